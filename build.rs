@@ -1,4 +1,5 @@
-//! Build script of `ffi`: the soname of libgdrcore.so. It changes only when the ABI breaks (docs/using/ABI.md).
+//! Build script of `ffi`: the soname of libgdrcore.so. It changes only when the ABI breaks
+//! (docs/using/ABI.md).
 
 fn main() {
     println!("cargo:rerun-if-changed=../build.rs");

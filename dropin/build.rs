@@ -36,7 +36,8 @@ fn main() {
     let versions = versions(&symbols);
     let script = Path::new(&out).join("versions.map");
     std::fs::write(&script, version_script(&versions)).expect("OUT_DIR can be written");
-    std::fs::write(Path::new(&out).join("symbols.rs"), jumps(&symbols, &versions)).expect("OUT_DIR can be written");
+    std::fs::write(Path::new(&out).join("symbols.rs"), jumps(&symbols, &versions))
+        .expect("OUT_DIR can be written");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", script.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
@@ -47,7 +48,9 @@ fn parse(path: &str, line: &str) -> Option<Symbol> {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words[..] {
         [] => None,
-        [name, version, home] => Some(Symbol { name: name.into(), version: version.into(), home: home.into() }),
+        [name, version, home] => {
+            Some(Symbol { name: name.into(), version: version.into(), home: home.into() })
+        }
         _ => panic!("{path}: not three words: {line}"),
     }
 }
@@ -59,7 +62,9 @@ fn versions(symbols: &[Symbol]) -> Vec<String> {
         let number = |s: &str| s.parse::<u32>().unwrap_or_else(|_| panic!("version {v}"));
         match v.strip_prefix("IBVERBS_PRIVATE_") {
             Some(n) => (1, number(n)),
-            None => (0, number(v.strip_prefix("IBVERBS_1.").unwrap_or_else(|| panic!("version {v}")))),
+            None => {
+                (0, number(v.strip_prefix("IBVERBS_1.").unwrap_or_else(|| panic!("version {v}"))))
+            }
         }
     };
     let mut all: Vec<String> = symbols.iter().map(|s| s.version.clone()).collect();

@@ -1391,9 +1391,9 @@ int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t 
 // that fits; -ENODEV: there is no such NIC or no module; -EOPNOTSUPP: the NIC is not a RoCE one;
 // -EADDRINUSE: a stranger has the port, or another context the QPNs (any number of contexts and
 // processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
-// descriptors; of a router: -ENODEV: there is none, -EACCES: it knows no tenant that this process is,
-// -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: it has no more to give; other errnos of the
-// system. gdrc_open_error has the words.
+// descriptors; of a router: -ENODEV: there is none, -EACCES: it knows no tenant that this process
+// is, -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: it has no more to give; other errnos of
+// the system. gdrc_open_error has the words.
 // Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no
 // allocation.
 int gdrc_context_init(void *memory,

@@ -1,6 +1,8 @@
-//! Flow control over default socket buffers: one QP, 16 QPs, and one 2 GiB READ, as ratios of one run.
+//! Flow control over default socket buffers: one QP, 16 QPs, and one 2 GiB READ, as ratios of one
+//! run.
 //!
-//! `cargo bench -p bench --bench flow [-- ROUNDS]`; as a test (`cargo test --benches`) it moves little and only shows that it runs.
+//! `cargo bench -p bench --bench flow [-- ROUNDS]`; as a test (`cargo test --benches`) it moves
+//! little and only shows that it runs.
 
 use bench::ends::End;
 use gdrcore_core::device::Device;
@@ -17,8 +19,8 @@ fn rate(a: &End, b: &End, qps: usize, op: u32, len: u32, total: u64, walk: bool)
     let (mut posted, mut done) = (0u64, 0u64);
     let n = total / u64::from(len);
     let depth = if len > MIB { 1 } else { 4 };
-    // In place: one piece per QP, which stays in the cache. Walking: through all of the buffers, as the READ of
-    // 2 GiB does, at the speed of memory.
+    // In place: one piece per QP, which stays in the cache. Walking: through all of the buffers, as
+    // the READ of 2 GiB does, at the speed of memory.
     let offset = |q: usize, k: u64| match (len > MIB, walk) {
         (true, _) => 0,
         (false, true) => k * u64::from(len) % (2 << 30),
@@ -43,7 +45,8 @@ fn rate(a: &End, b: &End, qps: usize, op: u32, len: u32, total: u64, walk: bool)
     let rate = total as f64 / start.elapsed().as_secs_f64() / 1e9;
     let after = a.dev.counters().expect("counters");
     println!(
-        "  {qps:2} QP op {op} {len:>10} B{}: {rate:6.2} GB/s, {} packets, {} again, {} timeouts, {} sequence NAKs, window closed {}",
+        "  {qps:2} QP op {op} {len:>10} B{}: {rate:6.2} GB/s, {} packets, {} again, {} timeouts, \
+         {} sequence NAKs, window closed {}",
         if walk { " walking" } else { "" },
         after.sent_pkts - before.sent_pkts,
         after.retransmitted_pkts - before.retransmitted_pkts,
@@ -61,7 +64,8 @@ fn median(mut v: Vec<f64>) -> f64 {
 
 fn main() {
     let brief = !std::env::args().any(|a| a == "--bench");
-    let rounds = if brief { 1 } else { std::env::args().filter_map(|a| a.parse().ok()).next().unwrap_or(3) };
+    let rounds =
+        if brief { 1 } else { std::env::args().filter_map(|a| a.parse().ok()).next().unwrap_or(3) };
     let total: u64 = if brief { 32 << 20 } else { 2 << 30 };
     let a = End::open("soft:127.0.0.1:4811", 16, 2 << 30, 64);
     let b = End::open("soft:127.0.0.2:4811", 16, 2 << 30, 64);
@@ -89,8 +93,14 @@ fn main() {
         }
         println!("medians of {rounds}:");
         println!("  16 QPs x 1 MiB WRITE at {:.0} % of one QP", median(many) * 100.0);
-        println!("  one 2 GiB READ at {:.0} % of one QP that WRITEs the same 2 GiB by 1 MiB", median(big) * 100.0);
-        println!("  one 2 GiB READ at {:.0} % of one QP that WRITEs the same cached MiB", median(fresh) * 100.0);
+        println!(
+            "  one 2 GiB READ at {:.0} % of one QP that WRITEs the same 2 GiB by 1 MiB",
+            median(big) * 100.0
+        );
+        println!(
+            "  one 2 GiB READ at {:.0} % of one QP that WRITEs the same cached MiB",
+            median(fresh) * 100.0
+        );
         stop.store(true, Ordering::Relaxed);
     });
 }

@@ -1,4 +1,5 @@
-//! The ICRC and the CRC beneath it, by implementation and size. `cargo bench -p bench --bench icrc`.
+//! The ICRC and the CRC beneath it, by implementation and size.
+//! `cargo bench -p bench --bench icrc`.
 #![allow(missing_docs)] // criterion's macros write undocumented functions
 
 use std::hint::black_box;
@@ -19,7 +20,9 @@ fn crc(c: &mut Criterion) {
         group.throughput(Throughput::Bytes(size as u64));
         for which in implementations() {
             let name = BenchmarkId::new(format!("{which:?}"), size);
-            group.bench_function(name, |b| b.iter(|| crc32_with(which, black_box(!0), black_box(&data))));
+            group.bench_function(name, |b| {
+                b.iter(|| crc32_with(which, black_box(!0), black_box(&data)))
+            });
         }
     }
     group.finish();
@@ -43,7 +46,9 @@ fn icrc(c: &mut Criterion) {
         group.throughput(Throughput::Bytes(packet.len() as u64));
         for which in implementations() {
             let name = BenchmarkId::new(format!("{which:?}/{opcode:?}"), payload);
-            group.bench_function(name, |b| b.iter(|| flow.icrc_with(which, black_box(0), black_box(&packet))));
+            group.bench_function(name, |b| {
+                b.iter(|| flow.icrc_with(which, black_box(0), black_box(&packet)))
+            });
         }
         let name = BenchmarkId::new(format!("best/v6/{opcode:?}"), payload);
         group.bench_function(name, |b| b.iter(|| flow6.icrc(black_box(0), black_box(&packet))));
@@ -67,7 +72,9 @@ fn check(c: &mut Criterion) {
             b.iter(|| flow.check(black_box(0), black_box(&packet)))
         });
     }
-    group.bench_function("flow", |b| b.iter(|| Flow::v4(black_box([10, 0, 0, 1]), [10, 0, 0, 2], 0xC123, 4791)));
+    group.bench_function("flow", |b| {
+        b.iter(|| Flow::v4(black_box([10, 0, 0, 1]), [10, 0, 0, 2], 0xC123, 4791))
+    });
     group.finish();
 }
 

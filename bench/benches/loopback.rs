@@ -1,5 +1,5 @@
-//! Messages between two QPs of one engine, one thread: sizes, depths, and 4096 idle QPs beside them. The copy is all
-//! that the bytes cost. `cargo bench -p bench --bench loopback`.
+//! Messages between two QPs of one engine, one thread: sizes, depths, and 4096 idle QPs beside
+//! them. The copy is all that the bytes cost. `cargo bench -p bench --bench loopback`.
 #![allow(missing_docs)] // criterion's macros write undocumented functions
 
 use std::time::Duration;
@@ -41,16 +41,19 @@ fn depth(c: &mut Criterion) {
     let mut group = c.benchmark_group("loopback");
     for depth in [1u64, 16, 64] {
         group.throughput(Throughput::Elements(depth));
-        group.bench_function(BenchmarkId::new("write of 64 bytes, posted before a poll", depth), |b| {
-            b.iter(|| {
-                for _ in 0..depth {
-                    end.post(0, &end.mr, wr_opcode::RDMA_WRITE, 0, 64);
-                }
-                for _ in 0..depth {
-                    end.wait();
-                }
-            })
-        });
+        group.bench_function(
+            BenchmarkId::new("write of 64 bytes, posted before a poll", depth),
+            |b| {
+                b.iter(|| {
+                    for _ in 0..depth {
+                        end.post(0, &end.mr, wr_opcode::RDMA_WRITE, 0, 64);
+                    }
+                    for _ in 0..depth {
+                        end.wait();
+                    }
+                })
+            },
+        );
     }
     group.finish();
 }
@@ -62,11 +65,20 @@ fn idle(c: &mut Criterion) {
         let end = End::open_pair_beside("loopback", idle);
         group.bench_function(BenchmarkId::new("write of 8 bytes beside idle QPs", idle), |b| {
             b.iter(|| {
-                end.post_with(0, &end.mr, wr_opcode::RDMA_WRITE, 0, 8, send_flags::SIGNALED | send_flags::INLINE);
+                end.post_with(
+                    0,
+                    &end.mr,
+                    wr_opcode::RDMA_WRITE,
+                    0,
+                    8,
+                    send_flags::SIGNALED | send_flags::INLINE,
+                );
                 end.wait()
             })
         });
-        group.bench_function(BenchmarkId::new("empty poll beside idle QPs", idle), |b| b.iter(|| end.dev.progress()));
+        group.bench_function(BenchmarkId::new("empty poll beside idle QPs", idle), |b| {
+            b.iter(|| end.dev.progress())
+        });
     }
     group.finish();
 }

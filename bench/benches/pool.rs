@@ -1,4 +1,5 @@
-//! What finds objects: handles, the bitmaps of busy ones, the timer wheel. `cargo bench -p bench --bench pool`.
+//! What finds objects: handles, the bitmaps of busy ones, the timer wheel.
+//! `cargo bench -p bench --bench pool`.
 #![allow(missing_docs)] // criterion's macros write undocumented functions
 
 use std::hint::black_box;
@@ -33,7 +34,9 @@ fn pool(c: &mut Criterion) {
             pool.check(black_box(handles[i]))
         })
     });
-    group.bench_function("check of a stale one", |b| b.iter(|| pool.check(black_box(handles[7] ^ 1 << 33)).is_err()));
+    group.bench_function("check of a stale one", |b| {
+        b.iter(|| pool.check(black_box(handles[7] ^ 1 << 33)).is_err())
+    });
     group.bench_function("free and alloc", |b| {
         b.iter(|| {
             pool.free(7);

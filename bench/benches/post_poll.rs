@@ -1,5 +1,5 @@
-//! What one operation costs within one engine: two RC QPs, one thread, no socket. Post, both completion paths,
-//! the ACK and the reading of the clock are included.
+//! What one operation costs within one engine: two RC QPs, one thread, no socket. Post, both
+//! completion paths, the ACK and the reading of the clock are included.
 //!
 //! `cargo bench -p bench --bench post_poll`
 
@@ -49,7 +49,11 @@ fn fastest() {
     });
     let mut all: Vec<f64> = best.collect();
     all.sort_by(f64::total_cmp);
-    println!("write_8_inline, batches of 50: fastest {:.1} ns, median {:.1} ns", all[0], all[all.len() / 2]);
+    println!(
+        "write_8_inline, batches of 50: fastest {:.1} ns, median {:.1} ns",
+        all[0],
+        all[all.len() / 2]
+    );
 }
 
 criterion_group!(benches, bench);

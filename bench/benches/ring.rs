@@ -1,4 +1,5 @@
-//! The ring between program and engine: one element, bursts, and two threads. `cargo bench -p bench --bench ring`.
+//! The ring between program and engine: one element, bursts, and two threads.
+//! `cargo bench -p bench --bench ring`.
 #![allow(missing_docs)] // criterion's macros write undocumented functions
 
 use std::hint::black_box;

@@ -1,8 +1,10 @@
-//! Two ends over UDP on loopback addresses against bare sockets that do the same job, alternating in one run:
-//! SEND of 64 bytes against an echo that also sends a 20-byte ACK per message; WRITE of 1 MiB against GSO and GRO.
+//! Two ends over UDP on loopback addresses against bare sockets that do the same job, alternating
+//! in one run: SEND of 64 bytes against an echo that also sends a 20-byte ACK per message; WRITE of
+//! 1 MiB against GSO and GRO.
 //!
-//! `cargo bench -p bench --bench udp`. Two threads poll: the machine needs two free cores. Each ratio is of
-//! the same quantile of many short batches, so that a batch that somebody else disturbed does not count.
+//! `cargo bench -p bench --bench udp`. Two threads poll: the machine needs two free cores. Each
+//! ratio is of the same quantile of many short batches, so that a batch that somebody else
+//! disturbed does not count.
 
 use bench::bare::Bare;
 use bench::ends::End;
@@ -100,7 +102,10 @@ fn bandwidth() {
     let a = End::open("soft:127.0.0.1:4823", 1, 8 << 20, 64);
     let b = End::open("soft:127.0.0.2:4823", 1, 8 << 20, 64);
     End::connect(&a, &b);
-    let (x, y) = (Bare::open("127.0.0.1:4824", SEGMENT as i32), Bare::open("127.0.0.2:4824", SEGMENT as i32));
+    let (x, y) = (
+        Bare::open("127.0.0.1:4824", SEGMENT as i32),
+        Bare::open("127.0.0.2:4824", SEGMENT as i32),
+    );
     let to_y: SocketAddr = "127.0.0.2:4824".parse().expect("address");
     let to_x: SocketAddr = "127.0.0.1:4824".parse().expect("address");
     let (turn, stop) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -157,7 +162,8 @@ fn bandwidth() {
         report("WRITE 1 MiB", "GB/s", &mut ours, &mut bare, [0.98, 0.9, 0.5]);
         let c = a.dev.counters().expect("counters");
         println!(
-            "retransmitted {} of {}, timeouts {}, sequence NAKs {}, window closed {}, bytes per send call {}",
+            "retransmitted {} of {}, timeouts {}, sequence NAKs {}, window closed {}, bytes per \
+             send call {}",
             c.retransmitted_pkts,
             c.sent_pkts,
             c.retry_timeouts,

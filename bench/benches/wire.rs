@@ -17,7 +17,8 @@ fn packets() -> Vec<(&'static str, Vec<u8>)> {
     ];
     all.iter()
         .map(|(name, opcode, ext, payload)| {
-            let packet = Packet::new(Bth::new(*opcode, Qpn::new(17), Psn::new(1)), *ext, payload).unwrap();
+            let packet =
+                Packet::new(Bth::new(*opcode, Qpn::new(17), Psn::new(1)), *ext, payload).unwrap();
             let mut bytes = vec![0; packet.emitted_len()];
             packet.emit(&mut bytes).unwrap();
             (*name, bytes)

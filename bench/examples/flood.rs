@@ -1,10 +1,11 @@
 //! What a live connection keeps of its goodput while a stranger floods its receiver.
 //!
-//! `flood [SECONDS]`: WRITEs of 64 KiB over UDP between two devices, a thread each, in turn beside nothing, beside a thread that only
-//! computes, and beside one that sends as fast as it can: datagrams of 64 bytes, and trains of 60 KiB that the kernel cuts into
-//! segments of 1 KiB. Each kind is sent with a QPN that nobody has, with the connection's own and a wrong ICRC, and valid but for the PSN, from
-//! the peer's address. Prints the median goodput of the rounds and its ratio to that beside the thread that computes, which takes its share of
-//! the CPUs as well.
+//! `flood [SECONDS]`: WRITEs of 64 KiB over UDP between two devices, a thread each, in turn beside
+//! nothing, beside a thread that only computes, and beside one that sends as fast as it can:
+//! datagrams of 64 bytes, and trains of 60 KiB that the kernel cuts into segments of 1 KiB. Each
+//! kind is sent with a QPN that nobody has, with the connection's own and a wrong ICRC, and valid
+//! but for the PSN, from the peer's address. Prints the median goodput of the rounds and its ratio
+//! to that beside the thread that computes, which takes its share of the CPUs as well.
 
 use bench::ends::End;
 use gdrcore_core::device::Device;
@@ -47,7 +48,9 @@ fn packets(what: What, train: bool, qpn: u32, from_port: u16) -> Vec<u8> {
     for ident in 0..count {
         // RC SEND only; PSNs that no connection expects for long.
         let mut p = vec![0x04, 0, 0xff, 0xff, 0];
-        p.extend_from_slice(&(if what == What::UnknownQpn { 0xfd_fffe } else { qpn }).to_be_bytes()[1..]);
+        p.extend_from_slice(
+            &(if what == What::UnknownQpn { 0xfd_fffe } else { qpn }).to_be_bytes()[1..],
+        );
         p.extend_from_slice(&[0, 0x40, 0x00, 0x00]);
         p.resize(len, 0x5a);
         if what != What::WrongIcrc {
@@ -64,7 +67,8 @@ fn flood(what: What, train: bool, qpn: u32, stop: &AtomicBool, sent: &AtomicU64)
     if train {
         let segment = SEGMENT as i32;
         // SAFETY: a live int and its length. SOL_UDP, UDP_SEGMENT.
-        let rc = unsafe { libc::setsockopt(from.as_raw_fd(), 17, 103, (&raw const segment).cast(), 4) };
+        let rc =
+            unsafe { libc::setsockopt(from.as_raw_fd(), 17, 103, (&raw const segment).cast(), 4) };
         assert_eq!(rc, 0, "UDP_SEGMENT");
     }
     let to = (Ipv4Addr::from(THERE), PORT);
@@ -87,7 +91,9 @@ fn goodput(a: &End, b: &End, qp: usize, beside: Beside, time: Duration) -> (f64,
         match beside {
             Beside::Nothing => {}
             Beside::Computing => _ = s.spawn(|| while !stop.load(Ordering::Relaxed) {}),
-            Beside::Flood { what, train } => _ = s.spawn(move || flood(what, train, b.qps[qp].1, stop, sent)),
+            Beside::Flood { what, train } => {
+                _ = s.spawn(move || flood(what, train, b.qps[qp].1, stop, sent))
+            }
         }
         let (began, mut done, mut under_way) = (Instant::now(), 0u64, 0);
         let mut wc = [Wc::default(); DEPTH];
@@ -112,7 +118,8 @@ fn goodput(a: &End, b: &End, qp: usize, beside: Beside, time: Duration) -> (f64,
 
 fn main() {
     let seconds = std::env::args().nth(1).map_or(1.0, |s| s.parse().expect("seconds"));
-    let open = |ip: [u8; 4], n| End::open(&format!("soft:{}:{PORT}", Ipv4Addr::from(ip)), n, 1 << 20, 64);
+    let open =
+        |ip: [u8; 4], n| End::open(&format!("soft:{}:{PORT}", Ipv4Addr::from(ip)), n, 1 << 20, 64);
     // A connection for each measurement: one that has ended must not spoil the next.
     let n = ROUNDS * 8;
     let (a, b) = (open(HERE, n), open(THERE, n));
@@ -132,7 +139,8 @@ fn main() {
     let mut floods = vec![0u64; rows.len()];
     for round in 0..ROUNDS {
         for (i, row) in rows.iter().enumerate() {
-            let (rate, sent) = goodput(&a, &b, round * rows.len() + i, row.1, Duration::from_secs_f64(seconds));
+            let (rate, sent) =
+                goodput(&a, &b, round * rows.len() + i, row.1, Duration::from_secs_f64(seconds));
             rates[i].push(rate);
             floods[i] += sent;
         }
@@ -144,20 +152,27 @@ fn main() {
     };
     let computing = median(&rates[1]);
     println!(
-        "| beside | goodput MB/s | of it beside computing | sent to the receiver a second | connections that ended |"
+        "| beside | goodput MB/s | of it beside computing | sent to the receiver a second | \
+         connections that ended |"
     );
     println!("|---|---|---|---|---|");
     for (i, (name, _)) in rows.iter().enumerate() {
         let rate = median(&rates[i]);
         let sent = floods[i] as f64 / ROUNDS as f64 / seconds;
         let connections = (0..ROUNDS).map(|round| a.qps[round * rows.len() + i].0);
-        let ended =
-            connections.filter(|&qp| a.dev.qp_query(qp).is_ok_and(|(attr, _)| attr.qp_state == qp_state::ERR)).count();
-        println!("| {name} | {:.0} | {:.2} | {sent:.0} | {ended} of {ROUNDS} |", rate / 1e6, rate / computing);
+        let ended = connections
+            .filter(|&qp| a.dev.qp_query(qp).is_ok_and(|(attr, _)| attr.qp_state == qp_state::ERR))
+            .count();
+        println!(
+            "| {name} | {:.0} | {:.2} | {sent:.0} | {ended} of {ROUNDS} |",
+            rate / 1e6,
+            rate / computing
+        );
     }
     let c = b.dev.counters().expect("counters");
     println!(
-        "receiver: {} with a wrong ICRC, {} for nobody, {} refused, {} out of sequence, {} duplicates",
+        "receiver: {} with a wrong ICRC, {} for nobody, {} refused, {} out of sequence, {} \
+         duplicates",
         c.rcvd_icrc_err, c.rcvd_no_qp, c.rcvd_refused, c.out_of_seq_request, c.duplicate_request
     );
 }

@@ -1,8 +1,10 @@
-//! What a message over UDP costs, stage by stage: both ends in one thread, so that no stage waits for the other end.
+//! What a message over UDP costs, stage by stage: both ends in one thread, so that no stage waits
+//! for the other end.
 //!
-//! * `udp_stages`: medians in ns of the calls that one hop of a ping-pong of 64-byte SENDs consists of, and of the bare
-//!   socket calls with datagrams of the same lengths.
-//! * `udp_stages BYTES [COUNT]`: CPU time and system calls of both ends per WRITE of this size, 128 under way.
+//! * `udp_stages`: medians in ns of the calls that one hop of a ping-pong of 64-byte SENDs consists
+//!   of, and of the bare socket calls with datagrams of the same lengths.
+//! * `udp_stages BYTES [COUNT]`: CPU time and system calls of both ends per WRITE of this size, 128
+//!   under way.
 //!
 //! Medians, and CPU time rather than wall time: they hold on a machine that others use, too.
 
@@ -107,7 +109,8 @@ fn writes(bytes: u32, count: u64) {
     let (x, y) = (a.dev.counters().expect("counters"), b.dev.counters().expect("counters"));
     let each = |v: f64| v / count as f64;
     println!(
-        "WRITE of {bytes}: sender {:.0} ns, receiver {:.0}; calls per message: sender {:.3} + {:.3}, receiver {:.3} + {:.3}",
+        "WRITE of {bytes}: sender {:.0} ns, receiver {:.0}; calls per message: sender {:.3} + \
+         {:.3}, receiver {:.3} + {:.3}",
         each(sender),
         each(receiver),
         each(x.port_tx_calls as f64),

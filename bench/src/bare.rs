@@ -15,7 +15,8 @@ pub struct Bare(UdpSocket);
 fn set(s: &UdpSocket, option: i32, value: i32) {
     let len = size_of::<i32>() as u32;
     // SAFETY: a live descriptor, and a pointer to an int with its length.
-    let rc = unsafe { libc::setsockopt(s.as_raw_fd(), SOL_UDP, option, (&raw const value).cast(), len) };
+    let rc =
+        unsafe { libc::setsockopt(s.as_raw_fd(), SOL_UDP, option, (&raw const value).cast(), len) };
     assert_eq!(rc, 0, "setsockopt {option}");
 }
 

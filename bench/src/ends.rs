@@ -1,4 +1,5 @@
-//! Two soft devices on loopback addresses, each driven by its own thread: what the end-to-end benches share.
+//! Two soft devices on loopback addresses, each driven by its own thread: what the end-to-end
+//! benches share.
 
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{Device, MrAttr, MrReg};
@@ -30,28 +31,55 @@ const CQE: u32 = 4096;
 const RECV: u64 = u64::MAX;
 
 /// Access for everything.
-const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+const ALL: u32 =
+    access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
 impl End {
     /// Opens a device with `n` QPs and a buffer of `bytes`.
     pub fn open(name: &str, n: usize, bytes: usize, depth: u32) -> End {
-        // Room for the rings of so many, at up to 512 bytes for each request and its place in the tables (each ring a whole page), and for the CQ.
-        let ring_bytes =
-            n as u64 * (u64::from(depth) * 512 + 8192) + u64::from(CQE) * 128 + Config::default().ring_bytes;
+        // Room for the rings of so many, at up to 512 bytes for each request and its place in the
+        // tables (each ring a whole page), and for the CQ.
+        let ring_bytes = n as u64 * (u64::from(depth) * 512 + 8192)
+            + u64::from(CQE) * 128
+            + Config::default().ring_bytes;
         let max_qp = (n as u32).max(Config::default().max_qp);
-        let cfg = SoftConfig { core: Config { max_qp, ring_bytes, ..Config::default() }, ..SoftConfig::default() };
+        let cfg = SoftConfig {
+            core: Config { max_qp, ring_bytes, ..Config::default() },
+            ..SoftConfig::default()
+        };
         let mem = Map::new(SoftDevice::memsize(name, &cfg).expect("device name")).expect("memory");
         // SAFETY: a fresh mapping, kept beside the device.
         let dev = unsafe { SoftDevice::init(mem.as_ptr(), mem.len(), name, &cfg).expect("device") };
         let pd = dev.pd_alloc().expect("pd");
         let (cq, _) = dev.cq_create(CQE).expect("cq");
-        let cap =
-            QpCap { max_send_wr: depth, max_recv_wr: depth, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
-        let init = QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: qp_type::RC, cap, ..Default::default() };
-        let qps = (0..n).map(|_| dev.qp_create(&init).map(|(h, qpn, _)| (h, qpn)).expect("qp")).collect();
+        let cap = QpCap {
+            max_send_wr: depth,
+            max_recv_wr: depth,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 64,
+        };
+        let init = QpInit {
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            qp_type: qp_type::RC,
+            cap,
+            ..Default::default()
+        };
+        let qps =
+            (0..n).map(|_| dev.qp_create(&init).map(|(h, qpn, _)| (h, qpn)).expect("qp")).collect();
         let buf = Map::new(bytes).expect("buffer");
         let addr = buf.as_ptr() as u64;
-        let reg = MrReg { pd, addr, length: bytes as u64, iova: addr, access: ALL, provider: 0, cookie: 0 };
+        let reg = MrReg {
+            pd,
+            addr,
+            length: bytes as u64,
+            iova: addr,
+            access: ALL,
+            provider: 0,
+            cookie: 0,
+        };
         let (_, mr) = dev.mr_reg(&reg).expect("mr");
         End { dev, cq, qps, mr, buf, sends: AtomicU32::new(0), _mem: mem }
     }
@@ -63,7 +91,8 @@ impl End {
         end
     }
 
-    /// As [`End::open_pair`], with small queues, beside `idle` QPs that are connected to each other as well.
+    /// As [`End::open_pair`], with small queues, beside `idle` QPs that are connected to each other
+    /// as well.
     pub fn open_pair_beside(name: &str, idle: usize) -> End {
         let end = End::open(name, 2 + idle, 4096, 8);
         let pairs: Vec<(usize, usize)> = (0..2 + idle).map(|i| (i, i ^ 1)).collect();
@@ -104,9 +133,17 @@ impl End {
                     (qp_state::INIT, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
                     (
                         qp_state::RTR,
-                        m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER,
+                        m::AV
+                            | m::PATH_MTU
+                            | m::DEST_QPN
+                            | m::RQ_PSN
+                            | m::MAX_DEST_RD_ATOMIC
+                            | m::MIN_RNR_TIMER,
                     ),
-                    (qp_state::RTS, m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC),
+                    (
+                        qp_state::RTS,
+                        m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC,
+                    ),
                 ];
                 for (state, mask) in steps {
                     attr.qp_state = state;
@@ -123,7 +160,15 @@ impl End {
 
     /// As [`End::post`], with the flags given. A SEND or an atomic as well.
     #[inline]
-    pub fn post_with(&self, qp: usize, peer: &MrAttr, opcode: u32, offset: u64, len: u32, flags: u32) {
+    pub fn post_with(
+        &self,
+        qp: usize,
+        peer: &MrAttr,
+        opcode: u32,
+        offset: u64,
+        len: u32,
+        flags: u32,
+    ) {
         let sge = Sge { addr: self.mr.addr + offset, length: len, lkey: self.mr.lkey };
         let wr = SendWr {
             wr_id: qp as u64,
@@ -133,8 +178,16 @@ impl End {
             opcode,
             send_flags: flags,
             imm_data: 0,
-            wr: if matches!(opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD) {
-                WrOp { atomic: AtomicWr { remote_addr: peer.addr + offset, compare_add: 1, swap: 0, rkey: peer.rkey } }
+            wr: if matches!(opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD)
+            {
+                WrOp {
+                    atomic: AtomicWr {
+                        remote_addr: peer.addr + offset,
+                        compare_add: 1,
+                        swap: 0,
+                        rkey: peer.rkey,
+                    },
+                }
             } else {
                 WrOp { rdma: RdmaWr { remote_addr: peer.addr + offset, rkey: peer.rkey } }
             },
@@ -146,8 +199,8 @@ impl End {
         unsafe { self.dev.post_send(self.qps[qp].0, &wr, &mut bad).expect("post") };
     }
 
-    /// Posts an inline SEND without completion, from the start of the buffer; every 16th is signalled and waited for
-    /// by [`End::try_wait`], which does not count it.
+    /// Posts an inline SEND without completion, from the start of the buffer; every 16th is
+    /// signalled and waited for by [`End::try_wait`], which does not count it.
     #[inline]
     pub fn post_unsignalled(&self, qp: usize, len: u32) {
         let none = MrAttr::default();

@@ -2,12 +2,13 @@
 //!
 //! Three dealers, for three lifetimes:
 //!
-//! - [`Walk`] carves what lives as long as the engine. The same walk, run without memory, is the size
-//!   query, so the two cannot drift apart.
+//! - [`Walk`] carves what lives as long as the engine. The same walk, run without memory, is the
+//!   size query, so the two cannot drift apart.
 //! - [`Heap`] is a buddy heap for what comes and goes with an object: rings, and growth of tables.
 //! - [`Table`] is a chunked array over both: it grows and its elements never move.
 //!
-//! Nothing here ever runs a destructor: the memory is the caller's, and it goes when the caller takes it.
+//! Nothing here ever runs a destructor: the memory is the caller's, and it goes when the caller
+//! takes it.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -26,13 +27,14 @@ mod tests;
 pub use heap::Heap;
 pub use table::{Iter, Table, CHUNK};
 
-/// Alignment of everything that a [`Walk`] lays out: two cache lines, as CPUs prefetch them in pairs.
+/// Alignment of everything that a [`Walk`] lays out: two cache lines, as CPUs prefetch them in
+/// pairs.
 pub const ARENA_ALIGN: usize = 128;
 
 /// One walk over the layout, used for both the size query (no base) and the carving.
 ///
-/// Offsets count from the first [`ARENA_ALIGN`]ed address of the memory, so that both kinds of walk see
-/// the same numbers, wherever the caller's memory begins.
+/// Offsets count from the first [`ARENA_ALIGN`]ed address of the memory, so that both kinds of walk
+/// see the same numbers, wherever the caller's memory begins.
 pub struct Walk {
     /// First aligned byte; `None` in a size query.
     base: Option<NonNull<u8>>,
@@ -45,7 +47,8 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// A walk without memory: everything it returns is empty, and [`Walk::offset`] ends as the size needed.
+    /// A walk without memory: everything it returns is empty, and [`Walk::offset`] ends as the size
+    /// needed.
     pub fn size_query() -> Self {
         Walk { base: None, offset: 0, limit: usize::MAX, pad: ARENA_ALIGN - 1 }
     }
@@ -56,7 +59,8 @@ impl Walk {
     /// [`Error::Invalid`] for a null `base`, [`Error::NoMemory`] where not even the alignment fits.
     ///
     /// # Safety
-    /// `base..base + len` is memory exclusively ours, and it lives as long as everything carved from it.
+    /// `base..base + len` is memory exclusively ours, and it lives as long as everything carved
+    /// from it.
     pub unsafe fn carve(base: *mut u8, len: usize) -> Result<Self> {
         if base.is_null() {
             return Err(refuse!(Invalid, "memory: NULL"));
@@ -71,12 +75,13 @@ impl Walk {
     /// Takes `size` bytes at `align` (a power of two); `None` in a size query.
     fn take(&mut self, size: usize, align: usize) -> Result<Option<NonNull<u8>>> {
         debug_assert!(align.is_power_of_two());
-        // `base` itself is only ARENA_ALIGNed; for more, room to align the pointer is taken as well, always
-        // the same amount, so that the query and the carving agree.
+        // `base` itself is only ARENA_ALIGNed; for more, room to align the pointer is taken as
+        // well, always the same amount, so that the query and the carving agree.
         let slack = align.saturating_sub(ARENA_ALIGN);
         let step = align.min(ARENA_ALIGN);
         let start = self.offset.checked_next_multiple_of(step).ok_or(Error::NoMemory)?;
-        let end = start.checked_add(size).and_then(|e| e.checked_add(slack)).ok_or(Error::NoMemory)?;
+        let end =
+            start.checked_add(size).and_then(|e| e.checked_add(slack)).ok_or(Error::NoMemory)?;
         if end > self.limit {
             return Err(Error::NoMemory);
         }
@@ -86,7 +91,8 @@ impl Walk {
         let p = unsafe { base.add(start) };
         let skip = p.align_offset(align);
         debug_assert!(skip <= slack);
-        // SAFETY: p is ARENA_ALIGNed where align is larger, so skip <= slack and p + skip + size <= end.
+        // SAFETY: p is ARENA_ALIGNed where align is larger, so skip <= slack and p + skip + size <=
+        // end.
         Ok(Some(unsafe { p.add(skip) }))
     }
 
@@ -108,7 +114,8 @@ impl Walk {
         let size = n.checked_mul(size_of::<T>()).ok_or(Error::NoMemory)?;
         match self.take(size, align_of::<T>())? {
             None => Ok(RawSlice::empty()),
-            // SAFETY: `take` gave `size` aligned bytes, ours alone, for as long as the caller of `carve` promised.
+            // SAFETY: `take` gave `size` aligned bytes, ours alone, for as long as the caller of
+            // `carve` promised.
             Some(p) => Ok(unsafe { RawSlice::fill(p.cast(), n, init) }),
         }
     }
@@ -124,7 +131,8 @@ impl Walk {
         Ok(self.take(n, align)?.map_or(Region::EMPTY, |p| Region { ptr: p.as_ptr(), len: n }))
     }
 
-    /// Bytes used so far, the alignment of the memory included; after a size query, the size needed.
+    /// Bytes used so far, the alignment of the memory included; after a size query, the size
+    /// needed.
     pub fn offset(&self) -> usize {
         self.offset.saturating_add(self.pad)
     }
@@ -172,7 +180,8 @@ impl Region {
     }
 }
 
-/// Owner of a `[T]` in the arena: what `Box<[T]>` is with an allocator. Its elements are never dropped.
+/// Owner of a `[T]` in the arena: what `Box<[T]>` is with an allocator. Its elements are never
+/// dropped.
 pub struct RawSlice<T> {
     ptr: NonNull<T>,
     len: usize,
@@ -193,8 +202,8 @@ impl<T> RawSlice<T> {
     /// Writes `n` elements at `ptr` and owns them.
     ///
     /// # Safety
-    /// `ptr` is aligned, and `n` elements there are memory that nothing else uses, for as long as the
-    /// RawSlice and everything made from it lives.
+    /// `ptr` is aligned, and `n` elements there are memory that nothing else uses, for as long as
+    /// the RawSlice and everything made from it lives.
     unsafe fn fill(ptr: NonNull<T>, n: usize, mut init: impl FnMut(usize) -> T) -> Self {
         for i in 0..n {
             // SAFETY: i < n, inside what the caller promised.

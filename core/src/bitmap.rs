@@ -1,7 +1,8 @@
 //! Bitmaps: which of thousands of objects have something to do, without looking at each.
 //!
-//! Above the leaf words, one bit per object, lies a summary, so that "nothing to do" is one load however many objects
-//! there are, and finding the one that is busy costs no more beside 4096 idle ones than beside none.
+//! Above the leaf words, one bit per object, lies a summary, so that "nothing to do" is one load
+//! however many objects there are, and finding the one that is busy costs no more beside 4096 idle
+//! ones than beside none.
 
 use core::fmt;
 
@@ -28,11 +29,12 @@ fn bits(mut word: u64) -> impl Iterator<Item = usize> {
 
 /// A bitmap that any thread sets and one drains.
 ///
-/// A bit of the summary stands for a group of leaves: those whose number modulo 64 it is. So up to 4096 objects in use
-/// it stands for one leaf, whatever the bitmap could hold.
+/// A bit of the summary stands for a group of leaves: those whose number modulo 64 it is. So up to
+/// 4096 objects in use it stands for one leaf, whatever the bitmap could hold.
 ///
-/// Invariant: a bit that is set in a leaf has its summary bit set, or the setter that found it clear is about to set
-/// that, or a drain that has cleared the summary bit is about to look at the leaf. So no bit is lost.
+/// Invariant: a bit that is set in a leaf has its summary bit set, or the setter that found it
+/// clear is about to set that, or a drain that has cleared the summary bit is about to look at the
+/// leaf. So no bit is lost.
 pub struct AtomicBitmap {
     leaves: RawSlice<AtomicU64>,
     top: CachePadded<Top>,
@@ -67,15 +69,17 @@ impl AtomicBitmap {
             self.top.used.fetch_max(leaf + 1, Ordering::Relaxed);
         }
         let bit = 1 << (i % WORD);
-        // Release: a drain that takes the bit sees our writes, also where an earlier setter has set it.
+        // Release: a drain that takes the bit sees our writes, also where an earlier setter has set
+        // it.
         if self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 {
-            // Without a look before, which might see what a drain is clearing: either that drain sees our leaf, or
-            // this stays set for the next.
+            // Without a look before, which might see what a drain is clearing: either that drain
+            // sees our leaf, or this stays set for the next.
             self.top.summary.fetch_or(1 << (leaf % WORD), Ordering::Release);
         }
     }
 
-    /// Whether a bit is set: one load. Before sleeping on "no", fence between arming the wake-up and this.
+    /// Whether a bit is set: one load. Before sleeping on "no", fence between arming the wake-up
+    /// and this.
     #[inline]
     pub fn any(&self) -> bool {
         self.top.summary.load(Ordering::Acquire) != 0
@@ -95,7 +99,9 @@ impl AtomicBitmap {
             let mut found = None;
             let mut more = false;
             for leaf in self.group(g) {
-                let Some(b) = bits(self.leaves[leaf].load(Ordering::Relaxed)).next() else { continue };
+                let Some(b) = bits(self.leaves[leaf].load(Ordering::Relaxed)).next() else {
+                    continue;
+                };
                 if found.is_some() {
                     more = true;
                     break;
@@ -114,7 +120,8 @@ impl AtomicBitmap {
         None
     }
 
-    /// Clears all bits that are set and calls `f` for each; up to 4096 objects lowest first. One thread at a time.
+    /// Clears all bits that are set and calls `f` for each; up to 4096 objects lowest first. One
+    /// thread at a time.
     ///
     /// Bits that are set meanwhile, by `f` too, may wait for the next drain: the work is bounded.
     #[inline]
@@ -152,13 +159,18 @@ impl Bitmap {
     /// `bits` bits, all clear; empty in a size query.
     ///
     /// # Errors
-    /// [`crate::Error::NoMemory`] where it does not fit, [`crate::Error::Invalid`] for more than 2^18 bits.
+    /// [`crate::Error::NoMemory`] where it does not fit, [`crate::Error::Invalid`] for more than
+    /// 2^18 bits.
     pub fn carve(walk: &mut Walk, bits: usize) -> Result<Self> {
         if bits > BITS_MAX {
             return Err(crate::reason::refuse!(Invalid, "{bits} bits: at most {BITS_MAX}"));
         }
         let leaves = bits.div_ceil(WORD);
-        Ok(Bitmap { leaves: walk.slice(leaves, 0)?, summary: walk.slice(leaves.div_ceil(WORD), 0)?, top: 0 })
+        Ok(Bitmap {
+            leaves: walk.slice(leaves, 0)?,
+            summary: walk.slice(leaves.div_ceil(WORD), 0)?,
+            top: 0,
+        })
     }
 
     /// Sets bit `i`. Panics out of range, as all of these do.
@@ -205,11 +217,13 @@ impl Bitmap {
         })
     }
 
-    /// The first set bit at or after `start`, else the first of all; `None` only where no bit is set.
+    /// The first set bit at or after `start`, else the first of all; `None` only where no bit is
+    /// set.
     #[inline]
     pub fn next_from(&self, start: usize) -> Option<usize> {
         // The usual answers, inline: the next bit is in the same word, or there is none at all.
-        let rest = self.leaves.get(start / WORD).map_or(0, |leaf| leaf & (u64::MAX << (start % WORD)));
+        let rest =
+            self.leaves.get(start / WORD).map_or(0, |leaf| leaf & (u64::MAX << (start % WORD)));
         if rest != 0 {
             return Some((start & !(WORD - 1)) + rest.trailing_zeros() as usize);
         }

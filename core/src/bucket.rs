@@ -3,10 +3,11 @@
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// Tokens are bytes. They come at `rate_bps` up to `burst`; taking more than there are leaves a debt.
+/// Tokens are bytes. They come at `rate_bps` up to `burst`; taking more than there are leaves a
+/// debt.
 ///
-/// What a refill leaves of a byte is kept as a fraction, so that no rate drifts, however often it is asked.
-/// Time must not run backwards; where it does, nothing happens until it has caught up.
+/// What a refill leaves of a byte is kept as a fraction, so that no rate drifts, however often it
+/// is asked. Time must not run backwards; where it does, nothing happens until it has caught up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokenBucket {
     /// Bytes per second; 0: off, everything passes.
@@ -28,7 +29,8 @@ impl TokenBucket {
         TokenBucket { rate_bps, burst, tokens: burst as i64, fraction: 0, last_ns: 0 }
     }
 
-    /// Changes the rate (bytes per second, 0 = off) and the burst (bytes). Debt stays, unless the rate was off.
+    /// Changes the rate (bytes per second, 0 = off) and the burst (bytes). Debt stays, unless the
+    /// rate was off.
     pub fn set_rate(&mut self, now_ns: u64, rate_bps: u64, burst: u32) {
         let was_off = self.rate_bps == 0;
         self.refill(now_ns);
@@ -66,7 +68,8 @@ impl TokenBucket {
         self.tokens = self.tokens.saturating_sub(i64::from(bytes));
     }
 
-    /// The first time, not before `now_ns`, at which `bytes` are available; for more than the burst, at which the bucket is full.
+    /// The first time, not before `now_ns`, at which `bytes` are available; for more than the
+    /// burst, at which the bucket is full.
     pub fn ready_at(&self, now_ns: u64, bytes: u32) -> u64 {
         if self.rate_bps == 0 {
             return now_ns;
@@ -75,7 +78,8 @@ impl TokenBucket {
         if missing <= 0 {
             return now_ns;
         }
-        // At most 2^64 * 10^9: fits with room to spare. The fraction is less than one byte, so it stays positive.
+        // At most 2^64 * 10^9: fits with room to spare. The fraction is less than one byte, so it
+        // stays positive.
         let parts = missing as u128 * u128::from(SECOND) - u128::from(self.fraction);
         let wait = match u64::try_from(parts) {
             Ok(p) => p.div_ceil(self.rate_bps),
@@ -96,14 +100,16 @@ impl TokenBucket {
             return;
         }
         // The 64-bit division is a fraction of the 128-bit one, and enough for seconds at 10 GB/s.
-        let (whole, fraction) = match elapsed.checked_mul(self.rate_bps).and_then(|p| p.checked_add(self.fraction)) {
-            Some(parts) => (parts / SECOND, parts % SECOND),
-            None => {
-                let parts = u128::from(elapsed) * u128::from(self.rate_bps) + u128::from(self.fraction);
-                let whole = parts / u128::from(SECOND);
-                (u64::try_from(whole).unwrap_or(u64::MAX), (parts % u128::from(SECOND)) as u64)
-            }
-        };
+        let (whole, fraction) =
+            match elapsed.checked_mul(self.rate_bps).and_then(|p| p.checked_add(self.fraction)) {
+                Some(parts) => (parts / SECOND, parts % SECOND),
+                None => {
+                    let parts =
+                        u128::from(elapsed) * u128::from(self.rate_bps) + u128::from(self.fraction);
+                    let whole = parts / u128::from(SECOND);
+                    (u64::try_from(whole).unwrap_or(u64::MAX), (parts % u128::from(SECOND)) as u64)
+                }
+            };
         self.tokens = self.tokens.saturating_add_unsigned(whole);
         self.fraction = fraction;
         if self.tokens >= full {

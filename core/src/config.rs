@@ -3,10 +3,12 @@
 use crate::error::Result;
 use crate::reason::refuse;
 
-/// QPNs are shared out among the processes of one address in blocks of this many: 1024 of them make the 24 bits.
+/// QPNs are shared out among the processes of one address in blocks of this many: 1024 of them make
+/// the 24 bits.
 pub const QPN_UNIT: u32 = 1 << 14;
 
-/// The bounds of a context. All memory follows from these numbers ([`crate::engine::Engine::memsize`]).
+/// The bounds of a context. All memory follows from these numbers
+/// ([`crate::engine::Engine::memsize`]).
 ///
 /// A field of 0 takes the value of [`Config::DEFAULT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,23 +37,28 @@ pub struct Config {
     pub max_rd_atomic: u32,
     /// First QPN of this engine's block. 0: chosen at random by the caller of init.
     pub qpn_base: u32,
-    /// Size of the block, a power of two and at least `4 * max_qp`; 0: [`QPN_UNIT`], or more where `max_qp` asks for it.
+    /// Size of the block, a power of two and at least `4 * max_qp`; 0: [`QPN_UNIT`], or more where
+    /// `max_qp` asks for it.
     pub qpn_count: u32,
     /// Largest path MTU in bytes that the port carries: 256 to 4096.
     pub max_mtu: u32,
-    /// After this silence of the peer an operation without an ACK timeout of its own ends, in nanoseconds.
+    /// After this silence of the peer an operation without an ACK timeout of its own ends, in
+    /// nanoseconds.
     pub deadline_ns: u64,
-    /// Largest window of unacknowledged bytes to one peer address. 192 KiB are used at once; beyond, it grows by and by, and
-    /// goes back for good where packets are lost.
+    /// Largest window of unacknowledged bytes to one peer address. 192 KiB are used at once;
+    /// beyond, it grows by and by, and goes back for good where packets are lost.
     pub window_max: u32,
-    /// Ids of the connection manager: listeners and connections together. Rounded up to a multiple of 64. Requests of peers that
-    /// have not shown that they receive have places of their own (`cm::admit`).
+    /// Ids of the connection manager: listeners and connections together. Rounded up to a multiple
+    /// of 64. Requests of peers that have not shown that they receive have places of their own
+    /// (`cm::admit`).
     pub max_cm_ids: u32,
     /// Seed of keys and start PSNs. The caller takes it from the system's random source.
     pub seed: u64,
-    /// What the link carries, in bytes per second: where a rate under congestion control begins and ends.
+    /// What the link carries, in bytes per second: where a rate under congestion control begins and
+    /// ends.
     pub line_rate_bps: u64,
-    /// After so long without a packet of the peer an RC QP with nothing under way asks whether it is there, in nanoseconds; 0: never.
+    /// After so long without a packet of the peer an RC QP with nothing under way asks whether it
+    /// is there, in nanoseconds; 0: never.
     pub keepalive_ns: u64,
     /// Behaviour switches: [`config_flags`].
     pub flags: u32,
@@ -61,10 +68,12 @@ pub struct Config {
 pub mod config_flags {
     /// A CQ that the sums of queue depths could overflow is refused at QP creation.
     pub const STRICT_CQ: u32 = 1;
-    /// Congestion notifications set a rate for each QP (DCQCN). Without it they shrink the window to the peer.
+    /// Congestion notifications set a rate for each QP (DCQCN). Without it they shrink the window
+    /// to the peer.
     pub const DCQCN: u32 = 32;
-    /// A lost link ([`crate::engine::Guard::link_lost`]) is as silent as a cut wire: what it carried goes through the port from then
-    /// on, and ends by its timers where nobody answers. Without it the link's queue pairs fail at once, idle ones too.
+    /// A lost link ([`crate::engine::Guard::link_lost`]) is as silent as a cut wire: what it
+    /// carried goes through the port from then on, and ends by its timers where nobody answers.
+    /// Without it the link's queue pairs fail at once, idle ones too.
     pub const SILENT_LOSS: u32 = 64;
 }
 
@@ -72,14 +81,17 @@ impl Config {
     /// The configuration with every zero replaced by its default and every bound checked.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`]: a bound beyond what the engine can hold, or a QPN block that is not a power of two
-    /// or leaves the 24 bits.
+    /// [`crate::Error::Invalid`]: a bound beyond what the engine can hold, or a QPN block that is
+    /// not a power of two or leaves the 24 bits.
     pub fn resolve(mut self) -> Result<Self> {
         let d = Config::DEFAULT;
         macro_rules! default {
             ($($f:ident),*) => { $(if self.$f == 0 { self.$f = d.$f; })* };
         }
-        default!(max_pd, max_mr, max_cq, max_qp, max_srq, max_ah, max_peer, ring_bytes, max_sge, max_inline);
+        default!(
+            max_pd, max_mr, max_cq, max_qp, max_srq, max_ah, max_peer, ring_bytes, max_sge,
+            max_inline
+        );
         default!(max_rd_atomic, max_mtu, deadline_ns, window_max, max_cm_ids, line_rate_bps);
         let least = self.max_qp.saturating_mul(4).checked_next_power_of_two().unwrap_or(u32::MAX);
         if self.qpn_count == 0 {
@@ -112,7 +124,10 @@ impl Config {
         }
         if !self.qpn_count.is_power_of_two() || self.qpn_count < least {
             let n = self.qpn_count;
-            return Err(refuse!(Invalid, "qpn_count {n}: a power of two, for this max_qp at least {least}"));
+            return Err(refuse!(
+                Invalid,
+                "qpn_count {n}: a power of two, for this max_qp at least {least}"
+            ));
         }
         if self.qpn_base < 16 || end >= 1 << 24 {
             let (base, n) = (self.qpn_base, self.qpn_count);

@@ -2,7 +2,8 @@
 
 macro_rules! counters {
     ($($(#[$m:meta])* $name:ident,)*) => {
-        /// Monotonic event counts; wrap at 2^64. Layout: one `u64` each, in this order, append-only.
+        /// Monotonic event counts; wrap at 2^64. Layout: one `u64` each, in this order,
+        /// append-only.
         #[repr(C)]
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters { $($(#[$m])* pub $name: u64,)* }
@@ -104,19 +105,24 @@ counters! {
     cm_rejected,
     /// Connection manager: messages that could not be read, belonged to nobody, or found no room.
     cm_dropped,
-    /// Congestion notifications received from others than the peer, or too soon after the one before.
+    /// Congestion notifications received from others than the peer, or too soon after the one
+    /// before.
     rp_cnp_ignored,
     /// Packets for other devices of the same address that came here and were passed on.
     share_passed,
-    /// Packets for other devices of the same address that came here and were dropped: nobody owns their QPN, or no room.
+    /// Packets for other devices of the same address that came here and were dropped: nobody owns
+    /// their QPN, or no room.
     share_dropped,
     /// Packets of this device that came to another device of the address, which passed them on.
     share_by_detour,
-    /// Times the kernel refused to steer packets to the devices of the address; they take detours then.
+    /// Times the kernel refused to steer packets to the devices of the address; they take detours
+    /// then.
     share_refused,
-    /// WRITE messages that were placed into memory of the peer that this process has mapped, without a packet.
+    /// WRITE messages that were placed into memory of the peer that this process has mapped,
+    /// without a packet.
     mapped_writes,
-    /// WRITE messages that the kernel copied into memory of the peer by its address, without a packet.
+    /// WRITE messages that the kernel copied into memory of the peer by its address, without a
+    /// packet.
     carried_writes,
     /// Packets in the capture file.
     capture_frames,
@@ -126,12 +132,13 @@ counters! {
     keepalives,
     /// QP numbers that were used again before their rest was over, since no other was left.
     qpn_reused_early,
-    /// Connection manager: requests, and accepted connections that their peers had not confirmed, that were given up so that others
-    /// found room.
+    /// Connection manager: requests, and accepted connections that their peers had not confirmed,
+    /// that were given up so that others found room.
     cm_evicted,
     /// Answers to nothing that is outstanding.
     rcvd_stray,
-    /// Packets for a queue pair that much is forged for, dropped before anything but their headers was looked at.
+    /// Packets for a queue pair that much is forged for, dropped before anything but their headers
+    /// was looked at.
     rcvd_throttled,
     /// Connection manager: refusals received.
     cm_rejects_rcvd,

@@ -14,8 +14,9 @@ pub struct DeviceAttr {
     pub max_msg_size: u64,
     /// Node GUID in host order.
     pub node_guid: u64,
-    /// Bounds of this device alone, whatever other processes have on its address: so many there can be once [`Device::arena_add`] has
-    /// brought memory for them. At first there is room for what the configuration says.
+    /// Bounds of this device alone, whatever other processes have on its address: so many there can
+    /// be once [`Device::arena_add`] has brought memory for them. At first there is room for what
+    /// the configuration says.
     pub max_pd: u32,
     /// Memory regions and windows.
     pub max_mr: u32,
@@ -47,7 +48,8 @@ pub struct DeviceAttr {
     pub gid: [u8; 16],
     /// IPv6 zone of the GID, else 0.
     pub scope_id: u32,
-    /// 1: a soft device, all of whose packets leave from `udp_port`, or from a port that a peer on the same host can check. 0: from any.
+    /// 1: a soft device, all of whose packets leave from `udp_port`, or from a port that a peer on
+    /// the same host can check. 0: from any.
     pub own_port: u32,
 }
 
@@ -150,7 +152,8 @@ pub struct MrReg {
 /// (`post_*`, `poll_cq`, `progress`, `cq_arm`) are bounded and allocate nothing.
 ///
 /// # Thread-safety
-/// Any thread may call anything. Two threads at once on the same side of a QP, or the same CQ or SRQ, get [`crate::Error::Busy`].
+/// Any thread may call anything. Two threads at once on the same side of a QP, or the same CQ or
+/// SRQ, get [`crate::Error::Busy`].
 #[allow(missing_docs)]
 pub trait Device: Sync {
     fn query(&self) -> Result<DeviceAttr>;
@@ -171,9 +174,10 @@ pub trait Device: Sync {
     fn mr_rereg(&self, _mr: Handle, _reg: &MrReg) -> Result<MrAttr> {
         Err(lacks("registering a region anew"))
     }
-    /// Lets peers of this host write the region's memory by themselves where its keys let them: it begins `offset` bytes into what `fd`,
-    /// which stays the caller's, stands for. Ends with the region. [`crate::Error::Invalid`]: it is not that memory. A device that
-    /// needs no such help has nothing to do.
+    /// Lets peers of this host write the region's memory by themselves where its keys let them: it
+    /// begins `offset` bytes into what `fd`, which stays the caller's, stands for. Ends with the
+    /// region. [`crate::Error::Invalid`]: it is not that memory. A device that needs no such help
+    /// has nothing to do.
     fn mr_share(&self, mr: Handle, _fd: i32, _offset: u64) -> Result<()> {
         self.mr_query(mr).map(|_| ())
     }
@@ -196,7 +200,8 @@ pub trait Device: Sync {
 
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)>;
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32>;
-    /// Takes the completions of a QP, by its number, out of a CQ: what drivers do when a QP is reset or destroyed.
+    /// Takes the completions of a QP, by its number, out of a CQ: what drivers do when a QP is
+    /// reset or destroyed.
     fn cq_purge(&self, _cq: Handle, _qpn: u32) -> Result<()> {
         Err(lacks("taking completions out of a CQ"))
     }
@@ -209,12 +214,14 @@ pub trait Device: Sync {
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)>;
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()>;
     fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)>;
-    /// Back to RESET from any state, after every request that was posted has its completion. [`crate::Error::Again`]: not
-    /// yet; poll the QP's CQs and call again. Handle, QPN and sizes stay. [`Device::qp_query`] then has in `sq_psn` one past
-    /// the last PSN that the QP sent, or 0 where the device does not know it.
+    /// Back to RESET from any state, after every request that was posted has its completion.
+    /// [`crate::Error::Again`]: not yet; poll the QP's CQs and call again. Handle, QPN and sizes
+    /// stay. [`Device::qp_query`] then has in `sq_psn` one past the last PSN that the QP sent, or 0
+    /// where the device does not know it.
     fn qp_reset(&self, qp: Handle) -> Result<()>;
     fn qp_destroy(&self, qp: Handle) -> Result<()>;
-    /// Keeps a QP from being destroyed ([`crate::Error::Busy`]) until [`Device::qp_unpin`] was called as often.
+    /// Keeps a QP from being destroyed ([`crate::Error::Busy`]) until [`Device::qp_unpin`] was
+    /// called as often.
     fn qp_pin(&self, _qp: Handle) -> Result<()> {
         Err(lacks("pins"))
     }
@@ -237,20 +244,37 @@ pub trait Device: Sync {
     /// On error `bad` names the first request that was not posted; those before it were.
     /// # Safety
     /// `wr` and every `next` and `sg_list` of it are null or point to readable structs.
-    unsafe fn post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()>;
+    unsafe fn post_send(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()>;
     /// Posts a list of receive requests.
     /// # Safety
     /// As for `post_send`.
-    unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()>;
+    unsafe fn post_recv(
+        &self,
+        qp: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()>;
     /// Posts a list of receive requests to an SRQ.
     /// # Safety
     /// As for `post_send`.
-    unsafe fn post_srq_recv(&self, srq: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()>;
+    unsafe fn post_srq_recv(
+        &self,
+        srq: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()>;
     /// Takes completions, running the engine if there are none yet. Returns how many.
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize>;
-    /// The next completion (or the next solicited one) makes the descriptor readable. Arming twice is harmless.
+    /// The next completion (or the next solicited one) makes the descriptor readable. Arming twice
+    /// is harmless.
     fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()>;
-    /// A completion channel: a descriptor of its own for the events of the CQs that are created with it.
+    /// A completion channel: a descriptor of its own for the events of the CQs that are created
+    /// with it.
     fn channel_create(&self) -> Result<Handle> {
         Err(lacks("completion channels"))
     }
@@ -266,7 +290,8 @@ pub trait Device: Sync {
     fn channel_event(&self, _channel: Handle) -> Result<Option<Handle>> {
         Err(lacks("completion channels"))
     }
-    /// Sleeps until a channel has an event, and takes it; runs the engine meanwhile. `None`: timed out (−1: never).
+    /// Sleeps until a channel has an event, and takes it; runs the engine meanwhile. `None`: timed
+    /// out (−1: never).
     fn channel_wait(&self, _channel: Handle, _timeout_ms: i32) -> Result<Option<Handle>> {
         Err(lacks("completion channels"))
     }
@@ -279,13 +304,17 @@ pub trait Device: Sync {
     /// Takes one asynchronous event, if any.
     fn async_event(&self) -> Result<Option<AsyncEvent>>;
 
-    /// One bounded round of the engine: receive, send, timers. Returns the number of packets handled.
+    /// One bounded round of the engine: receive, send, timers. Returns the number of packets
+    /// handled.
     fn progress(&self) -> Result<usize>;
-    /// A descriptor that is readable when `progress` has work, or an armed CQ or an asynchronous event has something.
+    /// A descriptor that is readable when `progress` has work, or an armed CQ or an asynchronous
+    /// event has something.
     fn fd(&self) -> Result<i32>;
-    /// Prepares the descriptor for sleeping: sets its timer from the engine's next deadline. True: there is work already, do not sleep.
+    /// Prepares the descriptor for sleeping: sets its timer from the engine's next deadline. True:
+    /// there is work already, do not sleep.
     fn arm(&self) -> Result<bool>;
-    /// Sleeps until there is an event, or the time (−1: for ever) is over; runs the engine meanwhile. False: timed out.
+    /// Sleeps until there is an event, or the time (−1: for ever) is over; runs the engine
+    /// meanwhile. False: timed out.
     fn wait(&self, timeout_ms: i32) -> Result<bool>;
     /// Starts or stops the helper thread.
     fn helper(&self, on: bool) -> Result<()>;
@@ -314,14 +343,23 @@ pub trait CmDevice {
     fn set_context(&self, id: Handle, context: u64) -> Result<()>;
     /// Gives an id a port (0: some free one); returns it.
     fn bind(&self, id: Handle, port: u16) -> Result<u16>;
-    /// The program will listen at the id's port soon, or will not after all: requests for the port wait for it meanwhile.
+    /// The program will listen at the id's port soon, or will not after all: requests for the port
+    /// wait for it meanwhile.
     fn announce(&self, _id: Handle, _soon: bool) -> Result<()> {
         Ok(())
     }
     /// Listens at the id's port.
     fn listen(&self, id: Handle, backlog: u32) -> Result<()>;
-    /// Asks `to` for a connection of `qp` to what listens at `port` there; `qp` 0: the program moves its QP by itself.
-    fn connect(&self, id: Handle, to: &AhAttr, port: u16, qp: Handle, param: &ConnParam<'_>) -> Result<()>;
+    /// Asks `to` for a connection of `qp` to what listens at `port` there; `qp` 0: the program
+    /// moves its QP by itself.
+    fn connect(
+        &self,
+        id: Handle,
+        to: &AhAttr,
+        port: u16,
+        qp: Handle,
+        param: &ConnParam<'_>,
+    ) -> Result<()>;
     /// Accepts a request with `qp`, which is brought into RTS first.
     fn accept(&self, id: Handle, qp: Handle, param: &ConnParam<'_>) -> Result<()>;
     /// The program's own QP is in RTS: the accepted connection may begin.

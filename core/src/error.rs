@@ -5,7 +5,8 @@ use core::fmt;
 /// Why a call failed. Every variant has one errno; the C API returns its negative.
 ///
 /// Back-pressure ([`Error::Again`]), an exhausted pool ([`Error::NoMemory`]) and a bad argument
-/// ([`Error::Invalid`]) are distinct, so that a caller knows whether to poll, to grow or to fix its code.
+/// ([`Error::Invalid`]) are distinct, so that a caller knows whether to poll, to grow or to fix its
+/// code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,7 +14,8 @@ pub enum Error {
     Invalid,
     /// `EINVAL`: the handle is stale (its object was destroyed), of another type, or never existed.
     StaleHandle,
-    /// `ENOMEM`: a pool or the ring heap is exhausted; give more with `arena_add` or raise the bound in `Config`.
+    /// `ENOMEM`: a pool or the ring heap is exhausted; give more with `arena_add` or raise the
+    /// bound in `Config`.
     NoMemory,
     /// `EAGAIN`: a ring is full; poll, then try again.
     Again,

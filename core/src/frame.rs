@@ -1,12 +1,15 @@
-//! The length word of a frame in a ring of frames that has no head index: a frame is there when its length is not zero.
+//! The length word of a frame in a ring of frames that has no head index: a frame is there when its
+//! length is not zero.
 //!
-//! What an earlier lap has left in the ring must never be taken for a length. So before the writer publishes a frame it writes
-//! zero where the next frame's length will be; the reader, who has come so far because it saw this frame's length, sees
-//! that zero, or the next length. `tests/loom_shared.rs` runs every interleaving.
+//! What an earlier lap has left in the ring must never be taken for a length. So before the writer
+//! publishes a frame it writes zero where the next frame's length will be; the reader, who has come
+//! so far because it saw this frame's length, sees that zero, or the next length.
+//! `tests/loom_shared.rs` runs every interleaving.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// A length, in memory that is shared with another process, whose other end may write anything: the reader checks it.
+/// A length, in memory that is shared with another process, whose other end may write anything: the
+/// reader checks it.
 ///
 /// # Layout
 /// A u32; zeroed memory is "nothing yet".
@@ -24,8 +27,8 @@ impl Length {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Hands a frame of `len` bytes, not 0, to the reader. `behind`: the length of the next one; `cleared`: the writer has
-    /// cleared it already, though it may have written over it since.
+    /// Hands a frame of `len` bytes, not 0, to the reader. `behind`: the length of the next one;
+    /// `cleared`: the writer has cleared it already, though it may have written over it since.
     #[inline(always)]
     pub fn publish(&self, len: u32, behind: &Length, cleared: bool) {
         if !cleared || !behind.looks_empty() {

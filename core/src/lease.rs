@@ -1,7 +1,8 @@
 //! A loan that its lender ends while its borrower may be inside: a Dekker pair of two words.
 //!
-//! The lender grants a loan by writing its serial; the borrower says which loan it uses before it looks whether it still
-//! stands. To end the loan, the lender first takes the serial away and then looks whether the borrower is inside:
+//! The lender grants a loan by writing its serial; the borrower says which loan it uses before it
+//! looks whether it still stands. To end the loan, the lender first takes the serial away and then
+//! looks whether the borrower is inside:
 //!
 //! ```text
 //! borrower                                lender
@@ -11,11 +12,13 @@
 //! [`Entered::leave`]: entered = 0
 //! ```
 //!
-//! At least one of them sees what the other has written. With either fence weaker both may read before they write: the
-//! borrower uses what the lender has given to others. `tests/loom_shared.rs` runs every interleaving.
+//! At least one of them sees what the other has written. With either fence weaker both may read
+//! before they write: the borrower uses what the lender has given to others. `tests/loom_shared.rs`
+//! runs every interleaving.
 //!
-//! The words lie in memory that is shared with another process. A peer that writes nonsense there, or none of this, has the
-//! memory all the same while it is lent; to the lender nonsense means at most that it waits, for as long as it likes to.
+//! The words lie in memory that is shared with another process. A peer that writes nonsense there,
+//! or none of this, has the memory all the same while it is lent; to the lender nonsense means at
+//! most that it waits, for as long as it likes to.
 
 use crate::sync::{fence, AtomicU32, Ordering};
 
@@ -43,7 +46,8 @@ impl Entered {
     #[inline(always)]
     pub fn enter(&self, loan: &Serial, number: u32, serial: u32) -> bool {
         self.0.store(number + 1, Ordering::Relaxed);
-        // The borrower's fence: our word is written before we look at the lender's. Pairs with the one in `revoke`.
+        // The borrower's fence: our word is written before we look at the lender's. Pairs with the
+        // one in `revoke`.
         fence(Ordering::SeqCst);
         let stands = loan.is(serial);
         if !stands {
@@ -88,7 +92,8 @@ impl Serial {
     #[inline]
     pub fn revoke(&self) {
         self.forget();
-        // The lender's fence: our word is written before we look at the borrower's. Pairs with the one in `enter`.
+        // The lender's fence: our word is written before we look at the borrower's. Pairs with the
+        // one in `enter`.
         fence(Ordering::SeqCst);
     }
 }

@@ -1,8 +1,8 @@
 //! Index and generation allocator: the names of objects in the API.
 //!
-//! A handle is `generation << 32 | tag << 24 | index`. A generation is odd while its object lives and even
-//! while the index is free, and moves on by one each way: a handle of a destroyed object, of another type
-//! or out of thin air is told at once, and a live one is never 0.
+//! A handle is `generation << 32 | tag << 24 | index`. A generation is odd while its object lives
+//! and even while the index is free, and moves on by one each way: a handle of a destroyed object,
+//! of another type or out of thin air is told at once, and a live one is never 0.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,11 +18,12 @@ const INDEX_MAX: usize = 1 << INDEX_BITS;
 /// End of the free list.
 const NIL: u32 = u32::MAX;
 
-/// Deals out indexes of one type of object, oldest free index first, so that a stale handle meets the same
-/// generation again only after 2^31 reuses of every index.
+/// Deals out indexes of one type of object, oldest free index first, so that a stale handle meets
+/// the same generation again only after 2^31 reuses of every index.
 ///
 /// # Thread-safety
-/// `check` and the other questions: any thread. `alloc`, `free`, `grow`: one thread at a time (the engine's lock).
+/// `check` and the other questions: any thread. `alloc`, `free`, `grow`: one thread at a time (the
+/// engine's lock).
 pub struct Pool {
     /// Object type, in every handle.
     tag: u8,
@@ -73,7 +74,8 @@ impl Pool {
                 let (n, bound) = (self.live(), bound_of(self.tag));
                 refuse!(
                     NoMemory,
-                    "{bound}: {n} are in use, and there is no room for more; raise it, or give more memory"
+                    "{bound}: {n} are in use, and there is no room for more; raise it, or give \
+                     more memory"
                 );
             }
         })
@@ -120,7 +122,8 @@ impl Pool {
         Ok((self.handle(index), index))
     }
 
-    /// Ends the life of `index`: its handles are stale from here on. One that is not live is left alone.
+    /// Ends the life of `index`: its handles are stale from here on. One that is not live is left
+    /// alone.
     pub fn free(&self, index: usize) {
         if !self.is_live(index) {
             debug_assert!(false, "free of an index that is not live");
@@ -131,7 +134,8 @@ impl Pool {
         self.append(index as u32);
     }
 
-    /// Moves the generation on. Release: a thread whose `check` passes sees what was written before.
+    /// Moves the generation on. Release: a thread whose `check` passes sees what was written
+    /// before.
     fn step(&self, index: usize) {
         let g = &self.generations[index];
         g.store(g.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
@@ -147,12 +151,19 @@ impl Pool {
         let generation = (h >> 32) as u32;
         let tag = (h >> INDEX_BITS) as u8;
         match self.generations.get(index) {
-            Some(g) if tag == self.tag && generation & 1 == 1 && g.load(Ordering::Acquire) == generation => Ok(index),
+            Some(g)
+                if tag == self.tag
+                    && generation & 1 == 1
+                    && g.load(Ordering::Acquire) == generation =>
+            {
+                Ok(index)
+            }
             _ => Err(stale(self.tag, h)),
         }
     }
 
-    /// The handle of `index` as it stands; stale while the index is free. Panics for an index out of range.
+    /// The handle of `index` as it stands; stale while the index is free. Panics for an index out
+    /// of range.
     pub fn handle(&self, index: usize) -> Handle {
         let generation = self.generations[index].load(Ordering::Relaxed);
         u64::from(generation) << 32 | u64::from(self.tag) << INDEX_BITS | index as u64
@@ -179,8 +190,8 @@ impl Pool {
     }
 }
 
-/// The argument that has a handle of this type, and the bound of the configuration for such objects. The numbers are
-/// those of `verbs::shared::tag`; a test compares both.
+/// The argument that has a handle of this type, and the bound of the configuration for such
+/// objects. The numbers are those of `verbs::shared::tag`; a test compares both.
 pub(crate) const fn names_of(tag: u8) -> (&'static str, &'static str) {
     match tag {
         1 => ("pd", "max_pd"),

@@ -1,9 +1,10 @@
 //! Keyed pseudo-random numbers: keys of regions, communication ids, start PSNs, the order of QPNs.
 //!
-//! Every number here is SipHash-1-3 under a key that follows from the seed ([`crate::config::Config::seed`]), which the
-//! OS layer takes from getrandom. Peers see some of the numbers, so a plain generator (SplitMix, xoshiro) will not do:
-//! its state follows from a handful of outputs. Each use has a `purpose` of its own, so that the numbers of one say
-//! nothing about those of another.
+//! Every number here is SipHash-1-3 under a key that follows from the seed
+//! ([`crate::config::Config::seed`]), which the OS layer takes from getrandom. Peers see some of
+//! the numbers, so a plain generator (SplitMix, xoshiro) will not do: its state follows from a
+//! handful of outputs. Each use has a `purpose` of its own, so that the numbers of one say nothing
+//! about those of another.
 
 /// Bytes of a QPN block's order at most: all 24 bits.
 const BITS_MAX: u32 = 24;
@@ -69,7 +70,8 @@ fn round(v: &mut [u64; 4]) {
     *c = c.rotate_left(32);
 }
 
-/// A secret order of the numbers below a power of two: a Feistel network. Needs no memory, and goes both ways.
+/// A secret order of the numbers below a power of two: a Feistel network. Needs no memory, and goes
+/// both ways.
 #[derive(Clone, Copy, Debug)]
 pub struct Shuffle {
     key: Random,
@@ -100,7 +102,8 @@ impl Shuffle {
         left << self.half | right
     }
 
-    /// Follows the network until it comes back below the end: with an odd number of bits every second number lies above.
+    /// Follows the network until it comes back below the end: with an odd number of bits every
+    /// second number lies above.
     fn walk(&self, number: u32, back: bool) -> u32 {
         let mut at = number & (self.end - 1);
         loop {

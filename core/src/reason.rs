@@ -1,9 +1,10 @@
 //! Why a call was refused, in words.
 //!
-//! An [`Error`] is a number; its reason is a sentence: which argument, what it was, which bound or state forbids it.
-//! [`refuse!`](crate::refuse) makes both where the call is refused. The words go to the sink that the program's
-//! surface has installed (`gdrcore_net::reason` keeps them for each thread); without a sink they go nowhere. So this
-//! crate needs no thread-local memory, an error stays one word, and a call that succeeds pays nothing.
+//! An [`Error`] is a number; its reason is a sentence: which argument, what it was, which bound or
+//! state forbids it. [`refuse!`](crate::refuse) makes both where the call is refused. The words go
+//! to the sink that the program's surface has installed (`gdrcore_net::reason` keeps them for each
+//! thread); without a sink they go nowhere. So this crate needs no thread-local memory, an error
+//! stays one word, and a call that succeeds pays nothing.
 //!
 //! `tests/tests/reasons.rs` finds an `EINVAL` that is made without words.
 
@@ -14,12 +15,14 @@ use crossbeam_utils::atomic::AtomicCell;
 use crate::error::Error;
 pub use crate::refuse;
 
-/// Takes the words for an error that is about to be returned on this thread. It must not block, allocate or call back.
+/// Takes the words for an error that is about to be returned on this thread. It must not block,
+/// allocate or call back.
 pub type Sink = fn(Error, fmt::Arguments<'_>);
 
 static SINK: AtomicCell<Option<Sink>> = AtomicCell::new(None);
 
-/// Sends the words of every later refusal of this process to `sink`. Any thread, any number of times.
+/// Sends the words of every later refusal of this process to `sink`. Any thread, any number of
+/// times.
 pub fn install(sink: Sink) {
     SINK.store(Some(sink));
 }
@@ -34,9 +37,11 @@ pub fn refused(e: Error, words: fmt::Arguments<'_>) -> Error {
     e
 }
 
-/// The [`Error`] of this variant, with its reason: `refuse!(Invalid, "cqe {cqe}: at most {MAX_CQE}")`.
+/// The [`Error`] of this variant, with its reason:
+/// `refuse!(Invalid, "cqe {cqe}: at most {MAX_CQE}")`.
 ///
-/// Words begin with the argument's name as the C API and libibverbs have it, say what it was, then the rule.
+/// Words begin with the argument's name as the C API and libibverbs have it, say what it was, then
+/// the rule.
 #[macro_export]
 macro_rules! refuse {
     ($variant:ident $(($number:expr))?, $($words:tt)+) => {

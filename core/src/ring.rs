@@ -1,15 +1,17 @@
 //! Rings of fixed-stride slots: what a program and the engine share (SQ, RQ, SRQ, CQ).
 //!
-//! One producer, one consumer, each wait-free. Indexes are u32, run freely and are masked at access. A slot
-//! is a header `H` and a tail of `stride - size_of::<H>()` bytes (scatter/gather list or inline data).
+//! One producer, one consumer, each wait-free. Indexes are u32, run freely and are masked at
+//! access. A slot is a header `H` and a tail of `stride - size_of::<H>()` bytes (scatter/gather
+//! list or inline data).
 //!
-//! One end of each ring is the program's, the other the engine's. The program's end takes a busy flag, so
-//! that two threads on one queue are told [`crate::Error::Busy`] and not left to race; the engine's end relies on
-//! the engine's lock.
+//! One end of each ring is the program's, the other the engine's. The program's end takes a busy
+//! flag, so that two threads on one queue are told [`crate::Error::Busy`] and not left to race; the
+//! engine's end relies on the engine's lock.
 //!
-//! The two pairs that carry the data: `tail` is stored with release by [`Producer::publish`] and loaded with
-//! acquire by the consumer, so slots are complete when seen; `head` is stored with release by
-//! [`Consumer::release`] and loaded with acquire by the producer, so slots are no longer read when reused.
+//! The two pairs that carry the data: `tail` is stored with release by [`Producer::publish`] and
+//! loaded with acquire by the consumer, so slots are complete when seen; `head` is stored with
+//! release by [`Consumer::release`] and loaded with acquire by the producer, so slots are no longer
+//! read when reused.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -53,8 +55,9 @@ pub struct SlotRing<H> {
     headers: PhantomData<*mut H>,
 }
 
-// SAFETY: headers move between the two threads, hence H: Send; the cursors order every access (module
-// documentation), the busy flags and the contracts of the engine's ends keep it at one thread per end.
+// SAFETY: headers move between the two threads, hence H: Send; the cursors order every access
+// (module documentation), the busy flags and the contracts of the engine's ends keep it at one
+// thread per end.
 unsafe impl<H: Send> Send for SlotRing<H> {}
 // SAFETY: as above.
 unsafe impl<H: Send> Sync for SlotRing<H> {}
@@ -79,7 +82,8 @@ impl<H> SlotRing<H> {
     /// A ring without memory.
     #[cfg(loom)]
     pub fn new() -> Self {
-        let end = || CachePadded::new(End { cursor: AtomicU32::new(0), busy: AtomicBool::new(false) });
+        let end =
+            || CachePadded::new(End { cursor: AtomicU32::new(0), busy: AtomicBool::new(false) });
         SlotRing {
             base: AtomicPtr::new(core::ptr::null_mut()),
             stride: AtomicU32::new(0),
@@ -101,11 +105,12 @@ impl<H> Default for SlotRing<H> {
 impl<H: Copy> SlotRing<H> {
     /// Bytes of memory for `capacity` slots (a power of two) of `stride` bytes.
     ///
-    /// `None` where the capacity is no power of two, the stride is less than a header or no multiple of 8 and
-    /// of the header's alignment, or the size overflows.
+    /// `None` where the capacity is no power of two, the stride is less than a header or no
+    /// multiple of 8 and of the header's alignment, or the size overflows.
     pub fn bytes(capacity: u32, stride: u32) -> Option<usize> {
         let step = stride as usize;
-        let fits = step >= size_of::<H>() && step % STRIDE_ALIGN == 0 && step % align_of::<H>() == 0;
+        let fits =
+            step >= size_of::<H>() && step % STRIDE_ALIGN == 0 && step % align_of::<H>() == 0;
         let whole = capacity.is_power_of_two() && capacity <= CAPACITY_MAX;
         if fits && whole && step > 0 {
             (capacity as usize).checked_mul(step)
@@ -114,22 +119,25 @@ impl<H: Copy> SlotRing<H> {
         }
     }
 
-    /// Gives the ring its memory, zeroes it and empties the ring. With an empty region and capacity 0 it
-    /// takes the memory away.
+    /// Gives the ring its memory, zeroes it and empties the ring. With an empty region and capacity
+    /// 0 it takes the memory away.
     ///
     /// Panics where [`SlotRing::bytes`] is `None`, or larger than the region.
     ///
     /// # Safety
-    /// `r` is memory exclusively the ring's until the next install, aligned for `H` and to 8 (a heap's
-    /// blocks are). All-zero bytes are a valid `H`. Nobody uses a Producer or Consumer made before, and nobody
-    /// makes one meanwhile: both busy flags are held, or the object is not published.
+    /// `r` is memory exclusively the ring's until the next install, aligned for `H` and to 8 (a
+    /// heap's blocks are). All-zero bytes are a valid `H`. Nobody uses a Producer or Consumer made
+    /// before, and nobody makes one meanwhile: both busy flags are held, or the object is not
+    /// published.
     pub unsafe fn install(&self, r: Region, capacity: u32, stride: u32) {
         if capacity > 0 {
             let size = Self::bytes(capacity, stride).expect("ring geometry");
-            assert!(size <= r.len() && r.as_ptr() as usize % align_of::<H>().max(STRIDE_ALIGN) == 0);
-            // Zeroed, so that headers and tails are initialised memory before the first lap, and nothing of
-            // an earlier owner is left in them.
-            // SAFETY: the caller gives these bytes to the ring alone; size <= r.len().
+            assert!(
+                size <= r.len() && r.as_ptr() as usize % align_of::<H>().max(STRIDE_ALIGN) == 0
+            );
+            // Zeroed, so that headers and tails are initialised memory before the first lap, and
+            // nothing of an earlier owner is left in them. SAFETY: the caller gives these bytes to
+            // the ring alone; size <= r.len().
             unsafe { r.as_ptr().write_bytes(0, size) };
         }
         self.base.store(r.as_ptr(), Ordering::Relaxed);
@@ -181,7 +189,8 @@ impl<H: Copy> SlotRing<H> {
     pub fn len(&self) -> u32 {
         let head = self.consuming.cursor.load(Ordering::Acquire);
         let tail = self.producing.cursor.load(Ordering::Acquire);
-        // A snapshot of two cursors: between the loads both may have moved on, tail by more than a lap.
+        // A snapshot of two cursors: between the loads both may have moved on, tail by more than a
+        // lap.
         tail.wrapping_sub(head).min(self.capacity())
     }
 
@@ -189,20 +198,24 @@ impl<H: Copy> SlotRing<H> {
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         // The tail is never behind a head that was read before it.
-        self.consuming.cursor.load(Ordering::Acquire) == self.producing.cursor.load(Ordering::Acquire)
+        self.consuming.cursor.load(Ordering::Acquire)
+            == self.producing.cursor.load(Ordering::Acquire)
     }
 
-    /// The program's producing end, or `None` while another thread is inside. Dropping it releases it.
+    /// The program's producing end, or `None` while another thread is inside. Dropping it releases
+    /// it.
     #[inline(always)]
     pub fn producer(&self) -> Option<Producer<'_, H>> {
-        // Acquire pairs with the release in drop: the cursor and geometry of the last thread are seen.
+        // Acquire pairs with the release in drop: the cursor and geometry of the last thread are
+        // seen.
         if self.producing.busy.swap(true, Ordering::Acquire) {
             return None;
         }
         Some(self.make_producer(true))
     }
 
-    /// The program's consuming end, or `None` while another thread is inside. Dropping it releases it.
+    /// The program's consuming end, or `None` while another thread is inside. Dropping it releases
+    /// it.
     #[inline(always)]
     pub fn consumer(&self) -> Option<Consumer<'_, H>> {
         if self.consuming.busy.swap(true, Ordering::Acquire) {
@@ -214,8 +227,8 @@ impl<H: Copy> SlotRing<H> {
     /// The engine's producing end, of rings whose consuming end is the program's.
     ///
     /// # Safety
-    /// The engine's lock is held for as long as this lives, no other producing end of this ring is alive, and
-    /// [`SlotRing::producer`] is not used on it.
+    /// The engine's lock is held for as long as this lives, no other producing end of this ring is
+    /// alive, and [`SlotRing::producer`] is not used on it.
     #[inline(always)]
     pub unsafe fn engine_producer(&self) -> EngineProducer<'_, H> {
         self.make_producer(false)
@@ -224,8 +237,8 @@ impl<H: Copy> SlotRing<H> {
     /// The engine's consuming end, of rings whose producing end is the program's.
     ///
     /// # Safety
-    /// The engine's lock is held for as long as this lives, no other consuming end of this ring is alive, and
-    /// [`SlotRing::consumer`] is not used on it.
+    /// The engine's lock is held for as long as this lives, no other consuming end of this ring is
+    /// alive, and [`SlotRing::consumer`] is not used on it.
     #[inline(always)]
     pub unsafe fn engine_consumer(&self) -> EngineConsumer<'_, H> {
         self.make_consumer(false)
@@ -254,7 +267,11 @@ impl<H: Copy> SlotRing<H> {
 
     #[inline(always)]
     fn geometry(&self) -> Geometry {
-        Geometry { base: self.base.load(Ordering::Relaxed), stride: self.stride(), capacity: self.capacity() }
+        Geometry {
+            base: self.base.load(Ordering::Relaxed),
+            stride: self.stride(),
+            capacity: self.capacity(),
+        }
     }
 
     /// Tells loom that this slot is written now.
@@ -281,7 +298,8 @@ const SHADOWS: usize = 4;
 #[derive(Default)]
 struct Shadow([loom::cell::UnsafeCell<()>; SHADOWS]);
 
-/// Where the slots are. Read when a slot is: an end that kept a copy would have these words at hand throughout.
+/// Where the slots are. Read when a slot is: an end that kept a copy would have these words at hand
+/// throughout.
 #[derive(Clone, Copy)]
 struct Geometry {
     base: *mut u8,
@@ -495,8 +513,9 @@ impl<H: Copy> Slot<'_, H> {
     /// The header: what an earlier lap left there, or zeroes.
     #[inline(always)]
     pub fn header_mut(&mut self) -> &mut H {
-        // SAFETY: the slot is aligned for H (`install`), initialised (zeroed there, H since), and the
-        // producer's alone until published, which needs the producer that this slot borrows exclusively.
+        // SAFETY: the slot is aligned for H (`install`), initialised (zeroed there, H since), and
+        // the producer's alone until published, which needs the producer that this slot borrows
+        // exclusively.
         unsafe { &mut *self.at.cast::<H>() }
     }
 
@@ -505,7 +524,8 @@ impl<H: Copy> Slot<'_, H> {
     pub fn tail_mut(&mut self) -> &mut [u8] {
         // SAFETY: `size_of::<H>() <= stride` (`install`), so this is inside the slot.
         let p = unsafe { self.at.add(size_of::<H>()) };
-        // SAFETY: header and tail are the whole slot, initialised and exclusively ours as in `header_mut`.
+        // SAFETY: header and tail are the whole slot, initialised and exclusively ours as in
+        // `header_mut`.
         unsafe { core::slice::from_raw_parts_mut(p, self.tail) }
     }
 
@@ -515,8 +535,8 @@ impl<H: Copy> Slot<'_, H> {
         const { assert!(size_of::<H>() % align_of::<Sge>() == 0) };
         let n = n.min(self.tail / size_of::<Sge>());
         let p = self.tail_mut().as_mut_ptr();
-        // SAFETY: n entries fit in the tail; slot and header size are multiples of Sge's alignment; any bytes
-        // are a valid Sge; exclusive as in `header_mut`.
+        // SAFETY: n entries fit in the tail; slot and header size are multiples of Sge's alignment;
+        // any bytes are a valid Sge; exclusive as in `header_mut`.
         unsafe { core::slice::from_raw_parts_mut(p.cast(), n) }
     }
 }
@@ -541,8 +561,8 @@ impl<'a, H: Copy> SlotRef<'a, H> {
     /// The header.
     #[inline(always)]
     pub fn header(&self) -> &'a H {
-        // SAFETY: aligned and initialised as in `Slot::header_mut`; the producer does not write it until it is
-        // released, which needs the consumer that this borrows.
+        // SAFETY: aligned and initialised as in `Slot::header_mut`; the producer does not write it
+        // until it is released, which needs the consumer that this borrows.
         unsafe { &*self.at.cast::<H>() }
     }
 
@@ -560,8 +580,8 @@ impl<'a, H: Copy> SlotRef<'a, H> {
     pub fn sges(&self, n: usize) -> &'a [Sge] {
         const { assert!(size_of::<H>() % align_of::<Sge>() == 0) };
         let n = n.min(self.tail / size_of::<Sge>());
-        // SAFETY: n entries fit in the tail; slot and header size are multiples of Sge's alignment; any bytes
-        // are a valid Sge; immutable as in `header`.
+        // SAFETY: n entries fit in the tail; slot and header size are multiples of Sge's alignment;
+        // any bytes are a valid Sge; immutable as in `header`.
         unsafe { core::slice::from_raw_parts(self.tail().as_ptr().cast(), n) }
     }
 }

@@ -1,7 +1,8 @@
 //! Who sleeps says so, who brings something looks: a Dekker pair that loses no wake-up.
 //!
-//! A wake-up costs a system call, so it is only made for a side that has declared itself asleep. Then two
-//! threads each write one word and read the other's, and at least one must see the other's write:
+//! A wake-up costs a system call, so it is only made for a side that has declared itself asleep.
+//! Then two threads each write one word and read the other's, and at least one must see the other's
+//! write:
 //!
 //! ```text
 //! sleeper                                producer
@@ -10,9 +11,10 @@
 //! looks for work again; none: sleeps     [`Asleep::must_wake`]: word is asleep: wakes it
 //! ```
 //!
-//! With either fence weaker, both reads may come before both writes: the sleeper misses the work, the producer the
-//! sleeper, and the message waits for the next timer. Release and acquire are no substitute, as they let a later
-//! load pass an earlier store. `tests/loom_sleep.rs` runs every interleaving.
+//! With either fence weaker, both reads may come before both writes: the sleeper misses the work,
+//! the producer the sleeper, and the message waits for the next timer. Release and acquire are no
+//! substitute, as they let a later load pass an earlier store. `tests/loom_sleep.rs` runs every
+//! interleaving.
 
 use crate::sync::{fence, AtomicU32, Ordering};
 
@@ -23,8 +25,8 @@ pub const ANY: u32 = 2;
 
 const AWAKE: u32 = 0;
 
-/// The word in which a sleeper announces itself. May lie in memory that is shared with another process: a peer
-/// that writes nonsense there causes or prevents wake-ups of its own making only.
+/// The word in which a sleeper announces itself. May lie in memory that is shared with another
+/// process: a peer that writes nonsense there causes or prevents wake-ups of its own making only.
 ///
 /// # Layout
 /// A u32; 0 (and so zeroed memory) is awake.
@@ -41,13 +43,15 @@ impl Asleep {
         Self::default()
     }
 
-    /// Says that this side is about to sleep, for whom [`URGENT`] or [`ANY`] shall wake; an earlier, lighter sleep is
-    /// not made deeper. The caller must look for work once more after this, and only sleep if there is none.
+    /// Says that this side is about to sleep, for whom [`URGENT`] or [`ANY`] shall wake; an
+    /// earlier, lighter sleep is not made deeper. The caller must look for work once more after
+    /// this, and only sleep if there is none.
     /// Cost: an atomic read-modify-write and a fence.
     #[inline]
     pub fn announce(&self, level: u32) {
         self.0.fetch_max(level, Ordering::Relaxed);
-        // The sleeper's fence: our word is written before we look for work. Pairs with the producer's.
+        // The sleeper's fence: our word is written before we look for work. Pairs with the
+        // producer's.
         fence(Ordering::SeqCst);
     }
 
@@ -57,19 +61,22 @@ impl Asleep {
         self.0.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// To be asked after something was published: whether somebody sleeps whom it must wake. True for one of
-    /// several producers, and the word is [`AWAKE`](Self::withdraw) again. `urgency`: [`URGENT`] or [`ANY`].
+    /// To be asked after something was published: whether somebody sleeps whom it must wake. True
+    /// for one of several producers, and the word is [`AWAKE`](Self::withdraw) again. `urgency`:
+    /// [`URGENT`] or [`ANY`].
     /// Cost: a fence and a load of a line that only a sleeper writes; a swap where somebody sleeps.
     #[inline]
     #[must_use = "nobody else will wake the sleeper"]
     pub fn must_wake(&self, urgency: u32) -> bool {
-        // The producer's fence: what we have published is written before we look at the word. Pairs with the sleeper's.
+        // The producer's fence: what we have published is written before we look at the word. Pairs
+        // with the sleeper's.
         fence(Ordering::SeqCst);
         self.is_asleep(urgency) && self.0.swap(AWAKE, Ordering::Relaxed) >= urgency
     }
 
-    /// Whether somebody announced a sleep that `urgency` ends. A look without the fence of [`Asleep::must_wake`]: for
-    /// those who know by other means, such as a lock, that they are ordered with the sleeper.
+    /// Whether somebody announced a sleep that `urgency` ends. A look without the fence of
+    /// [`Asleep::must_wake`]: for those who know by other means, such as a lock, that they are
+    /// ordered with the sleeper.
     #[inline]
     pub fn is_asleep(&self, urgency: u32) -> bool {
         self.0.load(Ordering::Relaxed) >= urgency

@@ -1,9 +1,10 @@
 //! A hierarchical timing wheel: thousands of timers, most of them cancelled before they fire.
 //!
-//! Four levels of 64 slots, a tick of 4096 ns at the lowest, reach 68.7 s. A later deadline waits in the last
-//! slot of the top level and is placed again when its turn comes, so any deadline works. A timer is placed by
-//! its distance: less than 64 ticks at level 0, less than 64^2 at level 1 and so on. When time reaches the
-//! start of a slot of a higher level, the timers in it move down.
+//! Four levels of 64 slots, a tick of 4096 ns at the lowest, reach 68.7 s. A later deadline waits
+//! in the last slot of the top level and is placed again when its turn comes, so any deadline
+//! works. A timer is placed by its distance: less than 64 ticks at level 0, less than 64^2 at level
+//! 1 and so on. When time reaches the start of a slot of a higher level, the timers in it move
+//! down.
 
 use crate::arena::{Heap, Table, Walk};
 use crate::error::{Error, Result};
@@ -37,15 +38,16 @@ impl Node {
 
 /// Timers with the ids `0..n`, intrusive: arming and cancelling are O(1) and need no memory.
 ///
-/// The clock is the caller's, monotonic, in nanoseconds; a time before the latest one seen is ignored.
+/// The clock is the caller's, monotonic, in nanoseconds; a time before the latest one seen is
+/// ignored.
 pub struct Wheel {
     nodes: Table<Node>,
     /// First timer of each slot's circular list.
     heads: [u32; (LEVELS as usize) << SLOT_SHIFT],
     /// By level: bit s is set while slot s has timers.
     occupied: [u64; LEVELS as usize],
-    /// Every earlier tick is done. No timer is in the slot of a level ≥ 1 that holds this tick, unless it is
-    /// a whole turn later.
+    /// Every earlier tick is done. No timer is in the slot of a level ≥ 1 that holds this tick,
+    /// unless it is a whole turn later.
     tick: u64,
 }
 
@@ -56,7 +58,12 @@ impl Wheel {
     /// As [`Table::carve`].
     pub fn carve(walk: &mut Walk, initial: usize, limit: usize) -> Result<Self> {
         let nodes = Table::carve(walk, initial, limit, |_| Node::IDLE)?;
-        Ok(Wheel { nodes, heads: [NIL; (LEVELS as usize) << SLOT_SHIFT], occupied: [0; LEVELS as usize], tick: 0 })
+        Ok(Wheel {
+            nodes,
+            heads: [NIL; (LEVELS as usize) << SLOT_SHIFT],
+            occupied: [0; LEVELS as usize],
+            tick: 0,
+        })
     }
 
     /// Adds 64 timers unless there are more than `have`.
@@ -75,7 +82,8 @@ impl Wheel {
         self.nodes.len()
     }
 
-    /// Arms timer `id` for `deadline_ns`, or moves it there. Panics for an id out of range, as all of these do.
+    /// Arms timer `id` for `deadline_ns`, or moves it there. Panics for an id out of range, as all
+    /// of these do.
     ///
     /// A deadline that has passed fires at the next [`Wheel::pop_expired`].
     pub fn arm(&mut self, id: usize, deadline_ns: u64) {
@@ -112,11 +120,13 @@ impl Wheel {
 
     /// Disarms and returns a timer whose deadline is not after `now_ns`; call it until `None`.
     ///
-    /// Never early, and late by less than a tick (4096 ns). Timers of different ticks come in order.
+    /// Never early, and late by less than a tick (4096 ns). Timers of different ticks come in
+    /// order.
     ///
     /// # Cost
-    /// O(1) amortised: a timer moves down at most three times in 68 s. However far the clock jumps, empty slots are
-    /// skipped, and after a jump of more than the reach all timers are placed once more.
+    /// O(1) amortised: a timer moves down at most three times in 68 s. However far the clock jumps,
+    /// empty slots are skipped, and after a jump of more than the reach all timers are placed once
+    /// more.
     pub fn pop_expired(&mut self, now_ns: u64) -> Option<usize> {
         let now = now_ns >> TICK_SHIFT;
         if now < self.tick {
@@ -143,8 +153,8 @@ impl Wheel {
 
     /// When to call [`Wheel::pop_expired`] next, in nanoseconds; `None` while nothing is armed.
     ///
-    /// A lower bound: never later than the earliest deadline rounded up to a tick, but it may be the time at
-    /// which timers move down a level. O(levels).
+    /// A lower bound: never later than the earliest deadline rounded up to a tick, but it may be
+    /// the time at which timers move down a level. O(levels).
     pub fn next_deadline(&self) -> Option<u64> {
         self.next_event().map(|tick| tick.saturating_mul(1 << TICK_SHIFT))
     }

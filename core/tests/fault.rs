@@ -1,6 +1,7 @@
 //! Memory that vanishes under a copy is an answer, not the end of the process.
 //!
-//! The handler here does what the OS layer's does: look up the faulting program counter, go to the landing pad.
+//! The handler here does what the OS layer's does: look up the faulting program counter, go to the
+//! landing pad.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use gdrcore_core::mem::{host, Access, AtomicOp, Message, Providers, Target};
@@ -12,7 +13,11 @@ const PAGE: usize = 4096;
 /// Faults that the handler has turned into answers.
 static CAUGHT: AtomicU64 = AtomicU64::new(0);
 
-extern "C" fn on_fault(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+extern "C" fn on_fault(
+    _signal: libc::c_int,
+    _info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     let context = context.cast::<libc::ucontext_t>();
     // SAFETY: the kernel passes the interrupted thread's context to a handler with SA_SIGINFO.
     let pc = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };
@@ -27,7 +32,8 @@ extern "C" fn on_fault(_signal: libc::c_int, _info: *mut libc::siginfo_t, contex
     }
 }
 
-/// Installs the handler, once. While the guard lives no other test maps anything where this one unmaps.
+/// Installs the handler, once. While the guard lives no other test maps anything where this one
+/// unmaps.
 fn install() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     static ONCE: Once = Once::new();
@@ -37,7 +43,8 @@ fn install() -> MutexGuard<'static, ()> {
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
             action.sa_sigaction = on_fault as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            // SAFETY: the action is complete and the handler has the signature that SA_SIGINFO asks for.
+            // SAFETY: the action is complete and the handler has the signature that SA_SIGINFO asks
+            // for.
             assert_eq!(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) }, 0);
         }
     });
@@ -77,8 +84,8 @@ impl Drop for Mapping {
 /// Every kind of access, at and across the border at `gone`, before which memory is good.
 fn all_accesses_fault_across(gone: u64, writable_gone: bool) {
     let lengths = [
-        1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 143, 144, 145,
-        200, 256, 300, 511, 512, 513, 700, 1000, 4096,
+        1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128,
+        129, 143, 144, 145, 200, 256, 300, 511, 512, 513, 700, 1000, 4096,
     ];
     for n in lengths {
         let mut buf = vec![7u8; n];
@@ -98,7 +105,10 @@ fn all_accesses_fault_across(gone: u64, writable_gone: bool) {
     assert!(host::fetch_add(gone - 8, 1).is_ok());
     let t = Target { addr: gone, cookie: 0, provider: 0, len: 8 };
     assert_eq!(Providers::new().place(&t, 0, &[0; 8]), Access::Fault);
-    assert_eq!(Providers::new().atomic(&t, AtomicOp::FetchAdd(1), Message::default()), Err(Access::Fault));
+    assert_eq!(
+        Providers::new().atomic(&t, AtomicOp::FetchAdd(1), Message::default()),
+        Err(Access::Fault)
+    );
 }
 
 #[test]
@@ -146,7 +156,8 @@ fn read_only_memory_faults_on_writes_only() {
 fn addresses_that_cannot_exist_are_faults() {
     let _alone = install();
     // Null, the kernel's half, not canonical, the very end.
-    for addr in [0, 8, 0xffff_8000_0000_0000, 0x8000_0000_0000_0000, u64::MAX - 7, u64::MAX - 4095] {
+    for addr in [0, 8, 0xffff_8000_0000_0000, 0x8000_0000_0000_0000, u64::MAX - 7, u64::MAX - 4095]
+    {
         for n in [1, 4, 8] {
             let mut buf = vec![0u8; n];
             assert_eq!(host::fetch(addr, &mut buf), Err(host::Fault), "{addr:#x}");
@@ -160,7 +171,8 @@ fn addresses_that_cannot_exist_are_faults() {
     }
 }
 
-/// The bytes before the border are written, those behind it leave no trace, and the copies work as before.
+/// The bytes before the border are written, those behind it leave no trace, and the copies work as
+/// before.
 #[test]
 fn fault_in_the_middle_leaves_the_good_part() {
     let _alone = install();
@@ -170,7 +182,8 @@ fn fault_in_the_middle_leaves_the_good_part() {
     assert_eq!(host::place(gone - 64, &[9; 200]), Err(host::Fault));
     let mut back = [0u8; 64];
     assert_eq!(host::fetch(gone - 64, &mut back), Ok(()));
-    // The unit that crosses the border may be missing as a whole: up to 128 bytes are loaded, then stored one by one.
+    // The unit that crosses the border may be missing as a whole: up to 128 bytes are loaded, then
+    // stored one by one.
     assert!(back.iter().all(|b| *b == 9), "{back:?}");
     map.protect(2, libc::PROT_READ | libc::PROT_WRITE);
     assert_eq!(host::place(gone - 64, &[5; 200]), Ok(()));

@@ -1,4 +1,5 @@
-//! Frames that Linux's rxe put on the wire, read and written again, and found out when they are damaged.
+//! Frames that Linux's rxe put on the wire, read and written again, and found out when they are
+//! damaged.
 
 mod common;
 
@@ -15,12 +16,15 @@ fn nothing_is_missing() {
     let opcodes: BTreeSet<u8> = all.iter().map(|(.., roce)| roce.packet()[0]).collect();
     assert_eq!((all.len(), opcodes.len()), (431, 36));
     assert!(opcodes.iter().all(|&op| Opcode(op).is_known()));
-    // What no capture has: CNP, which rxe does not send, and what kernel 6.1's rxe does not know yet.
-    let absent: Vec<Opcode> = Opcode::ALL.iter().copied().filter(|op| !opcodes.contains(&op.0)).collect();
+    // What no capture has: CNP, which rxe does not send, and what kernel 6.1's rxe does not know
+    // yet.
+    let absent: Vec<Opcode> =
+        Opcode::ALL.iter().copied().filter(|op| !opcodes.contains(&op.0)).collect();
     assert_eq!(absent, ABSENT);
 }
 
-const ABSENT: [Opcode; 4] = [Opcode::RC_SEND_LAST_INV, Opcode::RC_FLUSH, Opcode::RC_ATOMIC_WRITE, Opcode::CNP];
+const ABSENT: [Opcode; 4] =
+    [Opcode::RC_SEND_LAST_INV, Opcode::RC_FLUSH, Opcode::RC_ATOMIC_WRITE, Opcode::CNP];
 
 #[test]
 fn frames_parse_and_emit_the_same_bytes() {
@@ -67,7 +71,11 @@ fn icrcs_are_accepted_with_and_without_the_identification() {
         assert_eq!(roce.flow.check(roce.ident, roce.datagram()), Ok(exact), "{name} {number}");
         for hint in [0, 1, 0xFFFF, !roce.ident] {
             let expected = Accepted { exact: roce.flow.is_v6() || hint == roce.ident, ..exact };
-            assert_eq!(roce.flow.check(hint, roce.datagram()), Ok(expected), "{name} {number} {hint}");
+            assert_eq!(
+                roce.flow.check(hint, roce.datagram()),
+                Ok(expected),
+                "{name} {number} {hint}"
+            );
             solved += !expected.exact as u32;
         }
     }
@@ -98,7 +106,9 @@ fn icrc_by_definition(ip_packet: &[u8]) -> u32 {
         bytes[8 + masked] = 0xFF;
     }
     !bytes.iter().fold(!0, |state: u32, &byte| {
-        (0..8).fold(state ^ byte as u32, |state, _| state >> 1 ^ (0xEDB8_8320 & (state & 1).wrapping_neg()))
+        (0..8).fold(state ^ byte as u32, |state, _| {
+            state >> 1 ^ (0xEDB8_8320 & (state & 1).wrapping_neg())
+        })
     })
 }
 
@@ -107,16 +117,23 @@ fn every_damaged_byte_is_found_but_the_masked_ones() {
     let mut lucky = BTreeMap::new();
     let mut tried = 0;
     for (name, number, roce) in golden() {
-        let masked: &[usize] = if roce.flow.is_v6() { &[1, 2, 3, 7, 46, 47, 52] } else { &[1, 8, 10, 11, 26, 27, 32] };
+        let masked: &[usize] =
+            if roce.flow.is_v6() { &[1, 2, 3, 7, 46, 47, 52] } else { &[1, 8, 10, 11, 26, 27, 32] };
         let mut damaged = roce.ip_packet.clone();
         for at in 0..damaged.len() {
             for flip in [0x01, 0x80, 0xFF] {
                 damaged[at] ^= flip;
                 // IPv6's version shares its byte with the traffic class.
-                let invisible = masked.contains(&at) || (roce.flow.is_v6() && at == 0 && flip & 0xF0 == 0);
-                assert_eq!(check_exact(&damaged).is_ok(), invisible, "{name} {number} byte {at} flip {flip:#x}");
+                let invisible =
+                    masked.contains(&at) || (roce.flow.is_v6() && at == 0 && flip & 0xF0 == 0);
+                assert_eq!(
+                    check_exact(&damaged).is_ok(),
+                    invisible,
+                    "{name} {number} byte {at} flip {flip:#x}"
+                );
                 if at >= roce.udp_at + Udp::LEN && !invisible {
-                    // A socket does not show the identification, so one error in 2^15 looks like another one.
+                    // A socket does not show the identification, so one error in 2^15 looks like
+                    // another one.
                     tried += 1;
                     let datagram = &damaged[roce.udp_at + Udp::LEN..];
                     if roce.flow.check(roce.ident, datagram).is_ok_and(|accepted| !accepted.exact) {

@@ -168,7 +168,8 @@ fn set_and_drain(size: usize, set: [usize; 2]) {
                 })
             })
             .collect();
-        // A request that is lost leaves this loop waiting for ever, which loom reports as too many branches.
+        // A request that is lost leaves this loop waiting for ever, which loom reports as too many
+        // branches.
         let mut sum = 0;
         while sum < 2 {
             map.drain(|i| {

@@ -1,5 +1,5 @@
-//! Every interleaving, by loom, of what two processes do with words in memory that they share: loans that end, and frames of
-//! a ring without a head index.
+//! Every interleaving, by loom, of what two processes do with words in memory that they share:
+//! loans that end, and frames of a ring without a head index.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p gdrcore-core --release --test loom_shared`
 #![cfg(loom)]
@@ -97,7 +97,10 @@ unsafe impl Send for Ring {}
 fn a_frame_is_whole_and_nothing_stale_follows_it() {
     for prepares in [false, true] {
         loom::model(move || {
-            let ring = Arc::new(Ring { lengths: Default::default(), frames: [UnsafeCell::new(0), UnsafeCell::new(0)] });
+            let ring = Arc::new(Ring {
+                lengths: Default::default(),
+                frames: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            });
             ring.lengths[1].scribble(STALE);
             ring.lengths[2].scribble(STALE);
             let to = ring.clone();

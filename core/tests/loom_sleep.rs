@@ -117,7 +117,10 @@ fn a_ring_whose_consumer_sleeps_loses_no_element() {
         let sleeps = end.len() == 0;
         producer.join().unwrap();
         // Whoever slept with elements to come was woken for the first of them.
-        assert!(!sleeps || seen == 2 || woken.load(Ordering::Relaxed) == 1, "asleep with {seen} of 2");
+        assert!(
+            !sleeps || seen == 2 || woken.load(Ordering::Relaxed) == 1,
+            "asleep with {seen} of 2"
+        );
         while end.pop().is_some() {
             seen += 1;
         }

@@ -1,9 +1,10 @@
-//! Properties of the wire codec: what is written is read again, what is read is written again, nothing panics.
+//! Properties of the wire codec: what is written is read again, what is read is written again,
+//! nothing panics.
 
 use gdrcore_core::wire::icrc::{crc32, crc32_with, Impl};
 use gdrcore_core::wire::{
-    Accepted, Aeth, AtomicAckEth, AtomicEth, BadIcrc, Bth, Deth, Feth, Flow, Ieth, ImmDt, Opcode, Packet, Psn, Qpn,
-    Reth, Syndrome, View,
+    Accepted, Aeth, AtomicAckEth, AtomicEth, BadIcrc, Bth, Deth, Feth, Flow, Ieth, ImmDt, Opcode,
+    Packet, Psn, Qpn, Reth, Syndrome, View,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -11,17 +12,21 @@ use proptest::strategy::ValueTree;
 
 fn bth() -> impl Strategy<Value = Bth> {
     let flags = (any::<[bool; 5]>(), 0..4u8, 0..16u8, any::<u16>());
-    (any::<u8>(), flags, any::<u32>(), any::<u32>()).prop_map(|(opcode, (flags, pad, tver, pkey), qp, psn)| {
-        let [solicited, mig_req, fecn, becn, ack_req] = flags;
-        let bth = Bth::new(Opcode(opcode), Qpn::new(qp), Psn::new(psn));
-        Bth { solicited, mig_req, pad, tver, pkey, fecn, becn, ack_req, ..bth }
-    })
+    (any::<u8>(), flags, any::<u32>(), any::<u32>()).prop_map(
+        |(opcode, (flags, pad, tver, pkey), qp, psn)| {
+            let [solicited, mig_req, fecn, becn, ack_req] = flags;
+            let bth = Bth::new(Opcode(opcode), Qpn::new(qp), Psn::new(psn));
+            Bth { solicited, mig_req, pad, tver, pkey, fecn, becn, ack_req, ..bth }
+        },
+    )
 }
 
-/// Bytes that have a good chance of being a packet: a known opcode, version 0, a pad that fits, few reserved bits.
+/// Bytes that have a good chance of being a packet: a known opcode, version 0, a pad that fits, few
+/// reserved bits.
 fn likely_packet() -> impl Strategy<Value = Vec<u8>> {
     let opcode = proptest::sample::select(Opcode::ALL);
-    let payload = prop_oneof![Just(0), Just(8), Just(16), 1..80usize, Just(1024), Just(4096), Just(4097)];
+    let payload =
+        prop_oneof![Just(0), Just(8), Just(16), 1..80usize, Just(1024), Just(4096), Just(4097)];
     (opcode, payload, any::<u64>(), any::<[bool; 4]>()).prop_flat_map(
         |(opcode, len, noise, [dirty, odd, huge, zero])| {
             let body = if opcode.has_payload() || odd { len } else { 0 };

@@ -1,8 +1,8 @@
 //! An entry of the list of devices, and the addresses of this machine: there is an entry for each.
 //!
 //! `gdrc0` has the first global IPv4 address; then come the other IPv4 addresses, the IPv6 ones and
-//! the loopback addresses. `GDRC_ADDRESS` makes it a list of one, and so does a router, whose device
-//! has the address that the router gives.
+//! the loopback addresses. `GDRC_ADDRESS` makes it a list of one, and so does a router, whose
+//! device has the address that the router gives.
 
 use crate::abi::ibv_device;
 use crate::env;
@@ -59,7 +59,15 @@ impl Adapter {
         put(&mut ibv.dev_path, &format!("/sys/class/infiniband_verbs/{node}"));
         put(&mut ibv.ibdev_path, &format!("/sys/class/infiniband/gdrc{index}"));
         let lid = if env::lid() { low_bits(&endpoint.ip) } else { 0 };
-        Adapter { ibv, kind: &KINDS[usize::from(router.is_some())], endpoint, index, ifindex, router, lid }
+        Adapter {
+            ibv,
+            kind: &KINDS[usize::from(router.is_some())],
+            endpoint,
+            index,
+            ifindex,
+            router,
+            lid,
+        }
     }
 
     /// Its name.
@@ -84,7 +92,8 @@ impl Adapter {
 
     /// The name by which its device is opened.
     pub fn device_name(&self) -> String {
-        self.router.map_or_else(|| self.kind.device_name(&self.endpoint), |at| self.kind.device_name(&at))
+        self.router
+            .map_or_else(|| self.kind.device_name(&self.endpoint), |at| self.kind.device_name(&at))
     }
 
     /// The GID of the device that has a LID: the own one with its low 16 bits replaced. `None`:
@@ -98,7 +107,12 @@ impl Adapter {
     /// The node GUID in host order; it follows from the address.
     pub fn guid(&self) -> u64 {
         let e = &self.endpoint;
-        node_guid(&PeerAddr { gid: e.ip, scope_id: e.scope_id, port: e.port, ..PeerAddr::default() })
+        node_guid(&PeerAddr {
+            gid: e.ip,
+            scope_id: e.scope_id,
+            port: e.port,
+            ..PeerAddr::default()
+        })
     }
 
     /// The entry that a program's pointer belongs to.
@@ -133,7 +147,9 @@ pub type Place = (Endpoint, u32, Option<SocketPath>);
 pub fn places() -> Vec<Place> {
     match env::router() {
         Ok(Some((at, endpoint))) => vec![(endpoint, 0, Some(at))],
-        Ok(None) => addresses().into_iter().map(|(endpoint, ifindex)| (endpoint, ifindex, None)).collect(),
+        Ok(None) => {
+            addresses().into_iter().map(|(endpoint, ifindex)| (endpoint, ifindex, None)).collect()
+        }
         // Not by another way than the one that was asked for.
         Err(_) => Vec::new(),
     }
@@ -151,7 +167,8 @@ fn addresses() -> Vec<(Endpoint, u32)> {
         // open finds out.
         Some(w) => {
             let named = all.iter().find(|(e, _)| e.ip == w.ip);
-            let near = named.or_else(|| all.iter().find(|(e, _)| is_loopback(e) && is_loopback(&w)));
+            let near =
+                named.or_else(|| all.iter().find(|(e, _)| is_loopback(e) && is_loopback(&w)));
             vec![(w, near.map_or(0, |(_, i)| *i))]
         }
         None => all,

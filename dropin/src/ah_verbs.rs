@@ -35,9 +35,14 @@ pub fn vector(a: &ibv_ah_attr, own: &Adapter) -> Result<AhAttr> {
         let dgid = own.gid_of_lid(a.dlid).ok_or_else(|| match own.lid {
             0 => refuse!(
                 Invalid,
-                "is_global 0: RoCE needs a GRH, so set is_global to 1, grh.dgid and grh.sgid_index (LIDs: GDRC_LID=1)"
+                "is_global 0: RoCE needs a GRH, so set is_global to 1, grh.dgid and \
+                 grh.sgid_index (LIDs: GDRC_LID=1)"
             ),
-            _ => refuse!(Invalid, "is_global 0, dlid {}: no GRH, and no LID of a peer either", a.dlid),
+            _ => refuse!(
+                Invalid,
+                "is_global 0, dlid {}: no GRH, and no LID of a peer either",
+                a.dlid
+            ),
         })?;
         return Ok(AhAttr { dgid, ..AhAttr::default() });
     }
@@ -139,12 +144,14 @@ unsafe fn answer(port: u8, wc: *const ibv_wc, header: *const ibv_grh) -> Result<
     if wc.wc_flags & wc_flags::GRH == 0 || header.is_null() {
         return Err(refuse!(
             Invalid,
-            "wc, grh: a completion with IBV_WC_GRH, and the 40 bytes before its message, name the sender"
+            "wc, grh: a completion with IBV_WC_GRH, and the 40 bytes before its message, name the \
+             sender"
         ));
     }
     // SAFETY: as above; 40 bytes of any alignment.
     let bytes = unsafe { header.cast::<[u8; grh::BYTES]>().read_unaligned() };
-    let from = grh::parse(&bytes).ok_or_else(|| refuse!(Invalid, "grh: these 40 bytes are no IP header"))?;
+    let from = grh::parse(&bytes)
+        .ok_or_else(|| refuse!(Invalid, "grh: these 40 bytes are no IP header"))?;
     Ok(ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: from.source },
@@ -229,7 +236,10 @@ mod tests {
     fn a_lid_stands_for_the_low_bits_of_an_address() {
         let own = adapter([10, 1, 2, 3], 0x0203);
         let to = |dlid| ibv_ah_attr { dlid, port_num: 1, ..ibv_ah_attr::default() };
-        assert_eq!(vector(&to(0x0405), &own).unwrap().dgid, Endpoint::v4([10, 1, 4, 5], ROCE_PORT).ip);
+        assert_eq!(
+            vector(&to(0x0405), &own).unwrap().dgid,
+            Endpoint::v4([10, 1, 4, 5], ROCE_PORT).ip
+        );
         assert_eq!(vector(&to(0), &own), Err(Error::Invalid));
         // The environment does not ask for LIDs.
         assert_eq!(vector(&to(0x0405), &adapter([10, 1, 2, 3], 0)), Err(Error::Invalid));

@@ -27,14 +27,20 @@ const SINGLE_THREADED: u32 = 1;
 const IGNORE_OVERRUN: u32 = 2;
 
 /// The operation behind `ibv_create_cq_ex`.
-pub unsafe extern "C" fn create_cq_ex(context: *mut ibv_context, init: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
+pub unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
     // SAFETY: the program's pointers.
     Verb("ibv_create_cq_ex").pointer(unsafe { create(context, init) })
 }
 
 /// # Safety
 /// The program's pointers.
-unsafe fn create(context: *mut ibv_context, init: *mut ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex> {
+unsafe fn create(
+    context: *mut ibv_context,
+    init: *mut ibv_cq_init_attr_ex,
+) -> Result<*mut ibv_cq_ex> {
     // SAFETY: the caller's promise.
     let (_, i) = unsafe { (Context::of(context)?, object(init)?) };
     let flags = if i.comp_mask & MASK_FLAGS != 0 { i.flags } else { 0 };
@@ -45,7 +51,8 @@ unsafe fn create(context: *mut ibv_context, init: *mut ibv_cq_init_attr_ex) -> R
         let (comp, wc) = (i.comp_mask, i.wc_flags);
         return Err(refuse!(
             Unsupported,
-            "comp_mask {comp:#x}, wc_flags {wc:#x}, flags {flags:#x}: the device knows {:#x}, {WC_FLAGS:#x}, {:#x}",
+            "comp_mask {comp:#x}, wc_flags {wc:#x}, flags {flags:#x}: the device knows {:#x}, \
+             {WC_FLAGS:#x}, {:#x}",
             MASK_FLAGS | MASK_PD,
             SINGLE_THREADED | IGNORE_OVERRUN
         ));
@@ -55,7 +62,12 @@ unsafe fn create(context: *mut ibv_context, init: *mut ibv_cq_init_attr_ex) -> R
         // SAFETY: the caller's promise.
         unsafe { Pd::of(i.parent_domain)? };
     }
-    let plain = CqInit { cqe: i.cqe, cq_context: i.cq_context, channel: i.channel, comp_vector: i.comp_vector };
+    let plain = CqInit {
+        cqe: i.cqe,
+        cq_context: i.cq_context,
+        channel: i.channel,
+        comp_vector: i.comp_vector,
+    };
     // SAFETY: the caller's promise.
     let mut cq = unsafe { Cq::make(context, &plain)? };
     cq.single_threaded = flags & SINGLE_THREADED != 0;
@@ -177,6 +189,8 @@ unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: as above.
     let stamp = unsafe { (*cq.cast::<Cq>()).stamp_ns };
-    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    let wall = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| d.as_nanos() as u64);
     wall.saturating_sub(now_ns().saturating_sub(stamp))
 }

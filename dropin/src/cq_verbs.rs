@@ -90,7 +90,11 @@ impl Cq {
             return Err(refuse!(Invalid, "cqe {}: 1 to {most}", init.cqe));
         }
         if init.comp_vector != 0 {
-            return Err(refuse!(Invalid, "comp_vector {}: the device has one, 0", init.comp_vector));
+            return Err(refuse!(
+                Invalid,
+                "comp_vector {}: the device has one, 0",
+                init.comp_vector
+            ));
         }
         let (handle, given) = c.hca.make(init.cqe as usize * ENTRY, |d| d.cq_create(init.cqe))?;
         // SAFETY: the caller's promise.
@@ -180,11 +184,14 @@ impl Cq {
             }
             if let Ok(c) = Context::of(self.ex.base.context) {
                 c.events.remove(|e| {
-                    matches!(event_kind(e.event_type), EventKind::Cq) && e.element.cq.cast_const() == this.cast()
+                    matches!(event_kind(e.event_type), EventKind::Cq)
+                        && e.element.cq.cast_const() == this.cast()
                 });
             }
-            let (taken, async_taken) =
-                (self.events_taken.load(Ordering::Relaxed), self.async_taken.load(Ordering::Relaxed));
+            let (taken, async_taken) = (
+                self.events_taken.load(Ordering::Relaxed),
+                self.async_taken.load(Ordering::Relaxed),
+            );
             AckCounters::new((&raw const self.ex.base).cast_mut()).wait(taken, async_taken);
         }
         Ok(())
@@ -230,13 +237,16 @@ pub unsafe extern "C" fn create_cq(
     comp_vector: c_int,
 ) -> *mut ibv_cq {
     let numbers = u32::try_from(cqe).and_then(|cqe| Ok((cqe, u32::try_from(comp_vector)?)));
-    Verb("ibv_create_cq").pointer(numbers.map_err(|_| negative(cqe, comp_vector)).and_then(|(cqe, comp_vector)| {
-        // SAFETY: the program's pointers.
-        let cq = unsafe { Cq::make(context, &CqInit { cqe, cq_context, channel, comp_vector })? };
-        let cq = Box::into_raw(Box::new(cq));
-        Cq::publish(cq);
-        Ok(cq.cast())
-    }))
+    Verb("ibv_create_cq").pointer(numbers.map_err(|_| negative(cqe, comp_vector)).and_then(
+        |(cqe, comp_vector)| {
+            // SAFETY: the program's pointers.
+            let cq =
+                unsafe { Cq::make(context, &CqInit { cqe, cq_context, channel, comp_vector })? };
+            let cq = Box::into_raw(Box::new(cq));
+            Cq::publish(cq);
+            Ok(cq.cast())
+        },
+    ))
 }
 
 /// `ibv_resize_cq`.
@@ -245,7 +255,9 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
         // SAFETY: the program's pointer.
         let c = unsafe { Cq::of(cq)? };
         let wanted = u32::try_from(cqe).map_err(|_| negative(cqe, 0))?;
-        let given = c.hca.make(wanted as usize * ENTRY, |d| retry_while_busy(|| d.cq_resize(c.handle, wanted)))?;
+        let given = c.hca.make(wanted as usize * ENTRY, |d| {
+            retry_while_busy(|| d.cq_resize(c.handle, wanted))
+        })?;
         // SAFETY: the program may read it only after the call.
         unsafe { (*cq).cqe = given as c_int };
         Ok(())
@@ -260,7 +272,8 @@ const MODERATE: u32 = 1;
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     Verb("ibv_modify_cq").code((|| {
         // SAFETY: the program's pointers.
-        let (_, attr) = unsafe { (Cq::of(cq)?, attr.as_ref().ok_or_else(|| refuse!(Invalid, "attr: NULL"))?) };
+        let (_, attr) =
+            unsafe { (Cq::of(cq)?, attr.as_ref().ok_or_else(|| refuse!(Invalid, "attr: NULL"))?) };
         match attr.attr_mask {
             MODERATE => Ok(()),
             mask => Err(refuse!(Invalid, "attr_mask {mask:#x}: MODERATE (1)")),

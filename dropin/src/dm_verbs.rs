@@ -30,7 +30,13 @@ pub struct Dm {
 
 impl Dm {
     fn ibv(context: *mut ibv_context, handle: u32) -> ibv_dm {
-        ibv_dm { context, memcpy_to_dm: Some(memcpy_to_dm), memcpy_from_dm: Some(memcpy_from_dm), comp_mask: 0, handle }
+        ibv_dm {
+            context,
+            memcpy_to_dm: Some(memcpy_to_dm),
+            memcpy_from_dm: Some(memcpy_from_dm),
+            comp_mask: 0,
+            handle,
+        }
     }
 
     /// As `at`, for copies by the program, whose offset and length are multiples of 4, as on NICs.
@@ -45,14 +51,20 @@ impl Dm {
     fn at(&self, offset: u64, length: usize) -> Result<u64> {
         let all = self.length as u64;
         if offset.checked_add(length as u64).is_none_or(|end| end > all) {
-            return Err(refuse!(Invalid, "dm_offset {offset}, length {length}: this device memory has {all} bytes"));
+            return Err(refuse!(
+                Invalid,
+                "dm_offset {offset}, length {length}: this device memory has {all} bytes"
+            ));
         }
         Ok(self.base + offset)
     }
 }
 
 /// The operation behind `ibv_alloc_dm`.
-pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
+pub unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     Verb("ibv_alloc_dm").pointer((|| {
         // SAFETY: the program's pointers. A child of fork may have some too: the device is not
@@ -63,7 +75,8 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
             let (length, log, mask) = (a.length, a.log_align_req, a.comp_mask);
             return Err(refuse!(
                 Invalid,
-                "length {length}: at least 1; log_align_req {log}: at most 12; comp_mask {mask:#x}: 0"
+                "length {length}: at least 1; log_align_req {log}: at most 12; comp_mask \
+                 {mask:#x}: 0"
             ));
         }
         if a.length as u64 > MAX {
@@ -72,8 +85,13 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
         let map = Map::new(a.length)?;
         let handle = NEXT.fetch_add(1, Ordering::Relaxed);
         let (base, length) = (map.as_ptr() as u64, a.length);
-        let dm =
-            Box::into_raw(Box::new(Dm { ibv: Dm::ibv(context, handle), base, length, hca: c.hca, map: Some(map) }));
+        let dm = Box::into_raw(Box::new(Dm {
+            ibv: Dm::ibv(context, handle),
+            base,
+            length,
+            hca: c.hca,
+            map: Some(map),
+        }));
         if c.hca.check().is_ok() {
             c.hca.objects().dms.insert(handle, dm.cast());
         }
@@ -102,7 +120,8 @@ pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *m
         let c = unsafe { Context::of(context)? };
         let objects = c.hca.objects();
         let theirs = objects.dms.get(&handle).copied();
-        let theirs = theirs.ok_or_else(|| refuse!(Invalid, "dm_handle {handle}: no memory of this device"))?;
+        let theirs = theirs
+            .ok_or_else(|| refuse!(Invalid, "dm_handle {handle}: no memory of this device"))?;
         // SAFETY: it is in the table for as long as it lives, and the table is locked.
         let theirs = unsafe { &*theirs.cast::<Dm>() };
         let (base, length) = (theirs.base, theirs.length);
@@ -133,18 +152,28 @@ pub unsafe extern "C" fn reg_dm_mr(
         // SAFETY: the program's pointers.
         let (_, d) = unsafe { (Pd::of(pd)?, object(dm.cast::<Dm>())?) };
         if flags & !DM_ACCESS != 0 || flags & access::ZERO_BASED == 0 {
-            return Err(refuse!(Invalid, "access {flags:#x}: IBV_ACCESS_ZERO_BASED and others of {DM_ACCESS:#x}"));
+            return Err(refuse!(
+                Invalid,
+                "access {flags:#x}: IBV_ACCESS_ZERO_BASED and others of {DM_ACCESS:#x}"
+            ));
         }
         let addr = d.at(offset, length)?;
         // SAFETY: as above.
-        let mr = unsafe { mr_verbs::new(&RegRequest { pd, addr, length, iova: 0, access: flags, provider: 0 })? };
+        let mr = unsafe {
+            mr_verbs::new(&RegRequest { pd, addr, length, iova: 0, access: flags, provider: 0 })?
+        };
         // SAFETY: just made. To programs it begins at 0.
         unsafe { (*mr).addr = core::ptr::null_mut() };
         Ok(mr)
     })())
 }
 
-unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut ibv_dm,
+    offset: u64,
+    from: *const c_void,
+    length: usize,
+) -> c_int {
     // SAFETY: the program's pointers.
     Verb("ibv_memcpy_to_dm").code(unsafe { object(dm.cast::<Dm>()) }.and_then(|d| {
         let at = d.words_at(offset, length)?;
@@ -154,7 +183,12 @@ unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_v
     }))
 }
 
-unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
+unsafe extern "C" fn memcpy_from_dm(
+    to: *mut c_void,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+) -> c_int {
     // SAFETY: the program's pointers.
     Verb("ibv_memcpy_from_dm").code(unsafe { object(dm.cast::<Dm>()) }.and_then(|d| {
         if to.is_null() && length > 0 {

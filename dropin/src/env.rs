@@ -36,10 +36,13 @@ fn text(name: &str) -> Option<String> {
 /// The address in `GDRC_ADDRESS`.
 pub fn address() -> Option<Endpoint> {
     let value = text("GDRC_ADDRESS")?;
-    Endpoint::parse(&value).inspect_err(|_| complain("GDRC_ADDRESS", &value, "an address of this machine")).ok()
+    Endpoint::parse(&value)
+        .inspect_err(|_| complain("GDRC_ADDRESS", &value, "an address of this machine"))
+        .ok()
 }
 
-/// The router that peers are reached by way of, if there is one, and the address that it has for this process. It is asked once.
+/// The router that peers are reached by way of, if there is one, and the address that it has for
+/// this process. It is asked once.
 ///
 /// # Errors
 /// It cannot be reached, or refuses, as was said on standard error.
@@ -80,11 +83,13 @@ pub fn path(captured: bool) -> (PathChoice, u32) {
     let named = text("GDRC_PATH");
     if captured {
         match named.as_deref() {
-            None => say_once("GDRC_PCAP: peers on this host are reached by packets, not through shared memory"),
+            None => say_once(
+                "GDRC_PCAP: peers on this host are reached by packets, not through shared memory",
+            ),
             Some("udp") => {}
-            Some(path) => {
-                say_once(&format!("GDRC_PCAP: GDRC_PATH={path}: what travels through shared memory is not captured"))
-            }
+            Some(path) => say_once(&format!(
+                "GDRC_PCAP: GDRC_PATH={path}: what travels through shared memory is not captured"
+            )),
         }
     }
     match named.as_deref() {
@@ -105,7 +110,9 @@ pub fn path(captured: bool) -> (PathChoice, u32) {
 pub fn keepalive_ns() -> u64 {
     let Some(value) = text("GDRC_KEEPALIVE") else { return 0 };
     match value.parse::<f64>() {
-        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) || seconds == 0.0 => (seconds * 1e9) as u64,
+        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) || seconds == 0.0 => {
+            (seconds * 1e9) as u64
+        }
         _ => {
             complain("GDRC_KEEPALIVE", &value, "a number of seconds from 0.001 to 86400, or 0");
             0

@@ -19,7 +19,8 @@ pub unsafe extern "C" fn get_cq_event(
 ) -> c_int {
     Verb("ibv_get_cq_event").number((|| {
         // SAFETY: the program's pointers.
-        let (channel, cq, cq_context) = unsafe { (Channel::of(channel)?, out(cq)?, out(cq_context)?) };
+        let (channel, cq, cq_context) =
+            unsafe { (Channel::of(channel)?, out(cq)?, out(cq_context)?) };
         channel.events.take(|c| {
             // SAFETY: a CQ removes its events from the list before it is freed, under the list's
             // lock.
@@ -41,7 +42,10 @@ pub unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, n: c_uint) {
 }
 
 /// `ibv_get_async_event`.
-pub unsafe extern "C" fn get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+pub unsafe extern "C" fn get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
     Verb("ibv_get_async_event").number((|| {
         // SAFETY: the program's pointers.
         let (c, event) = unsafe { (Context::of(context)?, out(event)?) };

@@ -39,7 +39,11 @@ impl GidType {
 /// `Error::Invalid`: behind the end of the table.
 pub fn gid_type(index: u32) -> Result<GidType> {
     match index {
-        LEN.. => Err(refuse!(Invalid, "sgid_index {index}: the table has {LEN} entries (0 to {})", LEN - 1)),
+        LEN.. => Err(refuse!(
+            Invalid,
+            "sgid_index {index}: the table has {LEN} entries (0 to {})",
+            LEN - 1
+        )),
         n if n % 2 == 0 => Ok(GidType::RoceV1),
         _ => Ok(GidType::RoceV2),
     }

@@ -125,7 +125,9 @@ impl Hca {
         }));
         device.deliver_to(hca);
         // Programs that poll memory, or sleep, do not run the engine: the helper thread does.
-        if let Err(e) = device.memory_add(null_memory::PROVIDER, &null_memory::Null).and_then(|()| device.helper(true))
+        if let Err(e) = device
+            .memory_add(null_memory::PROVIDER, &null_memory::Null)
+            .and_then(|()| device.helper(true))
         {
             // SAFETY: nobody else knows the device.
             unsafe { hca.close() };
@@ -190,7 +192,11 @@ impl Hca {
     ///
     /// # Errors
     /// Those of `make`.
-    pub fn make<T>(&self, bytes: usize, mut make: impl FnMut(&dyn HcaDevice) -> Result<T>) -> Result<T> {
+    pub fn make<T>(
+        &self,
+        bytes: usize,
+        mut make: impl FnMut(&dyn HcaDevice) -> Result<T>,
+    ) -> Result<T> {
         match make(self.device) {
             Err(Error::NoMemory) => {}
             done => return done,

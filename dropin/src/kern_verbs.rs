@@ -21,13 +21,19 @@ fn ah_attr(k: &ib_uverbs_ah_attr) -> ibv_ah_attr {
 }
 
 /// `ibv_copy_ah_attr_from_kern`.
-pub unsafe extern "C" fn copy_ah_attr_from_kern(to: *mut ibv_ah_attr, from: *const ib_uverbs_ah_attr) {
+pub unsafe extern "C" fn copy_ah_attr_from_kern(
+    to: *mut ibv_ah_attr,
+    from: *const ib_uverbs_ah_attr,
+) {
     // SAFETY: librdmacm's structs, both whole.
     unsafe { to.write(ah_attr(&from.read_unaligned())) };
 }
 
 /// `ibv_copy_qp_attr_from_kern`.
-pub unsafe extern "C" fn copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: *const ib_uverbs_qp_attr) {
+pub unsafe extern "C" fn copy_qp_attr_from_kern(
+    to: *mut ibv_qp_attr,
+    from: *const ib_uverbs_qp_attr,
+) {
     // SAFETY: librdmacm's structs, both whole.
     let k = unsafe { from.read_unaligned() };
     let attr = ibv_qp_attr {
@@ -69,7 +75,10 @@ pub unsafe extern "C" fn copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: *con
 }
 
 /// `ibv_copy_path_rec_from_kern`.
-pub unsafe extern "C" fn copy_path_rec_from_kern(to: *mut ibv_sa_path_rec, from: *const ib_user_path_rec) {
+pub unsafe extern "C" fn copy_path_rec_from_kern(
+    to: *mut ibv_sa_path_rec,
+    from: *const ib_user_path_rec,
+) {
     // SAFETY: librdmacm's structs, both whole.
     let k = unsafe { from.read_unaligned() };
     let rec = ibv_sa_path_rec {
@@ -98,7 +107,10 @@ pub unsafe extern "C" fn copy_path_rec_from_kern(to: *mut ibv_sa_path_rec, from:
 }
 
 /// `ibv_copy_path_rec_to_kern`.
-pub unsafe extern "C" fn copy_path_rec_to_kern(to: *mut ib_user_path_rec, from: *const ibv_sa_path_rec) {
+pub unsafe extern "C" fn copy_path_rec_to_kern(
+    to: *mut ib_user_path_rec,
+    from: *const ibv_sa_path_rec,
+) {
     // SAFETY: librdmacm's structs, both whole.
     let r = unsafe { from.read_unaligned() };
     let k = ib_user_path_rec {
@@ -162,7 +174,9 @@ mod tests {
         assert_eq!(rec.mtu, 5);
         assert_eq!(rec.packet_life_time, 14);
         // SAFETY: plain bytes without padding.
-        let bytes = |k: &ib_user_path_rec| unsafe { core::mem::transmute::<ib_user_path_rec, [u8; 64]>(*k) };
+        let bytes = |k: &ib_user_path_rec| unsafe {
+            core::mem::transmute::<ib_user_path_rec, [u8; 64]>(*k)
+        };
         assert_eq!(bytes(&k), bytes(&back));
     }
 }

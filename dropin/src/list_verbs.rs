@@ -11,7 +11,8 @@ pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     guard_forks();
     let list = present();
     // SAFETY: calloc takes any sizes.
-    let array = unsafe { libc::calloc(list.len() + 1, size_of::<*mut ibv_device>()) }.cast::<*mut ibv_device>();
+    let array = unsafe { libc::calloc(list.len() + 1, size_of::<*mut ibv_device>()) }
+        .cast::<*mut ibv_device>();
     if array.is_null() {
         set_errno(libc::ENOMEM);
         return array;

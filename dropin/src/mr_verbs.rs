@@ -87,14 +87,26 @@ pub unsafe fn new(w: &RegRequest) -> Result<*mut ibv_mr> {
         lkey: attr.lkey,
         rkey: attr.rkey,
     };
-    let mr =
-        Box::into_raw(Box::new(Mr { ibv, hca: pd.hca, handle, domain, iova: w.iova, access: w.access, map: None }));
+    let mr = Box::into_raw(Box::new(Mr {
+        ibv,
+        hca: pd.hca,
+        handle,
+        domain,
+        iova: w.iova,
+        access: w.access,
+        map: None,
+    }));
     pd.hca.objects().regions.insert(small(handle), mr.cast());
     Ok(mr.cast())
 }
 
 /// `ibv_reg_mr`.
-pub unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
+pub unsafe extern "C" fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
     // SAFETY: the program's arguments.
     unsafe { register(Verb("ibv_reg_mr"), pd, addr, length, addr as u64, access as c_uint) }
 }
@@ -140,12 +152,15 @@ unsafe fn register(
     if implicit && (!addr.is_null() || iova != 0) {
         let e = refuse!(
             Invalid,
-            "addr {addr:p}, iova {iova:#x}: an implicit region (ON_DEMAND, the whole address space) begins at 0"
+            "addr {addr:p}, iova {iova:#x}: an implicit region (ON_DEMAND, the whole address \
+             space) begins at 0"
         );
         return verb.pointer(Err(e));
     }
     // SAFETY: the program's arguments.
-    verb.pointer(unsafe { new(&RegRequest { pd, addr: addr as u64, length, iova, access, provider: 0 }) })
+    verb.pointer(unsafe {
+        new(&RegRequest { pd, addr: addr as u64, length, iova, access, provider: 0 })
+    })
 }
 
 /// `ibv_reg_dmabuf_mr`: a buffer that the CPU can map (of a display, of system memory), since this
@@ -163,13 +178,17 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
         let access = access as u32;
         let into = offset % page_size() as u64;
         let whole = length.checked_add(into as usize).filter(|_| length > 0);
-        let whole =
-            whole.ok_or_else(|| refuse!(Invalid, "length {length:#x}: at least 1, and within the address space"))?;
-        let writes = access::LOCAL_WRITE | ACCESS_REMOTE_CHANGE;
-        let map = Map::shared(fd, offset - into, whole, access & writes != 0).map_err(|e| match e {
-            Error::NoDevice => refuse!(Unsupported, "fd {fd}: memory that the CPU cannot map, such as a GPU's"),
-            e => e,
+        let whole = whole.ok_or_else(|| {
+            refuse!(Invalid, "length {length:#x}: at least 1, and within the address space")
         })?;
+        let writes = access::LOCAL_WRITE | ACCESS_REMOTE_CHANGE;
+        let map =
+            Map::shared(fd, offset - into, whole, access & writes != 0).map_err(|e| match e {
+                Error::NoDevice => {
+                    refuse!(Unsupported, "fd {fd}: memory that the CPU cannot map, such as a GPU's")
+                }
+                e => e,
+            })?;
         let addr = map.as_ptr() as u64 + into;
         // SAFETY: the program's domain.
         let mr = unsafe { new(&RegRequest { pd, addr, length, iova, access, provider: 0 })? };
@@ -199,10 +218,14 @@ pub unsafe extern "C" fn rereg_mr(
     access: c_int,
 ) -> c_int {
     let done = (|| {
-        if flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0 || flags == 0 || mr.is_null() {
+        if flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0
+            || flags == 0
+            || mr.is_null()
+        {
             return Err(refuse!(
                 Invalid,
-                "flags {flags:#x}: one or more of TRANSLATION (1), PD (2) and ACCESS (4), and mr not NULL"
+                "flags {flags:#x}: one or more of TRANSLATION (1), PD (2) and ACCESS (4), and mr \
+                 not NULL"
             ));
         }
         // SAFETY: the program's region, which it gives us for the call.
@@ -210,10 +233,16 @@ pub unsafe extern "C" fn rereg_mr(
         let moves = flags & CHANGE_TRANSLATION != 0;
         if m.map.is_some() {
             // Its memory has no address of the program's that another call could name or keep.
-            return Err(refuse!(Unsupported, "mr: a region of a dma-buf cannot be registered anew"));
+            return Err(refuse!(
+                Unsupported,
+                "mr: a region of a dma-buf cannot be registered anew"
+            ));
         }
         if moves && (addr.is_null() || length == 0) {
-            return Err(refuse!(Invalid, "addr {addr:p}, length {length}: a region has at least one byte"));
+            return Err(refuse!(
+                Invalid,
+                "addr {addr:p}, length {length}: a region has at least one byte"
+            ));
         }
         let w = RegRequest {
             pd: if flags & CHANGE_PD != 0 { pd } else { m.ibv.pd },
@@ -266,7 +295,8 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
         let p = unsafe { Pd::of(pd)? };
         let objects = p.hca.objects();
         let theirs = objects.regions.get(&handle).copied();
-        let theirs = theirs.ok_or_else(|| refuse!(Invalid, "mr_handle {handle}: no region of this device"))?;
+        let theirs = theirs
+            .ok_or_else(|| refuse!(Invalid, "mr_handle {handle}: no region of this device"))?;
         // SAFETY: a region is in the table for as long as it lives, and the table is locked.
         let m = unsafe { &*theirs.cast::<Mr>() };
         let ibv = ibv_mr {
@@ -277,8 +307,15 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
             addr: core::ptr::null_mut(),
             ..m.ibv
         };
-        let alias =
-            Mr { ibv, hca: m.hca, handle: m.handle, domain: p.hold(), iova: m.iova, access: m.access, map: None };
+        let alias = Mr {
+            ibv,
+            hca: m.hca,
+            handle: m.handle,
+            domain: p.hold(),
+            iova: m.iova,
+            access: m.access,
+            map: None,
+        };
         Ok(Box::into_raw(Box::new(alias)).cast())
     })())
 }
@@ -336,7 +373,8 @@ pub unsafe extern "C" fn advise_mr(
         if advice > ADVICE_MAX || flags & !FLUSH != 0 {
             return Err(refuse!(
                 Unsupported,
-                "advice {advice}, flags {flags:#x}: at most {ADVICE_MAX}, and IBV_ADVISE_MR_FLAG_FLUSH"
+                "advice {advice}, flags {flags:#x}: at most {ADVICE_MAX}, and \
+                 IBV_ADVISE_MR_FLAG_FLUSH"
             ));
         }
         if num_sge == 0 || sg_list.is_null() {

@@ -77,7 +77,8 @@ pub fn present() -> Vec<&'static Adapter> {
     let mut state = STATE.lock();
     let mut list = Vec::new();
     for place in places {
-        let known = state.adapters.iter().find(|a| (a.endpoint, a.router) == (place.0, place.2)).copied();
+        let known =
+            state.adapters.iter().find(|a| (a.endpoint, a.router) == (place.0, place.2)).copied();
         let adapter = known.unwrap_or_else(|| {
             let index = state.adapters.len() as u32;
             let fresh: &'static Adapter = Box::leak(Box::new(Adapter::new(index, place)));
@@ -110,7 +111,9 @@ pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
         reason::clear();
         Hca::open(adapter).inspect_err(|&e| {
             reason::returned(e);
-            reason::with(|words| env::say(&format!("{} ({}): {words}", adapter.name(), adapter.endpoint)));
+            reason::with(|words| {
+                env::say(&format!("{} ({}): {words}", adapter.name(), adapter.endpoint))
+            });
         })
     })?;
     state.open.push(OpenHca { index: adapter.index, contexts: 1, hca });

@@ -69,8 +69,9 @@ pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
             open.contexts += 1;
             (open.hca, adapter)
         });
-        let (hca, adapter) =
-            found.ok_or_else(|| refuse!(Unsupported, "cmd_fd {cmd_fd}: of no context of this process"))?;
+        let (hca, adapter) = found.ok_or_else(|| {
+            refuse!(Unsupported, "cmd_fd {cmd_fd}: of no context of this process")
+        })?;
         let verbs = ops_table::verbs(adapter, cmd_fd, events.fd());
         Ok(Context { verbs, hca, adapter, events }.publish())
     })())

@@ -3,7 +3,8 @@
 use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::{
-    cq_ex_verbs, cq_verbs, dm_verbs, mr_verbs, pd_verbs, post_verbs, qp_ex_verbs, qp_verbs, query_verbs, srq_verbs,
+    cq_ex_verbs, cq_verbs, dm_verbs, mr_verbs, pd_verbs, post_verbs, qp_ex_verbs, qp_verbs,
+    query_verbs, srq_verbs,
 };
 use core::ffi::{c_int, c_void};
 

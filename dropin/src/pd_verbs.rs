@@ -66,9 +66,23 @@ impl Pd {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn boxed(context: *mut ibv_context, hca: &'static Hca, handle: Handle, base: *mut Pd, td: *mut Td) -> *mut Pd {
+    fn boxed(
+        context: *mut ibv_context,
+        hca: &'static Hca,
+        handle: Handle,
+        base: *mut Pd,
+        td: *mut Td,
+    ) -> *mut Pd {
         let ibv = ibv_pd { context, handle: small(handle) };
-        Box::into_raw(Box::new(Pd { ibv, hca, handle, base, td, imported: false, users: AtomicU32::new(0) }))
+        Box::into_raw(Box::new(Pd {
+            ibv,
+            hca,
+            handle,
+            base,
+            td,
+            imported: false,
+            users: AtomicU32::new(0),
+        }))
     }
 }
 
@@ -125,7 +139,8 @@ pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *m
         // SAFETY: the program's pointer.
         let c = unsafe { Context::of(context)? };
         let base = c.hca.objects().domains.get(&handle).copied();
-        let base = base.ok_or_else(|| refuse!(Invalid, "pd_handle {handle}: no domain of this device"))?;
+        let base =
+            base.ok_or_else(|| refuse!(Invalid, "pd_handle {handle}: no domain of this device"))?;
         let base = base.cast::<Pd>();
         // SAFETY: a domain is in the table for as long as it lives.
         let p = unsafe { &*base };
@@ -144,7 +159,10 @@ pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
 }
 
 /// The operation behind `ibv_alloc_td`.
-pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td {
+pub unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
     Verb("ibv_alloc_td").pointer((|| {
         // SAFETY: the program's pointers.
         let (_, attr) = unsafe { (Context::of(context)?, object(attr)?) };

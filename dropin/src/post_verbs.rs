@@ -31,7 +31,11 @@ fn post_code(verb: Verb, r: Result<()>) -> c_int {
 }
 
 /// The operation behind `ibv_post_send`.
-pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+pub unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
     // SAFETY: the program's QP. Not checked for null: the inline verb has read it already.
     let q = unsafe { &*qp.cast::<Qp>() };
     let mut at: *const ibv_send_wr = wr;
@@ -74,7 +78,11 @@ unsafe fn binds(mut wr: *const ibv_send_wr, n: u32) -> bool {
 ///
 /// # Safety
 /// The program's list, and objects of it that live.
-unsafe fn post_translated(q: &Qp, mut wr: *const ibv_send_wr, bad: &mut *const ibv_send_wr) -> Result<()> {
+unsafe fn post_translated(
+    q: &Qp,
+    mut wr: *const ibv_send_wr,
+    bad: &mut *const ibv_send_wr,
+) -> Result<()> {
     while !wr.is_null() {
         let mut copies = [const { MaybeUninit::<ibv_send_wr>::uninit() }; CHUNK];
         let mut theirs = [core::ptr::null::<ibv_send_wr>(); CHUNK];
@@ -104,7 +112,9 @@ unsafe fn post_translated(q: &Qp, mut wr: *const ibv_send_wr, bad: &mut *const i
             let first = copies[0].as_ptr();
             let mut at = first;
             // SAFETY: a list of our own, of which the pieces are the program's.
-            if let Err(e) = retry_while_busy(|| unsafe { q.device.post_send(q.handle, first, &mut at) }) {
+            if let Err(e) =
+                retry_while_busy(|| unsafe { q.device.post_send(q.handle, first, &mut at) })
+            {
                 // SAFETY: the device names one of the copies, all of one array.
                 let k = usize::try_from(unsafe { at.offset_from(first) }).unwrap_or(0);
                 *bad = theirs[k.min(CHUNK - 1)];
@@ -134,7 +144,8 @@ unsafe fn translate(q: &Qp, w: &mut ibv_send_wr) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe {
             w.bind_mw.mw = object(w.bind_mw.mw as *const Mw)?.handle;
-            w.bind_mw.bind_info.mw_access_flags = window_access(w.bind_mw.bind_info.mw_access_flags);
+            w.bind_mw.bind_info.mw_access_flags =
+                window_access(w.bind_mw.bind_info.mw_access_flags);
             if w.bind_mw.bind_info.mr != 0 {
                 w.bind_mw.bind_info.mr = object(w.bind_mw.bind_info.mr as *const Mr)?.handle;
             }
@@ -147,7 +158,11 @@ unsafe fn translate(q: &Qp, w: &mut ibv_send_wr) -> Result<()> {
 }
 
 /// The operation behind `ibv_post_recv`.
-pub unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+pub unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
     // SAFETY: the program's QP. Not checked for null: the inline verb has read it already.
     let q = unsafe { &*qp.cast::<Qp>() };
     let mut at: *const ibv_recv_wr = wr;
@@ -158,7 +173,11 @@ pub unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *
 }
 
 /// The operation behind `ibv_post_srq_recv`.
-pub unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+pub unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
     // SAFETY: the program's SRQ. Not checked for null: the inline verb has read it already.
     let s = unsafe { &*srq.cast::<Srq>() };
     let mut at: *const ibv_recv_wr = wr;
@@ -171,7 +190,12 @@ pub unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, 
 /// # Safety
 /// `bad` is null or writable.
 #[inline]
-unsafe fn tell_bad(verb: Verb, done: Result<()>, at: *const ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+unsafe fn tell_bad(
+    verb: Verb,
+    done: Result<()>,
+    at: *const ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
     if done.is_ok() {
         return 0;
     }
@@ -184,7 +208,11 @@ unsafe fn tell_bad(verb: Verb, done: Result<()>, at: *const ibv_recv_wr, bad: *m
 
 /// The operation behind `ibv_bind_mw`, for windows of type 1: a request on the send queue, under
 /// the window's next rkey.
-pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
+pub unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    bind: *mut ibv_mw_bind,
+) -> c_int {
     Verb("ibv_bind_mw").code((|| {
         // SAFETY: the program's pointers; the inline verb has checked the window.
         let (q, w, b) = unsafe { (Qp::of(qp)?, object(mw.cast::<Mw>())?, object(bind)?) };
@@ -207,10 +235,12 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
         wr.bind_mw.bind_info.mw_access_flags = window_access(info.mw_access_flags);
         let mut at: *const ibv_send_wr = &wr;
         // SAFETY: one request of our own.
-        retry_while_busy(|| unsafe { q.device.post_send(q.handle, &wr, &mut at) }).map_err(|e| match e {
-            Error::Again => Error::NoMemory,
-            e => e,
-        })?;
+        retry_while_busy(|| unsafe { q.device.post_send(q.handle, &wr, &mut at) }).map_err(
+            |e| match e {
+                Error::Again => Error::NoMemory,
+                e => e,
+            },
+        )?;
         // SAFETY: the program reads it only after the call.
         unsafe { (*mw).rkey = next };
         Ok(())

@@ -26,19 +26,34 @@ const INIT_CREATE_FLAGS: u32 = 4;
 const INIT_SEND_OPS: u32 = 64;
 
 /// The operation behind `ibv_create_qp_ex`.
-pub unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+pub unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
     Verb("ibv_create_qp_ex").pointer((|| {
         // SAFETY: the program's pointers.
         let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
         let known = INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS;
         if i.comp_mask & !known != 0 {
-            return Err(refuse!(Unsupported, "comp_mask {:#x}: the device knows {known:#x}", i.comp_mask));
+            return Err(refuse!(
+                Unsupported,
+                "comp_mask {:#x}: the device knows {known:#x}",
+                i.comp_mask
+            ));
         }
         if i.comp_mask & INIT_PD == 0 {
-            return Err(refuse!(Invalid, "comp_mask {:#x}: it lacks IBV_QP_INIT_ATTR_PD", i.comp_mask));
+            return Err(refuse!(
+                Invalid,
+                "comp_mask {:#x}: it lacks IBV_QP_INIT_ATTR_PD",
+                i.comp_mask
+            ));
         }
         if i.comp_mask & INIT_CREATE_FLAGS != 0 && i.create_flags != 0 {
-            return Err(refuse!(Unsupported, "create_flags {:#x}: the device has none", i.create_flags));
+            return Err(refuse!(
+                Unsupported,
+                "create_flags {:#x}: the device has none",
+                i.create_flags
+            ));
         }
         let plain = ibv_qp_init_attr {
             qp_context: i.qp_context,
@@ -176,7 +191,11 @@ unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut ibv_send
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
     // SAFETY: between start and complete.
-    unsafe { begin(qp, wr_opcode::RDMA_WRITE, |w| (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey)) };
+    unsafe {
+        begin(qp, wr_opcode::RDMA_WRITE, |w| {
+            (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey)
+        })
+    };
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm: u32) {
@@ -191,7 +210,11 @@ unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_add
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
     // SAFETY: between start and complete.
-    unsafe { begin(qp, wr_opcode::RDMA_READ, |w| (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey)) };
+    unsafe {
+        begin(qp, wr_opcode::RDMA_READ, |w| {
+            (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey)
+        })
+    };
 }
 
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
@@ -214,7 +237,13 @@ unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
     unsafe { begin(qp, wr_opcode::LOCAL_INV, |w| w.imm_data = rkey) };
 }
 
-unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
+unsafe extern "C" fn wr_atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    compare: u64,
+    swap: u64,
+) {
     // SAFETY: between start and complete.
     unsafe {
         begin(qp, wr_opcode::ATOMIC_CMP_AND_SWP, |w| {
@@ -224,7 +253,12 @@ unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, remote_add
     }
 }
 
-unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) {
+unsafe extern "C" fn wr_atomic_fetch_add(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    add: u64,
+) {
     // SAFETY: between start and complete.
     unsafe {
         begin(qp, wr_opcode::ATOMIC_FETCH_AND_ADD, |w| {
@@ -234,7 +268,12 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_a
     }
 }
 
-unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
     // SAFETY: the program's pointers, between start and complete. As in a posted request, window
     // and region are pointers here; `post` puts their handles there.
     unsafe {
@@ -250,7 +289,12 @@ unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, 
     }
 }
 
-unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+unsafe extern "C" fn wr_set_ud_addr(
+    qp: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
     // SAFETY: between start and complete.
     if let Some(wr) = unsafe { batch(qp) }.and_then(SendBatch::last) {
         wr.wr.ud.ah = ah as u64;
@@ -270,7 +314,11 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, n: usize, list: *const 
     // SAFETY: between start and complete.
     let Some(b) = (unsafe { batch(qp) }) else { return };
     if n > b.max_sge || (n > 0 && list.is_null()) {
-        return b.fail(refuse!(Invalid, "sg_list, num_sge {n}: at most {}, and not NULL", b.max_sge));
+        return b.fail(refuse!(
+            Invalid,
+            "sg_list, num_sge {n}: at most {}, and not NULL",
+            b.max_sge
+        ));
     }
     if n > 0 {
         // SAFETY: `n` pieces of the program.
@@ -286,7 +334,11 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
     }
 }
 
-unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, n: usize, list: *const ibv_data_buf) {
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    n: usize,
+    list: *const ibv_data_buf,
+) {
     // SAFETY: between start and complete.
     let Some(b) = (unsafe { batch(qp) }) else { return };
     if n > 0 && list.is_null() {

@@ -16,7 +16,9 @@ use crate::thread_lock::{retry_while_busy, ThreadLock};
 use crate::verb_result::{object, out, Verb};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpInit, ACCESS_ALL};
+use gdrcore_core::verbs::types::{
+    qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpInit, ACCESS_ALL,
+};
 use gdrcore_core::{copy_qp_attr, refuse, Result};
 use gdrcore_net::reason;
 
@@ -138,11 +140,20 @@ fn ring_bytes(cap: &ibv_qp_cap) -> usize {
 ///
 /// # Safety
 /// The program's pointers.
-pub unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr, cap: &mut ibv_qp_cap) -> Result<*mut Qp> {
+pub unsafe fn make(
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+    cap: &mut ibv_qp_cap,
+) -> Result<*mut Qp> {
     // SAFETY: the caller's promise.
-    let (p, send_cq, recv_cq) = unsafe { (Pd::of(pd)?, Cq::of(init.send_cq)?, Cq::of(init.recv_cq)?) };
+    let (p, send_cq, recv_cq) =
+        unsafe { (Pd::of(pd)?, Cq::of(init.send_cq)?, Cq::of(init.recv_cq)?) };
     if !matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) {
-        return Err(refuse!(Unsupported, "qp_type {}: the device has RC (2), UC (3) and UD (4)", init.qp_type));
+        return Err(refuse!(
+            Unsupported,
+            "qp_type {}: the device has RC (2), UC (3) and UD (4)",
+            init.qp_type
+        ));
     }
     let srq = match init.srq.is_null() {
         true => 0,
@@ -231,7 +242,11 @@ fn attributes(a: &ibv_qp_attr, m: u32, own: &Adapter) -> Result<QpAttr> {
 }
 
 /// `ibv_modify_qp`.
-pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
+pub unsafe extern "C" fn modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    attr_mask: c_int,
+) -> c_int {
     Verb("ibv_modify_qp").code((|| {
         // SAFETY: the program's pointers.
         let (q, attr) = unsafe { (Qp::of(qp)?, object(attr)?) };
@@ -257,11 +272,15 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr
 }
 
 /// The operation behind `ibv_modify_qp_rate_limit`. Bursts are the device's own choice.
-pub unsafe extern "C" fn modify_qp_rate_limit(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> c_int {
+pub unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_rate_limit_attr,
+) -> c_int {
     Verb("ibv_modify_qp_rate_limit").code((|| {
         // SAFETY: the program's pointers.
         let (q, attr) = unsafe { (Qp::of(qp)?, object(attr)?) };
-        let wanted = QpAttr { rate_limit_bps: u64::from(attr.rate_limit) * KBPS, ..QpAttr::default() };
+        let wanted =
+            QpAttr { rate_limit_bps: u64::from(attr.rate_limit) * KBPS, ..QpAttr::default() };
         q.device.qp_modify(q.handle, &wanted, mask::RATE_LIMIT)
     })())
 }
@@ -309,7 +328,9 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             Cq::of(base.send_cq)?.users.fetch_sub(1, Ordering::Relaxed);
             Cq::of(base.recv_cq)?.users.fetch_sub(1, Ordering::Relaxed);
             if let Ok(c) = Context::of(base.context) {
-                c.events.remove(|e| matches!(event_kind(e.event_type), EventKind::Qp) && e.element.qp == qp);
+                c.events.remove(|e| {
+                    matches!(event_kind(e.event_type), EventKind::Qp) && e.element.qp == qp
+                });
             }
             AckCounters::new(qp).wait(0, q.async_taken.load(Ordering::Relaxed));
             // Made by Box::into_raw; the program may not use it any more.

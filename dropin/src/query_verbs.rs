@@ -117,7 +117,10 @@ pub fn device_attr(hca: &Hca, adapter: &Adapter) -> ibv_device_attr {
 }
 
 /// `ibv_query_device`.
-pub unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+pub unsafe extern "C" fn query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
     // SAFETY: the program's pointers.
     Verb("ibv_query_device").code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         // SAFETY: as above.
@@ -223,7 +226,11 @@ pub unsafe extern "C" fn query_port_ex(
 }
 
 /// The exported `ibv_query_port`, of programs compiled against headers that knew fewer fields.
-pub unsafe extern "C" fn query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
+pub unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
     // SAFETY: the program's pointers; old structs have this many bytes.
     unsafe { query_port_ex(context, port, attr, COMPAT_PORT_ATTR) }
 }
@@ -243,11 +250,19 @@ fn gid_entry(c: &Context, index: u32) -> Result<ibv_gid_entry> {
 }
 
 /// `ibv_query_gid`.
-pub unsafe extern "C" fn query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int {
+pub unsafe extern "C" fn query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
     // SAFETY: the program's pointers.
     Verb("ibv_query_gid").number(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port.into())?;
-        let entry = gid_entry(c, u32::try_from(index).map_err(|_| refuse!(Invalid, "index {index}: negative"))?)?;
+        let entry = gid_entry(
+            c,
+            u32::try_from(index).map_err(|_| refuse!(Invalid, "index {index}: negative"))?,
+        )?;
         // SAFETY: as above. The program's union may be less aligned than ours.
         unsafe { copy_out(&entry.gid.raw, gid.cast(), 16)? };
         Ok(0)
@@ -307,7 +322,12 @@ pub unsafe extern "C" fn query_gid_table(
 
 /// `ibv_query_gid_type`, private to rdma-core but used by its tools: 1 is RoCE v2 (0: IB or RoCE
 /// v1).
-pub unsafe extern "C" fn query_gid_type(context: *mut ibv_context, port: u8, index: u32, kind: *mut u32) -> c_int {
+pub unsafe extern "C" fn query_gid_type(
+    context: *mut ibv_context,
+    port: u8,
+    index: u32,
+    kind: *mut u32,
+) -> c_int {
     // SAFETY: the program's pointers.
     Verb("ibv_query_gid_type").number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
@@ -319,7 +339,12 @@ pub unsafe extern "C" fn query_gid_type(context: *mut ibv_context, port: u8, ind
 }
 
 /// `ibv_query_pkey`: in network order.
-pub unsafe extern "C" fn query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int {
+pub unsafe extern "C" fn query_pkey(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
     // SAFETY: the program's pointers.
     Verb("ibv_query_pkey").number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
@@ -350,17 +375,25 @@ const RAW_CLOCK: u32 = 1;
 
 /// The operation behind `ibv_query_rt_values_ex`: the clock of completion timestamps, its count in
 /// `tv_nsec`.
-pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
+pub unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
     // SAFETY: the program's pointers.
     Verb("ibv_query_rt_values").code(unsafe { Context::of_anybody(context) }.and_then(|_| {
         // SAFETY: as above.
         let v = unsafe { out(values)? };
         if v.comp_mask & !RAW_CLOCK != 0 {
-            return Err(refuse!(Unsupported, "comp_mask {:#x}: the device knows {RAW_CLOCK:#x}", v.comp_mask));
+            return Err(refuse!(
+                Unsupported,
+                "comp_mask {:#x}: the device knows {RAW_CLOCK:#x}",
+                v.comp_mask
+            ));
         }
         v.comp_mask &= RAW_CLOCK;
         if v.comp_mask != 0 {
-            v.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: gdrcore_net::clock::now_ns() as i64 };
+            v.raw_clock =
+                libc::timespec { tv_sec: 0, tv_nsec: gdrcore_net::clock::now_ns() as i64 };
         }
         Ok(())
     }))

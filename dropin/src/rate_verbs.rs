@@ -31,7 +31,8 @@ const RATES: &[(u32, c_int, c_int)] = &[
 ];
 
 /// Multiples of rates that are none exactly, as tools expect them.
-const ABOUT: &[(u32, c_int)] = &[(11, 6), (12, 23), (13, 45), (14, 68), (15, 10), (16, 40), (17, 80), (18, 120)];
+const ABOUT: &[(u32, c_int)] =
+    &[(11, 6), (12, 23), (13, 45), (14, 68), (15, 10), (16, 40), (17, 80), (18, 120)];
 
 /// `IBV_RATE_MAX`: whatever the port can.
 const RATE_MAX: u32 = 0;

@@ -25,8 +25,11 @@ unsafe impl Send for SendBatch {}
 impl SendBatch {
     /// Room for what a QP's send queue holds. The pages are taken when they are used.
     pub fn new(cap: &ibv_qp_cap) -> Self {
-        let (limit, max_sge, max_inline) =
-            (cap.max_send_wr as usize, cap.max_send_sge.max(1) as usize, cap.max_inline_data as usize);
+        let (limit, max_sge, max_inline) = (
+            cap.max_send_wr as usize,
+            cap.max_send_sge.max(1) as usize,
+            cap.max_inline_data as usize,
+        );
         SendBatch {
             wrs: Vec::with_capacity(limit),
             sges: Vec::with_capacity(limit * max_sge),
@@ -55,7 +58,10 @@ impl SendBatch {
             return None;
         }
         if self.wrs.is_empty() {
-            self.fail(refuse!(Invalid, "ibv_wr_set_: before any request (ibv_wr_send, ibv_wr_rdma_write)"));
+            self.fail(refuse!(
+                Invalid,
+                "ibv_wr_set_: before any request (ibv_wr_send, ibv_wr_rdma_write)"
+            ));
         }
         self.wrs.last_mut()
     }
@@ -91,7 +97,13 @@ impl SendBatch {
         let total = pieces.iter().try_fold(0usize, |sum, p| sum.checked_add(p.length));
         match total {
             Some(n) if n <= self.max_inline && at + n <= self.limit * self.max_inline => {}
-            _ => return self.fail(refuse!(Invalid, "inline data: longer than max_inline_data, {}", self.max_inline)),
+            _ => {
+                return self.fail(refuse!(
+                    Invalid,
+                    "inline data: longer than max_inline_data, {}",
+                    self.max_inline
+                ))
+            }
         }
         for p in pieces {
             let from = self.inline.len();

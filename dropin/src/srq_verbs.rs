@@ -105,7 +105,10 @@ unsafe fn make(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv
 }
 
 /// The operation behind `ibv_create_srq_ex`: basic ones; XRC and tag matching are not there.
-pub unsafe extern "C" fn create_srq_ex(context: *mut ibv_context, init: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq {
+pub unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
     Verb("ibv_create_srq_ex").pointer((|| {
         // SAFETY: the program's pointers.
         let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
@@ -118,7 +121,11 @@ pub unsafe extern "C" fn create_srq_ex(context: *mut ibv_context, init: *mut ibv
             ));
         }
         if i.comp_mask & INIT_PD == 0 {
-            return Err(refuse!(Invalid, "comp_mask {:#x}: it lacks IBV_SRQ_INIT_ATTR_PD", i.comp_mask));
+            return Err(refuse!(
+                Invalid,
+                "comp_mask {:#x}: it lacks IBV_SRQ_INIT_ATTR_PD",
+                i.comp_mask
+            ));
         }
         // SAFETY: the extended struct begins as the plain one.
         unsafe { make(i.pd, init.cast()) }
@@ -126,15 +133,25 @@ pub unsafe extern "C" fn create_srq_ex(context: *mut ibv_context, init: *mut ibv
 }
 
 /// `ibv_modify_srq`: the limit; queues keep their size.
-pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
+pub unsafe extern "C" fn modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
     Verb("ibv_modify_srq").code((|| {
         // SAFETY: the program's pointers.
         let (s, attr) = unsafe { (Srq::of(srq)?, object(attr)?) };
         if mask & MAX_WR != 0 {
-            return Err(refuse!(Unsupported, "srq_attr_mask: IBV_SRQ_MAX_WR, and an SRQ keeps its size"));
+            return Err(refuse!(
+                Unsupported,
+                "srq_attr_mask: IBV_SRQ_MAX_WR, and an SRQ keeps its size"
+            ));
         }
         if mask & !LIMIT != 0 {
-            return Err(refuse!(Invalid, "srq_attr_mask {mask:#x}: only IBV_SRQ_LIMIT ({LIMIT}) is known"));
+            return Err(refuse!(
+                Invalid,
+                "srq_attr_mask {mask:#x}: only IBV_SRQ_LIMIT ({LIMIT}) is known"
+            ));
         }
         if mask & LIMIT != 0 {
             s.device.srq_modify(s.handle, attr.srq_limit)?;
@@ -166,7 +183,9 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         unsafe {
             s.domain.release();
             if let Ok(c) = Context::of(s.ibv.context) {
-                c.events.remove(|e| matches!(event_kind(e.event_type), EventKind::Srq) && e.element.srq == srq);
+                c.events.remove(|e| {
+                    matches!(event_kind(e.event_type), EventKind::Srq) && e.element.srq == srq
+                });
             }
             AckCounters::new(srq).wait(0, s.async_taken.load(Ordering::Relaxed));
             // Made by Box::into_raw; the program may not use it any more.

@@ -27,7 +27,10 @@ static LOST: AtomicBool = AtomicBool::new(false);
 /// caller at a time; `total` is called by a thread of its own.
 pub fn install(total: fn() -> Counters) {
     static ONCE: Once = Once::new();
-    if !env::stats() || PRINTER.is_started() || PRINTER.start("gdrc-stats", move |last| work(last, total)).is_err() {
+    if !env::stats()
+        || PRINTER.is_started()
+        || PRINTER.start("gdrc-stats", move |last| work(last, total)).is_err()
+    {
         return;
     }
     ONCE.call_once(|| {
@@ -47,7 +50,9 @@ fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
     // this library, as above.
     unsafe {
         let mut now: libc::sigaction = core::mem::zeroed();
-        if libc::sigaction(signal, core::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_DFL {
+        if libc::sigaction(signal, core::ptr::null(), &mut now) == 0
+            && now.sa_sigaction == libc::SIG_DFL
+        {
             let mut ours: libc::sigaction = core::mem::zeroed();
             ours.sa_sigaction = handler as usize;
             ours.sa_flags = libc::SA_RESTART;

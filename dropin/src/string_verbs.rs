@@ -63,7 +63,14 @@ pub unsafe extern "C" fn node_type_str(node_type: c_int) -> *const c_char {
 /// `ibv_port_state_str`. Tools compare the first words.
 pub unsafe extern "C" fn port_state_str(state: u32) -> *const c_char {
     pick(
-        &[c"no state change (NOP)", c"PORT_DOWN", c"PORT_INIT", c"PORT_ARMED", c"PORT_ACTIVE", c"PORT_ACTIVE_DEFER"],
+        &[
+            c"no state change (NOP)",
+            c"PORT_DOWN",
+            c"PORT_INIT",
+            c"PORT_ARMED",
+            c"PORT_ACTIVE",
+            c"PORT_ACTIVE_DEFER",
+        ],
         state as usize,
     )
 }

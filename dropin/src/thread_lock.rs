@@ -129,8 +129,13 @@ mod tests {
     #[test]
     fn who_finds_it_busy_waits_his_turn() {
         let calls = AtomicU32::new(0);
-        let done =
-            retry_while_busy(|| if calls.fetch_add(1, Ordering::Relaxed) < 3 { Err(Error::Busy) } else { Ok(7) });
+        let done = retry_while_busy(|| {
+            if calls.fetch_add(1, Ordering::Relaxed) < 3 {
+                Err(Error::Busy)
+            } else {
+                Ok(7)
+            }
+        });
         assert_eq!(done, Ok(7));
         assert_eq!(calls.load(Ordering::Relaxed), 4);
         assert_eq!(retry_while_busy(|| Err::<(), _>(Error::Again)), Err(Error::Again));

@@ -149,7 +149,13 @@ fn files_or_new() -> Result<&'static Files<Adapters>> {
     let seed = clock::random_seed()?;
     // Kept for the life of the process: threads of the program may be inside at any time.
     let files: &'static Files<Adapters> = Box::leak(Box::new(Files::new(Adapters::new(), seed)));
-    CM_EVENTS.start("gdrc-ucma", move |last| if last { files.close_all() } else { while files.pump() > 0 {} })?;
+    CM_EVENTS.start("gdrc-ucma", move |last| {
+        if last {
+            files.close_all()
+        } else {
+            while files.pump() > 0 {}
+        }
+    })?;
     // SAFETY: a function of this library, which librdmacm keeps loaded.
     unsafe { libc::atexit(at_exit) };
     *process = Some(Process { pid: pid(), files });

@@ -76,7 +76,10 @@ pub fn descriptor() -> Result<c_int> {
 /// Calls `found` with the device and the entry of the context whose `cmd_fd` is this file. The list
 /// of open devices is locked during the call, so no other thread closes the device. `None`: no
 /// context of this process has the file.
-pub fn with_device<R>(file: File, found: impl FnOnce(&mut OpenHca, &'static Adapter) -> R) -> Option<R> {
+pub fn with_device<R>(
+    file: File,
+    found: impl FnOnce(&mut OpenHca, &'static Adapter) -> R,
+) -> Option<R> {
     let mut state = STATE.lock();
     state
         .open
@@ -91,7 +94,8 @@ fn adapter_of(hca: &Hca, file: File) -> Option<&'static Adapter> {
     hca.check().ok()?;
     let objects = hca.objects();
     // SAFETY: what is in the table, which is locked, lives.
-    let mut contexts = objects.contexts.iter().filter_map(|c| unsafe { Context::of_anybody(c.ibv) }.ok());
+    let mut contexts =
+        objects.contexts.iter().filter_map(|c| unsafe { Context::of_anybody(c.ibv) }.ok());
     contexts.find(|c| is_open_on(c, file)).map(|c| c.adapter)
 }
 
@@ -112,7 +116,8 @@ fn offer() {
         let take = unsafe { libc::dlsym(libc::RTLD_DEFAULT, TAKE.as_ptr()) };
         if !take.is_null() {
             // SAFETY: the preloaded library's function of this name has this type.
-            let take = unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(Write)>(take) };
+            let take =
+                unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(Write)>(take) };
             // SAFETY: it keeps a pointer to a function, and the function's library loaded.
             unsafe { take(write) };
         }
@@ -181,7 +186,9 @@ fn spec(command: u32) -> Result<CommandSpec> {
         }),
         QUERY_QP => Ok(CommandSpec {
             sizes: (size_of::<ib_uverbs_query_qp>(), size_of::<ib_uverbs_query_qp_resp>()),
-            answer: |target, request| queue_pair(target, &ib_uverbs_query_qp::of(request)).map(Response::Qp),
+            answer: |target, request| {
+                queue_pair(target, &ib_uverbs_query_qp::of(request)).map(Response::Qp)
+            },
         }),
         _ => Err(refuse!(Unsupported, "command {command:#x}: not answered here")),
     }
@@ -238,7 +245,10 @@ fn expect_zeroes(at: u64, len: usize) -> Result<()> {
         let n = piece.len().min(len - done);
         read(at.wrapping_add(done as u64), &mut piece[..n])?;
         if piece[..n].iter().any(|b| *b != 0) {
-            return Err(refuse!(Unsupported, "a byte behind the request is not zero: of a newer program"));
+            return Err(refuse!(
+                Unsupported,
+                "a byte behind the request is not zero: of a newer program"
+            ));
         }
     }
     Ok(())
@@ -295,20 +305,29 @@ fn device(target: &CommandTarget<'_>) -> ib_uverbs_query_device_resp {
 /// The part of a query that this library knows, of the queue pair with a number that programs see.
 fn snapshot(of: &CommandTarget<'_>, number: u32) -> Option<QpSnapshot> {
     let objects = of.hca.objects();
-    objects.by_handle.iter().filter(|(handle, _)| small(**handle) == number).find_map(|(_, target)| {
-        // SAFETY: what is in the table, which is locked, lives, and so does the context of each.
-        let (target, context) = unsafe { (&**target, Context::of_anybody((**target).context()).ok()?) };
-        if !matches!(target.kind(), EventKind::Qp) || !is_open_on(context, of.file) {
-            return None;
-        }
-        // SAFETY: as above; of a QP this field of the union is valid.
-        unsafe { Qp::of(target.element().qp) }.ok().map(Qp::snapshot)
-    })
+    objects.by_handle.iter().filter(|(handle, _)| small(**handle) == number).find_map(
+        |(_, target)| {
+            // SAFETY: what is in the table, which is locked, lives, and so does the context of
+            // each.
+            let (target, context) =
+                unsafe { (&**target, Context::of_anybody((**target).context()).ok()?) };
+            if !matches!(target.kind(), EventKind::Qp) || !is_open_on(context, of.file) {
+                return None;
+            }
+            // SAFETY: as above; of a QP this field of the union is valid.
+            unsafe { Qp::of(target.element().qp) }.ok().map(Qp::snapshot)
+        },
+    )
 }
 
-fn queue_pair(target: &CommandTarget<'_>, request: &ib_uverbs_query_qp) -> Result<ib_uverbs_query_qp_resp> {
+fn queue_pair(
+    target: &CommandTarget<'_>,
+    request: &ib_uverbs_query_qp,
+) -> Result<ib_uverbs_query_qp_resp> {
     let known = snapshot(target, request.qp_handle);
-    let known = known.ok_or_else(|| refuse!(Invalid, "qp_handle {}: no QP of this context", request.qp_handle))?;
+    let known = known.ok_or_else(|| {
+        refuse!(Invalid, "qp_handle {}: no QP of this context", request.qp_handle)
+    })?;
     let a = known.query(target.hca.device)?;
     let byte = |x: u32| x as u8;
     Ok(ib_uverbs_query_qp_resp {

@@ -87,7 +87,9 @@ impl Verb {
     pub fn refused(&self, e: Error) {
         reason::returned(e);
         if reason::is_verbose() && !matches!(e, Error::Again | Error::Os(libc::EINTR)) {
-            reason::with(|why| crate::env::say(&format!("{}: {why}: {}", self.0, errno_name(e.errno()))));
+            reason::with(|why| {
+                crate::env::say(&format!("{}: {why}: {}", self.0, errno_name(e.errno())))
+            });
         }
         set_errno(e.errno());
     }

@@ -29,7 +29,8 @@ pub fn with_stack<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) 
         let thread = std::thread::Builder::new().name(name.into()).stack_size(STACK);
         let started = thread.spawn_scoped(s, work);
         drop(masked);
-        let started = started.map_err(|e| Error::from_errno(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        let started =
+            started.map_err(|e| Error::from_errno(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
         started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
@@ -83,7 +84,9 @@ impl Worker {
         loop {
             let mut n = 0u64;
             // SAFETY: room for eight bytes.
-            if unsafe { libc::read(fd, (&raw mut n).cast(), 8) } < 0 && last_error() != Error::Os(libc::EINTR) {
+            if unsafe { libc::read(fd, (&raw mut n).cast(), 8) } < 0
+                && last_error() != Error::Os(libc::EINTR)
+            {
                 return;
             }
             let last = self.last.load(Ordering::Acquire);

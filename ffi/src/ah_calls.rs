@@ -25,7 +25,12 @@ pub unsafe extern "C" fn gdrc_ah_create(
     ret(ah_create(ctx, pd, attr, out))
 }
 
-fn ah_create(ctx: *mut gdrc_context, pd: gdrc_pd, attr: *const gdrc_ah_attr, out: *mut gdrc_ah) -> Result<c_int> {
+fn ah_create(
+    ctx: *mut gdrc_context,
+    pd: gdrc_pd,
+    attr: *const gdrc_ah_attr,
+    out: *mut gdrc_ah,
+) -> Result<c_int> {
     let out = out!(out);
     let attr = plain_in!(attr);
     out.write(gdrc_ah { handle: device(ctx)?.ah_create(pd.handle, &attr.into())? });
@@ -67,10 +72,16 @@ fn ah_from_wc(
             wc.wc_flags
         ));
     }
-    let from = grh::parse(&bytes).ok_or_else(|| refuse!(Invalid, "grh40: these 40 bytes are no IP header"))?;
+    let from = grh::parse(&bytes)
+        .ok_or_else(|| refuse!(Invalid, "grh40: these 40 bytes are no IP header"))?;
     // A link-local sender is on the link of the device's own address.
     let scope_id = if grh::is_link_local(&from.source) { dev.query()?.scope_id } else { 0 };
-    let attr = AhAttr { dgid: from.source, scope_id, traffic_class: from.traffic_class, ..AhAttr::default() };
+    let attr = AhAttr {
+        dgid: from.source,
+        scope_id,
+        traffic_class: from.traffic_class,
+        ..AhAttr::default()
+    };
     out.write(gdrc_ah { handle: dev.ah_create(pd.handle, &attr)? });
     Ok(0)
 }

@@ -166,12 +166,14 @@ pub struct gdrc_wc {
 }
 
 /// Posts a request to a device's own object; of gdrc_pinned_qp.
-pub type gdrc_post_send_fn =
-    Option<unsafe extern "C" fn(*mut c_void, *const gdrc_send_wr, *mut *const gdrc_send_wr) -> c_int>;
+pub type gdrc_post_send_fn = Option<
+    unsafe extern "C" fn(*mut c_void, *const gdrc_send_wr, *mut *const gdrc_send_wr) -> c_int,
+>;
 
 /// Posts a receive request to a device's own object; of gdrc_pinned_qp.
-pub type gdrc_post_recv_fn =
-    Option<unsafe extern "C" fn(*mut c_void, *const gdrc_recv_wr, *mut *const gdrc_recv_wr) -> c_int>;
+pub type gdrc_post_recv_fn = Option<
+    unsafe extern "C" fn(*mut c_void, *const gdrc_recv_wr, *mut *const gdrc_recv_wr) -> c_int,
+>;
 
 /// Polls a device's own object; of gdrc_pinned_cq.
 pub type gdrc_poll_cq_fn = Option<unsafe extern "C" fn(*mut c_void, c_int, *mut gdrc_wc) -> c_int>;

@@ -15,7 +15,10 @@ use gdrcore_core::Result;
 /// is NULL; -EOPNOTSUPP.
 /// Threads: any. Cost: system calls. Source: ibv_create_comp_channel(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_channel_create(ctx: *mut gdrc_context, out: *mut gdrc_channel) -> c_int {
+pub unsafe extern "C" fn gdrc_channel_create(
+    ctx: *mut gdrc_context,
+    out: *mut gdrc_channel,
+) -> c_int {
     ret(channel_create(ctx, out))
 }
 
@@ -30,7 +33,10 @@ fn channel_create(ctx: *mut gdrc_context, out: *mut gdrc_channel) -> Result<c_in
 /// Errors: -EBUSY: a CQ has it, or a thread sleeps on it; -EINVAL: stale channel.
 /// Threads: any. Cost: system calls. Source: ibv_destroy_comp_channel(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_channel_destroy(ctx: *mut gdrc_context, channel: gdrc_channel) -> c_int {
+pub unsafe extern "C" fn gdrc_channel_destroy(
+    ctx: *mut gdrc_context,
+    channel: gdrc_channel,
+) -> c_int {
     ret(device(ctx).and_then(|d| d.channel_destroy(channel.handle)).map(|()| 0))
 }
 
@@ -53,11 +59,19 @@ pub unsafe extern "C" fn gdrc_channel_fd(ctx: *mut gdrc_context, channel: gdrc_c
 /// last event.
 /// Source: ibv_get_cq_event(3), without sleep.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_channel_event(ctx: *mut gdrc_context, channel: gdrc_channel, out: *mut gdrc_cq) -> c_int {
+pub unsafe extern "C" fn gdrc_channel_event(
+    ctx: *mut gdrc_context,
+    channel: gdrc_channel,
+    out: *mut gdrc_cq,
+) -> c_int {
     ret(channel_event(ctx, channel, out))
 }
 
-fn channel_event(ctx: *mut gdrc_context, channel: gdrc_channel, out: *mut gdrc_cq) -> Result<c_int> {
+fn channel_event(
+    ctx: *mut gdrc_context,
+    channel: gdrc_channel,
+    out: *mut gdrc_cq,
+) -> Result<c_int> {
     let out = out!(out);
     Ok(device(ctx)?.channel_event(channel.handle)?.map_or(0, |handle| {
         out.write(gdrc_cq { handle });
@@ -84,7 +98,12 @@ pub unsafe extern "C" fn gdrc_channel_wait(
     ret(channel_wait(ctx, channel, timeout_ms, out))
 }
 
-fn channel_wait(ctx: *mut gdrc_context, channel: gdrc_channel, timeout_ms: c_int, out: *mut gdrc_cq) -> Result<c_int> {
+fn channel_wait(
+    ctx: *mut gdrc_context,
+    channel: gdrc_channel,
+    timeout_ms: c_int,
+    out: *mut gdrc_cq,
+) -> Result<c_int> {
     let out = out!(out);
     Ok(device(ctx)?.channel_wait(channel.handle, timeout_ms)?.map_or(0, |handle| {
         out.write(gdrc_cq { handle });

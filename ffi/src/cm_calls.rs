@@ -17,7 +17,11 @@ fn manager(ctx: *const gdrc_context) -> Result<&'static dyn CmDevice> {
 /// The parameters of a call in core's terms.
 fn param<'a>(p: &gdrc_conn_param) -> Result<cm::ConnParam<'a>> {
     if p.flags & !(GDRC_CONN_EXACT | GDRC_CONN_PSN | GDRC_CONN_SRQ) != 0 {
-        return Err(refuse!(Invalid, "param->flags {:#x}: only GDRC_CONN_EXACT, _PSN and _SRQ are known", p.flags));
+        return Err(refuse!(
+            Invalid,
+            "param->flags {:#x}: only GDRC_CONN_EXACT, _PSN and _SRQ are known",
+            p.flags
+        ));
     }
     let exact = p.flags & GDRC_CONN_EXACT != 0;
     let byte = |name: &str, v: u32, default: u8| match v {
@@ -47,7 +51,11 @@ fn data<'a>(at: *const c_void, len: usize) -> Result<&'a [u8]> {
         return Ok(&[]);
     }
     if len > cm::DATA_MAX {
-        return Err(refuse!(MessageSize, "private data of {len} bytes: at most {} in any message", cm::DATA_MAX));
+        return Err(refuse!(
+            MessageSize,
+            "private data of {len} bytes: at most {} in any message",
+            cm::DATA_MAX
+        ));
     }
     if at.is_null() {
         return Err(refuse!(Invalid, "private data: NULL, and its length is {len}"));
@@ -58,8 +66,12 @@ fn data<'a>(at: *const c_void, len: usize) -> Result<&'a [u8]> {
 }
 
 fn port_space(ps: u32) -> Result<u16> {
-    u16::try_from(ps)
-        .map_err(|_| refuse!(Invalid, "port_space {ps:#x}: GDRC_PS_TCP, GDRC_PS_UDP, GDRC_PS_IB or GDRC_PS_IPOIB"))
+    u16::try_from(ps).map_err(|_| {
+        refuse!(
+            Invalid,
+            "port_space {ps:#x}: GDRC_PS_TCP, GDRC_PS_UDP, GDRC_PS_IB or GDRC_PS_IPOIB"
+        )
+    })
 }
 
 /// The argument `port`.
@@ -182,7 +194,12 @@ pub unsafe extern "C" fn gdrc_accept(
     ret(accept(ctx, id, qp, param))
 }
 
-fn accept(ctx: *mut gdrc_context, id: gdrc_cm_id, qp: gdrc_qp, p: *const gdrc_conn_param) -> Result<c_int> {
+fn accept(
+    ctx: *mut gdrc_context,
+    id: gdrc_cm_id,
+    qp: gdrc_qp,
+    p: *const gdrc_conn_param,
+) -> Result<c_int> {
     let p = sized_in_optional!(p);
     let core_param = param(&p)?;
     let m = manager(ctx)?;
@@ -366,11 +383,17 @@ mod tests {
     fn zeros_are_defaults_unless_meant() {
         let p: gdrc_conn_param = zeroed();
         let d = param(&p).unwrap();
-        assert_eq!((d.responder_resources, d.initiator_depth, d.retry_count, d.rnr_retry), (255, 255, 7, 7));
+        assert_eq!(
+            (d.responder_resources, d.initiator_depth, d.retry_count, d.rnr_retry),
+            (255, 255, 7, 7)
+        );
         assert_eq!((d.ack_timeout, d.psn), (14, None));
         let exact = gdrc_conn_param { flags: GDRC_CONN_EXACT | GDRC_CONN_PSN, psn: 9, ..p };
         let d = param(&exact).unwrap();
-        assert_eq!((d.responder_resources, d.retry_count, d.ack_timeout, d.psn), (0, 0, 0, Some(9)));
+        assert_eq!(
+            (d.responder_resources, d.retry_count, d.ack_timeout, d.psn),
+            (0, 0, 0, Some(9))
+        );
         for bad in [
             gdrc_conn_param { flags: 8, ..p },
             gdrc_conn_param { retry_count: 256, ..p },
@@ -379,7 +402,13 @@ mod tests {
         ] {
             assert_eq!(param(&bad).map(|_| ()), Err(Error::Invalid));
         }
-        assert_eq!(param(&gdrc_conn_param { private_data_len: 197, ..p }).map(|_| ()), Err(Error::MessageSize));
-        assert_eq!(param(&gdrc_conn_param { private_data_len: u32::MAX, ..p }).map(|_| ()), Err(Error::MessageSize));
+        assert_eq!(
+            param(&gdrc_conn_param { private_data_len: 197, ..p }).map(|_| ()),
+            Err(Error::MessageSize)
+        );
+        assert_eq!(
+            param(&gdrc_conn_param { private_data_len: u32::MAX, ..p }).map(|_| ()),
+            Err(Error::MessageSize)
+        );
     }
 }

@@ -70,7 +70,8 @@ fn qp_connect(
             let state = qp_state::name(state);
             return Err(refuse!(
                 Invalid,
-                "qp: it is in {state}, and only one in RESET or INIT can be connected; gdrc_qp_reset"
+                "qp: it is in {state}, and only one in RESET or INIT can be connected; \
+                 gdrc_qp_reset"
             ));
         }
     }
@@ -121,7 +122,10 @@ impl<'a> Options<'a> {
     fn new(opts: &'a gdrc_connect_opts, given: bool) -> Result<Self> {
         if opts.flags & !GDRC_CONNECT_EXACT != 0 {
             let flags = opts.flags;
-            return Err(refuse!(Invalid, "opts->flags {flags:#x}: only GDRC_CONNECT_EXACT is known"));
+            return Err(refuse!(
+                Invalid,
+                "opts->flags {flags:#x}: only GDRC_CONNECT_EXACT is known"
+            ));
         }
         if opts.reserved != 0 {
             return Err(refuse!(Invalid, "opts->reserved {}: must be 0", opts.reserved));
@@ -143,7 +147,12 @@ impl Plan {
     ///
     /// # Errors
     /// `Invalid`: an endpoint or an option that does not fit.
-    fn new(qp_type: u32, l: &gdrc_endpoint, r: Option<&gdrc_endpoint>, o: &Options<'_>) -> Result<Plan> {
+    fn new(
+        qp_type: u32,
+        l: &gdrc_endpoint,
+        r: Option<&gdrc_endpoint>,
+        o: &Options<'_>,
+    ) -> Result<Plan> {
         for (name, e) in [("local", Some(l)), ("remote", r)] {
             if let Some(e) = e.filter(|e| e.qp_type != qp_type) {
                 let (its, own) = (kind::name(e.qp_type), kind::name(qp_type));
@@ -154,8 +163,9 @@ impl Plan {
         let attr = QpAttr {
             qkey: if opts.qkey == 0 { l.qkey } else { opts.qkey },
             sq_psn: l.psn,
-            pkey_index: u16::try_from(opts.pkey_index)
-                .map_err(|_| refuse!(Invalid, "opts->pkey_index {}: the table has one entry, 0", opts.pkey_index))?,
+            pkey_index: u16::try_from(opts.pkey_index).map_err(|_| {
+                refuse!(Invalid, "opts->pkey_index {}: the table has one entry, 0", opts.pkey_index)
+            })?,
             port_num: 1,
             timeout: byte("timeout", o.or(opts.timeout, 14), 31)?,
             retry_cnt: byte("retry_cnt", o.or(opts.retry_cnt, 7), 7)?,
@@ -210,19 +220,26 @@ impl Plan {
     }
 
     /// The attributes that RC has alone.
-    fn make_reliable(&mut self, l: &gdrc_endpoint, r: &gdrc_endpoint, o: &Options<'_>) -> Result<()> {
+    fn make_reliable(
+        &mut self,
+        l: &gdrc_endpoint,
+        r: &gdrc_endpoint,
+        o: &Options<'_>,
+    ) -> Result<()> {
         let most = r.max_rd_atomic.min(l.max_rd_atomic);
         let as_requester = o.or(o.opts.max_rd_atomic, r.max_rd_atomic).min(most);
         self.attr.max_rd_atomic = u8::try_from(as_requester).unwrap_or(u8::MAX);
         let as_responder = o.or(o.opts.max_dest_rd_atomic, l.max_rd_atomic.min(255));
         self.attr.max_dest_rd_atomic = byte("max_dest_rd_atomic", as_responder, 255)?;
         self.rtr |= GDRC_QP_MAX_DEST_RD_ATOMIC | GDRC_QP_MIN_RNR_TIMER;
-        self.rts |= GDRC_QP_TIMEOUT | GDRC_QP_RETRY_CNT | GDRC_QP_RNR_RETRY | GDRC_QP_MAX_QP_RD_ATOMIC;
+        self.rts |=
+            GDRC_QP_TIMEOUT | GDRC_QP_RETRY_CNT | GDRC_QP_RNR_RETRY | GDRC_QP_MAX_QP_RD_ATOMIC;
         Ok(())
     }
 
     fn run<D: Device + ?Sized>(&self, dev: &D, qp: gdrc_qp, from_reset: bool) -> Result<()> {
-        let step = |state, mask| dev.qp_modify(qp.handle, &QpAttr { qp_state: state, ..self.attr }, mask);
+        let step =
+            |state, mask| dev.qp_modify(qp.handle, &QpAttr { qp_state: state, ..self.attr }, mask);
         if from_reset {
             step(GDRC_QPS_INIT, self.init)?;
         }

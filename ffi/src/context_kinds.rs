@@ -28,7 +28,9 @@ enum NameForm {
 impl NameForm {
     fn is_of(&self, name: &str) -> bool {
         match self {
-            NameForm::Prefix(prefix) => name.split_once(':').is_some_and(|(kind, _)| kind == *prefix),
+            NameForm::Prefix(prefix) => {
+                name.split_once(':').is_some_and(|(kind, _)| kind == *prefix)
+            }
             NameForm::Word(word) => name == *word,
         }
     }
@@ -152,7 +154,8 @@ fn soft_config<'a>(config: &OpenConfig<'a>) -> SoftConfig<'a> {
         (GDRC_CONFIG_NO_GSO, soft_flags::NO_GSO),
         (GDRC_CONFIG_CMA, soft_flags::CMA),
     ];
-    let flags = flags.iter().filter(|(c, _)| config.flags & c != 0).fold(0, |all, (_, soft)| all | soft);
+    let flags =
+        flags.iter().filter(|(c, _)| config.flags & c != 0).fold(0, |all, (_, soft)| all | soft);
     let path = match () {
         _ if config.flags & GDRC_CONFIG_SHM_ONLY != 0 => PathChoice::Shm,
         _ if config.flags & GDRC_CONFIG_UDP_ONLY != 0 => PathChoice::Udp,
@@ -164,7 +167,12 @@ fn soft_config<'a>(config: &OpenConfig<'a>) -> SoftConfig<'a> {
     SoftConfig { core: config.core, flags, path, pcap: config.pcap }
 }
 
-unsafe fn open_soft(memory: *mut u8, bytes: usize, name: &str, config: &OpenConfig<'_>) -> Result<OpenDevice> {
+unsafe fn open_soft(
+    memory: *mut u8,
+    bytes: usize,
+    name: &str,
+    config: &OpenConfig<'_>,
+) -> Result<OpenDevice> {
     // SAFETY: the contract of `DeviceKind::open` is that of `init`.
     unsafe { SoftDevice::init(memory, bytes, name, &soft_config(config)) }
         .inspect_err(|&e| open_error::explain(name, Stage::Device, e))
@@ -175,14 +183,23 @@ unsafe fn open_soft(memory: *mut u8, bytes: usize, name: &str, config: &OpenConf
 /// neither capture them nor send keepalives.
 fn check_verbs(name: &str, config: &OpenConfig<'_>) -> Result<()> {
     let instead = match () {
-        _ if config.pcap.is_some() => "pcap_path is for the soft device; capture a NIC's packets with tcpdump",
-        _ if config.core.keepalive_ns != 0 => "keepalive_ms is for the soft device; WRITE 0 bytes now and then",
+        _ if config.pcap.is_some() => {
+            "pcap_path is for the soft device; capture a NIC's packets with tcpdump"
+        }
+        _ if config.core.keepalive_ns != 0 => {
+            "keepalive_ms is for the soft device; WRITE 0 bytes now and then"
+        }
         _ => return Ok(()),
     };
     Err(refuse!(Unsupported, "'{name}': {instead}"))
 }
 
-unsafe fn open_verbs(memory: *mut u8, bytes: usize, name: &str, config: &OpenConfig<'_>) -> Result<OpenDevice> {
+unsafe fn open_verbs(
+    memory: *mut u8,
+    bytes: usize,
+    name: &str,
+    config: &OpenConfig<'_>,
+) -> Result<OpenDevice> {
     let mut why = gdrcore_verbs::Text::new();
     // SAFETY: the contract of `DeviceKind::open` is that of `init`.
     unsafe { VerbsDevice::init(memory, bytes, name, &config.core, &mut why) }
@@ -206,7 +223,9 @@ mod tests {
         assert_eq!(of("router:"), Some(KINDS[2].words));
         assert_eq!(of("router:/run/gdrcore/tenant.gdrc"), Some(KINDS[2].words));
         assert_eq!(of("loopback"), Some(KINDS[3].words));
-        for none in ["", "router", "soft", "softer:1", "verbs", "loopback:", "loopback2", "Soft:127.0.0.1"] {
+        for none in
+            ["", "router", "soft", "softer:1", "verbs", "loopback:", "loopback2", "Soft:127.0.0.1"]
+        {
             assert_eq!(of(none), None, "{none}");
         }
         assert_eq!(
@@ -218,7 +237,8 @@ mod tests {
 
     #[test]
     fn the_path_follows_from_flags_and_capture() {
-        let of = |flags, pcap| soft_config(&OpenConfig { core: Default::default(), flags, pcap }).path;
+        let of =
+            |flags, pcap| soft_config(&OpenConfig { core: Default::default(), flags, pcap }).path;
         for (flags, plain, captured) in [
             (0, PathChoice::Auto, PathChoice::Udp),
             (GDRC_CONFIG_SHM, PathChoice::Auto, PathChoice::Auto),
@@ -226,7 +246,11 @@ mod tests {
             (GDRC_CONFIG_SHM | GDRC_CONFIG_SHM_ONLY, PathChoice::Shm, PathChoice::Shm),
             (GDRC_CONFIG_UDP_ONLY, PathChoice::Udp, PathChoice::Udp),
         ] {
-            assert_eq!((of(flags, None), of(flags, Some(c"file"))), (plain, captured), "{flags:#x}");
+            assert_eq!(
+                (of(flags, None), of(flags, Some(c"file"))),
+                (plain, captured),
+                "{flags:#x}"
+            );
         }
     }
 }

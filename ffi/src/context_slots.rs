@@ -176,7 +176,10 @@ impl ClaimedSlot {
         for _ in 0..SLOTS {
             let i = NEXT.fetch_add(1, Ordering::Relaxed) % SLOTS;
             let c = &TABLE[i];
-            if c.magic.compare_exchange(FREE, CHANGING, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            if c.magic
+                .compare_exchange(FREE, CHANGING, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
                 return Ok(ClaimedSlot(c));
             }
         }
@@ -184,7 +187,12 @@ impl ClaimedSlot {
     }
 
     /// Opens the slot for calls.
-    pub(crate) fn publish(self, owner: ForkGuard, open: &OpenDevice, mapped: (*mut u8, usize)) -> *mut gdrc_context {
+    pub(crate) fn publish(
+        self,
+        owner: ForkGuard,
+        open: &OpenDevice,
+        mapped: (*mut u8, usize),
+    ) -> *mut gdrc_context {
         let (fast, fast_word): (*const (), u64) = match open.fast {
             FastDevice::Nic(nic) => ((&raw const *nic).cast(), owner.word()),
             FastDevice::Soft(soft) => ((&raw const *soft).cast(), owner.word() ^ fork::MARK),

@@ -15,7 +15,11 @@ use gdrcore_core::Result;
 /// NULL.
 /// Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_cq_create(ctx: *mut gdrc_context, cqe: u32, out: *mut gdrc_cq) -> c_int {
+pub unsafe extern "C" fn gdrc_cq_create(
+    ctx: *mut gdrc_context,
+    cqe: u32,
+    out: *mut gdrc_cq,
+) -> c_int {
     ret(cq_create(ctx, cqe, out))
 }
 
@@ -42,7 +46,12 @@ pub unsafe extern "C" fn gdrc_cq_create_on(
     ret(cq_create_on(ctx, cqe, channel, out))
 }
 
-fn cq_create_on(ctx: *mut gdrc_context, cqe: u32, channel: gdrc_channel, out: *mut gdrc_cq) -> Result<c_int> {
+fn cq_create_on(
+    ctx: *mut gdrc_context,
+    cqe: u32,
+    channel: gdrc_channel,
+    out: *mut gdrc_cq,
+) -> Result<c_int> {
     let out = out!(out);
     let (handle, _) = device(ctx)?.cq_create_on(cqe, channel.handle)?;
     out.write(gdrc_cq { handle });

@@ -71,7 +71,9 @@ unsafe extern "C" fn soft_post_send(
     let mut first: *const SendWr = wr.cast();
     // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both structs
     // are one layout.
-    match check_list(wr).and_then(|()| unsafe { soft.quick_post_send(qp.handle, wr.cast(), &mut first) }) {
+    match check_list(wr)
+        .and_then(|()| unsafe { soft.quick_post_send(qp.handle, wr.cast(), &mut first) })
+    {
         Ok(()) => 0,
         // SAFETY: the header's contract: bad is NULL or writable.
         Err(e) => unsafe { report_bad(e, bad, first.cast()) },
@@ -92,7 +94,9 @@ unsafe extern "C" fn post_send(
     let r = match check_list(wr) {
         // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both
         // structs are one layout.
-        Ok(()) => device(ctx).and_then(|dev| unsafe { dev.post_send(qp.handle, wr.cast(), &mut first) }),
+        Ok(()) => {
+            device(ctx).and_then(|dev| unsafe { dev.post_send(qp.handle, wr.cast(), &mut first) })
+        }
         Err(e) => Err(e),
     };
     match r {
@@ -148,7 +152,9 @@ pub unsafe extern "C" fn gdrc_post_srq_recv(
     let mut first: *const RecvWr = wr.cast();
     let r = match check_list(wr) {
         // SAFETY: as in gdrc_post_send.
-        Ok(()) => device(ctx).and_then(|d| unsafe { d.post_srq_recv(srq.handle, wr.cast(), &mut first) }),
+        Ok(()) => {
+            device(ctx).and_then(|d| unsafe { d.post_srq_recv(srq.handle, wr.cast(), &mut first) })
+        }
         Err(e) => Err(e),
     };
     match r {
@@ -200,7 +206,12 @@ pub unsafe extern "C" fn gdrc_poll_cq(
 /// # Safety
 /// That of [`gdrc_poll_cq`].
 #[inline(never)]
-unsafe extern "C" fn soft_poll_cq(soft: &SoftDevice, cq: gdrc_cq, num_entries: c_int, wc: *mut gdrc_wc) -> c_int {
+unsafe extern "C" fn soft_poll_cq(
+    soft: &SoftDevice,
+    cq: gdrc_cq,
+    num_entries: c_int,
+    wc: *mut gdrc_wc,
+) -> c_int {
     // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
     let wc = unsafe { wc_slice(wc, num_entries) };
     ret(wc.and_then(|wc| soft.quick_poll_cq(cq.handle, wc)).map(count))
@@ -210,7 +221,12 @@ unsafe extern "C" fn soft_poll_cq(soft: &SoftDevice, cq: gdrc_cq, num_entries: c
 /// # Safety
 /// That of [`gdrc_poll_cq`].
 #[inline(never)]
-unsafe extern "C" fn poll_cq(ctx: *mut gdrc_context, cq: gdrc_cq, num_entries: c_int, wc: *mut gdrc_wc) -> c_int {
+unsafe extern "C" fn poll_cq(
+    ctx: *mut gdrc_context,
+    cq: gdrc_cq,
+    num_entries: c_int,
+    wc: *mut gdrc_wc,
+) -> c_int {
     ret(device(ctx).and_then(|dev| {
         // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
         let wc = unsafe { wc_slice(wc, num_entries) }?;
@@ -254,7 +270,11 @@ pub unsafe extern "C" fn gdrc_progress(ctx: *mut gdrc_context) -> c_int {
 /// thread runs.
 /// Source: IBTA verb Request Completion Notification; ibv_req_notify_cq(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_cq_arm(ctx: *mut gdrc_context, cq: gdrc_cq, solicited_only: c_int) -> c_int {
+pub unsafe extern "C" fn gdrc_cq_arm(
+    ctx: *mut gdrc_context,
+    cq: gdrc_cq,
+    solicited_only: c_int,
+) -> c_int {
     ret(device(ctx).and_then(|d| d.cq_arm(cq.handle, solicited_only != 0)).map(|()| 0))
 }
 
@@ -285,7 +305,10 @@ fn cq_event(ctx: *mut gdrc_context, out: *mut gdrc_cq) -> Result<c_int> {
 /// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source:
 /// ibv_get_async_event(3), without sleep.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_async_event(ctx: *mut gdrc_context, out: *mut gdrc_async_event) -> c_int {
+pub unsafe extern "C" fn gdrc_async_event(
+    ctx: *mut gdrc_context,
+    out: *mut gdrc_async_event,
+) -> c_int {
     ret(async_event(ctx, out))
 }
 

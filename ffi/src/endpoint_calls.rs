@@ -40,15 +40,26 @@ const PSN_SPREAD: u32 = 1 << 18;
 
 /// Where a QP's PSNs begin that last ended at `former`, or never began where that is 0.
 fn start_psn(former: u32, random: u32) -> u32 {
-    let ahead = if former == 0 { random } else { former.wrapping_add(PSN_GAP + random % PSN_SPREAD) };
+    let ahead =
+        if former == 0 { random } else { former.wrapping_add(PSN_GAP + random % PSN_SPREAD) };
     ahead & BITS_24
 }
 
 /// Whether the fields of the argument `name` have values that an endpoint can have.
 pub(crate) fn check(e: &gdrc_endpoint, name: &str) -> Result<()> {
     let rules: [(bool, &str, u64, &str); 8] = [
-        (e.version == GDRC_ENDPOINT_VERSION, "version", e.version.into(), "this library knows version 1"),
-        (e.flags & !GDRC_ENDPOINT_OWN_PORT == 0, "flags", e.flags.into(), "only GDRC_ENDPOINT_OWN_PORT is known"),
+        (
+            e.version == GDRC_ENDPOINT_VERSION,
+            "version",
+            e.version.into(),
+            "this library knows version 1",
+        ),
+        (
+            e.flags & !GDRC_ENDPOINT_OWN_PORT == 0,
+            "flags",
+            e.flags.into(),
+            "only GDRC_ENDPOINT_OWN_PORT is known",
+        ),
         (e.qpn != 0 && e.qpn <= BITS_24, "qpn", e.qpn.into(), "1 to 0xffffff"),
         (
             (GDRC_MTU_256..=GDRC_MTU_4096).contains(&e.mtu),
@@ -62,7 +73,12 @@ pub(crate) fn check(e: &gdrc_endpoint, name: &str) -> Result<()> {
             e.qp_type.into(),
             "GDRC_QPT_RC (2), GDRC_QPT_UC (3) or GDRC_QPT_UD (4)",
         ),
-        (e.addr.checked_add(e.length).is_some(), "length", e.length, "from addr on it leaves the address space"),
+        (
+            e.addr.checked_add(e.length).is_some(),
+            "length",
+            e.length,
+            "from addr on it leaves the address space",
+        ),
         (e.psn <= BITS_24, "psn", e.psn.into(), "at most 0xffffff"),
         (e.udp_port <= 0xffff, "udp_port", e.udp_port.into(), "at most 65535"),
     ];
@@ -71,7 +87,8 @@ pub(crate) fn check(e: &gdrc_endpoint, name: &str) -> Result<()> {
         Some((_, field, value, rule)) => Err(refuse!(Invalid, "{name}->{field} {value}: {rule}")),
     }
 }
-const _: () = assert!(GDRC_ENDPOINT_VERSION == 1 && GDRC_QPT_RC == 2 && GDRC_QPT_UC == 3 && GDRC_QPT_UD == 4);
+const _: () =
+    assert!(GDRC_ENDPOINT_VERSION == 1 && GDRC_QPT_RC == 2 && GDRC_QPT_UC == 3 && GDRC_QPT_UD == 4);
 
 fn pack(e: &gdrc_endpoint) -> [u8; WIRE] {
     let mut w = [0; WIRE];
@@ -108,12 +125,18 @@ fn unpack(w: &[u8; WIRE]) -> Result<gdrc_endpoint> {
     let u32_at = |at| u32::from_be_bytes(bytes(w, at));
     let u64_at = |at| u64::from_be_bytes(bytes(w, at));
     if bytes::<4>(w, 0) != MAGIC {
-        return Err(refuse!(Os(libc::EPROTO), "wire: it does not begin as an endpoint of gdrcore does"));
+        return Err(refuse!(
+            Os(libc::EPROTO),
+            "wire: it does not begin as an endpoint of gdrcore does"
+        ));
     }
     let version = u32_at(AT_VERSION);
     if version != GDRC_ENDPOINT_VERSION {
         let known = GDRC_ENDPOINT_VERSION;
-        return Err(refuse!(Os(libc::EPROTONOSUPPORT), "wire: version {version}, this library knows {known}"));
+        return Err(refuse!(
+            Os(libc::EPROTONOSUPPORT),
+            "wire: version {version}, this library knows {known}"
+        ));
     }
     if w.iter().skip(AT_RESERVED).any(|&b| b != 0) {
         return Err(refuse!(Os(libc::EPROTO), "wire: a reserved byte is set"));
@@ -156,7 +179,12 @@ pub unsafe extern "C" fn gdrc_endpoint_local(
     ret(endpoint_local(ctx, qp, mr, out))
 }
 
-fn endpoint_local(ctx: *mut gdrc_context, qp: gdrc_qp, mr: *const gdrc_mr, out: *mut gdrc_endpoint) -> Result<c_int> {
+fn endpoint_local(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    mr: *const gdrc_mr,
+    out: *mut gdrc_endpoint,
+) -> Result<c_int> {
     let out = sized_out!(out);
     let dev = device(ctx)?;
     let (was, init) = dev.qp_query(qp.handle)?;
@@ -203,7 +231,10 @@ fn random() -> Result<[u32; 2]> {
 /// Errors: -EINVAL: a field is out of range, a NULL pointer, struct_size is 0. Threads: any. Cost:
 /// none.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_endpoint_pack(endpoint: *const gdrc_endpoint, wire: *mut u8) -> c_int {
+pub unsafe extern "C" fn gdrc_endpoint_pack(
+    endpoint: *const gdrc_endpoint,
+    wire: *mut u8,
+) -> c_int {
     ret(endpoint_pack(endpoint, wire))
 }
 
@@ -265,7 +296,10 @@ mod tests {
             // Signed distance in 24 bits, as both ends judge PSNs.
             let ahead = |old: u32| (next.wrapping_sub(old) << 8) as i32 >> 8;
             assert!(ahead(psn) >= PSN_GAP as i32 && ahead(psn) < (PSN_GAP + PSN_SPREAD) as i32);
-            assert!(lives.iter().rev().take(24).all(|&old| ahead(old) >= PSN_GAP as i32), "life {n}");
+            assert!(
+                lives.iter().rev().take(24).all(|&old| ahead(old) >= PSN_GAP as i32),
+                "life {n}"
+            );
             psn = next;
         }
         assert_eq!(start_psn(0, 0x1234_5678), 0x34_5678, "the first life begins anywhere");
@@ -280,7 +314,8 @@ mod tests {
         let refused = unsafe { gdrc_endpoint_unpack(w.as_ptr(), &mut end) };
         assert_eq!(refused, -libc::EPROTONOSUPPORT);
         // SAFETY: a string of the library's own.
-        let text = unsafe { core::ffi::CStr::from_ptr(crate::string_calls::gdrc_strerror(refused)) };
+        let text =
+            unsafe { core::ffi::CStr::from_ptr(crate::string_calls::gdrc_strerror(refused)) };
         let row = format!("| other version | {} |", text.to_str().unwrap());
         assert!(include_str!("../../docs/using/TROUBLES.md").contains(&row), "{row}");
     }

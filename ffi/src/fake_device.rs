@@ -7,7 +7,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
-use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc};
+use gdrcore_core::verbs::types::{
+    qp_attr_mask, qp_state, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
+};
 use gdrcore_core::{Error, Result};
 use std::sync::Mutex;
 
@@ -106,7 +108,12 @@ impl Device for Fake {
         self.counters()
     }
     fn last_cause(&self) -> Result<Cause> {
-        Ok(Cause { code: CauseCode::RemoteAccess as u32, arg0: 0xabcd, arg1: 0x1000, ..Cause::default() })
+        Ok(Cause {
+            code: CauseCode::RemoteAccess as u32,
+            arg0: 0xabcd,
+            arg1: 0x1000,
+            ..Cause::default()
+        })
     }
     fn qp_cause(&self, qp: Handle) -> Result<Cause> {
         self.good(qp)?;
@@ -125,7 +132,15 @@ impl Device for Fake {
     }
     fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
         self.good(mr)?;
-        Ok(MrAttr { addr: 0x1000, length: 4096, iova: 0x8000, lkey: 1, rkey: 2, access: 3, provider: 0 })
+        Ok(MrAttr {
+            addr: 0x1000,
+            length: 4096,
+            iova: 0x8000,
+            lkey: 1,
+            rkey: 2,
+            access: 3,
+            provider: 0,
+        })
     }
     fn mr_dereg(&self, mr: Handle) -> Result<()> {
         self.good(mr)
@@ -190,11 +205,19 @@ impl Device for Fake {
     }
     fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
         self.good(qp)?;
-        let init = QpInit { pd: GOOD, qp_type: self.qp_type.load(Ordering::Relaxed), ..QpInit::default() };
-        Ok((QpAttr { qp_state: self.state(), sq_psn: 9, rate_limit_bps: 10, ..QpAttr::default() }, init))
+        let init =
+            QpInit { pd: GOOD, qp_type: self.qp_type.load(Ordering::Relaxed), ..QpInit::default() };
+        Ok((
+            QpAttr { qp_state: self.state(), sq_psn: 9, rate_limit_bps: 10, ..QpAttr::default() },
+            init,
+        ))
     }
     fn qp_reset(&self, qp: Handle) -> Result<()> {
-        self.qp_modify(qp, &QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() }, qp_attr_mask::STATE)
+        self.qp_modify(
+            qp,
+            &QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() },
+            qp_attr_mask::STATE,
+        )
     }
     fn qp_destroy(&self, qp: Handle) -> Result<()> {
         self.good(qp)
@@ -203,13 +226,28 @@ impl Device for Fake {
         self.good(qp)?;
         Ok(QPN)
     }
-    unsafe fn post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+    unsafe fn post_send(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
         walk!(self, qp, wr, bad)
     }
-    unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+    unsafe fn post_recv(
+        &self,
+        qp: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
         walk!(self, qp, wr, bad)
     }
-    unsafe fn post_srq_recv(&self, srq: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+    unsafe fn post_srq_recv(
+        &self,
+        srq: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
         walk!(self, srq, wr, bad)
     }
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {

@@ -39,9 +39,17 @@ fn cuda_device(name: *const c_char, attr: *mut gdrc_cuda_attr) -> Result<c_int> 
     let name = if name.is_null() { "" } else { unsafe { ptr::text(name, "name") }? };
     let gpu = Device::find(name).map_err(|f| match f.code {
         api::INVALID_VALUE => {
-            refuse!(Invalid, "'{name}' is no GPU: give a PCI address as lspci prints it (b7:00.0), or an ordinal")
+            refuse!(
+                Invalid,
+                "'{name}' is no GPU: give a PCI address as lspci prints it \
+                (b7:00.0), or an ordinal"
+            )
         }
-        api::INVALID_DEVICE => refuse!(NoDevice, "there is no GPU '{name}': `nvidia-smi` lists them"),
+        api::INVALID_DEVICE => refuse!(
+            NoDevice,
+            "there is no GPU '{name}': `nvidia-smi` lists \
+            them"
+        ),
         _ => explain(f),
     })?;
     if let Some(attr) = attr {
@@ -70,7 +78,12 @@ fn cuda_device(name: *const c_char, attr: *mut gdrc_cuda_attr) -> Result<c_int> 
 /// has the words.
 /// Threads: any. Cost: calls of the driver.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_cuda_alloc(gpu: c_int, length: usize, flags: u32, addr: *mut u64) -> c_int {
+pub unsafe extern "C" fn gdrc_cuda_alloc(
+    gpu: c_int,
+    length: usize,
+    flags: u32,
+    addr: *mut u64,
+) -> c_int {
     ret(cuda_alloc(gpu, length, flags, addr))
 }
 
@@ -117,11 +130,23 @@ pub unsafe extern "C" fn gdrc_cuda_export(
     ret(cuda_export(addr, length, handle, fd))
 }
 
-fn cuda_export(addr: u64, length: usize, handle: *mut gdrc_cuda_handle, fd: *mut c_int) -> Result<c_int> {
+fn cuda_export(
+    addr: u64,
+    length: usize,
+    handle: *mut gdrc_cuda_handle,
+    fd: *mut c_int,
+) -> Result<c_int> {
     let (out, out_fd) = (out!(handle), out!(fd));
     reason::clear();
     let span = Span::of(addr, length as u64).map_err(explain)?;
-    let mut h = gdrc_cuda_handle { kind: 1, reserved: 0, length: length as u64, offset: 0, bdf: [0; 16], ipc: [0; 64] };
+    let mut h = gdrc_cuda_handle {
+        kind: 1,
+        reserved: 0,
+        length: length as u64,
+        offset: 0,
+        bdf: [0; 16],
+        ipc: [0; 64],
+    };
     put_text(&mut h.bdf, &span.device.bdf().map(|b| b.to_string()).unwrap_or_default());
     let descriptor = match memory::export(addr, length as u64).map_err(explain)? {
         Shared::Ipc(ipc, offset) => {
@@ -148,7 +173,11 @@ fn cuda_export(addr: u64, length: usize, handle: *mut gdrc_cuda_handle, fd: *mut
 /// gdrc_open_error has the words.
 /// Threads: any. Cost: calls of the driver.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_cuda_import(handle: *const gdrc_cuda_handle, fd: c_int, addr: *mut u64) -> c_int {
+pub unsafe extern "C" fn gdrc_cuda_import(
+    handle: *const gdrc_cuda_handle,
+    fd: c_int,
+    addr: *mut u64,
+) -> c_int {
     ret(cuda_import(handle, fd, addr))
 }
 
@@ -158,7 +187,10 @@ fn cuda_import(handle: *const gdrc_cuda_handle, fd: c_int, addr: *mut u64) -> Re
     reason::clear();
     // The bytes come from another process: a name without a NUL in the field is refused.
     let bytes = h.bdf.map(|c| c as u8);
-    let bdf = CStr::from_bytes_until_nul(&bytes).ok().and_then(|t| t.to_str().ok()).filter(|t| t.contains(':'));
+    let bdf = CStr::from_bytes_until_nul(&bytes)
+        .ok()
+        .and_then(|t| t.to_str().ok())
+        .filter(|t| t.contains(':'));
     let shared = match h.kind {
         1 => Shared::Ipc(IpcHandle(h.ipc), h.offset),
         2 if fd >= 0 => {
@@ -167,7 +199,9 @@ fn cuda_import(handle: *const gdrc_cuda_handle, fd: c_int, addr: *mut u64) -> Re
             Shared::Descriptor { fd, offset: h.offset, size: u64::from_ne_bytes(size) }
         }
         2 => return Err(refuse!(Invalid, "fd {fd}: this handle came with a descriptor")),
-        kind => return Err(refuse!(Invalid, "handle->kind {kind}: 1 (CUDA IPC) or 2 (a descriptor)")),
+        kind => {
+            return Err(refuse!(Invalid, "handle->kind {kind}: 1 (CUDA IPC) or 2 (a descriptor)"))
+        }
     };
     let bdf = bdf.ok_or_else(|| refuse!(Invalid, "handle->bdf: no PCI address"))?;
     let gpu = Device::find(bdf).map_err(explain)?;

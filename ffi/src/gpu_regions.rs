@@ -34,7 +34,8 @@ struct GpuRegion {
 }
 
 /// One for each context; null until it has GPU memory.
-static STATES: [AtomicPtr<Mutex<GpuState>>; SLOTS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS];
+static STATES: [AtomicPtr<Mutex<GpuState>>; SLOTS] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS];
 
 fn state(ctx: *const gdrc_context) -> Option<&'static Mutex<GpuState>> {
     let state = STATES.get(number(ctx)?)?.load(Ordering::Acquire);
@@ -47,7 +48,10 @@ fn state_or_new(ctx: *const gdrc_context) -> Result<&'static Mutex<GpuState>> {
     let slot = number(ctx).and_then(|n| STATES.get(n)).ok_or_else(|| not_a_context(ctx))?;
     if slot.load(Ordering::Acquire).is_null() {
         let fresh = Box::into_raw(Box::default());
-        if slot.compare_exchange(core::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        if slot
+            .compare_exchange(core::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
             // SAFETY: another thread was first; nobody has seen ours.
             drop(unsafe { Box::from_raw(fresh) });
         }
@@ -95,7 +99,8 @@ pub(crate) fn release(ctx: *const gdrc_context, mr: Handle) {
 /// Fills in the attributes of a region of GPU memory; nothing for other regions.
 pub(crate) fn describe(ctx: *const gdrc_context, mr: Handle, attr: &mut gdrc_mr_attr) {
     let Some(state) = state(ctx) else { return };
-    let Some((span, record)) = with_state(state, |s| s.regions.iter().find(|r| r.mr == mr).map(|r| (r.span, r.record)))
+    let Some((span, record)) =
+        with_state(state, |s| s.regions.iter().find(|r| r.mr == mr).map(|r| (r.span, r.record)))
     else {
         return;
     };
@@ -194,14 +199,23 @@ impl Ways for NicWays {
 ///
 /// # Errors
 /// Those of gdrc_mr_reg_memory, in words.
-pub(crate) fn register(ctx: *const gdrc_context, reg: &MrReg, dma_buf: Option<(i32, u64)>) -> Result<(Handle, MrAttr)> {
+pub(crate) fn register(
+    ctx: *const gdrc_context,
+    reg: &MrReg,
+    dma_buf: Option<(i32, u64)>,
+) -> Result<(Handle, MrAttr)> {
     let (device, nic) = (device(ctx)?, nic(ctx));
     let state = state_or_new(ctx)?;
     let span = Span::of(reg.addr, reg.length).map_err(explain)?;
     let (reg, sysfs) = (*reg, Path::new("/sys"));
     let ((mr, attr, cookie), record) = match nic {
         Some(nic) => route::register(&span, dma_buf, sysfs, &mut NicWays { nic, reg })?,
-        None => route::register(&span, dma_buf, sysfs, &mut SoftWays { device, state, reg, span: &span })?,
+        None => route::register(
+            &span,
+            dma_buf,
+            sysfs,
+            &mut SoftWays { device, state, reg, span: &span },
+        )?,
     };
     with_state(state, |s| s.regions.push(GpuRegion { mr, span, record, cookie }));
     Ok((mr, attr))

@@ -30,7 +30,8 @@ fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request
     // the request does not outlive it.
     let name: &'a str = unsafe { ptr::text(device, "device") }?;
     reason::install();
-    let config = open_config::read(cfg).inspect_err(|&e| open_error::explain(name, Stage::Config, e))?;
+    let config =
+        open_config::read(cfg).inspect_err(|&e| open_error::explain(name, Stage::Config, e))?;
     let explain = |&e: &Error| open_error::explain(name, Stage::Size, e);
     let kind = DeviceKind::of(name).inspect_err(explain)?;
     kind.check(name, &config)?;
@@ -46,11 +47,19 @@ fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request
 /// gdrc_open_error has the words.
 /// Threads: any. Cost: no allocation, no system call.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_context_size(device: *const c_char, cfg: *const gdrc_config, bytes: *mut usize) -> c_int {
+pub unsafe extern "C" fn gdrc_context_size(
+    device: *const c_char,
+    cfg: *const gdrc_config,
+    bytes: *mut usize,
+) -> c_int {
     ret(context_size(device, cfg, bytes))
 }
 
-fn context_size(device: *const c_char, cfg: *const gdrc_config, bytes: *mut usize) -> Result<c_int> {
+fn context_size(
+    device: *const c_char,
+    cfg: *const gdrc_config,
+    bytes: *mut usize,
+) -> Result<c_int> {
     let out = out!(bytes);
     let r = request(device, cfg)?;
     reason::clear();
@@ -77,9 +86,9 @@ fn context_size(device: *const c_char, cfg: *const gdrc_config, bytes: *mut usiz
 /// that fits; -ENODEV: there is no such NIC or no module; -EOPNOTSUPP: the NIC is not a RoCE one;
 /// -EADDRINUSE: a stranger has the port, or another context the QPNs (any number of contexts and
 /// processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
-/// descriptors; of a router: -ENODEV: there is none, -EACCES: it knows no tenant that this process is,
-/// -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: it has no more to give; other errnos of the
-/// system. gdrc_open_error has the words.
+/// descriptors; of a router: -ENODEV: there is none, -EACCES: it knows no tenant that this process
+/// is, -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: it has no more to give; other errnos of
+/// the system. gdrc_open_error has the words.
 /// Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no
 /// allocation.
 #[no_mangle]
@@ -131,11 +140,17 @@ pub unsafe extern "C" fn gdrc_open(
     ret(open(device, cfg, out))
 }
 
-fn open(device: *const c_char, cfg: *const gdrc_config, out: *mut *mut gdrc_context) -> Result<c_int> {
+fn open(
+    device: *const c_char,
+    cfg: *const gdrc_config,
+    out: *mut *mut gdrc_context,
+) -> Result<c_int> {
     let out = out!(out);
     let r = request(device, cfg)?;
     let stage = Stage::Map { need: r.need };
-    let (base, len) = Map::new(r.need).map(Map::into_raw).inspect_err(|&e| open_error::explain(r.name, stage, e))?;
+    let (base, len) = Map::new(r.need)
+        .map(Map::into_raw)
+        .inspect_err(|&e| open_error::explain(r.name, stage, e))?;
     // SAFETY: the mapping is fresh, ours, and goes only when the open fails or the context closes.
     match unsafe { open_in(base, len, &r, true) } {
         Ok(ctx) => {
@@ -152,14 +167,24 @@ fn open(device: *const c_char, cfg: *const gdrc_config, out: *mut *mut gdrc_cont
 
 /// # Safety
 /// `len` bytes at `base`, page-aligned, are this context's until it is closed.
-unsafe fn open_in(base: *mut u8, len: usize, r: &Request<'_>, mapped: bool) -> Result<*mut gdrc_context> {
+unsafe fn open_in(
+    base: *mut u8,
+    len: usize,
+    r: &Request<'_>,
+    mapped: bool,
+) -> Result<*mut gdrc_context> {
     let owner = ForkGuard::new();
-    let slot = ClaimedSlot::claim().inspect_err(|&e| open_error::explain(r.name, Stage::Slots, e))?;
+    let slot =
+        ClaimedSlot::claim().inspect_err(|&e| open_error::explain(r.name, Stage::Slots, e))?;
     // SAFETY: our contract is that of `open`.
     match unsafe { r.kind.open(base, len, r.name, &r.config) } {
         Ok(open) => {
             reason::clear();
-            Ok(slot.publish(owner, &open, if mapped { (base, len) } else { (core::ptr::null_mut(), 0) }))
+            Ok(slot.publish(
+                owner,
+                &open,
+                if mapped { (base, len) } else { (core::ptr::null_mut(), 0) },
+            ))
         }
         Err(e) => {
             slot.free();
@@ -204,7 +229,16 @@ fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
         unsafe { unmap(base, len) };
     }
     closing.slot.free();
-    let l = gdrc_leaks { pd: l.pd, mr: l.mr, mw: l.mw, cq: l.cq, qp: l.qp, srq: l.srq, ah: l.ah, ..ptr::zeroed() };
+    let l = gdrc_leaks {
+        pd: l.pd,
+        mr: l.mr,
+        mw: l.mw,
+        cq: l.cq,
+        qp: l.qp,
+        srq: l.srq,
+        ah: l.ah,
+        ..ptr::zeroed()
+    };
     let sum: u64 = [l.pd, l.mr, l.mw, l.cq, l.qp, l.srq, l.ah].iter().map(|&n| u64::from(n)).sum();
     if let Some(out) = out {
         out.write(&l);
@@ -219,7 +253,11 @@ fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
 /// of use.
 /// Threads: any. Cost: no system call.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_arena_add(ctx: *mut gdrc_context, memory: *mut c_void, bytes: usize) -> c_int {
+pub unsafe extern "C" fn gdrc_arena_add(
+    ctx: *mut gdrc_context,
+    memory: *mut c_void,
+    bytes: usize,
+) -> c_int {
     ret(arena_add(ctx, memory, bytes))
 }
 
@@ -242,7 +280,10 @@ fn arena_add(ctx: *mut gdrc_context, memory: *mut c_void, bytes: usize) -> Resul
 /// Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0.
 /// Threads: any. Cost: none. Source: IBTA verb Query HCA; ibv_query_device(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_query_device(ctx: *mut gdrc_context, attr: *mut gdrc_device_attr) -> c_int {
+pub unsafe extern "C" fn gdrc_query_device(
+    ctx: *mut gdrc_context,
+    attr: *mut gdrc_device_attr,
+) -> c_int {
     ret(query_device(ctx, attr))
 }
 

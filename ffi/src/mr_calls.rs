@@ -33,7 +33,8 @@ pub unsafe extern "C" fn gdrc_mr_reg(
     out: *mut gdrc_mr,
     attr: *mut gdrc_mr_attr,
 ) -> c_int {
-    let iova = if access & GDRC_ACCESS_ZERO_BASED != 0 { 0 } else { addr.expose_provenance() as u64 };
+    let iova =
+        if access & GDRC_ACCESS_ZERO_BASED != 0 { 0 } else { addr.expose_provenance() as u64 };
     ret(mr_reg(ctx, pd, addr, length, iova, access, None, out, attr))
 }
 
@@ -78,7 +79,15 @@ fn mr_reg(
     if access & GDRC_ACCESS_ZERO_BASED != 0 && iova != 0 {
         return Err(refuse!(Invalid, "iova {iova:#x}: with GDRC_ACCESS_ZERO_BASED it must be 0"));
     }
-    let (mr, a) = dev.mr_reg(&MrReg { pd: pd.handle, addr, length: len, iova, access, provider: 0, cookie: 0 })?;
+    let (mr, a) = dev.mr_reg(&MrReg {
+        pd: pd.handle,
+        addr,
+        length: len,
+        iova,
+        access,
+        provider: 0,
+        cookie: 0,
+    })?;
     if let Some((fd, offset)) = shared {
         if let Err(e) = dev.mr_share(mr, fd, offset) {
             dev.mr_dereg(mr)?;
@@ -102,10 +111,16 @@ fn check_range(addr: u64, length: u64, iova: u64) -> Result<()> {
         return Err(refuse!(Invalid, "length 0: a region has at least one byte"));
     }
     if addr.checked_add(length).is_none() {
-        return Err(refuse!(Invalid, "length {length:#x}: from addr {addr:#x} on it leaves the address space"));
+        return Err(refuse!(
+            Invalid,
+            "length {length:#x}: from addr {addr:#x} on it leaves the address space"
+        ));
     }
     if iova.checked_add(length).is_none() {
-        return Err(refuse!(Invalid, "length {length:#x}: from iova {iova:#x} on it leaves the address space"));
+        return Err(refuse!(
+            Invalid,
+            "length {length:#x}: from iova {iova:#x} on it leaves the address space"
+        ));
     }
     Ok(())
 }
@@ -128,7 +143,11 @@ fn mr_attr(a: &MrAttr) -> gdrc_mr_attr {
 /// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none; GPU
 /// memory: a call of the driver.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_mr_query(ctx: *mut gdrc_context, mr: gdrc_mr, attr: *mut gdrc_mr_attr) -> c_int {
+pub unsafe extern "C" fn gdrc_mr_query(
+    ctx: *mut gdrc_context,
+    mr: gdrc_mr,
+    attr: *mut gdrc_mr_attr,
+) -> c_int {
     ret(mr_query(ctx, mr, attr))
 }
 
@@ -221,7 +240,15 @@ fn mr_reg_memory(
     if let Some((fd, _)) = dma_buf.filter(|(fd, _)| *fd < 0) {
         return Err(refuse!(Invalid, "memory->dmabuf_fd {fd}: not a descriptor"));
     }
-    let reg = MrReg { pd: pd.handle, addr: m.addr, length: m.length, iova, access, provider: 0, cookie: 0 };
+    let reg = MrReg {
+        pd: pd.handle,
+        addr: m.addr,
+        length: m.length,
+        iova,
+        access,
+        provider: 0,
+        cookie: 0,
+    };
     let (handle, made) = gpu_regions::register(ctx, &reg, dma_buf)?;
     out.write(gdrc_mr { handle });
     if let Some(attr) = attr {
@@ -243,18 +270,30 @@ fn check_memory(m: &gdrc_memory, access: u32) -> Result<()> {
         ));
     }
     if m.kind > GDRC_MEMORY_CUDA {
-        return Err(refuse!(Invalid, "memory->kind {}: GDRC_MEMORY_HOST (0) or GDRC_MEMORY_CUDA (1)", m.kind));
+        return Err(refuse!(
+            Invalid,
+            "memory->kind {}: GDRC_MEMORY_HOST (0) or GDRC_MEMORY_CUDA (1)",
+            m.kind
+        ));
     }
     if access & GDRC_ACCESS_ZERO_BASED != 0 && m.flags & GDRC_MEMORY_IOVA != 0 && m.iova != 0 {
-        return Err(refuse!(Invalid, "memory->iova {:#x}: with GDRC_ACCESS_ZERO_BASED it must be 0", m.iova));
+        return Err(refuse!(
+            Invalid,
+            "memory->iova {:#x}: with GDRC_ACCESS_ZERO_BASED it must be 0",
+            m.iova
+        ));
     }
     match m.kind {
-        GDRC_MEMORY_HOST if m.flags & GDRC_MEMORY_DMABUF != 0 => {
-            Err(refuse!(Invalid, "memory->flags {:#x}: GDRC_MEMORY_DMABUF is for GPU memory", m.flags))
-        }
-        GDRC_MEMORY_CUDA if m.flags & GDRC_MEMORY_SHARED != 0 => {
-            Err(refuse!(Invalid, "memory->flags {:#x}: GDRC_MEMORY_SHARED is for host memory", m.flags))
-        }
+        GDRC_MEMORY_HOST if m.flags & GDRC_MEMORY_DMABUF != 0 => Err(refuse!(
+            Invalid,
+            "memory->flags {:#x}: GDRC_MEMORY_DMABUF is for GPU memory",
+            m.flags
+        )),
+        GDRC_MEMORY_CUDA if m.flags & GDRC_MEMORY_SHARED != 0 => Err(refuse!(
+            Invalid,
+            "memory->flags {:#x}: GDRC_MEMORY_SHARED is for host memory",
+            m.flags
+        )),
         _ => Ok(()),
     }
 }
@@ -293,7 +332,13 @@ pub unsafe extern "C" fn gdrc_mw_alloc(
     ret(mw_alloc(ctx, pd, mw_type, out, rkey))
 }
 
-fn mw_alloc(ctx: *mut gdrc_context, pd: gdrc_pd, mw_type: u32, out: *mut gdrc_mw, rkey: *mut u32) -> Result<c_int> {
+fn mw_alloc(
+    ctx: *mut gdrc_context,
+    pd: gdrc_pd,
+    mw_type: u32,
+    out: *mut gdrc_mw,
+    rkey: *mut u32,
+) -> Result<c_int> {
     let out = out!(out);
     let rkey = out_optional!(rkey);
     let (handle, key) = device(ctx)?.mw_alloc(pd.handle, mw_type)?;

@@ -33,7 +33,11 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         | GDRC_CONFIG_DCQCN;
     if c.flags & !known != 0 {
         let unknown = c.flags & !known;
-        return Err(refuse!(Invalid, "cfg->flags {:#x}: this library knows no flag {unknown:#x}", c.flags));
+        return Err(refuse!(
+            Invalid,
+            "cfg->flags {:#x}: this library knows no flag {unknown:#x}",
+            c.flags
+        ));
     }
     if c.reserved != 0 {
         return Err(refuse!(Invalid, "cfg->reserved {}: must be 0", c.reserved));

@@ -29,11 +29,19 @@ use gdrcore_verbs::{all_succeeded, refused};
 /// -EOPNOTSUPP: the device cannot.
 /// Threads: any. Cost: one system call.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_qp_pin(ctx: *mut gdrc_context, qp: gdrc_qp, out: *mut *const gdrc_pinned_qp) -> c_int {
+pub unsafe extern "C" fn gdrc_qp_pin(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    out: *mut *const gdrc_pinned_qp,
+) -> c_int {
     ret(qp_pin(ctx, qp.handle, out))
 }
 
-fn qp_pin(ctx: *mut gdrc_context, handle: Handle, out: *mut *const gdrc_pinned_qp) -> Result<c_int> {
+fn qp_pin(
+    ctx: *mut gdrc_context,
+    handle: Handle,
+    out: *mut *const gdrc_pinned_qp,
+) -> Result<c_int> {
     let out = out!(out);
     let device = device(ctx)?;
     device.qp_pin(handle)?;
@@ -46,19 +54,25 @@ fn qp_pin(ctx: *mut gdrc_context, handle: Handle, out: *mut *const gdrc_pinned_q
 }
 
 /// A pin of a queue pair that the device has pinned.
-fn insert_qp(ctx: *mut gdrc_context, device: &'static dyn ContextDevice, handle: Handle) -> Result<*const QpEntry> {
+fn insert_qp(
+    ctx: *mut gdrc_context,
+    device: &'static dyn ContextDevice,
+    handle: Handle,
+) -> Result<*const QpEntry> {
     let (target, nic) = match fast(ctx) {
         FastDevice::Nic(nic) => (PinTarget::Nic(nic), Some(nic.pinned_qp(handle)?)),
         FastDevice::Soft(soft) => (PinTarget::SoftQp(soft.pinned_qp(handle)?), None),
         FastDevice::None => (PinTarget::Checked, None),
     };
-    QPS.insert(ctx, PinnedObject { device, target, owner: ForkGuard::new(), handle }, |entry, target| {
-        match (target, nic) {
+    QPS.insert(
+        ctx,
+        PinnedObject { device, target, owner: ForkGuard::new(), handle },
+        |entry, target| match (target, nic) {
             (_, Some(nic)) => entry.open_nic(&nic),
             (PinTarget::SoftQp(to), _) => entry.open_soft(to),
             _ => {}
-        }
-    })
+        },
+    )
 }
 
 /// Gives a pin back. No other call with it may run; later ones get -EINVAL until 8192 more were
@@ -68,18 +82,29 @@ fn insert_qp(ctx: *mut gdrc_context, device: &'static dyn ContextDevice, handle:
 /// Threads: one per pin. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_unpin(pin: *const gdrc_pinned_qp) -> c_int {
-    ret(QPS.index(pin.cast()).and_then(|i| QPS.vacate(i, |w| w.device.qp_unpin(w.handle))).map(|()| 0))
+    ret(QPS
+        .index(pin.cast())
+        .and_then(|i| QPS.vacate(i, |w| w.device.qp_unpin(w.handle)))
+        .map(|()| 0))
 }
 
 /// Pins a CQ for gdrc_pinned_poll_cq; else as gdrc_qp_pin.
 ///
 /// Errors: as gdrc_qp_pin. Threads: any. Cost: one system call.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_cq_pin(ctx: *mut gdrc_context, cq: gdrc_cq, out: *mut *const gdrc_pinned_cq) -> c_int {
+pub unsafe extern "C" fn gdrc_cq_pin(
+    ctx: *mut gdrc_context,
+    cq: gdrc_cq,
+    out: *mut *const gdrc_pinned_cq,
+) -> c_int {
     ret(cq_pin(ctx, cq.handle, out))
 }
 
-fn cq_pin(ctx: *mut gdrc_context, handle: Handle, out: *mut *const gdrc_pinned_cq) -> Result<c_int> {
+fn cq_pin(
+    ctx: *mut gdrc_context,
+    handle: Handle,
+    out: *mut *const gdrc_pinned_cq,
+) -> Result<c_int> {
     let out = out!(out);
     let device = device(ctx)?;
     device.cq_pin(handle)?;
@@ -92,19 +117,25 @@ fn cq_pin(ctx: *mut gdrc_context, handle: Handle, out: *mut *const gdrc_pinned_c
 }
 
 /// A pin of a CQ that the device has pinned.
-fn insert_cq(ctx: *mut gdrc_context, device: &'static dyn ContextDevice, handle: Handle) -> Result<*const CqEntry> {
+fn insert_cq(
+    ctx: *mut gdrc_context,
+    device: &'static dyn ContextDevice,
+    handle: Handle,
+) -> Result<*const CqEntry> {
     let (target, nic) = match fast(ctx) {
         FastDevice::Nic(nic) => (PinTarget::Nic(nic), Some(nic.pinned_cq(handle)?)),
         FastDevice::Soft(soft) => (PinTarget::SoftCq(soft.pinned_cq(handle)?), None),
         FastDevice::None => (PinTarget::Checked, None),
     };
-    CQS.insert(ctx, PinnedObject { device, target, owner: ForkGuard::new(), handle }, |entry, target| {
-        match (target, nic) {
+    CQS.insert(
+        ctx,
+        PinnedObject { device, target, owner: ForkGuard::new(), handle },
+        |entry, target| match (target, nic) {
             (_, Some(nic)) => entry.open_nic(&nic),
             (PinTarget::SoftCq(of), _) => entry.open_soft(of),
             _ => {}
-        }
-    })
+        },
+    )
 }
 
 /// Gives a pin back, as gdrc_qp_unpin.
@@ -112,7 +143,10 @@ fn insert_cq(ctx: *mut gdrc_context, device: &'static dyn ContextDevice, handle:
 /// Errors: as gdrc_qp_unpin. Threads: one per pin. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cq_unpin(pin: *const gdrc_pinned_cq) -> c_int {
-    ret(CQS.index(pin.cast()).and_then(|i| CQS.vacate(i, |w| w.device.cq_unpin(w.handle))).map(|()| 0))
+    ret(CQS
+        .index(pin.cast())
+        .and_then(|i| CQS.vacate(i, |w| w.device.cq_unpin(w.handle)))
+        .map(|()| 0))
 }
 
 /// The part of gdrc_pinned_post_send that is not inline: lists, inline data and refusals. Not for
@@ -160,7 +194,9 @@ unsafe extern "C" fn send_rest(
             // SAFETY: it is pinned; the header's contract: the list is readable.
             .and_then(|()| unsafe { nic.pinned_post_send(*handle, wr.cast(), &mut first) }),
         // SAFETY: our contract.
-        Ok((w, ctx)) => return unsafe { gdrc_post_send(ctx, gdrc_qp { handle: w.handle }, wr, bad) },
+        Ok((w, ctx)) => {
+            return unsafe { gdrc_post_send(ctx, gdrc_qp { handle: w.handle }, wr, bad) }
+        }
         Err(e) => Err(e),
     };
     match done {
@@ -189,7 +225,9 @@ pub unsafe extern "C" fn gdrc_pinned_recv_rest(
             // SAFETY: it is pinned; the header's contract: the list is readable.
             .and_then(|()| unsafe { nic.pinned_post_recv(*handle, wr.cast(), &mut first) }),
         // SAFETY: our contract.
-        Ok((w, ctx)) => return unsafe { gdrc_post_recv(ctx, gdrc_qp { handle: w.handle }, wr, bad) },
+        Ok((w, ctx)) => {
+            return unsafe { gdrc_post_recv(ctx, gdrc_qp { handle: w.handle }, wr, bad) }
+        }
         Err(e) => Err(e),
     };
     match done {
@@ -224,7 +262,11 @@ pub extern "C" fn gdrc_pinned_refused(rc: c_int) -> c_int {
 /// The result of gdrc_pinned_poll_cq for a poll that a device ended with `n`: a number of
 /// completions, or an error. Not for programs.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_pinned_polled(pin: *const gdrc_pinned_cq, n: c_int, wc: *mut gdrc_wc) -> c_int {
+pub unsafe extern "C" fn gdrc_pinned_polled(
+    pin: *const gdrc_pinned_cq,
+    n: c_int,
+    wc: *mut gdrc_wc,
+) -> c_int {
     // SAFETY: the provider wrote n of the caller's entries.
     if n > 0 && unsafe { all_succeeded(wc.cast(), n) } {
         return n;

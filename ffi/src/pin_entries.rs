@@ -86,10 +86,14 @@ layout_of!(CqEntry = gdrc_pinned_cq { poll_cq object polls as_is });
 #[repr(C, align(4096))]
 pub(crate) struct PinEntries<E>(pub(crate) [E; PINS]);
 
-const _: () =
-    assert!(size_of::<PinEntries<QpEntry>>() % PAGE_BYTES == 0 && align_of::<PinEntries<QpEntry>>() == PAGE_BYTES);
-const _: () =
-    assert!(size_of::<PinEntries<CqEntry>>() % PAGE_BYTES == 0 && align_of::<PinEntries<CqEntry>>() == PAGE_BYTES);
+const _: () = assert!(
+    size_of::<PinEntries<QpEntry>>() % PAGE_BYTES == 0
+        && align_of::<PinEntries<QpEntry>>() == PAGE_BYTES
+);
+const _: () = assert!(
+    size_of::<PinEntries<CqEntry>>() % PAGE_BYTES == 0
+        && align_of::<PinEntries<CqEntry>>() == PAGE_BYTES
+);
 
 pub(crate) static QP_ENTRIES: PinEntries<QpEntry> = PinEntries(
     [const {
@@ -172,7 +176,11 @@ impl CqEntry {
 /// # Safety
 /// `object` is a [`SoftQp`] that is still pinned, in the process that owns it; the list is
 /// readable, `bad` NULL or writable.
-unsafe extern "C" fn soft_send(object: *mut c_void, wr: *const gdrc_send_wr, bad: *mut *const gdrc_send_wr) -> c_int {
+unsafe extern "C" fn soft_send(
+    object: *mut c_void,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
     // SAFETY: our contract.
     let to = unsafe { &*object.cast::<SoftQp>() };
     let mut first: *const SendWr = wr.cast();
@@ -188,7 +196,11 @@ unsafe extern "C" fn soft_send(object: *mut c_void, wr: *const gdrc_send_wr, bad
 ///
 /// # Safety
 /// That of [`soft_send`].
-unsafe extern "C" fn soft_recv(object: *mut c_void, wr: *const gdrc_recv_wr, bad: *mut *const gdrc_recv_wr) -> c_int {
+unsafe extern "C" fn soft_recv(
+    object: *mut c_void,
+    wr: *const gdrc_recv_wr,
+    bad: *mut *const gdrc_recv_wr,
+) -> c_int {
     // SAFETY: our contract.
     let to = unsafe { &*object.cast::<SoftQp>() };
     let mut first: *const RecvWr = wr.cast();

@@ -113,7 +113,10 @@ impl<E: PinEntry> PinTable<E> {
     }
 
     /// The object of a pin, and its context, for calls that need more than the entry.
-    pub(crate) fn object(&'static self, pin: *const E) -> Result<(&'static PinnedObject, *mut gdrc_context)> {
+    pub(crate) fn object(
+        &'static self,
+        pin: *const E,
+    ) -> Result<(&'static PinnedObject, *mut gdrc_context)> {
         let slot = &self.slots[self.index(pin)?];
         if slot.state.load(Acquire) != PINNED {
             return Err(given_back());
@@ -135,7 +138,14 @@ impl<E: PinEntry> PinTable<E> {
     ) -> Result<*const E> {
         // SAFETY: tables of our own, statics of atomics that may be 0; the handler only stores to
         // them.
-        unsafe { wipe_in_children((&raw const *self.entries).cast(), size_of::<PinEntries<E>>(), wipe, &HANDLER) };
+        unsafe {
+            wipe_in_children(
+                (&raw const *self.entries).cast(),
+                size_of::<PinEntries<E>>(),
+                wipe,
+                &HANDLER,
+            )
+        };
         for _ in 0..PINS {
             let i = self.next.fetch_add(1, Relaxed) % PINS;
             let slot = &self.slots[i];
@@ -155,7 +165,11 @@ impl<E: PinEntry> PinTable<E> {
     }
 
     /// Gives a pin back. `release` unpins its object.
-    pub(crate) fn vacate(&self, i: usize, release: impl FnOnce(&PinnedObject) -> Result<()>) -> Result<()> {
+    pub(crate) fn vacate(
+        &self,
+        i: usize,
+        release: impl FnOnce(&PinnedObject) -> Result<()>,
+    ) -> Result<()> {
         let slot = &self.slots[i];
         // Of two calls at once one succeeds, the other gets a stale pin.
         if slot.state.compare_exchange(PINNED, CHANGING, Acquire, Relaxed).is_err() {
@@ -199,7 +213,12 @@ mod tests {
     fn what_is_wiped_by_hand_lets_nothing_through() {
         // A pin of no device: an entry is opened and wiped, its slot stays.
         let (fake, ctx) = crate::fake_device::Fake::open();
-        let object = PinnedObject { device: fake, target: PinTarget::Checked, owner: ForkGuard::new(), handle: 1 };
+        let object = PinnedObject {
+            device: fake,
+            target: PinTarget::Checked,
+            owner: ForkGuard::new(),
+            handle: 1,
+        };
         let nowhere = NicCq { poll_cq: never, object: core::ptr::null_mut() };
         let pin = CQS.insert(ctx, object, |entry, _| entry.open_nic(&nowhere)).unwrap();
         // SAFETY: entries are statics.
@@ -211,7 +230,11 @@ mod tests {
         assert!(CQS.object(pin).is_err());
     }
 
-    unsafe extern "C" fn never(_: *mut c_void, _: c_int, _: *mut gdrcore_core::verbs::types::Wc) -> c_int {
+    unsafe extern "C" fn never(
+        _: *mut c_void,
+        _: c_int,
+        _: *mut gdrcore_core::verbs::types::Wc,
+    ) -> c_int {
         unreachable!("the entry is not called through")
     }
 }

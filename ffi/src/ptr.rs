@@ -101,10 +101,18 @@ unsafe fn struct_size<T: Versioned>(p: *const T, name: &str) -> Result<usize> {
     let n = unsafe { p.cast::<u32>().read() } as usize;
     let name = argument(name);
     if n < size_of::<u32>() {
-        return Err(refuse!(Invalid, "{name}->struct_size {n}: set it to sizeof(struct {})", type_name::<T>()));
+        return Err(refuse!(
+            Invalid,
+            "{name}->struct_size {n}: set it to sizeof(struct {})",
+            type_name::<T>()
+        ));
     }
     if n > STRUCT_SIZE_MAX {
-        return Err(refuse!(TooBig, "{name}->struct_size {n}: no struct {} is so long", type_name::<T>()));
+        return Err(refuse!(
+            TooBig,
+            "{name}->struct_size {n}: no struct {} is so long",
+            type_name::<T>()
+        ));
     }
     Ok(n)
 }
@@ -132,7 +140,8 @@ pub(crate) unsafe fn read<T: Versioned>(p: *const T, name: &str) -> Result<T> {
         if unsafe { bytes.add(i).read() } != 0 {
             return Err(refuse!(
                 TooBig,
-                "{}: byte {i} of struct {} is set, which is from a newer header than this library ({})",
+                "{}: byte {i} of struct {} is set, which is from a newer header than this library \
+                 ({})",
                 argument(name),
                 type_name::<T>(),
                 env!("CARGO_PKG_VERSION")
@@ -231,7 +240,11 @@ pub(crate) unsafe fn cstr<'a>(p: *const c_char, max: usize, name: &str) -> Resul
 /// the length that it needs without the NUL.
 /// # Safety
 /// `buf` is null or writable for `len` bytes.
-pub(crate) unsafe fn format(buf: *mut c_char, len: usize, args: fmt::Arguments<'_>) -> Result<c_int> {
+pub(crate) unsafe fn format(
+    buf: *mut c_char,
+    len: usize,
+    args: fmt::Arguments<'_>,
+) -> Result<c_int> {
     if buf.is_null() && len != 0 {
         return Err(refuse!(Invalid, "buf: NULL, and len is {len}"));
     }
@@ -326,7 +339,9 @@ macro_rules! plain_in {
         (unsafe { $crate::ptr::read_plain(p, stringify!($p)) })?
     }};
 }
-pub(crate) use {out, out_optional, plain_in, sized_in, sized_in_optional, sized_out, sized_out_optional};
+pub(crate) use {
+    out, out_optional, plain_in, sized_in, sized_in_optional, sized_out, sized_out_optional,
+};
 
 /// Copies a frozen struct.
 /// # Safety
@@ -341,7 +356,10 @@ pub(crate) unsafe fn read_plain<T: Copy>(p: *const T, name: &str) -> Result<T> {
 /// # Safety
 /// `p` is null, misaligned, or writable for `n` structs, by nobody else during `'a`.
 #[inline(always)]
-pub(crate) unsafe fn wc_slice<'a>(p: *mut gdrc_wc, n: c_int) -> Result<&'a mut [gdrcore_core::verbs::types::Wc]> {
+pub(crate) unsafe fn wc_slice<'a>(
+    p: *mut gdrc_wc,
+    n: c_int,
+) -> Result<&'a mut [gdrcore_core::verbs::types::Wc]> {
     check(p, "wc")?;
     let n = usize::try_from(n).map_err(|_| negative(n))?;
     // SAFETY: aligned and non-null by `check`; writable for n by our contract; c_layout.rs asserts

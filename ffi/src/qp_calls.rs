@@ -12,7 +12,12 @@ use gdrcore_net::reason;
 
 /// Attributes as C has them.
 pub(crate) fn qp_attr_out(a: &QpAttr) -> gdrc_qp_attr {
-    let mut attr = gdrc_qp_attr { ah: a.ah.into(), cap: a.cap.into(), rate_limit_bps: a.rate_limit_bps, ..zeroed() };
+    let mut attr = gdrc_qp_attr {
+        ah: a.ah.into(),
+        cap: a.cap.into(),
+        rate_limit_bps: a.rate_limit_bps,
+        ..zeroed()
+    };
     copy_qp_attr!(a => attr);
     attr
 }
@@ -34,7 +39,12 @@ pub unsafe extern "C" fn gdrc_qp_create(
     ret(qp_create(ctx, inout, out, qpn))
 }
 
-fn qp_create(ctx: *mut gdrc_context, inout: *mut gdrc_qp_init, out: *mut gdrc_qp, qpn: *mut u32) -> Result<c_int> {
+fn qp_create(
+    ctx: *mut gdrc_context,
+    inout: *mut gdrc_qp_init,
+    out: *mut gdrc_qp,
+    qpn: *mut u32,
+) -> Result<c_int> {
     let out = out!(out);
     let qpn = out_optional!(qpn);
     let mut init = sized_in!(inout.cast_const());
@@ -76,10 +86,19 @@ pub unsafe extern "C" fn gdrc_qp_modify(
     ret(qp_modify(ctx, qp, attr, mask))
 }
 
-fn qp_modify(ctx: *mut gdrc_context, qp: gdrc_qp, attr: *const gdrc_qp_attr, mask: u32) -> Result<c_int> {
+fn qp_modify(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    attr: *const gdrc_qp_attr,
+    mask: u32,
+) -> Result<c_int> {
     let from = sized_in!(attr);
-    let mut a =
-        QpAttr { ah: from.ah.into(), cap: from.cap.into(), rate_limit_bps: from.rate_limit_bps, ..QpAttr::default() };
+    let mut a = QpAttr {
+        ah: from.ah.into(),
+        cap: from.cap.into(),
+        rate_limit_bps: from.rate_limit_bps,
+        ..QpAttr::default()
+    };
     copy_qp_attr!(from => a);
     let dev = device(ctx)?;
     let to = (mask & GDRC_QP_STATE != 0).then_some(a.qp_state);
@@ -101,7 +120,12 @@ pub unsafe extern "C" fn gdrc_qp_query(
     ret(qp_query(ctx, qp, attr, init))
 }
 
-fn qp_query(ctx: *mut gdrc_context, qp: gdrc_qp, attr: *mut gdrc_qp_attr, init: *mut gdrc_qp_init) -> Result<c_int> {
+fn qp_query(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    attr: *mut gdrc_qp_attr,
+    init: *mut gdrc_qp_init,
+) -> Result<c_int> {
     let attr = sized_out!(attr);
     let init = sized_out_optional!(init);
     let (a, i) = device(ctx)?.qp_query(qp.handle)?;

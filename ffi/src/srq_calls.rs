@@ -29,11 +29,17 @@ pub unsafe extern "C" fn gdrc_srq_create(
     ret(srq_create(ctx, pd, inout, out))
 }
 
-fn srq_create(ctx: *mut gdrc_context, pd: gdrc_pd, inout: *mut gdrc_srq_attr, out: *mut gdrc_srq) -> Result<c_int> {
+fn srq_create(
+    ctx: *mut gdrc_context,
+    pd: gdrc_pd,
+    inout: *mut gdrc_srq_attr,
+    out: *mut gdrc_srq,
+) -> Result<c_int> {
     let out = out!(out);
     let asked = sized_in!(inout.cast_const());
     let given = sized_out!(inout);
-    let asked = SrqAttr { max_wr: asked.max_wr, max_sge: asked.max_sge, srq_limit: asked.srq_limit };
+    let asked =
+        SrqAttr { max_wr: asked.max_wr, max_sge: asked.max_sge, srq_limit: asked.srq_limit };
     let (handle, a) = device(ctx)?.srq_create(pd.handle, &asked)?;
     out.write(gdrc_srq { handle });
     given.write(&srq_attr(&a));
@@ -46,7 +52,11 @@ fn srq_create(ctx: *mut gdrc_context, pd: gdrc_pd, inout: *mut gdrc_srq_attr, ou
 /// Errors: -EINVAL: limit is over max_wr, stale handle. Threads: any. Cost: none.
 /// Source: IBTA verb Modify Shared Receive Queue; ibv_modify_srq(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_srq_modify(ctx: *mut gdrc_context, srq: gdrc_srq, limit: u32) -> c_int {
+pub unsafe extern "C" fn gdrc_srq_modify(
+    ctx: *mut gdrc_context,
+    srq: gdrc_srq,
+    limit: u32,
+) -> c_int {
     ret(device(ctx).and_then(|d| d.srq_modify(srq.handle, limit)).map(|()| 0))
 }
 
@@ -55,7 +65,11 @@ pub unsafe extern "C" fn gdrc_srq_modify(ctx: *mut gdrc_context, srq: gdrc_srq, 
 /// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none.
 /// Source: IBTA verb Query Shared Receive Queue; ibv_query_srq(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_srq_query(ctx: *mut gdrc_context, srq: gdrc_srq, attr: *mut gdrc_srq_attr) -> c_int {
+pub unsafe extern "C" fn gdrc_srq_query(
+    ctx: *mut gdrc_context,
+    srq: gdrc_srq,
+    attr: *mut gdrc_srq_attr,
+) -> c_int {
     ret(srq_query(ctx, srq, attr))
 }
 

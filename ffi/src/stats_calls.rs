@@ -61,7 +61,12 @@ pub unsafe extern "C" fn gdrc_counters(ctx: *mut gdrc_context, values: *mut u64,
 /// Returns how many were written. Errors: -EINVAL: stale handle, values is NULL. Threads: any.
 /// Cost: none.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_qp_counters(ctx: *mut gdrc_context, qp: gdrc_qp, values: *mut u64, n: u32) -> c_int {
+pub unsafe extern "C" fn gdrc_qp_counters(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    values: *mut u64,
+    n: u32,
+) -> c_int {
     // SAFETY: the header's contract: values has n numbers.
     ret(device(ctx).and_then(|d| unsafe { copy(values, n, || d.qp_counters(qp.handle)) }))
 }
@@ -111,7 +116,11 @@ fn last_cause(ctx: *mut gdrc_context, out: *mut gdrc_cause) -> Result<c_int> {
 ///
 /// Errors: -EINVAL: stale handle, out is NULL. Threads: any. Cost: none.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_qp_cause(ctx: *mut gdrc_context, qp: gdrc_qp, out: *mut gdrc_cause) -> c_int {
+pub unsafe extern "C" fn gdrc_qp_cause(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    out: *mut gdrc_cause,
+) -> c_int {
     ret(qp_cause(ctx, qp, out))
 }
 
@@ -127,7 +136,11 @@ fn qp_cause(ctx: *mut gdrc_context, qp: gdrc_qp, out: *mut gdrc_cause) -> Result
 /// Errors: -EINVAL: cause is NULL, or buf is NULL and len is not 0. Threads: any. Cost: no
 /// allocation.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_cause_str(cause: *const gdrc_cause, buf: *mut c_char, len: usize) -> c_int {
+pub unsafe extern "C" fn gdrc_cause_str(
+    cause: *const gdrc_cause,
+    buf: *mut c_char,
+    len: usize,
+) -> c_int {
     ret(cause_str(cause, buf, len))
 }
 

@@ -3,17 +3,20 @@
 use crate::c_consts::*;
 use core::ffi::{c_char, c_int, CStr};
 
-const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-    Ok(s) => s,
-    Err(_) => c"",
-};
+const VERSION: &CStr =
+    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(s) => s,
+        Err(_) => c"",
+    };
 
 /// The errno's meaning in this library first, as its callers see it.
 pub(crate) fn describe(errno: c_int) -> &'static CStr {
     match errno {
         0 => c"success",
         libc::EINVAL => c"invalid argument, or stale handle",
-        libc::ENOMEM => c"pool or arena exhausted: raise the bound in gdrc_config, or gdrc_arena_add",
+        libc::ENOMEM => {
+            c"pool or arena exhausted: raise the bound in gdrc_config, or gdrc_arena_add"
+        }
         libc::EAGAIN => c"queue full: poll, then try again",
         libc::EBUSY => c"object in use: by another thread, or by objects that depend on it",
         libc::EACCES => c"access not allowed by the memory, key or protection domain",
@@ -27,7 +30,9 @@ pub(crate) fn describe(errno: c_int) -> &'static CStr {
         libc::ETIMEDOUT => c"timed out",
         libc::EOWNERDEAD => c"context belongs to the parent of this fork: open a new one",
         libc::EPROTO => c"not a gdrcore endpoint descriptor, or damaged",
-        libc::EPROTONOSUPPORT => c"endpoint descriptor of a version that this library does not know",
+        libc::EPROTONOSUPPORT => {
+            c"endpoint descriptor of a version that this library does not know"
+        }
         libc::EPERM => c"operation not permitted",
         libc::ENOENT => c"no such file or directory",
         libc::EINTR => c"interrupted by a signal",

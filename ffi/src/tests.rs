@@ -42,11 +42,26 @@ fn context_pointers_of_any_bits_are_refused_without_being_followed() {
     let (_, good) = Fake::open();
     let mut pd = gdrc_pd::default();
     let base = good.addr();
-    for bits in [0, 1, 7, 64, 4096, base + 1, base + 8, base + 63, base ^ (1 << 40), usize::MAX, usize::MAX - 63] {
+    for bits in [
+        0,
+        1,
+        7,
+        64,
+        4096,
+        base + 1,
+        base + 8,
+        base + 63,
+        base ^ (1 << 40),
+        usize::MAX,
+        usize::MAX - 63,
+    ] {
         let ctx = core::ptr::without_provenance_mut(bits);
         assert_eq!(c!(gdrc_pd_alloc(ctx, &mut pd)), EINVAL, "{bits:#x}");
         assert_eq!(c!(gdrc_progress(ctx)), EINVAL);
-        assert_eq!(c!(gdrc_poll_cq(ctx, gdrc_cq { handle: GOOD }, 1, [gdrc_wc::default()].as_mut_ptr())), EINVAL);
+        assert_eq!(
+            c!(gdrc_poll_cq(ctx, gdrc_cq { handle: GOOD }, 1, [gdrc_wc::default()].as_mut_ptr())),
+            EINVAL
+        );
         assert_eq!(c!(gdrc_close(ctx, null_mut())), EINVAL);
     }
     assert_eq!(pd.handle, 0);
@@ -75,8 +90,8 @@ fn context_of_the_parent_is_refused_in_the_child() {
     // SAFETY: the child calls only gdrcore functions that touch atomics, and _exit.
     match unsafe { libc::fork() } {
         0 => {
-            let ok =
-                c!(gdrc_progress(ctx)) == -libc::EOWNERDEAD && c!(gdrc_close(ctx, null_mut())) == -libc::EOWNERDEAD;
+            let ok = c!(gdrc_progress(ctx)) == -libc::EOWNERDEAD
+                && c!(gdrc_close(ctx, null_mut())) == -libc::EOWNERDEAD;
             // SAFETY: ends the child without running the harness.
             unsafe { libc::_exit(if ok { 0 } else { 1 }) }
         }
@@ -217,7 +232,10 @@ fn struct_size_rules_hold_in_both_directions() {
     assert!(bytes > 0);
     cfg[39] = 1;
     bytes = 7;
-    assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), cfg.as_ptr().cast(), &mut bytes)), -libc::E2BIG);
+    assert_eq!(
+        c!(gdrc_context_size(c"loopback".as_ptr(), cfg.as_ptr().cast(), &mut bytes)),
+        -libc::E2BIG
+    );
     assert_eq!(bytes, 7);
     assert!(open_error_text().contains("newer header"), "{}", open_error_text());
 }
@@ -287,7 +305,13 @@ fn caller_memory_must_be_aligned_and_large_enough() {
     assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), null(), &mut need)), 0);
     let mut ctx = null_mut();
     let mut init = |bits: usize, len| {
-        c!(gdrc_context_init(core::ptr::without_provenance_mut(bits), len, c"loopback".as_ptr(), null(), &mut ctx))
+        c!(gdrc_context_init(
+            core::ptr::without_provenance_mut(bits),
+            len,
+            c"loopback".as_ptr(),
+            null(),
+            &mut ctx
+        ))
     };
     assert_eq!(init(0, need), EINVAL);
     assert_eq!(init(4096 + 8, need), EINVAL);
@@ -309,11 +333,29 @@ fn registration_refuses_ranges_that_cannot_be() {
     assert_eq!(c!(gdrc_mr_reg(ctx, pd, at(4096), 0, 1, &mut mr, null_mut())), EINVAL);
     assert_eq!(c!(gdrc_mr_reg(ctx, pd, null_mut(), 4096, 1, &mut mr, null_mut())), EINVAL);
     assert_eq!(c!(gdrc_mr_reg(ctx, pd, at(4096), usize::MAX, 1, &mut mr, null_mut())), EINVAL);
-    assert_eq!(c!(gdrc_mr_reg_iova(ctx, pd, at(4096), 4096, u64::MAX, 1, &mut mr, null_mut())), EINVAL);
-    assert_eq!(c!(gdrc_mr_reg_iova(ctx, pd, at(4096), 4096, 8, GDRC_ACCESS_ZERO_BASED, &mut mr, null_mut())), EINVAL);
+    assert_eq!(
+        c!(gdrc_mr_reg_iova(ctx, pd, at(4096), 4096, u64::MAX, 1, &mut mr, null_mut())),
+        EINVAL
+    );
+    assert_eq!(
+        c!(gdrc_mr_reg_iova(
+            ctx,
+            pd,
+            at(4096),
+            4096,
+            8,
+            GDRC_ACCESS_ZERO_BASED,
+            &mut mr,
+            null_mut()
+        )),
+        EINVAL
+    );
     assert_eq!(fake.calls.load(Ordering::Relaxed), 0);
     let mut attr: gdrc_mr_attr = zeroed();
-    assert_eq!(c!(gdrc_mr_reg(ctx, pd, at(4096), 64, GDRC_ACCESS_ZERO_BASED, &mut mr, &mut attr)), 0);
+    assert_eq!(
+        c!(gdrc_mr_reg(ctx, pd, at(4096), 64, GDRC_ACCESS_ZERO_BASED, &mut mr, &mut attr)),
+        0
+    );
     assert_eq!((mr.handle, attr.rkey, attr.length), (GOOD, 2, 4096));
     assert_eq!(fake.reg.lock().unwrap().unwrap().iova, 0);
     assert_eq!(c!(gdrc_mr_reg(ctx, pd, at(4096), 64, 1, &mut mr, null_mut())), 0);
@@ -376,9 +418,19 @@ fn polling_returns_counts() {
 
 fn endpoints(ctx: *mut gdrc_context) -> (gdrc_endpoint, gdrc_endpoint) {
     let mut l: gdrc_endpoint = zeroed();
-    assert_eq!(c!(gdrc_endpoint_local(ctx, gdrc_qp { handle: GOOD }, &gdrc_mr { handle: GOOD }, &mut l)), 0);
+    assert_eq!(
+        c!(gdrc_endpoint_local(ctx, gdrc_qp { handle: GOOD }, &gdrc_mr { handle: GOOD }, &mut l)),
+        0
+    );
     assert_eq!((l.qpn, l.addr, l.length, l.rkey, l.udp_port), (QPN, 0x8000, 4096, 2, 4791));
-    let r = gdrc_endpoint { mtu: GDRC_MTU_1024, max_rd_atomic: 4, qpn: 0x77, psn: 0x55, udp_port: 4800, ..l };
+    let r = gdrc_endpoint {
+        mtu: GDRC_MTU_1024,
+        max_rd_atomic: 4,
+        qpn: 0x77,
+        psn: 0x55,
+        udp_port: 4800,
+        ..l
+    };
     (l, r)
 }
 
@@ -393,7 +445,10 @@ fn connect_walks_rc_to_rts_with_the_defaults() {
     let a = m[2].0;
     assert_eq!((a.timeout, a.retry_cnt, a.rnr_retry, a.min_rnr_timer), (14, 7, 7, 12));
     assert_eq!((a.path_mtu, a.dest_qp_num, a.rq_psn, a.sq_psn), (GDRC_MTU_1024, 0x77, 0x55, l.psn));
-    assert_eq!((a.max_rd_atomic, a.max_dest_rd_atomic, a.ah.udp_port, a.ah.scope_id), (4, 16, 4800, 0));
+    assert_eq!(
+        (a.max_rd_atomic, a.max_dest_rd_atomic, a.ah.udp_port, a.ah.scope_id),
+        (4, 16, 4800, 0)
+    );
     assert_eq!(a.qp_access_flags, 14);
     assert_ne!(m[1].1 & GDRC_QP_AV, 0);
     assert_eq!(m[0].1, GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT | GDRC_QP_ACCESS_FLAGS);
@@ -418,7 +473,9 @@ fn connect_checks_endpoints_and_options() {
     let (fake, ctx) = Fake::open();
     let (l, r) = endpoints(ctx);
     let qp = gdrc_qp { handle: GOOD };
-    let go = |l: gdrc_endpoint, r: gdrc_endpoint, o: gdrc_connect_opts| c!(gdrc_qp_connect(ctx, qp, &l, &r, &o));
+    let go = |l: gdrc_endpoint, r: gdrc_endpoint, o: gdrc_connect_opts| {
+        c!(gdrc_qp_connect(ctx, qp, &l, &r, &o))
+    };
     let o: gdrc_connect_opts = zeroed();
     assert_eq!(go(gdrc_endpoint { qpn: QPN + 1, ..l }, r, o), EINVAL);
     assert_eq!(go(l, gdrc_endpoint { qp_type: GDRC_QPT_UC, ..r }, o), EINVAL);
@@ -430,10 +487,14 @@ fn connect_checks_endpoints_and_options() {
     assert_eq!(go(l, r, gdrc_connect_opts { pkey_index: 1 << 16, ..o }), EINVAL);
     assert_eq!(go(l, r, gdrc_connect_opts { struct_size: 0, ..o }), EINVAL);
     assert!(fake.modified.lock().unwrap().iter().all(|(a, _)| a.qp_state == GDRC_QPS_RESET));
-    let exact = gdrc_connect_opts { flags: GDRC_CONNECT_EXACT, access: GDRC_ACCESS_REMOTE_READ, ..o };
+    let exact =
+        gdrc_connect_opts { flags: GDRC_CONNECT_EXACT, access: GDRC_ACCESS_REMOTE_READ, ..o };
     assert_eq!(go(l, r, exact), 0);
     let a = fake.modified.lock().unwrap().last().unwrap().0;
-    assert_eq!((a.timeout, a.retry_cnt, a.rnr_retry, a.qp_access_flags), (0, 0, 0, GDRC_ACCESS_REMOTE_READ));
+    assert_eq!(
+        (a.timeout, a.retry_cnt, a.rnr_retry, a.qp_access_flags),
+        (0, 0, 0, GDRC_ACCESS_REMOTE_READ)
+    );
 }
 
 #[test]
@@ -488,7 +549,10 @@ fn counters_have_names_and_are_cut_to_the_callers_array() {
     assert_eq!(c!(gdrc_counters(ctx, v.as_mut_ptr(), 2)), 2);
     assert_eq!(v, [11, 22, 7]);
     let mut all = vec![0u64; n as usize + 5];
-    assert_eq!(c!(gdrc_qp_counters(ctx, gdrc_qp { handle: GOOD }, all.as_mut_ptr(), n + 5)), n as c_int);
+    assert_eq!(
+        c!(gdrc_qp_counters(ctx, gdrc_qp { handle: GOOD }, all.as_mut_ptr(), n + 5)),
+        n as c_int
+    );
     assert_eq!(all[n as usize - 1], 99);
 }
 
@@ -503,7 +567,14 @@ fn causes_become_words_whatever_the_struct_holds() {
     // SAFETY: gdrc_cause_str ends its text with NUL.
     assert!(unsafe { CStr::from_ptr(buf.as_ptr()) }.to_str().unwrap().contains("0x0000abcd"));
     for code in (0..40).chain([u32::MAX]) {
-        let hostile = gdrc_cause { code, peer: [0xff; 16], qpn: u32::MAX, arg0: u64::MAX, arg1: u64::MAX, ..cause };
+        let hostile = gdrc_cause {
+            code,
+            peer: [0xff; 16],
+            qpn: u32::MAX,
+            arg0: u64::MAX,
+            arg1: u64::MAX,
+            ..cause
+        };
         assert!(c!(gdrc_cause_str(&hostile, buf.as_mut_ptr(), 3)) > 3);
         assert_eq!(buf[2], 0);
     }
@@ -516,7 +587,9 @@ fn texts_exist_for_any_number() {
         assert!(!unsafe { CStr::from_ptr(gdrc_strerror(n)) }.is_empty());
     }
     for n in (0..200).chain([u32::MAX]) {
-        for s in [gdrc_wc_status_str(n), gdrc_wc_opcode_str(n), gdrc_qp_state_str(n), gdrc_event_str(n)] {
+        for s in
+            [gdrc_wc_status_str(n), gdrc_wc_opcode_str(n), gdrc_qp_state_str(n), gdrc_event_str(n)]
+        {
             // SAFETY: static C strings.
             assert!(!unsafe { CStr::from_ptr(s) }.is_empty());
         }
@@ -549,12 +622,18 @@ fn a_device_without_short_ways_is_pinned_as_well_and_called_the_usual_way() {
     assert_eq!(c!(gdrc_pinned_poll_rest(of, 2, wc.as_mut_ptr())), polled);
     assert_eq!(c!(gdrc_pinned_poll_rest(of, -1, wc.as_mut_ptr())), EINVAL);
     assert_eq!(c!(gdrc_qp_unpin(to)), 0);
-    assert_eq!((c!(gdrc_qp_unpin(to)), c!(gdrc_pinned_send_rest(to, &good, &mut bad))), (EINVAL, EINVAL));
+    assert_eq!(
+        (c!(gdrc_qp_unpin(to)), c!(gdrc_pinned_send_rest(to, &good, &mut bad))),
+        (EINVAL, EINVAL)
+    );
     assert_eq!(fake.pins.load(Ordering::Relaxed), 1);
     // What is left goes with the context, which the device is not asked about.
     assert!(c!(gdrc_close(ctx, null_mut())) > 0);
     assert_eq!(fake.pins.load(Ordering::Relaxed), 1);
-    assert_eq!((c!(gdrc_pinned_poll_rest(of, 1, wc.as_mut_ptr())), c!(gdrc_cq_unpin(of))), (EINVAL, EINVAL));
+    assert_eq!(
+        (c!(gdrc_pinned_poll_rest(of, 1, wc.as_mut_ptr())), c!(gdrc_cq_unpin(of))),
+        (EINVAL, EINVAL)
+    );
 }
 
 #[test]
@@ -563,7 +642,18 @@ fn pins_of_any_bits_are_not_given_back() {
     let mut to = null();
     assert_eq!(c!(gdrc_qp_pin(ctx, gdrc_qp { handle: GOOD }, &mut to)), 0);
     let base = to.addr();
-    for bits in [0, 1, 64, 4096, base + 1, base + 8, base + 63, base ^ (1 << 40), usize::MAX, usize::MAX - 63] {
+    for bits in [
+        0,
+        1,
+        64,
+        4096,
+        base + 1,
+        base + 8,
+        base + 63,
+        base ^ (1 << 40),
+        usize::MAX,
+        usize::MAX - 63,
+    ] {
         assert_eq!(c!(gdrc_qp_unpin(core::ptr::without_provenance(bits))), EINVAL, "{bits:#x}");
         assert_eq!(c!(gdrc_cq_unpin(core::ptr::without_provenance(bits))), EINVAL, "{bits:#x}");
     }

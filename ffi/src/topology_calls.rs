@@ -17,7 +17,11 @@ use std::path::Path;
 /// Errors: -EINVAL: pairs is NULL or misaligned, root is no path.
 /// Threads: any. Cost: reads files, allocates.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_topology(root: *const c_char, pairs: *mut gdrc_topology_pair, capacity: u32) -> c_int {
+pub unsafe extern "C" fn gdrc_topology(
+    root: *const c_char,
+    pairs: *mut gdrc_topology_pair,
+    capacity: u32,
+) -> c_int {
     ret(pairs_of(root, pairs, capacity))
 }
 
@@ -31,7 +35,8 @@ fn pairs_of(root: *const c_char, pairs: *mut gdrc_topology_pair, capacity: u32) 
     if capacity > 0 {
         ptr::check(pairs, "pairs")?;
     }
-    let found = topology::pairs(Path::new(root.to_str().map_err(|_| refuse!(Invalid, "root: not UTF-8"))?));
+    let found =
+        topology::pairs(Path::new(root.to_str().map_err(|_| refuse!(Invalid, "root: not UTF-8"))?));
     for (i, (nic, gpu, near)) in found.iter().enumerate().take(capacity as usize) {
         let mut pair = gdrc_topology_pair {
             nic: [0; 64],

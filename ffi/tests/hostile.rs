@@ -67,7 +67,13 @@ fn sizes_beyond_every_bound_are_refused() {
             let mut cap = [4, 4, 1, 1, 0];
             cap[field] = n;
             let [max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data] = cap;
-            init.cap = gdrc_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data };
+            init.cap = gdrc_qp_cap {
+                max_send_wr,
+                max_recv_wr,
+                max_send_sge,
+                max_recv_sge,
+                max_inline_data,
+            };
             let rc = c!(gdrc_qp_create(ctx.0, &mut init, &mut gdrc_qp::default(), null_mut()));
             assert!(rc == -libc::EINVAL || rc == -libc::ENOMEM, "{field} {n}: {rc}");
         }
@@ -116,7 +122,10 @@ fn pools_that_are_full_say_enomem_and_recover() {
         assert_eq!(c!(gdrc_pd_dealloc(ctx.0, last)), -libc::EINVAL);
         let mut pd = gdrc_pd::default();
         assert_eq!(c!(gdrc_pd_alloc(ctx.0, &mut pd)), 0);
-        assert_ne!(pd.handle, last.handle, "a handle comes back only after its generations are used up");
+        assert_ne!(
+            pd.handle, last.handle,
+            "a handle comes back only after its generations are used up"
+        );
         pds.push(pd);
     }
 }
@@ -153,17 +162,27 @@ fn memory_that_is_not_there_is_not_registered() {
     let s = side(&ctx, GDRC_QPT_RC, 4096);
     let mut mr = gdrc_mr::default();
     let at = core::ptr::without_provenance_mut;
-    for (addr, len) in [(4096, 4096), (1 << 46, 1 << 40), (usize::MAX - 8192, 4096), (s.buf.as_ptr() as usize, 1 << 45)]
-    {
+    for (addr, len) in [
+        (4096, 4096),
+        (1 << 46, 1 << 40),
+        (usize::MAX - 8192, 4096),
+        (s.buf.as_ptr() as usize, 1 << 45),
+    ] {
         let rc = c!(gdrc_mr_reg(ctx.0, s.pd, at(addr), len, ALL_ACCESS, &mut mr, null_mut()));
         assert!(rc == -libc::EFAULT || rc == -libc::EINVAL, "{addr:#x}+{len:#x}: {rc}");
     }
     // Read-only memory for remote write.
     let text = "constant".as_ptr().cast_mut().cast();
     assert!(c!(gdrc_mr_reg(ctx.0, s.pd, text, 8, ALL_ACCESS, &mut mr, null_mut())) < 0);
-    assert_eq!(c!(gdrc_mr_reg(ctx.0, s.pd, text, 8, GDRC_ACCESS_REMOTE_READ, &mut mr, null_mut())), 0);
+    assert_eq!(
+        c!(gdrc_mr_reg(ctx.0, s.pd, text, 8, GDRC_ACCESS_REMOTE_READ, &mut mr, null_mut())),
+        0
+    );
     // Remote write without local write.
     let buf = s.buf.as_ptr().cast_mut().cast();
-    assert_eq!(c!(gdrc_mr_reg(ctx.0, s.pd, buf, 8, GDRC_ACCESS_REMOTE_WRITE, &mut mr, null_mut())), -libc::EINVAL);
+    assert_eq!(
+        c!(gdrc_mr_reg(ctx.0, s.pd, buf, 8, GDRC_ACCESS_REMOTE_WRITE, &mut mr, null_mut())),
+        -libc::EINVAL
+    );
     assert!(c!(gdrc_mr_reg(ctx.0, s.pd, buf, 8, 1 << 31, &mut mr, null_mut())) < 0);
 }

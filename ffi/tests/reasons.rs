@@ -24,7 +24,8 @@ macro_rules! refused {
         let rc: c_int = c!($call);
         let (call, said) = (stringify!($call), detail());
         assert_eq!(rc, -libc::$errno, "{call}: {said}");
-        assert!(said.starts_with($begin) && said.len() > $begin.len(), "{call}\nwanted: {}...\nsaid:   {said}", $begin);
+        assert!(said.starts_with($begin) && said.len() > $begin.len(), "{call}\nwanted: \
+            {}...\nsaid:   {said}", $begin);
     )* };
 }
 
@@ -59,22 +60,35 @@ fn contexts() {
         EINVAL "bytes": gdrc_context_size(name, null(), null_mut());
         EINVAL "device": gdrc_context_size(null(), null(), &mut need);
         E2BIG "'loopback': gdrc_config": gdrc_context_size(name, &huge, &mut need);
-        EINVAL "'loopback': cfg->flags": gdrc_context_size(name, &with(&|c| c.flags = 1 << 30), &mut need);
-        EINVAL "'loopback': cfg->flags": gdrc_context_size(name, &with(&|c| c.flags = GDRC_CONFIG_UDP_ONLY | GDRC_CONFIG_SHM), &mut need);
-        EINVAL "'loopback': cfg->reserved 1": gdrc_context_size(name, &with(&|c| c.reserved = 1), &mut need);
-        EINVAL "'loopback': max_qp 70000": gdrc_context_size(name, &with(&|c| c.max_qp = 70_000), &mut need);
-        EINVAL "'loopback': max_mtu 1000": gdrc_context_size(name, &with(&|c| c.max_mtu = 1000), &mut need);
-        EINVAL "'loopback': qpn_count 3": gdrc_context_size(name, &with(&|c| c.qpn_count = 3), &mut need);
-        EINVAL "'loopback': qpn_base 0x1": gdrc_context_size(name, &with(&|c| c.qpn_base = 1), &mut need);
-        EINVAL "'loopback': ring_bytes": gdrc_context_size(name, &with(&|c| c.ring_bytes = u64::MAX), &mut need);
-        EINVAL "'loopback': max_sge 33": gdrc_context_size(name, &with(&|c| c.max_sge = 33), &mut need);
+        EINVAL "'loopback': cfg->flags":
+            gdrc_context_size(name, &with(&|c| c.flags = 1 << 30), &mut need);
+        EINVAL "'loopback': cfg->flags":
+            gdrc_context_size(name, &with(&|c| c.flags = GDRC_CONFIG_UDP_ONLY | GDRC_CONFIG_SHM), &mut need);
+        EINVAL "'loopback': cfg->reserved 1":
+            gdrc_context_size(name, &with(&|c| c.reserved = 1), &mut need);
+        EINVAL "'loopback': max_qp 70000":
+            gdrc_context_size(name, &with(&|c| c.max_qp = 70_000), &mut need);
+        EINVAL "'loopback': max_mtu 1000":
+            gdrc_context_size(name, &with(&|c| c.max_mtu = 1000), &mut need);
+        EINVAL "'loopback': qpn_count 3":
+            gdrc_context_size(name, &with(&|c| c.qpn_count = 3), &mut need);
+        EINVAL "'loopback': qpn_base 0x1":
+            gdrc_context_size(name, &with(&|c| c.qpn_base = 1), &mut need);
+        EINVAL "'loopback': ring_bytes":
+            gdrc_context_size(name, &with(&|c| c.ring_bytes = u64::MAX), &mut need);
+        EINVAL "'loopback': max_sge 33":
+            gdrc_context_size(name, &with(&|c| c.max_sge = 33), &mut need);
         EINVAL "out": gdrc_open(name, null(), null_mut());
         EINVAL "device": gdrc_open(null(), null(), &mut none);
-        EINVAL "'soft:300.1.2.3': address '300.1.2.3'": gdrc_open(c"soft:300.1.2.3".as_ptr(), null(), &mut none);
-        EADDRNOTAVAIL "'soft:192.0.2.9': no interface": gdrc_open(c"soft:192.0.2.9".as_ptr(), null(), &mut none);
+        EINVAL "'soft:300.1.2.3': address '300.1.2.3'":
+            gdrc_open(c"soft:300.1.2.3".as_ptr(), null(), &mut none);
+        EADDRNOTAVAIL "'soft:192.0.2.9': no interface":
+            gdrc_open(c"soft:192.0.2.9".as_ptr(), null(), &mut none);
         EINVAL "out": gdrc_context_init(at.cast(), 1 << 20, name, null(), null_mut());
-        EINVAL "memory for 'loopback'": gdrc_context_init(null_mut(), 1 << 20, name, null(), &mut none);
-        EINVAL "memory for 'loopback'": gdrc_context_init(at.wrapping_add(8).cast(), 4096, name, null(), &mut none);
+        EINVAL "memory for 'loopback'":
+            gdrc_context_init(null_mut(), 1 << 20, name, null(), &mut none);
+        EINVAL "memory for 'loopback'":
+            gdrc_context_init(at.wrapping_add(8).cast(), 4096, name, null(), &mut none);
         ENOMEM "bytes 4096": gdrc_context_init(at.cast(), 4096, name, null(), &mut none);
         EINVAL "ctx": gdrc_close(null_mut(), null_mut());
         EINVAL "ctx 0x40": gdrc_close(parent, null_mut());
@@ -112,8 +126,13 @@ fn objects_and_memory() {
     let s = side(&ctx, GDRC_QPT_UD, 4096);
     let (x, pd, cq) = (ctx.0, s.pd, s.cq);
     let at = s.buf.as_ptr().cast_mut().cast();
-    let (mut mr, mut mw, mut ah, mut srq, mut c2) =
-        (gdrc_mr::default(), gdrc_mw::default(), gdrc_ah::default(), gdrc_srq::default(), gdrc_cq::default());
+    let (mut mr, mut mw, mut ah, mut srq, mut c2) = (
+        gdrc_mr::default(),
+        gdrc_mw::default(),
+        gdrc_ah::default(),
+        gdrc_srq::default(),
+        gdrc_cq::default(),
+    );
     let (mut channel, mut mattr): (gdrc_channel, gdrc_mr_attr) = (zeroed(), zeroed());
     let memory = |change: &dyn Fn(&mut gdrc_memory)| {
         let mut m: gdrc_memory = sized();
@@ -138,20 +157,29 @@ fn objects_and_memory() {
         EINVAL "attr->struct_size 0": gdrc_mr_reg(x, pd, at, 8, 1, &mut mr, &mut mattr);
         EINVAL "addr": gdrc_mr_reg(x, pd, null_mut(), 8, 1, &mut mr, null_mut());
         EINVAL "length 0": gdrc_mr_reg(x, pd, at, 0, 1, &mut mr, null_mut());
-        EINVAL "length 0xffffffffffffffff": gdrc_mr_reg(x, pd, at, usize::MAX, 1, &mut mr, null_mut());
-        EINVAL "access REMOTE_WRITE": gdrc_mr_reg(x, pd, at, 8, GDRC_ACCESS_REMOTE_WRITE, &mut mr, null_mut());
+        EINVAL "length 0xffffffffffffffff":
+            gdrc_mr_reg(x, pd, at, usize::MAX, 1, &mut mr, null_mut());
+        EINVAL "access REMOTE_WRITE":
+            gdrc_mr_reg(x, pd, at, 8, GDRC_ACCESS_REMOTE_WRITE, &mut mr, null_mut());
         EINVAL "access 0x200": gdrc_mr_reg(x, pd, at, 8, 512, &mut mr, null_mut());
-        EINVAL "pd 0x7700000000": gdrc_mr_reg(x, gdrc_pd { handle: NOBODY }, at, 8, 1, &mut mr, null_mut());
-        EINVAL "iova 0x8": gdrc_mr_reg_iova(x, pd, at, 8, 8, GDRC_ACCESS_ZERO_BASED, &mut mr, null_mut());
-        EINVAL "length 0x8: from iova": gdrc_mr_reg_iova(x, pd, at, 8, u64::MAX, 1, &mut mr, null_mut());
+        EINVAL "pd 0x7700000000":
+            gdrc_mr_reg(x, gdrc_pd { handle: NOBODY }, at, 8, 1, &mut mr, null_mut());
+        EINVAL "iova 0x8":
+            gdrc_mr_reg_iova(x, pd, at, 8, 8, GDRC_ACCESS_ZERO_BASED, &mut mr, null_mut());
+        EINVAL "length 0x8: from iova":
+            gdrc_mr_reg_iova(x, pd, at, 8, u64::MAX, 1, &mut mr, null_mut());
         EINVAL "attr": gdrc_mr_query(x, s.mr, null_mut());
         EINVAL "mr": gdrc_mr_query(x, gdrc_mr { handle: pd.handle }, &mut sized());
         EINVAL "mr {0}": gdrc_mr_dereg(x, gdrc_mr { handle: 0 });
         EINVAL "memory": gdrc_mr_reg_memory(x, pd, null(), 1, &mut mr, null_mut());
-        EINVAL "memory->flags": gdrc_mr_reg_memory(x, pd, &memory(&|m| m.flags = 1 << 30), 1, &mut mr, null_mut());
-        EINVAL "memory->kind 9": gdrc_mr_reg_memory(x, pd, &memory(&|m| m.kind = 9), 1, &mut mr, null_mut());
-        EINVAL "memory->flags": gdrc_mr_reg_memory(x, pd, &memory(&|m| m.flags = GDRC_MEMORY_DMABUF), 1, &mut mr, null_mut());
-        EINVAL "memory->dmabuf_fd -1": gdrc_mr_reg_memory(x, pd, &memory(&|m| (m.kind, m.flags, m.dmabuf_fd) = (GDRC_MEMORY_CUDA, GDRC_MEMORY_DMABUF, -1)), 1, &mut mr, null_mut());
+        EINVAL "memory->flags":
+            gdrc_mr_reg_memory(x, pd, &memory(&|m| m.flags = 1 << 30), 1, &mut mr, null_mut());
+        EINVAL "memory->kind 9":
+            gdrc_mr_reg_memory(x, pd, &memory(&|m| m.kind = 9), 1, &mut mr, null_mut());
+        EINVAL "memory->flags":
+            gdrc_mr_reg_memory(x, pd, &memory(&|m| m.flags = GDRC_MEMORY_DMABUF), 1, &mut mr, null_mut());
+        EINVAL "memory->dmabuf_fd -1":
+            gdrc_mr_reg_memory(x, pd, &memory(&|m| (m.kind, m.flags, m.dmabuf_fd) = (GDRC_MEMORY_CUDA, GDRC_MEMORY_DMABUF, -1)), 1, &mut mr, null_mut());
         EINVAL "mw_type 3": gdrc_mw_alloc(x, pd, 3, &mut mw, null_mut());
         EINVAL "out": gdrc_mw_alloc(x, pd, 1, null_mut(), null_mut());
         EINVAL "mw {0}": gdrc_mw_dealloc(x, gdrc_mw { handle: 0 });
@@ -183,8 +211,10 @@ fn objects_and_memory() {
         EINVAL "out": gdrc_channel_create(x, null_mut());
         EINVAL "channel 0x7700000000": gdrc_channel_destroy(x, gdrc_channel { handle: NOBODY });
         EINVAL "channel 0x7700000000": gdrc_channel_fd(x, gdrc_channel { handle: NOBODY });
-        EINVAL "channel 0x7700000000": gdrc_channel_event(x, gdrc_channel { handle: NOBODY }, &mut c2);
-        EINVAL "channel 0x7700000000": gdrc_channel_wait(x, gdrc_channel { handle: NOBODY }, 0, &mut c2);
+        EINVAL "channel 0x7700000000":
+            gdrc_channel_event(x, gdrc_channel { handle: NOBODY }, &mut c2);
+        EINVAL "channel 0x7700000000":
+            gdrc_channel_wait(x, gdrc_channel { handle: NOBODY }, 0, &mut c2);
     }
     to.dgid[15] = 1;
     refused! { EINVAL "dgid ::1: IPv6": gdrc_ah_create(x, pd, &to, &mut ah); }
@@ -238,20 +268,30 @@ fn queue_pairs() {
         EINVAL "inout": gdrc_qp_create(x, null_mut(), &mut q2, null_mut());
         EINVAL "out": gdrc_qp_create(x, &mut init(&|_| ()), null_mut(), null_mut());
         EINVAL "qp_type 9": gdrc_qp_create(x, &mut init(&|i| i.qp_type = 9), &mut q2, null_mut());
-        EINVAL "max_send_wr": gdrc_qp_create(x, &mut init(&|i| i.cap.max_send_wr = 1 << 30), &mut q2, null_mut());
-        EINVAL "max_recv_sge 99": gdrc_qp_create(x, &mut init(&|i| i.cap.max_recv_sge = 99), &mut q2, null_mut());
-        EINVAL "max_inline_data 9999": gdrc_qp_create(x, &mut init(&|i| i.cap.max_inline_data = 9999), &mut q2, null_mut());
+        EINVAL "max_send_wr":
+            gdrc_qp_create(x, &mut init(&|i| i.cap.max_send_wr = 1 << 30), &mut q2, null_mut());
+        EINVAL "max_recv_sge 99":
+            gdrc_qp_create(x, &mut init(&|i| i.cap.max_recv_sge = 99), &mut q2, null_mut());
+        EINVAL "max_inline_data 9999":
+            gdrc_qp_create(x, &mut init(&|i| i.cap.max_inline_data = 9999), &mut q2, null_mut());
         EINVAL "pd {0}": gdrc_qp_create(x, &mut init(&|i| i.pd.handle = 0), &mut q2, null_mut());
-        EINVAL "cq {0}": gdrc_qp_create(x, &mut init(&|i| i.recv_cq.handle = 0), &mut q2, null_mut());
-        EINVAL "srq 0x7700000000": gdrc_qp_create(x, &mut init(&|i| i.srq.handle = NOBODY), &mut q2, null_mut());
+        EINVAL "cq {0}":
+            gdrc_qp_create(x, &mut init(&|i| i.recv_cq.handle = 0), &mut q2, null_mut());
+        EINVAL "srq 0x7700000000":
+            gdrc_qp_create(x, &mut init(&|i| i.srq.handle = NOBODY), &mut q2, null_mut());
         EINVAL "attr": gdrc_qp_modify(x, qp, null(), 1);
         EINVAL "qp 0x7700000000": gdrc_qp_modify(x, gone, &attr(&|_| ()), up);
-        EINVAL "RESET to INIT: attr_mask lacks ACCESS_FLAGS": gdrc_qp_modify(x, qp, &attr(&|_| ()), up & !GDRC_QP_ACCESS_FLAGS);
-        EINVAL "RESET to INIT: attr_mask has PATH_MTU": gdrc_qp_modify(x, qp, &attr(&|_| ()), up | GDRC_QP_PATH_MTU);
+        EINVAL "RESET to INIT: attr_mask lacks ACCESS_FLAGS":
+            gdrc_qp_modify(x, qp, &attr(&|_| ()), up & !GDRC_QP_ACCESS_FLAGS);
+        EINVAL "RESET to INIT: attr_mask has PATH_MTU":
+            gdrc_qp_modify(x, qp, &attr(&|_| ()), up | GDRC_QP_PATH_MTU);
         EINVAL "RESET to INIT: port_num 2": gdrc_qp_modify(x, qp, &attr(&|q| q.port_num = 2), up);
-        EINVAL "RESET to INIT: pkey_index 1": gdrc_qp_modify(x, qp, &attr(&|q| q.pkey_index = 1), up);
-        EINVAL "RESET to INIT: qp_access_flags 0x80000000": gdrc_qp_modify(x, qp, &attr(&|q| q.qp_access_flags = 1 << 31), up);
-        EINVAL "RESET to RTS: qp_state RTS": gdrc_qp_modify(x, qp, &attr(&|q| q.qp_state = GDRC_QPS_RTS), up);
+        EINVAL "RESET to INIT: pkey_index 1":
+            gdrc_qp_modify(x, qp, &attr(&|q| q.pkey_index = 1), up);
+        EINVAL "RESET to INIT: qp_access_flags 0x80000000":
+            gdrc_qp_modify(x, qp, &attr(&|q| q.qp_access_flags = 1 << 31), up);
+        EINVAL "RESET to RTS: qp_state RTS":
+            gdrc_qp_modify(x, qp, &attr(&|q| q.qp_state = GDRC_QPS_RTS), up);
         EINVAL "RESET to ?: qp_state ?": gdrc_qp_modify(x, qp, &attr(&|q| q.qp_state = 77), up);
         EINVAL "attr_mask": gdrc_qp_modify(x, qp, &attr(&|_| ()), GDRC_QP_PORT);
         EINVAL "attr": gdrc_qp_query(x, qp, null_mut(), null_mut());
@@ -275,14 +315,22 @@ fn queue_pairs() {
         EINVAL "local": gdrc_qp_connect(x, qp, null(), &b.local, &none);
         EINVAL "remote": gdrc_qp_connect(x, qp, &a.local, null(), &none);
         EINVAL "local->qpn": gdrc_qp_connect(x, qp, &b.local, &b.local, &none);
-        EINVAL "remote->qp_type UC": gdrc_qp_connect(x, qp, &a.local, &remote(&|e| e.qp_type = GDRC_QPT_UC), &none);
-        EINVAL "remote->udp_port 70000": gdrc_qp_connect(x, qp, &a.local, &remote(&|e| e.udp_port = 70_000), &none);
-        EINVAL "remote->version 7": gdrc_qp_connect(x, qp, &a.local, &remote(&|e| e.version = 7), &none);
-        EINVAL "opts->flags 0x2": gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.flags = 2));
-        EINVAL "opts->timeout 32": gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.timeout = 32));
-        EINVAL "opts->retry_cnt 8": gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.retry_cnt = 8));
-        EINVAL "opts->pkey_index 65536": gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.pkey_index = 65_536));
-        EINVAL "opts->reserved 1": gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.reserved = 1));
+        EINVAL "remote->qp_type UC":
+            gdrc_qp_connect(x, qp, &a.local, &remote(&|e| e.qp_type = GDRC_QPT_UC), &none);
+        EINVAL "remote->udp_port 70000":
+            gdrc_qp_connect(x, qp, &a.local, &remote(&|e| e.udp_port = 70_000), &none);
+        EINVAL "remote->version 7":
+            gdrc_qp_connect(x, qp, &a.local, &remote(&|e| e.version = 7), &none);
+        EINVAL "opts->flags 0x2":
+            gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.flags = 2));
+        EINVAL "opts->timeout 32":
+            gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.timeout = 32));
+        EINVAL "opts->retry_cnt 8":
+            gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.retry_cnt = 8));
+        EINVAL "opts->pkey_index 65536":
+            gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.pkey_index = 65_536));
+        EINVAL "opts->reserved 1":
+            gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.reserved = 1));
         EINVAL "wr": gdrc_post_send(x, qp, null(), null_mut());
         EINVAL "qp: it is in RESET": gdrc_post_send(x, qp, &zeroed(), null_mut());
         EINVAL "qp: it is in RESET": gdrc_post_recv(x, qp, &zeroed(), null_mut());
@@ -300,10 +348,14 @@ fn queue_pairs() {
         EINVAL "wr->opcode 99": gdrc_post_send(x, qp, &send(&|w| w.opcode = 99), null_mut());
         EINVAL "wr->num_sge 99": gdrc_post_send(x, qp, &send(&|w| w.num_sge = 99), null_mut());
         EINVAL "wr->sg_list": gdrc_post_send(x, qp, &send(&|w| w.num_sge = 1), null_mut());
-        EINVAL "wr->sg_list: 0 bytes": gdrc_post_send(x, qp, &send(&|w| w.opcode = GDRC_WR_ATOMIC_FETCH_AND_ADD), null_mut());
-        EINVAL "wr->send_flags INLINE": gdrc_post_send(x, qp, &send(&|w| (w.opcode, w.send_flags) = (GDRC_WR_RDMA_READ, GDRC_SEND_INLINE)), null_mut());
-        EFAULT "wr->sg_list: 8 bytes at 0x8": gdrc_post_send(x, qp, &send(&|w| (w.num_sge, w.sg_list, w.opcode, w.send_flags) = (1, (&raw const piece).cast_mut(), GDRC_WR_SEND, GDRC_SEND_INLINE)), null_mut());
-        EINVAL "wr->num_sge -1": gdrc_post_recv(x, qp, &{ let mut r: gdrc_recv_wr = zeroed(); r.num_sge = -1; r }, null_mut());
+        EINVAL "wr->sg_list: 0 bytes":
+            gdrc_post_send(x, qp, &send(&|w| w.opcode = GDRC_WR_ATOMIC_FETCH_AND_ADD), null_mut());
+        EINVAL "wr->send_flags INLINE":
+            gdrc_post_send(x, qp, &send(&|w| (w.opcode, w.send_flags) = (GDRC_WR_RDMA_READ, GDRC_SEND_INLINE)), null_mut());
+        EFAULT "wr->sg_list: 8 bytes at 0x8":
+            gdrc_post_send(x, qp, &send(&|w| (w.num_sge, w.sg_list, w.opcode, w.send_flags) = (1, (&raw const piece).cast_mut(), GDRC_WR_SEND, GDRC_SEND_INLINE)), null_mut());
+        EINVAL "wr->num_sge -1":
+            gdrc_post_recv(x, qp, &{ let mut r: gdrc_recv_wr = zeroed(); r.num_sge = -1; r }, null_mut());
     }
     assert_eq!(c!(gdrc_qp_pin(x, qp, &mut pin)), 0);
     refused! { EBUSY "qp: it is pinned": gdrc_qp_destroy(x, qp); }
@@ -341,13 +393,19 @@ fn connections() {
         EINVAL "port_space 0x10000": gdrc_listen(x, 65_536, 1, 0, 0, &mut id);
         EINVAL "to": gdrc_connect(x, null(), tcp, 1, s.qp, null(), &mut id);
         EINVAL "port 0": gdrc_connect(x, &to, tcp, 0, s.qp, null(), &mut id);
-        EINVAL "qp 0x7700000000": gdrc_connect(x, &to, tcp, 9, gdrc_qp { handle: NOBODY }, null(), &mut id);
+        EINVAL "qp 0x7700000000":
+            gdrc_connect(x, &to, tcp, 9, gdrc_qp { handle: NOBODY }, null(), &mut id);
         EINVAL "qp_type RC": gdrc_connect(x, &to, GDRC_PS_UDP, 9, s.qp, null(), &mut id);
-        EINVAL "param->flags": gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.flags = 1 << 30), &mut id);
-        EINVAL "retry_count 9": gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.retry_count = 9), &mut id);
-        EINVAL "param->ack_timeout 300": gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.ack_timeout = 300), &mut id);
-        EINVAL "private data: NULL": gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.private_data_len = 8), &mut id);
-        EMSGSIZE "private data of 500": gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.private_data_len = 500), &mut id);
+        EINVAL "param->flags":
+            gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.flags = 1 << 30), &mut id);
+        EINVAL "retry_count 9":
+            gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.retry_count = 9), &mut id);
+        EINVAL "param->ack_timeout 300":
+            gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.ack_timeout = 300), &mut id);
+        EINVAL "private data: NULL":
+            gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.private_data_len = 8), &mut id);
+        EMSGSIZE "private data of 500":
+            gdrc_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.private_data_len = 500), &mut id);
         EINVAL "id 0x7700000000": gdrc_accept(x, gone, s.qp, null());
         EINVAL "id 0x7700000000": gdrc_establish(x, gone);
         EINVAL "id 0x7700000000": gdrc_reject(x, gone, null(), 0);
@@ -418,14 +476,19 @@ fn the_text_is_the_last_failures_and_each_threads_own() {
 fn no_call_of_the_header_is_left_out() {
     /// What answers by something else than an error number, or is the header's own and refuses what
     /// the calls above refuse.
-    const NO_ERRORS: &[&str] = &["gdrc_cuda_free", "gdrc_cuda_fill", "gdrc_pinned_refused", "gdrc_pinned_polled"];
+    const NO_ERRORS: &[&str] =
+        &["gdrc_cuda_free", "gdrc_cuda_fill", "gdrc_pinned_refused", "gdrc_pinned_polled"];
     let header = include_str!("../../include/gdrcore.h");
     let table = include_str!("reasons.rs");
-    let calls =
-        header.lines().filter_map(|l| l.strip_prefix("int gdrc_")?.split('(').next()).map(|n| format!("gdrc_{n}"));
+    let calls = header
+        .lines()
+        .filter_map(|l| l.strip_prefix("int gdrc_")?.split('(').next())
+        .map(|n| format!("gdrc_{n}"));
     let calls: Vec<String> = calls.collect();
     assert!(calls.len() > 80, "{}", calls.len());
-    let missing: Vec<_> =
-        calls.iter().filter(|n| !NO_ERRORS.contains(&n.as_str()) && !table.contains(&format!("{n}("))).collect();
+    let missing: Vec<_> = calls
+        .iter()
+        .filter(|n| !NO_ERRORS.contains(&n.as_str()) && !table.contains(&format!("{n}(")))
+        .collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

@@ -18,10 +18,16 @@ fn exchange(a: &mut Side, b: &mut Side) {
     assert_eq!(b.post_recv(3, &mut [b.sge(100, 64)]), 0);
     assert_eq!(a.post_send(GDRC_WR_SEND, GDRC_SEND_SIGNALED, &mut [a.sge(0, 5)], (0, 0)), 0);
     let wc = b.poll(Some(a)).expect("the receive ends");
-    assert_eq!((wc.status, wc.opcode, wc.wr_id, wc.byte_len), (GDRC_WC_SUCCESS, GDRC_WC_OP_RECV, 3, 5));
+    assert_eq!(
+        (wc.status, wc.opcode, wc.wr_id, wc.byte_len),
+        (GDRC_WC_SUCCESS, GDRC_WC_OP_RECV, 3, 5)
+    );
     assert_eq!(&b.buf[100..105], b"hello");
     let wc = a.poll(Some(b)).expect("the send ends");
-    assert_eq!((wc.status, wc.opcode, wc.wr_id, wc.qp_num), (GDRC_WC_SUCCESS, GDRC_WC_OP_SEND, 7, a.qpn));
+    assert_eq!(
+        (wc.status, wc.opcode, wc.wr_id, wc.qp_num),
+        (GDRC_WC_SUCCESS, GDRC_WC_OP_SEND, 7, a.qpn)
+    );
 
     // Two pieces, one remote range of 20,000 bytes: several packets.
     for (i, x) in a.buf[..20_000].iter_mut().enumerate() {
@@ -33,7 +39,10 @@ fn exchange(a: &mut Side, b: &mut Side) {
     assert_eq!(a.poll(Some(b)).expect("the write ends").status, GDRC_WC_SUCCESS);
     assert_eq!(a.buf[..20_000], b.buf[1000..21_000]);
 
-    assert_eq!(a.post_send(GDRC_WR_RDMA_READ, GDRC_SEND_SIGNALED, &mut [a.sge(30_000, 20_000)], remote), 0);
+    assert_eq!(
+        a.post_send(GDRC_WR_RDMA_READ, GDRC_SEND_SIGNALED, &mut [a.sge(30_000, 20_000)], remote),
+        0
+    );
     assert_eq!(a.poll(Some(b)).expect("the read ends").status, GDRC_WC_SUCCESS);
     assert_eq!(a.buf[30_000..50_000], b.buf[1000..21_000]);
 
@@ -44,7 +53,12 @@ fn exchange(a: &mut Side, b: &mut Side) {
     wr.num_sge = 1;
     wr.opcode = GDRC_WR_ATOMIC_FETCH_AND_ADD;
     wr.send_flags = GDRC_SEND_SIGNALED;
-    wr.wr.atomic = gdrc_atomic_wr { remote_addr: b.local.addr + 8, compare_add: 1, swap: 0, rkey: b.local.rkey };
+    wr.wr.atomic = gdrc_atomic_wr {
+        remote_addr: b.local.addr + 8,
+        compare_add: 1,
+        swap: 0,
+        rkey: b.local.rkey,
+    };
     assert_eq!(c!(gdrc_post_send(a.ctx, a.qp, &wr, null_mut())), 0);
     assert_eq!(a.poll(Some(b)).expect("the atomic ends").status, GDRC_WC_SUCCESS);
     assert_eq!(a.buf[64..72], 41u64.to_ne_bytes());
@@ -118,7 +132,8 @@ fn rc_over_udp_ipv4() {
 
 #[test]
 fn rc_over_udp_ipv6() {
-    let [x, y] = [place::port(), place::port()].map(|p| CString::new(format!("soft:[::1]:{p}")).unwrap());
+    let [x, y] =
+        [place::port(), place::port()].map(|p| CString::new(format!("soft:[::1]:{p}")).unwrap());
     udp(&x, &y);
 }
 
@@ -126,7 +141,11 @@ fn rc_over_udp_ipv6() {
 fn recover(a: &mut Side, b: &mut Side) {
     for s in [&mut *a, &mut *b] {
         let (ctx, former) = (s.ctx, s.local.psn);
-        assert_eq!(s.post_recv(50, &mut [s.sge(0, 8)]), 0, "a QP in ERR takes requests and flushes them");
+        assert_eq!(
+            s.post_recv(50, &mut [s.sge(0, 8)]),
+            0,
+            "a QP in ERR takes requests and flushes them"
+        );
         let mut wc = gdrc_wc::default();
         let mut rc;
         loop {
@@ -141,7 +160,10 @@ fn recover(a: &mut Side, b: &mut Side) {
         assert_eq!((rc, wc.wr_id), (0, 50));
         assert_eq!(c!(gdrc_endpoint_local(ctx, s.qp, &s.mr, &mut s.local)), 0);
         let ahead = s.local.psn.wrapping_sub(former) & 0xff_ffff;
-        assert!((1 << 16..1 << 23).contains(&ahead), "the PSNs of the next life are ahead: {ahead:#x}");
+        assert!(
+            (1 << 16..1 << 23).contains(&ahead),
+            "the PSNs of the next life are ahead: {ahead:#x}"
+        );
     }
     connect(a, b);
 }
@@ -171,14 +193,21 @@ fn ud_on_loopback_tells_the_sender_and_can_be_answered() {
     for s in [&a, &b] {
         assert_eq!(c!(gdrc_qp_connect(s.ctx, s.qp, &s.local, null(), null())), 0);
     }
-    let to = gdrc_ah_attr { dgid: b.local.gid, scope_id: 0, udp_port: 0, hop_limit: 0, traffic_class: 0 };
+    let to = gdrc_ah_attr {
+        dgid: b.local.gid,
+        scope_id: 0,
+        udp_port: 0,
+        hop_limit: 0,
+        traffic_class: 0,
+    };
     let mut ah = gdrc_ah::default();
     assert_eq!(c!(gdrc_ah_create(a.ctx, a.pd, &to, &mut ah)), 0);
     a.buf[..4].copy_from_slice(b"ping");
     assert_eq!(b.post_recv(1, &mut [b.sge(0, 256)]), 0);
     let mut wr: gdrc_send_wr = zeroed();
     let mut sge = a.sge(0, 4);
-    (wr.sg_list, wr.num_sge, wr.opcode, wr.send_flags) = (&mut sge, 1, GDRC_WR_SEND, GDRC_SEND_SIGNALED);
+    (wr.sg_list, wr.num_sge, wr.opcode, wr.send_flags) =
+        (&mut sge, 1, GDRC_WR_SEND, GDRC_SEND_SIGNALED);
     wr.wr.ud = gdrc_ud_wr { ah, remote_qpn: b.qpn, remote_qkey: b.local.qkey };
     assert_eq!(c!(gdrc_post_send(a.ctx, a.qp, &wr, null_mut())), 0);
     let wc = b.poll(None).expect("the message arrives");
@@ -198,7 +227,10 @@ fn close_counts_what_was_left_by_kind() {
     let raw = ctx.0;
     core::mem::forget(ctx);
     assert_eq!(c!(gdrc_close(raw, &mut leaks)), 4);
-    assert_eq!((leaks.pd, leaks.mr, leaks.cq, leaks.qp, leaks.srq, leaks.ah, leaks.mw), (1, 1, 1, 1, 0, 0, 0));
+    assert_eq!(
+        (leaks.pd, leaks.mr, leaks.cq, leaks.qp, leaks.srq, leaks.ah, leaks.mw),
+        (1, 1, 1, 1, 0, 0, 0)
+    );
     assert_eq!(c!(gdrc_progress(raw)), -libc::EINVAL);
     drop(s.buf);
 }
@@ -241,9 +273,17 @@ fn open_says_which_address_or_port_is_wrong() {
     let stranger = std::net::UdpSocket::bind(socket).expect("a free port");
     let mut ctx = null_mut();
     assert_eq!(c!(gdrc_open(name.as_ptr(), null(), &mut ctx)), -libc::EADDRINUSE);
-    assert!(open_error().contains("has the UDP port") && open_error().contains("24801"), "{}", open_error());
+    assert!(
+        open_error().contains("has the UDP port") && open_error().contains("24801"),
+        "{}",
+        open_error()
+    );
     assert_eq!(c!(gdrc_open(c"soft:192.0.2.77".as_ptr(), null(), &mut ctx)), -libc::EADDRNOTAVAIL);
-    assert!(open_error().contains("192.0.2.77") && open_error().contains("ip address"), "{}", open_error());
+    assert!(
+        open_error().contains("192.0.2.77") && open_error().contains("ip address"),
+        "{}",
+        open_error()
+    );
     assert!(c!(gdrc_open(c"soft:127.0.0.1:99999".as_ptr(), null(), &mut ctx)) < 0);
     assert!(!open_error().is_empty());
     assert!(ctx.is_null());

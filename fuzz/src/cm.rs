@@ -1,8 +1,10 @@
-//! Connection managers of two engines: the string says what both programs ask of them, what the network does to their
-//! messages, and which messages a stranger makes up who has read all the others.
+//! Connection managers of two engines: the string says what both programs ask of them, what the
+//! network does to their messages, and which messages a stranger makes up who has read all the
+//! others.
 //!
-//! What must hold: no panic; one message in is at most one message out; an id is the program's or ends by itself, so that at the
-//! end, with all ids destroyed and enough time gone, every id is to be had again.
+//! What must hold: no panic; one message in is at most one message out; an id is the program's or
+//! ends by itself, so that at the end, with all ids destroyed and enough time gone, every id is to
+//! be had again.
 
 use crate::bytes::Bytes;
 use crate::host::Host;
@@ -55,7 +57,8 @@ pub struct Managed {
 impl Managed {
     /// Adds another run's.
     pub fn add(&mut self, other: &Managed) {
-        let pairs = self.events.iter_mut().zip(other.events).chain(self.calls.iter_mut().zip(other.calls));
+        let pairs =
+            self.events.iter_mut().zip(other.events).chain(self.calls.iter_mut().zip(other.calls));
         for (sum, n) in pairs.chain(self.forged.iter_mut().zip(other.forged)) {
             *sum += n;
         }
@@ -89,12 +92,14 @@ impl Side {
         }
     }
 
-    /// The next QP, mostly of this type, in RESET again, whatever became of it; or none, since the program moves its own.
+    /// The next QP, mostly of this type, in RESET again, whatever became of it; or none, since the
+    /// program moves its own.
     fn qp(&mut self, kind: u32, arg: u8) -> Handle {
         let of = |k: u32| KINDS.iter().position(|&x| x == k).unwrap_or(0);
         self.next_qp += 1;
         let i = if arg & 0x60 == 0x60 || kind == qp_type::RC { self.next_qp } else { of(kind) };
-        let (qp, _) = self.qps[i % if kind == qp_type::RC && arg & 0x60 != 0x60 { 3 } else { KINDS.len() }];
+        let (qp, _) =
+            self.qps[i % if kind == qp_type::RC && arg & 0x60 != 0x60 { 3 } else { KINDS.len() }];
         if arg & 0x10 != 0 {
             return 0;
         }
@@ -121,7 +126,11 @@ impl Side {
             private_data: &private[..usize::from(arg) % 57],
             ..ConnParam::default()
         };
-        let id = self.ids.get(usize::from(arg) % self.ids.len().max(1)).copied().unwrap_or(u64::from(arg));
+        let id = self
+            .ids
+            .get(usize::from(arg) % self.ids.len().max(1))
+            .copied()
+            .unwrap_or(u64::from(arg));
         match op {
             0 => {
                 let mut g = self.host.guard();
@@ -213,7 +222,8 @@ fn made_up(input: &mut Bytes, seen: &[Vec<u8>], ids: &[u32]) -> Vec<u8> {
         mad[..4].copy_from_slice(&[1, 7, 2, 3]);
     }
     if plan & 2 == 0 {
-        mad[16..18].copy_from_slice(&ATTRIBUTES[usize::from(input.u8()) % ATTRIBUTES.len()].to_be_bytes());
+        mad[16..18]
+            .copy_from_slice(&ATTRIBUTES[usize::from(input.u8()) % ATTRIBUTES.len()].to_be_bytes());
     }
     if plan & 4 == 0 {
         let mut place = |at: u32, k: u8| {
@@ -257,7 +267,9 @@ pub fn cm(data: &[u8]) -> Managed {
         match step & 0x1f {
             // Half of all steps carry what is under way: exchanges take four messages.
             0..=11 if !wire.is_empty() => incoming = Some((wire.remove(0), false)),
-            12 if !wire.is_empty() => incoming = Some((wire[usize::from(arg) % wire.len()].clone(), false)),
+            12 if !wire.is_empty() => {
+                incoming = Some((wire[usize::from(arg) % wire.len()].clone(), false))
+            }
             13 if !wire.is_empty() => drop(wire.swap_remove(usize::from(arg) % wire.len())),
             14 | 15 => incoming = Some(((at, made_up(&mut input, &seen, &ids)), true)),
             16 => now += u64::from(arg) * 50_000_000,
@@ -276,7 +288,8 @@ pub fn cm(data: &[u8]) -> Managed {
             let before = side.dropped();
             note(side.host.sent_now(now), 1 - to, &mut wire, &mut seen, &mut ids);
             side.host.receive(now, &from, &bytes);
-            // Nothing else was left to be sent, and the time stands still: only the message can have caused one.
+            // Nothing else was left to be sent, and the time stands still: only the message can
+            // have caused one.
             let out = side.host.sent_now(now);
             assert!(out.len() <= 1, "{} messages for one", out.len());
             note(out, 1 - to, &mut wire, &mut seen, &mut ids);
@@ -298,7 +311,13 @@ pub fn cm(data: &[u8]) -> Managed {
 }
 
 /// Messages leave for the other side, and the stranger reads along.
-fn note(out: Vec<Vec<u8>>, to: usize, wire: &mut Vec<Sent>, seen: &mut Vec<Vec<u8>>, ids: &mut Vec<u32>) {
+fn note(
+    out: Vec<Vec<u8>>,
+    to: usize,
+    wire: &mut Vec<Sent>,
+    seen: &mut Vec<Vec<u8>>,
+    ids: &mut Vec<u32>,
+) {
     for p in out.into_iter().filter(|p| p.len() == PACKET) {
         let id = HEADERS + REQUEST_ID_AT as usize;
         ids.push(u32::from_be_bytes([p[id], p[id + 1], p[id + 2], p[id + 3]]));

@@ -1,4 +1,5 @@
-//! One engine with a buffer between guards, driven without panicking on anything that a peer caused.
+//! One engine with a buffer between guards, driven without panicking on anything that a peer
+//! caused.
 
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
@@ -14,7 +15,8 @@ const BUFFER: usize = 16 << 10;
 const GUARD: usize = 4096;
 const FILL: u8 = 0xa5;
 const PSN: u32 = 0xff_fff0;
-const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+const ALL: u32 =
+    access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 const QKEY: u32 = 0x1111;
 
 /// An engine and what it needs.
@@ -67,11 +69,30 @@ impl Host {
             let pd = g.pd_alloc().expect("pd");
             let (cq, _) = g.cq_create(16).expect("cq");
             let at = buffer.as_ptr() as u64 + GUARD as u64;
-            let reg = MrReg { pd, addr: at, length: BUFFER as u64, iova: at, access: ALL, provider: 0, cookie: 0 };
+            let reg = MrReg {
+                pd,
+                addr: at,
+                length: BUFFER as u64,
+                iova: at,
+                access: ALL,
+                provider: 0,
+                cookie: 0,
+            };
             (pd, cq, g.mr_reg(&reg).expect("mr").1)
         };
         let tx = vec![0; 65_536];
-        Host { addr, engine: Some(engine), memory, layout, buffer, pd, cq, lkey: mr.lkey, rkey: mr.rkey, tx }
+        Host {
+            addr,
+            engine: Some(engine),
+            memory,
+            layout,
+            buffer,
+            pd,
+            cq,
+            lkey: mr.lkey,
+            rkey: mr.rkey,
+            tx,
+        }
     }
 
     fn engine(&self) -> &Engine {
@@ -100,10 +121,17 @@ impl Host {
 
     /// A QP taken to a state, its peer being the other host.
     pub(crate) fn qp(&mut self, kind: u32, state: u32) -> (Handle, u32) {
-        let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 32 };
+        let cap = QpCap {
+            max_send_wr: 8,
+            max_recv_wr: 8,
+            max_send_sge: 2,
+            max_recv_sge: 2,
+            max_inline_data: 32,
+        };
         let (pd, cq) = (self.pd, self.cq);
         let init = QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: kind, cap, ..QpInit::default() };
-        let (qp, qpn, _) = self.engine().try_lock().expect("only user").qp_create(0, &init).expect("qp");
+        let (qp, qpn, _) =
+            self.engine().try_lock().expect("only user").qp_create(0, &init).expect("qp");
         if state == qp_state::RESET {
             return (qp, qpn);
         }
@@ -122,7 +150,8 @@ impl Host {
     }
 
     pub(crate) fn connect(&mut self, qp: (Handle, u32), _peer: &Host, dest: u32) {
-        let kind = self.engine().try_lock().expect("only user").qp_query(qp.0).expect("query").1.qp_type;
+        let kind =
+            self.engine().try_lock().expect("only user").qp_query(qp.0).expect("query").1.qp_type;
         self.step(qp.0, kind, qp_state::RTR, dest);
         self.step(qp.0, kind, qp_state::RTS, dest);
     }
@@ -151,10 +180,17 @@ impl Host {
             (qp_state::INIT, qp_type::UD) => m::PKEY_INDEX | m::PORT | m::QKEY,
             (qp_state::INIT, _) => m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS,
             (qp_state::RTR, qp_type::RC) => {
-                m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER
+                m::AV
+                    | m::PATH_MTU
+                    | m::DEST_QPN
+                    | m::RQ_PSN
+                    | m::MAX_DEST_RD_ATOMIC
+                    | m::MIN_RNR_TIMER
             }
             (qp_state::RTR, qp_type::UC) => m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN,
-            (qp_state::RTS, qp_type::RC) => m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC,
+            (qp_state::RTS, qp_type::RC) => {
+                m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC
+            }
             (qp_state::RTS, _) => m::SQ_PSN,
             _ => 0,
         };
@@ -174,7 +210,12 @@ impl Host {
             self.post_recv(qp, 1000 * n + 40);
         }
         let (va, rkey) = self.target();
-        for op in [wr_opcode::SEND, wr_opcode::RDMA_WRITE, wr_opcode::RDMA_READ, wr_opcode::ATOMIC_CMP_AND_SWP] {
+        for op in [
+            wr_opcode::SEND,
+            wr_opcode::RDMA_WRITE,
+            wr_opcode::RDMA_READ,
+            wr_opcode::ATOMIC_CMP_AND_SWP,
+        ] {
             self.send(qp, op, 2000, va, rkey);
         }
     }
@@ -233,7 +274,13 @@ impl Host {
     }
 
     pub(crate) fn receive(&mut self, now: u64, from: &PeerAddr, packet: &[u8]) {
-        self.engine().try_lock().expect("only user").handle_packets(now, from, packet.len(), packet, false);
+        self.engine().try_lock().expect("only user").handle_packets(
+            now,
+            from,
+            packet.len(),
+            packet,
+            false,
+        );
     }
 
     /// Timers, then everything that wants to leave.

@@ -1,7 +1,8 @@
 //! Fuzz targets: functions of a byte string that must return, whatever it holds.
 //!
 //! * [`packets`]: packets of any content into an engine with QPs of every type and state.
-//! * [`pair`]: two engines; the string says what is posted, and what the network does to the packets between them.
+//! * [`pair`]: two engines; the string says what is posted, and what the network does to the
+//!   packets between them.
 //! * [`wire`]: the packet parsers.
 //! * [`mod@pcap`]: the reader of capture files.
 //! * [`mod@mail`]: messages between the processes of one address.
@@ -9,8 +10,8 @@
 //! * [`mod@cm`]: two connection managers, their programs, the network between them and a stranger.
 //! * [`mod@capi`]: the C calls, in any order, with arguments that no sane program passes.
 //!
-//! The same functions run under libFuzzer (`targets/`, nightly) and, with random strings and a bound, in
-//! `tests/bounded.rs` on stable.
+//! The same functions run under libFuzzer (`targets/`, nightly) and, with random strings and a
+//! bound, in `tests/bounded.rs` on stable.
 
 mod bytes;
 mod capi;
@@ -51,13 +52,21 @@ const RTS: usize = 3;
 
 /// Packets into an engine with QPs in every state.
 ///
-/// Each packet of the string begins with a plan: which QP, how far from the expected PSN, whether its ICRC is right.
-/// Without that help nearly every string would end at the ICRC. Returns what the engine counted.
+/// Each packet of the string begins with a plan: which QP, how far from the expected PSN, whether
+/// its ICRC is right. Without that help nearly every string would end at the ICRC. Returns what the
+/// engine counted.
 pub fn packets(data: &[u8]) -> Counters {
     let mut input = Bytes::new(data);
     let mut host = Host::new(1);
     let mut qps = Vec::new();
-    for state in [qp_state::RESET, qp_state::INIT, qp_state::RTR, qp_state::RTS, qp_state::SQD, qp_state::ERR] {
+    for state in [
+        qp_state::RESET,
+        qp_state::INIT,
+        qp_state::RTR,
+        qp_state::RTS,
+        qp_state::SQD,
+        qp_state::ERR,
+    ] {
         qps.push(host.qp(qp_type::RC, state));
     }
     for state in [qp_state::RTR, qp_state::RTS, qp_state::ERR] {
@@ -87,7 +96,8 @@ pub fn packets(data: &[u8]) -> Counters {
         packet[0] = if plan & 0x10 == 0 { known.0 } else { opcode };
         packet[1] = input.u8() & if plan & 0x20 == 0 { 0x80 } else { 0xf0 };
         packet[2..4].copy_from_slice(&[0xff, 0xff]);
-        // The extended headers come from the string, the payload is mostly as long as one that is legal.
+        // The extended headers come from the string, the payload is mostly as long as one that is
+        // legal.
         let headers = known.header_len() - 12;
         let form = input.u8();
         let more = usize::from(form & 7);
@@ -107,7 +117,9 @@ pub fn packets(data: &[u8]) -> Counters {
         }
         if plan & 1 == 0 {
             packet[5..8].copy_from_slice(&qpn.to_be_bytes()[1..]);
-            let psn = host.expected_psn(qp, answers || plan & 2 != 0).wrapping_add_signed(psn_delta) & 0xff_ffff;
+            let psn =
+                host.expected_psn(qp, answers || plan & 2 != 0).wrapping_add_signed(psn_delta)
+                    & 0xff_ffff;
             packet[8] |= 0x80;
             packet[9..12].copy_from_slice(&psn.to_be_bytes()[1..]);
         }
@@ -128,7 +140,8 @@ pub fn packets(data: &[u8]) -> Counters {
         }
         host.receive(now, &peer, &packet);
         if form & 0x30 == 0x30 {
-            // A queue pair that heard odd packets believes the end of its connection only when it is said again.
+            // A queue pair that heard odd packets believes the end of its connection only when it
+            // is said again.
             host.receive(now, &peer, &packet);
         }
         now += u64::from(input.u8()) * 100_000;
@@ -157,8 +170,12 @@ pub fn pair(data: &[u8]) -> Counters {
         let to_b = step & 0x80 == 0;
         match step & 0x0f {
             0..=3 => {
-                let ops =
-                    [wr_opcode::SEND, wr_opcode::RDMA_WRITE, wr_opcode::RDMA_READ, wr_opcode::ATOMIC_FETCH_AND_ADD];
+                let ops = [
+                    wr_opcode::SEND,
+                    wr_opcode::RDMA_WRITE,
+                    wr_opcode::RDMA_READ,
+                    wr_opcode::ATOMIC_FETCH_AND_ADD,
+                ];
                 let op = ops[usize::from(step & 3)];
                 let len = u32::from(arg) * 37;
                 if to_b {
@@ -193,7 +210,9 @@ pub fn pair(data: &[u8]) -> Counters {
             10 => b.modify_any(qb.0, arg),
             _ => {
                 for _ in 0..=arg & 7 {
-                    let Some((to_b, packet)) = (!wire.is_empty()).then(|| wire.remove(0)) else { break };
+                    let Some((to_b, packet)) = (!wire.is_empty()).then(|| wire.remove(0)) else {
+                        break;
+                    };
                     if to_b {
                         b.receive(now, &a.addr, &packet)
                     } else {
@@ -219,7 +238,8 @@ pub fn wire(data: &[u8]) {
     let _ = Run::parse_packet(data);
     let _ = Run::parse_record(data);
     if let Ok(view) = View::parse(data) {
-        let _ = (view.bth(), view.reth(), view.aeth(), view.deth(), view.atomic_eth(), view.payload());
+        let _ =
+            (view.bth(), view.reth(), view.aeth(), view.deth(), view.atomic_eth(), view.payload());
         if let Ok(packet) = Packet::try_from(view) {
             let mut out = vec![0u8; packet.emitted_len()];
             let n = packet.emit(&mut out).expect("a legal packet can be written");

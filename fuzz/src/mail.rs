@@ -1,4 +1,5 @@
-//! What the processes of one address send each other: messages of any content, and tables that are almost right.
+//! What the processes of one address send each other: messages of any content, and tables that are
+//! almost right.
 
 use gdrcore_net::share::mail::{parse, Received};
 use gdrcore_net::share::numbers::BLOCK_MAX;
@@ -25,8 +26,9 @@ impl Mailed {
     }
 }
 
-/// One message as a member reads it. The first byte says of which kind, or that it is a table made from the string with one byte
-/// changed; without that help nearly every string would end at the magic.
+/// One message as a member reads it. The first byte says of which kind, or that it is a table made
+/// from the string with one byte changed; without that help nearly every string would end at the
+/// magic.
 pub fn mail(data: &[u8]) -> Mailed {
     let mut seen = Mailed::default();
     let Some((&plan, rest)) = data.split_first() else { return seen };
@@ -76,7 +78,8 @@ fn almost(data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What the kernel checks too: every jump leads forward, into the program, and it ends with a return.
+/// What the kernel checks too: every jump leads forward, into the program, and it ends with a
+/// return.
 fn check(program: &Program) {
     let code = program.code();
     for (at, i) in code.iter().enumerate() {
@@ -86,7 +89,11 @@ fn check(program: &Program) {
             5 => usize::from(i.jt.max(i.jf)),
             _ => 0,
         };
-        assert!(at + 1 + furthest < code.len() || i.code & 7 == 6, "instruction {at} of {}", code.len());
+        assert!(
+            at + 1 + furthest < code.len() || i.code & 7 == 6,
+            "instruction {at} of {}",
+            code.len()
+        );
     }
     assert!(code.len() <= 4096 && code.last().is_some_and(|i| i.code & 7 == 6));
 }

@@ -31,7 +31,8 @@ impl Seen {
     }
 }
 
-/// The string as a capture file, and the file that it describes: frames of which some bytes are changed.
+/// The string as a capture file, and the file that it describes: frames of which some bytes are
+/// changed.
 pub fn pcap(data: &[u8]) -> Seen {
     let mut seen = read(data);
     seen.add(&read(&describe(data)));
@@ -56,7 +57,9 @@ fn describe(data: &[u8]) -> Vec<u8> {
         let body = input.take(usize::from(plan >> 2));
         let mut frame = vec![0; 62];
         let port = if plan & 2 == 0 { 4791 } else { input.u16() };
-        let Some(n) = emit_frame_headers(&gid(1), &gid(2), 4791, port, input.u16(), body.len(), &mut frame) else {
+        let Some(n) =
+            emit_frame_headers(&gid(1), &gid(2), 4791, port, input.u16(), body.len(), &mut frame)
+        else {
             continue;
         };
         frame.truncate(n);

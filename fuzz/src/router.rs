@@ -1,4 +1,5 @@
-//! The router's broker: what any number of processes may say, in any order, while time passes and policies change.
+//! The router's broker: what any number of processes may say, in any order, while time passes and
+//! policies change.
 
 use crate::bytes::Bytes;
 use gdrcore_core::config::QPN_UNIT;
@@ -51,13 +52,16 @@ impl World for Host {
 
 /// Policies to change between.
 const POLICIES: [&str; 3] = [
-    "[router]\nlisten = \"/s\"\n[tenant.a]\nmatch = { uid = 0 }\n[tenant.b]\nmatch = { uid = 1 }\n[network.n]\n[tenant.c]\nmatch = { uid = 2 }\nnetwork = \"n\"\n",
-    "[router]\nlisten = \"/s\"\n[tenant.a]\nmatch = { uid = 0 }\nallow = []\nsessions = 2\n[tenant.b]\nmatch = { uid = 1 }\nroutes = 2\nroute_rate = 3\n",
+    "[router]\nlisten = \"/s\"\n[tenant.a]\nmatch = { uid = 0 }\n[tenant.b]\nmatch = \
+     { uid = 1 }\n[network.n]\n[tenant.c]\nmatch = { uid = 2 }\nnetwork = \"n\"\n",
+    "[router]\nlisten = \"/s\"\n[tenant.a]\nmatch = { uid = 0 }\nallow = []\nsessions = \
+     2\n[tenant.b]\nmatch = { uid = 1 }\nroutes = 2\nroute_rate = 3\n",
     "[router]\nlisten = \"/s\"\nunmatched = \"uid\"\npool = \"10.0.0.0/30\"\n",
 ];
 
-/// The string says who connects, what each says, when time passes and when the policy changes. Checked after each step: nobody is sent
-/// anything who is gone, links go only to who may be linked, and what goes to a process is a message that its end of the protocol takes.
+/// The string says who connects, what each says, when time passes and when the policy changes.
+/// Checked after each step: nobody is sent anything who is gone, links go only to who may be
+/// linked, and what goes to a process is a message that its end of the protocol takes.
 pub fn router(data: &[u8]) -> Routed {
     let mut input = Bytes::new(data);
     let mut seen = Routed::default();
@@ -70,7 +74,8 @@ pub fn router(data: &[u8]) -> Routed {
         let id = if ids.is_empty() { 0 } else { ids[input.below(ids.len())] };
         match input.u8() % 16 {
             0 | 1 => {
-                let seen = Seen { socket: "/s".into(), uid: Some(input.u8().into()), ..Seen::default() };
+                let seen =
+                    Seen { socket: "/s".into(), uid: Some(input.u8().into()), ..Seen::default() };
                 here.insert(broker.connect(now, seen), Client::new());
             }
             2 => now += u64::from(input.u16()) << 16,
@@ -99,7 +104,8 @@ fn policy(n: usize) -> Policy {
     Policy::parse(POLICIES[n]).unwrap_or_else(|fault| panic!("{fault}"))
 }
 
-/// What a process says: mostly a message that means something, sometimes any bytes, seldom with descriptors.
+/// What a process says: mostly a message that means something, sometimes any bytes, seldom with
+/// descriptors.
 fn message(input: &mut Bytes<'_>, broker: &Broker, id: SessionId) -> (Vec<u8>, usize) {
     let peers: Vec<_> = broker
         .sessions()
@@ -108,10 +114,11 @@ fn message(input: &mut Bytes<'_>, broker: &Broker, id: SessionId) -> (Vec<u8>, u
             State::New(_) => None,
         })
         .collect();
-    let waiting = broker.sessions().find(|(other, _)| *other == id).and_then(|(_, s)| match &s.state {
-        State::Up(up) => up.unanswered.first().copied(),
-        State::New(_) => None,
-    });
+    let waiting =
+        broker.sessions().find(|(other, _)| *other == id).and_then(|(_, s)| match &s.state {
+            State::Up(up) => up.unanswered.first().copied(),
+            State::New(_) => None,
+        });
     let (gid, qpn) = match peers.len() {
         0 => ([0; 16], 0),
         n => peers.get(input.below(n)).map_or(([0; 16], 0), |p| (p.0, p.1)),
@@ -123,7 +130,12 @@ fn message(input: &mut Bytes<'_>, broker: &Broker, id: SessionId) -> (Vec<u8>, u
             let qpn = qpn + u32::from(input.u8() & 3);
             Envelope::new(
                 2,
-                Message::Route(Route { gid, sgid_index: u32::from(input.u8() == 9), qpn, traffic_class: 0 }),
+                Message::Route(Route {
+                    gid,
+                    sgid_index: u32::from(input.u8() == 9),
+                    qpn,
+                    traffic_class: 0,
+                }),
             )
         }
         7 => {
@@ -177,7 +189,8 @@ fn check(
     seen: &mut Routed,
 ) {
     let tell = |here: &mut BTreeMap<SessionId, Client>, id: SessionId, e: &Envelope, fds: usize| {
-        let client = here.get_mut(&id).unwrap_or_else(|| panic!("session {id} is gone, and is told {e:?}"));
+        let client =
+            here.get_mut(&id).unwrap_or_else(|| panic!("session {id} is gone, and is told {e:?}"));
         let mut bytes = [0; MESSAGE_MAX];
         let n = e.emit(&mut bytes);
         client.take(&bytes[..n], fds).unwrap_or_else(|broken| panic!("{e:?}: {broken:?}"));
@@ -195,16 +208,27 @@ fn check(
         }
         Action::Connect { caller, routed, owner, link } => {
             let up = |id| {
-                broker.sessions().find(|(other, _)| *other == id).and_then(|(_, s)| match &s.state {
-                    State::Up(up) => Some(up),
-                    State::New(_) => None,
+                broker.sessions().find(|(other, _)| *other == id).and_then(|(_, s)| {
+                    match &s.state {
+                        State::Up(up) => Some(up),
+                        State::New(_) => None,
+                    }
                 })
             };
-            let (Some(a), Some(b)) = (up(caller), up(owner)) else { panic!("a link of sessions that are not there") };
+            let (Some(a), Some(b)) = (up(caller), up(owner)) else {
+                panic!("a link of sessions that are not there")
+            };
             assert_eq!(a.tenant.network, b.tenant.network);
-            assert!(wants(&a.tenant, &b.tenant.name, &b.gid) && wants(&b.tenant, &a.tenant.name, &a.gid));
+            assert!(
+                wants(&a.tenant, &b.tenant.name, &b.gid)
+                    && wants(&b.tenant, &a.tenant.name, &a.gid)
+            );
             let Message::Link(said) = link.message else { panic!("{link:?}") };
-            assert_eq!((said.gid, said.peer), (a.gid, caller), "the caller's own address and number, and no others");
+            assert_eq!(
+                (said.gid, said.peer),
+                (a.gid, caller),
+                "the caller's own address and number, and no others"
+            );
             assert_eq!(said.flags & link_flag::NO_LOANS == 0, a.tenant.name == b.tenant.name);
             seen.links += 1;
             // Sometimes it does not fit.

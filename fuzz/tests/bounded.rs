@@ -1,5 +1,5 @@
-//! The fuzz targets with random strings, bounded: what runs everywhere. `GDRC_FUZZ_RUNS=N` runs more,
-//! `GDRC_FUZZ_SEED=S` repeats one string.
+//! The fuzz targets with random strings, bounded: what runs everywhere. `GDRC_FUZZ_RUNS=N` runs
+//! more, `GDRC_FUZZ_SEED=S` repeats one string.
 
 use gdrcore_core::cm::cm_event;
 use gdrcore_core::counters::Counters;

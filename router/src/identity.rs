@@ -1,6 +1,7 @@
 //! What the kernel says of a process, and which tenant that makes it.
 //!
-//! Nothing that a process sends counts but its wish among several tenants that it is anyhow (`FFR_ID`).
+//! Nothing that a process sends counts but its wish among several tenants that it is anyhow
+//! (`FFR_ID`).
 
 use crate::policy::{tenant_of_uid, Policy, Rules, Tenant, Unmatched};
 use std::fmt;
@@ -16,7 +17,8 @@ pub struct Seen {
     pub socket: PathBuf,
     /// Its process, as the router numbers it; 0: of a namespace that the router does not see.
     pub pid: i32,
-    /// Its user, as the router numbers it; `None`: one that has no number in the router's user namespace.
+    /// Its user, as the router numbers it; `None`: one that has no number in the router's user
+    /// namespace.
     pub uid: Option<u32>,
     /// The paths of `/proc/<pid>/cgroup`; empty: they can't be read.
     pub cgroups: Vec<String>,
@@ -51,13 +53,17 @@ impl fmt::Display for Seen {
 /// Whether a process is what rules say.
 fn fits(rules: &Rules, seen: &Seen, world: &dyn World) -> bool {
     let uid = rules.uid.is_none_or(|uid| Some(uid) == seen.uid);
-    let cgroup = rules.cgroup.as_ref().is_none_or(|p| seen.cgroups.iter().any(|path| p.matches(path)));
-    let netns = rules.netns.as_ref().is_none_or(|path| seen.netns.is_some() && world.netns(path) == seen.netns);
+    let cgroup =
+        rules.cgroup.as_ref().is_none_or(|p| seen.cgroups.iter().any(|path| p.matches(path)));
+    let netns = rules
+        .netns
+        .as_ref()
+        .is_none_or(|path| seen.netns.is_some() && world.netns(path) == seen.netns);
     uid && cgroup && netns
 }
 
-/// The tenant that a process is: at a tenant's own socket that one, if its rules fit, too; at the common one the first whose rules fit, or of these
-/// the one with its `FFR_ID`.
+/// The tenant that a process is: at a tenant's own socket that one, if its rules fit, too; at the
+/// common one the first whose rules fit, or of these the one with its `FFR_ID`.
 pub fn tenant_of(policy: &Policy, seen: &Seen, ffr_id: i32, world: &dyn World) -> Option<Tenant> {
     let is_own = |t: &&Tenant| t.listen.as_ref() == Some(&seen.socket);
     if let Some(own) = policy.tenants.iter().find(is_own) {
@@ -67,7 +73,8 @@ pub fn tenant_of(policy: &Policy, seen: &Seen, ffr_id: i32, world: &dyn World) -
         // A socket that the policy has no more.
         return None;
     }
-    let fitting = || policy.tenants.iter().filter(|t| !t.rules.is_empty() && fits(&t.rules, seen, world));
+    let fitting =
+        || policy.tenants.iter().filter(|t| !t.rules.is_empty() && fits(&t.rules, seen, world));
     let wished = fitting().find(|t| ffr_id >= 0 && t.ffr_id == Some(ffr_id));
     let by_uid = || seen.uid.filter(|_| policy.unmatched == Unmatched::Uid).map(tenant_of_uid);
     wished.or_else(|| fitting().next()).cloned().or_else(by_uid)
@@ -106,8 +113,16 @@ mod tests {
         let b = "[tenant.b]\nmatch = { uid = 1000 }\nffr_id = 5\n";
         assert_eq!(name(&format!("{a}{b}"), &seen(), -1).as_deref(), Some("a"));
         assert_eq!(name(&format!("{b}{a}"), &seen(), -1).as_deref(), Some("b"));
-        assert_eq!(name(&format!("{a}{b}"), &seen(), 5).as_deref(), Some("b"), "a wish among those that fit");
-        assert_eq!(name(&format!("{a}{b}"), &Seen { uid: Some(7), ..seen() }, 5), None, "and among no others");
+        assert_eq!(
+            name(&format!("{a}{b}"), &seen(), 5).as_deref(),
+            Some("b"),
+            "a wish among those that fit"
+        );
+        assert_eq!(
+            name(&format!("{a}{b}"), &Seen { uid: Some(7), ..seen() }, 5),
+            None,
+            "and among no others"
+        );
         for other in [
             Seen { uid: Some(1001), ..seen() },
             Seen { uid: None, ..seen() },
@@ -118,7 +133,14 @@ mod tests {
         ] {
             assert_eq!(name(a, &other, -1), None, "{other}");
         }
-        assert_eq!(name("[tenant.c]\nmatch = { netns = \"/nowhere\" }", &Seen { netns: None, ..seen() }, -1), None);
+        assert_eq!(
+            name(
+                "[tenant.c]\nmatch = { netns = \"/nowhere\" }",
+                &Seen { netns: None, ..seen() },
+                -1
+            ),
+            None
+        );
     }
 
     #[test]
@@ -128,8 +150,13 @@ mod tests {
         assert_eq!(name(policy, &at("/own"), -1).as_deref(), Some("own"));
         assert_eq!(name(policy, &at("/s"), -1).as_deref(), Some("any"));
         assert_eq!(name(policy, &at("/removed"), -1), None);
-        let both = "[tenant.own]\nlisten = \"/own\"\nmatch = { uid = 5 }\n[tenant.any]\nmatch = { uid = 1000 }";
-        assert_eq!(name(both, &at("/own"), -1), None, "nor does the next tenant get who does not fit");
+        let both = "[tenant.own]\nlisten = \"/own\"\nmatch = { uid = 5 }\n[tenant.any]\nmatch = \
+            { uid = 1000 }";
+        assert_eq!(
+            name(both, &at("/own"), -1),
+            None,
+            "nor does the next tenant get who does not fit"
+        );
     }
 
     #[test]

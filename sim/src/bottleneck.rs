@@ -1,9 +1,11 @@
 //! Eight senders, one switch port: what congestion control makes of them.
 //!
-//! Each sender has an engine and a link of its own to a switch; behind the switch there is one link of the same speed to one
-//! receiver, so the senders together have eight times what it carries. The switch keeps one queue, marks packets as RED does
-//! (never below `K_MIN`, always above `K_MAX`, with a chance that grows to `P_MAX` between them) and drops what no longer
-//! fits. Senders that do not heed marks do not ask for them either. Answers travel back without waiting. Everything follows from the seed.
+//! Each sender has an engine and a link of its own to a switch; behind the switch there is one link
+//! of the same speed to one receiver, so the senders together have eight times what it carries. The
+//! switch keeps one queue, marks packets as RED does (never below `K_MIN`, always above `K_MAX`,
+//! with a chance that grows to `P_MAX` between them) and drops what no longer fits. Senders that do
+//! not heed marks do not ask for them either. Answers travel back without waiting. Everything
+//! follows from the seed.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -32,7 +34,8 @@ const K_MIN: usize = 40 << 10;
 pub const K_MAX: usize = 200 << 10;
 /// Chance of a mark just below `K_MAX`, in a million.
 const P_MAX: u64 = 100_000;
-/// Bytes that a packet has on the wire beside what the engine made: UDP, IP, Ethernet, preamble and gap.
+/// Bytes that a packet has on the wire beside what the engine made: UDP, IP, Ethernet, preamble and
+/// gap.
 const OVERHEAD: usize = 8 + 20 + 38;
 /// Bytes of every WRITE; four are outstanding.
 const MESSAGE: u32 = 256 << 10;
@@ -122,7 +125,8 @@ fn node(seed: u64, n: usize, flags: u32) -> Node {
     gid[10..14].copy_from_slice(&[0xff, 0xff, 10, 1]);
     gid[15] = n as u8 + 1;
     let addr = PeerAddr { gid, port: 4791, ..PeerAddr::default() };
-    let config = Config { seed, flags, line_rate_bps: LINE, max_qp: 16, max_peer: 16, ..Config::default() };
+    let config =
+        Config { seed, flags, line_rate_bps: LINE, max_qp: 16, max_peer: 16, ..Config::default() };
     let memory = Buf::new(Engine::memsize(&config).expect("a legal configuration"));
     // SAFETY: fresh memory, kept beside the engine and dropped after it.
     let engine = unsafe { Engine::init(memory.ptr(), memory.len(), &config, addr) }.expect("room");
@@ -135,8 +139,22 @@ impl Node {
         let mut g = self.engine.try_lock().expect("one thread");
         let pd = g.pd_alloc().expect("room");
         let (cq, _) = g.cq_create(16).expect("room");
-        let cap = QpCap { max_send_wr: DEPTH, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: 0, qp_type: qp_type::RC, sq_sig_all: 1, cap };
+        let cap = QpCap {
+            max_send_wr: DEPTH,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let init = QpInit {
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: 0,
+            qp_type: qp_type::RC,
+            sq_sig_all: 1,
+            cap,
+        };
         let (qp, qpn, _) = g.qp_create(0, &init).expect("room");
         let buf = Buf::new(MESSAGE as usize);
         let reg = MrReg {
@@ -168,12 +186,18 @@ impl Node {
             rnr_retry: 7,
             ..QpAttr::default()
         };
-        let rtr = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
+        let rtr = m::AV
+            | m::PATH_MTU
+            | m::DEST_QPN
+            | m::RQ_PSN
+            | m::MAX_DEST_RD_ATOMIC
+            | m::MIN_RNR_TIMER;
         let rts = m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
         let init = m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS;
         for (state, mask) in [(qp_state::INIT, init), (qp_state::RTR, rtr), (qp_state::RTS, rts)] {
             let mut g = self.engine.try_lock().expect("one thread");
-            g.qp_modify(0, qp, &QpAttr { qp_state: state, ..attr }, m::STATE | mask).expect("a legal transition");
+            g.qp_modify(0, qp, &QpAttr { qp_state: state, ..attr }, m::STATE | mask)
+                .expect("a legal transition");
         }
     }
 }
@@ -336,7 +360,11 @@ impl World {
                 break;
             };
             drop(g);
-            let to = self.nodes.iter().position(|x| x.addr.gid == burst.dst.gid).ok_or("sent to nobody")?;
+            let to = self
+                .nodes
+                .iter()
+                .position(|x| x.addr.gid == burst.dst.gid)
+                .ok_or("sent to nobody")?;
             let mut left = now;
             for packet in scratch[..burst.len].chunks(burst.seg) {
                 left += time_of(packet.len() + OVERHEAD);
@@ -410,7 +438,8 @@ pub const NAMES: [&str; 2] = ["DCQCN", "window alone"];
 /// Prints a report on one line.
 pub fn print(name: &str, r: &Report) {
     println!(
-        "{name}: Jain {:.3}, {:.1} % used, queue mean {:.0} KiB, most {:.0} KiB, {} dropped, {} marked, {} CNPs, {} sent again",
+        "{name}: Jain {:.3}, {:.1} % used, queue mean {:.0} KiB, most {:.0} KiB, {} dropped, {} \
+         marked, {} CNPs, {} sent again",
         r.jain,
         100.0 * r.used,
         r.queue_mean / 1024.0,
@@ -434,7 +463,11 @@ mod tests {
         print(NAMES[1], &off);
         assert!(on.jain >= 0.9, "fair");
         assert!(on.used >= 0.8, "no collapse");
-        assert_eq!((on.dropped, on.counters.retransmitted_pkts), (0, 0), "bounded: nothing was lost");
+        assert_eq!(
+            (on.dropped, on.counters.retransmitted_pkts),
+            (0, 0),
+            "bounded: nothing was lost"
+        );
         assert!(on.queue_mean < K_MAX as f64 && on.queue_max < QUEUE_BYTES, "bounded");
         assert!(on.counters.np_cnp_sent > 0 && on.counters.rp_cnp_handled > 0);
         // What it is good for: without it the queue stands at its end, or beyond.

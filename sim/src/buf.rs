@@ -4,7 +4,8 @@ use std::alloc::{alloc, dealloc, Layout};
 
 /// What untouched memory holds.
 pub const BACKGROUND: u8 = 0xaa;
-/// Bytes before and behind a block that nobody may write: a page, which keeps the block aligned to one.
+/// Bytes before and behind a block that nobody may write: a page, which keeps the block aligned to
+/// one.
 const GUARD: usize = 4096;
 
 /// A block of memory, aligned to a page, filled with [`BACKGROUND`], between two guards.

@@ -1,4 +1,5 @@
-//! What happens to hosts: stops, clocks that jump, engines that die, regions that vanish, queues that drain.
+//! What happens to hosts: stops, clocks that jump, engines that die, regions that vanish, queues
+//! that drain.
 
 use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::types::*;
@@ -23,7 +24,8 @@ impl World {
             self.stopped[i] = self.now + self.rng.below(STOP_MAX_NS);
         }
         if self.scenario.has(feature::JUMP) && self.rng.chance(50) {
-            // As a machine's clock does that was suspended: its packets waited, its timers have all passed.
+            // As a machine's clock does that was suspended: its packets waited, its timers have all
+            // passed.
             let most = self.rng.pick(&[100_000, STOP_MAX_NS, 1_000_000_000]);
             let host = &mut self.hosts[i];
             host.skew += self.rng.below(most);
@@ -72,7 +74,8 @@ impl World {
         Ok(())
     }
 
-    /// A link with a dead end is made anew once the other end has noticed. Its requests end by their own timers.
+    /// A link with a dead end is made anew once the other end has noticed. Its requests end by
+    /// their own timers.
     pub fn bury(&mut self, k: usize) -> Result<bool, String> {
         let l = &mut self.links[k];
         if !l.is_orphan() || l.ending {
@@ -80,7 +83,9 @@ impl World {
         }
         let waits = l.plan.kind == qp_type::RC
             && l.ends.iter().any(|e| {
-                !e.dead && e.drain == Drain::No && !self.hosts[e.host].engine.shared().qps[index(e.qp)].sq.is_empty()
+                !e.dead
+                    && e.drain == Drain::No
+                    && !self.hosts[e.host].engine.shared().qps[index(e.qp)].sq.is_empty()
             });
         if !waits {
             l.begin_end(&self.hosts, self.now)?;
@@ -116,7 +121,8 @@ impl World {
         Ok(())
     }
 
-    /// Polls a CQ as a program does that sleeps: after an event, until it is empty; then it is armed, and polled once more.
+    /// Polls a CQ as a program does that sleeps: after an event, until it is empty; then it is
+    /// armed, and polled once more.
     pub fn poll_sleeping(&mut self, i: usize, c: usize) -> Result<bool, String> {
         if self.hosts[i].armed[c] {
             return Ok(false);

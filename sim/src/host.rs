@@ -1,4 +1,5 @@
-//! One engine of the world, with its completion queues, its slow memory and its shared receive queue.
+//! One engine of the world, with its completion queues, its slow memory and its shared receive
+//! queue.
 
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
@@ -13,11 +14,13 @@ use crate::slow::Slow;
 use crate::trap::armed;
 
 /// Everything a peer may do to memory.
-pub const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+pub const ALL: u32 =
+    access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
 /// QPNs of an engine: few, so that they are used again.
 const QPNS: u32 = 128;
-/// Where the clock jumps, a time-wait ends before the packets do that it waits for: so many that none is used again.
+/// Where the clock jumps, a time-wait ends before the packets do that it waits for: so many that
+/// none is used again.
 const QPNS_OF_JUMPERS: u32 = 4096;
 
 /// A registered buffer.
@@ -99,15 +102,18 @@ impl Host {
         };
         let memory = Buf::new(Engine::memsize(&config).expect("a legal configuration"));
         // SAFETY: fresh memory, kept beside the engine and dropped after it.
-        let engine = unsafe { Engine::init(memory.ptr(), memory.len(), &config, addr) }.expect("room");
+        let engine =
+            unsafe { Engine::init(memory.ptr(), memory.len(), &config, addr) }.expect("room");
         let busy = if rng.coin() { 0 } else { 20_000 };
-        let delay = if scenario.has(feature::SLOW) { rng.pick(&[1, 5_000, 100_000, 1_000_000]) } else { 0 };
+        let delay =
+            if scenario.has(feature::SLOW) { rng.pick(&[1, 5_000, 100_000, 1_000_000]) } else { 0 };
         let slow = Box::new(Slow::new(rng.next(), delay, busy));
         let provider: *const Slow = &*slow;
         let (pd, free_at_first) = {
             let mut g = engine.try_lock().expect("one thread");
             let free = g.free_bytes();
-            // SAFETY: the box lives as long as the host, and the engine, declared first, is dropped first.
+            // SAFETY: the box lives as long as the host, and the engine, declared first, is dropped
+            // first.
             g.register_memory(1, unsafe { &*provider }).expect("a free number");
             (g.pd_alloc().expect("room"), free)
         };
@@ -138,7 +144,13 @@ impl Host {
             let attr = SrqAttr { max_wr: slots as u32, max_sge: 4, srq_limit: 0 };
             let srq = host.lock().srq_create(pd, &attr).expect("room").0;
             let area = host.area(slots * stride, scenario.has(feature::SLOW) && rng.coin());
-            host.shared = Some(SharedRecv { srq, area, stride, free: (0..slots).collect(), posted: Vec::new() });
+            host.shared = Some(SharedRecv {
+                srq,
+                area,
+                stride,
+                free: (0..slots).collect(),
+                posted: Vec::new(),
+            });
         }
         host
     }
@@ -188,7 +200,12 @@ impl Host {
 
     /// Posts one receive request, to the QP or to the host's SRQ.
     pub fn post_recv(&self, qp: Option<Handle>, wr_id: u64, sges: &[Sge]) -> Result<(), String> {
-        let wr = RecvWr { wr_id, next: std::ptr::null(), sg_list: sges.as_ptr(), num_sge: sges.len() as i32 };
+        let wr = RecvWr {
+            wr_id,
+            next: std::ptr::null(),
+            sg_list: sges.as_ptr(),
+            num_sge: sges.len() as i32,
+        };
         let mut bad = std::ptr::null();
         // SAFETY: the request and its list live through the call.
         let posted = armed(|| unsafe {
@@ -239,7 +256,8 @@ pub fn split(rng: &mut Rng, area: &Area, at: usize, len: usize, max: usize) -> V
     out
 }
 
-/// A block of QPNs: as an agent deals them out, not the one that the last engine of this address had.
+/// A block of QPNs: as an agent deals them out, not the one that the last engine of this address
+/// had.
 fn block(rng: &mut Rng, n: usize, life: u64, count: u32) -> u32 {
     let blocks = (1 << 24) / count - 2;
     let first = rng.below(u64::from(blocks) / 64) * 64;

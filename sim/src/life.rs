@@ -30,7 +30,15 @@ impl Link {
                 _ => 0,
             };
             let (send_cq, recv_cq) = (h.cqs[e.cqs[0]], h.cqs[e.cqs[1]]);
-            let init = QpInit { pd: h.pd, send_cq, recv_cq, srq, qp_type: self.plan.kind, sq_sig_all: 0, cap };
+            let init = QpInit {
+                pd: h.pd,
+                send_cq,
+                recv_cq,
+                srq,
+                qp_type: self.plan.kind,
+                sq_sig_all: 0,
+                cap,
+            };
             match g.qp_create(h.time(now), &init) {
                 Ok((qp, qpn, _)) => (e.qp, e.qpn) = (qp, qpn),
                 Err(err) => {
@@ -115,7 +123,12 @@ impl Link {
     }
 
     /// Once everything has flushed: checks what is left, and destroys both QPs. True: it did.
-    pub fn finish_end(&mut self, hosts: &[Host], numbers: &mut Numbers, now: u64) -> Result<bool, String> {
+    pub fn finish_end(
+        &mut self,
+        hosts: &[Host],
+        numbers: &mut Numbers,
+        now: u64,
+    ) -> Result<bool, String> {
         for i in 0..2 {
             let e = &self.ends[i];
             if e.dead {
@@ -125,7 +138,10 @@ impl Link {
             let shared = h.engine.shared();
             let drained = |c: usize| shared.cqs[index(h.cqs[c])].ring.is_empty();
             let received = if self.plan.srq[i] { e.last_wqe } else { e.posted.is_empty() };
-            if !received || !e.cqs.iter().all(|&c| drained(c)) || !shared.qps[index(e.qp)].sq.is_empty() {
+            if !received
+                || !e.cqs.iter().all(|&c| drained(c))
+                || !shared.qps[index(e.qp)].sq.is_empty()
+            {
                 return Ok(false);
             }
             // What is left ended well and silently before the failure.
@@ -241,11 +257,19 @@ impl Link {
     }
 
     /// Lets a send queue drain, and go on.
-    pub fn drain(&mut self, hosts: &[Host], rng: &mut Rng, now: u64, i: usize) -> Result<(), String> {
+    pub fn drain(
+        &mut self,
+        hosts: &[Host],
+        rng: &mut Rng,
+        now: u64,
+        i: usize,
+    ) -> Result<(), String> {
         let e = &mut self.ends[i];
         let h = &hosts[e.host];
         let (state, mask, next) = match e.drain {
-            Drain::No if rng.chance(3000) => (qp_state::SQD, qp_attr_mask::EN_SQD_ASYNC_NOTIFY, Drain::Begun),
+            Drain::No if rng.chance(3000) => {
+                (qp_state::SQD, qp_attr_mask::EN_SQD_ASYNC_NOTIFY, Drain::Begun)
+            }
             Drain::Done(at) if at <= h.time(now) => (qp_state::RTS, 0, Drain::No),
             _ => return Ok(()),
         };
@@ -256,7 +280,8 @@ impl Link {
             // It has failed, which its completions will say.
             return Ok(());
         }
-        g.qp_modify(h.time(now), e.qp, &attr, qp_attr_mask::STATE | mask).map_err(|err| format!("SQD: {err:?}"))?;
+        g.qp_modify(h.time(now), e.qp, &attr, qp_attr_mask::STATE | mask)
+            .map_err(|err| format!("SQD: {err:?}"))?;
         (e.drain, e.ready_at) = (next, h.time(now));
         Ok(())
     }

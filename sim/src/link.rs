@@ -1,8 +1,9 @@
 //! Two QPs that talk: what they post, and what must be true of everything that comes of it.
 //!
-//! Every request has a number; source bytes are the pattern of that number. An RC link is checked in full:
-//! completions in the order of posting, receives in the order of sending, each once, every byte in its place and
-//! no other byte touched, atomics executed once in order. UC and UD may lose messages, never mix them.
+//! Every request has a number; source bytes are the pattern of that number. An RC link is checked
+//! in full: completions in the order of posting, receives in the order of sending, each once, every
+//! byte in its place and no other byte touched, atomics executed once in order. UC and UD may lose
+//! messages, never mix them.
 
 use std::collections::VecDeque;
 
@@ -58,7 +59,14 @@ pub struct Plan {
 impl Plan {
     /// How a link is to be made.
     pub fn draw(scenario: &Scenario, rng: &mut Rng, hosts: &[Host]) -> Plan {
-        let kind = rng.pick(&[qp_type::RC, qp_type::RC, qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD]);
+        let kind = rng.pick(&[
+            qp_type::RC,
+            qp_type::RC,
+            qp_type::RC,
+            qp_type::RC,
+            qp_type::UC,
+            qp_type::UD,
+        ]);
         let mut ends = [0, 0].map(|_| rng.below(hosts.len() as u64) as usize);
         let dense = scenario.has(feature::DENSE);
         if dense && ends[0] == ends[1] {
@@ -171,13 +179,15 @@ pub struct End {
     pub rcv: Area,
     /// UD: the way to the peer.
     pub ah: Handle,
-    /// Its window of type 2 over all of `win`, the key of it, and whether it is bound or about to be.
+    /// Its window of type 2 over all of `win`, the key of it, and whether it is bound or about to
+    /// be.
     pub mw: (Handle, u32, bool),
     /// The key by which the peer may use the window.
     pub mw_key: Option<u32>,
     /// It was in an engine that died.
     pub dead: bool,
-    /// When nothing that it had sent was left unanswered, as far as was seen last. By the host's clock.
+    /// When nothing that it had sent was left unanswered, as far as was seen last. By the host's
+    /// clock.
     pub mute_at: u64,
     /// When its send queue last began to send again, by the host's clock.
     pub ready_at: u64,
@@ -274,7 +284,17 @@ impl Link {
         };
         let ends = [end(0), end(1)];
         let (down, doomed, gone) = (true, false, None);
-        let mut link = Link { plan, ends, ending: false, down, doomed, gone, remade: 0, slots: plan.depth, stride };
+        let mut link = Link {
+            plan,
+            ends,
+            ending: false,
+            down,
+            doomed,
+            gone,
+            remade: 0,
+            slots: plan.depth,
+            stride,
+        };
         link.connect(hosts, rng, now);
         link
     }
@@ -295,7 +315,10 @@ impl Link {
         !self.ending
             && !self.down
             && !self.is_orphan()
-            && self.ends.iter().all(|e| e.todo == 0 && e.ops.is_empty() && (!rc || e.expected.is_empty()))
+            && self
+                .ends
+                .iter()
+                .all(|e| e.todo == 0 && e.ops.is_empty() && (!rc || e.expected.is_empty()))
     }
 
     /// Whether an engine of it died.
@@ -304,7 +327,13 @@ impl Link {
     }
 
     /// Posts receives and requests, as chance has it. True: it did something.
-    pub fn step(&mut self, hosts: &[Host], rng: &mut Rng, next_id: &mut u64, now: u64) -> Result<bool, String> {
+    pub fn step(
+        &mut self,
+        hosts: &[Host],
+        rng: &mut Rng,
+        next_id: &mut u64,
+        now: u64,
+    ) -> Result<bool, String> {
         let mut moved = false;
         for i in 0..2 {
             if self.ending || self.down || self.is_orphan() {
@@ -316,7 +345,13 @@ impl Link {
                     moved = true;
                     *next_id += 1;
                     let e = &mut self.ends[i];
-                    let sges = split(rng, &e.rcv, slot * self.stride, self.stride - GAP, self.plan.sge as usize);
+                    let sges = split(
+                        rng,
+                        &e.rcv,
+                        slot * self.stride,
+                        self.stride - GAP,
+                        self.plan.sge as usize,
+                    );
                     e.posted.push_back((*next_id, slot));
                     hosts[e.host].post_recv(Some(e.qp), *next_id, &sges)?;
                 }
@@ -381,7 +416,14 @@ impl Link {
         }
     }
 
-    fn post(&mut self, hosts: &[Host], rng: &mut Rng, i: usize, next_id: &mut u64, now: u64) -> Result<(), String> {
+    fn post(
+        &mut self,
+        hosts: &[Host],
+        rng: &mut Rng,
+        i: usize,
+        next_id: &mut u64,
+        now: u64,
+    ) -> Result<(), String> {
         *next_id += 1;
         let id = *next_id;
         let mut opcode = self.choose(rng);
@@ -391,7 +433,8 @@ impl Link {
         let busy = self.ends[i].ops.iter().fold(0u64, |busy, op| busy | 1 << op.slot);
         let slot = busy.trailing_ones() as usize;
         let at = self.at(slot);
-        let atomic = matches!(opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
+        let atomic =
+            matches!(opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
         let len = if atomic { 8 } else { self.length(rng) };
         let mut wr = SendWr {
             wr_id: id,
@@ -409,13 +452,15 @@ impl Link {
         let (sges, a, b) = {
             let word_at = self.word_at();
             let (left, right) = self.ends.split_at_mut(1);
-            let (e, peer) = if i == 0 { (&mut left[0], &right[0]) } else { (&mut right[0], &left[0]) };
+            let (e, peer) =
+                if i == 0 { (&mut left[0], &right[0]) } else { (&mut right[0], &left[0]) };
             let mut sges = split(rng, &e.src, at, len, self.plan.sge as usize);
             let (mut a, mut b) = (0, 0);
             let mut rkey = peer.win.mr.rkey;
             if let (Some(key), true) = (peer.mw_key, rng.coin()) {
                 match opcode {
-                    // Behind every READ, since one that is asked for again would find the window closed.
+                    // Behind every READ, since one that is asked for again would find the window
+                    // closed.
                     wr_opcode::SEND_WITH_IMM if rng.below(4) == 0 => {
                         opcode = wr_opcode::SEND_WITH_INV;
                         wr.opcode = opcode;
@@ -438,8 +483,10 @@ impl Link {
                     if !e.mw.2 {
                         e.mw.1 = (e.mw.1 & !0xff) | (e.mw.1.wrapping_add(1) & 0xff);
                         let (addr, length) = (e.win.mr.iova, e.win.buf.len() as u64);
-                        let mw_access_flags = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-                        let bind_info = MwBindInfo { mr: e.win.handle, addr, length, mw_access_flags };
+                        let mw_access_flags =
+                            access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+                        let bind_info =
+                            MwBindInfo { mr: e.win.handle, addr, length, mw_access_flags };
                         wr.bind_mw = BindMwWr { mw: e.mw.0, rkey: e.mw.1, bind_info };
                         e.mw.2 = true;
                     } else {
@@ -450,7 +497,11 @@ impl Link {
                     }
                 }
                 _ if atomic => {
-                    a = if opcode == wr_opcode::ATOMIC_FETCH_AND_ADD { id << 8 | 1 } else { rng.next() };
+                    a = if opcode == wr_opcode::ATOMIC_FETCH_AND_ADD {
+                        id << 8 | 1
+                    } else {
+                        rng.next()
+                    };
                     b = id << 8;
                     // Half of the swaps compare with what will be there, if all goes well.
                     if opcode == wr_opcode::ATOMIC_CMP_AND_SWP && rng.coin() {
@@ -461,9 +512,15 @@ impl Link {
             }
             let remote_addr = peer.win.mr.iova + if atomic { word_at } else { at } as u64;
             wr.wr = match self.plan.kind {
-                qp_type::UD => WrOp { ud: UdWr { ah: e.ah, remote_qpn: peer.qpn, remote_qkey: 0x2222 } },
+                qp_type::UD => {
+                    WrOp { ud: UdWr { ah: e.ah, remote_qpn: peer.qpn, remote_qkey: 0x2222 } }
+                }
                 _ if atomic => {
-                    sges = vec![Sge { addr: e.src.mr.iova + at as u64, length: 8, lkey: e.src.mr.lkey }];
+                    sges = vec![Sge {
+                        addr: e.src.mr.iova + at as u64,
+                        length: 8,
+                        lkey: e.src.mr.lkey,
+                    }];
                     WrOp { atomic: AtomicWr { remote_addr, compare_add: a, swap: b, rkey } }
                 }
                 _ => WrOp { rdma: RdmaWr { remote_addr, rkey } },
@@ -490,11 +547,23 @@ impl Link {
         let e = &mut self.ends[i];
         e.todo -= 1;
         let silent = e.ops.iter().rev().take_while(|op| !op.signaled).count();
-        let signaled = rng.below(self.plan.signal_every) == 0 || e.todo == 0 || silent + 1 >= self.slots;
+        let signaled =
+            rng.below(self.plan.signal_every) == 0 || e.todo == 0 || silent + 1 >= self.slots;
         if signaled {
             wr.send_flags |= send_flags::SIGNALED;
         }
-        let mut op = Op { id, opcode, len, slot, signaled, a, b, message: 0, via, posted_at: hosts[e.host].time(now) };
+        let mut op = Op {
+            id,
+            opcode,
+            len,
+            slot,
+            signaled,
+            a,
+            b,
+            message: 0,
+            via,
+            posted_at: hosts[e.host].time(now),
+        };
         if send || with_imm {
             e.sent += 1;
             op.message = e.sent;

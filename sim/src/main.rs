@@ -71,7 +71,8 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
             }
             "--seeds" => {
                 let range = value()?;
-                let (a, b) = range.split_once("..").ok_or_else(|| format!("'{range}' is not A..B"))?;
+                let (a, b) =
+                    range.split_once("..").ok_or_else(|| format!("'{range}' is not A..B"))?;
                 (out.from, out.to) = (number(a)?, number(b)?);
             }
             "--count" => (out.from, out.to) = (0, number(&value()?)?),
@@ -85,7 +86,8 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
             "--without" => {
                 for name in value()?.split(',') {
                     let found = feature::NAMES.iter().find(|f| f.0 == name);
-                    out.limits.without |= found.ok_or_else(|| format!("no feature '{name}'; see --features"))?.1;
+                    out.limits.without |=
+                        found.ok_or_else(|| format!("no feature '{name}'; see --features"))?.1;
                 }
             }
             "--features" => {
@@ -121,12 +123,24 @@ fn bottleneck(seed: u64) -> ExitCode {
 fn report(out: &Outcome) {
     let (s, n, c) = (&out.stats, out.stats.net, out.stats.counters);
     println!(
-        "{} packets: {} lost, {} doubled, {} late, {} damaged, {} replayed; {} partitions, {} restarts; \
+        "{} packets: {} lost, {} doubled, {} late, {} damaged, {} replayed; {} partitions, {} \
+         restarts; \
          {} requests ended well, {} did not; {} links made anew",
-        n.packets, n.lost, n.doubled, n.late, n.corrupted, n.replayed, n.cuts, s.restarts, s.ended, s.failed, s.remade
+        n.packets,
+        n.lost,
+        n.doubled,
+        n.late,
+        n.corrupted,
+        n.replayed,
+        n.cuts,
+        s.restarts,
+        s.ended,
+        s.failed,
+        s.remade
     );
     println!(
-        "{} sent again, {} duplicates, {} timeouts, {} RNR, {} sequence errors, {} waits for a CQ, {} for a window; \
+        "{} sent again, {} duplicates, {} timeouts, {} RNR, {} sequence errors, {} waits for a \
+         CQ, {} for a window; \
          {:.1} s of virtual time",
         c.retransmitted_pkts,
         c.duplicate_request,
@@ -155,7 +169,10 @@ fn main() -> ExitCode {
     let hook = std::panic::take_hook();
     let limits = args.limits;
     std::panic::set_hook(Box::new(move |info| {
-        eprintln!("panic; repeat it with {0}, make it small with {0} --shrink", swarm::command(swarm::seed(), &limits));
+        eprintln!(
+            "panic; repeat it with {0}, make it small with {0} --shrink",
+            swarm::command(swarm::seed(), &limits)
+        );
         hook(info);
     }));
     if args.shrink {
@@ -199,7 +216,8 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_exactly() {
-        let [a, b] = [7, 7].map(|seed| format!("{:?}", super::swarm::run(seed, &Limits::default(), false)));
+        let [a, b] =
+            [7, 7].map(|seed| format!("{:?}", super::swarm::run(seed, &Limits::default(), false)));
         assert_eq!(a, b);
     }
 }

@@ -1,4 +1,5 @@
-//! The network between the hosts: delay, loss, duplication, reordering, corruption, partitions, replays. By seed.
+//! The network between the hosts: delay, loss, duplication, reordering, corruption, partitions,
+//! replays. By seed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -35,8 +36,12 @@ pub struct Faults {
 impl Faults {
     /// Whether every packet arrives once, in order and unchanged.
     pub fn none(&self) -> bool {
-        let harmless =
-            Faults { delay_ns: self.delay_ns, late_ns: self.late_ns, bursts: self.bursts, ..Faults::default() };
+        let harmless = Faults {
+            delay_ns: self.delay_ns,
+            late_ns: self.late_ns,
+            bursts: self.bursts,
+            ..Faults::default()
+        };
         *self == harmless
     }
 }
@@ -294,7 +299,11 @@ impl Network {
         self.seq += 1;
         let period = self.faults.reverse_ns;
         let reversed = period > 0 && (at / period) & 1 == 1;
-        let (at, order) = if reversed { ((at / period + 1) * period, u64::MAX - self.seq) } else { (at, self.seq) };
+        let (at, order) = if reversed {
+            ((at / period + 1) * period, u64::MAX - self.seq)
+        } else {
+            (at, self.seq)
+        };
         self.queue.push(Reverse((at, order, slot)));
     }
 

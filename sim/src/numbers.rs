@@ -8,8 +8,8 @@ use std::collections::HashMap;
 /// Rest of a QPN that nothing cuts short.
 const REST_MIN_NS: u64 = 100_000_000;
 
-/// QPNs that rest, by host: when they were released, and until when they should rest. A number that was used may not be used again
-/// before that, unless no other is left, which the engine counts.
+/// QPNs that rest, by host: when they were released, and until when they should rest. A number that
+/// was used may not be used again before that, unless no other is left, which the engine counts.
 #[derive(Default)]
 pub struct Numbers {
     resting: HashMap<(usize, u32), (u64, u64)>,
@@ -17,9 +17,10 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// A QP is about to go, by the time of the world. Of RC, what the engine knows of its longest timeout counts four times; what
-    /// nobody sends again is gone after a second; who has neither sent nor received is hardly sent to; and between two of one
-    /// engine nothing is ever under way.
+    /// A QP is about to go, by the time of the world. Of RC, what the engine knows of its longest
+    /// timeout counts four times; what nobody sends again is gone after a second; who has neither
+    /// sent nor received is hardly sent to; and between two of one engine nothing is ever under
+    /// way.
     pub fn release(&mut self, link: &Link, end: usize, host: &Host, now: u64) {
         let e = &link.ends[end];
         if e.qpn != 0 {
@@ -29,7 +30,9 @@ impl Numbers {
             let wait = match link.plan.kind {
                 qp_type::RC | qp_type::UC if inside => return,
                 _ if !talked => REST_MIN_NS,
-                qp_type::RC => (4 * timeout * u64::from(link.plan.retry + 1).min(4)).max(REST_MIN_NS),
+                qp_type::RC => {
+                    (4 * timeout * u64::from(link.plan.retry + 1).min(4)).max(REST_MIN_NS)
+                }
                 _ => 1_000_000_000,
             };
             let released = host.time(now);
@@ -51,7 +54,9 @@ impl Numbers {
             let early = self.early.entry(e.host).or_default();
             if until > time && (*early == counted(e.host) || released + REST_MIN_NS > time) {
                 let (n, qpn, left) = (e.host, e.qpn, until - time);
-                return Err(format!("host {n}: QPN {qpn:#x} is used again {left} ns before its time-wait is over"));
+                return Err(format!(
+                    "host {n}: QPN {qpn:#x} is used again {left} ns before its time-wait is over"
+                ));
             }
             *early += u64::from(until > time);
         }

@@ -24,8 +24,12 @@ pub fn is_recv(wc: &Wc) -> bool {
 /// Statuses by which a request may be the first to fail.
 const FIRST: [u32; 2] = [wc_status::RETRY_EXC_ERR, wc_status::RNR_RETRY_EXC_ERR];
 /// And those that memory causes which has vanished, here or at the peer.
-const VANISHED: [u32; 4] =
-    [wc_status::LOC_PROT_ERR, wc_status::MW_BIND_ERR, wc_status::REM_ACCESS_ERR, wc_status::REM_OP_ERR];
+const VANISHED: [u32; 4] = [
+    wc_status::LOC_PROT_ERR,
+    wc_status::MW_BIND_ERR,
+    wc_status::REM_ACCESS_ERR,
+    wc_status::REM_OP_ERR,
+];
 
 macro_rules! ensure {
     ($cond:expr, $($why:tt)*) => {
@@ -48,7 +52,9 @@ impl Link {
     fn judge_send(&mut self, i: usize, wc: &Wc) -> Result<Verdict, String> {
         let e = &self.ends[i];
         let n = e.ops.iter().position(|op| op.id == wc.wr_id);
-        let n = n.ok_or_else(|| format!("completion of {}, which is not outstanding: {wc:?}", wc.wr_id))?;
+        let n = n.ok_or_else(|| {
+            format!("completion of {}, which is not outstanding: {wc:?}", wc.wr_id)
+        })?;
         let silent = e.ops.iter().take(n).all(|op| !op.signaled);
         ensure!(silent, "completion of {} before {:?}", wc.wr_id, e.ops[0]);
         if wc.status != wc_status::SUCCESS {
@@ -80,7 +86,9 @@ impl Link {
         ensure!(!e.broken, "{wc:?} ended well behind a failure");
         ensure!(op.signaled, "completion of {op:?}, which is not signalled");
         let opcode = match op.opcode {
-            wr_opcode::SEND | wr_opcode::SEND_WITH_IMM | wr_opcode::SEND_WITH_INV => wc_opcode::SEND,
+            wr_opcode::SEND | wr_opcode::SEND_WITH_IMM | wr_opcode::SEND_WITH_INV => {
+                wc_opcode::SEND
+            }
             wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => wc_opcode::RDMA_WRITE,
             wr_opcode::RDMA_READ => wc_opcode::RDMA_READ,
             wr_opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
@@ -89,7 +97,8 @@ impl Link {
             _ => wc_opcode::LOCAL_INV,
         };
         ensure!(wc.opcode == opcode && wc.qp_num == e.qpn, "{wc:?} for {op:?}");
-        let carries = matches!(opcode, wc_opcode::RDMA_READ | wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD);
+        let carries =
+            matches!(opcode, wc_opcode::RDMA_READ | wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD);
         ensure!(!carries || wc.byte_len as usize == op.len, "{wc:?} for {op:?}");
         // An RC message that is acknowledged has been received: its completion is in the peer's CQ.
         let messages = e.ops.iter().take(n + 1).map(|op| op.message).max().unwrap_or(0);
@@ -182,7 +191,8 @@ impl Link {
             Some(take_shared(shared, wc)?)
         } else {
             let e = &mut self.ends[i];
-            let (id, slot) = e.posted.pop_front().ok_or_else(|| format!("{wc:?}: no receive is posted"))?;
+            let (id, slot) =
+                e.posted.pop_front().ok_or_else(|| format!("{wc:?}: no receive is posted"))?;
             ensure!(id == wc.wr_id, "{wc:?}: receives end out of order, {id} was first");
             e.free.push(slot);
             taken = Some(slot);
@@ -195,7 +205,9 @@ impl Link {
         }
         let shared = hosts[e.host].shared.as_ref();
         let (buf, at, stride) = match (slot, taken, shared) {
-            (Some(slot), _, Some(shared)) => (&shared.area.buf, slot * shared.stride, shared.stride),
+            (Some(slot), _, Some(shared)) => {
+                (&shared.area.buf, slot * shared.stride, shared.stride)
+            }
             (_, Some(slot), _) => (&e.rcv.buf, slot * stride, stride),
             _ => return Err("no receive memory".into()),
         };
@@ -220,7 +232,9 @@ impl Link {
         let imm = wc.wc_flags & wc_flags::WITH_IMM != 0;
         let send = wc.opcode == wc_opcode::RECV;
         let head = if self.plan.kind == qp_type::UD { GRH } else { 0 };
-        let len = (wc.byte_len as usize).checked_sub(head).ok_or_else(|| format!("{wc:?}: shorter than a GRH"))?;
+        let len = (wc.byte_len as usize)
+            .checked_sub(head)
+            .ok_or_else(|| format!("{wc:?}: shorter than a GRH"))?;
         // By its immediate data, else by its first bytes, which `check_message` reads.
         let known = if imm { self.ends[1 - i].by_imm(wc.imm_data) } else { Some((0, len)) };
         let (id, sent) = known.ok_or_else(|| format!("{wc:?}: nobody sent that"))?;
@@ -240,12 +254,14 @@ impl Link {
         let ud = self.plan.kind == qp_type::UD;
         let head = if ud { GRH } else { 0 };
         let opcode = if m.send { wc_opcode::RECV } else { wc_opcode::RECV_RDMA_WITH_IMM };
-        let mut flags = if m.imm { wc_flags::WITH_IMM } else { 0 } | if ud { wc_flags::GRH } else { 0 };
+        let mut flags =
+            if m.imm { wc_flags::WITH_IMM } else { 0 } | if ud { wc_flags::GRH } else { 0 };
         if let Some(key) = m.inv {
             flags |= wc_flags::WITH_INV;
             ensure!(wc.imm_data == key, "{wc:?}: key {key:#x} was to be invalidated");
         }
-        let same = wc.opcode == opcode && wc.byte_len as usize == m.len + head && wc.wc_flags == flags;
+        let same =
+            wc.opcode == opcode && wc.byte_len as usize == m.len + head && wc.wc_flags == flags;
         ensure!(same && (!m.imm || wc.imm_data == m.id as u32), "{wc:?} for {m:?}");
         ensure!(wc.qp_num == e.qpn, "{wc:?} for QP {:#x}", e.qpn);
         let placed = if m.send { m.len } else { 0 };

@@ -1,7 +1,8 @@
 //! What a seed makes of a world: how large it is, what goes wrong in it, who talks to whom how.
 //!
-//! Each seed takes a subset of the features (swarm testing): faults that always come together hide each other.
-//! [`Limits`] take features and size away again without another seed, which is how a failing world is made small.
+//! Each seed takes a subset of the features (swarm testing): faults that always come together hide
+//! each other. [`Limits`] take features and size away again without another seed, which is how a
+//! failing world is made small.
 
 use crate::net::Faults;
 use crate::rng::Rng;
@@ -131,7 +132,8 @@ impl Scenario {
             bursts: rng.coin(),
         };
         let hosts = (if rng.below(4) == 0 { rng.range(3, 8) } else { rng.range(1, 3) }) as usize;
-        let links = (if dense { rng.range(1, 4) } else { rng.range(1, 4) + hosts as u64 / 2 }) as usize;
+        let links =
+            (if dense { rng.range(1, 4) } else { rng.range(1, 4) + hosts as u64 / 2 }) as usize;
         let (hosts, links) = (hosts.min(limits.hosts), links.min(limits.links));
         let starved = rng.below(hosts as u64) as usize;
         Scenario {
@@ -140,8 +142,9 @@ impl Scenario {
             hosts,
             links,
             ops: limits.ops,
-            // A receiver of IPv4 cannot check 16 bits of the ICRC, so now and then it would take a damaged packet
-            // for a good one. There UDP's checksum and Ethernet's stand before it, here nothing does.
+            // A receiver of IPv4 cannot check 16 bits of the ICRC, so now and then it would take a
+            // damaged packet for a good one. There UDP's checksum and Ethernet's stand before it,
+            // here nothing does.
             v6: faults.corrupt > 0 || rng.coin(),
             starved: has(feature::STARVE).then_some(starved),
         }
@@ -159,7 +162,9 @@ mod tests {
 
     #[test]
     fn every_feature_is_in_some_seed_and_limits_take_it_away() {
-        let seeds = |limits: &Limits| (0..300).map(|s| Scenario::new(s, limits).features).fold(0, |a, b| a | b);
+        let seeds = |limits: &Limits| {
+            (0..300).map(|s| Scenario::new(s, limits).features).fold(0, |a, b| a | b)
+        };
         let all = feature::NAMES.iter().fold(0, |a, f| a | f.1);
         assert_eq!(seeds(&Limits::default()), all);
         let without = feature::LOSS | feature::RESTART;

@@ -106,10 +106,15 @@ impl Slow {
 
 impl State {
     fn push(&mut self, now: u64, addr: u64, op: Op, src: &[u8]) -> Access {
-        if self.len == PLACES || src.len() > STAGE || self.stage.is_empty() || self.rng.chance(self.busy) {
+        if self.len == PLACES
+            || src.len() > STAGE
+            || self.stage.is_empty()
+            || self.rng.chance(self.busy)
+        {
             return Access::Busy;
         }
-        let last = if self.len == 0 { 0 } else { self.jobs[(self.head + self.len - 1) % PLACES].ready_ns };
+        let last =
+            if self.len == 0 { 0 } else { self.jobs[(self.head + self.len - 1) % PLACES].ready_ns };
         let delay = self.rng.below(self.delay_ns);
         let at = (self.head + self.len) % PLACES;
         let job = &mut self.jobs[at];
@@ -129,7 +134,8 @@ impl State {
         while self.len > 0 && self.jobs[self.head].ready_ns <= now {
             let job = &mut self.jobs[self.head];
             match job.op {
-                // SAFETY: the engine checked the range against the registered memory, which outlives the world.
+                // SAFETY: the engine checked the range against the registered memory, which
+                // outlives the world.
                 Op::Place(len) => unsafe {
                     let from = &self.stage[self.head * STAGE..][..len];
                     std::ptr::copy_nonoverlapping(from.as_ptr(), job.addr as *mut u8, len);
@@ -152,8 +158,12 @@ impl State {
             let (addr, op, result) = (job.addr, job.op, job.result.unwrap_or(0));
             if !matches!(op, Op::Place(_)) {
                 if self.granted.len() == self.granted.capacity() {
-                    // Nobody came back for the oldest one: its bytes are read anew. An atomic is kept.
-                    let Some(i) = self.granted.iter().position(|g| matches!(g.1, Op::Fetch(_))) else { return };
+                    // Nobody came back for the oldest one: its bytes are read anew. An atomic is
+                    // kept.
+                    let Some(i) = self.granted.iter().position(|g| matches!(g.1, Op::Fetch(_)))
+                    else {
+                        return;
+                    };
                     self.granted.remove(i);
                 }
                 self.granted.push((addr, op, result));
@@ -184,12 +194,15 @@ impl Memory for Slow {
             match s.earlier(addr, op) {
                 Some(Ok(_)) => {}
                 Some(Err(pending)) => return pending,
-                // Now and then the bytes are at hand, if nothing is on its way that could change them.
+                // Now and then the bytes are at hand, if nothing is on its way that could change
+                // them.
                 None if s.len == 0 && s.rng.coin() => {}
                 None => return s.push(now, addr, op, &[]),
             }
             // SAFETY: the engine checked the range against the registered memory.
-            unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, dst.as_mut_ptr(), dst.len()) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(addr as *const u8, dst.as_mut_ptr(), dst.len())
+            };
             Access::Ready
         })
     }

@@ -69,7 +69,10 @@ pub fn swarm(seeds: &Seeds, limits: &Limits, verbose: bool) -> Outcome {
             match done {
                 Ok(stats) => out.stats.add(&stats),
                 Err(e) => {
-                    println!("seed {seed}: FAILED; repeat it with {}\n  {e}", command(seed, limits));
+                    println!(
+                        "seed {seed}: FAILED; repeat it with {}\n  {e}",
+                        command(seed, limits)
+                    );
                     out.failed.push((seed, e));
                 }
             }
@@ -95,7 +98,8 @@ pub fn swarm(seeds: &Seeds, limits: &Limits, verbose: bool) -> Outcome {
 
 fn progress(age: u64, out: &Outcome) {
     let (worlds, packets) = (out.stats.worlds, out.stats.net.packets);
-    let line = format!("{age} s: {worlds} worlds, {packets} packets, {} failed\n", out.failed.len());
+    let line =
+        format!("{age} s: {worlds} worlds, {packets} packets, {} failed\n", out.failed.len());
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
@@ -169,7 +173,11 @@ pub fn shrink(seed: u64, limits: &Limits, fails: &mut dyn FnMut(&Limits) -> bool
 /// Whether a world fails, found out by a process of its own: it may panic or never end.
 pub fn fails_alone(seed: u64, limits: &Limits) -> bool {
     let Ok(exe) = std::env::current_exe() else { return false };
-    let child = Command::new(exe).args(arguments(seed, limits)).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let child = Command::new(exe)
+        .args(arguments(seed, limits))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
     let Ok(mut child) = child else { return false };
     let begun = Instant::now();
     loop {
@@ -196,7 +204,8 @@ mod tests {
         let small = shrink(5, &Limits::default(), &mut fails);
         let all = feature::NAMES.iter().fold(0, |a, f| a | f.1);
         assert_eq!(small, Limits { hosts: 2, links: 1, ops: 13, without: all & !feature::LOSS });
-        assert!(command(5, &small).starts_with("sim --seed 5 --hosts 2 --links 1 --ops 13 --without dup,"));
+        assert!(command(5, &small)
+            .starts_with("sim --seed 5 --hosts 2 --links 1 --ops 13 --without dup,"));
     }
 
     #[test]
@@ -215,7 +224,11 @@ mod tests {
         // A receive that failed inside its message while its CQ was full was never completed.
         let without = LOSS | DUP | PARTITION | REVERSE | RESTART | ARM | SRQ | WINDOW | DRAIN;
         let (seed, limits) = (1_000_280, Limits { hosts: 3, links: 2, ops: 2654, without });
-        let out = swarm(&Seeds { from: seed, to: seed + 1, packets: u64::MAX, threads: 1 }, &limits, false);
+        let out = swarm(
+            &Seeds { from: seed, to: seed + 1, packets: u64::MAX, threads: 1 },
+            &limits,
+            false,
+        );
         assert_eq!(out.failed, vec![], "{}", command(seed, &limits));
         assert!(out.stats.net.packets > 100_000);
     }

@@ -18,7 +18,8 @@ use crate::trap::armed;
 const TIME_MAX_NS: u64 = 3_000_000_000_000;
 /// So is one that has gone round so often without a request's end.
 const ROUNDS_MAX: u64 = 500_000;
-/// How much longer than its timers a request may take: the world looks at a quiet engine every 5 ms only.
+/// How much longer than its timers a request may take: the world looks at a quiet engine every 5 ms
+/// only.
 const SLACK_NS: u64 = 100_000_000;
 /// No world posts more once it has sent so many packets.
 const PACKETS_MAX: u64 = 300_000;
@@ -95,10 +96,16 @@ impl World {
         let scenario = Scenario::new(seed, limits);
         let n = scenario.hosts;
         let hosts: Vec<Host> = (0..n).map(|i| Host::new(&mut rng, i, &scenario, 0)).collect();
-        let plans: Vec<Plan> = (0..scenario.links).map(|_| Plan::draw(&scenario, &mut rng, &hosts)).collect();
+        let plans: Vec<Plan> =
+            (0..scenario.links).map(|_| Plan::draw(&scenario, &mut rng, &hosts)).collect();
         let now = 1_000_000;
         let links: Vec<Link> = plans.iter().map(|p| Link::new(*p, &hosts, &mut rng, now)).collect();
-        let harmless = feature::SLOW | feature::RESIZE | feature::ARM | feature::SRQ | feature::WINDOW | feature::DENSE;
+        let harmless = feature::SLOW
+            | feature::RESIZE
+            | feature::ARM
+            | feature::SRQ
+            | feature::WINDOW
+            | feature::DENSE;
         World {
             // Memory as slow as an ACK timeout makes peers look silent.
             calm: scenario.faults.none()
@@ -139,13 +146,17 @@ impl World {
                 break;
             }
             let moved = self.round().map_err(|e| format!("at {} ns: {e}", self.now))?;
-            let all = self.links.iter().flat_map(|l| &l.ends).map(|e| e.ended[0] + e.ended[1]).sum();
+            let all =
+                self.links.iter().flat_map(|l| &l.ends).map(|e| e.ended[0] + e.ended[1]).sum();
             if all != ended {
                 (rounds, ended) = (0, all);
             }
             if self.net.done.packets > PACKETS_MAX {
                 // The last request is signalled, so each end posts one more.
-                self.links.iter_mut().flat_map(|l| &mut l.ends).for_each(|e| e.todo = e.todo.min(1));
+                self.links
+                    .iter_mut()
+                    .flat_map(|l| &mut l.ends)
+                    .for_each(|e| e.todo = e.todo.min(1));
             }
             if self.now > TIME_MAX_NS || rounds > ROUNDS_MAX {
                 return Err(format!("stuck at {} ns: {}", self.now, self.describe()));
@@ -183,13 +194,17 @@ impl World {
             let up = self.links[k].plan.hosts.iter().all(|&h| self.stopped[h] <= self.now);
             if up {
                 self.disturb_link(k)?;
-                moved |= self.links[k].step(&self.hosts, &mut self.rng, &mut self.next_id, self.now)?;
+                moved |=
+                    self.links[k].step(&self.hosts, &mut self.rng, &mut self.next_id, self.now)?;
             }
             moved |= self.bury(k)?;
         }
         for i in 0..self.hosts.len() {
             moved |= self.hosts[i].refill(&mut self.rng, &mut self.next_id)?;
-            if self.scenario.has(feature::ARM) || self.links.iter().any(|l| l.ending) || self.rng.below(8) == 0 {
+            if self.scenario.has(feature::ARM)
+                || self.links.iter().any(|l| l.ending)
+                || self.rng.below(8) == 0
+            {
                 self.events(i)?;
             }
             for c in 0..self.hosts[i].cqs.len() {
@@ -281,9 +296,11 @@ impl World {
         moved || bursts > 0
     }
 
-    /// Every request of an RC queue pair ends once its peer has been silent for as long as its attributes say.
+    /// Every request of an RC queue pair ends once its peer has been silent for as long as its
+    /// attributes say.
     fn check_deadlines(&mut self) -> Result<(), String> {
-        let patience = |l: &Link| (u64::from(l.plan.retry) + 2) * (4096u64 << l.plan.timeout) + SLACK_NS;
+        let patience =
+            |l: &Link| (u64::from(l.plan.retry) + 2) * (4096u64 << l.plan.timeout) + SLACK_NS;
         for k in 0..self.links.len() {
             let l = &self.links[k];
             if l.plan.kind != qp_type::RC || l.ending {
@@ -294,21 +311,27 @@ impl World {
                 // Requests before these ended well and silently.
                 let open = self.hosts[e.host].engine.shared().qps[index(e.qp)].sq.len() as usize;
                 let oldest = e.ops.len().checked_sub(open).and_then(|first| e.ops.get(first));
-                let (Some(op), Drain::No, false) = (oldest, e.drain, e.dead || peer == e.host) else { continue };
+                let (Some(op), Drain::No, false) = (oldest, e.drain, e.dead || peer == e.host)
+                else {
+                    continue;
+                };
                 if self.scenario.starved == Some(e.host) {
                     continue;
                 }
                 let host = &self.hosts[e.host];
                 let now = host.time(self.now);
-                let heard = self.heard_at[e.host * self.hosts.len() + peer].max(self.stopped[e.host] + host.skew);
+                let heard = self.heard_at[e.host * self.hosts.len() + peer]
+                    .max(self.stopped[e.host] + host.skew);
                 let since = op.posted_at.max(heard).max(e.ready_at).max(host.jumped_at);
                 let asks = {
                     let g = host.lock();
                     let req = &g.transport.qps[index(e.qp)].req;
                     req.una_psn != req.max_psn
                 };
-                // What has not left may wait for a window that others to the same peer hold until they give up.
-                let waits_for = |o: &&Link| o.plan.kind == qp_type::RC && o.plan.hosts.contains(&peer);
+                // What has not left may wait for a window that others to the same peer hold until
+                // they give up.
+                let waits_for =
+                    |o: &&Link| o.plan.kind == qp_type::RC && o.plan.hosts.contains(&peer);
                 let shared: u64 = self.links.iter().filter(waits_for).map(patience).sum();
                 let (silent, limit) = match asks {
                     true => (now.saturating_sub(since.max(e.mute_at)), patience(&self.links[k])),
@@ -316,7 +339,9 @@ impl World {
                 };
                 if silent > limit {
                     let why = self.describe();
-                    return Err(format!("link {k} end {i}: {op:?} did not end in {silent} ns of silence {why}"));
+                    return Err(format!(
+                        "link {k} end {i}: {op:?} did not end in {silent} ns of silence {why}"
+                    ));
                 }
                 if !asks {
                     self.links[k].ends[i].mute_at = now;
@@ -330,7 +355,8 @@ impl World {
     pub(crate) fn poll(&mut self, i: usize, c: usize, most: usize) -> Result<bool, String> {
         let mut wc = [Wc::default(); 16];
         let host = &self.hosts[i];
-        let n = armed(|| host.engine.poll_cq(host.cqs[c], &mut wc[..most])).map_err(|e| format!("poll_cq: {e:?}"))?;
+        let n = armed(|| host.engine.poll_cq(host.cqs[c], &mut wc[..most]))
+            .map_err(|e| format!("poll_cq: {e:?}"))?;
         for wc in &wc[..n] {
             if self.verbose {
                 println!("{:>12} host {i} cq {c}: {wc:?}", self.now);
@@ -353,8 +379,10 @@ impl World {
         let verdict = self.links[k].judge(&mut self.hosts, end, wc);
         let verdict = verdict.map_err(|e| {
             let ends = &self.links[k].ends;
-            let why: Vec<_> =
-                ends.iter().map(|e| self.hosts[e.host].lock().qp_cause(e.qp).map(|c| c.to_string())).collect();
+            let why: Vec<_> = ends
+                .iter()
+                .map(|e| self.hosts[e.host].lock().qp_cause(e.qp).map(|c| c.to_string()))
+                .collect();
             format!("link {k}, end {end}: {e}\n  {why:?}")
         })?;
         if verdict == Verdict::Failed && !self.links[k].ending {
@@ -377,7 +405,9 @@ impl World {
                 while let Some(wc) = self.backlog[i][c].front().copied() {
                     match self.judge(i, &wc)? {
                         Verdict::PeerFirst if looked => {
-                            return Err(format!("host {i}: {wc:?}, but the peer has not received it"));
+                            return Err(format!(
+                                "host {i}: {wc:?}, but the peer has not received it"
+                            ));
                         }
                         Verdict::PeerFirst => {
                             looked = true;
@@ -408,8 +438,13 @@ impl World {
         let mut out = String::new();
         for (i, h) in self.hosts.iter().enumerate() {
             let g = h.lock();
-            out +=
-                &format!("\n  host {i}: skew {} heap {}/{} {:?}", h.skew, g.free_bytes(), h.free_at_first, g.leaks());
+            out += &format!(
+                "\n  host {i}: skew {} heap {}/{} {:?}",
+                h.skew,
+                g.free_bytes(),
+                h.free_at_first,
+                g.leaks()
+            );
         }
         for (k, l) in self.links.iter().enumerate() {
             for (i, e) in l.ends.iter().enumerate() {
@@ -418,7 +453,8 @@ impl World {
                 let first = e.ops.front();
                 let c = g.qp_counters(e.qp).unwrap_or_default();
                 out += &format!(
-                    "\n  link {k} end {i}: state {} todo {} ops {} posted {} expected {} ending {} first {first:?}\n   ",
+                    "\n  link {k} end {i}: state {} todo {} ops {} posted {} expected {} ending \
+                     {} first {first:?}\n   ",
                     attr.qp_state,
                     e.todo,
                     e.ops.len(),
@@ -431,11 +467,18 @@ impl World {
                 let recv = &t.qps[qi].resp.recv;
                 let (fences, jobs) = (t.qps[qi].resp.fence_len(), t.qps[qi].resp.job_len());
                 out += &format!(" {:?}", t.qps[qi].req);
-                out += &format!(" taken {} reserved {} fences {fences} jobs {jobs}", recv.taken, recv.reserved);
+                out += &format!(
+                    " taken {} reserved {} fences {fences} jobs {jobs}",
+                    recv.taken, recv.reserved
+                );
                 for c in e.cqs.map(|c| crate::link::index(self.hosts[e.host].cqs[c])) {
                     let ring = &self.hosts[e.host].engine.shared().cqs[c].ring;
-                    out +=
-                        &format!(" CQ {c}: {}/{} reserved {}", ring.len(), ring.capacity(), t.common.cqs[c].reserved);
+                    out += &format!(
+                        " CQ {c}: {}/{} reserved {}",
+                        ring.len(),
+                        ring.capacity(),
+                        t.common.cqs[c].reserved
+                    );
                 }
                 for (name, n) in Counters::NAMES.iter().zip(c.values()).filter(|(_, n)| *n > 0) {
                     out += &format!(" {name} {n}");
@@ -447,7 +490,8 @@ impl World {
 
     /// Takes everything down and checks that nothing is left.
     fn close(&mut self) -> Result<Stats, String> {
-        let mut stats = Stats { worlds: 1, net: self.net.done, time_ns: self.now, ..Stats::default() };
+        let mut stats =
+            Stats { worlds: 1, net: self.net.done, time_ns: self.now, ..Stats::default() };
         (stats.restarts, stats.counters) = (self.restarts, self.dead);
         self.poll_all()?;
         while self.judge_backlog()? {}
@@ -463,7 +507,10 @@ impl World {
                         continue;
                     }
                     if !area.buf.is_guarded() {
-                        return Err(format!("bytes outside the region at {:#x} were touched", area.mr.addr));
+                        return Err(format!(
+                            "bytes outside the region at {:#x} were touched",
+                            area.mr.addr
+                        ));
                     }
                     g.mr_dereg(area.handle).map_err(|e| format!("mr_dereg: {e:?}"))?;
                 }
@@ -490,7 +537,11 @@ impl World {
                 return Err(format!("host {i} leaks {:?}", g.leaks()));
             }
             if g.free_bytes() != h.free_at_first {
-                return Err(format!("host {i}: {} of {} heap bytes are free", g.free_bytes(), h.free_at_first));
+                return Err(format!(
+                    "host {i}: {} of {} heap bytes are free",
+                    g.free_bytes(),
+                    h.free_at_first
+                ));
             }
             if self.calm && stats.counters.rcvd_icrc_err + stats.counters.rcvd_malformed > 0 {
                 return Err(format!("host {i}: bad packets in a calm world: {:?}", stats.counters));

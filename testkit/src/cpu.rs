@@ -1,4 +1,5 @@
-//! CPU time, for tests that say that something sleeps: other work on the machine changes the time on the wall, but not this one.
+//! CPU time, for tests that say that something sleeps: other work on the machine changes the time
+//! on the wall, but not this one.
 
 use std::time::Duration;
 
@@ -21,12 +22,13 @@ pub fn of_process() -> Duration {
 
 /// CPU time of another process; `None` once it is gone.
 pub fn of(pid: u32) -> Option<Duration> {
-    // Linux's number of a process's CPU clock, as clock_getcpuclockid(3) makes it: the complement of the pid above three bits, which
-    // say "scheduler's count, of all threads".
+    // Linux's number of a process's CPU clock, as clock_getcpuclockid(3) makes it: the complement
+    // of the pid above three bits, which say "scheduler's count, of all threads".
     clock((!(pid as libc::clockid_t) << 3) | 2)
 }
 
-/// How often the calling thread has slept: given up the CPU by itself, for something that had not come yet.
+/// How often the calling thread has slept: given up the CPU by itself, for something that had not
+/// come yet.
 pub fn sleeps_of_thread() -> u64 {
     // SAFETY: zeroes are a valid rusage, which the call fills.
     let (rc, usage) = unsafe {
@@ -46,7 +48,8 @@ mod tests {
         let before = of_thread();
         while of_thread() - before < Duration::from_millis(20) {}
         assert!(of_process() >= of_thread());
-        let (mut child, used) = (std::process::Command::new("sleep").arg("60").spawn().expect("sleep"), before);
+        let (mut child, used) =
+            (std::process::Command::new("sleep").arg("60").spawn().expect("sleep"), before);
         let asleep = of(child.id()).expect("a child that lives");
         child.kill().and_then(|()| child.wait()).expect("an end");
         assert_eq!(of(child.id()), None);
@@ -54,6 +57,9 @@ mod tests {
         (0..10).for_each(|_| std::thread::sleep(Duration::from_millis(1)));
         assert!(sleeps_of_thread() >= slept + 10);
         let own = of(std::process::id()).expect("this process");
-        assert!(own >= used + Duration::from_millis(20) && asleep < own, "{own:?}, a sleeping child {asleep:?}");
+        assert!(
+            own >= used + Duration::from_millis(20) && asleep < own,
+            "{own:?}, a sleeping child {asleep:?}"
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! Descriptors and forks in one test process.
 //!
-//! A child of fork(2) has all descriptors of its parent until it ends or calls exec(3), and the standard library's `Command` forks as well.
-//! So a socket that one test closes stays open while another test forks. A test that must see the end of a descriptor holds [`keep`], and
-//! a test that forks holds [`fork`]; neither is given while the other is held.
+//! A child of fork(2) has all descriptors of its parent until it ends or calls exec(3), and the
+//! standard library's `Command` forks as well. So a socket that one test closes stays open while
+//! another test forks. A test that must see the end of a descriptor holds [`keep`], and a test that
+//! forks holds [`fork`]; neither is given while the other is held.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -35,7 +36,9 @@ pub fn keep() -> Keep {
 
 /// Waits until nobody keeps or forks. A thread that holds a [`Keep`] would wait for itself.
 pub fn fork() -> Fork {
-    let mut h = CHANGED.wait_while(holders(), |h| h.forks || h.keepers > 0).unwrap_or_else(PoisonError::into_inner);
+    let mut h = CHANGED
+        .wait_while(holders(), |h| h.forks || h.keepers > 0)
+        .unwrap_or_else(PoisonError::into_inner);
     h.forks = true;
     Fork(())
 }

@@ -1,8 +1,9 @@
 //! The one place for tolerances of time.
 //!
-//! A test waits for the event that it needs. The limits here only end a test that hangs: no test passes or fails by how fast it was.
-//! They grow with [`factor`], which `scripts/test.sh` measures once at its start and hands on as `GDRC_TEST_PATIENCE`. Without it, the
-//! kernel's count of what waits for a CPU tells.
+//! A test waits for the event that it needs. The limits here only end a test that hangs: no test
+//! passes or fails by how fast it was. They grow with [`factor`], which `scripts/test.sh` measures
+//! once at its start and hands on as `GDRC_TEST_PATIENCE`. Without it, the kernel's count of what
+//! waits for a CPU tells.
 
 use std::process::Command;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
@@ -19,7 +20,8 @@ const MOST: u32 = 10;
 pub fn factor() -> u32 {
     static FACTOR: OnceLock<u32> = OnceLock::new();
     *FACTOR.get_or_init(|| match std::env::var(VARIABLE) {
-        Ok(text) => parse(&text).unwrap_or_else(|| panic!("{VARIABLE}={text}: a whole number from 1 is wanted")),
+        Ok(text) => parse(&text)
+            .unwrap_or_else(|| panic!("{VARIABLE}={text}: a whole number from 1 is wanted")),
         Err(_) => {
             let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
             guess(&std::fs::read_to_string("/proc/loadavg").unwrap_or_default(), cpus)
@@ -45,7 +47,8 @@ fn parse(text: &str) -> Option<u32> {
     text.parse().ok().filter(|&n| n >= 1)
 }
 
-/// `seconds` of an idle machine with two CPUs, on this one: for what a passing test never waits out.
+/// `seconds` of an idle machine with two CPUs, on this one: for what a passing test never waits
+/// out.
 pub fn limit(seconds: u64) -> Duration {
     Duration::from_secs(seconds) * factor()
 }
@@ -66,7 +69,11 @@ pub fn deadline(seconds: u64) -> Instant {
 ///
 /// # Panics
 /// When the time is over, with the text that `missing` makes.
-pub fn until<T>(seconds: u64, missing: impl FnOnce() -> String, mut turn: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(
+    seconds: u64,
+    missing: impl FnOnce() -> String,
+    mut turn: impl FnMut() -> Option<T>,
+) -> T {
     let end = deadline(seconds);
     loop {
         if let Some(found) = turn() {
@@ -78,7 +85,8 @@ pub fn until<T>(seconds: u64, missing: impl FnOnce() -> String, mut turn: impl F
     }
 }
 
-/// As [`until`], for something that becomes true in another thread or process: looks again after a millisecond.
+/// As [`until`], for something that becomes true in another thread or process: looks again after a
+/// millisecond.
 ///
 /// # Panics
 /// When the time is over, with `missing`.
@@ -147,8 +155,12 @@ mod tests {
 
     #[test]
     fn what_never_comes_ends_with_its_name() {
-        let caught = std::panic::catch_unwind(|| wait_for(0, "a sign", || false)).expect_err("the time is over");
-        assert!(caught.downcast_ref::<String>().is_some_and(|t| t.ends_with(": a sign")), "{caught:?}");
+        let caught = std::panic::catch_unwind(|| wait_for(0, "a sign", || false))
+            .expect_err("the time is over");
+        assert!(
+            caught.downcast_ref::<String>().is_some_and(|t| t.ends_with(": a sign")),
+            "{caught:?}"
+        );
         let mut n = 0;
         assert_eq!(until(0, String::new, || (n == 0).then(|| n += 1)), ());
     }

@@ -1,14 +1,15 @@
 //! Addresses and ports on loopback that no other test process uses.
 //!
-//! A process claims a number by binding an abstract Unix socket of that name, which the kernel frees with the process. Such names belong
-//! to the network namespace, as the addresses do.
+//! A process claims a number by binding an abstract Unix socket of that name, which the kernel
+//! frees with the process. Such names belong to the network namespace, as the addresses do.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::OnceLock;
 
-/// Numbers that a process may claim. 127.0.0.0/16 and the rest of the lower half are left to tests that name an address in full.
+/// Numbers that a process may claim. 127.0.0.0/16 and the rest of the lower half are left to tests
+/// that name an address in full.
 const FIRST: u8 = 100;
 const COUNT: u32 = 150;
 /// Each number has so many ports, which end below those that Linux gives out by itself (32768).
@@ -32,7 +33,10 @@ fn claim() -> Option<Claim> {
 /// This process's own number, from 100 to 249.
 pub fn number() -> u8 {
     static OWN: OnceLock<Claim> = OnceLock::new();
-    OWN.get_or_init(|| claim().unwrap_or_else(|| panic!("{COUNT} test processes run in this network namespace"))).number
+    OWN.get_or_init(|| {
+        claim().unwrap_or_else(|| panic!("{COUNT} test processes run in this network namespace"))
+    })
+    .number
 }
 
 /// An IPv4 address on loopback of this process's own; `group` and `last` are the test's choice.
@@ -40,12 +44,14 @@ pub fn loopback(group: u8, last: u8) -> [u8; 4] {
     [127, number(), group, last]
 }
 
-/// A port of this process's own, for programs that listen on all addresses of the host. Nobody has it in TCP now.
+/// A port of this process's own, for programs that listen on all addresses of the host. Nobody has
+/// it in TCP now.
 pub fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = FIRST_PORT + u16::from(number() - FIRST) * PORTS;
     let next = || first + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS;
-    let is_free = |port: &u16| std::net::TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, *port)).is_ok();
+    let is_free =
+        |port: &u16| std::net::TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, *port)).is_ok();
     (0..PORTS).map(|_| next()).find(is_free).expect("a port that nobody listens on")
 }
 

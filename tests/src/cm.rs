@@ -54,7 +54,8 @@ pub fn connect(end: &End, to: AhAttr, port: u16, param: &ConnParam<'_>) -> Handl
 pub struct Events(Vec<CmEvent>);
 
 impl Events {
-    /// Waits for an event that `wanted` says yes to, running both devices; others are kept for later. `limit` is for an idle machine.
+    /// Waits for an event that `wanted` says yes to, running both devices; others are kept for
+    /// later. `limit` is for an idle machine.
     pub fn find(
         &mut self,
         devices: [&dyn Device; 2],
@@ -83,13 +84,19 @@ impl Events {
 
     /// As [`Events::find`], for a number of an id (0: any), which must come.
     pub fn expect(&mut self, devices: [&dyn Device; 2], event: u32, id: Handle) -> CmEvent {
-        let found = self.find(devices, Duration::from_secs(60), |e| e.event == event && (id == 0 || e.id == id));
+        let found = self.find(devices, Duration::from_secs(60), |e| {
+            e.event == event && (id == 0 || e.id == id)
+        });
         found.unwrap_or_else(|| panic!("no event {event}; there are {:?}", self.0))
     }
 }
 
 /// Two ends, connected by their devices' connection managers, and their ids.
-pub fn connected<'d>(a: &'d dyn Device, b: &'d dyn Device, shape: Shape) -> (End<'d>, End<'d>, [Handle; 2]) {
+pub fn connected<'d>(
+    a: &'d dyn Device,
+    b: &'d dyn Device,
+    shape: Shape,
+) -> (End<'d>, End<'d>, [Handle; 2]) {
     let mut events = Events::default();
     let both = [a, b];
     let (listener, port) = listen(b, port_space::TCP, 0);

@@ -1,4 +1,5 @@
-//! The CUDA driver for tests: the machine's own where it has a GPU, else the one in `fakecuda/`, built here.
+//! The CUDA driver for tests: the machine's own where it has a GPU, else the one in `fakecuda/`,
+//! built here.
 
 use crate::source::root;
 use crate::tools::{run, target_dir};
@@ -39,7 +40,8 @@ pub fn fake() -> &'static Path {
     BUILT.get_or_init(|| {
         let dir = target_dir().join("fakecuda");
         std::fs::create_dir_all(&dir).expect("a folder below the target folder");
-        let sources = ["fake.c", "memory.c", "share.c", "stream.c"].map(|f| root().join("tests/fakecuda").join(f));
+        let sources = ["fake.c", "memory.c", "share.c", "stream.c"]
+            .map(|f| root().join("tests/fakecuda").join(f));
         // Several test processes may build at once: each under a name of its own, moved into place.
         let fresh = dir.join(format!("libcuda.{}", std::process::id()));
         let mut cc = Command::new("cc");
@@ -66,13 +68,18 @@ pub fn driver() -> Driver {
     static CHOSEN: OnceLock<Driver> = OnceLock::new();
     *CHOSEN.get_or_init(|| {
         if Device::count().is_ok_and(|n| n > 0) {
-            println!("cuda: NVIDIA's driver, {}", Device::get(0).map(|d| d.name()).unwrap_or_default());
+            println!(
+                "cuda: NVIDIA's driver, {}",
+                Device::get(0).map(|d| d.name()).unwrap_or_default()
+            );
             return Driver::Real;
         }
-        let path = CString::new(fake().join("libcuda.so.1").into_os_string().into_encoded_bytes()).expect("a path");
+        let path = CString::new(fake().join("libcuda.so.1").into_os_string().into_encoded_bytes())
+            .expect("a path");
         // Two GPUs. Before the driver reads its environment, which only it does.
         std::env::set_var("FAKECUDA_DEVICES", "0000:b7:00.0,0001:3b:00.0");
-        // SAFETY: a terminated path to a library of our own. What is loaded already is found under its soname.
+        // SAFETY: a terminated path to a library of our own. What is loaded already is found under
+        // its soname.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!library.is_null(), "{path:?} cannot be loaded");
         println!("cuda: the fake driver, tests/fakecuda");
@@ -82,24 +89,33 @@ pub fn driver() -> Driver {
 
 fn symbol(name: &CStr) -> *mut libc::c_void {
     // SAFETY: terminated names; the library is loaded already and stays so.
-    let found = unsafe { libc::dlsym(libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
+    let found = unsafe {
+        libc::dlsym(libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW), name.as_ptr())
+    };
     assert!(!found.is_null(), "{name:?} is not in the fake driver");
     found
 }
 
-/// Makes a call of the fake driver fail with `code`, after `after` more that do not, `times` times (0: for good). Code 0 ends it.
+/// Makes a call of the fake driver fail with `code`, after `after` more that do not, `times` times
+/// (0: for good). Code 0 ends it.
 pub fn fail(call: &str, code: i32, after: u32, times: u32) {
     let f = symbol(c"fakecuda_fail");
     let call = CString::new(call).expect("a name");
     // SAFETY: the function's own type.
-    let f = unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn(*const libc::c_char, i32, u32, u32)>(f) };
+    let f = unsafe {
+        std::mem::transmute::<*mut libc::c_void, extern "C" fn(*const libc::c_char, i32, u32, u32)>(
+            f,
+        )
+    };
     f(call.as_ptr(), code, after, times);
 }
 
 /// Loses the fake driver's context with an error; 0 brings it back.
 pub fn lose(code: i32) {
     // SAFETY: the function's own type.
-    let f = unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn(i32)>(symbol(c"fakecuda_lose")) };
+    let f = unsafe {
+        std::mem::transmute::<*mut libc::c_void, extern "C" fn(i32)>(symbol(c"fakecuda_lose"))
+    };
     f(code);
 }
 
@@ -108,13 +124,19 @@ pub fn option(name: &str, value: i32) {
     let name = CString::new(name).expect("a name");
     let f = symbol(c"fakecuda_option");
     // SAFETY: the function's own type.
-    let f = unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn(*const libc::c_char, i32)>(f) };
+    let f = unsafe {
+        std::mem::transmute::<*mut libc::c_void, extern "C" fn(*const libc::c_char, i32)>(f)
+    };
     f(name.as_ptr(), value);
 }
 
 /// A number of the fake driver's.
 pub fn stat(what: Stat) -> u64 {
     // SAFETY: the function's own type.
-    let f = unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn(u32) -> u64>(symbol(c"fakecuda_stat")) };
+    let f = unsafe {
+        std::mem::transmute::<*mut libc::c_void, extern "C" fn(u32) -> u64>(symbol(
+            c"fakecuda_stat",
+        ))
+    };
     f(what as u32)
 }

@@ -14,7 +14,15 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub fn command(program: impl AsRef<std::ffi::OsStr>, address: &str) -> Command {
     let mut c = Command::new(program);
     c.env("LD_LIBRARY_PATH", library::dropin()).env("GDRC_ADDRESS", address);
-    for name in ["GDRC_DEVICE", "GDRC_PATH", "GDRC_PCAP", "GDRC_STATS", "GDRC_LID", "GDRC_VERBOSE", "LD_PRELOAD"] {
+    for name in [
+        "GDRC_DEVICE",
+        "GDRC_PATH",
+        "GDRC_PCAP",
+        "GDRC_STATS",
+        "GDRC_LID",
+        "GDRC_VERBOSE",
+        "LD_PRELOAD",
+    ] {
         c.env_remove(name);
     }
     c
@@ -25,7 +33,8 @@ pub fn free_port() -> u16 {
     place::port()
 }
 
-/// Whether somebody listens at a TCP port of a process's network. Connecting would take the tool's only accept.
+/// Whether somebody listens at a TCP port of a process's network. Connecting would take the tool's
+/// only accept.
 fn is_listened_at(port: u16, process: u32) -> bool {
     let wanted = format!(":{port:04X} ");
     ["tcp", "tcp6"].iter().any(|f| {
@@ -61,8 +70,8 @@ pub fn both(server: &mut Command, client: &mut Command, port: u16) -> [Done; 2] 
     [server.finish(LIMIT), client]
 }
 
-/// Server and client of a tool that exchange over TCP at a port given by `-p`, each on its own address. `n` is the
-/// test's own number.
+/// Server and client of a tool that exchange over TCP at a port given by `-p`, each on its own
+/// address. `n` is the test's own number.
 pub struct Pair {
     tool: PathBuf,
     arguments: Vec<String>,

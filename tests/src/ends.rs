@@ -1,13 +1,13 @@
 //! Two ends of a connection, over any device: what tests of traffic are written with.
 //!
-//! An [`End`] is one QP with its PD, CQ and one registered buffer. [`Shape`] says how it is made; every field has a
-//! default that suits most tests, so a test names only what it is about.
+//! An [`End`] is one QP with its PD, CQ and one registered buffer. [`Shape`] says how it is made;
+//! every field has a default that suits most tests, so a test names only what it is about.
 
 use crate::patience;
 use gdrcore_core::device::{Device, MrAttr, MrReg};
 use gdrcore_core::verbs::types::{
-    access, mtu, qp_attr_mask as mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, AhAttr, AtomicWr, Handle,
-    QpAttr, QpCap, QpInit, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
+    access, mtu, qp_attr_mask as mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, AhAttr,
+    AtomicWr, Handle, QpAttr, QpCap, QpInit, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
 };
 use gdrcore_core::Result;
 use std::alloc::{alloc_zeroed, dealloc, Layout};
@@ -50,7 +50,10 @@ impl Default for Shape {
         Shape {
             qp_type: qp_type::RC,
             buffer: 1 << 20,
-            access: access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC,
+            access: access::LOCAL_WRITE
+                | access::REMOTE_WRITE
+                | access::REMOTE_READ
+                | access::REMOTE_ATOMIC,
             depth: 64,
             cqe: 256,
             sge: 4,
@@ -64,7 +67,8 @@ impl Default for Shape {
     }
 }
 
-/// Page-aligned memory that a device reads and writes on its own: reached by copies only, never by reference.
+/// Page-aligned memory that a device reads and writes on its own: reached by copies only, never by
+/// reference.
 pub struct Buffer {
     at: *mut u8,
     layout: Layout,
@@ -192,7 +196,11 @@ impl<'d> End<'d> {
         End::with_cq(dev, shape, || dev.cq_create_on(shape.cqe, channel))
     }
 
-    fn with_cq(dev: &'d dyn Device, shape: Shape, cq: impl Fn() -> Result<(Handle, u32)>) -> Result<End<'d>> {
+    fn with_cq(
+        dev: &'d dyn Device,
+        shape: Shape,
+        cq: impl Fn() -> Result<(Handle, u32)>,
+    ) -> Result<End<'d>> {
         let pd = dev.pd_alloc()?;
         let cq = cq().map(|(cq, _)| cq);
         match cq.and_then(|cq| End::on(dev, shape, pd, cq)) {
@@ -216,7 +224,15 @@ impl<'d> End<'d> {
             max_recv_sge: shape.sge,
             max_inline_data: 64,
         };
-        let init = QpInit { pd, send_cq: cq, recv_cq: cq, srq: 0, qp_type: shape.qp_type, sq_sig_all: 0, cap };
+        let init = QpInit {
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: 0,
+            qp_type: shape.qp_type,
+            sq_sig_all: 0,
+            cap,
+        };
         let (qp, qpn, _) = dev.qp_create(&init)?;
         let buffer = Buffer::new(shape.buffer);
         let reg = MrReg {
@@ -236,10 +252,35 @@ impl<'d> End<'d> {
             }
         };
         let d = dev.query()?;
-        let ah = AhAttr { dgid: d.gid, scope_id: d.scope_id, udp_port: d.udp_port as u16, ..AhAttr::default() };
-        let own = Address { ah, qpn, psn: qpn.wrapping_mul(0x9E37) & 0xFF_FFFF, addr: attr.iova, rkey: attr.rkey };
+        let ah = AhAttr {
+            dgid: d.gid,
+            scope_id: d.scope_id,
+            udp_port: d.udp_port as u16,
+            ..AhAttr::default()
+        };
+        let own = Address {
+            ah,
+            qpn,
+            psn: qpn.wrapping_mul(0x9E37) & 0xFF_FFFF,
+            addr: attr.iova,
+            rkey: attr.rkey,
+        };
         let peer = Address::default();
-        Ok(End { dev, shape, pd, cq, qp, mr, attr, buffer, own, peer, ah: 0, qkey: QKEY, done: Vec::new() })
+        Ok(End {
+            dev,
+            shape,
+            pd,
+            cq,
+            qp,
+            mr,
+            attr,
+            buffer,
+            own,
+            peer,
+            ah: 0,
+            qkey: QKEY,
+            done: Vec::new(),
+        })
     }
 
     /// Takes the QP from RESET to RTS towards `peer`.
@@ -251,14 +292,15 @@ impl<'d> End<'d> {
 
     /// RESET to INIT.
     pub fn to_init(&mut self) -> Result<()> {
-        let mut attr = QpAttr { qp_state: qp_state::INIT, port_num: 1, qkey: self.qkey, ..QpAttr::default() };
+        let mut attr =
+            QpAttr { qp_state: qp_state::INIT, port_num: 1, qkey: self.qkey, ..QpAttr::default() };
         let mut set = mask::STATE | mask::PKEY_INDEX | mask::PORT;
         if self.shape.qp_type == qp_type::UD {
             set |= mask::QKEY;
         } else {
             set |= mask::ACCESS_FLAGS;
-            attr.qp_access_flags =
-                self.shape.access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC);
+            attr.qp_access_flags = self.shape.access
+                & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC);
         }
         self.dev.qp_modify(self.qp, &attr, set)
     }
@@ -303,7 +345,9 @@ impl<'d> End<'d> {
             ..QpAttr::default()
         };
         let reliable = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
-        let set = mask::STATE | mask::SQ_PSN | if self.shape.qp_type == qp_type::RC { reliable } else { 0 };
+        let set = mask::STATE
+            | mask::SQ_PSN
+            | if self.shape.qp_type == qp_type::RC { reliable } else { 0 };
         self.dev.qp_modify(self.qp, &attr, set)
     }
 
@@ -320,7 +364,8 @@ impl<'d> End<'d> {
                 rkey: self.peer.rkey,
             },
         };
-        let with = |imm: Option<u32>, plain, imm_opcode| if imm.is_some() { imm_opcode } else { plain };
+        let with =
+            |imm: Option<u32>, plain, imm_opcode| if imm.is_some() { imm_opcode } else { plain };
         let (opcode, imm_data, wr) = match op {
             Op::Send(imm) if self.shape.qp_type == qp_type::UD => {
                 let ud = UdWr { ah: self.ah, remote_qpn: self.peer.qpn, remote_qkey: self.qkey };
@@ -328,9 +373,13 @@ impl<'d> End<'d> {
             }
             Op::Send(imm) => (with(imm, wr_opcode::SEND, wr_opcode::SEND_WITH_IMM), imm, rdma(0)),
             Op::SendInv(key) => (wr_opcode::SEND_WITH_INV, Some(key), rdma(0)),
-            Op::Write(to, imm) => (with(imm, wr_opcode::RDMA_WRITE, wr_opcode::RDMA_WRITE_WITH_IMM), imm, rdma(to)),
+            Op::Write(to, imm) => {
+                (with(imm, wr_opcode::RDMA_WRITE, wr_opcode::RDMA_WRITE_WITH_IMM), imm, rdma(to))
+            }
             Op::Read(from) => (wr_opcode::RDMA_READ, None, rdma(from)),
-            Op::CmpSwap(at, compare, swap) => (wr_opcode::ATOMIC_CMP_AND_SWP, None, atomic(at, compare, swap)),
+            Op::CmpSwap(at, compare, swap) => {
+                (wr_opcode::ATOMIC_CMP_AND_SWP, None, atomic(at, compare, swap))
+            }
             Op::FetchAdd(at, add) => (wr_opcode::ATOMIC_FETCH_AND_ADD, None, atomic(at, add, 0)),
         };
         SendWr {
@@ -361,14 +410,20 @@ impl<'d> End<'d> {
     /// Posts one request as it is.
     pub fn post_wr(&self, wr: &SendWr) -> Result<()> {
         let mut bad = std::ptr::null();
-        // SAFETY: `wr` is a reference, its list ends with it, and its pieces are the caller's live slice.
+        // SAFETY: `wr` is a reference, its list ends with it, and its pieces are the caller's live
+        // slice.
         unsafe { self.dev.post_send(self.qp, wr, &mut bad) }
     }
 
     /// Posts a receive into one piece of the own buffer (none if `len` is 0).
     pub fn post_recv(&self, wr_id: u64, offset: u64, len: u32) -> Result<()> {
         let pieces = [self.piece(offset, len)];
-        let wr = RecvWr { wr_id, next: std::ptr::null(), sg_list: pieces.as_ptr(), num_sge: i32::from(len > 0) };
+        let wr = RecvWr {
+            wr_id,
+            next: std::ptr::null(),
+            sg_list: pieces.as_ptr(),
+            num_sge: i32::from(len > 0),
+        };
         let mut bad = std::ptr::null();
         // SAFETY: request and piece live on this stack frame until the call returns.
         unsafe { self.dev.post_recv(self.qp, &wr, &mut bad) }
@@ -401,7 +456,11 @@ impl<'d> End<'d> {
 }
 
 /// Makes two ends of one shape and connects them.
-pub fn connected<'d>(a: &'d dyn Device, b: &'d dyn Device, shape: Shape) -> Result<(End<'d>, End<'d>)> {
+pub fn connected<'d>(
+    a: &'d dyn Device,
+    b: &'d dyn Device,
+    shape: Shape,
+) -> Result<(End<'d>, End<'d>)> {
     let mut a = End::new(a, shape)?;
     let mut b = match End::new(b, shape) {
         Ok(b) => b,
@@ -415,7 +474,8 @@ pub fn connected<'d>(a: &'d dyn Device, b: &'d dyn Device, shape: Shape) -> Resu
     Ok((a, b))
 }
 
-/// Runs both ends until `a` has completed `wr_id`; panics after `limit`, which is for an idle machine (see [`patience`]).
+/// Runs both ends until `a` has completed `wr_id`; panics after `limit`, which is for an idle
+/// machine (see [`patience`]).
 pub fn complete(a: &mut End, b: &mut End, wr_id: u64, limit: Duration) -> Wc {
     let end = Instant::now() + limit * patience::factor();
     loop {
@@ -424,14 +484,23 @@ pub fn complete(a: &mut End, b: &mut End, wr_id: u64, limit: Duration) -> Wc {
         if let Some(wc) = a.take(wr_id) {
             return wc;
         }
-        assert!(Instant::now() < end, "no completion of {wr_id} within {limit:?}; cause {:?}", a.dev.qp_cause(a.qp));
+        assert!(
+            Instant::now() < end,
+            "no completion of {wr_id} within {limit:?}; cause {:?}",
+            a.dev.qp_cause(a.qp)
+        );
     }
 }
 
 /// As [`complete`], and it must be a success.
 pub fn succeed(a: &mut End, b: &mut End, wr_id: u64) -> Wc {
     let wc = complete(a, b, wr_id, Duration::from_secs(60));
-    assert_eq!(wc.status, wc_status::SUCCESS, "wr {wr_id}: {wc:?}, cause {:?}", a.dev.qp_cause(a.qp));
+    assert_eq!(
+        wc.status,
+        wc_status::SUCCESS,
+        "wr {wr_id}: {wc:?}, cause {:?}",
+        a.dev.qp_cause(a.qp)
+    );
     wc
 }
 

@@ -1,7 +1,8 @@
 //! The other end of a connection in a process of its own, which a test may kill, stop and continue.
 //!
-//! The process is the binary `far_end` of this package. It is told a peer's address in a line, makes an end, connects it
-//! and answers with its own address; then it serves, and streams if it was asked to.
+//! The process is the binary `far_end` of this package. It is told a peer's address in a line,
+//! makes an end, connects it and answers with its own address; then it serves, and streams if it
+//! was asked to.
 
 use crate::ends::{Address, End};
 use crate::patience;
@@ -18,18 +19,26 @@ pub struct Far {
 }
 
 impl Far {
-    /// Starts `program` (the path of `far_end`) on a device. `options` are `key=value`, see the binary.
+    /// Starts `program` (the path of `far_end`) on a device. `options` are `key=value`, see the
+    /// binary.
     pub fn start(program: &str, device: &str, options: &[&str]) -> Far {
         let far = Far::run(Command::new(program).arg(device).args(options));
-        assert_eq!(far.line(Duration::from_secs(60)).as_deref(), Some("open"), "the far end did not open its device");
+        assert_eq!(
+            far.line(Duration::from_secs(60)).as_deref(),
+            Some("open"),
+            "the far end did not open its device"
+        );
         far
     }
 
     /// Starts a program that talks in lines, as `far_end` does.
     pub fn run(command: &mut Command) -> Far {
         patience::hand_on(command);
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let input = child.stdin.take();
         let output = child.stdout.take().expect("stdout is piped");
         let (send, lines) = channel();
@@ -63,8 +72,12 @@ impl Far {
 
     /// The next line, without what it begins with.
     pub fn answer(&self, begin: &str) -> String {
-        let line = self.line(Duration::from_secs(60)).unwrap_or_else(|| panic!("no line '{begin}'"));
-        line.strip_prefix(begin).unwrap_or_else(|| panic!("'{line}' where '{begin}' was to come")).trim().to_owned()
+        let line =
+            self.line(Duration::from_secs(60)).unwrap_or_else(|| panic!("no line '{begin}'"));
+        line.strip_prefix(begin)
+            .unwrap_or_else(|| panic!("'{line}' where '{begin}' was to come"))
+            .trim()
+            .to_owned()
     }
 
     /// Ends its input.
@@ -72,7 +85,8 @@ impl Far {
         drop(self.input.take());
     }
 
-    /// The next line that it says, `None` after `limit`, which is for an idle machine (see [`patience`]).
+    /// The next line that it says, `None` after `limit`, which is for an idle machine (see
+    /// [`patience`]).
     pub fn line(&self, limit: Duration) -> Option<String> {
         self.lines.recv_timeout(limit * patience::factor()).ok()
     }
@@ -118,10 +132,14 @@ impl Far {
     /// Stops it (SIGSTOP), and returns when none of its threads runs any more.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
-        let is_stopped = |stat: &str| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'));
+        let is_stopped = |stat: &str| {
+            stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+        };
         patience::wait_for(60, "the far end does not stop", || {
             let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("procfs");
-            tasks.flatten().all(|t| std::fs::read_to_string(t.path().join("stat")).is_ok_and(|s| is_stopped(&s)))
+            tasks.flatten().all(|t| {
+                std::fs::read_to_string(t.path().join("stat")).is_ok_and(|s| is_stopped(&s))
+            })
         });
     }
 

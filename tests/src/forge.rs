@@ -19,7 +19,8 @@ pub fn octets(a: SocketAddr) -> [u8; 4] {
 
 /// Sends `packet` from `socket` to `target` with the ICRC that belongs to it.
 ///
-/// The kernel gives such a socket's packets an identification of its own, which the receiver has to solve for; so any does.
+/// The kernel gives such a socket's packets an identification of its own, which the receiver has to
+/// solve for; so any does.
 pub fn send_valid(socket: &UdpSocket, target: SocketAddr, packet: &mut Vec<u8>) {
     packet.extend_from_slice(&[0; 4]);
     let from = socket.local_addr().expect("bound");

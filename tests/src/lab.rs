@@ -1,6 +1,6 @@
-//! Hosts made of namespaces: each has its own user, network, mount and pid namespace, and programs there have no
-//! capability at all. Needs no root where the kernel lets users make user namespaces; hosts of several users do, and have an ipc namespace
-//! each besides.
+//! Hosts made of namespaces: each has its own user, network, mount and pid namespace, and programs
+//! there have no capability at all. Needs no root where the kernel lets users make user namespaces;
+//! hosts of several users do, and have an ipc namespace each besides.
 
 use crate::patience::deadline;
 use crate::tools::{find, run, Running};
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 /// A set of hosts, gone with everything in them when it is dropped.
 pub struct Lab {
     hosts: Vec<Host>,
-    /// Holds the namespaces that the links are made from; `None`: they are made by root. After `hosts`, so dropped last.
+    /// Holds the namespaces that the links are made from; `None`: they are made by root. After
+    /// `hosts`, so dropped last.
     outer: Option<Running>,
 }
 
@@ -48,7 +49,8 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Makes a host of each of these users, without links; takes root. The error says what this machine lacks.
+    /// Makes a host of each of these users, without links; takes root. The error says what this
+    /// machine lacks.
     pub fn of_users(users: &[u32]) -> Result<Lab, String> {
         // SAFETY: no precondition.
         if unsafe { libc::geteuid() } != 0 {
@@ -63,7 +65,10 @@ impl Lab {
         for &user in users {
             let may = run(of(Some(user), "unshare").args(["-Urnmpif", "--mount-proc", "true"]), 10);
             if !may.ok() {
-                return Err(format!("user namespaces are not allowed to user {user} here: {}", may.output.trim()));
+                return Err(format!(
+                    "user namespaces are not allowed to user {user} here: {}",
+                    may.output.trim()
+                ));
             }
             let mut holder = of(Some(user), "unshare");
             holder.args(["-Urnmpif", "--mount-proc", "--kill-child", "sleep", "3600"]);
@@ -134,7 +139,13 @@ impl Lab {
     pub fn command(&self, host: usize, program: &Path) -> Command {
         let ipc: &[&str] = if self.hosts[host].user.is_some() { &["-i"] } else { &[] };
         let mut command = self.enter(host, &[&["-U", "-n", "-m", "-p"], ipc].concat());
-        command.args(["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]);
+        command.args([
+            "setpriv",
+            "--bounding-set=-all",
+            "--inh-caps=-all",
+            "--ambient-caps=-all",
+            "--no-new-privs",
+        ]);
         command.arg(program);
         command
     }
@@ -167,7 +178,9 @@ impl Lab {
 fn of(user: Option<u32>, program: &str) -> Command {
     let Some(user) = user else { return Command::new(program) };
     let mut command = Command::new("setpriv");
-    command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_string()]).arg(program);
+    command
+        .args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_string()])
+        .arg(program);
     command
 }
 
@@ -206,7 +219,12 @@ fn owns_namespace(pid: u32, kind: &str) -> bool {
 }
 
 fn first_child(pid: u32) -> Option<u32> {
-    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.split_whitespace().next()?.parse().ok()
+    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+        .ok()?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
 }
 
 fn runs(pid: u32, program: &str) -> bool {

@@ -21,7 +21,8 @@ pub mod trio;
 
 pub use gdrcore_testkit::{cpu, patience, place};
 
-/// Ends the test as skipped: prints the reason in the form that `scripts/test.sh` counts, and returns.
+/// Ends the test as skipped: prints the reason in the form that `scripts/test.sh` counts, and
+/// returns.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)*) => {{

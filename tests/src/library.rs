@@ -9,7 +9,10 @@ use std::sync::OnceLock;
 /// Runs `make TARGET` once in this process; panics with its output if it fails.
 fn make(target: &str, once: &OnceLock<()>) {
     once.get_or_init(|| {
-        let done = run(Command::new("make").args(["--no-print-directory", "-C"]).arg(root()).arg(target), 900);
+        let done = run(
+            Command::new("make").args(["--no-print-directory", "-C"]).arg(root()).arg(target),
+            900,
+        );
         assert!(done.ok(), "make {target}: {}", done.output);
     });
 }

@@ -18,19 +18,29 @@ impl Map {
         Map::make(null_mut(), len, 0)
     }
 
-    /// As [`Map::new`], at an address where the kernel puts nothing by itself: after the drop a hole stays there.
-    /// The address must not be in use; `slot` tells several maps of a process apart.
+    /// As [`Map::new`], at an address where the kernel puts nothing by itself: after the drop a
+    /// hole stays there. The address must not be in use; `slot` tells several maps of a process
+    /// apart.
     pub fn apart(slot: usize, len: usize) -> Map {
         assert!(len <= 1 << 30);
-        Map::make(std::ptr::without_provenance_mut((0x2000 << 32) + (slot << 30)), len, libc::MAP_FIXED_NOREPLACE)
+        Map::make(
+            std::ptr::without_provenance_mut((0x2000 << 32) + (slot << 30)),
+            len,
+            libc::MAP_FIXED_NOREPLACE,
+        )
     }
 
     fn make(hint: *mut libc::c_void, len: usize, flags: i32) -> Map {
         let flags = flags | libc::MAP_SHARED;
-        // SAFETY: the name is a terminated string; the mapping is new memory: the kernel chooses where, or refuses a place in use.
+        // SAFETY: the name is a terminated string; the mapping is new memory: the kernel chooses
+        // where, or refuses a place in use.
         unsafe {
             let fd = libc::memfd_create(c"gdrcore-test".as_ptr(), libc::MFD_CLOEXEC);
-            assert!(fd >= 0 && libc::ftruncate(fd, len as i64) == 0, "{}", std::io::Error::last_os_error());
+            assert!(
+                fd >= 0 && libc::ftruncate(fd, len as i64) == 0,
+                "{}",
+                std::io::Error::last_os_error()
+            );
             let at = libc::mmap(hint, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0);
             assert!(at != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
             Map { at: at.cast(), len, fd }
@@ -49,10 +59,12 @@ impl Map {
         unsafe { self.at.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Takes the memory away. The address range stays reserved, without access, so that nothing else moves in.
+    /// Takes the memory away. The address range stays reserved, without access, so that nothing
+    /// else moves in.
     pub fn vanish(&self) {
         let (kind, all) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED, self.len);
-        // SAFETY: replaces our own mapping; only devices that expect it to vanish still know the address.
+        // SAFETY: replaces our own mapping; only devices that expect it to vanish still know the
+        // address.
         let at = unsafe { libc::mmap(self.at.cast(), all, libc::PROT_NONE, kind, -1, 0) };
         assert!(at != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
     }
@@ -66,7 +78,8 @@ impl Map {
 
 /// Registers a mapping in the domain of an end, for all access; the region and its key.
 pub fn register(end: &End, map: &Map) -> (Handle, u32) {
-    let access = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+    let access =
+        access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
     let (addr, length) = (map.addr(), map.len as u64);
     let reg = MrReg { pd: end.pd, addr, length, iova: addr, access, provider: 0, cookie: 0 };
     let (mr, attr) = end.dev.mr_reg(&reg).expect("mr_reg");

@@ -19,9 +19,15 @@ pub fn launcher() -> std::path::PathBuf {
 }
 
 /// A program under the launcher, on an address (none: on all).
-pub fn command(address: Option<&str>, options: &[&str], program: impl AsRef<std::ffi::OsStr>) -> Command {
+pub fn command(
+    address: Option<&str>,
+    options: &[&str],
+    program: impl AsRef<std::ffi::OsStr>,
+) -> Command {
     let mut c = Command::new(launcher());
-    for name in ["GDRC_ADDRESS", "GDRC_DEVICE", "GDRC_PATH", "GDRC_PCAP", "GDRC_STATS", "LD_PRELOAD"] {
+    for name in
+        ["GDRC_ADDRESS", "GDRC_DEVICE", "GDRC_PATH", "GDRC_PCAP", "GDRC_STATS", "LD_PRELOAD"]
+    {
         c.env_remove(name);
     }
     if let Some(a) = address {
@@ -33,15 +39,20 @@ pub fn command(address: Option<&str>, options: &[&str], program: impl AsRef<std:
 
 /// What `--stats` says of a counter, summed over the processes whose output this is.
 pub fn counted(output: &str, name: &str) -> u64 {
-    let values =
-        output.lines().filter_map(|l| l.strip_prefix("gdrcore: ")?.strip_prefix(name)?.trim().parse::<u64>().ok());
+    let values = output.lines().filter_map(|l| {
+        l.strip_prefix("gdrcore: ")?.strip_prefix(name)?.trim().parse::<u64>().ok()
+    });
     values.sum()
 }
 
-/// Waits until a program listens on an address: each service that it offers is the name of a socket, by which the processes of an
-/// address find it.
+/// Waits until a program listens on an address: each service that it offers is the name of a
+/// socket, by which the processes of an address find it.
 pub fn wait_until_it_listens(server: &mut Running, address: &str) {
-    let is = |l: &str| l.rsplit(' ').next().is_some_and(|n| n.contains(&format!("/{address}-")) && n.contains("/c"));
+    let is = |l: &str| {
+        l.rsplit(' ')
+            .next()
+            .is_some_and(|n| n.contains(&format!("/{address}-")) && n.contains("/c"))
+    };
     wait_for("/proc/net/unix", is, server);
 }
 
@@ -59,7 +70,8 @@ fn wait_for(file: &str, line: impl Fn(&str) -> bool, server: &mut Running) {
     }
 }
 
-/// The two sides of a tool. In their arguments `{S}` is the server's address, `{C}` the client's, and `{D}` the folder of the test.
+/// The two sides of a tool. In their arguments `{S}` is the server's address, `{C}` the client's,
+/// and `{D}` the folder of the test.
 pub struct Pair<'a> {
     /// The server's program and arguments.
     pub server: &'a str,
@@ -80,7 +92,15 @@ pub struct Pair<'a> {
 impl Pair<'_> {
     /// A tool that runs as it is.
     pub fn new<'a>(server: &'a str, client: &'a str) -> Pair<'a> {
-        Pair { server, client, options: &[], endless: false, preload: None, together: false, group: None }
+        Pair {
+            server,
+            client,
+            options: &[],
+            endless: false,
+            preload: None,
+            together: false,
+            group: None,
+        }
     }
 
     fn side(&self, line: &str, own: &str, addresses: &[String; 2], dir: &Path) -> Option<Command> {
@@ -95,16 +115,19 @@ impl Pair<'_> {
         Some(c)
     }
 
-    /// Runs both to their ends: what they did, or `None` if the tool is not installed. `n` is the test's own number.
+    /// Runs both to their ends: what they did, or `None` if the tool is not installed. `n` is the
+    /// test's own number.
     pub fn run(&self, n: u32, dir: &Path) -> Option<[Done; 2]> {
         let first = loopback(n, 1);
         let addresses = [first.clone(), if self.together { first } else { loopback(n, 2) }];
-        let mut server = Running::start(&mut self.side(self.server, &addresses[0], &addresses, dir)?);
+        let mut server =
+            Running::start(&mut self.side(self.server, &addresses[0], &addresses, dir)?);
         match self.group {
             Some(group) => wait_until_it_joins(&mut server, group),
             None => wait_until_it_listens(&mut server, &addresses[0]),
         }
-        let client = Running::start(&mut self.side(self.client, &addresses[1], &addresses, dir)?).finish(LIMIT);
+        let client = Running::start(&mut self.side(self.client, &addresses[1], &addresses, dir)?)
+            .finish(LIMIT);
         if self.endless {
             server.kill();
         }

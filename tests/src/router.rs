@@ -2,7 +2,9 @@
 
 use crate::library;
 use crate::tools::{run, Done, Running};
-use gdrcore_net::via::proto::{feature, mode, Envelope, Hello, Message, Text, Welcome, MESSAGE_MAX};
+use gdrcore_net::via::proto::{
+    feature, mode, Envelope, Hello, Message, Text, Welcome, MESSAGE_MAX,
+};
 use gdrcore_net::via::wire::{receive, send_bytes, Buffer, Look, Received};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,14 +14,16 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A running router and the folder of its sockets, which every user may look into. Both go when it is dropped.
+/// A running router and the folder of its sockets, which every user may look into. Both go when it
+/// is dropped.
 pub struct Router {
     dir: PathBuf,
     running: Option<Running>,
 }
 
 impl Router {
-    /// Starts one with a policy in which `DIR` stands for the folder. Its admin socket is `DIR/admin`.
+    /// Starts one with a policy in which `DIR` stands for the folder. Its admin socket is
+    /// `DIR/admin`.
     pub fn start(policy: &str) -> Router {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Paths of sockets are short, and build folders are not.
@@ -52,7 +56,9 @@ impl Router {
     pub fn restart(&mut self) {
         let program = library::router().join("gdrcore-routerd");
         let admin = self.dir.join("admin");
-        let mut running = Running::start(Command::new(program).arg("-v").arg("--admin").arg(admin).arg(self.file()));
+        let mut running = Running::start(
+            Command::new(program).arg("-v").arg("--admin").arg(admin).arg(self.file()),
+        );
         running.wait_for_output("ready");
         self.running = Some(running);
     }
@@ -131,12 +137,15 @@ impl Raw {
             *to = from as libc::c_char;
         }
         // SAFETY: no pointers.
-        let raw = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
+        let raw =
+            unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
         assert!(raw >= 0, "{}", io::Error::last_os_error());
         // SAFETY: new, and nobody else's.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
         // SAFETY: the whole address is initialised and lives through the call.
-        let rc = unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), size_of_val(&addr) as u32) };
+        let rc = unsafe {
+            libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), size_of_val(&addr) as u32)
+        };
         match rc {
             0 => Ok(Raw { fd, buffer: Box::new([0; MESSAGE_MAX + 1]) }),
             _ => Err(io::Error::last_os_error()),

@@ -51,11 +51,13 @@ pub fn address(last: u8) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     thread_local!(static MINE: u32 = NEXT.fetch_add(1, Relaxed));
     let [a, b, c, d] = place::loopback(MINE.with(|n| (*n % 250) as u8), last);
-    // Another port than the usual one, so that tests which choose their addresses (`tools::loopback`) have others.
+    // Another port than the usual one, so that tests which choose their addresses
+    // (`tools::loopback`) have others.
     format!("soft:{a}.{b}.{c}.{d}:18791")
 }
 
-/// Runs `test` over each kind of port: both ends on one loopback device, and a device each over UDP and over shared memory.
+/// Runs `test` over each kind of port: both ends on one loopback device, and a device each over UDP
+/// and over shared memory.
 pub fn over_each(test: impl Fn(&dyn Device, &dyn Device)) {
     over_each_with(&SoftConfig::default(), test);
 }
@@ -70,14 +72,20 @@ pub fn over_each_with(config: &SoftConfig, test: impl Fn(&dyn Device, &dyn Devic
     test(a.dev(), b.dev());
     drop((a, b));
     let config = SoftConfig { path: PathChoice::Shm, ..*config };
-    let open = |name: &str| Soft::open(name, &config).unwrap_or_else(|e| panic!("{name} over shm: {e}"));
+    let open =
+        |name: &str| Soft::open(name, &config).unwrap_or_else(|e| panic!("{name} over shm: {e}"));
     let (a, b) = (open(&address(3)), open(&address(4)));
     test(a.dev(), b.dev());
 }
 
-/// The names of sockets below an address that somebody holds, of this network namespace, as `/proc/net/unix` has them.
+/// The names of sockets below an address that somebody holds, of this network namespace, as
+/// `/proc/net/unix` has them.
 pub fn names_of(device: &str) -> Vec<String> {
     let below = format!("/{}/", device.trim_start_matches("soft:").replace(':', "-"));
     let all = std::fs::read_to_string("/proc/net/unix").expect("procfs");
-    all.lines().filter_map(|l| l.rsplit(' ').next()).filter(|n| n.contains(&below)).map(str::to_string).collect()
+    all.lines()
+        .filter_map(|l| l.rsplit(' ').next())
+        .filter(|n| n.contains(&below))
+        .map(str::to_string)
+        .collect()
 }

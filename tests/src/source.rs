@@ -7,7 +7,8 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root").to_path_buf()
 }
 
-/// Every file below `dir` whose extension is one of `extensions` (all files if empty), sorted; build output left out.
+/// Every file below `dir` whose extension is one of `extensions` (all files if empty), sorted;
+/// build output left out.
 pub fn files(dir: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     const OUTPUT: [&str; 5] = ["target", "build", ".git", "node_modules", "__pycache__"];
     let mut found = Vec::new();
@@ -36,12 +37,15 @@ pub fn relative(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).to_string_lossy().into_owned()
 }
 
-/// The text with comments and the contents of string and character literals blanked; lines keep their numbers.
+/// The text with comments and the contents of string and character literals blanked; lines keep
+/// their numbers.
 pub fn code(text: &str) -> String {
     let b = text.as_bytes();
     let mut out = Vec::with_capacity(b.len());
     let mut i = 0;
-    let blank = |out: &mut Vec<u8>, part: &[u8]| out.extend(part.iter().map(|&c| if c == b'\n' { c } else { b' ' }));
+    let blank = |out: &mut Vec<u8>, part: &[u8]| {
+        out.extend(part.iter().map(|&c| if c == b'\n' { c } else { b' ' }))
+    };
     while i < b.len() {
         let rest = &b[i..];
         let word_before = out.last().is_some_and(|c: &u8| c.is_ascii_alphanumeric() || *c == b'_');
@@ -95,7 +99,8 @@ fn raw_string(s: &[u8]) -> Option<usize> {
     let mut end = vec![b'"'];
     end.resize(1 + hashes, b'#');
     let body = start + hashes + 1;
-    let len = s[body..].windows(end.len()).position(|w| w == end).unwrap_or(s.len() - body - end.len());
+    let len =
+        s[body..].windows(end.len()).position(|w| w == end).unwrap_or(s.len() - body - end.len());
     Some(body + len + end.len())
 }
 
@@ -128,14 +133,16 @@ pub fn without_tests(code: &str) -> String {
     while let Some(at) = out[from..].find("#[cfg(").map(|p| p + from) {
         let attribute_end = matching(&out, at + 1).unwrap_or(out.len());
         let condition = &out[at + 6..attribute_end.min(out.len())];
-        let of_tests = words(condition).any(|w| w == "test") && !words(condition).any(|w| w == "not");
+        let of_tests =
+            words(condition).any(|w| w == "test") && !words(condition).any(|w| w == "not");
         if !of_tests {
             from = at + 6;
             continue;
         }
         let mut item = attribute_end;
-        while let Some(next) =
-            out[item..].find(|c: char| !c.is_whitespace()).filter(|&p| out[item + p..].starts_with('#'))
+        while let Some(next) = out[item..]
+            .find(|c: char| !c.is_whitespace())
+            .filter(|&p| out[item + p..].starts_with('#'))
         {
             item = matching(&out, item + next + 1).unwrap_or(out.len());
         }
@@ -144,20 +151,24 @@ pub fn without_tests(code: &str) -> String {
             Some(p) => p + 1,
             None => out.len(),
         };
-        let blanked: String = out[at..end].chars().map(|c| if c == '\n' { c } else { ' ' }).collect();
+        let blanked: String =
+            out[at..end].chars().map(|c| if c == '\n' { c } else { ' ' }).collect();
         out.replace_range(at..end, &blanked);
         from = at;
     }
     out
 }
 
-/// Whether a file below `core/src` (named relative to it) is compiled for tests only: a `tests.rs` or in its folder, or a top-level
-/// module that the crate's root declares under `#[cfg(test)]`.
+/// Whether a file below `core/src` (named relative to it) is compiled for tests only: a `tests.rs`
+/// or in its folder, or a top-level module that the crate's root declares under `#[cfg(test)]`.
 pub fn is_test_only(file: &str, root_of_crate: &str) -> bool {
     let top = file.split('/').next().unwrap_or(file).trim_end_matches(".rs");
-    let declares = |code: &str| words(code).zip(words(code).skip(1)).any(|(a, b)| a == "mod" && b == top);
+    let declares =
+        |code: &str| words(code).zip(words(code).skip(1)).any(|(a, b)| a == "mod" && b == top);
     let all = code(root_of_crate);
-    file.ends_with("tests.rs") || file.contains("/tests/") || (declares(&all) && !declares(&without_tests(&all)))
+    file.ends_with("tests.rs")
+        || file.contains("/tests/")
+        || (declares(&all) && !declares(&without_tests(&all)))
 }
 
 /// Where the bracket at `open` closes: the index after it.
@@ -220,7 +231,10 @@ pub fn named_paths(code: &str, module: &[&str]) -> Vec<Named> {
         let after = i + word.len();
         if word == "mod" {
             let name = words(&code[after..]).next().unwrap_or("");
-            let opens = code[after..].trim_start().strip_prefix(name).is_some_and(|r| r.trim_start().starts_with('{'));
+            let opens = code[after..]
+                .trim_start()
+                .strip_prefix(name)
+                .is_some_and(|r| r.trim_start().starts_with('{'));
             if opens {
                 here.push((depth + 1, name.to_string()));
             }
@@ -229,8 +243,11 @@ pub fn named_paths(code: &str, module: &[&str]) -> Vec<Named> {
             && code[after..].trim_start().starts_with("::")
             && !code[..i].trim_end().ends_with("::");
         if is_start {
-            let mut base: Vec<String> =
-                module.iter().map(|s| s.to_string()).chain(here.iter().map(|(_, n)| n.clone())).collect();
+            let mut base: Vec<String> = module
+                .iter()
+                .map(|s| s.to_string())
+                .chain(here.iter().map(|(_, n)| n.clone()))
+                .collect();
             match word {
                 "crate" => base.clear(),
                 "super" => drop(base.pop()),
@@ -304,7 +321,8 @@ mod tests {
     #[test]
     fn comments_and_literals_are_blanked() {
         let text =
-            "let a = \"crate::x\"; // crate::y\n/* crate::z /* n */ */ let c = '\"'; let l: &'a str = r#\"crate::w\"#;";
+            "let a = \"crate::x\"; // crate::y\n/* crate::z /* n */ */ let c = '\"'; let l: &'a \
+             str = r#\"crate::w\"#;";
         let code = code(text);
         assert!(!code.contains("crate"));
         assert_eq!(code.lines().count(), 2);
@@ -313,9 +331,15 @@ mod tests {
 
     #[test]
     fn test_modules_are_left_out() {
-        let text = "use crate::a;\n#[cfg(test)]\n#[allow(x)]\nmod tests { use crate::b; fn f() { } }\nuse crate::c;\n#[cfg(not(test))] use crate::d;\n#[cfg(test)]\nmod more;";
+        let text = "use crate::a;\n#[cfg(test)]\n#[allow(x)]\nmod tests \
+            { use crate::b; fn f() { } }\nuse crate::c;\n#[cfg(not(test))] use \
+            crate::d;\n#[cfg(test)]\nmod more;";
         let shipped = without_tests(text);
-        assert!(shipped.contains("crate::a") && shipped.contains("crate::c") && shipped.contains("crate::d"));
+        assert!(
+            shipped.contains("crate::a")
+                && shipped.contains("crate::c")
+                && shipped.contains("crate::d")
+        );
         assert!(!shipped.contains("crate::b") && !shipped.contains("more"));
     }
 
@@ -329,8 +353,10 @@ mod tests {
 
     #[test]
     fn use_trees_are_expanded_from_where_they_stand() {
-        let text = "use crate::{a::{b, c as d}, e::*};\nmod m { fn f() -> super::g::H { crate::i() } }\nuse super::j;";
-        let found: Vec<_> = named_paths(text, &["x", "y"]).into_iter().map(|n| n.path.join("::")).collect();
+        let text = "use crate::{a::{b, c as d}, e::*};\nmod m \
+            { fn f() -> super::g::H { crate::i() } }\nuse super::j;";
+        let found: Vec<_> =
+            named_paths(text, &["x", "y"]).into_iter().map(|n| n.path.join("::")).collect();
         assert_eq!(found, ["a::b", "a::c", "e::*", "x::y::g::H", "i", "x::j"]);
     }
 }

@@ -33,8 +33,8 @@ impl Done {
     }
 }
 
-/// A child in a process group of its own, which is killed with all its children when the test lets go of it, and whose
-/// output is collected meanwhile.
+/// A child in a process group of its own, which is killed with all its children when the test lets
+/// go of it, and whose output is collected meanwhile.
 pub struct Running {
     child: Child,
     /// Its standard output and error as far as they were read.
@@ -53,7 +53,10 @@ impl Running {
             .process_group(0)
             .spawn()
             .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-        fn reader(pipe: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) -> std::thread::JoinHandle<()> {
+        fn reader(
+            pipe: impl Read + Send + 'static,
+            into: Arc<Mutex<Vec<u8>>>,
+        ) -> std::thread::JoinHandle<()> {
             let mut pipe = pipe;
             std::thread::spawn(move || {
                 let mut bytes = [0; 4096];
@@ -75,7 +78,9 @@ impl Running {
 
     /// What it has printed so far: standard output, then standard error.
     pub fn output(&self) -> String {
-        let text = |o: &Arc<Mutex<Vec<u8>>>| String::from_utf8_lossy(&o.lock().expect("no reader panics")).into_owned();
+        let text = |o: &Arc<Mutex<Vec<u8>>>| {
+            String::from_utf8_lossy(&o.lock().expect("no reader panics")).into_owned()
+        };
         self.outputs.iter().map(text).collect()
     }
 
@@ -85,7 +90,11 @@ impl Running {
         while !self.output().contains(text) {
             // Whatever it printed at its end is read before the second look.
             let ended = !self.is_running();
-            assert!(!ended && Instant::now() < end, "no '{text}' (ended: {ended}) in: {}", self.output());
+            assert!(
+                !ended && Instant::now() < end,
+                "no '{text}' (ended: {ended}) in: {}",
+                self.output()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -107,7 +116,8 @@ impl Running {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: takes no pointers. The child is not reaped before `finish`, so the number is its own.
+        // SAFETY: takes no pointers. The child is not reaped before `finish`, so the number is its
+        // own.
         unsafe { libc::kill(self.pid() as i32, signal) };
     }
 
@@ -120,7 +130,8 @@ impl Running {
         }
     }
 
-    /// Waits for its end, or kills it at the limit, which is for an idle machine (see [`patience`]).
+    /// Waits for its end, or kills it at the limit, which is for an idle machine (see
+    /// [`patience`]).
     pub fn finish(mut self, limit: Duration) -> Done {
         let end = Instant::now() + limit * patience::factor();
         let status = loop {
@@ -177,10 +188,12 @@ pub fn compile(compiler: &str, name: &str, dir: &Path, more: &[&str]) -> PathBuf
 
 /// The folder of build output (`CARGO_TARGET_DIR`, else `target` in the root).
 pub fn target_dir() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::source::root().join("target"), PathBuf::from)
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| crate::source::root().join("target"), PathBuf::from)
 }
 
-/// A folder of one test; it goes when the test has passed and stays to be looked at when it has not.
+/// A folder of one test; it goes when the test has passed and stays to be looked at when it has
+/// not.
 pub struct Scratch(PathBuf);
 
 impl Deref for Scratch {

@@ -1,4 +1,5 @@
-//! Every operation of a transport at the lengths where packets begin, end and multiply, with all bytes checked.
+//! Every operation of a transport at the lengths where packets begin, end and multiply, with all
+//! bytes checked.
 
 use crate::ends::{pattern, succeed, End, Op};
 use crate::patience::deadline;
@@ -8,8 +9,8 @@ use std::time::Instant;
 /// Bytes of the GRH in front of a UD message.
 pub const GRH: u32 = 40;
 
-/// Runs every operation that the ends' transport has, from `a` to `b`, one at a time; returns how many messages.
-/// Both buffers must hold twice `longest` plus 64 bytes.
+/// Runs every operation that the ends' transport has, from `a` to `b`, one at a time; returns how
+/// many messages. Both buffers must hold twice `longest` plus 64 bytes.
 pub fn every_operation(a: &mut End, b: &mut End, longest: u32) -> usize {
     let mtu = 128 << a.shape.mtu;
     let mut lengths = vec![0, 1, 2, 3, 4, 5, 64, mtu - 1, mtu];
@@ -51,12 +52,18 @@ pub fn received(a: &mut End, b: &mut End, wr_id: u64) -> Wc {
     loop {
         a.poll();
         b.poll();
-        if let Some(at) = b.done.iter().position(|wc| wc.wr_id == wr_id && wc.opcode & wc_opcode::RECV != 0) {
+        if let Some(at) =
+            b.done.iter().position(|wc| wc.wr_id == wr_id && wc.opcode & wc_opcode::RECV != 0)
+        {
             let wc = b.done.remove(at);
             assert_eq!(wc.status, wc_status::SUCCESS, "receive {wr_id}: {wc:?}");
             return wc;
         }
-        assert!(Instant::now() < end, "nothing received for {wr_id}; counters {:?}", b.dev.counters());
+        assert!(
+            Instant::now() < end,
+            "nothing received for {wr_id}; counters {:?}",
+            b.dev.counters()
+        );
     }
 }
 
@@ -98,7 +105,10 @@ fn write(a: &mut End, b: &mut End, id: u64, length: u32, with_imm: bool) {
     a.post(id, Op::Write(to as u64, with_imm.then_some(7)), 0, length).expect("post_send");
     if with_imm {
         let wc = received(a, b, id);
-        assert_eq!((wc.opcode, wc.byte_len, wc.imm_data), (wc_opcode::RECV_RDMA_WITH_IMM, length, 7));
+        assert_eq!(
+            (wc.opcode, wc.byte_len, wc.imm_data),
+            (wc_opcode::RECV_RDMA_WITH_IMM, length, 7)
+        );
     }
     succeed(a, b, id);
     let got = b.buffer.read(to, length as usize + 1);
@@ -119,12 +129,16 @@ fn read(a: &mut End, b: &mut End, id: u64, length: u32) {
 
 /// FETCH_ADD, a CMP_SWAP that fits and one that does not.
 fn atomics(a: &mut End, b: &mut End, id: u64) {
-    let word = |end: &End, at: usize| u64::from_ne_bytes(end.buffer.read(at, 8).try_into().expect("eight bytes"));
+    let word = |end: &End, at: usize| {
+        u64::from_ne_bytes(end.buffer.read(at, 8).try_into().expect("eight bytes"))
+    };
     let to = half(a);
     b.buffer.write(0, &40u64.to_ne_bytes());
-    for (n, op, found, left) in
-        [(0, Op::FetchAdd(0, 2), 40, 42), (1, Op::CmpSwap(0, 42, 7), 42, 7), (2, Op::CmpSwap(0, 42, 9), 7, 7)]
-    {
+    for (n, op, found, left) in [
+        (0, Op::FetchAdd(0, 2), 40, 42),
+        (1, Op::CmpSwap(0, 42, 7), 42, 7),
+        (2, Op::CmpSwap(0, 42, 9), 7, 7),
+    ] {
         a.post(id + n, op, to as u64, 8).expect("post_send");
         succeed(a, b, id + n);
         assert_eq!((word(a, to), word(b, 0)), (found, left), "{op:?}");

@@ -24,12 +24,14 @@ pub struct Round<'a> {
     pub dir: &'a Path,
 }
 
-/// Runs the round; panics unless all three end with 0 and both notes arrived byte for byte. Returns the outputs.
+/// Runs the round; panics unless all three end with 0 and both notes arrived byte for byte. Returns
+/// the outputs.
 pub fn run(round: &Round) -> [Done; 3] {
     run_with(round, &["-b", "1M"], &[])
 }
 
-/// As [`run`], with more arguments for the router (the size of the buffer is one of them) and for the peer.
+/// As [`run`], with more arguments for the router (the size of the buffer is one of them) and for
+/// the peer.
 pub fn run_with(round: &Round, of_router: &[&str], of_peer: &[&str]) -> [Done; 3] {
     let path = |name: &str| round.dir.join(name).to_str().expect("a plain path").to_string();
     let socket = path("s");
@@ -57,7 +59,8 @@ pub fn run_with(round: &Round, of_router: &[&str], of_peer: &[&str]) -> [Done; 3
     let peer = peer.finish(limit);
     let client = client.finish(limit);
     let router = router.finish(limit);
-    let all = format!("router: {}\nclient: {}\npeer: {}", router.output, client.output, peer.output);
+    let all =
+        format!("router: {}\nclient: {}\npeer: {}", router.output, client.output, peer.output);
     assert!(
         router.ok() && client.ok() && peer.ok(),
         "{:?} {:?} {:?}\n{all}",
@@ -65,8 +68,15 @@ pub fn run_with(round: &Round, of_router: &[&str], of_peer: &[&str]) -> [Done; 3
         client.status,
         peer.status
     );
-    // The peer saved what it read (the client's note), the client what came back (the peer's answer).
-    assert!(fs::read(path("answer.back")).expect("what the peer read") == note, "the peer read otherwise\n{all}");
-    assert!(fs::read(path("note.back")).expect("what the client saw") == answer, "the client saw otherwise\n{all}");
+    // The peer saved what it read (the client's note), the client what came back (the peer's
+    // answer).
+    assert!(
+        fs::read(path("answer.back")).expect("what the peer read") == note,
+        "the peer read otherwise\n{all}"
+    );
+    assert!(
+        fs::read(path("note.back")).expect("what the client saw") == answer,
+        "the client saw otherwise\n{all}"
+    );
     [router, client, peer]
 }

@@ -39,16 +39,32 @@ fn include() -> String {
 
 /// Compiles one file to an object and throws it away.
 fn compiles(compiler: &str, flags: &[&str], file: &Path) {
-    expect(Command::new(compiler).args(flags).arg(include()).arg("-c").arg(file).args(["-o", "/dev/null"]), 60);
+    expect(
+        Command::new(compiler)
+            .args(flags)
+            .arg(include())
+            .arg("-c")
+            .arg(file)
+            .args(["-o", "/dev/null"]),
+        60,
+    );
 }
 
 #[test]
 fn header_compiles_as_c11_without_any_warning() {
     let dir = scratch("c11");
     let alone = dir.join("alone.c");
-    std::fs::write(&alone, "#include <gdrcore.h>\n#include <gdrcore.h>\nint main(void) { return 0; }\n").unwrap();
+    std::fs::write(
+        &alone,
+        "#include <gdrcore.h>\n#include <gdrcore.h>\nint main(void) { return 0; }\n",
+    )
+    .unwrap();
     compiles("cc", C11, &alone);
-    compiles("cc", &["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wstrict-prototypes"], &alone);
+    compiles(
+        "cc",
+        &["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wstrict-prototypes"],
+        &alone,
+    );
     compiles("cc", C11, &source("use.c"));
 }
 
@@ -90,7 +106,10 @@ fn layout_test_names_every_field_of_the_header() {
                 let Some(kind) = &inside else { continue };
                 let field = field.trim_start_matches('*').trim_end_matches(';');
                 let field = field.split('[').next().unwrap_or(field);
-                assert!(layout.contains(&format!("AT({kind}, {field}, ")), "tests/c/layout.c lacks {kind}.{field}");
+                assert!(
+                    layout.contains(&format!("AT({kind}, {field}, ")),
+                    "tests/c/layout.c lacks {kind}.{field}"
+                );
                 fields += 1;
             }
         }
@@ -112,7 +131,8 @@ fn names_do_not_clash_with_gdrcopy() {
             .arg(&program),
         60,
     );
-    let told = expect(Command::new(&program).env("LD_LIBRARY_PATH", with_soname(&lib, "gdrcopy")), 20);
+    let told =
+        expect(Command::new(&program).env("LD_LIBRARY_PATH", with_soname(&lib, "gdrcopy")), 20);
     assert!(told.contains("beside gdrcore"), "{told}");
 }
 
@@ -132,8 +152,10 @@ fn library_exports_exactly_the_symbols_on_the_list() {
         skip!("no nm to list exported symbols (apt-get install binutils)");
     }
     let lib = library::build().join("libgdrcore.so");
-    let told = expect(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(lib), 60);
-    let exported: BTreeSet<&str> = told.lines().filter_map(|l| l.split_whitespace().next()).collect();
+    let told =
+        expect(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(lib), 60);
+    let exported: BTreeSet<&str> =
+        told.lines().filter_map(|l| l.split_whitespace().next()).collect();
     let path = root().join("tests/abi/libgdrcore.symbols");
     if std::env::var_os("GDRC_BLESS").is_some() {
         let text: String = exported.iter().map(|s| format!("{s}\n")).collect();
@@ -158,11 +180,20 @@ fn library_has_its_soname_and_needs_only_the_c_library() {
     if !installed("readelf") {
         skip!("no readelf to see the soname (apt-get install binutils)");
     }
-    let told = expect(Command::new("readelf").args(["-dW"]).arg(library::build().join("libgdrcore.so")), 60);
-    assert!(told.lines().any(|l| l.contains("(SONAME)") && l.contains("[libgdrcore.so.0]")), "{told}");
+    let told = expect(
+        Command::new("readelf").args(["-dW"]).arg(library::build().join("libgdrcore.so")),
+        60,
+    );
+    assert!(
+        told.lines().any(|l| l.contains("(SONAME)") && l.contains("[libgdrcore.so.0]")),
+        "{told}"
+    );
     for line in told.lines().filter(|l| l.contains("(NEEDED)")) {
         let known = ["[libc.so.6]", "[libgcc_s.so.1]", "[ld-linux-x86-64.so.2]", "[libm.so.6]"];
-        assert!(known.iter().any(|k| line.contains(k)), "a library that not every machine has: {line}");
+        assert!(
+            known.iter().any(|k| line.contains(k)),
+            "a library that not every machine has: {line}"
+        );
     }
     assert!(!told.contains("(TEXTREL)"), "text relocations");
 }
@@ -193,19 +224,29 @@ fn installed_tree_works_with_pkg_config_shared_and_static() {
     let pkg = |args: &[&str]| {
         let mut c = Command::new("pkg-config");
         c.env("PKG_CONFIG_PATH", lib.join("pkgconfig")).env("PKG_CONFIG_SYSROOT_DIR", &dest);
-        expect(c.args(args).arg("gdrcore"), 20).split_whitespace().map(str::to_string).collect::<Vec<_>>()
+        expect(c.args(args).arg("gdrcore"), 20)
+            .split_whitespace()
+            .map(str::to_string)
+            .collect::<Vec<_>>()
     };
     assert_eq!(pkg(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
     let program = dest.join("use");
     expect(
-        Command::new("cc").args(C11).arg(source("use.c")).args(pkg(&["--cflags", "--libs"])).arg("-o").arg(&program),
+        Command::new("cc")
+            .args(C11)
+            .arg(source("use.c"))
+            .args(pkg(&["--cflags", "--libs"]))
+            .arg("-o")
+            .arg(&program),
         60,
     );
     expect(Command::new(&program).env("LD_LIBRARY_PATH", &lib), 20);
     // The static library: what --static names is enough.
     let archive = lib.join("libgdrcore.a");
-    let private: Vec<String> =
-        pkg(&["--static", "--libs"]).into_iter().filter(|a| a != "-lgdrcore" && !a.starts_with("-L")).collect();
+    let private: Vec<String> = pkg(&["--static", "--libs"])
+        .into_iter()
+        .filter(|a| a != "-lgdrcore" && !a.starts_with("-L"))
+        .collect();
     let program = dest.join("use_static");
     expect(
         Command::new("cc")
@@ -228,10 +269,18 @@ fn static_library_shows_only_its_own_functions_and_links_into_any_program() {
     }
     let dest = install("static", "/usr");
     let archive = dest.join("usr/lib/libgdrcore.a");
-    let told = expect(Command::new("nm").args(["-g", "--defined-only", "--format=posix"]).arg(&archive), 60);
-    let shown: BTreeSet<&str> =
-        told.lines().filter_map(|l| l.split_once(' ')).map(|(name, _)| name).filter(|n| !n.ends_with(':')).collect();
-    let list = std::fs::read_to_string(root().join("tests/abi/libgdrcore.symbols")).expect("the list");
+    let told = expect(
+        Command::new("nm").args(["-g", "--defined-only", "--format=posix"]).arg(&archive),
+        60,
+    );
+    let shown: BTreeSet<&str> = told
+        .lines()
+        .filter_map(|l| l.split_once(' '))
+        .map(|(name, _)| name)
+        .filter(|n| !n.ends_with(':'))
+        .collect();
+    let list =
+        std::fs::read_to_string(root().join("tests/abi/libgdrcore.symbols")).expect("the list");
     assert_eq!(shown, list.lines().collect::<BTreeSet<&str>>());
     // A program with a Rust runtime of its own, as far as names go.
     let dir = dest.join("program");
@@ -239,13 +288,17 @@ fn static_library_shows_only_its_own_functions_and_links_into_any_program() {
     let clash = dir.join("clash.c");
     std::fs::write(
         &clash,
-        "void rust_eh_personality(void) {}\nvoid __rust_alloc(void) {}\nvoid rust_begin_unwind(void) {}\n",
+        "void rust_eh_personality(void) {}\nvoid __rust_alloc(void) {}\nvoid \
+         rust_begin_unwind(void) {}\n",
     )
     .unwrap();
     for more in [&[][..], &["-Wl,--gc-sections"], &["-static"]] {
         let program = dir.join("use");
         let mut cc = Command::new("cc");
-        cc.args(C11).arg(format!("-I{}", dest.join("usr/include").display())).arg(source("use.c")).arg(&clash);
+        cc.args(C11)
+            .arg(format!("-I{}", dest.join("usr/include").display()))
+            .arg(source("use.c"))
+            .arg(&clash);
         cc.arg(&archive).args(["-lpthread", "-ldl", "-lm"]).args(more).arg("-o").arg(&program);
         expect(&mut cc, 60);
         expect(&mut Command::new(&program), 20);
@@ -261,7 +314,9 @@ fn installed_tree_works_with_pkg_config_where_it_was_moved_to() {
         skip!("no pkg-config to use the installed gdrcore.pc (apt-get install pkg-config)");
     }
     // Folders as Debian has them, and all in one.
-    for (test, more) in [("moved", &[][..]), ("moved-multiarch", &["LIBDIR=/opt/one/lib/x86_64-linux-gnu"])] {
+    for (test, more) in
+        [("moved", &[][..]), ("moved-multiarch", &["LIBDIR=/opt/one/lib/x86_64-linux-gnu"])]
+    {
         let dest = install_with(test, "/opt/one", more);
         let moved = dest.with_file_name("else where");
         let _ = std::fs::remove_dir_all(&moved);
@@ -272,7 +327,8 @@ fn installed_tree_works_with_pkg_config_where_it_was_moved_to() {
             expect(c.env("PKG_CONFIG_PATH", lib.join("pkgconfig")).args(args).arg("gdrcore"), 20)
         };
         // What a shell would read as quotes.
-        let real = |text: String| std::fs::canonicalize(text.trim().replace('\\', "")).expect("a folder");
+        let real =
+            |text: String| std::fs::canonicalize(text.trim().replace('\\', "")).expect("a folder");
         assert_eq!(real(pkg(&["--variable=prefix"])), moved.canonicalize().unwrap());
         assert_eq!(real(pkg(&["--variable=libdir"])), lib.canonicalize().unwrap());
         // Through a shell, which reads what pkg-config quotes.
@@ -306,9 +362,12 @@ fn installed_tree_works_with_cmake_where_it_was_moved_to() {
 /// The recipes of docs/using/ABI.md for threads that sleep, as they stand there.
 #[test]
 fn the_recipes_for_sleeping_work_and_take_no_cpu_time() {
-    let page = std::fs::read_to_string(root().join("docs/using/ABI.md")).expect("docs/using/ABI.md");
-    let blocks: Vec<&str> = page.split("```c\n").skip(1).filter_map(|b| b.split("```").next()).collect();
-    let recipes: Vec<&str> = blocks.into_iter().filter(|b| b.starts_with("static int wait_")).collect();
+    let page =
+        std::fs::read_to_string(root().join("docs/using/ABI.md")).expect("docs/using/ABI.md");
+    let blocks: Vec<&str> =
+        page.split("```c\n").skip(1).filter_map(|b| b.split("```").next()).collect();
+    let recipes: Vec<&str> =
+        blocks.into_iter().filter(|b| b.starts_with("static int wait_")).collect();
     assert_eq!(recipes.len(), 2, "the page has two recipes");
     let dir = scratch("sleep");
     std::fs::write(dir.join("recipes.h"), recipes.concat()).unwrap();
@@ -316,7 +375,8 @@ fn the_recipes_for_sleeping_work_and_take_no_cpu_time() {
     let program = dir.join("sleep");
     let loader = with_soname(&lib, "sleep");
     let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]).arg(include());
+    cc.args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"])
+        .arg(include());
     cc.arg(format!("-I{}", dir.display())).arg("-o").arg(&program).arg(source("sleep.c"));
     cc.arg(lib.join("libgdrcore.so")).arg(format!("-Wl,-rpath,{}", loader.display()));
     expect(&mut cc, 60);
@@ -324,6 +384,9 @@ fn the_recipes_for_sleeping_work_and_take_no_cpu_time() {
         let n = n as u32;
         let words: Vec<&str> = way.split(' ').collect();
         let devices = [1, 2].map(|host| format!("soft:{}", loopback(91, 2 * n + host)));
-        println!("{way}: {}", expect(Command::new(&program).arg(words[0]).args(&devices).args(&words[1..]), 120));
+        println!(
+            "{way}: {}",
+            expect(Command::new(&program).arg(words[0]).args(&devices).args(&words[1..]), 120)
+        );
     }
 }

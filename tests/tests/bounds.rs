@@ -1,7 +1,10 @@
-//! Handles, pools, rings and queues at their ends: an error or a wait, never a wrong object and never a lost completion.
+//! Handles, pools, rings and queues at their ends: an error or a wait, never a wrong object and
+//! never a lost completion.
 
 use gdrcore_core::device::{Device, MrReg, SrqAttr};
-use gdrcore_core::verbs::types::{access, qp_type, send_flags, wc_status, AhAttr, QpAttr, QpCap, QpInit, Wc};
+use gdrcore_core::verbs::types::{
+    access, qp_type, send_flags, wc_status, AhAttr, QpAttr, QpCap, QpInit, Wc,
+};
 use gdrcore_core::Error;
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::SoftConfig;
@@ -18,17 +21,31 @@ fn stale_and_foreign_handles_are_errors_everywhere() {
     let (pd, cq, qp, mr) = (gone.pd, gone.cq, gone.qp, gone.mr);
     gone.destroy().expect("nothing in use");
     // Stale, of another type, with a flipped generation, out of thin air.
-    let wrong = |good: u64, other: u64| [good ^ 1 << 32, other, 0, u64::MAX, 0xDEAD_BEEF, good.wrapping_add(1)];
+    let wrong = |good: u64, other: u64| {
+        [good ^ 1 << 32, other, 0, u64::MAX, 0xDEAD_BEEF, good.wrapping_add(1)]
+    };
     fn refused<T: std::fmt::Debug>(what: &str, handle: u64, result: Result<T, Error>) {
         let e = result.expect_err(what);
         assert_eq!(e.errno(), 22, "{what} of {handle:#x}: {e}");
     }
     for h in wrong(live.pd, live.cq).into_iter().chain([pd]) {
         refused("pd_dealloc", h, dev.pd_dealloc(h));
-        let reg = MrReg { pd: h, addr: live.buffer.addr(), length: 64, iova: 0, access: 1, provider: 0, cookie: 0 };
+        let reg = MrReg {
+            pd: h,
+            addr: live.buffer.addr(),
+            length: 64,
+            iova: 0,
+            access: 1,
+            provider: 0,
+            cookie: 0,
+        };
         refused("mr_reg", h, dev.mr_reg(&reg));
         refused("ah_create", h, dev.ah_create(h, &AhAttr::default()));
-        refused("srq_create", h, dev.srq_create(h, &SrqAttr { max_wr: 1, max_sge: 1, srq_limit: 0 }));
+        refused(
+            "srq_create",
+            h,
+            dev.srq_create(h, &SrqAttr { max_wr: 1, max_sge: 1, srq_limit: 0 }),
+        );
         refused("mw_alloc", h, dev.mw_alloc(h, 2));
     }
     for h in wrong(live.mr, live.pd).into_iter().chain([mr]) {
@@ -78,8 +95,15 @@ fn an_exhausted_pool_is_an_error_and_recovers() {
         };
         assert_eq!(e, Error::NoMemory);
         assert!(pds.len() >= 3, "{} domains", pds.len());
-        let reg =
-            MrReg { pd: pds[0], addr: memory.as_ptr() as u64, length: 64, iova: 0, access: 0, provider: 0, cookie: 0 };
+        let reg = MrReg {
+            pd: pds[0],
+            addr: memory.as_ptr() as u64,
+            length: 64,
+            iova: 0,
+            access: 0,
+            provider: 0,
+            cookie: 0,
+        };
         let mut mrs = Vec::new();
         while let Ok((mr, _)) = dev.mr_reg(&reg) {
             mrs.push(mr);
@@ -135,7 +159,8 @@ fn a_full_send_queue_says_again_and_loses_nothing() {
 #[test]
 fn unsignalled_requests_free_their_slots() {
     over_each(|x, y| {
-        let (mut a, mut b) = connected(x, y, Shape { depth: 8, ..Shape::default() }).expect("connected ends");
+        let (mut a, mut b) =
+            connected(x, y, Shape { depth: 8, ..Shape::default() }).expect("connected ends");
         let piece = [a.piece(0, 8)];
         let end = deadline(60);
         let mut posted = 0;
@@ -198,7 +223,8 @@ fn a_qp_cycle_leaves_nothing_behind() {
         let before = (x.leaks().expect("leaks"), y.leaks().expect("leaks"));
         for n in 0..300u64 {
             let shape = Shape { buffer: 4096, depth: 4, cqe: 8, ..Shape::default() };
-            let (mut a, mut b) = connected(x, y, shape).unwrap_or_else(|e| panic!("round {n}: {e}"));
+            let (mut a, mut b) =
+                connected(x, y, shape).unwrap_or_else(|e| panic!("round {n}: {e}"));
             a.buffer.write(0, &n.to_ne_bytes());
             a.post(n, Op::Write(64, None), 0, 8).expect("post_send");
             succeed(&mut a, &mut b, n);
@@ -210,12 +236,14 @@ fn a_qp_cycle_leaves_nothing_behind() {
     });
 }
 
-/// What a device says is its own, whatever another one on its address has, and where the block of QPNs is the narrower bound it says that.
+/// What a device says is its own, whatever another one on its address has, and where the block of
+/// QPNs is the narrower bound it says that.
 #[test]
 fn there_are_as_many_queue_pairs_as_the_device_says() {
     let mut config = SoftConfig::default();
     (config.core.max_qp, config.core.qpn_count) = (64, 256);
-    let two = [(); 2].map(|()| Soft::open(&address(5), &config).expect("two devices of one address"));
+    let two =
+        [(); 2].map(|()| Soft::open(&address(5), &config).expect("two devices of one address"));
     let mut made = Vec::new();
     for soft in &two {
         let dev = soft.dev();
@@ -227,10 +255,20 @@ fn there_are_as_many_queue_pairs_as_the_device_says() {
         std::mem::forget(memory);
         let pd = dev.pd_alloc().expect("pd");
         let cq = dev.cq_create(16).expect("cq").0;
-        let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let init = QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: qp_type::RC, cap, ..QpInit::default() };
+        let cap = QpCap {
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let init =
+            QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: qp_type::RC, cap, ..QpInit::default() };
         for n in 0..said {
-            made.push((dev, dev.qp_create(&init).unwrap_or_else(|e| panic!("{n} of {said}: {e}")).0));
+            made.push((
+                dev,
+                dev.qp_create(&init).unwrap_or_else(|e| panic!("{n} of {said}: {e}")).0,
+            ));
         }
         assert_eq!(dev.qp_create(&init).err(), Some(Error::NoMemory));
     }
@@ -246,15 +284,27 @@ fn bad_registrations_are_refused() {
     let pd = dev.pd_alloc().expect("pd");
     let memory = vec![0u8; 4096];
     let at = memory.as_ptr() as u64;
-    let reg =
-        |addr, length, access| dev.mr_reg(&MrReg { pd, addr, length, iova: addr, access, provider: 0, cookie: 0 });
+    let reg = |addr, length, access| {
+        dev.mr_reg(&MrReg { pd, addr, length, iova: addr, access, provider: 0, cookie: 0 })
+    };
     assert!(reg(at, 4096, access::REMOTE_WRITE).is_err(), "remote write without local write");
     assert!(reg(at, 4096, access::REMOTE_ATOMIC).is_err(), "remote atomic without local write");
     assert!(reg(at, u64::MAX, access::LOCAL_WRITE).is_err(), "longer than the address space");
-    assert!(reg(u64::MAX - 10, 4096, access::LOCAL_WRITE).is_err(), "past the end of the address space");
+    assert!(
+        reg(u64::MAX - 10, 4096, access::LOCAL_WRITE).is_err(),
+        "past the end of the address space"
+    );
     assert!(reg(4096, 4096, access::LOCAL_WRITE).is_err(), "memory that is not there");
     assert!(reg(at, 4096, 1 << 31).is_err(), "an unknown access flag");
-    let bad = dev.mr_reg(&MrReg { pd, addr: at, length: 64, iova: at, access: 1, provider: 99, cookie: 0 });
+    let bad = dev.mr_reg(&MrReg {
+        pd,
+        addr: at,
+        length: 64,
+        iova: at,
+        access: 1,
+        provider: 99,
+        cookie: 0,
+    });
     assert!(bad.is_err(), "an unknown provider");
     dev.pd_dealloc(pd).expect("nothing was registered");
 }

@@ -1,4 +1,5 @@
-//! Captures of our own traffic hold no malformed packet and no wrong ICRC: tshark and scapy say so, not we.
+//! Captures of our own traffic hold no malformed packet and no wrong ICRC: tshark and scapy say so,
+//! not we.
 
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::patience::{limit, wait_for};
@@ -17,7 +18,9 @@ fn checkers_missing() -> Option<&'static str> {
     let scapy = run(Command::new("/usr/bin/python3").args(["-c", "import scapy.contrib.roce"]), 20);
     match () {
         _ if find("tshark").is_none() => Some("tshark is not installed"),
-        _ if !Path::new("/usr/bin/python3").exists() || !scapy.ok() => Some("python3-scapy is not installed"),
+        _ if !Path::new("/usr/bin/python3").exists() || !scapy.ok() => {
+            Some("python3-scapy is not installed")
+        }
         _ => None,
     }
 }
@@ -47,11 +50,14 @@ fn check(files: &[PathBuf], ports: &[&str]) -> String {
     said
 }
 
-/// GSO was used where it was asked for and nowhere else: its segments carry identifications 0, 1, 2, …
+/// GSO was used where it was asked for and nowhere else: its segments carry identifications 0, 1,
+/// 2, …
 fn check_segmentation(said: &str) {
     let single = |line: &&str| line.contains("identifications to 0,");
     let of = |name: &str| {
-        said.lines().find(|l| l.contains(name) && l.contains("identifications")).expect("a line for each file")
+        said.lines()
+            .find(|l| l.contains(name) && l.contains("identifications"))
+            .expect("a line for each file")
     };
     assert!(!single(&of("rc-v4-gso.pcap")), "{said}");
     assert!(single(&of("rc-v4-single.pcap")) && single(&of("uc-v4-single.pcap")), "{said}");
@@ -68,10 +74,12 @@ fn the_pcap_tee_of_every_transport_and_address_family() {
     }
     let dir = scratch("tee");
     let mut files = Vec::new();
-    let (v4_from, v4_to) = (format!("soft:{}", loopback(42, 1)), format!("soft:{}", loopback(42, 2)));
+    let (v4_from, v4_to) =
+        (format!("soft:{}", loopback(42, 1)), format!("soft:{}", loopback(42, 2)));
     let ports = [place::port(), place::port()].map(|p| p.to_string());
     let [v6_from, v6_to] = ports.each_ref().map(|p| format!("soft:[::1]:{p}"));
-    let families = [("v4", v4_from.as_str(), v4_to.as_str()), ("v6", v6_from.as_str(), v6_to.as_str())];
+    let families =
+        [("v4", v4_from.as_str(), v4_to.as_str()), ("v6", v6_from.as_str(), v6_to.as_str())];
     for (family, from, to) in families {
         if family == "v6" && !Path::new("/proc/net/if_inet6").exists() {
             println!("this machine has no IPv6");
@@ -79,7 +87,10 @@ fn the_pcap_tee_of_every_transport_and_address_family() {
         }
         for qp_type in TYPES {
             for gso in [true, false] {
-                let file = dir.join(format!("{qp_type}-{family}-{}.pcap", if gso { "gso" } else { "single" }));
+                let file = dir.join(format!(
+                    "{qp_type}-{family}-{}.pcap",
+                    if gso { "gso" } else { "single" }
+                ));
                 let mut command = Command::new(traffic());
                 command.args([qp_type, from, to, "--pcap"]).arg(&file);
                 if !gso {
@@ -109,17 +120,25 @@ fn what_the_kernel_really_sent() {
     for address in ["fd42::1/128", "fd42::2/128"] {
         lab.admin(0, &["addr", "add", address, "dev", "lo", "nodad"]).expect("an address");
     }
-    // A capture sees what leaves the kernel's segmentation only where the device has none of its own.
+    // A capture sees what leaves the kernel's segmentation only where the device has none of its
+    // own.
     let off = run(lab.privileged(0, &ethtool).args(["-K", "lo", "tx-udp-segmentation", "off"]), 10);
     assert!(off.ok(), "{}", off.output);
     let dir = scratch("capture");
     let mut files = Vec::new();
-    for (family, from, to) in [("v4", "soft:127.0.0.1", "soft:127.0.0.2"), ("v6", "soft:[fd42::1]", "soft:[fd42::2]")] {
+    for (family, from, to) in
+        [("v4", "soft:127.0.0.1", "soft:127.0.0.2"), ("v6", "soft:[fd42::1]", "soft:[fd42::2]")]
+    {
         for qp_type in TYPES {
             for gso in [true, false] {
-                let file = dir.join(format!("{qp_type}-{family}-{}.pcap", if gso { "gso" } else { "single" }));
+                let file = dir.join(format!(
+                    "{qp_type}-{family}-{}.pcap",
+                    if gso { "gso" } else { "single" }
+                ));
                 let mut record = lab.privileged(0, &dumpcap);
-                record.args(["-i", "lo", "-f", "udp port 4791", "-P", "-B", "64", "-q", "-w"]).arg(&file);
+                record
+                    .args(["-i", "lo", "-f", "udp port 4791", "-P", "-B", "64", "-q", "-w"])
+                    .arg(&file);
                 let recorder = Running::start(&mut record);
                 // The file appears once the capture runs.
                 wait_for(60, "dumpcap does not start", || file.exists());

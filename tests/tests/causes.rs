@@ -1,5 +1,5 @@
-//! What goes wrong between two machines, and what the library says about it: the tables of docs/using/TROUBLES.md, row by row. "other version" is in
-//! `ffi/src/endpoint_calls.rs`.
+//! What goes wrong between two machines, and what the library says about it: the tables of
+//! docs/using/TROUBLES.md, row by row. "other version" is in `ffi/src/endpoint_calls.rs`.
 
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_tests::ends::Address;
@@ -19,8 +19,12 @@ const HASTE: &[&str] = &["timeout=10", "retry=2", "stream=write", "piece=100000"
 
 /// The message that the table has for a fault.
 fn message(fault: &str) -> String {
-    let text = std::fs::read_to_string(root().join("docs/using/TROUBLES.md")).expect("docs/using/TROUBLES.md");
-    let row = text.lines().find(|l| l.starts_with(&format!("| {fault} |"))).unwrap_or_else(|| panic!("no row {fault}"));
+    let text = std::fs::read_to_string(root().join("docs/using/TROUBLES.md"))
+        .expect("docs/using/TROUBLES.md");
+    let row = text
+        .lines()
+        .find(|l| l.starts_with(&format!("| {fault} |")))
+        .unwrap_or_else(|| panic!("no row {fault}"));
     row.split('|').nth(2).expect("a message").trim().to_owned()
 }
 
@@ -32,8 +36,14 @@ fn made(a: &mut Far, b: &mut Far) -> [Address; 2] {
     })
 }
 
-/// Lets `a`, which was told `b`'s address as `spoil` leaves it, write until that fails. The causes that both have: code and text.
-fn causes(a: &mut Far, b: &mut Far, spoil: impl Fn(&mut Address), meanwhile: impl Fn(&Far)) -> (u32, [String; 2]) {
+/// Lets `a`, which was told `b`'s address as `spoil` leaves it, write until that fails. The causes
+/// that both have: code and text.
+fn causes(
+    a: &mut Far,
+    b: &mut Far,
+    spoil: impl Fn(&mut Address),
+    meanwhile: impl Fn(&Far),
+) -> (u32, [String; 2]) {
     let [of_a, mut of_b] = made(a, b);
     b.say(&format!("join {}", print_address(&of_a)));
     // It has joined when it answers the next line.
@@ -189,7 +199,8 @@ fn firewalls_that_drop_and_that_reject() {
             Ok(lab) => lab,
             Err(why) => skip!("no namespaces: {why}"),
         };
-        let (mut a, mut b) = (start(&lab, 0, "soft:10.8.0.1", HASTE), start(&lab, 1, "soft:10.8.0.2", HASTE));
+        let (mut a, mut b) =
+            (start(&lab, 0, "soft:10.8.0.1", HASTE), start(&lab, 1, "soft:10.8.0.2", HASTE));
         if let Err(why) = firewall(&lab, host, hook, rule) {
             skip!("no firewall: {why}");
         }
@@ -202,7 +213,10 @@ fn firewalls_that_drop_and_that_reject() {
         says(fault, of_a, code);
         a.say(&format!("ask 7 {to}"));
         let asked = a.answer("asked ");
-        assert!(asked.starts_with(&format!("7 {status} ")) && asked.contains(&message(fault)), "{asked}");
+        assert!(
+            asked.starts_with(&format!("7 {status} ")) && asked.contains(&message(fault)),
+            "{asked}"
+        );
     }
 }
 
@@ -231,7 +245,10 @@ fn a_connection_request_that_cannot_arrive() {
         ([10, 99, 0, 1], libc::ENETUNREACH),
     ] {
         let asked = ask(ip);
-        assert!(asked.starts_with(&format!("7 -{errno} this machine has no route there")), "{ip:?}: {asked}");
+        assert!(
+            asked.starts_with(&format!("7 -{errno} this machine has no route there")),
+            "{ip:?}: {asked}"
+        );
     }
     // Nobody has the port there, says its host, and is not believed before all tries are made.
     let asked = ask([10, 8, 0, 2]);
@@ -287,7 +304,8 @@ fn a_network_that_is_narrower_than_it_says() {
         skip!("a namespace cannot be made a router: {}", done.output.trim());
     }
     let options = [HASTE, &["mtu=5"]].concat();
-    let (mut a, mut b) = (start(&lab, 0, "soft:10.8.1.1", &options), start(&lab, 2, "soft:10.8.2.1", &HASTE[..2]));
+    let (mut a, mut b) =
+        (start(&lab, 0, "soft:10.8.1.1", &options), start(&lab, 2, "soft:10.8.2.1", &HASTE[..2]));
     let [of_a, _] = both(&mut a, &mut b, |_| ());
     says("MTU hole", of_a, CauseCode::MtuExceeded);
 }

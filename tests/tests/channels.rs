@@ -1,4 +1,5 @@
-//! Completion channels: threads that sleep each on CQs of their own, with a helper thread and without, over each kind of port.
+//! Completion channels: threads that sleep each on CQs of their own, with a helper thread and
+//! without, over each kind of port.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, Handle, Wc};
@@ -86,7 +87,8 @@ fn four_sleepers(config: &SoftConfig, names: [&str; 2]) {
 
 /// Two connected ends whose CQs have channels.
 fn pair<'d>(devices: [&'d dyn Device; 2], channels: [Handle; 2]) -> (End<'d>, End<'d>) {
-    let [mut a, mut b] = [0, 1].map(|i| End::on_channel(devices[i], small(), channels[i]).expect("an end"));
+    let [mut a, mut b] =
+        [0, 1].map(|i| End::on_channel(devices[i], small(), channels[i]).expect("an end"));
     let (to_a, to_b): (Address, Address) = (a.own, b.own);
     a.connect(to_b).expect("connect");
     b.connect(to_a).expect("connect");
@@ -106,7 +108,8 @@ fn no_wake_up_is_lost_through_shared_memory() {
 
 #[test]
 fn no_wake_up_is_lost_with_a_helper() {
-    let config = SoftConfig { path: PathChoice::Auto, flags: soft_flags::HELPER, ..SoftConfig::default() };
+    let config =
+        SoftConfig { path: PathChoice::Auto, flags: soft_flags::HELPER, ..SoftConfig::default() };
     four_sleepers(&config, [&address(1), &address(2)]);
 }
 
@@ -137,7 +140,8 @@ fn sleepers_take_no_cpu_time() {
         let (mut a, mut b) = connected(x.dev(), y.dev(), small()).expect("connected ends");
         a.post(1, Op::Write(0, None), 0, 8).expect("post_send");
         gdrcore_tests::ends::succeed(&mut a, &mut b, 1);
-        let channels: Vec<Handle> = (0..3).map(|_| x.dev().channel_create().expect("a channel")).collect();
+        let channels: Vec<Handle> =
+            (0..3).map(|_| x.dev().channel_create().expect("a channel")).collect();
         // What is still owed or being found out comes to its end.
         let settled = cpu::of_thread() + Duration::from_millis(300);
         while cpu::of_thread() < settled {
@@ -164,7 +168,11 @@ fn events_go_to_their_own_channel_and_to_nobody_else() {
     let channels = [0, 1].map(|_| dev.channel_create().expect("a channel"));
     let (mut a, mut b) = pair([dev, dev], channels);
     let readable = |channel: Handle| {
-        let mut p = libc::pollfd { fd: dev.channel_fd(channel).expect("fd"), events: libc::POLLIN, revents: 0 };
+        let mut p = libc::pollfd {
+            fd: dev.channel_fd(channel).expect("fd"),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one entry.
         unsafe { libc::poll(&mut p, 1, 0) == 1 }
     };
@@ -215,7 +223,8 @@ fn an_event_goes_with_its_cq_and_the_others_stay() {
             a.post(1, Op::Write(0, None), 0, 8).expect("post_send");
             dev.progress().expect("progress");
         }
-        // Each of them once, however often it is armed and completes something before its event is taken.
+        // Each of them once, however often it is armed and completes something before its event is
+        // taken.
         let (a, _) = &mut ends[0];
         a.poll();
         dev.cq_arm(a.cq, false).expect("cq_arm");
@@ -227,7 +236,8 @@ fn an_event_goes_with_its_cq_and_the_others_stay() {
         let mut wc = [Wc::default(); 4];
         while dev.poll_cq(a.cq, &mut wc).expect("poll") > 0 {}
         a.destroy().and(b.destroy()).expect("destroy");
-        let mut taken: Vec<Handle> = std::iter::from_fn(|| dev.channel_event(channel).expect("an event")).collect();
+        let mut taken: Vec<Handle> =
+            std::iter::from_fn(|| dev.channel_event(channel).expect("an event")).collect();
         taken.sort_unstable();
         left.sort_unstable();
         assert_eq!(taken, left);
@@ -250,11 +260,15 @@ fn channels_are_bounded_and_a_sleeper_keeps_its_own() {
         let mut refused = false;
         while !sleeper.is_finished() {
             // Whether it sleeps already or not yet: it is refused, or the sleeper is.
-            refused |= dev.channel_fd(all[3]).is_ok() && dev.channel_destroy(all[3]) == Err(Error::Busy);
+            refused |=
+                dev.channel_fd(all[3]).is_ok() && dev.channel_destroy(all[3]) == Err(Error::Busy);
             std::thread::yield_now();
         }
         let outcome = sleeper.join().expect("a sleeper");
-        assert!(refused && outcome == Ok(None) || outcome == Err(Error::StaleHandle), "{outcome:?}");
+        assert!(
+            refused && outcome == Ok(None) || outcome == Err(Error::StaleHandle),
+            "{outcome:?}"
+        );
     });
     for h in [0, u64::MAX, all[0] ^ 1 << 40, all[0] | 0xff, all[0] ^ 0x100] {
         assert_eq!(dev.channel_event(h), Err(Error::StaleHandle), "{h:#x}");

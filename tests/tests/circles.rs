@@ -1,7 +1,10 @@
-//! No file imports a file that imports it in turn, by whatever way round. A file and the modules inside it are one: what a child takes from
-//! its parent, and a parent from its child, does not count.
+//! No file imports a file that imports it in turn, by whatever way round. A file and the modules
+//! inside it are one: what a child takes from its parent, and a parent from its child, does not
+//! count.
 
-use gdrcore_tests::source::{code, files, is_test_only, named_paths, relative, root, without_tests};
+use gdrcore_tests::source::{
+    code, files, is_test_only, named_paths, relative, root, without_tests,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -27,14 +30,18 @@ fn is_within(inner: &Module, outer: &Module) -> bool {
 
 /// What each module of some sources imports: files by their names, and texts.
 fn imports(sources: &[(String, String)]) -> BTreeMap<Module, BTreeSet<Module>> {
-    let modules: BTreeSet<Module> = sources.iter().filter_map(|(file, _)| module_of(file)).collect();
+    let modules: BTreeSet<Module> =
+        sources.iter().filter_map(|(file, _)| module_of(file)).collect();
     let mut all = BTreeMap::new();
     for (file, text) in sources {
         let Some(own) = module_of(file) else { continue };
         let names: Vec<&str> = own.iter().map(String::as_str).collect();
         let found = named_paths(&without_tests(&code(text)), &names);
         let homes = found.iter().filter_map(|named| {
-            (0..=named.path.len()).rev().map(|n| named.path[..n].to_vec()).find(|path| modules.contains(path))
+            (0..=named.path.len())
+                .rev()
+                .map(|n| named.path[..n].to_vec())
+                .find(|path| modules.contains(path))
         });
         let others = homes.filter(|home| !is_within(home, &own) && !is_within(&own, home));
         all.insert(own.clone(), others.collect());
@@ -55,7 +62,8 @@ fn circles(imports: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<BTreeSet<Module>
         }
         seen
     };
-    let reached: BTreeMap<&Module, BTreeSet<Module>> = imports.keys().map(|m| (m, reach(m))).collect();
+    let reached: BTreeMap<&Module, BTreeSet<Module>> =
+        imports.keys().map(|m| (m, reach(m))).collect();
     let mut found: Vec<BTreeSet<Module>> = Vec::new();
     for (module, seen) in &reached {
         if !seen.contains(*module) || found.iter().any(|circle| circle.contains(*module)) {
@@ -69,15 +77,22 @@ fn circles(imports: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<BTreeSet<Module>
 /// The folders with the sources of this workspace's crates.
 fn crates() -> Vec<std::path::PathBuf> {
     let manifests = files(&root(), &["toml"]).into_iter().filter(|f| f.ends_with("Cargo.toml"));
-    manifests.map(|f| f.parent().expect("a folder").join("src")).filter(|src| src.is_dir()).collect()
+    manifests
+        .map(|f| f.parent().expect("a folder").join("src"))
+        .filter(|src| src.is_dir())
+        .collect()
 }
 
 fn sources(src: &Path) -> Vec<(String, String)> {
     let read = |f: &Path| std::fs::read_to_string(f).expect("a source");
     let name = |f: &Path| f.strip_prefix(src).expect("below").to_string_lossy().into_owned();
-    let all: Vec<(String, String)> = files(src, &["rs"]).iter().map(|f| (name(f), read(f))).collect();
-    let root_of_crate =
-        all.iter().find(|(f, _)| f == "lib.rs" || f == "main.rs").map(|(_, t)| t.clone()).unwrap_or_default();
+    let all: Vec<(String, String)> =
+        files(src, &["rs"]).iter().map(|f| (name(f), read(f))).collect();
+    let root_of_crate = all
+        .iter()
+        .find(|(f, _)| f == "lib.rs" || f == "main.rs")
+        .map(|(_, t)| t.clone())
+        .unwrap_or_default();
     all.into_iter().filter(|(f, _)| !is_test_only(f, &root_of_crate)).collect()
 }
 

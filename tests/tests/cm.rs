@@ -1,11 +1,13 @@
-//! The connection manager over sockets: soft devices and processes that know only an address and a port.
+//! The connection manager over sockets: soft devices and processes that know only an address and a
+//! port.
 
 use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::types::{cm_event, port_space, reject, ConnParam, CONNECT_DATA_MAX};
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{
-    qp_attr_mask as mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, AhAttr, QpAttr, SendWr, UdWr, WrOp,
+    qp_attr_mask as mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, AhAttr, QpAttr,
+    SendWr, UdWr, WrOp,
 };
 use gdrcore_core::wire::QP1_QKEY;
 use gdrcore_core::Error;
@@ -48,10 +50,17 @@ fn programs_connect_talk_and_part_by_address_and_port() {
         let (listener, port) = listen(b, port_space::TCP, 0);
         let (mut mine, mut theirs) = (End::new(a, SHAPE).unwrap(), End::new(b, SHAPE).unwrap());
         let active = connect(&mine, address(b), port, &offer(b"who is there?"));
-        assert_eq!(a.qp_query(mine.qp).unwrap().0.qp_state, qp_state::INIT, "receives may be posted");
+        assert_eq!(
+            a.qp_query(mine.qp).unwrap().0.qp_state,
+            qp_state::INIT,
+            "receives may be posted"
+        );
         let e = events.expect(both, cm_event::CONNECT_REQUEST, 0);
         assert_eq!((e.listener, e.local_port, e.remote_qpn), (listener, port, mine.own.qpn));
-        assert_eq!((e.private_data().len(), &e.private_data()[..13]), (CONNECT_DATA_MAX, &b"who is there?"[..]));
+        assert_eq!(
+            (e.private_data().len(), &e.private_data()[..13]),
+            (CONNECT_DATA_MAX, &b"who is there?"[..])
+        );
         let passive = e.id;
         let less = ConnParam { initiator_depth: 3, ..offer(b"me") };
         cm(b).accept(passive, theirs.qp, &less).unwrap();
@@ -59,7 +68,10 @@ fn programs_connect_talk_and_part_by_address_and_port() {
         assert_eq!((&e.private_data()[..3], e.remote_qpn), (&b"me\0"[..], theirs.own.qpn));
         events.expect(both, cm_event::ESTABLISHED, passive);
         let (at, bt) = (a.qp_query(mine.qp).unwrap().0, b.qp_query(theirs.qp).unwrap().0);
-        assert_eq!((at.qp_state, bt.qp_state, at.path_mtu), (qp_state::RTS, qp_state::RTS, bt.path_mtu));
+        assert_eq!(
+            (at.qp_state, bt.qp_state, at.path_mtu),
+            (qp_state::RTS, qp_state::RTS, bt.path_mtu)
+        );
         assert_eq!((at.rq_psn, bt.rq_psn), (bt.sq_psn, at.sq_psn));
         assert_eq!((at.max_rd_atomic, bt.max_rd_atomic, bt.max_dest_rd_atomic), (16, 3, 16));
 
@@ -70,7 +82,10 @@ fn programs_connect_talk_and_part_by_address_and_port() {
         succeed(&mut mine, &mut theirs, 1);
         theirs.post(2, Op::Read(0), 130_000, 100_000).unwrap();
         succeed(&mut theirs, &mut mine, 2);
-        assert!(theirs.buffer.read(0, 100_000) == bytes && theirs.buffer.read(130_000, 100_000) == bytes);
+        assert!(
+            theirs.buffer.read(0, 100_000) == bytes
+                && theirs.buffer.read(130_000, 100_000) == bytes
+        );
 
         theirs.post_recv(9, 0, 64).unwrap();
         cm(a).disconnect(active).unwrap();
@@ -78,7 +93,11 @@ fn programs_connect_talk_and_part_by_address_and_port() {
         events.expect(both, cm_event::DISCONNECTED, active);
         events.expect(both, cm_event::DISCONNECTED, passive);
         let wc = complete(&mut theirs, &mut mine, 9, Duration::from_secs(5));
-        assert_eq!(wc.status, wc_status::WR_FLUSH_ERR, "the end of a connection is the end of its QP");
+        assert_eq!(
+            wc.status,
+            wc_status::WR_FLUSH_ERR,
+            "the end of a connection is the end of its QP"
+        );
         events.expect(both, cm_event::TIMEWAIT_EXIT, active);
         for (dev, id) in [(a, active), (b, passive), (b, listener)] {
             cm(dev).destroy(id).unwrap();
@@ -108,9 +127,13 @@ fn refusals_say_why() {
     let request = events.expect([a, b], cm_event::CONNECT_REQUEST, 0).id;
     cm(b).reject(request, b"not today").unwrap();
     let e = events.expect([a, b], cm_event::REJECTED, id);
-    assert_eq!((e.status, &e.private_data()[..9]), (i32::from(reject::CONSUMER), &b"not today"[..]));
+    assert_eq!(
+        (e.status, &e.private_data()[..9]),
+        (i32::from(reject::CONSUMER), &b"not today"[..])
+    );
 
-    // A QP of another type than the request's, and one that is connected already, are no answer to it.
+    // A QP of another type than the request's, and one that is connected already, are no answer to
+    // it.
     let end = End::new(a, SHAPE).unwrap();
     connect(&end, address(b), port, &offer(b""));
     let request = events.expect([a, b], cm_event::CONNECT_REQUEST, 0).id;
@@ -121,9 +144,11 @@ fn refusals_say_why() {
     assert_eq!(cm(b).accept(request, good.qp, &offer(&[0; 197])), Err(Error::MessageSize));
     cm(b).accept(request, good.qp, &offer(b"")).unwrap();
 
-    // Nobody there at all, as the kernel says by ICMP, which anybody can send: 16 requests of 16 ms each.
+    // Nobody there at all, as the kernel says by ICMP, which anybody can send: 16 requests of 16 ms
+    // each.
     let end = End::new(a, SHAPE).unwrap();
-    let nobody = AhAttr { dgid: gdrcore_core::wire::ip::gid_of_v4([127, 43, 251, 251]), ..address(b) };
+    let nobody =
+        AhAttr { dgid: gdrcore_core::wire::ip::gid_of_v4([127, 43, 251, 251]), ..address(b) };
     let start = Instant::now();
     let id = connect(&end, nobody, port, &ConnParam { response_timeout: 12, ..offer(b"") });
     let e = events.expect([a, b], cm_event::UNREACHABLE, id);
@@ -157,7 +182,8 @@ fn a_sleeping_listener_wakes_for_a_request() {
             });
             std::thread::sleep(Duration::from_millis(300));
             let fresh = End::new(a.dev(), SHAPE).unwrap();
-            let id = connect(if helper { &fresh } else { &end }, address(b.dev()), port, &offer(b""));
+            let id =
+                connect(if helper { &fresh } else { &end }, address(b.dev()), port, &offer(b""));
             assert!(sleeper.join().unwrap(), "helper {helper}");
             id
         });
@@ -236,7 +262,8 @@ fn a_peer_that_vanished_costs_its_own_connection_only() {
         // The same address and port each time; without a word it is gone.
         let a = Soft::new(&names[0]);
         let mut events = Events::default();
-        let (mut mine, mut theirs) = (End::new(a.dev(), SHAPE).unwrap(), End::new(b, SHAPE).unwrap());
+        let (mut mine, mut theirs) =
+            (End::new(a.dev(), SHAPE).unwrap(), End::new(b, SHAPE).unwrap());
         let active = connect(&mine, address(b), port, &ConnParam { retry_count: 2, ..offer(b"") });
         let passive = events.expect([a.dev(), b], cm_event::CONNECT_REQUEST, 0).id;
         cm(b).accept(passive, theirs.qp, &offer(b"")).unwrap();
@@ -300,7 +327,11 @@ fn garbage_at_qp1_disturbs_nobody() {
     }
     let after = b.dev().counters().unwrap();
     assert_eq!(seen(), sent, "every one was looked at");
-    assert_eq!(after.rcvd_refused - before.rcvd_refused, sent / 4, "another Q_Key, another QP than QP1");
+    assert_eq!(
+        after.rcvd_refused - before.rcvd_refused,
+        sent / 4,
+        "another Q_Key, another QP than QP1"
+    );
     assert!(after.cm_sent - before.cm_sent <= sent, "one in, at most one out");
     let quiet = events.find([a.dev(), b.dev()], Duration::from_millis(50), |_| true);
     assert!(quiet.is_none(), "{quiet:?}");
@@ -333,8 +364,14 @@ fn messages_on_the_wire_are_what_tshark_calls_by_name() {
     drop((mine, theirs, end));
     drop(a);
     let said = run(Command::new(tshark).arg("-r").arg(&path), 60).output;
-    let names =
-        ["ConnectRequest", "ConnectReply", "ReadyToUse", "DisconnectRequest", "DisconnectReply", "ConnectReject"];
+    let names = [
+        "ConnectRequest",
+        "ConnectReply",
+        "ReadyToUse",
+        "DisconnectRequest",
+        "DisconnectReply",
+        "ConnectReject",
+    ];
     for name in names {
         assert!(said.contains(&format!("CM: {name}")), "no {name}:\n{said}");
     }
@@ -361,7 +398,8 @@ fn two_processes_ping_and_a_killed_one_is_noticed() {
     assert!(served.ok() && served.output.contains("20 rounds"), "{}", served.output);
     assert!(served.output.contains("ping data: rdma-ping-19: "), "{}", served.output);
 
-    // Its words go into a file, which tells when the two talk: a request that came before it listened is sent again later.
+    // Its words go into a file, which tells when the two talk: a request that came before it
+    // listened is sent again later.
     let dir = scratch("cm-killed");
     let words = dir.join("words");
     let mut told = Command::new("sh");
@@ -377,10 +415,18 @@ fn two_processes_ping_and_a_killed_one_is_noticed() {
     }
     doomed.kill();
     let left = second.finish(Duration::from_secs(40));
-    assert!(left.code().is_some() && said().contains("rounds"), "the server ended by itself: {}", said());
+    assert!(
+        left.code().is_some() && said().contains("rounds"),
+        "the server ended by itself: {}",
+        said()
+    );
 
     let nobody = run(&mut client("1"), 60);
-    assert!(nobody.code().is_some_and(|c| c > 0) && nobody.output.contains("UNREACHABLE"), "{}", nobody.output);
+    assert!(
+        nobody.code().is_some_and(|c| c > 0) && nobody.output.contains("UNREACHABLE"),
+        "{}",
+        nobody.output
+    );
 }
 
 #[test]
@@ -388,5 +434,10 @@ fn connections_are_made_under_a_flood_of_requests() {
     // docs/records/PROOF.md has the figures for 10,000.
     let flood = env!("CARGO_BIN_EXE_cm_flood");
     let done = run(Command::new(flood).args(["300", "1000", "1000"]), 120);
-    assert!(done.ok() && done.output.contains("300 of 300 connections stood"), "{:?} {}", done.status, done.output);
+    assert!(
+        done.ok() && done.output.contains("300 of 300 connections stood"),
+        "{:?} {}",
+        done.status,
+        done.output
+    );
 }

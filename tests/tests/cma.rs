@@ -1,5 +1,5 @@
-//! WRITEs that the kernel copies from one process into another (process_vm_writev): the same as through the ring, and only as long as
-//! both ends want it and the keys allow it.
+//! WRITEs that the kernel copies from one process into another (process_vm_writev): the same as
+//! through the ring, and only as long as both ends want it and the keys allow it.
 
 use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::cause::CauseCode;
@@ -45,7 +45,8 @@ fn carried(end: &End) -> u64 {
     end.dev.counters().expect("counters").carried_writes
 }
 
-/// WRITEs, as long as they must be, until one went past the ring, for which the initiator asks beside the first of them.
+/// WRITEs, as long as they must be, until one went past the ring, for which the initiator asks
+/// beside the first of them.
 fn until_carried(x: &mut End, mut others: impl FnMut()) {
     let before = carried(x);
     let end = deadline(60);
@@ -97,7 +98,9 @@ fn bytes_land_where_they_should_with_neither_a_packet_nor_the_target() {
         (7, 11, 5, (3 << 20) + 17),
         (8, 0, BYTES - LEAST, LEAST),
     ] {
-        let count = |c: fn(&gdrcore_core::counters::Counters) -> u64, end: &End| c(&end.dev.counters().unwrap());
+        let count = |c: fn(&gdrcore_core::counters::Counters) -> u64, end: &End| {
+            c(&end.dev.counters().unwrap())
+        };
         let before = (count(|c| c.sent_pkts, &x), count(|c| c.rcvd_pkts, &y), carried(&x));
         y.buffer.write(0, &vec![0xa5; BYTES]);
         x.buffer.write(from, &pattern(seed, len));
@@ -105,7 +108,10 @@ fn bytes_land_where_they_should_with_neither_a_packet_nor_the_target() {
         assert_eq!(alone(&mut x, seed).status, wc_status::SUCCESS);
         assert!(y.buffer.read(to, len) == pattern(seed, len), "{seed}");
         assert!(y.buffer.read(0, to).iter().all(|&b| b == 0xa5), "before {seed}");
-        assert!(y.buffer.read(to + len, BYTES - to - len).iter().all(|&b| b == 0xa5), "behind {seed}");
+        assert!(
+            y.buffer.read(to + len, BYTES - to - len).iter().all(|&b| b == 0xa5),
+            "behind {seed}"
+        );
         let after = (count(|c| c.sent_pkts, &x), count(|c| c.rcvd_pkts, &y), carried(&x));
         assert_eq!(after, (before.0, before.1, before.2 + 1), "{seed}");
     }
@@ -177,7 +183,8 @@ fn what_follows_arrives_after_it() {
     assert!(carried(&x) - before > 250, "{} of 500", carried(&x) - before);
 }
 
-/// Looks without a pause, as a program that polls; after a while the other one may need this very CPU.
+/// Looks without a pause, as a program that polls; after a while the other one may need this very
+/// CPU.
 fn spin_until(mut is: impl FnMut() -> bool) {
     let mut looks = 0u32;
     while !is() {
@@ -193,7 +200,8 @@ fn spin_until(mut is: impl FnMut() -> bool) {
 fn the_last_word_is_stored_last() {
     let devices = pair();
     let (mut x, y) = lent(&devices);
-    // To an address and of a length that share no alignment, so that the last word is cut anew each time.
+    // To an address and of a length that share no alignment, so that the last word is cut anew each
+    // time.
     let place = |round: u64| ((round % 11) as usize, LEAST + (round as usize * 1237) % 70_000);
     let (told, seen) = (AtomicU64::new(0), AtomicU64::new(0));
     let at = y.buffer.as_ptr().expose_provenance();
@@ -202,7 +210,8 @@ fn the_last_word_is_stored_last() {
         let (told, seen) = (&told, &seen);
         scope.spawn(move || {
             let byte = |i: usize| {
-                // SAFETY: inside the buffer, which lives longer than this thread; volatile, since others write there.
+                // SAFETY: inside the buffer, which lives longer than this thread; volatile, since
+                // others write there.
                 unsafe { std::ptr::with_exposed_provenance::<u8>(at + i).read_volatile() }
             };
             for round in 1..=rounds {
@@ -241,21 +250,25 @@ type Ending<'a> = (&'a str, &'a dyn Fn(&End));
 
 #[test]
 fn a_key_that_has_ended_writes_nothing() {
-    let modify = |end: &End, attr: QpAttr, mask| end.dev.qp_modify(end.qp, &attr, mask).expect("qp_modify");
+    let modify =
+        |end: &End, attr: QpAttr, mask| end.dev.qp_modify(end.qp, &attr, mask).expect("qp_modify");
     let ends: [Ending; 5] = [
         ("deregistered", &|y| y.dev.mr_dereg(y.mr).expect("mr_dereg")),
         ("no longer writable", &|y| {
             let attr = QpAttr { qp_access_flags: access::REMOTE_READ, ..QpAttr::default() };
             modify(y, attr, qp_attr_mask::ACCESS_FLAGS);
         }),
-        ("in ERR", &|y| modify(y, QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() }, qp_attr_mask::STATE)),
+        ("in ERR", &|y| {
+            modify(y, QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() }, qp_attr_mask::STATE)
+        }),
         ("reset", &|y| while y.dev.qp_reset(y.qp) == Err(Error::Again) {}),
         ("destroyed", &|y| y.dev.qp_destroy(y.qp).expect("qp_destroy")),
     ];
     for (what, end) in ends {
         let devices = pair();
         let shape = Shape { buffer: BYTES, timeout: 8, retry_cnt: 1, ..Shape::default() };
-        let (mut x, mut y) = connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
+        let (mut x, mut y) =
+            connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
         until_carried(&mut x, || {
             y.poll();
         });
@@ -300,7 +313,10 @@ fn a_key_of_another_region_opens_only_that() {
     assert!(y.buffer.read(0, BYTES) == before);
     // Beyond it nothing is written, one byte or all of it: what the responder says.
     x.post(3, Op::Write((BYTES - LEAST + 1) as u64, None), 0, LEAST as u32).expect("post_send");
-    assert_eq!(complete(&mut x, &mut y, 3, Duration::from_secs(20)).status, wc_status::REM_ACCESS_ERR);
+    assert_eq!(
+        complete(&mut x, &mut y, 3, Duration::from_secs(20)).status,
+        wc_status::REM_ACCESS_ERR
+    );
     y.dev.mr_dereg(y.mr).expect("mr_dereg");
 }
 
@@ -330,9 +346,11 @@ fn a_context_that_was_closed_is_not_written() {
 fn memory_that_the_program_shares_is_mapped_instead() {
     let devices = pair();
     let (mut x, mut y) = ends(&devices);
-    // SAFETY: a C string, no other pointers, a new descriptor, and a new mapping that lives as long as the process.
+    // SAFETY: a C string, no other pointers, a new descriptor, and a new mapping that lives as long
+    // as the process.
     let (fd, addr) = unsafe {
-        let fd = libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        let fd =
+            libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         let fd = OwnedFd::from_raw_fd(fd);
         assert_eq!(libc::ftruncate(fd.as_raw_fd(), BYTES as libc::off_t), 0);
         assert_eq!(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK), 0);
@@ -342,7 +360,8 @@ fn memory_that_the_program_shares_is_mapped_instead() {
         (fd, addr.expose_provenance() as u64)
     };
     let access = y.shape.access;
-    let reg = MrReg { pd: y.pd, addr, length: BYTES as u64, iova: addr, access, provider: 0, cookie: 0 };
+    let reg =
+        MrReg { pd: y.pd, addr, length: BYTES as u64, iova: addr, access, provider: 0, cookie: 0 };
     let (mr, attr) = y.dev.mr_reg(&reg).expect("mr_reg");
     (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
     until_carried(&mut x, || {
@@ -469,7 +488,8 @@ fn a_writer_that_is_stopped_holds_nobody_up() {
     let (here, there) = (open(1, true), address(2));
     for _ in 0..5 {
         let mut far = Far::start(FAR, &there, &[&OPTIONS[..], &["stream=write"]].concat());
-        let mut x = End::new(here.dev(), Shape { buffer: BYTES, ..Shape::default() }).expect("an end");
+        let mut x =
+            End::new(here.dev(), Shape { buffer: BYTES, ..Shape::default() }).expect("an end");
         far.connect(&mut x);
         let end = deadline(60);
         // It has moved some, and goes on.
@@ -512,11 +532,13 @@ fn perf_writes_so_and_finds_every_byte() {
         &["send", "bw", "-s", "100000", "-n", "500", "-C"],
         &["read", "bw", "-s", "300000", "-n", "50", "-C"],
     ] {
-        let done = start(&[test, &["-d", &name(2), "-p", "19963", &to]].concat()).finish(Duration::from_secs(60));
+        let done = start(&[test, &["-d", &name(2), "-p", "19963", &to]].concat())
+            .finish(Duration::from_secs(60));
         assert!(done.ok(), "{test:?}: {:?} {}", done.status, done.output);
     }
     drop(server);
-    let done = start(&["-d", "127.0.0.1,path=udp,cma", "write", "bw", "127.0.0.1"]).finish(Duration::from_secs(60));
+    let done = start(&["-d", "127.0.0.1,path=udp,cma", "write", "bw", "127.0.0.1"])
+        .finish(Duration::from_secs(60));
     assert!(!done.ok() && done.output.contains("',cma'"), "{}", done.output);
 }
 
@@ -533,8 +555,9 @@ fn told(far: &mut Far) -> u64 {
     }
 }
 
-/// What two processes of another user do, of which the target may be traced by others of that user, or not: how many WRITEs of more than a
-/// thousand went past the ring, or of as many as it takes for `wanted`.
+/// What two processes of another user do, of which the target may be traced by others of that user,
+/// or not: how many WRITEs of more than a thousand went past the ring, or of as many as it takes
+/// for `wanted`.
 fn strangers(dumpable: &str, wanted: u64) -> u64 {
     let [mut from, mut to] = ["stream=write", "stream=read"].map(|stream| {
         let n = if stream == "stream=write" { 1 } else { 2 };

@@ -1,4 +1,5 @@
-//! Marked packets on real sockets: the kernel shows the mark, notifications go back, the sender slows down.
+//! Marked packets on real sockets: the kernel shows the mark, notifications go back, the sender
+//! slows down.
 
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::Device;
@@ -71,16 +72,23 @@ fn marks_become_notifications_and_those_a_lower_rate() {
     let folder = scratch("cnp");
     let file = folder.join("cnp.pcap");
     let path = CString::new(file.to_str().expect("a plain path")).expect("no NUL");
-    let core = Config { flags: config_flags::DCQCN, line_rate_bps: 1_250_000_000, ..Config::default() };
+    let core =
+        Config { flags: config_flags::DCQCN, line_rate_bps: 1_250_000_000, ..Config::default() };
     let dx = Soft::open(&x, &SoftConfig { core, ..SoftConfig::default() }).expect("a device");
-    let dy = Soft::open(&y, &SoftConfig { pcap: Some(&path), ..SoftConfig::default() }).expect("a device");
+    let dy = Soft::open(&y, &SoftConfig { pcap: Some(&path), ..SoftConfig::default() })
+        .expect("a device");
     let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
     a.buffer.write(0, &pattern(1, BYTES));
     a.post(1, Op::Write(0, None), 0, BYTES as u32).expect("post_send");
     succeed(&mut a, &mut b, 1);
-    assert_eq!((counts(dx.dev()), counts(dy.dev())), ([0; 4], [0; 4]), "nothing is marked on loopback");
+    assert_eq!(
+        (counts(dx.dev()), counts(dy.dev())),
+        ([0; 4], [0; 4]),
+        "nothing is marked on loopback"
+    );
 
-    // Duplicates of what the peer has sent, from its address, with a mark; and the same from a stranger, which nobody hears of.
+    // Duplicates of what the peer has sent, from its address, with a mark; and the same from a
+    // stranger, which nobody hears of.
     let forger = UdpSocket::bind((plain(&x).ip(), 0)).expect("a socket at the peer's address");
     let stranger = UdpSocket::bind((plain(&address(3)).ip(), 0)).expect("a socket");
     mark(&forger, 3);
@@ -97,8 +105,9 @@ fn marks_become_notifications_and_those_a_lower_rate() {
         assert!(Instant::now() < limit, "the kernel shows no mark");
     }
     assert_eq!(counts(dy.dev())[1], 0, "a stranger's marks are nobody's congestion");
-    // The same WRITEs without congestion and with it, in turn, until the marks have had their effect: a fast machine ends the
-    // first WRITEs before the first notification arrives, and on a busy one the WRITEs without congestion are slow as well.
+    // The same WRITEs without congestion and with it, in turn, until the marks have had their
+    // effect: a fast machine ends the first WRITEs before the first notification arrives, and on a
+    // busy one the WRITEs without congestion are slow as well.
     let mut free = (0..3).map(|_| time_of(&mut a, &mut b, &mut || {})).min().expect("three");
     let (began, mut sent, mut congested) = (Instant::now(), 0u64, Duration::ZERO);
     loop {
@@ -113,19 +122,27 @@ fn marks_become_notifications_and_those_a_lower_rate() {
         }
         assert!(
             began.elapsed() < Duration::from_secs(60),
-            "{marked} marks, {cnps} notifications, {handled} followed; {free:?} without, {congested:?} with congestion"
+            "{marked} marks, {cnps} notifications, {handled} followed; {free:?} without, \
+             {congested:?} with congestion"
         );
         free = free.min(time_of(&mut a, &mut b, &mut || {}));
     }
     let limit = deadline(60);
-    while counts(dx.dev())[2] + counts(dx.dev())[3] < counts(dy.dev())[1] && Instant::now() < limit {
+    while counts(dx.dev())[2] + counts(dx.dev())[3] < counts(dy.dev())[1] && Instant::now() < limit
+    {
         b.dev.progress().expect("progress");
         a.dev.progress().expect("progress");
     }
     let most = (began.elapsed().as_nanos() / CNP_INTERVAL.as_nanos()) as u64 + 1;
     let ([marked, cnps, ..], [_, _, handled, ignored]) = (counts(dy.dev()), counts(dx.dev()));
-    println!("{sent} marked packets, {marked} seen, {cnps} notifications (at most {most}), {handled} followed");
-    println!("{} MiB in {free:?} without, in {congested:?} with congestion", (WRITES * BYTES) >> 20);
+    println!(
+        "{sent} marked packets, {marked} seen, {cnps} notifications (at most {most}), \
+        {handled} followed"
+    );
+    println!(
+        "{} MiB in {free:?} without, in {congested:?} with congestion",
+        (WRITES * BYTES) >> 20
+    );
     assert!(cnps <= most && cnps <= marked, "{cnps} notifications in {most} intervals");
     assert_eq!(handled + ignored, cnps, "all of them arrived");
     assert!(b.buffer.read(0, BYTES) == pattern(1, BYTES));

@@ -29,7 +29,13 @@ impl Copy {
         let (from, to) = (dir.join("from"), dir.join("to"));
         fs::create_dir(&from).expect("from");
         fs::create_dir(&to).expect("to");
-        Copy { program: library::examples().join("rdma_copy/rdma_copy_file"), n, from, to, _dir: dir }
+        Copy {
+            program: library::examples().join("rdma_copy/rdma_copy_file"),
+            n,
+            from,
+            to,
+            _dir: dir,
+        }
     }
 
     fn device(&self, last: u32) -> String {
@@ -42,7 +48,10 @@ impl Copy {
 
     fn server(&self, more: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(["-q", "-d", &self.device(1), "-p", &self.port(), "-o"]).arg(&self.to).args(more);
+        command
+            .args(["-q", "-d", &self.device(1), "-p", &self.port(), "-o"])
+            .arg(&self.to)
+            .args(more);
         command
     }
 
@@ -83,8 +92,11 @@ impl Copy {
     /// Waits until part of a file has arrived under its temporary name.
     fn wait_for_part(&self) {
         let end = deadline(60);
-        let begun =
-            || gdrcore_tests::source::files(&self.to, &[]).iter().any(|f| f.metadata().is_ok_and(|m| m.len() > 0));
+        let begun = || {
+            gdrcore_tests::source::files(&self.to, &[])
+                .iter()
+                .any(|f| f.metadata().is_ok_and(|m| m.len() > 0))
+        };
         while !begun() {
             assert!(Instant::now() < end, "nothing arrives");
             std::thread::sleep(Duration::from_millis(2));
@@ -97,8 +109,13 @@ fn a_tree_arrives_as_it_was() {
     let copy = Copy::new("tree", 61);
     let top = copy.from.join("data");
     fs::create_dir_all(top.join("deep/er")).expect("folders");
-    for (name, len) in [("empty", 0), ("one", 1), ("page", 4096), ("deep/odd", 1_048_583), ("deep/er/big", 20_000_003)]
-    {
+    for (name, len) in [
+        ("empty", 0),
+        ("one", 1),
+        ("page", 4096),
+        ("deep/odd", 1_048_583),
+        ("deep/er/big", 20_000_003),
+    ] {
         fs::write(top.join(name), pattern(len as u64 + 7, len)).expect(name);
     }
     fs::set_permissions(top.join("one"), fs::Permissions::from_mode(0o640)).expect("mode");
@@ -106,11 +123,16 @@ fn a_tree_arrives_as_it_was() {
     let server = Running::start(&mut copy.server(&["-1"]));
     let client = run(&mut copy.client(&["-s", "256k", "-n", "4"]), 120);
     let server = server.finish(LIMIT);
-    // A link is left out; whether that alone fails the client is its own affair, but what is a file arrives.
+    // A link is left out; whether that alone fails the client is its own affair, but what is a file
+    // arrives.
     assert!(server.ok(), "{}\n{}", server.output, client.output);
     for name in ["empty", "one", "page", "deep/odd", "deep/er/big"] {
         let (sent, got) = (top.join(name), copy.to.join("data").join(name));
-        assert!(fs::read(&sent).expect(name) == fs::read(&got).unwrap_or_else(|e| panic!("{name}: {e}")), "{name}");
+        assert!(
+            fs::read(&sent).expect(name)
+                == fs::read(&got).unwrap_or_else(|e| panic!("{name}: {e}")),
+            "{name}"
+        );
         let (sent, got) = (sent.metadata().expect(name), got.metadata().expect(name));
         assert_eq!(sent.permissions().mode(), got.permissions().mode(), "{name}");
         assert_eq!(sent.modified().expect("mtime"), got.modified().expect("mtime"), "{name}");
@@ -170,15 +192,19 @@ fn a_stopped_server_that_goes_on_loses_nothing() {
     assert!(fs::read(copy.to.join("data")).expect("the copy") == bytes);
 }
 
-/// Starts the server where its target folder is a file system of `size`; the last lines of its output name what is
-/// left in that folder. None: it cannot be mounted here, and the test is over.
+/// Starts the server where its target folder is a file system of `size`; the last lines of its
+/// output name what is left in that folder. None: it cannot be mounted here, and the test is over.
 fn server_on_small_disk(copy: &Copy, size: &str) -> Option<Running> {
-    let may = run(Command::new("unshare").args(["-Urm", "mount", "-t", "tmpfs", "tmpfs"]).arg(&copy.to), 10);
+    let may = run(
+        Command::new("unshare").args(["-Urm", "mount", "-t", "tmpfs", "tmpfs"]).arg(&copy.to),
+        10,
+    );
     if !may.ok() {
         println!("skipped: no small file system can be mounted here: {}", may.output.trim());
         return None;
     }
-    let script = "mount -t tmpfs -o size=$1 tmpfs \"$2\"; shift 2; \"$@\"; code=$?; ls -A \"$TARGET\"; exit $code";
+    let script = "mount -t tmpfs -o size=$1 tmpfs \"$2\"; shift 2; \"$@\"; code=$?; ls -A \
+        \"$TARGET\"; exit $code";
     let server = copy.server(&["-1"]);
     let mut command = Command::new("unshare");
     command
@@ -193,9 +219,17 @@ fn server_on_small_disk(copy: &Copy, size: &str) -> Option<Running> {
 fn check_full_disk(client: &Done, server: &Done) {
     for (who, done) in [("server", server), ("client", client)] {
         assert!(done.code().is_some_and(|c| c > 0), "{who}: {:?} {}", done.status, done.output);
-        assert!(done.output.contains("space") || done.output.contains("room"), "{who}: {}", done.output);
+        assert!(
+            done.output.contains("space") || done.output.contains("room"),
+            "{who}: {}",
+            done.output
+        );
     }
-    assert!(!server.output.lines().any(|l| l == "data" || l.starts_with(".data")), "left behind: {}", server.output);
+    assert!(
+        !server.output.lines().any(|l| l == "data" || l.starts_with(".data")),
+        "left behind: {}",
+        server.output
+    );
 }
 
 #[test]
@@ -216,7 +250,11 @@ fn a_disk_that_fills_up_meanwhile_leaves_no_half_file() {
     // The server's view of its folder, from outside of its mount namespace.
     let seen = PathBuf::from(format!("/proc/{}/root{}", server.pid(), copy.to.display()));
     let end = deadline(60);
-    let begun = || gdrcore_tests::source::files(&seen, &[]).iter().any(|f| f.metadata().is_ok_and(|m| m.len() > 0));
+    let begun = || {
+        gdrcore_tests::source::files(&seen, &[])
+            .iter()
+            .any(|f| f.metadata().is_ok_and(|m| m.len() > 0))
+    };
     while !begun() {
         assert!(Instant::now() < end, "nothing arrives");
         std::thread::sleep(Duration::from_millis(1));
@@ -259,7 +297,8 @@ fn a_lost_link_ends_both_sides_with_an_error() {
     ]));
     copy.wait_for_part();
     lab.admin(1, &["link", "set", "c0", "down"]).expect("the link goes down");
-    let (client, server) = (client.finish(Duration::from_secs(60)), server.finish(Duration::from_secs(60)));
+    let (client, server) =
+        (client.finish(Duration::from_secs(60)), server.finish(Duration::from_secs(60)));
     for (who, done) in [("server", &server), ("client", &client)] {
         assert!(done.code().is_some_and(|c| c > 0), "{who}: {:?} {}", done.status, done.output);
         assert!(!done.output.trim().is_empty(), "{who} says nothing");
@@ -320,7 +359,8 @@ fn holes_stay_holes() {
             file.write_all_at(&pattern(*at, *n), *at).expect(name);
         }
     };
-    // Data first, in between, last; nothing but a hole, of more bytes than any disk here has; no hole at all.
+    // Data first, in between, last; nothing but a hole, of more bytes than any disk here has; no
+    // hole at all.
     file("mixed", 100 << 20, &[(0, 100_000), (33 << 20, 3_000_001), ((100 << 20) - 5000, 5000)]);
     file("ends-in-a-hole", 50_000_003, &[(10_000_000, 70_000)]);
     file("empty-tebibyte", 1 << 40, &[]);
@@ -332,7 +372,12 @@ fn holes_stay_holes() {
     for name in ["mixed", "ends-in-a-hole", "dense"] {
         let (sent, got) = (top.join(name), copy.to.join("data").join(name));
         assert!(fs::read(&sent).expect(name) == fs::read(&got).expect(name), "{name}");
-        assert!(stored(&got) <= stored(&sent) + 65_536, "{name}: {} of {}", stored(&got), stored(&sent));
+        assert!(
+            stored(&got) <= stored(&sent) + 65_536,
+            "{name}: {} of {}",
+            stored(&got),
+            stored(&sent)
+        );
     }
     let whole = copy.to.join("data/empty-tebibyte");
     assert_eq!((whole.metadata().expect("the hole").len(), stored(&whole)), (1 << 40, 0));
@@ -391,14 +436,24 @@ fn what_cannot_be_copied_is_named_and_the_rest_arrives() {
         assert_eq!(arrived("enabled").expect("of /sys"), fs::read(huge).expect("/sys"));
     }
     assert!(arrived("mem").is_err() && arrived("null").is_err());
-    assert!(copy.to.join("data").join((0..60).map(|_| "d").collect::<PathBuf>()).is_dir(), "folders up to the limit");
+    assert!(
+        copy.to.join("data").join((0..60).map(|_| "d").collect::<PathBuf>()).is_dir(),
+        "folders up to the limit"
+    );
     // SAFETY: takes nothing.
     if unsafe { libc::geteuid() } == 0 {
         assert_eq!(arrived("data/secret").expect("root reads it"), b"3");
     } else {
-        assert!(arrived("data/secret").is_err() && client.output.contains("secret"), "{}", client.output);
+        assert!(
+            arrived("data/secret").is_err() && client.output.contains("secret"),
+            "{}",
+            client.output
+        );
     }
-    assert_eq!(gdrcore_tests::source::files(&copy.to, &[]).iter().filter(|p| is_partial(p)).count(), 0);
+    assert_eq!(
+        gdrcore_tests::source::files(&copy.to, &[]).iter().filter(|p| is_partial(p)).count(),
+        0
+    );
 }
 
 fn is_partial(path: &Path) -> bool {
@@ -451,16 +506,24 @@ fn what_is_unchanged_is_left_out() {
     again("--update", "copied 0 files, 0 bytes");
     again("--checksum", "4 unchanged");
     assert_eq!(inode("a"), before, "the file is the same");
-    // Same bytes, another time: time alone sends it again, the checksum only corrects the time and the mode.
+    // Same bytes, another time: time alone sends it again, the checksum only corrects the time and
+    // the mode.
     let touch = |name: &str, seconds: u64| {
         let time = std::time::UNIX_EPOCH + Duration::from_secs(seconds);
-        fs::File::options().write(true).open(top.join(name)).and_then(|f| f.set_modified(time)).expect(name);
+        fs::File::options()
+            .write(true)
+            .open(top.join(name))
+            .and_then(|f| f.set_modified(time))
+            .expect(name);
     };
     touch("a", 1_000_000);
     fs::set_permissions(top.join("b"), fs::Permissions::from_mode(0o600)).expect("a mode");
     again("--checksum", "copied 0 files, 0 bytes");
-    let meta =
-        |path: PathBuf| path.metadata().map(|m| (m.permissions().mode(), m.modified().expect("a time"))).expect("it");
+    let meta = |path: PathBuf| {
+        path.metadata()
+            .map(|m| (m.permissions().mode(), m.modified().expect("a time")))
+            .expect("it")
+    };
     for name in ["a", "b"] {
         assert_eq!(meta(there(name)), meta(top.join(name)), "{name}");
     }
@@ -469,7 +532,11 @@ fn what_is_unchanged_is_left_out() {
     // Other bytes of the same size at the same time: only the checksum sees it.
     let time = meta(top.join("b")).1;
     fs::write(top.join("b"), b"other").expect("b");
-    fs::File::options().write(true).open(top.join("b")).and_then(|f| f.set_modified(time)).expect("its time");
+    fs::File::options()
+        .write(true)
+        .open(top.join("b"))
+        .and_then(|f| f.set_modified(time))
+        .expect("its time");
     again("--update", "copied 0 files");
     assert_ne!(fs::read(there("b")).expect("b"), b"other");
     again("--checksum", "copied 1 file, 5 bytes");
@@ -490,7 +557,11 @@ fn interrupted(copy: &Copy, more: &[&str]) -> String {
     client.interrupt();
     let done = client.finish(LIMIT);
     assert_eq!(done.code(), Some(130), "{}", done.output);
-    assert!(done.output.contains("interrupted: 0 files, 0 bytes in place; stopped inside data at "), "{}", done.output);
+    assert!(
+        done.output.contains("interrupted: 0 files, 0 bytes in place; stopped inside data at "),
+        "{}",
+        done.output
+    );
     assert!(copy.arrived().is_empty(), "{:?}", copy.arrived());
     done.output
 }
@@ -505,11 +576,16 @@ fn an_interrupted_copy_says_where_it_stopped_and_can_go_on() {
     assert_eq!(copy.leftovers(), 0);
     // With --resume the part stays, and the next one begins behind it.
     let said = interrupted(&copy, &["--resume"]);
-    let part = fs::read_dir(&copy.to).expect("the target").next().expect("a part").expect("a part").path();
+    let part =
+        fs::read_dir(&copy.to).expect("the target").next().expect("a part").expect("a part").path();
     let len = part.metadata().expect("the part").len();
     assert!(len > 0 && said.contains(&format!("at {len} bytes\n")), "{len}: {said}");
     let done = run(&mut copy.loud_client(&["--resume"]), 120);
-    assert!(done.ok() && done.output.contains(&format!("; {len} bytes were there")), "{}", done.output);
+    assert!(
+        done.ok() && done.output.contains(&format!("; {len} bytes were there")),
+        "{}",
+        done.output
+    );
     assert!(fs::read(copy.to.join("data")).expect("the copy") == bytes);
     assert_eq!(copy.leftovers(), 1);
     let done = run(&mut copy.loud_client(&["--resume"]), 120);
@@ -545,7 +621,8 @@ fn a_killed_server_leaves_a_part_that_the_next_one_goes_on_with() {
     assert_eq!(copy.leftovers(), 1);
 }
 
-/// Two clients at the same file, both to be resumed: one has the part, the other begins one of its own; the last whole one stays.
+/// Two clients at the same file, both to be resumed: one has the part, the other begins one of its
+/// own; the last whole one stays.
 #[test]
 fn two_copies_of_one_file_do_not_write_into_each_others_part() {
     let copy = Copy::new("resume-two", 76);
@@ -554,7 +631,15 @@ fn two_copies_of_one_file_do_not_write_into_each_others_part() {
     let clients: Vec<Running> = (2..5)
         .map(|last| {
             let mut client = Command::new(&copy.program);
-            client.args(["-q", "-d", &copy.device(last), "-p", &copy.port(), "-r", &loopback(copy.n, 1)]);
+            client.args([
+                "-q",
+                "-d",
+                &copy.device(last),
+                "-p",
+                &copy.port(),
+                "-r",
+                &loopback(copy.n, 1),
+            ]);
             Running::start(client.arg(copy.from.join("data")))
         })
         .collect();
@@ -574,13 +659,24 @@ fn a_client_that_lies_is_refused_and_changes_nothing() {
     let root = gdrcore_tests::source::root();
     let (build, examples) = (root.join("build/lib"), root.join("c-examples"));
     let text = |p: PathBuf| p.display().to_string();
-    let mut flags = vec![format!("-I{}", text(examples)), format!("-I{}", text(root.join("include")))];
-    for object in
-        ["common/say", "common/sleep", "common/conn", "common/dev", "common/mem", "common/crc32c", "rdma_copy/ring"]
-    {
+    let mut flags =
+        vec![format!("-I{}", text(examples)), format!("-I{}", text(root.join("include")))];
+    for object in [
+        "common/say",
+        "common/sleep",
+        "common/conn",
+        "common/dev",
+        "common/mem",
+        "common/crc32c",
+        "rdma_copy/ring",
+    ] {
         flags.push(text(root.join(format!("build/obj/{object}.o"))));
     }
-    flags.extend([format!("-L{}", text(build.clone())), format!("-Wl,-rpath,{}", text(build)), "-lgdrcore".into()]);
+    flags.extend([
+        format!("-L{}", text(build.clone())),
+        format!("-Wl,-rpath,{}", text(build)),
+        "-lgdrcore".into(),
+    ]);
     let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["-lpthread", "-lm"]).collect();
     let liar = compile("cc", "copy_liar", &copy._dir, &flags);
     let bytes = copy.file(3);
@@ -617,7 +713,11 @@ fn a_client_that_lies_is_refused_and_changes_nothing() {
     assert_eq!(fs::read(copy.to.join("there")).expect("it"), b"abc");
     assert_eq!(copy.to.join("there").metadata().expect("it").modified().expect("a time"), before);
     let honest = run(&mut copy.client(&[]), 60);
-    assert!(honest.ok() && fs::read(copy.to.join("data")).expect("the copy") == bytes, "{}", honest.output);
+    assert!(
+        honest.ok() && fs::read(copy.to.join("data")).expect("the copy") == bytes,
+        "{}",
+        honest.output
+    );
     server.interrupt();
     server.finish(LIMIT);
 }

@@ -1,5 +1,5 @@
-//! GPU memory as programs see it: the C examples and the C library, each process with its own driver. On the machine's
-//! GPU where there is one, else on the fake driver.
+//! GPU memory as programs see it: the C examples and the C library, each process with its own
+//! driver. On the machine's GPU where there is one, else on the fake driver.
 
 use gdrcore_tests::cuda::{self, Driver};
 use gdrcore_tests::lab::Lab;
@@ -81,7 +81,8 @@ fn the_buffer_passes_by_cuda_ipc_where_there_are_no_descriptors() {
     round("cuda-ipc", 62, 3_000_001, "4M", "0");
 }
 
-/// The client's container has a pid namespace of its own: descriptors pass into it, CUDA IPC handles do not.
+/// The client's container has a pid namespace of its own: descriptors pass into it, CUDA IPC
+/// handles do not.
 #[test]
 fn a_container_gets_the_buffer_by_descriptor_and_is_refused_by_ipc() {
     if cuda::driver() == Driver::Real {
@@ -113,10 +114,23 @@ fn a_container_gets_the_buffer_by_descriptor_and_is_refused_by_ipc() {
     let socket = dir.join("s2").to_str().expect("a plain path").to_string();
     let mut router = lab.command(0, &bin.join("freeflow_gdr/router"));
     router.env("LD_LIBRARY_PATH", cuda::fake()).env("FAKECUDA_VMM", "0");
-    let router = Running::start(router.args(["-d", "soft:10.9.0.1", "-m", "cuda", "-t", "5", "-s", &socket]));
+    let router = Running::start(router.args([
+        "-d",
+        "soft:10.9.0.1",
+        "-m",
+        "cuda",
+        "-t",
+        "5",
+        "-s",
+        &socket,
+    ]));
     let mut client = lab.command(1, &bin.join("freeflow_gdr/client"));
     let done = run(client.env("LD_LIBRARY_PATH", cuda::fake()).args(["-s", &socket, "x"]), 20);
-    assert!(done.code() == Some(1) && done.output.contains("cuIpcOpenMemHandle"), "{}", done.output);
+    assert!(
+        done.code() == Some(1) && done.output.contains("cuIpcOpenMemHandle"),
+        "{}",
+        done.output
+    );
     let done = router.finish(LIMIT);
     assert!(done.output.contains("no client came"), "{}", done.output);
 }
@@ -127,16 +141,45 @@ fn server_and_client_move_a_gibibyte_into_and_out_of_gpu_memory() {
     let address = loopback(63, 1);
     let start = |command: &mut Command| Running::start(command);
     let mut server = with_driver(&bin.join("gpu_direct/server"));
-    let server = start(server.args(["-a", &address, "-p", "19951", "-s", "8M", "-l", "3", "-u", gpu(), "-P"]));
+    let server = start(server.args([
+        "-a",
+        &address,
+        "-p",
+        "19951",
+        "-s",
+        "8M",
+        "-l",
+        "3",
+        "-u",
+        gpu(),
+        "-P",
+    ]));
     for (kind, n, last) in [("0", "64", 2), ("1", "64", 3), ("0", "3", 4)] {
         // The third buffer is in host memory: both kinds speak with each other.
         let mut client = with_driver(&bin.join("gpu_direct/client"));
-        client.args(["-a", &loopback(63, last), "-p", "19951", "-c", "-t", kind, "-n", n, "-s", "8M"]);
+        client.args([
+            "-a",
+            &loopback(63, last),
+            "-p",
+            "19951",
+            "-c",
+            "-t",
+            kind,
+            "-n",
+            n,
+            "-s",
+            "8M",
+        ]);
         if last < 4 {
             client.args(["-u", gpu()]);
         }
         let done = start(client.arg(&address)).finish(LIMIT);
-        assert!(done.ok() && done.output.contains("every byte checked"), "{:?}: {}", done.status, done.output);
+        assert!(
+            done.ok() && done.output.contains("every byte checked"),
+            "{:?}: {}",
+            done.status,
+            done.output
+        );
     }
     server.interrupt();
     let done = server.finish(LIMIT);
@@ -161,8 +204,15 @@ fn perf_measures_gpu_memory_on_either_side_and_finds_every_byte() {
         let address = loopback(64, i as u32 + 1);
         let port = (19_952 + i).to_string();
         let mut server = with_driver(&perf);
-        let server =
-            Running::start(server.args(["-k", "-d", &format!("soft:{address}"), "-p", &port, "--mem", theirs]));
+        let server = Running::start(server.args([
+            "-k",
+            "-d",
+            &format!("soft:{address}"),
+            "-p",
+            &port,
+            "--mem",
+            theirs,
+        ]));
         for test in tests {
             let mut client = with_driver(&perf);
             client.args(*test).args([
@@ -196,11 +246,16 @@ fn the_comparison_of_gpu_memory_runs_and_says_on_what() {
     let page = fs::read_to_string(&out).expect("the page");
     assert!(cuda::driver() == Driver::Real || page.contains("Fake GPU 0, CUDA"), "{page}");
     // Four tests of four sizes, each with all its figures.
-    let rows: Vec<&str> = page.lines().filter(|l| l.starts_with("| ") && l.contains(", ")).collect();
+    let rows: Vec<&str> =
+        page.lines().filter(|l| l.starts_with("| ") && l.contains(", ")).collect();
     assert_eq!(rows.len(), 16, "{page}");
     for row in rows {
-        let figures =
-            row.split('|').skip(2).take(6).filter(|f| f.trim().parse::<f64>().is_ok_and(|f| f >= 0.0)).count();
+        let figures = row
+            .split('|')
+            .skip(2)
+            .take(6)
+            .filter(|f| f.trim().parse::<f64>().is_ok_and(|f| f >= 0.0))
+            .count();
         assert_eq!(figures, 6, "{row}");
     }
 }
@@ -208,7 +263,10 @@ fn the_comparison_of_gpu_memory_runs_and_says_on_what() {
 #[test]
 fn bandwidth_and_latency_of_the_machines_gpu() {
     if cuda::driver() == Driver::Fake {
-        skip!("no GPU: GPU memory was the fake driver's; docs/using/GPU.md says what has not been seen on hardware");
+        skip!(
+            "no GPU: GPU memory was the fake driver's; docs/using/GPU.md says what has not been \
+            seen on hardware"
+        );
     }
     let out = scratch("cuda-hardware").join("RESULTS-GPU.md");
     let mut compare = with_driver(&root().join("bench/compare_gpu.sh"));
@@ -224,19 +282,30 @@ fn without_a_driver_programs_say_what_is_missing_and_nothing_else_changes() {
     let own = format!("soft:{}", loopback(65, 1));
     let mut router = without_driver(&bin.join("freeflow_gdr/router"));
     let done = run(router.args(["-d", &own, "-m", "cuda", "-t", "5", "-s", "/nonexistent/s"]), 20);
-    assert!(done.code() == Some(1) && done.output.contains("GPU memory"), "{:?}: {}", done.status, done.output);
+    assert!(
+        done.code() == Some(1) && done.output.contains("GPU memory"),
+        "{:?}: {}",
+        done.status,
+        done.output
+    );
     if cuda::driver() == Driver::Fake {
         assert!(done.output.contains("libcuda.so.1 is not on this machine"), "{}", done.output);
     }
     let done = run(
-        without_driver(&bin.join("perf/perf")).args(["-d", "loopback", "write", "bw", "-n", "16", "-s", "64k"]),
+        without_driver(&bin.join("perf/perf"))
+            .args(["-d", "loopback", "write", "bw", "-n", "16", "-s", "64k"]),
         20,
     );
     assert!(done.ok(), "host memory needs no driver: {}", done.output);
     for wrong in ["cuda:c8:00.0", "cuda:nonsense", "cuda:99", "tuba"] {
         let mut router = with_driver(&bin.join("freeflow_gdr/router"));
-        let done = run(router.args(["-d", &own, "-m", wrong, "-t", "5", "-s", "/nonexistent/s"]), 20);
-        assert!(done.code().is_some_and(|c| c > 0) && done.output.lines().count() >= 2, "{wrong}: {}", done.output);
+        let done =
+            run(router.args(["-d", &own, "-m", wrong, "-t", "5", "-s", "/nonexistent/s"]), 20);
+        assert!(
+            done.code().is_some_and(|c| c > 0) && done.output.lines().count() >= 2,
+            "{wrong}: {}",
+            done.output
+        );
     }
 }
 
@@ -261,10 +330,24 @@ fn every_failure_of_the_driver_ends_the_examples_with_its_words() {
     for (fail, words) in cases {
         let mut router = with_driver(&bin.join("freeflow_gdr/router"));
         let done = run(
-            router.env("FAKECUDA_FAIL", fail).args(["-d", &own, "-m", "cuda", "-t", "2", "-s", "/nonexistent/s"]),
+            router.env("FAKECUDA_FAIL", fail).args([
+                "-d",
+                &own,
+                "-m",
+                "cuda",
+                "-t",
+                "2",
+                "-s",
+                "/nonexistent/s",
+            ]),
             20,
         );
-        assert!(done.code() == Some(1) && done.output.contains(words), "{fail}: {:?} {}", done.status, done.output);
+        assert!(
+            done.code() == Some(1) && done.output.contains(words),
+            "{fail}: {:?} {}",
+            done.status,
+            done.output
+        );
     }
     // No device at all, and one whose memory is too small.
     for (name, value, words) in
@@ -272,17 +355,34 @@ fn every_failure_of_the_driver_ends_the_examples_with_its_words() {
     {
         let mut router = with_driver(&bin.join("freeflow_gdr/router"));
         let done = run(
-            router.env(name, value).args(["-d", &own, "-m", "cuda", "-t", "2", "-b", "4M", "-s", "/nonexistent/s"]),
+            router.env(name, value).args([
+                "-d",
+                &own,
+                "-m",
+                "cuda",
+                "-t",
+                "2",
+                "-b",
+                "4M",
+                "-s",
+                "/nonexistent/s",
+            ]),
             20,
         );
-        assert!(done.code() == Some(1) && done.output.contains(words), "{name}: {:?} {}", done.status, done.output);
+        assert!(
+            done.code() == Some(1) && done.output.contains(words),
+            "{name}: {:?} {}",
+            done.status,
+            done.output
+        );
     }
     // The client's import is refused: it fails, the router waits for the next.
     let dir = scratch("cuda-refused");
     let socket = dir.join("s").to_str().expect("a plain path").to_string();
     for fail in ["cuMemImportFromShareableHandle=800", "cuMemMap=2"] {
         let mut router = with_driver(&bin.join("freeflow_gdr/router"));
-        let router = Running::start(router.args(["-d", &own, "-m", "cuda", "-t", "3", "-s", &socket]));
+        let router =
+            Running::start(router.args(["-d", &own, "-m", "cuda", "-t", "3", "-s", &socket]));
         let mut client = with_driver(&bin.join("freeflow_gdr/client"));
         let done = run(client.env("FAKECUDA_FAIL", fail).args(["-s", &socket, "x"]), 20);
         assert!(
@@ -317,9 +417,13 @@ fn sysfs(dir: &Path) -> PathBuf {
     let device = |path: &str, class: &str| {
         let folder = root.join("devices").join(path);
         fs::create_dir_all(&folder).expect("a folder");
-        for (file, value) in
-            [("class", class), ("vendor", "0x10de"), ("device", "0x1db8"), ("revision", "0xa1"), ("numa_node", "0")]
-        {
+        for (file, value) in [
+            ("class", class),
+            ("vendor", "0x10de"),
+            ("device", "0x1db8"),
+            ("revision", "0xa1"),
+            ("numa_node", "0"),
+        ] {
             fs::write(folder.join(file), format!("{value}\n")).expect("a file");
         }
         let bus = root.join("bus/pci/devices");
@@ -338,7 +442,8 @@ fn sysfs(dir: &Path) -> PathBuf {
         fs::create_dir_all(folder.join("infiniband").join(&name)).expect("a folder");
         symlink(&folder, folder.join("infiniband").join(&name).join("device")).expect("a link");
         fs::create_dir_all(root.join("class/infiniband")).expect("a folder");
-        symlink(folder.join("infiniband").join(&name), root.join("class/infiniband").join(&name)).expect("a link");
+        symlink(folder.join("infiniband").join(&name), root.join("class/infiniband").join(&name))
+            .expect("a link");
     }
     root
 }
@@ -348,17 +453,27 @@ fn map_pci_nic_gpu_names_the_pairs_that_are_near() {
     let dir = scratch("cuda-topology");
     let root = sysfs(&dir);
     let ids = dir.join("pci.ids");
-    fs::write(&ids, "# comment\n10dd  Another\n\t1db8  Not this\n10de  NVIDIA Corporation\n\t1db7  Not this either\n\t1db8  GV100GL\n\t\t10de 1db8  Nor this\n10df  Last\n").unwrap();
+    fs::write(
+        &ids,
+        "# comment\n10dd  Another\n\t1db8  Not this\n10de  NVIDIA \
+        Corporation\n\t1db7  Not this either\n\t1db8  GV100GL\n\t\t10de 1db8  Nor this\n10df  \
+        Last\n",
+    )
+    .unwrap();
     let map = library::examples().join("gpu_direct/map_pci_nic_gpu");
     let done = run(Command::new(&map).arg("-r").arg(&root).arg("-i").arg(&ids), 10);
     assert!(done.ok(), "{}", done.output);
-    let near = "127.0.0.1 (mlx5_b5) is near 0000:b7:00.0 3D controller: NVIDIA Corporation GV100GL (rev a1)";
+    let near = "127.0.0.1 (mlx5_b5) is near 0000:b7:00.0 3D controller: NVIDIA Corporation \
+        GV100GL (rev a1)";
     assert!(done.output.lines().any(|l| l == near), "{}", done.output);
     assert_eq!(done.output.lines().count(), 4, "{}", done.output);
     let done = run(Command::new(&map).args(["-a", "-i", "/nonexistent", "-r"]).arg(&root), 10);
     assert_eq!(done.output.lines().count(), 8, "{}", done.output);
     assert!(
-        done.output.contains("is far from 0000:37:00.0 3D controller: 10de Device 1db8 (rev a1), sharing a NUMA node"),
+        done.output.contains(
+            "is far from 0000:37:00.0 3D controller: 10de Device 1db8 (rev a1), \
+            sharing a NUMA node"
+        ),
         "{}",
         done.output
     );
@@ -378,14 +493,20 @@ fn arp_announce_conf_says_what_it_would_do_and_does_it() {
     }
     let script = root().join("c-examples/gpu_direct/arp_announce_conf.sh");
     let read = |file: &str| fs::read_to_string(conf.join(file)).unwrap().trim().to_string();
-    let run_it = |args: &[&str]| run(Command::new("sh").arg(&script).args(args).env("PROC_SYS", dir.as_os_str()), 10);
+    let run_it = |args: &[&str]| {
+        run(Command::new("sh").arg(&script).args(args).env("PROC_SYS", dir.as_os_str()), 10)
+    };
     let done = run_it(&["-n", "eth0"]);
     assert!(
         done.ok() && done.output.contains("would set net.ipv4.conf.eth0.arp_announce=2 (now 0)"),
         "{}",
         done.output
     );
-    assert_eq!((read("eth0/arp_announce"), read("all/arp_ignore")), ("0".into(), "0".into()), "a dry run");
+    assert_eq!(
+        (read("eth0/arp_announce"), read("all/arp_ignore")),
+        ("0".into(), "0".into()),
+        "a dry run"
+    );
     let done = run_it(&["eth0"]);
     assert!(done.ok(), "{}", done.output);
     assert_eq!(
@@ -395,5 +516,7 @@ fn arp_announce_conf_says_what_it_would_do_and_does_it() {
     assert_eq!(read("eth1/arp_announce"), "0", "another interface");
     let done = run_it(&["eth0", "nosuch0"]);
     assert!(done.code() == Some(1) && done.output.contains("nosuch0"), "{}", done.output);
-    assert!(run_it(&["--help"]).output.contains("Usage:") && run_it(&["--nonsense"]).code() == Some(2));
+    assert!(
+        run_it(&["--help"]).output.contains("Usage:") && run_it(&["--nonsense"]).code() == Some(2)
+    );
 }

@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
-/// Runs a tool in all its variants between two processes, over shared memory and, where it says so, over UDP.
+/// Runs a tool in all its variants between two processes, over shared memory and, where it says so,
+/// over UDP.
 fn all_pass(tool: &str, n: u32, variants: &[&str]) {
     for (i, arguments) in variants.iter().enumerate() {
         for path in ["shm", "udp"] {
@@ -18,7 +19,9 @@ fn all_pass(tool: &str, n: u32, variants: &[&str]) {
             if path == "udp" && i > 0 {
                 continue;
             }
-            let Some(pair) = Pair::new(tool, arguments, n) else { skip!("no {tool} (ibverbs-utils, perftest)") };
+            let Some(pair) = Pair::new(tool, arguments, n) else {
+                skip!("no {tool} (ibverbs-utils, perftest)")
+            };
             let pair = pair.over(path);
             let [server, client] = pair.run();
             assert!(
@@ -33,7 +36,8 @@ fn all_pass(tool: &str, n: u32, variants: &[&str]) {
     }
 }
 
-/// Names and versions that a library exports, as `name version`; the default version of a name has `@@`.
+/// Names and versions that a library exports, as `name version`; the default version of a name has
+/// `@@`.
 fn exports(library: &std::path::Path) -> Option<BTreeSet<String>> {
     let done = run(Command::new(find("readelf")?).args(["-W", "--dyn-syms"]).arg(library), 20);
     let symbols = done.output.lines().filter_map(|l| {
@@ -50,13 +54,16 @@ fn the_exports_are_those_of_debians_library() {
     let ours = library::dropin().join("libibverbs.so.1");
     let Some(ours) = exports(&ours) else { skip!("no readelf (binutils)") };
     let table = |file: &str| -> BTreeSet<String> {
-        let text = std::fs::read_to_string(root().join("dropin/symbols").join(file)).expect("the table");
+        let text =
+            std::fs::read_to_string(root().join("dropin/symbols").join(file)).expect("the table");
         let names = text.lines().filter(|l| !l.starts_with('#'));
         names.map(|l| l.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect()
     };
     let listed = table("debian-12.txt");
-    let later: BTreeSet<String> =
-        ["rdma-core-57-to-64.txt", "rdma-core-65.txt"].iter().flat_map(|file| table(file)).collect();
+    let later: BTreeSet<String> = ["rdma-core-57-to-64.txt", "rdma-core-65.txt"]
+        .iter()
+        .flat_map(|file| table(file))
+        .collect();
     let split = |s: &BTreeSet<String>| -> BTreeSet<String> {
         s.iter().map(|n| n.replacen("@@", "@", 1).replacen('@', " ", 1)).collect()
     };
@@ -73,7 +80,8 @@ fn the_exports_are_those_of_debians_library() {
     let theirs = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0");
     if let Some(theirs) = theirs.exists().then(|| exports(theirs)).flatten() {
         assert_eq!(split(&theirs), listed);
-        let defaults: Vec<_> = theirs.iter().filter(|n| n.contains("@@") && !ours.contains(*n)).collect();
+        let defaults: Vec<_> =
+            theirs.iter().filter(|n| n.contains("@@") && !ours.contains(*n)).collect();
         assert!(defaults.is_empty(), "not the default version: {defaults:?}");
     }
 }
@@ -83,14 +91,22 @@ fn the_devices_are_listed_and_described() {
     let Some(tool) = find("ibv_devinfo") else { skip!("no ibv_devinfo (ibverbs-utils)") };
     let address = loopback(90, 1);
     let info = run(command(tool, &address).arg("-v"), 20);
-    for part in ["hca_id:\tgdrc0", "PORT_ACTIVE", "link_layer:\t\tEthernet", "RoCE v2", "ATOMIC_GLOB", &address] {
+    for part in [
+        "hca_id:\tgdrc0",
+        "PORT_ACTIVE",
+        "link_layer:\t\tEthernet",
+        "RoCE v2",
+        "ATOMIC_GLOB",
+        &address,
+    ] {
         assert!(info.ok() && info.output.contains(part), "{part}: {}", info.output);
     }
     let Some(tool) = find("ibv_devices") else { skip!("no ibv_devices (ibverbs-utils)") };
     let all = run(command(&tool, &address).env_remove("GDRC_ADDRESS"), 20);
     // Whatever else this machine has, 127.0.0.1 is among it.
     assert!(all.ok() && all.output.contains("ffff7f0012b6"), "{}", all.output);
-    let one = run(command(&tool, &address).env_remove("GDRC_ADDRESS").env("GDRC_DEVICE", "gdrc0"), 20);
+    let one =
+        run(command(&tool, &address).env_remove("GDRC_ADDRESS").env("GDRC_DEVICE", "gdrc0"), 20);
     assert_eq!(one.output.matches("gdrc").count(), 1, "{}", one.output);
     let none = run(command(&tool, &address).env("GDRC_DEVICE", "mlx5_0"), 20);
     assert!(!none.output.contains("gdrc"), "{}", none.output);
@@ -101,7 +117,14 @@ fn rdma_cores_ping_pongs_run_unmodified() {
     all_pass(
         "ibv_rc_pingpong",
         91,
-        &["-g 0 -c", "-g 0 -c -e", "-g 0 -t", "-g 0 -n 100000 -s 64", "-g 0 -c -m 4096 -s 1000000 -n 20", "-g 0 -o"],
+        &[
+            "-g 0 -c",
+            "-g 0 -c -e",
+            "-g 0 -t",
+            "-g 0 -n 100000 -s 64",
+            "-g 0 -c -m 4096 -s 1000000 -n 20",
+            "-g 0 -o",
+        ],
     );
     // Every index that a NIC usually has.
     all_pass("ibv_rc_pingpong", 91, &["-g 1 -c", "-g 2 -c", "-g 3 -c"]);
@@ -111,12 +134,15 @@ fn rdma_cores_ping_pongs_run_unmodified() {
     all_pass("ibv_srq_pingpong", 91, &["-g 0 -c", "-g 0 -e -q 32"]);
 }
 
-/// Programs that were written for InfiniBand and know no GIDs: so do the ping-pongs when they are given no index.
+/// Programs that were written for InfiniBand and know no GIDs: so do the ping-pongs when they are
+/// given no index.
 #[test]
 fn programs_that_know_lids_only_run_when_asked_for() {
     for (kind, arguments) in [("rc", "-c"), ("uc", "-c"), ("ud", "-c"), ("srq", "-c -q 4")] {
         let tool = format!("ibv_{kind}_pingpong");
-        let Some(with) = Pair::new(&tool, arguments, 98) else { skip!("no {tool} (ibverbs-utils)") };
+        let Some(with) = Pair::new(&tool, arguments, 98) else {
+            skip!("no {tool} (ibverbs-utils)")
+        };
         let [server, client] = with.with_lids().run();
         assert!(server.ok() && client.ok(), "{tool}: {server:?} {client:?}");
         assert!(!server.output.contains("LID 0x0000"), "{}", server.output);
@@ -129,33 +155,49 @@ fn programs_that_know_lids_only_run_when_asked_for() {
     };
     let done = run(command(&program, &loopback(98, 3)).env("GDRC_LID", "1").arg("lid"), 60);
     assert!(done.ok(), "{:?} {}", done.status, done.output);
-    let launched = gdrcore_tests::rdmacm::command(Some(&loopback(98, 4)), &["--lid"], &program).arg("lid").output();
+    let launched = gdrcore_tests::rdmacm::command(Some(&loopback(98, 4)), &["--lid"], &program)
+        .arg("lid")
+        .output();
     assert!(launched.expect("it starts").status.success());
 }
 
 #[test]
 fn our_pingpong_plays_with_rdma_cores() {
     for (i, kind) in ["rc", "uc", "ud"].iter().enumerate() {
-        let Some(tool) = find(&format!("ibv_{kind}_pingpong")) else { skip!("no ibv_{kind}_pingpong (ibverbs-utils)") };
+        let Some(tool) = find(&format!("ibv_{kind}_pingpong")) else {
+            skip!("no ibv_{kind}_pingpong (ibverbs-utils)")
+        };
         for ours_waits in [true, false] {
             let n = 97 + 2 * i as u32 + u32::from(ours_waits);
             let (near, far, port) = (loopback(n, 1), loopback(n, 2), free_port());
             let common = ["-n", "500", "-s", "1001", "-p", &port.to_string()].map(str::to_string);
             let ours = |host: &[&str]| {
                 let mut c = Command::new(library::examples().join("perf/pingpong"));
-                c.args([kind, "--ibv-peer", "-d"]).arg(format!("soft:{near}")).args(&common).args(host);
+                c.args([kind, "--ibv-peer", "-d"])
+                    .arg(format!("soft:{near}"))
+                    .args(&common)
+                    .args(host);
                 Running::start(&mut c)
             };
-            let theirs =
-                |host: &[&str]| Running::start(command(&tool, &far).args(["-g", "0"]).args(&common).args(host));
-            let (mut waits, limit) = (if ours_waits { ours(&[]) } else { theirs(&[]) }, Duration::from_secs(30));
+            let theirs = |host: &[&str]| {
+                Running::start(command(&tool, &far).args(["-g", "0"]).args(&common).args(host))
+            };
+            let (mut waits, limit) =
+                (if ours_waits { ours(&[]) } else { theirs(&[]) }, Duration::from_secs(30));
             wait_until_listened_at(port, &mut waits);
-            let begins = if ours_waits { theirs(&[&near]) } else { ours(&["127.0.0.1"]) }.finish(limit);
+            let begins =
+                if ours_waits { theirs(&[&near]) } else { ours(&["127.0.0.1"]) }.finish(limit);
             let waited = waits.finish(limit);
-            assert!(begins.ok() && waited.ok(), "{kind}, ours waits: {ours_waits}: {waited:?} {begins:?}");
+            assert!(
+                begins.ok() && waited.ok(),
+                "{kind}, ours waits: {ours_waits}: {waited:?} {begins:?}"
+            );
         }
     }
-    let both = run(Command::new(library::examples().join("perf/pingpong")).args(["rc", "--ibv-peer", "-c"]), 10);
+    let both = run(
+        Command::new(library::examples().join("perf/pingpong")).args(["rc", "--ibv-peer", "-c"]),
+        10,
+    );
     assert_eq!(both.code(), Some(2), "{}", both.output);
 }
 
@@ -174,7 +216,11 @@ fn perftests_latency_tools_run_unmodified() {
             "-F -n 500",
         ],
     );
-    all_pass("ib_write_lat", 92, &["-F -x 0 -n 500", "-F -x 0 -n 500 -c UC", "-F -x 0 -n 500 -I 128"]);
+    all_pass(
+        "ib_write_lat",
+        92,
+        &["-F -x 0 -n 500", "-F -x 0 -n 500 -c UC", "-F -x 0 -n 500 -I 128"],
+    );
     all_pass("ib_read_lat", 92, &["-F -x 0 -n 500", "-F -x 0 -n 500 -e"]);
     all_pass("ib_atomic_lat", 92, &["-F -x 0 -n 500", "-F -x 0 -n 500 -A CMP_AND_SWAP"]);
 }
@@ -184,12 +230,24 @@ fn perftests_bandwidth_tools_run_unmodified() {
     all_pass(
         "ib_send_bw",
         93,
-        &["-F -x 0 -n 500", "-F -x 0 -n 500 -e", "-F -x 0 -n 500 -b", "-F -x 0 -n 500 -c UD", "-F -x 0 -n 500 -q 4"],
+        &[
+            "-F -x 0 -n 500",
+            "-F -x 0 -n 500 -e",
+            "-F -x 0 -n 500 -b",
+            "-F -x 0 -n 500 -c UD",
+            "-F -x 0 -n 500 -q 4",
+        ],
     );
     all_pass(
         "ib_write_bw",
         93,
-        &["-F -x 0 -n 500", "-F -x 0 -n 500 -b", "-F -x 0 -n 500 -q 4", "-F -x 0 -n 500 -c UC", "-F -x 0 -a -n 5"],
+        &[
+            "-F -x 0 -n 500",
+            "-F -x 0 -n 500 -b",
+            "-F -x 0 -n 500 -q 4",
+            "-F -x 0 -n 500 -c UC",
+            "-F -x 0 -a -n 5",
+        ],
     );
     all_pass("ib_read_bw", 93, &["-F -x 0 -n 500", "-F -x 0 -n 500 -q 4", "-F -x 0 -n 500 -b"]);
     all_pass("ib_atomic_bw", 93, &["-F -x 0 -n 500", "-F -x 0 -n 500 -q 4"]);
@@ -209,7 +267,10 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
     let Some(program) = compiled(&dir, "verbs", &["-libverbs"]) else {
         skip!("no <infiniband/verbs.h> (libibverbs-dev)")
     };
-    for mode in ["router", "events", "gids", "lid", "forks", "hostile", "buffers", "grow", "limits", "stack", "leaks"] {
+    for mode in [
+        "router", "events", "gids", "lid", "forks", "hostile", "buffers", "grow", "limits",
+        "stack", "leaks",
+    ] {
         let done = run(command(&program, &loopback(94, 1)).arg(mode), 60);
         assert!(done.ok(), "{mode}: {:?} {}", done.status, done.output);
     }
@@ -219,7 +280,8 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
     assert!(needs.contains("IBVERBS_1.1") && !needs.contains("IBVERBS_1.2"), "{needs}");
 }
 
-/// As FreeFlow's router does. Without the preloaded library nothing can answer within write(2), so it fails.
+/// As FreeFlow's router does. Without the preloaded library nothing can answer within write(2), so
+/// it fails.
 #[test]
 fn commands_written_to_a_context_are_answered_or_refused_and_never_swallowed() {
     let dir = scratch("dropin-commands");
@@ -247,19 +309,22 @@ fn requests_found_in_memory_are_answered_by_datagrams_as_in_herd() {
 fn the_drop_in_is_found_by_dlopen_beside_libgdrcore() {
     let dir = scratch("dropin-dlopen");
     let lib = library::build();
-    let (l, i) = (format!("-L{}", lib.display()), format!("-I{}", root().join("include").display()));
+    let (l, i) =
+        (format!("-L{}", lib.display()), format!("-I{}", root().join("include").display()));
     let flags = [i.as_str(), l.as_str(), "-lgdrcore", "-ldl"];
     let Some(program) = compiled(&dir, "verbs_dlopen", &flags) else {
         skip!("no <infiniband/verbs.h> (libibverbs-dev)")
     };
-    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0")).expect("a link");
+    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0"))
+        .expect("a link");
     let mut c = command(&program, &loopback(94, 2));
     let path = format!("{}:{}", library::dropin().display(), dir.display());
     let done = run(c.env("LD_LIBRARY_PATH", path).arg(format!("soft:{}", loopback(94, 3))), 60);
     assert!(done.ok(), "{:?} {}", done.status, done.output);
 }
 
-/// Kills one of two in their traffic. Whether the other one ends by itself, by its own decision; its words differ by tool.
+/// Kills one of two in their traffic. Whether the other one ends by itself, by its own decision;
+/// its words differ by tool.
 fn left_alone(tool: &str, arguments: &str, victim: &str) -> bool {
     let pair = Pair::new(tool, arguments, 96).expect("looked for before");
     let (mut server, mut client) = (pair.server(), pair.client());
@@ -279,13 +344,15 @@ fn left_alone(tool: &str, arguments: &str, victim: &str) -> bool {
 
 #[test]
 fn who_is_left_alone_gets_an_error_and_the_next_run_works() {
-    for (tool, arguments) in [("ibv_rc_pingpong", "-g 0 -n 100000000"), ("ib_write_bw", "-F -x 0 -D 100")] {
+    for (tool, arguments) in
+        [("ibv_rc_pingpong", "-g 0 -n 100000000"), ("ib_write_bw", "-F -x 0 -D 100")]
+    {
         if Pair::new(tool, arguments, 96).is_none() {
             skip!("no {tool} (ibverbs-utils, perftest)");
         }
         for victim in ["server", "client"] {
-            // Who has nothing outstanding at that moment and waits for a message alone hears nothing, as with a NIC: seldom, and
-            // so the next try shows it.
+            // Who has nothing outstanding at that moment and waits for a message alone hears
+            // nothing, as with a NIC: seldom, and so the next try shows it.
             let ended = (0..3).any(|_| left_alone(tool, arguments, victim));
             assert!(ended, "{tool}, {victim} killed: the other one goes on");
         }
@@ -296,8 +363,11 @@ fn who_is_left_alone_gets_an_error_and_the_next_run_works() {
 /// Copies a file with one name in it put in the place of another of the same length.
 fn renamed(from: &std::path::Path, to: &std::path::Path, old: &[u8], new: &[u8]) {
     let mut bytes = std::fs::read(from).expect("the file");
-    let places: Vec<usize> =
-        bytes.windows(old.len()).enumerate().filter_map(|(at, w)| (w == old).then_some(at)).collect();
+    let places: Vec<usize> = bytes
+        .windows(old.len())
+        .enumerate()
+        .filter_map(|(at, w)| (w == old).then_some(at))
+        .collect();
     assert!(!places.is_empty(), "{}: its library's name", from.display());
     for at in places {
         bytes[at..at + old.len()].copy_from_slice(new);
@@ -307,7 +377,8 @@ fn renamed(from: &std::path::Path, to: &std::path::Path, old: &[u8], new: &[u8])
     std::fs::set_permissions(to, mode).expect("its rights");
 }
 
-/// As Python wheels do: the program comes with Debian's library under a name of its own and asks for that one only.
+/// As Python wheels do: the program comes with Debian's library under a name of its own and asks
+/// for that one only.
 #[test]
 fn a_program_that_brings_its_own_libibverbs_runs_under_the_launcher() {
     let theirs = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1");
@@ -325,7 +396,10 @@ fn a_program_that_brings_its_own_libibverbs_runs_under_the_launcher() {
     let alone = run(command(dir.join("bundled"), &loopback(94, 5)).arg("router"), 60);
     assert!(!alone.ok(), "there is a device already, so this shows nothing: {}", alone.output);
     let mut launched = Command::new(gdrcore_tests::rdmacm::launcher());
-    launched.args(["--stats", "--address", &loopback(94, 5)]).arg(dir.join("bundled")).arg("router");
+    launched
+        .args(["--stats", "--address", &loopback(94, 5)])
+        .arg(dir.join("bundled"))
+        .arg("router");
     let done = run(launched.env_remove("LD_PRELOAD"), 60);
     assert!(done.ok(), "{:?} {}", done.status, done.output);
     assert!(gdrcore_tests::rdmacm::counted(&done.output, "rdma_writes") > 0, "{}", done.output);
@@ -335,15 +409,25 @@ fn a_program_that_brings_its_own_libibverbs_runs_under_the_launcher() {
 fn the_launcher_says_what_it_can_do_nothing_about() {
     let dir = scratch("dropin-static");
     let launch = |program: &std::path::Path| {
-        run(Command::new(gdrcore_tests::rdmacm::launcher()).args(["--address", &loopback(94, 6)]).arg(program), 20)
+        run(
+            Command::new(gdrcore_tests::rdmacm::launcher())
+                .args(["--address", &loopback(94, 6)])
+                .arg(program),
+            20,
+        )
     };
     std::fs::write(dir.join("empty.c"), "int main(void) { return 0; }\n").expect("a file");
     for flag in ["-static", "-static-pie"] {
         let program = dir.join(flag.trim_start_matches('-'));
-        let built = run(Command::new("cc").arg(flag).arg("-o").arg(&program).arg(dir.join("empty.c")), 60);
+        let built =
+            run(Command::new("cc").arg(flag).arg("-o").arg(&program).arg(dir.join("empty.c")), 60);
         assert!(built.ok(), "{}", built.output);
         let done = launch(&program);
-        assert!(done.ok() && done.output.contains("is statically linked"), "{flag}: {}", done.output);
+        assert!(
+            done.ok() && done.output.contains("is statically linked"),
+            "{flag}: {}",
+            done.output
+        );
     }
     // What is as it should be is run without a word.
     let done = launch(&find("true").expect("true"));

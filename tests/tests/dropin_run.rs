@@ -1,4 +1,5 @@
-//! What `gdrcore-run` adds to a program: its counters, once and however it ends, and a capture that is whole whatever happens.
+//! What `gdrcore-run` adds to a program: its counters, once and however it ends, and a capture that
+//! is whole whatever happens.
 
 use gdrcore_core::wire::icrc::check_exact;
 use gdrcore_core::wire::ip::ETHERNET_LEN;
@@ -15,7 +16,8 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A program that sends a datagram on each of several contexts (tests/c/contexts.c), its folder, and an address for it.
+/// A program that sends a datagram on each of several contexts (tests/c/contexts.c), its folder,
+/// and an address for it.
 struct Contexts {
     program: PathBuf,
     dir: Scratch,
@@ -60,11 +62,18 @@ fn times(done: &Done, counter: &str) -> usize {
 
 #[test]
 fn counters_are_printed_once_by_each_process_however_it_ends() {
-    let Some(p) = Contexts::new("stats", 1) else { skip!("no <infiniband/verbs.h> (libibverbs-dev)") };
+    let Some(p) = Contexts::new("stats", 1) else {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
+    };
     // By itself, after three contexts.
     let done = run(&mut p.command(&["--stats"], &["3"]), 60);
     assert!(done.ok(), "{}", done.output);
-    assert_eq!((times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")), (1, 3), "{}", done.output);
+    assert_eq!(
+        (times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")),
+        (1, 3),
+        "{}",
+        done.output
+    );
     // By a signal, with one context open and two closed.
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         let mut waiting = Running::start(&mut p.command(&["--stats"], &["2", "wait"]));
@@ -72,11 +81,17 @@ fn counters_are_printed_once_by_each_process_however_it_ends() {
         waiting.signal(signal);
         let done = waiting.finish(LIMIT);
         assert_eq!(done.status.expect("it ended").signal(), Some(signal), "{}", done.output);
-        assert_eq!((times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")), (1, 3), "{}", done.output);
+        assert_eq!(
+            (times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")),
+            (1, 3),
+            "{}",
+            done.output
+        );
     }
     // A signal that is ignored stays ignored.
     let mut sh = command(Some(&p.address), &["--stats"], "sh");
-    let mut waiting = Running::start(sh.args(["-c", "trap '' HUP; exec \"$0\" 1 wait"]).arg(&p.program));
+    let mut waiting =
+        Running::start(sh.args(["-c", "trap '' HUP; exec \"$0\" 1 wait"]).arg(&p.program));
     waiting.wait_for_output("ready");
     waiting.signal(libc::SIGHUP);
     waiting.signal(libc::SIGTERM);
@@ -86,19 +101,30 @@ fn counters_are_printed_once_by_each_process_however_it_ends() {
     // The child of a fork counts its own; one that opens nothing is ended by signals as ever.
     let done = run(&mut p.command(&["--stats"], &["2", "fork"]), 60);
     assert!(done.ok(), "{}", done.output);
-    assert_eq!((times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")), (2, 3), "{}", done.output);
+    assert_eq!(
+        (times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")),
+        (2, 3),
+        "{}",
+        done.output
+    );
     let done = run(&mut p.command(&["--stats"], &["0", "child"]), 60);
     assert!(done.ok() && times(&done, "sent_pkts") == 1, "{:?}: {}", done.status, done.output);
 }
 
 #[test]
 fn counters_that_cannot_be_printed_are_an_error() {
-    let Some(p) = Contexts::new("stats-full", 2) else { skip!("no <infiniband/verbs.h> (libibverbs-dev)") };
+    let Some(p) = Contexts::new("stats-full", 2) else {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
+    };
     let status = |options: &[&str]| {
         let full = fs::File::options().write(true).open("/dev/full").expect("/dev/full");
         let mut c = p.command(options, &["1"]);
         let out = c.stdin(Stdio::null()).stderr(full).output().expect("the program");
-        assert_eq!(String::from_utf8_lossy(&out.stdout), "ready\n", "{options:?}: what the program printed is there");
+        assert_eq!(
+            String::from_utf8_lossy(&out.stdout),
+            "ready\n",
+            "{options:?}: what the program printed is there"
+        );
         out.status
     };
     assert!(status(&[]).success());
@@ -107,7 +133,9 @@ fn counters_that_cannot_be_printed_are_an_error() {
 
 #[test]
 fn a_capture_has_what_every_context_sent_and_is_begun_anew_by_the_next_run() {
-    let Some(p) = Contexts::new("capture", 3) else { skip!("no <infiniband/verbs.h> (libibverbs-dev)") };
+    let Some(p) = Contexts::new("capture", 3) else {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
+    };
     let file = p.dir.join("file.pcap");
     let pcap = file.to_str().expect("a plain path");
     for _ in 0..2 {
@@ -120,7 +148,10 @@ fn a_capture_has_what_every_context_sent_and_is_begun_anew_by_the_next_run() {
     let done = run(again.env("GDRC_PCAP", &file), 60);
     assert!(done.ok() && frames(&file) == 5, "{}", done.output);
     let mut sh = command(Some(&p.address), &["--pcap", "here.pcap"], "sh");
-    let done = run(sh.args(["-c", "cd / && \"$0\" 1 && \"$0\" 1"]).arg(&p.program).current_dir(&*p.dir), 60);
+    let done = run(
+        sh.args(["-c", "cd / && \"$0\" 1 && \"$0\" 1"]).arg(&p.program).current_dir(&*p.dir),
+        60,
+    );
     assert!(done.ok() && frames(&p.dir.join("here.pcap")) == 2, "{}", done.output);
     // Whatever ends the process.
     for signal in [libc::SIGTERM, libc::SIGKILL] {
@@ -132,27 +163,46 @@ fn a_capture_has_what_every_context_sent_and_is_begun_anew_by_the_next_run() {
         assert_eq!(frames(&file), 3, "signal {signal}: {}", done.output);
     }
     let done = run(&mut p.command(&["--pcap", "/nonexistent/x.pcap"], &["1"]), 60);
-    assert!(done.code() == Some(125) && done.output.contains("/nonexistent/x.pcap"), "{}", done.output);
+    assert!(
+        done.code() == Some(125) && done.output.contains("/nonexistent/x.pcap"),
+        "{}",
+        done.output
+    );
 }
 
 #[test]
 fn a_disk_that_fills_up_ends_the_capture_and_not_the_program() {
-    let Some(p) = Contexts::new("capture-full", 4) else { skip!("no <infiniband/verbs.h> (libibverbs-dev)") };
+    let Some(p) = Contexts::new("capture-full", 4) else {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
+    };
     let file = p.dir.join("file.pcap");
-    let mut sh = command(Some(&p.address), &["--pcap", file.to_str().expect("a plain path"), "--stats"], "sh");
+    let mut sh = command(
+        Some(&p.address),
+        &["--pcap", file.to_str().expect("a plain path"), "--stats"],
+        "sh",
+    );
     // Two blocks of 512 bytes are a header and a few frames.
-    let done = run(sh.args(["-c", "trap '' XFSZ; ulimit -f 2; exec \"$0\" 20"]).arg(&p.program), 60);
+    let done =
+        run(sh.args(["-c", "trap '' XFSZ; ulimit -f 2; exec \"$0\" 20"]).arg(&p.program), 60);
     assert!(done.ok(), "{:?}: {}", done.status, done.output);
-    assert!(done.output.contains(&format!("the capture {} ends here", file.display())), "{}", done.output);
-    let (kept, lost) = (counted(&done.output, "capture_frames"), counted(&done.output, "capture_lost"));
+    assert!(
+        done.output.contains(&format!("the capture {} ends here", file.display())),
+        "{}",
+        done.output
+    );
+    let (kept, lost) =
+        (counted(&done.output, "capture_frames"), counted(&done.output, "capture_lost"));
     assert!(kept > 0 && lost > 0 && kept + lost == 20, "{}", done.output);
     assert_eq!(frames(&file) as u64, kept);
 }
 
-/// Processes of one host that would share memory: with a capture they send packets, and one file holds what both saw.
+/// Processes of one host that would share memory: with a capture they send packets, and one file
+/// holds what both saw.
 #[test]
 fn a_capture_shows_what_passes_between_processes_of_one_host() {
-    let Some(pingpong) = find("ibv_rc_pingpong") else { skip!("no ibv_rc_pingpong (ibverbs-utils)") };
+    let Some(pingpong) = find("ibv_rc_pingpong") else {
+        skip!("no ibv_rc_pingpong (ibverbs-utils)")
+    };
     library::dropin();
     let dir = scratch("capture-host");
     let exchange = |options: &[&str]| {

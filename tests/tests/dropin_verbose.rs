@@ -22,7 +22,9 @@ fn compared(output: &str) -> usize {
     while let Some(line) = lines.next() {
         let Some(wanted) = line.strip_prefix("want ") else { continue };
         let said = lines.next().unwrap_or_default();
-        let said = said.strip_prefix("gdrcore: ").unwrap_or_else(|| panic!("no reason for '{wanted}', but '{said}'"));
+        let said = said
+            .strip_prefix("gdrcore: ")
+            .unwrap_or_else(|| panic!("no reason for '{wanted}', but '{said}'"));
         assert!(
             said == wanted || wanted.ends_with(' ') && said.starts_with(wanted),
             "wanted: {wanted}\nsaid:   {said}"
@@ -36,7 +38,9 @@ fn compared(output: &str) -> usize {
 #[test]
 fn every_refused_verb_says_which_argument_is_wrong() {
     let verbose = |program: &Path, at: &str| run(command(program, at).env("GDRC_VERBOSE", "1"), 30);
-    let Some(done) = refusals("refusals", verbose, 171) else { skip!("no cc or libibverbs headers") };
+    let Some(done) = refusals("refusals", verbose, 171) else {
+        skip!("no cc or libibverbs headers")
+    };
     assert!(done.ok(), "{}", done.output);
     let n = compared(&done.output);
     assert!(done.output.contains(&format!("{n} refusals")) && n >= 40, "{n}: {}", done.output);
@@ -47,7 +51,9 @@ fn every_refused_verb_says_which_argument_is_wrong() {
 #[test]
 fn nobody_who_has_not_asked_is_told() {
     let quiet = |program: &Path, at: &str| run(&mut command(program, at), 30);
-    let Some(done) = refusals("refusals-quiet", quiet, 172) else { skip!("no cc or libibverbs headers") };
+    let Some(done) = refusals("refusals-quiet", quiet, 172) else {
+        skip!("no cc or libibverbs headers")
+    };
     assert!(done.ok() && !done.output.contains("gdrcore:"), "{}", done.output);
 }
 
@@ -58,6 +64,8 @@ fn gdrcore_run_asks_by_an_option() {
         c.env_remove("GDRC_VERBOSE").args(["-v", "--address", at]).arg(program);
         run(&mut c, 30)
     };
-    let Some(done) = refusals("refusals-run", by_option, 173) else { skip!("no cc or libibverbs headers") };
+    let Some(done) = refusals("refusals-run", by_option, 173) else {
+        skip!("no cc or libibverbs headers")
+    };
     assert!(done.ok() && compared(&done.output) >= 40, "{}", done.output);
 }

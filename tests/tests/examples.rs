@@ -32,9 +32,19 @@ fn every_program_has_help_and_refuses_nonsense() {
     for program in files(&library::examples(), &[""]) {
         seen += 1;
         let help = run(Command::new(&program).arg("--help"), 10);
-        assert!(help.ok() && help.output.contains("usage:"), "{}: {}", program.display(), help.output);
+        assert!(
+            help.ok() && help.output.contains("usage:"),
+            "{}: {}",
+            program.display(),
+            help.output
+        );
         let nonsense = run(Command::new(&program).arg("--no-such-option"), 10);
-        assert!(nonsense.code().is_some_and(|c| c > 0), "{}: {}", program.display(), nonsense.output);
+        assert!(
+            nonsense.code().is_some_and(|c| c > 0),
+            "{}: {}",
+            program.display(),
+            nonsense.output
+        );
     }
     assert!(seen >= 8, "only {seen} programs");
 }
@@ -42,12 +52,18 @@ fn every_program_has_help_and_refuses_nonsense() {
 #[test]
 fn errors_of_the_device_say_what_to_do() {
     let router = library::examples().join("freeflow_gdr/router");
-    for (device, said) in
-        [("soft:192.0.2.77", "192.0.2.77"), ("soft:nonsense", "nonsense"), ("nosuchlink0", "nosuchlink0")]
-    {
+    for (device, said) in [
+        ("soft:192.0.2.77", "192.0.2.77"),
+        ("soft:nonsense", "nonsense"),
+        ("nosuchlink0", "nosuchlink0"),
+    ] {
         let done = run(Command::new(&router).args(["-d", device, "-t", "1"]), 10);
         assert!(done.code().is_some_and(|c| c > 0), "{device}: {}", done.output);
-        assert!(done.output.contains(said) && done.output.lines().count() >= 2, "{device}: {}", done.output);
+        assert!(
+            done.output.contains(said) && done.output.lines().count() >= 2,
+            "{device}: {}",
+            done.output
+        );
     }
 }
 
@@ -56,14 +72,28 @@ fn gpu_direct_serves_many_clients_with_writes_and_reads() {
     let bin = library::examples();
     let address = loopback(41, 11);
     let mut command = Command::new(bin.join("gpu_direct/server"));
-    let server = Running::start(command.args(["-a", &address, "-p", "19941", "-s", "1M", "-l", "3", "-P"]));
+    let server =
+        Running::start(command.args(["-a", &address, "-p", "19941", "-s", "1M", "-l", "3", "-P"]));
     let clients = [["0", "200", "100001"], ["1", "200", "65536"], ["0", "50", "1M"]];
     let clients: Vec<Running> = clients
         .iter()
         .zip(12..)
         .map(|([kind, n, size], last)| {
             let mut command = Command::new(bin.join("gpu_direct/client"));
-            command.args(["-a", &loopback(41, last), "-p", "19941", "-c", "-t", kind, "-n", n, "-s", size, &address]);
+            command.args([
+                "-a",
+                &loopback(41, last),
+                "-p",
+                "19941",
+                "-c",
+                "-t",
+                kind,
+                "-n",
+                n,
+                "-s",
+                size,
+                &address,
+            ]);
             Running::start(&mut command)
         })
         .collect();
@@ -79,10 +109,21 @@ fn gpu_direct_serves_many_clients_with_writes_and_reads() {
 #[test]
 fn rdma_sends_one_message() {
     let rdma = library::examples().join("rdma_copy/rdma");
-    let receiver =
-        Running::start(Command::new(&rdma).args(["-d", &format!("soft:{}", loopback(41, 21)), "-p", "19942"]));
+    let receiver = Running::start(Command::new(&rdma).args([
+        "-d",
+        &format!("soft:{}", loopback(41, 21)),
+        "-p",
+        "19942",
+    ]));
     let sender = Command::new(&rdma)
-        .args(["-d", &format!("soft:{}", loopback(41, 22)), "-p", "19942", &loopback(41, 21), "from here to there"])
+        .args([
+            "-d",
+            &format!("soft:{}", loopback(41, 22)),
+            "-p",
+            "19942",
+            &loopback(41, 21),
+            "from here to there",
+        ])
         .output()
         .expect("rdma");
     let received = receiver.finish(LIMIT);
@@ -90,7 +131,8 @@ fn rdma_sends_one_message() {
     assert!(received.ok() && received.output.contains("from here to there"), "{}", received.output);
 }
 
-/// A target that watches its memory and calls the library only to answer: its helper does the rest, by either path.
+/// A target that watches its memory and calls the library only to answer: its helper does the rest,
+/// by either path.
 #[test]
 fn perf_measures_a_target_that_only_watches_its_memory() {
     let perf = library::examples().join("perf/perf");
@@ -98,7 +140,19 @@ fn perf_measures_a_target_that_only_watches_its_memory() {
         let device = |last| format!("soft:{},path={path}", loopback(41, last));
         let server = Running::start(Command::new(&perf).args(["-d", &device(61), "-p", port]));
         let mut client = Command::new(&perf);
-        client.args(["-d", &device(62), "-p", port, "write", "lat", "--no-progress", "-s", "8", "-n", "100"]);
+        client.args([
+            "-d",
+            &device(62),
+            "-p",
+            port,
+            "write",
+            "lat",
+            "--no-progress",
+            "-s",
+            "8",
+            "-n",
+            "100",
+        ]);
         let done = run(client.args(["--json", &loopback(41, 61)]), 60);
         assert!(done.ok(), "{path}: {:?}: {}", done.status, done.output);
         for said in ["\"no_progress\":true", "\"iterations\":100,"] {
@@ -107,9 +161,15 @@ fn perf_measures_a_target_that_only_watches_its_memory() {
         let served = server.finish(LIMIT);
         assert!(served.ok(), "{path}: {:?}: {}", served.status, served.output);
     }
-    for wrong in [["send", "lat", "127.0.0.1"], ["write", "bw", "127.0.0.1"], ["write", "lat", "-dloopback"]] {
+    for wrong in
+        [["send", "lat", "127.0.0.1"], ["write", "bw", "127.0.0.1"], ["write", "lat", "-dloopback"]]
+    {
         let refused = run(Command::new(&perf).args(wrong).arg("--no-progress"), 10);
-        assert!(refused.code() == Some(2) && refused.output.contains("--no-progress"), "{wrong:?}: {}", refused.output);
+        assert!(
+            refused.code() == Some(2) && refused.output.contains("--no-progress"),
+            "{wrong:?}: {}",
+            refused.output
+        );
     }
 }
 
@@ -127,7 +187,8 @@ fn perf_ends_at_a_signal_and_reports_what_it_measured() {
             let (port, last) = (19_950 + 4 * k + i, 70 + 2 * (4 * k + i) as u32);
             let port = port.to_string();
             let device = |last| format!("soft:{}", loopback(41, last));
-            let server = Running::start(Command::new(&perf).args(["-d", &device(last), "-p", &port]));
+            let server =
+                Running::start(Command::new(&perf).args(["-d", &device(last), "-p", &port]));
             let mut client = Command::new(&perf);
             client.args(["-d", &device(last + 1), "-p", &port]).args(*test).arg(loopback(41, last));
             let mut client = Running::start(client.args(["-n", "1000000000"]));
@@ -137,7 +198,11 @@ fn perf_ends_at_a_signal_and_reports_what_it_measured() {
             assert_eq!(done.code(), Some(128 + signal), "{test:?}: {}", done.output);
             assert!(done.output.contains("perf: interrupted"), "{test:?}: {}", done.output);
             if test.contains(&"--json") {
-                assert!(done.output.contains("],\"interrupted\":true}\n"), "{test:?}: {}", done.output);
+                assert!(
+                    done.output.contains("],\"interrupted\":true}\n"),
+                    "{test:?}: {}",
+                    done.output
+                );
             }
             // The ends agreed on the end of the run.
             let served = server.finish(LIMIT);
@@ -150,7 +215,9 @@ fn perf_ends_at_a_signal_and_reports_what_it_measured() {
 fn perf_on_loopback_and_its_server_end_at_a_signal() {
     let perf = library::examples().join("perf/perf");
     for test in [["send", "lat"], ["read", "bw"]] {
-        let mut alone = Running::start(Command::new(&perf).args(["-d", "loopback", "-n", "1000000000"]).args(test));
+        let mut alone = Running::start(
+            Command::new(&perf).args(["-d", "loopback", "-n", "1000000000"]).args(test),
+        );
         alone.wait_for_output("#bytes");
         // Then it measures; on a busy machine its next turn may be a while away.
         let used = || cpu::of(alone.pid()).expect("perf runs");
@@ -159,22 +226,51 @@ fn perf_on_loopback_and_its_server_end_at_a_signal() {
         alone.interrupt();
         let done = alone.finish(LIMIT);
         assert_eq!(done.code(), Some(130), "{test:?}: {}", done.output);
-        assert_eq!(done.output.lines().filter(|l| l.starts_with("  ")).count(), 2, "head and row: {}", done.output);
+        assert_eq!(
+            done.output.lines().filter(|l| l.starts_with("  ")).count(),
+            2,
+            "head and row: {}",
+            done.output
+        );
     }
     // A server in the middle of a test tells its client; the client keeps what it has measured.
     let (address, port) = (loopback(41, 101), "19980");
-    let server = Running::start(Command::new(&perf).args(["-k", "-d", &format!("soft:{address}"), "-p", port]));
+    let server = Running::start(Command::new(&perf).args([
+        "-k",
+        "-d",
+        &format!("soft:{address}"),
+        "-p",
+        port,
+    ]));
     let mut client = Command::new(&perf);
-    client.args(["-d", &format!("soft:{}", loopback(41, 102)), "-p", port, "write", "bw", "--json"]);
+    client.args([
+        "-d",
+        &format!("soft:{}", loopback(41, 102)),
+        "-p",
+        port,
+        "write",
+        "bw",
+        "--json",
+    ]);
     let mut client = Running::start(client.args(["-n", "1000000000", &address]));
     client.wait_for_output("\"results\"");
     server.signal(libc::SIGTERM);
     let (served, done) = (server.finish(LIMIT), client.finish(LIMIT));
     assert_eq!(served.code(), Some(143), "{}", served.output);
     assert_eq!(done.code(), Some(1), "{}", done.output);
-    assert!(done.output.contains("it was interrupted") && done.output.contains("]}\n"), "{}", done.output);
+    assert!(
+        done.output.contains("it was interrupted") && done.output.contains("]}\n"),
+        "{}",
+        done.output
+    );
     // One that waits for its next client has nothing to give up.
-    let mut idle = Running::start(Command::new(&perf).args(["-k", "-d", &format!("soft:{address}"), "-p", port]));
+    let mut idle = Running::start(Command::new(&perf).args([
+        "-k",
+        "-d",
+        &format!("soft:{address}"),
+        "-p",
+        port,
+    ]));
     idle.wait_for_output("waiting on");
     idle.signal(libc::SIGTERM);
     let idle = idle.finish(LIMIT);
@@ -189,12 +285,22 @@ fn perf_sends_as_many_messages_as_it_was_told_to() {
         (["write", "bw"], "\"messages\":10,"),
         (["read", "lat"], "\"iterations\":10,"),
     ] {
-        let done = run(Command::new(&perf).args(["-d", "loopback", "-n", "10", "--json"]).args(test), 30);
+        let done =
+            run(Command::new(&perf).args(["-d", "loopback", "-n", "10", "--json"]).args(test), 30);
         assert!(done.ok() && done.output.contains(count), "{test:?}: {}", done.output);
     }
     // More than 64 bits hold, times the largest size: -a bounds the count by a division.
     let mut all = Command::new(&perf);
-    let mut all = Running::start(all.args(["-d", "loopback", "write", "lat", "-a", "-n", "1099511627776", "--json"]));
+    let mut all = Running::start(all.args([
+        "-d",
+        "loopback",
+        "write",
+        "lat",
+        "-a",
+        "-n",
+        "1099511627776",
+        "--json",
+    ]));
     all.wait_for_output("\"results\"");
     all.interrupt();
     assert_eq!(all.finish(LIMIT).code(), Some(130));
@@ -209,10 +315,13 @@ fn cm_ping_says_why_it_failed() {
         c.args(["-d", &device(last), "-p", "7991"]).args(more);
         c
     };
-    for (how, said) in [(libc::SIGINT, "ended the connection after"), (libc::SIGKILL, "shared memory is gone")] {
+    for (how, said) in
+        [(libc::SIGINT, "ended the connection after"), (libc::SIGKILL, "shared memory is gone")]
+    {
         let mut server = Running::start(&mut command(111, &["-s"]));
         server.wait_for_output("waiting on");
-        let mut client = Running::start(&mut command(112, &["-c", "-v", "-C", "0", &loopback(41, 111)]));
+        let mut client =
+            Running::start(&mut command(112, &["-c", "-v", "-C", "0", &loopback(41, 111)]));
         client.wait_for_output("rdma-ping-5");
         server.signal(how);
         let done = client.finish(LIMIT);
@@ -221,18 +330,30 @@ fn cm_ping_says_why_it_failed() {
         drop(server);
     }
     let nobody = run(&mut command(112, &["-c", &loopback(41, 113)]), 60);
-    assert!(nobody.code() == Some(1) && nobody.output.contains(&loopback(41, 113)), "{}", nobody.output);
+    assert!(
+        nobody.code() == Some(1) && nobody.output.contains(&loopback(41, 113)),
+        "{}",
+        nobody.output
+    );
 }
 
 #[test]
 fn output_that_cannot_be_written_is_an_error() {
     let full = || fs::File::options().write(true).open("/dev/full").expect("/dev/full");
     let refused = |command: &mut Command| {
-        let mut child = command.stdin(Stdio::null()).stdout(full()).stderr(Stdio::piped()).spawn().expect("a program");
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(full())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a program");
         let mut said = String::new();
         child.stderr.take().expect("piped").read_to_string(&mut said).expect("its messages");
         let status = child.wait().expect("its end");
-        assert!(!status.success() && said.contains("standard output"), "{command:?}: {status}: {said}");
+        assert!(
+            !status.success() && said.contains("standard output"),
+            "{command:?}: {status}: {said}"
+        );
     };
     for program in files(&library::examples(), &[""]) {
         if !program.ends_with("gdrcore-run") {
@@ -240,7 +361,10 @@ fn output_that_cannot_be_written_is_an_error() {
         }
     }
     // Behind a device and a table, too.
-    refused(Command::new(library::examples().join("perf/perf")).args(["-d", "loopback", "send", "lat", "-n", "10"]));
+    refused(
+        Command::new(library::examples().join("perf/perf"))
+            .args(["-d", "loopback", "send", "lat", "-n", "10"]),
+    );
     refused(&mut Command::new(library::examples().join("static_mem")));
 }
 
@@ -259,7 +383,10 @@ fn the_data_plane_allocates_nothing_under_the_examples() {
     trio::run(&trio::Round {
         command: &|_, program| {
             let mut command = Command::new(bin.join(program));
-            command.env("LD_PRELOAD", &preload).env("GDRC_MALLOC_REPORT", &report).env("GDRC_MALLOC_FAIL", "1");
+            command
+                .env("LD_PRELOAD", &preload)
+                .env("GDRC_MALLOC_REPORT", &report)
+                .env("GDRC_MALLOC_FAIL", "1");
             command
         },
         router: &format!("soft:{}", loopback(41, 31)),
@@ -283,20 +410,29 @@ fn the_counter_of_allocations_sees_what_goes_through_pins() {
         let report = dir.join("report");
         let _ = fs::remove_file(&report);
         let mut command = Command::new(bin.join("perf/perf"));
-        command.env("LD_PRELOAD", preload).env("GDRC_MALLOC_REPORT", &report).env("GDRC_MALLOC_FAIL", "1");
-        let done = run(command.args(["-d", &format!("soft:{},path=udp", loopback(41, 121))]).args(test), 60);
+        command
+            .env("LD_PRELOAD", preload)
+            .env("GDRC_MALLOC_REPORT", &report)
+            .env("GDRC_MALLOC_FAIL", "1");
+        let done = run(
+            command.args(["-d", &format!("soft:{},path=udp", loopback(41, 121))]).args(test),
+            60,
+        );
         (done, fs::read_to_string(&report).unwrap_or_default())
     };
     let counter = bin.join("malloc_count.so").to_string_lossy().into_owned();
-    // Each test of perf is two posts and a poll at least for each of its messages, and nothing else calls the data plane so often.
+    // Each test of perf is two posts and a poll at least for each of its messages, and nothing else
+    // calls the data plane so often.
     let serve = |port: &str| {
         let device = format!("soft:{}", loopback(41, 122));
-        let mut server = Running::start(Command::new(bin.join("perf/perf")).args(["-d", &device, "-p", port]));
+        let mut server =
+            Running::start(Command::new(bin.join("perf/perf")).args(["-d", &device, "-p", port]));
         server.wait_for_output("waiting on");
         server
     };
     let server = serve("19981");
-    let (done, report) = counted(&counter, &["-p", "19981", "send", "lat", "-n", "2000", &loopback(41, 122)]);
+    let (done, report) =
+        counted(&counter, &["-p", "19981", "send", "lat", "-n", "2000", &loopback(41, 122)]);
     assert!(done.ok(), "{}: {report}", done.output);
     let calls = report.split(' ').find_map(|w| w.parse::<u64>().ok()).unwrap_or(0);
     assert!(calls > 3 * 2000 && report.ends_with(", 0 allocations\n"), "{report}");
@@ -315,8 +451,12 @@ fn the_counter_of_allocations_sees_what_goes_through_pins() {
 #[test]
 fn a_taken_port_is_named() {
     let rdma = library::examples().join("rdma_copy/rdma");
-    let listener = std::net::TcpListener::bind(format!("{}:19943", loopback(41, 51))).expect("a port");
-    let done = run(Command::new(&rdma).args(["-d", &format!("soft:{}", loopback(41, 51)), "-p", "19943"]), 10);
+    let listener =
+        std::net::TcpListener::bind(format!("{}:19943", loopback(41, 51))).expect("a port");
+    let done = run(
+        Command::new(&rdma).args(["-d", &format!("soft:{}", loopback(41, 51)), "-p", "19943"]),
+        10,
+    );
     assert!(done.code().is_some_and(|c| c > 0) && done.output.contains("19943"), "{}", done.output);
     drop(listener);
 }

@@ -8,13 +8,15 @@ use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done};
 use std::path::Path;
 use std::process::Command;
 
-/// All that UCX may use: our device, and a process's own memory for what it sends to itself. `rc_v` and `ud_v` are what UCX
-/// calls RC and UD through libibverbs, with datagrams for RC's own connection messages.
+/// All that UCX may use: our device, and a process's own memory for what it sends to itself. `rc_v`
+/// and `ud_v` are what UCX calls RC and UD through libibverbs, with datagrams for RC's own
+/// connection messages.
 fn ucx<'a>(c: &'a mut Command, transport: &str) -> &'a mut Command {
     c.env("UCX_TLS", format!("{transport},self")).env("UCX_NET_DEVICES", "gdrc0:1")
 }
 
-/// Both sides ended well, and it was our device that carried what they sent: `least` messages, RDMA operations included.
+/// Both sides ended well, and it was our device that carried what they sent: `least` messages, RDMA
+/// operations included.
 #[track_caller]
 fn carried(what: &str, done: &[Done; 2], least: u64) {
     let [server, client] = done;
@@ -84,7 +86,9 @@ fn ucx_runs_over_ipv6() {
     let port = free_port();
     let side = |more: &[&str]| {
         let mut c = command(Some("::1"), &["--stats"], &tool);
-        ucx(&mut c, "ud_v").args(["-t", "tag_lat", "-f", "-n", "200", "-w", "10", "-p", &port.to_string()]).args(more);
+        ucx(&mut c, "ud_v")
+            .args(["-t", "tag_lat", "-f", "-n", "200", "-w", "10", "-p", &port.to_string()])
+            .args(more);
         c
     };
     if std::net::UdpSocket::bind("[::1]:0").is_err() {
@@ -102,7 +106,8 @@ fn libfabric_runs_between_hosts_and_on_one() {
         Err(why) => skip!("no namespaces: {why}"),
     };
     let (own, other, far) = ("10.9.0.1", "10.9.0.3", "10.9.0.2");
-    lab.link((0, "a0", &["10.9.0.1/24", "10.9.0.3/24"]), (1, "b0", &["10.9.0.2/24"])).expect("a link");
+    lab.link((0, "a0", &["10.9.0.1/24", "10.9.0.3/24"]), (1, "b0", &["10.9.0.2/24"]))
+        .expect("a link");
     // The tool's own; each host has ports of its own.
     const CONTROL: u16 = 47592;
     for arguments in [
@@ -113,12 +118,16 @@ fn libfabric_runs_between_hosts_and_on_one() {
     ] {
         let side = |host: usize, address: &str, more: &[&str]| {
             let mut c = lab.command(host, &launcher());
-            c.args(["--stats", "--address", address]).arg(&tool).args(arguments.split_whitespace()).args(more);
+            c.args(["--stats", "--address", address])
+                .arg(&tool)
+                .args(arguments.split_whitespace())
+                .args(more);
             c
         };
         for (host, address) in [(1, far), (0, other), (0, own)] {
             let done = both(&mut side(0, own, &[]), &mut side(host, address, &[own]), CONTROL);
-            // Of six sizes ten messages each way, and as many RDMA operations as the large ones are made of.
+            // Of six sizes ten messages each way, and as many RDMA operations as the large ones are
+            // made of.
             carried(&format!("{arguments} from {address}"), &done, 120);
         }
     }
@@ -132,7 +141,8 @@ fn mpi(n: u32, transport: &str, path: &str, ranks: &[u32]) {
     let dir = scratch(&format!("mpi-{n}"));
     let program = compile("mpicc.openmpi", "mpi", &dir, &[]);
     let mut c = Command::new(mpirun);
-    // Only through UCX, and from it only through the device: no shared memory of Open MPI's own, no TCP.
+    // Only through UCX, and from it only through the device: no shared memory of Open MPI's own, no
+    // TCP.
     c.args([
         "--allow-run-as-root",
         "--oversubscribe",
@@ -159,10 +169,19 @@ fn mpi(n: u32, transport: &str, path: &str, ranks: &[u32]) {
     let done = run(&mut c, 60);
     let all: u32 = ranks.iter().sum();
     let what = format!("{transport} {path} {ranks:?}");
-    assert!(done.ok() && done.output.contains(&format!("ok {all} ranks")), "{what}: {:?} {}", done.status, done.output);
+    assert!(
+        done.ok() && done.output.contains(&format!("ok {all} ranks")),
+        "{what}: {:?} {}",
+        done.status,
+        done.output
+    );
     // Each rank has sent 28 MB around the ring.
     let bytes = counted(&done.output, "request_bytes");
-    assert!(bytes > 28_000_000 * u64::from(all), "{what}: only {bytes} bytes over the device\n{}", done.output);
+    assert!(
+        bytes > 28_000_000 * u64::from(all),
+        "{what}: only {bytes} bytes over the device\n{}",
+        done.output
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! GPU memory under the soft device: every operation, over every port, with copies that take their time; and everything
-//! that can go wrong with it. On the machine's GPU where there is one, else on the fake driver, whose device memory no
-//! CPU access reaches.
+//! GPU memory under the soft device: every operation, over every port, with copies that take their
+//! time; and everything that can go wrong with it. On the machine's GPU where there is one, else on
+//! the fake driver, whose device memory no CPU access reaches.
 
 use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::cause::CauseCode;
@@ -18,7 +18,8 @@ use gdrcore_tests::soft::{address, Soft};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+const ALL: u32 =
+    access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
 /// One test at a time: what makes the fake driver fail makes it fail for all.
 fn alone() -> (MutexGuard<'static, ()>, Driver) {
@@ -43,7 +44,8 @@ struct Gpu {
 impl Gpu {
     fn new(soft: Soft) -> Gpu {
         let device = Device::get(0).expect("the first GPU");
-        let staging: &'static Staging = Box::leak(Box::new(Staging::new(device).expect("pinned memory")));
+        let staging: &'static Staging =
+            Box::leak(Box::new(Staging::new(device).expect("pinned memory")));
         soft.soft().memory_add(1, staging).expect("the first kind of memory");
         Gpu { soft, staging }
     }
@@ -51,7 +53,8 @@ impl Gpu {
     fn register(&self, end: &End, at: u64, length: u64) -> Region {
         let span = Span::of(at, length).expect("device memory");
         let cookie = self.staging.register(&span).expect("a region");
-        let reg = MrReg { pd: end.pd, addr: at, length, iova: at, access: ALL, provider: 1, cookie };
+        let reg =
+            MrReg { pd: end.pd, addr: at, length, iova: at, access: ALL, provider: 1, cookie };
         let (mr, attr) = end.dev.mr_reg(&reg).expect("mr_reg");
         Region { at, mr, key: attr.lkey, cookie }
     }
@@ -111,31 +114,52 @@ fn over_each(test: impl Fn(&Gpu, &Gpu, &str)) {
 fn every_operation_moves_every_byte_between_gpus() {
     let (_alone, driver) = alone();
     over_each(|x, y, port| {
-        let (mut a, mut b) = connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) =
+            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
         const LEN: usize = 3 << 20;
         let (here, there) = (x.alloc(&a, LEN), y.alloc(&b, LEN));
         aim(&mut a, &there);
         let mut id = 0;
-        for (round, len) in [1usize, 7, 8, 1024, 4097, 65_536, 131_072, 131_073, 1_000_003, LEN].into_iter().enumerate()
+        for (round, len) in [1usize, 7, 8, 1024, 4097, 65_536, 131_072, 131_073, 1_000_003, LEN]
+            .into_iter()
+            .enumerate()
         {
             let bytes = pattern(round as u64 + 1, len);
             let at = (LEN - len) / 3;
             here.write(at, &bytes);
-            a.post_wr(&a.request(id, Op::Write(at as u64, None), &[here.piece(at as u64, len as u32)])).unwrap();
+            a.post_wr(&a.request(
+                id,
+                Op::Write(at as u64, None),
+                &[here.piece(at as u64, len as u32)],
+            ))
+            .unwrap();
             succeed(&mut a, &mut b, id);
             assert!(there.read(at, len) == bytes, "{port}: WRITE of {len}");
             memory::fill(here.at, 0xEE, LEN).unwrap();
-            a.post_wr(&a.request(id + 1, Op::Read(at as u64), &[here.piece(at as u64, len as u32)])).unwrap();
+            a.post_wr(&a.request(
+                id + 1,
+                Op::Read(at as u64),
+                &[here.piece(at as u64, len as u32)],
+            ))
+            .unwrap();
             succeed(&mut a, &mut b, id + 1);
             assert!(here.read(at, len) == bytes, "{port}: READ of {len}");
-            assert!(at == 0 || here.read(at - 1, 1) == [0xEE], "{port}: READ wrote before its buffer");
+            assert!(
+                at == 0 || here.read(at - 1, 1) == [0xEE],
+                "{port}: READ wrote before its buffer"
+            );
             memory::fill(there.at, 0xDD, LEN).unwrap();
             b.buffer.write(0, &[0; 8]);
             receive(&b, id, there.piece(0, LEN as u32));
-            a.post_wr(&a.request(id + 2, Op::Send(Some(7)), &[here.piece(at as u64, len as u32)])).unwrap();
+            a.post_wr(&a.request(id + 2, Op::Send(Some(7)), &[here.piece(at as u64, len as u32)]))
+                .unwrap();
             succeed(&mut a, &mut b, id + 2);
             let wc = complete(&mut b, &mut a, id, Duration::from_secs(20));
-            assert_eq!((wc.status, wc.byte_len as usize, wc.opcode), (0, len, wc_opcode::RECV), "{port}");
+            assert_eq!(
+                (wc.status, wc.byte_len as usize, wc.opcode),
+                (0, len, wc_opcode::RECV),
+                "{port}"
+            );
             assert!(there.read(0, len) == bytes, "{port}: SEND of {len}");
             id += 3;
         }
@@ -171,7 +195,12 @@ fn receive(end: &End, wr_id: u64, piece: Sge) {
 }
 
 fn receive_all(end: &End, wr_id: u64, pieces: &[Sge]) {
-    let wr = RecvWr { wr_id, next: std::ptr::null(), sg_list: pieces.as_ptr(), num_sge: pieces.len() as i32 };
+    let wr = RecvWr {
+        wr_id,
+        next: std::ptr::null(),
+        sg_list: pieces.as_ptr(),
+        num_sge: pieces.len() as i32,
+    };
     let mut bad = std::ptr::null();
     // SAFETY: request and pieces live on this stack frame until the call returns.
     unsafe { end.dev.post_recv(end.qp, &wr, &mut bad) }.expect("post_recv");
@@ -182,7 +211,8 @@ fn receive_all(end: &End, wr_id: u64, pieces: &[Sge]) {
 fn a_message_sends_what_memory_held_when_it_was_posted() {
     let (_alone, _) = alone();
     over_each(|x, y, port| {
-        let (mut a, mut b) = connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) =
+            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
         const LEN: usize = 600_000;
         let (here, there) = (x.alloc(&a, LEN), y.alloc(&b, LEN));
         aim(&mut a, &there);
@@ -217,7 +247,8 @@ fn unreliable_messages_and_the_header_before_a_datagram_land_too() {
     over_each(|x, y, port| {
         for qp_type in [qp_type::UC, qp_type::UD] {
             let shape = Shape { qp_type, ..Shape::default() };
-            let (mut a, mut b) = connected(x.soft.dev(), y.soft.dev(), shape).expect("connected ends");
+            let (mut a, mut b) =
+                connected(x.soft.dev(), y.soft.dev(), shape).expect("connected ends");
             let (here, there) = (x.alloc(&a, 8192), y.alloc(&b, 8192));
             let header = if qp_type == qp_type::UD { 40 } else { 0 };
             for round in 0..20u64 {
@@ -234,10 +265,14 @@ fn unreliable_messages_and_the_header_before_a_datagram_land_too() {
                 a.post_wr(&a.request(round, Op::Send(None), &[here.piece(0, 1000)])).unwrap();
                 let wc = complete(&mut b, &mut a, round, Duration::from_secs(20));
                 assert_eq!((wc.status, wc.byte_len), (0, header + 1000), "{port}");
-                let gpu: u64 = into.iter().filter(|p| p.lkey == there.key).map(|p| u64::from(p.length)).sum();
+                let gpu: u64 =
+                    into.iter().filter(|p| p.lkey == there.key).map(|p| u64::from(p.length)).sum();
                 if driver == Driver::Fake {
                     let moved = cuda::stat(Stat::Bytes) - before;
-                    assert!(moved >= 1000 + gpu, "{port} {qp_type} {round}: received after {moved} bytes");
+                    assert!(
+                        moved >= 1000 + gpu,
+                        "{port} {qp_type} {round}: received after {moved} bytes"
+                    );
                 }
                 let got: Vec<u8> = into
                     .iter()
@@ -262,7 +297,8 @@ fn unreliable_messages_and_the_header_before_a_datagram_land_too() {
     });
 }
 
-/// What goes in and what comes out are copied by two streams; an atomic is both, and is not gated by the ACK of the WRITE.
+/// What goes in and what comes out are copied by two streams; an atomic is both, and is not gated
+/// by the ACK of the WRITE.
 #[test]
 fn an_atomic_sees_the_write_before_it() {
     let (_alone, driver) = alone();
@@ -270,7 +306,8 @@ fn an_atomic_sees_the_write_before_it() {
         skip!("a real GPU's copies take the time that they take");
     }
     over_each(|x, y, port| {
-        let (mut a, mut b) = connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) =
+            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
         let there = y.alloc(&b, 4096);
         aim(&mut a, &there);
         there.write(0, &[0; 16]);
@@ -295,7 +332,8 @@ fn an_atomic_sees_the_write_before_it() {
     });
 }
 
-/// One message, gathered from two GPUs and the host and scattered over the same; the ACK waits for all of it.
+/// One message, gathered from two GPUs and the host and scattered over the same; the ACK waits for
+/// all of it.
 #[test]
 fn a_message_crosses_gpus() {
     let (_alone, driver) = alone();
@@ -303,7 +341,8 @@ fn a_message_crosses_gpus() {
         skip!("one GPU");
     }
     over_each(|x, y, port| {
-        let (mut a, mut b) = connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) =
+            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
         const LEN: usize = 200_001;
         let on = |g: &Gpu, e: &End, n: u32| {
             let at = memory::alloc(Device::get(n).unwrap(), LEN, Kind::Plain).expect("GPU memory");
@@ -329,7 +368,11 @@ fn a_message_crosses_gpus() {
                 assert!(moved >= 4 * LEN as u64, "{port}: acknowledged after {moved} bytes");
             }
             assert_eq!(complete(&mut b, &mut a, round, Duration::from_secs(20)).status, 0);
-            assert!(there[0].read(0, LEN) == bytes[..LEN] && there[1].read(0, LEN) == bytes[LEN..2 * LEN], "{port}");
+            assert!(
+                there[0].read(0, LEN) == bytes[..LEN]
+                    && there[1].read(0, LEN) == bytes[LEN..2 * LEN],
+                "{port}"
+            );
             assert!(b.buffer.read(0, 5000) == bytes[2 * LEN..], "{port}");
         }
         for (e, g, regions) in [(a, x, here), (b, y, there)] {
@@ -350,7 +393,8 @@ fn nothing_is_acknowledged_before_it_has_landed() {
     }
     cuda::option("FAKECUDA_DELAY_US", 30_000);
     over_each(|x, y, port| {
-        let (mut a, mut b) = connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) =
+            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
         let there = y.alloc(&b, 1 << 20);
         aim(&mut a, &there);
         for (id, len) in [(0u64, 8u32), (1, 50_000)] {
@@ -367,7 +411,10 @@ fn nothing_is_acknowledged_before_it_has_landed() {
         receive(&b, 9, there.piece(0, 4096));
         a.post(2, Op::Send(None), 0, 1000).unwrap();
         let wc = complete(&mut b, &mut a, 9, Duration::from_secs(20));
-        assert!(wc.status == 0 && cuda::stat(Stat::Bytes) >= before + 1000, "{port}: received before the copy");
+        assert!(
+            wc.status == 0 && cuda::stat(Stat::Bytes) >= before + 1000,
+            "{port}: received before the copy"
+        );
         y.forget(&b, &there);
         memory::free(there.at).unwrap();
         for e in [a, b] {
@@ -382,8 +429,9 @@ fn more_queue_pairs_than_chunks_all_come_to_their_end() {
     let x = Gpu::new(Soft::new("loopback"));
     const PAIRS: usize = 48;
     let shape = Shape { buffer: 4096, ..Shape::default() };
-    let mut pairs: Vec<_> =
-        (0..PAIRS).map(|_| connected(x.soft.dev(), x.soft.dev(), shape).expect("connected ends")).collect();
+    let mut pairs: Vec<_> = (0..PAIRS)
+        .map(|_| connected(x.soft.dev(), x.soft.dev(), shape).expect("connected ends"))
+        .collect();
     const LEN: usize = 300_000;
     let regions: Vec<_> = pairs.iter().map(|(a, b)| (x.alloc(a, LEN), x.alloc(b, LEN))).collect();
     for (i, ((a, _), (here, there))) in pairs.iter_mut().zip(&regions).enumerate() {
@@ -409,8 +457,10 @@ fn memory_that_is_freed_and_given_again_is_refused() {
     let (_alone, _) = alone();
     over_each(|x, y, port| {
         for op in [Op::Write(0, None), Op::Read(0), Op::FetchAdd(0, 1)] {
-            let (mut a, mut b) = connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
-            let (mut c, mut d) = connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+            let (mut a, mut b) =
+                connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+            let (mut c, mut d) =
+                connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
             let there = y.alloc(&b, 70_000);
             let beside = y.alloc(&d, 70_000);
             aim(&mut a, &there);
@@ -441,7 +491,8 @@ fn memory_that_is_freed_and_given_again_is_refused() {
             }
         }
         // The requester's own memory.
-        let (mut a, mut b) = connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) =
+            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
         let here = x.alloc(&a, 70_000);
         memory::free(here.at).unwrap();
         a.post_wr(&a.request(1, Op::Write(0, None), &[here.piece(0, 70_000)])).unwrap();
@@ -461,8 +512,10 @@ fn a_lost_context_fails_what_uses_it_and_nothing_else() {
         skip!("a real GPU's context is lost for the whole process");
     }
     let (x, y) = (Gpu::new(Soft::new(&address(1))), Gpu::new(Soft::new(&address(2))));
-    let (mut a, mut b) = connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
-    let (mut c, mut d) = connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) =
+        connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+    let (mut c, mut d) =
+        connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
     let there = y.alloc(&b, 1 << 20);
     aim(&mut a, &there);
     a.post(1, Op::Write(0, None), 0, 500_000).unwrap();
@@ -493,11 +546,15 @@ fn every_call_that_fails_is_an_error_of_one_operation() {
     if driver == Driver::Real {
         skip!("a real driver does not fail on demand");
     }
-    // Each of the calls of the data plane, refusing once with a reason that is not the context's end.
-    for call in ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuEventRecord", "cuPointerGetAttribute"] {
+    // Each of the calls of the data plane, refusing once with a reason that is not the context's
+    // end.
+    for call in
+        ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuEventRecord", "cuPointerGetAttribute"]
+    {
         for op in [Op::Write(0, None), Op::Read(0), Op::FetchAdd(0, 1)] {
             let x = Gpu::new(Soft::new("loopback"));
-            let (mut a, mut b) = connected(x.soft.dev(), x.soft.dev(), Shape::default()).expect("connected ends");
+            let (mut a, mut b) =
+                connected(x.soft.dev(), x.soft.dev(), Shape::default()).expect("connected ends");
             let there = x.alloc(&b, 70_000);
             aim(&mut a, &there);
             let uses = match op {
@@ -554,7 +611,8 @@ fn a_region_goes_while_its_copies_are_under_way() {
     }
     let (x, y) = (Gpu::new(Soft::new(&address(1))), Gpu::new(Soft::new(&address(2))));
     for round in 0..12u64 {
-        let (mut a, mut b) = connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) =
+            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
         let there = y.alloc(&b, 1 << 20);
         aim(&mut a, &there);
         let op = if round % 2 == 0 { Op::Write(0, None) } else { Op::Read(0) };
@@ -584,7 +642,8 @@ fn small_accesses_use_a_mapped_view_where_the_driver_offers_one() {
     for (kind, mapped) in [(2, true), (1, false), (0, false)] {
         cuda::option("FAKECUDA_DMABUF", kind);
         let x = Gpu::new(Soft::new("loopback"));
-        let (mut a, mut b) = connected(x.soft.dev(), x.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) =
+            connected(x.soft.dev(), x.soft.dev(), Shape::default()).expect("connected ends");
         let there = x.alloc(&b, 1 << 20);
         assert_eq!(x.staging.has_view(there.cookie), mapped);
         aim(&mut a, &there);
@@ -596,7 +655,10 @@ fn small_accesses_use_a_mapped_view_where_the_driver_offers_one() {
             succeed(&mut a, &mut b, round);
             a.post(1000 + round, Op::Read(round * 64), 64, 64).unwrap();
             succeed(&mut a, &mut b, 1000 + round);
-            assert!(a.buffer.read(64, 64) == bytes && there.read(round as usize * 64, 64) == bytes, "{round}");
+            assert!(
+                a.buffer.read(64, 64) == bytes && there.read(round as usize * 64, 64) == bytes,
+                "{round}"
+            );
         }
         assert_eq!(cuda::stat(Stat::Copies) == copies, mapped, "copies, with mapping {mapped}");
         // Large ones are copied by the GPU, and keep their order with the small ones.
@@ -609,7 +671,10 @@ fn small_accesses_use_a_mapped_view_where_the_driver_offers_one() {
         // Freed under a view.
         memory::free(there.at).unwrap();
         a.post(3, Op::Write(0, None), 0, 64).unwrap();
-        assert_eq!(complete(&mut a, &mut b, 3, Duration::from_secs(20)).status, wc_status::REM_OP_ERR);
+        assert_eq!(
+            complete(&mut a, &mut b, 3, Duration::from_secs(20)).status,
+            wc_status::REM_OP_ERR
+        );
         x.forget(&b, &there);
         for e in [a, b] {
             e.destroy().expect("destroy");

@@ -26,7 +26,10 @@ impl Ways for Nic {
     fn dma_buf(&mut self, fd: i32, offset: u64) -> Result<Made> {
         self.asked += 1;
         // SAFETY: takes no pointers.
-        assert!(unsafe { libc::fcntl(fd, libc::F_GETFD) } & libc::FD_CLOEXEC != 0, "open, and closed by exec");
+        assert!(
+            unsafe { libc::fcntl(fd, libc::F_GETFD) } & libc::FD_CLOEXEC != 0,
+            "open, and closed by exec"
+        );
         self.dma_buf.map(|()| (Route::DmaBuf, fd, offset))
     }
     fn address(&mut self) -> Result<Made> {
@@ -49,7 +52,8 @@ fn nic(dma_buf: Result<()>, address: Result<()>) -> Nic {
     Nic { dma_buf, address, soft: false, asked: 0 }
 }
 
-/// The fake driver, for one test at a time; `None` on a machine with a GPU, whose driver does not do as it is told.
+/// The fake driver, for one test at a time; `None` on a machine with a GPU, whose driver does not
+/// do as it is told.
 fn fake() -> Option<MutexGuard<'static, ()>> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,16 +94,30 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
 
     let refused = Err(Error::Unsupported);
     let fault = Err(Error::Fault);
-    assert_eq!(gist(take(&mut nic(refused, Ok(())), &with)), Ok((Route::Peermem, Reason::NotTaken, Reason::None)));
-    assert_eq!(gist(take(&mut nic(refused, Ok(())), &without)), Err(Error::Unsupported), "no module, nothing to try");
-    assert_eq!(gist(take(&mut nic(refused, fault), &with)), Err(Error::Fault), "what was said last");
+    assert_eq!(
+        gist(take(&mut nic(refused, Ok(())), &with)),
+        Ok((Route::Peermem, Reason::NotTaken, Reason::None))
+    );
+    assert_eq!(
+        gist(take(&mut nic(refused, Ok(())), &without)),
+        Err(Error::Unsupported),
+        "no module, nothing to try"
+    );
+    assert_eq!(
+        gist(take(&mut nic(refused, fault), &with)),
+        Err(Error::Fault),
+        "what was said last"
+    );
     // What no other way could mend is not tried further.
     let mut full = nic(Err(Error::NoMemory), Ok(()));
     assert_eq!((gist(take(&mut full, &with)), full.asked), (Err(Error::NoMemory), 1));
 
     cuda::option("FAKECUDA_DMABUF", 0);
     let (_, record) = take(&mut nic(Ok(()), Ok(())), &with).unwrap();
-    assert_eq!((record.route, record.no_dma_buf, record.code), (Route::Peermem, Reason::NotExported, 801));
+    assert_eq!(
+        (record.route, record.no_dma_buf, record.code),
+        (Route::Peermem, Reason::NotExported, 801)
+    );
     cuda::option("FAKECUDA_DMABUF", 1);
     cuda::fail("cuMemGetHandleForAddressRange", 2, 0, 1);
     assert_eq!(take(&mut nic(Ok(()), Ok(())), &with).unwrap().1.code, 2);
@@ -111,9 +129,15 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
     // The program's own descriptor is the only one, and stays the program's.
     let (own, _) = span.dma_buf().unwrap();
     let mut n = nic(Ok(()), Ok(()));
-    assert_eq!(route::register(&span, Some((own, 77)), &with, &mut n).unwrap().0, (Route::DmaBuf, own, 77));
+    assert_eq!(
+        route::register(&span, Some((own, 77)), &with, &mut n).unwrap().0,
+        (Route::DmaBuf, own, 77)
+    );
     let mut n = nic(fault, Ok(()));
-    assert_eq!((gist(route::register(&span, Some((own, 77)), &with, &mut n)), n.asked), (Err(Error::Fault), 1));
+    assert_eq!(
+        (gist(route::register(&span, Some((own, 77)), &with, &mut n)), n.asked),
+        (Err(Error::Fault), 1)
+    );
     // SAFETY: ours; it must still be open.
     assert_eq!(unsafe { libc::close(own) }, 0);
     assert_eq!(descriptors(), open);
@@ -146,7 +170,9 @@ fn what_is_exported_is_found_again_and_what_is_freed_is_not_the_same() {
     let span = Span::of(at + 10, 99_000).unwrap();
     assert_eq!((span.base, span.at, span.size), (at, at + 10, 100_000));
     assert!(span.is_same() && span.sync_memops);
-    for (begin, length) in [(at + 10, 100_000), (at - 1, 10), (at + 100_000, 1), (0, 1), (u64::MAX, 1), (at, 0)] {
+    for (begin, length) in
+        [(at + 10, 100_000), (at - 1, 10), (at + 100_000, 1), (0, 1), (u64::MAX, 1), (at, 0)]
+    {
         assert!(Span::of(begin, length).is_err(), "{begin:#x} + {length}");
     }
     memory::free(at).unwrap();
@@ -158,7 +184,9 @@ fn what_is_exported_is_found_again_and_what_is_freed_is_not_the_same() {
 
     let at = memory::alloc(device, 100_000, Kind::Shareable).unwrap();
     assert!(!Span::of(at, 1).unwrap().sync_memops, "as the driver has it for such memory");
-    let Ok(Shared::Descriptor { fd, offset, size }) = memory::export(at + 4096, 1000) else { panic!("no descriptor") };
+    let Ok(Shared::Descriptor { fd, offset, size }) = memory::export(at + 4096, 1000) else {
+        panic!("no descriptor")
+    };
     let view = memory::import(device, Shared::Descriptor { fd, offset, size }, 1000).unwrap();
     memory::copy_in(at + 4096, b"from here to there").unwrap();
     let mut back = [0; 18];
@@ -166,8 +194,13 @@ fn what_is_exported_is_found_again_and_what_is_freed_is_not_the_same() {
     assert_eq!(&back, b"from here to there");
     // What the descriptor's sender says of it is checked.
     let blocks = cuda::stat(Stat::Blocks);
-    for (offset, size) in [(1 << 40, size), (u64::MAX, size), (0, 0), (0, 1), (0, 2 * size), (0, u64::MAX)] {
-        assert!(memory::import(device, Shared::Descriptor { fd, offset, size }, 1000).is_err(), "{offset} {size}");
+    for (offset, size) in
+        [(1 << 40, size), (u64::MAX, size), (0, 0), (0, 1), (0, 2 * size), (0, u64::MAX)]
+    {
+        assert!(
+            memory::import(device, Shared::Descriptor { fd, offset, size }, 1000).is_err(),
+            "{offset} {size}"
+        );
     }
     assert_eq!(cuda::stat(Stat::Blocks), blocks, "nothing half open");
     memory::free(view).unwrap();

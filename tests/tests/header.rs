@@ -37,13 +37,18 @@ const SOURCES: &[&str] = &[
 ];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests lies in the workspace").to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests lies in the workspace")
+        .to_path_buf()
 }
 
 fn generate() -> String {
     let ffi = root().join("ffi");
-    let mut config = cbindgen::Config::from_file(ffi.join("cbindgen.toml")).expect("ffi/cbindgen.toml");
-    config.trailer = Some(std::fs::read_to_string(ffi.join("src/pinned.h")).expect("ffi/src/pinned.h"));
+    let mut config =
+        cbindgen::Config::from_file(ffi.join("cbindgen.toml")).expect("ffi/cbindgen.toml");
+    config.trailer =
+        Some(std::fs::read_to_string(ffi.join("src/pinned.h")).expect("ffi/src/pinned.h"));
     let mut builder = cbindgen::Builder::new().with_config(config);
     for file in SOURCES {
         builder = builder.with_src(ffi.join("src").join(file));
@@ -55,7 +60,10 @@ fn generate() -> String {
     // As with stat(2): the struct keeps its tag, and the name alone is the call.
     for tag in TAGS_ONLY {
         let (begin, end) = (format!("typedef struct {tag} {{"), format!("}} {tag};"));
-        assert!(text.contains(&begin) && text.contains(&end), "{tag} is no longer a struct of the header");
+        assert!(
+            text.contains(&begin) && text.contains(&end),
+            "{tag} is no longer a struct of the header"
+        );
         text = text.replace(&begin, &format!("struct {tag} {{")).replace(&end, "};");
     }
     text
@@ -72,7 +80,10 @@ fn header_is_what_the_sources_say() {
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     if kept != fresh {
         let line = kept.lines().zip(fresh.lines()).take_while(|(a, b)| a == b).count() + 1;
-        panic!("include/gdrcore.h differs from ffi/src at line {line}: run `make header` and commit the result");
+        panic!(
+            "include/gdrcore.h differs from ffi/src at line {line}: run `make header` and \
+            commit the result"
+        );
     }
 }
 
@@ -86,9 +97,16 @@ fn header_has_every_exported_function() {
             continue;
         }
         let text = std::fs::read_to_string(&path).expect("a source file");
-        for (_, rest) in text.match_indices("extern \"C\" fn gdrc_").map(|(i, m)| (i, &text[i + m.len()..])) {
-            let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            assert!(header.contains(&format!("gdrc_{name}(")), "{}: gdrc_{name} is not in the header", path.display());
+        for (_, rest) in
+            text.match_indices("extern \"C\" fn gdrc_").map(|(i, m)| (i, &text[i + m.len()..]))
+        {
+            let name: String =
+                rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            assert!(
+                header.contains(&format!("gdrc_{name}(")),
+                "{}: gdrc_{name} is not in the header",
+                path.display()
+            );
             found += 1;
         }
     }

@@ -1,4 +1,5 @@
-//! Packets that nobody sane sends: garbage, forgeries, truncations. Dropped and counted; the traffic beside them goes on.
+//! Packets that nobody sane sends: garbage, forgeries, truncations. Dropped and counted; the
+//! traffic beside them goes on.
 
 use gdrcore_core::verbs::types::{qp_type, wc_status};
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape, QKEY};
@@ -56,8 +57,9 @@ fn random_bytes_are_dropped_and_counted() {
     s.settle();
     still_works(&mut a, &mut b);
     let after = s.a.dev().counters().expect("counters");
-    let dropped =
-        |c: &gdrcore_core::counters::Counters| c.rcvd_malformed + c.rcvd_icrc_err + c.rcvd_no_qp + c.rcvd_refused;
+    let dropped = |c: &gdrcore_core::counters::Counters| {
+        c.rcvd_malformed + c.rcvd_icrc_err + c.rcvd_no_qp + c.rcvd_refused
+    };
     assert!(dropped(&after) >= dropped(&before) + 100, "{after:?}");
 }
 
@@ -69,7 +71,8 @@ fn every_opcode_with_a_right_icrc_and_nonsense_behind_it_does_no_harm() {
     a.buffer.write(0, &secret);
     for opcode in 0..=255u8 {
         for length in [0usize, 1, 4, 15, 16, 28, 40, 1024, 1030] {
-            // Far ahead of the expected PSN, so that even a well-formed request may not be executed.
+            // Far ahead of the expected PSN, so that even a well-formed request may not be
+            // executed.
             let mut packet = bth(opcode, &a, b.own.psn.wrapping_add(0x1000) & 0xFF_FFFF);
             packet[1] |= (length as u8 & 3) << 4;
             packet.extend_from_slice(&pattern(u64::from(opcode), length));
@@ -169,7 +172,8 @@ fn cut_and_stretched_packets_of_the_peer_do_no_harm() {
         s.settle();
     }
     assert!(a.buffer.read(0, a.shape.buffer) == secret, "a forged packet changed memory");
-    // The forged requests with a wrong key may have ended this connection, as a real peer's would. A new one works.
+    // The forged requests with a wrong key may have ended this connection, as a real peer's would.
+    // A new one works.
     let (mut c, mut d) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
     still_works(&mut c, &mut d);
     a.poll();

@@ -1,7 +1,8 @@
-//! Nothing is allocated once traffic runs: not when packets are lost, requests fail, peers die or queues are full.
+//! Nothing is allocated once traffic runs: not when packets are lost, requests fail, peers die or
+//! queues are full.
 //!
-//! Twice: in this process by a counting allocator around every call of the device, and under the C examples by the
-//! counter that is loaded before them, beside one that loses datagrams.
+//! Twice: in this process by a counting allocator around every call of the device, and under the C
+//! examples by the counter that is loaded before them, beside one that loses datagrams.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_status, Wc};
@@ -73,8 +74,15 @@ fn drive(a: &End, b: &End, n: usize) -> [usize; 32] {
 }
 
 fn traffic(x: &dyn Device, y: &dyn Device) {
-    let shape =
-        Shape { timeout: 8, retry_cnt: 2, rnr_retry: 1, min_rnr_timer: 3, depth: 16, cqe: 4, ..Shape::default() };
+    let shape = Shape {
+        timeout: 8,
+        retry_cnt: 2,
+        rnr_retry: 1,
+        min_rnr_timer: 3,
+        depth: 16,
+        cqe: 4,
+        ..Shape::default()
+    };
     // What works: every operation, receives that come late.
     let patient = Shape { retry_cnt: 7, rnr_retry: 7, timeout: 12, ..shape };
     let (a, b) = connected(x, y, patient).expect("connected ends");
@@ -116,7 +124,11 @@ fn traffic(x: &dyn Device, y: &dyn Device) {
             inside(|| a.post(n, op, 0, 50_000)).expect("post_send");
         }
         let seen = drive(&a, &b, 4);
-        assert_eq!((seen[expected as usize], seen[wc_status::WR_FLUSH_ERR as usize]), (1, 3), "case {how}: {seen:?}");
+        assert_eq!(
+            (seen[expected as usize], seen[wc_status::WR_FLUSH_ERR as usize]),
+            (1, 3),
+            "case {how}: {seen:?}"
+        );
         inside(|| a.dev.qp_cause(a.qp)).expect("qp_cause");
         while let Some(_event) = inside(|| x.async_event()).expect("async_event") {}
     }
@@ -141,7 +153,8 @@ fn the_data_plane_allocates_nothing_whatever_goes_wrong() {
 /// A command of an example with both preloads.
 fn counted(program: &Path, report: &Path) -> Command {
     let bin = library::examples();
-    let preload = format!("{}:{}", bin.join("malloc_count.so").display(), bin.join("lossy.so").display());
+    let preload =
+        format!("{}:{}", bin.join("malloc_count.so").display(), bin.join("lossy.so").display());
     let mut command = Command::new(program);
     command.env("LD_PRELOAD", preload).env("GDRC_LOSSY", "25").env("GDRC_LOSSY_REPORT", report);
     command.env("GDRC_MALLOC_REPORT", report);
@@ -172,7 +185,20 @@ fn the_examples_allocate_nothing_while_packets_are_lost_and_clients_are_killed()
     ]));
     let client = |last: u32, kind: &str, n: &str| {
         let mut command = counted(&bin.join("gpu_direct/client"), &report);
-        command.args(["-a", &over_udp(&loopback(44, last)), "-p", port, "-t", kind, "-n", n, "-s", "1M", "-c", &here]);
+        command.args([
+            "-a",
+            &over_udp(&loopback(44, last)),
+            "-p",
+            port,
+            "-t",
+            kind,
+            "-n",
+            n,
+            "-s",
+            "1M",
+            "-c",
+            &here,
+        ]);
         command
     };
     let end = deadline(60);
@@ -198,11 +224,17 @@ fn the_examples_allocate_nothing_while_packets_are_lost_and_clients_are_killed()
     let text = std::fs::read_to_string(&report).unwrap_or_default();
     assert!(done.status.is_some(), "the server did not end: {}\n{text}", done.output);
     let of = |tool: &str, program: &str| -> Vec<String> {
-        text.lines().filter(|l| l.starts_with(&format!("{tool}: {program}:"))).map(str::to_string).collect()
+        text.lines()
+            .filter(|l| l.starts_with(&format!("{tool}: {program}:")))
+            .map(str::to_string)
+            .collect()
     };
     let counts = [of("malloc_count", "server"), of("malloc_count", "client")].concat();
     assert!(counts.len() >= 4, "{text}\n{}", done.output);
-    assert!(counts.iter().all(|l| l.ends_with(", 0 allocations") && !l.contains(" 0 data-plane")), "{text}");
+    assert!(
+        counts.iter().all(|l| l.ends_with(", 0 allocations") && !l.contains(" 0 data-plane")),
+        "{text}"
+    );
     let losses = [of("lossy", "server"), of("lossy", "client")].concat();
     assert!(losses.iter().all(|l| !l.contains(": 0 of")), "{text}");
 }

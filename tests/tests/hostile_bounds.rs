@@ -1,4 +1,5 @@
-//! Everything at its end: memory for rings, pools, CQs of one entry. An error or a wait, and it goes on.
+//! Everything at its end: memory for rings, pools, CQs of one entry. An error or a wait, and it
+//! goes on.
 
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, QpCap, QpInit};
@@ -25,7 +26,8 @@ fn exhausted_ring_memory_is_refused_and_more_memory_lets_it_go_on() {
             Ok(end) => ends.push(end),
             Err(e) => {
                 assert_eq!(e, Error::NoMemory);
-                // What the failed creation had made meanwhile is still there; what works goes on working.
+                // What the failed creation had made meanwhile is still there; what works goes on
+                // working.
                 if let [a, b, ..] = &mut ends[..] {
                     let _ = a.connect(b.own).and_then(|()| b.connect(a.own));
                     a.post(1, Op::Write(0, None), 0, 100).expect("post_send");
@@ -64,11 +66,22 @@ fn a_creation_that_fails_half_way_leaves_nothing_behind() {
     let pd = dev.pd_alloc().expect("pd");
     let (cq, _) = dev.cq_create(16).expect("cq");
     let before = dev.leaks().expect("leaks");
-    let cap = |n| QpCap { max_send_wr: n, max_recv_wr: n, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
-    let init = |n| QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: 2, cap: cap(n), ..QpInit::default() };
+    let cap = |n| QpCap {
+        max_send_wr: n,
+        max_recv_wr: n,
+        max_send_sge: 4,
+        max_recv_sge: 4,
+        max_inline_data: 64,
+    };
+    let init =
+        |n| QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: 2, cap: cap(n), ..QpInit::default() };
     for round in 0..500 {
         for depth in [8192, 1024, 1 << 16] {
-            assert_eq!(dev.qp_create(&init(depth)).err(), Some(Error::NoMemory), "round {round}, depth {depth}");
+            assert_eq!(
+                dev.qp_create(&init(depth)).err(),
+                Some(Error::NoMemory),
+                "round {round}, depth {depth}"
+            );
         }
         assert_eq!(dev.cq_create(1 << 20).err(), Some(Error::NoMemory));
         assert_eq!(dev.cq_resize(cq, 1 << 20).err(), Some(Error::NoMemory));
@@ -94,7 +107,11 @@ fn cqs_of_one_entry_carry_a_load_in_both_directions() {
             b.post_recv(1000 + n, 100_000, 50_000).expect("post_recv");
         }
         let end = deadline(60);
-        while received[0] < TOTAL || received[1] < TOTAL || completed[0] < TOTAL || completed[1] < TOTAL {
+        while received[0] < TOTAL
+            || received[1] < TOTAL
+            || completed[0] < TOTAL
+            || completed[1] < TOTAL
+        {
             for (side, e) in [&mut a, &mut b].into_iter().enumerate() {
                 let len = [8, 1000, 40_000][(posted[side] % 3) as usize];
                 if posted[side] < TOTAL && e.post(posted[side], Op::Send(None), 0, len).is_ok() {
@@ -131,11 +148,13 @@ fn half_received(a: &End, b: &mut End) {
 
 #[test]
 fn a_message_that_never_ends_does_not_keep_the_cq_from_others() {
-    let (x, y) = (Soft::new(&gdrcore_tests::soft::address(1)), Soft::new(&gdrcore_tests::soft::address(2)));
+    let (x, y) =
+        (Soft::new(&gdrcore_tests::soft::address(1)), Soft::new(&gdrcore_tests::soft::address(2)));
     let shape = Shape { cqe: 1, timeout: 8, retry_cnt: 2, ..Shape::default() };
     let (a, mut b) = connected(x.dev(), y.dev(), shape).expect("connected ends");
     half_received(&a, &mut b);
-    // The message's entry of the CQ is promised for good. The end of a request of the same QP must be heard all the same.
+    // The message's entry of the CQ is promised for good. The end of a request of the same QP must
+    // be heard all the same.
     b.post(2, Op::Write(0, None), 0, 64).expect("post_send");
     let end = deadline(60);
     while !b.done.iter().any(|wc| wc.wr_id == 2) {
@@ -143,7 +162,10 @@ fn a_message_that_never_ends_does_not_keep_the_cq_from_others() {
         assert!(Instant::now() < end, "no completion: {:?}, {:?}", b.done, b.dev.qp_cause(b.qp));
     }
     assert_eq!(b.take(2).map(|wc| wc.status), Some(wc_status::RETRY_EXC_ERR));
-    assert_eq!(CauseCode::from_u32(b.dev.qp_cause(b.qp).expect("cause").code), Some(CauseCode::NotPolled));
+    assert_eq!(
+        CauseCode::from_u32(b.dev.qp_cause(b.qp).expect("cause").code),
+        Some(CauseCode::NotPolled)
+    );
     while b.take(50).is_none() {
         b.poll();
         assert!(Instant::now() < end, "the receive was not flushed: {:?}", b.done);
@@ -152,14 +174,23 @@ fn a_message_that_never_ends_does_not_keep_the_cq_from_others() {
 
 #[test]
 fn a_message_that_never_ends_does_not_keep_the_cq_from_other_qps() {
-    let (x, y) = (Soft::new(&gdrcore_tests::soft::address(1)), Soft::new(&gdrcore_tests::soft::address(2)));
+    let (x, y) =
+        (Soft::new(&gdrcore_tests::soft::address(1)), Soft::new(&gdrcore_tests::soft::address(2)));
     let shape = Shape { cqe: 1, ..Shape::default() };
     let (a, mut b) = connected(x.dev(), y.dev(), shape).expect("connected ends");
     // A second QP that completes into the CQ of the first.
-    let (mut c, mut d) = connected(x.dev(), y.dev(), Shape { cqe: 8, ..Shape::default() }).expect("connected ends");
+    let (mut c, mut d) =
+        connected(x.dev(), y.dev(), Shape { cqe: 8, ..Shape::default() }).expect("connected ends");
     d.dev.qp_destroy(d.qp).expect("qp_destroy");
-    let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 0 };
-    let init = QpInit { pd: d.pd, send_cq: b.cq, recv_cq: b.cq, qp_type: 2, cap, ..QpInit::default() };
+    let cap = QpCap {
+        max_send_wr: 8,
+        max_recv_wr: 8,
+        max_send_sge: 2,
+        max_recv_sge: 2,
+        max_inline_data: 0,
+    };
+    let init =
+        QpInit { pd: d.pd, send_cq: b.cq, recv_cq: b.cq, qp_type: 2, cap, ..QpInit::default() };
     let (qp, qpn, _) = d.dev.qp_create(&init).expect("qp_create");
     (d.qp, d.own.qpn) = (qp, qpn);
     let shape = c.shape;
@@ -195,7 +226,11 @@ fn a_full_cq_delays_errors_and_loses_none() {
         let first = complete(&mut a, &mut b, 0, Duration::from_secs(10));
         assert_eq!(first.status, wc_status::REM_ACCESS_ERR);
         for n in (1..16).chain(100..116) {
-            assert_eq!(complete(&mut a, &mut b, n, Duration::from_secs(10)).status, wc_status::WR_FLUSH_ERR, "{n}");
+            assert_eq!(
+                complete(&mut a, &mut b, n, Duration::from_secs(10)).status,
+                wc_status::WR_FLUSH_ERR,
+                "{n}"
+            );
         }
         assert!(a.done.is_empty(), "{:?}", a.done);
     });

@@ -1,4 +1,5 @@
-//! The control plane while data moves: objects come and go, queues grow, keys are taken back, the helper starts and stops.
+//! The control plane while data moves: objects come and go, queues grow, keys are taken back, the
+//! helper starts and stops.
 
 use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::cause::CauseCode;
@@ -74,7 +75,15 @@ fn everything_changes_while_a_stream_goes_on() {
                     dev.helper(true).expect("helper");
                     let pd = dev.pd_alloc().expect("pd");
                     let addr = memory.addr();
-                    let reg = MrReg { pd, addr, length: 1 << 16, iova: addr, access: 1, provider: 0, cookie: 0 };
+                    let reg = MrReg {
+                        pd,
+                        addr,
+                        length: 1 << 16,
+                        iova: addr,
+                        access: 1,
+                        provider: 0,
+                        cookie: 0,
+                    };
                     let (mr, _) = dev.mr_reg(&reg).expect("mr_reg");
                     let _ = dev.arm().expect("arm");
                     while dev.cq_event().expect("cq_event").is_some() {}
@@ -142,7 +151,12 @@ fn a_qp_that_is_reset_and_connected_again_hears_nothing_of_its_past() {
             a.post(round, Op::Write(500_000, None), 500_000, 50_000).expect("post_send");
             succeed(&mut a, &mut b, round);
             assert!(b.buffer.read(500_000, 50_000) == bytes, "round {round}");
-            assert!(a.done.is_empty() && b.done.is_empty(), "round {round}: {:?} {:?}", a.done, b.done);
+            assert!(
+                a.done.is_empty() && b.done.is_empty(),
+                "round {round}: {:?} {:?}",
+                a.done,
+                b.done
+            );
         }
     });
 }
@@ -151,7 +165,8 @@ fn a_qp_that_is_reset_and_connected_again_hears_nothing_of_its_past() {
 fn a_region_taken_back_under_traffic_ends_it_with_an_access_error() {
     for op in [Op::Write(0, None), Op::Read(0)] {
         over_each(|x, y| {
-            let (mut a, mut b) = connected(x, y, Shape { depth: 8, ..Shape::default() }).expect("connected ends");
+            let (mut a, mut b) =
+                connected(x, y, Shape { depth: 8, ..Shape::default() }).expect("connected ends");
             let (mut c, mut d) = connected(x, y, Shape::default()).expect("connected ends");
             for n in 0..8 {
                 a.post(n, op, 0, 500_000).expect("post_send");
@@ -160,7 +175,9 @@ fn a_region_taken_back_under_traffic_ends_it_with_an_access_error() {
             b.dev.mr_dereg(b.mr).expect("mr_dereg");
             let end = deadline(60);
             let mut posted = 8;
-            while a.done.len() < posted as usize || a.done.iter().all(|wc| wc.status == wc_status::SUCCESS) {
+            while a.done.len() < posted as usize
+                || a.done.iter().all(|wc| wc.status == wc_status::SUCCESS)
+            {
                 // Between QPs of one device all may have been done before the region went.
                 if a.done.len() == posted as usize {
                     a.post(posted, op, 0, 500_000).expect("post_send");
@@ -170,10 +187,20 @@ fn a_region_taken_back_under_traffic_ends_it_with_an_access_error() {
                 b.poll();
                 assert!(Instant::now() < end, "{:?}", a.done);
             }
-            let failed = a.done.iter().position(|wc| wc.status != wc_status::SUCCESS).expect("one must fail");
+            let failed = a
+                .done
+                .iter()
+                .position(|wc| wc.status != wc_status::SUCCESS)
+                .expect("one must fail");
             assert_eq!(a.done[failed].status, wc_status::REM_ACCESS_ERR, "{op:?}");
-            assert!(a.done[failed + 1..].iter().all(|wc| wc.status == wc_status::WR_FLUSH_ERR), "{op:?}");
-            assert_eq!(CauseCode::from_u32(b.dev.qp_cause(b.qp).expect("cause").code), Some(CauseCode::PeerUsedBadKey));
+            assert!(
+                a.done[failed + 1..].iter().all(|wc| wc.status == wc_status::WR_FLUSH_ERR),
+                "{op:?}"
+            );
+            assert_eq!(
+                CauseCode::from_u32(b.dev.qp_cause(b.qp).expect("cause").code),
+                Some(CauseCode::PeerUsedBadKey)
+            );
             c.post(1, Op::Write(0, None), 0, 1000).expect("post_send");
             succeed(&mut c, &mut d, 1);
         });
@@ -186,7 +213,8 @@ fn a_sleeper_hears_of_a_peer_that_died() {
         let config = SoftConfig { flags, ..SoftConfig::default() };
         let x = Soft::open(&address(1), &config).expect("a device");
         let shape = Shape { timeout: 12, retry_cnt: 2, ..Shape::default() };
-        // One whose QP is gone and stays silent, one whose device is gone, so that the kernel refuses.
+        // One whose QP is gone and stays silent, one whose device is gone, so that the kernel
+        // refuses.
         for device_gone in [false, true] {
             let y = Soft::open(&address(2), &config).expect("a device");
             let mut a = End::new(x.dev(), shape).expect("an end");
@@ -199,7 +227,11 @@ fn a_sleeper_hears_of_a_peer_that_died() {
             let y = Some(y).filter(|_| !device_gone);
             a.dev.cq_arm(a.cq, false).expect("cq_arm");
             a.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
-            assert_eq!(a.dev.wait(limit_ms(60)), Ok(true), "flags {flags}, device gone {device_gone}");
+            assert_eq!(
+                a.dev.wait(limit_ms(60)),
+                Ok(true),
+                "flags {flags}, device gone {device_gone}"
+            );
             // The asynchronous event of the QP may wake it before the completion's does.
             let end = deadline(60);
             while a.dev.cq_event() != Ok(Some(a.cq)) {
@@ -210,13 +242,19 @@ fn a_sleeper_hears_of_a_peer_that_died() {
             a.poll();
             let wc = a.take(1).expect("a completion");
             assert_eq!(wc.status, wc_status::RETRY_EXC_ERR);
-            // Where a helper thread runs the peer's device, somebody takes what comes for a QP that is not there.
+            // Where a helper thread runs the peer's device, somebody takes what comes for a QP that
+            // is not there.
             let causes: &[CauseCode] = match device_gone {
                 true => &[CauseCode::PeerUnreachable],
                 false => &[CauseCode::NotPolled, CauseCode::Unanswered],
             };
             let cause = CauseCode::from_u32(wc.vendor_err).expect("a cause");
-            assert!(causes.contains(&cause), "flags {flags}: {:?} {:?}", a.dev.qp_cause(a.qp), a.dev.counters());
+            assert!(
+                causes.contains(&cause),
+                "flags {flags}: {:?} {:?}",
+                a.dev.qp_cause(a.qp),
+                a.dev.counters()
+            );
             drop(y);
         }
     }
@@ -225,7 +263,8 @@ fn a_sleeper_hears_of_a_peer_that_died() {
 #[test]
 fn a_receiver_that_died_and_came_back_in_error_flushes_once() {
     over_each(|x, y| {
-        let (mut a, mut b) = connected(x, y, Shape { depth: 16, ..Shape::default() }).expect("connected ends");
+        let (mut a, mut b) =
+            connected(x, y, Shape { depth: 16, ..Shape::default() }).expect("connected ends");
         for n in 0..16 {
             b.post_recv(n, 0, 64).expect("post_recv");
         }

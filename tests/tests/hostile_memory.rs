@@ -1,4 +1,5 @@
-//! Program memory that goes away or changes while every kind of operation uses it, beside traffic that must not notice.
+//! Program memory that goes away or changes while every kind of operation uses it, beside traffic
+//! that must not notice.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, RecvWr, Sge};
@@ -33,8 +34,15 @@ enum How {
     Truncated,
 }
 
-/// Streams `op` through a mapping of one side, takes the mapping away, and returns the first failures of both ends.
-fn stream_until_gone(x: &dyn Device, y: &dyn Device, op: Op, whose: Whose, how: How) -> (u32, Option<u32>) {
+/// Streams `op` through a mapping of one side, takes the mapping away, and returns the first
+/// failures of both ends.
+fn stream_until_gone(
+    x: &dyn Device,
+    y: &dyn Device,
+    op: Op,
+    whose: Whose,
+    how: How,
+) -> (u32, Option<u32>) {
     const PIECE: u32 = 200_000;
     let shape = Shape { depth: 8, ..Shape::default() };
     let (mut a, mut b) = connected(x, y, shape).expect("connected ends");
@@ -82,8 +90,17 @@ fn stream_until_gone(x: &dyn Device, y: &dyn Device, op: Op, whose: Whose, how: 
     assert!(gone, "{op:?} {whose:?}: failed too early with {here:?}");
     if here == Some(wc_status::RETRY_EXC_ERR) {
         // Not what any caller expects: said here, where both ends are at hand.
-        println!("{op:?} {whose:?} {how:?}: {:?} {:?}", a.dev.qp_counters(a.qp), a.dev.qp_query(a.qp));
-        println!("{:?} {:?} {:?}", b.dev.qp_cause(b.qp), b.dev.qp_counters(b.qp), b.dev.qp_query(b.qp));
+        println!(
+            "{op:?} {whose:?} {how:?}: {:?} {:?}",
+            a.dev.qp_counters(a.qp),
+            a.dev.qp_query(a.qp)
+        );
+        println!(
+            "{:?} {:?} {:?}",
+            b.dev.qp_cause(b.qp),
+            b.dev.qp_counters(b.qp),
+            b.dev.qp_query(b.qp)
+        );
     }
     for _ in 0..50 {
         a.poll();
@@ -107,7 +124,10 @@ fn memory_that_goes_under_traffic_is_an_error_of_that_qp() {
         for op in [Op::Write(0, None), Op::Read(0), Op::Send(None)] {
             over_each(|x, y| {
                 let (here, _) = stream_until_gone(x, y, op, Whose::Requester, how);
-                assert!([wc_status::LOC_PROT_ERR, wc_status::LOC_ACCESS_ERR].contains(&here), "{op:?} {how:?}: {here}");
+                assert!(
+                    [wc_status::LOC_PROT_ERR, wc_status::LOC_ACCESS_ERR].contains(&here),
+                    "{op:?} {how:?}: {here}"
+                );
                 let (here, there) = stream_until_gone(x, y, op, Whose::Responder, how);
                 assert!(
                     [wc_status::REM_OP_ERR, wc_status::REM_ACCESS_ERR].contains(&here),
@@ -124,7 +144,8 @@ fn memory_that_goes_under_traffic_is_an_error_of_that_qp() {
 
 #[test]
 fn memory_unmapped_for_good_is_an_error_too() {
-    // munmap leaves a hole instead of a page without rights. No other test may map something into it meanwhile.
+    // munmap leaves a hole instead of a page without rights. No other test may map something into
+    // it meanwhile.
     over_each(|x, y| {
         let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
         let map = Map::apart(0, LEN);
@@ -140,16 +161,19 @@ fn memory_unmapped_for_good_is_an_error_too() {
 }
 
 fn byte<'e>(end: &'e End, offset: usize) -> &'e AtomicU8 {
-    // SAFETY: inside the buffer, which lives as long as the end; the device stores to it with atomic-sized stores and
-    // this is used for loads only.
+    // SAFETY: inside the buffer, which lives as long as the end; the device stores to it with
+    // atomic-sized stores and this is used for loads only.
     unsafe { AtomicU8::from_ptr(end.buffer.as_ptr().add(offset)) }
 }
 
-/// `op` brings bytes into `into`; a thread that looks only at the last of them must never find an earlier one missing.
+/// `op` brings bytes into `into`; a thread that looks only at the last of them must never find an
+/// earlier one missing.
 fn last_byte(x: &dyn Device, y: &dyn Device, op: Op) {
     let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
     let end = deadline(60);
-    for len in [1usize, 2, 5, 8, 9, 63, 64, 257, 1023, 1024, 1025, 4096, 5003, 65_536, 100_001, 1 << 20] {
+    for len in
+        [1usize, 2, 5, 8, 9, 63, 64, 257, 1023, 1024, 1025, 4096, 5003, 65_536, 100_001, 1 << 20]
+    {
         let rounds = if len > 50_000 { 4 } else { 30 };
         let value = |round: u64| round as u8 + 1;
         let (into, from) = if matches!(op, Op::Read(_)) { (&a, &b) } else { (&b, &a) };
@@ -163,7 +187,9 @@ fn last_byte(x: &dyn Device, y: &dyn Device, op: Op) {
                         assert!(Instant::now() < end, "length {len}, round {round}: nothing came");
                         std::thread::yield_now();
                     }
-                    let missing = (0..len).rev().find(|&i| byte(into, i).load(Ordering::Relaxed) != value(round));
+                    let missing = (0..len)
+                        .rev()
+                        .find(|&i| byte(into, i).load(Ordering::Relaxed) != value(round));
                     assert_eq!(missing, None, "{op:?}: length {len}, round {round}");
                     seen.store(round + 1, Ordering::Release);
                 }
@@ -209,7 +235,8 @@ fn buffers_that_change_at_both_ends_never_cost_an_icrc_or_a_packet() {
                     n = n.wrapping_add(0x0101_0101);
                     for offset in (0..LEN).step_by(128) {
                         for base in bases {
-                            // SAFETY: inside buffers of LEN bytes that outlive this scope; the device expects changes.
+                            // SAFETY: inside buffers of LEN bytes that outlive this scope; the
+                            // device expects changes.
                             unsafe { std::ptr::write_volatile((base + offset) as *mut u64, n) };
                         }
                     }
@@ -222,7 +249,10 @@ fn buffers_that_change_at_both_ends_never_cost_an_icrc_or_a_packet() {
                 }
                 a.post(round, op, 0, len).expect("post_send");
                 succeed(&mut a, &mut b, round);
-                assert!(b.done.drain(..).all(|wc| wc.status == wc_status::SUCCESS && wc.opcode & wc_opcode::RECV != 0));
+                assert!(b
+                    .done
+                    .drain(..)
+                    .all(|wc| wc.status == wc_status::SUCCESS && wc.opcode & wc_opcode::RECV != 0));
             }
             stop.store(true, Ordering::Relaxed);
         });

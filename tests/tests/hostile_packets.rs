@@ -1,4 +1,5 @@
-//! Whoever can send a packet to the port: floods, packets for QPs that are gone, forgeries by the peer itself.
+//! Whoever can send a packet to the port: floods, packets for QPs that are gone, forgeries by the
+//! peer itself.
 
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::Device;
@@ -43,14 +44,16 @@ fn a_flood_costs_time_and_nothing_else() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let stranger = UdpSocket::bind((plain(&address(3)).ip(), 0)).expect("a socket");
-            let forger = UdpSocket::bind((plain(&y).ip(), 0)).expect("a socket at the peer's address");
+            let forger =
+                UdpSocket::bind((plain(&y).ip(), 0)).expect("a socket at the peer's address");
             let mut n = 0u64;
             while !stop.load(Ordering::Relaxed) {
                 // Garbage, packets with a QPN that exists, and some whose ICRC is right.
                 let mut packet = match n % 3 {
                     0 => pattern(n, (n * 131 % 1500) as usize),
                     1 => [bth(0x0A, 0x40, qpn, true, n as u32), pattern(n, 700)].concat(),
-                    _ => [bth(0x11, 0x40, qpn ^ 0x40_0000, false, n as u32), vec![0x1F, 0, 0, 1]].concat(),
+                    _ => [bth(0x11, 0x40, qpn ^ 0x40_0000, false, n as u32), vec![0x1F, 0, 0, 1]]
+                        .concat(),
                 };
                 let _ = match n % 3 {
                     2 => {
@@ -81,7 +84,8 @@ fn a_flood_costs_time_and_nothing_else() {
     still_works(&mut a, &mut b);
 }
 
-/// Packets that found nobody, wherever they were counted: which check comes first is not asked for here.
+/// Packets that found nobody, wherever they were counted: which check comes first is not asked for
+/// here.
 fn refused(c: &Counters) -> u64 {
     let known = c.rcvd_no_qp + c.rcvd_refused + c.rcvd_malformed + c.rcvd_icrc_err;
     known + c.rcvd_stray + c.rcvd_throttled + c.rcvd_dropped + c.share_dropped + c.cm_dropped
@@ -106,7 +110,11 @@ fn packets_for_qps_that_are_gone_or_not_ready_find_nobody() {
     for qpn in [fresh.own.qpn, init.own.qpn, broken.own.qpn, gone_qpn, 0, 1, 0xFF_FFFF] {
         let before = counters(dx.dev());
         for opcode in [0x04u8, 0x0A, 0x0C, 0x11, 0x13, 0x24, 0x64, 0x81] {
-            send_valid(&forger, plain(&x), &mut [bth(opcode, 0x40, qpn, true, 5), pattern(9, 64)].concat());
+            send_valid(
+                &forger,
+                plain(&x),
+                &mut [bth(opcode, 0x40, qpn, true, 5), pattern(9, 64)].concat(),
+            );
         }
         let end = deadline(60);
         loop {
@@ -123,25 +131,32 @@ fn packets_for_qps_that_are_gone_or_not_ready_find_nobody() {
     still_works(&mut a, &mut b);
 }
 
-/// A packet that a hostile peer may send: a known or unknown opcode, headers near what is expected, lengths that fit or not.
+/// A packet that a hostile peer may send: a known or unknown opcode, headers near what is expected,
+/// lengths that fit or not.
 fn forged(dice: &mut Dice, to: &End, psn: u32) -> Vec<u8> {
     let class = match to.shape.qp_type {
         qp_type::RC => 0x00,
         qp_type::UC => 0x20,
         _ => 0x60,
     };
-    let opcode = if dice.roll(8) == 0 { dice.roll(256) as u8 } else { class | dice.roll(0x18) as u8 };
+    let opcode =
+        if dice.roll(8) == 0 { dice.roll(256) as u8 } else { class | dice.roll(0x18) as u8 };
     let near = psn.wrapping_add(dice.roll(7) as u32).wrapping_sub(3) & 0xFF_FFFF;
     let flags = [0x40, 0xC0, 0x00, 0x50, 0x70, 0x41][dice.roll(6) as usize];
     let mut p = bth(opcode, flags, to.own.qpn, dice.roll(2) == 0, near);
     let (guard, key) = (to.own.addr + 4096, to.own.rkey);
-    // RETH or AtomicETH, AETH, DETH, immediate: whichever the opcode brings, the words are plausible somewhere.
+    // RETH or AtomicETH, AETH, DETH, immediate: whichever the opcode brings, the words are
+    // plausible somewhere.
     for _ in 0..dice.roll(4) {
         match dice.roll(5) {
             0 => {
                 p.extend_from_slice(&(guard + dice.roll(64)).to_be_bytes());
-                p.extend_from_slice(&[key, key ^ 1, 0, u32::MAX][dice.roll(4) as usize].to_be_bytes());
-                p.extend_from_slice(&[0, 1, 64, 1024, 4096, u32::MAX][dice.roll(6) as usize].to_be_bytes());
+                p.extend_from_slice(
+                    &[key, key ^ 1, 0, u32::MAX][dice.roll(4) as usize].to_be_bytes(),
+                );
+                p.extend_from_slice(
+                    &[0, 1, 64, 1024, 4096, u32::MAX][dice.roll(6) as usize].to_be_bytes(),
+                );
             }
             1 => p.extend_from_slice(&(dice.roll(1 << 32) as u32).to_be_bytes()),
             2 => p.extend_from_slice(&[0; 16]),
@@ -162,7 +177,14 @@ fn a_peer_that_forges_its_own_packets_harms_its_own_connection_only() {
     let mut dice = Dice(0x1BAD_5EED_0BAD_CAFE);
     for round in 0..240u64 {
         let qp_type = [qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD][(round % 4) as usize];
-        let shape = Shape { qp_type, buffer: 64 << 10, depth: 8, retry_cnt: 1, timeout: 10, ..Shape::default() };
+        let shape = Shape {
+            qp_type,
+            buffer: 64 << 10,
+            depth: 8,
+            retry_cnt: 1,
+            timeout: 10,
+            ..Shape::default()
+        };
         let mut a = End::new(dx.dev(), shape).expect("an end");
         let peer = Address { ah: d.own.ah, qpn: 0x777, psn: 0xFF_FFFE, addr: 0x1000, rkey: 1 };
         a.connect(peer).expect("connect");
@@ -186,7 +208,9 @@ fn a_peer_that_forges_its_own_packets_harms_its_own_connection_only() {
         }
         // Requests of our own that it may answer as it likes.
         if qp_type != qp_type::UD {
-            for (n, op) in [Op::Write(0, None), Op::Read(0), Op::FetchAdd(0, 1), Op::Send(None)].into_iter().enumerate()
+            for (n, op) in [Op::Write(0, None), Op::Read(0), Op::FetchAdd(0, 1), Op::Send(None)]
+                .into_iter()
+                .enumerate()
             {
                 let len = if matches!(op, Op::FetchAdd(..)) { 8 } else { 1500 };
                 let _ = a.post(100 + n as u64, op, 0, len);
@@ -205,7 +229,10 @@ fn a_peer_that_forges_its_own_packets_harms_its_own_connection_only() {
             a.poll();
         }
         let now = a.buffer.read(0, 64 << 10);
-        assert!(now[..4096] == secret[..4096] && now[8192..] == secret[8192..], "round {round} reached other memory");
+        assert!(
+            now[..4096] == secret[..4096] && now[8192..] == secret[8192..],
+            "round {round} reached other memory"
+        );
         a.destroy().expect("destroy");
         if round % 40 == 0 {
             still_works(&mut c, &mut d);
@@ -223,7 +250,8 @@ fn one_that_answers_at_random_ends_operations_and_reaches_no_other_memory() {
     liar.set_nonblocking(true).expect("nonblocking");
     let mut dice = Dice(42);
     for round in 0..60u64 {
-        let shape = Shape { buffer: 64 << 10, retry_cnt: 2, timeout: 8, rnr_retry: 2, ..Shape::default() };
+        let shape =
+            Shape { buffer: 64 << 10, retry_cnt: 2, timeout: 8, rnr_retry: 2, ..Shape::default() };
         let mut a = End::new(dx.dev(), shape).expect("an end");
         let mut peer = Address { qpn: 0x99, psn: 0, addr: 0x1000, rkey: 1, ..Address::default() };
         peer.ah = a.own.ah;
@@ -246,11 +274,12 @@ fn one_that_answers_at_random_ends_operations_and_reaches_no_other_memory() {
                     continue;
                 }
                 // Parts of an answer, each now and then wrong.
-                let psn = u32::from_be_bytes([0, heard[9], heard[10], heard[11]]) + dice.roll(4) as u32;
+                let psn =
+                    u32::from_be_bytes([0, heard[9], heard[10], heard[11]]) + dice.roll(4) as u32;
                 let opcode = [0x0D, 0x0E, 0x0F, 0x10, 0x11, 0x12][dice.roll(6) as usize];
                 let mut p = bth(opcode, 0x40, a.own.qpn, false, psn & 0xFF_FFFF);
-                let syndrome =
-                    [0x00, 0x1F, 0x20, 0x2C, 0x60, 0x61, 0x62, 0x63, 0x64, 0x80, 0xFF][dice.roll(11) as usize];
+                let syndrome = [0x00, 0x1F, 0x20, 0x2C, 0x60, 0x61, 0x62, 0x63, 0x64, 0x80, 0xFF]
+                    [dice.roll(11) as usize];
                 if opcode != 0x0E {
                     p.extend_from_slice(&[if dice.roll(3) > 0 { 0x1F } else { syndrome }, 0, 0, 1]);
                 }
@@ -261,7 +290,10 @@ fn one_that_answers_at_random_ends_operations_and_reaches_no_other_memory() {
             assert!(Instant::now() < end, "round {round}, {op:?}: {:?}", a.done);
         }
         let now = a.buffer.read(0, 64 << 10);
-        assert!(now[..8192] == secret[..8192] && now[8192 + 10_000..] == secret[8192 + 10_000..], "round {round}");
+        assert!(
+            now[..8192] == secret[..8192] && now[8192 + 10_000..] == secret[8192 + 10_000..],
+            "round {round}"
+        );
         a.destroy().expect("destroy");
     }
     assert_eq!(dx.dev().leaks().expect("leaks"), Default::default());
@@ -301,7 +333,11 @@ fn the_nak_that_ends_a_connection_is_said_again_to_one_who_did_not_hear_it() {
             assert!(Instant::now() < end, "try {try_}: no answer");
         };
         // ACKNOWLEDGE, PSN 70, NAK remote access error.
-        assert_eq!((answer[0], &answer[9..12], answer[12]), (0x11, &[0, 0, 70][..], 0x62), "try {try_}");
+        assert_eq!(
+            (answer[0], &answer[9..12], answer[12]),
+            (0x11, &[0, 0, 70][..], 0x62),
+            "try {try_}"
+        );
     }
     // Nobody else is answered.
     let stranger = UdpSocket::bind((plain(&address(3)).ip(), 0)).expect("a socket");
@@ -352,8 +388,8 @@ fn a_late_copy_of_a_read_whose_key_has_gone_ends_nothing_and_a_new_one_does() {
     assert_eq!(ask(70), (0x10, 70, 0x1F));
     assert_eq!(ask(71), (0x10, 71, 0x1F));
     a.dev.mr_dereg(a.mr).expect("mr_dereg");
-    // A late copy of the first request meets a key that is gone: it is counted, and neither answered nor held against
-    // the connection, since its peer may be past it.
+    // A late copy of the first request meets a key that is gone: it is counted, and neither
+    // answered nor held against the connection, since its peer may be past it.
     read(70);
     let end = deadline(60);
     while a.dev.qp_counters(a.qp).expect("qp_counters").duplicate_request == 0 {

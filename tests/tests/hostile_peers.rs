@@ -1,4 +1,5 @@
-//! Peers that are killed, stopped or silent: every operation ends with its cause, and the survivor goes on.
+//! Peers that are killed, stopped or silent: every operation ends with its cause, and the survivor
+//! goes on.
 
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr, Wc};
@@ -154,10 +155,12 @@ fn a_requester_killed_in_its_stream_costs_its_target_nothing() {
 #[test]
 fn processes_stopped_for_five_seconds() {
     let here = Soft::new(&address(1));
-    // A target that does not answer for longer than its peer asks, one whose peer is patient, one that streams itself.
+    // A target that does not answer for longer than its peer asks, one whose peer is patient, one
+    // that streams itself.
     let mut gone = Far::start(FAR, &address(2), &[]);
     let mut patient = Far::start(FAR, &address(3), &[]);
-    let mut busy = Far::start(FAR, &address(4), &["stream=write", "piece=65536", "timeout=16", "retry=7"]);
+    let mut busy =
+        Far::start(FAR, &address(4), &["stream=write", "piece=65536", "timeout=16", "retry=7"]);
     let mut a = End::new(here.dev(), Shape::default()).expect("an end");
     // 2.1 s for each of eight tries.
     let mut b = End::new(here.dev(), Shape { timeout: 19, ..Shape::default() }).expect("an end");
@@ -187,7 +190,12 @@ fn processes_stopped_for_five_seconds() {
             drive(&mut [c], Instant::now() + Duration::from_millis(5));
             match busy.said() {
                 Some(line) if line.starts_with("counters") => {
-                    break line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+                    break line
+                        .split_whitespace()
+                        .nth(1)
+                        .expect("a number")
+                        .parse()
+                        .expect("a number")
                 }
                 Some(line) => assert!(line.starts_with("moved"), "{line}"),
                 None => assert!(Instant::now() < end, "no answer"),
@@ -224,9 +232,15 @@ fn processes_stopped_for_five_seconds() {
         drive(&mut [&mut b, &mut c], Instant::now() + Duration::from_millis(5));
         assert!(Instant::now() < end, "{:?}, cause {:?}", b.done, cause(&b));
     }
-    assert!(b.done.iter().all(|wc| wc.status == wc_status::SUCCESS), "{:?}, cause {:?}", b.done, cause(&b));
+    assert!(
+        b.done.iter().all(|wc| wc.status == wc_status::SUCCESS),
+        "{:?}, cause {:?}",
+        b.done,
+        cause(&b)
+    );
     assert!(b.buffer.read(500_000, 400_000) == bytes);
-    // The one that streams hears what was said to it before it counts the time: it goes on without a retry too many.
+    // The one that streams hears what was said to it before it counts the time: it goes on without
+    // a retry too many.
     let line = loop {
         drive(&mut [&mut b, &mut c], Instant::now() + Duration::from_millis(5));
         if let Some(line) = busy.said() {
@@ -270,7 +284,8 @@ fn a_peer_that_never_answers_ends_every_operation_by_the_deadline() {
     for (timeout, retry_cnt) in [(10, 2), (0, 7)] {
         let shape = Shape { timeout, retry_cnt, ..Shape::default() };
         let began = Instant::now();
-        let mut ends: Vec<End> = (0..8).map(|_| End::new(here.dev(), shape).expect("an end")).collect();
+        let mut ends: Vec<End> =
+            (0..8).map(|_| End::new(here.dev(), shape).expect("an end")).collect();
         for (n, a) in ends.iter_mut().enumerate() {
             a.connect(nobody).expect("connect");
             let op = [Op::Write(0, None), Op::Read(0), Op::Send(None), Op::FetchAdd(0, 1)][n % 4];
@@ -283,8 +298,8 @@ fn a_peer_that_never_answers_ends_every_operation_by_the_deadline() {
             // Nobody reads that socket.
             assert_eq!(cause(a), CauseCode::NotPolled);
         }
-        // All eight share one window: what one holds is free when it ends, and the next has its own deadline then. The deadline of a device
-        // that was told nothing is 30 s.
+        // All eight share one window: what one holds is free when it ends, and the next has its own
+        // deadline then. The deadline of a device that was told nothing is 30 s.
         assert!(began.elapsed() < Duration::from_secs(28), "{:?}", began.elapsed());
         ends.into_iter().for_each(|e| e.destroy().expect("destroy"));
     }
@@ -296,11 +311,15 @@ fn an_address_where_nobody_listens_is_named_as_the_cause() {
         let here = Soft::new(&from);
         let (socket, nobody) = mute(host);
         drop(socket);
-        let mut a = End::new(here.dev(), Shape { timeout: 10, retry_cnt: 3, ..Shape::default() }).expect("an end");
+        let mut a = End::new(here.dev(), Shape { timeout: 10, retry_cnt: 3, ..Shape::default() })
+            .expect("an end");
         a.connect(nobody).expect("connect");
         a.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
         let wc = alone(&mut a, 1);
-        assert_eq!((wc.status, wc.vendor_err), (wc_status::RETRY_EXC_ERR, CauseCode::PeerUnreachable as u32));
+        assert_eq!(
+            (wc.status, wc.vendor_err),
+            (wc_status::RETRY_EXC_ERR, CauseCode::PeerUnreachable as u32)
+        );
         let c = a.dev.qp_cause(a.qp).expect("qp_cause");
         assert_eq!((c.peer, c.arg0), (nobody.ah.dgid, libc::ECONNREFUSED as u64));
         assert!(here.dev().counters().expect("counters").port_icmp_err >= 1);

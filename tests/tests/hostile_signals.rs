@@ -1,4 +1,5 @@
-//! Signals, their masks and descriptors that run out. Each runs in a process of its own, as it changes the whole process.
+//! Signals, their masks and descriptors that run out. Each runs in a process of its own, as it
+//! changes the whole process.
 
 use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::types::{access, wc_status};
@@ -13,7 +14,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// True in the process where `test` runs alone; elsewhere starts that process, and fails as it does.
+/// True in the process where `test` runs alone; elsewhere starts that process, and fails as it
+/// does.
 fn alone(test: &str) -> bool {
     if std::env::var_os("GDRC_TEST_ALONE").is_some() {
         return true;
@@ -65,7 +67,8 @@ fn a_program_that_blocks_all_signals_survives_memory_that_vanishes_under_its_hel
     for task in std::fs::read_dir("/proc/self/task").expect("/proc").filter_map(Result::ok) {
         let status = std::fs::read_to_string(task.path().join("status")).expect("status");
         if status.contains("gdrc-helper") {
-            let mask = status.lines().find_map(|l| l.strip_prefix("SigBlk:")).expect("SigBlk").trim();
+            let mask =
+                status.lines().find_map(|l| l.strip_prefix("SigBlk:")).expect("SigBlk").trim();
             let mask = u64::from_str_radix(mask, 16).expect("a mask");
             assert_eq!((mask & term, mask & segv), (term, 0), "{mask:#x}");
             helpers += 1;
@@ -82,7 +85,8 @@ extern "C" fn handler_of_the_program(_: i32) {
     unsafe { libc::_exit(if OWN_FAULT.load(Ordering::Relaxed) { 0 } else { 50 }) };
 }
 
-/// Crash reporters and runtimes install handlers late. The next registration, or the next open, puts ours in front of them.
+/// Crash reporters and runtimes install handlers late. The next registration, or the next open,
+/// puts ours in front of them.
 #[test]
 fn a_handler_installed_after_open_does_not_cost_the_protection_of_vanished_memory() {
     if !alone("a_handler_installed_after_open_does_not_cost_the_protection_of_vanished_memory") {
@@ -201,7 +205,8 @@ fn a_process_without_descriptors_cannot_open_and_loses_none_in_trying() {
     assert!((5..30).contains(&refused), "{refused} refusals");
     // The address is free again, and everything works.
     let (a, b) = (Soft::new(&name), Soft::new(&address(2)));
-    let (mut x, mut y): (End, End) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y): (End, End) =
+        connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     x.post(1, Op::Write(0, None), 0, 1000).expect("post_send");
     assert_eq!(complete(&mut x, &mut y, 1, Duration::from_secs(10)).status, wc_status::SUCCESS);
 }

@@ -1,5 +1,5 @@
-//! What kernel, threads and forks do to a device: sockets without room, links that refuse segmentation, descriptors,
-//! sleepers beside a helper thread, two threads where one belongs.
+//! What kernel, threads and forks do to a device: sockets without room, links that refuse
+//! segmentation, descriptors, sleepers beside a helper thread, two threads where one belongs.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_status, Wc};
@@ -44,7 +44,8 @@ fn socket_of(name: &str) -> i32 {
 
 fn set(fd: i32, option: i32, value: i32) {
     // SAFETY: a live integer of the given length.
-    let rc = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const value).cast(), 4) };
+    let rc =
+        unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const value).cast(), 4) };
     assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
 }
 
@@ -89,7 +90,11 @@ fn a_link_that_refuses_segmentation_gets_single_packets() {
     let (cx, cy) = (dx.dev().counters().expect("counters"), dy.dev().counters().expect("counters"));
     assert!(cx.port_gso_refused >= 1 && cy.port_gso_refused >= 1, "{cx:?} {cy:?}");
     assert!(cx.port_gso_refused <= 64, "the refusal is not remembered: {cx:?}");
-    assert_eq!((cx.send_err, cx.rcvd_icrc_err, cy.send_err, cy.rcvd_icrc_err), (0, 0, 0, 0), "{cx:?} {cy:?}");
+    assert_eq!(
+        (cx.send_err, cx.rcvd_icrc_err, cy.send_err, cy.rcvd_icrc_err),
+        (0, 0, 0, 0),
+        "{cx:?} {cy:?}"
+    );
 }
 
 #[test]
@@ -111,11 +116,13 @@ fn a_slow_link_fills_the_send_buffer_and_the_sleeper_is_woken_when_it_drains() {
         let (x, y) = (address(1), address(2));
         let mut config = SoftConfig::default();
         config.core.window_max = 4 << 20;
-        let (dx, dy) = (Soft::open(&x, &config).expect("open"), Soft::open(&y, &config).expect("open"));
+        let (dx, dy) =
+            (Soft::open(&x, &config).expect("open"), Soft::open(&y, &config).expect("open"));
         set(socket_of(&x), libc::SO_SNDBUF, 1);
         set(socket_of(&y), libc::SO_RCVBUFFORCE, 8 << 20);
-        let pairs: Vec<_> =
-            (0..8).map(|_| connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends")).collect();
+        let pairs: Vec<_> = (0..8)
+            .map(|_| connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends"))
+            .collect();
         let bytes = pattern(1, 500_000);
         for (a, b) in &pairs {
             a.buffer.write(0, &bytes);
@@ -138,7 +145,13 @@ fn a_slow_link_fills_the_send_buffer_and_the_sleeper_is_woken_when_it_drains() {
                 while let Some(cq) = dx.dev().cq_event().expect("cq_event") {
                     heard.insert(cq);
                 }
-                assert!(Instant::now() < end, "{} of {} woke: {:?}", heard.len(), pairs.len(), dx.dev().counters());
+                assert!(
+                    Instant::now() < end,
+                    "{} of {} woke: {:?}",
+                    heard.len(),
+                    pairs.len(),
+                    dx.dev().counters()
+                );
             }
             stop.store(true, Ordering::Relaxed);
         });
@@ -173,13 +186,15 @@ fn a_child_opens_devices_of_its_own_while_the_parents_helper_works() {
     let b = Soft::open(&address(2), &config).expect("a device with helper");
     let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     let names = (address(3), address(4));
-    // What the child needs is made before the fork: the allocator's lock may be held by another thread of this process.
+    // What the child needs is made before the fork: the allocator's lock may be held by another
+    // thread of this process.
     let bytes = SoftDevice::memsize(&names.0, &SoftConfig::default()).expect("memsize");
     let (m1, m2) = (Buffer::new(bytes), Buffer::new(bytes));
     let data = pattern(2, 1000);
     for round in 0..10u64 {
         x.post(round, Op::Write(0, None), 0, 500_000).expect("post_send");
-        // SAFETY: the child calls only the device, with memory made beforehand, and leaves by _exit.
+        // SAFETY: the child calls only the device, with memory made beforehand, and leaves by
+        // _exit.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
@@ -196,8 +211,16 @@ fn a_child_opens_devices_of_its_own_while_the_parents_helper_works() {
     }
 }
 
-/// Two devices in the given memory, one WRITE between them; allocates nothing from the heap but what `End` does.
-fn child_traffic(x: &str, y: &str, m1: &Buffer, m2: &Buffer, bytes: usize, data: &[u8]) -> Result<(), Error> {
+/// Two devices in the given memory, one WRITE between them; allocates nothing from the heap but
+/// what `End` does.
+fn child_traffic(
+    x: &str,
+    y: &str,
+    m1: &Buffer,
+    m2: &Buffer,
+    bytes: usize,
+    data: &[u8],
+) -> Result<(), Error> {
     let config = SoftConfig::default();
     // SAFETY: page-aligned memory of the asked size that nobody else uses in this process.
     let a = unsafe { SoftDevice::init(m1.as_ptr(), bytes, x, &config)? };
@@ -240,7 +263,8 @@ fn every_descriptor_is_close_on_exec() {
     let pcap = dir.join("all.pcap");
     let path = std::ffi::CString::new(pcap.to_str().expect("a plain path")).expect("a path");
     let before = descriptors();
-    let _a = Soft::open(&address(1), &SoftConfig { pcap: Some(&path), ..config }).expect("a device");
+    let _a =
+        Soft::open(&address(1), &SoftConfig { pcap: Some(&path), ..config }).expect("a device");
     let _b = Soft::open("loopback", &config).expect("a device");
     let mut seen = 0;
     for fd in descriptors().difference(&before) {
@@ -272,7 +296,8 @@ fn one_who_sleeps_in_poll_beside_a_helper_hears_of_every_completion() {
         let heard = &heard;
         let (x, y) = (&mut x, &mut y);
         scope.spawn(move || {
-            // As docs/using/ABI.md has it: arm the CQ, poll once more, arm the descriptor, sleep, poll.
+            // As docs/using/ABI.md has it: arm the CQ, poll once more, arm the descriptor, sleep,
+            // poll.
             let mut got = 0;
             let end = deadline(60);
             while got < rounds {
@@ -282,10 +307,18 @@ fn one_who_sleeps_in_poll_beside_a_helper_hears_of_every_completion() {
                     if y.dev.arm().expect("arm") {
                         y.dev.progress().expect("progress");
                     } else {
-                        let mut p = libc::pollfd { fd: y.dev.fd().expect("fd"), events: libc::POLLIN, revents: 0 };
+                        let mut p = libc::pollfd {
+                            fd: y.dev.fd().expect("fd"),
+                            events: libc::POLLIN,
+                            revents: 0,
+                        };
                         // SAFETY: one entry that lives through the call.
                         let n = unsafe { libc::poll(&mut p, 1, limit_ms(60)) };
-                        assert!(n > 0, "{got} of {rounds}: slept through it; {:?}", y.dev.counters());
+                        assert!(
+                            n > 0,
+                            "{got} of {rounds}: slept through it; {:?}",
+                            y.dev.counters()
+                        );
                     }
                     while y.dev.cq_event().expect("cq_event").is_some() {}
                 }
@@ -304,7 +337,11 @@ fn one_who_sleeps_in_poll_beside_a_helper_hears_of_every_completion() {
                 let end = deadline(60);
                 while heard.load(Ordering::Acquire) <= round {
                     std::thread::sleep(Duration::from_micros(300));
-                    assert!(Instant::now() < end, "round {round}: {} heard", heard.load(Ordering::Relaxed));
+                    assert!(
+                        Instant::now() < end,
+                        "round {round}: {} heard",
+                        heard.load(Ordering::Relaxed)
+                    );
                 }
                 std::thread::sleep(Duration::from_millis(round % 5));
             }
@@ -338,7 +375,8 @@ fn one_who_sleeps_in_wait_beside_a_helper_hears_of_an_event() {
 #[test]
 fn two_threads_on_one_side_are_told_so_and_break_nothing() {
     let (dx, dy) = (Soft::new(&address(1)), Soft::new(&address(2)));
-    let (a, b) = connected(dx.dev(), dy.dev(), Shape { depth: 32, ..Shape::default() }).expect("connected ends");
+    let (a, b) = connected(dx.dev(), dy.dev(), Shape { depth: 32, ..Shape::default() })
+        .expect("connected ends");
     let (posted, completed, busy) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     const TOTAL: u64 = 20_000;
     let end = deadline(60);
@@ -362,7 +400,12 @@ fn two_threads_on_one_side_are_told_so_and_break_nothing() {
                     }
                     match a.dev.poll_cq(a.cq, &mut wc) {
                         Ok(n) => {
-                            assert!(wc[..n].iter().all(|w| (w.wr_id, w.status) == (7, wc_status::SUCCESS)), "{wc:?}");
+                            assert!(
+                                wc[..n]
+                                    .iter()
+                                    .all(|w| (w.wr_id, w.status) == (7, wc_status::SUCCESS)),
+                                "{wc:?}"
+                            );
                             completed.fetch_add(n as u64, Ordering::Relaxed);
                         }
                         Err(e) => {
@@ -402,7 +445,8 @@ fn open_and_close(rounds: usize) {
     let memory = Buffer::new(bytes);
     for _ in 0..rounds {
         // SAFETY: page-aligned memory that only this device uses until `close`.
-        let dev = unsafe { SoftDevice::init(memory.as_ptr(), bytes, &name, &config) }.expect("a device");
+        let dev =
+            unsafe { SoftDevice::init(memory.as_ptr(), bytes, &name, &config) }.expect("a device");
         let kept = dev.pd_alloc().expect("pd_alloc");
         dev.progress().expect("progress");
         assert_ne!(kept, 0);
@@ -417,7 +461,11 @@ fn a_thousand_devices_leave_no_descriptor_and_no_memory_behind() {
     if std::env::var_os("GDRC_TEST_ALONE").is_none() {
         // In a process where no other test opens things.
         let mut alone = Command::new(std::env::current_exe().expect("this program"));
-        alone.args(["--exact", "a_thousand_devices_leave_no_descriptor_and_no_memory_behind", "--nocapture"]);
+        alone.args([
+            "--exact",
+            "a_thousand_devices_leave_no_descriptor_and_no_memory_behind",
+            "--nocapture",
+        ]);
         let done = run(alone.env("GDRC_TEST_ALONE", "1"), 60);
         assert!(done.ok(), "{}", done.output);
         return;

@@ -2,7 +2,9 @@
 
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::shm::ring::{CONTROL, MAGIC, VERSION};
-use gdrcore_net::via::proto::{Bye, Hello, Link, Message, Route, RouteEvent, Routed, Service, Text, Unroute, Welcome};
+use gdrcore_net::via::proto::{
+    Bye, Hello, Link, Message, Route, RouteEvent, Routed, Service, Text, Unroute, Welcome,
+};
 use gdrcore_tests::ends::Address;
 use gdrcore_tests::far::Far;
 use gdrcore_tests::patience::wait_for;
@@ -33,7 +35,8 @@ struct Scene {
 impl Scene {
     fn new() -> Scene {
         let router = Router::start(POLICY);
-        let mut from = Far::start(FAR, &router.device("a"), &["stream=write", "piece=4096", "timeout=18"]);
+        let mut from =
+            Far::start(FAR, &router.device("a"), &["stream=write", "piece=4096", "timeout=18"]);
         let mut to = Far::start(FAR, &router.device("b"), &[]);
         let [_, target] = from.connect_far(&mut to);
         from.say("go");
@@ -56,7 +59,12 @@ impl Scene {
     }
 
     fn route(&self) -> Message {
-        Message::Route(Route { gid: self.target.ah.dgid, sgid_index: 0, qpn: self.target.qpn, traffic_class: 0 })
+        Message::Route(Route {
+            gid: self.target.ah.dgid,
+            sgid_index: 0,
+            qpn: self.target.qpn,
+            traffic_class: 0,
+        })
     }
 
     /// A link to the stream's target: its socket.
@@ -126,14 +134,20 @@ fn descriptors_with_messages_that_have_none() {
 
 fn descriptors(scene: &Scene) -> usize {
     let status = scene.router.ask("status").output;
-    let pid = status.split("\"pid\":").nth(1).and_then(|s| s.split(',').next()).expect("a process").to_string();
+    let pid = status
+        .split("\"pid\":")
+        .nth(1)
+        .and_then(|s| s.split(',').next())
+        .expect("a process")
+        .to_string();
     std::fs::read_dir(format!("/proc/{pid}/fd")).expect("procfs").count()
 }
 
 #[test]
 fn connections_that_say_nothing_keep_nobody_out() {
     let scene = Scene::new();
-    let silent: Vec<Raw> = (0..300).map_while(|_| Raw::connect(&scene.router.socket("evil")).ok()).collect();
+    let silent: Vec<Raw> =
+        (0..300).map_while(|_| Raw::connect(&scene.router.socket("evil")).ok()).collect();
     assert!(silent.len() > 100);
     scene.moves();
     // Others are let in meanwhile, and by the same socket, too.
@@ -170,7 +184,13 @@ fn every_message_at_every_step_and_then_silence_or_an_end() {
         Message::Routed(Routed::refused(text.clone_as())),
         Message::Unroute(Unroute { route: 1 }),
         Message::Link(Link { gid: [1; 16], peer: 1, flags: 0 }),
-        Message::RouteEvent(RouteEvent { route: 0, event: 4, peer: 1, final_ms: 0, cause: text.clone_as() }),
+        Message::RouteEvent(RouteEvent {
+            route: 0,
+            event: 4,
+            peer: 1,
+            final_ms: 0,
+            cause: text.clone_as(),
+        }),
         Message::Listen(Service { space: 0x106, port: 7 }),
         Message::Unlisten(Service { space: 0x106, port: 7 }),
         Message::Ping(()),
@@ -226,7 +246,9 @@ fn links_with_rings_that_are_none() {
         let mut hello = [0u8; 40];
         hello[..8].copy_from_slice(b"gdrshm\x03\0");
         hello[8..12].copy_from_slice(&8192u32.to_le_bytes());
-        let say = |bytes: &[u8], fd| gdrcore_net::via::wire::send_bytes(socket.as_fd(), bytes, fd).is_ok();
+        let say = |bytes: &[u8], fd| {
+            gdrcore_net::via::wire::send_bytes(socket.as_fd(), bytes, fd).is_ok()
+        };
         let memory = segment_of_junk(8192, next(&mut seed));
         match round % 6 {
             0 => say(&hello, Some(null.as_fd())),
@@ -236,7 +258,9 @@ fn links_with_rings_that_are_none() {
             4 => {
                 // A ring of the right form, full of anything.
                 let memory = segment_that_fits(8192, &mut seed);
-                say(&hello, Some(memory.as_fd())) && say(&[1], None) && say(&[9; 56], Some(null.as_fd()))
+                say(&hello, Some(memory.as_fd()))
+                    && say(&[1], None)
+                    && say(&[9; 56], Some(null.as_fd()))
             }
             _ => true,
         };
@@ -267,7 +291,10 @@ fn segment_that_fits(data: usize, seed: &mut u64) -> std::fs::File {
     std::os::unix::fs::FileExt::write_all_at(&file, &line, 0).expect("write");
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: no pointers.
-    assert_eq!(unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&file), libc::F_ADD_SEALS, seals) }, 0);
+    assert_eq!(
+        unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&file), libc::F_ADD_SEALS, seals) },
+        0
+    );
     file
 }
 

@@ -26,5 +26,8 @@ fn a_busy_pair_beside_4096_idle_ones_takes_no_more_instructions() {
     let [alone, beside] = [0, 4096].map(instructions);
     println!("{alone} instructions alone, {beside} beside 4096 idle QPs");
     assert!(alone > 400 * 100, "400 rounds cannot take {alone} instructions");
-    assert!(beside * 100 <= alone * 102, "{beside} instructions beside 4096 idle QPs, {alone} alone");
+    assert!(
+        beside * 100 <= alone * 102,
+        "{beside} instructions beside 4096 idle QPs, {alone} alone"
+    );
 }

@@ -1,7 +1,9 @@
-//! Our device and Linux's rxe, in a machine that this test boots: see `gdrcore_tests::rxe` for the cases.
+//! Our device and Linux's rxe, in a machine that this test boots: see `gdrcore_tests::rxe` for the
+//! cases.
 //!
-//! docs/records/INTEROP.md is what the last run said. `GDRC_BLESS=1 cargo test -p gdrcore-tests --test interop` writes it anew;
-//! else its features must be those that ran.
+//! docs/records/INTEROP.md is what the last run said.
+//! `GDRC_BLESS=1 cargo test -p gdrcore-tests --test interop` writes it anew; else its features must
+//! be those that ran.
 
 use gdrcore_tests::rxe::vm;
 use gdrcore_tests::skip;
@@ -30,10 +32,11 @@ fn missing() -> Option<String> {
     vm::prepare().err()
 }
 
-/// The flags of `unshare` for a network namespace of one's own, and one of processes, so that the machine ends with its
-/// driver, however that ends.
+/// The flags of `unshare` for a network namespace of one's own, and one of processes, so that the
+/// machine ends with its driver, however that ends.
 fn apart() -> [&'static str; 4] {
-    let net = if run(Command::new("unshare").args(["-n", "true"]), 10).ok() { "-n" } else { "-Urn" };
+    let net =
+        if run(Command::new("unshare").args(["-n", "true"]), 10).ok() { "-n" } else { "-Urn" };
     [net, "-pf", "--mount-proc", "--kill-child"]
 }
 
@@ -63,7 +66,8 @@ fn every_feature_works_between_our_device_and_rxe() {
     let mut lab = Command::new("unshare");
     lab.args(apart()).arg(driver).arg("lab").arg(&share);
     let done = run(&mut lab, 900);
-    for line in done.output.lines().filter(|l| l.contains("FAILED") || l.starts_with("broken off")) {
+    for line in done.output.lines().filter(|l| l.contains("FAILED") || l.starts_with("broken off"))
+    {
         println!("{line}");
     }
     let said = done.output.lines().rev().find(|l| l.contains(" cases, ")).unwrap_or("no result");
@@ -72,7 +76,8 @@ fn every_feature_works_between_our_device_and_rxe() {
     let now = std::fs::read_to_string(share.join("INTEROP.md")).expect("the report");
     let path = root().join("docs/records/INTEROP.md");
     let kept = root().join("tests/vm/evidence");
-    let evidence: Vec<_> = std::fs::read_dir(share.join("evidence")).expect("captures").flatten().collect();
+    let evidence: Vec<_> =
+        std::fs::read_dir(share.join("evidence")).expect("captures").flatten().collect();
     if std::env::var_os("GDRC_BLESS").is_some() {
         // The longer run stands behind the table, and has a command of its own.
         let old = std::fs::read_to_string(&path).unwrap_or_default();
@@ -85,8 +90,15 @@ fn every_feature_works_between_our_device_and_rxe() {
     }
     for file in &evidence {
         let name = file.file_name();
-        assert!(kept.join(&name).exists(), "no capture {name:?} in {}: run this with GDRC_BLESS=1", kept.display());
-        assert!(now.contains(name.to_string_lossy().as_ref()), "docs/records/INTEROP.md does not name {name:?}");
+        assert!(
+            kept.join(&name).exists(),
+            "no capture {name:?} in {}: run this with GDRC_BLESS=1",
+            kept.display()
+        );
+        assert!(
+            now.contains(name.to_string_lossy().as_ref()),
+            "docs/records/INTEROP.md does not name {name:?}"
+        );
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Keepalive over sockets and shared memory: a peer that is alive and idle, stopped, and killed, each in a process of its own.
+//! Keepalive over sockets and shared memory: a peer that is alive and idle, stopped, and killed,
+//! each in a process of its own.
 
 use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::cause::CauseCode;
@@ -64,7 +65,8 @@ fn an_idle_peer_keeps_its_connection_a_stopped_or_killed_one_loses_it_with_a_cau
                 });
                 far.signal(signal);
                 until(&mut a, has_helper, &what, |a| state(a) == qp_state::ERR);
-                // A process that is gone is noticed by its link, or by the kernel that refuses packets to it.
+                // A process that is gone is noticed by its link, or by the kernel that refuses
+                // packets to it.
                 let cause = CauseCode::from_u32(a.dev.qp_cause(a.qp).expect("cause").code);
                 let expected = match (signal, path) {
                     (libc::SIGSTOP, _) => CauseCode::Keepalive,

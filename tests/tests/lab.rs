@@ -1,9 +1,9 @@
-//! docs/using/LAB.md, followed: its commands are typed into one shell in the order of the page, as a learner would, and each
-//! prints what the page shows below it.
+//! docs/using/LAB.md, followed: its commands are typed into one shell in the order of the page, as
+//! a learner would, and each prints what the page shows below it.
 //!
-//! A block ```` ```sh ```` is commands, and must end with code 0. A block ```` ```text ```` behind it is what they print:
-//! its lines in this order (` ```text unordered `: in any), other lines may stand between them; `…` is any text, and blanks
-//! count as one.
+//! A block ```` ```sh ```` is commands, and must end with code 0. A block ```` ```text ```` behind
+//! it is what they print: its lines in this order (` ```text unordered
+//! `: in any), other lines may stand between them; `…` is any text, and blanks count as one.
 
 use gdrcore_core::counters::Counters;
 use gdrcore_tests::lab::Lab;
@@ -45,13 +45,19 @@ fn steps(page: &str) -> Vec<Step> {
             (Some(_), Some(_)) => {
                 let Some((info, line, lines)) = fence.take() else { continue };
                 match info.as_str() {
-                    "sh" => steps.push(Step { line, commands: lines.join("\n"), shown: Vec::new() }),
+                    "sh" => {
+                        steps.push(Step { line, commands: lines.join("\n"), shown: Vec::new() })
+                    }
                     "text" | "text unordered" => {
-                        let step = steps.last_mut().unwrap_or_else(|| panic!("line {line}: output before any command"));
+                        let step = steps
+                            .last_mut()
+                            .unwrap_or_else(|| panic!("line {line}: output before any command"));
                         step.shown.push(Shown { ordered: info == "text", lines });
                     }
                     "c" => {}
-                    other => panic!("line {line}: a block of kind '{other}' is neither run nor compared"),
+                    other => {
+                        panic!("line {line}: a block of kind '{other}' is neither run nor compared")
+                    }
                 }
             }
         }
@@ -93,14 +99,18 @@ fn missing<'a>(shown: &'a Shown, output: &str) -> Option<&'a str> {
 fn the_comparison_tells_right_from_wrong() {
     assert!(fits("a … b", "a  12   b") && fits("x=…", "x=") && fits("  plain ", "plain"));
     assert!(!fits("a … b", "a 12 c") && !fits("plain", "plain text") && !fits("…tail", "tails"));
-    let shown = |ordered, lines: [&str; 2]| Shown { ordered, lines: lines.map(str::to_string).to_vec() };
+    let shown =
+        |ordered, lines: [&str; 2]| Shown { ordered, lines: lines.map(str::to_string).to_vec() };
     assert_eq!(missing(&shown(true, ["a", "b"]), "a\nx\nb\n"), None);
     assert_eq!(missing(&shown(true, ["b", "a"]), "a\nx\nb\n"), Some("a"));
     assert_eq!(missing(&shown(false, ["b", "a"]), "a\nx\nb\n"), None);
     assert_eq!(missing(&shown(false, ["a", "a"]), "a\nb\n"), Some("a"));
     let found = steps("```sh\none\n```\nwords\n```text\nout\n```\n```sh\ntwo\n```\n");
     assert_eq!(found.len(), 2);
-    assert_eq!((found[0].commands.as_str(), found[0].shown.len(), found[1].shown.len()), ("one", 1, 0));
+    assert_eq!(
+        (found[0].commands.as_str(), found[0].shown.len(), found[1].shown.len()),
+        ("one", 1, 0)
+    );
 }
 
 /// What this machine lacks for the lab, if anything.
@@ -114,7 +124,8 @@ fn missing_here() -> Option<String> {
         return Some("no <infiniband/verbs.h> (libibverbs-dev)".into());
     }
     // The page's own way into a network of one's own.
-    let enter = "[ $(id -u) = 0 ] && unshare -n ip link set lo up || unshare -cn --keep-caps ip link set lo up";
+    let enter = "[ $(id -u) = 0 ] && unshare -n ip link set lo up || unshare -cn --keep-caps ip \
+        link set lo up";
     let may = run(Command::new("bash").args(["-c", enter]), 20);
     (!may.ok()).then(|| format!("no network namespace of one's own: {}", may.output.trim()))
 }
@@ -127,13 +138,20 @@ fn the_page_shows_what_its_commands_print() {
     library::examples();
     let steps = steps(&page());
     assert!(steps.len() > 10, "the page has lost its commands");
-    // The shell reads its commands from a pipe, byte by byte, so that a shell that a command starts goes on behind it.
+    // The shell reads its commands from a pipe, byte by byte, so that a shell that a command starts
+    // goes on behind it.
     let dir = scratch("lab");
     let mut typed = String::new();
     for (n, step) in steps.iter().enumerate() {
         let out = dir.join(format!("{n:02}"));
-        // Both outputs in one file, and the commands as one list, so that the code is the last command's.
-        typed += &format!("exec >{0:?} 2>&1\n{1}\necho $? >{2:?}\n", out, step.commands, out.with_extension("code"));
+        // Both outputs in one file, and the commands as one list, so that the code is the last
+        // command's.
+        typed += &format!(
+            "exec >{0:?} 2>&1\n{1}\necho $? >{2:?}\n",
+            out,
+            step.commands,
+            out.with_extension("code")
+        );
     }
     let script = dir.join("typed");
     std::fs::write(&script, typed).expect("a file");
@@ -143,16 +161,23 @@ fn the_page_shows_what_its_commands_print() {
     let mut faults = Vec::new();
     for (n, step) in steps.iter().enumerate() {
         let read = |suffix: &str| {
-            std::fs::read_to_string(dir.join(format!("{n:02}")).with_extension(suffix)).unwrap_or_default()
+            std::fs::read_to_string(dir.join(format!("{n:02}")).with_extension(suffix))
+                .unwrap_or_default()
         };
         let (output, code) = (read(""), read("code"));
-        let place = format!("docs/using/LAB.md:{}: {}", step.line, step.commands.lines().next().unwrap_or(""));
+        let place = format!(
+            "docs/using/LAB.md:{}: {}",
+            step.line,
+            step.commands.lines().next().unwrap_or("")
+        );
         if code.trim() != "0" {
             faults.push(format!("{place}\n  ended with '{}':\n{output}", code.trim()));
         }
         for shown in &step.shown {
             if let Some(line) = missing(shown, &output) {
-                faults.push(format!("{place}\n  the page shows a line that is not printed: {line}\n{output}"));
+                faults.push(format!(
+                    "{place}\n  the page shows a line that is not printed: {line}\n{output}"
+                ));
             }
         }
     }
@@ -163,8 +188,11 @@ fn the_page_shows_what_its_commands_print() {
 #[test]
 fn the_page_explains_every_counter() {
     let page = page();
-    let rows: Vec<&str> =
-        page.lines().filter_map(|l| l.strip_prefix("| `")).filter_map(|l| l.split('`').next()).collect();
+    let rows: Vec<&str> = page
+        .lines()
+        .filter_map(|l| l.strip_prefix("| `"))
+        .filter_map(|l| l.split('`').next())
+        .collect();
     for name in Counters::NAMES {
         assert_eq!(rows.iter().filter(|r| *r == name).count(), 1, "{name}");
     }
@@ -179,25 +207,45 @@ fn begin(text: &str, n: usize) -> usize {
     text.find(&format!("\nint exercise_{n}_")).unwrap_or_else(|| panic!("no exercise {n}"))
 }
 
-/// A learner who has done the first `done` exercises: the solution up to there, the skeleton from there on.
+/// A learner who has done the first `done` exercises: the solution up to there, the skeleton from
+/// there on.
 fn learner(done: usize) -> String {
     let (skeleton, solution) = (exercises("skeleton.c"), exercises("solution.c"));
-    format!("{}{}", &solution[..begin(&solution, done + 1)], &skeleton[begin(&skeleton, done + 1)..])
+    format!(
+        "{}{}",
+        &solution[..begin(&solution, done + 1)],
+        &skeleton[begin(&skeleton, done + 1)..]
+    )
 }
 
 /// The program with this text for the exercises.
 fn build(dir: &Path, name: &str, text: &str) -> PathBuf {
-    let (source, program, c) = (dir.join(format!("{name}.c")), dir.join(name), root().join("c-examples"));
+    let (source, program, c) =
+        (dir.join(format!("{name}.c")), dir.join(name), root().join("c-examples"));
     let built = library::examples().join("../obj");
     std::fs::write(&source, text).expect("a file");
     let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-o"]);
+    cc.args([
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-unused-function",
+        "-o",
+    ]);
     cc.arg(&program).arg(&source).arg(built.join("lab/lab.o"));
     for part in ["say", "sleep", "conn", "dev", "mem", "crc32c"] {
         cc.arg(built.join(format!("common/{part}.o")));
     }
     let lib = library::examples().join("../lib");
-    cc.arg("-I").arg(c.join("lab")).arg("-I").arg(root().join("include")).arg("-L").arg(&lib).arg("-lgdrcore");
+    cc.arg("-I")
+        .arg(c.join("lab"))
+        .arg("-I")
+        .arg(root().join("include"))
+        .arg("-L")
+        .arg(&lib)
+        .arg("-lgdrcore");
     cc.arg(format!("-Wl,-rpath,{}", lib.display()));
     let done = run(&mut cc, 120);
     assert!(done.ok(), "{name}: {}", done.output);
@@ -211,8 +259,11 @@ fn a_learner_is_told_which_exercise_is_next() {
         Err(why) => skip!("no namespaces: {why}"),
     };
     let (skeleton, solution) = (exercises("skeleton.c"), exercises("solution.c"));
-    let names =
-        |text: &str| (1..=6).map(|n| text[begin(text, n)..].split(')').next().map(str::to_string)).collect::<Vec<_>>();
+    let names = |text: &str| {
+        (1..=6)
+            .map(|n| text[begin(text, n)..].split(')').next().map(str::to_string))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(names(&skeleton), names(&solution), "the same functions in both");
     assert!(!skeleton.contains("int exercise_7_"));
     let (dir, right) = (scratch("learner"), library::examples().join("lab/solution"));
@@ -220,9 +271,14 @@ fn a_learner_is_told_which_exercise_is_next() {
         let program = build(&dir, &format!("done{done}"), &learner(done));
         let next = format!("exercise {} is yours", done + 1);
         // The first two come before the client has met the server.
-        let server = (done >= 2).then(|| Running::start(lab.command(0, &right).args(["-a", "127.0.0.1"])));
+        let server =
+            (done >= 2).then(|| Running::start(lab.command(0, &right).args(["-a", "127.0.0.1"])));
         let client = run(lab.command(0, &program).args(["-a", "127.0.0.2", "127.0.0.1"]), 60);
-        assert!(client.code() == Some(1) && client.output.contains(&next), "{next}: {}", client.output);
+        assert!(
+            client.code() == Some(1) && client.output.contains(&next),
+            "{next}: {}",
+            client.output
+        );
         if let Some(server) = server {
             let server = server.finish(Duration::from_secs(30));
             assert!(
@@ -234,7 +290,8 @@ fn a_learner_is_told_which_exercise_is_next() {
     }
 }
 
-/// The lab for libibverbs, alone on the drop-in and with the library's own program at the other end.
+/// The lab for libibverbs, alone on the drop-in and with the library's own program at the other
+/// end.
 #[test]
 fn the_solution_for_libibverbs_meets_either_program() {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
@@ -258,12 +315,19 @@ fn the_solution_for_libibverbs_meets_either_program() {
     };
     for (server, client) in [(true, true), (true, false), (false, true)] {
         let waiting = Running::start(&mut side(server, "127.0.0.1", &[]));
-        let done = run(&mut side(client, "127.0.0.2", &["-t", "hello", "-i", "42", "127.0.0.1"]), 60);
+        let done =
+            run(&mut side(client, "127.0.0.2", &["-t", "hello", "-i", "42", "127.0.0.1"]), 60);
         let waited = waiting.finish(Duration::from_secs(30));
         assert!(done.ok() && waited.ok(), "{server} {client}: {done:?} {waited:?}");
         assert!(done.output.contains("our READ: all 10000 bytes are right"), "{done:?}");
-        assert!(waited.output.contains("the client's WRITE: all 10000 bytes are right"), "{waited:?}");
-        assert!(waited.output.contains("received 5 bytes, immediate 0x0000002a: hello"), "{waited:?}");
+        assert!(
+            waited.output.contains("the client's WRITE: all 10000 bytes are right"),
+            "{waited:?}"
+        );
+        assert!(
+            waited.output.contains("received 5 bytes, immediate 0x0000002a: hello"),
+            "{waited:?}"
+        );
     }
 }
 
@@ -291,7 +355,8 @@ fn the_application_says_what_is_wrong() {
     for (server, client, good) in
         [("8192", "8191", false), ("4096", "4096", true), ("4097", "4097", true), ("1", "1", true)]
     {
-        let waiting = Running::start(lab.command(0, &program).args(["-a", "127.0.0.1", "-s", server]));
+        let waiting =
+            Running::start(lab.command(0, &program).args(["-a", "127.0.0.1", "-s", server]));
         let done = try_with(&["-a", "127.0.0.2", "-s", client, "127.0.0.1"]);
         let waited = waiting.finish(Duration::from_secs(30));
         assert!(done.ok() == good && waited.ok() == good, "{server} {client}: {done:?} {waited:?}");

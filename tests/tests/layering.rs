@@ -1,12 +1,16 @@
 //! Arrows of import go down only: inside `core` from module to module, and from crate to crate.
 
-use gdrcore_tests::source::{code, files, is_test_only, named_paths, relative, root, without_tests, words};
+use gdrcore_tests::source::{
+    code, files, is_test_only, named_paths, relative, root, without_tests, words,
+};
 use std::path::Path;
 
-/// The modules of core, low to high. One entry may import what stands in an earlier one, and itself.
+/// The modules of core, low to high. One entry may import what stands in an earlier one, and
+/// itself.
 ///
-/// `verbs::types`, `verbs::cause`, `cm::types` and `device` (a trait and its arguments) are plain data that every layer speaks,
-/// so they stand low although the objects of `verbs` and the engine, which give them life, stand high.
+/// `verbs::types`, `verbs::cause`, `cm::types` and `device` (a trait and its arguments) are plain
+/// data that every layer speaks, so they stand low although the objects of `verbs` and the engine,
+/// which give them life, stand high.
 const CORE: &[&[&str]] = &[
     &["error"],
     &["reason"],
@@ -48,11 +52,24 @@ const CRATES: &[(&str, &[&str])] = &[
     ("gdrcore-ucma", &["gdrcore-core"]),
     ("gdrcore-preload", &[]),
     ("gdrcore-run", &[]),
-    ("gdrcore-dropin", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore-ucma"]),
+    (
+        "gdrcore-dropin",
+        &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore-ucma"],
+    ),
     ("sim", &["gdrcore-core"]),
     ("gdrcore-fuzz", &["gdrcore-core", "gdrcore-net", "gdrcore-router", "gdrcore"]),
     ("bench", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
-    ("gdrcore-tests", &["gdrcore-testkit", "gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore"]),
+    (
+        "gdrcore-tests",
+        &[
+            "gdrcore-testkit",
+            "gdrcore-core",
+            "gdrcore-net",
+            "gdrcore-verbs",
+            "gdrcore-cuda",
+            "gdrcore",
+        ],
+    ),
 ];
 
 /// All that core may take from outside. `loom` only under its own cfg.
@@ -62,7 +79,9 @@ const CORE_DEPENDENCIES: &[&str] = &["heapless", "crossbeam-utils", "loom"];
 fn layer(path: &[String]) -> Option<(usize, &'static str)> {
     let known = |len: usize| {
         let name = path[..len].join("::");
-        CORE.iter().enumerate().find_map(|(rank, group)| group.iter().find(|m| **m == name).map(|m| (rank, *m)))
+        CORE.iter()
+            .enumerate()
+            .find_map(|(rank, group)| group.iter().find(|m| **m == name).map(|m| (rank, *m)))
     };
     (1..=path.len()).rev().find_map(known)
 }
@@ -73,11 +92,16 @@ fn core_faults(file: &str, module: &[&str], text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let own: Vec<String> = module.iter().map(|s| s.to_string()).collect();
     let Some((own_rank, own_name)) = layer(&own) else {
-        return vec![format!("{file}: module {} has no place in the table of layers", module.join("::"))];
+        return vec![format!(
+            "{file}: module {} has no place in the table of layers",
+            module.join("::")
+        )];
     };
     for named in named_paths(&shipped, module) {
         let mut path = named.path;
-        if let Some((_, home)) = REEXPORTS.iter().find(|(name, _)| path.first().is_some_and(|p| p == name)) {
+        if let Some((_, home)) =
+            REEXPORTS.iter().find(|(name, _)| path.first().is_some_and(|p| p == name))
+        {
             path = vec![home.to_string()];
         }
         let Some((rank, name)) = layer(&path) else {
@@ -96,9 +120,9 @@ fn core_faults(file: &str, module: &[&str], text: &str) -> Vec<String> {
     }
     for outside in ["std", "alloc", "libc"] {
         let path = format!("{outside}::");
-        let named = shipped
-            .match_indices(&path)
-            .any(|(at, _)| !shipped[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':'));
+        let named = shipped.match_indices(&path).any(|(at, _)| {
+            !shipped[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':')
+        });
         if named || shipped.contains(&format!("extern crate {outside}")) {
             faults.push(format!("{file}: core must not use {outside}"));
         }
@@ -109,7 +133,8 @@ fn core_faults(file: &str, module: &[&str], text: &str) -> Vec<String> {
 /// The module path of a file below `core/src`.
 fn module_of(src: &Path, file: &Path) -> Vec<String> {
     let rel = file.strip_prefix(src).expect("a file of core").with_extension("");
-    let mut parts: Vec<String> = rel.components().map(|c| c.as_os_str().to_string_lossy().into_owned()).collect();
+    let mut parts: Vec<String> =
+        rel.components().map(|c| c.as_os_str().to_string_lossy().into_owned()).collect();
     if parts.last().is_some_and(|p| p == "mod" || p == "lib") {
         parts.pop();
     }
@@ -140,14 +165,20 @@ fn core_imports_go_down_only() {
 fn core_has_neither_std_nor_alloc() {
     let text = std::fs::read_to_string(root().join("core/src/lib.rs")).expect("core/src/lib.rs");
     let shipped = without_tests(&code(&text));
-    assert!(shipped.contains("no_std]") || shipped.contains("no_std)]"), "core/src/lib.rs must be no_std");
+    assert!(
+        shipped.contains("no_std]") || shipped.contains("no_std)]"),
+        "core/src/lib.rs must be no_std"
+    );
     assert!(!shipped.contains("extern crate"), "core links neither alloc nor std");
 }
 
 #[test]
 fn a_wrong_import_is_found() {
     let bad = |module: &[&str], text: &str| core_faults("bad.rs", module, text);
-    assert_eq!(bad(&["wire", "bth"], "use crate::mem::region::Regions;"), ["bad.rs:1: wire must not import mem"]);
+    assert_eq!(
+        bad(&["wire", "bth"], "use crate::mem::region::Regions;"),
+        ["bad.rs:1: wire must not import mem"]
+    );
     assert_eq!(bad(&["wire"], "use crate::{error::Error,\n verbs::types::Sge};").len(), 1);
     assert_eq!(bad(&["mem", "host"], "fn f() { super::super::engine::run() }").len(), 1);
     assert_eq!(bad(&["arena"], "use crate::pool::Pool;").len(), 1);
@@ -174,7 +205,10 @@ fn dependencies(manifest: &str) -> Vec<(String, bool)> {
             section = name.to_string();
         } else if section.ends_with("dependencies") && !line.starts_with('#') {
             if let Some(name) = line.split(['=', '.', ' ']).next().filter(|n| !n.is_empty()) {
-                found.push((name.trim_matches('"').to_string(), section.ends_with("dev-dependencies")));
+                found.push((
+                    name.trim_matches('"').to_string(),
+                    section.ends_with("dev-dependencies"),
+                ));
             }
         }
     }
@@ -188,8 +222,11 @@ fn crate_faults(name: &str, manifest: &str) -> Vec<String> {
     let ours = |d: &str| CRATES.iter().any(|(n, _)| *n == d);
     let mut faults = Vec::new();
     for (dependency, only_tests) in dependencies(manifest) {
-        let wrong = if ours(&dependency) { !may.contains(&dependency.as_str()) } else { name == "gdrcore-core" }
-            && !only_tests
+        let wrong = if ours(&dependency) {
+            !may.contains(&dependency.as_str())
+        } else {
+            name == "gdrcore-core"
+        } && !only_tests
             && !(name == "gdrcore-core" && CORE_DEPENDENCIES.contains(&dependency.as_str()));
         if wrong {
             faults.push(format!("{name} must not depend on {dependency}"));
@@ -204,7 +241,10 @@ fn crate_imports_go_down_only() {
     let mut seen = 0;
     for manifest in files(&root(), &["toml"]).iter().filter(|f| f.ends_with("Cargo.toml")) {
         let text = std::fs::read_to_string(manifest).expect("readable manifest");
-        let Some(name) = text.lines().find_map(|l| l.strip_prefix("name = \"")?.strip_suffix('"')) else { continue };
+        let Some(name) = text.lines().find_map(|l| l.strip_prefix("name = \"")?.strip_suffix('"'))
+        else {
+            continue;
+        };
         seen += 1;
         faults.extend(crate_faults(name, &text));
     }

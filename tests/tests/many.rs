@@ -17,13 +17,15 @@ use gdrcore_tests::soft::{address, Soft};
 use std::time::{Duration, Instant};
 
 const UDP: SoftConfig<'static> = SoftConfig { path: PathChoice::Udp, ..DEFAULT };
-const DEFAULT: SoftConfig<'static> = SoftConfig { core: Config::DEFAULT, flags: 0, path: PathChoice::Auto, pcap: None };
+const DEFAULT: SoftConfig<'static> =
+    SoftConfig { core: Config::DEFAULT, flags: 0, path: PathChoice::Auto, pcap: None };
 
 fn open(name: &str, config: &SoftConfig) -> Soft {
     Soft::open(name, config).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// Lets all of them run until nobody finds out anything any more. Time in which this thread was not running does not count.
+/// Lets all of them run until nobody finds out anything any more. Time in which this thread was not
+/// running does not count.
 fn settle(devices: &[Soft]) {
     let end = cpu::of_thread() + Duration::from_millis(150);
     while cpu::of_thread() < end {
@@ -82,7 +84,8 @@ fn the_kernel_steers_and_goes_on_when_some_leave() {
     let name = address(1);
     let mut devices: Vec<Soft> = (0..6).map(|_| open(&name, &UDP)).collect();
     let other = open(&address(2), &UDP);
-    let refused: u64 = devices.iter().map(|d| d.dev().counters().expect("counters").share_refused).sum();
+    let refused: u64 =
+        devices.iter().map(|d| d.dev().counters().expect("counters").share_refused).sum();
     if refused > 0 {
         gdrcore_tests::skip!("the kernel attaches no program to a group of sockets here");
     }
@@ -118,7 +121,8 @@ fn datagrams_find_the_device_that_has_the_qpn() {
                     let data = pattern(n, 900);
                     x.buffer.write(0, &data);
                     y.post_recv(n, 0, 2000).expect("post_recv");
-                    // A datagram may be lost, as long as later ones are not. What is still on its way after so many rounds is lost.
+                    // A datagram may be lost, as long as later ones are not. What is still on its
+                    // way after so many rounds is lost.
                     let mut got = false;
                     while !got {
                         x.post(n, Op::Send(None), 0, 900).expect("post_send");
@@ -165,7 +169,8 @@ fn connections_find_who_listens_and_each_side_finds_the_other() {
         let mut devices: Vec<Soft> = (0..4).map(|_| open(&name, &config)).collect();
         devices.push(open(&address(2), &config));
         // Each listens; a port has one listener among the devices of an address.
-        let services: Vec<_> = devices.iter().map(|d| cm::listen(d.dev(), port_space::TCP, 8)).collect();
+        let services: Vec<_> =
+            devices.iter().map(|d| cm::listen(d.dev(), port_space::TCP, 8)).collect();
         let second = cm(devices[1].dev()).create(port_space::TCP, 0).expect("create");
         cm(devices[1].dev()).bind(second, services[0].1).expect("bound on this device only");
         assert_eq!(cm(devices[1].dev()).listen(second, 8), Err(Error::AddressInUse));
@@ -175,7 +180,8 @@ fn connections_find_who_listens_and_each_side_finds_the_other() {
                 let mut x = End::new(a.dev(), Shape::default()).expect("an end");
                 let mut y = End::new(b.dev(), Shape::default()).expect("an end");
                 let id = cm::connect(&x, cm::address(b.dev()), *port, &cm::offer(b"hello"));
-                let asked = event(&devices, &mut events, b.dev(), b.dev(), cm_event::CONNECT_REQUEST);
+                let asked =
+                    event(&devices, &mut events, b.dev(), b.dev(), cm_event::CONNECT_REQUEST);
                 cm(b.dev()).accept(asked.id, y.qp, &cm::offer(b"yes")).expect("accept");
                 let e = event(&devices, &mut events, a.dev(), a.dev(), cm_event::ESTABLISHED);
                 assert_eq!(e.id, id);
@@ -218,7 +224,9 @@ fn a_listener_is_found_before_the_asker_knows_that_it_has_company() {
         let x = End::new(here.dev(), Shape::default()).expect("an end");
         cm::connect(&x, cm::address(there.dev()), port, &cm::offer(b""));
         let mut events = Events::default();
-        let e = events.find([here.dev(), there.dev()], Duration::from_secs(60), |_| true).expect("an event");
+        let e = events
+            .find([here.dev(), there.dev()], Duration::from_secs(60), |_| true)
+            .expect("an event");
         assert_eq!((e.event, e.status), (cm_event::CONNECT_REQUEST, 0), "address {last}");
         x.destroy().expect("nothing in use");
     }
@@ -235,17 +243,22 @@ fn a_request_waits_where_its_listener_was_announced() {
             let listener = cm(b).create(port_space::TCP, 0).expect("create");
             let port = cm(b).bind(listener, 0).expect("bind");
             cm(b).announce(listener, true).expect("announce");
-            let before = (b.counters().expect("counters").cm_rcvd, a.counters().expect("counters").cm_retries);
+            let before = (
+                b.counters().expect("counters").cm_rcvd,
+                a.counters().expect("counters").cm_retries,
+            );
             let x = End::new(a, Shape::default()).expect("an end");
             // Asked again after four seconds, which nobody has to wait for.
-            let offer = gdrcore_core::cm::types::ConnParam { response_timeout: 20, ..cm::offer(b"hello") };
+            let offer =
+                gdrcore_core::cm::types::ConnParam { response_timeout: 20, ..cm::offer(b"hello") };
             let id = cm::connect(&x, cm::address(b), port, &offer);
             let end = deadline(60);
             while b.counters().expect("counters").cm_rcvd == before.0 {
                 devices.iter().for_each(|d| _ = d.dev().progress());
                 if let Some(e) = cm(a).event().expect("event") {
                     let counters = devices.iter().map(|d| d.dev().counters().expect("counters"));
-                    let rejected: Vec<_> = counters.map(|c| (c.cm_rcvd, c.cm_rejected, c.share_passed)).collect();
+                    let rejected: Vec<_> =
+                        counters.map(|c| (c.cm_rcvd, c.cm_rejected, c.share_passed)).collect();
                     panic!("{server} {client}: event {} {}: {rejected:?}", e.event, e.status);
                 }
                 assert!(Instant::now() < end, "{server} {client}: the request never came");
@@ -257,7 +270,11 @@ fn a_request_waits_where_its_listener_was_announced() {
             let y = End::new(b, Shape::default()).expect("an end");
             cm(b).accept(asked.id, y.qp, &cm::offer(b"yes")).expect("accept");
             assert_eq!(event(&devices, &mut events, a, a, cm_event::ESTABLISHED).id, id);
-            assert_eq!(a.counters().expect("counters").cm_retries, before.1, "{server} {client}: it was asked twice");
+            assert_eq!(
+                a.counters().expect("counters").cm_retries,
+                before.1,
+                "{server} {client}: it was asked twice"
+            );
             for (of, id) in [(a, id), (b, asked.id), (b, listener)] {
                 cm(of).destroy(id).expect("destroy");
             }
@@ -267,26 +284,30 @@ fn a_request_waits_where_its_listener_was_announced() {
     }
 }
 
-/// Many ask for a port while nobody listens there, shortly after somebody did and shortly before he does again. `None`: the machine was too
-/// busy, and it was not shortly.
+/// Many ask for a port while nobody listens there, shortly after somebody did and shortly before he
+/// does again. `None`: the machine was too busy, and it was not shortly.
 fn asked_between_two_listeners(config: &SoftConfig) -> Option<()> {
     let name = address(1);
     let devices: Vec<Soft> = (0..4).map(|_| open(&name, config)).collect();
     let others: Vec<Soft> = (0..6).map(|k| open(&address(2 + k), config)).collect();
-    let ends: Vec<End> = others.iter().map(|d| End::new(d.dev(), Shape::default()).expect("an end")).collect();
+    let ends: Vec<End> =
+        others.iter().map(|d| End::new(d.dev(), Shape::default()).expect("an end")).collect();
     let server = devices[1].dev();
     let (first, port) = cm::listen(server, port_space::TCP, 64);
     settle(&devices);
     let began = Instant::now();
     cm(server).destroy(first).expect("destroy");
-    // The kernel chooses by itself which of the sockets gets what nobody listens for: of many askers, each gets some.
+    // The kernel chooses by itself which of the sockets gets what nobody listens for: of many
+    // askers, each gets some.
     settle(&devices);
-    let asked: Vec<u64> = ends.iter().map(|e| cm::connect(e, cm::address(server), port, &cm::offer(b""))).collect();
+    let asked: Vec<u64> =
+        ends.iter().map(|e| cm::connect(e, cm::address(server), port, &cm::offer(b""))).collect();
     settle(&devices);
     let again = cm(server).create(port_space::TCP, 0).expect("create");
     cm(server).bind(again, port).expect("bind");
     cm(server).listen(again, 64).expect("listen");
-    // Who has just stopped to listen is waited for, and a second is left for the clock's grain and for what is under way.
+    // Who has just stopped to listen is waited for, and a second is left for the clock's grain and
+    // for what is under way.
     let in_time = began.elapsed().as_nanos() + 1_000_000_000 < u128::from(LISTENER_GRACE_NS);
     let mut accepted = Vec::new();
     let mut established = 0;
@@ -356,7 +377,9 @@ fn a_stopped_process_costs_the_others_of_its_address_nothing() {
         devices.push(open(&address(2), &config));
         settle(&devices);
         far.signal(libc::SIGSTOP);
-        let timeouts = || -> u64 { devices.iter().map(|d| d.dev().counters().expect("counters").retry_timeouts).sum() };
+        let timeouts = || -> u64 {
+            devices.iter().map(|d| d.dev().counters().expect("counters").retry_timeouts).sum()
+        };
         let before = timeouts();
         for a in &devices {
             for b in &devices {

@@ -1,5 +1,5 @@
-//! Programs under valgrind's memcheck: the library hands the kernel no byte that was never written, touches nothing that is not its
-//! own, and gives back what it took.
+//! Programs under valgrind's memcheck: the library hands the kernel no byte that was never written,
+//! touches nothing that is not its own, and gives back what it took.
 
 use gdrcore_tests::dropin::{free_port, start_server};
 use gdrcore_tests::library;
@@ -12,10 +12,16 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A command under memcheck, which makes any error of memory, and any block that is lost, the exit code 99.
+/// A command under memcheck, which makes any error of memory, and any block that is lost, the exit
+/// code 99.
 fn watched(program: &Path) -> Command {
     let mut valgrind = Command::new("valgrind");
-    valgrind.args(["-q", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
+    valgrind.args([
+        "-q",
+        "--error-exitcode=99",
+        "--leak-check=full",
+        "--errors-for-leak-kinds=definite",
+    ]);
     valgrind.arg("--show-leak-kinds=definite").arg(program);
     valgrind
 }
@@ -31,7 +37,8 @@ fn two_processes_are_clean_on_every_path() {
         skip!("valgrind is not installed");
     }
     let bin = library::examples();
-    // Two addresses and one, which is shared: then the sockets are steered by a program of the kernel's.
+    // Two addresses and one, which is shared: then the sockets are steered by a program of the
+    // kernel's.
     for (k, (path, both, test)) in [
         ("udp", true, &["send", "lat", "-n", "300"][..]),
         ("udp", false, &["send", "lat", "-n", "300"]),
@@ -86,7 +93,10 @@ fn the_connection_manager_and_a_copied_file_are_clean() {
     let client = Running::start(copy(24).arg("--resume").arg(loopback(42, 23)).arg(&file));
     is_clean("rdma_copy_file, client", client);
     is_clean("rdma_copy_file, server", server);
-    assert_eq!(std::fs::read(dir.join("README.md")).expect("the copy"), std::fs::read(file).expect("the file"));
+    assert_eq!(
+        std::fs::read(dir.join("README.md")).expect("the copy"),
+        std::fs::read(file).expect("the file")
+    );
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Program memory that is gone before an operation uses it. Memory that goes or changes meanwhile: `hostile_memory.rs`.
+//! Program memory that is gone before an operation uses it. Memory that goes or changes meanwhile:
+//! `hostile_memory.rs`.
 
 use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::types::{wc_status, Sge};
@@ -20,7 +21,9 @@ fn aim(end: &mut End, map: &Map, key: u32) {
 
 #[test]
 fn an_unmapped_target_is_an_access_error_of_that_qp_only() {
-    for (op, len) in [(Op::Write(0, None), 100_000), (Op::Read(0), 100_000), (Op::FetchAdd(0, 1), 8)] {
+    for (op, len) in
+        [(Op::Write(0, None), 100_000), (Op::Read(0), 100_000), (Op::FetchAdd(0, 1), 8)]
+    {
         over_each(|x, y| {
             let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
             let (mut c, mut d) = connected(x, y, Shape::default()).expect("connected ends");
@@ -33,7 +36,8 @@ fn an_unmapped_target_is_an_access_error_of_that_qp_only() {
             a.post(2, op, 0, len).expect("post_send");
             let status = complete(&mut a, &mut b, 2, Duration::from_secs(10)).status;
             assert!(REMOTE.contains(&status), "{op:?}: {status}");
-            // No completion tells the target that its own memory has failed its queue pair: an event does. The initiator has its own.
+            // No completion tells the target that its own memory has failed its queue pair: an
+            // event does. The initiator has its own.
             let told = y.async_event().expect("async_event").expect("an event");
             assert_eq!((told.event, told.handle), (async_event::QP_FATAL, b.qp), "{op:?}");
             assert_eq!(x.async_event(), Ok(None), "{op:?}");

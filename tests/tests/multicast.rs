@@ -1,4 +1,5 @@
-//! Multicast on one host: members on several devices, as in several processes, hear what is sent to their group.
+//! Multicast on one host: members on several devices, as in several processes, hear what is sent to
+//! their group.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr};
@@ -28,7 +29,8 @@ fn everybody(gid: [u8; 16]) -> Address {
 }
 
 fn member<'d>(dev: &'d dyn Device, to: [u8; 16]) -> End<'d> {
-    let mut end = End::new(dev, Shape { qp_type: qp_type::UD, ..Shape::default() }).expect("a UD QP");
+    let mut end =
+        End::new(dev, Shape { qp_type: qp_type::UD, ..Shape::default() }).expect("a UD QP");
     end.connect(everybody(to)).expect("to RTS");
     end
 }
@@ -37,7 +39,11 @@ fn member<'d>(dev: &'d dyn Device, to: [u8; 16]) -> End<'d> {
 fn poll(ends: &mut [&mut End<'_>], n: usize) {
     let end = deadline(60);
     while ends.iter().any(|e| e.done.len() < n) {
-        assert!(Instant::now() < end, "{:?}", ends.iter().map(|e| e.done.len()).collect::<Vec<_>>());
+        assert!(
+            Instant::now() < end,
+            "{:?}",
+            ends.iter().map(|e| e.done.len()).collect::<Vec<_>>()
+        );
         ends.iter_mut().for_each(|e| _ = e.poll());
     }
 }
@@ -61,7 +67,8 @@ fn all_members_but_the_sender_hear_a_group() {
     let (a, b, c) = (Soft::new(&address(1)), Soft::new(&address(2)), Soft::new(&address(3)));
     let (ours, other) = (group(1), group(2));
     let mut sender = member(a.dev(), ours);
-    let (mut first, mut second, mut beside) = (member(b.dev(), ours), member(b.dev(), ours), member(a.dev(), ours));
+    let (mut first, mut second, mut beside) =
+        (member(b.dev(), ours), member(b.dev(), ours), member(a.dev(), ours));
     let (mut elsewhere, mut nowhere) = (member(c.dev(), ours), member(c.dev(), ours));
     for e in [&sender, &first, &second, &beside] {
         e.dev.mcast_attach(e.qp, &ours).expect("attach");
@@ -77,7 +84,12 @@ fn all_members_but_the_sender_hear_a_group() {
     sender.post(7, Op::Send(None), 9000, 13).expect("post_send");
     poll(&mut [&mut first, &mut second, &mut beside, &mut sender], 1);
     for e in [&first, &second, &beside] {
-        assert_eq!((e.done.len(), e.done[0].status), (1, wc_status::SUCCESS), "{:?}", e.dev.counters());
+        assert_eq!(
+            (e.done.len(), e.done[0].status),
+            (1, wc_status::SUCCESS),
+            "{:?}",
+            e.dev.counters()
+        );
         assert_eq!((e.done[0].byte_len, e.done[0].src_qp), (GRH as u32 + 13, sender.own.qpn));
         assert_eq!(e.buffer.read(GRH as usize, 13), b"to all of you");
         // The GRH says who sent it, and to which group.

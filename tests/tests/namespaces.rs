@@ -1,4 +1,5 @@
-//! The examples between hosts: separate user, network, mount and pid namespaces, programs without capabilities.
+//! The examples between hosts: separate user, network, mount and pid namespaces, programs without
+//! capabilities.
 
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::tools::{find, run, scratch};
@@ -17,7 +18,8 @@ macro_rules! lab {
 #[test]
 fn hosts_are_apart_and_their_programs_have_no_capabilities() {
     let mut lab = lab!(2);
-    lab.link((0, "a0", &["10.9.0.1/24", "fd09::1/64"]), (1, "b0", &["10.9.0.2/24", "fd09::2/64"])).expect("a link");
+    lab.link((0, "a0", &["10.9.0.1/24", "fd09::1/64"]), (1, "b0", &["10.9.0.2/24", "fd09::2/64"]))
+        .expect("a link");
     let mut namespaces = Vec::new();
     for host in 0..2 {
         let cat = find("cat").expect("cat");
@@ -45,7 +47,8 @@ fn hosts_are_apart_and_their_programs_have_no_capabilities() {
 fn router_client_and_peer_in_namespaces_without_capabilities() {
     let lab = lab!(3);
     // The client's host has no link at all: it needs only the Unix socket.
-    lab.link((0, "r0", &["10.9.0.1/24", "fd09::1/64"]), (2, "p0", &["10.9.0.2/24", "fd09::2/64"])).expect("a link");
+    lab.link((0, "r0", &["10.9.0.1/24", "fd09::1/64"]), (2, "p0", &["10.9.0.2/24", "fd09::2/64"]))
+        .expect("a link");
     let bin = library::examples();
     for (router, peer, address) in [
         ("soft:10.9.0.1", "soft:10.9.0.2", "10.9.0.1"),

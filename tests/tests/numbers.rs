@@ -1,7 +1,8 @@
-//! Programs in C that make and end more queue pairs than there are QP numbers: tests/c/numbers.c on the C API, and
-//! tests/c/verbs_numbers.c, a program of libibverbs, on the drop-in.
+//! Programs in C that make and end more queue pairs than there are QP numbers: tests/c/numbers.c on
+//! the C API, and tests/c/verbs_numbers.c, a program of libibverbs, on the drop-in.
 //!
-//! `GDRC_NUMBERS=COUNT` runs them with another count; docs/records/PROOF.md has the figures for 100,000.
+//! `GDRC_NUMBERS=COUNT` runs them with another count; docs/records/PROOF.md has the figures for
+//! 100,000.
 
 use gdrcore_tests::dropin::command;
 use gdrcore_tests::source::root;
@@ -18,18 +19,30 @@ fn count() -> u64 {
 fn the_c_api_never_runs_out_of_numbers() {
     let lib = library::build();
     let dir = scratch("numbers");
-    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0")).expect("a link");
-    let (l, i) = (format!("-L{}", lib.display()), format!("-I{}", root().join("include").display()));
+    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0"))
+        .expect("a link");
+    let (l, i) =
+        (format!("-L{}", lib.display()), format!("-I{}", root().join("include").display()));
     let program = compile("cc", "numbers", &dir, &[&i, &l, "-lgdrcore"]);
     let (near, far) = (format!("soft:{}", loopback(83, 1)), format!("soft:{}", loopback(83, 3)));
     // Within one device the pairs take two numbers each, between two devices one of each.
     let made = count();
-    for (device, pairs, peer) in [("loopback", made / 2, None), (&near, made / 2, None), (&near, made, Some(far))] {
+    for (device, pairs, peer) in
+        [("loopback", made / 2, None), (&near, made / 2, None), (&near, made, Some(far))]
+    {
         let mut c = Command::new(&program);
-        c.arg(device).arg(made.to_string()).arg(pairs.to_string()).args(&peer).env("LD_LIBRARY_PATH", &*dir);
+        c.arg(device)
+            .arg(made.to_string())
+            .arg(pairs.to_string())
+            .args(&peer)
+            .env("LD_LIBRARY_PATH", &*dir);
         let done = run(&mut c, 600);
         println!("{device} {peer:?}: {}", done.output.trim());
-        assert!(done.ok() && done.output.contains(&format!("ok: {made} queue pairs")), "{device}: {}", done.output);
+        assert!(
+            done.ok() && done.output.contains(&format!("ok: {made} queue pairs")),
+            "{device}: {}",
+            done.output
+        );
     }
 }
 
@@ -41,7 +54,13 @@ fn a_program_of_libibverbs_never_runs_out_of_numbers() {
     }
     let program = compile("cc", "verbs_numbers", &dir, &["-libverbs"]);
     let (made, pairs) = (count(), count() / 2);
-    let done = run(command(&program, &loopback(83, 2)).args([made, pairs].map(|n| n.to_string())), 600);
+    let done =
+        run(command(&program, &loopback(83, 2)).args([made, pairs].map(|n| n.to_string())), 600);
     println!("{}", done.output.trim());
-    assert!(done.ok() && done.output.contains(&format!("ok: {made} queue pairs")), "{:?} {}", done.status, done.output);
+    assert!(
+        done.ok() && done.output.contains(&format!("ok: {made} queue pairs")),
+        "{:?} {}",
+        done.status,
+        done.output
+    );
 }

@@ -1,4 +1,5 @@
-//! The path MTU is what link and route carry: between hosts whose links are wide and whose network in between is not.
+//! The path MTU is what link and route carry: between hosts whose links are wide and whose network
+//! in between is not.
 
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::source::root;
@@ -9,16 +10,27 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Two ends with links of 9000 bytes, and two routers between them with one of 1500. Only the first end's route says so.
+/// Two ends with links of 9000 bytes, and two routers between them with one of 1500. Only the first
+/// end's route says so.
 fn network() -> Result<Lab, String> {
     let lab = Lab::new(4)?;
-    lab.link((0, "a0", &["10.7.1.1/24", "fd07:1::1/64"]), (1, "r0", &["10.7.1.2/24", "fd07:1::2/64"]))?;
-    lab.link((1, "r1", &["10.7.2.1/24", "fd07:2::1/64"]), (2, "r2", &["10.7.2.2/24", "fd07:2::2/64"]))?;
-    lab.link((2, "r3", &["10.7.3.2/24", "fd07:3::2/64"]), (3, "b0", &["10.7.3.1/24", "fd07:3::1/64"]))?;
+    lab.link(
+        (0, "a0", &["10.7.1.1/24", "fd07:1::1/64"]),
+        (1, "r0", &["10.7.1.2/24", "fd07:1::2/64"]),
+    )?;
+    lab.link(
+        (1, "r1", &["10.7.2.1/24", "fd07:2::1/64"]),
+        (2, "r2", &["10.7.2.2/24", "fd07:2::2/64"]),
+    )?;
+    lab.link(
+        (2, "r3", &["10.7.3.2/24", "fd07:3::2/64"]),
+        (3, "b0", &["10.7.3.1/24", "fd07:3::1/64"]),
+    )?;
     for (host, wide) in [(0, "a0"), (1, "r0"), (2, "r3"), (3, "b0")] {
         lab.admin(host, &["link", "set", wide, "mtu", "9000"])?;
     }
-    let forward = "echo 1 >/proc/sys/net/ipv4/ip_forward && echo 1 >/proc/sys/net/ipv6/conf/all/forwarding";
+    let forward =
+        "echo 1 >/proc/sys/net/ipv4/ip_forward && echo 1 >/proc/sys/net/ipv6/conf/all/forwarding";
     for router in [1, 2] {
         let done = run(lab.privileged(router, Path::new("sh")).args(["-c", forward]), 10);
         if !done.ok() {
@@ -38,8 +50,14 @@ fn network() -> Result<Lab, String> {
 }
 
 /// Both ends of a program of the examples: a server on one host, a client on another.
-fn both(lab: &Lab, program: &Path, server: (usize, &str, &[&str]), client: (usize, &str, &[&str])) -> [Done; 2] {
-    let mut serving = Running::start(lab.command(server.0, program).args(["-d", server.1]).args(server.2));
+fn both(
+    lab: &Lab,
+    program: &Path,
+    server: (usize, &str, &[&str]),
+    client: (usize, &str, &[&str]),
+) -> [Done; 2] {
+    let mut serving =
+        Running::start(lab.command(server.0, program).args(["-d", server.1]).args(server.2));
     serving.wait_for_output("waiting on");
     let mut asking = lab.command(client.0, program);
     let asking = Running::start(asking.args(["-d", client.1]).args(client.2).arg(server.1));
@@ -95,14 +113,16 @@ fn an_open_device_follows_link_and_route_and_believes_no_icmp() {
     let watch = program("watch_mtu", &dir);
     let mut end = Running::start(lab.command(3, &watch).args(["soft:10.7.3.1", "10.7.1.1"]));
     end.wait_for_output("link 4096, path 4096\n");
-    // A router's ICMP, as true as a forged one looks: this end's kernel learns it, and would tell it to any socket that asks.
+    // A router's ICMP, as true as a forged one looks: this end's kernel learns it, and would tell
+    // it to any socket that asks.
     let wide = ["write", "bw", "-n", "1", "-m", "4096", "--retry_count", "1"];
     let perf = library::examples().join("perf/perf");
     let [_, c] = both(&lab, &perf, (0, "10.7.1.1", &[]), (3, "10.7.3.1", &wide));
     assert_eq!(c.code(), Some(1), "{}", c.output);
     let told = run(lab.privileged(3, Path::new("ip")).args(["route", "get", "10.7.1.1"]), 10);
     assert!(told.output.contains("mtu 1500"), "the kernel has learned nothing: {}", told.output);
-    lab.admin(3, &["route", "replace", "default", "via", "10.7.3.2", "mtu", "3000"]).expect("a narrower route");
+    lab.admin(3, &["route", "replace", "default", "via", "10.7.3.2", "mtu", "3000"])
+        .expect("a narrower route");
     end.wait_for_output("link 4096, path 2048\n");
     lab.admin(3, &["link", "set", "b0", "mtu", "1500"]).expect("a narrower link");
     end.wait_for_output("link 1024, path 1024\n");

@@ -26,6 +26,8 @@ fn one_cpu_counts_less_than_two() {
     let list = own.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).expect("CPUs").trim();
     let first = list.split(['-', ',']).next().expect("a CPU");
     let mut one = Command::new(taskset);
-    one.args(["-c", first]).arg(root().join("scripts/patience.sh")).env_remove("GDRC_TEST_PATIENCE");
+    one.args(["-c", first])
+        .arg(root().join("scripts/patience.sh"))
+        .env_remove("GDRC_TEST_PATIENCE");
     assert!(measured(&mut one) >= 2);
 }

@@ -1,5 +1,5 @@
-//! Pinned queue pairs and CQs, by the header's inline functions as C and C++ compile them (tests/c/pins.c), on devices without
-//! a NIC; with one, the test `verbs` runs the same program.
+//! Pinned queue pairs and CQs, by the header's inline functions as C and C++ compile them
+//! (tests/c/pins.c), on devices without a NIC; with one, the test `verbs` runs the same program.
 
 use gdrcore_tests::library;
 use gdrcore_tests::skip;
@@ -13,7 +13,8 @@ fn pins(compiler: &str, flags: &[&str]) {
         skip!("{compiler} is not installed");
     }
     let lib = library::build();
-    let dir = scratch(&format!("pins-{}", flags.last().expect("a standard").trim_start_matches("-std=")));
+    let dir =
+        scratch(&format!("pins-{}", flags.last().expect("a standard").trim_start_matches("-std=")));
     let so = dir.join("libgdrcore.so.0");
     std::os::unix::fs::symlink(lib.join("libgdrcore.so"), so).expect("a link");
     let program = dir.join("pins");

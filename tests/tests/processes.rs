@@ -1,4 +1,5 @@
-//! What the operating system and other processes do to a device: taken ports, foreign addresses, forks.
+//! What the operating system and other processes do to a device: taken ports, foreign addresses,
+//! forks.
 
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig};
@@ -22,9 +23,15 @@ fn a_taken_port_and_a_foreign_address_are_told_apart() {
     for foreign in ["soft:192.0.2.77", "soft:[2001:db8::77]"] {
         assert_eq!(Soft::open(foreign, &config).err(), Some(Error::AddressNotLocal), "{foreign}");
     }
-    for nonsense in
-        ["", "soft:", "soft:1.2.3", "soft:127.0.0.1:99999", "soft:[::1", "hard:127.0.0.1", "soft:[fe80::1%nosuch0]:1"]
-    {
+    for nonsense in [
+        "",
+        "soft:",
+        "soft:1.2.3",
+        "soft:127.0.0.1:99999",
+        "soft:[::1",
+        "hard:127.0.0.1",
+        "soft:[fe80::1%nosuch0]:1",
+    ] {
         assert!(Soft::open(nonsense, &config).is_err(), "{nonsense}");
     }
 }
@@ -38,8 +45,8 @@ fn a_child_of_fork_may_not_use_the_parents_device_and_the_parent_goes_on() {
     let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     for round in 0..20u64 {
         x.post(round, Op::Write(0, None), 0, 100_000).expect("post_send");
-        // SAFETY: the child calls only the device, which neither allocates nor locks before it looks at its owner,
-        // and leaves by _exit.
+        // SAFETY: the child calls only the device, which neither allocates nor locks before it
+        // looks at its owner, and leaves by _exit.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
@@ -73,7 +80,9 @@ fn a_helper_thread_moves_data_without_any_poll() {
     let bytes = pattern(1, 200_000);
     x.buffer.write(0, &bytes);
     x.post(1, Op::Write(0, None), 0, 200_000).expect("post_send");
-    wait_for(60, "nobody polled, and the helpers did not move the data", || y.buffer.read(0, 200_000) == bytes);
+    wait_for(60, "nobody polled, and the helpers did not move the data", || {
+        y.buffer.read(0, 200_000) == bytes
+    });
 }
 
 #[test]
@@ -93,7 +102,11 @@ fn a_blocking_wait_sleeps_and_wakes() {
         });
         let mut woken = false;
         while !woken {
-            assert_eq!(b.dev().wait(limit_ms(60)), Ok(true), "the completion did not wake the waiter");
+            assert_eq!(
+                b.dev().wait(limit_ms(60)),
+                Ok(true),
+                "the completion did not wake the waiter"
+            );
             woken = b.dev().cq_event().expect("cq_event") == Some(y.cq);
         }
     });

@@ -1,4 +1,5 @@
-//! Connections on which nothing happens cost no CPU time, however many processes there are to share with.
+//! Connections on which nothing happens cost no CPU time, however many processes there are to share
+//! with.
 //!
 //! `GDRC_QUIET_SECONDS=60` makes it the long measurement.
 
@@ -11,18 +12,31 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn a_hundred_idle_connections_cost_no_cpu_time() {
-    let seconds = std::env::var("GDRC_QUIET_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2);
-    let core = Config { max_qp: 256, max_cq: 256, max_mr: 256, max_pd: 256, ring_bytes: 16 << 20, ..Config::default() };
+    let seconds =
+        std::env::var("GDRC_QUIET_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2);
+    let core = Config {
+        max_qp: 256,
+        max_cq: 256,
+        max_mr: 256,
+        max_pd: 256,
+        ring_bytes: 16 << 20,
+        ..Config::default()
+    };
     let config = SoftConfig { core, path: PathChoice::Auto, ..SoftConfig::default() };
     let name = address(1);
-    let open = |name: &str, config: &SoftConfig| Soft::open(name, config).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let open = |name: &str, config: &SoftConfig| {
+        Soft::open(name, config).unwrap_or_else(|e| panic!("{name}: {e}"))
+    };
     // Two of one address, one of them with a helper; a third that is reached by UDP.
     let a = open(&name, &config);
     let b = open(&name, &SoftConfig { flags: flags::HELPER, ..config });
     let c = open(&address(2), &SoftConfig { path: PathChoice::Udp, ..config });
     let shape = Shape { buffer: 4096, depth: 4, cqe: 8, ..Shape::default() };
     let mut ends: Vec<(End, End)> = (0..100)
-        .map(|i| connected(a.dev(), if i % 2 == 0 { b.dev() } else { c.dev() }, shape).expect("connected ends"))
+        .map(|i| {
+            connected(a.dev(), if i % 2 == 0 { b.dev() } else { c.dev() }, shape)
+                .expect("connected ends")
+        })
         .collect();
     for (x, y) in &mut ends {
         x.post(1, Op::Write(0, None), 0, 100).expect("post_send");
@@ -39,7 +53,9 @@ fn a_hundred_idle_connections_cost_no_cpu_time() {
         for d in [&a, &c] {
             scope.spawn(move || {
                 let end = Instant::now() + limit;
-                while let Some(left) = end.checked_duration_since(Instant::now()).filter(|l| l.as_millis() > 0) {
+                while let Some(left) =
+                    end.checked_duration_since(Instant::now()).filter(|l| l.as_millis() > 0)
+                {
                     assert_eq!(d.dev().wait(left.as_millis() as i32), Ok(false), "nothing happens");
                 }
             });

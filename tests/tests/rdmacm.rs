@@ -28,8 +28,8 @@ fn well(pair: &Pair<'_>, done: &[Done; 2]) {
     );
 }
 
-/// Runs each line of a tool (server | client) between two processes: as the launcher has it, which is through shared memory, the
-/// first over UDP and on one address as well.
+/// Runs each line of a tool (server | client) between two processes: as the launcher has it, which
+/// is through shared memory, the first over UDP and on one address as well.
 fn all_pass(test: &str, n: u32, lines: &[(&str, &str)]) {
     pass(test, n, lines, true);
 }
@@ -46,7 +46,9 @@ fn pass(test: &str, n: u32, lines: &[(&str, &str)], on_one_address: bool) {
             ways.push(Pair { together: true, ..Pair::new(server, client) });
         }
         for pair in &ways {
-            let Some(done) = pair.run(n, &dir) else { skip!("no {server} (rdmacm-utils, perftest)") };
+            let Some(done) = pair.run(n, &dir) else {
+                skip!("no {server} (rdmacm-utils, perftest)")
+            };
             well(pair, &done);
         }
     }
@@ -88,14 +90,18 @@ fn the_examples_of_rdma_create_ep() {
     all_pass(
         "rdma_server",
         63,
-        &[("rdma_server -s {S}", "rdma_client -s {S}"), ("rdma_xserver -c r", "rdma_xclient -s {S} -c r")],
+        &[
+            ("rdma_server -s {S}", "rdma_client -s {S}"),
+            ("rdma_xserver -c r", "rdma_xclient -s {S} -c r"),
+        ],
     );
 }
 
 #[test]
 fn multicast_between_processes() {
     let group = Ipv4Addr::new(239, place::number(), 0, 9);
-    let (receiver, sender) = (format!("mckey -m {group} -b {{S}}"), format!("mckey -m {group} -b {{C}} -s"));
+    let (receiver, sender) =
+        (format!("mckey -m {group} -b {{S}}"), format!("mckey -m {group} -b {{C}} -s"));
     let dir = scratch("mckey");
     for together in [false, true] {
         let pair = Pair { group: Some(group), together, ..Pair::new(&receiver, &sender) };
@@ -110,9 +116,18 @@ fn streams_over_rsockets_check_their_data() {
         "rstream",
         65,
         &[
-            ("rstream -b {S} -S 5000 -I 100 -C 10 -T v", "rstream -s {S} -S 5000 -I 100 -C 10 -T v"),
-            ("rstream -b {S} -S 5000 -I 100 -C 10 -T v -T n", "rstream -s {S} -S 5000 -I 100 -C 10 -T v -T n"),
-            ("rstream -b {S} -S 5000 -I 100 -C 10 -T v -T r", "rstream -s {S} -S 5000 -I 100 -C 10 -T v -T r"),
+            (
+                "rstream -b {S} -S 5000 -I 100 -C 10 -T v",
+                "rstream -s {S} -S 5000 -I 100 -C 10 -T v",
+            ),
+            (
+                "rstream -b {S} -S 5000 -I 100 -C 10 -T v -T n",
+                "rstream -s {S} -S 5000 -I 100 -C 10 -T v -T n",
+            ),
+            (
+                "rstream -b {S} -S 5000 -I 100 -C 10 -T v -T r",
+                "rstream -s {S} -S 5000 -I 100 -C 10 -T v -T r",
+            ),
             ("rstream -b {S} -S 200000 -I 20 -C 10", "rstream -s {S} -S 200000 -I 20 -C 10"),
         ],
     );
@@ -120,8 +135,14 @@ fn streams_over_rsockets_check_their_data() {
         "riostream",
         66,
         &[
-            ("riostream -b {S} -S 5000 -I 20 -C 10 -T v", "riostream -s {S} -S 5000 -I 20 -C 10 -T v"),
-            ("riostream -b {S} -S 5000 -I 20 -C 10 -T v -T a", "riostream -s {S} -S 5000 -I 20 -C 10 -T v -T a"),
+            (
+                "riostream -b {S} -S 5000 -I 20 -C 10 -T v",
+                "riostream -s {S} -S 5000 -I 20 -C 10 -T v",
+            ),
+            (
+                "riostream -b {S} -S 5000 -I 20 -C 10 -T v -T a",
+                "riostream -s {S} -S 5000 -I 20 -C 10 -T v -T a",
+            ),
         ],
     );
 }
@@ -145,7 +166,8 @@ fn a_file_copied_over_rsockets() {
     std::fs::write(dir.join("from"), &bytes).expect("a file");
     for options in [&[][..], &["--path", "udp"]] {
         let _ = std::fs::remove_file(dir.join("to"));
-        let pair = Pair { options, endless: true, ..Pair::new("rcopy", "rcopy {D}/from {S}:{D}/to") };
+        let pair =
+            Pair { options, endless: true, ..Pair::new("rcopy", "rcopy {D}/from {S}:{D}/to") };
         let Some(done) = pair.run(67, &dir) else { skip!("no rcopy (rdmacm-utils)") };
         well(&pair, &done);
         assert!(std::fs::read(dir.join("to")).expect("the copy") == bytes, "the copy differs");
@@ -154,8 +176,9 @@ fn a_file_copied_over_rsockets() {
 
 #[test]
 fn perftest_connects_by_rdma_cm() {
-    // Each on its own address: perftest ends its first listener before it begins the second, and on one address nobody is left
-    // meanwhile who knows that there was one, so a client that is there between the two is refused.
+    // Each on its own address: perftest ends its first listener before it begins the second, and on
+    // one address nobody is left meanwhile who knows that there was one, so a client that is there
+    // between the two is refused.
     pass(
         "perftest",
         68,
@@ -197,7 +220,8 @@ fn a_program_of_sockets_runs_over_rdma() {
     }
 }
 
-/// As Debian ships them. The server's standard input is the file; the client's stays open, since who shuts his side down ends both.
+/// As Debian ships them. The server's standard input is the file; the client's stays open, since
+/// who shuts his side down ends both.
 #[test]
 fn a_file_comes_by_netcat_over_rdma() {
     let Some(preload) = rsockets() else { skip!("no librspreload.so (librdmacm1)") };
@@ -208,13 +232,21 @@ fn a_file_comes_by_netcat_over_rdma() {
     let bytes = noise(3_000_001);
     std::fs::write(dir.join("from"), &bytes).expect("a file");
     std::fs::write(dir.join("server"), "exec busybox nc -l -p 7004 <from\n").expect("a script");
-    std::fs::write(dir.join("client"), "mkfifo open; exec 3<>open; exec busybox nc $1 7004 <&3 >to\n")
-        .expect("a script");
+    std::fs::write(
+        dir.join("client"),
+        "mkfifo open; exec 3<>open; exec busybox nc $1 7004 <&3 >to\n",
+    )
+    .expect("a script");
     for options in [&["--stats"][..], &["--stats", "--path", "udp"]] {
         for old in ["open", "to"] {
             let _ = std::fs::remove_file(dir.join(old));
         }
-        let pair = Pair { preload: Some(preload), options, endless: true, ..Pair::new("sh server", "sh client {S}") };
+        let pair = Pair {
+            preload: Some(preload),
+            options,
+            endless: true,
+            ..Pair::new("sh server", "sh client {S}")
+        };
         let done = pair.run(75, &dir).expect("sh");
         well(&pair, &done);
         received(&done[1], 3_000_001);
@@ -227,7 +259,12 @@ fn iperf_measures_rdma_for_tcp() {
     let Some(preload) = rsockets() else { skip!("no librspreload.so (librdmacm1)") };
     let dir = scratch("iperf");
     let (server, client) = ("iperf -s -B {S}", "iperf -c {S} -t 1 -P 2");
-    let pair = Pair { preload: Some(preload), options: &["--stats"], endless: true, ..Pair::new(server, client) };
+    let pair = Pair {
+        preload: Some(preload),
+        options: &["--stats"],
+        endless: true,
+        ..Pair::new(server, client)
+    };
     let Some(done) = pair.run(76, &dir) else { skip!("no iperf") };
     well(&pair, &done);
     // The sender counts what was acknowledged.
@@ -236,7 +273,8 @@ fn iperf_measures_rdma_for_tcp() {
 
 #[test]
 fn the_device_file_takes_what_a_program_writes() {
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() || !Path::new("/usr/include/rdma/rdma_user_cm.h").exists()
+    if !Path::new("/usr/include/infiniband/verbs.h").exists()
+        || !Path::new("/usr/include/rdma/rdma_user_cm.h").exists()
     {
         skip!("no headers (libibverbs-dev)");
     }
@@ -251,15 +289,23 @@ fn the_device_file_takes_what_a_program_writes() {
 fn a_server_whose_client_is_killed_goes_on() {
     let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
     let (address, other) = (loopback(71, 1), loopback(71, 2));
-    let mut server = Running::start(command(Some(&address), &[], &rping).args(["-P", "-s", "-a", &address, "-V"]));
+    let mut server = Running::start(
+        command(Some(&address), &[], &rping).args(["-P", "-s", "-a", &address, "-V"]),
+    );
     wait_until_it_listens(&mut server, &address);
     for _ in 0..3 {
-        let mut client = Running::start(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-V"]));
+        let mut client =
+            Running::start(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-V"]));
         std::thread::sleep(Duration::from_millis(150));
-        assert!(client.is_running(), "the endless ping has ended: {}", client.finish(Duration::ZERO).output);
+        assert!(
+            client.is_running(),
+            "the endless ping has ended: {}",
+            client.finish(Duration::ZERO).output
+        );
         client.kill();
     }
-    let last = run(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-V", "-C", "20"]), 30);
+    let last =
+        run(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-V", "-C", "20"]), 30);
     assert!(last.ok(), "{}", last.output);
     assert!(server.is_running(), "the server has ended");
 }
@@ -269,10 +315,15 @@ fn nobody_there_is_an_error_soon() {
     let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
     let (address, other) = (loopback(72, 1), loopback(72, 2));
     // A host that is there, where nobody listens.
-    let listener = Running::start(command(Some(&address), &[], &rping).args(["-s", "-a", &address, "-p", "7000"]));
+    let listener = Running::start(
+        command(Some(&address), &[], &rping).args(["-s", "-a", &address, "-p", "7000"]),
+    );
     let mut listener = listener;
     wait_until_it_listens(&mut listener, &address);
-    let done = run(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-p", "7001", "-C", "1"]), 30);
+    let done = run(
+        command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-p", "7001", "-C", "1"]),
+        30,
+    );
     assert!(
         done.code().is_some_and(|c| c != 0) && done.output.contains("REJECTED"),
         "{:?} {}",
@@ -280,7 +331,8 @@ fn nobody_there_is_an_error_soon() {
         done.output
     );
     // An address of another family than the device's.
-    let done = run(command(Some(&other), &[], &rping).args(["-c", "-a", "fd00::77", "-C", "1"]), 30);
+    let done =
+        run(command(Some(&other), &[], &rping).args(["-c", "-a", "fd00::77", "-C", "1"]), 30);
     assert!(
         done.code().is_some_and(|c| c != 0) && done.output.contains("ADDR_ERROR"),
         "{:?} {}",
@@ -296,19 +348,32 @@ fn the_launcher_becomes_the_program() {
     let script = |text: &str| run(command(Some(&address), &[], &sh).args(["-c", text]), 20);
     assert_eq!(script("exit 7").code(), Some(7));
     let done = script("kill -TERM $$");
-    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&done.status.expect("it ended")), Some(libc::SIGTERM));
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&done.status.expect("it ended")),
+        Some(libc::SIGTERM)
+    );
     assert_eq!(script("echo $GDRC_ADDRESS").output.trim(), address);
     let bare = |words: &[&str]| run(Command::new(launcher()).args(words), 20);
     assert_eq!(bare(&["no-such-program-here"]).code(), Some(127));
     assert_eq!(bare(&["--path", "tcp", "true"]).code(), Some(125));
     assert_eq!(bare(&["/etc/passwd"]).code(), Some(126));
     let help = bare(&["--help"]);
-    assert!(help.ok() && help.output.contains("--address") && help.output.contains("--pcap"), "{}", help.output);
+    assert!(
+        help.ok() && help.output.contains("--address") && help.output.contains("--pcap"),
+        "{}",
+        help.output
+    );
     // What is not there says so; what the caller preloads stays.
     let lost = run(Command::new(launcher()).env("GDRC_LIBRARIES", "/nowhere").arg("true"), 20);
     assert!(lost.code() == Some(125) && lost.output.contains("GDRC_LIBRARIES"), "{}", lost.output);
-    let kept =
-        run(Command::new(launcher()).env("LD_PRELOAD", "/lib/none.so").args(["sh", "-c", "echo $LD_PRELOAD"]), 20);
+    let kept = run(
+        Command::new(launcher()).env("LD_PRELOAD", "/lib/none.so").args([
+            "sh",
+            "-c",
+            "echo $LD_PRELOAD",
+        ]),
+        20,
+    );
     assert!(kept.output.lines().any(|l| l.starts_with("/lib/none.so:/")), "{}", kept.output);
 }
 
@@ -323,12 +388,19 @@ fn counters_are_printed_when_asked_for() {
     let said = || std::fs::read_to_string(&words).unwrap_or_default();
     let sh = ["-c", "exec \"$0\" \"$@\" >\"$WORDS\" 2>&1"];
     let mut c = command(Some(&address), &["--stats"], find("sh").expect("sh"));
-    let mut server = Running::start(c.args(sh).arg(&rping).args(["-P", "-s", "-a", &address]).env("WORDS", &words));
+    let mut server = Running::start(
+        c.args(sh).arg(&rping).args(["-P", "-s", "-a", &address]).env("WORDS", &words),
+    );
     wait_until_it_listens(&mut server, &address);
-    let client = run(command(Some(&other), &["--stats"], &rping).args(["-c", "-a", &address, "-C", "10"]), 30);
+    let client = run(
+        command(Some(&other), &["--stats"], &rping).args(["-c", "-a", &address, "-C", "10"]),
+        30,
+    );
     assert!(client.ok() && client.output.contains("gdrcore: rcvd_pkts "), "{}", client.output);
     run(Command::new("kill").args(["-USR2", &server.pid().to_string()]), 10);
-    wait_for(60, "no counters were printed", || said().contains("gdrcore: rcvd_pkts ") || !server.is_running());
+    wait_for(60, "no counters were printed", || {
+        said().contains("gdrcore: rcvd_pkts ") || !server.is_running()
+    });
     assert!(server.is_running(), "SIGUSR2 has ended it: {}", said());
     server.kill();
 }
@@ -346,9 +418,13 @@ fn a_rejection_is_told_with_its_reason_at_both_ends() {
     let mut server = Running::start(&mut side(&address, &["-s", "-p", "7201"]));
     wait_until_it_listens(&mut server, &address);
     let client = run(&mut side(&other, &["-c", "-p", "7202"]), 60);
-    let heard =
-        format!("gdrcore: {address} rejected the connection with its port 7202: reason 8: nobody listens at this port");
+    let heard = format!(
+        "gdrcore: {address} rejected the connection with its port 7202: reason 8: nobody \
+            listens at this port"
+    );
     assert!(!client.ok() && client.output.contains(&heard), "{}", client.output);
-    server.wait_for_output(&format!("gdrcore: rejected {other}, which asked for port 7202: reason 8: nobody listens"));
+    server.wait_for_output(&format!(
+        "gdrcore: rejected {other}, which asked for port 7202: reason 8: nobody listens"
+    ));
     server.kill();
 }

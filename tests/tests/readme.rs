@@ -1,5 +1,6 @@
-//! The pages are true: the C program of docs/using/START.md compiles, runs and says what it should; commands that README.md, START.md and
-//! CONTRIBUTING.md show exist or run; links of all pages lead somewhere.
+//! The pages are true: the C program of docs/using/START.md compiles, runs and says what it should;
+//! commands that README.md, START.md and CONTRIBUTING.md show exist or run; links of all pages lead
+//! somewhere.
 
 use gdrcore_tests::source::{files, root};
 use gdrcore_tests::tools::{find, run, scratch, Done};
@@ -41,11 +42,17 @@ fn the_c_program_installs_compiles_and_runs_as_written() {
     let text = page(START);
     let home = scratch("readme");
     fs::write(home.join("hello.c"), &blocks(&text, "c")[0]).expect("hello.c");
-    let commands = blocks(&text, "sh").into_iter().find(|b| b.contains("hello.c")).expect("the commands for hello.c");
-    // The reader is in the repository; here the program is in a folder of its own, which is also HOME.
-    let script = commands.replace("make install", &format!("make -s -C '{}' install", root().display()));
+    let commands = blocks(&text, "sh")
+        .into_iter()
+        .find(|b| b.contains("hello.c"))
+        .expect("the commands for hello.c");
+    // The reader is in the repository; here the program is in a folder of its own, which is also
+    // HOME.
+    let script =
+        commands.replace("make install", &format!("make -s -C '{}' install", root().display()));
     let done = run(
-        library::keep_toolchain(Command::new("sh").args(["-euc", &script]).current_dir(&home)).env("HOME", &home),
+        library::keep_toolchain(Command::new("sh").args(["-euc", &script]).current_dir(&home))
+            .env("HOME", &home),
         600,
     );
     assert!(done.ok(), "{}", done.output);
@@ -57,11 +64,19 @@ fn the_c_program_is_cpp20_too() {
     let lib = library::build();
     let dir = scratch("readme-cpp");
     fs::write(dir.join("hello.c"), &blocks(&page(START), "c")[0]).expect("hello.c");
-    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0")).expect("a link");
+    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0"))
+        .expect("a link");
     let build = |compiler: &str, flags: &[&str]| {
         let mut cc = Command::new(compiler);
         // Members that are not named are 0 in both languages; g++ warns of them all the same.
-        cc.args(flags).args(["-g", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wno-missing-field-initializers"]);
+        cc.args(flags).args([
+            "-g",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-pedantic",
+            "-Wno-missing-field-initializers",
+        ]);
         cc.arg(format!("-I{}", root().join("include").display())).arg("hello.c");
         cc.arg(format!("-L{}", lib.display())).args(["-lgdrcore", "-o", "hello"]).current_dir(&dir);
         let done = run(&mut cc, 60);
@@ -71,7 +86,11 @@ fn the_c_program_is_cpp20_too() {
         hello
     };
     let is_right = |done: Done| {
-        assert!(done.ok() && done.output.lines().any(|l| l.ends_with("hello, RDMA")), "{}", done.output);
+        assert!(
+            done.ok() && done.output.lines().any(|l| l.ends_with("hello, RDMA")),
+            "{}",
+            done.output
+        );
     };
     is_right(run(&mut build("cc", &["-std=c11"]), 30));
     match find("g++") {
@@ -96,7 +115,9 @@ fn every_command_exists() {
             let mut words = line.split_whitespace().skip_while(|w| w.contains('=')).peekable();
             match words.next() {
                 Some("make") => {
-                    let target = words.find(|w| !w.contains('=') && !w.starts_with('-') && *w != "#").unwrap_or("all");
+                    let target = words
+                        .find(|w| !w.contains('=') && !w.starts_with('-') && *w != "#")
+                        .unwrap_or("all");
                     let target = if line.contains("make  ") { "all" } else { target };
                     assert!(
                         makefile.lines().any(|l| l.starts_with(&format!("{target}:"))),
@@ -105,10 +126,17 @@ fn every_command_exists() {
                     checked += 1;
                 }
                 Some("cargo") if line.contains(" -p ") => {
-                    let package =
-                        line.split(" -p ").nth(1).and_then(|r| r.split_whitespace().next()).expect("-p PACKAGE");
-                    let named = fs::read_to_string(root().join(package).join("Cargo.toml")).unwrap_or_default();
-                    assert!(named.contains(&format!("name = \"{package}\"")), "{name}: no package of `{line}`");
+                    let package = line
+                        .split(" -p ")
+                        .nth(1)
+                        .and_then(|r| r.split_whitespace().next())
+                        .expect("-p PACKAGE");
+                    let named = fs::read_to_string(root().join(package).join("Cargo.toml"))
+                        .unwrap_or_default();
+                    assert!(
+                        named.contains(&format!("name = \"{package}\"")),
+                        "{name}: no package of `{line}`"
+                    );
                     checked += 1;
                 }
                 _ => {}
@@ -127,10 +155,13 @@ fn every_file_that_is_named_exists() {
     for name in PAGES {
         let text = page(name);
         let quoted = text.split('`').skip(1).step_by(2);
-        for file in
-            quoted.filter(|q| q.contains('/') && !q.contains(' ') && !q.contains('$') && !q.starts_with("target/"))
-        {
-            if !file.contains("://") && !root().join(file).exists() && !root().join("c-examples").join(file).exists() {
+        for file in quoted.filter(|q| {
+            q.contains('/') && !q.contains(' ') && !q.contains('$') && !q.starts_with("target/")
+        }) {
+            if !file.contains("://")
+                && !root().join(file).exists()
+                && !root().join("c-examples").join(file).exists()
+            {
                 missing.push(format!("{name}: {file}"));
             }
         }
@@ -140,8 +171,13 @@ fn every_file_that_is_named_exists() {
 
 /// The targets of the links of a page: file and heading.
 fn links(text: &str) -> Vec<(&str, &str)> {
-    let found = text.match_indices("](").map(|(at, _)| &text[at + 2..at + 2 + text[at + 2..].find(')').unwrap_or(0)]);
-    found.filter(|l| !l.contains("://") && !l.contains(' ')).map(|l| l.split_once('#').unwrap_or((l, ""))).collect()
+    let found = text
+        .match_indices("](")
+        .map(|(at, _)| &text[at + 2..at + 2 + text[at + 2..].find(')').unwrap_or(0)]);
+    found
+        .filter(|l| !l.contains("://") && !l.contains(' '))
+        .map(|l| l.split_once('#').unwrap_or((l, "")))
+        .collect()
 }
 
 /// The headings of a page, as links name them.
@@ -164,10 +200,16 @@ fn every_link_of_every_page_leads_somewhere() {
     for file in files(&root(), &["md"]) {
         let text = fs::read_to_string(&file).expect("a page");
         for (target, heading) in links(&text) {
-            let to = if target.is_empty() { file.clone() } else { file.parent().expect("a folder").join(target) };
+            let to = if target.is_empty() {
+                file.clone()
+            } else {
+                file.parent().expect("a folder").join(target)
+            };
             let there = to.exists()
                 && (heading.is_empty()
-                    || headings(&fs::read_to_string(&to).unwrap_or_default()).iter().any(|h| h == heading));
+                    || headings(&fs::read_to_string(&to).unwrap_or_default())
+                        .iter()
+                        .any(|h| h == heading));
             if !there {
                 bad.push(format!("{}: {target}#{heading}", file.display()));
             }
@@ -181,14 +223,19 @@ fn every_link_of_every_page_leads_somewhere() {
 #[test]
 fn the_first_page_is_short() {
     let lines = page(README).lines().count();
-    assert!((60..=100).contains(&lines), "README.md has {lines} lines; 80 to 100 win a reader in a minute");
+    assert!(
+        (60..=100).contains(&lines),
+        "README.md has {lines} lines; 80 to 100 win a reader in a minute"
+    );
 }
 
 #[test]
 fn the_documentation_of_the_crates_builds_without_a_warning() {
     let mut doc = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    doc.args(["doc", "-q", "--workspace", "--no-deps", "--document-private-items"]).current_dir(root());
-    // The pages of one crate may lead to what is private in it: they are read with `--document-private-items`.
+    doc.args(["doc", "-q", "--workspace", "--no-deps", "--document-private-items"])
+        .current_dir(root());
+    // The pages of one crate may lead to what is private in it: they are read with
+    // `--document-private-items`.
     let flags = "-D warnings -A rustdoc::private_intra_doc_links";
     let done = run(doc.env("RUSTDOCFLAGS", flags), 600);
     assert!(done.ok(), "{}", done.output);

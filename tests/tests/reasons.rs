@@ -1,19 +1,25 @@
-//! No refusal without its reason: whoever makes an EINVAL (or EOPNOTSUPP, which no caller can guess either) says which argument is
-//! wrong, by `refuse!`.
+//! No refusal without its reason: whoever makes an EINVAL (or EOPNOTSUPP, which no caller can guess
+//! either) says which argument is wrong, by `refuse!`.
 
 use gdrcore_tests::source::{code, files, relative, root, without_tests};
 
-/// Errors that mean little without words. The others say what to do by their number: poll, wait, give more memory.
+/// Errors that mean little without words. The others say what to do by their number: poll, wait,
+/// give more memory.
 const NEED_WORDS: &[&str] = &["Invalid", "StaleHandle", "Unsupported"];
 /// Where sources are, each with what serves a program.
 const SOURCES: &[&str] = &["core/src", "backends", "ffi/src", "dropin"];
 /// Files that have nothing to say: the numbers themselves, and devices that tests bring.
-const LEFT_OUT: &[&str] =
-    &["core/src/error.rs", "core/src/reason.rs", "ffi/src/fake_device.rs", "dropin/ucma/src/session/session_lab.rs"];
+const LEFT_OUT: &[&str] = &[
+    "core/src/error.rs",
+    "core/src/reason.rs",
+    "ffi/src/fake_device.rs",
+    "dropin/ucma/src/session/session_lab.rs",
+];
 /// Says, on one of the two lines before, why there are no words.
 const EXCUSE: &str = "// No words";
 
-/// Lines of `text` that make such an error without words. A pattern (`Err(Error::Invalid) =>`) makes none.
+/// Lines of `text` that make such an error without words. A pattern (`Err(Error::Invalid) =>`)
+/// makes none.
 fn mute(file: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let shipped = without_tests(&code(text));
@@ -24,7 +30,8 @@ fn mute(file: &str, text: &str) -> Vec<String> {
                 let after = &line[at + path.len()..];
                 let whole = !after.starts_with(|c: char| c.is_alphanumeric() || c == '_');
                 let own = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-                let compared = line[..at].trim_end().ends_with("==") || line[..at].trim_end().ends_with("!=");
+                let compared =
+                    line[..at].trim_end().ends_with("==") || line[..at].trim_end().ends_with("!=");
                 whole
                     && own
                     && !after.contains("=>")
@@ -34,7 +41,8 @@ fn mute(file: &str, text: &str) -> Vec<String> {
             })
         })
     };
-    let excused = |n: usize| lines[n.saturating_sub(2)..n].iter().any(|l| l.trim_start().starts_with(EXCUSE));
+    let excused =
+        |n: usize| lines[n.saturating_sub(2)..n].iter().any(|l| l.trim_start().starts_with(EXCUSE));
     let faults = shipped.lines().enumerate().filter(|(n, line)| makes(line) && !excused(*n));
     faults.map(|(n, line)| format!("{file}:{}: {}", n + 1, line.trim())).collect()
 }
@@ -45,7 +53,10 @@ fn every_refusal_has_its_words() {
     let mut seen = 0;
     for file in SOURCES.iter().flat_map(|dir| files(&root().join(dir), &["rs"])) {
         let name = relative(&file);
-        if LEFT_OUT.contains(&name.as_str()) || name.contains("/tests/") || name.ends_with("/tests.rs") {
+        if LEFT_OUT.contains(&name.as_str())
+            || name.contains("/tests/")
+            || name.ends_with("/tests.rs")
+        {
             continue;
         }
         let text = std::fs::read_to_string(&file).expect("a source");

@@ -1,5 +1,5 @@
-//! Recovery in place: a QP that breaks ten thousand times keeps its handle and number, costs nothing, and its neighbours
-//! on the same devices never notice.
+//! Recovery in place: a QP that breaks ten thousand times keeps its handle and number, costs
+//! nothing, and its neighbours on the same devices never notice.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr};
@@ -86,7 +86,8 @@ fn descriptors() -> usize {
 fn ten_thousand_lives<'d>(da: &'d dyn Device, db: &'d dyn Device) {
     let shape = Shape { depth: 8, cqe: 16, buffer: 16 << 10, ..Shape::default() };
     let (mut a, mut b) = connected(da, db, shape).expect("connected ends");
-    let mut beside: Vec<_> = (0..2).map(|_| connected(da, db, shape).expect("connected ends")).collect();
+    let mut beside: Vec<_> =
+        (0..2).map(|_| connected(da, db, shape).expect("connected ends")).collect();
     let (qp, qpn, leaks, open) = (a.qp, a.own.qpn, da.leaks().expect("leaks"), descriptors());
     let began = Instant::now();
     for life in 0..LIVES {
@@ -101,7 +102,8 @@ fn ten_thousand_lives<'d>(da: &'d dyn Device, db: &'d dyn Device) {
     println!("{LIVES} lives in {:?}", began.elapsed());
     assert_eq!((a.qp, da.qp_num(a.qp).expect("number")), (qp, qpn));
     assert_eq!((da.leaks().expect("leaks"), descriptors()), (leaks, open));
-    // Every slot of queues and CQ is there to be used: as many requests as fit end while nobody polls.
+    // Every slot of queues and CQ is there to be used: as many requests as fit end while nobody
+    // polls.
     for i in 0..8 {
         a.post(i, Op::Write(8192, None), 0, BYTES as u32).expect("room in the send queue");
         a.post_recv(100 + i, 0, 64).expect("room in the receive queue");
@@ -119,18 +121,24 @@ fn ten_thousand_lives<'d>(da: &'d dyn Device, db: &'d dyn Device) {
     let before = count(da);
     let more: Vec<End> = (0..20).map(|_| End::new(da, shape).expect("room for a QP")).collect();
     assert_eq!(count(da), before + 20);
-    more.into_iter().chain([a, b]).chain(beside.into_iter().flat_map(|(x, y)| [x, y])).for_each(|end| {
-        end.destroy().expect("destroy");
-    });
+    more.into_iter().chain([a, b]).chain(beside.into_iter().flat_map(|(x, y)| [x, y])).for_each(
+        |end| {
+            end.destroy().expect("destroy");
+        },
+    );
     assert_eq!((count(da), count(db)), (0, 0));
 }
 
 fn a_reset_qp_answers_nobody_until_it_is_connected(da: &dyn Device, db: &dyn Device) {
-    let (mut a, mut b) = connected(da, db, Shape { timeout: 8, retry_cnt: 1, ..Shape::default() }).expect("ends");
+    let (mut a, mut b) =
+        connected(da, db, Shape { timeout: 8, retry_cnt: 1, ..Shape::default() }).expect("ends");
     write(&mut a, &mut b, 1, 0);
     b.dev.qp_reset(b.qp).expect("nothing is outstanding");
     a.post(2, Op::Write(0, None), 0, 8).expect("post_send");
-    assert_eq!(complete(&mut a, &mut b, 2, Duration::from_secs(10)).status, wc_status::RETRY_EXC_ERR);
+    assert_eq!(
+        complete(&mut a, &mut b, 2, Duration::from_secs(10)).status,
+        wc_status::RETRY_EXC_ERR
+    );
     reset(&mut a);
     connect_again(&mut a, &mut b);
     write(&mut a, &mut b, 3, 0);

@@ -1,4 +1,5 @@
-//! Devices by way of a router: what connects, what policy forbids and in which words, what goes on when the router or a process ends.
+//! Devices by way of a router: what connects, what policy forbids and in which words, what goes on
+//! when the router or a process ends.
 
 use gdrcore_core::cm::types::port_space;
 use gdrcore_core::config::QPN_UNIT;
@@ -84,11 +85,17 @@ fn connected_queue_pairs_of_two_tenants_and_of_one() {
         }
     }
     let counters = devices[0].dev().counters().expect("counters");
-    assert_eq!((counters.port_tx_calls, counters.retry_timeouts, counters.rcvd_malformed), (0, 0, 0));
+    assert_eq!(
+        (counters.port_tx_calls, counters.retry_timeouts, counters.rcvd_malformed),
+        (0, 0, 0)
+    );
     let sessions = router.sessions();
     assert_eq!(sessions.len(), 3, "{sessions:?}");
     assert_eq!(
-        sessions.iter().filter(|s| s.contains("\"tenant\":\"a\"") && s.contains("\"address\":\"10.99.0.2\"")).count(),
+        sessions
+            .iter()
+            .filter(|s| s.contains("\"tenant\":\"a\"") && s.contains("\"address\":\"10.99.0.2\""))
+            .count(),
         2
     );
     let status = router.ask("status");
@@ -100,18 +107,26 @@ fn connected_queue_pairs_of_two_tenants_and_of_one() {
 #[test]
 fn what_policy_forbids_is_refused_in_its_words() {
     let router = Router::start(
-        &TWO.replace("vip = \"10.99.0.2\"", "vip = \"10.99.0.2\"\nallow = [\"c\"]")
-            .replace("[tenant.b]", "[network.far]\n[tenant.c]\nlisten = \"DIR/c\"\nnetwork = \"far\"\n[tenant.b]"),
+        &TWO.replace("vip = \"10.99.0.2\"", "vip = \"10.99.0.2\"\nallow = [\"c\"]").replace(
+            "[tenant.b]",
+            "[network.far]\n[tenant.c]\nlisten = \"DIR/c\"\nnetwork = \"far\"\n[tenant.b]",
+        ),
     );
     reason::install();
     let [a, b, c] = ["a", "b", "c"].map(|name| open(&router, name));
     for (x, y) in [(&a, &b), (&b, &a)] {
         let (e, why) = words(connected(x.dev(), y.dev(), Shape::default()).map(drop));
-        assert!(e == Error::Access && why.contains("`allow` of tenant a names neither b nor 10.99.0.3"), "{e} {why}");
+        assert!(
+            e == Error::Access && why.contains("`allow` of tenant a names neither b nor 10.99.0.3"),
+            "{e} {why}"
+        );
     }
     // Of another network: it is as if nobody were there.
     let (e, why) = words(connected(a.dev(), c.dev(), Shape::default()).map(drop));
-    assert!(e == Error::Os(libc::EHOSTUNREACH) && why.contains("nobody in network default"), "{e} {why}");
+    assert!(
+        e == Error::Os(libc::EHOSTUNREACH) && why.contains("nobody in network default"),
+        "{e} {why}"
+    );
     // Another policy, and it works.
     router.write(TWO);
     assert_eq!(router.reload(), Ok(()));
@@ -129,10 +144,14 @@ fn an_open_that_leads_nowhere_says_where() {
     reason::install();
     let open = |name: &str| words(Soft::open(name, &SoftConfig::default()).map(drop));
     let (e, why) = open("router:/nowhere/at.all");
-    assert!(e == Error::NoDevice && why.contains("'/nowhere/at.all': there is no such socket"), "{e} {why}");
+    assert!(
+        e == Error::NoDevice && why.contains("'/nowhere/at.all': there is no such socket"),
+        "{e} {why}"
+    );
     let (e, why) = open("router:nobody");
     assert!(
-        e == Error::NoDevice && why.contains("neither /freeflow/nobody.gdrc nor /run/gdrcore/nobody.gdrc"),
+        e == Error::NoDevice
+            && why.contains("neither /freeflow/nobody.gdrc nor /run/gdrcore/nobody.gdrc"),
         "{e} {why}"
     );
     let (e, why) = open(&router.device("admin"));
@@ -146,9 +165,16 @@ fn an_open_that_leads_nowhere_says_where() {
     assert_eq!(router.reload(), Ok(()));
     let (e, why) = open(&router.device("any"));
     assert!(e == Error::Access && why.contains("no tenant of the policy is pid"), "{e} {why}");
-    assert!(why.contains(&format!("pid {}, uid", std::process::id())) && why.contains("network namespace"), "{why}");
+    assert!(
+        why.contains(&format!("pid {}, uid", std::process::id()))
+            && why.contains("network namespace"),
+        "{why}"
+    );
     let (e, why) = open(&router.device("a"));
-    assert!(e == Error::NoDevice && why.contains("there is no such socket"), "it is no tenant's any more: {e} {why}");
+    assert!(
+        e == Error::NoDevice && why.contains("there is no such socket"),
+        "it is no tenant's any more: {e} {why}"
+    );
 }
 
 #[test]
@@ -156,8 +182,13 @@ fn datagrams_and_the_connection_manager_stay_within_the_process() {
     let router = Router::start(TWO);
     reason::install();
     let (a, b) = (open(&router, "a"), open(&router, "b"));
-    let (e, why) = words(connected(a.dev(), b.dev(), Shape { qp_type: qp_type::UD, ..Shape::default() }).map(drop));
-    assert!(e == Error::Unsupported && why.contains("connected queue pairs (RC, UC) only"), "{e} {why}");
+    let (e, why) = words(
+        connected(a.dev(), b.dev(), Shape { qp_type: qp_type::UD, ..Shape::default() }).map(drop),
+    );
+    assert!(
+        e == Error::Unsupported && why.contains("connected queue pairs (RC, UC) only"),
+        "{e} {why}"
+    );
     let end = End::new(a.dev(), Shape::default()).expect("an end");
     let id = cm(a.dev()).create(port_space::TCP, 0).expect("create");
     let to = AhAttr { dgid: b.dev().query().expect("query").gid, ..AhAttr::default() };
@@ -239,7 +270,10 @@ fn a_process_that_ends_is_noticed_and_its_numbers_rest() {
     let mut idle = End::new(a.dev(), Shape::default()).expect("an end");
     succeed(&mut end, &mut idle, 1);
     far.kill();
-    assert_eq!(failure(&mut end, &mut idle), (wc_status::RETRY_EXC_ERR, CauseCode::PathLost as u32));
+    assert_eq!(
+        failure(&mut end, &mut idle),
+        (wc_status::RETRY_EXC_ERR, CauseCode::PathLost as u32)
+    );
     wait_for(60, "the session stays", || router.sessions().len() == 1);
     let again = open(&router, "b");
     assert_ne!(again.dev().query().expect("query").qpn_base, end.peer.qpn / QPN_UNIT * QPN_UNIT);
@@ -260,7 +294,10 @@ fn a_process_without_descriptors_left_refuses_links_and_keeps_its_session() {
         // It hangs up before this side has said anything, or afterwards.
         if let Err(e) = end.connect(peer) {
             let (e, why) = words::<()>(Err(e));
-            assert!(e == Error::Os(libc::EHOSTUNREACH) && why.contains("has hung up on the link"), "{e} {why}");
+            assert!(
+                e == Error::Os(libc::EHOSTUNREACH) && why.contains("has hung up on the link"),
+                "{e} {why}"
+            );
             continue;
         }
         let mut idle = End::new(a.dev(), Shape::default()).expect("an end");
@@ -309,7 +346,8 @@ fn tenants_are_told_apart_by_their_users() {
         skip!("only root can be two users");
     }
     let router = Router::start(
-        "[router]\nlisten = \"DIR/any\"\npool = \"10.50.0.0/24\"\n[tenant.one]\nmatch = { uid = 30001 }\n[tenant.two]\nmatch = { uid = 30002 }\n",
+        "[router]\nlisten = \"DIR/any\"\npool = \"10.50.0.0/24\"\n[tenant.one]\nmatch = \
+         { uid = 30001 }\n[tenant.two]\nmatch = { uid = 30002 }\n",
     );
     let device = router.device("any");
     let mut from = Far::start(FAR, &device, &["user=30001", "stream=write", "piece=4096"]);
@@ -322,8 +360,9 @@ fn tenants_are_told_apart_by_their_users() {
     }
     let sessions = router.sessions();
     for (tenant, uid) in [("one", 30001), ("two", 30002)] {
-        let has =
-            |s: &&String| s.contains(&format!("\"tenant\":\"{tenant}\"")) && s.contains(&format!("\"uid\":{uid}"));
+        let has = |s: &&String| {
+            s.contains(&format!("\"tenant\":\"{tenant}\"")) && s.contains(&format!("\"uid\":{uid}"))
+        };
         assert_eq!(sessions.iter().filter(has).count(), 1, "{sessions:?}");
     }
     let (e, why) = {

@@ -1,5 +1,5 @@
-//! Containers by way of a router: namespaces of their own, no capability, no device, and of different users. Their link carries only what programs
-//! tell each other by TCP.
+//! Containers by way of a router: namespaces of their own, no capability, no device, and of
+//! different users. Their link carries only what programs tell each other by TCP.
 
 use gdrcore_tests::dropin;
 use gdrcore_tests::lab::Lab;
@@ -14,8 +14,15 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// What a program may find its router by.
-const VARIABLES: [&str; 7] =
-    ["GDRC_ADDRESS", "GDRC_DEVICE", "GDRC_PATH", "GDRC_PCAP", "GDRC_ROUTER", "FFR_NAME", "LD_PRELOAD"];
+const VARIABLES: [&str; 7] = [
+    "GDRC_ADDRESS",
+    "GDRC_DEVICE",
+    "GDRC_PATH",
+    "GDRC_PCAP",
+    "GDRC_ROUTER",
+    "FFR_NAME",
+    "LD_PRELOAD",
+];
 
 /// Two containers and their TCP.
 fn two(lab: Result<Lab, String>) -> Result<Lab, String> {
@@ -99,7 +106,8 @@ const TOOLS: &[&str] = &[
 fn containers_of_two_users_in_namespaces_of_their_own() {
     let lab = lab!(Lab::of_users(&[30001, 30002]));
     let router = Router::start(
-        "[router]\nlisten = \"DIR/any\"\n[tenant.one]\nmatch = { uid = 30001 }\n[tenant.two]\nmatch = { uid = 30002 }\n",
+        "[router]\nlisten = \"DIR/any\"\n[tenant.one]\nmatch = \
+         { uid = 30001 }\n[tenant.two]\nmatch = { uid = 30002 }\n",
     );
     let namespaces = |host: usize| {
         let kinds = ["user", "net", "mnt", "pid", "ipc"].map(|k| format!("/proc/self/ns/{k}"));
@@ -113,10 +121,12 @@ fn containers_of_two_users_in_namespaces_of_their_own() {
     for words in TOOLS {
         tool(&lab, words, [Some(socket.clone()), Some(socket.clone())]);
     }
-    // The C examples: two programs in one container, the third in the other, and every byte looked at.
+    // The C examples: two programs in one container, the third in the other, and every byte looked
+    // at.
     let dir = router.dir().join("files");
     std::fs::create_dir(&dir).expect("a folder");
-    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).expect("a folder for all");
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777))
+        .expect("a folder for all");
     let bin = library::examples();
     trio::run(&trio::Round {
         command: &|which, program| lab.command(which / 2, &bin.join(program)),
@@ -142,7 +152,10 @@ fn containers_are_told_apart_by_their_networks_and_find_the_router_by_a_mount() 
     let folder = router.dir().join("t/b");
     let mounted = lab.arrange(
         1,
-        &format!("mount -t tmpfs none /run; mkdir /run/gdrcore; mount --bind -o ro {} /run/gdrcore", folder.display()),
+        &format!(
+            "mount -t tmpfs none /run; mkdir /run/gdrcore; mount --bind -o ro {} /run/gdrcore",
+            folder.display()
+        ),
     );
     if let Err(why) = mounted {
         skip!("no mounts in namespaces: {why}");
@@ -151,9 +164,15 @@ fn containers_are_told_apart_by_their_networks_and_find_the_router_by_a_mount() 
         tool(&lab, words, [Some(router.socket("any")), None]);
     }
     // Each is who the kernel says, whatever socket it finds.
-    let Some(pingpong) = find("ibv_rc_pingpong") else { skip!("no ibv_rc_pingpong (ibverbs-utils)") };
+    let Some(pingpong) = find("ibv_rc_pingpong") else {
+        skip!("no ibv_rc_pingpong (ibverbs-utils)")
+    };
     let done = run(&mut command(&lab, 0, &pingpong, Some(&folder.join("tenant.gdrc"))), 60);
-    assert!(!done.ok() && done.output.contains("no tenant of the policy is pid"), "{}", done.output);
+    assert!(
+        !done.ok() && done.output.contains("no tenant of the policy is pid"),
+        "{}",
+        done.output
+    );
     let done = run(&mut command(&lab, 0, &pingpong, Some(Path::new("/nowhere"))), 60);
     assert!(
         !done.ok() && done.output.contains("no device: router '/nowhere': there is no such socket"),

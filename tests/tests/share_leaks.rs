@@ -1,5 +1,5 @@
-//! Descriptors, mappings and named sockets are what they were, after a thousand devices and a hundred dead processes on
-//! one address.
+//! Descriptors, mappings and named sockets are what they were, after a thousand devices and a
+//! hundred dead processes on one address.
 
 use gdrcore_core::config::Config;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
@@ -19,8 +19,14 @@ fn held(name: &str) -> (usize, usize, usize) {
 
 #[test]
 fn nothing_is_left_behind() {
-    let core = Config { max_qp: 16, max_cq: 16, max_mr: 16, ring_bytes: 1 << 20, ..Config::default() };
-    let config = SoftConfig { core, path: PathChoice::Auto, flags: soft_flags::CMA, ..SoftConfig::default() };
+    let core =
+        Config { max_qp: 16, max_cq: 16, max_mr: 16, ring_bytes: 1 << 20, ..Config::default() };
+    let config = SoftConfig {
+        core,
+        path: PathChoice::Auto,
+        flags: soft_flags::CMA,
+        ..SoftConfig::default()
+    };
     let name = address(1);
     let open = || Soft::open(&name, &config).unwrap_or_else(|e| panic!("{name}: {e}"));
     let stays = open();
@@ -43,7 +49,8 @@ fn nothing_is_left_behind() {
     for round in 0..1000 {
         let comes = open();
         if round % 10 == 0 {
-            let (mut x, mut y) = connected(comes.dev(), stays.dev(), shape).expect("connected ends");
+            let (mut x, mut y) =
+                connected(comes.dev(), stays.dev(), shape).expect("connected ends");
             x.post(1, Op::Write(0, None), 0, 1000).expect("post_send");
             succeed(&mut x, &mut y, 1);
             x.destroy().expect("nothing in use");

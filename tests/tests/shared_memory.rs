@@ -1,4 +1,5 @@
-//! Regions whose memory the program shares: peers on the same host write them by themselves, and only as long as their keys let them.
+//! Regions whose memory the program shares: peers on the same host write them by themselves, and
+//! only as long as their keys let them.
 
 use gdrcore_core::device::{Device, MrAttr, MrReg};
 use gdrcore_core::verbs::types::*;
@@ -32,13 +33,15 @@ impl Memory {
     fn new(seals: i32) -> Memory {
         // SAFETY: a C string and no other pointers; the descriptor is new.
         unsafe {
-            let fd = libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+            let fd =
+                libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
             assert!(fd >= 0);
             let fd = OwnedFd::from_raw_fd(fd);
             assert_eq!(libc::ftruncate(fd.as_raw_fd(), BYTES as libc::off_t), 0);
             assert_eq!(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals), 0);
             let rw = libc::PROT_READ | libc::PROT_WRITE;
-            let addr = libc::mmap(std::ptr::null_mut(), BYTES, rw, libc::MAP_SHARED, fd.as_raw_fd(), 0);
+            let addr =
+                libc::mmap(std::ptr::null_mut(), BYTES, rw, libc::MAP_SHARED, fd.as_raw_fd(), 0);
             assert_ne!(addr, libc::MAP_FAILED);
             Memory { fd, addr: addr.cast() }
         }
@@ -57,7 +60,15 @@ impl Memory {
     /// A region in it, of the end's protection domain.
     fn region(&self, end: &End) -> (Handle, MrAttr) {
         let addr = self.addr() + AT;
-        let reg = MrReg { pd: end.pd, addr, length: LEN as u64, iova: addr, access: ACCESS, provider: 0, cookie: 0 };
+        let reg = MrReg {
+            pd: end.pd,
+            addr,
+            length: LEN as u64,
+            iova: addr,
+            access: ACCESS,
+            provider: 0,
+            cookie: 0,
+        };
         end.dev.mr_reg(&reg).expect("mr_reg")
     }
 
@@ -105,7 +116,8 @@ fn lent(x: &mut End, y: &mut End, memory: &Memory) -> (Handle, MrAttr) {
 /// `y` shares memory, and `x` writes there.
 fn sharing<'d>(devices: &'d [Soft; 2], memory: &Memory) -> (End<'d>, End<'d>, Handle, MrAttr) {
     let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
-    let (mut x, mut y) = connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
+    let (mut x, mut y) =
+        connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
     let (mr, attr) = lent(&mut x, &mut y, memory);
     (x, y, mr, attr)
 }
@@ -136,13 +148,15 @@ fn a_router_lets_a_tenant_lend_memory_to_itself_and_to_no_other() {
     let router = Router::start("[tenant.a]\nlisten = \"DIR/a\"\n[tenant.b]\nlisten = \"DIR/b\"\n");
     // By address it is lent to nobody: that would take one user for both ends.
     let config = SoftConfig { flags: soft_flags::CMA, ..SoftConfig::default() };
-    let open = |name: &str| Soft::open(&router.device(name), &config).unwrap_or_else(|e| panic!("{e}"));
+    let open =
+        |name: &str| Soft::open(&router.device(name), &config).unwrap_or_else(|e| panic!("{e}"));
     let memory = Memory::new(libc::F_SEAL_SHRINK);
     let own = [open("a"), open("a")];
     sharing(&own, &memory);
     let others = [open("a"), open("b")];
     let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
-    let (mut x, mut y) = connected(others[0].dev(), others[1].dev(), shape).expect("connected ends");
+    let (mut x, mut y) =
+        connected(others[0].dev(), others[1].dev(), shape).expect("connected ends");
     let (mr, attr) = memory.region(&y);
     memory.share(y.dev, mr).expect("mr_share");
     (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
@@ -178,7 +192,8 @@ type Ending<'a> = (&'a str, &'a dyn Fn(&End, Handle));
 
 #[test]
 fn a_key_that_has_ended_writes_nothing() {
-    let modify = |end: &End, attr: QpAttr, mask| end.dev.qp_modify(end.qp, &attr, mask).expect("qp_modify");
+    let modify =
+        |end: &End, attr: QpAttr, mask| end.dev.qp_modify(end.qp, &attr, mask).expect("qp_modify");
     let ends: [Ending; 5] = [
         ("deregistered", &|y, mr| y.dev.mr_dereg(mr).expect("mr_dereg")),
         ("no longer writable", &|y, _| {
@@ -193,8 +208,10 @@ fn a_key_that_has_ended_writes_nothing() {
     ];
     for (what, end) in ends {
         let (devices, memory) = (pair(1), Memory::new(libc::F_SEAL_SHRINK));
-        let shape = Shape { buffer: BYTES, access: ACCESS, timeout: 8, retry_cnt: 1, ..Shape::default() };
-        let (mut x, mut y) = connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
+        let shape =
+            Shape { buffer: BYTES, access: ACCESS, timeout: 8, retry_cnt: 1, ..Shape::default() };
+        let (mut x, mut y) =
+            connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
         let (mr, _) = lent(&mut x, &mut y, &memory);
         let before = memory.read(AT, LEN);
         x.buffer.write(0, &vec![0xa5; LEN]);
@@ -236,7 +253,15 @@ fn registered_anew_it_is_another_region() {
     let (mut x, mut y, mr, attr) = sharing(&devices, &memory);
     let other = Memory::new(libc::F_SEAL_SHRINK);
     let addr = other.addr() + AT;
-    let reg = MrReg { pd: y.pd, addr, length: LEN as u64, iova: attr.iova, access: ACCESS, provider: 0, cookie: 0 };
+    let reg = MrReg {
+        pd: y.pd,
+        addr,
+        length: LEN as u64,
+        iova: attr.iova,
+        access: ACCESS,
+        provider: 0,
+        cookie: 0,
+    };
     y.dev.mr_rereg(mr, &reg).expect("mr_rereg");
     let count = mapped(&x);
     x.buffer.write(0, &[7; 100]);
@@ -273,7 +298,8 @@ fn only_what_the_descriptor_stands_for_is_shared() {
 fn memory_that_could_be_taken_away_is_not_mapped() {
     let (devices, memory) = (pair(1), Memory::new(0));
     let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
-    let (mut x, mut y) = connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
+    let (mut x, mut y) =
+        connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
     let (mr, attr) = memory.region(&y);
     memory.share(y.dev, mr).expect("mr_share");
     (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
@@ -292,14 +318,23 @@ fn memory_that_could_be_taken_away_is_not_mapped() {
 fn nothing_is_left_of_it() {
     let held = || {
         let count = |path: &str, what: &str| {
-            std::fs::read_to_string(path).expect("procfs").lines().filter(|l| l.contains(what)).count()
+            std::fs::read_to_string(path)
+                .expect("procfs")
+                .lines()
+                .filter(|l| l.contains(what))
+                .count()
         };
         let fds = std::fs::read_dir("/proc/self/fd").expect("procfs");
         let fds = fds.filter_map(|e| std::fs::read_link(e.ok()?.path()).ok());
-        (fds.filter(|to| to.to_string_lossy().contains("memfd:left")).count(), count("/proc/self/maps", "memfd:left"))
+        (
+            fds.filter(|to| to.to_string_lossy().contains("memfd:left")).count(),
+            count("/proc/self/maps", "memfd:left"),
+        )
     };
     // SAFETY: a C string and no other pointers; the descriptor is new.
-    let fd = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"left".as_ptr(), libc::MFD_ALLOW_SEALING)) };
+    let fd = unsafe {
+        OwnedFd::from_raw_fd(libc::memfd_create(c"left".as_ptr(), libc::MFD_ALLOW_SEALING))
+    };
     // SAFETY: no pointers.
     unsafe {
         assert_eq!(libc::ftruncate(fd.as_raw_fd(), BYTES as libc::off_t), 0);
@@ -307,7 +342,8 @@ fn nothing_is_left_of_it() {
     }
     let rw = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping.
-    let addr = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, rw, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+    let addr =
+        unsafe { libc::mmap(std::ptr::null_mut(), BYTES, rw, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
     let memory = Memory { fd, addr: addr.cast() };
     let before = held();
     assert_eq!(before, (1, 1));
@@ -342,13 +378,27 @@ fn perf_writes_shared_memory_and_finds_every_byte() {
         &["read", "bw", "-s", "300000", "-n", "50", "-C"],
     ] {
         for mem in ["shared", "host"] {
-            let done = start(&[test, &["-d", &name(2), "-p", "19961", "--mem", mem, &to]].concat()).finish(LIMIT);
+            let done = start(&[test, &["-d", &name(2), "-p", "19961", "--mem", mem, &to]].concat())
+                .finish(LIMIT);
             assert!(done.ok(), "{test:?} {mem}: {:?} {}", done.status, done.output);
         }
     }
     // The target is killed while it is written: whoever writes hears of it and ends.
-    let client =
-        start(&["write", "bw", "-s", "64k", "-n", "100000000", "-d", &name(2), "-p", "19961", "--mem", "shared", &to]);
+    let client = start(&[
+        "write",
+        "bw",
+        "-s",
+        "64k",
+        "-n",
+        "100000000",
+        "-d",
+        &name(2),
+        "-p",
+        "19961",
+        "--mem",
+        "shared",
+        &to,
+    ]);
     let at_work = || cpu::of(client.pid()).is_some_and(|used| used > Duration::from_millis(300));
     wait_for(60, "the client to be at work", at_work);
     drop(server);

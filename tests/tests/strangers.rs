@@ -1,5 +1,6 @@
-//! Other users of the host: whatever they do to the sockets by which processes of one user find each other, nobody waits for them, sends
-//! them payload, trusts them or is kept out by them. Victims and attackers are processes of different users, which takes root.
+//! Other users of the host: whatever they do to the sockets by which processes of one user find
+//! each other, nobody waits for them, sends them payload, trusts them or is kept out by them.
+//! Victims and attackers are processes of different users, which takes root.
 
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, Wc};
 use gdrcore_core::Error;
@@ -118,14 +119,20 @@ fn the_overflow_uid_of_a_user_namespace_trusts_nobody() {
     let x = address(1);
     let trusts = std::panic::catch_unwind(|| victim(&x, &["overflow=1"]));
     let Ok(_open) = trusts else { skip!("no user namespaces here") };
-    assert_eq!(names_of(&x), [""; 0], "it cannot tell its user from others, so nobody is to find it");
+    assert_eq!(
+        names_of(&x),
+        [""; 0],
+        "it cannot tell its user from others, so nobody is to find it"
+    );
     let knocks = stranger(ATTACKER, &["knock", &host_of(&x)]);
     assert_eq!(knocks.answer("kept "), "0", "links with another user");
-    // The same from one of that user's own namespace would be a link; a plain user's device has them.
+    // The same from one of that user's own namespace would be a link; a plain user's device has
+    // them.
     let y = address(2);
     let _open = victim(&y, &[]);
     assert_eq!(stranger(ATTACKER, &["knock", &host_of(&y)]).answer("kept "), "0");
-    let own: u32 = stranger(VICTIM, &["knock", &host_of(&y)]).answer("kept ").parse().expect("a number");
+    let own: u32 =
+        stranger(VICTIM, &["knock", &host_of(&y)]).answer("kept ").parse().expect("a number");
     assert!(own > 0, "the offer is one that a process of the same user takes");
 }
 
@@ -139,7 +146,8 @@ fn root_is_another_user_too() {
     let _members = [victim(&x, &[]), victim(&x, &[])];
     for (user, is_one_of_them) in [("0", false), (VICTIM, true)] {
         for (command, result) in [("knock", "kept "), ("ask", "answered ")] {
-            let n: u32 = stranger(user, &[command, &host_of(&x)]).answer(result).parse().expect("a number");
+            let n: u32 =
+                stranger(user, &[command, &host_of(&x)]).answer(result).parse().expect("a number");
             assert_eq!(n > 0, is_one_of_them, "{command} by {user}: {n}");
         }
     }
@@ -180,7 +188,8 @@ fn nobody_ends_a_connection_by_guessing() {
     }
 }
 
-/// A peer of our kind may send from its own port; small messages to its own host go by a second socket, which the kernel says is its.
+/// A peer of our kind may send from its own port; small messages to its own host go by a second
+/// socket, which the kernel says is its.
 #[test]
 fn a_peers_second_socket_is_allowed() {
     let (x, y) = (address(1), address(2));
@@ -191,14 +200,15 @@ fn a_peers_second_socket_is_allowed() {
         a.post(round, Op::Write(0, None), 0, 8).expect("post_send");
         succeed(&mut a, &mut b, round);
     }
-    let refused =
-        dx.dev().counters().expect("counters").rcvd_refused + dy.dev().counters().expect("counters").rcvd_refused;
+    let refused = dx.dev().counters().expect("counters").rcvd_refused
+        + dy.dev().counters().expect("counters").rcvd_refused;
     println!("{refused} packets were refused before the second sockets were known");
     assert!(refused < 50, "{refused}");
 }
 
-/// Whose message is refused because its port is not known yet may never look again, as a program that answers only what it hears:
-/// the message is taken once the kernel has said whose the port is.
+/// Whose message is refused because its port is not known yet may never look again, as a program
+/// that answers only what it hears: the message is taken once the kernel has said whose the port
+/// is.
 #[test]
 fn the_first_message_by_a_second_socket_is_taken() {
     let (x, y) = (address(1), address(2));
@@ -212,12 +222,17 @@ fn the_first_message_by_a_second_socket_is_taken() {
         let (from, to) = if round % 2 == 0 { (&a, &mut b) } else { (&b, &mut a) };
         from.post(round, Op::Send(None), 0, 64).expect("post_send");
         let end = deadline(60);
-        // The sender is not polled meanwhile: what is lost stays lost, and in the end what the receiver has sent fails.
+        // The sender is not polled meanwhile: what is lost stays lost, and in the end what the
+        // receiver has sent fails.
         let is_recv = |wc: &Wc| wc.opcode >= wc_opcode::RECV;
         while !to.done.iter().any(is_recv) {
             to.poll();
             let failed = to.done.iter().find(|wc| wc.status != wc_status::SUCCESS);
-            assert!(failed.is_none() && Instant::now() < end, "round {round}: {failed:?} {:?}", to.dev.counters());
+            assert!(
+                failed.is_none() && Instant::now() < end,
+                "round {round}: {failed:?} {:?}",
+                to.dev.counters()
+            );
         }
         to.done.clear();
         to.post_recv(round, 4096, 64).expect("post_recv");
@@ -244,7 +259,8 @@ fn only_the_peers_user_speaks_for_it() {
     }
     let (x, y) = (address(1), address(2));
     let [dx, dy] = [&x, &y].map(|name| Soft::new(name));
-    let (a, mut b) = connected(dx.dev(), dy.dev(), Shape { kin: true, ..Shape::default() }).expect("connected ends");
+    let (a, mut b) = connected(dx.dev(), dy.dev(), Shape { kin: true, ..Shape::default() })
+        .expect("connected ends");
     b.post_recv(7, 0, 64).expect("post_recv");
     let packet = [bth(0x04, 0x40, b.own.qpn, true, a.own.psn), pattern(9, 64)].concat();
     for (user, is_heard) in [(ATTACKER.parse().expect("a number"), false), (0, true)] {
@@ -280,7 +296,11 @@ fn idle_connections_take_no_cpu_time() {
         let others: Vec<Far> = (0..2).map(|_| victim(&x, &["helper=1"])).collect();
         for m in others.iter().chain([&first]) {
             let share = share_of_cpu(m);
-            assert!(share < 0.1, "user {user}: a sleeping process takes {:.0} % of a CPU", 100.0 * share);
+            assert!(
+                share < 0.1,
+                "user {user}: a sleeping process takes {:.0} % of a CPU",
+                100.0 * share
+            );
         }
     }
 }
@@ -334,7 +354,8 @@ fn without_a_directory_for_names_a_device_has_its_address_for_itself() {
     let (x, y) = (address(1), address(2));
     // In a mount namespace of its own, where nothing can be written.
     let sealed = |device: &str, options: &[&str]| {
-        let script = "for d in /dev/shm /tmp; do mount -t tmpfs -o ro none $d || exit 3; done; exec \"$@\"";
+        let script =
+            "for d in /dev/shm /tmp; do mount -t tmpfs -o ro none $d || exit 3; done; exec \"$@\"";
         let mut command = Command::new("unshare");
         command.args(["-m", "sh", "-c", script, "sh", FAR, device]).args(options);
         Far::run(&mut command)
@@ -348,7 +369,8 @@ fn without_a_directory_for_names_a_device_has_its_address_for_itself() {
     first.connect_far(&mut second);
     first.say("go");
     moves(&first, 3);
-    // Another one on the same address is told, not led astray; and so is who wants shared memory alone.
+    // Another one on the same address is told, not led astray; and so is who wants shared memory
+    // alone.
     for options in [["path=udp"], ["path=shm"]] {
         assert_eq!(sealed(&x, &options).line(Duration::from_secs(60)), None, "it opened");
     }
@@ -376,7 +398,9 @@ fn a_directory_that_was_removed_is_made_anew() {
     // A user of its own: nobody else's names are lost.
     const USER: &str = "30003";
     let x = address(1);
-    let open = |options: &[&str]| Far::start(FAR, &x, &[&[&format!("user={USER}")[..], "path=auto"], options].concat());
+    let open = |options: &[&str]| {
+        Far::start(FAR, &x, &[&[&format!("user={USER}")[..], "path=auto"], options].concat())
+    };
     let mut first = open(&["helper=1"]);
     // As a session manager does when a user has logged out.
     let _ = std::fs::remove_dir_all(format!("/dev/shm/gdrcore-{USER}"));

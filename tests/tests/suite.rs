@@ -4,7 +4,10 @@ use gdrcore_tests::tools::{loopback, run};
 use std::process::Command;
 
 fn suite(device: &str, peer: &str) {
-    let done = run(Command::new(env!("CARGO_BIN_EXE_suite")).args(["--device", device, "--peer", peer]), 300);
+    let done = run(
+        Command::new(env!("CARGO_BIN_EXE_suite")).args(["--device", device, "--peer", peer]),
+        300,
+    );
     let said = done.output.lines().find(|l| l.contains(" passed, ")).unwrap_or("no result");
     println!("suite over {device}: {said}");
     assert!(done.ok() && said.contains(" 0 failed"), "{}", done.output);
@@ -23,7 +26,8 @@ fn behaviour_over_udp() {
 
 #[test]
 fn the_device_that_is_not_there_is_named() {
-    let done = run(Command::new(env!("CARGO_BIN_EXE_suite")).args(["--device", "soft:192.0.2.99"]), 60);
+    let done =
+        run(Command::new(env!("CARGO_BIN_EXE_suite")).args(["--device", "soft:192.0.2.99"]), 60);
     assert_eq!(done.code(), Some(3));
     assert!(done.output.contains("192.0.2.99"), "{}", done.output);
 }

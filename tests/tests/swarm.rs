@@ -1,4 +1,5 @@
-//! Processes of one address that come, go and are killed: the short form of what the program `swarm` does for as long as it is told.
+//! Processes of one address that come, go and are killed: the short form of what the program
+//! `swarm` does for as long as it is told.
 
 use gdrcore_tests::tools::{loopback, run};
 use std::process::Command;
@@ -17,18 +18,24 @@ fn eight_processes_of_one_address_come_go_and_are_killed() {
 
 #[test]
 fn where_the_kernel_takes_no_program_they_pass_packets_on() {
-    let done = run(Command::new(env!("CARGO_BIN_EXE_swarm")).args(["6", "4", &address(2), "nobpf"]), 120);
+    let done =
+        run(Command::new(env!("CARGO_BIN_EXE_swarm")).args(["6", "4", &address(2), "nobpf"]), 120);
     println!("{}", done.output);
     if done.output.contains("no seccomp here") {
         gdrcore_tests::skip!("this kernel has no seccomp filters");
     }
     assert!(done.ok(), "{}", done.output);
-    assert!(done.output.contains("the kernel does not steer packets"), "nobody said so: {}", done.output);
+    assert!(
+        done.output.contains("the kernel does not steer packets"),
+        "nobody said so: {}",
+        done.output
+    );
 }
 
 #[test]
 fn processes_that_are_stopped_for_a_while_lose_nothing() {
-    let done = run(Command::new(env!("CARGO_BIN_EXE_swarm")).args(["8", "6", &address(3), "stops"]), 120);
+    let done =
+        run(Command::new(env!("CARGO_BIN_EXE_swarm")).args(["8", "6", &address(3), "stops"]), 120);
     println!("{}", done.output);
     assert!(done.ok(), "{}", done.output);
 }

@@ -1,4 +1,5 @@
-//! The devices' files below `/sys` and `/dev`, as programs see them that `gdrcore-run` starts, and what they start.
+//! The devices' files below `/sys` and `/dev`, as programs see them that `gdrcore-run` starts, and
+//! what they start.
 
 use gdrcore_tests::rdmacm::command;
 use gdrcore_tests::skip;
@@ -23,7 +24,8 @@ fn every_call_of_the_c_library_finds_them() {
     let dir = scratch("sysfs");
     let plain = compile("cc", "sysfs", &dir, &["-lpthread"]);
     let run_it = |program: &std::path::Path| {
-        let done = run(command(Some(&loopback(110, 1)), &[], program).args(["gdrc0", "uverbs0"]), 60);
+        let done =
+            run(command(Some(&loopback(110, 1)), &[], program).args(["gdrc0", "uverbs0"]), 60);
         assert!(done.ok() && done.output.contains("ok"), "{:?} {}", done.status, done.output);
     };
     run_it(&plain);
@@ -47,7 +49,9 @@ fn they_say_what_ibv_devinfo_says() {
         let line = info.lines().find_map(|l| l.trim().strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_else(|| panic!("{name}: {info}")).trim().to_string()
     };
-    let file = |name: &str| shell(2, &format!("cat /sys/class/infiniband/gdrc0/{name}")).trim().to_string();
+    let file = |name: &str| {
+        shell(2, &format!("cat /sys/class/infiniband/gdrc0/{name}")).trim().to_string()
+    };
     for (name, path) in [
         ("node_guid", "node_guid"),
         ("sys_image_guid", "sys_image_guid"),
@@ -58,13 +62,24 @@ fn they_say_what_ibv_devinfo_says() {
         assert_eq!(field(name), file(path), "{name}");
     }
     assert!(field("state").starts_with("PORT_ACTIVE") && file("ports/1/state") == "4: ACTIVE");
-    assert_eq!(u32::from_str_radix(file("ports/1/lid").trim_start_matches("0x"), 16), field("port_lid").parse());
-    assert!(field("phys_state").starts_with("LINK_UP") && file("ports/1/phys_state") == "5: LinkUp");
+    assert_eq!(
+        u32::from_str_radix(file("ports/1/lid").trim_start_matches("0x"), 16),
+        field("port_lid").parse()
+    );
+    assert!(
+        field("phys_state").starts_with("LINK_UP") && file("ports/1/phys_state") == "5: LinkUp"
+    );
     assert!(field("active_speed").starts_with("10.0") && field("active_width").starts_with("1X"));
     assert_eq!(file("ports/1/rate"), "10 Gb/sec (1X FDR10)");
     assert_eq!(file("ports/1/cap_mask"), field("port_cap_flags"));
-    assert_eq!(field("max_pkeys"), shell(2, "ls /sys/class/infiniband/gdrc0/ports/1/pkeys | wc -l").trim());
-    assert_eq!(field("gid_tbl_len"), shell(2, "ls /sys/class/infiniband/gdrc0/ports/1/gids | wc -l").trim());
+    assert_eq!(
+        field("max_pkeys"),
+        shell(2, "ls /sys/class/infiniband/gdrc0/ports/1/pkeys | wc -l").trim()
+    );
+    assert_eq!(
+        field("gid_tbl_len"),
+        shell(2, "ls /sys/class/infiniband/gdrc0/ports/1/gids | wc -l").trim()
+    );
 }
 
 #[test]
@@ -74,11 +89,15 @@ fn shells_and_their_tools_find_them() {
         "/sys/class/infiniband/gdrc0/ports/1/state\n"
     });
     let listed = shell(3, "ls -lR /sys/class/infiniband/gdrc0/ /dev/infiniband");
-    assert!(listed.contains("device -> ../../../9d00:00:00.0") && listed.contains("rdma_cm"), "{listed}");
+    assert!(
+        listed.contains("device -> ../../../9d00:00:00.0") && listed.contains("rdma_cm"),
+        "{listed}"
+    );
     // The interface of loopback addresses has no hardware; its link is ours.
     assert_eq!(shell(3, "ls /sys/class/net/lo/device/infiniband").trim(), "gdrc0");
     assert_eq!(shell(3, "cat /sys/class/infiniband/gdrc0/device/net/lo/ifindex").trim(), "1");
-    let n: usize = shell(3, "find /sys/class/infiniband/gdrc0/ | wc -l").trim().parse().expect("a number");
+    let n: usize =
+        shell(3, "find /sys/class/infiniband/gdrc0/ | wc -l").trim().parse().expect("a number");
     assert!(n > 80, "{n}");
     if find("python3").is_some() {
         let script = "import os; print(os.listdir('/sys/class/infiniband'), \
@@ -99,5 +118,8 @@ fn a_counter_is_that_of_the_process_that_reads() {
     let program = compile("cc", "verbs", &dir, &["-libverbs"]);
     let done = run(command(Some(&loopback(110, 4)), &[], program).arg("counters"), 30);
     assert!(done.ok(), "{:?} {}", done.status, done.output);
-    assert_eq!(shell(4, "cat /sys/class/infiniband/gdrc0/ports/1/hw_counters/rdma_writes").trim(), "0");
+    assert_eq!(
+        shell(4, "cat /sys/class/infiniband/gdrc0/ports/1/hw_counters/rdma_writes").trim(),
+        "0"
+    );
 }

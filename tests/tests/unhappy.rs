@@ -1,4 +1,5 @@
-//! What goes wrong between two ends that behave: each error completes with its status, says why, and harms nobody else.
+//! What goes wrong between two ends that behave: each error completes with its status, says why,
+//! and harms nobody else.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::cause::CauseCode;
@@ -121,7 +122,11 @@ fn a_message_longer_than_its_receive_buffer_fails_on_both_sides() {
         beside_others(Shape::default(), |a, b| {
             b.post_recv(7, 0, 64).expect("post_recv");
             a.post(1, Op::Send(None), 0, length).expect("post_send");
-            assert_eq!(complete(a, b, 1, SOON).status, wc_status::REM_INV_REQ_ERR, "{length} bytes");
+            assert_eq!(
+                complete(a, b, 1, SOON).status,
+                wc_status::REM_INV_REQ_ERR,
+                "{length} bytes"
+            );
             assert_eq!(complete(b, a, 7, SOON).status, wc_status::LOC_LEN_ERR, "{length} bytes");
             assert_eq!(cause(b), Some(CauseCode::MessageTooLong));
             assert_eq!((state(a), state(b)), (qp_state::ERR, qp_state::ERR));
@@ -184,7 +189,10 @@ fn a_message_longer_than_two_gibibytes_is_not_taken() {
             Err(e) => assert!(matches!(e, Error::MessageSize | Error::Invalid), "{e}"),
             Ok(()) => {
                 let status = complete(a, b, 1, SOON).status;
-                assert!([wc_status::LOC_LEN_ERR, wc_status::LOC_PROT_ERR].contains(&status), "{status}");
+                assert!(
+                    [wc_status::LOC_LEN_ERR, wc_status::LOC_PROT_ERR].contains(&status),
+                    "{status}"
+                );
             }
         }
     });
@@ -198,8 +206,13 @@ fn a_peer_that_is_gone_costs_the_retries_and_no_more() {
         a.post(2, Op::Send(None), 0, 64).expect("post_send");
         assert_eq!(complete(a, b, 1, SOON).status, wc_status::RETRY_EXC_ERR);
         assert_eq!(complete(a, b, 2, SOON).status, wc_status::WR_FLUSH_ERR);
-        // Of a device of its own process it is known that it lives, but for a loopback device, which has no peers.
-        assert!(matches!(cause(a), Some(CauseCode::RetryExceeded | CauseCode::Unanswered)), "{:?}", cause(a));
+        // Of a device of its own process it is known that it lives, but for a loopback device,
+        // which has no peers.
+        assert!(
+            matches!(cause(a), Some(CauseCode::RetryExceeded | CauseCode::Unanswered)),
+            "{:?}",
+            cause(a)
+        );
         // As many timeouts as tries, and none for what came behind.
         assert_eq!(a.dev.qp_counters(a.qp).expect("counters").retry_timeouts, 4);
         assert!(b.dev.counters().expect("counters").rcvd_no_qp >= 1);
@@ -211,15 +224,23 @@ fn without_an_ack_timeout_the_deadline_ends_the_operation() {
     let mut config = SoftConfig::default();
     config.core.deadline_ns = 300_000_000;
     over_each_with(&config, |x: &dyn Device, y: &dyn Device| {
-        let (mut a, mut b) = connected(x, y, Shape { timeout: 0, ..Shape::default() }).expect("connected ends");
+        let (mut a, mut b) =
+            connected(x, y, Shape { timeout: 0, ..Shape::default() }).expect("connected ends");
         b.dev.qp_destroy(b.qp).expect("qp_destroy");
         let began = Instant::now();
         a.post(1, Op::Read(0), 0, 64).expect("post_send");
         let wc = complete(&mut a, &mut b, 1, SOON);
-        assert!([wc_status::RETRY_EXC_ERR, wc_status::RESP_TIMEOUT_ERR].contains(&wc.status), "{wc:?}");
-        // Not before its time; and long before that of a device that was told nothing, which is 30 s.
+        assert!(
+            [wc_status::RETRY_EXC_ERR, wc_status::RESP_TIMEOUT_ERR].contains(&wc.status),
+            "{wc:?}"
+        );
+        // Not before its time; and long before that of a device that was told nothing, which is 30
+        // s.
         let took = began.elapsed();
-        assert!(took >= Duration::from_millis(250) && took < Duration::from_secs(25), "took {took:?}");
+        assert!(
+            took >= Duration::from_millis(250) && took < Duration::from_secs(25),
+            "took {took:?}"
+        );
     });
 }
 

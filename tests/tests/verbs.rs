@@ -1,5 +1,5 @@
-//! The verbs device: in a machine with Linux's rxe (the behaviour suite, the C examples, instructions per operation), and
-//! what it says where something is missing.
+//! The verbs device: in a machine with Linux's rxe (the behaviour suite, the C examples,
+//! instructions per operation), and what it says where something is missing.
 
 use gdrcore_tests::library;
 use gdrcore_tests::rxe::vm::{self, Vm};
@@ -9,8 +9,8 @@ use gdrcore_tests::tools::{find, run, scratch};
 use std::path::Path;
 use std::process::Command;
 
-/// Requests in a list, and how many times libibverbs' own instructions a post and a poll of it may take
-/// (docs/records/PERFORMANCE.md, "The verbs device").
+/// Requests in a list, and how many times libibverbs' own instructions a post and a poll of it may
+/// take (docs/records/PERFORMANCE.md, "The verbs device").
 const COST_MAX: [(u32, f64); 2] = [(1, 1.45), (16, 1.18)];
 /// The same through a pin.
 const PINNED_MAX: f64 = 1.10;
@@ -48,8 +48,10 @@ fn compile(source: &str, program: &Path, lib: &Path, more: &[&str]) {
 /// Instructions per operation that the counter in the machine saw.
 fn instructions(vm: &Vm, kind: &str, list: u32) -> f64 {
     let n = 60;
-    let count =
-        format!("vg/valgrind --tool=callgrind --toggle-collect={kind}_post_one --toggle-collect={kind}_poll_one");
+    let count = format!(
+        "vg/valgrind --tool=callgrind --toggle-collect={kind}_post_one \
+            --toggle-collect={kind}_poll_one"
+    );
     let command = format!(
         "cd /share && export VALGRIND_LIB=/share/vg LD_BIND_NOW=1 && \
          {count} --callgrind-out-file=/dev/null ./cost {kind} rxe0 {n} {list} 2>&1"
@@ -77,7 +79,12 @@ fn behaviour_examples_and_cost_on_rxe() {
     copy(&share.join("lib/libgdrcore.so"), &share.join("lib/libgdrcore.so.0"));
     copy(Path::new(env!("CARGO_BIN_EXE_suite")), &share.join("suite"));
     copy(&root().join("tests/vm/verbs.sh"), &share.join("verbs.sh"));
-    compile("tests/c/pins.c", &share.join("pins"), &share.join("lib"), &["-D_GNU_SOURCE", "-lpthread"]);
+    compile(
+        "tests/c/pins.c",
+        &share.join("pins"),
+        &share.join("lib"),
+        &["-D_GNU_SOURCE", "-lpthread"],
+    );
     let vm = Vm::start("pair", &share).unwrap_or_else(|e| panic!("{e}"));
 
     let said = vm
@@ -100,7 +107,9 @@ fn behaviour_examples_and_cost_on_rxe() {
     assert!(said.contains("ok"), "{said}");
 
     let valgrind = Path::new("/usr/libexec/valgrind/callgrind-amd64-linux");
-    let Some(front) = find("valgrind.bin").or_else(|| find("valgrind")).filter(|_| valgrind.exists()) else {
+    let Some(front) =
+        find("valgrind.bin").or_else(|| find("valgrind")).filter(|_| valgrind.exists())
+    else {
         skip!("instructions per operation: valgrind is not installed");
     };
     std::fs::create_dir(share.join("vg")).expect("a folder");
@@ -110,11 +119,18 @@ fn behaviour_examples_and_cost_on_rxe() {
     }
     compile("tests/vm/cost.c", &share.join("cost"), &share.join("lib"), &["-libverbs"]);
     for (list, most) in COST_MAX {
-        let [raw, ours, pinned] = ["raw", "gdrc", "pinned"].map(|kind| instructions(&vm, kind, list));
+        let [raw, ours, pinned] =
+            ["raw", "gdrc", "pinned"].map(|kind| instructions(&vm, kind, list));
         let (ratio, pinned_ratio) = (ours / raw, pinned / raw);
-        println!("post + poll, lists of {list}: libibverbs {raw:.0} instructions a request, verbs device {ours:.0}, {ratio:.2} x, pinned {pinned:.0}, {pinned_ratio:.3} x");
+        println!(
+            "post + poll, lists of {list}: libibverbs {raw:.0} instructions a request, verbs \
+            device {ours:.0}, {ratio:.2} x, pinned {pinned:.0}, {pinned_ratio:.3} x"
+        );
         assert!(ratio <= most, "lists of {list}: {ours} instructions against {raw}");
-        assert!(pinned_ratio <= PINNED_MAX, "lists of {list}, pinned: {pinned} instructions against {raw}");
+        assert!(
+            pinned_ratio <= PINNED_MAX,
+            "lists of {list}, pinned: {pinned} instructions against {raw}"
+        );
     }
 }
 
@@ -140,15 +156,18 @@ fn without_the_module_an_open_says_so() {
     assert!(said.contains("libgdrcore_verbs.so") && said.contains("make verbs"), "{said}");
     // One of another build.
     let other = dir.join("other.c");
-    let table = "const void *gdrcore_verbs_module(void) { static const unsigned long t[9] = {1, 2, 3}; return t; }";
+    let table = "const void *gdrcore_verbs_module(void) \
+        { static const unsigned long t[9] = {1, 2, 3}; return t; }";
     std::fs::write(&other, table).expect("a source");
     let module = dir.join("lib/libgdrcore_verbs.so");
-    let built = run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&module).arg(&other), 30);
+    let built =
+        run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&module).arg(&other), 30);
     assert!(built.ok(), "{}", built.output);
     let said = open_with(&dir, |c| c);
     assert!(said.contains("install both from one build"), "{said}");
     std::fs::write(&other, "int something_else;").expect("a source");
-    let built = run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&module).arg(&other), 30);
+    let built =
+        run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&module).arg(&other), 30);
     assert!(built.ok(), "{}", built.output);
     let said = open_with(&dir, |c| c);
     assert!(said.contains("not a module of gdrcore"), "{said}");
@@ -164,11 +183,12 @@ fn our_own_libibverbs_is_not_opened() {
     std::fs::create_dir_all(dir.join("lib")).expect("a folder");
     copy(&module, &dir.join("lib/libgdrcore_verbs.so"));
     let source = dir.join("dropin.c");
-    let text =
-        "const char *ibv_get_device_name(void *d) { return (void)d, \"gdrc0\"; }\nint gdrcore_dropin_version = 1;\n";
+    let text = "const char *ibv_get_device_name(void *d) { return (void)d, \"gdrc0\"; }\nint \
+         gdrcore_dropin_version = 1;\n";
     std::fs::write(&source, text).expect("a source");
     let dropin = dir.join("dropin.so");
-    let built = run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&dropin).arg(&source), 30);
+    let built =
+        run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&dropin).arg(&source), 30);
     assert!(built.ok(), "{}", built.output);
     let said = open_with(&dir, |c| c.env("LD_PRELOAD", &dropin));
     assert!(said.contains("gdrcore's own drop-in"), "{said}");
@@ -181,7 +201,8 @@ fn libgdrcore_needs_no_libibverbs() {
     if find("readelf").is_none() {
         skip!("readelf is not installed");
     }
-    let done = run(Command::new("readelf").arg("-d").arg(library::build().join("libgdrcore.so")), 20);
+    let done =
+        run(Command::new("readelf").arg("-d").arg(library::build().join("libgdrcore.so")), 20);
     assert!(done.ok() && done.output.contains("NEEDED"), "{}", done.output);
     assert!(!done.output.contains("libibverbs"), "{}", done.output);
 }

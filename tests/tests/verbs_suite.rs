@@ -1,8 +1,9 @@
-//! rdma-core's own test suite on the drop-in. Its tests of generic verbs all run; which of them pass may only grow:
-//! docs/records/VERBS-SUITE.md has the numbers, and each test that does not pass with the reason. `GDRC_BLESS=1` writes that page anew.
+//! rdma-core's own test suite on the drop-in. Its tests of generic verbs all run; which of them
+//! pass may only grow: docs/records/VERBS-SUITE.md has the numbers, and each test that does not
+//! pass with the reason. `GDRC_BLESS=1` writes that page anew.
 //!
-//! Debian's release is at hand as python3-pyverbs. Another one is run where `GDRC_RDMA_CORE` names its source tree, built as
-//! rdma-core's README says (`scripts/verbs_suite.sh`).
+//! Debian's release is at hand as python3-pyverbs. Another one is run where `GDRC_RDMA_CORE` names
+//! its source tree, built as rdma-core's README says (`scripts/verbs_suite.sh`).
 
 use gdrcore_tests::rdmacm::command;
 use gdrcore_tests::skip;
@@ -16,7 +17,8 @@ use std::process::Command;
 const PYTHON: &str = "/usr/bin/python3";
 /// Where Debian puts the suite, each file compressed.
 const DEBIANS: &str = "/usr/share/doc/rdma-core/tests";
-/// What Debian's release begins its section of the page with; behind it comes what `GDRC_RDMA_CORE` named last.
+/// What Debian's release begins its section of the page with; behind it comes what `GDRC_RDMA_CORE`
+/// named last.
 const DEBIANS_TITLE: &str = "## Release 44";
 
 /// The beginnings of the modules that are of one vendor's NICs or need a GPU.
@@ -78,7 +80,8 @@ struct Suite {
 }
 
 impl Suite {
-    /// Copies the suite into a folder of its own, unpacked: beside its sources Python would find those of pyverbs.
+    /// Copies the suite into a folder of its own, unpacked: beside its sources Python would find
+    /// those of pyverbs.
     fn copy(&self, to: &Path) -> String {
         let mut modules = Vec::new();
         for entry in std::fs::read_dir(&self.files).expect("the suite").flatten() {
@@ -107,7 +110,8 @@ impl Suite {
         std::fs::create_dir_all(&tests).expect("a folder");
         let modules = self.copy(&tests);
         let mut suite = command(Some(address), &[], PYTHON);
-        // What the suite asks of the device's interface is its first address, which is not the device's.
+        // What the suite asks of the device's interface is its first address, which is not the
+        // device's.
         suite.env("GDRC_ADDRESS", address).current_dir(&dir);
         if let Some(p) = &self.python_path {
             suite.env("PYTHONPATH", p);
@@ -137,7 +141,10 @@ fn section(title: &str, about: &str, lines: &[Line]) -> String {
         lines.len()
     );
     for l in lines.iter().filter(|l| l.outcome != "pass") {
-        let why = WHY.iter().find(|(said, _)| l.reason.contains(said)).map_or(l.reason.as_str(), |(_, why)| why);
+        let why = WHY
+            .iter()
+            .find(|(said, _)| l.reason.contains(said))
+            .map_or(l.reason.as_str(), |(_, why)| why);
         let test = l.test.rsplit('.').next().unwrap_or(&l.test);
         writeln!(text, "| {} | {test} | {} | {why} |", l.module, l.outcome).expect("a String");
     }
@@ -169,10 +176,13 @@ fn is_blessing() -> bool {
 
 #[test]
 fn rdma_cores_suite_passes_as_far_as_the_page_says() {
-    if !Path::new(DEBIANS).is_dir() || !run(Command::new(PYTHON).args(["-c", "import pyverbs"]), 20).ok() {
+    if !Path::new(DEBIANS).is_dir()
+        || !run(Command::new(PYTHON).args(["-c", "import pyverbs"]), 20).ok()
+    {
         skip!("no {DEBIANS}, or no pyverbs (python3-pyverbs)");
     }
-    let lines = Suite { files: DEBIANS.into(), python_path: None, gid: "0" }.run("verbs-suite", &loopback(95, 1));
+    let lines = Suite { files: DEBIANS.into(), python_path: None, gid: "0" }
+        .run("verbs-suite", &loopback(95, 1));
     if is_blessing() {
         let about = "the tests of generic verbs of Debian 12's python3-pyverbs, with GID index 0";
         return bless(Some(section(DEBIANS_TITLE, about, &lines)), None);
@@ -180,7 +190,8 @@ fn rdma_cores_suite_passes_as_far_as_the_page_says() {
     let text = std::fs::read_to_string(page()).expect("docs/records/VERBS-SUITE.md");
     let text = text.split(DEBIANS_TITLE).nth(1).expect("Debian's section");
     let number = |word: usize| -> usize {
-        let line = text.lines().find(|l| l.contains("tests pass")).expect("the line with the number");
+        let line =
+            text.lines().find(|l| l.contains("tests pass")).expect("the line with the number");
         line.split_whitespace().nth(word).and_then(|w| w.parse().ok()).expect("a number")
     };
     if lines.len() != number(2) {
@@ -197,18 +208,21 @@ fn another_release_of_the_suite_passes_but_for_features() {
     let built = source.join("build/python");
     assert!(built.join("pyverbs").is_dir(), "{}: not built", built.display());
     let list = std::fs::read_to_string(source.join("CMakeLists.txt")).expect("CMakeLists.txt");
-    let release = list.lines().find_map(|l| l.strip_prefix("set(PACKAGE_VERSION \"")?.strip_suffix("\")"));
+    let release =
+        list.lines().find_map(|l| l.strip_prefix("set(PACKAGE_VERSION \"")?.strip_suffix("\")"));
     let release = release.expect("its release");
     let suite = Suite { files: source.join("tests"), python_path: Some(built), gid: "3" };
     let mut lines = Vec::new();
     for n in 0..TIMES {
         lines = suite.run(&format!("verbs-suite-{n}"), &loopback(95, 2));
-        let failed: Vec<_> = lines.iter().filter(|l| l.outcome == "fail").map(|l| l.test.as_str()).collect();
+        let failed: Vec<_> =
+            lines.iter().filter(|l| l.outcome == "fail").map(|l| l.test.as_str()).collect();
         assert!(failed.is_empty() && passed(&lines) > 130, "run {n}: {failed:?}");
     }
     if is_blessing() {
         let about = format!(
-            "the tests of generic verbs of rdma-core {release}, built from its sources, with GID index 3; no test failed in {TIMES} \
+            "the tests of generic verbs of rdma-core {release}, built from its sources, with GID \
+             index 3; no test failed in {TIMES} \
              runs in a row"
         );
         bless(None, Some(section(&format!("## Release {release}"), &about, &lines)));

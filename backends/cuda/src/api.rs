@@ -1,7 +1,8 @@
 //! The functions of `libcuda.so.1` that are used here, and their numbers.
 //!
-//! The facts (names, numbers, layouts) are those of NVIDIA's `cuda.h`, CUDA 12.4; all of them are ABI since 11.7 or before.
-//! Bindings of our own, since the crates at hand end the process over a function that the driver lacks.
+//! The facts (names, numbers, layouts) are those of NVIDIA's `cuda.h`, CUDA 12.4; all of them are
+//! ABI since 11.7 or before. Bindings of our own, since the crates at hand end the process over a
+//! function that the driver lacks.
 
 use core::ffi::{c_char, c_int, c_longlong, c_uint, c_void, CStr};
 use std::sync::OnceLock;
@@ -62,7 +63,9 @@ pub struct MemAccess {
 #[derive(Clone, Copy)]
 pub struct IpcHandle(pub [u8; 64]);
 
-const _: () = assert!(size_of::<MemProp>() == 32 && size_of::<MemAccess>() == 12 && size_of::<IpcHandle>() == 64);
+const _: () = assert!(
+    size_of::<MemProp>() == 32 && size_of::<MemAccess>() == 12 && size_of::<IpcHandle>() == 64
+);
 
 /// Declares the table: functions without which nothing works, and functions that a driver may lack.
 macro_rules! api {
@@ -76,7 +79,8 @@ macro_rules! api {
 
         impl Api {
             /// # Safety
-            /// `library` is a live handle of dlopen, of a library whose functions have the types of `cuda.h`.
+            /// `library` is a live handle of dlopen, of a library whose functions have the types of
+            /// `cuda.h`.
             unsafe fn load(library: *mut c_void) -> Result<Api, Failure> {
                 // SAFETY: our contract; the names are terminated.
                 let symbol = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
@@ -163,27 +167,32 @@ const _: () = assert!(size_of::<c_longlong>() == size_of::<u64>());
 
 static API: OnceLock<Api> = OnceLock::new();
 /// `cuGetErrorName`, which works before `cuInit` has.
-static NAMES: OnceLock<unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult> = OnceLock::new();
+static NAMES: OnceLock<unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult> =
+    OnceLock::new();
 
-/// The driver: loaded and initialised by the first call that can, and kept as long as the process lives.
+/// The driver: loaded and initialised by the first call that can, and kept as long as the process
+/// lives.
 ///
 /// # Errors
-/// [`LIBRARY`] is missing or broken, or what `cuInit` says (no device, a driver without its kernel module).
+/// [`LIBRARY`] is missing or broken, or what `cuInit` says (no device, a driver without its kernel
+/// module).
 pub fn driver() -> Result<&'static Api, Failure> {
     if let Some(api) = API.get() {
         return Ok(api);
     }
     // SAFETY: a terminated name; the driver's constructors may run in any thread.
-    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    let library =
+        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
         // SAFETY: the string is the thread's own until its next dl call.
         let text = unsafe { libc::dlerror() };
         // SAFETY: not null: a terminated string.
-        let absent =
-            text.is_null() || unsafe { CStr::from_ptr(text) }.to_bytes().ends_with(b"No such file or directory");
+        let absent = text.is_null()
+            || unsafe { CStr::from_ptr(text) }.to_bytes().ends_with(b"No such file or directory");
         return Err(Failure::new(LIBRARY, if absent { Failure::MISSING } else { Failure::BROKEN }));
     }
-    // SAFETY: a live handle of the library that NVIDIA's name stands for; the handle is never closed.
+    // SAFETY: a live handle of the library that NVIDIA's name stands for; the handle is never
+    // closed.
     let api = unsafe { Api::load(library) }?;
     NAMES.get_or_init(|| api.error_name);
     // SAFETY: no pointers.

@@ -45,7 +45,9 @@ impl Bdf {
     /// Reads `b7:00.0` or `0000:b7:00.0`; hexadecimal digits in either case.
     pub fn parse(text: &str) -> Option<Bdf> {
         let hex = |digits: &str, most: usize| {
-            let plain = !digits.is_empty() && digits.len() <= most && digits.bytes().all(|b| b.is_ascii_hexdigit());
+            let plain = !digits.is_empty()
+                && digits.len() <= most
+                && digits.bytes().all(|b| b.is_ascii_hexdigit());
             plain.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
         };
         let (rest, function) = text.rsplit_once('.')?;
@@ -101,13 +103,16 @@ impl Device {
     /// No driver, no such GPU, or no context on it.
     pub fn get(ordinal: u32) -> Result<&'static Device, Failure> {
         let api = api::driver()?;
-        let slot = DEVICES.get(ordinal as usize).ok_or(Failure::new(api::device_get::NAME, api::INVALID_DEVICE))?;
+        let slot = DEVICES
+            .get(ordinal as usize)
+            .ok_or(Failure::new(api::device_get::NAME, api::INVALID_DEVICE))?;
         if let Some(device) = slot.get() {
             return Ok(device);
         }
         let handle = handle(api, ordinal)?;
         let mut context = core::ptr::null_mut();
-        // SAFETY: a writable place. A second thread here retains it twice, which nobody minds: it is never released.
+        // SAFETY: a writable place. A second thread here retains it twice, which nobody minds: it
+        // is never released.
         check(api::context_retain::NAME, unsafe { (api.context_retain)(&mut context, handle) })?;
         Ok(slot.get_or_init(|| Device { api, ordinal, handle, context }))
     }
@@ -115,17 +120,21 @@ impl Device {
     /// The GPU of a name: empty (the first), an ordinal, or a PCI address with or without domain.
     ///
     /// # Errors
-    /// As [`Device::get`]; `INVALID_DEVICE` for a name that no GPU has, `INVALID_VALUE` for none at all.
+    /// As [`Device::get`]; `INVALID_DEVICE` for a name that no GPU has, `INVALID_VALUE` for none at
+    /// all.
     pub fn find(name: &str) -> Result<&'static Device, Failure> {
         if name.is_empty() {
             return Device::get(0);
         }
         if name.bytes().all(|b| b.is_ascii_digit()) {
-            let ordinal = name.parse().map_err(|_| Failure::new(api::device_get::NAME, api::INVALID_DEVICE))?;
+            let ordinal = name
+                .parse()
+                .map_err(|_| Failure::new(api::device_get::NAME, api::INVALID_DEVICE))?;
             return Device::get(ordinal);
         }
         let api = api::driver()?;
-        let wanted = Bdf::parse(name).ok_or(Failure::new(api::device_bdf::NAME, api::INVALID_VALUE))?;
+        let wanted =
+            Bdf::parse(name).ok_or(Failure::new(api::device_bdf::NAME, api::INVALID_VALUE))?;
         for ordinal in 0..Device::count()? {
             if bdf(api, handle(api, ordinal)?) == Some(wanted) {
                 return Device::get(ordinal);
@@ -143,7 +152,9 @@ impl Device {
     pub fn name(&self) -> String {
         let mut text = [0 as c_char; 128];
         // SAFETY: writable for the length given.
-        let rc = unsafe { (self.api.device_name)(text.as_mut_ptr(), text.len() as i32 - 1, self.handle) };
+        let rc = unsafe {
+            (self.api.device_name)(text.as_mut_ptr(), text.len() as i32 - 1, self.handle)
+        };
         if rc != api::SUCCESS {
             return String::new();
         }
@@ -163,7 +174,8 @@ impl Device {
         }
     }
 
-    /// Whether it has a feature ([`api::DEVICE_DMA_BUF`] and its kin). What the driver does not know, it has not.
+    /// Whether it has a feature ([`api::DEVICE_DMA_BUF`] and its kin). What the driver does not
+    /// know, it has not.
     pub fn has(&self, attribute: i32) -> bool {
         let mut value = 0;
         // SAFETY: a writable place.
@@ -181,7 +193,8 @@ impl Device {
 
 fn handle(api: &Api, ordinal: u32) -> Result<i32, Failure> {
     let mut handle = 0;
-    let ordinal = i32::try_from(ordinal).map_err(|_| Failure::new(api::device_get::NAME, api::INVALID_DEVICE))?;
+    let ordinal = i32::try_from(ordinal)
+        .map_err(|_| Failure::new(api::device_get::NAME, api::INVALID_DEVICE))?;
     // SAFETY: a writable place.
     check(api::device_get::NAME, unsafe { (api.device_get)(&mut handle, ordinal) })?;
     Ok(handle)
@@ -208,9 +221,23 @@ mod tests {
         for text in ["b7:00.0", "B7:00.0", "0000:b7:00.0", "00000000:B7:00.0"] {
             assert_eq!(Bdf::parse(text), Some(at), "{text}");
         }
-        assert_eq!(Bdf::parse("0001:3b:1f.7").map(|b| b.to_string()).as_deref(), Some("0001:3b:1f.7"));
-        for text in ["", ".", ":.", "b7", "b7:00", "b7:00.8", "b7:20.0", "1b7:00.0", "+7:00.0", "b7:00.0 ", "0:0:0:0.0"]
-        {
+        assert_eq!(
+            Bdf::parse("0001:3b:1f.7").map(|b| b.to_string()).as_deref(),
+            Some("0001:3b:1f.7")
+        );
+        for text in [
+            "",
+            ".",
+            ":.",
+            "b7",
+            "b7:00",
+            "b7:00.8",
+            "b7:20.0",
+            "1b7:00.0",
+            "+7:00.0",
+            "b7:00.0 ",
+            "0:0:0:0.0",
+        ] {
             assert_eq!(Bdf::parse(text), None, "{text}");
         }
         assert_eq!(at.to_string(), "0000:b7:00.0");

@@ -32,7 +32,9 @@ impl Failure {
             // No words here and below: whoever reports the failure writes it out whole.
             codes::INVALID_VALUE | codes::INVALID_CONTEXT | codes::INVALID_HANDLE => Error::Invalid,
             codes::OUT_OF_MEMORY => Error::NoMemory,
-            codes::NO_DEVICE | codes::INVALID_DEVICE | Failure::MISSING | Failure::BROKEN => Error::NoDevice,
+            codes::NO_DEVICE | codes::INVALID_DEVICE | Failure::MISSING | Failure::BROKEN => {
+                Error::NoDevice
+            }
             codes::NOT_PERMITTED => Error::Access,
             // No words: as above.
             codes::NOT_SUPPORTED => Error::Unsupported,
@@ -44,11 +46,19 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.call, self.code) {
-            (codes::LIBRARY, Failure::MISSING) => {
-                f.write_str("libcuda.so.1 is not on this machine: it comes with NVIDIA's driver, which needs a GPU")
-            }
-            (codes::LIBRARY, _) => f.write_str("libcuda.so.1 cannot be loaded, or is no CUDA driver"),
-            (call, Failure::MISSING) => write!(f, "the driver has no {call}: a newer one is needed"),
+            (codes::LIBRARY, Failure::MISSING) => f.write_str(
+                "libcuda.so.1 is not on this machine: it comes with NVIDIA's driver, \
+                    which needs a GPU",
+            ),
+            (codes::LIBRARY, _) => f.write_str(
+                "libcuda.so.1 cannot be loaded, or is no CUDA \
+                driver",
+            ),
+            (call, Failure::MISSING) => write!(
+                f,
+                "the driver has no {call}: a newer one is \
+                needed"
+            ),
             (call, code) => match self.name {
                 Some(name) => write!(f, "{call}: {} ({code})", name.to_string_lossy()),
                 None => write!(f, "{call}: error {code}"),

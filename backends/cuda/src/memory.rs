@@ -37,7 +37,12 @@ struct Allocation {
 static ALLOCATIONS: Mutex<Vec<Allocation>> = Mutex::new(Vec::new());
 
 fn remember(at: DevicePtr, device: &'static Device, made: Made) -> DevicePtr {
-    ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner).push(Allocation { given: at, at, device, made });
+    ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner).push(Allocation {
+        given: at,
+        at,
+        device,
+        made,
+    });
     at
 }
 
@@ -92,7 +97,10 @@ fn granular(device: &Device, length: usize) -> Result<usize, Failure> {
     let mut step = 0;
     // SAFETY: a writable place and a whole struct.
     check(call, unsafe { granularity(&mut step, &prop(device), 0) })?;
-    length.checked_next_multiple_of(step.max(1)).filter(|&n| n > 0).ok_or(Failure::new(call, api::INVALID_VALUE))
+    length
+        .checked_next_multiple_of(step.max(1))
+        .filter(|&n| n > 0)
+        .ok_or(Failure::new(call, api::INVALID_VALUE))
 }
 
 fn alloc_shareable(device: &'static Device, length: usize) -> Result<DevicePtr, Failure> {
@@ -122,12 +130,14 @@ fn map(device: &'static Device, size: usize, handle: u64) -> Result<DevicePtr, F
         // SAFETY: a writable place.
         check(api::vmm_reserve::NAME, unsafe { reserve(&mut at, size, 0, 0, 0) })?;
         // SAFETY: addresses and handle are ours.
-        let done = check(api::vmm_map::NAME, unsafe { map(at, size, 0, handle, 0) }).and_then(|()| {
-            let location = MemLocation { kind: api::MEM_LOCATION_DEVICE, id: device.handle };
-            let all = MemAccess { location, flags: api::MEM_ACCESS_READWRITE };
-            // SAFETY: one whole struct; the addresses are mapped.
-            check(api::vmm_access::NAME, unsafe { access(at, size, &all, 1) }).inspect_err(|_| unmap(api, at, size))
-        });
+        let done =
+            check(api::vmm_map::NAME, unsafe { map(at, size, 0, handle, 0) }).and_then(|()| {
+                let location = MemLocation { kind: api::MEM_LOCATION_DEVICE, id: device.handle };
+                let all = MemAccess { location, flags: api::MEM_ACCESS_READWRITE };
+                // SAFETY: one whole struct; the addresses are mapped.
+                check(api::vmm_access::NAME, unsafe { access(at, size, &all, 1) })
+                    .inspect_err(|_| unmap(api, at, size))
+            });
         match done {
             Ok(()) => Ok(at),
             Err(e) => {
@@ -172,7 +182,10 @@ fn release(api: &api::Api, handle: u64) {
 /// `INVALID_VALUE`: not given here, or freed already.
 pub fn free(at: DevicePtr) -> Result<(), Failure> {
     let mut all = ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    let i = all.iter().position(|a| a.given == at).ok_or(Failure::new(api::free::NAME, api::INVALID_VALUE))?;
+    let i = all
+        .iter()
+        .position(|a| a.given == at)
+        .ok_or(Failure::new(api::free::NAME, api::INVALID_VALUE))?;
     let Allocation { at, device, made, .. } = all.swap_remove(i);
     drop(all);
     let _current = device.enter()?;
@@ -196,7 +209,8 @@ pub fn free(at: DevicePtr) -> Result<(), Failure> {
 /// Makes a range of memory available to other processes.
 ///
 /// # Errors
-/// `INVALID_VALUE`: not device memory, or of a kind that cannot be passed on (imported, managed, of a pool).
+/// `INVALID_VALUE`: not device memory, or of a kind that cannot be passed on (imported, managed, of
+/// a pool).
 pub fn export(at: DevicePtr, length: u64) -> Result<Shared, Failure> {
     let span = Span::of(at, length)?;
     let offset = at - span.base;
@@ -226,11 +240,12 @@ pub fn export(at: DevicePtr, length: u64) -> Result<Shared, Failure> {
     Ok(Shared::Ipc(handle, offset))
 }
 
-/// Opens memory that another process exported; the descriptor stays the caller's. Returns the address of the range, which
-/// [`free`] takes.
+/// Opens memory that another process exported; the descriptor stays the caller's. Returns the
+/// address of the range, which [`free`] takes.
 ///
 /// # Errors
-/// The driver refuses: the exporter is gone, is another user's or in another namespace, or (by handle) is this process.
+/// The driver refuses: the exporter is gone, is another user's or in another namespace, or (by
+/// handle) is this process.
 pub fn import(device: &'static Device, shared: Shared, length: u64) -> Result<DevicePtr, Failure> {
     let current = device.enter()?;
     let (at, offset) = match shared {
@@ -248,15 +263,19 @@ pub fn import(device: &'static Device, shared: Shared, length: u64) -> Result<De
             // What is wrong with it the driver says.
             let size = usize::try_from(size).map_err(|_| Failure::new(call, api::INVALID_VALUE))?;
             let mut handle = 0;
-            // SAFETY: this kind of handle is a descriptor in place of a pointer; the driver checks it.
-            let rc = unsafe { import(&mut handle, fd as usize as *mut c_void, api::MEM_HANDLE_POSIX_FD) };
+            // SAFETY: this kind of handle is a descriptor in place of a pointer; the driver checks
+            // it.
+            let rc = unsafe {
+                import(&mut handle, fd as usize as *mut c_void, api::MEM_HANDLE_POSIX_FD)
+            };
             check(call, rc)?;
             (map(device, size, handle)?, offset)
         }
     };
     drop(current);
     // The exporter's numbers are its word only: the range must lie in what was opened.
-    let inside = at.checked_add(offset).ok_or(Failure::new(api::pointer_get::NAME, api::INVALID_VALUE));
+    let inside =
+        at.checked_add(offset).ok_or(Failure::new(api::pointer_get::NAME, api::INVALID_VALUE));
     match inside.and_then(|begin| Span::of(begin, length)) {
         Ok(span) => {
             let mut all = ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -277,8 +296,8 @@ fn owner(at: DevicePtr, length: usize) -> Result<&'static Device, Failure> {
     Span::of(at, length as u64).map(|s| s.device)
 }
 
-/// Waits for what calls without a stream have begun: a copy from pageable memory returns when the bytes are staged, a fill at
-/// once, and the streams of [`crate::staging`] do not wait for either.
+/// Waits for what calls without a stream have begun: a copy from pageable memory returns when the
+/// bytes are staged, a fill at once, and the streams of [`crate::staging`] do not wait for either.
 fn settle(device: &Device) -> Result<(), Failure> {
     // SAFETY: null is the stream of those calls.
     check(api::stream_sync::NAME, unsafe { (device.api.stream_sync)(core::ptr::null_mut()) })
@@ -295,7 +314,9 @@ pub fn copy_in(to: DevicePtr, from: &[u8]) -> Result<(), Failure> {
     let device = owner(to, from.len())?;
     let _current = device.enter()?;
     // SAFETY: the slice is readable; the driver checks the other end.
-    check(api::copy_in::NAME, unsafe { (device.api.copy_in)(to, from.as_ptr().cast(), from.len()) })?;
+    check(api::copy_in::NAME, unsafe {
+        (device.api.copy_in)(to, from.as_ptr().cast(), from.len())
+    })?;
     settle(device)
 }
 
@@ -310,7 +331,9 @@ pub fn copy_out(from: DevicePtr, to: &mut [u8]) -> Result<(), Failure> {
     let device = owner(from, to.len())?;
     let _current = device.enter()?;
     // SAFETY: the slice is writable; the driver checks the other end.
-    check(api::copy_out::NAME, unsafe { (device.api.copy_out)(to.as_mut_ptr().cast(), from, to.len()) })
+    check(api::copy_out::NAME, unsafe {
+        (device.api.copy_out)(to.as_mut_ptr().cast(), from, to.len())
+    })
 }
 
 /// Sets every byte of a range.

@@ -1,9 +1,10 @@
 //! How a device reaches GPU memory: the first way that works, and why not those before it.
 //!
-//! The order is that of cost. A **dma-buf** is a reference to the memory itself, so a NIC that has one needs nothing else,
-//! and memory that is freed under it stays until the registration ends; the program may bring one of its own.
-//! **nvidia-peermem** is a kernel module that lets a NIC's driver pin a GPU's addresses as if they were the host's.
-//! **Staging** copies through pinned host memory, which the soft device does and a NIC cannot.
+//! The order is that of cost. A **dma-buf** is a reference to the memory itself, so a NIC that has
+//! one needs nothing else, and memory that is freed under it stays until the registration ends; the
+//! program may bring one of its own. **nvidia-peermem** is a kernel module that lets a NIC's driver
+//! pin a GPU's addresses as if they were the host's. **Staging** copies through pinned host memory,
+//! which the soft device does and a NIC cannot.
 
 use crate::failure::Failure;
 use crate::span::Span;
@@ -80,7 +81,8 @@ pub struct Record {
     pub no_dma_buf: Reason,
     /// Why not nvidia-peermem.
     pub no_peermem: Reason,
-    /// The driver's number, or a negative errno of the NIC, of the last refusal; 0 if there was none.
+    /// The driver's number, or a negative errno of the NIC, of the last refusal; 0 if there was
+    /// none.
     pub code: i32,
 }
 
@@ -113,8 +115,9 @@ pub fn has_peermem(sysfs: &Path) -> bool {
     ["nvidia_peermem", "nv_peer_mem"].iter().any(|m| sysfs.join("module").join(m).is_dir())
 }
 
-/// Registers by the first way that works. `own`: the program's dma-buf and offset, which is then the only one tried.
-/// Descriptors made here are closed before this returns: a registration that took one holds its own reference.
+/// Registers by the first way that works. `own`: the program's dma-buf and offset, which is then
+/// the only one tried. Descriptors made here are closed before this returns: a registration that
+/// took one holds its own reference.
 ///
 /// # Errors
 /// What the last way said; errors that no other way could mend (no memory, stale handles) at once.

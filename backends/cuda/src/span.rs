@@ -32,11 +32,14 @@ pub struct Span {
 unsafe fn attribute<T: Default>(api: &api::Api, which: i32, at: DevicePtr) -> Result<T, Failure> {
     let mut value = T::default();
     // SAFETY: a writable place of the right type, by our contract; the driver takes any address.
-    check(api::pointer_get::NAME, unsafe { (api.pointer_get)((&raw mut value).cast::<c_void>(), which, at) })?;
+    check(api::pointer_get::NAME, unsafe {
+        (api.pointer_get)((&raw mut value).cast::<c_void>(), which, at)
+    })?;
     Ok(value)
 }
 
-/// The unique id of the allocation at an address, if there is one. 0: there is one, of a kind that the driver gives no ids.
+/// The unique id of the allocation at an address, if there is one. 0: there is one, of a kind that
+/// the driver gives no ids.
 pub(crate) fn buffer_id(device: &Device, at: DevicePtr) -> Option<u64> {
     let _current = device.enter().ok()?;
     // SAFETY: unsigned long long.
@@ -46,8 +49,9 @@ pub(crate) fn buffer_id(device: &Device, at: DevicePtr) -> Option<u64> {
     id.ok().or_else(|| there().ok().map(|_| 0))
 }
 
-/// Which kind of memory, of which GPU. Most drivers answer whatever context is current, also where none is; a context on the first GPU,
-/// which may be somebody else's, is made only where one does not.
+/// Which kind of memory, of which GPU. Most drivers answer whatever context is current, also where
+/// none is; a context on the first GPU, which may be somebody else's, is made only where one does
+/// not.
 fn kind(api: &api::Api, at: DevicePtr) -> Result<(u32, i32), Failure> {
     let ask = || {
         // SAFETY: unsigned int.
@@ -90,7 +94,8 @@ impl Span {
         }
         let on: u32 = 1;
         // SAFETY: an unsigned int, as the attribute has it.
-        let rc = unsafe { (api.pointer_set)((&raw const on).cast(), api::POINTER_SYNC_MEMOPS, base) };
+        let rc =
+            unsafe { (api.pointer_set)((&raw const on).cast(), api::POINTER_SYNC_MEMOPS, base) };
         drop(current);
         let buffer_id = buffer_id(device, base).ok_or(wrong)?;
         // Memory of cuMemCreate has no such attribute.
@@ -102,7 +107,8 @@ impl Span {
         buffer_id(self.device, self.base) == Some(self.buffer_id)
     }
 
-    /// A dma-buf descriptor of whole host pages around the range, and the range's offset in it. The caller closes it.
+    /// A dma-buf descriptor of whole host pages around the range, and the range's offset in it. The
+    /// caller closes it.
     ///
     /// # Errors
     /// `NOT_SUPPORTED`; the driver is older than 11.7; what it says otherwise.
@@ -115,12 +121,15 @@ impl Span {
         // Allocations begin at pages of the device, which are larger than the host's.
         let page = page_size();
         let begin = self.at & !(page - 1);
-        let end =
-            (self.at + self.length).checked_next_multiple_of(page).ok_or(Failure::new(call, api::INVALID_VALUE))?;
+        let end = (self.at + self.length)
+            .checked_next_multiple_of(page)
+            .ok_or(Failure::new(call, api::INVALID_VALUE))?;
         let mut fd: i32 = -1;
         let _current = self.device.enter()?;
         // SAFETY: an int, which this kind of handle is.
-        let rc = unsafe { get((&raw mut fd).cast(), begin, (end - begin) as usize, api::MEM_RANGE_DMA_BUF_FD, 0) };
+        let rc = unsafe {
+            get((&raw mut fd).cast(), begin, (end - begin) as usize, api::MEM_RANGE_DMA_BUF_FD, 0)
+        };
         check(call, rc)?;
         // The driver's descriptors survive exec, ours do not.
         // SAFETY: a descriptor that is ours since now.

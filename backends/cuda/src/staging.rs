@@ -2,21 +2,24 @@
 //!
 //! Two pools of pinned chunks and, for each GPU, two streams of its own:
 //!
-//! * **out** (`fetch`): the first packet of a message starts the copy of its chunk and of some behind it; while one is sent, the
-//!   next are copied. A chunk belongs to one message ([`Message::id`]) and is read ahead only as far as that message goes, so
-//!   bytes that the program changes before its next request are read anew.
-//! * **in** (`place`): packets that lie in a row gather in a chunk; the copy starts when the chunk is full, when something
-//!   else comes, or when the engine asks whether the bytes have landed, which it does before it acknowledges them.
+//! * **out** (`fetch`): the first packet of a message starts the copy of its chunk and of some
+//!   behind it; while one is sent, the next are copied. A chunk belongs to one message
+//!   ([`Message::id`]) and is read ahead only as far as that message goes, so bytes that the
+//!   program changes before its next request are read anew.
+//! * **in** (`place`): packets that lie in a row gather in a chunk; the copy starts when the chunk
+//!   is full, when something else comes, or when the engine asks whether the bytes have landed,
+//!   which it does before it acknowledges them.
 //!
-//! A fetch waits, on the GPU, for the placements before it. Placements land in the order of the calls; where a message
-//! crosses GPUs, `poll` keeps to that order. A GPU program that polls the last byte of a WRITE sees it no earlier than
-//! the copy engine brings it: within one chunk the order is the copy engine's, so poll a flag that a later message brings.
+//! A fetch waits, on the GPU, for the placements before it. Placements land in the order of the
+//! calls; where a message crosses GPUs, `poll` keeps to that order. A GPU program that polls the
+//! last byte of a WRITE sees it no earlier than the copy engine brings it: within one chunk the
+//! order is the copy engine's, so poll a flag that a later message brings.
 //!
 //! 8-byte atomics are atomic among the operations of this device only: the copy engine has none.
 //!
-//! Before each copy the allocation's id is compared with that of the registration: memory that was freed, or freed and
-//! given again, is a fault of that operation. A context that is lost (an error that CUDA calls sticky) is one of every operation
-//! on that GPU, for good.
+//! Before each copy the allocation's id is compared with that of the registration: memory that was
+//! freed, or freed and given again, is a fault of that operation. A context that is lost (an error
+//! that CUDA calls sticky) is one of every operation on that GPU, for good.
 
 mod atomics;
 mod lane;
@@ -102,8 +105,8 @@ struct State {
     regions: Vec<Region>,
     out: Outward,
     inward: [Inward; CHUNKS],
-    /// Placements by number: before `head` all have ended, before `next` all have begun. The chunk of a number is its
-    /// remainder.
+    /// Placements by number: before `head` all have ended, before `next` all have begun. The chunk
+    /// of a number is its remainder.
     head: u64,
     next: u64,
     failed: [u64; FAILURES],
@@ -111,7 +114,8 @@ struct State {
     atomics: [Atomic; ATOMICS],
 }
 
-// SAFETY: the pinned memory and the lanes belong to the state; the driver's objects may be used by any thread.
+// SAFETY: the pinned memory and the lanes belong to the state; the driver's objects may be used by
+// any thread.
 unsafe impl Send for State {}
 
 /// The memory of a soft device's GPU regions. One for each device.
@@ -120,8 +124,8 @@ unsafe impl Send for State {}
 /// Any thread. The engine's calls come one at a time; registering waits for them, and they for it.
 ///
 /// # Cost
-/// [`PINNED`] bytes of pinned memory; 64 events and two streams for each GPU that is used. A call of the engine's allocates
-/// nothing and never waits for the GPU.
+/// [`PINNED`] bytes of pinned memory; 64 events and two streams for each GPU that is used. A call
+/// of the engine's allocates nothing and never waits for the GPU.
 pub struct Staging {
     state: Mutex<State>,
 }
@@ -150,7 +154,8 @@ impl Staging {
         Ok(Staging { state: Mutex::new(state) })
     }
 
-    /// Makes a range of GPU memory known. Returns the cookie for the engine's registration, whose addresses are the GPU's.
+    /// Makes a range of GPU memory known. Returns the cookie for the engine's registration, whose
+    /// addresses are the GPU's.
     ///
     /// # Errors
     /// The first region of a GPU: no streams or events.
@@ -196,10 +201,13 @@ impl Staging {
         Ok(u64::from(generation) << 32 | i as u64)
     }
 
-    /// Forgets a range, after the engine has: copies under way are waited for. A stale cookie is ignored.
+    /// Forgets a range, after the engine has: copies under way are waited for. A stale cookie is
+    /// ignored.
     pub fn release(&self, cookie: u64) {
         let mut s = self.lock();
-        let Some((i, lane)) = s.region(cookie).and_then(|i| Some((i, s.regions[i].lane?))) else { return };
+        let Some((i, lane)) = s.region(cookie).and_then(|i| Some((i, s.regions[i].lane?))) else {
+            return;
+        };
         s.flush();
         s.lanes[lane as usize].settle();
         s.reap();
@@ -278,7 +286,10 @@ impl State {
     /// The place of a region.
     fn region(&self, cookie: u64) -> Option<usize> {
         let i = cookie as u32 as usize;
-        self.regions.get(i).filter(|r| r.lane.is_some() && r.generation == (cookie >> 32) as u32).map(|_| i)
+        self.regions
+            .get(i)
+            .filter(|r| r.lane.is_some() && r.generation == (cookie >> 32) as u32)
+            .map(|_| i)
     }
 
     /// A region that can be accessed there.
@@ -288,7 +299,11 @@ impl State {
         let lane = r.lane?;
         let off = addr.checked_sub(r.at)?;
         let inside = off <= r.length && len as u64 <= r.length - off;
-        (inside && !r.dead && !self.lanes[lane as usize].lost).then_some(Whose { region, lane, cookie })
+        (inside && !r.dead && !self.lanes[lane as usize].lost).then_some(Whose {
+            region,
+            lane,
+            cookie,
+        })
     }
 
     /// Whether a region's memory is still what was registered; if not, it is dead from here on.
@@ -300,7 +315,8 @@ impl State {
         same
     }
 
-    /// An access by the CPU, where there is a view. The caller has seen that nothing is on its way in.
+    /// An access by the CPU, where there is a view. The caller has seen that nothing is on its way
+    /// in.
     fn through_view(
         &mut self,
         whose: &Whose,
@@ -334,7 +350,8 @@ impl State {
         let &Whose { lane, cookie, .. } = whose;
         let free = CHUNKS - (self.next - self.head) as usize;
         let open = self.open().map(|seq| self.inward[self.inward_at(seq)]);
-        let appends = open.filter(|c| c.cookie == cookie && c.addr.wrapping_add(c.len as u64) == addr);
+        let appends =
+            open.filter(|c| c.cookie == cookie && c.addr.wrapping_add(c.len as u64) == addr);
         let room = appends.map_or(0, |c| CHUNK - c.len) + free * CHUNK;
         if src.len() > room {
             self.flush();
@@ -350,7 +367,8 @@ impl State {
                     let seq = self.next;
                     self.next += 1;
                     let i = self.inward_at(seq);
-                    self.inward[i] = Inward { cookie, lane, addr: at, len: 0, state: Placing::Open };
+                    self.inward[i] =
+                        Inward { cookie, lane, addr: at, len: 0, state: Placing::Open };
                     seq
                 }
             };
@@ -358,7 +376,8 @@ impl State {
             let n = (CHUNK - self.inward[i].len).min(src.len() - done);
             // SAFETY: `len + n` stays within the chunk.
             let to = unsafe { self.inward_bytes(seq).add(self.inward[i].len) };
-            // SAFETY: the chunk is ours (open, not handed to the GPU), and no caller's slice lies in it.
+            // SAFETY: the chunk is ours (open, not handed to the GPU), and no caller's slice lies
+            // in it.
             unsafe { core::ptr::copy_nonoverlapping(src[done..].as_ptr(), to, n) };
             self.inward[i].len += n;
             done += n;

@@ -1,7 +1,8 @@
 //! Which NIC is near which GPU: what PCIe they share, read from sysfs.
 //!
-//! The path of a PCI device below `/sys/devices` names every bridge between it and the processor, so two paths tell what two
-//! devices share. A transfer that stays below one switch never crosses the root complex.
+//! The path of a PCI device below `/sys/devices` names every bridge between it and the processor,
+//! so two paths tell what two devices share. A transfer that stays below one switch never crosses
+//! the root complex.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,7 +67,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of a device's folder below `/sys`, symbolic links followed. `None`: it is not on PCI.
+    /// The place of a device's folder below `/sys`, symbolic links followed. `None`: it is not on
+    /// PCI.
     fn of(folder: &Path) -> Option<Place> {
         let path = fs::canonicalize(folder).ok()?;
         let parts: Vec<&str> = path.iter().filter_map(|p| p.to_str()).collect();
@@ -155,7 +157,8 @@ pub fn pairs(sysfs: &Path) -> Vec<(Nic, Gpu, Near)> {
     let gpus = gpus(sysfs);
     let mut pairs = Vec::new();
     for nic in nics(sysfs) {
-        let mut of_nic: Vec<_> = gpus.iter().map(|g| (nic.clone(), g.clone(), nic.place.near(&g.place))).collect();
+        let mut of_nic: Vec<_> =
+            gpus.iter().map(|g| (nic.clone(), g.clone(), nic.place.near(&g.place))).collect();
         of_nic.sort_by(|a, b| b.2.cmp(&a.2).then(a.1.place.bdf.cmp(&b.1.place.bdf)));
         pairs.append(&mut of_nic);
     }
@@ -178,7 +181,8 @@ mod tests {
 
     impl Tree {
         fn new(name: &str) -> Tree {
-            let root = std::env::temp_dir().join(format!("gdrcore-topology-{}-{name}", std::process::id()));
+            let root = std::env::temp_dir()
+                .join(format!("gdrcore-topology-{}-{name}", std::process::id()));
             let _ = fs::remove_dir_all(&root);
             for folder in ["class/infiniband", "class/net", "bus/pci/devices"] {
                 fs::create_dir_all(root.join(folder)).unwrap();
@@ -209,8 +213,13 @@ mod tests {
             fs::create_dir_all(folder.join("net").join(netdev)).unwrap();
             symlink(folder, folder.join("infiniband").join(name).join("device")).unwrap();
             symlink(folder, folder.join("net").join(netdev).join("device")).unwrap();
-            symlink(folder.join("infiniband").join(name), self.0.join("class/infiniband").join(name)).unwrap();
-            symlink(folder.join("net").join(netdev), self.0.join("class/net").join(netdev)).unwrap();
+            symlink(
+                folder.join("infiniband").join(name),
+                self.0.join("class/infiniband").join(name),
+            )
+            .unwrap();
+            symlink(folder.join("net").join(netdev), self.0.join("class/net").join(netdev))
+                .unwrap();
         }
     }
 
@@ -238,7 +247,11 @@ mod tests {
         for (path, _, near) in &gpus {
             let bdf = Bdf::parse(path.rsplit('/').next().unwrap());
             let pair = found.iter().find(|p| Some(p.1.place.bdf) == bdf).unwrap();
-            assert_eq!((pair.2, pair.0.name.as_str(), pair.0.netdev.as_str()), (*near, "mlx5_12", "ens5f0"), "{path}");
+            assert_eq!(
+                (pair.2, pair.0.name.as_str(), pair.0.netdev.as_str()),
+                (*near, "mlx5_12", "ens5f0"),
+                "{path}"
+            );
         }
         assert!(found.windows(2).all(|w| w[0].2 >= w[1].2), "the nearest first");
         let v = &found.iter().find(|p| p.2 == Near::Switch).unwrap().1;
@@ -257,8 +270,14 @@ mod tests {
         fs::create_dir_all(t.0.join("class/net/lo")).unwrap();
         let found = nics(&t.0);
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].name.as_str(), found[0].place.bdf.to_string().as_str()), ("eth0", "0000:00:03.0"));
+        assert_eq!(
+            (found[0].name.as_str(), found[0].place.bdf.to_string().as_str()),
+            ("eth0", "0000:00:03.0")
+        );
         assert_eq!((pairs(&t.0).len(), gpus(&t.0).len()), (0, 0));
-        assert!(nics(Path::new("/nonexistent")).is_empty() && gpus(Path::new("/nonexistent")).is_empty());
+        assert!(
+            nics(Path::new("/nonexistent")).is_empty()
+                && gpus(Path::new("/nonexistent")).is_empty()
+        );
     }
 }

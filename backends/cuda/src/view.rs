@@ -1,7 +1,7 @@
 //! A view of GPU memory that the CPU may use, where the driver lets a dma-buf be mapped.
 //!
-//! NVIDIA's driver does so only on coherent machines; elsewhere `mmap` fails and everything is staged. Small transfers and
-//! 8-byte atomics then cost no copy engine.
+//! NVIDIA's driver does so only on coherent machines; elsewhere `mmap` fails and everything is
+//! staged. Small transfers and 8-byte atomics then cost no copy engine.
 
 use crate::span::Span;
 use gdrcore_core::mem::host;
@@ -34,7 +34,8 @@ impl View {
         let bytes = (offset + span.length) as usize;
         let both = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let map = unsafe { libc::mmap(core::ptr::null_mut(), bytes, both, libc::MAP_SHARED, fd, 0) };
+        let map =
+            unsafe { libc::mmap(core::ptr::null_mut(), bytes, both, libc::MAP_SHARED, fd, 0) };
         if map == libc::MAP_FAILED {
             // SAFETY: ours alone.
             unsafe { libc::close(fd) };

@@ -10,8 +10,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub const ROCE_PORT: u16 = 4791;
 
 /// The device names that there are.
-const KNOWN: &str =
-    "a device is \"soft:<address>[:port]\" (IPv6 in brackets), \"verbs:<NIC>[:port][:gid-index]\", \"router:[path]\" or \"loopback\"";
+const KNOWN: &str = "a device is \"soft:<address>[:port]\" (IPv6 in brackets), \
+     \"verbs:<NIC>[:port][:gid-index]\", \"router:[path]\" or \"loopback\"";
 
 /// What a program opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,8 @@ pub enum DeviceName {
     Soft(Endpoint),
     /// `loopback`: QPs of one engine, no network.
     Loopback,
-    /// `router:<path>`, or `router:` for the one that the environment names: queue pairs, an address and links by way of a router.
+    /// `router:<path>`, or `router:` for the one that the environment names: queue pairs, an
+    /// address and links by way of a router.
     Router(SocketPath),
 }
 
@@ -98,7 +99,8 @@ impl Endpoint {
         self.ip == other.ip && self.scope_id == other.scope_id
     }
 
-    /// Whether it can be a peer's or one's own address: neither unspecified nor multicast nor broadcast.
+    /// Whether it can be a peer's or one's own address: neither unspecified nor multicast nor
+    /// broadcast.
     pub const fn is_unicast(&self) -> bool {
         match self.to_v4() {
             Some(b) => {
@@ -116,7 +118,8 @@ impl Endpoint {
         self.ip[0] == 0xfe && self.ip[1] & 0xc0 == 0x80
     }
 
-    /// Reads `address`, `address:port`, `[v6%zone]` or `[v6%zone]:port`. No allocation, no name service.
+    /// Reads `address`, `address:port`, `[v6%zone]` or `[v6%zone]:port`. No allocation, no name
+    /// service.
     ///
     /// # Errors
     /// As [`DeviceName::parse`].
@@ -135,7 +138,8 @@ impl Endpoint {
             None => 0,
         };
         let ep = Endpoint { ip: ip.octets(), scope_id, port };
-        // A zone elsewhere would be dropped silently, and without one the kernel cannot know the link.
+        // A zone elsewhere would be dropped silently, and without one the kernel cannot know the
+        // link.
         if !ep.is_unicast() {
             return Err(refuse!(
                 Invalid,
@@ -151,7 +155,8 @@ impl Endpoint {
                 let zone = zone.unwrap_or_default();
                 Err(refuse!(
                     Invalid,
-                    "interface '%{zone}': only a link-local address (fe80::/10) has one, not '{host}'"
+                    "interface '%{zone}': only a link-local address (fe80::/10) has one, not \
+                     '{host}'"
                 ))
             }
             _ => Ok(ep),
@@ -189,14 +194,19 @@ impl Endpoint {
     pub(crate) fn from_sockaddr(a: &SockAddr) -> Option<Endpoint> {
         match i32::from(a.family()) {
             libc::AF_INET => {
-                // SAFETY: every byte of the union is initialised (it starts as zeroes) and any value is valid.
+                // SAFETY: every byte of the union is initialised (it starts as zeroes) and any
+                // value is valid.
                 let v4 = unsafe { a.v4 };
                 Some(Endpoint::v4(v4.sin_addr.s_addr.to_ne_bytes(), u16::from_be(v4.sin_port)))
             }
             libc::AF_INET6 => {
                 // SAFETY: as above.
                 let v6 = unsafe { a.v6 };
-                Some(Endpoint::new(v6.sin6_addr.s6_addr, v6.sin6_scope_id, u16::from_be(v6.sin6_port)))
+                Some(Endpoint::new(
+                    v6.sin6_addr.s6_addr,
+                    v6.sin6_scope_id,
+                    u16::from_be(v6.sin6_port),
+                ))
             }
             _ => None,
         }
@@ -251,12 +261,19 @@ impl SockAddr {
 #[cold]
 fn no_address(host: &str) -> Error {
     if let Some((before, option)) = host.split_once(',') {
-        return refuse!(Invalid, "',{option}' after '{before}': a device name has no options; gdrc_config has");
+        return refuse!(
+            Invalid,
+            "',{option}' after '{before}': a device name has no options; gdrc_config has"
+        );
     }
     match host {
         "" => refuse!(Invalid, "address '': it is missing"),
         _ => {
-            refuse!(Invalid, "address '{host}': neither an IPv4 nor an IPv6 address (names of hosts are not looked up)")
+            refuse!(
+                Invalid,
+                "address '{host}': neither an IPv4 nor an IPv6 address (names of \
+                hosts are not looked up)"
+            )
         }
     }
 }
@@ -265,16 +282,22 @@ fn no_address(host: &str) -> Error {
 fn split(text: &str) -> Result<(&str, Option<&str>, Option<&str>)> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let inside = rest.split_once(']');
-        let (inside, after) = inside.ok_or_else(|| refuse!(Invalid, "address '{text}': ']' is missing"))?;
+        let (inside, after) =
+            inside.ok_or_else(|| refuse!(Invalid, "address '{text}': ']' is missing"))?;
         let port = match after {
             "" => None,
             _ => {
                 let port = after.strip_prefix(':');
-                Some(port.ok_or_else(|| refuse!(Invalid, "'{after}' after the address: ':' and a port, or nothing"))?)
+                Some(port.ok_or_else(|| {
+                    refuse!(Invalid, "'{after}' after the address: ':' and a port, or nothing")
+                })?)
             }
         };
         if inside.parse::<Ipv4Addr>().is_ok() {
-            return Err(refuse!(Invalid, "address '[{inside}]': brackets are for IPv6, write {inside}"));
+            return Err(refuse!(
+                Invalid,
+                "address '[{inside}]': brackets are for IPv6, write {inside}"
+            ));
         }
         (inside, port)
     } else {
@@ -304,7 +327,8 @@ fn parse_port(text: &str) -> Result<u16> {
 fn parse_zone(text: &str) -> Result<u32> {
     if text.bytes().all(|b| b.is_ascii_digit()) {
         let n = text.parse().ok().filter(|&n| n != 0);
-        return n.ok_or_else(|| refuse!(Invalid, "interface '%{text}': a name, or an index from 1 on"));
+        return n
+            .ok_or_else(|| refuse!(Invalid, "interface '%{text}': a name, or an index from 1 on"));
     }
     let mut name = [0u8; libc::IF_NAMESIZE];
     if text.len() >= name.len() || text.contains('\0') {
@@ -314,7 +338,10 @@ fn parse_zone(text: &str) -> Result<u32> {
     // SAFETY: `name` ends with a zero byte, because the text is shorter than it.
     let index = unsafe { libc::if_nametoindex(name.as_ptr().cast()) };
     if index == 0 {
-        return Err(refuse!(NoDevice, "interface '%{text}': there is none of this name; `ip link` lists them"));
+        return Err(refuse!(
+            NoDevice,
+            "interface '%{text}': there is none of this name; `ip link` lists them"
+        ));
     }
     Ok(index)
 }

@@ -1,12 +1,14 @@
 //! Time and randomness.
 //!
-//! Time is CLOCK_MONOTONIC through the vdso. It is not read from the TSC directly: the vdso does that already
-//! where the TSC is sound (some 20 ns a call), and falls back by itself where it is not (migrated and nested
-//! virtual machines), which a private calibration would have to learn the hard way.
+//! Time is CLOCK_MONOTONIC through the vdso. It is not read from the TSC directly: the vdso does
+//! that already where the TSC is sound (some 20 ns a call), and falls back by itself where it is
+//! not (migrated and nested virtual machines), which a private calibration would have to learn the
+//! hard way.
 
 use gdrcore_core::error::Result;
 
-/// Nanoseconds of CLOCK_MONOTONIC. Any thread. Cost: one vdso call, no system call on usual machines.
+/// Nanoseconds of CLOCK_MONOTONIC. Any thread. Cost: one vdso call, no system call on usual
+/// machines.
 #[inline]
 pub fn now_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
@@ -20,7 +22,8 @@ pub fn wall_ns() -> u64 {
 #[inline]
 fn read(clock: libc::clockid_t) -> u64 {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `ts` is a valid place for the answer. Both clocks exist on every Linux, so the call cannot fail.
+    // SAFETY: `ts` is a valid place for the answer. Both clocks exist on every Linux, so the call
+    // cannot fail.
     unsafe { libc::clock_gettime(clock, &mut ts) };
     (ts.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(ts.tv_nsec as u64)
 }
@@ -38,7 +41,10 @@ pub fn random(out: &mut [u8]) -> Result<()> {
         if rc > 0 {
             done += rc as usize;
         } else if crate::sys::errno() != libc::EINTR {
-            return Err(gdrcore_core::refuse!(Unsupported, "the kernel gives no random numbers (getrandom)"));
+            return Err(gdrcore_core::refuse!(
+                Unsupported,
+                "the kernel gives no random numbers (getrandom)"
+            ));
         }
     }
     Ok(())

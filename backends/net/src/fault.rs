@@ -1,14 +1,15 @@
 //! Memory that vanishes: a fault inside core's copies becomes an error of the copy.
 //!
-//! The copy loops of [`gdrcore_core::mem::host`] know a landing place for each of their instructions. The handlers
-//! here look a fault's address up among them and continue there; every other fault goes to the handler that was there before.
-//! Threads that run the engine must leave SIGSEGV and SIGBUS unblocked: the kernel kills a process whose blocked
-//! signal is a real fault.
+//! The copy loops of [`gdrcore_core::mem::host`] know a landing place for each of their
+//! instructions. The handlers here look a fault's address up among them and continue there; every
+//! other fault goes to the handler that was there before. Threads that run the engine must leave
+//! SIGSEGV and SIGBUS unblocked: the kernel kills a process whose blocked signal is a real fault.
 //!
-//! A program may install a handler of its own later. Then ours is put in front of it by the next [`install`]: with an entry
-//! point of its own for each handler that it replaces, so that a program which restores an older action gets what it had. The
-//! program's handler may pass a signal on to ours, which it replaced. What was called for a signal is noted in the signal's own
-//! information, so that no two handlers pass it on to each other for ever.
+//! A program may install a handler of its own later. Then ours is put in front of it by the next
+//! [`install`]: with an entry point of its own for each handler that it replaces, so that a program
+//! which restores an older action gets what it had. The program's handler may pass a signal on to
+//! ours, which it replaced. What was called for a signal is noted in the signal's own information,
+//! so that no two handlers pass it on to each other for ever.
 
 use crate::map::page_size;
 use crate::sys::{check, errno};
@@ -21,7 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// The two signals of a bad access.
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Different handlers of the program that ours can be in front of, for each signal. Later ones stay in front of it.
+/// Different handlers of the program that ours can be in front of, for each signal. Later ones stay
+/// in front of it.
 const HANDLERS: usize = 16;
 
 /// A handler with siginfo, as the kernel calls it.
@@ -47,34 +49,41 @@ static ENTRIES: [Handler; HANDLERS] = [
     handler::<15>,
 ];
 
-/// The actions of one signal that ours has replaced, oldest first. Entry `n` is what `ENTRIES[n]` stands in front of.
+/// The actions of one signal that ours has replaced, oldest first. Entry `n` is what `ENTRIES[n]`
+/// stands in front of.
 struct Replaced {
     actions: [UnsafeCell<MaybeUninit<libc::sigaction>>; HANDLERS],
     len: AtomicUsize,
 }
 
-// SAFETY: an entry is written once, by the thread that holds `CHANGING`, before `len` counts it with release, and only read
-// afterwards, by threads that loaded `len` with acquire.
+// SAFETY: an entry is written once, by the thread that holds `CHANGING`, before `len` counts it
+// with release, and only read afterwards, by threads that loaded `len` with acquire.
 unsafe impl Sync for Replaced {}
 
 impl Replaced {
     const fn new() -> Self {
-        Replaced { actions: [const { UnsafeCell::new(MaybeUninit::uninit()) }; HANDLERS], len: AtomicUsize::new(0) }
+        Replaced {
+            actions: [const { UnsafeCell::new(MaybeUninit::uninit()) }; HANDLERS],
+            len: AtomicUsize::new(0),
+        }
     }
 
     fn get(&self, n: usize) -> Option<&libc::sigaction> {
         // SAFETY: what `len` counts was written before and does not change.
-        (n < self.len.load(Ordering::Acquire)).then(|| unsafe { (*self.actions[n].get()).assume_init_ref() })
+        (n < self.len.load(Ordering::Acquire))
+            .then(|| unsafe { (*self.actions[n].get()).assume_init_ref() })
     }
 
-    /// The entry of an action, new or known. `None`: there are too many. The caller holds `CHANGING`.
+    /// The entry of an action, new or known. `None`: there are too many. The caller holds
+    /// `CHANGING`.
     fn put(&self, action: libc::sigaction) -> Option<usize> {
         let len = self.len.load(Ordering::Relaxed);
         if let Some(known) = (0..len).find(|&n| self.get(n).is_some_and(|a| is_same(a, &action))) {
             return Some(known);
         }
         let free = self.actions.get(len)?;
-        // SAFETY: nobody reads an entry that `len` does not count, and no other thread writes (`CHANGING`).
+        // SAFETY: nobody reads an entry that `len` does not count, and no other thread writes
+        // (`CHANGING`).
         unsafe { (*free.get()).write(action) };
         self.len.store(len + 1, Ordering::Release);
         Some(len)
@@ -88,7 +97,9 @@ static CHANGING: AtomicBool = AtomicBool::new(false);
 
 fn is_same(a: &libc::sigaction, b: &libc::sigaction) -> bool {
     // SAFETY: sets are plain words, all of which the kernel has written.
-    let mask = |s: &libc::sigaction| unsafe { core::mem::transmute::<libc::sigset_t, [u64; 16]>(s.sa_mask)[0] };
+    let mask = |s: &libc::sigaction| unsafe {
+        core::mem::transmute::<libc::sigset_t, [u64; 16]>(s.sa_mask)[0]
+    };
     a.sa_sigaction == b.sa_sigaction && a.sa_flags == b.sa_flags && mask(a) == mask(b)
 }
 
@@ -105,17 +116,20 @@ fn current(signal: i32) -> Result<libc::sigaction> {
     Ok(now)
 }
 
-/// Sees to it that our handlers are in front. Any thread, before the first copy, and whenever the program may have installed
-/// handlers of its own. On machines where core has no landing places (other than x86-64) there is nothing to install.
+/// Sees to it that our handlers are in front. Any thread, before the first copy, and whenever the
+/// program may have installed handlers of its own. On machines where core has no landing places
+/// (other than x86-64) there is nothing to install.
 ///
 /// # Errors
-/// What sigaction(2) says; it does not fail on Linux. `Busy`: another thread has been at it for long: that of a parent, in a child
-/// of a fork.
+/// What sigaction(2) says; it does not fail on Linux. `Busy`: another thread has been at it for
+/// long: that of a parent, in a child of a fork.
 ///
 /// # Cost
 /// Two system calls.
 pub fn install() -> Result<()> {
-    if !cfg!(target_arch = "x86_64") || (is_ours(&current(SIGNALS[0])?) && is_ours(&current(SIGNALS[1])?)) {
+    if !cfg!(target_arch = "x86_64")
+        || (is_ours(&current(SIGNALS[0])?) && is_ours(&current(SIGNALS[1])?))
+    {
         return Ok(());
     }
     let mut tries = 0u32;
@@ -130,7 +144,10 @@ pub fn install() -> Result<()> {
         tries += 1;
         std::thread::yield_now();
     }
-    let result = SIGNALS.into_iter().zip(&REPLACED).try_for_each(|(signal, replaced)| put_in_front(signal, replaced));
+    let result = SIGNALS
+        .into_iter()
+        .zip(&REPLACED)
+        .try_for_each(|(signal, replaced)| put_in_front(signal, replaced));
     CHANGING.store(false, Ordering::Release);
     result
 }
@@ -148,7 +165,8 @@ fn set(signal: i32, new: &libc::sigaction) -> Result<libc::sigaction> {
 fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
     let mut behind = current(signal)?;
     let mut last = 0;
-    // Other threads of the program may install handlers meanwhile: each call says what it has replaced, and none is lost.
+    // Other threads of the program may install handlers meanwhile: each call says what it has
+    // replaced, and none is lost.
     while !is_ours(&behind) {
         // SAFETY: sigaction is plain data for which zeroes are valid.
         let mut new: libc::sigaction = unsafe { core::mem::zeroed() };
@@ -157,7 +175,8 @@ fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
             return if last == 0 { Ok(()) } else { set(signal, &behind).map(|_| ()) };
         };
         new.sa_sigaction = ENTRIES[n] as *const () as usize;
-        // On the alternate stack where there is one: the previous handler may be one for stack overflows.
+        // On the alternate stack where there is one: the previous handler may be one for stack
+        // overflows.
         new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         // SAFETY: the mask is part of `new`.
         unsafe { libc::sigemptyset(&mut new.sa_mask) };
@@ -174,7 +193,8 @@ fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
     Ok(())
 }
 
-/// What is noted in the information of a signal: which handlers it was passed on to, by each copy of this library.
+/// What is noted in the information of a signal: which handlers it was passed on to, by each copy
+/// of this library.
 #[repr(C)]
 struct Note {
     /// Which copy; 0: none.
@@ -186,7 +206,9 @@ struct Note {
 /// Bytes of a siginfo that the kernel uses for faults, and all of them. The rest it sets to 0.
 const NOTES_AT: usize = 48;
 const INFO_BYTES: usize = 128;
-const _: () = assert!(size_of::<libc::siginfo_t>() == INFO_BYTES && NOTES_AT.is_multiple_of(align_of::<Note>()));
+const _: () = assert!(
+    size_of::<libc::siginfo_t>() == INFO_BYTES && NOTES_AT.is_multiple_of(align_of::<Note>())
+);
 
 /// Our note. `None`: there is no room.
 ///
@@ -204,7 +226,8 @@ unsafe fn note<'a>(info: *mut libc::siginfo_t) -> Option<&'a mut Note> {
     })
 }
 
-/// Which handler gets the signal now: of those that stood before `ENTRIES[top]`, the newest that has not had it.
+/// Which handler gets the signal now: of those that stood before `ENTRIES[top]`, the newest that
+/// has not had it.
 fn next<'a>(replaced: &'a Replaced, top: usize, note: &mut Note) -> Option<&'a libc::sigaction> {
     let n = (0..=top).rev().find(|&n| note.called & 1 << n == 0)?;
     note.called |= 1 << n;
@@ -212,7 +235,11 @@ fn next<'a>(replaced: &'a Replaced, top: usize, note: &mut Note) -> Option<&'a l
 }
 
 /// Continues a copy that faulted at its landing place, or passes the signal on.
-extern "C" fn handler<const TOP: usize>(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+extern "C" fn handler<const TOP: usize>(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     let errno = errno();
     pass(TOP, signal, info, context);
     // SAFETY: the thread's own variable.
@@ -238,9 +265,9 @@ fn pass(top: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
     match function {
         libc::SIG_IGN if !from_kernel => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // A fault repeats itself when we return and now ends the process as it would have without us; a signal
-            // that somebody sent does not, so it is sent again.
-            // SAFETY: async-signal-safe calls with valid arguments.
+            // A fault repeats itself when we return and now ends the process as it would have
+            // without us; a signal that somebody sent does not, so it is sent again. SAFETY:
+            // async-signal-safe calls with valid arguments.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
                 if !from_kernel {
@@ -249,7 +276,8 @@ fn pass(top: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
             }
         }
         function => {
-            // SAFETY: async-signal-safe; the masks are whole. The kernel restores the mask when we return.
+            // SAFETY: async-signal-safe; the masks are whole. The kernel restores the mask when we
+            // return.
             unsafe {
                 if let Some(p) = previous {
                     libc::pthread_sigmask(libc::SIG_BLOCK, &p.sa_mask, core::ptr::null_mut());
@@ -303,22 +331,24 @@ unsafe fn land(_: *mut libc::c_void) -> bool {
 
 /// Checks that all of a range can be read, and written if `write`; changes no byte of it.
 ///
-/// Brings the pages in, as registering them with a NIC would: holes, PROT_NONE, read-only pages and pages past the
-/// end of a file are found now. What happens to the range later is the copies' business.
+/// Brings the pages in, as registering them with a NIC would: holes, PROT_NONE, read-only pages and
+/// pages past the end of a file are found now. What happens to the range later is the copies'
+/// business.
 ///
 /// # Errors
 /// `Fault`.
 ///
 /// # Cost
-/// One system call and the page faults; where the kernel cannot do it (before 5.14, mappings of device memory) one
-/// access per page.
+/// One system call and the page faults; where the kernel cannot do it (before 5.14, mappings of
+/// device memory) one access per page.
 pub fn probe(addr: u64, len: u64, write: bool) -> Result<()> {
     if len == 0 {
         return Ok(());
     }
     let page = page_size() as u64;
     let first = addr & !(page - 1);
-    let end = addr.checked_add(len).and_then(|e| e.checked_add(page - 1)).ok_or(Error::Fault)? & !(page - 1);
+    let end = addr.checked_add(len).and_then(|e| e.checked_add(page - 1)).ok_or(Error::Fault)?
+        & !(page - 1);
     // Program memory lies in the lower half.
     if end > i64::MAX as u64 || first == 0 {
         return Err(Error::Fault);
@@ -326,7 +356,8 @@ pub fn probe(addr: u64, len: u64, write: bool) -> Result<()> {
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     for _ in 0..16 {
         // SAFETY: populating changes no contents, whatever the range holds.
-        if unsafe { libc::madvise(first as *mut libc::c_void, (end - first) as usize, advice) } == 0 {
+        if unsafe { libc::madvise(first as *mut libc::c_void, (end - first) as usize, advice) } == 0
+        {
             return Ok(());
         }
         match errno() {
@@ -344,7 +375,11 @@ fn touch(first: u64, end: u64, page: u64, write: bool) -> Result<()> {
     install()?;
     let mut at = first;
     while at < end {
-        let fine = if write { host::fetch_add(at, 0).is_ok() } else { host::fetch(at, &mut [0u8; 1]).is_ok() };
+        let fine = if write {
+            host::fetch_add(at, 0).is_ok()
+        } else {
+            host::fetch(at, &mut [0u8; 1]).is_ok()
+        };
         if !fine {
             return Err(Error::Fault);
         }
@@ -353,7 +388,8 @@ fn touch(first: u64, end: u64, page: u64, write: bool) -> Result<()> {
     Ok(())
 }
 
-/// Without landing places a bad page would end the process, so what the kernel cannot vouch for is refused.
+/// Without landing places a bad page would end the process, so what the kernel cannot vouch for is
+/// refused.
 #[cfg(not(target_arch = "x86_64"))]
 fn touch(_: u64, _: u64, _: u64, _: bool) -> Result<()> {
     Err(Error::Fault)
@@ -367,7 +403,9 @@ mod tests {
 
     fn protect(m: &Map, from: usize, pages: usize, prot: i32) {
         // SAFETY: pages of our own map.
-        let rc = unsafe { libc::mprotect(m.as_ptr().add(from * page_size()).cast(), pages * page_size(), prot) };
+        let rc = unsafe {
+            libc::mprotect(m.as_ptr().add(from * page_size()).cast(), pages * page_size(), prot)
+        };
         assert_eq!(rc, 0);
     }
 
@@ -386,12 +424,16 @@ mod tests {
         let at = m.as_ptr() as u64;
         // SAFETY: our own map.
         unsafe { m.as_ptr().write_bytes(0x5a, m.len()) };
-        for (off, len) in [(0, 1), (1, 1), (100, 10_000), (0, m.len() as u64), (m.len() as u64 - 1, 1)] {
+        for (off, len) in
+            [(0, 1), (1, 1), (100, 10_000), (0, m.len() as u64), (m.len() as u64 - 1, 1)]
+        {
             assert_eq!(both(at + off, len, true), Ok(()));
             assert_eq!(both(at + off, len, false), Ok(()));
         }
         // SAFETY: our own map.
-        assert!(unsafe { core::slice::from_raw_parts(m.as_ptr(), m.len()) }.iter().all(|&b| b == 0x5a));
+        assert!(unsafe { core::slice::from_raw_parts(m.as_ptr(), m.len()) }
+            .iter()
+            .all(|&b| b == 0x5a));
         assert_eq!(probe(0x1234, 0, true), Ok(()), "nothing to check");
         let stack = [0u8; 100];
         assert_eq!(both(stack.as_ptr() as u64, 100, true), Ok(()));
@@ -422,12 +464,15 @@ mod tests {
     fn a_file_ends_where_it_ends() {
         let p = page_size();
         // SAFETY: the name is a C string.
-        let fd = Fd::from_call(unsafe { libc::memfd_create(c"probe".as_ptr(), libc::MFD_CLOEXEC) }).unwrap();
+        let fd = Fd::from_call(unsafe { libc::memfd_create(c"probe".as_ptr(), libc::MFD_CLOEXEC) })
+            .unwrap();
         // SAFETY: takes no pointers.
         unsafe { libc::ftruncate(fd.raw(), 2 * p as i64) };
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let m = unsafe { libc::mmap(core::ptr::null_mut(), 4 * p, prot, libc::MAP_SHARED, fd.raw(), 0) };
+        let m = unsafe {
+            libc::mmap(core::ptr::null_mut(), 4 * p, prot, libc::MAP_SHARED, fd.raw(), 0)
+        };
         let (at, page) = (m as u64, p as u64);
         assert_eq!(both(at, 2 * page, true), Ok(()));
         assert_eq!(both(at, 2 * page + 1, true), Err(Error::Fault));
@@ -451,9 +496,14 @@ mod tests {
 
     #[test]
     fn impossible_ranges_are_refused() {
-        for (addr, len) in
-            [(0, 1), (0, 8192), (u64::MAX, 1), (u64::MAX - 8191, 4096), (4096, u64::MAX), (1 << 63, 4096)]
-        {
+        for (addr, len) in [
+            (0, 1),
+            (0, 8192),
+            (u64::MAX, 1),
+            (u64::MAX - 8191, 4096),
+            (4096, u64::MAX),
+            (1 << 63, 4096),
+        ] {
             assert_eq!(probe(addr, len, false), Err(Error::Fault), "{addr:#x} + {len:#x}");
             assert_eq!(probe(addr, len, true), Err(Error::Fault), "{addr:#x} + {len:#x}");
         }

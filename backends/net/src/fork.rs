@@ -1,15 +1,16 @@
 //! Who owns a context after fork: the parent. The child sees it in one load.
 //!
-//! One page per process carries a word, at a place that is known when the program is linked. The kernel wipes the page in
-//! every child (MADV_WIPEONFORK), so a guard that was made before the fork no longer agrees with it; a child that opens
-//! contexts of its own writes a new word, later than any of its ancestors'. A child that shares its parent's memory (vfork, threads) shares the
-//! page too and stays an owner, rightly.
+//! One page per process carries a word, at a place that is known when the program is linked. The
+//! kernel wipes the page in every child (MADV_WIPEONFORK), so a guard that was made before the fork
+//! no longer agrees with it; a child that opens contexts of its own writes a new word, later than
+//! any of its ancestors'. A child that shares its parent's memory (vfork, threads) shares the page
+//! too and stays an owner, rightly.
 
 use gdrcore_core::error::{Error, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The page: as large as pages are where the kernel is asked to wipe it. The word is the first of it, 0 before the first
-/// guard of a process is made.
+/// The page: as large as pages are where the kernel is asked to wipe it. The word is the first of
+/// it, 0 before the first guard of a process is made.
 #[repr(C, align(4096))]
 struct Page(AtomicU64, [AtomicU64; 511]);
 
@@ -20,14 +21,16 @@ static HANDLER: AtomicBool = AtomicBool::new(false);
 /// Complemented words that guards hold are never this.
 pub const NOWHERE: u64 = 0;
 
-/// Every word that [`here`] says has this bit: with it turned, one is no word of any process, and so may say something else.
+/// Every word that [`here`] says has this bit: with it turned, one is no word of any process, and
+/// so may say something else.
 pub const MARK: u64 = 1;
 
-/// A word that tells this process from the one that forked it, and from those that it forks: [`ForkGuard::word`] of the
-/// guards made here. Never [`NOWHERE`]. Any thread. Cost: one load.
+/// A word that tells this process from the one that forked it, and from those that it forks:
+/// [`ForkGuard::word`] of the guards made here. Never [`NOWHERE`]. Any thread. Cost: one load.
 #[inline(always)]
 pub fn here() -> u64 {
-    // Complemented, so that a child's wiped page is not taken for what a static holds before anything is written.
+    // Complemented, so that a child's wiped page is not taken for what a static holds before
+    // anything is written.
     !PAGE.0.load(Ordering::Relaxed)
 }
 
@@ -42,7 +45,8 @@ impl ForkGuard {
     /// A guard for contexts that this process opens from now on. Any thread.
     pub fn new() -> ForkGuard {
         see_to_wiping();
-        // Time since boot is later than that of every guard made before the fork, and neither 0 nor its complement.
+        // Time since boot is later than that of every guard made before the fork, and neither 0 nor
+        // its complement.
         let fresh = crate::clock::now_ns().max(2) & !MARK;
         let word = match PAGE.0.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => fresh,
@@ -78,20 +82,28 @@ impl ForkGuard {
 
 /// Has the page wiped in children.
 fn see_to_wiping() {
-    // SAFETY: a page of our own, which holds an atomic that may be 0; the handler only stores to it.
+    // SAFETY: a page of our own, which holds an atomic that may be 0; the handler only stores to
+    // it.
     unsafe { wipe_in_children((&raw const PAGE).cast(), size_of::<Page>(), wipe, &HANDLER) };
 }
 
 /// Bytes that memory must be aligned to, and a multiple of, to be wiped by [`wipe_in_children`].
 pub const PAGE_BYTES: usize = 4096;
 
-/// Has memory wiped in children: by the kernel, or else by `by_hand`, once `handler` has become true. Harmless when repeated, so that
-/// nobody waits for another thread, which a fork may have left behind.
+/// Has memory wiped in children: by the kernel, or else by `by_hand`, once `handler` has become
+/// true. Harmless when repeated, so that nobody waits for another thread, which a fork may have
+/// left behind.
 ///
 /// # Safety
-/// `bytes` at `at`, both multiples of [`PAGE_BYTES`], are the caller's alone, private memory of no file, and stay for as long as the
-/// process lives; all of it may be 0. `by_hand` may be called in a child of a process with threads, at any time.
-pub unsafe fn wipe_in_children(at: *const u8, bytes: usize, by_hand: extern "C" fn(), handler: &'static AtomicBool) {
+/// `bytes` at `at`, both multiples of [`PAGE_BYTES`], are the caller's alone, private memory of no
+/// file, and stay for as long as the process lives; all of it may be 0. `by_hand` may be called in
+/// a child of a process with threads, at any time.
+pub unsafe fn wipe_in_children(
+    at: *const u8,
+    bytes: usize,
+    by_hand: extern "C" fn(),
+    handler: &'static AtomicBool,
+) {
     let advise = || {
         // SAFETY: advice on whole pages that are the caller's alone.
         unsafe { libc::madvise(at.cast_mut().cast(), bytes, libc::MADV_WIPEONFORK) }

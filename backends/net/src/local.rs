@@ -1,8 +1,9 @@
 //! Other processes of this host: the Unix sockets by which processes of one user find each other.
 //!
-//! A socket has a path below the user's directory ([`home`]). Who may bind a path is decided by a lock on the directory that it lies in:
-//! the kernel gives the lock to one process and takes it back with the process, so a lock is a claim that no crash leaves
-//! behind. What a dead process left in the directory is removed by the next one that has the lock.
+//! A socket has a path below the user's directory ([`home`]). Who may bind a path is decided by a
+//! lock on the directory that it lies in: the kernel gives the lock to one process and takes it
+//! back with the process, so a lock is a claim that no crash leaves behind. What a dead process
+//! left in the directory is removed by the next one that has the lock.
 //!
 //! | directory | sockets | held by |
 //! |---|---|---|
@@ -84,9 +85,12 @@ impl Part {
     fn of_address(at: &Endpoint) -> Part {
         match at.to_v4() {
             Some([a, b, c, d]) => Part::of(format_args!("{a}.{b}.{c}.{d}-{}", at.port)),
-            None if at.scope_id != 0 => {
-                Part::of(format_args!("{:032x}%{:x}-{}", u128::from_be_bytes(at.ip), at.scope_id, at.port))
-            }
+            None if at.scope_id != 0 => Part::of(format_args!(
+                "{:032x}%{:x}-{}",
+                u128::from_be_bytes(at.ip),
+                at.scope_id,
+                at.port
+            )),
             None => Part::of(format_args!("{:032x}-{}", u128::from_be_bytes(at.ip), at.port)),
         }
     }
@@ -120,7 +124,8 @@ impl Name {
         let parts = [Part::of_address(at), Part::of_holder(holder)];
         let path = home.c_path(&[parts[0].bytes(), parts[1].bytes(), role.file()]);
         let start = core::mem::offset_of!(libc::sockaddr_un, sun_path);
-        // A path that is too long was refused when the lock of its directory was taken; nobody can have bound it.
+        // A path that is too long was refused when the lock of its directory was taken; nobody can
+        // have bound it.
         let Ok(path) = path else { return Name { addr, len: start as libc::socklen_t } };
         for (to, &from) in addr.sun_path.iter_mut().zip(path.with_nul()) {
             *to = from as libc::c_char;
@@ -147,7 +152,8 @@ impl Lock {
     /// Locks the directory of a holder, and removes what a dead process left there.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`]: another process has it. [`Error::Unsupported`]: the path is too long. [`Error::Os`]: as mkdir(2), open(2).
+    /// [`Error::AddressInUse`]: another process has it. [`Error::Unsupported`]: the path is too
+    /// long. [`Error::Os`]: as mkdir(2), open(2).
     pub(crate) fn take(home: &Home, at: &Endpoint, holder: Holder) -> Result<Lock> {
         let parts = [Part::of_address(at), Part::of_holder(holder)];
         // The longest socket below it must fit as well.
@@ -155,8 +161,10 @@ impl Lock {
         let above = home.c_path(&[parts[0].bytes()])?;
         let path = home.c_path(&[parts[0].bytes(), parts[1].bytes()])?;
         for _ in 0..TRIES {
-            // Another process may remove its own, and with it an empty directory above, between any two of these calls.
-            let dir = match make_dir(&path).and_then(|()| open_dir(libc::AT_FDCWD, path.as_c_str())) {
+            // Another process may remove its own, and with it an empty directory above, between any
+            // two of these calls.
+            let dir = match make_dir(&path).and_then(|()| open_dir(libc::AT_FDCWD, path.as_c_str()))
+            {
                 Ok(dir) => dir,
                 Err(Error::NoDevice | Error::Os(libc::ENOENT)) => {
                     make_dir(&home.c_path(&[])?)?;
@@ -172,9 +180,11 @@ impl Lock {
                 }
                 // Removed before it was locked.
                 Ok(false) => {}
-                // Nobody has bound its mail: it is about to be, or somebody removes what a dead process left.
+                // Nobody has bound its mail: it is about to be, or somebody removes what a dead
+                // process left.
                 Err(Error::Again)
-                    if holder != Holder::Address && !is_bound(&Name::of(home, at, holder, Role::Mail)) =>
+                    if holder != Holder::Address
+                        && !is_bound(&Name::of(home, at, holder, Role::Mail)) =>
                 {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
@@ -202,7 +212,8 @@ impl Lock {
     pub(crate) fn bind(&self, role: Role, kind: i32) -> Result<Fd> {
         let fd = socket(kind)?;
         if role != Role::Door {
-            // No descriptor is expected here: the kernel refuses those that somebody sends (EPERM for him).
+            // No descriptor is expected here: the kernel refuses those that somebody sends (EPERM
+            // for him).
             let _ = set_option(fd.raw(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0i32);
         }
         let (name, len) = self.name(role).parts();
@@ -277,14 +288,16 @@ impl Drop for Lock {
 /// `Os`, `NoMemory`.
 pub(crate) fn socket(kind: i32) -> Result<Fd> {
     // SAFETY: no pointers.
-    Fd::from_call(unsafe { libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) })
+    Fd::from_call(unsafe {
+        libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+    })
 }
 
 /// Connects to a name, for packets in sequence.
 ///
 /// # Errors
-/// [`Error::NoDevice`]: nobody listens there. [`Error::Again`]: too many connect at once. [`Error::Access`]: the process there is of another
-/// user. [`Error::Os`], [`Error::NoMemory`].
+/// [`Error::NoDevice`]: nobody listens there. [`Error::Again`]: too many connect at once.
+/// [`Error::Access`]: the process there is of another user. [`Error::Os`], [`Error::NoMemory`].
 pub(crate) fn connect(to: &Name) -> Result<Fd> {
     let fd = socket(libc::SOCK_SEQPACKET)?;
     let (name, len) = to.parts();
@@ -317,11 +330,14 @@ pub(crate) enum Accepted {
 pub(crate) fn accept(fd: RawFd) -> Accepted {
     let none = core::ptr::null_mut();
     // SAFETY: no addresses are asked for.
-    let rc = unsafe { libc::accept4(fd, none, none.cast(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) };
+    let rc =
+        unsafe { libc::accept4(fd, none, none.cast(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) };
     match Fd::from_call(rc) {
         Ok(fd) if is_trusted(fd.raw()) => Accepted::Caller(fd),
         Ok(_) => Accepted::Stranger,
-        Err(_) if matches!(errno(), libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => Accepted::NoRoom,
+        Err(_) if matches!(errno(), libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+            Accepted::NoRoom
+        }
         Err(_) => Accepted::Nobody,
     }
 }
@@ -338,7 +354,10 @@ pub(crate) fn is_open(fd: RawFd) -> bool {
 pub(crate) fn has_hung_up(fd: RawFd) -> bool {
     let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one live entry; no wait.
-    unsafe { libc::poll(&mut p, 1, 0) > 0 && p.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 }
+    unsafe {
+        libc::poll(&mut p, 1, 0) > 0
+            && p.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+    }
 }
 
 /// The effective user of this process, as its user namespace names it.
@@ -347,27 +366,29 @@ pub(crate) fn own_uid() -> libc::uid_t {
     unsafe { libc::geteuid() }
 }
 
-/// Whether a process may be at the other end of a local socket. Only processes of this user: links are made from both ends, and a
-/// process of root would have to trust a user's.
+/// Whether a process may be at the other end of a local socket. Only processes of this user: links
+/// are made from both ends, and a process of root would have to trust a user's.
 ///
 /// Equal numbers are equal users: where they are not, no socket was made ([`Home::open`]).
 pub(crate) fn is_own_user(uid: libc::uid_t) -> bool {
     uid == own_uid()
 }
 
-/// Whether equal uids are equal users. In a user namespace every user that has no number there appears as the overflow uid
-/// (65534); a process with that number cannot tell itself from them (user_namespaces(7)). Cost: two small files of procfs.
+/// Whether equal uids are equal users. In a user namespace every user that has no number there
+/// appears as the overflow uid (65534); a process with that number cannot tell itself from them
+/// (user_namespaces(7)). Cost: two small files of procfs.
 pub(crate) fn is_told_apart() -> bool {
     let mut text = [0u8; 512];
     let overflow = read_number(c"/proc/sys/kernel/overflowuid", &mut text).unwrap_or(65534);
     own_uid() != overflow || maps_everybody(read_file(c"/proc/self/uid_map", &mut text))
 }
 
-/// Whether a uid_map gives every user a number: then none appears as the overflow uid. Only maps of one line are looked at, as the
-/// first user namespace has it.
+/// Whether a uid_map gives every user a number: then none appears as the overflow uid. Only maps of
+/// one line are looked at, as the first user namespace has it.
 fn maps_everybody(map: &[u8]) -> bool {
     let mut words = map.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
-    [&b"0"[..], b"0", b"4294967295"].iter().all(|&w| words.next() == Some(w)) && words.next().is_none()
+    [&b"0"[..], b"0", b"4294967295"].iter().all(|&w| words.next() == Some(w))
+        && words.next().is_none()
 }
 
 /// A small file of procfs; empty where there is none.
@@ -383,13 +404,16 @@ fn read_number(path: &core::ffi::CStr, buffer: &mut [u8]) -> Option<u32> {
     core::str::from_utf8(read_file(path, buffer)).ok()?.trim().parse().ok()
 }
 
-/// The process at the other end of a connected socket, as the kernel noted it when it began to listen, or connected.
+/// The process at the other end of a connected socket, as the kernel noted it when it began to
+/// listen, or connected.
 pub(crate) fn peer_of(fd: RawFd) -> Option<libc::ucred> {
     // SAFETY: zeroes are valid credentials.
     let mut cred: libc::ucred = unsafe { core::mem::zeroed() };
     let mut len = core::mem::size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the pointers describe `cred` and its length, both live through the call.
-    let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &mut len) };
+    let rc = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &mut len)
+    };
     (rc == 0).then_some(cred)
 }
 

@@ -7,7 +7,8 @@ use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
-/// Page-aligned memory, unmapped when dropped: zeroed and private ([`Map::new`]; a forked child inherits a copy), or a descriptor's.
+/// Page-aligned memory, unmapped when dropped: zeroed and private ([`Map::new`]; a forked child
+/// inherits a copy), or a descriptor's.
 #[derive(Debug)]
 pub struct Map {
     ptr: NonNull<u8>,
@@ -29,15 +30,18 @@ impl Map {
         Self::of(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     }
 
-    /// Maps `len` bytes, whole pages of them, of what `fd` stands for, shared; `offset` is that of a page. The mapping outlives the
-    /// descriptor. What ends before the mapping does (a file that is cut) faults when it is touched: see [`crate::fault`].
+    /// Maps `len` bytes, whole pages of them, of what `fd` stands for, shared; `offset` is that of
+    /// a page. The mapping outlives the descriptor. What ends before the mapping does (a file that
+    /// is cut) faults when it is touched: see [`crate::fault`].
     ///
     /// # Errors
-    /// `Invalid` as [`Map::new`], and for an offset inside a page; `Os(EBADF)`, `Access` or `Os(EACCES)`, `NoDevice`: no
-    /// descriptor, not open for that, nothing that the CPU could map; `NoMemory`.
+    /// `Invalid` as [`Map::new`], and for an offset inside a page; `Os(EBADF)`, `Access` or
+    /// `Os(EACCES)`, `NoDevice`: no descriptor, not open for that, nothing that the CPU could map;
+    /// `NoMemory`.
     pub fn shared(fd: RawFd, offset: u64, len: usize, writable: bool) -> Result<Map> {
         let at = libc::off_t::try_from(offset).ok().filter(|_| offset % page_size() as u64 == 0);
-        let at = at.ok_or_else(|| refuse!(Invalid, "offset {offset:#x}: not that of a page of a file"))?;
+        let at =
+            at.ok_or_else(|| refuse!(Invalid, "offset {offset:#x}: not that of a page of a file"))?;
         let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         Self::of(len, prot, libc::MAP_SHARED, fd, at)
     }
@@ -46,7 +50,9 @@ impl Map {
     fn of(len: usize, prot: c_int, flags: c_int, fd: RawFd, at: libc::off_t) -> Result<Map> {
         let page = page_size();
         let whole = len.checked_add(page - 1).map(|n| n & !(page - 1)).filter(|n| *n != 0);
-        let len = whole.ok_or_else(|| refuse!(Invalid, "length {len:#x}: at least 1, and within the address space"))?;
+        let len = whole.ok_or_else(|| {
+            refuse!(Invalid, "length {len:#x}: at least 1, and within the address space")
+        })?;
         // SAFETY: a new mapping, without MAP_FIXED, touches nothing that exists.
         let p = unsafe { libc::mmap(core::ptr::null_mut(), len, prot, flags, fd, at) };
         if p == libc::MAP_FAILED {
@@ -71,7 +77,8 @@ impl Map {
         self.len == 0
     }
 
-    /// Gives the memory up without unmapping it: `(first byte, length)`, to be freed by [`Map::from_raw`].
+    /// Gives the memory up without unmapping it: `(first byte, length)`, to be freed by
+    /// [`Map::from_raw`].
     pub fn into_raw(self) -> (*mut u8, usize) {
         let me = core::mem::ManuallyDrop::new(self);
         (me.ptr.as_ptr(), me.len)
@@ -88,20 +95,23 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping that `new` or `shared` made; whoever uses it borrows it or was promised by `from_raw`.
+        // SAFETY: exactly the mapping that `new` or `shared` made; whoever uses it borrows it or
+        // was promised by `from_raw`.
         unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.len) };
     }
 }
 
-/// Whether the memory at `addr` is, all of it, a shared mapping of what `fd` stands for, from `offset` on; by /proc/self/maps. Allocates
-/// nothing.
+/// Whether the memory at `addr` is, all of it, a shared mapping of what `fd` stands for, from
+/// `offset` on; by /proc/self/maps. Allocates nothing.
 ///
 /// # Errors
 /// `Os`: no such descriptor, or no /proc.
 pub fn is_mapping_of(addr: u64, len: u64, fd: RawFd, offset: u64) -> Result<bool> {
     let stat = stat(fd)?;
     // SAFETY: the name is a C string.
-    let maps = Fd::from_call(unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })?;
+    let maps = Fd::from_call(unsafe {
+        libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC)
+    })?;
     let Some(end) = addr.checked_add(len) else { return Ok(false) };
     let mut next = addr;
     let mut line = [0u8; 128];
@@ -109,7 +119,9 @@ pub fn is_mapping_of(addr: u64, len: u64, fd: RawFd, offset: u64) -> Result<bool
     let mut buf = [0u8; 1024];
     loop {
         // SAFETY: room for that many bytes.
-        let got = check(unsafe { libc::read(maps.raw(), buf.as_mut_ptr().cast(), buf.len()) } as i32)? as usize;
+        let got =
+            check(unsafe { libc::read(maps.raw(), buf.as_mut_ptr().cast(), buf.len()) } as i32)?
+                as usize;
         for &byte in &buf[..got] {
             if byte != b'\n' {
                 // Of a long name only the beginning is kept: what counts stands before it.
@@ -120,11 +132,18 @@ pub fn is_mapping_of(addr: u64, len: u64, fd: RawFd, offset: u64) -> Result<bool
             }
             let mapping = core::str::from_utf8(&line[..n]).ok().and_then(Mapping::parse);
             n = 0;
-            let Some(m) = mapping.filter(|m| next < end && m.start <= next && next < m.end) else { continue };
+            let Some(m) = mapping.filter(|m| next < end && m.start <= next && next < m.end) else {
+                continue;
+            };
             let device = (libc::major(stat.st_dev), libc::minor(stat.st_dev));
             let at = (next - m.start).checked_add(m.offset);
             let wanted = (next - addr).checked_add(offset);
-            if !m.shared || m.inode != stat.st_ino || m.device != device || at.is_none() || at != wanted {
+            if !m.shared
+                || m.inode != stat.st_ino
+                || m.device != device
+                || at.is_none()
+                || at != wanted
+            {
                 return Ok(false);
             }
             next = m.end.min(end);
@@ -186,14 +205,20 @@ mod tests {
     #[test]
     fn a_mapping_is_known_by_its_descriptor() {
         // SAFETY: the name is a C string; no other pointers.
-        let fd = Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_CLOEXEC) }).unwrap();
+        let fd =
+            Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_CLOEXEC) }).unwrap();
         // SAFETY: no pointers.
         check(unsafe { libc::ftruncate(fd.raw(), 16 << 12) }).unwrap();
         let m = Map::shared(fd.raw(), 4 << 12, 8 << 12, true).unwrap();
         let at = m.as_ptr() as u64;
         let is = |addr, len, offset| is_mapping_of(addr, len, fd.raw(), offset).unwrap();
         assert!(is(at, 8 << 12, 4 << 12) && is(at + 100, 5000, (4 << 12) + 100));
-        assert!(!is(at, 8 << 12, 0) && !is(at, (8 << 12) + 1, 4 << 12) && !is(u64::MAX - 10, 100, 0) && !is(8, 16, 0));
+        assert!(
+            !is(at, 8 << 12, 0)
+                && !is(at, (8 << 12) + 1, 4 << 12)
+                && !is(u64::MAX - 10, 100, 0)
+                && !is(8, 16, 0)
+        );
         let other = Map::new(4096).unwrap();
         assert!(!is(other.as_ptr() as u64, 100, 0));
         assert!(is_mapping_of(at, 10, -1, 0).is_err());

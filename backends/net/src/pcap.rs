@@ -1,12 +1,14 @@
 //! A tee that writes what a port carries as Ethernet/IP/UDP frames, for Wireshark.
 //!
-//! Classic pcap with nanosecond times. The frames are made up from what the port knows: MAC addresses from the ends
-//! of the IP addresses, TTL 64, DF set. Everything that the ICRC covers is as on the wire, given the identification.
-//! A tee never harms what it watches: where the disk is full or fails it stops, counts, and says so.
+//! Classic pcap with nanosecond times. The frames are made up from what the port knows: MAC
+//! addresses from the ends of the IP addresses, TTL 64, DF set. Everything that the ICRC covers is
+//! as on the wire, given the identification. A tee never harms what it watches: where the disk is
+//! full or fails it stops, counts, and says so.
 //!
-//! Each burst is in the file before it leaves, or before it is handled, so a capture is complete whatever ends the process. A
-//! file takes whole records only, each by one write at its end, so several devices and processes may share one. A
-//! shared lock on the file tells that somebody writes it: only a file that nobody writes is begun anew.
+//! Each burst is in the file before it leaves, or before it is handled, so a capture is complete
+//! whatever ends the process. A file takes whole records only, each by one write at its end, so
+//! several devices and processes may share one. A shared lock on the file tells that somebody
+//! writes it: only a file that nobody writes is begun anew.
 
 use crate::addr::Endpoint;
 use crate::sys::{check, errno, Fd};
@@ -46,14 +48,16 @@ pub struct Pcap {
 // SAFETY: the buffer belongs to this value alone and is tied to no thread.
 unsafe impl Send for Pcap {}
 
-/// A file: device, inode and, where the file system knows it, the nanosecond of its birth. An inode is soon another file's.
+/// A file: device, inode and, where the file system knows it, the nanosecond of its birth. An inode
+/// is soon another file's.
 type FileId = (u64, u64, u64);
 
-/// Captures that this process has begun: another device does not begin them anew. Later ones than so many go unnoticed, and are
-/// begun anew by the next device that nobody else is beside.
+/// Captures that this process has begun: another device does not begin them anew. Later ones than
+/// so many go unnoticed, and are begun anew by the next device that nobody else is beside.
 static BEGUN: Mutex<[FileId; 64]> = Mutex::new([(0, 0, 0); 64]);
 
-/// How often the lock of a file is tried for, a millisecond apart: others have it for as long as they write its header.
+/// How often the lock of a file is tried for, a millisecond apart: others have it for as long as
+/// they write its header.
 const TRIES: u32 = 2000;
 
 /// What an open does with a capture that nobody writes.
@@ -65,7 +69,8 @@ pub enum Earlier {
     Keep,
 }
 
-/// Takes a lock of the file instead of the one that is held. False: others have it, and now none may be held.
+/// Takes a lock of the file instead of the one that is held. False: others have it, and now none
+/// may be held.
 ///
 /// # Errors
 /// The file system has no locks.
@@ -83,11 +88,14 @@ fn birth(fd: RawFd) -> u64 {
     // SAFETY: statx is plain data for which zeroes are valid.
     let mut x: libc::statx = unsafe { core::mem::zeroed() };
     // SAFETY: the path is a C string, and `x` has room for the answer.
-    let rc = unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_BTIME, &mut x) };
+    let rc =
+        unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_BTIME, &mut x) };
     if rc < 0 || x.stx_mask & libc::STATX_BTIME == 0 {
         return 0;
     }
-    (x.stx_btime.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(u64::from(x.stx_btime.tv_nsec))
+    (x.stx_btime.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(u64::from(x.stx_btime.tv_nsec))
 }
 
 /// Whether a file begins as captures of ours do. `None`: it is empty.
@@ -119,8 +127,8 @@ fn write_header(fd: RawFd, replace: bool) -> Result<()> {
     }
 }
 
-/// Empties a file that nobody writes and writes its header, or finds that it has one. On return the file is locked as one that
-/// is written.
+/// Empties a file that nobody writes and writes its header, or finds that it has one. On return the
+/// file is locked as one that is written.
 fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
     let mut replace = earlier == Earlier::Replace;
     for _ in 0..TRIES {
@@ -136,7 +144,8 @@ fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
             // Without locks the last one to begin wins.
             Err(_) => write_header(fd, std::mem::take(&mut replace))?,
         }
-        // Where others wrote the header they may still have the file to themselves, or have emptied it again.
+        // Where others wrote the header they may still have the file to themselves, or have emptied
+        // it again.
         if lock(fd, libc::LOCK_SH).unwrap_or(true) {
             match has_header(fd)? {
                 Some(true) => {
@@ -145,7 +154,12 @@ fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
                     }
                     return Ok(());
                 }
-                Some(false) => return Err(refuse!(Invalid, "pcap_path: the file exists and is no capture of ours")),
+                Some(false) => {
+                    return Err(refuse!(
+                        Invalid,
+                        "pcap_path: the file exists and is no capture of ours"
+                    ))
+                }
                 None => {}
             }
         }
@@ -158,7 +172,8 @@ fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
 /// One line on standard error, if there is room for it there: the data path waits for no reader.
 #[cold]
 fn say(fd: RawFd, errno: i32) {
-    let (mut link, mut path, mut reason, mut line) = ([0u8; 40], [0u8; 256], [0u8; 128], [0u8; 512]);
+    let (mut link, mut path, mut reason, mut line) =
+        ([0u8; 40], [0u8; 256], [0u8; 128], [0u8; 512]);
     // What is terminated by a 0 that nothing is written over stays so.
     let _ = write!(&mut link[..39], "/proc/self/fd/{fd}");
     // SAFETY: a terminated string, and room for as many bytes as is said in each.
@@ -167,7 +182,8 @@ fn say(fd: RawFd, errno: i32) {
         libc::readlink(link.as_ptr().cast(), path.as_mut_ptr().cast(), path.len())
     };
     let path = std::str::from_utf8(&path[..usize::try_from(n).unwrap_or(0)]).unwrap_or("file");
-    let reason = CStr::from_bytes_until_nul(&reason).ok().and_then(|r| r.to_str().ok()).unwrap_or("error");
+    let reason =
+        CStr::from_bytes_until_nul(&reason).ok().and_then(|r| r.to_str().ok()).unwrap_or("error");
     let mut rest = &mut line[..];
     let _ = writeln!(rest, "gdrcore: the capture {path} ends here ({reason}); the traffic goes on");
     let left = rest.len();
@@ -184,9 +200,9 @@ impl Pcap {
     /// Opens a capture file. One that others write, or that this process has begun, is continued.
     ///
     /// # Errors
-    /// `NoMemory`: `len` is below [`MEM_MIN`]. `Unsupported`: the path is a pipe or socket, whose reader could block
-    /// or kill the program. `Invalid`: what is to be continued is no capture of ours. `Busy`: somebody keeps the file locked.
-    /// Whatever open(2) or write(2) says.
+    /// `NoMemory`: `len` is below [`MEM_MIN`]. `Unsupported`: the path is a pipe or socket, whose
+    /// reader could block or kill the program. `Invalid`: what is to be continued is no capture of
+    /// ours. `Busy`: somebody keeps the file locked. Whatever open(2) or write(2) says.
     ///
     /// # Safety
     /// `mem` is `len` writable bytes that nobody else uses while the capture lives.
@@ -194,12 +210,16 @@ impl Pcap {
         if mem.is_null() || len < MEM_MIN {
             return Err(Error::NoMemory);
         }
-        let append = libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let append =
+            libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
         // SAFETY: the path is a C string.
-        let open = |access| Fd::from_call(unsafe { libc::open(path.as_ptr(), append | access, 0o644) });
+        let open =
+            |access| Fd::from_call(unsafe { libc::open(path.as_ptr(), append | access, 0o644) });
         let fd = match open(libc::O_RDWR) {
             // A pipe without reader.
-            Err(Error::Os(libc::ENXIO)) => return Err(refuse!(Unsupported, "pcap_path: nobody reads from this pipe")),
+            Err(Error::Os(libc::ENXIO)) => {
+                return Err(refuse!(Unsupported, "pcap_path: nobody reads from this pipe"))
+            }
             other => other?,
         };
         // SAFETY: stat is plain data for which zeroes are valid.
@@ -215,10 +235,20 @@ impl Pcap {
             begin(fd.raw(), (st.st_dev, st.st_ino, birth(fd.raw())), earlier)?;
         }
         let wall_offset_ns = crate::clock::wall_ns().wrapping_sub(crate::clock::now_ns());
-        // SAFETY: `len` writable bytes by the caller's promise; initialised so that slices of it are sound.
+        // SAFETY: `len` writable bytes by the caller's promise; initialised so that slices of it
+        // are sound.
         unsafe { mem.write_bytes(0, len) };
-        let mut p =
-            Pcap { fd, buffer: mem, capacity: len, used: 0, waiting: 0, frames: 0, lost: 0, failed: 0, wall_offset_ns };
+        let mut p = Pcap {
+            fd,
+            buffer: mem,
+            capacity: len,
+            used: 0,
+            waiting: 0,
+            frames: 0,
+            lost: 0,
+            failed: 0,
+            wall_offset_ns,
+        };
         if !is_file {
             let mut header = [0u8; FileHeader::LEN];
             FileHeader::ethernet().emit(&mut header);
@@ -231,24 +261,41 @@ impl Pcap {
         }
     }
 
-    /// Puts one packet into the buffer: `udp_payload` is BTH to ICRC, `ident` the IPv4 identification that it has on the wire,
-    /// `now_ns` of CLOCK_MONOTONIC. Cost: a copy; one write(2) per buffer.
-    pub fn frame(&mut self, now_ns: u64, src: &Endpoint, dst: &Endpoint, ident: u16, udp_payload: &[u8]) {
+    /// Puts one packet into the buffer: `udp_payload` is BTH to ICRC, `ident` the IPv4
+    /// identification that it has on the wire, `now_ns` of CLOCK_MONOTONIC. Cost: a copy; one
+    /// write(2) per buffer.
+    pub fn frame(
+        &mut self,
+        now_ns: u64,
+        src: &Endpoint,
+        dst: &Endpoint,
+        ident: u16,
+        udp_payload: &[u8],
+    ) {
         if self.failed != 0 {
             self.lost += 1;
             return;
         }
         let mut record = [0u8; RECORD_HEADER_LEN];
         let frame = &mut [0u8; FRAME_HEADER];
-        let headers =
-            emit_frame_headers(&src.ip, &dst.ip, src.port, dst.port, ident, udp_payload.len(), frame).unwrap_or(0);
+        let headers = emit_frame_headers(
+            &src.ip,
+            &dst.ip,
+            src.port,
+            dst.port,
+            ident,
+            udp_payload.len(),
+            frame,
+        )
+        .unwrap_or(0);
         if headers == 0 {
             // Longer than any datagram; no port carries it.
             self.lost += 1;
             return;
         }
         if !(src.is_v4() && dst.is_v4()) {
-            // IPv6 forbids a zero UDP checksum, and readers complain of it. The ICRC does not cover the field.
+            // IPv6 forbids a zero UDP checksum, and readers complain of it. The ICRC does not cover
+            // the field.
             let sum = udp6_checksum(&frame[ETHERNET_LEN..headers], udp_payload);
             frame[headers - 2..headers].copy_from_slice(&sum.to_be_bytes());
         }
@@ -260,8 +307,17 @@ impl Pcap {
         self.append(&[&record, &frame[..headers], udp_payload]);
     }
 
-    /// Writes the packets of a burst to the file, by one write(2) where the buffer holds them: each `seg` bytes, the last maybe shorter, with identifications from `ident` on.
-    pub fn burst(&mut self, now_ns: u64, src: &Endpoint, dst: &Endpoint, ident: u16, seg: u16, data: &[u8]) {
+    /// Writes the packets of a burst to the file, by one write(2) where the buffer holds them: each
+    /// `seg` bytes, the last maybe shorter, with identifications from `ident` on.
+    pub fn burst(
+        &mut self,
+        now_ns: u64,
+        src: &Endpoint,
+        dst: &Endpoint,
+        ident: u16,
+        seg: u16,
+        data: &[u8],
+    ) {
         for (k, packet) in data.chunks(usize::from(seg).max(1)).enumerate() {
             self.frame(now_ns, src, dst, ident.wrapping_add(k as u16), packet);
         }
@@ -287,7 +343,8 @@ impl Pcap {
         (self.failed != 0).then(|| crate::sys::error_of(self.failed))
     }
 
-    /// Puts the parts of one record into the buffer; records larger than the buffer go out directly.
+    /// Puts the parts of one record into the buffer; records larger than the buffer go out
+    /// directly.
     fn append(&mut self, parts: &[&[u8]]) {
         let bytes: usize = parts.iter().map(|p| p.len()).sum();
         if self.used + bytes > self.capacity {
@@ -310,8 +367,11 @@ impl Pcap {
             return;
         }
         for p in parts {
-            // SAFETY: `used + bytes <= capacity` was established above; the caller's slices are not our buffer.
-            unsafe { core::ptr::copy_nonoverlapping(p.as_ptr(), self.buffer.add(self.used), p.len()) };
+            // SAFETY: `used + bytes <= capacity` was established above; the caller's slices are not
+            // our buffer.
+            unsafe {
+                core::ptr::copy_nonoverlapping(p.as_ptr(), self.buffer.add(self.used), p.len())
+            };
             self.used += p.len();
         }
     }
@@ -351,12 +411,13 @@ impl Pcap {
         self.frames += frames;
     }
 
-    /// Ends the capture: a write of `frames` has failed after `begun` bytes, which are no whole records and go.
+    /// Ends the capture: a write of `frames` has failed after `begun` bytes, which are no whole
+    /// records and go.
     #[cold]
     fn stop(&mut self, errno: i32, begun: u64, frames: u64) {
         self.failed = errno;
-        // SAFETY: takes no pointers. Writing at the end leaves the position behind what was written. What others wrote behind it
-        // stays; on devices there is nothing to cut.
+        // SAFETY: takes no pointers. Writing at the end leaves the position behind what was
+        // written. What others wrote behind it stays; on devices there is nothing to cut.
         unsafe {
             let at = libc::lseek(self.fd.raw(), 0, libc::SEEK_CUR);
             let end = libc::lseek(self.fd.raw(), 0, libc::SEEK_END);
@@ -378,8 +439,8 @@ impl Drop for Pcap {
 
 /// UDP checksum over an IPv6 header, the UDP header behind it (its checksum zero) and the payload.
 fn udp6_checksum(headers: &[u8], payload: &[u8]) -> u16 {
-    // Source, destination and the UDP header, then the pseudo header's length and protocol. All even in length, so
-    // that the sums may be added.
+    // Source, destination and the UDP header, then the pseudo header's length and protocol. All
+    // even in length, so that the sums may be added.
     let mut sum = u64::from(libc::IPPROTO_UDP as u16) + 8 + payload.len() as u64;
     for part in [headers.get(8..).unwrap_or(&[]), payload] {
         for pair in part.chunks(2) {

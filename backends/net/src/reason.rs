@@ -1,9 +1,10 @@
-//! The reason of a thread's last refused call, in words: the one home of what `gdrc_error_detail` copies and what the
-//! drop-in prints.
+//! The reason of a thread's last refused call, in words: the one home of what `gdrc_error_detail`
+//! copies and what the drop-in prints.
 //!
-//! A refusal writes its words here when it is made ([`gdrcore_core::refuse!`], by way of [`install`]). The surface
-//! that returns the error to the program calls [`returned`], which drops words that belong to an earlier error. Fixed
-//! memory, no allocation: a call that fails for want of memory can still say so.
+//! A refusal writes its words here when it is made ([`gdrcore_core::refuse!`], by way of
+//! [`install`]). The surface that returns the error to the program calls [`returned`], which drops
+//! words that belong to an earlier error. Fixed memory, no allocation: a call that fails for want
+//! of memory can still say so.
 
 use core::cell::RefCell;
 use core::fmt::{self, Write};
@@ -69,7 +70,8 @@ pub fn install() {
 /// The words of an error that this thread is about to return.
 pub fn set(e: Error, words: fmt::Arguments<'_>) {
     RECORD.with(|r| {
-        // It is borrowed only where a text that is being written refuses something itself: the outer one counts.
+        // It is borrowed only where a text that is being written refuses something itself: the
+        // outer one counts.
         let Ok(mut r) = r.try_borrow_mut() else { return };
         r.error = Some(e);
         r.returned = false;
@@ -89,7 +91,8 @@ pub fn before(e: Error, words: fmt::Arguments<'_>) {
     }
 }
 
-/// The words that were said last are those of `e`, which takes the place of the error that they were said for.
+/// The words that were said last are those of `e`, which takes the place of the error that they
+/// were said for.
 pub fn instead(e: Error) -> Error {
     RECORD.with(|r| {
         if let Ok(mut r) = r.try_borrow_mut() {
@@ -99,8 +102,8 @@ pub fn instead(e: Error) -> Error {
     e
 }
 
-/// Puts the transition before the words of a modify that failed with `e`: from the state in which the QP is to the one that was
-/// asked for, if any.
+/// Puts the transition before the words of a modify that failed with `e`: from the state in which
+/// the QP is to the one that was asked for, if any.
 #[cold]
 pub fn in_modify(e: Error, device: &dyn Device, qp: Handle, to: Option<u32>) -> Error {
     if let (Ok((now, _)), Some(to)) = (device.qp_query(qp), to) {
@@ -109,8 +112,8 @@ pub fn in_modify(e: Error, device: &dyn Device, qp: Handle, to: Option<u32>) -> 
     e
 }
 
-/// A call returns `e` to the program: from here on the record is about it. Words of another error, which something
-/// inside of the call handled, do not count.
+/// A call returns `e` to the program: from here on the record is about it. Words of another error,
+/// which something inside of the call handled, do not count.
 #[cold]
 pub fn returned(e: Error) {
     RECORD.with(|r| {
@@ -140,7 +143,8 @@ fn read<T>(f: impl FnOnce(Option<Error>, &str) -> T) -> T {
     })
 }
 
-/// Whether `GDRC_VERBOSE` asks for a line about what is refused. Looked up once: a program may refuse to stop asking for the impossible.
+/// Whether `GDRC_VERBOSE` asks for a line about what is refused. Looked up once: a program may
+/// refuse to stop asking for the impossible.
 pub fn is_verbose() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
     *ON.get_or_init(|| std::env::var("GDRC_VERBOSE").is_ok_and(|v| !v.is_empty() && v != "0"))
@@ -148,11 +152,13 @@ pub fn is_verbose() -> bool {
 
 /// A line on standard error.
 pub fn say(words: fmt::Arguments<'_>) {
-    // In one piece, so that lines of several threads and processes do not mix. A program may have closed it.
+    // In one piece, so that lines of several threads and processes do not mix. A program may have
+    // closed it.
     let _ = std::io::stderr().write_all(format!("gdrcore: {words}\n").as_bytes());
 }
 
-/// The words for this thread's last error: its reason, or the error's own text; empty where there was none.
+/// The words for this thread's last error: its reason, or the error's own text; empty where there
+/// was none.
 pub fn with<T>(f: impl FnOnce(fmt::Arguments<'_>) -> T) -> T {
     read(|e, text| match e {
         Some(e) if text.is_empty() => f(format_args!("{e}")),
@@ -177,7 +183,8 @@ mod tests {
         assert_eq!(e, Error::from_errno(22));
         returned(e);
         assert_eq!(words(), "cqe 9: at most 8");
-        // The next error has none: those of the last one must not stand for it, though the errno is the same.
+        // The next error has none: those of the last one must not stand for it, though the errno is
+        // the same.
         returned(Error::StaleHandle);
         assert_eq!(words(), Error::StaleHandle.to_string());
         clear();

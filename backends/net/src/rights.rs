@@ -1,4 +1,5 @@
-//! Descriptors that travel with messages of Unix sockets (SCM_RIGHTS, unix(7)). Any thread; one system call each.
+//! Descriptors that travel with messages of Unix sockets (SCM_RIGHTS, unix(7)). Any thread; one
+//! system call each.
 
 use crate::sys::{errno, last_error};
 use gdrcore_core::error::Result;
@@ -15,8 +16,8 @@ pub(crate) struct Arrived {
     pub(crate) cut: bool,
 }
 
-/// Takes the next message, with a control buffer of `WORDS` words. `keep` gets each descriptor with its number; it closes those that it
-/// drops.
+/// Takes the next message, with a control buffer of `WORDS` words. `keep` gets each descriptor with
+/// its number; it closes those that it drops.
 ///
 /// # Errors
 /// The errno of recvmsg(2); EAGAIN: there is no message now.
@@ -34,12 +35,14 @@ pub(crate) fn receive<const WORDS: usize>(
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
     msg.msg_controllen = core::mem::size_of_val(&control) as _;
-    // SAFETY: every pointer in `msg` leads to a buffer that lives through the call and has the length beside it.
+    // SAFETY: every pointer in `msg` leads to a buffer that lives through the call and has the
+    // length beside it.
     let n = unsafe { libc::recvmsg(from, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
     if n < 0 {
         return Err(errno());
     }
-    let mut arrived = Arrived { len: n as usize, fds: 0, cut: msg.msg_flags & libc::MSG_CTRUNC != 0 };
+    let mut arrived =
+        Arrived { len: n as usize, fds: 0, cut: msg.msg_flags & libc::MSG_CTRUNC != 0 };
     // SAFETY: `msg` is as recvmsg left it, and its control buffer lives.
     let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(&msg) };
     while !cmsg.is_null() {
@@ -76,7 +79,8 @@ pub(crate) fn send(to: RawFd, bytes: &[u8], fd: RawFd) -> Result<()> {
     msg.msg_control = control.as_mut_ptr().cast();
     // SAFETY: no pointers; 24 bytes, of 32.
     msg.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as _;
-    // SAFETY: the control buffer has room for one header and one descriptor, and is aligned for the header.
+    // SAFETY: the control buffer has room for one header and one descriptor, and is aligned for the
+    // header.
     unsafe {
         let cmsg = libc::CMSG_FIRSTHDR(&msg);
         (*cmsg).cmsg_level = libc::SOL_SOCKET;
@@ -84,7 +88,8 @@ pub(crate) fn send(to: RawFd, bytes: &[u8], fd: RawFd) -> Result<()> {
         (*cmsg).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
         libc::CMSG_DATA(cmsg).cast::<RawFd>().write_unaligned(fd);
     }
-    // SAFETY: every pointer in `msg` leads to a buffer that lives through the call; sendmsg writes to none of them.
+    // SAFETY: every pointer in `msg` leads to a buffer that lives through the call; sendmsg writes
+    // to none of them.
     let n = unsafe { libc::sendmsg(to, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     if n == bytes.len() as isize {
         Ok(())

@@ -72,7 +72,8 @@ pub(crate) fn stat_at(dir: RawFd, name: &core::ffi::CStr) -> Result<libc::stat> 
     Ok(stat)
 }
 
-/// Bytes of the memory that a descriptor stands for; `None`: it has not all of these seals, or is no memory.
+/// Bytes of the memory that a descriptor stands for; `None`: it has not all of these seals, or is
+/// no memory.
 pub(crate) fn sealed_len(fd: RawFd, wanted: i32) -> Option<u64> {
     // SAFETY: no pointers.
     let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
@@ -80,7 +81,8 @@ pub(crate) fn sealed_len(fd: RawFd, wanted: i32) -> Option<u64> {
     stat(fd).ok().filter(|_| sealed).and_then(|s| u64::try_from(s.st_size).ok())
 }
 
-/// A descriptor of a process, which tells of its end; `None`: there is no such process, or the system has none of these.
+/// A descriptor of a process, which tells of its end; `None`: there is no such process, or the
+/// system has none of these.
 pub(crate) fn pidfd_open(pid: libc::pid_t) -> Option<Fd> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0u32) };
@@ -94,9 +96,14 @@ pub(crate) fn any_ready<const N: usize>(fds: [(RawFd, i16); N]) -> bool {
     unsafe { libc::poll(asked.as_mut_ptr(), N as libc::nfds_t, 0) != 0 }
 }
 
-/// Copies pieces of this process, one behind the other, into ranges (address, length) of another one, which the kernel fills in their
-/// order; at most [`PIECES`] of them. How many bytes were copied, or the errno.
-pub(crate) fn write_process(pid: libc::pid_t, pieces: &[Piece], to: [(u64, u64); 2]) -> core::result::Result<u64, i32> {
+/// Copies pieces of this process, one behind the other, into ranges (address, length) of another
+/// one, which the kernel fills in their order; at most [`PIECES`] of them. How many bytes were
+/// copied, or the errno.
+pub(crate) fn write_process(
+    pid: libc::pid_t,
+    pieces: &[Piece],
+    to: [(u64, u64); 2],
+) -> core::result::Result<u64, i32> {
     let iovec = |(addr, len): (u64, u64)| libc::iovec {
         iov_base: core::ptr::with_exposed_provenance_mut(addr as usize),
         iov_len: len as usize,
@@ -107,10 +114,21 @@ pub(crate) fn write_process(pid: libc::pid_t, pieces: &[Piece], to: [(u64, u64);
         *vec = iovec((piece.addr, piece.len));
     }
     let remote = to.map(iovec);
-    // SAFETY: both arrays live through the call and are as long as it is told. What they name of this process is only read, by the
-    // kernel, which answers EFAULT where nothing is. It writes into a process of this user, which has asked for that at these addresses:
-    // a region that it lends, and so memory to which no reference of Rust leads there; that this is our own process changes nothing.
-    let n = unsafe { libc::process_vm_writev(pid, local.as_ptr(), count as _, remote.as_ptr(), remote.len() as _, 0) };
+    // SAFETY: both arrays live through the call and are as long as it is told. What they name of
+    // this process is only read, by the kernel, which answers EFAULT where nothing is. It writes
+    // into a process of this user, which has asked for that at these addresses: a region that it
+    // lends, and so memory to which no reference of Rust leads there; that this is our own process
+    // changes nothing.
+    let n = unsafe {
+        libc::process_vm_writev(
+            pid,
+            local.as_ptr(),
+            count as _,
+            remote.as_ptr(),
+            remote.len() as _,
+            0,
+        )
+    };
     u64::try_from(n).map_err(|_| errno())
 }
 
@@ -118,12 +136,19 @@ pub(crate) fn write_process(pid: libc::pid_t, pieces: &[Piece], to: [(u64, u64);
 pub(crate) fn set_option<T: Copy>(fd: RawFd, level: i32, name: i32, value: T) -> Result<()> {
     // SAFETY: the pointer and the length describe `value`, which lives through the call.
     let rc = unsafe {
-        libc::setsockopt(fd, level, name, (&raw const value).cast(), core::mem::size_of::<T>() as libc::socklen_t)
+        libc::setsockopt(
+            fd,
+            level,
+            name,
+            (&raw const value).cast(),
+            core::mem::size_of::<T>() as libc::socklen_t,
+        )
     };
     check(rc).map(|_| ())
 }
 
-/// Attaches a classic BPF program; `name` is one of the options that do so. The kernel copies the instructions.
+/// Attaches a classic BPF program; `name` is one of the options that do so. The kernel copies the
+/// instructions.
 pub(crate) fn set_filter(fd: RawFd, name: i32, code: &[libc::sock_filter]) -> Result<()> {
     /// [`libc::sock_fprog`] without padding: the kernel is handed no byte that was never written.
     #[repr(C)]
@@ -135,7 +160,8 @@ pub(crate) fn set_filter(fd: RawFd, name: i32, code: &[libc::sock_filter]) -> Re
     }
     const _: () = assert!(
         core::mem::size_of::<Program>() == core::mem::size_of::<libc::sock_fprog>()
-            && core::mem::offset_of!(Program, filter) == core::mem::offset_of!(libc::sock_fprog, filter)
+            && core::mem::offset_of!(Program, filter)
+                == core::mem::offset_of!(libc::sock_fprog, filter)
     );
     let len = u16::try_from(code.len());
     let len = len.map_err(|_| refuse!(Invalid, "program: {} instructions", code.len()))?;

@@ -1,16 +1,17 @@
 //! The udp port: bursts over one unprivileged UDP socket.
 //!
-//! A burst leaves by one GSO send and arrives, mostly whole, by GRO. The socket is never connected and forbids
-//! fragmentation, because then Linux sends IPv4 identification 0 with DF (and 0, 1, 2, … for the segments of one
-//! GSO send), which makes the ICRC exact although the IP header is the kernel's. What the kernel answers about
-//! single destinations (ICMP, path MTU, refused GSO) arrives out of step with the sends; [`errors`](self) sorts it
-//! out, so that an error of one peer never costs another peer a packet.
+//! A burst leaves by one GSO send and arrives, mostly whole, by GRO. The socket is never connected
+//! and forbids fragmentation, because then Linux sends IPv4 identification 0 with DF (and 0, 1, 2,
+//! … for the segments of one GSO send), which makes the ICRC exact although the IP header is the
+//! kernel's. What the kernel answers about single destinations (ICMP, path MTU, refused GSO)
+//! arrives out of step with the sends; [`errors`](self) sorts it out, so that an error of one peer
+//! never costs another peer a packet.
 //!
-//! A peer of this host that small bursts go to, one at a time, gets a second socket, which is connected and whose identifications are
-//! counted (`lane`).
+//! A peer of this host that small bursts go to, one at a time, gets a second socket, which is
+//! connected and whose identifications are counted (`lane`).
 //!
-//! The calling order per round: `tx_space` → fill → `tx_commit` (repeat) → `tx_flush`; `rx_poll` → `rx_get` for each;
-//! `take_error` until `None`. One thread at a time.
+//! The calling order per round: `tx_space` → fill → `tx_commit` (repeat) → `tx_flush`; `rx_poll` →
+//! `rx_get` for each; `take_error` until `None`. One thread at a time.
 
 mod errors;
 mod groups;
@@ -37,16 +38,19 @@ use crate::sys::Fd;
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
 
-/// Most bytes of one burst. A GSO packet of 64 KiB or more with its link, IP and UDP headers is segmented in software
-/// before it reaches the device (gso_max_size), and the receiver then gets it in pieces; this leaves the headers room.
+/// Most bytes of one burst. A GSO packet of 64 KiB or more with its link, IP and UDP headers is
+/// segmented in software before it reaches the device (gso_max_size), and the receiver then gets it
+/// in pieces; this leaves the headers room.
 pub const MAX_BURST: usize = (64 << 10) - 128;
 /// Most segments of one GSO send (UDP_MAX_SEGMENTS of kernels before 6.9).
 pub const MAX_SEGMENTS: u16 = 64;
 
-/// Datagrams up to here may be sent by a port's socket past the port: whatever segment size the socket has, they leave whole.
+/// Datagrams up to here may be sent by a port's socket past the port: whatever segment size the
+/// socket has, they leave whole.
 pub const SMALL: usize = 32;
 
-/// Capacity and socket options of a port. Fields of 0 take the value of [`UdpConfig::DEFAULT`], options stay off.
+/// Capacity and socket options of a port. Fields of 0 take the value of [`UdpConfig::DEFAULT`],
+/// options stay off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpConfig {
     /// Messages of one batch of sends, at most 64.
@@ -174,8 +178,9 @@ impl UdpPort {
     /// Opens and binds the socket. Port 0 takes a free port; [`UdpPort::local`] tells which.
     ///
     /// # Errors
-    /// `AddressInUse`, `AddressNotLocal`, `Access` (a port below 1024 without privilege), `NoMemory` (`len` is too
-    /// small), `Invalid` (no unicast address), `Unsupported` (no IPv6 here), other errors of the system.
+    /// `AddressInUse`, `AddressNotLocal`, `Access` (a port below 1024 without privilege),
+    /// `NoMemory` (`len` is too small), `Invalid` (no unicast address), `Unsupported` (no IPv6
+    /// here), other errors of the system.
     ///
     /// # Safety
     /// `mem` is `len` writable bytes that nobody else uses while the port lives.
@@ -186,8 +191,10 @@ impl UdpPort {
         let cfg = cfg.resolved();
         let socket = socket::open(ep, &cfg)?;
         let mut carve = Carve { next: mem, left: len };
-        // SAFETY: the caller's promise about `mem` is the one that both ask for; the carver hands out each byte once.
-        let (tx, rx) = unsafe { (tx::Tx::carve(&cfg, &mut carve)?, rx::Rx::carve(&cfg, &mut carve)?) };
+        // SAFETY: the caller's promise about `mem` is the one that both ask for; the carver hands
+        // out each byte once.
+        let (tx, rx) =
+            unsafe { (tx::Tx::carve(&cfg, &mut carve)?, rx::Rx::carve(&cfg, &mut carve)?) };
         Ok(UdpPort {
             fd: socket.fd,
             local: socket.local,
@@ -219,7 +226,8 @@ impl UdpPort {
         &self.local
     }
 
-    /// Lets later sockets of this user that ask for it ([`udp_flags::REUSE_PORT`]) have the same port.
+    /// Lets later sockets of this user that ask for it ([`udp_flags::REUSE_PORT`]) have the same
+    /// port.
     ///
     /// # Errors
     /// What the system said.
@@ -227,14 +235,14 @@ impl UdpPort {
         socket::share(self.fd.raw())
     }
 
-    /// MTU of the interface that owned the address when the port was opened, in bytes of IP packet, now; 1500 where
-    /// there is none. Cost: two system calls.
+    /// MTU of the interface that owned the address when the port was opened, in bytes of IP packet,
+    /// now; 1500 where there is none. Cost: two system calls.
     pub fn link_mtu(&self) -> u32 {
         socket::link_mtu(self.interface, self.fd.raw())
     }
 
-    /// What the route to a peer carries, by the routing table, in bytes of IP packet, now. `None`: the kernel does not say. Cost: some
-    /// six system calls.
+    /// What the route to a peer carries, by the routing table, in bytes of IP packet, now. `None`:
+    /// the kernel does not say. Cost: some six system calls.
     pub fn route_mtu(&self, to: &Endpoint) -> Option<u32> {
         route::route_mtu(self.fd.raw(), &self.local, to)
     }
@@ -284,7 +292,8 @@ impl Carve {
     unsafe fn array<T: Copy>(&mut self, n: usize, init: T) -> Result<*mut T> {
         let at = self.bytes(n * core::mem::size_of::<T>())?.cast::<T>();
         for i in 0..n {
-            // SAFETY: `bytes` found room for `n` values at an address that is aligned for every T here.
+            // SAFETY: `bytes` found room for `n` values at an address that is aligned for every T
+            // here.
             unsafe { at.add(i).write(init) };
         }
         Ok(at)

@@ -1,15 +1,17 @@
 //! Descriptors to sleep on.
 //!
-//! A [`Waiter`] has two epoll sets. The inner one (io) holds the sockets; the outer one (user) is what a program
-//! polls, and holds a timer, an event and, while nobody else drives the sockets, the io set. A helper thread has
-//! a waiter of its own and attaches the same io set to it: whoever attaches is woken by packets, the other is not.
+//! A [`Waiter`] has two epoll sets. The inner one (io) holds the sockets; the outer one (user) is
+//! what a program polls, and holds a timer, an event and, while nobody else drives the sockets, the
+//! io set. A helper thread has a waiter of its own and attaches the same io set to it: whoever
+//! attaches is woken by packets, the other is not.
 
 use crate::sys::{check, errno, Fd};
 use gdrcore_core::error::Result;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Readable when a socket is (while attached), when the timer expires, or after [`Waiter::notify`]. Any thread.
+/// Readable when a socket is (while attached), when the timer expires, or after [`Waiter::notify`].
+/// Any thread.
 #[derive(Debug)]
 pub struct Waiter {
     user: Fd,
@@ -34,7 +36,8 @@ impl Waiter {
         // SAFETY: as above.
         let io = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: as above.
-        let event = Fd::from_call(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        let event =
+            Fd::from_call(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: as above.
         let timer = Fd::from_call(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
@@ -81,7 +84,8 @@ impl Waiter {
         control(self.io.raw(), libc::EPOLL_CTL_MOD, fd, events)
     }
 
-    /// Moves the io set into (`true`) or out of what the user descriptor watches. Twice the same is no error.
+    /// Moves the io set into (`true`) or out of what the user descriptor watches. Twice the same is
+    /// no error.
     ///
     /// # Errors
     /// `NoMemory`, or `Os(ENOSPC)` at the user's limit of watches.
@@ -101,8 +105,9 @@ impl Waiter {
         }
     }
 
-    /// Wakes at `deadline_ns` of CLOCK_MONOTONIC, at once if that is past; `None` switches the timer off.
-    /// One thread at a time (the one that holds the engine). Cost: one system call, none when nothing changes.
+    /// Wakes at `deadline_ns` of CLOCK_MONOTONIC, at once if that is past; `None` switches the
+    /// timer off. One thread at a time (the one that holds the engine). Cost: one system call, none
+    /// when nothing changes.
     pub fn set_timer(&self, deadline_ns: Option<u64>) {
         let at = deadline_ns.map_or(OFF, |t| t.clamp(1, OFF - 1));
         if self.timer_ns.swap(at, Ordering::AcqRel) == at {
@@ -115,18 +120,28 @@ impl Waiter {
         };
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let spec = libc::itimerspec { it_interval: zero, it_value: value };
-        // SAFETY: `spec` lives through the call; a null old value is allowed. It fails only for bad arguments.
-        unsafe { libc::timerfd_settime(self.timer.raw(), libc::TFD_TIMER_ABSTIME, &spec, core::ptr::null_mut()) };
+        // SAFETY: `spec` lives through the call; a null old value is allowed. It fails only for bad
+        // arguments.
+        unsafe {
+            libc::timerfd_settime(
+                self.timer.raw(),
+                libc::TFD_TIMER_ABSTIME,
+                &spec,
+                core::ptr::null_mut(),
+            )
+        };
     }
 
-    /// Wakes at `deadline_ns` or earlier; `u64::MAX`: it need not. A timer that ends before is left as it is.
+    /// Wakes at `deadline_ns` or earlier; `u64::MAX`: it need not. A timer that ends before is left
+    /// as it is.
     pub fn set_timer_by(&self, deadline_ns: u64) {
         if self.timer_ns.load(Ordering::Acquire) > deadline_ns {
             self.set_timer(Some(deadline_ns));
         }
     }
 
-    /// Makes the user descriptor readable until [`Waiter::drain`]. Async-signal-safe. Cost: one system call.
+    /// Makes the user descriptor readable until [`Waiter::drain`]. Async-signal-safe. Cost: one
+    /// system call.
     pub fn notify(&self) {
         let one = 1u64;
         // SAFETY: eight bytes of a live integer. A full counter (EAGAIN) is readable already.
@@ -146,7 +161,8 @@ impl Waiter {
         }
     }
 
-    /// Sleeps until the user descriptor is readable, and takes back what made it so, as [`Waiter::drain`] does. False: a signal came.
+    /// Sleeps until the user descriptor is readable, and takes back what made it so, as
+    /// [`Waiter::drain`] does. False: a signal came.
     pub fn sleep_and_drain(&self) -> bool {
         let mut ready = [0; 8];
         let n = wait_for(self.user.raw(), &mut ready, -1);
@@ -186,7 +202,8 @@ pub(crate) fn unwatch(set: RawFd, fd: RawFd) {
     let _ = control(set, libc::EPOLL_CTL_DEL, fd, 0);
 }
 
-/// Which descriptors of an epoll set are ready now: as many as `ready` has room for. Cost: one system call.
+/// Which descriptors of an epoll set are ready now: as many as `ready` has room for. Cost: one
+/// system call.
 pub(crate) fn poll_set(set: RawFd, ready: &mut [RawFd; 8]) -> usize {
     wait_for(set, ready, 0)
 }

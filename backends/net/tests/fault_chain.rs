@@ -10,7 +10,11 @@ const ROLE: &str = "GDRCORE_FAULT_ROLE";
 /// Runs the test `name` of this file again, as the process under test.
 fn run(name: &str) -> ExitStatus {
     let me = std::env::current_exe().unwrap();
-    let out = Command::new(me).args(["--exact", name, "--test-threads=1"]).env(ROLE, "1").output().unwrap();
+    let out = Command::new(me)
+        .args(["--exact", name, "--test-threads=1"])
+        .env(ROLE, "1")
+        .output()
+        .unwrap();
     out.status
 }
 
@@ -47,7 +51,8 @@ extern "C" fn earlier_plain(signal: i32) {
 }
 
 fn set(signal: i32, function: usize, flags: i32) {
-    // SAFETY: zeroes are valid for sigaction, and the function has the signature that the flags say.
+    // SAFETY: zeroes are valid for sigaction, and the function has the signature that the flags
+    // say.
     unsafe {
         let mut a: libc::sigaction = core::mem::zeroed();
         a.sa_sigaction = function;
@@ -134,7 +139,8 @@ fn an_ignored_signal_stays_ignored() {
     assert_eq!(status.code(), Some(7), "{status}");
 }
 
-/// A handler that the program installs after ours. It passes what is not its own on to what it replaced.
+/// A handler that the program installs after ours. It passes what is not its own on to what it
+/// replaced.
 struct Later {
     calls: AtomicU32,
     saved: AtomicUsize,
@@ -261,11 +267,17 @@ fn more_handlers_than_there_are_places_lose_nothing_but_ours() {
         begin();
         for flags in 0..40 {
             // Another action each time.
-            let flags = [libc::SA_RESTART, libc::SA_NOCLDSTOP, libc::SA_NOCLDWAIT, libc::SA_NODEFER, libc::SA_ONSTACK]
-                .iter()
-                .enumerate()
-                .filter(|(bit, _)| flags >> bit & 1 != 0)
-                .fold(libc::SA_SIGINFO, |all, (_, f)| all | f);
+            let flags = [
+                libc::SA_RESTART,
+                libc::SA_NOCLDSTOP,
+                libc::SA_NOCLDWAIT,
+                libc::SA_NODEFER,
+                libc::SA_ONSTACK,
+            ]
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| flags >> bit & 1 != 0)
+            .fold(libc::SA_SIGINFO, |all, (_, f)| all | f);
             set(libc::SIGSEGV, earlier as *const () as usize, flags);
             fault::install().unwrap();
         }

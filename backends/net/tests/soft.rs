@@ -36,11 +36,19 @@ fn name(last: u8) -> String {
 fn side(dev: &'static SoftDevice, map: Map, bytes: usize) -> Side {
     let pd = dev.pd_alloc().unwrap();
     let (cq, _) = dev.cq_create(256).unwrap();
-    let cap = QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 64 };
-    let init = QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: qp_type::RC, cap, ..Default::default() };
+    let cap = QpCap {
+        max_send_wr: 64,
+        max_recv_wr: 64,
+        max_send_sge: 2,
+        max_recv_sge: 2,
+        max_inline_data: 64,
+    };
+    let init =
+        QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: qp_type::RC, cap, ..Default::default() };
     let (qp, qpn, _) = dev.qp_create(&init).unwrap();
     let buf = vec![0u8; bytes];
-    let all = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+    let all =
+        access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
     let reg = MrReg {
         pd,
         addr: buf.as_ptr() as u64,
@@ -73,7 +81,13 @@ fn connect(a: &Side, b: &Side) {
         attr.min_rnr_timer = 12;
         attr.ah.dgid = peer.gid;
         attr.ah.udp_port = peer.udp_port as u16;
-        let rtr = m::STATE | m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
+        let rtr = m::STATE
+            | m::AV
+            | m::PATH_MTU
+            | m::DEST_QPN
+            | m::RQ_PSN
+            | m::MAX_DEST_RD_ATOMIC
+            | m::MIN_RNR_TIMER;
         x.dev.qp_modify(x.qp, &attr, rtr).unwrap();
         attr.qp_state = qp_state::RTS;
         attr.sq_psn = 100;
@@ -81,7 +95,8 @@ fn connect(a: &Side, b: &Side) {
         attr.retry_cnt = 7;
         attr.rnr_retry = 7;
         attr.max_rd_atomic = 16;
-        let rts = m::STATE | m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
+        let rts =
+            m::STATE | m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
         x.dev.qp_modify(x.qp, &attr, rts).unwrap();
     }
 }
@@ -122,13 +137,18 @@ fn traffic(a: &mut Side, b: &mut Side) {
         if len > n {
             continue;
         }
-        let fill = |buf: &mut [u8], k: usize| buf.iter_mut().enumerate().for_each(|(i, x)| *x = (i * 7 + k) as u8);
+        let fill = |buf: &mut [u8], k: usize| {
+            buf.iter_mut().enumerate().for_each(|(i, x)| *x = (i * 7 + k) as u8)
+        };
         fill(&mut a.buf, len);
         b.buf.fill(0);
         let sge = Sge { addr: a.mr.addr, length: len as u32, lkey: a.mr.lkey };
         let wc = run(a, b, &wr(wr_opcode::RDMA_WRITE, &sge, b.mr.addr, b.mr.rkey));
         assert_eq!(wc.status, 0, "WRITE of {len}");
-        assert!(a.buf[..len] == b.buf[..len] && b.buf[len..].iter().all(|&x| x == 0), "WRITE of {len}");
+        assert!(
+            a.buf[..len] == b.buf[..len] && b.buf[len..].iter().all(|&x| x == 0),
+            "WRITE of {len}"
+        );
 
         fill(&mut b.buf, len + 3);
         let wc = run(a, b, &wr(wr_opcode::RDMA_READ, &sge, b.mr.addr, b.mr.rkey));
@@ -177,12 +197,20 @@ fn the_last_message_is_acknowledged_before_its_receiver_leaves() {
     let leave: [fn(&Side); 4] = [
         |b| {
             b.dev
-                .qp_modify(b.qp, &QpAttr { qp_state: qp_state::ERR, ..Default::default() }, qp_attr_mask::STATE)
+                .qp_modify(
+                    b.qp,
+                    &QpAttr { qp_state: qp_state::ERR, ..Default::default() },
+                    qp_attr_mask::STATE,
+                )
                 .unwrap()
         },
         |b| {
             b.dev
-                .qp_modify(b.qp, &QpAttr { qp_state: qp_state::RESET, ..Default::default() }, qp_attr_mask::STATE)
+                .qp_modify(
+                    b.qp,
+                    &QpAttr { qp_state: qp_state::RESET, ..Default::default() },
+                    qp_attr_mask::STATE,
+                )
                 .unwrap()
         },
         |b| b.dev.qp_reset(b.qp).unwrap(),
@@ -255,8 +283,8 @@ fn a_doorbell_that_meets_a_control_call_is_rung_by_it() {
             // SAFETY: the request and its piece live through the call.
             unsafe { a.dev.post_send(a.qp, &wr, &mut bad) }.unwrap();
             let end = deadline(60);
-            // Nobody polls: only the doorbell moves it.
-            // SAFETY: the buffer lives, is aligned to 8 as all of its kind are, and is written by atomic stores.
+            // Nobody polls: only the doorbell moves it. SAFETY: the buffer lives, is aligned to 8
+            // as all of its kind are, and is written by atomic stores.
             while unsafe { word.read_volatile() } != k {
                 if Instant::now() > end {
                     stop.store(true, std::sync::atomic::Ordering::Relaxed);

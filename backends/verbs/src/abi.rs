@@ -1,12 +1,13 @@
 //! The table between libgdrcore and its module `libgdrcore_verbs.so`.
 //!
-//! The module is a file of its own because it is linked to libibverbs, which many machines do not have. It is thin: it
-//! turns the arguments here into libibverbs' structs and back, and keeps no state of its own. Everything else (names of
-//! objects, checks, causes, waiting) is on this side, where it is tested without a NIC.
+//! The module is a file of its own because it is linked to libibverbs, which many machines do not
+//! have. It is thin: it turns the arguments here into libibverbs' structs and back, and keeps no
+//! state of its own. Everything else (names of objects, checks, causes, waiting) is on this side,
+//! where it is tested without a NIC.
 //!
-//! Both files come from one build, but may be installed apart: so the table is C, with a version, and is refused when
-//! either differs. Every function returns 0 or a positive errno and writes its results only on success; objects are
-//! libibverbs' own pointers.
+//! Both files come from one build, but may be installed apart: so the table is C, with a version,
+//! and is refused when either differs. Every function returns 0 or a positive errno and writes its
+//! results only on success; objects are libibverbs' own pointers.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt;
@@ -36,7 +37,8 @@ pub type PollCq = unsafe extern "C" fn(Object, c_int, *mut Wc) -> c_int;
 /// `ibv_req_notify_cq` of one provider.
 pub type ReqNotifyCq = unsafe extern "C" fn(Object, c_int) -> c_int;
 
-/// The provider's own data path, called without the module in between. All are there on a device that opened.
+/// The provider's own data path, called without the module in between. All are there on a device
+/// that opened.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs)]
@@ -112,7 +114,8 @@ pub struct Opened {
     pub max_rd_atomic: u32,
 }
 
-// SAFETY: libibverbs' objects may be used by any thread; whoever calls with them sees to their life.
+// SAFETY: libibverbs' objects may be used by any thread; whoever calls with them sees to their
+// life.
 unsafe impl Send for Opened {}
 // SAFETY: as above; the struct itself is plain data.
 unsafe impl Sync for Opened {}
@@ -266,7 +269,8 @@ impl fmt::Write for Text {
     }
 }
 
-/// The module's functions. Pointers are never null unless a line says so; output is written on success only.
+/// The module's functions. Pointers are never null unless a line says so; output is written on
+/// success only.
 ///
 /// # Thread-safety
 /// As libibverbs': any thread, but nobody uses an object while it is destroyed.
@@ -279,15 +283,28 @@ pub struct Module {
     pub version: u32,
     /// Bytes of the module's struct.
     pub size: u32,
-    /// The name of device number `index` as a C string of [`NAME_MAX`] bytes; ENODEV past the last one.
-    pub device_name: unsafe extern "C" fn(index: u32, name: *mut [c_char; NAME_MAX], why: *mut Text) -> c_int,
+    /// The name of device number `index` as a C string of [`NAME_MAX`] bytes; ENODEV past the last
+    /// one.
+    pub device_name:
+        unsafe extern "C" fn(index: u32, name: *mut [c_char; NAME_MAX], why: *mut Text) -> c_int,
     /// Opens the device of this name. ENODEV: there is none.
-    pub open: unsafe extern "C" fn(name: *const [c_char; NAME_MAX], out: *mut Opened, why: *mut Text) -> c_int,
+    pub open: unsafe extern "C" fn(
+        name: *const [c_char; NAME_MAX],
+        out: *mut Opened,
+        why: *mut Text,
+    ) -> c_int,
     /// Closes channel and device.
     pub close: unsafe extern "C" fn(context: Object, channel: Object) -> c_int,
     pub port: unsafe extern "C" fn(context: Object, port: u32, out: *mut Port) -> c_int,
-    /// Writes the GIDs of a port that are in use, at most `room` of them, by rising index; returns 0 and how many.
-    pub gids: unsafe extern "C" fn(context: Object, port: u32, out: *mut GidEntry, room: u32, count: *mut u32) -> c_int,
+    /// Writes the GIDs of a port that are in use, at most `room` of them, by rising index; returns
+    /// 0 and how many.
+    pub gids: unsafe extern "C" fn(
+        context: Object,
+        port: u32,
+        out: *mut GidEntry,
+        room: u32,
+        count: *mut u32,
+    ) -> c_int,
     pub pd_alloc: unsafe extern "C" fn(context: Object, out: *mut Object) -> c_int,
     pub pd_dealloc: unsafe extern "C" fn(pd: Object) -> c_int,
     pub mr_reg: unsafe extern "C" fn(
@@ -298,26 +315,47 @@ pub struct Module {
         rkey: *mut u32,
     ) -> c_int,
     pub mr_dereg: unsafe extern "C" fn(mr: Object) -> c_int,
-    pub mw_alloc: unsafe extern "C" fn(pd: Object, mw_type: u32, out: *mut Object, rkey: *mut u32) -> c_int,
+    pub mw_alloc:
+        unsafe extern "C" fn(pd: Object, mw_type: u32, out: *mut Object, rkey: *mut u32) -> c_int,
     pub mw_dealloc: unsafe extern "C" fn(mw: Object) -> c_int,
-    pub ah_create:
-        unsafe extern "C" fn(pd: Object, attr: *const AhAttr, source: *const Source, out: *mut Object) -> c_int,
+    pub ah_create: unsafe extern "C" fn(
+        pd: Object,
+        attr: *const AhAttr,
+        source: *const Source,
+        out: *mut Object,
+    ) -> c_int,
     pub ah_destroy: unsafe extern "C" fn(ah: Object) -> c_int,
     /// `cqe`: asked, and at return what was given.
-    pub cq_create:
-        unsafe extern "C" fn(context: Object, channel: Object, cookie: u64, cqe: *mut u32, out: *mut Object) -> c_int,
+    pub cq_create: unsafe extern "C" fn(
+        context: Object,
+        channel: Object,
+        cookie: u64,
+        cqe: *mut u32,
+        out: *mut Object,
+    ) -> c_int,
     pub cq_resize: unsafe extern "C" fn(cq: Object, cqe: *mut u32) -> c_int,
     pub cq_destroy: unsafe extern "C" fn(cq: Object) -> c_int,
-    pub srq_create: unsafe extern "C" fn(pd: Object, cookie: u64, attr: *mut SrqAttr, out: *mut Object) -> c_int,
+    pub srq_create: unsafe extern "C" fn(
+        pd: Object,
+        cookie: u64,
+        attr: *mut SrqAttr,
+        out: *mut Object,
+    ) -> c_int,
     pub srq_modify: unsafe extern "C" fn(srq: Object, limit: u32) -> c_int,
     pub srq_query: unsafe extern "C" fn(srq: Object, out: *mut SrqAttr) -> c_int,
     pub srq_destroy: unsafe extern "C" fn(srq: Object) -> c_int,
     pub qp_create: unsafe extern "C" fn(make: *const QpMake, out: *mut QpMade) -> c_int,
-    pub qp_modify: unsafe extern "C" fn(qp: Object, attr: *const QpAttr, mask: u32, source: *const Source) -> c_int,
+    pub qp_modify: unsafe extern "C" fn(
+        qp: Object,
+        attr: *const QpAttr,
+        mask: u32,
+        source: *const Source,
+    ) -> c_int,
     pub qp_query: unsafe extern "C" fn(qp: Object, out: *mut QpAttr) -> c_int,
     pub qp_destroy: unsafe extern "C" fn(qp: Object) -> c_int,
     /// A channel for the events of CQs, non-blocking, and its descriptor.
-    pub channel_create: unsafe extern "C" fn(context: Object, out: *mut Object, fd: *mut c_int) -> c_int,
+    pub channel_create:
+        unsafe extern "C" fn(context: Object, out: *mut Object, fd: *mut c_int) -> c_int,
     pub channel_destroy: unsafe extern "C" fn(channel: Object) -> c_int,
     /// Takes the event of one armed CQ: its cookie. EAGAIN: there is none.
     pub cq_event: unsafe extern "C" fn(channel: Object, cookie: *mut u64) -> c_int,

@@ -36,7 +36,8 @@ fn counter(name: &str) -> u32 {
 }
 
 impl VerbsDevice {
-    /// Explains those of `n` completions that failed, and takes markers of a reset out. Returns how many are left.
+    /// Explains those of `n` completions that failed, and takes markers of a reset out. Returns how
+    /// many are left.
     #[cold]
     #[inline(never)]
     pub fn explain_all(&self, wc: &mut [Wc], n: usize) -> usize {
@@ -87,9 +88,9 @@ impl VerbsDevice {
         let counter = match code {
             CauseCode::RetryExceeded => counter("retry_exceeded_err"),
             CauseCode::RnrRetryExceeded => counter("retry_rnr_exceeded_err"),
-            CauseCode::RemoteAccess | CauseCode::RemoteInvalidRequest | CauseCode::RemoteOperation => {
-                counter("rcvd_nak_err")
-            }
+            CauseCode::RemoteAccess
+            | CauseCode::RemoteInvalidRequest
+            | CauseCode::RemoteOperation => counter("rcvd_nak_err"),
             _ => 0,
         };
         let cause = Cause {
@@ -110,6 +111,7 @@ impl VerbsDevice {
 
     /// Records a cause that is no QP's own.
     pub(crate) fn note_device(&self, code: CauseCode, arg0: u64) {
-        *lock(&self.last) = Cause { code: code as u32, arg0, time_ns: now_ns(), ..Cause::default() };
+        *lock(&self.last) =
+            Cause { code: code as u32, arg0, time_ns: now_ns(), ..Cause::default() };
     }
 }

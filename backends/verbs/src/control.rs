@@ -18,8 +18,8 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
 use gdrcore_core::verbs::types::{
-    access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Flags, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
-    ACCESS_ALL, ACCESS_REMOTE_CHANGE,
+    access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Flags, Handle, QpAttr, QpCap, QpInit,
+    RecvWr, SendWr, Wc, ACCESS_ALL, ACCESS_REMOTE_CHANGE,
 };
 
 /// Refuses access flags that are unknown or may not go together.
@@ -31,7 +31,10 @@ fn check_access(flags: u32) -> Result<()> {
     }
     if needs_local_write && flags & access::LOCAL_WRITE == 0 {
         let named = Flags(flags, access::name);
-        return Err(refuse!(Invalid, "access {named}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"));
+        return Err(refuse!(
+            Invalid,
+            "access {named}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"
+        ));
     }
     Ok(())
 }
@@ -177,7 +180,9 @@ impl Device for VerbsDevice {
         self.add(&self.ahs, |_, more| {
             let mut ah = null_mut();
             // SAFETY: a live PD, readable attributes, a writable result.
-            errno(unsafe { (self.module.ah_create)(parent.object(), attr, &self.source, &mut ah) })?;
+            errno(unsafe {
+                (self.module.ah_create)(parent.object(), attr, &self.source, &mut ah)
+            })?;
             more.pd.store(pd, Relaxed);
             parent.adopt();
             Ok(ah)
@@ -206,7 +211,9 @@ impl Device for VerbsDevice {
         self.add(&self.channels, |_, more| {
             let (mut channel, mut fd) = (null_mut(), -1);
             // SAFETY: an open context, writable results.
-            errno(unsafe { (self.module.channel_create)(self.opened.context, &mut channel, &mut fd) })?;
+            errno(unsafe {
+                (self.module.channel_create)(self.opened.context, &mut channel, &mut fd)
+            })?;
             more.fd.store(fd, Relaxed);
             Ok(channel)
         })
@@ -234,7 +241,11 @@ impl Device for VerbsDevice {
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
         let held = self.cqs.enter(cq)?;
         if cqe == 0 || cqe > self.opened.max_cqe {
-            return Err(refuse!(Invalid, "cqe {cqe}: 1 to {}, what the NIC has", self.opened.max_cqe));
+            return Err(refuse!(
+                Invalid,
+                "cqe {cqe}: 1 to {}, what the NIC has",
+                self.opened.max_cqe
+            ));
         }
         let mut given = cqe;
         // SAFETY: a live CQ, a readable and writable number.
@@ -263,7 +274,9 @@ impl Device for VerbsDevice {
         let handle = self.add(&self.srqs, |handle, more| {
             let mut srq = null_mut();
             // SAFETY: a live PD, readable and writable attributes, a writable result.
-            errno(unsafe { (self.module.srq_create)(parent.object(), handle, &mut given, &mut srq) })?;
+            errno(unsafe {
+                (self.module.srq_create)(parent.object(), handle, &mut given, &mut srq)
+            })?;
             more.sge.store(given.max_sge, Relaxed);
             more.depth.store(given.max_wr, Relaxed);
             more.pd.store(pd, Relaxed);
@@ -379,7 +392,10 @@ impl Device for VerbsDevice {
             let (path, link) = (bytes(attr.path_mtu), bytes(self.port.active_mtu));
             self.note(held.more(), CauseCode::MtuExceeded, 0, (path, link));
             let code = attr.path_mtu;
-            return Err(refuse!(Invalid, "path_mtu {code} ({path} bytes): the port's is {link} bytes"));
+            return Err(refuse!(
+                Invalid,
+                "path_mtu {code} ({path} bytes): the port's is {link} bytes"
+            ));
         }
         let set = set & !mask::RATE_LIMIT;
         // SAFETY: a live QP, readable attributes.
@@ -469,19 +485,34 @@ impl Device for VerbsDevice {
     }
 
     #[inline]
-    unsafe fn post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+    unsafe fn post_send(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.do_post_send(qp, wr, bad) }
     }
 
     #[inline]
-    unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+    unsafe fn post_recv(
+        &self,
+        qp: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.do_post_recv(qp, wr, bad) }
     }
 
     #[inline]
-    unsafe fn post_srq_recv(&self, srq: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+    unsafe fn post_srq_recv(
+        &self,
+        srq: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.do_post_srq_recv(srq, wr, bad) }
     }
@@ -542,7 +573,8 @@ impl Device for VerbsDevice {
 }
 
 impl VerbsDevice {
-    /// Registers a dma-buf, or a part of it: memory of a device, that the NIC reaches without the host's.
+    /// Registers a dma-buf, or a part of it: memory of a device, that the NIC reaches without the
+    /// host's.
     ///
     /// `reg.addr` is the offset in it, `reg.provider` what kind of memory it is.
     ///
@@ -580,9 +612,15 @@ impl VerbsDevice {
         let handle = self.add(&self.mrs, |_, more| {
             let mut mr = null_mut();
             let register = self.module.mr_reg;
-            // SAFETY: a live PD, writable results. The memory itself is only pinned, and may be anything.
-            let made = errno(unsafe { register(parent.object(), memory, &mut mr, &mut attr.lkey, &mut attr.rkey) });
-            if made == Err(Error::NoMemory) && memory.dmabuf < 0 && !is_mapped(memory.addr, memory.length) {
+            // SAFETY: a live PD, writable results. The memory itself is only pinned, and may be
+            // anything.
+            let made = errno(unsafe {
+                register(parent.object(), memory, &mut mr, &mut attr.lkey, &mut attr.rkey)
+            });
+            if made == Err(Error::NoMemory)
+                && memory.dmabuf < 0
+                && !is_mapped(memory.addr, memory.length)
+            {
                 // Some drivers say so of memory that is not there.
                 return Err(Error::Fault);
             }

@@ -1,8 +1,9 @@
 //! The data path: the handle looked up, the list checked, the provider called.
 //!
-//! A list that is plain goes to the provider as it is. One that is not is copied in chunks: what names objects (address
-//! handles of UD, windows and regions of BIND_MW) holds our handles where libibverbs wants pointers, and a list that is
-//! longer than the queue, or has a bad request in it, must stop at the right one.
+//! A list that is plain goes to the provider as it is. One that is not is copied in chunks: what
+//! names objects (address handles of UD, windows and regions of BIND_MW) holds our handles where
+//! libibverbs wants pointers, and a list that is longer than the queue, or has a bad request in it,
+//! must stop at the right one.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -13,7 +14,8 @@ use crate::quick::{Empty, Polled, Posted};
 use crate::slots::{stale, Use};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::verbs::types::{
-    qp_type, send_flags, wr_opcode, BindMwWr, Handle, MwBindInfo, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
+    qp_type, send_flags, wr_opcode, BindMwWr, Handle, MwBindInfo, RecvWr, SendWr, Sge, UdWr, Wc,
+    WrOp,
 };
 use gdrcore_core::{reason, refuse};
 
@@ -28,7 +30,9 @@ pub fn opcodes(kind: u32) -> u32 {
     let local = 1 << wr_opcode::LOCAL_INV | 1 << wr_opcode::BIND_MW;
     match kind {
         qp_type::RC => 0x3FF,
-        qp_type::UC => both | local | 1 << wr_opcode::RDMA_WRITE | 1 << wr_opcode::RDMA_WRITE_WITH_IMM,
+        qp_type::UC => {
+            both | local | 1 << wr_opcode::RDMA_WRITE | 1 << wr_opcode::RDMA_WRITE_WITH_IMM
+        }
         _ => both,
     }
 }
@@ -66,7 +70,8 @@ unsafe fn check_send(qp: &Qp, opcodes: u32, w: &SendWr) -> Result<(), Wrong> {
             return Err(Wrong::List);
         }
         if w.send_flags & send_flags::INLINE != 0 {
-            // SAFETY: the caller's promise; num_sge is positive, being at most send_sge as unsigned.
+            // SAFETY: the caller's promise; num_sge is positive, being at most send_sge as
+            // unsigned.
             let bytes = unsafe { total(w.sg_list, w.num_sge as usize) };
             if bytes > u64::from(qp.inline.load(Relaxed)) {
                 return Err(Wrong::Inline);
@@ -76,8 +81,8 @@ unsafe fn check_send(qp: &Qp, opcodes: u32, w: &SendWr) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// What is wrong with a request. Words are made only where it is refused: those that the provider cannot have as they are, because
-/// they name objects, are told apart by the same check.
+/// What is wrong with a request. Words are made only where it is refused: those that the provider
+/// cannot have as they are, because they name objects, are told apart by the same check.
 enum Wrong {
     Opcode,
     List,
@@ -89,17 +94,25 @@ impl Wrong {
     fn refused(self, opcode: u32, n: i32, sge_max: u32, inline: u32) -> Error {
         match self {
             Wrong::Opcode => {
-                refuse!(Invalid, "wr->opcode {} ({opcode}): not for this type of QP", wr_opcode::name(opcode))
+                refuse!(
+                    Invalid,
+                    "wr->opcode {} ({opcode}): not for this type of QP",
+                    wr_opcode::name(opcode)
+                )
             }
-            Wrong::List if n < 0 || n as u32 > sge_max => refuse!(Invalid, "wr->num_sge {n}: 0 to {sge_max}"),
+            Wrong::List if n < 0 || n as u32 > sge_max => {
+                refuse!(Invalid, "wr->num_sge {n}: 0 to {sge_max}")
+            }
             Wrong::List => refuse!(Invalid, "wr->sg_list: NULL, and num_sge is {n}"),
-            Wrong::Inline => refuse!(MessageSize, "wr->sg_list: longer than max_inline_data, which is {inline}"),
+            Wrong::Inline => {
+                refuse!(MessageSize, "wr->sg_list: longer than max_inline_data, which is {inline}")
+            }
         }
     }
 }
 
-/// Whether the provider can have a list as it is: no longer than the queue (so one without end is not), and every request
-/// good and naming no objects.
+/// Whether the provider can have a list as it is: no longer than the queue (so one without end is
+/// not), and every request good and naming no objects.
 ///
 /// # Safety
 /// The list and its pieces are readable.
@@ -132,11 +145,15 @@ pub fn refused(rc: i32) -> Error {
     match rc.saturating_abs() {
         libc::ENOMEM | libc::EAGAIN | libc::ENOBUFS => Error::Again,
         libc::EIO => Error::NoDevice,
-        e => reason::refused(Error::from_errno(e), format_args!("wr: the NIC's driver refused it (errno {e})")),
+        e => reason::refused(
+            Error::from_errno(e),
+            format_args!("wr: the NIC's driver refused it (errno {e})"),
+        ),
     }
 }
 
-/// Posts a list of receives to `object`, whose queue holds `depth` requests of at most `sge_max` pieces.
+/// Posts a list of receives to `object`, whose queue holds `depth` requests of at most `sge_max`
+/// pieces.
 ///
 /// # Safety
 /// `post` and `object` belong together and live; the list is readable.
@@ -167,8 +184,8 @@ unsafe fn post_receives(
     unsafe { copy_receives(post, object, sge_max, depth, wr, bad) }
 }
 
-/// As [`post_receives`], request by request out of copies, and no more of them than the queue holds: a NIC that takes
-/// them as fast as they come would follow a list without end for ever.
+/// As [`post_receives`], request by request out of copies, and no more of them than the queue
+/// holds: a NIC that takes them as fast as they come would follow a list without end for ever.
 ///
 /// # Safety
 /// As for [`post_receives`].
@@ -219,7 +236,12 @@ impl VerbsDevice {
     /// # Safety
     /// The list is readable.
     #[inline(always)]
-    pub(crate) unsafe fn do_post_send(&self, h: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+    pub(crate) unsafe fn do_post_send(
+        &self,
+        h: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
         *bad = wr;
         // SAFETY: our contract, and a reference.
         match unsafe { self.quick_post_send(h, wr, bad) } {
@@ -231,7 +253,8 @@ impl VerbsDevice {
         let qp = &slot.more;
         qp.send.enter()?;
         let outcome = if slot.is(h) {
-            // SAFETY: inside the send flag a QP whose handle lives is not destroyed; the list is readable.
+            // SAFETY: inside the send flag a QP whose handle lives is not destroyed; the list is
+            // readable.
             unsafe { self.send_list(slot.object(), qp, wr, bad) }
         } else {
             Err(stale(h))
@@ -264,13 +287,20 @@ impl VerbsDevice {
         }
     }
 
-    /// Posts out of copies that hold libibverbs' pointers in place of our handles, a chunk at a time, and no more of them
-    /// than the queue holds: a NIC that takes them as fast as they come would follow a list without end for ever.
+    /// Posts out of copies that hold libibverbs' pointers in place of our handles, a chunk at a
+    /// time, and no more of them than the queue holds: a NIC that takes them as fast as they come
+    /// would follow a list without end for ever.
     ///
     /// # Safety
     /// `object` is the live QP of `qp`; the list is readable.
     #[inline(never)]
-    unsafe fn copy_list(&self, object: Object, qp: &Qp, mut wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+    unsafe fn copy_list(
+        &self,
+        object: Object,
+        qp: &Qp,
+        mut wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
         let all = opcodes(qp.kind.load(Relaxed));
         let mut left = qp.send_depth.load(Relaxed);
         while !wr.is_null() {
@@ -285,11 +315,17 @@ impl VerbsDevice {
                     break;
                 };
                 left = fewer;
-                // SAFETY: not null, so readable; one copy, so that what is checked is what is posted.
+                // SAFETY: not null, so readable; one copy, so that what is checked is what is
+                // posted.
                 let mut w = unsafe { wr.read() };
                 // SAFETY: as promised for its pieces.
                 let checked = unsafe { check_send(qp, all, &w) }.map_err(|wrong| {
-                    wrong.refused(w.opcode, w.num_sge, qp.send_sge.load(Relaxed), qp.inline.load(Relaxed))
+                    wrong.refused(
+                        w.opcode,
+                        w.num_sge,
+                        qp.send_sge.load(Relaxed),
+                        qp.inline.load(Relaxed),
+                    )
                 });
                 stop = checked.and_then(|()| self.name_objects(qp, &mut w, &mut named, n));
                 if stop.is_err() {
@@ -304,12 +340,17 @@ impl VerbsDevice {
             if n > 0 {
                 let first: *mut SendWr = copies.as_mut_ptr();
                 for i in 0..n {
-                    let next = if i + 1 < n { first.wrapping_add(i + 1).cast_const() } else { core::ptr::null() };
+                    let next = if i + 1 < n {
+                        first.wrapping_add(i + 1).cast_const()
+                    } else {
+                        core::ptr::null()
+                    };
                     // SAFETY: i < n <= CHUNK, inside `copies`.
                     unsafe { (*first.add(i)).next = next };
                 }
                 let mut refused_at = core::ptr::null();
-                // SAFETY: a live QP of this provider and a checked list whose objects `named` keeps alive.
+                // SAFETY: a live QP of this provider and a checked list whose objects `named` keeps
+                // alive.
                 let rc = unsafe { (self.opened.data.post_send)(object, first, &mut refused_at) };
                 if rc != 0 {
                     let at = (refused_at.addr().wrapping_sub(first.addr())) / size_of::<SendWr>();
@@ -324,7 +365,13 @@ impl VerbsDevice {
     }
 
     /// Puts libibverbs' pointers in place of the handles in `w`.
-    fn name_objects<'d>(&'d self, qp: &Qp, w: &mut SendWr, named: &mut Named<'d>, i: usize) -> Result<()> {
+    fn name_objects<'d>(
+        &'d self,
+        qp: &Qp,
+        w: &mut SendWr,
+        named: &mut Named<'d>,
+        i: usize,
+    ) -> Result<()> {
         if qp.kind.load(Relaxed) == qp_type::UD {
             // SAFETY: a union of integers only: every reading is a value.
             let ud = unsafe { w.wr.ud };
@@ -337,8 +384,11 @@ impl VerbsDevice {
             let info = w.bind_mw.bind_info;
             let mr = if info.mr == 0 { None } else { Some(self.mrs.enter(info.mr)?) };
             let mr_pointer = mr.as_ref().map_or(0, |mr| pointer(mr.object()));
-            w.bind_mw =
-                BindMwWr { mw: pointer(mw.object()), bind_info: MwBindInfo { mr: mr_pointer, ..info }, ..w.bind_mw };
+            w.bind_mw = BindMwWr {
+                mw: pointer(mw.object()),
+                bind_info: MwBindInfo { mr: mr_pointer, ..info },
+                ..w.bind_mw
+            };
             named.mw[i] = Some(mw);
             named.mr[i] = mr;
         }
@@ -350,13 +400,19 @@ impl VerbsDevice {
     /// # Safety
     /// The list is readable.
     #[inline(always)]
-    pub(crate) unsafe fn do_post_recv(&self, h: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+    pub(crate) unsafe fn do_post_recv(
+        &self,
+        h: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
         *bad = wr;
         let slot = self.qps.slot(h)?;
         let qp = &slot.more;
         qp.recv.enter()?;
         let outcome = if slot.is(h) {
-            // SAFETY: inside the receive flag a QP whose handle lives is not destroyed; the list is readable.
+            // SAFETY: inside the receive flag a QP whose handle lives is not destroyed; the list is
+            // readable.
             unsafe { self.receive_list(slot.object(), qp, wr, bad) }
         } else {
             Err(stale(h))
@@ -387,15 +443,23 @@ impl VerbsDevice {
     /// # Safety
     /// The list is readable.
     #[inline(always)]
-    pub(crate) unsafe fn do_post_srq_recv(&self, h: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+    pub(crate) unsafe fn do_post_srq_recv(
+        &self,
+        h: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
         *bad = wr;
         let slot = self.srqs.slot(h)?;
         let srq = &slot.more;
         srq.post.enter()?;
         let outcome = if slot.is(h) {
             let (sge, depth) = (srq.sge.load(Relaxed), srq.depth.load(Relaxed));
-            // SAFETY: inside the flag an SRQ whose handle lives is not destroyed; the list is readable.
-            unsafe { post_receives(self.opened.data.post_srq_recv, slot.object(), sge, depth, wr, bad) }
+            // SAFETY: inside the flag an SRQ whose handle lives is not destroyed; the list is
+            // readable.
+            unsafe {
+                post_receives(self.opened.data.post_srq_recv, slot.object(), sge, depth, wr, bad)
+            }
         } else {
             Err(stale(h))
         };
@@ -420,15 +484,16 @@ impl VerbsDevice {
         }
     }
 
-    /// The rest of a poll that brought nothing, or the provider's error `n`. A program that only polls must learn, too, that
-    /// the device is gone and nothing will ever come.
+    /// The rest of a poll that brought nothing, or the provider's error `n`. A program that only
+    /// polls must learn, too, that the device is gone and nothing will ever come.
     ///
     /// # Errors
     /// [`Error::NoDevice`]: it is gone; else what the provider says.
     #[inline(never)]
     pub fn polled_nothing(&self, cq: Empty<'_>, n: i32) -> Result<usize> {
         let empty = &cq.0.more.empty;
-        // One thread polls a CQ at a time, so a load and a store make no mistake; through a pin, several may, and miss a few.
+        // One thread polls a CQ at a time, so a load and a store make no mistake; through a pin,
+        // several may, and miss a few.
         let polls = empty.load(Relaxed).wrapping_add(1);
         empty.store(polls, Relaxed);
         if polls.is_multiple_of(LOOK_EVERY) {
@@ -464,7 +529,11 @@ pub const EMPTY: SendWr = SendWr {
     imm_data: 0,
     wr: WrOp { ud: UdWr { ah: 0, remote_qpn: 0, remote_qkey: 0 } },
     remote_srqn: 0,
-    bind_mw: BindMwWr { mw: 0, rkey: 0, bind_info: MwBindInfo { mr: 0, addr: 0, length: 0, mw_access_flags: 0 } },
+    bind_mw: BindMwWr {
+        mw: 0,
+        rkey: 0,
+        bind_info: MwBindInfo { mr: 0, addr: 0, length: 0, mw_access_flags: 0 },
+    },
 };
 
 #[cfg(test)]
@@ -483,7 +552,8 @@ mod tests {
 
     #[test]
     fn a_list_without_end_ends_where_the_queue_would_be_full() {
-        let mut wr = RecvWr { wr_id: 1, next: core::ptr::null(), sg_list: core::ptr::null(), num_sge: 0 };
+        let mut wr =
+            RecvWr { wr_id: 1, next: core::ptr::null(), sg_list: core::ptr::null(), num_sge: 0 };
         let own = &raw mut wr;
         // SAFETY: the list is this function's own.
         unsafe { (*own).next = own };

@@ -26,11 +26,13 @@ pub const ROCE_PORT: u16 = 4791;
 
 /// A NIC that libibverbs drives.
 ///
-/// Handles, bounds and causes are ours, in memory that is given at [`VerbsDevice::init`]; transport is the NIC's.
+/// Handles, bounds and causes are ours, in memory that is given at [`VerbsDevice::init`]; transport
+/// is the NIC's.
 ///
 /// # Thread-safety
-/// Any thread may call anything; two at once on one side of a QP, one CQ's polls or one SRQ get [`Error::Busy`].
-/// It does not look whether it is in a forked child: who composes devices does (the C API).
+/// Any thread may call anything; two at once on one side of a QP, one CQ's polls or one SRQ get
+/// [`Error::Busy`]. It does not look whether it is in a forked child: who composes devices does
+/// (the C API).
 pub struct VerbsDevice {
     pub(crate) opened: Opened,
     pub(crate) qps: Slots<Qp>,
@@ -61,7 +63,10 @@ pub struct VerbsDevice {
 }
 
 /// What the memory holds.
-fn layout(walk: &mut Walk, config: &Config) -> Result<(gdrcore_core::arena::Region, Config, Tables)> {
+fn layout(
+    walk: &mut Walk,
+    config: &Config,
+) -> Result<(gdrcore_core::arena::Region, Config, Tables)> {
     let config = config.resolve()?;
     let device = walk.bytes(size_of::<VerbsDevice>(), 128)?;
     let tables = Tables::carve(walk, &config)?;
@@ -75,7 +80,8 @@ impl VerbsDevice {
     /// Bytes of memory that [`VerbsDevice::init`] needs.
     ///
     /// # Errors
-    /// [`Error::NoDevice`], [`Error::Invalid`]: the name; [`Error::Invalid`]: a bound of the configuration.
+    /// [`Error::NoDevice`], [`Error::Invalid`]: the name; [`Error::Invalid`]: a bound of the
+    /// configuration.
     pub fn memsize(name: &str, config: &Config) -> Result<usize> {
         Name::parse(name)?;
         let mut walk = Walk::size_query();
@@ -83,13 +89,14 @@ impl VerbsDevice {
         Ok(walk.offset())
     }
 
-    /// Loads the module, opens a NIC, and makes a device of it in the given memory, where it stays until
-    /// [`VerbsDevice::close`].
+    /// Loads the module, opens a NIC, and makes a device of it in the given memory, where it stays
+    /// until [`VerbsDevice::close`].
     ///
     /// # Errors
-    /// The name or a bound: [`Error::Invalid`]. No module, no such NIC, or its port is down: [`Error::NoDevice`]. No GID
-    /// fits: [`Error::AddressNotLocal`]. Not RoCE, or libibverbs is gdrcore's own drop-in: [`Error::Unsupported`].
-    /// [`Error::NoMemory`]: fewer than [`VerbsDevice::memsize`] bytes. `why` has the words.
+    /// The name or a bound: [`Error::Invalid`]. No module, no such NIC, or its port is down:
+    /// [`Error::NoDevice`]. No GID fits: [`Error::AddressNotLocal`]. Not RoCE, or libibverbs is
+    /// gdrcore's own drop-in: [`Error::Unsupported`]. [`Error::NoMemory`]: fewer than
+    /// [`VerbsDevice::memsize`] bytes. `why` has the words.
     ///
     /// # Safety
     /// The memory is used by nobody else and lives until `close` has returned.
@@ -121,7 +128,9 @@ impl VerbsDevice {
         let events = Events::new()?;
         let module = load(why)?;
         let chosen = open::open(module, &parsed, why)?;
-        let ready = events.watch(chosen.opened.channel_fd).and_then(|()| events.watch(chosen.opened.async_fd));
+        let ready = events
+            .watch(chosen.opened.channel_fd)
+            .and_then(|()| events.watch(chosen.opened.async_fd));
         let Tables { pds, mrs, mws, ahs, cqs, srqs, qps, channels } = tables;
         let device = VerbsDevice {
             inline: inline(module, &chosen.opened, config.max_inline),
@@ -210,7 +219,11 @@ impl VerbsDevice {
     }
 
     /// Makes an object: reserves its handle, calls `make`, brings the handle to life.
-    pub(crate) fn add<T>(&self, slots: &Slots<T>, make: impl FnOnce(Handle, &T) -> Result<Object>) -> Result<Handle> {
+    pub(crate) fn add<T>(
+        &self,
+        slots: &Slots<T>,
+        make: impl FnOnce(Handle, &T) -> Result<Object>,
+    ) -> Result<Handle> {
         let (handle, slot) = {
             let _held = lock(&self.control);
             slots.reserve()?
@@ -251,13 +264,18 @@ impl VerbsDevice {
     /// The address vector, if a NIC can send there.
     pub(crate) fn reachable(&self, ah: &AhAttr) -> Result<()> {
         if ah.udp_port != 0 && ah.udp_port != ROCE_PORT {
-            return Err(refuse!(Unsupported, "udp_port {}: a NIC sends to {ROCE_PORT} only", ah.udp_port));
+            return Err(refuse!(
+                Unsupported,
+                "udp_port {}: a NIC sends to {ROCE_PORT} only",
+                ah.udp_port
+            ));
         }
         Ok(())
     }
 }
 
-/// Bytes of inline data that a QP of this NIC can have, at most `wanted`: found out by making one, as verbs has no query.
+/// Bytes of inline data that a QP of this NIC can have, at most `wanted`: found out by making one,
+/// as verbs has no query.
 fn inline(module: &Module, opened: &Opened, wanted: u32) -> u32 {
     let (mut pd, mut cq, mut cqe) = (null_mut(), null_mut(), 1);
     // SAFETY: an open context and writable results.
@@ -269,8 +287,13 @@ fn inline(module: &Module, opened: &Opened, wanted: u32) -> u32 {
     if unsafe { (module.cq_create)(opened.context, null_mut(), 0, &mut cqe, &mut cq) } == 0 {
         let mut bytes = wanted;
         while bytes > 0 {
-            let cap =
-                QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: bytes };
+            let cap = QpCap {
+                max_send_wr: 1,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: bytes,
+            };
             let make = QpMake {
                 pd,
                 send_cq: cq,

@@ -1,7 +1,8 @@
 //! Waiting, events of CQs, and what the kernel reports of QPs, ports and the device.
 //!
-//! The program's descriptor is an epoll set of three: the completion channel, the kernel's asynchronous events, and an
-//! eventfd for those events that were taken already, by a look whether the device is still there.
+//! The program's descriptor is an epoll set of three: the completion channel, the kernel's
+//! asynchronous events, and an eventfd for those events that were taken already, by a look whether
+//! the device is still there.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -18,15 +19,26 @@ use gdrcore_core::verbs::types::Handle;
 
 impl VerbsDevice {
     /// A CQ whose events go to a channel of libibverbs; `handle` 0: the device's own.
-    pub(crate) fn cq_with(&self, cqe: u32, handle: Handle, channel: Object) -> Result<(Handle, u32)> {
+    pub(crate) fn cq_with(
+        &self,
+        cqe: u32,
+        handle: Handle,
+        channel: Object,
+    ) -> Result<(Handle, u32)> {
         if cqe == 0 || cqe > self.opened.max_cqe {
-            return Err(refuse!(Invalid, "cqe {cqe}: 1 to {}, what the NIC has", self.opened.max_cqe));
+            return Err(refuse!(
+                Invalid,
+                "cqe {cqe}: 1 to {}, what the NIC has",
+                self.opened.max_cqe
+            ));
         }
         let mut given = cqe;
         let cq = self.add(&self.cqs, |cookie, more| {
             let mut cq = core::ptr::null_mut();
             // SAFETY: an open context and a channel of it, writable results.
-            errno(unsafe { (self.module.cq_create)(self.opened.context, channel, cookie, &mut given, &mut cq) })?;
+            errno(unsafe {
+                (self.module.cq_create)(self.opened.context, channel, cookie, &mut given, &mut cq)
+            })?;
             more.empty.store(0, Relaxed);
             more.channel.store(handle, Relaxed);
             Ok(cq)
@@ -39,7 +51,8 @@ impl VerbsDevice {
         self.take_event_of(self.opened.channel)
     }
 
-    /// Takes the event of one armed CQ of a channel. Those of CQs that were destroyed meanwhile are passed over.
+    /// Takes the event of one armed CQ of a channel. Those of CQs that were destroyed meanwhile are
+    /// passed over.
     pub(crate) fn take_event_of(&self, channel: Object) -> Result<Option<Handle>> {
         loop {
             let mut cq = 0;
@@ -59,9 +72,16 @@ impl VerbsDevice {
         }
     }
 
-    /// Sleeps until a channel has an event, and takes it. What the kernel reports of the device meanwhile is kept for the program.
-    pub(crate) fn wait_for_event_of(&self, channel: Object, fd: i32, timeout_ms: i32) -> Result<Option<Handle>> {
-        let end = u64::try_from(timeout_ms).map_or(u64::MAX, |ms| now_ns().saturating_add(ms * 1_000_000));
+    /// Sleeps until a channel has an event, and takes it. What the kernel reports of the device
+    /// meanwhile is kept for the program.
+    pub(crate) fn wait_for_event_of(
+        &self,
+        channel: Object,
+        fd: i32,
+        timeout_ms: i32,
+    ) -> Result<Option<Handle>> {
+        let end = u64::try_from(timeout_ms)
+            .map_or(u64::MAX, |ms| now_ns().saturating_add(ms * 1_000_000));
         loop {
             if let Some(cq) = self.take_event_of(channel)? {
                 return Ok(Some(cq));
@@ -73,7 +93,11 @@ impl VerbsDevice {
             if left == 0 {
                 return Ok(None);
             }
-            let ms = if end == u64::MAX { -1 } else { i32::try_from(left.div_ceil(1_000_000)).unwrap_or(i32::MAX) };
+            let ms = if end == u64::MAX {
+                -1
+            } else {
+                i32::try_from(left.div_ceil(1_000_000)).unwrap_or(i32::MAX)
+            };
             if sleep_on([fd, self.opened.async_fd], ms)? {
                 self.look();
             }
@@ -91,8 +115,9 @@ impl VerbsDevice {
         event
     }
 
-    /// Takes what the kernel reports, so that causes are recorded and a device that went away is known, whether or not
-    /// the program asks for events. Cost: one system call where there is nothing.
+    /// Takes what the kernel reports, so that causes are recorded and a device that went away is
+    /// known, whether or not the program asks for events. Cost: one system call where there is
+    /// nothing.
     pub(crate) fn look(&self) {
         loop {
             let mut event = Event::default();
@@ -101,7 +126,11 @@ impl VerbsDevice {
             if rc != 0 {
                 if rc != libc::EAGAIN && rc != libc::EINTR && !self.gone.swap(true, Relaxed) {
                     self.note_device(CauseCode::DeviceGone, rc.unsigned_abs().into());
-                    self.keep(AsyncEvent { event: async_event::DEVICE_FATAL, reserved: 0, handle: 0 });
+                    self.keep(AsyncEvent {
+                        event: async_event::DEVICE_FATAL,
+                        reserved: 0,
+                        handle: 0,
+                    });
                 }
                 return;
             }

@@ -1,14 +1,17 @@
 //! The verbs device: a NIC, driven through libibverbs.
 //!
 //! * [`name`]: what its names mean.
-//! * [`load`], [`abi`]: the module `libgdrcore_verbs.so`, which alone is linked to libibverbs, and the table between us.
+//! * [`load`], [`abi`]: the module `libgdrcore_verbs.so`, which alone is linked to libibverbs, and
+//!   the table between us.
 //! * [`open`]: device, port and GID, chosen or refused with a reason.
-//! * [`slots`]: handles; [`control`]: objects; [`recover`]: a QP back to RESET; [`data`]: post and poll; [`pinned`]: the same without looking up; [`events`]: waiting, and what the kernel reports;
-//!   [`cause`]: why an operation failed; [`stats`]: counters. Data that these share lies below them: `objects`, `facts`, `plain`, `drain`, `event_set`.
+//! * [`slots`]: handles; [`control`]: objects; [`recover`]: a QP back to RESET; [`data`]: post and
+//!   poll; [`pinned`]: the same without looking up; [`events`]: waiting, and what the kernel
+//!   reports; [`cause`]: why an operation failed; [`stats`]: counters. Data that these share lies
+//!   below them: `objects`, `facts`, `plain`, `drain`, `event_set`.
 //!
-//! The hot structs have libibverbs' layout, so a post or a poll is: the handle looked up, the list checked, the provider's
-//! function called with the program's own structs. Nothing here allocates after the module is loaded; what libibverbs
-//! allocates when objects are made is its own.
+//! The hot structs have libibverbs' layout, so a post or a poll is: the handle looked up, the list
+//! checked, the provider's function called with the program's own structs. Nothing here allocates
+//! after the module is loaded; what libibverbs allocates when objects are made is its own.
 
 pub mod abi;
 mod cause;
@@ -47,6 +50,9 @@ fn errno(rc: core::ffi::c_int) -> Result<()> {
         0 => Ok(()),
         // A device that went away answers every command with EIO.
         libc::EIO => Err(Error::NoDevice),
-        e => Err(reason::refused(Error::from_errno(e), format_args!("the NIC or its driver refused it (errno {e})"))),
+        e => Err(reason::refused(
+            Error::from_errno(e),
+            format_args!("the NIC or its driver refused it (errno {e})"),
+        )),
     }
 }

@@ -13,12 +13,12 @@ const FILE: &CStr = c"libgdrcore_verbs.so";
 
 static LOADED: AtomicPtr<Module> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The module: loaded by the first call that finds it, and kept as long as the process lives. It is looked for beside
-/// the file that this code is in, then where the system looks for libraries.
+/// The module: loaded by the first call that finds it, and kept as long as the process lives. It is
+/// looked for beside the file that this code is in, then where the system looks for libraries.
 ///
 /// # Errors
-/// [`Error::NoDevice`]: it is not there, or needs what is not there; [`Error::Unsupported`]: it is of another version.
-/// `why` has the words.
+/// [`Error::NoDevice`]: it is not there, or needs what is not there; [`Error::Unsupported`]: it is
+/// of another version. `why` has the words.
 pub fn module(why: &mut Text) -> Result<&'static Module> {
     let known = LOADED.load(Ordering::Acquire);
     // SAFETY: set below, from a table that lives as long as the process.
@@ -31,7 +31,10 @@ pub fn module(why: &mut Text) -> Result<&'static Module> {
         None => open(FILE),
     };
     let Some(library) = library else {
-        why.set(format_args!("{}; `make verbs` builds the module, which needs libibverbs1 to run", error()));
+        why.set(format_args!(
+            "{}; `make verbs` builds the module, which needs libibverbs1 to run",
+            error()
+        ));
         return Err(Error::NoDevice);
     };
     // SAFETY: a live handle and a terminated name.
@@ -43,13 +46,15 @@ pub fn module(why: &mut Text) -> Result<&'static Module> {
     }
     // SAFETY: the symbol of this name is an Entry in every version of the module.
     let entry: Entry = unsafe { core::mem::transmute::<*mut c_void, Entry>(entry) };
-    // SAFETY: an Entry has no precondition and returns a table that lives as long as the library, which stays.
+    // SAFETY: an Entry has no precondition and returns a table that lives as long as the library,
+    // which stays.
     let module = unsafe { entry() };
     // SAFETY: as above; magic, version and size come first in every version of the table.
     let head = unsafe { (*module).is_ours() };
     if !head {
         why.set(format_args!(
-            "the libgdrcore_verbs.so found is not of this libgdrcore's build (table version {VERSION}): install both from one build"
+            "the libgdrcore_verbs.so found is not of this libgdrcore's build (table version \
+             {VERSION}): install both from one build"
         ));
         // No words: `why` has them.
         return Err(Error::Unsupported);
@@ -60,7 +65,8 @@ pub fn module(why: &mut Text) -> Result<&'static Module> {
 }
 
 fn open(path: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a terminated path. The module's constructors are those of libibverbs, which any thread may run.
+    // SAFETY: a terminated path. The module's constructors are those of libibverbs, which any
+    // thread may run.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     (!library.is_null()).then_some(library)
 }
@@ -105,7 +111,8 @@ impl Write for Path {
     }
 }
 
-/// Where the module lies if it lies in the folder of the library or program that holds this function.
+/// Where the module lies if it lies in the folder of the library or program that holds this
+/// function.
 fn beside_us() -> Option<Path> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     let here: *const c_void = (beside_us as fn() -> Option<Path>) as *const c_void;

@@ -33,17 +33,23 @@ impl<'a> Name<'a> {
     /// Parses `verbs:rxe0`, `verbs:mlx5_0:1:3`, `verbs:10.0.0.1`, `verbs:[2001:db8::1]:1`.
     ///
     /// # Errors
-    /// [`Error::NoDevice`]: it does not begin with `verbs:`; [`Error::Invalid`]: the rest is no such name.
+    /// [`Error::NoDevice`]: it does not begin with `verbs:`; [`Error::Invalid`]: the rest is no
+    /// such name.
     pub fn parse(name: &'a str) -> Result<Name<'a>> {
         let rest = name.strip_prefix(PREFIX).ok_or(Error::NoDevice)?;
         let (which, rest) = match rest.strip_prefix('[') {
             Some(rest) => {
                 let parts = rest.split_once(']');
-                let (address, rest) = parts.ok_or_else(|| refuse!(Invalid, "address '[{rest}': ']' is missing"))?;
-                let address: Ipv6Addr =
-                    address.parse().map_err(|_| refuse!(Invalid, "address '[{address}]': not an IPv6 address"))?;
+                let (address, rest) =
+                    parts.ok_or_else(|| refuse!(Invalid, "address '[{rest}': ']' is missing"))?;
+                let address: Ipv6Addr = address
+                    .parse()
+                    .map_err(|_| refuse!(Invalid, "address '[{address}]': not an IPv6 address"))?;
                 if !(rest.is_empty() || rest.starts_with(':')) {
-                    return Err(refuse!(Invalid, "'{rest}' after the address: ':' and a port, or nothing"));
+                    return Err(refuse!(
+                        Invalid,
+                        "'{rest}' after the address: ':' and a port, or nothing"
+                    ));
                 }
                 (Which::Address(address.octets()), rest.strip_prefix(':'))
             }
@@ -58,7 +64,9 @@ impl<'a> Name<'a> {
         let number = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
             let n = digits.then(|| text.parse().ok()).flatten();
-            n.ok_or_else(|| refuse!(Invalid, "'{text}' after the NIC: [:port][:gid-index], both numbers"))
+            n.ok_or_else(|| {
+                refuse!(Invalid, "'{text}' after the NIC: [:port][:gid-index], both numbers")
+            })
         };
         let (port, gid_index) = match rest.map(|r| r.split_once(':').ok_or(r)) {
             None => (None, None),
@@ -81,7 +89,10 @@ impl<'a> Name<'a> {
         }
         let fits = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
         if text.is_empty() || text.len() >= NAME_MAX || !text.bytes().all(fits) {
-            return Err(refuse!(Invalid, "NIC '{text}': no name that one can have; `ibv_devices` lists them"));
+            return Err(refuse!(
+                Invalid,
+                "NIC '{text}': no name that one can have; `ibv_devices` lists them"
+            ));
         }
         Ok(Which::Name(text))
     }

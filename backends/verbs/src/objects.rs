@@ -169,7 +169,11 @@ impl Tables {
             })?,
             mws: Slots::carve(walk, 3, c.max_mr, || Mw { pd: none() })?,
             ahs: Slots::carve(walk, 4, c.max_ah, || Ah { pd: none() })?,
-            cqs: Slots::carve(walk, 5, c.max_cq, || Cq { poll: Busy::new(), empty: zero(), channel: none() })?,
+            cqs: Slots::carve(walk, 5, c.max_cq, || Cq {
+                poll: Busy::new(),
+                empty: zero(),
+                channel: none(),
+            })?,
             srqs: Slots::carve(walk, 6, c.max_srq, || Srq {
                 post: Busy::new(),
                 sge: zero(),

@@ -32,8 +32,8 @@ pub type DeviceName = [c_char; NAME_MAX];
 /// Opens what `name` says. `why` gets the reason where nothing fits.
 ///
 /// # Errors
-/// [`Error::NoDevice`]: no such device or port; [`Error::AddressNotLocal`]: no NIC has the address, or the port has no
-/// GID that fits; [`Error::Unsupported`]: not RoCE; else what libibverbs said.
+/// [`Error::NoDevice`]: no such device or port; [`Error::AddressNotLocal`]: no NIC has the address,
+/// or the port has no GID that fits; [`Error::Unsupported`]: not RoCE; else what libibverbs said.
 pub fn open(module: &Module, name: &Name<'_>, why: &mut Text) -> Result<Chosen> {
     match name.which {
         Which::Name(device) => {
@@ -56,7 +56,8 @@ pub fn open(module: &Module, name: &Name<'_>, why: &mut Text) -> Result<Chosen> 
                 }
             }
             why.set(format_args!(
-                "no RDMA device has a RoCE v2 GID {}; `ibv_devinfo -v` lists GIDs, `ip address` the addresses they follow from",
+                "no RDMA device has a RoCE v2 GID {}; `ibv_devinfo -v` lists GIDs, `ip address` \
+                 the addresses they follow from",
                 address(gid)
             ));
             Err(Error::AddressNotLocal)
@@ -118,20 +119,28 @@ fn port(
     }
     if port.link != link::ETHERNET {
         let speaks = if port.link == link::IWARP { "iWARP" } else { "InfiniBand" };
-        why.set(format_args!("{shown} port {number} speaks {speaks}; gdrcore addresses its peers by RoCE v2 GIDs"));
+        why.set(format_args!(
+            "{shown} port {number} speaks {speaks}; gdrcore addresses its peers by RoCE v2 GIDs"
+        ));
         // No words: `why` has them.
         return Err(Error::Unsupported);
     }
     let mut table = [GidEntry::default(); GIDS_MAX];
     let mut count = 0;
     // SAFETY: an open context; `table` has room for so many, `count` is writable.
-    let rc = unsafe { (module.gids)(opened.context, number, table.as_mut_ptr(), GIDS_MAX as u32, &mut count) };
-    errno(rc).inspect_err(|e| why.set(format_args!("{shown} port {number}: its GIDs cannot be read: {e}")))?;
+    let rc = unsafe {
+        (module.gids)(opened.context, number, table.as_mut_ptr(), GIDS_MAX as u32, &mut count)
+    };
+    errno(rc).inspect_err(|e| {
+        why.set(format_args!("{shown} port {number}: its GIDs cannot be read: {e}"))
+    })?;
     let gid = choose(table.get(..count as usize).unwrap_or_default(), index, wanted)
         .inspect_err(|no| explain(*no, shown, number, port.active != 0, why))
         .map_err(|_| Error::AddressNotLocal)?;
     if port.active == 0 {
-        why.set(format_args!("{shown} port {number} is down; bring its network interface up (`ip link set … up`)"));
+        why.set(format_args!(
+            "{shown} port {number} is down; bring its network interface up (`ip link set … up`)"
+        ));
         return Err(Error::NoDevice);
     }
     Ok((port, gid))
@@ -157,23 +166,37 @@ enum No {
 fn explain(no: No, shown: &str, port: u32, active: bool, why: &mut Text) {
     let state = if active { "" } else { " (the port is down)" };
     match no {
-        No::Empty(i) => why.set(format_args!("{shown} port {port} has no GID at index {i}{state}; `ibv_devinfo -v` lists them")),
+        No::Empty(i) => why.set(format_args!(
+            "{shown} port {port} has no GID at index {i}{state}; \
+            `ibv_devinfo -v` lists them"
+        )),
         No::NotV2(i) => why.set(format_args!(
-            "GID {i} of {shown} port {port} is not of type RoCE v2; `ibv_devinfo -v` names the types, without an index the first that fits is taken"
+            "GID {i} of {shown} port {port} is not of type RoCE v2; `ibv_devinfo -v` names the \
+             types, without an index the first that fits is taken"
         )),
         No::Other(i) => why.set(format_args!("GID {i} of {shown} port {port} is another address")),
         No::NoV2(n) => why.set(format_args!(
-            "{shown} port {port} has {n} GIDs, none of type RoCE v2{state}; rdma_cm's default_roce_mode or the driver's setting chooses the types"
+            "{shown} port {port} has {n} GIDs, none of type RoCE v2{state}; rdma_cm's \
+             default_roce_mode or the driver's setting chooses the types"
         )),
         No::Nothing => why.set(format_args!(
-            "{shown} port {port} has no GID{state}; GIDs follow from addresses: give its network interface one (`ip address add …`)"
+            "{shown} port {port} has no GID{state}; GIDs follow from addresses: give its network \
+             interface one (`ip address add …`)"
         )),
-        No::Unknown => why.set(format_args!("no GID of {shown} port {port} is this address{state}")),
+        No::Unknown => why.set(format_args!(
+            "no GID of {shown} port {port} is this \
+            address{state}"
+        )),
     }
 }
 
-/// The GID to send by: the one asked for, else the first IPv4 one, else the first global IPv6 one, else the first.
-fn choose(table: &[GidEntry], index: Option<u32>, wanted: Option<[u8; 16]>) -> Result<GidEntry, No> {
+/// The GID to send by: the one asked for, else the first IPv4 one, else the first global IPv6 one,
+/// else the first.
+fn choose(
+    table: &[GidEntry],
+    index: Option<u32>,
+    wanted: Option<[u8; 16]>,
+) -> Result<GidEntry, No> {
     let mut used = table.iter().copied().filter(|e| e.gid != [0; 16] && e.index < GIDS_MAX as u32);
     if let Some(i) = index {
         let entry = used.find(|e| e.index == i).ok_or(No::Empty(i))?;
@@ -231,8 +254,13 @@ mod tests {
     const GLOBAL: [u8; 16] = [0xFD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
     const V4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 1];
 
-    fn chosen(entries: &[([u8; 16], u32)], index: Option<u32>, wanted: Option<[u8; 16]>) -> Result<u32, No> {
-        let entry = |(index, &(gid, roce_v2)): (u32, &_)| GidEntry { gid, index, roce_v2, interface: 7 };
+    fn chosen(
+        entries: &[([u8; 16], u32)],
+        index: Option<u32>,
+        wanted: Option<[u8; 16]>,
+    ) -> Result<u32, No> {
+        let entry =
+            |(index, &(gid, roce_v2)): (u32, &_)| GidEntry { gid, index, roce_v2, interface: 7 };
         let table: Vec<GidEntry> = (0..).zip(entries).map(entry).collect();
         choose(&table, index, wanted).map(|e| e.index)
     }
@@ -259,7 +287,9 @@ mod tests {
         assert_eq!(chosen(&[], None, None), Err(No::Nothing));
         assert_eq!(chosen(&[(LOCAL, 0), (V4, 0)], None, None), Err(No::NoV2(2)));
         assert_eq!(chosen(&[(LOCAL, 1)], None, Some(V4)), Err(No::Unknown));
-        for no in [No::Empty(300), No::NotV2(1), No::Other(2), No::NoV2(3), No::Nothing, No::Unknown] {
+        for no in
+            [No::Empty(300), No::NotV2(1), No::Other(2), No::NoV2(3), No::Nothing, No::Unknown]
+        {
             let mut why = Text::new();
             explain(no, "rxe0", 1, false, &mut why);
             assert!(why.as_str().contains("rxe0 port 1"), "{}", why.as_str());

@@ -1,7 +1,7 @@
 //! A pinned QP or CQ: what of it calls need that look nothing up, and the rest of such calls.
 //!
-//! Who pinned it promises that it lives, so nothing here asks whether it does, and no flag keeps a second thread out:
-//! providers have locks of their own.
+//! Who pinned it promises that it lives, so nothing here asks whether it does, and no flag keeps a
+//! second thread out: providers have locks of their own.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::Relaxed;
@@ -71,7 +71,12 @@ impl VerbsDevice {
     ///
     /// # Safety
     /// The QP is pinned; the list is readable.
-    pub unsafe fn pinned_post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+    pub unsafe fn pinned_post_send(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
         let slot = self.qps.slot(qp)?;
         // SAFETY: our contract.
         unsafe { self.send_list(slot.object(), &slot.more, wr, bad) }
@@ -84,7 +89,12 @@ impl VerbsDevice {
     ///
     /// # Safety
     /// The QP is pinned; the list is readable.
-    pub unsafe fn pinned_post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+    pub unsafe fn pinned_post_recv(
+        &self,
+        qp: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
         let slot = self.qps.slot(qp)?;
         // SAFETY: our contract.
         unsafe { self.receive_list(slot.object(), &slot.more, wr, bad) }
@@ -99,8 +109,8 @@ impl VerbsDevice {
     }
 }
 
-/// Whether a list is one of usual requests, at least one and at most twice `pairs`. Looked at in twos, with one question for
-/// all of them, since it is answered yes.
+/// Whether a list is one of usual requests, at least one and at most twice `pairs`. Looked at in
+/// twos, with one question for all of them, since it is answered yes.
 ///
 /// # Safety
 /// The list is readable.
@@ -169,7 +179,11 @@ mod tests {
         ];
         for n in 1..=9 {
             for pairs in 0..6 {
-                assert_eq!(judged(&mut vec![usual; n], pairs), n as u64 <= 2 * pairs, "{n} of {pairs} pairs");
+                assert_eq!(
+                    judged(&mut vec![usual; n], pairs),
+                    n as u64 <= 2 * pairs,
+                    "{n} of {pairs} pairs"
+                );
             }
             for at in 0..n {
                 for (kind, other) in others.iter().enumerate() {

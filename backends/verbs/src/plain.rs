@@ -7,7 +7,8 @@ use core::sync::atomic::Ordering::Relaxed;
 pub struct Plain {
     /// Bits that `opcode << 32 | num_sge` of such a request does not have.
     pub(crate) unusual: AtomicU64,
-    /// Its `sg_list` is above this: above null, or above everything where no request of this QP is plain.
+    /// Its `sg_list` is above this: above null, or above everything where no request of this QP is
+    /// plain.
     pub(crate) nowhere: AtomicU64,
 }
 
@@ -17,10 +18,12 @@ impl Plain {
         Plain { unusual: AtomicU64::new(u64::MAX), nowhere: AtomicU64::new(u64::MAX) }
     }
 
-    /// For a QP whose provider takes requests of these `opcodes` (as bits) as they are, with `sge_max` pieces.
+    /// For a QP whose provider takes requests of these `opcodes` (as bits) as they are, with
+    /// `sge_max` pieces.
     ///
-    /// What passes is what bits can tell: opcodes below the largest power of two below which all are plain, and numbers of
-    /// pieces that need no more bits than `sge_max`. One that is still too large is the provider's to refuse, as each does.
+    /// What passes is what bits can tell: opcodes below the largest power of two below which all
+    /// are plain, and numbers of pieces that need no more bits than `sge_max`. One that is still
+    /// too large is the provider's to refuse, as each does.
     pub fn prepare(&self, opcodes: u32, sge_max: u32) {
         let low = opcodes.trailing_ones().checked_ilog2();
         let usual = (1u64 << low.unwrap_or(0)) - 1;

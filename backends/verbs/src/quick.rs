@@ -1,9 +1,11 @@
-//! The short way of a post and a poll: what is left when nothing is unusual, written to be inlined into the C call.
+//! The short way of a post and a poll: what is left when nothing is unusual, written to be inlined
+//! into the C call.
 //!
-//! It takes no decision of its own. Where anything is not as usual (a handle that is none, another thread inside, a list
-//! that is not plain) it has done nothing and says so, and the caller takes the long way, which tells why. Its parts are
-//! ordered and kept few so that the compiler holds all of them in registers: it is counted in instructions
-//! (docs/records/PERFORMANCE.md, "The verbs device").
+//! It takes no decision of its own. Where anything is not as usual (a handle that is none, another
+//! thread inside, a list that is not plain) it has done nothing and says so, and the caller takes
+//! the long way, which tells why. Its parts are ordered and kept few so that the compiler holds all
+//! of them in registers: it is counted in instructions (docs/records/PERFORMANCE.md, "The verbs
+//! device").
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::Relaxed;
@@ -25,12 +27,18 @@ pub enum Posted {
 }
 
 impl VerbsDevice {
-    /// As [`gdrcore_core::device::Device::post_send`]; where it fails, `*bad` is the first request that was not posted.
+    /// As [`gdrcore_core::device::Device::post_send`]; where it fails, `*bad` is the first request
+    /// that was not posted.
     ///
     /// # Safety
     /// The list is readable; `bad` is writable.
     #[inline(always)]
-    pub unsafe fn quick_post_send(&self, h: Handle, wr: *const SendWr, bad: *mut *const SendWr) -> Posted {
+    pub unsafe fn quick_post_send(
+        &self,
+        h: Handle,
+        wr: *const SendWr,
+        bad: *mut *const SendWr,
+    ) -> Posted {
         let slot: &Slot<Qp> = self.qps.near(h);
         let qp = &slot.more;
         if qp.send.enter().is_err() {
@@ -44,7 +52,8 @@ impl VerbsDevice {
         // For providers that refuse all of it without a word.
         // SAFETY: our contract.
         unsafe { bad.write_unaligned(wr) };
-        // SAFETY: inside the send flag a QP whose handle lives is not destroyed; the list is checked.
+        // SAFETY: inside the send flag a QP whose handle lives is not destroyed; the list is
+        // checked.
         let rc = unsafe { (self.opened.data.post_send)(slot.object(), wr, bad) };
         qp.send.leave();
         match rc {
@@ -127,9 +136,9 @@ pub unsafe fn all_succeeded(wc: *const Wc, n: c_int) -> bool {
     all == 0
 }
 
-/// Whether the provider can have a list as it is: no longer than the queue (so one without end is not), and every request
-/// as most are. May say no to one that could; calls nothing, so that its caller keeps nothing in memory. The first request
-/// stands apart, since it is mostly the only one.
+/// Whether the provider can have a list as it is: no longer than the queue (so one without end is
+/// not), and every request as most are. May say no to one that could; calls nothing, so that its
+/// caller keeps nothing in memory. The first request stands apart, since it is mostly the only one.
 ///
 /// # Safety
 /// The list is readable.
@@ -155,8 +164,8 @@ unsafe fn is_plain(qp: &Qp, wr: *const SendWr) -> bool {
     true
 }
 
-/// Whether a request is as most are. Reads it without forming a reference, so that one that is not aligned is the
-/// provider's own matter.
+/// Whether a request is as most are. Reads it without forming a reference, so that one that is not
+/// aligned is the provider's own matter.
 ///
 /// # Safety
 /// It is readable.
@@ -191,7 +200,9 @@ mod tests {
                 let plain = Plain::new();
                 let usual = |wr: &SendWr| {
                     // SAFETY: a readable request.
-                    unsafe { is_usual(wr, plain.unusual.load(Relaxed), plain.nowhere.load(Relaxed)) }
+                    unsafe {
+                        is_usual(wr, plain.unusual.load(Relaxed), plain.nowhere.load(Relaxed))
+                    }
                 };
                 let wr = SendWr { sg_list: &piece, num_sge: 1, opcode: wr_opcode::SEND, ..EMPTY };
                 assert!(!usual(&wr), "no QP yet");
@@ -200,16 +211,25 @@ mod tests {
                     for num_sge in (0..70).chain([i32::MIN, i32::MAX, -1]) {
                         let wr = SendWr { opcode, num_sge, ..wr };
                         if usual(&wr) {
-                            assert!(opcode < 32 && plain_opcodes(kind) >> opcode & 1 == 1, "{kind} {opcode}");
+                            assert!(
+                                opcode < 32 && plain_opcodes(kind) >> opcode & 1 == 1,
+                                "{kind} {opcode}"
+                            );
                             // Fewer than two times as many: the rest is the provider's.
-                            assert!(num_sge >= 0 && num_sge as u32 <= 2 * sge_max, "{sge_max} {num_sge}");
+                            assert!(
+                                num_sge >= 0 && num_sge as u32 <= 2 * sge_max,
+                                "{sge_max} {num_sge}"
+                            );
                         }
                     }
                 }
                 assert_eq!(usual(&wr), kind != qp_type::UD);
                 assert_eq!(usual(&SendWr { num_sge: sge_max as i32, ..wr }), kind != qp_type::UD);
                 assert!(!usual(&SendWr { sg_list: core::ptr::null(), ..wr }));
-                assert!(!usual(&SendWr { send_flags: send_flags::INLINE | send_flags::SIGNALED, ..wr }));
+                assert!(!usual(&SendWr {
+                    send_flags: send_flags::INLINE | send_flags::SIGNALED,
+                    ..wr
+                }));
             }
         }
     }
@@ -223,7 +243,11 @@ mod tests {
             for bad in 0..9 {
                 wc[bad].status = 5;
                 // SAFETY: as above.
-                assert_eq!(unsafe { all_succeeded(wc.as_ptr(), n as c_int) }, bad >= n, "{bad} of {n}");
+                assert_eq!(
+                    unsafe { all_succeeded(wc.as_ptr(), n as c_int) },
+                    bad >= n,
+                    "{bad} of {n}"
+                );
                 wc[bad].status = 0;
             }
         }

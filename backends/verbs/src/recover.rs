@@ -1,10 +1,12 @@
-//! [`qp_reset`](gdrcore_core::device::Device::qp_reset) on a NIC: every request gets its completion before RESET.
+//! [`qp_reset`](gdrcore_core::device::Device::qp_reset) on a NIC: every request gets its completion
+//! before RESET.
 //!
-//! RESET forgets what is outstanding, ERR completes it, but nothing says when ERR is done. So the last request of each
-//! queue is a marker of ours: once its completion was polled, all before it were. Markers never reach the program.
+//! RESET forgets what is outstanding, ERR completes it, but nothing says when ERR is done. So the
+//! last request of each queue is a marker of ours: once its completion was polled, all before it
+//! were. Markers never reach the program.
 //!
-//! The receive marker goes before ERR, as it harms nobody there and some devices look at receives only at the
-//! transition; the send marker goes after it, so that it is never sent.
+//! The receive marker goes before ERR, as it harms nobody there and some devices look at receives
+//! only at the transition; the send marker goes after it, so that it is never sent.
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Acquire;
@@ -17,7 +19,8 @@ use crate::objects::Qp;
 use crate::slots::Use;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::verbs::types::{
-    qp_attr_mask as mask, qp_state, send_flags, wr_opcode, AhAttr, Handle, QpAttr, RecvWr, SendWr, UdWr, Wc, WrOp,
+    qp_attr_mask as mask, qp_state, send_flags, wr_opcode, AhAttr, Handle, QpAttr, RecvWr, SendWr,
+    UdWr, Wc, WrOp,
 };
 
 /// `wr_id` of a QP's markers: no program of ours has addresses of this device's tables.
@@ -43,7 +46,8 @@ pub fn is_marker(qp: &Qp, wc: &Wc) -> bool {
 }
 
 impl VerbsDevice {
-    /// An address handle of ourselves: providers look at that of a datagram's request, whatever the QP's state.
+    /// An address handle of ourselves: providers look at that of a datagram's request, whatever the
+    /// QP's state.
     fn own_ah(&self, qp: &Use<'_, Qp>) -> Result<Object> {
         let pd = self.pds.enter(qp.more().pd())?;
         let attr = AhAttr { dgid: self.gid, ..AhAttr::default() };
@@ -67,12 +71,18 @@ impl VerbsDevice {
         let to = |state: u32| {
             let attr = QpAttr { qp_state: state, ..QpAttr::default() };
             // SAFETY: a live QP, readable attributes.
-            errno(unsafe { (self.module.qp_modify)(held.object(), &attr, mask::STATE, &self.source) })
+            errno(unsafe {
+                (self.module.qp_modify)(held.object(), &attr, mask::STATE, &self.source)
+            })
         };
         let has_srq = qp.has_srq();
         if !has_srq && !qp.drain.has(RECV_POSTED) {
-            let wr =
-                RecvWr { wr_id: marker(qp, false), next: core::ptr::null(), sg_list: core::ptr::null(), num_sge: 0 };
+            let wr = RecvWr {
+                wr_id: marker(qp, false),
+                next: core::ptr::null(),
+                sg_list: core::ptr::null(),
+                num_sge: 0,
+            };
             let mut bad = core::ptr::null();
             qp.recv.enter()?;
             // Before the post: its completion may be polled before this returns.
@@ -88,7 +98,13 @@ impl VerbsDevice {
         if !qp.drain.has(SEND_POSTED) {
             let ah = if qp.is_datagram() { self.own_ah(&held)? } else { null_mut() };
             let wr = SendWr {
-                wr: WrOp { ud: UdWr { ah: ah.expose_provenance() as Handle, remote_qpn: 1, remote_qkey: 0 } },
+                wr: WrOp {
+                    ud: UdWr {
+                        ah: ah.expose_provenance() as Handle,
+                        remote_qpn: 1,
+                        remote_qkey: 0,
+                    },
+                },
                 wr_id: marker(qp, true),
                 opcode: wr_opcode::SEND,
                 send_flags: send_flags::SIGNALED,
@@ -98,7 +114,8 @@ impl VerbsDevice {
             let entered = qp.send.enter();
             if entered.is_ok() {
                 qp.drain.add(SEND_POSTED);
-                // SAFETY: a live QP whose send side is ours; a list of one, which is not executed in ERR.
+                // SAFETY: a live QP whose send side is ours; a list of one, which is not executed
+                // in ERR.
                 let rc = unsafe { (self.opened.data.post_send)(held.object(), &wr, &mut bad) };
                 if rc != 0 {
                     qp.drain.remove(SEND_POSTED);

@@ -1,8 +1,10 @@
-//! A NIC that is taken away while it is used: whoever posts, polls, polls in vain or sleeps hears of it, and everything ends.
+//! A NIC that is taken away while it is used: whoever posts, polls, polls in vain or sleeps hears
+//! of it, and everything ends.
 //!
-//! Linux's rxe cannot show it: its removal waits until the last program has closed the device. So the module here is the test's
-//! own, and does what the kernel does with a NIC that supports removal: the asynchronous descriptor becomes readable, says
-//! DEVICE_FATAL once or nothing at all, and then, as every command, EIO; posts are refused, or go to a page that nobody reads.
+//! Linux's rxe cannot show it: its removal waits until the last program has closed the device. So
+//! the module here is the test's own, and does what the kernel does with a NIC that supports
+//! removal: the asynchronous descriptor becomes readable, says DEVICE_FATAL once or nothing at all,
+//! and then, as every command, EIO; posts are refused, or go to a page that nobody reads.
 
 use core::ffi::{c_char, c_int};
 use core::mem::size_of;
@@ -51,7 +53,8 @@ fn command() -> c_int {
     }
 }
 
-/// Any object: never looked at but for its number, which says whether it is the CQ that WRITEs complete into (the first).
+/// Any object: never looked at but for its number, which says whether it is the CQ that WRITEs
+/// complete into (the first).
 fn object() -> Object {
     core::ptr::without_provenance_mut(OBJECTS.fetch_add(1, SeqCst) as usize * 16 + 16)
 }
@@ -121,7 +124,15 @@ unsafe extern "C" fn close(_: Object, _: Object) -> c_int {
 
 unsafe extern "C" fn port(_: Object, _: u32, out: *mut Port) -> c_int {
     // SAFETY: the table's contract.
-    unsafe { out.write(Port { active: 1, link: link::ETHERNET, active_mtu: 3, reserved: 0, max_msg_size: 1 << 20 }) };
+    unsafe {
+        out.write(Port {
+            active: 1,
+            link: link::ETHERNET,
+            active_mtu: 3,
+            reserved: 0,
+            max_msg_size: 1 << 20,
+        })
+    };
     0
 }
 
@@ -144,7 +155,13 @@ unsafe extern "C" fn end(_: Object) -> c_int {
     command()
 }
 
-unsafe extern "C" fn mr_reg(_: Object, _: *const Memory, out: *mut Object, lkey: *mut u32, rkey: *mut u32) -> c_int {
+unsafe extern "C" fn mr_reg(
+    _: Object,
+    _: *const Memory,
+    out: *mut Object,
+    lkey: *mut u32,
+    rkey: *mut u32,
+) -> c_int {
     // SAFETY: as above.
     unsafe { (out.write(object()), lkey.write(1), rkey.write(2)) };
     command()
@@ -154,11 +171,22 @@ unsafe extern "C" fn mw_alloc(_: Object, _: u32, _: *mut Object, _: *mut u32) ->
     libc::EOPNOTSUPP
 }
 
-unsafe extern "C" fn ah_create(_: Object, _: *const AhAttr, _: *const Source, _: *mut Object) -> c_int {
+unsafe extern "C" fn ah_create(
+    _: Object,
+    _: *const AhAttr,
+    _: *const Source,
+    _: *mut Object,
+) -> c_int {
     libc::EOPNOTSUPP
 }
 
-unsafe extern "C" fn cq_create(_: Object, _: Object, _: u64, _: *mut u32, out: *mut Object) -> c_int {
+unsafe extern "C" fn cq_create(
+    _: Object,
+    _: Object,
+    _: u64,
+    _: *mut u32,
+    out: *mut Object,
+) -> c_int {
     // SAFETY: as above.
     unsafe { out.write(object()) };
     command()
@@ -262,7 +290,12 @@ static MODULE: Module = Module {
 /// What a thread heard in the end.
 fn posts_and_polls(device: &VerbsDevice, qp: Handle, cq: Handle) -> Error {
     let piece = Sge { addr: 0, length: 8, lkey: 1 };
-    let wr = SendWr { sg_list: &piece, num_sge: 1, send_flags: send_flags::SIGNALED, ..crate::data::EMPTY };
+    let wr = SendWr {
+        sg_list: &piece,
+        num_sge: 1,
+        send_flags: send_flags::SIGNALED,
+        ..crate::data::EMPTY
+    };
     loop {
         let mut bad = core::ptr::null();
         // SAFETY: a list of one that lives through the call.
@@ -314,15 +347,32 @@ fn take_away(way: Way) {
     let memory = unsafe { std::alloc::alloc_zeroed(layout) };
     let mut why = Text::new();
     // SAFETY: memory of that size, the device's for ever.
-    let device = unsafe { VerbsDevice::init_with(|_| Ok(&MODULE), memory, bytes, "verbs:fake0", &config, &mut why) };
+    let device = unsafe {
+        VerbsDevice::init_with(|_| Ok(&MODULE), memory, bytes, "verbs:fake0", &config, &mut why)
+    };
     let device = device.unwrap_or_else(|e| panic!("{e}: {}", why.as_str()));
     let pd = device.pd_alloc().unwrap();
-    let reg = MrReg { pd, addr: 4096, length: 8, iova: 4096, access: access::LOCAL_WRITE, provider: 0, cookie: 0 };
+    let reg = MrReg {
+        pd,
+        addr: 4096,
+        length: 8,
+        iova: 4096,
+        access: access::LOCAL_WRITE,
+        provider: 0,
+        cookie: 0,
+    };
     device.mr_reg(&reg).unwrap();
     let [busy, idle] = [(); 2].map(|()| device.cq_create(16).unwrap().0);
     device.cq_arm(idle, false).unwrap();
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-    let init = QpInit { pd, send_cq: busy, recv_cq: busy, qp_type: qp_type::RC, cap, ..QpInit::default() };
+    let cap = QpCap {
+        max_send_wr: 4,
+        max_recv_wr: 4,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let init =
+        QpInit { pd, send_cq: busy, recv_cq: busy, qp_type: qp_type::RC, cap, ..QpInit::default() };
     let qp = device.qp_create(&init).unwrap().0;
 
     let [posting, polling, sleeping] = std::thread::scope(|s| {

@@ -1,8 +1,9 @@
 //! Handles and what they stand for: libibverbs' pointers behind index and generation.
 //!
-//! A C program may give any bits as a handle, destroy an object while another thread uses it, or use it afterwards;
-//! libibverbs would follow a dangling pointer. So an object is used only between [`Slot::enter`] (or one of the busy
-//! flags) and its end, and destroyed only while nobody is there.
+//! A C program may give any bits as a handle, destroy an object while another thread uses it, or
+//! use it afterwards; libibverbs would follow a dangling pointer. So an object is used only between
+//! [`Slot::enter`] (or one of the busy flags) and its end, and destroyed only while nobody is
+//! there.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -79,8 +80,8 @@ impl<T> Slot<T> {
 
     /// Uses the object.
     ///
-    /// The add here and the store of 0 in [`Slots::take_out`] are one Dekker pair, both SeqCst: either the user sees the
-    /// handle gone or the destroyer sees the user.
+    /// The add here and the store of 0 in [`Slots::take_out`] are one Dekker pair, both SeqCst:
+    /// either the user sees the handle gone or the destroyer sees the user.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -107,8 +108,8 @@ pub struct Slots<T> {
 /// Bits of a handle that hold the index (see [`Pool`]).
 const INDEX: u64 = (1 << 24) - 1;
 
-/// What stands in place of a handle while slot `index` has none: a word that is looked for in another slot, so that no
-/// handle, 0 included, ever meets it in its own.
+/// What stands in place of a handle while slot `index` has none: a word that is looked for in
+/// another slot, so that no handle, 0 included, ever meets it in its own.
 const fn vacant(index: usize) -> u64 {
     if index == 0 {
         1
@@ -132,12 +133,13 @@ impl<T> Slots<T> {
         Ok(Slots { pool, slots, mask, bound })
     }
 
-    /// The slot whose index is the low bits of a word: the handle's own, if it is one of ours. Never asked of the empty
-    /// slots of a size query, which end with it.
+    /// The slot whose index is the low bits of a word: the handle's own, if it is one of ours.
+    /// Never asked of the empty slots of a size query, which end with it.
     #[inline(always)]
     pub(crate) fn near(&self, handle: Handle) -> &Slot<T> {
         debug_assert!(self.slots.len() == self.mask.wrapping_add(1) && !self.slots.is_empty());
-        // SAFETY: `mask` is the length less one, and the length a power of two, so whatever is masked is below it.
+        // SAFETY: `mask` is the length less one, and the length a power of two, so whatever is
+        // masked is below it.
         unsafe { self.slots.get_unchecked(handle as usize & self.mask) }
     }
 
@@ -161,7 +163,11 @@ impl<T> Slots<T> {
     /// [`Error::NoMemory`]: the bound is reached.
     pub fn reserve(&self) -> Result<(Handle, &Slot<T>)> {
         if self.pool.live() >= self.bound {
-            return Err(refuse!(NoMemory, "{} objects of this type are in use, the bound of gdrc_config", self.bound));
+            return Err(refuse!(
+                NoMemory,
+                "{} objects of this type are in use, the bound of gdrc_config",
+                self.bound
+            ));
         }
         let (handle, index) = self.pool.alloc()?;
         let slot = self.slots.get(index).ok_or(Error::NoMemory)?;
@@ -182,19 +188,24 @@ impl<T> Slots<T> {
         self.pool.free((handle & INDEX) as usize);
     }
 
-    /// Makes a handle stale so that its object may be destroyed. Ends with [`Slots::release`] or [`Slots::put_back`].
+    /// Makes a handle stale so that its object may be destroyed. Ends with [`Slots::release`] or
+    /// [`Slots::put_back`].
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread uses it, or objects live on it.
     pub fn take_out(&self, handle: Handle) -> Result<Object> {
         let slot = self.slot(handle)?;
         let none = vacant((handle & INDEX) as usize);
-        if slot.handle.compare_exchange(handle, none, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+        if slot.handle.compare_exchange(handle, none, Ordering::SeqCst, Ordering::Relaxed).is_err()
+        {
             return Err(stale(handle));
         }
         if slot.users.load(Ordering::SeqCst) != 0 || slot.children.load(Ordering::SeqCst) != 0 {
             slot.handle.store(handle, Ordering::SeqCst);
-            return Err(refuse!(Busy, "handle {handle:#x}: another thread uses it, or objects depend on it"));
+            return Err(refuse!(
+                Busy,
+                "handle {handle:#x}: another thread uses it, or objects depend on it"
+            ));
         }
         Ok(slot.object())
     }
@@ -300,7 +311,9 @@ mod tests {
             assert_eq!(s.enter(bad).err(), Some(Error::StaleHandle), "{bad:#x}");
         }
         // Nor does any word meet what a vacant slot holds.
-        for bad in (0..64).chain((0..64).map(|bit| 1 << bit)).chain((0..64).map(|bit| u64::MAX << bit)) {
+        for bad in
+            (0..64).chain((0..64).map(|bit| 1 << bit)).chain((0..64).map(|bit| u64::MAX << bit))
+        {
             assert!(!s.near(bad).is(bad), "{bad:#x}");
         }
         assert_eq!(s.iter().count(), 0);

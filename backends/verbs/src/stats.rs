@@ -7,7 +7,8 @@ use crate::abi::NAME_MAX;
 use crate::sys::Fd;
 use gdrcore_core::counters::Counters;
 
-/// A field, and the files below a port's folder that count it, by driver; the first one that is there counts.
+/// A field, and the files below a port's folder that count it, by driver; the first one that is
+/// there counts.
 struct Line {
     field: fn(&mut Counters) -> &mut u64,
     files: &'static [&'static str],
@@ -15,8 +16,14 @@ struct Line {
 
 /// rxe's names first, then mlx5's, then those that every driver has.
 const LINES: &[Line] = &[
-    Line { field: |c| &mut c.sent_pkts, files: &["hw_counters/sent_pkts", "counters/port_xmit_packets"] },
-    Line { field: |c| &mut c.rcvd_pkts, files: &["hw_counters/rcvd_pkts", "counters/port_rcv_packets"] },
+    Line {
+        field: |c| &mut c.sent_pkts,
+        files: &["hw_counters/sent_pkts", "counters/port_xmit_packets"],
+    },
+    Line {
+        field: |c| &mut c.rcvd_pkts,
+        files: &["hw_counters/rcvd_pkts", "counters/port_rcv_packets"],
+    },
     Line { field: |c| &mut c.duplicate_request, files: &["hw_counters/duplicate_request"] },
     Line {
         field: |c| &mut c.out_of_seq_request,
@@ -24,7 +31,10 @@ const LINES: &[Line] = &[
     },
     Line { field: |c| &mut c.rcvd_rnr_err, files: &["hw_counters/rcvd_rnr_err"] },
     Line { field: |c| &mut c.send_rnr_err, files: &["hw_counters/send_rnr_err"] },
-    Line { field: |c| &mut c.rcvd_seq_err, files: &["hw_counters/rcvd_seq_err", "hw_counters/packet_seq_err"] },
+    Line {
+        field: |c| &mut c.rcvd_seq_err,
+        files: &["hw_counters/rcvd_seq_err", "hw_counters/packet_seq_err"],
+    },
     Line {
         field: |c| &mut c.retry_timeouts,
         files: &["hw_counters/ack_deffered", "hw_counters/local_ack_timeout_err"],
@@ -37,7 +47,10 @@ const LINES: &[Line] = &[
         field: |c| &mut c.retry_rnr_exceeded_err,
         files: &["hw_counters/retry_rnr_exceeded_err", "hw_counters/rnr_nak_retry_err"],
     },
-    Line { field: |c| &mut c.send_err, files: &["hw_counters/send_err", "counters/port_xmit_discards"] },
+    Line {
+        field: |c| &mut c.send_err,
+        files: &["hw_counters/send_err", "counters/port_xmit_discards"],
+    },
     Line { field: |c| &mut c.rdma_sends, files: &["hw_counters/rdma_sends"] },
     Line { field: |c| &mut c.rdma_recvs, files: &["hw_counters/rdma_recvs"] },
     Line { field: |c| &mut c.rcvd_icrc_err, files: &["hw_counters/rx_icrc_encapsulated"] },
@@ -50,7 +63,9 @@ const LINES: &[Line] = &[
 pub fn counters(name: &[c_char; NAME_MAX], port: u32) -> Counters {
     let mut c = Counters::default();
     let bytes = name.map(|b| b as u8);
-    let Some(name) = CStr::from_bytes_until_nul(&bytes).ok().and_then(|n| n.to_str().ok()) else { return c };
+    let Some(name) = CStr::from_bytes_until_nul(&bytes).ok().and_then(|n| n.to_str().ok()) else {
+        return c;
+    };
     for line in LINES {
         if let Some(n) = line.files.iter().find_map(|file| number(name, port, file)) {
             *(line.field)(&mut c) = n;

@@ -58,7 +58,8 @@ impl Fd {
         check(unsafe { libc::epoll_ctl(self.0, libc::EPOLL_CTL_ADD, fd, &mut ev) }).map(drop)
     }
 
-    /// Sleeps on an epoll set, at most `timeout_ms` (negative: for ever). True: a descriptor of it can be read.
+    /// Sleeps on an epoll set, at most `timeout_ms` (negative: for ever). True: a descriptor of it
+    /// can be read.
     ///
     /// # Errors
     /// `Os(EINTR)`: a signal came.
@@ -83,7 +84,8 @@ impl Fd {
     }
 }
 
-/// Sleeps until one of two descriptors can be read, at most `timeout_ms` (negative: for ever). True: the second one can.
+/// Sleeps until one of two descriptors can be read, at most `timeout_ms` (negative: for ever).
+/// True: the second one can.
 ///
 /// # Errors
 /// `Os(EINTR)`: a signal came.

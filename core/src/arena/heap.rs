@@ -1,8 +1,9 @@
 //! A buddy heap in the arena, for the rings and chunks that come and go with their objects.
 //!
-//! Each region has one byte of state per 64-byte unit at its start, then the units. A block of order k is
-//! 2^k units at a multiple of 2^k; its first unit's byte says what it is, all other bytes of it are `INNER`.
-//! Free blocks of one order are in a list whose links lie in the blocks themselves.
+//! Each region has one byte of state per 64-byte unit at its start, then the units. A block of
+//! order k is 2^k units at a multiple of 2^k; its first unit's byte says what it is, all other
+//! bytes of it are `INNER`. Free blocks of one order are in a list whose links lie in the blocks
+//! themselves.
 
 use core::mem::{align_of, size_of};
 use core::ptr::NonNull;
@@ -28,8 +29,8 @@ const INNER: u8 = 0;
 const FREE: u8 = 0x40;
 /// Allocated by [`Heap::alloc`].
 pub(super) const RAW: u8 = 0x80;
-/// Allocated for a [`RawSlice`]. Kept apart from `RAW`, so that a [`Region`], which may be copied and freed
-/// twice by mistake, can never free the memory under a RawSlice.
+/// Allocated for a [`RawSlice`]. Kept apart from `RAW`, so that a [`Region`], which may be copied
+/// and freed twice by mistake, can never free the memory under a RawSlice.
 pub(super) const TYPED: u8 = 0xc0;
 /// The bits that hold the order.
 const ORDER: u8 = 0x1f;
@@ -68,7 +69,8 @@ impl Arena {
 
     fn state(&self, unit: u32) -> u8 {
         assert!(unit < self.count);
-        // SAFETY: `add` laid out `count` state bytes at `state`, all written there, and unit < count.
+        // SAFETY: `add` laid out `count` state bytes at `state`, all written there, and unit <
+        // count.
         unsafe { self.state.add(unit as usize).read() }
     }
 
@@ -80,13 +82,15 @@ impl Arena {
 
     fn unit_ptr(&self, unit: u32) -> *mut u8 {
         assert!(unit < self.count);
-        // SAFETY: `add` made sure that `count` units lie at `units` inside the region, and unit < count.
+        // SAFETY: `add` made sure that `count` units lie at `units` inside the region, and unit <
+        // count.
         unsafe { self.units.add(unit as usize * UNIT) }
     }
 
     fn links(&self, unit: u32) -> Links {
         debug_assert!(self.state(unit) & 0xc0 == FREE);
-        // SAFETY: the block is free, so its bytes are the heap's, and `push` wrote Links there; units are 64-aligned.
+        // SAFETY: the block is free, so its bytes are the heap's, and `push` wrote Links there;
+        // units are 64-aligned.
         unsafe { self.unit_ptr(unit).cast::<Links>().read() }
     }
 
@@ -167,7 +171,8 @@ impl Arena {
 /// A buddy heap over up to 16 regions of memory.
 ///
 /// Blocks are powers of two, at least 64 bytes, aligned to their size or 4096, whichever is less.
-/// Allocating and freeing take O(log n), plus one step per region that is full; metadata lies in the regions.
+/// Allocating and freeing take O(log n), plus one step per region that is full; metadata lies in
+/// the regions.
 pub struct Heap {
     pub(super) arenas: [Arena; REGIONS],
     pub(super) used: usize,
@@ -194,21 +199,28 @@ impl Heap {
     /// Adds `len` bytes at `r`, of any alignment.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for null or less than [`Heap::bytes_for`]`(64)`; [`Error::NoMemory`] after 16 regions.
+    /// [`Error::Invalid`] for null or less than [`Heap::bytes_for`]`(64)`; [`Error::NoMemory`]
+    /// after 16 regions.
     ///
     /// # Safety
-    /// `r..r + len` is memory exclusively ours, and it lives as long as the heap and everything allocated from it.
+    /// `r..r + len` is memory exclusively ours, and it lives as long as the heap and everything
+    /// allocated from it.
     pub unsafe fn add(&mut self, r: *mut u8, len: usize) -> Result<()> {
         if r.is_null() {
             return Err(refuse!(Invalid, "memory: NULL"));
         }
         let count = (len.saturating_sub(PAGE - 1) / (UNIT + 1)).min(1 << (ORDERS - 1));
         if count == 0 {
-            return Err(refuse!(Invalid, "bytes {len}: too few to be of use, at least {}", Heap::bytes_for(UNIT)));
+            return Err(refuse!(
+                Invalid,
+                "bytes {len}: too few to be of use, at least {}",
+                Heap::bytes_for(UNIT)
+            ));
         }
         let slot = self.arenas.get_mut(self.used);
-        let slot =
-            slot.ok_or_else(|| refuse!(NoMemory, "memory: {REGIONS} pieces were given, and there can be no more"))?;
+        let slot = slot.ok_or_else(|| {
+            refuse!(NoMemory, "memory: {REGIONS} pieces were given, and there can be no more")
+        })?;
         // SAFETY: count < len.
         let after = unsafe { r.add(count) };
         let skip = after.align_offset(PAGE);
@@ -229,12 +241,14 @@ impl Heap {
         Ok(())
     }
 
-    /// Bytes of one region that is certain to hold `total_payload` bytes of blocks, metadata and alignment included.
+    /// Bytes of one region that is certain to hold `total_payload` bytes of blocks, metadata and
+    /// alignment included.
     ///
-    /// Precisely: added to an empty heap, it serves every sequence of allocations without a free between
-    /// them, in any order, whose sizes, each rounded up to a power of two and to at least 64, sum to
-    /// `total_payload` or less. (Each split leaves at most one free block of an order, so a refused order k
-    /// means that less than 2^k units are free.) After frees, fragmentation may waste some of it.
+    /// Precisely: added to an empty heap, it serves every sequence of allocations without a free
+    /// between them, in any order, whose sizes, each rounded up to a power of two and to at least
+    /// 64, sum to `total_payload` or less. (Each split leaves at most one free block of an order,
+    /// so a refused order k means that less than 2^k units are free.) After frees, fragmentation
+    /// may waste some of it.
     pub const fn bytes_for(total_payload: usize) -> usize {
         total_payload.div_ceil(UNIT).saturating_mul(UNIT + 1).saturating_add(PAGE - 1)
     }
@@ -257,7 +271,10 @@ impl Heap {
                 return NonNull::new(arena.unit_ptr(unit)).ok_or(Error::NoMemory);
             }
         }
-        Err(refuse!(NoMemory, "ring_bytes: no {bytes} bytes are left in one piece; raise it, or give more memory"))
+        Err(refuse!(
+            NoMemory,
+            "ring_bytes: no {bytes} bytes are left in one piece; raise it, or give more memory"
+        ))
     }
 
     /// Frees the block at `ptr` if it is one and of this kind.
@@ -278,7 +295,8 @@ impl Heap {
         false
     }
 
-    /// At least `bytes` bytes (the region's length is the block's), aligned to min(length, 4096). Not zeroed.
+    /// At least `bytes` bytes (the region's length is the block's), aligned to min(length, 4096).
+    /// Not zeroed.
     ///
     /// # Errors
     /// [`Error::NoMemory`] where no free block is large enough.
@@ -289,8 +307,8 @@ impl Heap {
 
     /// Takes back what [`Heap::alloc`] gave. The caller no longer uses it.
     ///
-    /// Anything else (an empty region, memory of another heap or of a [`RawSlice`], a second free that can
-    /// be recognised as such) is left alone.
+    /// Anything else (an empty region, memory of another heap or of a [`RawSlice`], a second free
+    /// that can be recognised as such) is left alone.
     pub fn free(&mut self, r: Region) {
         let known = r.is_empty() || self.give(r.as_ptr(), RAW);
         debug_assert!(known, "free of a region that is not allocated here");
@@ -311,9 +329,14 @@ impl Heap {
     pub fn slice_with<T>(&mut self, n: usize, init: impl FnMut(usize) -> T) -> Result<RawSlice<T>> {
         const { assert!(align_of::<T>() <= PAGE) };
         let size = n.checked_mul(size_of::<T>()).ok_or(Error::NoMemory)?;
-        let at = if size == 0 { NonNull::<T>::dangling() } else { self.take(size.max(align_of::<T>()), TYPED)?.cast() };
-        // SAFETY: the block holds `size` bytes, is aligned to at least T's alignment (blocks are aligned to
-        // min(size, 4096)), and is nobody else's until `free_slice` takes this very RawSlice.
+        let at = if size == 0 {
+            NonNull::<T>::dangling()
+        } else {
+            self.take(size.max(align_of::<T>()), TYPED)?.cast()
+        };
+        // SAFETY: the block holds `size` bytes, is aligned to at least T's alignment (blocks are
+        // aligned to min(size, 4096)), and is nobody else's until `free_slice` takes this very
+        // RawSlice.
         Ok(unsafe { RawSlice::fill(at, n, init) })
     }
 

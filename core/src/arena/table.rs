@@ -14,7 +14,8 @@ pub const CHUNK: usize = 64;
 
 /// Elements in chunks of 64 under a directory that is sized for the limit.
 ///
-/// `len` is published with release after the chunk's pointer and its elements; readers load it with acquire.
+/// `len` is published with release after the chunk's pointer and its elements; readers load it with
+/// acquire.
 pub struct Table<T> {
     directory: RawSlice<AtomicPtr<T>>,
     len: AtomicU32,
@@ -30,13 +31,28 @@ impl<T> Table<T> {
     /// In a size query it is empty, and `init` is not called.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for `initial > limit` or over 2^31 elements.
-    pub fn carve(walk: &mut Walk, initial: usize, limit: usize, mut init: impl FnMut(usize) -> T) -> Result<Self> {
+    /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for `initial > limit` or over
+    /// 2^31 elements.
+    pub fn carve(
+        walk: &mut Walk,
+        initial: usize,
+        limit: usize,
+        mut init: impl FnMut(usize) -> T,
+    ) -> Result<Self> {
         if initial > limit || limit > 1 << 31 {
-            return Err(refuse!(Invalid, "{initial} elements, {limit} at most: more than a table holds"));
+            return Err(refuse!(
+                Invalid,
+                "{initial} elements, {limit} at most: more than a table holds"
+            ));
         }
-        let directory = walk.slice_with(limit.div_ceil(CHUNK), |_| AtomicPtr::new(ptr::null_mut()))?;
-        let table = Table { directory, len: AtomicU32::new(0), growing: AtomicBool::new(false), own: PhantomData };
+        let directory =
+            walk.slice_with(limit.div_ceil(CHUNK), |_| AtomicPtr::new(ptr::null_mut()))?;
+        let table = Table {
+            directory,
+            len: AtomicU32::new(0),
+            growing: AtomicBool::new(false),
+            own: PhantomData,
+        };
         for first in (0..initial).step_by(CHUNK) {
             let chunk = walk.slice_with(CHUNK, |i| init(first + i))?;
             if !walk.is_query() {
@@ -61,7 +77,8 @@ impl<T> Table<T> {
     /// Adds one chunk from the heap, while other threads read; `init` gets the new indexes.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] at the limit, or where the heap has no room; [`Error::Busy`] while another thread grows it.
+    /// [`Error::NoMemory`] at the limit, or where the heap has no room; [`Error::Busy`] while
+    /// another thread grows it.
     pub fn grow(&self, heap: &mut Heap, mut init: impl FnMut(usize) -> T) -> Result<()> {
         if self.growing.swap(true, Ordering::Acquire) {
             return Err(Error::Busy);
@@ -76,12 +93,17 @@ impl<T> Table<T> {
         outcome
     }
 
-    /// Adds one chunk unless there are more than `have` elements. Of tables that grow together one may be ahead, from an earlier
-    /// growth for which another had no room.
+    /// Adds one chunk unless there are more than `have` elements. Of tables that grow together one
+    /// may be ahead, from an earlier growth for which another had no room.
     ///
     /// # Errors
     /// As [`Table::grow`].
-    pub fn grow_past(&self, have: usize, heap: &mut Heap, init: impl FnMut(usize) -> T) -> Result<()> {
+    pub fn grow_past(
+        &self,
+        have: usize,
+        heap: &mut Heap,
+        init: impl FnMut(usize) -> T,
+    ) -> Result<()> {
         if self.len() > have {
             return Ok(());
         }
@@ -110,7 +132,8 @@ impl<T> Table<T> {
         if i >= self.len() {
             return None;
         }
-        // SAFETY: below the length, so `attach` stored the pointer of its chunk before it stored that length.
+        // SAFETY: below the length, so `attach` stored the pointer of its chunk before it stored
+        // that length.
         let chunk = unsafe { self.directory.get_unchecked(i / CHUNK) }.load(Ordering::Acquire);
         // SAFETY: as above: CHUNK elements that never move.
         Some(unsafe { chunk.add(i % CHUNK) })

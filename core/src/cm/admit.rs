@@ -1,21 +1,26 @@
 //! What strangers may occupy.
 //!
-//! A REQ shows nothing but that somebody has sent it: its source address may be forged. Only a message that names our
-//! communication id shows that the peer receives: an RTU, an MRA, a REJ, a DREQ; or a packet in order on the QP that our
-//! REP told it of. Until then an id is a *guest*. Guests have slots of their own ([`Bounds`]), so the program's
-//! `max_cm_ids` are for itself and for peers that have shown that they receive.
+//! A REQ shows nothing but that somebody has sent it: its source address may be forged. Only a
+//! message that names our communication id shows that the peer receives: an RTU, an MRA, a REJ, a
+//! DREQ; or a packet in order on the QP that our REP told it of. Until then an id is a *guest*.
+//! Guests have slots of their own ([`Bounds`]), so the program's `max_cm_ids` are for itself and
+//! for peers that have shown that they receive.
 //!
-//! Of the guests, requests and unconfirmed connections are *half-open*, like connections in the SYN queue of TCP. They
-//! are bounded for each listener, as are those of one source. When a bound is reached, a new request takes the place of
-//! a half-open one, by rules that a flood gains least by:
+//! Of the guests, requests and unconfirmed connections are *half-open*, like connections in the SYN
+//! queue of TCP. They are bounded for each listener, as are those of one source. When a bound is
+//! reached, a new request takes the place of a half-open one, by rules that a flood gains least by:
 //!
 //! - A source beyond its own bound, half of a listener's, replaces its own only.
-//! - Among requests that the program has not heard of, the source with most of them gives one up to a source with fewer.
-//! - An accepted connection is left alone for [`FAIR_NS`], in which an honest peer confirms it; then the oldest goes.
-//! - A source that is *known*, since it has confirmed a connection lately, takes the place of one that is not, at once.
+//! - Among requests that the program has not heard of, the source with most of them gives one up to
+//!   a source with fewer.
+//! - An accepted connection is left alone for [`FAIR_NS`], in which an honest peer confirms it;
+//!   then the oldest goes.
+//! - A source that is *known*, since it has confirmed a connection lately, takes the place of one
+//!   that is not, at once.
 //!
-//! So a flood from forged addresses, each new, keeps no known peer out, and delays others; one from a real address keeps
-//! to its share. Where no place is found, the request is dropped, and its sender asks again.
+//! So a flood from forged addresses, each new, keeps no known peer out, and delays others; one from
+//! a real address keeps to its share. Where no place is found, the request is dropped, and its
+//! sender asks again.
 
 use super::conn::{Id, State};
 use super::types::cm_event;
@@ -44,9 +49,11 @@ const HALF_OPEN: core::ops::RangeInclusive<u32> = 16..=2048;
 pub(super) struct Bounds {
     /// Of the program, and of peers that have shown that they receive.
     pub(super) own: u32,
-    /// Guests: twice what is half-open, since the program lets go later what was given up for others.
+    /// Guests: twice what is half-open, since the program lets go later what was given up for
+    /// others.
     pub(super) guests: u32,
-    /// Half-open ids of one listener. As many QPs may have been made for them, so it follows from `max_qp` too.
+    /// Half-open ids of one listener. As many QPs may have been made for them, so it follows from
+    /// `max_qp` too.
     pub(super) half_open: u32,
 }
 
@@ -142,7 +149,8 @@ impl Cm {
         self.known[at] = Known { gid, until: now.saturating_add(KNOWN_NS) };
     }
 
-    /// Whether one more id of the program's fits. One whose exchange could be finished without makes room.
+    /// Whether one more id of the program's fits. One whose exchange could be finished without
+    /// makes room.
     pub(super) fn has_room(&mut self) -> bool {
         let own = |cm: &Cm| cm.pool.live() as u32 - cm.guests;
         if own(self) >= self.bounds.own {
@@ -153,7 +161,8 @@ impl Cm {
 
     /// Frees an id that the program has let go, and that is only there to finish its exchange.
     fn take_orphan(&mut self, guest: bool) {
-        let spare = |&i: &usize| self.ids[i].orphan && self.ids[i].owes == 0 && self.ids[i].guest == guest;
+        let spare =
+            |&i: &usize| self.ids[i].orphan && self.ids[i].owes == 0 && self.ids[i].guest == guest;
         let found = self.pool.iter_live().find(spare);
         if let Some(i) = found {
             self.free(i);
@@ -166,11 +175,14 @@ impl Cm {
         all.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, i)| i)
     }
 
-    /// The half-open id whose place a new request of a source takes; None: no bound is reached. Err: it is dropped.
+    /// The half-open id whose place a new request of a source takes; None: no bound is reached.
+    /// Err: it is dropped.
     fn in_the_way(&self, now: u64, l: usize, from: &[u8; 16]) -> Result<Option<usize>, ()> {
         let listener = &self.ids[l];
         let mine = self.load_of(from);
-        let may_go = |id: &Id| id.is_unheard() || id.state == State::RepSent && id.since.saturating_add(FAIR_NS) <= now;
+        let may_go = |id: &Id| {
+            id.is_unheard() || id.state == State::RepSent && id.since.saturating_add(FAIR_NS) <= now
+        };
         if mine >= self.bounds.source() {
             let own = |id: &Id| (id.peer.gid == *from && may_go(id)).then_some(id.since);
             return self.first_by(own).map(Some).ok_or(());
@@ -180,7 +192,8 @@ impl Cm {
             let better = |id: &Id| {
                 let more = self.load_of(&id.peer.gid);
                 let gives = known && !self.is_known(now, &id.peer.gid) || more > mine + 1;
-                (id.is_unheard() && id.listener == l as u32 && gives).then_some((u32::MAX - more, id.since))
+                (id.is_unheard() && id.listener == l as u32 && gives)
+                    .then_some((u32::MAX - more, id.since))
             };
             return self.first_by(better).map(Some).ok_or(());
         }
@@ -188,7 +201,8 @@ impl Cm {
             let oldest = |id: &Id| {
                 let stays = self.is_known(now, &id.peer.gid);
                 let gives = may_go(id) || known && !stays;
-                (id.state == State::RepSent && id.listener == l as u32 && gives).then_some((stays, id.since))
+                (id.state == State::RepSent && id.listener == l as u32 && gives)
+                    .then_some((stays, id.since))
             };
             return self.first_by(oldest).map(Some).ok_or(());
         }
@@ -196,7 +210,13 @@ impl Cm {
     }
 
     /// Gives a request a place. Err: whether there is none at all, not even for a known peer.
-    pub(super) fn admit(&mut self, now: u64, l: usize, from: &PeerAddr, fresh: Id) -> Result<usize, bool> {
+    pub(super) fn admit(
+        &mut self,
+        now: u64,
+        l: usize,
+        from: &PeerAddr,
+        fresh: Id,
+    ) -> Result<usize, bool> {
         if !self.has_room() {
             return Err(true);
         }
@@ -213,7 +233,13 @@ impl Cm {
             self.evict(i);
         }
         let (_, i) = self.pool.alloc().map_err(|_| false)?;
-        self.ids[i] = Id { guest: true, since: now, listener: l as u32, former_id: self.ids[i].former_id, ..fresh };
+        self.ids[i] = Id {
+            guest: true,
+            since: now,
+            listener: l as u32,
+            former_id: self.ids[i].former_id,
+            ..fresh
+        };
         self.guests += 1;
         self.half_open.set(i);
         let at = self.source_of(&from.gid) as usize % LOADS;
@@ -226,7 +252,8 @@ impl Cm {
         Ok(i)
     }
 
-    /// Gives a half-open id up for another. The program hears of it where it has heard of the request.
+    /// Gives a half-open id up for another. The program hears of it where it has heard of the
+    /// request.
     fn evict(&mut self, i: usize) {
         self.counters.evicted += 1;
         if self.ids[i].is_unheard() {
@@ -242,7 +269,8 @@ impl Cm {
         self.give_up(i);
     }
 
-    /// Whether requests have to make room for others, so that [`Cm::confirm`] is due: not more often than there is new to know.
+    /// Whether requests have to make room for others, so that [`Cm::confirm`] is due: not more
+    /// often than there is new to know.
     pub fn is_crowded(&mut self, now: u64) -> bool {
         let full = |l: usize| self.ids[l].half_open >= self.bounds.half_open;
         let due = now >= self.confirm_at && self.listening.iter().any(full);
@@ -252,8 +280,8 @@ impl Cm {
         due
     }
 
-    /// Confirms accepted connections whose peers have sent in order on their QPs: as good as the RTU, which may be lost. `sends`
-    /// answers for a QPN of this device.
+    /// Confirms accepted connections whose peers have sent in order on their QPs: as good as the
+    /// RTU, which may be lost. `sends` answers for a QPN of this device.
     pub fn confirm(&mut self, now: u64, sends: impl Fn(u32) -> bool) {
         let mut at = 0;
         while let Some(i) = self.half_open.next_from(at).filter(|&i| i >= at) {
@@ -278,21 +306,30 @@ impl Cm {
         self.random.of(&[self.source_of(gid), number.into()]) as u32 | 1
     }
 
-    /// What a message can find an id by has become known: its peer's communication id, and its peer's QPN.
+    /// What a message can find an id by has become known: its peer's communication id, and its
+    /// peer's QPN.
     pub(super) fn note_peer(&mut self, i: usize) {
         let id = &self.ids[i];
-        self.finds[i] = [self.find_of(&id.peer.gid, id.remote_id), self.find_of(&id.peer.gid, id.remote_qpn)];
+        self.finds[i] =
+            [self.find_of(&id.peer.gid, id.remote_id), self.find_of(&id.peer.gid, id.remote_qpn)];
     }
 
-    /// The id of a peer with this communication id, or with this QPN, that `is` says yes to. Compares hashes, so that a flood of
-    /// requests does not walk through the whole of a large table each time.
-    pub(super) fn find(&self, from: &PeerAddr, what: Find, is: impl Fn(&Id) -> bool) -> Option<usize> {
+    /// The id of a peer with this communication id, or with this QPN, that `is` says yes to.
+    /// Compares hashes, so that a flood of requests does not walk through the whole of a large
+    /// table each time.
+    pub(super) fn find(
+        &self,
+        from: &PeerAddr,
+        what: Find,
+        is: impl Fn(&Id) -> bool,
+    ) -> Option<usize> {
         let (k, hash) = match what {
             Find::RemoteId(id) => (0, self.find_of(&from.gid, id)),
             Find::RemoteQpn(qpn) => (1, self.find_of(&from.gid, qpn)),
         };
-        let matches =
-            |&(i, f): &(usize, &[u32; 2])| f[k] == hash && self.ids[i].peer.gid == from.gid && is(&self.ids[i]);
+        let matches = |&(i, f): &(usize, &[u32; 2])| {
+            f[k] == hash && self.ids[i].peer.gid == from.gid && is(&self.ids[i])
+        };
         self.finds.iter().enumerate().find(matches).map(|(i, _)| i)
     }
 }

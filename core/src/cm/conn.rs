@@ -5,7 +5,9 @@ use crate::error::{Error, Result};
 use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
 use crate::verbs::objects::NONE;
-use crate::verbs::types::{access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr};
+use crate::verbs::types::{
+    access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr,
+};
 
 /// Where an id stands.
 ///
@@ -118,12 +120,14 @@ pub(super) struct Id {
     pub(super) pending: u32,
     /// Listener: those, and connections that were accepted and not confirmed.
     pub(super) half_open: u32,
-    /// It counts against the strangers' share of the table: its peer has not shown that it receives.
+    /// It counts against the strangers' share of the table: its peer has not shown that it
+    /// receives.
     pub(super) guest: bool,
     /// It is not known whether the peer still has this connection; it was asked.
     pub(super) doubted: bool,
-    /// When it came into its state (requests, unconfirmed connections); before when it is not doubted again (connections); until when
-    /// requests are kept for it, 0: none came yet (announced).
+    /// When it came into its state (requests, unconfirmed connections); before when it is not
+    /// doubted again (connections); until when requests are kept for it, 0: none came yet
+    /// (announced).
     pub(super) since: u64,
     /// The communication id that this place of the table had before.
     pub(super) former_id: u32,
@@ -169,8 +173,9 @@ pub(super) struct Id {
     pub(super) reason: u16,
     /// Events that the program has not taken: bit n is event n.
     pub(super) events: u32,
-    /// What the network has said of the peer since it was asked: errno, 0 = nothing. Anybody can say it, so it ends nothing; it is the
-    /// status in place of ETIMEDOUT when the peer has not answered.
+    /// What the network has said of the peer since it was asked: errno, 0 = nothing. Anybody can
+    /// say it, so it ends nothing; it is the status in place of ETIMEDOUT when the peer has not
+    /// answered.
     pub(super) hint: i32,
     /// The kernel has refused to send: the status says why.
     pub(super) refused: bool,
@@ -256,7 +261,10 @@ impl Id {
 
     /// Whether a message with these ids from this address belongs to it.
     pub(super) fn is_named(&self, local_id: u32, remote_id: u32, from: &PeerAddr) -> bool {
-        self.local_id == local_id && self.remote_id == remote_id && self.peer.gid == from.gid && local_id != 0
+        self.local_id == local_id
+            && self.remote_id == remote_id
+            && self.peer.gid == from.gid
+            && local_id != 0
     }
 
     /// Whether it has a communication id of its own and a peer.
@@ -285,15 +293,23 @@ impl Id {
 
     /// Where the QP sends to.
     fn ah(&self) -> AhAttr {
-        AhAttr { dgid: self.peer.gid, scope_id: self.peer.scope_id, udp_port: self.peer.port, ..AhAttr::default() }
+        AhAttr {
+            dgid: self.peer.gid,
+            scope_id: self.peer.scope_id,
+            udp_port: self.peer.port,
+            ..AhAttr::default()
+        }
     }
 
     /// The event of a number, as it stands.
     pub(super) fn event(&self, event: u32, id: Handle, listener: Handle) -> CmEvent {
-        let with_data = matches!(event, cm_event::CONNECT_REQUEST | cm_event::CONNECT_RESPONSE | cm_event::REJECTED)
-            || event == cm_event::ESTABLISHED && self.qp_type == qp_type::UD;
+        let with_data = matches!(
+            event,
+            cm_event::CONNECT_REQUEST | cm_event::CONNECT_RESPONSE | cm_event::REJECTED
+        ) || event == cm_event::ESTABLISHED && self.qp_type == qp_type::UD;
         let data = if with_data { self.inbox } else { Data::EMPTY };
-        let has_status = matches!(event, cm_event::REJECTED | cm_event::UNREACHABLE | cm_event::CONNECT_ERROR);
+        let has_status =
+            matches!(event, cm_event::REJECTED | cm_event::UNREACHABLE | cm_event::CONNECT_ERROR);
         CmEvent {
             event,
             status: if has_status { self.status } else { 0 },
@@ -322,13 +338,19 @@ impl Id {
     /// The attributes, and which of them count, that bring a QP of this connection into `state`.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`]: a state that is not on the way up, or one for which too little is known yet.
+    /// [`crate::Error::Invalid`]: a state that is not on the way up, or one for which too little is
+    /// known yet.
     pub(super) fn qp_attr(&self, state: u32) -> Result<(QpAttr, u32)> {
         let reliable = self.qp_type == qp_type::RC;
         let datagram = self.qp_type == qp_type::UD;
         let known = matches!(
             self.state,
-            State::ReqRcvd | State::RepSent | State::RepRcvd | State::Established | State::SidrRcvd | State::SidrDone
+            State::ReqRcvd
+                | State::RepSent
+                | State::RepRcvd
+                | State::Established
+                | State::SidrRcvd
+                | State::SidrDone
         );
         let mut attr = QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() };
         let m = match state {
@@ -354,14 +376,16 @@ impl Id {
                 attr.retry_cnt = self.retry_count;
                 attr.rnr_retry = self.rnr_retry;
                 attr.max_rd_atomic = self.initiator_depth;
-                let all = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+                let all =
+                    mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
                 mask::STATE | mask::SQ_PSN | if reliable { all } else { 0 }
             }
             _ => {
                 let (to, is) = (qp_state::name(state), self.state);
                 return Err(refuse!(
                     Invalid,
-                    "state {to}: INIT, RTR or RTS, the latter once the peer is known (the id is in {is:?})"
+                    "state {to}: INIT, RTR or RTS, the latter once the peer is known (the id is \
+                     in {is:?})"
                 ));
             }
         };

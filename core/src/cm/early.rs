@@ -1,10 +1,11 @@
 //! Requests that come before their listener does.
 //!
-//! A server tells its port to a client over another channel, and listens a moment later: qperf sends the port between rdma_bind_addr
-//! and rdma_listen. perftest ends one listener and begins the next, and its client does not wait either. A NIC's way to
-//! the wire takes longer than that moment; here it may be shorter. So a request is not refused where its listener is about to come:
-//! at a port that a program has announced ([`Cm::announce`]), or whose listener has just gone. It is kept for a while, and the
-//! listener finds it when it comes.
+//! A server tells its port to a client over another channel, and listens a moment later: qperf
+//! sends the port between rdma_bind_addr and rdma_listen. perftest ends one listener and begins the
+//! next, and its client does not wait either. A NIC's way to the wire takes longer than that
+//! moment; here it may be shorter. So a request is not refused where its listener is about to come:
+//! at a port that a program has announced ([`Cm::announce`]), or whose listener has just gone. It
+//! is kept for a while, and the listener finds it when it comes.
 //!
 //! Strangers can fill the few places. What they push out is dropped, and its sender asks again.
 
@@ -37,8 +38,8 @@ impl Early {
 }
 
 impl Cm {
-    /// The program will listen at the id's port soon (`soon`), or will not after all. Until it does, and for 4 s after the first of
-    /// them, requests for the port are kept.
+    /// The program will listen at the id's port soon (`soon`), or will not after all. Until it
+    /// does, and for 4 s after the first of them, requests for the port are kept.
     ///
     /// # Errors
     /// [`crate::Error::StaleHandle`]; [`crate::Error::Invalid`]: no port, or not an idle id.
@@ -68,7 +69,13 @@ impl Cm {
     }
 
     /// Keeps a message that is a request whose listener is about to come. False: it is none.
-    pub(super) fn keep_early(&mut self, now: u64, from: &PeerAddr, message: &Message<'_>, bytes: &[u8]) -> bool {
+    pub(super) fn keep_early(
+        &mut self,
+        now: u64,
+        from: &PeerAddr,
+        message: &Message<'_>,
+        bytes: &[u8],
+    ) -> bool {
         let (service_id, remote_id, datagram) = match message {
             Message::Req(m) => (m.service_id, m.local_comm_id, false),
             Message::SidrReq(m) => (m.service_id, m.request_id, true),
@@ -76,7 +83,9 @@ impl Cm {
         };
         let Some((ps, port)) = input::asked(service_id, datagram) else { return false };
         // What was asked before is answered by the id that it came to.
-        if self.listener(ps, port).is_some() || self.by_remote_id(remote_id, from, datagram).is_some() {
+        if self.listener(ps, port).is_some()
+            || self.by_remote_id(remote_id, from, datagram).is_some()
+        {
             return false;
         }
         let awaited = match self.announced(ps, port) {
@@ -95,7 +104,8 @@ impl Cm {
             let first = self.early.iter().enumerate().min_by_key(|(_, e)| e.until);
             first.map_or(0, |(k, _)| k)
         });
-        self.early[place] = Early { until: now.saturating_add(KEPT_NS), ps, port, from: *from, mad: *mad };
+        self.early[place] =
+            Early { until: now.saturating_add(KEPT_NS), ps, port, from: *from, mad: *mad };
         true
     }
 

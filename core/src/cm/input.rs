@@ -2,10 +2,13 @@
 
 use super::admit::Find;
 use super::conn::{owe, Id, State};
-use super::mad::{Dreq, IpHeader, Mad, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq, IP_HEADER_LEN};
+use super::mad::{
+    Dreq, IpHeader, Mad, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq, IP_HEADER_LEN,
+};
 use super::types::{cm_event, port_space, reject, sidr_status};
 use super::{
-    timeout_ns, Cm, Refusal, ReplyKind, MAX_RETRIES, REP_RETRIES, RESPONSE_TIMEOUT, SERVICE_TIMEOUT, TIMEOUT_MAX,
+    timeout_ns, Cm, Refusal, ReplyKind, MAX_RETRIES, REP_RETRIES, RESPONSE_TIMEOUT,
+    SERVICE_TIMEOUT, TIMEOUT_MAX,
 };
 use crate::roce::peer::PeerAddr;
 use crate::verbs::types::qp_type;
@@ -25,7 +28,8 @@ pub(super) fn asked(service_id: u64, datagram: bool) -> Option<(u16, u16)> {
     service(service_id).filter(|&(ps, _)| (ps == port_space::UDP) == datagram)
 }
 
-/// A peer that is said to have restarted is asked so often at most, and so long after that was said.
+/// A peer that is said to have restarted is asked so often at most, and so long after that was
+/// said.
 const DOUBT_NS: u64 = 1_000_000_000;
 const DOUBT_DELAY_NS: u64 = 10_000_000;
 /// Shortest time in which a REP's answer is waited for, by its code: 17 ms.
@@ -70,8 +74,15 @@ impl Cm {
     }
 
     /// A passive conversation by what the peer calls it.
-    pub(super) fn by_remote_id(&self, remote_id: u32, from: &PeerAddr, datagram: bool) -> Option<usize> {
-        let is = |id: &Id| id.passive && id.remote_id == remote_id && (id.ps == port_space::UDP) == datagram;
+    pub(super) fn by_remote_id(
+        &self,
+        remote_id: u32,
+        from: &PeerAddr,
+        datagram: bool,
+    ) -> Option<usize> {
+        let is = |id: &Id| {
+            id.passive && id.remote_id == remote_id && (id.ps == port_space::UDP) == datagram
+        };
         self.find(from, Find::RemoteId(remote_id), is)
     }
 
@@ -79,12 +90,21 @@ impl Cm {
         self.listening.iter().find(|&i| self.ids[i].ps == ps && self.ids[i].port == port)
     }
 
-    /// Whether a port had a listener a moment ago. In whatever port space: the next one may be for datagrams.
+    /// Whether a port had a listener a moment ago. In whatever port space: the next one may be for
+    /// datagrams.
     pub(super) fn is_former(&self, now: u64, port: u16) -> bool {
         self.former.iter().any(|&(p, until)| p == port && now < until)
     }
 
-    fn rej(&mut self, to: &PeerAddr, tid: u64, remote_id: u32, about: u8, reason: u16, info: Option<u8>) {
+    fn rej(
+        &mut self,
+        to: &PeerAddr,
+        tid: u64,
+        remote_id: u32,
+        about: u8,
+        reason: u16,
+        info: Option<u8>,
+    ) {
         self.reply(to, tid, ReplyKind::Rej { local_id: 0, remote_id, about, reason, info });
     }
 
@@ -122,7 +142,8 @@ impl Cm {
             refuse(self, reject::INVALID_SERVICE_ID, None);
             return Some(());
         };
-        // The path that it names must be the one that it came by: a connection to a third party is nobody's to ask for.
+        // The path that it names must be the one that it came by: a connection to a third party is
+        // nobody's to ask for.
         if m.local_gid != from.gid || header.src != from.gid || m.remote_gid != self.local.gid {
             refuse(self, reject::INVALID_GID, None);
             return Some(());
@@ -163,7 +184,8 @@ impl Cm {
         id.peer_srq = m.srq;
         id.ack_timeout = m.local_ack_timeout.clamp(1, TIMEOUT_MAX);
         // A copy sooner than it asks for is taken for the duplicate that it is.
-        id.response_timeout = m.local_cm_response_timeout.clamp(RESPONSE_TIMEOUT_MIN, RESPONSE_TIMEOUT + 1);
+        id.response_timeout =
+            m.local_cm_response_timeout.clamp(RESPONSE_TIMEOUT_MIN, RESPONSE_TIMEOUT + 1);
         id.retries = m.max_cm_retries;
         id.mras = MAX_RETRIES;
         id.inbox.set(m.private_data.get(IP_HEADER_LEN..).unwrap_or(&[]));
@@ -181,7 +203,10 @@ impl Cm {
     /// A connection to the very QP that a new request comes from.
     fn stale(&self, from: &PeerAddr, m: &Req<'_>) -> Option<usize> {
         self.find(from, Find::RemoteQpn(m.local_qpn), |id| {
-            let connected = matches!(id.state, State::ReqRcvd | State::RepSent | State::RepRcvd | State::Established);
+            let connected = matches!(
+                id.state,
+                State::ReqRcvd | State::RepSent | State::RepRcvd | State::Established
+            );
             connected
                 && id.ps != port_space::UDP
                 && id.remote_qpn == m.local_qpn
@@ -190,9 +215,10 @@ impl Cm {
         })
     }
 
-    /// The peer's QP asks for a new connection while it is in one of ours: the peer has restarted, or somebody pretends so. Who has
-    /// the connection answers a copy of our REP by an RTU; who has not refuses it, or says nothing. From this side no message
-    /// asks a peer that had accepted: there the program finds out, as its requests fail.
+    /// The peer's QP asks for a new connection while it is in one of ours: the peer has restarted,
+    /// or somebody pretends so. Who has the connection answers a copy of our REP by an RTU; who has
+    /// not refuses it, or says nothing. From this side no message asks a peer that had accepted:
+    /// there the program finds out, as its requests fail.
     fn on_stale(&mut self, now: u64, i: usize) {
         let id = &mut self.ids[i];
         if id.is_unheard() {
@@ -218,10 +244,18 @@ impl Cm {
             !id.passive && id.ps != port_space::UDP && id.peer.gid == from.gid
         });
         let Some(i) = known else {
-            self.note_refusal(Refusal { peer: from.gid, reason: reject::INVALID_COMM_ID, ..Refusal::default() });
+            self.note_refusal(Refusal {
+                peer: from.gid,
+                reason: reject::INVALID_COMM_ID,
+                ..Refusal::default()
+            });
             let (local_id, remote_id) = (m.remote_comm_id, m.local_comm_id);
             let reason = reject::INVALID_COMM_ID;
-            self.reply(from, tid, ReplyKind::Rej { local_id, remote_id, about: 1, reason, info: None });
+            self.reply(
+                from,
+                tid,
+                ReplyKind::Rej { local_id, remote_id, about: 1, reason, info: None },
+            );
             return Some(());
         };
         let id = &mut self.ids[i];
@@ -281,7 +315,8 @@ impl Cm {
         id.hint = 0;
         id.mras -= 1;
         id.retries = id.retries.max(1);
-        let wait = timeout_ns(id.response_timeout) + timeout_ns(m.service_timeout.min(SERVICE_TIMEOUT));
+        let wait =
+            timeout_ns(id.response_timeout) + timeout_ns(m.service_timeout.min(SERVICE_TIMEOUT));
         self.wheel.arm(i, now.saturating_add(wait));
         self.prove(now, i);
         Some(())
@@ -292,13 +327,16 @@ impl Cm {
             // Who refuses a REQ may have no id of his own.
             let i = self.by_local_id(m.remote_comm_id)?;
             let id = &self.ids[i];
-            let ours = id.peer.gid == from.gid && (id.remote_id == m.local_comm_id || id.state == State::ReqSent);
+            let ours = id.peer.gid == from.gid
+                && (id.remote_id == m.local_comm_id || id.state == State::ReqSent);
             self.prove(now, ours.then_some(i)?);
             i
         } else {
             // A peer that gave up before it knew our id.
             let begins = |i: &usize| matches!(self.ids[*i].state, State::ReqRcvd | State::RepSent);
-            self.by_remote_id(m.local_comm_id, from, false).filter(begins).filter(|_| m.reason == reject::TIMEOUT)?
+            self.by_remote_id(m.local_comm_id, from, false)
+                .filter(begins)
+                .filter(|_| m.reason == reject::TIMEOUT)?
         };
         if self.ids[i].is_unheard() {
             self.free(i);
@@ -324,8 +362,13 @@ impl Cm {
 
     fn on_dreq(&mut self, now: u64, from: &PeerAddr, tid: u64, m: &Dreq) -> Option<()> {
         let Some(i) = self.named(m.remote_comm_id, m.local_comm_id, from) else {
-            // Over for this side already: let the peer be done as well. No state, no more bytes out than in.
-            self.reply(from, tid, ReplyKind::Drep { local_id: m.remote_comm_id, remote_id: m.local_comm_id });
+            // Over for this side already: let the peer be done as well. No state, no more bytes out
+            // than in.
+            self.reply(
+                from,
+                tid,
+                ReplyKind::Drep { local_id: m.remote_comm_id, remote_id: m.local_comm_id },
+            );
             return None;
         };
         let id = &mut self.ids[i];
@@ -381,8 +424,14 @@ impl Cm {
         }
         let refuse = |cm: &mut Cm, status: u8| {
             let port = asked(m.service_id, true).map_or(0, |(_, port)| port);
-            cm.note_refusal(Refusal { peer: from.gid, port, reason: status.into(), datagram: true });
-            let what = ReplyKind::Sidr { request_id: m.request_id, status, service_id: m.service_id };
+            cm.note_refusal(Refusal {
+                peer: from.gid,
+                port,
+                reason: status.into(),
+                datagram: true,
+            });
+            let what =
+                ReplyKind::Sidr { request_id: m.request_id, status, service_id: m.service_id };
             cm.reply(from, tid, what);
         };
         let header = IpHeader::parse(m.private_data);

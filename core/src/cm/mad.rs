@@ -1,7 +1,8 @@
 //! The messages of the connection manager as they travel: MADs of 256 bytes.
 //!
-//! Layouts are those of IBTA volume 1, chapter 12 (Linux's `ibta_vol1_c12.h` has them as offsets); all fields are
-//! big-endian. A [`Mad`] borrows its private data. What a message reserves is not looked at and written as zero.
+//! Layouts are those of IBTA volume 1, chapter 12 (Linux's `ibta_vol1_c12.h` has them as offsets);
+//! all fields are big-endian. A [`Mad`] borrows its private data. What a message reserves is not
+//! looked at and written as zero.
 
 use core::fmt;
 
@@ -16,7 +17,8 @@ const CLASS_VERSION: u8 = 2;
 /// Method Send.
 const METHOD_SEND: u8 = 0x03;
 
-/// Where the receiver's communication id stands in a MAD of all messages but those of the next two places.
+/// Where the receiver's communication id stands in a MAD of all messages but those of the next two
+/// places.
 pub const REMOTE_ID_AT: u32 = HEADER as u32 + 4;
 /// Where SIDR_REP has the number of the question.
 pub const REQUEST_ID_AT: u32 = HEADER as u32;
@@ -37,7 +39,8 @@ pub mod attribute {
     pub const SIDR_REP: u16 = 0x18;
 }
 
-/// Where private data begins in each message, counted from the end of the MAD header; it ends with the MAD.
+/// Where private data begins in each message, counted from the end of the MAD header; it ends with
+/// the MAD.
 mod private_at {
     pub const REQ: usize = 140;
     pub const MRA: usize = 10;
@@ -382,9 +385,11 @@ impl<'a> Mad<'a> {
             }),
             attribute::REP => Message::Rep(Rep::parse(&f)),
             attribute::RTU => Message::Rtu(ids()),
-            attribute::DREQ => {
-                Message::Dreq(Dreq { local_comm_id: f.u32(0), remote_comm_id: f.u32(4), remote_qpn: f.u24(8) })
-            }
+            attribute::DREQ => Message::Dreq(Dreq {
+                local_comm_id: f.u32(0),
+                remote_comm_id: f.u32(4),
+                remote_qpn: f.u24(8),
+            }),
             attribute::DREP => Message::Drep(ids()),
             attribute::SIDR_REQ => Message::SidrReq(SidrReq {
                 request_id: f.u32(0),
@@ -525,7 +530,12 @@ impl<'a> Req<'a> {
         w.u24(32, self.local_qpn);
         w.u8(35, self.responder_resources);
         w.u8(39, self.initiator_depth);
-        w.u8(43, self.remote_cm_response_timeout << 3 | (self.transport & 3) << 1 | u8::from(self.flow_control));
+        w.u8(
+            43,
+            self.remote_cm_response_timeout << 3
+                | (self.transport & 3) << 1
+                | u8::from(self.flow_control),
+        );
         w.u24(44, self.starting_psn);
         w.u8(47, self.local_cm_response_timeout << 3 | self.retry_count & 7);
         w.u16(48, self.pkey);
@@ -572,7 +582,10 @@ impl<'a> Rep<'a> {
         w.u24(20, self.starting_psn);
         w.u8(24, self.responder_resources);
         w.u8(25, self.initiator_depth);
-        w.u8(26, self.target_ack_delay << 3 | (self.failover & 3) << 1 | u8::from(self.flow_control));
+        w.u8(
+            26,
+            self.target_ack_delay << 3 | (self.failover & 3) << 1 | u8::from(self.flow_control),
+        );
         w.u8(27, self.rnr_retry_count << 5 | u8::from(self.srq) << 4);
         w.u64(28, self.local_ca_guid);
     }
@@ -581,7 +594,8 @@ impl<'a> Rep<'a> {
 /// Bytes of rdma_cm's own header at the front of the private data of REQ and SIDR_REQ.
 pub const IP_HEADER_LEN: usize = 36;
 
-/// The addresses by which rdma_cm knows the two ends (Linux `struct cma_hdr`; IBTA annex A11, "RDMA IP CM service").
+/// The addresses by which rdma_cm knows the two ends (Linux `struct cma_hdr`; IBTA annex A11, "RDMA
+/// IP CM service").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpHeader {
     /// The asker's port.
@@ -672,7 +686,12 @@ mod tests {
                 local_ack_timeout: 0x13,
                 private_data: cut(private_len::REQ),
             }),
-            Message::Mra(Mra { local_comm_id: 1, remote_comm_id: 2, message: 1, service_timeout: 24 }),
+            Message::Mra(Mra {
+                local_comm_id: 1,
+                remote_comm_id: 2,
+                message: 1,
+                service_timeout: 24,
+            }),
             Message::Rej(Rej {
                 local_comm_id: 3,
                 remote_comm_id: 4,
@@ -747,17 +766,31 @@ mod tests {
     #[test]
     fn rejected_information_never_reaches_beyond_its_field() {
         let mut bytes = [0; MAD_LEN];
-        Mad { tid: 0, message: Message::Rej(Rej { info: &[5; 200], private_data: &[6; 999], ..Rej::default() }) }
-            .emit(&mut bytes);
+        Mad {
+            tid: 0,
+            message: Message::Rej(Rej {
+                info: &[5; 200],
+                private_data: &[6; 999],
+                ..Rej::default()
+            }),
+        }
+        .emit(&mut bytes);
         bytes[HEADER + 9] = 0xff;
         let Ok(Mad { message: Message::Rej(rej), .. }) = Mad::parse(&bytes) else { panic!() };
-        assert!(rej.info.len() == REJ_ARI_LEN && rej.info.iter().all(|&b| b == 0), "too long was not written at all");
+        assert!(
+            rej.info.len() == REJ_ARI_LEN && rej.info.iter().all(|&b| b == 0),
+            "too long was not written at all"
+        );
         assert_eq!(rej.private_data, [6; private_len::REJ]);
     }
 
     #[test]
     fn rdma_cm_header_of_both_families() {
-        let v4 = IpHeader { src_port: 0x9876, src: gid_of_v4([10, 0, 0, 1]), dst: gid_of_v4([10, 0, 0, 2]) };
+        let v4 = IpHeader {
+            src_port: 0x9876,
+            src: gid_of_v4([10, 0, 0, 1]),
+            dst: gid_of_v4([10, 0, 0, 2]),
+        };
         let v6 = IpHeader { src_port: 1, src: [0xfd; 16], dst: [0xfc; 16] };
         for h in [v4, v6] {
             let mut b = [0xEE; IP_HEADER_LEN];

@@ -1,22 +1,24 @@
-//! The connection manager: how two programs that know only an address and a port get their QPs connected.
+//! The connection manager: how two programs that know only an address and a port get their QPs
+//! connected.
 //!
-//! Its messages (REQ, REP, RTU, REJ, DREQ, DREP, MRA; SIDR_REQ and SIDR_REP for UD) travel as MADs from QP1 to QP1, and
-//! its service ids and private data are those of rdma_cm, so the other end may be a Linux kernel (IBTA volume 1,
-//! chapter 12 and annex A11).
+//! Its messages (REQ, REP, RTU, REJ, DREQ, DREP, MRA; SIDR_REQ and SIDR_REP for UD) travel as MADs
+//! from QP1 to QP1, and its service ids and private data are those of rdma_cm, so the other end may
+//! be a Linux kernel (IBTA volume 1, chapter 12 and annex A11).
 //!
-//! Sans-IO and without QPs: it is told messages ([`Cm::handle_mad`]), asked for messages ([`Cm::poll_transmit`]) and for
-//! its next deadline, and keeps a fixed table of ids. A program drives it by [`Cm::listen`], [`Cm::connect`],
-//! [`Cm::accept`] and so on, and hears what happened from [`Cm::take_event`]. Moving the QPs is the caller's:
-//! [`Cm::qp_attr`] says how.
+//! Sans-IO and without QPs: it is told messages ([`Cm::handle_mad`]), asked for messages
+//! ([`Cm::poll_transmit`]) and for its next deadline, and keeps a fixed table of ids. A program
+//! drives it by [`Cm::listen`], [`Cm::connect`], [`Cm::accept`] and so on, and hears what happened
+//! from [`Cm::take_event`]. Moving the QPs is the caller's: [`Cm::qp_attr`] says how.
 //!
-//! Files: `mad` is bytes, `types` what programs see, `conn` one id and its states, `program` what programs ask,
-//! `input` messages in, `admit` what strangers may occupy, `early` requests that come before their listener, `output` messages
-//! out and time.
+//! Files: `mad` is bytes, `types` what programs see, `conn` one id and its states, `program` what
+//! programs ask, `input` messages in, `admit` what strangers may occupy, `early` requests that come
+//! before their listener, `output` messages out and time.
 //!
-//! Hostile peers: every table is bounded and what finds no room is dropped and counted, or refused with NO_RESOURCES;
-//! a message counts for a connection only if both communication ids and the source address are right, and whoever does
-//! not see our messages must guess 22 bits of ours; each message in causes at most one message out at once, and what has
-//! not shown that it receives is sent at most [`REP_RETRIES`] copies more; timeouts that a peer dictates are bounded by
+//! Hostile peers: every table is bounded and what finds no room is dropped and counted, or refused
+//! with NO_RESOURCES; a message counts for a connection only if both communication ids and the
+//! source address are right, and whoever does not see our messages must guess 22 bits of ours; each
+//! message in causes at most one message out at once, and what has not shown that it receives is
+//! sent at most [`REP_RETRIES`] copies more; timeouts that a peer dictates are bounded by
 //! [`TIMEOUT_MAX`] and [`SERVICE_TIMEOUT`].
 
 mod admit;
@@ -70,9 +72,10 @@ pub const SERVICE_TIMEOUT: u8 = 24;
 pub const MAX_RETRIES: u8 = 15;
 /// How often a REP is sent again to a peer that has not shown that it receives.
 pub const REP_RETRIES: u8 = 4;
-/// A request for a port whose listener has gone, or is announced, is not refused for this long, but kept: programs that end a
-/// listener to begin another (perftest does between two connections, a second and more apart), or that tell their port before they
-/// listen (qperf), are not overtaken by their peers.
+/// A request for a port whose listener has gone, or is announced, is not refused for this long, but
+/// kept: programs that end a listener to begin another (perftest does between two connections, a
+/// second and more apart), or that tell their port before they listen (qperf), are not overtaken by
+/// their peers.
 pub const LISTENER_GRACE_NS: u64 = 4_000_000_000;
 /// Listeners that are remembered so.
 const FORMER: usize = 8;
@@ -94,13 +97,21 @@ pub struct Local {
     pub max_rd_atomic: u8,
     /// Whether a node GUID is that of a device of this kind at an address.
     pub is_kin: fn(u64, &PeerAddr) -> bool,
-    /// Number of the device's QPN block, [`crate::config::QPN_UNIT`] QPNs each: the upper bits of its communication ids.
+    /// Number of the device's QPN block, [`crate::config::QPN_UNIT`] QPNs each: the upper bits of
+    /// its communication ids.
     pub block: u16,
 }
 
 impl Default for Local {
     fn default() -> Self {
-        Local { gid: [0; 16], guid: 0, path_mtu: 0, max_rd_atomic: 0, is_kin: |_, _| false, block: 0 }
+        Local {
+            gid: [0; 16],
+            guid: 0,
+            path_mtu: 0,
+            max_rd_atomic: 0,
+            is_kin: |_, _| false,
+            block: 0,
+        }
     }
 }
 
@@ -261,7 +272,8 @@ fn timeout_ns(code: u8) -> u64 {
 }
 
 impl Cm {
-    /// Lays out a connection manager of `config.max_cm_ids` ids, rounded up to a multiple of 64, and of more for strangers.
+    /// Lays out a connection manager of `config.max_cm_ids` ids, rounded up to a multiple of 64,
+    /// and of more for strangers.
     ///
     /// # Errors
     /// [`crate::Error::NoMemory`] where it does not fit.
@@ -340,7 +352,8 @@ impl Cm {
         Ok(self.ids[self.check(id)?].state)
     }
 
-    /// Whether these QPNs, of this device and of a peer, are those of a conversation with a device of this kind.
+    /// Whether these QPNs, of this device and of a peer, are those of a conversation with a device
+    /// of this kind.
     pub fn is_kin(&self, qpn: u32, remote_qpn: u32) -> bool {
         let is = |i: usize| {
             let id = &self.ids[i];
@@ -419,7 +432,8 @@ impl Cm {
         (self.pool.is_live(i) && id.is_conversation() && id.local_id == local_id).then_some(i)
     }
 
-    /// A new id of the program's; where `max_cm_ids` are in use, one whose exchange could be finished without is taken.
+    /// A new id of the program's; where `max_cm_ids` are in use, one whose exchange could be
+    /// finished without is taken.
     fn alloc(&mut self, fresh: Id) -> Result<usize> {
         if !self.has_room() {
             let n = self.bounds.own;
@@ -443,14 +457,16 @@ impl Cm {
         self.pool.free(i);
     }
 
-    /// The bits of a communication id's place in the order that are its index: as many as the table needs, at most 17.
+    /// The bits of a communication id's place in the order that are its index: as many as the table
+    /// needs, at most 17.
     fn index_mask(&self) -> u32 {
         (self.ids.len().next_power_of_two() - 1) as u32
     }
 
-    /// A communication id, never 0: the device's block (10 bits), then the number (22 bits) that a secret order has at the place
-    /// whose low bits are the index and whose upper bits are drawn. So an index is found without a search, and neither it nor
-    /// the ids before tell anybody the next one.
+    /// A communication id, never 0: the device's block (10 bits), then the number (22 bits) that a
+    /// secret order has at the place whose low bits are the index and whose upper bits are drawn.
+    /// So an index is found without a search, and neither it nor the ids before tell anybody the
+    /// next one.
     fn fresh_comm_id(&mut self, i: usize) -> u32 {
         let mask = self.index_mask();
         loop {

@@ -1,9 +1,13 @@
 //! Messages out, and time.
 
 use super::conn::{owe, Id, State};
-use super::mad::{Dreq, Ids, IpHeader, Mad, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq, IP_HEADER_LEN, MAD_LEN};
+use super::mad::{
+    Dreq, Ids, IpHeader, Mad, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq, IP_HEADER_LEN, MAD_LEN,
+};
 use super::types::{cm_event, port_space, reject};
-use super::{timeout_ns, Addressee, Cm, Local, Reply, ReplyKind, MAX_RETRIES, REP_RETRIES, SERVICE_TIMEOUT};
+use super::{
+    timeout_ns, Addressee, Cm, Local, Reply, ReplyKind, MAX_RETRIES, REP_RETRIES, SERVICE_TIMEOUT,
+};
 use crate::roce::peer::PeerAddr;
 use crate::verbs::types::qp_type;
 use crate::wire::DEFAULT_PKEY;
@@ -49,7 +53,8 @@ impl Cm {
         Some(self.ids[self.next_tx()?].peer)
     }
 
-    /// Whether the next message, if it goes to this device's own address, is for this connection manager.
+    /// Whether the next message, if it goes to this device's own address, is for this connection
+    /// manager.
     pub fn next_is_own(&self) -> bool {
         let to = if self.reply_len > 0 {
             let id = match self.replies[self.reply_head].what {
@@ -106,15 +111,17 @@ impl Cm {
         self.wheel.next_deadline()
     }
 
-    /// Sends again what was not answered, gives up where that has been done often enough, ends time-waits.
+    /// Sends again what was not answered, gives up where that has been done often enough, ends
+    /// time-waits.
     pub fn handle_timeout(&mut self, now: u64) {
         while let Some(i) = self.wheel.pop_expired(now) {
             self.on_timer(now, i);
         }
     }
 
-    /// Messages to an address do not arrive: `errno` says why. `local`: the kernel has refused to send them, which ends what is being
-    /// asked for there. Otherwise it comes from the network, where anybody can say it: it is remembered for when nobody answers.
+    /// Messages to an address do not arrive: `errno` says why. `local`: the kernel has refused to
+    /// send them, which ends what is being asked for there. Otherwise it comes from the network,
+    /// where anybody can say it: it is remembered for when nobody answers.
     pub fn refused(&mut self, dst: &PeerAddr, errno: i32, local: bool) {
         for i in 0..self.ids.len() {
             let id = &mut self.ids[i];
@@ -153,7 +160,8 @@ impl Cm {
         if id.retries > 0 {
             id.retries -= 1;
             // A REP may have been drawn by a forged REQ: copies of it come ever later.
-            let longer = if what == owe::REP { REP_RETRIES.saturating_sub(id.retries).min(2) } else { 0 };
+            let longer =
+                if what == owe::REP { REP_RETRIES.saturating_sub(id.retries).min(2) } else { 0 };
             let wait = timeout_ns(id.response_timeout) << longer;
             self.counters.retries += 1;
             self.owe(i, what);
@@ -255,10 +263,15 @@ fn emit(id: &Id, what: u16, local: &Local, mad: &mut [u8; MAD_LEN]) {
             private_data: id.out.get(),
         }),
         owe::RTU => Message::Rtu(Ids { local_comm_id, remote_comm_id }),
-        owe::MRA => {
-            Message::Mra(Mra { local_comm_id, remote_comm_id, message: id.about, service_timeout: SERVICE_TIMEOUT })
+        owe::MRA => Message::Mra(Mra {
+            local_comm_id,
+            remote_comm_id,
+            message: id.about,
+            service_timeout: SERVICE_TIMEOUT,
+        }),
+        owe::DREQ => {
+            Message::Dreq(Dreq { local_comm_id, remote_comm_id, remote_qpn: id.remote_qpn })
         }
-        owe::DREQ => Message::Dreq(Dreq { local_comm_id, remote_comm_id, remote_qpn: id.remote_qpn }),
         owe::DREP => Message::Drep(Ids { local_comm_id, remote_comm_id }),
         owe::SIDR_REQ => {
             (data, len) = fronted(id, local);
@@ -287,6 +300,8 @@ fn emit(id: &Id, what: u16, local: &Local, mad: &mut [u8; MAD_LEN]) {
             private_data: id.out.get(),
         }),
     };
-    debug_assert!(id.ps != port_space::UDP || matches!(message, Message::SidrReq(_) | Message::SidrRep(_)));
+    debug_assert!(
+        id.ps != port_space::UDP || matches!(message, Message::SidrReq(_) | Message::SidrRep(_))
+    );
     Mad { tid: id.tid, message }.emit(mad);
 }

@@ -2,11 +2,12 @@
 
 use super::conn::{init_attr, owe, Id, State};
 use super::types::{
-    port_space, reject, sidr_status, ConnParam, ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX, UD_ACCEPT_DATA_MAX,
-    UD_CONNECT_DATA_MAX,
+    port_space, reject, sidr_status, ConnParam, ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX,
+    UD_ACCEPT_DATA_MAX, UD_CONNECT_DATA_MAX,
 };
 use super::{
-    timeout_ns, Cm, Refusal, FORMER, LISTENER_GRACE_NS, MAX_RETRIES, REP_RETRIES, RESPONSE_TIMEOUT, SERVICE_TIMEOUT,
+    timeout_ns, Cm, Refusal, FORMER, LISTENER_GRACE_NS, MAX_RETRIES, REP_RETRIES, RESPONSE_TIMEOUT,
+    SERVICE_TIMEOUT,
 };
 use crate::error::{Error, Result};
 use crate::reason::refuse;
@@ -54,7 +55,10 @@ fn check_param(ps: u16, p: &ConnParam<'_>, data_max: usize) -> Result<()> {
     }
     let len = p.private_data.len();
     if len > data_max {
-        return Err(refuse!(MessageSize, "private_data_len {len}: at most {data_max} in this message"));
+        return Err(refuse!(
+            MessageSize,
+            "private_data_len {len}: at most {data_max} in this message"
+        ));
     }
     Ok(())
 }
@@ -105,13 +109,17 @@ impl Cm {
         let ps = self.ids[i].ps;
         let port = if port == 0 { self.free_port(ps)? } else { port };
         if self.is_bound(ps, port) {
-            return Err(refuse!(AddressInUse, "port {port}: another id of this context has it in this port space"));
+            return Err(refuse!(
+                AddressInUse,
+                "port {port}: another id of this context has it in this port space"
+            ));
         }
         self.ids[i].port = port;
         Ok(port)
     }
 
-    /// Whether an id of the program's own has this port; connections that came to a listener share its.
+    /// Whether an id of the program's own has this port; connections that came to a listener share
+    /// its.
     fn is_bound(&self, ps: u16, port: u16) -> bool {
         self.pool.iter_live().any(|i| {
             let id = &self.ids[i];
@@ -124,7 +132,10 @@ impl Cm {
         let start = self.random() as u16 % count;
         // One more try than ids exist: some port is free.
         let tries = (self.ids.len() as u16).saturating_add(1).min(count);
-        (0..tries).map(|k| first + (start + k) % count).find(|&p| !self.is_bound(ps, p)).ok_or(Error::AddressInUse)
+        (0..tries)
+            .map(|k| first + (start + k) % count)
+            .find(|&p| !self.is_bound(ps, p))
+            .ok_or(Error::AddressInUse)
     }
 
     /// Port space and port of an id that could listen.
@@ -140,10 +151,11 @@ impl Cm {
         Ok((id.ps, id.port))
     }
 
-    /// Listens at the id's port; requests come as events. At most `backlog` wait for the program at once
-    /// (0: a quarter of all ids), and never more than a quarter of the QPs that there may be; what comes beyond is dropped, and
-    /// its sender asks again. Accepted connections whose peer has not confirmed them are bounded as well (`admit`). Requests that were
-    /// kept for the port come at once (`early`).
+    /// Listens at the id's port; requests come as events. At most `backlog` wait for the program at
+    /// once (0: a quarter of all ids), and never more than a quarter of the QPs that there may be;
+    /// what comes beyond is dropped, and its sender asks again. Accepted connections whose peer has
+    /// not confirmed them are bounded as well (`admit`). Requests that were kept for the port come
+    /// at once (`early`).
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: no port, or not an idle id.
@@ -216,7 +228,8 @@ impl Cm {
         id.retry_count = p.retry_count;
         id.peer_rnr_retry = p.rnr_retry;
         id.ack_timeout = p.ack_timeout;
-        id.response_timeout = if p.response_timeout == 0 { RESPONSE_TIMEOUT } else { p.response_timeout };
+        id.response_timeout =
+            if p.response_timeout == 0 { RESPONSE_TIMEOUT } else { p.response_timeout };
         id.srq = p.srq;
         id.retries = MAX_RETRIES;
         id.mras = MAX_RETRIES;
@@ -229,19 +242,25 @@ impl Cm {
         Ok(())
     }
 
-    /// Says which QP will serve a request, so that [`Cm::qp_attr`] knows all it needs; nothing is sent.
-    /// [`Cm::accept`] with the same parameters follows.
+    /// Says which QP will serve a request, so that [`Cm::qp_attr`] knows all it needs; nothing is
+    /// sent. [`Cm::accept`] with the same parameters follows.
     ///
     /// # Errors
     /// As [`Cm::accept`].
     pub fn prepare_accept(&mut self, id: Handle, qp: Handle, p: &ConnParam<'_>) -> Result<()> {
         let i = self.check(id)?;
         let datagram = self.ids[i].ps == port_space::UDP;
-        check_param(self.ids[i].ps, p, if datagram { UD_ACCEPT_DATA_MAX } else { ACCEPT_DATA_MAX })?;
+        check_param(
+            self.ids[i].ps,
+            p,
+            if datagram { UD_ACCEPT_DATA_MAX } else { ACCEPT_DATA_MAX },
+        )?;
         let psn = p.psn.unwrap_or(self.random() as u32 & BITS_24);
         let local = self.local;
         if !matches!(self.ids[i].state, State::ReqRcvd | State::SidrRcvd) {
-            return Err(self.wrong_state(i, "there is no request to accept (the peer may have given up)"));
+            return Err(
+                self.wrong_state(i, "there is no request to accept (the peer may have given up)")
+            );
         }
         let id = &mut self.ids[i];
         if p.qp_type != id.qp_type {
@@ -257,22 +276,26 @@ impl Cm {
         }
         id.qkey = p.qkey;
         // Never more than what the peer offered.
-        id.responder_resources = p.responder_resources.min(id.responder_resources).min(local.max_rd_atomic);
+        id.responder_resources =
+            p.responder_resources.min(id.responder_resources).min(local.max_rd_atomic);
         id.initiator_depth = p.initiator_depth.min(id.initiator_depth).min(local.max_rd_atomic);
         id.peer_rnr_retry = p.rnr_retry;
         id.srq = p.srq;
         Ok(())
     }
 
-    /// Accepts a request. The QP is at least in RTR: the peer may send as soon as it has the answer.
+    /// Accepts a request. The QP is at least in RTR: the peer may send as soon as it has the
+    /// answer.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Invalid`]: not a request that waits (the peer may have given up), another type
-    /// of QP than it asked for, or a parameter is out of range; [`Error::MessageSize`]: too much private data.
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: not a request that waits (the peer may have
+    /// given up), another type of QP than it asked for, or a parameter is out of range;
+    /// [`Error::MessageSize`]: too much private data.
     pub fn accept(&mut self, now: u64, id: Handle, qp: Handle, p: &ConnParam<'_>) -> Result<()> {
         let i = self.check(id)?;
         // A PSN that was drawn by prepare_accept is what the QP has by now.
-        let keep = (self.ids[i].qp == qp && self.ids[i].local_qpn == p.qpn).then_some(self.ids[i].rq_psn);
+        let keep =
+            (self.ids[i].qp == qp && self.ids[i].local_qpn == p.qpn).then_some(self.ids[i].rq_psn);
         self.prepare_accept(id, qp, &ConnParam { psn: p.psn.or(keep), ..*p })?;
         let x = &mut self.ids[i];
         x.out.set(p.private_data);
@@ -308,17 +331,22 @@ impl Cm {
         Ok(())
     }
 
-    /// Rejects a request, or an answer that a CONNECT_RESPONSE told of: the peer hears [`reject::CONSUMER`] and the data.
-    /// The id remains the program's to destroy.
+    /// Rejects a request, or an answer that a CONNECT_RESPONSE told of: the peer hears
+    /// [`reject::CONSUMER`] and the data. The id remains the program's to destroy.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Invalid`]: nothing to reject; [`Error::MessageSize`]: too much private data.
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: nothing to reject; [`Error::MessageSize`]: too
+    /// much private data.
     pub fn reject(&mut self, now: u64, id: Handle, private_data: &[u8]) -> Result<()> {
         let i = self.check(id)?;
-        let max = if self.ids[i].ps == port_space::UDP { UD_ACCEPT_DATA_MAX } else { REJECT_DATA_MAX };
+        let max =
+            if self.ids[i].ps == port_space::UDP { UD_ACCEPT_DATA_MAX } else { REJECT_DATA_MAX };
         let len = private_data.len();
         if len > max {
-            return Err(refuse!(MessageSize, "private_data_len {len}: at most {max} in this message"));
+            return Err(refuse!(
+                MessageSize,
+                "private_data_len {len}: at most {max} in this message"
+            ));
         }
         self.refuse(now, i, reject::CONSUMER, private_data)
     }
@@ -341,7 +369,12 @@ impl Cm {
         id.out.set(private_data);
         id.local_qpn = 0;
         id.qkey = 0;
-        let refusal = Refusal { peer: id.peer.gid, port: id.port, reason: id.reason, datagram: what == owe::SIDR_REP };
+        let refusal = Refusal {
+            peer: id.peer.gid,
+            port: id.port,
+            reason: id.reason,
+            datagram: what == owe::SIDR_REP,
+        };
         self.cancel(i);
         self.note_refusal(refusal);
         self.enter(i, State::Rejecting);
@@ -350,7 +383,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Ends a connection. DISCONNECTED follows once the peer has answered or its time is over. The QP should be in ERR.
+    /// Ends a connection. DISCONNECTED follows once the peer has answered or its time is over. The
+    /// QP should be in ERR.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: not connected (any more).
@@ -377,8 +411,8 @@ impl Cm {
         self.wheel.arm(i, now.saturating_add(wait));
     }
 
-    /// Lets an id go. What it has under way is refused, given up or disconnected as its state asks; the peer is told, and
-    /// the program hears nothing of it any more.
+    /// Lets an id go. What it has under way is refused, given up or disconnected as its state asks;
+    /// the peer is told, and the program hears nothing of it any more.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -396,7 +430,9 @@ impl Cm {
                 self.orphan_requests(now, i);
                 self.free(i);
             }
-            State::ReqRcvd | State::SidrRcvd | State::RepRcvd => self.refuse(now, i, reject::CONSUMER, &[])?,
+            State::ReqRcvd | State::SidrRcvd | State::RepRcvd => {
+                self.refuse(now, i, reject::CONSUMER, &[])?
+            }
             State::ReqSent | State::RepSent => self.give_up(i),
             State::Established if x.qp_type != qp_type::UD => self.send_dreq(now, i),
             State::SidrDone => self.wheel.arm(i, now.saturating_add(LINGER_NS)),
@@ -424,7 +460,8 @@ impl Cm {
         self.enter(i, State::Dead);
     }
 
-    /// A listener goes: requests that the program has not heard of go with it, the others are its own.
+    /// A listener goes: requests that the program has not heard of go with it, the others are its
+    /// own.
     fn orphan_requests(&mut self, now: u64, listener: usize) {
         for i in 0..self.ids.len() {
             let id = &mut self.ids[i];
@@ -441,12 +478,14 @@ impl Cm {
         }
     }
 
-    /// The attributes that bring a QP of this type into INIT, open to all remote operations that it has, and their mask.
+    /// The attributes that bring a QP of this type into INIT, open to all remote operations that it
+    /// has, and their mask.
     pub fn init_attr(kind: u32, qkey: u32) -> (QpAttr, u32) {
         init_attr(kind, qkey)
     }
 
-    /// The attributes that bring the id's QP into INIT, RTR or RTS, and the mask that says which of them count.
+    /// The attributes that bring the id's QP into INIT, RTR or RTS, and the mask that says which of
+    /// them count.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: another state, or too little is known yet.

@@ -1,5 +1,5 @@
-//! Two connection managers under a virtual clock, over a network that loses, doubles and reorders; and what a hostile
-//! peer may try.
+//! Two connection managers under a virtual clock, over a network that loses, doubles and reorders;
+//! and what a hostile peer may try.
 
 mod early;
 mod refused;
@@ -114,7 +114,8 @@ impl World {
         }
     }
 
-    /// To the next delivery or timer; false: nothing will ever happen any more, or not before `until`.
+    /// To the next delivery or timer; false: nothing will ever happen any more, or not before
+    /// `until`.
     fn step(&mut self, until: u64) -> bool {
         self.collect();
         let due = self.flight.iter().map(|f| f.0);
@@ -126,7 +127,9 @@ impl World {
             // Among several devices with one address it would have found its way.
             match Addressee::of(&mad) {
                 Addressee::Service { .. } | Addressee::Anyone => {}
-                whose => assert!(self.forged || self.cm[to].is_mine(whose) && !self.cm[1 - to].is_mine(whose)),
+                whose => assert!(
+                    self.forged || self.cm[to].is_mine(whose) && !self.cm[1 - to].is_mine(whose)
+                ),
             }
             self.cm[to].handle_mad(self.now, &address(2 - to as u8), &mad);
         } else {
@@ -200,12 +203,24 @@ fn two_programs_connect_and_part() {
     let listener = w.listen(1, port_space::TCP);
     let active = w.connect(0x11);
     let e = w.event(1);
-    assert_eq!((e.event, e.listener, e.qp_type), (cm_event::CONNECT_REQUEST, listener, qp_type::RC));
+    assert_eq!(
+        (e.event, e.listener, e.qp_type),
+        (cm_event::CONNECT_REQUEST, listener, qp_type::RC)
+    );
     assert_eq!((e.remote_qpn, e.local_port, e.peer.dgid), (0x11, PORT, address(1).gid));
-    assert_eq!((e.responder_resources, e.initiator_depth), (16, 4), "what the peer wants, and what it serves");
-    assert_eq!((e.private_data().len(), &e.private_data()[..6]), (CONNECT_DATA_MAX, &b"hello\0"[..]));
+    assert_eq!(
+        (e.responder_resources, e.initiator_depth),
+        (16, 4),
+        "what the peer wants, and what it serves"
+    );
+    assert_eq!(
+        (e.private_data().len(), &e.private_data()[..6]),
+        (CONNECT_DATA_MAX, &b"hello\0"[..])
+    );
     let passive = e.id;
-    w.cm[1].accept(w.now, passive, 0, &ConnParam { responder_resources: 2, ..rc(0x22, b"welcome") }).unwrap();
+    w.cm[1]
+        .accept(w.now, passive, 0, &ConnParam { responder_resources: 2, ..rc(0x22, b"welcome") })
+        .unwrap();
     let (rtr, _) = w.cm[1].qp_attr(passive, qp_state::RTR).unwrap();
     let (rts, _) = w.cm[1].qp_attr(passive, qp_state::RTS).unwrap();
 
@@ -214,7 +229,11 @@ fn two_programs_connect_and_part() {
     assert_eq!((e.remote_qpn, &e.private_data()[..8]), (0x22, &b"welcome\0"[..]));
     let (a_rtr, m) = w.cm[0].qp_attr(active, qp_state::RTR).unwrap();
     let (a_rts, _) = w.cm[0].qp_attr(active, qp_state::RTS).unwrap();
-    assert_eq!((a_rtr.rq_psn, a_rts.sq_psn), (rts.sq_psn, rtr.rq_psn), "each expects what the other sends");
+    assert_eq!(
+        (a_rtr.rq_psn, a_rts.sq_psn),
+        (rts.sq_psn, rtr.rq_psn),
+        "each expects what the other sends"
+    );
     assert_eq!((a_rtr.path_mtu, rtr.path_mtu), (mtu::MTU_1024, mtu::MTU_1024));
     assert_eq!((a_rtr.max_dest_rd_atomic, rts.max_rd_atomic), (4, 4));
     assert_eq!((a_rts.max_rd_atomic, rtr.max_dest_rd_atomic), (2, 2));
@@ -234,7 +253,10 @@ fn two_programs_connect_and_part() {
     w.cm[1].destroy(w.now, passive).unwrap();
     w.cm[1].destroy(w.now, listener).unwrap();
     w.quiet();
-    assert_eq!((w.cm[0].live(), w.cm[1].live(), w.cm[0].pool.live(), w.cm[1].pool.live()), (0, 0, 0, 0));
+    assert_eq!(
+        (w.cm[0].live(), w.cm[1].live(), w.cm[0].pool.live(), w.cm[1].pool.live()),
+        (0, 0, 0, 0)
+    );
 }
 
 #[test]
@@ -249,7 +271,10 @@ fn nobody_listens_and_nobody_wants() {
     w.cm[1].reject(w.now, passive, b"no, thank you").unwrap();
     let e = w.event(0);
     assert_eq!((e.event, e.status), (cm_event::REJECTED, i32::from(reject::CONSUMER)));
-    assert_eq!((e.private_data().len(), &e.private_data()[..13]), (REJECT_DATA_MAX, &b"no, thank you"[..]));
+    assert_eq!(
+        (e.private_data().len(), &e.private_data()[..13]),
+        (REJECT_DATA_MAX, &b"no, thank you"[..])
+    );
     // An answer may be refused as well.
     let active = w.connect(0x12);
     let passive = w.event(1).id;
@@ -323,7 +348,10 @@ fn who_gives_up_says_so() {
     let passive = w.event(1).id;
     w.cm[0].destroy(w.now, active).unwrap();
     let e = w.event(1);
-    assert_eq!((e.event, e.status, e.id), (cm_event::REJECTED, i32::from(reject::TIMEOUT), passive));
+    assert_eq!(
+        (e.event, e.status, e.id),
+        (cm_event::REJECTED, i32::from(reject::TIMEOUT), passive)
+    );
     // One that the program has not heard of goes without a sound.
     let active = w.connect(0x12);
     w.run(MS);
@@ -340,12 +368,20 @@ fn who_gives_up_says_so() {
 fn datagram_services_are_resolved() {
     let mut w = World::new(6);
     w.listen(1, port_space::UDP);
-    let ud =
-        |qpn, data| ConnParam { qpn, qp_type: qp_type::UD, qkey: 0x1111, private_data: data, ..ConnParam::default() };
+    let ud = |qpn, data| ConnParam {
+        qpn,
+        qp_type: qp_type::UD,
+        qkey: 0x1111,
+        private_data: data,
+        ..ConnParam::default()
+    };
     let active = w.cm[0].create(port_space::UDP, 0).unwrap();
     w.cm[0].connect(w.now, active, &address(2), PORT, 0, &ud(5, b"who?")).unwrap();
     let e = w.event(1);
-    assert_eq!((e.event, e.qp_type, &e.private_data()[..5]), (cm_event::CONNECT_REQUEST, qp_type::UD, &b"who?\0"[..]));
+    assert_eq!(
+        (e.event, e.qp_type, &e.private_data()[..5]),
+        (cm_event::CONNECT_REQUEST, qp_type::UD, &b"who?\0"[..])
+    );
     assert_eq!(e.private_data().len(), UD_CONNECT_DATA_MAX);
     w.cm[1].accept(w.now, e.id, 0, &ud(0x99, b"me")).unwrap();
     let e = w.event(0);
@@ -381,7 +417,11 @@ fn a_bad_network_changes_nothing() {
             assert_eq!(request.event, cm_event::CONNECT_REQUEST, "seed {seed}");
             w.cm[1].accept(w.now, request.id, 0, &rc(0x200 + k, b"")).unwrap();
             let e = w.event(0);
-            assert_eq!((e.event, e.id, e.remote_qpn), (cm_event::CONNECT_RESPONSE, active, 0x200 + k), "seed {seed}");
+            assert_eq!(
+                (e.event, e.id, e.remote_qpn),
+                (cm_event::CONNECT_RESPONSE, active, 0x200 + k),
+                "seed {seed}"
+            );
             w.cm[0].establish(active).unwrap();
             let e = w.event(1);
             assert_eq!((e.event, e.id), (cm_event::ESTABLISHED, request.id), "seed {seed}");
@@ -505,11 +545,20 @@ fn requests_that_cannot_be_are_refused_with_their_reason() {
     w.listen(1, port_space::TCP);
     let cm = &mut w.cm[1];
     let (good, data) = req(0x1234, 0x11);
-    let mut ask = |r: Req<'static>| reason(answer(cm, &address(1), Message::Req(Req { private_data: &data, ..r })));
+    let mut ask = |r: Req<'static>| {
+        reason(answer(cm, &address(1), Message::Req(Req { private_data: &data, ..r })))
+    };
     assert_eq!(ask(Req { service_id: good.service_id + 1, ..good }), reject::INVALID_SERVICE_ID);
-    assert_eq!(ask(Req { service_id: 0x0111_0000 | u64::from(PORT), ..good }), reject::INVALID_SERVICE_ID);
+    assert_eq!(
+        ask(Req { service_id: 0x0111_0000 | u64::from(PORT), ..good }),
+        reject::INVALID_SERVICE_ID
+    );
     assert_eq!(ask(Req { service_id: u64::MAX, ..good }), reject::INVALID_SERVICE_ID);
-    assert_eq!(ask(Req { local_gid: address(9).gid, ..good }), reject::INVALID_GID, "a third party's");
+    assert_eq!(
+        ask(Req { local_gid: address(9).gid, ..good }),
+        reject::INVALID_GID,
+        "a third party's"
+    );
     assert_eq!(ask(Req { remote_gid: address(9).gid, ..good }), reject::INVALID_GID);
     assert_eq!(ask(Req { transport: 2, ..good }), reject::INVALID_TRANSPORT);
     assert_eq!(ask(Req { path_mtu: 5, ..good }), reject::INVALID_MTU);
@@ -525,18 +574,25 @@ fn a_flood_of_requests_fills_its_own_backlog_only() {
     w.listen(1, port_space::TCP);
     for n in 0..10_000u32 {
         let (r, data) = req(n + 1, n + 2);
-        let none = answer(&mut w.cm[1], &address(1), Message::Req(Req { private_data: &data, ..r }));
+        let none =
+            answer(&mut w.cm[1], &address(1), Message::Req(Req { private_data: &data, ..r }));
         assert!(none.is_none());
     }
     // A quarter of all ids is the backlog.
-    assert_eq!((w.cm[1].pool.live(), w.cm[1].counters().dropped), (1 + IDS as usize / 4, 10_000 - u64::from(IDS) / 4));
+    assert_eq!(
+        (w.cm[1].pool.live(), w.cm[1].counters().dropped),
+        (1 + IDS as usize / 4, 10_000 - u64::from(IDS) / 4)
+    );
     let own = w.cm[1].create(port_space::TCP, 0).unwrap();
     w.cm[1].destroy(w.now, own).unwrap();
     // Answers to nobody in particular are bounded too, and do not wait for ever.
     for n in 0..1_000 {
         let mut mad = [0; MAD_LEN];
-        Mad { tid: 5, message: Message::Dreq(Dreq { local_comm_id: n, remote_comm_id: 7, remote_qpn: 9 }) }
-            .emit(&mut mad);
+        Mad {
+            tid: 5,
+            message: Message::Dreq(Dreq { local_comm_id: n, remote_comm_id: 7, remote_qpn: 9 }),
+        }
+        .emit(&mut mad);
         w.cm[1].handle_mad(1, &address(1), &mad);
     }
     let mut mad = [0; MAD_LEN];
@@ -560,8 +616,18 @@ fn strangers_cannot_touch_a_connection() {
             Message::Drep(Ids { local_comm_id: r, remote_comm_id: l }),
             Message::Rej(Rej { local_comm_id: r, remote_comm_id: l, reason: 4, ..Rej::default() }),
             Message::Rej(Rej { local_comm_id: r, remote_comm_id: 0, reason: 4, ..Rej::default() }),
-            Message::Rep(Rep { local_comm_id: r, remote_comm_id: l, local_qpn: 0x666, ..Rep::default() }),
-            Message::Mra(Mra { local_comm_id: r, remote_comm_id: l, message: 1, service_timeout: 31 }),
+            Message::Rep(Rep {
+                local_comm_id: r,
+                remote_comm_id: l,
+                local_qpn: 0x666,
+                ..Rep::default()
+            }),
+            Message::Mra(Mra {
+                local_comm_id: r,
+                remote_comm_id: l,
+                message: 1,
+                service_timeout: 31,
+            }),
             Message::Rtu(Ids { local_comm_id: r, remote_comm_id: l }),
         ]
     };
@@ -573,10 +639,14 @@ fn strangers_cannot_touch_a_connection() {
         }
     }
     // The right ids, but not this QP.
-    let other = Message::Dreq(Dreq { local_comm_id: remote, remote_comm_id: local, remote_qpn: 0x13 });
+    let other =
+        Message::Dreq(Dreq { local_comm_id: remote, remote_comm_id: local, remote_qpn: 0x13 });
     assert!(answer(&mut w.cm[1], &address(1), other).is_none());
     assert!(!w.cm[1].has_events());
-    assert_eq!((w.cm[0].state(active), w.cm[1].state(passive)), (Ok(State::Established), Ok(State::Established)));
+    assert_eq!(
+        (w.cm[0].state(active), w.cm[1].state(passive)),
+        (Ok(State::Established), Ok(State::Established))
+    );
 }
 
 #[test]
@@ -604,7 +674,12 @@ fn one_mra_after_another_does_not_hold_for_ever() {
     let mut mad = [0; MAD_LEN];
     w.cm[0].poll_transmit(&mut mad).unwrap();
     let Message::Req(m) = Mad::parse(&mad).unwrap().message else { panic!() };
-    let mra = Message::Mra(Mra { local_comm_id: 3, remote_comm_id: m.local_comm_id, message: 0, service_timeout: 31 });
+    let mra = Message::Mra(Mra {
+        local_comm_id: 3,
+        remote_comm_id: m.local_comm_id,
+        message: 0,
+        service_timeout: 31,
+    });
     Mad { tid: 1, message: mra }.emit(&mut mad);
     let most = 16 * (timeout_ns(SERVICE_TIMEOUT) + 16 * timeout_ns(RESPONSE_TIMEOUT));
     let mut now = 0;
@@ -658,7 +733,9 @@ fn any_bytes_are_survived_in_any_state() {
                 let _ = match (e.event, w.draw(4)) {
                     (_, 0) => w.cm[side].destroy(w.now, e.id),
                     (cm_event::CONNECT_REQUEST, 1) => w.cm[side].reject(w.now, e.id, b""),
-                    (cm_event::CONNECT_REQUEST, _) => w.cm[side].accept(w.now, e.id, 0, &rc(round + 3, b"")),
+                    (cm_event::CONNECT_REQUEST, _) => {
+                        w.cm[side].accept(w.now, e.id, 0, &rc(round + 3, b""))
+                    }
                     (cm_event::CONNECT_RESPONSE, _) => w.cm[side].establish(e.id),
                     (cm_event::ESTABLISHED, _) => w.cm[side].disconnect(w.now, e.id),
                     _ => w.cm[side].destroy(w.now, e.id),
@@ -718,7 +795,11 @@ fn parameters_are_checked() {
     assert_eq!(cm.connect(1, id, &address(2), PORT, 0, &good), Err(Error::Invalid), "once");
     assert_eq!(cm.disconnect(1, id), Err(Error::Invalid), "not connected");
     assert_eq!(cm.establish(id), Err(Error::Invalid));
-    assert_eq!(cm.qp_attr(id, qp_state::RTR).map(|_| ()), Err(Error::Invalid), "the peer is not known yet");
+    assert_eq!(
+        cm.qp_attr(id, qp_state::RTR).map(|_| ()),
+        Err(Error::Invalid),
+        "the peer is not known yet"
+    );
     assert!(cm.qp_attr(id, qp_state::INIT).is_ok());
 }
 

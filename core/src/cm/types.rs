@@ -116,9 +116,10 @@ pub struct ConnParam<'a> {
 pub struct CmEvent {
     /// One of [`cm_event`].
     pub event: u32,
-    /// REJECTED: the reason ([`reject`], [`sidr_status`] for UD). Otherwise a negative errno, or 0. UNREACHABLE: `ETIMEDOUT` where
-    /// nobody has said anything; what the network says of the peer (`ECONNREFUSED`, `EHOSTUNREACH`, ...), after as long a time;
-    /// why the kernel refuses to send (`EPERM`, `ENETUNREACH`, ...), at once.
+    /// REJECTED: the reason ([`reject`], [`sidr_status`] for UD). Otherwise a negative errno, or 0.
+    /// UNREACHABLE: `ETIMEDOUT` where nobody has said anything; what the network says of the peer
+    /// (`ECONNREFUSED`, `EHOSTUNREACH`, ...), after as long a time; why the kernel refuses to send
+    /// (`EPERM`, `ENETUNREACH`, ...), at once.
     pub status: i32,
     /// UNREACHABLE: the kernel has refused to send; nobody else has a say in that.
     pub local: bool,

@@ -89,7 +89,11 @@ fn the_byte_counter_raises_as_well_and_both_together_hyper() {
     d.on_sent(now, STEP_BYTES);
     assert_eq!(d.target, target + LINE / 1000);
     d.available(now + 6 * PERIOD_NS);
-    assert_eq!(d.target, target + LINE / 1000 * 6 + LINE / 100, "five additive steps, and one hyper");
+    assert_eq!(
+        d.target,
+        target + LINE / 1000 * 6 + LINE / 100,
+        "five additive steps, and one hyper"
+    );
 }
 
 #[test]
@@ -125,7 +129,11 @@ fn alpha_forgets_old_congestion() {
 #[test]
 fn no_number_that_a_program_or_the_clock_gives_overflows() {
     for line in [0, 1, RATE_MIN, u64::MAX / 2, u64::MAX] {
-        for times in [[0, 1, 2, 3], [u64::MAX - 3, u64::MAX - 2, u64::MAX - 1, u64::MAX], [0, u64::MAX, 5, u64::MAX]] {
+        for times in [
+            [0, 1, 2, 3],
+            [u64::MAX - 3, u64::MAX - 2, u64::MAX - 1, u64::MAX],
+            [0, u64::MAX, 5, u64::MAX],
+        ] {
             let mut d = Dcqcn::default();
             for now in times {
                 d.on_notification(now, line);

@@ -1,4 +1,5 @@
-//! The connection manager's place in an engine: QP1 on the wire, and the QPs that its connections bring up.
+//! The connection manager's place in an engine: QP1 on the wire, and the QPs that its connections
+//! bring up.
 
 use core::sync::atomic::Ordering;
 
@@ -23,8 +24,9 @@ pub const UDP_QKEY: u32 = 0x0123_4567;
 /// UDP source ports from here on are entropy for the network's hashes, not a place to answer to.
 const FLOW_PORTS: u16 = 0xc000;
 
-/// Says how a peer will be reached (by [`Guard::set_link`], [`Guard::set_elsewhere`]), before a QP is moved to RTR with this
-/// address vector and this QPN at the other end. An error ends the attempt.
+/// Says how a peer will be reached (by [`Guard::set_link`], [`Guard::set_elsewhere`]), before a QP
+/// is moved to RTR with this address vector and this QPN at the other end. An error ends the
+/// attempt.
 pub type ChoosePath<'c> = &'c mut dyn FnMut(&mut Guard<'_>, &AhAttr, u32) -> Result<()>;
 
 /// A node GUID that follows from the address: an EUI-64-like number with the "local" bit.
@@ -34,7 +36,8 @@ pub fn node_guid(local: &PeerAddr) -> u64 {
     (word(low) ^ word(high).rotate_left(21) ^ u64::from(local.port)) | 0x0200_0000_0000_0000
 }
 
-/// Whether a node GUID is that of a device of this kind at an address: nobody else's follows from it.
+/// Whether a node GUID is that of a device of this kind at an address: nobody else's follows from
+/// it.
 pub(crate) fn is_kin(guid: u64, at: &PeerAddr) -> bool {
     guid == node_guid(at)
 }
@@ -63,7 +66,10 @@ pub(super) fn take(
     run: &Run,
     payload: &[u8],
 ) {
-    let gsi = run.class == Class::Ud && run.kind == Kind::Send && run.src_qpn == GSI_QPN && run.qkey == QP1_QKEY;
+    let gsi = run.class == Class::Ud
+        && run.kind == Kind::Send
+        && run.src_qpn == GSI_QPN
+        && run.qkey == QP1_QKEY;
     if !gsi || (run.pkey ^ DEFAULT_PKEY) & 0x7fff != 0 {
         t.common.counters.rcvd_refused += 1;
         return;
@@ -106,9 +112,11 @@ impl Inner {
         to.gid == self.local.gid && to.port == self.local.port
     }
 
-    /// Whether the next message goes to this engine itself: to its address, and not to another engine there.
+    /// Whether the next message goes to this engine itself: to its address, and not to another
+    /// engine there.
     fn next_mad_is_own(&self) -> bool {
-        self.cm.next_destination().is_some_and(|to| self.is_self(&to)) && (!self.shared || self.cm.next_is_own())
+        self.cm.next_destination().is_some_and(|to| self.is_self(&to))
+            && (!self.shared || self.cm.next_is_own())
     }
 
     /// Carries messages from this engine to itself. Returns how many.
@@ -133,8 +141,12 @@ impl Inner {
     /// Writes the next message as a packet from QP1 to QP1.
     pub(super) fn transmit_mad(&mut self, s: &Shared, now: u64, buf: &mut [u8]) -> Option<Burst> {
         self.loop_mads(s, now);
-        let mut run =
-            Run::new(Class::Ud, Kind::Send, GSI_QPN, Psn::new(self.transport.common.counters.sent_pkts as u32));
+        let mut run = Run::new(
+            Class::Ud,
+            Kind::Send,
+            GSI_QPN,
+            Psn::new(self.transport.common.counters.sent_pkts as u32),
+        );
         run.qkey = QP1_QKEY;
         run.src_qpn = GSI_QPN;
         let opcode = run.opcode(true, true);
@@ -144,7 +156,8 @@ impl Inner {
         let (head, body) = packet.split_at_mut(headers);
         let dst = self.cm.poll_transmit(body.first_chunk_mut()?)?;
         run.emit_headers(opcode, run.psn, false, 0, head);
-        Flow::from_gids(&self.local.gid, &dst.gid, self.local.port, dst.port).append_icrc(0, packet);
+        Flow::from_gids(&self.local.gid, &dst.gid, self.local.port, dst.port)
+            .append_icrc(0, packet);
         self.transport.common.counters.sent_pkts += 1;
         self.transport.common.counters.sent_bytes += len as u64;
         Some(Burst { dst, len, seg: len })
@@ -173,13 +186,14 @@ impl Guard<'_> {
         wake(&mut inner.cm, s);
     }
 
-    /// Why a connection that was asked for does not stand, where the connection manager's own view is not all there is to say: the cause
-    /// of the event's QP, and the device's last one.
+    /// Why a connection that was asked for does not stand, where the connection manager's own view
+    /// is not all there is to say: the cause of the event's QP, and the device's last one.
     pub fn cm_explain(&mut self, now: u64, e: &CmEvent, code: CauseCode) {
         self.cm_note(now, e, code, 0, 0);
     }
 
-    /// Notes a cause for the event's QP, or for the device where the program moves its QP by itself.
+    /// Notes a cause for the event's QP, or for the device where the program moves its QP by
+    /// itself.
     fn cm_note(&mut self, now: u64, e: &CmEvent, code: CauseCode, arg0: u64, arg1: u64) {
         let (inner, s) = self.split();
         let cause = Cause {
@@ -204,11 +218,19 @@ impl Guard<'_> {
     fn cm_note_event(&mut self, now: u64, e: &CmEvent) {
         if e.event == cm_event::REJECTED {
             let datagram = u64::from(e.qp_type == qp_type::UD);
-            return self.cm_note(now, e, CauseCode::Rejected, e.status.unsigned_abs().into(), datagram);
+            return self.cm_note(
+                now,
+                e,
+                CauseCode::Rejected,
+                e.status.unsigned_abs().into(),
+                datagram,
+            );
         }
         let errno = e.status.unsigned_abs().into();
         match -e.status {
-            silence if silence == Error::TimedOut.errno() => self.cm_note(now, e, CauseCode::NoAnswer, 0, 0),
+            silence if silence == Error::TimedOut.errno() => {
+                self.cm_note(now, e, CauseCode::NoAnswer, 0, 0)
+            }
             refusal if e.local => self.cm_note(now, e, local_refusal(refusal), errno, 0),
             _ => self.cm_note(now, e, CauseCode::PeerUnreachable, errno, 0),
         }
@@ -231,7 +253,14 @@ impl Guard<'_> {
     }
 
     /// Brings a QP as far as `target` on the way RESET, INIT, RTR, RTS, by what the id knows.
-    fn cm_raise_qp(&mut self, now: u64, id: Handle, qp: Handle, target: u32, path: ChoosePath<'_>) -> Result<()> {
+    fn cm_raise_qp(
+        &mut self,
+        now: u64,
+        id: Handle,
+        qp: Handle,
+        target: u32,
+        path: ChoosePath<'_>,
+    ) -> Result<()> {
         for state in [qp_state::INIT, qp_state::RTR, qp_state::RTS] {
             let at = self.qp_query(qp)?.0.qp_state;
             if state > target || at >= state && at <= qp_state::RTS {
@@ -253,7 +282,8 @@ impl Guard<'_> {
         let _ = self.qp_modify(now, qp, &attr, mask::STATE);
     }
 
-    /// Completes what a program offers by what its QP is. Only a QP that is not connected yet will do.
+    /// Completes what a program offers by what its QP is. Only a QP that is not connected yet will
+    /// do.
     fn cm_offer<'p>(&self, qp: Handle, p: &ConnParam<'p>) -> Result<ConnParam<'p>> {
         if qp == 0 {
             return Ok(*p);
@@ -273,15 +303,22 @@ impl Guard<'_> {
             0 => UDP_QKEY,
             given => given,
         };
-        Ok(ConnParam { qpn: self.qp_number(qp)?, qp_type: init.qp_type, srq: init.srq != 0, qkey, ..*p })
+        Ok(ConnParam {
+            qpn: self.qp_number(qp)?,
+            qp_type: init.qp_type,
+            srq: init.srq != 0,
+            qkey,
+            ..*p
+        })
     }
 
-    /// [`Cm::connect`], for a QP of this engine in RESET or INIT (0: the program moves its QP by itself, and says its
-    /// number and type). The QP is in INIT then, so that receives can be posted before the answer comes; CM events take
-    /// it further.
+    /// [`Cm::connect`], for a QP of this engine in RESET or INIT (0: the program moves its QP by
+    /// itself, and says its number and type). The QP is in INIT then, so that receives can be
+    /// posted before the answer comes; CM events take it further.
     ///
     /// # Errors
-    /// As [`Cm::connect`]; [`crate::Error::StaleHandle`], [`crate::Error::Invalid`]: the QP, or its state.
+    /// As [`Cm::connect`]; [`crate::Error::StaleHandle`], [`crate::Error::Invalid`]: the QP, or its
+    /// state.
     pub fn cm_connect(
         &mut self,
         now: u64,
@@ -308,8 +345,9 @@ impl Guard<'_> {
     /// [`Cm::accept`], after the QP (0: the program's own affair) was brought into RTS.
     ///
     /// # Errors
-    /// As [`Cm::accept`]; [`crate::Error::StaleHandle`], [`crate::Error::Invalid`]: the QP, or its state; [`crate::Error::NoMemory`]: no room
-    /// for the peer's address. The request waits on in all these cases.
+    /// As [`Cm::accept`]; [`crate::Error::StaleHandle`], [`crate::Error::Invalid`]: the QP, or its
+    /// state; [`crate::Error::NoMemory`]: no room for the peer's address. The request waits on in
+    /// all these cases.
     pub fn cm_accept(
         &mut self,
         now: u64,
@@ -339,8 +377,9 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// Takes an event, and does to the id's QP what it calls for: an accepted connection brings it to RTS and becomes
-    /// ESTABLISHED (CONNECT_ERROR if that fails), the end of a connection moves it to ERR.
+    /// Takes an event, and does to the id's QP what it calls for: an accepted connection brings it
+    /// to RTS and becomes ESTABLISHED (CONNECT_ERROR if that fails), the end of a connection moves
+    /// it to ERR.
     pub fn cm_event(&mut self, now: u64, path: ChoosePath<'_>) -> Option<CmEvent> {
         let mut e = self.cm().take_event()?;
         if e.qp == 0 || e.qp_type == qp_type::UD {
@@ -351,7 +390,10 @@ impl Guard<'_> {
         }
         match e.event {
             cm_event::CONNECT_RESPONSE => {
-                match self.cm_raise_qp(now, e.id, e.qp, qp_state::RTS, path).and_then(|()| self.cm.establish(e.id)) {
+                match self
+                    .cm_raise_qp(now, e.id, e.qp, qp_state::RTS, path)
+                    .and_then(|()| self.cm.establish(e.id))
+                {
                     Ok(()) => e.event = cm_event::ESTABLISHED,
                     Err(why) => {
                         let _ = self.cm.reject(now, e.id, &[]);

@@ -1,5 +1,5 @@
-//! The control plane of everything but queue pairs: create, query, destroy. May fail, is checked hard, never
-//! touches the OS.
+//! The control plane of everything but queue pairs: create, query, destroy. May fail, is checked
+//! hard, never touches the OS.
 
 use core::sync::atomic::Ordering;
 
@@ -31,8 +31,9 @@ impl Inner {
     where
         T: Copy,
     {
-        let bytes = crate::ring::SlotRing::<T>::bytes(capacity, stride)
-            .ok_or_else(|| refuse!(Invalid, "{capacity} requests of {stride} bytes: more than a ring holds"))?;
+        let bytes = crate::ring::SlotRing::<T>::bytes(capacity, stride).ok_or_else(|| {
+            refuse!(Invalid, "{capacity} requests of {stride} bytes: more than a ring holds")
+        })?;
         self.heap.alloc(bytes)
     }
 
@@ -63,7 +64,8 @@ impl Inner {
                 i
             }
         };
-        // A link loses nothing, and more under way than its ring holds would only lie in it, out of the reader's cache.
+        // A link loses nothing, and more under way than its ring holds would only lie in it, out of
+        // the reader's cache.
         let most = if matches!(path, Path::Link(_)) { WINDOW_SURE } else { u32::MAX };
         let window = t.common.config.window_max.min(most);
         t.peers[i] = Peer {
@@ -79,8 +81,9 @@ impl Inner {
         Ok(i as u32)
     }
 
-    /// The peer record of datagrams to an address, and the one of those to other engines there: an address handle says
-    /// nothing of QPNs, so where the address is this engine's and shared, each datagram decides.
+    /// The peer record of datagrams to an address, and the one of those to other engines there: an
+    /// address handle says nothing of QPNs, so where the address is this engine's and shared, each
+    /// datagram decides.
     fn datagram_peers(&mut self, addr: PeerAddr) -> Result<(u32, u32)> {
         let peer = self.peer_get(addr)?;
         if !self.shared || self.transport.peers[peer as usize].path != Path::Loopback {
@@ -110,10 +113,14 @@ impl Inner {
 
     pub(super) fn limits(&self) -> Limits {
         let c = &self.transport.common.config;
-        Limits { max_mtu: mtu_code(c.max_mtu).unwrap_or(mtu::MTU_256), max_rd_atomic: c.max_rd_atomic }
+        Limits {
+            max_mtu: mtu_code(c.max_mtu).unwrap_or(mtu::MTU_256),
+            max_rd_atomic: c.max_rd_atomic,
+        }
     }
 
-    /// Whether packets to a GID can leave: an IPv4 engine reaches IPv4 only, an IPv6 engine IPv6 only.
+    /// Whether packets to a GID can leave: an IPv4 engine reaches IPv4 only, an IPv6 engine IPv6
+    /// only.
     fn is_reachable(&self, gid: &[u8; 16]) -> bool {
         let v4 = |g: &[u8; 16]| crate::wire::ip::v4_of_gid(g).is_some();
         v4(gid) == v4(&self.local.gid)
@@ -198,7 +205,9 @@ impl Guard<'_> {
         let t = &mut inner.transport;
         let (h, i) = match t.common.pd_pool.alloc() {
             Err(Error::NoMemory) => {
-                t.common.pds.grow_past(t.common.pd_pool.capacity(), &mut inner.heap, |_| Pd::default())?;
+                t.common
+                    .pds
+                    .grow_past(t.common.pd_pool.capacity(), &mut inner.heap, |_| Pd::default())?;
                 t.common.pd_pool.grow(&mut inner.heap)?;
                 t.common.pd_pool.alloc()?
             }
@@ -227,13 +236,18 @@ impl Guard<'_> {
     /// Registers memory. The caller has made sure that host memory can be read (and written).
     ///
     /// # Errors
-    /// [`Error::StaleHandle`], [`Error::Invalid`]: range wraps, flags, unknown provider; [`Error::NoMemory`].
+    /// [`Error::StaleHandle`], [`Error::Invalid`]: range wraps, flags, unknown provider;
+    /// [`Error::NoMemory`].
     pub fn mr_reg(&mut self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
         let pd = self.pd(reg.pd)? as u32;
         let (inner, _) = self.split();
         let t = &mut inner.transport;
         if !t.common.providers.is_known(reg.provider) {
-            return Err(refuse!(Invalid, "provider {}: there is none of this number", reg.provider));
+            return Err(refuse!(
+                Invalid,
+                "provider {}: there is none of this number",
+                reg.provider
+            ));
         }
         match t.common.regions.reg(reg, pd) {
             Err(Error::NoMemory) => {
@@ -251,7 +265,11 @@ impl Guard<'_> {
     pub fn mr_rereg(&mut self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
         let pd = self.pd(reg.pd)? as u32;
         if !self.transport.common.providers.is_known(reg.provider) {
-            return Err(refuse!(Invalid, "provider {}: there is none of this number", reg.provider));
+            return Err(refuse!(
+                Invalid,
+                "provider {}: there is none of this number",
+                reg.provider
+            ));
         }
         self.transport.common.note_change();
         self.transport.common.regions.rereg(mr, reg, pd)
@@ -298,7 +316,8 @@ impl Guard<'_> {
     /// An address handle.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Invalid`]: not an address of this engine's family; [`Error::NoMemory`].
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: not an address of this engine's family;
+    /// [`Error::NoMemory`].
     pub fn ah_create(&mut self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
         let pd = self.pd(pd)?;
         let addr = self.any_address(attr)?;
@@ -306,7 +325,9 @@ impl Guard<'_> {
         let t = &mut inner.transport;
         let (h, i) = match t.common.ah_pool.alloc() {
             Err(Error::NoMemory) => {
-                t.common.ahs.grow_past(t.common.ah_pool.capacity(), &mut inner.heap, |_| Ah::default())?;
+                t.common
+                    .ahs
+                    .grow_past(t.common.ah_pool.capacity(), &mut inner.heap, |_| Ah::default())?;
                 t.common.ah_pool.grow(&mut inner.heap)?;
                 t.common.ah_pool.alloc()?
             }
@@ -343,11 +364,13 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// Makes a UD QP a member of a group: it gets what is sent there. Twice is no error. The port must listen for the group.
+    /// Makes a UD QP a member of a group: it gets what is sent there. Twice is no error. The port
+    /// must listen for the group.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Invalid`]: not a UD QP, or not a multicast GID of this engine's family;
-    /// [`Error::NoMemory`]: [`MEMBERS`](crate::roce::multicast::MEMBERS) are in use.
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: not a UD QP, or not a multicast GID of this
+    /// engine's family; [`Error::NoMemory`]: [`MEMBERS`](crate::roce::multicast::MEMBERS) are in
+    /// use.
     pub fn mcast_attach(&mut self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
         let (inner, s) = self.split();
         let qi = s.qp_pool.check(qp)?;
@@ -412,8 +435,8 @@ impl Guard<'_> {
     /// Gives a CQ another size: a new ring that takes the entries of the old one, swapped in.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Invalid`]: fewer than are in it or promised; [`Error::Busy`]: a thread polls it
-    /// right now; [`Error::NoMemory`].
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: fewer than are in it or promised;
+    /// [`Error::Busy`]: a thread polls it right now; [`Error::NoMemory`].
     pub fn cq_resize(&mut self, cq: Handle, cqe: u32) -> Result<u32> {
         let (inner, s) = self.split();
         let i = s.cq_pool.check(cq)?;
@@ -422,7 +445,10 @@ impl Guard<'_> {
         let c = &inner.transport.common.cqs[i];
         let held = s.cqs[i].ring.len() + c.reserved;
         if capacity < held || c.promises(capacity) < c.reserved {
-            return Err(refuse!(Invalid, "cqe {cqe}: {held} completions wait in the CQ, or are promised to it"));
+            return Err(refuse!(
+                Invalid,
+                "cqe {cqe}: {held} completions wait in the CQ, or are promised to it"
+            ));
         }
         let mem = inner.ring::<Wc>(capacity, CQE_STRIDE)?;
         if let Err(e) = s.swap_cq(i, mem, capacity, CQE_STRIDE, &inner.transport.common.key) {
@@ -450,11 +476,12 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// Arms a CQ: its next completion (`solicited_only`: its next solicited or failed one) raises an event; an arming for
-    /// any completion stays one. True: completions are there already, which raise none.
+    /// Arms a CQ: its next completion (`solicited_only`: its next solicited or failed one) raises
+    /// an event; an arming for any completion stays one. True: completions are there already, which
+    /// raise none.
     ///
-    /// Under the lock, so that completions come before it or after it, and pushing one needs no fence: a program that
-    /// only polls pays nothing for those that sleep.
+    /// Under the lock, so that completions come before it or after it, and pushing one needs no
+    /// fence: a program that only polls pays nothing for those that sleep.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -546,8 +573,14 @@ impl Guard<'_> {
         };
         s.install_srq(i, mem, capacity, stride, &inner.transport.common.key);
         s.srqs[i].max_sge.store(max_sge, Ordering::Relaxed);
-        inner.transport.common.srqs[i] =
-            Srq { live: true, mem: Some(mem), pd: pd as u32, limit: attr.srq_limit, max_sge, ..Srq::default() };
+        inner.transport.common.srqs[i] = Srq {
+            live: true,
+            mem: Some(mem),
+            pd: pd as u32,
+            limit: attr.srq_limit,
+            max_sge,
+            ..Srq::default()
+        };
         inner.transport.common.pds[pd].users += 1;
         Ok((h, SrqAttr { max_wr: capacity, max_sge, srq_limit: attr.srq_limit }))
     }
@@ -572,7 +605,11 @@ impl Guard<'_> {
     pub fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
         let i = self.shared().srq_pool.check(srq)?;
         let q = &self.transport.common.srqs[i];
-        Ok(SrqAttr { max_wr: self.shared().srqs[i].rq.capacity(), max_sge: q.max_sge, srq_limit: q.limit })
+        Ok(SrqAttr {
+            max_wr: self.shared().srqs[i].rq.capacity(),
+            max_sge: q.max_sge,
+            srq_limit: q.limit,
+        })
     }
 
     /// # Errors
@@ -598,7 +635,9 @@ impl Guard<'_> {
 
 /// Takes a CQ out of the list of those of its channel that have events.
 fn forget_event(cqs: &mut Table<Cq>, s: &Shared, cq: usize) {
-    let Some(first) = cqs[cq].channel.and_then(|c| s.channel_events.get(usize::from(c))) else { return };
+    let Some(first) = cqs[cq].channel.and_then(|c| s.channel_events.get(usize::from(c))) else {
+        return;
+    };
     let (after, mut at) = (cqs[cq].next, first.load(Ordering::Relaxed));
     if at as usize == cq + 1 {
         return first.store(after, Ordering::Relaxed);

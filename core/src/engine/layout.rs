@@ -101,7 +101,8 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
     let mut heap = Heap::new();
     // SAFETY: the walk gave this region to the heap alone.
     unsafe { heap.add(p.heap.as_ptr(), p.heap.len())? };
-    let [ready, ack_pending, mem_wait, cq_wait, win_wait, event_qps, cnp_owed, suspects] = p.bitmaps;
+    let [ready, ack_pending, mem_wait, cq_wait, win_wait, event_qps, cnp_owed, suspects] =
+        p.bitmaps;
     let common = Common {
         // SAFETY: one transport per engine, inside its lock.
         key: unsafe { EngineKey::new() },

@@ -1,14 +1,15 @@
 //! The engine: a NIC in software. What programs share with it are rings; this module owns the rest.
 //!
-//! Sans-IO. The caller brings packets ([`Guard::handle_packets`]), takes bursts ([`Guard::poll_transmit`]),
-//! tells the time, and asks when it is wanted again ([`Guard::next_timeout`]). Time is in nanoseconds and
-//! never goes back; no call reads a clock, draws a random number or makes a system call.
+//! Sans-IO. The caller brings packets ([`Guard::handle_packets`]), takes bursts
+//! ([`Guard::poll_transmit`]), tells the time, and asks when it is wanted again
+//! ([`Guard::next_timeout`]). Time is in nanoseconds and never goes back; no call reads a clock,
+//! draws a random number or makes a system call.
 //!
-//! Order of a round: everything that arrived, then [`Guard::run_loopback`], then `poll_transmit` until it
-//! gives nothing, then, only when nothing arrived, [`Guard::handle_timeout`].
+//! Order of a round: everything that arrived, then [`Guard::run_loopback`], then `poll_transmit`
+//! until it gives nothing, then, only when nothing arrived, [`Guard::handle_timeout`].
 //!
-//! Data-plane calls that need no lock are methods of [`Engine`] (post, poll, arm); everything else is a
-//! method of [`Guard`], which is the engine's lock.
+//! Data-plane calls that need no lock are methods of [`Engine`] (post, poll, arm); everything else
+//! is a method of [`Guard`], which is the engine's lock.
 
 pub mod cm;
 mod control;
@@ -62,8 +63,8 @@ pub struct Inner {
     handed: RawSlice<Handed>,
     /// For the ICRC of what arrives: the last sender, and its flow.
     rx_flow: (PeerAddr, Flow),
-    /// The IPv4 identification that its next burst is expected to begin with, 0 where none of its packets had another: one that
-    /// counts goes on counting.
+    /// The IPv4 identification that its next burst is expected to begin with, 0 where none of its
+    /// packets had another: one that counts goes on counting.
     rx_ident: u16,
     /// Where the next round of sending begins.
     cursor: usize,
@@ -71,7 +72,8 @@ pub struct Inner {
     next_link: Option<u16>,
     /// Peers at the engine's own address that are named from now on are other engines.
     elsewhere: bool,
-    /// Other engines may have this address too: what is for none of this one's leaves through the port.
+    /// Other engines may have this address too: what is for none of this one's leaves through the
+    /// port.
     shared: bool,
 }
 
@@ -82,7 +84,8 @@ pub struct Engine {
     inner: UnsafeCell<Inner>,
 }
 
-// SAFETY: `inner` is reached only through `Guard`, which exists once at a time (`locked`); `shared` is atomics.
+// SAFETY: `inner` is reached only through `Guard`, which exists once at a time (`locked`); `shared`
+// is atomics.
 unsafe impl Sync for Engine {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Engine {}
@@ -107,11 +110,17 @@ impl Engine {
     /// Makes an engine in the given memory, for a device with this address.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: a bound is out of range. [`Error::NoMemory`]: the memory is smaller than [`Engine::memsize`].
+    /// [`Error::Invalid`]: a bound is out of range. [`Error::NoMemory`]: the memory is smaller than
+    /// [`Engine::memsize`].
     ///
     /// # Safety
     /// The memory is used by nobody else, and lives as long as the engine.
-    pub unsafe fn init(memory: *mut u8, bytes: usize, config: &Config, local: PeerAddr) -> Result<Engine> {
+    pub unsafe fn init(
+        memory: *mut u8,
+        bytes: usize,
+        config: &Config,
+        local: PeerAddr,
+    ) -> Result<Engine> {
         let config = config.resolve()?;
         // SAFETY: the caller's promise.
         let mut walk = unsafe { Walk::carve(memory, bytes)? };
@@ -136,12 +145,14 @@ impl Engine {
         }
     }
 
-    /// Takes the lock if it is free, for a thread that failed to, has left a mark in [`Shared::active`] and must know that
-    /// somebody will see it: `None` is a promise that the holder, if it looks at the marks after unlocking, finds it.
+    /// Takes the lock if it is free, for a thread that failed to, has left a mark in
+    /// [`Shared::active`] and must know that somebody will see it: `None` is a promise that the
+    /// holder, if it looks at the marks after unlocking, finds it.
     ///
-    /// The pair: here the mark, then the swap of the lock; there (`Drop` of [`Guard`]) the swap that unlocks, then the
-    /// look at the marks. Both swaps are of one word, so one comes first. If it is this one, the holder's reads what it
-    /// wrote, and so the mark is visible to the holder's look; if it is the holder's, this one finds the lock free.
+    /// The pair: here the mark, then the swap of the lock; there (`Drop` of [`Guard`]) the swap
+    /// that unlocks, then the look at the marks. Both swaps are of one word, so one comes first. If
+    /// it is this one, the holder's reads what it wrote, and so the mark is visible to the holder's
+    /// look; if it is the holder's, this one finds the lock free.
     #[inline]
     pub fn try_lock_marked(&self) -> Option<Guard<'_>> {
         if self.locked.swap(true, Ordering::AcqRel) {
@@ -154,14 +165,20 @@ impl Engine {
     /// Posts a list of send requests. The doorbell is the caller's: take the lock and send.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Invalid`]: state, opcode or pieces not allowed; [`Error::Again`]: ring full;
-    /// [`Error::MessageSize`]; [`Error::Fault`]: inline data cannot be read; [`Error::Busy`]: another thread posts here.
-    /// Requests before `bad` are posted all the same.
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: state, opcode or pieces not allowed;
+    /// [`Error::Again`]: ring full; [`Error::MessageSize`]; [`Error::Fault`]: inline data cannot be
+    /// read; [`Error::Busy`]: another thread posts here. Requests before `bad` are posted all the
+    /// same.
     ///
     /// # Safety
     /// `wr`, every `next` and every `sg_list` are null or point to readable, initialised structs.
     #[inline]
-    pub unsafe fn post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<post::Posted> {
+    pub unsafe fn post_send(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<post::Posted> {
         // SAFETY: the caller's promise.
         let (qi, posted, outcome) = unsafe { self.post_send_quietly(qp, wr, bad)? };
         if posted.count > 0 {
@@ -170,11 +187,13 @@ impl Engine {
         outcome.map(|()| posted)
     }
 
-    /// As [`Engine::post_send`], and leaves it to the caller to tell the engine: by [`Guard::wake`] where it gets the
-    /// lock, which costs no atomic operation, else by a mark in [`Shared::active`]. Returns the QP's index as well.
+    /// As [`Engine::post_send`], and leaves it to the caller to tell the engine: by [`Guard::wake`]
+    /// where it gets the lock, which costs no atomic operation, else by a mark in
+    /// [`Shared::active`]. Returns the QP's index as well.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; the others of [`Engine::post_send`] inside, beside what was posted before.
+    /// [`Error::StaleHandle`]; the others of [`Engine::post_send`] inside, beside what was posted
+    /// before.
     ///
     /// # Safety
     /// As [`Engine::post_send`].
@@ -210,7 +229,12 @@ impl Engine {
     /// # Safety
     /// As [`Engine::post_send`].
     #[inline(always)]
-    pub unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+    pub unsafe fn post_recv(
+        &self,
+        qp: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
         *bad = wr;
         let (qi, q) = self.qp(qp)?;
         // SAFETY: the caller's promise.
@@ -255,7 +279,12 @@ impl Engine {
     /// # Safety
     /// As [`Engine::post_send`].
     #[inline]
-    pub unsafe fn post_srq_recv(&self, srq: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+    pub unsafe fn post_srq_recv(
+        &self,
+        srq: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
         *bad = wr;
         let i = self.shared.srq_pool.check(srq)?;
         let q = &self.shared.srqs[i];
@@ -290,7 +319,8 @@ impl Engine {
     #[inline(always)]
     pub fn take_completions(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
         let ring = &cq.ring;
-        // Most looks find nothing: they need no exclusive end, whose flag takes a locked instruction.
+        // Most looks find nothing: they need no exclusive end, whose flag takes a locked
+        // instruction.
         if ring.is_empty() {
             return Ok(0);
         }
@@ -312,8 +342,9 @@ impl Guard<'_> {
         &self.engine.shared
     }
 
-    /// The doorbell: the QP at this index may have something to send. False: that may wait for the next doorbell or
-    /// poll, since much of the QP is under way and little waits; several requests then leave as one burst.
+    /// The doorbell: the QP at this index may have something to send. False: that may wait for the
+    /// next doorbell or poll, since much of the QP is under way and little waits; several requests
+    /// then leave as one burst.
     #[inline]
     pub fn wake(&mut self, qi: usize) -> bool {
         let (inner, s) = self.split();
@@ -321,8 +352,9 @@ impl Guard<'_> {
         !inner.transport.may_gather(s, qi)
     }
 
-    /// Executes what the QP at this index has just been posted, if it is a WRITE to a QP of this engine that can be done in
-    /// one step, without a time stamp. False: nothing has changed, and [`Guard::wake`] is next.
+    /// Executes what the QP at this index has just been posted, if it is a WRITE to a QP of this
+    /// engine that can be done in one step, without a time stamp. False: nothing has changed, and
+    /// [`Guard::wake`] is next.
     #[inline(always)]
     pub fn try_local_write(&mut self, qi: usize) -> bool {
         let (inner, s) = self.split();
@@ -333,7 +365,8 @@ impl Guard<'_> {
     /// Both halves at once.
     #[inline]
     pub(crate) fn split(&mut self) -> (&mut Inner, &Shared) {
-        // SAFETY: this guard is the only one (`locked`), and `&mut self` excludes a second borrow through it.
+        // SAFETY: this guard is the only one (`locked`), and `&mut self` excludes a second borrow
+        // through it.
         (unsafe { &mut *self.engine.inner.get() }, &self.engine.shared)
     }
 }

@@ -80,11 +80,17 @@ impl Inner {
         self.reset_qp(s, qi);
         let q = &mut self.transport.qps[qi];
         q.longest_ns = q.longest_ns.max(qpn::longest_ns(q));
-        q.attr = QpAttr { cap: q.init.cap, port_num: 1, sq_psn: q.former_psn.get(), ..QpAttr::default() };
+        q.attr = QpAttr {
+            cap: q.init.cap,
+            port_num: 1,
+            sq_psn: q.former_psn.get(),
+            ..QpAttr::default()
+        };
         self.transport.conn(s, qi).set_state(qp_state::RESET);
     }
 
-    /// To ERR because the program wants it: no event tells of it, and no cause of its own hides why the QP had failed.
+    /// To ERR because the program wants it: no event tells of it, and no cause of its own hides why
+    /// the QP had failed.
     fn enter_error_on_request(&mut self, s: &Shared, qi: usize, now: u64) {
         let t = &mut self.transport;
         let from = t.qps[qi].state;
@@ -98,12 +104,16 @@ impl Inner {
         }
     }
 
-    /// Whether every request that was posted to a QP has its completion. What waits in an SRQ is not the QP's.
+    /// Whether every request that was posted to a QP has its completion. What waits in an SRQ is
+    /// not the QP's.
     fn is_flushed(&self, s: &Shared, qi: usize) -> bool {
         let t = &self.transport;
         let q = &t.qps[qi];
         let received = q.srq != NONE || s.rq(qi, &t.common.key).is_empty();
-        s.sq(qi, &t.common.key).is_empty() && received && !q.resp.recv.taken && q.resp.fence_len() == 0
+        s.sq(qi, &t.common.key).is_empty()
+            && received
+            && !q.resp.recv.taken
+            && q.resp.fence_len() == 0
     }
 }
 
@@ -126,7 +136,8 @@ fn check_init(init: &QpInit, config: crate::Config) -> Result<QpKind> {
     }
 }
 
-/// The sizes that a queue pair gets, and the stride of its send ring. `own_rq`: it has a receive queue of its own.
+/// The sizes that a queue pair gets, and the stride of its send ring. `own_rq`: it has a receive
+/// queue of its own.
 fn sizes(cap: &QpCap, own_rq: bool, config: crate::Config) -> (QpCap, u32) {
     let mut given = QpCap {
         max_send_wr: cap.max_send_wr.max(1).next_power_of_two(),
@@ -141,7 +152,8 @@ fn sizes(cap: &QpCap, own_rq: bool, config: crate::Config) -> (QpCap, u32) {
 }
 
 impl Inner {
-    /// Strict mode: whether the CQs of a new queue pair hold all requests of all queues that complete into them.
+    /// Strict mode: whether the CQs of a new queue pair hold all requests of all queues that
+    /// complete into them.
     fn check_cq_room(&self, s: &Shared, [scq, rcq]: [usize; 2], given: &QpCap) -> Result<()> {
         let room = |i: usize, extra: u32| {
             self.transport.common.cqs[i].depth_sum.saturating_add(extra) <= s.cqs[i].ring.capacity()
@@ -150,7 +162,8 @@ impl Inner {
         if !room(scq, given.max_send_wr + both) || !room(rcq, given.max_recv_wr) {
             return Err(refuse!(
                 Invalid,
-                "send_cq or recv_cq: with GDRC_CONFIG_STRICT_CQ it must hold max_send_wr and max_recv_wr ({} and {}) of all its QPs",
+                "send_cq or recv_cq: with GDRC_CONFIG_STRICT_CQ it must hold max_send_wr and \
+                 max_recv_wr ({} and {}) of all its QPs",
                 given.max_send_wr,
                 given.max_recv_wr
             ));
@@ -162,12 +175,15 @@ impl Inner {
     fn set_peer(&mut self, s: &Shared, qi: usize, attr: &QpAttr, m: u32) -> Result<()> {
         let addr = self.address(&attr.ah)?;
         let q = &self.transport.qps[qi];
-        if q.state == qp_state::SQD && self.transport.peers.get(q.peer as usize).is_some_and(|p| p.addr != addr) {
+        if q.state == qp_state::SQD
+            && self.transport.peers.get(q.peer as usize).is_some_and(|p| p.addr != addr)
+        {
             return Err(refuse!(Invalid, "dgid: the peer of a connected QP stays the same"));
         }
         let peer = self.peer_get(addr)?;
-        let kin =
-            attr.kin != 0 || m & mask::DEST_QPN != 0 && self.cm.is_kin(self.transport.qps[qi].qpn, attr.dest_qp_num);
+        let kin = attr.kin != 0
+            || m & mask::DEST_QPN != 0
+                && self.cm.is_kin(self.transport.qps[qi].qpn, attr.dest_qp_num);
         let t = &mut self.transport;
         t.conn(s, qi).forget_inflight();
         t.qps[qi].loopback = t.peers[peer as usize].path == Path::Loopback;
@@ -240,8 +256,8 @@ impl Guard<'_> {
     /// A queue pair in RESET. Returns its handle, its QPN and the sizes given.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]: PD, CQ or SRQ; [`Error::Invalid`]: type or sizes; [`Error::NoMemory`]: pool, heap, or
-    /// every QPN in use or given back within the last 0.1 s.
+    /// [`Error::StaleHandle`]: PD, CQ or SRQ; [`Error::Invalid`]: type or sizes;
+    /// [`Error::NoMemory`]: pool, heap, or every QPN in use or given back within the last 0.1 s.
     pub fn qp_create(&mut self, now: u64, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
         let (inner, s) = self.split();
         let config = inner.transport.common.config;
@@ -272,7 +288,9 @@ impl Guard<'_> {
         let mut undo = Undo { sq: Some(sq_mem), ..Undo::default() };
         let made = (|| {
             if srq == NONE {
-                undo.rq = Some(inner.ring::<RecvWqe>(given.max_recv_wr, recv_stride(given.max_recv_sge))?);
+                undo.rq = Some(
+                    inner.ring::<RecvWqe>(given.max_recv_wr, recv_stride(given.max_recv_sge))?,
+                );
             }
             undo.wqes = Some(inner.heap.slice(given.max_send_wr as usize, WqeState::default())?);
             if rc {
@@ -301,9 +319,13 @@ impl Guard<'_> {
         let q = &s.qps[qi];
         s.install_qp(qi, sq_mem, given.max_send_wr, stride, &inner.transport.common.key);
         match undo.rq {
-            Some(mem) => {
-                s.install_rq(qi, mem, given.max_recv_wr, recv_stride(given.max_recv_sge), &inner.transport.common.key)
-            }
+            Some(mem) => s.install_rq(
+                qi,
+                mem,
+                given.max_recv_wr,
+                recv_stride(given.max_recv_sge),
+                &inner.transport.common.key,
+            ),
             None => s.remove_rq(qi, &inner.transport.common.key),
         }
         q.kind.store(init.qp_type, Ordering::Relaxed);
@@ -338,8 +360,9 @@ impl Guard<'_> {
     /// Changes attributes and state of a QP.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Invalid`]: the transition does not exist, an attribute is missing, not allowed
-    /// or out of range; [`Error::NoMemory`]: no room for the peer. Nothing has changed then.
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: the transition does not exist, an attribute is
+    /// missing, not allowed or out of range; [`Error::NoMemory`]: no room for the peer. Nothing has
+    /// changed then.
     pub fn qp_modify(&mut self, now: u64, qp: Handle, attr: &QpAttr, m: u32) -> Result<()> {
         let limits = self.limits();
         let (inner, s) = self.split();
@@ -385,18 +408,20 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// Takes a QP back to RESET, whatever state it is in, so that it can be connected anew. Every request that was
-    /// posted gets its completion first: those under way and those that wait are flushed, as by a transition to ERR.
-    /// The QP keeps its handle, QPN, queues and counters. `qp_query` then says in `sq_psn` where its PSNs had ended.
+    /// Takes a QP back to RESET, whatever state it is in, so that it can be connected anew. Every
+    /// request that was posted gets its completion first: those under way and those that wait are
+    /// flushed, as by a transition to ERR. The QP keeps its handle, QPN, queues and counters.
+    /// `qp_query` then says in `sq_psn` where its PSNs had ended.
     ///
-    /// A QP that is reset keeps its number, without the time-wait that the number of a destroyed one has. Packets of
-    /// the former life may still be on their way, and only their PSNs tell them from new ones. So the next life
-    /// must begin a little ahead of where the last one ended: all that is old is then behind what both ends expect,
-    /// which the responder takes for a duplicate and the requester for nothing, for as long as PSNs last, 2^23.
+    /// A QP that is reset keeps its number, without the time-wait that the number of a destroyed
+    /// one has. Packets of the former life may still be on their way, and only their PSNs tell them
+    /// from new ones. So the next life must begin a little ahead of where the last one ended: all
+    /// that is old is then behind what both ends expect, which the responder takes for a duplicate
+    /// and the requester for nothing, for as long as PSNs last, 2^23.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread posts to it right now; [`Error::Again`]: a CQ has no room for
-    /// all completions yet: the QP is in ERR, poll the CQ and call again.
+    /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread posts to it right now; [`Error::Again`]: a
+    /// CQ has no room for all completions yet: the QP is in ERR, poll the CQ and call again.
     pub fn qp_reset(&mut self, now: u64, qp: Handle) -> Result<()> {
         let (inner, s) = self.split();
         let qi = s.qp_pool.check(qp)?;

@@ -1,11 +1,12 @@
 //! QP numbers: the engine's block of the 24 bits, in a secret order, with a rest before reuse.
 //!
-//! A packet finds its QP by the number alone, so a number rests after its QP until no late packet for it can be under
-//! way. How long that takes is the QP's own affair ([`rest_ns`]): the number of a QP that never had a peer rests not at
-//! all. Numbers that were never used come first, in an order that follows from the seed: whoever knows the block must
-//! still guess the number. Then come those that have rested, oldest first. Where all that are left still rest, the one
-//! that has rested longest is used early, which is counted, rather than none: whatever makes and ends queue pairs faster
-//! than numbers come back, it must not keep others from having any.
+//! A packet finds its QP by the number alone, so a number rests after its QP until no late packet
+//! for it can be under way. How long that takes is the QP's own affair ([`rest_ns`]): the number of
+//! a QP that never had a peer rests not at all. Numbers that were never used come first, in an
+//! order that follows from the seed: whoever knows the block must still guess the number. Then come
+//! those that have rested, oldest first. Where all that are left still rest, the one that has
+//! rested longest is used early, which is counted, rather than none: whatever makes and ends queue
+//! pairs faster than numbers come back, it must not keep others from having any.
 
 use crate::arena::{RawSlice, Walk};
 use crate::config::Config;
@@ -37,9 +38,11 @@ const _: () = assert!(rest_of(CLASSES - 1) as u64 * 1_000_000 >= REST_MAX_NS);
 
 /// How long the number of a QP rests once the QP is gone.
 ///
-/// A QP that never reached RTR has no peer, and nobody was told to send to it; what a peer of the same engine sends is
-/// never under way. A QP that has neither sent nor received is hardly sent to any more. A datagram, or a packet of UC, is sent once and lives as long as the network keeps it.
-/// What RC sends is sent again, for as long as the timeouts say: both ends use the same ones as a rule.
+/// A QP that never reached RTR has no peer, and nobody was told to send to it; what a peer of the
+/// same engine sends is never under way. A QP that has neither sent nor received is hardly sent to
+/// any more. A datagram, or a packet of UC, is sent once and lives as long as the network keeps it.
+/// What RC sends is sent again, for as long as the timeouts say: both ends use the same ones as a
+/// rule.
 pub(super) fn rest_ns(qp: &Qp) -> u64 {
     if !qp.met {
         0
@@ -60,7 +63,8 @@ pub(super) fn longest_ns(qp: &Qp) -> u64 {
 /// What is known of a number.
 #[derive(Clone, Copy)]
 struct Slot {
-    /// The next in its list, or [`NONE`]. Of a number in use: the class of its last rest if that is not over, else [`NONE`].
+    /// The next in its list, or [`NONE`]. Of a number in use: the class of its last rest if that is
+    /// not over, else [`NONE`].
     next: u32,
     /// When it was released, in milliseconds; wraps.
     released_ms: u32,
@@ -91,7 +95,8 @@ pub(super) struct Qpns {
     slots: RawSlice<Slot>,
     /// Numbers that have rested.
     rested: List,
-    /// Numbers that rest, by the class of their rest: in one class they end their rest in the order of their release.
+    /// Numbers that rest, by the class of their rest: in one class they end their rest in the order
+    /// of their release.
     resting: [List; CLASSES],
     /// When [`Qpns::wake`] last looked.
     looked_ms: u64,
@@ -176,8 +181,8 @@ impl Qpns {
         Some(at)
     }
 
-    /// A number that no packet of an earlier QP can still be meant for. True: it has not rested as long as it should,
-    /// since there is no other.
+    /// A number that no packet of an earlier QP can still be meant for. True: it has not rested as
+    /// long as it should, since there is no other.
     ///
     /// # Errors
     /// [`crate::Error::NoMemory`]: none is left that has rested at all.
@@ -192,12 +197,17 @@ impl Qpns {
             return Ok((self.base + at, false));
         }
         let all_rest = || {
-            refuse!(NoMemory, "qpn_count: every QPN of the block is in use, or was given back within the last 0.1 s")
+            refuse!(
+                NoMemory,
+                "qpn_count: every QPN of the block is in use, or was given back \
+                within the last 0.1 s"
+            )
         };
         self.wake_early(now_ms).map(|at| (self.base + at, true)).ok_or_else(all_rest)
     }
 
-    /// Gives a number back. It is used again after this rest; 0: at once. What is left of a rest that was cut short counts as well.
+    /// Gives a number back. It is used again after this rest; 0: at once. What is left of a rest
+    /// that was cut short counts as well.
     pub(super) fn free(&mut self, qpn: u32, now_ns: u64, rest_ns: u64) {
         let at = qpn - self.base;
         self.wake(now_ns / 1_000_000);
@@ -215,7 +225,8 @@ impl Qpns {
         if rest_ms == 0 {
             return self.rested.push(&mut self.slots, at);
         }
-        let class = (0..CLASSES - 1).find(|&c| u64::from(rest_of(c)) >= rest_ms).unwrap_or(CLASSES - 1);
+        let class =
+            (0..CLASSES - 1).find(|&c| u64::from(rest_of(c)) >= rest_ms).unwrap_or(CLASSES - 1);
         self.slots[at as usize].released_ms = now_ms as u32;
         self.resting[class].push(&mut self.slots, at);
     }
@@ -250,13 +261,21 @@ mod tests {
         let rest = 200 * MS;
         q.free(258, MS, rest);
         q.free(256, 2 * MS, rest);
-        assert_eq!(q.alloc(100 * MS), Err(Error::NoMemory), "a tenth of a second it rests in any case");
+        assert_eq!(
+            q.alloc(100 * MS),
+            Err(Error::NoMemory),
+            "a tenth of a second it rests in any case"
+        );
         assert_eq!(q.alloc(MS + rest), Ok((258, false)));
         assert_eq!(q.alloc(2 * MS + rest), Ok((256, false)), "oldest first");
         q.free(256, 500 * MS + 1, rest);
         assert_eq!(q.alloc(500 * MS + 1), Err(Error::NoMemory), "within the same millisecond");
         q.free(257, 500 * MS + rest + 1, 0);
-        assert_eq!(q.alloc(500 * MS + rest + 1), Ok((257, false)), "another's release cuts no rest short");
+        assert_eq!(
+            q.alloc(500 * MS + rest + 1),
+            Ok((257, false)),
+            "another's release cuts no rest short"
+        );
         assert_eq!(q.alloc(501 * MS + rest), Ok((256, false)));
         // Whatever the rest is, it is not cut short.
         for rest in [100 * MS, 101 * MS, 268 * MS, 3_333 * MS, REST_MAX_NS] {

@@ -89,7 +89,8 @@ impl Guard<'_> {
         let (inner, s) = self.split();
         let i = s.cq_pool.check(cq)?;
         let channel = u8::try_from(channel).ok().filter(|&c| usize::from(c) < CHANNELS);
-        let channel = channel.ok_or_else(|| refuse!(Invalid, "channel: no channel of this context"))?;
+        let channel =
+            channel.ok_or_else(|| refuse!(Invalid, "channel: no channel of this context"))?;
         inner.transport.common.cqs[i].channel = Some(channel);
         Ok(())
     }

@@ -10,7 +10,8 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::types::Wc;
 use crate::wire::{Flow, Opcode, ICRC_LEN};
 
-/// The identification of a packet that is what its sender sent, likely `ident`; what is wrong with it is counted.
+/// The identification of a packet that is what its sender sent, likely `ident`; what is wrong with
+/// it is counted.
 #[inline(always)]
 fn whole(flow: &Flow, ident: u16, packet: &[u8], counters: &mut Counters) -> Option<u16> {
     if packet.len() < 16 {
@@ -34,8 +35,8 @@ fn read<'p>(packet: &'p [u8], counters: &mut Counters) -> Option<(Run, &'p [u8])
     read.ok()
 }
 
-/// Whether a burst is a message of one packet that takes a receive request, and an ACK. [`crate::roce`] puts the ACK behind it, since a
-/// burst's last packet may be the shorter one.
+/// Whether a burst is a message of one packet that takes a receive request, and an ACK.
+/// [`crate::roce`] puts the ACK behind it, since a burst's last packet may be the shorter one.
 #[inline(always)]
 fn ack_is_behind(seg: usize, data: &[u8]) -> bool {
     let Some([ack, ..]) = data.get(seg..).filter(|rest| rest.len() <= seg) else { return false };
@@ -44,16 +45,25 @@ fn ack_is_behind(seg: usize, data: &[u8]) -> bool {
 }
 
 impl Guard<'_> {
-    /// Takes what one receive brought: `data` is one packet, or several of `seg` bytes each, the last one
-    /// maybe shorter (GRO). `ce`: the network marked congestion. Returns the packets looked at.
+    /// Takes what one receive brought: `data` is one packet, or several of `seg` bytes each, the
+    /// last one maybe shorter (GRO). `ce`: the network marked congestion. Returns the packets
+    /// looked at.
     ///
     /// Anything that a network can bring is legal here; what is wrong is dropped and counted.
     #[inline]
-    pub fn handle_packets(&mut self, now: u64, src: &PeerAddr, seg: usize, data: &[u8], ce: bool) -> usize {
+    pub fn handle_packets(
+        &mut self,
+        now: u64,
+        src: &PeerAddr,
+        seg: usize,
+        data: &[u8],
+        ce: bool,
+    ) -> usize {
         self.handle_segments(now, src, 0, seg, data, ce)
     }
 
-    /// As [`Guard::handle_packets`], for a part of what one receive brought: `data` begins with packet number `first`.
+    /// As [`Guard::handle_packets`], for a part of what one receive brought: `data` begins with
+    /// packet number `first`.
     #[inline]
     pub fn handle_segments(
         &mut self,
@@ -67,8 +77,9 @@ impl Guard<'_> {
         self.take_segments(now, || now, src, first, seg, data, ce)
     }
 
-    /// As [`Guard::handle_packets`], with the time as of a moment ago, which will do for small messages with nothing in their way:
-    /// an owed ACK leaves so much earlier. `now` is asked where the time must be right.
+    /// As [`Guard::handle_packets`], with the time as of a moment ago, which will do for small
+    /// messages with nothing in their way: an owed ACK leaves so much earlier. `now` is asked where
+    /// the time must be right.
     #[inline]
     pub fn handle_packets_of_late(
         &mut self,
@@ -116,7 +127,10 @@ impl Guard<'_> {
             }
             let number = first.wrapping_add(i);
             let expected = inner.rx_ident.wrapping_add(number);
-            let Some(ident) = whole(&inner.rx_flow.1, expected, packet, &mut t.common.counters) else { continue };
+            let Some(ident) = whole(&inner.rx_flow.1, expected, packet, &mut t.common.counters)
+            else {
+                continue;
+            };
             if ident != expected && !inner.rx_flow.1.is_v6() {
                 inner.rx_ident = ident.wrapping_sub(number);
             }
@@ -140,8 +154,8 @@ impl Guard<'_> {
         n
     }
 
-    /// What [`Guard::handle_packets`] does first for a packet that is whole and not marked: takes it if it is a small message or an ACK
-    /// with nothing in its way. False: nothing has changed.
+    /// What [`Guard::handle_packets`] does first for a packet that is whole and not marked: takes
+    /// it if it is a small message or an ACK with nothing in its way. False: nothing has changed.
     #[inline]
     pub fn take_packet(&mut self, now: u64, src: &PeerAddr, packet: &[u8]) -> bool {
         let (inner, s) = self.split();
@@ -150,7 +164,14 @@ impl Guard<'_> {
     }
 
     /// As [`Guard::handle_packets`], for what came to a group that the port listens for.
-    pub fn handle_multicast(&mut self, now: u64, src: &PeerAddr, group: &[u8; 16], seg: usize, data: &[u8]) -> usize {
+    pub fn handle_multicast(
+        &mut self,
+        now: u64,
+        src: &PeerAddr,
+        group: &[u8; 16],
+        seg: usize,
+        data: &[u8],
+    ) -> usize {
         let (inner, s) = self.split();
         let flow = Flow::from_gids(&src.gid, group, src.port, inner.local.port);
         let t = &mut inner.transport;
@@ -169,7 +190,8 @@ impl Guard<'_> {
         n
     }
 
-    /// Takes one run that another process of this host wrote: what a record says, checked by nobody yet.
+    /// Takes one run that another process of this host wrote: what a record says, checked by nobody
+    /// yet.
     #[inline]
     pub fn handle_run(&mut self, now: u64, src: &PeerAddr, run: &Run, payload: &[u8]) {
         let (inner, s) = self.split();
@@ -177,16 +199,24 @@ impl Guard<'_> {
         inner.transport.handle_run(s, now, &from, run, payload);
     }
 
-    /// Takes the first record of `rest`, as [`Guard::handle_run`] would, if it is a small message or an ACK with nothing in its
-    /// way. `head`: its first words, copied out of `rest`. Returns the bytes that it took; 0: nothing has changed.
+    /// Takes the first record of `rest`, as [`Guard::handle_run`] would, if it is a small message
+    /// or an ACK with nothing in its way. `head`: its first words, copied out of `rest`. Returns
+    /// the bytes that it took; 0: nothing has changed.
     #[inline]
-    pub fn take_record(&mut self, now: u64, gid: &[u8; 16], head: &[u64; HEAD_MAX / 8], rest: &[u8]) -> usize {
+    pub fn take_record(
+        &mut self,
+        now: u64,
+        gid: &[u8; 16],
+        head: &[u64; HEAD_MAX / 8],
+        rest: &[u8],
+    ) -> usize {
         let (inner, s) = self.split();
         inner.transport.take_record(s, now, gid, head, rest)
     }
 
-    /// This thread polls the CQ at an index, which is empty: the first thing that completes there until [`Guard::finish_handoff`],
-    /// which must follow under the same lock, is its own, where it can be handed over.
+    /// This thread polls the CQ at an index, which is empty: the first thing that completes there
+    /// until [`Guard::finish_handoff`], which must follow under the same lock, is its own, where it
+    /// can be handed over.
     #[inline(always)]
     pub fn begin_handoff(&mut self, cq: u32) {
         self.split().0.transport.common.handoff.begin(cq);
@@ -198,15 +228,17 @@ impl Guard<'_> {
         self.split().0.transport.common.handoff.finish()
     }
 
-    /// From now on, queue pairs that are connected to devices of this kind ([`QpAttr::kin`](crate::verbs::types::QpAttr), or a connection that both
-    /// connection managers made) refuse packets that come from another UDP port than the peer's own, or one that was allowed for it. Whoever
-    /// else is on the peer's host can send from its address, but not from a port that is taken. Peers of other kinds may send from any port.
+    /// From now on, queue pairs that are connected to devices of this kind
+    /// ([`QpAttr::kin`](crate::verbs::types::QpAttr), or a connection that both connection managers
+    /// made) refuse packets that come from another UDP port than the peer's own, or one that was
+    /// allowed for it. Whoever else is on the peer's host can send from its address, but not from a
+    /// port that is taken. Peers of other kinds may send from any port.
     pub fn check_ports(&mut self, on: bool) {
         self.transport.common.check_ports = on;
     }
 
-    /// From now on, before a peer is given up that has said nothing, [`Guard::next_suspect`] names it at each look, and the caller says by
-    /// [`Guard::testify`] what is known of it.
+    /// From now on, before a peer is given up that has said nothing, [`Guard::next_suspect`] names
+    /// it at each look, and the caller says by [`Guard::testify`] what is known of it.
     pub fn set_witness(&mut self) {
         self.transport.common.has_witness = true;
     }
@@ -217,13 +249,14 @@ impl Guard<'_> {
         !self.transport.common.suspects.is_empty()
     }
 
-    /// The index of a QP whose peer is about to be given up, the peer, and how it is reached. Takes it.
+    /// The index of a QP whose peer is about to be given up, the peer, and how it is reached. Takes
+    /// it.
     pub fn next_suspect(&mut self) -> Option<(usize, PeerAddr, Path)> {
         self.transport.next_suspect()
     }
 
-    /// What the silence of a suspect's peer means; `None`: nobody knows. Its request fails with that cause; with [`CauseCode::NotPolled`] when
-    /// ten looks, 50 ms apart, have said so.
+    /// What the silence of a suspect's peer means; `None`: nobody knows. Its request fails with
+    /// that cause; with [`CauseCode::NotPolled`] when ten looks, 50 ms apart, have said so.
     pub fn testify(&mut self, now: u64, qi: usize, code: Option<CauseCode>) {
         let (inner, s) = self.split();
         inner.transport.testify(s, qi, now, code);
@@ -235,18 +268,24 @@ impl Guard<'_> {
         self.transport.common.refused_port.is_some()
     }
 
-    /// A port that was refused so since the last call, and the peer in whose name: the caller may find out whose it is.
+    /// A port that was refused so since the last call, and the peer in whose name: the caller may
+    /// find out whose it is.
     pub fn refused_port(&mut self) -> Option<(PeerAddr, u16)> {
         self.transport.common.refused_port.take()
     }
 
-    /// Packets of a peer may also come from this UDP port; the oldest of four is forgotten for it. False: nobody is connected to that peer.
+    /// Packets of a peer may also come from this UDP port; the oldest of four is forgotten for it.
+    /// False: nobody is connected to that peer.
     pub fn allow_port(&mut self, peer: &PeerAddr, port: u16) -> bool {
         let mut found = false;
         let t = &mut self.split().0.transport;
         for i in 0..t.peers.len() {
             let p = &mut t.peers[i];
-            if p.refs > 0 && p.addr.gid == peer.gid && p.addr.port == peer.port && p.path != Path::Loopback {
+            if p.refs > 0
+                && p.addr.gid == peer.gid
+                && p.addr.port == peer.port
+                && p.path != Path::Loopback
+            {
                 found = true;
                 if !p.lanes.contains(&port) {
                     p.lanes.rotate_right(1);

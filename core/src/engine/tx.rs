@@ -116,9 +116,11 @@ impl Inner {
 }
 
 impl Guard<'_> {
-    /// Writes the next burst into `buf`: headers, payload (copied once) and ICRC. `None`: nothing to send now.
+    /// Writes the next burst into `buf`: headers, payload (copied once) and ICRC. `None`: nothing
+    /// to send now.
     ///
-    /// `buf` must hold one packet of the largest MTU (4,160 bytes); 65,000 bytes is as much as is used.
+    /// `buf` must hold one packet of the largest MTU (4,160 bytes); 65,000 bytes is as much as is
+    /// used.
     pub fn poll_transmit(&mut self, now: u64, buf: &mut [u8]) -> Option<Burst> {
         let (inner, s) = self.split();
         inner.absorb(s, now);
@@ -143,7 +145,8 @@ impl Guard<'_> {
         inner.burst(&tx)
     }
 
-    /// The link that a QP with something to send uses, but for those that `skip` names; `None`: there is none.
+    /// The link that a QP with something to send uses, but for those that `skip` names; `None`:
+    /// there is none.
     pub fn next_link(&mut self, now: u64, mut skip: impl FnMut(u16) -> bool) -> Option<u16> {
         let (inner, s) = self.split();
         inner.absorb(s, now);
@@ -166,9 +169,15 @@ impl Guard<'_> {
         None
     }
 
-    /// Writes what QPs have for a link into `buf`, as runs without ICRC; the bytes, 0 where there is nothing now.
-    /// As [`Guard::poll_transmit`] otherwise.
-    pub fn poll_transmit_link(&mut self, now: u64, link: u16, buf: &mut [u8], memory: &mut dyn PeerMemory) -> usize {
+    /// Writes what QPs have for a link into `buf`, as runs without ICRC; the bytes, 0 where there
+    /// is nothing now. As [`Guard::poll_transmit`] otherwise.
+    pub fn poll_transmit_link(
+        &mut self,
+        now: u64,
+        link: u16,
+        buf: &mut [u8],
+        memory: &mut dyn PeerMemory,
+    ) -> usize {
         let (inner, s) = self.split();
         inner.absorb(s, now);
         if now >= inner.transport.common.acks.flush_at() {
@@ -179,7 +188,8 @@ impl Guard<'_> {
         tx.len()
     }
 
-    /// How the peer of the QP at this index is reached; `None`: it has none, or names one with each request.
+    /// How the peer of the QP at this index is reached; `None`: it has none, or names one with each
+    /// request.
     #[inline]
     pub fn path_of(&mut self, qi: usize) -> Option<Path> {
         let t = &self.split().0.transport;
@@ -188,13 +198,16 @@ impl Guard<'_> {
         (qp.kind.is_connected()).then_some(peer.path)
     }
 
-    /// Whether the QP whose doorbell was rung may send by itself ([`Guard::transmit_to_port`]): no other waits to send, and it
-    /// does not gather requests.
+    /// Whether the QP whose doorbell was rung may send by itself ([`Guard::transmit_to_port`]): no
+    /// other waits to send, and it does not gather requests.
     #[inline]
     pub fn may_send_alone(&mut self, qi: usize) -> bool {
         let (inner, s) = self.split();
         let t = &inner.transport;
-        t.common.ready.is_empty() && t.common.cnp_owed.is_empty() && !inner.cm.is_ready() && !t.may_gather(s, qi)
+        t.common.ready.is_empty()
+            && t.common.cnp_owed.is_empty()
+            && !inner.cm.is_ready()
+            && !t.may_gather(s, qi)
     }
 
     /// As [`Guard::poll_transmit`], for the one QP whose doorbell was rung.
@@ -206,8 +219,8 @@ impl Guard<'_> {
         inner.burst(&tx)
     }
 
-    /// As [`Guard::poll_transmit_link`], for the one QP whose doorbell was rung: nobody looks for who has work. What does not
-    /// fit leaves with the next round.
+    /// As [`Guard::poll_transmit_link`], for the one QP whose doorbell was rung: nobody looks for
+    /// who has work. What does not fit leaves with the next round.
     #[inline]
     pub fn transmit_to_link(
         &mut self,
@@ -223,16 +236,18 @@ impl Guard<'_> {
         tx.len()
     }
 
-    /// Places what the QP at this index was just posted into memory of its peer, as long as it is WRITEs to what is mapped. True: that
-    /// was all there is to send, and nothing else was to be done.
+    /// Places what the QP at this index was just posted into memory of its peer, as long as it is
+    /// WRITEs to what is mapped. True: that was all there is to send, and nothing else was to be
+    /// done.
     #[inline]
     pub fn write_peer(&mut self, qi: usize, memory: &mut dyn PeerMemory) -> bool {
         let (inner, s) = self.split();
         inner.transport.conn(s, qi).write_peer(memory)
     }
 
-    /// As [`Guard::write_peer`], in one step: if that is one short WRITE with nothing in its way. `memory`: what is mapped of the peer
-    /// that is reached over a link. False: nothing has changed, and [`Guard::write_peer`] may be next.
+    /// As [`Guard::write_peer`], in one step: if that is one short WRITE with nothing in its way.
+    /// `memory`: what is mapped of the peer that is reached over a link. False: nothing has
+    /// changed, and [`Guard::write_peer`] may be next.
     #[inline(always)]
     pub fn write_peer_single<'m, M: PeerMemory + ?Sized + 'm>(
         &mut self,
@@ -243,8 +258,9 @@ impl Guard<'_> {
         inner.transport.write_peer_single(s, qi, memory)
     }
 
-    /// The region that the peer at `gid` may write by itself ([`PeerMemory`]), with a key of it, through its QP `from_qpn` that is
-    /// connected to `qpn` here over a link. `None`: its WRITEs would not all be allowed. Ask again when [`Guard::changes`] has moved.
+    /// The region that the peer at `gid` may write by itself ([`PeerMemory`]), with a key of it,
+    /// through its QP `from_qpn` that is connected to `qpn` here over a link. `None`: its WRITEs
+    /// would not all be allowed. Ask again when [`Guard::changes`] has moved.
     pub fn mappable(&self, qpn: u32, from_qpn: u32, gid: &[u8; 16], rkey: u32) -> Option<MrAttr> {
         self.transport.mappable(qpn, from_qpn, gid, rkey)
     }
@@ -255,8 +271,11 @@ impl Guard<'_> {
         self.transport.common.changes
     }
 
-    /// Writes what the QP whose doorbell was rung has for its link, as [`Guard::transmit_to_link`] would, and hands it over, if it is one
-    /// small message with nothing in its way. The clock is only read where a date is `wanted` at once, or another request waits for one; [`Guard::arm_deferred_timer`] follows otherwise, before anybody asks for deadlines. False: nothing has changed.
+    /// Writes what the QP whose doorbell was rung has for its link, as [`Guard::transmit_to_link`]
+    /// would, and hands it over, if it is one small message with nothing in its way. The clock is
+    /// only read where a date is `wanted` at once, or another request waits for one;
+    /// [`Guard::arm_deferred_timer`] follows otherwise, before anybody asks for deadlines. False:
+    /// nothing has changed.
     #[inline(always)]
     pub fn send_single<L: Links>(
         &mut self,
@@ -276,9 +295,10 @@ impl Guard<'_> {
         inner.transport.arm_deferred_timer(s, now);
     }
 
-    /// As [`Guard::send_single`], through the port, and still to be handed over: the burst that is in `buf`, as [`Guard::transmit_to_port`] would have made it. Not
-    /// where others wait to send. `way`: the flow to an address and the identification of the first packet, where they are others
-    /// than those of the port's socket.
+    /// As [`Guard::send_single`], through the port, and still to be handed over: the burst that is
+    /// in `buf`, as [`Guard::transmit_to_port`] would have made it. Not where others wait to send.
+    /// `way`: the flow to an address and the identification of the first packet, where they are
+    /// others than those of the port's socket.
     #[inline]
     pub fn prepare_packet(
         &mut self,
@@ -302,25 +322,27 @@ impl Guard<'_> {
         inner.transport.commit_send(s, now, prepared);
     }
 
-    /// From here on a peer may answer through the port what it hears over a link, and the other way round: links are used where
-    /// they can be had, and either side may fail to have one at that moment.
+    /// From here on a peer may answer through the port what it hears over a link, and the other way
+    /// round: links are used where they can be had, and either side may fail to have one at that
+    /// moment.
     pub fn set_mixed_paths(&mut self) {
         self.split().0.transport.common.mixed_paths = true;
     }
 
-    /// Peers that control calls under this lock name from here on are reached over `link`; `None`: through the port.
+    /// Peers that control calls under this lock name from here on are reached over `link`; `None`:
+    /// through the port.
     pub fn set_link(&mut self, link: Option<u16>) {
         self.split().0.next_link = link;
     }
 
-    /// Peers at the engine's own address that control calls under this lock name from here on are other engines there: they
-    /// are reached over the link, or through the port.
+    /// Peers at the engine's own address that control calls under this lock name from here on are
+    /// other engines there: they are reached over the link, or through the port.
     pub fn set_elsewhere(&mut self, elsewhere: bool) {
         self.split().0.elsewhere = elsewhere;
     }
 
-    /// Other engines may share this one's address: datagrams to QPNs of theirs, and messages of the connection manager
-    /// for them, leave through the port.
+    /// Other engines may share this one's address: datagrams to QPNs of theirs, and messages of the
+    /// connection manager for them, leave through the port.
     pub fn set_shared(&mut self, shared: bool) {
         self.split().0.shared = shared;
     }
@@ -331,8 +353,8 @@ impl Guard<'_> {
         self.transport.common.owns(qpn)
     }
 
-    /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number may be used again. With
-    /// [`config_flags::SILENT_LOSS`] it is [`Guard::link_ended`].
+    /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number
+    /// may be used again. With [`config_flags::SILENT_LOSS`] it is [`Guard::link_ended`].
     pub fn link_lost(&mut self, now: u64, link: u16) {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
@@ -353,8 +375,8 @@ impl Guard<'_> {
         }
     }
 
-    /// A link is gone, and what it carried goes through the port from now on. Where nobody answers there, requests end by their
-    /// timers. The number may be used again.
+    /// A link is gone, and what it carried goes through the port from now on. Where nobody answers
+    /// there, requests end by their timers. The number may be used again.
     pub fn link_ended(&mut self, link: u16) {
         let t = &mut self.split().0.transport;
         for i in 0..t.peers.len() {
@@ -367,8 +389,8 @@ impl Guard<'_> {
         }
     }
 
-    /// Moves everything between QPs of this engine, until nothing moves or `rounds` runs were handled.
-    /// Returns the runs handled.
+    /// Moves everything between QPs of this engine, until nothing moves or `rounds` runs were
+    /// handled. Returns the runs handled.
     pub fn run_loopback(&mut self, now: u64, rounds: usize) -> usize {
         let (inner, s) = self.split();
         inner.absorb(s, now);
@@ -422,10 +444,12 @@ impl Guard<'_> {
         let t = &inner.transport;
         // Asked together: mostly all is empty.
         let idle = t.common.ready.is_empty() & t.common.full_cqs.is_empty() & !inner.cm.is_ready();
-        !idle && (!t.common.ready.is_empty() || inner.cm.is_ready() || t.common.may_go_on(s)) || s.active.any()
+        !idle && (!t.common.ready.is_empty() || inner.cm.is_ready() || t.common.may_go_on(s))
+            || s.active.any()
     }
 
-    /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ is waited for.
+    /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ
+    /// is waited for.
     #[inline(always)]
     pub fn waits(&mut self, now: u64) -> bool {
         let (inner, s) = self.split();
@@ -444,8 +468,8 @@ impl Guard<'_> {
         self.split().0.transport.common.acks.flush_at() == u64::MAX
     }
 
-    /// Runs the timers that are due. Call it only when nothing is waiting to be received: a process that
-    /// was stopped must hear its peers before it declares them silent.
+    /// Runs the timers that are due. Call it only when nothing is waiting to be received: a process
+    /// that was stopped must hear its peers before it declares them silent.
     pub fn handle_timeout(&mut self, now: u64) {
         let (inner, s) = self.split();
         inner.transport.arm_deferred_timer(s, now);
@@ -474,7 +498,8 @@ impl Guard<'_> {
         let (inner, s) = self.split();
         inner.transport.arm_deferred_timer(s, now);
         let t = &inner.transport;
-        let mut at = t.common.wheel.next_deadline().unwrap_or(u64::MAX).min(t.common.acks.flush_at());
+        let mut at =
+            t.common.wheel.next_deadline().unwrap_or(u64::MAX).min(t.common.acks.flush_at());
         at = at.min(inner.cm.next_timeout().unwrap_or(u64::MAX));
         if !t.common.mem_wait.is_empty() {
             // Slow memory has no interrupt: look again soon.
@@ -490,8 +515,9 @@ impl Guard<'_> {
         self.cm_refused(dst, errno, false);
     }
 
-    /// The port could not send to an address at all: the kernel refused, whatever the network may say. Noted as the last cause, the
-    /// retry counters do the rest; a connection that is being asked for there ends at once, where the refusal is one that lasts.
+    /// The port could not send to an address at all: the kernel refused, whatever the network may
+    /// say. Noted as the last cause, the retry counters do the rest; a connection that is being
+    /// asked for there ends at once, where the refusal is one that lasts.
     pub fn port_error(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
         let code = local_refusal(errno);
         self.note_peer_error(now, dst, code, errno as u64, 0);
@@ -528,14 +554,15 @@ impl Guard<'_> {
             if addr.gid != dst.gid || addr.port != dst.port || !waits {
                 continue;
             }
-            // A hint, not a verdict: the peer may be starting. The retry counter ends the operation;
-            // this says why.
+            // A hint, not a verdict: the peer may be starting. The retry counter ends the
+            // operation; this says why.
             let arg0 = if code == CauseCode::MtuExceeded { u64::from(qp.mtu) } else { arg0 };
             t.conn(s, qi).note(now, code, wc_status::RETRY_EXC_ERR, arg0, arg1);
         }
     }
 
-    /// Segments per burst to an address from now on (1 where the link refuses segmentation offload).
+    /// Segments per burst to an address from now on (1 where the link refuses segmentation
+    /// offload).
     pub fn limit_segments(&mut self, dst: &PeerAddr, max_seg: u16) {
         let t = &mut self.split().0.transport;
         for i in 0..t.peers.len() {

@@ -1,16 +1,17 @@
 //! Copies between memory that belongs to the program and our own buffers.
 //!
-//! The program may change its memory while we read it, free it, unmap it, or truncate the file behind
-//! it; a peer process may do so to memory that it shared. Therefore
-//! - no Rust reference to program memory is ever formed: addresses are integers, accesses are assembly,
-//!   so a racing change is a stale or mixed value but never undefined behaviour;
+//! The program may change its memory while we read it, free it, unmap it, or truncate the file
+//! behind it; a peer process may do so to memory that it shared. Therefore
+//! - no Rust reference to program memory is ever formed: addresses are integers, accesses are
+//!   assembly, so a racing change is a stale or mixed value but never undefined behaviour;
 //! - a fault (SIGSEGV, SIGBUS) inside these accesses is an answer, not the end of the process. Each
 //!   instruction that touches program memory lies in a range that a table names together with a
-//!   landing pad, like the kernel's exception table. The OS layer's signal handler asks [`fixup`] and
-//!   moves the program counter there; the copy then returns [`Fault`]. Nothing of it costs on the hot path.
+//!   landing pad, like the kernel's exception table. The OS layer's signal handler asks [`fixup`]
+//!   and moves the program counter there; the copy then returns [`Fault`]. Nothing of it costs on
+//!   the hot path.
 //!
-//! On other targets than x86-64 Linux (and under Miri) the copies are volatile accesses, [`fixup`] knows
-//! nothing, and vanished memory ends the process as it would with plain code.
+//! On other targets than x86-64 Linux (and under Miri) the copies are volatile accesses, [`fixup`]
+//! knows nothing, and vanished memory ends the process as it would with plain code.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 #[path = "host/x86_64.rs"]
@@ -25,10 +26,11 @@ pub struct Fault;
 
 /// Copies `dst.len()` bytes at `addr` into `dst`.
 ///
-/// Any address is allowed: a bad one is a fault, as long as a handler that uses [`fixup`] is installed.
-/// A whole copy of 1, 2, 4 or 8 bytes is one access. Where `addr` is aligned to 8, the words of a longer copy are
-/// read in one piece each, so that a value which the program stores in one piece is never mixed with the one
-/// before; from 512 bytes on that takes a `dst` aligned to 8 as well (speed decides there).
+/// Any address is allowed: a bad one is a fault, as long as a handler that uses [`fixup`] is
+/// installed. A whole copy of 1, 2, 4 or 8 bytes is one access. Where `addr` is aligned to 8, the
+/// words of a longer copy are read in one piece each, so that a value which the program stores in
+/// one piece is never mixed with the one before; from 512 bytes on that takes a `dst` aligned to 8
+/// as well (speed decides there).
 ///
 /// # Errors
 /// [`Fault`]; `dst` then holds a mixture.
@@ -47,8 +49,9 @@ pub fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
 /// Copies `src` to `addr`.
 ///
 /// A program that polls memory sees this order: bytes in ascending address (in units of up to 32
-/// bytes), and the last aligned word (up to 8 bytes) only after all the others, with release. Every byte
-/// is written once. Each aligned piece of 1, 2, 4 or 8 bytes that is a payload of its own is one access.
+/// bytes), and the last aligned word (up to 8 bytes) only after all the others, with release. Every
+/// byte is written once. Each aligned piece of 1, 2, 4 or 8 bytes that is a payload of its own is
+/// one access.
 ///
 /// # Errors
 /// [`Fault`]; some bytes may be written then.
@@ -63,8 +66,9 @@ pub fn place(addr: u64, src: &[u8]) -> Result<(), Fault> {
     imp::place(addr, src, last_word(addr, src.len()))
 }
 
-/// Copies `len` bytes from one address to another, both of them memory that belongs to programs, in the order of [`place`]. 8 bytes are read
-/// in one piece, and written so where `to` is aligned to them.
+/// Copies `len` bytes from one address to another, both of them memory that belongs to programs, in
+/// the order of [`place`]. 8 bytes are read in one piece, and written so where `to` is aligned to
+/// them.
 ///
 /// # Errors
 /// [`Fault`], of either address; some bytes may be written then.
@@ -79,15 +83,16 @@ pub fn transfer(from: u64, to: u64, len: usize) -> Result<(), Fault> {
     imp::transfer(from, to, len, last_word(to, len))
 }
 
-/// Bytes of the last word of `len` bytes, at least one, at `addr`: it ends at the last byte and begins at its 8-byte boundary, or at
-/// the payload's start.
+/// Bytes of the last word of `len` bytes, at least one, at `addr`: it ends at the last byte and
+/// begins at its 8-byte boundary, or at the payload's start.
 #[inline]
 fn last_word(addr: u64, len: usize) -> usize {
     let end = addr.wrapping_add(len as u64);
     ((end.wrapping_sub(1) & 7) as usize + 1).min(len)
 }
 
-/// Adds to the 8 bytes at `addr` (wrapping) and returns the value before. One access of the CPU, sequentially consistent.
+/// Adds to the 8 bytes at `addr` (wrapping) and returns the value before. One access of the CPU,
+/// sequentially consistent.
 ///
 /// # Errors
 /// [`Fault`]: memory gone, or not aligned to 8 bytes; nothing is written then.
@@ -114,7 +119,8 @@ pub fn cmp_swap(addr: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
 /// Where to continue after a fault at program counter `pc`, if that lies in one of our copies.
 ///
 /// # Thread-safety
-/// Any thread, also in a signal handler: it only reads a constant table. A few dozen entries, searched in order.
+/// Any thread, also in a signal handler: it only reads a constant table. A few dozen entries,
+/// searched in order.
 pub fn fixup(pc: usize) -> Option<usize> {
     imp::fixup(pc)
 }

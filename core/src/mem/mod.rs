@@ -1,9 +1,9 @@
 //! Memory: regions, windows and keys, and how bytes get in and out of them.
 //!
-//! [`region`] turns a key and a range into a checked [`Target`]; [`Providers`] moves bytes between a
-//! target and the engine's own buffers. Host memory ([`host`]) is built in as provider 0 and answers at
-//! once; other kinds (GPU memory) answer through [`Memory`] and may say `Pending`.
-//! MR bytes are never Rust references: the program may change, unmap or truncate them at any moment.
+//! [`region`] turns a key and a range into a checked [`Target`]; [`Providers`] moves bytes between
+//! a target and the engine's own buffers. Host memory ([`host`]) is built in as provider 0 and
+//! answers at once; other kinds (GPU memory) answer through [`Memory`] and may say `Pending`. MR
+//! bytes are never Rust references: the program may change, unmap or truncate them at any moment.
 
 #[allow(unsafe_code)]
 pub mod host;
@@ -44,24 +44,27 @@ pub enum AtomicOp {
 
 /// Which message an access serves, and how much of it follows.
 ///
-/// Memory that is staged may fetch ahead of the wire, but only what this message will send: bytes that a program changes
-/// before it posts the next one must be read anew.
+/// Memory that is staged may fetch ahead of the wire, but only what this message will send: bytes
+/// that a program changes before it posts the next one must be read anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// Its name among the messages of one engine. The same when it is sent again; never that of another message within a second.
+    /// Its name among the messages of one engine. The same when it is sent again; never that of
+    /// another message within a second.
     pub id: u64,
     /// Bytes of it, from this access on, that lie in a row.
     pub left: u32,
 }
 
 impl Message {
-    /// The send request at a ring index of a queue pair. QPNs rest before they are used again, indexes go on at RESET.
+    /// The send request at a ring index of a queue pair. QPNs rest before they are used again,
+    /// indexes go on at RESET.
     #[inline]
     pub const fn request(qpn: u32, index: u32, left: u32) -> Message {
         Message { id: (qpn as u64) << 32 | index as u64, left }
     }
 
-    /// What a queue pair answers to the READ or atomic at a PSN. PSNs come again after 16 million packets.
+    /// What a queue pair answers to the READ or atomic at a PSN. PSNs come again after 16 million
+    /// packets.
     #[inline]
     pub const fn answer(qpn: u32, psn: u32, left: u32) -> Message {
         Message { id: 1 << 63 | (qpn as u64) << 32 | psn as u64, left }
@@ -71,28 +74,32 @@ impl Message {
 /// A kind of memory that is not the host's.
 ///
 /// `cookie` is what the registration named, `addr` the provider's address of the first byte; the
-/// engine has checked that the range lies within the registered memory. No call may block or allocate.
+/// engine has checked that the range lies within the registered memory. No call may block or
+/// allocate.
 pub trait Memory: Sync {
-    /// Copies from memory into `dst`. `Ready`: copied now. `Pending(t)`: nothing is copied yet; once
-    /// `poll(t)` is `Ready`, the same call again is `Ready`.
+    /// Copies from memory into `dst`. `Ready`: copied now. `Pending(t)`: nothing is copied yet;
+    /// once `poll(t)` is `Ready`, the same call again is `Ready`.
     fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8], of: Message) -> Access;
-    /// A fetch from here on will come soon: memory that is staged may begin. Nothing is owed, and nothing answered.
+    /// A fetch from here on will come soon: memory that is staged may begin. Nothing is owed, and
+    /// nothing answered.
     fn ahead(&self, _cookie: u64, _addr: u64, _of: Message) {}
-    /// Takes bytes for the memory. `Ready`: placed. `Pending(t)`: taken, `src` may be reused, visible
-    /// once `poll(t)` is `Ready`. Placements of one provider become visible in the order of the calls.
+    /// Takes bytes for the memory. `Ready`: placed. `Pending(t)`: taken, `src` may be reused,
+    /// visible once `poll(t)` is `Ready`. Placements of one provider become visible in the order of
+    /// the calls.
     fn place(&self, cookie: u64, addr: u64, src: &[u8]) -> Access;
     /// Asks after an access under way: `Ready`, `Pending` (the same token) or `Fault`.
     fn poll(&self, token: Token) -> Access;
-    /// An atomic at an address aligned to 8 bytes, ordered after earlier placements. Returns the value
-    /// before. `Err(Fault)`: gone, or the provider has no atomics; `Err(Pending(t))`: nothing done yet,
-    /// ask again with the same operation once `poll(t)` is `Ready`; it is executed exactly once for a message.
+    /// An atomic at an address aligned to 8 bytes, ordered after earlier placements. Returns the
+    /// value before. `Err(Fault)`: gone, or the provider has no atomics; `Err(Pending(t))`: nothing
+    /// done yet, ask again with the same operation once `poll(t)` is `Ready`; it is executed
+    /// exactly once for a message.
     fn atomic(&self, cookie: u64, addr: u64, op: AtomicOp, of: Message) -> Result<u64, Access>;
 }
 
 /// A checked piece of registered memory.
 ///
-/// It is only a description: what it describes may be deregistered later. The engine therefore checks
-/// keys anew for every packet, and keeps a target no longer than it holds its lock.
+/// It is only a description: what it describes may be deregistered later. The engine therefore
+/// checks keys anew for every packet, and keeps a target no longer than it holds its lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// The provider's address of the first byte (host memory: a pointer).
@@ -135,7 +142,8 @@ impl Providers {
     /// [`crate::Error::Invalid`]: no such number. [`crate::Error::Busy`]: the number is taken.
     pub fn register(&mut self, n: u32, memory: &'static dyn Memory) -> crate::Result<()> {
         let slot = (n as usize).checked_sub(1).and_then(|i| self.others.get_mut(i));
-        let slot = slot.ok_or_else(|| crate::reason::refuse!(Invalid, "provider {n}: 1 to {PROVIDER_MAX}"))?;
+        let slot = slot
+            .ok_or_else(|| crate::reason::refuse!(Invalid, "provider {n}: 1 to {PROVIDER_MAX}"))?;
         if slot.is_some() {
             return Err(crate::reason::refuse!(Busy, "provider {n}: registered before"));
         }
@@ -169,7 +177,8 @@ impl Providers {
         }
     }
 
-    /// Puts `src` at `off` of the target. The order in which a polling program sees the bytes: see [`host::place`].
+    /// Puts `src` at `off` of the target. The order in which a polling program sees the bytes: see
+    /// [`host::place`].
     #[inline(always)]
     pub fn place(&self, target: &Target, off: u32, src: &[u8]) -> Access {
         let Some(addr) = piece(target, off, src.len()) else { return Access::Fault };
@@ -182,8 +191,9 @@ impl Providers {
         }
     }
 
-    /// Copies `len` bytes at `off` of the target to `to`, memory that is not of this table: what a peer let this process map. Only
-    /// from host memory; from another kind it is a fault. The order in which the bytes are seen: as [`Providers::place`].
+    /// Copies `len` bytes at `off` of the target to `to`, memory that is not of this table: what a
+    /// peer let this process map. Only from host memory; from another kind it is a fault. The order
+    /// in which the bytes are seen: as [`Providers::place`].
     #[inline]
     pub fn transfer(&self, target: &Target, off: u32, to: u64, len: usize) -> Access {
         match piece(target, off, len) {
@@ -201,7 +211,8 @@ impl Providers {
     /// An 8-byte atomic at the start of the target. Returns the value before.
     ///
     /// # Errors
-    /// [`Access::Fault`]: memory gone, target shorter than 8 bytes or misaligned, provider without atomics.
+    /// [`Access::Fault`]: memory gone, target shorter than 8 bytes or misaligned, provider without
+    /// atomics.
     #[inline]
     pub fn atomic(&self, target: &Target, op: AtomicOp, of: Message) -> Result<u64, Access> {
         let addr = piece(target, 0, 8).ok_or(Access::Fault)?;

@@ -1,16 +1,17 @@
 //! Memory regions and windows: one table, one space of keys.
 //!
-//! Read first: IBTA volume 1, 10.6 "Memory management" (regions, windows, keys), and 10.6.7 for the rules
-//! of access checks; rxe's `rxe_mr.c` and `rxe_mw.c` are the software model of the same.
+//! Read first: IBTA volume 1, 10.6 "Memory management" (regions, windows, keys), and 10.6.7 for the
+//! rules of access checks; rxe's `rxe_mr.c` and `rxe_mw.c` are the software model of the same.
 //!
-//! A key is 32 bits: the index of its slot in the upper 16, a random part below. Of a window's random
-//! part the low 8 bits are the program's own (`ibv_inc_rkey`). Keys that a peer could guess are a known
-//! attack, so the random part is drawn from [`crate::random`]: seeing keys tells nothing about others. The next key of an index always differs from its last
-//! one, also in the bits that a program cannot choose, so a key that outlived its region finds nothing.
-//! Key 0 is never given out.
+//! A key is 32 bits: the index of its slot in the upper 16, a random part below. Of a window's
+//! random part the low 8 bits are the program's own (`ibv_inc_rkey`). Keys that a peer could guess
+//! are a known attack, so the random part is drawn from [`crate::random`]: seeing keys tells
+//! nothing about others. The next key of an index always differs from its last one, also in the
+//! bits that a program cannot choose, so a key that outlived its region finds nothing. Key 0 is
+//! never given out.
 //!
-//! An address becomes a host pointer here and nowhere else. A region never wraps around the end of the
-//! address space (checked at registration), though it may end exactly there.
+//! An address becomes a host pointer here and nowhere else. A region never wraps around the end of
+//! the address space (checked at registration), though it may end exactly there.
 
 use crate::arena::{Heap, Table, Walk};
 use crate::device::{MrAttr, MrReg};
@@ -22,7 +23,8 @@ use crate::reason::refuse;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::types::{access, Flags, Handle, ACCESS_ALL, ACCESS_REMOTE, ACCESS_REMOTE_CHANGE};
 
-/// Object type in the handle of a region (`generation << 32 | tag << 24 | index`, as [`crate::pool`] has it).
+/// Object type in the handle of a region (`generation << 32 | tag << 24 | index`, as
+/// [`crate::pool`] has it).
 pub const TAG_MR: u8 = 2;
 /// Object type in the handle of a window.
 pub const TAG_MW: u8 = 3;
@@ -84,7 +86,8 @@ enum Kind {
 
 /// A region or a window: one cache line, since every packet of a message looks it up.
 ///
-/// A bound window has its own copy of where its bytes are, so both kinds are checked by the same code.
+/// A bound window has its own copy of where its bytes are, so both kinds are checked by the same
+/// code.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Slot {
@@ -142,15 +145,22 @@ impl Slot {
     /// Whether `len` bytes at `addr` lie within, and how far from the start.
     #[inline]
     fn offset(&self, addr: u64, len: u32) -> Option<u64> {
-        // An address below iova becomes an offset of at least 2^64 - iova, which is no less than the length.
+        // An address below iova becomes an offset of at least 2^64 - iova, which is no less than
+        // the length.
         let offset = addr.wrapping_sub(self.iova);
         (offset <= self.length && u64::from(len) <= self.length - offset).then_some(offset)
     }
 
     #[inline]
     fn target(&self, offset: u64, len: u32) -> Target {
-        // Does not wrap but for an empty range at the end of the address space, which is never accessed.
-        Target { addr: self.addr.wrapping_add(offset), cookie: self.cookie, provider: u32::from(self.provider), len }
+        // Does not wrap but for an empty range at the end of the address space, which is never
+        // accessed.
+        Target {
+            addr: self.addr.wrapping_add(offset),
+            cookie: self.cookie,
+            provider: u32::from(self.provider),
+            len,
+        }
     }
 
     fn is_window(&self) -> bool {
@@ -183,8 +193,14 @@ impl Regions {
             return Err(refuse!(Invalid, "max_mr {limit}: at most 65536"));
         }
         let slots = Table::carve(walk, initial, limit, |_| FREE)?;
-        let mut regions =
-            Regions { slots, free_head: NIL, free_tail: NIL, keys: Keys::new(seed), mr_live: 0, mw_live: 0 };
+        let mut regions = Regions {
+            slots,
+            free_head: NIL,
+            free_tail: NIL,
+            keys: Keys::new(seed),
+            mr_live: 0,
+            mw_live: 0,
+        };
         for i in 0..regions.slots.len() {
             regions.append(i as u32);
         }
@@ -199,7 +215,11 @@ impl Regions {
         let first = self.slots.len();
         self.slots.grow(heap, |_| FREE).inspect_err(|e| {
             if *e == Error::NoMemory {
-                refuse!(NoMemory, "max_mr: {first} regions and windows are in use, and there is no room for more; raise it, or give more memory");
+                refuse!(
+                    NoMemory,
+                    "max_mr: {first} regions and windows are in use, and there is \
+                    no room for more; raise it, or give more memory"
+                );
             }
         })?;
         for i in first..self.slots.len() {
@@ -238,7 +258,10 @@ impl Regions {
             return Err(refuse!(Invalid, "access {named}: a region takes no {unknown}"));
         }
         if reg.access & ACCESS_REMOTE_CHANGE != 0 && reg.access & access::LOCAL_WRITE == 0 {
-            return Err(refuse!(Invalid, "access {named}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"));
+            return Err(refuse!(
+                Invalid,
+                "access {named}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"
+            ));
         }
         if reg.provider > PROVIDER_MAX {
             return Err(refuse!(Invalid, "provider {}: at most {PROVIDER_MAX}", reg.provider));
@@ -265,14 +288,15 @@ impl Regions {
         })
     }
 
-    /// Registers memory for the protection domain with index `pd` (the caller has checked `reg.pd`, that
-    /// the provider exists, and that the range can be accessed). A length of 0 is allowed.
+    /// Registers memory for the protection domain with index `pd` (the caller has checked `reg.pd`,
+    /// that the provider exists, and that the range can be accessed). A length of 0 is allowed.
     ///
     /// With ZERO_BASED the region's addresses begin at 0, whatever `reg.iova` says.
     ///
     /// # Errors
     /// [`Error::Invalid`]: range wraps around, unknown flags, REMOTE_WRITE or REMOTE_ATOMIC without
-    /// LOCAL_WRITE, no such provider number. [`Error::NoMemory`]: no free slot; [`Regions::grow`] may help.
+    /// LOCAL_WRITE, no such provider number. [`Error::NoMemory`]: no free slot; [`Regions::grow`]
+    /// may help.
     pub fn reg(&mut self, reg: &MrReg, pd: u32) -> Result<(Handle, MrAttr)> {
         let fresh = Self::checked(reg, pd)?;
         let index = self.take()?;
@@ -283,7 +307,8 @@ impl Regions {
         Ok((handle, self.query(handle)?))
     }
 
-    /// Registers a region anew, under the same handle and key. Operations under way see one or the other.
+    /// Registers a region anew, under the same handle and key. Operations under way see one or the
+    /// other.
     ///
     /// # Errors
     /// As [`Regions::reg`]; [`Error::StaleHandle`]; [`Error::Busy`] while windows are bound to it.
@@ -341,7 +366,8 @@ impl Regions {
         };
         let index = self.take()?;
         let slot = &mut self.slots[index];
-        *slot = Slot { pd, kind, key: slot.key, aged: slot.aged, generation: slot.generation, ..FREE };
+        *slot =
+            Slot { pd, kind, key: slot.key, aged: slot.aged, generation: slot.generation, ..FREE };
         let key = slot.key;
         self.mw_live += 1;
         Ok((self.handle(index), key))
@@ -367,18 +393,19 @@ impl Regions {
         Ok(self.slots[self.find(mw, TAG_MW)?].pd)
     }
 
-    /// Opens a window onto `len` bytes at `addr` of a region, and returns the window's new rkey; the old
-    /// one is expired. A type 1 window may be bound anew at any time, and a length of 0 closes it (`mr` is
-    /// not looked at then). A type 2 window must be closed ([`Regions::invalidate`]) before it is bound
-    /// again, and it belongs to the QP `qp`.
+    /// Opens a window onto `len` bytes at `addr` of a region, and returns the window's new rkey;
+    /// the old one is expired. A type 1 window may be bound anew at any time, and a length of 0
+    /// closes it (`mr` is not looked at then). A type 2 window must be closed
+    /// ([`Regions::invalidate`]) before it is bound again, and it belongs to the QP `qp`.
     ///
-    /// `new_rkey`: the upper 24 bits are those of the present rkey, the low 8 the program's choice. `None`:
-    /// chosen here, at random for type 1.
+    /// `new_rkey`: the upper 24 bits are those of the present rkey, the low 8 the program's choice.
+    /// `None`: chosen here, at random for type 1.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]: window or region. [`Error::Invalid`]: rkey, range, flags, a region that is
-    /// zero-based, a type 2 window that is bound, has no QP or no length. [`Error::Access`]: another protection domain, the
-    /// region lacks MW_BIND, or lacks LOCAL_WRITE where the window lets peers write. Nothing has changed then.
+    /// [`Error::StaleHandle`]: window or region. [`Error::Invalid`]: rkey, range, flags, a region
+    /// that is zero-based, a type 2 window that is bound, has no QP or no length.
+    /// [`Error::Access`]: another protection domain, the region lacks MW_BIND, or lacks LOCAL_WRITE
+    /// where the window lets peers write. Nothing has changed then.
     #[allow(clippy::too_many_arguments)] // the operands of one verb
     pub fn bind(
         &mut self,
@@ -394,16 +421,24 @@ impl Regions {
         let w = self.slots[window];
         let type2 = w.kind == Kind::Mw2;
         if let Some(k) = new_rkey.filter(|k| k >> 8 != w.key >> 8) {
-            return Err(refuse!(Invalid, "rkey {k:#x}: its upper 24 bits must be those of the window's, {:#x}", w.key));
+            return Err(refuse!(
+                Invalid,
+                "rkey {k:#x}: its upper 24 bits must be those of the window's, {:#x}",
+                w.key
+            ));
         }
         if flags & !MW_ACCESS != 0 {
             let unknown = Flags(flags & !MW_ACCESS, access::name);
-            return Err(refuse!(Invalid, "mw_access_flags {flags:#x}: a window takes no {unknown}"));
+            return Err(refuse!(
+                Invalid,
+                "mw_access_flags {flags:#x}: a window takes no {unknown}"
+            ));
         }
         if type2 && (w.bound || len == 0 || qp.is_none()) {
             return Err(refuse!(
                 Invalid,
-                "mw: of type 2, which is bound by a QP, to at least one byte, after it was invalidated"
+                "mw: of type 2, which is bound by a QP, to at least one byte, after it was \
+                 invalidated"
             ));
         }
         let opened = match len {
@@ -441,7 +476,8 @@ impl Regions {
             let (has, wants) = (Flags(r.access, access::name), Flags(flags, access::name));
             return Err(refuse!(
                 Access,
-                "mr: it allows {has}; a window with {wants} needs MW_BIND, to be written LOCAL_WRITE"
+                "mr: it allows {has}; a window with {wants} needs MW_BIND, to be written \
+                 LOCAL_WRITE"
             ));
         }
         let offset = addr.wrapping_sub(r.iova);
@@ -469,11 +505,12 @@ impl Regions {
         Ok((region, slot))
     }
 
-    /// LOCAL_INV and SEND with invalidate: closes the type 2 window that has this rkey and is bound to `qp`.
+    /// LOCAL_INV and SEND with invalidate: closes the type 2 window that has this rkey and is bound
+    /// to `qp`.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: no window of type 2, or not bound. [`Error::Access`]: of another protection
-    /// domain or QP.
+    /// [`Error::Invalid`]: no window of type 2, or not bound. [`Error::Access`]: of another
+    /// protection domain or QP.
     pub fn invalidate(&mut self, rkey: u32, pd: u32, qp: u32) -> Result<()> {
         let index = (rkey >> 16) as usize;
         let bound = |s: &&Slot| s.key == rkey && s.kind == Kind::Mw2 && s.bound;
@@ -486,7 +523,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Closes the type 2 windows of a QP that goes away or to RESET. Looks at every slot: control plane only.
+    /// Closes the type 2 windows of a QP that goes away or to RESET. Looks at every slot: control
+    /// plane only.
     pub fn unbind_qp(&mut self, qp: u32) {
         for i in 0..self.slots.len() {
             let s = &self.slots[i];
@@ -496,8 +534,8 @@ impl Regions {
         }
     }
 
-    /// Checks a piece of a local buffer. Zero bytes need a valid key too; callers that allow any key for an
-    /// empty piece do not ask.
+    /// Checks a piece of a local buffer. Zero bytes need a valid key too; callers that allow any
+    /// key for an empty piece do not ask.
     ///
     /// # Errors
     /// [`KeyError`]. A window's key is [`KeyError::Unknown`] here.
@@ -505,7 +543,14 @@ impl Regions {
     /// # Cost
     /// One cache line.
     #[inline]
-    pub fn local(&self, lkey: u32, pd: u32, addr: u64, len: u32, write: bool) -> Result<Target, KeyError> {
+    pub fn local(
+        &self,
+        lkey: u32,
+        pd: u32,
+        addr: u64,
+        len: u32,
+        write: bool,
+    ) -> Result<Target, KeyError> {
         let s = self.slots.get((lkey >> 16) as usize).ok_or(KeyError::Unknown)?;
         if s.key != lkey || s.kind != Kind::Mr {
             return Err(stranger(s, lkey));
@@ -520,15 +565,20 @@ impl Regions {
         Ok(s.target(offset, len))
     }
 
-    /// Where what a local key names lies, if it is memory of the host that may be written: as [`Regions::local`], for those who have
-    /// no use for the reason if not.
+    /// Where what a local key names lies, if it is memory of the host that may be written: as
+    /// [`Regions::local`], for those who have no use for the reason if not.
     ///
     /// # Cost
     /// One cache line.
     #[inline(always)]
     pub fn local_host(&self, lkey: u32, pd: u32, addr: u64, len: u32) -> Option<u64> {
         let s = self.slots.get((lkey >> 16) as usize)?;
-        if s.key != lkey || s.kind != Kind::Mr || s.pd != pd || s.provider != 0 || s.access & access::LOCAL_WRITE == 0 {
+        if s.key != lkey
+            || s.kind != Kind::Mr
+            || s.pd != pd
+            || s.provider != 0
+            || s.access & access::LOCAL_WRITE == 0
+        {
             return None;
         }
         s.offset(addr, len).map(|offset| s.target(offset, len).addr)
@@ -543,7 +593,15 @@ impl Regions {
     /// # Cost
     /// One cache line.
     #[inline(always)]
-    pub fn remote(&self, rkey: u32, pd: u32, qp: u32, addr: u64, len: u32, need: u32) -> Result<Target, KeyError> {
+    pub fn remote(
+        &self,
+        rkey: u32,
+        pd: u32,
+        qp: u32,
+        addr: u64,
+        len: u32,
+        need: u32,
+    ) -> Result<Target, KeyError> {
         let s = self.slots.get((rkey >> 16) as usize).ok_or(KeyError::Unknown)?;
         if s.key != rkey || s.kind == Kind::Free {
             return Err(stranger(s, rkey));
@@ -566,7 +624,8 @@ impl Regions {
         Ok(s.target(offset, len))
     }
 
-    /// The whole region of host memory that this key names, of this protection domain; `None`: there is none, or the key is a window's.
+    /// The whole region of host memory that this key names, of this protection domain; `None`:
+    /// there is none, or the key is a window's.
     pub fn whole(&self, rkey: u32, pd: u32) -> Option<MrAttr> {
         let index = (rkey >> 16) as usize;
         let s = self.slots.get(index)?;
@@ -607,10 +666,12 @@ impl Regions {
         Ok(index)
     }
 
-    /// Makes a live slot free; its key stays, to tell an expired key and to choose another next time.
+    /// Makes a live slot free; its key stays, to tell an expired key and to choose another next
+    /// time.
     fn give_back(&mut self, index: usize) {
         let slot = &mut self.slots[index];
-        *slot = Slot { key: slot.key, aged: true, generation: slot.generation.wrapping_add(1), ..FREE };
+        *slot =
+            Slot { key: slot.key, aged: true, generation: slot.generation.wrapping_add(1), ..FREE };
         self.append(index as u32);
     }
 
@@ -630,17 +691,26 @@ impl Regions {
             return;
         }
         let region = w.link as usize;
-        *w = Slot { pd: w.pd, kind: w.kind, key: w.key, aged: w.aged, generation: w.generation, ..FREE };
+        *w = Slot {
+            pd: w.pd,
+            kind: w.kind,
+            key: w.key,
+            aged: w.aged,
+            generation: w.generation,
+            ..FREE
+        };
         let count = &mut self.slots[region].windows;
         *count = count.saturating_sub(1);
     }
 }
 
-/// A key that finds no live object of the right kind in its slot: one that was, or one that never was.
+/// A key that finds no live object of the right kind in its slot: one that was, or one that never
+/// was.
 #[cold]
 fn stranger(s: &Slot, key: u32) -> KeyError {
     let was_live = s.generation > 0;
-    // The last key of a free slot, or a key of a slot that has had others. Which others, nobody remembers.
+    // The last key of a free slot, or a key of a slot that has had others. Which others, nobody
+    // remembers.
     if (s.key == key && s.kind == Kind::Free && was_live) || (s.key != key && s.aged) {
         KeyError::Expired
     } else {
@@ -661,8 +731,8 @@ impl Keys {
         Keys(Random::new(seed, 0))
     }
 
-    /// A key for `index` (16 bits) whose second-lowest byte is neither 0 nor that of `last`: then no choice
-    /// of the low byte makes it 0 or the last key again.
+    /// A key for `index` (16 bits) whose second-lowest byte is neither 0 nor that of `last`: then
+    /// no choice of the low byte makes it 0 or the last key again.
     fn next(&mut self, index: usize, last: u32) -> u32 {
         loop {
             let random = self.0.draw() as u32 & 0xffff;

@@ -32,7 +32,8 @@ impl Memory for Slow {
 #[test]
 fn host_target_is_read_and_written_within_its_bounds() {
     let words: std::vec::Vec<AtomicU64> = (0..4).map(|_| AtomicU64::new(0)).collect();
-    let t = Target { addr: words.as_ptr().expose_provenance() as u64, cookie: 0, provider: 0, len: 32 };
+    let t =
+        Target { addr: words.as_ptr().expose_provenance() as u64, cookie: 0, provider: 0, len: 32 };
     let p = Providers::new();
     assert_eq!(p.place(&t, 8, &[1; 24]), Access::Ready);
     assert_eq!(p.place(&t, 9, &[1; 24]), Access::Fault);
@@ -58,7 +59,9 @@ fn providers_are_registered_once_and_unknown_ones_fault() {
     }
     assert_eq!(p.register(4, &SLOW), Ok(()));
     assert_eq!(p.register(4, &SLOW), Err(crate::Error::Busy));
-    assert!(p.is_known(0) && p.is_known(4) && !p.is_known(1) && !p.is_known(5) && !p.is_known(u32::MAX));
+    assert!(
+        p.is_known(0) && p.is_known(4) && !p.is_known(1) && !p.is_known(5) && !p.is_known(u32::MAX)
+    );
     let mut b = [0; 4];
     let t = Target { addr: 10, cookie: 20, provider: 4, len: 8 };
     assert_eq!(p.fetch(&t, 4, &mut b, ANY), Access::Pending(Token(7)));

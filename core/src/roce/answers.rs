@@ -1,4 +1,5 @@
-//! What the responder sends: READ responses, atomic answers, ACKs and NAKs, in the order of the requests.
+//! What the responder sends: READ responses, atomic answers, ACKs and NAKs, in the order of the
+//! requests.
 
 use super::conn::Conn;
 use super::queues::responder_event;
@@ -48,7 +49,14 @@ impl Conn<'_> {
             if bytes > 0 {
                 // Looked up anew: the key may have gone since the request came.
                 let va = job.va.wrapping_add(u64::from(offset));
-                let got = self.common.regions.remote(job.rkey, qp.pd, qp.qpn, va, bytes, access::REMOTE_READ);
+                let got = self.common.regions.remote(
+                    job.rkey,
+                    qp.pd,
+                    qp.qpn,
+                    va,
+                    bytes,
+                    access::REMOTE_READ,
+                );
                 match got {
                     Ok(t) => target = Some(t),
                     Err(_) => stop = Some(Access::Fault),
@@ -62,7 +70,11 @@ impl Conn<'_> {
                         t,
                         off,
                         dst,
-                        Message::answer(qpn, job.psn.get(), job.len.saturating_sub(offset.saturating_add(off))),
+                        Message::answer(
+                            qpn,
+                            job.psn.get(),
+                            job.len.saturating_sub(offset.saturating_add(off)),
+                        ),
                     ),
                     None => Access::Fault,
                 });
@@ -99,11 +111,13 @@ impl Conn<'_> {
                     self.common.mem_wait.set(self.qi);
                     return Sent::Idle;
                 }
-                // A duplicate may be as old as the network makes it, and the key have closed since its answer was taken. A peer that
-                // still waits asks again, and ends by its retries.
+                // A duplicate may be as old as the network makes it, and the key have closed since
+                // its answer was taken. A peer that still waits asks again, and ends by its
+                // retries.
                 Some(_) if job.again => self.end_job(),
                 Some(_) => {
-                    // A key that is good and memory that is not: as for a WRITE, no fault of the peer's.
+                    // A key that is good and memory that is not: as for a WRITE, no fault of the
+                    // peer's.
                     let (code, cause) = match target {
                         Some(_) => (NakCode::RemoteOperation, CauseCode::LocalMemoryGone),
                         None => (NakCode::RemoteAccess, CauseCode::PeerUsedBadKey),
@@ -119,12 +133,13 @@ impl Conn<'_> {
         Sent::Idle
     }
 
-    /// The run that the rest of an answer is, from byte `offset` on, and the bytes that it carries, as far as the rate allows. `None`:
-    /// nothing may leave now.
+    /// The run that the rest of an answer is, from byte `offset` on, and the bytes that it carries,
+    /// as far as the rate allows. `None`: nothing may leave now.
     #[inline(always)]
     fn answer_run(&mut self, job: &Resource, offset: u32, now: u64) -> Option<(Run, u32)> {
         let qp = &mut *self.qp;
-        let mut run = Run::new(Class::Rc, Kind::ReadResponse, qp.attr.dest_qp_num, job.psn.add(job.sent));
+        let mut run =
+            Run::new(Class::Rc, Kind::ReadResponse, qp.attr.dest_qp_num, job.psn.add(job.sent));
         run.syndrome = ACK_UNLIMITED;
         run.msn = job.msn;
         if job.atomic {
@@ -160,8 +175,8 @@ impl Conn<'_> {
         resp.set_job_len(resp.job_len() - 1);
     }
 
-    /// The answers behind the first, which waits for slow memory, are next; but for those that must see a WRITE that has not
-    /// landed yet.
+    /// The answers behind the first, which waits for slow memory, are next; but for those that must
+    /// see a WRITE that has not landed yet.
     #[cold]
     fn answers_ahead(&self) {
         let qp = &*self.qp;
@@ -174,7 +189,14 @@ impl Conn<'_> {
             if job.atomic || job.len == 0 {
                 continue;
             }
-            if let Ok(t) = self.common.regions.remote(job.rkey, qp.pd, qp.qpn, job.va, job.len, access::REMOTE_READ) {
+            if let Ok(t) = self.common.regions.remote(
+                job.rkey,
+                qp.pd,
+                qp.qpn,
+                job.va,
+                job.len,
+                access::REMOTE_READ,
+            ) {
                 self.common.providers.ahead(&t, Message::answer(qp.qpn, job.psn.get(), job.len));
             }
         }
@@ -197,8 +219,9 @@ impl Conn<'_> {
                 return true;
             }
             if resp.pkts_since_ack > 0 && syndrome == Syndrome::Nak(NakCode::Psn).byte() {
-                // What came since the last answer, by an ACK of its own: after a sequence NAK rxe ignores further ones,
-                // whatever they acknowledge, until it has seen an ACK, and would wait for its timer.
+                // What came since the last answer, by an ACK of its own: after a sequence NAK rxe
+                // ignores further ones, whatever they acknowledge, until it has seen an ACK, and
+                // would wait for its timer.
                 if !tx.emit_bare(&resp.ack(qp.attr.dest_qp_num)) {
                     return false;
                 }
@@ -225,7 +248,8 @@ impl Conn<'_> {
             }
         } else if resp.ack_owed && qp.state != qp_state::ERR {
             if !resp.ack_now && tx.is_empty() && self.common.acks.is_pending(self.qi) {
-                // Whatever made the QP ready (an ACK of the peer, a window), this one may wait for company still.
+                // Whatever made the QP ready (an ACK of the peer, a window), this one may wait for
+                // company still.
                 return true;
             }
             if !tx.emit_bare(&resp.ack(qp.attr.dest_qp_num)) {
@@ -241,8 +265,8 @@ impl Conn<'_> {
         true
     }
 
-    /// The ACK that a QP owes to another of this engine, as it would be sent; `None` where an answer or a NAK must go
-    /// first, and the QP has to be asked in its turn.
+    /// The ACK that a QP owes to another of this engine, as it would be sent; `None` where an
+    /// answer or a NAK must go first, and the QP has to be asked in its turn.
     #[inline]
     pub(crate) fn take_local_ack(&mut self) -> Option<Run> {
         let qp = &mut *self.qp;

@@ -1,4 +1,5 @@
-//! The last cause of a queue pair and of its device: why something failed, and what the network has said since.
+//! The last cause of a queue pair and of its device: why something failed, and what the network has
+//! said since.
 
 use super::conn::Conn;
 use crate::counters::Counters;
@@ -25,7 +26,8 @@ impl Conn<'_> {
         qp.cause = cause;
     }
 
-    /// What the network has said of the peer since then: it explains more than the peer's silence does.
+    /// What the network has said of the peer since then: it explains more than the peer's silence
+    /// does.
     pub(crate) fn explanation(&self, since: u64) -> Option<(CauseCode, u64, u64)> {
         let cause = &self.qp.cause;
         let known = CauseCode::from_u32(cause.code).unwrap_or_default();
@@ -53,14 +55,18 @@ fn counter_of(code: CauseCode) -> u32 {
         | CauseCode::Unanswered => "retry_exceeded_err",
         CauseCode::Keepalive => "keepalives",
         CauseCode::RnrRetryExceeded => "retry_rnr_exceeded_err",
-        CauseCode::RemoteAccess | CauseCode::RemoteInvalidRequest | CauseCode::RemoteOperation => "rcvd_nak_err",
+        CauseCode::RemoteAccess | CauseCode::RemoteInvalidRequest | CauseCode::RemoteOperation => {
+            "rcvd_nak_err"
+        }
         CauseCode::PeerUsedBadKey
         | CauseCode::PeerLeftRange
         | CauseCode::PeerLacksAccess
         | CauseCode::PeerBadRequest
         | CauseCode::MessageTooLong
         | CauseCode::MisalignedAtomic => "send_nak_err",
-        CauseCode::Socket | CauseCode::Firewall | CauseCode::NoRoute | CauseCode::MtuExceeded => "send_err",
+        CauseCode::Socket | CauseCode::Firewall | CauseCode::NoRoute | CauseCode::MtuExceeded => {
+            "send_err"
+        }
         _ => return u32::MAX,
     };
     Counters::NAMES.iter().position(|n| *n == name).map_or(u32::MAX, |i| i as u32)

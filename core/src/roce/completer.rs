@@ -27,11 +27,13 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let req = &self.qp.req;
         let behind = |i: u32| i.wrapping_sub(sq.head());
-        req.una == sq.head() && behind(req.acked) <= behind(req.next) && behind(req.next) <= sq.len()
+        req.una == sq.head()
+            && behind(req.acked) <= behind(req.next)
+            && behind(req.next) <= sq.len()
     }
 
-    /// The oldest WQE that a NAK or a timeout can be about; none where all that was sent has ended, whether or
-    /// not that has been told yet.
+    /// The oldest WQE that a NAK or a timeout can be about; none where all that was sent has ended,
+    /// whether or not that has been told yet.
     pub(crate) fn oldest_open(&mut self) -> Option<u32> {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.head().wrapping_add(sq.len());
@@ -41,7 +43,8 @@ impl Conn<'_> {
         (index != tail && ws.started && !ws.done).then_some(index)
     }
 
-    /// Takes an ACK, NAK, READ response or atomic answer, from a UDP port where it came through the port.
+    /// Takes an ACK, NAK, READ response or atomic answer, from a UDP port where it came through the
+    /// port.
     #[inline]
     pub(crate) fn handle_answer(&mut self, now: u64, port: u16, run: &Run, payload: &[u8]) {
         debug_assert!(!self.qp.can_send() || self.req_is_sound(), "{:?} {run:?}", self.qp.req);
@@ -162,8 +165,8 @@ impl Conn<'_> {
         self.rewind(psn);
     }
 
-    /// An answer came and there was no room for its bytes: ask for it again soon. The peer lives, so this is
-    /// no retry.
+    /// An answer came and there was no room for its bytes: ask for it again soon. The peer lives,
+    /// so this is no retry.
     fn ask_again(&mut self, now: u64, psn: Psn) {
         self.rewind(psn);
         let qp = &mut *self.qp;
@@ -176,7 +179,13 @@ impl Conn<'_> {
 
     /// The oldest unacknowledged PSN has moved.
     #[inline(always)]
-    fn on_progress(&mut self, sq: &EngineConsumer<'_, SendWqe>, now: u64, freed: u32, read_freed: u32) {
+    fn on_progress(
+        &mut self,
+        sq: &EngineConsumer<'_, SendWqe>,
+        now: u64,
+        freed: u32,
+        read_freed: u32,
+    ) {
         let qp = &mut *self.qp;
         progress(qp, &mut *self.peer, now, freed, read_freed);
         // What is sent already need not be looked at again.
@@ -204,8 +213,8 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         let besieged = qp.is_besieged(now);
         if code != NakCode::Psn && port.is_some_and(|port| !qp.believes_end(now, psn, code, port)) {
-            // A peer that is alive acknowledges the newest packet when it comes again, and the NAK is forged; one that has
-            // failed says so again, or nothing more.
+            // A peer that is alive acknowledges the newest packet when it comes again, and the NAK
+            // is forged; one that has failed says so again, or nothing more.
             qp.req.set(tx_block::PROBE, true);
             self.common.ready.set(self.qi);
             return;
@@ -222,7 +231,8 @@ impl Conn<'_> {
             NakCode::Psn => {
                 self.common.counters.rcvd_seq_err += 1;
                 qp.counters.rcvd_seq_err += 1;
-                // Besieged, it acknowledges nothing, and what comes before it is sent again as well.
+                // Besieged, it acknowledges nothing, and what comes before it is sent again as
+                // well.
                 let psn = if besieged { qp.req.una_psn } else { psn };
                 if psn != qp.req.una_psn || matches!(qp.req.hold(), Hold::Rnr(_)) {
                     return;
@@ -230,7 +240,13 @@ impl Conn<'_> {
                 qp.req.naks = qp.req.naks.saturating_add(1);
                 if qp.req.naks > NAK_MAX {
                     let (timeout, made) = (qp.timeout_ns, u64::from(NAK_MAX));
-                    self.note(now, CauseCode::RetryExceeded, wc_status::RETRY_EXC_ERR, timeout, made);
+                    self.note(
+                        now,
+                        CauseCode::RetryExceeded,
+                        wc_status::RETRY_EXC_ERR,
+                        timeout,
+                        made,
+                    );
                     self.fail_wqe(now, index, wc_status::RETRY_EXC_ERR);
                     return;
                 }
@@ -241,7 +257,9 @@ impl Conn<'_> {
                 }
                 return;
             }
-            NakCode::InvalidRequest => (wc_status::REM_INV_REQ_ERR, CauseCode::RemoteInvalidRequest),
+            NakCode::InvalidRequest => {
+                (wc_status::REM_INV_REQ_ERR, CauseCode::RemoteInvalidRequest)
+            }
             NakCode::RemoteAccess => (wc_status::REM_ACCESS_ERR, CauseCode::RemoteAccess),
             _ => (wc_status::REM_OP_ERR, CauseCode::RemoteOperation),
         };
@@ -259,7 +277,12 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         let index = qp.req.acked;
         let ws = *qp.wqe(index);
-        if sq.is_empty() || index == sq.head().wrapping_add(sq.len()) || !ws.started || ws.done || ws.npkts == 0 {
+        if sq.is_empty()
+            || index == sq.head().wrapping_add(sq.len())
+            || !ws.started
+            || ws.done
+            || ws.npkts == 0
+        {
             return;
         }
         let slot = sq.at(index);
@@ -323,15 +346,22 @@ impl Conn<'_> {
         }
     }
 
-    /// Copies an answer into the buffer of the WQE at `index`. False: it was not taken; what is to be done about
-    /// it (asking again from `psn`, or failing the request) is done.
+    /// Copies an answer into the buffer of the WQE at `index`. False: it was not taken; what is to
+    /// be done about it (asking again from `psn`, or failing the request) is done.
     #[allow(clippy::too_many_arguments)] // what is copied, where to, and what to do otherwise
     fn place_answer(&mut self, now: u64, index: u32, offset: u64, bytes: &[u8], psn: Psn) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
         let slot = sq.at(index);
         let qp = &mut *self.qp;
         let sges = slot.sges(usize::from(slot.header().num_sge));
-        match copy_sges(&self.common.regions, &self.common.providers, qp.pd, sges, offset, Move::Scatter(bytes)) {
+        match copy_sges(
+            &self.common.regions,
+            &self.common.providers,
+            qp.pd,
+            sges,
+            offset,
+            Move::Scatter(bytes),
+        ) {
             Ok(pending) => {
                 if let Some((provider, token)) = pending {
                     let ws = qp.wqe(index);
@@ -361,7 +391,12 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         let index = qp.req.acked;
         let ws = *qp.wqe(index);
-        if sq.is_empty() || index == sq.head().wrapping_add(sq.len()) || !ws.started || ws.done || ws.npkts == 0 {
+        if sq.is_empty()
+            || index == sq.head().wrapping_add(sq.len())
+            || !ws.started
+            || ws.done
+            || ws.npkts == 0
+        {
             return;
         }
         let slot = sq.at(index);

@@ -1,12 +1,14 @@
 //! Congestion: what the network's marks become.
 //!
-//! Three roles, as in IBTA Annex A17.9 and DCQCN. The *congestion point* is a switch, which marks packets that wait in a long
-//! queue (ECN 3, "congestion experienced"). The *notification point* is whoever receives them: it tells the sender by a
-//! CNP, at most one in [`CNP_INTERVAL_NS`] per queue pair, as NICs do. The *reaction point* is the sender: with
-//! [`config_flags::DCQCN`] its packets say that they may be marked, and each queue pair has a rate ([`Dcqcn`]); without, no
+//! Three roles, as in IBTA Annex A17.9 and DCQCN. The *congestion point* is a switch, which marks
+//! packets that wait in a long queue (ECN 3, "congestion experienced"). The *notification point* is
+//! whoever receives them: it tells the sender by a CNP, at most one in [`CNP_INTERVAL_NS`] per
+//! queue pair, as NICs do. The *reaction point* is the sender: with [`config_flags::DCQCN`] its
+//! packets say that they may be marked, and each queue pair has a rate ([`Dcqcn`]); without, no
 //! packet can have been marked, and notifications are counted only.
 //!
-//! Nothing of this is on the way of a packet that is not marked and whose queue pair was never told of congestion.
+//! Nothing of this is on the way of a packet that is not marked and whose queue pair was never told
+//! of congestion.
 
 use super::conn::Conn;
 use super::peer::{FlowControl, Path};
@@ -47,7 +49,8 @@ impl FlowControl for Dcqcn {
 }
 
 impl Qp {
-    /// How many packets of the path MTU may leave now under the limits of rate. Err: none; when to look again.
+    /// How many packets of the path MTU may leave now under the limits of rate. Err: none; when to
+    /// look again.
     #[cold]
     pub(crate) fn pace(&mut self, now: u64) -> Result<u32, u64> {
         let (mtu, have) = (self.mtu, self.bucket.available(now));
@@ -69,7 +72,8 @@ impl Qp {
         Ok((have / self.mtu).max(1))
     }
 
-    /// Whether a congestion notification may be about a packet that was sent. False: it is not heeded.
+    /// Whether a congestion notification may be about a packet that was sent. False: it is not
+    /// heeded.
     fn credits_notification(&mut self, now: u64) -> bool {
         let sent = self.counters.sent_pkts.wrapping_sub(self.cnp_sent);
         self.cnp_sent = self.counters.sent_pkts;
@@ -90,8 +94,11 @@ impl Transport {
     #[cold]
     pub(crate) fn on_mark(&mut self, s: &Shared, now: u64, from: &Origin, run: &Run) {
         self.common.counters.np_ecn_marked += 1;
-        let Some(c) = self.common.qp_of(run.dest_qpn).and_then(|qi| self.connected(s, qi)) else { return };
-        // A marked notification is not answered by another. UD has no rate that a notification could be about.
+        let Some(c) = self.common.qp_of(run.dest_qpn).and_then(|qi| self.connected(s, qi)) else {
+            return;
+        };
+        // A marked notification is not answered by another. UD has no rate that a notification
+        // could be about.
         if !c.is_from_peer(from) || run.class == Class::Cnp || !c.qp.kind.is_connected() {
             return;
         }
@@ -105,7 +112,8 @@ impl Transport {
         c.common.ready.set(qi);
     }
 
-    /// Puts the notifications that are owed to one peer into an empty burst, ahead of everything else.
+    /// Puts the notifications that are owed to one peer into an empty burst, ahead of everything
+    /// else.
     #[cold]
     pub(crate) fn transmit_cnps(&mut self, tx: &mut TxBuf<'_>) {
         let mut from = 0;
@@ -115,7 +123,10 @@ impl Transport {
             }
             from = qi + 1;
             let qp = &mut self.qps[qi];
-            let peer = self.peers.get(qp.peer as usize).filter(|p| qp.can_receive() && p.path == Path::Port);
+            let peer = self
+                .peers
+                .get(qp.peer as usize)
+                .filter(|p| qp.can_receive() && p.path == Path::Port);
             let Some(p) = peer else {
                 // The QP has ended meanwhile.
                 self.common.cnp_owed.clear(qi);
@@ -145,8 +156,9 @@ impl Transport {
 impl Conn<'_> {
     /// A CNP arrived for a connected QP.
     ///
-    /// Only where packets leave with the mark that says that they may be marked, can there be one: without the option none is heeded.
-    /// With it, a peer sends at most one for each packet that it was sent: more of them are forged, and none is heeded for a while.
+    /// Only where packets leave with the mark that says that they may be marked, can there be one:
+    /// without the option none is heeded. With it, a peer sends at most one for each packet that it
+    /// was sent: more of them are forged, and none is heeded for a while.
     #[cold]
     pub(crate) fn handle_cnp(&mut self, now: u64, from: &Origin) {
         let line = self.common.config.line_rate_bps;

@@ -1,4 +1,5 @@
-//! One queue pair with all that its rules need, looked up once: the borrow that the transport's functions pass along.
+//! One queue pair with all that its rules need, looked up once: the borrow that the transport's
+//! functions pass along.
 
 use super::peer::Peer;
 use super::{Common, Transport};
@@ -7,8 +8,9 @@ use crate::verbs::shared::{QpShared, Shared};
 
 /// A queue pair, its peer, and what all queue pairs of the engine share.
 ///
-/// The state machines of RC and UC are methods of it. It reaches no other queue pair: what concerns several (QPs that wait for a
-/// CQ, a window) is noted in [`Common`], and the engine goes on with them.
+/// The state machines of RC and UC are methods of it. It reaches no other queue pair: what concerns
+/// several (QPs that wait for a CQ, a window) is noted in [`Common`], and the engine goes on with
+/// them.
 pub(crate) struct Conn<'t> {
     /// Index of the queue pair.
     pub(crate) qi: usize,
@@ -16,7 +18,8 @@ pub(crate) struct Conn<'t> {
     pub(crate) qp: &'t mut Qp,
     /// The half that the program sees.
     pub(crate) q: &'t QpShared,
-    /// The record of its peer's address; where it has none (UD, before RTR), one that names nobody and is reached by no path.
+    /// The record of its peer's address; where it has none (UD, before RTR), one that names nobody
+    /// and is reached by no path.
     pub(crate) peer: &'t mut Peer,
     /// The program's half of the engine.
     pub(crate) s: &'t Shared,

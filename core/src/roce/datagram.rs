@@ -27,7 +27,13 @@ fn dest_qpn(wqe: &SendWqe) -> u32 {
 
 impl Transport {
     /// Sends datagrams to one destination until the burst is full or the next goes elsewhere.
-    pub(crate) fn transmit_ud(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) -> Sent {
+    pub(crate) fn transmit_ud(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        tx: &mut TxBuf<'_>,
+        now: u64,
+    ) -> Sent {
         loop {
             let Some((index, ah)) = self.conn(s, qi).next_datagram(now) else { return Sent::Idle };
             let sq = s.sq(qi, &self.common.key);
@@ -76,7 +82,8 @@ impl Common {
 }
 
 impl Conn<'_> {
-    /// The index of the datagram that may leave next, and its address handle. `None`: none may now; one that never can has failed.
+    /// The index of the datagram that may leave next, and its address handle. `None`: none may now;
+    /// one that never can has failed.
     fn next_datagram(&mut self, now: u64) -> Option<(u32, Ah)> {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.head().wrapping_add(sq.len());
@@ -102,7 +109,9 @@ impl Conn<'_> {
         let mtu = u64::from(self.common.config.max_mtu);
         let (cause, status, a, b) = match ah.filter(|a| a.live && a.pd == qp.pd) {
             None => (CauseCode::BadAddressHandle, wc_status::LOC_QP_OP_ERR, wqe.a, 0),
-            Some(_) if wqe.length > mtu => (CauseCode::TooLong, wc_status::LOC_LEN_ERR, wqe.length, mtu),
+            Some(_) if wqe.length > mtu => {
+                (CauseCode::TooLong, wc_status::LOC_LEN_ERR, wqe.length, mtu)
+            }
             Some(ah) => return Some((index, ah)),
         };
         self.note(now, cause, status, a, b);
@@ -110,7 +119,8 @@ impl Conn<'_> {
         None
     }
 
-    /// Sends the datagram at an index, or loses it; with its packet in the burst it is done. `None`: the next may follow.
+    /// Sends the datagram at an index, or loses it; with its packet in the burst it is done.
+    /// `None`: the next may follow.
     fn send_datagram(
         &mut self,
         index: u32,
@@ -135,7 +145,15 @@ impl Conn<'_> {
         let mut stop = None;
         let (regions, providers, pd) = (&common.regions, &common.providers, qp.pd);
         let of = Message::request(qp.qpn, index, 0);
-        let fill = |off, dst: &mut [u8]| match gather(regions, providers, pd, slot, u64::from(off), dst, of) {
+        let fill = |off, dst: &mut [u8]| match gather(
+            regions,
+            providers,
+            pd,
+            slot,
+            u64::from(off),
+            dst,
+            of,
+        ) {
             Ok(()) => Access::Ready,
             Err(e) => {
                 stop = Some(e);
@@ -143,7 +161,8 @@ impl Conn<'_> {
             }
         };
         let mtu = common.config.max_mtu;
-        let packets = if lost { 1 } else { tx.emit(&run, mtu, wqe.length as u32, false, fill).packets };
+        let packets =
+            if lost { 1 } else { tx.emit(&run, mtu, wqe.length as u32, false, fill).packets };
         match stop {
             None if packets == 1 => {}
             None => return Some(Sent::Full),
@@ -178,9 +197,17 @@ impl Conn<'_> {
         None
     }
 
-    /// Takes a datagram to the GID `to`, this engine's or a group's: 40 bytes of GRH first, then the payload.
+    /// Takes a datagram to the GID `to`, this engine's or a group's: 40 bytes of GRH first, then
+    /// the payload.
     #[allow(clippy::too_many_arguments)]
-    pub(crate) fn handle_ud(&mut self, now: u64, from: &Origin, to: &[u8; 16], run: &Run, payload: &[u8]) {
+    pub(crate) fn handle_ud(
+        &mut self,
+        now: u64,
+        from: &Origin,
+        to: &[u8; 16],
+        run: &Run,
+        payload: &[u8],
+    ) {
         let qp = &mut *self.qp;
         if run.kind != Kind::Send || run.qkey != qp.attr.qkey || run.n != 1 {
             self.common.counters.rcvd_refused += 1;
@@ -209,7 +236,14 @@ impl Conn<'_> {
             _ => ip::V6::udp(from.gid, *to, udp_len).emit(&mut grh),
         }
         let sges = &qp.resp.recv.sges[..qp.resp.recv.num_sge as usize];
-        let mut outcome = copy_sges(&self.common.regions, &self.common.providers, qp.pd, sges, 0, Move::Scatter(&grh));
+        let mut outcome = copy_sges(
+            &self.common.regions,
+            &self.common.providers,
+            qp.pd,
+            sges,
+            0,
+            Move::Scatter(&grh),
+        );
         if let (Ok(header), false) = (&outcome, payload.is_empty()) {
             let header = *header;
             outcome = copy_sges(

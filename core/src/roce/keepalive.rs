@@ -1,8 +1,10 @@
-//! Keepalive: an RC queue pair on which nothing happens asks its peer, now and then, whether it is still there.
+//! Keepalive: an RC queue pair on which nothing happens asks its peer, now and then, whether it is
+//! still there.
 //!
-//! The question is a WRITE of no bytes with the PSN before the next one. Every receiver of the standard takes it for a duplicate,
-//! executes nothing and acknowledges again (IBTA C9-105), so neither side's PSNs, queues or memory take part. Anything
-//! that comes from the peer is an answer. Nothing of this is on the way of other packets: a timer compares a counter.
+//! The question is a WRITE of no bytes with the PSN before the next one. Every receiver of the
+//! standard takes it for a duplicate, executes nothing and acknowledges again (IBTA C9-105), so
+//! neither side's PSNs, queues or memory take part. Anything that comes from the peer is an answer.
+//! Nothing of this is on the way of other packets: a timer compares a counter.
 
 use super::conn::Conn;
 use super::run::Run;
@@ -16,7 +18,8 @@ use crate::verbs::types::wc_status;
 use crate::wire::{Class, Kind};
 
 impl Conn<'_> {
-    /// Begins to watch a queue pair that has come to RTS, where the configuration asks for it. A peer in this engine needs none.
+    /// Begins to watch a queue pair that has come to RTS, where the configuration asks for it. A
+    /// peer in this engine needs none.
     pub(crate) fn begin_keepalive(&mut self, now: u64) {
         let every = self.common.config.keepalive_ns;
         let qp = &mut *self.qp;
@@ -40,7 +43,11 @@ impl Conn<'_> {
         let heard = qp.counters.rcvd_pkts != qp.keep.seen;
         // While something is unacknowledged the ACK timer judges the peer.
         if heard || qp.req.una_psn != qp.req.max_psn {
-            qp.keep = Keep { at: now.saturating_add(every), seen: qp.counters.rcvd_pkts, ..Keep::default() };
+            qp.keep = Keep {
+                at: now.saturating_add(every),
+                seen: qp.counters.rcvd_pkts,
+                ..Keep::default()
+            };
             return;
         }
         if qp.keep.tries > u32::from(qp.attr.retry_cnt) {

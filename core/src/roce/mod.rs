@@ -1,18 +1,22 @@
 //! The transport: requester, completer and responder over the tables of QPs, CQs, keys and peers.
 //!
-//! Sans-IO: packets come in through [`Transport::handle_run`], go out through [`Transport::transmit`],
-//! time comes as an argument. Everything here runs inside the engine's lock, which the [`EngineKey`]
-//! in [`Transport`] stands for.
+//! Sans-IO: packets come in through [`Transport::handle_run`], go out through
+//! [`Transport::transmit`], time comes as an argument. Everything here runs inside the engine's
+//! lock, which the [`EngineKey`] in [`Transport`] stands for.
 //!
 //! Files as the standard divides the work:
 //!
-//! - `requester` (requests out), `completer` (answers in), `responder` (requests in), `answers` (answers out);
+//! - `requester` (requests out), `completer` (answers in), `responder` (requests in), `answers`
+//!   (answers out);
 //! - `datagram` (UD), `multicast` (groups), `peer_write` (WRITEs that need no packet);
-//! - `rules`: what more than one of them applies, each rule once; `frame`: how single messages are written and read;
-//! - `conn`: one queue pair looked up for all of them; `queues` (completions, flush, states), `timers`, `causes`;
-//! - `congestion` (marks, notifications), `rnr` (peers that are not ready), `siege` (forged packets), `witness` (why a peer is silent),
-//!   `keepalive`;
-//! - `run` (n packets of one message), `txbuf` (the burst being built), `peer` (addresses and windows), `peer_memory`.
+//! - `rules`: what more than one of them applies, each rule once; `frame`: how single messages are
+//!   written and read;
+//! - `conn`: one queue pair looked up for all of them; `queues` (completions, flush, states),
+//!   `timers`, `causes`;
+//! - `congestion` (marks, notifications), `rnr` (peers that are not ready), `siege` (forged
+//!   packets), `witness` (why a peer is silent), `keepalive`;
+//! - `run` (n packets of one message), `txbuf` (the burst being built), `peer` (addresses and
+//!   windows), `peer_memory`.
 
 mod answers;
 mod causes;
@@ -140,7 +144,8 @@ pub struct Common {
     pub wheel: Wheel,
     /// Until then some QP may be besieged.
     pub siege_until: u64,
-    /// QPs whose peers are of this kind refuse packets from other UDP ports than those that were allowed.
+    /// QPs whose peers are of this kind refuse packets from other UDP ports than those that were
+    /// allowed.
     pub check_ports: bool,
     /// Whoever runs the engine may know why a peer is silent, and is asked before it is given up.
     pub has_witness: bool,
@@ -154,21 +159,23 @@ pub struct Common {
     pub cause: Cause,
     /// Members of multicast groups.
     pub members: multicast::Members,
-    /// The QP whose only request left without a date ([`Transport::arm_deferred_timer`]), or [`NONE`](crate::verbs::objects::NONE).
+    /// The QP whose only request left without a date ([`Transport::arm_deferred_timer`]), or
+    /// [`NONE`](crate::verbs::objects::NONE).
     pub timer_deferred: u32,
     /// CQ polled by the thread that runs this round.
     pub handoff: rules::cq::CompletionHandoff,
     /// QPs and SRQs with asynchronous events: QPs by index.
     pub event_qps: Bitmap,
-    /// Moves with everything that [`Transport::mappable`] asks: states and attributes of QPs, regions that end.
+    /// Moves with everything that [`Transport::mappable`] asks: states and attributes of QPs,
+    /// regions that end.
     pub changes: u32,
     /// A QP waits for room in a CQ whose free entries are all reserved: one is to be taken back.
     pub reclaim: bool,
 }
 
 impl Transport {
-    /// Whether the peer of an RC QP has sent something in order since it was connected: who does not see our messages would have to
-    /// guess the PSN.
+    /// Whether the peer of an RC QP has sent something in order since it was connected: who does
+    /// not see our messages would have to guess the PSN.
     pub(crate) fn has_heard(&self, qpn: u32) -> bool {
         let Some(qp) = self.common.qp_of(qpn).and_then(|qi| self.qps.get(qi)) else { return false };
         qp.kind.is_reliable() && qp.can_receive() && qp.resp.epsn.get() != qp.attr.rq_psn

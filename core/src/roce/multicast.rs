@@ -1,7 +1,7 @@
 //! Multicast: which UD queue pairs get what is sent to a group.
 //!
-//! A group is a multicast GID. Its packets name no QP but [`Qpn::MULTICAST`]; each member gets a copy, if its Q_Key is theirs. The
-//! sender is no receiver of its own, as on a NIC.
+//! A group is a multicast GID. Its packets name no QP but [`Qpn::MULTICAST`]; each member gets a
+//! copy, if its Q_Key is theirs. The sender is no receiver of its own, as on a NIC.
 
 use super::{Origin, Transport};
 use crate::error::Result;
@@ -53,7 +53,9 @@ impl Members {
         if self.position(qi, gid).is_some() {
             return Ok(());
         }
-        let full = || refuse!(NoMemory, "gid: the device has {} memberships, the most it can have", MEMBERS);
+        let full = || {
+            refuse!(NoMemory, "gid: the device has {} memberships, the most it can have", MEMBERS)
+        };
         *self.list.get_mut(self.len).ok_or_else(full)? = Member { gid: *gid, qi: qi as u32 };
         self.len += 1;
         Ok(())
@@ -64,7 +66,9 @@ impl Members {
     /// # Errors
     /// [`crate::Error::Invalid`]: not a member.
     pub fn leave(&mut self, qi: usize, gid: &[u8; 16]) -> Result<()> {
-        let at = self.position(qi, gid).ok_or_else(|| refuse!(Invalid, "gid: the QP is no member of this group"))?;
+        let at = self
+            .position(qi, gid)
+            .ok_or_else(|| refuse!(Invalid, "gid: the QP is no member of this group"))?;
         self.len -= 1;
         self.list.swap(at, self.len);
         Ok(())
@@ -95,7 +99,10 @@ impl Transport {
         run: &Run,
         payload: &[u8],
     ) {
-        if run.class != Class::Ud || run.dest_qpn != Qpn::MULTICAST.get() || run.pkey & 0x7fff != 0x7fff {
+        if run.class != Class::Ud
+            || run.dest_qpn != Qpn::MULTICAST.get()
+            || run.pkey & 0x7fff != 0x7fff
+        {
             self.common.counters.rcvd_refused += 1;
             return;
         }

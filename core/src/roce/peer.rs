@@ -3,8 +3,8 @@
 use crate::verbs::types::AhAttr;
 use crate::wire::Flow;
 
-/// Silence after which the newest packet is sent once more, where one can be lost ([`Peer::probe_at`]); doubles until
-/// the peer answers.
+/// Silence after which the newest packet is sent once more, where one can be lost
+/// ([`Peer::probe_at`]); doubles until the peer answers.
 pub(crate) const PROBE_NS: u64 = 1_000_000;
 
 /// An address as the port knows it.
@@ -35,7 +35,8 @@ impl PeerAddr {
     }
 }
 
-/// How packets to a peer travel. Chosen when the peer's record is made; a link may end, and leave [`Path::Port`] or [`Path::Lost`].
+/// How packets to a peer travel. Chosen when the peer's record is made; a link may end, and leave
+/// [`Path::Port`] or [`Path::Lost`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Path {
     /// As packets through the port.
@@ -50,9 +51,10 @@ pub enum Path {
 }
 
 impl Path {
-    /// Whether what came by `arrived` may be from a peer that is reached by this path. Links go one way each, so
-    /// their numbers say nothing; the sender's address was checked when the link was made. `mixed`: each side chooses its
-    /// way by itself, and one of them may have found no link at that moment.
+    /// Whether what came by `arrived` may be from a peer that is reached by this path. Links go one
+    /// way each, so their numbers say nothing; the sender's address was checked when the link was
+    /// made. `mixed`: each side chooses its way by itself, and one of them may have found no link
+    /// at that moment.
     #[inline]
     pub fn answers(self, arrived: Path, mixed: bool) -> bool {
         match (self, arrived) {
@@ -69,8 +71,9 @@ pub const PACKET_COST: u32 = 256;
 
 /// A law of congestion control: how many bytes may leave, or be unacknowledged.
 ///
-/// Two laws stand one behind the other: a [`Window`] that all QPs to one address share, and a rate for each QP that was
-/// told of congestion ([`crate::dcqcn`]). The engine asks before it sends, and tells what happened.
+/// Two laws stand one behind the other: a [`Window`] that all QPs to one address share, and a rate
+/// for each QP that was told of congestion ([`crate::dcqcn`]). The engine asks before it sends, and
+/// tells what happened.
 pub trait FlowControl {
     /// Bytes that may be sent now; 0 = closed.
     fn available(&mut self, now_ns: u64) -> u32;
@@ -84,15 +87,16 @@ pub trait FlowControl {
     fn on_loss(&mut self, now_ns: u64);
     /// Nothing came back in time.
     fn on_timeout(&mut self, now_ns: u64);
-    /// The peer reports congestion marks (CNP); the link carries `line_bps` bytes per second. False: an echo of a report that
-    /// was answered already.
+    /// The peer reports congestion marks (CNP); the link carries `line_bps` bytes per second.
+    /// False: an echo of a report that was answered already.
     fn on_congestion(&mut self, now_ns: u64, line_bps: u64) -> bool;
 }
 
 /// Additive increase, multiplicative decrease, in bytes.
 ///
-/// Nobody says what a peer's socket can hold. [`WINDOW_SURE`] fits the receive buffer that Debian grants to anybody; what a
-/// window may have beyond that is tried by and by, and the first loss there takes it back for good, to where there was none.
+/// Nobody says what a peer's socket can hold. [`WINDOW_SURE`] fits the receive buffer that Debian
+/// grants to anybody; what a window may have beyond that is tried by and by, and the first loss
+/// there takes it back for good, to where there was none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     size: u32,
@@ -223,14 +227,16 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Whether a packet that says that it is the peer's may come from a UDP port, where the peer is known to be of this kind.
+    /// Whether a packet that says that it is the peer's may come from a UDP port, where the peer is
+    /// known to be of this kind.
     #[inline]
     pub(crate) fn sends_from(&self, port: u16) -> bool {
         port == self.addr.port || port != 0 && self.lanes.contains(&port)
     }
 
-    /// When what leaves now is sent once more if nothing is heard of it by then; 0: never, because nothing is lost on this path. There a
-    /// peer that does not answer has not had its turn yet, or is gone, of which the link tells.
+    /// When what leaves now is sent once more if nothing is heard of it by then; 0: never, because
+    /// nothing is lost on this path. There a peer that does not answer has not had its turn yet, or
+    /// is gone, of which the link tells.
     #[inline]
     pub(crate) fn probe_at(&self, now: u64) -> u64 {
         if matches!(self.path, Path::Port) {

@@ -1,12 +1,15 @@
-//! Memory of a peer that this process writes by itself: what the transport asks of whoever maps or reaches it.
+//! Memory of a peer that this process writes by itself: what the transport asks of whoever maps or
+//! reaches it.
 
-/// A shorter WRITE is not worth the call: through a ring it takes as long, and the other core shares the work.
+/// A shorter WRITE is not worth the call: through a ring it takes as long, and the other core
+/// shares the work.
 pub const CARRY_MIN: u64 = 64 << 10;
 
 /// Pieces of a request that one call takes; more of them take more calls.
 pub const PIECES: usize = 16;
 
-/// Bytes that are copied before others have their turn with the engine: some 25 us, or 100 by calls.
+/// Bytes that are copied before others have their turn with the engine: some 25 us, or 100 by
+/// calls.
 pub(crate) const TURN: u64 = 1 << 20;
 
 /// Memory of this process, on its way into a peer's.
@@ -20,18 +23,27 @@ pub struct Piece {
 
 /// Memory of one peer that this process writes by itself.
 pub trait PeerMemory {
-    /// Where `len` bytes at `addr` of what the peer's key `rkey` opens for WRITEs of our QP `from_qpn` to its QP `qpn` lie in this
-    /// process; `None`: nowhere (yet). The peer does not take them back before [`PeerMemory::leave`], which follows at once.
+    /// Where `len` bytes at `addr` of what the peer's key `rkey` opens for WRITEs of our QP
+    /// `from_qpn` to its QP `qpn` lie in this process; `None`: nowhere (yet). The peer does not
+    /// take them back before [`PeerMemory::leave`], which follows at once.
     fn enter(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64>;
     /// The bytes have been used.
     fn leave(&mut self);
-    /// As [`PeerMemory::enter`], of memory that is not mapped here: an address of the peer's, for [`PeerMemory::carry`] alone. Asked for
-    /// WRITEs of [`CARRY_MIN`] bytes and more.
-    fn enter_far(&mut self, _from_qpn: u32, _qpn: u32, _rkey: u32, _addr: u64, _len: u64) -> Option<u64> {
+    /// As [`PeerMemory::enter`], of memory that is not mapped here: an address of the peer's, for
+    /// [`PeerMemory::carry`] alone. Asked for WRITEs of [`CARRY_MIN`] bytes and more.
+    fn enter_far(
+        &mut self,
+        _from_qpn: u32,
+        _qpn: u32,
+        _rkey: u32,
+        _addr: u64,
+        _len: u64,
+    ) -> Option<u64> {
         None
     }
-    /// Copies the pieces, one behind the other, to where [`PeerMemory::enter_far`] said; at most [`PIECES`]. The last aligned word (up
-    /// to 8 bytes) is stored after all others. False: not all of it was written.
+    /// Copies the pieces, one behind the other, to where [`PeerMemory::enter_far`] said; at most
+    /// [`PIECES`]. The last aligned word (up to 8 bytes) is stored after all others. False: not all
+    /// of it was written.
     fn carry(&mut self, _pieces: &[Piece], _to: u64) -> bool {
         false
     }

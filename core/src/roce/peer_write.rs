@@ -1,16 +1,20 @@
-//! A WRITE into memory of the peer that this process reaches by itself: placed here and now, without a packet.
+//! A WRITE into memory of the peer that this process reaches by itself: placed here and now,
+//! without a packet.
 //!
-//! A NIC writes into another machine's memory without that machine's help. Two processes of one host can have the same, where the
-//! target shares the memory of a region and the initiator has mapped it: then a WRITE is one copy. It takes no PSN, since nothing
-//! travels; everything before it on its queue pair has been acknowledged, and everything after it leaves behind its last store, so
-//! the order that RC promises holds. Whoever shares the memory says for which of its queue pairs and keys that is so and takes it
-//! back when one of them ends; both ask the same questions as the responder would ([`Transport::mappable`]).
+//! A NIC writes into another machine's memory without that machine's help. Two processes of one
+//! host can have the same, where the target shares the memory of a region and the initiator has
+//! mapped it: then a WRITE is one copy. It takes no PSN, since nothing travels; everything before
+//! it on its queue pair has been acknowledged, and everything after it leaves behind its last
+//! store, so the order that RC promises holds. Whoever shares the memory says for which of its
+//! queue pairs and keys that is so and takes it back when one of them ends; both ask the same
+//! questions as the responder would ([`Transport::mappable`]).
 //!
-//! Memory is reached in one of two ways ([`PeerMemory`]): mapped, so that a WRITE is a copy of the CPU's; or, for long WRITEs, by a call
-//! of the system that copies from one process into another, which needs no more than an address.
+//! Memory is reached in one of two ways ([`PeerMemory`]): mapped, so that a WRITE is a copy of the
+//! CPU's; or, for long WRITEs, by a call of the system that copies from one process into another,
+//! which needs no more than an address.
 //!
-//! What cannot be done so (another opcode, a key that opens nothing here, a local key that is refused, memory that is gone) takes
-//! the general path, which alone knows what is to be done then.
+//! What cannot be done so (another opcode, a key that opens nothing here, a local key that is
+//! refused, memory that is gone) takes the general path, which alone knows what is to be done then.
 
 use super::conn::Conn;
 use super::peer::Path;
@@ -32,13 +36,15 @@ const STRETCH: u64 = 64 << 10;
 /// The same of one call of [`PeerMemory::carry`], which costs two microseconds beside its bytes.
 const CALL: u64 = 256 << 10;
 
-/// A request as long as this, with so many before it that have not been acknowledged, waits until they are: then those behind it need
-/// not be sent either. Any other is sent behind them. Not with few before it, since a program that posts and then looks at its
-/// memory alone might bring nobody to take the ACKs; one with many under way polls.
+/// A request as long as this, with so many before it that have not been acknowledged, waits until
+/// they are: then those behind it need not be sent either. Any other is sent behind them. Not with
+/// few before it, since a program that posts and then looks at its memory alone might bring nobody
+/// to take the ACKs; one with many under way polls.
 const WORTH_WAITING: (u64, u32) = (16 << 10, 4);
 
-/// So does one that has this many bytes under way, a request as long as this one for each, since they do not leave in one go: else a
-/// stream of long requests that has begun with packets, of which few are under way at a time, would stay with them.
+/// So does one that has this many bytes under way, a request as long as this one for each, since
+/// they do not leave in one go: else a stream of long requests that has begun with packets, of
+/// which few are under way at a time, would stay with them.
 const FILLS_A_RING: u64 = 256 << 10;
 
 /// Whether a request of `len` bytes waits for so many before it.
@@ -92,9 +98,10 @@ impl Qp {
 }
 
 impl Transport {
-    /// `Conn::write_peer` of one short WRITE of one piece behind which nothing waits, in one step: all questions are asked before
-    /// anything is changed, as for single messages. False: nothing has changed, but bytes that are written again. `memory`: what is
-    /// mapped of who is reached over a link.
+    /// `Conn::write_peer` of one short WRITE of one piece behind which nothing waits, in one step:
+    /// all questions are asked before anything is changed, as for single messages. False: nothing
+    /// has changed, but bytes that are written again. `memory`: what is mapped of who is reached
+    /// over a link.
     #[inline(always)]
     pub(crate) fn write_peer_single<'m, M: PeerMemory + ?Sized + 'm>(
         &mut self,
@@ -115,18 +122,26 @@ impl Transport {
         let slot = sq.at(index);
         let wqe = slot.header();
         let len = wqe.length;
-        if u32::from(wqe.opcode) != wr_opcode::RDMA_WRITE || len.wrapping_sub(1) >= STRETCH || qp.req.placed != 0 {
+        if u32::from(wqe.opcode) != wr_opcode::RDMA_WRITE
+            || len.wrapping_sub(1) >= STRETCH
+            || qp.req.placed != 0
+        {
             return false;
         }
         let source = match slot.sges(1).first() {
             _ if wqe.inline != 0 => None,
-            Some(sge) if wqe.num_sge == 1 => match regions.local(sge.lkey, qp.pd, sge.addr, len as u32, false) {
-                Ok(source) => Some(source),
-                Err(_) => return false,
-            },
+            Some(sge) if wqe.num_sge == 1 => {
+                match regions.local(sge.lkey, qp.pd, sge.addr, len as u32, false) {
+                    Ok(source) => Some(source),
+                    Err(_) => return false,
+                }
+            }
             _ => return false,
         };
-        let Some(to) = memory.enter(qp.qpn, qp.attr.dest_qp_num, wqe.rkey, wqe.remote_addr, len) else { return false };
+        let Some(to) = memory.enter(qp.qpn, qp.attr.dest_qp_num, wqe.rkey, wqe.remote_addr, len)
+        else {
+            return false;
+        };
         let placed = match source {
             Some(source) => providers.transfer(&source, 0, to, len as usize),
             None => match slot.tail().get(..len as usize) {
@@ -147,9 +162,16 @@ impl Transport {
         true
     }
 
-    /// The region that a peer may write by itself, because every WRITE of it to our QP `qpn` with this key would be allowed: the QP
-    /// is connected over a link to `from_qpn` at `gid`. `None`: there is none. Holds until [`Common::changes`] moves.
-    pub(crate) fn mappable(&self, qpn: u32, from_qpn: u32, gid: &[u8; 16], rkey: u32) -> Option<MrAttr> {
+    /// The region that a peer may write by itself, because every WRITE of it to our QP `qpn` with
+    /// this key would be allowed: the QP is connected over a link to `from_qpn` at `gid`. `None`:
+    /// there is none. Holds until [`Common::changes`] moves.
+    pub(crate) fn mappable(
+        &self,
+        qpn: u32,
+        from_qpn: u32,
+        gid: &[u8; 16],
+        rkey: u32,
+    ) -> Option<MrAttr> {
         let qp = &self.qps[self.common.qp_of(qpn)?];
         let peer = self.peers.get(qp.peer as usize)?;
         let connected = qp.kind.is_reliable()
@@ -160,7 +182,10 @@ impl Transport {
         if !connected || !qp.takes_writes() {
             return None;
         }
-        self.common.regions.whole(rkey, qp.pd).filter(|region| region.access & access::REMOTE_WRITE != 0)
+        self.common
+            .regions
+            .whole(rkey, qp.pd)
+            .filter(|region| region.access & access::REMOTE_WRITE != 0)
     }
 }
 
@@ -173,8 +198,9 @@ impl Common {
 }
 
 impl Conn<'_> {
-    /// Places what a doorbell has brought, as long as it is WRITEs into mapped memory. True: that was all there is to send. It takes
-    /// no time stamp, because nothing stays outstanding and nothing was before.
+    /// Places what a doorbell has brought, as long as it is WRITEs into mapped memory. True: that
+    /// was all there is to send. It takes no time stamp, because nothing stays outstanding and
+    /// nothing was before.
     #[inline]
     pub(crate) fn write_peer(&mut self, memory: &mut dyn PeerMemory) -> bool {
         let qp = &*self.qp;
@@ -184,16 +210,23 @@ impl Conn<'_> {
         let mut turn = TURN;
         loop {
             match self.place_in_peer(memory, &mut turn, 0) {
-                Mapped::Whole if self.qp.req.next == self.q.engine_sq(&self.common.key).end() => return true,
+                Mapped::Whole if self.qp.req.next == self.q.engine_sq(&self.common.key).end() => {
+                    return true
+                }
                 Mapped::Whole => {}
                 _ => return false,
             }
         }
     }
 
-    /// Places the request that is next, if it is a WRITE into mapped memory, as far as this turn goes. The caller has seen that the
-    /// queue pair may begin something new.
-    pub(crate) fn place_in_peer(&mut self, memory: &mut dyn PeerMemory, turn: &mut u64, now: u64) -> Mapped {
+    /// Places the request that is next, if it is a WRITE into mapped memory, as far as this turn
+    /// goes. The caller has seen that the queue pair may begin something new.
+    pub(crate) fn place_in_peer(
+        &mut self,
+        memory: &mut dyn PeerMemory,
+        turn: &mut u64,
+        now: u64,
+    ) -> Mapped {
         let sq = self.q.engine_sq(&self.common.key);
         let qp = &*self.qp;
         let index = qp.req.next;
@@ -219,7 +252,8 @@ impl Conn<'_> {
             match self.place_stretch(qp, &slot, at, end - at, quiet, memory) {
                 Stretch::There => return Mapped::Later,
                 Stretch::Placed(n, by_call) => (at, carried) = (at + n, by_call),
-                // Also where it was taken back half way: the general path begins anew and writes the same bytes once more.
+                // Also where it was taken back half way: the general path begins anew and writes
+                // the same bytes once more.
                 Stretch::No => placed = false,
             }
         }
@@ -248,7 +282,8 @@ impl Conn<'_> {
         Mapped::Whole
     }
 
-    /// Places the next bytes of a request, `left` at most, or (`place` false) only sees whether it could.
+    /// Places the next bytes of a request, `left` at most, or (`place` false) only sees whether it
+    /// could.
     #[inline]
     fn place_stretch(
         &self,
@@ -264,7 +299,8 @@ impl Conn<'_> {
         let (own, theirs) = (qp.qpn, qp.attr.dest_qp_num);
         let n = left.min(STRETCH);
         if let Some(to) = memory.enter(own, theirs, wqe.rkey, to, n) {
-            let placed = place && copy(&self.common.regions, &self.common.providers, qp.pd, slot, at, to, n);
+            let placed =
+                place && copy(&self.common.regions, &self.common.providers, qp.pd, slot, at, to, n);
             memory.leave();
             return Stretch::of(place, placed, n, false);
         }
@@ -300,7 +336,9 @@ fn copy(
     }
     for sge in from_byte(slot.sges(usize::from(wqe.num_sge)), at) {
         let n = u64::from(sge.length).min(len);
-        let Ok(source) = regions.local(sge.lkey, pd, sge.addr, n as u32, false) else { return false };
+        let Ok(source) = regions.local(sge.lkey, pd, sge.addr, n as u32, false) else {
+            return false;
+        };
         if providers.transfer(&source, 0, to, n as usize) != Access::Ready {
             return false;
         }
@@ -312,8 +350,8 @@ fn copy(
     false
 }
 
-/// Where the next bytes of what a request sends lie, from byte `at` on: the pieces, and how many bytes they have, `most` at most. None
-/// where a key is refused, or the memory is not of the host.
+/// Where the next bytes of what a request sends lie, from byte `at` on: the pieces, and how many
+/// bytes they have, `most` at most. None where a key is refused, or the memory is not of the host.
 fn gather(
     regions: &Regions,
     pd: u32,
@@ -329,7 +367,9 @@ fn gather(
         }
         let n = u64::from(sge.length).min(most - len);
         match regions.local(sge.lkey, pd, sge.addr, n as u32, false) {
-            Ok(source) if source.provider == 0 => pieces[count] = Piece { addr: source.addr, len: n },
+            Ok(source) if source.provider == 0 => {
+                pieces[count] = Piece { addr: source.addr, len: n }
+            }
             _ => return (0, 0),
         }
         (count, len) = (count + 1, len + n);

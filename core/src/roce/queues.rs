@@ -18,8 +18,9 @@ use crate::verbs::types::{qp_state, wc_opcode, wc_status, Wc};
 use crate::wire::{NakCode, Syndrome};
 
 impl Transport {
-    /// Goes on with what waited for room in CQs that the program has polled since. The engine looks, every round and
-    /// only where somebody waits, so that a poll has nothing to tell: it would take a fence each time.
+    /// Goes on with what waited for room in CQs that the program has polled since. The engine
+    /// looks, every round and only where somebody waits, so that a poll has nothing to tell: it
+    /// would take a fence each time.
     pub(crate) fn look_for_room(&mut self, s: &Shared, now: u64) {
         if core::mem::take(&mut self.common.reclaim) {
             self.reclaim_reservations(s);
@@ -34,9 +35,10 @@ impl Transport {
         }
     }
 
-    /// Takes back one reserved entry of each CQ whose free entries are all reserved for messages under way while a completion
-    /// waits for room. One of those messages may be the very one that the completion would tell the program about. The last
-    /// packet of the message reserves an entry anew.
+    /// Takes back one reserved entry of each CQ whose free entries are all reserved for messages
+    /// under way while a completion waits for room. One of those messages may be the very one that
+    /// the completion would tell the program about. The last packet of the message reserves an
+    /// entry anew.
     #[cold]
     fn reclaim_reservations(&mut self, s: &Shared) {
         let mut at = 0;
@@ -51,12 +53,16 @@ impl Transport {
 
     fn reclaim_reservation(&mut self, s: &Shared, cq: u32) {
         let holds = |t: &Self, qi: usize| {
-            t.qps
-                .get(qi)
-                .is_some_and(|q| q.live && q.rcq == cq && q.resp.recv.reserved && q.resp.incoming() == Incoming::Send)
+            t.qps.get(qi).is_some_and(|q| {
+                q.live && q.rcq == cq && q.resp.recv.reserved && q.resp.incoming() == Incoming::Send
+            })
         };
         let holder = self.common.cqs[cq as usize].holder as usize;
-        let found = if holds(self, holder) { Some(holder) } else { (0..self.qps.len()).find(|&qi| holds(self, qi)) };
+        let found = if holds(self, holder) {
+            Some(holder)
+        } else {
+            (0..self.qps.len()).find(|&qi| holds(self, qi))
+        };
         if let Some(qi) = found {
             self.conn(s, qi).release_cqe();
         }
@@ -144,7 +150,8 @@ impl Conn<'_> {
         loop {
             let qp = &mut *self.qp;
             let una = qp.req.una;
-            // Behind the last request of the queue nothing is done: what was there before it was released.
+            // Behind the last request of the queue nothing is done: what was there before it was
+            // released.
             let ws = *qp.wqe(una);
             if !ws.done || matches!(qp.state, qp_state::ERR | qp_state::SQE) {
                 // What is left in those states flushes.
@@ -170,7 +177,9 @@ impl Conn<'_> {
             let wqe = slot.header();
             let status = u32::from(ws.status);
             let scq = qp.scq;
-            let Some(ending) = prepare(self.s, &self.common.key, &mut self.common.cqs, qp, wqe, status) else {
+            let Some(ending) =
+                prepare(self.s, &self.common.key, &mut self.common.cqs, qp, wqe, status)
+            else {
                 self.wait_for_cq_room(scq);
                 return false;
             };
@@ -199,8 +208,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Ends the WQE at a ring index well, if nothing before it is left and its completion, where it has one, finds room. False: nothing
-    /// has changed; it takes its turn.
+    /// Ends the WQE at a ring index well, if nothing before it is left and its completion, where it
+    /// has one, finds room. False: nothing has changed; it takes its turn.
     #[inline]
     pub(crate) fn complete_single(&mut self, index: u32) -> bool {
         let mut sq = self.q.engine_sq(&self.common.key);
@@ -208,8 +217,14 @@ impl Conn<'_> {
         if qp.req.una != index || qp.req.is(tx_block::DRAIN_EVENT) {
             return false;
         }
-        let ending =
-            prepare(self.s, &self.common.key, &mut self.common.cqs, qp, sq.at(index).header(), wc_status::SUCCESS);
+        let ending = prepare(
+            self.s,
+            &self.common.key,
+            &mut self.common.cqs,
+            qp,
+            sq.at(index).header(),
+            wc_status::SUCCESS,
+        );
         let Some(ending) = ending else { return false };
         ending.finish(self.s, qp, &mut self.common.counters, &mut sq, Left::NothingUnsent, None);
         true
@@ -233,8 +248,8 @@ impl Conn<'_> {
         self.complete(now);
     }
 
-    /// Moves `acked` over WQEs that have ended, and `next` with it over local operations that were executed
-    /// before a rewind.
+    /// Moves `acked` over WQEs that have ended, and `next` with it over local operations that were
+    /// executed before a rewind.
     pub(crate) fn skip_done(&mut self) {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.head().wrapping_add(sq.len());
@@ -247,7 +262,8 @@ impl Conn<'_> {
             qp.req.acked = qp.req.acked.wrapping_add(1);
         }
         if qp.req.is(tx_block::DRAIN_EVENT) {
-            // Local operations behind the answer that has just come may have been all that was left.
+            // Local operations behind the answer that has just come may have been all that was
+            // left.
             self.check_drained();
         }
     }
@@ -268,8 +284,9 @@ impl Conn<'_> {
         }
     }
 
-    /// To ERR: both queues flush. `event` (`async_event`): for an error that no completion reports. One that ends a request, or the
-    /// receive in use, is reported by that completion alone (IBTA 9.9.3 and 10.10.2), as is what the program asked for.
+    /// To ERR: both queues flush. `event` (`async_event`): for an error that no completion reports.
+    /// One that ends a request, or the receive in use, is reported by that completion alone (IBTA
+    /// 9.9.3 and 10.10.2), as is what the program asked for.
     #[inline(never)]
     pub(crate) fn enter_error(&mut self, event: Option<u32>) {
         if self.qp.state == qp_state::ERR {
@@ -304,7 +321,8 @@ impl Conn<'_> {
         qp.resp.set_job_len(0);
         qp.resp.set_nak_later(false);
         // A failure is still told to the peer; that something should be sent again is not.
-        let fatal = |n: &u8| matches!(Syndrome::parse(*n), Syndrome::Nak(code) if code != NakCode::Psn);
+        let fatal =
+            |n: &u8| matches!(Syndrome::parse(*n), Syndrome::Nak(code) if code != NakCode::Psn);
         qp.resp.set_nak(qp.resp.nak_owed().filter(fatal));
         qp.resp.set_placing(None);
         qp.req.armed_at = 0;
@@ -340,8 +358,14 @@ impl Conn<'_> {
             let ended = ws.done && !ws.placing && !qp.req.is(tx_block::BROKEN);
             let status = if ended { u32::from(ws.status) } else { wc_status::WR_FLUSH_ERR };
             let scq = qp.scq;
-            let Some(ending) = prepare(self.s, &self.common.key, &mut self.common.cqs, qp, sq.at(una).header(), status)
-            else {
+            let Some(ending) = prepare(
+                self.s,
+                &self.common.key,
+                &mut self.common.cqs,
+                qp,
+                sq.at(una).header(),
+                status,
+            ) else {
                 return self.wait_for_cq_room(scq);
             };
             if status != wc_status::SUCCESS {
@@ -376,7 +400,10 @@ impl Conn<'_> {
             if rq.is_empty() {
                 return;
             }
-            let Some(mut cq) = CqSide::of(self.s, &self.common.key, &mut self.common.cqs, rcq) else { return };
+            let Some(mut cq) = CqSide::of(self.s, &self.common.key, &mut self.common.cqs, rcq)
+            else {
+                return;
+            };
             if !cq.has_room() {
                 drop(cq);
                 return self.wait_for_cq_room(rcq);
@@ -394,8 +421,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Ends messages that were over but wait for slow memory: their bytes may still land, so they are reported as
-    /// flushed. Their CQEs are reserved.
+    /// Ends messages that were over but wait for slow memory: their bytes may still land, so they
+    /// are reported as flushed. Their CQEs are reserved.
     pub(super) fn flush_fences(&mut self) {
         while self.qp.resp.fence_len() > 0 {
             let fence = self.pop_fence();
@@ -407,7 +434,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Queues the end of a message behind slow memory. The caller has checked that there is a place.
+    /// Queues the end of a message behind slow memory. The caller has checked that there is a
+    /// place.
     pub(crate) fn push_fence(&mut self, fence: Fence) {
         let resp = &mut self.qp.resp;
         debug_assert!((resp.fence_len() as usize) < MAX_FENCES);
@@ -445,7 +473,8 @@ impl Conn<'_> {
                     self.common.ready.set(self.qi);
                 }
                 Access::Fault => {
-                    // The bytes are lost after they were taken: the peer must not see an ACK for them.
+                    // The bytes are lost after they were taken: the peer must not see an ACK for
+                    // them.
                     self.note(now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
                     self.pop_fence();
                     let event = fence.wc.is_none().then_some(async_event::QP_FATAL);
@@ -483,8 +512,8 @@ impl Conn<'_> {
     }
 }
 
-/// The event of an error for which a responder has sent a fatal NAK and has no receive to complete: the peer left its rights, or
-/// the protocol, or it is this side that failed.
+/// The event of an error for which a responder has sent a fatal NAK and has no receive to complete:
+/// the peer left its rights, or the protocol, or it is this side that failed.
 pub(crate) fn responder_event(code: NakCode) -> u32 {
     match code {
         NakCode::RemoteAccess => async_event::QP_ACCESS_ERR,

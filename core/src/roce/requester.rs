@@ -18,8 +18,8 @@ use crate::verbs::types::{qp_state, wc_status, wr_opcode, Sge};
 use crate::verbs::wqe::{from_byte, SendWqe};
 use crate::wire::{Class, Kind, Psn};
 
-/// Requests of one QP under way from which on further ones may wait for company: a datagram costs a microsecond,
-/// whatever it holds, and with so much under way nobody waits for the next one alone.
+/// Requests of one QP under way from which on further ones may wait for company: a datagram costs a
+/// microsecond, whatever it holds, and with so much under way nobody waits for the next one alone.
 pub(super) const DEEP: u32 = 8;
 
 /// Requests that wait for company at most; two such groups fill a send queue of the usual size.
@@ -53,7 +53,8 @@ pub(crate) enum Move<'a> {
     Scatter(&'a [u8]),
 }
 
-/// Copies between a buffer and bytes `offset..` of a scatter/gather list. Keys are checked piece by piece.
+/// Copies between a buffer and bytes `offset..` of a scatter/gather list. Keys are checked piece by
+/// piece.
 #[inline]
 pub(crate) fn copy_sges(
     regions: &Regions,
@@ -123,16 +124,28 @@ pub(crate) fn gather(
         }
         return Ok(());
     }
-    copy_sges(regions, providers, pd, slot.sges(usize::from(wqe.num_sge)), offset, Move::Gather(dst, of)).map(|_| ())
+    copy_sges(
+        regions,
+        providers,
+        pd,
+        slot.sges(usize::from(wqe.num_sge)),
+        offset,
+        Move::Gather(dst, of),
+    )
+    .map(|_| ())
 }
 
 impl Transport {
-    /// Whether what was just posted may wait for the next post or poll, so that several requests leave as one burst:
-    /// enough is under way, whose ACKs bring the program or the helper back here, and not much waits already.
+    /// Whether what was just posted may wait for the next post or poll, so that several requests
+    /// leave as one burst: enough is under way, whose ACKs bring the program or the helper back
+    /// here, and not much waits already.
     #[inline]
     pub(crate) fn may_gather(&self, s: &Shared, qi: usize) -> bool {
         let qp = &self.qps[qi];
-        if qp.req.next.wrapping_sub(qp.req.acked) < DEEP || !qp.kind.is_reliable() || qp.state != qp_state::RTS {
+        if qp.req.next.wrapping_sub(qp.req.acked) < DEEP
+            || !qp.kind.is_reliable()
+            || qp.state != qp_state::RTS
+        {
             return false;
         }
         let sq = s.sq(qi, &self.common.key);
@@ -205,7 +218,12 @@ impl Conn<'_> {
 
     /// Sends the next piece of the send queue, or says why not.
     #[inline]
-    fn transmit_request(&mut self, sq: &EngineConsumer<'_, SendWqe>, tx: &mut TxBuf<'_>, now: u64) -> Step {
+    fn transmit_request(
+        &mut self,
+        sq: &EngineConsumer<'_, SendWqe>,
+        tx: &mut TxBuf<'_>,
+        now: u64,
+    ) -> Step {
         let index = match self.next_request(sq, tx, now) {
             Ok(index) => index,
             Err(step) => return step,
@@ -225,7 +243,8 @@ impl Conn<'_> {
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
         let payload = if carries { bytes } else { 0 };
         let rc = qp.kind.is_reliable();
-        let asks = rc && (!carries || qp.asks_for_ack(&self.peer.tx, bytes + n * PACKET_COST, psn, ends));
+        let asks =
+            rc && (!carries || qp.asks_for_ack(&self.peer.tx, bytes + n * PACKET_COST, psn, ends));
         let mut stop = None;
         let (regions, providers, pd) = (&self.common.regions, &self.common.providers, qp.pd);
         let of = Message::request(qp.qpn, index, 0);
@@ -253,12 +272,19 @@ impl Conn<'_> {
             };
             let wire = run.wire_bytes(done.packets, payload);
             if qp.is_paced() {
-                qp.bucket.take(now, (wire as u32).saturating_add(if is_read { sent_bytes } else { 0 }));
+                qp.bucket
+                    .take(now, (wire as u32).saturating_add(if is_read { sent_bytes } else { 0 }));
                 qp.congestion.on_sent(now, wire as u32);
             }
             qp.req.rd_out += u32::from(!carries);
             qp.req.cur_pkt = first_pkt + psns;
-            self.note_sent::<General>(&Departed { psn, psns, packets: done.packets, bytes: wire, charge });
+            self.note_sent::<General>(&Departed {
+                psn,
+                psns,
+                packets: done.packets,
+                bytes: wire,
+                charge,
+            });
             if rc {
                 self.start_timers(now);
             }
@@ -286,7 +312,13 @@ impl Conn<'_> {
 
     /// The local memory of the request at an index stops it.
     #[cold]
-    fn memory_stops(&mut self, sq: &EngineConsumer<'_, SendWqe>, index: u32, stop: Stop, now: u64) -> Step {
+    fn memory_stops(
+        &mut self,
+        sq: &EngineConsumer<'_, SendWqe>,
+        index: u32,
+        stop: Stop,
+        now: u64,
+    ) -> Step {
         match stop {
             Stop::Pending(provider, token) => {
                 self.fetch_ahead(sq, index);
@@ -302,10 +334,15 @@ impl Conn<'_> {
         Step::Idle
     }
 
-    /// The index of the request that is next, which has begun, and nothing of the queue pair's own is in its way. Err: something
-    /// is; or it was executed here, without a packet.
+    /// The index of the request that is next, which has begun, and nothing of the queue pair's own
+    /// is in its way. Err: something is; or it was executed here, without a packet.
     #[inline(always)]
-    fn next_request(&mut self, sq: &EngineConsumer<'_, SendWqe>, tx: &mut TxBuf<'_>, now: u64) -> Result<u32, Step> {
+    fn next_request(
+        &mut self,
+        sq: &EngineConsumer<'_, SendWqe>,
+        tx: &mut TxBuf<'_>,
+        now: u64,
+    ) -> Result<u32, Step> {
         let tail = sq.end();
         let qp = &mut *self.qp;
         match qp.req.hold() {
@@ -352,13 +389,16 @@ impl Conn<'_> {
         }
         let qp = &mut *self.qp;
         let mtu = u64::from(qp.mtu);
-        qp.begin_request(index, if wqe.length <= mtu { 1 } else { wqe.length.div_ceil(mtu) as u32 });
+        qp.begin_request(
+            index,
+            if wqe.length <= mtu { 1 } else { wqe.length.div_ceil(mtu) as u32 },
+        );
         qp.req.cur_pkt = 0;
         Ok(index)
     }
 
-    /// How many packets (of a READ: of its answer) of a request that has begun may leave now, and whether the PSNs end with them.
-    /// `None`: none may; whatever brings the next chance is noted.
+    /// How many packets (of a READ: of its answer) of a request that has begun may leave now, and
+    /// whether the PSNs end with them. `None`: none may; whatever brings the next chance is noted.
     #[inline(always)]
     fn packets_allowed(&mut self, wqe: &SendWqe, ws: &WqeState, now: u64) -> Option<(u32, bool)> {
         let (qp, peer) = (&mut *self.qp, &mut *self.peer);
@@ -372,11 +412,13 @@ impl Conn<'_> {
         if qp.ready != Ready::Yes {
             psn_room = qp.room_of_unready(wqe, ws, psn, psn_room);
         }
-        if psn_room == 0 || wqe.is_read_or_atomic() && qp.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1) {
+        if psn_room == 0
+            || wqe.is_read_or_atomic() && qp.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1)
+        {
             return None;
         }
-        // A retry is due whatever the window says: other queue pairs that wait longer for a peer that is gone would
-        // keep it shut, and so delay the end of this one.
+        // A retry is due whatever the window says: other queue pairs that wait longer for a peer
+        // that is gone would keep it shut, and so delay the end of this one.
         let due = qp.req.retry_left < qp.attr.retry_cnt
             && qp.req.una_psn != qp.req.max_psn
             && qp.req.inflight == 0
@@ -416,8 +458,9 @@ impl Conn<'_> {
         Some((n, n == psn_room))
     }
 
-    /// The requests behind the one at `index`, which waits for slow memory, are next. Keys are checked again when they
-    /// are sent. Not beyond a fence: what is sent behind it may be what a READ before it brings.
+    /// The requests behind the one at `index`, which waits for slow memory, are next. Keys are
+    /// checked again when they are sent. Not beyond a fence: what is sent behind it may be what a
+    /// READ before it brings.
     #[cold]
     fn fetch_ahead(&self, sq: &EngineConsumer<'_, SendWqe>, index: u32) {
         let qp = &*self.qp;
@@ -433,16 +476,22 @@ impl Conn<'_> {
             if wqe.inline != 0 || wqe.is_read_or_atomic() {
                 continue;
             }
-            let Some(sge) = slot.sges(usize::from(wqe.num_sge)).first().filter(|s| s.length > 0) else { continue };
-            if let Ok(target) = self.common.regions.local(sge.lkey, qp.pd, sge.addr, sge.length, false) {
+            let Some(sge) = slot.sges(usize::from(wqe.num_sge)).first().filter(|s| s.length > 0)
+            else {
+                continue;
+            };
+            if let Ok(target) =
+                self.common.regions.local(sge.lkey, qp.pd, sge.addr, sge.length, false)
+            {
                 self.common.providers.ahead(&target, Message::request(qp.qpn, i, sge.length));
             }
         }
     }
 
     /// Sends the newest packet once more, with a request for an ACK. A receiver that has everything
-    /// acknowledges it again; one that misses something before it says what, by a NAK. So a loss at the
-    /// end of what was sent costs a round trip, not the ACK timeout. Nothing of the QP's state changes.
+    /// acknowledges it again; one that misses something before it says what, by a NAK. So a loss at
+    /// the end of what was sent costs a round trip, not the ACK timeout. Nothing of the QP's state
+    /// changes.
     #[inline(never)]
     fn transmit_probe(&mut self, tx: &mut TxBuf<'_>) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
@@ -481,11 +530,13 @@ impl Conn<'_> {
             pkt = begin;
         }
         let offset = u64::from(pkt) * u64::from(qp.mtu);
-        let bytes = (wqe.length - offset.min(wqe.length)).min(u64::from(n) * u64::from(qp.mtu)) as u32;
+        let bytes =
+            (wqe.length - offset.min(wqe.length)).min(u64::from(n) * u64::from(qp.mtu)) as u32;
         let mut run = request_run(qp, wqe, &ws, pkt, n, bytes);
         run.ack_req = true;
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
-        let (regions, providers, pd, mtu) = (&self.common.regions, &self.common.providers, qp.pd, qp.mtu);
+        let (regions, providers, pd, mtu) =
+            (&self.common.regions, &self.common.providers, qp.pd, qp.mtu);
         let of = Message::request(qp.qpn, index, 0);
         let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, true, |off, dst| {
             match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
@@ -517,11 +568,20 @@ impl Conn<'_> {
         } else {
             self.common
                 .regions
-                .bind(wqe.a, Some(wqe.rkey), wqe.b, wqe.remote_addr, wqe.length, wqe.access, Some(qpn))
+                .bind(
+                    wqe.a,
+                    Some(wqe.rkey),
+                    wqe.b,
+                    wqe.remote_addr,
+                    wqe.length,
+                    wqe.access,
+                    Some(qpn),
+                )
                 .map(|_| ())
         };
         if outcome.is_err() {
-            let key = if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV { wqe.imm } else { wqe.rkey };
+            let key =
+                if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV { wqe.imm } else { wqe.rkey };
             let status = wc_status::MW_BIND_ERR;
             self.note(now, CauseCode::BadWindow, status, u64::from(key), 0);
             self.fail_wqe(now, index, status);
@@ -574,18 +634,22 @@ impl Conn<'_> {
         self.common.ready.set(self.qi);
     }
 
-    /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the queue pair does.
+    /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the
+    /// queue pair does.
     #[inline(never)]
     pub(crate) fn fail_path(&mut self, now: u64) {
         if !self.qp.can_receive() || self.qp.req.is(tx_block::FAILED) {
             return;
         }
         let sq = self.q.engine_sq(&self.common.key);
-        let waiting = (self.qp.req.next != sq.head().wrapping_add(sq.len())).then_some(self.qp.req.next);
+        let waiting =
+            (self.qp.req.next != sq.head().wrapping_add(sq.len())).then_some(self.qp.req.next);
         let request = self.oldest_open().or(waiting);
         self.note(now, CauseCode::PathLost, wc_status::RETRY_EXC_ERR, 0, 0);
         match request {
-            Some(index) if self.qp.can_send() => self.fail_wqe(now, index, wc_status::RETRY_EXC_ERR),
+            Some(index) if self.qp.can_send() => {
+                self.fail_wqe(now, index, wc_status::RETRY_EXC_ERR)
+            }
             // Nothing is left that a completion could report it by.
             _ => self.enter_error(Some(async_event::QP_FATAL)),
         }
@@ -635,8 +699,8 @@ impl Conn<'_> {
             self.peer.tx.on_timeout(now);
             self.peer.rx.on_timeout(now);
         }
-        // The clock starts again when something leaves: a queue that waits for its share of the window has
-        // sent nothing that the peer could be silent about.
+        // The clock starts again when something leaves: a queue that waits for its share of the
+        // window has sent nothing that the peer could be silent about.
         self.rewind(psn);
     }
 }
@@ -648,7 +712,8 @@ pub(crate) fn window_cost(qp: &Qp, length: u64, from: u32, to: u32) -> u32 {
 }
 
 impl Qp {
-    /// Since when the peer has said nothing, however often it was asked. A router that says why may say it once.
+    /// Since when the peer has said nothing, however often it was asked. A router that says why may
+    /// say it once.
     pub(super) fn mute_since(&self) -> u64 {
         if self.req.retry_left < self.attr.retry_cnt {
             self.req.mute_since
@@ -657,18 +722,20 @@ impl Qp {
         }
     }
 
-    /// Whether room for `fits` packets is not worth a burst. A short one costs nearly what a long one costs, and divides the window into
-    /// ever smaller pieces (as with TCP's silly window), so an ACK that is to come is waited for: who leaves so little room asks for
-    /// one. Not until there is room for a whole one, since what is left unused meanwhile is missing where the way is long.
+    /// Whether room for `fits` packets is not worth a burst. A short one costs nearly what a long
+    /// one costs, and divides the window into ever smaller pieces (as with TCP's silly window), so
+    /// an ACK that is to come is waited for: who leaves so little room asks for one. Not until
+    /// there is room for a whole one, since what is left unused meanwhile is missing where the way
+    /// is long.
     #[inline]
     fn waits_for_more(&self, fits: u32, window: &Window) -> bool {
         let burst = (MAX_BURST as u32 / self.mtu).min(window.size() / 2 / (self.mtu + PACKET_COST));
         fits < burst / 2 && self.req.una_psn != self.req.max_psn
     }
 
-    /// Whether a burst of `cost` bytes from `psn` on, which does not end its message, asks for an ACK. One ACK costs the peer nearly
-    /// as much as a burst, so a quarter of the window may go without; but not what nothing can follow before an ACK has come, nor
-    /// what is sent again.
+    /// Whether a burst of `cost` bytes from `psn` on, which does not end its message, asks for an
+    /// ACK. One ACK costs the peer nearly as much as a burst, so a quarter of the window may go
+    /// without; but not what nothing can follow before an ACK has come, nor what is sent again.
     #[inline]
     fn asks_for_ack(&self, window: &Window, cost: u32, psn: Psn, psns_end: bool) -> bool {
         let room = window.size().saturating_sub(window.inflight());
@@ -680,8 +747,8 @@ impl Qp {
     }
 }
 
-/// Whether a READ or atomic before the fenced request at an index has not ended. Exact, not by count: after a loss an answer may come
-/// for a request that was sent twice.
+/// Whether a READ or atomic before the fenced request at an index has not ended. Exact, not by
+/// count: after a loss an answer may come for a request that was sent twice.
 #[cold]
 fn waits_at_fence(qp: &mut Qp, sq: &EngineConsumer<'_, SendWqe>, index: u32) -> bool {
     let mut i = qp.req.acked;
@@ -694,8 +761,8 @@ fn waits_at_fence(qp: &mut Qp, sq: &EngineConsumer<'_, SendWqe>, index: u32) -> 
     false
 }
 
-/// Whether a request has failed that comes before the WQE at `index`, or is it. What comes before may
-/// still be sent again: it must end before the failure is told.
+/// Whether a request has failed that comes before the WQE at `index`, or is it. What comes before
+/// may still be sent again: it must end before the failure is told.
 #[cold]
 fn behind_failed(qp: &mut Qp, index: u32) -> bool {
     let mut i = qp.req.una;

@@ -1,7 +1,8 @@
 //! The responder: requests of RC and UC.
 //!
-//! Checks in the order of the standard, each either going on or naming the NAK: PSN, then sequence of
-//! opcodes, then length, then resources (RNR), then keys. Nothing changes before all of them pass.
+//! Checks in the order of the standard, each either going on or naming the NAK: PSN, then sequence
+//! of opcodes, then length, then resources (RNR), then keys. Nothing changes before all of them
+//! pass.
 
 use super::conn::Conn;
 use super::queues::responder_event;
@@ -23,7 +24,8 @@ enum Refusal {
     Rnr(u8),
     /// NAK, with the cause and its two numbers; the QP fails.
     Nak(NakCode, CauseCode, u64, u64),
-    /// No place to keep it now: as if it had been lost. The peer hears of it when there is a place again.
+    /// No place to keep it now: as if it had been lost. The peer hears of it when there is a place
+    /// again.
     Later,
     /// The receive request ends with this status as well.
     NakRecv(NakCode, CauseCode, u32, u64, u64),
@@ -38,7 +40,12 @@ fn remote_cause(e: KeyError) -> CauseCode {
 }
 
 fn bad_request(run: &Run) -> Refusal {
-    Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerBadRequest, u64::from(run.opcode(true, true).0), 0)
+    Refusal::Nak(
+        NakCode::InvalidRequest,
+        CauseCode::PeerBadRequest,
+        u64::from(run.opcode(true, true).0),
+        0,
+    )
 }
 
 /// Whether one more READ or atomic can be answered.
@@ -47,7 +54,8 @@ fn room_for_answer(resp: &Resp, run: &Run) -> Result<(), Refusal> {
     if (resp.job_len() as usize) < depth {
         return Ok(());
     }
-    let jobs = (0..resp.job_len()).map(|k| &resp.jobs[(resp.job_head + k) as usize % resp.jobs.len()]);
+    let jobs =
+        (0..resp.job_len()).map(|k| &resp.jobs[(resp.job_head + k) as usize % resp.jobs.len()]);
     if depth == 0 || jobs.filter(|job| !job.again).count() >= depth {
         // More outstanding than max_dest_rd_atomic (IBTA C9-75).
         return Err(bad_request(run));
@@ -96,12 +104,14 @@ impl Conn<'_> {
     #[inline(never)]
     fn refuse_request(&mut self, now: u64, run: &Run, payload: &[u8], refusal: Refusal) {
         match refusal {
-            // A receive request is missing for the last packet alone: those before it count, as if they had come by themselves.
+            // A receive request is missing for the last packet alone: those before it count, as if
+            // they had come by themselves.
             Refusal::Rnr(_) if run.n > 1 && run.last && run.has_imm && run.kind == Kind::Write => {
                 let upto = run.n - 1;
                 let split = upto as usize * self.qp.mtu as usize;
                 let Some((before, last)) = payload.split_at_checked(split) else { return };
-                let (begin, end) = (Run { n: upto, last: false, ack_req: false, ..*run }, run.psn.add(upto));
+                let (begin, end) =
+                    (Run { n: upto, last: false, ack_req: false, ..*run }, run.psn.add(upto));
                 self.handle_request(now, &begin, before);
                 if self.qp.resp.epsn == end {
                     self.handle_request(now, &Run { psn: end, n: 1, first: false, ..*run }, last);
@@ -140,7 +150,15 @@ impl Conn<'_> {
     /// Ends the QP by a NAK. `completes`: the receive in use ends with an error, which reports it.
     #[allow(clippy::too_many_arguments)] // the refusal's own parts
     #[inline(never)]
-    fn nak_and_fail(&mut self, now: u64, code: NakCode, completes: bool, cause: CauseCode, a: u64, b: u64) {
+    fn nak_and_fail(
+        &mut self,
+        now: u64,
+        code: NakCode,
+        completes: bool,
+        cause: CauseCode,
+        a: u64,
+        b: u64,
+    ) {
         self.note(now, cause, 0, a, b);
         let psn = self.qp.resp.epsn;
         self.owe_fatal_nak(code, psn);
@@ -163,7 +181,8 @@ impl Conn<'_> {
         }
         let qp = &mut *self.qp;
         let resp = &mut qp.resp;
-        // A PSN that does not go up means that the peer began anew, and lost the expected one again.
+        // A PSN that does not go up means that the peer began anew, and lost the expected one
+        // again.
         if resp.nak_sent && psn.diff(resp.nak_high) > 0 {
             resp.nak_high = psn;
             return;
@@ -182,7 +201,11 @@ impl Conn<'_> {
         let resp = &mut qp.resp;
         match run.kind {
             Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd => {
-                let npkts = if run.kind == Kind::ReadRequest { run.dma_len.div_ceil(qp.mtu).max(1) } else { 1 };
+                let npkts = if run.kind == Kind::ReadRequest {
+                    run.dma_len.div_ceil(qp.mtu).max(1)
+                } else {
+                    1
+                };
                 let atomic = run.kind != Kind::ReadRequest;
                 let found = resp.resources.iter().find(|r| {
                     let into = run.psn.diff(r.psn);
@@ -267,7 +290,8 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         let resp = &mut qp.resp;
         let kind = if run.kind == Kind::Send { Incoming::Send } else { Incoming::Write };
-        let in_order = if run.first { resp.incoming() == Incoming::Idle } else { resp.incoming() == kind };
+        let in_order =
+            if run.first { resp.incoming() == Incoming::Idle } else { resp.incoming() == kind };
         let len = payload.len() as u64;
         let full = u64::from(run.n) * u64::from(qp.mtu);
         let before_last = full - u64::from(qp.mtu);
@@ -322,12 +346,23 @@ impl Conn<'_> {
             return Ok(None);
         }
         let sges = &recv.sges[..recv.num_sge as usize];
-        match copy_sges(&self.common.regions, &self.common.providers, qp.pd, sges, offset, Move::Scatter(payload)) {
+        match copy_sges(
+            &self.common.regions,
+            &self.common.providers,
+            qp.pd,
+            sges,
+            offset,
+            Move::Scatter(payload),
+        ) {
             Ok(p) => Ok(p.map(|(provider, token)| (provider as u8, token))),
             Err(Stop::Busy | Stop::Pending(..)) => Err(Refusal::Rnr(RNR_SOON)),
-            Err(Stop::Error(cause, lkey, addr)) => {
-                Err(Refusal::NakRecv(NakCode::RemoteOperation, cause, wc_status::LOC_PROT_ERR, u64::from(lkey), addr))
-            }
+            Err(Stop::Error(cause, lkey, addr)) => Err(Refusal::NakRecv(
+                NakCode::RemoteOperation,
+                cause,
+                wc_status::LOC_PROT_ERR,
+                u64::from(lkey),
+                addr,
+            )),
         }
     }
 
@@ -349,21 +384,27 @@ impl Conn<'_> {
         }
         let offset = if run.first { 0 } else { qp.resp.offset };
         let (rkey, va) = (qp.resp.rkey, qp.resp.va);
-        let refuse = |e: KeyError| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), u64::from(rkey), va);
+        let refuse =
+            |e: KeyError| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), u64::from(rkey), va);
         if run.first && !run.last {
-            // The whole range at once, so that nothing is placed of a WRITE that would leave it. (One that comes whole
-            // is looked at whole below.)
+            // The whole range at once, so that nothing is placed of a WRITE that would leave it.
+            // (One that comes whole is looked at whole below.)
             qp.write_target(&self.common.regions, rkey, va, qp.resp.dma_len).map_err(refuse)?;
         }
         let at = va.wrapping_add(offset);
-        let target = qp.write_target(&self.common.regions, rkey, at, payload.len() as u32).map_err(refuse)?;
+        let target = qp
+            .write_target(&self.common.regions, rkey, at, payload.len() as u32)
+            .map_err(refuse)?;
         match self.common.providers.place(&target, 0, payload) {
             Access::Ready => Ok(None),
             Access::Pending(t) => Ok(Some((target.provider as u8, t))),
             Access::Busy => Err(Refusal::Rnr(RNR_SOON)),
-            Access::Fault => {
-                Err(Refusal::Nak(NakCode::RemoteOperation, CauseCode::LocalMemoryGone, u64::from(rkey), at))
-            }
+            Access::Fault => Err(Refusal::Nak(
+                NakCode::RemoteOperation,
+                CauseCode::LocalMemoryGone,
+                u64::from(rkey),
+                at,
+            )),
         }
     }
 
@@ -387,7 +428,13 @@ impl Conn<'_> {
                 if run.has_inv {
                     let (pd, qpn) = (qp.pd, qp.qpn);
                     if self.common.regions.invalidate(run.imm, pd, qpn).is_err() {
-                        self.note(now, CauseCode::BadWindow, wc_status::LOC_PROT_ERR, u64::from(run.imm), 0);
+                        self.note(
+                            now,
+                            CauseCode::BadWindow,
+                            wc_status::LOC_PROT_ERR,
+                            u64::from(run.imm),
+                            0,
+                        );
                         let code = NakCode::RemoteAccess;
                         let completes = self.qp.resp.recv.taken;
                         if completes {
@@ -398,7 +445,14 @@ impl Conn<'_> {
                         resp.epsn = psn;
                         resp.msn = resp.msn.wrapping_sub(1);
                         let key = u64::from(run.imm);
-                        return self.nak_and_fail(now, code, completes, CauseCode::BadWindow, key, 0);
+                        return self.nak_and_fail(
+                            now,
+                            code,
+                            completes,
+                            CauseCode::BadWindow,
+                            key,
+                            0,
+                        );
                     }
                     flags |= wc_flags::WITH_INV;
                 }
@@ -414,7 +468,14 @@ impl Conn<'_> {
             qp.resp.set_incoming(kind);
         }
         self.end_part(run, psn, wc);
-        self.common.acks.owe(&mut *self.qp, &mut self.common.ready, self.qi, now, run.n, run.ack_req);
+        self.common.acks.owe(
+            &mut *self.qp,
+            &mut self.common.ready,
+            self.qi,
+            now,
+            run.n,
+            run.ack_req,
+        );
     }
 
     /// Lets the acknowledgeable PSN advance, at once or behind slow memory.
@@ -428,14 +489,16 @@ impl Conn<'_> {
                 self.push_reserved(wc, run.solicited);
             }
         } else if run.last || run.ack_req {
-            // The peer waits for an ACK inside the message: its window is not endless. Of those fences
-            // the latest replaces the one before, so that places are left for ends of messages.
+            // The peer waits for an ACK inside the message: its window is not endless. Of those
+            // fences the latest replaces the one before, so that places are left for ends of
+            // messages.
             let msn = resp.msn;
             if !run.last && resp.fence_len() as usize >= MAX_FENCES / 2 {
                 let last = resp.last_fence();
                 if resp.fences[last].wc.is_none() {
-                    let (provider, token) =
-                        resp.take_placing().unwrap_or((resp.fences[last].provider, resp.fences[last].token));
+                    let (provider, token) = resp
+                        .take_placing()
+                        .unwrap_or((resp.fences[last].provider, resp.fences[last].token));
                     resp.fences[last] = Fence { provider, token, psn, msn, ..Fence::default() };
                     return;
                 }
@@ -454,18 +517,32 @@ impl Conn<'_> {
 
     fn execute_read(&mut self, run: &Run) -> Result<(), Refusal> {
         let qp = &mut *self.qp;
-        if qp.resp.incoming() != Incoming::Idle || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE {
+        if qp.resp.incoming() != Incoming::Idle
+            || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE
+        {
             return Err(bad_request(run));
         }
         if qp.attr.qp_access_flags & access::REMOTE_READ == 0 {
             let key = u64::from(run.rkey);
-            return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerLacksAccess, key, run.va));
+            return Err(Refusal::Nak(
+                NakCode::InvalidRequest,
+                CauseCode::PeerLacksAccess,
+                key,
+                run.va,
+            ));
         }
         if run.dma_len > 0 {
             self.common
                 .regions
                 .remote(run.rkey, qp.pd, qp.qpn, run.va, run.dma_len, access::REMOTE_READ)
-                .map_err(|e| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), u64::from(run.rkey), run.va))?;
+                .map_err(|e| {
+                    Refusal::Nak(
+                        NakCode::RemoteAccess,
+                        remote_cause(e),
+                        u64::from(run.rkey),
+                        run.va,
+                    )
+                })?;
         }
         let npkts = run.dma_len.div_ceil(qp.mtu).max(1);
         let job = Resource {
@@ -488,11 +565,21 @@ impl Conn<'_> {
         }
         room_for_answer(&qp.resp, run)?;
         if run.va & 7 != 0 {
-            return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::MisalignedAtomic, run.va, 0));
+            return Err(Refusal::Nak(
+                NakCode::InvalidRequest,
+                CauseCode::MisalignedAtomic,
+                run.va,
+                0,
+            ));
         }
         let key = u64::from(run.rkey);
         if qp.attr.qp_access_flags & access::REMOTE_ATOMIC == 0 {
-            return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerLacksAccess, key, run.va));
+            return Err(Refusal::Nak(
+                NakCode::InvalidRequest,
+                CauseCode::PeerLacksAccess,
+                key,
+                run.va,
+            ));
         }
         let target = self
             .common
@@ -500,17 +587,31 @@ impl Conn<'_> {
             .remote(run.rkey, qp.pd, qp.qpn, run.va, 8, access::REMOTE_ATOMIC)
             .map_err(|e| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), key, run.va))?;
         if target.addr & 7 != 0 {
-            return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::MisalignedAtomic, run.va, 0));
+            return Err(Refusal::Nak(
+                NakCode::InvalidRequest,
+                CauseCode::MisalignedAtomic,
+                run.va,
+                0,
+            ));
         }
         let op = if run.kind == Kind::CmpSwap {
             AtomicOp::CmpSwap { compare: run.a, swap: run.b }
         } else {
             AtomicOp::FetchAdd(run.a)
         };
-        let value = match self.common.providers.atomic(&target, op, Message::answer(qp.qpn, run.psn.get(), 8)) {
+        let value = match self.common.providers.atomic(
+            &target,
+            op,
+            Message::answer(qp.qpn, run.psn.get(), 8),
+        ) {
             Ok(v) => v,
             Err(Access::Fault) => {
-                return Err(Refusal::Nak(NakCode::RemoteOperation, CauseCode::LocalMemoryGone, key, run.va))
+                return Err(Refusal::Nak(
+                    NakCode::RemoteOperation,
+                    CauseCode::LocalMemoryGone,
+                    key,
+                    run.va,
+                ))
             }
             Err(_) => return Err(Refusal::Rnr(RNR_SOON)),
         };
@@ -546,7 +647,8 @@ impl Conn<'_> {
         Ok(())
     }
 
-    /// Takes a packet of a UC peer. What does not fit is dropped, and so is the rest of its message.
+    /// Takes a packet of a UC peer. What does not fit is dropped, and so is the rest of its
+    /// message.
     pub(crate) fn handle_uc(&mut self, now: u64, run: &Run, payload: &[u8]) {
         let qp = &mut *self.qp;
         let gap = run.psn != qp.resp.epsn;
@@ -555,14 +657,18 @@ impl Conn<'_> {
             return self.drop_message();
         }
         if gap && qp.resp.incoming() != Incoming::Idle {
-            // The message under way has lost a packet. A receive that it had taken serves the next one.
+            // The message under way has lost a packet. A receive that it had taken serves the next
+            // one.
             qp.resp.set_incoming(Incoming::Skip);
             self.drop_message();
         }
         let qp = &mut *self.qp;
         if run.first {
             qp.resp.set_incoming(Incoming::Idle);
-        } else if gap || qp.resp.incoming() == Incoming::Skip || qp.resp.incoming() == Incoming::Idle {
+        } else if gap
+            || qp.resp.incoming() == Incoming::Skip
+            || qp.resp.incoming() == Incoming::Idle
+        {
             qp.resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::Skip });
             qp.counters.rcvd_dropped += 1;
             return;
@@ -589,7 +695,8 @@ impl Conn<'_> {
                 }
                 self.accept(now, run, payload);
                 if !run.last {
-                    // The rest may never come, and nobody would tell: the CQE stays free for others meanwhile.
+                    // The rest may never come, and nobody would tell: the CQE stays free for others
+                    // meanwhile.
                     self.release_cqe();
                 }
                 let resp = &mut self.qp.resp;

@@ -1,12 +1,14 @@
 //! A peer that has no receive request for a message: what the requester does until it has one.
 //!
-//! The peer answers the packet for which it is not ready with an RNR NAK and throws away all that comes behind it. When the time
-//! that the NAK names is over, the refused packet goes first, alone, and asks for an ACK: while the peer refuses it again, one packet is
-//! lost and not a whole window. Once it is accepted the rest of its message follows. A peer that was late for one message is mostly late
-//! for the next one, so behind it one more packet is tried: the one that takes the next receive request. When that is accepted
-//! at once, the window is open again as for any other peer.
+//! The peer answers the packet for which it is not ready with an RNR NAK and throws away all that
+//! comes behind it. When the time that the NAK names is over, the refused packet goes first, alone,
+//! and asks for an ACK: while the peer refuses it again, one packet is lost and not a whole window.
+//! Once it is accepted the rest of its message follows. A peer that was late for one message is
+//! mostly late for the next one, so behind it one more packet is tried: the one that takes the next
+//! receive request. When that is accepted at once, the window is open again as for any other peer.
 //!
-//! Requests that take no receive request are kept back by a refused one only, since all arrive in order.
+//! Requests that take no receive request are kept back by a refused one only, since all arrive in
+//! order.
 
 use super::conn::Conn;
 use super::siege::RNR_NS;
@@ -24,10 +26,17 @@ impl Qp {
         self.req.set_hold(if self.ready == Ready::Yes { Hold::None } else { Hold::Unready });
     }
 
-    /// How many of the `room` PSNs from `psn` on, which are of the request `wqe`, may leave to a peer that was not ready. A request for a
-    /// READ is not cut short: its PSNs are those of the answer, and the request is one packet.
+    /// How many of the `room` PSNs from `psn` on, which are of the request `wqe`, may leave to a
+    /// peer that was not ready. A request for a READ is not cut short: its PSNs are those of the
+    /// answer, and the request is one packet.
     #[cold]
-    pub(super) fn room_of_unready(&mut self, wqe: &SendWqe, ws: &WqeState, psn: Psn, room: u32) -> u32 {
+    pub(super) fn room_of_unready(
+        &mut self,
+        wqe: &SendWqe,
+        ws: &WqeState,
+        psn: Psn,
+        room: u32,
+    ) -> u32 {
         if self.ready == Ready::Doubtful && wqe.takes_receive() {
             // A WRITE takes it with its last packet.
             let writes = u32::from(wqe.opcode) == wr_opcode::RDMA_WRITE_WITH_IMM;
@@ -46,8 +55,9 @@ impl Qp {
         }
     }
 
-    /// A request begins while it is doubtful whether the peer is ready. Where all before it has ended and it takes no receive request, the
-    /// doubt ends: it would cost every such request more than it saves the next one that takes one.
+    /// A request begins while it is doubtful whether the peer is ready. Where all before it has
+    /// ended and it takes no receive request, the doubt ends: it would cost every such request more
+    /// than it saves the next one that takes one.
     #[cold]
     pub(super) fn doubt_ends(&mut self, wqe: &SendWqe) {
         if self.req.una_psn == self.req.max_psn && !wqe.takes_receive() {
@@ -56,7 +66,8 @@ impl Qp {
         }
     }
 
-    /// The oldest unacknowledged PSN has moved: what the peer was not ready for may lie before it now.
+    /// The oldest unacknowledged PSN has moved: what the peer was not ready for may lie before it
+    /// now.
     #[cold]
     pub(super) fn has_accepted(&mut self) {
         self.ready = match self.ready {

@@ -1,8 +1,10 @@
-//! A run: n packets of one message with consecutive PSNs. What the engine thinks in, whatever carries it.
+//! A run: n packets of one message with consecutive PSNs. What the engine thinks in, whatever
+//! carries it.
 //!
-//! On the wire a run is n packets ([`Run::parse_packet`] gives n = 1). Between two processes of one host it travels
-//! whole, as a record: a head, and the payload behind it. The head is short, so that a SEND of 8 bytes and the ACK that
-//! goes with it are one cache line together with the frame around them:
+//! On the wire a run is n packets ([`Run::parse_packet`] gives n = 1). Between two processes of one
+//! host it travels whole, as a record: a head, and the payload behind it. The head is short, so
+//! that a SEND of 8 bytes and the ACK that goes with it are one cache line together with the frame
+//! around them:
 //!
 //! ```text
 //!  0  payload bytes      4  opcode (that of ONLY), flags, AETH syndrome, zero
@@ -13,11 +15,12 @@
 //! ..  Q_Key, source QPN                                 UD
 //! ```
 //!
-//! Numbers are little-endian, but for the immediate data, which is as on the wire. The P_Key is the default one.
+//! Numbers are little-endian, but for the immediate data, which is as on the wire. The P_Key is the
+//! default one.
 
 use crate::wire::{
-    pad_len, Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Ieth, ImmDt, Kind, Malformed, Opcode, Psn, Qpn, Reth,
-    ICRC_LEN,
+    pad_len, Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Ieth, ImmDt, Kind, Malformed, Opcode,
+    Psn, Qpn, Reth, ICRC_LEN,
 };
 
 /// Bytes of the shortest head of a record.
@@ -78,8 +81,8 @@ pub struct Run {
     pub src_qpn: u32,
 }
 
-/// Bytes of the extended headers of a message's only, first and last packet, by [`Kind`], but for immediate data, a key to
-/// invalidate, and the DETH.
+/// Bytes of the extended headers of a message's only, first and last packet, by [`Kind`], but for
+/// immediate data, a key to invalidate, and the DETH.
 const EXTENDED: [[u8; 3]; Kind::Cnp as usize + 1] = {
     let mut all = [[0; 3]; Kind::Cnp as usize + 1];
     let mut i = 0;
@@ -131,8 +134,8 @@ impl Run {
         }
     }
 
-    /// Makes it end before its `n`-th packet, of which there are more: what belongs to the last packet of a message
-    /// travels only with that.
+    /// Makes it end before its `n`-th packet, of which there are more: what belongs to the last
+    /// packet of a message travels only with that.
     #[inline]
     pub fn end_before(&mut self, n: u32) {
         self.n = n;
@@ -147,7 +150,9 @@ impl Run {
             (Class::Uc, Kind::Send) => Opcode::uc_send(first, last, self.has_imm && last),
             (Class::Uc, _) => Opcode::uc_write(first, last, self.has_imm && last),
             (Class::Ud, _) => Opcode::ud_send(self.has_imm),
-            (_, Kind::Send) => Opcode::rc_send(first, last, self.has_imm && last, self.has_inv && last),
+            (_, Kind::Send) => {
+                Opcode::rc_send(first, last, self.has_imm && last, self.has_inv && last)
+            }
             (_, Kind::Write) => Opcode::rc_write(first, last, self.has_imm && last),
             (_, Kind::ReadRequest) => Opcode::RC_READ_REQUEST,
             (_, Kind::ReadResponse) => Opcode::read_response(first, last),
@@ -159,8 +164,8 @@ impl Run {
         }
     }
 
-    /// Bytes from BTH to ICRC of its first `packets` packets, which carry `payload` bytes together: what they are on the
-    /// wire, whatever carries the run.
+    /// Bytes from BTH to ICRC of its first `packets` packets, which carry `payload` bytes together:
+    /// what they are on the wire, whatever carries the run.
     #[inline]
     pub fn wire_bytes(&self, packets: u32, payload: u32) -> u64 {
         let ends = self.last && packets == self.n;
@@ -176,7 +181,8 @@ impl Run {
         (usize::from(at_ends) + tail + packets as usize * each + body) as u64
     }
 
-    /// Writes BTH and the extended headers of one packet. `dst` is exactly `opcode.header_len()` bytes.
+    /// Writes BTH and the extended headers of one packet. `dst` is exactly `opcode.header_len()`
+    /// bytes.
     #[inline(always)]
     pub fn emit_headers(&self, opcode: Opcode, psn: Psn, ack_req: bool, pad: u8, dst: &mut [u8]) {
         let mut bth = Bth::new(opcode, Qpn::new(self.dest_qpn), psn);
@@ -189,7 +195,9 @@ impl Run {
         bth.emit(head);
         macro_rules! ext {
             ($t:ident, $v:expr) => {
-                if let Some((h, r)) = core::mem::take(&mut rest).split_first_chunk_mut::<{ $t::LEN }>() {
+                if let Some((h, r)) =
+                    core::mem::take(&mut rest).split_first_chunk_mut::<{ $t::LEN }>()
+                {
                     $v.emit(h);
                     rest = r;
                 }
@@ -203,7 +211,8 @@ impl Run {
         }
         if opcode.has_atomic_eth() {
             // CMP_SWAP: swap, then compare. FETCH_ADD: the addend stands in the swap field.
-            let (swap, compare) = if self.kind == Kind::CmpSwap { (self.b, self.a) } else { (self.a, 0) };
+            let (swap, compare) =
+                if self.kind == Kind::CmpSwap { (self.b, self.a) } else { (self.a, 0) };
             ext!(AtomicEth, AtomicEth { va: self.va, rkey: self.rkey, swap_add: swap, compare });
         }
         if opcode.has_aeth() {
@@ -230,7 +239,10 @@ impl Run {
 
     /// [`Run::parse_packet`] of what follows a BTH.
     #[inline(always)]
-    pub(super) fn parse_behind<'p>(bth: &Bth, mut rest: &'p [u8]) -> Result<(Run, &'p [u8]), Malformed> {
+    pub(super) fn parse_behind<'p>(
+        bth: &Bth,
+        mut rest: &'p [u8],
+    ) -> Result<(Run, &'p [u8]), Malformed> {
         let op = bth.opcode;
         if !op.is_known() {
             return Err(Malformed::UnknownOpcode(op));
@@ -271,7 +283,8 @@ impl Run {
             let x = ext!(AtomicEth);
             run.va = x.va;
             run.rkey = x.rkey;
-            (run.a, run.b) = if run.kind == Kind::CmpSwap { (x.compare, x.swap_add) } else { (x.swap_add, 0) };
+            (run.a, run.b) =
+                if run.kind == Kind::CmpSwap { (x.compare, x.swap_add) } else { (x.swap_add, 0) };
         }
         if op.has_aeth() {
             let x = ext!(Aeth);
@@ -299,7 +312,8 @@ impl Run {
         Shape::of(self.opcode(true, true)).len()
     }
 
-    /// Writes the head of its record into the first [`Run::head_len`] bytes of `dst`. False: there are not so many.
+    /// Writes the head of its record into the first [`Run::head_len`] bytes of `dst`. False: there
+    /// are not so many.
     #[inline]
     pub fn emit_head(&self, dst: &mut [u8], payload: u32) -> bool {
         let op = self.opcode(true, true);
@@ -313,7 +327,8 @@ impl Run {
             | flag(self.becn, head_flags::BECN);
         let Some((base, mut rest)) = head.split_first_chunk_mut::<HEAD_MIN>() else { return false };
         let extra = if shape.has(Shape::MSN) { self.msn } else { self.imm };
-        *base = base_of_head(payload, op, flags, self.syndrome, self.dest_qpn, self.psn, self.n, extra);
+        *base =
+            base_of_head(payload, op, flags, self.syndrome, self.dest_qpn, self.psn, self.n, extra);
         macro_rules! part {
             ($has:expr, $n:literal, $($v:expr),*) => {
                 if $has {
@@ -355,9 +370,10 @@ impl Run {
         Ok((run, &body[..payload], next))
     }
 
-    /// Reads the head of a record, given as little-endian words (those behind its end are not looked at): the run, the
-    /// bytes of its payload, which takes a multiple of [`RECORD_ALIGN`], and the bytes of the head before it. Trusts nothing in it;
-    /// whether so many bytes are there is the caller's to see.
+    /// Reads the head of a record, given as little-endian words (those behind its end are not
+    /// looked at): the run, the bytes of its payload, which takes a multiple of [`RECORD_ALIGN`],
+    /// and the bytes of the head before it. Trusts nothing in it; whether so many bytes are there
+    /// is the caller's to see.
     ///
     /// # Errors
     /// An opcode that nobody knows, or a number of packets that no run has.
@@ -495,7 +511,8 @@ pub(super) mod head_flags {
     pub const BECN: u8 = 16;
 }
 
-/// The base of a head, which every record has. `extra`: immediate data, a key to invalidate or an MSN.
+/// The base of a head, which every record has. `extra`: immediate data, a key to invalidate or an
+/// MSN.
 #[allow(clippy::too_many_arguments)] // one for each part
 #[inline(always)]
 pub(super) fn base_of_head(
@@ -602,13 +619,15 @@ mod tests {
             let mut run = Run::new(op.class(), op.kind(), 0x12_3456, Psn::new(0xab_cdef));
             (run.first, run.last) = (op.is_first(), op.is_last());
             (run.has_imm, run.has_inv) = (op.has_imm() && run.last, op.has_ieth() && run.last);
-            // An opcode of a part of a message is that of the whole in a record, which is not what it began as.
+            // An opcode of a part of a message is that of the whole in a record, which is not what
+            // it began as.
             let whole = run.opcode(true, true);
             if whole.kind() != op.kind() {
                 // Known, and never sent.
                 continue;
             }
-            (run.solicited, run.ack_req, run.becn, run.n) = (byte & 1 != 0, byte & 2 != 0, byte & 4 != 0, 7);
+            (run.solicited, run.ack_req, run.becn, run.n) =
+                (byte & 1 != 0, byte & 2 != 0, byte & 4 != 0, 7);
             if whole.has_aeth() {
                 (run.syndrome, run.msn) = (0x1f, 0x65_4321);
             } else if run.has_imm || run.has_inv {
@@ -652,7 +671,8 @@ mod tests {
     fn a_run_is_as_long_on_the_wire_as_its_packets() {
         let mtu = 256;
         for run in runs().into_iter().map(|run| Run { n: 1, ..run }) {
-            let parts = matches!(run.kind, Kind::Send | Kind::Write | Kind::ReadResponse) && run.class != Class::Ud;
+            let parts = matches!(run.kind, Kind::Send | Kind::Write | Kind::ReadResponse)
+                && run.class != Class::Ud;
             for n in 1..if parts { 5 } else { 2 } {
                 for last_len in [1, 2, 4, 255, 256] {
                     let run = Run { n, ..run };
@@ -661,9 +681,16 @@ mod tests {
                         let payload = if sent == n { whole } else { sent * mtu };
                         let packets = (0..sent).map(|k| {
                             let len = (payload - k * mtu).min(mtu) as usize;
-                            packet_bytes(run.opcode(run.first && k == 0, run.last && k + 1 == n), len) as u64
+                            packet_bytes(
+                                run.opcode(run.first && k == 0, run.last && k + 1 == n),
+                                len,
+                            ) as u64
                         });
-                        assert_eq!(run.wire_bytes(sent, payload), packets.sum::<u64>(), "{sent} of {run:?}");
+                        assert_eq!(
+                            run.wire_bytes(sent, payload),
+                            packets.sum::<u64>(),
+                            "{sent} of {run:?}"
+                        );
                     }
                 }
             }

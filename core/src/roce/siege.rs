@@ -1,23 +1,30 @@
-//! Strangers who send in a peer's name: what they may do with a packet whose PSN they have to guess.
+//! Strangers who send in a peer's name: what they may do with a packet whose PSN they have to
+//! guess.
 //!
-//! Whoever knows the addresses and the QPN of a connection, and sees none of its packets, must guess 24 bits of PSN. Answers
-//! count only for what is outstanding, and requests only at the expected PSN. What remains are packets whose effect does not
-//! ask for the right PSN, or whose right PSN is one of many:
+//! Whoever knows the addresses and the QPN of a connection, and sees none of its packets, must
+//! guess 24 bits of PSN. Answers count only for what is outstanding, and requests only at the
+//! expected PSN. What remains are packets whose effect does not ask for the right PSN, or whose
+//! right PSN is one of many:
 //!
-//! - A request ahead of the expected PSN draws a NAK, by which the peer sends again what is under way. Far ahead, as half of
-//!   all PSNs are, it is believed only while nothing comes in order: a loss stops what is in order, a forgery does not.
-//! - A NAK among what is outstanding ends the connection, an RNR NAK holds it up, either acknowledges what is before it. From a UDP port
-//!   that has never moved the connection on, a NAK ends it only when silence follows, besieged or not.
+//! - A request ahead of the expected PSN draws a NAK, by which the peer sends again what is under
+//!   way. Far ahead, as half of all PSNs are, it is believed only while nothing comes in order: a
+//!   loss stops what is in order, a forgery does not.
+//! - A NAK among what is outstanding ends the connection, an RNR NAK holds it up, either
+//!   acknowledges what is before it. From a UDP port that has never moved the connection on, a NAK
+//!   ends it only when silence follows, besieged or not.
 //!
-//! Most guesses are far off, which packets of an honest peer never are. While many such come, the queue pair is *besieged*,
-//! for [`SIEGE_NS`] after the last of them: then a NAK that ends the connection must be said twice, or be followed by
-//! silence; an RNR NAK holds for [`RNR_NS`] at most and is not counted; NAKs acknowledge nothing; and any request ahead is
-//! believed only while nothing comes in order. Packets far off are dropped before their ICRC is computed, and so are those from
-//! another UDP port than the last two from which the connection has moved on: a sender keeps its port for a connection (IBTA A17.9.2),
-//! and another user of its host cannot send from that one.
+//! Most guesses are far off, which packets of an honest peer never are. While many such come, the
+//! queue pair is *besieged*, for [`SIEGE_NS`] after the last of them: then a NAK that ends the
+//! connection must be said twice, or be followed by silence; an RNR NAK holds for [`RNR_NS`] at
+//! most and is not counted; NAKs acknowledge nothing; and any request ahead is believed only while
+//! nothing comes in order. Packets far off are dropped before their ICRC is computed, and so are
+//! those from another UDP port than the last two from which the connection has moved on: a sender
+//! keeps its port for a connection (IBTA A17.9.2), and another user of its host cannot send from
+//! that one.
 //!
-//! What is left: below the rate that besieges a queue pair (640 guesses a second, seven hours for all PSNs), and by a stranger who
-//! can send from the peer's port, a forged ACK or SEND at the right PSN is taken.
+//! What is left: below the rate that besieges a queue pair (640 guesses a second, seven hours for
+//! all PSNs), and by a stranger who can send from the peer's port, a forged ACK or SEND at the
+//! right PSN is taken.
 
 use super::conn::Conn;
 use super::{Origin, Transport};
@@ -31,7 +38,8 @@ const ODD_MAX: u32 = 64;
 const ODD_NS: u64 = 100_000_000;
 /// For how long after the last of them.
 pub(crate) const SIEGE_NS: u64 = 100_000_000;
-/// What comes in order comes again within this time, where a request ahead of it is not a sign of a loss.
+/// What comes in order comes again within this time, where a request ahead of it is not a sign of a
+/// loss.
 const SETTLE_NS: u64 = 50_000;
 /// The longest time for which an RNR NAK holds a besieged queue pair.
 pub(crate) const RNR_NS: u64 = 1_000_000;
@@ -80,15 +88,16 @@ impl Qp {
         }
     }
 
-    /// Whether a UDP port is one of the last two from which the connection has moved on, or nothing is known of its ports; 0: it came
-    /// by another path.
+    /// Whether a UDP port is one of the last two from which the connection has moved on, or nothing
+    /// is known of its ports; 0: it came by another path.
     #[inline]
     pub(crate) fn knows_port(&self, port: u16) -> bool {
         port == 0 || self.siege.ports[0] == 0 || self.siege.ports.contains(&port)
     }
 
-    /// Whether a NAK that ends the connection is believed: at once, or, while the queue pair is besieged, when it is said again. One
-    /// from a port that has never moved the connection on is believed only when silence follows.
+    /// Whether a NAK that ends the connection is believed: at once, or, while the queue pair is
+    /// besieged, when it is said again. One from a port that has never moved the connection on is
+    /// believed only when silence follows.
     pub(crate) fn believes_end(&mut self, now: u64, psn: Psn, code: NakCode, port: u16) -> bool {
         let known = self.knows_port(port);
         if known && !self.is_besieged(now) {
@@ -99,12 +108,15 @@ impl Qp {
 }
 
 impl Transport {
-    /// Whether a packet, of which nothing was checked, is for a besieged QP and cannot be its peer's.
+    /// Whether a packet, of which nothing was checked, is for a besieged QP and cannot be its
+    /// peer's.
     #[cold]
     pub(crate) fn is_odd(&self, now: u64, from: &Origin, packet: &[u8]) -> bool {
         let Some(header) = packet.first_chunk() else { return false };
         let bth = Bth::parse(header);
-        let Some(qp) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.qps.get(qi)) else { return false };
+        let Some(qp) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.qps.get(qi)) else {
+            return false;
+        };
         if !qp.is_besieged(now) || !qp.kind.is_reliable() {
             return false;
         }

@@ -20,7 +20,8 @@ impl Transport {
     fn arm_deferred_timer_of(&mut self, s: &Shared, now: u64) {
         let qi = core::mem::replace(&mut self.common.timer_deferred, NONE) as usize;
         let Some(mut c) = self.connected(s, qi) else { return };
-        let under_way = c.qp.req.una_psn != c.qp.req.max_psn && c.qp.req.next_psn == c.qp.req.max_psn;
+        let under_way =
+            c.qp.req.una_psn != c.qp.req.max_psn && c.qp.req.next_psn == c.qp.req.max_psn;
         // What is sent again gets its date then.
         if c.qp.live && c.qp.can_send() && under_way && !matches!(c.qp.req.hold(), Hold::Rnr(_)) {
             c.start_timers(now);
@@ -48,7 +49,8 @@ impl Conn<'_> {
     fn poll_memory(&mut self, now: u64) -> bool {
         let mut waits = false;
         if let Hold::Memory(provider, token) = self.qp.req.hold() {
-            if matches!(self.common.providers.poll(u32::from(provider), token), Access::Pending(_)) {
+            if matches!(self.common.providers.poll(u32::from(provider), token), Access::Pending(_))
+            {
                 waits = true;
             } else {
                 // Ready; or a fault, which the next fetch will see and report.

@@ -7,7 +7,8 @@ use crate::roce::run::{Run, RECORD_ALIGN};
 use crate::verbs::objects::NONE;
 use crate::wire::{packet_bytes, pad_len, Class, Flow, Kind, Psn};
 
-/// Largest UDP payload of one send, all segments together (65,535 less the largest IP and UDP headers).
+/// Largest UDP payload of one send, all segments together (65,535 less the largest IP and UDP
+/// headers).
 pub const MAX_BURST: usize = 65_000;
 
 /// What a burst is made of.
@@ -32,7 +33,8 @@ pub struct Handed {
 
 impl Handed {
     /// None.
-    pub const EMPTY: Handed = Handed { run: Run::new(Class::Rc, Kind::Ack, 0, Psn::new(0)), at: 0, len: 0 };
+    pub const EMPTY: Handed =
+        Handed { run: Run::new(Class::Rc, Kind::Ack, 0, Psn::new(0)), at: 0, len: 0 };
 
     /// Its payload, in the buffer that the [`TxBuf`] was given.
     #[inline]
@@ -71,7 +73,8 @@ pub struct TxBuf<'b> {
 }
 
 impl<'b> TxBuf<'b> {
-    /// An empty burst in `buf` that will travel by `path`: as packets through the port, as records over a link.
+    /// An empty burst in `buf` that will travel by `path`: as packets through the port, as records
+    /// over a link.
     pub fn new(buf: &'b mut [u8], path: Path, flow: Flow) -> Self {
         let framing = match path {
             Path::Port => Framing::Packets,
@@ -102,7 +105,12 @@ impl<'b> TxBuf<'b> {
     }
 
     /// An empty burst over a link to a peer of which memory may be mapped.
-    pub fn to_link(buf: &'b mut [u8], link: u16, flow: Flow, memory: &'b mut dyn PeerMemory) -> Self {
+    pub fn to_link(
+        buf: &'b mut [u8],
+        link: u16,
+        flow: Flow,
+        memory: &'b mut dyn PeerMemory,
+    ) -> Self {
         TxBuf { memory: Some(memory), ..TxBuf::new(buf, Path::Link(link), flow) }
     }
 
@@ -172,14 +180,24 @@ impl<'b> TxBuf<'b> {
         if self.nseg == 0 {
             return size <= self.buf.len();
         }
-        !self.closed && self.nseg < self.max_seg && size <= self.seg && self.len + size <= self.buf.len().min(MAX_BURST)
+        !self.closed
+            && self.nseg < self.max_seg
+            && size <= self.seg
+            && self.len + size <= self.buf.len().min(MAX_BURST)
     }
 
-    /// Emits as many packets of `run` as fit. `payload` is what all its packets carry together; `fill`
-    /// copies a piece of it. Where the buffer ends before the run, the last packet asks for an ACK
-    /// if `ack_each_burst`, so that a window can open again.
+    /// Emits as many packets of `run` as fit. `payload` is what all its packets carry together;
+    /// `fill` copies a piece of it. Where the buffer ends before the run, the last packet asks for
+    /// an ACK if `ack_each_burst`, so that a window can open again.
     #[inline(always)]
-    pub fn emit<F>(&mut self, run: &Run, mtu: u32, payload: u32, ack_each_burst: bool, fill: F) -> Emitted
+    pub fn emit<F>(
+        &mut self,
+        run: &Run,
+        mtu: u32,
+        payload: u32,
+        ack_each_burst: bool,
+        fill: F,
+    ) -> Emitted
     where
         F: FnMut(u32, &mut [u8]) -> Access,
     {
@@ -190,9 +208,17 @@ impl<'b> TxBuf<'b> {
         }
     }
 
-    /// Each framing by itself, so that the short one does not pay for what the long ones keep in registers.
+    /// Each framing by itself, so that the short one does not pay for what the long ones keep in
+    /// registers.
     #[inline(never)]
-    fn emit_packets<F>(&mut self, run: &Run, mtu: u32, payload: u32, ack_each_burst: bool, mut fill: F) -> Emitted
+    fn emit_packets<F>(
+        &mut self,
+        run: &Run,
+        mtu: u32,
+        payload: u32,
+        ack_each_burst: bool,
+        mut fill: F,
+    ) -> Emitted
     where
         F: FnMut(u32, &mut [u8]) -> Access,
     {
@@ -242,7 +268,14 @@ impl<'b> TxBuf<'b> {
     }
 
     #[inline(always)]
-    fn emit_run<F>(&mut self, run: &Run, mtu: u32, payload: u32, ack_each_burst: bool, mut fill: F) -> Emitted
+    fn emit_run<F>(
+        &mut self,
+        run: &Run,
+        mtu: u32,
+        payload: u32,
+        ack_each_burst: bool,
+        mut fill: F,
+    ) -> Emitted
     where
         F: FnMut(u32, &mut [u8]) -> Access,
     {
@@ -281,7 +314,14 @@ impl<'b> TxBuf<'b> {
     }
 
     #[inline(never)]
-    fn emit_record<F>(&mut self, run: &Run, mtu: u32, payload: u32, ack_each_burst: bool, mut fill: F) -> Emitted
+    fn emit_record<F>(
+        &mut self,
+        run: &Run,
+        mtu: u32,
+        payload: u32,
+        ack_each_burst: bool,
+        mut fill: F,
+    ) -> Emitted
     where
         F: FnMut(u32, &mut [u8]) -> Access,
     {
@@ -309,8 +349,8 @@ impl<'b> TxBuf<'b> {
         if memory != Access::Ready {
             return Emitted { packets: 0, memory };
         }
-        // What follows the message's own head (immediate data, a key) makes the opcode of a shorter part another one, but no
-        // head shorter or longer: none of it is in the optional parts.
+        // What follows the message's own head (immediate data, a key) makes the opcode of a shorter
+        // part another one, but no head shorter or longer: none of it is in the optional parts.
         if !part.emit_head(record, bytes) {
             return full;
         }
@@ -319,8 +359,9 @@ impl<'b> TxBuf<'b> {
         Emitted { packets: part.n, memory: Access::Ready }
     }
 
-    /// Memory ended the burst where nothing foretold it: its last packet, of `size` bytes, asks for an ACK after all.
-    /// Otherwise a peer of slow memory would hear of no progress for as long as one message takes.
+    /// Memory ended the burst where nothing foretold it: its last packet, of `size` bytes, asks for
+    /// an ACK after all. Otherwise a peer of slow memory would hear of no progress for as long as
+    /// one message takes.
     #[cold]
     fn ask_for_ack(&mut self, end: usize, size: usize) {
         let Some(packet) = self.buf.get_mut(end - size..end) else { return };

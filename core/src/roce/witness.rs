@@ -1,5 +1,6 @@
-//! Why a peer is silent. The transport knows that nothing has come; whoever runs the engine may know more, such as that the peer's
-//! process is of the same host, lives, and does not poll. So it is asked before a request fails for want of an answer.
+//! Why a peer is silent. The transport knows that nothing has come; whoever runs the engine may
+//! know more, such as that the peer's process is of the same host, lives, and does not poll. So it
+//! is asked before a request fails for want of an answer.
 
 use super::conn::Conn;
 use super::peer::{Path, PeerAddr};
@@ -8,8 +9,9 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::wc_status;
 
-/// The witness is asked so often, and so long apart. What lies unread at one moment may be read at the next: a process has no CPU for
-/// a while on a busy machine, and a reader of shared memory says with some delay how far it is.
+/// The witness is asked so often, and so long apart. What lies unread at one moment may be read at
+/// the next: a process has no CPU for a while on a busy machine, and a reader of shared memory says
+/// with some delay how far it is.
 const LOOKS: u8 = 10;
 const LOOK_NS: u64 = 50_000_000;
 
@@ -21,15 +23,18 @@ impl Transport {
             self.common.suspects.clear(qi);
             let qp = &self.qps[qi];
             // Meanwhile it may have been heard of, or have another peer.
-            let stands = qp.live && qp.can_send() && qp.req.asked == qp.req.silent_since && qp.req.ack_deadline != 0;
+            let stands = qp.live
+                && qp.can_send()
+                && qp.req.asked == qp.req.silent_since
+                && qp.req.ack_deadline != 0;
             if let Some(peer) = self.peers.get(qp.peer as usize).filter(|_| stands) {
                 return Some((qi, peer.addr, peer.path));
             }
         }
     }
 
-    /// The answer about a suspect: what its silence means, if that is known. It is given up; with [`CauseCode::NotPolled`] not before the
-    /// last look says so, too.
+    /// The answer about a suspect: what its silence means, if that is known. It is given up; with
+    /// [`CauseCode::NotPolled`] not before the last look says so, too.
     pub(crate) fn testify(&mut self, s: &Shared, qi: usize, now: u64, code: Option<CauseCode>) {
         if let Some(code) = code {
             let qp = &self.qps[qi];
@@ -44,15 +49,19 @@ impl Transport {
 }
 
 impl Conn<'_> {
-    /// A peer is about to be given up, and nothing but its silence speaks against it: whoever runs the engine is asked, and says why
-    /// it is silent by [`Transport::testify`]. False: it is given up now.
+    /// A peer is about to be given up, and nothing but its silence speaks against it: whoever runs
+    /// the engine is asked, and says why it is silent by [`Transport::testify`]. False: it is given
+    /// up now.
     #[cold]
     pub(super) fn ask_witness(&mut self, now: u64) -> bool {
         let req = &self.qp.req;
         let last = self.qp.attr.timeout == 0 || req.retry_left == 0;
         let since = req.silent_since;
         let is_new = req.asked != since;
-        if !last || req.doubted.is_some() || is_new && self.explanation(self.qp.mute_since()).is_some() {
+        if !last
+            || req.doubted.is_some()
+            || is_new && self.explanation(self.qp.mute_since()).is_some()
+        {
             return false;
         }
         let req = &mut self.qp.req;

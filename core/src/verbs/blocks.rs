@@ -1,6 +1,7 @@
 //! A word of bits, each of which keeps a queue pair off its shortest path.
 
-/// Bits of [`qp_block`](super::objects::qp_block), [`tx_block`](super::req::tx_block) or [`rx_block`](super::resp::rx_block).
+/// Bits of [`qp_block`](super::objects::qp_block), [`tx_block`](super::req::tx_block) or
+/// [`rx_block`](super::resp::rx_block).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Blocks(u32);
 

@@ -4,7 +4,8 @@ use core::fmt;
 
 macro_rules! causes {
     ($($(#[$m:meta])* $name:ident = $n:literal, $text:literal;)*) => {
-        /// The likely reason of an error. Numbers are ABI (`wc.vendor_err`, `gdrc_cause.code`) and never reused.
+        /// The likely reason of an error. Numbers are ABI (`wc.vendor_err`, `gdrc_cause.code`) and
+        /// never reused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
         #[repr(u32)]
         #[non_exhaustive]
@@ -37,11 +38,13 @@ causes! {
     /// The peer answered NAK 0x62; arg0 = rkey, arg1 = remote address.
     RemoteAccess = 5, "peer refused: remote key unknown or expired, range or access wrong";
     /// The peer answered NAK 0x61.
-    RemoteInvalidRequest = 6, "peer refused: operation not enabled, too long for its receive buffer, or out of sequence";
+    RemoteInvalidRequest = 6, "peer refused: operation not enabled, too long for its receive \
+        buffer, or out of sequence";
     /// The peer answered NAK 0x63.
     RemoteOperation = 7, "peer failed while it executed the operation";
     /// arg0 = ACK timeout in ns, arg1 = retries made.
-    RetryExceeded = 8, "peer silent: all retries used (peer dead, wrong address or QPN, or packets filtered)";
+    RetryExceeded = 8, "peer silent: all retries used (peer dead, wrong address or QPN, or \
+        packets filtered)";
     /// arg0 = RNR retries made.
     RnrRetryExceeded = 9, "peer posts no receive buffers: all RNR retries used";
     /// arg0 = deadline in ns.
@@ -51,7 +54,8 @@ causes! {
     /// arg0 = path MTU, arg1 = link MTU.
     MtuExceeded = 12, "path MTU is larger than what the link carries";
     /// As responder; arg0 = rkey, arg1 = address.
-    PeerUsedBadKey = 13, "peer used a remote key that is unknown, expired or of another protection domain";
+    PeerUsedBadKey = 13, "peer used a remote key that is unknown, expired or of another \
+        protection domain";
     /// As responder; arg0 = rkey, arg1 = address.
     PeerLeftRange = 14, "peer addressed memory outside the region";
     /// As responder; arg0 = rkey, arg1 = address.
@@ -79,18 +83,23 @@ causes! {
     /// The peer shared memory with us.
     PathLost = 26, "the process at the other end of the shared memory is gone or broke its ring";
     /// Nothing was under way; arg0 = keepalive interval in ns, arg1 = questions without an answer.
-    Keepalive = 27, "peer silent: it answers no keepalive (dead, stopped, or it neither polls nor has a helper thread)";
+    Keepalive = 27, "peer silent: it answers no keepalive (dead, stopped, or it neither polls nor \
+        has a helper thread)";
     /// arg0 = errno: EPERM. The kernel said so when it was to send.
     Firewall = 28, "this machine's own firewall refuses to send there";
     /// arg0 = errno. The kernel said so when it was to send.
     NoRoute = 29, "this machine has no route there";
-    /// The peer is of this machine, its process lives, and what was sent to it lies unread; arg0 = ACK timeout in ns (0: a connection
-    /// was asked for), arg1 = retries made.
-    NotPolled = 30, "peer silent: its process is alive, but nobody polls its device (stopped, or busy elsewhere): poll there, or gdrc_helper_start";
-    /// The peer is of this machine and takes what is sent to it; arg0 = ACK timeout in ns, arg1 = retries made.
-    Unanswered = 31, "peer silent: its process is alive and takes packets, but this queue pair gets no answer: wrong QPN, or not connected to this one";
+    /// The peer is of this machine, its process lives, and what was sent to it lies unread; arg0 =
+    /// ACK timeout in ns (0: a connection was asked for), arg1 = retries made.
+    NotPolled = 30, "peer silent: its process is alive, but nobody polls its device (stopped, or \
+        busy elsewhere): poll there, or gdrc_helper_start";
+    /// The peer is of this machine and takes what is sent to it; arg0 = ACK timeout in ns, arg1 =
+    /// retries made.
+    Unanswered = 31, "peer silent: its process is alive and takes packets, but this queue pair \
+        gets no answer: wrong QPN, or not connected to this one";
     /// A connection was asked for.
-    NoAnswer = 32, "no connection manager answers there: peer down, wrong address, or packets dropped on the way";
+    NoAnswer = 32, "no connection manager answers there: peer down, wrong address, or packets \
+        dropped on the way";
     /// arg0 = reason (`cm::types::reject`; UD: `sidr_status`), arg1 = 1 for UD.
     Rejected = 33, "peer rejected the connection";
     /// A NIC's own error; arg0 = completion status, arg1 = its vendor's number.
@@ -100,7 +109,8 @@ causes! {
     /// arg0 = port.
     PortDown = 42, "the device's port went down";
     /// arg0 = CQ.
-    CqOverrun = 43, "a completion queue overflowed: it is smaller than the requests that complete into it";
+    CqOverrun = 43, "a completion queue overflowed: it is smaller than the requests that complete \
+        into it";
 }
 
 /// The last cause on one QP or context. 64 bytes.
@@ -135,7 +145,9 @@ const _: () = assert!(core::mem::size_of::<Cause>() == 64);
 fn means(code: CauseCode, errno: u64) -> &'static str {
     match (code, errno) {
         (CauseCode::PeerUnreachable, 111) => ": its host says that no process has that UDP port",
-        (CauseCode::PeerUnreachable, 13 | 101 | 113) => ": a firewall or router on the way, or its host, says so",
+        (CauseCode::PeerUnreachable, 13 | 101 | 113) => {
+            ": a firewall or router on the way, or its host, says so"
+        }
         (CauseCode::NoRoute, 13) => ": a prohibit route",
         (CauseCode::NoRoute, 22) => ": a blackhole route, or this device's own address is gone",
         _ => "",
@@ -171,37 +183,57 @@ impl fmt::Display for Cause {
             CauseCode::None => return Ok(()),
             // A NIC that says no more than the status.
             _ if self.arg0 == 0 && self.arg1 == 0 => {}
-            CauseCode::LocalKey | CauseCode::LocalRange | CauseCode::LocalAccess | CauseCode::LocalMemoryGone => {
+            CauseCode::LocalKey
+            | CauseCode::LocalRange
+            | CauseCode::LocalAccess
+            | CauseCode::LocalMemoryGone => {
                 write!(f, " (lkey {:#010x}, address {:#x})", self.arg0, self.arg1)?
             }
             CauseCode::RemoteAccess
             | CauseCode::PeerUsedBadKey
             | CauseCode::PeerLeftRange
-            | CauseCode::PeerLacksAccess => write!(f, " (rkey {:#010x}, address {:#x})", self.arg0, self.arg1)?,
+            | CauseCode::PeerLacksAccess => {
+                write!(f, " (rkey {:#010x}, address {:#x})", self.arg0, self.arg1)?
+            }
             CauseCode::RetryExceeded | CauseCode::NotPolled | CauseCode::Unanswered => {
                 write!(f, " ({} retries, ACK timeout {} us)", self.arg1, self.arg0 / 1000)?
             }
-            CauseCode::Keepalive => write!(f, " ({} asked after {} ms)", self.arg1, self.arg0 / 1_000_000)?,
+            CauseCode::Keepalive => {
+                write!(f, " ({} asked after {} ms)", self.arg1, self.arg0 / 1_000_000)?
+            }
             CauseCode::RnrRetryExceeded => write!(f, " ({} retries)", self.arg0)?,
             CauseCode::Deadline => write!(f, " ({} ms)", self.arg0 / 1_000_000)?,
-            CauseCode::PeerUnreachable | CauseCode::Socket | CauseCode::Firewall | CauseCode::NoRoute => {
-                write!(f, " (errno {}{})", self.arg0, means(code, self.arg0))?
+            CauseCode::PeerUnreachable
+            | CauseCode::Socket
+            | CauseCode::Firewall
+            | CauseCode::NoRoute => write!(f, " (errno {}{})", self.arg0, means(code, self.arg0))?,
+            CauseCode::Rejected => {
+                write!(f, " (reason {}: {})", self.arg0, rejection(self.arg0, self.arg1 != 0))?
             }
-            CauseCode::Rejected => write!(f, " (reason {}: {})", self.arg0, rejection(self.arg0, self.arg1 != 0))?,
-            CauseCode::MtuExceeded => write!(f, " (path MTU {} over link MTU {})", self.arg0, self.arg1)?,
+            CauseCode::MtuExceeded => {
+                write!(f, " (path MTU {} over link MTU {})", self.arg0, self.arg1)?
+            }
             CauseCode::MessageTooLong | CauseCode::TooLong => {
                 write!(f, " ({} bytes, room for {})", self.arg0, self.arg1)?
             }
-            CauseCode::PeerBadRequest | CauseCode::BadOpcode => write!(f, " (opcode {:#04x})", self.arg0)?,
+            CauseCode::PeerBadRequest | CauseCode::BadOpcode => {
+                write!(f, " (opcode {:#04x})", self.arg0)?
+            }
             CauseCode::BadWindow => write!(f, " (rkey {:#010x})", self.arg0)?,
-            CauseCode::DeviceError => write!(f, " (status {}, vendor error {:#x})", self.arg0, self.arg1)?,
+            CauseCode::DeviceError => {
+                write!(f, " (status {}, vendor error {:#x})", self.arg0, self.arg1)?
+            }
             CauseCode::DeviceGone => write!(f, " (errno {})", self.arg0)?,
             CauseCode::PortDown => write!(f, " (port {})", self.arg0)?,
             CauseCode::MisalignedAtomic => write!(f, " (address {:#x})", self.arg0)?,
             _ => {}
         }
         if self.qpn != 0 {
-            write!(f, "; local QP {:#x}, remote QP {:#x}, PSN {:#x}", self.qpn, self.remote_qpn, self.psn)?;
+            write!(
+                f,
+                "; local QP {:#x}, remote QP {:#x}, PSN {:#x}",
+                self.qpn, self.remote_qpn, self.psn
+            )?;
         }
         if self.peer != [0; 16] {
             let ip = core::net::Ipv6Addr::from(self.peer);

@@ -3,8 +3,8 @@
 use crate::verbs::types::qp_type;
 use crate::wire::Class;
 
-/// The transport service of a queue pair. What it may do is asked of it by name, and each answer lists all kinds, so that a new
-/// kind finds every place that has to know of it.
+/// The transport service of a queue pair. What it may do is asked of it by name, and each answer
+/// lists all kinds, so that a new kind finds every place that has to know of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum QpKind {
     /// Reliable connection.

@@ -86,7 +86,8 @@ pub struct Qp {
     pub loopback: bool,
     /// ACK timeout in nanoseconds; the configured deadline when the attribute is 0.
     pub timeout_ns: u64,
-    /// It has been in RTR with a peer that is not of this engine, or with any (UD): somebody elsewhere may know its number.
+    /// It has been in RTR with a peer that is not of this engine, or with any (UD): somebody
+    /// elsewhere may know its number.
     pub met: bool,
     /// The longest that a peer could be silent in one of its lives before the last RESET.
     pub longest_ns: u64,
@@ -98,7 +99,8 @@ pub struct Qp {
     blocks: Blocks,
     /// When the next congestion notification may leave.
     pub cnp_at: u64,
-    /// Packets sent when the last congestion notification came, and how many notifications they and those before may still draw.
+    /// Packets sent when the last congestion notification came, and how many notifications they and
+    /// those before may still draw.
     pub cnp_sent: u64,
     /// See `cnp_sent`.
     pub cnp_credit: u32,
@@ -106,7 +108,8 @@ pub struct Qp {
     pub cnp_deaf: u64,
     /// Packets that no honest peer sends.
     pub siege: Siege,
-    /// Its peer sends from its own UDP port, and from ports that were allowed for its address: others are refused.
+    /// Its peer sends from its own UDP port, and from ports that were allowed for its address:
+    /// others are refused.
     pub own_port: bool,
     /// Progress of the send WQEs, by ring index.
     pub wqes: RawSlice<WqeState>,
@@ -178,7 +181,8 @@ impl Qp {
     /// Whether the words say what the fields say that they stand for.
     pub fn blocks_are_true(&self) -> bool {
         let (state, kind) = (self.state != qp_state::RTS, !self.kind.is_reliable());
-        let own = state == (self.blocks.is(qp_block::NOT_RTS)) && kind == (self.blocks.is(qp_block::NOT_RC));
+        let own = state == (self.blocks.is(qp_block::NOT_RTS))
+            && kind == (self.blocks.is(qp_block::NOT_RC));
         own && self.req.blocks_are_true() && self.resp.blocks_are_true()
     }
 
@@ -188,11 +192,13 @@ impl Qp {
         !self.blocks.is(qp_block::NOT_RTS | qp_block::NOT_RC)
     }
 
-    /// Whether what is posted next may leave by the shortest path: nothing is sent again, and nothing keeps it back or leaves before
-    /// it. The peer's window, and what the request itself asks for, are still to be looked at.
+    /// Whether what is posted next may leave by the shortest path: nothing is sent again, and
+    /// nothing keeps it back or leaves before it. The peer's window, and what the request itself
+    /// asks for, are still to be looked at.
     #[inline(always)]
     pub fn may_send_new(&self) -> bool {
-        (self.blocks.all() | self.req.blocks() | self.resp.blocks() & rx_block::BEFORE_REQUESTS) == 0
+        (self.blocks.all() | self.req.blocks() | self.resp.blocks() & rx_block::BEFORE_REQUESTS)
+            == 0
             && !self.req.sends_again()
     }
 
@@ -261,8 +267,9 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// Most entries of a CQ of `capacity` that may be promised to receives which have begun. A message
-    /// whose sender is gone keeps its promise for ever, so one entry is left to the send queues.
+    /// Most entries of a CQ of `capacity` that may be promised to receives which have begun. A
+    /// message whose sender is gone keeps its promise for ever, so one entry is left to the send
+    /// queues.
     #[inline]
     pub fn promises(&self, capacity: u32) -> u32 {
         capacity.saturating_sub(u32::from(self.senders > 0))
@@ -297,7 +304,8 @@ pub struct Ah {
     pub pd: u32,
     /// The peer.
     pub peer: u32,
-    /// The peer record for QPNs of other engines at the same address; NONE where the address is not shared.
+    /// The peer record for QPNs of other engines at the same address; NONE where the address is not
+    /// shared.
     pub others: u32,
 }
 

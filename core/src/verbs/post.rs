@@ -1,7 +1,8 @@
-//! Posting: from the caller's linked list of work requests into a ring. Bounded by the ring, no lock.
+//! Posting: from the caller's linked list of work requests into a ring. Bounded by the ring, no
+//! lock.
 //!
-//! Every pointer comes from a C program. Lists are followed only as far as the ring has room, so a cycle
-//! ends; SGE arrays are read only as far as the QP's limits.
+//! Every pointer comes from a C program. Lists are followed only as far as the ring has room, so a
+//! cycle ends; SGE arrays are read only as far as the QP's limits.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -42,7 +43,11 @@ pub struct Posted {
 /// # Safety
 /// `wr`, every `next` and every `sg_list` are null or point to readable, initialised structs.
 #[inline(always)]
-pub unsafe fn send(qp: &QpShared, wr: *const SendWr, bad: &mut *const SendWr) -> (Posted, Result<()>) {
+pub unsafe fn send(
+    qp: &QpShared,
+    wr: *const SendWr,
+    bad: &mut *const SendWr,
+) -> (Posted, Result<()>) {
     // SAFETY: the caller's promise.
     if let Some(posted) = unsafe { send_one(qp, wr) } {
         *bad = core::ptr::null();
@@ -52,8 +57,8 @@ pub unsafe fn send(qp: &QpShared, wr: *const SendWr, bad: &mut *const SendWr) ->
     unsafe { send_list(qp, wr, bad) }
 }
 
-/// Posts what most posts are: one SEND or WRITE of one piece on a connected QP, with nothing wrong about it. `None`: it is something
-/// else, and nothing was posted.
+/// Posts what most posts are: one SEND or WRITE of one piece on a connected QP, with nothing wrong
+/// about it. `None`: it is something else, and nothing was posted.
 ///
 /// # Safety
 /// As for [`send`].
@@ -65,7 +70,10 @@ pub unsafe fn send_one(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
     // SAFETY: the caller promises that `wr` is readable.
     let w = unsafe { Head::read(wr) };
     // The opcodes of WRITE and SEND, with immediate data and without, are those below.
-    let plain = w.opcode <= wr_opcode::SEND_WITH_IMM && w.num_sge == 1 && w.next.is_null() && !w.sg_list.is_null();
+    let plain = w.opcode <= wr_opcode::SEND_WITH_IMM
+        && w.num_sge == 1
+        && w.next.is_null()
+        && !w.sg_list.is_null();
     if !plain || qp.state.load(Relaxed) <= qp_state::RTR || !qp.kind().is_connected() {
         return None;
     }
@@ -99,7 +107,8 @@ pub unsafe fn send_one(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
         ..SendWqe::default()
     };
     if w.opcode <= wr_opcode::RDMA_WRITE_WITH_IMM {
-        // SAFETY: as for `w`; plain integers, whichever part of the union it was that the program wrote.
+        // SAFETY: as for `w`; plain integers, whichever part of the union it was that the program
+        // wrote.
         let r = unsafe { (&raw const (*wr).wr.rdma).read_unaligned() };
         wqe.remote_addr = r.remote_addr;
         wqe.rkey = r.rkey;
@@ -115,15 +124,22 @@ const _: () = assert!(
         && wr_opcode::SEND == 2
         && wr_opcode::SEND_WITH_IMM == 3
 );
-const _: () =
-    assert!(qp_state::RESET < qp_state::RTR && qp_state::INIT < qp_state::RTR && qp_state::RTS > qp_state::RTR);
+const _: () = assert!(
+    qp_state::RESET < qp_state::RTR
+        && qp_state::INIT < qp_state::RTR
+        && qp_state::RTS > qp_state::RTR
+);
 
 /// [`send`] of any list.
 ///
 /// # Safety
 /// As for [`send`].
 #[inline(never)]
-pub unsafe fn send_list(qp: &QpShared, mut wr: *const SendWr, bad: &mut *const SendWr) -> (Posted, Result<()>) {
+pub unsafe fn send_list(
+    qp: &QpShared,
+    mut wr: *const SendWr,
+    bad: &mut *const SendWr,
+) -> (Posted, Result<()>) {
     *bad = wr;
     let Some(mut side) = qp.sq.producer() else { return (Posted::default(), Err(Error::Busy)) };
     let state = qp.state.load(Relaxed);
@@ -166,8 +182,9 @@ pub unsafe fn send_list(qp: &QpShared, mut wr: *const SendWr, bad: &mut *const S
     (posted, outcome)
 }
 
-/// What every send request has. The rest of it is read where the opcodes that have it are handled. Whatever another thread
-/// does to the caller's memory meanwhile, each field is read once, so that what is checked is what is used.
+/// What every send request has. The rest of it is read where the opcodes that have it are handled.
+/// Whatever another thread does to the caller's memory meanwhile, each field is read once, so that
+/// what is checked is what is used.
 struct Head {
     wr_id: u64,
     next: *const SendWr,
@@ -201,7 +218,8 @@ impl Head {
     }
 }
 
-/// Checks a request and writes it into the `k`-th free slot, where nobody looks before it is published.
+/// Checks a request and writes it into the `k`-th free slot, where nobody looks before it is
+/// published.
 ///
 /// # Safety
 /// `wr` points to a readable, initialised struct, and so does every piece of its list.
@@ -228,7 +246,8 @@ unsafe fn write_send(
         return Err(bad_list(n, qp.max_send_sge.load(Relaxed)));
     }
     let n = n as usize;
-    let atomic = matches!(w.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
+    let atomic =
+        matches!(w.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
     let inline = w.flags & send_flags::INLINE != 0 && !local;
     if inline && (atomic || w.opcode == wr_opcode::RDMA_READ) {
         return Err(inline_result(w.opcode));
@@ -255,12 +274,19 @@ unsafe fn write_send(
     unsafe { write_operands(wqe, wr, w.opcode, kind, length) }
 }
 
-/// Writes the pieces of a request into the rest of its slot, or their bytes. Returns how many bytes they have together.
+/// Writes the pieces of a request into the rest of its slot, or their bytes. Returns how many bytes
+/// they have together.
 ///
 /// # Safety
 /// `list` holds `n` readable, initialised pieces.
 #[inline(always)]
-unsafe fn write_pieces(qp: &QpShared, tail: &mut [u8], list: *const Sge, n: usize, inline: bool) -> Result<u64> {
+unsafe fn write_pieces(
+    qp: &QpShared,
+    tail: &mut [u8],
+    list: *const Sge,
+    n: usize,
+    inline: bool,
+) -> Result<u64> {
     let mut length = 0u64;
     let max_inline = qp.max_inline.load(Relaxed) as usize;
     for i in 0..n {
@@ -269,7 +295,8 @@ unsafe fn write_pieces(qp: &QpShared, tail: &mut [u8], list: *const Sge, n: usiz
         if inline {
             let at = length as usize;
             let end = at.checked_add(sge.length as usize).filter(|end| *end <= max_inline);
-            let dst = end.and_then(|end| tail.get_mut(at..end)).ok_or_else(|| not_inline(max_inline))?;
+            let dst =
+                end.and_then(|end| tail.get_mut(at..end)).ok_or_else(|| not_inline(max_inline))?;
             host::fetch(sge.addr, dst).map_err(|_| unreadable(sge.addr, sge.length))?;
         } else {
             let dst = tail.get_mut(i * 16..i * 16 + 16);
@@ -291,10 +318,17 @@ unsafe fn write_pieces(qp: &QpShared, tail: &mut [u8], list: *const Sge, n: usiz
 /// # Safety
 /// `wr` points to a readable, initialised struct.
 #[inline(always)]
-unsafe fn write_operands(wqe: &mut SendWqe, wr: *const SendWr, opcode: u32, kind: QpKind, length: u64) -> Result<()> {
+unsafe fn write_operands(
+    wqe: &mut SendWqe,
+    wr: *const SendWr,
+    opcode: u32,
+    kind: QpKind,
+    length: u64,
+) -> Result<()> {
     macro_rules! part {
         ($($f:ident).+) => {
-            // SAFETY: the caller's promise; plain integers, whichever part of the union it was that the program wrote.
+            // SAFETY: the caller's promise; plain integers, whichever part of the union it was that
+            // the program wrote.
             unsafe { (&raw const (*wr).$($f).+).read_unaligned() }
         };
     }
@@ -333,7 +367,8 @@ unsafe fn write_operands(wqe: &mut SendWqe, wr: *const SendWr, opcode: u32, kind
     Ok(())
 }
 
-/// Posts a list of receive requests into `ring`, with at most `max_sge` pieces each. Returns how many.
+/// Posts a list of receive requests into `ring`, with at most `max_sge` pieces each. Returns how
+/// many.
 ///
 /// # Safety
 /// As for [`send`].
@@ -353,12 +388,17 @@ pub unsafe fn recv(
     unsafe { recv_list(ring, max_sge, wr, bad) }
 }
 
-/// Posts what most posts are: one request of one piece. `None`: it is something else, and nothing was posted.
+/// Posts what most posts are: one request of one piece. `None`: it is something else, and nothing
+/// was posted.
 ///
 /// # Safety
 /// As for [`send`].
 #[inline(always)]
-unsafe fn recv_one(ring: &crate::ring::SlotRing<RecvWqe>, max_sge: u32, wr: *const RecvWr) -> Option<()> {
+unsafe fn recv_one(
+    ring: &crate::ring::SlotRing<RecvWqe>,
+    max_sge: u32,
+    wr: *const RecvWr,
+) -> Option<()> {
     if wr.is_null() {
         return None;
     }
@@ -419,8 +459,11 @@ unsafe fn recv_list(
             dst[12..].copy_from_slice(&sge.lkey.to_ne_bytes());
             length += u64::from(sge.length);
         }
-        *slot.header_mut() =
-            RecvWqe { wr_id: w.wr_id, num_sge: n as u32, length: length.min(u64::from(u32::MAX)) as u32 };
+        *slot.header_mut() = RecvWqe {
+            wr_id: w.wr_id,
+            num_sge: n as u32,
+            length: length.min(u64::from(u32::MAX)) as u32,
+        };
         count += 1;
         if count == free {
             free = side.free();
@@ -462,7 +505,11 @@ fn bad_list(n: i32, most: u32) -> Error {
 #[cold]
 #[inline(never)]
 fn inline_result(opcode: u32) -> Error {
-    refuse!(Invalid, "wr->send_flags INLINE: {} brings data, it sends none", wr_opcode::name(opcode))
+    refuse!(
+        Invalid,
+        "wr->send_flags INLINE: {} brings data, it sends none",
+        wr_opcode::name(opcode)
+    )
 }
 
 #[cold]

@@ -1,15 +1,18 @@
-//! The requester's half of a queue pair: what was sent, what was acknowledged, and what keeps the next request back.
+//! The requester's half of a queue pair: what was sent, what was acknowledged, and what keeps the
+//! next request back.
 
 use crate::mem::Token;
 use crate::verbs::blocks::Blocks;
 use crate::wire::{NakCode, Psn};
 
-/// What must be looked at before the next request of a queue pair leaves. Where no bit is set, and nothing is sent again
-/// ([`Req::cur_pkt`], [`Req::max_psn`]), the request leaves by the shortest path.
+/// What must be looked at before the next request of a queue pair leaves. Where no bit is set, and
+/// nothing is sent again ([`Req::cur_pkt`], [`Req::max_psn`]), the request leaves by the shortest
+/// path.
 pub mod tx_block {
     /// [`Req::hold`](super::Req::hold) is not `None`.
     pub const HOLD: u32 = 1;
-    /// A request has failed and waits for those before it to end; nothing behind it is sent, then the queue flushes.
+    /// A request has failed and waits for those before it to end; nothing behind it is sent, then
+    /// the queue flushes.
     pub const FAILED: u32 = 2;
     /// The error completion of that request was delivered; the requests behind it flush.
     pub const BROKEN: u32 = 4;
@@ -66,11 +69,14 @@ pub enum Ready {
     /// It has said nothing.
     #[default]
     Yes,
-    /// It has refused the packet with the PSN [`Qp::ready_psn`](crate::verbs::objects::Qp::ready_psn). Nothing beyond it leaves until it is accepted.
+    /// It has refused the packet with the PSN
+    /// [`Qp::ready_psn`](crate::verbs::objects::Qp::ready_psn). Nothing beyond it leaves until it
+    /// is accepted.
     Refused,
     /// What it refused has been accepted. It may not be ready for the next message either.
     Doubtful,
-    /// The packet with the PSN [`Qp::ready_psn`](crate::verbs::objects::Qp::ready_psn) takes the next receive request. Nothing beyond it leaves until it is accepted.
+    /// The packet with the PSN [`Qp::ready_psn`](crate::verbs::objects::Qp::ready_psn) takes the
+    /// next receive request. Nothing beyond it leaves until it is accepted.
     Tried,
 }
 
@@ -190,7 +196,8 @@ impl Req {
         self.blocks.all()
     }
 
-    /// The earliest time at which something must be done if nothing comes; `u64::MAX`: there is none.
+    /// The earliest time at which something must be done if nothing comes; `u64::MAX`: there is
+    /// none.
     #[inline]
     pub fn next_deadline(&self) -> u64 {
         let mut at = u64::MAX;
@@ -206,7 +213,8 @@ impl Req {
         at
     }
 
-    /// Whether what was sent last may be repeated, or asked for again: it is not kept back altogether.
+    /// Whether what was sent last may be repeated, or asked for again: it is not kept back
+    /// altogether.
     #[inline]
     pub fn may_repeat(&self) -> bool {
         matches!(self.hold, Hold::None | Hold::Unready)

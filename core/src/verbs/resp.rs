@@ -50,7 +50,8 @@ pub enum Incoming {
 pub struct TakenRecv {
     /// One is taken.
     pub taken: bool,
-    /// Its CQE is reserved. Not so while it waits for another message because its own was dropped (UC, UD).
+    /// Its CQE is reserved. Not so while it waits for another message because its own was dropped
+    /// (UC, UD).
     pub reserved: bool,
     /// What it has failed with while its CQ had no room to say so; 0: nothing.
     pub failed: u32,
@@ -78,7 +79,8 @@ impl Default for TakenRecv {
     }
 }
 
-/// A READ or an atomic that was answered, kept for duplicates, and its answer while it is being sent.
+/// A READ or an atomic that was answered, kept for duplicates, and its answer while it is being
+/// sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resource {
     /// In use.
@@ -103,7 +105,8 @@ pub struct Resource {
     pub sent: u32,
     /// The answer of a duplicate: it does not count as outstanding.
     pub again: bool,
-    /// Fences that must have passed before the answer may leave (it acknowledges what came before it).
+    /// Fences that must have passed before the answer may leave (it acknowledges what came before
+    /// it).
     pub after_fence: u32,
 }
 
@@ -161,13 +164,15 @@ pub struct Resp {
     pub fatal_psn: Psn,
     /// A sequence or RNR NAK was sent; nothing ahead is answered until the expected PSN comes.
     pub nak_sent: bool,
-    /// What must be looked at before a request is taken or sent by the shortest path: bits of [`rx_block`].
+    /// What must be looked at before a request is taken or sent by the shortest path: bits of
+    /// [`rx_block`].
     blocks: Blocks,
     /// QP_LAST_WQE_REACHED was raised.
     pub last_wqe: bool,
     /// Highest PSN seen since that NAK.
     pub nak_high: Psn,
-    /// The expected PSN when something ahead of it came that is not believed at once, and when that was.
+    /// The expected PSN when something ahead of it came that is not believed at once, and when that
+    /// was.
     pub ahead: Option<(Psn, u64)>,
     /// Answered READs and atomics, a ring.
     pub resources: RawSlice<Resource>,
@@ -196,7 +201,8 @@ pub struct Resp {
 impl Resp {
     /// Begins anew, with the memory that it has.
     pub fn reset(&mut self) {
-        let (resources, jobs) = (core::mem::take(&mut self.resources), core::mem::take(&mut self.jobs));
+        let (resources, jobs) =
+            (core::mem::take(&mut self.resources), core::mem::take(&mut self.jobs));
         *self = Resp { resources, jobs, ..Resp::default() };
         self.resources.fill(Resource::default());
     }

@@ -1,8 +1,8 @@
 //! What program threads and the engine share: rings and a few flags. Everything here is atomic.
 //!
-//! A program thread reaches a ring through its guarded side (`producer()`, `consumer()`: one thread at a
-//! time, a second one is told so); the engine through [`EngineKey`], which exists once per engine and
-//! lives behind its lock.
+//! A program thread reaches a ring through its guarded side (`producer()`, `consumer()`: one thread
+//! at a time, a second one is told so); the engine through [`EngineKey`], which exists once per
+//! engine and lives behind its lock.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -76,7 +76,8 @@ impl QpShared {
     #[inline(always)]
     #[allow(unsafe_code)]
     pub fn engine_sq(&self, _key: &EngineKey) -> EngineConsumer<'_, SendWqe> {
-        // SAFETY: the key exists once and only inside the engine's lock, so no other engine side is in use.
+        // SAFETY: the key exists once and only inside the engine's lock, so no other engine side is
+        // in use.
         unsafe { self.sq.engine_consumer() }
     }
 
@@ -136,9 +137,11 @@ pub struct Shared {
     pub active: AtomicBitmap,
     /// CQs without a channel whose arming was met, not yet taken by the program.
     pub cq_events: AtomicBitmap,
-    /// By channel: the last CQ of it whose arming was met, plus one; those before it are linked. Only under the engine's lock.
+    /// By channel: the last CQ of it whose arming was met, plus one; those before it are linked.
+    /// Only under the engine's lock.
     pub channel_events: [AtomicU32; CHANNELS],
-    /// Channels that got an event which the port has not told yet, a bit each. Only under the engine's lock.
+    /// Channels that got an event which the port has not told yet, a bit each. Only under the
+    /// engine's lock.
     pub channels_due: AtomicU64,
     /// Something for the program's descriptor: an armed CQ or an asynchronous event.
     pub notify: AtomicBool,
@@ -189,7 +192,8 @@ impl Shared {
         self.cqs[cq].engine_ring(key)
     }
 
-    /// Marks an armed CQ without a channel as having an event and asks for the descriptor to be raised.
+    /// Marks an armed CQ without a channel as having an event and asks for the descriptor to be
+    /// raised.
     #[inline]
     pub fn raise_cq(&self, cq: usize) {
         self.cq_events.set(cq);
@@ -208,8 +212,8 @@ impl Shared {
     /// Gives a QP that nobody knows yet its send ring.
     #[allow(unsafe_code)]
     pub fn install_qp(&self, qp: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) {
-        // SAFETY: the caller holds the engine's lock and its index is free: no handle to it is valid, so no
-        // program thread is inside; the region was allocated for this ring.
+        // SAFETY: the caller holds the engine's lock and its index is free: no handle to it is
+        // valid, so no program thread is inside; the region was allocated for this ring.
         unsafe { self.qps[qp].sq.install(mem, capacity, stride) }
     }
 
@@ -236,7 +240,14 @@ impl Shared {
 
     /// Gives a new SRQ its ring.
     #[allow(unsafe_code)]
-    pub fn install_srq(&self, srq: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) {
+    pub fn install_srq(
+        &self,
+        srq: usize,
+        mem: Region,
+        capacity: u32,
+        stride: u32,
+        _key: &EngineKey,
+    ) {
         // SAFETY: as for `install_qp`.
         unsafe { self.srqs[srq].rq.install(mem, capacity, stride) }
     }
@@ -246,11 +257,23 @@ impl Shared {
     /// # Errors
     /// [`Error::Busy`]: a thread polls the CQ. [`Error::Invalid`]: the entries do not fit.
     #[allow(unsafe_code)]
-    pub fn swap_cq(&self, cq: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) -> Result<()> {
+    pub fn swap_cq(
+        &self,
+        cq: usize,
+        mem: Region,
+        capacity: u32,
+        stride: u32,
+        _key: &EngineKey,
+    ) -> Result<()> {
         let ring = &self.cqs[cq].ring;
-        let mut side = ring.consumer().ok_or_else(|| refuse!(Busy, "cq: another thread polls it"))?;
+        let mut side =
+            ring.consumer().ok_or_else(|| refuse!(Busy, "cq: another thread polls it"))?;
         if side.len() > capacity {
-            return Err(refuse!(Invalid, "cqe {capacity}: {} completions wait in the CQ", side.len()));
+            return Err(refuse!(
+                Invalid,
+                "cqe {capacity}: {} completions wait in the CQ",
+                side.len()
+            ));
         }
         let fresh = SlotRing::<Wc>::default();
         // SAFETY: `fresh` is a local ring nobody else knows; the region was allocated for it.
@@ -260,8 +283,8 @@ impl Shared {
         while let Some(wc) = side.pop() {
             to.push(wc)?;
         }
-        // SAFETY: the consumer side is held (`side`), the producer side by the lock: nobody is inside `ring`,
-        // and `fresh` is local.
+        // SAFETY: the consumer side is held (`side`), the producer side by the lock: nobody is
+        // inside `ring`, and `fresh` is local.
         unsafe { ring.adopt(&fresh) };
         Ok(())
     }
@@ -308,7 +331,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Keeps threads from posting to a QP for as long as the value lives: their posts are refused with [`Error::Busy`].
+    /// Keeps threads from posting to a QP for as long as the value lives: their posts are refused
+    /// with [`Error::Busy`].
     ///
     /// # Errors
     /// [`Error::Busy`]: a thread posts to it right now.
@@ -326,7 +350,8 @@ impl Shared {
         let q = &self.qps[qp];
         let _posts = self.hold_posts(qp)?;
         reset();
-        // SAFETY: the producer sides are held here, the consumer sides by the engine's lock, which `reset` needs too.
+        // SAFETY: the producer sides are held here, the consumer sides by the engine's lock, which
+        // `reset` needs too.
         unsafe { q.sq.uninstall() };
         // SAFETY: as above.
         unsafe { q.rq.uninstall() };

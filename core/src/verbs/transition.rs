@@ -19,7 +19,9 @@
 use crate::error::Result;
 use crate::reason::refuse;
 use crate::verbs::kind::QpKind;
-use crate::verbs::types::{access, mtu, qp_attr_mask as m, qp_state as s, Flags, QpAttr, ACCESS_ALL};
+use crate::verbs::types::{
+    access, mtu, qp_attr_mask as m, qp_state as s, Flags, QpAttr, ACCESS_ALL,
+};
 
 /// Required and optional attributes of one transition, for one type of QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +98,12 @@ pub const TABLE: &[Transition] = &[
         from: s::INIT,
         to: s::RTR,
         rc: need(
-            m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER,
+            m::AV
+                | m::PATH_MTU
+                | m::DEST_QPN
+                | m::RQ_PSN
+                | m::MAX_DEST_RD_ATOMIC
+                | m::MIN_RNR_TIMER,
             m::PKEY_INDEX | m::ACCESS_FLAGS,
         ),
         uc: need(m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN, m::PKEY_INDEX | m::ACCESS_FLAGS),
@@ -105,7 +112,10 @@ pub const TABLE: &[Transition] = &[
     Transition {
         from: s::RTR,
         to: s::RTS,
-        rc: need(m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::SQ_PSN | m::MAX_QP_RD_ATOMIC, INTO_RTS[0]),
+        rc: need(
+            m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::SQ_PSN | m::MAX_QP_RD_ATOMIC,
+            INTO_RTS[0],
+        ),
         uc: need(m::SQ_PSN, INTO_RTS[1]),
         ud: need(m::SQ_PSN, INTO_RTS[2]),
     },
@@ -123,8 +133,9 @@ pub const TABLE: &[Transition] = &[
         uc: need(0, m::EN_SQD_ASYNC_NOTIFY),
         ud: need(0, m::EN_SQD_ASYNC_NOTIFY),
     },
-    // The one state in which the path and the retry numbers of a connected QP may change. The peer's
-    // address may not (a path never changes after RTR), so AV is taken only where it names the same peer.
+    // The one state in which the path and the retry numbers of a connected QP may change. The
+    // peer's address may not (a path never changes after RTR), so AV is taken only where it names
+    // the same peer.
     Transition {
         from: s::SQD,
         to: s::SQD,
@@ -151,7 +162,13 @@ pub const TABLE: &[Transition] = &[
         uc: need(0, INTO_RTS[1]),
         ud: need(0, INTO_RTS[2]),
     },
-    Transition { from: s::SQE, to: s::RTS, rc: None, uc: need(0, INTO_RTS[1]), ud: need(0, INTO_RTS[2]) },
+    Transition {
+        from: s::SQE,
+        to: s::RTS,
+        rc: None,
+        uc: need(0, INTO_RTS[1]),
+        ud: need(0, INTO_RTS[2]),
+    },
 ];
 
 /// What the transition needs, `None` where it does not exist for this type of QP.
@@ -167,13 +184,17 @@ pub fn lookup(kind: QpKind, from: u32, to: u32) -> Option<Need> {
 /// Whether a modify from `from` to `to` may carry exactly the attributes of `mask`.
 ///
 /// # Errors
-/// [`crate::Error::Invalid`]: no such transition, an attribute is missing, or one is not allowed here.
+/// [`crate::Error::Invalid`]: no such transition, an attribute is missing, or one is not allowed
+/// here.
 pub fn check(kind: QpKind, from: u32, to: u32, mask: u32) -> Result<()> {
     let need = match lookup(kind, from, to) {
         Some(need) => need,
         None if from == to => {
             let state = s::name(from);
-            return Err(refuse!(Invalid, "attr_mask: no attribute of {kind} can be changed within {state}"));
+            return Err(refuse!(
+                Invalid,
+                "attr_mask: no attribute of {kind} can be changed within {state}"
+            ));
         }
         None => {
             return Err(refuse!(
@@ -187,11 +208,19 @@ pub fn check(kind: QpKind, from: u32, to: u32, mask: u32) -> Result<()> {
     let given = mask & !m::STATE;
     let missing = need.required & !given;
     if missing != 0 {
-        return Err(refuse!(Invalid, "attr_mask lacks {}, which {kind} needs here", Flags(missing, m::name)));
+        return Err(refuse!(
+            Invalid,
+            "attr_mask lacks {}, which {kind} needs here",
+            Flags(missing, m::name)
+        ));
     }
     let unwanted = given & !(need.required | need.optional);
     if unwanted != 0 {
-        return Err(refuse!(Invalid, "attr_mask has {}, which {kind} does not take here", Flags(unwanted, m::name)));
+        return Err(refuse!(
+            Invalid,
+            "attr_mask has {}, which {kind} does not take here",
+            Flags(unwanted, m::name)
+        ));
     }
     Ok(())
 }
@@ -211,7 +240,8 @@ const MAX_24: u32 = 0x00ff_ffff;
 /// Checks the values of the attributes that `mask` names; the others are not looked at.
 ///
 /// # Errors
-/// [`crate::Error::Invalid`]: a value is out of its range, or above what the port or device carries.
+/// [`crate::Error::Invalid`]: a value is out of its range, or above what the port or device
+/// carries.
 pub fn validate(kind: QpKind, attr: &QpAttr, mask: u32, limits: Limits) -> Result<()> {
     let has = |bit: u32| mask & bit != 0;
     // The last QPN stands for multicast, which no connection can have as its peer.
@@ -228,9 +258,16 @@ pub fn validate(kind: QpKind, attr: &QpAttr, mask: u32, limits: Limits) -> Resul
         (m::RNR_RETRY, "rnr_retry", attr.rnr_retry.into(), 7),
         (m::MIN_RNR_TIMER, "min_rnr_timer", attr.min_rnr_timer.into(), 31),
         (m::MAX_QP_RD_ATOMIC, "max_rd_atomic", attr.max_rd_atomic.into(), limits.max_rd_atomic),
-        (m::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", attr.max_dest_rd_atomic.into(), limits.max_rd_atomic),
+        (
+            m::MAX_DEST_RD_ATOMIC,
+            "max_dest_rd_atomic",
+            attr.max_dest_rd_atomic.into(),
+            limits.max_rd_atomic,
+        ),
     ];
-    if let Some((_, name, value, most)) = numbers.iter().find(|(bit, _, value, most)| has(*bit) && value > most) {
+    if let Some((_, name, value, most)) =
+        numbers.iter().find(|(bit, _, value, most)| has(*bit) && value > most)
+    {
         return Err(refuse!(Invalid, "{name} {value}: at most {most}"));
     }
     if has(m::PORT) && attr.port_num != 1 {
@@ -239,14 +276,19 @@ pub fn validate(kind: QpKind, attr: &QpAttr, mask: u32, limits: Limits) -> Resul
     // Flags without a meaning for a QP are ignored, as NICs do.
     if has(m::ACCESS_FLAGS) && attr.qp_access_flags & !ACCESS_ALL != 0 {
         let unknown = Flags(attr.qp_access_flags & !ACCESS_ALL, access::name);
-        return Err(refuse!(Invalid, "qp_access_flags {:#x}: a QP takes no {unknown}", attr.qp_access_flags));
+        return Err(refuse!(
+            Invalid,
+            "qp_access_flags {:#x}: a QP takes no {unknown}",
+            attr.qp_access_flags
+        ));
     }
     let largest = limits.max_mtu.min(mtu::MTU_4096);
     if has(m::PATH_MTU) && !(mtu::MTU_256..=largest).contains(&attr.path_mtu) {
         let (code, bytes) = (attr.path_mtu, 128u32 << largest);
         return Err(refuse!(
             Invalid,
-            "path_mtu {code}: a code from 1 (256 bytes) to {largest} ({bytes} bytes, what the port carries)"
+            "path_mtu {code}: a code from 1 (256 bytes) to {largest} ({bytes} bytes, what the \
+             port carries)"
         ));
     }
     if has(m::AV) && !is_unicast(&attr.ah.dgid) {

@@ -1,9 +1,10 @@
 //! The plain data that crosses the API: work requests, completions, attributes.
 //!
 //! [`Sge`], [`SendWr`], [`RecvWr`] and [`Wc`] have the layout of their `ibv_` counterparts
-//! (`<infiniband/verbs.h>`, rdma-core 44, x86-64), so that the verbs device and the libibverbs drop-in
-//! translate nothing. Enumerations that come from C are integers with named constants: a C caller can
-//! put any bits there, and a Rust enum with an unknown value would be undefined behaviour.
+//! (`<infiniband/verbs.h>`, rdma-core 44, x86-64), so that the verbs device and the libibverbs
+//! drop-in translate nothing. Enumerations that come from C are integers with named constants: a C
+//! caller can put any bits there, and a Rust enum with an unknown value would be undefined
+//! behaviour.
 
 /// One piece of a local buffer: 16 bytes, layout of `ibv_sge`.
 #[repr(C)]
@@ -400,14 +401,15 @@ pub struct QpAttr {
     pub retry_cnt: u8,
     /// Retries after an RNR NAK, 0 to 7; 7 = for ever.
     pub rnr_retry: u8,
-    /// Not 0: the peer is a device of this kind, whose packets leave from its own UDP port. With the address vector.
+    /// Not 0: the peer is a device of this kind, whose packets leave from its own UDP port. With
+    /// the address vector.
     pub kin: u8,
     /// Send rate in bytes per second, 0 = unlimited.
     pub rate_limit_bps: u64,
 }
 
-/// Copies the QP attributes that have one name and type in [`QpAttr`] and in a struct of a C interface: all but the address
-/// vector, the queue sizes and the rate.
+/// Copies the QP attributes that have one name and type in [`QpAttr`] and in a struct of a C
+/// interface: all but the address vector, the queue sizes and the rate.
 #[macro_export]
 macro_rules! copy_qp_attr {
     ($from:expr => $to:expr) => {{

@@ -4,7 +4,8 @@ use crate::verbs::types::{send_flags, wr_opcode, Sge};
 
 /// A send request in its ring: 64 bytes, then the SGEs or the inline data.
 ///
-/// Written by the posting thread, immutable once published, read by the engine until the slot is released.
+/// Written by the posting thread, immutable once published, read by the engine until the slot is
+/// released.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendWqe {
@@ -65,7 +66,10 @@ impl SendWqe {
     pub fn takes_receive(&self) -> bool {
         matches!(
             u32::from(self.opcode),
-            wr_opcode::SEND | wr_opcode::SEND_WITH_IMM | wr_opcode::SEND_WITH_INV | wr_opcode::RDMA_WRITE_WITH_IMM
+            wr_opcode::SEND
+                | wr_opcode::SEND_WITH_IMM
+                | wr_opcode::SEND_WITH_INV
+                | wr_opcode::RDMA_WRITE_WITH_IMM
         )
     }
     /// Executed by the engine itself; nothing goes to the wire.
@@ -103,8 +107,9 @@ pub const fn recv_stride(max_sge: u32) -> u32 {
     (16 + max_sge * 16 + 31) & !31
 }
 
-/// What a scatter/gather list holds from byte `offset` on: what is left of the piece that the byte lies in, and those behind it; none is
-/// empty. An address that wraps is outside of every region, which is for whoever looks the key up.
+/// What a scatter/gather list holds from byte `offset` on: what is left of the piece that the byte
+/// lies in, and those behind it; none is empty. An address that wraps is outside of every region,
+/// which is for whoever looks the key up.
 #[inline(always)]
 pub(crate) fn from_byte(sges: &[Sge], mut offset: u64) -> impl Iterator<Item = Sge> + '_ {
     sges.iter().filter_map(move |sge| {

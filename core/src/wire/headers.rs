@@ -1,7 +1,7 @@
 //! The headers, one value struct each: `parse` reads the wire's bytes, `emit` writes them.
 //!
-//! Numbers are big-endian on the wire and plain integers here. Reserved bits are ignored when read and zero when
-//! written; [`crate::wire::Packet`] refuses packets in which they are set.
+//! Numbers are big-endian on the wire and plain integers here. Reserved bits are ignored when read
+//! and zero when written; [`crate::wire::Packet`] refuses packets in which they are set.
 
 use super::opcode::Opcode;
 use super::psn::{Psn, Qpn};
@@ -93,7 +93,10 @@ impl Bth {
     /// Writes the header; of `pad` the low two bits count, of `tver` the low four.
     #[inline]
     pub fn emit(&self, b: &mut [u8; Self::LEN]) {
-        let flags = (self.solicited as u8) << 7 | (self.mig_req as u8) << 6 | (self.pad & 3) << 4 | self.tver & 0xF;
+        let flags = (self.solicited as u8) << 7
+            | (self.mig_req as u8) << 6
+            | (self.pad & 3) << 4
+            | self.tver & 0xF;
         let qp = (self.fecn as u32) << 31 | (self.becn as u32) << 30 | self.dest_qp.get();
         let psn = (self.ack_req as u32) << 31 | self.psn.get();
         b[0] = self.opcode.0;
@@ -120,7 +123,10 @@ impl Deth {
     /// Reads the header.
     #[inline]
     pub fn parse(b: &[u8; Self::LEN]) -> Deth {
-        Deth { qkey: u32::from_be_bytes(get::<0, 4, 8>(b)), src_qp: Qpn::new(u32::from_be_bytes(get::<4, 4, 8>(b))) }
+        Deth {
+            qkey: u32::from_be_bytes(get::<0, 4, 8>(b)),
+            src_qp: Qpn::new(u32::from_be_bytes(get::<4, 4, 8>(b))),
+        }
     }
 
     /// Writes the header.

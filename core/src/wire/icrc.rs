@@ -1,7 +1,8 @@
 //! The invariant CRC that ends every packet, and the CRC-32 beneath it.
 //!
-//! The ICRC is a zlib CRC-32 over eight bytes of ones, the IP and UDP headers and the packet, with every field that a
-//! router may change set to ones. A [`Flow`] keeps what is the same in all packets of one direction.
+//! The ICRC is a zlib CRC-32 over eight bytes of ones, the IP and UDP headers and the packet, with
+//! every field that a router may change set to ones. A [`Flow`] keeps what is the same in all
+//! packets of one direction.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[allow(unsafe_code)] // SIMD loads
@@ -18,7 +19,8 @@ use super::{ip, ICRC_LEN};
 use cpu::Runnable;
 use field::unshift;
 
-/// The state after `data`: reflected CRC-32 of zlib, without its inversions at both ends. Any thread.
+/// The state after `data`: reflected CRC-32 of zlib, without its inversions at both ends. Any
+/// thread.
 #[inline]
 pub fn crc32(state: u32, data: &[u8]) -> u32 {
     Runnable::best().update(state, data)
@@ -49,15 +51,16 @@ pub struct Accepted {
     pub ident: u16,
     /// Whether IPv4's "don't fragment" was set; true on IPv6.
     pub dont_fragment: bool,
-    /// All 32 bits matched as hinted. Otherwise the identification was solved for, and a wrong packet is accepted
-    /// with a chance of 2^-15.
+    /// All 32 bits matched as hinted. Otherwise the identification was solved for, and a wrong
+    /// packet is accepted with a chance of 2^-15.
     pub exact: bool,
 }
 
 /// One direction of a conversation: addresses and ports, ready to compute ICRCs. Eight bytes.
 ///
-/// All bytes that come before the UDP length are constant but two fields of the IP header: the length and, on IPv4, the
-/// identification. Their share of the CRC is added to that of the constant bytes, because the CRC is linear.
+/// All bytes that come before the UDP length are constant but two fields of the IP header: the
+/// length and, on IPv4, the identification. Their share of the CRC is added to that of the constant
+/// bytes, because the CRC is linear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// The state before the UDP length, with zero in the fields that vary.
@@ -68,11 +71,13 @@ pub struct Flow {
 /// A packet's bytes up to the end of its BTH, as the implementations take them.
 #[derive(Clone, Copy)]
 struct Head {
-    /// Eight bytes of the IP header, of which only those count that vary; as a little-endian number.
+    /// Eight bytes of the IP header, of which only those count that vary; as a little-endian
+    /// number.
     varying: u64,
     /// Whether they come from an IPv6 header, and so lie farther from `last`.
     v6: bool,
-    /// UDP's length and checksum, and the BTH, masked, with [`Flow::state`] added; as two little-endian numbers.
+    /// UDP's length and checksum, and the BTH, masked, with [`Flow::state`] added; as two
+    /// little-endian numbers.
     last: [u64; 2],
 }
 
@@ -88,8 +93,9 @@ const V6_FOLD: u64 = clmul::fold_high(8 * (V6_BETWEEN as u32 + 16));
 impl Flow {
     /// A flow over IPv4.
     pub fn v4(src: [u8; 4], dst: [u8; 4], sport: u16, dport: u16) -> Flow {
+        const MASKED: [u8; 12] = [0x45, 0xFF, 0, 0, 0, 0, 0x40, 0, 0xFF, ip::PROTO_UDP, 0xFF, 0xFF];
         let mut head = [0; ip::V4::LEN + 4];
-        head[..12].copy_from_slice(&[0x45, 0xFF, 0, 0, 0, 0, 0x40, 0, 0xFF, ip::PROTO_UDP, 0xFF, 0xFF]);
+        head[..12].copy_from_slice(&MASKED);
         head[12..16].copy_from_slice(&src);
         head[16..20].copy_from_slice(&dst);
         head[20..22].copy_from_slice(&sport.to_be_bytes());
@@ -142,15 +148,16 @@ impl Flow {
 
     /// The ICRC of a packet (BTH to pad, without ICRC), to be stored least significant byte first.
     ///
-    /// `ident` is the IPv4 identification that the packet leaves with, DF set; IPv6 has none and ignores it. 0 for
-    /// packets shorter than a BTH.
+    /// `ident` is the IPv4 identification that the packet leaves with, DF set; IPv6 has none and
+    /// ignores it. 0 for packets shorter than a BTH.
     #[inline]
     pub fn icrc(&self, ident: u16, packet: &[u8]) -> u32 {
         let Some((bth, rest)) = packet.split_first_chunk() else { return 0 };
         !Runnable::best().icrc(self.head(ident, bth, packet.len()), rest)
     }
 
-    /// [`Flow::icrc`] by the implementation named, or the best that the machine has if it lacks that one.
+    /// [`Flow::icrc`] by the implementation named, or the best that the machine has if it lacks
+    /// that one.
     pub fn icrc_with(&self, which: Impl, ident: u16, packet: &[u8]) -> u32 {
         let Some((bth, rest)) = packet.split_first_chunk() else { return 0 };
         !Runnable::at_most(which).icrc(self.head(ident, bth, packet.len()), rest)
@@ -171,9 +178,10 @@ impl Flow {
 
     /// Checks the ICRC at the end of a received packet.
     ///
-    /// IPv6: exact. IPv4: the identification is not known to the receiver of a datagram. `ident_hint` is tried first
-    /// (our own senders' is the number of the segment in its burst); else the one identification is sought that makes
-    /// the ICRC right, with DF set and with DF clear. Cost beyond the CRC: nothing with a right hint, else about 100 ns.
+    /// IPv6: exact. IPv4: the identification is not known to the receiver of a datagram.
+    /// `ident_hint` is tried first (our own senders' is the number of the segment in its burst);
+    /// else the one identification is sought that makes the ICRC right, with DF set and with DF
+    /// clear. Cost beyond the CRC: nothing with a right hint, else about 100 ns.
     #[inline]
     pub fn check(&self, ident_hint: u16, packet: &[u8]) -> Result<Accepted, BadIcrc> {
         let Some((body, icrc)) = packet.split_last_chunk::<ICRC_LEN>() else { return Err(BadIcrc) };
@@ -190,8 +198,9 @@ impl Flow {
 
     /// Finds the identification that explains the difference of two ICRCs.
     ///
-    /// The CRC is linear, so the difference taken back to where the identification enters is the difference of the four
-    /// header bytes there: identification, flags and fragment offset. Only DF may differ among the latter.
+    /// The CRC is linear, so the difference taken back to where the identification enters is the
+    /// difference of the four header bytes there: identification, flags and fragment offset. Only
+    /// DF may differ among the latter.
     #[cold]
     fn solve(&self, hint: u16, difference: u32, body_len: usize) -> Result<Accepted, BadIcrc> {
         if self.v6 {
@@ -213,8 +222,9 @@ const MAX_UDP_PAYLOAD: usize = 65_535 - ip::V4::LEN - ip::Udp::LEN;
 
 /// Checks a packet whose IP header is known (a capture, a raw socket) with all 32 bits.
 ///
-/// `ip_packet` begins with the IP header and may end with link-layer padding. Error also where it is no whole UDP
-/// datagram of IPv4 or IPv6 (without extension headers), or too short for a BTH and an ICRC.
+/// `ip_packet` begins with the IP header and may end with link-layer padding. Error also where it
+/// is no whole UDP datagram of IPv4 or IPv6 (without extension headers), or too short for a BTH and
+/// an ICRC.
 pub fn check_exact(ip_packet: &[u8]) -> Result<(), BadIcrc> {
     let (computed, received) = exact(ip_packet).ok_or(BadIcrc)?;
     if computed == received {
@@ -229,7 +239,10 @@ fn exact(ip_packet: &[u8]) -> Option<(u32, u32)> {
     // 60 bytes is the longest IPv4 header.
     let mut head = [0xFF; 60 + ip::Udp::LEN + Bth::LEN];
     let (ip_len, total_len) = match ip_packet.first()? >> 4 {
-        4 => ((ip_packet[0] & 0xF) as usize * 4, u16::from_be_bytes([*ip_packet.get(2)?, *ip_packet.get(3)?]) as usize),
+        4 => (
+            (ip_packet[0] & 0xF) as usize * 4,
+            u16::from_be_bytes([*ip_packet.get(2)?, *ip_packet.get(3)?]) as usize,
+        ),
         6 => (40, u16::from_be_bytes([*ip_packet.get(4)?, *ip_packet.get(5)?]) as usize + 40),
         _ => return None,
     };

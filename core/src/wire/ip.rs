@@ -1,4 +1,5 @@
-//! IP, UDP and Ethernet headers: for the GRH that UD delivers, for captures, and for frames with known headers.
+//! IP, UDP and Ethernet headers: for the GRH that UD delivers, for captures, and for frames with
+//! known headers.
 
 /// IP protocol number of UDP.
 pub const PROTO_UDP: u8 = 17;
@@ -60,7 +61,8 @@ impl V4 {
     /// Bytes on the wire.
     pub const LEN: usize = 20;
 
-    /// A header for `payload_len` bytes of UDP header and payload: DF set, TTL 64, identification 0.
+    /// A header for `payload_len` bytes of UDP header and payload: DF set, TTL 64, identification
+    /// 0.
     pub fn udp(src: [u8; 4], dst: [u8; 4], payload_len: u16) -> V4 {
         V4 {
             tos: 0,
@@ -142,7 +144,15 @@ impl V6 {
 
     /// A header for `payload_len` bytes of UDP header and payload: hop limit 64.
     pub fn udp(src: [u8; 16], dst: [u8; 16], payload_len: u16) -> V6 {
-        V6 { traffic_class: 0, flow_label: 0, payload_len, next_header: PROTO_UDP, hop_limit: 64, src, dst }
+        V6 {
+            traffic_class: 0,
+            flow_label: 0,
+            payload_len,
+            next_header: PROTO_UDP,
+            hop_limit: 64,
+            src,
+            dst,
+        }
     }
 
     /// Reads the header; `None` where it is not IPv6.
@@ -212,11 +222,11 @@ pub fn checksum(data: &[u8]) -> u16 {
 /// Bytes of an Ethernet header.
 pub const ETHERNET_LEN: usize = 14;
 
-/// Writes the Ethernet, IP and UDP headers before `udp_payload_len` bytes from one GID to another, as a capture has
-/// them, and returns their bytes: 42 for IPv4, 62 for IPv6.
+/// Writes the Ethernet, IP and UDP headers before `udp_payload_len` bytes from one GID to another,
+/// as a capture has them, and returns their bytes: 42 for IPv4, 62 for IPv6.
 ///
-/// MAC addresses are made from the ends of the GIDs (locally administered). `None` where the buffer is too short or the
-/// payload longer than a datagram.
+/// MAC addresses are made from the ends of the GIDs (locally administered). `None` where the buffer
+/// is too short or the payload longer than a datagram.
 pub fn emit_frame_headers(
     src: &[u8; 16],
     dst: &[u8; 16],
@@ -310,8 +320,17 @@ mod tests {
         assert_eq!((ip.payload_len, ip.next_header, ip.dst), (28, PROTO_UDP, [2; 16]));
 
         assert_eq!(emit_frame_headers(&[1; 16], &[2; 16], 1, 2, 0, 20, &mut buf[..61]), None);
-        assert_eq!(emit_frame_headers(&gid_of_v4(A), &gid_of_v4(B), 1, 2, 0, 65_507, &mut buf), Some(42));
-        assert_eq!(emit_frame_headers(&gid_of_v4(A), &gid_of_v4(B), 1, 2, 0, 65_508, &mut buf), None);
-        assert_eq!(emit_frame_headers(&gid_of_v4(A), &gid_of_v4(B), 1, 2, 0, usize::MAX, &mut buf), None);
+        assert_eq!(
+            emit_frame_headers(&gid_of_v4(A), &gid_of_v4(B), 1, 2, 0, 65_507, &mut buf),
+            Some(42)
+        );
+        assert_eq!(
+            emit_frame_headers(&gid_of_v4(A), &gid_of_v4(B), 1, 2, 0, 65_508, &mut buf),
+            None
+        );
+        assert_eq!(
+            emit_frame_headers(&gid_of_v4(A), &gid_of_v4(B), 1, 2, 0, usize::MAX, &mut buf),
+            None
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! Bytes of RoCEv2: headers, opcodes, packets, the ICRC, and files of captured frames.
 //!
-//! Two layers: [`View`] borrows a received packet and promises only not to panic; [`Packet`] holds only what is
-//! legal, so that `emit(parse(x)) == x`. Nothing here knows of QPs, and nothing allocates.
+//! Two layers: [`View`] borrows a received packet and promises only not to panic; [`Packet`] holds
+//! only what is legal, so that `emit(parse(x)) == x`. Nothing here knows of QPs, and nothing
+//! allocates.
 
 pub mod grh;
 pub mod headers;
@@ -15,7 +16,9 @@ pub mod size;
 pub mod timing;
 pub mod view;
 
-pub use headers::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, NakCode, Reth, Syndrome};
+pub use headers::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, NakCode, Reth, Syndrome,
+};
 pub use icrc::{Accepted, BadIcrc, Flow};
 pub use opcode::{Class, Kind, Opcode};
 pub use packet::{Ext, Packet};

@@ -78,7 +78,16 @@ struct Info {
 
 const fn header_len(flags: u16) -> u8 {
     let mut len = 12;
-    let sizes = [(IMM, 4), (IETH, 4), (RETH, 16), (AETH, 4), (DETH, 8), (ATOMIC, 28), (ATOMIC_ACK, 8), (FETH, 4)];
+    let sizes = [
+        (IMM, 4),
+        (IETH, 4),
+        (RETH, 16),
+        (AETH, 4),
+        (DETH, 8),
+        (ATOMIC, 28),
+        (ATOMIC_ACK, 8),
+        (FETH, 4),
+    ];
     let mut i = 0;
     while i < sizes.len() {
         if flags & sizes[i].0 != 0 {
@@ -306,7 +315,8 @@ impl Opcode {
         self.info().name
     }
 
-    /// The RC SEND opcode for a packet's place; `imm` and `inv` count on last packets only, `imm` wins.
+    /// The RC SEND opcode for a packet's place; `imm` and `inv` count on last packets only, `imm`
+    /// wins.
     #[inline]
     pub const fn rc_send(first: bool, last: bool, imm: bool, inv: bool) -> Opcode {
         match (first, last, imm, inv) {
@@ -409,7 +419,11 @@ mod tests {
                 (Opcode::uc_write(first, last, imm), Class::Uc, Kind::Write),
             ];
             for (op, class, kind) in built {
-                assert_eq!((op.is_first(), op.is_last(), op.class(), op.kind()), (first, last, class, kind), "{op:?}");
+                assert_eq!(
+                    (op.is_first(), op.is_last(), op.class(), op.kind()),
+                    (first, last, class, kind),
+                    "{op:?}"
+                );
                 assert_eq!(op.has_imm(), last && imm && kind != Kind::ReadResponse, "{op:?}");
             }
             assert_eq!(Opcode::rc_send(first, last, imm, inv).has_ieth(), last && inv && !imm);

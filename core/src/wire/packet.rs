@@ -1,4 +1,5 @@
-//! A packet as a value, which holds only what is legal to send: whatever it was parsed from, it emits again.
+//! A packet as a value, which holds only what is legal to send: whatever it was parsed from, it
+//! emits again.
 
 use super::headers::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Reth};
 use super::opcode::{Kind, Opcode};
@@ -40,7 +41,8 @@ pub enum Ext {
 impl Ext {
     /// Whether these are the headers that `opcode` brings.
     fn fits(&self, op: Opcode) -> bool {
-        let [mut imm, mut ieth, mut reth, mut deth, mut aeth, mut ack, mut atomic, mut feth] = [false; 8];
+        let [mut imm, mut ieth, mut reth, mut deth, mut aeth, mut ack, mut atomic, mut feth] =
+            [false; 8];
         match self {
             Ext::None => {}
             Ext::Imm(_) => imm = true,
@@ -86,8 +88,8 @@ pub struct Packet<'a> {
 impl<'a> Packet<'a> {
     /// Puts a packet together; `bth.pad` follows from the payload.
     ///
-    /// Errors: [`Malformed::UnknownOpcode`], [`Malformed::Version`], [`Malformed::NotLegal`] where headers, their
-    /// lengths and the payload do not belong together.
+    /// Errors: [`Malformed::UnknownOpcode`], [`Malformed::Version`], [`Malformed::NotLegal`] where
+    /// headers, their lengths and the payload do not belong together.
     pub fn new(bth: Bth, ext: Ext, payload: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let op = bth.opcode;
         if !op.is_known() {
@@ -173,7 +175,8 @@ impl<'a> Packet<'a> {
                 out.put(|b| reth.emit(b))?;
             }
         }
-        let (body, pad) = out.rest.split_at_mut_checked(self.payload.len()).ok_or(Malformed::NoRoom)?;
+        let (body, pad) =
+            out.rest.split_at_mut_checked(self.payload.len()).ok_or(Malformed::NoRoom)?;
         body.copy_from_slice(self.payload);
         pad.fill(0);
         Ok(len)
@@ -201,12 +204,20 @@ impl<'a> TryFrom<View<'a>> for Packet<'a> {
     fn try_from(view: View<'a>) -> Result<Packet<'a>, Malformed> {
         let ext = match (view.reth(), view.deth(), view.aeth(), view.imm()) {
             (Some(reth), _, _, Some(imm)) => Ext::RethImm(reth, imm),
-            (Some(reth), _, _, None) => view.feth().map_or(Ext::Reth(reth), |feth| Ext::Flush(feth, reth)),
+            (Some(reth), _, _, None) => {
+                view.feth().map_or(Ext::Reth(reth), |feth| Ext::Flush(feth, reth))
+            }
             (_, Some(deth), _, Some(imm)) => Ext::DethImm(deth, imm),
             (_, Some(deth), _, None) => Ext::Deth(deth),
-            (_, _, Some(aeth), _) => view.atomic_ack().map_or(Ext::Aeth(aeth), |ack| Ext::AtomicAck(aeth, ack)),
+            (_, _, Some(aeth), _) => {
+                view.atomic_ack().map_or(Ext::Aeth(aeth), |ack| Ext::AtomicAck(aeth, ack))
+            }
             (_, _, _, Some(imm)) => Ext::Imm(imm),
-            _ => view.ieth().map(Ext::Inv).or_else(|| view.atomic_eth().map(Ext::Atomic)).unwrap_or(Ext::None),
+            _ => view
+                .ieth()
+                .map(Ext::Inv)
+                .or_else(|| view.atomic_eth().map(Ext::Atomic))
+                .unwrap_or(Ext::None),
         };
         let packet = Packet::new(view.bth(), ext, view.payload())?;
         if packet.bth.pad != view.bth().pad {

@@ -1,7 +1,8 @@
 //! Capture files: classic pcap, in the byte order and with the time unit that their writer had.
 //!
-//! Files come from anywhere, so nothing here trusts a length. What a capture holds is read in two steps: [`Records`]
-//! gives the frames, [`Datagram`] takes one apart as far as the UDP payload, which is a RoCEv2 packet.
+//! Files come from anywhere, so nothing here trusts a length. What a capture holds is read in two
+//! steps: [`Records`] gives the frames, [`Datagram`] takes one apart as far as the UDP payload,
+//! which is a RoCEv2 packet.
 
 use super::ip::{gid_of_v4, Udp, ETHERNET_LEN, PROTO_UDP, V4, V6};
 use super::Flow;
@@ -76,7 +77,8 @@ impl FileHeader {
     /// Bytes in the file.
     pub const LEN: usize = 24;
 
-    /// The header of a file that this machine writes: its own byte order, nanoseconds, Ethernet, frames whole.
+    /// The header of a file that this machine writes: its own byte order, nanoseconds, Ethernet,
+    /// frames whole.
     pub const fn ethernet() -> FileHeader {
         FileHeader { form: Form::NATIVE, linktype: LINKTYPE_ETHERNET, snaplen: RECORD_MAX }
     }
@@ -93,7 +95,11 @@ impl FileHeader {
         })?;
         // The upper bits of the last word are not part of the link type.
         let linktype = form.word(b, 20) & 0x0FFF_FFFF;
-        (form.word(b, 4) == form.version()).then_some(FileHeader { form, linktype, snaplen: form.word(b, 16) })
+        (form.word(b, 4) == form.version()).then_some(FileHeader {
+            form,
+            linktype,
+            snaplen: form.word(b, 16),
+        })
     }
 
     /// Writes the header; its reserved fields are zero.
@@ -103,8 +109,15 @@ impl FileHeader {
         b.copy_from_slice(self.form.bytes(words).as_flattened());
     }
 
-    /// Writes the header of a record. `time_ns` counts from the epoch; the format's seconds end in 2106.
-    pub fn emit_record(&self, time_ns: u64, captured: u32, wire_len: u32, b: &mut [u8; RECORD_HEADER_LEN]) {
+    /// Writes the header of a record. `time_ns` counts from the epoch; the format's seconds end in
+    /// 2106.
+    pub fn emit_record(
+        &self,
+        time_ns: u64,
+        captured: u32,
+        wire_len: u32,
+        b: &mut [u8; RECORD_HEADER_LEN],
+    ) {
         let fraction = time_ns % 1_000_000_000 / self.form.unit_ns();
         let words = [(time_ns / 1_000_000_000) as u32, fraction as u32, captured, wire_len];
         b.copy_from_slice(self.form.bytes(words).as_flattened());
@@ -193,22 +206,24 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// Takes an Ethernet frame apart. `None` where it carries no UDP over IPv4 or IPv6, or a fragment, options or
-    /// extension headers, or where its lengths do not agree.
+    /// Takes an Ethernet frame apart. `None` where it carries no UDP over IPv4 or IPv6, or a
+    /// fragment, options or extension headers, or where its lengths do not agree.
     pub fn parse(frame: &'a [u8]) -> Option<Datagram<'a>> {
         let (ethernet, ip) = frame.split_first_chunk::<ETHERNET_LEN>()?;
-        let (src, dst, ident, dont_fragment, udp_at, end) = match u16::from_be_bytes([ethernet[12], ethernet[13]]) {
-            0x0800 => {
-                let v4 = V4::parse(ip.first_chunk()?).filter(|v4| v4.protocol == PROTO_UDP)?;
-                let end = usize::from(v4.total_len);
-                (gid_of_v4(v4.src), gid_of_v4(v4.dst), v4.ident, v4.dont_fragment, V4::LEN, end)
-            }
-            0x86DD => {
-                let v6 = V6::parse(ip.first_chunk()?).filter(|v6| v6.next_header == PROTO_UDP)?;
-                (v6.src, v6.dst, 0, true, V6::LEN, V6::LEN + usize::from(v6.payload_len))
-            }
-            _ => return None,
-        };
+        let (src, dst, ident, dont_fragment, udp_at, end) =
+            match u16::from_be_bytes([ethernet[12], ethernet[13]]) {
+                0x0800 => {
+                    let v4 = V4::parse(ip.first_chunk()?).filter(|v4| v4.protocol == PROTO_UDP)?;
+                    let end = usize::from(v4.total_len);
+                    (gid_of_v4(v4.src), gid_of_v4(v4.dst), v4.ident, v4.dont_fragment, V4::LEN, end)
+                }
+                0x86DD => {
+                    let v6 =
+                        V6::parse(ip.first_chunk()?).filter(|v6| v6.next_header == PROTO_UDP)?;
+                    (v6.src, v6.dst, 0, true, V6::LEN, V6::LEN + usize::from(v6.payload_len))
+                }
+                _ => return None,
+            };
         let ip_packet = ip.get(..end)?;
         let datagram = ip_packet.get(udp_at..)?;
         let udp = Udp::parse(datagram.first_chunk()?);
@@ -245,9 +260,10 @@ mod tests {
         let mut head = [0; FileHeader::LEN];
         FileHeader::ethernet().emit(&mut head);
         let mut file = head.to_vec();
-        for (time, gid) in
-            [(5_000_000_007, gid_of_v4([10, 0, 0, 1])), (u64::from(u32::MAX) * 1_000_000_000, [0xfd; 16])]
-        {
+        for (time, gid) in [
+            (5_000_000_007, gid_of_v4([10, 0, 0, 1])),
+            (u64::from(u32::MAX) * 1_000_000_000, [0xfd; 16]),
+        ] {
             let mut frame = [0; 100];
             let n = emit_frame_headers(&gid, &gid, 4791, 4791, 3, 20, &mut frame).unwrap();
             let mut record = [0; RECORD_HEADER_LEN];
@@ -266,7 +282,10 @@ mod tests {
         let records: Vec<Record> = records.map(|r| r.unwrap()).collect();
         assert_eq!(records.len(), 2);
         assert_eq!((records[0].time_ns, records[0].wire_len), (5_000_000_007, 62));
-        assert_eq!((records[1].time_ns, records[1].wire_len), (u64::from(u32::MAX) * 1_000_000_000, 82));
+        assert_eq!(
+            (records[1].time_ns, records[1].wire_len),
+            (u64::from(u32::MAX) * 1_000_000_000, 82)
+        );
         for (record, ident) in records.iter().zip([3, 0]) {
             let d = Datagram::parse(record.frame).unwrap();
             assert_eq!((d.payload().len(), d.ident, d.udp.dport, d.src), (20, ident, 4791, d.dst));
@@ -276,7 +295,9 @@ mod tests {
     #[test]
     fn files_of_other_machines_are_read() {
         let frame = [0xEE; 3];
-        for (big_endian, nanoseconds) in [(false, false), (false, true), (true, false), (true, true)] {
+        for (big_endian, nanoseconds) in
+            [(false, false), (false, true), (true, false), (true, true)]
+        {
             let word = |v: u32| if big_endian { v.to_be_bytes() } else { v.to_le_bytes() };
             let version = if big_endian { [0, 2, 0, 4] } else { [2, 0, 4, 0] };
             let magic = word(if nanoseconds { MAGIC_NS } else { MAGIC_US });
@@ -290,7 +311,10 @@ mod tests {
             let time_ns = 7_000_000_000 + if nanoseconds { 9 } else { 9000 };
             records.header().emit_record(time_ns, 3, 1500, &mut record);
             assert_eq!(record, file[FileHeader::LEN..][..RECORD_HEADER_LEN]);
-            assert_eq!((records.header().linktype, records.header().snaplen), (LINKTYPE_ETHERNET, 65_535));
+            assert_eq!(
+                (records.header().linktype, records.header().snaplen),
+                (LINKTYPE_ETHERNET, 65_535)
+            );
             assert_eq!(records.next(), Some(Ok(Record { time_ns, frame: &frame, wire_len: 1500 })));
             assert_eq!(records.next(), None);
         }
@@ -308,7 +332,11 @@ mod tests {
             let whole = results.iter().filter(|r| r.is_ok()).count();
             let (first, second) = (FileHeader::LEN, FileHeader::LEN + RECORD_HEADER_LEN + 62);
             assert_eq!(whole, usize::from(len >= second), "{len} bytes");
-            assert_eq!(results.len() - whole, usize::from(len != first && len != second), "{len} bytes");
+            assert_eq!(
+                results.len() - whole,
+                usize::from(len != first && len != second),
+                "{len} bytes"
+            );
         }
         let mut long = file.clone();
         long[FileHeader::LEN + 8..][..4].copy_from_slice(&u32::MAX.to_ne_bytes());
@@ -322,7 +350,9 @@ mod tests {
     #[test]
     fn frames_whose_lengths_do_not_agree_are_no_datagrams() {
         let mut frame = [0; 82];
-        for (gid, ip_len_at, udp_len_at) in [(gid_of_v4([10, 0, 0, 1]), 16, 38), ([0xfd; 16], 18, 58)] {
+        for (gid, ip_len_at, udp_len_at) in
+            [(gid_of_v4([10, 0, 0, 1]), 16, 38), ([0xfd; 16], 18, 58)]
+        {
             let n = emit_frame_headers(&gid, &gid, 4791, 4791, 3, 20, &mut frame).unwrap() + 20;
             assert!(Datagram::parse(&frame[..n]).is_some());
             for len in 0..n {

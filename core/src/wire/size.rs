@@ -1,6 +1,7 @@
 //! Sizes of packets on the wire.
 //!
-//! All byte counters and all limits by rate count what these functions return: the bytes from BTH to ICRC.
+//! All byte counters and all limits by rate count what these functions return: the bytes from BTH
+//! to ICRC.
 
 use super::{Opcode, ICRC_LEN};
 

@@ -4,8 +4,8 @@
 pub const RNR_TIMER_NS: [u64; 32] = {
     // Hundredths of a millisecond, which keeps the table readable against the standard's.
     const HUNDREDTHS_MS: [u64; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
-        4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
     let mut ns = [0; 32];
     let mut i = 0;
@@ -16,7 +16,8 @@ pub const RNR_TIMER_NS: [u64; 32] = {
     ns
 };
 
-/// The ACK timeout in nanoseconds, 4.096 µs · 2^code; `None` where it is off (0) or no code (above 31).
+/// The ACK timeout in nanoseconds, 4.096 µs · 2^code; `None` where it is off (0) or no code (above
+/// 31).
 #[inline]
 pub const fn ack_timeout_ns(code: u8) -> Option<u64> {
     match code {
@@ -58,8 +59,8 @@ mod tests {
         assert_eq!(RNR_TIMER_NS[12], 640_000);
         assert_eq!(RNR_TIMER_NS[24], 40_960_000);
         assert_eq!(RNR_TIMER_NS[25], 61_440_000);
-        // By the law behind the standard's table: from code 2 on, each pair is one doubling of 20 and 30 µs;
-        // code 1 is 10 µs, and code 0 what would follow the last.
+        // By the law behind the standard's table: from code 2 on, each pair is one doubling of 20
+        // and 30 µs; code 1 is 10 µs, and code 0 what would follow the last.
         for (code, &timer) in RNR_TIMER_NS.iter().enumerate().skip(2) {
             let base: u64 = if code % 2 == 0 { 20_000 } else { 30_000 };
             assert_eq!(timer, base << (code / 2 - 1), "code {code}");

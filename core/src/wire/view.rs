@@ -1,4 +1,5 @@
-//! A received packet, borrowed. A view promises that its accessors do not panic, and nothing about what is legal.
+//! A received packet, borrowed. A view promises that its accessors do not panic, and nothing about
+//! what is legal.
 
 use core::fmt;
 
@@ -8,7 +9,8 @@ use super::opcode::Opcode;
 /// Why bytes are no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// Too short for the headers and the pad, not a multiple of 4, or bytes after a packet that carries none.
+    /// Too short for the headers and the pad, not a multiple of 4, or bytes after a packet that
+    /// carries none.
     Length,
     /// A transport version other than 0.
     Version,
@@ -55,8 +57,13 @@ impl<'a> View<'a> {
         if !opcode.is_known() {
             return Err(Malformed::UnknownOpcode(opcode));
         }
-        let Some(body) = packet.len().checked_sub(opcode.header_len()) else { return Err(Malformed::Length) };
-        if !packet.len().is_multiple_of(4) || body < bth.pad as usize || (body != 0 && !opcode.has_payload()) {
+        let Some(body) = packet.len().checked_sub(opcode.header_len()) else {
+            return Err(Malformed::Length);
+        };
+        if !packet.len().is_multiple_of(4)
+            || body < bth.pad as usize
+            || (body != 0 && !opcode.has_payload())
+        {
             return Err(Malformed::Length);
         }
         Ok(View { bytes: packet, bth })
@@ -114,7 +121,9 @@ impl<'a> View<'a> {
     /// The AtomicAckETH of answers to atomics.
     #[inline]
     pub fn atomic_ack(&self) -> Option<AtomicAckEth> {
-        self.opcode().has_atomic_ack().then(|| self.header(Bth::LEN + Aeth::LEN).map(AtomicAckEth::parse))?
+        self.opcode()
+            .has_atomic_ack()
+            .then(|| self.header(Bth::LEN + Aeth::LEN).map(AtomicAckEth::parse))?
     }
 
     /// Immediate data: always the last header.

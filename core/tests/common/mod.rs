@@ -4,10 +4,12 @@
 use gdrcore_core::wire::pcap::{Datagram, Records, LINKTYPE_ETHERNET};
 use gdrcore_core::wire::{Flow, ICRC_LEN, ROCE_PORT};
 
-/// Every RoCEv2 frame of every capture under `tests/golden`, with the capture's name and its number therein.
+/// Every RoCEv2 frame of every capture under `tests/golden`, with the capture's name and its number
+/// therein.
 pub fn golden() -> Vec<(String, usize, Roce)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|ext| ext == "pcap"));
     files.sort();
     let mut all = Vec::new();

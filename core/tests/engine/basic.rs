@@ -21,7 +21,10 @@ fn all_three(net: &mut Net, a: &End, b: &End, len: usize) {
         assert!(e.buf.get(at, data.len()) == data, "{what} of {len}");
         let after = at + data.len();
         assert!(e.buf.get(0, at).iter().all(|&x| x == 0xaa), "{what} of {len}: before");
-        assert!(e.buf.get(after, e.buf.len() - after).iter().all(|&x| x == 0xaa), "{what} of {len}: after");
+        assert!(
+            e.buf.get(after, e.buf.len() - after).iter().all(|&x| x == 0xaa),
+            "{what} of {len}: after"
+        );
     };
 
     clean(b);
@@ -111,10 +114,20 @@ fn immediate_data_reaches_the_receiver() {
             assert!(b.buf.get(0, len) == data);
 
             net.recv(&b, 2, &[]);
-            net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).imm(0x0102_0304).local(&a, 0, len).remote(&b, 9000));
+            net.ok(
+                &a,
+                Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM)
+                    .imm(0x0102_0304)
+                    .local(&a, 0, len)
+                    .remote(&b, 9000),
+            );
             let wc = net.wait(b.host, b.rcq, 1)[0];
-            let want = (0, wc_opcode::RECV_RDMA_WITH_IMM, 0x0102_0304, wc_flags::WITH_IMM, len as u32, 2);
-            assert_eq!((wc.status, wc.opcode, wc.imm_data, wc.wc_flags, wc.byte_len, wc.wr_id), want);
+            let want =
+                (0, wc_opcode::RECV_RDMA_WITH_IMM, 0x0102_0304, wc_flags::WITH_IMM, len as u32, 2);
+            assert_eq!(
+                (wc.status, wc.opcode, wc.imm_data, wc.wc_flags, wc.byte_len, wc.wr_id),
+                want
+            );
             assert!(b.buf.get(9000, len) == data);
         }
     }
@@ -125,11 +138,14 @@ fn atomics_change_and_return() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(Opts { way, ..Opts::default() });
         b.buf.put_u64(64, 100);
-        let add = Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 0, 8).atomic(&b, 64, u64::MAX, 0);
+        let add =
+            Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 0, 8).atomic(&b, 64, u64::MAX, 0);
         let wc = net.ok(&a, add);
         assert_eq!((wc.opcode, wc.byte_len), (wc_opcode::FETCH_ADD, 8));
         assert_eq!((a.buf.get_u64(0), b.buf.get_u64(64)), (100, 99));
-        let swap = |old, new| Wr::new(wr_opcode::ATOMIC_CMP_AND_SWP).local(&a, 8, 8).atomic(&b, 64, old, new);
+        let swap = |old, new| {
+            Wr::new(wr_opcode::ATOMIC_CMP_AND_SWP).local(&a, 8, 8).atomic(&b, 64, old, new)
+        };
         let wc = net.ok(&a, swap(1, 2));
         assert_eq!(wc.opcode, wc_opcode::COMP_SWAP);
         assert_eq!((a.buf.get_u64(8), b.buf.get_u64(64)), (99, 99));
@@ -145,7 +161,10 @@ fn inline_data_and_many_pieces() {
     let data = pattern(3, 100);
     a.buf.put(0, &data);
     net.recv(&b, 1, &[(0, 30), (50, 0), (100, 200)]);
-    net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 60).local(&a, 60, 40).add_flags(send_flags::INLINE));
+    net.post(
+        &a,
+        Wr::new(wr_opcode::SEND).local(&a, 0, 60).local(&a, 60, 40).add_flags(send_flags::INLINE),
+    );
     a.buf.put(0, &[0; 100]);
     net.wait(a.host, a.scq, 1);
     assert_eq!(net.wait(b.host, b.rcq, 1)[0].byte_len, 100);
@@ -155,13 +174,27 @@ fn inline_data_and_many_pieces() {
     let data = pattern(4, 10_000);
     a.buf.put(0, &data);
     net.recv(&b, 2, &[(0, 1), (1000, 4095), (8000, 3), (10_000, 9000)]);
-    net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 3000).local(&a, 3000, 1).local(&a, 3001, 0).local(&a, 3001, 6999));
+    net.ok(
+        &a,
+        Wr::new(wr_opcode::SEND)
+            .local(&a, 0, 3000)
+            .local(&a, 3000, 1)
+            .local(&a, 3001, 0)
+            .local(&a, 3001, 6999),
+    );
     net.wait(b.host, b.rcq, 1);
-    let got = [b.buf.get(0, 1), b.buf.get(1000, 4095), b.buf.get(8000, 3), b.buf.get(10_000, 5901)].concat();
+    let got = [b.buf.get(0, 1), b.buf.get(1000, 4095), b.buf.get(8000, 3), b.buf.get(10_000, 5901)]
+        .concat();
     assert!(got == data);
 
     b.buf.put(20_000, &data);
-    net.ok(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 30_000, 5000).local(&a, 50_000, 5000).remote(&b, 20_000));
+    net.ok(
+        &a,
+        Wr::new(wr_opcode::RDMA_READ)
+            .local(&a, 30_000, 5000)
+            .local(&a, 50_000, 5000)
+            .remote(&b, 20_000),
+    );
     assert!([a.buf.get(30_000, 5000), a.buf.get(50_000, 5000)].concat() == data);
 }
 
@@ -169,7 +202,13 @@ fn inline_data_and_many_pieces() {
 fn unsignalled_requests_complete_silently_and_free_their_slots() {
     let (mut net, a, b) = Net::pair(Opts { sq: 8, ..Opts::default() });
     for i in 0..100u64 {
-        while net.try_post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(i).flags(0).local(&a, 0, 100).remote(&b, 0)).is_err() {
+        while net
+            .try_post(
+                &a,
+                Wr::new(wr_opcode::RDMA_WRITE).id(i).flags(0).local(&a, 0, 100).remote(&b, 0),
+            )
+            .is_err()
+        {
             net.settle();
         }
     }
@@ -189,7 +228,9 @@ fn many_requests_complete_in_order() {
             let len = 1 + (i as usize * 700) % 9000;
             let w = match i % 4 {
                 0 => Wr::new(wr_opcode::RDMA_READ).local(&a, 200_000, len).remote(&b, 0),
-                1 => Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 100_000, 8).atomic(&b, 500_000, 1, 0),
+                1 => Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD)
+                    .local(&a, 100_000, 8)
+                    .atomic(&b, 500_000, 1, 0),
                 2 => Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, len).remote(&b, 600_000),
                 _ => {
                     net.recv(&b, i, &[(700_000, 10_000)]);
@@ -201,7 +242,10 @@ fn many_requests_complete_in_order() {
         let wc = net.wait(a.host, a.scq, 64);
         assert!(wc.iter().enumerate().all(|(i, w)| w.wr_id == i as u64 && w.status == 0), "{wc:?}");
         let wc = net.wait(b.host, b.rcq, 16);
-        assert!(wc.iter().enumerate().all(|(i, w)| w.wr_id == 4 * i as u64 + 3 && w.status == 0), "{wc:?}");
+        assert!(
+            wc.iter().enumerate().all(|(i, w)| w.wr_id == 4 * i as u64 + 3 && w.status == 0),
+            "{wc:?}"
+        );
         assert_eq!(b.buf.get_u64(500_000), 16);
     }
 }
@@ -228,7 +272,9 @@ fn windows_of_both_types_bind_serve_and_close() {
         length: len,
         mw_access_flags: access::REMOTE_WRITE | access::REMOTE_READ,
     };
-    let write = |at: u64, key: u32| Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).key(b.mr.iova + at, key);
+    let write = |at: u64, key: u32| {
+        Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).key(b.mr.iova + at, key)
+    };
     a.buf.put(0, &pattern(8, 100));
     for kind in [1, 2] {
         let (mw, key) = net.lock(&b).mw_alloc(b.pd, kind).unwrap();
@@ -269,9 +315,18 @@ fn uc_sends_and_writes() {
             assert!(b.buf.get(0, len) == data);
             net.recv(&b, 2, &[]);
             net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, len).remote(&b, 100_000));
-            net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).imm(7).local(&a, 0, len).remote(&b, 200_000));
+            net.ok(
+                &a,
+                Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM)
+                    .imm(7)
+                    .local(&a, 0, len)
+                    .remote(&b, 200_000),
+            );
             let wc = net.wait(b.host, b.rcq, 1)[0];
-            assert_eq!((wc.byte_len as usize, wc.imm_data, wc.opcode), (len, 7, wc_opcode::RECV_RDMA_WITH_IMM));
+            assert_eq!(
+                (wc.byte_len as usize, wc.imm_data, wc.opcode),
+                (len, 7, wc_opcode::RECV_RDMA_WITH_IMM)
+            );
             assert!(b.buf.get(100_000, len) == data && b.buf.get(200_000, len) == data);
         }
     }
@@ -287,14 +342,18 @@ fn ud_datagrams_come_with_a_grh() {
         (true, Loopback, true),
         (true, Link, true),
     ] {
-        let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UD, v6, way, srq, ..Opts::default() });
+        let (mut net, a, b) =
+            Net::pair(Opts { kind: qp_type::UD, v6, way, srq, ..Opts::default() });
         let ah = net.ah(&a, &b);
         for len in [0usize, 1, 4095, 4096] {
             let data = pattern(len as u64, len);
             a.buf.put(0, &data);
             net.recv(&b, 3, &[(0, 20), (1000, 4116)]);
             b.buf.put(0, &[0xee; 2000]);
-            net.ok(&a, Wr::new(wr_opcode::SEND_WITH_IMM).imm(9).local(&a, 0, len).ud(ah, b.qpn, 0x1111));
+            net.ok(
+                &a,
+                Wr::new(wr_opcode::SEND_WITH_IMM).imm(9).local(&a, 0, len).ud(ah, b.qpn, 0x1111),
+            );
             let wc = net.wait(b.host, b.rcq, 1)[0];
             let want = (len + 40, a.qpn, wc_flags::GRH | wc_flags::WITH_IMM, 9, 3);
             assert_eq!((wc.byte_len as usize, wc.src_qp, wc.wc_flags, wc.imm_data, wc.wr_id), want);
@@ -361,13 +420,20 @@ fn bursts_of_messages_of_all_sizes_are_cut_where_they_must_be() {
                 let len = [0, 1, 8, 64, 250, 256, 257, 300, 1000, 5000][(x >> 16) as usize % 10];
                 let (from, to) = if x >> 31 == 0 { (&a, &b) } else { (&b, &a) };
                 let w = match x >> 28 & 3 {
-                    0 => Wr::new(wr_opcode::RDMA_READ).local(from, 8192 * i as usize, len).remote(to, 1 << 20),
+                    0 => Wr::new(wr_opcode::RDMA_READ)
+                        .local(from, 8192 * i as usize, len)
+                        .remote(to, 1 << 20),
                     1 => {
                         net.recv(to, round, &[(2 << 20, 5000)]);
                         Wr::new(wr_opcode::SEND).local(from, 0, len)
                     }
                     2 => Wr::new(wr_opcode::RDMA_WRITE).local(from, 0, len).remote(to, 1 << 20),
-                    _ => Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(from, 0, 8).atomic(to, 1 << 20, 1, 0),
+                    _ => Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(from, 0, 8).atomic(
+                        to,
+                        1 << 20,
+                        1,
+                        0,
+                    ),
                 };
                 net.post(from, w);
                 open += 1;
@@ -385,7 +451,8 @@ fn bursts_of_messages_of_all_sizes_are_cut_where_they_must_be() {
     }
 }
 
-/// Senders whose packets are numbered (rxe's, a connected socket's): whatever the number, however it goes on, with losses between.
+/// Senders whose packets are numbered (rxe's, a connected socket's): whatever the number, however
+/// it goes on, with losses between.
 #[test]
 fn packets_with_any_identification_arrive_and_damaged_ones_do_not() {
     let (mut net, a, b) = Net::pair(Opts::default());

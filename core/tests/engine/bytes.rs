@@ -1,4 +1,5 @@
-//! Counters of packets and bytes: what one end counts as sent is what was on the wire, and what the other end counts as received.
+//! Counters of packets and bytes: what one end counts as sent is what was on the wire, and what the
+//! other end counts as received.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,8 +20,12 @@ fn add(totals: &Totals, host: usize, times: u64, len: usize) {
     totals[host].set((packets + times, bytes + times * len as u64));
 }
 
-/// Lets `fate` decide about each packet, and counts: packets that a host has sent, and packets that have come to a host.
-fn counted(net: &mut Net, mut fate: impl FnMut(usize, &[u8]) -> Fate + 'static) -> (Totals, Totals) {
+/// Lets `fate` decide about each packet, and counts: packets that a host has sent, and packets that
+/// have come to a host.
+fn counted(
+    net: &mut Net,
+    mut fate: impl FnMut(usize, &[u8]) -> Fate + 'static,
+) -> (Totals, Totals) {
     let (sent, come) = (Totals::default(), Totals::default());
     let totals = (sent.clone(), come.clone());
     net.tap = Some(Box::new(move |from, p| {
@@ -78,8 +83,12 @@ fn assert_wire(net: &Net, ends: [&End; 2], totals: &(Totals, Totals), what: &dyn
 /// One request of each opcode and size: all headers, all paddings, one packet and several.
 fn all_requests(net: &mut Net, a: &End, b: &End, rc: bool) {
     for len in [0usize, 1, 2, 3, 4, 8, 255, 1024, 1025, 4096, 5003] {
-        for opcode in [wr_opcode::SEND, wr_opcode::SEND_WITH_IMM, wr_opcode::RDMA_WRITE, wr_opcode::RDMA_WRITE_WITH_IMM]
-        {
+        for opcode in [
+            wr_opcode::SEND,
+            wr_opcode::SEND_WITH_IMM,
+            wr_opcode::RDMA_WRITE,
+            wr_opcode::RDMA_WRITE_WITH_IMM,
+        ] {
             net.recv(b, 1, &[(0, 6000)]);
             net.ok(a, Wr::new(opcode).imm(7).local(a, 0, len).remote(b, 8192));
         }
@@ -117,7 +126,12 @@ fn key_invalidation_counts_its_header() {
         let totals = counted(&mut net, |_, _| Fate::Deliver);
         let (mw, key) = net.lock(&b).mw_alloc(b.pd, 2).unwrap();
         let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
-        let bind = MwBindInfo { mr: b.mr_handle, addr: b.mr.iova, length: 64, mw_access_flags: access::REMOTE_WRITE };
+        let bind = MwBindInfo {
+            mr: b.mr_handle,
+            addr: b.mr.iova,
+            length: 64,
+            mw_access_flags: access::REMOTE_WRITE,
+        };
         net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, bind));
         net.recv(&b, 1, &[(0, 100)]);
         net.ok(&a, Wr::new(wr_opcode::SEND_WITH_INV).imm(key).local(&a, 0, 33));
@@ -154,7 +168,8 @@ fn losses_repetitions_probes_and_naks_count_what_was_on_the_wire() {
     let (mut net, a, b) = Net::pair(Opts::default());
     let mut lost = false;
     let totals = counted(&mut net, move |from, p| {
-        let last = from == 0 && p[0] == Opcode::RC_WRITE_LAST.0 && !std::mem::replace(&mut lost, true);
+        let last =
+            from == 0 && p[0] == Opcode::RC_WRITE_LAST.0 && !std::mem::replace(&mut lost, true);
         if last {
             Fate::Drop
         } else {
@@ -178,7 +193,10 @@ fn losses_repetitions_probes_and_naks_count_what_was_on_the_wire() {
     // A key that opens nothing: a NAK that ends the connection.
     let (mut net, a, b) = Net::pair(Opts::default());
     let totals = counted(&mut net, |_, _| Fate::Deliver);
-    net.run_one(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 9).key(b.mr.iova, b.mr.rkey ^ 0x55));
+    net.run_one(
+        &a,
+        Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 9).key(b.mr.iova, b.mr.rkey ^ 0x55),
+    );
     assert_wire(&net, [&a, &b], &totals, &"refused key");
 }
 
@@ -198,7 +216,8 @@ fn questions_of_keepalive_count() {
 
 #[test]
 fn notifications_of_congestion_count() {
-    let config = Config { flags: config_flags::DCQCN, line_rate_bps: 1 << 30, ..Opts::default().config };
+    let config =
+        Config { flags: config_flags::DCQCN, line_rate_bps: 1 << 30, ..Opts::default().config };
     let (mut net, a, b) = Net::pair(Opts { config, ..Opts::default() });
     net.marks = Some(0);
     let totals = counted(&mut net, |_, _| Fate::Deliver);
@@ -244,7 +263,10 @@ fn datagrams_count_alike_at_both_ends_alone_and_by_multicast() {
         net.recv(e, 1, &[(0, 2000)]);
     }
     let ah = net.lock(&a).ah_create(a.pd, &AhAttr { dgid: group, ..AhAttr::default() }).unwrap();
-    net.post(&a, Wr::new(wr_opcode::SEND_WITH_IMM).imm(1).local(&a, 0, 77).ud(ah, 0xff_ffff, 0x1111));
+    net.post(
+        &a,
+        Wr::new(wr_opcode::SEND_WITH_IMM).imm(1).local(&a, 0, 77).ud(ah, 0xff_ffff, 0x1111),
+    );
     let mut buf = vec![0; 65_536];
     let burst = net.lock(&a).poll_transmit(net.now, &mut buf).expect("the datagram");
     let src = net.hosts[0].addr;

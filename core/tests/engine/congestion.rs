@@ -14,7 +14,8 @@ use crate::util::*;
 const LINE: u64 = 1_250_000_000;
 
 fn opts() -> Opts {
-    let config = Config { flags: config_flags::DCQCN, line_rate_bps: LINE, ..Opts::default().config };
+    let config =
+        Config { flags: config_flags::DCQCN, line_rate_bps: LINE, ..Opts::default().config };
     Opts { config, mtu: mtu::MTU_4096, ..Opts::default() }
 }
 
@@ -48,7 +49,10 @@ fn marks_are_answered_by_one_notification_in_fifty_microseconds() {
         net.tap = Some(Box::new(move |from, p| {
             if p[0] == 0x81 {
                 let bth = Bth::parse(p[..12].try_into().unwrap());
-                assert_eq!((from, p.len(), bth.dest_qp.get(), bth.psn.get()), (1, 12 + 16 + 4, qpn, 0));
+                assert_eq!(
+                    (from, p.len(), bth.dest_qp.get(), bth.psn.get()),
+                    (1, 12 + 16 + 4, qpn, 0)
+                );
                 assert!(bth.becn && !bth.fecn && !bth.ack_req && p[12..28].iter().all(|&x| x == 0));
                 count.set(count.get() + 1);
             }
@@ -217,7 +221,8 @@ fn a_notification_that_is_owed_ends_with_its_queue_pair() {
         // What it is reached by now carries no notifications.
         &|net, b| {
             let peer = net.lock(b).transport.qps[index(b.qp)].peer;
-            net.lock(b).transport.peers[peer as usize].path = gdrcore_core::roce::peer::Path::Link(1);
+            net.lock(b).transport.peers[peer as usize].path =
+                gdrcore_core::roce::peer::Path::Link(1);
         },
     ];
     for end in ends {

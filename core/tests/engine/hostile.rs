@@ -24,7 +24,8 @@ fn refused(o: Opts, w: impl Fn(&Net, &End, &End) -> Wr, status: u32, cause: Caus
     assert_eq!(net.lock(&b).qp_cause(b.qp).unwrap().code, cause as u32);
     assert!(b.buf.get(0, 8192).iter().all(|&x| x == 0xaa), "something was written");
     assert_eq!((net.state(&a), net.state(&b)), (qp_state::ERR, qp_state::ERR));
-    // To the requester its completion says it; the responder completes nothing, and has the one event of IBTA for that.
+    // To the requester its completion says it; the responder completes nothing, and has the one
+    // event of IBTA for that.
     let event = if status == ACCESS { async_event::QP_ACCESS_ERR } else { async_event::QP_REQ_ERR };
     net.only_events(&[(&a, None), (&b, Some(event))]);
 }
@@ -34,15 +35,26 @@ const ACCESS: u32 = wc_status::REM_ACCESS_ERR;
 #[test]
 fn keys_ranges_and_access_are_checked() {
     let o = Opts::default();
-    let write = |a: &End, addr, key| Wr::new(wr_opcode::RDMA_WRITE).local(a, 0, 4096).key(addr, key);
+    let write =
+        |a: &End, addr, key| Wr::new(wr_opcode::RDMA_WRITE).local(a, 0, 4096).key(addr, key);
     let read = |a: &End, addr, key| Wr::new(wr_opcode::RDMA_READ).local(a, 0, 4096).key(addr, key);
     for way in WAYS {
         let o = Opts { way, ..o };
         refused(o, |_, a, b| write(a, b.mr.iova, b.mr.rkey ^ 1), ACCESS, CauseCode::PeerUsedBadKey);
-        refused(o, |_, a, b| write(a, b.mr.iova, b.mr.rkey ^ (1 << 20)), ACCESS, CauseCode::PeerUsedBadKey);
+        refused(
+            o,
+            |_, a, b| write(a, b.mr.iova, b.mr.rkey ^ (1 << 20)),
+            ACCESS,
+            CauseCode::PeerUsedBadKey,
+        );
         refused(o, |_, a, b| read(a, b.mr.iova, 0), ACCESS, CauseCode::PeerUsedBadKey);
         let end = o.bytes as u64;
-        refused(o, |_, a, b| write(a, b.mr.iova + end - 4095, b.mr.rkey), ACCESS, CauseCode::PeerLeftRange);
+        refused(
+            o,
+            |_, a, b| write(a, b.mr.iova + end - 4095, b.mr.rkey),
+            ACCESS,
+            CauseCode::PeerLeftRange,
+        );
         refused(o, |_, a, b| write(a, b.mr.iova - 1, b.mr.rkey), ACCESS, CauseCode::PeerLeftRange);
         refused(o, |_, a, b| read(a, u64::MAX - 100, b.mr.rkey), ACCESS, CauseCode::PeerLeftRange);
     }
@@ -62,7 +74,8 @@ fn a_key_of_another_domain_is_refused() {
     let (mut net, a, b) = Net::pair(Opts::default());
     let c = net.end(1, &Opts::default());
     assert_ne!(c.pd, b.pd);
-    let wc = net.run_one(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 8).key(c.mr.iova, c.mr.rkey));
+    let wc =
+        net.run_one(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 8).key(c.mr.iova, c.mr.rkey));
     assert_eq!(wc.status, ACCESS);
     net.only_events(&[(&a, None), (&b, Some(async_event::QP_ACCESS_ERR))]);
 }
@@ -70,17 +83,29 @@ fn a_key_of_another_domain_is_refused() {
 #[test]
 fn atomics_must_be_aligned_and_allowed() {
     let o = Opts::default();
-    let add = |a: &End, b: &End, at| Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(a, 0, 8).atomic(b, at, 1, 0);
+    let add = |a: &End, b: &End, at| {
+        Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(a, 0, 8).atomic(b, at, 1, 0)
+    };
     let inv = wc_status::REM_INV_REQ_ERR;
     refused(o, |_, a, b| add(a, b, 4), inv, CauseCode::MisalignedAtomic);
-    // Where a region has addresses of its own, both must be aligned: the one in the request, and the one in memory.
+    // Where a region has addresses of its own, both must be aligned: the one in the request, and
+    // the one in memory.
     for (iova, at) in [(4, 0), (4, 4)] {
         let shifted = |net: &Net, a: &End, b: &End| {
             let (addr, length) = (b.buf.addr(), b.buf.len() as u64);
-            let reg = MrReg { pd: b.pd, addr, length, iova: addr + iova, access: ALL, provider: 0, cookie: 0 };
+            let reg = MrReg {
+                pd: b.pd,
+                addr,
+                length,
+                iova: addr + iova,
+                access: ALL,
+                provider: 0,
+                cookie: 0,
+            };
             let (_, mr) = net.lock(b).mr_reg(&reg).unwrap();
             let mut w = Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(a, 0, 8);
-            w.raw.wr.atomic = AtomicWr { remote_addr: mr.iova + at, compare_add: 1, swap: 0, rkey: mr.rkey };
+            w.raw.wr.atomic =
+                AtomicWr { remote_addr: mr.iova + at, compare_add: 1, swap: 0, rkey: mr.rkey };
             w
         };
         refused(o, shifted, inv, CauseCode::MisalignedAtomic);
@@ -114,7 +139,11 @@ fn local_buffers_are_checked_too() {
     let bad = |a: &End| {
         let s = Sge { addr: a.mr.iova, length: 100, lkey: a.mr.lkey };
         let end = a.mr.iova + a.buf.len() as u64;
-        [Sge { lkey: s.lkey ^ 1, ..s }, Sge { addr: end - 99, ..s }, Sge { addr: a.mr.iova - 1, ..s }]
+        [
+            Sge { lkey: s.lkey ^ 1, ..s },
+            Sge { addr: end - 99, ..s },
+            Sge { addr: a.mr.iova - 1, ..s },
+        ]
     };
     for k in 0..3 {
         for opcode in [wr_opcode::RDMA_WRITE, wr_opcode::RDMA_READ] {
@@ -137,7 +166,10 @@ fn local_buffers_are_checked_too() {
     let (_, mr) = net.reg(&a, &a.buf, access::REMOTE_READ);
     let sge = Sge { addr: mr.iova, length: 8, lkey: mr.lkey };
     let wc = net.run_one(&a, Wr::new(wr_opcode::RDMA_READ).sge(sge).remote(&b, 0));
-    assert_eq!((wc.status, wc.vendor_err), (wc_status::LOC_PROT_ERR, CauseCode::LocalAccess as u32));
+    assert_eq!(
+        (wc.status, wc.vendor_err),
+        (wc_status::LOC_PROT_ERR, CauseCode::LocalAccess as u32)
+    );
 }
 
 #[test]
@@ -205,8 +237,21 @@ fn pools_and_heap_run_out_cleanly_and_grow() {
     o.config.ring_bytes = 1 << 20;
     let mut net = Net::new(1, &o);
     let e = net.end(0, &o);
-    let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 0 };
-    let init = QpInit { pd: e.pd, send_cq: e.scq, recv_cq: e.rcq, qp_type: qp_type::RC, cap, ..QpInit::default() };
+    let cap = QpCap {
+        max_send_wr: 16,
+        max_recv_wr: 16,
+        max_send_sge: 2,
+        max_recv_sge: 2,
+        max_inline_data: 0,
+    };
+    let init = QpInit {
+        pd: e.pd,
+        send_cq: e.scq,
+        recv_cq: e.rcq,
+        qp_type: qp_type::RC,
+        cap,
+        ..QpInit::default()
+    };
     let fill = |net: &mut Net| {
         let mut made = Vec::new();
         loop {
@@ -223,7 +268,8 @@ fn pools_and_heap_run_out_cleanly_and_grow() {
     let first = fill(&mut net);
     assert!(first.len() > 20, "{}", first.len());
     let more = Buf::new(4 << 20);
-    // SAFETY: the memory outlives the engine (it is declared before `net` drops by the explicit drop below).
+    // SAFETY: the memory outlives the engine (it is declared before `net` drops by the explicit
+    // drop below).
     unsafe { net.hosts[0].lock().arena_add(more.ptr(), more.len()).unwrap() };
     let second = fill(&mut net);
     assert!(!second.is_empty());
@@ -236,7 +282,8 @@ fn pools_and_heap_run_out_cleanly_and_grow() {
     drop(net);
 }
 
-/// Of the tables of queue pairs some have grown when memory for the others is not there: that takes no places away.
+/// Of the tables of queue pairs some have grown when memory for the others is not there: that takes
+/// no places away.
 #[test]
 fn as_many_queue_pairs_as_said_whatever_growth_has_failed_on() {
     let mut o = Opts::default();
@@ -248,8 +295,21 @@ fn as_many_queue_pairs_as_said_whatever_growth_has_failed_on() {
         let mut pieces = Vec::new();
         let mut net = Net::new(1, &o);
         let e = net.end(0, &o);
-        let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let init = QpInit { pd: e.pd, send_cq: e.scq, recv_cq: e.rcq, qp_type: qp_type::RC, cap, ..QpInit::default() };
+        let cap = QpCap {
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let init = QpInit {
+            pd: e.pd,
+            send_cq: e.scq,
+            recv_cq: e.rcq,
+            qp_type: qp_type::RC,
+            cap,
+            ..QpInit::default()
+        };
         // One is the end's.
         let mut made = 1;
         while made < most {
@@ -261,13 +321,18 @@ fn as_many_queue_pairs_as_said_whatever_growth_has_failed_on() {
                 Err(error) => assert_eq!(error, Error::NoMemory),
             }
             assert!(pieces.len() < 15, "round {round}: {made} of {most}");
-            let bytes = if pieces.len() < 14 { 16_000 + rng.below(128_000) as usize } else { 32 << 20 };
+            let bytes =
+                if pieces.len() < 14 { 16_000 + rng.below(128_000) as usize } else { 32 << 20 };
             pieces.push(Buf::new(bytes));
             let piece = &pieces[pieces.len() - 1];
             // SAFETY: the memory outlives the engine, which is dropped below.
             unsafe { net.hosts[0].lock().arena_add(piece.ptr(), piece.len()).unwrap() };
         }
-        assert_eq!(net.hosts[0].lock().qp_create(net.now, &init), Err(Error::NoMemory), "round {round}");
+        assert_eq!(
+            net.hosts[0].lock().qp_create(net.now, &init),
+            Err(Error::NoMemory),
+            "round {round}"
+        );
         drop(net);
     }
 }
@@ -304,7 +369,11 @@ fn p_keys_q_keys_and_strangers_are_refused() {
         let before = net.lock(&b).counters();
         net.inject(from, 1, &packet);
         let after = net.lock(&b).counters();
-        assert_eq!((after.rcvd_refused, after.rcvd_pkts), (before.rcvd_refused + 1, before.rcvd_pkts), "{after:?}");
+        assert_eq!(
+            (after.rcvd_refused, after.rcvd_pkts),
+            (before.rcvd_refused + 1, before.rcvd_pkts),
+            "{after:?}"
+        );
     }
     net.recv(&b, 1, &[]);
     net.ok(&a, Wr::new(wr_opcode::SEND));
@@ -344,7 +413,8 @@ fn garbage_harms_nobody() {
     assert!(c.rcvd_malformed > 0 && c.rcvd_icrc_err > 0, "{c:?}");
     net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).remote(&b, 0));
 
-    // Signed, to the QP, near its PSNs, with any opcode and any header: the QP may fail, nothing else may.
+    // Signed, to the QP, near its PSNs, with any opcode and any header: the QP may fail, nothing
+    // else may.
     for round in 0..400u64 {
         let kind = [qp_type::RC, qp_type::UC, qp_type::UD][round as usize % 3];
         let (mut net, a, b) = Net::pair(Opts { kind, bytes: 8192, ..Opts::default() });
@@ -354,7 +424,10 @@ fn garbage_harms_nobody() {
         if kind == qp_type::RC {
             net.tap = Some(Box::new(|_, _| Fate::Drop));
             net.post(&b, Wr::new(wr_opcode::RDMA_READ).local(&b, 0, 4000).remote(&a, 0));
-            net.post(&b, Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&b, 0, 8).atomic(&a, 0, 1, 0));
+            net.post(
+                &b,
+                Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&b, 0, 8).atomic(&a, 0, 1, 0),
+            );
             net.exchange();
             net.tap = None;
         }
@@ -387,7 +460,10 @@ fn packets_for_a_dead_qp_are_counted_and_its_number_rests() {
     let now = net.now;
     net.lock(&b).qp_destroy(now, b.qp).unwrap();
     let wc = net.run_one(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 8).remote(&b, 0));
-    assert_eq!((wc.status, wc.vendor_err), (wc_status::RETRY_EXC_ERR, CauseCode::RetryExceeded as u32));
+    assert_eq!(
+        (wc.status, wc.vendor_err),
+        (wc_status::RETRY_EXC_ERR, CauseCode::RetryExceeded as u32)
+    );
     assert!(net.lock(&b).counters().rcvd_no_qp >= 3);
     for _ in 0..50 {
         let c = net.end(1, &Opts { bytes: 64, cqe: 1, ..Opts::default() });

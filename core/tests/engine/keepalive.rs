@@ -44,7 +44,11 @@ fn an_idle_connection_is_asked_about_and_nothing_of_it_changes() {
         }
         let counters = |e: &End| net.lock(e).qp_counters(e.qp).unwrap();
         let (x, y) = (counters(&a), counters(&b));
-        assert_eq!(x.duplicate_request + y.duplicate_request, questions, "what the other side takes a question for");
+        assert_eq!(
+            x.duplicate_request + y.duplicate_request,
+            questions,
+            "what the other side takes a question for"
+        );
         assert_eq!((x.retry_timeouts + y.retry_timeouts, x.send_nak_err + y.send_nak_err), (0, 0));
         // The next messages are the first ones that count.
         a.buf.put(0, &pattern(1, 3000));

@@ -72,7 +72,8 @@ fn a_silent_loss_is_heard_by_who_sends_when_its_timers_end() {
     net.lock(&a).link_lost(now, 1);
     net.lock(&b).link_lost(now, 0);
     net.settle();
-    // A program that has what it wants may close its end while the other has requests under way: not an error yet.
+    // A program that has what it wants may close its end while the other has requests under way:
+    // not an error yet.
     assert!(net.poll(b.host, b.scq).is_empty());
     assert_eq!(net.wait(b.host, b.scq, 1)[0].status, wc_status::RETRY_EXC_ERR);
     assert!(net.now - now >= 4096 << silent().timeout);

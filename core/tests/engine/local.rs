@@ -1,5 +1,5 @@
-//! WRITEs that pass in one step leave what the usual way leaves: the same requests in two worlds, of which one is
-//! offered the short way, and everything compared after each.
+//! WRITEs that pass in one step leave what the usual way leaves: the same requests in two worlds,
+//! of which one is offered the short way, and everything compared after each.
 
 use gdrcore_core::verbs::types::*;
 
@@ -120,13 +120,16 @@ fn compare(seed: u64) -> (u64, u64) {
                 3 => wr_opcode::ATOMIC_FETCH_AND_ADD,
                 _ => wr_opcode::RDMA_WRITE,
             },
-            flags: [0, send_flags::SIGNALED, send_flags::FENCE | send_flags::SIGNALED][rng.below(3) as usize],
+            flags: [0, send_flags::SIGNALED, send_flags::FENCE | send_flags::SIGNALED]
+                [rng.below(3) as usize],
             len: [8, 0, 1, 7, 64, 300, 4096, 5000][rng.below(8) as usize],
             src: rng.below(4096) as usize,
             dst: 8 * rng.below(512) as usize,
             wrong: if rng.below(40) == 0 { 1 + rng.below(3) } else { 0 },
         };
-        let inline = matches!(p.opcode, wr_opcode::RDMA_WRITE | wr_opcode::SEND) && p.len <= 64 && rng.below(2) == 0;
+        let inline = matches!(p.opcode, wr_opcode::RDMA_WRITE | wr_opcode::SEND)
+            && p.len <= 64
+            && rng.below(2) == 0;
         let len = if p.opcode == wr_opcode::ATOMIC_FETCH_AND_ADD { 8 } else { p.len };
         let p = Plan { flags: p.flags | if inline { send_flags::INLINE } else { 0 }, len, ..p };
         let receive = rng.below(3) == 0;

@@ -17,8 +17,12 @@ pub fn mixture(net: &mut Net, a: &End, b: &End) {
         let at = i as usize * 10_000;
         let w = match i % 4 {
             0 => Wr::new(wr_opcode::RDMA_READ).local(a, 500_000 + at, 9000).remote(b, at / 10),
-            1 => Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(a, i as usize * 8, 8).atomic(b, 1_000_000, 3, 0),
-            2 => Wr::new(wr_opcode::RDMA_WRITE).local(a, 100_000 + at, 9000).remote(b, 100_000 + at),
+            1 => Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD)
+                .local(a, i as usize * 8, 8)
+                .atomic(b, 1_000_000, 3, 0),
+            2 => {
+                Wr::new(wr_opcode::RDMA_WRITE).local(a, 100_000 + at, 9000).remote(b, 100_000 + at)
+            }
             _ => {
                 net.recv(b, i, &[(500_000 + at, 9000)]);
                 Wr::new(wr_opcode::SEND_WITH_IMM).imm(i as u32).local(a, 100_000 + at, 9000)
@@ -29,7 +33,10 @@ pub fn mixture(net: &mut Net, a: &End, b: &End) {
     let wc = net.wait(a.host, a.scq, 24);
     assert!(wc.iter().enumerate().all(|(i, w)| (w.wr_id, w.status) == (i as u64, 0)), "{wc:?}");
     let wc = net.wait(b.host, b.rcq, 6);
-    assert!(wc.iter().enumerate().all(|(i, w)| w.wr_id == 4 * i as u64 + 3 && w.imm_data == w.wr_id as u32));
+    assert!(wc
+        .iter()
+        .enumerate()
+        .all(|(i, w)| w.wr_id == 4 * i as u64 + 3 && w.imm_data == w.wr_id as u32));
     assert_eq!(b.buf.get_u64(1_000_000), 18, "atomics are executed once");
     for i in 0..24usize {
         let at = i * 10_000;
@@ -146,7 +153,8 @@ fn naks_and_acks_out_of_the_window_change_nothing() {
     };
     for syndrome in [0x1f_u8, 0x20, 0x60, 0x61, 0x62, 0x63] {
         for psn in [PSN - 1, PSN, PSN + 4, PSN + 5, PSN + 6, PSN + 1000, 0x7f_0000] {
-            let mut p = vec![0x11, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, syndrome, 0, 0, 1, 0, 0, 0, 0];
+            let mut p =
+                vec![0x11, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, syndrome, 0, 0, 1, 0, 0, 0, 0];
             p[4..8].copy_from_slice(&a.qpn.to_be_bytes());
             p[8..12].copy_from_slice(&(psn & 0xff_ffff).to_be_bytes());
             flow.append_icrc(0, &mut p);
@@ -164,13 +172,21 @@ fn windows_are_bound_once_through_losses() {
     let (mut net, a, b) = Net::pair(Opts::default());
     net.tap = Some(Box::new(one_in(4)));
     let (mw, mut key) = net.lock(&a).mw_alloc(a.pd, 2).unwrap();
-    let bind_info = MwBindInfo { mr: a.mr_handle, addr: a.mr.iova, length: 64, mw_access_flags: access::REMOTE_READ };
+    let bind_info = MwBindInfo {
+        mr: a.mr_handle,
+        addr: a.mr.iova,
+        length: 64,
+        mw_access_flags: access::REMOTE_READ,
+    };
     let mut n = 0;
     for _ in 0..10 {
         key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
         net.post(&a, Wr::new(wr_opcode::RDMA_READ).id(n).local(&a, 4096, 3000).remote(&b, 0));
         net.post(&a, Wr::new(wr_opcode::BIND_MW).id(n + 1).bind(mw, key, bind_info));
-        net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(n + 2).local(&a, 4096, 3000).remote(&b, 4096));
+        net.post(
+            &a,
+            Wr::new(wr_opcode::RDMA_WRITE).id(n + 2).local(&a, 4096, 3000).remote(&b, 4096),
+        );
         net.post(&a, Wr::new(wr_opcode::LOCAL_INV).id(n + 3).imm(key));
         n += 4;
     }
@@ -188,7 +204,8 @@ fn a_buffer_that_changes_meanwhile_costs_no_icrc() {
             while !stop.load(Ordering::Relaxed) {
                 x = x.wrapping_add(1);
                 for i in (0..200_000).step_by(61) {
-                    // SAFETY: inside the buffer, which outlives the scope; the engine's own accesses are not Rust's.
+                    // SAFETY: inside the buffer, which outlives the scope; the engine's own
+                    // accesses are not Rust's.
                     unsafe { (*((ptr + i) as *const AtomicU8)).store(x, Ordering::Relaxed) };
                 }
             }

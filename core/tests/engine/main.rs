@@ -1,4 +1,5 @@
-//! The engine's behaviour: engines that talk over a wire made of function calls, under a virtual clock.
+//! The engine's behaviour: engines that talk over a wire made of function calls, under a virtual
+//! clock.
 
 mod basic;
 mod bytes;

@@ -1,4 +1,5 @@
-//! The connection manager inside engines: queue pairs that it brings up, and what becomes of them where a peer does not confirm.
+//! The connection manager inside engines: queue pairs that it brings up, and what becomes of them
+//! where a peer does not confirm.
 
 use gdrcore_core::cm::mad::{attribute, MAD_LEN};
 use gdrcore_core::cm::{cm_event, port_space, CmEvent, ConnParam};
@@ -125,5 +126,8 @@ fn both_sides_know_that_the_other_is_of_their_kind() {
     // Without a word of the connection manager a QP takes them from any port, as NICs send them.
     let (net, a, b) = Net::pair(Opts::default());
     net.lock(&b).check_ports(true);
-    assert!(!net.lock(&b).transport.qps[index(b.qp)].own_port && !net.lock(&a).transport.qps[index(a.qp)].own_port);
+    assert!(
+        !net.lock(&b).transport.qps[index(b.qp)].own_port
+            && !net.lock(&a).transport.qps[index(a.qp)].own_port
+    );
 }

@@ -1,4 +1,5 @@
-//! QP numbers: which are dealt out, how long they rest, and that making and ending queue pairs never uses them up.
+//! QP numbers: which are dealt out, how long they rest, and that making and ending queue pairs
+//! never uses them up.
 
 use gdrcore_core::config::Config;
 use gdrcore_core::verbs::types::*;
@@ -17,8 +18,21 @@ fn few(kind: u32) -> Opts {
 
 /// Makes a QP like an end's, beside it.
 fn make(net: &Net, e: &End, kind: u32) -> gdrcore_core::Result<(Handle, u32)> {
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-    let init = QpInit { pd: e.pd, send_cq: e.scq, recv_cq: e.rcq, qp_type: kind, cap, ..QpInit::default() };
+    let cap = QpCap {
+        max_send_wr: 4,
+        max_recv_wr: 4,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let init = QpInit {
+        pd: e.pd,
+        send_cq: e.scq,
+        recv_cq: e.rcq,
+        qp_type: kind,
+        cap,
+        ..QpInit::default()
+    };
     net.lock(e).qp_create(net.now, &init).map(|(h, qpn, _)| (h, qpn))
 }
 
@@ -54,14 +68,20 @@ fn end_later(net: &Net, e: &End, qp: Handle) {
         rnr_retry: 7,
         max_rd_atomic: 1,
         max_dest_rd_atomic: 1,
-        ah: AhAttr { dgid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 99], ..AhAttr::default() },
+        ah: AhAttr {
+            dgid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 99],
+            ..AhAttr::default()
+        },
         ..QpAttr::default()
     };
     let mut step = |state, mask| {
         g.qp_modify(net.now, qp, &QpAttr { qp_state: state, ..attr }, m::STATE | mask).unwrap();
     };
     step(qp_state::INIT, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS);
-    step(qp_state::RTR, m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER);
+    step(
+        qp_state::RTR,
+        m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER,
+    );
     step(qp_state::RTS, m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::SQ_PSN | m::MAX_QP_RD_ATOMIC);
     drop(g);
     let (wr, mut bad) = (Wr::new(wr_opcode::SEND), std::ptr::null());
@@ -80,7 +100,8 @@ fn a_hundred_thousand_that_never_had_a_peer() {
         let kind = [qp_type::RC, qp_type::UC, qp_type::UD][n as usize % 3];
         let (qp, _) = make(&net, &e, kind).unwrap();
         if n % 2 == 0 {
-            let own = if kind == qp_type::UD { qp_attr_mask::QKEY } else { qp_attr_mask::ACCESS_FLAGS };
+            let own =
+                if kind == qp_type::UD { qp_attr_mask::QKEY } else { qp_attr_mask::ACCESS_FLAGS };
             let attr = QpAttr { qp_state: qp_state::INIT, port_num: 1, ..QpAttr::default() };
             let mask = qp_attr_mask::STATE | qp_attr_mask::PKEY_INDEX | qp_attr_mask::PORT | own;
             net.lock(&e).qp_modify(net.now, qp, &attr, mask).unwrap();
@@ -125,15 +146,21 @@ fn connected_pairs_without_end_take_numbers_early_rather_than_none() {
             g.cq_destroy(e.rcq).unwrap();
             g.pd_dealloc(e.pd).unwrap();
         }
-        // A thousand a second: a number is needed again after 0.26 s, and should rest for 0.13 s and as much more as a QP lives.
+        // A thousand a second: a number is needed again after 0.26 s, and should rest for 0.13 s
+        // and as much more as a QP lives.
         net.now += 1_000_000;
     }
     assert_eq!(net.hosts[0].lock().counters().qpn_reused_early, 0);
-    // With timeouts of seconds the rests are minutes. A number that has rested for a tenth of a second is used all the same.
+    // With timeouts of seconds the rests are minutes. A number that has rested for a tenth of a
+    // second is used all the same.
     let e = net.end(0, &o);
     let n = exhaust(&net, &e);
     assert!(n >= NUMBERS - 1 - 130, "{n}");
-    assert_eq!(make(&net, &e, qp_type::RC).err(), Some(Error::NoMemory), "all of them were given back just now");
+    assert_eq!(
+        make(&net, &e, qp_type::RC).err(),
+        Some(Error::NoMemory),
+        "all of them were given back just now"
+    );
     net.now += SECOND / 10;
     assert!(make(&net, &e, qp_type::RC).is_ok());
     assert!(net.hosts[0].lock().counters().qpn_reused_early > 0);
@@ -168,10 +195,15 @@ fn a_number_rests_as_long_as_its_queue_pairs_timeouts_say() {
             assert!(exhaust(&net, &a) > 0);
             net.now = released + if over { rest + rest / 4 + 2_000_000 } else { rest - 2_000_000 };
             let got = make(&net, &a, qp_type::RC).map(|(_, qpn)| qpn);
-            // Before its time it comes only where there is no other, never within a tenth of a second, and is counted.
+            // Before its time it comes only where there is no other, never within a tenth of a
+            // second, and is counted.
             let early = u64::from(!over && rest > SECOND / 10);
             let none = !over && rest == SECOND / 10;
-            assert_eq!(got, if none { Err(Error::NoMemory) } else { Ok(a.qpn) }, "{what}, over: {over}");
+            assert_eq!(
+                got,
+                if none { Err(Error::NoMemory) } else { Ok(a.qpn) },
+                "{what}, over: {over}"
+            );
             assert_eq!(net.lock(&a).counters().qpn_reused_early, early, "{what}, over: {over}");
         }
     }
@@ -192,5 +224,8 @@ fn numbers_of_two_engines_with_one_block_differ() {
     assert_eq!(order(1), order(1), "the seed says which");
     assert_ne!(order(1), order(2));
     let (first, second) = (order(3), order(4));
-    assert!(first.iter().all(|n| !second.contains(n)), "21 of 16,384 meet twice in one of forty cases");
+    assert!(
+        first.iter().all(|n| !second.contains(n)),
+        "21 of 16,384 meet twice in one of forty cases"
+    );
 }

@@ -60,7 +60,10 @@ impl Drop for Buf {
 /// Bytes that differ from place to place and from seed to seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
-        .map(|i| (i.wrapping_mul(31).wrapping_add(i >> 8).wrapping_add(seed.wrapping_mul(97)) & 0xff) as u8)
+        .map(|i| {
+            (i.wrapping_mul(31).wrapping_add(i >> 8).wrapping_add(seed.wrapping_mul(97)) & 0xff)
+                as u8
+        })
         .collect()
 }
 

@@ -1,4 +1,5 @@
-//! WRITEs into memory of the peer that this process reaches by itself: what they leave, and what declines them.
+//! WRITEs into memory of the peer that this process reaches by itself: what they leave, and what
+//! declines them.
 
 use gdrcore_core::config::Config;
 use gdrcore_core::device::MrAttr;
@@ -10,7 +11,8 @@ use std::rc::Rc;
 
 use crate::util::*;
 
-/// What `b` lends to `a`: a region that lies where its owner has it, since both ends are in this process.
+/// What `b` lends to `a`: a region that lies where its owner has it, since both ends are in this
+/// process.
 struct Lent {
     own: u32,
     qpn: u32,
@@ -27,7 +29,10 @@ impl Lent {
         assert!(!self.inside, "left before it is entered again");
         let offset = addr.wrapping_sub(self.region.iova);
         let whole = offset <= self.region.length && len <= self.region.length - offset;
-        if (from_qpn, qpn, rkey) != (self.own, self.qpn, self.region.rkey) || !whole || self.visits.get() == 0 {
+        if (from_qpn, qpn, rkey) != (self.own, self.qpn, self.region.rkey)
+            || !whole
+            || self.visits.get() == 0
+        {
             return None;
         }
         self.visits.set(self.visits.get() - 1);
@@ -47,7 +52,14 @@ impl PeerMemory for Lent {
         assert!(self.inside);
         self.inside = false;
     }
-    fn enter_far(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
+    fn enter_far(
+        &mut self,
+        from_qpn: u32,
+        qpn: u32,
+        rkey: u32,
+        addr: u64,
+        len: u64,
+    ) -> Option<u64> {
         if !self.far {
             return None;
         }
@@ -55,7 +67,10 @@ impl PeerMemory for Lent {
     }
     fn carry(&mut self, pieces: &[Piece], mut to: u64) -> bool {
         assert!(self.inside && self.far && !pieces.is_empty() && pieces.len() <= PIECES);
-        assert!(pieces.iter().map(|p| p.len).sum::<u64>() <= 256 << 10, "so long is a peer waited for");
+        assert!(
+            pieces.iter().map(|p| p.len).sum::<u64>() <= 256 << 10,
+            "so long is a peer waited for"
+        );
         for p in pieces {
             if host::transfer(p.addr, to, p.len as usize).is_err() {
                 return false;
@@ -83,10 +98,18 @@ fn far_pair(o: Opts) -> (Net, End, End, Rc<Cell<u32>>) {
 fn pair_by(o: Opts, far: bool) -> (Net, End, End, Rc<Cell<u32>>) {
     let (mut net, a, b) = Net::pair(o);
     let gid = net.hosts[a.host].addr.gid;
-    let region = net.lock(&b).mappable(b.qpn, a.qpn, &gid, b.mr.rkey).expect("all WRITEs of a are allowed");
+    let region =
+        net.lock(&b).mappable(b.qpn, a.qpn, &gid, b.mr.rkey).expect("all WRITEs of a are allowed");
     assert_eq!((region.addr, region.length, region.rkey), (b.mr.addr, b.mr.length, b.mr.rkey));
     let visits = Rc::new(Cell::new(u32::MAX));
-    net.memory = Some(Box::new(Lent { own: a.qpn, qpn: b.qpn, region, inside: false, far, visits: visits.clone() }));
+    net.memory = Some(Box::new(Lent {
+        own: a.qpn,
+        qpn: b.qpn,
+        region,
+        inside: false,
+        far,
+        visits: visits.clone(),
+    }));
     for (i, e) in [&a, &b].iter().enumerate() {
         e.buf.put(0, &pattern(i as u64, e.buf.len()));
     }
@@ -98,7 +121,8 @@ fn ring(net: &mut Net, a: &End) -> bool {
     ring_by(net, a, true).0
 }
 
-/// The same, where the way of a single request is offered or not. Whether that was all, and whether it was that way that was taken.
+/// The same, where the way of a single request is offered or not. Whether that was all, and whether
+/// it was that way that was taken.
 fn ring_by(net: &mut Net, a: &End, single: bool) -> (bool, bool) {
     let mut memory = net.memory.take();
     let at = &mut **memory.as_mut().unwrap();
@@ -127,10 +151,16 @@ fn a_write_is_placed_and_completed_without_a_packet() {
         assert!(after[..128] == before[..128] && after[128 + len..] == before[128 + len..]);
         let wc = net.poll(a.host, a.scq);
         assert_eq!(wc.len(), 1);
-        assert_eq!((wc[0].wr_id, wc[0].status, wc[0].opcode), (7, wc_status::SUCCESS, wc_opcode::RDMA_WRITE));
+        assert_eq!(
+            (wc[0].wr_id, wc[0].status, wc[0].opcode),
+            (7, wc_status::SUCCESS, wc_opcode::RDMA_WRITE)
+        );
         assert_eq!(net.lock(&a).qp_query(a.qp).unwrap().0.sq_psn, psn);
         let c = net.lock(&a).qp_counters(a.qp).unwrap();
-        assert_eq!((c.mapped_writes, c.rdma_writes, c.request_bytes, c.sent_pkts), (1, 1, len as u64, 0));
+        assert_eq!(
+            (c.mapped_writes, c.rdma_writes, c.request_bytes, c.sent_pkts),
+            (1, 1, len as u64, 0)
+        );
         assert_eq!(net.lock(&b).qp_counters(b.qp).unwrap().rcvd_pkts, 0);
         // What follows travels, and is understood.
         net.recv(&b, 9, &[(0, 100)]);
@@ -142,7 +172,11 @@ fn a_write_is_placed_and_completed_without_a_packet() {
 #[test]
 fn pieces_inline_data_and_unsignalled_requests_as_well() {
     let (mut net, a, b, _) = pair(over_link());
-    let both = Wr::new(wr_opcode::RDMA_WRITE).local(&a, 1, 7).local(&a, 1000, 0).local(&a, 300, 90_001).remote(&b, 3);
+    let both = Wr::new(wr_opcode::RDMA_WRITE)
+        .local(&a, 1, 7)
+        .local(&a, 1000, 0)
+        .local(&a, 300, 90_001)
+        .remote(&b, 3);
     net.post(&a, both.flags(0));
     assert!(ring(&mut net, &a));
     assert_eq!(b.buf.get(3, 7), a.buf.get(1, 7));
@@ -196,7 +230,10 @@ fn long_writes_are_carried_to_memory_that_is_lent_by_address() {
         assert!(b.buf.get(128, len) == a.buf.get(64, len));
         let (before, after) = (pattern(1, b.buf.len()), b.buf.get(0, b.buf.len()));
         assert!(after[..128] == before[..128] && after[128 + len..] == before[128 + len..]);
-        assert_eq!(net.poll(a.host, a.scq).iter().map(|w| (w.wr_id, w.status)).collect::<Vec<_>>(), [(7, 0)]);
+        assert_eq!(
+            net.poll(a.host, a.scq).iter().map(|w| (w.wr_id, w.status)).collect::<Vec<_>>(),
+            [(7, 0)]
+        );
         let c = net.lock(&a).qp_counters(a.qp).unwrap();
         assert_eq!((c.carried_writes, c.mapped_writes, c.rdma_writes, c.sent_pkts), (1, 0, 1, 0));
         assert_eq!(net.lock(&a).counters().carried_writes, 1);
@@ -214,8 +251,11 @@ fn long_writes_are_carried_to_memory_that_is_lent_by_address() {
 
 #[test]
 fn many_pieces_take_many_calls() {
-    let (mut net, a, b, visits) =
-        far_pair(Opts { sge: 20, config: Config { max_sge: 20, ..Config::default() }, ..over_link() });
+    let (mut net, a, b, visits) = far_pair(Opts {
+        sge: 20,
+        config: Config { max_sge: 20, ..Config::default() },
+        ..over_link()
+    });
     let mut wr = Wr::new(wr_opcode::RDMA_WRITE).remote(&b, 5);
     let mut all = Vec::new();
     let whole = pattern(0, a.buf.len());
@@ -257,7 +297,8 @@ fn what_is_taken_back_between_two_calls_is_written_by_packets() {
     // A key that is refused, on either side, is the usual way's business.
     visits.set(u32::MAX);
     let before = b.buf.get(0, b.buf.len());
-    let mut wr = Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 70_000).local(&a, 0, 70_000).remote(&b, 128);
+    let mut wr =
+        Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 70_000).local(&a, 0, 70_000).remote(&b, 128);
     wr.sges[1].lkey ^= 0x55;
     let entered = visits.get();
     net.post(&a, wr);
@@ -278,8 +319,12 @@ fn what_is_refused_is_refused_by_the_usual_way() {
     ] {
         let (mut net, a, b, _) = pair(over_link());
         let mut wr = match what {
-            "a key of nothing" => Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 10).key(b.mr.iova, b.mr.rkey ^ 0x55),
-            "a range that leaves the region" => Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 10).remote(&b, beyond - 9),
+            "a key of nothing" => {
+                Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 10).key(b.mr.iova, b.mr.rkey ^ 0x55)
+            }
+            "a range that leaves the region" => {
+                Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 10).remote(&b, beyond - 9)
+            }
             _ => Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 10).remote(&b, 0),
         };
         if status == wc_status::LOC_PROT_ERR {
@@ -328,7 +373,8 @@ fn nothing_overtakes_what_was_posted_before() {
         net.settle();
         assert_eq!(placed(&mut net), [0, 0]);
         net.poll(a.host, a.scq);
-        // With many under way, a long one waits until they have been acknowledged, and then is placed.
+        // With many under way, a long one waits until they have been acknowledged, and then is
+        // placed.
         for i in 0..6 {
             net.recv(&b, i, &[(0, 100)]);
             net.post(&a, Wr::new(wr_opcode::SEND).id(i).local(&a, 0, 100));
@@ -336,7 +382,10 @@ fn nothing_overtakes_what_was_posted_before() {
         net.post(&a, write(&a, &b, long).id(6));
         assert!(!ring(&mut net, &a));
         net.settle();
-        assert_eq!(net.poll(a.host, a.scq).iter().map(|w| w.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(
+            net.poll(a.host, a.scq).iter().map(|w| w.wr_id).collect::<Vec<_>>(),
+            [0, 1, 2, 3, 4, 5, 6]
+        );
         assert_eq!(placed(&mut net), if far { [0, 1] } else { [1, 0] });
         assert_eq!(b.buf.get(128, long), a.buf.get(64, long));
     }
@@ -349,12 +398,19 @@ fn a_stream_of_long_writes_leaves_the_packets() {
         for (len, waits) in [(256 << 10, 1), ((256 << 10) - 1, 0)] {
             let (mut net, a, b, _) = pair_by(over_link(), far);
             net.recv(&b, 1, &[(0, 10)]);
-            net.post(&a, Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(&a, 0, len).remote(&b, 1 << 20));
+            net.post(
+                &a,
+                Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(&a, 0, len).remote(&b, 1 << 20),
+            );
             net.post(&a, write(&a, &b, len));
             net.settle();
             assert_eq!(net.poll(a.host, a.scq).len(), 2);
             let c = net.lock(&a).counters();
-            assert_eq!((c.mapped_writes, c.carried_writes), if far { (0, waits) } else { (waits, 0) }, "{len}");
+            assert_eq!(
+                (c.mapped_writes, c.carried_writes),
+                if far { (0, waits) } else { (waits, 0) },
+                "{len}"
+            );
             assert!(b.buf.get(128, len) == a.buf.get(64, len));
         }
     }
@@ -383,7 +439,9 @@ fn a_region_is_lent_only_where_every_write_would_be_allowed() {
     let gid = net.hosts[a.host].addr.gid;
     let other = Buf::new(4096);
     let (_, readable) = net.reg(&b, &other, access::LOCAL_WRITE | access::REMOTE_READ);
-    let asks = |net: &Net, qpn, from, gid: &[u8; 16], rkey| net.lock(&b).mappable(qpn, from, gid, rkey).is_some();
+    let asks = |net: &Net, qpn, from, gid: &[u8; 16], rkey| {
+        net.lock(&b).mappable(qpn, from, gid, rkey).is_some()
+    };
     assert!(asks(&net, b.qpn, a.qpn, &gid, b.mr.rkey));
     assert!(!asks(&net, b.qpn, a.qpn ^ 1, &gid, b.mr.rkey), "another QP of the peer");
     assert!(!asks(&net, b.qpn ^ 1, a.qpn, &gid, b.mr.rkey), "a QP that is not there");
@@ -417,7 +475,8 @@ fn a_region_is_lent_only_where_every_write_would_be_allowed() {
 /// Where READs put what they bring, and where they have it from.
 const READ: (usize, usize) = ((2 << 20) + 50_000, (2 << 20) + 100_000);
 
-/// Random requests in two worlds, one with memory that is mapped, or lent by address: the same bytes and the same completions in the same order.
+/// Random requests in two worlds, one with memory that is mapped, or lent by address: the same
+/// bytes and the same completions in the same order.
 #[test]
 fn both_ways_leave_the_same() {
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
@@ -430,7 +489,8 @@ fn both_ways_leave_the_same() {
         let (mut without, c, d, _) = pair(o);
         without.memory = None;
         for step in 0..60 {
-            let (len, from, to) = (1 + below(40_000) as usize, below(1 << 20) as usize, below(1 << 20) as usize);
+            let (len, from, to) =
+                (1 + below(40_000) as usize, below(1 << 20) as usize, below(1 << 20) as usize);
             let (kind, flags) = (below(10), if below(3) == 0 { 0 } else { send_flags::SIGNALED });
             if below(8) == 0 {
                 visits.set(below(4) as u32);
@@ -439,11 +499,24 @@ fn both_ways_leave_the_same() {
             }
             let long = if far { len * 4 } else { len };
             let wr = |x: &End, y: &End| match kind {
-                0..=5 => Wr::new(wr_opcode::RDMA_WRITE).local(x, from, long).remote(y, to).id(step).flags(flags),
+                0..=5 => Wr::new(wr_opcode::RDMA_WRITE)
+                    .local(x, from, long)
+                    .remote(y, to)
+                    .id(step)
+                    .flags(flags),
                 6 | 7 => Wr::new(wr_opcode::SEND).local(x, from, len).id(step).flags(flags),
-                // From and to where nobody writes: what else it would see is not the order's business.
-                8 => Wr::new(wr_opcode::RDMA_READ).local(x, READ.0, len).remote(y, READ.1).id(step).flags(flags),
-                _ => Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(x, from, len).remote(y, to).id(step).flags(flags),
+                // From and to where nobody writes: what else it would see is not the order's
+                // business.
+                8 => Wr::new(wr_opcode::RDMA_READ)
+                    .local(x, READ.0, len)
+                    .remote(y, READ.1)
+                    .id(step)
+                    .flags(flags),
+                _ => Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM)
+                    .local(x, from, len)
+                    .remote(y, to)
+                    .id(step)
+                    .flags(flags),
             };
             if matches!(kind, 6 | 7 | 9) {
                 for (net, y) in [(&with, &b), (&without, &d)] {
@@ -459,7 +532,10 @@ fn both_ways_leave_the_same() {
                 with.settle();
                 without.settle();
                 let seen = |net: &Net, e: &End, cq| {
-                    net.poll(e.host, cq).iter().map(|w| (w.wr_id, w.status, w.opcode, w.byte_len)).collect::<Vec<_>>()
+                    net.poll(e.host, cq)
+                        .iter()
+                        .map(|w| (w.wr_id, w.status, w.opcode, w.byte_len))
+                        .collect::<Vec<_>>()
                 };
                 loop {
                     let (x, y) = (seen(&with, &a, a.scq), seen(&without, &c, c.scq));

@@ -1,4 +1,5 @@
-//! A request that is posted alone, which has a way of its own, leaves in its queue what the same request leaves at the head of a list.
+//! A request that is posted alone, which has a way of its own, leaves in its queue what the same
+//! request leaves at the head of a list.
 
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::Error;
@@ -9,13 +10,17 @@ use crate::util::*;
 fn sent(net: &Net, e: &End, from: u32) -> Vec<String> {
     let g = net.lock(e);
     let sq = g.shared().sq(index(e.qp), &g.transport.common.key);
-    (from..sq.end()).map(|i| format!("{:?} {:?}", sq.at(i).header(), &sq.at(i).tail()[..32])).collect()
+    (from..sq.end())
+        .map(|i| format!("{:?} {:?}", sq.at(i).header(), &sq.at(i).tail()[..32]))
+        .collect()
 }
 
 fn received(net: &Net, e: &End, from: u32) -> Vec<String> {
     let g = net.lock(e);
     let rq = g.shared().rq(index(e.qp), &g.transport.common.key);
-    (from..rq.end()).map(|i| format!("{:?} {:?}", rq.at(i).header(), &rq.at(i).tail()[..16])).collect()
+    (from..rq.end())
+        .map(|i| format!("{:?} {:?}", rq.at(i).header(), &rq.at(i).tail()[..16]))
+        .collect()
 }
 
 /// Posts a request, alone or with one behind it that is refused. What became of it.
@@ -24,7 +29,8 @@ fn post_send(net: &Net, e: &End, wr: &mut SendWr, alone: bool) -> Result<(), Err
     wr.next = if alone { core::ptr::null() } else { &raw const refused };
     let mut bad = core::ptr::null();
     // SAFETY: the requests and their lists live through the call.
-    let (_, posted, outcome) = unsafe { net.hosts[e.host].engine.post_send_quietly(e.qp, wr, &mut bad).unwrap() };
+    let (_, posted, outcome) =
+        unsafe { net.hosts[e.host].engine.post_send_quietly(e.qp, wr, &mut bad).unwrap() };
     assert_eq!(posted.count == 0, bad == &raw const *wr, "who is to blame");
     if posted.count == 0 {
         outcome
@@ -34,7 +40,8 @@ fn post_send(net: &Net, e: &End, wr: &mut SendWr, alone: bool) -> Result<(), Err
 }
 
 fn post_recv(net: &Net, e: &End, wr: &mut RecvWr, alone: bool) -> Result<(), Error> {
-    let refused = RecvWr { wr_id: 0, next: core::ptr::null(), sg_list: core::ptr::null(), num_sge: -1 };
+    let refused =
+        RecvWr { wr_id: 0, next: core::ptr::null(), sg_list: core::ptr::null(), num_sge: -1 };
     wr.next = if alone { core::ptr::null() } else { &raw const refused };
     let mut bad = core::ptr::null();
     // SAFETY: as above.
@@ -72,18 +79,26 @@ fn a_request_alone_is_posted_as_in_a_list() {
             let mut wr = Wr::new(opcode).id(step).imm(0x0a0b_0c0d).raw;
             wr.num_sge = [1, 1, 1, 1, 1, 0, 2, -1, 99][rng.below(9) as usize];
             wr.sg_list = if rng.below(16) == 0 { core::ptr::null() } else { sges.as_ptr() };
-            wr.send_flags = inline | [0, send_flags::SIGNALED, send_flags::FENCE | 1 << 20][rng.below(3) as usize];
+            wr.send_flags = inline
+                | [0, send_flags::SIGNALED, send_flags::FENCE | 1 << 20][rng.below(3) as usize];
             wr.wr.rdma = RdmaWr { remote_addr: 0x5555_0000_1111, rkey: 0x77 };
             let what = (round, step, opcode, wr.num_sge, wr.send_flags, sges);
-            let outcome = [(&a, true), (&b, false)].map(|(e, alone)| post_send(&net, e, &mut wr, alone));
+            let outcome =
+                [(&a, true), (&b, false)].map(|(e, alone)| post_send(&net, e, &mut wr, alone));
             assert_eq!(outcome[0], outcome[1], "{what:?}");
             assert_eq!(sent(&net, &a, sends), sent(&net, &b, sends), "{what:?}");
             sends += u32::from(outcome[0].is_ok());
             ok += u32::from(outcome[0].is_ok());
             let num_sge = [1, 1, 1, 0, 2, -1, 99][rng.below(7) as usize];
-            let mut wr = RecvWr { wr_id: step, next: core::ptr::null(), sg_list: core::ptr::null(), num_sge };
+            let mut wr = RecvWr {
+                wr_id: step,
+                next: core::ptr::null(),
+                sg_list: core::ptr::null(),
+                num_sge,
+            };
             wr.sg_list = if rng.below(16) == 0 { core::ptr::null() } else { sges.as_ptr() };
-            let outcome = [(&a, true), (&b, false)].map(|(e, alone)| post_recv(&net, e, &mut wr, alone));
+            let outcome =
+                [(&a, true), (&b, false)].map(|(e, alone)| post_recv(&net, e, &mut wr, alone));
             assert_eq!(outcome[0], outcome[1], "{what:?} {num_sge}");
             assert_eq!(received(&net, &a, recvs), received(&net, &b, recvs), "{what:?} {num_sge}");
             recvs += u32::from(outcome[0].is_ok());

@@ -22,7 +22,8 @@ fn send(a: &End, packets: usize) -> Wr {
     Wr::new(wr_opcode::SEND).local(a, 0, packets * MTU)
 }
 
-/// Packets of requests that an end has sent. Its answers are not among them: nobody asks it for anything.
+/// Packets of requests that an end has sent. Its answers are not among them: nobody asks it for
+/// anything.
 fn sent(net: &Net, e: &End) -> u64 {
     net.lock(e).qp_counters(e.qp).unwrap().sent_pkts
 }
@@ -42,7 +43,11 @@ fn watch(net: &mut Net) -> Rc<RefCell<Vec<(Opcode, u32, bool)>>> {
     net.tap = Some(Box::new(move |from, p| {
         if from == 0 {
             let bth = Bth::parse(p.first_chunk().unwrap());
-            tee.borrow_mut().push((bth.opcode, bth.psn.get().wrapping_sub(PSN) & 0xff_ffff, bth.ack_req));
+            tee.borrow_mut().push((
+                bth.opcode,
+                bth.psn.get().wrapping_sub(PSN) & 0xff_ffff,
+                bth.ack_req,
+            ));
         }
         Fate::Deliver
     }));
@@ -69,8 +74,14 @@ fn the_refused_packet_goes_alone_until_it_is_accepted() {
         assert_eq!(sent(&net, &a), 14, "{way:?}");
         (0..5).for_each(|i| net.recv(&b, i, &[(0, 8 * MTU)]));
         let done = net.wait(a.host, a.scq, 5);
-        assert!(done.iter().map(|w| (w.wr_id, w.status)).eq((0..5).map(|i| (i, wc_status::SUCCESS))), "{way:?}");
-        assert!(b.buf.get(0, 5 * MTU) == [7; 5 * MTU] && net.wait(b.host, b.rcq, 5).len() == 5, "{way:?}");
+        assert!(
+            done.iter().map(|w| (w.wr_id, w.status)).eq((0..5).map(|i| (i, wc_status::SUCCESS))),
+            "{way:?}"
+        );
+        assert!(
+            b.buf.get(0, 5 * MTU) == [7; 5 * MTU] && net.wait(b.host, b.rcq, 5).len() == 5,
+            "{way:?}"
+        );
         assert_eq!((sent(&net, &a), refusals(&net, &b)), (14 + 9, 7), "{way:?}");
     }
 }
@@ -86,7 +97,8 @@ fn a_packet_after_an_rnr_nak_asks_for_an_ack_and_names_the_refused_psn() {
     net.run(3 * (TIMER_NS + 10_000));
     assert_eq!(*seen.borrow(), [(Opcode::RC_SEND_FIRST, 0, true); 3]);
     seen.borrow_mut().clear();
-    // Ready for one message: behind it one packet asks whether there is a receive request for the next one.
+    // Ready for one message: behind it one packet asks whether there is a receive request for the
+    // next one.
     net.recv(&b, 1, &[(0, 8 * MTU)]);
     net.run(TIMER_NS / 2 * 3);
     let psns: Vec<u32> = seen.borrow().iter().map(|&(_, psn, _)| psn).collect();
@@ -140,7 +152,11 @@ fn a_peer_that_is_late_for_every_message_costs_one_packet_a_nak() {
         assert!(naks >= 3 * MESSAGES, "{way:?}: {naks}");
         // The window that was under way at the first of them, and one packet for each.
         let bound = first + naks;
-        assert!(again(&net, &a) <= bound, "{way:?}: {} packets again, {naks} NAKs, {first} first", again(&net, &a));
+        assert!(
+            again(&net, &a) <= bound,
+            "{way:?}: {} packets again, {naks} NAKs, {first} first",
+            again(&net, &a)
+        );
         assert_eq!(sent(&net, &a), MESSAGES * PACKETS as u64 + again(&net, &a), "{way:?}");
     }
 }
@@ -153,7 +169,8 @@ fn a_peer_that_was_late_once_gets_a_window_again() {
         let before = sent(&net, &a);
         net.post(&a, send(&a, 1).id(0));
         net.run(TIMER_NS / 2);
-        // Room for two messages: what was refused, and the one that is tried. Then nobody is late any more.
+        // Room for two messages: what was refused, and the one that is tried. Then nobody is late
+        // any more.
         (0..2).for_each(|i| net.recv(&b, i, &[(0, MTU)]));
         net.wait(a.host, a.scq, 1);
         net.post(&a, send(&a, 1).id(1));
@@ -186,11 +203,20 @@ fn of_a_write_with_immediate_data_only_the_last_packet_is_refused() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(opts(way));
         a.buf.put(0, &[3; 6 * MTU]);
-        net.post(&a, Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(&a, 0, 6 * MTU).remote(&b, 0).id(0));
-        net.post(&a, Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(&a, 0, 4 * MTU).remote(&b, 0).id(1));
+        net.post(
+            &a,
+            Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(&a, 0, 6 * MTU).remote(&b, 0).id(0),
+        );
+        net.post(
+            &a,
+            Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(&a, 0, 4 * MTU).remote(&b, 0).id(1),
+        );
         net.settle();
         assert_eq!((sent(&net, &a), refusals(&net, &b)), (10, 1), "{way:?}");
-        assert!(b.buf.get(0, 5 * MTU) == [3; 5 * MTU], "{way:?}: what needs no receive request is placed");
+        assert!(
+            b.buf.get(0, 5 * MTU) == [3; 5 * MTU],
+            "{way:?}: what needs no receive request is placed"
+        );
         net.run(2 * (TIMER_NS + 10_000));
         assert_eq!((sent(&net, &a), refusals(&net, &b)), (12, 3), "{way:?}");
         // One more receive request: the second message comes as far as its last packet.
@@ -225,7 +251,10 @@ fn a_read_before_the_refused_packet_is_asked_for_again_whole() {
     net.settle();
     seen.borrow_mut().clear();
     net.run(TIMER_NS + 10_000);
-    assert_eq!(*seen.borrow(), [(Opcode::RC_READ_REQUEST, 0, true), (Opcode::RC_SEND_FIRST, 3, true)]);
+    assert_eq!(
+        *seen.borrow(),
+        [(Opcode::RC_READ_REQUEST, 0, true), (Opcode::RC_SEND_FIRST, 3, true)]
+    );
     assert!(a.buf.get(8 * MTU, 3 * MTU) == [9; 3 * MTU]);
     (0..2).for_each(|i| net.recv(&b, i, &[(4 * MTU, 3 * MTU)]));
     assert_eq!(net.wait(0, a.scq, 3).len(), 3);

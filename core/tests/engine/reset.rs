@@ -9,7 +9,8 @@ use gdrcore_core::Error;
 
 use crate::util::*;
 
-/// How far a life begins ahead of the last one; as `gdrc_endpoint_local` has it, less the random part.
+/// How far a life begins ahead of the last one; as `gdrc_endpoint_local` has it, less the random
+/// part.
 const GAP: u32 = 1 << 16;
 
 fn reset(net: &Net, e: &End) -> gdrcore_core::Result<()> {
@@ -20,7 +21,8 @@ fn sq_psn(net: &Net, e: &End) -> u32 {
     net.lock(e).qp_query(e.qp).unwrap().0.sq_psn
 }
 
-/// Resets both ends, which must have nothing that keeps them, and connects them for their next life.
+/// Resets both ends, which must have nothing that keeps them, and connects them for their next
+/// life.
 fn again(net: &mut Net, a: &End, b: &End, o: &Opts, gap: u32) {
     for e in [a, b] {
         reset(net, e).unwrap();
@@ -40,7 +42,10 @@ fn every_request_has_its_completion_first_and_a_full_cq_asks_for_patience() {
         let (mut net, a, b) = Net::pair(o);
         net.tap = Some(Box::new(|_, _| Fate::Drop));
         for i in 0..20 {
-            net.post(&a, Wr::new(wr_opcode::RDMA_READ).id(i).flags(0).local(&a, 0, 3000).remote(&b, 0));
+            net.post(
+                &a,
+                Wr::new(wr_opcode::RDMA_READ).id(i).flags(0).local(&a, 0, 3000).remote(&b, 0),
+            );
             net.recv(&a, 100 + i, &[(0, 10)]);
         }
         if way == Way::Wire {
@@ -60,7 +65,10 @@ fn every_request_has_its_completion_first_and_a_full_cq_asks_for_patience() {
         }
         assert!(refused >= 4, "a CQ of 4 cannot hold 20 completions: {refused}");
         for (wc, first) in [(sent, 0), (received, 100)] {
-            assert_eq!(wc.iter().map(|w| w.wr_id).collect::<Vec<_>>(), (first..first + 20).collect::<Vec<_>>());
+            assert_eq!(
+                wc.iter().map(|w| w.wr_id).collect::<Vec<_>>(),
+                (first..first + 20).collect::<Vec<_>>()
+            );
             assert!(wc.iter().all(|w| w.status == wc_status::WR_FLUSH_ERR && w.qp_num == a.qpn));
         }
         assert_eq!(net.state(&a), qp_state::RESET);
@@ -105,8 +113,9 @@ fn why_it_failed_is_still_known_after_the_reset() {
     assert_eq!(net.lock(&a).qp_cause(a.qp).unwrap().code, CauseCode::RetryExceeded as u32);
 }
 
-/// Two lives of one pair. Every packet of the first is kept, and comes again at every step of the second. Returns the word
-/// that the second life's ten FETCH_ADDs of 1 left, and what its WRITEs left.
+/// Two lives of one pair. Every packet of the first is kept, and comes again at every step of the
+/// second. Returns the word that the second life's ten FETCH_ADDs of 1 left, and what its WRITEs
+/// left.
 fn two_lives(gap: u32) -> (u64, Vec<u8>, u64) {
     let o = Opts::default();
     let (mut net, a, b) = Net::pair(o);
@@ -123,7 +132,12 @@ fn two_lives(gap: u32) -> (u64, Vec<u8>, u64) {
             let at = 4096 * i as usize;
             for w in [
                 Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 3000).remote(&b, at),
-                Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 8192, 8).atomic(&b, 1 << 20, 1, 0),
+                Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 8192, 8).atomic(
+                    &b,
+                    1 << 20,
+                    1,
+                    0,
+                ),
                 Wr::new(wr_opcode::SEND).local(&a, 0, 3000),
                 Wr::new(wr_opcode::RDMA_READ).local(&a, 16_384, 3000).remote(&b, at),
             ] {
@@ -160,9 +174,13 @@ fn packets_of_a_former_life_are_refused_by_their_psns() {
         assert!(written[4096 * i..][..3000] == pattern(2000 + i as u64, 3000), "WRITE {i}");
     }
     assert!(duplicates > 1000, "the old packets came: {duplicates}");
-    // What the distance protects from: a life that begins where the last one did takes old packets for its own.
+    // What the distance protects from: a life that begins where the last one did takes old packets
+    // for its own.
     let (word, written, _) = two_lives(0);
-    assert!(word != 10 || (0..10).any(|i| written[4096 * i..][..3000] != pattern(2000 + i as u64, 3000)));
+    assert!(
+        word != 10
+            || (0..10).any(|i| written[4096 * i..][..3000] != pattern(2000 + i as u64, 3000))
+    );
 }
 
 #[test]
@@ -181,7 +199,8 @@ fn ten_thousand_lives_leave_nothing_behind_and_neighbours_in_peace() {
             .collect();
         let free: Vec<usize> = net.hosts.iter().map(|h| h.lock().free_bytes()).collect();
         let leaks = net.lock(&a).leaks();
-        let write = |a: &End, b: &End| Wr::new(wr_opcode::RDMA_WRITE).local(a, 0, 2500).remote(b, 0);
+        let write =
+            |a: &End, b: &End| Wr::new(wr_opcode::RDMA_WRITE).local(a, 0, 2500).remote(b, 0);
         for life in 0..10_000u64 {
             // The neighbours have something under way while the pair breaks.
             for (c, d) in &beside {

@@ -1,4 +1,5 @@
-//! Rules of the standard whose breach no data would show: what a peer counts, hears and must not be answered.
+//! Rules of the standard whose breach no data would show: what a peer counts, hears and must not be
+//! answered.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -54,10 +55,17 @@ fn every_answer_says_how_many_messages_were_done() {
             log.borrow_mut().clear();
             net.ok(&a, w);
             net.settle();
-            let said: Vec<u32> =
-                log.borrow().iter().filter(|(from, _)| *from == 1).filter_map(|(_, p)| msn(p)).collect();
+            let said: Vec<u32> = log
+                .borrow()
+                .iter()
+                .filter(|(from, _)| *from == 1)
+                .filter_map(|(_, p)| msn(p))
+                .collect();
             let done = round * each + k as u32 + 1;
-            assert!(!said.is_empty() && said.iter().all(|&m| m == done), "{said:?} after {done} messages");
+            assert!(
+                !said.is_empty() && said.iter().all(|&m| m == done),
+                "{said:?} after {done} messages"
+            );
         }
     }
 }
@@ -126,7 +134,8 @@ fn as_many_reads_are_under_way_as_the_peer_serves() {
             Fate::Deliver
         }));
         b.buf.put(0, &pattern(4, 1 << 20));
-        // READs that end where one of the pieces ends in which they are asked for, of 64 KiB, and others.
+        // READs that end where one of the pieces ends in which they are asked for, of 64 KiB, and
+        // others.
         for i in 0..40u64 {
             let len = [1 << 16, 2 << 16, 3 << 16, 100, (1 << 16) + 1][i as usize % 5];
             net.post(&a, Wr::new(wr_opcode::RDMA_READ).id(i).local(&a, 0, len).remote(&b, 0));
@@ -171,7 +180,9 @@ fn a_read_that_has_ended_makes_room_for_one() {
 fn a_lost_end_costs_a_probe_and_not_the_timeout() {
     let write = |a: &End, b: &End| Wr::new(wr_opcode::RDMA_WRITE).local(a, 0, 3000).remote(b, 0);
     let read = |a: &End, b: &End| Wr::new(wr_opcode::RDMA_READ).local(a, 0, 3000).remote(b, 0);
-    let add = |a: &End, b: &End| Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(a, 0, 8).atomic(b, 0, 1, 0);
+    let add = |a: &End, b: &End| {
+        Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(a, 0, 8).atomic(b, 0, 1, 0)
+    };
     let lost = [
         Opcode::RC_WRITE_LAST,
         Opcode::RC_ACK,
@@ -187,7 +198,8 @@ fn a_lost_end_costs_a_probe_and_not_the_timeout() {
         let mut left = times;
         net.tap = Some(Box::new(move |_, p| {
             // What is missing of a READ's answer comes as an answer of its own.
-            let rest = lost == Opcode::RC_READ_RESPONSE_LAST && Opcode(p[0]) == Opcode::RC_READ_RESPONSE_ONLY;
+            let rest = lost == Opcode::RC_READ_RESPONSE_LAST
+                && Opcode(p[0]) == Opcode::RC_READ_RESPONSE_ONLY;
             if (Opcode(p[0]) == lost || rest) && left > 0 {
                 left -= 1;
                 return Fate::Drop;
@@ -213,14 +225,22 @@ fn a_lost_end_costs_a_probe_and_not_the_timeout() {
 #[test]
 fn a_write_that_is_not_as_long_as_it_said_is_refused() {
     // Bytes that are sent, and the length in the RETH.
-    for (len, said) in
-        [(2000, 1500), (2000, 2001), (2000, 2500), (2000, 900), (100, 99), (100, 200), (100, 5000), (0, 1)]
-    {
+    for (len, said) in [
+        (2000, 1500),
+        (2000, 2001),
+        (2000, 2500),
+        (2000, 900),
+        (100, 99),
+        (100, 200),
+        (100, 5000),
+        (0, 1),
+    ] {
         let (mut net, a, b) = Net::pair(Opts::default());
         let (src, dst) = (net.hosts[0].addr, net.hosts[1].addr);
         let flow = gdrcore_core::wire::Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port);
         net.tap = Some(Box::new(move |from, p| {
-            if from == 0 && [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_ONLY].contains(&Opcode(p[0])) {
+            if from == 0 && [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_ONLY].contains(&Opcode(p[0]))
+            {
                 p[24..28].copy_from_slice(&u32::to_be_bytes(said));
                 flow.append_icrc(0, p);
             }
@@ -242,7 +262,8 @@ fn a_duplicate_is_answered_only_if_it_is_the_same_request() {
             _ => Wr::new(opcode).local(&a, 0, 8).atomic(&b, 0, 1, 0),
         };
         net.ok(&a, w);
-        let request = log.borrow().iter().find(|(from, _)| *from == 0).expect("a request").1.clone();
+        let request =
+            log.borrow().iter().find(|(from, _)| *from == 0).expect("a request").1.clone();
         net.tap = None;
         let (_, other) = net.reg(&b, &b.buf, ALL);
         // Answers that the peer sends to a copy of the request with one field changed.
@@ -256,7 +277,11 @@ fn a_duplicate_is_answered_only_if_it_is_the_same_request() {
             net.lock(&b).counters().sent_pkts - before
         };
         assert_eq!(answers(&mut net, &|_| {}), 1, "the request itself");
-        assert_eq!(answers(&mut net, &|p| p[20..24].copy_from_slice(&other.rkey.to_be_bytes())), 0, "another key");
+        assert_eq!(
+            answers(&mut net, &|p| p[20..24].copy_from_slice(&other.rkey.to_be_bytes())),
+            0,
+            "another key"
+        );
         assert_eq!(answers(&mut net, &|p| p[19] ^= 8), 0, "another address");
         if opcode == wr_opcode::ATOMIC_FETCH_AND_ADD {
             assert_eq!(b.buf.get_u64(0), 1, "executed once");
@@ -270,11 +295,22 @@ fn an_old_duplicate_of_a_read_through_a_closed_window_harms_nobody() {
     let (mut net, a, b) = Net::pair(Opts::default());
     let (mw, key) = net.lock(&b).mw_alloc(b.pd, 2).unwrap();
     let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
-    let bind_info = MwBindInfo { mr: b.mr_handle, addr: b.mr.iova, length: 4096, mw_access_flags: access::REMOTE_READ };
+    let bind_info = MwBindInfo {
+        mr: b.mr_handle,
+        addr: b.mr.iova,
+        length: 4096,
+        mw_access_flags: access::REMOTE_READ,
+    };
     net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, bind_info));
     let log = log(&mut net);
     net.ok(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 100).key(b.mr.iova, key));
-    let ask = log.borrow().iter().find(|(_, p)| Opcode(p[0]) == Opcode::RC_READ_REQUEST).cloned().unwrap().1;
+    let ask = log
+        .borrow()
+        .iter()
+        .find(|(_, p)| Opcode(p[0]) == Opcode::RC_READ_REQUEST)
+        .cloned()
+        .unwrap()
+        .1;
     net.ok(&b, Wr::new(wr_opcode::LOCAL_INV).imm(key));
     net.inject(a.host, b.host, &ask);
     net.settle();
@@ -291,8 +327,12 @@ fn a_window_closes_with_the_send_that_invalidates_it() {
     let (mut net, a, b) = Net::pair(Opts::default());
     let (mw, key) = net.lock(&b).mw_alloc(b.pd, 2).unwrap();
     let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
-    let bind_info =
-        MwBindInfo { mr: b.mr_handle, addr: b.mr.iova, length: 4096, mw_access_flags: access::REMOTE_WRITE };
+    let bind_info = MwBindInfo {
+        mr: b.mr_handle,
+        addr: b.mr.iova,
+        length: 4096,
+        mw_access_flags: access::REMOTE_WRITE,
+    };
     net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, bind_info));
     net.recv(&b, 1, &[(8192, 100)]);
     net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).key(b.mr.iova, key));
@@ -309,8 +349,12 @@ fn windows_of_a_qp_close_when_it_is_reset() {
     let (mut net, a, b) = Net::pair(o);
     let (mw, key) = net.lock(&b).mw_alloc(b.pd, 2).unwrap();
     let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
-    let bind_info =
-        MwBindInfo { mr: b.mr_handle, addr: b.mr.iova, length: 4096, mw_access_flags: access::REMOTE_WRITE };
+    let bind_info = MwBindInfo {
+        mr: b.mr_handle,
+        addr: b.mr.iova,
+        length: 4096,
+        mw_access_flags: access::REMOTE_WRITE,
+    };
     net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, bind_info));
     for e in [&a, &b] {
         net.to_state(e, qp_state::RESET).unwrap();
@@ -355,7 +399,11 @@ fn the_rest_of_a_uc_message_with_a_gap_is_not_placed() {
         net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 5000).remote(&b, 0));
         let placed = b.buf.get(0, 5000);
         let before = lost as usize * 1024;
-        assert!(placed[..before].iter().all(|&x| x == 0x11) && placed[before..].iter().all(|&x| x == 0xaa), "{lost}");
+        assert!(
+            placed[..before].iter().all(|&x| x == 0x11)
+                && placed[before..].iter().all(|&x| x == 0xaa),
+            "{lost}"
+        );
         // The next message is whole again.
         net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 5000).remote(&b, 0));
         assert!(b.buf.get(0, 5000) == [0x11; 5000]);
@@ -384,7 +432,10 @@ fn a_receive_of_an_srq_whose_uc_message_was_lost_serves_the_next_one() {
         let wc = net.wait(b.host, b.rcq, 2);
         let said: Vec<_> = wc.iter().map(|w| (w.wr_id, w.status, w.byte_len)).collect();
         assert_eq!(said, [(1, wc_status::SUCCESS, 5000), (2, wc_status::SUCCESS, 5000)], "{lost}");
-        assert!(b.buf.get(10_000, 5000) == [0x22; 5000] && b.buf.get(20_000, 5000) == [0x33; 5000], "{lost}");
+        assert!(
+            b.buf.get(10_000, 5000) == [0x22; 5000] && b.buf.get(20_000, 5000) == [0x33; 5000],
+            "{lost}"
+        );
     }
 }
 
@@ -400,7 +451,8 @@ fn reads_and_atomics_under_way_stay_below_their_bound() {
             *now += 1;
             *most = (*most).max(*now);
         }
-        let last = [Opcode::RC_READ_RESPONSE_LAST, Opcode::RC_READ_RESPONSE_ONLY, Opcode::RC_ATOMIC_ACK];
+        let last =
+            [Opcode::RC_READ_RESPONSE_LAST, Opcode::RC_READ_RESPONSE_ONLY, Opcode::RC_ATOMIC_ACK];
         if from == 1 && last.contains(&op) {
             *now -= 1;
         }
@@ -427,17 +479,26 @@ fn an_ack_travels_with_the_reply_and_alone_after_20_us() {
         net.recv(y, hop, &[(0, 64)]);
         net.post(x, Wr::new(wr_opcode::SEND).local(x, 0, 64).id(hop));
         let burst = net.lock(x).poll_transmit(net.now, &mut buf).expect("a SEND");
-        let opcodes: Vec<Opcode> = buf[..burst.len].chunks(burst.seg).map(|p| Opcode(p[0])).collect();
+        let opcodes: Vec<Opcode> =
+            buf[..burst.len].chunks(burst.seg).map(|p| Opcode(p[0])).collect();
         // What is owed follows the request, as the shorter last segment of the same burst.
-        let expected: &[Opcode] =
-            if hop == 0 { &[Opcode::RC_SEND_ONLY] } else { &[Opcode::RC_SEND_ONLY, Opcode::RC_ACK] };
+        let expected: &[Opcode] = if hop == 0 {
+            &[Opcode::RC_SEND_ONLY]
+        } else {
+            &[Opcode::RC_SEND_ONLY, Opcode::RC_ACK]
+        };
         assert_eq!(opcodes, expected, "hop {hop}");
         assert_eq!(net.lock(x).poll_transmit(net.now, &mut buf), None, "hop {hop}: one burst");
-        // Longer than the deadline in all: the timer of an ACK that has left is not that of the next one.
+        // Longer than the deadline in all: the timer of an ACK that has left is not that of the
+        // next one.
         net.now += 4_000;
         let src = net.hosts[x.host].addr;
         net.lock(y).handle_packets(net.now, &src, burst.seg, &buf[..burst.len], false);
-        assert_eq!(net.lock(y).poll_transmit(net.now, &mut buf), None, "hop {hop}: the ACK waits for the reply");
+        assert_eq!(
+            net.lock(y).poll_transmit(net.now, &mut buf),
+            None,
+            "hop {hop}: the ACK waits for the reply"
+        );
     }
     net.now += 20_000;
     let burst = net.lock(&a).poll_transmit(net.now, &mut buf).expect("nobody replied");
@@ -451,7 +512,8 @@ fn rings(net: &Net, e: &End) -> bool {
     w.raw.num_sge = w.sges.len() as i32;
     let mut bad = std::ptr::null();
     // SAFETY: the request and its list live through the call.
-    let (qi, posted, outcome) = unsafe { net.hosts[e.host].engine.post_send_quietly(e.qp, &w.raw, &mut bad).unwrap() };
+    let (qi, posted, outcome) =
+        unsafe { net.hosts[e.host].engine.post_send_quietly(e.qp, &w.raw, &mut bad).unwrap() };
     assert!(outcome.is_ok() && posted.count == 1);
     net.lock(e).wake(qi)
 }
@@ -469,7 +531,8 @@ fn requests_wait_for_company_only_while_many_are_under_way() {
             let (mut bursts, mut packets) = (Vec::new(), 0);
             for _ in 0..40 {
                 if rings(&net, &a) {
-                    let burst = net.lock(&a).poll_transmit(net.now, &mut buf).expect("what was posted");
+                    let burst =
+                        net.lock(&a).poll_transmit(net.now, &mut buf).expect("what was posted");
                     bursts.push(burst.len.div_ceil(burst.seg));
                     packets += bursts[bursts.len() - 1];
                     let src = net.hosts[0].addr;
@@ -504,7 +567,8 @@ fn a_long_message_leaves_in_long_bursts_and_waits_for_no_timer() {
     let log = log.borrow();
     let packets = log.iter().filter(|(from, _)| *from == a.host).count();
     let bursts = log.iter().filter(|(from, p)| *from == a.host && p[8] & 0x80 != 0).count();
-    // 256 packets, at most 15 in a burst, and the first burst ends after the second packet, which is shorter. Each asks for an ACK.
+    // 256 packets, at most 15 in a burst, and the first burst ends after the second packet, which
+    // is shorter. Each asks for an ACK.
     assert_eq!(packets, 256);
     assert!((18..=20).contains(&bursts), "{bursts} bursts");
 }
@@ -512,7 +576,8 @@ fn a_long_message_leaves_in_long_bursts_and_waits_for_no_timer() {
 #[test]
 fn an_entry_that_is_reserved_is_taken_back_in_a_round_of_its_own() {
     let (mut net, a, b) = Net::pair(Opts { one_cq: true, cqe: 2, mtu: 1, ..Opts::default() });
-    let (capacity, mut buf) = (net.lock(&b).shared().cqs[index(b.rcq)].ring.capacity(), vec![0; 20_000]);
+    let (capacity, mut buf) =
+        (net.lock(&b).shared().cqs[index(b.rcq)].ring.capacity(), vec![0; 20_000]);
     // One message has begun at b, and its entry is reserved.
     net.recv(&b, 7, &[(0, 4096)]);
     net.post(&a, Wr::new(wr_opcode::SEND).id(1).local(&a, 0, 1000));

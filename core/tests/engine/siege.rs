@@ -61,8 +61,15 @@ fn answers_to_what_is_not_outstanding_do_nothing_and_are_counted() {
     let next = plus(PSN, 1);
     let syndromes = [0x1f, RNR, NAK, NAK | 1, REMOTE_ACCESS, NAK | 3, NAK | 4, NAK | 20, 0xe0];
     let before = net.lock(&a).counters();
-    // Nothing is outstanding: no PSN at all is right, the last that was acknowledged and the next one least of all.
-    for psn in [plus(next, 0), plus(next, 1), plus(next, 0xff_ffff), plus(next, FAR), plus(next, 0x80_0000)] {
+    // Nothing is outstanding: no PSN at all is right, the last that was acknowledged and the next
+    // one least of all.
+    for psn in [
+        plus(next, 0),
+        plus(next, 1),
+        plus(next, 0xff_ffff),
+        plus(next, FAR),
+        plus(next, 0x80_0000),
+    ] {
         for syndrome in syndromes {
             let p = answer(&net, 1, &a, psn, syndrome);
             net.inject(1, 0, &p);
@@ -116,11 +123,19 @@ fn a_nak_that_ends_a_besieged_queue_pair_must_be_said_twice() {
         let other = answer(&net, 1, &a, PSN, syndrome);
         for nak in [&p, &other, &p] {
             net.inject(1, 0, nak);
-            assert_eq!(net.state(&a), qp_state::RTS, "{syndrome:#x}: each of them for the first time in turn");
+            assert_eq!(
+                net.state(&a),
+                qp_state::RTS,
+                "{syndrome:#x}: each of them for the first time in turn"
+            );
         }
         net.inject(1, 0, &p);
         let wc = net.poll(a.host, a.scq);
-        assert_eq!((wc.len(), wc[0].status), (2, wc_status::SUCCESS), "what comes before it was acknowledged by it");
+        assert_eq!(
+            (wc.len(), wc[0].status),
+            (2, wc_status::SUCCESS),
+            "what comes before it was acknowledged by it"
+        );
         assert_ne!(wc[1].status, wc_status::SUCCESS);
         assert_eq!(net.state(&a), qp_state::ERR);
         // Or nothing more, as one does that has failed and does not say so twice.
@@ -157,11 +172,15 @@ fn a_thousand_guesses_a_millisecond_end_nothing() {
     for step in 0..400u64 {
         net.post(&a, write(&a, &b, 0).id(step));
         net.send_from(0);
-        // The ACK is on its way, and one of sixteen PSNs about the right one is guessed each time; most guesses are far off.
+        // The ACK is on its way, and one of sixteen PSNs about the right one is guessed each time;
+        // most guesses are far off.
         for n in 0..200 {
             let near = n == 199;
-            let psn =
-                if near { plus(PSN, (step + rng.below(16)).wrapping_sub(8) as u32) } else { rng.below(1 << 24) as u32 };
+            let psn = if near {
+                plus(PSN, (step + rng.below(16)).wrapping_sub(8) as u32)
+            } else {
+                rng.below(1 << 24) as u32
+            };
             let syndrome = [RNR, NAK, NAK | 1, REMOTE_ACCESS, NAK | 3][rng.below(5) as usize];
             let p = answer(&net, 1, &a, psn, syndrome);
             net.inject(1, 0, &p);
@@ -236,7 +255,8 @@ fn requests_far_ahead_make_nobody_send_again() {
     let (x, y) = (net.lock(&a).counters(), net.lock(&b).counters());
     assert_eq!((y.send_nak_err, x.rcvd_seq_err, x.retransmitted_pkts), (0, 0, 0));
     assert_eq!(y.out_of_seq_request, 60);
-    // Where nothing comes in order any more it is what a loss looks like: of a READ request, say, that takes so many PSNs.
+    // Where nothing comes in order any more it is what a loss looks like: of a READ request, say,
+    // that takes so many PSNs.
     let p = request(&net, 0, &b, plus(PSN, 60 + FAR));
     net.inject(0, 1, &p);
     net.now += 49_000;
@@ -266,7 +286,11 @@ fn a_besieged_queue_pair_asks_for_what_was_lost_a_little_later() {
     let start = net.now;
     let wc = net.wait(a.host, a.scq, 8);
     assert!(wc.iter().all(|w| w.status == wc_status::SUCCESS));
-    assert!(net.now - start < 5_000_000, "by a NAK, long before the timeout of a second: {}", net.now - start);
+    assert!(
+        net.now - start < 5_000_000,
+        "by a NAK, long before the timeout of a second: {}",
+        net.now - start
+    );
     assert_eq!(net.lock(&b).counters().send_nak_err, 1);
     // Not where what is ahead comes between what is in order.
     besiege(&mut net, 0, &b);
@@ -354,14 +378,37 @@ fn a_peer_of_our_kind_sends_from_its_own_port() {
             // Connected anew, as one that is known to be of our kind.
             net.to_state(&b, qp_state::RESET).unwrap();
             let to = net.hosts[0].addr;
-            let mut attr =
-                QpAttr { qp_state: qp_state::INIT, port_num: 1, qp_access_flags: ALL, kin: 1, ..QpAttr::default() };
+            let mut attr = QpAttr {
+                qp_state: qp_state::INIT,
+                port_num: 1,
+                qp_access_flags: ALL,
+                kin: 1,
+                ..QpAttr::default()
+            };
             net.modify(&b, &attr, m::STATE | m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS).unwrap();
-            attr = QpAttr { qp_state: qp_state::RTR, path_mtu: o.mtu, dest_qp_num: a.qpn, rq_psn: PSN, ..attr };
+            attr = QpAttr {
+                qp_state: qp_state::RTR,
+                path_mtu: o.mtu,
+                dest_qp_num: a.qpn,
+                rq_psn: PSN,
+                ..attr
+            };
             attr.ah = AhAttr { dgid: to.gid, ..AhAttr::default() };
-            let mask = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
+            let mask = m::AV
+                | m::PATH_MTU
+                | m::DEST_QPN
+                | m::RQ_PSN
+                | m::MAX_DEST_RD_ATOMIC
+                | m::MIN_RNR_TIMER;
             net.modify(&b, &attr, m::STATE | mask).unwrap();
-            let attr = QpAttr { qp_state: qp_state::RTS, sq_psn: PSN, timeout: 14, retry_cnt: 7, rnr_retry: 7, ..attr };
+            let attr = QpAttr {
+                qp_state: qp_state::RTS,
+                sq_psn: PSN,
+                timeout: 14,
+                retry_cnt: 7,
+                rnr_retry: 7,
+                ..attr
+            };
             let mask = m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::SQ_PSN | m::MAX_QP_RD_ATOMIC;
             net.modify(&b, &attr, m::STATE | mask).unwrap();
         }
@@ -457,7 +504,11 @@ fn a_nak_from_a_port_that_never_answered_ends_nothing_while_the_peer_lives() {
         for _ in 0..2 {
             let p = answer(&net, 1, &a, psn, syndrome);
             from_port(&mut net, 1, 50_000, p, &a);
-            assert_eq!((net.poll(a.host, a.scq).len(), net.state(&a)), (0, qp_state::RTS), "{syndrome:#x}");
+            assert_eq!(
+                (net.poll(a.host, a.scq).len(), net.state(&a)),
+                (0, qp_state::RTS),
+                "{syndrome:#x}"
+            );
         }
         assert_eq!(net.wait(a.host, a.scq, 1)[0].status, wc_status::SUCCESS);
         net.ok(&a, write(&a, &b, 0));

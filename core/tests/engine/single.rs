@@ -1,5 +1,6 @@
-//! Small messages that take the short way leave what the usual way leaves, over a link and as packets: the same requests in two worlds,
-//! of which one is offered the short way at both ends, and everything compared after each step, the bytes in between as well.
+//! Small messages that take the short way leave what the usual way leaves, over a link and as
+//! packets: the same requests in two worlds, of which one is offered the short way at both ends,
+//! and everything compared after each step, the bytes in between as well.
 
 use gdrcore_core::roce::frame::record::{self, Links, ACK_BESIDE};
 use gdrcore_core::roce::peer::{FlowControl, PeerAddr};
@@ -79,7 +80,8 @@ enum Harm {
     None,
     Lost,
     Twice,
-    /// A bit of its head is another; the address is left alone, since it differs between the worlds.
+    /// A bit of its head is another; the address is left alone, since it differs between the
+    /// worlds.
     Bit(usize, u8),
     /// It ends early.
     Cut(usize),
@@ -106,7 +108,15 @@ impl World {
             e.buf.put(0, &pattern(i as u64, e.buf.len()));
         }
         let wire = o.way == Way::Wire;
-        World { net, ends: [a, b], short, wire, ways: Ways::default(), polls: false, polled: Vec::new() }
+        World {
+            net,
+            ends: [a, b],
+            short,
+            wire,
+            ways: Ways::default(),
+            polls: false,
+            polled: Vec::new(),
+        }
     }
 
     fn post(&mut self, id: u64, p: &Plan) -> Result<(), gdrcore_core::Error> {
@@ -115,7 +125,11 @@ impl World {
         let each = p.len / p.pieces;
         for i in 0..p.pieces {
             let length = if i + 1 == p.pieces { p.len - each * i } else { each };
-            let mut sge = Sge { addr: e.mr.iova + (p.src + each * i) as u64, length: length as u32, lkey: e.mr.lkey };
+            let mut sge = Sge {
+                addr: e.mr.iova + (p.src + each * i) as u64,
+                length: length as u32,
+                lkey: e.mr.lkey,
+            };
             if p.wrong == 3 {
                 sge.lkey ^= 0x55;
             }
@@ -199,8 +213,10 @@ impl World {
 
     /// The ICRC of each packet anew, as the sender or a stranger would have it.
     fn sign(&self, (from, bytes, seg): &mut Frame, stranger: bool) {
-        let (mut src, dst) =
-            (self.net.hosts[self.ends[*from].host].addr, self.net.hosts[self.ends[1 - *from].host].addr);
+        let (mut src, dst) = (
+            self.net.hosts[self.ends[*from].host].addr,
+            self.net.hosts[self.ends[1 - *from].host].addr,
+        );
         src.gid[15] ^= if stranger { 0x40 } else { 0 };
         let flow = Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port);
         for (i, packet) in bytes.chunks_mut(*seg).enumerate() {
@@ -211,11 +227,17 @@ impl World {
     fn deliver_packets(&mut self, (from, bytes, seg): &Frame, src: &PeerAddr, marked: bool) {
         let now = self.net.now;
         let mut g = self.net.lock(&self.ends[1 - from]);
-        let flow = Flow::from_gids(&src.gid, &self.net.hosts[self.ends[1 - from].host].addr.gid, src.port, src.port);
+        let flow = Flow::from_gids(
+            &src.gid,
+            &self.net.hosts[self.ends[1 - from].host].addr.gid,
+            src.port,
+            src.port,
+        );
         for (i, packet) in bytes.chunks(*seg).enumerate() {
             let mut packet = packet.to_vec();
             if !self.short && packet.len() > 4 {
-                // A mark that only the short way looks at, and that no ICRC covers: the usual way takes it.
+                // A mark that only the short way looks at, and that no ICRC covers: the usual way
+                // takes it.
                 packet[4] |= 0x80;
             }
             if self.short && !marked && flow.check(i as u16, &packet).is_ok() {
@@ -241,8 +263,10 @@ impl World {
         let now = self.net.now;
         let to = &self.ends[1 - from];
         let mut g = self.net.lock(to);
-        // What was handed over leaves room in the CQ, for which a second message might have to wait otherwise.
-        let polls = self.polls && requests(bytes) == 1 && g.shared().cqs[index(to.rcq)].ring.is_empty();
+        // What was handed over leaves room in the CQ, for which a second message might have to wait
+        // otherwise.
+        let polls =
+            self.polls && requests(bytes) == 1 && g.shared().cqs[index(to.rcq)].ring.is_empty();
         if polls && self.short {
             g.begin_handoff(index(to.rcq) as u32);
         }
@@ -250,7 +274,8 @@ impl World {
         while !data.is_empty() {
             let mut beside = 0;
             let words = head_words(data);
-            let behind = record::ack_behind(&words, data.len()).filter(|at| record::is_ack(&head_words(&data[*at..])));
+            let behind = record::ack_behind(&words, data.len())
+                .filter(|at| record::is_ack(&head_words(&data[*at..])));
             let apart = behind.filter(|_| data.len() > words.len() * 8 || !self.short);
             if self.short && apart.is_none() {
                 let taken = g.take_record(now, &src.gid, &words, data);
@@ -354,7 +379,12 @@ fn shown(frame: &Option<Frame>, wire: bool) -> Option<Frame> {
 }
 
 /// Takes a frame of each world to its end, with the same harm done to both.
-fn carry(worlds: &mut [World; 2], frames: [Option<Frame>; 2], harm: Harm, what: &dyn std::fmt::Debug) {
+fn carry(
+    worlds: &mut [World; 2],
+    frames: [Option<Frame>; 2],
+    harm: Harm,
+    what: &dyn std::fmt::Debug,
+) {
     let wire = worlds[0].wire;
     assert!(shown(&frames[0], wire) == shown(&frames[1], wire), "{what:?}: frames {frames:?}");
     for (w, frame) in worlds.iter_mut().zip(frames) {
@@ -365,7 +395,8 @@ fn carry(worlds: &mut [World; 2], frames: [Option<Frame>; 2], harm: Harm, what: 
             _ => {}
         }
         match harm {
-            // A bit may be damaged on the way; or the sender itself wrote it so, with an ICRC that is right.
+            // A bit may be damaged on the way; or the sender itself wrote it so, with an ICRC that
+            // is right.
             Harm::Bit(_, bit) if wire && bit & 0x11 == 0 => w.sign(&mut frame, false),
             Harm::Cut(n) if wire && n % 4 == 0 => w.sign(&mut frame, false),
             Harm::Stranger if wire => w.sign(&mut frame, true),
@@ -434,8 +465,13 @@ fn plan(rng: &mut Rng, kind: u32) -> Plan {
             4..8 => wr_opcode::RDMA_WRITE,
             _ => wr_opcode::SEND,
         },
-        flags: [0, send_flags::SIGNALED, send_flags::SIGNALED, send_flags::FENCE, send_flags::SOLICITED]
-            [rng.below(5) as usize],
+        flags: [
+            0,
+            send_flags::SIGNALED,
+            send_flags::SIGNALED,
+            send_flags::FENCE,
+            send_flags::SOLICITED,
+        ][rng.below(5) as usize],
         len: [8, 8, 0, 1, 7, 64, 300, 4096, 5000][rng.below(9) as usize],
         pieces: 1 + usize::from(rng.below(8) == 0),
         src: rng.below(4096) as usize,
@@ -523,11 +559,18 @@ fn compare(seed: u64, way: Way) -> Ways {
             w.polled.clear();
             for k in 0..receives {
                 // Full is full in both. A small one is too small for some.
-                let _ = w.net.try_recv(&w.ends[1 - p.from], 2 * step + k, &[(8192, if small { 4 } else { 6000 })]);
+                let _ = w.net.try_recv(
+                    &w.ends[1 - p.from],
+                    2 * step + k,
+                    &[(8192, if small { 4 } else { 6000 })],
+                );
             }
             if arm < 2 {
                 let e = &w.ends[arm as usize];
-                w.net.lock(e).arm_cq(if step.count_ones() % 2 == 0 { e.scq } else { e.rcq }, step % 3 == 0).unwrap();
+                w.net
+                    .lock(e)
+                    .arm_cq(if step.count_ones() % 2 == 0 { e.scq } else { e.rcq }, step % 3 == 0)
+                    .unwrap();
             }
             if drain {
                 let _ = w.net.to_state(&w.ends[p.from], qp_state::SQD);
@@ -545,7 +588,11 @@ fn compare(seed: u64, way: Way) -> Ways {
         let frames = [a.ring(p.from), b.ring(p.from)];
         // What was damaged is never shorter than the bit that is.
         let harm = match harm {
-            Harm::Bit(at, _) if frames[0].as_ref().is_none_or(|(_, bytes, _)| bytes.len() <= at) => Harm::None,
+            Harm::Bit(at, _)
+                if frames[0].as_ref().is_none_or(|(_, bytes, _)| bytes.len() <= at) =>
+            {
+                Harm::None
+            }
             h => h,
         };
         carry(&mut worlds, frames, harm, &what);
@@ -622,7 +669,8 @@ fn what_leaves_without_a_date_counts_from_the_next_look_at_the_clock() {
     let first = deadline(&net, &a);
     net.lock(&a).arm_deferred_timer(10_000_000);
     assert_eq!(deadline(&net, &a), first, "once");
-    // One of a queue pair that is gone from RTS meanwhile gets none; wanted at once, it has it at once.
+    // One of a queue pair that is gone from RTS meanwhile gets none; wanted at once, it has it at
+    // once.
     let (mut net, a, b) = Net::pair(o);
     send(&net, &a, false, &never);
     net.to_state(&a, qp_state::ERR).unwrap();
@@ -635,8 +683,8 @@ fn what_leaves_without_a_date_counts_from_the_next_look_at_the_clock() {
     assert!(deadline(&net, &c) > 2_000_000);
 }
 
-/// A reply and the ACK of what it replies to travel together, the ACK behind. It is taken first: a program with one CQ for both
-/// queues sees its own request complete before the reply, as on a NIC.
+/// A reply and the ACK of what it replies to travel together, the ACK behind. It is taken first: a
+/// program with one CQ for both queues sees its own request complete before the reply, as on a NIC.
 #[test]
 fn a_request_completes_before_the_reply_to_it() {
     for way in [Way::Link, Way::Wire] {
@@ -656,10 +704,15 @@ fn a_request_completes_before_the_reply_to_it() {
                     let wr = Wr::new(opcode).id(8).flags(send_flags::SIGNALED).local(from, 0, len);
                     net.post(from, wr.key(to.mr.iova, to.mr.rkey));
                     net.exchange();
-                    let seen: Vec<u64> = net.poll(to.host, to.scq).iter().map(|wc| wc.wr_id).collect();
+                    let seen: Vec<u64> =
+                        net.poll(to.host, to.scq).iter().map(|wc| wc.wr_id).collect();
                     // Of the very first message there is no request before it.
                     let first = turn == 0 && from.host == a.host;
-                    assert_eq!(seen, if first { vec![7] } else { vec![8, 7] }, "{way:?} {opcode} {len} {turn}");
+                    assert_eq!(
+                        seen,
+                        if first { vec![7] } else { vec![8, 7] },
+                        "{way:?} {opcode} {len} {turn}"
+                    );
                 }
             }
         }

@@ -118,7 +118,8 @@ fn receives_and_reads_behind_it_keep_their_order() {
 fn a_receive_that_fails_ends_behind_those_that_wait_for_memory() {
     let (mut net, a, b, _, memory, (addr, key)) = pair();
     net.recv(&b, 7, &[(100_000, 100)]);
-    net.try_recv_sges(&b, 8, &[Sge { addr: b.buf.addr(), length: 100, lkey: b.mr.lkey ^ 0x5500 }]).unwrap();
+    net.try_recv_sges(&b, 8, &[Sge { addr: b.buf.addr(), length: 100, lkey: b.mr.lkey ^ 0x5500 }])
+        .unwrap();
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 1000).key(addr, key));
     // The first receive is ordinary memory, but behind the WRITE; the second is no memory at all.
     for id in [2, 3] {
@@ -161,7 +162,10 @@ fn many_small_messages_wait_in_line_without_rnr() {
         memory.land(1);
         wc.extend(net.poll(0, a.scq));
     }
-    assert!(wc.len() == 40 && wc.iter().enumerate().all(|(i, w)| (w.wr_id, w.status) == (i as u64, 0)), "{wc:?}");
+    assert!(
+        wc.len() == 40 && wc.iter().enumerate().all(|(i, w)| (w.wr_id, w.status) == (i as u64, 0)),
+        "{wc:?}"
+    );
     assert!((0..40).all(|i| b.buf.get(i * 64, 64) == pattern(i as u64, 64)));
     assert_eq!(net.lock(&b).counters().send_rnr_err, 0);
 }
@@ -172,25 +176,38 @@ fn what_found_no_place_is_asked_for_again_as_soon_as_there_is_one() {
     let n = 30;
     for i in 0..n {
         a.buf.put(i as usize * 64, &pattern(i, 64));
-        net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(i).local(&a, i as usize * 64, 64).key(addr + i * 64, key));
+        net.post(
+            &a,
+            Wr::new(wr_opcode::RDMA_WRITE)
+                .id(i)
+                .local(&a, i as usize * 64, 64)
+                .key(addr + i * 64, key),
+        );
     }
     net.settle();
     let places = memory.waiting();
-    assert!(places < n as usize && net.lock(&b).counters().send_nak_err == 0, "{places} messages wait for memory");
+    assert!(
+        places < n as usize && net.lock(&b).counters().send_nak_err == 0,
+        "{places} messages wait for memory"
+    );
     let (start, mut rounds, mut done) = (net.now, 0, Vec::new());
     while done.len() < n as usize {
         memory.land(usize::MAX);
         net.settle();
         done.extend(net.poll(0, a.scq));
         rounds += 1;
-        assert!(rounds < 2 * n && net.lock(&b).counters().send_nak_err >= u64::from(rounds > 1), "{rounds}: {done:?}");
+        assert!(
+            rounds < 2 * n && net.lock(&b).counters().send_nak_err >= u64::from(rounds > 1),
+            "{rounds}: {done:?}"
+        );
     }
     assert_eq!(net.now, start, "no timer has run: the peer was told each time");
     assert!(done.iter().enumerate().all(|(i, w)| (w.wr_id, w.status) == (i as u64, 0)), "{done:?}");
     assert!((0..n).all(|i| b.buf.get(i as usize * 64, 64) == pattern(i, 64)));
 }
 
-/// Memory whose first fetch of a message is not ready, and that notes what it is told of those to come.
+/// Memory whose first fetch of a message is not ready, and that notes what it is told of those to
+/// come.
 #[derive(Default)]
 struct Foretold {
     /// Messages that have waited.
@@ -252,7 +269,8 @@ fn what_waits_behind_slow_memory_sets_out_but_nothing_behind_a_fence() {
     }
     assert!(wc.len() == 5 && wc.iter().all(|w| w.status == 0), "{wc:?}");
     assert!((0..5).all(|i: usize| b.buf.get(i * 4096, 3000) == pattern(i as u64, 3000)));
-    // Told while the first waited, the second, and so on: never of the fenced one, nor, before it had left, of what follows it.
+    // Told while the first waited, the second, and so on: never of the fenced one, nor, before it
+    // had left, of what follows it.
     let told = memory.told.lock().unwrap().clone();
     let first: Vec<_> = told.iter().take(2).copied().collect();
     assert_eq!(first, [(addr + 4096, 3000), (addr + 8192, 3000)]);

@@ -147,7 +147,11 @@ fn sqd_drains_tells_and_goes_on() {
     assert!(net.lock(&a).take_async_event().is_none());
     net.run(100_000_000);
     let wc = net.poll(0, a.scq);
-    assert_eq!((wc.len(), wc[0].wr_id, wc[0].status), (1, 1, 0), "what had begun ends, nothing new begins");
+    assert_eq!(
+        (wc.len(), wc[0].wr_id, wc[0].status),
+        (1, 1, 0),
+        "what had begun ends, nothing new begins"
+    );
     let event = net.lock(&a).take_async_event().unwrap();
     assert_eq!((event.event, event.handle), (async_event::SQ_DRAINED, a.qp));
     assert_eq!(net.lock(&a).qp_query(a.qp).unwrap().0.sq_draining, 0);
@@ -159,7 +163,12 @@ fn sqd_drains_tells_and_goes_on() {
 fn a_queue_that_ends_with_a_local_operation_drains_too() {
     let (mut net, a, b) = Net::pair(Opts::default());
     let (mw, key) = net.lock(&a).mw_alloc(a.pd, 2).unwrap();
-    let info = MwBindInfo { mr: a.mr_handle, addr: a.mr.iova, length: 64, mw_access_flags: access::REMOTE_WRITE };
+    let info = MwBindInfo {
+        mr: a.mr_handle,
+        addr: a.mr.iova,
+        length: 64,
+        mw_access_flags: access::REMOTE_WRITE,
+    };
     net.tap = Some(Box::new(|_, _| Fate::Drop));
     net.post(&a, Wr::new(wr_opcode::RDMA_READ).id(1).local(&a, 0, 100).remote(&b, 0));
     net.post(&a, Wr::new(wr_opcode::BIND_MW).id(2).bind(mw, key + 1, info));
@@ -273,7 +282,10 @@ fn a_purged_cq_has_only_the_others_completions_in_their_order() {
     net.run(1_000_000);
     let other = a.qpn + 1;
     net.lock(&a).cq_purge(a.scq, other).unwrap();
-    assert_eq!(net.poll(0, a.scq).iter().map(|w| w.wr_id).collect::<Vec<_>>(), (0..8).collect::<Vec<u64>>());
+    assert_eq!(
+        net.poll(0, a.scq).iter().map(|w| w.wr_id).collect::<Vec<_>>(),
+        (0..8).collect::<Vec<u64>>()
+    );
     net.run(1_000_000);
     net.lock(&a).cq_purge(a.scq, a.qpn).unwrap();
     assert!(net.poll(0, a.scq).is_empty());

@@ -1,4 +1,5 @@
-//! A thread that runs the engine beside one that posts and polls, as a helper does beside a program.
+//! A thread that runs the engine beside one that posts and polls, as a helper does beside a
+//! program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,7 +22,11 @@ fn queue_of_one(drive: Drive) {
     let qi = (a.qp & 0xff_ffff) as usize;
     let post = |id: u64| {
         let sge = Sge { addr: a.mr.iova, length: 8, lkey: a.mr.lkey };
-        let w = Wr::new(wr_opcode::RDMA_WRITE).id(id).flags(send_flags::SIGNALED).key(b.mr.iova, b.mr.rkey).sge(sge);
+        let w = Wr::new(wr_opcode::RDMA_WRITE)
+            .id(id)
+            .flags(send_flags::SIGNALED)
+            .key(b.mr.iova, b.mr.rkey)
+            .sge(sge);
         net.try_post(&a, w)
     };
     let mut early = 0u64;

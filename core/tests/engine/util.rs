@@ -14,7 +14,8 @@ use gdrcore_core::{Error, Result};
 pub use crate::parts::*;
 
 /// Everything a peer may do.
-pub const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+pub const ALL: u32 =
+    access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 /// First PSN of every QP, close to the wrap.
 pub const PSN: u32 = 0xff_fff0;
 
@@ -240,7 +241,15 @@ impl Net {
             max_recv_sge: o.sge,
             max_inline_data: o.inline,
         };
-        let init = QpInit { pd, send_cq: scq, recv_cq: rcq, srq, qp_type: o.kind, sq_sig_all: o.sig_all.into(), cap };
+        let init = QpInit {
+            pd,
+            send_cq: scq,
+            recv_cq: rcq,
+            srq,
+            qp_type: o.kind,
+            sq_sig_all: o.sig_all.into(),
+            cap,
+        };
         let (qp, qpn, _) = g.qp_create(self.now, &init).unwrap();
         let buf = Buf::new(o.bytes);
         let reg = MrReg {
@@ -264,7 +273,8 @@ impl Net {
         self.modify(e, &QpAttr { qp_state: state, ..QpAttr::default() }, qp_attr_mask::STATE)
     }
 
-    /// What a device does before a call that names a peer: it says over which link that peer is reached.
+    /// What a device does before a call that names a peer: it says over which link that peer is
+    /// reached.
     fn name(&self, from: usize, to: usize) {
         self.hosts[from].lock().set_link(self.links.then_some(to as u16));
     }
@@ -332,13 +342,22 @@ impl Net {
 
     /// Posts a receive of pieces of the end's buffer, to its SRQ if it has one.
     pub fn try_recv(&self, e: &End, id: u64, pieces: &[(usize, usize)]) -> Result<()> {
-        let at = |&(at, len): &(usize, usize)| Sge { addr: e.mr.iova + at as u64, length: len as u32, lkey: e.mr.lkey };
+        let at = |&(at, len): &(usize, usize)| Sge {
+            addr: e.mr.iova + at as u64,
+            length: len as u32,
+            lkey: e.mr.lkey,
+        };
         let sges: Vec<Sge> = pieces.iter().map(at).collect();
         self.try_recv_sges(e, id, &sges)
     }
 
     pub fn try_recv_sges(&self, e: &End, id: u64, sges: &[Sge]) -> Result<()> {
-        let wr = RecvWr { wr_id: id, next: std::ptr::null(), sg_list: sges.as_ptr(), num_sge: sges.len() as i32 };
+        let wr = RecvWr {
+            wr_id: id,
+            next: std::ptr::null(),
+            sg_list: sges.as_ptr(),
+            num_sge: sges.len() as i32,
+        };
         let mut bad = std::ptr::null();
         let engine = &self.hosts[e.host].engine;
         // SAFETY: the request and its list live through the call.
@@ -442,7 +461,12 @@ impl Net {
                 Some(memory) if from == 0 => &mut **memory,
                 _ => &mut (),
             };
-            let len = self.hosts[from].lock().poll_transmit_link(self.now, link, &mut buf[..20_000], memory);
+            let len = self.hosts[from].lock().poll_transmit_link(
+                self.now,
+                link,
+                &mut buf[..20_000],
+                memory,
+            );
             if len == 0 {
                 idle = Some(link);
                 continue;
@@ -531,7 +555,8 @@ impl Net {
             match next {
                 Some(t) if t <= end => self.now = t.max(self.now + 1),
                 _ => {
-                    let why: Vec<_> = self.hosts.iter().map(|h| h.lock().last_cause().to_string()).collect();
+                    let why: Vec<_> =
+                        self.hosts.iter().map(|h| h.lock().last_cause().to_string()).collect();
                     panic!("{} of {n} completions: {out:?}; {why:?}", out.len());
                 }
             }
@@ -554,8 +579,8 @@ impl Net {
         wc
     }
 
-    /// Over a wire without faults nothing was damaged, refused, or sent twice.
-    /// Takes all asynchronous events of the ends' engines: of each end this one, or none, and of others none.
+    /// Over a wire without faults nothing was damaged, refused, or sent twice. Takes all
+    /// asynchronous events of the ends' engines: of each end this one, or none, and of others none.
     pub fn only_events(&self, ends: &[(&End, Option<u32>)]) {
         let mut told = Vec::new();
         for (e, _) in ends {
@@ -563,7 +588,8 @@ impl Net {
                 told.push((e.host, x.handle, x.event));
             }
         }
-        let mut wanted: Vec<_> = ends.iter().filter_map(|(e, x)| Some((e.host, e.qp, (*x)?))).collect();
+        let mut wanted: Vec<_> =
+            ends.iter().filter_map(|(e, x)| Some((e.host, e.qp, (*x)?))).collect();
         told.sort();
         wanted.sort();
         assert_eq!(told, wanted);
@@ -610,13 +636,18 @@ pub fn err<T>(r: Result<T>) -> Error {
     }
 }
 
-/// Without the fields of a struct, which was formatted with `{:?}`, that say when something happened.
+/// Without the fields of a struct, which was formatted with `{:?}`, that say when something
+/// happened.
 fn without_times(text: &str) -> String {
     const TIMES: [&str; 3] = ["silent_since: ", "probe_wait: ", "armed_at: "];
-    text.split(", ").filter(|field| !TIMES.iter().any(|name| field.starts_with(name))).collect::<Vec<_>>().join(", ")
+    text.split(", ")
+        .filter(|field| !TIMES.iter().any(|name| field.starts_with(name)))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
-/// All that two ways of the same requests could leave behind differently at an end, as text; the times where both `timed` them.
+/// All that two ways of the same requests could leave behind differently at an end, as text; the
+/// times where both `timed` them.
 pub fn end_state(net: &Net, i: usize, e: &End, timed: bool) -> String {
     let mut out = String::new();
     let g = net.lock(e);
@@ -636,19 +667,45 @@ pub fn end_state(net: &Net, i: usize, e: &End, timed: bool) -> String {
     }
     out += &format!(
         "  resp {:?}\n",
-        (p.epsn, p.msn, p.ack_psn, p.ack_msn, p.incoming(), p.recv.taken, p.recv.reserved, p.ack_owed, p.ack_now)
+        (
+            p.epsn,
+            p.msn,
+            p.ack_psn,
+            p.ack_msn,
+            p.incoming(),
+            p.recv.taken,
+            p.recv.reserved,
+            p.ack_owed,
+            p.ack_now
+        )
     );
-    let owed = (p.pkts_since_ack, p.nak_owed(), p.fatal_nak, p.fatal_psn, p.nak_sent, p.blocks(), p.nak_high);
-    out += &format!("  resp {owed:?} {:?}\n", (p.job_len(), p.fence_len(), p.placing(), p.last_wqe));
+    let owed = (
+        p.pkts_since_ack,
+        p.nak_owed(),
+        p.fatal_nak,
+        p.fatal_psn,
+        p.nak_sent,
+        p.blocks(),
+        p.nak_high,
+    );
+    out +=
+        &format!("  resp {owed:?} {:?}\n", (p.job_len(), p.fence_len(), p.placing(), p.last_wqe));
     out += &format!("  cause {} counters {:?}\n", q.cause.code, q.counters);
     let peer = &t.peers[q.peer as usize];
     out += &format!("  windows {:?} {:?}\n", peer.tx, peer.rx);
-    let bits = [&t.common.ready, &t.common.cq_wait, &t.common.full_cqs, &t.common.win_wait, &t.common.event_qps]
-        .map(|b| b.next_from(0));
+    let bits = [
+        &t.common.ready,
+        &t.common.cq_wait,
+        &t.common.full_cqs,
+        &t.common.win_wait,
+        &t.common.event_qps,
+    ]
+    .map(|b| b.next_from(0));
     out += &format!("  bits {bits:?} {:?}\n", t.common.acks);
     for cq in [e.scq, e.rcq] {
         let c = &t.common.cqs[index(cq)];
-        out += &format!("  cq {:?} {}\n", (c.reserved, c.armed), g.shared().cqs[index(cq)].ring.len());
+        out +=
+            &format!("  cq {:?} {}\n", (c.reserved, c.armed), g.shared().cqs[index(cq)].ring.len());
     }
     let shared = &g.shared().qps[qi];
     out += &format!("  queues {} {}\n", shared.sq.len(), shared.rq.len());

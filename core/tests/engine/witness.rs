@@ -14,7 +14,11 @@ fn silent() -> (Net, End, End) {
 }
 
 /// Runs until the request has ended; `say` is asked at each look.
-fn until_failed(net: &mut Net, a: &End, mut say: impl FnMut(u32) -> Option<CauseCode>) -> (Wc, u32) {
+fn until_failed(
+    net: &mut Net,
+    a: &End,
+    mut say: impl FnMut(u32) -> Option<CauseCode>,
+) -> (Wc, u32) {
     let mut looks = 0;
     for _ in 0..100_000 {
         net.run(100_000);
@@ -38,7 +42,10 @@ fn who_never_reads_is_named_after_ten_looks() {
     let (mut net, a, _) = silent();
     let start = net.now;
     let (wc, looks) = until_failed(&mut net, &a, |_| Some(CauseCode::NotPolled));
-    assert_eq!((wc.status, wc.vendor_err, looks), (wc_status::RETRY_EXC_ERR, CauseCode::NotPolled as u32, 10));
+    assert_eq!(
+        (wc.status, wc.vendor_err, looks),
+        (wc_status::RETRY_EXC_ERR, CauseCode::NotPolled as u32, 10)
+    );
     assert!(net.now - start >= 3 * (4096 << 8) + 500_000_000, "{}", net.now - start);
     // As many timeouts as tries.
     assert_eq!(net.lock(&a).qp_counters(a.qp).unwrap().retry_timeouts, 3);
@@ -54,7 +61,10 @@ fn who_is_known_otherwise_is_named_at_once() {
         let (mut net, a, _) = silent();
         let say = |look| if look < at { Some(CauseCode::NotPolled) } else { code };
         let (wc, looks) = until_failed(&mut net, &a, say);
-        assert_eq!((wc.status, wc.vendor_err, looks), (wc_status::RETRY_EXC_ERR, expected as u32, at));
+        assert_eq!(
+            (wc.status, wc.vendor_err, looks),
+            (wc_status::RETRY_EXC_ERR, expected as u32, at)
+        );
     }
 }
 
@@ -63,7 +73,10 @@ fn a_witness_that_says_nothing_delays_the_end_and_no_more() {
     let (mut net, a, _) = silent();
     let start = net.now;
     let wc = net.wait(a.host, a.scq, 1)[0];
-    assert_eq!((wc.status, wc.vendor_err), (wc_status::RETRY_EXC_ERR, CauseCode::RetryExceeded as u32));
+    assert_eq!(
+        (wc.status, wc.vendor_err),
+        (wc_status::RETRY_EXC_ERR, CauseCode::RetryExceeded as u32)
+    );
     assert!(net.now - start < 3 * (4096 << 8) + 510_000_000);
 }
 

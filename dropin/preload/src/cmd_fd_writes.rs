@@ -24,7 +24,11 @@ pub unsafe extern "C" fn gdrc_commands_1(write: Write) {
     unsafe {
         let mut info: libc::Dl_info = core::mem::zeroed();
         if libc::dladdr(write as *const c_void, &mut info) == 0
-            || libc::dlopen(info.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE).is_null()
+            || libc::dlopen(
+                info.dli_fname,
+                libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE,
+            )
+            .is_null()
         {
             return;
         }

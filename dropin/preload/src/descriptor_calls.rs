@@ -133,7 +133,11 @@ unsafe fn stream(kind: c_int, seen: &PathInfo, mode: *const c_char) -> *mut libc
     let words = unsafe { CStr::from_ptr(mode) }.to_bytes();
     // The part behind a comma is a character set.
     let words = words.split(|b| *b == b',').next().unwrap_or_default();
-    let access = if words.starts_with(b"r") && !words.contains(&b'+') { libc::O_RDONLY } else { libc::O_RDWR };
+    let access = if words.starts_with(b"r") && !words.contains(&b'+') {
+        libc::O_RDONLY
+    } else {
+        libc::O_RDWR
+    };
     let cloexec = if words.contains(&b'e') { libc::O_CLOEXEC } else { 0 };
     let fd = open_ours(kind, seen, access | cloexec);
     if fd < 0 {

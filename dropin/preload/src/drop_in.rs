@@ -63,7 +63,14 @@ pub struct PathInfo {
 impl PathInfo {
     /// Room for an answer.
     pub const fn new() -> Self {
-        PathInfo { merged: 0, major: 0, minor: 0, inode: 0, path: [0; PATH_MAX], target: [0; PATH_MAX] }
+        PathInfo {
+            merged: 0,
+            major: 0,
+            minor: 0,
+            inode: 0,
+            path: [0; PATH_MAX],
+            target: [0; PATH_MAX],
+        }
     }
 }
 

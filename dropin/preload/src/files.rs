@@ -37,7 +37,8 @@ impl Files {
     /// Takes one out. False: it was not in.
     pub fn remove(&self, fd: c_int) -> bool {
         // Most descriptors are not: no write to shared memory for them.
-        self.has(fd) && self.word(fd).is_some_and(|(w, bit)| w.fetch_and(!bit, Ordering::Relaxed) & bit != 0)
+        self.has(fd)
+            && self.word(fd).is_some_and(|(w, bit)| w.fetch_and(!bit, Ordering::Relaxed) & bit != 0)
     }
 
     /// Calls `f` for those from `first` to `last`.

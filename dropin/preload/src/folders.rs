@@ -80,7 +80,8 @@ pub fn names_in(seen: &PathInfo) -> Option<Vec<Name>> {
     let mut bytes: Vec<u8> = vec![0; 4096];
     loop {
         // SAFETY: the table's function, a path that it gave, and room of the length that is given.
-        let n = usize::try_from(unsafe { (table.list)(path, bytes.as_mut_ptr(), bytes.len()) }).ok()?;
+        let n =
+            usize::try_from(unsafe { (table.list)(path, bytes.as_mut_ptr(), bytes.len()) }).ok()?;
         let fits = n <= bytes.len();
         bytes.resize(n, 0);
         if fits {
@@ -94,13 +95,18 @@ pub fn names_in(seen: &PathInfo) -> Option<Vec<Name>> {
         let (kind, behind) = behind.split_first()?;
         let name = CStr::from_bytes_until_nul(behind).ok()?;
         rest = behind.get(name.to_bytes_with_nul().len()..)?;
-        names.push(Name { name: name.into(), inode: u64::from_ne_bytes(*inode), kind: type_of((*kind).into()) });
+        names.push(Name {
+            name: name.into(),
+            inode: u64::from_ne_bytes(*inode),
+            kind: type_of((*kind).into()),
+        });
     }
     if seen.merged != 0 {
         // SAFETY: a path of the drop-in's, terminated; the entries are read before the next call.
         unsafe {
             let dir = (REAL.opendir())(path);
-            while let Some(e) = (!dir.is_null()).then(|| (REAL.readdir64())(dir).as_ref()).flatten() {
+            while let Some(e) = (!dir.is_null()).then(|| (REAL.readdir64())(dir).as_ref()).flatten()
+            {
                 let name = CStr::from_ptr(e.d_name.as_ptr());
                 if names.iter().all(|n| n.name.as_c_str() != name) {
                     names.push(Name { name: name.into(), inode: e.d_ino, kind: e.d_type });
@@ -174,7 +180,8 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
                     fail(libc::ENOTDIR);
                     return none;
                 }
-                let fd = open_ours(kind, seen, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC);
+                let fd =
+                    open_ours(kind, seen, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC);
                 if fd < 0 {
                     none
                 } else {

@@ -244,10 +244,23 @@ accesses! {
 /// # Safety
 /// As faccessat(2).
 #[no_mangle]
-pub unsafe extern "C" fn faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+pub unsafe extern "C" fn faccessat(
+    dir: c_int,
+    path: *const c_char,
+    mode: c_int,
+    flags: c_int,
+) -> c_int {
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     // SAFETY: the program's own arguments.
-    unsafe { lead(dir, path, follow, |path| (REAL.faccessat())(dir, path, mode, flags), |kind, _| may(kind, mode)) }
+    unsafe {
+        lead(
+            dir,
+            path,
+            follow,
+            |path| (REAL.faccessat())(dir, path, mode, flags),
+            |kind, _| may(kind, mode),
+        )
+    }
 }
 
 /// readlink(2) of what is the drop-in's.
@@ -284,7 +297,12 @@ pub unsafe extern "C" fn readlink(path: *const c_char, to: *mut c_char, len: usi
 /// # Safety
 /// As readlinkat(2).
 #[no_mangle]
-pub unsafe extern "C" fn readlinkat(dir: c_int, path: *const c_char, to: *mut c_char, len: usize) -> isize {
+pub unsafe extern "C" fn readlinkat(
+    dir: c_int,
+    path: *const c_char,
+    to: *mut c_char,
+    len: usize,
+) -> isize {
     // SAFETY: the program's own arguments.
     unsafe {
         let kernel = |path| (REAL.readlinkat())(dir, path, to, len);
@@ -298,11 +316,18 @@ pub unsafe extern "C" fn readlinkat(dir: c_int, path: *const c_char, to: *mut c_
 /// # Safety
 /// As readlink(2).
 #[no_mangle]
-pub unsafe extern "C" fn __readlink_chk(path: *const c_char, to: *mut c_char, len: usize, room: usize) -> isize {
+pub unsafe extern "C" fn __readlink_chk(
+    path: *const c_char,
+    to: *mut c_char,
+    len: usize,
+    room: usize,
+) -> isize {
     // SAFETY: the program's own arguments.
     unsafe {
         let kernel = |path| (REAL.__readlink_chk())(path, to, len, room);
-        lead(libc::AT_FDCWD, path, false, kernel, |kind, seen| target(kind, seen, to, len.min(room)))
+        lead(libc::AT_FDCWD, path, false, kernel, |kind, seen| {
+            target(kind, seen, to, len.min(room))
+        })
     }
 }
 
@@ -361,7 +386,11 @@ pub unsafe extern "C" fn realpath(path: *const c_char, to: *mut c_char) -> *mut 
 /// # Safety
 /// As realpath(3); `to` has `room` bytes.
 #[no_mangle]
-pub unsafe extern "C" fn __realpath_chk(path: *const c_char, to: *mut c_char, room: usize) -> *mut c_char {
+pub unsafe extern "C" fn __realpath_chk(
+    path: *const c_char,
+    to: *mut c_char,
+    room: usize,
+) -> *mut c_char {
     // SAFETY: the program's own arguments.
     unsafe {
         let kernel = |path| (REAL.__realpath_chk())(path, to, room);

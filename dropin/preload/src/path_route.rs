@@ -100,7 +100,9 @@ pub fn of_descriptor(fd: c_int, to: &mut [u8; PATH_MAX]) -> &[u8] {
     let digits = format_into(&mut name, fd);
     // SAFETY: a terminated name, and room of the length that is given. By a system call: this is
     // called from readlink too.
-    let n = unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, digits, to.as_mut_ptr(), to.len()) };
+    let n = unsafe {
+        libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, digits, to.as_mut_ptr(), to.len())
+    };
     let path = &to[..usize::try_from(n).unwrap_or(0).min(PATH_MAX)];
     // A file in memory shows its name so.
     let ours = path.strip_prefix(b"/memfd:").and_then(|p| p.strip_suffix(b" (deleted)"));
@@ -213,7 +215,15 @@ mod tests {
         ] {
             assert!(is_near(near.as_bytes()), "{near}");
         }
-        for far in ["", "/", "/sys", "/sys/class", "/sys/devices/system/cpu/online", "/dev/null", "/tmp/infiniband"] {
+        for far in [
+            "",
+            "/",
+            "/sys",
+            "/sys/class",
+            "/sys/devices/system/cpu/online",
+            "/dev/null",
+            "/tmp/infiniband",
+        ] {
             assert!(!is_near(far.as_bytes()), "{far}");
         }
     }

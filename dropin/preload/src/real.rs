@@ -37,28 +37,39 @@ pub mod next {
     pub type Stat = unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int;
     pub type OldStat = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat) -> c_int;
     pub type StatAt = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
-    pub type OldStatAt = unsafe extern "C" fn(c_int, c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
-    pub type Statx = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint, *mut libc::statx) -> c_int;
+    pub type OldStatAt =
+        unsafe extern "C" fn(c_int, c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
+    pub type Statx =
+        unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint, *mut libc::statx) -> c_int;
     pub type Access = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
     pub type AccessAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_int) -> c_int;
     pub type ReadLink = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> isize;
     pub type ReadLinkAt = unsafe extern "C" fn(c_int, *const c_char, *mut c_char, usize) -> isize;
-    pub type CheckedReadLink = unsafe extern "C" fn(*const c_char, *mut c_char, usize, usize) -> isize;
-    pub type CheckedReadLinkAt = unsafe extern "C" fn(c_int, *const c_char, *mut c_char, usize, usize) -> isize;
+    pub type CheckedReadLink =
+        unsafe extern "C" fn(*const c_char, *mut c_char, usize, usize) -> isize;
+    pub type CheckedReadLinkAt =
+        unsafe extern "C" fn(c_int, *const c_char, *mut c_char, usize, usize) -> isize;
     pub type RealPath = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
-    pub type CheckedRealPath = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> *mut c_char;
-    pub type GetAttribute = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void, usize) -> isize;
+    pub type CheckedRealPath =
+        unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> *mut c_char;
+    pub type GetAttribute =
+        unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void, usize) -> isize;
     pub type ListAttributes = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> isize;
     pub type OpenDir = unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
     pub type FdOpenDir = unsafe extern "C" fn(c_int) -> *mut libc::DIR;
     pub type ReadDir = unsafe extern "C" fn(*mut libc::DIR) -> *mut libc::dirent64;
-    pub type ReadDirInto = unsafe extern "C" fn(*mut libc::DIR, *mut libc::dirent64, *mut *mut libc::dirent64) -> c_int;
+    pub type ReadDirInto = unsafe extern "C" fn(
+        *mut libc::DIR,
+        *mut libc::dirent64,
+        *mut *mut libc::dirent64,
+    ) -> c_int;
     pub type OfDir = unsafe extern "C" fn(*mut libc::DIR) -> c_int;
     pub type RewindDir = unsafe extern "C" fn(*mut libc::DIR);
     pub type TellDir = unsafe extern "C" fn(*mut libc::DIR) -> c_long;
     pub type SeekDir = unsafe extern "C" fn(*mut libc::DIR, c_long);
     pub type ScanDir = unsafe extern "C" fn(*const c_char, *mut Entries, Filter, Compare) -> c_int;
-    pub type ScanDirAt = unsafe extern "C" fn(c_int, *const c_char, *mut Entries, Filter, Compare) -> c_int;
+    pub type ScanDirAt =
+        unsafe extern "C" fn(c_int, *const c_char, *mut Entries, Filter, Compare) -> c_int;
     pub type Glob = unsafe extern "C" fn(*const c_char, c_int, OnError, *mut Matches) -> c_int;
     pub type Ftw = unsafe extern "C" fn(*const c_char, OnName, c_int) -> c_int;
     pub type Nftw = unsafe extern "C" fn(*const c_char, OnNewName, c_int, c_int) -> c_int;
@@ -75,11 +86,14 @@ pub mod next {
 /// The result of scandir(3), and the functions of the program that it takes.
 pub type Entries = *mut *mut libc::dirent64;
 pub type Filter = Option<unsafe extern "C" fn(*const libc::dirent64) -> c_int>;
-pub type Compare = Option<unsafe extern "C" fn(*mut *const libc::dirent64, *mut *const libc::dirent64) -> c_int>;
+pub type Compare =
+    Option<unsafe extern "C" fn(*mut *const libc::dirent64, *mut *const libc::dirent64) -> c_int>;
 /// The functions of the program for glob(3), ftw(3) and nftw(3).
 pub type OnError = Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>;
 pub type OnName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int) -> c_int>;
-pub type OnNewName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut WalkPosition) -> c_int>;
+pub type OnNewName = Option<
+    unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut WalkPosition) -> c_int,
+>;
 
 macro_rules! calls {
     ($($name:ident: $ty:ty;)*) => {

@@ -5,7 +5,9 @@ use crate::fail;
 use crate::folders::{closedir, names_in, opendir, readdir64};
 use crate::names::{lstat, stat};
 use crate::path_route::lead;
-use crate::real::{Compare, Entries, Filter, Matches, OnError, OnName, OnNewName, WalkPosition, REAL};
+use crate::real::{
+    Compare, Entries, Filter, Matches, OnError, OnName, OnNewName, WalkPosition, REAL,
+};
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::offset_of;
 use std::ffi::CString;
@@ -14,7 +16,13 @@ use std::ffi::CString;
 ///
 /// # Safety
 /// The program's functions and its pointer.
-unsafe fn scan(kind: c_int, seen: &PathInfo, to: *mut Entries, filter: Filter, compare: Compare) -> c_int {
+unsafe fn scan(
+    kind: c_int,
+    seen: &PathInfo,
+    to: *mut Entries,
+    filter: Filter,
+    compare: Compare,
+) -> c_int {
     let names = match kind {
         kind::FOLDER => names_in(seen),
         _ => return fail(libc::ENOTDIR),
@@ -40,7 +48,8 @@ unsafe fn scan(kind: c_int, seen: &PathInfo, to: *mut Entries, filter: Filter, c
     }
     // SAFETY: as above.
     unsafe {
-        let array = libc::malloc((all.len().max(1)) * size_of::<*mut libc::dirent64>()).cast::<*mut libc::dirent64>();
+        let array = libc::malloc((all.len().max(1)) * size_of::<*mut libc::dirent64>())
+            .cast::<*mut libc::dirent64>();
         if array.is_null() || all.iter().any(|e| e.is_null()) {
             all.iter().for_each(|e| libc::free(e.cast()));
             libc::free(array.cast());
@@ -158,7 +167,12 @@ unsafe fn glob_with(
 /// # Safety
 /// As glob(3).
 #[no_mangle]
-pub unsafe extern "C" fn glob(pattern: *const c_char, flags: c_int, on_error: OnError, to: *mut Matches) -> c_int {
+pub unsafe extern "C" fn glob(
+    pattern: *const c_char,
+    flags: c_int,
+    on_error: OnError,
+    to: *mut Matches,
+) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { glob_with(REAL.glob(), pattern, flags, on_error, to) }
 }
@@ -168,7 +182,12 @@ pub unsafe extern "C" fn glob(pattern: *const c_char, flags: c_int, on_error: On
 /// # Safety
 /// As glob(3).
 #[no_mangle]
-pub unsafe extern "C" fn glob64(pattern: *const c_char, flags: c_int, on_error: OnError, to: *mut Matches) -> c_int {
+pub unsafe extern "C" fn glob64(
+    pattern: *const c_char,
+    flags: c_int,
+    on_error: OnError,
+    to: *mut Matches,
+) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { glob_with(REAL.glob64(), pattern, flags, on_error, to) }
 }
@@ -207,7 +226,8 @@ impl Walk<'_> {
         let (st, there) = unsafe {
             let mut st: libc::stat = core::mem::zeroed();
             let physical = self.flags & PHYSICAL != 0;
-            let mut done = if physical { lstat(path.as_ptr(), &mut st) } else { stat(path.as_ptr(), &mut st) };
+            let mut done =
+                if physical { lstat(path.as_ptr(), &mut st) } else { stat(path.as_ptr(), &mut st) };
             let broken = done != 0 && !physical && lstat(path.as_ptr(), &mut st) == 0;
             done = if broken { 1 } else { done };
             (st, done)

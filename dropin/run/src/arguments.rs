@@ -97,7 +97,9 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, String> {
             let value = value.ok_or_else(|| format!("{name} needs a value"))?;
             check(name, &value)?;
             a.environment.push((variable, value));
-        } else if let (Some((_, variable, value)), None) = (PLAIN.iter().find(|(n, ..)| *n == name), &inline) {
+        } else if let (Some((_, variable, value)), None) =
+            (PLAIN.iter().find(|(n, ..)| *n == name), &inline)
+        {
             a.environment.push((variable, OsString::from(value)));
         } else {
             match text {
@@ -118,7 +120,10 @@ fn check(name: &str, value: &OsStr) -> Result<(), String> {
             Err("--path is udp, shm or auto, the last two with ,cma behind or without".into())
         }
         "--keepalive"
-            if !value.to_str().and_then(|v| v.parse().ok()).is_some_and(|s| (0.001..=86_400.0).contains(&s)) =>
+            if !value
+                .to_str()
+                .and_then(|v| v.parse().ok())
+                .is_some_and(|s| (0.001..=86_400.0).contains(&s)) =>
         {
             Err("--keepalive is a number of seconds from 0.001 to 86400".into())
         }
@@ -143,8 +148,11 @@ mod tests {
 
     #[test]
     fn options_become_variables() {
-        let a = run("--address 127.0.0.2 --device=gdrc0 --path shm --pcap /tmp/x --stats --lid rping -s -v");
-        let set: Vec<_> = a.environment.iter().map(|(n, v)| format!("{n}={}", v.to_string_lossy())).collect();
+        let a = run(
+            "--address 127.0.0.2 --device=gdrc0 --path shm --pcap /tmp/x --stats --lid rping -s -v",
+        );
+        let set: Vec<_> =
+            a.environment.iter().map(|(n, v)| format!("{n}={}", v.to_string_lossy())).collect();
         let wanted = [
             "GDRC_ADDRESS=127.0.0.2",
             "GDRC_DEVICE=gdrc0",

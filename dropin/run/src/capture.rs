@@ -10,8 +10,11 @@ use std::path::Path;
 /// # Errors
 /// In words: the file cannot be written.
 pub fn begin(a: &mut Arguments) -> Result<(), String> {
-    let Some((_, value)) = a.environment.iter_mut().rfind(|(name, _)| *name == "GDRC_PCAP") else { return Ok(()) };
-    let path = std::path::absolute(&*value).map_err(|e| format!("--pcap {}: {e}", value.display()))?;
+    let Some((_, value)) = a.environment.iter_mut().rfind(|(name, _)| *name == "GDRC_PCAP") else {
+        return Ok(());
+    };
+    let path =
+        std::path::absolute(&*value).map_err(|e| format!("--pcap {}: {e}", value.display()))?;
     empty(&path).map_err(|e| format!("--pcap {}: {e}", path.display()))?;
     *value = path.into();
     Ok(())
@@ -37,7 +40,10 @@ mod tests {
     #[test]
     fn a_file_that_somebody_writes_stays() {
         let path = std::env::temp_dir().join(format!("gdrcore-run-{}.pcap", std::process::id()));
-        let mut a = Arguments { environment: vec![("GDRC_PCAP", path.clone().into())], ..Arguments::default() };
+        let mut a = Arguments {
+            environment: vec![("GDRC_PCAP", path.clone().into())],
+            ..Arguments::default()
+        };
         std::fs::write(&path, b"old").unwrap();
         let writer = File::open(&path).unwrap();
         writer.lock_shared().unwrap();

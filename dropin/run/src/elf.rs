@@ -50,15 +50,20 @@ fn of_file(path: &Path, file: FileReader) -> Option<String> {
     let why = match judge(file) {
         ElfCheck::Static => {
             format!(
-                "{name} is statically linked: no library can be put in front of its own, so its verbs do not come here"
+                "{name} is statically linked: no library can be put in front of its own, so its \
+                 verbs do not come here"
             )
         }
         ElfCheck::Foreign => {
-            format!("{name} is of another processor or word size than these libraries, so its loader passes over them")
+            format!(
+                "{name} is of another processor or word size than these libraries, so its \
+                loader passes over them"
+            )
         }
         ElfCheck::OtherLoader(loader) => {
             format!(
-                "{name} has the loader {loader}, and these libraries need glibc's: they will probably not be loaded"
+                "{name} has the loader {loader}, and these libraries need glibc's: they will \
+                 probably not be loaded"
             )
         }
         ElfCheck::Fine => {
@@ -70,7 +75,8 @@ fn of_file(path: &Path, file: FileReader) -> Option<String> {
                 return None;
             }
             format!(
-                "{name} runs with the rights of another user or group: the loader takes no libraries from its caller"
+                "{name} runs with the rights of another user or group: the loader takes no \
+                 libraries from its caller"
             )
         }
     };
@@ -125,7 +131,8 @@ fn parse(file: FileReader) -> Option<ElfCheck> {
         return Some(ElfCheck::Foreign);
     }
     let kind = number(&front, 16, 2)? as u16;
-    let (at, size, count) = (number(&front, 32, 8)?, number(&front, 54, 2)? as usize, number(&front, 56, 2)? as usize);
+    let (at, size, count) =
+        (number(&front, 32, 8)?, number(&front, 54, 2)? as usize, number(&front, 56, 2)? as usize);
     let mut is_program = kind == EXEC;
     let headers = file(at, size.checked_mul(count)?);
     for header in headers.chunks_exact(size.max(1)) {
@@ -134,11 +141,17 @@ fn parse(file: FileReader) -> Option<ElfCheck> {
             INTERP => {
                 let text = file(offset, length.min(LINE_MAX));
                 let name = String::from_utf8_lossy(text.split(|b| *b == 0).next()?).into_owned();
-                return Some(if name.contains("ld-linux") { ElfCheck::Fine } else { ElfCheck::OtherLoader(name) });
+                return Some(if name.contains("ld-linux") {
+                    ElfCheck::Fine
+                } else {
+                    ElfCheck::OtherLoader(name)
+                });
             }
             DYNAMIC if kind == DYN => {
-                let is_pie =
-                    |e: &[u8]| number(e, 0, 8) == Some(FLAGS_1) && number(e, 8, 8).is_some_and(|v| v & PIE != 0);
+                let is_pie = |e: &[u8]| {
+                    number(e, 0, 8) == Some(FLAGS_1)
+                        && number(e, 8, 8).is_some_and(|v| v & PIE != 0)
+                };
                 is_program |= file(offset, length).chunks_exact(16).any(is_pie);
             }
             _ => {}
@@ -172,7 +185,8 @@ mod tests {
 
     fn judged(file: &[u8]) -> ElfCheck {
         judge(&|offset, length| {
-            let rest = usize::try_from(offset).ok().and_then(|at| file.get(at..)).unwrap_or_default();
+            let rest =
+                usize::try_from(offset).ok().and_then(|at| file.get(at..)).unwrap_or_default();
             rest[..length.min(rest.len())].to_vec()
         })
     }
@@ -183,8 +197,15 @@ mod tests {
         let plain = [1u64.to_le_bytes(), [0; 8]].concat();
         assert_eq!(judged(&file(EXEC, &[(1, b"")])), ElfCheck::Static);
         assert_eq!(judged(&file(DYN, &[(DYNAMIC, &pie)])), ElfCheck::Static);
-        assert_eq!(judged(&file(DYN, &[(DYNAMIC, &plain)])), ElfCheck::Fine, "a library that can be run");
-        assert_eq!(judged(&file(DYN, &[(INTERP, b"/lib64/ld-linux-x86-64.so.2\0"), (DYNAMIC, &pie)])), ElfCheck::Fine);
+        assert_eq!(
+            judged(&file(DYN, &[(DYNAMIC, &plain)])),
+            ElfCheck::Fine,
+            "a library that can be run"
+        );
+        assert_eq!(
+            judged(&file(DYN, &[(INTERP, b"/lib64/ld-linux-x86-64.so.2\0"), (DYNAMIC, &pie)])),
+            ElfCheck::Fine
+        );
         let musl = judged(&file(EXEC, &[(INTERP, b"/lib/ld-musl-x86_64.so.1\0")]));
         assert_eq!(musl, ElfCheck::OtherLoader("/lib/ld-musl-x86_64.so.1".into()));
         let mut small = file(EXEC, &[(1, b"")]);

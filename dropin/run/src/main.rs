@@ -34,7 +34,10 @@ fn main() -> ExitCode {
         Err(why) => return fail(USAGE, &format!("{why}\nTry 'gdrcore-run --help'.")),
     };
     let Some(folder) = drop_in_library::folder() else {
-        return fail(USAGE, &format!("{} was not found; {}", drop_in_library::VERBS, drop_in_library::WHERE));
+        return fail(
+            USAGE,
+            &format!("{} was not found; {}", drop_in_library::VERBS, drop_in_library::WHERE),
+        );
     };
     if let Some(why) = elf::obstacle(&arguments.program) {
         eprintln!("gdrcore-run: warning: {why}");
@@ -61,8 +64,10 @@ fn command(a: &Arguments, folder: &std::path::Path) -> Command {
     // and not in LD_LIBRARY_PATH alone: some programs bring a libibverbs of their own under another
     // name (Python wheels), and never look for this one.
     let mut preload = std::env::var_os("LD_PRELOAD");
-    for library in
-        [drop_in_library::PRELOAD, drop_in_library::VERBS].map(|l| folder.join(l)).into_iter().filter(|l| l.exists())
+    for library in [drop_in_library::PRELOAD, drop_in_library::VERBS]
+        .map(|l| folder.join(l))
+        .into_iter()
+        .filter(|l| l.exists())
     {
         preload = Some(join(preload, Some(library.into())));
     }

@@ -18,7 +18,9 @@ pub use object_structs::*;
 pub use uverbs_structs::*;
 
 /// The hot structs: core's have libibverbs' layout, asserted there.
-pub use gdrcore_core::verbs::types::{RecvWr as ibv_recv_wr, SendWr as ibv_send_wr, Sge as ibv_sge, Wc as ibv_wc};
+pub use gdrcore_core::verbs::types::{
+    RecvWr as ibv_recv_wr, SendWr as ibv_send_wr, Sge as ibv_sge, Wc as ibv_wc,
+};
 
 #[cfg(test)]
 mod tests;

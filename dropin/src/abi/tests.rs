@@ -34,7 +34,17 @@ fn objects(c: &mut String) {
         c,
         "struct ibv_cq",
         ibv_cq,
-        [context, channel, cq_context, handle, cqe, mutex, cond, comp_events_completed, async_events_completed]
+        [
+            context,
+            channel,
+            cq_context,
+            handle,
+            cqe,
+            mutex,
+            cond,
+            comp_events_completed,
+            async_events_completed
+        ]
     );
     same!(c, "struct ibv_poll_cq_attr", ibv_poll_cq_attr, [comp_mask]);
     same!(
@@ -69,12 +79,31 @@ fn objects(c: &mut String) {
 }
 
 fn queues(c: &mut String) {
-    same!(c, "struct ibv_srq", ibv_srq, [context, srq_context, pd, handle, mutex, cond, events_completed]);
+    same!(
+        c,
+        "struct ibv_srq",
+        ibv_srq,
+        [context, srq_context, pd, handle, mutex, cond, events_completed]
+    );
     same!(
         c,
         "struct ibv_qp",
         ibv_qp,
-        [context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num, state, qp_type, mutex, cond, events_completed]
+        [
+            context,
+            qp_context,
+            pd,
+            send_cq,
+            recv_cq,
+            srq,
+            handle,
+            qp_num,
+            state,
+            qp_type,
+            mutex,
+            cond,
+            events_completed
+        ]
     );
     same!(c, "struct ibv_data_buf", ibv_data_buf, [addr, length]);
     same!(
@@ -113,7 +142,12 @@ fn queues(c: &mut String) {
 
 fn attributes(c: &mut String) {
     same!(c, "union ibv_gid", ibv_gid, [raw]);
-    same!(c, "struct ibv_gid_entry", ibv_gid_entry, [gid, gid_index, port_num, gid_type, ndev_ifindex]);
+    same!(
+        c,
+        "struct ibv_gid_entry",
+        ibv_gid_entry,
+        [gid, gid_index, port_num, gid_type, ndev_ifindex]
+    );
     same!(
         c,
         "struct ibv_device_attr",
@@ -221,8 +255,18 @@ fn port_attributes(c: &mut String) {
         ]
     );
     same!(c, "struct ibv_async_event", ibv_async_event, [element, event_type]);
-    same!(c, "struct ibv_global_route", ibv_global_route, [dgid, flow_label, sgid_index, hop_limit, traffic_class]);
-    same!(c, "struct ibv_ah_attr", ibv_ah_attr, [grh, dlid, sl, src_path_bits, static_rate, is_global, port_num]);
+    same!(
+        c,
+        "struct ibv_global_route",
+        ibv_global_route,
+        [dgid, flow_label, sgid_index, hop_limit, traffic_class]
+    );
+    same!(
+        c,
+        "struct ibv_ah_attr",
+        ibv_ah_attr,
+        [grh, dlid, sl, src_path_bits, static_rate, is_global, port_num]
+    );
 }
 
 fn queue_attributes(c: &mut String) {
@@ -234,7 +278,12 @@ fn queue_attributes(c: &mut String) {
         ibv_srq_init_attr_ex,
         [srq_context, attr, comp_mask, srq_type, pd, xrcd, cq, tm_cap]
     );
-    same!(c, "struct ibv_qp_cap", ibv_qp_cap, [max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data]);
+    same!(
+        c,
+        "struct ibv_qp_cap",
+        ibv_qp_cap,
+        [max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data]
+    );
     same!(
         c,
         "struct ibv_qp_init_attr",
@@ -359,7 +408,12 @@ fn contexts(c: &mut String) {
             compat_ah_mcast = "_compat_create_ah"
         ]
     );
-    same!(c, "struct ibv_context", ibv_context, [device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat]);
+    same!(
+        c,
+        "struct ibv_context",
+        ibv_context,
+        [device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat]
+    );
     same!(
         c,
         "struct verbs_context",

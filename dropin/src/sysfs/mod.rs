@@ -31,7 +31,14 @@ fn facts(a: &Adapter) -> DeviceFacts {
         let numa_node = hardware.as_deref().map_or(-1, |h| System.numa_node(h));
         Interface { name, folder, hardware, numa_node }
     });
-    DeviceFacts { index: a.index, uverbs: a.uverbs(), guid: a.guid(), gid: a.endpoint.ip, lid: a.lid, interface }
+    DeviceFacts {
+        index: a.index,
+        uverbs: a.uverbs(),
+        guid: a.guid(),
+        gid: a.endpoint.ip,
+        lid: a.lid,
+        interface,
+    }
 }
 
 fn tree() -> Tree {
@@ -169,7 +176,9 @@ unsafe extern "C" fn look(path: *const c_char, follow: c_int, seen: *mut PathInf
 /// A C string, and `room` writable bytes.
 unsafe extern "C" fn list(path: *const c_char, to: *mut u8, room: usize) -> isize {
     // SAFETY: the caller's promise.
-    let Ok(path) = (unsafe { CStr::from_ptr(path) }).to_str() else { return -(libc::ENOENT as isize) };
+    let Ok(path) = (unsafe { CStr::from_ptr(path) }).to_str() else {
+        return -(libc::ENOENT as isize);
+    };
     let mut all = Vec::new();
     for (name, node) in tree().list(path) {
         all.extend_from_slice(&inode(&format!("{path}/{name}")).to_ne_bytes());
@@ -214,11 +223,13 @@ fn open_path(path: &str, flags: c_int) -> Result<c_int> {
 }
 
 /// Seals of a file: its contents are final.
-const SEALS: c_int = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+const SEALS: c_int =
+    libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
 /// A descriptor to read a text from.
 fn file_of(path: &str, text: &str, flags: c_int) -> Result<c_int> {
-    let name = CString::new(path).map_err(|_| gdrcore_core::refuse!(Invalid, "path: it has a NUL inside"))?;
+    let name = CString::new(path)
+        .map_err(|_| gdrcore_core::refuse!(Invalid, "path: it has a NUL inside"))?;
     let cloexec = if flags & libc::O_CLOEXEC != 0 { libc::MFD_CLOEXEC } else { 0 };
     // SAFETY: a NUL-terminated name; one that is too long is an error.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), cloexec | libc::MFD_ALLOW_SEALING) };

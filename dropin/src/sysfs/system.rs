@@ -38,7 +38,9 @@ impl System {
     pub fn has(&self, path: &str) -> bool {
         let Ok(path) = CString::new(path) else { return false };
         // SAFETY: a terminated string.
-        unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK) == 0 }
+        unsafe {
+            libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK) == 0
+        }
     }
 
     /// The contents of a small file, without the end of the line.
@@ -49,7 +51,8 @@ impl System {
         // is given.
         let n = unsafe {
             let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-            let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) as c_int;
+            let fd =
+                libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) as c_int;
             if fd < 0 {
                 return None;
             }
@@ -76,8 +79,11 @@ impl System {
 
     /// The NUMA node of hardware: that of the nearest folder above which has one.
     pub fn numa_node(&self, hardware: &str) -> i32 {
-        let above = std::path::Path::new(hardware).ancestors().take_while(|a| a.starts_with("/sys/devices"));
-        let nodes = above.filter_map(|a| self.line(&format!("{}/numa_node", a.display()))?.parse().ok());
+        let above = std::path::Path::new(hardware)
+            .ancestors()
+            .take_while(|a| a.starts_with("/sys/devices"));
+        let nodes =
+            above.filter_map(|a| self.line(&format!("{}/numa_node", a.display()))?.parse().ok());
         nodes.into_iter().next().unwrap_or(-1)
     }
 }

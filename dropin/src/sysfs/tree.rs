@@ -99,7 +99,8 @@ const COUNTERS: &[(&str, &str, u64)] = &[
 
 /// Bytes as the kernel writes GUIDs and GIDs: groups of 16 bits.
 fn groups(bytes: &[u8]) -> String {
-    let all: Vec<String> = bytes.chunks_exact(2).map(|b| format!("{:02x}{:02x}", b[0], b[1])).collect();
+    let all: Vec<String> =
+        bytes.chunks_exact(2).map(|b| format!("{:02x}{:02x}", b[0], b[1])).collect();
     all.join(":")
 }
 
@@ -122,8 +123,9 @@ impl Tree {
         t.put(&format!("{FILES}/rdma_cm"), Node::Device { major: 0, minor: 0 });
         t.text(CLASS_VERBS, "abi_version", "6");
         for d in devices {
-            let same =
-                |o: &&DeviceFacts| o.interface.as_ref().map(|i| &i.name) == d.interface.as_ref().map(|i| &i.name);
+            let same = |o: &&DeviceFacts| {
+                o.interface.as_ref().map(|i| &i.name) == d.interface.as_ref().map(|i| &i.name)
+            };
             // Devices without an interface have folders of their own.
             let first = devices.iter().find(same).filter(|_| d.interface.is_some()).unwrap_or(d);
             let card = card(first.index);
@@ -143,7 +145,8 @@ impl Tree {
     /// The names in a folder.
     pub fn list<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (&'a str, &'a Node)> {
         let front = format!("{folder}/");
-        let below = self.0.range(front.clone()..).take_while(move |(path, _)| path.starts_with(&front));
+        let below =
+            self.0.range(front.clone()..).take_while(move |(path, _)| path.starts_with(&front));
         below.filter_map(|(path, node)| {
             let name = &path[folder.len() + 1..];
             (!name.contains('/')).then_some((name, node))
@@ -211,7 +214,11 @@ impl Tree {
         self.text(&verbs, "ibdev", &name);
         self.text(&verbs, "abi_version", "1");
         self.text(&verbs, "dev", &format!("{major}:{minor}"));
-        self.text(&verbs, "uevent", &format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=infiniband/{node}"));
+        self.text(
+            &verbs,
+            "uevent",
+            &format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=infiniband/{node}"),
+        );
         self.link(&verbs, "device", card);
         self.link(&verbs, "subsystem", CLASS_VERBS);
 
@@ -256,7 +263,8 @@ impl Tree {
             self.text(port, file, text);
         }
         let [gids, attrs, pkeys, counters, hw] =
-            ["gids", "gid_attrs", "pkeys", "counters", "hw_counters"].map(|f| format!("{port}/{f}"));
+            ["gids", "gid_attrs", "pkeys", "counters", "hw_counters"]
+                .map(|f| format!("{port}/{f}"));
         let [types, ndevs] = ["types", "ndevs"].map(|f| format!("{attrs}/{f}"));
         for folder in [&gids, &attrs, &types, &ndevs, &pkeys, &counters, &hw] {
             self.folder(folder);

@@ -51,7 +51,12 @@ pub fn canonical(kernel: &dyn Kernel, path: &str) -> Option<String> {
 
 /// The target of a path, and whether a link of ours led there, so that the kernel would not find
 /// it.
-fn walk(tree: &Tree, kernel: &dyn Kernel, path: &str, follow: bool) -> Result<(String, bool), c_int> {
+fn walk(
+    tree: &Tree,
+    kernel: &dyn Kernel,
+    path: &str,
+    follow: bool,
+) -> Result<(String, bool), c_int> {
     // Components that are still to be walked, the next one last.
     let mut rest: Vec<String> = Vec::new();
     push(&mut rest, path);
@@ -77,7 +82,9 @@ fn walk(tree: &Tree, kernel: &dyn Kernel, path: &str, follow: bool) -> Result<(S
         let target = match node {
             Some(Node::Link(target)) if followed => Some(target.clone()),
             Some(_) => None,
-            None if matches!(inside, Some(Node::Folder { merged: false })) => return Err(libc::ENOENT),
+            None if matches!(inside, Some(Node::Folder { merged: false })) => {
+                return Err(libc::ENOENT)
+            }
             None if followed => kernel.read_link(&next),
             None => None,
         };
@@ -118,7 +125,9 @@ mod tests {
             let to = match path {
                 "/sys/class/net/eth0" => "../../devices/pci0000:00/0000:00:03.0/net/eth0",
                 "/sys/class/net/lo" => "../../devices/virtual/net/lo",
-                "/sys/class/infiniband/mlx5_0" => "../../devices/pci0000:00/0000:00:04.0/infiniband/mlx5_0",
+                "/sys/class/infiniband/mlx5_0" => {
+                    "../../devices/pci0000:00/0000:00:04.0/infiniband/mlx5_0"
+                }
                 "/sys/bus/pci/devices/0000:00:03.0" => "../../../devices/pci0000:00/0000:00:03.0",
                 "/sys/devices/pci0000:00/0000:00:03.0/net/eth0/device" => "../../../0000:00:03.0",
                 "/sys/loop" => "loop",
@@ -182,9 +191,18 @@ mod tests {
             Ok(Resolved::Moved(to)) => to,
             other => panic!("{path}: {other:?}"),
         };
-        assert_eq!(moved("/sys/class/infiniband/gdrc0/device/net/eth0/mtu"), format!("{NIC}/net/eth0/mtu"));
-        assert_eq!(real("/sys/class/net/eth0/device/infiniband/gdrc2"), format!("{CARD}/infiniband/gdrc2"));
-        assert_eq!(real("/sys/bus/pci/devices/0000:00:03.0/infiniband"), format!("{CARD}/infiniband"));
+        assert_eq!(
+            moved("/sys/class/infiniband/gdrc0/device/net/eth0/mtu"),
+            format!("{NIC}/net/eth0/mtu")
+        );
+        assert_eq!(
+            real("/sys/class/net/eth0/device/infiniband/gdrc2"),
+            format!("{CARD}/infiniband/gdrc2")
+        );
+        assert_eq!(
+            real("/sys/bus/pci/devices/0000:00:03.0/infiniband"),
+            format!("{CARD}/infiniband")
+        );
         // Where there is no hardware, the link is ours.
         assert_eq!(real("/sys/class/net/lo/device"), real("/sys/class/infiniband/gdrc1/device"));
         assert_eq!(at("/sys/class/net/eth0/device", true), Ok(Resolved::Nothing));
@@ -193,13 +211,25 @@ mod tests {
 
     #[test]
     fn links_are_followed_where_they_are_to_be() {
-        let Ok(Resolved::Ours(path, Node::Link(to))) = at("/sys/class/infiniband/gdrc0", false) else { panic!() };
+        let Ok(Resolved::Ours(path, Node::Link(to))) = at("/sys/class/infiniband/gdrc0", false)
+        else {
+            panic!()
+        };
         assert_eq!((path.as_str(), to.as_str()), {
-            ("/sys/class/infiniband/gdrc0", "../../devices/pci9d00:00/9d00:00:00.0/infiniband/gdrc0")
+            (
+                "/sys/class/infiniband/gdrc0",
+                "../../devices/pci9d00:00/9d00:00:00.0/infiniband/gdrc0",
+            )
         });
-        let Ok(Resolved::Ours(_, Node::Link(to))) = at("/sys/class/infiniband/gdrc0/device", false) else { panic!() };
+        let Ok(Resolved::Ours(_, Node::Link(to))) = at("/sys/class/infiniband/gdrc0/device", false)
+        else {
+            panic!()
+        };
         assert_eq!(to, "../../../9d00:00:00.0");
-        assert!(matches!(at("/sys/class/infiniband/gdrc0/", false), Ok(Resolved::Ours(_, Node::Folder { .. }))));
+        assert!(matches!(
+            at("/sys/class/infiniband/gdrc0/", false),
+            Ok(Resolved::Ours(_, Node::Folder { .. }))
+        ));
         assert_eq!(at("/sys/loop/infiniband", true), Err(libc::ELOOP));
     }
 
@@ -231,7 +261,8 @@ mod tests {
     #[test]
     fn folders_have_the_names_that_are_in_them() {
         let t = tree();
-        let names = |folder: &str| t.list(folder).map(|(name, _)| name.to_string()).collect::<Vec<_>>();
+        let names =
+            |folder: &str| t.list(folder).map(|(name, _)| name.to_string()).collect::<Vec<_>>();
         assert_eq!(names("/sys/class/infiniband"), ["gdrc0", "gdrc1", "gdrc2"]);
         assert_eq!(names("/dev/infiniband"), ["rdma_cm", "uverbs1", "uverbs2", "uverbs3"]);
         assert_eq!(names(&format!("{CARD}/infiniband")), ["gdrc0", "gdrc2"]);
@@ -244,7 +275,10 @@ mod tests {
         while let Some(folder) = todo.pop() {
             for (name, node) in t.list(&folder) {
                 let path = format!("{folder}/{name}");
-                assert!(matches!(at(&path, true), Ok(Resolved::Ours(..) | Resolved::Moved(_))), "{path}");
+                assert!(
+                    matches!(at(&path, true), Ok(Resolved::Ours(..) | Resolved::Moved(_))),
+                    "{path}"
+                );
                 seen += 1;
                 if matches!(node, Node::Folder { .. }) {
                     todo.push(path);

@@ -78,8 +78,10 @@ pub struct Side {
     pub local: gdrc_endpoint,
 }
 
-pub const ALL_ACCESS: u32 =
-    GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC;
+pub const ALL_ACCESS: u32 = GDRC_ACCESS_LOCAL_WRITE
+    | GDRC_ACCESS_REMOTE_WRITE
+    | GDRC_ACCESS_REMOTE_READ
+    | GDRC_ACCESS_REMOTE_ATOMIC;
 
 pub fn side(ctx: &Ctx, qp_type: u32, bytes: usize) -> Side {
     let ctx = ctx.0;
@@ -89,10 +91,19 @@ pub fn side(ctx: &Ctx, qp_type: u32, bytes: usize) -> Side {
     assert_eq!(c!(gdrc_cq_create(ctx, 64, &mut cq)), 0);
     let mut buf = vec![0u8; bytes].into_boxed_slice();
     let mut mr_attr: gdrc_mr_attr = sized();
-    assert_eq!(c!(gdrc_mr_reg(ctx, pd, buf.as_mut_ptr().cast(), bytes, ALL_ACCESS, &mut mr, &mut mr_attr)), 0);
+    assert_eq!(
+        c!(gdrc_mr_reg(ctx, pd, buf.as_mut_ptr().cast(), bytes, ALL_ACCESS, &mut mr, &mut mr_attr)),
+        0
+    );
     let mut init: gdrc_qp_init = sized();
     (init.pd, init.send_cq, init.recv_cq, init.qp_type) = (pd, cq, cq, qp_type);
-    init.cap = gdrc_qp_cap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
+    init.cap = gdrc_qp_cap {
+        max_send_wr: 16,
+        max_recv_wr: 16,
+        max_send_sge: 4,
+        max_recv_sge: 4,
+        max_inline_data: 64,
+    };
     let mut qpn = 0;
     assert_eq!(c!(gdrc_qp_create(ctx, &mut init, &mut qp, &mut qpn)), 0);
     assert!(init.cap.max_send_wr >= 16 && qpn != 0 && qp.handle != 0);
@@ -112,7 +123,13 @@ impl Side {
         gdrc_sge { addr: self.buf.as_ptr() as u64 + at as u64, length, lkey: self.mr_attr.lkey }
     }
 
-    pub fn post_send(&self, opcode: u32, flags: u32, sge: &mut [gdrc_sge], remote: (u64, u32)) -> c_int {
+    pub fn post_send(
+        &self,
+        opcode: u32,
+        flags: u32,
+        sge: &mut [gdrc_sge],
+        remote: (u64, u32),
+    ) -> c_int {
         let mut wr: gdrc_send_wr = zeroed();
         wr.wr_id = 7;
         wr.sg_list = sge.as_mut_ptr();

@@ -16,7 +16,11 @@ impl Walk<'_> {
                 self.made.pd.push(o.handle);
             }
             1 => {
-                let cqe = if self.input.one_in(4) { self.input.word() } else { 1 + self.input.below(40) as u32 };
+                let cqe = if self.input.one_in(4) {
+                    self.input.word()
+                } else {
+                    1 + self.input.below(40) as u32
+                };
                 let mut o = gdrc_cq::default();
                 call!(self, gdrc_cq_create(self.ctx(), cqe, &mut o));
                 self.made.cq.push(o.handle);
@@ -25,7 +29,11 @@ impl Walk<'_> {
             5..=6 => self.create_qp(),
             7 => {
                 let mut a: gdrc_srq_attr = sized();
-                a.max_wr = if self.input.one_in(4) { self.input.word() } else { 1 + self.input.below(20) as u32 };
+                a.max_wr = if self.input.one_in(4) {
+                    self.input.word()
+                } else {
+                    1 + self.input.below(20) as u32
+                };
                 (a.max_sge, a.srq_limit) = (self.input.below(6) as u32, self.input.below(4) as u32);
                 let mut o = gdrc_srq::default();
                 let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
@@ -87,13 +95,15 @@ impl Walk<'_> {
         let input = &mut self.input;
         let mut init: gdrc_qp_init = sized();
         init.pd.handle = input.pick(&self.made.pd);
-        (init.send_cq.handle, init.recv_cq.handle) = (input.pick(&self.made.cq), input.pick(&self.made.cq));
+        (init.send_cq.handle, init.recv_cq.handle) =
+            (input.pick(&self.made.cq), input.pick(&self.made.cq));
         init.srq.handle = if input.one_in(3) { input.pick(&self.made.srq) } else { 0 };
         init.qp_type = if input.one_in(8) { input.word() } else { 2 + input.below(3) as u32 };
         init.sq_sig_all = input.below(2) as u32;
         let mut depth = || if input.one_in(12) { input.word() } else { 1 + input.below(20) as u32 };
         (init.cap.max_send_wr, init.cap.max_recv_wr) = (depth(), depth());
-        (init.cap.max_send_sge, init.cap.max_recv_sge) = (input.below(6) as u32, input.below(6) as u32);
+        (init.cap.max_send_sge, init.cap.max_recv_sge) =
+            (input.below(6) as u32, input.below(6) as u32);
         init.cap.max_inline_data = input.below(80) as u32;
         let mut o = gdrc_qp::default();
         if call!(self, gdrc_qp_create(self.ctx(), &mut init, &mut o, null_mut())) == 0 {
@@ -118,15 +128,18 @@ impl Walk<'_> {
         }
         let opts = self.input.one_in(4).then(|| {
             let mut o: gdrc_connect_opts = sized();
-            (o.access, o.timeout, o.retry_cnt) = (self.input.word(), self.input.word(), self.input.word());
-            (o.rnr_retry, o.min_rnr_timer, o.flags) = (self.input.word(), self.input.word(), self.input.word());
+            (o.access, o.timeout, o.retry_cnt) =
+                (self.input.word(), self.input.word(), self.input.word());
+            (o.rnr_retry, o.min_rnr_timer, o.flags) =
+                (self.input.word(), self.input.word(), self.input.word());
             (o.max_rd_atomic, o.max_dest_rd_atomic) = (self.input.word(), self.input.word());
             o.rate_limit_bps = u64::from(self.input.word());
             o
         });
         let opts = opts.as_ref().map_or(null(), |o| o);
         for (l, p) in [(a, b), (b, a)] {
-            let (qp, l, p) = (gdrc_qp { handle: self.made.qp[l] }, self.made.ends[l], self.made.ends[p]);
+            let (qp, l, p) =
+                (gdrc_qp { handle: self.made.qp[l] }, self.made.ends[l], self.made.ends[p]);
             call!(self, gdrc_qp_connect(self.ctx(), qp, &l, &p, opts));
         }
     }
@@ -138,8 +151,10 @@ impl Walk<'_> {
         a.qp_state = input.below(9) as u32;
         let mask = if input.one_in(2) { input.u32() | 1 } else { GDRC_QP_STATE };
         if mask != GDRC_QP_STATE {
-            (a.path_mtu, a.dest_qp_num, a.rq_psn, a.sq_psn) = (input.word(), input.word(), input.word(), input.word());
-            (a.max_rd_atomic, a.max_dest_rd_atomic, a.timeout) = (input.u8(), input.u8(), input.u8());
+            (a.path_mtu, a.dest_qp_num, a.rq_psn, a.sq_psn) =
+                (input.word(), input.word(), input.word(), input.word());
+            (a.max_rd_atomic, a.max_dest_rd_atomic, a.timeout) =
+                (input.u8(), input.u8(), input.u8());
             (a.retry_cnt, a.rnr_retry, a.min_rnr_timer) = (input.u8(), input.u8(), input.u8());
             (a.port_num, a.rate_limit_bps) = (input.below(3) as u8, input.u64());
         }
@@ -152,12 +167,25 @@ impl Walk<'_> {
     pub(super) fn destroy(&mut self) {
         let (made, input) = (&self.made, &mut self.input);
         match input.below(9) {
-            0 => _ = call!(self, gdrc_pd_dealloc(self.ctx, gdrc_pd { handle: input.pick(&made.pd) })),
-            1 => _ = call!(self, gdrc_cq_destroy(self.ctx, gdrc_cq { handle: input.pick(&made.cq) })),
+            0 => {
+                _ = call!(self, gdrc_pd_dealloc(self.ctx, gdrc_pd { handle: input.pick(&made.pd) }))
+            }
+            1 => {
+                _ = call!(self, gdrc_cq_destroy(self.ctx, gdrc_cq { handle: input.pick(&made.cq) }))
+            }
             2 => _ = call!(self, gdrc_mr_dereg(self.ctx, gdrc_mr { handle: input.pick(&made.mr) })),
-            3 => _ = call!(self, gdrc_mw_dealloc(self.ctx, gdrc_mw { handle: input.pick(&made.mw) })),
-            4 => _ = call!(self, gdrc_srq_destroy(self.ctx, gdrc_srq { handle: input.pick(&made.srq) })),
-            5 => _ = call!(self, gdrc_ah_destroy(self.ctx, gdrc_ah { handle: input.pick(&made.ah) })),
+            3 => {
+                _ = call!(self, gdrc_mw_dealloc(self.ctx, gdrc_mw { handle: input.pick(&made.mw) }))
+            }
+            4 => {
+                _ = call!(
+                    self,
+                    gdrc_srq_destroy(self.ctx, gdrc_srq { handle: input.pick(&made.srq) })
+                )
+            }
+            5 => {
+                _ = call!(self, gdrc_ah_destroy(self.ctx, gdrc_ah { handle: input.pick(&made.ah) }))
+            }
             6 => {
                 let srq = gdrc_srq { handle: input.pick(&made.srq) };
                 call!(self, gdrc_srq_modify(self.ctx, srq, input.word()));
@@ -166,7 +194,9 @@ impl Walk<'_> {
                 let cq = gdrc_cq { handle: input.pick(&made.cq) };
                 call!(self, gdrc_cq_resize(self.ctx, cq, input.word()));
             }
-            _ => _ = call!(self, gdrc_qp_destroy(self.ctx, gdrc_qp { handle: input.pick(&made.qp) })),
+            _ => {
+                _ = call!(self, gdrc_qp_destroy(self.ctx, gdrc_qp { handle: input.pick(&made.qp) }))
+            }
         }
     }
 
@@ -201,8 +231,18 @@ impl Walk<'_> {
         let x = self.ctx();
         let (made, input) = (&self.made, &mut self.input);
         match input.below(8) {
-            0 => _ = call!(self, gdrc_mr_query(x, gdrc_mr { handle: input.pick(&made.mr) }, &mut sized())),
-            1 => _ = call!(self, gdrc_srq_query(x, gdrc_srq { handle: input.pick(&made.srq) }, &mut sized())),
+            0 => {
+                _ = call!(
+                    self,
+                    gdrc_mr_query(x, gdrc_mr { handle: input.pick(&made.mr) }, &mut sized())
+                )
+            }
+            1 => {
+                _ = call!(
+                    self,
+                    gdrc_srq_query(x, gdrc_srq { handle: input.pick(&made.srq) }, &mut sized())
+                )
+            }
             2 => {
                 let qp = gdrc_qp { handle: input.pick(&made.qp) };
                 call!(self, gdrc_qp_query(x, qp, &mut sized(), &mut sized()));
@@ -210,7 +250,15 @@ impl Walk<'_> {
             3 => {
                 let mut values = [0; 64];
                 let n = input.word().min(64);
-                call!(self, gdrc_qp_counters(x, gdrc_qp { handle: input.pick(&made.qp) }, values.as_mut_ptr(), n));
+                call!(
+                    self,
+                    gdrc_qp_counters(
+                        x,
+                        gdrc_qp { handle: input.pick(&made.qp) },
+                        values.as_mut_ptr(),
+                        n
+                    )
+                );
                 call!(self, gdrc_counters(x, values.as_mut_ptr(), n));
             }
             4 => {

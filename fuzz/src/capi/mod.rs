@@ -1,10 +1,13 @@
-//! Every C call over the real soft device, with arguments that are part valid, part stale, part garbage, in any order.
+//! Every C call over the real soft device, with arguments that are part valid, part stale, part
+//! garbage, in any order.
 //!
-//! What the header leaves to the caller is kept: a pointer is null, misaligned, or to live memory of the promised size.
-//! Handles, lengths, flags, keys, counts, states, addresses in work requests and the bytes of every struct are the
-//! string's. The device reads a real clock, so a string need not do the same thing twice.
+//! What the header leaves to the caller is kept: a pointer is null, misaligned, or to live memory
+//! of the promised size. Handles, lengths, flags, keys, counts, states, addresses in work requests
+//! and the bytes of every struct are the string's. The device reads a real clock, so a string need
+//! not do the same thing twice.
 //!
-//! * `make`: objects come and go. * `work`: requests and completions. * `wild`: structs, names and texts of any bytes.
+//! * `make`: objects come and go. * `work`: requests and completions. * `wild`: structs, names and
+//!   texts of any bytes.
 
 mod make;
 mod wild;
@@ -53,7 +56,8 @@ impl Reached {
 /// A C call, counted under its name.
 macro_rules! call {
     ($walk:expr, $f:ident($($arg:expr),* $(,)?)) => {{
-        // SAFETY: every pointer is null, misaligned, or to live memory that has what the call's contract asks for.
+        // SAFETY: every pointer is null, misaligned, or to live memory that has what the call's
+        // contract asks for.
         let rc = unsafe { $f($($arg),*) };
         $walk.reached.note(stringify!($f), rc);
         rc
@@ -123,7 +127,8 @@ impl Drop for Memory {
     }
 }
 
-/// Handles of each kind that were ever made, dead ones among them, and what else calls take from earlier ones.
+/// Handles of each kind that were ever made, dead ones among them, and what else calls take from
+/// earlier ones.
 #[derive(Default)]
 struct Made {
     pd: Vec<u64>,
@@ -213,16 +218,26 @@ impl Walk<'_> {
             16..=95 if self.lent.len() < 4 => {
                 let more = Memory::new();
                 let bytes = self.input.below(Memory::BYTES + 1);
-                call!(self, gdrc_arena_add(self.ctx, more.0.wrapping_add(self.input.below(2)).cast(), bytes / 2));
+                call!(
+                    self,
+                    gdrc_arena_add(
+                        self.ctx,
+                        more.0.wrapping_add(self.input.below(2)).cast(),
+                        bytes / 2
+                    )
+                );
                 self.lent.push(more);
             }
-            96..=99 => _ = call!(self, gdrc_arena_add(self.ctx(), null_mut(), self.input.word() as usize)),
+            96..=99 => {
+                _ = call!(self, gdrc_arena_add(self.ctx(), null_mut(), self.input.word() as usize))
+            }
             _ => _ = call!(self, gdrc_wait(self.ctx(), 0)),
         }
     }
 }
 
-/// Every call of the C ABI in the order and with the arguments that the string says. Returns what was reached.
+/// Every call of the C ABI in the order and with the arguments that the string says. Returns what
+/// was reached.
 pub fn capi(data: &[u8]) -> Reached {
     let mut walk = Walk::new(data);
     walk.run(8000);

@@ -6,10 +6,12 @@ use gdrcore::*;
 
 use super::*;
 
-/// The library reads and writes as many bytes as `struct_size` says; from 4097 on it refuses without a look.
+/// The library reads and writes as many bytes as `struct_size` says; from 4097 on it refuses
+/// without a look.
 const STRUCT_MAX: usize = 4096;
 
-/// A struct of any bytes in a place as large as any `struct_size` that is taken, with a fence behind it.
+/// A struct of any bytes in a place as large as any `struct_size` that is taken, with a fence
+/// behind it.
 struct Wild(Box<[u64; STRUCT_MAX / 8 + 1]>);
 
 const FENCE: u64 = 0x5a5a_5a5a_5a5a_5a5a;
@@ -21,7 +23,11 @@ impl Wild {
         place.0[STRUCT_MAX / 8] = FENCE;
         let n = input.below(size_of::<T>() / 8 + 2);
         for word in place.0.iter_mut().take(n) {
-            *word = if input.one_in(4) { input.u64() } else { u64::from(input.word()) << 32 | u64::from(input.word()) };
+            *word = if input.one_in(4) {
+                input.u64()
+            } else {
+                u64::from(input.word()) << 32 | u64::from(input.word())
+            };
         }
         let size = match input.u8() {
             0..=199 => size_of::<T>() as u32,
@@ -68,7 +74,10 @@ impl Walk<'_> {
                 let (mut o, mut a) = (gdrc_mr::default(), sized::<gdrc_mr_attr>());
                 let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
                 let access = self.input.word();
-                call!(self, gdrc_mr_reg_memory(x, pd, m.ptr(&mut self.input), access, &mut o, &mut a));
+                call!(
+                    self,
+                    gdrc_mr_reg_memory(x, pd, m.ptr(&mut self.input), access, &mut o, &mut a)
+                );
                 let mut h = Wild::of::<gdrc_cuda_handle>(&mut self.input);
                 call!(self, gdrc_cuda_import(h.ptr(&mut self.input), -1, &mut 0));
                 let _ = gdrc_cuda_free(self.input.u64());
@@ -85,8 +94,10 @@ impl Walk<'_> {
                 call!(self, gdrc_srq_create(x, pd, a.ptr(&mut self.input), &mut o));
             }
             3 => {
-                let (mut l, mut r) =
-                    (Wild::of::<gdrc_endpoint>(&mut self.input), Wild::of::<gdrc_endpoint>(&mut self.input));
+                let (mut l, mut r) = (
+                    Wild::of::<gdrc_endpoint>(&mut self.input),
+                    Wild::of::<gdrc_endpoint>(&mut self.input),
+                );
                 let mut o = Wild::of::<gdrc_connect_opts>(&mut self.input);
                 let qp = gdrc_qp { handle: self.input.pick(&self.made.qp) };
                 let input = &mut self.input;
@@ -100,12 +111,16 @@ impl Walk<'_> {
                 cfg.0[core::mem::offset_of!(gdrc_config, pcap_path) / 8] = 0;
                 let mut bytes = 0;
                 let name = self.name();
-                call!(self, gdrc_context_size(name.as_ptr().cast(), cfg.ptr(&mut self.input), &mut bytes));
+                call!(
+                    self,
+                    gdrc_context_size(name.as_ptr().cast(), cfg.ptr(&mut self.input), &mut bytes)
+                );
             }
             6 => self.places(x),
             7 => {
                 let mut wc: gdrc_wc = zeroed();
-                (wc.wc_flags, wc.src_qp, wc.byte_len) = (self.input.word(), self.input.word(), self.input.word());
+                (wc.wc_flags, wc.src_qp, wc.byte_len) =
+                    (self.input.word(), self.input.word(), self.input.word());
                 wc.status = u32::from(self.input.u8() & 1);
                 let mut grh = [0u8; 40];
                 let head = self.input.take(40);
@@ -113,7 +128,10 @@ impl Walk<'_> {
                 if self.input.one_in(2) {
                     // What a datagram from this host brings.
                     wc.wc_flags |= GDRC_WC_FLAG_GRH;
-                    let ip = [0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 17, 0x3c, 0xaf, 127, 0, 0, 1, 127, 0, 0, 1];
+                    let ip = [
+                        0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 17, 0x3c, 0xaf, 127, 0, 0, 1, 127, 0, 0,
+                        1,
+                    ];
                     grh[20..].copy_from_slice(&ip);
                 }
                 let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
@@ -153,7 +171,8 @@ impl Walk<'_> {
 
     /// A device's name: a known one, its begin, or any bytes. Ends with a NUL.
     fn name(&mut self) -> Vec<u8> {
-        const KNOWN: [&[u8]; 4] = [b"loopback", b"soft:127.0.0.1", b"soft:[fe80::1%lo]:4791", b"verbs:mlx5_0"];
+        const KNOWN: [&[u8]; 4] =
+            [b"loopback", b"soft:127.0.0.1", b"soft:[fe80::1%lo]:4791", b"verbs:mlx5_0"];
         let mut name = KNOWN[self.input.below(4)].to_vec();
         if self.input.one_in(2) {
             let n = self.input.below(300);
@@ -208,8 +227,11 @@ impl Walk<'_> {
     fn text(&mut self, write: impl Fn(*mut core::ffi::c_char, usize) -> (&'static str, i32)) {
         let mut buf = [0x5au8; 300];
         let len = self.input.below(buf.len());
-        let (name, rc) =
-            if self.input.one_in(8) { write(null_mut(), len) } else { write(buf.as_mut_ptr().cast(), len) };
+        let (name, rc) = if self.input.one_in(8) {
+            write(null_mut(), len)
+        } else {
+            write(buf.as_mut_ptr().cast(), len)
+        };
         self.reached.note(name, rc);
         assert!(buf[len..].iter().all(|&b| b == 0x5a), "{name} wrote behind {len} bytes");
     }

@@ -19,12 +19,17 @@ impl Walk<'_> {
 
     fn sges(&mut self) -> [gdrc_sge; PIECES] {
         core::array::from_fn(|_| {
-            let length = if self.input.one_in(25) { self.input.word() } else { self.input.below(5000) as u32 };
+            let length = if self.input.one_in(25) {
+                self.input.word()
+            } else {
+                self.input.below(5000) as u32
+            };
             gdrc_sge { addr: self.address(), length, lkey: self.input.pick(&self.made.keys) as u32 }
         })
     }
 
-    /// How many pieces a request says that it has: as many as lie there, or more than any queue takes.
+    /// How many pieces a request says that it has: as many as lie there, or more than any queue
+    /// takes.
     fn pieces(&mut self) -> i32 {
         if self.input.one_in(30) {
             // No queue of this walk takes more than five, so the pieces beyond are never read.
@@ -37,7 +42,8 @@ impl Walk<'_> {
     pub(super) fn receive(&mut self) {
         let mut sges = self.sges();
         let mut wr: gdrc_recv_wr = zeroed();
-        (wr.wr_id, wr.sg_list, wr.num_sge) = (self.input.u8().into(), sges.as_mut_ptr(), self.pieces());
+        (wr.wr_id, wr.sg_list, wr.num_sge) =
+            (self.input.u8().into(), sges.as_mut_ptr(), self.pieces());
         if self.input.one_in(40) {
             // A list that never ends.
             wr.next = &raw mut wr;
@@ -59,10 +65,13 @@ impl Walk<'_> {
         let mut inline = [0u8; 16];
         let mut wr: gdrc_send_wr = zeroed();
         (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), self.pieces());
-        wr.opcode = if self.input.one_in(20) { self.input.word() } else { self.input.below(10) as u32 };
-        wr.send_flags = if self.input.one_in(8) { self.input.u32() } else { u32::from(self.input.u8()) & 0x1f };
+        wr.opcode =
+            if self.input.one_in(20) { self.input.word() } else { self.input.below(10) as u32 };
+        wr.send_flags =
+            if self.input.one_in(8) { self.input.u32() } else { u32::from(self.input.u8()) & 0x1f };
         if wr.send_flags & GDRC_SEND_INLINE != 0 && !self.input.one_in(8) {
-            // Read at the post. Pieces that are left as they are may be nowhere, which is an error and no fault.
+            // Read at the post. Pieces that are left as they are may be nowhere, which is an error
+            // and no fault.
             for s in &mut sges {
                 (s.addr, s.length) = (inline.as_mut_ptr() as u64, self.input.below(17) as u32);
             }
@@ -87,7 +96,11 @@ impl Walk<'_> {
         }
         if wr.opcode == GDRC_WR_BIND_MW {
             wr.bind_mw.mw.handle = input.pick(&self.made.mw);
-            wr.bind_mw.rkey = if input.one_in(3) { rkey } else { self.made.keys.last().map_or(0, |&k| k as u32 ^ 1) };
+            wr.bind_mw.rkey = if input.one_in(3) {
+                rkey
+            } else {
+                self.made.keys.last().map_or(0, |&k| k as u32 ^ 1)
+            };
             wr.bind_mw.bind_info.mr.handle = input.pick(&self.made.mr);
             wr.bind_mw.bind_info.addr = remote_addr;
             wr.bind_mw.bind_info.length = u64::from(input.word());

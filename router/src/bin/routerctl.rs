@@ -26,7 +26,8 @@ fn ask(socket: &str, what: &str) -> Result<(), String> {
     stream.write_all(format!("{{\"do\":\"{what}\"}}\n").as_bytes()).map_err(said)?;
     for line in BufReader::new(stream).lines() {
         let line = line.map_err(said)?;
-        let value: serde_json::Value = serde_json::from_str(&line).map_err(|e| format!("{socket}: {e}"))?;
+        let value: serde_json::Value =
+            serde_json::from_str(&line).map_err(|e| format!("{socket}: {e}"))?;
         if value.get("done").is_some() {
             return Ok(());
         }
@@ -59,7 +60,8 @@ fn run(socket: &str, what: &str) -> ExitCode {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args_os().skip(1).map(|w| w.to_string_lossy().into_owned()).collect();
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|w| w.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         ["-h" | "--help"] => run("", ""),

@@ -29,7 +29,8 @@ fn parse(mut words: impl Iterator<Item = std::ffi::OsString>) -> Result<Wish, St
     let mut options = Options::default();
     let mut check = false;
     while let Some(word) = words.next() {
-        let mut value = || words.next().map(PathBuf::from).ok_or(format!("{} needs a path", word.display()));
+        let mut value =
+            || words.next().map(PathBuf::from).ok_or(format!("{} needs a path", word.display()));
         match word.to_str() {
             Some("--listen") => options.listen = Some(value()?),
             Some("--admin") => options.admin = Some(value()?),
@@ -56,7 +57,9 @@ fn parse(mut words: impl Iterator<Item = std::ffi::OsString>) -> Result<Wish, St
 
 fn run(wish: Wish) -> Result<(), String> {
     match wish {
-        Wish::Say(text) => std::io::stdout().write_all(text.as_bytes()).map_err(|e| format!("standard output: {e}")),
+        Wish::Say(text) => std::io::stdout()
+            .write_all(text.as_bytes())
+            .map_err(|e| format!("standard output: {e}")),
         Wish::Check(file) => read_policy(&file).map(drop),
         Wish::Run(options) => {
             let mut daemon = Daemon::open(&options)?;

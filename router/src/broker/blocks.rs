@@ -1,4 +1,5 @@
-//! Blocks of queue pair numbers: given to sessions, and rested before they are given again, so that packets of a dead session find nobody.
+//! Blocks of queue pair numbers: given to sessions, and rested before they are given again, so that
+//! packets of a dead session find nobody.
 
 use gdrcore_core::config::QPN_UNIT;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,7 +21,8 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Gives a session so many blocks that stand together; `None`: there are not so many, or they rest.
+    /// Gives a session so many blocks that stand together; `None`: there are not so many, or they
+    /// rest.
     pub fn take(&mut self, now: u64, count: u32, session: u32) -> Option<Range<u32>> {
         while self.resting.front().is_some_and(|&(_, until)| now >= until) {
             self.resting.pop_front();

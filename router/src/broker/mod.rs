@@ -1,5 +1,6 @@
-//! Sessions, addresses, queue pair numbers and links, as a state machine: a message of a process in, what is to be done out. It makes no system
-//! call, knows no time but what it is told, and believes nothing.
+//! Sessions, addresses, queue pair numbers and links, as a state machine: a message of a process
+//! in, what is to be done out. It makes no system call, knows no time but what it is told, and
+//! believes nothing.
 //!
 //! ```text
 //! connect -> New --HELLO--> Up --BYE, a fault, the end of the process--> gone
@@ -18,7 +19,9 @@ pub use session::{Session, SessionId, State, Up};
 use crate::identity::{Seen, World};
 use crate::policy::Policy;
 use blocks::Blocks;
-use gdrcore_net::via::proto::{route_event, Bye, Envelope, Link, Message, RouteEvent, Routed, Service, Text};
+use gdrcore_net::via::proto::{
+    route_event, Bye, Envelope, Link, Message, RouteEvent, Routed, Service, Text,
+};
 use session::HELLO_NS;
 use std::collections::BTreeMap;
 use vips::Vips;
@@ -32,8 +35,8 @@ const MTU: u32 = 4096;
 pub enum Action {
     /// A message to a session.
     Send(SessionId, Envelope),
-    /// Two ends of a new socket: one with `link` to `owner`, and if that went the other with `routed` to `caller`; if it did not, see
-    /// [`Broker::link_failed`].
+    /// Two ends of a new socket: one with `link` to `owner`, and if that went the other with
+    /// `routed` to `caller`; if it did not, see [`Broker::link_failed`].
     Connect {
         /// Who asked.
         caller: SessionId,
@@ -44,7 +47,8 @@ pub enum Action {
         /// What it is told.
         link: Envelope,
     },
-    /// The session is gone: what was sent is delivered, then its connection is closed. Why, for the log; empty: by its own wish.
+    /// The session is gone: what was sent is delivered, then its connection is closed. Why, for the
+    /// log; empty: by its own wish.
     End(SessionId, String),
 }
 
@@ -84,7 +88,14 @@ use because;
 impl Broker {
     /// Nobody is there yet. `epoch`: a number that tells this life of the router from others.
     pub fn new(policy: Policy, epoch: u64) -> Broker {
-        Broker { policy, epoch, sessions: BTreeMap::new(), last: 0, blocks: Blocks::default(), vips: Vips::default() }
+        Broker {
+            policy,
+            epoch,
+            sessions: BTreeMap::new(),
+            last: 0,
+            blocks: Blocks::default(),
+            vips: Vips::default(),
+        }
     }
 
     /// The policy in force.
@@ -162,13 +173,23 @@ impl Broker {
                 let status = if known { 0 } else { -errno::INVALID };
                 out.push(Action::Send(id, Envelope::answer(e.seq, status, e.message)));
             }
-            (true, false, Message::Ping(())) => out.push(Action::Send(id, Envelope::answer(e.seq, 0, e.message))),
+            (true, false, Message::Ping(())) => {
+                out.push(Action::Send(id, Envelope::answer(e.seq, 0, e.message)))
+            }
             (true, true, Message::Ping(())) => {}
-            (true, true, Message::Link(_)) if self.up_mut(id).is_some_and(|up| up.unanswered.remove(&e.seq)) => {}
+            (true, true, Message::Link(_))
+                if self.up_mut(id).is_some_and(|up| up.unanswered.remove(&e.seq)) => {}
             (up, answer, _) => {
-                let (before, what) =
-                    (if up { "" } else { "before its HELLO, " }, if answer { "answer" } else { "message" });
-                self.end(now, id, because!(errno::PROTOCOL, "{before}{what} {kind}, which is not expected"), out);
+                let (before, what) = (
+                    if up { "" } else { "before its HELLO, " },
+                    if answer { "answer" } else { "message" },
+                );
+                self.end(
+                    now,
+                    id,
+                    because!(errno::PROTOCOL, "{before}{what} {kind}, which is not expected"),
+                    out,
+                );
             }
         }
     }
@@ -185,7 +206,8 @@ impl Broker {
         self.end(now, id, because!(errno, "{why}"), out);
     }
 
-    /// The LINK of an [`Action::Connect`] could not be sent, or no socket be made; the caller has been told another way.
+    /// The LINK of an [`Action::Connect`] could not be sent, or no socket be made; the caller has
+    /// been told another way.
     pub fn link_failed(&mut self, owner: SessionId, seq: u32) {
         if let Some(up) = self.up_mut(owner) {
             up.unanswered.remove(&seq);
@@ -195,7 +217,8 @@ impl Broker {
     /// What time brings: connections that say nothing end.
     pub fn tick(&mut self, now: u64, out: &mut Vec<Action>) {
         let late = |s: &Session| matches!(s.state, State::New(since) if now.saturating_sub(since) >= HELLO_NS);
-        let late: Vec<_> = self.sessions.iter().filter(|(_, s)| late(s)).map(|(&id, _)| id).collect();
+        let late: Vec<_> =
+            self.sessions.iter().filter(|(_, s)| late(s)).map(|(&id, _)| id).collect();
         for id in late {
             self.end(now, id, because!(errno::PROTOCOL, "no HELLO within a second"), out);
         }
@@ -259,8 +282,17 @@ impl Broker {
             return;
         }
         // Its process may live on, and so may its links.
-        self.remove(now, id, route_event::REVOKED, "the router has ended the session at the other end", out);
-        out.push(Action::Send(id, Envelope::new(0, Message::Bye(Bye { errno, text: Text::new(&why) }))));
+        self.remove(
+            now,
+            id,
+            route_event::REVOKED,
+            "the router has ended the session at the other end",
+            out,
+        );
+        out.push(Action::Send(
+            id,
+            Envelope::new(0, Message::Bye(Bye { errno, text: Text::new(&why) })),
+        ));
         out.push(Action::End(id, why));
     }
 
@@ -270,7 +302,8 @@ impl Broker {
         let State::Up(up) = session.state else { return };
         self.blocks.put(now, up.blocks.clone());
         let linked = |p: &SessionId, o: &Up| o.linked_by.contains(&id) || up.linked_by.contains(p);
-        let to: Vec<SessionId> = self.all_up().filter(|(p, o)| linked(p, o)).map(|(p, _)| p).collect();
+        let to: Vec<SessionId> =
+            self.all_up().filter(|(p, o)| linked(p, o)).map(|(p, _)| p).collect();
         for peer in to {
             self.tell(peer, id, event, cause, out);
         }
@@ -282,7 +315,14 @@ impl Broker {
     }
 
     /// Tells a session what has become of its links with another, and forgets its route there.
-    fn tell(&mut self, id: SessionId, peer: SessionId, event: u32, cause: &str, out: &mut Vec<Action>) {
+    fn tell(
+        &mut self,
+        id: SessionId,
+        peer: SessionId,
+        event: u32,
+        cause: &str,
+        out: &mut Vec<Action>,
+    ) {
         let Some(up) = self.up_mut(id) else { return };
         let route = up.routes.remove(&peer).unwrap_or(0);
         up.linked_by.remove(&peer);

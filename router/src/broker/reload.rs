@@ -6,8 +6,9 @@ use crate::identity::{tenant_of, World};
 use crate::policy::{Policy, Tenant};
 
 impl Broker {
-    /// Puts another policy in force: sessions that would have another name, network or address by it end, and so do links that it does not allow. What
-    /// a session has beyond a new quota it keeps.
+    /// Puts another policy in force: sessions that would have another name, network or address by
+    /// it end, and so do links that it does not allow. What a session has beyond a new quota it
+    /// keeps.
     pub fn reload(&mut self, now: u64, policy: Policy, world: &dyn World, out: &mut Vec<Action>) {
         self.policy = policy;
         for id in self.all_up().map(|(id, _)| id).collect::<Vec<_>>() {
@@ -19,7 +20,8 @@ impl Broker {
                 }
                 None => {
                     let why =
-                        "the policy has changed: it has another tenant, network or address for this process, or none";
+                        "the policy has changed: it has another tenant, network or address for \
+                         this process, or none";
                     self.end(now, id, because!(errno::ACCESS, "{why}"), out);
                 }
             }

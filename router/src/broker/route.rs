@@ -7,7 +7,14 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{link_flag, route_kind, Envelope, Route, Text};
 
 impl Broker {
-    pub(super) fn route(&mut self, now: u64, id: SessionId, seq: u32, route: &Route, out: &mut Vec<Action>) {
+    pub(super) fn route(
+        &mut self,
+        now: u64,
+        id: SessionId,
+        seq: u32,
+        route: &Route,
+        out: &mut Vec<Action>,
+    ) {
         match self.connected(now, id, route) {
             Ok((routed, owner, link)) => {
                 let routed = Envelope::answer(seq, 0, Message::Routed(routed));
@@ -21,14 +28,23 @@ impl Broker {
     }
 
     /// What both ends of a new link are told.
-    fn connected(&mut self, now: u64, id: SessionId, route: &Route) -> Result<(Routed, SessionId, Envelope), Refusal> {
+    fn connected(
+        &mut self,
+        now: u64,
+        id: SessionId,
+        route: &Route,
+    ) -> Result<(Routed, SessionId, Envelope), Refusal> {
         let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
         if !up.rate.take(now) {
             let n = up.tenant.quotas.route_rate;
             return Err(because!(errno::AGAIN, "more than {n} routes in a second: ask again"));
         }
         if route.sgid_index != 0 {
-            return Err(because!(errno::INVALID, "sgid_index {}: the session has one address, 0", route.sgid_index));
+            return Err(because!(
+                errno::INVALID,
+                "sgid_index {}: the session has one address, 0",
+                route.sgid_index
+            ));
         }
         if route.qpn == 0 {
             return Err(because!(
@@ -44,23 +60,34 @@ impl Broker {
         let loans = up.tenant.name == other.tenant.name;
         let flags = if loans { 0 } else { link_flag::NO_LOANS };
         let (gid, blocks) = (up.gid, other.blocks.clone());
-        // A process that does not run, or does not want to, must not make the router keep descriptors for it.
+        // A process that does not run, or does not want to, must not make the router keep
+        // descriptors for it.
         let waits = other.unanswered.len() >= UNANSWERED;
         if waits {
             return Err(because!(
                 errno::AGAIN,
-                "{} has {UNANSWERED} links waiting and takes none: its process is stopped, or nobody polls there",
+                "{} has {UNANSWERED} links waiting and takes none: its process is stopped, or \
+                 nobody polls there",
                 show(&route.gid)
             ));
         }
         let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
         if !up.rates.entry(owner).or_insert_with(|| Rate::new(now, LINKS_PER_SECOND)).take(now) {
-            return Err(because!(errno::AGAIN, "more than {LINKS_PER_SECOND} links in a second to the same process"));
+            return Err(because!(
+                errno::AGAIN,
+                "more than {LINKS_PER_SECOND} links in a second to the same process"
+            ));
         }
         let Some(number) = up.route_to(owner) else {
-            return Err(because!(errno::QUOTA, "the session has {} routes, its most", up.tenant.quotas.routes));
+            return Err(because!(
+                errno::QUOTA,
+                "the session has {} routes, its most",
+                up.tenant.quotas.routes
+            ));
         };
-        let Some(other) = self.up_mut(owner) else { return Err(because!(errno::INVALID, "no session")) };
+        let Some(other) = self.up_mut(owner) else {
+            return Err(because!(errno::INVALID, "no session"));
+        };
         let link_seq = other.next_seq();
         other.unanswered.insert(link_seq);
         other.linked_by.insert(id);
@@ -76,16 +103,19 @@ impl Broker {
         Ok((routed, owner, Envelope::new(link_seq, Message::Link(Link { gid, peer: id, flags }))))
     }
 
-    /// The session that has the queue pair. Of other networks nothing is known here, not even that they are there.
+    /// The session that has the queue pair. Of other networks nothing is known here, not even that
+    /// they are there.
     fn owner_of(&self, id: SessionId, route: &Route) -> Result<SessionId, Refusal> {
         let Some(up) = self.up(id) else { return Err(because!(errno::INVALID, "no session")) };
         let here = |other: &Up| other.tenant.network == up.tenant.network && other.gid == route.gid;
         let owner = self.blocks.owner(route.qpn).filter(|&owner| self.up(owner).is_some_and(here));
         let (gid, network) = (show(&route.gid), &up.tenant.network);
         match owner {
-            Some(owner) if owner == id => {
-                Err(because!(errno::INVALID, "queue pair {:#x} is one of the session that asks", route.qpn))
-            }
+            Some(owner) if owner == id => Err(because!(
+                errno::INVALID,
+                "queue pair {:#x} is one of the session that asks",
+                route.qpn
+            )),
             Some(owner) => Ok(owner),
             None if self.all_up().any(|(_, other)| here(other)) => {
                 let qpn = route.qpn;
@@ -94,9 +124,10 @@ impl Broker {
                     "{gid} has no queue pair {qpn:#x}: its process is gone, or the number is wrong"
                 ))
             }
-            None => {
-                Err(because!(errno::UNREACHABLE, "nobody in network {network} has the address {gid} at the moment"))
-            }
+            None => Err(because!(
+                errno::UNREACHABLE,
+                "nobody in network {network} has the address {gid} at the moment"
+            )),
         }
     }
 }
@@ -109,7 +140,10 @@ pub(super) fn may_talk(a: &Up, b: &Up) -> Result<(), Refusal> {
     for (one, other) in [(a, b), (b, a)] {
         if !wants(&one.tenant, &other.tenant.name, &other.gid) {
             let (one, other, gid) = (&one.tenant.name, &other.tenant.name, show(&other.gid));
-            return Err(because!(errno::ACCESS, "policy: `allow` of tenant {one} names neither {other} nor {gid}"));
+            return Err(because!(
+                errno::ACCESS,
+                "policy: `allow` of tenant {one} names neither {other} nor {gid}"
+            ));
         }
     }
     Ok(())

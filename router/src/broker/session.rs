@@ -9,11 +9,12 @@ use std::ops::Range;
 
 /// How long a connection may say nothing before its HELLO.
 pub const HELLO_NS: u64 = 1_000_000_000;
-/// Links of others that a session has been sent and has not answered; it gets no more until it does.
+/// Links of others that a session has been sent and has not answered; it gets no more until it
+/// does.
 pub const UNANSWERED: usize = 16;
 
-/// Links in a second that one session may have made to the same other. Each costs that other a ring to map: who is allowed to talk to a process must
-/// not keep it busy with nothing but new links.
+/// Links in a second that one session may have made to the same other. Each costs that other a ring
+/// to map: who is allowed to talk to a process must not keep it busy with nothing but new links.
 pub const LINKS_PER_SECOND: u32 = 32;
 
 /// The number of a session, given once in the router's life.
@@ -43,7 +44,8 @@ pub struct Up {
     pub ffr_id: i32,
     /// The sessions that it has routes to, and their numbers.
     pub routes: BTreeMap<SessionId, u32>,
-    /// The sessions that have links to this one. What a session says of its routes changes nothing here.
+    /// The sessions that have links to this one. What a session says of its routes changes nothing
+    /// here.
     pub linked_by: BTreeSet<SessionId>,
     /// Ports of the connection manager.
     pub listens: BTreeSet<(u16, u16)>,

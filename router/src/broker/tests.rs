@@ -16,7 +16,8 @@ impl World for Host {
     }
 }
 
-/// Three tenants by their users: blue and red of one network, green of another. Blue has a second name.
+/// Three tenants by their users: blue and red of one network, green of another. Blue has a second
+/// name.
 const POLICY: &str = r#"
 [router]
 listen = "/s"
@@ -76,7 +77,10 @@ impl Bench {
     fn up(&mut self, uid: u32) -> (SessionId, Welcome) {
         let id = self.connect(uid);
         match &self.hello(id, hello())[..] {
-            [Action::Send(to, Envelope { answer: true, seq: 1, status: 0, message: Message::Welcome(w) })] => {
+            [Action::Send(
+                to,
+                Envelope { answer: true, seq: 1, status: 0, message: Message::Welcome(w) },
+            )] => {
                 assert_eq!(*to, id);
                 (id, *w)
             }
@@ -94,7 +98,9 @@ impl Bench {
         match &self.route(id, to.gids[0], to.qpns.0 + 5)[..] {
             [Action::Connect { caller, routed, owner, link }] => {
                 assert_eq!((*caller, routed.seq, routed.status), (id, 9, 0));
-                let (Message::Routed(r), Message::Link(l)) = (routed.message, link.message) else { panic!() };
+                let (Message::Routed(r), Message::Link(l)) = (routed.message, link.message) else {
+                    panic!()
+                };
                 (r, *owner, link.seq, l)
             }
             other => panic!("{other:?}"),
@@ -103,7 +109,10 @@ impl Bench {
 
     fn refused(&mut self, id: SessionId, gid: [u8; 16], qpn: u32) -> (i32, String) {
         match &self.route(id, gid, qpn)[..] {
-            [Action::Send(to, Envelope { answer: true, seq: 9, status, message: Message::Routed(r) })] => {
+            [Action::Send(
+                to,
+                Envelope { answer: true, seq: 9, status, message: Message::Routed(r) },
+            )] => {
                 assert_eq!(*to, id);
                 (-status, r.cause.as_str().to_string())
             }
@@ -139,14 +148,23 @@ fn end_of(actions: &[Action], id: SessionId) -> (i32, String) {
 fn a_session_has_an_identity_an_address_and_numbers_of_its_own() {
     let mut b = Bench::new(POLICY);
     let (one, w) = b.up(1);
-    assert_eq!((w.tenant.as_str(), w.network.as_str(), show(&w.gids[0]).as_str()), ("blue", "default", "10.0.0.1"));
+    assert_eq!(
+        (w.tenant.as_str(), w.network.as_str(), show(&w.gids[0]).as_str()),
+        ("blue", "default", "10.0.0.1")
+    );
     assert_eq!((w.qpns, w.epoch, w.session), ((QPN_UNIT, QPN_UNIT), 7, one));
     let (_, other) = b.up(1);
-    assert_eq!((other.gids[0], other.qpns.0), (w.gids[0], 2 * QPN_UNIT), "the same tenant, other numbers");
+    assert_eq!(
+        (other.gids[0], other.qpns.0),
+        (w.gids[0], 2 * QPN_UNIT),
+        "the same tenant, other numbers"
+    );
     // Who only asks who it is takes none.
     let id = b.connect(2);
     let asked = b.hello(id, Hello { qpns: 0, ..hello() });
-    assert!(matches!(&asked[..], [Action::Send(_, Envelope { message: Message::Welcome(w), .. })] if w.qpns.1 == 0));
+    assert!(
+        matches!(&asked[..], [Action::Send(_, Envelope { message: Message::Welcome(w), .. })] if w.qpns.1 == 0)
+    );
 }
 
 #[test]
@@ -155,8 +173,10 @@ fn who_is_refused_hears_why() {
     let mut refused = |uid, h: Hello| {
         let id = b.connect(uid);
         match &b.hello(id, h)[..] {
-            [Action::Send(to, Envelope { answer: true, status, message: Message::Welcome(w), .. }), Action::End(end, why)] =>
-            {
+            [Action::Send(
+                to,
+                Envelope { answer: true, status, message: Message::Welcome(w), .. },
+            ), Action::End(end, why)] => {
                 assert_eq!((*to, *end, w.cause.as_str()), (id, id, why.as_str()));
                 (-*status, why.clone())
             }
@@ -182,8 +202,14 @@ fn two_that_may_talk_get_the_ends_of_a_socket() {
     let mut b = Bench::new(POLICY);
     let ((blue, _), (red, w)) = (b.up(1), b.up(2));
     let (routed, owner, seq, link) = b.linked(blue, &w);
-    assert_eq!((owner, routed.peer, routed.qpns, routed.flags), (red, red, w.qpns, link_flag::NO_LOANS));
-    assert_eq!((show(&link.gid).as_str(), link.peer, link.flags), ("10.0.0.1", blue, link_flag::NO_LOANS));
+    assert_eq!(
+        (owner, routed.peer, routed.qpns, routed.flags),
+        (red, red, w.qpns, link_flag::NO_LOANS)
+    );
+    assert_eq!(
+        (show(&link.gid).as_str(), link.peer, link.flags),
+        ("10.0.0.1", blue, link_flag::NO_LOANS)
+    );
     // The answer to the link, once.
     let answer = Envelope::answer(seq, 0, Message::Link(link));
     assert_eq!(b.say(red, &answer), []);
@@ -195,7 +221,8 @@ fn two_that_may_talk_get_the_ends_of_a_socket() {
 
 #[test]
 fn a_route_that_leads_nowhere_or_is_forbidden_says_so() {
-    let mut b = Bench::new(&POLICY.replace("vip = \"10.0.0.1\"", "vip = \"10.0.0.1\"\nallow = [\"blue\"]"));
+    let mut b =
+        Bench::new(&POLICY.replace("vip = \"10.0.0.1\"", "vip = \"10.0.0.1\"\nallow = [\"blue\"]"));
     let ((blue, wb), (red, wr), (green, wg)) = (b.up(1), b.up(2), b.up(3));
     for (from, to) in [(blue, &wr), (red, &wb)] {
         let (n, why) = b.refused(from, to.gids[0], to.qpns.0);
@@ -207,7 +234,11 @@ fn a_route_that_leads_nowhere_or_is_forbidden_says_so() {
     assert!(n == libc::EHOSTUNREACH && why.contains("no queue pair"), "{n} {why}");
     // The same address in another network is another's.
     assert_eq!(b.refused(green, wb.gids[0], wb.qpns.0).0, libc::EHOSTUNREACH);
-    assert_eq!(b.refused(green, wr.gids[0], wr.qpns.0).0, libc::EHOSTUNREACH, "its own address, and red's number");
+    assert_eq!(
+        b.refused(green, wr.gids[0], wr.qpns.0).0,
+        libc::EHOSTUNREACH,
+        "its own address, and red's number"
+    );
     assert_eq!(b.refused(red, wr.gids[0], wr.qpns.0).0, libc::EINVAL, "its own number");
     assert_eq!(b.refused(red, wb.gids[0], 0).0, libc::EOPNOTSUPP, "datagrams");
     let route = Route { gid: wb.gids[0], sgid_index: 1, qpn: wb.qpns.0, traffic_class: 0 };
@@ -271,20 +302,29 @@ fn the_end_of_a_session_is_told_to_those_with_links() {
     // What a session says of its routes does not hide its links.
     let (routed, ..) = b.linked(red, &wb);
     let unroute = Message::Unroute(Unroute { route: routed.route });
-    assert!(matches!(&b.say(red, &Envelope::new(3, unroute))[..], [Action::Send(_, e)] if e.status == 0));
-    assert!(matches!(&b.say(red, &Envelope::new(3, unroute))[..], [Action::Send(_, e)] if e.status == -libc::EINVAL));
+    assert!(
+        matches!(&b.say(red, &Envelope::new(3, unroute))[..], [Action::Send(_, e)] if e.status == 0)
+    );
+    assert!(
+        matches!(&b.say(red, &Envelope::new(3, unroute))[..], [Action::Send(_, e)] if e.status == -libc::EINVAL)
+    );
     let mut out = Vec::new();
     b.broker.gone(b.now, red, &mut out);
     match &out[..] {
-        [Action::Send(to, Envelope { message: Message::RouteEvent(e), .. }), Action::End(end, why)] => {
-            assert_eq!((*to, *end, e.peer, e.event, why.as_str()), (blue, red, red, route_event::DOWN, ""));
+        [Action::Send(to, Envelope { message: Message::RouteEvent(e), .. }), Action::End(end, why)] =>
+        {
+            assert_eq!(
+                (*to, *end, e.peer, e.event, why.as_str()),
+                (blue, red, red, route_event::DOWN, "")
+            );
         }
         other => panic!("{other:?}"),
     }
     assert_eq!(b.refused(blue, wr.gids[0], wr.qpns.0).0, libc::EHOSTUNREACH);
     assert_eq!(b.broker.blocks_given(), 2);
     b.broker.gone(b.now, red, &mut out);
-    // One that the router throws out may go on: its peers are told that nothing of it counts any more.
+    // One that the router throws out may go on: its peers are told that nothing of it counts any
+    // more.
     let (red, wr) = b.up(2);
     b.linked(blue, &wr);
     let out = b.raw(red, b"nonsense", 0);
@@ -301,7 +341,16 @@ fn messages_that_are_not_expected_end_the_session() {
         (Message::Routed(Routed::refused(Text::EMPTY)), true),
         (Message::Welcome(Welcome::refused(Text::EMPTY)), true),
         (Message::Link(Link { gid: [1; 16], peer: 1, flags: 0 }), true),
-        (Message::RouteEvent(RouteEvent { route: 1, event: 1, peer: 1, final_ms: 0, cause: Text::EMPTY }), true),
+        (
+            Message::RouteEvent(RouteEvent {
+                route: 1,
+                event: 1,
+                peer: 1,
+                final_ms: 0,
+                cause: Text::EMPTY,
+            }),
+            true,
+        ),
         (Message::Drain(Drain { deadline_ms: 1, text: Text::EMPTY }), true),
         (hello, true),
         (Message::Ping(()), false),
@@ -391,7 +440,9 @@ fn another_policy_ends_what_it_does_not_allow() {
     let apart = POLICY.replace("vip = \"10.0.0.1\"", "vip = \"10.0.0.1\"\nallow = []");
     let out = reload(&apart);
     let revoked = |a: &Action| match a {
-        Action::Send(to, Envelope { message: Message::RouteEvent(e), .. }) if e.event == route_event::REVOKED => {
+        Action::Send(to, Envelope { message: Message::RouteEvent(e), .. })
+            if e.event == route_event::REVOKED =>
+        {
             (*to, e.peer)
         }
         other => panic!("{other:?}"),

@@ -13,24 +13,42 @@ pub struct Vips {
 }
 
 impl Vips {
-    /// The address of a tenant: the policy's, or the lowest of its network's pool that is free. `lives`: whether a tenant of the network has a
-    /// session; where all are taken, one of a tenant without is given away. `None`: none is left.
-    pub fn of(&mut self, policy: &Policy, tenant: &Tenant, lives: impl Fn(&str) -> bool) -> Option<[u8; 16]> {
+    /// The address of a tenant: the policy's, or the lowest of its network's pool that is free.
+    /// `lives`: whether a tenant of the network has a session; where all are taken, one of a tenant
+    /// without is given away. `None`: none is left.
+    pub fn of(
+        &mut self,
+        policy: &Policy,
+        tenant: &Tenant,
+        lives: impl Fn(&str) -> bool,
+    ) -> Option<[u8; 16]> {
         if let Some(vip) = tenant.vip {
             return Some(vip);
         }
         let pool = policy.network(&tenant.network)?.pool;
         let own = (tenant.network.clone(), tenant.name.clone());
         // Of another policy's pool, perhaps, or now somebody's by name.
-        let named: BTreeSet<[u8; 16]> =
-            policy.tenants.iter().filter(|t| t.network == tenant.network).filter_map(|t| t.vip).collect();
-        if let Some(&vip) = self.by_tenant.get(&own).filter(|v| pool.contains(v) && !named.contains(*v)) {
+        let named: BTreeSet<[u8; 16]> = policy
+            .tenants
+            .iter()
+            .filter(|t| t.network == tenant.network)
+            .filter_map(|t| t.vip)
+            .collect();
+        if let Some(&vip) =
+            self.by_tenant.get(&own).filter(|v| pool.contains(v) && !named.contains(*v))
+        {
             return Some(vip);
         }
         self.by_tenant.remove(&own);
         let vip = self.free(pool, &named, &tenant.network).or_else(|| {
-            let idle = |key: &Key, vip: &[u8; 16]| key.0 == tenant.network && pool.contains(vip) && !lives(&key.1);
-            let key = self.by_tenant.iter().find(|(key, vip)| idle(key, vip)).map(|(key, _)| key.clone())?;
+            let idle = |key: &Key, vip: &[u8; 16]| {
+                key.0 == tenant.network && pool.contains(vip) && !lives(&key.1)
+            };
+            let key = self
+                .by_tenant
+                .iter()
+                .find(|(key, vip)| idle(key, vip))
+                .map(|(key, _)| key.clone())?;
             self.by_tenant.remove(&key)
         })?;
         self.by_tenant.insert(own, vip);
@@ -51,7 +69,10 @@ mod tests {
     use crate::policy::{show, tenant_of_uid};
 
     fn policy(pool: &str, more: &str) -> Policy {
-        Policy::parse(&format!("[router]\nlisten = \"/s\"\nunmatched = \"uid\"\npool = \"{pool}\"\n{more}")).unwrap()
+        Policy::parse(&format!(
+            "[router]\nlisten = \"/s\"\nunmatched = \"uid\"\npool = \"{pool}\"\n{more}"
+        ))
+        .unwrap()
     }
 
     #[test]

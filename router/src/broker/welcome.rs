@@ -5,7 +5,9 @@ use super::{because, errno, Action, Broker, Refusal, SessionId, State, Up, MTU};
 use crate::identity::{tenant_of, World};
 use crate::policy::Tenant;
 use gdrcore_core::config::QPN_UNIT;
-use gdrcore_net::via::proto::{feature, mode, Envelope, Hello, Message, Text, Welcome, GIDS, VERSION};
+use gdrcore_net::via::proto::{
+    feature, mode, Envelope, Hello, Message, Text, Welcome, GIDS, VERSION,
+};
 use std::collections::BTreeMap;
 
 /// Most blocks that one session may have.
@@ -31,7 +33,11 @@ impl Broker {
             Err((errno, cause)) => {
                 out.push(Action::Send(
                     id,
-                    Envelope::answer(seq, -errno, Message::Welcome(Welcome::refused(Text::new(&cause)))),
+                    Envelope::answer(
+                        seq,
+                        -errno,
+                        Message::Welcome(Welcome::refused(Text::new(&cause))),
+                    ),
                 ));
                 self.sessions.remove(&id);
                 out.push(Action::End(id, cause));
@@ -54,7 +60,9 @@ impl Broker {
                 "this router makes direct links only, and the program wants none"
             ));
         }
-        let Some(session) = self.sessions.get(&id) else { return Err(because!(errno::INVALID, "no session")) };
+        let Some(session) = self.sessions.get(&id) else {
+            return Err(because!(errno::INVALID, "no session"));
+        };
         let Some(tenant) = tenant_of(&self.policy, &session.seen, h.ffr_id, world) else {
             return Err(because!(errno::ACCESS, "no tenant of the policy is {}", session.seen));
         };
@@ -62,7 +70,11 @@ impl Broker {
         let own = || self.all_up().filter(|(_, up)| up.tenant.name == *name);
         let quotas = tenant.quotas;
         if own().count() >= quotas.sessions as usize {
-            return Err(because!(errno::QUOTA, "tenant {name} has {} sessions, its most", quotas.sessions));
+            return Err(because!(
+                errno::QUOTA,
+                "tenant {name} has {} sessions, its most",
+                quotas.sessions
+            ));
         }
         let blocks = h.qpns.div_ceil(QPN_UNIT);
         let has: usize = own().map(|(_, up)| up.blocks.len()).sum();
@@ -76,11 +88,20 @@ impl Broker {
         Ok(tenant)
     }
 
-    fn welcome(&mut self, now: u64, id: SessionId, h: &Hello, world: &dyn World) -> Result<(Up, Welcome), Refusal> {
+    fn welcome(
+        &mut self,
+        now: u64,
+        id: SessionId,
+        h: &Hello,
+        world: &dyn World,
+    ) -> Result<(Up, Welcome), Refusal> {
         let tenant = self.identified(id, h, world)?;
         let quotas = tenant.quotas;
-        let lives =
-            |other: &str| self.sessions.values().any(|s| matches!(&s.state, State::Up(up) if up.tenant.name == other));
+        let lives = |other: &str| {
+            self.sessions
+                .values()
+                .any(|s| matches!(&s.state, State::Up(up) if up.tenant.name == other))
+        };
         let Some(gid) = self.vips.of(&self.policy, &tenant, lives) else {
             return Err(because!(
                 errno::NO_SPACE,
@@ -94,7 +115,8 @@ impl Broker {
             n => self.blocks.take(now, n, id).ok_or_else(|| {
                 because!(
                     errno::NO_SPACE,
-                    "no queue pair numbers are left on this host; those of sessions that end rest for a minute"
+                    "no queue pair numbers are left on this host; those of sessions that end rest \
+                     for a minute"
                 )
             })?,
         };

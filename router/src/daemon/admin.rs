@@ -107,7 +107,8 @@ impl Admin {
         }
         let waits = !self.output.is_empty();
         // An answer to one who does not read is not kept for ever.
-        self.output.len() <= UNREAD_MAX && epoll.want_write(self.fd.as_fd(), self.token, waits).is_ok()
+        self.output.len() <= UNREAD_MAX
+            && epoll.want_write(self.fd.as_fd(), self.token, waits).is_ok()
     }
 }
 
@@ -119,8 +120,15 @@ mod tests {
     fn requests_are_read_and_all_else_is_refused_in_words() {
         assert_eq!(parse(b"{\"do\":\"status\"}"), Ok(Request::Status));
         assert_eq!(parse(b" {\"do\": \"reload\"} "), Ok(Request::Reload));
-        for bad in [&b""[..], b"{", b"[]", b"{\"do\":1}", b"{\"do\":\"fly\"}", b"{\"do\":\"status\",\"x\":1}", b"\xff"]
-        {
+        for bad in [
+            &b""[..],
+            b"{",
+            b"[]",
+            b"{\"do\":1}",
+            b"{\"do\":\"fly\"}",
+            b"{\"do\":\"status\",\"x\":1}",
+            b"\xff",
+        ] {
             assert!(!parse(bad).unwrap_err().is_empty());
         }
         assert_eq!(last(Err("a \"b\"".into())), "{\"error\":\"a \\\"b\\\"\"}");

@@ -34,7 +34,12 @@ pub(super) enum Sent {
 }
 
 impl Connection {
-    pub(super) fn new(fd: OwnedFd, process: Option<OwnedFd>, tokens: Tokens, epoll: &Epoll) -> io::Result<Connection> {
+    pub(super) fn new(
+        fd: OwnedFd,
+        process: Option<OwnedFd>,
+        tokens: Tokens,
+        epoll: &Epoll,
+    ) -> io::Result<Connection> {
         epoll.add(fd.as_fd(), tokens.socket)?;
         if let Some(process) = &process {
             epoll.add(process.as_fd(), tokens.process)?;

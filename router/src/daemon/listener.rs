@@ -1,7 +1,7 @@
 //! Sockets that the router listens at: they appear at their paths whole, and go with the router.
 //!
-//! Whoever can reach a tenant's own socket is that tenant. A container has its folder alone; users of the host are kept out by the folder above
-//! it, which nobody else may enter.
+//! Whoever can reach a tenant's own socket is that tenant. A container has its folder alone; users
+//! of the host are kept out by the folder above it, which nobody else may enter.
 
 use super::sys::{self, Kind};
 use std::fs;
@@ -19,16 +19,27 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens at a path. Folders that are missing are made, for all to enter; above the folder of a socket that `identifies` who connects, one for
-    /// this user alone. A socket that a dead router left there is replaced.
+    /// Listens at a path. Folders that are missing are made, for all to enter; above the folder of
+    /// a socket that `identifies` who connects, one for this user alone. A socket that a dead
+    /// router left there is replaced.
     ///
     /// # Errors
     /// In words: somebody listens there; the system's reasons.
-    pub(super) fn open(path: &Path, kind: Kind, mode: u32, identifies: bool) -> Result<Listener, String> {
+    pub(super) fn open(
+        path: &Path,
+        kind: Kind,
+        mode: u32,
+        identifies: bool,
+    ) -> Result<Listener, String> {
         let said = |what: &str, e: io::Error| format!("{}: {what}: {e}", path.display());
         if let Some(folder) = path.parent() {
-            let above = folder.parent().filter(|_| identifies).map_or(Ok(()), |above| make_folder(above, 0o700));
-            above.and_then(|()| make_folder(folder, 0o755)).map_err(|e| said("cannot make its folder", e))?;
+            let above = folder
+                .parent()
+                .filter(|_| identifies)
+                .map_or(Ok(()), |above| make_folder(above, 0o700));
+            above
+                .and_then(|()| make_folder(folder, 0o755))
+                .map_err(|e| said("cannot make its folder", e))?;
         }
         match fs::symlink_metadata(path) {
             Ok(m) if m.mode() & libc::S_IFMT != libc::S_IFSOCK => {
@@ -39,13 +50,16 @@ impl Listener {
             }
             _ => {}
         }
-        // Under a name of its own first, so that nobody finds one that does not listen yet, or may not be connected to.
+        // Under a name of its own first, so that nobody finds one that does not listen yet, or may
+        // not be connected to.
         let mut own = path.as_os_str().to_owned();
         own.push(format!(".{}", std::process::id()));
         let own = PathBuf::from(own);
         let _ = fs::remove_file(&own);
         let fd = sys::listen(&own, kind, mode).map_err(|e| said("cannot listen", e))?;
-        let inode = fs::symlink_metadata(&own).map(|m| (m.dev(), m.ino())).map_err(|e| said("it is gone again", e))?;
+        let inode = fs::symlink_metadata(&own)
+            .map(|m| (m.dev(), m.ino()))
+            .map_err(|e| said("it is gone again", e))?;
         if let Err(e) = fs::rename(&own, path) {
             let _ = fs::remove_file(&own);
             return Err(said("cannot be put there", e));
@@ -62,7 +76,8 @@ impl Listener {
     }
 }
 
-/// Makes a folder, if there is none, with this mode whatever the process's mask; those above it are for all to enter.
+/// Makes a folder, if there is none, with this mode whatever the process's mask; those above it are
+/// for all to enter.
 fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
     if folder.exists() {
         return Ok(());
@@ -92,7 +107,8 @@ mod tests {
         let path = folder.join("t/blue/tenant.gdrc");
         let first = Listener::open(&path, Kind::Packets, 0o666, true).unwrap();
         assert_eq!(fs::symlink_metadata(&path).unwrap().mode() & 0o777, 0o666);
-        let modes = ["", "t", "t/blue"].map(|p| fs::metadata(folder.join(p)).unwrap().mode() & 0o777);
+        let modes =
+            ["", "t", "t/blue"].map(|p| fs::metadata(folder.join(p)).unwrap().mode() & 0o777);
         assert_eq!(
             modes,
             [0o755, 0o700, 0o755],
@@ -111,7 +127,10 @@ mod tests {
         fs::write(&path, "x").unwrap();
         drop(third);
         assert!(path.exists());
-        assert!(Listener::open(&path, Kind::Packets, 0o666, true).err().unwrap().contains("no socket"));
+        assert!(Listener::open(&path, Kind::Packets, 0o666, true)
+            .err()
+            .unwrap()
+            .contains("no socket"));
         fs::remove_dir_all(&folder).unwrap();
     }
 }

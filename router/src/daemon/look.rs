@@ -20,14 +20,17 @@ fn namespace(path: &Path) -> Option<Namespace> {
     fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
 
-/// What is seen of whoever has connected to `socket`, and a descriptor of the process, which tells of its end; `None` in place of that: it is of a pid namespace
-/// that the router does not see, and ends with its connection.
+/// What is seen of whoever has connected to `socket`, and a descriptor of the process, which tells
+/// of its end; `None` in place of that: it is of a pid namespace that the router does not see, and
+/// ends with its connection.
 ///
-/// A process's number may be another's by the time its files are read: so that it lives is asked afterwards, by the descriptor. `None`: it has ended.
+/// A process's number may be another's by the time its files are read: so that it lives is asked
+/// afterwards, by the descriptor. `None`: it has ended.
 pub(super) fn look(socket: &Path, fd: BorrowedFd<'_>) -> Option<(Seen, Option<OwnedFd>)> {
     let cred = sys::credentials(fd).ok()?;
     let uid = is_told_apart(cred.uid).then_some(cred.uid);
-    let mut seen = Seen { socket: socket.into(), pid: cred.pid, uid, cgroups: Vec::new(), netns: None };
+    let mut seen =
+        Seen { socket: socket.into(), pid: cred.pid, uid, cgroups: Vec::new(), netns: None };
     let process = sys::process(fd, cred.pid).ok();
     let Some(process) = process.filter(|_| cred.pid > 0) else { return Some((seen, None)) };
     let text = fs::read_to_string(format!("/proc/{}/cgroup", cred.pid)).unwrap_or_default();
@@ -42,7 +45,8 @@ fn cgroups(text: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).map(str::to_string).collect()
 }
 
-/// Whether a user's number is that user's alone: in a user namespace all who have none there appear as the overflow uid.
+/// Whether a user's number is that user's alone: in a user namespace all who have none there appear
+/// as the overflow uid.
 fn is_told_apart(uid: u32) -> bool {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let overflow = read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(65534);

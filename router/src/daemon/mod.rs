@@ -1,4 +1,5 @@
-//! The router as a process: its sockets, and what becomes of the broker's [`Action`]s. One thread, which never waits but for all of them.
+//! The router as a process: its sockets, and what becomes of the broker's [`Action`]s. One thread,
+//! which never waits but for all of them.
 
 mod admin;
 mod connection;
@@ -58,7 +59,8 @@ pub struct Daemon {
     admin: Option<Listener>,
     admins: BTreeMap<u64, Admin>,
     connections: BTreeMap<SessionId, Connection>,
-    /// Given up for a moment where there is no other descriptor, so that who waits can be sent away.
+    /// Given up for a moment where there is no other descriptor, so that who waits can be sent
+    /// away.
     reserve: Option<OwnedFd>,
     most: usize,
     last_token: u64,
@@ -121,9 +123,14 @@ impl Daemon {
         let policy = options.policy()?;
         let said = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
         let epoll = Epoll::new().map_err(said("epoll"))?;
-        let signals = sys::signals(&[libc::SIGHUP, libc::SIGTERM, libc::SIGINT]).map_err(said("signalfd"))?;
+        let signals =
+            sys::signals(&[libc::SIGHUP, libc::SIGTERM, libc::SIGINT]).map_err(said("signalfd"))?;
         epoll.add(signals.as_fd(), SIGNALS).map_err(said("epoll"))?;
-        let admin = policy.admin.as_deref().map(|path| Listener::open(path, Kind::Stream, 0o600, false)).transpose()?;
+        let admin = policy
+            .admin
+            .as_deref()
+            .map(|path| Listener::open(path, Kind::Stream, 0o600, false))
+            .transpose()?;
         if let Some(admin) = &admin {
             epoll.add(admin.fd(), ADMIN_LISTENER).map_err(said("epoll"))?;
         }
@@ -196,10 +203,14 @@ impl Daemon {
         }
     }
 
-    /// Listens at the sockets of a policy, and at no others. Where one can't be had, nothing has changed.
+    /// Listens at the sockets of a policy, and at no others. Where one can't be had, nothing has
+    /// changed.
     fn listen(&mut self, policy: &Policy) -> Result<(), String> {
-        let wanted: Vec<&PathBuf> =
-            policy.listen.iter().chain(policy.tenants.iter().filter_map(|t| t.listen.as_ref())).collect();
+        let wanted: Vec<&PathBuf> = policy
+            .listen
+            .iter()
+            .chain(policy.tenants.iter().filter_map(|t| t.listen.as_ref()))
+            .collect();
         let mut fresh = Vec::new();
         for path in &wanted {
             if !self.listeners.values().any(|l| l.path() == *path) {
@@ -247,7 +258,8 @@ impl Daemon {
             let Some((seen, process)) = look(&path, fd.as_fd()) else { continue };
             self.make_room(&seen);
             let id = self.broker.connect(now_ns(), seen);
-            let tokens = Tokens { socket: SOCKET | u64::from(id), process: PROCESS | u64::from(id) };
+            let tokens =
+                Tokens { socket: SOCKET | u64::from(id), process: PROCESS | u64::from(id) };
             match Connection::new(fd, process, tokens, &self.epoll) {
                 Ok(connection) => drop(self.connections.insert(id, connection)),
                 Err(_) => self.gone(id),
@@ -255,8 +267,8 @@ impl Daemon {
         }
     }
 
-    /// Takes the next connection. Where there is no descriptor for it, it is sent away with one that is kept for that: it would be
-    /// told of again at once.
+    /// Takes the next connection. Where there is no descriptor for it, it is sent away with one
+    /// that is kept for that: it would be told of again at once.
     fn accept(&mut self, token: u64) -> Option<OwnedFd> {
         let fd = match token {
             ADMIN_LISTENER => self.admin.as_ref()?.fd(),
@@ -288,7 +300,13 @@ impl Daemon {
         let same = strangers.iter().find(|(_, uid)| *uid == newcomer.uid);
         if let Some(&(id, _)) = same.or(strangers.first()) {
             let mut actions = Vec::new();
-            self.broker.expel(now_ns(), id, libc::EAGAIN, "too many connections without a HELLO", &mut actions);
+            self.broker.expel(
+                now_ns(),
+                id,
+                libc::EAGAIN,
+                "too many connections without a HELLO",
+                &mut actions,
+            );
             self.perform(actions);
         }
     }
@@ -310,7 +328,14 @@ impl Daemon {
                 Look::Message(m) => {
                     let mut actions = Vec::new();
                     let fds = if m.cut { m.count.max(1) } else { m.count };
-                    self.broker.handle(now_ns(), id, &self.buffer[..m.len], fds, &Host, &mut actions);
+                    self.broker.handle(
+                        now_ns(),
+                        id,
+                        &self.buffer[..m.len],
+                        fds,
+                        &Host,
+                        &mut actions,
+                    );
                     drop(m);
                     self.perform(actions);
                 }
@@ -338,7 +363,12 @@ impl Daemon {
                     Err(why) => {
                         self.broker.link_failed(owner, link.seq);
                         let refused = Message::Routed(Routed::refused(Text::new(why)));
-                        self.send(caller, &Envelope::answer(routed.seq, -libc::EAGAIN, refused), None, &mut queue);
+                        self.send(
+                            caller,
+                            &Envelope::answer(routed.seq, -libc::EAGAIN, refused),
+                            None,
+                            &mut queue,
+                        );
                     }
                 },
                 Action::End(id, why) => {
@@ -352,21 +382,39 @@ impl Daemon {
 
     /// Sends one end of a new socket; the other end.
     fn link(&mut self, owner: SessionId, link: &Envelope) -> Result<OwnedFd, &'static str> {
-        let Some(connection) = self.connections.get(&owner) else { return Err("the process there is gone") };
-        let Ok((theirs, ours)) = sys::pair() else { return Err("the router has no descriptor left: ask again") };
+        let Some(connection) = self.connections.get(&owner) else {
+            return Err("the process there is gone");
+        };
+        let Ok((theirs, ours)) = sys::pair() else {
+            return Err("the router has no descriptor left: ask again");
+        };
         match connection.send_now(link, Some(&theirs)) {
             Sent::Gone => Ok(ours),
-            Sent::Full => Err("the process there takes no messages: it is stopped, or nobody polls there"),
+            Sent::Full => {
+                Err("the process there takes no messages: it is stopped, or nobody polls there")
+            }
             Sent::Lost => Err("the process there is gone"),
         }
     }
 
-    fn send(&mut self, id: SessionId, e: &Envelope, fd: Option<OwnedFd>, queue: &mut VecDeque<Action>) {
+    fn send(
+        &mut self,
+        id: SessionId,
+        e: &Envelope,
+        fd: Option<OwnedFd>,
+        queue: &mut VecDeque<Action>,
+    ) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let mut more = Vec::new();
         match connection.send(e, fd, &self.epoll) {
             Sent::Gone => {}
-            Sent::Full => self.broker.expel(now_ns(), id, libc::ENOBUFS, "it does not read what it is sent", &mut more),
+            Sent::Full => self.broker.expel(
+                now_ns(),
+                id,
+                libc::ENOBUFS,
+                "it does not read what it is sent",
+                &mut more,
+            ),
             Sent::Lost => self.broker.gone(now_ns(), id, &mut more),
         }
         queue.extend(more);

@@ -27,7 +27,9 @@ pub(super) fn sessions(broker: &Broker) -> impl Iterator<Item = String> + '_ {
     broker.sessions().map(|(id, s)| {
         let seen = &s.seen;
         match &s.state {
-            State::New(_) => json!({"session": id, "state": "new", "pid": seen.pid, "uid": seen.uid}).to_string(),
+            State::New(_) => {
+                json!({"session": id, "state": "new", "pid": seen.pid, "uid": seen.uid}).to_string()
+            }
             State::Up(up) => json!({
                 "session": id,
                 "state": "up",

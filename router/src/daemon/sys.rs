@@ -25,7 +25,8 @@ fn own(rc: i32) -> io::Result<OwnedFd> {
 /// A set of descriptors to wait for.
 pub(super) struct Epoll(OwnedFd);
 
-/// What is ready: the number that it was added with, and whether it can be read (or is at its end), and written.
+/// What is ready: the number that it was added with, and whether it can be read (or is at its end),
+/// and written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready {
     pub(super) token: u64,
@@ -43,7 +44,8 @@ impl Epoll {
         let events = libc::EPOLLIN | if write { libc::EPOLLOUT } else { 0 };
         let mut event = libc::epoll_event { events: events as u32, u64: token };
         // SAFETY: the event lives through the call.
-        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd.as_raw_fd(), &mut event) }).map(drop)
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd.as_raw_fd(), &mut event) })
+            .map(drop)
     }
 
     /// Waits for it to be read from here on. Closing the last copy of a descriptor takes it out.
@@ -60,7 +62,9 @@ impl Epoll {
     pub(super) fn wait(&self, ms: i32, ready: &mut Vec<Ready>) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: room for as many events as it is told.
-        let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, ms) };
+        let n = unsafe {
+            libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, ms)
+        };
         ready.clear();
         for e in events.iter().take(usize::try_from(n).unwrap_or(0)) {
             let bits = e.events as i32;
@@ -131,7 +135,9 @@ pub(super) fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
 pub(super) fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let none = core::ptr::null_mut();
     // SAFETY: no addresses are asked for.
-    own(unsafe { libc::accept4(fd.as_raw_fd(), none, none.cast(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) })
+    own(unsafe {
+        libc::accept4(fd.as_raw_fd(), none, none.cast(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
+    })
 }
 
 /// Two ends of a new socket for packets.
@@ -149,17 +155,27 @@ pub(super) fn credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let to = (&raw mut cred).cast();
     // SAFETY: the pointers describe `cred` and its length, both live through the call.
-    check(unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len) })?;
+    check(unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len)
+    })?;
     Ok(cred)
 }
 
-/// A descriptor of the process that has connected: the kernel's own where it gives one, else by its number, which another process may have by now.
+/// A descriptor of the process that has connected: the kernel's own where it gives one, else by its
+/// number, which another process may have by now.
 pub(super) fn process(fd: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
     let mut raw: RawFd = -1;
     let mut len = size_of::<RawFd>() as libc::socklen_t;
     // SAFETY: the pointers describe `raw` and its length, both live through the call.
-    let rc =
-        unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut raw).cast(), &mut len) };
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut raw).cast(),
+            &mut len,
+        )
+    };
     if rc == 0 {
         return own(raw);
     }
@@ -171,16 +187,19 @@ pub(super) fn process(fd: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
     own(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32)
 }
 
-/// Whether a descriptor can be read, or is at its end; of a process: whether it has ended. Does not wait.
+/// Whether a descriptor can be read, or is at its end; of a process: whether it has ended. Does not
+/// wait.
 pub(super) fn is_ready(fd: BorrowedFd<'_>, events: i16) -> bool {
     let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     // SAFETY: one live entry; no wait.
     unsafe { libc::poll(&mut p, 1, 0) > 0 }
 }
 
-/// A descriptor that tells of signals, which are blocked from here on for this thread and those that it makes.
+/// A descriptor that tells of signals, which are blocked from here on for this thread and those
+/// that it makes.
 pub(super) fn signals(which: &[i32]) -> io::Result<OwnedFd> {
-    // SAFETY: zeroes are a valid set, which lives through all the calls; they take nothing else but numbers.
+    // SAFETY: zeroes are a valid set, which lives through all the calls; they take nothing else but
+    // numbers.
     unsafe {
         let mut set: libc::sigset_t = core::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -207,7 +226,8 @@ pub(super) fn raise_descriptors() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     // SAFETY: the record lives through both calls.
     unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < limit.rlim_max
+        {
             let more = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
             if libc::setrlimit(libc::RLIMIT_NOFILE, &more) == 0 {
                 limit = more;
@@ -220,7 +240,9 @@ pub(super) fn raise_descriptors() -> usize {
 /// Reads or writes what goes without waiting.
 pub(super) fn read(fd: &impl AsFd, to: &mut [u8]) -> io::Result<usize> {
     // SAFETY: pointer and length are those of `to`.
-    let n = unsafe { libc::recv(fd.as_fd().as_raw_fd(), to.as_mut_ptr().cast(), to.len(), libc::MSG_DONTWAIT) };
+    let n = unsafe {
+        libc::recv(fd.as_fd().as_raw_fd(), to.as_mut_ptr().cast(), to.len(), libc::MSG_DONTWAIT)
+    };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 

@@ -16,11 +16,17 @@ pub struct Cidr {
 pub fn parse(text: &str) -> Option<[u8; 16]> {
     let ip: IpAddr = text.parse().ok()?;
     let usable = match ip {
-        IpAddr::V4(a) => !(a.is_unspecified() || a.is_multicast() || a.is_broadcast() || a.is_loopback()),
+        IpAddr::V4(a) => {
+            !(a.is_unspecified() || a.is_multicast() || a.is_broadcast() || a.is_loopback())
+        }
         // A mapped address would be another text for the same one.
         IpAddr::V6(a) => {
             let link_local = a.segments()[0] & 0xffc0 == 0xfe80;
-            !(a.is_unspecified() || a.is_multicast() || a.is_loopback() || link_local || a.to_ipv4_mapped().is_some())
+            !(a.is_unspecified()
+                || a.is_multicast()
+                || a.is_loopback()
+                || link_local
+                || a.to_ipv4_mapped().is_some())
         }
     };
     let gid = match ip {
@@ -60,7 +66,8 @@ impl Cidr {
         u128::from_be_bytes(*gid) & mask(self.len) == self.base
     }
 
-    /// The addresses that a host can have: without the first and, of IPv4, the last; at most 2^32 of them.
+    /// The addresses that a host can have: without the first and, of IPv4, the last; at most 2^32
+    /// of them.
     pub fn hosts(&self) -> impl Iterator<Item = [u8; 16]> {
         let bits = (128 - self.len).min(32);
         let count = 1u64 << bits;
@@ -89,15 +96,29 @@ mod tests {
     #[test]
     fn ranges_hold_what_begins_as_they_do() {
         let range = Cidr::parse("10.99.0.0/16").unwrap();
-        assert!(range.contains(&parse("10.99.255.1").unwrap()) && !range.contains(&parse("10.98.0.1").unwrap()));
+        assert!(
+            range.contains(&parse("10.99.255.1").unwrap())
+                && !range.contains(&parse("10.98.0.1").unwrap())
+        );
         assert_eq!(range.to_string(), "10.99.0.0/16");
         let hosts: Vec<_> = Cidr::parse("10.0.0.0/30").unwrap().hosts().map(|g| show(&g)).collect();
         assert_eq!(hosts, ["10.0.0.1", "10.0.0.2"]);
-        assert_eq!(Cidr::parse("fd99::/64").unwrap().hosts().next().map(|g| show(&g)).unwrap(), "fd99::1");
+        assert_eq!(
+            Cidr::parse("fd99::/64").unwrap().hosts().next().map(|g| show(&g)).unwrap(),
+            "fd99::1"
+        );
         assert_eq!(Cidr::parse("10.1.1.1").unwrap().hosts().count(), 1);
         assert!(Cidr::parse("::/0").unwrap().contains(&[0xff; 16]));
-        for bad in ["10.99.0.1/16", "10.0.0.0/33", "fd99::/129", "x/8", "10.0.0.0/", "10.0.0.0/+8", "", "10.0.0.0/8/8"]
-        {
+        for bad in [
+            "10.99.0.1/16",
+            "10.0.0.0/33",
+            "fd99::/129",
+            "x/8",
+            "10.0.0.0/",
+            "10.0.0.0/+8",
+            "",
+            "10.0.0.0/8/8",
+        ] {
             assert_eq!(Cidr::parse(bad), None, "{bad}");
         }
     }

@@ -1,7 +1,9 @@
 //! The TOML file: what it may say, and what is checked.
 
 use super::address::{self, Cidr};
-use super::{Allow, Fault, Network, Pattern, Policy, Quotas, Rules, Tenant, Unmatched, DEFAULT_NETWORK};
+use super::{
+    Allow, Fault, Network, Pattern, Policy, Quotas, Rules, Tenant, Unmatched, DEFAULT_NETWORK,
+};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -103,21 +105,29 @@ fn check(file: &File) -> Checked<Policy> {
     let unmatched = match file.router.unmatched.as_ref().map(|u| (u, u.get_ref().as_str())) {
         None | Some((_, "refuse")) => Unmatched::Refuse,
         Some((_, "uid")) => Unmatched::Uid,
-        Some((at, other)) => return wrong(at, format!("unmatched '{other}': \"refuse\" or \"uid\"")),
+        Some((at, other)) => {
+            return wrong(at, format!("unmatched '{other}': \"refuse\" or \"uid\""))
+        }
     };
     let listen = path(file.router.listen.as_ref(), true)?;
     let by_rules = tenants.iter().any(|t| t.listen.is_none());
     if listen.is_none() && (by_rules || unmatched == Unmatched::Uid) {
-        let at =
-            file.tenant.keys().find(|name| tenants.iter().any(|t| t.listen.is_none() && t.name == *name.get_ref()));
-        let what = "[router] has no `listen`, so tenants without a `listen` of their own can't be reached";
+        let at = file
+            .tenant
+            .keys()
+            .find(|name| tenants.iter().any(|t| t.listen.is_none() && t.name == *name.get_ref()));
+        let what =
+            "[router] has no `listen`, so tenants without a `listen` of their own can't be reached";
         return Err(Wrong(at.map_or(0, |name| name.span().start), what.into()));
     }
     let admin = path(file.router.admin.as_ref(), true)?;
     let sockets = [&listen, &admin];
     let taken = |path: &Option<PathBuf>| path.is_some() && sockets.contains(&path);
-    if let Some(at) =
-        file.tenant.values().filter_map(|t| t.listen.as_ref()).find(|at| taken(&Some(at.get_ref().into())))
+    if let Some(at) = file
+        .tenant
+        .values()
+        .filter_map(|t| t.listen.as_ref())
+        .find(|at| taken(&Some(at.get_ref().into())))
     {
         return wrong(at, format!("listen '{}': [router] has it", at.get_ref()));
     }
@@ -132,8 +142,10 @@ fn networks(file: &File) -> Checked<Vec<Network>> {
         None => Ok(default),
         Some(at) => {
             let text = at.get_ref();
-            Cidr::parse(text)
-                .map_or_else(|| wrong(at, format!("pool '{text}': a range such as 10.99.0.0/16 or fd99::/64")), Ok)
+            Cidr::parse(text).map_or_else(
+                || wrong(at, format!("pool '{text}': a range such as 10.99.0.0/16 or fd99::/64")),
+                Ok,
+            )
         }
     };
     let ours = Cidr::parse(POOL).unwrap_or_else(|| unreachable!("a constant of this file"));
@@ -141,7 +153,10 @@ fn networks(file: &File) -> Checked<Vec<Network>> {
     let mut networks = Vec::new();
     for (name, table) in &file.network {
         check_name(name)?;
-        networks.push(Network { name: name.get_ref().clone(), pool: pool(table.pool.as_ref(), default)? });
+        networks.push(Network {
+            name: name.get_ref().clone(),
+            pool: pool(table.pool.as_ref(), default)?,
+        });
     }
     if !networks.iter().any(|n| n.name == DEFAULT_NETWORK) {
         networks.push(Network { name: DEFAULT_NETWORK.into(), pool: default });
@@ -154,7 +169,10 @@ fn tenant(name: &Spanned<String>, table: &TenantTable, networks: &[Network]) -> 
     if name.get_ref().starts_with("uid-") {
         return wrong(
             name,
-            format!("tenant '{}': names that begin with uid- are those of `unmatched = \"uid\"`", name.get_ref()),
+            format!(
+                "tenant '{}': names that begin with uid- are those of `unmatched = \"uid\"`",
+                name.get_ref()
+            ),
         );
     }
     let listen = path(table.listen.as_ref(), true)?;
@@ -167,17 +185,26 @@ fn tenant(name: &Spanned<String>, table: &TenantTable, networks: &[Network]) -> 
         },
     };
     if listen.is_none() && rules.is_empty() {
-        return wrong(name, format!("tenant '{}': neither `listen` nor `match` says who it is", name.get_ref()));
+        return wrong(
+            name,
+            format!("tenant '{}': neither `listen` nor `match` says who it is", name.get_ref()),
+        );
     }
     let network = table.network.as_ref().map_or(DEFAULT_NETWORK, |n| n.get_ref());
-    if let Some(at) = table.network.as_ref().filter(|_| !networks.iter().any(|n| n.name == network)) {
+    if let Some(at) = table.network.as_ref().filter(|_| !networks.iter().any(|n| n.name == network))
+    {
         return wrong(at, format!("network '{network}': there is no [network.{network}]"));
     }
     let vip = match &table.vip {
         None => None,
         Some(at) => match address::parse(at.get_ref()) {
             Some(gid) => Some(gid),
-            None => return wrong(at, format!("vip '{}': an address that a host can have", at.get_ref())),
+            None => {
+                return wrong(
+                    at,
+                    format!("vip '{}': an address that a host can have", at.get_ref()),
+                )
+            }
         },
     };
     let quota = |at: &Option<Spanned<i64>>, name: &str, default: u32, most: i64| {
@@ -213,7 +240,10 @@ fn allow_lists(file: &File, tenants: &[Tenant]) -> Checked<()> {
         let name = at.get_ref().as_str();
         let is_uid = name.strip_prefix("uid-").is_some_and(|n| n.parse::<u32>().is_ok());
         if matches!(allow(name), Allow::Tenant(_)) && !names.contains(name) && !is_uid {
-            return wrong(at, format!("allow '{name}': neither a tenant of this file nor a range of addresses"));
+            return wrong(
+                at,
+                format!("allow '{name}': neither a tenant of this file nor a range of addresses"),
+            );
         }
     }
     Ok(())
@@ -221,9 +251,13 @@ fn allow_lists(file: &File, tenants: &[Tenant]) -> Checked<()> {
 
 /// Two tenants cannot have the same address in one network, nor the same socket.
 fn clash(others: &[Tenant], tenant: &Tenant, table: &TenantTable) -> Checked<()> {
-    let same_vip = |o: &&Tenant| o.vip.is_some() && o.vip == tenant.vip && o.network == tenant.network;
+    let same_vip =
+        |o: &&Tenant| o.vip.is_some() && o.vip == tenant.vip && o.network == tenant.network;
     if let (Some(other), Some(at)) = (others.iter().find(same_vip), &table.vip) {
-        return wrong(at, format!("vip '{}': tenant '{}' has it in the same network", at.get_ref(), other.name));
+        return wrong(
+            at,
+            format!("vip '{}': tenant '{}' has it in the same network", at.get_ref(), other.name),
+        );
     }
     let same_socket = |o: &&Tenant| o.listen.is_some() && o.listen == tenant.listen;
     if let (Some(other), Some(at)) = (others.iter().find(same_socket), &table.listen) {

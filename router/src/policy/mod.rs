@@ -20,8 +20,9 @@
 //! network = "prod"
 //! ```
 //!
-//! Tables of tenants stand in the order of the file: the first that matches wins. Nothing is ignored: an unknown key is an error with its line and
-//! column, as is anything that cannot be meant.
+//! Tables of tenants stand in the order of the file: the first that matches wins. Nothing is
+//! ignored: an unknown key is an error with its line and column, as is anything that cannot be
+//! meant.
 
 mod address;
 mod file;
@@ -53,7 +54,8 @@ pub struct Quotas {
 
 impl Quotas {
     /// What counts where the file says nothing.
-    pub const DEFAULT: Quotas = Quotas { sessions: 16, blocks: 16, routes: 1024, listens: 256, route_rate: 1000 };
+    pub const DEFAULT: Quotas =
+        Quotas { sessions: 16, blocks: 16, routes: 1024, listens: 256, route_rate: 1000 };
 }
 
 /// Whom a tenant wants to talk to.

@@ -14,7 +14,8 @@ impl Pattern {
 
     /// Whether the whole of a text is such. Cost: the product of the lengths at most.
     pub fn matches(&self, text: &str) -> bool {
-        let (pattern, text): (Vec<char>, Vec<char>) = (self.0.chars().collect(), text.chars().collect());
+        let (pattern, text): (Vec<char>, Vec<char>) =
+            (self.0.chars().collect(), text.chars().collect());
         let (mut p, mut t) = (0, 0);
         // The last star, and where in the text it is tried to end.
         let mut star = None;

@@ -26,7 +26,11 @@ allow = ["zebra", "10.99.3.0/24", "uid-5"]
 #[test]
 fn a_file_says_all_of_it() {
     let p = Policy::parse(WHOLE).unwrap();
-    assert_eq!(p.tenants.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["zebra", "blue"], "as in the file");
+    assert_eq!(
+        p.tenants.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(),
+        ["zebra", "blue"],
+        "as in the file"
+    );
     let [zebra, blue] = &p.tenants[..] else { panic!() };
     assert_eq!(zebra.rules.uid, Some(100_000));
     assert_eq!((zebra.network.as_str(), zebra.ffr_id), ("prod", Some(7)));
@@ -74,7 +78,12 @@ fn faults_name_their_line_and_column() {
     refused(&format!("{a}sessions = 0"), 3, 12, "sessions 0: from 1 to 1015");
     refused(&format!("{a}allow = [ \"b\" ]"), 3, 11, "allow 'b'");
     refused(&format!("{a}[tenant.b]\nlisten = \"/a\""), 4, 10, "tenant 'a' has it");
-    refused(&format!("{a}vip=\"1.2.3.4\"\n[tenant.b]\nlisten=\"/b\"\nvip=\"1.2.3.4\""), 6, 5, "tenant 'a' has it");
+    refused(
+        &format!("{a}vip=\"1.2.3.4\"\n[tenant.b]\nlisten=\"/b\"\nvip=\"1.2.3.4\""),
+        6,
+        5,
+        "tenant 'a' has it",
+    );
     refused(&format!("[router]\nlisten = \"/a\"\n{a}"), 4, 10, "[router] has it");
     refused(&format!("[router]\nadmin = \"/a\"\n{a}"), 4, 10, "[router] has it");
     refused("[router]\nlisten = \"/a\"\nadmin = \"/a\"", 3, 9, "`listen` is the same");

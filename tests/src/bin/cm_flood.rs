@@ -1,11 +1,13 @@
 //! Connections to a listener that others flood with connection requests.
 //!
-//! `cm_flood COUNT FORGED [SINGLE] [WINDOW]`: a server on one address, a client that makes COUNT connections to it, WINDOW (8) at a time, sends
-//! a message over each and ends it, and a third process that sends the server FORGED requests a second from as many addresses,
-//! none of which answers, and SINGLE (0) a second from one address. Prints what became of all of them. Exit code 0 only if every one of the
-//! COUNT connections stood and brought its message.
+//! `cm_flood COUNT FORGED [SINGLE] [WINDOW]`: a server on one address, a client that makes COUNT
+//! connections to it, WINDOW (8) at a time, sends a message over each and ends it, and a third
+//! process that sends the server FORGED requests a second from as many addresses, none of which
+//! answers, and SINGLE (0) a second from one address. Prints what became of all of them. Exit code
+//! 0 only if every one of the COUNT connections stood and brought its message.
 //!
-//! The other roles are `cm_flood serve DEVICE` and `cm_flood flood ADDRESS PORT FORGED SINGLE`; both end with their input.
+//! The other roles are `cm_flood serve DEVICE` and `cm_flood flood ADDRESS PORT FORGED SINGLE`;
+//! both end with their input.
 
 use gdrcore_core::cm::mad::{IpHeader, Mad, Message, Req, IP_HEADER_LEN, MAD_LEN};
 use gdrcore_core::cm::types::{cm_event, port_space, ConnParam};
@@ -50,8 +52,10 @@ const SHAPE: Shape = Shape {
 
 /// The default configuration, but for what an [`End`] of its own takes for each connection.
 fn open(device: &str) -> Soft {
-    let core = Config { max_pd: 512, max_cq: 512, max_mr: 1024, max_peer: 1024, ..Config::default() };
-    Soft::open(device, &SoftConfig { core, ..SoftConfig::default() }).unwrap_or_else(|e| panic!("{device}: {e}"))
+    let core =
+        Config { max_pd: 512, max_cq: 512, max_mr: 1024, max_peer: 1024, ..Config::default() };
+    Soft::open(device, &SoftConfig { core, ..SoftConfig::default() })
+        .unwrap_or_else(|e| panic!("{device}: {e}"))
 }
 
 /// Set when the input of this process ends.
@@ -69,8 +73,10 @@ fn ended() -> Arc<AtomicBool> {
 fn messages(end: &mut End) -> u64 {
     end.poll();
     let done = std::mem::take(&mut end.done);
-    let came =
-        done.iter().filter(|wc| wc.status == wc_status::SUCCESS && wc.opcode & wc_opcode::RECV != 0).count() as u64;
+    let came = done
+        .iter()
+        .filter(|wc| wc.status == wc_status::SUCCESS && wc.opcode & wc_opcode::RECV != 0)
+        .count() as u64;
     came * u64::from(end.buffer.read(0, 4) == *b"flow")
 }
 
@@ -82,7 +88,8 @@ fn serve(device: &str) {
     println!("port {port}");
     let end = ended();
     let mut ends: HashMap<Handle, End> = HashMap::new();
-    let (mut asked, mut stood, mut lost, mut full, mut brought, mut most) = (0u64, 0u64, 0u64, 0u64, 0u64, 0);
+    let (mut asked, mut stood, mut lost, mut full, mut brought, mut most) =
+        (0u64, 0u64, 0u64, 0u64, 0u64, 0);
     while !end.load(Relaxed) {
         let mut idle = true;
         while let Some(e) = cm(dev).event().expect("event") {
@@ -90,11 +97,12 @@ fn serve(device: &str) {
             match e.event {
                 cm_event::CONNECT_REQUEST => {
                     asked += 1;
-                    let accepted =
-                        End::new(dev, SHAPE).and_then(|own| match cm(dev).accept(e.id, own.qp, &offer(b"")) {
+                    let accepted = End::new(dev, SHAPE).and_then(|own| {
+                        match cm(dev).accept(e.id, own.qp, &offer(b"")) {
                             Ok(()) => Ok(own),
                             Err(why) => own.destroy().and(Err(why)),
-                        });
+                        }
+                    });
                     match accepted {
                         Ok(own) => {
                             own.post_recv(1, 0, MESSAGE).expect("post_recv");
@@ -131,8 +139,10 @@ fn serve(device: &str) {
     }
     let c = dev.counters().expect("counters");
     println!(
-        "server: {asked} requests heard of, {stood} connections stood, {brought} messages came, {lost} were not confirmed, {full} found no \
-         queue pair, at most {most} at once; {} messages of the connection manager came, {} were dropped, {} gave way to others",
+        "server: {asked} requests heard of, {stood} connections stood, {brought} messages came, \
+         {lost} were not confirmed, {full} found no \
+         queue pair, at most {most} at once; {} messages of the connection manager came, {} were \
+         dropped, {} gave way to others",
         c.cm_rcvd, c.cm_dropped, c.cm_evicted
     );
     println!("served {stood} {brought}");
@@ -211,19 +221,32 @@ struct Attempt<'d> {
     began: Instant,
 }
 
-fn connect<'d>(dev: &'d dyn Device, to: [u8; 4], udp_port: u16, port: u16) -> (Handle, Attempt<'d>) {
+fn connect<'d>(
+    dev: &'d dyn Device,
+    to: [u8; 4],
+    udp_port: u16,
+    port: u16,
+) -> (Handle, Attempt<'d>) {
     let end = End::new(dev, SHAPE).expect("an end");
     end.buffer.write(0, b"flow over");
-    let ah = gdrcore_core::verbs::types::AhAttr { dgid: gid_of_v4(to), udp_port, ..Default::default() };
+    let ah =
+        gdrcore_core::verbs::types::AhAttr { dgid: gid_of_v4(to), udp_port, ..Default::default() };
     let id = cm(dev).create(port_space::TCP, 0).expect("create");
     // As librdmacm and the C API have it: asked again after 0.54 s.
-    cm(dev).connect(id, &ah, port, end.qp, &ConnParam { response_timeout: 0, ..offer(b"") }).expect("connect");
+    cm(dev)
+        .connect(id, &ah, port, end.qp, &ConnParam { response_timeout: 0, ..offer(b"") })
+        .expect("connect");
     (id, Attempt { end, began: Instant::now() })
 }
 
 fn start(args: &[&str]) -> Child {
     let me = std::env::current_exe().expect("its own path");
-    Command::new(me).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process")
+    Command::new(me)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process")
 }
 
 /// Ends a process by its input; what it said.
@@ -241,7 +264,8 @@ fn attack(count: u64, forged: u64, single: u64, window: usize) -> bool {
     let mut words = BufReader::new(server.stdout.take().expect("piped"));
     let mut line = String::new();
     words.read_line(&mut line).expect("a line");
-    let port: u16 = line.trim().strip_prefix("port ").and_then(|p| p.parse().ok()).expect("its port");
+    let port: u16 =
+        line.trim().strip_prefix("port ").and_then(|p| p.parse().ok()).expect("its port");
     let numbers = [port.to_string(), forged.to_string(), single.to_string()];
     let mut flood = start(&["flood", &there.to_string(), &numbers[0], &numbers[1], &numbers[2]]);
     let words_of_flood = flood.stdout.take().expect("piped");
@@ -279,7 +303,11 @@ fn attack(count: u64, forged: u64, single: u64, window: usize) -> bool {
                 }
                 cm_event::TIMEWAIT_EXIT => {}
                 event => {
-                    println!("failed: event {event}, status {}, after {:.1?}", e.status, attempt.began.elapsed());
+                    println!(
+                        "failed: event {event}, status {}, after {:.1?}",
+                        e.status,
+                        attempt.began.elapsed()
+                    );
                     failed += 1;
                     cm(dev).destroy(e.id).expect("destroy");
                     open.remove(&e.id).expect("open").end.destroy().expect("destroy");
@@ -314,16 +342,21 @@ fn attack(count: u64, forged: u64, single: u64, window: usize) -> bool {
     let asked_again = dev.counters().expect("counters").cm_retries;
     print!("{}", finish(flood, words_of_flood));
     let said = finish(server, words);
-    println!("client: {stood} of {count} connections stood in {took:.1} s, the longest wait {longest:.2?}; messages sent again: {asked_again}");
+    println!(
+        "client: {stood} of {count} connections stood in {took:.1} s, the longest wait \
+        {longest:.2?}; messages sent again: {asked_again}"
+    );
     print!("{said}");
-    let brought = said.lines().find_map(|l| l.strip_prefix("served ")?.split_once(' ')?.1.parse().ok());
+    let brought =
+        said.lines().find_map(|l| l.strip_prefix("served ")?.split_once(' ')?.1.parse().ok());
     failed == 0 && stood == count && brought == Some(count)
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let number = |at: usize, default: u64| words.get(at).map_or(default, |w| w.parse().expect("a number"));
+    let number =
+        |at: usize, default: u64| words.get(at).map_or(default, |w| w.parse().expect("a number"));
     let good = match words.as_slice() {
         ["serve", device] => {
             serve(device);
@@ -331,7 +364,12 @@ fn main() {
         }
         ["flood", target, port, forged, single] => {
             let rate = |w: &str| w.parse().expect("a rate");
-            flood(target.parse().expect("an address"), port.parse().expect("a port"), rate(forged), rate(single));
+            flood(
+                target.parse().expect("an address"),
+                port.parse().expect("a port"),
+                rate(forged),
+                rate(single),
+            );
             true
         }
         [_, _, ..] => attack(number(0, 0), number(1, 0), number(2, 0), number(3, 8) as usize),

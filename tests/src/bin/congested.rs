@@ -1,8 +1,9 @@
-//! Congestion on the wire: two soft devices, each in a network namespace of its own, a tap device in each, and between them a wire
-//! of ours that marks packets as a switch with a long queue would. Needs a network namespace that it may do in what it likes.
+//! Congestion on the wire: two soft devices, each in a network namespace of its own, a tap device
+//! in each, and between them a wire of ours that marks packets as a switch with a long queue would.
+//! Needs a network namespace that it may do in what it likes.
 //!
-//! `congested` says what it saw, and panics where notifications do not come back, the sender does not slow down, does
-//! not recover, or a byte is wrong.
+//! `congested` says what it saw, and panics where notifications do not come back, the sender does
+//! not slow down, does not recover, or a byte is wrong.
 
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::Device;
@@ -21,8 +22,8 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Bytes per second that a sender may have while it is told of congestion: so few that the rate makes it slow, on a busy machine too, and
-/// not the CPU.
+/// Bytes per second that a sender may have while it is told of congestion: so few that the rate
+/// makes it slow, on a busy machine too, and not the CPU.
 const LINE_RATE: u64 = 5_000_000;
 /// Requests of a measurement, and bytes of each.
 const REQUESTS: usize = 8;
@@ -53,7 +54,8 @@ fn tap(name: &str, host: u8) -> File {
 fn time_of(a: &mut End, b: &mut End, op: Op, seed: u64) -> Duration {
     let reads = matches!(op, Op::Read(_));
     let data = pattern(seed, BYTES);
-    let (source, target) = if reads { (&mut b.buffer, &mut a.buffer) } else { (&mut a.buffer, &mut b.buffer) };
+    let (source, target) =
+        if reads { (&mut b.buffer, &mut a.buffer) } else { (&mut a.buffer, &mut b.buffer) };
     source.write(0, &data);
     target.write(0, &vec![0; BYTES]);
     let (began, mut done, end) = (Instant::now(), 0, deadline(60));
@@ -81,12 +83,16 @@ fn time_of(a: &mut End, b: &mut End, op: Op, seed: u64) -> Duration {
 /// Notifications that arrived, and whether all packets with data that `from` sent may be marked.
 fn on_the_wire(seen: &[Seen], from: Side) -> (usize, bool) {
     let kind = |s: &Seen| s.view().map(|v| v.opcode().kind());
-    let cnps = seen.iter().filter(|s| s.from != from && s.moment == Moment::Delivered && kind(s) == Some(Kind::Cnp));
-    let data = seen.iter().filter(|s| s.from == from && s.moment == Moment::Sent && s.frame.len() > 1000);
+    let cnps = seen
+        .iter()
+        .filter(|s| s.from != from && s.moment == Moment::Delivered && kind(s) == Some(Kind::Cnp));
+    let data =
+        seen.iter().filter(|s| s.from == from && s.moment == Moment::Sent && s.frame.len() > 1000);
     (cnps.count(), data.clone().count() > 0 && data.clone().all(|s| ecn(&s.frame) == Some(2)))
 }
 
-/// Waits for the notifications that are on their way from `receiver`, and as long as the rate takes to recover.
+/// Waits for the notifications that are on their way from `receiver`, and as long as the rate takes
+/// to recover.
 fn settle(receiver: &dyn Device, sender: &dyn Device) {
     let (until, end) = (Instant::now() + Duration::from_millis(200), deadline(60));
     let all_came = || counts(sender)[2] + counts(sender)[3] >= counts(receiver)[1];
@@ -98,7 +104,8 @@ fn settle(receiver: &dyn Device, sender: &dyn Device) {
     }
 }
 
-/// One operation between two devices, without congestion, with it, and after it. Only the direction of the data is marked.
+/// One operation between two devices, without congestion, with it, and after it. Only the direction
+/// of the data is marked.
 fn between(wire: &Mangler, x: &dyn Device, y: &dyn Device, op: Op, what: &str) {
     let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
     a.post(1, op, 0, BYTES as u32).expect("post_send");
@@ -136,13 +143,20 @@ fn between(wire: &Mangler, x: &dyn Device, y: &dyn Device, op: Op, what: &str) {
     let since = |i: usize| (now[i] - before[i], told[i] - heard[i]);
     let (marked, sent, followed) = (since(0).0, since(1).0, since(2).1);
     println!(
-        "{what}: {marked} marks seen, {sent} notifications, {cnps} on the wire while it lasted, {followed} followed; \
+        "{what}: {marked} marks seen, {sent} notifications, {cnps} on the wire while it lasted, \
+         {followed} followed; \
          {} MB in {free:?} without congestion, {congested:?} with it, {recovered:?} after it",
         REQUESTS * BYTES / 1_000_000
     );
     assert!(capable, "{what}: the sender's packets do not say that they may be marked");
-    assert!(marked > 100 && sent > 10 && sent <= marked, "{what}: {marked} marks, {sent} notifications");
-    assert!(cnps > 10 && followed > 10 && followed + since(3).1 <= sent, "{what}: {cnps} arrived, {followed} followed");
+    assert!(
+        marked > 100 && sent > 10 && sent <= marked,
+        "{what}: {marked} marks, {sent} notifications"
+    );
+    assert!(
+        cnps > 10 && followed > 10 && followed + since(3).1 <= sent,
+        "{what}: {cnps} arrived, {followed} followed"
+    );
     assert!(2 * congested > 3 * free, "{what}: the sender did not slow down");
     assert!(recovered < congested, "{what}: the sender did not recover");
     let after = (counts(receiver)[1], counts(sender)[2]);
@@ -161,7 +175,11 @@ fn main() {
     let far = tap("gdr1", 2);
     let theirs = ["10.77.0.2", "[fd00:77::2]:4791"].map(&open);
     // SAFETY: an open descriptor of a namespace.
-    assert_eq!(unsafe { libc::setns(home.as_raw_fd(), libc::CLONE_NEWNET) }, 0, "back to the first");
+    assert_eq!(
+        unsafe { libc::setns(home.as_raw_fd(), libc::CLONE_NEWNET) },
+        0,
+        "back to the first"
+    );
     let ours = ["10.77.0.1", "[fd00:77::1]:4791"].map(&open);
     let wire = Mangler::join(near, far);
     for (i, family) in ["IPv4", "IPv6"].iter().enumerate() {

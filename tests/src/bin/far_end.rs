@@ -1,15 +1,20 @@
-//! One process with ends that serve, and stream if asked: what tests kill, stop and continue. See `gdrcore_tests::far`.
+//! One process with ends that serve, and stream if asked: what tests kill, stop and continue. See
+//! `gdrcore_tests::far`.
 //!
-//! `far_end DEVICE [key=value]...`: `buffer` bytes, `timeout` and `retry` of its QPs, `recv` bytes of each receive request
-//! (0: none are posted), `path` udp, shm or auto, `stream` write, read or send, `piece` bytes of each streamed request, `helper` 1: sleep and let
-//! the helper thread run the engine, `cma` 1: lend and borrow memory by address, `user` the number of the user to become, `dumpable` 0 or 1: whether
-//! others of that user may trace it, `overflow` 1: be the overflow uid of a user namespace of its own, `full` 1: once the device is open, keep
-//! all descriptors that the process may have, `kin` 1: its peers are known to be soft devices, `mtu` the code of its QPs' path MTU, `read_only` 1: its
-//! buffer is not for WRITEs, `response` the code of what it waits for the connection manager's answers. Lines in: `peer ADDRESS` makes an end and connects it, `make` only makes it and `join ADDRESS`
-//! connects the one made last, `go` lets them stream, `tell` asks for counters, `cause` for the
-//! cause of the end made last, `ask PORT ADDRESS` asks there for a connection; the end of input ends the process. Lines out: `open`,
-//! `at ADDRESS`, `moved N` for every 64 requests, `failed STATUS CAUSE RETRIES`, `counters RETRIES FAILURES CARRIED REFUSED` (REFUSED: packets that were not believed), `cause CODE TEXT`,
-//! `asked EVENT STATUS TEXT`.
+//! `far_end DEVICE [key=value]...`: `buffer` bytes, `timeout` and `retry` of its QPs, `recv` bytes
+//! of each receive request (0: none are posted), `path` udp, shm or auto, `stream` write, read or
+//! send, `piece` bytes of each streamed request, `helper` 1: sleep and let the helper thread run
+//! the engine, `cma` 1: lend and borrow memory by address, `user` the number of the user to become,
+//! `dumpable` 0 or 1: whether others of that user may trace it, `overflow` 1: be the overflow uid
+//! of a user namespace of its own, `full` 1: once the device is open, keep all descriptors that the
+//! process may have, `kin` 1: its peers are known to be soft devices, `mtu` the code of its QPs'
+//! path MTU, `read_only` 1: its buffer is not for WRITEs, `response` the code of what it waits for
+//! the connection manager's answers. Lines in: `peer ADDRESS` makes an end and connects it, `make`
+//! only makes it and `join ADDRESS` connects the one made last, `go` lets them stream, `tell` asks
+//! for counters, `cause` for the cause of the end made last, `ask PORT ADDRESS` asks there for a
+//! connection; the end of input ends the process. Lines out: `open`, `at ADDRESS`, `moved N` for
+//! every 64 requests, `failed STATUS CAUSE RETRIES`, `counters RETRIES FAILURES CARRIED REFUSED`
+//! (REFUSED: packets that were not believed), `cause CODE TEXT`, `asked EVENT STATUS TEXT`.
 
 use gdrcore_core::cm::types::ConnParam;
 use gdrcore_core::verbs::types::{access, mtu, wc_opcode, wc_status, AhAttr};
@@ -36,9 +41,12 @@ struct Served<'d> {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let device = arguments.next().expect("DEVICE is missing");
-    let options: HashMap<String, String> =
-        arguments.map(|a| a.split_once('=').map(|(k, v)| (k.to_string(), v.to_string())).expect("key=value")).collect();
-    let number = |key: &str, default: u64| options.get(key).map_or(default, |v| v.parse().expect("a number"));
+    let options: HashMap<String, String> = arguments
+        .map(|a| a.split_once('=').map(|(k, v)| (k.to_string(), v.to_string())).expect("key=value"))
+        .collect();
+    let number = |key: &str, default: u64| {
+        options.get(key).map_or(default, |v| v.parse().expect("a number"))
+    };
     let shape = Shape {
         buffer: number("buffer", 1 << 20) as usize,
         timeout: number("timeout", 14) as u8,
@@ -70,7 +78,8 @@ fn main() {
         Some("shm") => PathChoice::Shm,
         _ => PathChoice::Udp,
     };
-    let mut config = SoftConfig { flags: if helper { flags::HELPER } else { 0 }, path, ..SoftConfig::default() };
+    let mut config =
+        SoftConfig { flags: if helper { flags::HELPER } else { 0 }, path, ..SoftConfig::default() };
     config.flags |= if number("cma", 0) == 1 { flags::CMA } else { 0 };
     let soft = Soft::open(&device, &config).unwrap_or_else(|e| panic!("{device}: {e}"));
     let _full: Vec<std::fs::File> = match number("full", 0) {
@@ -89,7 +98,9 @@ fn main() {
     let mut ends: Vec<Served> = Vec::new();
     loop {
         match lines.try_recv() {
-            Ok(line) => command(&line, &soft, shape, (recv, number("response", 14) as u8), &mut ends),
+            Ok(line) => {
+                command(&line, &soft, shape, (recv, number("response", 14) as u8), &mut ends)
+            }
             Err(TryRecvError::Disconnected) => break,
             Err(TryRecvError::Empty) => {}
         }
@@ -110,7 +121,11 @@ fn become_user(user: u32, dumpable: i32) {
     // SAFETY: no pointers.
     unsafe {
         if user != 0 {
-            assert_eq!((libc::setgid(user), libc::setuid(user)), (0, 0), "not allowed to become {user}");
+            assert_eq!(
+                (libc::setgid(user), libc::setuid(user)),
+                (0, 0),
+                "not allowed to become {user}"
+            );
         }
         if dumpable < 2 {
             assert_eq!(libc::prctl(libc::PR_SET_DUMPABLE, dumpable), 0);
@@ -122,17 +137,28 @@ fn become_user(user: u32, dumpable: i32) {
 fn become_overflow_uid() {
     // SAFETY: no pointers.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
-    // SAFETY: no pointers. After a change of user, procfs belongs to the process again only if it may be traced.
+    // SAFETY: no pointers. After a change of user, procfs belongs to the process again only if it
+    // may be traced.
     unsafe {
-        assert_eq!((libc::prctl(libc::PR_SET_DUMPABLE, 1), libc::unshare(libc::CLONE_NEWUSER)), (0, 0));
+        assert_eq!(
+            (libc::prctl(libc::PR_SET_DUMPABLE, 1), libc::unshare(libc::CLONE_NEWUSER)),
+            (0, 0)
+        );
     }
-    let write = |file: &str, text: &str| std::fs::write(format!("/proc/self/{file}"), text).expect(file);
+    let write =
+        |file: &str, text: &str| std::fs::write(format!("/proc/self/{file}"), text).expect(file);
     write("setgroups", "deny");
     write("uid_map", &format!("65534 {uid} 1"));
     write("gid_map", &format!("65534 {gid} 1"));
 }
 
-fn command<'d>(line: &str, soft: &'d Soft, shape: Shape, (recv, response): (u32, u8), ends: &mut Vec<Served<'d>>) {
+fn command<'d>(
+    line: &str,
+    soft: &'d Soft,
+    shape: Shape,
+    (recv, response): (u32, u8),
+    ends: &mut Vec<Served<'d>>,
+) {
     if let Some(address) = line.strip_prefix("peer ") {
         let mut end = End::new(soft.dev(), shape).expect("an end");
         end.connect(parse_address(address).expect("an address")).expect("connect");
@@ -153,12 +179,17 @@ fn command<'d>(line: &str, soft: &'d Soft, shape: Shape, (recv, response): (u32,
     } else if line == "tell" {
         let c = soft.dev().counters().expect("counters");
         let refused = c.rcvd_refused + c.rcvd_stray + c.rcvd_throttled;
-        println!("counters {} {} {} {refused}", c.retry_timeouts, c.retry_exceeded_err, c.carried_writes);
+        println!(
+            "counters {} {} {} {refused}",
+            c.retry_timeouts, c.retry_exceeded_err, c.carried_writes
+        );
     } else if line == "cause" {
         let end = &ends.last().expect("an end").end;
         let cause = end.dev.qp_cause(end.qp).expect("qp_cause");
         println!("cause {} {cause}", cause.code);
-    } else if let Some((port, address)) = line.strip_prefix("ask ").and_then(|rest| rest.split_once(' ')) {
+    } else if let Some((port, address)) =
+        line.strip_prefix("ask ").and_then(|rest| rest.split_once(' '))
+    {
         let to = parse_address(address).expect("an address").ah;
         println!("asked {}", ask(soft, shape, response, to, port.parse().expect("a port")));
     }

@@ -1,7 +1,7 @@
 //! Work of one busy pair of QPs beside idle ones: what `tests/idle.rs` counts the instructions of.
 //!
-//! `idle N`: N connected QPs that do nothing, then 400 rounds of one WRITE of 8 bytes, its completion and one empty
-//! poll, all inside the function [`gdrc_test_busy`].
+//! `idle N`: N connected QPs that do nothing, then 400 rounds of one WRITE of 8 bytes, its
+//! completion and one empty poll, all inside the function [`gdrc_test_busy`].
 
 use gdrcore_core::config::Config;
 use gdrcore_core::device::Device;
@@ -28,7 +28,8 @@ fn gdrc_test_busy(dev: &dyn Device, a: &End, rounds: u64) -> u64 {
 }
 
 fn main() {
-    let idle: u32 = std::env::args().nth(1).and_then(|n| n.parse().ok()).expect("how many idle QPs");
+    let idle: u32 =
+        std::env::args().nth(1).and_then(|n| n.parse().ok()).expect("how many idle QPs");
     let many = idle + 8;
     let core = Config {
         max_qp: many,
@@ -38,7 +39,8 @@ fn main() {
         ring_bytes: u64::from(many) * 8192,
         ..Config::default()
     };
-    let soft = Soft::open("loopback", &SoftConfig { core, ..SoftConfig::default() }).expect("a device");
+    let soft =
+        Soft::open("loopback", &SoftConfig { core, ..SoftConfig::default() }).expect("a device");
     let shape = Shape { depth: 4, cqe: 4, sge: 1, buffer: 4096, ..Shape::default() };
     let pair = || connected(soft.dev(), soft.dev(), shape).expect("a pair");
     let others: Vec<_> = (0..idle / 2).map(|_| pair()).collect();

@@ -1,11 +1,12 @@
 //! Interoperation with rxe, as a program.
 //!
-//! `interop FAR:PORT DEVICE[,DEVICE...] [WORD...]` drives the cases of `gdrcore_tests::rxe` from our devices to a running
-//! `peer` at FAR; `interop lab FOLDER [WORD...]` boots the machine first, with FOLDER (which holds `peer`) as its `/share`,
-//! and needs a network namespace of its own. Only features with one of the words are run, if there are any.
-//! `interop between INTERFACE FAR:PORT DEVICE [WORD...]` sends through a wire of its own, from a tap device to INTERFACE.
-//! `interop long FOLDER [MIB [LOSSY_MIB]]` does the longer run (20 GiB and 1 GiB for each bad wire) in such a machine and
-//! leaves its table as FOLDER/LONG.md.
+//! `interop FAR:PORT DEVICE[,DEVICE...] [WORD...]` drives the cases of `gdrcore_tests::rxe` from
+//! our devices to a running `peer` at FAR; `interop lab FOLDER [WORD...]` boots the machine first,
+//! with FOLDER (which holds `peer`) as its `/share`, and needs a network namespace of its own. Only
+//! features with one of the words are run, if there are any.
+//! `interop between INTERFACE FAR:PORT DEVICE [WORD...]` sends through a wire of its own, from a
+//! tap device to INTERFACE. `interop long FOLDER [MIB [LOSSY_MIB]]` does the longer run (20 GiB and
+//! 1 GiB for each bad wire) in such a machine and leaves its table as FOLDER/LONG.md.
 
 use gdrcore_tests::rxe::report::Report;
 use gdrcore_tests::rxe::{long, whole, Guest, Link, Outcome};
@@ -25,11 +26,16 @@ fn against(report: &mut Report, far: &str, devices: &str) -> Outcome<()> {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let (Some(far), Some(what)) = (arguments.next(), arguments.next()) else {
-        eprintln!("usage: interop FAR:PORT DEVICE[,DEVICE...] [WORD...], interop lab FOLDER [WORD...], interop long FOLDER [MIB [LOSSY_MIB]]");
+        eprintln!(
+            "usage: interop FAR:PORT DEVICE[,DEVICE...] [WORD...], interop lab FOLDER \
+            [WORD...], interop long FOLDER [MIB [LOSSY_MIB]]"
+        );
         std::process::exit(2);
     };
     if far == "long" {
-        let mut mib = |default| arguments.next().map_or(Ok(default), |w| w.parse().map_err(|e| format!("{w}: {e}")));
+        let mut mib = |default| {
+            arguments.next().map_or(Ok(default), |w| w.parse().map_err(|e| format!("{w}: {e}")))
+        };
         let share = Path::new(&what);
         let done = mib(20 << 10).and_then(|clean| {
             let page = long::run(share, clean, mib(1 << 10)?)?;

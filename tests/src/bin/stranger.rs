@@ -1,18 +1,23 @@
 //! Another user of the host, who means harm. See `tests/tests/strangers.rs`.
 //!
-//! `stranger UID COMMAND WHAT`: becomes the user UID, then does COMMAND to all named sockets of this network namespace whose names
-//! contain WHAT, abstract ones and paths. Says `ready`, and on some commands a result; ends when its input does.
+//! `stranger UID COMMAND WHAT`: becomes the user UID, then does COMMAND to all named sockets of
+//! this network namespace whose names contain WHAT, abstract ones and paths. Says `ready`, and on
+//! some commands a result; ends when its input does.
 //!
-//! * `descriptors`: sends each of them descriptors whose close(2) takes minutes. Result: `reached N`.
-//! * `knock`: offers each a link of shared memory, correctly made. Result: `kept N`, those that did not hang up on it.
-//! * `take`: takes each name as soon as it is free, and what is sent to it. Result, at the end: `read BYTES`.
-//! * `ask`: asks each mailbox for its table of the address's processes, from block 900. Result: `answered N`.
+//! * `descriptors`: sends each of them descriptors whose close(2) takes minutes. Result:
+//!   `reached N`.
+//! * `knock`: offers each a link of shared memory, correctly made. Result: `kept N`, those that did
+//!   not hang up on it.
+//! * `take`: takes each name as soon as it is free, and what is sent to it. Result, at the end:
+//!   `read BYTES`.
+//! * `ask`: asks each mailbox for its table of the address's processes, from block 900. Result:
+//!   `answered N`.
 //! * `idle`: connects eight times to each that lets it. Result: `reached N`.
 //! * `port`: has the UDP port WHAT (`address:port`).
-//! * `forge`: sends fatal NAKs in the name of the address WHAT, with random PSNs, to the address and port and to the QPN of two further
-//!   arguments. Result: `sent N`, again and again.
-//! * `squat`: takes all names that devices of the address WHAT (`address:port`) may want, and the directories of the user who is named by
-//!   a further argument.
+//! * `forge`: sends fatal NAKs in the name of the address WHAT, with random PSNs, to the address
+//!   and port and to the QPN of two further arguments. Result: `sent N`, again and again.
+//! * `squat`: takes all names that devices of the address WHAT (`address:port`) may want, and the
+//!   directories of the user who is named by a further argument.
 
 use gdrcore_core::wire::Flow;
 use gdrcore_tests::forge::{bth, octets};
@@ -40,13 +45,16 @@ impl Name {
         for (to, from) in addr.sun_path.iter_mut().zip(&bytes) {
             *to = *from as libc::c_char;
         }
-        let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len().min(addr.sun_path.len());
+        let len = std::mem::offset_of!(libc::sockaddr_un, sun_path)
+            + bytes.len().min(addr.sun_path.len());
         Name(addr, len as libc::socklen_t)
     }
 
     fn socket(kind: i32) -> OwnedFd {
         // SAFETY: no pointers.
-        let fd = unsafe { libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+        let fd = unsafe {
+            libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+        };
         assert!(fd >= 0, "socket: {}", std::io::Error::last_os_error());
         // SAFETY: a new descriptor of ours.
         unsafe { OwnedFd::from_raw_fd(fd) }
@@ -54,7 +62,9 @@ impl Name {
 
     /// A socket that is connected to it, of whatever type it is.
     fn connect(&self) -> Option<OwnedFd> {
-        [libc::SOCK_SEQPACKET, libc::SOCK_DGRAM, libc::SOCK_STREAM].into_iter().find_map(|kind| self.connect_as(kind))
+        [libc::SOCK_SEQPACKET, libc::SOCK_DGRAM, libc::SOCK_STREAM]
+            .into_iter()
+            .find_map(|kind| self.connect_as(kind))
     }
 
     fn connect_as(&self, kind: i32) -> Option<OwnedFd> {
@@ -75,13 +85,24 @@ impl Name {
 /// The names that contain `what`.
 fn names(what: &str) -> Vec<Name> {
     let all = std::fs::read_to_string("/proc/net/unix").expect("procfs");
-    all.lines().filter_map(|l| l.rsplit(' ').next()).filter(|n| n.contains(what)).map(Name::parse).collect()
+    all.lines()
+        .filter_map(|l| l.rsplit(' ').next())
+        .filter(|n| n.contains(what))
+        .map(Name::parse)
+        .collect()
 }
 
 fn set<T>(fd: RawFd, level: i32, option: i32, value: T) {
     // SAFETY: a live value and its length.
-    let rc =
-        unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), size_of::<T>() as libc::socklen_t) };
+    let rc = unsafe {
+        libc::setsockopt(
+            fd,
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
     assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
 }
 
@@ -111,7 +132,12 @@ fn send_with(to: RawFd, bytes: &[u8], fd: RawFd) -> bool {
 fn lingering(sink: &TcpListener) -> (TcpStream, TcpStream) {
     let stream = TcpStream::connect(sink.local_addr().expect("bound")).expect("connect");
     let (deaf, _) = sink.accept().expect("accept");
-    set(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, libc::linger { l_onoff: 1, l_linger: 300 });
+    set(
+        stream.as_raw_fd(),
+        libc::SOL_SOCKET,
+        libc::SO_LINGER,
+        libc::linger { l_onoff: 1, l_linger: 300 },
+    );
     stream.set_nonblocking(true).expect("non-blocking");
     while std::io::Write::write(&mut &stream, &[0; 65536]).is_ok() {}
     (stream, deaf)
@@ -130,14 +156,17 @@ fn descriptors(what: &str) -> Vec<TcpStream> {
         std::thread::spawn(move || {
             // One byte is what a link's socket carries; a mailbox takes anything.
             let fd = name.connect();
-            let _ = send.send(fd.as_ref().is_some_and(|fd| send_with(fd.as_raw_fd(), &[1], stream.as_raw_fd())));
+            let _ = send.send(
+                fd.as_ref().is_some_and(|fd| send_with(fd.as_raw_fd(), &[1], stream.as_raw_fd())),
+            );
             // From here on the receiver is the last to have it.
             drop(stream);
         });
     }
     let end = deadline(60);
     let left = || end.saturating_duration_since(Instant::now());
-    let reached = (0..tries).map_while(|_| sent.recv_timeout(left()).ok()).filter(|&reached| reached).count();
+    let reached =
+        (0..tries).map_while(|_| sent.recv_timeout(left()).ok()).filter(|&reached| reached).count();
     println!("reached {reached}");
     deaf
 }
@@ -151,7 +180,14 @@ fn ring() -> OwnedFd {
         // Its first line says what it is: magic 8, version 4, bytes of data 4.
         let head = [&b"gdrcring"[..], &3u32.to_le_bytes(), &(256u32 << 10).to_le_bytes()].concat();
         assert_eq!(libc::write(fd, head.as_ptr().cast(), head.len()), head.len() as isize);
-        assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL), 0);
+        assert_eq!(
+            libc::fcntl(
+                fd,
+                libc::F_ADD_SEALS,
+                libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL
+            ),
+            0
+        );
         OwnedFd::from_raw_fd(fd)
     }
 }
@@ -171,7 +207,8 @@ impl Reading {
     fn goes_on(&mut self, sockets: &[OwnedFd]) -> bool {
         let unread = sockets.iter().any(|fd| {
             let mut bytes = 0i32;
-            // SAFETY: room for one int, which says how much of what was sent is in the queues of others.
+            // SAFETY: room for one int, which says how much of what was sent is in the queues of
+            // others.
             let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
             rc != 0 || bytes > 0
         });
@@ -189,7 +226,8 @@ fn knock(what: &str) {
     hello[8..12].copy_from_slice(&(256u32 << 10).to_le_bytes());
     hello[16..18].copy_from_slice(&4791u16.to_le_bytes());
     hello[24..].copy_from_slice(&std::net::Ipv4Addr::new(127, 9, 9, 9).to_ipv6_mapped().octets());
-    let calls: Vec<OwnedFd> = names(what).iter().filter_map(|n| n.connect_as(libc::SOCK_SEQPACKET)).collect();
+    let calls: Vec<OwnedFd> =
+        names(what).iter().filter_map(|n| n.connect_as(libc::SOCK_SEQPACKET)).collect();
     let memory = ring();
     let sent = calls.into_iter().filter(|fd| send_with(fd.as_raw_fd(), &hello, memory.as_raw_fd()));
     let mut open: Vec<OwnedFd> = sent.collect();
@@ -198,7 +236,9 @@ fn knock(what: &str) {
         open.retain(|fd| {
             let mut byte = 0u8;
             // SAFETY: room for one byte.
-            let n = unsafe { libc::recv(fd.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) };
+            let n = unsafe {
+                libc::recv(fd.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT)
+            };
             n < 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock
         });
         std::thread::sleep(Duration::from_millis(10));
@@ -216,7 +256,14 @@ fn take(what: &str) {
         mine.extend(names.iter().filter_map(|n| n.bind(libc::SOCK_DGRAM)));
         for fd in &mine {
             // SAFETY: pointer and length are those of the buffer.
-            let n = unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
+            let n = unsafe {
+                libc::recv(
+                    fd.as_raw_fd(),
+                    buffer.as_mut_ptr().cast(),
+                    buffer.len(),
+                    libc::MSG_DONTWAIT,
+                )
+            };
             bytes += usize::try_from(n).unwrap_or(0);
         }
         std::thread::sleep(Duration::from_micros(50));
@@ -226,15 +273,20 @@ fn take(what: &str) {
 
 fn ask(what: &str) {
     let all = std::fs::read_to_string("/proc/net/unix").expect("procfs");
-    let mails: Vec<&str> =
-        all.lines().filter_map(|l| l.rsplit(' ').next()).filter(|n| n.contains(what) && n.ends_with("/mail")).collect();
+    let mails: Vec<&str> = all
+        .lines()
+        .filter_map(|l| l.rsplit(' ').next())
+        .filter(|n| n.contains(what) && n.ends_with("/mail"))
+        .collect();
     let Some(first) = mails.first() else { return println!("answered 0") };
     // Answers go to the mailbox of the block that asks, beside theirs.
-    let address = std::path::Path::new(first).parent().and_then(|p| p.parent()).expect("a directory");
+    let address =
+        std::path::Path::new(first).parent().and_then(|p| p.parent()).expect("a directory");
     let own = address.join("900");
     let _ = std::fs::create_dir(&own);
     let path = own.join("mail");
-    let from = Name::parse(path.to_str().expect("a plain path")).bind(libc::SOCK_DGRAM).expect("a name");
+    let from =
+        Name::parse(path.to_str().expect("a plain path")).bind(libc::SOCK_DGRAM).expect("a name");
     // SAFETY: a C string. The others may write there, whose user is another.
     unsafe {
         let path = CString::new(path.to_str().expect("a plain path")).expect("no NUL");
@@ -245,7 +297,14 @@ fn ask(what: &str) {
         let ask = [&b"gdrm\x01\x01"[..], &900u16.to_le_bytes()].concat();
         // SAFETY: the bytes and the name live through the call.
         unsafe {
-            let n = libc::sendto(from.as_raw_fd(), ask.as_ptr().cast(), ask.len(), 0, (&raw const to.0).cast(), to.1);
+            let n = libc::sendto(
+                from.as_raw_fd(),
+                ask.as_ptr().cast(),
+                ask.len(),
+                0,
+                (&raw const to.0).cast(),
+                to.1,
+            );
             n == ask.len() as isize
         }
     });
@@ -256,7 +315,14 @@ fn ask(what: &str) {
         let [from] = &from;
         let mut buffer = [0u8; 1 << 16];
         // SAFETY: pointer and length are those of the buffer.
-        let n = unsafe { libc::recv(from.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
+        let n = unsafe {
+            libc::recv(
+                from.as_raw_fd(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                libc::MSG_DONTWAIT,
+            )
+        };
         answered += usize::from(n > 0);
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -301,9 +367,11 @@ fn squat(address: &str, victim: &str) -> (Vec<OwnedFd>, Vec<String>) {
     let address = address.replace(':', "/");
     let mut mine = Vec::new();
     for n in 1..=1015 {
-        for (kind, what) in
-            [(libc::SOCK_DGRAM, "block"), (libc::SOCK_SEQPACKET, "door"), (libc::SOCK_SEQPACKET, "life")]
-        {
+        for (kind, what) in [
+            (libc::SOCK_DGRAM, "block"),
+            (libc::SOCK_SEQPACKET, "door"),
+            (libc::SOCK_SEQPACKET, "life"),
+        ] {
             mine.extend(Name::parse(&format!("@gdrc/{address}/{what}/{n}")).bind(kind));
         }
     }
@@ -315,12 +383,16 @@ fn squat(address: &str, victim: &str) -> (Vec<OwnedFd>, Vec<String>) {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let mut next = |what: &str| arguments.next().unwrap_or_else(|| panic!("{what} is missing"));
-    let (uid, command, what) = (next("UID").parse::<u32>().expect("a number"), next("COMMAND"), next("WHAT"));
+    let (uid, command, what) =
+        (next("UID").parse::<u32>().expect("a number"), next("COMMAND"), next("WHAT"));
     let many = libc::rlimit { rlim_cur: 8192, rlim_max: 8192 };
     // SAFETY: a live struct; the others take no pointers.
     unsafe {
         libc::setrlimit(libc::RLIMIT_NOFILE, &many);
-        assert_eq!((libc::setgroups(0, std::ptr::null()), libc::setgid(uid), libc::setuid(uid)), (0, 0, 0));
+        assert_eq!(
+            (libc::setgroups(0, std::ptr::null()), libc::setgid(uid), libc::setuid(uid)),
+            (0, 0, 0)
+        );
     }
     let mut kept: Vec<OwnedFd> = Vec::new();
     let (mut deaf, mut dirs) = (Vec::new(), Vec::new());

@@ -1,7 +1,8 @@
 //! Checked traffic between two soft devices of this process: what captures are taken of.
 //!
-//! `traffic TYPE FROM TO [--mtu CODE] [--no-gso] [--pcap FILE] [--longest BYTES]`: TYPE is rc, uc or ud, FROM and TO are device
-//! names. Runs every operation of the type in both directions, checks every byte, and prints how many messages it was.
+//! `traffic TYPE FROM TO [--mtu CODE] [--no-gso] [--pcap FILE] [--longest BYTES]`: TYPE is rc, uc
+//! or ud, FROM and TO are device names. Runs every operation of the type in both directions, checks
+//! every byte, and prints how many messages it was.
 
 use gdrcore_core::verbs::types::qp_type;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig};

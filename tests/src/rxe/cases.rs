@@ -24,7 +24,8 @@ pub fn lengths(mtu: u32) -> Vec<usize> {
 /// A shape with room for messages of `longest` bytes.
 pub fn shape(qp_type: u32, mtu: u32, longest: usize) -> Shape {
     let buffer = (2 * longest + 16_384).next_multiple_of(8192);
-    let all = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+    let all =
+        access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
     // An emulated peer is slow: 2^17 * 4 us is half a second.
     Shape { qp_type, mtu, buffer, timeout: 17, access: all | access::MW_BIND, ..Shape::default() }
 }
@@ -43,7 +44,10 @@ pub fn send(pair: &mut Pair, side: Side, len: usize, imm: Option<u32>) -> Outcom
     // rxe says GRH of connected QPs too, whose buffers hold none.
     let flags = wc_flags::WITH_IMM | if ud || side == Side::Rxe { wc_flags::GRH } else { 0 };
     let want = u32::from(imm.is_some()) * wc_flags::WITH_IMM + u32::from(ud) * wc_flags::GRH;
-    if wc.byte_len as usize != len + ahead || wc.wc_flags & flags != want || wc.opcode != wc_opcode::RECV {
+    if wc.byte_len as usize != len + ahead
+        || wc.wc_flags & flags != want
+        || wc.opcode != wc_opcode::RECV
+    {
         return Err(format!("received as {wc:?}"));
     }
     if imm.is_some_and(|i| i != wc.imm_data) {
@@ -198,15 +202,21 @@ pub fn reliable(report: &mut Report, link: &Link, mtu: u32, lengths: &[usize]) {
     let what = format!("{}, MTU {}", link.name, 128 << mtu);
     let shape = shape(qp_type::RC, mtu, longest);
     report.both("RC SEND", &what, |s| over(link, shape, lengths, |p, l| send(p, s, l, None)));
-    report.both("RC SEND with immediate", &what, |s| over(link, shape, lengths, |p, l| send(p, s, l, IMM)));
-    report.both("RC SEND with invalidate", &what, |s| over(link, shape, &[64], |p, _| invalidate(p, s)));
+    report.both("RC SEND with immediate", &what, |s| {
+        over(link, shape, lengths, |p, l| send(p, s, l, IMM))
+    });
+    report.both("RC SEND with invalidate", &what, |s| {
+        over(link, shape, &[64], |p, _| invalidate(p, s))
+    });
     report.remark(
         "RC SEND with invalidate",
         Side::Ours,
         "rxe is wrong: it says IP_CSUM_OK (4) instead of WITH_INV (8)",
     );
     report.both("RC WRITE", &what, |s| over(link, shape, lengths, |p, l| write(p, s, l, None)));
-    report.both("RC WRITE with immediate", &what, |s| over(link, shape, lengths, |p, l| write(p, s, l, IMM)));
+    report.both("RC WRITE with immediate", &what, |s| {
+        over(link, shape, lengths, |p, l| write(p, s, l, IMM))
+    });
     report.both("RC READ", &what, |s| over(link, shape, lengths, |p, l| read(p, s, l)));
     report.both("RC CMP_SWAP", &what, |s| over(link, shape, &[8], |p, _| atomics(p, s, true)));
     report.both("RC FETCH_ADD", &what, |s| over(link, shape, &[8], |p, _| atomics(p, s, false)));
@@ -217,9 +227,15 @@ pub fn large(report: &mut Report, link: &Link, mtu: u32) {
     for (len, name) in [(1 << 20, "1 MiB"), (8 << 20, "8 MiB")] {
         let what = format!("{}, MTU {}", link.name, 128 << mtu);
         let shape = shape(qp_type::RC, mtu, len);
-        report.both(&format!("RC SEND of {name}"), &what, |s| over(link, shape, &[len], |p, l| send(p, s, l, None)));
-        report.both(&format!("RC WRITE of {name}"), &what, |s| over(link, shape, &[len], |p, l| write(p, s, l, None)));
-        report.both(&format!("RC READ of {name}"), &what, |s| over(link, shape, &[len], |p, l| read(p, s, l)));
+        report.both(&format!("RC SEND of {name}"), &what, |s| {
+            over(link, shape, &[len], |p, l| send(p, s, l, None))
+        });
+        report.both(&format!("RC WRITE of {name}"), &what, |s| {
+            over(link, shape, &[len], |p, l| write(p, s, l, None))
+        });
+        report.both(&format!("RC READ of {name}"), &what, |s| {
+            over(link, shape, &[len], |p, l| read(p, s, l))
+        });
     }
 }
 
@@ -229,9 +245,14 @@ pub fn unreliable(report: &mut Report, link: &Link, mtu: u32, lengths: &[usize])
     let what = format!("{}, MTU {}", link.name, 128 << mtu);
     let shape = shape(qp_type::UC, mtu, longest);
     report.both("UC SEND", &what, |s| over(link, shape, lengths, |p, l| send(p, s, l, None)));
-    report.both("UC SEND with immediate", &what, |s| over(link, shape, lengths, |p, l| send(p, s, l, IMM)));
-    report.both("UC WRITE", &what, |s| over(link, shape, lengths, |p, l| unreliable_write(p, s, l)));
-    report.both("UC WRITE with immediate", &what, |s| over(link, shape, lengths, |p, l| write(p, s, l, IMM)));
+    report.both("UC SEND with immediate", &what, |s| {
+        over(link, shape, lengths, |p, l| send(p, s, l, IMM))
+    });
+    report
+        .both("UC WRITE", &what, |s| over(link, shape, lengths, |p, l| unreliable_write(p, s, l)));
+    report.both("UC WRITE with immediate", &what, |s| {
+        over(link, shape, lengths, |p, l| write(p, s, l, IMM))
+    });
 }
 
 /// UD, whose messages are one packet and arrive behind a GRH.
@@ -240,7 +261,9 @@ pub fn datagrams(report: &mut Report, link: &Link, mtu: u32) {
     let what = format!("{}, MTU {m}", link.name);
     let (shape, lengths) = (shape(qp_type::UD, mtu, m), [0, 1, 2, 3, 64, m - 1, m]);
     report.both("UD SEND", &what, |s| over(link, shape, &lengths, |p, l| send(p, s, l, None)));
-    report.both("UD SEND with immediate", &what, |s| over(link, shape, &lengths, |p, l| send(p, s, l, IMM)));
+    report.both("UD SEND with immediate", &what, |s| {
+        over(link, shape, &lengths, |p, l| send(p, s, l, IMM))
+    });
     report.both("UD GRH", &what, |s| over(link, shape, &[100], |p, l| grh(p, s, l)));
 }
 
@@ -260,7 +283,9 @@ fn grh(pair: &mut Pair, side: Side, len: usize) -> Outcome<usize> {
     let v4 = pair.link.name == "IPv4";
     let right = if v4 {
         let length = u16::from_be_bytes([bytes[22], bytes[23]]);
-        let sum = bytes[20..40].chunks(2).fold(0u32, |s, c| s + u32::from(u16::from_be_bytes([c[0], c[1]])));
+        let sum = bytes[20..40]
+            .chunks(2)
+            .fold(0u32, |s, c| s + u32::from(u16::from_be_bytes([c[0], c[1]])));
         bytes[20] == 0x45
             && usize::from(length) == udp + 20
             && bytes[29] == 17

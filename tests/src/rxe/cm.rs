@@ -1,8 +1,10 @@
-//! rdma_cm's own programs at the far end, unmodified: rping, ucmatose and udaddy, which know an address and a port.
+//! rdma_cm's own programs at the far end, unmodified: rping, ucmatose and udaddy, which know an
+//! address and a port.
 //!
-//! rping: SEND says where a ping lies, READ fetches it, SEND says "go on", SEND says where it is wanted, WRITE puts it
-//! there, SEND says "done"; each SEND is address 64, rkey 32, length 32, big-endian. ucmatose: both sides send ten messages, the server first.
-//! udaddy: the client sends ten datagrams with its QPN as immediate data, the server answers with ten.
+//! rping: SEND says where a ping lies, READ fetches it, SEND says "go on", SEND says where it is
+//! wanted, WRITE puts it there, SEND says "done"; each SEND is address 64, rkey 32, length 32,
+//! big-endian. ucmatose: both sides send ten messages, the server first. udaddy: the client sends
+//! ten datagrams with its QPN as immediate data, the server answers with ten.
 
 use super::guest::give_way;
 use super::lab::Lab;
@@ -71,7 +73,10 @@ impl<'d> Talk<'d> {
         give_way(self.idle);
         if Instant::now() > self.limit {
             let cause = self.end.dev.qp_cause(self.end.qp);
-            return Err(format!("waiting for {what}; events {:?}, cause {cause:?}", self.numbers()));
+            return Err(format!(
+                "waiting for {what}; events {:?}, cause {cause:?}",
+                self.numbers()
+            ));
         }
         Ok(())
     }
@@ -120,10 +125,17 @@ impl<'d> Talk<'d> {
             let manager = cm(self.end.dev);
             self.id = manager.create(ps, 0).map_err(|e| e.to_string())?;
             let param = ConnParam { response_timeout: 18, ..offer(b"") };
-            manager.connect(self.id, far, port, self.end.qp, &param).map_err(|e| format!("connect: {e}"))?;
+            manager
+                .connect(self.id, far, port, self.end.qp, &param)
+                .map_err(|e| format!("connect: {e}"))?;
             let early = [i32::from(reject::INVALID_SERVICE_ID), 1];
             match self.event(cm_event::ESTABLISHED) {
-                Err(_) if self.events.iter().any(|e| e.event == cm_event::REJECTED && early.contains(&e.status)) => {
+                Err(_)
+                    if self
+                        .events
+                        .iter()
+                        .any(|e| e.event == cm_event::REJECTED && early.contains(&e.status)) =>
+                {
                     self.events.clear();
                     manager.destroy(self.id).map_err(|e| e.to_string())?;
                     std::thread::sleep(Duration::from_millis(200));
@@ -149,7 +161,9 @@ impl<'d> Talk<'d> {
     fn answer(&mut self) -> Outcome<()> {
         let request = self.event(cm_event::CONNECT_REQUEST)?;
         self.id = request.id;
-        cm(self.end.dev).accept(self.id, self.end.qp, &offer(b"")).map_err(|e| format!("accept: {e}"))?;
+        cm(self.end.dev)
+            .accept(self.id, self.end.qp, &offer(b""))
+            .map_err(|e| format!("accept: {e}"))?;
         if self.end.shape.qp_type != qp_type::UD {
             self.event(cm_event::ESTABLISHED)?;
         }
@@ -170,7 +184,11 @@ impl<'d> Talk<'d> {
         let m = self.end.buffer.read(((wc.wr_id - 1000) * 256) as usize, 16);
         self.receive(wc.wr_id - 1000)?;
         let word = |at: usize| u32::from_be_bytes([m[at], m[at + 1], m[at + 2], m[at + 3]]);
-        self.end.peer = Address { addr: u64::from(word(0)) << 32 | u64::from(word(4)), rkey: word(8), ..self.end.peer };
+        self.end.peer = Address {
+            addr: u64::from(word(0)) << 32 | u64::from(word(4)),
+            rkey: word(8),
+            ..self.end.peer
+        };
         Ok(word(12))
     }
 
@@ -203,7 +221,8 @@ impl<'d> Talk<'d> {
     fn rping_client(&mut self) -> Outcome<usize> {
         for round in 0..ROUNDS {
             // Text: the server writes back no more than that.
-            let mut bytes: Vec<u8> = (0..PING as usize).map(|i| b'A' + ((i * 7 + round) % 57) as u8).collect();
+            let mut bytes: Vec<u8> =
+                (0..PING as usize).map(|i| b'A' + ((i * 7 + round) % 57) as u8).collect();
             bytes[PING as usize - 1] = 0;
             self.end.buffer.write(DATA as usize, &bytes);
             self.tell(PING)?;
@@ -221,7 +240,9 @@ impl<'d> Talk<'d> {
     /// Either side's part of ucmatose.
     fn messages(&mut self) -> Outcome<usize> {
         for i in 0..MESSAGES {
-            self.end.post(100 + i, Op::Send(None), OUT, SIZE).map_err(|e| format!("post_send: {e}"))?;
+            self.end
+                .post(100 + i, Op::Send(None), OUT, SIZE)
+                .map_err(|e| format!("post_send: {e}"))?;
         }
         for i in 0..MESSAGES {
             self.completion(|id| id == 100 + i)?;
@@ -347,7 +368,8 @@ fn run_case(lab: &Lab, c: Case) -> Outcome<usize> {
     }
     let n = outcome.map_err(|e| format!("{e}; the tool: {}", done.output.trim()))?;
     // rping's server ends by the event that its client has left, and says 1 or 0 as the two race.
-    if done.ok() || c.tool == "rping" && !c.ours_serves && done.output.contains("DISCONNECT EVENT") {
+    if done.ok() || c.tool == "rping" && !c.ours_serves && done.output.contains("DISCONNECT EVENT")
+    {
         return Ok(n);
     }
     Err(format!("{command}: {:?}: {}", done.code(), done.output.trim()))

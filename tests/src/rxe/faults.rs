@@ -49,12 +49,21 @@ fn reaches(pair: &Pair, side: Side, want: u32) -> Outcome<()> {
     }
 }
 
-/// Posts `op` and two WRITEs behind it: the first must end with `status`, the others be flushed, the target's bytes stay.
-fn refused(pair: &mut Pair, side: Side, op: Op, len: usize, key: Option<u32>, status: u32) -> Outcome<usize> {
+/// Posts `op` and two WRITEs behind it: the first must end with `status`, the others be flushed,
+/// the target's bytes stay.
+fn refused(
+    pair: &mut Pair,
+    side: Side,
+    op: Op,
+    len: usize,
+    key: Option<u32>,
+    status: u32,
+) -> Outcome<usize> {
     let to = half(pair);
     pair.set(side.other(), to, 256, 0xEE)?;
     let first = pair.post_as(side, op, 0, len, send_flags::SIGNALED, key)?;
-    // Unsignalled, and completed all the same: errors are never silent. It may be refused at the post already.
+    // Unsignalled, and completed all the same: errors are never silent. It may be refused at the
+    // post already.
     let second = pair.post_as(side, Op::Write(to as u64, None), 0, 64, 0, None);
     let third = pair.post_as(side, Op::Write(to as u64, None), 0, 64, send_flags::SIGNALED, None);
     pair.ends_with(side, first, status)?;
@@ -69,7 +78,11 @@ fn refused(pair: &mut Pair, side: Side, op: Op, len: usize, key: Option<u32>, st
 }
 
 /// One refusal over a connection of its own.
-fn refusal(link: &Link, shape: Shape, case: impl FnOnce(&mut Pair) -> Outcome<usize>) -> Outcome<usize> {
+fn refusal(
+    link: &Link,
+    shape: Shape,
+    case: impl FnOnce(&mut Pair) -> Outcome<usize>,
+) -> Outcome<usize> {
     let mut pair = Pair::new(link, shape)?;
     let n = case(&mut pair)?;
     pair.end()?;
@@ -86,10 +99,13 @@ fn refused_with(
     key: Option<u32>,
     status: u32,
 ) -> Outcome<usize> {
-    refusal(link, shape, |p| with_nak(link, side, status, None, || refused(p, side, op, len, key, status)))
+    refusal(link, shape, |p| {
+        with_nak(link, side, status, None, || refused(p, side, op, len, key, status))
+    })
 }
 
-/// Runs a case that ends with a NAK of `side`'s peer, and checks that the wire carried the one that the status stands for.
+/// Runs a case that ends with a NAK of `side`'s peer, and checks that the wire carried the one that
+/// the status stands for.
 fn with_nak<T>(
     link: &Link,
     side: Side,
@@ -139,7 +155,9 @@ pub fn naks(report: &mut Report, link: &Link) {
         ("QP without REMOTE_ATOMIC", Op::FetchAdd(0, 1), access::REMOTE_ATOMIC),
     ] {
         let shape = Shape { access: shape.access & !missing, ..shape };
-        report.both(&format!("NAK 0x61, {name}"), "", |s| refused_with(link, shape, s, op, 8, None, REM_INV_REQ_ERR));
+        report.both(&format!("NAK 0x61, {name}"), "", |s| {
+            refused_with(link, shape, s, op, 8, None, REM_INV_REQ_ERR)
+        });
     }
     let name = "NAK 0x61, SEND longer than the receive";
     report.both(name, "", |s| {
@@ -148,9 +166,13 @@ pub fn naks(report: &mut Report, link: &Link) {
         refusal(link, shape, |p| {
             let evidence = (s == Side::Ours).then_some("rxe_send_too_long");
             let r = p.recv(s.other(), 0, 1500)?;
-            let n = with_nak(link, s, status, evidence, || refused(p, s, Op::Send(None), 2000, None, status))?;
+            let n = with_nak(link, s, status, evidence, || {
+                refused(p, s, Op::Send(None), 2000, None, status)
+            })?;
             let wc = p.wait(s.other(), r)?;
-            if wc.status == wc_status::LOC_LEN_ERR || s == Side::Ours && wc.status != wc_status::SUCCESS {
+            if wc.status == wc_status::LOC_LEN_ERR
+                || s == Side::Ours && wc.status != wc_status::SUCCESS
+            {
                 return Ok(n);
             }
             Err(format!("the receive: {wc:?}"))
@@ -160,7 +182,9 @@ pub fn naks(report: &mut Report, link: &Link) {
     report.both("NAK 0x63, receive with a bad local key", "", |s| {
         refusal(link, shape, |p| {
             bad_recv(p, s.other())?;
-            with_nak(link, s, REM_OP_ERR, None, || refused(p, s, Op::Send(None), 64, None, REM_OP_ERR))
+            with_nak(link, s, REM_OP_ERR, None, || {
+                refused(p, s, Op::Send(None), 64, None, REM_OP_ERR)
+            })
         })
     });
 }
@@ -270,7 +294,8 @@ fn received_by_rxe(pair: &Pair) -> Outcome<i128> {
     Ok(pair.link.numbers(&format!("counter {} rcvd_pkts", pair.far.id))?[0])
 }
 
-/// Sends a message of `n` packets without a receive at the other side, and waits until that has dropped it.
+/// Sends a message of `n` packets without a receive at the other side, and waits until that has
+/// dropped it.
 fn dropped(pair: &mut Pair, side: Side, len: usize, n: i128) -> Outcome<()> {
     let before = received_by_rxe(pair)?;
     let id = pair.post(side, Op::Send(None), 0, len)?;
@@ -278,7 +303,8 @@ fn dropped(pair: &mut Pair, side: Side, len: usize, n: i128) -> Outcome<()> {
     let end = deadline(60);
     while Instant::now() < end {
         let _ = pair.our.dev.progress();
-        let seen = pair.our.dev.qp_counters(pair.our.qp).map_err(|e| e.to_string())?.rcvd_dropped > 0;
+        let seen =
+            pair.our.dev.qp_counters(pair.our.qp).map_err(|e| e.to_string())?.rcvd_dropped > 0;
         // rxe counts a packet when it takes it, and drops it before it runs its programs again.
         if if side == Side::Rxe { seen } else { received_by_rxe(pair)? >= before + n } {
             return Ok(());
@@ -302,7 +328,11 @@ pub fn datagrams(report: &mut Report, link: &Link) {
             pair.our.post_wr(&wr).map_err(|e| e.to_string())?;
         } else {
             let (opcode, qpn) = (wr_opcode::SEND, pair.our.own.qpn);
-            link.ask(&format!("send {} 1 {id} {opcode} 2 0 64 0 {qpn} 0 {} 0 0 0", pair.far.id, QKEY ^ 1))?;
+            link.ask(&format!(
+                "send {} 1 {id} {opcode} 2 0 64 0 {qpn} 0 {} 0 0 0",
+                pair.far.id,
+                QKEY ^ 1
+            ))?;
         }
         pair.succeed(s, id)?;
         // The receive is the next one's, which comes behind it and holds other bytes.
@@ -337,7 +367,8 @@ pub fn alive(pair: &mut Pair, side: Side) -> Outcome<usize> {
     Ok(send(pair, side, 3000, None)? + write(pair, side, 3000, None)? + read(pair, side, 3000)?)
 }
 
-/// Programs that end in the middle of the traffic. `begin` starts another far program, `end` kills it.
+/// Programs that end in the middle of the traffic. `begin` starts another far program, `end` kills
+/// it.
 pub fn killed(
     report: &mut Report,
     own: &str,
@@ -363,7 +394,8 @@ pub fn killed(
         for id in ids {
             statuses.push(pair.wait(Side::Ours, id)?.status);
         }
-        let failed = statuses.iter().position(|&s| s != wc_status::SUCCESS).ok_or("nothing failed")?;
+        let failed =
+            statuses.iter().position(|&s| s != wc_status::SUCCESS).ok_or("nothing failed")?;
         let flushed = statuses[failed + 1..].iter().all(|&s| s == wc_status::WR_FLUSH_ERR);
         if statuses[failed] != wc_status::RETRY_EXC_ERR || !flushed {
             return Err(format!("{statuses:?}"));
@@ -380,7 +412,10 @@ pub fn killed(
         let own = pair.our.own;
         let opcode = wr_opcode::RDMA_WRITE;
         let (len, n) = (1 << 20, 4);
-        link.ask(&format!("send {id} {n} 1 {opcode} 2 0 {len} 0 {} 0 {} 0 0 0", own.addr, own.rkey))?;
+        link.ask(&format!(
+            "send {id} {n} 1 {opcode} 2 0 {len} 0 {} 0 {} 0 0 0",
+            own.addr, own.rkey
+        ))?;
         // The device goes as it does when its process ends: without a word to anybody.
         let memory = pair.our.buffer;
         drop(soft);

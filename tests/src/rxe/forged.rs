@@ -1,5 +1,5 @@
-//! Requests that neither stack would send, made of its own by the wire: opcodes out of order, lengths that are not kept,
-//! an atomic that is not aligned, headers of other transports.
+//! Requests that neither stack would send, made of its own by the wire: opcodes out of order,
+//! lengths that are not kept, an atomic that is not aligned, headers of other transports.
 
 use super::cases::{self, half, send};
 use super::guest::Link;
@@ -74,7 +74,14 @@ fn change(side: Side, how: Change, all: bool) -> Script {
 }
 
 /// The request must be refused with 0x61, and leave the target as it was.
-fn refused(link: &Link, wire: &Mangler, side: Side, op: Op, len: usize, how: Change) -> Outcome<(usize, Vec<Seen>)> {
+fn refused(
+    link: &Link,
+    wire: &Mangler,
+    side: Side,
+    op: Op,
+    len: usize,
+    how: Change,
+) -> Outcome<(usize, Vec<Seen>)> {
     let mut pair = Pair::new(link, cases::shape(qp_type::RC, 3, 65_536))?;
     send(&mut pair, side, 64, None)?;
     pair.set(side.other(), 0, 8, 0xEE)?;
@@ -143,12 +150,18 @@ fn ghost_ack(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
 /// All of the above.
 pub fn all(report: &mut Report, link: &Link, wire: &Mangler) {
     for &(what, op, len, how) in REFUSED {
-        report.both(&format!("NAK 0x61, {what}"), "", |s| refused(link, wire, s, op, len, how).map(|done| done.0));
+        report.both(&format!("NAK 0x61, {what}"), "", |s| {
+            refused(link, wire, s, op, len, how).map(|done| done.0)
+        });
     }
     for &(what, how) in DROPPED {
         report.both(&format!("{what}: dropped, sent again"), "", |s| dropped(link, wire, s, how));
     }
     let name = "ACK of a PSN that was never sent: dropped";
     report.both(name, "", |s| ghost_ack(link, wire, s));
-    report.remark(name, Side::Rxe, "rxe is wrong: it takes the request for acknowledged (rxe_ghost_ack.pcap)");
+    report.remark(
+        name,
+        Side::Rxe,
+        "rxe is wrong: it takes the request for acknowledged (rxe_ghost_ack.pcap)",
+    );
 }

@@ -33,8 +33,8 @@ impl Guest {
         }
     }
 
-    /// Sends one request and returns the answer's words after "ok". Runs `dev` while it waits: the far end may be
-    /// waiting for our device.
+    /// Sends one request and returns the answer's words after "ok". Runs `dev` while it waits: the
+    /// far end may be waiting for our device.
     pub fn ask(&mut self, dev: &dyn Device, request: &str) -> Outcome<String> {
         let line = format!("{request}\n");
         self.stream.write_all(line.as_bytes()).map_err(|e| format!("{request}: {e}"))?;
@@ -109,14 +109,23 @@ impl<'d> Link<'d> {
             let [index, gid] = pair else { continue };
             let gid: Ipv6Addr = gid.parse().map_err(|e| format!("{gid}: {e}"))?;
             if kind(&gid) == kind(&near) {
-                let far = AhAttr { dgid: gid.octets(), scope_id: own.scope_id, ..AhAttr::default() };
+                let far =
+                    AhAttr { dgid: gid.octets(), scope_id: own.scope_id, ..AhAttr::default() };
                 let name = match kind(&near) {
                     (true, _) => "IPv4",
                     (_, true) => "IPv6 link-local",
                     _ => "IPv6",
                 };
                 let index = index.parse().map_err(|e| format!("{index}: {e}"))?;
-                return Ok(Link { dev, guest, name, far, near: near.to_string(), index, wire: None });
+                return Ok(Link {
+                    dev,
+                    guest,
+                    name,
+                    far,
+                    near: near.to_string(),
+                    index,
+                    wire: None,
+                });
             }
         }
         Err(format!("the far end has no address like {near}: {list}"))
@@ -135,6 +144,9 @@ impl<'d> Link<'d> {
     /// As [`Link::ask`], for answers of numbers.
     pub fn numbers(&self, request: &str) -> Outcome<Vec<i128>> {
         let answer = self.ask(request)?;
-        answer.split_whitespace().map(|w| w.parse().map_err(|e| format!("{request}: {answer}: {e}"))).collect()
+        answer
+            .split_whitespace()
+            .map(|w| w.parse().map_err(|e| format!("{request}: {answer}: {e}")))
+            .collect()
     }
 }

@@ -1,4 +1,5 @@
-//! What stands in the headers, read from the wire between the stacks: MSNs and credits, P_Keys, the codes of NAKs.
+//! What stands in the headers, read from the wire between the stacks: MSNs and credits, P_Keys, the
+//! codes of NAKs.
 
 use super::cases::{self, half, read, send, write};
 use super::guest::Link;
@@ -25,7 +26,11 @@ pub fn watched<T>(wire: &Mangler, case: impl FnOnce() -> Outcome<T>) -> Outcome<
 }
 
 /// As [`watched`], with a script for the packets.
-pub fn scripted<T>(wire: &Mangler, script: Script, case: impl FnOnce() -> Outcome<T>) -> Outcome<(T, Vec<Seen>)> {
+pub fn scripted<T>(
+    wire: &Mangler,
+    script: Script,
+    case: impl FnOnce() -> Outcome<T>,
+) -> Outcome<(T, Vec<Seen>)> {
     wire.script(Some(script));
     let done = watched(wire, case);
     wire.script(None);
@@ -44,11 +49,15 @@ pub fn naks(seen: &[Seen], side: Side) -> Vec<(u32, u8)> {
 
 /// Whether the packet asks for something.
 pub fn is_request(roce: &[u8]) -> bool {
-    matches!(Opcode(roce[0]).kind(), Kind::Send | Kind::Write | Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd)
+    matches!(
+        Opcode(roce[0]).kind(),
+        Kind::Send | Kind::Write | Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd
+    )
 }
 
-/// Messages of every kind, each complete before the next; the MSN of every answer counts those that were complete
-/// (READs from their request on), and no answer limits the credits: neither stack has end-to-end flow control.
+/// Messages of every kind, each complete before the next; the MSN of every answer counts those that
+/// were complete (READs from their request on), and no answer limits the credits: neither stack has
+/// end-to-end flow control.
 fn message_numbers(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
     let mut pair = Pair::new(link, cases::shape(qp_type::RC, 3, 65_536))?;
     let to = half(&pair);
@@ -72,7 +81,9 @@ fn message_numbers(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
     for view in sent(&seen, side).filter(|s| s.is_request()).filter_map(Seen::view) {
         let (psn, op) = (view.bth().psn.get(), view.opcode());
         let end = match view.reth() {
-            Some(reth) if op.kind() == Kind::ReadRequest => psn + reth.len.div_ceil(1024).max(1) - 1,
+            Some(reth) if op.kind() == Kind::ReadRequest => {
+                psn + reth.len.div_ceil(1024).max(1) - 1
+            }
             _ => psn,
         };
         if op.is_last() && ends.last() != Some(&(psn, end & 0xFF_FFFF)) {
@@ -88,7 +99,11 @@ fn message_numbers(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
         };
         let complete = ends.iter().filter(reached).count();
         if aeth.meaning() != Syndrome::ACK || aeth.msn as usize != complete {
-            return Err(format!("{:?} with MSN {} after {complete} messages", aeth.meaning(), aeth.msn));
+            return Err(format!(
+                "{:?} with MSN {} after {complete} messages",
+                aeth.meaning(),
+                aeth.msn
+            ));
         }
         answers += 1;
     }
@@ -98,7 +113,8 @@ fn message_numbers(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
     Ok(n)
 }
 
-/// Answers that limit the credits, which neither stack sends: the requester goes on, at least one message at a time.
+/// Answers that limit the credits, which neither stack sends: the requester goes on, at least one
+/// message at a time.
 fn limited_credits(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
     let mut next = 0u8;
     let script: Script = Box::new(move |from, roce| {
@@ -118,7 +134,8 @@ fn limited_credits(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
         for i in 0..8 {
             pair.recv(side.other(), half(&pair) + 4096 * i, 4096)?;
         }
-        let ids: Vec<u64> = (0..8).map(|_| pair.post(side, Op::Send(None), 0, 2000)).collect::<Outcome<_>>()?;
+        let ids: Vec<u64> =
+            (0..8).map(|_| pair.post(side, Op::Send(None), 0, 2000)).collect::<Outcome<_>>()?;
         for id in ids {
             pair.succeed(side, id)?;
             n += 1;
@@ -126,7 +143,9 @@ fn limited_credits(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
         Ok(n)
     })?;
     pair.end()?;
-    let limited = |s: &&Seen| matches!(s.aeth().map(|a| a.meaning()), Some(Syndrome::Ack { credits: 0..=30 }));
+    let limited = |s: &&Seen| {
+        matches!(s.aeth().map(|a| a.meaning()), Some(Syndrome::Ack { credits: 0..=30 }))
+    };
     if seen.iter().filter(|s| s.moment == Moment::Delivered).filter(limited).count() < n {
         return Err("the answers' credits were not limited".into());
     }
@@ -145,20 +164,24 @@ fn other_partition(side: Side, pkey: u16, which: fn(&[u8]) -> bool) -> Script {
     })
 }
 
-/// A request or an answer of another partition: dropped without a word, and sent again when its time is over. The key of
-/// a limited member of the default partition is none of another.
+/// A request or an answer of another partition: dropped without a word, and sent again when its
+/// time is over. The key of a limited member of the default partition is none of another.
 fn partitions(report: &mut Report, link: &Link, wire: &Mangler) {
     let once = |side: Side, of: Side, pkey: u16, again: bool| {
-        // Where nothing is to be sent again, nor is it because an answer is slow: 2^21 * 4 us are eight seconds.
+        // Where nothing is to be sent again, nor is it because an answer is slow: 2^21 * 4 us are
+        // eight seconds.
         let timeout = if again { 17 } else { 21 };
         let mut pair = Pair::new(link, Shape { timeout, ..cases::shape(qp_type::RC, 3, 4096) })?;
         // An acknowledged message first: rxe takes no NAK before it.
         send(&mut pair, side, 64, None)?;
-        let which: fn(&[u8]) -> bool = if of == side { is_request } else { |roce| !is_request(roce) };
-        let (n, seen) = scripted(wire, other_partition(of, pkey, which), || send(&mut pair, side, 64, None))?;
+        let which: fn(&[u8]) -> bool =
+            if of == side { is_request } else { |roce| !is_request(roce) };
+        let (n, seen) =
+            scripted(wire, other_partition(of, pkey, which), || send(&mut pair, side, 64, None))?;
         let copies = sent(&seen, side).filter(|s| s.is_request()).count();
         let refused = naks(&seen, side.other());
-        // Ours asks again after a millisecond of silence, which on a busy machine may only be a slow answer.
+        // Ours asks again after a millisecond of silence, which on a busy machine may only be a
+        // slow answer.
         let told = again || side == Side::Rxe;
         if told && (copies > 1) != again || !refused.is_empty() {
             return Err(format!("sent {copies} times, NAKs {refused:?}"));
@@ -170,8 +193,12 @@ fn partitions(report: &mut Report, link: &Link, wire: &Mangler) {
         pair.end()?;
         Ok(n)
     };
-    report.both("P_Key of another partition: dropped, sent again", "request", |s| once(s, s, 0x9234, true));
-    report.both("P_Key of another partition: dropped, sent again", "answer", |s| once(s, s.other(), 0x9234, true));
+    report.both("P_Key of another partition: dropped, sent again", "request", |s| {
+        once(s, s, 0x9234, true)
+    });
+    report.both("P_Key of another partition: dropped, sent again", "answer", |s| {
+        once(s, s.other(), 0x9234, true)
+    });
     report.both("P_Key of a limited member: taken", "request", |s| once(s, s, 0x7FFF, false));
     report.both("UD, P_Key of another partition: dropped", "", |s| {
         let mut pair = Pair::new(link, cases::shape(qp_type::UD, 3, 1024))?;
@@ -193,8 +220,9 @@ fn partitions(report: &mut Report, link: &Link, wire: &Mangler) {
     });
 }
 
-/// The third packet of a message is lost: one NAK 0x60 with its PSN, and the message is repaired from there, by nothing else: neither end
-/// has an ACK timeout. `twice`: the fifth is lost when it comes again, before anything was acknowledged; a second NAK says so.
+/// The third packet of a message is lost: one NAK 0x60 with its PSN, and the message is repaired
+/// from there, by nothing else: neither end has an ACK timeout. `twice`: the fifth is lost when it
+/// comes again, before anything was acknowledged; a second NAK says so.
 fn sequence_error(link: &Link, wire: &Mangler, side: Side, twice: bool) -> Outcome<usize> {
     let mut pair = Pair::new(link, Shape { timeout: 0, ..cases::shape(qp_type::RC, 3, 65_536) })?;
     send(&mut pair, side, 64, None)?;
@@ -232,13 +260,15 @@ pub fn all(report: &mut Report, link: &Link, wire: &Mangler) {
     report.both("answers with credits 0 to 30", "", |s| limited_credits(link, wire, s));
     partitions(report, link, wire);
     report.both("NAK 0x60, one for a lost packet", "", |s| sequence_error(link, wire, s, false));
-    report.both("NAK 0x60, a second one before any ACK", "", |s| sequence_error(link, wire, s, true));
+    report
+        .both("NAK 0x60, a second one before any ACK", "", |s| sequence_error(link, wire, s, true));
 }
 
 /// Whether a refusal was said with this NAK, and with the PSN of a packet of the request.
 pub fn said(seen: &[Seen], responder: Side, code: u8) -> Outcome<()> {
     let refused = naks(seen, responder);
-    let asked: Vec<u32> = sent(seen, responder.other()).filter(|s| s.is_request()).filter_map(Seen::psn).collect();
+    let asked: Vec<u32> =
+        sent(seen, responder.other()).filter(|s| s.is_request()).filter_map(Seen::psn).collect();
     if !refused.is_empty() && refused.iter().all(|(psn, c)| *c == code && asked.contains(psn)) {
         return Ok(());
     }

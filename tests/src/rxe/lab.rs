@@ -1,4 +1,5 @@
-//! The machine at the other end of a wire of ours. It runs in a network namespace of its own, where it may do with addresses what it likes.
+//! The machine at the other end of a wire of ours. It runs in a network namespace of its own, where
+//! it may do with addresses what it likes.
 
 use super::mangle::Mangler;
 use super::vm::Vm;
@@ -48,7 +49,8 @@ impl Lab {
 
     /// Starts the far end's program on a port and connects to it.
     pub fn peer(&self, port: u16) -> Outcome<(Running, RefCell<Guest>)> {
-        let program = self.vm.begin(&format!("echo $$ >/tmp/{port}; exec ./peer rxe0 {port}"), 10_000);
+        let program =
+            self.vm.begin(&format!("echo $$ >/tmp/{port}; exec ./peer rxe0 {port}"), 10_000);
         let guest = Guest::connect(&format!("10.77.1.2:{port}"))?;
         Ok((program, RefCell::new(guest)))
     }

@@ -1,4 +1,5 @@
-//! The longer run: gibibytes between the two stacks, over a clean wire and over one that loses packets, every byte checked.
+//! The longer run: gibibytes between the two stacks, over a clean wire and over one that loses
+//! packets, every byte checked.
 
 use super::cases::half;
 use super::lab::{Lab, DEVICES, PEER_PORT};
@@ -35,8 +36,10 @@ struct Done {
 
 /// SEND, WRITE and READ by turns, each direction as requester, until so many bytes have crossed.
 fn leg(lab: &Lab, link: &Link, leg: &Leg) -> Outcome<Done> {
-    // Ours waits for an emulated peer; rxe, which takes one NAK per ACK, lives of its timer when packets are lost.
-    let shape = Shape { timeout: 16, retry_cnt: 7, depth: 64, ..cases::shape(qp_type::RC, 5, DEPTH * LEN) };
+    // Ours waits for an emulated peer; rxe, which takes one NAK per ACK, lives of its timer when
+    // packets are lost.
+    let shape =
+        Shape { timeout: 16, retry_cnt: 7, depth: 64, ..cases::shape(qp_type::RC, 5, DEPTH * LEN) };
     let mut pair = Pair::with_timeouts(link, shape, if leg.loss > 0 { 10 } else { 17 })?;
     let (packets, [lost, ..]) = lab.mangler.counts();
     let (began, mut bytes, mut said) = (Instant::now(), 0, Instant::now());
@@ -44,8 +47,11 @@ fn leg(lab: &Lab, link: &Link, leg: &Leg) -> Outcome<Done> {
         lab.mangler.set(u64::from(leg.loss), &[(Fault::Drop, leg.loss)]);
     }
     while bytes < leg.bytes {
-        for (op, name) in [(wr_opcode::RDMA_WRITE, "WRITE"), (wr_opcode::SEND, "SEND"), (wr_opcode::RDMA_READ, "READ")]
-        {
+        for (op, name) in [
+            (wr_opcode::RDMA_WRITE, "WRITE"),
+            (wr_opcode::SEND, "SEND"),
+            (wr_opcode::RDMA_READ, "READ"),
+        ] {
             for side in [Side::Ours, Side::Rxe] {
                 // No two transfers carry the same bytes, so that nothing old passes for new.
                 let seed = 1 + bytes / LEN as u64;
@@ -66,8 +72,8 @@ fn leg(lab: &Lab, link: &Link, leg: &Leg) -> Outcome<Done> {
     Ok(Done { bytes, time: began.elapsed(), packets: last.0 - packets, lost: last.1[0] - lost })
 }
 
-/// Boots the machine and runs every leg; `share` holds the far end's program. The result as Markdown. `clean`
-/// MiB on the clean wire, `lossy` on each of the others.
+/// Boots the machine and runs every leg; `share` holds the far end's program. The result as
+/// Markdown. `clean` MiB on the clean wire, `lossy` on each of the others.
 pub fn run(share: &Path, clean: u64, lossy: u64) -> Outcome<String> {
     let lab = Lab::new(share)?;
     let kernel = lab.vm.run("uname -r", 10)?;
@@ -75,7 +81,8 @@ pub fn run(share: &Path, clean: u64, lossy: u64) -> Outcome<String> {
     let device = Soft::open(DEVICES[0], &Default::default()).map_err(|e| e.to_string())?;
     let link = Link::new(device.dev(), &guest)?;
     let mut out = String::from(
-        "| wire | moved, every byte checked | packets | lost on the wire | rate, the far end emulated |\n|---|---|---|---|---|\n",
+        "| wire | moved, every byte checked | packets | lost on the wire | rate, the far end \
+         emulated |\n|---|---|---|---|---|\n",
     );
     for l in [
         Leg { name: "clean", loss: 0, bytes: clean << 20 },
@@ -86,13 +93,17 @@ pub fn run(share: &Path, clean: u64, lossy: u64) -> Outcome<String> {
         let done = lab.mangler.explain(leg(&lab, &link, &l))?;
         let rate = done.bytes as f64 / 1e6 / done.time.as_secs_f64();
         let gib = done.bytes as f64 / (1u64 << 30) as f64;
-        let line = format!("| {} | {gib:.1} GiB | {} | {} | {rate:.0} MB/s |", l.name, done.packets, done.lost);
+        let line = format!(
+            "| {} | {gib:.1} GiB | {} | {} | {rate:.0} MB/s |",
+            l.name, done.packets, done.lost
+        );
         println!("{line}");
         let _ = writeln!(out, "{line}");
     }
     let _ = writeln!(
         out,
-        "\nSENDs, WRITEs and READs of 1 MiB, eight outstanding, each stack as requester and as responder by turns; path MTU \
+        "\nSENDs, WRITEs and READs of 1 MiB, eight outstanding, each stack as requester and as \
+         responder by turns; path MTU \
          4096, IPv4, kernel {}.",
         kernel.trim()
     );

@@ -1,4 +1,5 @@
-//! The same operations over a wire that loses, doubles, swaps, damages and delays packets, and over one that marks them.
+//! The same operations over a wire that loses, doubles, swaps, damages and delays packets, and over
+//! one that marks them.
 
 use super::cases::{self, half};
 use super::guest::Link;
@@ -15,8 +16,9 @@ use std::time::Instant;
 /// Bytes of each message.
 const LEN: usize = 100_000;
 
-/// Waits until nothing is kept back on the wire. rxe takes an ACK that has the PSN of a READ's last packet for the READ's end, although
-/// packets of its answer are missing (and so of an atomic); such an ACK is the answer to a late copy of a request before it.
+/// Waits until nothing is kept back on the wire. rxe takes an ACK that has the PSN of a READ's last
+/// packet for the READ's end, although packets of its answer are missing (and so of an atomic);
+/// such an ACK is the answer to a late copy of a request before it.
 fn nothing_is_late(link: &Link, wire: &Mangler) -> Outcome<()> {
     let end = deadline(60);
     while !wire.is_empty() {
@@ -30,8 +32,8 @@ fn nothing_is_late(link: &Link, wire: &Mangler) -> Outcome<()> {
 
 /// Rounds of SEND, WRITE and READ, then FETCH_ADDs whose sum shows that each was executed once.
 fn rounds(link: &Link, wire: &Mangler, side: Side, mtu: u32, n: usize) -> Outcome<usize> {
-    // rxe takes seven retries as endless, and a short timer makes up for its losses. Ours probes long before its timer, whose retries
-    // must outlast the pauses of a busy machine.
+    // rxe takes seven retries as endless, and a short timer makes up for its losses. Ours probes
+    // long before its timer, whose retries must outlast the pauses of a busy machine.
     let shape = Shape { timeout: 16, retry_cnt: 7, ..cases::shape(qp_type::RC, mtu, 2 * LEN) };
     let mut pair = Pair::with_timeouts(link, shape, 14)?;
     let to = half(&pair);
@@ -88,24 +90,31 @@ pub fn wires(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
         ("5 % overtaken", &[(Reorder, 500)]),
         ("2 % damaged", &[(Corrupt, 200)]),
         ("5 % delayed by 2 to 10 ms", &[(Delay, 500)]),
-        ("all of these at once", &[(Drop, 100), (Duplicate, 200), (Reorder, 200), (Corrupt, 100), (Delay, 100)]),
+        (
+            "all of these at once",
+            &[(Drop, 100), (Duplicate, 200), (Reorder, 200), (Corrupt, 100), (Delay, 100)],
+        ),
     ];
     for (name, faults) in wires {
         for seed in [1u64, 2] {
             let mtu = if seed == 1 { 3 } else { 5 };
-            report.both(&format!("RC over a wire with {name}"), &format!("{}, seed {seed}", link.name), |side| {
-                mangler.watch();
-                mangler.set(seed, faults);
-                let done = rounds(link, mangler, side, mtu, n);
-                mangler.set(0, &[]);
-                mangler.explain(done)
-            });
+            report.both(
+                &format!("RC over a wire with {name}"),
+                &format!("{}, seed {seed}", link.name),
+                |side| {
+                    mangler.watch();
+                    mangler.set(seed, faults);
+                    let done = rounds(link, mangler, side, mtu, n);
+                    mangler.set(0, &[]);
+                    mangler.explain(done)
+                },
+            );
         }
     }
 }
 
-/// Half of the requester's packets come with the mark of congestion. Ours answers marks with CNPs, which rxe takes without harm; rxe
-/// answers none.
+/// Half of the requester's packets come with the mark of congestion. Ours answers marks with CNPs,
+/// which rxe takes without harm; rxe answers none.
 pub fn marks(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
     let name = "RC over a wire that marks congestion";
     for seed in [1u64, 2] {
@@ -132,7 +141,8 @@ pub fn marks(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
                 Ok(done)
             } else {
                 Err(format!(
-                    "{marked} packets marked, {seen} of them seen by ours; {sent} CNPs sent and {got} taken by ours"
+                    "{marked} packets marked, {seen} of them seen by ours; {sent} CNPs sent and \
+                     {got} taken by ours"
                 ))
             }
         });

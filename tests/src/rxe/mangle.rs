@@ -1,7 +1,8 @@
-//! The wire between the two stacks, with faults on demand: frames cross between a tap device of ours and the far end
-//! (the emulated machine's network card, or an interface of the same machine), and on their way packets of RoCEv2 are
-//! dropped, doubled, overtaken, damaged or late, as a seeded generator says, marked as a congested switch would, changed
-//! as a test's script says, and written down. Everything else passes untouched.
+//! The wire between the two stacks, with faults on demand: frames cross between a tap device of
+//! ours and the far end (the emulated machine's network card, or an interface of the same machine),
+//! and on their way packets of RoCEv2 are dropped, doubled, overtaken, damaged or late, as a seeded
+//! generator says, marked as a congested switch would, changed as a test's script says, and written
+//! down. Everything else passes untouched.
 
 use super::seen::{bth, mark, roce, set_icrc, write_pcap, Moment, Seen};
 use super::side::Side;
@@ -38,8 +39,9 @@ pub const FAULTS: usize = 5;
 /// Most packets that are kept of what is watched: 80 MB of them.
 const SEEN_MAX: usize = 20_000;
 
-/// What a test does with the packets of RoCEv2 that cross: who sent it, and its bytes from the BTH to before the ICRC.
-/// The ICRC is made right again after a change. False: the packet does not arrive.
+/// What a test does with the packets of RoCEv2 that cross: who sent it, and its bytes from the BTH
+/// to before the ICRC. The ICRC is made right again after a change. False: the packet does not
+/// arrive.
 pub type Script = Box<dyn FnMut(Side, &mut [u8]) -> bool + Send>;
 
 #[derive(Default)]
@@ -84,8 +86,8 @@ pub struct Mangler {
 }
 
 impl Mangler {
-    /// Makes the tap device `name` (the caller gives it addresses) and waits for the emulated machine on a TCP port of
-    /// 127.0.0.1, as QEMU's `-netdev socket,connect=` has it.
+    /// Makes the tap device `name` (the caller gives it addresses) and waits for the emulated
+    /// machine on a TCP port of 127.0.0.1, as QEMU's `-netdev socket,connect=` has it.
     pub fn start(name: &str) -> std::io::Result<Mangler> {
         let tap = open_tap(name)?;
         let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -101,8 +103,9 @@ impl Mangler {
         Ok(Mangler { shared, port, evidence: None, threads: vec![accept] })
     }
 
-    /// Makes the tap device `name` and joins it to the interface `far` of this network namespace, which must have
-    /// neither addresses nor the MAC that the frames are for: the namespace's own stack would take them too.
+    /// Makes the tap device `name` and joins it to the interface `far` of this network namespace,
+    /// which must have neither addresses nor the MAC that the frames are for: the namespace's own
+    /// stack would take them too.
     pub fn between(name: &str, far: &str) -> std::io::Result<Mangler> {
         let (tap, socket) = (open_tap(name)?, open_interface(far)?);
         let shared = Arc::new(Shared::default());
@@ -111,8 +114,8 @@ impl Mangler {
         Ok(Mangler { shared, port: 0, evidence: None, threads: vec![thread] })
     }
 
-    /// Joins two tap devices, each in a network namespace of its own. For their own stacks each frame is whole: segments of a
-    /// burst are cut, and checksums made, before it gets here.
+    /// Joins two tap devices, each in a network namespace of its own. For their own stacks each
+    /// frame is whole: segments of a burst are cut, and checksums made, before it gets here.
     pub fn join(near: File, far: File) -> Mangler {
         let shared = Arc::new(Shared::default());
         let s = shared.clone();
@@ -181,7 +184,11 @@ impl Mangler {
     pub fn explain<T>(&self, done: Outcome<T>) -> Outcome<T> {
         let seen = self.seen();
         done.map_err(|e| {
-            let path = std::env::temp_dir().join(format!("interop-{}-{}.pcap", std::process::id(), seen.len()));
+            let path = std::env::temp_dir().join(format!(
+                "interop-{}-{}.pcap",
+                std::process::id(),
+                seen.len()
+            ));
             match write_pcap(&path, &seen) {
                 Ok(()) => format!("{e}; what arrived is in {}", path.display()),
                 Err(why) => format!("{e}; no capture: {why}"),
@@ -189,8 +196,8 @@ impl Mangler {
         })
     }
 
-    /// Keeps a capture of what arrived, as evidence of what a stack does. It lies in the folder that [`Mangler::keep_in`] was
-    /// told, if any.
+    /// Keeps a capture of what arrived, as evidence of what a stack does. It lies in the folder
+    /// that [`Mangler::keep_in`] was told, if any.
     pub fn evidence(&self, name: &str, seen: &[Seen]) -> Outcome<()> {
         let Some(folder) = &self.evidence else { return Ok(()) };
         std::fs::create_dir_all(folder).map_err(|e| e.to_string())?;
@@ -199,7 +206,10 @@ impl Mangler {
 
     /// RoCEv2 packets that came by, and how many were hit by each kind of fault.
     pub fn counts(&self) -> (u64, [u64; FAULTS]) {
-        (self.shared.packets.load(Relaxed), std::array::from_fn(|i| self.shared.done[i].load(Relaxed)))
+        (
+            self.shared.packets.load(Relaxed),
+            std::array::from_fn(|i| self.shared.done[i].load(Relaxed)),
+        )
     }
 }
 
@@ -237,7 +247,9 @@ fn open_interface(name: &str) -> std::io::Result<File> {
     let failed = || Err(std::io::Error::last_os_error());
     let protocol = (libc::ETH_P_ALL as u16).to_be();
     // SAFETY: no pointers.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(protocol)) };
+    let fd = unsafe {
+        libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(protocol))
+    };
     if fd < 0 {
         return failed();
     }
@@ -310,7 +322,9 @@ impl<'s> Lane<'s> {
         let Some(from) = bth(&frame) else { return out(&frame) };
         self.shared.packets.fetch_add(1, Relaxed);
         self.shared.note(self.from, Moment::Sent, &frame);
-        if let (Some(script), Some(range)) = (Shared::lock(&self.shared.script).as_mut(), roce(&frame)) {
+        if let (Some(script), Some(range)) =
+            (Shared::lock(&self.shared.script).as_mut(), roce(&frame))
+        {
             let before = frame[range.clone()].to_vec();
             if !script(self.from, &mut frame[range.clone()]) {
                 return;
@@ -334,7 +348,8 @@ impl<'s> Lane<'s> {
         }
         if self.hits(Fault::Corrupt) {
             let at = from + self.random((frame.len() - from) as u64) as usize;
-            // The fifth byte of the BTH is for switches to change and is under no checksum: its neighbour instead.
+            // The fifth byte of the BTH is for switches to change and is under no checksum: its
+            // neighbour instead.
             let at = if at == from + 4 { at + 1 } else { at };
             frame[at] ^= 1 << self.random(8);
         }
@@ -413,7 +428,8 @@ impl Far {
         };
     }
 
-    /// Takes what has come; `held` keeps the beginning of a frame whose end has not. None: the far end is gone.
+    /// Takes what has come; `held` keeps the beginning of a frame whose end has not. None: the far
+    /// end is gone.
     fn take(&mut self, bytes: &mut [u8], held: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
         let n = match self {
             Far::Machine(s) => s.read(bytes),

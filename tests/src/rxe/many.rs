@@ -9,7 +9,9 @@ use super::Outcome;
 use crate::ends::{End, Op, Shape};
 use crate::patience::deadline;
 use gdrcore_core::device::SrqAttr;
-use gdrcore_core::verbs::types::{qp_type, send_flags, wc_opcode, wc_status, wr_opcode, QpCap, QpInit, RecvWr};
+use gdrcore_core::verbs::types::{
+    qp_type, send_flags, wc_opcode, wc_status, wr_opcode, QpCap, QpInit, RecvWr,
+};
 use std::time::Instant;
 
 /// Waits for `n` completions at a side, all successes with growing numbers.
@@ -19,10 +21,15 @@ fn drain(pair: &mut Pair, side: Side, n: usize) -> Outcome<()> {
         let mut left = n;
         while left > 0 {
             let got = pair.link.numbers(&format!("drain {} {left} 50", pair.far.id))?;
-            let [count, bad, status, ordered, _] = got[..] else { return Err(format!("drain: {got:?}")) };
+            let [count, bad, status, ordered, _] = got[..] else {
+                return Err(format!("drain: {got:?}"));
+            };
             if bad > 0 || ordered != 1 {
                 let cause = pair.our.dev.qp_cause(pair.our.qp);
-                return Err(format!("{side:?}: {bad} bad, first status {status}, in order: {ordered}; our {cause:?}"));
+                return Err(format!(
+                    "{side:?}: {bad} bad, first status {status}, in order: \
+                    {ordered}; our {cause:?}"
+                ));
             }
             left -= count as usize;
             if Instant::now() > end {
@@ -52,13 +59,24 @@ fn drain(pair: &mut Pair, side: Side, n: usize) -> Outcome<()> {
 }
 
 /// Posts `n` requests in a row, each over `len` bytes of its own at both ends.
-fn post_many(pair: &mut Pair, side: Side, n: usize, opcode: u32, from: usize, to: usize, len: usize) -> Outcome<()> {
+fn post_many(
+    pair: &mut Pair,
+    side: Side,
+    n: usize,
+    opcode: u32,
+    from: usize,
+    to: usize,
+    len: usize,
+) -> Outcome<()> {
     if side == Side::Rxe {
         let (far, own) = (pair.far.id, pair.our.own);
         let remote = own.addr + to as u64;
         return pair
             .link
-            .ask(&format!("send {far} {n} 1 {opcode} 2 {from} {len} {len} {remote} {len} {} 0 0 0", own.rkey))
+            .ask(&format!(
+                "send {far} {n} 1 {opcode} 2 {from} {len} {len} {remote} {len} {} 0 0 0",
+                own.rkey
+            ))
             .map(drop);
     }
     for i in 0..n {
@@ -68,14 +86,23 @@ fn post_many(pair: &mut Pair, side: Side, n: usize, opcode: u32, from: usize, to
             wr_opcode::RDMA_READ => Op::Read(remote),
             _ => Op::Write(remote, None),
         };
-        pair.our.post(1 + i as u64, op, (from + i * len) as u64, len as u32).map_err(|e| format!("{i}: {e}"))?;
+        pair.our
+            .post(1 + i as u64, op, (from + i * len) as u64, len as u32)
+            .map_err(|e| format!("{i}: {e}"))?;
     }
     Ok(())
 }
 
-/// `n` requests of `len` bytes outstanding at once, from the first half of the source's buffer into the second of the
-/// target's, with the bytes of `seed`; every byte is compared.
-pub fn transfer(pair: &mut Pair, side: Side, opcode: u32, n: usize, len: usize, seed: u64) -> Outcome<()> {
+/// `n` requests of `len` bytes outstanding at once, from the first half of the source's buffer into
+/// the second of the target's, with the bytes of `seed`; every byte is compared.
+pub fn transfer(
+    pair: &mut Pair,
+    side: Side,
+    opcode: u32,
+    n: usize,
+    len: usize,
+    seed: u64,
+) -> Outcome<()> {
     let to = half(pair);
     let read = opcode == wr_opcode::RDMA_READ;
     let source = if read { side.other() } else { side };
@@ -85,7 +112,9 @@ pub fn transfer(pair: &mut Pair, side: Side, opcode: u32, n: usize, len: usize, 
             pair.link.ask(&format!("recv {} {n} 1 {to} {len} {len}", pair.far.id))?;
         } else {
             for i in 0..n {
-                pair.our.post_recv(1 + i as u64, (to + i * len) as u64, len as u32).map_err(|e| e.to_string())?;
+                pair.our
+                    .post_recv(1 + i as u64, (to + i * len) as u64, len as u32)
+                    .map_err(|e| e.to_string())?;
             }
         }
     }
@@ -116,13 +145,18 @@ fn deep(link: &Link, side: Side, opcode: u32, n: usize, len: usize) -> Outcome<u
 
 /// Queues of one to 512 requests.
 pub fn depths(report: &mut Report, link: &Link) {
-    for (name, opcode) in [("SEND", wr_opcode::SEND), ("WRITE", wr_opcode::RDMA_WRITE), ("READ", wr_opcode::RDMA_READ)]
-    {
+    for (name, opcode) in [
+        ("SEND", wr_opcode::SEND),
+        ("WRITE", wr_opcode::RDMA_WRITE),
+        ("READ", wr_opcode::RDMA_READ),
+    ] {
         for n in [1, 2, 16, 128, 512] {
             for len in [64, 3000] {
-                report.both(&format!("RC {name}, 1 to 512 outstanding"), &format!("{n} of {len} bytes"), |s| {
-                    deep(link, s, opcode, n, len)
-                });
+                report.both(
+                    &format!("RC {name}, 1 to 512 outstanding"),
+                    &format!("{n} of {len} bytes"),
+                    |s| deep(link, s, opcode, n, len),
+                );
             }
         }
     }
@@ -217,14 +251,30 @@ fn srq_of_ours(link: &Link, shape: Shape) -> Outcome<usize> {
     let dev = link.dev;
     let fail = |e: gdrcore_core::Error| e.to_string();
     let mut first = End::new(dev, shape).map_err(fail)?;
-    let (srq, _) = dev.srq_create(first.pd, &SrqAttr { max_wr: 64, max_sge: 2, srq_limit: 0 }).map_err(fail)?;
-    let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-    let init =
-        QpInit { pd: first.pd, send_cq: first.cq, recv_cq: first.cq, srq, qp_type: qp_type::RC, sq_sig_all: 0, cap };
+    let (srq, _) = dev
+        .srq_create(first.pd, &SrqAttr { max_wr: 64, max_sge: 2, srq_limit: 0 })
+        .map_err(fail)?;
+    let cap = QpCap {
+        max_send_wr: 8,
+        max_recv_wr: 8,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let init = QpInit {
+        pd: first.pd,
+        send_cq: first.cq,
+        recv_cq: first.cq,
+        srq,
+        qp_type: qp_type::RC,
+        sq_sig_all: 0,
+        cap,
+    };
     let mut far = Vec::new();
     let mut qps = Vec::new();
     for _ in 0..4 {
-        // The first end lends its buffer and queues; each QP on the shared queue takes its place to be connected.
+        // The first end lends its buffer and queues; each QP on the shared queue takes its place to
+        // be connected.
         let (qp, qpn, _) = dev.qp_create(&init).map_err(fail)?;
         let plain = std::mem::replace(&mut first.qp, qp);
         first.own.qpn = qpn;
@@ -239,7 +289,12 @@ fn srq_of_ours(link: &Link, shape: Shape) -> Outcome<usize> {
     let (to, n) = (shape.buffer / 2, 4 * ROUND);
     for i in 0..n {
         let piece = first.piece((to + i * LEN) as u64, LEN as u32);
-        let wr = RecvWr { wr_id: RECV_ID | i as u64, next: std::ptr::null(), sg_list: &piece, num_sge: 1 };
+        let wr = RecvWr {
+            wr_id: RECV_ID | i as u64,
+            next: std::ptr::null(),
+            sg_list: &piece,
+            num_sge: 1,
+        };
         let mut bad = std::ptr::null();
         // SAFETY: request and piece live on this stack frame until the call returns.
         unsafe { dev.post_srq_recv(srq, &wr, &mut bad) }.map_err(fail)?;
@@ -262,7 +317,10 @@ fn srq_of_ours(link: &Link, shape: Shape) -> Outcome<usize> {
                     return Err(format!("receive {at} is missing"));
                 }
             };
-            if wc.status != wc_status::SUCCESS || wc.opcode != wc_opcode::RECV || wc.byte_len as usize != LEN {
+            if wc.status != wc_status::SUCCESS
+                || wc.opcode != wc_opcode::RECV
+                || wc.byte_len as usize != LEN
+            {
                 return Err(format!("{wc:?}"));
             }
             if first.buffer.read(to + at * LEN, LEN) != pattern(seed, LEN) {

@@ -1,8 +1,10 @@
-//! Interoperation with Linux's rxe: our soft device at one end, a kernel's at the other, driven from here.
+//! Interoperation with Linux's rxe: our soft device at one end, a kernel's at the other, driven
+//! from here.
 //!
-//! The far end runs `tests/vm/peer.c`, which turns lines of text into verbs ([`Guest`]). A [`Pair`] is a connection of
-//! one QP at either end; everything that can be done with it names the [`Side`] that does it, so that a case is written
-//! once and run in both directions. [`report::Report`] collects what came of it.
+//! The far end runs `tests/vm/peer.c`, which turns lines of text into verbs ([`Guest`]). A [`Pair`]
+//! is a connection of one QP at either end; everything that can be done with it names the [`Side`]
+//! that does it, so that a case is written once and run in both directions. [`report::Report`]
+//! collects what came of it.
 
 pub mod cases;
 pub mod cm;

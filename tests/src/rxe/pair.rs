@@ -5,7 +5,9 @@ use super::side::Side;
 use super::Outcome;
 use crate::ends::{Address, End, Op, Shape, QKEY};
 use crate::patience::deadline;
-use gdrcore_core::verbs::types::{access, qp_type, send_flags, wc_status, wr_opcode, Handle, MwBindInfo, Wc};
+use gdrcore_core::verbs::types::{
+    access, qp_type, send_flags, wc_status, wr_opcode, Handle, MwBindInfo, Wc,
+};
 use std::time::Instant;
 
 /// The far end's half.
@@ -57,7 +59,8 @@ impl<'d, 'l> Pair<'d, 'l> {
         Pair::with_srq(link, shape, 0)
     }
 
-    /// As [`Pair::new`]; the far half receives from an SRQ of that depth, or of another pair's end `-(id + 1)`.
+    /// As [`Pair::new`]; the far half receives from an SRQ of that depth, or of another pair's end
+    /// `-(id + 1)`.
     pub fn with_srq(link: &'l Link<'d>, shape: Shape, srq: i128) -> Outcome<Pair<'d, 'l>> {
         let our = End::new(link.dev, shape).map_err(text("our end"))?;
         Pair::around(link, our, srq)
@@ -75,18 +78,34 @@ impl<'d, 'l> Pair<'d, 'l> {
         Pair::join(link, our, srq, timeout)
     }
 
-    fn join(link: &'l Link<'d>, mut our: End<'d>, srq: i128, far_timeout: u8) -> Outcome<Pair<'d, 'l>> {
+    fn join(
+        link: &'l Link<'d>,
+        mut our: End<'d>,
+        srq: i128,
+        far_timeout: u8,
+    ) -> Outcome<Pair<'d, 'l>> {
         let shape = our.shape;
         let Shape { qp_type, buffer, depth, cqe, sge, .. } = shape;
-        let made = link.numbers(&format!("new {qp_type} {buffer} {depth} {depth} {cqe} {sge} {srq}"))?;
+        let made =
+            link.numbers(&format!("new {qp_type} {buffer} {depth} {depth} {cqe} {sge} {srq}"))?;
         let [id, qpn, addr, rkey] = made[..] else { return Err(format!("new: {made:?}")) };
         let qpn = qpn as u32;
         let psn = qpn.wrapping_mul(0x00C0_FFEE) ^ 0xFF_FFF0;
-        let own = Address { ah: link.far, qpn, psn: psn & 0xFF_FFFF, addr: addr as u64, rkey: rkey as u32 };
-        let remote = shape.access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC);
+        let own = Address {
+            ah: link.far,
+            qpn,
+            psn: psn & 0xFF_FFFF,
+            addr: addr as u64,
+            rkey: rkey as u32,
+        };
+        let remote =
+            shape.access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC);
         link.ask(&format!("init {id} {remote} {QKEY}"))?;
         let (mtu, index, near, rnr) = (shape.mtu, link.index, &link.near, shape.min_rnr_timer);
-        link.ask(&format!("rtr {id} {mtu} {index} {near} {} {} 8 {rnr}", our.own.qpn, our.own.psn))?;
+        link.ask(&format!(
+            "rtr {id} {mtu} {index} {near} {} {} 8 {rnr}",
+            our.own.qpn, our.own.psn
+        ))?;
         our.connect(own).map_err(text("our end to RTS"))?;
         let Shape { retry_cnt, rnr_retry, .. } = shape;
         link.ask(&format!("rts {id} {} {far_timeout} {retry_cnt} {rnr_retry} 8", own.psn))?;
@@ -103,7 +122,9 @@ impl<'d, 'l> Pair<'d, 'l> {
     pub fn fill(&mut self, side: Side, offset: usize, len: usize, seed: u64) -> Outcome<()> {
         match side {
             Side::Ours => self.our.buffer.write(offset, &pattern(seed, len)),
-            Side::Rxe => drop(self.link.ask(&format!("fill {} {offset} {len} {seed}", self.far.id))?),
+            Side::Rxe => {
+                drop(self.link.ask(&format!("fill {} {offset} {len} {seed}", self.far.id))?)
+            }
         }
         Ok(())
     }
@@ -112,7 +133,9 @@ impl<'d, 'l> Pair<'d, 'l> {
     pub fn set(&mut self, side: Side, offset: usize, len: usize, byte: u8) -> Outcome<()> {
         match side {
             Side::Ours => self.our.buffer.write(offset, &vec![byte; len]),
-            Side::Rxe => drop(self.link.ask(&format!("set {} {offset} {len} {byte}", self.far.id))?),
+            Side::Rxe => {
+                drop(self.link.ask(&format!("set {} {offset} {len} {byte}", self.far.id))?)
+            }
         }
         Ok(())
     }
@@ -127,7 +150,9 @@ impl<'d, 'l> Pair<'d, 'l> {
                 }
                 got.iter().zip(&want).position(|(g, w)| g != w).map_or(-1, |at| at as i128)
             }
-            Side::Rxe => self.link.numbers(&format!("check {} {offset} {len} {seed}", self.far.id))?[0],
+            Side::Rxe => {
+                self.link.numbers(&format!("check {} {offset} {len} {seed}", self.far.id))?[0]
+            }
         };
         if at < 0 {
             return Ok(());
@@ -139,7 +164,9 @@ impl<'d, 'l> Pair<'d, 'l> {
     pub fn untouched(&mut self, side: Side, offset: usize, len: usize, byte: u8) -> Outcome<()> {
         let clean = match side {
             Side::Ours => self.our.buffer.read(offset, len).iter().all(|&b| b == byte),
-            Side::Rxe => self.link.numbers(&format!("all {} {offset} {len} {byte}", self.far.id))?[0] < 0,
+            Side::Rxe => {
+                self.link.numbers(&format!("all {} {offset} {len} {byte}", self.far.id))?[0] < 0
+            }
         };
         if clean {
             return Ok(());
@@ -168,8 +195,12 @@ impl<'d, 'l> Pair<'d, 'l> {
     pub fn recv(&mut self, side: Side, offset: usize, len: usize) -> Outcome<u64> {
         let id = self.id() | RECV_ID;
         match side {
-            Side::Ours => self.our.post_recv(id, offset as u64, len as u32).map_err(text("post_recv"))?,
-            Side::Rxe => drop(self.link.ask(&format!("recv {} 1 {id} {offset} {len} 0", self.far.id))?),
+            Side::Ours => {
+                self.our.post_recv(id, offset as u64, len as u32).map_err(text("post_recv"))?
+            }
+            Side::Rxe => {
+                drop(self.link.ask(&format!("recv {} 1 {id} {offset} {len} 0", self.far.id))?)
+            }
         }
         Ok(id)
     }
@@ -203,7 +234,10 @@ impl<'d, 'l> Pair<'d, 'l> {
         }
         let ud = self.our.shape.qp_type == qp_type::UD;
         let line = self.far_request(op, key, ud);
-        self.link.ask(&format!("send {} 1 {id} {} {flags} {offset} {len} 0 {}", self.far.id, line.0, line.1))?;
+        self.link.ask(&format!(
+            "send {} 1 {id} {} {flags} {offset} {len} 0 {}",
+            self.far.id, line.0, line.1
+        ))?;
         Ok(id)
     }
 
@@ -217,7 +251,10 @@ impl<'d, 'l> Pair<'d, 'l> {
         match op {
             Op::Send(i) => {
                 let (remote, key) = if ud { (u64::from(own.qpn), QKEY) } else { (0, 0) };
-                (with(i, wr_opcode::SEND, wr_opcode::SEND_WITH_IMM), format!("{remote} 0 {key} {} 0 0", imm(i)))
+                (
+                    with(i, wr_opcode::SEND, wr_opcode::SEND_WITH_IMM),
+                    format!("{remote} 0 {key} {} 0 0", imm(i)),
+                )
             }
             Op::SendInv(k) => (wr_opcode::SEND_WITH_INV, format!("0 0 0 {k} 0 0")),
             Op::Write(to, i) => (
@@ -225,8 +262,12 @@ impl<'d, 'l> Pair<'d, 'l> {
                 format!("{} 0 {key} {} 0 0", at(to), imm(i)),
             ),
             Op::Read(from) => (wr_opcode::RDMA_READ, format!("{} 0 {key} 0 0 0", at(from))),
-            Op::CmpSwap(a, c, s) => (wr_opcode::ATOMIC_CMP_AND_SWP, format!("{} 0 {key} 0 {c} {s}", at(a))),
-            Op::FetchAdd(a, n) => (wr_opcode::ATOMIC_FETCH_AND_ADD, format!("{} 0 {key} 0 {n} 0", at(a))),
+            Op::CmpSwap(a, c, s) => {
+                (wr_opcode::ATOMIC_CMP_AND_SWP, format!("{} 0 {key} 0 {c} {s}", at(a)))
+            }
+            Op::FetchAdd(a, n) => {
+                (wr_opcode::ATOMIC_FETCH_AND_ADD, format!("{} 0 {key} 0 {n} 0", at(a)))
+            }
         }
     }
 
@@ -295,14 +336,19 @@ impl<'d, 'l> Pair<'d, 'l> {
             return Ok(wc);
         }
         let cause = self.our.dev.qp_cause(self.our.qp);
-        Err(format!("{side:?}: status {} instead of {status}: {wc:?}; our cause {cause:?}", wc.status))
+        Err(format!(
+            "{side:?}: status {} instead of {status}: {wc:?}; our cause {cause:?}",
+            wc.status
+        ))
     }
 
     /// Binds a type-2 window of `side` to the first `len` bytes of its buffer; its key.
     pub fn window(&mut self, side: Side, len: u64) -> Outcome<u32> {
         let rights = access::REMOTE_WRITE | access::REMOTE_READ;
         if side == Side::Rxe {
-            return Ok(self.link.numbers(&format!("mw {} 0 {len} {rights}", self.far.id))?[0] as u32);
+            return Ok(
+                self.link.numbers(&format!("mw {} 0 {len} {rights}", self.far.id))?[0] as u32
+            );
         }
         let (mw, key) = self.our.dev.mw_alloc(self.our.pd, 2).map_err(text("mw_alloc"))?;
         let id = self.id();
@@ -311,8 +357,12 @@ impl<'d, 'l> Pair<'d, 'l> {
         wr.opcode = wr_opcode::BIND_MW;
         wr.bind_mw.mw = mw;
         wr.bind_mw.rkey = key;
-        wr.bind_mw.bind_info =
-            MwBindInfo { mr: self.our.mr, addr: self.our.attr.iova, length: len, mw_access_flags: rights };
+        wr.bind_mw.bind_info = MwBindInfo {
+            mr: self.our.mr,
+            addr: self.our.attr.iova,
+            length: len,
+            mw_access_flags: rights,
+        };
         self.our.post_wr(&wr).map_err(text("BIND_MW"))?;
         self.window = Some(mw);
         self.succeed(Side::Ours, id)?;

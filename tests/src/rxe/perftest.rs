@@ -1,8 +1,10 @@
-//! perftest's programs at the far end, unmodified; ours is the other half of their protocol, as server or client.
+//! perftest's programs at the far end, unmodified; ours is the other half of their protocol, as
+//! server or client.
 //!
-//! Over TCP the client speaks first and the server answers in kind: the version (16 bytes), two sizes (4 bytes each), the
-//! path MTU (2 bytes), then lines of 108 bytes with each side's keys: some before the messages and one after them,
-//! ahead of which the bandwidth tests of WRITE, READ and atomics exchange five numbers of 8 bytes. "done" ends it.
+//! Over TCP the client speaks first and the server answers in kind: the version (16 bytes), two
+//! sizes (4 bytes each), the path MTU (2 bytes), then lines of 108 bytes with each side's keys:
+//! some before the messages and one after them, ahead of which the bandwidth tests of WRITE, READ
+//! and atomics exchange five numbers of 8 bytes. "done" ends it.
 
 use super::lab::Lab;
 use super::report::Report;
@@ -87,17 +89,36 @@ const TESTS: [Test; 12] = [
     Test::rc("ib_read_bw", Verb::Read, false, 65_536),
     Test::rc("ib_atomic_lat", Verb::Atomic, true, 8),
     Test::rc("ib_atomic_bw", Verb::Atomic, false, 8),
-    Test { qp_type: qp_type::UC, arguments: "-c UC", ..Test::rc("ib_send_lat", Verb::Send, true, 3000) },
-    Test { qp_type: qp_type::UC, arguments: "-c UC", ..Test::rc("ib_write_lat", Verb::Write, true, 3000) },
-    Test { qp_type: qp_type::UD, arguments: "-c UD", ..Test::rc("ib_send_lat", Verb::Send, true, 1000) },
-    Test { qp_type: qp_type::UD, arguments: "-c UD", ..Test::rc("ib_send_bw", Verb::Send, false, 1000) },
+    Test {
+        qp_type: qp_type::UC,
+        arguments: "-c UC",
+        ..Test::rc("ib_send_lat", Verb::Send, true, 3000)
+    },
+    Test {
+        qp_type: qp_type::UC,
+        arguments: "-c UC",
+        ..Test::rc("ib_write_lat", Verb::Write, true, 3000)
+    },
+    Test {
+        qp_type: qp_type::UD,
+        arguments: "-c UD",
+        ..Test::rc("ib_send_lat", Verb::Send, true, 1000)
+    },
+    Test {
+        qp_type: qp_type::UD,
+        arguments: "-c UD",
+        ..Test::rc("ib_send_bw", Verb::Send, false, 1000)
+    },
 ];
 
 /// Our keys as a line of perftest's: LID, outstanding READs, QPN, PSN, key, address, GID, SRQ.
 fn line(end: &End) -> Vec<u8> {
     let gid: String = end.own.ah.dgid.iter().map(|b| format!("{b:02x}:")).collect();
     let (own, vaddr) = (&end.own, end.own.addr + TARGET);
-    let mut line = format!("0000:0008:{:06x}:{:06x}:{:08x}:{vaddr:016x}:{gid}00000000:", own.qpn, own.psn, own.rkey);
+    let mut line = format!(
+        "0000:0008:{:06x}:{:06x}:{:08x}:{vaddr:016x}:{gid}00000000:",
+        own.qpn, own.psn, own.rkey
+    );
     line.push('\0');
     line.into_bytes()
 }
@@ -110,7 +131,9 @@ fn keys(bytes: &[u8]) -> Outcome<Address> {
         .split(':')
         .map(|w| u64::from_str_radix(w, 16).map_err(|e| format!("perftest says {text}: {e}")))
         .collect::<Outcome<_>>()?;
-    let [_, _, qpn, psn, rkey, addr, gid @ .., _] = &words[..] else { return Err(format!("perftest says {text}")) };
+    let [_, _, qpn, psn, rkey, addr, gid @ .., _] = &words[..] else {
+        return Err(format!("perftest says {text}"));
+    };
     let dgid: Vec<u8> = gid.iter().map(|&b| b as u8).collect();
     let dgid = dgid.try_into().map_err(|_| format!("perftest says {text}"))?;
     let ah = AhAttr { dgid, ..AhAttr::default() };
@@ -158,7 +181,8 @@ struct Half<'a, 'd> {
 impl Half<'_, '_> {
     /// Whether our side is the one that asks, in this test.
     fn asks(&self) -> bool {
-        self.role == Role::Client || self.test.lat && matches!(self.test.verb, Verb::Send | Verb::Write)
+        self.role == Role::Client
+            || self.test.lat && matches!(self.test.verb, Verb::Send | Verb::Write)
     }
 
     /// How many messages may be outstanding at this moment, having received what we have.
@@ -166,9 +190,13 @@ impl Half<'_, '_> {
         let one = self.complete == self.sent;
         match (self.test.verb, self.test.lat) {
             // The client begins.
-            (Verb::Send, true) => one && self.sent < self.received + u32::from(self.role == Role::Client),
+            (Verb::Send, true) => {
+                one && self.sent < self.received + u32::from(self.role == Role::Client)
+            }
             // The server begins.
-            (Verb::Write, true) => one && self.sent < self.received + u32::from(self.role == Role::Server),
+            (Verb::Write, true) => {
+                one && self.sent < self.received + u32::from(self.role == Role::Server)
+            }
             (_, true) => one,
             (Verb::Read | Verb::Atomic, false) => self.sent < self.complete + 8,
             _ => self.sent < self.complete + 16,
@@ -190,7 +218,8 @@ impl Half<'_, '_> {
         self.end.post_recv(1 << 32, TARGET, len).map_err(|e| format!("recv: {e}"))
     }
 
-    /// One question to the tool and its answer. The device runs meanwhile: the tool may be waiting for its ACKs.
+    /// One question to the tool and its answer. The device runs meanwhile: the tool may be waiting
+    /// for its ACKs.
     fn exchange<const N: usize>(&mut self, stream: &mut TcpStream, own: &[u8]) -> Outcome<()> {
         put(stream, own)?;
         stream.set_nonblocking(true).map_err(|e| e.to_string())?;
@@ -199,7 +228,9 @@ impl Half<'_, '_> {
             match stream.read(&mut bytes[at..]) {
                 Ok(0) => return Err("the tool hung up".into()),
                 Ok(n) => at += n,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => self.end.dev.progress().map(drop).unwrap_or_default(),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    self.end.dev.progress().map(drop).unwrap_or_default()
+                }
                 Err(e) => return Err(e.to_string()),
             }
             if Instant::now() > limit {
@@ -274,7 +305,11 @@ fn serve(half: &mut Half, stream: &mut TcpStream, other: &mut Running) -> Outcom
         }
         if held.starts_with(DONE) {
             put(stream, DONE)?;
-            return if half.over() { Ok(()) } else { Err(format!("done after {} messages", half.received)) };
+            return if half.over() {
+                Ok(())
+            } else {
+                Err(format!("done after {} messages", half.received))
+            };
         }
         if held.len() >= KEYS && held.starts_with(b"0000:") {
             held.drain(..KEYS);
@@ -286,7 +321,9 @@ fn serve(half: &mut Half, stream: &mut TcpStream, other: &mut Running) -> Outcom
         }
         if Instant::now() > limit {
             let Half { sent, complete, received, .. } = half;
-            return Err(format!("sent {sent}, complete {complete}, received {received}, held {held:x?}"));
+            return Err(format!(
+                "sent {sent}, complete {complete}, received {received}, held {held:x?}"
+            ));
         }
     }
 }
@@ -322,15 +359,23 @@ fn begin(half: &mut Half, stream: &mut TcpStream) -> Outcome<()> {
 fn against(lab: &Lab, device: &str, index: u32, test: Test, role: Role) -> Outcome<usize> {
     let Test { name, verb, lat, qp_type, size, arguments } = test;
     let sized = if verb == Verb::Atomic { String::new() } else { format!("-s {size}") };
-    let command = format!("{name} -d rxe0 -x {index} -F -m 1024 -n {ITERATIONS} {sized} {arguments}");
+    let command =
+        format!("{name} -d rxe0 -x {index} -F -m 1024 -n {ITERATIONS} {sized} {arguments}");
     let (mut other, mut stream) = match role {
         Role::Client => connect(lab, &command)?,
         Role::Server => accept(lab, &command)?,
     };
     introduce(&mut stream, role)?;
     let soft = Soft::open(device, &Default::default()).map_err(|e| e.to_string())?;
-    let shape =
-        Shape { qp_type, mtu: mtu::MTU_1024, buffer: 2 << 20, depth: 256, cqe: 1024, timeout: 17, ..Shape::default() };
+    let shape = Shape {
+        qp_type,
+        mtu: mtu::MTU_1024,
+        buffer: 2 << 20,
+        depth: 256,
+        cqe: 1024,
+        timeout: 17,
+        ..Shape::default()
+    };
     let mut end = End::new(soft.dev(), shape).map_err(|e| e.to_string())?;
     end.qkey = QKEY;
     // The keys come once more in each round; the first will do.
@@ -339,7 +384,8 @@ fn against(lab: &Lab, device: &str, index: u32, test: Test, role: Role) -> Outco
     }
     let theirs = keys(&read::<KEYS>(&mut stream)?)?;
     end.connect(theirs).map_err(|e| format!("to RTS: {e}"))?;
-    let mut half = Half { test, role, end: &mut end, sent: 0, complete: 0, received: 0, found: None };
+    let mut half =
+        Half { test, role, end: &mut end, sent: 0, complete: 0, received: 0, found: None };
     if verb == Verb::Send {
         for _ in 0..RECEIVES {
             half.recv()?;
@@ -375,7 +421,9 @@ pub fn all(report: &mut Report, lab: &Lab) {
         let kind = if test.arguments.is_empty() { "-c RC" } else { test.arguments };
         let feature = format!("perftest {} {kind}, as server or client", test.name);
         let six = test.lat && test.qp_type == qp_type::RC;
-        for (device, index, family) in [("soft:10.77.1.1", 1, "IPv4"), ("soft:[fd00:78::1]", 2, "IPv6")] {
+        for (device, index, family) in
+            [("soft:10.77.1.1", 1, "IPv4"), ("soft:[fd00:78::1]", 2, "IPv6")]
+        {
             if family == "IPv4" || six {
                 let what = format!("{family}, {} bytes", test.size);
                 let run = |role| {

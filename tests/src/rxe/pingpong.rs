@@ -1,8 +1,10 @@
-//! rdma-core's own ping-pongs at the far end, unmodified; ours is the other half of their protocol, as server or client.
+//! rdma-core's own ping-pongs at the far end, unmodified; ours is the other half of their protocol,
+//! as server or client.
 //!
-//! Over TCP each tells the other "LID:QPN:PSN:GID" in hexadecimal, 52 bytes with the final zero, one for each QP, the
-//! client first; then the client says "done". On each QP a message is sent after the one before was both complete and
-//! answered, until as many as agreed have been sent and received in all.
+//! Over TCP each tells the other "LID:QPN:PSN:GID" in hexadecimal, 52 bytes with the final zero,
+//! one for each QP, the client first; then the client says "done". On each QP a message is sent
+//! after the one before was both complete and answered, until as many as agreed have been sent and
+//! received in all.
 
 use super::lab::Lab;
 use super::report::Report;
@@ -52,8 +54,22 @@ const TOOLS: [Tool; 5] = [
         iterations: 30,
         arguments: "-m 4096 -e",
     },
-    Tool { name: "ibv_uc_pingpong", qp_type: qp_type::UC, qps: 1, size: 3000, iterations: 100, arguments: "-m 1024" },
-    Tool { name: "ibv_ud_pingpong", qp_type: qp_type::UD, qps: 1, size: 1000, iterations: 100, arguments: "" },
+    Tool {
+        name: "ibv_uc_pingpong",
+        qp_type: qp_type::UC,
+        qps: 1,
+        size: 3000,
+        iterations: 100,
+        arguments: "-m 1024",
+    },
+    Tool {
+        name: "ibv_ud_pingpong",
+        qp_type: qp_type::UD,
+        qps: 1,
+        size: 1000,
+        iterations: 100,
+        arguments: "",
+    },
     Tool {
         name: "ibv_srq_pingpong",
         qp_type: qp_type::RC,
@@ -97,8 +113,11 @@ struct Pending {
 /// The messages. `first`: we begin.
 fn play(ends: &mut [End], tool: Tool, first: bool, other: &mut Running) -> Outcome<()> {
     let ahead = if tool.qp_type == qp_type::UD { 40 } else { 0 };
-    let post = |end: &End, id: u64| end.post_recv(id, 1 << 17, tool.size + ahead).map_err(|e| format!("recv: {e}"));
-    let send = |end: &End| end.post(0, Op::Send(None), 0, tool.size).map_err(|e| format!("send: {e}"));
+    let post = |end: &End, id: u64| {
+        end.post_recv(id, 1 << 17, tool.size + ahead).map_err(|e| format!("recv: {e}"))
+    };
+    let send =
+        |end: &End| end.post(0, Op::Send(None), 0, tool.size).map_err(|e| format!("send: {e}"));
     let mut pending = vec![Pending { send: first, recv: true }; ends.len()];
     if first {
         ends.iter().try_for_each(send)?;
@@ -111,7 +130,10 @@ fn play(ends: &mut [End], tool: Tool, first: bool, other: &mut Running) -> Outco
             end.poll();
             for wc in std::mem::take(&mut end.done) {
                 if wc.status != wc_status::SUCCESS {
-                    return Err(format!("message {received}: {wc:?}; {:?}", end.dev.qp_cause(end.qp)));
+                    return Err(format!(
+                        "message {received}: {wc:?}; {:?}",
+                        end.dev.qp_cause(end.qp)
+                    ));
                 }
                 if wc.opcode != wc_opcode::RECV {
                     (pending.send, sent) = (false, sent + 1);
@@ -199,12 +221,17 @@ fn against(lab: &Lab, device: &str, index: u32, tool: Tool, role: Role) -> Outco
 /// Every tool over IPv4 and IPv6, as server and as client.
 pub fn all(report: &mut Report, lab: &Lab) {
     // The tools' own TCP side takes IPv4 only.
-    for (device, index, family) in [("soft:10.77.1.1", 1, "IPv4"), ("soft:[fd00:78::1]", 2, "IPv6")] {
+    for (device, index, family) in [("soft:10.77.1.1", 1, "IPv4"), ("soft:[fd00:78::1]", 2, "IPv6")]
+    {
         for tool in TOOLS {
             let feature = format!("{} of rdma-core, it answers or begins", tool.name);
             let what = format!("{family}, {} bytes", tool.size);
-            report.case(&feature, Side::Ours, &what, || against(lab, device, index, tool, Role::Client));
-            report.case(&feature, Side::Rxe, &what, || against(lab, device, index, tool, Role::Server));
+            report.case(&feature, Side::Ours, &what, || {
+                against(lab, device, index, tool, Role::Client)
+            });
+            report.case(&feature, Side::Rxe, &what, || {
+                against(lab, device, index, tool, Role::Server)
+            });
         }
     }
 }

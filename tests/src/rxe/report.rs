@@ -25,7 +25,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report of the features that have one of the words in `only`, or of all; `loud` prints each case as it ends.
+    /// A report of the features that have one of the words in `only`, or of all; `loud` prints each
+    /// case as it ends.
     pub fn new(only: Vec<String>, loud: bool) -> Report {
         Report { rows: Vec::new(), notes: Vec::new(), only, loud }
     }
@@ -44,13 +45,22 @@ impl Report {
     }
 
     /// Runs one case of a feature with `side` as requester. It returns how many messages it was.
-    pub fn case(&mut self, feature: &str, side: Side, what: &str, case: impl FnOnce() -> Outcome<usize>) {
+    pub fn case(
+        &mut self,
+        feature: &str,
+        side: Side,
+        what: &str,
+        case: impl FnOnce() -> Outcome<usize>,
+    ) {
         if !self.wants(feature) {
             return;
         }
         let began = std::time::Instant::now();
         let result = catch_unwind(AssertUnwindSafe(case)).unwrap_or_else(|e| {
-            let text = e.downcast_ref::<String>().map(String::as_str).or(e.downcast_ref::<&str>().copied());
+            let text = e
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or(e.downcast_ref::<&str>().copied());
             Err(format!("panic: {}", text.unwrap_or("?")))
         });
         if self.loud {
@@ -70,7 +80,12 @@ impl Report {
     }
 
     /// Runs a case in both directions.
-    pub fn both(&mut self, feature: &str, what: &str, mut case: impl FnMut(Side) -> Outcome<usize>) {
+    pub fn both(
+        &mut self,
+        feature: &str,
+        what: &str,
+        mut case: impl FnMut(Side) -> Outcome<usize>,
+    ) {
         for side in [Side::Ours, Side::Rxe] {
             self.case(feature, side, what, || case(side));
         }
@@ -113,7 +128,9 @@ impl Report {
         let mut all = Vec::new();
         for (feature, cells) in &self.rows {
             for (side, cell) in [Side::Ours, Side::Rxe].iter().zip(cells) {
-                all.extend(cell.failures.iter().map(|f| format!("{feature}, {side:?} requests, {f}")));
+                all.extend(
+                    cell.failures.iter().map(|f| format!("{feature}, {side:?} requests, {f}")),
+                );
             }
         }
         all
@@ -145,7 +162,12 @@ impl Report {
                         let tail = remark.as_ref().map(|r| format!("; {r}")).unwrap_or_default();
                         match cell.messages {
                             0 => write!(out, " passed{tail} |"),
-                            m => write!(out, " passed: {m} message{} in {n} case{}{tail} |", plural(m), plural(n)),
+                            m => write!(
+                                out,
+                                " passed: {m} message{} in {n} case{}{tail} |",
+                                plural(m),
+                                plural(n)
+                            ),
                         }
                     }
                     (_, n, failed) => write!(out, " **{failed} of {n} failed** |"),
@@ -161,10 +183,14 @@ impl Report {
 const HEAD: &str = "# Interoperation with Linux's rxe
 
 Written by the test `interop` (`GDRC_BLESS=1 cargo test -p gdrcore-tests --test interop`): do not edit. Our soft device at \
-one end, the kernel's rdma_rxe at the other, in a machine that `tests/vm/vm.sh` boots under QEMU; between them a tap device \
-and a wire of ours, which can lose and damage packets. Every byte of every message is compared, and some behind it. A \
-column is the direction of the requests: in \"ours → rxe\" our device is the requester and the kernel the responder; of \
-the tools' two sides, ours is the client there. NAKs, MSNs, credits and timers are read from the wire, which also forges \
+one end, the kernel's rdma_rxe at the other, in a machine that `tests/vm/vm.sh` boots under QEMU; \
+between them a tap device \
+and a wire of ours, which can lose and damage packets. Every byte of every message is compared, \
+and some behind it. A \
+column is the direction of the requests: in \"ours → rxe\" our device is the requester and the \
+kernel the responder; of \
+the tools' two sides, ours is the client there. NAKs, MSNs, credits and timers are read from the \
+wire, which also forges \
 what neither stack would send. Captures named here are in tests/vm/evidence.
 
 ";
@@ -174,8 +200,11 @@ impl Report {
     pub fn document(&self) -> String {
         let (cases, failed, open) = self.counts();
         let mut out = format!("{HEAD}{}\n", self.table());
-        let _ =
-            writeln!(out, "{cases} cases, {failed} failed, {open} cells without a case of their own (they say why).\n");
+        let _ = writeln!(
+            out,
+            "{cases} cases, {failed} failed, {open} cells without a case of their \
+                own (they say why).\n"
+        );
         for note in &self.notes {
             let _ = writeln!(out, "- {note}");
         }

@@ -1,4 +1,5 @@
-//! Packets of RoCEv2 as they crossed the wire: where their parts lie, what they say, and a capture of them for Wireshark.
+//! Packets of RoCEv2 as they crossed the wire: where their parts lie, what they say, and a capture
+//! of them for Wireshark.
 
 use super::side::Side;
 use gdrcore_core::wire::{Aeth, Flow, Kind, Syndrome, View};
@@ -57,7 +58,8 @@ impl Seen {
 
     /// Whether it asks for something, and is no answer.
     pub fn is_request(&self) -> bool {
-        let answer = |kind| matches!(kind, Kind::Ack | Kind::AtomicAck | Kind::ReadResponse | Kind::Cnp);
+        let answer =
+            |kind| matches!(kind, Kind::Ack | Kind::AtomicAck | Kind::ReadResponse | Kind::Cnp);
         self.view().is_some_and(|v| !answer(v.opcode().kind()))
     }
 }
@@ -87,7 +89,8 @@ pub fn roce(frame: &[u8]) -> Option<Range<usize>> {
     (end >= start && end + ICRC <= frame.len()).then_some(start..end)
 }
 
-/// Sets both ECN bits of the IP header, as a switch does whose queue is long. The ICRC does not cover them.
+/// Sets both ECN bits of the IP header, as a switch does whose queue is long. The ICRC does not
+/// cover them.
 pub fn mark(frame: &mut [u8]) {
     let Some((_, v6)) = udp(frame) else { return };
     if v6 {
@@ -134,7 +137,12 @@ pub fn write_pcap(path: &Path, seen: &[Seen]) -> std::io::Result<()> {
     let Some(first) = seen.first() else { return std::fs::write(path, out) };
     for s in seen.iter().filter(|s| s.moment == Moment::Delivered) {
         let since = s.at.duration_since(first.at);
-        for word in [since.as_secs() as u32, since.subsec_nanos(), s.frame.len() as u32, s.frame.len() as u32] {
+        for word in [
+            since.as_secs() as u32,
+            since.subsec_nanos(),
+            s.frame.len() as u32,
+            s.frame.len() as u32,
+        ] {
             out.extend_from_slice(&word.to_le_bytes());
         }
         out.extend_from_slice(&s.frame);

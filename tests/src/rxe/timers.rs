@@ -15,7 +15,8 @@ use gdrcore_core::verbs::types::{qp_type, wc_status};
 use gdrcore_core::wire::{ack_timeout_ns, RNR_TIMER_NS};
 use std::time::{Duration, Instant};
 
-/// rxe counts in ticks of the guest's clock (250 a second): a timer of its may be over one tick early.
+/// rxe counts in ticks of the guest's clock (250 a second): a timer of its may be over one tick
+/// early.
 const TICK: Duration = Duration::from_millis(4);
 
 /// RNR NAKs of one message whose timers are looked at.
@@ -36,7 +37,8 @@ fn run_until(link: &Link, wire: &Mangler, n: usize, kind: impl Fn(&Seen) -> bool
     Ok(())
 }
 
-/// The RNR NAK carries the timer that the responder's QP was given, and the requester waits for as long.
+/// The RNR NAK carries the timer that the responder's QP was given, and the requester waits for as
+/// long.
 fn not_ready(link: &Link, wire: &Mangler, side: Side, code: u8) -> Outcome<usize> {
     let shape = Shape { min_rnr_timer: code, ..cases::shape(qp_type::RC, 3, 65_536) };
     let mut pair = Pair::new(link, shape)?;
@@ -66,14 +68,17 @@ fn not_ready(link: &Link, wire: &Mangler, side: Side, code: u8) -> Outcome<usize
         if syndrome != 0x20 | code {
             return Err(format!("NAK {syndrome:#x} instead of {:#x}", 0x20 | code));
         }
-        waited.extend(begins.iter().find(|s| s.at > at && s.psn() == first).map(|again| again.at - at));
+        waited.extend(
+            begins.iter().find(|s| s.at > at && s.psn() == first).map(|again| again.at - at),
+        );
     }
     let n = waited.len();
     if n < NAKS {
         return Err(format!("tried again {n} times after {NAKS} NAKs"));
     }
-    // Ours counts from the beginning of the round that brought the NAK; and what was on its way when a NAK came is no retry. A busy
-    // machine makes some of them early for our clock, but a requester that does not wait is early each time.
+    // Ours counts from the beginning of the round that brought the NAK; and what was on its way
+    // when a NAK came is no retry. A busy machine makes some of them early for our clock, but a
+    // requester that does not wait is early each time.
     let slack = if side == Side::Rxe { TICK } else { Duration::from_micros(500) };
     waited.sort();
     if waited[n / 2] + slack < timer {
@@ -82,7 +87,8 @@ fn not_ready(link: &Link, wire: &Mangler, side: Side, code: u8) -> Outcome<usize
     Ok(n)
 }
 
-/// Nothing of the requester arrives for a while: it tries again and, once it gets through, all is well.
+/// Nothing of the requester arrives for a while: it tries again and, once it gets through, all is
+/// well.
 fn silence(link: &Link, wire: &Mangler, side: Side, op: Op, code: u8) -> Outcome<usize> {
     let shape = Shape { timeout: code, retry_cnt: 6, ..cases::shape(qp_type::RC, 3, 65_536) };
     let timer = Duration::from_nanos(ack_timeout_ns(code).unwrap_or(0));
@@ -92,7 +98,8 @@ fn silence(link: &Link, wire: &Mangler, side: Side, op: Op, code: u8) -> Outcome
         let to = half(&pair);
         pair.recv(side.other(), to, 4096)?;
         let until = Instant::now() + timer + timer / 2;
-        let lost: Script = Box::new(move |from, roce| from != side || !is_request(roce) || Instant::now() > until);
+        let lost: Script =
+            Box::new(move |from, roce| from != side || !is_request(roce) || Instant::now() > until);
         let ((), seen) = scripted(wire, lost, || {
             let id = pair.post(side, op, 0, 8)?;
             pair.succeed(side, id).map(drop)
@@ -101,8 +108,8 @@ fn silence(link: &Link, wire: &Mangler, side: Side, op: Op, code: u8) -> Outcome
             return Err("complete although nothing has arrived".into());
         }
         pair.end()?;
-        // Ours probes before its timer is over; rxe is silent until then. Where the wire was late for the first try, the second one
-        // seems early.
+        // Ours probes before its timer is over; rxe is silent until then. Where the wire was late
+        // for the first try, the second one seems early.
         let mut tries = sent(&seen, side).filter(|s| s.is_request());
         match (side, tries.next(), tries.next()) {
             (Side::Rxe, Some(first), Some(second)) if second.at - first.at + TICK < timer => {
@@ -120,8 +127,9 @@ fn used_up(link: &Link, wire: &Mangler, side: Side, code: u8, retries: u8) -> Ou
     let timer = Duration::from_nanos(ack_timeout_ns(code).unwrap_or(0));
     let mut pair = Pair::new(link, shape)?;
     let first = if side == Side::Ours { pair.our.own.psn } else { pair.far.own.psn };
-    let is_first =
-        move |s: &Seen| s.from == side && s.moment == Moment::Sent && s.is_request() && s.psn() == Some(first);
+    let is_first = move |s: &Seen| {
+        s.from == side && s.moment == Moment::Sent && s.is_request() && s.psn() == Some(first)
+    };
     let lost: Script = Box::new(move |from, roce| from != side || !is_request(roce));
     let expiries = usize::from(retries) + 1;
     let began = Instant::now();
@@ -139,7 +147,8 @@ fn used_up(link: &Link, wire: &Mangler, side: Side, code: u8, retries: u8) -> Ou
         Ok(took)
     })?;
     let ticks = if side == Side::Rxe { TICK * expiries as u32 } else { Duration::ZERO };
-    // IBTA C9-141: a timer of T takes T at least. That it takes no more than 4 T, core/tests/engine/states.rs shows in a time of its own.
+    // IBTA C9-141: a timer of T takes T at least. That it takes no more than 4 T,
+    // core/tests/engine/states.rs shows in a time of its own.
     if took + ticks < timer * expiries as u32 {
         return Err(format!("over after {took:?}, {expiries} times {timer:?}"));
     }
@@ -154,7 +163,9 @@ fn used_up(link: &Link, wire: &Mangler, side: Side, code: u8, retries: u8) -> Ou
 /// All of the above.
 pub fn all(report: &mut Report, link: &Link, wire: &Mangler) {
     for code in [1, 12, 18, 20, 22] {
-        report.both("RNR timer: carried and kept", &format!("timer {code}"), |s| not_ready(link, wire, s, code));
+        report.both("RNR timer: carried and kept", &format!("timer {code}"), |s| {
+            not_ready(link, wire, s, code)
+        });
     }
     for (what, op) in [
         ("SEND", Op::Send(None)),
@@ -166,6 +177,7 @@ pub fn all(report: &mut Report, link: &Link, wire: &Mangler) {
     }
     for (code, retries) in [(12, 0), (12, 3), (14, 1), (10, 6)] {
         let what = format!("timeout {code}, {retries} retries");
-        report.both("ACK timeout: retries counted", &what, |s| used_up(link, wire, s, code, retries));
+        report
+            .both("ACK timeout: retries counted", &what, |s| used_up(link, wire, s, code, retries));
     }
 }

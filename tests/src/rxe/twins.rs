@@ -1,5 +1,6 @@
-//! A program at both ends: one unmodified tool, here on the drop-in under `gdrcore-run`, there on Linux's rxe, which find each
-//! other by rdma_cm, whose messages cross the wire; and the C examples' pingpong with rdma-core's.
+//! A program at both ends: one unmodified tool, here on the drop-in under `gdrcore-run`, there on
+//! Linux's rxe, which find each other by rdma_cm, whose messages cross the wire; and the C
+//! examples' pingpong with rdma-core's.
 
 use super::lab::Lab;
 use super::report::Report;
@@ -49,17 +50,39 @@ const TOOLS: [Tool; 7] = [
     Tool::perftest("ib_write_lat", "-R -F -n 100 -s 64", 2 * ITERATIONS),
     Tool::perftest("ib_write_bw", "-R -F -n 100 -s 65536", ITERATIONS),
     Tool::perftest("ib_read_lat", "-R -F -n 100 -s 4096", ITERATIONS),
-    Tool { name: "rping", both: "-a {} -C 10 -S 3000 -V -v", server: "-s", client: "-c", messages: 40, six: true },
-    Tool { name: "ucmatose", both: "-C 10 -S 1000", server: "-b {}", client: "-s {}", messages: 20, six: false },
+    Tool {
+        name: "rping",
+        both: "-a {} -C 10 -S 3000 -V -v",
+        server: "-s",
+        client: "-c",
+        messages: 40,
+        six: true,
+    },
+    Tool {
+        name: "ucmatose",
+        both: "-C 10 -S 1000",
+        server: "-b {}",
+        client: "-s {}",
+        messages: 20,
+        six: false,
+    },
 ];
 
-/// Whether rping's server ended as it does: by the event that its client has left, with 1 or 0 as the two race.
+/// Whether rping's server ended as it does: by the event that its client has left, with 1 or 0 as
+/// the two race.
 fn has_ended_well(tool: &Tool, serves: bool, done: &Done) -> bool {
     done.ok() || tool.name == "rping" && serves && done.output.contains("DISCONNECT EVENT")
 }
 
 /// Both to their ends, ours as server or as client, on our address `near` and the far end's `far`.
-fn run_case(lab: &Lab, tool: &Tool, ours_serves: bool, near: &str, far: &str, port: u16) -> Outcome<usize> {
+fn run_case(
+    lab: &Lab,
+    tool: &Tool,
+    ours_serves: bool,
+    near: &str,
+    far: &str,
+    port: u16,
+) -> Outcome<usize> {
     let server = if ours_serves { near } else { far };
     let line = |serves: bool| {
         let part = if serves { tool.server } else { tool.client };
@@ -83,10 +106,15 @@ fn run_case(lab: &Lab, tool: &Tool, ours_serves: bool, near: &str, far: &str, po
         (ours(false), theirs)
     };
     let (ours, theirs) = both_end(ours, theirs, ours_serves);
-    for (who, serves, done) in [("ours", ours_serves, &ours), ("the kernel's", !ours_serves, &theirs)] {
+    for (who, serves, done) in
+        [("ours", ours_serves, &ours), ("the kernel's", !ours_serves, &theirs)]
+    {
         if !has_ended_well(tool, serves, done) {
             let (ours, theirs) = (ours.output.trim(), theirs.output.trim());
-            return Err(format!("{who} ended with {:?}; ours says {ours}; the kernel's {theirs}", done.code()));
+            return Err(format!(
+                "{who} ended with {:?}; ours says {ours}; the kernel's {theirs}",
+                done.code()
+            ));
         }
     }
     Ok(tool.messages)
@@ -119,7 +147,8 @@ fn pingpong(lab: &Lab, kind: &str, ours_waits: bool, port: u16) -> Outcome<usize
         wait_until_listened_at(port, &mut ours);
     }
     let host = if ours_waits { "10.77.1.1" } else { "" };
-    let theirs = lab.vm.begin(&format!("exec ibv_{kind}_pingpong -d rxe0 -g 1 {common} {host}"), 60);
+    let theirs =
+        lab.vm.begin(&format!("exec ibv_{kind}_pingpong -d rxe0 -g 1 {common} {host}"), 60);
     let (ours, theirs) = both_end(ours, theirs, ours_waits);
     if ours.ok() && theirs.ok() {
         return Ok(2 * ITERATIONS);
@@ -133,18 +162,20 @@ fn pingpong(lab: &Lab, kind: &str, ours_waits: bool, port: u16) -> Outcome<usize
     ))
 }
 
-/// How long a REQ of ours is on its way. perftest's client asks for its second connection at once when it has had the last word
-/// over the first, and its server, in the emulated machine, takes some time until it listens again; it would refuse.
+/// How long a REQ of ours is on its way. perftest's client asks for its second connection at once
+/// when it has had the last word over the first, and its server, in the emulated machine, takes
+/// some time until it listens again; it would refuse.
 const REQ_TAKES: Duration = Duration::from_millis(500);
 
-/// Keeps a REQ of ours back, and loses the refusal that comes all the same where nobody listens yet: then ours asks again. `packet` is
-/// from the BTH to before the ICRC.
+/// Keeps a REQ of ours back, and loses the refusal that comes all the same where nobody listens
+/// yet: then ours asks again. `packet` is from the BTH to before the ICRC.
 fn slow_request(from: Side, packet: &mut [u8]) -> bool {
     const QP1: &[u8] = &[0, 0, 1];
     const CM_REQ: &[u8] = &[0, 0x10];
     const CM_REJ: &[u8] = &[0, 0x12];
     const INVALID_SERVICE_ID: &[u8] = &[0, 8];
-    // BTH and DETH are 20 bytes, the attribute's number is the 16th of the MAD, the reason of a refusal the 34th.
+    // BTH and DETH are 20 bytes, the attribute's number is the 16th of the MAD, the reason of a
+    // refusal the 34th.
     let is = |what| packet.get(5..8) == Some(QP1) && packet.get(36..38) == Some(what);
     if from == Side::Ours && is(CM_REQ) {
         std::thread::sleep(REQ_TAKES);
@@ -157,7 +188,8 @@ pub fn all(report: &mut Report, lab: &Lab) {
     // Each run has its own port: the last one's may be held a while longer.
     let mut port = 21_000;
     for kind in ["rc", "uc", "ud"] {
-        let feature = format!("pingpong {kind} of the C examples with ibv_{kind}_pingpong of rdma-core");
+        let feature =
+            format!("pingpong {kind} of the C examples with ibv_{kind}_pingpong of rdma-core");
         for (side, ours_waits) in [(Side::Ours, false), (Side::Rxe, true)] {
             port += 1;
             report.case(&feature, side, "IPv4", || {
@@ -168,7 +200,9 @@ pub fn all(report: &mut Report, lab: &Lab) {
     }
     for tool in &TOOLS {
         let feature = tool.feature();
-        for (near, far, family) in [("10.77.1.1", "10.77.1.2", "IPv4"), ("fd00:78::1", "fd00:78::2", "IPv6")] {
+        for (near, far, family) in
+            [("10.77.1.1", "10.77.1.2", "IPv4"), ("fd00:78::1", "fd00:78::2", "IPv6")]
+        {
             if family == "IPv6" && !tool.six {
                 continue;
             }

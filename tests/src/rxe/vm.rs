@@ -15,7 +15,11 @@ pub struct Vm {
 /// A command line of `vm.sh`.
 fn script(name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(root().join("tests/vm/vm.sh"));
-    command.args(arguments).env("VMLAB_NAME", name).env("VMLAB_QUIET", "1").env("VMLAB_LIFE", "10800");
+    command
+        .args(arguments)
+        .env("VMLAB_NAME", name)
+        .env("VMLAB_QUIET", "1")
+        .env("VMLAB_LIFE", "10800");
     command.env("BOOT_LIMIT", (60 * patience::factor()).to_string());
     command
 }
@@ -36,22 +40,34 @@ pub fn prepare() -> Outcome<()> {
 impl Vm {
     /// Boots a machine with the network `net` (see `vm.sh`), whose `/share` is `share`.
     pub fn start(net: &str, share: &Path) -> Outcome<Vm> {
-        // In a process namespace of its own every driver has the same number: the namespace's tells them apart.
-        let space = std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m));
+        // In a process namespace of its own every driver has the same number: the namespace's tells
+        // them apart.
+        let space = std::fs::metadata("/proc/self/ns/pid")
+            .map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m));
         let name = format!("gdrcore-{space}-{}", std::process::id());
         let share = share.to_string_lossy();
-        let done = run(&mut script(&name, &["start", "-n", net, "-a", "10.77.1.2/24", "-u", "4200", "-s", &share]), 90);
+        let done = run(
+            &mut script(
+                &name,
+                &["start", "-n", net, "-a", "10.77.1.2/24", "-u", "4200", "-s", &share],
+            ),
+            90,
+        );
         if done.ok() {
             return Ok(Vm { name });
         }
         Err(format!("the machine did not start: {}", done.output))
     }
 
-    /// A command in the machine, ended after `seconds` (of an idle machine). What runs there has the same patience as we.
+    /// A command in the machine, ended after `seconds` (of an idle machine). What runs there has
+    /// the same patience as we.
     fn exec(&self, command: &str, seconds: u32) -> Command {
         let factor = patience::factor();
         let limit = (seconds * factor).to_string();
-        script(&self.name, &["exec", "-t", &limit, &format!("export {}={factor}; {command}", patience::VARIABLE)])
+        script(
+            &self.name,
+            &["exec", "-t", &limit, &format!("export {}={factor}; {command}", patience::VARIABLE)],
+        )
     }
 
     /// Starts a command in the machine, ended after `seconds`.

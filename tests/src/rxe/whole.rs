@@ -5,13 +5,17 @@ use super::mangle::Mangler;
 use super::report::Report;
 use super::side::Side;
 use super::vm::Vm;
-use super::{cases, cm, faults, forged, headers, lossy, many, perftest, pingpong, timers, twins, Guest, Link, Outcome};
+use super::{
+    cases, cm, faults, forged, headers, lossy, many, perftest, pingpong, timers, twins, Guest,
+    Link, Outcome,
+};
 use crate::soft::Soft;
 use std::cell::RefCell;
 use std::path::Path;
 use std::time::Duration;
 
-/// Every case over one link; `first`: also those whose result does not depend on the address family.
+/// Every case over one link; `first`: also those whose result does not depend on the address
+/// family.
 pub fn all(report: &mut Report, link: &Link, first: bool) {
     for mtu in 1..=5 {
         if first || mtu == 3 || mtu == 5 {
@@ -53,18 +57,26 @@ fn inside(report: &mut Report, vm: &Vm, feature: &str, command: &str) {
     }
 }
 
-/// The same between two network namespaces of one machine: our program runs there too, and the kernels' own virtual
-/// link lies between, then that link and our wire. `share` holds this program as `interop`.
+/// The same between two network namespaces of one machine: our program runs there too, and the
+/// kernels' own virtual link lies between, then that link and our wire. `share` holds this program
+/// as `interop`.
 fn between_namespaces(report: &mut Report, share: &Path) -> Outcome<()> {
     let vm = Vm::start("split", share)?;
     let _program = vm.begin(&format!("./peer rxe0 {PEER_PORT}"), 400);
     let devices = "soft:10.77.0.2,soft:[fd00:77::2]";
     let feature = "all but faults and depth, between namespaces of the guest";
-    inside(report, &vm, feature, &format!("ip netns exec u ./interop 10.77.0.1:{PEER_PORT} {devices}"));
-    // The far end's program is reached past the wire. The link's end gets another MAC than the one that the frames are
-    // for, and gives its address to our side of the wire: only what crosses that arrives.
+    inside(
+        report,
+        &vm,
+        feature,
+        &format!("ip netns exec u ./interop 10.77.0.1:{PEER_PORT} {devices}"),
+    );
+    // The far end's program is reached past the wire. The link's end gets another MAC than the one
+    // that the frames are for, and gives its address to our side of the wire: only what crosses
+    // that arrives.
     vm.run(
-        "modprobe tun; ip link add c0 type veth peer name c1 netns u; ip addr add 10.78.0.1/24 dev c0; ip link set c0 up
+        "modprobe tun; ip link add c0 type veth peer name c1 netns u; ip addr add 10.78.0.1/24 \
+         dev c0; ip link set c0 up
          ip -n u addr add 10.78.0.2/24 dev c1; ip -n u link set c1 up; ip -n u addr flush dev rv1; ip -n u link set rv1 down
          ip -n u link set rv1 address 02:00:00:77:00:99; ip -n u link set rv1 up",
         20,
@@ -72,12 +84,17 @@ fn between_namespaces(report: &mut Report, share: &Path) -> Outcome<()> {
     let port = PEER_PORT + 1;
     let _program = vm.begin(&format!("./peer rxe0 {port}"), 400);
     let feature = "RC over bad wires, between namespaces of the guest";
-    inside(report, &vm, feature, &format!("ip netns exec u ./interop between rv1 10.78.0.1:{port} soft:10.77.0.2"));
+    inside(
+        report,
+        &vm,
+        feature,
+        &format!("ip netns exec u ./interop between rv1 10.78.0.1:{port} soft:10.77.0.2"),
+    );
     Ok(())
 }
 
-/// Our half of the last: joins the interface `far` to a tap device that has the address of `device`, and sends through
-/// every kind of wire to the program at `peer`.
+/// Our half of the last: joins the interface `far` to a tap device that has the address of
+/// `device`, and sends through every kind of wire to the program at `peer`.
 pub fn bad_wires(report: &mut Report, far: &str, peer: &str, device: &str) -> Outcome<()> {
     let wire = Mangler::between("gdr0", far).map_err(|e| format!("{far}: {e}"))?;
     ip("link set gdr0 address 02:00:00:77:00:02 mtu 4200 up")?;
@@ -114,14 +131,16 @@ pub fn everything(report: &mut Report, share: &Path) -> Outcome<()> {
     }
     let (packets, [lost, doubled, overtaken, damaged, late]) = lab.mangler.counts();
     report.note(&format!(
-        "of {packets} packets {lost} were lost, {doubled} doubled, {overtaken} overtaken, {damaged} damaged, {late} delayed"
+        "of {packets} packets {lost} were lost, {doubled} doubled, {overtaken} overtaken, \
+         {damaged} damaged, {late} delayed"
     ));
     pingpong::all(report, &lab);
     perftest::all(report, &lab);
     cm::tools(report, &lab);
     twins::all(report, &lab);
     let port = PEER_PORT + 1;
-    let kill = |_program| lab.vm.run(&format!("kill -9 $(cat /tmp/{port}); sleep 0.3"), 20).map(drop);
+    let kill =
+        |_program| lab.vm.run(&format!("kill -9 $(cat /tmp/{port}); sleep 0.3"), 20).map(drop);
     faults::killed(report, DEVICES[0], || lab.peer(port), kill);
     drop(guest);
     drop(lab);

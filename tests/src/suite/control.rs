@@ -27,7 +27,10 @@ pub const CASES: &[(&str, Run)] = &[
 fn query(t: Bench<'_>) -> Outcome {
     for dev in [t.a, t.b] {
         let d = dev.query().unwrap();
-        assert!(d.max_qp > 0 && d.max_cq > 0 && d.max_mr > 0 && d.max_pd > 0 && d.max_sge > 0, "{d:?}");
+        assert!(
+            d.max_qp > 0 && d.max_cq > 0 && d.max_mr > 0 && d.max_pd > 0 && d.max_sge > 0,
+            "{d:?}"
+        );
         assert!(d.max_msg_size >= 1 << 20 && d.max_cqe > 0 && d.max_qp_wr > 0, "{d:?}");
         assert!((1..=5).contains(&d.active_mtu) && d.udp_port != 0 && d.gid != [0; 16], "{d:?}");
         dev.counters().unwrap();
@@ -42,7 +45,8 @@ fn handles(t: Bench<'_>) -> Outcome {
     let old = End::new(dev, Shape::default()).unwrap();
     let gone = [old.pd, old.mr, old.cq, old.qp];
     old.destroy().unwrap();
-    let invented = [0, 1, u64::MAX, e.buffer.addr(), e.qp ^ 1, e.qp ^ (1 << 32), e.qp.wrapping_add(1 << 33)];
+    let invented =
+        [0, 1, u64::MAX, e.buffer.addr(), e.qp ^ 1, e.qp ^ (1 << 32), e.qp.wrapping_add(1 << 33)];
     let stale = Some(Error::StaleHandle);
     for h in gone.into_iter().chain(invented) {
         let mut wc = [Wc::default(); 1];
@@ -65,7 +69,15 @@ fn handles(t: Bench<'_>) -> Outcome {
         let mut bad = std::ptr::null();
         // SAFETY: a list of one on this stack frame.
         assert_eq!(unsafe { dev.post_send(h, &wr, &mut bad) }.err(), stale, "{h:#x}");
-        let reg = MrReg { pd: h, addr: e.buffer.addr(), length: 64, iova: 0, access: 1, provider: 0, cookie: 0 };
+        let reg = MrReg {
+            pd: h,
+            addr: e.buffer.addr(),
+            length: 64,
+            iova: 0,
+            access: 1,
+            provider: 0,
+            cookie: 0,
+        };
         assert_eq!(dev.mr_reg(&reg).err(), stale, "{h:#x}");
     }
     // A handle of another type.
@@ -82,19 +94,38 @@ fn dependents(t: Bench<'_>) -> Outcome {
     assert_eq!(t.a.pd_dealloc(e.pd), busy, "a PD with a region and a queue pair");
     assert_eq!(t.a.cq_destroy(e.cq), busy, "a CQ with a queue pair");
     let (srq, _) = t.a.srq_create(e.pd, &SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 }).unwrap();
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 0, max_inline_data: 0 };
-    let init = QpInit { pd: e.pd, send_cq: e.cq, recv_cq: e.cq, srq, qp_type: qp_type::RC, sq_sig_all: 0, cap };
+    let cap = QpCap {
+        max_send_wr: 4,
+        max_recv_wr: 0,
+        max_send_sge: 1,
+        max_recv_sge: 0,
+        max_inline_data: 0,
+    };
+    let init = QpInit {
+        pd: e.pd,
+        send_cq: e.cq,
+        recv_cq: e.cq,
+        srq,
+        qp_type: qp_type::RC,
+        sq_sig_all: 0,
+        cap,
+    };
     let (qp, ..) = t.a.qp_create(&init).unwrap();
     assert_eq!(t.a.srq_destroy(srq), busy, "an SRQ with a queue pair");
     t.a.qp_destroy(qp).unwrap();
     t.a.srq_destroy(srq).unwrap();
     let d = t.a.query().unwrap();
-    let ah = t.a.ah_create(e.pd, &AhAttr { dgid: d.gid, scope_id: d.scope_id, ..AhAttr::default() }).unwrap();
+    let ah =
+        t.a.ah_create(e.pd, &AhAttr { dgid: d.gid, scope_id: d.scope_id, ..AhAttr::default() })
+            .unwrap();
     for _ in 0..2 {
         t.a.qp_pin(e.qp).unwrap();
         t.a.cq_pin(e.cq).unwrap();
     }
-    assert_eq!((t.a.qp_pin(e.cq), t.a.cq_pin(e.qp)), (Err(Error::StaleHandle), Err(Error::StaleHandle)));
+    assert_eq!(
+        (t.a.qp_pin(e.cq), t.a.cq_pin(e.qp)),
+        (Err(Error::StaleHandle), Err(Error::StaleHandle))
+    );
     for _ in 0..2 {
         assert_eq!(t.a.qp_destroy(e.qp), busy, "a queue pair that is pinned");
         t.a.qp_unpin(e.qp).unwrap();
@@ -115,10 +146,17 @@ fn dependents(t: Bench<'_>) -> Outcome {
 fn qp_query(t: Bench<'_>) -> Outcome {
     let (a, b) = connected(t.a, t.b, Shape::default()).unwrap();
     let (attr, init) = t.a.qp_query(a.qp).unwrap();
-    assert_eq!((attr.qp_state, attr.dest_qp_num, attr.path_mtu), (qp_state::RTS, b.own.qpn, a.shape.mtu), "{attr:?}");
+    assert_eq!(
+        (attr.qp_state, attr.dest_qp_num, attr.path_mtu),
+        (qp_state::RTS, b.own.qpn, a.shape.mtu),
+        "{attr:?}"
+    );
     assert_eq!((attr.timeout, attr.retry_cnt, attr.rnr_retry), (14, 7, 7), "{attr:?}");
     assert_eq!((attr.port_num, attr.ah.dgid), (1, b.own.ah.dgid), "{attr:?}");
-    assert_eq!((init.pd, init.send_cq, init.recv_cq, init.srq, init.qp_type), (a.pd, a.cq, a.cq, 0, qp_type::RC));
+    assert_eq!(
+        (init.pd, init.send_cq, init.recv_cq, init.srq, init.qp_type),
+        (a.pd, a.cq, a.cq, 0, qp_type::RC)
+    );
     assert!(init.cap.max_send_wr >= 64 && init.cap.max_recv_sge >= 4, "{init:?}");
     assert_eq!(t.a.qp_num(a.qp), Ok(a.own.qpn));
     a.destroy().unwrap();
@@ -128,12 +166,15 @@ fn qp_query(t: Bench<'_>) -> Outcome {
 
 fn transitions(t: Bench<'_>) -> Outcome {
     let mut e = End::new(t.a, Shape::default()).unwrap();
-    let to = |state, set| t.a.qp_modify(e.qp, &QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() }, set);
+    let to = |state, set| {
+        t.a.qp_modify(e.qp, &QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() }, set)
+    };
     assert_eq!(to(qp_state::RTS, mask::STATE), Err(Error::Invalid), "RESET to RTS");
     assert_eq!(to(qp_state::RTR, mask::STATE), Err(Error::Invalid), "RESET to RTR");
     assert_eq!(to(qp_state::INIT, mask::STATE), Err(Error::Invalid), "INIT without its attributes");
     e.to_init().unwrap();
-    let to = |state, set| t.a.qp_modify(e.qp, &QpAttr { qp_state: state, ..QpAttr::default() }, set);
+    let to =
+        |state, set| t.a.qp_modify(e.qp, &QpAttr { qp_state: state, ..QpAttr::default() }, set);
     assert_eq!(to(qp_state::RTS, mask::STATE), Err(Error::Invalid), "INIT to RTS");
     assert_eq!(to(77, mask::STATE), Err(Error::Invalid), "no such state");
     to(qp_state::ERR, mask::STATE).unwrap();
@@ -150,8 +191,16 @@ fn bad_regions(t: Bench<'_>) -> Outcome {
         let reg = MrReg { pd: e.pd, addr, length, iova: addr, access, provider: 0, cookie: 0 };
         t.a.mr_reg(&reg).map(|_| ()).err()
     };
-    assert_eq!(reg(at, 4096, access::REMOTE_WRITE), Some(Error::Invalid), "remote without local write");
-    assert_eq!(reg(at, 4096, access::REMOTE_ATOMIC), Some(Error::Invalid), "remote atomics without local write");
+    assert_eq!(
+        reg(at, 4096, access::REMOTE_WRITE),
+        Some(Error::Invalid),
+        "remote without local write"
+    );
+    assert_eq!(
+        reg(at, 4096, access::REMOTE_ATOMIC),
+        Some(Error::Invalid),
+        "remote atomics without local write"
+    );
     assert_eq!(reg(at, 4096, 1 << 12), Some(Error::Invalid), "an access that does not exist");
     assert_eq!(reg(4096, 4096, 1), Some(Error::Fault), "a page that is not mapped");
     assert!(reg(at, 1 << 60, 1).is_some(), "more than there is");
@@ -178,8 +227,22 @@ fn bounds(t: Bench<'_>) -> Outcome {
     let pd = t.a.pd_alloc().unwrap();
     let (cq, given) = t.a.cq_create(10).unwrap();
     assert!(given >= 10);
-    let cap = |n| QpCap { max_send_wr: n, max_recv_wr: n, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-    let init = |qp_type, n| QpInit { pd, send_cq: cq, recv_cq: cq, srq: 0, qp_type, sq_sig_all: 0, cap: cap(n) };
+    let cap = |n| QpCap {
+        max_send_wr: n,
+        max_recv_wr: n,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let init = |qp_type, n| QpInit {
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: 0,
+        qp_type,
+        sq_sig_all: 0,
+        cap: cap(n),
+    };
     assert!(t.a.qp_create(&init(qp_type::RC, u32::MAX)).is_err(), "the largest depth");
     assert_eq!(t.a.qp_create(&init(99, 4)).map(|_| ()), Err(Error::Invalid), "no such type");
     t.a.cq_destroy(cq).unwrap();
@@ -266,7 +329,8 @@ fn recovery(t: Bench<'_>) -> Outcome {
 
 fn churn(t: Bench<'_>) -> Outcome {
     for i in 0..100u64 {
-        let (mut a, mut b) = connected(t.a, t.b, Shape { buffer: 4096, ..Shape::default() }).unwrap();
+        let (mut a, mut b) =
+            connected(t.a, t.b, Shape { buffer: 4096, ..Shape::default() }).unwrap();
         a.post(i, Op::Write(0, None), 0, 64).unwrap();
         succeed(&mut a, &mut b, i);
         a.destroy().unwrap();

@@ -91,7 +91,10 @@ fn too_long(t: Bench<'_>) -> Outcome {
     let wc = complete(&mut a, &mut b, 1, LONG);
     // Linux 6.1's rxe answers with another NAK than the standard has.
     let allowed = [wc_status::REM_INV_REQ_ERR, wc_status::REM_OP_ERR, wc_status::RETRY_EXC_ERR];
-    assert!(wc.status == allowed[0] || (t.kind == Kind::Verbs && allowed.contains(&wc.status)), "{wc:?}");
+    assert!(
+        wc.status == allowed[0] || (t.kind == Kind::Verbs && allowed.contains(&wc.status)),
+        "{wc:?}"
+    );
     let wc = complete(&mut b, &mut a, 100, LONG);
     let of_rxe = t.kind == Kind::Verbs && wc.status == wc_status::LOC_QP_OP_ERR;
     assert!(wc.status == wc_status::LOC_LEN_ERR || of_rxe, "{wc:?}");
@@ -99,7 +102,8 @@ fn too_long(t: Bench<'_>) -> Outcome {
 }
 
 fn no_receive(t: Bench<'_>) -> Outcome {
-    let (mut a, mut b) = connected(t.a, t.b, Shape { rnr_retry: 2, min_rnr_timer: 1, ..Shape::default() }).unwrap();
+    let (mut a, mut b) =
+        connected(t.a, t.b, Shape { rnr_retry: 2, min_rnr_timer: 1, ..Shape::default() }).unwrap();
     a.post(1, Op::Send(None), 0, 64).unwrap();
     fails(&mut a, &mut b, 1, wc_status::RNR_RETRY_EXC_ERR);
     cause_is(&a, CauseCode::RnrRetryExceeded);
@@ -107,8 +111,11 @@ fn no_receive(t: Bench<'_>) -> Outcome {
 }
 
 fn silent_peer(t: Bench<'_>) -> Outcome {
-    let (mut a, b) = connected(t.a, t.b, Shape { timeout: 10, retry_cnt: 2, ..Shape::default() }).unwrap();
-    b.dev.qp_modify(b.qp, &QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() }, mask::STATE).unwrap();
+    let (mut a, b) =
+        connected(t.a, t.b, Shape { timeout: 10, retry_cnt: 2, ..Shape::default() }).unwrap();
+    b.dev
+        .qp_modify(b.qp, &QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() }, mask::STATE)
+        .unwrap();
     let mut b = b;
     a.post(1, Op::Write(0, None), 0, 64).unwrap();
     fails(&mut a, &mut b, 1, wc_status::RETRY_EXC_ERR);
@@ -125,14 +132,20 @@ fn flush(t: Bench<'_>) -> Outcome {
     for i in 0..5 {
         a.post_recv(100 + i, 0, 64).unwrap();
     }
-    a.dev.qp_modify(a.qp, &QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() }, mask::STATE).unwrap();
+    a.dev
+        .qp_modify(a.qp, &QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() }, mask::STATE)
+        .unwrap();
     a.post(1, Op::Write(0, None), 0, 64).unwrap();
     until("6 flushed", || {
         a.poll();
         a.done.len() == 6
     });
     for wc in &a.done {
-        assert_eq!((wc.status, wc.vendor_err), (wc_status::WR_FLUSH_ERR, CauseCode::Flushed as u32), "{wc:?}");
+        assert_eq!(
+            (wc.status, wc.vendor_err),
+            (wc_status::WR_FLUSH_ERR, CauseCode::Flushed as u32),
+            "{wc:?}"
+        );
     }
     let mut order: Vec<u64> = a.done.iter().map(|wc| wc.wr_id).filter(|id| *id >= 100).collect();
     assert_eq!(order.len(), 5);
@@ -142,7 +155,8 @@ fn flush(t: Bench<'_>) -> Outcome {
 }
 
 fn full_queue(t: Bench<'_>) -> Outcome {
-    let (mut a, mut b) = connected(t.a, t.b, Shape { depth: 8, cqe: 4096, ..Shape::default() }).unwrap();
+    let (mut a, mut b) =
+        connected(t.a, t.b, Shape { depth: 8, cqe: 4096, ..Shape::default() }).unwrap();
     let mut posted = 0u64;
     // The peer has no receives, so the requests wait; queues hold at most some more than asked for.
     let refused = loop {
@@ -207,13 +221,21 @@ fn bad_requests(t: Bench<'_>) -> Outcome {
     let mut wr = a.request(2, Op::Write(0, None), &huge);
     wr.send_flags |= send_flags::INLINE;
     assert_eq!(a.post_wr(&wr), Err(Error::MessageSize));
-    let mut recv =
-        gdrcore_core::verbs::types::RecvWr { wr_id: 1, next: std::ptr::null(), sg_list: pieces.as_ptr(), num_sge: -5 };
+    let mut recv = gdrcore_core::verbs::types::RecvWr {
+        wr_id: 1,
+        next: std::ptr::null(),
+        sg_list: pieces.as_ptr(),
+        num_sge: -5,
+    };
     for (n, list) in [(-5, pieces.as_ptr()), (10_000, pieces.as_ptr()), (1, std::ptr::null())] {
         (recv.num_sge, recv.sg_list) = (n, list);
         let mut bad = std::ptr::null();
         // SAFETY: the request lives on this stack frame.
-        assert_eq!(unsafe { b.dev.post_recv(b.qp, &recv, &mut bad) }, Err(Error::Invalid), "{n} pieces");
+        assert_eq!(
+            unsafe { b.dev.post_recv(b.qp, &recv, &mut bad) },
+            Err(Error::Invalid),
+            "{n} pieces"
+        );
         assert!(std::ptr::eq(bad, &recv));
     }
     finish(a, b)
@@ -230,8 +252,12 @@ fn endless_list(t: Bench<'_>) -> Outcome {
     // SAFETY: a list of one that leads to itself.
     let refused = unsafe { a.dev.post_send(a.qp, &wr, &mut bad) };
     assert_eq!(refused, Err(Error::Again));
-    let mut recv =
-        gdrcore_core::verbs::types::RecvWr { wr_id: 1, next: std::ptr::null(), sg_list: std::ptr::null(), num_sge: 0 };
+    let mut recv = gdrcore_core::verbs::types::RecvWr {
+        wr_id: 1,
+        next: std::ptr::null(),
+        sg_list: std::ptr::null(),
+        num_sge: 0,
+    };
     let own: *const _ = &recv;
     recv.next = own;
     let mut bad = std::ptr::null();
@@ -241,7 +267,8 @@ fn endless_list(t: Bench<'_>) -> Outcome {
 }
 
 fn stale_ah(t: Bench<'_>) -> Outcome {
-    let (mut a, mut b) = connected(t.a, t.b, Shape { qp_type: qp_type::UD, ..Shape::default() }).unwrap();
+    let (mut a, mut b) =
+        connected(t.a, t.b, Shape { qp_type: qp_type::UD, ..Shape::default() }).unwrap();
     let good = a.ah;
     let extra = a.dev.ah_create(a.pd, &b.own.ah).unwrap();
     a.dev.ah_destroy(extra).unwrap();
@@ -271,7 +298,8 @@ fn two_threads(t: Bench<'_>) -> Outcome {
             Err(e) => panic!("{e}"),
         }
     };
-    // Each has half of the queue, however often it is refused meanwhile; then both go on beyond what there is room for.
+    // Each has half of the queue, however often it is refused meanwhile; then both go on beyond
+    // what there is room for.
     let reached = AtomicU32::new(0);
     let mut counts = [0u64; 2];
     std::thread::scope(|s| {
@@ -309,7 +337,8 @@ fn two_threads(t: Bench<'_>) -> Outcome {
 
 fn destroyed_in_use(t: Bench<'_>) -> Outcome {
     for _ in 0..10 {
-        let (a, b) = connected(t.a, t.b, Shape { depth: 16, buffer: 4096, ..Shape::default() }).unwrap();
+        let (a, b) =
+            connected(t.a, t.b, Shape { depth: 16, buffer: 4096, ..Shape::default() }).unwrap();
         let (dev, qp, cq) = (a.dev, a.qp, a.cq);
         let stop = AtomicBool::new(false);
         let posts = || {
@@ -336,8 +365,8 @@ fn destroyed_in_use(t: Bench<'_>) -> Outcome {
                 });
                 result
             };
-            let outcome =
-                insist("the queue pair", &|| dev.qp_destroy(qp)).and(insist("the CQ", &|| dev.cq_destroy(cq)));
+            let outcome = insist("the queue pair", &|| dev.qp_destroy(qp))
+                .and(insist("the CQ", &|| dev.cq_destroy(cq)));
             stop.store(true, Ordering::Release);
             outcome.unwrap();
         });

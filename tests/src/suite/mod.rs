@@ -1,8 +1,8 @@
-//! The behaviour of a device: one source, whatever the device. It runs as a program of its own (`suite --device NAME`), so
-//! that it can run in the machine that has the NIC.
+//! The behaviour of a device: one source, whatever the device. It runs as a program of its own
+//! (`suite --device NAME`), so that it can run in the machine that has the NIC.
 //!
-//! A case gets two devices, which may be one and the same, and panics where something is wrong. Where devices may differ
-//! (docs/using/VERBS.md lists it) the case says so by [`Kind`].
+//! A case gets two devices, which may be one and the same, and panics where something is wrong.
+//! Where devices may differ (docs/using/VERBS.md lists it) the case says so by [`Kind`].
 
 mod control;
 mod failures;
@@ -103,7 +103,9 @@ impl Opened {
         if name.starts_with(gdrcore_verbs::name::PREFIX) {
             return Nic::open(name).map(Opened::Verbs);
         }
-        Soft::open(name, &SoftConfig::default()).map(Opened::Soft).map_err(|e| format!("{name}: {e}"))
+        Soft::open(name, &SoftConfig::default())
+            .map(Opened::Soft)
+            .map_err(|e| format!("{name}: {e}"))
     }
 
     /// The device.
@@ -132,8 +134,8 @@ pub struct Sum {
     pub skipped: u32,
 }
 
-/// Runs the cases whose name holds `filter` between two devices of these names (one, if they are equal), prints a line
-/// each, and sums up.
+/// Runs the cases whose name holds `filter` between two devices of these names (one, if they are
+/// equal), prints a line each, and sums up.
 ///
 /// # Errors
 /// A device that cannot be opened.

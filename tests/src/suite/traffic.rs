@@ -4,7 +4,8 @@ use super::{until, Bench, End as Outcome, Kind};
 use crate::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_core::device::SrqAttr;
 use gdrcore_core::verbs::types::{
-    access, mtu, qp_type, send_flags, wc_flags, wc_opcode, wr_opcode, BindMwWr, MwBindInfo, QpInit, RecvWr, Sge,
+    access, mtu, qp_type, send_flags, wc_flags, wc_opcode, wr_opcode, BindMwWr, MwBindInfo, QpInit,
+    RecvWr, Sge,
 };
 
 type Run = fn(Bench<'_>) -> Outcome;
@@ -172,7 +173,8 @@ fn unsignalled(t: Bench<'_>) -> Outcome {
 fn list(t: Bench<'_>) -> Outcome {
     let (mut a, mut b) = connected(t.a, t.b, Shape::default()).unwrap();
     let pieces: Vec<[Sge; 1]> = (0..12).map(|i| [a.piece(i * 8, 8)]).collect();
-    let mut wrs: Vec<_> = (0..12).map(|i| a.request(i, Op::Write(i * 8, None), &pieces[i as usize])).collect();
+    let mut wrs: Vec<_> =
+        (0..12).map(|i| a.request(i, Op::Write(i * 8, None), &pieces[i as usize])).collect();
     for i in 0..11 {
         wrs[i].next = &wrs[i + 1];
     }
@@ -209,15 +211,26 @@ fn depth(t: Bench<'_>) -> Outcome {
 }
 
 fn shared_receives(t: Bench<'_>) -> Outcome {
-    let (mut a1, mut a2) = (End::new(t.a, Shape::default()).unwrap(), End::new(t.a, Shape::default()).unwrap());
-    let (mut b1, mut b2) = (End::new(t.b, Shape::default()).unwrap(), End::new(t.b, Shape::default()).unwrap());
-    let (srq, _) = t.b.srq_create(b1.pd, &SrqAttr { max_wr: 32, max_sge: 1, srq_limit: 0 }).unwrap();
+    let (mut a1, mut a2) =
+        (End::new(t.a, Shape::default()).unwrap(), End::new(t.a, Shape::default()).unwrap());
+    let (mut b1, mut b2) =
+        (End::new(t.b, Shape::default()).unwrap(), End::new(t.b, Shape::default()).unwrap());
+    let (srq, _) =
+        t.b.srq_create(b1.pd, &SrqAttr { max_wr: 32, max_sge: 1, srq_limit: 0 }).unwrap();
     // Queue pairs with the SRQ in place of their own receives, in its PD.
     let cap = t.b.qp_query(b1.qp).unwrap().1.cap;
     let pd = b1.pd;
     for b in [&mut b1, &mut b2] {
         t.b.qp_destroy(b.qp).unwrap();
-        let init = QpInit { pd, send_cq: b.cq, recv_cq: b.cq, srq, qp_type: qp_type::RC, sq_sig_all: 0, cap };
+        let init = QpInit {
+            pd,
+            send_cq: b.cq,
+            recv_cq: b.cq,
+            srq,
+            qp_type: qp_type::RC,
+            sq_sig_all: 0,
+            cap,
+        };
         let (qp, qpn, _) = t.b.qp_create(&init).unwrap();
         (b.qp, b.own.qpn) = (qp, qpn);
     }
@@ -227,7 +240,8 @@ fn shared_receives(t: Bench<'_>) -> Outcome {
     }
     for i in 0..8u64 {
         let pieces = [b1.piece(i * 64, 64)];
-        let wr = RecvWr { wr_id: 100 + i, next: std::ptr::null(), sg_list: pieces.as_ptr(), num_sge: 1 };
+        let wr =
+            RecvWr { wr_id: 100 + i, next: std::ptr::null(), sg_list: pieces.as_ptr(), num_sge: 1 };
         let mut bad = std::ptr::null();
         // SAFETY: request and piece live on this stack frame.
         unsafe { t.b.post_srq_recv(srq, &wr, &mut bad) }.unwrap();
@@ -258,7 +272,8 @@ fn shared_receives(t: Bench<'_>) -> Outcome {
 }
 
 fn unreliable(t: Bench<'_>) -> Outcome {
-    let (mut a, mut b) = connected(t.a, t.b, Shape { qp_type: qp_type::UC, ..Shape::default() }).unwrap();
+    let (mut a, mut b) =
+        connected(t.a, t.b, Shape { qp_type: qp_type::UC, ..Shape::default() }).unwrap();
     for (i, len) in [0usize, 1, 1024, 1025, 40_000].into_iter().enumerate() {
         let bytes = pattern(i as u64, len);
         a.buffer.write(0, &bytes);
@@ -278,7 +293,8 @@ fn unreliable(t: Bench<'_>) -> Outcome {
 }
 
 fn datagrams(t: Bench<'_>) -> Outcome {
-    let (mut a, mut b) = connected(t.a, t.b, Shape { qp_type: qp_type::UD, ..Shape::default() }).unwrap();
+    let (mut a, mut b) =
+        connected(t.a, t.b, Shape { qp_type: qp_type::UD, ..Shape::default() }).unwrap();
     for (i, len) in [1usize, 200, 1024].into_iter().enumerate() {
         let bytes = pattern(i as u64, len);
         a.buffer.write(0, &bytes);
@@ -321,7 +337,8 @@ fn window(t: Bench<'_>) -> Outcome {
     let mut bind = b.request(1, Op::Send(None), &[]);
     bind.opcode = wr_opcode::BIND_MW;
     let flags = access::REMOTE_WRITE | access::REMOTE_READ;
-    let bind_info = MwBindInfo { mr: b.mr, addr: b.attr.iova + 4096, length: 4096, mw_access_flags: flags };
+    let bind_info =
+        MwBindInfo { mr: b.mr, addr: b.attr.iova + 4096, length: 4096, mw_access_flags: flags };
     bind.bind_mw = BindMwWr { mw, rkey, bind_info };
     b.post_wr(&bind).unwrap();
     assert_eq!(succeed(&mut b, &mut a, 1).opcode, wc_opcode::BIND_MW);
@@ -335,7 +352,11 @@ fn window(t: Bench<'_>) -> Outcome {
     succeed(&mut a, &mut b, 3);
     let wc = succeed(&mut b, &mut a, 100);
     // Linux 6.1's rxe names another flag here.
-    let flag = if t.kind == Kind::Verbs { wc_flags::WITH_INV | wc_flags::IP_CSUM_OK } else { wc_flags::WITH_INV };
+    let flag = if t.kind == Kind::Verbs {
+        wc_flags::WITH_INV | wc_flags::IP_CSUM_OK
+    } else {
+        wc_flags::WITH_INV
+    };
     assert!(wc.wc_flags & flag != 0 && wc.imm_data == rkey, "{wc:?}");
     b.dev.mw_dealloc(mw).unwrap();
     // Windows that are none: refused, not followed.

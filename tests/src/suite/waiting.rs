@@ -113,14 +113,34 @@ fn srq_limit(t: Bench<'_>) -> Outcome {
     let (mut a, mut b) = connected(t.a, t.b, Shape::default()).unwrap();
     let (srq, _) = t.b.srq_create(b.pd, &SrqAttr { max_wr: 16, max_sge: 1, srq_limit: 0 }).unwrap();
     t.b.qp_destroy(b.qp).unwrap();
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 0, max_inline_data: 0 };
-    let init = QpInit { pd: b.pd, send_cq: b.cq, recv_cq: b.cq, srq, qp_type: qp_type::RC, sq_sig_all: 0, cap };
+    let cap = QpCap {
+        max_send_wr: 4,
+        max_recv_wr: 0,
+        max_send_sge: 1,
+        max_recv_sge: 0,
+        max_inline_data: 0,
+    };
+    let init = QpInit {
+        pd: b.pd,
+        send_cq: b.cq,
+        recv_cq: b.cq,
+        srq,
+        qp_type: qp_type::RC,
+        sq_sig_all: 0,
+        cap,
+    };
     (b.qp, b.own.qpn, _) = t.b.qp_create(&init).unwrap();
-    t.a.qp_modify(a.qp, &Default::default(), gdrcore_core::verbs::types::qp_attr_mask::STATE).unwrap();
+    t.a.qp_modify(a.qp, &Default::default(), gdrcore_core::verbs::types::qp_attr_mask::STATE)
+        .unwrap();
     b.connect(a.own).unwrap();
     a.connect(b.own).unwrap();
     for i in 0..6u64 {
-        let wr = RecvWr { wr_id: 100 + i, next: std::ptr::null(), sg_list: std::ptr::null(), num_sge: 0 };
+        let wr = RecvWr {
+            wr_id: 100 + i,
+            next: std::ptr::null(),
+            sg_list: std::ptr::null(),
+            num_sge: 0,
+        };
         let mut bad = std::ptr::null();
         // SAFETY: a list of one on this stack frame.
         unsafe { t.b.post_srq_recv(srq, &wr, &mut bad) }.unwrap();
@@ -179,7 +199,11 @@ fn channel(t: Bench<'_>) -> Outcome {
         });
         assert_eq!(woken, Some(b.cq));
         assert!(!readable(t.b.channel_fd(channels[0]).unwrap()), "the event was taken");
-        assert_eq!((t.b.channel_event(channels[1]), t.b.cq_event()), (Ok(None), Ok(None)), "nobody else's");
+        assert_eq!(
+            (t.b.channel_event(channels[1]), t.b.cq_event()),
+            (Ok(None), Ok(None)),
+            "nobody else's"
+        );
         succeed(&mut b, &mut a, 100);
         succeed(&mut a, &mut b, 1);
     }

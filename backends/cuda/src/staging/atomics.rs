@@ -25,15 +25,30 @@ enum Phase {
 }
 
 impl Atomic {
-    pub(super) const NONE: Atomic =
-        Atomic { serial: 0, of: 0, cookie: 0, addr: 0, op: AtomicOp::FetchAdd(0), phase: Phase::Free, old: 0 };
+    pub(super) const NONE: Atomic = Atomic {
+        serial: 0,
+        of: 0,
+        cookie: 0,
+        addr: 0,
+        op: AtomicOp::FetchAdd(0),
+        phase: Phase::Free,
+        old: 0,
+    };
 }
 
 impl State {
     /// One step of an atomic: asked for, loaded, stored, told.
-    pub(super) fn atomic(&mut self, whose: &Whose, addr: u64, op: AtomicOp, of: u64) -> Result<u64, Access> {
+    pub(super) fn atomic(
+        &mut self,
+        whose: &Whose,
+        addr: u64,
+        op: AtomicOp,
+        of: u64,
+    ) -> Result<u64, Access> {
         let &Whose { lane, cookie, .. } = whose;
-        let same = |a: &Atomic| a.phase != Phase::Free && (a.of, a.cookie, a.addr, a.op) == (of, cookie, addr, op);
+        let same = |a: &Atomic| {
+            a.phase != Phase::Free && (a.of, a.cookie, a.addr, a.op) == (of, cookie, addr, op)
+        };
         let i = match self.atomics.iter().position(same) {
             Some(i) => i,
             None => return Err(self.begin_atomic(whose, addr, op, of)),
@@ -81,15 +96,18 @@ impl State {
 
     fn begin_atomic(&mut self, whose: &Whose, addr: u64, op: AtomicOp, of: u64) -> Access {
         let &Whose { region, lane, cookie } = whose;
-        // One after the other at each address. Whoever asked and never came back has lost its connection: its result goes
-        // when the place is needed.
-        let busy =
-            |a: &Atomic| matches!(a.phase, Phase::Loading | Phase::Storing(_)) && (a.cookie, a.addr) == (cookie, addr);
+        // One after the other at each address. Whoever asked and never came back has lost its
+        // connection: its result goes when the place is needed.
+        let busy = |a: &Atomic| {
+            matches!(a.phase, Phase::Loading | Phase::Storing(_))
+                && (a.cookie, a.addr) == (cookie, addr)
+        };
         if let Some(other) = self.atomics.iter().position(busy) {
             return self.finish_atomic(other);
         }
         let free = self.atomics.iter().position(|a| a.phase == Phase::Free);
-        let Some(i) = free.or_else(|| self.atomics.iter().position(|a| a.phase == Phase::Done)) else {
+        let Some(i) = free.or_else(|| self.atomics.iter().position(|a| a.phase == Phase::Done))
+        else {
             for i in 0..ATOMICS {
                 self.finish_atomic(i);
             }
@@ -123,8 +141,12 @@ impl State {
     }
 
     pub(super) fn poll_atomic(&mut self, serial: u32, i: usize, token: Token) -> Access {
-        let Some(a) = self.atomics.get(i).copied().filter(|a| a.serial == serial) else { return Access::Ready };
-        let Some(Whose { lane, .. }) = self.usable(a.cookie, a.addr, 8) else { return Access::Fault };
+        let Some(a) = self.atomics.get(i).copied().filter(|a| a.serial == serial) else {
+            return Access::Ready;
+        };
+        let Some(Whose { lane, .. }) = self.usable(a.cookie, a.addr, 8) else {
+            return Access::Fault;
+        };
         match a.phase {
             Phase::Free | Phase::Done => Access::Ready,
             Phase::Storing(seq) => self.poll_in(seq, token),

@@ -39,7 +39,9 @@ pub(super) fn pin(device: &'static Device, bytes: usize) -> Result<*mut u8, Fail
     let _current = device.enter()?;
     let mut at: *mut c_void = core::ptr::null_mut();
     // SAFETY: a writable place.
-    check(api::host_alloc::NAME, unsafe { (device.api.host_alloc)(&mut at, bytes, api::HOSTALLOC_PORTABLE) })?;
+    check(api::host_alloc::NAME, unsafe {
+        (device.api.host_alloc)(&mut at, bytes, api::HOSTALLOC_PORTABLE)
+    })?;
     Ok(at.cast())
 }
 
@@ -55,11 +57,19 @@ impl Lane {
     pub(super) fn new(device: &'static Device) -> Result<Lane, Failure> {
         let _current = device.enter()?;
         let null = core::ptr::null_mut();
-        let mut lane =
-            Lane { device, lost: false, last_in: 0, inward: null, outward: null, events: Vec::with_capacity(EVENTS) };
+        let mut lane = Lane {
+            device,
+            lost: false,
+            last_in: 0,
+            inward: null,
+            outward: null,
+            events: Vec::with_capacity(EVENTS),
+        };
         for stream in [&mut lane.inward, &mut lane.outward] {
             // SAFETY: a writable place.
-            check(api::stream_create::NAME, unsafe { (device.api.stream_create)(stream, api::STREAM_NON_BLOCKING) })?;
+            check(api::stream_create::NAME, unsafe {
+                (device.api.stream_create)(stream, api::STREAM_NON_BLOCKING)
+            })?;
         }
         for _ in 0..EVENTS {
             let mut event = null;
@@ -72,24 +82,37 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Runs calls with the context current. An error that is sticky, or that the context cannot even be entered: it is lost.
-    fn run(&mut self, calls: impl FnOnce(&Lane, &Current<'_>) -> Result<(), Failure>) -> Result<(), Failure> {
+    /// Runs calls with the context current. An error that is sticky, or that the context cannot
+    /// even be entered: it is lost.
+    fn run(
+        &mut self,
+        calls: impl FnOnce(&Lane, &Current<'_>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let device = self.device;
         let done = device.enter().and_then(|current| calls(self, &current));
         if let Err(e) = done {
             // What a freed address or a shortage gives is no reason to give the GPU up.
-            self.lost |= !matches!(e.code, api::INVALID_VALUE | api::OUT_OF_MEMORY | api::NOT_SUPPORTED);
+            self.lost |=
+                !matches!(e.code, api::INVALID_VALUE | api::OUT_OF_MEMORY | api::NOT_SUPPORTED);
         }
         done
     }
 
     fn record(&self, event: usize, stream: Object) -> Result<(), Failure> {
         // SAFETY: an event and a stream of this lane.
-        check(api::event_record::NAME, unsafe { (self.device.api.event_record)(self.events[event], stream) })
+        check(api::event_record::NAME, unsafe {
+            (self.device.api.event_record)(self.events[event], stream)
+        })
     }
 
     /// Copies chunk `i` in.
-    pub(super) fn copy_in(&mut self, i: usize, to: u64, from: *const u8, len: usize) -> Result<(), Failure> {
+    pub(super) fn copy_in(
+        &mut self,
+        i: usize,
+        to: u64,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), Failure> {
         self.run(|lane, _| {
             // SAFETY: `len` bytes of a pinned chunk, which is left alone until its event has come.
             let rc = unsafe { (lane.device.api.copy_in_async)(to, from.cast(), len, lane.inward) };
@@ -98,28 +121,52 @@ impl Lane {
         })
     }
 
-    /// Copies out, behind the placements that are under way; `head` is the number of the oldest of them.
-    fn copy_out(&mut self, event: usize, to: *mut u8, from: u64, len: usize, head: u64) -> Result<(), Failure> {
+    /// Copies out, behind the placements that are under way; `head` is the number of the oldest of
+    /// them.
+    fn copy_out(
+        &mut self,
+        event: usize,
+        to: *mut u8,
+        from: u64,
+        len: usize,
+        head: u64,
+    ) -> Result<(), Failure> {
         self.run(|lane, _| {
             if lane.last_in >= head {
                 let last = lane.events[IN + (lane.last_in % CHUNKS as u64) as usize];
                 // SAFETY: a stream and an event of this lane.
-                check(api::stream_wait::NAME, unsafe { (lane.device.api.stream_wait)(lane.outward, last, 0) })?;
+                check(api::stream_wait::NAME, unsafe {
+                    (lane.device.api.stream_wait)(lane.outward, last, 0)
+                })?;
             }
             // SAFETY: `len` bytes of a pinned chunk, which is left alone until its event has come.
-            let rc = unsafe { (lane.device.api.copy_out_async)(to.cast(), from, len, lane.outward) };
+            let rc =
+                unsafe { (lane.device.api.copy_out_async)(to.cast(), from, len, lane.outward) };
             check(api::copy_out_async::NAME, rc)?;
             lane.record(event, lane.outward)
         })
     }
 
     /// Copies chunk `i` out.
-    pub(super) fn load(&mut self, i: usize, to: *mut u8, from: u64, len: usize, head: u64) -> Result<(), Failure> {
+    pub(super) fn load(
+        &mut self,
+        i: usize,
+        to: *mut u8,
+        from: u64,
+        len: usize,
+        head: u64,
+    ) -> Result<(), Failure> {
         self.copy_out(OUT + i, to, from, len, head)
     }
 
     /// Copies an atomic's 8 bytes out.
-    pub(super) fn load_atomic(&mut self, i: usize, to: *mut u8, from: u64, head: u64) -> Result<(), Failure> {
+    pub(super) fn load_atomic(
+        &mut self,
+        i: usize,
+        to: *mut u8,
+        from: u64,
+        head: u64,
+    ) -> Result<(), Failure> {
         self.copy_out(ATOMIC + i, to, from, 8, head)
     }
 
@@ -155,7 +202,8 @@ impl Lane {
         let Ok(_current) = self.device.enter() else { return };
         for stream in [self.inward, self.outward] {
             if !stream.is_null() {
-                // SAFETY: a stream of this lane. An error means that nothing will be copied any more.
+                // SAFETY: a stream of this lane. An error means that nothing will be copied any
+                // more.
                 unsafe { (self.device.api.stream_sync)(stream) };
             }
         }

@@ -4,9 +4,11 @@ use super::lane::Asked;
 use super::{State, Whose, CHUNK, CHUNKS, OUT};
 use gdrcore_core::mem::{Access, Message, Token};
 
-/// Bytes under way that nobody waits for yet, at most: more would only stand before what somebody waits for.
+/// Bytes under way that nobody waits for yet, at most: more would only stand before what somebody
+/// waits for.
 const READ_AHEAD: usize = 4 * CHUNK;
-/// A chunk that nobody came for is given away after so long: its queue pair waits for a window, or is gone.
+/// A chunk that nobody came for is given away after so long: its queue pair waits for a window, or
+/// is gone.
 const IDLE_NS: u64 = 10_000_000;
 /// Nothing older is ever sent: names of messages may come again.
 const STALE_NS: u64 = 500_000_000;
@@ -103,10 +105,14 @@ impl Outward {
     /// A place for another chunk; `urgent`: somebody waits for it, else it is read ahead.
     fn place_for(&self, now: u64, urgent: bool) -> Option<usize> {
         let oldest = |holds: Holds| {
-            (0..CHUNKS).filter(|&i| self.chunks[i].holds == holds).min_by_key(|&i| self.chunks[i].used_ns)
+            (0..CHUNKS)
+                .filter(|&i| self.chunks[i].holds == holds)
+                .min_by_key(|&i| self.chunks[i].used_ns)
         };
         let given_up = |i: &usize| urgent && now.saturating_sub(self.chunks[*i].used_ns) > IDLE_NS;
-        oldest(Holds::Nothing).or_else(|| oldest(Holds::Sent)).or_else(|| oldest(Holds::Loaded).filter(given_up))
+        oldest(Holds::Nothing)
+            .or_else(|| oldest(Holds::Sent))
+            .or_else(|| oldest(Holds::Loaded).filter(given_up))
     }
 }
 
@@ -131,7 +137,14 @@ impl State {
     }
 
     /// Starts the copy of up to a chunk of what a message sends from `at` on.
-    fn load(&mut self, whose: &Whose, at: u64, of: Message, now: u64, urgent: bool) -> Result<usize, Access> {
+    fn load(
+        &mut self,
+        whose: &Whose,
+        at: u64,
+        of: Message,
+        now: u64,
+        urgent: bool,
+    ) -> Result<usize, Access> {
         let &Whose { region, lane, cookie } = whose;
         let r = &self.regions[region];
         let left = (r.at + r.length - at).min(u64::from(of.left)).min(CHUNK as u64) as usize;
@@ -166,7 +179,13 @@ impl State {
     }
 
     /// Copies what is there into `dst`, or starts what is missing.
-    pub(super) fn fetch(&mut self, whose: &Whose, addr: u64, dst: &mut [u8], of: Message) -> Access {
+    pub(super) fn fetch(
+        &mut self,
+        whose: &Whose,
+        addr: u64,
+        dst: &mut [u8],
+        of: Message,
+    ) -> Access {
         let cookie = whose.cookie;
         let now = now_ns();
         // What was placed before this must be seen by it.
@@ -216,7 +235,9 @@ impl State {
             );
         }
         match wait {
-            Some(i) => Access::Pending(Token(OUT | u64::from(self.out.chunks[i].serial) << 8 | i as u64)),
+            Some(i) => {
+                Access::Pending(Token(OUT | u64::from(self.out.chunks[i].serial) << 8 | i as u64))
+            }
             None => Access::Ready,
         }
     }

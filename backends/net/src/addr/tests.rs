@@ -11,7 +11,9 @@ fn soft(text: &str) -> Result<Endpoint> {
 fn every_form_is_read() {
     assert_eq!(DeviceName::parse("loopback"), Ok(DeviceName::Loopback));
     let router = DeviceName::parse("router:/run/x/y.gdrc").unwrap();
-    assert!(matches!(router, DeviceName::Router(_)) && router.to_string() == "router:/run/x/y.gdrc");
+    assert!(
+        matches!(router, DeviceName::Router(_)) && router.to_string() == "router:/run/x/y.gdrc"
+    );
     assert_eq!(DeviceName::parse("router:of-no-such-name"), Err(Error::NoDevice));
     assert_eq!(soft("soft:127.0.0.2"), Ok(Endpoint::v4([127, 0, 0, 2], 4791)));
     assert_eq!(soft("soft:127.0.0.2:5000"), Ok(Endpoint::v4([127, 0, 0, 2], 5000)));
@@ -28,7 +30,8 @@ fn every_form_is_read() {
 
 #[test]
 fn display_reads_back() {
-    for text in ["soft:10.1.2.3:4791", "soft:[2001:db8::1]:1", "soft:[fe80::1%3]:4791", "loopback"] {
+    for text in ["soft:10.1.2.3:4791", "soft:[2001:db8::1]:1", "soft:[fe80::1%3]:4791", "loopback"]
+    {
         let name = DeviceName::parse(text).unwrap();
         assert_eq!(name.to_string(), text);
         assert_eq!(DeviceName::parse(&name.to_string()), Ok(name));
@@ -82,5 +85,8 @@ fn socket_addresses_convert_both_ways() {
     }
     assert_eq!(Endpoint::from_sockaddr(&SockAddr::zeroed()), None);
     // The kernel may report a zone with a global address; it must not make two peers of one.
-    assert_eq!(Endpoint::new(Ipv6Addr::LOCALHOST.octets(), 1, 5), Endpoint::new(Ipv6Addr::LOCALHOST.octets(), 0, 5));
+    assert_eq!(
+        Endpoint::new(Ipv6Addr::LOCALHOST.octets(), 1, 5),
+        Endpoint::new(Ipv6Addr::LOCALHOST.octets(), 0, 5)
+    );
 }

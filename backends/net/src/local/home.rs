@@ -7,13 +7,15 @@
 //!       7/door 7/mail 7/life             the owner of QPN block 7
 //! ```
 //!
-//! Abstract socket names would need no directory, but any user of the network namespace can bind, connect and send to them: one that
-//! passes descriptors whose close(2) blocks stops the receiver, one that takes the name of a dead process gets what is meant for it,
-//! one that takes all names keeps everybody out. Credentials tell a stranger only after the fact. A directory of mode 0700 is asked by
-//! the kernel first, on every kernel.
+//! Abstract socket names would need no directory, but any user of the network namespace can bind,
+//! connect and send to them: one that passes descriptors whose close(2) blocks stops the receiver,
+//! one that takes the name of a dead process gets what is meant for it, one that takes all names
+//! keeps everybody out. Credentials tell a stranger only after the fact. A directory of mode 0700
+//! is asked by the kernel first, on every kernel.
 //!
-//! Another user may have made a directory of the expected name before. So the name is only a default: what counts is the owner. All
-//! processes of a user take the smallest name that is theirs.
+//! Another user may have made a directory of the expected name before. So the name is only a
+//! default: what counts is the owner. All processes of a user take the smallest name that is
+//! theirs.
 
 use super::{is_told_apart, own_uid};
 use crate::clock::random;
@@ -24,8 +26,8 @@ use std::ffi::CStr;
 use std::io::Write;
 use std::os::fd::RawFd;
 
-/// Where the directory may be, in this order. Containers that share the network of their host or pod share the first as well if they
-/// share its IPC namespace.
+/// Where the directory may be, in this order. Containers that share the network of their host or
+/// pod share the first as well if they share its IPC namespace.
 const BASES: [&CStr; 2] = [c"/dev/shm", c"/tmp"];
 /// What its name begins with.
 const PREFIX: &[u8] = b"gdrcore-";
@@ -55,14 +57,15 @@ impl Home {
     /// The home of this process, made if there is none.
     ///
     /// # Errors
-    /// [`Error::Access`]: users cannot be told apart here (the process runs as the overflow uid), or no directory may be written.
-    /// [`Error::Unsupported`]: the network namespace has no name. [`Error::Os`].
+    /// [`Error::Access`]: users cannot be told apart here (the process runs as the overflow uid),
+    /// or no directory may be written. [`Error::Unsupported`]: the network namespace has no name.
+    /// [`Error::Os`].
     pub(crate) fn open() -> Result<Home> {
         Home::nth(0)
     }
 
-    /// As [`Home::open`]; of several directories of this user (two processes may each have made one at the same instant) the one
-    /// of that number, counted round.
+    /// As [`Home::open`]; of several directories of this user (two processes may each have made one
+    /// at the same instant) the one of that number, counted round.
     pub(crate) fn nth(n: usize) -> Result<Home> {
         if !is_told_apart() {
             return Err(Error::Access);
@@ -112,7 +115,8 @@ impl Home {
     /// [`Error::Invalid`]: this home has none.
     pub(super) fn above(&self) -> Result<Path> {
         let end = self.path().iter().rposition(|&b| b == b'/');
-        let end = end.ok_or_else(|| refuse!(Invalid, "the home of this address is not in a directory"))?;
+        let end =
+            end.ok_or_else(|| refuse!(Invalid, "the home of this address is not in a directory"))?;
         let mut p = Path { bytes: [0; PATH_MAX] };
         p.bytes[..end].copy_from_slice(&self.path()[..end]);
         Ok(p)
@@ -126,7 +130,9 @@ impl Home {
         let mut p = Path { bytes: [0; PATH_MAX] };
         let mut left = &mut p.bytes[..PATH_MAX - 1];
         let fits = left.write_all(self.path()).is_ok()
-            && parts.iter().all(|part| left.write_all(b"/").is_ok() && left.write_all(part).is_ok());
+            && parts
+                .iter()
+                .all(|part| left.write_all(b"/").is_ok() && left.write_all(part).is_ok());
         fits.then_some(p).ok_or_else(too_long)
     }
 }
@@ -175,7 +181,8 @@ impl FileName {
     }
 }
 
-/// The `n`th of this user's directories, counted round in the order of their names; made if there is none.
+/// The `n`th of this user's directories, counted round in the order of their names; made if there
+/// is none.
 fn own_directory(base: &Fd, n: usize) -> Result<FileName> {
     let mut usual = FileName::NONE;
     let _ = write!(&mut usual.bytes[..NAME_MAX - 1], "gdrcore-{}", own_uid());
@@ -196,18 +203,25 @@ fn own_directory(base: &Fd, n: usize) -> Result<FileName> {
     Err(Error::Access)
 }
 
-/// The `n`th name, in their order and counted round, of the directories here that are this user's alone.
+/// The `n`th name, in their order and counted round, of the directories here that are this user's
+/// alone.
 fn nth_own(base: RawFd, n: usize) -> Option<FileName> {
     let is_own = |name: &FileName| {
         stat_at(base, name.c_str()).is_ok_and(|s| {
-            s.st_mode & libc::S_IFMT == libc::S_IFDIR && s.st_mode & 0o777 == 0o700 && s.st_uid == own_uid()
+            s.st_mode & libc::S_IFMT == libc::S_IFDIR
+                && s.st_mode & 0o777 == 0o700
+                && s.st_uid == own_uid()
         })
     };
     // The smallest above the last one, again and again: no list of unknown length is kept.
     let next = |above: FileName| {
         let mut best: Option<FileName> = None;
         entries(base, |name| {
-            let Some(name) = FileName::of(name.to_bytes()).filter(|n| n.bytes().starts_with(PREFIX)) else { return };
+            let Some(name) =
+                FileName::of(name.to_bytes()).filter(|n| n.bytes().starts_with(PREFIX))
+            else {
+                return;
+            };
             if name > above && best.is_none_or(|b| name < b) && is_own(&name) {
                 best = Some(name);
             }
@@ -239,7 +253,13 @@ fn network() -> Result<u64> {
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
     // SAFETY: the pointers describe `cookie` and its length, both live through the call.
     let rc = unsafe {
-        libc::getsockopt(socket.raw(), libc::SOL_SOCKET, SO_NETNS_COOKIE, (&raw mut cookie).cast(), &mut len)
+        libc::getsockopt(
+            socket.raw(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &mut len,
+        )
     };
     if rc == 0 {
         return Ok(cookie);
@@ -249,7 +269,9 @@ fn network() -> Result<u64> {
     // SAFETY: a C string; no other pointers.
     let net = Fd::from_call(unsafe { libc::open(c"/proc/thread-self/ns/net".as_ptr(), flags) });
     let inode = net.and_then(|fd| stat(fd.raw()));
-    let inode = inode.map_err(|_| refuse!(Unsupported, "/proc/thread-self/ns/net: it cannot be opened"))?.st_ino;
+    let inode = inode
+        .map_err(|_| refuse!(Unsupported, "/proc/thread-self/ns/net: it cannot be opened"))?
+        .st_ino;
     Ok(inode | 1 << 63)
 }
 
@@ -264,12 +286,14 @@ pub(super) fn make_dir(path: &Path) -> Result<()> {
 
 /// Opens a directory, no link to one.
 pub(super) fn open_dir(at: RawFd, path: &CStr) -> Result<Fd> {
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let flags =
+        libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: a C string; no other pointers.
     Fd::from_call(unsafe { libc::openat(at, path.as_ptr(), flags) })
 }
 
-/// Gives the names in a directory to `each`, but for `.` and `..`. Changes the descriptor's position.
+/// Gives the names in a directory to `each`, but for `.` and `..`. Changes the descriptor's
+/// position.
 pub(super) fn entries(dir: RawFd, mut each: impl FnMut(&CStr)) {
     // SAFETY: no pointers.
     unsafe { libc::lseek(dir, 0, libc::SEEK_SET) };
@@ -280,9 +304,17 @@ pub(super) fn entries(dir: RawFd, mut each: impl FnMut(&CStr)) {
     const NAME_AT: usize = 19;
     loop {
         // SAFETY: pointer and length are those of the buffer.
-        let n = unsafe { libc::syscall(libc::SYS_getdents64, dir, buffer.0.as_mut_ptr(), buffer.0.len()) };
-        let Some(mut rest) = usize::try_from(n).ok().filter(|&n| n > 0).and_then(|n| buffer.0.get(..n)) else { return };
-        while let Some(len) = rest.get(16..18).map(|l| usize::from(u16::from_ne_bytes([l[0], l[1]]))) {
+        let n = unsafe {
+            libc::syscall(libc::SYS_getdents64, dir, buffer.0.as_mut_ptr(), buffer.0.len())
+        };
+        let Some(mut rest) =
+            usize::try_from(n).ok().filter(|&n| n > 0).and_then(|n| buffer.0.get(..n))
+        else {
+            return;
+        };
+        while let Some(len) =
+            rest.get(16..18).map(|l| usize::from(u16::from_ne_bytes([l[0], l[1]])))
+        {
             let (entry, next) = rest.split_at(len.clamp(NAME_AT, rest.len()));
             if let Ok(name) = CStr::from_bytes_until_nul(&entry[NAME_AT.min(entry.len())..]) {
                 if ![&b"."[..], b".."].contains(&name.to_bytes()) {

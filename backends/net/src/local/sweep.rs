@@ -1,4 +1,5 @@
-//! What killed processes leave in the user's directory, of any address and network namespace, goes when others open devices.
+//! What killed processes leave in the user's directory, of any address and network namespace, goes
+//! when others open devices.
 
 use super::home::{entries, open_dir, Home};
 use super::{empty, lock};
@@ -16,7 +17,8 @@ pub(crate) fn sweep(home: &Home) {
     below(user.raw(), |network_name, network| {
         below(network, |address_name, address| {
             below(address, |holder, dir| {
-                // A lock that is free has no owner that lives; who wants it waits until it is free again.
+                // A lock that is free has no owner that lives; who wants it waits until it is free
+                // again.
                 if lock(dir) == Ok(true) {
                     empty(dir);
                     remove(address, holder);

@@ -31,9 +31,8 @@ fn names_tell_addresses_and_holders_apart() {
     );
     // The longest of all fits.
     let most = Endpoint { ip: [0xfe; 16], scope_id: u32::MAX, port: u16::MAX };
-    assert!(
-        text(&Name::of(&home, &most, Holder::Service(u16::MAX, u16::MAX), Role::Mail)).ends_with("/c65535-65535/mail")
-    );
+    assert!(text(&Name::of(&home, &most, Holder::Service(u16::MAX, u16::MAX), Role::Mail))
+        .ends_with("/c65535-65535/mail"));
 }
 
 #[test]
@@ -86,7 +85,8 @@ fn a_removed_directory_is_noticed() {
     let lock = Lock::take(&home, &at, Holder::Block(1)).unwrap();
     let _door = lock.listen(Role::Door).unwrap();
     let path = text(&lock.name(Role::Door));
-    std::fs::remove_dir_all(std::path::Path::new(&path).parent().unwrap().parent().unwrap()).unwrap();
+    std::fs::remove_dir_all(std::path::Path::new(&path).parent().unwrap().parent().unwrap())
+        .unwrap();
     assert!(!lock.is_there());
     let again = Lock::take(&home, &at, Holder::Block(1)).unwrap();
     assert!(again.is_there());
@@ -97,7 +97,13 @@ fn a_removed_directory_is_noticed() {
 #[test]
 fn only_a_map_of_everybody_tells_the_overflow_uid_apart() {
     assert!(maps_everybody(b"         0          0 4294967295\n"));
-    for map in [&b""[..], b"0 0 65536\n", b"0 1000 1\n", b"0 0 4294967295\n1 1 1\n", b"0 100000 4294967295\n"] {
+    for map in [
+        &b""[..],
+        b"0 0 65536\n",
+        b"0 1000 1\n",
+        b"0 0 4294967295\n1 1 1\n",
+        b"0 100000 4294967295\n",
+    ] {
         assert!(!maps_everybody(map), "{}", String::from_utf8_lossy(map));
     }
     assert!(is_told_apart(), "the tests run as a user with a number");

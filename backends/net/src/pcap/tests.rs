@@ -83,7 +83,10 @@ fn bursts_become_frames_with_right_icrcs() {
     assert!((frames[0].0 / 1_000_000_000).abs_diff(wall) < 100, "wall clock");
     assert_eq!(frames[20].0 - frames[0].0, 5, "nanoseconds");
     let _fork = fork();
-    if let Ok(out) = Command::new("tshark").args(["-r", file.to_str().unwrap(), "-q", "-z", "expert,warn"]).output() {
+    if let Ok(out) = Command::new("tshark")
+        .args(["-r", file.to_str().unwrap(), "-q", "-z", "expert,warn"])
+        .output()
+    {
         let text = String::from_utf8_lossy(&out.stdout);
         assert!(!text.contains("Malformed") && !text.contains("hecksum"), "{text}");
     } else {
@@ -105,7 +108,8 @@ fn a_burst_is_in_the_file_when_it_leaves() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// Threads and processes that write one file at once: what each wrote is there, whole and in its own order.
+/// Threads and processes that write one file at once: what each wrote is there, whole and in its
+/// own order.
 #[test]
 fn captures_share_a_file() {
     let file = path("shared");
@@ -197,7 +201,8 @@ fn only_what_nobody_writes_and_this_process_did_not_begin_is_replaced() {
         assert_eq!(counted(&other), 0, "replaced, in round {n}");
         std::fs::remove_file(&other).unwrap();
     }
-    // What is no capture is not written behind, but may be replaced; nobody waits for a stranger's lock for ever.
+    // What is no capture is not written behind, but may be replaced; nobody waits for a stranger's
+    // lock for ever.
     let foreign = path("foreign");
     std::fs::write(&foreign, b"something else, and long enough").unwrap();
     assert!(matches!(open_as(&foreign, Earlier::Keep, MEM_MIN), Err(Error::Invalid)));
@@ -207,7 +212,8 @@ fn only_what_nobody_writes_and_this_process_did_not_begin_is_replaced() {
     assert!(matches!(open(&foreign, MEM_MIN), Err(Error::Busy)));
     assert_eq!(std::fs::read(&foreign).unwrap(), b"something else, and long enough");
     drop(stranger);
-    // A child that another test forked just now has the stranger's description, and so its lock, until it runs.
+    // A child that another test forked just now has the stranger's description, and so its lock,
+    // until it runs.
     let end = deadline(60);
     let mut r = loop {
         match open(&foreign, MEM_MIN) {
@@ -266,7 +272,10 @@ fn a_file_that_cannot_grow_ends_with_a_whole_record() {
         }
         r.pcap.flush();
         let (frames, lost) = r.pcap.counts();
-        let good = frames > 0 && lost > 0 && frames + lost == 200 && r.pcap.failure() == Some(Error::Os(libc::EFBIG));
+        let good = frames > 0
+            && lost > 0
+            && frames + lost == 200
+            && r.pcap.failure() == Some(Error::Os(libc::EFBIG));
         // SAFETY: ends the child.
         unsafe { libc::_exit(i32::from(!good)) };
     }

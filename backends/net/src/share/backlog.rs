@@ -1,7 +1,8 @@
 //! Packets that wait for room in their owner's mailbox.
 //!
-//! A mailbox holds ten messages, and a process that has just come, or does not run at the moment, may be sent more before the kernel
-//! steers its packets to it. What does not fit waits here, in order for each owner, for a while.
+//! A mailbox holds ten messages, and a process that has just come, or does not run at the moment,
+//! may be sent more before the kernel steers its packets to it. What does not fit waits here, in
+//! order for each owner, for a while.
 
 use super::mail::{Packets, Posted};
 use crate::addr::Endpoint;
@@ -97,7 +98,8 @@ impl Backlog {
         self.bytes.get(at..self.tail)?.first_chunk().map(Entry::read)
     }
 
-    /// Bytes that wait for the owner of a block. If there are any, what comes for it now has its place behind.
+    /// Bytes that wait for the owner of a block. If there are any, what comes for it now has its
+    /// place behind.
     pub fn waits_for(&self, block: u16) -> usize {
         let (mut at, mut bytes) = (self.head, 0);
         while let Some(e) = self.entry(at) {
@@ -135,7 +137,8 @@ impl Backlog {
         true
     }
 
-    /// Closes the gaps that delivered packets have left: one owner who takes nothing must not cost the others their room.
+    /// Closes the gaps that delivered packets have left: one owner who takes nothing must not cost
+    /// the others their room.
     fn compact(&mut self) {
         let (mut from, mut to) = (self.head, 0);
         while let Some(e) = self.entry(from) {
@@ -149,7 +152,11 @@ impl Backlog {
     }
 
     /// Tries to deliver everything, for each owner up to what does not fit.
-    pub fn deliver(&mut self, now: u64, mut post: impl FnMut(u16, &Packets<'_>) -> Posted) -> Delivered {
+    pub fn deliver(
+        &mut self,
+        now: u64,
+        mut post: impl FnMut(u16, &Packets<'_>) -> Posted,
+    ) -> Delivered {
         let mut outcome = Delivered::default();
         let (mut full, mut n) = ([0u16; OWNERS], 0);
         let mut at = self.head;
@@ -161,7 +168,10 @@ impl Backlog {
             }
             let data = &self.bytes[start + HEAD..start + HEAD + e.len as usize];
             let packets = data.len().div_ceil(usize::from(e.seg).max(1)) as u64;
-            match post(e.block, &Packets { src: e.src, seg: e.seg, first: e.first, ecn: e.ecn, data }) {
+            match post(
+                e.block,
+                &Packets { src: e.src, seg: e.seg, first: e.first, ecn: e.ecn, data },
+            ) {
                 Posted::Done => outcome.passed += packets,
                 Posted::Lost if now.saturating_sub(e.since_ns) < PATIENCE_NS => {
                     if n == OWNERS {
@@ -239,7 +249,12 @@ mod tests {
             Posted::Done
         });
         assert!(b.is_empty());
-        assert!(kept[&0].len() > 100 && kept[&1].len() > 1000, "{} {}", kept[&0].len(), kept[&1].len());
+        assert!(
+            kept[&0].len() > 100 && kept[&1].len() > 1000,
+            "{} {}",
+            kept[&0].len(),
+            kept[&1].len()
+        );
         assert_eq!(got, kept);
     }
 
@@ -251,7 +266,10 @@ mod tests {
         assert_eq!(b.deliver(PATIENCE_NS, |_, _| Posted::Lost), Delivered::default());
         assert!(b.waits_for(7) > 0);
         // Three packets of at most 100 bytes.
-        assert_eq!(b.deliver(PATIENCE_NS + 5, |_, _| Posted::Lost), Delivered { passed: 0, dropped: 3 });
+        assert_eq!(
+            b.deliver(PATIENCE_NS + 5, |_, _| Posted::Lost),
+            Delivered { passed: 0, dropped: 3 }
+        );
         assert!(b.is_empty() && b.waits_for(7) == 0);
         assert!(b.keep(9, 8, &packets(&[1; 40])));
         assert_eq!(b.deliver(9, |_, _| Posted::Nobody), Delivered { passed: 0, dropped: 1 });

@@ -1,4 +1,5 @@
-//! What the processes of one address send each other: datagrams between the sockets that hold their blocks' names.
+//! What the processes of one address send each other: datagrams between the sockets that hold their
+//! blocks' names.
 //!
 //! ```text
 //! 0  magic "gdrm"   4  version 1   5  kind   6  block of the sender (2)   then, by kind, little-endian:
@@ -9,9 +10,10 @@
 //! Packets  address 16, zone 4, port 2, ECN 1, zero 1, bytes of a packet 2, number of the first packet 2, the packets
 //! ```
 //!
-//! Other users cannot reach the sockets ([`crate::local`]). The kernel also says with each message who sent it (SO_PASSCRED); one of
-//! another user's is dropped. What a process of the same user sends is believed as far as it goes: a wrong table costs a detour, a
-//! packet is checked like any other.
+//! Other users cannot reach the sockets ([`crate::local`]). The kernel also says with each message
+//! who sent it (SO_PASSCRED); one of another user's is dropped. What a process of the same user
+//! sends is believed as far as it goes: a wrong table costs a detour, a packet is checked like any
+//! other.
 
 use super::table::{self, Table};
 use crate::addr::Endpoint;
@@ -63,13 +65,15 @@ pub enum Mail<'a> {
     News(&'a Table),
     /// The owner of a block has closed its socket, or is dead.
     Left(u16),
-    /// The network refused a packet of one of the group's (ICMP); which one's, the kernel does not say.
+    /// The network refused a packet of one of the group's (ICMP); which one's, the kernel does not
+    /// say.
     Refused(Endpoint, i32),
     /// Packets for the receiver.
     Packets(Packets<'a>),
 }
 
-/// What was received; the sender's block beside it. On the stack of whoever reads it: nothing is allocated here.
+/// What was received; the sender's block beside it. On the stack of whoever reads it: nothing is
+/// allocated here.
 #[allow(clippy::large_enum_variant)]
 pub enum Received<'a> {
     /// As [`Mail::Ask`].
@@ -95,7 +99,8 @@ pub enum Posted {
     Nobody,
 }
 
-/// Reads a message: the block that it says it is from, and what it is. `None`: nothing that we write.
+/// Reads a message: the block that it says it is from, and what it is. `None`: nothing that we
+/// write.
 pub fn parse(bytes: &[u8]) -> Option<(u16, Received<'_>)> {
     let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
     if head[..4] != MAGIC || head[4] != VERSION {
@@ -129,7 +134,11 @@ pub fn parse(bytes: &[u8]) -> Option<(u16, Received<'_>)> {
 fn endpoint(b: &[u8; 22]) -> Endpoint {
     let mut ip = [0; 16];
     ip.copy_from_slice(&b[..16]);
-    Endpoint::new(ip, u32::from_le_bytes([b[16], b[17], b[18], b[19]]), u16::from_le_bytes([b[20], b[21]]))
+    Endpoint::new(
+        ip,
+        u32::from_le_bytes([b[16], b[17], b[18], b[19]]),
+        u16::from_le_bytes([b[20], b[21]]),
+    )
 }
 
 fn emit_endpoint(e: &Endpoint, to: &mut [u8]) {
@@ -186,7 +195,8 @@ pub(crate) fn post(from: RawFd, block: u16, to: &Name, mail: &Mail<'_>) -> Poste
     msg.msg_namelen = name_len;
     msg.msg_iov = iov.as_mut_ptr();
     msg.msg_iovlen = iov.len();
-    // SAFETY: every pointer in `msg` leads to memory that lives through the call; sendmsg writes to none of it.
+    // SAFETY: every pointer in `msg` leads to memory that lives through the call; sendmsg writes to
+    // none of it.
     let n = unsafe { libc::sendmsg(from, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     if n >= 0 {
         return Posted::Done;
@@ -226,8 +236,8 @@ impl Mailbox {
         self.fd.raw()
     }
 
-    /// Takes one message into `buf` and returns its length; 0: what came is dropped, it was a stranger's or too long.
-    /// `None`: there is no mail.
+    /// Takes one message into `buf` and returns its length; 0: what came is dropped, it was a
+    /// stranger's or too long. `None`: there is no mail.
     pub fn receive(&self, buf: &mut [u8]) -> Option<usize> {
         receive(self.fd(), buf)
     }
@@ -243,14 +253,16 @@ pub fn receive(fd: RawFd, buf: &mut [u8]) -> Option<usize> {
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
     msg.msg_controllen = CONTROL as _;
-    // SAFETY: every pointer in `msg` leads to a buffer that lives through the call and has the length beside it.
+    // SAFETY: every pointer in `msg` leads to a buffer that lives through the call and has the
+    // length beside it.
     let n = unsafe { libc::recvmsg(fd, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
     let len = usize::try_from(n).ok()?;
     let whole = msg.msg_flags & libc::MSG_TRUNC == 0;
     Some(if is_from_trusted(&msg) && whole { len } else { 0 })
 }
 
-/// Whether a received message is from whom this process trusts. Descriptors that a stranger sent along are closed.
+/// Whether a received message is from whom this process trusts. Descriptors that a stranger sent
+/// along are closed.
 fn is_from_trusted(msg: &libc::msghdr) -> bool {
     let mut trusted = false;
     // SAFETY: `msg` is as recvmsg left it, and its control buffer lives.
@@ -264,7 +276,8 @@ fn is_from_trusted(msg: &libc::msghdr) -> bool {
         let at = unsafe { libc::CMSG_DATA(cmsg) };
         if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_CREDENTIALS {
             if data >= size_of::<libc::ucred>() {
-                // SAFETY: the kernel wrote that many bytes behind the header; they may be unaligned.
+                // SAFETY: the kernel wrote that many bytes behind the header; they may be
+                // unaligned.
                 let cred = unsafe { at.cast::<libc::ucred>().read_unaligned() };
                 trusted = is_own_user(cred.uid);
             }
@@ -281,8 +294,8 @@ fn is_from_trusted(msg: &libc::msghdr) -> bool {
     trusted
 }
 
-/// Binds the first free block from `first` on, going round among `1..=max`, so that `count` blocks in a row, a multiple of
-/// `count`, are this process's.
+/// Binds the first free block from `first` on, going round among `1..=max`, so that `count` blocks
+/// in a row, a multiple of `count`, are this process's.
 ///
 /// # Errors
 /// [`Error::AddressInUse`]: none is free; [`Error::Os`].
@@ -313,7 +326,13 @@ pub(crate) fn claim_any(
 ///
 /// # Errors
 /// [`Error::AddressInUse`]: one has an owner; [`Error::Os`].
-pub(crate) fn claim(home: &Home, at: &Endpoint, block: u16, count: u16, boxes: &mut [Option<Mailbox>]) -> Result<()> {
+pub(crate) fn claim(
+    home: &Home,
+    at: &Endpoint,
+    block: u16,
+    count: u16,
+    boxes: &mut [Option<Mailbox>],
+) -> Result<()> {
     for k in 0..count {
         match Mailbox::open(home, at, Holder::Block(block + k)) {
             Ok(mailbox) => boxes[usize::from(k)] = Some(mailbox),
@@ -349,7 +368,13 @@ mod tests {
         let at = at(1);
         let (a, b) = (mailbox(&at, 1), mailbox(&at, 2));
         let to = name(&at, 2);
-        let packets = Packets { src: Endpoint::v4([1, 2, 3, 4], 9), seg: 5, first: 2, ecn: 3, data: b"hello world" };
+        let packets = Packets {
+            src: Endpoint::v4([1, 2, 3, 4], 9),
+            seg: 5,
+            first: 2,
+            ecn: 3,
+            data: b"hello world",
+        };
         assert_eq!(post(a.fd(), 1, &to, &Mail::Packets(packets)), Posted::Done);
         let mut buf = vec![0; MAIL_MAX];
         let n = b.receive(&mut buf).unwrap();
@@ -359,7 +384,9 @@ mod tests {
         t.set(7, 3, 7, 1);
         assert_eq!(post(a.fd(), 1, &to, &Mail::News(&t)), Posted::Done);
         let n = b.receive(&mut buf).unwrap();
-        assert!(matches!(parse(&buf[..n]), Some((1, Received::News(x))) if x.entries() == t.entries()));
+        assert!(
+            matches!(parse(&buf[..n]), Some((1, Received::News(x))) if x.entries() == t.entries())
+        );
         let dst = Endpoint::new([0xfd; 16], 0, 4791);
         assert_eq!(post(a.fd(), 1, &to, &Mail::Refused(dst, 111)), Posted::Done);
         let n = b.receive(&mut buf).unwrap();
@@ -401,7 +428,10 @@ mod tests {
         crate::sys::check(unsafe { libc::connect(from.raw(), name, len) }).unwrap();
         let mut ends = [0; 2];
         // SAFETY: room for two descriptors.
-        crate::sys::check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) }).unwrap();
+        crate::sys::check(unsafe {
+            libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK)
+        })
+        .unwrap();
         let (read, write) = (Fd::from_call(ends[0]).unwrap(), Fd::from_call(ends[1]).unwrap());
         match crate::rights::send(from.raw(), b"gdrm\x01\x01\0\0", write.raw()) {
             // Since Linux 6.16 by the kernel.
@@ -426,7 +456,11 @@ mod tests {
         claim(&home, &at, 5, 1, &mut a).unwrap();
         assert_eq!(claim(&home, &at, 4, 4, &mut b).unwrap_err(), Error::AddressInUse);
         assert!(b.iter().all(Option::is_none));
-        assert_eq!(claim_any(&home, &at, 1, 4, 15, &mut b), Ok(8), "4 to 7 are not free, and neither is 0");
+        assert_eq!(
+            claim_any(&home, &at, 1, 4, 15, &mut b),
+            Ok(8),
+            "4 to 7 are not free, and neither is 0"
+        );
         assert_eq!(claim_any(&home, &at, 5, 1, 15, &mut c), Ok(6));
         assert_eq!(claim_any(&home, &at, 1, 4, 11, &mut boxes()).unwrap_err(), Error::AddressInUse);
     }

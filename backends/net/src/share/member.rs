@@ -1,4 +1,5 @@
-//! One device among those that share an address: its blocks, its place in the group of sockets, its mail.
+//! One device among those that share an address: its blocks, its place in the group of sockets, its
+//! mail.
 
 use super::backlog::Backlog;
 use super::mail::{self, Mail, Mailbox, Packets, Posted, Received};
@@ -30,7 +31,8 @@ const FORMER: usize = 8;
 const MAIL_BATCH: usize = 32;
 /// While mail came within this time it is looked for in every round.
 const MAIL_HOT_NS: u64 = 200_000;
-/// How long what ends waits until others have taken what is theirs, and how long after one wait in vain comes the next.
+/// How long what ends waits until others have taken what is theirs, and how long after one wait in
+/// vain comes the next.
 const LAST_NS: u64 = 50_000_000;
 const LAST_AGAIN_NS: u64 = 1_000_000_000;
 /// How often packets that wait for room in a mailbox are tried again.
@@ -47,7 +49,8 @@ enum Phase {
     Asking,
     /// The own index: packets have been sent to those below `range`.
     Probing { range: u16, lowest: Option<u16>, heard: u16 },
-    /// Whether packets for the own blocks arrive here. `hashed`: what nobody is meant to get does, so that they may do so by chance.
+    /// Whether packets for the own blocks arrive here. `hashed`: what nobody is meant to get does,
+    /// so that they may do so by chance.
     Checking { hashed: bool, index: bool, block: bool },
 }
 
@@ -56,7 +59,8 @@ enum Phase {
 pub struct ShareCounters {
     /// Packets of others that came here and were passed on.
     pub passed: u64,
-    /// Packets of others that were dropped: nobody has the block, or its owner took no mail for a second, or too much waited for that.
+    /// Packets of others that were dropped: nobody has the block, or its owner took no mail for a
+    /// second, or too much waited for that.
     pub dropped: u64,
     /// Packets of this device that came by mail.
     pub by_mail: u64,
@@ -121,8 +125,8 @@ pub struct Member {
     watch_again_ns: u64,
     /// Those connections. Mostly one; more while the others disagree about whose turn it is.
     watchers: [Option<Fd>; 8],
-    /// The block whose owner this one watches, and the connection that ends with it. Everybody watches the next lower known
-    /// block, the lowest the highest.
+    /// The block whose owner this one watches, and the connection that ends with it. Everybody
+    /// watches the next lower known block, the lowest the highest.
     watched: Option<(u16, Fd)>,
     /// Blocks that have an owner, as far as known: those that are told news.
     known: [u64; ENTRIES.div_ceil(64)],
@@ -236,7 +240,8 @@ impl Member {
         }
     }
 
-    /// Passes packets on to the owner of a block, now or when its mailbox has room. False: nobody owns it.
+    /// Passes packets on to the owner of a block, now or when its mailbox has room. False: nobody
+    /// owns it.
     pub fn pass(&mut self, block: u16, packets: &Packets<'_>) -> bool {
         let waits = !self.backlog.is_empty() && self.backlog.waits_for(block) > 0;
         let posted = if waits { Posted::Lost } else { self.post(block, &Mail::Packets(*packets)) };
@@ -256,15 +261,16 @@ impl Member {
             return;
         }
         let mut backlog = core::mem::take(&mut self.backlog);
-        let done = backlog.deliver(now, |block, packets| self.post(block, &Mail::Packets(*packets)));
+        let done =
+            backlog.deliver(now, |block, packets| self.post(block, &Mail::Packets(*packets)));
         self.counters.passed += done.passed;
         self.counters.dropped += done.dropped;
         self.deliver_ns = if backlog.is_empty() { u64::MAX } else { now + DELIVER_NS };
         self.backlog = backlog;
     }
 
-    /// Before a queue pair ends, or the device: a program may exit behind it, and what has been taken for others is theirs. Who does not
-    /// run costs little.
+    /// Before a queue pair ends, or the device: a program may exit behind it, and what has been
+    /// taken for others is theirs. Who does not run costs little.
     pub fn finish(&mut self) {
         let begun = now_ns();
         let mut now = begun;
@@ -290,17 +296,20 @@ impl Member {
         for &(name, block) in self.table.services() {
             if newer.index_of(block).is_some() && !newer.services().iter().any(|s| s.0 == name) {
                 let port = name as u16;
-                self.former[self.former_next % FORMER] = (block, port, now.saturating_add(LISTENER_GRACE_NS));
+                self.former[self.former_next % FORMER] =
+                    (block, port, now.saturating_add(LISTENER_GRACE_NS));
                 self.former_next = self.former_next.wrapping_add(1);
             }
         }
     }
 
-    /// Whether a member that is still there has listened at a port a moment ago. A request for it may reach any member, and only that one's
-    /// engine knows that it is to be dropped, so that its sender asks again.
+    /// Whether a member that is still there has listened at a port a moment ago. A request for it
+    /// may reach any member, and only that one's engine knows that it is to be dropped, so that its
+    /// sender asks again.
     pub fn is_former(&self, now: u64, port: u16) -> bool {
-        let counts =
-            |&(block, at, until): &(u16, u16, u64)| at == port && now < until && self.table.index_of(block).is_some();
+        let counts = |&(block, at, until): &(u16, u16, u64)| {
+            at == port && now < until && self.table.index_of(block).is_some()
+        };
         self.former.iter().any(counts)
     }
 
@@ -374,11 +383,12 @@ impl Member {
         Ok(())
     }
 
-    /// Listens for a service among all devices of the address. From here on the kernel brings requests for it here. Again for the
-    /// same id: nothing to do.
+    /// Listens for a service among all devices of the address. From here on the kernel brings
+    /// requests for it here. Again for the same id: nothing to do.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`]: another device does; [`Error::NoMemory`]: [`SERVICES`] of this device do; [`Error::Os`].
+    /// [`Error::AddressInUse`]: another device does; [`Error::NoMemory`]: [`SERVICES`] of this
+    /// device do; [`Error::Os`].
     pub fn offer(&mut self, id: u64, port_space: u16, port: u16) -> Result<()> {
         if self.services.iter().flatten().any(|s| s.id == id) {
             return Ok(());
@@ -386,7 +396,11 @@ impl Member {
         let slot = self.services.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
         let mailbox = Mailbox::open(&self.home, &self.local, Holder::Service(port_space, port))?;
         watch(self.set.raw(), mailbox.fd())?;
-        *slot = Some(Service { id, name: u32::from(port_space) << 16 | u32::from(port), _mailbox: mailbox });
+        *slot = Some(Service {
+            id,
+            name: u32::from(port_space) << 16 | u32::from(port),
+            _mailbox: mailbox,
+        });
         self.tell_services();
         Ok(())
     }
@@ -420,7 +434,8 @@ impl Member {
         self.known.iter().fold(0, |all, w| all | w) != 0
     }
 
-    /// Whether the next round shall look for mail: where there was some just now in each, else every `every_ns`.
+    /// Whether the next round shall look for mail: where there was some just now in each, else
+    /// every `every_ns`.
     #[inline]
     pub fn listens(&self, now: u64, every_ns: u64) -> bool {
         now.saturating_sub(self.looked_ns) >= every_ns
@@ -433,7 +448,8 @@ impl Member {
         self.looked_ns = 0;
     }
 
-    /// Tells the others what the network has refused: the kernel gives such news to any of the group.
+    /// Tells the others what the network has refused: the kernel gives such news to any of the
+    /// group.
     pub fn tell_refusal(&mut self, dst: &Endpoint, errno: i32) {
         self.post_all(&Mail::Refused(*dst, errno));
     }
@@ -446,8 +462,13 @@ impl Member {
         }
     }
 
-    /// Takes mail; what is for the engine goes to `take`, which says how many packets it handled. Returns those.
-    pub fn poll(&mut self, now: u64, mut take: impl FnMut(&mut Member, &ForEngine<'_>) -> usize) -> usize {
+    /// Takes mail; what is for the engine goes to `take`, which says how many packets it handled.
+    /// Returns those.
+    pub fn poll(
+        &mut self,
+        now: u64,
+        mut take: impl FnMut(&mut Member, &ForEngine<'_>) -> usize,
+    ) -> usize {
         self.looked_ns = now;
         let mut ready = [-1; 8];
         let n = poll_set(self.set.raw(), &mut ready);
@@ -463,7 +484,9 @@ impl Member {
                 self.let_watch(now);
                 continue;
             }
-            if let Some(watcher) = self.watchers.iter_mut().find(|w| w.as_ref().is_some_and(|w| w.raw() == fd)) {
+            if let Some(watcher) =
+                self.watchers.iter_mut().find(|w| w.as_ref().is_some_and(|w| w.raw() == fd))
+            {
                 // It says nothing: it has found another process to watch, or is dead.
                 *watcher = watcher.take().filter(|w| is_open(w.raw()));
                 self.watch_life(now);
@@ -474,8 +497,12 @@ impl Member {
                 self.mail_ns = now;
                 let Some((from, received)) = mail::parse(&buffer[..len]) else { continue };
                 match &received {
-                    Received::Packets(packets) => handled += take(self, &ForEngine::Packets(*packets)),
-                    Received::Refused(dst, errno) => handled += take(self, &ForEngine::Refused(*dst, *errno)),
+                    Received::Packets(packets) => {
+                        handled += take(self, &ForEngine::Packets(*packets))
+                    }
+                    Received::Refused(dst, errno) => {
+                        handled += take(self, &ForEngine::Refused(*dst, *errno))
+                    }
                     group => self.read(now, from, group),
                 }
             }
@@ -501,7 +528,9 @@ impl Member {
                 }
                 self.known[usize::from(from / 64)] |= 1 << (from % 64);
             }
-            Received::Left(gone) if *gone <= BLOCK_MAX && !self.owns_block(*gone) => self.forget(now, *gone),
+            Received::Left(gone) if *gone <= BLOCK_MAX && !self.owns_block(*gone) => {
+                self.forget(now, *gone)
+            }
             Received::Left(_) => {}
             Received::News(table) => self.adopt(now, from, table),
             Received::Packets(_) | Received::Refused(..) => {}
@@ -512,7 +541,8 @@ impl Member {
         self.known[usize::from(from / 64)] |= 1 << (from % 64);
         if table.age() <= self.table.age() {
             if table.age() < self.table.age() && self.table.age().1 == self.block {
-                // Whoever published an older one has attached its program: the newer goes back on, and to him. Its author sees to that.
+                // Whoever published an older one has attached its program: the newer goes back on,
+                // and to him. Its author sees to that.
                 let newer = self.table;
                 self.attach();
                 self.post(from, &Mail::News(&newer));
@@ -534,7 +564,8 @@ impl Member {
         match self.phase {
             Phase::Asking => self.locate(now, false),
             Phase::Quiet if self.is_entered() && self.is_offering() => self.publish_ns = None,
-            // Of two versions that were written at once the other one counts, and this member's services are not in it.
+            // Of two versions that were written at once the other one counts, and this member's
+            // services are not in it.
             Phase::Quiet if self.is_entered() => self.publish_soon(now),
             // The author has not heard of this member, or takes its place for another's.
             Phase::Quiet => {
@@ -549,7 +580,8 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.finish();
-        // The socket is closed by now; who takes its place in the kernel's list hears of it at once.
+        // The socket is closed by now; who takes its place in the kernel's list hears of it at
+        // once.
         self.post_all(&Mail::Left(self.block));
         // The slices never run destructors: the names are given back here.
         self.boxes.fill_with(|| None);

@@ -1,20 +1,26 @@
-//! The program that steers: to which of the sockets that share an address the kernel gives a packet.
+//! The program that steers: to which of the sockets that share an address the kernel gives a
+//! packet.
 //!
-//! Classic BPF, attached to the group of sockets (SO_ATTACH_REUSEPORT_CBPF), which needs no privilege. It sees the UDP
-//! payload, so BTH's DestQP is the lower 24 bits of the word at 4. What it returns is the index of a socket in the
-//! kernel's list of the group; an index beyond the list means: whichever the hash of the addresses says.
+//! Classic BPF, attached to the group of sockets (SO_ATTACH_REUSEPORT_CBPF), which needs no
+//! privilege. It sees the UDP payload, so BTH's DestQP is the lower 24 bits of the word at 4. What
+//! it returns is the index of a socket in the kernel's list of the group; an index beyond the list
+//! means: whichever the hash of the addresses says.
 //!
-//! QP1 belongs to all of them: its messages (MADs of communication management) say for whom they are, by the block in a
-//! communication id or by the service that is asked for, at places that do not change.
+//! QP1 belongs to all of them: its messages (MADs of communication management) say for whom they
+//! are, by the block in a communication id or by the service that is asked for, at places that do
+//! not change.
 //!
-//! Two ranges of QPNs are the group's own: QPNs of [`PROBE`] and above name an index directly, so that whoever sends itself one
-//! packet for each index learns its own; those of [`CHECK`] name a block, so that its owner can see that it is reached.
+//! Two ranges of QPNs are the group's own: QPNs of [`PROBE`] and above name an index directly, so
+//! that whoever sends itself one packet for each index learns its own; those of [`CHECK`] name a
+//! block, so that its owner can see that it is reached.
 
 use super::numbers::{CHECK, PROBE};
 use super::table::Table;
 use crate::sys::set_filter;
 use gdrcore_core::arena::{RawSlice, Walk};
-use gdrcore_core::cm::mad::{attribute, REMOTE_ID_AT as REMOTE_ID, REQUEST_ID_AT as REQUEST_ID, SERVICE_AT as SERVICE};
+use gdrcore_core::cm::mad::{
+    attribute, REMOTE_ID_AT as REMOTE_ID, REQUEST_ID_AT as REQUEST_ID, SERVICE_AT as SERVICE,
+};
 use gdrcore_core::cm::BLOCK_BITS;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::cm::GSI_QPN;
@@ -52,7 +58,8 @@ const fn insn(code: u16, jt: u8, jf: u8, k: u32) -> Insn {
 /// The kernel's hash decides, as without a program.
 pub const BY_HASH: Insn = insn(RETURN, 0, 0, u32::MAX);
 
-/// Room for any program: 32 KB, too much for the stack of a thread of a program's, which runs the engine.
+/// Room for any program: 32 KB, too much for the stack of a thread of a program's, which runs the
+/// engine.
 ///
 /// # Errors
 /// [`gdrcore_core::error::Error::NoMemory`].
@@ -67,8 +74,9 @@ pub struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// The program of a table. What is for a block that has no entry goes where the next lower one goes, and a request for a service that
-    /// has none wherever the hash says; whoever gets it passes it on or drops it.
+    /// The program of a table. What is for a block that has no entry goes where the next lower one
+    /// goes, and a request for a service that has none wherever the hash says; whoever gets it
+    /// passes it on or drops it.
     ///
     /// `code`: [`room`] for it.
     pub fn new(code: &'a mut [Insn], table: &Table) -> Program<'a> {
@@ -84,7 +92,8 @@ impl<'a> Program<'a> {
         p.push(insn(JUMP_IF_EQUAL, 2, 0, GSI_QPN));
         p.push(insn(SHIFT_RIGHT, 0, 0, QPN_UNIT.ilog2()));
         let data = p.jump();
-        // A message to QP1: a request, by its service; an answer to one, by what it answers; the rest, by the receiver's id.
+        // A message to QP1: a request, by its service; an answer to one, by what it answers; the
+        // rest, by the receiver's id.
         p.push(insn(LOAD_HALF, 0, 0, ATTRIBUTE_AT));
         p.push(insn(JUMP_IF_EQUAL, 6, 0, u32::from(attribute::REQ)));
         p.push(insn(JUMP_IF_EQUAL, 5, 0, u32::from(attribute::SIDR_REQ)));
@@ -151,7 +160,8 @@ impl<'a> Program<'a> {
     /// Makes it the program of the group that a bound socket belongs to.
     ///
     /// # Errors
-    /// What the kernel said: `Os(EPERM)` in a sandbox, [`gdrcore_core::error::Error::NoMemory`] beyond its `optmem_max`.
+    /// What the kernel said: `Os(EPERM)` in a sandbox, [`gdrcore_core::error::Error::NoMemory`]
+    /// beyond its `optmem_max`.
     pub fn attach(&self, socket: RawFd) -> Result<()> {
         set_filter(socket, libc::SO_ATTACH_REUSEPORT_CBPF, self.code())
     }
@@ -213,7 +223,8 @@ mod tests {
     #[test]
     fn every_block_finds_its_socket() {
         for n in [1usize, 2, 3, 7, 64, 300, 1015] {
-            let owners: Vec<(u16, u16)> = (0..n).map(|i| (1 + i as u16, ((i * 7919 + 1) % n) as u16)).collect();
+            let owners: Vec<(u16, u16)> =
+                (0..n).map(|i| (1 + i as u16, ((i * 7919 + 1) % n) as u16)).collect();
             let mut code = room();
             let p = Program::new(&mut code, &table(&owners));
             for &(block, index) in &owners {
@@ -240,8 +251,22 @@ mod tests {
         let id = |block: u32| block << 22 | 0x12345;
         let ids = |block| Ids { local_comm_id: id(7), remote_comm_id: id(block) };
         let cases = [
-            (Message::Req(Req { local_comm_id: id(9), service_id: service(0x106, 0x1234), ..Req::default() }), 1),
-            (Message::Req(Req { local_comm_id: id(9), service_id: service(0x106, 0x1235), ..Req::default() }), 2),
+            (
+                Message::Req(Req {
+                    local_comm_id: id(9),
+                    service_id: service(0x106, 0x1234),
+                    ..Req::default()
+                }),
+                1,
+            ),
+            (
+                Message::Req(Req {
+                    local_comm_id: id(9),
+                    service_id: service(0x106, 0x1235),
+                    ..Req::default()
+                }),
+                2,
+            ),
             (Message::Req(Req { service_id: service(0x106, 0x9999), ..Req::default() }), u32::MAX),
             (
                 Message::SidrReq(SidrReq {
@@ -252,7 +277,14 @@ mod tests {
                 2,
             ),
             (Message::SidrRep(SidrRep { request_id: id(300), ..SidrRep::default() }), 1),
-            (Message::Rep(Rep { local_comm_id: id(7), remote_comm_id: id(1000), ..Rep::default() }), 2),
+            (
+                Message::Rep(Rep {
+                    local_comm_id: id(7),
+                    remote_comm_id: id(1000),
+                    ..Rep::default()
+                }),
+                2,
+            ),
             (Message::Rej(Rej { remote_comm_id: id(7), ..Rej::default() }), 3),
             (Message::Rtu(ids(300)), 1),
             (Message::Drep(ids(1000)), 2),
@@ -271,9 +303,14 @@ mod tests {
                 }
                 Addressee::Anyone => None,
             };
-            assert_eq!(block.and_then(|b| t.index_of(b)).map_or(u32::MAX, u32::from), index, "{message:?}");
+            assert_eq!(
+                block.and_then(|b| t.index_of(b)).map_or(u32::MAX, u32::from),
+                index,
+                "{message:?}"
+            );
         }
-        // A packet too short for what the program reads: the kernel's machine answers 0, and the first socket looks.
+        // A packet too short for what the program reads: the kernel's machine answers 0, and the
+        // first socket looks.
         assert_eq!(run(&p, &to(GSI_QPN)[..24]), 0);
     }
 

@@ -1,10 +1,12 @@
-//! Who has which block, and where in the kernel's list its socket stands: the table behind the steering program.
+//! Who has which block, and where in the kernel's list its socket stands: the table behind the
+//! steering program.
 //!
-//! Every process of an address has one, and the newest is right: it has a version, and of two with the same version the one
-//! whose author has the higher block. Whoever learns something (its own index, that somebody is gone) writes the next version,
-//! attaches the program that follows from it and sends it to all others. Two who write at once are told apart by the order; the
-//! one that lost finds itself missing and writes again. Nothing here is needed for packets to arrive, only for them to arrive
-//! without a detour.
+//! Every process of an address has one, and the newest is right: it has a version, and of two with
+//! the same version the one whose author has the higher block. Whoever learns something (its own
+//! index, that somebody is gone) writes the next version, attaches the program that follows from it
+//! and sends it to all others. Two who write at once are told apart by the order; the one that lost
+//! finds itself missing and writes again. Nothing here is needed for packets to arrive, only for
+//! them to arrive without a detour.
 //!
 //! Plain data and bytes; no system calls.
 
@@ -81,8 +83,8 @@ impl Table {
         self.author = author;
     }
 
-    /// Gives a block an index. Whoever had that index has it no more, but for the blocks `from` on, `count` of them, which one
-    /// process has together.
+    /// Gives a block an index. Whoever had that index has it no more, but for the blocks `from` on,
+    /// `count` of them, which one process has together.
     pub fn set(&mut self, block: u16, index: u16, from: u16, count: u16) {
         self.retain(|b, i| b != block && (i != index || b.wrapping_sub(from) < count));
         let at = self.entries().partition_point(|e| e.0 < block);
@@ -146,8 +148,8 @@ impl Table {
 
     /// Writes it; the bytes written.
     ///
-    /// Layout, little-endian: version 8, author 2, entries 2, services 2, then block 2 and index 2 of each entry, service 4 and
-    /// block 2 of each service.
+    /// Layout, little-endian: version 8, author 2, entries 2, services 2, then block 2 and index 2
+    /// of each entry, service 4 and block 2 of each service.
     pub fn emit(&self, to: &mut [u8; BYTES]) -> usize {
         to[..8].copy_from_slice(&self.version.to_le_bytes());
         to[8..10].copy_from_slice(&self.author.to_le_bytes());
@@ -165,8 +167,8 @@ impl Table {
         HEAD + 4 * self.entries().len() + 6 * self.services().len()
     }
 
-    /// Reads what [`Table::emit`] wrote. `None`: it did not write that. A version that would leave no room for later
-    /// ones is refused: nobody could ever correct it.
+    /// Reads what [`Table::emit`] wrote. `None`: it did not write that. A version that would leave
+    /// no room for later ones is refused: nobody could ever correct it.
     pub fn parse(bytes: &[u8]) -> Option<Table> {
         let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
         let u16_at = |b: &[u8], i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
@@ -193,7 +195,8 @@ impl Table {
             *service = (u32::from_le_bytes([b[0], b[1], b[2], b[3]]), u16_at(b, 4));
         }
         let ascending = t.entries().windows(2).all(|w| w[0].0 < w[1].0);
-        let in_range = t.entries().iter().all(|&(block, index)| block <= BLOCK_MAX && index < INDEX_MAX);
+        let in_range =
+            t.entries().iter().all(|&(block, index)| block <= BLOCK_MAX && index < INDEX_MAX);
         (ascending && in_range).then_some(t)
     }
 }
@@ -220,7 +223,10 @@ mod tests {
         t.set(8, 0, 7, 2);
         assert_eq!(t.entries(), [(3, 1), (7, 0), (8, 0), (9, 2)], "one process, two blocks");
         assert!(t.remove(9) && !t.remove(9));
-        assert_eq!((t.index_of(3), t.index_of(4), t.last_index(), t.sockets()), (Some(1), None, Some(1), 2));
+        assert_eq!(
+            (t.index_of(3), t.index_of(4), t.last_index(), t.sockets()),
+            (Some(1), None, Some(1), 2)
+        );
     }
 
     #[test]
@@ -242,12 +248,17 @@ mod tests {
         let mut b = [0; BYTES];
         let n = t.emit(&mut b);
         let back = Table::parse(&b[..n]).unwrap();
-        assert_eq!((back.age(), back.entries(), back.services()), (t.age(), t.entries(), t.services()));
+        assert_eq!(
+            (back.age(), back.entries(), back.services()),
+            (t.age(), t.entries(), t.services())
+        );
         for cut in 0..n {
             assert!(Table::parse(&b[..cut]).is_none());
         }
         assert!(Table::parse(&b[..n + 1]).is_none());
-        for (at, value) in [(0, 0), (7, 0xff), (9, 0xff), (11, 9), (12, 9), (14, 2), (15, 0xff), (17, 0xff)] {
+        for (at, value) in
+            [(0, 0), (7, 0xff), (9, 0xff), (11, 9), (12, 9), (14, 2), (15, 0xff), (17, 0xff)]
+        {
             let mut bad = b;
             bad[at] = value;
             assert!(Table::parse(&bad[..n]).is_none(), "byte {at}");

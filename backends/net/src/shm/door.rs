@@ -1,7 +1,8 @@
-//! How a segment gets from one process to another: a Unix socket named after the address ([`crate::local`]).
+//! How a segment gets from one process to another: a Unix socket named after the address
+//! ([`crate::local`]).
 //!
-//! Whoever wants to send connects, looks who listens, and sends one hello with the memory; nothing comes back but,
-//! later, bells and loans.
+//! Whoever wants to send connects, looks who listens, and sends one hello with the memory; nothing
+//! comes back but, later, bells and loans.
 
 use super::messages::{Ask, Loan, LOAN_LEN};
 use super::segment::Segment;
@@ -14,7 +15,8 @@ use std::os::fd::{IntoRawFd, RawFd};
 
 /// First bytes of a hello: name and version.
 const HELLO: [u8; 8] = *b"gdrshm\x02\0";
-/// Of one on a socket that a router made: who says it is the router's word, and the rest of the hello says nothing of it.
+/// Of one on a socket that a router made: who says it is the router's word, and the rest of the
+/// hello says nothing of it.
 const HELLO_BROKERED: [u8; 8] = *b"gdrshm\x03\0";
 /// Messages of one link's socket that one look takes.
 const WORDS: usize = 64;
@@ -111,7 +113,8 @@ impl Bell {
             None => {
                 let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
                 // SAFETY: the bytes live through the call.
-                let n = unsafe { libc::send(self.fd.raw(), bytes.as_ptr().cast(), bytes.len(), flags) };
+                let n =
+                    unsafe { libc::send(self.fd.raw(), bytes.as_ptr().cast(), bytes.len(), flags) };
                 n == bytes.len() as isize
             }
         }
@@ -120,20 +123,27 @@ impl Bell {
     /// The next thing that the other end did.
     pub(super) fn hear(&self) -> Heard {
         let mut bytes = [0u8; LOAN_LEN + 1];
-        let Some(Message { len, fd, fds }) = receive(self.fd.raw(), &mut bytes) else { return Heard::Quiet };
+        let Some(Message { len, fd, fds }) = receive(self.fd.raw(), &mut bytes) else {
+            return Heard::Quiet;
+        };
         let said = &bytes[..len.min(bytes.len())];
         match (said, fds, fd) {
             ([_], 0, None) => Heard::Rung,
             (_, 0, None) if said.len() < LOAN_LEN => {
                 Ask::parse(said).map_or(Heard::Gone, |(ask, far)| Heard::Asked(ask, far))
             }
-            (_, 0, None) => Loan::parse(said, true).map_or(Heard::Gone, |loan| Heard::Lent(loan, None)),
-            (_, 1, Some(fd)) => Loan::parse(said, false).map_or(Heard::Gone, |loan| Heard::Lent(loan, Some(fd))),
+            (_, 0, None) => {
+                Loan::parse(said, true).map_or(Heard::Gone, |loan| Heard::Lent(loan, None))
+            }
+            (_, 1, Some(fd)) => {
+                Loan::parse(said, false).map_or(Heard::Gone, |loan| Heard::Lent(loan, Some(fd)))
+            }
             _ => Heard::Gone,
         }
     }
 
-    /// Gives `take` what the other end said, but for rings; false: no process of ours says that. True: it is gone, or said such a thing.
+    /// Gives `take` what the other end said, but for rings; false: no process of ours says that.
+    /// True: it is gone, or said such a thing.
     /// Bounded: a peer that talks without end is heard once per call.
     pub(super) fn listen(&self, mut take: impl FnMut(Heard) -> bool) -> bool {
         for _ in 0..WORDS {
@@ -154,7 +164,8 @@ impl Bell {
     /// Receives the hello of a caller. `Ok(None)`: it has not come yet.
     ///
     /// # Errors
-    /// [`Error::Access`]: it is none, or the memory is not what it must be; to be hung up on. [`Error::NoMemory`].
+    /// [`Error::Access`]: it is none, or the memory is not what it must be; to be hung up on.
+    /// [`Error::NoMemory`].
     pub fn receive(&self) -> Result<Option<(Endpoint, Segment)>> {
         self.receive_hello(HELLO)
     }
@@ -169,12 +180,15 @@ impl Bell {
 
     fn receive_hello(&self, hello: [u8; 8]) -> Result<Option<(Endpoint, Segment)>> {
         let mut bytes = [0u8; HELLO_LEN + 1];
-        let Some(Message { len, fd, fds }) = receive(self.fd.raw(), &mut bytes) else { return Ok(None) };
+        let Some(Message { len, fd, fds }) = receive(self.fd.raw(), &mut bytes) else {
+            return Ok(None);
+        };
         let Some(memory) = fd else { return Err(Error::Access) };
         if len != HELLO_LEN || bytes[..8] != hello || fds != 1 {
             return Err(Error::Access);
         }
-        let u32_at = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
+        let u32_at =
+            |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
         let mut ip = [0; 16];
         ip.copy_from_slice(&bytes[24..40]);
         let from = Endpoint::new(ip, u32_at(12), u16::from_le_bytes([bytes[16], bytes[17]]));
@@ -186,7 +200,8 @@ impl Bell {
     }
 }
 
-/// One message of a socket: its length (0 also where the other end is gone), the first of its descriptors, and how many it had.
+/// One message of a socket: its length (0 also where the other end is gone), the first of its
+/// descriptors, and how many it had.
 struct Message {
     len: usize,
     fd: Option<Fd>,

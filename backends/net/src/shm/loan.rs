@@ -1,5 +1,5 @@
-//! Memory of regions that one process lends to another, so that WRITEs between them are copies and no messages
-//! ([`gdrcore_core::roce::peer_write`]).
+//! Memory of regions that one process lends to another, so that WRITEs between them are copies and
+//! no messages ([`gdrcore_core::roce::peer_write`]).
 //!
 //! ```text
 //! borrower (writes the ring)                          lender (reads the ring)
@@ -10,13 +10,15 @@
 //!                                                      takes back: serial = 0, fence, waits while "entered" is the number
 //! ```
 //!
-//! The two words are a Dekker pair ([`gdrcore_core::lease`]): either the borrower sees that the loan has ended, or the lender sees that it is being used.
-//! Messages travel on the link's socket, beside the bells. What is lent may be written by the borrower at any time, also against
-//! these rules: memory is lent only if the program shares it ([`gdrcore_core::device::Device::mr_share`]), and only to
-//! processes that the link trusts.
+//! The two words are a Dekker pair ([`gdrcore_core::lease`]): either the borrower sees that the
+//! loan has ended, or the lender sees that it is being used. Messages travel on the link's socket,
+//! beside the bells. What is lent may be written by the borrower at any time, also against these
+//! rules: memory is lent only if the program shares it
+//! ([`gdrcore_core::device::Device::mr_share`]), and only to processes that the link trusts.
 //!
-//! A loan *by address* ([`super::reach`]) has no descriptor: the borrower writes the lender's memory as it lies there, by a call. All else
-//! is the same. Both ends have chosen it: the lender says so beside "lends", and only who is asked so answers so.
+//! A loan *by address* ([`super::reach`]) has no descriptor: the borrower writes the lender's
+//! memory as it lies there, by a call. All else is the same. Both ends have chosen it: the lender
+//! says so beside "lends", and only who is asked so answers so.
 
 use super::door::Bell;
 use super::messages::{Ask, Loan, ASK, ASK_FAR};
@@ -35,9 +37,11 @@ use std::os::fd::RawFd;
 const SHARES: u32 = 1;
 /// In the same: all other regions are lent by address.
 const BY_ADDRESS: u32 = 2;
-/// What was asked for in vain is asked for again after this time: the lender may have shared it since.
+/// What was asked for in vain is asked for again after this time: the lender may have shared it
+/// since.
 const ASK_AGAIN_NS: u64 = 50_000_000;
-/// A borrower that is inside when a loan ends is waited for this long. One that has been stopped there loses its link.
+/// A borrower that is inside when a loan ends is waited for this long. One that has been stopped
+/// there loses its link.
 const LEAVE_NS: u64 = 100_000_000;
 
 /// What the other end of a link has lent to us.
@@ -79,14 +83,16 @@ fn find<T>(list: &mut [Option<Entry<T>>], ask: Ask) -> Option<usize> {
     }
     // A place that nothing is borrowed with, the emptiest first.
     let free = list.iter().position(|e| e.is_none());
-    let free = free.or_else(|| list.iter().position(|e| e.as_ref().is_some_and(|e| e.loan.is_none())));
+    let free =
+        free.or_else(|| list.iter().position(|e| e.as_ref().is_some_and(|e| e.loan.is_none())));
     if let Some(i) = free {
         list[i] = Some(Entry { ask, asked_ns: 0, loan: None });
     }
     None
 }
 
-/// Gives up what was taken back, and gives `ask` what is to be asked for. `name`: the number and serial of a loan.
+/// Gives up what was taken back, and gives `ask` what is to be asked for. `name`: the number and
+/// serial of a loan.
 fn tend<T>(
     list: &mut [Option<Entry<T>>],
     place: &Place,
@@ -124,7 +130,14 @@ fn within(iova: u64, length: u64, addr: u64, len: u64) -> Option<u64> {
 impl Borrowed {
     pub(super) fn new(place: Place, reach: Option<Reach>) -> Borrowed {
         let wants = if reach.is_some() { SHARES | BY_ADDRESS } else { SHARES };
-        Borrowed { place, list: [const { None }; LOANS], last: 0, far: [const { None }; LOANS], reach, wants }
+        Borrowed {
+            place,
+            list: [const { None }; LOANS],
+            last: 0,
+            far: [const { None }; LOANS],
+            reach,
+            wants,
+        }
     }
 
     /// [`find`] of what can be mapped.
@@ -153,45 +166,68 @@ impl Borrowed {
         self.lends() & self.wants != 0
     }
 
-    /// Asks for what is wanted and gives up what was taken back. System calls, where there is something to do.
+    /// Asks for what is wanted and gives up what was taken back. System calls, where there is
+    /// something to do.
     pub(super) fn tend(&mut self, now: u64, bell: &Bell) {
         let say = |head, ask: &Ask| {
             bell.say(&ask.emit(head), None);
         };
-        tend(&mut self.list, &self.place, now, |held| (held.number, held.serial), |ask| say(ASK, ask));
+        tend(
+            &mut self.list,
+            &self.place,
+            now,
+            |held| (held.number, held.serial),
+            |ask| say(ASK, ask),
+        );
         if self.reach.is_some() {
-            tend(&mut self.far, &self.place, now, |loan| (loan.number, loan.serial), |ask| say(ASK_FAR, ask));
+            tend(
+                &mut self.far,
+                &self.place,
+                now,
+                |loan| (loan.number, loan.serial),
+                |ask| say(ASK_FAR, ask),
+            );
         }
     }
 
-    /// A loan has come, by address where there is no descriptor. What was not asked for, or cannot be mapped, is let go.
+    /// A loan has come, by address where there is no descriptor. What was not asked for, or cannot
+    /// be mapped, is let go.
     pub(super) fn take(&mut self, loan: &Loan, fd: Option<&Fd>) {
         if !loan.is_sound() || loan.far != fd.is_none() {
             return;
         }
         let Some(fd) = fd else {
-            let asked = self.far.iter_mut().flatten().find(|e| e.ask == loan.ask && e.loan.is_none());
+            let asked =
+                self.far.iter_mut().flatten().find(|e| e.ask == loan.ask && e.loan.is_none());
             if let Some(entry) = asked {
                 entry.loan = Some(*loan);
             }
             return;
         };
-        let Some(entry) = self.list.iter_mut().flatten().find(|e| e.ask == loan.ask && e.loan.is_none()) else {
+        let Some(entry) =
+            self.list.iter_mut().flatten().find(|e| e.ask == loan.ask && e.loan.is_none())
+        else {
             return;
         };
         // Memory that nobody can take away.
-        let (end, len) = (loan.offset.checked_add(loan.length), sealed_len(fd.raw(), libc::F_SEAL_SHRINK));
+        let (end, len) =
+            (loan.offset.checked_add(loan.length), sealed_len(fd.raw(), libc::F_SEAL_SHRINK));
         if len.is_none() || end.is_none_or(|end| Some(end) > len) {
             return;
         }
         let into = loan.offset % page_size() as u64;
-        let Some(bytes) = loan.length.checked_add(into).and_then(|n| usize::try_from(n).ok()) else { return };
+        let Some(bytes) = loan.length.checked_add(into).and_then(|n| usize::try_from(n).ok())
+        else {
+            return;
+        };
         let Ok(map) = Map::shared(fd.raw(), loan.offset - into, bytes, true) else { return };
         let base = map.as_ptr().expose_provenance() as u64 + into;
         let Loan { number, serial, iova, length, .. } = *loan;
         entry.loan = Some(Held { number, serial, iova, length, base, _map: map });
         // A long WRITE may have come before it, and have asked for the other kind.
-        if let Some(far) = self.far.iter_mut().find(|e| e.as_ref().is_some_and(|e| e.ask == loan.ask)) {
+        if let Some(far) =
+            self.far.iter_mut().find(|e| e.as_ref().is_some_and(|e| e.ask == loan.ask))
+        {
             *far = None;
         }
     }
@@ -214,7 +250,14 @@ impl PeerMemory for Borrowed {
         self.place.entered().leave();
     }
 
-    fn enter_far(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
+    fn enter_far(
+        &mut self,
+        from_qpn: u32,
+        qpn: u32,
+        rkey: u32,
+        addr: u64,
+        len: u64,
+    ) -> Option<u64> {
         if self.reach.is_none() || self.lends() & BY_ADDRESS == 0 {
             return None;
         }
@@ -246,8 +289,9 @@ impl Loans {
         Loans { list: [None; LOANS], serial: 0 }
     }
 
-    /// Lends a region, `offset` bytes into what `fd` stands for, or by its address. One that cannot be told of is not lent. False: the
-    /// other end is stuck inside of the loan that it asks for again; the link is to be given up.
+    /// Lends a region, `offset` bytes into what `fd` stands for, or by its address. One that cannot
+    /// be told of is not lent. False: the other end is stuck inside of the loan that it asks for
+    /// again; the link is to be given up.
     pub(super) fn lend(
         &mut self,
         ask: &Ask,
@@ -263,7 +307,9 @@ impl Loans {
                 return false;
             }
         }
-        let Some(i) = again.or_else(|| self.list.iter().position(Option::is_none)) else { return true };
+        let Some(i) = again.or_else(|| self.list.iter().position(Option::is_none)) else {
+            return true;
+        };
         self.serial = self.serial.wrapping_add(1).max(1);
         let (number, serial, iova, length) = (i as u32, self.serial, region.iova, region.length);
         let (far, offset) = memory.map_or((true, region.addr), |(_, offset)| (false, offset));
@@ -277,9 +323,13 @@ impl Loans {
         true
     }
 
-    /// Takes back every loan of which `stands` says no; it is told whether the loan is by address. False: the other end is stuck inside of
-    /// one; the link is to be given up.
-    pub(super) fn check(&mut self, place: &Place, mut stands: impl FnMut(&Ask, &MrAttr, bool) -> bool) -> bool {
+    /// Takes back every loan of which `stands` says no; it is told whether the loan is by address.
+    /// False: the other end is stuck inside of one; the link is to be given up.
+    pub(super) fn check(
+        &mut self,
+        place: &Place,
+        mut stands: impl FnMut(&Ask, &MrAttr, bool) -> bool,
+    ) -> bool {
         for i in 0..LOANS {
             let Some((loan, region)) = &self.list[i] else { continue };
             if !stands(&loan.ask, region, loan.far) {
@@ -293,7 +343,8 @@ impl Loans {
         true
     }
 
-    /// Ends all loans of a link that is given up, and waits for nobody: the other end is gone, or is not to be waited for.
+    /// Ends all loans of a link that is given up, and waits for nobody: the other end is gone, or
+    /// is not to be waited for.
     pub(super) fn end(&mut self, place: &Place) {
         for (i, loan) in self.list.iter_mut().enumerate() {
             if loan.take().is_some() {
@@ -328,7 +379,8 @@ pub(super) struct Shared {
     pub(super) offset: u64,
 }
 
-/// What the word "lends" of a link is, of a device that shares these, and lends whatever it has by address.
+/// What the word "lends" of a link is, of a device that shares these, and lends whatever it has by
+/// address.
 pub(super) fn lends(shared: &[Option<Shared>], by_address: bool) -> u32 {
     let shares = if shared.iter().any(Option::is_some) { SHARES } else { 0 };
     shares | if by_address { BY_ADDRESS } else { 0 }

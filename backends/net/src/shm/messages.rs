@@ -1,4 +1,5 @@
-//! Messages about loans of memory, between the two ends of a link: what is asked for, and what is lent.
+//! Messages about loans of memory, between the two ends of a link: what is asked for, and what is
+//! lent.
 
 use super::ring::LOANS;
 

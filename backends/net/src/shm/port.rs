@@ -1,4 +1,5 @@
-//! The links of one device: those it writes, those it reads, and the door through which new ones come.
+//! The links of one device: those it writes, those it reads, and the door through which new ones
+//! come.
 
 use super::door::{knock, Bell, Door, Heard, Knock};
 use super::loan::{lends, Asked, Borrowed, Loans, Shared};
@@ -6,7 +7,9 @@ use super::reach::Reach;
 use super::ring::{Broken, Reader, Writer};
 use super::segment::Segment;
 use crate::addr::Endpoint;
-use crate::local::{has_hung_up, is_own_user, peer_of, Holder, Home, Lock, Name, Role, ACCEPT_AGAIN_NS};
+use crate::local::{
+    has_hung_up, is_own_user, peer_of, Holder, Home, Lock, Name, Role, ACCEPT_AGAIN_NS,
+};
 use crate::wait::Waiter;
 use brokered::Brokered;
 pub(crate) use brokered::Peer;
@@ -24,7 +27,8 @@ use std::ptr::NonNull;
 pub const LINKS: usize = 256;
 /// Bytes of data in a ring: small enough to stay in the caches of both ends.
 const RING: usize = 256 << 10;
-/// Most bytes of one frame: four of them fill a ring, so that one is read while the next is written.
+/// Most bytes of one frame: four of them fill a ring, so that one is read while the next is
+/// written.
 const FRAME_MAX: usize = RING / 4 - 128;
 /// Least room worth asking the engine for: one packet of the largest MTU with its header.
 const FRAME_MIN: usize = 4096 + 512;
@@ -194,8 +198,9 @@ impl ShmPort {
         w.offset()
     }
 
-    /// Opens the doors of the device's blocks, whose locks it is shown, and that of its address, unless another device of the
-    /// address has that one. `by_address`: any region is lent to processes of this user that want it so, and borrowed from them.
+    /// Opens the doors of the device's blocks, whose locks it is shown, and that of its address,
+    /// unless another device of the address has that one. `by_address`: any region is lent to
+    /// processes of this user that want it so, and borrowed from them.
     ///
     /// # Errors
     /// [`Error::NoMemory`]: fewer than [`ShmPort::memsize`] bytes; [`Error::Os`].
@@ -212,7 +217,9 @@ impl ShmPort {
         waiter: &Waiter,
     ) -> Result<ShmPort> {
         // SAFETY: the caller's promise.
-        let mut port = unsafe { ShmPort::carve(local, blocks.clone().count() as u16, by_address, memory, bytes)? };
+        let mut port = unsafe {
+            ShmPort::carve(local, blocks.clone().count() as u16, by_address, memory, bytes)?
+        };
         // From here on a drop gives the names back.
         port.home = Some(*home);
         port.open_doors(blocks, waiter)?;
@@ -223,7 +230,13 @@ impl ShmPort {
     ///
     /// # Safety
     /// As [`ShmPort::open`].
-    unsafe fn carve(local: &Endpoint, blocks: u16, by_address: bool, memory: *mut u8, bytes: usize) -> Result<ShmPort> {
+    unsafe fn carve(
+        local: &Endpoint,
+        blocks: u16,
+        by_address: bool,
+        memory: *mut u8,
+        bytes: usize,
+    ) -> Result<ShmPort> {
         // SAFETY: the caller's promise.
         let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, blocks)?;
         let Parts { doors, out, callers, open, lost, shared, asked } = parts;
@@ -246,8 +259,13 @@ impl ShmPort {
         })
     }
 
-    /// Opens all doors, anew where some were open. Those of the blocks are this device's by their locks.
-    pub(crate) fn open_doors<'l>(&mut self, blocks: impl Iterator<Item = &'l Lock>, waiter: &Waiter) -> Result<()> {
+    /// Opens all doors, anew where some were open. Those of the blocks are this device's by their
+    /// locks.
+    pub(crate) fn open_doors<'l>(
+        &mut self,
+        blocks: impl Iterator<Item = &'l Lock>,
+        waiter: &Waiter,
+    ) -> Result<()> {
         self.doors.fill_with(|| None);
         self.address = None;
         let Some(home) = &self.home else { return Ok(()) };
@@ -300,12 +318,12 @@ impl ShmPort {
         self.counters
     }
 
-    /// The link to the owner of a block of QPNs at an address, or (`None`) to whoever has the address's own name; made if there
-    /// is none. It can be written at once.
+    /// The link to the owner of a block of QPNs at an address, or (`None`) to whoever has the
+    /// address's own name; made if there is none. It can be written at once.
     ///
     /// # Errors
-    /// [`Error::NoDevice`]: nobody of this host listens there; [`Error::Access`]: somebody whom we do not trust;
-    /// [`Error::NoMemory`]: all links are in use; others as the system said.
+    /// [`Error::NoDevice`]: nobody of this host listens there; [`Error::Access`]: somebody whom we
+    /// do not trust; [`Error::NoMemory`]: all links are in use; others as the system said.
     pub fn connect(&mut self, to: &Endpoint, block: Option<u16>, waiter: &Waiter) -> Result<u16> {
         let i = match self.place_for(to, block)? {
             Place::Linked(link) => return Ok(link),
@@ -319,7 +337,16 @@ impl ShmPort {
         let reach = if self.by_address { Reach::of(bell.fd()) } else { None };
         let borrowed = Borrowed::new(segment.place(), reach);
         let brokered = None;
-        self.out[i] = Some(Out { to: *to, block, bell, writer, borrowed, gone: false, brokered, _segment: segment });
+        self.out[i] = Some(Out {
+            to: *to,
+            block,
+            bell,
+            writer,
+            borrowed,
+            gone: false,
+            brokered,
+            _segment: segment,
+        });
         Ok(i as u16)
     }
 
@@ -328,7 +355,8 @@ impl ShmPort {
     /// # Errors
     /// [`Error::NoMemory`]: all links are in use.
     fn place_for(&mut self, to: &Endpoint, block: Option<u16>) -> Result<Place> {
-        // Who has the block now may not be who had it: a link to a process that is gone says so only when it is tended.
+        // Who has the block now may not be who had it: a link to a process that is gone says so
+        // only when it is tended.
         let same = |l: &Out| l.to == *to && l.block == block;
         let stale = |l: &Out| same(l) && has_hung_up(l.bell.fd());
         if let Some(i) = self.out.iter().position(|l| l.as_ref().is_some_and(stale)) {
@@ -345,8 +373,8 @@ impl ShmPort {
         free.map(Place::Free).ok_or(Error::NoMemory)
     }
 
-    /// Room for the next frame of a link, and the other end's memory that is mapped here; `None`: its ring is full (a bell will say
-    /// when it no longer is), or the link is gone.
+    /// Room for the next frame of a link, and the other end's memory that is mapped here; `None`:
+    /// its ring is full (a bell will say when it no longer is), or the link is gone.
     #[inline]
     pub fn room(&mut self, link: u16) -> Option<(&mut [u8], &mut dyn PeerMemory)> {
         let i = usize::from(link);
@@ -361,8 +389,8 @@ impl ShmPort {
         match room {
             Ok(Some((p, len))) => {
                 let Some(Some(out)) = self.out.get_mut(i) else { return None };
-                // SAFETY: the bytes are the writer's until it publishes; the engine only writes them. A peer that
-                // writes there too spoils what it will read, nothing of ours.
+                // SAFETY: the bytes are the writer's until it publishes; the engine only writes
+                // them. A peer that writes there too spoils what it will read, nothing of ours.
                 let room = unsafe { core::slice::from_raw_parts_mut(p.as_ptr(), len) };
                 Some((room, &mut out.borrowed))
             }
@@ -408,15 +436,20 @@ impl ShmPort {
         Begun { out, counters: &mut self.counters }.commit(len);
     }
 
-    /// Gives every run that has come to `take`: who sent it, what it is, its payload; an error for bytes that are no run. The sender
-    /// may change the payload at any time. Returns how many there were.
+    /// Gives every run that has come to `take`: who sent it, what it is, its payload; an error for
+    /// bytes that are no run. The sender may change the payload at any time. Returns how many there
+    /// were.
     #[inline]
-    pub fn poll(&mut self, mut take: impl FnMut(&Endpoint, core::result::Result<(&Run, &[u8]), Malformed>)) -> usize {
+    pub fn poll(
+        &mut self,
+        mut take: impl FnMut(&Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
+    ) -> usize {
         self.poll_with(&mut take, |_, _, _, _| 0, |take, from, run| take(from, run))
     }
 
-    /// As [`ShmPort::poll`], but each record is first shown to `short` as it is: the words of its head, and all bytes of its frame
-    /// from there on. That returns how many of them it took, which is 0 where it leaves the record to `take`. `to`: whatever both need.
+    /// As [`ShmPort::poll`], but each record is first shown to `short` as it is: the words of its
+    /// head, and all bytes of its frame from there on. That returns how many of them it took, which
+    /// is 0 where it leaves the record to `take`. `to`: whatever both need.
     #[inline(always)]
     pub fn poll_with<T>(
         &mut self,
@@ -454,13 +487,21 @@ impl ShmPort {
         short: impl Fn(&mut T, &Endpoint, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
         take: impl Fn(&mut T, &Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
     ) -> core::result::Result<usize, Broken> {
-        let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(i) else { return Ok(0) };
+        let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(i) else {
+            return Ok(0);
+        };
         let mut handled = 0;
         for _ in 0..BATCH {
             let Some((p, len)) = link.reader.peek()? else { break };
             // SAFETY: the frame lies in the mapping, which lives until the link is closed.
             handled += unsafe {
-                records(p, len, to, |to, w, rest| short(to, &link.from, w, rest), |to, r| take(to, &link.from, r))
+                records(
+                    p,
+                    len,
+                    to,
+                    |to, w, rest| short(to, &link.from, w, rest),
+                    |to, r| take(to, &link.from, r),
+                )
             };
             link.reader.release(len);
             self.counters.rx_frames += 1;
@@ -488,8 +529,11 @@ impl ShmPort {
     pub fn announce_sleep(&mut self) -> bool {
         for k in 0..self.open_len {
             let i = usize::from(self.open[k]);
-            let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(i) else { continue };
-            // Whatever was read is given back first: a writer that waits for it would wait for a sleeper.
+            let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(i) else {
+                continue;
+            };
+            // Whatever was read is given back first: a writer that waits for it would wait for a
+            // sleeper.
             if link.reader.settle() {
                 tend(link, bell);
             }
@@ -498,7 +542,8 @@ impl ShmPort {
         self.has_input()
     }
 
-    /// Everything that is not data: callers, hellos, bells, ends. Some system calls: now and then, and before sleeping.
+    /// Everything that is not data: callers, hellos, bells, ends. Some system calls: now and then,
+    /// and before sleeping.
     /// True: somebody came or went.
     pub fn tend(&mut self, now: u64, waiter: &Waiter) -> bool {
         let mut changed = false;
@@ -610,7 +655,8 @@ impl ShmPort {
         came
     }
 
-    /// A caller for whom there is no descriptor would make every sleep end at once, so the doors wake nobody for a while.
+    /// A caller for whom there is no descriptor would make every sleep end at once, so the doors
+    /// wake nobody for a while.
     #[cold]
     fn close_doors(&mut self, now: u64, waiter: &Waiter) {
         for door in self.doors.iter().flatten() {
@@ -624,8 +670,8 @@ impl ShmPort {
         self.any_lost
     }
 
-    /// Links that were lost since the last call, one at a time, and whether each led to an address rather than to a block; the
-    /// number may be used again afterwards.
+    /// Links that were lost since the last call, one at a time, and whether each led to an address
+    /// rather than to a block; the number may be used again afterwards.
     pub fn take_lost(&mut self) -> Option<(u16, bool)> {
         if !self.any_lost {
             return None;
@@ -660,7 +706,8 @@ impl ShmPort {
 /// The records of a frame, each given to `short` and, where that declines, to `take`.
 ///
 /// # Safety
-/// `len` bytes at `frame`, which is aligned to 8, and HEAD_MAX bytes behind them are mapped during the call.
+/// `len` bytes at `frame`, which is aligned to 8, and HEAD_MAX bytes behind them are mapped during
+/// the call.
 #[inline(always)]
 unsafe fn records<T>(
     frame: NonNull<u8>,
@@ -678,11 +725,13 @@ unsafe fn records<T>(
         }
         // SAFETY: the caller's promise.
         let words = unsafe { head(frame, at) };
-        // SAFETY: inside the frame. The bytes may change while the slice lives: nothing reads through it but the copies of
-        // `mem::host`, which are assembly and take each byte as it finds it.
+        // SAFETY: inside the frame. The bytes may change while the slice lives: nothing reads
+        // through it but the copies of `mem::host`, which are assembly and take each byte as it
+        // finds it.
         let rest = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), len - at) };
         let mut taken = 0;
-        // An ACK among the words is `short`'s to take with the message; one that is not, or was not taken, comes before it.
+        // An ACK among the words is `short`'s to take with the message; one that is not, or was not
+        // taken, comes before it.
         if rest.len() <= HEAD_MAX {
             taken = short(to, &words, rest);
             if !matches!(taken, 0 | ACK_BESIDE) {
@@ -713,7 +762,8 @@ unsafe fn records<T>(
             }
         }
         let parsed = Run::parse_head(&words).and_then(|(run, payload, head)| {
-            let end = payload.checked_next_multiple_of(RECORD_ALIGN).and_then(|p| p.checked_add(head));
+            let end =
+                payload.checked_next_multiple_of(RECORD_ALIGN).and_then(|p| p.checked_add(head));
             Ok((run, payload, head, end.filter(|&e| e <= len - at).ok_or(Malformed::Length)?))
         });
         match parsed {
@@ -730,8 +780,8 @@ unsafe fn records<T>(
     n
 }
 
-/// The first words of the ACK that ends a frame which holds one message of one packet besides, from `at` on. Apart from the loop, which
-/// seldom needs it.
+/// The first words of the ACK that ends a frame which holds one message of one packet besides, from
+/// `at` on. Apart from the loop, which seldom needs it.
 ///
 /// # Safety
 /// As for [`head`]; `len` bytes of the frame are left at `at`.
@@ -747,15 +797,17 @@ unsafe fn ack_at_end(
     Some(unsafe { head(frame, at + ack) }).filter(is_ack)
 }
 
-/// The first words of the record at `at`. Copied out before anything in it is believed: the other end may still write there.
+/// The first words of the record at `at`. Copied out before anything in it is believed: the other
+/// end may still write there.
 ///
 /// # Safety
 /// `at` lies in the frame and is a multiple of 8, as for [`records`].
 #[inline(always)]
 unsafe fn head(frame: NonNull<u8>, at: usize) -> [u64; HEAD_MAX / 8] {
-    // SAFETY: behind the last byte of a frame at least HEAD_MAX more are mapped, since the data pages are mapped twice and no frame is
-    // as long as they are.
-    unsafe { frame.as_ptr().add(at).cast::<[u64; HEAD_MAX / 8]>().read_volatile() }.map(u64::from_le)
+    // SAFETY: behind the last byte of a frame at least HEAD_MAX more are mapped, since the data
+    // pages are mapped twice and no frame is as long as they are.
+    unsafe { frame.as_ptr().add(at).cast::<[u64; HEAD_MAX / 8]>().read_volatile() }
+        .map(u64::from_le)
 }
 
 /// Gives the writer its room back, and wakes it if it waits for that.
@@ -777,7 +829,8 @@ impl Caller {
     /// It is none: to be hung up on.
     fn receive(&self, shared: &[Option<Shared>], by_address: bool) -> Result<Option<In>> {
         let (from, segment, lend, by_address) = match &self.brokered {
-            // The socket was made by the router, so what the kernel says of its other end is said of that.
+            // The socket was made by the router, so what the kernel says of its other end is said
+            // of that.
             Some(b) => match self.bell.receive_brokered()? {
                 Some(segment) => (b.from, segment, b.loans, false),
                 None => return Ok(None),
@@ -793,7 +846,14 @@ impl Caller {
         let reader = Reader::new(segment.place());
         let lends = if lend { lends(shared, by_address) } else { 0 };
         segment.place().lends().store(lends, Ordering::Relaxed);
-        Ok(Some(In { from, reader, loans: Loans::new(), by_address, gone: false, _segment: segment }))
+        Ok(Some(In {
+            from,
+            reader,
+            loans: Loans::new(),
+            by_address,
+            gone: false,
+            _segment: segment,
+        }))
     }
 }
 

@@ -1,11 +1,14 @@
-//! Writing another process's memory by its addresses: `process_vm_writev`, a copy by the kernel from one process into another.
+//! Writing another process's memory by its addresses: `process_vm_writev`, a copy by the kernel
+//! from one process into another.
 //!
-//! The kernel allows it to a process of the same user that could also trace the other: not if that is not dumpable, not across user
-//! namespaces, and not where Yama restricts ptrace(2) to ancestors. Then it says so once, and the link keeps to its ring.
+//! The kernel allows it to a process of the same user that could also trace the other: not if that
+//! is not dumpable, not across user namespaces, and not where Yama restricts ptrace(2) to
+//! ancestors. Then it says so once, and the link keeps to its ring.
 //!
-//! A call names its target by number, and numbers of processes are used again. So the process is held by a descriptor (pidfd) from the
-//! moment on at which its link is made, and before each call that and the link's socket are asked whether it has ended, or become another
-//! program (which closes the socket). What is left is the time between that look and the call.
+//! A call names its target by number, and numbers of processes are used again. So the process is
+//! held by a descriptor (pidfd) from the moment on at which its link is made, and before each call
+//! that and the link's socket are asked whether it has ended, or become another program (which
+//! closes the socket). What is left is the time between that look and the call.
 
 use crate::local::{is_own_user, peer_of};
 use crate::sys::{any_ready, pidfd_open, write_process, Fd};
@@ -31,8 +34,8 @@ pub(super) enum Unreached {
 }
 
 impl Reach {
-    /// The process at the other end of a socket that was connected just now. `None`: it is none of this user's, or this system has no
-    /// such call.
+    /// The process at the other end of a socket that was connected just now. `None`: it is none of
+    /// this user's, or this system has no such call.
     pub(super) fn of(socket: RawFd) -> Option<Reach> {
         // Elsewhere nothing is known of the order in which the kernel's copies are seen.
         if !cfg!(target_arch = "x86_64") {
@@ -40,7 +43,8 @@ impl Reach {
         }
         let peer = peer_of(socket).filter(|peer| is_own_user(peer.uid) && peer.pid > 0)?;
         let pidfd = pidfd_open(peer.pid)?;
-        // The number may have been another's by then; but a process closes its sockets before its number is free.
+        // The number may have been another's by then; but a process closes its sockets before its
+        // number is free.
         Some(Reach { pid: peer.pid, pidfd, socket }).filter(|reach| !reach.has_ended())
     }
 
@@ -49,7 +53,8 @@ impl Reach {
         any_ready([(self.pidfd.raw(), libc::POLLIN), (self.socket, 0)])
     }
 
-    /// Copies pieces of this process, one behind the other, to an address of the other one, the last aligned word after all others.
+    /// Copies pieces of this process, one behind the other, to an address of the other one, the
+    /// last aligned word after all others.
     pub(super) fn write(&self, pieces: &[Piece], to: u64) -> Result<(), Unreached> {
         if self.has_ended() {
             return Err(Unreached::Never);
@@ -59,8 +64,9 @@ impl Reach {
     }
 }
 
-/// `len` bytes at `to`, the last aligned word (up to 8 bytes) apart: the kernel fills ranges in their order, each by a copy of its own, and
-/// the processor keeps the order of two string copies, but not that within one.
+/// `len` bytes at `to`, the last aligned word (up to 8 bytes) apart: the kernel fills ranges in
+/// their order, each by a copy of its own, and the processor keeps the order of two string copies,
+/// but not that within one.
 fn ranges(to: u64, len: u64) -> [(u64, u64); 2] {
     let last = (to.wrapping_add(len).wrapping_sub(1) & 7).wrapping_add(1).min(len);
     let first = len - last;

@@ -11,14 +11,17 @@
 //! data, twice         frames, each at a multiple of 64 bytes: length (4 bytes), zero (4), then the frame
 //! ```
 //!
-//! The data pages are mapped twice, one behind the other, so that no frame is ever broken at the end.
+//! The data pages are mapped twice, one behind the other, so that no frame is ever broken at the
+//! end.
 //!
-//! There is no head index: a frame is there when its length is not zero. Before the writer stores a length (with
-//! release) it stores a zero where the next length will come, so whatever an earlier lap left there is never taken for
-//! one. A small message therefore costs the reader a single cache line.
+//! There is no head index: a frame is there when its length is not zero. Before the writer stores a
+//! length (with release) it stores a zero where the next length will come, so whatever an earlier
+//! lap left there is never taken for one. A small message therefore costs the reader a single cache
+//! line.
 //!
-//! Both ends keep their own position to themselves and check the one number that they read from the other: a length
-//! must fit, a tail must lie between the last one seen and the own head. Anything else is [`Broken`].
+//! Both ends keep their own position to themselves and check the one number that they read from the
+//! other: a length must fit, a tail must lie between the last one seen and the own head. Anything
+//! else is [`Broken`].
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gdrcore_core::frame::Length;
@@ -71,18 +74,21 @@ pub struct Place {
 }
 
 impl Place {
-    /// A ring whose control page begins at `base`, with `size` bytes of data behind it and the same bytes again.
+    /// A ring whose control page begins at `base`, with `size` bytes of data behind it and the same
+    /// bytes again.
     ///
     /// # Safety
-    /// `CONTROL + 2 * size` bytes are mapped there, shared, as [`segment`](super::segment) maps them, and stay so while
-    /// anything made from the result is used. `size` is a power of two from 4096 to [`DATA_MAX`].
+    /// `CONTROL + 2 * size` bytes are mapped there, shared, as [`segment`](super::segment) maps
+    /// them, and stay so while anything made from the result is used. `size` is a power of two from
+    /// 4096 to [`DATA_MAX`].
     pub unsafe fn new(base: NonNull<u8>, size: usize) -> Place {
         debug_assert!(size.is_power_of_two() && (4096..=DATA_MAX).contains(&size));
         Place { base, size }
     }
 
     fn control(&self) -> &Control {
-        // SAFETY: the page is mapped (see `new`), aligned, and all in it is atomics, for which any bits are fine.
+        // SAFETY: the page is mapped (see `new`), aligned, and all in it is atomics, for which any
+        // bits are fine.
         unsafe { self.base.cast::<Control>().as_ref() }
     }
 
@@ -149,7 +155,8 @@ impl Place {
     /// The length word at a position.
     #[inline(always)]
     fn length(&self, pos: u64) -> &Length {
-        // SAFETY: positions are multiples of 64, so the word is aligned and inside the mapping; it is an atomic.
+        // SAFETY: positions are multiples of 64, so the word is aligned and inside the mapping; it
+        // is an atomic.
         unsafe { &*self.at(pos).cast::<Length>() }
     }
 }
@@ -183,15 +190,21 @@ impl Writer {
         &self.place
     }
 
-    /// Bytes that the next frame may have, at least `want`, at most `most`; `None`: there is no such room now.
+    /// Bytes that the next frame may have, at least `want`, at most `most`; `None`: there is no
+    /// such room now.
     ///
     /// # Errors
     /// [`Broken`].
     #[inline(always)]
-    pub fn room(&mut self, want: usize, most: usize) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
+    pub fn room(
+        &mut self,
+        want: usize,
+        most: usize,
+    ) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
         let mut free = self.free();
         if free < want.max(most) {
-            // Pairs with the release in `Reader::release`: what was read is read before we write over it.
+            // Pairs with the release in `Reader::release`: what was read is read before we write
+            // over it.
             let tail = self.place.control().tail.0.load(Ordering::Acquire);
             if tail.wrapping_sub(self.tail) > self.head.wrapping_sub(self.tail)
                 || !tail.is_multiple_of(FRAME_ALIGN as u64)
@@ -209,7 +222,8 @@ impl Writer {
         Ok(NonNull::new(p).map(|p| (p, free.min(most))))
     }
 
-    /// Frame bytes that fit: what is free, less the frame's own head and the next one's, whose length is zeroed first.
+    /// Frame bytes that fit: what is free, less the frame's own head and the next one's, whose
+    /// length is zeroed first.
     #[inline(always)]
     fn free(&self) -> usize {
         let used = self.head.wrapping_sub(self.tail) as usize;
@@ -222,12 +236,17 @@ impl Writer {
         debug_assert!(len > 0 && len <= self.free());
         let next = self.head.wrapping_add(step(len));
         // A frame that was begun and left may have written over what `prepare` has zeroed.
-        self.place.length(self.head).publish(len as u32, self.place.length(next), self.zeroed == next);
+        self.place.length(self.head).publish(
+            len as u32,
+            self.place.length(next),
+            self.zeroed == next,
+        );
         self.head = next;
     }
 
-    /// To be called when a frame has been handed over: if the next one is as small as can be, the length behind it is zero
-    /// then. That line is in the reader's cache, and [`Writer::publish`] would wait for it, with the reader waiting too.
+    /// To be called when a frame has been handed over: if the next one is as small as can be, the
+    /// length behind it is zero then. That line is in the reader's cache, and [`Writer::publish`]
+    /// would wait for it, with the reader waiting too.
     #[inline(always)]
     pub fn prepare(&mut self) {
         let next = self.head.wrapping_add(FRAME_ALIGN as u64);
@@ -270,7 +289,8 @@ impl Reader {
         self.place.length(self.pos).looks_empty()
     }
 
-    /// The next frame: where it begins, and its bytes. The writer may change them at any time: copy, then check.
+    /// The next frame: where it begins, and its bytes. The writer may change them at any time:
+    /// copy, then check.
     ///
     /// # Errors
     /// [`Broken`]: a length that no writer of ours gives.
@@ -288,8 +308,9 @@ impl Reader {
         Ok(NonNull::new(p).map(|p| (p, len)))
     }
 
-    /// Gives back the frame that `peek` showed, by the length that `peek` gave. The writer hears of it at once when a quarter of
-    /// the ring is free again, else with [`Reader::settle`]: the tail's line then does not travel for every small message.
+    /// Gives back the frame that `peek` showed, by the length that `peek` gave. The writer hears of
+    /// it at once when a quarter of the ring is free again, else with [`Reader::settle`]: the
+    /// tail's line then does not travel for every small message.
     #[inline(always)]
     pub fn release(&mut self, len: usize) {
         self.pos = self.pos.wrapping_add(step(len));

@@ -7,32 +7,40 @@ use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
-/// Seals without which a segment is refused: nobody can take pages away under a reader, nor the seals.
+/// Seals without which a segment is refused: nobody can take pages away under a reader, nor the
+/// seals.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// A mapped ring. Unmapped when dropped; nothing made from [`Segment::place`] may be used afterwards.
+/// A mapped ring. Unmapped when dropped; nothing made from [`Segment::place`] may be used
+/// afterwards.
 #[derive(Debug)]
 pub struct Segment {
     base: NonNull<u8>,
     size: usize,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; what lies in it is reached through atomics and raw copies.
+// SAFETY: a mapping belongs to the process, not to a thread; what lies in it is reached through
+// atomics and raw copies.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// A new segment with `size` bytes of data (a power of two, 4096 to [`DATA_MAX`]), and the descriptor to hand out. Its pages
-    /// are taken now: one that turned out missing later would be a SIGBUS.
+    /// A new segment with `size` bytes of data (a power of two, 4096 to [`DATA_MAX`]), and the
+    /// descriptor to hand out. Its pages are taken now: one that turned out missing later would be
+    /// a SIGBUS.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: the size. [`Error::NoMemory`], [`Error::Os`]: what memfd_create, fallocate, fcntl or mmap said.
+    /// [`Error::Invalid`]: the size. [`Error::NoMemory`], [`Error::Os`]: what memfd_create,
+    /// fallocate, fcntl or mmap said.
     pub(super) fn create(size: usize) -> Result<(Segment, Fd)> {
         check_size(size)?;
         // SAFETY: the name is a C string; the call keeps nothing of it.
         let fd = Fd::from_call(unsafe {
-            libc::memfd_create(c"gdrcore-ring".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+            libc::memfd_create(
+                c"gdrcore-ring".as_ptr(),
+                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+            )
         })?;
         // SAFETY: no pointers.
         check(unsafe { libc::ftruncate(fd.raw(), (CONTROL + size) as libc::off_t) })?;
@@ -48,8 +56,8 @@ impl Segment {
     /// Maps a segment that another process made; `size` is what it says.
     ///
     /// # Errors
-    /// [`Error::Access`]: the descriptor is no memory with the seals, of exactly that size and of our layout; else as
-    /// [`Segment::create`].
+    /// [`Error::Access`]: the descriptor is no memory with the seals, of exactly that size and of
+    /// our layout; else as [`Segment::create`].
     pub(super) fn open(fd: RawFd, size: usize) -> Result<Segment> {
         check_size(size)?;
         if sealed_len(fd, SEALS) != Some((CONTROL + size) as u64) {
@@ -81,7 +89,8 @@ impl Segment {
         // From here on a drop unmaps all of it.
         let segment = Segment { base, size };
         for (at, len, offset) in [(0, CONTROL + size, 0), (CONTROL + size, size, CONTROL)] {
-            // SAFETY: the range lies in the reservation that we made just now and that nobody else knows.
+            // SAFETY: the range lies in the reservation that we made just now and that nobody else
+            // knows.
             let p = unsafe {
                 libc::mmap(
                     base.as_ptr().add(at).cast(),
@@ -101,7 +110,8 @@ impl Segment {
 
     /// The ring in it.
     pub fn place(&self) -> Place {
-        // SAFETY: `map` mapped exactly that, shared; it stays until the drop, after which the ring is not used (see the type).
+        // SAFETY: `map` mapped exactly that, shared; it stays until the drop, after which the ring
+        // is not used (see the type).
         unsafe { Place::new(self.base, self.size) }
     }
 }
@@ -149,7 +159,9 @@ mod tests {
         assert_eq!(Segment::open(-1, 8192).unwrap_err(), Error::Access);
         // Of the right size, but its owner could still shrink it.
         // SAFETY: the name is a C string.
-        let plain = Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_ALLOW_SEALING) }).unwrap();
+        let plain =
+            Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_ALLOW_SEALING) })
+                .unwrap();
         // SAFETY: no pointers.
         unsafe { libc::ftruncate(plain.raw(), (CONTROL + 8192) as libc::off_t) };
         assert_eq!(Segment::open(plain.raw(), 8192).unwrap_err(), Error::Access);
@@ -163,14 +175,21 @@ mod tests {
     fn a_segment_that_lacks_any_seal_is_refused() {
         for missing in [libc::F_SEAL_SHRINK, libc::F_SEAL_GROW, libc::F_SEAL_SEAL, 0] {
             // SAFETY: the name is a C string.
-            let fd = Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_ALLOW_SEALING) }).unwrap();
+            let fd = Fd::from_call(unsafe {
+                libc::memfd_create(c"x".as_ptr(), libc::MFD_ALLOW_SEALING)
+            })
+            .unwrap();
             // SAFETY: no pointers.
             check(unsafe { libc::ftruncate(fd.raw(), (CONTROL + 8192) as libc::off_t) }).unwrap();
             // Right in all else: size and first line.
             Segment::map(fd.raw(), 8192).unwrap().place().stamp();
             // SAFETY: no pointers.
             check(unsafe { libc::fcntl(fd.raw(), libc::F_ADD_SEALS, SEALS & !missing) }).unwrap();
-            assert_eq!(Segment::open(fd.raw(), 8192).err(), (missing != 0).then_some(Error::Access), "{missing}");
+            assert_eq!(
+                Segment::open(fd.raw(), 8192).err(),
+                (missing != 0).then_some(Error::Access),
+                "{missing}"
+            );
         }
     }
 

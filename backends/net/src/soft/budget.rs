@@ -3,11 +3,12 @@
 /// Bursts that one round sends; more follow in the next.
 pub(super) const BURSTS: usize = 32;
 
-/// Rounds that receive what has come, where it must all be heard: as many as a ring full of the smallest frames takes.
+/// Rounds that receive what has come, where it must all be heard: as many as a ring full of the
+/// smallest frames takes.
 pub(super) const LAST_WORDS: usize = 256;
 
-/// Links are tended in a round in which nothing has come, and after this time in any round: where each round brings something, a new peer may
-/// call all the same.
+/// Links are tended in a round in which nothing has come, and after this time in any round: where
+/// each round brings something, a new peer may call all the same.
 pub(super) const OVERDUE_NS: u64 = 2_000_000;
 
 /// How often mail is looked for while somebody polls and none comes.

@@ -1,10 +1,12 @@
 //! Completion channels: threads that sleep each on CQs of their own.
 //!
-//! A channel is an eventfd. Whoever runs the engine writes it when an armed CQ of the channel gets a completion, under the engine's
-//! lock, under which events are also taken; so no event is lost, however many threads sleep.
+//! A channel is an eventfd. Whoever runs the engine writes it when an armed CQ of the channel gets
+//! a completion, under the engine's lock, under which events are also taken; so no event is lost,
+//! however many threads sleep.
 //!
-//! While all threads of a program sleep, one of them runs the engine in the helper's place ([`Charge`]): it sleeps on the sockets and on its
-//! channel, the others on their channels alone. When its own event comes it gives the charge to one of them.
+//! While all threads of a program sleep, one of them runs the engine in the helper's place
+//! ([`Charge`]): it sleeps on the sockets and on its channel, the others on their channels alone.
+//! When its own event comes it gives the charge to one of them.
 
 use super::budget::Round;
 use super::SoftDevice;
@@ -51,7 +53,11 @@ impl Charge {
     /// For the helper thread: asks a thread of the program that has it to let go.
     pub(super) fn take_for_helper(&self, wake: impl Fn()) {
         self.wanted.store(true, Ordering::SeqCst);
-        while self.holder.compare_exchange(FREE, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+        while self
+            .holder
+            .compare_exchange(FREE, HELPER, Ordering::SeqCst, Ordering::Relaxed)
+            .is_err()
+        {
             wake();
             std::thread::yield_now();
         }
@@ -64,7 +70,8 @@ impl Charge {
         self.offer();
     }
 
-    /// Pairs with the announcement in [`SoftDevice::sleep_beside`]: either that thread sees that nobody is in charge, or it is seen here.
+    /// Pairs with the announcement in [`SoftDevice::sleep_beside`]: either that thread sees that
+    /// nobody is in charge, or it is seen here.
     fn offer(&self) {
         if self.holder.load(Ordering::SeqCst) == FREE && self.others.load(Ordering::SeqCst) > 0 {
             if let Some(offer) = self.offer.get() {
@@ -93,7 +100,11 @@ pub(super) struct Channels {
 
 impl Channels {
     pub(super) fn new() -> Channels {
-        let slot = || Slot { generation: AtomicU32::new(0), fd: AtomicI32::new(-1), users: AtomicU32::new(0) };
+        let slot = || Slot {
+            generation: AtomicU32::new(0),
+            fd: AtomicI32::new(-1),
+            users: AtomicU32::new(0),
+        };
         Channels {
             slots: core::array::from_fn(|_| slot()),
             owned: Mutex::new([const { None }; CHANNELS]),
@@ -104,7 +115,9 @@ impl Channels {
     fn index(&self, channel: Handle) -> Result<usize> {
         let (i, tag, generation) = (channel as u8, channel >> 8 & 0xff, (channel >> 32) as u32);
         let slot = self.slots.get(usize::from(i)).ok_or_else(|| stale(channel))?;
-        let live = tag == TAG && generation % 2 == 1 && slot.generation.load(Ordering::Acquire) == generation;
+        let live = tag == TAG
+            && generation % 2 == 1
+            && slot.generation.load(Ordering::Acquire) == generation;
         live.then_some(i.into()).ok_or_else(|| stale(channel))
     }
 
@@ -113,7 +126,8 @@ impl Channels {
     }
 }
 
-/// Makes an eventfd readable, or adds a token to one that counts. One that is full already is readable.
+/// Makes an eventfd readable, or adds a token to one that counts. One that is full already is
+/// readable.
 fn raise(fd: RawFd) {
     let one = 1u64;
     // SAFETY: eight bytes of a live integer.
@@ -258,7 +272,11 @@ impl SoftDevice {
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; `Os(EINTR)`: a signal came.
-    pub(super) fn wait_on_channel(&self, channel: Handle, timeout_ms: i32) -> Result<Option<Handle>> {
+    pub(super) fn wait_on_channel(
+        &self,
+        channel: Handle,
+        timeout_ms: i32,
+    ) -> Result<Option<Handle>> {
         let end = match u64::try_from(timeout_ms) {
             Ok(ms) => now_ns().saturating_add(ms * 1_000_000),
             Err(_) => u64::MAX,
@@ -275,8 +293,11 @@ impl SoftDevice {
                 Ok(None) if now_ns() < end => {}
                 other => break other,
             }
-            let slept =
-                if self.channels.charge.try_take() { self.run_in_charge(fd, end) } else { self.sleep_beside(fd, end) };
+            let slept = if self.channels.charge.try_take() {
+                self.run_in_charge(fd, end)
+            } else {
+                self.sleep_beside(fd, end)
+            };
             if let Err(e) = slept {
                 break Err(e);
             }
@@ -287,11 +308,13 @@ impl SoftDevice {
         outcome
     }
 
-    /// Runs the engine in the helper's place until the channel's descriptor is readable, the time is over or the charge is wanted back.
+    /// Runs the engine in the helper's place until the channel's descriptor is readable, the time
+    /// is over or the charge is wanted back.
     fn run_in_charge(&self, fd: RawFd, end: u64) -> Result<()> {
         let charge = &self.channels.charge;
         self.lend_charge(fd)?;
-        let done = self.drive(false, end, &|| charge.wanted.load(Ordering::SeqCst) || is_readable(fd));
+        let done =
+            self.drive(false, end, &|| charge.wanted.load(Ordering::SeqCst) || is_readable(fd));
         self.return_charge(fd);
         charge.give_up();
         done

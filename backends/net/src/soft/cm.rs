@@ -1,4 +1,5 @@
-//! [`SoftDevice`]'s connection manager: the engine's, behind the lock, and a doorbell after what sends.
+//! [`SoftDevice`]'s connection manager: the engine's, behind the lock, and a doorbell after what
+//! sends.
 
 use super::budget::Round;
 use super::lock::Control;
@@ -51,7 +52,14 @@ impl CmDevice for SoftDevice {
         listens
     }
 
-    fn connect(&self, id: Handle, to: &AhAttr, port: u16, qp: Handle, param: &ConnParam<'_>) -> Result<()> {
+    fn connect(
+        &self,
+        id: Handle,
+        to: &AhAttr,
+        port: u16,
+        qp: Handle,
+        param: &ConnParam<'_>,
+    ) -> Result<()> {
         self.check_datagrams(to)?;
         // Both ends take what the request says.
         let path_mtu = if param.path_mtu == 0 { self.path_mtu(to)? } else { param.path_mtu };
@@ -90,7 +98,8 @@ impl CmDevice for SoftDevice {
 
     fn event(&self) -> Result<Option<CmEvent>> {
         self.fork.check()?;
-        // Looking for an event is also a poll: a program that waits for nothing else still runs the engine.
+        // Looking for an event is also a poll: a program that waits for nothing else still runs the
+        // engine.
         if !self.lock()?.has_cm_events() {
             self.run(Round::Full);
         }

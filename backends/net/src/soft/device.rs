@@ -12,7 +12,9 @@ use crate::fault;
 use crate::udp::UdpPort;
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::{AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
+use gdrcore_core::device::{
+    AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
+};
 use gdrcore_core::engine::{cm::node_guid, limits, Engine};
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
@@ -24,7 +26,8 @@ use gdrcore_core::verbs::types::{
     access, qp_attr_mask, qp_state, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
 
-/// The hot calls of [`Device`], for callers that have seen already that this process is the one that opened the device.
+/// The hot calls of [`Device`], for callers that have seen already that this process is the one
+/// that opened the device.
 impl SoftDevice {
     /// [`Device::post_send`].
     ///
@@ -34,7 +37,12 @@ impl SoftDevice {
     /// # Safety
     /// As there; and the process is the owner.
     #[inline(always)]
-    pub unsafe fn quick_post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+    pub unsafe fn quick_post_send(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
         *bad = wr;
         let (qi, q) = self.engine.qp(qp)?;
         // SAFETY: the caller's promise.
@@ -70,7 +78,12 @@ impl SoftDevice {
     /// # Safety
     /// As there; and the process is the owner.
     #[inline(always)]
-    pub unsafe fn quick_post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+    pub unsafe fn quick_post_recv(
+        &self,
+        qp: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.engine.post_recv(qp, wr, bad) }
     }
@@ -88,7 +101,8 @@ impl SoftDevice {
     /// [`Device::poll_cq`] of the CQ at an index, which was looked up.
     #[inline(always)]
     pub(super) fn poll_found(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
-        // What is there already is taken as it is. Most polls find nothing, and look whether anything has come.
+        // What is there already is taken as it is. Most polls find nothing, and look whether
+        // anything has come.
         if wc.is_empty() || !cq.ring.is_empty() {
             return take(cq, wc);
         }
@@ -108,7 +122,13 @@ impl SoftDevice {
     /// # Safety
     /// That of [`Device::post_send`].
     #[inline(never)]
-    unsafe fn post_list(&self, qi: usize, q: &QpShared, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+    unsafe fn post_list(
+        &self,
+        qi: usize,
+        q: &QpShared,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
         // SAFETY: the caller's promise.
         let (posted, outcome) = unsafe { post::send_list(q, wr, bad) };
         if posted.count > 0 {
@@ -192,8 +212,8 @@ fn take(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
     Engine::take_completions(cq, wc)
 }
 
-/// Whether the program's memory is there, now and, by the handlers of faults, later. Outside the lock: bringing in gigabytes takes
-/// a while.
+/// Whether the program's memory is there, now and, by the handlers of faults, later. Outside the
+/// lock: bringing in gigabytes takes a while.
 fn probe(reg: &MrReg) -> Result<()> {
     fault::install()?;
     if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
@@ -225,7 +245,8 @@ impl Device for SoftDevice {
             max_sge: c.max_sge,
             max_inline: c.max_inline,
             max_rd_atomic: c.max_rd_atomic,
-            active_mtu: gdrcore_core::wire::mtu_code(self.mtu.min(super::carried_by(link))).unwrap_or(1),
+            active_mtu: gdrcore_core::wire::mtu_code(self.mtu.min(super::carried_by(link)))
+                .unwrap_or(1),
             udp_port: u32::from(self.local.port),
             qpn_base: c.qpn_base,
             gid: self.local.ip,
@@ -412,8 +433,11 @@ impl Device for SoftDevice {
 
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
         self.fork.check()?;
-        if mask & qp_attr_mask::STATE != 0 && matches!(attr.qp_state, qp_state::ERR | qp_state::RESET) {
-            // As in `qp_destroy`: who disconnects (rdma_disconnect) has taken the last message, and its sender waits for the ACK.
+        if mask & qp_attr_mask::STATE != 0
+            && matches!(attr.qp_state, qp_state::ERR | qp_state::RESET)
+        {
+            // As in `qp_destroy`: who disconnects (rdma_disconnect) has taken the last message, and
+            // its sender waits for the ACK.
             self.flush_owed();
         }
         let dest_qpn = (mask & qp_attr_mask::DEST_QPN != 0).then_some(attr.dest_qp_num);
@@ -472,21 +496,36 @@ impl Device for SoftDevice {
     }
 
     #[inline]
-    unsafe fn post_send(&self, qp: Handle, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
+    unsafe fn post_send(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
         self.fork.check()?;
         // SAFETY: the caller's promise.
         unsafe { self.quick_post_send(qp, wr, bad) }
     }
 
     #[inline]
-    unsafe fn post_recv(&self, qp: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+    unsafe fn post_recv(
+        &self,
+        qp: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
         self.fork.check()?;
         // SAFETY: the caller's promise.
         unsafe { self.quick_post_recv(qp, wr, bad) }
     }
 
     #[inline]
-    unsafe fn post_srq_recv(&self, srq: Handle, wr: *const RecvWr, bad: &mut *const RecvWr) -> Result<()> {
+    unsafe fn post_srq_recv(
+        &self,
+        srq: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
         self.fork.check()?;
         // SAFETY: the caller's promise.
         unsafe { self.engine.post_srq_recv(srq, wr, bad) }
@@ -527,7 +566,8 @@ impl Device for SoftDevice {
         self.waiter.drain();
         // From here on whoever runs the engine wakes us for events; those before are seen below.
         self.sleeping.announce(sleep::ANY);
-        // What this round handled may have completed something in a CQ that nobody armed: not yet a time to sleep.
+        // What this round handled may have completed something in a CQ that nobody armed: not yet a
+        // time to sleep.
         if self.run_at(Round::Full, Some(now_ns())) > 0 {
             return Ok(true);
         }
@@ -552,7 +592,11 @@ impl Device for SoftDevice {
 
     fn wait(&self, timeout_ms: i32) -> Result<bool> {
         self.fork.check()?;
-        let end = if timeout_ms < 0 { u64::MAX } else { now_ns().saturating_add(timeout_ms as u64 * 1_000_000) };
+        let end = if timeout_ms < 0 {
+            u64::MAX
+        } else {
+            now_ns().saturating_add(timeout_ms as u64 * 1_000_000)
+        };
         loop {
             let work = self.arm()?;
             if self.lock()?.has_events() {

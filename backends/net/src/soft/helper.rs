@@ -1,12 +1,14 @@
 //! The helper thread: runs the engine while the program does not.
 //!
 //! It sleeps on the sockets, a timer and an event. While the program polls (within the last
-//! [`TAKE_OVER_NS`]) it takes its hands off the sockets and only looks at the clock, so that never two
-//! threads spin for one message, and rarer the longer the program polls; once the polls stop it runs the engine until
-//! nothing is left to do. A program that polls memory and only now and then a CQ would make it hesitate for ever: when it found
-//! work twice in a row between polls it stays in charge, until a poll finds work itself.
+//! [`TAKE_OVER_NS`]) it takes its hands off the sockets and only looks at the clock, so that never
+//! two threads spin for one message, and rarer the longer the program polls; once the polls stop it
+//! runs the engine until nothing is left to do. A program that polls memory and only now and then a
+//! CQ would make it hesitate for ever: when it found work twice in a row between polls it stays in
+//! charge, until a poll finds work itself.
 //!
-//! A thread of the program that sleeps on a completion channel does the same where there is no helper ([`super::channels`]).
+//! A thread of the program that sleeps on a completion channel does the same where there is no
+//! helper ([`super::channels`]).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +25,8 @@ use std::os::fd::RawFd;
 
 /// Without a poll for this long, the helper takes over.
 const TAKE_OVER_NS: u64 = 100_000;
-/// Each look costs the program some 16 µs of a core that both share. While it polls on they become rarer, down to this.
+/// Each look costs the program some 16 µs of a core that both share. While it polls on they become
+/// rarer, down to this.
 const LOOK_MAX_NS: u64 = 800_000;
 /// Takings-over that found work, after which polls that find none no longer count.
 const STICKY: u32 = 2;
@@ -49,10 +52,11 @@ pub(super) struct Slot {
     stop: AtomicBool,
     /// It stays in charge although the program polls.
     pub(super) sticky: AtomicBool,
-    /// It sleeps on everything there is, at most until then; `AWAKE`: it does not. Written under the engine's lock, but for its
-    /// own waking.
+    /// It sleeps on everything there is, at most until then; `AWAKE`: it does not. Written under
+    /// the engine's lock, but for its own waking.
     asleep_until: AtomicU64,
-    /// It must be woken once the engine's lock is free again: woken before, it would take this core from the lock's holder.
+    /// It must be woken once the engine's lock is free again: woken before, it would take this core
+    /// from the lock's holder.
     owed: AtomicBool,
     /// What it sleeps on.
     waiter: Waiter,
@@ -89,8 +93,9 @@ impl Slot {
     }
 }
 
-/// While it lives, threads that this one makes begin with the signal mask of a helper: the program's signals are for
-/// the program's threads, but faults must get through whatever the program blocks, as vanished memory is one.
+/// While it lives, threads that this one makes begin with the signal mask of a helper: the
+/// program's signals are for the program's threads, but faults must get through whatever the
+/// program blocks, as vanished memory is one.
 pub struct OwnSignals {
     before: libc::sigset_t,
 }
@@ -98,12 +103,20 @@ pub struct OwnSignals {
 impl OwnSignals {
     /// Takes the mask; dropping it puts the former one back.
     pub fn take() -> Self {
-        // SAFETY: zeroes are valid for both sets, which live through the calls; the calls do not fail for them.
+        // SAFETY: zeroes are valid for both sets, which live through the calls; the calls do not
+        // fail for them.
         unsafe {
             let mut mask: libc::sigset_t = core::mem::zeroed();
             let mut before: libc::sigset_t = core::mem::zeroed();
             libc::sigfillset(&mut mask);
-            for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS] {
+            for fault in [
+                libc::SIGSEGV,
+                libc::SIGBUS,
+                libc::SIGILL,
+                libc::SIGFPE,
+                libc::SIGTRAP,
+                libc::SIGSYS,
+            ] {
                 libc::sigdelset(&mut mask, fault);
             }
             libc::pthread_sigmask(libc::SIG_SETMASK, &mask, &mut before);
@@ -119,9 +132,10 @@ impl Drop for OwnSignals {
     }
 }
 
-/// Whether looking on after work pays: between two bursts of a stream, or where messages come one by one, it does, as to sleep and
-/// be woken costs both sides more. It does not where the program watches its memory on this very core: that gives
-/// it back only at the end of a time slice, and answers nothing as long as the helper looks.
+/// Whether looking on after work pays: between two bursts of a stream, or where messages come one
+/// by one, it does, as to sleep and be woken costs both sides more. It does not where the program
+/// watches its memory on this very core: that gives it back only at the end of a time slice, and
+/// answers nothing as long as the helper looks.
 struct Linger {
     /// Good and bad experience.
     credit: u32,
@@ -176,9 +190,9 @@ impl Linger {
     }
 }
 
-/// Asks the scheduler for turns of this length; 0: the usual one. Who has short turns gets the core at once when woken, from a
-/// thread that computes on it, but keeps it when giving way. A kernel that does not know this, or a sandbox that forbids it,
-/// changes nothing.
+/// Asks the scheduler for turns of this length; 0: the usual one. Who has short turns gets the core
+/// at once when woken, from a thread that computes on it, but keeps it when giving way. A kernel
+/// that does not know this, or a sandbox that forbids it, changes nothing.
 fn prefer_turns(ns: u64) {
     #[repr(C)]
     #[derive(Default)]
@@ -194,7 +208,8 @@ fn prefer_turns(ns: u64) {
     }
     let mut attr = SchedAttr::default();
     let size = size_of::<SchedAttr>();
-    // SAFETY: `attr` lives through both calls, has the size that is given, and any bytes are valid for it.
+    // SAFETY: `attr` lives through both calls, has the size that is given, and any bytes are valid
+    // for it.
     unsafe {
         let got = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0);
         if got == 0 && attr.policy == libc::SCHED_OTHER as u32 {
@@ -244,7 +259,8 @@ impl SoftDevice {
         self.channels.charge.give_up();
     }
 
-    /// The last looks of the helper before it sleeps on everything; returns when it must wake, `at_most` or earlier.
+    /// The last looks of the helper before it sleeps on everything; returns when it must wake,
+    /// `at_most` or earlier.
     fn fall_asleep(&self, at_most: u64) -> Result<u64, Awake> {
         let Some(mut held) = self.lock_soon() else { return Err(Awake::Locked) };
         let blocked = held.port().is_blocked();
@@ -266,9 +282,11 @@ impl SoftDevice {
         Ok(next)
     }
 
-    /// Whether somebody sleeps on the sockets, or did when last heard of. Under the lock, under which a sleep is announced.
+    /// Whether somebody sleeps on the sockets, or did when last heard of. Under the lock, under
+    /// which a sleep is announced.
     pub(super) fn may_sleep(&self) -> bool {
-        self.sleeping.is_asleep(sleep::ANY) || self.helper.asleep_until.load(Ordering::Relaxed) != AWAKE
+        self.sleeping.is_asleep(sleep::ANY)
+            || self.helper.asleep_until.load(Ordering::Relaxed) != AWAKE
     }
 
     /// Whether no helper sleeps that would have to be told of something.
@@ -277,8 +295,9 @@ impl SoftDevice {
         self.helper.asleep_until.load(Ordering::Relaxed) == AWAKE
     }
 
-    /// At the end of a round, under the lock: a helper that sleeps must know when there is something to do earlier than it
-    /// will wake, and that the program drives the engine, since a bell or a packet that the program took woke nobody else.
+    /// At the end of a round, under the lock: a helper that sleeps must know when there is
+    /// something to do earlier than it will wake, and that the program drives the engine, since a
+    /// bell or a packet that the program took woke nobody else.
     #[inline]
     pub(super) fn tell_helper(&self, g: &mut Guard<'_>, now: u64, round: Round) {
         let until = self.helper.asleep_until.load(Ordering::Relaxed);
@@ -294,7 +313,9 @@ impl SoftDevice {
     /// Once the lock is free: whoever owes the helper its waking.
     #[inline]
     pub(super) fn wake_owed(&self) {
-        if self.helper.owed.load(Ordering::Relaxed) && self.helper.owed.swap(false, Ordering::Relaxed) {
+        if self.helper.owed.load(Ordering::Relaxed)
+            && self.helper.owed.swap(false, Ordering::Relaxed)
+        {
             self.helper.wake();
         }
     }
@@ -303,7 +324,8 @@ impl SoftDevice {
         let _ = self.drive(true, u64::MAX, &|| self.helper.stop.load(Ordering::Acquire));
     }
 
-    /// A thread of the program is about to [drive](SoftDevice::drive) until a descriptor is readable: as if a helper had been started.
+    /// A thread of the program is about to [drive](SoftDevice::drive) until a descriptor is
+    /// readable: as if a helper had been started.
     ///
     /// # Errors
     /// [`Error::Os`], [`Error::NoMemory`]: the descriptor cannot be watched.
@@ -319,7 +341,8 @@ impl SoftDevice {
         Ok(())
     }
 
-    /// It has stopped doing so. A thread that fell asleep on the program's descriptor meanwhile has relied on it.
+    /// It has stopped doing so. A thread that fell asleep on the program's descriptor meanwhile has
+    /// relied on it.
     pub(super) fn return_charge(&self, until: RawFd) {
         let _ = self.helper.waiter.attach(until, false);
         self.helper_on.store(false, Ordering::SeqCst);
@@ -336,8 +359,8 @@ impl SoftDevice {
         self.wake_owed();
     }
 
-    /// Runs the engine while the program does not, and sleeps in between, until it is over or the time is. `own`: on the helper's own
-    /// thread, whose scheduling it may change.
+    /// Runs the engine while the program does not, and sleeps in between, until it is over or the
+    /// time is. `own`: on the helper's own thread, whose scheduling it may change.
     ///
     /// # Errors
     /// `Os(EINTR)`: a signal interrupted the sleep of a thread that is the program's.
@@ -394,7 +417,8 @@ impl SoftDevice {
             if own {
                 linger.wasted();
             }
-            // While work comes it wakes now and then, so that nobody has to tell it of the usual timers.
+            // While work comes it wakes now and then, so that nobody has to tell it of the usual
+            // timers.
             match self.fall_asleep(if rested < NAP_NS { end.min(now + NAP_NS) } else { end }) {
                 Ok(next) => w.set_timer_by(next),
                 Err(Awake::Work) => {
@@ -434,7 +458,11 @@ mod tests {
         let mut linger = Linger::new();
         assert!((0..CREDIT).all(|_| in_vain(&mut linger)));
         for without in [AGAIN.0, 2 * AGAIN.0, 4 * AGAIN.0] {
-            assert_eq!((0..=without).filter(|_| in_vain(&mut linger)).count(), 1, "once in {without}");
+            assert_eq!(
+                (0..=without).filter(|_| in_vain(&mut linger)).count(),
+                1,
+                "once in {without}"
+            );
             assert!(linger.short_turns);
         }
         // Work came at once: it looks on again, and knows how long to do without the next time.

@@ -1,4 +1,5 @@
-//! The links to other processes of this host: taking what they brought, writing what the engine has for them.
+//! The links to other processes of this host: taking what they brought, writing what the engine has
+//! for them.
 
 use core::sync::atomic::Ordering;
 
@@ -10,23 +11,33 @@ use crate::clock::now_ns;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
 
-/// How often the sockets of the links are looked at while somebody polls: a new peer waits so long, and a dead one is noticed so
-/// late. It costs a system call per link, which delays the message that comes meanwhile; so while nobody comes or goes the time
-/// doubles, from the first of these to the other.
+/// How often the sockets of the links are looked at while somebody polls: a new peer waits so long,
+/// and a dead one is noticed so late. It costs a system call per link, which delays the message
+/// that comes meanwhile; so while nobody comes or goes the time doubles, from the first of these to
+/// the other.
 const TEND_NS: (u64, u64) = (100_000, 1_600_000);
 
 impl SoftDevice {
-    /// Writes the one small message that a QP was just posted into the ring of its link, if nothing is in its way.
+    /// Writes the one small message that a QP was just posted into the ring of its link, if nothing
+    /// is in its way.
     #[inline(always)]
     pub(super) fn send_single(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> bool {
         let Some(shm) = port.shm.as_mut() else { return false };
-        // A helper that sleeps wants to know until when it may: then the time is read, once the peer has begun.
+        // A helper that sleeps wants to know until when it may: then the time is read, once the
+        // peer has begun.
         g.send_single(qi, shm, !self.is_helper_awake(), now_ns)
     }
 
-    /// Writes what a QP was just posted into the ring of its link. When; `None`: it goes another way.
+    /// Writes what a QP was just posted into the ring of its link. When; `None`: it goes another
+    /// way.
     #[inline]
-    pub(super) fn send_to_link(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize, link: u16) -> Option<u64> {
+    pub(super) fn send_to_link(
+        &self,
+        g: &mut Guard<'_>,
+        port: &mut Port,
+        qi: usize,
+        link: u16,
+    ) -> Option<u64> {
         let shm = port.shm.as_mut()?;
         let (room, memory) = shm.room(link)?;
         let now = now_ns();
@@ -52,7 +63,8 @@ impl SoftDevice {
         let Some(shm) = shm else { return 0 };
         shm.poll_with(
             &mut (g, share),
-            // For what it does with the time, one of a few rounds ago will do: an owed ACK leaves so much earlier.
+            // For what it does with the time, one of a few rounds ago will do: an owed ACK leaves
+            // so much earlier.
             |(g, _), from, head, rest| g.take_record(now, &from.ip, head, rest),
             |(g, share), from, run| match run {
                 Ok((run, payload)) if g.owns(run.dest_qpn) => {
@@ -75,12 +87,16 @@ impl SoftDevice {
     pub(super) fn tend(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
         let Some(shm) = &mut port.shm else { return };
         self.hear_router(shm, now);
-        let next =
-            if shm.tend(now, &self.waiter) { TEND_NS.0 } else { (2 * port.tend_every).clamp(TEND_NS.0, TEND_NS.1) };
+        let next = if shm.tend(now, &self.waiter) {
+            TEND_NS.0
+        } else {
+            (2 * port.tend_every).clamp(TEND_NS.0, TEND_NS.1)
+        };
         (port.tend_every, port.tend_at) = (next, now + next);
         lend(g, shm);
         if shm.has_lost() {
-            // Who is gone may have said something before: the last ACK counts. Bounded, since others may go on writing.
+            // Who is gone may have said something before: the last ACK counts. Bounded, since
+            // others may go on writing.
             for _ in 0..LAST_WORDS {
                 if self.read_links_apart(g, port, now) == 0 {
                     break;
@@ -94,8 +110,9 @@ impl SoftDevice {
         }
     }
 
-    /// Tells the engine of links that are gone. Those of datagrams lead to an address, which may have other owners: they go through
-    /// the network from then on, unless only shared memory is wanted.
+    /// Tells the engine of links that are gone. Those of datagrams lead to an address, which may
+    /// have other owners: they go through the network from then on, unless only shared memory is
+    /// wanted.
     fn lose_links(&self, g: &mut Guard<'_>, shm: &mut ShmPort, now: u64) {
         while let Some((link, of_address)) = shm.take_lost() {
             if of_address && self.path == PathChoice::Auto {

@@ -1,5 +1,5 @@
-//! Regions that are lent to peers of this host, and taken back: those of which the program shares the memory, and where it wants that all
-//! others too, by address.
+//! Regions that are lent to peers of this host, and taken back: those of which the program shares
+//! the memory, and where it wants that all others too, by address.
 
 use super::lock::Held;
 use super::mappable::check_loans;
@@ -20,7 +20,8 @@ impl SoftDevice {
         if !is_mapping_of(region.addr, region.length, fd, offset)? {
             return Err(refuse!(
                 Invalid,
-                "dmabuf_fd {fd}: the region is no shared mapping of it from dmabuf_offset {offset:#x} on"
+                "dmabuf_fd {fd}: the region is no shared mapping of it from dmabuf_offset \
+                 {offset:#x} on"
             ));
         }
         let mut held = self.lock_held();
@@ -29,7 +30,9 @@ impl SoftDevice {
             return Err(refuse!(Invalid, "mr: not host memory, or it has changed during the call"));
         }
         match &mut held.port().shm {
-            Some(shm) if shm.is_shared(region.rkey) => return Err(refuse!(Busy, "mr: it is shared already")),
+            Some(shm) if shm.is_shared(region.rkey) => {
+                return Err(refuse!(Busy, "mr: it is shared already"))
+            }
             Some(shm) => shm.share(region.rkey, fd, offset)?,
             None => return Ok(()),
         }
@@ -39,7 +42,8 @@ impl SoftDevice {
         Ok(())
     }
 
-    /// A region has ended, or is another: it is shared no more, and when this returns nobody writes into it.
+    /// A region has ended, or is another: it is shared no more, and when this returns nobody writes
+    /// into it.
     pub(super) fn unshare_region(held: &mut Held<'_>, rkey: u32) {
         let (g, port) = held.parts();
         if let Some(shm) = &mut port.shm {
@@ -48,7 +52,8 @@ impl SoftDevice {
         check_loans(g, port);
     }
 
-    /// Writes what a QP was just posted into memory of its peer that is mapped here. False: not all of it, or none.
+    /// Writes what a QP was just posted into memory of its peer that is mapped here. False: not all
+    /// of it, or none.
     #[inline(always)]
     pub(super) fn write_peer(&self, held: &mut Held<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();

@@ -22,8 +22,8 @@ impl Held<'_> {
     /// The engine and the port at once.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut Guard<'_>, &mut Port) {
-        // SAFETY: the port belongs to the holder of the engine's lock, and `&mut self` is the only way to it.
-        // The guard's own lifetime is only shortened.
+        // SAFETY: the port belongs to the holder of the engine's lock, and `&mut self` is the only
+        // way to it. The guard's own lifetime is only shortened.
         let (guard, port) = unsafe {
             let g: *mut Guard<'_> = (&raw mut self.guard).cast();
             (&mut *g, &mut *self.device.port.get())
@@ -45,8 +45,8 @@ impl Held<'_> {
     }
 }
 
-/// The engine during a control call. Who posted meanwhile found the lock taken and left a mark: at its end the
-/// doorbell is rung for them, as they may never poll.
+/// The engine during a control call. Who posted meanwhile found the lock taken and left a mark: at
+/// its end the doorbell is rung for them, as they may never poll.
 pub(super) struct Control<'d> {
     guard: ManuallyDrop<Guard<'d>>,
     device: &'d SoftDevice,
@@ -75,7 +75,8 @@ impl<'d> DerefMut for Control<'d> {
 impl Drop for Control<'_> {
     fn drop(&mut self) {
         let g = &mut *self.guard;
-        // SAFETY: the port belongs to the holder of the engine's lock, which is `guard`, and nobody else has borrowed it.
+        // SAFETY: the port belongs to the holder of the engine's lock, which is `guard`, and nobody
+        // else has borrowed it.
         look_after_loans(g, unsafe { &mut *self.device.port.get() });
         // What the call itself raised (flushed completions, a QP in error) waits for no round.
         self.device.tell(&mut self.guard);
@@ -100,8 +101,8 @@ impl SoftDevice {
         Held { guard, device: self }
     }
 
-    /// Takes the lock for a control call. Its holder does bounded work; on a machine with few cores the
-    /// holder may not be running, so the wait gives way.
+    /// Takes the lock for a control call. Its holder does bounded work; on a machine with few cores
+    /// the holder may not be running, so the wait gives way.
     pub(super) fn lock_held(&self) -> Held<'_> {
         let mut tries = 0u32;
         loop {
@@ -117,7 +118,8 @@ impl SoftDevice {
         }
     }
 
-    /// Takes the lock if it is free, or soon is. `None`: its holder does not run, or has more to do than to post.
+    /// Takes the lock if it is free, or soon is. `None`: its holder does not run, or has more to do
+    /// than to post.
     pub(super) fn lock_soon(&self) -> Option<Held<'_>> {
         for _ in 0..LOCK_TRIES {
             if let Some(h) = self.try_lock() {
@@ -131,7 +133,8 @@ impl SoftDevice {
     /// Takes the lock for a control call of the program.
     ///
     /// # Errors
-    /// [`gdrcore_core::error::Error::OwnerDead`]: a parent of this process opened the device. Its lock is not touched.
+    /// [`gdrcore_core::error::Error::OwnerDead`]: a parent of this process opened the device. Its
+    /// lock is not touched.
     pub(super) fn lock_owned(&self) -> Result<Held<'_>> {
         self.fork.check()?;
         Ok(self.lock_held())

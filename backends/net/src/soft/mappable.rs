@@ -1,4 +1,5 @@
-//! Whether what is lent to other processes may still be written by them, asked by whoever holds the engine's lock.
+//! Whether what is lent to other processes may still be written by them, asked by whoever holds the
+//! engine's lock.
 
 use super::Port;
 use gdrcore_core::device::MrAttr;

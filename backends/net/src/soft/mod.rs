@@ -1,15 +1,19 @@
 //! The soft device: an engine, its port, and whoever drives them.
 //!
-//! * `progress`: one bounded round of the engine, and who runs it when. `budget`: how much of it. `lock`: who may.
-//! * `wire`: the socket. `links`: other processes of this host. `loans`: memory that they write by themselves, `mappable` for how long. `paths`: which of them leads to a peer.
-//! * `helper`: the thread that runs it while the program does not. `channels`: threads that sleep on events of their own CQs.
+//! * `progress`: one bounded round of the engine, and who runs it when. `budget`: how much of it.
+//!   `lock`: who may.
+//! * `wire`: the socket. `links`: other processes of this host. `loans`: memory that they write by
+//!   themselves, `mappable` for how long. `paths`: which of them leads to a peer.
+//! * `helper`: the thread that runs it while the program does not. `channels`: threads that sleep
+//!   on events of their own CQs.
 //! * `routed`: peers by way of a router, in place of the socket and of `paths`.
 //! * `ports`: from where peers may send. `cm`: the connection manager. `multicast`: groups.
 //! * `sharing`: what others of the same address are owed. `witness`: why a peer is silent.
-//! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: its posts and polls without a handle.
+//! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: its posts and polls without a
+//!   handle.
 //!
-//! Everything lies in the memory given to [`SoftDevice::init`]: the device itself first, then the engine's
-//! arena, then the buffers of the port and of the tee.
+//! Everything lies in the memory given to [`SoftDevice::init`]: the device itself first, then the
+//! engine's arena, then the buffers of the port and of the tee.
 
 mod budget;
 mod channels;
@@ -60,17 +64,20 @@ use gdrcore_core::verbs::types::Handle;
 /// How a soft device is made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SoftConfig<'a> {
-    /// Bounds of the engine. `seed` 0: drawn from the system's random source. `max_mtu` 0: what the link carries.
+    /// Bounds of the engine. `seed` 0: drawn from the system's random source. `max_mtu` 0: what the
+    /// link carries.
     pub core: Config,
     /// [`soft_flags`].
     pub flags: u32,
     /// How peers of this host are reached.
     pub path: PathChoice,
-    /// Write all packets that the device sends and receives into this capture file. What travels over links is no packet.
+    /// Write all packets that the device sends and receives into this capture file. What travels
+    /// over links is no packet.
     pub pcap: Option<&'a CStr>,
 }
 
-/// How peers are reached. Decided for each at RTR, or when an address handle is made, and never changed.
+/// How peers are reached. Decided for each at RTR, or when an address handle is made, and never
+/// changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathChoice {
     /// Always through the network.
@@ -78,13 +85,16 @@ pub enum PathChoice {
     Udp,
     /// Through shared memory; a peer that is not there is an error.
     Shm,
-    /// Through shared memory where the peer is a process of this host that offers it, else through the network.
+    /// Through shared memory where the peer is a process of this host that offers it, else through
+    /// the network.
     Auto,
 }
 
-/// Takes events as they happen, instead of a program that asks for them ([`SoftDevice::deliver_to`]).
+/// Takes events as they happen, instead of a program that asks for them
+/// ([`SoftDevice::deliver_to`]).
 ///
-/// Called by whoever runs the engine, with its lock held: it must not call the device, and should be short.
+/// Called by whoever runs the engine, with its lock held: it must not call the device, and should
+/// be short.
 pub trait EventSink: Sync {
     /// The arming of a CQ was met.
     fn cq_event(&self, cq: Handle);
@@ -100,7 +110,8 @@ pub mod soft_flags {
     pub const NO_GSO: u32 = 1;
     /// Start the helper thread at once.
     pub const HELPER: u32 = 2;
-    /// Let processes of this user that want it too write regions by their addresses, and write theirs (`process_vm_writev`).
+    /// Let processes of this user that want it too write regions by their addresses, and write
+    /// theirs (`process_vm_writev`).
     pub const CMA: u32 = 4;
     /// Write the capture behind what is in its file.
     pub const KEEP_CAPTURE: u32 = 8;
@@ -109,11 +120,13 @@ pub mod soft_flags {
 /// Bytes of the tee's write buffer.
 const PCAP_BUFFER: usize = 256 << 10;
 
-/// What the socket's receive buffer is asked to hold. The system grants its own maximum where that is less: twice
-/// the default on Debian, which then has room for a window of WRITEs and a window of READ responses of one peer.
+/// What the socket's receive buffer is asked to hold. The system grants its own maximum where that
+/// is less: twice the default on Debian, which then has room for a window of WRITEs and a window of
+/// READ responses of one peer.
 const RCVBUF: u32 = 1 << 20;
 
-/// ECN bits of packets that switches may mark instead of dropping them (RFC 3168: ECN-capable transport).
+/// ECN bits of packets that switches may mark instead of dropping them (RFC 3168: ECN-capable
+/// transport).
 const ECT_0: u8 = 2;
 
 /// What belongs to the holder of the engine's lock besides the engine.
@@ -135,7 +148,8 @@ struct Port {
     discards: bool,
     /// Empty rounds since something was handled.
     empty: u32,
-    /// The tick in which the last of them did all there is to do, and whether it looked at the socket, without which no timer runs.
+    /// The tick in which the last of them did all there is to do, and whether it looked at the
+    /// socket, without which no timer runs.
     idle_tick: (u64, bool),
     /// UDP ports from which peers may send.
     ports: ports::Ports,
@@ -153,7 +167,8 @@ struct Port {
     tend_at: u64,
     /// And how long after the last time that is.
     tend_every: u64,
-    /// When a round to which the links brought something has more to do than that: either of both, or at once while the socket is hot.
+    /// When a round to which the links brought something has more to do than that: either of both,
+    /// or at once while the socket is hot.
     due_at: u64,
     /// [`Guard::changes`](gdrcore_core::engine::Guard::changes) when the loans were last checked.
     changes: u32,
@@ -182,7 +197,8 @@ pub struct SoftDevice {
     sink: OnceLock<&'static dyn EventSink>,
     mtu: u32,
     path: PathChoice,
-    /// The router by way of which peers are reached. Its lock is never taken by who waits for it under the engine's.
+    /// The router by way of which peers are reached. Its lock is never taken by who waits for it
+    /// under the engine's.
     via: Option<Session>,
 }
 
@@ -227,8 +243,10 @@ impl SoftConfig<'_> {
 
     fn layout(&self, name: &DeviceName) -> Result<Layout> {
         let engine = page_up(size_of::<SoftDevice>())?;
-        let udp = page_up(engine.checked_add(Engine::memsize(&self.core)?).ok_or(Error::NoMemory)?)?;
-        let bytes = if matches!(name, DeviceName::Soft(_)) { UdpPort::memsize(&self.udp()) } else { 0 };
+        let udp =
+            page_up(engine.checked_add(Engine::memsize(&self.core)?).ok_or(Error::NoMemory)?)?;
+        let bytes =
+            if matches!(name, DeviceName::Soft(_)) { UdpPort::memsize(&self.udp()) } else { 0 };
         let share = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
         let (claim, blocks) = match name {
             DeviceName::Soft(_) => self.wanted().map(|w| (Claim::memsize(&w), w.count()))?,
@@ -242,7 +260,8 @@ impl SoftConfig<'_> {
     }
 }
 
-/// The largest path MTU whose packets an MTU of IP carries. rxe's rule: the headers and the ICRC take at most 80 bytes of it.
+/// The largest path MTU whose packets an MTU of IP carries. rxe's rule: the headers and the ICRC
+/// take at most 80 bytes of it.
 fn carried_by(mtu: u32) -> u32 {
     [4096, 2048, 1024, 512].into_iter().find(|&m| m <= mtu.saturating_sub(80)).unwrap_or(256)
 }
@@ -259,7 +278,12 @@ pub(crate) fn endpoint(p: &PeerAddr) -> Endpoint {
 
 impl Port {
     /// That of a new device.
-    fn new(udp: Option<UdpPort>, share: Option<Member>, shm: Option<ShmPort>, pcap: Option<Pcap>) -> Port {
+    fn new(
+        udp: Option<UdpPort>,
+        share: Option<Member>,
+        shm: Option<ShmPort>,
+        pcap: Option<Pcap>,
+    ) -> Port {
         Port {
             udp,
             share,
@@ -286,7 +310,8 @@ impl Port {
     }
 }
 
-/// The links of a device to processes of its host; `None`: it has none. `brokered`: a router makes them.
+/// The links of a device to processes of its host; `None`: it has none. `brokered`: a router makes
+/// them.
 ///
 /// # Safety
 /// The walk of the layout over `memory` gave `shm..pcap` to nobody else.
@@ -304,7 +329,9 @@ unsafe fn open_links(
     let links = match share {
         _ if brokered => {
             // SAFETY: the caller's promise.
-            Some(unsafe { ShmPort::open_brokered(local, memory.add(layout.shm), layout.pcap - layout.shm)? })
+            Some(unsafe {
+                ShmPort::open_brokered(local, memory.add(layout.shm), layout.pcap - layout.shm)?
+            })
         }
         Some(share) if config.has_links(name) => {
             let by_address = config.flags & soft_flags::CMA != 0;
@@ -312,12 +339,15 @@ unsafe fn open_links(
             // SAFETY: the caller's promise.
             let (memory, locks) = (unsafe { memory.add(layout.shm) }, share.locks());
             // SAFETY: as above.
-            Some(unsafe { ShmPort::open(share.home(), local, locks, by_address, memory, bytes, waiter)? })
+            Some(unsafe {
+                ShmPort::open(share.home(), local, locks, by_address, memory, bytes, waiter)?
+            })
         }
         _ if config.has_links(name) && config.path == PathChoice::Shm => {
             return Err(refuse!(
                 Unsupported,
-                "flags: GDRC_CONFIG_SHM_ONLY, and this process cannot share memory with others (see /dev/shm)"
+                "flags: GDRC_CONFIG_SHM_ONLY, and this process cannot share memory with others \
+                 (see /dev/shm)"
             ))
         }
         _ => None,
@@ -329,9 +359,14 @@ unsafe fn open_links(
 ///
 /// # Safety
 /// The walk of the layout over `memory` gave `pcap..end` to nobody else.
-unsafe fn open_tee(memory: *mut u8, layout: &Layout, config: &SoftConfig<'_>) -> Result<Option<Pcap>> {
+unsafe fn open_tee(
+    memory: *mut u8,
+    layout: &Layout,
+    config: &SoftConfig<'_>,
+) -> Result<Option<Pcap>> {
     let Some(path) = config.pcap else { return Ok(None) };
-    let earlier = if config.flags & soft_flags::KEEP_CAPTURE != 0 { Earlier::Keep } else { Earlier::Replace };
+    let earlier =
+        if config.flags & soft_flags::KEEP_CAPTURE != 0 { Earlier::Keep } else { Earlier::Replace };
     // SAFETY: the caller's promise.
     unsafe { Pcap::open(path, earlier, memory.add(layout.pcap), PCAP_BUFFER) }.map(Some)
 }
@@ -340,7 +375,8 @@ impl SoftDevice {
     /// Bytes of memory that [`SoftDevice::init`] needs.
     ///
     /// # Errors
-    /// [`Error::NoDevice`], [`Error::Invalid`]: the name; [`Error::Invalid`]: a bound of the configuration.
+    /// [`Error::NoDevice`], [`Error::Invalid`]: the name; [`Error::Invalid`]: a bound of the
+    /// configuration.
     pub fn memsize(name: &str, config: &SoftConfig<'_>) -> Result<usize> {
         config.layout(&DeviceName::parse(name)?).map(|l| l.end)
     }
@@ -348,8 +384,9 @@ impl SoftDevice {
     /// Makes a device in the given memory. It stays where it is until [`SoftDevice::close`].
     ///
     /// # Errors
-    /// The name or a bound: [`Error::Invalid`], [`Error::NoDevice`]. A router: as [`Session::open`]. The address: [`Error::AddressNotLocal`],
-    /// [`Error::AddressInUse`]. [`Error::NoMemory`]: fewer than [`SoftDevice::memsize`] bytes. [`Error::Os`].
+    /// The name or a bound: [`Error::Invalid`], [`Error::NoDevice`]. A router: as
+    /// [`Session::open`]. The address: [`Error::AddressNotLocal`], [`Error::AddressInUse`].
+    /// [`Error::NoMemory`]: fewer than [`SoftDevice::memsize`] bytes. [`Error::Os`].
     ///
     /// # Safety
     /// The memory is page-aligned, used by nobody else and lives until `close` has returned.
@@ -383,8 +420,10 @@ impl SoftDevice {
                 (local, None, None)
             }
             DeviceName::Soft(at) => {
-                // SAFETY: the walk gave `udp..share` to the socket and `share..shm` to the claim, each alone.
-                let sharing::Opened { udp, share } = unsafe { sharing::open(memory, &layout, &at, config, core.seed)? };
+                // SAFETY: the walk gave `udp..share` to the socket and `share..shm` to the claim,
+                // each alone.
+                let sharing::Opened { udp, share } =
+                    unsafe { sharing::open(memory, &layout, &at, config, core.seed)? };
                 waiter.add_socket(udp.fd())?;
                 if let Some(share) = &share {
                     waiter.add_socket(share.fd())?;
@@ -395,19 +434,37 @@ impl SoftDevice {
                 }
                 (*udp.local(), Some(udp), share)
             }
-            DeviceName::Loopback => (Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT), None, None),
+            DeviceName::Loopback => {
+                (Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT), None, None)
+            }
         };
         // SAFETY: the walk gave `shm..pcap` to the port alone.
-        let shm =
-            unsafe { open_links(memory, &layout, &local, &name, config, share.as_ref(), via.is_some(), &waiter)? };
+        let shm = unsafe {
+            open_links(
+                memory,
+                &layout,
+                &local,
+                &name,
+                config,
+                share.as_ref(),
+                via.is_some(),
+                &waiter,
+            )?
+        };
         let carries = carried_by(udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu));
         let carries = via.as_ref().map_or(carries, |via| carries.min(via.mtu()));
         core.max_mtu = if core.max_mtu == 0 { carries } else { core.max_mtu.min(carries) };
         // SAFETY: the walk gave `pcap..end` to the tee alone.
         let pcap = unsafe { open_tee(memory, &layout, config)? };
         // SAFETY: the walk gave `engine..udp` to the engine alone.
-        let engine =
-            unsafe { Engine::init(memory.add(layout.engine), layout.udp - layout.engine, &core, peer_addr(&local))? };
+        let engine = unsafe {
+            Engine::init(
+                memory.add(layout.engine),
+                layout.udp - layout.engine,
+                &core,
+                peer_addr(&local),
+            )?
+        };
         waiter.attach_io(true)?;
         if let Some(mut g) = engine.try_lock() {
             g.set_shared(udp.is_some());
@@ -451,7 +508,8 @@ impl SoftDevice {
         Ok(device)
     }
 
-    /// Makes a kind of memory known under a number from 1 on, for registrations that name it. It must outlive the device.
+    /// Makes a kind of memory known under a number from 1 on, for registrations that name it. It
+    /// must outlive the device.
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::Busy`]: no such number, or taken. [`Error::OwnerDead`].
@@ -459,14 +517,15 @@ impl SoftDevice {
         self.lock()?.register_memory(provider, memory)
     }
 
-    /// From here on events go to `sink`, and only there: `cq_event` and `async_event` find none. The first sink stays.
-    /// It must live until `close` has returned.
+    /// From here on events go to `sink`, and only there: `cq_event` and `async_event` find none.
+    /// The first sink stays. It must live until `close` has returned.
     pub fn deliver_to(&self, sink: &'static dyn EventSink) {
         let _ = self.sink.set(sink);
     }
 
-    /// Ends the device: stops the helper, writes out the capture, closes the descriptors. Says what was left.
-    /// In a forked child nothing is touched but the child's copies of the descriptors stay open.
+    /// Ends the device: stops the helper, writes out the capture, closes the descriptors. Says what
+    /// was left. In a forked child nothing is touched but the child's copies of the descriptors
+    /// stay open.
     ///
     /// # Safety
     /// No thread is inside a call on the device, and none makes one afterwards.

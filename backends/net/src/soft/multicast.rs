@@ -12,7 +12,10 @@ impl SoftDevice {
         held.guard.mcast_attach(qp, gid)?;
         let joined = match &mut held.port().udp {
             Some(udp) => udp.group_join(gid),
-            None => Err(refuse!(Unsupported, "device: loopback and devices by way of a router have no multicast")),
+            None => Err(refuse!(
+                Unsupported,
+                "device: loopback and devices by way of a router have no multicast"
+            )),
         };
         let watched = joined.and_then(|fd| fd.map_or(Ok(()), |fd| self.waiter.add_socket(fd)));
         if watched.is_err() {

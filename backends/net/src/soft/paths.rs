@@ -1,4 +1,5 @@
-//! How a peer is reached: decided when a control call names it. Where there is a router, that is [`super::routed`]'s affair.
+//! How a peer is reached: decided when a control call names it. Where there is a router, that is
+//! [`super::routed`]'s affair.
 
 use super::budget::Round;
 use super::lock::Held;
@@ -15,24 +16,31 @@ use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::AhAttr;
 
 impl SoftDevice {
-    /// A call of the connection manager that may move QPs; the peers that it names are reached by the path that is chosen then.
-    pub(super) fn manage_paths<R>(&self, call: impl FnOnce(&mut Guard<'_>, u64, ChoosePath<'_>) -> R) -> R {
+    /// A call of the connection manager that may move QPs; the peers that it names are reached by
+    /// the path that is chosen then.
+    pub(super) fn manage_paths<R>(
+        &self,
+        call: impl FnOnce(&mut Guard<'_>, u64, ChoosePath<'_>) -> R,
+    ) -> R {
         let mut held = self.lock_held();
         let (g, port) = held.parts();
-        let done = call(g, now_ns(), &mut |g, ah, qpn| self.choose_path_of(g, port, ah, Some(qpn), None));
+        let done =
+            call(g, now_ns(), &mut |g, ah, qpn| self.choose_path_of(g, port, ah, Some(qpn), None));
         look_after_loans(g, port);
         drop(held);
         self.run(Round::Send);
         done
     }
 
-    /// Decides how the peer of an address vector is reached, and tells the engine, under the lock that the control call which
-    /// names the peer will use. `dest_qpn`: the QP there, for a connected one; the address alone, for datagrams. `way`: what
-    /// [`SoftDevice::ask_way`] has found.
+    /// Decides how the peer of an address vector is reached, and tells the engine, under the lock
+    /// that the control call which names the peer will use. `dest_qpn`: the QP there, for a
+    /// connected one; the address alone, for datagrams. `way`: what [`SoftDevice::ask_way`] has
+    /// found.
     ///
     /// # Errors
-    /// With a router, what it said. Else only where nothing but shared memory is wanted: `Error::NoDevice`: no process of this host offers it
-    /// under that address; `Error::Access`: one of another user does; `Error::NoMemory`.
+    /// With a router, what it said. Else only where nothing but shared memory is wanted:
+    /// `Error::NoDevice`: no process of this host offers it under that address; `Error::Access`:
+    /// one of another user does; `Error::NoMemory`.
     pub(super) fn choose_path(
         &self,
         held: &mut Held<'_>,
@@ -47,7 +55,11 @@ impl SoftDevice {
     /// The endpoint that an address vector names.
     pub(super) fn named_by(&self, ah: &AhAttr) -> Endpoint {
         let to = PeerAddr::from_ah(ah, self.local.port);
-        Endpoint::new(to.gid, if to.scope_id == 0 { self.local.scope_id } else { to.scope_id }, to.port)
+        Endpoint::new(
+            to.gid,
+            if to.scope_id == 0 { self.local.scope_id } else { to.scope_id },
+            to.port,
+        )
     }
 
     /// As [`SoftDevice::choose_path`], of the two halves.

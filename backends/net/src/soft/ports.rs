@@ -1,9 +1,11 @@
 //! From which UDP ports a peer of our kind may send.
 //!
-//! A soft device sends from the port that it has, which nobody else on its host can send from; and to peers of its own host also from the
-//! port of a second socket ([`crate::udp`]'s lane). The engine refuses other ports for peers that it knows to be soft devices, and
-//! reports one that it has refused. The kernel says whose it is: that of a user who also has the peer's own port is allowed. Only for peers
-//! of this host and network namespace, so where no such socket is found nothing is allowed.
+//! A soft device sends from the port that it has, which nobody else on its host can send from; and
+//! to peers of its own host also from the port of a second socket ([`crate::udp`]'s lane). The
+//! engine refuses other ports for peers that it knows to be soft devices, and reports one that it
+//! has refused. The kernel says whose it is: that of a user who also has the peer's own port is
+//! allowed. Only for peers of this host and network namespace, so where no such socket is found
+//! nothing is allowed.
 
 use super::endpoint;
 use crate::clock::now_ns;
@@ -11,9 +13,11 @@ use crate::udp::holder;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 
-/// Ports that are asked about at most so often: whoever sends from wrong ports must not keep this process busy.
+/// Ports that are asked about at most so often: whoever sends from wrong ports must not keep this
+/// process busy.
 const ASK_NS: u64 = 10_000_000;
-/// Allowed ports are asked about again this often: a port may have been given back, and be another's.
+/// Allowed ports are asked about again this often: a port may have been given back, and be
+/// another's.
 const AGAIN_NS: u64 = 1_000_000_000;
 /// Ports that are remembered; the oldest is forbidden when there are more.
 const ALLOWED: usize = 8;
@@ -27,11 +31,15 @@ pub(super) struct Ports {
     again_at: u64,
 }
 
-/// Whether a port of the peer's address belongs to the user who has the peer's own port. Asked twice: the kernel's list is read in pieces, and
-/// where sockets come and go between two of them a line may be missing.
+/// Whether a port of the peer's address belongs to the user who has the peer's own port. Asked
+/// twice: the kernel's list is read in pieces, and where sockets come and go between two of them a
+/// line may be missing.
 fn is_peers(peer: &PeerAddr, port: u16) -> bool {
     let own = endpoint(peer);
-    let asked = || holder(&own).is_some_and(|user| holder(&crate::addr::Endpoint { port, ..own }) == Some(user));
+    let asked = || {
+        holder(&own)
+            .is_some_and(|user| holder(&crate::addr::Endpoint { port, ..own }) == Some(user))
+    };
     asked() || asked()
 }
 
@@ -63,7 +71,9 @@ impl Ports {
     pub(super) fn vet(&mut self, g: &mut Guard<'_>) -> bool {
         // The time that the engine goes by may be that of a poll long ago.
         let now = now_ns();
-        let Some((peer, port)) = g.refused_port().filter(|_| now >= self.ask_at) else { return false };
+        let Some((peer, port)) = g.refused_port().filter(|_| now >= self.ask_at) else {
+            return false;
+        };
         self.ask_at = now + ASK_NS;
         if !is_peers(&peer, port) || !g.allow_port(&peer, port) {
             return false;

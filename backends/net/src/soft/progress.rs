@@ -26,30 +26,38 @@ const LOOPBACK_ROUNDS: usize = 64;
 /// Rounds that find nothing look at timers as often as this: as fine as the timers are.
 const IDLE_TICK_NS: u64 = 4096;
 
-/// Rounds in a row that may do with a time that was read before. A program that polls rarely has its timers so many polls later.
+/// Rounds in a row that may do with a time that was read before. A program that polls rarely has
+/// its timers so many polls later.
 const STALE_ROUNDS: u8 = 3;
 
-/// Empty polls in a row after which a spinning program gives way: some 20 µs where they look at the socket, 2 µs with links.
+/// Empty polls in a row after which a spinning program gives way: some 20 µs where they look at the
+/// socket, 2 µs with links.
 const IDLE_POLLS: u32 = 64;
 
-/// Where peers are processes of this host, who may wait for this core, it gives way once before: after 0.7 µs or so, since such polls are
-/// quick. Not while the answer of a peer on another core is under way, which takes half of that. Not each time, as who gives way often
-/// gets little of a busy machine.
+/// Where peers are processes of this host, who may wait for this core, it gives way once before:
+/// after 0.7 µs or so, since such polls are quick. Not while the answer of a peer on another core
+/// is under way, which takes half of that. Not each time, as who gives way often gets little of a
+/// busy machine.
 const IDLE_POLLS_NEAR: u32 = 32;
 
 impl Port {
-    /// Whether there may be work that cannot be done before something else has happened, which wakes.
+    /// Whether there may be work that cannot be done before something else has happened, which
+    /// wakes.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked || self.rings_full
     }
 
-    /// The time of a round that begins: `read` just now, or else by the clock. While links are used and nothing is owed it is not
-    /// read for each round in vain, since that is half of what such a round costs; with the socket alone not before it was looked at,
-    /// since a message that is there would wait. [`Port::stale`] says so, and whoever needs it exact reads it then.
+    /// The time of a round that begins: `read` just now, or else by the clock. While links are used
+    /// and nothing is owed it is not read for each round in vain, since that is half of what such a
+    /// round costs; with the socket alone not before it was looked at, since a message that is
+    /// there would wait. [`Port::stale`] says so, and whoever needs it exact reads it then.
     #[inline]
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_skip = round == Round::Full && self.stale < STALE_ROUNDS && read.is_none();
-        if may_skip && (self.has_links() || self.udp.is_some() && self.pcap.is_none()) && g.owes_nothing() {
+        if may_skip
+            && (self.has_links() || self.udp.is_some() && self.pcap.is_none())
+            && g.owes_nothing()
+        {
             self.stale += 1;
         } else {
             self.set_time(read.unwrap_or_else(now_ns));
@@ -80,9 +88,9 @@ impl Port {
         self.now
     }
 
-    /// Whether this round looks at the socket: an empty look costs more than a message through memory, so with links it is only
-    /// done while the socket is hot, and every 64th time in vain; and after a while, since links that are busy leave no
-    /// round in vain.
+    /// Whether this round looks at the socket: an empty look costs more than a message through
+    /// memory, so with links it is only done while the socket is hot, and every 64th time in vain;
+    /// and after a while, since links that are busy leave no round in vain.
     #[inline]
     fn listens(&self, now: u64) -> bool {
         !self.has_links() || self.empty_enough() || now >= self.listen_at || self.is_hot(now)
@@ -139,12 +147,14 @@ impl SoftDevice {
         self.round(held, time, round)
     }
 
-    /// After a round, with the lock free again: wakes who must be woken, and runs further rounds while posts came in that found it taken.
+    /// After a round, with the lock free again: wakes who must be woken, and runs further rounds
+    /// while posts came in that found it taken.
     #[inline(always)]
     pub(super) fn run_owed(&self, round: Round) -> usize {
         self.wake_owed();
-        // Whoever posted meanwhile found the lock taken, left a mark and looked at the lock once more: either he has
-        // it now, or his mark is to be seen here (`Engine::try_lock_marked`) and his doorbell is ours to ring.
+        // Whoever posted meanwhile found the lock taken, left a mark and looked at the lock once
+        // more: either he has it now, or his mark is to be seen here (`Engine::try_lock_marked`)
+        // and his doorbell is ours to ring.
         if self.engine.shared().active.any() {
             self.run_marked(round)
         } else {
@@ -172,7 +182,8 @@ impl SoftDevice {
             return;
         }
         let Some(mut held) = self.try_lock() else { return self.leave_mark(qi) };
-        let sent = posted.write && (held.guard.try_local_write(qi) || self.write_peer(&mut held, qi))
+        let sent = posted.write
+            && (held.guard.try_local_write(qi) || self.write_peer(&mut held, qi))
             || self.send_at_once(&mut held, qi);
         // An event that it has raised is told by the round that follows.
         if !sent || held.guard.shared().notify.load(Ordering::Relaxed) {
@@ -186,7 +197,8 @@ impl SoftDevice {
         }
     }
 
-    /// The lock was taken: whoever holds it looks at the marks afterwards, unless he has just done so.
+    /// The lock was taken: whoever holds it looks at the marks afterwards, unless he has just done
+    /// so.
     #[inline(never)]
     fn leave_mark(&self, qi: usize) {
         self.engine.shared().active.set(qi);
@@ -206,7 +218,8 @@ impl SoftDevice {
         }
     }
 
-    /// Sends what a QP was just posted, and looks for no other. False: that is not all there is to do.
+    /// Sends what a QP was just posted, and looks for no other. False: that is not all there is to
+    /// do.
     #[inline(always)]
     fn send_at_once(&self, held: &mut Held<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
@@ -231,8 +244,9 @@ impl SoftDevice {
         !g.has_work()
     }
 
-    /// What a poll of the program found. Work: the program drives the engine itself again. Nothing, many times
-    /// over: it spins, maybe on the very core that the peer needs to answer, so it gives way now and then.
+    /// What a poll of the program found. Work: the program drives the engine itself again. Nothing,
+    /// many times over: it spins, maybe on the very core that the peer needs to answer, so it gives
+    /// way now and then.
     #[inline(always)]
     pub(super) fn polled(&self, worked: bool) {
         if worked {
@@ -244,19 +258,22 @@ impl SoftDevice {
         }
         let idle = self.idle.load(Ordering::Relaxed).wrapping_add(1);
         self.idle.store(idle, Ordering::Relaxed);
-        if idle.is_multiple_of(IDLE_POLLS) || idle == IDLE_POLLS_NEAR && self.near.load(Ordering::Relaxed) {
+        if idle.is_multiple_of(IDLE_POLLS)
+            || idle == IDLE_POLLS_NEAR && self.near.load(Ordering::Relaxed)
+        {
             std::thread::yield_now();
         }
     }
 
-    /// Acknowledges what has come so far: before a queue pair ends, whose peer a NIC would have answered by now. Bounded, since
-    /// others may go on sending.
+    /// Acknowledges what has come so far: before a queue pair ends, whose peer a NIC would have
+    /// answered by now. Bounded, since others may go on sending.
     pub(super) fn flush_owed(&self) {
         let mut held = self.lock_held();
         for _ in 0..LAST_WORDS {
             let now = now_ns();
             held.guard.flush_acks();
-            // The socket as well, whatever links there are: what is there for others must not end with it.
+            // The socket as well, whatever links there are: what is there for others must not end
+            // with it.
             let port = held.port();
             (port.listen_at, port.due_at) = (0, 0);
             if self.round_apart(&mut held, Round::Full, Some(now)) == 0 {
@@ -283,7 +300,10 @@ impl SoftDevice {
                     port.empty = 0;
                     return handled;
                 }
-                if now < port.tend_at && now / IDLE_TICK_NS == port.idle_tick.0 && !port.empty_enough() {
+                if now < port.tend_at
+                    && now / IDLE_TICK_NS == port.idle_tick.0
+                    && !port.empty_enough()
+                {
                     port.empty += 1;
                     return 0;
                 }
@@ -302,7 +322,13 @@ impl SoftDevice {
 
     /// A round whose links were read, and brought so much.
     #[inline(never)]
-    fn rest_of_round(&self, held: &mut Held<'_>, mut now: u64, round: Round, mut handled: usize) -> usize {
+    fn rest_of_round(
+        &self,
+        held: &mut Held<'_>,
+        mut now: u64,
+        round: Round,
+        mut handled: usize,
+    ) -> usize {
         let (g, port) = held.parts();
         let mut listened = false;
         if round == Round::Full {
@@ -330,8 +356,9 @@ impl SoftDevice {
             port.due_at = if at_once { 0 } else { port.listen_at.min(port.tend_at + OVERDUE_NS) };
         }
         if round == Round::Full && !port.is_blocked() && !g.waits(now) {
-            // Nothing is to be sent: an ACK, or a message that asks for nothing now, is most of what comes. Where nothing came, timers
-            // and owed ACKs are looked at once in a few microseconds, the socket meanwhile.
+            // Nothing is to be sent: an ACK, or a message that asks for nothing now, is most of
+            // what comes. Where nothing came, timers and owed ACKs are looked at once in a few
+            // microseconds, the socket meanwhile.
             let tick = (now / IDLE_TICK_NS, listened);
             let done = tick == port.idle_tick || tick == (port.idle_tick.0, false);
             if handled > 0 || done {
@@ -347,8 +374,9 @@ impl SoftDevice {
         handled += g.run_loopback(now, LOOPBACK_ROUNDS);
         if round == Round::Full {
             if handled == 0 {
-                // Nothing came: timers may run, and owed ACKs have waited long enough for company. Timers only where the socket
-                // was looked at too: a process that was stopped hears its peers before it declares them silent.
+                // Nothing came: timers may run, and owed ACKs have waited long enough for company.
+                // Timers only where the socket was looked at too: a process that was stopped hears
+                // its peers before it declares them silent.
                 if listened {
                     g.handle_timeout(now);
                     witness::testify(g, port, now);
@@ -373,7 +401,8 @@ impl SoftDevice {
         handled
     }
 
-    /// Tells of events that have been raised: the sink, or the channels, or whoever sleeps on the program's descriptor.
+    /// Tells of events that have been raised: the sink, or the channels, or whoever sleeps on the
+    /// program's descriptor.
     #[inline]
     pub(super) fn tell(&self, g: &mut Guard<'_>) {
         if g.shared().notify.load(Ordering::Relaxed) {
@@ -391,7 +420,8 @@ impl SoftDevice {
             g.shared().notify.store(false, Ordering::Relaxed);
             return;
         }
-        // A thread sleeps on the descriptor, or may: with a helper, only the event makes it readable.
+        // A thread sleeps on the descriptor, or may: with a helper, only the event makes it
+        // readable.
         let wake = self.sleeping.must_wake(sleep::ANY) || self.helper_on.load(Ordering::Relaxed);
         if wake && g.shared().notify.swap(false, Ordering::AcqRel) {
             self.waiter.notify();
@@ -413,7 +443,8 @@ impl SoftDevice {
         }
     }
 
-    /// Before a thread sleeps: new links are let in, and the rings are told. True: something has come meanwhile.
+    /// Before a thread sleeps: new links are let in, and the rings are told. True: something has
+    /// come meanwhile.
     pub(super) fn announce(&self, held: &mut Held<'_>) -> bool {
         let (g, port) = held.parts();
         if let Some(share) = &mut port.share {
@@ -430,7 +461,8 @@ impl SoftDevice {
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep)
     }
 
-    /// The same for a thread of the program. True also: somebody posted while the lock was held here.
+    /// The same for a thread of the program. True also: somebody posted while the lock was held
+    /// here.
     pub(super) fn announce_sleep(&self) -> bool {
         let mut held = self.lock_held();
         let input = self.announce(&mut held);

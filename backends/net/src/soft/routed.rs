@@ -1,5 +1,6 @@
-//! Peers by way of a router ([`crate::via`]): no socket and no names of this host's, but a session, which gives the address, the queue pair
-//! numbers and, when a queue pair is connected, a link to the process at the other end.
+//! Peers by way of a router ([`crate::via`]): no socket and no names of this host's, but a session,
+//! which gives the address, the queue pair numbers and, when a queue pair is connected, a link to
+//! the process at the other end.
 //!
 //! The router is asked without the engine's lock: whoever holds that never waits for it.
 
@@ -18,7 +19,8 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
 
-/// A link that the router has made and that nobody has taken yet. While it lives nobody else asks, so that two threads do not make two.
+/// A link that the router has made and that nobody has taken yet. While it lives nobody else asks,
+/// so that two threads do not make two.
 pub(super) struct Way<'s> {
     direct: Direct,
     _asker: Asker<'s>,
@@ -43,8 +45,8 @@ pub(super) fn open(at: &SocketPath, core: &mut Config, waiter: &Waiter) -> Resul
     Ok(session)
 }
 
-/// Throws away what would leave by a socket that this device has not: queue pairs whose link is gone then find out by their timers, as
-/// they do behind a wire.
+/// Throws away what would leave by a socket that this device has not: queue pairs whose link is
+/// gone then find out by their timers, as they do behind a wire.
 #[cold]
 pub(super) fn discard(g: &mut Guard<'_>, now: u64) {
     let mut space = [0; 4608];
@@ -63,8 +65,8 @@ impl SoftDevice {
         Err(no_datagrams())
     }
 
-    /// Before a control call takes the lock: asks the router for a link to the peer that an address vector and a queue pair number name, unless
-    /// there is one, or none is needed.
+    /// Before a control call takes the lock: asks the router for a link to the peer that an address
+    /// vector and a queue pair number name, unless there is one, or none is needed.
     ///
     /// # Errors
     /// As [`Asker::route`].
@@ -100,7 +102,8 @@ impl SoftDevice {
         Ok(Some(Way { direct: answer?, _asker: asker }))
     }
 
-    /// Tells the engine how a peer is reached: within it, over a link that stands, or over the one that the router has just made.
+    /// Tells the engine how a peer is reached: within it, over a link that stands, or over the one
+    /// that the router has just made.
     pub(super) fn choose_way(
         &self,
         g: &mut Guard<'_>,
@@ -117,13 +120,16 @@ impl SoftDevice {
         let Some(shm) = &mut port.shm else { return Err(Error::NoDevice) };
         let link = match way {
             Some(way) => {
-                let peer = Peer { at: *to, session: way.direct.routed.peer, loans: way.direct.loans() };
-                shm.adopt(&peer, block_of(qpn), way.direct.fd, &self.waiter).map_err(|e| hung_up(e, qpn))?
+                let peer =
+                    Peer { at: *to, session: way.direct.routed.peer, loans: way.direct.loans() };
+                shm.adopt(&peer, block_of(qpn), way.direct.fd, &self.waiter)
+                    .map_err(|e| hung_up(e, qpn))?
             }
             None => shm.linked(to, block_of(qpn)).ok_or_else(|| {
                 refuse!(
                     Os(libc::ENETUNREACH),
-                    "the link to queue pair {qpn:#x} ended while it was asked for, or this call cannot make one"
+                    "the link to queue pair {qpn:#x} ended while it was asked for, or this call \
+                     cannot make one"
                 )
             })?,
         };
@@ -165,7 +171,8 @@ fn hung_up(e: Error, qpn: u32) -> Error {
     match e {
         Error::Os(libc::EPIPE | libc::ECONNRESET) => refuse!(
             Os(libc::EHOSTUNREACH),
-            "the process of queue pair {qpn:#x} has hung up on the link: it is gone, or has no descriptor left for it"
+            "the process of queue pair {qpn:#x} has hung up on the link: it is gone, or has no \
+             descriptor left for it"
         ),
         e => e,
     }
@@ -175,6 +182,7 @@ fn hung_up(e: Error, qpn: u32) -> Error {
 fn no_datagrams() -> Error {
     refuse!(
         Unsupported,
-        "peer: this router carries connected queue pairs (RC, UC) only; datagrams (UD), and with them rdma_cm, reach no other process"
+        "peer: this router carries connected queue pairs (RC, UC) only; datagrams (UD), and with \
+         them rdma_cm, reach no other process"
     )
 }

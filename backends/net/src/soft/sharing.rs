@@ -20,8 +20,8 @@ use gdrcore_core::wire::{Class, Flow, ICRC_LEN};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A socket that is there without an owner belongs to a process that is about to end, or to a stranger: this many looks, 5 ms
-/// apart, tell.
+/// A socket that is there without an owner belongs to a process that is about to end, or to a
+/// stranger: this many looks, 5 ms apart, tell.
 const LOOKS: u32 = 40;
 
 /// The socket of an address, and the device's place among those that share it.
@@ -34,7 +34,8 @@ pub(super) struct Opened {
 /// Opens the socket of an address, and takes a place among those that have it too.
 ///
 /// # Errors
-/// As [`UdpPort::open`]; [`Error::AddressInUse`]: a stranger has the port, or the QPN blocks have owners.
+/// As [`UdpPort::open`]; [`Error::AddressInUse`]: a stranger has the port, or the QPN blocks have
+/// owners.
 ///
 /// # Safety
 /// The memory of the layout is the device's alone.
@@ -47,13 +48,24 @@ pub(super) unsafe fn open(
 ) -> Result<Opened> {
     let cfg = config.udp();
     let socket = |at: &Endpoint, cfg: &UdpConfig| {
-        // SAFETY: the walk gave `udp..share` to the socket alone, and a port that failed to open uses it no more.
+        // SAFETY: the walk gave `udp..share` to the socket alone, and a port that failed to open
+        // uses it no more.
         unsafe { UdpPort::open(at, cfg, memory.add(layout.udp), layout.share - layout.udp) }
     };
     let wanted = config.wanted()?;
     let claim = |home: &Home, at: &Endpoint| {
-        // SAFETY: the walk gave `share..shm` to the claim alone; one that was dropped uses it no more.
-        unsafe { Claim::take(home, at, &wanted, seed, memory.add(layout.share), layout.shm - layout.share) }
+        // SAFETY: the walk gave `share..shm` to the claim alone; one that was dropped uses it no
+        // more.
+        unsafe {
+            Claim::take(
+                home,
+                at,
+                &wanted,
+                seed,
+                memory.add(layout.share),
+                layout.shm - layout.share,
+            )
+        }
     };
     let range = |claim: &Claim| {
         let c = config.core.resolve().unwrap_or_default();
@@ -101,7 +113,8 @@ pub(super) unsafe fn open(
                 Err(e) => return Err(e),
             }
         } else {
-            // Those who have the socket may have another directory of this user, or have lost theirs.
+            // Those who have the socket may have another directory of this user, or have lost
+            // theirs.
             ask_to_renew(at);
             let other = Home::nth(look as usize)?;
             if other != home {
@@ -119,13 +132,14 @@ fn say_alone(e: Error) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         eprintln!(
-            "gdrcore: no directory for this user's sockets below /dev/shm or /tmp ({e}): each process needs an address and port for itself, and reaches others through the network"
+            "gdrcore: no directory for this user's sockets below /dev/shm or /tmp ({e}): each \
+             process needs an address and port for itself, and reaches others through the network"
         );
     }
 }
 
-/// Takes what one receive brought: what is for this device to the engine, the rest to its owners. `late`: the time as of a moment ago.
-/// Returns the packets handled.
+/// Takes what one receive brought: what is for this device to the engine, the rest to its owners.
+/// `late`: the time as of a moment ago. Returns the packets handled.
 #[inline]
 pub(super) fn take(
     g: &mut Guard<'_>,
@@ -135,8 +149,8 @@ pub(super) fn take(
     r: &RxPacket<'_>,
 ) -> usize {
     let seg = usize::from(r.seg).max(1);
-    // Who knows of no company has perhaps not read yet that somebody has come. What is lost with that is sent again, but a connection
-    // request that the newcomer waits for would be refused.
+    // Who knows of no company has perhaps not read yet that somebody has come. What is lost with
+    // that is sent again, but a connection request that the newcomer waits for would be refused.
     let lone = !share.has_company() && share.is_quiet();
     if lone && !matches!(share.owner_of(r.data), Owner::Own | Owner::Block(0))
         || r.data.chunks(seg).all(|p| share.owner_of(p) == Owner::Here)
@@ -147,8 +161,8 @@ pub(super) fn take(
     sort(g, share, now(), r)
 }
 
-/// Each piece of consecutive packets with one owner by itself. Who passes packets on has handled them: a device that is about to end
-/// must not leave others' in its socket.
+/// Each piece of consecutive packets with one owner by itself. Who passes packets on has handled
+/// them: a device that is about to end must not leave others' in its socket.
 #[cold]
 fn sort(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket<'_>) -> usize {
     let seg = usize::from(r.seg).max(1);
@@ -168,7 +182,11 @@ fn sort(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket<'_>) -> us
                 for (i, packet) in data.chunks(seg).enumerate() {
                     if !share.take_own(packet) {
                         // Nobody's: the engine counts it by what is wrong with it.
-                        handled += accept(g, now, &Packets { first: p.first + i as u16, data: packet, ..p });
+                        handled += accept(
+                            g,
+                            now,
+                            &Packets { first: p.first + i as u16, data: packet, ..p },
+                        );
                     }
                 }
             }
@@ -188,8 +206,8 @@ fn accept(g: &mut Guard<'_>, now: u64, p: &Packets<'_>) -> usize {
     g.handle_segments(now, &peer_addr(&p.src), p.first, usize::from(p.seg), p.data, p.ecn == 3)
 }
 
-/// A packet for QP1, which all devices of an address share: whose id it names, or who listens, gets it. The engine answers
-/// what nobody wants, as it does for a device alone.
+/// A packet for QP1, which all devices of an address share: whose id it names, or who listens, gets
+/// it. The engine answers what nobody wants, as it does for a device alone.
 fn route_mad(g: &mut Guard<'_>, share: &mut Member, now: u64, p: &Packets<'_>) -> usize {
     let to = match p.data.split_last_chunk::<ICRC_LEN>().map(|(body, _)| Run::parse_packet(body)) {
         Some(Ok((run, mad))) if run.dest_qpn == GSI_QPN => Addressee::of(mad),
@@ -199,7 +217,8 @@ fn route_mad(g: &mut Guard<'_>, share: &mut Member, now: u64, p: &Packets<'_>) -
         _ if g.cm().is_mine(to) => false,
         Addressee::Block(block) => share.pass(block, p),
         Addressee::Service { port_space, port } => {
-            // As with the engine of who listened there a moment ago: not refused, so that its sender asks again.
+            // As with the engine of who listened there a moment ago: not refused, so that its
+            // sender asks again.
             share.pass_to_service(port_space, port, p) || share.is_former(now, port)
         }
         Addressee::Anyone => false,
@@ -221,7 +240,8 @@ impl Held<'_> {
         self.guard.cm_listen(now_ns(), id, backlog)
     }
 
-    /// Takes the name of an id's port already, so that requests for it come here and to nobody who would refuse them.
+    /// Takes the name of an id's port already, so that requests for it come here and to nobody who
+    /// would refuse them.
     pub(super) fn announce(&mut self, id: Handle, soon: bool) -> Result<()> {
         let (port_space, port) = self.guard.cm().bound(id)?;
         if let Some(share) = &mut self.port().share {
@@ -260,7 +280,10 @@ impl Port {
             };
             // What is passed on is passed on once: a block that is not ours any more is nobody's.
             let seg = usize::from(p.seg).max(1);
-            let ours = p.data.chunks(seg).all(|packet| matches!(share.owner_of(packet), Owner::Here | Owner::Block(0)));
+            let ours = p
+                .data
+                .chunks(seg)
+                .all(|packet| matches!(share.owner_of(packet), Owner::Here | Owner::Block(0)));
             if !ours {
                 share.count_dropped(p.data.len().div_ceil(seg) as u64);
                 return 0;
@@ -296,9 +319,16 @@ impl Port {
     }
 }
 
-/// A datagram that came over a link to the address, for another device there: passed on as the packet that it would have been.
+/// A datagram that came over a link to the address, for another device there: passed on as the
+/// packet that it would have been.
 #[cold]
-pub(super) fn pass_run(share: &mut Option<Member>, local: &Endpoint, from: &Endpoint, run: &Run, payload: &[u8]) {
+pub(super) fn pass_run(
+    share: &mut Option<Member>,
+    local: &Endpoint,
+    from: &Endpoint,
+    run: &Run,
+    payload: &[u8],
+) {
     let Some(share) = share else { return };
     let opcode = run.opcode(true, true);
     let (head, pad) = (opcode.header_len(), payload.len().wrapping_neg() & 3);

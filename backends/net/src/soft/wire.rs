@@ -10,7 +10,8 @@ use crate::LONG;
 use gdrcore_core::engine::{self, Guard};
 use std::os::fd::RawFd;
 
-/// Rounds that receive something, one after the other, with nobody about to sleep, after which nobody watches the socket.
+/// Rounds that receive something, one after the other, with nobody about to sleep, after which
+/// nobody watches the socket.
 const WAKEFUL: u32 = 64;
 
 /// Datagrams that one round takes of each group.
@@ -27,9 +28,15 @@ enum Put {
 }
 
 impl SoftDevice {
-    /// Sends what a QP was just posted by itself. When; `None`: it goes another way, or has to wait for others.
+    /// Sends what a QP was just posted by itself. When; `None`: it goes another way, or has to wait
+    /// for others.
     #[inline]
-    pub(super) fn send_to_port(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> Option<u64> {
+    pub(super) fn send_to_port(
+        &self,
+        g: &mut Guard<'_>,
+        port: &mut Port,
+        qi: usize,
+    ) -> Option<u64> {
         if port.blocked || !g.may_send_alone(qi) {
             return None;
         }
@@ -45,9 +52,15 @@ impl SoftDevice {
         Some(now)
     }
 
-    /// Sends the one small message that a QP was just posted through the socket, if nothing is in its way. When.
+    /// Sends the one small message that a QP was just posted through the socket, if nothing is in
+    /// its way. When.
     #[inline]
-    pub(super) fn send_lone_packet(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> Option<u64> {
+    pub(super) fn send_lone_packet(
+        &self,
+        g: &mut Guard<'_>,
+        port: &mut Port,
+        qi: usize,
+    ) -> Option<u64> {
         // The tee wants to know the time of what it shows.
         let Port { udp: Some(udp), pcap: None, blocked: false, .. } = port else { return None };
         let lane = udp.lane();
@@ -87,7 +100,9 @@ impl SoftDevice {
         let local = self.local;
         let mut handled = 0;
         for i in 0..n {
-            let Port { udp: Some(udp), pcap, share, stale, ports, now: read, .. } = port else { break };
+            let Port { udp: Some(udp), pcap, share, stale, ports, now: read, .. } = port else {
+                break;
+            };
             let r = udp.rx_get(i);
             if r.data.is_empty() {
                 continue;
@@ -105,11 +120,18 @@ impl SoftDevice {
                     };
                     take(g, share, now, right, &r)
                 }
-                None => g.handle_packets(now, &peer_addr(&r.src), usize::from(r.seg), r.data, r.ecn == 3),
+                None => g.handle_packets(
+                    now,
+                    &peer_addr(&r.src),
+                    usize::from(r.seg),
+                    r.data,
+                    r.ecn == 3,
+                ),
             };
             handled += each(g);
             if g.has_refused_port() && ports.vet(g) {
-                // The peer's second socket: what was refused is taken now. Nobody may be there to send it again.
+                // The peer's second socket: what was refused is taken now. Nobody may be there to
+                // send it again.
                 each(g);
             }
             if r.data.len() >= LONG && i + 1 < n {
@@ -129,8 +151,9 @@ impl SoftDevice {
                 self.unwatch(udp.fd(), &mut port.watched);
             }
         }
-        // An ICMP error is told instead of data, and read by `rx_poll`. Records of errors that a send has reported
-        // already only keep the descriptor readable: they are looked for now and then.
+        // An ICMP error is told instead of data, and read by `rx_poll`. Records of errors that a
+        // send has reported already only keep the descriptor readable: they are looked for now and
+        // then.
         if *empty % 64 == 32 {
             udp.drain_errors();
         }
@@ -141,7 +164,8 @@ impl SoftDevice {
         handled
     }
 
-    /// Whoever is about to sleep wants to be woken by packets. One that is there already wakes at once.
+    /// Whoever is about to sleep wants to be woken by packets. One that is there already wakes at
+    /// once.
     pub(super) fn watch(&self, port: &mut Port) {
         port.wakeful = 0;
         if let Some(udp) = port.udp.as_ref().filter(|_| !port.watched) {
@@ -149,8 +173,8 @@ impl SoftDevice {
         }
     }
 
-    /// Takes the socket from what wakes a sleeper, unless there is one: waking nobody costs whoever sends to us some 400 ns for each
-    /// burst, in two epoll sets.
+    /// Takes the socket from what wakes a sleeper, unless there is one: waking nobody costs whoever
+    /// sends to us some 400 ns for each burst, in two epoll sets.
     #[cold]
     fn unwatch(&self, fd: RawFd, watched: &mut bool) {
         if self.may_sleep() {
@@ -182,7 +206,8 @@ impl SoftDevice {
                     Put::Burst(len) => {
                         sent += 1;
                         any = true;
-                        // A long one leaves by itself: the receiver works on it while the next is made.
+                        // A long one leaves by itself: the receiver works on it while the next is
+                        // made.
                         more = len >= LONG;
                     }
                 }
@@ -255,7 +280,8 @@ fn receive_all_groups(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
             if let Some(tee) = pcap {
                 tee.burst(now, &r.src, &to, 0, r.seg, r.data);
             }
-            handled += g.handle_multicast(now, &peer_addr(&r.src), &group, usize::from(r.seg), r.data);
+            handled +=
+                g.handle_multicast(now, &peer_addr(&r.src), &group, usize::from(r.seg), r.data);
         }
     }
     handled

@@ -1,10 +1,12 @@
 //! Peers that have answered nothing: what this host knows of them, where they are of this host.
 //!
-//! The engine knows silence only. Of a peer behind a link it is known that its process lives, and whether it reads its ring; of one
-//! whose socket is of this host, whether it reads that. So a program learns that its peer does not poll, or has no such queue
-//! pair, in place of that it may be dead.
+//! The engine knows silence only. Of a peer behind a link it is known that its process lives, and
+//! whether it reads its ring; of one whose socket is of this host, whether it reads that. So a
+//! program learns that its peer does not poll, or has no such queue pair, in place of that it may
+//! be dead.
 //!
-//! With `GDRC_VERBOSE=1` in the environment, what became of connections is also printed, at both ends.
+//! With `GDRC_VERBOSE=1` in the environment, what became of connections is also printed, at both
+//! ends.
 
 use super::{endpoint, Port};
 use crate::reason::{is_verbose, say};
@@ -18,7 +20,8 @@ use gdrcore_core::verbs::cause::{rejection, Cause, CauseCode};
 use gdrcore_core::verbs::types::{qp_type, AhAttr};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Says what is known of peers that are about to be given up. Cost: one comparison where there are none.
+/// Says what is known of peers that are about to be given up. Cost: one comparison where there are
+/// none.
 #[inline]
 pub(super) fn testify(g: &mut Guard<'_>, port: &Port, now: u64) {
     if g.has_suspects() {
@@ -63,8 +66,8 @@ fn ip(gid: &[u8; 16]) -> IpAddr {
     Ipv6Addr::from(*gid).to_canonical()
 }
 
-/// What there is to say of connections that did not come about. Gathered under the engine's lock, printed without it: standard error may
-/// be a pipe that nobody reads.
+/// What there is to say of connections that did not come about. Gathered under the engine's lock,
+/// printed without it: standard error may be a pipe that nobody reads.
 #[derive(Default)]
 pub(super) struct News {
     refusals: [Refusal; REFUSALS],
@@ -100,8 +103,14 @@ pub(super) fn print(news: &News, event: Option<&CmEvent>) {
     let (peer, port) = (ip(&e.peer.dgid), e.remote_port);
     if e.event == cm_event::REJECTED {
         let words = rejection(e.status.unsigned_abs().into(), e.qp_type == qp_type::UD);
-        say(format_args!("{peer} rejected the connection with its port {port}: reason {}: {words}", e.status));
+        say(format_args!(
+            "{peer} rejected the connection with its port {port}: reason {}: {words}",
+            e.status
+        ));
     } else {
-        say(format_args!("no connection with {peer}, port {port}: errno {}: {}", -e.status, news.cause));
+        say(format_args!(
+            "no connection with {peer}, port {port}: errno {}: {}",
+            -e.status, news.cause
+        ));
     }
 }

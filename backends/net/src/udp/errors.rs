@@ -1,15 +1,17 @@
 //! What the kernel says about single destinations.
 //!
-//! An ICMP message does two things to a socket: it queues a record that names the destination, and it leaves an
-//! errno that the next call of any kind reports, whatever that call was about. So an errno alone blames nobody;
-//! the queue is drained, and only a send that fails again with nothing queued is itself at fault.
+//! An ICMP message does two things to a socket: it queues a record that names the destination, and
+//! it leaves an errno that the next call of any kind reports, whatever that call was about. So an
+//! errno alone blames nobody; the queue is drained, and only a send that fails again with nothing
+//! queued is itself at fault.
 
 use super::UdpPort;
 use crate::addr::{Endpoint, SockAddr};
 
 /// Records that wait for [`UdpPort::take_error`].
 const QUEUE: usize = 16;
-/// Most records that one drain takes from the kernel, so that a flood of ICMP cannot stall the port.
+/// Most records that one drain takes from the kernel, so that a flood of ICMP cannot stall the
+/// port.
 const DRAIN_MAX: usize = 64;
 
 /// Where an error comes from.
@@ -32,7 +34,8 @@ pub struct PortError {
     pub errno: i32,
     /// Its origin.
     pub kind: ErrorKind,
-    /// The MTU that the kernel now assumes in bytes of IP packet, if `kind` is `Mtu` and it told; else 0.
+    /// The MTU that the kernel now assumes in bytes of IP packet, if `kind` is `Mtu` and it told;
+    /// else 0.
     pub mtu: u32,
 }
 
@@ -47,8 +50,12 @@ pub(super) struct Errors {
 
 impl Errors {
     pub(super) const fn new() -> Self {
-        let none =
-            PortError { dst: Endpoint { ip: [0; 16], scope_id: 0, port: 0 }, errno: 0, kind: ErrorKind::Send, mtu: 0 };
+        let none = PortError {
+            dst: Endpoint { ip: [0; 16], scope_id: 0, port: 0 },
+            errno: 0,
+            kind: ErrorKind::Send,
+            mtu: 0,
+        };
         Errors { queue: [none; QUEUE], head: 0, len: 0, more: false }
     }
 
@@ -94,10 +101,11 @@ impl UdpPort {
         self.errors.len > 0 || self.errors.more
     }
 
-    /// The next error of a destination, oldest first. Cost: none unless the kernel holds more than was drained.
+    /// The next error of a destination, oldest first. Cost: none unless the kernel holds more than
+    /// was drained.
     ///
-    /// Errors show up at the next send or receive after they happened. A program that was woken by EPOLLERR and
-    /// finds nothing calls [`UdpPort::drain_errors`].
+    /// Errors show up at the next send or receive after they happened. A program that was woken by
+    /// EPOLLERR and finds nothing calls [`UdpPort::drain_errors`].
     pub fn take_error(&mut self) -> Option<PortError> {
         if self.errors.len == 0 && self.errors.more {
             self.drain_errors();
@@ -105,8 +113,8 @@ impl UdpPort {
         self.errors.pop()
     }
 
-    /// Takes the kernel's records, at most 64. Returns how many of them came from the network. Cost: a system call
-    /// each, and one.
+    /// Takes the kernel's records, at most 64. Returns how many of them came from the network.
+    /// Cost: a system call each, and one.
     pub fn drain_errors(&mut self) -> usize {
         self.errors.more = false;
         let mut icmp = 0;
@@ -127,14 +135,21 @@ impl UdpPort {
         icmp
     }
 
-    /// Whether the kernel could queue a record: where the receive buffer is full, an ICMP message leaves an errno and nothing else.
+    /// Whether the kernel could queue a record: where the receive buffer is full, an ICMP message
+    /// leaves an errno and nothing else.
     pub(super) fn has_room_for_records(&self) -> bool {
         // SK_MEMINFO_RMEM_ALLOC, SK_MEMINFO_RCVBUF, and seven more.
         let mut memory = [0u32; 9];
         let mut len = size_of_val(&memory) as libc::socklen_t;
         // SAFETY: room for `len` bytes.
         let rc = unsafe {
-            libc::getsockopt(self.fd.raw(), libc::SOL_SOCKET, libc::SO_MEMINFO, memory.as_mut_ptr().cast(), &mut len)
+            libc::getsockopt(
+                self.fd.raw(),
+                libc::SOL_SOCKET,
+                libc::SO_MEMINFO,
+                memory.as_mut_ptr().cast(),
+                &mut len,
+            )
         };
         rc == 0 && memory[0] < memory[1] / 2
     }
@@ -180,17 +195,23 @@ fn read_record(fd: i32, v4: bool) -> Record {
         return Record::Empty;
     }
     let Some(dst) = Endpoint::from_sockaddr(&dst) else { return Record::Foreign };
-    let wanted = if v4 { (libc::IPPROTO_IP, libc::IP_RECVERR) } else { (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) };
+    let wanted = if v4 {
+        (libc::IPPROTO_IP, libc::IP_RECVERR)
+    } else {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+    };
     // SAFETY: `msg` and its control buffer are as the kernel left them, inside the lengths given.
     let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(&msg) };
     while !cmsg.is_null() {
-        // SAFETY: the macros only return headers that lie whole in the control buffer, which is aligned for them.
+        // SAFETY: the macros only return headers that lie whole in the control buffer, which is
+        // aligned for them.
         let head = unsafe { *cmsg };
         // SAFETY: CMSG_LEN has no precondition.
         let whole = unsafe { libc::CMSG_LEN(size_of::<libc::sock_extended_err>() as u32) } as usize;
         if (head.cmsg_level, head.cmsg_type) == wanted && head.cmsg_len as usize >= whole {
             // SAFETY: the length was checked; the data may be unaligned for the struct.
-            let e = unsafe { libc::CMSG_DATA(cmsg).cast::<libc::sock_extended_err>().read_unaligned() };
+            let e =
+                unsafe { libc::CMSG_DATA(cmsg).cast::<libc::sock_extended_err>().read_unaligned() };
             return judge(dst, &e);
         }
         // SAFETY: as for the first header.

@@ -1,8 +1,8 @@
 //! Multicast groups: a socket for each that a queue pair has joined.
 //!
-//! The port's own socket is bound to one address and never sees what is sent to a group. A socket that is bound to the group
-//! sees nothing else; the kernel gives each such socket of the host a copy, whatever process it belongs to, so members in
-//! several processes need nobody between them.
+//! The port's own socket is bound to one address and never sees what is sent to a group. A socket
+//! that is bound to the group sees nothing else; the kernel gives each such socket of the host a
+//! copy, whatever process it belongs to, so members in several processes need nobody between them.
 
 use super::UdpPort;
 use crate::addr::Endpoint;
@@ -14,7 +14,8 @@ use std::os::fd::RawFd;
 /// Groups that a port listens for at once.
 pub const GROUPS: usize = 16;
 
-/// IP_MULTICAST_ALL and IPV6_MULTICAST_ALL of the kernel's headers: 0 = only what this socket has joined.
+/// IP_MULTICAST_ALL and IPV6_MULTICAST_ALL of the kernel's headers: 0 = only what this socket has
+/// joined.
 const IP_MULTICAST_ALL: i32 = 49;
 const IPV6_MULTICAST_ALL: i32 = 29;
 
@@ -35,7 +36,11 @@ pub(super) fn leave_by(fd: RawFd, local: &Endpoint, interface: u32) {
 }
 
 fn open(gid: &[u8; 16], local: &Endpoint, interface: u32) -> Result<Fd> {
-    let group = Endpoint { ip: *gid, scope_id: if local.is_v4() { 0 } else { interface }, port: local.port };
+    let group = Endpoint {
+        ip: *gid,
+        scope_id: if local.is_v4() { 0 } else { interface },
+        port: local.port,
+    };
     let family = if local.is_v4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: socket takes no pointers.
@@ -57,21 +62,29 @@ fn open(gid: &[u8; 16], local: &Endpoint, interface: u32) -> Result<Fd> {
         }
         (None, None) => {
             let _ = set_option(raw, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0i32);
-            let request =
-                libc::ipv6_mreq { ipv6mr_multiaddr: libc::in6_addr { s6_addr: *gid }, ipv6mr_interface: interface };
+            let request = libc::ipv6_mreq {
+                ipv6mr_multiaddr: libc::in6_addr { s6_addr: *gid },
+                ipv6mr_interface: interface,
+            };
             set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, request)?;
         }
-        _ => return Err(refuse!(Invalid, "gid: IPv4 and IPv6, the group's and the device's, do not mix")),
+        _ => {
+            return Err(refuse!(
+                Invalid,
+                "gid: IPv4 and IPv6, the group's and the device's, do not mix"
+            ))
+        }
     }
     Ok(fd)
 }
 
 impl UdpPort {
-    /// Listens for a group. The descriptor is to be watched like the port's own; `None`: it is already.
+    /// Listens for a group. The descriptor is to be watched like the port's own; `None`: it is
+    /// already.
     ///
     /// # Errors
-    /// [`Error::NoMemory`]: [`GROUPS`] are listened for; [`Error::NoDevice`], other errors of the system: the interface has no
-    /// multicast, or no more.
+    /// [`Error::NoMemory`]: [`GROUPS`] are listened for; [`Error::NoDevice`], other errors of the
+    /// system: the interface has no multicast, or no more.
     pub fn group_join(&mut self, gid: &[u8; 16]) -> Result<Option<RawFd>> {
         if self.groups.iter().flatten().any(|g| g.gid == *gid) {
             return Ok(None);
@@ -100,8 +113,9 @@ impl UdpPort {
         self.n_groups > 0
     }
 
-    /// Receives one datagram of the `k`-th group into the place of the port's first; [`UdpPort::rx_get`] has it. Packets of the
-    /// previous poll are gone. `None`: nothing waits, or no such group.
+    /// Receives one datagram of the `k`-th group into the place of the port's first;
+    /// [`UdpPort::rx_get`] has it. Packets of the previous poll are gone. `None`: nothing waits, or
+    /// no such group.
     pub fn group_poll(&mut self, k: usize) -> Option<[u8; 16]> {
         let g = self.groups.get(k)?.as_ref()?;
         let (gid, fd) = (g.gid, g.fd.raw());

@@ -3,8 +3,8 @@
 use super::sockets::{each, Socket, V4, V6};
 use crate::addr::Endpoint;
 
-/// The user whose socket is bound to an address and port of this network namespace, or to the port of all addresses. `None`: nobody's, or
-/// procfs does not say.
+/// The user whose socket is bound to an address and port of this network namespace, or to the port
+/// of all addresses. `None`: nobody's, or procfs does not say.
 ///
 /// Cost: reads the kernel's list of IPv4 or IPv6 sockets, or both. No allocation.
 pub fn holder(at: &Endpoint) -> Option<u32> {
@@ -35,7 +35,8 @@ mod tests {
         // SAFETY: no precondition.
         let me = unsafe { libc::geteuid() };
         // Many others, so that lines cross the buffer's end.
-        let _others: Vec<UdpSocket> = (0..100).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        let _others: Vec<UdpSocket> =
+            (0..100).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let v4 = UdpSocket::bind((std::net::Ipv4Addr::from(own), 0)).unwrap();
         let port = v4.local_addr().unwrap().port();
         assert_eq!(holder(&Endpoint::v4(own, port)), Some(me));
@@ -44,7 +45,10 @@ mod tests {
         let mut localhost = [0; 16];
         localhost[15] = 1;
         if let Ok(v6) = UdpSocket::bind("[::1]:0") {
-            assert_eq!(holder(&Endpoint::new(localhost, 0, v6.local_addr().unwrap().port())), Some(me));
+            assert_eq!(
+                holder(&Endpoint::new(localhost, 0, v6.local_addr().unwrap().port())),
+                Some(me)
+            );
         }
         assert_eq!(holder(&Endpoint::v4(beside, port)), None);
         drop(v4);

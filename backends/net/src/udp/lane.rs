@@ -1,16 +1,19 @@
 //! A second socket for what goes to one peer of this host, one small burst at a time.
 //!
-//! An unconnected socket looks its route up for each send: 0.35 us of 2.9 on Zen 5. A connected one keeps it, but numbers its packets
-//! (IPv4's identification), and the ICRC covers the number. The numbers go up by one with each send, whatever it holds, and begin
-//! anywhere; so a lane first sends a few packets to a socket of its own. No socket shows the number, but a filter sees it, and
-//! cuts the packet to as many bytes as a half of the number says. Where the numbers do not go up as they should there is no lane.
-//! Whatever a send is refused for ends it, since it may have taken a number.
+//! An unconnected socket looks its route up for each send: 0.35 us of 2.9 on Zen 5. A connected one
+//! keeps it, but numbers its packets (IPv4's identification), and the ICRC covers the number. The
+//! numbers go up by one with each send, whatever it holds, and begin anywhere; so a lane first
+//! sends a few packets to a socket of its own. No socket shows the number, but a filter sees it,
+//! and cuts the packet to as many bytes as a half of the number says. Where the numbers do not go
+//! up as they should there is no lane. Whatever a send is refused for ends it, since it may have
+//! taken a number.
 //!
-//! A lane has a port of its own, which no peer minds: RoCEv2 leaves the source port to the sender, and answers go to the address that
-//! the QP names. Nobody sends to it.
+//! A lane has a port of its own, which no peer minds: RoCEv2 leaves the source port to the sender,
+//! and answers go to the address that the QP names. Nobody sends to it.
 //!
-//! Only for peers of this host: there the packets of two sockets stay in order, as they take one queue, and who receives them is a
-//! socket or an rxe of the same kernel. What a NIC makes of the numbers of a burst that it cuts itself is not ours to foresee.
+//! Only for peers of this host: there the packets of two sockets stay in order, as they take one
+//! queue, and who receives them is a socket or an rxe of the same kernel. What a NIC makes of the
+//! numbers of a burst that it cuts itself is not ours to foresee.
 
 use super::unconnected;
 use crate::addr::{Endpoint, SockAddr};
@@ -47,7 +50,8 @@ fn name(fd: &Fd) -> Option<Endpoint> {
     Endpoint::from_sockaddr(&sa)
 }
 
-/// Lets a socket cut each packet that comes to as many bytes as eight bits of its identification say.
+/// Lets a socket cut each packet that comes to as many bytes as eight bits of its identification
+/// say.
 fn cut_to_half(ear: &Fd, shift: u32) -> Option<()> {
     let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let code = [
@@ -71,8 +75,11 @@ impl Lane {
         let raw = fd.raw();
         let v4 = local.is_v4();
         super::socket::forbid_fragments(raw, v4).ok()?;
-        let (level, option) =
-            if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) };
+        let (level, option) = if v4 {
+            (libc::IPPROTO_IP, libc::IP_TOS)
+        } else {
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
+        };
         if class != 0 {
             set_option(raw, level, option, i32::from(class)).ok()?;
         }
@@ -116,7 +123,8 @@ impl Lane {
         let packets = if burst { 2 } else { 1 };
         self.cut_by(if burst { PROBE as u16 } else { 0 })?;
         let (sa, len) = to.to_sockaddr();
-        // SAFETY: the bytes and the address live through the call, and their lengths stand beside them.
+        // SAFETY: the bytes and the address live through the call, and their lengths stand beside
+        // them.
         let sent = unsafe {
             let (p, sa) = (bytes.as_ptr().cast(), (&raw const sa).cast());
             libc::sendto(self.fd.raw(), p, packets * PROBE, libc::MSG_DONTWAIT, sa, len)
@@ -127,8 +135,11 @@ impl Lane {
         let mut first = None;
         for _ in 0..packets {
             let mut packet = [0u8; PROBE];
-            // SAFETY: pointer and length are those of `packet`. Over loopback what was sent is there when the send returns.
-            let n = unsafe { libc::recv(ear.raw(), packet.as_mut_ptr().cast(), PROBE, libc::MSG_DONTWAIT) };
+            // SAFETY: pointer and length are those of `packet`. Over loopback what was sent is
+            // there when the send returns.
+            let n = unsafe {
+                libc::recv(ear.raw(), packet.as_mut_ptr().cast(), PROBE, libc::MSG_DONTWAIT)
+            };
             first = first.or(Some(u8::try_from(n).ok()?));
         }
         first
@@ -142,16 +153,19 @@ impl Lane {
         Some(())
     }
 
-    /// Sends a burst of `seg` bytes a packet. False: it has not left, and the lane is of no use any more.
+    /// Sends a burst of `seg` bytes a packet. False: it has not left, and the lane is of no use any
+    /// more.
     #[inline]
     pub(super) fn send(&mut self, burst: &[u8], seg: u16) -> bool {
         let (len, size) = (burst.len(), usize::from(self.size));
-        let suits = if len > usize::from(seg) { seg == self.size } else { size == 0 || len <= size };
+        let suits =
+            if len > usize::from(seg) { seg == self.size } else { size == 0 || len <= size };
         if !suits && self.cut_by(if len > usize::from(seg) { seg } else { 0 }).is_none() {
             return false;
         }
         // SAFETY: pointer and length are those of `burst`, which the kernel only reads.
-        let rc = unsafe { libc::send(self.fd.raw(), burst.as_ptr().cast(), len, libc::MSG_DONTWAIT) };
+        let rc =
+            unsafe { libc::send(self.fd.raw(), burst.as_ptr().cast(), len, libc::MSG_DONTWAIT) };
         self.ident = self.ident.wrapping_add(1);
         rc == len as isize
     }

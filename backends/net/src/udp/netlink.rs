@@ -1,4 +1,5 @@
-//! Words and attributes of netlink messages (netlink(7), rtnetlink(7)), in the machine's byte order.
+//! Words and attributes of netlink messages (netlink(7), rtnetlink(7)), in the machine's byte
+//! order.
 
 /// Attributes behind a netlink struct: type and value.
 pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {

@@ -1,5 +1,6 @@
-//! What the route to a peer carries, as it is configured. What the kernel has learned from ICMP counts for nothing here: anybody can
-//! send one. So the entry of the routing table is asked for, not what a socket would be told (IP_MTU).
+//! What the route to a peer carries, as it is configured. What the kernel has learned from ICMP
+//! counts for nothing here: anybody can send one. So the entry of the routing table is asked for,
+//! not what a socket would be told (IP_MTU).
 
 use super::netlink::{attributes, half, word};
 use super::socket::interface_mtu;
@@ -15,8 +16,8 @@ const RTAX_MTU: u16 = 2;
 const RTMSG: usize = 12;
 const HEADER: usize = 16;
 
-/// Bytes of IP packet that the route from an address to another carries; `None`: there is none, or the kernel does not say.
-/// `socket`: any of the network namespace. Cost: some six system calls.
+/// Bytes of IP packet that the route from an address to another carries; `None`: there is none, or
+/// the kernel does not say. `socket`: any of the network namespace. Cost: some six system calls.
 pub(super) fn route_mtu(socket: RawFd, from: &Endpoint, to: &Endpoint) -> Option<u32> {
     let (v4_from, v4_to) = (from.to_v4(), to.to_v4());
     let (family, source, target): (i32, &[u8], &[u8]) = match (&v4_from, &v4_to) {
@@ -26,7 +27,8 @@ pub(super) fn route_mtu(socket: RawFd, from: &Endpoint, to: &Endpoint) -> Option
     };
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: socket takes no pointers.
-    let nl = Fd::from_call(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) }).ok()?;
+    let nl =
+        Fd::from_call(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) }).ok()?;
     let mut request = [0u8; HEADER + RTMSG + 3 * (4 + 16)];
     request[4..6].copy_from_slice(&libc::RTM_GETROUTE.to_ne_bytes());
     request[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
@@ -35,7 +37,9 @@ pub(super) fn route_mtu(socket: RawFd, from: &Endpoint, to: &Endpoint) -> Option
     request[HEADER + 8..HEADER + RTMSG].copy_from_slice(&FIB_MATCH.to_ne_bytes());
     let mut len = HEADER + RTMSG;
     let interface = to.scope_id.to_ne_bytes();
-    for (kind, value) in [(libc::RTA_DST, target), (libc::RTA_SRC, source), (libc::RTA_OIF, &interface[..])] {
+    for (kind, value) in
+        [(libc::RTA_DST, target), (libc::RTA_SRC, source), (libc::RTA_OIF, &interface[..])]
+    {
         if kind == libc::RTA_OIF && to.scope_id == 0 {
             continue;
         }
@@ -46,7 +50,8 @@ pub(super) fn route_mtu(socket: RawFd, from: &Endpoint, to: &Endpoint) -> Option
     }
     request[0..4].copy_from_slice(&(len as u32).to_ne_bytes());
     let mut answer = [0u8; 4096];
-    // SAFETY: pointers and lengths are those of `request`, of which `len` bytes are filled, and of `answer`.
+    // SAFETY: pointers and lengths are those of `request`, of which `len` bytes are filled, and of
+    // `answer`.
     let n = unsafe {
         if libc::send(nl.raw(), request.as_ptr().cast(), len, 0) != len as isize {
             return None;
@@ -55,10 +60,12 @@ pub(super) fn route_mtu(socket: RawFd, from: &Endpoint, to: &Endpoint) -> Option
     };
     let answer = usize::try_from(n).ok().and_then(|n| answer.get(..n))?;
     let (len, kind) = answer.get(..HEADER).map(|h| (word(h, 0) as usize, half(h, 4)))?;
-    (kind == libc::RTM_NEWROUTE).then(|| read(answer.get(HEADER + RTMSG..len)?, |i| interface_mtu(socket, i)))?
+    (kind == libc::RTM_NEWROUTE)
+        .then(|| read(answer.get(HEADER + RTMSG..len)?, |i| interface_mtu(socket, i)))?
 }
 
-/// Reads the attributes of a route: the least of what it says itself and of what its interfaces carry.
+/// Reads the attributes of a route: the least of what it says itself and of what its interfaces
+/// carry.
 fn read(route: &[u8], interface_mtu: impl Fn(u32) -> Option<u32>) -> Option<u32> {
     let mut least: Option<u32> = None;
     let mut put = |mtu: Option<u32>| least = least.into_iter().chain(mtu.filter(|&m| m > 0)).min();
@@ -97,10 +104,13 @@ mod tests {
 
     #[test]
     fn the_least_of_what_a_route_and_its_interfaces_say_counts() {
-        let mtu_of = |i: u32| [(1, 65_536), (2, 9000), (3, 1500)].iter().find(|(k, _)| *k == i).map(|(_, m)| *m);
+        let mtu_of = |i: u32| {
+            [(1, 65_536), (2, 9000), (3, 1500)].iter().find(|(k, _)| *k == i).map(|(_, m)| *m)
+        };
         let oif = |i: u32| attribute(libc::RTA_OIF, &i.to_ne_bytes());
         let metric = |m: u32| {
-            let others = [attribute(7, &9u32.to_ne_bytes()), attribute(RTAX_MTU, &m.to_ne_bytes())].concat();
+            let others =
+                [attribute(7, &9u32.to_ne_bytes()), attribute(RTAX_MTU, &m.to_ne_bytes())].concat();
             attribute(libc::RTA_METRICS, &others)
         };
         let hop = |i: u32, more: &[u8]| {

@@ -8,10 +8,11 @@ use std::os::fd::RawFd;
 
 /// Bytes of one receive buffer: the largest UDP payload fits.
 const BUFFER: usize = 64 << 10;
-/// Distance of two buffers. The odd number of cache lines spreads the headers of a batch over the sets of the L1,
-/// which a distance of 64 KiB would map to one.
+/// Distance of two buffers. The odd number of cache lines spreads the headers of a batch over the
+/// sets of the L1, which a distance of 64 KiB would map to one.
 const STRIDE: usize = BUFFER + 3 * super::ALIGN;
-/// Ancillary bytes of one datagram: the GRO size (int) and the TOS byte or traffic class (int), with headers.
+/// Ancillary bytes of one datagram: the GRO size (int) and the TOS byte or traffic class (int),
+/// with headers.
 const CONTROL: usize = 64;
 
 /// Aligned room for ancillary data.
@@ -41,8 +42,9 @@ pub(super) struct Rx {
     batch: usize,
     /// Datagrams of the last poll.
     filled: usize,
-    /// Datagrams to ask for: what came last time. Asking for more than waits costs a lookup (some 150 ns), as much
-    /// as an empty receive, which a program that exchanges single messages would pay every time.
+    /// Datagrams to ask for: what came last time. Asking for more than waits costs a lookup (some
+    /// 150 ns), as much as an empty receive, which a program that exchanges single messages would
+    /// pay every time.
     pub(super) want: usize,
     /// Polls in a row that got all they asked for.
     full: u8,
@@ -65,7 +67,8 @@ impl Rx {
     pub(super) unsafe fn carve(cfg: &UdpConfig, carve: &mut Carve) -> Result<Rx> {
         let n = cfg.rx_batch as usize;
         // SAFETY: zeroes are valid for the C structs: null pointers and lengths of 0.
-        let (msg, iov) = unsafe { (core::mem::zeroed::<libc::mmsghdr>(), core::mem::zeroed::<libc::iovec>()) };
+        let (msg, iov) =
+            unsafe { (core::mem::zeroed::<libc::mmsghdr>(), core::mem::zeroed::<libc::iovec>()) };
         // SAFETY: the caller's memory is writable and ours, for all four.
         let (msgs, iovs, addrs, controls) = unsafe {
             (
@@ -88,7 +91,17 @@ impl Rx {
                 hdr.msg_control = controls.add(i).cast();
             }
         }
-        Ok(Rx { msgs, addrs, controls, buffers, batch: n, filled: n, want: 1, full: 0, patience: 1 })
+        Ok(Rx {
+            msgs,
+            addrs,
+            controls,
+            buffers,
+            batch: n,
+            filled: n,
+            want: 1,
+            full: 0,
+            patience: 1,
+        })
     }
 
     /// Notes what came and decides how many to ask for next.
@@ -125,12 +138,13 @@ impl Rx {
 }
 
 impl UdpPort {
-    /// Receives what waits, up to the batch; packets of the previous poll are gone. 0: nothing waits.
+    /// Receives what waits, up to the batch; packets of the previous poll are gone. 0: nothing
+    /// waits.
     /// Cost: one system call; a few more after an ICMP message.
     pub fn rx_poll(&mut self) -> usize {
         self.rx.reset();
-        // A pending socket error is reported once instead of data, and each ICMP message leaves one: as many tries
-        // as errors may be drained in one go.
+        // A pending socket error is reported once instead of data, and each ICMP message leaves
+        // one: as many tries as errors may be drained in one go.
         for _ in 0..4 {
             self.counters.rx_calls += 1;
             if let Ok(n) = usize::try_from(self.receive()) {
@@ -154,7 +168,9 @@ impl UdpPort {
         if self.rx.want > 1 {
             let (msgs, want) = (self.rx.msgs, self.rx.want as u32);
             // SAFETY: `want <= batch` initialised headers whose buffers are ours alone.
-            return unsafe { libc::recvmmsg(self.fd.raw(), msgs, want, libc::MSG_DONTWAIT, core::ptr::null_mut()) };
+            return unsafe {
+                libc::recvmmsg(self.fd.raw(), msgs, want, libc::MSG_DONTWAIT, core::ptr::null_mut())
+            };
         }
         self.receive_one(self.fd.raw())
     }
@@ -190,14 +206,16 @@ impl UdpPort {
         if i >= self.rx.filled {
             return nothing;
         }
-        // SAFETY: `i < filled <= batch`; the kernel is not writing now, since polls need `&mut self`.
+        // SAFETY: `i < filled <= batch`; the kernel is not writing now, since polls need
+        // `&mut self`.
         let (msg, addr) = unsafe { (&*self.rx.msgs.add(i), &*self.rx.addrs.add(i)) };
         let Some(src) = Endpoint::from_sockaddr(addr) else { return nothing };
         if msg.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
             return RxPacket { src, ..nothing };
         }
         let len = (msg.msg_len as usize).min(BUFFER);
-        // SAFETY: buffer `i` lies in the carved block, has BUFFER bytes, and the kernel filled the first `len`.
+        // SAFETY: buffer `i` lies in the carved block, has BUFFER bytes, and the kernel filled the
+        // first `len`.
         let data = unsafe { core::slice::from_raw_parts(self.rx.buffers.add(i * STRIDE), len) };
         // SAFETY: control `i` of `batch`.
         let control = unsafe { &*self.rx.controls.add(i) };
@@ -209,19 +227,24 @@ impl UdpPort {
     }
 }
 
-/// GRO size (0 if none) and ECN bits. Reads bytes instead of walking with the C macros, so that nothing here can
-/// leave the slice.
+/// GRO size (0 if none) and ECN bits. Reads bytes instead of walking with the C macros, so that
+/// nothing here can leave the slice.
 #[inline]
 fn parse_control(bytes: &[u8]) -> (u16, u8) {
-    // What IPv4 brings, in the order in which Linux writes it: the GRO size, if any, and the TOS byte.
+    // What IPv4 brings, in the order in which Linux writes it: the GRO size, if any, and the TOS
+    // byte.
     const TOS: [u8; 16] = header(17, libc::IPPROTO_IP, libc::IP_TOS);
     const GRO: [u8; 16] = header(20, libc::SOL_UDP, libc::UDP_GRO);
     let (seg, rest) = match bytes.split_first_chunk::<24>() {
-        Some(([h @ .., a, b, c, d, _, _, _, _], rest)) if *h == GRO => (i32::from_ne_bytes([*a, *b, *c, *d]), rest),
+        Some(([h @ .., a, b, c, d, _, _, _, _], rest)) if *h == GRO => {
+            (i32::from_ne_bytes([*a, *b, *c, *d]), rest)
+        }
         _ => (0, bytes),
     };
     match rest.first_chunk::<17>() {
-        Some([h @ .., tos]) if *h == TOS && rest.len() <= 24 => (u16::try_from(seg).unwrap_or(0), tos & 3),
+        Some([h @ .., tos]) if *h == TOS && rest.len() <= 24 => {
+            (u16::try_from(seg).unwrap_or(0), tos & 3)
+        }
         _ => parse_any_control(bytes),
     }
 }
@@ -249,7 +272,9 @@ fn parse_any_control(mut rest: &[u8]) -> (u16, u8) {
         const LEN: usize = size_of::<usize>();
         let Some((len, kind)) = head.split_first_chunk::<LEN>() else { break };
         let len = usize::from_ne_bytes(*len);
-        let (Some(level), Some(name)) = (kind.first_chunk::<4>(), kind.last_chunk::<4>()) else { break };
+        let (Some(level), Some(name)) = (kind.first_chunk::<4>(), kind.last_chunk::<4>()) else {
+            break;
+        };
         let Some(value) = rest.get(HEADER..len) else { break };
         match (i32::from_ne_bytes(*level), i32::from_ne_bytes(*name)) {
             (libc::SOL_UDP, libc::UDP_GRO) => {
@@ -298,9 +323,14 @@ mod tests {
         ];
         for (bytes, wanted) in usual {
             assert_eq!(parse_control(&bytes), wanted, "{bytes:?}");
-            // Cut anywhere, with any byte another, with more behind it: nothing but what the long way says.
+            // Cut anywhere, with any byte another, with more behind it: nothing but what the long
+            // way says.
             for n in 0..bytes.len() {
-                assert_eq!(parse_control(&bytes[..n]), parse_any_control(&bytes[..n]), "{n} of {bytes:?}");
+                assert_eq!(
+                    parse_control(&bytes[..n]),
+                    parse_any_control(&bytes[..n]),
+                    "{n} of {bytes:?}"
+                );
                 for bit in 0..8 {
                     let mut bytes = bytes.clone();
                     bytes[n] ^= 1 << bit;

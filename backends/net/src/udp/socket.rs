@@ -8,7 +8,8 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 
-/// UDP_NO_CHECK6_RX of linux/udp.h: accept the zero checksums that RoCE NICs and rxe send over IPv6.
+/// UDP_NO_CHECK6_RX of linux/udp.h: accept the zero checksums that RoCE NICs and rxe send over
+/// IPv6.
 const UDP_NO_CHECK6_RX: i32 = 102;
 
 /// A UDP socket at an address, at a port that the kernel chooses.
@@ -34,10 +35,11 @@ pub(super) struct Socket {
     pub(super) gro: bool,
 }
 
-/// Makes a socket send its packets whole, with DF and so with IPv4 identification 0 (see the module's head), up to the MTU of
-/// the link. PROBE, not DO: with DO one forged ICMP "fragmentation needed" makes the kernel refuse every packet above the MTU that
-/// it names, for ten minutes and for each socket of the host. A path that really is narrower drops the packets; the refusal arrives
-/// as an error either way and becomes the cause of the failure (ip(7), IP_MTU_DISCOVER).
+/// Makes a socket send its packets whole, with DF and so with IPv4 identification 0 (see the
+/// module's head), up to the MTU of the link. PROBE, not DO: with DO one forged ICMP "fragmentation
+/// needed" makes the kernel refuse every packet above the MTU that it names, for ten minutes and
+/// for each socket of the host. A path that really is narrower drops the packets; the refusal
+/// arrives as an error either way and becomes the cause of the failure (ip(7), IP_MTU_DISCOVER).
 pub(super) fn forbid_fragments(socket: RawFd, v4: bool) -> Result<()> {
     if v4 {
         set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
@@ -55,14 +57,18 @@ pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
     // SAFETY: socket takes no pointers.
     let fd = match Fd::from_call(unsafe { libc::socket(family, kind, 0) }) {
         Err(Error::Os(libc::EAFNOSUPPORT)) => {
-            return Err(refuse!(Unsupported, "address: the kernel has no sockets of its family (IPv6 is off?)"))
+            return Err(refuse!(
+                Unsupported,
+                "address: the kernel has no sockets of its family (IPv6 is off?)"
+            ))
         }
         other => other?,
     };
     let raw = fd.raw();
     forbid_fragments(raw, family == libc::AF_INET)?;
     if family == libc::AF_INET {
-        // Without this option the port would miss what the network refuses, so it is not left to the caller.
+        // Without this option the port would miss what the network refuses, so it is not left to
+        // the caller.
         set_option(raw, libc::IPPROTO_IP, libc::IP_RECVERR, 1i32)?;
         let _ = set_option(raw, libc::IPPROTO_IP, libc::IP_RECVTOS, 1i32);
     } else {
@@ -92,9 +98,12 @@ pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
     if cfg.flags & udp_flags::REUSE_PORT != 0 {
         set_option(raw, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1i32)?;
     }
-    // 0 is "no segmentation for the whole socket" and succeeds exactly where the kernel knows the option.
-    let gso = cfg.flags & udp_flags::NO_GSO == 0 && set_option(raw, libc::SOL_UDP, libc::UDP_SEGMENT, 0i32).is_ok();
-    let gro = cfg.flags & udp_flags::NO_GRO == 0 && set_option(raw, libc::SOL_UDP, libc::UDP_GRO, 1i32).is_ok();
+    // 0 is "no segmentation for the whole socket" and succeeds exactly where the kernel knows the
+    // option.
+    let gso = cfg.flags & udp_flags::NO_GSO == 0
+        && set_option(raw, libc::SOL_UDP, libc::UDP_SEGMENT, 0i32).is_ok();
+    let gro = cfg.flags & udp_flags::NO_GRO == 0
+        && set_option(raw, libc::SOL_UDP, libc::UDP_GRO, 1i32).is_ok();
 
     let (sa, sa_len) = ep.to_sockaddr();
     // SAFETY: `sa` is a socket address of `sa_len` bytes.
@@ -108,19 +117,22 @@ pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
     // SAFETY: `bound` has room for `bound_len` bytes, and both live through the call.
     check(unsafe { libc::getsockname(raw, (&raw mut bound).cast(), &mut bound_len) })?;
     let local = Endpoint::from_sockaddr(&bound);
-    let local = local.ok_or_else(|| refuse!(Unsupported, "the socket's address is of no family that is known"))?;
+    let local = local.ok_or_else(|| {
+        refuse!(Unsupported, "the socket's address is of no family that is known")
+    })?;
     let interface = interface_of(&local).unwrap_or(0);
     super::groups::leave_by(raw, &local, interface);
     Ok(Socket { fd, local, interface, gso, gro })
 }
 
-/// Lets later sockets of this user have the same port, if they ask for it. A socket that was bound without is the first of
-/// its group.
+/// Lets later sockets of this user have the same port, if they ask for it. A socket that was bound
+/// without is the first of its group.
 pub(super) fn share(socket: RawFd) -> Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1i32)
 }
 
-/// What to assume of an address that no interface owns (nonlocal bind, or no netlink in this sandbox).
+/// What to assume of an address that no interface owns (nonlocal bind, or no netlink in this
+/// sandbox).
 const MTU_UNKNOWN: u32 = 1500;
 
 /// MTU of an interface, by any socket of its namespace.
@@ -140,8 +152,8 @@ pub(super) fn interface_mtu(socket: RawFd, index: u32) -> Option<u32> {
     u32::try_from(unsafe { req.ifr_ifru.ifru_mtu }).ok().filter(|&m| m > 0)
 }
 
-/// Index of the interface whose address is `local`, or whose network holds it most narrowly: 127.0.0.2 belongs to
-/// 127.0.0.1/8. Asks netlink rather than getifaddrs, which allocates.
+/// Index of the interface whose address is `local`, or whose network holds it most narrowly:
+/// 127.0.0.2 belongs to 127.0.0.1/8. Asks netlink rather than getifaddrs, which allocates.
 fn interface_of(local: &Endpoint) -> Option<u32> {
     if local.scope_id != 0 {
         return Some(local.scope_id);
@@ -153,7 +165,8 @@ fn interface_of(local: &Endpoint) -> Option<u32> {
     };
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: socket takes no pointers.
-    let nl = Fd::from_call(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) }).ok()?;
+    let nl =
+        Fd::from_call(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) }).ok()?;
     // nlmsghdr (16 bytes) and ifaddrmsg (8 bytes): RTM_GETADDR, a dump of one family.
     let mut request = [0u8; 24];
     request[0..4].copy_from_slice(&24u32.to_ne_bytes());
@@ -171,7 +184,9 @@ fn interface_of(local: &Endpoint) -> Option<u32> {
     loop {
         // SAFETY: pointer and length are those of `answer`.
         let n = unsafe { libc::recv(nl.raw(), answer.as_mut_ptr().cast(), answer.len(), 0) };
-        let Some(mut rest) = usize::try_from(n).ok().and_then(|n| answer.get(..n)).filter(|r| !r.is_empty()) else {
+        let Some(mut rest) =
+            usize::try_from(n).ok().and_then(|n| answer.get(..n)).filter(|r| !r.is_empty())
+        else {
             return best.map(|(_, index)| index);
         };
         while let Some((len, kind)) = rest.get(..16).map(|h| (word(h, 0) as usize, half(h, 4))) {
@@ -190,7 +205,8 @@ fn interface_of(local: &Endpoint) -> Option<u32> {
     }
 }
 
-/// Reads one RTM_NEWADDR. Prefix length and interface if the address covers `own`; an exact match counts most.
+/// Reads one RTM_NEWADDR. Prefix length and interface if the address covers `own`; an exact match
+/// counts most.
 fn owner(message: &[u8], own: &[u8]) -> Option<(u8, u32)> {
     let prefix = *message.get(1)?;
     let index = word(message.get(4..8)?, 0);

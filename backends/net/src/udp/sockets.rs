@@ -11,7 +11,8 @@ pub(super) const V6: &CStr = c"/proc/thread-self/net/udp6";
 
 /// Longest line that is looked at; the kernel's have 128 bytes for IPv4 and some 170 for IPv6.
 const LINE: usize = 512;
-/// Most that is read, so that a host with a hundred thousand sockets costs milliseconds and not seconds.
+/// Most that is read, so that a host with a hundred thousand sockets costs milliseconds and not
+/// seconds.
 const MOST: usize = 16 << 20;
 
 /// A socket of the list.
@@ -39,7 +40,11 @@ impl Socket {
 /// Gives the sockets of a list to `f`; none where procfs does not say. No allocation.
 pub(super) fn each(list: &CStr, mut f: impl FnMut(&Socket)) {
     // SAFETY: a C string; no other pointers.
-    let Ok(fd) = Fd::from_call(unsafe { libc::open(list.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }) else { return };
+    let Ok(fd) =
+        Fd::from_call(unsafe { libc::open(list.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })
+    else {
+        return;
+    };
     let (mut line, mut len) = ([0u8; LINE], 0);
     let (mut piece, mut total) = ([0u8; 4096], 0);
     while total < MOST {
@@ -103,9 +108,13 @@ mod tests {
         ] {
             assert_eq!(socket(line), None, "{line}");
         }
-        let line = " 12: 0100007F:12B7 00000000:0000 07 00000000:00000300 00:00000000 00000000  1000        0 1 2";
+        let line = " 12: 0100007F:12B7 00000000:0000 07 00000000:00000300 00:00000000 00000000  \
+            1000        0 1 2";
         let of = Endpoint::v4([127, 0, 0, 1], 4791);
-        assert_eq!(socket(line), Some(Socket { ip: of.ip, port: 4791, connected: false, unread: 0x300, user: 1000 }));
+        assert_eq!(
+            socket(line),
+            Some(Socket { ip: of.ip, port: 4791, connected: false, unread: 0x300, user: 1000 })
+        );
         assert!(socket(line).is_some_and(|s| s.has(&of) && !s.has(&Endpoint { port: 4792, ..of })));
         let peer = line.replace("00000000:0000", "0200007F:12B7");
         assert!(socket(&peer).is_some_and(|s| s.connected));

@@ -64,9 +64,11 @@ fn poll(port: &mut UdpPort) -> usize {
     )
 }
 
-/// Receives `len` bytes from `src` and checks the counters and ICRCs; returns the number of datagrams.
+/// Receives `len` bytes from `src` and checks the counters and ICRCs; returns the number of
+/// datagrams.
 fn receive(port: &mut UdpPort, src: &UdpPort, mut len: usize, seg: usize) -> usize {
-    let flow = Flow::from_gids(&src.local().ip, &port.local().ip, src.local().port, port.local().port);
+    let flow =
+        Flow::from_gids(&src.local().ip, &port.local().ip, src.local().port, port.local().port);
     let (mut datagrams, mut k) = (0, 0);
     while len > 0 {
         for i in 0..poll(port) {
@@ -75,9 +77,17 @@ fn receive(port: &mut UdpPort, src: &UdpPort, mut len: usize, seg: usize) -> usi
             assert!(usize::from(p.seg) <= seg);
             for (hint, packet) in p.data.chunks(usize::from(p.seg)).enumerate() {
                 let accepted = flow.check(hint as u16, packet).expect("ICRC");
-                assert!(accepted.exact, "identification is the number of the segment in its burst: {accepted:?}, packet {k}, {hint} of {} bytes, {seg}", p.data.len());
+                assert!(
+                    accepted.exact,
+                    "identification is the number of the segment in its \
+                    burst: {accepted:?}, packet {k}, {hint} of {} bytes, {seg}",
+                    p.data.len()
+                );
                 let body = &packet[..packet.len() - 4];
-                assert!(body.iter().enumerate().all(|(j, &b)| b == (k * 31 + j) as u8), "packet {k} in order");
+                assert!(
+                    body.iter().enumerate().all(|(j, &b)| b == (k * 31 + j) as u8),
+                    "packet {k} in order"
+                );
                 k += 1;
             }
             len -= p.data.len();
@@ -94,11 +104,14 @@ fn memsize_is_enough_at_any_alignment_and_less_is_refused() {
     let mem = Map::new(need + 64).unwrap();
     for shift in [0, 1, 63] {
         // SAFETY: `shift + need <= need + 64`, and one port at a time uses the map.
-        let port = unsafe { UdpPort::open(&Endpoint::v4([127, 0, 0, 1], 0), &cfg, mem.as_ptr().add(shift), need) };
+        let port = unsafe {
+            UdpPort::open(&Endpoint::v4([127, 0, 0, 1], 0), &cfg, mem.as_ptr().add(shift), need)
+        };
         assert!(port.is_ok());
     }
     // SAFETY: as above.
-    let less = unsafe { UdpPort::open(&Endpoint::v4([127, 0, 0, 1], 0), &cfg, mem.as_ptr(), need - 1) };
+    let less =
+        unsafe { UdpPort::open(&Endpoint::v4([127, 0, 0, 1], 0), &cfg, mem.as_ptr(), need - 1) };
     assert!(matches!(less, Err(Error::NoMemory)));
 }
 
@@ -125,7 +138,11 @@ fn the_largest_bursts_pass() {
         for (len, seg) in [(room, 4124), (room, room), (64 * 1000, 1000), (20, 20)] {
             send(&mut a.port, dst, len, seg);
             assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
-            assert_eq!(receive(&mut b.port, &a.port, len, seg), 1, "{len} bytes in packets of {seg}");
+            assert_eq!(
+                receive(&mut b.port, &a.port, len, seg),
+                1,
+                "{len} bytes in packets of {seg}"
+            );
         }
         assert!(a.port.take_error().is_none());
         assert_eq!(a.port.counters().gso_refused, 0);
@@ -170,23 +187,35 @@ fn the_socket_takes_on_the_segment_size_of_what_is_sent_and_nothing_else_is_cut_
                     a.port.tx_commit(burst);
                     assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
                 }
-                assert_eq!(receive(&mut b.port, &a.port, len, seg), 1, "{len} bytes in packets of {seg}");
+                assert_eq!(
+                    receive(&mut b.port, &a.port, len, seg),
+                    1,
+                    "{len} bytes in packets of {seg}"
+                );
             }
         };
         // A request and the ACK behind it.
         exchange(&mut a, 100, 80, 40);
         assert_eq!(own(&a.port), 80);
         assert_eq!(a.port.counters().tx_calls, 40);
-        // What is longer leaves whole, or in pieces of its own size, and changes nothing until there is more of it.
-        for (len, seg) in
-            [(60_000, 60_000), (20, 20), (14 * 4124 + 100, 4124), (240, 80), (81, 81), (1000, 500), (60, 40)]
-        {
+        // What is longer leaves whole, or in pieces of its own size, and changes nothing until
+        // there is more of it.
+        for (len, seg) in [
+            (60_000, 60_000),
+            (20, 20),
+            (14 * 4124 + 100, 4124),
+            (240, 80),
+            (81, 81),
+            (1000, 500),
+            (60, 40),
+        ] {
             exchange(&mut a, len, seg, 2);
             assert_eq!(own(&a.port), 80);
         }
         exchange(&mut a, 81, 81, 20);
         assert_eq!(own(&a.port), 0);
-        // Neither very short segments, which others could exceed who send by this socket, nor long ones.
+        // Neither very short segments, which others could exceed who send by this socket, nor long
+        // ones.
         exchange(&mut a, 50, 30, 40);
         exchange(&mut a, 1200, 600, 40);
         assert_eq!(own(&a.port), 0);
@@ -195,13 +224,17 @@ fn the_socket_takes_on_the_segment_size_of_what_is_sent_and_nothing_else_is_cut_
         for round in 0..2000 {
             let mut sent = [0; 2];
             let mut draw = |n: u64| {
-                rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                rng = rng
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 (rng >> 33) % n
             };
-            let burst = [(100, 80), (80, 80), (60, 60), (2000, 500), (4124, 4124), (9000, 4124)][draw(6) as usize];
+            let burst = [(100, 80), (80, 80), (60, 60), (2000, 500), (4124, 4124), (9000, 4124)]
+                [draw(6) as usize];
             let (to, batch) = (draw(2) as usize, 1 + draw(2));
             // Phases with a habit of their own.
-            let (len, seg) = if round % 100 < 50 { [(100, 80), (160, 120)][round / 100 % 2] } else { burst };
+            let (len, seg) =
+                if round % 100 < 50 { [(100, 80), (160, 120)][round / 100 % 2] } else { burst };
             for k in 0..batch {
                 let to = (to + k as usize) % 2;
                 send(&mut a.port, ends[to], len, seg);
@@ -298,7 +331,8 @@ fn a_full_batch_asks_for_a_flush() {
 
 #[test]
 fn a_full_send_buffer_keeps_the_rest_in_order() {
-    // Loopback queues straight into the receive buffer, and what lies there is charged to the sender.
+    // Loopback queues straight into the receive buffer, and what lies there is charged to the
+    // sender.
     let small = UdpConfig { sndbuf: 4096, ..UdpConfig::DEFAULT };
     let mut a = open(Endpoint::v4([127, 0, 0, 1], 0), &small).unwrap();
     let mut b = v4(2);
@@ -351,7 +385,10 @@ fn a_closed_port_is_reported_with_its_destination_and_costs_other_peers_nothing(
         }
         assert_eq!(got, rounds, "every packet to the open port arrived");
         a.port.rx_poll();
-        let e = a.port.take_error().unwrap_or_else(|| panic!("no refusal: {closed} {:?}", a.port.counters()));
+        let e = a
+            .port
+            .take_error()
+            .unwrap_or_else(|| panic!("no refusal: {closed} {:?}", a.port.counters()));
         assert_eq!((e.dst, e.errno, e.kind), (closed, libc::ECONNREFUSED, ErrorKind::Icmp));
         assert!(a.port.take_error().is_none(), "repetitions are merged");
         assert!(a.port.counters().icmp_err >= 1);
@@ -376,7 +413,8 @@ fn a_refusal_does_not_hide_received_packets() {
 
 #[test]
 fn a_network_without_route_is_reported() {
-    // 2001:db8::/32 is for documentation. Where a default route swallows it there is nothing to see.
+    // 2001:db8::/32 is for documentation. Where a default route swallows it there is nothing to
+    // see.
     let mut a = v6();
     let dst = Endpoint::new([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], 0, 4791);
     send(&mut a.port, dst, 200, 100);
@@ -384,7 +422,11 @@ fn a_network_without_route_is_reported() {
     // A ::1 source is invalid for other networks, so the kernel refuses in any case.
     if let Some(e) = a.port.take_error() {
         assert_eq!(e.dst, dst);
-        assert!([libc::ENETUNREACH, libc::EINVAL, libc::EHOSTUNREACH, libc::EADDRNOTAVAIL].contains(&e.errno), "{e:?}");
+        assert!(
+            [libc::ENETUNREACH, libc::EINVAL, libc::EHOSTUNREACH, libc::EADDRNOTAVAIL]
+                .contains(&e.errno),
+            "{e:?}"
+        );
         assert_eq!(e.kind, ErrorKind::Send);
         assert_eq!(a.port.counters().send_err, 1);
     }
@@ -451,7 +493,8 @@ fn without_gro_segments_arrive_alone() {
         for i in 0..n {
             let p = b.port.rx_get(i);
             assert_eq!(p.data.len(), 500);
-            // The receiver cannot know the segment's number: without a hint the identification is solved for.
+            // The receiver cannot know the segment's number: without a hint the identification is
+            // solved for.
             assert_eq!(flow.check(0, p.data).map(|a| a.ident), Ok(k));
             k += 1;
         }
@@ -466,10 +509,15 @@ fn an_address_in_use_and_a_foreign_address_are_told_apart() {
     // TEST-NET-3 belongs to nobody.
     let foreign = open(Endpoint::v4([203, 0, 113, 7], 0), &UdpConfig::DEFAULT);
     assert!(matches!(foreign, Err(Error::AddressNotLocal)));
-    let foreign =
-        open(Endpoint::new([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7], 0, 0), &UdpConfig::DEFAULT);
+    let foreign = open(
+        Endpoint::new([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7], 0, 0),
+        &UdpConfig::DEFAULT,
+    );
     assert!(matches!(foreign, Err(Error::AddressNotLocal)));
-    assert!(matches!(open(Endpoint::v4([0, 0, 0, 0], 0), &UdpConfig::DEFAULT), Err(Error::Invalid)));
+    assert!(matches!(
+        open(Endpoint::v4([0, 0, 0, 0], 0), &UdpConfig::DEFAULT),
+        Err(Error::Invalid)
+    ));
     // A zone without interface.
     let zone = Endpoint::new([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], 4_000_000, 0);
     assert!(matches!(open(zone, &UdpConfig::DEFAULT), Err(Error::AddressNotLocal)));
@@ -487,7 +535,10 @@ fn reuse_port_lets_two_ports_share() {
 fn the_socket_options_are_what_exact_icrcs_need() {
     let a = v4(1);
     let option = |fd, level, name| crate::sys::get_option(fd, level, name).unwrap();
-    assert_eq!(option(a.port.fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), libc::IP_PMTUDISC_PROBE);
+    assert_eq!(
+        option(a.port.fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+        libc::IP_PMTUDISC_PROBE
+    );
     assert_eq!(option(a.port.fd(), libc::IPPROTO_IP, libc::IP_RECVERR), 1);
     let b = v6();
     assert_eq!(option(b.port.fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY), 1);
@@ -563,7 +614,12 @@ fn the_kernels_word_on_the_waiter_wakes_for_packets_and_errors() {
 fn the_error_queue_merges_and_counts_what_it_cannot_hold() {
     let mut a = v4(1);
     for n in 1..21 {
-        a.port.report(PortError { dst: Endpoint::v4([127, 0, 0, 1], n), errno: 111, kind: ErrorKind::Icmp, mtu: 0 });
+        a.port.report(PortError {
+            dst: Endpoint::v4([127, 0, 0, 1], n),
+            errno: 111,
+            kind: ErrorKind::Icmp,
+            mtu: 0,
+        });
     }
     assert_eq!(a.port.counters().errors_lost, 4);
     for n in 1..17 {

@@ -1,7 +1,8 @@
 //! Sending: bursts are collected in one buffer and leave by one sendmmsg, each by one GSO message.
 //!
-//! A burst that is the only one leaves by sendto where it can, which is 0.1 to 0.2 us shorter than sendmsg, since the kernel need
-//! not fetch a header, a vector and ancillary data one after the other. The segment size then is the socket's own ([`Habit`]).
+//! A burst that is the only one leaves by sendto where it can, which is 0.1 to 0.2 us shorter than
+//! sendmsg, since the kernel need not fetch a header, a vector and ancillary data one after the
+//! other. The segment size then is the socket's own ([`Habit`]).
 
 use super::{lines, Carve, ErrorKind, PortError, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
 use crate::addr::{Endpoint, SockAddr};
@@ -9,7 +10,8 @@ use crate::sys::{errno, set_option};
 use gdrcore_core::error::Result;
 use gdrcore_core::wire::icrc::Flow;
 
-/// Hosts remembered to refuse GSO; the oldest is forgotten, and found out again, when there are more.
+/// Hosts remembered to refuse GSO; the oldest is forgotten, and found out again, when there are
+/// more.
 const REFUSERS: usize = 16;
 /// Times that one message is tried while the kernel reports other destinations' errors through it.
 const TRIES: u8 = 8;
@@ -39,11 +41,13 @@ pub enum TxOutcome {
 #[repr(C, align(8))]
 struct Control([u8; 32]);
 
-/// The segment size that the socket has by itself, UDP_SEGMENT as an option: what is longer is segmented so unless its ancillary
-/// data says otherwise. A program that exchanges messages of one size sends bursts of one segment size.
+/// The segment size that the socket has by itself, UDP_SEGMENT as an option: what is longer is
+/// segmented so unless its ancillary data says otherwise. A program that exchanges messages of one
+/// size sends bursts of one segment size.
 ///
-/// With a size set, the kernel asks of every datagram what it asks of one to be segmented: whether the link can, and
-/// whether a segment fits its MTU. So the size stays within [`Habit::SIZES`], and goes, for good, with the first refusal.
+/// With a size set, the kernel asks of every datagram what it asks of one to be segmented: whether
+/// the link can, and whether a segment fits its MTU. So the size stays within [`Habit::SIZES`], and
+/// goes, for good, with the first refusal.
 #[derive(Clone, Copy, Default)]
 struct Habit {
     /// 0: none, everything leaves as it is.
@@ -56,7 +60,8 @@ struct Habit {
 }
 
 impl Habit {
-    /// From the longest that others may send by the port's socket, who know nothing of it, to what fits any link.
+    /// From the longest that others may send by the port's socket, who know nothing of it, to what
+    /// fits any link.
     const SIZES: core::ops::RangeInclusive<u16> = super::SMALL as u16..=500;
     /// Bursts in a row that change it.
     const TIMES: u8 = 16;
@@ -151,7 +156,8 @@ impl Tx {
             refused: false,
         };
         // SAFETY: zeroes are valid for the C structs: null pointers and lengths of 0.
-        let (msg, iov) = unsafe { (core::mem::zeroed::<libc::mmsghdr>(), core::mem::zeroed::<libc::iovec>()) };
+        let (msg, iov) =
+            unsafe { (core::mem::zeroed::<libc::mmsghdr>(), core::mem::zeroed::<libc::iovec>()) };
         // SAFETY: the caller's memory is writable and ours, for all five.
         let (msgs, iovs, addrs, controls, slots) = unsafe {
             (
@@ -164,7 +170,8 @@ impl Tx {
         };
         let capacity = Self::capacity(cfg);
         let buffer = carve.bytes(capacity)?;
-        // SAFETY: carved just now with this size; zeroed so that `tx_space` can hand it out as a slice.
+        // SAFETY: carved just now with this size; zeroed so that `tx_space` can hand it out as a
+        // slice.
         unsafe { buffer.write_bytes(0, capacity) };
         Ok(Tx {
             msgs,
@@ -222,11 +229,14 @@ impl Tx {
         let size = if many { s.seg } else { 0 };
         let gso = many || self.habit.size != 0;
         let (sa, sa_len) = s.dst.to_sockaddr();
-        // SAFETY: `i < batch`, the length of every array, and all were initialised; `off + len <= capacity`.
+        // SAFETY: `i < batch`, the length of every array, and all were initialised;
+        // `off + len <= capacity`.
         unsafe {
             *self.addrs.add(i) = sa;
-            *self.iovs.add(i) =
-                libc::iovec { iov_base: self.buffer.add(s.off as usize).cast(), iov_len: s.len as usize };
+            *self.iovs.add(i) = libc::iovec {
+                iov_base: self.buffer.add(s.off as usize).cast(),
+                iov_len: s.len as usize,
+            };
             let hdr = &mut (*self.msgs.add(i)).msg_hdr;
             hdr.msg_name = self.addrs.add(i).cast();
             hdr.msg_namelen = sa_len;
@@ -258,12 +268,13 @@ impl UdpPort {
         if tx.tail == tx.batch || tx.capacity - tx.used < MAX_BURST {
             return None;
         }
-        // SAFETY: `used + MAX_BURST <= capacity`, initialised at carve, and the kernel never writes there.
+        // SAFETY: `used + MAX_BURST <= capacity`, initialised at carve, and the kernel never writes
+        // there.
         Some(unsafe { core::slice::from_raw_parts_mut(tx.buffer.add(tx.used), MAX_BURST) })
     }
 
-    /// Adds what was filled to the batch. A burst that cannot be sent at all (no bytes, more than the room given,
-    /// another address family) is reported as an error of its destination.
+    /// Adds what was filled to the batch. A burst that cannot be sent at all (no bytes, more than
+    /// the room given, another address family) is reported as an error of its destination.
     #[inline]
     pub fn tx_commit(&mut self, b: Burst) {
         let fits = b.len != 0
@@ -284,8 +295,17 @@ impl UdpPort {
             self.tx.name_first(&b.dst);
         }
         let plain = i == 0 && !too_many && self.tx.habit.suits(b.len, b.seg);
-        let slot =
-            Slot { dst: b.dst, off, len, seg: b.seg, done: 0, tries: 0, single: too_many, plain, refused: false };
+        let slot = Slot {
+            dst: b.dst,
+            off,
+            len,
+            seg: b.seg,
+            done: 0,
+            tries: 0,
+            single: too_many,
+            plain,
+            refused: false,
+        };
         *self.tx.slot(i) = slot;
         if !plain {
             self.tx.describe(i);
@@ -294,21 +314,26 @@ impl UdpPort {
         self.tx.tail += 1;
     }
 
-    /// The peer that has a lane, the flow to it and the identification of its next burst, for [`UdpPort::tx_lane`].
+    /// The peer that has a lane, the flow to it and the identification of its next burst, for
+    /// [`UdpPort::tx_lane`].
     #[inline]
     pub fn lane(&self) -> Option<(Endpoint, Flow, u16)> {
         let lane = self.lane.as_ref().filter(|_| self.tx.tail == 0)?;
         Some((lane.dst, lane.flow, lane.ident))
     }
 
-    /// Sends what was filled for a peer's lane. False: it has not left, and is signed anew for the port's own socket: commit it and
-    /// flush.
+    /// Sends what was filled for a peer's lane. False: it has not left, and is signed anew for the
+    /// port's own socket: commit it and flush.
     #[inline]
     pub fn tx_lane(&mut self, b: &Burst) -> bool {
         if let Some(lane) = &mut self.lane {
-            let fits = b.len.wrapping_sub(1) < MAX_BURST && b.seg != 0 && self.tx.used == 0 && lane.dst == b.dst;
+            let fits = b.len.wrapping_sub(1) < MAX_BURST
+                && b.seg != 0
+                && self.tx.used == 0
+                && lane.dst == b.dst;
             if fits {
-                // SAFETY: `len <= MAX_BURST <= capacity`, initialised at carve; nobody else uses the buffer now.
+                // SAFETY: `len <= MAX_BURST <= capacity`, initialised at carve; nobody else uses
+                // the buffer now.
                 let burst = unsafe { core::slice::from_raw_parts(self.tx.buffer, b.len) };
                 self.counters.tx_calls += 1;
                 if lane.send(burst, b.seg) {
@@ -320,13 +345,16 @@ impl UdpPort {
         false
     }
 
-    /// The lane is of no use any more: its socket says nothing that the port's own would not be told when it tries the same.
+    /// The lane is of no use any more: its socket says nothing that the port's own would not be
+    /// told when it tries the same.
     #[cold]
     fn leave_lane(&mut self, b: &Burst) {
         self.lane = None;
         self.alone = 0;
         let flow = Flow::from_gids(&self.local.ip, &b.dst.ip, self.local.port, b.dst.port);
-        let Some(burst) = self.tx_space().and_then(|space| space.get_mut(..b.len)).filter(|_| b.seg != 0) else {
+        let Some(burst) =
+            self.tx_space().and_then(|space| space.get_mut(..b.len)).filter(|_| b.seg != 0)
+        else {
             return;
         };
         for (k, packet) in burst.chunks_mut(b.seg.into()).enumerate() {
@@ -343,13 +371,15 @@ impl UdpPort {
         }
     }
 
-    /// Sends at once what was filled, where that takes one call and nothing else: to where the last burst went, of a kind that the
-    /// socket is set for, with no batch before it. False: nothing has been sent; commit it and flush.
+    /// Sends at once what was filled, where that takes one call and nothing else: to where the last
+    /// burst went, of a kind that the socket is set for, with no batch before it. False: nothing
+    /// has been sent; commit it and flush.
     #[inline]
     pub fn tx_now(&mut self, b: &Burst) -> bool {
         let tx = &self.tx;
         let known = matches!(&tx.first, Some((dst, _)) if *dst == b.dst);
-        let fits = b.len.wrapping_sub(1) < MAX_BURST.min(usize::from(b.seg) * usize::from(MAX_SEGMENTS));
+        let fits =
+            b.len.wrapping_sub(1) < MAX_BURST.min(usize::from(b.seg) * usize::from(MAX_SEGMENTS));
         let calm = tx.tail == 0 && tx.used == 0 && tx.refusers_len == 0;
         if !(known && fits && calm && tx.habit.suits(b.len, b.seg) && self.send_first(b.len)) {
             self.alone = 0;
@@ -400,8 +430,9 @@ impl UdpPort {
                 Ok(n) => {
                     self.tx.head += n.clamp(1, run);
                     if n < run {
-                        // The next message failed and its errno is lost. If it was one left by ICMP, nothing will
-                        // tell of the queued record any more; if it was the message's own, it will fail again.
+                        // The next message failed and its errno is lost. If it was one left by
+                        // ICMP, nothing will tell of the queued record any more; if it was the
+                        // message's own, it will fail again.
                         self.drain_errors();
                     }
                 }
@@ -418,17 +449,20 @@ impl UdpPort {
         TxOutcome::Sent
     }
 
-    /// Offers `run` messages from `head` on to the kernel; how many it took, or negative with errno.
+    /// Offers `run` messages from `head` on to the kernel; how many it took, or negative with
+    /// errno.
     #[inline]
     fn send_run(&mut self, head: usize, run: usize) -> i32 {
         // SAFETY: `head + run <= tail <= batch`, the length of the array.
         let msgs = unsafe { self.tx.msgs.add(head) };
         if run > 1 {
-            // SAFETY: `run` initialised headers; the buffers that they name live in the caller's memory.
+            // SAFETY: `run` initialised headers; the buffers that they name live in the caller's
+            // memory.
             return unsafe { libc::sendmmsg(self.fd.raw(), msgs, run as u32, libc::MSG_DONTWAIT) };
         }
         // SAFETY: as above, for one.
-        let rc = unsafe { libc::sendmsg(self.fd.raw(), &raw const (*msgs).msg_hdr, libc::MSG_DONTWAIT) };
+        let rc =
+            unsafe { libc::sendmsg(self.fd.raw(), &raw const (*msgs).msg_hdr, libc::MSG_DONTWAIT) };
         if rc < 0 {
             -1
         } else {
@@ -436,13 +470,14 @@ impl UdpPort {
         }
     }
 
-    /// Sends the first bytes of the buffer to the first address by themselves. False: they have not left.
+    /// Sends the first bytes of the buffer to the first address by themselves. False: they have not
+    /// left.
     #[inline]
     fn send_first(&mut self, len: usize) -> bool {
         let Some((_, sa_len)) = self.tx.first else { return false };
         self.counters.tx_calls += 1;
-        // SAFETY: the callers have seen that `len` is within the buffer; the first address is initialised, and `sa_len` its length.
-        // The kernel writes to neither.
+        // SAFETY: the callers have seen that `len` is within the buffer; the first address is
+        // initialised, and `sa_len` its length. The kernel writes to neither.
         let rc = unsafe {
             let (bytes, sa) = (self.tx.buffer.cast(), self.tx.addrs.cast());
             libc::sendto(self.fd.raw(), bytes, len, libc::MSG_DONTWAIT, sa, sa_len)
@@ -453,11 +488,13 @@ impl UdpPort {
     /// A send without headers has failed with `e`: false, it is to be tried with them.
     #[cold]
     fn plain_refused(&mut self, e: i32) -> bool {
-        if self.tx.habit.size != 0 && matches!(e, libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) {
+        if self.tx.habit.size != 0
+            && matches!(e, libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP)
+        {
             self.drop_habit();
         }
-        // Room and interruptions: it is tried once more. An error that another destination left is told by this call and by no
-        // other, so it is looked after here.
+        // Room and interruptions: it is tried once more. An error that another destination left is
+        // told by this call and by no other, so it is looked after here.
         if !matches!(e, libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) {
             self.drain_errors();
         }
@@ -468,17 +505,24 @@ impl UdpPort {
     #[cold]
     fn drop_habit(&mut self) {
         self.tx.habit.off = true;
-        if self.tx.habit.size != 0 && set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, 0i32).is_ok() {
+        if self.tx.habit.size != 0
+            && set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, 0i32).is_ok()
+        {
             self.tx.habit.size = 0;
         }
     }
 
-    /// Looks at a burst that leaves alone and needs ancillary data: after some of one kind the socket's own segment size is theirs.
+    /// Looks at a burst that leaves alone and needs ancillary data: after some of one kind the
+    /// socket's own segment size is theirs.
     fn learn(&mut self, i: usize) {
         let s = *self.tx.slot(i);
         let size = if s.len > u32::from(s.seg) { s.seg } else { 0 };
         let habit = &mut self.tx.habit;
-        if habit.off || !self.gso || size == habit.size || size != 0 && !Habit::SIZES.contains(&size) {
+        if habit.off
+            || !self.gso
+            || size == habit.size
+            || size != 0 && !Habit::SIZES.contains(&size)
+        {
             return;
         }
         habit.times = if habit.wanted == size { habit.times + 1 } else { 1 };
@@ -486,7 +530,8 @@ impl UdpPort {
         if habit.times == Habit::TIMES {
             habit.times = 0;
             // Its own ancillary data is written already, and says what is right under either.
-            if set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(size)).is_ok() {
+            if set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(size)).is_ok()
+            {
                 self.tx.habit.size = size;
                 self.tx.describe(i);
             } else {
@@ -540,7 +585,8 @@ impl UdpPort {
             return true;
         }
         self.counters.send_err += 1;
-        // What ICMP has left behind is not the kernel's own refusal: anybody can send it, all the time.
+        // What ICMP has left behind is not the kernel's own refusal: anybody can send it, all the
+        // time.
         let kind = match e {
             libc::EMSGSIZE => ErrorKind::Mtu,
             _ if icmp > 0 || !self.has_room_for_records() => ErrorKind::Icmp,
@@ -569,8 +615,12 @@ impl UdpPort {
             }
             let n = (s.len - s.done).min(u32::from(s.seg));
             // SAFETY: `off + done + n <= off + len <= capacity`; nobody else uses the buffer now.
-            let packet =
-                unsafe { core::slice::from_raw_parts_mut(self.tx.buffer.add((s.off + s.done) as usize), n as usize) };
+            let packet = unsafe {
+                core::slice::from_raw_parts_mut(
+                    self.tx.buffer.add((s.off + s.done) as usize),
+                    n as usize,
+                )
+            };
             if s.done > 0 {
                 restamp(&self.local, &s.dst, packet);
             }
@@ -610,7 +660,8 @@ impl UdpPort {
     }
 }
 
-/// A packet that was the k-th of a GSO send carries the ICRC of identification k; alone it leaves with 0.
+/// A packet that was the k-th of a GSO send carries the ICRC of identification k; alone it leaves
+/// with 0.
 fn restamp(local: &Endpoint, dst: &Endpoint, packet: &mut [u8]) {
     if local.is_v4() {
         Flow::from_gids(&local.ip, &dst.ip, local.port, dst.port).append_icrc(0, packet);

@@ -1,7 +1,7 @@
 //! What lies unread in the UDP sockets of this host.
 //!
-//! A peer that has answered nothing may be of this host. Then its socket tells whether a process is there at all, and whether it takes
-//! what comes.
+//! A peer that has answered nothing may be of this host. Then its socket tells whether a process is
+//! there at all, and whether it takes what comes.
 
 use super::sockets::{each, V4, V6};
 use crate::addr::Endpoint;
@@ -17,8 +17,9 @@ pub enum Unread {
     Taken,
 }
 
-/// Looks at the sockets bound to an address and port of this host, other than those that are connected. Cost: a read of the kernel's list,
-/// some 0.1 ms; for peers that have been silent for long. Allocates nothing.
+/// Looks at the sockets bound to an address and port of this host, other than those that are
+/// connected. Cost: a read of the kernel's list, some 0.1 ms; for peers that have been silent for
+/// long. Allocates nothing.
 pub fn unread(at: &Endpoint) -> Unread {
     let (mut waiting, mut empty) = (0u32, 0u32);
     each(if at.is_v4() { V4 } else { V6 }, |s| {
@@ -51,8 +52,10 @@ mod tests {
         for (own, everywhere) in [("127.0.0.1:0", "0.0.0.0:0"), ("[::1]:0", "[::]:0")] {
             for bound in [own, everywhere] {
                 let reader = UdpSocket::bind(bound).unwrap();
-                let to =
-                    (own.rsplit_once(':').unwrap().0.trim_matches(['[', ']']), reader.local_addr().unwrap().port());
+                let to = (
+                    own.rsplit_once(':').unwrap().0.trim_matches(['[', ']']),
+                    reader.local_addr().unwrap().port(),
+                );
                 let at = endpoint(&UdpSocket::bind((to.0, 0)).unwrap());
                 let at = Endpoint { port: to.1, ..at };
                 assert_eq!(unread(&at), Unread::Taken, "{bound}");

@@ -77,7 +77,9 @@ impl Client {
             return Ok(if awaited { Step::Answer(e) } else { Step::Nothing });
         }
         match e.message {
-            Message::Link(link) if link.flags & !link_flag::NO_LOANS == 0 => Ok(Step::Link(e.seq, link)),
+            Message::Link(link) if link.flags & !link_flag::NO_LOANS == 0 => {
+                Ok(Step::Link(e.seq, link))
+            }
             Message::RouteEvent(event) => Ok(Step::Event(event)),
             Message::Ping(()) => Ok(Step::Ping(e.seq)),
             Message::Drain(_) => Ok(Step::Nothing),
@@ -133,7 +135,11 @@ mod tests {
         assert!(matches!(take(&mut c, link(1), 1), Ok(Step::Link(9, Link { peer: 3, .. }))));
         assert_eq!(take(&mut c, link(0), 0), Err(Broken::Descriptors(6)));
         assert_eq!(take(&mut c, link(0), 2), Err(Broken::Descriptors(6)));
-        assert_eq!(take(&mut c, link(2), 1), Err(Broken::Unexpected(6)), "a flag that is not known");
+        assert_eq!(
+            take(&mut c, link(2), 1),
+            Err(Broken::Unexpected(6)),
+            "a flag that is not known"
+        );
         assert_eq!(take(&mut c, Message::Ping(()), 1), Err(Broken::Descriptors(12)));
         assert_eq!(take(&mut c, Message::Ping(()), 0), Ok(Step::Ping(9)));
         assert_eq!(take(&mut c, routed(), 0), Err(Broken::Unexpected(4)), "no answer");

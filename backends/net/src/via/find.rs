@@ -8,8 +8,9 @@
 //! | `FFR_NAME=name` | `/freeflow/name.gdrc`, where it is there: FreeFlow's own router sees this variable too |
 //! | `/run/gdrcore/tenant.gdrc` | where it is there: what an injected mount gives images that know nothing of routers |
 //!
-//! The first that is set counts. A value of `GDRC_ROUTER` that leads nowhere is an error, never a silent way around the router. A device
-//! name may name the socket too: `router:/path/name.gdrc`; `router:` alone is the table.
+//! The first that is set counts. A value of `GDRC_ROUTER` that leads nowhere is an error, never a
+//! silent way around the router. A device name may name the socket too: `router:/path/name.gdrc`;
+//! `router:` alone is the table.
 
 use crate::sys::stat_at;
 use core::ffi::CStr;
@@ -39,7 +40,8 @@ impl SocketPath {
     /// A path as it is.
     ///
     /// # Errors
-    /// `Invalid`: it is empty, has a zero byte, or is longer than a socket's path may be (107 bytes).
+    /// `Invalid`: it is empty, has a zero byte, or is longer than a socket's path may be (107
+    /// bytes).
     pub fn new(path: &[u8]) -> Result<SocketPath> {
         let shown = String::from_utf8_lossy(path);
         if path.is_empty() || path.contains(&0) {
@@ -76,7 +78,8 @@ impl SocketPath {
 
     fn is_there(&self) -> bool {
         // The last byte is zero at the least, as `new` sees to.
-        CStr::from_bytes_until_nul(&self.bytes).is_ok_and(|path| stat_at(libc::AT_FDCWD, path).is_ok())
+        CStr::from_bytes_until_nul(&self.bytes)
+            .is_ok_and(|path| stat_at(libc::AT_FDCWD, path).is_ok())
     }
 }
 
@@ -108,7 +111,8 @@ pub enum Found {
 /// The router that the environment names, by the table of this module.
 ///
 /// # Errors
-/// `Invalid`: a name or path that cannot be one. `NoDevice`: a name of which there is no socket in either folder.
+/// `Invalid`: a name or path that cannot be one. `NoDevice`: a name of which there is no socket in
+/// either folder.
 pub fn from_environment() -> Result<Found> {
     let (mut router, mut name) = ([0; VALUE_MAX], [0; VALUE_MAX]);
     decide(variable(c"GDRC_ROUTER", &mut router), variable(c"FFR_NAME", &mut name), [FREEFLOW, OWN])
@@ -121,10 +125,11 @@ pub(super) fn ffr_id() -> i32 {
     value.and_then(|v| v.parse().ok()).filter(|&n| n >= 0).unwrap_or(-1)
 }
 
-/// A variable of the environment, copied: no allocation, as everywhere in an open. Of one that is longer as much as there is room for, which is
-/// longer than any path of a socket.
+/// A variable of the environment, copied: no allocation, as everywhere in an open. Of one that is
+/// longer as much as there is room for, which is longer than any path of a socket.
 fn variable<'b>(name: &CStr, to: &'b mut [u8; VALUE_MAX]) -> Option<&'b [u8]> {
-    // SAFETY: a C string. What it leads to stays until the program changes its environment, which it must not do meanwhile (getenv(3)).
+    // SAFETY: a C string. What it leads to stays until the program changes its environment, which
+    // it must not do meanwhile (getenv(3)).
     let value = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
         return None;
@@ -146,10 +151,15 @@ pub fn of_device(at: &str) -> Result<SocketPath> {
     }
     match from_environment()? {
         Found::Named(path) | Found::Mounted(path) => Ok(path),
-        Found::Off => Err(refuse!(NoDevice, "device 'router:': GDRC_ROUTER=off says that there is none")),
+        Found::Off => Err(refuse!(
+            NoDevice,
+            "device 'router:': GDRC_ROUTER=off says that there is \
+            none"
+        )),
         Found::Nothing => Err(refuse!(
             NoDevice,
-            "device 'router:': GDRC_ROUTER is not set, and there is no {OWN}/{TENANT}.gdrc; write 'router:<path>'"
+            "device 'router:': GDRC_ROUTER is not set, and there is no {OWN}/{TENANT}.gdrc; write \
+             'router:<path>'"
         )),
     }
 }
@@ -184,7 +194,8 @@ fn named(value: &[u8], folders: [&str; 2]) -> Result<SocketPath> {
     let [first, second] = folders;
     Err(refuse!(
         NoDevice,
-        "router '{name}': there is neither {first}/{name}.gdrc nor {second}/{name}.gdrc (GDRC_ROUTER, a device name)"
+        "router '{name}': there is neither {first}/{name}.gdrc nor {second}/{name}.gdrc \
+         (GDRC_ROUTER, a device name)"
     ))
 }
 
@@ -192,7 +203,9 @@ fn below(folder: &str, name: &[u8]) -> Result<SocketPath> {
     let mut path = [0; VALUE_MAX + 32];
     let mut len = 0;
     for part in [folder.as_bytes(), b"/", name, b".gdrc"] {
-        let Some(place) = path.get_mut(len..len + part.len()) else { return SocketPath::new(&path) };
+        let Some(place) = path.get_mut(len..len + part.len()) else {
+            return SocketPath::new(&path);
+        };
         place.copy_from_slice(part);
         len += part.len();
     }
@@ -240,7 +253,10 @@ mod tests {
         assert_eq!(decide(None, os("../free/router1"), both), Ok(Found::Mounted(path(&tenant))));
         assert_eq!(decide(os("tenant"), os("router1"), both), Ok(Found::Named(path(&tenant))));
         assert_eq!(decide(os("off"), os("router1"), both), Ok(Found::Off));
-        assert_eq!(decide(os("/x/y.sock"), os("router1"), both), Ok(Found::Named(path("/x/y.sock"))));
+        assert_eq!(
+            decide(os("/x/y.sock"), os("router1"), both),
+            Ok(Found::Named(path("/x/y.sock")))
+        );
         std::fs::remove_dir_all(std::path::Path::new(&free).parent().unwrap()).unwrap();
     }
 

@@ -1,5 +1,6 @@
-//! A device by way of a router: how a tenant, which may have no address and no network at all, gets queue pair numbers, a
-//! virtual address and links to others of its host from `gdrcore-routerd` (docs/ROUTER.md).
+//! A device by way of a router: how a tenant, which may have no address and no network at all, gets
+//! queue pair numbers, a virtual address and links to others of its host from `gdrcore-routerd`
+//! (docs/ROUTER.md).
 //!
 //! * [`proto`]: the messages, as bytes. Both ends import it.
 //! * [`wire`]: one message with its descriptors over a socket; both ends again.
@@ -7,7 +8,8 @@
 //! * [`client`]: the tenant's half of the protocol, without a system call.
 //! * [`session`]: the tenant's connection.
 //!
-//! Everything about a session is control: it takes microseconds, when queue pairs are connected. Data goes over links ([`crate::shm`]).
+//! Everything about a session is control: it takes microseconds, when queue pairs are connected.
+//! Data goes over links ([`crate::shm`]).
 
 pub mod client;
 pub mod find;

@@ -1,6 +1,7 @@
 //! The protocol between a tenant's process and its router: messages as bytes.
 //!
-//! A message is one datagram of a `SOCK_SEQPACKET` socket, little-endian, at most [`MESSAGE_MAX`] bytes and [`FDS_MAX`] descriptors:
+//! A message is one datagram of a `SOCK_SEQPACKET` socket, little-endian, at most [`MESSAGE_MAX`]
+//! bytes and [`FDS_MAX`] descriptors:
 //!
 //! ```text
 //!  0  u16 type    2  u16 flags (1: an answer)    4  u32 number, which an answer repeats
@@ -8,8 +9,9 @@
 //! 16  the body
 //! ```
 //!
-//! A body may grow at its end in later versions: a shorter one is filled up with zeroes, and of a longer one everything that is not
-//! known must be zero, else [`Fault::TooBig`]. Texts are UTF-8, padded with zeroes.
+//! A body may grow at its end in later versions: a shorter one is filled up with zeroes, and of a
+//! longer one everything that is not known must be zero, else [`Fault::TooBig`]. Texts are UTF-8,
+//! padded with zeroes.
 //!
 //! | type | from | body | answer | descriptors |
 //! |---|---|---|---|---|
@@ -25,13 +27,16 @@
 //! | 13 DRAIN | router | [`Drain`] | | |
 //! | 14 BYE | both | [`Bye`] | | |
 //!
-//! Nothing here allocates or calls the system. The codec believes nothing: any bytes are a message or a [`Fault`].
+//! Nothing here allocates or calls the system. The codec believes nothing: any bytes are a message
+//! or a [`Fault`].
 
 mod body;
 mod bytes;
 mod text;
 
-pub use body::{Bye, Drain, Hello, Link, Route, RouteEvent, Routed, Service, Unroute, Welcome, GIDS};
+pub use body::{
+    Bye, Drain, Hello, Link, Route, RouteEvent, Routed, Service, Unroute, Welcome, GIDS,
+};
 pub use text::Text;
 
 use body::Body;

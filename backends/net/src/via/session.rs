@@ -1,14 +1,16 @@
 //! A tenant's connection to its router.
 //!
-//! Two kinds of threads use it: one that connects a queue pair asks and waits for the answer, without the engine's lock;
-//! whoever runs the engine looks now and then what the router has to say ([`Session::hear`]), and never waits. What comes while a
-//! question is open is put aside for the next look.
+//! Two kinds of threads use it: one that connects a queue pair asks and waits for the answer,
+//! without the engine's lock; whoever runs the engine looks now and then what the router has to say
+//! ([`Session::hear`]), and never waits. What comes while a question is open is put aside for the
+//! next look.
 
 use super::client::{Client, Step};
 use super::find::{ffr_id, SocketPath};
 use super::proto::{feature, MESSAGE_MAX};
 use super::proto::{
-    link_flag, mode, route_event, Bye, Envelope, Hello, Message, Route, Routed, Text, Welcome, VERSION,
+    link_flag, mode, route_event, Bye, Envelope, Hello, Message, Route, Routed, Text, Welcome,
+    VERSION,
 };
 use super::wire::{receive, send, Buffer, Look};
 use crate::clock::now_ns;
@@ -99,20 +101,34 @@ pub struct Asker<'s> {
 }
 
 impl Session {
-    /// Connects to a router and tells it who asks. `qpns`: how many queue pair numbers are wanted, a power of two from [`QPN_UNIT`] on; 0: only the
-    /// addresses are. Waits for the router, five seconds at most.
+    /// Connects to a router and tells it who asks. `qpns`: how many queue pair numbers are wanted,
+    /// a power of two from [`QPN_UNIT`] on; 0: only the addresses are. Waits for the router, five
+    /// seconds at most.
     ///
     /// # Errors
-    /// With words: [`Error::NoDevice`]: nobody listens there. [`Error::TimedOut`]: nobody answers. [`Error::Access`]: the router knows no tenant that this process could be. Others as the router said.
+    /// With words: [`Error::NoDevice`]: nobody listens there. [`Error::TimedOut`]: nobody answers.
+    /// [`Error::Access`]: the router knows no tenant that this process could be. Others as the
+    /// router said.
     pub fn open(at: &SocketPath, qpns: u32) -> Result<Session> {
         let until = now_ns() + ANSWER_NS;
         let fd = connect(at, until)?;
-        // Room for the few messages that a process may owe; what it does not read must not fill the system's memory.
+        // Room for the few messages that a process may owe; what it does not read must not fill the
+        // system's memory.
         set_option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 64i32 << 10)?;
-        let inner =
-            Inner { client: Client::new(), told: false, aside: [const { None }; ASIDE], buffer: [0; MESSAGE_MAX + 1] };
+        let inner = Inner {
+            client: Client::new(),
+            told: false,
+            aside: [const { None }; ASIDE],
+            buffer: [0; MESSAGE_MAX + 1],
+        };
         let welcome = Welcome::refused(Text::EMPTY);
-        let mut session = Session { fd, at: *at, welcome, gone: AtomicBool::new(false), inner: Mutex::new(inner) };
+        let mut session = Session {
+            fd,
+            at: *at,
+            welcome,
+            gone: AtomicBool::new(false),
+            inner: Mutex::new(inner),
+        };
         let hello = Hello {
             versions: (VERSION, VERSION),
             features: feature::DIRECT,
@@ -123,7 +139,9 @@ impl Session {
             token: [0; 64],
         };
         let (e, _) = session.asker().ask(Message::Hello(hello), until)?;
-        let Message::Welcome(welcome) = e.message else { return Err(session.broken(format_args!("no WELCOME"))) };
+        let Message::Welcome(welcome) = e.message else {
+            return Err(session.broken(format_args!("no WELCOME")));
+        };
         if e.status != 0 {
             return Err(session.said(e.status, &welcome.cause));
         }
@@ -162,8 +180,8 @@ impl Session {
         Asker { session: self, inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Gives `take` what has come. Never waits: where a thread asks, what comes is put aside for the next look. True, once: the
-    /// router is gone, and its socket would be readable for ever.
+    /// Gives `take` what has come. Never waits: where a thread asks, what comes is put aside for
+    /// the next look. True, once: the router is gone, and its socket would be readable for ever.
     pub fn hear(&self, take: impl FnMut(Arrival)) -> bool {
         let mut inner = match self.inner.try_lock() {
             Ok(inner) => inner,
@@ -171,7 +189,9 @@ impl Session {
             Err(TryLockError::WouldBlock) => return false,
         };
         for _ in 0..LOOKS {
-            if self.is_gone() || !matches!(self.look(&mut inner), Ok(Heard::Something | Heard::Answer(..))) {
+            if self.is_gone()
+                || !matches!(self.look(&mut inner), Ok(Heard::Something | Heard::Answer(..)))
+            {
                 break;
             }
         }
@@ -179,7 +199,8 @@ impl Session {
         self.is_gone() && !core::mem::replace(&mut inner.told, true)
     }
 
-    /// Takes one message, if there is one, and does what it asks for but for answers, which are returned with their descriptor.
+    /// Takes one message, if there is one, and does what it asks for but for answers, which are
+    /// returned with their descriptor.
     fn look(&self, inner: &mut Inner) -> Result<Heard> {
         let mut came = match receive(self.fd.as_fd(), &mut inner.buffer) {
             Look::Message(came) => came,
@@ -206,12 +227,20 @@ impl Session {
                 self.answer(&Envelope::answer(seq, status, Message::Link(link)))?;
             }
             Step::Event(e) if e.event == route_event::REVOKED => {
-                // It must not get lost: a link of the same session that was not looked at is one of those that end.
-                let of_peer = |a: &Arrival| matches!(a, Arrival::Link { peer, .. } if *peer == e.peer);
-                inner.aside.iter_mut().filter(|a| a.as_ref().is_some_and(of_peer)).for_each(|a| *a = None);
+                // It must not get lost: a link of the same session that was not looked at is one of
+                // those that end.
+                let of_peer =
+                    |a: &Arrival| matches!(a, Arrival::Link { peer, .. } if *peer == e.peer);
+                inner
+                    .aside
+                    .iter_mut()
+                    .filter(|a| a.as_ref().is_some_and(of_peer))
+                    .for_each(|a| *a = None);
                 match inner.aside.iter_mut().find(|a| a.is_none()) {
                     Some(place) => *place = Some(Arrival::Revoked { peer: e.peer }),
-                    None => return Err(self.broken(format_args!("more news than there is room for"))),
+                    None => {
+                        return Err(self.broken(format_args!("more news than there is room for")))
+                    }
                 }
             }
             Step::Ping(seq) => self.answer(&Envelope::answer(seq, 0, Message::Ping(())))?,
@@ -234,7 +263,8 @@ impl Session {
         self.gone.store(true, Ordering::Relaxed);
         refuse!(
             Os(libc::ENOTCONN),
-            "the router at {} is gone, or has ended the session: links that stand go on, new ones are not made",
+            "the router at {} is gone, or has ended the session: links that stand go on, new ones \
+             are not made",
             self.at
         )
     }
@@ -248,7 +278,10 @@ impl Session {
     /// The error that the router answered with, in its words.
     #[cold]
     fn said(&self, status: i32, cause: &Text<256>) -> Error {
-        refused(Error::from_errno(status.wrapping_neg()), format_args!("the router at {}: {cause}", self.at))
+        refused(
+            Error::from_errno(status.wrapping_neg()),
+            format_args!("the router at {}: {cause}", self.at),
+        )
     }
 }
 
@@ -256,18 +289,22 @@ impl Asker<'_> {
     /// Asks for a link to the owner of a queue pair.
     ///
     /// # Errors
-    /// With words: [`Error::Os`]`(EHOSTUNREACH)`: nobody has the address or the number. [`Error::Access`]: policy forbids it. [`Error::Again`]: not
-    /// now. [`Error::TimedOut`], `Os(ENOTCONN)`: there is no router any more.
+    /// With words: [`Error::Os`]`(EHOSTUNREACH)`: nobody has the address or the number.
+    /// [`Error::Access`]: policy forbids it. [`Error::Again`]: not now. [`Error::TimedOut`],
+    /// `Os(ENOTCONN)`: there is no router any more.
     pub fn route(&mut self, route: Route) -> Result<Direct> {
         let s = self.session;
         let (e, fd) = self.ask(Message::Route(route), now_ns() + ANSWER_NS)?;
-        let Message::Routed(routed) = e.message else { return Err(s.broken(format_args!("no ROUTED"))) };
+        let Message::Routed(routed) = e.message else {
+            return Err(s.broken(format_args!("no ROUTED")));
+        };
         match fd {
             _ if e.status != 0 => Err(s.said(e.status, &routed.cause)),
             Some(fd) => Ok(Direct { routed, fd }),
             None => Err(refuse!(
                 Os(libc::EMFILE),
-                "the link that the router made is one descriptor too many for this process (`ulimit -n`)"
+                "the link that the router made is one descriptor too many for this process \
+                 (`ulimit -n`)"
             )),
         }
     }
@@ -356,14 +393,17 @@ fn connect(at: &SocketPath, until: u64) -> Result<OwnedFd> {
         }
         match errno() {
             // Many connect at once: the socket of a listener cannot be waited for.
-            libc::EAGAIN | libc::EINTR if now_ns() < until => std::thread::sleep(core::time::Duration::from_millis(2)),
+            libc::EAGAIN | libc::EINTR if now_ns() < until => {
+                std::thread::sleep(core::time::Duration::from_millis(2))
+            }
             libc::EAGAIN | libc::EINTR => {
                 return Err(refuse!(TimedOut, "router '{at}': nobody takes connections there"))
             }
             libc::EACCES | libc::EPERM => {
                 return Err(refuse!(
                     Access,
-                    "router '{at}': this user may not connect to the socket, or not look into its folder"
+                    "router '{at}': this user may not connect to the socket, or not look into its \
+                     folder"
                 ))
             }
             n => {
@@ -389,7 +429,8 @@ fn poll(fd: BorrowedFd<'_>, events: i16, ns: u64) {
 /// What this process is called.
 fn program() -> Text<64> {
     let mut name = [0u8; 16];
-    // SAFETY: room for the 16 bytes that the call writes at most, the last of which is zero (prctl(2)).
+    // SAFETY: room for the 16 bytes that the call writes at most, the last of which is zero
+    // (prctl(2)).
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     Text::new(String::from_utf8_lossy(&name).trim_end_matches('\0'))
 }

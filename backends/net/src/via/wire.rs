@@ -15,7 +15,8 @@ pub struct Received {
     pub fds: [Option<OwnedFd>; FDS_MAX],
     /// How many it had; the kernel may have kept more back.
     pub count: usize,
-    /// It had more than there was room for: [`FDS_MAX`] descriptors, or as many as this process may open.
+    /// It had more than there was room for: [`FDS_MAX`] descriptors, or as many as this process may
+    /// open.
     pub cut: bool,
 }
 
@@ -30,7 +31,8 @@ pub enum Look {
     Gone,
 }
 
-/// Room for the control message of [`FDS_MAX`] descriptors and a little more; in words, so that it is aligned.
+/// Room for the control message of [`FDS_MAX`] descriptors and a little more; in words, so that it
+/// is aligned.
 const CONTROL: usize = 8;
 const _: () = assert!(CONTROL * 8 >= 16 + 4 * FDS_MAX);
 
@@ -47,21 +49,26 @@ pub fn receive(from: BorrowedFd<'_>, bytes: &mut Buffer) -> Look {
         }
     });
     match arrived {
-        Ok(arrived) => (message.len, message.count, message.cut) = (arrived.len, arrived.fds, arrived.cut),
+        Ok(arrived) => {
+            (message.len, message.count, message.cut) = (arrived.len, arrived.fds, arrived.cut)
+        }
         Err(libc::EAGAIN | libc::EINTR) => return Look::Nothing,
         Err(_) => return Look::Gone,
     }
-    // An empty datagram, which no message is, counts as an end too: the kernel says both the same way.
+    // An empty datagram, which no message is, counts as an end too: the kernel says both the same
+    // way.
     if message.len == 0 {
         return Look::Gone;
     }
     Look::Message(message)
 }
 
-/// Sends a message with a descriptor or without. It goes whole or not at all. Any thread; one system call.
+/// Sends a message with a descriptor or without. It goes whole or not at all. Any thread; one
+/// system call.
 ///
 /// # Errors
-/// [`Error::Again`]: the other end takes nothing now. Others as sendmsg(2): it is gone, or, `Os(ETOOMANYREFS)`, too many descriptors are under way.
+/// [`Error::Again`]: the other end takes nothing now. Others as sendmsg(2): it is gone, or,
+/// `Os(ETOOMANYREFS)`, too many descriptors are under way.
 pub fn send(to: BorrowedFd<'_>, e: &Envelope, fd: Option<BorrowedFd<'_>>) -> Result<()> {
     let mut bytes = [0; MESSAGE_MAX];
     let len = e.emit(&mut bytes);

@@ -18,7 +18,15 @@ pub fn ah_attr(a: &AhAttr, source: &Source) -> ibv_ah_attr {
         hop_limit: if a.hop_limit == 0 { HOP_LIMIT } else { a.hop_limit },
         traffic_class: a.traffic_class,
     };
-    ibv_ah_attr { grh, dlid: 0, sl: 0, src_path_bits: 0, static_rate: 0, is_global: 1, port_num: source.port as u8 }
+    ibv_ah_attr {
+        grh,
+        dlid: 0,
+        sl: 0,
+        src_path_bits: 0,
+        static_rate: 0,
+        is_global: 1,
+        port_num: source.port as u8,
+    }
 }
 
 /// Queue sizes.

@@ -6,13 +6,15 @@ use core::ptr::null_mut;
 
 use crate::{code, last_errno};
 use gdrcore_verbs::abi::{
-    caps, link, DataPath, GidEntry, Object, Opened, PollCq, Port, PostRecv, PostSend, ReqNotifyCq, Text, NAME_MAX,
+    caps, link, DataPath, GidEntry, Object, Opened, PollCq, Port, PostRecv, PostSend, ReqNotifyCq,
+    Text, NAME_MAX,
 };
 use rdma_sys::*;
 
 /// The symbol by which gdrcore's own libibverbs says that it is no NIC's.
 const DROPIN: &CStr = c"gdrcore_dropin_version";
-/// libibverbs' query of all GIDs with their types; verbs.h calls it by an inline function. rdma-core has had it since 32.
+/// libibverbs' query of all GIDs with their types; verbs.h calls it by an inline function.
+/// rdma-core has had it since 32.
 const QUERY_GID_TABLE: &CStr = c"_ibv_query_gid_table";
 /// GIDs of all ports that are asked for at once.
 const TABLE_MAX: usize = 1024;
@@ -24,7 +26,8 @@ const ROCE_V2: u32 = 2;
 /// A symbol of the libibverbs that this module is linked to.
 fn symbol(name: &CStr) -> *mut c_void {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    let known: *const c_void = (ibv_get_device_name as unsafe extern "C" fn(_) -> _) as *const c_void;
+    let known: *const c_void =
+        (ibv_get_device_name as unsafe extern "C" fn(_) -> _) as *const c_void;
     // SAFETY: any address may be asked about; `info` is writable.
     if unsafe { libc::dladdr(known, info.as_mut_ptr()) } == 0 {
         return null_mut();
@@ -48,8 +51,10 @@ fn is_dropin() -> bool {
     !symbol(DROPIN).is_null()
 }
 
-const OURS: &str = "the libibverbs that this program found is gdrcore's own drop-in, which has no NICs: \
-                    open its device by the soft device's name, or take the drop-in out of LD_LIBRARY_PATH and LD_PRELOAD";
+const OURS: &str = "the libibverbs that this program found is gdrcore's own drop-in, which has no \
+    NICs: \
+                    open its device by the soft device's name, or take the drop-in out of \
+                    LD_LIBRARY_PATH and LD_PRELOAD";
 
 /// The list of devices; freed when dropped.
 struct List {
@@ -68,7 +73,10 @@ impl List {
         let devices = unsafe { ibv_get_device_list(&mut count) };
         if devices.is_null() {
             let e = last_errno();
-            why.set(format_args!("libibverbs cannot list devices (errno {e}); is the kernel module ib_uverbs loaded?"));
+            why.set(format_args!(
+                "libibverbs cannot list devices (errno {e}); is the kernel \
+                module ib_uverbs loaded?"
+            ));
             return Err(e);
         }
         Ok(List { devices, count: usize::try_from(count).unwrap_or(0) })
@@ -97,7 +105,11 @@ impl Drop for List {
 
 /// # Safety
 /// Here and below: as the table says (`gdrcore_verbs::abi::Module`).
-pub unsafe extern "C" fn device_name(index: u32, name: *mut [c_char; NAME_MAX], why: *mut Text) -> c_int {
+pub unsafe extern "C" fn device_name(
+    index: u32,
+    name: *mut [c_char; NAME_MAX],
+    why: *mut Text,
+) -> c_int {
     // SAFETY: the table's contract.
     let (why, out) = unsafe { (&mut *why, &mut *name) };
     let list = match List::new(why) {
@@ -118,7 +130,11 @@ pub unsafe extern "C" fn device_name(index: u32, name: *mut [c_char; NAME_MAX], 
 
 /// # Safety
 /// The table's.
-pub unsafe extern "C" fn open(name: *const [c_char; NAME_MAX], out: *mut Opened, why: *mut Text) -> c_int {
+pub unsafe extern "C" fn open(
+    name: *const [c_char; NAME_MAX],
+    out: *mut Opened,
+    why: *mut Text,
+) -> c_int {
     // SAFETY: the table's contract.
     let why = unsafe { &mut *why };
     // SAFETY: the table's contract: terminated within its bytes.
@@ -128,19 +144,26 @@ pub unsafe extern "C" fn open(name: *const [c_char; NAME_MAX], out: *mut Opened,
         Ok(list) => list,
         Err(e) => return e,
     };
-    let Some(device) = (0..list.count).find(|&i| list.name(i) == Some(wanted)).and_then(|i| list.get(i)) else {
-        why.set(format_args!("there is no RDMA device '{shown}' among {}; `ibv_devices` lists them", list.count));
+    let Some(device) =
+        (0..list.count).find(|&i| list.name(i) == Some(wanted)).and_then(|i| list.get(i))
+    else {
+        why.set(format_args!(
+            "there is no RDMA device '{shown}' among {}; `ibv_devices` lists them",
+            list.count
+        ));
         return libc::ENODEV;
     };
-    // Keeps the memory of a parent that forks: on kernels before 5.12 a registered page would move to the child. A
-    // program that has begun with verbs before us has chosen already; its answer is an error of no interest.
-    // SAFETY: no precondition.
+    // Keeps the memory of a parent that forks: on kernels before 5.12 a registered page would move
+    // to the child. A program that has begun with verbs before us has chosen already; its answer is
+    // an error of no interest. SAFETY: no precondition.
     unsafe { ibv_fork_init() };
     // SAFETY: a device of the list.
     let context = unsafe { ibv_open_device(device) };
     if context.is_null() {
         let e = last_errno();
-        why.set(format_args!("cannot open '{shown}' (errno {e}); may this user open /dev/infiniband/uverbs*?"));
+        why.set(format_args!(
+            "cannot open '{shown}' (errno {e}); may this user open /dev/infiniband/uverbs*?"
+        ));
         return e;
     }
     // SAFETY: just opened.
@@ -181,7 +204,11 @@ unsafe fn new_channel(context: *mut ibv_context) -> Result<(*mut ibv_comp_channe
 
 /// # Safety
 /// The table's.
-pub unsafe extern "C" fn channel_create(context: Object, out: *mut Object, fd: *mut c_int) -> c_int {
+pub unsafe extern "C" fn channel_create(
+    context: Object,
+    out: *mut Object,
+    fd: *mut c_int,
+) -> c_int {
     // SAFETY: the table's contract.
     match unsafe { new_channel(context.cast()) } {
         Ok((channel, number)) => {
@@ -213,7 +240,8 @@ fn set_nonblocking(fd: c_int) -> Result<(), c_int> {
 /// The provider's functions as libibverbs has them.
 type SendFn = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
 type RecvFn = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
-type SrqRecvFn = unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
+type SrqRecvFn =
+    unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 type PollFn = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 type NotifyFn = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 
@@ -234,8 +262,8 @@ unsafe fn prepare(context: *mut ibv_context, device: *mut ibv_device) -> Result<
     else {
         return Err(libc::EOPNOTSUPP);
     };
-    // SAFETY: the same functions with pointers to structs of one layout in place of libibverbs' (asserted in lib.rs;
-    // ffi's C test compares every field), and void pointers to its objects.
+    // SAFETY: the same functions with pointers to structs of one layout in place of libibverbs'
+    // (asserted in lib.rs; ffi's C test compares every field), and void pointers to its objects.
     let data = unsafe {
         DataPath {
             post_send: transmute::<SendFn, PostSend>(send),
@@ -257,10 +285,11 @@ unsafe fn prepare(context: *mut ibv_context, device: *mut ibv_device) -> Result<
     if a.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE {
         bits |= caps::ATOMICS;
     }
-    let window_2 =
-        ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0 | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
+    let window_2 = ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0
+        | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
     if a.max_mw > 0 {
-        // A driver that has windows has those of type 1 unless it is rxe, which refuses none; the allocation tells.
+        // A driver that has windows has those of type 1 unless it is rxe, which refuses none; the
+        // allocation tells.
         bits |= caps::MW_1;
         if cap_flags & window_2 != 0 {
             bits |= caps::MW_2;
@@ -313,7 +342,8 @@ pub unsafe extern "C" fn port(context: Object, number: u32, out: *mut Port) -> c
         return rc;
     }
     // SAFETY: an open context has a device, which has these fields.
-    let iwarp = unsafe { (*(*context).device).transport_type } == ibv_transport_type::IBV_TRANSPORT_IWARP;
+    let iwarp =
+        unsafe { (*(*context).device).transport_type } == ibv_transport_type::IBV_TRANSPORT_IWARP;
     let kind = match u32::from(attr.link_layer) {
         _ if iwarp => link::IWARP,
         LAYER_ETHERNET => link::ETHERNET,
@@ -346,7 +376,13 @@ type QueryGidTable = unsafe extern "C" fn(*mut ibv_context, *mut Entry, usize, u
 
 /// # Safety
 /// The table's.
-pub unsafe extern "C" fn gids(context: Object, port: u32, out: *mut GidEntry, room: u32, count: *mut u32) -> c_int {
+pub unsafe extern "C" fn gids(
+    context: Object,
+    port: u32,
+    out: *mut GidEntry,
+    room: u32,
+    count: *mut u32,
+) -> c_int {
     let query = symbol(QUERY_GID_TABLE);
     if query.is_null() {
         // Without it there is no way to tell RoCE v1 from v2.
@@ -354,10 +390,15 @@ pub unsafe extern "C" fn gids(context: Object, port: u32, out: *mut GidEntry, ro
     }
     // SAFETY: the symbol of this name has had this form since it exists.
     let query: QueryGidTable = unsafe { transmute::<*mut c_void, QueryGidTable>(query) };
-    let mut table = [Entry { gid: [0; 16], gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 }; TABLE_MAX];
+    let mut table =
+        [Entry { gid: [0; 16], gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 };
+            TABLE_MAX];
     // SAFETY: an open context, a writable table of so many entries of this size.
-    let found = unsafe { query(context.cast(), table.as_mut_ptr(), TABLE_MAX, 0, size_of::<Entry>()) };
-    let Ok(found) = usize::try_from(found) else { return i32::try_from(-found).unwrap_or(libc::EIO) };
+    let found =
+        unsafe { query(context.cast(), table.as_mut_ptr(), TABLE_MAX, 0, size_of::<Entry>()) };
+    let Ok(found) = usize::try_from(found) else {
+        return i32::try_from(-found).unwrap_or(libc::EIO);
+    };
     let mut n = 0;
     for e in table.iter().take(found).filter(|e| e.port_num == port).take(room as usize) {
         let roce_v2 = u32::from(e.gid_type == ROCE_V2);

@@ -1,4 +1,5 @@
-//! What the kernel reports. Every event is acknowledged at once: who destroys an object waits for nobody.
+//! What the kernel reports. Every event is acknowledged at once: who destroys an object waits for
+//! nobody.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -7,7 +8,8 @@ use core::ptr::{null_mut, NonNull};
 use crate::last_errno;
 use gdrcore_verbs::abi::{Event, Object};
 use rdma_sys::{
-    ibv_ack_async_event, ibv_ack_cq_events, ibv_async_event, ibv_cq, ibv_get_async_event, ibv_get_cq_event,
+    ibv_ack_async_event, ibv_ack_cq_events, ibv_async_event, ibv_cq, ibv_get_async_event,
+    ibv_get_cq_event,
 };
 
 /// A cookie as the pointer that libibverbs keeps for us.
@@ -37,7 +39,8 @@ const TYPE_AT: usize = core::mem::offset_of!(ibv_async_event, event_type);
 /// # Safety
 /// `context` is open, its `async_fd` non-blocking; `out` is writable.
 pub unsafe extern "C" fn async_event(context: Object, out: *mut Event) -> c_int {
-    // Never read as the struct of rdma-sys: its type is a Rust enum, and a newer kernel has more events than that.
+    // Never read as the struct of rdma-sys: its type is a Rust enum, and a newer kernel has more
+    // events than that.
     let mut event = MaybeUninit::<ibv_async_event>::zeroed();
     // SAFETY: our contract; the event is writable.
     if unsafe { ibv_get_async_event(context.cast(), event.as_mut_ptr()) } != 0 {
@@ -54,17 +57,22 @@ pub unsafe extern "C" fn async_event(context: Object, out: *mut Event) -> c_int 
         0 => NonNull::new(element).map(|cq| unsafe { (*cq.as_ptr().cast::<ibv_cq>()).cq_context }),
         // QP_FATAL to PATH_MIG_ERR, QP_LAST_WQE_REACHED
         // SAFETY: as above, a QP.
-        1..=7 | 16 => NonNull::new(element).map(|qp| unsafe { (*qp.as_ptr().cast::<rdma_sys::ibv_qp>()).qp_context }),
+        1..=7 | 16 => NonNull::new(element)
+            .map(|qp| unsafe { (*qp.as_ptr().cast::<rdma_sys::ibv_qp>()).qp_context }),
         // SRQ_ERR, SRQ_LIMIT_REACHED
         // SAFETY: as above, an SRQ.
-        14 | 15 => NonNull::new(element).map(|srq| unsafe { (*srq.as_ptr().cast::<rdma_sys::ibv_srq>()).srq_context }),
+        14 | 15 => NonNull::new(element)
+            .map(|srq| unsafe { (*srq.as_ptr().cast::<rdma_sys::ibv_srq>()).srq_context }),
         _ => None,
     };
     // SAFETY: taken above, once.
     unsafe { ibv_ack_async_event(event.as_mut_ptr()) };
     let cookie_of_port = element.addr() as u64 & 0xFFFF_FFFF;
-    let event =
-        Event { kind, object: u32::from(cookie.is_some()), cookie: cookie.map_or(cookie_of_port, |c| c.addr() as u64) };
+    let event = Event {
+        kind,
+        object: u32::from(cookie.is_some()),
+        cookie: cookie.map_or(cookie_of_port, |c| c.addr() as u64),
+    };
     // SAFETY: our contract.
     unsafe { out.write(event) };
     0

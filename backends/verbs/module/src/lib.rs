@@ -4,7 +4,8 @@
 //! * `device`: list, open, ports, GIDs. * `objects`: everything that is made on an open device.
 //! * `events`: what the kernel reports.
 //!
-//! No state: objects are libibverbs' own pointers, and the other side of the table sees to their life.
+//! No state: objects are libibverbs' own pointers, and the other side of the table sees to their
+//! life.
 
 #![cfg(feature = "ibverbs")]
 

@@ -79,9 +79,16 @@ pub unsafe extern "C" fn mr_dereg(mr: Object) -> c_int {
 
 /// # Safety
 /// The table's.
-pub unsafe extern "C" fn mw_alloc(pd: Object, mw_type: u32, out: *mut Object, rkey: *mut u32) -> c_int {
+pub unsafe extern "C" fn mw_alloc(
+    pd: Object,
+    mw_type: u32,
+    out: *mut Object,
+    rkey: *mut u32,
+) -> c_int {
     // SAFETY: the table's contract.
-    let Some(mw) = (unsafe { ibv_alloc_mw(pd.cast(), mw_type as _) }) else { return libc::EOPNOTSUPP };
+    let Some(mw) = (unsafe { ibv_alloc_mw(pd.cast(), mw_type as _) }) else {
+        return libc::EOPNOTSUPP;
+    };
     // SAFETY: the table's contract.
     let rc = unsafe { made(mw, out) };
     if rc == 0 {
@@ -100,7 +107,12 @@ pub unsafe extern "C" fn mw_dealloc(mw: Object) -> c_int {
 
 /// # Safety
 /// The table's.
-pub unsafe extern "C" fn ah_create(pd: Object, attr: *const AhAttr, source: *const Source, out: *mut Object) -> c_int {
+pub unsafe extern "C" fn ah_create(
+    pd: Object,
+    attr: *const AhAttr,
+    source: *const Source,
+    out: *mut Object,
+) -> c_int {
     // SAFETY: the table's contract, for both.
     let (attr, source) = unsafe { (&*attr, &*source) };
     let mut attr = ah_attr(attr, source);
@@ -159,7 +171,12 @@ pub unsafe extern "C" fn cq_destroy(cq: Object) -> c_int {
 
 /// # Safety
 /// The table's.
-pub unsafe extern "C" fn srq_create(pd: Object, cookie: u64, attr: *mut SrqAttr, out: *mut Object) -> c_int {
+pub unsafe extern "C" fn srq_create(
+    pd: Object,
+    cookie: u64,
+    attr: *mut SrqAttr,
+    out: *mut Object,
+) -> c_int {
     // SAFETY: the table's contract.
     let wanted = unsafe { *attr };
     let attributes = ibv_srq_attr { max_wr: wanted.max_wr, max_sge: wanted.max_sge, srq_limit: 0 };
@@ -179,7 +196,9 @@ pub unsafe extern "C" fn srq_create(pd: Object, cookie: u64, attr: *mut SrqAttr,
 pub unsafe extern "C" fn srq_modify(srq: Object, limit: u32) -> c_int {
     let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
     // SAFETY: the table's contract; our own attributes.
-    code(unsafe { ibv_modify_srq(srq.cast(), &mut attr, ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as c_int) })
+    code(unsafe {
+        ibv_modify_srq(srq.cast(), &mut attr, ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as c_int)
+    })
 }
 
 /// # Safety
@@ -190,7 +209,13 @@ pub unsafe extern "C" fn srq_query(srq: Object, out: *mut SrqAttr) -> c_int {
     let rc = code(unsafe { ibv_query_srq(srq.cast(), &mut attr) });
     if rc == 0 {
         // SAFETY: the table's contract.
-        unsafe { out.write(SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: attr.srq_limit }) };
+        unsafe {
+            out.write(SrqAttr {
+                max_wr: attr.max_wr,
+                max_sge: attr.max_sge,
+                srq_limit: attr.srq_limit,
+            })
+        };
     }
     rc
 }
@@ -228,7 +253,12 @@ pub unsafe extern "C" fn qp_create(make: *const QpMake, out: *mut QpMade) -> c_i
 
 /// # Safety
 /// The table's.
-pub unsafe extern "C" fn qp_modify(qp: Object, attr: *const QpAttr, mask: u32, source: *const Source) -> c_int {
+pub unsafe extern "C" fn qp_modify(
+    qp: Object,
+    attr: *const QpAttr,
+    mask: u32,
+    source: *const Source,
+) -> c_int {
     // SAFETY: the table's contract, for both.
     let (attr, source) = unsafe { (&*attr, &*source) };
     let mut attr = qp_attr(attr, mask, source);
@@ -241,7 +271,8 @@ pub unsafe extern "C" fn qp_modify(qp: Object, attr: *const QpAttr, mask: u32, s
 pub unsafe extern "C" fn qp_query(qp: Object, out: *mut QpAttr) -> c_int {
     // SAFETY: plain data, all-zero is valid.
     let (mut attr, mut init): (ibv_qp_attr, ibv_qp_init_attr) = unsafe { (zeroed(), zeroed()) };
-    // Everything that a query can say of an RC QP; what does not apply to the type is left out of the answer.
+    // Everything that a query can say of an RC QP; what does not apply to the type is left out of
+    // the answer.
     let all = ((1 << 21) - 1) as c_int;
     // SAFETY: a live QP, our own structs.
     let rc = code(unsafe { ibv_query_qp(qp.cast(), &mut attr, all, &mut init) });

@@ -17,14 +17,19 @@ fn a_request_waits_for_the_listener_that_was_announced() {
         let listener = announced(&mut w, ps);
         assert!(w.cm[1].serves(ps, PORT));
         let active = w.cm[0].create(ps, 0).unwrap();
-        let offer =
-            ConnParam { qp_type: if ps == port_space::UDP { qp_type::UD } else { qp_type::RC }, ..rc(5, b"me") };
+        let offer = ConnParam {
+            qp_type: if ps == port_space::UDP { qp_type::UD } else { qp_type::RC },
+            ..rc(5, b"me")
+        };
         w.cm[0].connect(w.now, active, &address(2), PORT, 0, &offer).unwrap();
         w.run(100 * MS);
         assert!(!w.cm[0].has_events() && !w.cm[1].has_events(), "neither refused nor told");
         w.cm[1].listen(w.now, listener, 0).unwrap();
         let e = w.cm[1].take_event().expect("at once, without another request");
-        assert_eq!((e.event, e.listener, &e.private_data()[..2]), (cm_event::CONNECT_REQUEST, listener, &b"me"[..]));
+        assert_eq!(
+            (e.event, e.listener, &e.private_data()[..2]),
+            (cm_event::CONNECT_REQUEST, listener, &b"me"[..])
+        );
         assert_eq!((w.cm[0].counters().retries, w.cm[1].counters().dropped), (0, 0));
         w.cm[1].accept(w.now, e.id, 0, &ConnParam { qpn: 6, private_data: b"", ..offer }).unwrap();
         assert!(matches!(w.event(0).event, cm_event::CONNECT_RESPONSE | cm_event::ESTABLISHED));
@@ -40,7 +45,10 @@ fn a_listener_that_never_comes_is_not_waited_for_for_ever() {
     let e = w.event(0);
     assert_eq!((e.event, e.status), (cm_event::REJECTED, i32::from(reject::INVALID_SERVICE_ID)));
     let took = w.now - start;
-    assert!(took >= LISTENER_GRACE_NS && took <= LISTENER_GRACE_NS + timeout_ns(RESPONSE_TIMEOUT), "{took}");
+    assert!(
+        took >= LISTENER_GRACE_NS && took <= LISTENER_GRACE_NS + timeout_ns(RESPONSE_TIMEOUT),
+        "{took}"
+    );
 }
 
 #[test]
@@ -57,7 +65,10 @@ fn what_is_bound_but_not_announced_or_no_more_is_refused_at_once() {
         w.connect(0x11);
         w.run(MS);
         let e = w.cm[0].take_event().expect("refused");
-        assert_eq!((e.event, e.status), (cm_event::REJECTED, i32::from(reject::INVALID_SERVICE_ID)));
+        assert_eq!(
+            (e.event, e.status),
+            (cm_event::REJECTED, i32::from(reject::INVALID_SERVICE_ID))
+        );
     }
 }
 

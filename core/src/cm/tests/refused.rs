@@ -10,7 +10,10 @@ fn what_the_kernel_refuses_to_send_ends_the_attempt_at_once() {
     for ps in [port_space::TCP, port_space::UDP] {
         let mut w = World::new(31);
         let active = w.cm[0].create(ps, 0).unwrap();
-        let offer = ConnParam { qp_type: if ps == port_space::UDP { qp_type::UD } else { qp_type::RC }, ..rc(5, b"") };
+        let offer = ConnParam {
+            qp_type: if ps == port_space::UDP { qp_type::UD } else { qp_type::RC },
+            ..rc(5, b"")
+        };
         w.cm[0].connect(w.now, active, &address(2), PORT, 0, &offer).unwrap();
         // Of another peer, or of another port there: not this one's affair.
         w.cm[0].refused(&address(3), EPERM, true);
@@ -18,7 +21,10 @@ fn what_the_kernel_refuses_to_send_ends_the_attempt_at_once() {
         assert!(!w.cm[0].has_events());
         w.cm[0].refused(&address(2), EPERM, true);
         let e = w.cm[0].take_event().expect("at once");
-        assert_eq!((e.event, e.status, e.local, e.id), (cm_event::UNREACHABLE, -EPERM, true, active));
+        assert_eq!(
+            (e.event, e.status, e.local, e.id),
+            (cm_event::UNREACHABLE, -EPERM, true, active)
+        );
         assert_eq!(w.cm[0].state(active), Ok(State::Dead));
         w.quiet();
     }
@@ -30,7 +36,10 @@ fn what_the_network_says_is_the_cause_when_nobody_answers() {
         let mut w = World::new(32);
         w.loss = 100;
         let active = w.cm[0].create(ps, 0).unwrap();
-        let offer = ConnParam { qp_type: if ps == port_space::UDP { qp_type::UD } else { qp_type::RC }, ..rc(5, b"") };
+        let offer = ConnParam {
+            qp_type: if ps == port_space::UDP { qp_type::UD } else { qp_type::RC },
+            ..rc(5, b"")
+        };
         w.cm[0].connect(w.now, active, &address(2), PORT, 0, &offer).unwrap();
         let start = w.now;
         for _ in 0..100 {
@@ -69,7 +78,10 @@ fn refusals_are_kept_for_who_wants_to_know() {
     w.event(0);
     assert_eq!((w.cm[1].counters().rejected, w.cm[0].counters().rejects_rcvd), (1, 1));
     let said = w.cm[1].take_refusal().expect("one");
-    assert_eq!((said.peer, said.port, said.reason), (address(1).gid, PORT, reject::INVALID_SERVICE_ID));
+    assert_eq!(
+        (said.peer, said.port, said.reason),
+        (address(1).gid, PORT, reject::INVALID_SERVICE_ID)
+    );
     assert_eq!(w.cm[1].take_refusal(), None);
     // Strangers fill the few places, and no more.
     for n in 0..100 {

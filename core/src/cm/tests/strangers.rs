@@ -1,4 +1,5 @@
-//! Peers that never show that they receive: what they may occupy, what their messages draw, and who gets through all the same.
+//! Peers that never show that they receive: what they may occupy, what their messages draw, and who
+//! gets through all the same.
 
 use super::*;
 use crate::cm::admit::{Bounds, FAIR_NS};
@@ -16,14 +17,16 @@ fn req_of(from: &PeerAddr, comm_id: u32, qpn: u32) -> [u8; MAD_LEN] {
     let header = IpHeader { src_port: 9, src: from.gid, dst: address(2).gid };
     header.emit(data.first_chunk_mut::<IP_HEADER_LEN>().unwrap());
     r.local_gid = from.gid;
-    r.local_ca_guid = 0x0200_0000_0000_0000 | u64::from(from.gid[15]) << 8 | u64::from(from.gid[14]);
+    r.local_ca_guid =
+        0x0200_0000_0000_0000 | u64::from(from.gid[15]) << 8 | u64::from(from.gid[14]);
     let mut mad = [0; MAD_LEN];
-    Mad { tid: comm_id.into(), message: Message::Req(Req { private_data: &data, ..r }) }.emit(&mut mad);
+    Mad { tid: comm_id.into(), message: Message::Req(Req { private_data: &data, ..r }) }
+        .emit(&mut mad);
     mad
 }
 
-/// Programs on both sides, and strangers beside them: the program of side 1 accepts everything and lets go of what ends, that of
-/// side 0 connects, and gives up nothing.
+/// Programs on both sides, and strangers beside them: the program of side 1 accepts everything and
+/// lets go of what ends, that of side 0 connects, and gives up nothing.
 struct Siege {
     w: World,
     /// Connections of side 0, and whether they stand there.
@@ -122,7 +125,8 @@ fn one_request_draws_five_answers_and_a_goodbye() {
         let (r, mut data) = req(7, 0x99);
         let header = IpHeader { src_port: 9, src: from.gid, dst: address(2).gid };
         header.emit(data.first_chunk_mut::<IP_HEADER_LEN>().unwrap());
-        let r = Req { local_gid: from.gid, local_cm_response_timeout: code, private_data: &data, ..r };
+        let r =
+            Req { local_gid: from.gid, local_cm_response_timeout: code, private_data: &data, ..r };
         assert!(answer(&mut w.cm[1], &from, Message::Req(r)).is_none());
         let e = w.event(1);
         w.cm[1].accept(w.now, e.id, 0, &rc(5, b"")).unwrap();
@@ -137,7 +141,11 @@ fn one_request_draws_five_answers_and_a_goodbye() {
         assert!(w.now - begin <= 15 * timeout_ns(RESPONSE_TIMEOUT + 1) + MS, "code {code}");
         w.cm[1].destroy(w.now, e.id).unwrap();
         w.quiet();
-        assert_eq!(w.sent, [0, 6], "code {code}: one REP, four copies, and a REJ; or one REP and five DREQs");
+        assert_eq!(
+            w.sent,
+            [0, 6],
+            "code {code}: one REP, four copies, and a REJ; or one REP and five DREQs"
+        );
         assert_eq!((w.cm[1].guests, w.cm[1].pool.live()), (0, 1));
     }
 }
@@ -269,9 +277,11 @@ fn a_program_that_does_not_listen_is_told_of_no_more_than_its_backlog() {
             w.now += MS;
         }
     };
-    let told = |w: &mut World| -> Vec<CmEvent> { std::iter::from_fn(|| w.cm[1].take_event()).collect() };
+    let told =
+        |w: &mut World| -> Vec<CmEvent> { std::iter::from_fn(|| w.cm[1].take_event()).collect() };
     flood(&mut w, &forged);
-    // A single peer, new here, has a place among those of a flood from one address, but not among as many who are new too.
+    // A single peer, new here, has a place among those of a flood from one address, but not among
+    // as many who are new too.
     let mad = req_of(&address(1), 1, 2);
     w.cm[1].handle_mad(w.now, &address(1), &mad);
     let all = told(&mut w);
@@ -358,7 +368,10 @@ fn a_backlog_is_free_again_whatever_becomes_of_its_requests() {
         }
     }
     let l = w.cm[1].pool.check(listener).unwrap();
-    assert_eq!((w.cm[1].ids[l].pending, w.cm[1].ids[l].half_open, w.cm[1].half_open.is_empty()), (0, 0, true));
+    assert_eq!(
+        (w.cm[1].ids[l].pending, w.cm[1].ids[l].half_open, w.cm[1].half_open.is_empty()),
+        (0, 0, true)
+    );
     w.quiet();
     assert_eq!((w.cm[1].guests, w.cm[1].pool.live()), (0, 1));
 }
@@ -408,12 +421,17 @@ fn only_the_peer_itself_may_ask_for_time() {
     w.loss = 100;
     w.run(10 * MS);
     let (local, remote) = names(&w, passive);
-    let mra = |l, r| Message::Mra(Mra { local_comm_id: r, remote_comm_id: l, message: 1, service_timeout: 24 });
+    let mra = |l, r| {
+        Message::Mra(Mra { local_comm_id: r, remote_comm_id: l, message: 1, service_timeout: 24 })
+    };
     let due = w.cm[1].next_timeout();
     for (from, l, r) in [(9, local, remote), (1, local ^ 1, remote), (1, local, remote ^ 1)] {
         tell(&mut w, 1, &address(from), mra(l, r));
         let i = w.cm[1].pool.check(passive).unwrap();
-        assert!(w.cm[1].ids[i].guest && !w.cm[1].is_known(w.now, &address(from).gid), "from {from}");
+        assert!(
+            w.cm[1].ids[i].guest && !w.cm[1].is_known(w.now, &address(from).gid),
+            "from {from}"
+        );
         assert_eq!(w.cm[1].next_timeout(), due, "from {from}");
     }
     tell(&mut w, 1, &address(1), mra(local, remote));
@@ -425,7 +443,12 @@ fn only_the_peer_itself_may_ask_for_time() {
     w.run(10 * MS);
     let i = w.cm[0].pool.check(active).unwrap();
     let asked = w.cm[0].ids[i].local_id;
-    let mra = Message::Mra(Mra { local_comm_id: 5, remote_comm_id: asked, message: 0, service_timeout: 24 });
+    let mra = Message::Mra(Mra {
+        local_comm_id: 5,
+        remote_comm_id: asked,
+        message: 0,
+        service_timeout: 24,
+    });
     let due = w.cm[0].next_timeout();
     tell(&mut w, 0, &address(9), mra);
     assert_eq!(w.cm[0].next_timeout(), due);
@@ -444,21 +467,26 @@ fn communication_ids_are_not_to_be_guessed() {
         w.cm[0].destroy(w.now, active).unwrap();
         w.run(MS);
     }
-    assert!(ids
-        .iter()
-        .all(|&(i, id)| Addressee::of_id(id) == Addressee::Block(100) && w.cm[0].by_local_id(id) != Some(i as usize)));
+    assert!(ids.iter().all(|&(i, id)| Addressee::of_id(id) == Addressee::Block(100)
+        && w.cm[0].by_local_id(id) != Some(i as usize)));
     assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
     // Neither the index nor the id before shows in it.
     let mask = w.cm[0].index_mask();
     assert!(ids.iter().filter(|(i, id)| id & mask == *i).count() < 20);
-    assert!(ids.windows(2).filter(|p| p[1].1.wrapping_sub(p[0].1) == ids[1].1.wrapping_sub(ids[0].1)).count() < 5);
+    assert!(
+        ids.windows(2)
+            .filter(|p| p[1].1.wrapping_sub(p[0].1) == ids[1].1.wrapping_sub(ids[0].1))
+            .count()
+            < 5
+    );
     // And a peer that guesses does not confirm: of 22 bits it has none.
     let mut s = Siege::new(14);
     let from = forged(1);
     s.forge(&from);
     s.programs();
     for guess in 0..10_000u32 {
-        let rtu = Message::Rtu(Ids { local_comm_id: 0x5000_0001, remote_comm_id: 200 << 22 | guess });
+        let rtu =
+            Message::Rtu(Ids { local_comm_id: 0x5000_0001, remote_comm_id: 200 << 22 | guess });
         tell(&mut s.w, 1, &from, rtu);
     }
     assert!(s.served.is_empty() && s.w.cm[1].guests == 1);
@@ -540,12 +568,18 @@ fn who_pretends_that_a_peer_has_restarted_ends_nothing() {
         w.run(1_000 * MS);
         assert!(!w.cm[0].has_events() && !w.cm[1].has_events());
     }
-    assert_eq!((w.cm[0].state(active), w.cm[1].state(passive)), (Ok(State::Established), Ok(State::Established)));
-    // The answer is a refusal, and one look after the peer, not more: a copy of the REP, and the peer's RTU.
+    assert_eq!(
+        (w.cm[0].state(active), w.cm[1].state(passive)),
+        (Ok(State::Established), Ok(State::Established))
+    );
+    // The answer is a refusal, and one look after the peer, not more: a copy of the REP, and the
+    // peer's RTU.
     assert!(w.sent[1] <= 1 + 60 * 2 && w.sent[0] <= 2 + 60, "{:?}", w.sent);
     // Another machine with this address and QPN is another peer.
     let (r, data) = stale(guid ^ 1);
-    assert!(answer(&mut w.cm[1], &address(1), Message::Req(Req { private_data: &data, ..r })).is_none());
+    assert!(
+        answer(&mut w.cm[1], &address(1), Message::Req(Req { private_data: &data, ..r })).is_none()
+    );
     let e = w.event(1);
     assert_eq!((e.event, e.remote_qpn), (cm_event::CONNECT_REQUEST, 0x11));
     // The side that had asked is not moved by it either.
@@ -588,5 +622,8 @@ fn fairness_is_a_time_in_which_a_network_can_answer() {
     };
     assert_eq!(of(1, 1), (64, 16, 64));
     assert_eq!(of(1 << 16, 1 << 14), (1 << 16, 2048, 4096));
-    assert!(of(1 << 16, 1 << 16).0 + of(1 << 16, 1 << 16).2 <= 1 << 17, "their index fits beside five bits more");
+    assert!(
+        of(1 << 16, 1 << 16).0 + of(1 << 16, 1 << 16).2 <= 1 << 17,
+        "their index fits beside five bits more"
+    );
 }

@@ -15,8 +15,8 @@ pub(super) fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
             off += 8;
         } else {
             let p = check(at)? as *const u8;
-            // SAFETY: the program registered this address as memory of its own; volatile, so a racing change is no
-            // assumption of the compiler's.
+            // SAFETY: the program registered this address as memory of its own; volatile, so a
+            // racing change is no assumption of the compiler's.
             rest[0] = unsafe { p.read_volatile() };
             off += 1;
         }
@@ -114,7 +114,8 @@ pub(super) fn cmp_swap(addr: u64, compare: u64, swap: u64) -> Result<u64, Fault>
 
 fn atomic<'a>(addr: u64) -> Result<&'a AtomicU64, Fault> {
     let p = check(addr)? as *mut u64;
-    // SAFETY: registered memory as in `fetch`, aligned by the caller, used for one operation and dropped.
+    // SAFETY: registered memory as in `fetch`, aligned by the caller, used for one operation and
+    // dropped.
     Ok(unsafe { AtomicU64::from_ptr(p) })
 }
 

@@ -20,14 +20,19 @@ impl Mem {
         self.0[self.1..].as_ptr().expose_provenance() as u64
     }
     fn bytes(&self, n: usize) -> Vec<u8> {
-        self.0[self.1..].iter().flat_map(|w| w.load(Ordering::Relaxed).to_ne_bytes()).take(n).collect()
+        self.0[self.1..]
+            .iter()
+            .flat_map(|w| w.load(Ordering::Relaxed).to_ne_bytes())
+            .take(n)
+            .collect()
     }
 }
 
 /// Lengths worth trying: all small ones, and around the units of the loops.
 fn lengths() -> impl Iterator<Item = usize> {
     let small = if cfg!(miri) { 0..40 } else { 0..301 };
-    let big: &[usize] = if cfg!(miri) { &[] } else { &[511, 512, 513, 1024, 4095, 4096, 4097, 70_000] };
+    let big: &[usize] =
+        if cfg!(miri) { &[] } else { &[511, 512, 513, 1024, 4095, 4096, 4097, 70_000] };
     small.chain(big.iter().copied())
 }
 
@@ -61,7 +66,10 @@ fn fetch_reads_every_byte_and_writes_no_other() {
                 let mut dst = vec![0u8; n + 96];
                 assert_eq!(fetch(mem.addr() + at as u64, &mut dst[skew..skew + n]), Ok(()));
                 assert_eq!(dst[skew..skew + n], all[at..at + n], "n {n} at {at}");
-                assert!(dst[..skew].iter().chain(&dst[skew + n..]).all(|b| *b == 0), "n {n} at {at}");
+                assert!(
+                    dst[..skew].iter().chain(&dst[skew + n..]).all(|b| *b == 0),
+                    "n {n} at {at}"
+                );
             }
         }
     }
@@ -90,7 +98,9 @@ fn atomics_of_threads_add_up() {
     thread::scope(|s| {
         for _ in 0..2 {
             s.spawn(|| {
-                (0..rounds).for_each(|_| assert!(fetch_add(word.as_ptr().expose_provenance() as u64, 3).is_ok()))
+                (0..rounds).for_each(|_| {
+                    assert!(fetch_add(word.as_ptr().expose_provenance() as u64, 3).is_ok())
+                })
             });
         }
     });
@@ -110,12 +120,16 @@ impl Drop for StopOnDrop<'_> {
 #[test]
 #[cfg(not(miri))] // races by intent
 fn last_byte_is_never_seen_before_the_others() {
-    let sizes = [1, 2, 3, 7, 8, 9, 12, 15, 16, 17, 24, 31, 33, 63, 64, 65, 100, 128, 250, 256, 1000, 1024, 4096];
+    let sizes = [
+        1, 2, 3, 7, 8, 9, 12, 15, 16, 17, 24, 31, 33, 63, 64, 65, 100, 128, 250, 256, 1000, 1024,
+        4096,
+    ];
     for n in sizes {
         for at in [0, 1, 5, 8, 12] {
             let room: Vec<AtomicU8> = (0..n + 16).map(|_| AtomicU8::new(0)).collect();
             let room = &room[at..at + n];
-            let (addr, taken, stop) = (room.as_ptr() as u64, AtomicU8::new(0), AtomicBool::new(false));
+            let (addr, taken, stop) =
+                (room.as_ptr() as u64, AtomicU8::new(0), AtomicBool::new(false));
             thread::scope(|s| {
                 let _stop = StopOnDrop(&stop);
                 s.spawn(|| {
@@ -126,7 +140,8 @@ fn last_byte_is_never_seen_before_the_others() {
                             core::hint::spin_loop();
                             continue;
                         }
-                        // Check only the bytes before: the writer waits for `taken` before the next round.
+                        // Check only the bytes before: the writer waits for `taken` before the next
+                        // round.
                         for (i, b) in room.iter().enumerate() {
                             let _stop = StopOnDrop(&stop);
                             assert_eq!(b.load(Ordering::Relaxed), last, "byte {i} of {n} at {at}");
@@ -175,11 +190,18 @@ fn aligned_words_are_never_torn() {
         let start = room.as_ptr().align_offset(8);
         for round in 0..8000 {
             // Short copies to any address of ours, long ones to an aligned one.
-            let (n, askew) = if round % 2 == 0 { (9 + round / 2 % 503, round % 61) } else { (4096 - round % 512, 0) };
+            let (n, askew) = if round % 2 == 0 {
+                (9 + round / 2 % 503, round % 61)
+            } else {
+                (4096 - round % 512, 0)
+            };
             let dst = &mut room[start + askew..][..n];
             fetch(mem.addr() + (round % 8 * 8) as u64, dst).unwrap();
             for word in dst.chunks(8) {
-                assert!(word.iter().all(|b| *b == word[0]), "torn: {word:x?}, {n} bytes to {askew}");
+                assert!(
+                    word.iter().all(|b| *b == word[0]),
+                    "torn: {word:x?}, {n} bytes to {askew}"
+                );
             }
         }
     });

@@ -1,16 +1,18 @@
 //! The copies in assembly, each range of faulting instructions with its landing pad.
 //!
 //! Order. x86 keeps the stores of one CPU to ordinary memory in program order (Intel SDM volume 3,
-//! "Memory ordering": stores are not reordered with other stores), so a copy that stores in ascending
-//! address is seen so, and a plain store is a release. Only the bytes of one vector store may appear in
-//! any order among themselves, which is why the last word has a store of its own. `rep movsb` would give
-//! that up for the whole body (the stores of a fast string may appear in any order), so it is not used.
+//! "Memory ordering": stores are not reordered with other stores), so a copy that stores in
+//! ascending address is seen so, and a plain store is a release. Only the bytes of one vector store
+//! may appear in any order among themselves, which is why the last word has a store of its own.
+//! `rep movsb` would give that up for the whole body (the stores of a fast string may appear in any
+//! order), so it is not used.
 
 use super::Fault;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// One line of the table: offsets from each field's own address, so that it needs no relocation at load time.
+/// One line of the table: offsets from each field's own address, so that it needs no relocation at
+/// load time.
 #[repr(C)]
 struct Entry {
     start: i32,
@@ -20,8 +22,8 @@ struct Entry {
 
 /// Adds a line to the table: faults in [`$start`, `$end`) continue at `$landing`.
 ///
-/// Section flag R: a linker that collects unused sections must keep it, nothing refers to it by name but
-/// its bounds.
+/// Section flag R: a linker that collects unused sections must keep it, nothing refers to it by
+/// name but its bounds.
 macro_rules! guard {
     ($start:literal, $end:literal, $landing:literal) => {
         concat!(
@@ -41,8 +43,8 @@ macro_rules! guard {
     };
 }
 
-// An empty line, so that the section and its bounds exist in every program. The bounds are ours alone:
-// hidden, so that two libraries with such a table in one process do not share it.
+// An empty line, so that the section and its bounds exist in every program. The bounds are ours
+// alone: hidden, so that two libraries with such a table in one process do not share it.
 core::arch::global_asm!(
     ".hidden __start_gdrc_fixup",
     ".hidden __stop_gdrc_fixup",
@@ -64,9 +66,11 @@ pub(super) fn fixup(pc: usize) -> Option<usize> {
     let end = core::ptr::addr_of!(TABLE_END);
     while entry < end {
         let at = entry as usize;
-        // SAFETY: the linker sets both names to the bounds of the section, which holds nothing but whole entries.
+        // SAFETY: the linker sets both names to the bounds of the section, which holds nothing but
+        // whole entries.
         let e = unsafe { &*entry };
-        let field = |offset: usize, value: i32| at.wrapping_add(offset).wrapping_add_signed(value as isize);
+        let field =
+            |offset: usize, value: i32| at.wrapping_add(offset).wrapping_add_signed(value as isize);
         let (start, stop) = (field(0, e.start), field(4, e.end));
         if (start..stop).contains(&pc) {
             return Some(field(8, e.landing));
@@ -88,8 +92,8 @@ fn result<T>(fault: u32, value: T) -> Result<T, Fault> {
 #[inline]
 pub(super) fn load8(addr: u64) -> Result<u64, Fault> {
     let (value, fault): (u64, u32);
-    // SAFETY: the only access is the load, which either succeeds or lands on 4 with `fault` still 1 (module doc of
-    // `host`); it goes to no register or memory that is not declared.
+    // SAFETY: the only access is the load, which either succeeds or lands on 4 with `fault` still 1
+    // (module doc of `host`); it goes to no register or memory that is not declared.
     unsafe {
         asm!(
             "mov {fault:e}, 1",
@@ -109,7 +113,8 @@ pub(super) fn load8(addr: u64) -> Result<u64, Fault> {
 #[inline]
 pub(super) fn store8(addr: u64, value: u64) -> Result<(), Fault> {
     let fault: u32;
-    // SAFETY: the only access is the store to memory that the program registered for writing; it succeeds or lands on 4.
+    // SAFETY: the only access is the store to memory that the program registered for writing; it
+    // succeeds or lands on 4.
     unsafe {
         asm!(
             "mov {fault:e}, 1",
@@ -147,8 +152,8 @@ pub(super) fn fetch_add(addr: u64, add: u64) -> Result<u64, Fault> {
 
 pub(super) fn cmp_swap(addr: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
     let (old, fault): (u64, u32);
-    // SAFETY: as `store8`. Where the comparison fails the CPU writes the old value back, so the memory must be
-    // writable, which REMOTE_ATOMIC needs anyway.
+    // SAFETY: as `store8`. Where the comparison fails the CPU writes the old value back, so the
+    // memory must be writable, which REMOTE_ATOMIC needs anyway.
     unsafe {
         asm!(
             "mov {fault:e}, 1",
@@ -192,11 +197,24 @@ macro_rules! unit {
 /// The same if `$tested` has the bit `$n`; `$skip` is a label of its own.
 macro_rules! unit_if {
     ($n:literal, $tested:literal, $reg:literal, $skip:literal) => {
-        concat!("test ", $tested, ", ", $n, "\n", "jz ", $skip, "f\n", unit!($n, $reg), $skip, ":\n")
+        concat!(
+            "test ",
+            $tested,
+            ", ",
+            $n,
+            "\n",
+            "jz ",
+            $skip,
+            "f\n",
+            unit!($n, $reg),
+            $skip,
+            ":\n"
+        )
     };
 }
 
-/// Copies 128 bytes at a time from rsi to rdi, ascending, while rdx is at least r9: by AVX if r8d says so, else by SSE.
+/// Copies 128 bytes at a time from rsi to rdi, ascending, while rdx is at least r9: by AVX if r8d
+/// says so, else by SSE.
 macro_rules! blocks {
     () => {
         "
@@ -266,10 +284,11 @@ macro_rules! finish {
 #[inline(never)]
 pub(super) fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     let fault: u32;
-    // Copies that overlap (dst is ours, so bytes may be written twice) are stored in such an order that the
-    // one that begins on a word of the source wins: a word is never put together from two reads.
-    // Long copies align dst, since stores across cache lines cost most: 4 KiB in 37 instead of 75 ns.
-    // SAFETY: writes only within `dst`; reads as many bytes at `addr`, each of which succeeds or lands on 4.
+    // Copies that overlap (dst is ours, so bytes may be written twice) are stored in such an order
+    // that the one that begins on a word of the source wins: a word is never put together from two
+    // reads. Long copies align dst, since stores across cache lines cost most: 4 KiB in 37 instead
+    // of 75 ns. SAFETY: writes only within `dst`; reads as many bytes at `addr`, each of which
+    // succeeds or lands on 4.
     unsafe {
         asm!(
             "
@@ -333,7 +352,8 @@ pub(super) fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
             sub rdx, 16
             cmp rdx, 16
             ja 25b
-            // 1 to 16 bytes are left: they end a unit that overlaps the one in xmm0, which is stored again.
+            // 1 to 16 bytes are left: they end a unit that overlaps the one in xmm0, which is
+            // stored again.
             movups xmm1, [rsi + rdx - 16]
             movups [rdi + rdx - 16], xmm1
             movups [rdi - 16], xmm0
@@ -369,10 +389,11 @@ pub(super) fn place(addr: u64, src: &[u8], last: usize) -> Result<(), Fault> {
 #[inline(never)]
 pub(super) fn transfer(from: u64, to: u64, len: usize, last: usize) -> Result<(), Fault> {
     let fault: u32;
-    // rdx counts the body, what is before the last word. A body ends on an 8-byte boundary, so that after the units
-    // to alignment its rest is whole words. No byte is stored twice: the program may already have changed it again.
-    // SAFETY: reads `len` bytes at `from` and writes as many at `to`, registered for writing (or a slice of ours for reading); each
-    // access succeeds or lands on 4.
+    // rdx counts the body, what is before the last word. A body ends on an 8-byte boundary, so that
+    // after the units to alignment its rest is whole words. No byte is stored twice: the program
+    // may already have changed it again. SAFETY: reads `len` bytes at `from` and writes as many at
+    // `to`, registered for writing (or a slice of ours for reading); each access succeeds or lands
+    // on 4.
     unsafe {
         asm!(
             "
@@ -426,7 +447,8 @@ pub(super) fn transfer(from: u64, to: u64, len: usize, last: usize) -> Result<()
             mov [rdi], rax
             jmp 3f
 
-            // To the next 8-byte boundary, if there is a body; else a short payload within one word.
+            // To the next 8-byte boundary, if there is a body; else a short payload within one
+            // word.
             12:
             test rdx, rdx
             jz 17f
@@ -462,8 +484,8 @@ pub(super) fn transfer(from: u64, to: u64, len: usize, last: usize) -> Result<()
             "
             jmp 51b
 
-            // The last word in pieces: 1, 2 and 4 bytes are one access each, more are ascending. One that begins
-            // at an odd address goes byte by byte.
+            // The last word in pieces: 1, 2 and 4 bytes are one access each, more are ascending.
+            // One that begins at an odd address goes byte by byte.
             17:
             mov rdx, r10
             test edi, 1
@@ -514,7 +536,9 @@ fn ask_avx() -> bool {
     let yes = features & OSXSAVE_AND_AVX == OSXSAVE_AND_AVX && {
         let xcr0: u32;
         // SAFETY: OSXSAVE says that xgetbv exists; it writes eax and edx only.
-        unsafe { asm!("xgetbv", in("ecx") 0, out("eax") xcr0, out("edx") _, options(nomem, nostack)) };
+        unsafe {
+            asm!("xgetbv", in("ecx") 0, out("eax") xcr0, out("edx") _, options(nomem, nostack))
+        };
         // XMM and YMM state.
         xcr0 & 6 == 6
     };

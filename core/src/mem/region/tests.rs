@@ -39,7 +39,9 @@ fn registration_checks_range_flags_and_provider() {
         assert_eq!(r.reg(&b, PD).unwrap_err(), Error::Invalid, "{b:?}");
     }
     assert_eq!(r.mr_live(), 0);
-    for good in [request(0, 0, 0), request(u64::MAX, 1, RW), request(0, u64::MAX, RW), request(5, 0, ALL)] {
+    for good in
+        [request(0, 0, 0), request(u64::MAX, 1, RW), request(0, u64::MAX, RW), request(5, 0, ALL)]
+    {
         r.reg(&good, PD).unwrap();
     }
     assert_eq!((r.mr_live(), r.pd_users(PD), r.pd_users(0)), (4, 4, 0));
@@ -77,7 +79,8 @@ fn a_region_registered_anew_keeps_its_keys() {
 #[test]
 fn query_says_what_was_registered() {
     let mut r = regions(64);
-    let req = request(0x1000, 64, RW).clone_with(|m| (m.iova, m.provider, m.cookie) = (0x7000, 2, 9));
+    let req =
+        request(0x1000, 64, RW).clone_with(|m| (m.iova, m.provider, m.cookie) = (0x7000, 2, 9));
     let (h, a) = r.reg(&req, PD).unwrap();
     assert_eq!(r.query(h), Ok(a));
     assert_eq!((a.addr, a.length, a.iova, a.access, a.provider), (0x1000, 64, 0x7000, RW, 2));
@@ -163,7 +166,8 @@ fn table_grows_to_its_limit() {
     assert!(testing::carve(|w| Ok(Regions::carve(w, 64, 65537, 1).is_err())));
 }
 
-/// A peer that kept a key must never reach the index's next owner, whatever low byte a program chooses.
+/// A peer that kept a key must never reach the index's next owner, whatever low byte a program
+/// chooses.
 #[test]
 fn reused_index_never_gets_its_last_key() {
     let mut r = regions(64);
@@ -172,7 +176,8 @@ fn reused_index_never_gets_its_last_key() {
     }
     let (mut last, mut seen) = (0, HashSet::new());
     for round in 0..20_000 {
-        let (h, key) = if round % 2 == 0 { mr(&mut r, 0x1000, 16, RW) } else { r.mw_alloc(PD, 2).unwrap() };
+        let (h, key) =
+            if round % 2 == 0 { mr(&mut r, 0x1000, 16, RW) } else { r.mw_alloc(PD, 2).unwrap() };
         assert_eq!(key >> 16, 63);
         assert_ne!(key >> 8, last >> 8);
         assert_ne!(key & 0xff00, 0);
@@ -245,7 +250,11 @@ fn type_2_window_belongs_to_its_qp_until_invalidated() {
     assert_eq!(r.bind(w, Some(k ^ 0x100), m, 0x1000, 8, need, Some(QP)), Err(Error::Invalid));
     assert_eq!(r.bind(w, Some(k ^ 0xff), m, 0x1000, 8, need, Some(QP)), Ok(k ^ 0xff));
     let k = k ^ 0xff;
-    assert_eq!(r.bind(w, Some(k), m, 0x1000, 8, need, Some(QP)), Err(Error::Invalid), "bound already");
+    assert_eq!(
+        r.bind(w, Some(k), m, 0x1000, 8, need, Some(QP)),
+        Err(Error::Invalid),
+        "bound already"
+    );
     assert!(r.remote(k, PD, QP, 0x1000, 8, need).is_ok());
     assert_eq!(r.remote(k, PD, QP + 1, 0x1000, 8, need), Err(KeyError::ForeignPd));
     assert_eq!(r.remote(k, PD + 1, QP, 0x1000, 8, need), Err(KeyError::ForeignPd));
@@ -256,7 +265,10 @@ fn type_2_window_belongs_to_its_qp_until_invalidated() {
     assert_eq!(r.invalidate(u32::MAX, PD, QP), Err(Error::Invalid));
     assert_eq!(r.invalidate(k, PD, QP), Ok(()));
     assert_eq!(r.remote(k, PD, QP, 0x1000, 8, need), Err(KeyError::Unbound));
-    assert_eq!(r.bind(w, None, m, 0x1000, 8, need, Some(QP)).unwrap(), (k & !0xff) | ((k + 1) & 0xff));
+    assert_eq!(
+        r.bind(w, None, m, 0x1000, 8, need, Some(QP)).unwrap(),
+        (k & !0xff) | ((k + 1) & 0xff)
+    );
     assert_eq!(r.dereg(m), Err(Error::Busy));
     r.unbind_qp(QP + 1);
     assert_eq!(r.dereg(m), Err(Error::Busy));

@@ -1,9 +1,11 @@
-//! A WRITE of one packet between two queue pairs of one engine with nothing in its way, in one step.
+//! A WRITE of one packet between two queue pairs of one engine with nothing in its way, in one
+//! step.
 //!
-//! The initiator's half is that of [`Single`] requests, the target's half that of messages of one packet
-//! (`Conn::accept_single`); between them lies no frame. The WRITE is acknowledged when it has been accepted, so nothing stays
-//! outstanding, and no time is taken. Where anything is in the way, nothing has happened, and the request takes the general path.
-//! `core/tests/engine/local.rs` runs both over the same requests and compares all that they leave.
+//! The initiator's half is that of [`Single`] requests, the target's half that of messages of one
+//! packet (`Conn::accept_single`); between them lies no frame. The WRITE is acknowledged when it
+//! has been accepted, so nothing stays outstanding, and no time is taken. Where anything is in the
+//! way, nothing has happened, and the request takes the general path. `core/tests/engine/local.rs`
+//! runs both over the same requests and compares all that they leave.
 
 use crate::mem::Message;
 use crate::roce::answers::ACK_BYTES;
@@ -25,8 +27,9 @@ fn is_local(qp: &Qp) -> bool {
 }
 
 impl Transport {
-    /// Executes the only request in the send queue of the QP at an index, if it can be done in one step: then it has been
-    /// acknowledged and, where that was asked for, completed. False: nothing has changed.
+    /// Executes the only request in the send queue of the QP at an index, if it can be done in one
+    /// step: then it has been acknowledged and, where that was asked for, completed. False: nothing
+    /// has changed.
     ///
     /// `scratch`: room for one packet.
     #[inline]
@@ -37,7 +40,9 @@ impl Transport {
         }
         let common = &mut self.common;
         let mut sq = q.engine_sq(&common.key);
-        let Some(Eligible { slot, op: Opcode::RC_WRITE_ONLY, .. }) = qp.next_single(&sq) else { return false };
+        let Some(Eligible { slot, op: Opcode::RC_WRITE_ONLY, .. }) = qp.next_single(&sq) else {
+            return false;
+        };
         let wqe = slot.header();
         let len = wqe.length as u32;
         let (index, psn, mtu) = (qp.req.next, qp.req.next_psn, qp.mtu);
@@ -68,8 +73,13 @@ impl Transport {
             dma_len: len,
         };
 
-        let Some(mut b) = self.common.qp_of(to).and_then(|bi| self.within(s, bi)) else { return false };
-        let connected = b.qp.attr.dest_qp_num == from && b.qp.mtu == mtu && b.qp.can_receive() && is_local(b.qp);
+        let Some(mut b) = self.common.qp_of(to).and_then(|bi| self.within(s, bi)) else {
+            return false;
+        };
+        let connected = b.qp.attr.dest_qp_num == from
+            && b.qp.mtu == mtu
+            && b.qp.can_receive()
+            && is_local(b.qp);
         if !connected || !b.accept_single(&header, payload) {
             return false;
         }
@@ -77,12 +87,20 @@ impl Transport {
         b.count_sent(1, ACK_BYTES);
 
         let Some(mut a) = self.within(s, qi) else { return false };
-        a.note_sent::<Single>(&Departed { psn, psns: 1, packets: 1, bytes: bytes.into(), charge: Charge::Free });
+        a.note_sent::<Single>(&Departed {
+            psn,
+            psns: 1,
+            packets: 1,
+            bytes: bytes.into(),
+            charge: Charge::Free,
+        });
         a.count_received(1, ACK_BYTES);
         a.qp.req.una_psn = a.qp.req.max_psn;
         refill_retries(a.qp);
         let common = &mut *a.common;
-        if let Some(ending) = prepare(s, &common.key, &mut common.cqs, a.qp, wqe, wc_status::SUCCESS) {
+        if let Some(ending) =
+            prepare(s, &common.key, &mut common.cqs, a.qp, wqe, wc_status::SUCCESS)
+        {
             ending.finish(s, a.qp, &mut common.counters, &mut sq, Left::NothingUnsent, None);
             return true;
         }

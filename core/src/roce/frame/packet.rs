@@ -1,7 +1,8 @@
 //! Single requests and messages as RoCEv2 packets.
 //!
-//! A packet is prepared in the port's buffer, handed over, and then noted ([`Transport::commit_send`]): the peer begins meanwhile. The
-//! ACK that a QP owes goes behind its request as the shorter last segment of the same burst. `core/tests/engine/single.rs` compares
+//! A packet is prepared in the port's buffer, handed over, and then noted
+//! ([`Transport::commit_send`]): the peer begins meanwhile. The ACK that a QP owes goes behind its
+//! request as the shorter last segment of the same burst. `core/tests/engine/single.rs` compares
 //! this with the general path, burst by burst.
 
 use crate::mem::Message;
@@ -34,9 +35,11 @@ fn single_run(wqe: &SendWqe, is_write: bool, dest: u32, psn: Psn) -> Run {
 }
 
 impl Transport {
-    /// Writes the only request that waits in the send queue of the QP at an index into `buf`, and the ACK that the QP owes behind it, if
-    /// the request is one packet through the port and nothing is in its way. `way` is as [`crate::engine::Guard::prepare_packet`] has it. Returns the peer's index and the bytes of the
-    /// request besides; [`Transport::commit_send`] is next. `None`: nothing has changed.
+    /// Writes the only request that waits in the send queue of the QP at an index into `buf`, and
+    /// the ACK that the QP owes behind it, if the request is one packet through the port and
+    /// nothing is in its way. `way` is as [`crate::engine::Guard::prepare_packet`] has it. Returns
+    /// the peer's index and the bytes of the request besides; [`Transport::commit_send`] is next.
+    /// `None`: nothing has changed.
     #[inline]
     pub(crate) fn prepare_packet(
         &mut self,
@@ -102,10 +105,17 @@ impl Transport {
         c.arm();
     }
 
-    /// Takes a packet, whose ICRC is right, that came through the port from somebody, if it is a message of one packet in order, or an ACK
-    /// that ends the only request under way, and nothing is in its way. False: nothing has changed.
+    /// Takes a packet, whose ICRC is right, that came through the port from somebody, if it is a
+    /// message of one packet in order, or an ACK that ends the only request under way, and nothing
+    /// is in its way. False: nothing has changed.
     #[inline]
-    pub(crate) fn take_packet(&mut self, s: &Shared, now: u64, from: &Origin, packet: &[u8]) -> bool {
+    pub(crate) fn take_packet(
+        &mut self,
+        s: &Shared,
+        now: u64,
+        from: &Origin,
+        packet: &[u8],
+    ) -> bool {
         let Some((header, rest)) = packet.split_first_chunk::<{ Bth::LEN }>() else { return false };
         let Some((rest, _icrc)) = rest.split_last_chunk::<ICRC_LEN>() else { return false };
         let bth = Bth::parse(header);
@@ -120,7 +130,8 @@ impl Transport {
         if !single || bth.fecn || bth.becn || bth.pkey & 0x7fff != 0x7fff {
             return false;
         }
-        let Some(mut c) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.connected(s, qi)) else {
+        let Some(mut c) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.connected(s, qi))
+        else {
             return false;
         };
         if !c.qp.is_rc_in_rts() || !c.is_from_peer(from) {
@@ -128,14 +139,19 @@ impl Transport {
         }
         let Ok((run, payload)) = Run::parse_behind(&bth, rest) else { return false };
         let taken = if run.kind == Kind::Ack {
-            let acked = payload.is_empty() && matches!(Syndrome::parse(run.syndrome), Syndrome::Ack { .. });
+            let acked =
+                payload.is_empty() && matches!(Syndrome::parse(run.syndrome), Syndrome::Ack { .. });
             let ended = acked && c.end_single(now, run.psn);
             if ended {
                 c.single_ended();
             }
             ended
         } else {
-            c.take_single(now, &RequestHeader::of(&run, packet_bytes(bth.opcode, payload.len())), payload)
+            c.take_single(
+                now,
+                &RequestHeader::of(&run, packet_bytes(bth.opcode, payload.len())),
+                payload,
+            )
         };
         if taken {
             c.qp.learn_port(from.port);

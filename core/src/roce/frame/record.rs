@@ -1,8 +1,9 @@
 //! Single requests and messages as records of a link, and the ACK beside them.
 //!
-//! A message is written, handed over and noted in one step, and taken in one step, where nothing is in its way; the general path takes
-//! everything else. What goes well leaves the state, the counters and the bytes that the general path would have left:
-//! `core/tests/engine/single.rs` runs both over the same requests and compares all of it.
+//! A message is written, handed over and noted in one step, and taken in one step, where nothing is
+//! in its way; the general path takes everything else. What goes well leaves the state, the
+//! counters and the bytes that the general path would have left: `core/tests/engine/single.rs` runs
+//! both over the same requests and compares all of it.
 
 use crate::mem::Message;
 use crate::roce::conn::Conn;
@@ -10,7 +11,9 @@ use crate::roce::peer::{FlowControl, Path};
 use crate::roce::requester::gather;
 use crate::roce::rules::accept::RequestHeader;
 use crate::roce::rules::send::{Eligible, PreparedSend};
-use crate::roce::run::{base_of_head, head_flags, memory_of_head, Head, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
+use crate::roce::run::{
+    base_of_head, head_flags, memory_of_head, Head, HEAD_MAX, HEAD_MIN, RECORD_ALIGN,
+};
 use crate::roce::Transport;
 use crate::verbs::objects::NONE;
 use crate::verbs::shared::Shared;
@@ -21,10 +24,12 @@ const HEAD_MEMORY: usize = HEAD_MIN + 16;
 /// What the opcodes of a WRITE of one packet have, and those of a SEND have not.
 const WRITES: u8 = Opcode::RC_WRITE_ONLY.0 & !Opcode::RC_SEND_ONLY.0 & 8;
 const _: () = assert!(WRITES == 8);
-/// What the flags of a record say of a message of one packet; whether it is solicited and asks for an ACK stands beside it.
+/// What the flags of a record say of a message of one packet; whether it is solicited and asks for
+/// an ACK stands beside it.
 const WHOLE: u8 = head_flags::FIRST | head_flags::LAST;
 
-/// What [`Transport::take_record`] returns that has taken the ACK beside a message, and left the message.
+/// What [`Transport::take_record`] returns that has taken the ACK beside a message, and left the
+/// message.
 pub const ACK_BESIDE: usize = usize::MAX;
 
 /// The links of a port, as far as small messages need them.
@@ -33,7 +38,8 @@ pub trait Links {
     type Frame<'p>: Frame
     where
         Self: 'p;
-    /// Room for a frame to a link, and the frame; `None`: there is none now. What is not committed has not been.
+    /// Room for a frame to a link, and the frame; `None`: there is none now. What is not committed
+    /// has not been.
     fn begin(&mut self, link: u16) -> Option<(&mut [u8], Self::Frame<'_>)>;
 }
 
@@ -49,9 +55,12 @@ fn padded(len: usize) -> usize {
 }
 
 impl Transport {
-    /// Writes the only request that waits in the send queue of the QP at an index into room of its link, and the ACK that the QP owes
-    /// behind it, if the request is one packet over a link and nothing is in its way; hands it over and notes it, without a clock: the request is dated ([`Transport::arm_deferred_timer`]) when the time is read next, since mostly it has been acknowledged by then. Only one can
-    /// wait for that: `clock` is read where there is another, or a date is `wanted`. False: nothing has changed.
+    /// Writes the only request that waits in the send queue of the QP at an index into room of its
+    /// link, and the ACK that the QP owes behind it, if the request is one packet over a link and
+    /// nothing is in its way; hands it over and notes it, without a clock: the request is dated
+    /// ([`Transport::arm_deferred_timer`]) when the time is read next, since mostly it has been
+    /// acknowledged by then. Only one can wait for that: `clock` is read where there is another, or
+    /// a date is `wanted`. False: nothing has changed.
     #[inline(always)]
     pub(crate) fn send_single<L: Links>(
         &mut self,
@@ -78,10 +87,11 @@ impl Transport {
         true
     }
 
-    /// Takes the first record of `rest`, which came over a link from `gid`, if it is a message of one packet in order, or an
-    /// ACK that ends the only request under way, and nothing is in its way; the ACK beside a message as well. `w`: its head, copied
-    /// out, and what follows it. Returns the bytes that it took; 0: nothing has changed; [`ACK_BESIDE`]: only the ACK was taken that
-    /// lies beside the message.
+    /// Takes the first record of `rest`, which came over a link from `gid`, if it is a message of
+    /// one packet in order, or an ACK that ends the only request under way, and nothing is in its
+    /// way; the ACK beside a message as well. `w`: its head, copied out, and what follows it.
+    /// Returns the bytes that it took; 0: nothing has changed; [`ACK_BESIDE`]: only the ACK was
+    /// taken that lies beside the message.
     #[inline(never)]
     pub(crate) fn take_record(
         &mut self,
@@ -103,13 +113,14 @@ impl Transport {
         let is_write = op.0 & WRITES != 0;
         let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
         let end = head + padded(len);
-        let message = op.0 & !1 == if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0;
+        let message =
+            op.0 & !1 == if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0;
         if !is_ack && (!message || end > rest.len()) {
             return 0;
         }
-        // The ACK beside a message first: the peer had received before it sent, so a program that shares a CQ between its queues
-        // sees its own request complete before the peer's reply, as it does on a NIC. That of a short message lies in the words that
-        // were copied out.
+        // The ACK beside a message first: the peer had received before it sent, so a program that
+        // shares a CQ between its queues sees its own request complete before the peer's reply, as
+        // it does on a NIC. That of a short message lies in the words that were copied out.
         let psn = if is_ack { acked(w) } else { beside(w, end, rest.len()) };
         let acked = psn.is_some_and(|psn| c.end_single(now, psn));
         let mut taken = 0;
@@ -149,9 +160,13 @@ impl Transport {
 }
 
 impl Conn<'_> {
-    /// Writes the only request that waits, and the ACK that is owed, into room of its link. Nothing else has changed.
+    /// Writes the only request that waits, and the ACK that is owed, into room of its link. Nothing
+    /// else has changed.
     #[inline(always)]
-    fn write_single<'p, L: Links>(&mut self, links: &'p mut L) -> Option<(PreparedSend, L::Frame<'p>)> {
+    fn write_single<'p, L: Links>(
+        &mut self,
+        links: &'p mut L,
+    ) -> Option<(PreparedSend, L::Frame<'p>)> {
         let qp = &mut *self.qp;
         let sq = self.q.engine_sq(&self.common.key);
         let Eligible { slot, op, is_write } = qp.next_single(&sq)?;
@@ -175,13 +190,25 @@ impl Conn<'_> {
                 // Slow memory that begins to fetch goes on with it for the general path.
                 _ => {
                     let (regions, providers) = (&self.common.regions, &self.common.providers);
-                    gather(regions, providers, qp.pd, &slot, 0, body, Message::request(qp.qpn, index, 0)).ok()?;
+                    gather(
+                        regions,
+                        providers,
+                        qp.pd,
+                        &slot,
+                        0,
+                        body,
+                        Message::request(qp.qpn, index, 0),
+                    )
+                    .ok()?;
                 }
             }
         }
-        let flags = WHOLE | head_flags::ACK_REQ | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
+        let flags = WHOLE
+            | head_flags::ACK_REQ
+            | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
         let dest = qp.attr.dest_qp_num;
-        record[..HEAD_MIN].copy_from_slice(&base_of_head(payload, op, flags, 0, dest, psn, 1, wqe.imm));
+        record[..HEAD_MIN]
+            .copy_from_slice(&base_of_head(payload, op, flags, 0, dest, psn, 1, wqe.imm));
         if is_write {
             let memory = memory_of_head(wqe.remote_addr, wqe.rkey, payload);
             record[HEAD_MIN..HEAD_MEMORY].copy_from_slice(&memory);
@@ -189,17 +216,36 @@ impl Conn<'_> {
         let acks = qp.resp.ack_owed;
         if acks {
             let (psn, msn) = (qp.resp.ack_psn, qp.resp.ack_msn);
-            let ack = base_of_head(0, Opcode::RC_ACK, WHOLE, crate::roce::answers::ACK_UNLIMITED, dest, psn, 1, msn);
+            let ack = base_of_head(
+                0,
+                Opcode::RC_ACK,
+                WHOLE,
+                crate::roce::answers::ACK_UNLIMITED,
+                dest,
+                psn,
+                1,
+                msn,
+            );
             record[behind..].copy_from_slice(&ack);
         }
         let (bytes, qi) = (packet_bytes(op, len) as u32, self.qi);
-        Some((PreparedSend { len: behind + if acks { HEAD_MIN } else { 0 }, qi, payload, bytes, acks }, frame))
+        Some((
+            PreparedSend {
+                len: behind + if acks { HEAD_MIN } else { 0 },
+                qi,
+                payload,
+                bytes,
+                acks,
+            },
+            frame,
+        ))
     }
 }
 
-/// Where the ACK lies in a frame that holds one message of one packet, which takes a receive request, and that ACK. `w`: the first words
-/// of the frame, `len`: its bytes. The reader of the frame takes the ACK first, as [`Transport::take_record`] does with one that lies among
-/// the words.
+/// Where the ACK lies in a frame that holds one message of one packet, which takes a receive
+/// request, and that ACK. `w`: the first words of the frame, `len`: its bytes. The reader of the
+/// frame takes the ACK first, as [`Transport::take_record`] does with one that lies among the
+/// words.
 #[inline(always)]
 pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {
     let h = Head(w);
@@ -219,7 +265,8 @@ pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
     acked(w).is_some()
 }
 
-/// The PSN of the plain ACK for the same queue pair that lies at `at`, behind a message, if it is all that follows there.
+/// The PSN of the plain ACK for the same queue pair that lies at `at`, behind a message, if it is
+/// all that follows there.
 #[inline(always)]
 fn beside(w: &[u64; HEAD_MAX / 8], at: usize, len: usize) -> Option<Psn> {
     let &[a, b, c] = w.get(at / 8..)?.first_chunk()?;
@@ -238,5 +285,6 @@ fn acked(w: &[u64; HEAD_MAX / 8]) -> Option<Psn> {
 fn acked_by([a, b, c]: [u64; 3]) -> Option<Psn> {
     let [op, flags, syndrome, _] = ((a >> 32) as u32).to_le_bytes();
     let plain = Opcode(op) == Opcode::RC_ACK && flags == WHOLE && a as u32 == 0 && c as u32 == 1;
-    (plain && matches!(Syndrome::parse(syndrome), Syndrome::Ack { .. })).then(|| Psn::new((b >> 32) as u32))
+    (plain && matches!(Syndrome::parse(syndrome), Syndrome::Ack { .. }))
+        .then(|| Psn::new((b >> 32) as u32))
 }

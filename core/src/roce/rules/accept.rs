@@ -1,4 +1,5 @@
-//! Accepting a request: what it moves on at the responder, and the whole of it for a message of one packet.
+//! Accepting a request: what it moves on at the responder, and the whole of it for a message of one
+//! packet.
 
 use super::recv::next_receive;
 use crate::mem::{Access, KeyError, Regions, Target};
@@ -46,7 +47,8 @@ impl RequestHeader {
 }
 
 impl Resp {
-    /// The next `psns` PSNs were accepted; a message `ends` with them. NAKs about the expected one have no object any more.
+    /// The next `psns` PSNs were accepted; a message `ends` with them. NAKs about the expected one
+    /// have no object any more.
     #[inline(always)]
     pub(in crate::roce) fn advance(&mut self, psns: u32, ends: bool) {
         self.epsn = self.epsn.add(psns);
@@ -69,7 +71,8 @@ impl Qp {
         self.attr.qp_access_flags & access::REMOTE_WRITE != 0
     }
 
-    /// Where `len` bytes of a WRITE go. The key is looked up for every packet: it may end on the way.
+    /// Where `len` bytes of a WRITE go. The key is looked up for every packet: it may end on the
+    /// way.
     #[inline(always)]
     pub(in crate::roce) fn write_target(
         &self,
@@ -83,7 +86,14 @@ impl Qp {
 
     /// The completion of a receive request.
     #[inline(always)]
-    pub(in crate::roce) fn recv_completion(&self, wr_id: u64, writes: bool, bytes: u32, imm: u32, flags: u32) -> Wc {
+    pub(in crate::roce) fn recv_completion(
+        &self,
+        wr_id: u64,
+        writes: bool,
+        bytes: u32,
+        imm: u32,
+        flags: u32,
+    ) -> Wc {
         Wc {
             wr_id,
             status: wc_status::SUCCESS,
@@ -106,9 +116,15 @@ impl Conn<'_> {
         }
     }
 
-    /// Takes a message of one packet, and owes its ACK, if it is in order and nothing is in its way. False: nothing has changed.
+    /// Takes a message of one packet, and owes its ACK, if it is in order and nothing is in its
+    /// way. False: nothing has changed.
     #[inline(always)]
-    pub(in crate::roce) fn take_single(&mut self, now: u64, r: &RequestHeader, payload: &[u8]) -> bool {
+    pub(in crate::roce) fn take_single(
+        &mut self,
+        now: u64,
+        r: &RequestHeader,
+        payload: &[u8],
+    ) -> bool {
         let taken = self.accept_single(r, payload);
         if taken {
             self.common.acks.owe(self.qp, &mut self.common.ready, self.qi, now, 1, r.ack_req);
@@ -116,8 +132,8 @@ impl Conn<'_> {
         taken
     }
 
-    /// Places a message of one packet and completes it, if it is in order and nothing is in its way. False: nothing has changed. The
-    /// ACK is still to be owed.
+    /// Places a message of one packet and completes it, if it is in order and nothing is in its
+    /// way. False: nothing has changed. The ACK is still to be owed.
     #[inline(always)]
     pub(in crate::roce) fn accept_single(&mut self, r: &RequestHeader, payload: &[u8]) -> bool {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
@@ -146,7 +162,9 @@ impl Conn<'_> {
             let slot = rq.peek(0);
             let wqe = slot.header();
             if !writes && len > 0 {
-                let Some(sge) = slot.sges(1).first().filter(|_| wqe.num_sge == 1) else { return false };
+                let Some(sge) = slot.sges(1).first().filter(|_| wqe.num_sge == 1) else {
+                    return false;
+                };
                 if len as u64 > u64::from(sge.length) {
                     return false;
                 }
@@ -156,7 +174,8 @@ impl Conn<'_> {
                 }
             }
             let wr_id = wqe.wr_id;
-            // Should it fail half way, the general path writes the same bytes again before it says so.
+            // Should it fail half way, the general path writes the same bytes again before it says
+            // so.
             if to.is_some_and(|to| common.providers.put(to, payload) != Access::Ready) {
                 return false;
             }

@@ -1,4 +1,5 @@
-//! Acknowledgements: when the responder owes one and has sent it, and what one resets at the requester.
+//! Acknowledgements: when the responder owes one and has sent it, and what one resets at the
+//! requester.
 
 use crate::bitmap::{Bitmap, Few};
 use crate::roce::peer::{FlowControl, Peer, PROBE_NS};
@@ -14,8 +15,8 @@ pub struct AckQueue {
     pending: Few,
     /// When the first of them must leave, ns; `u64::MAX`: none is pending.
     flush_at: u64,
-    /// The QP that owes an ACK to another QP of this engine. The sender's next look is a few instructions away, so this ACK
-    /// does not go through `ready`.
+    /// The QP that owes an ACK to another QP of this engine. The sender's next look is a few
+    /// instructions away, so this ACK does not go through `ready`.
     local: Option<usize>,
 }
 
@@ -37,9 +38,9 @@ impl AckQueue {
         self.pending.get(qi)
     }
 
-    /// A responder has accepted `packets` packets of its peer; `asked`: the last of them asks for an ACK. The ACK leaves
-    /// after [`ACK_DELAY_NS`] or [`ACK_PACKETS`] packets. Within the engine it leaves at once: it is no packet, and company
-    /// would save nothing.
+    /// A responder has accepted `packets` packets of its peer; `asked`: the last of them asks for
+    /// an ACK. The ACK leaves after [`ACK_DELAY_NS`] or [`ACK_PACKETS`] packets. Within the engine
+    /// it leaves at once: it is no packet, and company would save nothing.
     #[inline(always)]
     pub(in crate::roce) fn owe(
         &mut self,
@@ -71,8 +72,8 @@ impl AckQueue {
         }
     }
 
-    /// An ACK, or an answer that acknowledges as much, has left. What still waits for slow memory is acknowledged when it has
-    /// landed.
+    /// An ACK, or an answer that acknowledges as much, has left. What still waits for slow memory
+    /// is acknowledged when it has landed.
     #[inline(always)]
     pub(in crate::roce) fn left(&mut self, resp: &mut Resp, qi: usize) {
         resp.ack_owed = resp.is(rx_block::FENCES);
@@ -81,8 +82,8 @@ impl AckQueue {
         self.forget(qi);
     }
 
-    /// A QP owes no ACK any more. With the last of them the time to send them ends: left standing, it would send the next ACK
-    /// at once, ahead of the program's reply.
+    /// A QP owes no ACK any more. With the last of them the time to send them ends: left standing,
+    /// it would send the next ACK at once, ahead of the program's reply.
     #[inline(always)]
     pub(in crate::roce) fn forget(&mut self, qi: usize) {
         self.pending.clear(qi);
@@ -107,8 +108,8 @@ impl AckQueue {
     }
 }
 
-/// The oldest unacknowledged PSN of a requester has moved: the budgets of retries are full again, and NAKs and rewinds before
-/// it count no more.
+/// The oldest unacknowledged PSN of a requester has moved: the budgets of retries are full again,
+/// and NAKs and rewinds before it count no more.
 #[inline(always)]
 pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
     qp.req.retry_left = qp.attr.retry_cnt;
@@ -120,19 +121,28 @@ pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
     }
 }
 
-/// [`refill_retries`]; the timers begin again, or end where nothing is under way; `freed` bytes of requests and `read_freed`
-/// bytes of READ responses leave the windows. The caller wakes QPs that wait for a window.
+/// [`refill_retries`]; the timers begin again, or end where nothing is under way; `freed` bytes of
+/// requests and `read_freed` bytes of READ responses leave the windows. The caller wakes QPs that
+/// wait for a window.
 #[inline(always)]
-pub(in crate::roce) fn progress(qp: &mut Qp, peer: &mut Peer, now: u64, freed: u32, read_freed: u32) {
+pub(in crate::roce) fn progress(
+    qp: &mut Qp,
+    peer: &mut Peer,
+    now: u64,
+    freed: u32,
+    read_freed: u32,
+) {
     refill_retries(qp);
     let req = &mut qp.req;
     req.silent_since = now;
     req.probe_wait = PROBE_NS;
-    // Either case releases its windows by itself: one release behind both costs a hop 7 instructions.
+    // Either case releases its windows by itself: one release behind both costs a hop 7
+    // instructions.
     if req.una_psn == req.max_psn {
         req.ack_deadline = 0;
         req.probe_at = 0;
-        // Requests that a limit of the rate has cut end elsewhere than at a piece's end, and were not counted off.
+        // Requests that a limit of the rate has cut end elsewhere than at a piece's end, and were
+        // not counted off.
         req.rd_out = 0;
         // What was never sent again after a rewind counts no longer.
         peer.tx.on_acked(core::mem::take(&mut req.inflight));

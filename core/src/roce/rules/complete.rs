@@ -51,7 +51,8 @@ pub(in crate::roce) struct Ending<'a> {
     status: u32,
 }
 
-/// Looks for room for the completion of a request, which it has where it is signaled or has failed. `None`: there is none now.
+/// Looks for room for the completion of a request, which it has where it is signaled or has failed.
+/// `None`: there is none now.
 #[inline(always)]
 pub(in crate::roce) fn prepare<'a>(
     s: &'a Shared,
@@ -84,8 +85,8 @@ pub(in crate::roce) enum Left {
 }
 
 impl Ending<'_> {
-    /// Ends the oldest request of a QP's send queue, at ring index `qp.req.una`. The slot is released before the completion
-    /// can be seen ([`CqSide::push`] says why).
+    /// Ends the oldest request of a QP's send queue, at ring index `qp.req.una`. The slot is
+    /// released before the completion can be seen ([`CqSide::push`] says why).
     #[inline(always)]
     pub(in crate::roce) fn finish(
         self,
@@ -110,7 +111,8 @@ impl Ending<'_> {
         }
         sq.release(1);
         let Some(mut cq) = self.cq else { return };
-        let carries = matches!(code, wc_opcode::RDMA_READ | wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD);
+        let carries =
+            matches!(code, wc_opcode::RDMA_READ | wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD);
         let wc = Wc {
             wr_id: self.wr_id,
             status: self.status,

@@ -16,7 +16,12 @@ pub(in crate::roce) struct CqSide<'a> {
 impl<'a> CqSide<'a> {
     /// The CQ at an index; `None`: there is none.
     #[inline(always)]
-    pub(in crate::roce) fn of(s: &'a Shared, key: &EngineKey, cqs: &'a mut Table<Cq>, index: u32) -> Option<Self> {
+    pub(in crate::roce) fn of(
+        s: &'a Shared,
+        key: &EngineKey,
+        cqs: &'a mut Table<Cq>,
+        index: u32,
+    ) -> Option<Self> {
         let ring = s.cqs.get(index as usize)?.engine_ring(key);
         Some(CqSide { ring, cq: cqs.get_mut(index as usize)?, index })
     }
@@ -33,17 +38,19 @@ impl<'a> CqSide<'a> {
         self.has_room() && self.cq.reserved < self.cq.promises(self.ring.capacity())
     }
 
-    /// Reserves an entry for the receive in use of the QP at `qi`. The caller has asked [`CqSide::can_reserve`].
+    /// Reserves an entry for the receive in use of the QP at `qi`. The caller has asked
+    /// [`CqSide::can_reserve`].
     #[inline(always)]
     pub(in crate::roce) fn reserve(&mut self, qi: usize) {
         self.cq.reserved += 1;
         self.cq.holder = qi as u32;
     }
 
-    /// Pushes a completion for which there is room, and raises the CQ's event if it is armed for it.
+    /// Pushes a completion for which there is room, and raises the CQ's event if it is armed for
+    /// it.
     ///
-    /// The slot of the request or receive is released before: another thread of the program may poll meanwhile and post the
-    /// next request into a queue of one entry.
+    /// The slot of the request or receive is released before: another thread of the program may
+    /// poll meanwhile and post the next request into a queue of one entry.
     #[inline(always)]
     pub(in crate::roce) fn push(&mut self, s: &Shared, wc: Wc, solicited: bool) {
         let pushed = self.ring.push(wc);
@@ -65,9 +72,16 @@ impl<'a> CqSide<'a> {
         }
     }
 
-    /// [`CqSide::push`], or the completion goes to the thread that polls this CQ and runs the engine.
+    /// [`CqSide::push`], or the completion goes to the thread that polls this CQ and runs the
+    /// engine.
     #[inline(always)]
-    pub(in crate::roce) fn hand_over(&mut self, s: &Shared, to: &mut CompletionHandoff, wc: Wc, solicited: bool) {
+    pub(in crate::roce) fn hand_over(
+        &mut self,
+        s: &Shared,
+        to: &mut CompletionHandoff,
+        wc: Wc,
+        solicited: bool,
+    ) {
         let expected = to.cq == self.index && !to.has && self.cq.armed == Armed::No;
         if expected && self.ring.room_seen() == self.ring.capacity() {
             to.has = true;
@@ -78,8 +92,8 @@ impl<'a> CqSide<'a> {
     }
 }
 
-/// CQ polled by the thread that runs this round of the engine. Its first completion bypasses the ring, whose end the thread
-/// would have to read otherwise.
+/// CQ polled by the thread that runs this round of the engine. Its first completion bypasses the
+/// ring, whose end the thread would have to read otherwise.
 #[derive(Debug)]
 pub struct CompletionHandoff {
     /// The CQ, or [`NONE`].
@@ -95,7 +109,8 @@ impl Default for CompletionHandoff {
 }
 
 impl CompletionHandoff {
-    /// The caller polls the CQ at an index, whose ring is empty, and holds the engine's lock until [`CompletionHandoff::finish`].
+    /// The caller polls the CQ at an index, whose ring is empty, and holds the engine's lock until
+    /// [`CompletionHandoff::finish`].
     #[inline(always)]
     pub(crate) fn begin(&mut self, cq: u32) {
         self.cq = cq;

@@ -14,15 +14,15 @@ fn is_answer(run: &Run) -> bool {
 }
 
 impl Conn<'_> {
-    /// Whether what came is from the peer of a connected QP: from its address, by a path that it may use, and, where its UDP
-    /// ports are known, from one of them.
+    /// Whether what came is from the peer of a connected QP: from its address, by a path that it
+    /// may use, and, where its UDP ports are known, from one of them.
     #[inline(always)]
     pub(in crate::roce) fn is_from_peer(&self, from: &Origin) -> bool {
         self.has_address_of_peer(&from.gid, from.path) && !self.has_other_port(from)
     }
 
-    /// Whether an address is that of the QP's peer, and a path one that it may use. What comes from this engine itself names no
-    /// address that could be another's.
+    /// Whether an address is that of the QP's peer, and a path one that it may use. What comes from
+    /// this engine itself names no address that could be another's.
     #[inline(always)]
     pub(in crate::roce) fn has_address_of_peer(&self, gid: &[u8; 16], path: Path) -> bool {
         let peer = &*self.peer;
@@ -38,7 +38,13 @@ impl Conn<'_> {
 
     /// Takes one run that names this QP.
     #[inline]
-    pub(in crate::roce) fn handle_run(&mut self, now: u64, from: &Origin, run: &Run, payload: &[u8]) {
+    pub(in crate::roce) fn handle_run(
+        &mut self,
+        now: u64,
+        from: &Origin,
+        run: &Run,
+        payload: &[u8],
+    ) {
         let qp = &mut *self.qp;
         if !qp.can_receive() {
             if !self.repeat_nak(from, run) {
@@ -85,8 +91,8 @@ impl Conn<'_> {
         }
     }
 
-    /// A QP that has failed its peer says so again when the peer asks again: the NAK may have been lost. False: it is no
-    /// such QP, or nobody that it answers.
+    /// A QP that has failed its peer says so again when the peer asks again: the NAK may have been
+    /// lost. False: it is no such QP, or nobody that it answers.
     #[cold]
     fn repeat_nak(&mut self, from: &Origin, run: &Run) -> bool {
         let ours = self.is_from_peer(from) && run.pkey & 0x7fff == 0x7fff;
@@ -97,8 +103,9 @@ impl Conn<'_> {
         }
         let resp = &mut qp.resp;
         resp.set_nak(Some(syndrome));
-        // The answer that failed may have been one that the peer no longer waits for; a NAK behind what it asks for now
-        // would mean nothing to it. Everything before the expected PSN was executed.
+        // The answer that failed may have been one that the peer no longer waits for; a NAK behind
+        // what it asks for now would mean nothing to it. Everything before the expected PSN was
+        // executed.
         if run.psn.diff(resp.fatal_psn) > 0 {
             resp.fatal_psn = if run.psn.diff(resp.epsn) < 0 { run.psn } else { resp.epsn };
         }

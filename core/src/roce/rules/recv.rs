@@ -22,7 +22,8 @@ pub(in crate::roce) enum Missing {
     Request,
 }
 
-/// The queue with the receive request that is next, its own or the SRQ's, and the CQ with an entry for it. Nothing has changed.
+/// The queue with the receive request that is next, its own or the SRQ's, and the CQ with an entry
+/// for it. Nothing has changed.
 #[inline(always)]
 pub(in crate::roce) fn next_receive<'a>(
     s: &'a Shared,
@@ -43,7 +44,8 @@ pub(in crate::roce) fn next_receive<'a>(
 }
 
 impl Conn<'_> {
-    /// Takes a receive request and reserves its CQE, unless one is taken already. False: there is none.
+    /// Takes a receive request and reserves its CQE, unless one is taken already. False: there is
+    /// none.
     #[inline]
     pub(crate) fn take_recv(&mut self) -> bool {
         let qp = &mut *self.qp;
@@ -52,7 +54,8 @@ impl Conn<'_> {
         }
         if qp.resp.recv.taken {
             // Inside a message the entry was given back, and only that is missing.
-            let cq = CqSide::of(self.s, &self.common.key, &mut self.common.cqs, qp.rcq).filter(CqSide::can_reserve);
+            let cq = CqSide::of(self.s, &self.common.key, &mut self.common.cqs, qp.rcq)
+                .filter(CqSide::can_reserve);
             let Some(mut cq) = cq else {
                 self.common.counters.cq_full += 1;
                 return false;
@@ -62,13 +65,14 @@ impl Conn<'_> {
             return true;
         }
         let common = &mut *self.common;
-        let (mut queue, mut cq) = match next_receive(self.s, self.q, &common.key, &mut common.cqs, qp) {
-            Ok(next) => next,
-            Err(missing) => {
-                common.counters.cq_full += u64::from(missing == Missing::CqEntry);
-                return false;
-            }
-        };
+        let (mut queue, mut cq) =
+            match next_receive(self.s, self.q, &common.key, &mut common.cqs, qp) {
+                Ok(next) => next,
+                Err(missing) => {
+                    common.counters.cq_full += u64::from(missing == Missing::CqEntry);
+                    return false;
+                }
+            };
         let len = queue.len();
         let slot = queue.peek(0);
         let wqe = *slot.header();
@@ -96,7 +100,8 @@ impl Conn<'_> {
         true
     }
 
-    /// Gives back the CQE of a receive whose message was dropped; the receive itself serves the next one.
+    /// Gives back the CQE of a receive whose message was dropped; the receive itself serves the
+    /// next one.
     #[inline(never)]
     pub(crate) fn release_cqe(&mut self) {
         let qp = &mut *self.qp;
@@ -124,11 +129,16 @@ impl Conn<'_> {
             wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
             _ => qp.cause.code,
         };
-        Wc { status, vendor_err, ..qp.recv_completion(qp.resp.recv.wr_id, false, bytes, imm, flags) }
+        Wc {
+            status,
+            vendor_err,
+            ..qp.recv_completion(qp.resp.recv.wr_id, false, bytes, imm, flags)
+        }
     }
 
-    /// Ends the receive in use with an error, behind those that came before it. The caller ends the QP. Inside a message its
-    /// entry of the CQ may have been promised to others meanwhile: then the flush that follows says so when there is room.
+    /// Ends the receive in use with an error, behind those that came before it. The caller ends the
+    /// QP. Inside a message its entry of the CQ may have been promised to others meanwhile: then
+    /// the flush that follows says so when there is room.
     pub(crate) fn fail_recv(&mut self, status: u32) {
         self.flush_fences();
         if !self.take_recv() {

@@ -11,8 +11,8 @@ use crate::wire::{Opcode, Psn};
 /// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
 pub(in crate::roce) const PSN_WINDOW: u32 = (1 << 23) - 1;
 
-/// How much a request or a message may ask for. The rules are written once, for every shape; what a shape cannot have is
-/// compiled out of its copy.
+/// How much a request or a message may ask for. The rules are written once, for every shape; what a
+/// shape cannot have is compiled out of its copy.
 pub(in crate::roce) trait Shape {
     /// It is one packet of a SEND or a WRITE, and nothing of its queue pair is in its way.
     const SINGLE: bool;
@@ -38,7 +38,8 @@ pub(in crate::roce) struct Eligible<'q> {
     pub(in crate::roce) is_write: bool,
 }
 
-/// A single request that is written, with the ACK that its QP owes. Nothing in the engine knows of it yet.
+/// A single request that is written, with the ACK that its QP owes. Nothing in the engine knows of
+/// it yet.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "what was handed over must be noted"]
 pub struct PreparedSend {
@@ -74,9 +75,13 @@ pub(in crate::roce) enum Charge {
 }
 
 impl Qp {
-    /// The only request that waits in the send queue, if it is of [`Single`] shape. The peer's window is still to be asked.
+    /// The only request that waits in the send queue, if it is of [`Single`] shape. The peer's
+    /// window is still to be asked.
     #[inline(always)]
-    pub(in crate::roce) fn next_single<'q>(&mut self, sq: &'q EngineConsumer<'_, SendWqe>) -> Option<Eligible<'q>> {
+    pub(in crate::roce) fn next_single<'q>(
+        &mut self,
+        sq: &'q EngineConsumer<'_, SendWqe>,
+    ) -> Option<Eligible<'q>> {
         let index = self.req.next;
         let alone = sq.end() == index.wrapping_add(1);
         if !alone || !self.may_send_new() || self.wqe(index).started {
@@ -94,7 +99,10 @@ impl Qp {
             return None;
         }
         let is_write = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
-        let op = Opcode(if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0 + (opcode & 1) as u8);
+        let op = Opcode(
+            if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0
+                + (opcode & 1) as u8,
+        );
         Some(Eligible { slot, op, is_write })
     }
 
@@ -109,7 +117,8 @@ impl Qp {
 }
 
 impl Conn<'_> {
-    /// Packets of the request that is next have left: PSNs, windows and counters. Timers are [`Conn::start_timers`].
+    /// Packets of the request that is next have left: PSNs, windows and counters. Timers are
+    /// [`Conn::start_timers`].
     #[inline(always)]
     pub(in crate::roce) fn note_sent<S: Shape>(&mut self, sent: &Departed) {
         let (req, peer) = (&mut self.qp.req, &mut *self.peer);
@@ -149,7 +158,8 @@ impl Conn<'_> {
         }
     }
 
-    /// A request has left whose answer is waited for. The time counts from it, unless an earlier one's is waited for.
+    /// A request has left whose answer is waited for. The time counts from it, unless an earlier
+    /// one's is waited for.
     #[inline(always)]
     pub(in crate::roce) fn start_timers(&mut self, now: u64) {
         let req = &mut self.qp.req;

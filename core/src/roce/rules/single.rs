@@ -11,7 +11,8 @@ use crate::verbs::types::{wc_status, wr_opcode};
 use crate::wire::Psn;
 
 impl Conn<'_> {
-    /// The request that waits has left, and the owed ACK with it: all that changes by that but the time.
+    /// The request that waits has left, and the owed ACK with it: all that changes by that but the
+    /// time.
     #[inline(always)]
     pub(in crate::roce) fn single_left(&mut self, prepared: &PreparedSend) {
         let PreparedSend { payload, bytes, acks, .. } = *prepared;
@@ -28,8 +29,8 @@ impl Conn<'_> {
         self.note_sent::<Single>(&sent);
     }
 
-    /// Ends the only request that the QP has under way, if the ACK of `psn` ends it and nothing is in its way. False: nothing has
-    /// changed. [`Conn::single_ended`] is next.
+    /// Ends the only request that the QP has under way, if the ACK of `psn` ends it and nothing is
+    /// in its way. False: nothing has changed. [`Conn::single_ended`] is next.
     #[inline(always)]
     pub(in crate::roce) fn end_single(&mut self, now: u64, psn: Psn) -> bool {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
@@ -54,7 +55,14 @@ impl Conn<'_> {
         }
         qp.req.una_psn = qp.req.max_psn;
         progress(qp, self.peer, now, 0, 0);
-        ending.finish(self.s, qp, &mut common.counters, &mut sq, Left::Nothing, Some(&mut common.handoff));
+        ending.finish(
+            self.s,
+            qp,
+            &mut common.counters,
+            &mut sq,
+            Left::Nothing,
+            Some(&mut common.handoff),
+        );
         true
     }
 

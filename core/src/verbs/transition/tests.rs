@@ -47,7 +47,10 @@ fn names(mask: u32) -> String {
 /// The graph, one edge for each transition and set of types that share its attributes.
 fn dot() -> String {
     let mut out = String::new();
-    out.push_str("// QP states, written from core/src/verbs/transition.rs by its tests (GDRC_BLESS=1 rewrites it).\n");
+    out.push_str(
+        "// QP states, written from core/src/verbs/transition.rs by its tests \
+        (GDRC_BLESS=1 rewrites it).\n",
+    );
     out.push_str("// On an edge: types, required attributes, then optional ones in brackets.\n");
     out.push_str("digraph qp_states {\n  rankdir=LR;\n  node [shape=box];\n");
     for t in TABLE {
@@ -79,14 +82,20 @@ fn table_matches_the_graph_in_docs() {
     let before = fs::read_to_string(&path).unwrap();
     assert_eq!(
         before, now,
-        "docs/internals/qp-states.dot is out of date: run the test with GDRC_BLESS=1 and look at the diff"
+        "docs/internals/qp-states.dot is out of date: run the test with GDRC_BLESS=1 and look at \
+         the diff"
     );
 }
 
 #[test]
 fn table_has_each_transition_once() {
     for (i, a) in TABLE.iter().enumerate() {
-        assert!(TABLE[i + 1..].iter().all(|b| (a.from, a.to) != (b.from, b.to)), "{} -> {}", name(a.from), name(a.to));
+        assert!(
+            TABLE[i + 1..].iter().all(|b| (a.from, a.to) != (b.from, b.to)),
+            "{} -> {}",
+            name(a.from),
+            name(a.to)
+        );
         for need in [a.rc, a.uc, a.ud].into_iter().flatten() {
             assert_eq!(need.required & need.optional, 0);
         }
@@ -109,7 +118,13 @@ fn every_state_leads_to_reset_and_err() {
 #[test]
 fn usual_bring_up_is_accepted() {
     let init = m::STATE | m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS;
-    let rtr = m::STATE | m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
+    let rtr = m::STATE
+        | m::AV
+        | m::PATH_MTU
+        | m::DEST_QPN
+        | m::RQ_PSN
+        | m::MAX_DEST_RD_ATOMIC
+        | m::MIN_RNR_TIMER;
     let rts = m::STATE | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::SQ_PSN | m::MAX_QP_RD_ATOMIC;
     assert_eq!(check(QpKind::Rc, s::RESET, s::INIT, init), Ok(()));
     assert_eq!(check(QpKind::Rc, s::INIT, s::RTR, rtr), Ok(()));
@@ -117,7 +132,10 @@ fn usual_bring_up_is_accepted() {
     let uc_rtr = m::STATE | m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
     assert_eq!(check(QpKind::Uc, s::INIT, s::RTR, uc_rtr), Ok(()));
     assert_eq!(check(QpKind::Uc, s::RTR, s::RTS, m::STATE | m::SQ_PSN), Ok(()));
-    assert_eq!(check(QpKind::Ud, s::RESET, s::INIT, m::STATE | m::PKEY_INDEX | m::PORT | m::QKEY), Ok(()));
+    assert_eq!(
+        check(QpKind::Ud, s::RESET, s::INIT, m::STATE | m::PKEY_INDEX | m::PORT | m::QKEY),
+        Ok(())
+    );
     assert_eq!(check(QpKind::Ud, s::INIT, s::RTR, m::STATE), Ok(()));
     assert_eq!(check(QpKind::Ud, s::RTR, s::RTS, m::STATE | m::SQ_PSN), Ok(()));
     assert_eq!(check(QpKind::Rc, s::RTS, s::SQD, m::STATE | m::EN_SQD_ASYNC_NOTIFY), Ok(()));
@@ -178,7 +196,11 @@ fn values_out_of_range_are_refused() {
         let mut a = good();
         f(&mut a);
         assert!(validate(QpKind::Rc, &a, all, LIMITS).is_err(), "bit {bit:#x}");
-        assert_eq!(validate(QpKind::Rc, &a, all & !bit, LIMITS), Ok(()), "bit {bit:#x} not named, not looked at");
+        assert_eq!(
+            validate(QpKind::Rc, &a, all & !bit, LIMITS),
+            Ok(()),
+            "bit {bit:#x} not named, not looked at"
+        );
     };
     check(m::STATE, |a| a.qp_state = 7);
     check(m::CUR_STATE, |a| a.cur_qp_state = u32::MAX);

@@ -1,11 +1,13 @@
 //! CRC-32 by carry-less multiplication: 128 bits at a time, or 512 where the machine can.
 //!
-//! Registers hold polynomials bit-reflected, as the CRC wants them: bit `i` of 128 is the coefficient of x^(127−i). A
-//! carry-less product of two 64-bit halves comes out multiplied by x, so every constant below is one power short.
+//! Registers hold polynomials bit-reflected, as the CRC wants them: bit `i` of 128 is the
+//! coefficient of x^(127−i). A carry-less product of two 64-bit halves comes out multiplied by x,
+//! so every constant below is one power short.
 //!
-//! A block is *folded over* D bits by replacing it with a shorter polynomial of the same residue as block · x^D: two
-//! products and a xor. The data is consumed from its front so that what is left is a whole number of 16-byte blocks, and
-//! nothing is left over at the end, where it would lengthen the chain of dependent products.
+//! A block is *folded over* D bits by replacing it with a shorter polynomial of the same residue as
+//! block · x^D: two products and a xor. The data is consumed from its front so that what is left is
+//! a whole number of 16-byte blocks, and nothing is left over at the end, where it would lengthen
+//! the chain of dependent products.
 
 use core::arch::x86_64::*;
 
@@ -132,21 +134,26 @@ fn step(block: __m128i, next: __m128i) -> __m128i {
     _mm_xor_si128(fold(block, pair(const { fold_low(128) }, const { fold_high(128) })), next)
 }
 
-/// The CRC state that a block leaves behind: block · x^32 modulo the polynomial. Three products in a row.
+/// The CRC state that a block leaves behind: block · x^32 modulo the polynomial. Three products in
+/// a row.
 #[inline]
 #[target_feature(enable = "pclmulqdq,sse4.1")]
 fn reduce(block: __m128i) -> u32 {
-    // The earlier half goes over 96 bits into what is below x^96, where the later half, shifted, belongs as well.
+    // The earlier half goes over 96 bits into what is below x^96, where the later half, shifted,
+    // belongs as well.
     let early = _mm_clmulepi64_si128(block, _mm_cvtsi64_si128(const { power(95) } as i64), 0x00);
     let late = _mm_slli_si128(_mm_srli_si128(block, 8), 4);
     let value = _mm_xor_si128(early, late);
-    // Barrett: the quotient of the 64 upper coefficients, and what quotient · P leaves of the 32 lower ones.
-    let quotient = _mm_clmulepi64_si128(_mm_srli_si128(value, 4), _mm_cvtsi64_si128(BARRETT as i64), 0x00);
+    // Barrett: the quotient of the 64 upper coefficients, and what quotient · P leaves of the 32
+    // lower ones.
+    let quotient =
+        _mm_clmulepi64_si128(_mm_srli_si128(value, 4), _mm_cvtsi64_si128(BARRETT as i64), 0x00);
     let multiple = _mm_clmulepi64_si128(quotient, _mm_cvtsi64_si128(POLY_33 as i64), 0x00);
     (_mm_extract_epi32(multiple, 2) ^ _mm_extract_epi32(value, 3)) as u32
 }
 
-/// Begins with a state and data of at least 16 bytes: the block so far, and the whole blocks that follow.
+/// Begins with a state and data of at least 16 bytes: the block so far, and the whole blocks that
+/// follow.
 #[inline]
 #[target_feature(enable = "pclmulqdq,ssse3")]
 fn begin<'a>(state: u32, first: &[u8; 16], data: &'a [u8]) -> (__m128i, &'a [[u8; 16]]) {
@@ -166,7 +173,8 @@ fn begin<'a>(state: u32, first: &[u8; 16], data: &'a [u8]) -> (__m128i, &'a [[u8
     (step(block, _mm_xor_si128(load(second), earlier(state, odd))), blocks)
 }
 
-/// Goes on from a complete block: the same, with as many bytes taken from `data` as leave whole blocks.
+/// Goes on from a complete block: the same, with as many bytes taken from `data` as leave whole
+/// blocks.
 #[inline]
 #[target_feature(enable = "pclmulqdq,ssse3")]
 fn go_on(block: __m128i, data: &[u8]) -> (__m128i, &[[u8; 16]]) {
@@ -229,8 +237,9 @@ pub(super) fn update_128(state: u32, data: &[u8]) -> u32 {
     reduce(blocks_128(block, blocks))
 }
 
-/// The state after a packet, by 128-bit registers: eight bytes that vary, the constant that folds them over what comes
-/// up to the end of the BTH, the two numbers of [`super::Head::last`], and what follows the BTH.
+/// The state after a packet, by 128-bit registers: eight bytes that vary, the constant that folds
+/// them over what comes up to the end of the BTH, the two numbers of [`super::Head::last`], and
+/// what follows the BTH.
 #[target_feature(enable = "pclmulqdq,sse4.1,ssse3")]
 pub(super) fn icrc_128(varying: u64, fold: u64, begin: u64, end: u64, rest: &[u8]) -> u32 {
     let (block, blocks) = go_on(head_block(varying, fold, begin, end), rest);
@@ -241,7 +250,11 @@ pub(super) fn icrc_128(varying: u64, fold: u64, begin: u64, end: u64, rest: &[u8
 #[inline]
 #[target_feature(enable = "pclmulqdq,sse2")]
 fn head_block(varying: u64, fold: u64, begin: u64, end: u64) -> __m128i {
-    let varying = _mm_clmulepi64_si128(_mm_cvtsi64_si128(varying as i64), _mm_cvtsi64_si128(fold as i64), 0x00);
+    let varying = _mm_clmulepi64_si128(
+        _mm_cvtsi64_si128(varying as i64),
+        _mm_cvtsi64_si128(fold as i64),
+        0x00,
+    );
     _mm_xor_si128(varying, pair(begin, end))
 }
 
@@ -253,14 +266,22 @@ const WIDE_BLOCKS: usize = 12;
 pub(super) fn update_512(state: u32, data: &[u8]) -> u32 {
     let Some(first) = data.first_chunk() else { return update_short(state, data) };
     let (block, blocks) = begin(state, first, data);
-    reduce(if blocks.len() < WIDE_BLOCKS { blocks_128(block, blocks) } else { blocks_512(block, blocks) })
+    reduce(if blocks.len() < WIDE_BLOCKS {
+        blocks_128(block, blocks)
+    } else {
+        blocks_512(block, blocks)
+    })
 }
 
 /// [`icrc_128`] by 512-bit registers where there is enough of it.
 #[target_feature(enable = "avx512f,avx512vl,vpclmulqdq,pclmulqdq,sse4.1,ssse3")]
 pub(super) fn icrc_512(varying: u64, fold: u64, begin: u64, end: u64, rest: &[u8]) -> u32 {
     let (block, blocks) = go_on(head_block(varying, fold, begin, end), rest);
-    reduce(if blocks.len() < WIDE_BLOCKS { blocks_128(block, blocks) } else { blocks_512(block, blocks) })
+    reduce(if blocks.len() < WIDE_BLOCKS {
+        blocks_128(block, blocks)
+    } else {
+        blocks_512(block, blocks)
+    })
 }
 
 #[inline]
@@ -279,8 +300,9 @@ fn first_512(block: __m128i, blocks: &[[u8; 16]]) -> __m512i {
     let read = (0xFF00_u16 >> (2 * taken)) as u8;
     let lane = 0b1100_0000_u8 >> (2 * taken);
     let begin = blocks.as_ptr().cast::<i64>().wrapping_sub(8 - 2 * taken);
-    // SAFETY: lanes whose mask bits are clear are not read, and the others are the last `taken` of the four, which
-    // begin at the start of `blocks` and end where it ends or before. With none taken the mask is clear.
+    // SAFETY: lanes whose mask bits are clear are not read, and the others are the last `taken` of
+    // the four, which begin at the start of `blocks` and end where it ends or before. With none
+    // taken the mask is clear.
     let loaded = unsafe { _mm512_maskz_loadu_epi64(read, begin) };
     _mm512_mask_blend_epi64(lane, loaded, _mm512_broadcast_i32x4(block))
 }
@@ -306,8 +328,8 @@ fn step_512(wide: __m512i, by: __m512i, next: __m512i) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,vpclmulqdq,pclmulqdq")]
 fn blocks_512(block: __m128i, blocks: &[[u8; 16]]) -> __m128i {
-    // The block so far and the first few of `blocks` fill the first register, right-aligned, so that the rest
-    // is a whole number of registers.
+    // The block so far and the first few of `blocks` fill the first register, right-aligned, so
+    // that the rest is a whole number of registers.
     let taken = blocks.len() % 4;
     let (first, rest) = blocks.split_at(taken);
     let mut wide = first_512(block, first);

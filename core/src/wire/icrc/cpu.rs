@@ -71,7 +71,8 @@ impl Runnable {
     pub(super) fn update(self, state: u32, data: &[u8]) -> u32 {
         match self.0 {
             Impl::Table => table::update(state, data),
-            // SAFETY: `detect` found the instructions of this implementation, or this value would not exist.
+            // SAFETY: `detect` found the instructions of this implementation, or this value would
+            // not exist.
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             Impl::Clmul => unsafe { clmul::update_128(state, data) },
             // SAFETY: as above.
@@ -105,7 +106,11 @@ impl Runnable {
 
 fn icrc_table(varying: u64, v6: bool, begin: u64, end: u64, rest: &[u8]) -> u32 {
     let varying = table::update(0, &varying.to_le_bytes());
-    let varying = if v6 { table::update(varying, &[0; V6_BETWEEN]) } else { table::update(varying, &[0; V4_BETWEEN]) };
+    let varying = if v6 {
+        table::update(varying, &[0; V6_BETWEEN])
+    } else {
+        table::update(varying, &[0; V4_BETWEEN])
+    };
     let state = table::update(varying, &begin.to_le_bytes());
     table::update(table::update(state, &end.to_le_bytes()), rest)
 }

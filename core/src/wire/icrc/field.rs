@@ -8,7 +8,8 @@ const fn over_x(state: u32) -> u32 {
     ((state ^ if carry != 0 { POLY } else { 0 }) << 1) | carry
 }
 
-/// The product of two residues. Bitwise, about 30 ns: it is needed once or twice for a foreign packet.
+/// The product of two residues. Bitwise, about 30 ns: it is needed once or twice for a foreign
+/// packet.
 const fn product(a: u32, b: u32) -> u32 {
     let mut b = b;
     let mut sum = 0;

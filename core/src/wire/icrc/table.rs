@@ -1,4 +1,5 @@
-//! CRC-32 by tables, sixteen bytes a step: for machines without carry-less multiplication, and as the reference.
+//! CRC-32 by tables, sixteen bytes a step: for machines without carry-less multiplication, and as
+//! the reference.
 
 /// The polynomial, lowest degree in the highest bit.
 pub(super) const POLY: u32 = 0xEDB8_8320;

@@ -32,7 +32,9 @@ impl Open<'_> {
 
     fn write(&self, number: u32, body: &[&[u8]]) -> Result<usize> {
         let body = body.concat();
-        let head = [&number.to_ne_bytes()[..], &(body.len() as u16).to_ne_bytes(), &400u16.to_ne_bytes()].concat();
+        let head =
+            [&number.to_ne_bytes()[..], &(body.len() as u16).to_ne_bytes(), &400u16.to_ne_bytes()]
+                .concat();
         let all = [head, body].concat();
         self.files.write(self.raw(), all.as_ptr() as u64, all.len())
     }
@@ -41,7 +43,8 @@ impl Open<'_> {
     fn resolved(&self) -> u32 {
         let mut id = 0u32;
         let at = (&raw mut id as u64).to_ne_bytes();
-        self.write(0, &[&1u64.to_ne_bytes(), &at, &0x106u16.to_ne_bytes(), &[2, 0, 0, 0, 0, 0]]).unwrap();
+        self.write(0, &[&1u64.to_ne_bytes(), &at, &0x106u16.to_ne_bytes(), &[2, 0, 0, 0, 0, 0]])
+            .unwrap();
         let to = [&2u16.to_ne_bytes()[..], &[0x10, 0, 127, 0, 0, 1], &[0; 20]].concat();
         self.write(3, &[&[0; 28], &to, &id.to_ne_bytes(), &[0; 4]]).unwrap();
         id

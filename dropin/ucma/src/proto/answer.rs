@@ -122,7 +122,13 @@ pub fn route_answer(r: &Route) -> Vec<u8> {
     // ib_user_path_rec: GIDs, LIDs, raw traffic, flow label, reversible, MTU, P_Key, then bytes.
     o.bytes(&dgid).bytes(&sgid).zeros(4 + 4 + 4);
     if r.resolved {
-        o.u32(1).u32(u32::from(r.mtu)).bytes(&[0xff, 0xff]).u8(HOP_LIMIT).u8(r.traffic_class).u8(1).u8(0);
+        o.u32(1)
+            .u32(u32::from(r.mtu))
+            .bytes(&[0xff, 0xff])
+            .u8(HOP_LIMIT)
+            .u8(r.traffic_class)
+            .u8(1)
+            .u8(0);
         o.u8(EXACTLY).u8(EXACTLY).u8(RATE).u8(EXACTLY).u8(LIFE_TIME).u8(0);
     } else {
         o.u32(0).u32(0).bytes(&[0xff, 0xff]).zeros(10);
@@ -146,7 +152,11 @@ pub fn addr_answer(r: &Route, gids: bool) -> Vec<u8> {
         };
     }
     let mut o = Out(Vec::with_capacity(280));
-    o.u64(r.node_guid.to_be()).u8(r.port_num()).u8(0).u16(if r.node_guid == 0 { 0 } else { 0xffff });
+    o.u64(r.node_guid.to_be()).u8(r.port_num()).u8(0).u16(if r.node_guid == 0 {
+        0
+    } else {
+        0xffff
+    });
     o.u16(sizes[0]).u16(sizes[1]).bytes(&pair[0]).bytes(&pair[1]).u32(r.device_index).u32(0).done()
 }
 
@@ -170,7 +180,15 @@ pub fn path_answer(r: &Route) -> Vec<u8> {
         let (sgid, dgid) = r.gids();
         // Service id; GIDs; LIDs; hop limit in the low byte of the flow label's word; class, paths;
         // P_Key; SL; MTU, rate, life time.
-        o.u32(PRIMARY).u32(0).zeros(8).bytes(&dgid).bytes(&sgid).zeros(4).zeros(3).u8(HOP_LIMIT).u8(r.traffic_class);
+        o.u32(PRIMARY)
+            .u32(0)
+            .zeros(8)
+            .bytes(&dgid)
+            .bytes(&sgid)
+            .zeros(4)
+            .zeros(3)
+            .u8(HOP_LIMIT)
+            .u8(r.traffic_class);
         o.u8(0x81).bytes(&[0xff, 0xff]).zeros(2).u8(EXACTLY << 6 | r.mtu).u8(EXACTLY << 6 | RATE);
         o.u8(EXACTLY << 6 | LIFE_TIME).zeros(7);
     }
@@ -184,7 +202,13 @@ pub fn qp_attr_answer(a: &QpAttr, mask: u32, gid_index: u8) -> Vec<u8> {
     o.u32(a.rq_psn).u32(a.sq_psn).u32(a.dest_qp_num).u32(a.qp_access_flags);
     o.ah(&a.ah, gid_index).zeros(32);
     o.zeros(20).u16(a.pkey_index).zeros(2).zeros(2).u8(a.max_rd_atomic).u8(a.max_dest_rd_atomic);
-    o.u8(a.min_rnr_timer).u8(a.port_num).u8(a.timeout).u8(a.retry_cnt).u8(a.rnr_retry).zeros(2 + 5).done()
+    o.u8(a.min_rnr_timer)
+        .u8(a.port_num)
+        .u8(a.timeout)
+        .u8(a.retry_cnt)
+        .u8(a.rnr_retry)
+        .zeros(2 + 5)
+        .done()
 }
 
 /// The part of an event that depends on the transport.
@@ -228,7 +252,12 @@ pub fn event_answer(uid: u64, id: u32, event: u32, status: i32, param: &EventPar
             retry_count,
             rnr_retry_count,
         } => {
-            o.u32(qp_num).u32(0).data(private_data).u8(u8::from(srq)).u8(responder_resources).u8(initiator_depth);
+            o.u32(qp_num)
+                .u32(0)
+                .data(private_data)
+                .u8(u8::from(srq))
+                .u8(responder_resources)
+                .u8(initiator_depth);
             o.u8(0).u8(retry_count).u8(rnr_retry_count).u8(1).zeros(304 - 272)
         }
         EventParam::Ud { qp_num, qkey, ref ah, gid_index, private_data } => {

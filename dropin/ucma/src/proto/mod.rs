@@ -12,7 +12,8 @@ mod sockaddr;
 mod tests;
 
 pub use answer::{
-    addr_answer, created, event_answer, events_reported, path_answer, qp_attr_answer, route_answer, EventParam, Route,
+    addr_answer, created, event_answer, events_reported, path_answer, qp_attr_answer, route_answer,
+    EventParam, Route,
 };
 pub use sockaddr::Addr;
 
@@ -166,7 +167,9 @@ struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
     fn bytes(&self, at: usize, len: usize) -> Result<&'a [u8]> {
-        at.checked_add(len).and_then(|end| self.0.get(at..end)).ok_or_else(|| too_short(self.0.len()))
+        at.checked_add(len)
+            .and_then(|end| self.0.get(at..end))
+            .ok_or_else(|| too_short(self.0.len()))
     }
 
     fn array<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
@@ -219,7 +222,8 @@ impl<'a> Fields<'a> {
     fn storage(&self, at: usize, len: u16) -> Result<Option<Addr>> {
         let all = self.bytes(at, sockaddr::SOCKADDR_STORAGE)?;
         Addr::parse(
-            all.get(..usize::from(len)).ok_or_else(|| refuse!(Invalid, "addr_size {len}: longer than any address"))?,
+            all.get(..usize::from(len))
+                .ok_or_else(|| refuse!(Invalid, "addr_size {len}: longer than any address"))?,
         )
     }
 }
@@ -233,14 +237,20 @@ impl<'a> Command<'a> {
     /// room.
     pub fn parse(bytes: &'a [u8]) -> Result<(Command<'a>, usize)> {
         let head = Fields(bytes);
-        let (number, len, room) = (head.u32(0)?, usize::from(head.u16(4)?), usize::from(head.u16(6)?));
+        let (number, len, room) =
+            (head.u32(0)?, usize::from(head.u16(4)?), usize::from(head.u16(6)?));
         let f = Fields(head.bytes(HEADER, len)?);
         let needs = |min: usize| if room < min { Err(NO_SPACE) } else { Ok(()) };
         let command = match number {
             number::CREATE_ID => {
                 needs(size::ID)?;
                 f.bytes(0, 24)?;
-                Command::CreateId { uid: f.u64(0)?, response: f.u64(8)?, ps: f.u16(16)?, qp_type: f.u8(18)? }
+                Command::CreateId {
+                    uid: f.u64(0)?,
+                    response: f.u64(8)?,
+                    ps: f.u16(16)?,
+                    qp_type: f.u8(18)?,
+                }
             }
             number::DESTROY_ID => {
                 needs(size::ID)?;
@@ -250,18 +260,27 @@ impl<'a> Command<'a> {
                 needs(size::ID)?;
                 Command::Leave { response: f.u64(0)?, id: f.u32(8)? }
             }
-            number::BIND_IP => Command::Bind { addr: f.ip(8)?.ok_or_else(no_address)?, id: f.u32(36)? },
-            number::BIND => Command::Bind { id: f.u32(0)?, addr: f.storage(8, f.u16(4)?)?.ok_or_else(no_address)? },
-            number::RESOLVE_IP => {
-                Command::Resolve { src: f.ip(0)?, dst: f.ip(28)?.ok_or_else(no_address)?, id: f.u32(56)? }
+            number::BIND_IP => {
+                Command::Bind { addr: f.ip(8)?.ok_or_else(no_address)?, id: f.u32(36)? }
             }
+            number::BIND => Command::Bind {
+                id: f.u32(0)?,
+                addr: f.storage(8, f.u16(4)?)?.ok_or_else(no_address)?,
+            },
+            number::RESOLVE_IP => Command::Resolve {
+                src: f.ip(0)?,
+                dst: f.ip(28)?.ok_or_else(no_address)?,
+                id: f.u32(56)?,
+            },
             number::RESOLVE_ADDR => Command::Resolve {
                 id: f.u32(0)?,
                 src: match f.u16(8)? {
                     0 => None,
                     len => f.storage(16, len)?,
                 },
-                dst: f.storage(16 + sockaddr::SOCKADDR_STORAGE, f.u16(10)?)?.ok_or_else(no_address)?,
+                dst: f
+                    .storage(16 + sockaddr::SOCKADDR_STORAGE, f.u16(10)?)?
+                    .ok_or_else(no_address)?,
             },
             number::RESOLVE_ROUTE => {
                 f.bytes(0, 8)?;
@@ -281,10 +300,16 @@ impl<'a> Command<'a> {
             }
             number::CONNECT => Command::Connect { param: f.conn_param(0)?, id: f.u32(272)? },
             number::LISTEN => Command::Listen { id: f.u32(0)?, backlog: f.u32(4)? },
-            number::ACCEPT => Command::Accept { uid: f.u64(0)?, param: f.conn_param(8)?, id: f.u32(280)? },
+            number::ACCEPT => {
+                Command::Accept { uid: f.u64(0)?, param: f.conn_param(8)?, id: f.u32(280)? }
+            }
             number::REJECT => {
                 f.bytes(0, 8 + DATA_MAX)?;
-                Command::Reject { id: f.u32(0)?, reason: f.u8(5)?, private_data: f.private_data(8, f.u8(4)?)? }
+                Command::Reject {
+                    id: f.u32(0)?,
+                    reason: f.u8(5)?,
+                    private_data: f.private_data(8, f.u8(4)?)?,
+                }
             }
             number::DISCONNECT => Command::Disconnect { id: f.u32(0)? },
             number::INIT_QP_ATTR => {
@@ -306,7 +331,13 @@ impl<'a> Command<'a> {
             number::JOIN_IP_MCAST => {
                 needs(size::ID)?;
                 let addr = f.ip(16)?.ok_or_else(no_address)?;
-                Command::Join { response: f.u64(0)?, uid: f.u64(8)?, addr, id: f.u32(44)?, send_only: false }
+                Command::Join {
+                    response: f.u64(0)?,
+                    uid: f.u64(8)?,
+                    addr,
+                    id: f.u32(44)?,
+                    send_only: false,
+                }
             }
             number::JOIN_MCAST => {
                 needs(size::ID)?;
@@ -316,15 +347,24 @@ impl<'a> Command<'a> {
                     1 => true,
                     flags => return Err(refuse!(Invalid, "join_flags {flags}: 0 or 1")),
                 };
-                Command::Join { response: f.u64(0)?, uid: f.u64(8)?, id: f.u32(16)?, addr, send_only }
+                Command::Join {
+                    response: f.u64(0)?,
+                    uid: f.u64(8)?,
+                    id: f.u32(16)?,
+                    addr,
+                    send_only,
+                }
             }
             number::MIGRATE_ID => {
                 needs(size::ID)?;
                 Command::Migrate { response: f.u64(0)?, id: f.u32(8)?, fd: f.u32(12)? as i32 }
             }
-            number::WRITE_CM_EVENT => {
-                Command::WriteEvent { id: f.u32(0)?, event: f.u32(8)?, status: f.u32(12)?, argument: f.u64(16)? }
-            }
+            number::WRITE_CM_EVENT => Command::WriteEvent {
+                id: f.u32(0)?,
+                event: f.u32(8)?,
+                status: f.u32(12)?,
+                argument: f.u64(16)?,
+            },
             _ => return Err(refuse!(Invalid, "command {number}: unknown")),
         };
         Ok((command, room))

@@ -37,7 +37,11 @@ impl Addr {
             0 => Ok(None),
             AF_INET => {
                 f.bytes(0, SOCKADDR_IN)?;
-                Ok(Some(Addr { ip: IpAddr::V4(Ipv4Addr::from(f.array::<4>(4)?)), port: port(&f)?, scope_id: 0 }))
+                Ok(Some(Addr {
+                    ip: IpAddr::V4(Ipv4Addr::from(f.array::<4>(4)?)),
+                    port: port(&f)?,
+                    scope_id: 0,
+                }))
             }
             AF_INET6 => {
                 f.bytes(0, SOCKADDR_IN6)?;

@@ -41,11 +41,32 @@ fn all() -> Vec<(Vec<u8>, &'static str)> {
     reject[4..6].copy_from_slice(&[2, 28]);
     reject[8..10].copy_from_slice(b"no");
     vec![
-        (command(number::CREATE_ID, 4, &body(&[&uid, &r, &0x106u16.to_ne_bytes(), &[2], &zeros(5)])), "CreateId"),
+        (
+            command(
+                number::CREATE_ID,
+                4,
+                &body(&[&uid, &r, &0x106u16.to_ne_bytes(), &[2], &zeros(5)]),
+            ),
+            "CreateId",
+        ),
         (command(number::DESTROY_ID, 4, &body(&[&r, &id, &zeros(4)])), "DestroyId"),
         (command(number::BIND_IP, 0, &body(&[&r, &sockaddr_in(a, 1, 28), &id])), "Bind"),
-        (command(number::BIND, 0, &body(&[&id, &16u16.to_ne_bytes(), &zeros(2), &storage(a, 1)])), "Bind"),
-        (command(number::RESOLVE_IP, 0, &body(&[&zeros(28), &sockaddr_in(b, 2, 28), &id, &zeros(4)])), "Resolve"),
+        (
+            command(
+                number::BIND,
+                0,
+                &body(&[&id, &16u16.to_ne_bytes(), &zeros(2), &storage(a, 1)]),
+            ),
+            "Bind",
+        ),
+        (
+            command(
+                number::RESOLVE_IP,
+                0,
+                &body(&[&zeros(28), &sockaddr_in(b, 2, 28), &id, &zeros(4)]),
+            ),
+            "Resolve",
+        ),
         (
             command(
                 number::RESOLVE_ADDR,
@@ -73,16 +94,34 @@ fn all() -> Vec<(Vec<u8>, &'static str)> {
         (command(number::INIT_QP_ATTR, 144, &body(&[&r, &id, &2u32.to_ne_bytes()])), "InitQpAttr"),
         (command(number::GET_EVENT, 336, &r), "GetEvent"),
         (
-            command(number::SET_OPTION, 0, &body(&[&r, &id, &zeros(4), &3u32.to_ne_bytes(), &1u32.to_ne_bytes()])),
+            command(
+                number::SET_OPTION,
+                0,
+                &body(&[&r, &id, &zeros(4), &3u32.to_ne_bytes(), &1u32.to_ne_bytes()]),
+            ),
             "SetOption",
         ),
         (command(number::NOTIFY, 0, &body(&[&id, &4u32.to_ne_bytes()])), "Notify"),
-        (command(number::JOIN_IP_MCAST, 4, &body(&[&r, &uid, &sockaddr_in([239, 1, 1, 1], 0, 28), &id])), "Join"),
+        (
+            command(
+                number::JOIN_IP_MCAST,
+                4,
+                &body(&[&r, &uid, &sockaddr_in([239, 1, 1, 1], 0, 28), &id]),
+            ),
+            "Join",
+        ),
         (
             command(
                 number::JOIN_MCAST,
                 4,
-                &body(&[&r, &uid, &id, &16u16.to_ne_bytes(), &zeros(2), &storage([239, 1, 1, 1], 0)]),
+                &body(&[
+                    &r,
+                    &uid,
+                    &id,
+                    &16u16.to_ne_bytes(),
+                    &zeros(2),
+                    &storage([239, 1, 1, 1], 0),
+                ]),
             ),
             "Join",
         ),
@@ -92,7 +131,14 @@ fn all() -> Vec<(Vec<u8>, &'static str)> {
             command(
                 number::WRITE_CM_EVENT,
                 0,
-                &body(&[&id, &zeros(4), &18u32.to_ne_bytes(), &3u32.to_ne_bytes(), &uid, &zeros(408)]),
+                &body(&[
+                    &id,
+                    &zeros(4),
+                    &18u32.to_ne_bytes(),
+                    &3u32.to_ne_bytes(),
+                    &uid,
+                    &zeros(408),
+                ]),
             ),
             "WriteEvent",
         ),
@@ -109,7 +155,8 @@ fn every_command_is_read() {
 
 #[test]
 fn fields_are_where_the_kernel_has_them() {
-    let named = |n: u32| all().into_iter().map(|(b, _)| b).find(|b| b[..4] == n.to_ne_bytes()).unwrap();
+    let named =
+        |n: u32| all().into_iter().map(|(b, _)| b).find(|b| b[..4] == n.to_ne_bytes()).unwrap();
     let r = 0x1122_3344_5566_7788;
     let is = |n: u32, c: Command<'_>| assert_eq!(Command::parse(&named(n)).unwrap().0, c);
     let param = ConnParam {
@@ -154,11 +201,19 @@ fn whatever_is_cut_or_garbled_is_an_error_or_a_command() {
     };
     for (bytes, name) in all() {
         for len in 0..bytes.len() {
-            assert_eq!(Command::parse(&bytes[..len]).unwrap_err(), Error::Invalid, "{name} cut to {len}");
+            assert_eq!(
+                Command::parse(&bytes[..len]).unwrap_err(),
+                Error::Invalid,
+                "{name} cut to {len}"
+            );
         }
         // A header that tells the truth about a body that is too short.
         let fixed = bytes.len() - 8;
-        let cut = command(u32::from_ne_bytes(bytes[..4].try_into().unwrap()), 512, &bytes[8..8 + fixed.min(4) - 1]);
+        let cut = command(
+            u32::from_ne_bytes(bytes[..4].try_into().unwrap()),
+            512,
+            &bytes[8..8 + fixed.min(4) - 1],
+        );
         assert_eq!(Command::parse(&cut).unwrap_err(), Error::Invalid, "{name} with three bytes");
         for _ in 0..2000 {
             let mut garbled = bytes.clone();
@@ -194,7 +249,13 @@ fn addresses_of_other_families_are_refused() {
     let ib = [27u16.to_ne_bytes().to_vec(), vec![0; 46]].concat();
     assert_eq!(Addr::parse(&ib), Err(Error::Invalid));
     assert_eq!(Addr::parse(&sockaddr_in([1, 2, 3, 4], 5, 15)), Err(Error::Invalid));
-    let v6 = body(&[&10u16.to_ne_bytes(), &80u16.to_be_bytes(), &[0; 4], &[0xfd; 16], &3u32.to_ne_bytes()]);
+    let v6 = body(&[
+        &10u16.to_ne_bytes(),
+        &80u16.to_be_bytes(),
+        &[0; 4],
+        &[0xfd; 16],
+        &3u32.to_ne_bytes(),
+    ]);
     assert_eq!(Addr::parse(&v6), Ok(Some(Addr { ip: [0xfd; 16].into(), port: 80, scope_id: 3 })));
     assert_eq!(Addr::parse(&v6[..27]), Err(Error::Invalid));
 }
@@ -205,8 +266,16 @@ fn addresses_and_gids() {
     assert_eq!(a.gid(), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3]);
     assert_eq!(Addr::from_gid(&a.gid(), 0, 9), a);
     assert!(!a.is_any() && !a.is_loopback() && !a.is_multicast());
-    let mapped = |ip: [u8; 4]| Addr { ip: std::net::Ipv4Addr::from(ip).to_ipv6_mapped().into(), port: 0, scope_id: 0 };
-    assert!(mapped([127, 0, 0, 1]).is_loopback() && mapped([0; 4]).is_any() && mapped([239, 0, 0, 1]).is_multicast());
+    let mapped = |ip: [u8; 4]| Addr {
+        ip: std::net::Ipv4Addr::from(ip).to_ipv6_mapped().into(),
+        port: 0,
+        scope_id: 0,
+    };
+    assert!(
+        mapped([127, 0, 0, 1]).is_loopback()
+            && mapped([0; 4]).is_any()
+            && mapped([239, 0, 0, 1]).is_multicast()
+    );
     let one = Addr { ip: std::net::Ipv6Addr::LOCALHOST.into(), port: 0, scope_id: 0 };
     assert!(one.is_loopback() && !one.is_any() && Addr { ip: [0; 16].into(), ..one }.is_any());
 }
@@ -247,7 +316,13 @@ fn answers_have_the_kernels_sizes() {
             retry_count: 1,
             rnr_retry_count: 1,
         },
-        EventParam::Ud { qp_num: 1, qkey: 2, ah: AhAttr::default(), gid_index: 0, private_data: b"x" },
+        EventParam::Ud {
+            qp_num: 1,
+            qkey: 2,
+            ah: AhAttr::default(),
+            gid_index: 0,
+            private_data: b"x",
+        },
     ] {
         assert_eq!(event_answer(1, 2, 3, -4, &param).len(), size::EVENT);
     }

@@ -42,13 +42,17 @@ impl<D: Devices> Session<D> {
     /// socket's family that counts.
     pub(super) fn devices_of_family(&self, addr: &Addr) -> Vec<usize> {
         let list = self.devices.list().iter().enumerate();
-        list.filter_map(|(n, d)| (address(d).ip.is_ipv4() == addr.ip.is_ipv4()).then_some(n)).collect()
+        list.filter_map(|(n, d)| (address(d).ip.is_ipv4() == addr.ip.is_ipv4()).then_some(n))
+            .collect()
     }
 
     /// The address of a device, as an id of this family sees it.
     pub(super) fn own_address(&self, device: usize, port: u16, like: &Addr) -> Addr {
-        let own =
-            self.devices.list().get(device).map_or(Addr::from_gid(&[0; 16], 0, port), |d| Addr { port, ..address(d) });
+        let own = self
+            .devices
+            .list()
+            .get(device)
+            .map_or(Addr::from_gid(&[0; 16], 0, port), |d| Addr { port, ..address(d) });
         match (own.ip, like.ip) {
             // An IPv6 program that talks IPv4 sees IPv4-mapped addresses.
             (IpAddr::V4(v4), IpAddr::V6(_)) => Addr { ip: IpAddr::V6(v4.to_ipv6_mapped()), ..own },

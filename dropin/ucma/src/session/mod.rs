@@ -240,7 +240,9 @@ impl<D: Devices> Session<D> {
             Command::QueryRoute { response, id } => {
                 fit(response, crate::proto::route_answer(&self.route(self.owned(channel, id)?)?))
             }
-            Command::Query { response, id, option } => fit(response, self.query(self.owned(channel, id)?, option)?),
+            Command::Query { response, id, option } => {
+                fit(response, self.query(self.owned(channel, id)?, option)?)
+            }
             Command::Connect { id, param } => {
                 self.connect(self.owned(channel, id)?, &param)?;
                 None
@@ -294,7 +296,10 @@ impl<D: Devices> Session<D> {
         loop {
             self.last = self.last.wrapping_add(1).max(1);
             let n = self.last;
-            if !self.ids.contains_key(&n) && !self.groups.contains_key(&n) && !self.channels.contains_key(&n) {
+            if !self.ids.contains_key(&n)
+                && !self.groups.contains_key(&n)
+                && !self.channels.contains_key(&n)
+            {
                 return n;
             }
         }
@@ -336,7 +341,8 @@ impl<D: Devices> Session<D> {
 
     /// Removes an id with its ends, its groups and its events.
     fn remove(&mut self, id: u32) -> u32 {
-        let groups = self.groups.iter().filter_map(|(&n, g)| (g.id == id).then_some(n)).collect::<Vec<_>>();
+        let groups =
+            self.groups.iter().filter_map(|(&n, g)| (g.id == id).then_some(n)).collect::<Vec<_>>();
         for g in groups {
             self.groups.remove(&g);
         }
@@ -361,7 +367,11 @@ impl ProgramId {
     fn offer<'a>(&self, p: &crate::proto::ConnParam<'a>) -> ConnParam<'a> {
         ConnParam {
             // A request for a datagram service names no QP.
-            qpn: if self.is_datagram() && self.stage != Stage::Requested { p.qp_num.max(2) } else { p.qp_num },
+            qpn: if self.is_datagram() && self.stage != Stage::Requested {
+                p.qp_num.max(2)
+            } else {
+                p.qp_num
+            },
             qp_type: self.qp_type,
             psn: Some(self.psn),
             responder_resources: p.responder_resources,

@@ -7,7 +7,10 @@ use gdrcore_core::{Error, Result};
 
 use super::session_events::number;
 use super::{Devices, ManagerId, ProgramId, Session, Stage, RNR_ENDLESS, RNR_LONGEST, UDP_QKEY};
-use crate::proto::{addr_answer, created, events_reported, path_answer, qp_attr_answer, query, Addr, ConnParam, Route};
+use crate::proto::{
+    addr_answer, created, events_reported, path_answer, qp_attr_answer, query, Addr, ConnParam,
+    Route,
+};
 
 /// Levels and names of SET_OPTION.
 mod option {
@@ -32,7 +35,13 @@ const COMM_EST: u32 = 4;
 const ACK_TIMEOUT_MAX: u8 = 31;
 
 impl<D: Devices> Session<D> {
-    pub(super) fn create_id(&mut self, channel: u32, uid: u64, ps: u16, kind: u32) -> Result<Vec<u8>> {
+    pub(super) fn create_id(
+        &mut self,
+        channel: u32,
+        uid: u64,
+        ps: u16,
+        kind: u32,
+    ) -> Result<Vec<u8>> {
         let qp_type = match ps {
             port_space::TCP => qp_type::RC,
             port_space::UDP => qp_type::UD,
@@ -86,7 +95,14 @@ impl<D: Devices> Session<D> {
         }
         let (device, devices) = if addr.is_any() {
             let own_family = i.own_family.unwrap_or(addr.ip.is_ipv4());
-            (None, if own_family { self.devices_of_family(&addr) } else { (0..self.devices.list().len()).collect() })
+            (
+                None,
+                if own_family {
+                    self.devices_of_family(&addr)
+                } else {
+                    (0..self.devices.list().len()).collect()
+                },
+            )
         } else {
             let device = self.device_with(&addr).ok_or(Error::NoDevice)?;
             (Some(device), vec![device])
@@ -162,7 +178,8 @@ impl<D: Devices> Session<D> {
 
     /// Ends on other devices than these go.
     fn keep_ends(&mut self, id: u32, keep: impl Fn(usize) -> bool) -> Result<()> {
-        let (stay, go): (Vec<_>, Vec<_>) = self.id_mut(id)?.ends.drain(..).partition(|e| keep(e.device));
+        let (stay, go): (Vec<_>, Vec<_>) =
+            self.id_mut(id)?.ends.drain(..).partition(|e| keep(e.device));
         self.id_mut(id)?.ends = stay;
         for end in go {
             self.by_handle.remove(&(end.device, end.handle));
@@ -181,7 +198,11 @@ impl<D: Devices> Session<D> {
     /// RESOLVE_IP, RESOLVE_ADDR. That there is no way to the destination is an event, as the kernel
     /// has it.
     pub(super) fn resolve(&mut self, id: u32, src: Option<Addr>, dst: Addr) -> Result<()> {
-        let any = Addr { ip: if dst.ip.is_ipv4() { [0; 4].into() } else { [0; 16].into() }, port: 0, scope_id: 0 };
+        let any = Addr {
+            ip: if dst.ip.is_ipv4() { [0; 4].into() } else { [0; 16].into() },
+            port: 0,
+            scope_id: 0,
+        };
         match self.id(id)?.stage {
             Stage::Idle => self.bind(id, src.unwrap_or(any))?,
             Stage::Bound => {
@@ -230,12 +251,14 @@ impl<D: Devices> Session<D> {
     /// The answer to the queries of an id.
     pub(super) fn route(&self, id: u32) -> Result<Route> {
         let i = self.id(id)?;
-        let mut route = Route { src: i.src, dst: i.dst, traffic_class: i.traffic_class, ..Route::default() };
+        let mut route =
+            Route { src: i.src, dst: i.dst, traffic_class: i.traffic_class, ..Route::default() };
         if let Some(d) = i.device.and_then(|d| self.devices.list().get(d)) {
             route.node_guid = d.node_guid;
             route.device_index = d.index;
             route.mtu = self.end(id).map_or(0, |e| e.manager.path_mtu(&i.peer()));
-            route.resolved = matches!(i.stage, Stage::RouteResolved | Stage::Requested | Stage::Begun);
+            route.resolved =
+                matches!(i.stage, Stage::RouteResolved | Stage::Requested | Stage::Begun);
         }
         Ok(route)
     }
@@ -259,7 +282,8 @@ impl<D: Devices> Session<D> {
             return Err(wrong_stage(i.stage, "one that listens is bound, and nothing else"));
         }
         for end in &i.ends {
-            end.manager.listen(end.handle, if backlog == 0 { 0 } else { backlog.max(BACKLOG_MIN) })?;
+            end.manager
+                .listen(end.handle, if backlog == 0 { 0 } else { backlog.max(BACKLOG_MIN) })?;
         }
         self.id_mut(id)?.stage = Stage::Listening;
         Ok(())
@@ -275,7 +299,9 @@ impl<D: Devices> Session<D> {
         }
         let port = i.dst.map_or(0, |d| d.port);
         let end = self.end(id)?;
-        end.manager.connect(end.handle, &i.peer(), port, 0, &i.offer(param)).map_err(too_long_is_invalid)?;
+        end.manager
+            .connect(end.handle, &i.peer(), port, 0, &i.offer(param))
+            .map_err(too_long_is_invalid)?;
         let i = self.id_mut(id)?;
         i.stage = Stage::Begun;
         i.rnr_endless = param.rnr_retry_count >= RNR_ENDLESS;
@@ -352,7 +378,13 @@ impl<D: Devices> Session<D> {
     }
 
     fn datagram_attr(&self, i: &ProgramId, state: u32) -> (QpAttr, u32) {
-        let attr = QpAttr { qp_state: state, port_num: 1, qkey: i.qkey, sq_psn: i.psn, ..QpAttr::default() };
+        let attr = QpAttr {
+            qp_state: state,
+            port_num: 1,
+            qkey: i.qkey,
+            sq_psn: i.psn,
+            ..QpAttr::default()
+        };
         let m = match state {
             qp_state::INIT => mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::QKEY,
             qp_state::RTS => mask::STATE | mask::SQ_PSN,
@@ -380,7 +412,9 @@ impl<D: Devices> Session<D> {
             // A port is free again as soon as its id is destroyed, so there is nothing that this
             // could change.
             (option::LEVEL_ID, option::REUSEADDR, 4) if i.stage == Stage::Idle => {}
-            (option::LEVEL_ID, option::AFONLY, 4) if matches!(i.stage, Stage::Idle | Stage::Bound) => {
+            (option::LEVEL_ID, option::AFONLY, 4)
+                if matches!(i.stage, Stage::Idle | Stage::Bound) =>
+            {
                 let mut word = [0; 4];
                 read(&mut word)?;
                 let own = u32::from_ne_bytes(word) != 0;
@@ -391,14 +425,20 @@ impl<D: Devices> Session<D> {
             }
             (option::LEVEL_ID, option::ACK_TIMEOUT, 1) => match byte()? {
                 code @ 0..=ACK_TIMEOUT_MAX => i.ack_timeout = Some(code),
-                code => return Err(refuse!(Invalid, "ack timeout {code}: at most {ACK_TIMEOUT_MAX}")),
+                code => {
+                    return Err(refuse!(Invalid, "ack timeout {code}: at most {ACK_TIMEOUT_MAX}"))
+                }
             },
             // The path that a program brings instead of having it resolved: there is only one here.
             (option::LEVEL_IB, option::PATH, len) if len > 0 && len % option::PATH_LEN == 0 => {
                 self.resolve_route(id)?;
             }
-            (option::LEVEL_ID, option::TOS..=option::ACK_TIMEOUT, _) | (option::LEVEL_IB, option::PATH, _) => {
-                return Err(refuse!(Invalid, "option {name} of level {level}: {len} bytes is not its length"));
+            (option::LEVEL_ID, option::TOS..=option::ACK_TIMEOUT, _)
+            | (option::LEVEL_IB, option::PATH, _) => {
+                return Err(refuse!(
+                    Invalid,
+                    "option {name} of level {level}: {len} bytes is not its length"
+                ));
             }
             // ENOSYS, as the kernel.
             _ => return Err(Error::Os(38)),
@@ -425,7 +465,9 @@ fn wrong_stage(stage: Stage, why: &str) -> Error {
 /// The kernel calls too much private data an invalid argument.
 fn too_long_is_invalid(e: Error) -> Error {
     match e {
-        Error::MessageSize => refuse!(Invalid, "private_data_len: longer than the message has room for"),
+        Error::MessageSize => {
+            refuse!(Invalid, "private_data_len: longer than the message has room for")
+        }
         e => e,
     }
 }

@@ -95,7 +95,8 @@ impl<D: Devices> Session<D> {
         };
         let like = l.src.unwrap_or(Addr::from_gid(&[0; 16], 0, 0));
         let peer = Addr::from_gid(&e.peer.dgid, e.peer.scope_id, e.remote_port);
-        let (channel, ps, traffic_class, ack_timeout) = (l.channel, l.ps, l.traffic_class, l.ack_timeout);
+        let (channel, ps, traffic_class, ack_timeout) =
+            (l.channel, l.ps, l.traffic_class, l.ack_timeout);
         // The library moves the QP before the program gives the RNR retry count of its accept. Most
         // programs give the count of the request.
         let rnr_endless = e.rnr_retry == super::RNR_ENDLESS;
@@ -126,7 +127,10 @@ impl<D: Devices> Session<D> {
         );
         let number = e.event;
         let payload = EventPayload::Connection(Box::new(e));
-        self.raise(listener, Event { id: listener, group: None, about: id, number, status: 0, payload });
+        self.raise(
+            listener,
+            Event { id: listener, group: None, about: id, number, status: 0, payload },
+        );
     }
 
     fn raise(&mut self, id: u32, event: Event) {
@@ -138,12 +142,21 @@ impl<D: Devices> Session<D> {
 
     /// An event that a command causes.
     pub(super) fn raise_plain(&mut self, id: u32, number: u32, status: i32) {
-        self.raise(id, Event { id, group: None, about: id, number, status, payload: EventPayload::Nothing });
+        self.raise(
+            id,
+            Event { id, group: None, about: id, number, status, payload: EventPayload::Nothing },
+        );
     }
 
     /// WRITE_CM_EVENT: an event of the program's own, or of the library when it has resolved a
     /// name.
-    pub(super) fn write_event(&mut self, id: u32, event: u32, status: u32, argument: u64) -> Result<()> {
+    pub(super) fn write_event(
+        &mut self,
+        id: u32,
+        event: u32,
+        status: u32,
+        argument: u64,
+    ) -> Result<()> {
         // The library has no object for an id that was not accepted yet.
         if !matches!(event, number::USER | number::INTERNAL) || self.id(id)?.uid == 0 {
             return Err(refuse!(
@@ -156,9 +169,26 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    pub(super) fn raise_joined(&mut self, id: u32, group: u32, ah: AhAttr, gid_index: u8, qkey: u32) {
+    pub(super) fn raise_joined(
+        &mut self,
+        id: u32,
+        group: u32,
+        ah: AhAttr,
+        gid_index: u8,
+        qkey: u32,
+    ) {
         let payload = EventPayload::Group { ah, gid_index, qkey };
-        self.raise(id, Event { id, group: Some(group), about: id, number: number::MULTICAST_JOIN, status: 0, payload });
+        self.raise(
+            id,
+            Event {
+                id,
+                group: Some(group),
+                about: id,
+                number: number::MULTICAST_JOIN,
+                status: 0,
+                payload,
+            },
+        );
     }
 
     /// GET_EVENT.

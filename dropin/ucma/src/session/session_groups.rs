@@ -18,20 +18,30 @@ pub(super) struct Group {
 
 impl<D: Devices> Session<D> {
     /// JOIN_IP_MCAST, JOIN_MCAST.
-    pub(super) fn join(&mut self, id: u32, uid: u64, addr: Addr, send_only: bool) -> Result<Vec<u8>> {
+    pub(super) fn join(
+        &mut self,
+        id: u32,
+        uid: u64,
+        addr: Addr,
+        send_only: bool,
+    ) -> Result<Vec<u8>> {
         let i = self.id(id)?;
         let Some(device) = i.device else { return Err(Error::NoDevice) };
         let usable = matches!(i.stage, Stage::Bound | Stage::AddrResolved | Stage::RouteResolved);
         if !usable || !i.is_datagram() || !addr.is_multicast() {
             return Err(refuse!(
                 Invalid,
-                "id in stage {:?}: a group is joined by a bound id of RDMA_PS_UDP, at a group's address",
+                "id in stage {:?}: a group is joined by a bound id of RDMA_PS_UDP, at a group's \
+                 address",
                 i.stage
             ));
         }
         if send_only {
             // Only a switch could use it.
-            return Err(refuse!(Unsupported, "join_flags 1: members that only send are not told apart"));
+            return Err(refuse!(
+                Unsupported,
+                "join_flags 1: members that only send are not told apart"
+            ));
         }
         let (gid, traffic_class, qkey) = (addr.gid(), i.traffic_class, i.qkey);
         if self.groups.values().any(|g| g.id == id && g.gid == gid) {
@@ -42,7 +52,13 @@ impl<D: Devices> Session<D> {
         self.groups.insert(group, Group { id, uid, reported: 0, gid });
         let qkey = if qkey == 0 { UDP_QKEY } else { qkey };
         // One hop, as IP multicast has it unless a program asks for more.
-        let ah = AhAttr { dgid: gid, scope_id: addr.scope_id, hop_limit: 1, traffic_class, ..AhAttr::default() };
+        let ah = AhAttr {
+            dgid: gid,
+            scope_id: addr.scope_id,
+            hop_limit: 1,
+            traffic_class,
+            ..AhAttr::default()
+        };
         self.raise_joined(id, group, ah, info.gid_index, qkey);
         Ok(created(group))
     }

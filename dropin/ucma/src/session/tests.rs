@@ -45,7 +45,9 @@ impl Program {
 
     fn try_raw(&mut self, channel: u32, number: u32, room: u16, body: &[&[u8]]) -> Result<Vec<u8>> {
         let body = body.concat();
-        let head = [&number.to_ne_bytes()[..], &(body.len() as u16).to_ne_bytes(), &room.to_ne_bytes()].concat();
+        let head =
+            [&number.to_ne_bytes()[..], &(body.len() as u16).to_ne_bytes(), &room.to_ne_bytes()]
+                .concat();
         let bytes = [head, body].concat();
         let value = self.option;
         let option = |_: u64, to: &mut [u8]| {
@@ -61,7 +63,8 @@ impl Program {
     }
 
     fn create(&mut self, uid: u64, ps: u16) -> u32 {
-        let made = self.raw(cmd::CREATE_ID, &[&uid.to_ne_bytes(), &[0; 8], &ps.to_ne_bytes(), &[2], &[0; 5]]);
+        let made = self
+            .raw(cmd::CREATE_ID, &[&uid.to_ne_bytes(), &[0; 8], &ps.to_ne_bytes(), &[2], &[0; 5]]);
         u32_at(&made.unwrap(), 0)
     }
 
@@ -78,7 +81,8 @@ impl Program {
     }
 
     fn resolve(&mut self, id: u32, ip: [u8; 4], port: u16) -> Result<()> {
-        self.raw(cmd::RESOLVE_IP, &[&[0; 28], &sockaddr(ip, port), &id.to_ne_bytes(), &[0; 4]]).map(|_| ())
+        self.raw(cmd::RESOLVE_IP, &[&[0; 28], &sockaddr(ip, port), &id.to_ne_bytes(), &[0; 4]])
+            .map(|_| ())
     }
 
     fn route(&mut self, id: u32) -> Result<()> {
@@ -98,7 +102,11 @@ impl Program {
     }
 
     fn accept(&mut self, id: u32, uid: u64, qpn: u32, data: &[u8]) -> Result<()> {
-        self.raw(cmd::ACCEPT, &[&uid.to_ne_bytes(), &Self::param(qpn, data), &id.to_ne_bytes(), &[0; 12]]).map(|_| ())
+        self.raw(
+            cmd::ACCEPT,
+            &[&uid.to_ne_bytes(), &Self::param(qpn, data), &id.to_ne_bytes(), &[0; 12]],
+        )
+        .map(|_| ())
     }
 
     fn establish(&mut self, id: u32) -> Result<()> {
@@ -221,9 +229,15 @@ fn a_datagram_service() {
     assert_eq!(data(&e, 40), b"who");
     p.accept(e.id, 3, 0x300, b"me!").unwrap();
     let e = p.expect(2, cm_event::ESTABLISHED);
-    assert_eq!((u32_at(&e.param, 0), u32_at(&e.param, 4), data(&e, 40)), (0x300, UDP_QKEY, &b"me!"[..]));
+    assert_eq!(
+        (u32_at(&e.param, 0), u32_at(&e.param, 4), data(&e, 40)),
+        (0x300, UDP_QKEY, &b"me!"[..])
+    );
     // The address handle: the peer's GID, and the own one's place in the table.
-    assert_eq!((&e.param[8 + 12..8 + 16], e.param[8 + 20], e.param[8 + 29]), (&[127, 0, 0, 1][..], 1, 1));
+    assert_eq!(
+        (&e.param[8 + 12..8 + 16], e.param[8 + 20], e.param[8 + 29]),
+        (&[127, 0, 0, 1][..], 1, 1)
+    );
 }
 
 #[test]
@@ -313,7 +327,11 @@ fn what_is_not_ours_to_do_is_an_error() {
     p.raw(cmd::RESOLVE_IP, &[&[0; 28], &v6, &a.to_ne_bytes(), &[0; 4]]).unwrap();
     assert_eq!(p.expect(5, number::ADDR_ERROR).status, -19);
     let c = p.client(6, port_space::TCP, 4000);
-    assert_eq!(p.connect(c, 0x100, &[1; 57]), Err(Error::Invalid), "more private data than a REQ holds");
+    assert_eq!(
+        p.connect(c, 0x100, &[1; 57]),
+        Err(Error::Invalid),
+        "more private data than a REQ holds"
+    );
     assert_eq!(p.connect(c, 0x100_0000, &[]), Err(Error::Invalid), "not a QPN");
     p.connect(c, 0x100, &[1; 56]).unwrap();
     assert_eq!(p.connect(c, 0x100, &[]), Err(Error::Invalid), "twice");
@@ -356,12 +374,14 @@ fn an_id_moves_with_its_events() {
     p.resolve(c, [127, 0, 0, 1], 4000).unwrap();
     p.create(3, port_space::TCP);
     let new = p.s.open();
-    let got = p.try_raw(new, cmd::MIGRATE_ID, 512, &[&[0; 8], &c.to_ne_bytes(), &old.to_ne_bytes()]);
+    let got =
+        p.try_raw(new, cmd::MIGRATE_ID, 512, &[&[0; 8], &c.to_ne_bytes(), &old.to_ne_bytes()]);
     assert_eq!(u32_at(&got.unwrap(), 0), 0);
     assert_eq!((p.s.queued(old), p.s.queued(new)), (0, 1));
     p.channel = new;
     p.expect(2, number::ADDR_RESOLVED);
-    let got = p.try_raw(old, cmd::MIGRATE_ID, 512, &[&[0; 8], &c.to_ne_bytes(), &new.to_ne_bytes()]);
+    let got =
+        p.try_raw(old, cmd::MIGRATE_ID, 512, &[&[0; 8], &c.to_ne_bytes(), &new.to_ne_bytes()]);
     assert_eq!(u32_at(&got.unwrap(), 0), 1, "told once");
 }
 
@@ -370,7 +390,9 @@ fn queries_tell_the_device_once_it_is_known() {
     let mut p = Program::new();
     let l = p.create(1, port_space::TCP);
     p.bind(l, [0; 4], 4000).unwrap();
-    let route = |p: &mut Program, id: u32| p.raw(cmd::QUERY_ROUTE, &[&[0; 8], &id.to_ne_bytes(), &[0; 4]]).unwrap();
+    let route = |p: &mut Program, id: u32| {
+        p.raw(cmd::QUERY_ROUTE, &[&[0; 8], &id.to_ne_bytes(), &[0; 4]]).unwrap()
+    };
     let a = route(&mut p, l);
     assert_eq!((&a[..8], a[196], u16::from_be_bytes([a[138], a[139]])), (&[0; 8][..], 0, 4000));
     p.listen(l).unwrap();
@@ -395,7 +417,13 @@ fn options() {
     let set = |p: &mut Program, level: u32, name: u32, len: u32| {
         p.raw(
             cmd::SET_OPTION,
-            &[&[0; 8], &id.to_ne_bytes(), &level.to_ne_bytes(), &name.to_ne_bytes(), &len.to_ne_bytes()],
+            &[
+                &[0; 8],
+                &id.to_ne_bytes(),
+                &level.to_ne_bytes(),
+                &name.to_ne_bytes(),
+                &len.to_ne_bytes(),
+            ],
         )
     };
     assert!(set(&mut p, 0, 0, 1).is_ok());
@@ -420,7 +448,9 @@ fn options() {
 fn the_any_address_of_either_family_has_ports_of_its_own() {
     let mut p = Program::new();
     let v6 = [&10u16.to_ne_bytes()[..], &4000u16.to_be_bytes(), &[0; 24]].concat();
-    let bind_v6 = |p: &mut Program, id: u32| p.raw(cmd::BIND_IP, &[&[0; 8], &v6, &id.to_ne_bytes()]).map(|_| ());
+    let bind_v6 = |p: &mut Program, id: u32| {
+        p.raw(cmd::BIND_IP, &[&[0; 8], &v6, &id.to_ne_bytes()]).map(|_| ())
+    };
     let own_family = |p: &mut Program, id: u32, on: u8| {
         p.option = on;
         let (level, name, len) = (0u32.to_ne_bytes(), 2u32.to_ne_bytes(), 4u32.to_ne_bytes());
@@ -491,7 +521,13 @@ fn who_accepts_may_choose_its_ack_timeout_too() {
         p.option = code;
         p.raw(
             cmd::SET_OPTION,
-            &[&[0; 8], &id.to_ne_bytes(), &0u32.to_ne_bytes(), &3u32.to_ne_bytes(), &1u32.to_ne_bytes()],
+            &[
+                &[0; 8],
+                &id.to_ne_bytes(),
+                &0u32.to_ne_bytes(),
+                &3u32.to_ne_bytes(),
+                &1u32.to_ne_bytes(),
+            ],
         )
     };
     set(&mut p, c, 19).unwrap();
@@ -541,7 +577,10 @@ fn groups() {
     let mut p = Program::new();
     let id = p.create(1, port_space::UDP);
     let join = |p: &mut Program, uid: u64, ip: [u8; 4]| {
-        p.raw(cmd::JOIN_IP_MCAST, &[&[0; 8], &uid.to_ne_bytes(), &sockaddr(ip, 0), &id.to_ne_bytes()])
+        p.raw(
+            cmd::JOIN_IP_MCAST,
+            &[&[0; 8], &uid.to_ne_bytes(), &sockaddr(ip, 0), &id.to_ne_bytes()],
+        )
     };
     assert_eq!(join(&mut p, 9, [239, 1, 2, 3]), Err(Error::NoDevice));
     p.resolve(id, [239, 1, 2, 3], 0).unwrap();
@@ -552,7 +591,8 @@ fn groups() {
     let e = p.expect(9, number::MULTICAST_JOIN);
     assert_eq!((e.id, u32_at(&e.param, 0), u32_at(&e.param, 4)), (id, BITS_24, UDP_QKEY));
     assert_eq!(&e.param[8 + 10..8 + 16], &[0xff, 0xff, 239, 1, 2, 3]);
-    let leave = |p: &mut Program, g: u32| p.raw(cmd::LEAVE_MCAST, &[&[0; 8], &g.to_ne_bytes(), &[0; 4]]);
+    let leave =
+        |p: &mut Program, g: u32| p.raw(cmd::LEAVE_MCAST, &[&[0; 8], &g.to_ne_bytes(), &[0; 4]]);
     assert_eq!(u32_at(&leave(&mut p, g).unwrap(), 0), 1);
     assert_eq!(leave(&mut p, g), Err(NO_ENTRY));
     join(&mut p, 9, [239, 1, 2, 4]).unwrap();
@@ -575,7 +615,8 @@ fn any_bytes_in_any_order() {
     }
     for _ in 0..20_000 {
         let len = [8usize, 12, 16, 24, 40, 48, 64, 152, 264, 288, 296][random() as usize % 11];
-        let mut body: Vec<u8> = (0..len).map(|_| if random() % 3 == 0 { random() as u8 } else { 0 }).collect();
+        let mut body: Vec<u8> =
+            (0..len).map(|_| if random() % 3 == 0 { random() as u8 } else { 0 }).collect();
         // Ids in the places where commands have them.
         for at in [0, 8, 16, 36, 44, 56, 272, 280] {
             if at + 4 <= len && random() % 2 == 0 {

@@ -1,15 +1,20 @@
 //! Many processes on one address that come, go and are killed, and check every byte they exchange.
 //!
-//! `swarm N SECONDS [ADDRESS:PORT] [nobpf] [stops]`: keeps N members running on one address, half of them with UDP only, lets one leave or kills
-//! one (SIGKILL) two to five times a second, and starts another in its place. In the end it tells how much was exchanged and checks that
-//! nothing is left: no socket of the address, no object, no descriptor. Exit code 0 only if nothing was wrong.
+//! `swarm N SECONDS [ADDRESS:PORT] [nobpf] [stops]`: keeps N members running on one address, half
+//! of them with UDP only, lets one leave or kills one (SIGKILL) two to five times a second, and
+//! starts another in its place. In the end it tells how much was exchanged and checks that nothing
+//! is left: no socket of the address, no object, no descriptor. Exit code 0 only if nothing was
+//! wrong.
 //!
-//! - `nobpf`: as in a sandbox whose kernel refuses programs for sockets, so that members pass packets on.
-//! - `stops`: five to fifty times a second one more member is stopped (SIGSTOP) for up to 1.5 s, which is less than a peer's retries take.
+//! - `nobpf`: as in a sandbox whose kernel refuses programs for sockets, so that members pass
+//!   packets on.
+//! - `stops`: five to fifty times a second one more member is stopped (SIGSTOP) for up to 1.5 s,
+//!   which is less than a peer's retries take.
 //!
-//! A member (`swarm member SLOT SLOTS DEVICE PATH`) listens for connections at the port of its slot, connects to all other
-//! slots in turn by the connection manager, runs some rounds of WRITE, SEND, echo and READ over each connection, and
-//! ends it. What may go wrong: a peer that is dead. Anything else ends the member with the word WRONG.
+//! A member (`swarm member SLOT SLOTS DEVICE PATH`) listens for connections at the port of its
+//! slot, connects to all other slots in turn by the connection manager, runs some rounds of WRITE,
+//! SEND, echo and READ over each connection, and ends it. What may go wrong: a peer that is dead.
+//! Anything else ends the member with the word WRONG.
 
 mod member;
 
@@ -73,7 +78,8 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("its own descriptors").count()
 }
 
-/// Forbids this process and those that it starts to attach classic BPF to a group of sockets (EPERM).
+/// Forbids this process and those that it starts to attach classic BPF to a group of sockets
+/// (EPERM).
 fn forbid_bpf() {
     const SYSCALL_AT: u32 = 0;
     // The third argument of setsockopt, its lower half on a little-endian machine.
@@ -94,7 +100,8 @@ fn forbid_bpf() {
     // SAFETY: no pointers.
     let quiet = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     // SAFETY: the program lives through the call, which copies it.
-    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    let set =
+        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     assert!(quiet == 0 && set == 0, "no seccomp here: {}", std::io::Error::last_os_error());
 }
 
@@ -102,10 +109,14 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize| arguments.get(i).and_then(|a| a.parse::<u64>().ok());
     if arguments.first().is_some_and(|a| a == "member") {
-        let (Some(slot), Some(slots)) = (number(1), number(2)) else { panic!("member SLOT SLOTS DEVICE PATH") };
+        let (Some(slot), Some(slots)) = (number(1), number(2)) else {
+            panic!("member SLOT SLOTS DEVICE PATH")
+        };
         return member::run(slot as u32, slots as u32, &arguments[3], &arguments[4]);
     }
-    let (Some(n), Some(seconds)) = (number(0), number(1)) else { panic!("swarm N SECONDS [ADDRESS:PORT]") };
+    let (Some(n), Some(seconds)) = (number(0), number(1)) else {
+        panic!("swarm N SECONDS [ADDRESS:PORT]")
+    };
     let address = arguments.get(2).cloned().unwrap_or_else(|| "127.53.0.1:4791".into());
     let device = format!("soft:{address}");
     let is_asked = |word: &str| arguments.iter().skip(3).any(|a| a == word);
@@ -115,8 +126,10 @@ fn main() {
     let stops = is_asked("stops");
     let before = descriptors();
     let slots = n as u32;
-    let mut swarm: Vec<Option<Slot>> = (0..slots).map(|i| Some(start(i, slots, &device, 0))).collect();
-    let (mut killed, mut left, mut stopped, mut wrong, mut exchanged) = (0u64, 0u64, 0u64, 0u64, (0u64, 0u64));
+    let mut swarm: Vec<Option<Slot>> =
+        (0..slots).map(|i| Some(start(i, slots, &device, 0))).collect();
+    let (mut killed, mut left, mut stopped, mut wrong, mut exchanged) =
+        (0u64, 0u64, 0u64, 0u64, (0u64, 0u64));
     let end = patience::deadline(seconds);
     let mut random = 0x2545_f491_4f6c_dd1du64;
     let mut draw = |below: u64| {
@@ -133,9 +146,15 @@ fn main() {
         None => wrong += 1,
     };
     while Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(if stops { 20 + draw(180) } else { 200 + draw(300) }));
+        std::thread::sleep(Duration::from_millis(if stops {
+            20 + draw(180)
+        } else {
+            200 + draw(300)
+        }));
         let now = Instant::now();
-        for slot in swarm.iter_mut().flatten().filter(|s| s.stopped.is_some_and(|until| until <= now)) {
+        for slot in
+            swarm.iter_mut().flatten().filter(|s| s.stopped.is_some_and(|until| until <= now))
+        {
             slot.go_on();
         }
         let i = draw(n) as usize;
@@ -171,7 +190,8 @@ fn main() {
     names.iter().for_each(|n| println!("left behind: {n}"));
     let kept = descriptors() - before;
     println!(
-        "{n} members, {killed} killed, {stopped} times stopped, {left} left: {} connections, {} rounds; {wrong} wrong, {} names and {kept} descriptors left",
+        "{n} members, {killed} killed, {stopped} times stopped, {left} left: {} connections, {} \
+         rounds; {wrong} wrong, {} names and {kept} descriptors left",
         exchanged.0,
         exchanged.1,
         names.len()

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 /// The service of slot 0.
 const PORT: u16 = 2000;
-/// Most bytes of a message, and of each quarter of the buffer: to send, received, written by the peer, read from the peer.
+/// Most bytes of a message, and of each quarter of the buffer: to send, received, written by the
+/// peer, read from the peer.
 const PART: usize = 8192;
 /// Rounds of a connection.
 const ROUNDS: u32 = 12;
@@ -56,7 +57,9 @@ impl Hello {
     }
 
     fn read(data: &[u8]) -> Hello {
-        let Some(b) = data.first_chunk::<16>() else { wrong!("private data of {} bytes", data.len()) };
+        let Some(b) = data.first_chunk::<16>() else {
+            wrong!("private data of {} bytes", data.len())
+        };
         let [p0, p1, p2, p3, addr @ .., r0, r1, r2, r3] = *b;
         Hello {
             pid: u32::from_le_bytes([p0, p1, p2, p3]),
@@ -114,7 +117,9 @@ fn shape() -> Shape {
 fn is_alive(pid: u32) -> bool {
     // "PID (name) STATE ...": a zombie is dead.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next()).is_some_and(|s| s != 'Z' && s != 'X')
+    stat.rsplit_once(')')
+        .and_then(|(_, rest)| rest.trim_start().chars().next())
+        .is_some_and(|s| s != 'Z' && s != 'X')
 }
 
 impl<'d> Member<'d> {
@@ -163,7 +168,8 @@ impl<'d> Member<'d> {
                     let _ = self.cm().destroy(e.id);
                     return end.destroy().unwrap_or_else(|e| wrong!("destroy: {e}"));
                 }
-                end.post_recv(RECV, PART as u64, PART as u32).unwrap_or_else(|e| wrong!("post_recv: {e}"));
+                end.post_recv(RECV, PART as u64, PART as u32)
+                    .unwrap_or_else(|e| wrong!("post_recv: {e}"));
                 let peer = Some(hello.pid);
                 let (data, since) = (Vec::new(), Instant::now());
                 self.conns.push(Conn {
@@ -206,7 +212,9 @@ impl<'d> Member<'d> {
             for wc in std::mem::take(&mut c.end.done) {
                 if wc.status != wc_status::SUCCESS {
                     if wc.status != wc_status::WR_FLUSH_ERR {
-                        let Some(peer) = c.peer else { wrong!("status {} before anybody was there", wc.status) };
+                        let Some(peer) = c.peer else {
+                            wrong!("status {} before anybody was there", wc.status)
+                        };
                         let cause = c.end.dev.qp_cause(c.end.qp);
                         let what = format!("status {} with process {peer}: {cause:?}", wc.status);
                         self.suspects.push((peer, patience::deadline(MOURNING), what));
@@ -222,9 +230,14 @@ impl<'d> Member<'d> {
                 }
             }
             if c.active.is_some() && c.since.elapsed() > patience::limit(LOST) && !c.over {
-                // A peer that died between its ACK and its echo leaves nothing outstanding, by which its death would be noticed.
+                // A peer that died between its ACK and its echo leaves nothing outstanding, by
+                // which its death would be noticed.
                 if c.peer.is_none_or(is_alive) {
-                    let state = c.end.dev.qp_query(c.end.qp).map(|(attr, _)| (attr.qp_state, attr.sq_psn, attr.rq_psn));
+                    let state = c
+                        .end
+                        .dev
+                        .qp_query(c.end.qp)
+                        .map(|(attr, _)| (attr.qp_state, attr.sq_psn, attr.rq_psn));
                     wrong!(
                         "nothing for {LOST} s and more: peer {:?}, round {}, up {}: {state:?}",
                         c.peer,
@@ -263,7 +276,8 @@ impl<'d> Member<'d> {
 impl Conn<'_> {
     /// WRITE, then SEND of the same bytes: when the message arrives, what was written is there.
     fn begin_round(&mut self, slot: u32) {
-        let seed = u64::from(std::process::id()) << 32 | u64::from(slot << 16) | u64::from(self.round);
+        let seed =
+            u64::from(std::process::id()) << 32 | u64::from(slot << 16) | u64::from(self.round);
         let len = 64 + (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % (PART - 64);
         self.data = pattern(seed, len);
         self.end.buffer.write(0, &self.data);
@@ -282,8 +296,11 @@ impl Conn<'_> {
                 if wc.byte_len as usize != len || self.end.buffer.read(PART, len) != self.data {
                     wrong!("an echo that is none, of {} bytes for {len}", wc.byte_len);
                 }
-                self.end.post_recv(RECV, PART as u64, PART as u32).unwrap_or_else(|e| wrong!("post_recv: {e}"));
-                let read = self.end.post(READ, Op::Read(2 * PART as u64), 3 * PART as u64, len as u32);
+                self.end
+                    .post_recv(RECV, PART as u64, PART as u32)
+                    .unwrap_or_else(|e| wrong!("post_recv: {e}"));
+                let read =
+                    self.end.post(READ, Op::Read(2 * PART as u64), 3 * PART as u64, len as u32);
                 read.unwrap_or_else(|e| wrong!("post: {e}"));
             }
             READ => {
@@ -312,7 +329,9 @@ impl Conn<'_> {
             wrong!("the message came before what was written before it");
         }
         self.end.buffer.write(0, &message);
-        self.end.post_recv(RECV, PART as u64, PART as u32).unwrap_or_else(|e| wrong!("post_recv: {e}"));
+        self.end
+            .post_recv(RECV, PART as u64, PART as u32)
+            .unwrap_or_else(|e| wrong!("post_recv: {e}"));
         // The peer may have ended the connection by now.
         let _ = self.end.post(SEND, Op::Send(None), 0, len as u32);
     }
@@ -333,9 +352,23 @@ pub fn run(slot: u32, slots: u32, device: &str, path: &str) {
     let soft = Soft::open(device, &config).unwrap_or_else(|e| wrong!("{device}: {e}"));
     let dev = soft.dev();
     let d = dev.query().unwrap_or_else(|e| wrong!("query: {e}"));
-    let to = AhAttr { dgid: d.gid, scope_id: d.scope_id, udp_port: d.udp_port as u16, ..AhAttr::default() };
-    let mut m =
-        Member { slot, slots, dev, to, conns: Vec::new(), next: slot, suspects: Vec::new(), finished: 0, rounds: 0 };
+    let to = AhAttr {
+        dgid: d.gid,
+        scope_id: d.scope_id,
+        udp_port: d.udp_port as u16,
+        ..AhAttr::default()
+    };
+    let mut m = Member {
+        slot,
+        slots,
+        dev,
+        to,
+        conns: Vec::new(),
+        next: slot,
+        suspects: Vec::new(),
+        finished: 0,
+        rounds: 0,
+    };
     let listener = m.cm().create(port_space::TCP, 0).unwrap_or_else(|e| wrong!("create: {e}"));
     m.cm().bind(listener, PORT + slot as u16).unwrap_or_else(|e| wrong!("bind: {e}"));
     m.cm().listen(listener, 128).unwrap_or_else(|e| wrong!("listen: {e}"));

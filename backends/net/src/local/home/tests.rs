@@ -59,9 +59,13 @@ fn a_strangers_directory_of_the_usual_name_is_not_taken() {
     let first = base.name(0);
     assert!(first.starts_with("gdrcore-") && first.len() == "gdrcore-".len() + 6, "{first}");
     assert_eq!(base.name(0), first, "and it is found again");
-    // Two that came at the same instant: everybody takes the smaller one, and can look at the other.
+    // Two that came at the same instant: everybody takes the smaller one, and can look at the
+    // other.
     base.make("gdrcore-!", 0o700);
-    assert_eq!((base.name(0), base.name(1), base.name(2)), ("gdrcore-!".into(), first, "gdrcore-!".into()));
+    assert_eq!(
+        (base.name(0), base.name(1), base.name(2)),
+        ("gdrcore-!".into(), first, "gdrcore-!".into())
+    );
 }
 
 #[test]

@@ -32,13 +32,17 @@ impl Wanted {
     /// The blocks of a range of QPNs; `base` 0: any block.
     ///
     /// # Errors
-    /// [`gdrcore_core::Error::Invalid`]: it reaches into the QPNs that the group of an address uses itself.
+    /// [`gdrcore_core::Error::Invalid`]: it reaches into the QPNs that the group of an address uses
+    /// itself.
     pub fn of(base: u32, qpns: u32) -> Result<Wanted> {
         let first = base / QPN_UNIT;
         let last = (base + qpns.max(1) - 1) / QPN_UNIT;
         if last > u32::from(BLOCK_MAX) {
             let end = BLOCK_MAX as u32 * QPN_UNIT + QPN_UNIT;
-            return Err(refuse!(Invalid, "qpn_base {base:#x}: with qpn_count {qpns:#x} it must end below {end:#x}"));
+            return Err(refuse!(
+                Invalid,
+                "qpn_base {base:#x}: with qpn_count {qpns:#x} it must end below {end:#x}"
+            ));
         }
         Ok(Wanted { first: (base != 0).then_some(first as u16), count: (last - first + 1) as u16 })
     }
@@ -100,7 +104,8 @@ impl Claim {
     /// Makes blocks this process's. Where any will do, `seed` says where the search begins.
     ///
     /// # Errors
-    /// [`gdrcore_core::Error::AddressInUse`]: they have owners; [`gdrcore_core::Error::NoMemory`]: fewer than [`Claim::memsize`] bytes; [`gdrcore_core::Error::Os`].
+    /// [`gdrcore_core::Error::AddressInUse`]: they have owners; [`gdrcore_core::Error::NoMemory`]:
+    /// fewer than [`Claim::memsize`] bytes; [`gdrcore_core::Error::Os`].
     ///
     /// # Safety
     /// The memory is used by nobody else and outlives the member.
@@ -116,12 +121,27 @@ impl Claim {
         let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, wanted.count)?;
         let nonce = random_seed()?;
         // From here on a drop gives the names back.
-        let mut c =
-            Claim { home: *home, at: *at, block: 0, count: wanted.count, parts, life: None, nonce, known: [0; 16] };
+        let mut c = Claim {
+            home: *home,
+            at: *at,
+            block: 0,
+            count: wanted.count,
+            parts,
+            life: None,
+            nonce,
+            known: [0; 16],
+        };
         let boxes = &mut c.parts.boxes;
         c.block = match wanted.first {
             Some(block) => claim(home, at, block, wanted.count, boxes).map(|()| block)?,
-            None => claim_any(home, at, (seed >> 17) as u16 % BLOCK_MAX, wanted.count, BLOCK_MAX, boxes)?,
+            None => claim_any(
+                home,
+                at,
+                (seed >> 17) as u16 % BLOCK_MAX,
+                wanted.count,
+                BLOCK_MAX,
+                boxes,
+            )?,
         };
         if let Some(lock) = boxes.first().and_then(Option::as_ref).map(Mailbox::lock) {
             c.life = Some(lock.listen(Role::Life)?);
@@ -139,7 +159,8 @@ impl Claim {
         self.known.iter().any(|&w| w != 0)
     }
 
-    /// Asks every block whether it has an owner: of two that come at once, at least one finds the other. About a millisecond.
+    /// Asks every block whether it has an owner: of two that come at once, at least one finds the
+    /// other. About a millisecond.
     pub fn look(&mut self) {
         let Some(Some(from)) = self.parts.boxes.first() else { return };
         self.known = [0; 16];
@@ -152,11 +173,18 @@ impl Claim {
         }
     }
 
-    /// The member, once its socket is bound. `alone`: the socket was bound without sharing, so it is the first of its group.
+    /// The member, once its socket is bound. `alone`: the socket was bound without sharing, so it
+    /// is the first of its group.
     ///
     /// # Errors
     /// [`gdrcore_core::Error::Os`].
-    pub fn join(mut self, socket: RawFd, qpns: (u32, u32), alone: bool, now: u64) -> Result<Member> {
+    pub fn join(
+        mut self,
+        socket: RawFd,
+        qpns: (u32, u32),
+        alone: bool,
+        now: u64,
+    ) -> Result<Member> {
         // SAFETY: no pointers.
         let set = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         for mailbox in self.parts.boxes.iter().flatten() {

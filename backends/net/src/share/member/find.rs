@@ -10,13 +10,16 @@ use crate::clock::now_ns;
 use gdrcore_core::wire::{Flow, ICRC_LEN};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A packet to oneself has this long to come back: it is there before the call that sent it returns, but may stand behind others.
+/// A packet to oneself has this long to come back: it is there before the call that sent it
+/// returns, but may stand behind others.
 const PROBE_NS: u64 = 20_000_000;
-/// Whoever waits for an answer of a peer, and gets no packets, looks this often whether they would reach him.
+/// Whoever waits for an answer of a peer, and gets no packets, looks this often whether they would
+/// reach him.
 const CHECK_NS: u64 = 100_000_000;
 /// Packets that came by a detour make one look this often.
 const HINT_NS: u64 = 50_000_000;
-/// News of oneself waits up to this long: where many join at once, one table then has the news of several.
+/// News of oneself waits up to this long: where many join at once, one table then has the news of
+/// several.
 const GATHER_NS: u64 = 4_000_000;
 /// An index that no socket ever has.
 const NO_INDEX: u32 = 0xffff;
@@ -27,7 +30,8 @@ const TRIES: u32 = 5;
 pub(super) const SELF_LEN: usize = 12 + 16 + ICRC_LEN;
 /// CNP: the one opcode whose payload says nothing, so that a capture shows nothing strange.
 const OPCODE: u8 = 0x81;
-/// In place of the number of a packet to oneself: a process asks whether the names of this one are still there.
+/// In place of the number of a packet to oneself: a process asks whether the names of this one are
+/// still there.
 const RENEW: u64 = u64::from_le_bytes(*b"gdrnames");
 /// How often such a question is looked into.
 const RENEW_NS: u64 = 50_000_000;
@@ -42,16 +46,17 @@ fn packet(flow: &Flow, qpn: u32, number: u64) -> [u8; SELF_LEN] {
     packet
 }
 
-/// Asks the processes that have an address, from another socket of it, whether their names are still where they were. A session
-/// manager may have removed the directory of a user who has logged out (logind.conf(5), RemoveIPC). One packet each to as many
-/// sockets as there may well be.
+/// Asks the processes that have an address, from another socket of it, whether their names are
+/// still where they were. A session manager may have removed the directory of a user who has logged
+/// out (logind.conf(5), RemoveIPC). One packet each to as many sockets as there may well be.
 pub(crate) fn ask_to_renew(at: &Endpoint) {
     let Ok(from) = crate::udp::unconnected(at) else { return };
     let flow = Flow::from_gids(&at.ip, &at.ip, at.port, at.port);
     let (to, len) = at.to_sockaddr();
     for index in 0..64 {
         let packet = packet(&flow, PROBE + index, RENEW);
-        // SAFETY: the packet and the address live through the call and have the lengths beside them.
+        // SAFETY: the packet and the address live through the call and have the lengths beside
+        // them.
         unsafe {
             let p = packet.as_ptr().cast();
             libc::sendto(from.raw(), p, SELF_LEN, libc::MSG_DONTWAIT, (&raw const to).cast(), len);
@@ -75,18 +80,22 @@ impl Member {
 
     /// Whether the table has the own blocks at the own index.
     pub(super) fn is_entered(&self) -> bool {
-        (self.block..self.block + self.count).all(|b| self.index.is_some() && self.table.index_of(b) == self.index)
+        (self.block..self.block + self.count)
+            .all(|b| self.index.is_some() && self.table.index_of(b) == self.index)
     }
 
-    /// Whether the table has the own services and no others for the own block, as far as it has room.
+    /// Whether the table has the own services and no others for the own block, as far as it has
+    /// room.
     pub(super) fn is_offering(&self) -> bool {
         let own = |name: u32| self.services.iter().flatten().any(|s| s.name == name);
         let listed = self.table.services().iter().filter(|s| s.1 == self.block);
         let wanted = self.services.iter().flatten().count();
-        listed.clone().all(|s| own(s.0)) && (listed.count() == wanted || self.table.has_all_services())
+        listed.clone().all(|s| own(s.0))
+            && (listed.count() == wanted || self.table.has_all_services())
     }
 
-    /// Where exactly one owner and one index remain, they belong together: a process that does not answer is steered to as well.
+    /// Where exactly one owner and one index remain, they belong together: a process that does not
+    /// answer is steered to as well.
     fn conclude_last(&mut self) {
         let mut missing = None;
         let mut others = 0u16;
@@ -125,9 +134,11 @@ impl Member {
                 self.refused = true;
                 self.phase = Phase::Quiet;
                 if !SAID.swap(true, Ordering::Relaxed) {
-                    // To nobody in particular: programs work, and an operator may wonder why they are slow.
+                    // To nobody in particular: programs work, and an operator may wonder why they
+                    // are slow.
                     eprintln!(
-                        "gdrcore: the kernel does not steer packets to the processes that share {} ({e}); they pass them on, which is slower",
+                        "gdrcore: the kernel does not steer packets to the processes that share \
+                         {} ({e}); they pass them on, which is slower",
                         self.local
                     );
                 }
@@ -135,7 +146,8 @@ impl Member {
         }
     }
 
-    /// Writes the next version, attaches its program and tells everybody; whoever is gone is forgotten on the way.
+    /// Writes the next version, attaches its program and tells everybody; whoever is gone is
+    /// forgotten on the way.
     pub(super) fn publish(&mut self) {
         self.publish_ns = None;
         if !self.has_company() {
@@ -150,7 +162,10 @@ impl Member {
             let mut gone = false;
             for block in 0..=BLOCK_MAX {
                 let wanted = self.is_known(block) || news.index_of(block).is_some();
-                if wanted && !self.owns_block(block) && self.post(block, &Mail::News(&news)) == Posted::Nobody {
+                if wanted
+                    && !self.owns_block(block)
+                    && self.post(block, &Mail::News(&news)) == Posted::Nobody
+                {
                     gone |= self.table.remove(block);
                 }
             }
@@ -160,14 +175,16 @@ impl Member {
         }
     }
 
-    /// Publishes soon: at a time of its own, so that of many who have news few write a version each.
+    /// Publishes soon: at a time of its own, so that of many who have news few write a version
+    /// each.
     pub(super) fn publish_soon(&mut self, now: u64) {
         let at = now + self.draw() % GATHER_NS;
         self.publish_ns.get_or_insert(at);
     }
 
     fn draw(&mut self) -> u64 {
-        self.nonce = self.nonce.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        self.nonce =
+            self.nonce.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         self.nonce >> 16
     }
 
@@ -187,7 +204,12 @@ impl Member {
     /// One more than there can be sockets, as far as known, and a few for who has come meanwhile.
     fn first_range(&self) -> u16 {
         let others = self.known.iter().map(|w| w.count_ones()).sum::<u32>() as u16;
-        self.table.last_index().map_or(0, |i| i + 1).max(others + 1).saturating_add(4).min(INDEX_MAX)
+        self.table
+            .last_index()
+            .map_or(0, |i| i + 1)
+            .max(others + 1)
+            .saturating_add(4)
+            .min(INDEX_MAX)
     }
 
     /// Sends itself one packet each for no socket, for its index and for its block.
@@ -210,15 +232,16 @@ impl Member {
         let packet = packet(&self.flow, qpn, self.nonce);
         const { assert!(SELF_LEN <= crate::udp::SMALL) };
         let (to, len) = self.local.to_sockaddr();
-        // SAFETY: the packet and the address live through the call and have the lengths beside them.
+        // SAFETY: the packet and the address live through the call and have the lengths beside
+        // them.
         unsafe {
             let p = packet.as_ptr().cast();
             libc::sendto(self.socket, p, SELF_LEN, libc::MSG_DONTWAIT, (&raw const to).cast(), len);
         }
     }
 
-    /// Takes a packet that a member has sent itself. Anybody can send such bytes: only the own number counts. False: the packet has
-    /// another length, so no member has sent it.
+    /// Takes a packet that a member has sent itself. Anybody can send such bytes: only the own
+    /// number counts. False: the packet has another length, so no member has sent it.
     #[cold]
     pub fn take_own(&mut self, packet: &[u8]) -> bool {
         if packet.len() != SELF_LEN {
@@ -234,9 +257,15 @@ impl Member {
         let qpn = u32::from_be_bytes([0, packet[5], packet[6], packet[7]]);
         match &mut self.phase {
             Phase::Checking { hashed, .. } if qpn == PROBE + NO_INDEX => *hashed = true,
-            Phase::Checking { index, .. } if self.index.is_some_and(|i| qpn == PROBE + u32::from(i)) => *index = true,
+            Phase::Checking { index, .. }
+                if self.index.is_some_and(|i| qpn == PROBE + u32::from(i)) =>
+            {
+                *index = true
+            }
             Phase::Checking { block, .. } if qpn == CHECK + u32::from(self.block) => *block = true,
-            Phase::Probing { range, lowest, heard } if qpn >= PROBE && qpn - PROBE < u32::from(*range) => {
+            Phase::Probing { range, lowest, heard }
+                if qpn >= PROBE && qpn - PROBE < u32::from(*range) =>
+            {
                 let index = (qpn - PROBE) as u16;
                 *lowest = Some(lowest.map_or(index, |l| l.min(index)));
                 *heard += 1;
@@ -259,13 +288,15 @@ impl Member {
     #[inline]
     pub fn drained(&mut self, now: u64) {
         match self.phase {
-            Phase::Probing { lowest: Some(_), .. } | Phase::Checking { block: true, .. } => self.until_ns = now,
+            Phase::Probing { lowest: Some(_), .. } | Phase::Checking { block: true, .. } => {
+                self.until_ns = now
+            }
             _ => {}
         }
     }
 
-    /// What the probes say. Of those for indexes that no socket has, all or none come here as well, so the lowest counts;
-    /// where all have come, or none, there is no program yet.
+    /// What the probes say. Of those for indexes that no socket has, all or none come here as well,
+    /// so the lowest counts; where all have come, or none, there is no program yet.
     fn conclude_probe(&mut self, now: u64, range: u16, lowest: Option<u16>, heard: u16) {
         self.phase = Phase::Quiet;
         self.tries += 1;
@@ -294,8 +325,9 @@ impl Member {
         match (index && !hashed, block) {
             (true, true) if self.is_offering() => {}
             (true, true) => self.publish_soon(now),
-            // The index is right, and the program says something else: somebody has a table without this member (its block
-            // may have been another's, whose end was told late), and does not tell it.
+            // The index is right, and the program says something else: somebody has a table without
+            // this member (its block may have been another's, whose end was told late), and does
+            // not tell it.
             (true, false) => self.publish_soon(now),
             // Where what is for nobody comes here, what is for here may come by chance.
             (false, block) => self.locate(now, !block),
@@ -316,7 +348,10 @@ impl Member {
     /// A packet of this device came by a detour: others may be lost. Looked into now and then.
     #[cold]
     pub fn hint(&mut self, now: u64) {
-        if self.phase == Phase::Quiet && self.publish_ns.is_none() && now.saturating_sub(self.hint_ns) >= HINT_NS {
+        if self.phase == Phase::Quiet
+            && self.publish_ns.is_none()
+            && now.saturating_sub(self.hint_ns) >= HINT_NS
+        {
             self.hint_ns = now;
             self.check(now);
         }
@@ -328,7 +363,8 @@ impl Member {
         self.checked_ns = now;
     }
 
-    /// What is due. `waits`: the device waits for answers of peers. Few system calls; most often none.
+    /// What is due. `waits`: the device waits for answers of peers. Few system calls; most often
+    /// none.
     pub fn tend(&mut self, now: u64, waits: bool) {
         self.deliver(now);
         if now >= self.watch_again_ns {
@@ -338,13 +374,20 @@ impl Member {
             Phase::Quiet => {
                 if self.publish_ns.is_some_and(|at| now >= at) {
                     self.publish();
-                } else if waits && self.has_company() && now.saturating_sub(self.checked_ns) >= CHECK_NS {
+                } else if waits
+                    && self.has_company()
+                    && now.saturating_sub(self.checked_ns) >= CHECK_NS
+                {
                     self.check(now);
                 }
             }
             _ if now < self.until_ns => {}
-            Phase::Probing { range, lowest, heard } => self.conclude_probe(now, range, lowest, heard),
-            Phase::Checking { hashed, index, block } => self.conclude_check(now, hashed, index, block),
+            Phase::Probing { range, lowest, heard } => {
+                self.conclude_probe(now, range, lowest, heard)
+            }
+            Phase::Checking { hashed, index, block } => {
+                self.conclude_check(now, hashed, index, block)
+            }
             Phase::Asking => self.locate(now, true),
         }
     }

@@ -34,7 +34,9 @@ impl Member {
                 return;
             }
             // One with several blocks has one life, at the first of them.
-            let Ok(fd) = connect(&Name::of(&self.home, &self.local, Holder::Block(block), Role::Life)) else {
+            let Ok(fd) =
+                connect(&Name::of(&self.home, &self.local, Holder::Block(block), Role::Life))
+            else {
                 continue;
             };
             if watch(self.set.raw(), fd.raw()).is_ok() {
@@ -44,8 +46,8 @@ impl Member {
         }
     }
 
-    /// Lets others watch. Those for whom there is no place wait in the kernel, whom the end of this process reaches as well; they must not
-    /// wake anybody until a place is free.
+    /// Lets others watch. Those for whom there is no place wait in the kernel, whom the end of this
+    /// process reaches as well; they must not wake anybody until a place is free.
     #[cold]
     pub(super) fn let_watch(&mut self, now: u64) {
         let Some(life) = self.life.as_ref().map(Fd::raw) else { return };
@@ -55,7 +57,9 @@ impl Member {
         }
         while let Some(place) = self.watchers.iter_mut().find(|w| w.is_none()) {
             match accept(life) {
-                Accepted::Caller(watcher) if watch(self.set.raw(), watcher.raw()).is_ok() => *place = Some(watcher),
+                Accepted::Caller(watcher) if watch(self.set.raw(), watcher.raw()).is_ok() => {
+                    *place = Some(watcher)
+                }
                 Accepted::Caller(_) | Accepted::Stranger => {}
                 Accepted::Nobody => return,
                 Accepted::NoRoom => {

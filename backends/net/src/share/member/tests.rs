@@ -26,15 +26,20 @@ fn one(at: &Endpoint, block: u16) -> One {
     let wanted = Wanted::of(u32::from(block) * QPN_UNIT, 4096).unwrap();
     let cfg = UdpConfig::DEFAULT;
     let kept = keep();
-    let memory = [Map::new(Claim::memsize(&wanted)).unwrap(), Map::new(UdpPort::memsize(&cfg)).unwrap()];
+    let memory =
+        [Map::new(Claim::memsize(&wanted)).unwrap(), Map::new(UdpPort::memsize(&cfg)).unwrap()];
     // SAFETY: the maps outlive what is made in them.
-    let mut claim =
-        unsafe { Claim::take(&Home::open().unwrap(), at, &wanted, 1, memory[0].as_ptr(), memory[0].len()).unwrap() };
+    let mut claim = unsafe {
+        Claim::take(&Home::open().unwrap(), at, &wanted, 1, memory[0].as_ptr(), memory[0].len())
+            .unwrap()
+    };
     claim.look();
     let alone = !claim.has_company();
     let flags = if alone { 0 } else { udp_flags::REUSE_PORT };
     // SAFETY: as above.
-    let udp = unsafe { UdpPort::open(at, &UdpConfig { flags, ..cfg }, memory[1].as_ptr(), memory[1].len()).unwrap() };
+    let udp = unsafe {
+        UdpPort::open(at, &UdpConfig { flags, ..cfg }, memory[1].as_ptr(), memory[1].len()).unwrap()
+    };
     if alone {
         udp.share().unwrap();
     }
@@ -44,7 +49,8 @@ fn one(at: &Endpoint, block: u16) -> One {
 }
 
 impl One {
-    /// One round: packets, mail, what is due. Returns the packets of this member: by the socket, by mail.
+    /// One round: packets, mail, what is due. Returns the packets of this member: by the socket, by
+    /// mail.
     fn round(&mut self) -> (usize, usize) {
         let now = now_ns();
         let mut direct = 0;
@@ -71,7 +77,8 @@ impl One {
     }
 }
 
-/// Repeats `each` for so long. Time in which this thread was not running does not count: members wait for answers by the clock.
+/// Repeats `each` for so long. Time in which this thread was not running does not count: members
+/// wait for answers by the clock.
 fn run(ns: u64, mut each: impl FnMut()) {
     let (mut ran, mut last) = (0, now_ns());
     while ran < ns {
@@ -169,7 +176,8 @@ fn who_is_not_reached_finds_out_by_itself() {
         assert_eq!(who, 2);
         members[2].member.check(now_ns());
         settle(&mut members);
-        // By chance its own packets may have come to the right place: whoever hears of a detour looks again.
+        // By chance its own packets may have come to the right place: whoever hears of a detour
+        // looks again.
         let end = deadline(60);
         loop {
             match send_to(&mut members, 700 * QPN_UNIT).expect("it arrives") {
@@ -239,7 +247,8 @@ fn a_forged_packet_to_oneself_and_a_wrong_table_mislead_nobody_for_long() {
     }
     settle(&mut members);
     assert_eq!(members[0].member.counters.attached, before);
-    // A table in which the two are exchanged, newer than any: both correct it, and the newest is right.
+    // A table in which the two are exchanged, newer than any: both correct it, and the newest is
+    // right.
     let mut wrong = members[0].member.table;
     for _ in 0..100 {
         wrong.revise(BLOCK_MAX);
@@ -328,7 +337,8 @@ fn where_the_kernel_refuses_everything_takes_detours() {
     assert!(passed > 10, "three sockets, and a hash that knows nothing: {passed}");
 }
 
-/// As a server that answers many requests at once, before the kernel steers what it sends to its client.
+/// As a server that answers many requests at once, before the kernel steers what it sends to its
+/// client.
 #[test]
 fn more_than_a_mailbox_holds_waits_for_its_owner() {
     let at = at(7);
@@ -352,5 +362,8 @@ fn more_than_a_mailbox_holds_waits_for_its_owner() {
         },
     );
     let c = members[0].member.counters;
-    assert_eq!((got, c.passed, c.dropped, members[0].member.backlog.is_empty()), (500, 500, 0, true));
+    assert_eq!(
+        (got, c.passed, c.dropped, members[0].member.backlog.is_empty()),
+        (500, 500, 0, true)
+    );
 }

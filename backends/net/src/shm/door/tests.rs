@@ -79,7 +79,8 @@ fn who_says_something_else_is_hung_up_on() {
     let (fd, bell) = call();
     drop(fd);
     assert_eq!(bell.receive().unwrap_err(), Error::Access);
-    // A right hello with a descriptor that is no memory, with a wrong size, with a wrong magic, too long.
+    // A right hello with a descriptor that is no memory, with a wrong size, with a wrong magic, too
+    // long.
     let null = std::fs::File::open("/dev/null").unwrap();
     let (_segment, memory) = Segment::create(4096).unwrap();
     let null = std::os::fd::AsRawFd::as_raw_fd(&null);

@@ -49,7 +49,8 @@ fn link(n: u8) -> Link {
 
 fn memory(seals: i32) -> (Fd, Map) {
     // SAFETY: the name is a C string; no other pointers.
-    let fd = Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_ALLOW_SEALING) }).unwrap();
+    let fd = Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_ALLOW_SEALING) })
+        .unwrap();
     // SAFETY: no pointers.
     check(unsafe { libc::ftruncate(fd.raw(), BYTES as libc::off_t) }).unwrap();
     // SAFETY: no pointers.
@@ -65,7 +66,13 @@ fn region() -> MrAttr {
 
 impl Link {
     fn enter(&mut self, ask: &Ask, at: u64, len: u64) -> Option<u64> {
-        let to = self.borrowed.enter(ask.from_qpn, ask.qpn, ask.rkey, (1u64 << 40).wrapping_add(at), len);
+        let to = self.borrowed.enter(
+            ask.from_qpn,
+            ask.qpn,
+            ask.rkey,
+            (1u64 << 40).wrapping_add(at),
+            len,
+        );
         if to.is_some() {
             self.borrowed.leave();
         }
@@ -128,9 +135,16 @@ fn what_is_lent_is_written_and_taken_back() {
     assert_eq!(seen, b"12345678");
     // Its ends, and what lies beyond.
     assert!(l.enter(&WANTED, 4999, 1).is_some() && l.enter(&WANTED, 0, 5000).is_some());
-    assert!(l.enter(&WANTED, 4999, 2).is_none() && l.enter(&WANTED, 1u64.wrapping_neg(), 1).is_none());
-    assert!(l.enter(&WANTED, u64::MAX - (1 << 40), 1).is_none() && l.enter(&WANTED, 0, u64::MAX).is_none());
-    for other in [Ask { from_qpn: 1, ..WANTED }, Ask { qpn: 1, ..WANTED }, Ask { rkey: 1, ..WANTED }] {
+    assert!(
+        l.enter(&WANTED, 4999, 2).is_none() && l.enter(&WANTED, 1u64.wrapping_neg(), 1).is_none()
+    );
+    assert!(
+        l.enter(&WANTED, u64::MAX - (1 << 40), 1).is_none()
+            && l.enter(&WANTED, 0, u64::MAX).is_none()
+    );
+    for other in
+        [Ask { from_qpn: 1, ..WANTED }, Ask { qpn: 1, ..WANTED }, Ask { rkey: 1, ..WANTED }]
+    {
         assert!(l.enter(&other, 0, 8).is_none());
     }
     assert!(l.takes_back());
@@ -161,7 +175,15 @@ fn a_lender_is_not_believed() {
         unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) },
     )
     .unwrap();
-    let sound = Loan { ask: WANTED, number: 0, serial: 1, iova: 1 << 40, length: 5000, offset: 100, far: false };
+    let sound = Loan {
+        ask: WANTED,
+        number: 0,
+        serial: 1,
+        iova: 1 << 40,
+        length: 5000,
+        offset: 100,
+        far: false,
+    };
     l.place.loan(0).grant(1);
     // Not asked for.
     l.borrowed.take(&sound, Some(&fd));
@@ -215,7 +237,8 @@ fn a_borrower_has_as_many_loans_as_there_is_room_for() {
 #[test]
 fn who_is_inside_is_waited_for_but_not_for_ever() {
     let (fd, _map) = memory(libc::F_SEAL_SHRINK);
-    // It leaves after a while, which on a busy machine may be longer than the lender waits: then once more.
+    // It leaves after a while, which on a busy machine may be longer than the lender waits: then
+    // once more.
     let waited = (0..100).find_map(|_| {
         let mut l = link(5);
         l.enter(&WANTED, 0, 8);
@@ -261,7 +284,13 @@ fn by_address(n: u8) -> (Link, Map, MrAttr) {
 
 impl Link {
     fn enter_far(&mut self, at: u64, len: u64) -> Option<u64> {
-        let to = self.borrowed.enter_far(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, (1u64 << 40).wrapping_add(at), len);
+        let to = self.borrowed.enter_far(
+            WANTED.from_qpn,
+            WANTED.qpn,
+            WANTED.rkey,
+            (1u64 << 40).wrapping_add(at),
+            len,
+        );
         if to.is_some() {
             assert!(self.place.entered().is_inside(0));
             self.borrowed.leave();
@@ -299,7 +328,10 @@ fn what_is_lent_by_address_is_carried_there_and_taken_back() {
     assert!(l.enter_far(4999, 2).is_none() && l.enter_far(1u64.wrapping_neg(), 1).is_none());
     assert!(l.enter_far(u64::MAX - (1 << 40), 1).is_none() && l.enter_far(0, u64::MAX).is_none());
     // What is not there is a fault, which does not end the way.
-    assert!(!l.borrowed.carry(&[piece(&one, 9)], 8) && !l.borrowed.carry(&[Piece { addr: 8, len: 9 }], to));
+    assert!(
+        !l.borrowed.carry(&[piece(&one, 9)], 8)
+            && !l.borrowed.carry(&[Piece { addr: 8, len: 9 }], to)
+    );
     assert!(l.enter_far(0, 8).is_some());
     assert!(l.takes_back());
     assert!(l.enter_far(0, 8).is_none());
@@ -314,7 +346,15 @@ fn what_is_lent_by_address_is_carried_there_and_taken_back() {
 #[test]
 fn a_loan_by_address_comes_only_to_who_wants_it() {
     let (mut l, _map, region) = by_address(7);
-    let sound = Loan { ask: WANTED, number: 0, serial: 1, iova: 1 << 40, length: 5000, offset: region.addr, far: true };
+    let sound = Loan {
+        ask: WANTED,
+        number: 0,
+        serial: 1,
+        iova: 1 << 40,
+        length: 5000,
+        offset: region.addr,
+        far: true,
+    };
     l.place.loan(0).grant(1);
     // Not asked for; asked for mapped.
     l.borrowed.take(&sound, None);
@@ -344,7 +384,8 @@ fn a_loan_by_address_comes_only_to_who_wants_it() {
     let Link { ours, mut borrowed, theirs, place, .. } = l;
     drop(theirs);
     let own = *b"12345678";
-    assert!(!borrowed.carry(&[Piece { addr: own.as_ptr().expose_provenance() as u64, len: 8 }], region.addr));
+    assert!(!borrowed
+        .carry(&[Piece { addr: own.as_ptr().expose_provenance() as u64, len: 8 }], region.addr));
     assert!(borrowed.reach.is_none() && !borrowed.any_far());
     assert!(borrowed.enter_far(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_none());
     borrowed.tend(u64::MAX, &ours);

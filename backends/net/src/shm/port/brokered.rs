@@ -1,5 +1,6 @@
-//! Links that a router makes ([`crate::via`]): it hands either end of a socket to a process, and then has no part in them. Who is at the
-//! other end is the router's word; all else is as ever, but that memory is never lent by address, and between tenants not at all.
+//! Links that a router makes ([`crate::via`]): it hands either end of a socket to a process, and
+//! then has no part in them. Who is at the other end is the router's word; all else is as ever, but
+//! that memory is never lent by address, and between tenants not at all.
 
 use super::super::door::{greet_brokered, Bell};
 use super::super::loan::Borrowed;
@@ -51,7 +52,11 @@ impl ShmPort {
     ///
     /// # Safety
     /// As [`ShmPort::open`].
-    pub(crate) unsafe fn open_brokered(local: &Endpoint, memory: *mut u8, bytes: usize) -> Result<ShmPort> {
+    pub(crate) unsafe fn open_brokered(
+        local: &Endpoint,
+        memory: *mut u8,
+        bytes: usize,
+    ) -> Result<ShmPort> {
         // SAFETY: the caller's promise.
         unsafe { ShmPort::carve(local, 0, false, memory, bytes) }
     }
@@ -64,33 +69,52 @@ impl ShmPort {
         }
     }
 
-    /// Makes a link to the owner of a block out of a socket that the router gave; one that stands is kept.
+    /// Makes a link to the owner of a block out of a socket that the router gave; one that stands
+    /// is kept.
     ///
     /// # Errors
     /// As [`ShmPort::connect`].
-    pub(crate) fn adopt(&mut self, to: &Peer, block: u16, fd: OwnedFd, waiter: &Waiter) -> Result<u16> {
+    pub(crate) fn adopt(
+        &mut self,
+        to: &Peer,
+        block: u16,
+        fd: OwnedFd,
+        waiter: &Waiter,
+    ) -> Result<u16> {
         let i = match self.place_for(&to.at, Some(block))? {
             Place::Linked(link) => return Ok(link),
             Place::Free(i) => i,
         };
         let (bell, segment) = greet_brokered(own(fd)?, RING)?;
         waiter.add_socket(bell.fd())?;
-        let (writer, borrowed) = (Writer::new(segment.place()), Borrowed::new(segment.place(), None));
+        let (writer, borrowed) =
+            (Writer::new(segment.place()), Borrowed::new(segment.place(), None));
         let brokered = Some(to.brokered());
         let block = Some(block);
-        self.out[i] = Some(Out { to: to.at, block, bell, writer, borrowed, gone: false, brokered, _segment: segment });
+        self.out[i] = Some(Out {
+            to: to.at,
+            block,
+            bell,
+            writer,
+            borrowed,
+            gone: false,
+            brokered,
+            _segment: segment,
+        });
         Ok(i as u16)
     }
 
-    /// Takes a socket over which another session will bring its ring. Each has one: an earlier one of the same session is hung up on, so that no
-    /// session keeps others out. Dropped where there is no place for it, which the other end takes as a lost link.
+    /// Takes a socket over which another session will bring its ring. Each has one: an earlier one
+    /// of the same session is hung up on, so that no session keeps others out. Dropped where there
+    /// is no place for it, which the other end takes as a lost link.
     pub(crate) fn admit(&mut self, now: u64, from: &Peer, fd: OwnedFd, waiter: &Waiter) {
         self.part_with(from.session, false);
         let Some(free) = self.callers.iter().position(Option::is_none) else { return };
         let Ok(fd) = own(fd) else { return };
         let bell = Bell::brokered(fd);
         if waiter.add_socket(bell.fd()).is_ok() {
-            self.callers[free] = Some(Caller { bell, since_ns: now, link: None, brokered: Some(from.brokered()) });
+            self.callers[free] =
+                Some(Caller { bell, since_ns: now, link: None, brokered: Some(from.brokered()) });
         }
     }
 

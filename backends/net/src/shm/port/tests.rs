@@ -30,7 +30,9 @@ fn end_with(n: u8, block: u16) -> End {
     let lock = Lock::take(&home, &at, Holder::Block(block)).unwrap();
     let locks = core::iter::once(&lock);
     // SAFETY: the map is ours, and is dropped after the port.
-    let port = unsafe { ShmPort::open(&home, &at, locks, true, memory.as_ptr(), memory.len(), &waiter).unwrap() };
+    let port = unsafe {
+        ShmPort::open(&home, &at, locks, true, memory.as_ptr(), memory.len(), &waiter).unwrap()
+    };
     End { port, waiter, at, _lock: lock, _memory: memory, _kept: keep() }
 }
 

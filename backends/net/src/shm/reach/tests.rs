@@ -23,23 +23,34 @@ fn pieces_land_one_behind_the_other_at_any_alignment() {
     let at = |map: &Map, offset| map.as_ptr().expose_provenance() as u64 + offset;
     let bytes = |map: &Map, offset: u64, len: u64| -> Vec<u8> {
         // SAFETY: inside the map, which nobody writes meanwhile.
-        unsafe { core::slice::from_raw_parts(map.as_ptr().add(offset as usize), len as usize) }.to_vec()
+        unsafe { core::slice::from_raw_parts(map.as_ptr().add(offset as usize), len as usize) }
+            .to_vec()
     };
     // SAFETY: the whole of a map of our own.
     unsafe { core::slice::from_raw_parts_mut(from.as_ptr(), from.len()) }
         .iter_mut()
         .enumerate()
         .for_each(|(i, b)| *b = (i * 7 + i / 251 + 1) as u8);
-    for (offset, len) in [(0, 1), (5, 3), (7, 2), (8, 8), (4, 8), (1, 4095), (4090, 100_000), (0, 256 << 10)] {
+    for (offset, len) in
+        [(0, 1), (5, 3), (7, 2), (8, 8), (4, 8), (1, 4095), (4090, 100_000), (0, 256 << 10)]
+    {
         // SAFETY: as above.
         unsafe { to.as_ptr().write_bytes(0, to.len()) };
-        assert_eq!(reach.write(&[Piece { addr: at(&from, 11), len }], at(&to, offset + 64)), Ok(()));
+        assert_eq!(
+            reach.write(&[Piece { addr: at(&from, 11), len }], at(&to, offset + 64)),
+            Ok(())
+        );
         assert_eq!(bytes(&to, offset + 64, len), bytes(&from, 11, len), "{offset} {len}");
-        assert!(bytes(&to, 0, offset + 64).iter().chain(&bytes(&to, offset + 64 + len, 64)).all(|&b| b == 0));
+        assert!(bytes(&to, 0, offset + 64)
+            .iter()
+            .chain(&bytes(&to, offset + 64 + len, 64))
+            .all(|&b| b == 0));
     }
-    let pieces: Vec<Piece> = (0..PIECES as u64).map(|i| Piece { addr: at(&from, i * 5000), len: 1 + i * 77 }).collect();
+    let pieces: Vec<Piece> =
+        (0..PIECES as u64).map(|i| Piece { addr: at(&from, i * 5000), len: 1 + i * 77 }).collect();
     assert_eq!(reach.write(&pieces, at(&to, 3)), Ok(()));
-    let all: Vec<u8> = (0..PIECES as u64).flat_map(|i| bytes(&from, i * 5000, 1 + i * 77)).collect();
+    let all: Vec<u8> =
+        (0..PIECES as u64).flat_map(|i| bytes(&from, i * 5000, 1 + i * 77)).collect();
     assert_eq!(bytes(&to, 3, all.len() as u64), all);
 }
 
@@ -71,7 +82,8 @@ fn who_is_gone_is_not_written() {
 #[test]
 fn what_the_kernel_answers_decides_whether_it_is_tried_again() {
     assert_eq!(outcome(Ok(100), 100), Ok(()));
-    for answer in [Ok(99), Ok(0), Ok(101), Err(libc::EFAULT), Err(libc::ENOMEM), Err(libc::EINVAL)] {
+    for answer in [Ok(99), Ok(0), Ok(101), Err(libc::EFAULT), Err(libc::ENOMEM), Err(libc::EINVAL)]
+    {
         assert_eq!(outcome(answer, 100), Err(Unreached::Fault), "{answer:?}");
     }
     for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::ESRCH] {
@@ -81,7 +93,9 @@ fn what_the_kernel_answers_decides_whether_it_is_tried_again() {
 
 #[test]
 fn the_last_word_is_a_range_of_its_own_behind_the_others() {
-    for (to, len, first) in [(0, 1, 0), (0, 8, 0), (0, 9, 8), (3, 5, 0), (3, 6, 5), (3, 10, 5), (16, 65536, 65528)] {
+    for (to, len, first) in
+        [(0, 1, 0), (0, 8, 0), (0, 9, 8), (3, 5, 0), (3, 6, 5), (3, 10, 5), (16, 65536, 65528)]
+    {
         assert_eq!(ranges(to, len), [(to, first), (to + first, len - first)], "{to} {len}");
     }
 }

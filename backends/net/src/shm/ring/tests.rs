@@ -180,8 +180,10 @@ fn any_image_of_a_ring_is_read_without_leaving_it() {
             match r.peek() {
                 Ok(Some((p, len))) => {
                     // SAFETY: `len` bytes at `p` are mapped.
-                    let sum: u64 =
-                        unsafe { core::slice::from_raw_parts(p.as_ptr(), len) }.iter().map(|&b| u64::from(b)).sum();
+                    let sum: u64 = unsafe { core::slice::from_raw_parts(p.as_ptr(), len) }
+                        .iter()
+                        .map(|&b| u64::from(b))
+                        .sum();
                     assert!(sum <= 255 * len as u64);
                     r.release(len);
                 }

@@ -1,4 +1,5 @@
-//! The socket of a peer of this host: whole packets with the right numbers, and nothing lost when it ends.
+//! The socket of a peer of this host: whole packets with the right numbers, and nothing lost when
+//! it ends.
 
 use super::*;
 use crate::sys::{check, Fd};
@@ -40,16 +41,24 @@ fn by_lane(a: &mut Rig, len: usize, seg: usize) -> (bool, Vec<u8>) {
 fn a_lane_carries_bursts_of_any_kind() {
     for (mut a, mut b) in [(v4(1), v4(2)), (v6(), v6())] {
         make_lane(&mut a, &mut b);
-        for (len, seg) in
-            [(100, 80), (80, 80), (20, 20), (4124, 4124), (100, 80), (9000, 4124), (60, 40), (60_000, 60_000)]
-        {
+        for (len, seg) in [
+            (100, 80),
+            (80, 80),
+            (20, 20),
+            (4124, 4124),
+            (100, 80),
+            (9000, 4124),
+            (60, 40),
+            (60_000, 60_000),
+        ] {
             let (left, written) = by_lane(&mut a, len, seg);
             assert!(left, "{len} bytes in packets of {seg}");
             assert_eq!(poll(&mut b.port), 1);
             let p = b.port.rx_get(0);
             assert_eq!((p.data, usize::from(p.seg)), (&written[..], seg.min(len)));
             assert!(p.src.same_host(a.port.local()) && p.src.port != a.port.local().port);
-            let flow = Flow::from_gids(&p.src.ip, &b.port.local().ip, p.src.port, b.port.local().port);
+            let flow =
+                Flow::from_gids(&p.src.ip, &b.port.local().ip, p.src.port, b.port.local().port);
             assert!(p.data.chunks(seg).all(|packet| flow.check(0, packet).is_ok()));
         }
         assert!(a.port.take_error().is_none());
@@ -77,7 +86,9 @@ fn the_numbers_of_a_lane_are_those_of_its_packets() {
     let mut packet = vec![0u8; 70_000];
     let mut read = || {
         // SAFETY: pointer and length are those of `packet`.
-        let n = check(unsafe { libc::recv(tap.raw(), packet.as_mut_ptr().cast(), packet.len(), 0) } as i32);
+        let n =
+            check(unsafe { libc::recv(tap.raw(), packet.as_mut_ptr().cast(), packet.len(), 0) }
+                as i32);
         n.ok().map(|n| packet[..n as usize].to_vec())
     };
     while read().is_some() {}
@@ -132,6 +143,7 @@ fn who_is_not_of_this_host_has_no_lane() {
     let a = v4(1);
     let far = Endpoint::v4([192, 0, 2, 1], 4791);
     assert!(crate::udp::lane::Lane::open(a.port.local(), &far, 0).is_none());
-    let near = crate::udp::lane::Lane::open(a.port.local(), &Endpoint::v4([127, 0, 0, 3], 4791), 2).expect("a lane");
+    let near = crate::udp::lane::Lane::open(a.port.local(), &Endpoint::v4([127, 0, 0, 3], 4791), 2)
+        .expect("a lane");
     assert!(near.dst.to_v4() == Some([127, 0, 0, 3]));
 }

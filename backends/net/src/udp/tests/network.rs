@@ -1,5 +1,6 @@
-//! Ports in network namespaces of their own: links with small MTUs, links that hold packets, packets as they really
-//! leave. Threads have namespaces of their own, so no process is needed for them.
+//! Ports in network namespaces of their own: links with small MTUs, links that hold packets,
+//! packets as they really leave. Threads have namespaces of their own, so no process is needed for
+//! them.
 
 use super::*;
 use crate::sys::Fd;
@@ -16,7 +17,10 @@ impl Namespace {
         std::thread::spawn(|| {
             // SAFETY: takes no pointers; changes this thread only, which ends.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-                println!("skipped: no network namespaces here ({})", std::io::Error::last_os_error());
+                println!(
+                    "skipped: no network namespaces here ({})",
+                    std::io::Error::last_os_error()
+                );
                 return None;
             }
             ip("link set lo up");
@@ -25,7 +29,9 @@ impl Namespace {
                 let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{which}/accept_dad"), "0");
             }
             // SAFETY: the path is a C string.
-            let fd = unsafe { libc::open(c"/proc/thread-self/ns/net".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+            let fd = unsafe {
+                libc::open(c"/proc/thread-self/ns/net".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC)
+            };
             Some(Namespace(Fd::from_call(fd).unwrap()))
         })
         .join()
@@ -57,7 +63,8 @@ fn ip(args: &str) {
     assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// Links `a` and `b` by a cable of the MTU with the addresses 10.`net`.0.1 and .2, fd00:`net`::1 and ::2.
+/// Links `a` and `b` by a cable of the MTU with the addresses 10.`net`.0.1 and .2, fd00:`net`::1
+/// and ::2.
 fn link(a: &Namespace, b: &Namespace, net: u8, mtu: u32) {
     a.run(|| ip(&format!("link add v{net}a type veth peer name v{net}b netns {}", b.path())));
     for (side, ns, host) in [("a", a, 1), ("b", b, 2)] {
@@ -123,7 +130,9 @@ fn a_packet_larger_than_the_link_is_reported_with_the_links_mtu() {
 
 #[test]
 fn a_narrow_link_on_the_way_is_reported_with_its_mtu() {
-    let (Some(a), Some(r), Some(b)) = (Namespace::new(), Namespace::new(), Namespace::new()) else { return };
+    let (Some(a), Some(r), Some(b)) = (Namespace::new(), Namespace::new(), Namespace::new()) else {
+        return;
+    };
     link(&a, &r, 2, 1500);
     link(&r, &b, 3, 1300);
     a.run(|| ip("route add default via 10.2.0.2"));
@@ -179,14 +188,16 @@ fn ip_packet(from: &Endpoint, to: &Endpoint, protocol: u8, payload: &[u8]) -> Ve
 
 /// The Internet checksum of an even number of bytes.
 fn checksum(bytes: &[u8], start: u32) -> u16 {
-    let mut sum = bytes.chunks(2).map(|c| u32::from(u16::from_be_bytes([c[0], c[1]]))).sum::<u32>() + start;
+    let mut sum =
+        bytes.chunks(2).map(|c| u32::from(u16::from_be_bytes([c[0], c[1]]))).sum::<u32>() + start;
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     !(sum as u16)
 }
 
-/// "Fragmentation needed" (ICMP), or "packet too big" (ICMPv6), for a datagram from `from` to `to`, as a stranger would forge it.
+/// "Fragmentation needed" (ICMP), or "packet too big" (ICMPv6), for a datagram from `from` to `to`,
+/// as a stranger would forge it.
 fn too_big(from: &Endpoint, to: &Endpoint, mtu: u16) -> Vec<u8> {
     let udp: Vec<u8> = [from.port, to.port, 1408, 0].iter().flat_map(|x| x.to_be_bytes()).collect();
     let quoted = ip_packet(from, to, 17, &udp);
@@ -195,7 +206,9 @@ fn too_big(from: &Endpoint, to: &Endpoint, mtu: u16) -> Vec<u8> {
     icmp.extend(quoted);
     let v4 = from.is_v4();
     // ICMPv6 sums a pseudo-header too.
-    let pseudo = [&to.ip[..], &from.ip[..], &[0, 0], &(icmp.len() as u16).to_be_bytes(), &[0, 0, 0, 58]].concat();
+    let pseudo =
+        [&to.ip[..], &from.ip[..], &[0, 0], &(icmp.len() as u16).to_be_bytes(), &[0, 0, 0, 58]]
+            .concat();
     let start = if v4 { 0 } else { u32::from(!checksum(&pseudo, 0)) };
     let sum = checksum(&icmp, start);
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -226,7 +239,8 @@ fn a_forged_path_mtu_stops_nothing() {
         let e = error_of_kind(&mut r.port, ErrorKind::Mtu);
         assert_eq!((e.dst, e.errno), (dst, libc::EMSGSIZE));
         while read_packet(&dev, &mut buf).is_some() {}
-        // Bursts and single packets of the link's MTU leave as before: DF, no fragment, identification 0 and on.
+        // Bursts and single packets of the link's MTU leave as before: DF, no fragment,
+        // identification 0 and on.
         let mut seen = 0;
         for n in [3, 1] {
             send(&mut r.port, dst, n * 4124, 4124);
@@ -273,7 +287,8 @@ fn a_link_local_address_works_in_its_zone() {
     let open_at = |ns: &Namespace, dev: &str, host: u8| {
         ns.run(|| {
             ip(&format!("addr add fe80::{host}/64 dev {dev} nodad"));
-            open(Endpoint::parse(&format!("[fe80::{host}%{dev}]")).unwrap(), &UdpConfig::DEFAULT).unwrap()
+            open(Endpoint::parse(&format!("[fe80::{host}%{dev}]")).unwrap(), &UdpConfig::DEFAULT)
+                .unwrap()
         })
     };
     let mut ra = open_at(&a, "v5a", 71);
@@ -291,7 +306,9 @@ fn a_link_local_address_works_in_its_zone() {
 /// A TUN device: what is sent into it can be read as the IP packets that a wire would carry.
 fn tun(name: &[u8]) -> Option<Fd> {
     // SAFETY: the path is a C string.
-    let fd = unsafe { libc::open(c"/dev/net/tun".as_ptr(), libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC) };
+    let fd = unsafe {
+        libc::open(c"/dev/net/tun".as_ptr(), libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC)
+    };
     let Ok(fd) = Fd::from_call(fd) else {
         println!("skipped: no /dev/net/tun here");
         return None;
@@ -332,7 +349,8 @@ fn packets_leave_with_the_identifications_that_their_icrcs_cover() {
         // Two bursts of one batch, then the same where the kernel refuses to segment.
         for refused in [false, true] {
             if refused {
-                crate::sys::set_option(r.port.fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1i32).unwrap();
+                crate::sys::set_option(r.port.fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1i32)
+                    .unwrap();
             }
             send(&mut r.port, dst, 9 * 4124 + 60, 4124);
             send(&mut r.port, dst, 60, 60);
@@ -357,7 +375,8 @@ fn packets_leave_with_the_identifications_that_their_icrcs_cover() {
                     idents.push(0);
                 }
             }
-            // Before 6.11 the kernel itself refuses (EIO) to segment for devices that compute no checksums.
+            // Before 6.11 the kernel itself refuses (EIO) to segment for devices that compute no
+            // checksums.
             let expected: &[u16] = match (r.port.local().is_v4(), r.port.max_segments(&dst)) {
                 (true, MAX_SEGMENTS) => &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 1, 2],
                 _ => &[0; 14],
@@ -368,7 +387,11 @@ fn packets_leave_with_the_identifications_that_their_icrcs_cover() {
             // IPv6 sockets have their own switch for checksums, so GSO went on there.
             assert_eq!(r.port.counters().gso_refused, 2);
             assert_eq!(r.port.max_segments(&dst), 1, "and is remembered");
-            assert_eq!(r.port.max_segments(&Endpoint::v4([10, 6, 0, 3], 4791)), MAX_SEGMENTS, "for this host only");
+            assert_eq!(
+                r.port.max_segments(&Endpoint::v4([10, 6, 0, 3], 4791)),
+                MAX_SEGMENTS,
+                "for this host only"
+            );
             let before = r.port.counters().tx_calls;
             send(&mut r.port, dst, 3 * 100, 100);
             assert_eq!(r.port.tx_flush(), TxOutcome::Sent);
@@ -399,8 +422,10 @@ fn a_slow_link_fills_the_send_buffer_and_nothing_is_lost() {
         let cfg = UdpConfig { flags, ..UdpConfig::DEFAULT };
         let mut ra = a.run(|| open(Endpoint::v4([10, 7, 0, 1], 4791), &cfg)).unwrap();
         let mut rb = b.run(|| v4_at([10, 7, 0, 2]));
-        // Room for everything, whenever this thread comes to run; the limit of ordinary users is lower.
-        crate::sys::set_option(rb.port.fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 8 << 20).unwrap();
+        // Room for everything, whenever this thread comes to run; the limit of ordinary users is
+        // lower.
+        crate::sys::set_option(rb.port.fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 8 << 20)
+            .unwrap();
         let w = crate::wait::Waiter::new().unwrap();
         w.add_socket(ra.port.fd()).unwrap();
         w.attach_io(true).unwrap();

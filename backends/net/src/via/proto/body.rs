@@ -1,5 +1,5 @@
-//! The bodies of the messages. Each struct lists its fields in the order in which they lie there; text and byte fields as they are, numbers in 4 bytes
-//! unless said otherwise.
+//! The bodies of the messages. Each struct lists its fields in the order in which they lie there;
+//! text and byte fields as they are, numbers in 4 bytes unless said otherwise.
 
 use super::bytes::{Reader, Writer};
 use super::{Fault, Text, MAGIC};
@@ -64,7 +64,15 @@ impl Body for Hello {
         let qpns = from.below(QPN_END)?;
         let ffr_id = from.i32();
         spare(from)?;
-        Ok(Hello { versions, features, mode, qpns, ffr_id, program: Text::parse(from)?, token: from.bytes() })
+        Ok(Hello {
+            versions,
+            features,
+            mode,
+            qpns,
+            ffr_id,
+            program: Text::parse(from)?,
+            token: from.bytes(),
+        })
     }
 }
 
@@ -225,7 +233,9 @@ impl Routed {
 
 impl Body for Routed {
     fn emit(&self, to: &mut Writer<'_>) {
-        for word in [self.kind, self.route, self.peer, self.flags, self.qpns.0, self.qpns.1, self.mtu, 0] {
+        for word in
+            [self.kind, self.route, self.peer, self.flags, self.qpns.0, self.qpns.1, self.mtu, 0]
+        {
             to.u32(word);
         }
         self.cause.emit(to);
@@ -303,7 +313,8 @@ impl Body for RouteEvent {
     }
 
     fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
-        let (route, event, peer, final_ms) = (from.below(1 << 24)?, from.u32(), from.u32(), from.u32());
+        let (route, event, peer, final_ms) =
+            (from.below(1 << 24)?, from.u32(), from.u32(), from.u32());
         Ok(RouteEvent { route, event, peer, final_ms, cause: Text::parse(from)? })
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{Fault, MESSAGE_MAX};
 
-/// Writes fields into a message. What does not fit is not written; no message is that long (a test emits each).
+/// Writes fields into a message. What does not fit is not written; no message is that long (a test
+/// emits each).
 pub(super) struct Writer<'a> {
     bytes: &'a mut [u8; MESSAGE_MAX],
     at: usize,

@@ -11,11 +11,13 @@ fn qpn() -> impl Strategy<Value = u32> {
 
 fn hello() -> impl Strategy<Value = Message> {
     let numbers = (any::<(u32, u32)>(), any::<u64>(), any::<u32>(), qpn(), any::<i32>());
-    (numbers, text(), any::<[u8; 32]>()).prop_map(|((versions, features, mode, qpns, ffr_id), program, half)| {
-        let mut token = [7; 64];
-        token[..32].copy_from_slice(&half);
-        Message::Hello(Hello { versions, features, mode, qpns, ffr_id, program, token })
-    })
+    (numbers, text(), any::<[u8; 32]>()).prop_map(
+        |((versions, features, mode, qpns, ffr_id), program, half)| {
+            let mut token = [7; 64];
+            token[..32].copy_from_slice(&half);
+            Message::Hello(Hello { versions, features, mode, qpns, ffr_id, program, token })
+        },
+    )
 }
 
 fn welcome() -> impl Strategy<Value = Message> {
@@ -61,7 +63,8 @@ fn others() -> impl Strategy<Value = Message> {
             Message::Unlisten(service)
         }
     });
-    let drain = (any::<u32>(), text()).prop_map(|(deadline_ms, text)| Message::Drain(Drain { deadline_ms, text }));
+    let drain = (any::<u32>(), text())
+        .prop_map(|(deadline_ms, text)| Message::Drain(Drain { deadline_ms, text }));
     let bye = (any::<i32>(), text()).prop_map(|(errno, text)| Message::Bye(Bye { errno, text }));
     prop_oneof![link, service, drain, bye, Just(Message::Ping(()))]
 }

@@ -18,7 +18,9 @@ struct End {
 fn end() -> End {
     let memory = Map::new(ShmPort::memsize(0)).unwrap();
     // SAFETY: the map is ours, and is dropped after the port.
-    let port = unsafe { ShmPort::open_brokered(&Endpoint::default(), memory.as_ptr(), memory.len()).unwrap() };
+    let port = unsafe {
+        ShmPort::open_brokered(&Endpoint::default(), memory.as_ptr(), memory.len()).unwrap()
+    };
     End { port, waiter: Waiter::new().unwrap(), _memory: memory, _kept: keep() }
 }
 
@@ -70,7 +72,10 @@ fn who_sends_is_what_the_router_said() {
     let (mut a, mut b) = (end(), end());
     let ab = a.link(1, &mut b, 2, false);
     assert_eq!(a.port.linked(&peer(2, false).at, 1), Some(ab));
-    assert_eq!((a.port.linked(&peer(2, false).at, 2), a.port.linked(&peer(3, false).at, 1)), (None, None));
+    assert_eq!(
+        (a.port.linked(&peer(2, false).at, 2), a.port.linked(&peer(3, false).at, 1)),
+        (None, None)
+    );
     a.send(ab, 7);
     b.tend();
     assert_eq!(b.poll(), [(peer(1, false).at, 7)]);
