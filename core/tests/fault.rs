@@ -4,7 +4,7 @@
 //! landing pad.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
-use gdrcore_core::mem::{host, Access, AtomicOp, Message, Providers, Target};
+use gdrcore_core::mem::{host, Access, AtomicOp, Providers, Target, TransferId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once};
 
@@ -106,7 +106,7 @@ fn all_accesses_fault_across(gone: u64, writable_gone: bool) {
     let t = Target { addr: gone, cookie: 0, provider: 0, len: 8 };
     assert_eq!(Providers::new().place(&t, 0, &[0; 8]), Access::Fault);
     assert_eq!(
-        Providers::new().atomic(&t, AtomicOp::FetchAdd(1), Message::default()),
+        Providers::new().atomic(&t, AtomicOp::FetchAdd(1), TransferId::default()),
         Err(Access::Fault)
     );
 }

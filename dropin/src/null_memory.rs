@@ -1,6 +1,6 @@
 //! The memory of null regions: reads give zeroes, writes vanish. A kind of memory of the device.
 
-use gdrcore_core::mem::{Access, AtomicOp, Memory, Message, Token, PROVIDER_MAX};
+use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId, PROVIDER_MAX};
 
 /// The number of this kind of memory.
 pub const PROVIDER: u32 = PROVIDER_MAX;
@@ -9,7 +9,7 @@ pub const PROVIDER: u32 = PROVIDER_MAX;
 pub struct Null;
 
 impl Memory for Null {
-    fn fetch(&self, _cookie: u64, _addr: u64, dst: &mut [u8], _of: Message) -> Access {
+    fn fetch(&self, _cookie: u64, _addr: u64, dst: &mut [u8], _of: TransferId) -> Access {
         dst.fill(0);
         Access::Ready
     }
@@ -22,7 +22,13 @@ impl Memory for Null {
         Access::Ready
     }
 
-    fn atomic(&self, _cookie: u64, _addr: u64, _op: AtomicOp, _of: Message) -> Result<u64, Access> {
+    fn atomic(
+        &self,
+        _cookie: u64,
+        _addr: u64,
+        _op: AtomicOp,
+        _of: TransferId,
+    ) -> Result<u64, Access> {
         Ok(0)
     }
 }

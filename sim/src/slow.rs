@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
-use gdrcore_core::mem::{Access, AtomicOp, Memory, Message, Token};
+use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId};
 
 use crate::rng::Rng;
 
@@ -187,7 +187,7 @@ impl State {
 }
 
 impl Memory for Slow {
-    fn fetch(&self, _cookie: u64, addr: u64, dst: &mut [u8], _: Message) -> Access {
+    fn fetch(&self, _cookie: u64, addr: u64, dst: &mut [u8], _: TransferId) -> Access {
         self.with(|s, now| {
             s.run(now);
             let op = Op::Fetch(dst.len());
@@ -230,7 +230,7 @@ impl Memory for Slow {
         })
     }
 
-    fn atomic(&self, _cookie: u64, addr: u64, op: AtomicOp, _: Message) -> Result<u64, Access> {
+    fn atomic(&self, _cookie: u64, addr: u64, op: AtomicOp, _: TransferId) -> Result<u64, Access> {
         self.with(|s, now| {
             s.run(now);
             match s.earlier(addr, Op::Atomic(op)) {

@@ -4,7 +4,7 @@
 //!
 //! * **out** (`fetch`): the first packet of a message starts the copy of its chunk and of some
 //!   behind it; while one is sent, the next are copied. A chunk belongs to one message
-//!   ([`Message::id`]) and is read ahead only as far as that message goes, so bytes that the
+//!   ([`TransferId::id`]) and is read ahead only as far as that message goes, so bytes that the
 //!   program changes before its next request are read anew.
 //! * **in** (`place`): packets that lie in a row gather in a chunk; the copy starts when the chunk
 //!   is full, when something else comes, or when the engine asks whether the bytes have landed,
@@ -32,7 +32,7 @@ use crate::failure::Failure;
 use crate::span::{buffer_id, Span};
 use crate::view::View;
 use atomics::Atomic;
-use gdrcore_core::mem::{Access, AtomicOp, Memory, Message, Token};
+use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId};
 use lane::{Asked, Lane};
 use outward::Outward;
 
@@ -240,7 +240,7 @@ impl Drop for Staging {
 }
 
 impl Memory for Staging {
-    fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8], of: Message) -> Access {
+    fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8], of: TransferId) -> Access {
         let mut s = self.lock();
         let Some(whose) = s.usable(cookie, addr, dst.len()) else { return Access::Fault };
         s.reap();
@@ -249,10 +249,10 @@ impl Memory for Staging {
                 return done;
             }
         }
-        s.fetch(&whose, addr, dst, Message { id: of.id, left: of.left.max(dst.len() as u32) })
+        s.fetch(&whose, addr, dst, TransferId { id: of.id, left: of.left.max(dst.len() as u32) })
     }
 
-    fn ahead(&self, cookie: u64, addr: u64, of: Message) {
+    fn ahead(&self, cookie: u64, addr: u64, of: TransferId) {
         let mut s = self.lock();
         if let Some(whose) = s.usable(cookie, addr, 1) {
             s.ahead(&whose, addr, of);
@@ -275,7 +275,7 @@ impl Memory for Staging {
         self.lock().poll(token)
     }
 
-    fn atomic(&self, cookie: u64, addr: u64, op: AtomicOp, of: Message) -> Result<u64, Access> {
+    fn atomic(&self, cookie: u64, addr: u64, op: AtomicOp, of: TransferId) -> Result<u64, Access> {
         let mut s = self.lock();
         let whose = s.usable(cookie, addr, 8).ok_or(Access::Fault)?;
         s.atomic(&whose, addr, op, of.id)

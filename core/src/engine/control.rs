@@ -193,7 +193,7 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::Invalid`], [`Error::Busy`]: no such number, or taken.
     pub fn register_memory(&mut self, n: u32, memory: &'static dyn Memory) -> Result<()> {
-        self.transport.common.providers.register(n, memory)
+        self.transport.common.memory.providers.register(n, memory)
     }
 
     /// A protection domain.
@@ -222,7 +222,7 @@ impl Guard<'_> {
     pub fn pd_dealloc(&mut self, pd: Handle) -> Result<()> {
         let i = self.pd(pd)?;
         let t = &mut self.transport;
-        let (users, regions) = (t.common.pds[i].users, t.common.regions.pd_users(i as u32));
+        let (users, regions) = (t.common.pds[i].users, t.common.memory.regions.pd_users(i as u32));
         if users > 0 || regions > 0 {
             return Err(refuse!(
                 Busy,
@@ -242,17 +242,17 @@ impl Guard<'_> {
         let pd = self.pd(reg.pd)? as u32;
         let (inner, _) = self.split();
         let t = &mut inner.transport;
-        if !t.common.providers.is_known(reg.provider) {
+        if !t.common.memory.providers.is_known(reg.provider) {
             return Err(refuse!(
                 Invalid,
                 "provider {}: there is none of this number",
                 reg.provider
             ));
         }
-        match t.common.regions.reg(reg, pd) {
+        match t.common.memory.regions.reg(reg, pd) {
             Err(Error::NoMemory) => {
-                t.common.regions.grow(&mut inner.heap)?;
-                t.common.regions.reg(reg, pd)
+                t.common.memory.regions.grow(&mut inner.heap)?;
+                t.common.memory.regions.reg(reg, pd)
             }
             other => other,
         }
@@ -264,7 +264,7 @@ impl Guard<'_> {
     /// As [`Guard::mr_reg`]; [`Error::Busy`]: windows are bound to it.
     pub fn mr_rereg(&mut self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
         let pd = self.pd(reg.pd)? as u32;
-        if !self.transport.common.providers.is_known(reg.provider) {
+        if !self.transport.common.memory.providers.is_known(reg.provider) {
             return Err(refuse!(
                 Invalid,
                 "provider {}: there is none of this number",
@@ -272,13 +272,13 @@ impl Guard<'_> {
             ));
         }
         self.transport.common.note_change();
-        self.transport.common.regions.rereg(mr, reg, pd)
+        self.transport.common.memory.regions.rereg(mr, reg, pd)
     }
 
     /// # Errors
     /// [`Error::StaleHandle`].
     pub fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
-        self.transport.common.regions.query(mr)
+        self.transport.common.memory.regions.query(mr)
     }
 
     /// Ends a registration. Operations under way that use it end with access errors.
@@ -287,7 +287,7 @@ impl Guard<'_> {
     /// [`Error::StaleHandle`]; [`Error::Busy`]: windows are bound to it.
     pub fn mr_dereg(&mut self, mr: Handle) -> Result<()> {
         self.transport.common.note_change();
-        self.transport.common.regions.dereg(mr)
+        self.transport.common.memory.regions.dereg(mr)
     }
 
     /// A memory window of type 1 or 2, and its first rkey.
@@ -298,10 +298,10 @@ impl Guard<'_> {
         let pd = self.pd(pd)? as u32;
         let (inner, _) = self.split();
         let t = &mut inner.transport;
-        match t.common.regions.mw_alloc(pd, mw_type) {
+        match t.common.memory.regions.mw_alloc(pd, mw_type) {
             Err(Error::NoMemory) => {
-                t.common.regions.grow(&mut inner.heap)?;
-                t.common.regions.mw_alloc(pd, mw_type)
+                t.common.memory.regions.grow(&mut inner.heap)?;
+                t.common.memory.regions.mw_alloc(pd, mw_type)
             }
             other => other,
         }
@@ -310,7 +310,7 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::StaleHandle`].
     pub fn mw_dealloc(&mut self, mw: Handle) -> Result<()> {
-        self.transport.common.regions.mw_dealloc(mw)
+        self.transport.common.memory.regions.mw_dealloc(mw)
     }
 
     /// An address handle.

@@ -10,7 +10,7 @@ use crate::cm::Cm;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::Result;
-use crate::mem::{Providers, Regions};
+use crate::mem::{Providers, Regions, RegisteredMemory};
 use crate::pool::Pool;
 use crate::roce::multicast::Members;
 use crate::roce::peer::{Path, Peer, PeerAddr};
@@ -114,8 +114,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         ah_pool: p.ah_pool,
         pds: p.pds,
         pd_pool: p.pd_pool,
-        regions: p.regions,
-        providers: Providers::new(),
+        memory: RegisteredMemory { regions: p.regions, providers: Providers::new() },
         by_qpn: p.by_qpn,
         qpn_base: config.qpn_base,
         mixed_paths: false,

@@ -37,11 +37,8 @@ impl Inner {
         let rcq = t.qps[qi].rcq as usize;
         // CQEs that were promised to receives which now end without one.
         let qp = &mut t.qps[qi];
-        let fences = qp.resp.fences;
         let promised = u32::from(qp.resp.recv.reserved)
-            + (0..qp.resp.fence_len())
-                .filter(|k| fences[(qp.resp.fence_head + k) as usize % fences.len()].wc.is_some())
-                .count() as u32;
+            + qp.resp.fences().filter(|f| f.wc.is_some()).count() as u32;
         t.common.unreserve(rcq as u32, promised);
         let qp = &mut t.qps[qi];
         let mut sq = s.sq(qi, &t.common.key);
@@ -72,7 +69,7 @@ impl Inner {
         if peer != NONE {
             self.peer_put(peer);
         }
-        self.transport.common.regions.unbind_qp(qpn);
+        self.transport.common.memory.regions.unbind_qp(qpn);
     }
 
     /// To RESET: nothing of the former life is left but the PSN behind it.

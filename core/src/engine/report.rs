@@ -133,8 +133,8 @@ impl Guard<'_> {
         let (t, s) = (&self.transport, self.shared());
         Leaks {
             pd: t.common.pd_pool.live() as u32,
-            mr: t.common.regions.mr_live(),
-            mw: t.common.regions.mw_live(),
+            mr: t.common.memory.regions.mr_live(),
+            mw: t.common.memory.regions.mw_live(),
             cq: s.cq_pool.live() as u32,
             qp: s.qp_pool.live() as u32,
             srq: s.srq_pool.live() as u32,

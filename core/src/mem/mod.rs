@@ -47,7 +47,7 @@ pub enum AtomicOp {
 /// Memory that is staged may fetch ahead of the wire, but only what this message will send: bytes
 /// that a program changes before it posts the next one must be read anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Message {
+pub struct TransferId {
     /// Its name among the messages of one engine. The same when it is sent again; never that of
     /// another message within a second.
     pub id: u64,
@@ -55,19 +55,19 @@ pub struct Message {
     pub left: u32,
 }
 
-impl Message {
+impl TransferId {
     /// The send request at a ring index of a queue pair. QPNs rest before they are used again,
     /// indexes go on at RESET.
     #[inline]
-    pub const fn request(qpn: u32, index: u32, left: u32) -> Message {
-        Message { id: (qpn as u64) << 32 | index as u64, left }
+    pub const fn request(qpn: u32, index: u32, left: u32) -> TransferId {
+        TransferId { id: (qpn as u64) << 32 | index as u64, left }
     }
 
     /// What a queue pair answers to the READ or atomic at a PSN. PSNs come again after 16 million
     /// packets.
     #[inline]
-    pub const fn answer(qpn: u32, psn: u32, left: u32) -> Message {
-        Message { id: 1 << 63 | (qpn as u64) << 32 | psn as u64, left }
+    pub const fn answer(qpn: u32, psn: u32, left: u32) -> TransferId {
+        TransferId { id: 1 << 63 | (qpn as u64) << 32 | psn as u64, left }
     }
 }
 
@@ -79,10 +79,10 @@ impl Message {
 pub trait Memory: Sync {
     /// Copies from memory into `dst`. `Ready`: copied now. `Pending(t)`: nothing is copied yet;
     /// once `poll(t)` is `Ready`, the same call again is `Ready`.
-    fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8], of: Message) -> Access;
+    fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8], of: TransferId) -> Access;
     /// A fetch from here on will come soon: memory that is staged may begin. Nothing is owed, and
     /// nothing answered.
-    fn ahead(&self, _cookie: u64, _addr: u64, _of: Message) {}
+    fn ahead(&self, _cookie: u64, _addr: u64, _of: TransferId) {}
     /// Takes bytes for the memory. `Ready`: placed. `Pending(t)`: taken, `src` may be reused,
     /// visible once `poll(t)` is `Ready`. Placements of one provider become visible in the order of
     /// the calls.
@@ -93,7 +93,7 @@ pub trait Memory: Sync {
     /// value before. `Err(Fault)`: gone, or the provider has no atomics; `Err(Pending(t))`: nothing
     /// done yet, ask again with the same operation once `poll(t)` is `Ready`; it is executed
     /// exactly once for a message.
-    fn atomic(&self, cookie: u64, addr: u64, op: AtomicOp, of: Message) -> Result<u64, Access>;
+    fn atomic(&self, cookie: u64, addr: u64, op: AtomicOp, of: TransferId) -> Result<u64, Access>;
 }
 
 /// A checked piece of registered memory.
@@ -122,6 +122,14 @@ pub const PROVIDER_MAX: u32 = 4;
 #[derive(Clone, Copy)]
 pub struct Providers {
     others: [Option<&'static dyn Memory>; PROVIDER_MAX as usize],
+}
+
+/// The memory that an engine may reach.
+pub struct RegisteredMemory {
+    /// Memory regions, windows and their keys.
+    pub regions: Regions,
+    /// What moves their bytes.
+    pub providers: Providers,
 }
 
 impl Default for Providers {
@@ -166,7 +174,7 @@ impl Providers {
     /// # Cost
     /// Host memory: an inlined load for 8 bytes, else one call; no syscall, no allocation.
     #[inline]
-    pub fn fetch(&self, target: &Target, off: u32, dst: &mut [u8], of: Message) -> Access {
+    pub fn fetch(&self, target: &Target, off: u32, dst: &mut [u8], of: TransferId) -> Access {
         let Some(addr) = piece(target, off, dst.len()) else { return Access::Fault };
         if target.provider == 0 {
             return answer(host::fetch(addr, dst));
@@ -214,7 +222,7 @@ impl Providers {
     /// [`Access::Fault`]: memory gone, target shorter than 8 bytes or misaligned, provider without
     /// atomics.
     #[inline]
-    pub fn atomic(&self, target: &Target, op: AtomicOp, of: Message) -> Result<u64, Access> {
+    pub fn atomic(&self, target: &Target, op: AtomicOp, of: TransferId) -> Result<u64, Access> {
         let addr = piece(target, 0, 8).ok_or(Access::Fault)?;
         if target.provider == 0 {
             let old = match op {
@@ -227,7 +235,7 @@ impl Providers {
     }
 
     /// Tells slow memory what will be fetched soon.
-    pub fn ahead(&self, target: &Target, of: Message) {
+    pub fn ahead(&self, target: &Target, of: TransferId) {
         if let Some(memory) = self.other(target.provider) {
             memory.ahead(target.cookie, target.addr, of);
         }

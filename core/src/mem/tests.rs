@@ -1,13 +1,13 @@
 use super::*;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-const ANY: Message = Message { id: 1, left: 8 };
+const ANY: TransferId = TransferId { id: 1, left: 8 };
 
 /// Memory that answers only at the second asking, as a GPU's would.
 struct Slow(AtomicU64);
 
 impl Memory for Slow {
-    fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8], _: Message) -> Access {
+    fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8], _: TransferId) -> Access {
         if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
             return Access::Pending(Token(7));
         }
@@ -24,7 +24,7 @@ impl Memory for Slow {
             Access::Fault
         }
     }
-    fn atomic(&self, _: u64, _: u64, _: AtomicOp, _: Message) -> Result<u64, Access> {
+    fn atomic(&self, _: u64, _: u64, _: AtomicOp, _: TransferId) -> Result<u64, Access> {
         Err(Access::Fault)
     }
 }

@@ -6,7 +6,7 @@ use super::queues::responder_event;
 use super::run::Run;
 use super::txbuf::TxBuf;
 use super::{Sent, AHEAD};
-use crate::mem::{Access, Message};
+use crate::mem::{Access, TransferId};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::resp::{rx_block, Resource, Resp};
 use crate::verbs::types::{access, qp_state};
@@ -32,12 +32,11 @@ impl Resp {
 impl Conn<'_> {
     /// Sends queued answers. `Full`: there is more than fits.
     pub(crate) fn transmit_answers(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
-        while self.qp.resp.job_len() > 0 {
+        loop {
             let qp = &mut *self.qp;
-            let at = qp.resp.job_head as usize % qp.resp.jobs.len();
-            let job = qp.resp.jobs[at];
+            let Some(&mut job) = qp.resp.first_job() else { break };
             // An answer acknowledges all before it, so what is before it must have landed.
-            if (qp.resp.fences_passed.wrapping_sub(job.after_fence) as i32) < 0 {
+            if qp.resp.is_before_fence(&job) {
                 self.common.mem_wait.set(self.qi);
                 return Sent::Idle;
             }
@@ -49,33 +48,21 @@ impl Conn<'_> {
             if bytes > 0 {
                 // Looked up anew: the key may have gone since the request came.
                 let va = job.va.wrapping_add(u64::from(offset));
-                let got = self.common.regions.remote(
-                    job.rkey,
-                    qp.pd,
-                    qp.qpn,
-                    va,
-                    bytes,
-                    access::REMOTE_READ,
-                );
-                match got {
+                let memory = &self.common.memory;
+                match qp.remote_target(memory, job.rkey, va, bytes, access::REMOTE_READ) {
                     Ok(t) => target = Some(t),
                     Err(_) => stop = Some(Access::Fault),
                 }
             }
             let mut packets = 0;
             if stop.is_none() {
-                let (providers, qpn) = (&self.common.providers, qp.qpn);
+                let (providers, qpn) = (&self.common.memory.providers, qp.qpn);
                 let done = tx.emit(&run, qp.mtu, bytes, false, |off, dst| match &target {
-                    Some(t) => providers.fetch(
-                        t,
-                        off,
-                        dst,
-                        Message::answer(
-                            qpn,
-                            job.psn.get(),
-                            job.len.saturating_sub(offset.saturating_add(off)),
-                        ),
-                    ),
+                    Some(t) => {
+                        let left = job.len.saturating_sub(offset.saturating_add(off));
+                        let of = TransferId::answer(qpn, job.psn.get(), left);
+                        providers.fetch(t, off, dst, of)
+                    }
                     None => Access::Fault,
                 });
                 packets = done.packets;
@@ -84,19 +71,18 @@ impl Conn<'_> {
                 }
             }
             let qp = &mut *self.qp;
-            let job_ref = &mut qp.resp.jobs[at];
-            job_ref.sent += packets;
-            let finished = job_ref.sent == job.npkts;
+            if let Some(job) = qp.resp.first_job() {
+                job.sent += packets;
+            }
+            let finished = job.sent + packets == job.npkts;
             let carried = bytes.min(packets.wrapping_mul(qp.mtu));
             let wire = if packets > 0 { run.wire_bytes(packets, carried) } else { 0 };
             if qp.is_paced() {
                 qp.congestion.on_sent(now, wire as u32);
             }
-            for c in [&mut qp.counters, &mut self.common.counters] {
-                c.count_sent(packets, wire);
-            }
+            self.count_sent(packets, wire);
             if finished {
-                self.end_job();
+                self.qp.resp.pop_job();
                 let resp = &mut self.qp.resp;
                 if resp.job_len() == 0 && resp.ack_psn.diff(job.psn.add(job.npkts - 1)) <= 0 {
                     // The answer has acknowledged everything.
@@ -114,7 +100,7 @@ impl Conn<'_> {
                 // A duplicate may be as old as the network makes it, and the key have closed since
                 // its answer was taken. A peer that still waits asks again, and ends by its
                 // retries.
-                Some(_) if job.again => self.end_job(),
+                Some(_) if job.again => self.qp.resp.pop_job(),
                 Some(_) => {
                     // A key that is good and memory that is not: as for a WRITE, no fault of the
                     // peer's.
@@ -167,37 +153,23 @@ impl Conn<'_> {
         Some((run, bytes))
     }
 
-    /// The answer that is first has left, or never will.
-    #[inline(always)]
-    fn end_job(&mut self) {
-        let resp = &mut self.qp.resp;
-        resp.job_head = (resp.job_head + 1) % resp.jobs.len() as u32;
-        resp.set_job_len(resp.job_len() - 1);
-    }
-
     /// The answers behind the first, which waits for slow memory, are next; but for those that must
     /// see a WRITE that has not landed yet.
     #[cold]
     fn answers_ahead(&self) {
         let qp = &*self.qp;
-        let resp = &qp.resp;
-        for k in 1..resp.job_len().min(AHEAD + 1) {
-            let job = &resp.jobs[(resp.job_head + k) as usize % resp.jobs.len()];
-            if (resp.fences_passed.wrapping_sub(job.after_fence) as i32) < 0 {
+        let memory = &self.common.memory;
+        for job in qp.resp.queued_jobs().skip(1).take(AHEAD as usize) {
+            if qp.resp.is_before_fence(job) {
                 return;
             }
             if job.atomic || job.len == 0 {
                 continue;
             }
-            if let Ok(t) = self.common.regions.remote(
-                job.rkey,
-                qp.pd,
-                qp.qpn,
-                job.va,
-                job.len,
-                access::REMOTE_READ,
-            ) {
-                self.common.providers.ahead(&t, Message::answer(qp.qpn, job.psn.get(), job.len));
+            let right = access::REMOTE_READ;
+            if let Ok(target) = qp.remote_target(memory, job.rkey, job.va, job.len, right) {
+                let of = TransferId::answer(qp.qpn, job.psn.get(), job.len);
+                memory.providers.ahead(&target, of);
             }
         }
     }
@@ -226,10 +198,10 @@ impl Conn<'_> {
                     return false;
                 }
                 resp.pkts_since_ack = 0;
-                for c in [&mut qp.counters, &mut self.common.counters] {
-                    c.count_sent(1, ACK_BYTES);
-                }
+                self.count_sent(1, ACK_BYTES);
             }
+            let qp = &mut *self.qp;
+            let resp = &mut qp.resp;
             let mut psn = if resp.fatal_nak.is_some() { resp.fatal_psn } else { resp.epsn };
             if qp.state == qp_state::ERR && resp.ack_psn.next().diff(psn) < 0 {
                 // What had not landed in slow memory when the QP failed is not acknowledged.
@@ -258,10 +230,8 @@ impl Conn<'_> {
         } else {
             return true;
         }
-        self.common.acks.left(resp, self.qi);
-        for c in [&mut qp.counters, &mut self.common.counters] {
-            c.count_sent(1, ACK_BYTES);
-        }
+        self.common.acks.left(&mut self.qp.resp, self.qi);
+        self.count_sent(1, ACK_BYTES);
         true
     }
 
@@ -276,9 +246,7 @@ impl Conn<'_> {
         }
         let run = resp.ack(qp.attr.dest_qp_num);
         self.common.acks.left(resp, self.qi);
-        for c in [&mut qp.counters, &mut self.common.counters] {
-            c.count_sent(1, ACK_BYTES);
-        }
+        self.count_sent(1, ACK_BYTES);
         Some(run)
     }
 }

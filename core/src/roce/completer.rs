@@ -3,14 +3,14 @@
 use super::conn::Conn;
 use super::peer::FlowControl;
 use super::requester::window_cost;
-use super::requester::{copy_sges, Move, Stop};
 use super::rules::ack::progress;
+use super::rules::sge::CopyError;
 use super::run::Run;
 use super::READ_PIECE;
 use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::req::{tx_block, Hold};
-use crate::verbs::types::{wc_status, wr_opcode};
+use crate::verbs::req::{tx_block, Hold, WqeState};
+use crate::verbs::types::wc_status;
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
 
@@ -36,7 +36,7 @@ impl Conn<'_> {
     /// whether or not that has been told yet.
     pub(crate) fn oldest_open(&mut self) -> Option<u32> {
         let sq = self.q.engine_sq(&self.common.key);
-        let tail = sq.head().wrapping_add(sq.len());
+        let tail = sq.end();
         let qp = &mut *self.qp;
         let index = qp.req.acked;
         let ws = qp.wqe(index);
@@ -229,8 +229,8 @@ impl Conn<'_> {
         }
         let (status, cause) = match code {
             NakCode::Psn => {
-                self.common.counters.rcvd_seq_err += 1;
-                qp.counters.rcvd_seq_err += 1;
+                self.count(|c| &mut c.rcvd_seq_err);
+                let qp = &mut *self.qp;
                 // Besieged, it acknowledges nothing, and what comes before it is sent again as
                 // well.
                 let psn = if besieged { qp.req.una_psn } else { psn };
@@ -240,15 +240,8 @@ impl Conn<'_> {
                 qp.req.naks = qp.req.naks.saturating_add(1);
                 if qp.req.naks > NAK_MAX {
                     let (timeout, made) = (qp.timeout_ns, u64::from(NAK_MAX));
-                    self.note(
-                        now,
-                        CauseCode::RetryExceeded,
-                        wc_status::RETRY_EXC_ERR,
-                        timeout,
-                        made,
-                    );
-                    self.fail_wqe(now, index, wc_status::RETRY_EXC_ERR);
-                    return;
+                    let (status, cause) = (wc_status::RETRY_EXC_ERR, CauseCode::RetryExceeded);
+                    return self.fail_request(now, index, status, cause, timeout, made);
                 }
                 // Only what was sent beyond the missing packet can be sent again.
                 if qp.req.next_psn.diff(psn) > 0 {
@@ -263,39 +256,41 @@ impl Conn<'_> {
             NakCode::RemoteAccess => (wc_status::REM_ACCESS_ERR, CauseCode::RemoteAccess),
             _ => (wc_status::REM_OP_ERR, CauseCode::RemoteOperation),
         };
-        self.common.counters.rcvd_nak_err += 1;
-        qp.counters.rcvd_nak_err += 1;
+        self.count(|c| &mut c.rcvd_nak_err);
         let wqe = *self.q.engine_sq(&self.common.key).at(index).header();
-        self.note(now, cause, status, u64::from(wqe.rkey), wqe.remote_addr);
-        self.fail_wqe(now, index, status);
+        self.fail_request(now, index, status, cause, wqe.rkey.into(), wqe.remote_addr);
+    }
+
+    /// The request that an answer with a PSN is for: its index, how far it is, and what it asks
+    /// for. `None`: the answer is for none of this kind, or is not the next one; what is missing
+    /// then is asked for again.
+    fn answered(
+        &mut self,
+        now: u64,
+        psn: Psn,
+        is_kind: impl FnOnce(&SendWqe) -> bool,
+    ) -> Option<(u32, WqeState, SendWqe)> {
+        self.ack_before(now, psn);
+        let index = self.oldest_open()?;
+        let ws = *self.qp.wqe(index);
+        let wqe = *self.q.engine_sq(&self.common.key).at(index).header();
+        if ws.npkts == 0 || !is_kind(&wqe) {
+            return None;
+        }
+        let expected = ws.psn.add(ws.done_pkts);
+        let ahead = psn.diff(expected);
+        if ahead > 0 {
+            self.answer_lost(now, expected);
+        }
+        (ahead == 0).then_some((index, ws, wqe))
     }
 
     #[inline(never)]
     fn handle_read_response(&mut self, now: u64, run: &Run, payload: &[u8]) {
-        self.ack_before(now, run.psn);
+        let Some((index, ws, wqe)) = self.answered(now, run.psn, SendWqe::is_read) else { return };
         let sq = self.q.engine_sq(&self.common.key);
         let qp = &mut *self.qp;
-        let index = qp.req.acked;
-        let ws = *qp.wqe(index);
-        if sq.is_empty()
-            || index == sq.head().wrapping_add(sq.len())
-            || !ws.started
-            || ws.done
-            || ws.npkts == 0
-        {
-            return;
-        }
-        let slot = sq.at(index);
-        let wqe = *slot.header();
-        if u32::from(wqe.opcode) != wr_opcode::RDMA_READ {
-            return;
-        }
         let expected = ws.psn.add(ws.done_pkts);
-        match run.psn.diff(expected) {
-            0 => {}
-            d if d < 0 => return,
-            _ => return self.answer_lost(now, expected),
-        }
         let mtu = u64::from(qp.mtu);
         let offset = u64::from(ws.done_pkts) * mtu;
         let want = (wqe.length - offset).min(u64::from(run.n) * mtu);
@@ -303,9 +298,8 @@ impl Conn<'_> {
             if qp.is_besieged(now) {
                 return self.answer_lost(now, expected);
             }
-            self.note(now, CauseCode::BadResponse, wc_status::BAD_RESP_ERR, 0, 0);
-            self.fail_wqe(now, index, wc_status::BAD_RESP_ERR);
-            return;
+            let status = wc_status::BAD_RESP_ERR;
+            return self.fail_request(now, index, status, CauseCode::BadResponse, 0, 0);
         }
         if !self.place_answer(now, index, offset, payload, expected) {
             return;
@@ -354,31 +348,20 @@ impl Conn<'_> {
         let slot = sq.at(index);
         let qp = &mut *self.qp;
         let sges = slot.sges(usize::from(slot.header().num_sge));
-        match copy_sges(
-            &self.common.regions,
-            &self.common.providers,
-            qp.pd,
-            sges,
-            offset,
-            Move::Scatter(bytes),
-        ) {
-            Ok(pending) => {
-                if let Some((provider, token)) = pending {
-                    let ws = qp.wqe(index);
-                    ws.placing = true;
-                    ws.provider = provider as u8;
-                    ws.token = token;
-                }
+        match self.common.memory.scatter(qp.pd, sges, offset, bytes) {
+            Ok(None) => true,
+            Ok(Some((provider, token))) => {
+                let ws = qp.wqe(index);
+                (ws.placing, ws.provider, ws.token) = (true, provider, token);
                 true
             }
             // Lost, as if on the way: the request is sent again.
-            Err(Stop::Busy | Stop::Pending(..)) => {
+            Err(CopyError::Busy | CopyError::Pending(..)) => {
                 self.ask_again(now, psn);
                 false
             }
-            Err(Stop::Error(code, lkey, addr)) => {
-                self.note(now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
-                self.fail_wqe(now, index, wc_status::LOC_PROT_ERR);
+            Err(CopyError::Refused(code, lkey, addr)) => {
+                self.fail_request(now, index, wc_status::LOC_PROT_ERR, code, lkey.into(), addr);
                 false
             }
         }
@@ -386,29 +369,7 @@ impl Conn<'_> {
 
     #[inline(never)]
     fn handle_atomic_ack(&mut self, now: u64, run: &Run) {
-        self.ack_before(now, run.psn);
-        let sq = self.q.engine_sq(&self.common.key);
-        let qp = &mut *self.qp;
-        let index = qp.req.acked;
-        let ws = *qp.wqe(index);
-        if sq.is_empty()
-            || index == sq.head().wrapping_add(sq.len())
-            || !ws.started
-            || ws.done
-            || ws.npkts == 0
-        {
-            return;
-        }
-        let slot = sq.at(index);
-        let wqe = *slot.header();
-        if u32::from(wqe.opcode) == wr_opcode::RDMA_READ || !wqe.is_read_or_atomic() {
-            return;
-        }
-        match run.psn.diff(ws.psn) {
-            0 => {}
-            d if d < 0 => return,
-            _ => return self.answer_lost(now, ws.psn),
-        }
+        let Some((index, ws, _)) = self.answered(now, run.psn, SendWqe::is_atomic) else { return };
         if !self.place_answer(now, index, 0, &run.a.to_ne_bytes(), ws.psn) {
             return;
         }
@@ -419,6 +380,7 @@ impl Conn<'_> {
         qp.req.una_psn = ws.psn.next();
         qp.req.acked = index.wrapping_add(1);
         self.catch_up(index);
+        let sq = self.q.engine_sq(&self.common.key);
         self.on_progress(&sq, now, super::peer::PACKET_COST, 0);
         self.skip_done();
         self.complete(now);

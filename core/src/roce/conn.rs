@@ -3,6 +3,7 @@
 
 use super::peer::Peer;
 use super::{Common, Transport};
+use crate::counters::Counters;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::{QpShared, Shared};
 
@@ -25,6 +26,16 @@ pub(crate) struct Conn<'t> {
     pub(crate) s: &'t Shared,
     /// What the queue pairs of the engine share.
     pub(crate) common: &'t mut Common,
+}
+
+impl Conn<'_> {
+    /// Counts something once, for the queue pair and for the device.
+    #[inline(always)]
+    pub(super) fn count(&mut self, field: impl Fn(&mut Counters) -> &mut u64) {
+        for c in [&mut self.qp.counters, &mut self.common.counters] {
+            *field(c) += 1;
+        }
+    }
 }
 
 impl Transport {

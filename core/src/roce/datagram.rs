@@ -2,20 +2,21 @@
 
 use super::conn::Conn;
 use super::peer::Path;
-use super::requester::{copy_sges, gather, Move, Stop};
+use super::rules::sge::CopyError;
 use super::run::Run;
 use super::txbuf::TxBuf;
 use super::Common;
 use super::{Origin, Sent, Transport};
-use crate::mem::{Access, Message};
+use crate::mem::{Access, TransferId};
 use crate::ring::SlotRef;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Ah, NONE};
 use crate::verbs::req::{tx_block, Hold};
+use crate::verbs::resp::Fence;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_flags, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
-use crate::wire::{ip, Class, Kind};
+use crate::wire::{ip, Class, Kind, Psn};
 
 /// Bytes of the GRH that come before the payload of a received datagram.
 pub const GRH_LEN: usize = 40;
@@ -58,7 +59,7 @@ impl Transport {
     pub(crate) fn next_datagram_path(&self, s: &Shared, qi: usize) -> Option<Path> {
         let sq = s.sq(qi, &self.common.key);
         let next = self.qps[qi].req.next;
-        if next == sq.head().wrapping_add(sq.len()) {
+        if next == sq.end() {
             return None;
         }
         let slot = sq.at(next);
@@ -86,7 +87,7 @@ impl Conn<'_> {
     /// one that never can has failed.
     fn next_datagram(&mut self, now: u64) -> Option<(u32, Ah)> {
         let sq = self.q.engine_sq(&self.common.key);
-        let tail = sq.head().wrapping_add(sq.len());
+        let tail = sq.end();
         let qp = &mut *self.qp;
         if !qp.can_send() || qp.req.is(tx_block::DRAINING) || qp.req.is(tx_block::FAILED) {
             return None;
@@ -114,8 +115,7 @@ impl Conn<'_> {
             }
             Some(ah) => return Some((index, ah)),
         };
-        self.note(now, cause, status, a, b);
-        self.fail_wqe(now, index, status);
+        self.fail_request(now, index, status, cause, a, b);
         None
     }
 
@@ -143,17 +143,9 @@ impl Conn<'_> {
         run.src_qpn = qp.qpn;
         run.qkey = if wqe.b as u32 & 1 << 31 != 0 { qp.attr.qkey } else { wqe.b as u32 };
         let mut stop = None;
-        let (regions, providers, pd) = (&common.regions, &common.providers, qp.pd);
-        let of = Message::request(qp.qpn, index, 0);
-        let fill = |off, dst: &mut [u8]| match gather(
-            regions,
-            providers,
-            pd,
-            slot,
-            u64::from(off),
-            dst,
-            of,
-        ) {
+        let (memory, pd) = (&common.memory, qp.pd);
+        let of = TransferId::request(qp.qpn, index, 0);
+        let fill = |off, dst: &mut [u8]| match memory.gather(pd, slot, u64::from(off), dst, of) {
             Ok(()) => Access::Ready,
             Err(e) => {
                 stop = Some(e);
@@ -166,26 +158,24 @@ impl Conn<'_> {
         match stop {
             None if packets == 1 => {}
             None => return Some(Sent::Full),
-            Some(Stop::Pending(provider, token)) => {
+            Some(CopyError::Pending(provider, token)) => {
                 self.hold_for_memory(provider, token);
                 return Some(Sent::Idle);
             }
-            Some(Stop::Busy) => {
+            Some(CopyError::Busy) => {
                 qp.req.set_hold(Hold::Rate(now + 10_000));
                 self.arm();
                 return Some(Sent::Idle);
             }
-            Some(Stop::Error(code, lkey, addr)) => {
-                self.note(now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
-                self.fail_wqe(now, index, wc_status::LOC_PROT_ERR);
+            Some(CopyError::Refused(code, lkey, addr)) => {
+                self.fail_request(now, index, wc_status::LOC_PROT_ERR, code, lkey.into(), addr);
                 return Some(Sent::Idle);
             }
         }
         let wire_bytes = run.wire_bytes(1, wqe.length as u32);
         qp.bucket.take(now, wire_bytes as u32);
-        for c in [&mut qp.counters, &mut common.counters] {
-            c.count_sent(1, wire_bytes);
-        }
+        self.count_sent(1, wire_bytes);
+        let qp = &mut *self.qp;
         let psn = qp.req.next_psn;
         let ws = qp.wqe(index);
         (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 1, true);
@@ -210,13 +200,9 @@ impl Conn<'_> {
     ) {
         let qp = &mut *self.qp;
         if run.kind != Kind::Send || run.qkey != qp.attr.qkey || run.n != 1 {
-            self.common.counters.rcvd_refused += 1;
-            qp.counters.rcvd_refused += 1;
-            return;
+            return self.count(|c| &mut c.rcvd_refused);
         }
-        if payload.len() > self.common.config.max_mtu as usize
-            || qp.resp.fence_len() as usize >= crate::verbs::resp::MAX_FENCES - 1
-        {
+        if payload.len() > self.common.config.max_mtu as usize || !qp.resp.has_fence_room() {
             return self.drop_message();
         }
         if !self.take_recv() {
@@ -236,57 +222,29 @@ impl Conn<'_> {
             _ => ip::V6::udp(from.gid, *to, udp_len).emit(&mut grh),
         }
         let sges = &qp.resp.recv.sges[..qp.resp.recv.num_sge as usize];
-        let mut outcome = copy_sges(
-            &self.common.regions,
-            &self.common.providers,
-            qp.pd,
-            sges,
-            0,
-            Move::Scatter(&grh),
-        );
-        if let (Ok(header), false) = (&outcome, payload.is_empty()) {
-            let header = *header;
-            outcome = copy_sges(
-                &self.common.regions,
-                &self.common.providers,
-                qp.pd,
-                sges,
-                GRH_LEN as u64,
-                Move::Scatter(payload),
-            )
-            .map(|pending| pending.or(header));
-        }
+        let memory = &self.common.memory;
+        let outcome = memory.scatter(qp.pd, sges, 0, &grh).and_then(|header| {
+            let body = memory.scatter(qp.pd, sges, GRH_LEN as u64, payload)?;
+            Ok(body.or(header))
+        });
         match outcome {
             Ok(pending) => {
                 let flags = wc_flags::GRH | if run.has_imm { wc_flags::WITH_IMM } else { 0 };
                 let mut wc = self.recv_wc(wc_status::SUCCESS, bytes as u32, run.imm, flags);
                 wc.src_qp = run.src_qpn;
-                self.common.counters.rdma_recvs += 1;
-                self.qp.counters.rdma_recvs += 1;
+                self.count(|c| &mut c.rdma_recvs);
                 match pending {
                     None if self.qp.resp.fence_len() == 0 => self.push_reserved(wc, run.solicited),
                     _ => {
-                        let resp = &self.qp.resp;
-                        let (provider, token) = pending.map_or_else(
-                            || {
-                                let last = &resp.fences[resp.last_fence()];
-                                (last.provider, last.token)
-                            },
-                            |(p, t)| (p as u8, t),
-                        );
-                        let fence = crate::verbs::resp::Fence {
-                            provider,
-                            token,
-                            wc: Some(wc),
-                            solicited: run.solicited,
-                            ..Default::default()
-                        };
-                        self.push_fence(fence);
+                        let (provider, token) = pending.unwrap_or(self.qp.resp.last_placed());
+                        let wc = Some(wc);
+                        let (psn, msn, solicited) = (Psn::new(0), 0, run.solicited);
+                        self.push_fence(Fence { provider, token, psn, msn, wc, solicited });
                     }
                 }
             }
-            Err(Stop::Busy | Stop::Pending(..)) => self.drop_message(),
-            Err(Stop::Error(code, lkey, addr)) => {
+            Err(CopyError::Busy | CopyError::Pending(..)) => self.drop_message(),
+            Err(CopyError::Refused(code, lkey, addr)) => {
                 self.note(now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
                 self.fail_recv(wc_status::LOC_PROT_ERR);
                 self.enter_error(None);

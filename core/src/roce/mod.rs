@@ -45,7 +45,7 @@ use crate::arena::{RawSlice, Table};
 use crate::bitmap::Bitmap;
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::mem::{Providers, Regions};
+use crate::mem::RegisteredMemory;
 use crate::roce::peer::{Path, Peer, PeerAddr};
 use crate::verbs::cause::Cause;
 use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq};
@@ -116,10 +116,8 @@ pub struct Common {
     pub pds: Table<Pd>,
     /// Handles of PDs.
     pub pd_pool: crate::pool::Pool,
-    /// Memory regions and windows.
-    pub regions: Regions,
-    /// Kinds of memory.
-    pub providers: Providers,
+    /// Memory regions and windows, and the kinds of memory.
+    pub memory: RegisteredMemory,
     /// QP index + 1 by QPN, within the block.
     pub by_qpn: RawSlice<u32>,
     /// First QPN of the block.

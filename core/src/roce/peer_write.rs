@@ -23,12 +23,12 @@ use super::rules::complete::{prepare, Left};
 use super::Common;
 use super::Transport;
 use crate::device::MrAttr;
-use crate::mem::{Access, Providers, Regions};
+use crate::mem::{Access, RegisteredMemory};
 use crate::ring::SlotRef;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, wc_status, wr_opcode};
-use crate::verbs::wqe::{from_byte, SendWqe};
+use crate::verbs::wqe::SendWqe;
 
 /// Bytes that are copied in one go: a peer that takes its memory back waits so long.
 const STRETCH: u64 = 64 << 10;
@@ -112,7 +112,8 @@ impl Transport {
         let Some(Conn { qp, peer, q, common, .. }) = self.connected(s, qi) else { return false };
         let Path::Link(link) = peer.path else { return false };
         let Some(memory) = memory(link) else { return false };
-        let Common { key, cqs, regions, providers, counters, .. } = common;
+        let Common { key, cqs, memory: RegisteredMemory { regions, providers }, counters, .. } =
+            common;
         let index = qp.req.next;
         let next = index.wrapping_add(1);
         let mut sq = q.engine_sq(key);
@@ -183,6 +184,7 @@ impl Transport {
             return None;
         }
         self.common
+            .memory
             .regions
             .whole(rkey, qp.pd)
             .filter(|region| region.access & access::REMOTE_WRITE != 0)
@@ -299,8 +301,7 @@ impl Conn<'_> {
         let (own, theirs) = (qp.qpn, qp.attr.dest_qp_num);
         let n = left.min(STRETCH);
         if let Some(to) = memory.enter(own, theirs, wqe.rkey, to, n) {
-            let placed =
-                place && copy(&self.common.regions, &self.common.providers, qp.pd, slot, at, to, n);
+            let placed = place && self.common.memory.transfer(qp.pd, slot, at, to, n);
             memory.leave();
             return Stretch::of(place, placed, n, false);
         }
@@ -308,7 +309,8 @@ impl Conn<'_> {
             return Stretch::No;
         }
         let mut pieces = [Piece::default(); PIECES];
-        let (count, n) = gather(&self.common.regions, qp.pd, slot, at, left.min(CALL), &mut pieces);
+        let most = left.min(CALL);
+        let (count, n) = self.common.memory.host_pieces(qp.pd, slot, at, most, &mut pieces);
         if n == 0 {
             return Stretch::No;
         }
@@ -317,62 +319,4 @@ impl Conn<'_> {
         memory.leave();
         Stretch::of(place, placed, n, true)
     }
-}
-
-/// Copies `len` bytes, from byte `at` on, of what a request sends to an address.
-fn copy(
-    regions: &Regions,
-    providers: &Providers,
-    pd: u32,
-    slot: &SlotRef<'_, SendWqe>,
-    at: u64,
-    mut to: u64,
-    mut len: u64,
-) -> bool {
-    let wqe = slot.header();
-    if wqe.inline != 0 {
-        let bytes = slot.tail().get(at as usize..).and_then(|b| b.get(..len as usize));
-        return bytes.is_some_and(|b| providers.put(to, b) == Access::Ready);
-    }
-    for sge in from_byte(slot.sges(usize::from(wqe.num_sge)), at) {
-        let n = u64::from(sge.length).min(len);
-        let Ok(source) = regions.local(sge.lkey, pd, sge.addr, n as u32, false) else {
-            return false;
-        };
-        if providers.transfer(&source, 0, to, n as usize) != Access::Ready {
-            return false;
-        }
-        (to, len) = (to.wrapping_add(n), len - n);
-        if len == 0 {
-            return true;
-        }
-    }
-    false
-}
-
-/// Where the next bytes of what a request sends lie, from byte `at` on: the pieces, and how many
-/// bytes they have, `most` at most. None where a key is refused, or the memory is not of the host.
-fn gather(
-    regions: &Regions,
-    pd: u32,
-    slot: &SlotRef<'_, SendWqe>,
-    at: u64,
-    most: u64,
-    pieces: &mut [Piece; PIECES],
-) -> (usize, u64) {
-    let (mut count, mut len) = (0, 0);
-    for sge in from_byte(slot.sges(usize::from(slot.header().num_sge)), at) {
-        if len == most || count == PIECES {
-            break;
-        }
-        let n = u64::from(sge.length).min(most - len);
-        match regions.local(sge.lkey, pd, sge.addr, n as u32, false) {
-            Ok(source) if source.provider == 0 => {
-                pieces[count] = Piece { addr: source.addr, len: n }
-            }
-            _ => return (0, 0),
-        }
-        (count, len) = (count + 1, len + n);
-    }
-    (count, len)
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use super::conn::Conn;
 use super::peer::FlowControl;
-use super::rules::complete::{prepare, Left};
+use super::rules::complete::Left;
 use super::rules::cq::CqSide;
 use super::{Common, Transport};
 use crate::device::async_event;
@@ -12,7 +12,7 @@ use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::NONE;
 use crate::verbs::req::{tx_block, Hold, Ready};
-use crate::verbs::resp::{Fence, Incoming, MAX_FENCES};
+use crate::verbs::resp::{Fence, Incoming};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, wc_opcode, wc_status, Wc};
 use crate::wire::{NakCode, Syndrome};
@@ -158,7 +158,7 @@ impl Conn<'_> {
                 return false;
             }
             if ws.placing {
-                match self.common.providers.poll(u32::from(ws.provider), ws.token) {
+                match self.common.memory.providers.poll(u32::from(ws.provider), ws.token) {
                     Access::Pending(_) | Access::Busy => {
                         self.common.mem_wait.set(self.qi);
                         return true;
@@ -173,17 +173,12 @@ impl Conn<'_> {
                     Access::Ready => qp.wqe(una).placing = false,
                 }
             }
-            let slot = sq.at(una);
-            let wqe = slot.header();
             let status = u32::from(ws.status);
-            let scq = qp.scq;
-            let Some(ending) =
-                prepare(self.s, &self.common.key, &mut self.common.cqs, qp, wqe, status)
-            else {
-                self.wait_for_cq_room(scq);
+            if !self.end_request(&mut sq, status, Left::Others) {
+                self.wait_for_cq_room(self.qp.scq);
                 return false;
-            };
-            ending.finish(self.s, qp, &mut self.common.counters, &mut sq, Left::Others, None);
+            }
+            let qp = &mut *self.qp;
             if status == wc_status::SUCCESS {
                 if qp.req.una == sq.end() {
                     return false;
@@ -213,21 +208,24 @@ impl Conn<'_> {
     #[inline]
     pub(crate) fn complete_single(&mut self, index: u32) -> bool {
         let mut sq = self.q.engine_sq(&self.common.key);
-        let qp = &mut *self.qp;
-        if qp.req.una != index || qp.req.is(tx_block::DRAIN_EVENT) {
+        if self.qp.req.una != index || self.qp.req.is(tx_block::DRAIN_EVENT) {
             return false;
         }
-        let ending = prepare(
-            self.s,
-            &self.common.key,
-            &mut self.common.cqs,
-            qp,
-            sq.at(index).header(),
-            wc_status::SUCCESS,
-        );
-        let Some(ending) = ending else { return false };
-        ending.finish(self.s, qp, &mut self.common.counters, &mut sq, Left::NothingUnsent, None);
-        true
+        self.end_request(&mut sq, wc_status::SUCCESS, Left::NothingUnsent)
+    }
+
+    /// [`Conn::fail_wqe`], and says why: a cause and its two numbers.
+    pub(crate) fn fail_request(
+        &mut self,
+        now: u64,
+        index: u32,
+        status: u32,
+        cause: CauseCode,
+        a: u64,
+        b: u64,
+    ) {
+        self.note(now, cause, status, a, b);
+        self.fail_wqe(now, index, status);
     }
 
     /// Ends the WQE at a ring index with an error, in its turn. Nothing after it is sent.
@@ -252,7 +250,7 @@ impl Conn<'_> {
     /// executed before a rewind.
     pub(crate) fn skip_done(&mut self) {
         let sq = self.q.engine_sq(&self.common.key);
-        let tail = sq.head().wrapping_add(sq.len());
+        let tail = sq.end();
         let qp = &mut *self.qp;
         while qp.req.acked != tail && qp.wqe(qp.req.acked).done {
             if qp.req.acked == qp.req.next {
@@ -318,7 +316,7 @@ impl Conn<'_> {
         qp.ready = Ready::Yes;
         qp.req.set(tx_block::FAILED, false);
         qp.resp.set_incoming(Incoming::Idle);
-        qp.resp.set_job_len(0);
+        qp.resp.clear_jobs();
         qp.resp.set_nak_later(false);
         // A failure is still told to the peer; that something should be sent again is not.
         let fatal =
@@ -357,22 +355,13 @@ impl Conn<'_> {
             // Behind a failure nothing has ended well, not even what was done already.
             let ended = ws.done && !ws.placing && !qp.req.is(tx_block::BROKEN);
             let status = if ended { u32::from(ws.status) } else { wc_status::WR_FLUSH_ERR };
-            let scq = qp.scq;
-            let Some(ending) = prepare(
-                self.s,
-                &self.common.key,
-                &mut self.common.cqs,
-                qp,
-                sq.at(una).header(),
-                status,
-            ) else {
-                return self.wait_for_cq_room(scq);
-            };
-            if status != wc_status::SUCCESS {
-                qp.req.set(tx_block::BROKEN, true);
+            if !self.end_request(&mut sq, status, Left::Nothing) {
+                return self.wait_for_cq_room(self.qp.scq);
             }
-            qp.req.cur_pkt = 0;
-            ending.finish(self.s, qp, &mut self.common.counters, &mut sq, Left::Nothing, None);
+            if status != wc_status::SUCCESS {
+                self.qp.req.set(tx_block::BROKEN, true);
+            }
+            self.qp.req.cur_pkt = 0;
         }
     }
 
@@ -424,8 +413,7 @@ impl Conn<'_> {
     /// Ends messages that were over but wait for slow memory: their bytes may still land, so they
     /// are reported as flushed. Their CQEs are reserved.
     pub(super) fn flush_fences(&mut self) {
-        while self.qp.resp.fence_len() > 0 {
-            let fence = self.pop_fence();
+        while let Some(fence) = self.qp.resp.pop_fence() {
             if let Some(mut wc) = fence.wc {
                 wc.status = wc_status::WR_FLUSH_ERR;
                 wc.vendor_err = CauseCode::Flushed as u32;
@@ -437,34 +425,18 @@ impl Conn<'_> {
     /// Queues the end of a message behind slow memory. The caller has checked that there is a
     /// place.
     pub(crate) fn push_fence(&mut self, fence: Fence) {
-        let resp = &mut self.qp.resp;
-        debug_assert!((resp.fence_len() as usize) < MAX_FENCES);
-        let at = (resp.fence_head + resp.fence_len()) as usize % MAX_FENCES;
-        resp.fences[at] = fence;
-        resp.set_fence_len(resp.fence_len() + 1);
-        resp.fences_pushed = resp.fences_pushed.wrapping_add(1);
+        self.qp.resp.push_fence(fence);
         self.common.mem_wait.set(self.qi);
-    }
-
-    fn pop_fence(&mut self) -> Fence {
-        let resp = &mut self.qp.resp;
-        let fence = resp.fences[resp.fence_head as usize % MAX_FENCES];
-        resp.fence_head = (resp.fence_head + 1) % MAX_FENCES as u32;
-        resp.set_fence_len(resp.fence_len() - 1);
-        resp.fences_passed = resp.fences_passed.wrapping_add(1);
-        fence
     }
 
     /// Passes message ends whose bytes have landed. True: some still wait.
     pub(crate) fn pass_fences(&mut self, now: u64) -> bool {
-        while self.qp.resp.fence_len() > 0 {
-            let resp = &self.qp.resp;
-            let fence = resp.fences[resp.fence_head as usize % MAX_FENCES];
-            match self.common.providers.poll(u32::from(fence.provider), fence.token) {
+        while let Some(fence) = self.qp.resp.first_fence() {
+            match self.common.memory.providers.poll(u32::from(fence.provider), fence.token) {
                 Access::Pending(_) | Access::Busy => return true,
                 Access::Ready => {
-                    self.pop_fence();
                     let resp = &mut self.qp.resp;
+                    resp.pop_fence();
                     resp.ack_psn = fence.psn;
                     resp.ack_msn = fence.msn;
                     if let Some(wc) = fence.wc {
@@ -476,7 +448,7 @@ impl Conn<'_> {
                     // The bytes are lost after they were taken: the peer must not see an ACK for
                     // them.
                     self.note(now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
-                    self.pop_fence();
+                    self.qp.resp.pop_fence();
                     let event = fence.wc.is_none().then_some(async_event::QP_FATAL);
                     if let Some(mut wc) = fence.wc {
                         wc.status = wc_status::LOC_PROT_ERR;

@@ -4,18 +4,19 @@ use super::conn::Conn;
 use super::peer::{FlowControl, Path, Window, PACKET_COST};
 use super::peer_write::Mapped;
 use super::rules::send::{Charge, Departed, General, PSN_WINDOW};
+use super::rules::sge::CopyError;
 use super::run::Run;
 use super::txbuf::{TxBuf, MAX_BURST};
 use super::{Sent, Transport, AHEAD, READ_PIECE};
 use crate::device::async_event;
-use crate::mem::{Access, KeyError, Message, Providers, Regions};
-use crate::ring::{EngineConsumer, SlotRef};
+use crate::mem::{Access, TransferId};
+use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Qp, NONE};
 use crate::verbs::req::{tx_block, Hold, Ready, WqeState};
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_state, wc_status, wr_opcode, Sge};
-use crate::verbs::wqe::{from_byte, SendWqe};
+use crate::verbs::types::{qp_state, wc_status, wr_opcode};
+use crate::verbs::wqe::SendWqe;
 use crate::wire::{Class, Kind, Psn};
 
 /// Requests of one QP under way from which on further ones may wait for company: a datagram costs a
@@ -24,116 +25,6 @@ pub(super) const DEEP: u32 = 8;
 
 /// Requests that wait for company at most; two such groups fill a send queue of the usual size.
 const GROUP: u32 = 16;
-
-/// What stopped a copy between packets and the program's memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Stop {
-    /// Memory is not ready: a provider's token.
-    Pending(u32, crate::mem::Token),
-    /// No staging room.
-    Busy,
-    /// Never: the reason, lkey, address.
-    Error(CauseCode, u32, u64),
-}
-
-/// The cause of a refused local key.
-pub(crate) fn local_cause(e: KeyError) -> CauseCode {
-    match e {
-        KeyError::Range => CauseCode::LocalRange,
-        KeyError::Access => CauseCode::LocalAccess,
-        _ => CauseCode::LocalKey,
-    }
-}
-
-/// What to do to the pieces of a local buffer.
-pub(crate) enum Move<'a> {
-    /// Copy out of them, for the message with this id.
-    Gather(&'a mut [u8], Message),
-    /// Copy into them.
-    Scatter(&'a [u8]),
-}
-
-/// Copies between a buffer and bytes `offset..` of a scatter/gather list. Keys are checked piece by
-/// piece.
-#[inline]
-pub(crate) fn copy_sges(
-    regions: &Regions,
-    providers: &Providers,
-    pd: u32,
-    sges: &[Sge],
-    offset: u64,
-    what: Move<'_>,
-) -> Result<Option<(u32, crate::mem::Token)>, Stop> {
-    let mut pending = None;
-    let (mut gather, scatter, of): (&mut [u8], &[u8], Message) = match what {
-        Move::Gather(d, of) => (d, &[], of),
-        Move::Scatter(s) => (&mut [], s, Message::default()),
-    };
-    let is_gather = !gather.is_empty();
-    let total = if is_gather { gather.len() } else { scatter.len() };
-    let mut at = 0;
-    for sge in from_byte(sges, offset) {
-        if at == total {
-            break;
-        }
-        let addr = sge.addr;
-        let n = (sge.length as usize).min(total - at);
-        let target = regions
-            .local(sge.lkey, pd, addr, n as u32, !is_gather)
-            .map_err(|e| Stop::Error(local_cause(e), sge.lkey, addr))?;
-        let answer = if is_gather {
-            let (head, rest) = core::mem::take(&mut gather).split_at_mut(n);
-            gather = rest;
-            providers.fetch(&target, 0, head, Message { left: sge.length, ..of })
-        } else {
-            providers.place(&target, 0, &scatter[at..at + n])
-        };
-        match answer {
-            Access::Ready => {}
-            Access::Pending(t) if is_gather => return Err(Stop::Pending(target.provider, t)),
-            Access::Pending(t) => pending = Some((target.provider, t)),
-            Access::Busy => return Err(Stop::Busy),
-            Access::Fault => return Err(Stop::Error(CauseCode::LocalMemoryGone, sge.lkey, addr)),
-        }
-        at += n;
-    }
-    if at == total {
-        Ok(pending)
-    } else {
-        Err(Stop::Error(CauseCode::LocalRange, 0, 0))
-    }
-}
-
-/// Copies bytes of a send request out of its inline data or its pieces.
-#[inline]
-pub(crate) fn gather(
-    regions: &Regions,
-    providers: &Providers,
-    pd: u32,
-    slot: &SlotRef<'_, SendWqe>,
-    offset: u64,
-    dst: &mut [u8],
-    of: Message,
-) -> Result<(), Stop> {
-    let wqe = slot.header();
-    if wqe.inline != 0 {
-        let at = offset as usize;
-        match slot.tail().get(at..at + dst.len()) {
-            Some(src) => dst.copy_from_slice(src),
-            None => return Err(Stop::Error(CauseCode::LocalRange, 0, 0)),
-        }
-        return Ok(());
-    }
-    copy_sges(
-        regions,
-        providers,
-        pd,
-        slot.sges(usize::from(wqe.num_sge)),
-        offset,
-        Move::Gather(dst, of),
-    )
-    .map(|_| ())
-}
 
 impl Transport {
     /// Whether what was just posted may wait for the next post or poll, so that several requests
@@ -149,7 +40,7 @@ impl Transport {
             return false;
         }
         let sq = s.sq(qi, &self.common.key);
-        let waiting = sq.head().wrapping_add(sq.len()).wrapping_sub(qp.req.next);
+        let waiting = sq.end().wrapping_sub(qp.req.next);
         waiting < GROUP && self.next_path(s, qi) == Some(Path::Port)
     }
 
@@ -246,10 +137,10 @@ impl Conn<'_> {
         let asks =
             rc && (!carries || qp.asks_for_ack(&self.peer.tx, bytes + n * PACKET_COST, psn, ends));
         let mut stop = None;
-        let (regions, providers, pd) = (&self.common.regions, &self.common.providers, qp.pd);
-        let of = Message::request(qp.qpn, index, 0);
+        let (memory, pd) = (&self.common.memory, qp.pd);
+        let of = TransferId::request(qp.qpn, index, 0);
         let done = tx.emit(&run, mtu, payload, asks, |off, dst| {
-            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
+            match memory.gather(pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 Err(e) => {
                     stop = Some(e);
@@ -316,19 +207,18 @@ impl Conn<'_> {
         &mut self,
         sq: &EngineConsumer<'_, SendWqe>,
         index: u32,
-        stop: Stop,
+        stop: CopyError,
         now: u64,
     ) -> Step {
         match stop {
-            Stop::Pending(provider, token) => {
+            CopyError::Pending(provider, token) => {
                 self.fetch_ahead(sq, index);
                 self.hold_for_memory(provider, token);
             }
             // No staging room: try again soon.
-            Stop::Busy => self.qp.req.set_hold(Hold::Rate(now + 10_000)),
-            Stop::Error(code, lkey, addr) => {
-                self.note(now, code, wc_status::LOC_PROT_ERR, u64::from(lkey), addr);
-                self.fail_wqe(now, index, wc_status::LOC_PROT_ERR);
+            CopyError::Busy => self.qp.req.set_hold(Hold::Rate(now + 10_000)),
+            CopyError::Refused(code, lkey, addr) => {
+                self.fail_request(now, index, wc_status::LOC_PROT_ERR, code, lkey.into(), addr);
             }
         }
         Step::Idle
@@ -425,7 +315,7 @@ impl Conn<'_> {
             && qp.req.read_inflight == 0;
         let mut n = left.min(psn_room);
         let closed;
-        if u32::from(wqe.opcode) == wr_opcode::RDMA_READ {
+        if wqe.is_read() {
             let piece = (READ_PIECE / mtu).max(1);
             n = n.min(piece - first_pkt % piece);
             closed = peer.rx.available(now) == 0;
@@ -442,8 +332,7 @@ impl Conn<'_> {
         }
         if closed && !due {
             self.common.win_wait.set(self.qi);
-            self.common.counters.window_closed += 1;
-            qp.counters.window_closed += 1;
+            self.count(|c| &mut c.window_closed);
             return None;
         }
         if qp.is_paced() {
@@ -481,9 +370,12 @@ impl Conn<'_> {
                 continue;
             };
             if let Ok(target) =
-                self.common.regions.local(sge.lkey, qp.pd, sge.addr, sge.length, false)
+                self.common.memory.regions.local(sge.lkey, qp.pd, sge.addr, sge.length, false)
             {
-                self.common.providers.ahead(&target, Message::request(qp.qpn, i, sge.length));
+                self.common
+                    .memory
+                    .providers
+                    .ahead(&target, TransferId::request(qp.qpn, i, sge.length));
             }
         }
     }
@@ -522,7 +414,7 @@ impl Conn<'_> {
         let wqe = slot.header();
         let mut pkt = into as u32;
         let mut n = 1;
-        if u32::from(wqe.opcode) == wr_opcode::RDMA_READ {
+        if wqe.is_read() {
             // The piece that the newest request asked for.
             let piece = (READ_PIECE / qp.mtu).max(1);
             let begin = (pkt / piece * piece).max(ws.done_pkts);
@@ -535,11 +427,10 @@ impl Conn<'_> {
         let mut run = request_run(qp, wqe, &ws, pkt, n, bytes);
         run.ack_req = true;
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
-        let (regions, providers, pd, mtu) =
-            (&self.common.regions, &self.common.providers, qp.pd, qp.mtu);
-        let of = Message::request(qp.qpn, index, 0);
+        let (memory, pd, mtu) = (&self.common.memory, qp.pd, qp.mtu);
+        let of = TransferId::request(qp.qpn, index, 0);
         let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, true, |off, dst| {
-            match gather(regions, providers, pd, &slot, offset + u64::from(off), dst, of) {
+            match memory.gather(pd, &slot, offset + u64::from(off), dst, of) {
                 Ok(()) => Access::Ready,
                 // Not worth waiting for: the ACK timeout is there as well.
                 Err(_) => Access::Busy,
@@ -564,9 +455,10 @@ impl Conn<'_> {
         let qp = &*self.qp;
         let (pd, qpn) = (qp.pd, qp.qpn);
         let outcome = if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV {
-            self.common.regions.invalidate(wqe.imm, pd, qpn)
+            self.common.memory.regions.invalidate(wqe.imm, pd, qpn)
         } else {
             self.common
+                .memory
                 .regions
                 .bind(
                     wqe.a,
@@ -583,17 +475,13 @@ impl Conn<'_> {
             let key =
                 if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV { wqe.imm } else { wqe.rkey };
             let status = wc_status::MW_BIND_ERR;
-            self.note(now, CauseCode::BadWindow, status, u64::from(key), 0);
-            self.fail_wqe(now, index, status);
+            self.fail_request(now, index, status, CauseCode::BadWindow, key.into(), 0);
             return Step::Idle;
         }
         let qp = &mut *self.qp;
         let psn = qp.req.next_psn;
         let ws = qp.wqe(index);
-        ws.started = true;
-        ws.psn = psn;
-        ws.npkts = 0;
-        ws.done = true;
+        (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 0, true);
         qp.req.next = index.wrapping_add(1);
         qp.req.cur_pkt = 0;
         self.skip_done();
@@ -642,8 +530,7 @@ impl Conn<'_> {
             return;
         }
         let sq = self.q.engine_sq(&self.common.key);
-        let waiting =
-            (self.qp.req.next != sq.head().wrapping_add(sq.len())).then_some(self.qp.req.next);
+        let waiting = (self.qp.req.next != sq.end()).then_some(self.qp.req.next);
         let request = self.oldest_open().or(waiting);
         self.note(now, CauseCode::PathLost, wc_status::RETRY_EXC_ERR, 0, 0);
         match request {
@@ -666,9 +553,9 @@ impl Conn<'_> {
         if self.common.has_witness && self.ask_witness(now) {
             return;
         }
+        let _qp = &mut *self.qp;
+        self.count(|c| &mut c.retry_timeouts);
         let qp = &mut *self.qp;
-        self.common.counters.retry_timeouts += 1;
-        qp.counters.retry_timeouts += 1;
         if let Some((psn, code)) = qp.req.doubted.filter(|(psn, _)| qp.off_by(*psn, 1) == 0) {
             // It was said that the peer refuses this, and it has said nothing since.
             return self.handle_nak(now, psn, code, None);
@@ -676,19 +563,14 @@ impl Conn<'_> {
         let no_timer = qp.attr.timeout == 0;
         if no_timer || qp.req.retry_left == 0 {
             let (timeout, retries) = (qp.timeout_ns, u64::from(qp.attr.retry_cnt));
-            self.common.counters.retry_exceeded_err += 1;
-            qp.counters.retry_exceeded_err += 1;
-            let status = wc_status::RETRY_EXC_ERR;
             let since = qp.mute_since();
-            if let Some((known, a, b)) = self.explanation(since) {
-                self.note(now, known, status, a, b);
-            } else if no_timer {
-                self.note(now, CauseCode::Deadline, status, timeout, 0);
-            } else {
-                self.note(now, CauseCode::RetryExceeded, status, timeout, retries);
-            }
-            self.fail_wqe(now, index, status);
-            return;
+            self.count(|c| &mut c.retry_exceeded_err);
+            let (cause, a, b) = match self.explanation(since) {
+                Some(known) => known,
+                None if no_timer => (CauseCode::Deadline, timeout, 0),
+                None => (CauseCode::RetryExceeded, timeout, retries),
+            };
+            return self.fail_request(now, index, wc_status::RETRY_EXC_ERR, cause, a, b);
         }
         if qp.req.retry_left == qp.attr.retry_cnt {
             qp.req.mute_since = qp.req.silent_since;

@@ -6,13 +6,14 @@
 
 use super::conn::Conn;
 use super::queues::responder_event;
-use super::requester::{copy_sges, Move, Stop};
+use super::rules::sge::CopyError;
 use super::run::Run;
 use super::siege::NEAR;
-use crate::mem::{Access, AtomicOp, KeyError, Message, Token};
-use crate::verbs::cause::CauseCode;
+use crate::mem::{Access, AtomicOp, KeyError, Target, Token, TransferId};
+use crate::verbs::cause::CauseCode as Cause;
 use crate::verbs::resp::{rx_block, Fence, Incoming, Resource, Resp, MAX_FENCES};
 use crate::verbs::types::{access, qp_state, wc_flags, wc_opcode, wc_status};
+use crate::wire::NakCode::{InvalidRequest, RemoteAccess, RemoteOperation};
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
 
 /// RNR timer code sent when it is not receive requests that are missing but staging room: 10 µs.
@@ -23,29 +24,26 @@ enum Refusal {
     /// RNR NAK with this timer code.
     Rnr(u8),
     /// NAK, with the cause and its two numbers; the QP fails.
-    Nak(NakCode, CauseCode, u64, u64),
+    Nak(NakCode, Cause, u64, u64),
     /// No place to keep it now: as if it had been lost. The peer hears of it when there is a place
     /// again.
     Later,
     /// The receive request ends with this status as well.
-    NakRecv(NakCode, CauseCode, u32, u64, u64),
+    NakRecv(NakCode, Cause, u32, u64, u64),
 }
 
-fn remote_cause(e: KeyError) -> CauseCode {
+use Refusal::{Later, Nak, NakRecv, Rnr};
+
+fn remote_cause(e: KeyError) -> Cause {
     match e {
-        KeyError::Range => CauseCode::PeerLeftRange,
-        KeyError::Access => CauseCode::PeerLacksAccess,
-        _ => CauseCode::PeerUsedBadKey,
+        KeyError::Range => Cause::PeerLeftRange,
+        KeyError::Access => Cause::PeerLacksAccess,
+        _ => Cause::PeerUsedBadKey,
     }
 }
 
 fn bad_request(run: &Run) -> Refusal {
-    Refusal::Nak(
-        NakCode::InvalidRequest,
-        CauseCode::PeerBadRequest,
-        u64::from(run.opcode(true, true).0),
-        0,
-    )
+    Nak(InvalidRequest, Cause::PeerBadRequest, u64::from(run.opcode(true, true).0), 0)
 }
 
 /// Whether one more READ or atomic can be answered.
@@ -54,14 +52,12 @@ fn room_for_answer(resp: &Resp, run: &Run) -> Result<(), Refusal> {
     if (resp.job_len() as usize) < depth {
         return Ok(());
     }
-    let jobs =
-        (0..resp.job_len()).map(|k| &resp.jobs[(resp.job_head + k) as usize % resp.jobs.len()]);
-    if depth == 0 || jobs.filter(|job| !job.again).count() >= depth {
+    if depth == 0 || resp.queued_jobs().filter(|job| !job.again).count() >= depth {
         // More outstanding than max_dest_rd_atomic (IBTA C9-75).
         return Err(bad_request(run));
     }
-    if resp.job_len() as usize == resp.jobs.len() {
-        return Err(Refusal::Later);
+    if resp.jobs_are_full() {
+        return Err(Later);
     }
     Ok(())
 }
@@ -106,7 +102,7 @@ impl Conn<'_> {
         match refusal {
             // A receive request is missing for the last packet alone: those before it count, as if
             // they had come by themselves.
-            Refusal::Rnr(_) if run.n > 1 && run.last && run.has_imm && run.kind == Kind::Write => {
+            Rnr(_) if run.n > 1 && run.last && run.has_imm && run.kind == Kind::Write => {
                 let upto = run.n - 1;
                 let split = upto as usize * self.qp.mtu as usize;
                 let Some((before, last)) = payload.split_at_checked(split) else { return };
@@ -117,7 +113,7 @@ impl Conn<'_> {
                     self.handle_request(now, &Run { psn: end, n: 1, first: false, ..*run }, last);
                 }
             }
-            Refusal::Rnr(timer) => {
+            Rnr(timer) => {
                 let resp = &mut self.qp.resp;
                 resp.set_nak(Some(Syndrome::Rnr { timer }.byte()));
                 resp.nak_sent = true;
@@ -128,15 +124,15 @@ impl Conn<'_> {
                     self.release_cqe();
                 }
             }
-            Refusal::Later => {
+            Later => {
                 // What follows is ahead of the expected PSN and not answered either.
                 let resp = &mut self.qp.resp;
                 resp.nak_sent = true;
                 resp.nak_high = run.psn;
                 resp.set_nak_later(true);
             }
-            Refusal::Nak(code, cause, a, b) => self.nak_and_fail(now, code, false, cause, a, b),
-            Refusal::NakRecv(code, cause, status, a, b) => {
+            Nak(code, cause, a, b) => self.nak_and_fail(now, code, false, cause, a, b),
+            NakRecv(code, cause, status, a, b) => {
                 self.note(now, cause, status, a, b);
                 let completes = self.qp.resp.recv.taken;
                 if completes {
@@ -155,7 +151,7 @@ impl Conn<'_> {
         now: u64,
         code: NakCode,
         completes: bool,
-        cause: CauseCode,
+        cause: Cause,
         a: u64,
         b: u64,
     ) {
@@ -168,9 +164,8 @@ impl Conn<'_> {
     /// A PSN ahead of the expected one: something was lost. One NAK for each round of the peer.
     #[inline(never)]
     fn out_of_sequence(&mut self, now: u64, psn: Psn) {
+        self.count(|c| &mut c.out_of_seq_request);
         let qp = &mut *self.qp;
-        qp.counters.out_of_seq_request += 1;
-        self.common.counters.out_of_seq_request += 1;
         let far = psn.diff(qp.resp.epsn) > NEAR;
         let believed = qp.believes_ahead(now, far);
         if far {
@@ -195,9 +190,8 @@ impl Conn<'_> {
 
     #[inline(never)]
     fn handle_duplicate(&mut self, run: &Run) {
+        self.count(|c| &mut c.duplicate_request);
         let qp = &mut *self.qp;
-        qp.counters.duplicate_request += 1;
-        self.common.counters.duplicate_request += 1;
         let resp = &mut qp.resp;
         match run.kind {
             Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd => {
@@ -220,11 +214,10 @@ impl Conn<'_> {
                 });
                 let Some(found) = found.copied() else { return };
                 // The same answer may be on its way out already.
-                let pending = (0..resp.job_len()).any(|k| {
-                    let job = &resp.jobs[(resp.job_head + k) as usize % resp.jobs.len()];
-                    job.psn == run.psn && job.atomic == atomic && job.sent == 0
-                });
-                if pending || resp.job_len() as usize == resp.jobs.len() {
+                let pending = resp
+                    .queued_jobs()
+                    .any(|job| job.psn == run.psn && job.atomic == atomic && job.sent == 0);
+                if pending || resp.jobs_are_full() {
                     return;
                 }
                 let job = Resource {
@@ -249,11 +242,8 @@ impl Conn<'_> {
         }
     }
 
-    pub(crate) fn push_job(&mut self, job: Resource) {
-        let resp = &mut self.qp.resp;
-        let at = (resp.job_head + resp.job_len()) as usize % resp.jobs.len();
-        resp.jobs[at] = job;
-        resp.set_job_len(resp.job_len() + 1);
+    fn push_job(&mut self, job: Resource) {
+        self.qp.resp.push_job(job);
         self.common.ready.set(self.qi);
     }
 
@@ -261,8 +251,8 @@ impl Conn<'_> {
     #[inline(always)]
     fn execute(&mut self, now: u64, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
         let qp = &mut *self.qp;
-        if qp.resp.fence_len() as usize >= MAX_FENCES - 1 {
-            return Err(Refusal::Later);
+        if !qp.resp.has_fence_room() {
+            return Err(Later);
         }
         match run.kind {
             Kind::Send | Kind::Write => {
@@ -272,6 +262,7 @@ impl Conn<'_> {
                 } else {
                     self.place_write(run, payload)?
                 };
+                self.invalidate(run)?;
                 if let Some(p) = pending {
                     self.qp.resp.set_placing(Some(p));
                 }
@@ -327,16 +318,16 @@ impl Conn<'_> {
         // Inside a message the receive is there; its CQE is needed again only at the end.
         let under_way = self.qp.resp.recv.taken && !run.last;
         if !under_way && !self.take_recv() {
-            return Err(Refusal::Rnr(self.qp.attr.min_rnr_timer));
+            return Err(Rnr(self.qp.attr.min_rnr_timer));
         }
         let qp = &mut *self.qp;
         let offset = if run.first { 0 } else { qp.resp.offset };
         let end = offset + payload.len() as u64;
         let recv = &qp.resp.recv;
         if end > u64::from(recv.length) {
-            return Err(Refusal::NakRecv(
-                NakCode::InvalidRequest,
-                CauseCode::MessageTooLong,
+            return Err(NakRecv(
+                InvalidRequest,
+                Cause::MessageTooLong,
                 wc_status::LOC_LEN_ERR,
                 end,
                 u64::from(recv.length),
@@ -346,23 +337,12 @@ impl Conn<'_> {
             return Ok(None);
         }
         let sges = &recv.sges[..recv.num_sge as usize];
-        match copy_sges(
-            &self.common.regions,
-            &self.common.providers,
-            qp.pd,
-            sges,
-            offset,
-            Move::Scatter(payload),
-        ) {
-            Ok(p) => Ok(p.map(|(provider, token)| (provider as u8, token))),
-            Err(Stop::Busy | Stop::Pending(..)) => Err(Refusal::Rnr(RNR_SOON)),
-            Err(Stop::Error(cause, lkey, addr)) => Err(Refusal::NakRecv(
-                NakCode::RemoteOperation,
-                cause,
-                wc_status::LOC_PROT_ERR,
-                u64::from(lkey),
-                addr,
-            )),
+        match self.common.memory.scatter(qp.pd, sges, offset, payload) {
+            Ok(pending) => Ok(pending),
+            Err(CopyError::Busy | CopyError::Pending(..)) => Err(Rnr(RNR_SOON)),
+            Err(CopyError::Refused(cause, lkey, addr)) => {
+                Err(NakRecv(RemoteOperation, cause, wc_status::LOC_PROT_ERR, u64::from(lkey), addr))
+            }
         }
     }
 
@@ -372,10 +352,10 @@ impl Conn<'_> {
         if !qp.takes_writes() {
             // An operation that the QP does not take at all, whatever the key: not an access error.
             let (key, va) = (u64::from(qp.resp.rkey), qp.resp.va);
-            return Err(Refusal::Nak(NakCode::InvalidRequest, CauseCode::PeerLacksAccess, key, va));
+            return Err(Nak(InvalidRequest, Cause::PeerLacksAccess, key, va));
         }
         if run.has_imm && run.last && !self.take_recv() {
-            return Err(Refusal::Rnr(self.qp.attr.min_rnr_timer));
+            return Err(Rnr(self.qp.attr.min_rnr_timer));
         }
         let qp = &mut *self.qp;
         if qp.resp.dma_len == 0 {
@@ -384,28 +364,34 @@ impl Conn<'_> {
         }
         let offset = if run.first { 0 } else { qp.resp.offset };
         let (rkey, va) = (qp.resp.rkey, qp.resp.va);
-        let refuse =
-            |e: KeyError| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), u64::from(rkey), va);
+        let refuse = |e: KeyError| Nak(RemoteAccess, remote_cause(e), u64::from(rkey), va);
+        let (memory, right) = (&self.common.memory, access::REMOTE_WRITE);
         if run.first && !run.last {
             // The whole range at once, so that nothing is placed of a WRITE that would leave it.
             // (One that comes whole is looked at whole below.)
-            qp.write_target(&self.common.regions, rkey, va, qp.resp.dma_len).map_err(refuse)?;
+            qp.remote_target(memory, rkey, va, qp.resp.dma_len, right).map_err(refuse)?;
         }
-        let at = va.wrapping_add(offset);
-        let target = qp
-            .write_target(&self.common.regions, rkey, at, payload.len() as u32)
-            .map_err(refuse)?;
-        match self.common.providers.place(&target, 0, payload) {
+        let (at, len) = (va.wrapping_add(offset), payload.len() as u32);
+        let target = qp.remote_target(memory, rkey, at, len, right).map_err(refuse)?;
+        match memory.providers.place(&target, 0, payload) {
             Access::Ready => Ok(None),
             Access::Pending(t) => Ok(Some((target.provider as u8, t))),
-            Access::Busy => Err(Refusal::Rnr(RNR_SOON)),
-            Access::Fault => Err(Refusal::Nak(
-                NakCode::RemoteOperation,
-                CauseCode::LocalMemoryGone,
-                u64::from(rkey),
-                at,
-            )),
+            Access::Busy => Err(Rnr(RNR_SOON)),
+            Access::Fault => Err(Nak(RemoteOperation, Cause::LocalMemoryGone, u64::from(rkey), at)),
         }
+    }
+
+    /// Ends the window or region that the last packet of a SEND with invalidate names. It was
+    /// placed by then: a key that cannot be ended fails the receive as well.
+    #[inline(always)]
+    fn invalidate(&mut self, run: &Run) -> Result<(), Refusal> {
+        if !run.has_inv || !run.last {
+            return Ok(());
+        }
+        let (key, qp) = (run.imm, &*self.qp);
+        let bad =
+            |_| NakRecv(RemoteAccess, Cause::BadWindow, wc_status::LOC_PROT_ERR, u64::from(key), 0);
+        self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad)
     }
 
     /// A run was placed: advance, and end the message with its last packet.
@@ -421,47 +407,13 @@ impl Conn<'_> {
         if run.last {
             qp.resp.set_incoming(Incoming::Idle);
             if run.kind == Kind::Send || run.has_imm {
-                let mut flags = 0;
-                if run.has_imm {
-                    flags |= wc_flags::WITH_IMM;
-                }
-                if run.has_inv {
-                    let (pd, qpn) = (qp.pd, qp.qpn);
-                    if self.common.regions.invalidate(run.imm, pd, qpn).is_err() {
-                        self.note(
-                            now,
-                            CauseCode::BadWindow,
-                            wc_status::LOC_PROT_ERR,
-                            u64::from(run.imm),
-                            0,
-                        );
-                        let code = NakCode::RemoteAccess;
-                        let completes = self.qp.resp.recv.taken;
-                        if completes {
-                            self.fail_recv(wc_status::LOC_PROT_ERR);
-                        }
-                        // The PSN is not acknowledged: the NAK carries it.
-                        let resp = &mut self.qp.resp;
-                        resp.epsn = psn;
-                        resp.msn = resp.msn.wrapping_sub(1);
-                        let key = u64::from(run.imm);
-                        return self.nak_and_fail(
-                            now,
-                            code,
-                            completes,
-                            CauseCode::BadWindow,
-                            key,
-                            0,
-                        );
-                    }
-                    flags |= wc_flags::WITH_INV;
-                }
+                let flags = if run.has_imm { wc_flags::WITH_IMM } else { 0 }
+                    | if run.has_inv { wc_flags::WITH_INV } else { 0 };
                 let mut c = self.recv_wc(wc_status::SUCCESS, offset as u32, run.imm, flags);
                 if run.kind == Kind::Write {
                     c.opcode = wc_opcode::RECV_RDMA_WITH_IMM;
                 }
-                self.common.counters.rdma_recvs += 1;
-                self.qp.counters.rdma_recvs += 1;
+                self.count(|c| &mut c.rdma_recvs);
                 wc = Some(c);
             }
         } else {
@@ -493,26 +445,31 @@ impl Conn<'_> {
             // fences the latest replaces the one before, so that places are left for ends of
             // messages.
             let msn = resp.msn;
-            if !run.last && resp.fence_len() as usize >= MAX_FENCES / 2 {
-                let last = resp.last_fence();
-                if resp.fences[last].wc.is_none() {
-                    let (provider, token) = resp
-                        .take_placing()
-                        .unwrap_or((resp.fences[last].provider, resp.fences[last].token));
-                    resp.fences[last] = Fence { provider, token, psn, msn, ..Fence::default() };
-                    return;
-                }
-            }
             // Ordered behind the earlier ones even when its own bytes have landed already.
-            let (provider, token) = match resp.take_placing() {
-                Some(p) => p,
-                None => {
-                    let last = resp.last_fence();
-                    (resp.fences[last].provider, resp.fences[last].token)
-                }
-            };
-            self.push_fence(Fence { provider, token, psn, msn, wc, solicited: run.solicited });
+            let (provider, token) = resp.last_placed();
+            resp.set_placing(None);
+            let fence = Fence { provider, token, psn, msn, wc, solicited: run.solicited };
+            let crowded = !run.last && resp.fence_len() >= MAX_FENCES / 2;
+            match resp.last_fence().filter(|last| crowded && last.wc.is_none()) {
+                Some(last) => *last = fence,
+                None => self.push_fence(fence),
+            }
         }
+    }
+
+    /// The memory that a READ or atomic names: its QP takes such operations, and its key gives the
+    /// right. Of no bytes the key is not looked at (IBTA C9-88).
+    fn allowed_target(&self, run: &Run, len: u32, right: u32) -> Result<Target, Refusal> {
+        let key = u64::from(run.rkey);
+        if self.qp.attr.qp_access_flags & right == 0 {
+            return Err(Nak(InvalidRequest, Cause::PeerLacksAccess, key, run.va));
+        }
+        if len == 0 {
+            return Ok(Target::default());
+        }
+        self.qp
+            .remote_target(&self.common.memory, run.rkey, run.va, len, right)
+            .map_err(|e| Nak(RemoteAccess, remote_cause(e), key, run.va))
     }
 
     fn execute_read(&mut self, run: &Run) -> Result<(), Refusal> {
@@ -522,28 +479,8 @@ impl Conn<'_> {
         {
             return Err(bad_request(run));
         }
-        if qp.attr.qp_access_flags & access::REMOTE_READ == 0 {
-            let key = u64::from(run.rkey);
-            return Err(Refusal::Nak(
-                NakCode::InvalidRequest,
-                CauseCode::PeerLacksAccess,
-                key,
-                run.va,
-            ));
-        }
-        if run.dma_len > 0 {
-            self.common
-                .regions
-                .remote(run.rkey, qp.pd, qp.qpn, run.va, run.dma_len, access::REMOTE_READ)
-                .map_err(|e| {
-                    Refusal::Nak(
-                        NakCode::RemoteAccess,
-                        remote_cause(e),
-                        u64::from(run.rkey),
-                        run.va,
-                    )
-                })?;
-        }
+        self.allowed_target(run, run.dma_len, access::REMOTE_READ)?;
+        let qp = &mut *self.qp;
         let npkts = run.dma_len.div_ceil(qp.mtu).max(1);
         let job = Resource {
             valid: true,
@@ -564,57 +501,25 @@ impl Conn<'_> {
             return Err(bad_request(run));
         }
         room_for_answer(&qp.resp, run)?;
+        let misaligned = Nak(InvalidRequest, Cause::MisalignedAtomic, run.va, 0);
         if run.va & 7 != 0 {
-            return Err(Refusal::Nak(
-                NakCode::InvalidRequest,
-                CauseCode::MisalignedAtomic,
-                run.va,
-                0,
-            ));
+            return Err(misaligned);
         }
-        let key = u64::from(run.rkey);
-        if qp.attr.qp_access_flags & access::REMOTE_ATOMIC == 0 {
-            return Err(Refusal::Nak(
-                NakCode::InvalidRequest,
-                CauseCode::PeerLacksAccess,
-                key,
-                run.va,
-            ));
-        }
-        let target = self
-            .common
-            .regions
-            .remote(run.rkey, qp.pd, qp.qpn, run.va, 8, access::REMOTE_ATOMIC)
-            .map_err(|e| Refusal::Nak(NakCode::RemoteAccess, remote_cause(e), key, run.va))?;
+        let target = self.allowed_target(run, 8, access::REMOTE_ATOMIC)?;
         if target.addr & 7 != 0 {
-            return Err(Refusal::Nak(
-                NakCode::InvalidRequest,
-                CauseCode::MisalignedAtomic,
-                run.va,
-                0,
-            ));
+            return Err(misaligned);
         }
         let op = if run.kind == Kind::CmpSwap {
             AtomicOp::CmpSwap { compare: run.a, swap: run.b }
         } else {
             AtomicOp::FetchAdd(run.a)
         };
-        let value = match self.common.providers.atomic(
-            &target,
-            op,
-            Message::answer(qp.qpn, run.psn.get(), 8),
-        ) {
-            Ok(v) => v,
-            Err(Access::Fault) => {
-                return Err(Refusal::Nak(
-                    NakCode::RemoteOperation,
-                    CauseCode::LocalMemoryGone,
-                    key,
-                    run.va,
-                ))
-            }
-            Err(_) => return Err(Refusal::Rnr(RNR_SOON)),
-        };
+        let of = TransferId::answer(self.qp.qpn, run.psn.get(), 8);
+        let done = self.common.memory.providers.atomic(&target, op, of);
+        let value = done.map_err(|e| match e {
+            Access::Fault => Nak(RemoteOperation, Cause::LocalMemoryGone, run.rkey.into(), run.va),
+            _ => Rnr(RNR_SOON),
+        })?;
         let job = Resource {
             valid: true,
             atomic: true,
@@ -688,8 +593,7 @@ impl Conn<'_> {
                     resp.set_placing(pending);
                 }
                 resp.epsn = run.psn;
-                let fences_full = resp.fence_len() as usize >= MAX_FENCES - 1;
-                if fences_full {
+                if !resp.has_fence_room() {
                     resp.epsn = epsn;
                     return self.drop_message();
                 }
@@ -703,7 +607,7 @@ impl Conn<'_> {
                 resp.ack_owed = false;
                 self.common.acks.forget(self.qi);
             }
-            Err(Refusal::NakRecv(_, cause, status, a, b)) if status == wc_status::LOC_PROT_ERR => {
+            Err(NakRecv(_, cause, status, a, b)) if status == wc_status::LOC_PROT_ERR => {
                 // The program's own buffer is bad: that it must hear.
                 self.note(now, cause, status, a, b);
                 self.fail_recv(status);
@@ -720,7 +624,6 @@ impl Conn<'_> {
 
     pub(crate) fn drop_message(&mut self) {
         self.release_cqe();
-        self.common.counters.rcvd_dropped += 1;
-        self.qp.counters.rcvd_dropped += 1;
+        self.count(|c| &mut c.rcvd_dropped);
     }
 }

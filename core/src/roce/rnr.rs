@@ -50,7 +50,7 @@ impl Qp {
         }
         // Not of the next PSN: a message may take half of all PSNs.
         match (self.ready_psn.diff(psn) + 1).max(0) as u32 {
-            upto if upto == 0 || u32::from(wqe.opcode) != wr_opcode::RDMA_READ => room.min(upto),
+            upto if upto == 0 || !wqe.is_read() => room.min(upto),
             _ => room,
         }
     }

@@ -49,8 +49,10 @@ impl Conn<'_> {
     fn poll_memory(&mut self, now: u64) -> bool {
         let mut waits = false;
         if let Hold::Memory(provider, token) = self.qp.req.hold() {
-            if matches!(self.common.providers.poll(u32::from(provider), token), Access::Pending(_))
-            {
+            if matches!(
+                self.common.memory.providers.poll(u32::from(provider), token),
+                Access::Pending(_)
+            ) {
                 waits = true;
             } else {
                 // Ready; or a fault, which the next fetch will see and report.

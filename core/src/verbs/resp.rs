@@ -1,5 +1,7 @@
 //! The responder's half of a queue pair: what is expected, what arrives, what is owed.
 
+use heapless::Deque;
+
 use crate::arena::RawSlice;
 use crate::mem::Token;
 use crate::verbs::blocks::Blocks;
@@ -181,15 +183,11 @@ pub struct Resp {
     /// Answers being sent: a ring of copies.
     pub jobs: RawSlice<Resource>,
     /// First job.
-    pub job_head: u32,
+    job_head: u32,
     /// Jobs.
     job_len: u32,
     /// Message ends that wait for slow memory.
-    pub fences: [Fence; MAX_FENCES],
-    /// First of them.
-    pub fence_head: u32,
-    /// How many.
-    fence_len: u32,
+    fences: Deque<Fence, MAX_FENCES>,
     /// Fences pushed since the QP began.
     pub fences_pushed: u32,
     /// Fences passed.
@@ -222,7 +220,7 @@ impl Resp {
     /// Whether the word says what the fields say that it stands for.
     pub fn blocks_are_true(&self) -> bool {
         self.is(rx_block::JOBS) == (self.job_len != 0)
-            && self.is(rx_block::FENCES) == (self.fence_len != 0)
+            && self.is(rx_block::FENCES) == !self.fences.is_empty()
             && self.is(rx_block::NAK) == self.nak_owed.is_some()
             && self.is(rx_block::INCOMING) == (self.incoming != Incoming::Idle)
             && self.is(rx_block::PLACING) == self.placing.is_some()
@@ -274,22 +272,114 @@ impl Resp {
 
     /// So many are.
     #[inline(always)]
-    pub fn set_job_len(&mut self, n: u32) {
+    fn set_job_len(&mut self, n: u32) {
         self.job_len = n;
         self.set(rx_block::JOBS, n != 0);
     }
 
-    /// Message ends that wait for slow memory.
-    #[inline(always)]
-    pub fn fence_len(&self) -> u32 {
-        self.fence_len
+    /// Where the `k`-th job stands. Only where there may be jobs.
+    #[inline]
+    fn job_at(&self, k: u32) -> usize {
+        (self.job_head + k) as usize % self.jobs.len()
     }
 
-    /// So many do.
+    /// Whether no further answer can be queued.
+    #[inline]
+    pub fn jobs_are_full(&self) -> bool {
+        self.job_len as usize == self.jobs.len()
+    }
+
+    /// Answers being sent, oldest first.
+    pub fn queued_jobs(&self) -> impl Iterator<Item = &Resource> {
+        (0..self.job_len).map(|k| &self.jobs[self.job_at(k)])
+    }
+
+    /// Queues an answer; there is a place.
+    #[inline]
+    pub fn push_job(&mut self, job: Resource) {
+        let at = self.job_at(self.job_len);
+        self.jobs[at] = job;
+        self.set_job_len(self.job_len + 1);
+    }
+
+    /// The answer that is being sent.
+    #[inline]
+    pub fn first_job(&mut self) -> Option<&mut Resource> {
+        let at = (self.job_len > 0).then(|| self.job_at(0))?;
+        self.jobs.get_mut(at)
+    }
+
+    /// The answer that was being sent has left whole, or is given up.
+    #[inline]
+    pub fn pop_job(&mut self) {
+        self.job_head = self.job_at(1) as u32;
+        self.set_job_len(self.job_len - 1);
+    }
+
+    /// All answers are given up.
+    pub fn clear_jobs(&mut self) {
+        self.set_job_len(0);
+    }
+
+    /// Message ends that wait for slow memory.
     #[inline(always)]
-    pub fn set_fence_len(&mut self, n: u32) {
-        self.fence_len = n;
-        self.set(rx_block::FENCES, n != 0);
+    pub fn fence_len(&self) -> usize {
+        self.fences.len()
+    }
+
+    /// Message ends that wait for slow memory, oldest first.
+    #[inline]
+    pub fn fences(&self) -> impl Iterator<Item = &Fence> {
+        self.fences.iter()
+    }
+
+    /// The oldest message end.
+    #[inline]
+    pub fn first_fence(&self) -> Option<Fence> {
+        self.fences.front().copied()
+    }
+
+    /// Whether one more message end finds a place, and one is left for the end of a message that
+    /// has begun.
+    #[inline(always)]
+    pub fn has_fence_room(&self) -> bool {
+        self.fences.len() < MAX_FENCES - 1
+    }
+
+    /// Queues the end of a message behind slow memory. The caller has seen that there is a place.
+    pub fn push_fence(&mut self, fence: Fence) {
+        let pushed = self.fences.push_back(fence);
+        debug_assert!(pushed.is_ok(), "a place was checked");
+        self.fences_pushed = self.fences_pushed.wrapping_add(1);
+        self.set(rx_block::FENCES, true);
+    }
+
+    /// The latest message end.
+    #[inline]
+    pub fn last_fence(&mut self) -> Option<&mut Fence> {
+        self.fences.back_mut()
+    }
+
+    /// The latest placement that is not known to have landed: what comes behind it waits for the
+    /// same.
+    #[inline]
+    pub fn last_placed(&mut self) -> (u8, Token) {
+        let last = self.fences.back();
+        self.placing.or(last.map(|f| (f.provider, f.token))).unwrap_or_default()
+    }
+
+    /// Takes the oldest message end.
+    pub fn pop_fence(&mut self) -> Option<Fence> {
+        let fence = self.fences.pop_front()?;
+        self.fences_passed = self.fences_passed.wrapping_add(1);
+        self.set(rx_block::FENCES, !self.fences.is_empty());
+        Some(fence)
+    }
+
+    /// Whether an answer must wait: bytes before it have not landed in slow memory.
+    #[inline]
+    pub fn is_before_fence(&self, job: &Resource) -> bool {
+        (self.fences_passed.wrapping_sub(job.after_fence) as i32) < 0
     }
 
     /// Last placement of the current message that was not ready at once.
@@ -323,12 +413,6 @@ impl Resp {
     #[inline]
     pub fn owes_nak(&self) -> bool {
         self.is(rx_block::NAK | rx_block::NAK_LATER)
-    }
-
-    /// Where the latest fence stands. Only while there is one.
-    #[inline]
-    pub fn last_fence(&self) -> usize {
-        (self.fence_head + self.fence_len - 1) as usize % MAX_FENCES
     }
 
     /// The expected PSN has come: NAKs about it have no object any more.

@@ -53,13 +53,21 @@ impl SendWqe {
     pub fn is_solicited(&self) -> bool {
         u32::from(self.flags) & send_flags::SOLICITED != 0
     }
+    /// READ.
+    #[inline]
+    pub fn is_read(&self) -> bool {
+        u32::from(self.opcode) == wr_opcode::RDMA_READ
+    }
+    /// An atomic.
+    #[inline]
+    pub fn is_atomic(&self) -> bool {
+        let op = u32::from(self.opcode);
+        matches!(op, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD)
+    }
     /// READ, or an atomic: something that comes back.
     #[inline]
     pub fn is_read_or_atomic(&self) -> bool {
-        matches!(
-            u32::from(self.opcode),
-            wr_opcode::RDMA_READ | wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD
-        )
+        self.is_read() || self.is_atomic()
     }
     /// SEND, or WRITE with immediate data: something that uses up a receive request of the peer.
     #[inline]

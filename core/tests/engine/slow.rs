@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use gdrcore_core::device::MrReg;
-use gdrcore_core::mem::{Access, AtomicOp, Memory, Message, Token};
+use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId};
 use gdrcore_core::verbs::types::*;
 
 use crate::util::*;
@@ -40,7 +40,7 @@ impl Manual {
 }
 
 impl Memory for Manual {
-    fn fetch(&self, _: u64, addr: u64, dst: &mut [u8], _: Message) -> Access {
+    fn fetch(&self, _: u64, addr: u64, dst: &mut [u8], _: TransferId) -> Access {
         // SAFETY: as in `land`.
         unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, dst.as_mut_ptr(), dst.len()) };
         Access::Ready
@@ -59,7 +59,7 @@ impl Memory for Manual {
             Access::Pending(token)
         }
     }
-    fn atomic(&self, _: u64, _: u64, _: AtomicOp, _: Message) -> Result<u64, Access> {
+    fn atomic(&self, _: u64, _: u64, _: AtomicOp, _: TransferId) -> Result<u64, Access> {
         Err(Access::Fault)
     }
 }
@@ -217,7 +217,7 @@ struct Foretold {
 }
 
 impl Memory for Foretold {
-    fn fetch(&self, _: u64, addr: u64, dst: &mut [u8], of: Message) -> Access {
+    fn fetch(&self, _: u64, addr: u64, dst: &mut [u8], of: TransferId) -> Access {
         let mut asked = self.asked.lock().unwrap();
         if !asked.contains(&of.id) {
             asked.push(of.id);
@@ -228,7 +228,7 @@ impl Memory for Foretold {
         unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, dst.as_mut_ptr(), dst.len()) };
         Access::Ready
     }
-    fn ahead(&self, _: u64, addr: u64, of: Message) {
+    fn ahead(&self, _: u64, addr: u64, of: TransferId) {
         self.told.lock().unwrap().push((addr, of.left));
     }
     fn place(&self, _: u64, _: u64, _: &[u8]) -> Access {
@@ -237,7 +237,7 @@ impl Memory for Foretold {
     fn poll(&self, _: Token) -> Access {
         Access::Ready
     }
-    fn atomic(&self, _: u64, _: u64, _: AtomicOp, _: Message) -> Result<u64, Access> {
+    fn atomic(&self, _: u64, _: u64, _: AtomicOp, _: TransferId) -> Result<u64, Access> {
         Err(Access::Fault)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::lane::Asked;
 use super::{State, Whose, CHUNK, CHUNKS, OUT};
-use gdrcore_core::mem::{Access, Message, Token};
+use gdrcore_core::mem::{Access, Token, TransferId};
 
 /// Bytes under way that nobody waits for yet, at most: more would only stand before what somebody
 /// waits for.
@@ -141,7 +141,7 @@ impl State {
         &mut self,
         whose: &Whose,
         at: u64,
-        of: Message,
+        of: TransferId,
         now: u64,
         urgent: bool,
     ) -> Result<usize, Access> {
@@ -184,7 +184,7 @@ impl State {
         whose: &Whose,
         addr: u64,
         dst: &mut [u8],
-        of: Message,
+        of: TransferId,
     ) -> Access {
         let cookie = whose.cookie;
         let now = now_ns();
@@ -193,7 +193,7 @@ impl State {
         let (mut done, mut wait, mut last, mut begins) = (0, None, addr, false);
         while done < dst.len() {
             let at = addr + done as u64;
-            let rest = Message { id: of.id, left: of.left.saturating_sub(done as u32) };
+            let rest = TransferId { id: of.id, left: of.left.saturating_sub(done as u32) };
             let i = match self.out.find(of.id, cookie, at, now) {
                 Some(i) => i,
                 None => match self.load(whose, at, rest, now, true) {
@@ -230,7 +230,7 @@ impl State {
             self.read_ahead(
                 whose,
                 last,
-                Message { id: of.id, left: of.left.saturating_sub((last - addr) as u32) },
+                TransferId { id: of.id, left: of.left.saturating_sub((last - addr) as u32) },
                 now,
             );
         }
@@ -243,7 +243,7 @@ impl State {
     }
 
     /// Starts the next chunks of a message, as many as may be under way.
-    fn read_ahead(&mut self, whose: &Whose, mut at: u64, mut of: Message, now: u64) {
+    fn read_ahead(&mut self, whose: &Whose, mut at: u64, mut of: TransferId, now: u64) {
         for i in 0..CHUNKS {
             self.settle_out(i);
         }
@@ -267,7 +267,7 @@ impl State {
     }
 
     /// Starts what will be asked for soon.
-    pub(super) fn ahead(&mut self, whose: &Whose, addr: u64, of: Message) {
+    pub(super) fn ahead(&mut self, whose: &Whose, addr: u64, of: TransferId) {
         self.flush();
         self.read_ahead(whose, addr, of, now_ns());
     }

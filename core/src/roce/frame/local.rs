@@ -7,9 +7,8 @@
 //! way, nothing has happened, and the request takes the general path. `core/tests/engine/local.rs`
 //! runs both over the same requests and compares all that they leave.
 
-use crate::mem::Message;
+use crate::mem::TransferId;
 use crate::roce::answers::ACK_BYTES;
-use crate::roce::requester::gather;
 use crate::roce::rules::accept::RequestHeader;
 use crate::roce::rules::ack::refill_retries;
 use crate::roce::rules::complete::{prepare, Left};
@@ -53,8 +52,8 @@ impl Transport {
         } else {
             let Some(bytes) = scratch.get_mut(..len as usize) else { return false };
             // Slow memory that begins to fetch goes on with it for the general path.
-            let of = Message::request(from, index, 0);
-            if gather(&common.regions, &common.providers, qp.pd, &slot, 0, bytes, of).is_err() {
+            let of = TransferId::request(from, index, 0);
+            if common.memory.gather(qp.pd, &slot, 0, bytes, of).is_err() {
                 return false;
             }
             bytes

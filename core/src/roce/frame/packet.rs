@@ -5,10 +5,10 @@
 //! request as the shorter last segment of the same burst. `core/tests/engine/single.rs` compares
 //! this with the general path, burst by burst.
 
-use crate::mem::Message;
+use crate::mem::TransferId;
 use crate::roce::conn::Conn;
 use crate::roce::peer::{FlowControl, Path, PeerAddr};
-use crate::roce::requester::{gather, DEEP};
+use crate::roce::requester::DEEP;
 use crate::roce::rules::accept::RequestHeader;
 use crate::roce::rules::send::{Eligible, PreparedSend};
 use crate::roce::run::Run;
@@ -75,8 +75,8 @@ impl Transport {
         let (body, tail) = rest.split_at_mut_checked(len)?;
         if len > 0 {
             // Slow memory that begins to fetch goes on with it for the general path.
-            let of = Message::request(qp.qpn, index, 0);
-            gather(&common.regions, &common.providers, qp.pd, &slot, 0, body, of).ok()?;
+            let of = TransferId::request(qp.qpn, index, 0);
+            common.memory.gather(qp.pd, &slot, 0, body, of).ok()?;
         }
         tail[..pad].fill(0);
         let (flow, ident) = way(&peer.addr).unwrap_or((peer.flow, 0));

@@ -5,10 +5,9 @@
 //! counters and the bytes that the general path would have left: `core/tests/engine/single.rs` runs
 //! both over the same requests and compares all of it.
 
-use crate::mem::Message;
+use crate::mem::TransferId;
 use crate::roce::conn::Conn;
 use crate::roce::peer::{FlowControl, Path};
-use crate::roce::requester::gather;
 use crate::roce::rules::accept::RequestHeader;
 use crate::roce::rules::send::{Eligible, PreparedSend};
 use crate::roce::run::{
@@ -189,17 +188,8 @@ impl Conn<'_> {
                 Ok(word) if wqe.inline != 0 => *word = *slot.tail().first_chunk()?,
                 // Slow memory that begins to fetch goes on with it for the general path.
                 _ => {
-                    let (regions, providers) = (&self.common.regions, &self.common.providers);
-                    gather(
-                        regions,
-                        providers,
-                        qp.pd,
-                        &slot,
-                        0,
-                        body,
-                        Message::request(qp.qpn, index, 0),
-                    )
-                    .ok()?;
+                    let of = TransferId::request(qp.qpn, index, 0);
+                    self.common.memory.gather(qp.pd, &slot, 0, body, of).ok()?;
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! packet.
 
 use super::recv::next_receive;
-use crate::mem::{Access, KeyError, Regions, Target};
+use crate::mem::{Access, KeyError, RegisteredMemory, Target};
 use crate::roce::conn::Conn;
 use crate::roce::run::Run;
 use crate::verbs::objects::{Qp, NONE};
@@ -71,17 +71,18 @@ impl Qp {
         self.attr.qp_access_flags & access::REMOTE_WRITE != 0
     }
 
-    /// Where `len` bytes of a WRITE go. The key is looked up for every packet: it may end on the
-    /// way.
+    /// The memory that the peer names, where its key gives a right (`access`) to it. The key is
+    /// looked up for every packet: it may end on the way.
     #[inline(always)]
-    pub(in crate::roce) fn write_target(
+    pub(in crate::roce) fn remote_target(
         &self,
-        regions: &Regions,
+        memory: &RegisteredMemory,
         rkey: u32,
         va: u64,
         len: u32,
+        right: u32,
     ) -> Result<Target, KeyError> {
-        regions.remote(rkey, self.pd, self.qpn, va, len, access::REMOTE_WRITE)
+        memory.regions.remote(rkey, self.pd, self.qpn, va, len, right)
     }
 
     /// The completion of a receive request.
@@ -147,7 +148,8 @@ impl Conn<'_> {
             if !qp.takes_writes() || len == 0 || len != r.dma_len as usize {
                 return false;
             }
-            match qp.write_target(&common.regions, r.rkey, r.va, len as u32) {
+            let right = access::REMOTE_WRITE;
+            match qp.remote_target(&common.memory, r.rkey, r.va, len as u32, right) {
                 Ok(t) if t.provider == 0 => to = Some(t.addr),
                 _ => return false,
             }
@@ -168,7 +170,7 @@ impl Conn<'_> {
                 if len as u64 > u64::from(sge.length) {
                     return false;
                 }
-                to = common.regions.local_host(sge.lkey, qp.pd, sge.addr, len as u32);
+                to = common.memory.regions.local_host(sge.lkey, qp.pd, sge.addr, len as u32);
                 if to.is_none() {
                     return false;
                 }
@@ -176,14 +178,14 @@ impl Conn<'_> {
             let wr_id = wqe.wr_id;
             // Should it fail half way, the general path writes the same bytes again before it says
             // so.
-            if to.is_some_and(|to| common.providers.put(to, payload) != Access::Ready) {
+            if to.is_some_and(|to| common.memory.providers.put(to, payload) != Access::Ready) {
                 return false;
             }
             rq.release(1);
             let flags = if has_imm { wc_flags::WITH_IMM } else { 0 };
             let wc = qp.recv_completion(wr_id, writes, len as u32, r.imm, flags);
             cq.hand_over(self.s, &mut common.handoff, wc, r.solicited);
-        } else if to.is_some_and(|to| common.providers.put(to, payload) != Access::Ready) {
+        } else if to.is_some_and(|to| common.memory.providers.put(to, payload) != Access::Ready) {
             return false;
         }
         self.count_received(1, r.bytes.into());

@@ -4,6 +4,7 @@ use super::cq::{CompletionHandoff, CqSide};
 use crate::arena::Table;
 use crate::counters::Counters;
 use crate::ring::EngineConsumer;
+use crate::roce::conn::Conn;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Cq, Qp};
 use crate::verbs::shared::{EngineKey, Shared};
@@ -82,6 +83,25 @@ pub(in crate::roce) enum Left {
     Nothing,
     /// As `Nothing`, and no packet of it was sent: its state is as before it was posted.
     NothingUnsent,
+}
+
+impl Conn<'_> {
+    /// Ends the oldest request of the send queue. False: its completion finds no room, and nothing
+    /// has changed.
+    #[inline(always)]
+    pub(in crate::roce) fn end_request(
+        &mut self,
+        sq: &mut EngineConsumer<'_, SendWqe>,
+        status: u32,
+        left: Left,
+    ) -> bool {
+        let (qp, common) = (&mut *self.qp, &mut *self.common);
+        let slot = sq.at(qp.req.una);
+        let ending = prepare(self.s, &common.key, &mut common.cqs, qp, slot.header(), status);
+        let Some(ending) = ending else { return false };
+        ending.finish(self.s, qp, &mut common.counters, sq, left, None);
+        true
+    }
 }
 
 impl Ending<'_> {

@@ -10,4 +10,5 @@ pub(super) mod cq;
 pub(super) mod receive;
 pub(super) mod recv;
 pub(crate) mod send;
+pub(super) mod sge;
 mod single;
