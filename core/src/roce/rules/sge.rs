@@ -20,22 +20,22 @@ pub(crate) enum CopyError {
     Refused(CauseCode, u32, u64),
 }
 
-/// The cause of a refused local key.
-fn local_cause(e: KeyError) -> CauseCode {
-    match e {
+/// A piece whose key was refused.
+#[cold]
+fn refused(e: KeyError, sge: &Sge) -> CopyError {
+    let cause = match e {
         KeyError::Range => CauseCode::LocalRange,
         KeyError::Access => CauseCode::LocalAccess,
         _ => CauseCode::LocalKey,
-    }
+    };
+    CopyError::Refused(cause, sge.lkey, sge.addr)
 }
 
 impl RegisteredMemory {
     /// The memory of a piece, or of its beginning.
     #[inline(always)]
-    fn piece(&self, pd: u32, sge: &Sge, len: u32, writes: bool) -> Result<Target, CopyError> {
-        self.regions
-            .local(sge.lkey, pd, sge.addr, len, writes)
-            .map_err(|e| CopyError::Refused(local_cause(e), sge.lkey, sge.addr))
+    fn piece(&self, pd: u32, sge: &Sge, len: u32, writes: bool) -> Result<Target, KeyError> {
+        self.regions.local(sge.lkey, pd, sge.addr, len, writes)
     }
 
     /// Copies `src` to byte `offset` of a list. `Some`: the bytes are taken, and have landed when
@@ -54,7 +54,10 @@ impl RegisteredMemory {
                 break;
             }
             let (bytes, rest) = src.split_at(src.len().min(sge.length as usize));
-            let target = self.piece(pd, &sge, bytes.len() as u32, true)?;
+            let target = match self.piece(pd, &sge, bytes.len() as u32, true) {
+                Ok(target) => target,
+                Err(e) => return Err(refused(e, &sge)),
+            };
             match self.providers.place(&target, 0, bytes) {
                 Access::Ready => {}
                 Access::Pending(token) => pending = Some((target.provider as u8, token)),
@@ -66,7 +69,7 @@ impl RegisteredMemory {
         if src.is_empty() {
             Ok(pending)
         } else {
-            Err(CopyError::Refused(CauseCode::LocalRange, 0, 0))
+            Err(too_short())
         }
     }
 
@@ -77,25 +80,40 @@ impl RegisteredMemory {
         pd: u32,
         slot: &SlotRef<'_, SendWqe>,
         offset: u64,
-        mut dst: &mut [u8],
+        dst: &mut [u8],
         of: TransferId,
     ) -> Result<(), CopyError> {
         let wqe = slot.header();
-        if wqe.inline != 0 {
-            let at = offset as usize;
-            let Some(src) = slot.tail().get(at..at + dst.len()) else {
-                return Err(CopyError::Refused(CauseCode::LocalRange, 0, 0));
-            };
-            dst.copy_from_slice(src);
-            return Ok(());
+        if wqe.inline == 0 {
+            let sges = slot.sges(usize::from(wqe.num_sge));
+            return self.gather_pieces(pd, sges, offset, dst, of);
         }
-        for sge in from_byte(slot.sges(usize::from(wqe.num_sge)), offset) {
+        let at = offset as usize;
+        let src = slot.tail().get(at..at + dst.len()).ok_or_else(too_short)?;
+        dst.copy_from_slice(src);
+        Ok(())
+    }
+
+    /// Not inline, so that inline data does not pay for the registers of this.
+    #[inline(never)]
+    fn gather_pieces(
+        &self,
+        pd: u32,
+        sges: &[Sge],
+        offset: u64,
+        mut dst: &mut [u8],
+        of: TransferId,
+    ) -> Result<(), CopyError> {
+        for sge in from_byte(sges, offset) {
             if dst.is_empty() {
                 break;
             }
             let n = dst.len().min(sge.length as usize);
             let (bytes, rest) = core::mem::take(&mut dst).split_at_mut(n);
-            let target = self.piece(pd, &sge, n as u32, false)?;
+            let target = match self.piece(pd, &sge, n as u32, false) {
+                Ok(target) => target,
+                Err(e) => return Err(refused(e, &sge)),
+            };
             match self.providers.fetch(&target, 0, bytes, TransferId { left: sge.length, ..of }) {
                 Access::Ready => {}
                 Access::Pending(token) => return Err(CopyError::Pending(target.provider, token)),
@@ -107,7 +125,7 @@ impl RegisteredMemory {
         if dst.is_empty() {
             Ok(())
         } else {
-            Err(CopyError::Refused(CauseCode::LocalRange, 0, 0))
+            Err(too_short())
         }
     }
 
@@ -168,7 +186,14 @@ impl RegisteredMemory {
     }
 }
 
+/// A list that ends before the bytes that are to be copied.
+#[cold]
+fn too_short() -> CopyError {
+    CopyError::Refused(CauseCode::LocalRange, 0, 0)
+}
+
 /// A piece whose memory was unmapped or truncated.
+#[cold]
 fn gone(sge: &Sge) -> CopyError {
     CopyError::Refused(CauseCode::LocalMemoryGone, sge.lkey, sge.addr)
 }
