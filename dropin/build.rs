@@ -106,13 +106,24 @@ fn jumps(symbols: &[Symbol], versions: &[String]) -> String {
         let local = format!("gdrc_ibverbs_{i}");
         if s.home == "data" {
             // One byte of zero: "no".
-            writeln!(asm, r#"".pushsection .bss.{local},\"aw\",@nobits", ".globl {local}", ".type {local}, @object", ".size {local}, 1", "{local}:", ".zero 1", ".popsection","#)
+            writeln!(
+                asm,
+                r#"".pushsection .bss.{local},\"aw\",@nobits",
+                ".globl {local}", ".type {local}, @object", ".size {local}, 1",
+                "{local}:", ".zero 1", ".popsection","#
+            )
         } else {
             let k = homes.iter().position(|h| *h == s.home).unwrap_or_else(|| {
                 homes.push(&s.home);
                 homes.len() - 1
             });
-            writeln!(asm, r#"".pushsection .text.{local},\"ax\",@progbits", ".globl {local}", ".type {local}, @function", "{local}:", concat!(jump!(), " {{f{k}}}"), ".size {local}, . - {local}", ".popsection","#)
+            writeln!(
+                asm,
+                r#"".pushsection .text.{local},\"ax\",@progbits",
+                ".globl {local}", ".type {local}, @function",
+                "{local}:", concat!(jump!(), " {{f{k}}}"),
+                ".size {local}, . - {local}", ".popsection","#
+            )
         }
         .expect("a String");
         writeln!(asm, r#"".symver {local}, {}{at}{}","#, s.name, s.version).expect("a String");

@@ -45,8 +45,8 @@ fn rate(a: &End, b: &End, qps: usize, op: u32, len: u32, total: u64, walk: bool)
     let rate = total as f64 / start.elapsed().as_secs_f64() / 1e9;
     let after = a.dev.counters().expect("counters");
     println!(
-        "  {qps:2} QP op {op} {len:>10} B{}: {rate:6.2} GB/s, {} packets, {} again, {} timeouts, \
-         {} sequence NAKs, window closed {}",
+        "  {qps:2} QP op {op} {len:>10} B{}: {rate:6.2} GB/s, {} packets, \
+         {} again, {} timeouts, {} sequence NAKs, window closed {}",
         if walk { " walking" } else { "" },
         after.sent_pkts - before.sent_pkts,
         after.retransmitted_pkts - before.retransmitted_pkts,

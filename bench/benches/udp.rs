@@ -162,8 +162,8 @@ fn bandwidth() {
         report("WRITE 1 MiB", "GB/s", &mut ours, &mut bare, [0.98, 0.9, 0.5]);
         let c = a.dev.counters().expect("counters");
         println!(
-            "retransmitted {} of {}, timeouts {}, sequence NAKs {}, window closed {}, bytes per \
-             send call {}",
+            "retransmitted {} of {}, timeouts {}, sequence \
+             NAKs {}, window closed {}, bytes per send call {}",
             c.retransmitted_pkts,
             c.sent_pkts,
             c.retry_timeouts,

@@ -152,8 +152,8 @@ fn main() {
     };
     let computing = median(&rates[1]);
     println!(
-        "| beside | goodput MB/s | of it beside computing | sent to the receiver a second | \
-         connections that ended |"
+        "| beside | goodput MB/s | of it beside computing | sent \
+         to the receiver a second | connections that ended |"
     );
     println!("|---|---|---|---|---|");
     for (i, (name, _)) in rows.iter().enumerate() {
@@ -171,8 +171,8 @@ fn main() {
     }
     let c = b.dev.counters().expect("counters");
     println!(
-        "receiver: {} with a wrong ICRC, {} for nobody, {} refused, {} out of sequence, {} \
-         duplicates",
+        "receiver: {} with a wrong ICRC, {} for nobody, \
+         {} refused, {} out of sequence, {} duplicates",
         c.rcvd_icrc_err, c.rcvd_no_qp, c.rcvd_refused, c.out_of_seq_request, c.duplicate_request
     );
 }

@@ -109,8 +109,8 @@ fn writes(bytes: u32, count: u64) {
     let (x, y) = (a.dev.counters().expect("counters"), b.dev.counters().expect("counters"));
     let each = |v: f64| v / count as f64;
     println!(
-        "WRITE of {bytes}: sender {:.0} ns, receiver {:.0}; calls per message: sender {:.3} + \
-         {:.3}, receiver {:.3} + {:.3}",
+        "WRITE of {bytes}: sender {:.0} ns, receiver {:.0}; calls \
+         per message: sender {:.3} + {:.3}, receiver {:.3} + {:.3}",
         each(sender),
         each(receiver),
         each(x.port_tx_calls as f64),

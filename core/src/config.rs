@@ -108,13 +108,19 @@ impl Config {
         macro_rules! at_most {
             ($($f:ident: $most:expr),* $(,)?) => {
                 $(if u64::from(self.$f) > $most {
-                    return Err(refuse!(Invalid, concat!(stringify!($f), " {}: at most {}"), self.$f, $most));
+                    return Err(refuse!(
+                        Invalid,
+                        concat!(stringify!($f), " {}: at most {}"),
+                        self.$f,
+                        $most
+                    ));
                 })*
             };
         }
         at_most! {
-            max_pd: 1 << 16, max_cq: 1 << 16, max_qp: 1 << 16, max_srq: 1 << 16, max_ah: 1 << 16, max_peer: 1 << 16,
-            max_cm_ids: 1 << 16, max_mr: 1 << 16, max_sge: 32, max_inline: 4096, max_rd_atomic: 128,
+            max_pd: 1 << 16, max_cq: 1 << 16, max_qp: 1 << 16, max_srq: 1 << 16, max_ah: 1 << 16,
+            max_peer: 1 << 16, max_cm_ids: 1 << 16, max_mr: 1 << 16, max_sge: 32, max_inline: 4096,
+            max_rd_atomic: 128,
         }
         if self.ring_bytes > 1 << 40 {
             return Err(refuse!(Invalid, "ring_bytes {}: at most {}", self.ring_bytes, 1u64 << 40));

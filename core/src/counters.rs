@@ -15,7 +15,9 @@ macro_rules! counters {
             /// The values, in the order of [`Counters::NAMES`].
             pub fn values(&self) -> [u64; Self::NAMES.len()] { [$(self.$name),*] }
             /// Adds the counts of `other`.
-            pub fn add(&mut self, other: &Counters) { $(self.$name = self.$name.wrapping_add(other.$name);)* }
+            pub fn add(&mut self, other: &Counters) {
+                $(self.$name = self.$name.wrapping_add(other.$name);)*
+            }
         }
     };
 }

@@ -74,8 +74,8 @@ impl Pool {
                 let (n, bound) = (self.live(), bound_of(self.tag));
                 refuse!(
                     NoMemory,
-                    "{bound}: {n} are in use, and there is no room for more; raise it, or give \
-                     more memory"
+                    "{bound}: {n} are in use, and there is no \
+                     room for more; raise it, or give more memory"
                 );
             }
         })

@@ -45,6 +45,9 @@ pub fn refused(e: Error, words: fmt::Arguments<'_>) -> Error {
 #[macro_export]
 macro_rules! refuse {
     ($variant:ident $(($number:expr))?, $($words:tt)+) => {
-        $crate::reason::refused($crate::Error::$variant $(($number))?, ::core::format_args!($($words)+))
+        $crate::reason::refused(
+            $crate::Error::$variant $(($number))?,
+            ::core::format_args!($($words)+),
+        )
     };
 }

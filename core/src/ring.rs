@@ -136,8 +136,8 @@ impl<H: Copy> SlotRing<H> {
                 size <= r.len() && r.as_ptr() as usize % align_of::<H>().max(STRIDE_ALIGN) == 0
             );
             // Zeroed, so that headers and tails are initialised memory before the first lap, and
-            // nothing of an earlier owner is left in them. SAFETY: the caller gives these bytes to
-            // the ring alone; size <= r.len().
+            // nothing of an earlier owner is left in them.
+            // SAFETY: the caller gives these bytes to the ring alone; size <= r.len().
             unsafe { r.as_ptr().write_bytes(0, size) };
         }
         self.base.store(r.as_ptr(), Ordering::Relaxed);

@@ -65,10 +65,21 @@ fn likely_packet() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: 512,
+        ..ProptestConfig::default()
+    })]
+
 
     #[test]
-    fn headers_come_back(bth in bth(), a in any::<u64>(), b in any::<u64>(), c in any::<u64>(), d in any::<u32>()) {
+    fn headers_come_back(
+        bth in bth(),
+        a in any::<u64>(),
+        b in any::<u64>(),
+        c in any::<u64>(),
+        d in any::<u32>(),
+    ) {
         macro_rules! comes_back {
             ($type:ident, $value:expr) => {{
                 let mut bytes = [0xEE; $type::LEN];
@@ -90,9 +101,19 @@ proptest! {
     #[test]
     fn any_bytes_are_read_without_panic(bytes in vec(any::<u8>(), 0..200)) {
         if let Ok(view) = View::parse(&bytes) {
-            let _ = (view.bth(), view.deth(), view.reth(), view.atomic_eth(), view.aeth(), view.atomic_ack());
+            let _ = (
+                view.bth(),
+                view.deth(),
+                view.reth(),
+                view.atomic_eth(),
+                view.aeth(),
+                view.atomic_ack(),
+            );
             let _ = (view.imm(), view.ieth(), view.feth());
-            prop_assert_eq!(view.opcode().header_len() + view.payload().len() + view.pad().len(), bytes.len());
+            prop_assert_eq!(
+                view.opcode().header_len() + view.payload().len() + view.pad().len(),
+                bytes.len()
+            );
         }
     }
 
@@ -107,7 +128,11 @@ proptest! {
     }
 
     #[test]
-    fn implementations_agree(data in vec(any::<u8>(), 0..5000), from in 0..100usize, state in any::<u32>()) {
+    fn implementations_agree(
+        data in vec(any::<u8>(), 0..5000),
+        from in 0..100usize,
+        state in any::<u32>(),
+    ) {
         let data = &data[from.min(data.len())..];
         let expected = crc32_with(Impl::Table, state, data);
         for which in Impl::ALL {
@@ -123,8 +148,12 @@ proptest! {
 
     #[test]
     fn flows_agree_and_accept_their_own(
-        gids in any::<[[u8; 16]; 2]>(), v4 in any::<bool>(), ports in any::<[u16; 2]>(),
-        ident in any::<u16>(), hint in any::<u16>(), mut packet in vec(any::<u8>(), 16..4500),
+        gids in any::<[[u8; 16]; 2]>(),
+        v4 in any::<bool>(),
+        ports in any::<[u16; 2]>(),
+        ident in any::<u16>(),
+        hint in any::<u16>(),
+        mut packet in vec(any::<u8>(), 16..4500),
     ) {
         let [mut src, mut dst] = gids;
         if v4 {
@@ -137,11 +166,19 @@ proptest! {
         flow.append_icrc(ident, &mut packet);
         let body = &packet[..packet.len() - 4];
         for which in Impl::ALL {
-            prop_assert_eq!(flow.icrc_with(*which, ident, body), flow.icrc(ident, body), "{:?}", which);
+            prop_assert_eq!(
+                flow.icrc_with(*which, ident, body),
+                flow.icrc(ident, body),
+                "{:?}",
+                which
+            );
         }
         let ident = if flow.is_v6() { 0 } else { ident };
         let exact = flow.is_v6() || hint == ident;
-        prop_assert_eq!(flow.check(hint, &packet), Ok(Accepted { ident, dont_fragment: true, exact }));
+        prop_assert_eq!(
+            flow.check(hint, &packet),
+            Ok(Accepted { ident, dont_fragment: true, exact })
+        );
         // The masked byte is free, any other is not.
         packet[4] ^= 0x55;
         prop_assert!(flow.check(ident, &packet).is_ok_and(|accepted| accepted.exact));

@@ -35,8 +35,8 @@ pub fn vector(a: &ibv_ah_attr, own: &Adapter) -> Result<AhAttr> {
         let dgid = own.gid_of_lid(a.dlid).ok_or_else(|| match own.lid {
             0 => refuse!(
                 Invalid,
-                "is_global 0: RoCE needs a GRH, so set is_global to 1, grh.dgid and \
-                 grh.sgid_index (LIDs: GDRC_LID=1)"
+                "is_global 0: RoCE needs a GRH, so set is_global to \
+                 1, grh.dgid and grh.sgid_index (LIDs: GDRC_LID=1)"
             ),
             _ => refuse!(
                 Invalid,
@@ -144,8 +144,8 @@ unsafe fn answer(port: u8, wc: *const ibv_wc, header: *const ibv_grh) -> Result<
     if wc.wc_flags & wc_flags::GRH == 0 || header.is_null() {
         return Err(refuse!(
             Invalid,
-            "wc, grh: a completion with IBV_WC_GRH, and the 40 bytes before its message, name the \
-             sender"
+            "wc, grh: a completion with IBV_WC_GRH, and the \
+             40 bytes before its message, name the sender"
         ));
     }
     // SAFETY: as above; 40 bytes of any alignment.

@@ -51,8 +51,8 @@ unsafe fn create(
         let (comp, wc) = (i.comp_mask, i.wc_flags);
         return Err(refuse!(
             Unsupported,
-            "comp_mask {comp:#x}, wc_flags {wc:#x}, flags {flags:#x}: the device knows {:#x}, \
-             {WC_FLAGS:#x}, {:#x}",
+            "comp_mask {comp:#x}, wc_flags {wc:#x}, flags {flags:#x}: \
+             the device knows {:#x}, {WC_FLAGS:#x}, {:#x}",
             MASK_FLAGS | MASK_PD,
             SINGLE_THREADED | IGNORE_OVERRUN
         ));

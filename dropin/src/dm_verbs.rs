@@ -75,8 +75,8 @@ pub unsafe extern "C" fn alloc_dm(
             let (length, log, mask) = (a.length, a.log_align_req, a.comp_mask);
             return Err(refuse!(
                 Invalid,
-                "length {length}: at least 1; log_align_req {log}: at most 12; comp_mask \
-                 {mask:#x}: 0"
+                "length {length}: at least 1; log_align_req \
+                 {log}: at most 12; comp_mask {mask:#x}: 0"
             ));
         }
         if a.length as u64 > MAX {

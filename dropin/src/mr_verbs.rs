@@ -152,8 +152,8 @@ unsafe fn register(
     if implicit && (!addr.is_null() || iova != 0) {
         let e = refuse!(
             Invalid,
-            "addr {addr:p}, iova {iova:#x}: an implicit region (ON_DEMAND, the whole address \
-             space) begins at 0"
+            "addr {addr:p}, iova {iova:#x}: an implicit region \
+             (ON_DEMAND, the whole address space) begins at 0"
         );
         return verb.pointer(Err(e));
     }
@@ -224,8 +224,8 @@ pub unsafe extern "C" fn rereg_mr(
         {
             return Err(refuse!(
                 Invalid,
-                "flags {flags:#x}: one or more of TRANSLATION (1), PD (2) and ACCESS (4), and mr \
-                 not NULL"
+                "flags {flags:#x}: one or more of TRANSLATION \
+                 (1), PD (2) and ACCESS (4), and mr not NULL"
             ));
         }
         // SAFETY: the program's region, which it gives us for the call.
@@ -373,8 +373,8 @@ pub unsafe extern "C" fn advise_mr(
         if advice > ADVICE_MAX || flags & !FLUSH != 0 {
             return Err(refuse!(
                 Unsupported,
-                "advice {advice}, flags {flags:#x}: at most {ADVICE_MAX}, and \
-                 IBV_ADVISE_MR_FLAG_FLUSH"
+                "advice {advice}, flags {flags:#x}: at most \
+                 {ADVICE_MAX}, and IBV_ADVISE_MR_FLAG_FLUSH"
             ));
         }
         if num_sge == 0 || sg_list.is_null() {

@@ -111,10 +111,11 @@ unsafe fn post_translated(
         if n > 0 {
             let first = copies[0].as_ptr();
             let mut at = first;
-            // SAFETY: a list of our own, of which the pieces are the program's.
-            if let Err(e) =
-                retry_while_busy(|| unsafe { q.device.post_send(q.handle, first, &mut at) })
-            {
+            let posted = retry_while_busy(|| {
+                // SAFETY: a list of our own, of which the pieces are the program's.
+                unsafe { q.device.post_send(q.handle, first, &mut at) }
+            });
+            if let Err(e) = posted {
                 // SAFETY: the device names one of the copies, all of one array.
                 let k = usize::try_from(unsafe { at.offset_from(first) }).unwrap_or(0);
                 *bad = theirs[k.min(CHUNK - 1)];
@@ -234,13 +235,14 @@ pub unsafe extern "C" fn bind_mw(
         wr.bind_mw.bind_info.length = info.length;
         wr.bind_mw.bind_info.mw_access_flags = window_access(info.mw_access_flags);
         let mut at: *const ibv_send_wr = &wr;
-        // SAFETY: one request of our own.
-        retry_while_busy(|| unsafe { q.device.post_send(q.handle, &wr, &mut at) }).map_err(
-            |e| match e {
-                Error::Again => Error::NoMemory,
-                e => e,
-            },
-        )?;
+        let posted = retry_while_busy(|| {
+            // SAFETY: one request of our own.
+            unsafe { q.device.post_send(q.handle, &wr, &mut at) }
+        });
+        posted.map_err(|e| match e {
+            Error::Again => Error::NoMemory,
+            e => e,
+        })?;
         // SAFETY: the program reads it only after the call.
         unsafe { (*mw).rkey = next };
         Ok(())

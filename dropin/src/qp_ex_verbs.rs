@@ -96,12 +96,18 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
     let has = |op: u32| ops & (1 << op) != 0;
     let ex = &mut qp.ex;
     macro_rules! op {
-        ($($op:ident => $field:ident),*) => { $(if has(wr_opcode::$op) { ex.$field = Some($field); })* };
+        ($($op:ident => $field:ident),* $(,)?) => {
+            $(if has(wr_opcode::$op) {
+                ex.$field = Some($field);
+            })*
+        };
     }
-    op!(RDMA_WRITE => wr_rdma_write, RDMA_WRITE_WITH_IMM => wr_rdma_write_imm, SEND => wr_send,
-        SEND_WITH_IMM => wr_send_imm, RDMA_READ => wr_rdma_read, ATOMIC_CMP_AND_SWP => wr_atomic_cmp_swp,
-        ATOMIC_FETCH_AND_ADD => wr_atomic_fetch_add, LOCAL_INV => wr_local_inv, BIND_MW => wr_bind_mw,
-        SEND_WITH_INV => wr_send_inv);
+    op! {
+        RDMA_WRITE => wr_rdma_write, RDMA_WRITE_WITH_IMM => wr_rdma_write_imm, SEND => wr_send,
+        SEND_WITH_IMM => wr_send_imm, RDMA_READ => wr_rdma_read,
+        ATOMIC_CMP_AND_SWP => wr_atomic_cmp_swp, ATOMIC_FETCH_AND_ADD => wr_atomic_fetch_add,
+        LOCAL_INV => wr_local_inv, BIND_MW => wr_bind_mw, SEND_WITH_INV => wr_send_inv,
+    }
     if ex.qp_base.qp_type == qp_type::UD {
         ex.wr_set_ud_addr = Some(wr_set_ud_addr);
     }

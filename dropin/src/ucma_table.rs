@@ -75,7 +75,9 @@ impl Manage for HeldHca {
 macro_rules! forward {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
         impl CmDevice for HeldHca {
-            $(fn $name(&self, $($arg: $ty),*) -> Result<$ret> { CmDevice::$name(self.0.device, $($arg),*) })*
+            $(fn $name(&self, $($arg: $ty),*) -> Result<$ret> {
+                CmDevice::$name(self.0.device, $($arg),*)
+            })*
         }
     };
 }

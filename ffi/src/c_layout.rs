@@ -31,8 +31,8 @@ same! {
     gdrc_bind_mw_wr = gdrcore_core::verbs::types::BindMwWr { mw, rkey, bind_info }
     gdrc_recv_wr = RecvWr { wr_id, next, sg_list, num_sge }
     gdrc_wc = Wc {
-        wr_id, status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags, pkey_index, slid, sl,
-        dlid_path_bits,
+        wr_id, status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags, pkey_index,
+        slid, sl, dlid_path_bits,
     }
 }
 

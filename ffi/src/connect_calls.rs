@@ -70,8 +70,8 @@ fn qp_connect(
             let state = qp_state::name(state);
             return Err(refuse!(
                 Invalid,
-                "qp: it is in {state}, and only one in RESET or INIT can be connected; \
-                 gdrc_qp_reset"
+                "qp: it is in {state}, and only one in RESET \
+                 or INIT can be connected; gdrc_qp_reset"
             ));
         }
     }

@@ -69,11 +69,12 @@ unsafe extern "C" fn soft_post_send(
     bad: *mut *const gdrc_send_wr,
 ) -> c_int {
     let mut first: *const SendWr = wr.cast();
-    // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both structs
-    // are one layout.
-    match check_list(wr)
-        .and_then(|()| unsafe { soft.quick_post_send(qp.handle, wr.cast(), &mut first) })
-    {
+    let done = check_list(wr).and_then(|()| {
+        // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both
+        // structs are one layout.
+        unsafe { soft.quick_post_send(qp.handle, wr.cast(), &mut first) }
+    });
+    match done {
         Ok(()) => 0,
         // SAFETY: the header's contract: bad is NULL or writable.
         Err(e) => unsafe { report_bad(e, bad, first.cast()) },
@@ -92,11 +93,11 @@ unsafe extern "C" fn post_send(
 ) -> c_int {
     let mut first: *const SendWr = wr.cast();
     let r = match check_list(wr) {
-        // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both
-        // structs are one layout.
-        Ok(()) => {
-            device(ctx).and_then(|dev| unsafe { dev.post_send(qp.handle, wr.cast(), &mut first) })
-        }
+        Ok(()) => device(ctx).and_then(|dev| {
+            // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both
+            // structs are one layout.
+            unsafe { dev.post_send(qp.handle, wr.cast(), &mut first) }
+        }),
         Err(e) => Err(e),
     };
     match r {
@@ -151,10 +152,10 @@ pub unsafe extern "C" fn gdrc_post_srq_recv(
 ) -> c_int {
     let mut first: *const RecvWr = wr.cast();
     let r = match check_list(wr) {
-        // SAFETY: as in gdrc_post_send.
-        Ok(()) => {
-            device(ctx).and_then(|d| unsafe { d.post_srq_recv(srq.handle, wr.cast(), &mut first) })
-        }
+        Ok(()) => device(ctx).and_then(|d| {
+            // SAFETY: as in gdrc_post_send.
+            unsafe { d.post_srq_recv(srq.handle, wr.cast(), &mut first) }
+        }),
         Err(e) => Err(e),
     };
     match r {

@@ -41,15 +41,12 @@ fn cuda_device(name: *const c_char, attr: *mut gdrc_cuda_attr) -> Result<c_int> 
         api::INVALID_VALUE => {
             refuse!(
                 Invalid,
-                "'{name}' is no GPU: give a PCI address as lspci prints it \
-                (b7:00.0), or an ordinal"
+                "'{name}' is no GPU: give a PCI address as lspci prints it (b7:00.0), or an ordinal"
             )
         }
-        api::INVALID_DEVICE => refuse!(
-            NoDevice,
-            "there is no GPU '{name}': `nvidia-smi` lists \
-            them"
-        ),
+        api::INVALID_DEVICE => {
+            refuse!(NoDevice, "there is no GPU '{name}': `nvidia-smi` lists them")
+        }
         _ => explain(f),
     })?;
     if let Some(attr) = attr {

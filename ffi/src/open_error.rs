@@ -21,29 +21,28 @@ pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
         }
         (_, Error::AddressNotLocal) => {
             say!(
-                "'{device}': no interface of this machine has this address; `ip address` lists \
-                them"
+                "'{device}': no interface of this machine has this address; `ip address` lists them"
             )
         }
         (_, Error::AddressInUse) => in_use(device, e),
         (Stage::Config, Error::TooBig) => say!(
-            "'{device}': gdrc_config is from a newer header and sets a field that this library \
-             ({}) does not know",
+            "'{device}': gdrc_config is from a newer header and \
+             sets a field that this library ({}) does not know",
             env!("CARGO_PKG_VERSION")
         ),
         (Stage::Memory { need, have }, Error::NoMemory) => say!(
-            "bytes {have}: '{device}' needs {need} for this gdrc_config; ask gdrc_context_size, \
-             or lower the bounds"
+            "bytes {have}: '{device}' needs {need} for this \
+             gdrc_config; ask gdrc_context_size, or lower the bounds"
         ),
         (Stage::Memory { need, have }, _) => say!(
-            "memory for '{device}' must not be NULL and must be aligned to {} bytes ({have} bytes \
-             given, {need} needed)",
+            "memory for '{device}' must not be NULL and must be \
+             aligned to {} bytes ({have} bytes given, {need} needed)",
             crate::c_consts::GDRC_CONTEXT_ALIGN
         ),
         (Stage::Map { need }, e) => {
             say!(
-                "cannot map {need} bytes for '{device}': {e}; lower the bounds of gdrc_config or \
-                raise `ulimit -v`"
+                "cannot map {need} bytes for '{device}': {e}; lower \
+                 the bounds of gdrc_config or raise `ulimit -v`"
             )
         }
         (Stage::Slots, _) => say!(
@@ -55,8 +54,8 @@ pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
             crate::string_calls::describe(n).to_str().unwrap_or("error")
         ),
         (Stage::Device, Error::NoMemory) => say!(
-            "'{device}': memory or a resource limit is exhausted (`ulimit -n` bounds sockets, \
-             `ulimit -l` locked memory)"
+            "'{device}': memory or a resource limit is exhausted \
+             (`ulimit -n` bounds sockets, `ulimit -l` locked memory)"
         ),
         (Stage::Config | Stage::Size | Stage::Device, e) => {
             reason::before(e, format_args!("'{device}': "))
@@ -76,8 +75,8 @@ fn in_use(device: &str, e: Error) {
         Ok(DeviceName::Soft(at)) => Some(at),
         _ => None,
     };
-    let advice = "or give another port, \"soft:<address>:<port>\" (peers learn it from the \
-        endpoint descriptor)";
+    let advice = "or give another port, \"soft:<address>:<port>\" \
+                  (peers learn it from the endpoint descriptor)";
     // SAFETY: no precondition.
     let own = unsafe { libc::geteuid() };
     match at.as_ref().and_then(holder) {
@@ -99,8 +98,7 @@ fn in_use(device: &str, e: Error) {
         None => reason::set(
             e,
             format_args!(
-                "'{device}': the QPN block of gdrc_config is taken; give another, or 0 \
-                for any"
+                "'{device}': the QPN block of gdrc_config is taken; give another, or 0 for any"
             ),
         ),
     }

@@ -193,9 +193,9 @@ unsafe extern "C" fn send_rest(
         Ok((PinnedObject { target: PinTarget::Nic(nic), handle, .. }, _)) => check_list(wr)
             // SAFETY: it is pinned; the header's contract: the list is readable.
             .and_then(|()| unsafe { nic.pinned_post_send(*handle, wr.cast(), &mut first) }),
-        // SAFETY: our contract.
         Ok((w, ctx)) => {
-            return unsafe { gdrc_post_send(ctx, gdrc_qp { handle: w.handle }, wr, bad) }
+            // SAFETY: our contract.
+            return unsafe { gdrc_post_send(ctx, gdrc_qp { handle: w.handle }, wr, bad) };
         }
         Err(e) => Err(e),
     };
@@ -224,9 +224,9 @@ pub unsafe extern "C" fn gdrc_pinned_recv_rest(
         Ok((PinnedObject { target: PinTarget::Nic(nic), handle, .. }, _)) => check_list(wr)
             // SAFETY: it is pinned; the header's contract: the list is readable.
             .and_then(|()| unsafe { nic.pinned_post_recv(*handle, wr.cast(), &mut first) }),
-        // SAFETY: our contract.
         Ok((w, ctx)) => {
-            return unsafe { gdrc_post_recv(ctx, gdrc_qp { handle: w.handle }, wr, bad) }
+            // SAFETY: our contract.
+            return unsafe { gdrc_post_recv(ctx, gdrc_qp { handle: w.handle }, wr, bad) };
         }
         Err(e) => Err(e),
     };

@@ -74,12 +74,15 @@ impl PinEntry for CqEntry {
 macro_rules! layout_of {
     ($entry:ty = $c:ty { $($f:ident)* }) => {
         const _: () = {
-            assert!(size_of::<$entry>() == size_of::<$c>() && align_of::<$entry>() == align_of::<$c>());
+            assert!(size_of::<$entry>() == size_of::<$c>());
+            assert!(align_of::<$entry>() == align_of::<$c>());
             $(assert!(offset_of!($entry, $f) == offset_of!($c, $f));)*
         };
     };
 }
-layout_of!(QpEntry = gdrc_pinned_qp { post_send post_recv object unusual recv_unusual pairs reserved });
+layout_of!(QpEntry = gdrc_pinned_qp {
+    post_send post_recv object unusual recv_unusual pairs reserved
+});
 layout_of!(CqEntry = gdrc_pinned_cq { poll_cq object polls as_is });
 
 /// All entries of one kind, in whole pages, as the kernel wipes them in the child of a fork.

@@ -88,8 +88,8 @@ macro_rules! versioned {
     ($($t:ty)*) => { $(unsafe impl Versioned for $t {})* };
 }
 versioned! {
-    gdrc_config gdrc_device_attr gdrc_mr_attr gdrc_srq_attr gdrc_qp_init gdrc_qp_attr gdrc_leaks gdrc_endpoint
-    gdrc_connect_opts gdrc_memory gdrc_cuda_attr
+    gdrc_config gdrc_device_attr gdrc_mr_attr gdrc_srq_attr gdrc_qp_init gdrc_qp_attr gdrc_leaks
+    gdrc_endpoint gdrc_connect_opts gdrc_memory gdrc_cuda_attr
 }
 
 /// `struct_size` of the struct at `p`, if it can be one.
@@ -140,8 +140,8 @@ pub(crate) unsafe fn read<T: Versioned>(p: *const T, name: &str) -> Result<T> {
         if unsafe { bytes.add(i).read() } != 0 {
             return Err(refuse!(
                 TooBig,
-                "{}: byte {i} of struct {} is set, which is from a newer header than this library \
-                 ({})",
+                "{}: byte {i} of struct {} is set, which is \
+                 from a newer header than this library ({})",
                 argument(name),
                 type_name::<T>(),
                 env!("CARGO_PKG_VERSION")

@@ -24,8 +24,8 @@ macro_rules! refused {
         let rc: c_int = c!($call);
         let (call, said) = (stringify!($call), detail());
         assert_eq!(rc, -libc::$errno, "{call}: {said}");
-        assert!(said.starts_with($begin) && said.len() > $begin.len(), "{call}\nwanted: \
-            {}...\nsaid:   {said}", $begin);
+        assert!(said.starts_with($begin) && said.len() > $begin.len(), "\
+            {call}\nwanted: {}...\nsaid:   {said}", $begin);
     )* };
 }
 
@@ -52,6 +52,7 @@ fn contexts() {
     let mut leaks: gdrc_leaks = zeroed();
     let mut attr: gdrc_device_attr = zeroed();
     let huge = with(&|c| c.struct_size = 5000);
+    let two_paths = GDRC_CONFIG_UDP_ONLY | GDRC_CONFIG_SHM;
     let parent: *mut gdrc_context = core::ptr::without_provenance_mut(64);
     refused! {
         EINVAL "cfg": gdrc_config_default(null_mut());
@@ -63,7 +64,7 @@ fn contexts() {
         EINVAL "'loopback': cfg->flags":
             gdrc_context_size(name, &with(&|c| c.flags = 1 << 30), &mut need);
         EINVAL "'loopback': cfg->flags":
-            gdrc_context_size(name, &with(&|c| c.flags = GDRC_CONFIG_UDP_ONLY | GDRC_CONFIG_SHM), &mut need);
+            gdrc_context_size(name, &with(&|c| c.flags = two_paths), &mut need);
         EINVAL "'loopback': cfg->reserved 1":
             gdrc_context_size(name, &with(&|c| c.reserved = 1), &mut need);
         EINVAL "'loopback': max_qp 70000":
@@ -121,37 +122,29 @@ fn contexts() {
 }
 
 #[test]
-fn objects_and_memory() {
+fn regions_and_windows() {
     let ctx = Ctx::open(c"loopback", None);
     let s = side(&ctx, GDRC_QPT_UD, 4096);
-    let (x, pd, cq) = (ctx.0, s.pd, s.cq);
+    let (x, pd) = (ctx.0, s.pd);
     let at = s.buf.as_ptr().cast_mut().cast();
-    let (mut mr, mut mw, mut ah, mut srq, mut c2) = (
-        gdrc_mr::default(),
-        gdrc_mw::default(),
-        gdrc_ah::default(),
-        gdrc_srq::default(),
-        gdrc_cq::default(),
-    );
-    let (mut channel, mut mattr): (gdrc_channel, gdrc_mr_attr) = (zeroed(), zeroed());
+    let (mut mr, mut mw) = (gdrc_mr::default(), gdrc_mw::default());
+    let mut mattr: gdrc_mr_attr = zeroed();
     let memory = |change: &dyn Fn(&mut gdrc_memory)| {
         let mut m: gdrc_memory = sized();
         (m.addr, m.length) = (s.buf.as_ptr() as u64, 64);
         change(&mut m);
         m
     };
-    let srq_attr = |max_wr, max_sge| {
-        let mut a: gdrc_srq_attr = sized();
-        (a.max_wr, a.max_sge) = (max_wr, max_sge);
-        a
-    };
+    let dmabuf = memory(&|m| m.flags = GDRC_MEMORY_DMABUF);
+    let no_dmabuf = memory(&|m| {
+        (m.kind, m.flags, m.dmabuf_fd) = (GDRC_MEMORY_CUDA, GDRC_MEMORY_DMABUF, -1);
+    });
     let gone = gdrc_pd { handle: pd.handle };
-    let mut to: gdrc_ah_attr = zeroed();
     refused! {
         EINVAL "ctx": gdrc_pd_alloc(null_mut(), &mut gdrc_pd::default());
         EINVAL "pd {0}": gdrc_pd_dealloc(x, gdrc_pd { handle: 0 });
         EINVAL "pd 0x7700000000": gdrc_pd_dealloc(x, gdrc_pd { handle: NOBODY });
-        EINVAL "pd": gdrc_pd_dealloc(x, gdrc_pd { handle: cq.handle });
+        EINVAL "pd": gdrc_pd_dealloc(x, gdrc_pd { handle: s.cq.handle });
         EBUSY "pd: 1 regions": gdrc_pd_dealloc(x, gone);
         EINVAL "out": gdrc_mr_reg(x, pd, at, 8, 1, null_mut(), null_mut());
         EINVAL "attr->struct_size 0": gdrc_mr_reg(x, pd, at, 8, 1, &mut mr, &mut mattr);
@@ -176,19 +169,47 @@ fn objects_and_memory() {
             gdrc_mr_reg_memory(x, pd, &memory(&|m| m.flags = 1 << 30), 1, &mut mr, null_mut());
         EINVAL "memory->kind 9":
             gdrc_mr_reg_memory(x, pd, &memory(&|m| m.kind = 9), 1, &mut mr, null_mut());
-        EINVAL "memory->flags":
-            gdrc_mr_reg_memory(x, pd, &memory(&|m| m.flags = GDRC_MEMORY_DMABUF), 1, &mut mr, null_mut());
+        EINVAL "memory->flags": gdrc_mr_reg_memory(x, pd, &dmabuf, 1, &mut mr, null_mut());
         EINVAL "memory->dmabuf_fd -1":
-            gdrc_mr_reg_memory(x, pd, &memory(&|m| (m.kind, m.flags, m.dmabuf_fd) = (GDRC_MEMORY_CUDA, GDRC_MEMORY_DMABUF, -1)), 1, &mut mr, null_mut());
+            gdrc_mr_reg_memory(x, pd, &no_dmabuf, 1, &mut mr, null_mut());
         EINVAL "mw_type 3": gdrc_mw_alloc(x, pd, 3, &mut mw, null_mut());
         EINVAL "out": gdrc_mw_alloc(x, pd, 1, null_mut(), null_mut());
         EINVAL "mw {0}": gdrc_mw_dealloc(x, gdrc_mw { handle: 0 });
+    }
+}
+
+#[test]
+fn address_handles() {
+    let ctx = Ctx::open(c"loopback", None);
+    let s = side(&ctx, GDRC_QPT_UD, 4096);
+    let (x, pd, at) = (ctx.0, s.pd, s.buf.as_ptr().cast_mut().cast());
+    let mut ah = gdrc_ah::default();
+    let mut to: gdrc_ah_attr = zeroed();
+    refused! {
         EINVAL "attr": gdrc_ah_create(x, pd, null(), &mut ah);
         EINVAL "dgid ::": gdrc_ah_create(x, pd, &to, &mut ah);
         EINVAL "wc": gdrc_ah_from_wc(x, pd, null(), at, &mut ah);
         EINVAL "grh40": gdrc_ah_from_wc(x, pd, &zeroed(), null(), &mut ah);
         EINVAL "wc->wc_flags 0x0": gdrc_ah_from_wc(x, pd, &zeroed(), at, &mut ah);
         EINVAL "ah {0}": gdrc_ah_destroy(x, gdrc_ah { handle: 0 });
+    }
+    to.dgid[15] = 1;
+    refused! { EINVAL "dgid ::1: IPv6": gdrc_ah_create(x, pd, &to, &mut ah); }
+}
+
+#[test]
+fn completion_queues_shared_receive_queues_and_channels() {
+    let ctx = Ctx::open(c"loopback", None);
+    let s = side(&ctx, GDRC_QPT_UD, 4096);
+    let (x, pd, cq) = (ctx.0, s.pd, s.cq);
+    let (mut srq, mut c2) = (gdrc_srq::default(), gdrc_cq::default());
+    let mut channel: gdrc_channel = zeroed();
+    let srq_attr = |max_wr, max_sge| {
+        let mut a: gdrc_srq_attr = sized();
+        (a.max_wr, a.max_sge) = (max_wr, max_sge);
+        a
+    };
+    refused! {
         EINVAL "cqe 0": gdrc_cq_create(x, 0, &mut c2);
         EINVAL "cqe 4294967295": gdrc_cq_create(x, u32::MAX, &mut c2);
         EINVAL "out": gdrc_cq_create(x, 4, null_mut());
@@ -216,8 +237,6 @@ fn objects_and_memory() {
         EINVAL "channel 0x7700000000":
             gdrc_channel_wait(x, gdrc_channel { handle: NOBODY }, 0, &mut c2);
     }
-    to.dgid[15] = 1;
-    refused! { EINVAL "dgid ::1: IPv6": gdrc_ah_create(x, pd, &to, &mut ah); }
     assert_eq!(c!(gdrc_srq_create(x, pd, &mut srq_attr(4, 1), &mut srq)), 0);
     assert_eq!(c!(gdrc_channel_create(x, &mut channel)), 0);
     assert_eq!(c!(gdrc_cq_create_on(x, 4, channel, &mut c2)), 0);
@@ -233,7 +252,7 @@ fn objects_and_memory() {
 #[test]
 fn queue_pairs() {
     let ctx = Ctx::open(c"loopback", None);
-    let (a, b) = (side(&ctx, GDRC_QPT_RC, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let a = side(&ctx, GDRC_QPT_RC, 4096);
     let (x, qp) = (ctx.0, a.qp);
     let gone = gdrc_qp { handle: NOBODY };
     let init = |change: &dyn Fn(&mut gdrc_qp_init)| {
@@ -250,20 +269,7 @@ fn queue_pairs() {
         q
     };
     let up = GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT | GDRC_QP_ACCESS_FLAGS;
-    let opts = |change: &dyn Fn(&mut gdrc_connect_opts)| {
-        let mut o: gdrc_connect_opts = sized();
-        change(&mut o);
-        o
-    };
-    let remote = |change: &dyn Fn(&mut gdrc_endpoint)| {
-        let mut e = b.local;
-        change(&mut e);
-        e
-    };
     let mut q2 = gdrc_qp::default();
-    let (mut pin, mut cq_pin) = (null(), null());
-    let mut wire = [0u8; GDRC_ENDPOINT_WIRE_BYTES as usize];
-    let none = opts(&|_| ());
     refused! {
         EINVAL "inout": gdrc_qp_create(x, null_mut(), &mut q2, null_mut());
         EINVAL "out": gdrc_qp_create(x, &mut init(&|_| ()), null_mut(), null_mut());
@@ -300,11 +306,28 @@ fn queue_pairs() {
         EINVAL "qp 0x7700000000": gdrc_qp_destroy(x, gone);
         EINVAL "qp 0x7700000000": gdrc_qp_counters(x, gone, &mut 0, 1);
         EINVAL "qp 0x7700000000": gdrc_qp_cause(x, gone, &mut zeroed());
-        EINVAL "out": gdrc_qp_pin(x, qp, null_mut());
-        EINVAL "qp 0x7700000000": gdrc_qp_pin(x, gone, &mut pin);
-        EINVAL "cq 0x7700000000": gdrc_cq_pin(x, gdrc_cq { handle: NOBODY }, &mut cq_pin);
-        EINVAL "pin 0x0": gdrc_qp_unpin(null());
-        EINVAL "pin 0x0": gdrc_cq_unpin(null());
+    }
+}
+
+#[test]
+fn endpoints() {
+    let ctx = Ctx::open(c"loopback", None);
+    let (a, b) = (side(&ctx, GDRC_QPT_RC, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let (x, qp) = (ctx.0, a.qp);
+    let gone = gdrc_qp { handle: NOBODY };
+    let opts = |change: &dyn Fn(&mut gdrc_connect_opts)| {
+        let mut o: gdrc_connect_opts = sized();
+        change(&mut o);
+        o
+    };
+    let remote = |change: &dyn Fn(&mut gdrc_endpoint)| {
+        let mut e = b.local;
+        change(&mut e);
+        e
+    };
+    let mut wire = [0u8; GDRC_ENDPOINT_WIRE_BYTES as usize];
+    let none = opts(&|_| ());
+    refused! {
         EINVAL "out->struct_size 0": gdrc_endpoint_local(x, qp, null(), &mut zeroed());
         EINVAL "qp 0x7700000000": gdrc_endpoint_local(x, gone, null(), &mut sized());
         EINVAL "wire": gdrc_endpoint_pack(&b.local, null_mut());
@@ -331,6 +354,20 @@ fn queue_pairs() {
             gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.pkey_index = 65_536));
         EINVAL "opts->reserved 1":
             gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.reserved = 1));
+    }
+    connect(&a, &b);
+    refused! {
+        EINVAL "qp: it is in RTS": gdrc_qp_connect(x, qp, &a.local, &b.local, &none);
+    }
+}
+
+#[test]
+fn posted_requests() {
+    let ctx = Ctx::open(c"loopback", None);
+    let (a, b) = (side(&ctx, GDRC_QPT_RC, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let (x, qp) = (ctx.0, a.qp);
+    let gone = gdrc_qp { handle: NOBODY };
+    refused! {
         EINVAL "wr": gdrc_post_send(x, qp, null(), null_mut());
         EINVAL "qp: it is in RESET": gdrc_post_send(x, qp, &zeroed(), null_mut());
         EINVAL "qp: it is in RESET": gdrc_post_recv(x, qp, &zeroed(), null_mut());
@@ -342,20 +379,37 @@ fn queue_pairs() {
         change(&mut w);
         w
     };
-    let piece = gdrc_sge { addr: 8, length: 8, lkey: 0 };
+    let mut piece = gdrc_sge { addr: 8, length: 8, lkey: 0 };
+    let inline_read = send(&|w| (w.opcode, w.send_flags) = (GDRC_WR_RDMA_READ, GDRC_SEND_INLINE));
+    let mut inline_nowhere = send(&|w| (w.opcode, w.send_flags) = (GDRC_WR_SEND, GDRC_SEND_INLINE));
+    (inline_nowhere.num_sge, inline_nowhere.sg_list) = (1, &raw mut piece);
+    let mut less_than_nothing: gdrc_recv_wr = zeroed();
+    less_than_nothing.num_sge = -1;
     refused! {
-        EINVAL "qp: it is in RTS": gdrc_qp_connect(x, qp, &a.local, &b.local, &none);
         EINVAL "wr->opcode 99": gdrc_post_send(x, qp, &send(&|w| w.opcode = 99), null_mut());
         EINVAL "wr->num_sge 99": gdrc_post_send(x, qp, &send(&|w| w.num_sge = 99), null_mut());
         EINVAL "wr->sg_list": gdrc_post_send(x, qp, &send(&|w| w.num_sge = 1), null_mut());
         EINVAL "wr->sg_list: 0 bytes":
             gdrc_post_send(x, qp, &send(&|w| w.opcode = GDRC_WR_ATOMIC_FETCH_AND_ADD), null_mut());
-        EINVAL "wr->send_flags INLINE":
-            gdrc_post_send(x, qp, &send(&|w| (w.opcode, w.send_flags) = (GDRC_WR_RDMA_READ, GDRC_SEND_INLINE)), null_mut());
-        EFAULT "wr->sg_list: 8 bytes at 0x8":
-            gdrc_post_send(x, qp, &send(&|w| (w.num_sge, w.sg_list, w.opcode, w.send_flags) = (1, (&raw const piece).cast_mut(), GDRC_WR_SEND, GDRC_SEND_INLINE)), null_mut());
-        EINVAL "wr->num_sge -1":
-            gdrc_post_recv(x, qp, &{ let mut r: gdrc_recv_wr = zeroed(); r.num_sge = -1; r }, null_mut());
+        EINVAL "wr->send_flags INLINE": gdrc_post_send(x, qp, &inline_read, null_mut());
+        EFAULT "wr->sg_list: 8 bytes at 0x8": gdrc_post_send(x, qp, &inline_nowhere, null_mut());
+        EINVAL "wr->num_sge -1": gdrc_post_recv(x, qp, &less_than_nothing, null_mut());
+    }
+}
+
+#[test]
+fn pins() {
+    let ctx = Ctx::open(c"loopback", None);
+    let a = side(&ctx, GDRC_QPT_RC, 4096);
+    let (x, qp) = (ctx.0, a.qp);
+    let gone = gdrc_qp { handle: NOBODY };
+    let (mut pin, mut cq_pin) = (null(), null());
+    refused! {
+        EINVAL "out": gdrc_qp_pin(x, qp, null_mut());
+        EINVAL "qp 0x7700000000": gdrc_qp_pin(x, gone, &mut pin);
+        EINVAL "cq 0x7700000000": gdrc_cq_pin(x, gdrc_cq { handle: NOBODY }, &mut cq_pin);
+        EINVAL "pin 0x0": gdrc_qp_unpin(null());
+        EINVAL "pin 0x0": gdrc_cq_unpin(null());
     }
     assert_eq!(c!(gdrc_qp_pin(x, qp, &mut pin)), 0);
     refused! { EBUSY "qp: it is pinned": gdrc_qp_destroy(x, qp); }

@@ -150,8 +150,8 @@ mod tests {
         assert_eq!(name(policy, &at("/own"), -1).as_deref(), Some("own"));
         assert_eq!(name(policy, &at("/s"), -1).as_deref(), Some("any"));
         assert_eq!(name(policy, &at("/removed"), -1), None);
-        let both = "[tenant.own]\nlisten = \"/own\"\nmatch = { uid = 5 }\n[tenant.any]\nmatch = \
-            { uid = 1000 }";
+        let both = "[tenant.own]\nlisten = \"/own\"\nmatch = { uid = 5 }\n\
+                    [tenant.any]\nmatch = { uid = 1000 }";
         assert_eq!(
             name(both, &at("/own"), -1),
             None,

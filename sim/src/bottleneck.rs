@@ -438,8 +438,8 @@ pub const NAMES: [&str; 2] = ["DCQCN", "window alone"];
 /// Prints a report on one line.
 pub fn print(name: &str, r: &Report) {
     println!(
-        "{name}: Jain {:.3}, {:.1} % used, queue mean {:.0} KiB, most {:.0} KiB, {} dropped, {} \
-         marked, {} CNPs, {} sent again",
+        "{name}: Jain {:.3}, {:.1} % used, queue mean {:.0} KiB, most \
+         {:.0} KiB, {} dropped, {} marked, {} CNPs, {} sent again",
         r.jain,
         100.0 * r.used,
         r.queue_mean / 1024.0,

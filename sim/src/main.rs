@@ -28,8 +28,9 @@ const HELP: &str = "\
 Usage: sim [--seed N | --seeds A..B | --count N] [--swarm] [--packets N] [limits] [--verbose]
        sim --bottleneck [--seed N]
 
-Runs engines against a network that loses, doubles, reorders and damages packets and falls apart, restarts them
-under way, and checks every byte and every completion. All that happens in a world follows from its seed.
+Runs engines against a network that loses, doubles, reorders and damages packets and falls apart,
+restarts them under way, and checks every byte and every completion. All that happens in a world
+follows from its seed.
 
   --seed N        the world of seed N
   --seeds A..B    the worlds of seeds A to B-1
@@ -42,7 +43,8 @@ under way, and checks every byte and every completion. All that happens in a wor
                   no more than that: a smaller world of the same seed
   --features      names the features
   --verbose       prints the links and every completion
-  --bottleneck    eight flows through one switch port instead, with congestion control and without (default seed 0)
+  --bottleneck    eight flows through one switch port instead, with congestion control and
+                  without (default seed 0)
 ";
 
 #[derive(Default)]
@@ -123,9 +125,8 @@ fn bottleneck(seed: u64) -> ExitCode {
 fn report(out: &Outcome) {
     let (s, n, c) = (&out.stats, out.stats.net, out.stats.counters);
     println!(
-        "{} packets: {} lost, {} doubled, {} late, {} damaged, {} replayed; {} partitions, {} \
-         restarts; \
-         {} requests ended well, {} did not; {} links made anew",
+        "{} packets: {} lost, {} doubled, {} late, {} damaged, {} replayed; {} \
+         partitions, {} restarts; {} requests ended well, {} did not; {} links made anew",
         n.packets,
         n.lost,
         n.doubled,
@@ -139,9 +140,8 @@ fn report(out: &Outcome) {
         s.remade
     );
     println!(
-        "{} sent again, {} duplicates, {} timeouts, {} RNR, {} sequence errors, {} waits for a \
-         CQ, {} for a window; \
-         {:.1} s of virtual time",
+        "{} sent again, {} duplicates, {} timeouts, {} RNR, {} sequence \
+         errors, {} waits for a CQ, {} for a window; {:.1} s of virtual time",
         c.retransmitted_pkts,
         c.duplicate_request,
         c.retry_timeouts,

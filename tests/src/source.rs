@@ -320,9 +320,8 @@ mod tests {
 
     #[test]
     fn comments_and_literals_are_blanked() {
-        let text =
-            "let a = \"crate::x\"; // crate::y\n/* crate::z /* n */ */ let c = '\"'; let l: &'a \
-             str = r#\"crate::w\"#;";
+        let text = "let a = \"crate::x\"; // crate::y\n\
+             /* crate::z /* n */ */ let c = '\"'; let l: &'a str = r#\"crate::w\"#;";
         let code = code(text);
         assert!(!code.contains("crate"));
         assert_eq!(code.lines().count(), 2);
@@ -331,9 +330,9 @@ mod tests {
 
     #[test]
     fn test_modules_are_left_out() {
-        let text = "use crate::a;\n#[cfg(test)]\n#[allow(x)]\nmod tests \
-            { use crate::b; fn f() { } }\nuse crate::c;\n#[cfg(not(test))] use \
-            crate::d;\n#[cfg(test)]\nmod more;";
+        let text = "use crate::a;\n#[cfg(test)]\n#[allow(x)]\n\
+                    mod tests { use crate::b; fn f() { } }\nuse crate::c;\n\
+                    #[cfg(not(test))] use crate::d;\n#[cfg(test)]\nmod more;";
         let shipped = without_tests(text);
         assert!(
             shipped.contains("crate::a")

@@ -288,8 +288,8 @@ fn static_library_shows_only_its_own_functions_and_links_into_any_program() {
     let clash = dir.join("clash.c");
     std::fs::write(
         &clash,
-        "void rust_eh_personality(void) {}\nvoid __rust_alloc(void) {}\nvoid \
-         rust_begin_unwind(void) {}\n",
+        "void rust_eh_personality(void) {}\n\
+         void __rust_alloc(void) {}\nvoid rust_begin_unwind(void) {}\n",
     )
     .unwrap();
     for more in [&[][..], &["-Wl,--gc-sections"], &["-static"]] {

@@ -122,8 +122,8 @@ fn marks_become_notifications_and_those_a_lower_rate() {
         }
         assert!(
             began.elapsed() < Duration::from_secs(60),
-            "{marked} marks, {cnps} notifications, {handled} followed; {free:?} without, \
-             {congested:?} with congestion"
+            "{marked} marks, {cnps} notifications, {handled} followed; \
+             {free:?} without, {congested:?} with congestion"
         );
         free = free.min(time_of(&mut a, &mut b, &mut || {}));
     }
@@ -136,8 +136,8 @@ fn marks_become_notifications_and_those_a_lower_rate() {
     let most = (began.elapsed().as_nanos() / CNP_INTERVAL.as_nanos()) as u64 + 1;
     let ([marked, cnps, ..], [_, _, handled, ignored]) = (counts(dy.dev()), counts(dx.dev()));
     println!(
-        "{sent} marked packets, {marked} seen, {cnps} notifications (at most {most}), \
-        {handled} followed"
+        "{sent} marked packets, {marked} seen, {cnps} \
+         notifications (at most {most}), {handled} followed"
     );
     println!(
         "{} MiB in {free:?} without, in {congested:?} with congestion",

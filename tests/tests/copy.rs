@@ -203,8 +203,8 @@ fn server_on_small_disk(copy: &Copy, size: &str) -> Option<Running> {
         println!("skipped: no small file system can be mounted here: {}", may.output.trim());
         return None;
     }
-    let script = "mount -t tmpfs -o size=$1 tmpfs \"$2\"; shift 2; \"$@\"; code=$?; ls -A \
-        \"$TARGET\"; exit $code";
+    let script = "mount -t tmpfs -o size=$1 tmpfs \"$2\"; shift 2; \
+                  \"$@\"; code=$?; ls -A \"$TARGET\"; exit $code";
     let server = copy.server(&["-1"]);
     let mut command = Command::new("unshare");
     command

@@ -264,8 +264,8 @@ fn the_comparison_of_gpu_memory_runs_and_says_on_what() {
 fn bandwidth_and_latency_of_the_machines_gpu() {
     if cuda::driver() == Driver::Fake {
         skip!(
-            "no GPU: GPU memory was the fake driver's; docs/using/GPU.md says what has not been \
-            seen on hardware"
+            "no GPU: GPU memory was the fake driver's; \
+             docs/using/GPU.md says what has not been seen on hardware"
         );
     }
     let out = scratch("cuda-hardware").join("RESULTS-GPU.md");
@@ -455,24 +455,22 @@ fn map_pci_nic_gpu_names_the_pairs_that_are_near() {
     let ids = dir.join("pci.ids");
     fs::write(
         &ids,
-        "# comment\n10dd  Another\n\t1db8  Not this\n10de  NVIDIA \
-        Corporation\n\t1db7  Not this either\n\t1db8  GV100GL\n\t\t10de 1db8  Nor this\n10df  \
-        Last\n",
+        "# comment\n10dd  Another\n\t1db8  Not this\n10de  NVIDIA Corporation\n\
+         \t1db7  Not this either\n\t1db8  GV100GL\n\t\t10de 1db8  Nor this\n10df  Last\n",
     )
     .unwrap();
     let map = library::examples().join("gpu_direct/map_pci_nic_gpu");
     let done = run(Command::new(&map).arg("-r").arg(&root).arg("-i").arg(&ids), 10);
     assert!(done.ok(), "{}", done.output);
-    let near = "127.0.0.1 (mlx5_b5) is near 0000:b7:00.0 3D controller: NVIDIA Corporation \
-        GV100GL (rev a1)";
+    let near = "127.0.0.1 (mlx5_b5) is near 0000:b7:00.0 3D \
+                controller: NVIDIA Corporation GV100GL (rev a1)";
     assert!(done.output.lines().any(|l| l == near), "{}", done.output);
     assert_eq!(done.output.lines().count(), 4, "{}", done.output);
     let done = run(Command::new(&map).args(["-a", "-i", "/nonexistent", "-r"]).arg(&root), 10);
     assert_eq!(done.output.lines().count(), 8, "{}", done.output);
     assert!(
         done.output.contains(
-            "is far from 0000:37:00.0 3D controller: 10de Device 1db8 (rev a1), \
-            sharing a NUMA node"
+            "is far from 0000:37:00.0 3D controller: 10de Device 1db8 (rev a1), sharing a NUMA node"
         ),
         "{}",
         done.output

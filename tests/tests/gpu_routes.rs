@@ -26,10 +26,8 @@ impl Ways for Nic {
     fn dma_buf(&mut self, fd: i32, offset: u64) -> Result<Made> {
         self.asked += 1;
         // SAFETY: takes no pointers.
-        assert!(
-            unsafe { libc::fcntl(fd, libc::F_GETFD) } & libc::FD_CLOEXEC != 0,
-            "open, and closed by exec"
-        );
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+        assert!(flags & libc::FD_CLOEXEC != 0, "open, and closed by exec");
         self.dma_buf.map(|()| (Route::DmaBuf, fd, offset))
     }
     fn address(&mut self) -> Result<Made> {

@@ -81,8 +81,8 @@ fn header_is_what_the_sources_say() {
     if kept != fresh {
         let line = kept.lines().zip(fresh.lines()).take_while(|(a, b)| a == b).count() + 1;
         panic!(
-            "include/gdrcore.h differs from ffi/src at line {line}: run `make header` and \
-            commit the result"
+            "include/gdrcore.h differs from ffi/src at line \
+             {line}: run `make header` and commit the result"
         );
     }
 }

@@ -290,11 +290,9 @@ fn segment_that_fits(data: usize, seed: &mut u64) -> std::fs::File {
     line.extend_from_slice(&VERSION.to_le_bytes());
     std::os::unix::fs::FileExt::write_all_at(&file, &line, 0).expect("write");
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
     // SAFETY: no pointers.
-    assert_eq!(
-        unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&file), libc::F_ADD_SEALS, seals) },
-        0
-    );
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) }, 0);
     file
 }
 

@@ -124,8 +124,8 @@ fn missing_here() -> Option<String> {
         return Some("no <infiniband/verbs.h> (libibverbs-dev)".into());
     }
     // The page's own way into a network of one's own.
-    let enter = "[ $(id -u) = 0 ] && unshare -n ip link set lo up || unshare -cn --keep-caps ip \
-        link set lo up";
+    let enter = "[ $(id -u) = 0 ] && unshare -n ip link set lo \
+                 up || unshare -cn --keep-caps ip link set lo up";
     let may = run(Command::new("bash").args(["-c", enter]), 20);
     (!may.ok()).then(|| format!("no network namespace of one's own: {}", may.output.trim()))
 }

@@ -419,8 +419,8 @@ fn a_rejection_is_told_with_its_reason_at_both_ends() {
     wait_until_it_listens(&mut server, &address);
     let client = run(&mut side(&other, &["-c", "-p", "7202"]), 60);
     let heard = format!(
-        "gdrcore: {address} rejected the connection with its port 7202: reason 8: nobody \
-            listens at this port"
+        "gdrcore: {address} rejected the connection with its \
+         port 7202: reason 8: nobody listens at this port"
     );
     assert!(!client.ok() && client.output.contains(&heard), "{}", client.output);
     server.wait_for_output(&format!(

@@ -50,7 +50,7 @@ fn instructions(vm: &Vm, kind: &str, list: u32) -> f64 {
     let n = 60;
     let count = format!(
         "vg/valgrind --tool=callgrind --toggle-collect={kind}_post_one \
-            --toggle-collect={kind}_poll_one"
+         --toggle-collect={kind}_poll_one"
     );
     let command = format!(
         "cd /share && export VALGRIND_LIB=/share/vg LD_BIND_NOW=1 && \
@@ -156,8 +156,8 @@ fn without_the_module_an_open_says_so() {
     assert!(said.contains("libgdrcore_verbs.so") && said.contains("make verbs"), "{said}");
     // One of another build.
     let other = dir.join("other.c");
-    let table = "const void *gdrcore_verbs_module(void) \
-        { static const unsigned long t[9] = {1, 2, 3}; return t; }";
+    let table = "const void *gdrcore_verbs_module(void) { static \
+                 const unsigned long t[9] = {1, 2, 3}; return t; }";
     std::fs::write(&other, table).expect("a source");
     let module = dir.join("lib/libgdrcore_verbs.so");
     let built =
@@ -183,8 +183,8 @@ fn our_own_libibverbs_is_not_opened() {
     std::fs::create_dir_all(dir.join("lib")).expect("a folder");
     copy(&module, &dir.join("lib/libgdrcore_verbs.so"));
     let source = dir.join("dropin.c");
-    let text = "const char *ibv_get_device_name(void *d) { return (void)d, \"gdrc0\"; }\nint \
-         gdrcore_dropin_version = 1;\n";
+    let text = "const char *ibv_get_device_name(void *d) { return (void)d, \"gdrc0\"; }\n\
+                int gdrcore_dropin_version = 1;\n";
     std::fs::write(&source, text).expect("a source");
     let dropin = dir.join("dropin.so");
     let built =

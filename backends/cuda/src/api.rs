@@ -69,7 +69,10 @@ const _: () = assert!(
 
 /// Declares the table: functions without which nothing works, and functions that a driver may lack.
 macro_rules! api {
-    (needed { $($n:ident = $ns:literal ($($na:ty),*);)* } optional { $($o:ident = $os:literal ($($oa:ty),*);)* }) => {
+    (
+        needed { $($n:ident = $ns:literal ($($na:ty),*);)* }
+        optional { $($o:ident = $os:literal ($($oa:ty),*);)* }
+    ) => {
         /// The driver's functions. Calling one is as safe as its arguments.
         #[allow(missing_docs)]
         pub struct Api {
@@ -82,6 +85,7 @@ macro_rules! api {
             /// `library` is a live handle of dlopen, of a library whose functions have the types of
             /// `cuda.h`.
             unsafe fn load(library: *mut c_void) -> Result<Api, Failure> {
+                use core::mem::transmute;
                 // SAFETY: our contract; the names are terminated.
                 let symbol = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
                 Ok(Api {
@@ -91,12 +95,19 @@ macro_rules! api {
                             return Err(Failure::new(LIBRARY, Failure::BROKEN));
                         }
                         // SAFETY: not null, and by our contract a function of this type.
-                        unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($na),*) -> CuResult>(f) }
+                        unsafe {
+                            transmute::<*mut c_void, unsafe extern "C" fn($($na),*) -> CuResult>(f)
+                        }
                     },)*
                     $($o: {
                         let f = symbol(c_str(concat!($os, "\0")));
                         // SAFETY: null is None; else as above.
-                        unsafe { core::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn($($oa),*) -> CuResult>>(f) }
+                        unsafe {
+                            transmute::<
+                                *mut c_void,
+                                Option<unsafe extern "C" fn($($oa),*) -> CuResult>,
+                            >(f)
+                        }
                     },)*
                 })
             }

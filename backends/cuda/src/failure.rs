@@ -47,18 +47,15 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.call, self.code) {
             (codes::LIBRARY, Failure::MISSING) => f.write_str(
-                "libcuda.so.1 is not on this machine: it comes with NVIDIA's driver, \
-                    which needs a GPU",
+                "libcuda.so.1 is not on this machine: it comes \
+                 with NVIDIA's driver, which needs a GPU",
             ),
-            (codes::LIBRARY, _) => f.write_str(
-                "libcuda.so.1 cannot be loaded, or is no CUDA \
-                driver",
-            ),
-            (call, Failure::MISSING) => write!(
-                f,
-                "the driver has no {call}: a newer one is \
-                needed"
-            ),
+            (codes::LIBRARY, _) => {
+                f.write_str("libcuda.so.1 cannot be loaded, or is no CUDA driver")
+            }
+            (call, Failure::MISSING) => {
+                write!(f, "the driver has no {call}: a newer one is needed")
+            }
             (call, code) => match self.name {
                 Some(name) => write!(f, "{call}: {} ({code})", name.to_string_lossy()),
                 None => write!(f, "{call}: error {code}"),

@@ -155,8 +155,8 @@ impl Endpoint {
                 let zone = zone.unwrap_or_default();
                 Err(refuse!(
                     Invalid,
-                    "interface '%{zone}': only a link-local address (fe80::/10) has one, not \
-                     '{host}'"
+                    "interface '%{zone}': only a link-local \
+                     address (fe80::/10) has one, not '{host}'"
                 ))
             }
             _ => Ok(ep),
@@ -271,8 +271,8 @@ fn no_address(host: &str) -> Error {
         _ => {
             refuse!(
                 Invalid,
-                "address '{host}': neither an IPv4 nor an IPv6 address (names of \
-                hosts are not looked up)"
+                "address '{host}': neither an IPv4 nor an IPv6 \
+                 address (names of hosts are not looked up)"
             )
         }
     }

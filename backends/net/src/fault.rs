@@ -266,8 +266,8 @@ fn pass(top: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
         libc::SIG_IGN if !from_kernel => {}
         libc::SIG_DFL | libc::SIG_IGN => {
             // A fault repeats itself when we return and now ends the process as it would have
-            // without us; a signal that somebody sent does not, so it is sent again. SAFETY:
-            // async-signal-safe calls with valid arguments.
+            // without us; a signal that somebody sent does not, so it is sent again.
+            // SAFETY: async-signal-safe calls with valid arguments.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
                 if !from_kernel {

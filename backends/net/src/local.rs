@@ -5,11 +5,14 @@
 //! back with the process, so a lock is a claim that no crash leaves behind. What a dead process
 //! left in the directory is removed by the next one that has the lock.
 //!
-//! | directory | sockets | held by |
+//! | directory, below `<address>-<port>/` | sockets | held by |
 //! |---|---|---|
-//! | `<address>-<port>/any` | `door` | the first device of the address: links of datagrams |
-//! | `<address>-<port>/<block>` | `door`, `mail`, `life` | the owner of the QPN block: links; datagrams of the group; connections that end with the owner |
-//! | `<address>-<port>/c<port space>-<port>` | `mail` | the listener of the connection manager at that port |
+//! | `any` | `door` | the first device of the address |
+//! | `<block>` | `door`, `mail`, `life` | the owner of the QPN block |
+//! | `c<port space>-<port>` | `mail` | the listener of the connection manager at that port |
+//!
+//! The owner of `any` takes the links of datagrams. A block's `door` takes links, its `mail` takes
+//! datagrams of the group, and connections to its `life` end with the owner.
 
 mod home;
 mod sweep;

@@ -283,8 +283,9 @@ fn a_doorbell_that_meets_a_control_call_is_rung_by_it() {
             // SAFETY: the request and its piece live through the call.
             unsafe { a.dev.post_send(a.qp, &wr, &mut bad) }.unwrap();
             let end = deadline(60);
-            // Nobody polls: only the doorbell moves it. SAFETY: the buffer lives, is aligned to 8
-            // as all of its kind are, and is written by atomic stores.
+            // Nobody polls: only the doorbell moves it.
+            // SAFETY: the buffer lives, is aligned to 8 as all of its kind are, and is written by
+            // atomic stores.
             while unsafe { word.read_volatile() } != k {
                 if Instant::now() > end {
                     stop.store(true, std::sync::atomic::Ordering::Relaxed);

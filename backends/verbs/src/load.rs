@@ -53,8 +53,8 @@ pub fn module(why: &mut Text) -> Result<&'static Module> {
     let head = unsafe { (*module).is_ours() };
     if !head {
         why.set(format_args!(
-            "the libgdrcore_verbs.so found is not of this libgdrcore's build (table version \
-             {VERSION}): install both from one build"
+            "the libgdrcore_verbs.so found is not of this libgdrcore's \
+             build (table version {VERSION}): install both from one build"
         ));
         // No words: `why` has them.
         return Err(Error::Unsupported);

@@ -56,8 +56,8 @@ pub fn open(module: &Module, name: &Name<'_>, why: &mut Text) -> Result<Chosen> 
                 }
             }
             why.set(format_args!(
-                "no RDMA device has a RoCE v2 GID {}; `ibv_devinfo -v` lists GIDs, `ip address` \
-                 the addresses they follow from",
+                "no RDMA device has a RoCE v2 GID {}; `ibv_devinfo -v` \
+                 lists GIDs, `ip address` the addresses they follow from",
                 address(gid)
             ));
             Err(Error::AddressNotLocal)
@@ -167,8 +167,7 @@ fn explain(no: No, shown: &str, port: u32, active: bool, why: &mut Text) {
     let state = if active { "" } else { " (the port is down)" };
     match no {
         No::Empty(i) => why.set(format_args!(
-            "{shown} port {port} has no GID at index {i}{state}; \
-            `ibv_devinfo -v` lists them"
+            "{shown} port {port} has no GID at index {i}{state}; `ibv_devinfo -v` lists them"
         )),
         No::NotV2(i) => why.set(format_args!(
             "GID {i} of {shown} port {port} is not of type RoCE v2; `ibv_devinfo -v` names the \
@@ -180,13 +179,12 @@ fn explain(no: No, shown: &str, port: u32, active: bool, why: &mut Text) {
              default_roce_mode or the driver's setting chooses the types"
         )),
         No::Nothing => why.set(format_args!(
-            "{shown} port {port} has no GID{state}; GIDs follow from addresses: give its network \
-             interface one (`ip address add …`)"
+            "{shown} port {port} has no GID{state}; GIDs follow from \
+             addresses: give its network interface one (`ip address add …`)"
         )),
-        No::Unknown => why.set(format_args!(
-            "no GID of {shown} port {port} is this \
-            address{state}"
-        )),
+        No::Unknown => {
+            why.set(format_args!("no GID of {shown} port {port} is this address{state}"))
+        }
     }
 }
 

@@ -243,11 +243,8 @@ mod tests {
             for bad in 0..9 {
                 wc[bad].status = 5;
                 // SAFETY: as above.
-                assert_eq!(
-                    unsafe { all_succeeded(wc.as_ptr(), n as c_int) },
-                    bad >= n,
-                    "{bad} of {n}"
-                );
+                let succeeded = unsafe { all_succeeded(wc.as_ptr(), n as c_int) };
+                assert_eq!(succeeded, bad >= n, "{bad} of {n}");
                 wc[bad].status = 0;
             }
         }

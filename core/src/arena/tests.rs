@@ -29,7 +29,8 @@ fn lay(walk: &mut Walk, what: u8, n: usize) -> Result<(usize, usize, usize)> {
 proptest! {
     #[test]
     fn what_the_query_measures_is_what_carving_needs(
-        skew in 0usize..300, steps in prop::collection::vec((0u8..30, 0usize..200), 1..40),
+        skew in 0usize..300,
+        steps in prop::collection::vec((0u8..30, 0usize..200), 1..40),
     ) {
         let mut query = Walk::size_query();
         for &(what, n) in &steps {
@@ -54,7 +55,8 @@ proptest! {
 
     #[test]
     fn heap_blocks_never_overlap_and_all_come_back(
-        size in 64usize..40_000, second in 5_000usize..20_000,
+        size in 64usize..40_000,
+        second in 5_000usize..20_000,
         ops in prop::collection::vec((0u8..4, 0usize..5000, any::<prop::sample::Index>()), 1..300),
     ) {
         let mut heap = heap(size);
@@ -70,8 +72,15 @@ proptest! {
                 0 | 1 => {
                     if let Ok(r) = heap.alloc(n) {
                         let at = r.as_ptr() as usize;
-                        prop_assert!(r.len() >= n && r.len().is_power_of_two() && at % r.len().min(4096) == 0);
-                        prop_assert!(regions.range(..at + r.len()).next_back().is_none_or(|(a, o)| a + o.len() <= at));
+                        prop_assert!(
+                            r.len() >= n
+                                && r.len().is_power_of_two()
+                                && at % r.len().min(4096) == 0
+                        );
+                        prop_assert!(regions
+                            .range(..at + r.len())
+                            .next_back()
+                            .is_none_or(|(a, o)| a + o.len() <= at));
                         // SAFETY: just allocated.
                         unsafe { r.as_ptr().write_bytes(0xff, r.len()) };
                         taken += r.len();
@@ -86,13 +95,18 @@ proptest! {
                 }
                 _ if n % 2 == 0 || slices.is_empty() => {
                     if let Ok(s) = heap.slice(n / 8, n as u64) {
-                        taken += if s.is_empty() { 0 } else { (s.len() * 8).max(64).next_power_of_two() };
+                        taken += if s.is_empty() {
+                            0
+                        } else {
+                            (s.len() * 8).max(64).next_power_of_two()
+                        };
                         slices.push(s);
                     }
                 }
                 _ => {
                     let s = slices.swap_remove(which.index(slices.len()));
-                    taken -= if s.is_empty() { 0 } else { (s.len() * 8).max(64).next_power_of_two() };
+                    taken -=
+                        if s.is_empty() { 0 } else { (s.len() * 8).max(64).next_power_of_two() };
                     heap.free_slice(s);
                 }
             }
@@ -119,7 +133,9 @@ proptest! {
     }
 
     #[test]
-    fn bytes_for_holds_every_order_of_allocations(sizes in prop::collection::vec(1usize..20_000, 1..60)) {
+    fn bytes_for_holds_every_order_of_allocations(
+        sizes in prop::collection::vec(1usize..20_000, 1..60),
+    ) {
         let total = sizes.iter().map(|s| s.next_power_of_two().max(64)).sum();
         let mut heap = heap(total);
         for s in sizes {

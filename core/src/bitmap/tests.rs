@@ -7,15 +7,23 @@ use std::vec::Vec;
 
 proptest! {
     #[test]
-    fn plain_bitmap_is_a_sorted_set(size in 1usize..10_000,
-                                    ops in prop::collection::vec((0u8..4, any::<prop::sample::Index>()), 1..200)) {
+    fn plain_bitmap_is_a_sorted_set(
+        size in 1usize..10_000,
+        ops in prop::collection::vec((0u8..4, any::<prop::sample::Index>()), 1..200),
+    ) {
         let mut map = carve(|w| Bitmap::carve(w, size));
         let mut model = BTreeSet::new();
         for (what, i) in ops {
             let i = i.index(size);
             match what {
-                0 | 1 => { map.set(i); model.insert(i); }
-                2 => { map.clear(i); model.remove(&i); }
+                0 | 1 => {
+                    map.set(i);
+                    model.insert(i);
+                }
+                2 => {
+                    map.clear(i);
+                    model.remove(&i);
+                }
                 _ => {}
             }
             prop_assert_eq!(map.get(i), model.contains(&i));
@@ -28,8 +36,10 @@ proptest! {
     }
 
     #[test]
-    fn drain_gives_each_bit_once(size in 1usize..10_000,
-                                          set in prop::collection::vec(any::<prop::sample::Index>(), 0..100)) {
+    fn drain_gives_each_bit_once(
+        size in 1usize..10_000,
+        set in prop::collection::vec(any::<prop::sample::Index>(), 0..100),
+    ) {
         let map = carve(|w| AtomicBitmap::carve(w, size));
         let model: BTreeSet<usize> = set.iter().map(|i| i.index(size)).collect();
         for &i in model.iter().chain(&model) {

@@ -61,8 +61,10 @@ fn the_ends_of_all_numbers_do_not_overflow() {
 proptest! {
     #[test]
     fn ready_at_is_the_very_first_time(
-        rate in prop_oneof![1u64..100, 1u64..50_000_000_000], burst in 1u32..200_000,
-        steps in prop::collection::vec((0u64..1 << 40, 0u32..400_000), 1..30), want in 0u32..300_000,
+        rate in prop_oneof![1u64..100, 1u64..50_000_000_000],
+        burst in 1u32..200_000,
+        steps in prop::collection::vec((0u64..1 << 40, 0u32..400_000), 1..30),
+        want in 0u32..300_000,
     ) {
         let mut b = TokenBucket::new(rate, burst);
         let mut now = 0;
@@ -81,8 +83,11 @@ proptest! {
     }
 
     #[test]
-    fn never_more_than_rate_and_burst(rate in 1u64..50_000_000_000, burst in 1u32..100_000,
-                                      steps in prop::collection::vec(0u64..10_000_000, 1..200)) {
+    fn never_more_than_rate_and_burst(
+        rate in 1u64..50_000_000_000,
+        burst in 1u32..100_000,
+        steps in prop::collection::vec(0u64..10_000_000, 1..200),
+    ) {
         let mut b = TokenBucket::new(rate, burst);
         let (mut now, mut sent) = (0u64, 0u128);
         for dt in steps {
@@ -90,7 +95,9 @@ proptest! {
             let n = b.available(now);
             b.take(now, n);
             sent += u128::from(n);
-            prop_assert!(sent <= u128::from(burst) + u128::from(now) * u128::from(rate) / 1_000_000_000);
+            prop_assert!(
+                sent <= u128::from(burst) + u128::from(now) * u128::from(rate) / 1_000_000_000
+            );
         }
     }
 }

@@ -384,8 +384,8 @@ impl Id {
                 let (to, is) = (qp_state::name(state), self.state);
                 return Err(refuse!(
                     Invalid,
-                    "state {to}: INIT, RTR or RTS, the latter once the peer is known (the id is \
-                     in {is:?})"
+                    "state {to}: INIT, RTR or RTS, the latter \
+                     once the peer is known (the id is in {is:?})"
                 ));
             }
         };

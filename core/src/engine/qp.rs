@@ -159,8 +159,8 @@ impl Inner {
         if !room(scq, given.max_send_wr + both) || !room(rcq, given.max_recv_wr) {
             return Err(refuse!(
                 Invalid,
-                "send_cq or recv_cq: with GDRC_CONFIG_STRICT_CQ it must hold max_send_wr and \
-                 max_recv_wr ({} and {}) of all its QPs",
+                "send_cq or recv_cq: with GDRC_CONFIG_STRICT_CQ it must hold \
+                 max_send_wr and max_recv_wr ({} and {}) of all its QPs",
                 given.max_send_wr,
                 given.max_recv_wr
             ));
@@ -215,13 +215,20 @@ impl Inner {
 /// Takes over the attributes that a mask names.
 fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, deadline: u64) {
     macro_rules! take {
-        ($($bit:ident => $field:ident),*) => { $(if m & mask::$bit != 0 { q.attr.$field = attr.$field; })* };
+        ($($bit:ident => $field:ident),* $(,)?) => {
+            $(if m & mask::$bit != 0 {
+                q.attr.$field = attr.$field;
+            })*
+        };
     }
-    take!(ACCESS_FLAGS => qp_access_flags, PKEY_INDEX => pkey_index, PORT => port_num, QKEY => qkey, AV => ah,
-          PATH_MTU => path_mtu, TIMEOUT => timeout, RETRY_CNT => retry_cnt, RNR_RETRY => rnr_retry,
-          RQ_PSN => rq_psn, SQ_PSN => sq_psn, MAX_QP_RD_ATOMIC => max_rd_atomic, MIN_RNR_TIMER => min_rnr_timer,
-          MAX_DEST_RD_ATOMIC => max_dest_rd_atomic, DEST_QPN => dest_qp_num, RATE_LIMIT => rate_limit_bps,
-          EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify);
+    take! {
+        ACCESS_FLAGS => qp_access_flags, PKEY_INDEX => pkey_index, PORT => port_num, QKEY => qkey,
+        AV => ah, PATH_MTU => path_mtu, TIMEOUT => timeout, RETRY_CNT => retry_cnt,
+        RNR_RETRY => rnr_retry, RQ_PSN => rq_psn, SQ_PSN => sq_psn,
+        MAX_QP_RD_ATOMIC => max_rd_atomic, MIN_RNR_TIMER => min_rnr_timer,
+        MAX_DEST_RD_ATOMIC => max_dest_rd_atomic, DEST_QPN => dest_qp_num,
+        RATE_LIMIT => rate_limit_bps, EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify,
+    }
     if m & mask::PATH_MTU != 0 {
         q.mtu = mtu_bytes(attr.path_mtu).unwrap_or(256);
     }

@@ -199,8 +199,8 @@ impl Qpns {
         let all_rest = || {
             refuse!(
                 NoMemory,
-                "qpn_count: every QPN of the block is in use, or was given back \
-                within the last 0.1 s"
+                "qpn_count: every QPN of the block is in use, \
+                 or was given back within the last 0.1 s"
             )
         };
         self.wake_early(now_ms).map(|at| (self.base + at, true)).ok_or_else(all_rest)

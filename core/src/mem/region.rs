@@ -437,8 +437,8 @@ impl Regions {
         if type2 && (w.bound || len == 0 || qp.is_none()) {
             return Err(refuse!(
                 Invalid,
-                "mw: of type 2, which is bound by a QP, to at least one byte, after it was \
-                 invalidated"
+                "mw: of type 2, which is bound by a QP, to \
+                 at least one byte, after it was invalidated"
             ));
         }
         let opened = match len {
@@ -476,8 +476,8 @@ impl Regions {
             let (has, wants) = (Flags(r.access, access::name), Flags(flags, access::name));
             return Err(refuse!(
                 Access,
-                "mr: it allows {has}; a window with {wants} needs MW_BIND, to be written \
-                 LOCAL_WRITE"
+                "mr: it allows {has}; a window with {wants} \
+                 needs MW_BIND, to be written LOCAL_WRITE"
             ));
         }
         let offset = addr.wrapping_sub(r.iova);

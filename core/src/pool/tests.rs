@@ -88,8 +88,10 @@ fn generations_wrap_past_zero() {
 
 proptest! {
     #[test]
-    fn any_order_of_alloc_and_free(ops in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..400),
-                                   hostile in any::<u64>()) {
+    fn any_order_of_alloc_and_free(
+        ops in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..400),
+        hostile in any::<u64>(),
+    ) {
         let pool = pool(100, 128);
         let mut live = BTreeMap::new();
         let mut dead = Vec::new();

@@ -52,8 +52,14 @@ fn op() -> impl Strategy<Value = Op> {
 
 proptest! {
     #[test]
-    fn a_ring_is_a_bounded_queue(shift in 0u32..5, tail in 0u32..6, start in any::<u32>(), near in any::<bool>(),
-                                 engine in any::<bool>(), ops in prop::collection::vec(op(), 1..200)) {
+    fn a_ring_is_a_bounded_queue(
+        shift in 0u32..5,
+        tail in 0u32..6,
+        start in any::<u32>(),
+        near in any::<bool>(),
+        engine in any::<bool>(),
+        ops in prop::collection::vec(op(), 1..200),
+    ) {
         let (capacity, stride) = (1 << shift, 16 + 8 * tail);
         let ring = ring(capacity, stride);
         start_at(&ring, if near { (start % 32).wrapping_sub(16) } else { start });
@@ -82,7 +88,10 @@ proptest! {
                 }
                 Op::Push => {
                     let full = model.len() == capacity as usize;
-                    prop_assert_eq!(tx.push(head(next)), if full { Err(Error::Again) } else { Ok(()) });
+                    prop_assert_eq!(
+                        tx.push(head(next)),
+                        if full { Err(Error::Again) } else { Ok(()) }
+                    );
                     if !full {
                         model.push_back((next, false));
                         next += 1;

@@ -38,13 +38,13 @@ causes! {
     /// The peer answered NAK 0x62; arg0 = rkey, arg1 = remote address.
     RemoteAccess = 5, "peer refused: remote key unknown or expired, range or access wrong";
     /// The peer answered NAK 0x61.
-    RemoteInvalidRequest = 6, "peer refused: operation not enabled, too long for its receive \
-        buffer, or out of sequence";
+    RemoteInvalidRequest = 6, "peer refused: operation not enabled, too long \
+                               for its receive buffer, or out of sequence";
     /// The peer answered NAK 0x63.
     RemoteOperation = 7, "peer failed while it executed the operation";
     /// arg0 = ACK timeout in ns, arg1 = retries made.
-    RetryExceeded = 8, "peer silent: all retries used (peer dead, wrong address or QPN, or \
-        packets filtered)";
+    RetryExceeded = 8, "peer silent: all retries used (peer dead, \
+                        wrong address or QPN, or packets filtered)";
     /// arg0 = RNR retries made.
     RnrRetryExceeded = 9, "peer posts no receive buffers: all RNR retries used";
     /// arg0 = deadline in ns.
@@ -54,8 +54,8 @@ causes! {
     /// arg0 = path MTU, arg1 = link MTU.
     MtuExceeded = 12, "path MTU is larger than what the link carries";
     /// As responder; arg0 = rkey, arg1 = address.
-    PeerUsedBadKey = 13, "peer used a remote key that is unknown, expired or of another \
-        protection domain";
+    PeerUsedBadKey = 13, "peer used a remote key that is unknown, \
+                          expired or of another protection domain";
     /// As responder; arg0 = rkey, arg1 = address.
     PeerLeftRange = 14, "peer addressed memory outside the region";
     /// As responder; arg0 = rkey, arg1 = address.
@@ -83,8 +83,8 @@ causes! {
     /// The peer shared memory with us.
     PathLost = 26, "the process at the other end of the shared memory is gone or broke its ring";
     /// Nothing was under way; arg0 = keepalive interval in ns, arg1 = questions without an answer.
-    Keepalive = 27, "peer silent: it answers no keepalive (dead, stopped, or it neither polls nor \
-        has a helper thread)";
+    Keepalive = 27, "peer silent: it answers no keepalive (dead, stopped, \
+                     or it neither polls nor has a helper thread)";
     /// arg0 = errno: EPERM. The kernel said so when it was to send.
     Firewall = 28, "this machine's own firewall refuses to send there";
     /// arg0 = errno. The kernel said so when it was to send.
@@ -98,8 +98,8 @@ causes! {
     Unanswered = 31, "peer silent: its process is alive and takes packets, but this queue pair \
         gets no answer: wrong QPN, or not connected to this one";
     /// A connection was asked for.
-    NoAnswer = 32, "no connection manager answers there: peer down, wrong address, or packets \
-        dropped on the way";
+    NoAnswer = 32, "no connection manager answers there: peer down, \
+                    wrong address, or packets dropped on the way";
     /// arg0 = reason (`cm::types::reject`; UD: `sidr_status`), arg1 = 1 for UD.
     Rejected = 33, "peer rejected the connection";
     /// A NIC's own error; arg0 = completion status, arg1 = its vendor's number.
@@ -109,8 +109,8 @@ causes! {
     /// arg0 = port.
     PortDown = 42, "the device's port went down";
     /// arg0 = CQ.
-    CqOverrun = 43, "a completion queue overflowed: it is smaller than the requests that complete \
-        into it";
+    CqOverrun = 43, "a completion queue overflowed: it is smaller \
+                     than the requests that complete into it";
 }
 
 /// The last cause on one QP or context. 64 bytes.

@@ -287,8 +287,8 @@ pub fn validate(kind: QpKind, attr: &QpAttr, mask: u32, limits: Limits) -> Resul
         let (code, bytes) = (attr.path_mtu, 128u32 << largest);
         return Err(refuse!(
             Invalid,
-            "path_mtu {code}: a code from 1 (256 bytes) to {largest} ({bytes} bytes, what the \
-             port carries)"
+            "path_mtu {code}: a code from 1 (256 bytes) to \
+             {largest} ({bytes} bytes, what the port carries)"
         ));
     }
     if has(m::AV) && !is_unicast(&attr.ah.dgid) {

@@ -189,7 +189,8 @@ consts! {
     #[allow(missing_docs)]
     wr_opcode: u32 {
         RDMA_WRITE = 0, RDMA_WRITE_WITH_IMM = 1, SEND = 2, SEND_WITH_IMM = 3, RDMA_READ = 4,
-        ATOMIC_CMP_AND_SWP = 5, ATOMIC_FETCH_AND_ADD = 6, LOCAL_INV = 7, BIND_MW = 8, SEND_WITH_INV = 9,
+        ATOMIC_CMP_AND_SWP = 5, ATOMIC_FETCH_AND_ADD = 6, LOCAL_INV = 7, BIND_MW = 8,
+        SEND_WITH_INV = 9,
     }
 }
 consts! {
@@ -205,17 +206,18 @@ consts! {
     /// Completion statuses (numbers of `ibv_wc_status`).
     #[allow(missing_docs)]
     wc_status: u32 {
-        SUCCESS = 0, LOC_LEN_ERR = 1, LOC_QP_OP_ERR = 2, LOC_PROT_ERR = 4, WR_FLUSH_ERR = 5, MW_BIND_ERR = 6,
-        BAD_RESP_ERR = 7, LOC_ACCESS_ERR = 8, REM_INV_REQ_ERR = 9, REM_ACCESS_ERR = 10, REM_OP_ERR = 11,
-        RETRY_EXC_ERR = 12, RNR_RETRY_EXC_ERR = 13, FATAL_ERR = 19, RESP_TIMEOUT_ERR = 20, GENERAL_ERR = 21,
+        SUCCESS = 0, LOC_LEN_ERR = 1, LOC_QP_OP_ERR = 2, LOC_PROT_ERR = 4, WR_FLUSH_ERR = 5,
+        MW_BIND_ERR = 6, BAD_RESP_ERR = 7, LOC_ACCESS_ERR = 8, REM_INV_REQ_ERR = 9,
+        REM_ACCESS_ERR = 10, REM_OP_ERR = 11, RETRY_EXC_ERR = 12, RNR_RETRY_EXC_ERR = 13,
+        FATAL_ERR = 19, RESP_TIMEOUT_ERR = 20, GENERAL_ERR = 21,
     }
 }
 consts! {
     /// Completion opcodes (numbers of `ibv_wc_opcode`).
     #[allow(missing_docs)]
     wc_opcode: u32 {
-        SEND = 0, RDMA_WRITE = 1, RDMA_READ = 2, COMP_SWAP = 3, FETCH_ADD = 4, BIND_MW = 5, LOCAL_INV = 6,
-        RECV = 128, RECV_RDMA_WITH_IMM = 129,
+        SEND = 0, RDMA_WRITE = 1, RDMA_READ = 2, COMP_SWAP = 3, FETCH_ADD = 4, BIND_MW = 5,
+        LOCAL_INV = 6, RECV = 128, RECV_RDMA_WITH_IMM = 129,
     }
 }
 consts! {
@@ -227,8 +229,8 @@ consts! {
     /// Access flags of MRs, windows and QPs (numbers of `ibv_access_flags`).
     #[allow(missing_docs)]
     access: u32 {
-        LOCAL_WRITE = 1, REMOTE_WRITE = 2, REMOTE_READ = 4, REMOTE_ATOMIC = 8, MW_BIND = 16, ZERO_BASED = 32,
-        ON_DEMAND = 64, HUGETLB = 128, RELAXED_ORDERING = 1 << 20,
+        LOCAL_WRITE = 1, REMOTE_WRITE = 2, REMOTE_READ = 4, REMOTE_ATOMIC = 8, MW_BIND = 16,
+        ZERO_BASED = 32, ON_DEMAND = 64, HUGETLB = 128, RELAXED_ORDERING = 1 << 20,
     }
 }
 
@@ -263,10 +265,11 @@ consts! {
     /// Which attributes a modify sets (numbers of `ibv_qp_attr_mask`).
     #[allow(missing_docs)]
     qp_attr_mask: u32 {
-        STATE = 1, CUR_STATE = 2, EN_SQD_ASYNC_NOTIFY = 4, ACCESS_FLAGS = 8, PKEY_INDEX = 16, PORT = 32, QKEY = 64,
-        AV = 128, PATH_MTU = 256, TIMEOUT = 512, RETRY_CNT = 1024, RNR_RETRY = 2048, RQ_PSN = 4096,
-        MAX_QP_RD_ATOMIC = 8192, MIN_RNR_TIMER = 1 << 15, SQ_PSN = 1 << 16,
-        MAX_DEST_RD_ATOMIC = 1 << 17, CAP = 1 << 19, DEST_QPN = 1 << 20, RATE_LIMIT = 1 << 25,
+        STATE = 1, CUR_STATE = 2, EN_SQD_ASYNC_NOTIFY = 4, ACCESS_FLAGS = 8, PKEY_INDEX = 16,
+        PORT = 32, QKEY = 64, AV = 128, PATH_MTU = 256, TIMEOUT = 512, RETRY_CNT = 1024,
+        RNR_RETRY = 2048, RQ_PSN = 4096, MAX_QP_RD_ATOMIC = 8192, MIN_RNR_TIMER = 1 << 15,
+        SQ_PSN = 1 << 16, MAX_DEST_RD_ATOMIC = 1 << 17, CAP = 1 << 19, DEST_QPN = 1 << 20,
+        RATE_LIMIT = 1 << 25,
     }
 }
 consts! {

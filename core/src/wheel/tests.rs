@@ -36,9 +36,12 @@ fn op() -> impl Strategy<Value = Op> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
+
     #[test]
-    fn fires_what_a_sorted_map_would(start in prop_oneof![Just(0u64), span(), Just(1_700_000_000_000_000_000)],
-                                     ops in prop::collection::vec(op(), 1..200)) {
+    fn fires_what_a_sorted_map_would(
+        start in prop_oneof![Just(0u64), span(), Just(1_700_000_000_000_000_000)],
+        ops in prop::collection::vec(op(), 1..200),
+    ) {
         let mut wheel = wheel(128);
         let mut model: BTreeMap<usize, u64> = BTreeMap::new();
         let mut now = start;
@@ -60,8 +63,11 @@ proptest! {
                 }
                 Op::Advance(d) => {
                     now = now.saturating_add(d);
-                    let mut due: Vec<usize> =
-                        model.iter().filter(|(_, &t)| ticks(t) <= now >> 12).map(|(&i, _)| i).collect();
+                    let mut due: Vec<usize> = model
+                        .iter()
+                        .filter(|(_, &t)| ticks(t) <= now >> 12)
+                        .map(|(&i, _)| i)
+                        .collect();
                     let mut fired = Vec::new();
                     while let Some(id) = wheel.pop_expired(now) {
                         prop_assert!(model.remove(&id).unwrap() <= now);
@@ -78,13 +84,17 @@ proptest! {
             }
             match model.values().min() {
                 None => prop_assert_eq!(wheel.next_deadline(), None),
-                Some(&d) => prop_assert!(wheel.next_deadline().unwrap() <= ticks(d).max(now >> 12) * 4096),
+                Some(&d) => {
+                    prop_assert!(wheel.next_deadline().unwrap() <= ticks(d).max(now >> 12) * 4096)
+                }
             }
         }
     }
 
     #[test]
-    fn sleeping_until_next_deadline_fires_in_the_tick(deadlines in prop::collection::vec(0u64..200_000_000_000, 1..100)) {
+    fn sleeping_until_next_deadline_fires_in_the_tick(
+        deadlines in prop::collection::vec(0u64..200_000_000_000, 1..100),
+    ) {
         let mut wheel = wheel(128);
         for (id, &d) in deadlines.iter().enumerate() {
             wheel.arm(id, d);

@@ -106,9 +106,13 @@ macro_rules! opcodes {
             pub const ALL: &'static [Opcode] = &[$(Opcode::$name),*];
         }
         static TABLE: [Info; 256] = {
-            let mut table = [Info { name: "?", flags: 0, kind: Kind::Unknown, header_len: 12 }; 256];
+            let unknown = Info { name: "?", flags: 0, kind: Kind::Unknown, header_len: 12 };
+            let mut table = [unknown; 256];
             $(table[$value] = Info {
-                name: stringify!($name), flags: $flags, kind: Kind::$kind, header_len: header_len($flags),
+                name: stringify!($name),
+                flags: $flags,
+                kind: Kind::$kind,
+                header_len: header_len($flags),
             };)*
             table
         };

@@ -102,7 +102,10 @@ macro_rules! fopens {
         /// # Safety
         /// As fopen(3).
         #[no_mangle]
-        pub unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+        pub unsafe extern "C" fn $name(
+            path: *const c_char,
+            mode: *const c_char,
+        ) -> *mut libc::FILE {
             // SAFETY: the program's own arguments.
             unsafe {
                 let kernel = |path| (REAL.$name())(path, mode);
@@ -184,9 +187,15 @@ macro_rules! fstats {
         /// # Safety
         /// As fstat(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $name($($version: c_int,)? fd: c_int, st: *mut libc::stat) -> c_int {
+        pub unsafe extern "C" fn $name(
+            $($version: c_int,)?
+            fd: c_int,
+            st: *mut libc::stat,
+        ) -> c_int {
             // SAFETY: the program's own arguments.
-            unsafe { look_at_descriptor(fd, st).unwrap_or_else(|| (REAL.$name())($($version,)? fd, st)) }
+            unsafe {
+                look_at_descriptor(fd, st).unwrap_or_else(|| (REAL.$name())($($version,)? fd, st))
+            }
         }
     )* };
 }

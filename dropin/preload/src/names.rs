@@ -81,11 +81,17 @@ macro_rules! stats {
         /// # Safety
         /// As stat(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $name($($version: c_int,)? path: *const c_char, st: *mut libc::stat) -> c_int {
+        pub unsafe extern "C" fn $name(
+            $($version: c_int,)?
+            path: *const c_char,
+            st: *mut libc::stat,
+        ) -> c_int {
             // SAFETY: the program's own arguments.
             unsafe {
                 let kernel = |path| (REAL.$name())($($version,)? path, st);
-                lead(libc::AT_FDCWD, path, $follow, kernel, |kind, seen| tell(status(kind, seen), st))
+                lead(libc::AT_FDCWD, path, $follow, kernel, |kind, seen| {
+                    tell(status(kind, seen), st)
+                })
             }
         }
     )* };
@@ -225,7 +231,10 @@ macro_rules! accesses {
         #[no_mangle]
         pub unsafe extern "C" fn $name(path: *const c_char, mode: c_int) -> c_int {
             // SAFETY: the program's own arguments.
-            unsafe { lead(libc::AT_FDCWD, path, true, |path| (REAL.$name())(path, mode), |kind, _| may(kind, mode)) }
+            unsafe {
+                let kernel = |path| (REAL.$name())(path, mode);
+                lead(libc::AT_FDCWD, path, true, kernel, |kind, _| may(kind, mode))
+            }
         }
     )* };
 }
@@ -421,7 +430,9 @@ macro_rules! attributes {
                 unsafe { (REAL.$name())(path, $($arg),*) }
             };
             // SAFETY: as above. `ls -l` asks.
-            unsafe { lead(libc::AT_FDCWD, path, $follow, kernel, |_, _| fail(libc::ENOTSUP) as isize) }
+            unsafe {
+                lead(libc::AT_FDCWD, path, $follow, kernel, |_, _| fail(libc::ENOTSUP) as isize)
+            }
         }
     )* };
 }

@@ -328,7 +328,8 @@ macro_rules! walks {
                     let Some(call) = call else { return fail(libc::EINVAL) };
                     walk(path, 0, &|path, st, what, _| {
                         // The old call knows no links.
-                        call(path.as_ptr(), st, if what > said::NO_STAT { said::NO_STAT } else { what })
+                        let what = if what > said::NO_STAT { said::NO_STAT } else { what };
+                        call(path.as_ptr(), st, what)
                     })
                 })
             }
@@ -339,13 +340,20 @@ macro_rules! walks {
         /// # Safety
         /// As nftw(3).
         #[no_mangle]
-        pub unsafe extern "C" fn $new(path: *const c_char, call: OnNewName, open: c_int, flags: c_int) -> c_int {
+        pub unsafe extern "C" fn $new(
+            path: *const c_char,
+            call: OnNewName,
+            open: c_int,
+            flags: c_int,
+        ) -> c_int {
             // SAFETY: the program's own arguments.
             unsafe {
                 let kernel = |path| (REAL.$new())(path, call, open, flags);
                 lead(libc::AT_FDCWD, path, flags & PHYSICAL == 0, kernel, |_, _| {
                     let Some(call) = call else { return fail(libc::EINVAL) };
-                    walk(path, flags, &|path, st, what, mut place| call(path.as_ptr(), st, what, &mut place))
+                    walk(path, flags, &|path, st, what, mut place| {
+                        call(path.as_ptr(), st, what, &mut place)
+                    })
                 })
             }
         }

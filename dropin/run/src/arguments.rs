@@ -29,8 +29,9 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
                       know nothing else of their peers (GDRC_LID)
   --help, --version
 
-The program's exit code and signals are its own; 125, 126 and 127 mean bad usage, a program that cannot be executed,
-and none of that name. Libraries that the caller preloads stay in place, before gdrcore's.
+The program's exit code and signals are its own; 125, 126 and 127 mean bad usage, a program that
+cannot be executed, and none of that name. Libraries that the caller preloads stay in place, before
+gdrcore's.
 
   gdrcore-run --address 127.0.0.2 ibv_rc_pingpong &
   gdrcore-run --address 127.0.0.3 ibv_rc_pingpong 127.0.0.2

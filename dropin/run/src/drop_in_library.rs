@@ -7,9 +7,8 @@ pub const VERBS: &str = "libibverbs.so.1";
 /// The library that leads librdmacm to it.
 pub const PRELOAD: &str = "libgdrcore_preload.so";
 /// The places that are searched, in words.
-pub const WHERE: &str =
-    "it is looked for in $GDRC_LIBRARIES, in gdrcore/ beside this program, and in lib/gdrcore/ \
-     and dropin/ beside its folder";
+pub const WHERE: &str = "it is looked for in $GDRC_LIBRARIES, in gdrcore/ beside this \
+     program, and in lib/gdrcore/ and dropin/ beside its folder";
 
 /// The folder that holds the drop-in.
 pub fn folder() -> Option<PathBuf> {

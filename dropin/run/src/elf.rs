@@ -50,20 +50,20 @@ fn of_file(path: &Path, file: FileReader) -> Option<String> {
     let why = match judge(file) {
         ElfCheck::Static => {
             format!(
-                "{name} is statically linked: no library can be put in front of its own, so its \
-                 verbs do not come here"
+                "{name} is statically linked: no library can be put \
+                 in front of its own, so its verbs do not come here"
             )
         }
         ElfCheck::Foreign => {
             format!(
-                "{name} is of another processor or word size than these libraries, so its \
-                loader passes over them"
+                "{name} is of another processor or word size than \
+                 these libraries, so its loader passes over them"
             )
         }
         ElfCheck::OtherLoader(loader) => {
             format!(
-                "{name} has the loader {loader}, and these libraries need glibc's: they will \
-                 probably not be loaded"
+                "{name} has the loader {loader}, and these libraries \
+                 need glibc's: they will probably not be loaded"
             )
         }
         ElfCheck::Fine => {
@@ -75,8 +75,8 @@ fn of_file(path: &Path, file: FileReader) -> Option<String> {
                 return None;
             }
             format!(
-                "{name} runs with the rights of another user or group: the loader takes no \
-                 libraries from its caller"
+                "{name} runs with the rights of another user or \
+                 group: the loader takes no libraries from its caller"
             )
         }
     };

@@ -12,7 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 const HELP: &str = "\
 usage: gdrcore-routerctl [--socket PATH] status|sessions|reload
-Asks the router whose admin socket is at PATH (/run/gdrcore/admin.sock). Answers are JSON objects, one a line.
+Asks the router whose admin socket is at PATH (/run/gdrcore/admin.sock). Answers are JSON objects,
+one a line.
 
   status     the router: its process, its policy file, how many sessions
   sessions   who is there: tenant, address, process, links

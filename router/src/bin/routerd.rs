@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 const HELP: &str = "\
 usage: gdrcore-routerd [OPTION]... [FILE]
-Gives containers of this host RDMA without a NIC: identities, addresses and links, by the policy in FILE (TOML).
+Gives containers of this host RDMA without a NIC: identities, addresses and links, by the policy
+in FILE (TOML).
 
   --listen PATH   without FILE: the socket to listen at; every user is a tenant
                   of its own
@@ -16,7 +17,8 @@ Gives containers of this host RDMA without a NIC: identities, addresses and link
   -v, --verbose   say on standard error who comes and goes
   --help, --version
 
-SIGHUP reads FILE anew; SIGTERM ends the router, and links that stand go on. docs/ROUTER.md tells all of it.
+SIGHUP reads FILE anew; SIGTERM ends the router, and links that stand go on. docs/ROUTER.md tells
+all of it.
 ";
 
 enum Wish {

@@ -216,7 +216,10 @@ impl Broker {
 
     /// What time brings: connections that say nothing end.
     pub fn tick(&mut self, now: u64, out: &mut Vec<Action>) {
-        let late = |s: &Session| matches!(s.state, State::New(since) if now.saturating_sub(since) >= HELLO_NS);
+        let late = |s: &Session| match s.state {
+            State::New(since) => now.saturating_sub(since) >= HELLO_NS,
+            _ => false,
+        };
         let late: Vec<_> =
             self.sessions.iter().filter(|(_, s)| late(s)).map(|(&id, _)| id).collect();
         for id in late {

@@ -19,9 +19,8 @@ impl Broker {
                     }
                 }
                 None => {
-                    let why =
-                        "the policy has changed: it has another tenant, network or address for \
-                         this process, or none";
+                    let why = "the policy has changed: it has another tenant, \
+                         network or address for this process, or none";
                     self.end(now, id, because!(errno::ACCESS, "{why}"), out);
                 }
             }

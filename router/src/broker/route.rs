@@ -66,8 +66,8 @@ impl Broker {
         if waits {
             return Err(because!(
                 errno::AGAIN,
-                "{} has {UNANSWERED} links waiting and takes none: its process is stopped, or \
-                 nobody polls there",
+                "{} has {UNANSWERED} links waiting and takes none: \
+                 its process is stopped, or nobody polls there",
                 show(&route.gid)
             ));
         }

@@ -162,9 +162,10 @@ fn a_session_has_an_identity_an_address_and_numbers_of_its_own() {
     // Who only asks who it is takes none.
     let id = b.connect(2);
     let asked = b.hello(id, Hello { qpns: 0, ..hello() });
-    assert!(
-        matches!(&asked[..], [Action::Send(_, Envelope { message: Message::Welcome(w), .. })] if w.qpns.1 == 0)
-    );
+    let [Action::Send(_, Envelope { message: Message::Welcome(w), .. })] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(w.qpns.1, 0);
 }
 
 #[test]
@@ -302,24 +303,15 @@ fn the_end_of_a_session_is_told_to_those_with_links() {
     // What a session says of its routes does not hide its links.
     let (routed, ..) = b.linked(red, &wb);
     let unroute = Message::Unroute(Unroute { route: routed.route });
-    assert!(
-        matches!(&b.say(red, &Envelope::new(3, unroute))[..], [Action::Send(_, e)] if e.status == 0)
-    );
-    assert!(
-        matches!(&b.say(red, &Envelope::new(3, unroute))[..], [Action::Send(_, e)] if e.status == -libc::EINVAL)
-    );
+    for status in [0, -libc::EINVAL] {
+        let said = b.say(red, &Envelope::new(3, unroute));
+        assert!(matches!(&said[..], [Action::Send(_, e)] if e.status == status), "{said:?}");
+    }
     let mut out = Vec::new();
     b.broker.gone(b.now, red, &mut out);
-    match &out[..] {
-        [Action::Send(to, Envelope { message: Message::RouteEvent(e), .. }), Action::End(end, why)] =>
-        {
-            assert_eq!(
-                (*to, *end, e.peer, e.event, why.as_str()),
-                (blue, red, red, route_event::DOWN, "")
-            );
-        }
-        other => panic!("{other:?}"),
-    }
+    let [Action::Send(to, event), Action::End(end, why)] = &out[..] else { panic!("{out:?}") };
+    let Message::RouteEvent(e) = event.message else { panic!("{event:?}") };
+    assert_eq!((*to, *end, e.peer, e.event, why.as_str()), (blue, red, red, route_event::DOWN, ""));
     assert_eq!(b.refused(blue, wr.gids[0], wr.qpns.0).0, libc::EHOSTUNREACH);
     assert_eq!(b.broker.blocks_given(), 2);
     b.broker.gone(b.now, red, &mut out);

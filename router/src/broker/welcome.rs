@@ -115,8 +115,8 @@ impl Broker {
             n => self.blocks.take(now, n, id).ok_or_else(|| {
                 because!(
                     errno::NO_SPACE,
-                    "no queue pair numbers are left on this host; those of sessions that end rest \
-                     for a minute"
+                    "no queue pair numbers are left on this host; \
+                     those of sessions that end rest for a minute"
                 )
             })?,
         };

@@ -16,7 +16,8 @@
 //! allow = ["red", "10.99.3.0/24"]
 //!
 //! [tenant.red]
-//! match = { uid = 100000, cgroup = "/machine/red*", netns = "/run/netns/red" }   # all that is named must be so
+//! # All that is named must be so.
+//! match = { uid = 100000, cgroup = "/machine/red*", netns = "/run/netns/red" }
 //! network = "prod"
 //! ```
 //!

@@ -101,6 +101,15 @@ fn faults_name_their_line_and_column() {
 
 #[test]
 fn a_network_may_repeat_an_address_of_another() {
-    let text = "[network.n]\n[tenant.a]\nlisten=\"/a\"\nvip=\"1.2.3.4\"\n[tenant.b]\nlisten=\"/b\"\nvip=\"1.2.3.4\"\nnetwork=\"n\"";
+    let text = r#"
+        [network.n]
+        [tenant.a]
+        listen = "/a"
+        vip = "1.2.3.4"
+        [tenant.b]
+        listen = "/b"
+        vip = "1.2.3.4"
+        network = "n"
+    "#;
     assert!(Policy::parse(text).is_ok());
 }

@@ -139,10 +139,9 @@ fn serve(device: &str) {
     }
     let c = dev.counters().expect("counters");
     println!(
-        "server: {asked} requests heard of, {stood} connections stood, {brought} messages came, \
-         {lost} were not confirmed, {full} found no \
-         queue pair, at most {most} at once; {} messages of the connection manager came, {} were \
-         dropped, {} gave way to others",
+        "server: {asked} requests heard of, {stood} connections stood, {brought} messages \
+         came, {lost} were not confirmed, {full} found no queue pair, at most {most} at once; \
+         {} messages of the connection manager came, {} were dropped, {} gave way to others",
         c.cm_rcvd, c.cm_dropped, c.cm_evicted
     );
     println!("served {stood} {brought}");

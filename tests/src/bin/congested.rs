@@ -143,9 +143,9 @@ fn between(wire: &Mangler, x: &dyn Device, y: &dyn Device, op: Op, what: &str) {
     let since = |i: usize| (now[i] - before[i], told[i] - heard[i]);
     let (marked, sent, followed) = (since(0).0, since(1).0, since(2).1);
     println!(
-        "{what}: {marked} marks seen, {sent} notifications, {cnps} on the wire while it lasted, \
-         {followed} followed; \
-         {} MB in {free:?} without congestion, {congested:?} with it, {recovered:?} after it",
+        "{what}: {marked} marks seen, {sent} notifications, {cnps} on the \
+         wire while it lasted, {followed} followed; {} MB in {free:?} \
+         without congestion, {congested:?} with it, {recovered:?} after it",
         REQUESTS * BYTES / 1_000_000
     );
     assert!(capable, "{what}: the sender's packets do not say that they may be marked");
@@ -175,11 +175,8 @@ fn main() {
     let far = tap("gdr1", 2);
     let theirs = ["10.77.0.2", "[fd00:77::2]:4791"].map(&open);
     // SAFETY: an open descriptor of a namespace.
-    assert_eq!(
-        unsafe { libc::setns(home.as_raw_fd(), libc::CLONE_NEWNET) },
-        0,
-        "back to the first"
-    );
+    let back = unsafe { libc::setns(home.as_raw_fd(), libc::CLONE_NEWNET) };
+    assert_eq!(back, 0, "back to the first");
     let ours = ["10.77.0.1", "[fd00:77::1]:4791"].map(&open);
     let wire = Mangler::join(near, far);
     for (i, family) in ["IPv4", "IPv6"].iter().enumerate() {

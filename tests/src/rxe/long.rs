@@ -102,9 +102,8 @@ pub fn run(share: &Path, clean: u64, lossy: u64) -> Outcome<String> {
     }
     let _ = writeln!(
         out,
-        "\nSENDs, WRITEs and READs of 1 MiB, eight outstanding, each stack as requester and as \
-         responder by turns; path MTU \
-         4096, IPv4, kernel {}.",
+        "\nSENDs, WRITEs and READs of 1 MiB, eight outstanding, each stack as \
+         requester and as responder by turns; path MTU 4096, IPv4, kernel {}.",
         kernel.trim()
     );
     Ok(out)

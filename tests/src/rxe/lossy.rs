@@ -141,8 +141,8 @@ pub fn marks(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
                 Ok(done)
             } else {
                 Err(format!(
-                    "{marked} packets marked, {seen} of them seen by ours; {sent} CNPs sent and \
-                     {got} taken by ours"
+                    "{marked} packets marked, {seen} of them seen by \
+                     ours; {sent} CNPs sent and {got} taken by ours"
                 ))
             }
         });

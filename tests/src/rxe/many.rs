@@ -27,8 +27,7 @@ fn drain(pair: &mut Pair, side: Side, n: usize) -> Outcome<()> {
             if bad > 0 || ordered != 1 {
                 let cause = pair.our.dev.qp_cause(pair.our.qp);
                 return Err(format!(
-                    "{side:?}: {bad} bad, first status {status}, in order: \
-                    {ordered}; our {cause:?}"
+                    "{side:?}: {bad} bad, first status {status}, in order: {ordered}; our {cause:?}"
                 ));
             }
             left -= count as usize;

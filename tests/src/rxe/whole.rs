@@ -75,9 +75,11 @@ fn between_namespaces(report: &mut Report, share: &Path) -> Outcome<()> {
     // that the frames are for, and gives its address to our side of the wire: only what crosses
     // that arrives.
     vm.run(
-        "modprobe tun; ip link add c0 type veth peer name c1 netns u; ip addr add 10.78.0.1/24 \
-         dev c0; ip link set c0 up
-         ip -n u addr add 10.78.0.2/24 dev c1; ip -n u link set c1 up; ip -n u addr flush dev rv1; ip -n u link set rv1 down
+        "modprobe tun
+         ip link add c0 type veth peer name c1 netns u
+         ip addr add 10.78.0.1/24 dev c0; ip link set c0 up
+         ip -n u addr add 10.78.0.2/24 dev c1; ip -n u link set c1 up
+         ip -n u addr flush dev rv1; ip -n u link set rv1 down
          ip -n u link set rv1 address 02:00:00:77:00:99; ip -n u link set rv1 up",
         20,
     )?;
@@ -131,8 +133,8 @@ pub fn everything(report: &mut Report, share: &Path) -> Outcome<()> {
     }
     let (packets, [lost, doubled, overtaken, damaged, late]) = lab.mangler.counts();
     report.note(&format!(
-        "of {packets} packets {lost} were lost, {doubled} doubled, {overtaken} overtaken, \
-         {damaged} damaged, {late} delayed"
+        "of {packets} packets {lost} were lost, {doubled} doubled, \
+         {overtaken} overtaken, {damaged} damaged, {late} delayed"
     ));
     pingpong::all(report, &lab);
     perftest::all(report, &lab);

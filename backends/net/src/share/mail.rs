@@ -2,12 +2,14 @@
 //! blocks' names.
 //!
 //! ```text
-//! 0  magic "gdrm"   4  version 1   5  kind   6  block of the sender (2)   then, by kind, little-endian:
+//! 0  magic "gdrm"   4  version 1   5  kind   6  block of the sender (2)
+//! then, by kind, little-endian:
 //! Ask      nothing: whoever has a table answers with it
 //! News     a table
 //! Left     block 2: its owner's socket is closed
 //! Refused  address 16, zone 4, port 2, zero 2, errno 4: the network says that nobody is there
-//! Packets  address 16, zone 4, port 2, ECN 1, zero 1, bytes of a packet 2, number of the first packet 2, the packets
+//! Packets  address 16, zone 4, port 2, ECN 1, zero 1, bytes of a packet 2,
+//!          number of the first packet 2, the packets
 //! ```
 //!
 //! Other users cannot reach the sockets ([`crate::local`]). The kernel also says with each message

@@ -4,10 +4,12 @@
 //! ```text
 //! borrower (writes the ring)                          lender (reads the ring)
 //!                                     control page: "lends"  <- it has memory to lend at all
-//! a WRITE with an unknown key   -- ask: QPs, key -->   are its WRITEs all allowed? (`Transport::mappable`)
+//! a WRITE with an unknown key   -- ask: QPs, key -->   are its WRITEs all allowed?
+//!                                                      (`Transport::mappable`)
 //! maps the descriptor           <-- loan: number, serial, range, descriptor --
 //! "entered" = number, fence, is its serial in the page? copy, "entered" = 0
-//!                                                      takes back: serial = 0, fence, waits while "entered" is the number
+//!                                                      takes back: serial = 0, fence,
+//!                                                      waits while "entered" is the number
 //! ```
 //!
 //! The two words are a Dekker pair ([`gdrcore_core::lease`]): either the borrower sees that the

@@ -1,14 +1,16 @@
 //! A ring of frames in memory that two processes share, one writing and one reading.
 //!
 //! ```text
-//! control page        line 0: magic, version, bytes of data     (written once, before the other end sees it)
-//!                     line 1: tail      bytes consumed            (the reader's)
-//!                     line 2: asleep    the reader sleeps         (both)
-//!                     line 3: starved   the writer waits for room (both)
-//!                     line 4: lends     what the reader lends     (the reader's; loans: see `loan`)
-//!                     line 5: entered   the loan in use + 1       (the writer's)
-//!                     line 6: loans     serials of those in force (the reader's)
-//! data, twice         frames, each at a multiple of 64 bytes: length (4 bytes), zero (4), then the frame
+//! control page     line 0: magic, version, bytes of data     (written once, before the other end
+//!                                                             sees it)
+//!                  line 1: tail      bytes consumed            (the reader's)
+//!                  line 2: asleep    the reader sleeps         (both)
+//!                  line 3: starved   the writer waits for room (both)
+//!                  line 4: lends     what the reader lends     (the reader's; see `loan`)
+//!                  line 5: entered   the loan in use + 1       (the writer's)
+//!                  line 6: loans     serials of those in force (the reader's)
+//! data, twice      frames, each at a multiple of 64 bytes:
+//!                  length (4 bytes), zero (4), then the frame
 //! ```
 //!
 //! The data pages are mapped twice, one behind the other, so that no frame is ever broken at the

@@ -346,8 +346,8 @@ unsafe fn open_links(
         _ if config.has_links(name) && config.path == PathChoice::Shm => {
             return Err(refuse!(
                 Unsupported,
-                "flags: GDRC_CONFIG_SHM_ONLY, and this process cannot share memory with others \
-                 (see /dev/shm)"
+                "flags: GDRC_CONFIG_SHM_ONLY, and this process \
+                 cannot share memory with others (see /dev/shm)"
             ))
         }
         _ => None,

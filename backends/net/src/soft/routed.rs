@@ -128,8 +128,8 @@ impl SoftDevice {
             None => shm.linked(to, block_of(qpn)).ok_or_else(|| {
                 refuse!(
                     Os(libc::ENETUNREACH),
-                    "the link to queue pair {qpn:#x} ended while it was asked for, or this call \
-                     cannot make one"
+                    "the link to queue pair {qpn:#x} ended while it \
+                     was asked for, or this call cannot make one"
                 )
             })?,
         };
@@ -171,8 +171,8 @@ fn hung_up(e: Error, qpn: u32) -> Error {
     match e {
         Error::Os(libc::EPIPE | libc::ECONNRESET) => refuse!(
             Os(libc::EHOSTUNREACH),
-            "the process of queue pair {qpn:#x} has hung up on the link: it is gone, or has no \
-             descriptor left for it"
+            "the process of queue pair {qpn:#x} has hung up on the \
+             link: it is gone, or has no descriptor left for it"
         ),
         e => e,
     }
@@ -182,7 +182,7 @@ fn hung_up(e: Error, qpn: u32) -> Error {
 fn no_datagrams() -> Error {
     refuse!(
         Unsupported,
-        "peer: this router carries connected queue pairs (RC, UC) only; datagrams (UD), and with \
-         them rdma_cm, reach no other process"
+        "peer: this router carries connected queue pairs (RC, UC) only; \
+         datagrams (UD), and with them rdma_cm, reach no other process"
     )
 }

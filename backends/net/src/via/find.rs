@@ -5,8 +5,11 @@
 //! | `GDRC_ROUTER=off` | none |
 //! | `GDRC_ROUTER=/path/name.gdrc` | this socket |
 //! | `GDRC_ROUTER=name` | `/freeflow/name.gdrc`, or `/run/gdrcore/name.gdrc` |
-//! | `FFR_NAME=name` | `/freeflow/name.gdrc`, where it is there: FreeFlow's own router sees this variable too |
-//! | `/run/gdrcore/tenant.gdrc` | where it is there: what an injected mount gives images that know nothing of routers |
+//! | `FFR_NAME=name` | `/freeflow/name.gdrc`, where it is there |
+//! | `/run/gdrcore/tenant.gdrc` | where it is there |
+//!
+//! FreeFlow's own router sees `FFR_NAME` too. The last is what an injected mount gives images that
+//! know nothing of routers.
 //!
 //! The first that is set counts. A value of `GDRC_ROUTER` that leads nowhere is an error, never a
 //! silent way around the router. A device name may name the socket too: `router:/path/name.gdrc`;
@@ -151,15 +154,13 @@ pub fn of_device(at: &str) -> Result<SocketPath> {
     }
     match from_environment()? {
         Found::Named(path) | Found::Mounted(path) => Ok(path),
-        Found::Off => Err(refuse!(
-            NoDevice,
-            "device 'router:': GDRC_ROUTER=off says that there is \
-            none"
-        )),
+        Found::Off => {
+            Err(refuse!(NoDevice, "device 'router:': GDRC_ROUTER=off says that there is none"))
+        }
         Found::Nothing => Err(refuse!(
             NoDevice,
-            "device 'router:': GDRC_ROUTER is not set, and there is no {OWN}/{TENANT}.gdrc; write \
-             'router:<path>'"
+            "device 'router:': GDRC_ROUTER is not set, and there \
+             is no {OWN}/{TENANT}.gdrc; write 'router:<path>'"
         )),
     }
 }
@@ -194,8 +195,8 @@ fn named(value: &[u8], folders: [&str; 2]) -> Result<SocketPath> {
     let [first, second] = folders;
     Err(refuse!(
         NoDevice,
-        "router '{name}': there is neither {first}/{name}.gdrc nor {second}/{name}.gdrc \
-         (GDRC_ROUTER, a device name)"
+        "router '{name}': there is neither {first}/{name}.gdrc \
+         nor {second}/{name}.gdrc (GDRC_ROUTER, a device name)"
     ))
 }
 

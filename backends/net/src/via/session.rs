@@ -263,8 +263,8 @@ impl Session {
         self.gone.store(true, Ordering::Relaxed);
         refuse!(
             Os(libc::ENOTCONN),
-            "the router at {} is gone, or has ended the session: links that stand go on, new ones \
-             are not made",
+            "the router at {} is gone, or has ended the session: \
+             links that stand go on, new ones are not made",
             self.at
         )
     }
@@ -303,8 +303,8 @@ impl Asker<'_> {
             Some(fd) => Ok(Direct { routed, fd }),
             None => Err(refuse!(
                 Os(libc::EMFILE),
-                "the link that the router made is one descriptor too many for this process \
-                 (`ulimit -n`)"
+                "the link that the router made is one descriptor \
+                 too many for this process (`ulimit -n`)"
             )),
         }
     }
@@ -402,8 +402,8 @@ fn connect(at: &SocketPath, until: u64) -> Result<OwnedFd> {
             libc::EACCES | libc::EPERM => {
                 return Err(refuse!(
                     Access,
-                    "router '{at}': this user may not connect to the socket, or not look into its \
-                     folder"
+                    "router '{at}': this user may not connect \
+                     to the socket, or not look into its folder"
                 ))
             }
             n => {

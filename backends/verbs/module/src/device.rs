@@ -51,10 +51,9 @@ fn is_dropin() -> bool {
     !symbol(DROPIN).is_null()
 }
 
-const OURS: &str = "the libibverbs that this program found is gdrcore's own drop-in, which has no \
-    NICs: \
-                    open its device by the soft device's name, or take the drop-in out of \
-                    LD_LIBRARY_PATH and LD_PRELOAD";
+const OURS: &str = "the libibverbs that this program found is gdrcore's own drop-in, \
+                    which has no NICs: open its device by the soft device's name, or \
+                    take the drop-in out of LD_LIBRARY_PATH and LD_PRELOAD";
 
 /// The list of devices; freed when dropped.
 struct List {
@@ -74,8 +73,7 @@ impl List {
         if devices.is_null() {
             let e = last_errno();
             why.set(format_args!(
-                "libibverbs cannot list devices (errno {e}); is the kernel \
-                module ib_uverbs loaded?"
+                "libibverbs cannot list devices (errno {e}); is the kernel module ib_uverbs loaded?"
             ));
             return Err(e);
         }
@@ -155,7 +153,8 @@ pub unsafe extern "C" fn open(
     };
     // Keeps the memory of a parent that forks: on kernels before 5.12 a registered page would move
     // to the child. A program that has begun with verbs before us has chosen already; its answer is
-    // an error of no interest. SAFETY: no precondition.
+    // an error of no interest.
+    // SAFETY: no precondition.
     unsafe { ibv_fork_init() };
     // SAFETY: a device of the list.
     let context = unsafe { ibv_open_device(device) };

@@ -287,8 +287,9 @@ pub(super) fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     // Copies that overlap (dst is ours, so bytes may be written twice) are stored in such an order
     // that the one that begins on a word of the source wins: a word is never put together from two
     // reads. Long copies align dst, since stores across cache lines cost most: 4 KiB in 37 instead
-    // of 75 ns. SAFETY: writes only within `dst`; reads as many bytes at `addr`, each of which
-    // succeeds or lands on 4.
+    // of 75 ns.
+    // SAFETY: writes only within `dst`; reads as many bytes at `addr`, each of which succeeds or
+    // lands on 4.
     unsafe {
         asm!(
             "
@@ -391,9 +392,9 @@ pub(super) fn transfer(from: u64, to: u64, len: usize, last: usize) -> Result<()
     let fault: u32;
     // rdx counts the body, what is before the last word. A body ends on an 8-byte boundary, so that
     // after the units to alignment its rest is whole words. No byte is stored twice: the program
-    // may already have changed it again. SAFETY: reads `len` bytes at `from` and writes as many at
-    // `to`, registered for writing (or a slice of ours for reading); each access succeeds or lands
-    // on 4.
+    // may already have changed it again.
+    // SAFETY: reads `len` bytes at `from` and writes as many at `to`, registered for writing (or a
+    // slice of ours for reading); each access succeeds or lands on 4.
     unsafe {
         asm!(
             "

@@ -327,8 +327,13 @@ proptest! {
     /// Whatever passes lies within the memory that was registered, computed in wide numbers.
     #[test]
     fn no_range_outside_ever_passes(
-        addr in edgy(), iova in edgy(), length in edgy(), va in edgy(), near in 0..400u64,
-        len in prop_oneof![any::<u32>(), 0..300u32], zero in any::<bool>(),
+        addr in edgy(),
+        iova in edgy(),
+        length in edgy(),
+        va in edgy(),
+        near in 0..400u64,
+        len in prop_oneof![any::<u32>(), 0..300u32],
+        zero in any::<bool>(),
     ) {
         let mut r = regions(64);
         let flags = RW | if zero { access::ZERO_BASED } else { 0 };
@@ -341,7 +346,8 @@ proptest! {
         prop_assert_eq!(a.iova, if zero { 0 } else { iova });
         for va in [va, a.iova.wrapping_add(near), a.iova.wrapping_add(length).wrapping_sub(near)] {
             let wide = |x: u64| u128::from(x);
-            let inside = va >= a.iova && wide(va) + wide(u64::from(len)) <= wide(a.iova) + wide(length);
+            let inside =
+                va >= a.iova && wide(va) + wide(u64::from(len)) <= wide(a.iova) + wide(length);
             let got = r.local(a.lkey, PD, va, len, true);
             prop_assert_eq!(got, r.remote(a.rkey, PD, QP, va, len, access::REMOTE_WRITE));
             match got {
@@ -349,7 +355,10 @@ proptest! {
                     // Nothing at all is accessed at the wrapped end of an empty range.
                     prop_assert!(inside || len == 0);
                     if len > 0 {
-                        prop_assert!(t.addr >= addr && wide(t.addr) + wide(u64::from(len)) <= wide(addr) + wide(length));
+                        prop_assert!(
+                            t.addr >= addr
+                                && wide(t.addr) + wide(u64::from(len)) <= wide(addr) + wide(length)
+                        );
                         prop_assert_eq!(t.addr - addr, va - a.iova);
                         prop_assert_eq!(t.len, len);
                     }
@@ -364,15 +373,27 @@ proptest! {
 
     /// Random verbs against a table in words: who has which key, and what it opens.
     #[test]
-    fn random_walk_keeps_keys_and_counts(ops in prop::collection::vec((0..7u8, any::<u16>(), any::<u16>()), 1..200)) {
+    fn random_walk_keeps_keys_and_counts(
+        ops in prop::collection::vec((0..7u8, any::<u16>(), any::<u16>()), 1..200),
+    ) {
         let mut r = regions(64);
-        let mut mrs: Vec<(Handle, u32, u32)> = Vec::new(); // handle, key, windows
-        let mut mws: Vec<(Handle, u32, bool, Option<Handle>)> = Vec::new(); // handle, key, type 2, region
+        // Handle, key, windows.
+        let mut mrs: Vec<(Handle, u32, u32)> = Vec::new();
+        // Handle, key, type 2, region.
+        let mut mws: Vec<(Handle, u32, bool, Option<Handle>)> = Vec::new();
         for (op, a, b) in ops {
             let (a, b) = (a as usize, b as usize);
             match op {
-                0 => if let Ok((h, at)) = r.reg(&request(0x1000, 4096, ALL), PD) { mrs.push((h, at.rkey, 0)) },
-                1 => if let Ok((h, k)) = r.mw_alloc(PD, 1 + (a % 2) as u32) { mws.push((h, k, a % 2 == 1, None)) },
+                0 => {
+                    if let Ok((h, at)) = r.reg(&request(0x1000, 4096, ALL), PD) {
+                        mrs.push((h, at.rkey, 0))
+                    }
+                }
+                1 => {
+                    if let Ok((h, k)) = r.mw_alloc(PD, 1 + (a % 2) as u32) {
+                        mws.push((h, k, a % 2 == 1, None))
+                    }
+                }
                 2 if !mrs.is_empty() => {
                     let i = a % mrs.len();
                     if mrs[i].2 > 0 {
@@ -380,22 +401,30 @@ proptest! {
                     } else {
                         prop_assert_eq!(r.dereg(mrs[i].0), Ok(()));
                         let old = mrs.swap_remove(i);
-                        prop_assert_eq!(r.remote(old.1, PD, QP, 0x1000, 1, 0), Err(KeyError::Expired));
+                        prop_assert_eq!(
+                            r.remote(old.1, PD, QP, 0x1000, 1, 0),
+                            Err(KeyError::Expired)
+                        );
                     }
                 }
                 3 if !mws.is_empty() => {
                     let old = mws.swap_remove(a % mws.len());
                     prop_assert_eq!(r.mw_dealloc(old.0), Ok(()));
-                    if let Some(m) = old.3 { mrs.iter_mut().find(|x| x.0 == m).unwrap().2 -= 1 }
+                    if let Some(m) = old.3 {
+                        mrs.iter_mut().find(|x| x.0 == m).unwrap().2 -= 1
+                    }
                 }
                 4 | 5 if !mws.is_empty() && !mrs.is_empty() => {
                     let (m, w) = (b % mrs.len(), a % mws.len());
                     let key = (op == 5).then_some(mws[w].1 ^ (b as u32 & 0xff));
-                    let done = r.bind(mws[w].0, key, mrs[m].0, 0x1000, 16, access::REMOTE_READ, Some(QP));
+                    let done =
+                        r.bind(mws[w].0, key, mrs[m].0, 0x1000, 16, access::REMOTE_READ, Some(QP));
                     if mws[w].2 && mws[w].3.is_some() {
                         prop_assert_eq!(done, Err(Error::Invalid));
                     } else {
-                        if let Some(old) = mws[w].3 { mrs.iter_mut().find(|x| x.0 == old).unwrap().2 -= 1 }
+                        if let Some(old) = mws[w].3 {
+                            mrs.iter_mut().find(|x| x.0 == old).unwrap().2 -= 1
+                        }
                         mrs[m].2 += 1;
                         mws[w].1 = done.unwrap();
                         mws[w].3 = Some(mrs[m].0);
@@ -412,7 +441,8 @@ proptest! {
                 _ => {}
             }
             prop_assert_eq!((r.mr_live() as usize, r.mw_live() as usize), (mrs.len(), mws.len()));
-            let keys: HashSet<u32> = mrs.iter().map(|m| m.1).chain(mws.iter().map(|w| w.1)).collect();
+            let keys: HashSet<u32> =
+                mrs.iter().map(|m| m.1).chain(mws.iter().map(|w| w.1)).collect();
             prop_assert_eq!(keys.len(), mrs.len() + mws.len());
             prop_assert!(!keys.contains(&0));
             for m in &mrs {
@@ -420,7 +450,10 @@ proptest! {
             }
             for w in &mws {
                 let got = r.remote(w.1, PD, QP, 0x1000, 16, access::REMOTE_READ);
-                prop_assert_eq!(got.err(), if w.3.is_some() { None } else { Some(KeyError::Unbound) });
+                prop_assert_eq!(
+                    got.err(),
+                    if w.3.is_some() { None } else { Some(KeyError::Unbound) }
+                );
             }
         }
         // A key that nobody has never opens anything.

@@ -48,8 +48,8 @@ fn names(mask: u32) -> String {
 fn dot() -> String {
     let mut out = String::new();
     out.push_str(
-        "// QP states, written from core/src/verbs/transition.rs by its tests \
-        (GDRC_BLESS=1 rewrites it).\n",
+        "// QP states, written from core/src/verbs/transition.rs \
+         by its tests (GDRC_BLESS=1 rewrites it).\n",
     );
     out.push_str("// On an edge: types, required attributes, then optional ones in brackets.\n");
     out.push_str("digraph qp_states {\n  rankdir=LR;\n  node [shape=box];\n");
@@ -82,8 +82,8 @@ fn table_matches_the_graph_in_docs() {
     let before = fs::read_to_string(&path).unwrap();
     assert_eq!(
         before, now,
-        "docs/internals/qp-states.dot is out of date: run the test with GDRC_BLESS=1 and look at \
-         the diff"
+        "docs/internals/qp-states.dot is out of date: run \
+         the test with GDRC_BLESS=1 and look at the diff"
     );
 }
 

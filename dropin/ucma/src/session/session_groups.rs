@@ -31,8 +31,8 @@ impl<D: Devices> Session<D> {
         if !usable || !i.is_datagram() || !addr.is_multicast() {
             return Err(refuse!(
                 Invalid,
-                "id in stage {:?}: a group is joined by a bound id of RDMA_PS_UDP, at a group's \
-                 address",
+                "id in stage {:?}: a group is joined by a \
+                 bound id of RDMA_PS_UDP, at a group's address",
                 i.stage
             ));
         }

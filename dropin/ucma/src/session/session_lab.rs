@@ -35,7 +35,9 @@ struct HeldDevice(Arc<Opened>);
 macro_rules! held {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
         impl CmDevice for HeldDevice {
-            $(fn $name(&self, $($arg: $ty),*) -> Result<$ret> { self.0.device.cm()?.$name($($arg),*) })*
+            $(fn $name(&self, $($arg: $ty),*) -> Result<$ret> {
+                self.0.device.cm()?.$name($($arg),*)
+            })*
         }
     };
 }

@@ -168,7 +168,8 @@ impl Body for Welcome {
         let (token, cause) = (from.bytes(), Text::parse(from)?);
         #[rustfmt::skip]
         let welcome = Welcome {
-            version, features, mode, session, epoch, tenant, network, gids, qpns, mtu, line_rate, rings, max_routes, token, cause,
+            version, features, mode, session, epoch, tenant, network, gids, qpns, mtu, line_rate,
+            rings, max_routes, token, cause,
         };
         Ok(welcome)
     }

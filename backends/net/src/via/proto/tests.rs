@@ -23,13 +23,15 @@ fn hello() -> impl Strategy<Value = Message> {
 fn welcome() -> impl Strategy<Value = Message> {
     let numbers = any::<(u32, u32, u64, u64, u64, u32)>();
     let sizes = (qpn(), qpn(), any::<u32>(), any::<(u32, u32)>(), any::<u32>());
-    (numbers, sizes, text(), text(), any::<[[u8; 16]; GIDS]>(), text()).prop_map(|(n, s, tenant, network, gids, cause)| {
+    let all = (numbers, sizes, text(), text(), any::<[[u8; 16]; GIDS]>(), text());
+    all.prop_map(|(n, s, tenant, network, gids, cause)| {
         let (version, mode, features, epoch, line_rate, session) = n;
         let (first, count, mtu, rings, max_routes) = s;
         let (qpns, token) = ((first, count), [9; 64]);
         #[rustfmt::skip]
         let w = Welcome {
-            version, features, mode, session, epoch, tenant, network, gids, qpns, mtu, line_rate, rings, max_routes, token, cause,
+            version, features, mode, session, epoch, tenant, network, gids, qpns, mtu, line_rate,
+            rings, max_routes, token, cause,
         };
         Message::Welcome(w)
     })
@@ -100,7 +102,11 @@ proptest! {
     }
 
     #[test]
-    fn a_message_may_grow_by_zeroes_only(e in envelope(), more in 1usize..64, at in any::<prop::sample::Index>()) {
+    fn a_message_may_grow_by_zeroes_only(
+        e in envelope(),
+        more in 1usize..64,
+        at in any::<prop::sample::Index>(),
+    ) {
         let message = bytes(&e);
         let longer = resized(&message, message.len() + more, 0);
         prop_assert_eq!(Envelope::parse(&longer), Ok(e));
@@ -124,7 +130,10 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_message_or_a_fault(mut junk in prop::collection::vec(any::<u8>(), 0..900), kind in 0u16..16) {
+    fn any_bytes_are_a_message_or_a_fault(
+        mut junk in prop::collection::vec(any::<u8>(), 0..900),
+        kind in 0u16..16,
+    ) {
         if let Ok(e) = Envelope::parse(&junk) {
             prop_assert_eq!(Envelope::parse(&bytes(&e)), Ok(e));
         }
