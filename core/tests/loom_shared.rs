@@ -1,49 +1,49 @@
 //! Every interleaving, by loom, of what two processes do with words in memory that they share:
-//! loans that end, and frames of a ring without a head index.
+//! grants that are revoked, and frames of a ring without a head index.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p gdrcore-core --release --test loom_shared`
 #![cfg(loom)]
 
 use gdrcore_core::frame::Length;
-use gdrcore_core::lease::{Entered, Serial};
+use gdrcore_core::lease::{PinWord, Serial};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
 const NUMBER: u32 = 3;
 
-/// The words of a loan, and what is lent.
+/// The words of a grant, and its memory.
 #[derive(Default)]
-struct Loan {
-    entered: Entered,
+struct Granted {
+    pin: PinWord,
     serial: Serial,
     memory: UnsafeCell<u32>,
 }
 
 // SAFETY: the memory is used by whom the two words allow it; loom reports any other use.
-unsafe impl Sync for Loan {}
+unsafe impl Sync for Granted {}
 // SAFETY: as above.
-unsafe impl Send for Loan {}
+unsafe impl Send for Granted {}
 
-impl Loan {
-    /// As the borrower: writes, if it may.
+impl Granted {
+    /// As the peer: writes, if it may.
     fn write(&self, serial: u32) -> bool {
-        let may = self.entered.enter(&self.serial, NUMBER, serial);
+        let may = self.pin.pin(&self.serial, NUMBER, serial);
         if may {
-            // SAFETY: the loan is in force until we leave.
+            // SAFETY: the grant is active until it is unpinned.
             self.memory.with_mut(|m| unsafe { *m += 1 });
-            self.entered.leave();
+            self.pin.unpin();
         }
         may
     }
 
-    /// As the lender: ends the loan and uses the memory.
-    fn take_back(&self) -> u32 {
+    /// As the owner: revokes the grant and uses the memory.
+    fn revoke(&self) -> u32 {
         self.serial.revoke();
-        while self.entered.is_inside(NUMBER) {
+        while self.pin.is_pinned(NUMBER) {
             thread::yield_now();
         }
-        // SAFETY: nobody is inside, and nobody enters any more.
+        // SAFETY: nobody has it pinned, and nobody pins it any more.
         self.memory.with_mut(|m| unsafe {
             *m += 100;
             *m
@@ -52,31 +52,31 @@ impl Loan {
 }
 
 #[test]
-fn a_loan_that_has_ended_is_used_by_nobody() {
+fn a_revoked_grant_is_used_by_nobody() {
     loom::model(|| {
-        let loan = Arc::new(Loan::default());
-        loan.serial.grant(7);
-        let other = loan.clone();
-        let borrower = thread::spawn(move || u32::from(other.write(7)) + u32::from(other.write(7)));
-        let seen = loan.take_back();
-        let written = borrower.join().unwrap();
-        // What it wrote was there when the lender looked: it never writes later.
+        let grant = Arc::new(Granted::default());
+        grant.serial.activate(7);
+        let other = grant.clone();
+        let peer = thread::spawn(move || u32::from(other.write(7)) + u32::from(other.write(7)));
+        let seen = grant.revoke();
+        let written = peer.join().unwrap();
+        // What it wrote was there when the owner looked: it never writes later.
         assert_eq!(seen, 100 + written);
     });
 }
 
 #[test]
-fn a_number_that_is_lent_again_is_another_loan() {
+fn a_number_that_is_granted_again_is_another_grant() {
     loom::model(|| {
-        let loan = Arc::new(Loan::default());
-        loan.serial.grant(7);
-        let other = loan.clone();
-        let borrower = thread::spawn(move || other.write(7));
-        let seen = loan.take_back();
-        loan.serial.grant(8);
-        let wrote = borrower.join().unwrap();
+        let grant = Arc::new(Granted::default());
+        grant.serial.activate(7);
+        let other = grant.clone();
+        let peer = thread::spawn(move || other.write(7));
+        let seen = grant.revoke();
+        grant.serial.activate(8);
+        let wrote = peer.join().unwrap();
         assert_eq!(seen, 100 + u32::from(wrote));
-        assert!(!loan.write(7) && loan.write(8));
+        assert!(!grant.write(7) && grant.write(8));
     });
 }
 

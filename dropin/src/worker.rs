@@ -10,7 +10,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use core::time::Duration;
 use gdrcore_core::{Error, Result};
-use gdrcore_net::soft::OwnSignals;
+use gdrcore_net::soft::HelperSignals;
 
 /// How long the end of a process waits for the last run.
 const EXIT_MS: u32 = 200;
@@ -24,7 +24,7 @@ const STACK: usize = 512 << 10;
 /// # Errors
 /// Those of `work`; the system's: no thread.
 pub fn with_stack<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    let masked = OwnSignals::take();
+    let masked = HelperSignals::take();
     std::thread::scope(|s| {
         let thread = std::thread::Builder::new().name(name.into()).stack_size(STACK);
         let started = thread.spawn_scoped(s, work);
@@ -66,7 +66,7 @@ impl Worker {
         if fd < 0 {
             return Err(last_error());
         }
-        let masked = OwnSignals::take();
+        let masked = HelperSignals::take();
         let thread = std::thread::Builder::new().name(name.into()).stack_size(256 << 10);
         let started = thread.spawn(move || self.run(fd, work));
         drop(masked);

@@ -6,7 +6,7 @@ use core::ffi::{c_char, c_int};
 use gdrcore_core::Error;
 use gdrcore_net::addr::DeviceName;
 use gdrcore_net::reason;
-use gdrcore_net::udp::holder;
+use gdrcore_net::udp::port_owner;
 
 /// Sets the reason of a failed open. Where the refusal has named the argument already, only the
 /// device's name is put before it.
@@ -79,7 +79,7 @@ fn in_use(device: &str, e: Error) {
                   (peers learn it from the endpoint descriptor)";
     // SAFETY: no precondition.
     let own = unsafe { libc::geteuid() };
-    match at.as_ref().and_then(holder) {
+    match at.as_ref().and_then(port_owner) {
         Some(user) if user != own => reason::set(
             e,
             format_args!(

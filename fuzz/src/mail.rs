@@ -1,10 +1,10 @@
 //! What the processes of one address send each other: messages of any content, and tables that are
 //! almost right.
 
-use gdrcore_net::share::mail::{parse, Received};
-use gdrcore_net::share::numbers::BLOCK_MAX;
-use gdrcore_net::share::steer::{Program, BY_HASH, INSTRUCTIONS};
-use gdrcore_net::share::table::{Table, BYTES};
+use gdrcore_net::addr_group::group_msg::{parse, Received};
+use gdrcore_net::addr_group::numbers::BLOCK_MAX;
+use gdrcore_net::addr_group::steer::{Program, BY_HASH, INSTRUCTIONS};
+use gdrcore_net::addr_group::table::{Table, BYTES};
 
 /// What strings led to, so that a test can tell whether they reach anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub fn mail(data: &[u8]) -> Mailed {
     }
     match parse(&message) {
         None => return seen,
-        Some((_, Received::News(table))) => {
+        Some((_, Received::TableUpdate(table))) => {
             let mut bytes = [0; BYTES];
             let n = table.emit(&mut bytes);
             assert_eq!(bytes[..n], message[8..]);

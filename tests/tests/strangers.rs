@@ -6,7 +6,7 @@ use gdrcore_core::verbs::types::{wc_opcode, wc_status, Wc};
 use gdrcore_core::Error;
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::soft::SoftConfig;
-use gdrcore_net::udp::holder;
+use gdrcore_net::udp::port_owner;
 use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::far::Far;
@@ -387,7 +387,7 @@ fn the_user_who_has_the_port_is_named() {
     let other = stranger(ATTACKER, &["port", x.trim_start_matches("soft:")]);
     other.answer("ready");
     assert_eq!(Soft::open(&x, &SoftConfig::default()).err(), Some(Error::AddressInUse));
-    assert_eq!(holder(&at).map(|user| user.to_string()).as_deref(), Some(ATTACKER));
+    assert_eq!(port_owner(&at).map(|user| user.to_string()).as_deref(), Some(ATTACKER));
 }
 
 #[test]

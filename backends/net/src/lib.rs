@@ -7,7 +7,7 @@
 //!   randomness, memory, the fork check, faults on memory that vanished.
 //!
 //! * [`reason`]: why a thread's last call was refused, in words.
-//! * [`share`]: many processes on one address; `local`: the names under which processes of one host
+//! * [`addr_group`]: many processes on one address; `local`: the names under which processes of one host
 //!   find each other.
 //! * [`soft`]: the soft device: engine, port, progress.
 //! * [`via`]: a device by way of a router: the protocol and the tenant's end of it.
@@ -15,6 +15,7 @@
 //! Nothing here allocates; what needs memory takes it from the caller at creation.
 
 pub mod addr;
+pub mod addr_group;
 pub mod clock;
 pub mod fault;
 pub mod fork;
@@ -23,7 +24,6 @@ pub mod map;
 pub mod pcap;
 pub mod reason;
 mod rights;
-pub mod share;
 pub mod shm;
 pub mod soft;
 mod sys;

@@ -14,16 +14,16 @@
 //! The owner of `any` takes the links of datagrams. A block's `door` takes links, its `mail` takes
 //! datagrams of the group, and connections to its `life` end with the owner.
 
-mod home;
+mod socket_dir;
 mod sweep;
 
-pub(crate) use home::Home;
+pub(crate) use socket_dir::SocketDir;
 pub(crate) use sweep::sweep;
 
 use crate::addr::Endpoint;
 use crate::sys::{check, errno, set_option, stat, Fd};
 use gdrcore_core::error::{Error, Result};
-use home::{make_dir, open_dir, Path};
+use socket_dir::{make_dir, open_dir, Path};
 use std::io::Write;
 use std::os::fd::RawFd;
 
@@ -50,21 +50,21 @@ pub(crate) enum Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Listens: links.
-    Door,
+    Links,
     /// Datagrams.
-    Mail,
+    Messages,
     /// Listens: connections that end with the holder.
-    Life,
+    Liveness,
 }
 
 impl Role {
-    const ALL: [Role; 3] = [Role::Door, Role::Mail, Role::Life];
+    const ALL: [Role; 3] = [Role::Links, Role::Messages, Role::Liveness];
 
     fn file(self) -> &'static [u8] {
         match self {
-            Role::Door => b"door",
-            Role::Mail => b"mail",
-            Role::Life => b"life",
+            Role::Links => b"door",
+            Role::Messages => b"mail",
+            Role::Liveness => b"life",
         }
     }
 }
@@ -120,12 +120,12 @@ pub(crate) struct Name {
 
 impl Name {
     /// The name of a holder's socket.
-    pub(crate) fn of(home: &Home, at: &Endpoint, holder: Holder, role: Role) -> Name {
+    pub(crate) fn of(socket_dir: &SocketDir, at: &Endpoint, holder: Holder, role: Role) -> Name {
         // SAFETY: zeroes are a valid sockaddr_un.
         let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
         addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
         let parts = [Part::of_address(at), Part::of_holder(holder)];
-        let path = home.c_path(&[parts[0].bytes(), parts[1].bytes(), role.file()]);
+        let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes(), role.file()]);
         let start = core::mem::offset_of!(libc::sockaddr_un, sun_path);
         // A path that is too long was refused when the lock of its directory was taken; nobody can
         // have bound it.
@@ -145,7 +145,7 @@ impl Name {
 /// The right to bind the names of one holder. Dropped: the names and their directory are gone.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    home: Home,
+    socket_dir: SocketDir,
     at: Endpoint,
     holder: Holder,
     dir: Fd,
@@ -157,12 +157,12 @@ impl Lock {
     /// # Errors
     /// [`Error::AddressInUse`]: another process has it. [`Error::Unsupported`]: the path is too
     /// long. [`Error::Os`]: as mkdir(2), open(2).
-    pub(crate) fn take(home: &Home, at: &Endpoint, holder: Holder) -> Result<Lock> {
+    pub(crate) fn take(socket_dir: &SocketDir, at: &Endpoint, holder: Holder) -> Result<Lock> {
         let parts = [Part::of_address(at), Part::of_holder(holder)];
         // The longest socket below it must fit as well.
-        home.c_path(&[parts[0].bytes(), parts[1].bytes(), Role::Door.file()])?;
-        let above = home.c_path(&[parts[0].bytes()])?;
-        let path = home.c_path(&[parts[0].bytes(), parts[1].bytes()])?;
+        socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes(), Role::Links.file()])?;
+        let above = socket_dir.c_path(&[parts[0].bytes()])?;
+        let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes()])?;
         for _ in 0..TRIES {
             // Another process may remove its own, and with it an empty directory above, between any
             // two of these calls.
@@ -170,7 +170,7 @@ impl Lock {
             {
                 Ok(dir) => dir,
                 Err(Error::NoDevice | Error::Os(libc::ENOENT)) => {
-                    make_dir(&home.c_path(&[])?)?;
+                    make_dir(&socket_dir.c_path(&[])?)?;
                     make_dir(&above)?;
                     continue;
                 }
@@ -179,7 +179,7 @@ impl Lock {
             match lock(dir.raw()) {
                 Ok(true) => {
                     empty(dir.raw());
-                    return Ok(Lock { home: *home, at: *at, holder, dir });
+                    return Ok(Lock { socket_dir: *socket_dir, at: *at, holder, dir });
                 }
                 // Removed before it was locked.
                 Ok(false) => {}
@@ -187,7 +187,7 @@ impl Lock {
                 // process left.
                 Err(Error::Again)
                     if holder != Holder::Address
-                        && !is_bound(&Name::of(home, at, holder, Role::Mail)) =>
+                        && !is_bound(&Name::of(socket_dir, at, holder, Role::Messages)) =>
                 {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
@@ -200,7 +200,7 @@ impl Lock {
 
     /// The name of one of its sockets.
     pub(crate) fn name(&self, role: Role) -> Name {
-        Name::of(&self.home, &self.at, self.holder, role)
+        Name::of(&self.socket_dir, &self.at, self.holder, role)
     }
 
     /// Whether its directory is still where others look for it.
@@ -214,7 +214,7 @@ impl Lock {
     /// [`Error::Os`]; [`Error::NoMemory`].
     pub(crate) fn bind(&self, role: Role, kind: i32) -> Result<Fd> {
         let fd = socket(kind)?;
-        if role != Role::Door {
+        if role != Role::Links {
             // No descriptor is expected here: the kernel refuses those that somebody sends (EPERM
             // for him).
             let _ = set_option(fd.raw(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0i32);
@@ -278,9 +278,9 @@ impl Drop for Lock {
             empty(self.dir.raw());
             let parts = [Part::of_address(&self.at), Part::of_holder(self.holder)];
             // Still under the lock, so it is this one's directory; those above go with the last.
-            remove_dir(&self.home.c_path(&[parts[0].bytes(), parts[1].bytes()]));
-            remove_dir(&self.home.c_path(&[parts[0].bytes()]));
-            remove_dir(&self.home.c_path(&[]));
+            remove_dir(&self.socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes()]));
+            remove_dir(&self.socket_dir.c_path(&[parts[0].bytes()]));
+            remove_dir(&self.socket_dir.c_path(&[]));
         }
     }
 }
@@ -320,13 +320,13 @@ pub(crate) fn connect(to: &Name) -> Result<Fd> {
 #[derive(Debug)]
 pub(crate) enum Accepted {
     /// A connection from a process of this user.
-    Caller(Fd),
+    Peer(Fd),
     /// A connection from another user's process, which was closed.
-    Stranger,
+    OtherUser,
     /// Nothing.
-    Nobody,
+    Nothing,
     /// The process or the system has no descriptor or memory for it: it waits in the kernel.
-    NoRoom,
+    NoDescriptor,
 }
 
 /// Takes the next connection of a socket that listens.
@@ -336,12 +336,12 @@ pub(crate) fn accept(fd: RawFd) -> Accepted {
     let rc =
         unsafe { libc::accept4(fd, none, none.cast(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) };
     match Fd::from_call(rc) {
-        Ok(fd) if is_trusted(fd.raw()) => Accepted::Caller(fd),
-        Ok(_) => Accepted::Stranger,
+        Ok(fd) if is_trusted(fd.raw()) => Accepted::Peer(fd),
+        Ok(_) => Accepted::OtherUser,
         Err(_) if matches!(errno(), libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-            Accepted::NoRoom
+            Accepted::NoDescriptor
         }
-        Err(_) => Accepted::Nobody,
+        Err(_) => Accepted::Nothing,
     }
 }
 
@@ -372,7 +372,7 @@ pub(crate) fn own_uid() -> libc::uid_t {
 /// Whether a process may be at the other end of a local socket. Only processes of this user: links
 /// are made from both ends, and a process of root would have to trust a user's.
 ///
-/// Equal numbers are equal users: where they are not, no socket was made ([`Home::open`]).
+/// Equal numbers are equal users: where they are not, no socket was made ([`SocketDir::open`]).
 pub(crate) fn is_own_user(uid: libc::uid_t) -> bool {
     uid == own_uid()
 }
@@ -380,15 +380,15 @@ pub(crate) fn is_own_user(uid: libc::uid_t) -> bool {
 /// Whether equal uids are equal users. In a user namespace every user that has no number there
 /// appears as the overflow uid (65534); a process with that number cannot tell itself from them
 /// (user_namespaces(7)). Cost: two small files of procfs.
-pub(crate) fn is_told_apart() -> bool {
+pub(crate) fn has_unique_uid() -> bool {
     let mut text = [0u8; 512];
     let overflow = read_number(c"/proc/sys/kernel/overflowuid", &mut text).unwrap_or(65534);
-    own_uid() != overflow || maps_everybody(read_file(c"/proc/self/uid_map", &mut text))
+    own_uid() != overflow || maps_all_uids(read_file(c"/proc/self/uid_map", &mut text))
 }
 
 /// Whether a uid_map gives every user a number: then none appears as the overflow uid. Only maps of
 /// one line are looked at, as the first user namespace has it.
-fn maps_everybody(map: &[u8]) -> bool {
+fn maps_all_uids(map: &[u8]) -> bool {
     let mut words = map.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
     [&b"0"[..], b"0", b"4294967295"].iter().all(|&w| words.next() == Some(w))
         && words.next().is_none()

@@ -1,7 +1,7 @@
 //! The shm port: bursts to and from other processes of this host, through memory.
 //!
 //! A link goes one way: whoever wants to send makes a [`segment`], which holds one [`ring`], and
-//! hands it to the receiver through the receiver's socket (`door`). So two processes that talk
+//! hands it to the receiver through the receiver's socket (`listener`). So two processes that talk
 //! share two segments, each written by one side; nobody waits for a handshake, because a sender may
 //! fill its ring before the other has looked.
 //!
@@ -11,7 +11,7 @@
 //! which is not so for a descriptor that a peer made (an eventfd of his may be full on purpose), so
 //! there are no eventfds.
 //!
-//! Beside data and bells the socket carries [`loan`]s: regions of which the program shares the
+//! Beside data and wakes the socket carries [`grant`]s: regions of which the program shares the
 //! memory are mapped by those who write to them, and where both ends want it others are written by
 //! their addresses (`reach`).
 //!
@@ -19,11 +19,11 @@
 //! (SO_PEERCRED). Nevertheless neither end believes an index or a length that the other wrote, and
 //! a peer that breaks its ring loses its link, nothing else.
 
-pub mod door;
-pub mod loan;
+mod cma;
+pub mod grant;
+pub mod listener;
 pub mod messages;
 mod port;
-mod reach;
 pub mod ring;
 pub mod segment;
 

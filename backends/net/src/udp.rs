@@ -8,16 +8,16 @@
 //! never costs another peer a packet.
 //!
 //! A peer of this host that small bursts go to, one at a time, gets a second socket, which is
-//! connected and whose identifications are counted (`lane`).
+//! connected and whose identifications are counted (`connected`).
 //!
 //! The calling order per round: `tx_space` → fill → `tx_commit` (repeat) → `tx_flush`; `rx_poll` →
 //! `rx_get` for each; `take_error` until `None`. One thread at a time.
 
+mod connected;
 mod errors;
 mod groups;
-mod holder;
-mod lane;
 mod netlink;
+mod port_owner;
 mod route;
 mod rx;
 mod socket;
@@ -27,7 +27,7 @@ mod unread;
 
 pub use errors::{ErrorKind, PortError};
 pub use groups::GROUPS;
-pub use holder::holder;
+pub use port_owner::port_owner;
 pub use rx::RxPacket;
 pub(crate) use socket::unconnected;
 pub use tx::{Burst, TxOutcome};
@@ -154,11 +154,11 @@ pub struct UdpPort {
     groups: groups::Groups,
     n_groups: usize,
     class: u8,
-    lane: Option<lane::Lane>,
+    connected: Option<connected::ConnectedSocket>,
     /// Who cannot have one.
-    no_lane: Option<Endpoint>,
-    /// Bursts in a row that left alone to where the last one went, and would have had a lane.
-    alone: u8,
+    not_connectable: Option<Endpoint>,
+    /// Bursts in a row that left alone to where the last one went, and would have had a connected.
+    lone_bursts: u8,
     counters: PortCounters,
 }
 
@@ -207,9 +207,9 @@ impl UdpPort {
             groups: [const { None }; GROUPS],
             n_groups: 0,
             class: cfg.traffic_class,
-            lane: None,
-            no_lane: None,
-            alone: 0,
+            connected: None,
+            not_connectable: None,
+            lone_bursts: 0,
             counters: PortCounters::default(),
         })
     }
@@ -231,8 +231,8 @@ impl UdpPort {
     ///
     /// # Errors
     /// What the system said.
-    pub fn share(&self) -> Result<()> {
-        socket::share(self.fd.raw())
+    pub fn allow_reuse_port(&self) -> Result<()> {
+        socket::allow_reuse_port(self.fd.raw())
     }
 
     /// MTU of the interface that owned the address when the port was opened, in bytes of IP packet,

@@ -3,7 +3,7 @@
 
 /// A shorter WRITE is not worth the call: through a ring it takes as long, and the other core
 /// shares the work.
-pub const CARRY_MIN: u64 = 64 << 10;
+pub const COPY_REMOTE_MIN: u64 = 64 << 10;
 
 /// Pieces of a request that one call takes; more of them take more calls.
 pub const PIECES: usize = 16;
@@ -25,13 +25,13 @@ pub struct Piece {
 pub trait PeerMemory {
     /// Where `len` bytes at `addr` of what the peer's key `rkey` opens for WRITEs of our QP
     /// `from_qpn` to its QP `qpn` lie in this process; `None`: nowhere (yet). The peer does not
-    /// take them back before [`PeerMemory::leave`], which follows at once.
-    fn enter(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64>;
+    /// take them back before [`PeerMemory::unpin`], which follows at once.
+    fn pin(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64>;
     /// The bytes have been used.
-    fn leave(&mut self);
-    /// As [`PeerMemory::enter`], of memory that is not mapped here: an address of the peer's, for
-    /// [`PeerMemory::carry`] alone. Asked for WRITEs of [`CARRY_MIN`] bytes and more.
-    fn enter_far(
+    fn unpin(&mut self);
+    /// As [`PeerMemory::pin`], of memory that is not mapped here: an address of the peer's, for
+    /// [`PeerMemory::copy_remote`] alone. Asked for WRITEs of [`COPY_REMOTE_MIN`] bytes and more.
+    fn pin_remote(
         &mut self,
         _from_qpn: u32,
         _qpn: u32,
@@ -41,18 +41,18 @@ pub trait PeerMemory {
     ) -> Option<u64> {
         None
     }
-    /// Copies the pieces, one behind the other, to where [`PeerMemory::enter_far`] said; at most
+    /// Copies the pieces, one behind the other, to where [`PeerMemory::pin_remote`] said; at most
     /// [`PIECES`]. The last aligned word (up to 8 bytes) is stored after all others. False: not all
     /// of it was written.
-    fn carry(&mut self, _pieces: &[Piece], _to: u64) -> bool {
+    fn copy_remote(&mut self, _pieces: &[Piece], _to: u64) -> bool {
         false
     }
 }
 
 /// None.
 impl PeerMemory for () {
-    fn enter(&mut self, _: u32, _: u32, _: u32, _: u64, _: u64) -> Option<u64> {
+    fn pin(&mut self, _: u32, _: u32, _: u32, _: u64, _: u64) -> Option<u64> {
         None
     }
-    fn leave(&mut self) {}
+    fn unpin(&mut self) {}
 }

@@ -18,7 +18,7 @@
 
 use super::conn::Conn;
 use super::peer::Path;
-use super::peer_memory::{PeerMemory, Piece, CARRY_MIN, PIECES, TURN};
+use super::peer_memory::{PeerMemory, Piece, COPY_REMOTE_MIN, PIECES, TURN};
 use super::rules::complete::{prepare, Left};
 use super::Common;
 use super::Transport;
@@ -33,7 +33,7 @@ use crate::verbs::wqe::SendWqe;
 /// Bytes that are copied in one go: a peer that takes its memory back waits so long.
 const STRETCH: u64 = 64 << 10;
 
-/// The same of one call of [`PeerMemory::carry`], which costs two microseconds beside its bytes.
+/// The same of one call of [`PeerMemory::copy_remote`], which costs two microseconds beside its bytes.
 const CALL: u64 = 256 << 10;
 
 /// A request as long as this, with so many before it that have not been acknowledged, waits until
@@ -51,7 +51,7 @@ const FILLS_A_RING: u64 = 256 << 10;
 #[inline]
 fn is_worth_waiting(len: u64, before: u32) -> bool {
     len >= WORTH_WAITING.0 && before >= WORTH_WAITING.1
-        || len >= CARRY_MIN && len.saturating_mul(before.into()) >= FILLS_A_RING
+        || len >= COPY_REMOTE_MIN && len.saturating_mul(before.into()) >= FILLS_A_RING
 }
 
 /// What became of the request that is next.
@@ -139,7 +139,7 @@ impl Transport {
             }
             _ => return false,
         };
-        let Some(to) = memory.enter(qp.qpn, qp.attr.dest_qp_num, wqe.rkey, wqe.remote_addr, len)
+        let Some(to) = memory.pin(qp.qpn, qp.attr.dest_qp_num, wqe.rkey, wqe.remote_addr, len)
         else {
             return false;
         };
@@ -150,7 +150,7 @@ impl Transport {
                 None => Access::Fault,
             },
         };
-        memory.leave();
+        memory.unpin();
         if placed != Access::Ready {
             return false;
         }
@@ -300,12 +300,12 @@ impl Conn<'_> {
         let to = wqe.remote_addr.wrapping_add(at);
         let (own, theirs) = (qp.qpn, qp.attr.dest_qp_num);
         let n = left.min(STRETCH);
-        if let Some(to) = memory.enter(own, theirs, wqe.rkey, to, n) {
+        if let Some(to) = memory.pin(own, theirs, wqe.rkey, to, n) {
             let placed = place && self.common.memory.transfer(qp.pd, slot, at, to, n);
-            memory.leave();
+            memory.unpin();
             return Stretch::of(place, placed, n, false);
         }
-        if wqe.length < CARRY_MIN || wqe.inline != 0 {
+        if wqe.length < COPY_REMOTE_MIN || wqe.inline != 0 {
             return Stretch::No;
         }
         let mut pieces = [Piece::default(); PIECES];
@@ -314,9 +314,9 @@ impl Conn<'_> {
         if n == 0 {
             return Stretch::No;
         }
-        let Some(to) = memory.enter_far(own, theirs, wqe.rkey, to, n) else { return Stretch::No };
-        let placed = place && memory.carry(&pieces[..count], to);
-        memory.leave();
+        let Some(to) = memory.pin_remote(own, theirs, wqe.rkey, to, n) else { return Stretch::No };
+        let placed = place && memory.copy_remote(&pieces[..count], to);
+        memory.unpin();
         Stretch::of(place, placed, n, true)
     }
 }

@@ -4,7 +4,7 @@
 use gdrcore_core::config::Config;
 use gdrcore_core::device::MrAttr;
 use gdrcore_core::mem::host;
-use gdrcore_core::roce::peer_memory::{PeerMemory, Piece, CARRY_MIN, PIECES};
+use gdrcore_core::roce::peer_memory::{PeerMemory, Piece, COPY_REMOTE_MIN, PIECES};
 use gdrcore_core::verbs::types::*;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -42,17 +42,17 @@ impl Lent {
 }
 
 impl PeerMemory for Lent {
-    fn enter(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
+    fn pin(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
         if self.far {
             return None;
         }
         self.go_in(from_qpn, qpn, rkey, addr, len)
     }
-    fn leave(&mut self) {
+    fn unpin(&mut self) {
         assert!(self.inside);
         self.inside = false;
     }
-    fn enter_far(
+    fn pin_remote(
         &mut self,
         from_qpn: u32,
         qpn: u32,
@@ -65,7 +65,7 @@ impl PeerMemory for Lent {
         }
         self.go_in(from_qpn, qpn, rkey, addr, len)
     }
-    fn carry(&mut self, pieces: &[Piece], mut to: u64) -> bool {
+    fn copy_remote(&mut self, pieces: &[Piece], mut to: u64) -> bool {
         assert!(self.inside && self.far && !pieces.is_empty() && pieces.len() <= PIECES);
         assert!(
             pieces.iter().map(|p| p.len).sum::<u64>() <= 256 << 10,
@@ -222,7 +222,7 @@ fn memory_that_is_taken_back_half_way_is_written_by_packets() {
 
 #[test]
 fn long_writes_are_carried_to_memory_that_is_lent_by_address() {
-    let least = CARRY_MIN as usize;
+    let least = COPY_REMOTE_MIN as usize;
     for len in [least, least + 1, 100_000, (256 << 10) + 3, 1 << 20] {
         let (mut net, a, b, _) = far_pair(over_link());
         net.post(&a, write(&a, &b, len).id(7));

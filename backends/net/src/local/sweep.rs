@@ -1,7 +1,7 @@
 //! What killed processes leave in the user's directory, of any address and network namespace, goes
 //! when others open devices.
 
-use super::home::{entries, open_dir, Home};
+use super::socket_dir::{entries, open_dir, SocketDir};
 use super::{empty, lock};
 use core::ffi::CStr;
 use std::os::fd::RawFd;
@@ -10,8 +10,8 @@ use std::os::fd::RawFd;
 const HOLDERS: usize = 512;
 
 /// Removes the directories of holders that nobody has locked, and what is empty then.
-pub(crate) fn sweep(home: &Home) {
-    let Ok(path) = home.above() else { return };
+pub(crate) fn sweep(socket_dir: &SocketDir) {
+    let Ok(path) = socket_dir.above() else { return };
     let Ok(user) = open_dir(libc::AT_FDCWD, path.as_c_str()) else { return };
     let mut left = HOLDERS;
     below(user.raw(), |network_name, network| {

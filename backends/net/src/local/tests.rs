@@ -14,36 +14,49 @@ fn text(name: &Name) -> String {
 
 #[test]
 fn names_tell_addresses_and_holders_apart() {
-    let home = Home::open().unwrap();
+    let socket_dir = SocketDir::open().unwrap();
     let below = |name: Name| {
         let text = text(&name);
-        text.strip_prefix(&format!("{home:?}/")).unwrap_or_else(|| panic!("{text}")).to_string()
+        text.strip_prefix(&format!("{socket_dir:?}/"))
+            .unwrap_or_else(|| panic!("{text}"))
+            .to_string()
     };
     let v4 = Endpoint::v4([192, 0, 2, 1], 4791);
-    assert_eq!(below(Name::of(&home, &v4, Holder::Address, Role::Door)), "192.0.2.1-4791/any/door");
-    assert_eq!(below(Name::of(&home, &v4, Holder::Block(7), Role::Mail)), "192.0.2.1-4791/7/mail");
+    assert_eq!(
+        below(Name::of(&socket_dir, &v4, Holder::Address, Role::Links)),
+        "192.0.2.1-4791/any/door"
+    );
+    assert_eq!(
+        below(Name::of(&socket_dir, &v4, Holder::Block(7), Role::Messages)),
+        "192.0.2.1-4791/7/mail"
+    );
     let mut ip = [0; 16];
     (ip[0], ip[1], ip[15]) = (0xfe, 0x80, 1);
     let v6 = Endpoint::new(ip, 3, 1);
     assert_eq!(
-        below(Name::of(&home, &v6, Holder::Service(0x106, 9), Role::Mail)),
+        below(Name::of(&socket_dir, &v6, Holder::Service(0x106, 9), Role::Messages)),
         "fe800000000000000000000000000001%3-1/c262-9/mail"
     );
     // The longest of all fits.
     let most = Endpoint { ip: [0xfe; 16], scope_id: u32::MAX, port: u16::MAX };
-    assert!(text(&Name::of(&home, &most, Holder::Service(u16::MAX, u16::MAX), Role::Mail))
-        .ends_with("/c65535-65535/mail"));
+    assert!(text(&Name::of(
+        &socket_dir,
+        &most,
+        Holder::Service(u16::MAX, u16::MAX),
+        Role::Messages
+    ))
+    .ends_with("/c65535-65535/mail"));
 }
 
 #[test]
 fn a_holder_is_one_process_and_its_names_go_with_it() {
     let _kept = keep();
-    let (home, at) = (Home::open().unwrap(), at(1));
-    let first = Lock::take(&home, &at, Holder::Block(1)).unwrap();
-    assert_eq!(Lock::take(&home, &at, Holder::Block(1)).unwrap_err(), Error::AddressInUse);
-    let other = Lock::take(&home, &at, Holder::Block(2)).unwrap();
-    let socket = first.bind(Role::Mail, libc::SOCK_DGRAM).unwrap();
-    let path = text(&first.name(Role::Mail));
+    let (socket_dir, at) = (SocketDir::open().unwrap(), at(1));
+    let first = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
+    assert_eq!(Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap_err(), Error::AddressInUse);
+    let other = Lock::take(&socket_dir, &at, Holder::Block(2)).unwrap();
+    let socket = first.bind(Role::Messages, libc::SOCK_DGRAM).unwrap();
+    let path = text(&first.name(Role::Messages));
     assert!(std::path::Path::new(&path).exists() && first.is_there());
     drop((first, socket));
     assert!(!std::path::Path::new(&path).exists());
@@ -52,16 +65,16 @@ fn a_holder_is_one_process_and_its_names_go_with_it() {
         !std::path::Path::new(&path).parent().unwrap().parent().unwrap().exists(),
         "nothing of the address is left"
     );
-    Lock::take(&home, &at, Holder::Block(1)).unwrap();
+    Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
 }
 
 #[test]
 fn what_a_dead_process_left_is_in_nobodys_way() {
     let _kept = keep();
-    let (home, at) = (Home::open().unwrap(), at(2));
-    let lock = Lock::take(&home, &at, Holder::Block(1)).unwrap();
-    let mail = lock.bind(Role::Mail, libc::SOCK_DGRAM).unwrap();
-    let name = lock.name(Role::Mail);
+    let (socket_dir, at) = (SocketDir::open().unwrap(), at(2));
+    let lock = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
+    let mail = lock.bind(Role::Messages, libc::SOCK_DGRAM).unwrap();
+    let name = lock.name(Role::Messages);
     // As after a kill: the descriptors are closed, the files stay.
     // SAFETY: the descriptor is the lock's own, which is forgotten.
     unsafe { libc::close(lock.dir.raw()) };
@@ -70,25 +83,25 @@ fn what_a_dead_process_left_is_in_nobodys_way() {
     assert!(std::path::Path::new(&text(&name)).exists());
     assert_eq!(connect(&name).unwrap_err(), Error::NoDevice);
     // The next one removes it, or any process that opens a device does, but nothing of the living.
-    let alive = Lock::take(&home, &at, Holder::Block(2)).unwrap();
-    sweep(&home);
+    let alive = Lock::take(&socket_dir, &at, Holder::Block(2)).unwrap();
+    sweep(&socket_dir);
     assert!(!std::path::Path::new(&text(&name)).parent().unwrap().exists() && alive.is_there());
-    let again = Lock::take(&home, &at, Holder::Block(1)).unwrap();
-    again.bind(Role::Mail, libc::SOCK_DGRAM).unwrap();
-    again.listen(Role::Life).unwrap();
+    let again = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
+    again.bind(Role::Messages, libc::SOCK_DGRAM).unwrap();
+    again.listen(Role::Liveness).unwrap();
 }
 
 #[test]
 fn a_removed_directory_is_noticed() {
     let _kept = keep();
-    let (home, at) = (Home::open().unwrap(), at(3));
-    let lock = Lock::take(&home, &at, Holder::Block(1)).unwrap();
-    let _door = lock.listen(Role::Door).unwrap();
-    let path = text(&lock.name(Role::Door));
+    let (socket_dir, at) = (SocketDir::open().unwrap(), at(3));
+    let lock = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
+    let _door = lock.listen(Role::Links).unwrap();
+    let path = text(&lock.name(Role::Links));
     std::fs::remove_dir_all(std::path::Path::new(&path).parent().unwrap().parent().unwrap())
         .unwrap();
     assert!(!lock.is_there());
-    let again = Lock::take(&home, &at, Holder::Block(1)).unwrap();
+    let again = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
     assert!(again.is_there());
     drop(lock);
     assert!(again.is_there(), "what the old lock leaves is its own");
@@ -96,7 +109,7 @@ fn a_removed_directory_is_noticed() {
 
 #[test]
 fn only_a_map_of_everybody_tells_the_overflow_uid_apart() {
-    assert!(maps_everybody(b"         0          0 4294967295\n"));
+    assert!(maps_all_uids(b"         0          0 4294967295\n"));
     for map in [
         &b""[..],
         b"0 0 65536\n",
@@ -104,7 +117,7 @@ fn only_a_map_of_everybody_tells_the_overflow_uid_apart() {
         b"0 0 4294967295\n1 1 1\n",
         b"0 100000 4294967295\n",
     ] {
-        assert!(!maps_everybody(map), "{}", String::from_utf8_lossy(map));
+        assert!(!maps_all_uids(map), "{}", String::from_utf8_lossy(map));
     }
-    assert!(is_told_apart(), "the tests run as a user with a number");
+    assert!(has_unique_uid(), "the tests run as a user with a number");
 }

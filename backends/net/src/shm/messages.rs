@@ -1,21 +1,21 @@
-//! Messages about loans of memory, between the two ends of a link: what is asked for, and what is
+//! Messages about grants of memory, between the two ends of a link: what is asked for, and what is
 //! lent.
 
-use super::ring::LOANS;
+use super::ring::GRANTS;
 
 /// First bytes of the messages: name and version.
-pub(super) const ASK: [u8; 8] = *b"gdrask\x01\0";
-pub(super) const LOAN: [u8; 8] = *b"gdrlon\x01\0";
-/// Of loans by address: only said to those who offer them, and to those who ask for them.
-pub(super) const ASK_FAR: [u8; 8] = *b"gdrakf\x01\0";
-const LOAN_FAR: [u8; 8] = *b"gdrlnf\x01\0";
+pub(super) const REQUEST: [u8; 8] = *b"gdrask\x01\0";
+pub(super) const GRANT: [u8; 8] = *b"gdrlon\x01\0";
+/// Of grants by address: only said to those who offer them, and to those who ask for them.
+pub(super) const REQUEST_BY_ADDRESS: [u8; 8] = *b"gdrakf\x01\0";
+const GRANT_BY_ADDRESS: [u8; 8] = *b"gdrlnf\x01\0";
 /// Bytes of the messages.
-pub(super) const ASK_LEN: usize = 24;
-pub(super) const LOAN_LEN: usize = 56;
+pub(super) const REQUEST_LEN: usize = 24;
+pub(super) const GRANT_LEN: usize = 56;
 
 /// Between which queue pairs, and with which key of the lender's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct GrantRequest {
     /// The borrower's QPN.
     pub from_qpn: u32,
     /// The lender's QPN.
@@ -24,10 +24,10 @@ pub struct Ask {
     pub rkey: u32,
 }
 
-/// A loan as it is told.
+/// A grant as it is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loan {
-    pub(super) ask: Ask,
+pub struct Grant {
+    pub(super) request: GrantRequest,
     pub(super) number: u32,
     pub(super) serial: u32,
     pub(super) iova: u64,
@@ -35,7 +35,7 @@ pub struct Loan {
     /// Where the region begins in what the descriptor stands for; or the lender's address of it.
     pub(super) offset: u64,
     /// There is no descriptor.
-    pub(super) far: bool,
+    pub(super) by_address: bool,
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -46,9 +46,9 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-impl Ask {
-    pub(super) fn emit(&self, head: [u8; 8]) -> [u8; ASK_LEN] {
-        let mut bytes = [0; ASK_LEN];
+impl GrantRequest {
+    pub(super) fn emit(&self, head: [u8; 8]) -> [u8; REQUEST_LEN] {
+        let mut bytes = [0; REQUEST_LEN];
         bytes[..8].copy_from_slice(&head);
         for (at, value) in [(8, self.from_qpn), (12, self.qpn), (16, self.rkey)] {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
@@ -56,22 +56,26 @@ impl Ask {
         bytes
     }
 
-    fn fields(bytes: &[u8]) -> Ask {
-        Ask { from_qpn: word(bytes, 8), qpn: word(bytes, 12), rkey: word(bytes, 16) }
+    fn fields(bytes: &[u8]) -> GrantRequest {
+        GrantRequest { from_qpn: word(bytes, 8), qpn: word(bytes, 12), rkey: word(bytes, 16) }
     }
 
-    /// And whether a loan by address is meant. `None`: these bytes are none.
-    pub(super) fn parse(bytes: &[u8]) -> Option<(Ask, bool)> {
+    /// And whether a grant by address is meant. `None`: these bytes are none.
+    pub(super) fn parse(bytes: &[u8]) -> Option<(GrantRequest, bool)> {
         let (head, _) = bytes.split_first_chunk()?;
-        let known = bytes.len() == ASK_LEN && [ASK, ASK_FAR].contains(head);
-        known.then(|| (Ask::fields(bytes), *head == ASK_FAR))
+        let known = bytes.len() == REQUEST_LEN && [REQUEST, REQUEST_BY_ADDRESS].contains(head);
+        known.then(|| (GrantRequest::fields(bytes), *head == REQUEST_BY_ADDRESS))
     }
 }
 
-impl Loan {
-    pub(super) fn emit(&self) -> [u8; LOAN_LEN] {
-        let mut bytes = [0; LOAN_LEN];
-        bytes[..ASK_LEN].copy_from_slice(&self.ask.emit(if self.far { LOAN_FAR } else { LOAN }));
+impl Grant {
+    pub(super) fn emit(&self) -> [u8; GRANT_LEN] {
+        let mut bytes = [0; GRANT_LEN];
+        bytes[..REQUEST_LEN].copy_from_slice(&self.request.emit(if self.by_address {
+            GRANT_BY_ADDRESS
+        } else {
+            GRANT
+        }));
         bytes[20..24].copy_from_slice(&self.number.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.serial.to_le_bytes());
         for (at, value) in [(32, self.iova), (40, self.length), (48, self.offset)] {
@@ -81,22 +85,22 @@ impl Loan {
     }
 
     /// `None`: these bytes are none, or the kind that comes with a descriptor (`!far`) or without.
-    pub(super) fn parse(bytes: &[u8], far: bool) -> Option<Loan> {
-        let head = if far { LOAN_FAR } else { LOAN };
-        (bytes.len() == LOAN_LEN && bytes[..8] == head).then(|| Loan {
-            ask: Ask::fields(bytes),
+    pub(super) fn parse(bytes: &[u8], by_address: bool) -> Option<Grant> {
+        let head = if by_address { GRANT_BY_ADDRESS } else { GRANT };
+        (bytes.len() == GRANT_LEN && bytes[..8] == head).then(|| Grant {
+            request: GrantRequest::fields(bytes),
             number: word(bytes, 20),
             serial: word(bytes, 24),
             iova: long(bytes, 32),
             length: long(bytes, 40),
             offset: long(bytes, 48),
-            far,
+            by_address,
         })
     }
 
     /// Whether the numbers can be true.
     pub(super) fn is_sound(&self) -> bool {
-        self.number < LOANS as u32
+        self.number < GRANTS as u32
             && self.serial != 0
             && self.length != 0
             && self.iova.checked_add(self.length - 1).is_some()

@@ -1,14 +1,14 @@
-//! The links of one device: those it writes, those it reads, and the door through which new ones
+//! The links of one device: those it writes, those it reads, and the listener through which new ones
 //! come.
 
-use super::door::{knock, Bell, Door, Heard, Knock};
-use super::loan::{lends, Asked, Borrowed, Loans, Shared};
-use super::reach::Reach;
+use super::cma::PeerProcess;
+use super::grant::{offers, OwnGrants, PeerGrants, PeerRequest, SharedRegion};
+use super::listener::{connect_link, Incoming, LinkEvent, LinkSocket, Listener};
 use super::ring::{Broken, Reader, Writer};
 use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{
-    has_hung_up, is_own_user, peer_of, Holder, Home, Lock, Name, Role, ACCEPT_AGAIN_NS,
+    has_hung_up, is_own_user, peer_of, Holder, Lock, Name, Role, SocketDir, ACCEPT_AGAIN_NS,
 };
 use crate::wait::Waiter;
 use brokered::Brokered;
@@ -40,7 +40,7 @@ pub const SHARED: usize = 256;
 const BATCH: usize = 16;
 
 /// Where a link stands.
-enum Place {
+enum LinkSlot {
     /// There is one.
     Linked(u16),
     /// There is none; one may be put here.
@@ -48,28 +48,28 @@ enum Place {
 }
 
 /// A link that we write.
-struct Out {
+struct Outbound {
     to: Endpoint,
     /// The QPN block whose owner reads it; `None`: whoever has the address's own name.
     block: Option<u16>,
-    bell: Bell,
+    socket: LinkSocket,
     writer: Writer,
     /// Memory of the other end that we write by ourselves.
-    borrowed: Borrowed,
+    peer_grants: PeerGrants,
     /// The other end is gone: what it sent us before is read, then the link counts as lost.
     gone: bool,
     /// Of a link that a router made.
     brokered: Option<Brokered>,
-    /// Held for its mapping.
+    /// MappedGrant for its mapping.
     _segment: Segment,
 }
 
 /// A link that we read.
-struct In {
+struct InboundRing {
     from: Endpoint,
     reader: Reader,
     /// Memory of ours that the other end writes by itself.
-    loans: Loans,
+    grants: OwnGrants,
     /// It may do so by address.
     by_address: bool,
     /// The other end is gone: what it left is read, then the link is closed.
@@ -78,10 +78,10 @@ struct In {
 }
 
 /// A socket that somebody opened to us, before and after its hello.
-struct Caller {
-    bell: Bell,
+struct Inbound {
+    socket: LinkSocket,
     since_ns: u64,
-    link: Option<In>,
+    link: Option<InboundRing>,
     /// Of a socket that a router made.
     brokered: Option<Brokered>,
 }
@@ -94,7 +94,7 @@ pub struct ShmCounters {
     /// Frames read.
     pub rx_frames: u64,
     /// Bells rung: the other end slept.
-    pub bells: u64,
+    pub wakes: u64,
     /// Links refused or ended because the other end broke a rule.
     pub broken: u64,
 }
@@ -102,16 +102,16 @@ pub struct ShmCounters {
 /// The shm port of a device. One thread at a time.
 pub struct ShmPort {
     /// Where processes of this user find each other; `None`: all links are a router's.
-    home: Option<Home>,
+    socket_dir: Option<SocketDir>,
     local: Endpoint,
     /// One for the address, unless another device of it has that, and one for each block.
-    doors: RawSlice<Option<Door>>,
+    listeners: RawSlice<Option<Listener>>,
     /// The right to the address's own name.
     address: Option<Lock>,
-    /// Somebody waits at a door for whom there is no descriptor; until then no door is looked at.
-    closed_until: Option<u64>,
-    out: RawSlice<Option<Out>>,
-    callers: RawSlice<Option<Caller>>,
+    /// Somebody waits at a listener for whom there is no descriptor; until then no listener is looked at.
+    paused_until: Option<u64>,
+    out: RawSlice<Option<Outbound>>,
+    inbound: RawSlice<Option<Inbound>>,
     /// Callers with a ring to look at: their indexes, densely.
     open: RawSlice<u16>,
     open_len: usize,
@@ -119,9 +119,9 @@ pub struct ShmPort {
     lost: RawSlice<Option<bool>>,
     any_lost: bool,
     /// Regions of which the program shares the memory.
-    shared: RawSlice<Option<Shared>>,
+    shared: RawSlice<Option<SharedRegion>>,
     /// Loans that were asked for and not yet looked at.
-    asked: RawSlice<Option<Asked>>,
+    requested: RawSlice<Option<PeerRequest>>,
     /// The program wants regions to be lent and borrowed by address.
     by_address: bool,
     counters: ShmCounters,
@@ -133,59 +133,59 @@ unsafe impl Send for ShmPort {}
 unsafe impl Sync for ShmPort {}
 
 /// A frame that is being written.
-pub struct Begun<'p> {
-    out: &'p mut Out,
+pub struct OpenFrame<'p> {
+    out: &'p mut Outbound,
     counters: &'p mut ShmCounters,
 }
 
 /// Small frames: where there is no room, [`ShmPort::room`] does what is to be done then.
 impl Links for ShmPort {
-    type Frame<'p> = Begun<'p>;
+    type Frame<'p> = OpenFrame<'p>;
 
     #[inline(always)]
-    fn begin(&mut self, link: u16) -> Option<(&mut [u8], Begun<'_>)> {
+    fn begin(&mut self, link: u16) -> Option<(&mut [u8], OpenFrame<'_>)> {
         let Some(Some(out)) = self.out.get_mut(usize::from(link)) else { return None };
         let (p, len) = out.writer.room(FRAME_MIN, FRAME_MIN).ok()??;
         // SAFETY: as in `room`; nothing of the port lies there.
         let room = unsafe { core::slice::from_raw_parts_mut(p.as_ptr(), len) };
-        Some((room, Begun { out, counters: &mut self.counters }))
+        Some((room, OpenFrame { out, counters: &mut self.counters }))
     }
 }
 
-impl Frame for Begun<'_> {
+impl Frame for OpenFrame<'_> {
     /// Rings if the other end sleeps.
     #[inline(always)]
     fn commit(self, len: usize) {
-        let Begun { out, counters } = self;
+        let OpenFrame { out, counters } = self;
         out.writer.publish(len);
         counters.tx_frames += 1;
         if out.writer.place().asleep().must_wake(sleep::ANY) {
-            counters.bells += 1;
-            out.bell.ring();
+            counters.wakes += 1;
+            out.socket.wake();
         }
         out.writer.prepare();
     }
 }
 
 struct Parts {
-    doors: RawSlice<Option<Door>>,
-    out: RawSlice<Option<Out>>,
-    callers: RawSlice<Option<Caller>>,
+    listeners: RawSlice<Option<Listener>>,
+    out: RawSlice<Option<Outbound>>,
+    inbound: RawSlice<Option<Inbound>>,
     open: RawSlice<u16>,
     lost: RawSlice<Option<bool>>,
-    shared: RawSlice<Option<Shared>>,
-    asked: RawSlice<Option<Asked>>,
+    shared: RawSlice<Option<SharedRegion>>,
+    requested: RawSlice<Option<PeerRequest>>,
 }
 
 fn walk(w: &mut Walk, blocks: u16) -> Result<Parts> {
     Ok(Parts {
-        doors: w.slice_with(1 + usize::from(blocks), |_| None)?,
+        listeners: w.slice_with(1 + usize::from(blocks), |_| None)?,
         out: w.slice_with(LINKS, |_| None)?,
-        callers: w.slice_with(LINKS, |_| None)?,
+        inbound: w.slice_with(LINKS, |_| None)?,
         open: w.slice(LINKS, 0)?,
         lost: w.slice(LINKS, None)?,
         shared: w.slice_with(SHARED, |_| None)?,
-        asked: w.slice(LINKS, None)?,
+        requested: w.slice(LINKS, None)?,
     })
 }
 
@@ -198,7 +198,7 @@ impl ShmPort {
         w.offset()
     }
 
-    /// Opens the doors of the device's blocks, whose locks it is shown, and that of its address,
+    /// Opens the listeners of the device's blocks, whose locks it is shown, and that of its address,
     /// unless another device of the address has that one. `by_address`: any region is lent to
     /// processes of this user that want it so, and borrowed from them.
     ///
@@ -208,7 +208,7 @@ impl ShmPort {
     /// # Safety
     /// The memory is used by nobody else and outlives the port.
     pub(crate) unsafe fn open<'l>(
-        home: &Home,
+        socket_dir: &SocketDir,
         local: &Endpoint,
         blocks: impl Iterator<Item = &'l Lock> + Clone,
         by_address: bool,
@@ -221,12 +221,12 @@ impl ShmPort {
             ShmPort::carve(local, blocks.clone().count() as u16, by_address, memory, bytes)?
         };
         // From here on a drop gives the names back.
-        port.home = Some(*home);
-        port.open_doors(blocks, waiter)?;
+        port.socket_dir = Some(*socket_dir);
+        port.open_listeners(blocks, waiter)?;
         Ok(port)
     }
 
-    /// A port without doors.
+    /// A port without listeners.
     ///
     /// # Safety
     /// As [`ShmPort::open`].
@@ -239,47 +239,47 @@ impl ShmPort {
     ) -> Result<ShmPort> {
         // SAFETY: the caller's promise.
         let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, blocks)?;
-        let Parts { doors, out, callers, open, lost, shared, asked } = parts;
+        let Parts { listeners, out, inbound, open, lost, shared, requested } = parts;
         Ok(ShmPort {
-            home: None,
+            socket_dir: None,
             local: *local,
-            doors,
+            listeners,
             address: None,
-            closed_until: None,
+            paused_until: None,
             out,
-            callers,
+            inbound,
             open,
             open_len: 0,
             lost,
             any_lost: false,
             shared,
-            asked,
+            requested,
             by_address,
             counters: ShmCounters::default(),
         })
     }
 
-    /// Opens all doors, anew where some were open. Those of the blocks are this device's by their
+    /// Opens all listeners, anew where some were open. Those of the blocks are this device's by their
     /// locks.
-    pub(crate) fn open_doors<'l>(
+    pub(crate) fn open_listeners<'l>(
         &mut self,
         blocks: impl Iterator<Item = &'l Lock>,
         waiter: &Waiter,
     ) -> Result<()> {
-        self.doors.fill_with(|| None);
+        self.listeners.fill_with(|| None);
         self.address = None;
-        let Some(home) = &self.home else { return Ok(()) };
-        match Lock::take(home, &self.local, Holder::Address) {
+        let Some(socket_dir) = &self.socket_dir else { return Ok(()) };
+        match Lock::take(socket_dir, &self.local, Holder::Address) {
             Ok(lock) => self.address = Some(lock),
             Err(Error::AddressInUse) => {}
             Err(e) => return Err(e),
         }
-        let mut places = self.doors.iter_mut();
+        let mut places = self.listeners.iter_mut();
         let mut open = |lock: &Lock| {
-            let door = Door::open(lock)?;
-            waiter.add_socket(door.fd())?;
+            let listener = Listener::open(lock)?;
+            waiter.add_socket(listener.fd())?;
             if let Some(place) = places.next() {
-                *place = Some(door);
+                *place = Some(listener);
             }
             Ok(())
         };
@@ -287,24 +287,24 @@ impl ShmPort {
         blocks.into_iter().try_for_each(open)
     }
 
-    /// Takes the names of the doors anew in another home.
+    /// Takes the names of the listeners anew in another home.
     ///
     /// # Errors
     /// As [`ShmPort::open`].
     #[cold]
     pub(crate) fn renew<'l>(
         &mut self,
-        home: &Home,
+        socket_dir: &SocketDir,
         blocks: impl Iterator<Item = &'l Lock>,
         waiter: &Waiter,
     ) -> Result<()> {
-        self.home = Some(*home);
-        self.open_doors(blocks, waiter)
+        self.socket_dir = Some(*socket_dir);
+        self.open_listeners(blocks, waiter)
     }
 
     /// When [`ShmPort::tend`] is wanted at the latest.
     pub fn deadline(&self) -> Option<u64> {
-        self.closed_until
+        self.paused_until
     }
 
     /// Whether any link is open to be read.
@@ -326,23 +326,24 @@ impl ShmPort {
     /// do not trust; [`Error::NoMemory`]: all links are in use; others as the system said.
     pub fn connect(&mut self, to: &Endpoint, block: Option<u16>, waiter: &Waiter) -> Result<u16> {
         let i = match self.place_for(to, block)? {
-            Place::Linked(link) => return Ok(link),
-            Place::Free(i) => i,
+            LinkSlot::Linked(link) => return Ok(link),
+            LinkSlot::Free(i) => i,
         };
-        let home = self.home.as_ref().ok_or(Error::NoDevice)?;
-        let name = Name::of(home, to, block.map_or(Holder::Address, Holder::Block), Role::Door);
-        let (bell, segment) = knock(&name, &self.local, RING)?;
-        waiter.add_socket(bell.fd())?;
+        let socket_dir = self.socket_dir.as_ref().ok_or(Error::NoDevice)?;
+        let name =
+            Name::of(socket_dir, to, block.map_or(Holder::Address, Holder::Block), Role::Links);
+        let (socket, segment) = connect_link(&name, &self.local, RING)?;
+        waiter.add_socket(socket.fd())?;
         let writer = Writer::new(segment.place());
-        let reach = if self.by_address { Reach::of(bell.fd()) } else { None };
-        let borrowed = Borrowed::new(segment.place(), reach);
+        let process = if self.by_address { PeerProcess::of(socket.fd()) } else { None };
+        let peer_grants = PeerGrants::new(segment.place(), process);
         let brokered = None;
-        self.out[i] = Some(Out {
+        self.out[i] = Some(Outbound {
             to: *to,
             block,
-            bell,
+            socket,
             writer,
-            borrowed,
+            peer_grants,
             gone: false,
             brokered,
             _segment: segment,
@@ -354,27 +355,29 @@ impl ShmPort {
     ///
     /// # Errors
     /// [`Error::NoMemory`]: all links are in use.
-    fn place_for(&mut self, to: &Endpoint, block: Option<u16>) -> Result<Place> {
+    fn place_for(&mut self, to: &Endpoint, block: Option<u16>) -> Result<LinkSlot> {
         // Who has the block now may not be who had it: a link to a process that is gone says so
         // only when it is tended.
-        let same = |l: &Out| l.to == *to && l.block == block;
-        let stale = |l: &Out| same(l) && has_hung_up(l.bell.fd());
+        let same = |l: &Outbound| l.to == *to && l.block == block;
+        let stale = |l: &Outbound| same(l) && has_hung_up(l.socket.fd());
         if let Some(i) = self.out.iter().position(|l| l.as_ref().is_some_and(stale)) {
-            self.lose(i);
+            self.close_outbound(i);
         }
         let mut free = None;
         for (i, link) in self.out.iter().enumerate() {
             match link {
-                Some(l) if same(l) && self.lost[i].is_none() => return Ok(Place::Linked(i as u16)),
+                Some(l) if same(l) && self.lost[i].is_none() => {
+                    return Ok(LinkSlot::Linked(i as u16))
+                }
                 None if free.is_none() && self.lost[i].is_none() => free = Some(i),
                 _ => {}
             }
         }
-        free.map(Place::Free).ok_or(Error::NoMemory)
+        free.map(LinkSlot::Free).ok_or(Error::NoMemory)
     }
 
     /// Room for the next frame of a link, and the other end's memory that is mapped here; `None`:
-    /// its ring is full (a bell will say when it no longer is), or the link is gone.
+    /// its ring is full (a socket will say when it no longer is), or the link is gone.
     #[inline]
     pub fn room(&mut self, link: u16) -> Option<(&mut [u8], &mut dyn PeerMemory)> {
         let i = usize::from(link);
@@ -382,7 +385,7 @@ impl ShmPort {
         let mut room = out.writer.room(FRAME_MIN, FRAME_MAX);
         if room == Ok(None) {
             // Pairs with the reader's fence in `tend`: it sees the word, or we see its tail.
-            out.writer.place().starved().store(1, Ordering::Relaxed);
+            out.writer.place().wants_room().store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             room = out.writer.room(FRAME_MIN, FRAME_MAX);
         }
@@ -392,11 +395,11 @@ impl ShmPort {
                 // SAFETY: the bytes are the writer's until it publishes; the engine only writes
                 // them. A peer that writes there too spoils what it will read, nothing of ours.
                 let room = unsafe { core::slice::from_raw_parts_mut(p.as_ptr(), len) };
-                Some((room, &mut out.borrowed))
+                Some((room, &mut out.peer_grants))
             }
             Ok(None) => None,
             Err(Broken) => {
-                self.lose(i);
+                self.close_outbound(i);
                 self.counters.broken += 1;
                 None
             }
@@ -413,18 +416,18 @@ impl ShmPort {
 
     /// The other end's memory, if it has any to lend, mapped or by address.
     #[inline]
-    pub fn borrowed_far(&mut self, link: u16) -> Option<&mut Borrowed> {
+    pub fn peer_grants_any(&mut self, link: u16) -> Option<&mut PeerGrants> {
         match self.out.get_mut(usize::from(link)) {
-            Some(Some(out)) if out.borrowed.any_far() => Some(&mut out.borrowed),
+            Some(Some(out)) if out.peer_grants.offers_any() => Some(&mut out.peer_grants),
             _ => None,
         }
     }
 
     /// The other end's memory that is mapped here, if it has any to lend.
     #[inline(always)]
-    pub fn borrowed(&mut self, link: u16) -> Option<&mut Borrowed> {
+    pub fn peer_grants(&mut self, link: u16) -> Option<&mut PeerGrants> {
         match self.out.get_mut(usize::from(link)) {
-            Some(Some(out)) if out.borrowed.any() => Some(&mut out.borrowed),
+            Some(Some(out)) if out.peer_grants.offers_mappable() => Some(&mut out.peer_grants),
             _ => None,
         }
     }
@@ -433,7 +436,7 @@ impl ShmPort {
     #[inline]
     pub fn commit(&mut self, link: u16, len: usize) {
         let Some(Some(out)) = self.out.get_mut(usize::from(link)) else { return };
-        Begun { out, counters: &mut self.counters }.commit(len);
+        OpenFrame { out, counters: &mut self.counters }.commit(len);
     }
 
     /// Gives every run that has come to `take`: who sent it, what it is, its payload; an error for
@@ -461,15 +464,15 @@ impl ShmPort {
         let mut k = 0;
         while let Some(&i) = self.open[..self.open_len].get(k) {
             k += 1;
-            match self.callers.get(usize::from(i)) {
-                Some(Some(Caller { link: Some(link), .. })) if !link.reader.is_empty() => {}
+            match self.inbound.get(usize::from(i)) {
+                Some(Some(Inbound { link: Some(link), .. })) if !link.reader.is_empty() => {}
                 _ => continue,
             }
             match self.read_link(usize::from(i), to, &short, &take) {
                 Ok(n) => handled += n,
                 Err(Broken) => {
                     self.counters.broken += 1;
-                    self.hang_up(usize::from(i));
+                    self.close_inbound(usize::from(i));
                     // The list has changed; the rest is looked at next time.
                     return handled.max(1);
                 }
@@ -487,7 +490,7 @@ impl ShmPort {
         short: impl Fn(&mut T, &Endpoint, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
         take: impl Fn(&mut T, &Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
     ) -> core::result::Result<usize, Broken> {
-        let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(i) else {
+        let Some(Some(Inbound { link: Some(link), socket, .. })) = self.inbound.get_mut(i) else {
             return Ok(0);
         };
         let mut handled = 0;
@@ -511,16 +514,16 @@ impl ShmPort {
             }
         }
         // A writer that waits for room must hear of it.
-        if link.reader.place().starved().load(Ordering::Relaxed) != 0 {
-            tend(link, bell);
+        if link.reader.place().wants_room().load(Ordering::Relaxed) != 0 {
+            return_room(link, socket);
         }
         Ok(handled)
     }
 
     /// Whether a frame waits to be read.
     pub fn has_input(&self) -> bool {
-        self.open[..self.open_len].iter().any(|&i| match &self.callers[usize::from(i)] {
-            Some(Caller { link: Some(link), .. }) => !link.reader.is_empty(),
+        self.open[..self.open_len].iter().any(|&i| match &self.inbound[usize::from(i)] {
+            Some(Inbound { link: Some(link), .. }) => !link.reader.is_empty(),
             _ => false,
         })
     }
@@ -529,68 +532,74 @@ impl ShmPort {
     pub fn announce_sleep(&mut self) -> bool {
         for k in 0..self.open_len {
             let i = usize::from(self.open[k]);
-            let Some(Some(Caller { link: Some(link), bell, .. })) = self.callers.get_mut(i) else {
+            let Some(Some(Inbound { link: Some(link), socket, .. })) = self.inbound.get_mut(i)
+            else {
                 continue;
             };
             // Whatever was read is given back first: a writer that waits for it would wait for a
             // sleeper.
             if link.reader.settle() {
-                tend(link, bell);
+                return_room(link, socket);
             }
             link.reader.place().asleep().announce(sleep::ANY);
         }
         self.has_input()
     }
 
-    /// Everything that is not data: callers, hellos, bells, ends. Some system calls: now and then,
+    /// Everything that is not data: inbound, hellos, wakes, ends. Some system calls: now and then,
     /// and before sleeping.
     /// True: somebody came or went.
-    pub fn tend(&mut self, now: u64, waiter: &Waiter) -> bool {
+    pub fn maintain(&mut self, now: u64, waiter: &Waiter) -> bool {
         let mut changed = false;
         // Ends first: whatever a process called or sent before its end is then found below.
         for out in self.out.iter_mut().flatten() {
-            let borrowed = &mut out.borrowed;
-            let borrows = out.brokered.is_none_or(|b| b.loans);
-            out.gone |= out.bell.listen(|said| match said {
-                Heard::Lent(loan, fd) if borrows => {
-                    borrowed.take(&loan, fd.as_ref());
+            let peer_grants = &mut out.peer_grants;
+            let borrows = out.brokered.is_none_or(|b| b.may_grant);
+            out.gone |= out.socket.for_each_event(|said| match said {
+                LinkEvent::Grant(grant, fd) if borrows => {
+                    peer_grants.take(&grant, fd.as_ref());
                     true
                 }
                 _ => false,
             });
             if borrows {
-                out.borrowed.tend(now, &out.bell);
+                out.peer_grants.maintain(now, &out.socket);
             }
             changed |= out.gone;
         }
-        changed |= self.let_in(now, waiter);
+        changed |= self.accept_links(now, waiter);
         for i in 0..LINKS {
-            let Some(caller) = &mut self.callers[i] else { continue };
-            changed |= caller.link.is_none();
-            match &mut caller.link {
-                None => match caller.receive(&self.shared, self.by_address) {
+            let Some(inbound) = &mut self.inbound[i] else { continue };
+            changed |= inbound.link.is_none();
+            match &mut inbound.link {
+                None => match inbound.receive(&self.shared, self.by_address) {
                     Ok(Some(link)) => {
-                        caller.link = Some(link);
+                        inbound.link = Some(link);
                         self.open[self.open_len] = i as u16;
                         self.open_len += 1;
                     }
-                    Ok(None) if now.saturating_sub(caller.since_ns) < HELLO_NS => {}
+                    Ok(None) if now.saturating_sub(inbound.since_ns) < HELLO_NS => {}
                     Ok(None) | Err(_) => {
                         self.counters.broken += 1;
-                        self.callers[i] = None;
+                        self.inbound[i] = None;
                     }
                 },
                 Some(link) => {
                     if link.reader.settle() {
-                        tend(link, &caller.bell);
+                        return_room(link, &inbound.socket);
                     }
-                    let (asked, from) = (&mut self.asked, link.from);
-                    let lends = caller.brokered.is_none_or(|b| b.loans);
-                    link.gone |= caller.bell.listen(|said| match said {
+                    let (requested, from) = (&mut self.requested, link.from);
+                    let offers = inbound.brokered.is_none_or(|b| b.may_grant);
+                    link.gone |= inbound.socket.for_each_event(|said| match said {
                         // One too many is asked for again.
-                        Heard::Asked(ask, far) if lends => {
-                            if let Some(free) = asked.iter_mut().find(|a| a.is_none()) {
-                                *free = Some(Asked { caller: i as u16, from, ask, far });
+                        LinkEvent::Request(request, by_address) if offers => {
+                            if let Some(free) = requested.iter_mut().find(|a| a.is_none()) {
+                                *free = Some(PeerRequest {
+                                    inbound: i as u16,
+                                    from,
+                                    request,
+                                    by_address,
+                                });
                             }
                             true
                         }
@@ -598,7 +607,7 @@ impl ShmPort {
                     });
                     changed |= link.gone;
                     if link.gone && link.reader.is_empty() {
-                        self.hang_up(i);
+                        self.close_inbound(i);
                     }
                 }
             }
@@ -606,63 +615,63 @@ impl ShmPort {
         for i in 0..LINKS {
             // An ACK among what is unread may complete what this link carried.
             if self.out[i].as_ref().is_some_and(|out| out.gone && !self.has_input_from(&out.to)) {
-                self.lose(i);
+                self.close_outbound(i);
             }
         }
         changed
     }
 
     fn has_input_from(&self, from: &Endpoint) -> bool {
-        self.open[..self.open_len].iter().any(|&i| match &self.callers[usize::from(i)] {
-            Some(Caller { link: Some(link), .. }) => link.from == *from && !link.reader.is_empty(),
+        self.open[..self.open_len].iter().any(|&i| match &self.inbound[usize::from(i)] {
+            Some(Inbound { link: Some(link), .. }) => link.from == *from && !link.reader.is_empty(),
             _ => false,
         })
     }
 
-    fn let_in(&mut self, now: u64, waiter: &Waiter) -> bool {
-        if self.closed_until.is_some_and(|until| now < until) {
+    fn accept_links(&mut self, now: u64, waiter: &Waiter) -> bool {
+        if self.paused_until.is_some_and(|until| now < until) {
             return false;
         }
-        if self.closed_until.take().is_some() {
-            for door in self.doors.iter().flatten() {
-                let _ = waiter.add_socket(door.fd());
+        if self.paused_until.take().is_some() {
+            for listener in self.listeners.iter().flatten() {
+                let _ = waiter.add_socket(listener.fd());
             }
         }
         let mut came = false;
         let mut free = 0;
-        for k in 0..self.doors.len() {
-            let Some(door) = &self.doors[k] else { continue };
+        for k in 0..self.listeners.len() {
+            let Some(listener) = &self.listeners[k] else { continue };
             loop {
-                let bell = match door.accept() {
-                    Knock::Caller(bell) => bell,
-                    Knock::Nobody => break,
-                    Knock::NoRoom => {
-                        self.close_doors(now, waiter);
+                let socket = match listener.accept() {
+                    Incoming::Link(socket) => socket,
+                    Incoming::Nothing => break,
+                    Incoming::NoDescriptor => {
+                        self.pause_listeners(now, waiter);
                         return came;
                     }
                 };
                 came = true;
-                while free < LINKS && self.callers[free].is_some() {
+                while free < LINKS && self.inbound[free].is_some() {
                     free += 1;
                 }
                 // No place: hung up on, which the other end takes as a lost link.
-                let Some(slot) = self.callers.get_mut(free) else { return came };
-                if waiter.add_socket(bell.fd()).is_ok() {
-                    *slot = Some(Caller { bell, since_ns: now, link: None, brokered: None });
+                let Some(slot) = self.inbound.get_mut(free) else { return came };
+                if waiter.add_socket(socket.fd()).is_ok() {
+                    *slot = Some(Inbound { socket, since_ns: now, link: None, brokered: None });
                 }
             }
         }
         came
     }
 
-    /// A caller for whom there is no descriptor would make every sleep end at once, so the doors
+    /// A caller for whom there is no descriptor would make every sleep end at once, so the listeners
     /// wake nobody for a while.
     #[cold]
-    fn close_doors(&mut self, now: u64, waiter: &Waiter) {
-        for door in self.doors.iter().flatten() {
-            let _ = waiter.remove_socket(door.fd());
+    fn pause_listeners(&mut self, now: u64, waiter: &Waiter) {
+        for listener in self.listeners.iter().flatten() {
+            let _ = waiter.remove_socket(listener.fd());
         }
-        self.closed_until = Some(now + ACCEPT_AGAIN_NS);
+        self.paused_until = Some(now + ACCEPT_AGAIN_NS);
     }
 
     /// Whether `take_lost` has something.
@@ -685,17 +694,17 @@ impl ShmPort {
         None
     }
 
-    fn lose(&mut self, i: usize) {
+    fn close_outbound(&mut self, i: usize) {
         // Dropping closes the socket, which takes it out of every epoll set.
         self.lost[i] = self.out[i].take().map(|out| out.block.is_none());
         self.any_lost = true;
     }
 
-    fn hang_up(&mut self, i: usize) {
-        if let Some(Caller { link: Some(link), .. }) = &mut self.callers[i] {
-            link.loans.end(link.reader.place());
+    fn close_inbound(&mut self, i: usize) {
+        if let Some(Inbound { link: Some(link), .. }) = &mut self.inbound[i] {
+            link.grants.end(link.reader.place());
         }
-        self.callers[i] = None;
+        self.inbound[i] = None;
         if let Some(k) = self.open[..self.open_len].iter().position(|&j| usize::from(j) == i) {
             self.open_len -= 1;
             self.open[k] = self.open[self.open_len];
@@ -811,45 +820,50 @@ unsafe fn head(frame: NonNull<u8>, at: usize) -> [u64; HEAD_MAX / 8] {
 }
 
 /// Gives the writer its room back, and wakes it if it waits for that.
-fn tend(link: &mut In, bell: &Bell) {
+fn return_room(link: &mut InboundRing, socket: &LinkSocket) {
     link.reader.settle();
     // Pairs with the writer's fence in `ShmPort::room`.
     fence(Ordering::SeqCst);
-    let starved = link.reader.place().starved();
-    if starved.load(Ordering::Relaxed) != 0 {
-        starved.store(0, Ordering::Relaxed);
-        bell.ring();
+    let wants_room = link.reader.place().wants_room();
+    if wants_room.load(Ordering::Relaxed) != 0 {
+        wants_room.store(0, Ordering::Relaxed);
+        socket.wake();
     }
 }
 
-impl Caller {
+impl Inbound {
     /// The link that its hello brings. `Ok(None)`: that has not come yet.
     ///
     /// # Errors
     /// It is none: to be hung up on.
-    fn receive(&self, shared: &[Option<Shared>], by_address: bool) -> Result<Option<In>> {
-        let (from, segment, lend, by_address) = match &self.brokered {
+    fn receive(
+        &self,
+        shared: &[Option<SharedRegion>],
+        by_address: bool,
+    ) -> Result<Option<InboundRing>> {
+        let (from, segment, export, by_address) = match &self.brokered {
             // The socket was made by the router, so what the kernel says of its other end is said
             // of that.
-            Some(b) => match self.bell.receive_brokered()? {
-                Some(segment) => (b.from, segment, b.loans, false),
+            Some(b) => match self.socket.receive_brokered()? {
+                Some(segment) => (b.from, segment, b.may_grant, false),
                 None => return Ok(None),
             },
-            None => match self.bell.receive()? {
+            None => match self.socket.receive()? {
                 Some((from, segment)) => {
-                    let own = || peer_of(self.bell.fd()).is_some_and(|peer| is_own_user(peer.uid));
+                    let own =
+                        || peer_of(self.socket.fd()).is_some_and(|peer| is_own_user(peer.uid));
                     (from, segment, true, by_address && own())
                 }
                 None => return Ok(None),
             },
         };
         let reader = Reader::new(segment.place());
-        let lends = if lend { lends(shared, by_address) } else { 0 };
-        segment.place().lends().store(lends, Ordering::Relaxed);
-        Ok(Some(In {
+        let offers = if export { offers(shared, by_address) } else { 0 };
+        segment.place().offers().store(offers, Ordering::Relaxed);
+        Ok(Some(InboundRing {
             from,
             reader,
-            loans: Loans::new(),
+            grants: OwnGrants::new(),
             by_address,
             gone: false,
             _segment: segment,
@@ -860,19 +874,19 @@ impl Caller {
 impl Drop for ShmPort {
     fn drop(&mut self) {
         // What is lent is the program's alone again when its context is closed.
-        self.check_loans(|_, _, _| false);
+        self.check_grants(|_, _, _| false);
         // The slices never run destructors: sockets and mappings are given back here.
-        self.doors.fill_with(|| None);
+        self.listeners.fill_with(|| None);
         self.address = None;
         self.shared.fill_with(|| None);
         for i in 0..LINKS {
             self.out[i] = None;
-            self.callers[i] = None;
+            self.inbound[i] = None;
         }
     }
 }
 
 mod brokered;
-mod loans;
+mod grants;
 #[cfg(test)]
 mod tests;

@@ -6,9 +6,9 @@
 //!                  line 1: tail      bytes consumed            (the reader's)
 //!                  line 2: asleep    the reader sleeps         (both)
 //!                  line 3: starved   the writer waits for room (both)
-//!                  line 4: lends     what the reader lends     (the reader's; see `loan`)
-//!                  line 5: entered   the loan in use + 1       (the writer's)
-//!                  line 6: loans     serials of those in force (the reader's)
+//!                  line 4: lends     what the reader lends     (the reader's; see `grant`)
+//!                  line 5: entered   the grant in use + 1       (the writer's)
+//!                  line 6: grants    serials of those in force (the reader's)
 //! data, twice      frames, each at a multiple of 64 bytes:
 //!                  length (4 bytes), zero (4), then the frame
 //! ```
@@ -27,7 +27,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gdrcore_core::frame::Length;
-use gdrcore_core::lease::{Entered, Serial};
+use gdrcore_core::lease::{PinWord, Serial};
 use gdrcore_core::sleep::Asleep;
 use std::ptr::NonNull;
 
@@ -45,7 +45,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrcring");
 /// Layout of this file.
 pub const VERSION: u32 = 3;
 /// Loans in force at a time.
-pub const LOANS: usize = 16;
+pub const GRANTS: usize = 16;
 
 /// The other end wrote something that it never may: the link is of no use any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,10 +60,10 @@ struct Control {
     head: Line<(AtomicU64, AtomicU32, AtomicU32)>,
     tail: Line<AtomicU64>,
     asleep: Line<Asleep>,
-    starved: Line<AtomicU32>,
-    lends: Line<AtomicU32>,
-    entered: Line<Entered>,
-    loans: Line<[Serial; LOANS]>,
+    wants_room: Line<AtomicU32>,
+    offers: Line<AtomicU32>,
+    pinned: Line<PinWord>,
+    grants: Line<[Serial; GRANTS]>,
 }
 
 const _: () = assert!(size_of::<Control>() == 448 && size_of::<Control>() <= CONTROL);
@@ -118,26 +118,26 @@ impl Place {
 
     /// The word in which the writer says that it waits for room.
     #[inline]
-    pub fn starved(&self) -> &AtomicU32 {
-        &self.control().starved.0
+    pub fn wants_room(&self) -> &AtomicU32 {
+        &self.control().wants_room.0
     }
 
     /// The word in which the reader says what memory it lends.
     #[inline]
-    pub fn lends(&self) -> &AtomicU32 {
-        &self.control().lends.0
+    pub fn offers(&self) -> &AtomicU32 {
+        &self.control().offers.0
     }
 
-    /// The word in which the writer says which loan it is using.
+    /// The word in which the writer says which grant it is using.
     #[inline]
-    pub fn entered(&self) -> &Entered {
-        &self.control().entered.0
+    pub fn pinned(&self) -> &PinWord {
+        &self.control().pinned.0
     }
 
-    /// The serial of a loan while it is in force, by its number, below [`LOANS`].
+    /// The serial of a grant while it is in force, by its number, below [`GRANTS`].
     #[inline]
-    pub fn loan(&self, number: u32) -> &Serial {
-        &self.control().loans.0[number as usize % LOANS]
+    pub fn grant(&self, number: u32) -> &Serial {
+        &self.control().grants.0[number as usize % GRANTS]
     }
 
     /// Address of a position in the data; `CONTROL + size` and more bytes behind it are mapped.

@@ -5,14 +5,14 @@ pub(super) const BURSTS: usize = 32;
 
 /// Rounds that receive what has come, where it must all be heard: as many as a ring full of the
 /// smallest frames takes.
-pub(super) const LAST_WORDS: usize = 256;
+pub(super) const DRAIN_ROUNDS: usize = 256;
 
 /// Links are tended in a round in which nothing has come, and after this time in any round: where
 /// each round brings something, a new peer may call all the same.
-pub(super) const OVERDUE_NS: u64 = 2_000_000;
+pub(super) const MAINTAIN_MAX_NS: u64 = 2_000_000;
 
 /// How often mail is looked for while somebody polls and none comes.
-pub(super) const MAIL_NS: u64 = 100_000;
+pub(super) const GROUP_POLL_NS: u64 = 100_000;
 
 /// Which parts of a round to run.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! however many threads sleep.
 //!
 //! While all threads of a program sleep, one of them runs the engine in the helper's place
-//! ([`Charge`]): it sleeps on the sockets and on its channel, the others on their channels alone.
+//! ([`DriverRole`]): it sleeps on the sockets and on its channel, the others on their channels alone.
 //! When its own event comes it gives the charge to one of them.
 
 use super::budget::Round;
@@ -26,14 +26,14 @@ pub(super) const FREE: u32 = 0;
 /// The helper thread does.
 pub(super) const HELPER: u32 = 1;
 /// A thread of the program does that waits for an event of its channel.
-const LENT: u32 = 2;
+const PROGRAM: u32 = 2;
 
 /// In a handle, beside generation and index: that it is a channel's.
 const TAG: u64 = 0xC4;
 
 /// Who runs the engine while the program sleeps.
 #[derive(Default)]
-pub(super) struct Charge {
+pub(super) struct DriverRole {
     holder: AtomicU32,
     /// The helper thread wants it.
     wanted: AtomicBool,
@@ -43,11 +43,14 @@ pub(super) struct Charge {
     offer: OnceLock<Fd>,
 }
 
-impl Charge {
+impl DriverRole {
     /// Not while the helper thread wants it: it would seldom find it free.
     fn try_take(&self) -> bool {
         !self.wanted.load(Ordering::SeqCst)
-            && self.holder.compare_exchange(FREE, LENT, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+            && self
+                .holder
+                .compare_exchange(FREE, PROGRAM, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok()
     }
 
     /// For the helper thread: asks a thread of the program that has it to let go.
@@ -65,7 +68,7 @@ impl Charge {
     }
 
     /// Lets go, and wakes a thread that sleeps without anybody in charge.
-    pub(super) fn give_up(&self) {
+    pub(super) fn release(&self) {
         self.holder.store(FREE, Ordering::SeqCst);
         self.offer();
     }
@@ -95,7 +98,7 @@ struct Slot {
 pub(super) struct Channels {
     slots: [Slot; CHANNELS],
     owned: Mutex<[Option<Fd>; CHANNELS]>,
-    pub(super) charge: Charge,
+    pub(super) driver: DriverRole,
 }
 
 impl Channels {
@@ -108,7 +111,7 @@ impl Channels {
         Channels {
             slots: core::array::from_fn(|_| slot()),
             owned: Mutex::new([const { None }; CHANNELS]),
-            charge: Charge::default(),
+            driver: DriverRole::default(),
         }
     }
 
@@ -169,9 +172,9 @@ impl SoftDevice {
     /// # Errors
     /// [`Error::NoMemory`]: [`CHANNELS`] live; [`Error::Os`]: no descriptor.
     pub(super) fn channel_new(&self) -> Result<Handle> {
-        if self.channels.charge.offer.get().is_none() {
+        if self.channels.driver.offer.get().is_none() {
             // A second thread may have made it meanwhile; one is enough.
-            let _ = self.channels.charge.offer.set(eventfd(libc::EFD_SEMAPHORE)?);
+            let _ = self.channels.driver.offer.set(eventfd(libc::EFD_SEMAPHORE)?);
         }
         let fd = eventfd(0)?;
         let mut owned = self.channels.owned.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,7 +194,7 @@ impl SoftDevice {
         let mut owned = self.channels.owned.lock().unwrap_or_else(PoisonError::into_inner);
         let i = self.channels.index(channel)?;
         // Under the engine's lock: nobody writes the descriptor, nobody creates a CQ on it.
-        let _held = self.lock_held();
+        let _held = self.lock_engine();
         let slot = &self.channels.slots[i];
         if slot.users.load(Ordering::SeqCst) != 0 {
             return Err(refuse!(Busy, "channel: a CQ has it, or a thread sleeps on it"));
@@ -259,7 +262,7 @@ impl SoftDevice {
 
     /// Writes the descriptors of the channels that have got events.
     #[cold]
-    pub(super) fn tell_channels(&self, g: &mut Guard<'_>) {
+    pub(super) fn notify_channels(&self, g: &mut Guard<'_>) {
         let mut due = g.take_channels_due();
         while due != 0 {
             let i = due.trailing_zeros() as usize;
@@ -293,8 +296,8 @@ impl SoftDevice {
                 Ok(None) if now_ns() < end => {}
                 other => break other,
             }
-            let slept = if self.channels.charge.try_take() {
-                self.run_in_charge(fd, end)
+            let slept = if self.channels.driver.try_take() {
+                self.drive_for_channel(fd, end)
             } else {
                 self.sleep_beside(fd, end)
             };
@@ -304,40 +307,40 @@ impl SoftDevice {
         };
         slot.users.fetch_sub(1, Ordering::SeqCst);
         // This thread may have been woken to take charge, and need not any more.
-        self.channels.charge.offer();
+        self.channels.driver.offer();
         outcome
     }
 
     /// Runs the engine in the helper's place until the channel's descriptor is readable, the time
     /// is over or the charge is wanted back.
-    fn run_in_charge(&self, fd: RawFd, end: u64) -> Result<()> {
-        let charge = &self.channels.charge;
-        self.lend_charge(fd)?;
+    fn drive_for_channel(&self, fd: RawFd, end: u64) -> Result<()> {
+        let driver = &self.channels.driver;
+        self.start_driving(fd)?;
         let done =
-            self.drive(false, end, &|| charge.wanted.load(Ordering::SeqCst) || is_readable(fd));
-        self.return_charge(fd);
-        charge.give_up();
+            self.drive(false, end, &|| driver.wanted.load(Ordering::SeqCst) || is_readable(fd));
+        self.stop_driving(fd);
+        driver.release();
         done
     }
 
     /// Sleeps on the channel alone: another thread is in charge.
     fn sleep_beside(&self, fd: RawFd, end: u64) -> Result<()> {
-        let charge = &self.channels.charge;
-        let Some(offer) = charge.offer.get() else { return Ok(()) };
+        let driver = &self.channels.driver;
+        let Some(offer) = driver.offer.get() else { return Ok(()) };
         // What was posted and could not leave is the other's to send.
         if self.engine.shared().active.any() {
             self.run(Round::Send);
         }
-        self.hand_over();
-        charge.others.fetch_add(1, Ordering::SeqCst);
-        let offered = if charge.holder.load(Ordering::SeqCst) == FREE {
+        self.hand_to_helper();
+        driver.others.fetch_add(1, Ordering::SeqCst);
+        let offered = if driver.holder.load(Ordering::SeqCst) == FREE {
             // The helper thread is about to take it, or has just ended.
             std::thread::yield_now();
             Ok(false)
         } else {
             wait_for_either([fd, offer.raw()], end)
         };
-        charge.others.fetch_sub(1, Ordering::SeqCst);
+        driver.others.fetch_sub(1, Ordering::SeqCst);
         if offered? {
             lower(offer.raw());
         }

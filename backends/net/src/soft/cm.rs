@@ -2,7 +2,7 @@
 //! sends.
 
 use super::budget::Round;
-use super::lock::Control;
+use super::lock::ControlGuard;
 use super::witness;
 use super::SoftDevice;
 use crate::clock::now_ns;
@@ -39,14 +39,14 @@ impl CmDevice for SoftDevice {
     fn announce(&self, id: Handle, soon: bool) -> Result<()> {
         let mut held = self.lock_owned()?;
         let done = held.announce(id, soon);
-        drop(Control::of(held));
+        drop(ControlGuard::of(held));
         done
     }
 
     fn listen(&self, id: Handle, backlog: u32) -> Result<()> {
         let mut held = self.lock_owned()?;
         let listens = held.listen(id, backlog);
-        drop(Control::of(held));
+        drop(ControlGuard::of(held));
         // What had waited for it may be refused.
         self.run(Round::Send);
         listens
@@ -86,9 +86,9 @@ impl CmDevice for SoftDevice {
 
     fn destroy(&self, id: Handle) -> Result<()> {
         self.manage(|g, now| g.cm().destroy(now, id))?;
-        let mut held = self.lock_held();
+        let mut held = self.lock_engine();
         held.withdraw(id);
-        drop(Control::of(held));
+        drop(ControlGuard::of(held));
         Ok(())
     }
 

@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use super::budget::Round;
-use super::lock::Control;
-use super::mappable::look_after_loans;
+use super::grant_checks::check_grants_if_changed;
+use super::lock::ControlGuard;
 use super::SoftDevice;
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
@@ -147,9 +147,9 @@ impl SoftDevice {
         if let Some(mut held) = self.try_lock() {
             handled = self.one_round(&mut held, Round::Full, None);
             drop(held);
-            handled += self.run_owed(Round::Full);
+            handled += self.after_round(Round::Full);
         }
-        self.polled(handled > 0);
+        self.note_poll(handled > 0);
         handled
     }
 
@@ -158,7 +158,7 @@ impl SoftDevice {
         let now = now_ns();
         self.last_poll_ns.store(now, Ordering::Relaxed);
         let handled = self.run_at(Round::Full, Some(now));
-        self.polled(handled > 0);
+        self.note_poll(handled > 0);
         handled
     }
 
@@ -178,9 +178,9 @@ impl SoftDevice {
                 n = 1;
             }
             drop(held);
-            handled += self.run_owed(Round::Full);
+            handled += self.after_round(Round::Full);
         }
-        self.polled(handled > 0);
+        self.note_poll(handled > 0);
         if cq.ring.is_empty() || n == wc.len() {
             return Ok(n);
         }
@@ -198,7 +198,7 @@ impl SoftDevice {
     }
 
     /// Hands the engine to the helper at once: the program is about to sleep.
-    pub(super) fn hand_over(&self) {
+    pub(super) fn hand_to_helper(&self) {
         if self.helper_on.load(Ordering::Relaxed) {
             self.last_poll_ns.store(0, Ordering::Relaxed);
             self.helper.wake();
@@ -259,7 +259,7 @@ impl Device for SoftDevice {
         let link = self.query()?.active_mtu;
         let scope_id = if to.scope_id == 0 { self.local.scope_id } else { to.scope_id };
         let to = Endpoint { ip: to.dgid, scope_id, ..Endpoint::default() };
-        let route = self.lock_held().port().udp.as_ref().and_then(|udp| udp.route_mtu(&to));
+        let route = self.lock_engine().port().udp.as_ref().and_then(|udp| udp.route_mtu(&to));
         let code = route.and_then(|mtu| gdrcore_core::wire::mtu_code(super::carried_by(mtu)));
         Ok(code.map_or(link, |route| link.min(route)))
     }
@@ -279,11 +279,11 @@ impl Device for SoftDevice {
         if let Some(tee) = &held.port().pcap {
             (c.capture_frames, c.capture_lost) = tee.counts();
         }
-        if let Some(share) = &held.port().share {
-            let s = share.counters();
-            c.share_passed = s.passed;
+        if let Some(member) = &held.port().member {
+            let s = member.counters();
+            c.share_passed = s.forwarded;
             c.share_dropped = s.dropped;
-            c.share_by_detour = s.by_mail;
+            c.share_by_detour = s.by_detour;
             c.share_refused = s.refused;
         }
         Ok(c)
@@ -318,7 +318,7 @@ impl Device for SoftDevice {
     fn mr_rereg(&self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
         self.fork.check()?;
         probe(reg)?;
-        let mut held = self.lock_held();
+        let mut held = self.lock_engine();
         let attr = held.guard.mr_rereg(mr, reg)?;
         Self::unshare_region(&mut held, attr.rkey);
         Ok(attr)
@@ -438,18 +438,18 @@ impl Device for SoftDevice {
         {
             // As in `qp_destroy`: who disconnects (rdma_disconnect) has taken the last message, and
             // its sender waits for the ACK.
-            self.flush_owed();
+            self.drain_and_ack();
         }
         let dest_qpn = (mask & qp_attr_mask::DEST_QPN != 0).then_some(attr.dest_qp_num);
         let names_peer = mask & qp_attr_mask::AV != 0;
-        let way = if names_peer { self.ask_way(&attr.ah, dest_qpn)? } else { None };
-        let mut held = self.lock_held();
+        let way = if names_peer { self.ask_router(&attr.ah, dest_qpn)? } else { None };
+        let mut held = self.lock_engine();
         if names_peer {
             self.choose_path(&mut held, &attr.ah, dest_qpn, way)?;
         }
         held.guard.qp_modify(now_ns(), qp, attr, mask)?;
         let (g, port) = held.parts();
-        look_after_loans(g, port);
+        check_grants_if_changed(g, port);
         drop(held);
         self.run(Round::Send);
         Ok(())
@@ -466,16 +466,16 @@ impl Device for SoftDevice {
     fn qp_reset(&self, qp: Handle) -> Result<()> {
         self.fork.check()?;
         // What it owes its peer (a last ACK) leaves first.
-        self.flush_owed();
+        self.drain_and_ack();
         self.lock()?.qp_reset(now_ns(), qp)
     }
 
     fn qp_destroy(&self, qp: Handle) -> Result<()> {
         self.fork.check()?;
         // What it owes its peer (a last ACK) leaves first.
-        self.flush_owed();
+        self.drain_and_ack();
         self.lock()?.qp_destroy(now_ns(), qp)?;
-        Self::leave_empty_groups(&mut self.lock_held());
+        Self::leave_empty_groups(&mut self.lock_engine());
         Ok(())
     }
 
@@ -539,7 +539,7 @@ impl Device for SoftDevice {
 
     fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {
         self.lock()?.arm_cq(cq, solicited_only)?;
-        self.hand_over();
+        self.hand_to_helper();
         Ok(())
     }
 
@@ -574,16 +574,16 @@ impl Device for SoftDevice {
         if self.announce_sleep() {
             return Ok(true);
         }
-        let mut held = self.lock_held();
+        let mut held = self.lock_engine();
         let next = held.next_timeout(now_ns());
         let blocked = held.port().is_blocked();
-        let mut g = Control::of(held);
+        let mut g = ControlGuard::of(held);
         if g.has_events() || (g.has_work() && !blocked) {
             return Ok(true);
         }
         if self.helper_on.load(Ordering::Relaxed) {
             drop(g);
-            self.hand_over();
+            self.hand_to_helper();
             return Ok(false);
         }
         self.waiter.set_timer(next);

@@ -47,7 +47,7 @@ const AGAIN: (u32, u32) = (1 << 8, 1 << 16);
 const SLICE_NS: u64 = 100_000;
 
 /// The helper of a device.
-pub(super) struct Slot {
+pub(super) struct Helper {
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: AtomicBool,
     /// It stays in charge although the program polls.
@@ -57,12 +57,12 @@ pub(super) struct Slot {
     asleep_until: AtomicU64,
     /// It must be woken once the engine's lock is free again: woken before, it would take this core
     /// from the lock's holder.
-    owed: AtomicBool,
+    wake_due: AtomicBool,
     /// What it sleeps on.
     waiter: Waiter,
 }
 
-/// [`Slot::asleep_until`] of a helper that runs, or looks at the clock because the program polls.
+/// [`Helper::asleep_until`] of a helper that runs, or looks at the clock because the program polls.
 const AWAKE: u64 = 0;
 
 /// Why the helper does not sleep.
@@ -75,14 +75,14 @@ enum Awake {
     Locked,
 }
 
-impl Slot {
+impl Helper {
     pub(super) fn new() -> Result<Self> {
-        Ok(Slot {
+        Ok(Helper {
             thread: Mutex::new(None),
             stop: AtomicBool::new(false),
             sticky: AtomicBool::new(false),
             asleep_until: AtomicU64::new(AWAKE),
-            owed: AtomicBool::new(false),
+            wake_due: AtomicBool::new(false),
             waiter: Waiter::new()?,
         })
     }
@@ -96,11 +96,11 @@ impl Slot {
 /// While it lives, threads that this one makes begin with the signal mask of a helper: the
 /// program's signals are for the program's threads, but faults must get through whatever the
 /// program blocks, as vanished memory is one.
-pub struct OwnSignals {
+pub struct HelperSignals {
     before: libc::sigset_t,
 }
 
-impl OwnSignals {
+impl HelperSignals {
     /// Takes the mask; dropping it puts the former one back.
     pub fn take() -> Self {
         // SAFETY: zeroes are valid for both sets, which live through the calls; the calls do not
@@ -120,12 +120,12 @@ impl OwnSignals {
                 libc::sigdelset(&mut mask, fault);
             }
             libc::pthread_sigmask(libc::SIG_SETMASK, &mask, &mut before);
-            OwnSignals { before }
+            HelperSignals { before }
         }
     }
 }
 
-impl Drop for OwnSignals {
+impl Drop for HelperSignals {
     fn drop(&mut self) {
         // SAFETY: a whole set that this thread had before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut()) };
@@ -230,18 +230,18 @@ impl SoftDevice {
             return Ok(());
         }
         self.helper.stop.store(false, Ordering::Release);
-        self.channels.charge.take_for_helper(|| self.helper.wake());
+        self.channels.driver.take_for_helper(|| self.helper.wake());
         let device: *const SoftDevice = self;
         // SAFETY: the device stays where it is until `close`, which joins the thread first.
         let device: &'static SoftDevice = unsafe { &*device };
-        let masked = OwnSignals::take();
+        let masked = HelperSignals::take();
         let thread = std::thread::Builder::new()
             .name("gdrc-helper".into())
             .stack_size(256 << 10)
             .spawn(move || device.helper_main())
             .map_err(|e| Error::Os(e.raw_os_error().unwrap_or(libc::EAGAIN)));
         drop(masked);
-        *slot = Some(thread.inspect_err(|_| self.channels.charge.give_up())?);
+        *slot = Some(thread.inspect_err(|_| self.channels.driver.release())?);
         self.helper_on.store(true, Ordering::SeqCst);
         // From here on only events make the program's descriptor readable.
         self.waiter.attach_io(false)
@@ -256,7 +256,7 @@ impl SoftDevice {
         let _ = thread.join();
         self.helper_on.store(false, Ordering::SeqCst);
         let _ = self.waiter.attach_io(true);
-        self.channels.charge.give_up();
+        self.channels.driver.release();
     }
 
     /// The last looks of the helper before it sleeps on everything; returns when it must wake,
@@ -299,22 +299,22 @@ impl SoftDevice {
     /// something to do earlier than it will wake, and that the program drives the engine, since a
     /// bell or a packet that the program took woke nobody else.
     #[inline]
-    pub(super) fn tell_helper(&self, g: &mut Guard<'_>, now: u64, round: Round) {
+    pub(super) fn notify_helper(&self, g: &mut Guard<'_>, now: u64, round: Round) {
         let until = self.helper.asleep_until.load(Ordering::Relaxed);
         if until == AWAKE {
             return;
         }
         if round == Round::Full || g.next_timeout(now).is_some_and(|at| at < until) {
             self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
-            self.helper.owed.store(true, Ordering::Relaxed);
+            self.helper.wake_due.store(true, Ordering::Relaxed);
         }
     }
 
     /// Once the lock is free: whoever owes the helper its waking.
     #[inline]
-    pub(super) fn wake_owed(&self) {
-        if self.helper.owed.load(Ordering::Relaxed)
-            && self.helper.owed.swap(false, Ordering::Relaxed)
+    pub(super) fn wake_helper_if_due(&self) {
+        if self.helper.wake_due.load(Ordering::Relaxed)
+            && self.helper.wake_due.swap(false, Ordering::Relaxed)
         {
             self.helper.wake();
         }
@@ -329,9 +329,9 @@ impl SoftDevice {
     ///
     /// # Errors
     /// [`Error::Os`], [`Error::NoMemory`]: the descriptor cannot be watched.
-    pub(super) fn lend_charge(&self, until: RawFd) -> Result<()> {
+    pub(super) fn start_driving(&self, until: RawFd) -> Result<()> {
         if let Err(e) = self.helper.waiter.attach(until, true) {
-            self.channels.charge.give_up();
+            self.channels.driver.release();
             return Err(e);
         }
         // Whoever polled last has stopped: no wait for more polls.
@@ -343,11 +343,11 @@ impl SoftDevice {
 
     /// It has stopped doing so. A thread that fell asleep on the program's descriptor meanwhile has
     /// relied on it.
-    pub(super) fn return_charge(&self, until: RawFd) {
+    pub(super) fn stop_driving(&self, until: RawFd) {
         let _ = self.helper.waiter.attach(until, false);
         self.helper_on.store(false, Ordering::SeqCst);
         let _ = self.waiter.attach_io(true);
-        let mut held = self.lock_held();
+        let mut held = self.lock_engine();
         self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
         if self.sleeping.is_asleep(sleep::ANY) {
             if self.announce(&mut held) {
@@ -356,7 +356,7 @@ impl SoftDevice {
             self.waiter.set_timer_by(held.next_timeout(now_ns()).unwrap_or(u64::MAX));
         }
         drop(held);
-        self.wake_owed();
+        self.wake_helper_if_due();
     }
 
     /// Runs the engine while the program does not, and sleeps in between, until it is over or the

@@ -3,10 +3,10 @@
 
 use core::sync::atomic::Ordering;
 
-use super::budget::{BURSTS, LAST_WORDS, OVERDUE_NS};
-use super::loans::lend;
-use super::sharing::pass_run;
-use super::{peer_addr, PathChoice, Port, SoftDevice};
+use super::budget::{BURSTS, DRAIN_ROUNDS, MAINTAIN_MAX_NS};
+use super::grants::export_requested;
+use super::group_rx::forward_run;
+use super::{peer_addr, PathChoice, PortState, SoftDevice};
 use crate::clock::now_ns;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
@@ -15,13 +15,13 @@ use gdrcore_core::engine::Guard;
 /// and a dead one is noticed so late. It costs a system call per link, which delays the message
 /// that comes meanwhile; so while nobody comes or goes the time doubles, from the first of these to
 /// the other.
-const TEND_NS: (u64, u64) = (100_000, 1_600_000);
+const MAINTAIN_NS: (u64, u64) = (100_000, 1_600_000);
 
 impl SoftDevice {
     /// Writes the one small message that a QP was just posted into the ring of its link, if nothing
     /// is in its way.
     #[inline(always)]
-    pub(super) fn send_single(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> bool {
+    pub(super) fn send_single(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
         let Some(shm) = port.shm.as_mut() else { return false };
         // A helper that sleeps wants to know until when it may: then the time is read, once the
         // peer has begun.
@@ -34,7 +34,7 @@ impl SoftDevice {
     pub(super) fn send_to_link(
         &self,
         g: &mut Guard<'_>,
-        port: &mut Port,
+        port: &mut PortState,
         qi: usize,
         link: u16,
     ) -> Option<u64> {
@@ -50,54 +50,60 @@ impl SoftDevice {
 
     /// Looks after the links now and then. `handled`: what this round has taken from them.
     #[inline]
-    pub(super) fn tend_if_due(&self, g: &mut Guard<'_>, port: &mut Port, now: u64, handled: usize) {
-        if now >= port.tend_at && (handled == 0 || now - port.tend_at >= OVERDUE_NS) {
-            self.tend(g, port, now);
+    pub(super) fn maintain_if_due(
+        &self,
+        g: &mut Guard<'_>,
+        port: &mut PortState,
+        now: u64,
+        handled: usize,
+    ) {
+        if now >= port.maintain_at && (handled == 0 || now - port.maintain_at >= MAINTAIN_MAX_NS) {
+            self.maintain_links(g, port, now);
         }
     }
 
     /// Takes what other processes have put into our rings.
     #[inline(always)]
-    pub(super) fn read_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
-        let Port { shm, share, stale, .. } = port;
+    pub(super) fn read_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
+        let PortState { shm, member, stale, .. } = port;
         let Some(shm) = shm else { return 0 };
         shm.poll_with(
-            &mut (g, share),
+            &mut (g, member),
             // For what it does with the time, one of a few rounds ago will do: an owed ACK leaves
             // so much earlier.
             |(g, _), from, head, rest| g.take_record(now, &from.ip, head, rest),
-            |(g, share), from, run| match run {
+            |(g, member), from, run| match run {
                 Ok((run, payload)) if g.owns(run.dest_qpn) => {
                     let now = if *stale == 0 { now } else { now_ns() };
                     g.handle_run(now, &peer_addr(from), run, payload);
                 }
-                Ok((run, payload)) => pass_run(share, &self.local, from, run, payload),
+                Ok((run, payload)) => forward_run(member, &self.local, from, run, payload),
                 Err(_) => g.count_malformed(),
             },
         )
     }
 
     #[inline(never)]
-    fn read_links_apart(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+    fn read_links_apart(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
         self.read_links(g, port, now)
     }
 
     /// New links, bells, links that are gone. Some system calls.
     #[cold]
-    pub(super) fn tend(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
+    pub(super) fn maintain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let Some(shm) = &mut port.shm else { return };
-        self.hear_router(shm, now);
-        let next = if shm.tend(now, &self.waiter) {
-            TEND_NS.0
+        self.poll_router(shm, now);
+        let next = if shm.maintain(now, &self.waiter) {
+            MAINTAIN_NS.0
         } else {
-            (2 * port.tend_every).clamp(TEND_NS.0, TEND_NS.1)
+            (2 * port.maintain_every).clamp(MAINTAIN_NS.0, MAINTAIN_NS.1)
         };
-        (port.tend_every, port.tend_at) = (next, now + next);
-        lend(g, shm);
+        (port.maintain_every, port.maintain_at) = (next, now + next);
+        export_requested(g, shm);
         if shm.has_lost() {
             // Who is gone may have said something before: the last ACK counts. Bounded, since
             // others may go on writing.
-            for _ in 0..LAST_WORDS {
+            for _ in 0..DRAIN_ROUNDS {
                 if self.read_links_apart(g, port, now) == 0 {
                     break;
                 }
@@ -106,7 +112,7 @@ impl SoftDevice {
         if let Some(shm) = &mut port.shm {
             port.discards |= self.via.is_some() && shm.has_lost();
             self.lose_links(g, shm, now);
-            self.near.store(shm.has_links(), Ordering::Relaxed);
+            self.has_local_peers.store(shm.has_links(), Ordering::Relaxed);
         }
     }
 
@@ -125,7 +131,7 @@ impl SoftDevice {
 
     /// Writes what the engine has for other processes into their rings.
     #[inline]
-    pub(super) fn send_links(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
+    pub(super) fn send_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let Some(shm) = &mut port.shm else { return };
         port.rings_full = false;
         let mut full = [u16::MAX; 4];

@@ -4,8 +4,8 @@ use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 
 use super::budget::Round;
-use super::mappable::look_after_loans;
-use super::{Port, SoftDevice};
+use super::grant_checks::check_grants_if_changed;
+use super::{PortState, SoftDevice};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 
@@ -13,15 +13,15 @@ use gdrcore_core::error::Result;
 const LOCK_TRIES: u32 = 256;
 
 /// The lock, and what it protects besides the engine.
-pub(super) struct Held<'d> {
+pub(super) struct EngineLock<'d> {
     pub(super) guard: Guard<'d>,
     device: &'d SoftDevice,
 }
 
-impl Held<'_> {
+impl EngineLock<'_> {
     /// The engine and the port at once.
     #[inline]
-    pub(super) fn parts(&mut self) -> (&mut Guard<'_>, &mut Port) {
+    pub(super) fn parts(&mut self) -> (&mut Guard<'_>, &mut PortState) {
         // SAFETY: the port belongs to the holder of the engine's lock, and `&mut self` is the only
         // way to it. The guard's own lifetime is only shortened.
         let (guard, port) = unsafe {
@@ -31,7 +31,7 @@ impl Held<'_> {
         (guard, port)
     }
 
-    pub(super) fn port(&mut self) -> &mut Port {
+    pub(super) fn port(&mut self) -> &mut PortState {
         self.parts().1
     }
 
@@ -47,42 +47,42 @@ impl Held<'_> {
 
 /// The engine during a control call. Who posted meanwhile found the lock taken and left a mark: at
 /// its end the doorbell is rung for them, as they may never poll.
-pub(super) struct Control<'d> {
+pub(super) struct ControlGuard<'d> {
     guard: ManuallyDrop<Guard<'d>>,
     device: &'d SoftDevice,
 }
 
-impl<'d> Control<'d> {
+impl<'d> ControlGuard<'d> {
     /// What holds the lock already.
-    pub(super) fn of(held: Held<'d>) -> Control<'d> {
-        Control { guard: ManuallyDrop::new(held.guard), device: held.device }
+    pub(super) fn of(held: EngineLock<'d>) -> ControlGuard<'d> {
+        ControlGuard { guard: ManuallyDrop::new(held.guard), device: held.device }
     }
 }
 
-impl<'d> Deref for Control<'d> {
+impl<'d> Deref for ControlGuard<'d> {
     type Target = Guard<'d>;
     fn deref(&self) -> &Guard<'d> {
         &self.guard
     }
 }
 
-impl<'d> DerefMut for Control<'d> {
+impl<'d> DerefMut for ControlGuard<'d> {
     fn deref_mut(&mut self) -> &mut Guard<'d> {
         &mut self.guard
     }
 }
 
-impl Drop for Control<'_> {
+impl Drop for ControlGuard<'_> {
     fn drop(&mut self) {
         let g = &mut *self.guard;
         // SAFETY: the port belongs to the holder of the engine's lock, which is `guard`, and nobody
         // else has borrowed it.
-        look_after_loans(g, unsafe { &mut *self.device.port.get() });
+        check_grants_if_changed(g, unsafe { &mut *self.device.port.get() });
         // What the call itself raised (flushed completions, a QP in error) waits for no round.
-        self.device.tell(&mut self.guard);
+        self.device.notify(&mut self.guard);
         // SAFETY: dropped here and nowhere else, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.guard) };
-        self.device.wake_owed();
+        self.device.wake_helper_if_due();
         if self.device.engine.shared().active.any() {
             self.device.run(Round::Send);
         }
@@ -91,19 +91,19 @@ impl Drop for Control<'_> {
 impl SoftDevice {
     /// Takes the lock if it is free.
     #[inline]
-    pub(super) fn try_lock(&self) -> Option<Held<'_>> {
-        self.engine.try_lock().map(|guard| self.held(guard))
+    pub(super) fn try_lock(&self) -> Option<EngineLock<'_>> {
+        self.engine.try_lock().map(|guard| self.engine_lock(guard))
     }
 
     /// What belongs to the holder of the engine's lock.
     #[inline]
-    pub(super) fn held<'d>(&'d self, guard: Guard<'d>) -> Held<'d> {
-        Held { guard, device: self }
+    pub(super) fn engine_lock<'d>(&'d self, guard: Guard<'d>) -> EngineLock<'d> {
+        EngineLock { guard, device: self }
     }
 
     /// Takes the lock for a control call. Its holder does bounded work; on a machine with few cores
     /// the holder may not be running, so the wait gives way.
-    pub(super) fn lock_held(&self) -> Held<'_> {
+    pub(super) fn lock_engine(&self) -> EngineLock<'_> {
         let mut tries = 0u32;
         loop {
             if let Some(h) = self.try_lock() {
@@ -120,7 +120,7 @@ impl SoftDevice {
 
     /// Takes the lock if it is free, or soon is. `None`: its holder does not run, or has more to do
     /// than to post.
-    pub(super) fn lock_soon(&self) -> Option<Held<'_>> {
+    pub(super) fn lock_soon(&self) -> Option<EngineLock<'_>> {
         for _ in 0..LOCK_TRIES {
             if let Some(h) = self.try_lock() {
                 return Some(h);
@@ -135,16 +135,16 @@ impl SoftDevice {
     /// # Errors
     /// [`gdrcore_core::error::Error::OwnerDead`]: a parent of this process opened the device. Its
     /// lock is not touched.
-    pub(super) fn lock_owned(&self) -> Result<Held<'_>> {
+    pub(super) fn lock_owned(&self) -> Result<EngineLock<'_>> {
         self.fork.check()?;
-        Ok(self.lock_held())
+        Ok(self.lock_engine())
     }
 
     /// The engine alone, for a control call of the program.
     ///
     /// # Errors
     /// As for [`SoftDevice::lock_owned`].
-    pub(super) fn lock(&self) -> Result<Control<'_>> {
-        Ok(Control::of(self.lock_owned()?))
+    pub(super) fn lock(&self) -> Result<ControlGuard<'_>> {
+        Ok(ControlGuard::of(self.lock_owned()?))
     }
 }

@@ -19,22 +19,22 @@ mod budget;
 mod channels;
 mod cm;
 mod device;
+mod grant_checks;
+mod grants;
+mod group_rx;
 mod helper;
 mod links;
-mod loans;
 mod lock;
-mod mappable;
 mod multicast;
 mod paths;
+mod peer_ports;
 mod pinned;
-mod ports;
 mod progress;
 mod routed;
-mod sharing;
-mod wire;
+mod socket_io;
 mod witness;
 
-pub use helper::OwnSignals;
+pub use helper::HelperSignals;
 pub use pinned::{PinnedCq, PinnedQp};
 
 use core::cell::UnsafeCell;
@@ -43,10 +43,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::OnceLock;
 
 use crate::addr::{DeviceName, Endpoint};
+use crate::addr_group::{Claim, Member, WantedBlocks};
 use crate::clock;
 use crate::fork::ForkGuard;
 use crate::pcap::{Earlier, Pcap};
-use crate::share::{Claim, Member, Wanted};
 use crate::shm::ShmPort;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use crate::via::session::Session;
@@ -130,16 +130,16 @@ const RCVBUF: u32 = 1 << 20;
 const ECT_0: u8 = 2;
 
 /// What belongs to the holder of the engine's lock besides the engine.
-struct Port {
+struct PortState {
     udp: Option<UdpPort>,
     /// Behind the socket: who has the address too hears of our end when the socket is closed.
-    share: Option<Member>,
+    member: Option<Member>,
     shm: Option<ShmPort>,
     pcap: Option<Pcap>,
     /// The socket is among what wakes a sleeper.
     watched: bool,
     /// Rounds that received something since somebody was about to sleep.
-    wakeful: u32,
+    busy_rounds: u32,
     /// The send buffer of the socket was full; wake when it can be written.
     blocked: bool,
     /// A ring to another process was full.
@@ -152,7 +152,7 @@ struct Port {
     /// socket, without which no timer runs.
     idle_tick: (u64, bool),
     /// UDP ports from which peers may send.
-    ports: ports::Ports,
+    ports: peer_ports::PeerPorts,
     /// Errors of the socket seen so far.
     send_err: u64,
     /// The time of the last round.
@@ -162,14 +162,14 @@ struct Port {
     /// When the socket last brought something.
     udp_hot_ns: u64,
     /// When it is looked at next, whatever the links bring.
-    listen_at: u64,
+    poll_socket_at: u64,
     /// When the shm port is tended next.
-    tend_at: u64,
+    maintain_at: u64,
     /// And how long after the last time that is.
-    tend_every: u64,
+    maintain_every: u64,
     /// When a round to which the links brought something has more to do than that: either of both,
     /// or at once while the socket is hot.
-    due_at: u64,
+    full_round_at: u64,
     /// [`Guard::changes`](gdrcore_core::engine::Guard::changes) when the loans were last checked.
     changes: u32,
 }
@@ -177,21 +177,21 @@ struct Port {
 /// A RoCEv2 NIC in software.
 pub struct SoftDevice {
     engine: Engine,
-    port: UnsafeCell<Port>,
+    port: UnsafeCell<PortState>,
     local: Endpoint,
     waiter: Waiter,
     fork: ForkGuard,
     /// Polls in a row that found nothing.
     idle: AtomicU32,
     /// Some peers are processes of this host. As of the last time that the links were looked after.
-    near: AtomicBool,
+    has_local_peers: AtomicBool,
     /// When a program thread last ran the engine; the helper keeps away for a while.
     last_poll_ns: AtomicU64,
     /// A thread has armed the descriptor and may sleep on it.
     sleeping: Asleep,
     /// The helper thread runs.
     helper_on: AtomicBool,
-    helper: helper::Slot,
+    helper: helper::Helper,
     channels: channels::Channels,
     /// Where events go; without one, programs ask for them.
     sink: OnceLock<&'static dyn EventSink>,
@@ -211,7 +211,7 @@ unsafe impl Send for SoftDevice {}
 struct Layout {
     engine: usize,
     udp: usize,
-    share: usize,
+    member: usize,
     shm: usize,
     pcap: usize,
     end: usize,
@@ -237,8 +237,8 @@ impl SoftConfig<'_> {
     }
 
     /// The QPN blocks that the device claims of its address.
-    fn wanted(&self) -> Result<Wanted> {
-        Wanted::of(self.core.qpn_base, self.core.resolve()?.qpn_count)
+    fn wanted(&self) -> Result<WantedBlocks> {
+        WantedBlocks::of(self.core.qpn_base, self.core.resolve()?.qpn_count)
     }
 
     fn layout(&self, name: &DeviceName) -> Result<Layout> {
@@ -247,16 +247,16 @@ impl SoftConfig<'_> {
             page_up(engine.checked_add(Engine::memsize(&self.core)?).ok_or(Error::NoMemory)?)?;
         let bytes =
             if matches!(name, DeviceName::Soft(_)) { UdpPort::memsize(&self.udp()) } else { 0 };
-        let share = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
+        let member = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
         let (claim, blocks) = match name {
             DeviceName::Soft(_) => self.wanted().map(|w| (Claim::memsize(&w), w.count()))?,
             DeviceName::Loopback | DeviceName::Router(_) => (0, 0),
         };
-        let shm = page_up(share + claim)?;
+        let shm = page_up(member + claim)?;
         let links = if self.has_links(name) { ShmPort::memsize(blocks) } else { 0 };
         let pcap = page_up(shm.checked_add(links).ok_or(Error::NoMemory)?)?;
         let end = page_up(pcap + if self.pcap.is_some() { PCAP_BUFFER } else { 0 })?;
-        Ok(Layout { engine, udp, share, shm, pcap, end })
+        Ok(Layout { engine, udp, member, shm, pcap, end })
     }
 }
 
@@ -276,35 +276,35 @@ pub(crate) fn endpoint(p: &PeerAddr) -> Endpoint {
     Endpoint { ip: p.gid, scope_id: p.scope_id, port: p.port }
 }
 
-impl Port {
+impl PortState {
     /// That of a new device.
     fn new(
         udp: Option<UdpPort>,
-        share: Option<Member>,
+        member: Option<Member>,
         shm: Option<ShmPort>,
         pcap: Option<Pcap>,
-    ) -> Port {
-        Port {
+    ) -> PortState {
+        PortState {
             udp,
-            share,
+            member,
             shm,
             pcap,
             watched: true,
-            wakeful: 0,
+            busy_rounds: 0,
             blocked: false,
             rings_full: false,
             discards: false,
             empty: 0,
             idle_tick: (0, false),
-            ports: ports::Ports::default(),
+            ports: peer_ports::PeerPorts::default(),
             send_err: 0,
             now: 0,
             stale: u8::MAX,
             udp_hot_ns: 0,
-            listen_at: 0,
-            due_at: 0,
-            tend_at: 0,
-            tend_every: 0,
+            poll_socket_at: 0,
+            full_round_at: 0,
+            maintain_at: 0,
+            maintain_every: 0,
             changes: 0,
         }
     }
@@ -322,25 +322,25 @@ unsafe fn open_links(
     local: &Endpoint,
     name: &DeviceName,
     config: &SoftConfig<'_>,
-    share: Option<&Member>,
+    member: Option<&Member>,
     brokered: bool,
     waiter: &Waiter,
 ) -> Result<Option<ShmPort>> {
-    let links = match share {
+    let links = match member {
         _ if brokered => {
             // SAFETY: the caller's promise.
             Some(unsafe {
                 ShmPort::open_brokered(local, memory.add(layout.shm), layout.pcap - layout.shm)?
             })
         }
-        Some(share) if config.has_links(name) => {
+        Some(member) if config.has_links(name) => {
             let by_address = config.flags & soft_flags::CMA != 0;
             let bytes = layout.pcap - layout.shm;
             // SAFETY: the caller's promise.
-            let (memory, locks) = (unsafe { memory.add(layout.shm) }, share.locks());
+            let (memory, locks) = (unsafe { memory.add(layout.shm) }, member.locks());
             // SAFETY: as above.
             Some(unsafe {
-                ShmPort::open(share.home(), local, locks, by_address, memory, bytes, waiter)?
+                ShmPort::open(member.socket_dir(), local, locks, by_address, memory, bytes, waiter)?
             })
         }
         _ if config.has_links(name) && config.path == PathChoice::Shm => {
@@ -412,7 +412,7 @@ impl SoftDevice {
             core.seed = clock::random_seed()?;
         }
         let mut via = None;
-        let (local, udp, share) = match name {
+        let (local, udp, member) = match name {
             DeviceName::Router(at) => {
                 let session = routed::open(&at, &mut core, &waiter)?;
                 let local = Endpoint::new(session.gid(), 0, crate::addr::ROCE_PORT);
@@ -422,17 +422,17 @@ impl SoftDevice {
             DeviceName::Soft(at) => {
                 // SAFETY: the walk gave `udp..share` to the socket and `share..shm` to the claim,
                 // each alone.
-                let sharing::Opened { udp, share } =
-                    unsafe { sharing::open(memory, &layout, &at, config, core.seed)? };
+                let group_rx::Opened { udp, member } =
+                    unsafe { group_rx::open(memory, &layout, &at, config, core.seed)? };
                 waiter.add_socket(udp.fd())?;
-                if let Some(share) = &share {
-                    waiter.add_socket(share.fd())?;
+                if let Some(member) = &member {
+                    waiter.add_socket(member.fd())?;
                 }
                 if core.qpn_base == 0 {
                     let alone = || config.wanted().map(|w| w.unclaimed(core.seed));
-                    core.qpn_base = share.as_ref().map_or_else(alone, |s| Ok(s.qpn_base()))?;
+                    core.qpn_base = member.as_ref().map_or_else(alone, |s| Ok(s.qpn_base()))?;
                 }
-                (*udp.local(), Some(udp), share)
+                (*udp.local(), Some(udp), member)
             }
             DeviceName::Loopback => {
                 (Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT), None, None)
@@ -446,7 +446,7 @@ impl SoftDevice {
                 &local,
                 &name,
                 config,
-                share.as_ref(),
+                member.as_ref(),
                 via.is_some(),
                 &waiter,
             )?
@@ -476,16 +476,16 @@ impl SoftDevice {
         }
         let device = SoftDevice {
             engine,
-            port: UnsafeCell::new(Port::new(udp, share, shm, pcap)),
+            port: UnsafeCell::new(PortState::new(udp, member, shm, pcap)),
             local,
             waiter,
             fork,
             last_poll_ns: AtomicU64::new(0),
             idle: AtomicU32::new(0),
-            near: AtomicBool::new(false),
+            has_local_peers: AtomicBool::new(false),
             sleeping: Asleep::new(),
             helper_on: AtomicBool::new(false),
-            helper: helper::Slot::new()?,
+            helper: helper::Helper::new()?,
             channels: channels::Channels::new(),
             sink: OnceLock::new(),
             mtu: core.max_mtu,
@@ -534,7 +534,7 @@ impl SoftDevice {
             return Leaks::default();
         }
         self.helper_stop();
-        let leaks = lock::Control::of(self.lock_held()).leaks();
+        let leaks = lock::ControlGuard::of(self.lock_engine()).leaks();
         let place: *const SoftDevice = self;
         // SAFETY: the last use of the device, as the caller promises.
         unsafe { core::ptr::drop_in_place(place.cast_mut()) };

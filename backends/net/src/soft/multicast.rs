@@ -1,6 +1,6 @@
 //! [`SoftDevice`]'s multicast: the engine knows the members, the socket the groups that have some.
 
-use super::lock::Held;
+use super::lock::EngineLock;
 use super::SoftDevice;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
@@ -33,7 +33,7 @@ impl SoftDevice {
     }
 
     /// After a member has gone: sockets of groups without members are closed.
-    pub(super) fn leave_empty_groups(held: &mut Held<'_>) {
+    pub(super) fn leave_empty_groups(held: &mut EngineLock<'_>) {
         let (guard, port) = held.parts();
         if let Some(udp) = port.udp.as_mut().filter(|u| u.has_groups()) {
             udp.groups_retain(|gid| guard.has_members(gid));

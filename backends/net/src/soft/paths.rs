@@ -2,10 +2,10 @@
 //! [`super::routed`]'s affair.
 
 use super::budget::Round;
-use super::lock::Held;
-use super::mappable::look_after_loans;
-use super::routed::Way;
-use super::{PathChoice, Port, SoftDevice};
+use super::grant_checks::check_grants_if_changed;
+use super::lock::EngineLock;
+use super::routed::RouterLink;
+use super::{PathChoice, PortState, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use gdrcore_core::config::QPN_UNIT;
@@ -22,11 +22,11 @@ impl SoftDevice {
         &self,
         call: impl FnOnce(&mut Guard<'_>, u64, ChoosePath<'_>) -> R,
     ) -> R {
-        let mut held = self.lock_held();
+        let mut held = self.lock_engine();
         let (g, port) = held.parts();
         let done =
             call(g, now_ns(), &mut |g, ah, qpn| self.choose_path_of(g, port, ah, Some(qpn), None));
-        look_after_loans(g, port);
+        check_grants_if_changed(g, port);
         drop(held);
         self.run(Round::Send);
         done
@@ -34,7 +34,7 @@ impl SoftDevice {
 
     /// Decides how the peer of an address vector is reached, and tells the engine, under the lock
     /// that the control call which names the peer will use. `dest_qpn`: the QP there, for a
-    /// connected one; the address alone, for datagrams. `way`: what [`SoftDevice::ask_way`] has
+    /// connected one; the address alone, for datagrams. `way`: what [`SoftDevice::ask_router`] has
     /// found.
     ///
     /// # Errors
@@ -43,10 +43,10 @@ impl SoftDevice {
     /// one of another user does; `Error::NoMemory`.
     pub(super) fn choose_path(
         &self,
-        held: &mut Held<'_>,
+        held: &mut EngineLock<'_>,
         ah: &AhAttr,
         dest_qpn: Option<u32>,
-        way: Option<Way<'_>>,
+        way: Option<RouterLink<'_>>,
     ) -> Result<()> {
         let (g, port) = held.parts();
         self.choose_path_of(g, port, ah, dest_qpn, way)
@@ -66,20 +66,20 @@ impl SoftDevice {
     fn choose_path_of(
         &self,
         g: &mut Guard<'_>,
-        port: &mut Port,
+        port: &mut PortState,
         ah: &AhAttr,
         dest_qpn: Option<u32>,
-        way: Option<Way<'_>>,
+        way: Option<RouterLink<'_>>,
     ) -> Result<()> {
         g.set_link(None);
         g.set_elsewhere(false);
         let to = self.named_by(ah);
         if self.via.is_some() {
-            return self.choose_way(g, port, &to, dest_qpn, way);
+            return self.choose_router_path(g, port, &to, dest_qpn, way);
         }
         if to == self.local {
             // A datagram decides for itself.
-            if port.share.is_none() || dest_qpn.is_none_or(|qpn| g.owns(qpn)) {
+            if port.member.is_none() || dest_qpn.is_none_or(|qpn| g.owns(qpn)) {
                 return Ok(());
             }
             g.set_elsewhere(true);

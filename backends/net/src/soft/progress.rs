@@ -2,15 +2,15 @@
 
 use core::sync::atomic::Ordering;
 
-use super::budget::{Round, LAST_WORDS, MAIL_NS, OVERDUE_NS};
-use super::lock::Held;
-use super::mappable::look_after_loans;
+use super::budget::{Round, DRAIN_ROUNDS, GROUP_POLL_NS, MAINTAIN_MAX_NS};
+use super::grant_checks::check_grants_if_changed;
+use super::lock::EngineLock;
 use super::routed::discard;
-use super::wire::receive_groups;
+use super::socket_io::receive_groups;
 use super::witness;
-use super::{Port, SoftDevice};
+use super::{PortState, SoftDevice};
+use crate::addr_group::Member;
 use crate::clock::now_ns;
-use crate::share::Member;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
@@ -20,7 +20,7 @@ use gdrcore_core::verbs::post::Posted;
 /// After its last packet the socket counts as hot for this long.
 const UDP_HOT_NS: u64 = 50_000;
 /// Beside busy links the socket is looked at as often as this.
-const LISTEN_NS: u64 = 50_000;
+const SOCKET_POLL_NS: u64 = 50_000;
 /// Runs between QPs of this device in one round.
 const LOOPBACK_ROUNDS: usize = 64;
 /// Rounds that find nothing look at timers as often as this: as fine as the timers are.
@@ -38,9 +38,9 @@ const IDLE_POLLS: u32 = 64;
 /// after 0.7 µs or so, since such polls are quick. Not while the answer of a peer on another core
 /// is under way, which takes half of that. Not each time, as who gives way often gets little of a
 /// busy machine.
-const IDLE_POLLS_NEAR: u32 = 32;
+const IDLE_POLLS_LOCAL: u32 = 32;
 
-impl Port {
+impl PortState {
     /// Whether there may be work that cannot be done before something else has happened, which
     /// wakes.
     pub(super) fn is_blocked(&self) -> bool {
@@ -50,7 +50,7 @@ impl Port {
     /// The time of a round that begins: `read` just now, or else by the clock. While links are used
     /// and nothing is owed it is not read for each round in vain, since that is half of what such a
     /// round costs; with the socket alone not before it was looked at, since a message that is
-    /// there would wait. [`Port::stale`] says so, and whoever needs it exact reads it then.
+    /// there would wait. [`PortState::stale`] says so, and whoever needs it exact reads it then.
     #[inline]
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_skip = round == Round::Full && self.stale < STALE_ROUNDS && read.is_none();
@@ -92,8 +92,8 @@ impl Port {
     /// memory, so with links it is only done while the socket is hot, and every 64th time in vain;
     /// and after a while, since links that are busy leave no round in vain.
     #[inline]
-    fn listens(&self, now: u64) -> bool {
-        !self.has_links() || self.empty_enough() || now >= self.listen_at || self.is_hot(now)
+    fn polls_socket(&self, now: u64) -> bool {
+        !self.has_links() || self.empty_enough() || now >= self.poll_socket_at || self.is_hot(now)
     }
 
     /// Whether this round is the 64th in vain.
@@ -120,28 +120,33 @@ impl SoftDevice {
     #[inline(always)]
     pub(super) fn run_at(&self, round: Round, now: Option<u64>) -> usize {
         match self.try_lock() {
-            Some(held) => self.run_held(held, round, now),
+            Some(held) => self.run_locked(held, round, now),
             None => 0,
         }
     }
 
     /// Rounds under a lock that is taken already, and again while posts came in that found it so.
     #[inline]
-    fn run_held<'d>(&'d self, mut held: Held<'d>, round: Round, now: Option<u64>) -> usize {
+    fn run_locked<'d>(&'d self, mut held: EngineLock<'d>, round: Round, now: Option<u64>) -> usize {
         let handled = self.round_apart(&mut held, round, now);
         drop(held);
-        handled + self.run_owed(round)
+        handled + self.after_round(round)
     }
 
     /// [`SoftDevice::one_round`], where it is not the whole of a call.
     #[inline(never)]
-    fn round_apart(&self, held: &mut Held<'_>, round: Round, now: Option<u64>) -> usize {
+    fn round_apart(&self, held: &mut EngineLock<'_>, round: Round, now: Option<u64>) -> usize {
         self.one_round(held, round, now)
     }
 
     /// A round, at its time.
     #[inline(always)]
-    pub(super) fn one_round(&self, held: &mut Held<'_>, round: Round, now: Option<u64>) -> usize {
+    pub(super) fn one_round(
+        &self,
+        held: &mut EngineLock<'_>,
+        round: Round,
+        now: Option<u64>,
+    ) -> usize {
         let (g, port) = held.parts();
         let time = port.time(g, round, now);
         self.round(held, time, round)
@@ -150,8 +155,8 @@ impl SoftDevice {
     /// After a round, with the lock free again: wakes who must be woken, and runs further rounds
     /// while posts came in that found it taken.
     #[inline(always)]
-    pub(super) fn run_owed(&self, round: Round) -> usize {
-        self.wake_owed();
+    pub(super) fn after_round(&self, round: Round) -> usize {
+        self.wake_helper_if_due();
         // Whoever posted meanwhile found the lock taken, left a mark and looked at the lock once
         // more: either he has it now, or his mark is to be seen here (`Engine::try_lock_marked`)
         // and his doorbell is ours to ring.
@@ -169,7 +174,7 @@ impl SoftDevice {
             let Some(mut held) = self.try_lock() else { break };
             handled += self.round_apart(&mut held, round, None);
             drop(held);
-            self.wake_owed();
+            self.wake_helper_if_due();
         }
         handled
     }
@@ -190,7 +195,7 @@ impl SoftDevice {
             return self.send_with_others(held, qi);
         }
         drop(held);
-        self.wake_owed();
+        self.wake_helper_if_due();
         // Who holds the lock, however shortly, looks at the marks afterwards.
         if self.engine.shared().active.any() {
             self.run_marked(Round::Send);
@@ -203,29 +208,29 @@ impl SoftDevice {
     fn leave_mark(&self, qi: usize) {
         self.engine.shared().active.set(qi);
         if let Some(guard) = self.engine.try_lock_marked() {
-            self.run_held(self.held(guard), Round::Send, None);
+            self.run_locked(self.engine_lock(guard), Round::Send, None);
         }
     }
 
     /// What a QP was just posted was not all there is to do.
     #[inline(never)]
-    fn send_with_others(&self, mut held: Held<'_>, qi: usize) {
+    fn send_with_others(&self, mut held: EngineLock<'_>, qi: usize) {
         if held.guard.wake(qi) {
-            self.run_held(held, Round::Send, None);
+            self.run_locked(held, Round::Send, None);
         } else {
             drop(held);
-            self.run_owed(Round::Send);
+            self.after_round(Round::Send);
         }
     }
 
     /// Sends what a QP was just posted, and looks for no other. False: that is not all there is to
     /// do.
     #[inline(always)]
-    fn send_at_once(&self, held: &mut Held<'_>, qi: usize) -> bool {
+    fn send_at_once(&self, held: &mut EngineLock<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
         if self.send_single(g, port, qi) {
             if !self.is_helper_awake() {
-                self.tell_helper(g, now_ns(), Round::Send);
+                self.notify_helper(g, now_ns(), Round::Send);
             }
             return !g.has_work();
         }
@@ -233,14 +238,14 @@ impl SoftDevice {
     }
 
     #[inline(never)]
-    fn send_by_path(&self, g: &mut Guard<'_>, port: &mut Port, qi: usize) -> bool {
-        let now = self.send_lone_packet(g, port, qi).or_else(|| match g.path_of(qi) {
+    fn send_by_path(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
+        let now = self.send_single_packet(g, port, qi).or_else(|| match g.path_of(qi) {
             Some(Path::Link(link)) => self.send_to_link(g, port, qi, link),
             Some(Path::Port) => self.send_to_port(g, port, qi),
             _ => None,
         });
         let Some(now) = now else { return false };
-        self.tell_helper(g, now, Round::Send);
+        self.notify_helper(g, now, Round::Send);
         !g.has_work()
     }
 
@@ -248,7 +253,7 @@ impl SoftDevice {
     /// many times over: it spins, maybe on the very core that the peer needs to answer, so it gives
     /// way now and then.
     #[inline(always)]
-    pub(super) fn polled(&self, worked: bool) {
+    pub(super) fn note_poll(&self, worked: bool) {
         if worked {
             self.idle.store(0, Ordering::Relaxed);
             if self.helper_on.load(Ordering::Relaxed) {
@@ -259,7 +264,7 @@ impl SoftDevice {
         let idle = self.idle.load(Ordering::Relaxed).wrapping_add(1);
         self.idle.store(idle, Ordering::Relaxed);
         if idle.is_multiple_of(IDLE_POLLS)
-            || idle == IDLE_POLLS_NEAR && self.near.load(Ordering::Relaxed)
+            || idle == IDLE_POLLS_LOCAL && self.has_local_peers.load(Ordering::Relaxed)
         {
             std::thread::yield_now();
         }
@@ -267,40 +272,40 @@ impl SoftDevice {
 
     /// Acknowledges what has come so far: before a queue pair ends, whose peer a NIC would have
     /// answered by now. Bounded, since others may go on sending.
-    pub(super) fn flush_owed(&self) {
-        let mut held = self.lock_held();
-        for _ in 0..LAST_WORDS {
+    pub(super) fn drain_and_ack(&self) {
+        let mut held = self.lock_engine();
+        for _ in 0..DRAIN_ROUNDS {
             let now = now_ns();
             held.guard.flush_acks();
             // The socket as well, whatever links there are: what is there for others must not end
             // with it.
             let port = held.port();
-            (port.listen_at, port.due_at) = (0, 0);
+            (port.poll_socket_at, port.full_round_at) = (0, 0);
             if self.round_apart(&mut held, Round::Full, Some(now)) == 0 {
                 break;
             }
         }
-        if let Some(share) = &mut held.port().share {
-            share.finish();
+        if let Some(member) = &mut held.port().member {
+            member.forward_pending();
         }
         drop(held);
-        self.wake_owed();
+        self.wake_helper_if_due();
     }
 
     /// One bounded round under the lock. Returns packets and runs handled.
     #[inline(always)]
-    pub(super) fn round(&self, held: &mut Held<'_>, now: u64, round: Round) -> usize {
+    pub(super) fn round(&self, held: &mut EngineLock<'_>, now: u64, round: Round) -> usize {
         let (g, port) = held.parts();
         let mut handled = 0;
         if round == Round::Full {
             handled = self.read_links(g, port, now);
             // Most rounds leave nothing else to do; those in vain not before the next tick.
-            if now < port.due_at && self.is_quiet(g, port, now) {
+            if now < port.full_round_at && self.is_quiet(g, port, now) {
                 if handled > 0 {
                     port.empty = 0;
                     return handled;
                 }
-                if now < port.tend_at
+                if now < port.maintain_at
                     && now / IDLE_TICK_NS == port.idle_tick.0
                     && !port.empty_enough()
                 {
@@ -314,7 +319,7 @@ impl SoftDevice {
 
     /// Whether nothing is to be done now, told or looked after, but for what time alone brings.
     #[inline(always)]
-    fn is_quiet(&self, g: &mut Guard<'_>, port: &Port, now: u64) -> bool {
+    fn is_quiet(&self, g: &mut Guard<'_>, port: &PortState, now: u64) -> bool {
         !(port.is_blocked() | g.waits(now) | g.shared().notify.load(Ordering::Relaxed))
             && self.is_helper_awake()
             && g.changes() == port.changes
@@ -324,48 +329,52 @@ impl SoftDevice {
     #[inline(never)]
     fn rest_of_round(
         &self,
-        held: &mut Held<'_>,
+        held: &mut EngineLock<'_>,
         mut now: u64,
         round: Round,
         mut handled: usize,
     ) -> usize {
         let (g, port) = held.parts();
-        let mut listened = false;
+        let mut socket_polled = false;
         if round == Round::Full {
-            self.tend_if_due(g, port, now, handled);
-            listened = port.listens(now);
-            if listened {
+            self.maintain_if_due(g, port, now, handled);
+            socket_polled = port.polls_socket(now);
+            if socket_polled {
                 if port.has_links() {
                     now = port.refresh(now);
                 }
-                port.listen_at = now + LISTEN_NS;
+                port.poll_socket_at = now + SOCKET_POLL_NS;
                 handled += self.receive(g, port, now);
                 if handled == 0 {
                     now = port.refresh(now);
                 }
                 handled += receive_groups(g, port, now);
-                if port.share.as_ref().is_some_and(|s| s.listens(now, MAIL_NS)) {
-                    handled += port.tend_share(g, now);
-                    if port.share.as_ref().is_some_and(Member::has_lost_names) {
+                if port.member.as_ref().is_some_and(|s| s.is_poll_due(now, GROUP_POLL_NS)) {
+                    handled += port.maintain_group(g, now);
+                    if port.member.as_ref().is_some_and(Member::has_lost_names) {
                         port.renew_names(&self.waiter);
                     }
                 }
             }
             // Without links every round looks at the socket.
             let at_once = port.is_hot(now) || !port.has_links();
-            port.due_at = if at_once { 0 } else { port.listen_at.min(port.tend_at + OVERDUE_NS) };
+            port.full_round_at = if at_once {
+                0
+            } else {
+                port.poll_socket_at.min(port.maintain_at + MAINTAIN_MAX_NS)
+            };
         }
         if round == Round::Full && !port.is_blocked() && !g.waits(now) {
             // Nothing is to be sent: an ACK, or a message that asks for nothing now, is most of
             // what comes. Where nothing came, timers and owed ACKs are looked at once in a few
             // microseconds, the socket meanwhile.
-            let tick = (now / IDLE_TICK_NS, listened);
+            let tick = (now / IDLE_TICK_NS, socket_polled);
             let done = tick == port.idle_tick || tick == (port.idle_tick.0, false);
             if handled > 0 || done {
                 port.empty = if handled > 0 { 0 } else { port.empty.saturating_add(1) };
-                self.tell_helper(g, now, round);
-                self.tell(g);
-                look_after_loans(g, port);
+                self.notify_helper(g, now, round);
+                self.notify(g);
+                check_grants_if_changed(g, port);
                 return handled;
             }
             port.idle_tick = tick;
@@ -377,7 +386,7 @@ impl SoftDevice {
                 // Nothing came: timers may run, and owed ACKs have waited long enough for company.
                 // Timers only where the socket was looked at too: a process that was stopped hears
                 // its peers before it declares them silent.
-                if listened {
+                if socket_polled {
                     g.handle_timeout(now);
                     witness::testify(g, port, now);
                 }
@@ -395,27 +404,27 @@ impl SoftDevice {
         } else if port.discards {
             discard(g, now);
         }
-        self.tell_helper(g, now, round);
-        self.tell(g);
-        look_after_loans(g, port);
+        self.notify_helper(g, now, round);
+        self.notify(g);
+        check_grants_if_changed(g, port);
         handled
     }
 
     /// Tells of events that have been raised: the sink, or the channels, or whoever sleeps on the
     /// program's descriptor.
     #[inline]
-    pub(super) fn tell(&self, g: &mut Guard<'_>) {
+    pub(super) fn notify(&self, g: &mut Guard<'_>) {
         if g.shared().notify.load(Ordering::Relaxed) {
-            self.tell_all(g);
+            self.notify_all(g);
         }
     }
 
     #[inline(never)]
-    fn tell_all(&self, g: &mut Guard<'_>) {
+    fn notify_all(&self, g: &mut Guard<'_>) {
         if self.sink.get().is_some() {
             return self.deliver_all(g);
         }
-        self.tell_channels(g);
+        self.notify_channels(g);
         if !g.has_events() {
             g.shared().notify.store(false, Ordering::Relaxed);
             return;
@@ -445,26 +454,26 @@ impl SoftDevice {
 
     /// Before a thread sleeps: new links are let in, and the rings are told. True: something has
     /// come meanwhile.
-    pub(super) fn announce(&self, held: &mut Held<'_>) -> bool {
+    pub(super) fn announce(&self, held: &mut EngineLock<'_>) -> bool {
         let (g, port) = held.parts();
-        if let Some(share) = &mut port.share {
-            share.look_soon();
+        if let Some(member) = &mut port.member {
+            member.poll_soon();
         }
         self.watch(port);
         if port.shm.is_none() {
             return false;
         }
-        self.tend(g, port, now_ns());
+        self.maintain_links(g, port, now_ns());
         // Whoever wakes looks at the socket first.
-        port.listen_at = 0;
-        port.due_at = 0;
+        port.poll_socket_at = 0;
+        port.full_round_at = 0;
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep)
     }
 
     /// The same for a thread of the program. True also: somebody posted while the lock was held
     /// here.
     pub(super) fn announce_sleep(&self) -> bool {
-        let mut held = self.lock_held();
+        let mut held = self.lock_engine();
         let input = self.announce(&mut held);
         drop(held);
         input || self.engine.shared().active.any()

@@ -5,7 +5,7 @@
 //! The router is asked without the engine's lock: whoever holds that never waits for it.
 
 use super::budget::Round;
-use super::{Port, SoftDevice};
+use super::{PortState, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::shm::{Peer, ShmPort};
@@ -21,7 +21,7 @@ use gdrcore_core::verbs::types::AhAttr;
 
 /// A link that the router has made and that nobody has taken yet. While it lives nobody else asks,
 /// so that two threads do not make two.
-pub(super) struct Way<'s> {
+pub(super) struct RouterLink<'s> {
     direct: Direct,
     _asker: Asker<'s>,
 }
@@ -70,13 +70,17 @@ impl SoftDevice {
     ///
     /// # Errors
     /// As [`Asker::route`].
-    pub(super) fn ask_way(&self, ah: &AhAttr, dest_qpn: Option<u32>) -> Result<Option<Way<'_>>> {
+    pub(super) fn ask_router(
+        &self,
+        ah: &AhAttr,
+        dest_qpn: Option<u32>,
+    ) -> Result<Option<RouterLink<'_>>> {
         let (Some(via), Some(qpn)) = (&self.via, dest_qpn) else { return Ok(None) };
         let to = self.named_by(ah);
         let mut asker = via.asker();
-        let mut held = self.lock_held();
+        let mut held = self.lock_engine();
         let own = to.same_host(&self.local) && held.guard.owns(qpn);
-        let linked = |shm: &mut ShmPort| shm.linked(&to, block_of(qpn)).is_some();
+        let linked = |shm: &mut ShmPort| shm.find_link(&to, block_of(qpn)).is_some();
         if own || held.port().shm.as_mut().is_some_and(linked) {
             return Ok(None);
         }
@@ -84,33 +88,33 @@ impl SoftDevice {
         let traffic_class = ah.traffic_class.into();
         let answer = asker.route(Route { gid: to.ip, sgid_index: 0, qpn, traffic_class });
         // What came meanwhile has woken nobody for good: whoever looked found this thread asking.
-        let mut held = self.lock_held();
+        let mut held = self.lock_engine();
         let (port, mut came) = (held.port(), false);
         if let Some(shm) = &mut port.shm {
             asker.arrivals(|arrival| {
                 came = true;
-                self.arrive(shm, now_ns(), arrival);
+                self.on_arrival(shm, now_ns(), arrival);
             });
         }
         if came {
-            (port.tend_at, port.due_at) = (0, 0);
+            (port.maintain_at, port.full_round_at) = (0, 0);
         }
         drop(held);
         if came {
             self.run(Round::Full);
         }
-        Ok(Some(Way { direct: answer?, _asker: asker }))
+        Ok(Some(RouterLink { direct: answer?, _asker: asker }))
     }
 
     /// Tells the engine how a peer is reached: within it, over a link that stands, or over the one
     /// that the router has just made.
-    pub(super) fn choose_way(
+    pub(super) fn choose_router_path(
         &self,
         g: &mut Guard<'_>,
-        port: &mut Port,
+        port: &mut PortState,
         to: &Endpoint,
         dest_qpn: Option<u32>,
-        way: Option<Way<'_>>,
+        way: Option<RouterLink<'_>>,
     ) -> Result<()> {
         let own = *to == self.local;
         let Some(qpn) = dest_qpn else { return if own { Ok(()) } else { Err(no_datagrams()) } };
@@ -120,12 +124,15 @@ impl SoftDevice {
         let Some(shm) = &mut port.shm else { return Err(Error::NoDevice) };
         let link = match way {
             Some(way) => {
-                let peer =
-                    Peer { at: *to, session: way.direct.routed.peer, loans: way.direct.loans() };
+                let peer = Peer {
+                    at: *to,
+                    session: way.direct.routed.peer,
+                    may_grant: way.direct.loans(),
+                };
                 shm.adopt(&peer, block_of(qpn), way.direct.fd, &self.waiter)
                     .map_err(|e| hung_up(e, qpn))?
             }
-            None => shm.linked(to, block_of(qpn)).ok_or_else(|| {
+            None => shm.find_link(to, block_of(qpn)).ok_or_else(|| {
                 refuse!(
                     Os(libc::ENETUNREACH),
                     "the link to queue pair {qpn:#x} ended while it \
@@ -139,9 +146,9 @@ impl SoftDevice {
     }
 
     /// Takes what the router has brought: links of others, and the ends of some.
-    pub(super) fn hear_router(&self, shm: &mut ShmPort, now: u64) {
+    pub(super) fn poll_router(&self, shm: &mut ShmPort, now: u64) {
         let Some(via) = &self.via else { return };
-        let ends = via.hear(|arrival| self.arrive(shm, now, arrival));
+        let ends = via.hear(|arrival| self.on_arrival(shm, now, arrival));
         if ends {
             // It would wake every sleeper at once.
             let _ = self.waiter.remove_socket(via.fd());
@@ -150,13 +157,13 @@ impl SoftDevice {
 }
 
 impl SoftDevice {
-    fn arrive(&self, shm: &mut ShmPort, now: u64, arrival: Arrival) {
+    fn on_arrival(&self, shm: &mut ShmPort, now: u64, arrival: Arrival) {
         match arrival {
             Arrival::Link { gid, peer, loans, fd } => {
                 let at = Endpoint::new(gid, 0, self.local.port);
-                shm.admit(now, &Peer { at, session: peer, loans }, fd, &self.waiter);
+                shm.admit(now, &Peer { at, session: peer, may_grant: loans }, fd, &self.waiter);
             }
-            Arrival::Revoked { peer } => shm.part_with(peer, true),
+            Arrival::Revoked { peer } => shm.close_session(peer, true),
         }
     }
 }

@@ -8,7 +8,7 @@
 //! With `GDRC_VERBOSE=1` in the environment, what became of connections is also printed, at both
 //! ends.
 
-use super::{endpoint, Port};
+use super::{endpoint, PortState};
 use crate::reason::{is_verbose, say};
 use crate::udp::{unread, Unread};
 use gdrcore_core::cm::types::{cm_event, CmEvent};
@@ -23,14 +23,14 @@ use std::net::{IpAddr, Ipv6Addr};
 /// Says what is known of peers that are about to be given up. Cost: one comparison where there are
 /// none.
 #[inline]
-pub(super) fn testify(g: &mut Guard<'_>, port: &Port, now: u64) {
+pub(super) fn testify(g: &mut Guard<'_>, port: &PortState, now: u64) {
     if g.has_suspects() {
         testify_all(g, port, now);
     }
 }
 
 #[cold]
-fn testify_all(g: &mut Guard<'_>, port: &Port, now: u64) {
+fn testify_all(g: &mut Guard<'_>, port: &PortState, now: u64) {
     while let Some((qi, peer, path)) = g.next_suspect() {
         let taken = match path {
             Path::Link(link) => port.shm.as_ref().and_then(|shm| shm.is_drained(link)),

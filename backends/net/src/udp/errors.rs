@@ -212,7 +212,7 @@ fn read_record(fd: i32, v4: bool) -> Record {
             // SAFETY: the length was checked; the data may be unaligned for the struct.
             let e =
                 unsafe { libc::CMSG_DATA(cmsg).cast::<libc::sock_extended_err>().read_unaligned() };
-            return judge(dst, &e);
+            return classify(dst, &e);
         }
         // SAFETY: as for the first header.
         cmsg = unsafe { libc::CMSG_NXTHDR(&msg, cmsg) };
@@ -220,7 +220,7 @@ fn read_record(fd: i32, v4: bool) -> Record {
     Record::Foreign
 }
 
-fn judge(dst: Endpoint, e: &libc::sock_extended_err) -> Record {
+fn classify(dst: Endpoint, e: &libc::sock_extended_err) -> Record {
     let errno = i32::try_from(e.ee_errno).unwrap_or(libc::EIO);
     let from_network = matches!(e.ee_origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6);
     if !from_network && e.ee_origin != libc::SO_EE_ORIGIN_LOCAL {

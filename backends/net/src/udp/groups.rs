@@ -28,7 +28,7 @@ pub(super) struct Group {
 pub(super) type Groups = [Option<Group>; GROUPS];
 
 /// Says by which interface multicast leaves. Where there is none that can, a send says so.
-pub(super) fn leave_by(fd: RawFd, local: &Endpoint, interface: u32) {
+pub(super) fn set_multicast_interface(fd: RawFd, local: &Endpoint, interface: u32) {
     let _ = match local.to_v4() {
         Some(b) => set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, u32::from_ne_bytes(b)),
         None => set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, interface),

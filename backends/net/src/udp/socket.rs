@@ -121,13 +121,13 @@ pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
         refuse!(Unsupported, "the socket's address is of no family that is known")
     })?;
     let interface = interface_of(&local).unwrap_or(0);
-    super::groups::leave_by(raw, &local, interface);
+    super::groups::set_multicast_interface(raw, &local, interface);
     Ok(Socket { fd, local, interface, gso, gro })
 }
 
 /// Lets later sockets of this user have the same port, if they ask for it. A socket that was bound
 /// without is the first of its group.
-pub(super) fn share(socket: RawFd) -> Result<()> {
+pub(super) fn allow_reuse_port(socket: RawFd) -> Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1i32)
 }
 

@@ -5,7 +5,7 @@ use gdrcore_testkit::patience::{deadline, limit_ms, until};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-mod lane;
+mod connected;
 mod network;
 
 /// A port and the memory under it.
@@ -232,7 +232,7 @@ fn the_socket_takes_on_the_segment_size_of_what_is_sent_and_nothing_else_is_cut_
             let burst = [(100, 80), (80, 80), (60, 60), (2000, 500), (4124, 4124), (9000, 4124)]
                 [draw(6) as usize];
             let (to, batch) = (draw(2) as usize, 1 + draw(2));
-            // Phases with a habit of their own.
+            // Phases with a default_segment of their own.
             let (len, seg) =
                 if round % 100 < 50 { [(100, 80), (160, 120)][round / 100 % 2] } else { burst };
             for k in 0..batch {

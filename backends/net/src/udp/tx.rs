@@ -2,7 +2,7 @@
 //!
 //! A burst that is the only one leaves by sendto where it can, which is 0.1 to 0.2 us shorter than
 //! sendmsg, since the kernel need not fetch a header, a vector and ancillary data one after the
-//! other. The segment size then is the socket's own ([`Habit`]).
+//! other. The segment size then is the socket's own ([`DefaultSegment`]).
 
 use super::{lines, Carve, ErrorKind, PortError, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
 use crate::addr::{Endpoint, SockAddr};
@@ -46,10 +46,10 @@ struct Control([u8; 32]);
 /// size sends bursts of one segment size.
 ///
 /// With a size set, the kernel asks of every datagram what it asks of one to be segmented: whether
-/// the link can, and whether a segment fits its MTU. So the size stays within [`Habit::SIZES`], and
+/// the link can, and whether a segment fits its MTU. So the size stays within [`DefaultSegment::SIZES`], and
 /// goes, for good, with the first refusal.
 #[derive(Clone, Copy, Default)]
-struct Habit {
+struct DefaultSegment {
     /// 0: none, everything leaves as it is.
     size: u16,
     /// What the last bursts would have wanted instead, and how many of them.
@@ -59,7 +59,7 @@ struct Habit {
     off: bool,
 }
 
-impl Habit {
+impl DefaultSegment {
     /// From the longest that others may send by the port's socket, who know nothing of it, to what
     /// fits any link.
     const SIZES: core::ops::RangeInclusive<u16> = super::SMALL as u16..=500;
@@ -109,7 +109,7 @@ pub(super) struct Tx {
     /// Bytes used, a multiple of ALIGN.
     used: usize,
     batch: usize,
-    habit: Habit,
+    default_segment: DefaultSegment,
     /// Whose socket address stands first in `addrs`; its family is the port's.
     first: Option<(Endpoint, libc::socklen_t)>,
     /// Slots `head..tail` wait for the kernel.
@@ -182,7 +182,7 @@ impl Tx {
             buffer,
             capacity,
             used: 0,
-            habit: Habit::default(),
+            default_segment: DefaultSegment::default(),
             first: None,
             batch: n,
             head: 0,
@@ -213,7 +213,7 @@ impl Tx {
 
     /// Writes the address of the first slot, where it stays for the next burst.
     #[inline(never)]
-    fn name_first(&mut self, dst: &Endpoint) {
+    fn set_first_address(&mut self, dst: &Endpoint) {
         let (sa, sa_len) = dst.to_sockaddr();
         // SAFETY: the first of `batch` addresses, `batch` being at least 1.
         unsafe { *self.addrs = sa };
@@ -221,13 +221,13 @@ impl Tx {
     }
 
     /// Writes the kernel's headers of a slot.
-    fn describe(&mut self, i: usize) {
+    fn write_headers(&mut self, i: usize) {
         self.slot(i).plain = false;
         let s = *self.slot(i);
         let many = s.len > u32::from(s.seg) && !s.single;
         // Ancillary data, but where the socket segments nothing by itself. 0: not at all.
         let size = if many { s.seg } else { 0 };
-        let gso = many || self.habit.size != 0;
+        let gso = many || self.default_segment.size != 0;
         let (sa, sa_len) = s.dst.to_sockaddr();
         // SAFETY: `i < batch`, the length of every array, and all were initialised;
         // `off + len <= capacity`.
@@ -292,9 +292,9 @@ impl UdpPort {
         // `len <= MAX_BURST` and `used <= capacity <= 16 MiB`: both fit.
         let (off, len) = (self.tx.used as u32, b.len as u32);
         if i == 0 && !known {
-            self.tx.name_first(&b.dst);
+            self.tx.set_first_address(&b.dst);
         }
-        let plain = i == 0 && !too_many && self.tx.habit.suits(b.len, b.seg);
+        let plain = i == 0 && !too_many && self.tx.default_segment.suits(b.len, b.seg);
         let slot = Slot {
             dst: b.dst,
             off,
@@ -308,49 +308,49 @@ impl UdpPort {
         };
         *self.tx.slot(i) = slot;
         if !plain {
-            self.tx.describe(i);
+            self.tx.write_headers(i);
         }
         self.tx.used += lines(b.len);
         self.tx.tail += 1;
     }
 
-    /// The peer that has a lane, the flow to it and the identification of its next burst, for
-    /// [`UdpPort::tx_lane`].
+    /// The peer that has a connected, the flow to it and the identification of its next burst, for
+    /// [`UdpPort::tx_connected`].
     #[inline]
-    pub fn lane(&self) -> Option<(Endpoint, Flow, u16)> {
-        let lane = self.lane.as_ref().filter(|_| self.tx.tail == 0)?;
-        Some((lane.dst, lane.flow, lane.ident))
+    pub fn connected(&self) -> Option<(Endpoint, Flow, u16)> {
+        let connected = self.connected.as_ref().filter(|_| self.tx.tail == 0)?;
+        Some((connected.dst, connected.flow, connected.ident))
     }
 
-    /// Sends what was filled for a peer's lane. False: it has not left, and is signed anew for the
+    /// Sends what was filled for a peer's connected. False: it has not left, and is signed anew for the
     /// port's own socket: commit it and flush.
     #[inline]
-    pub fn tx_lane(&mut self, b: &Burst) -> bool {
-        if let Some(lane) = &mut self.lane {
+    pub fn tx_connected(&mut self, b: &Burst) -> bool {
+        if let Some(connected) = &mut self.connected {
             let fits = b.len.wrapping_sub(1) < MAX_BURST
                 && b.seg != 0
                 && self.tx.used == 0
-                && lane.dst == b.dst;
+                && connected.dst == b.dst;
             if fits {
                 // SAFETY: `len <= MAX_BURST <= capacity`, initialised at carve; nobody else uses
                 // the buffer now.
                 let burst = unsafe { core::slice::from_raw_parts(self.tx.buffer, b.len) };
                 self.counters.tx_calls += 1;
-                if lane.send(burst, b.seg) {
+                if connected.send(burst, b.seg) {
                     return true;
                 }
             }
         }
-        self.leave_lane(b);
+        self.close_connected(b);
         false
     }
 
-    /// The lane is of no use any more: its socket says nothing that the port's own would not be
+    /// The connected is of no use any more: its socket says nothing that the port's own would not be
     /// told when it tries the same.
     #[cold]
-    fn leave_lane(&mut self, b: &Burst) {
-        self.lane = None;
-        self.alone = 0;
+    fn close_connected(&mut self, b: &Burst) {
+        self.connected = None;
+        self.lone_bursts = 0;
         let flow = Flow::from_gids(&self.local.ip, &b.dst.ip, self.local.port, b.dst.port);
         let Some(burst) =
             self.tx_space().and_then(|space| space.get_mut(..b.len)).filter(|_| b.seg != 0)
@@ -362,12 +362,12 @@ impl UdpPort {
         }
     }
 
-    /// After some bursts to one peer it gets a lane, if it is of this host.
+    /// After some bursts to one peer it gets a connected, if it is of this host.
     #[cold]
-    fn open_lane(&mut self, dst: &Endpoint) {
-        if self.no_lane != Some(*dst) {
-            self.lane = super::lane::Lane::open(&self.local, dst, self.class);
-            self.no_lane = Some(*dst).filter(|_| self.lane.is_none());
+    fn open_connected(&mut self, dst: &Endpoint) {
+        if self.not_connectable != Some(*dst) {
+            self.connected = super::connected::ConnectedSocket::open(&self.local, dst, self.class);
+            self.not_connectable = Some(*dst).filter(|_| self.connected.is_none());
         }
     }
 
@@ -381,14 +381,19 @@ impl UdpPort {
         let fits =
             b.len.wrapping_sub(1) < MAX_BURST.min(usize::from(b.seg) * usize::from(MAX_SEGMENTS));
         let calm = tx.tail == 0 && tx.used == 0 && tx.refusers_len == 0;
-        if !(known && fits && calm && tx.habit.suits(b.len, b.seg) && self.send_first(b.len)) {
-            self.alone = 0;
+        if !(known
+            && fits
+            && calm
+            && tx.default_segment.suits(b.len, b.seg)
+            && self.send_first(b.len))
+        {
+            self.lone_bursts = 0;
             return false;
         }
-        if self.alone < super::lane::WANTED {
-            self.alone += 1;
-            if self.alone == super::lane::WANTED && self.gso {
-                self.open_lane(&b.dst);
+        if self.lone_bursts < super::connected::CONNECT_AFTER {
+            self.lone_bursts += 1;
+            if self.lone_bursts == super::connected::CONNECT_AFTER && self.gso {
+                self.open_connected(&b.dst);
             }
         }
         true
@@ -411,7 +416,7 @@ impl UdpPort {
     #[inline(never)]
     fn flush_all(&mut self) -> TxOutcome {
         if self.tx.head < self.tx.tail && self.tx.slot(0).plain {
-            self.tx.describe(0);
+            self.tx.write_headers(0);
         }
         while self.tx.head < self.tx.tail {
             let head = self.tx.head;
@@ -423,7 +428,7 @@ impl UdpPort {
             }
             let run = (head..self.tx.tail).take_while(|&i| !self.tx.slot(i).single).count();
             if run == 1 && self.tx.tail == head + 1 {
-                self.learn(head);
+                self.adapt_default_segment(head);
             }
             self.counters.tx_calls += 1;
             match usize::try_from(self.send_run(head, run)) {
@@ -488,10 +493,10 @@ impl UdpPort {
     /// A send without headers has failed with `e`: false, it is to be tried with them.
     #[cold]
     fn plain_refused(&mut self, e: i32) -> bool {
-        if self.tx.habit.size != 0
+        if self.tx.default_segment.size != 0
             && matches!(e, libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP)
         {
-            self.drop_habit();
+            self.clear_default_segment();
         }
         // Room and interruptions: it is tried once more. An error that another destination left is
         // told by this call and by no other, so it is looked after here.
@@ -503,39 +508,40 @@ impl UdpPort {
 
     /// From now on the socket segments nothing by itself.
     #[cold]
-    fn drop_habit(&mut self) {
-        self.tx.habit.off = true;
-        if self.tx.habit.size != 0
+    fn clear_default_segment(&mut self) {
+        self.tx.default_segment.off = true;
+        if self.tx.default_segment.size != 0
             && set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, 0i32).is_ok()
         {
-            self.tx.habit.size = 0;
+            self.tx.default_segment.size = 0;
         }
     }
 
     /// Looks at a burst that leaves alone and needs ancillary data: after some of one kind the
     /// socket's own segment size is theirs.
-    fn learn(&mut self, i: usize) {
+    fn adapt_default_segment(&mut self, i: usize) {
         let s = *self.tx.slot(i);
         let size = if s.len > u32::from(s.seg) { s.seg } else { 0 };
-        let habit = &mut self.tx.habit;
-        if habit.off
+        let default_segment = &mut self.tx.default_segment;
+        if default_segment.off
             || !self.gso
-            || size == habit.size
-            || size != 0 && !Habit::SIZES.contains(&size)
+            || size == default_segment.size
+            || size != 0 && !DefaultSegment::SIZES.contains(&size)
         {
             return;
         }
-        habit.times = if habit.wanted == size { habit.times + 1 } else { 1 };
-        habit.wanted = size;
-        if habit.times == Habit::TIMES {
-            habit.times = 0;
+        default_segment.times =
+            if default_segment.wanted == size { default_segment.times + 1 } else { 1 };
+        default_segment.wanted = size;
+        if default_segment.times == DefaultSegment::TIMES {
+            default_segment.times = 0;
             // Its own ancillary data is written already, and says what is right under either.
             if set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(size)).is_ok()
             {
-                self.tx.habit.size = size;
-                self.tx.describe(i);
+                self.tx.default_segment.size = size;
+                self.tx.write_headers(i);
             } else {
-                self.tx.habit.off = true;
+                self.tx.default_segment.off = true;
             }
         }
     }
@@ -581,7 +587,7 @@ impl UdpPort {
             s.single = true;
             s.refused = true;
             s.tries = 0;
-            self.drop_habit();
+            self.clear_default_segment();
             return true;
         }
         self.counters.send_err += 1;
@@ -599,8 +605,8 @@ impl UdpPort {
 
     /// Sends burst `i` packet by packet. False: the kernel has no room; what left is remembered.
     fn send_singly(&mut self, i: usize) -> bool {
-        if self.tx.habit.size != 0 {
-            self.drop_habit();
+        if self.tx.default_segment.size != 0 {
+            self.clear_default_segment();
         }
         loop {
             let s = *self.tx.slot(i);
@@ -622,7 +628,7 @@ impl UdpPort {
                 )
             };
             if s.done > 0 {
-                restamp(&self.local, &s.dst, packet);
+                rewrite_icrc(&self.local, &s.dst, packet);
             }
             let (sa, sa_len) = s.dst.to_sockaddr();
             self.counters.tx_calls += 1;
@@ -662,7 +668,7 @@ impl UdpPort {
 
 /// A packet that was the k-th of a GSO send carries the ICRC of identification k; alone it leaves
 /// with 0.
-fn restamp(local: &Endpoint, dst: &Endpoint, packet: &mut [u8]) {
+fn rewrite_icrc(local: &Endpoint, dst: &Endpoint, packet: &mut [u8]) {
     if local.is_v4() {
         Flow::from_gids(&local.ip, &dst.ip, local.port, dst.port).append_icrc(0, packet);
     }

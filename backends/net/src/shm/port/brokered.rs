@@ -2,10 +2,10 @@
 //! then has no part in them. Who is at the other end is the router's word; all else is as ever, but
 //! that memory is never lent by address, and between tenants not at all.
 
-use super::super::door::{greet_brokered, Bell};
-use super::super::loan::Borrowed;
+use super::super::grant::PeerGrants;
+use super::super::listener::{connect_brokered, LinkSocket};
 use super::super::ring::Writer;
-use super::{Caller, Out, Place, ShmPort, RING};
+use super::{Inbound, LinkSlot, Outbound, ShmPort, RING};
 use crate::addr::Endpoint;
 use crate::sys::Fd;
 use crate::wait::Waiter;
@@ -20,7 +20,7 @@ pub(super) struct Brokered {
     /// The number of its session.
     peer: u32,
     /// Memory may be lent.
-    pub(super) loans: bool,
+    pub(super) may_grant: bool,
 }
 
 /// The other end of a link that a router made.
@@ -31,12 +31,12 @@ pub(crate) struct Peer {
     /// The number of its session.
     pub(crate) session: u32,
     /// Memory may be lent over the link.
-    pub(crate) loans: bool,
+    pub(crate) may_grant: bool,
 }
 
 impl Peer {
     fn brokered(&self) -> Brokered {
-        Brokered { from: self.at, peer: self.session, loans: self.loans }
+        Brokered { from: self.at, peer: self.session, may_grant: self.may_grant }
     }
 }
 
@@ -62,9 +62,9 @@ impl ShmPort {
     }
 
     /// The link to the owner of a block at an address that stands.
-    pub(crate) fn linked(&mut self, to: &Endpoint, block: u16) -> Option<u16> {
+    pub(crate) fn find_link(&mut self, to: &Endpoint, block: u16) -> Option<u16> {
         match self.place_for(to, Some(block)) {
-            Ok(Place::Linked(link)) => Some(link),
+            Ok(LinkSlot::Linked(link)) => Some(link),
             _ => None,
         }
     }
@@ -82,21 +82,21 @@ impl ShmPort {
         waiter: &Waiter,
     ) -> Result<u16> {
         let i = match self.place_for(&to.at, Some(block))? {
-            Place::Linked(link) => return Ok(link),
-            Place::Free(i) => i,
+            LinkSlot::Linked(link) => return Ok(link),
+            LinkSlot::Free(i) => i,
         };
-        let (bell, segment) = greet_brokered(own(fd)?, RING)?;
-        waiter.add_socket(bell.fd())?;
-        let (writer, borrowed) =
-            (Writer::new(segment.place()), Borrowed::new(segment.place(), None));
+        let (socket, segment) = connect_brokered(own(fd)?, RING)?;
+        waiter.add_socket(socket.fd())?;
+        let (writer, peer_grants) =
+            (Writer::new(segment.place()), PeerGrants::new(segment.place(), None));
         let brokered = Some(to.brokered());
         let block = Some(block);
-        self.out[i] = Some(Out {
+        self.out[i] = Some(Outbound {
             to: to.at,
             block,
-            bell,
+            socket,
             writer,
-            borrowed,
+            peer_grants,
             gone: false,
             brokered,
             _segment: segment,
@@ -108,25 +108,29 @@ impl ShmPort {
     /// of the same session is hung up on, so that no session keeps others out. Dropped where there
     /// is no place for it, which the other end takes as a lost link.
     pub(crate) fn admit(&mut self, now: u64, from: &Peer, fd: OwnedFd, waiter: &Waiter) {
-        self.part_with(from.session, false);
-        let Some(free) = self.callers.iter().position(Option::is_none) else { return };
+        self.close_session(from.session, false);
+        let Some(free) = self.inbound.iter().position(Option::is_none) else { return };
         let Ok(fd) = own(fd) else { return };
-        let bell = Bell::brokered(fd);
-        if waiter.add_socket(bell.fd()).is_ok() {
-            self.callers[free] =
-                Some(Caller { bell, since_ns: now, link: None, brokered: Some(from.brokered()) });
+        let socket = LinkSocket::brokered(fd);
+        if waiter.add_socket(socket.fd()).is_ok() {
+            self.inbound[free] = Some(Inbound {
+                socket,
+                since_ns: now,
+                link: None,
+                brokered: Some(from.brokered()),
+            });
         }
     }
 
     /// Ends the links from a session, and where `both` those to it.
-    pub(crate) fn part_with(&mut self, peer: u32, both: bool) {
+    pub(crate) fn close_session(&mut self, peer: u32, both: bool) {
         let of_peer = |b: &Option<Brokered>| b.is_some_and(|b| b.peer == peer);
-        for i in 0..self.callers.len() {
-            if self.callers[i].as_ref().is_some_and(|c| of_peer(&c.brokered)) {
-                self.hang_up(i);
+        for i in 0..self.inbound.len() {
+            if self.inbound[i].as_ref().is_some_and(|c| of_peer(&c.brokered)) {
+                self.close_inbound(i);
             }
             if both && self.out[i].as_ref().is_some_and(|o| of_peer(&o.brokered)) {
-                self.lose(i);
+                self.close_outbound(i);
             }
         }
     }

@@ -26,19 +26,20 @@ fn end_with(n: u8, block: u16) -> End {
     let memory = Map::new(ShmPort::memsize(1)).unwrap();
     let waiter = Waiter::new().unwrap();
     waiter.attach_io(true).unwrap();
-    let home = Home::open().unwrap();
-    let lock = Lock::take(&home, &at, Holder::Block(block)).unwrap();
+    let socket_dir = SocketDir::open().unwrap();
+    let lock = Lock::take(&socket_dir, &at, Holder::Block(block)).unwrap();
     let locks = core::iter::once(&lock);
     // SAFETY: the map is ours, and is dropped after the port.
     let port = unsafe {
-        ShmPort::open(&home, &at, locks, true, memory.as_ptr(), memory.len(), &waiter).unwrap()
+        ShmPort::open(&socket_dir, &at, locks, true, memory.as_ptr(), memory.len(), &waiter)
+            .unwrap()
     };
     End { port, waiter, at, _lock: lock, _memory: memory, _kept: keep() }
 }
 
 impl End {
-    fn tend(&mut self) {
-        self.port.tend(now_ns(), &self.waiter);
+    fn maintain(&mut self) {
+        self.port.maintain(now_ns(), &self.waiter);
     }
     fn link(&mut self, to: &End) -> u16 {
         self.port.connect(&to.at, None, &self.waiter).unwrap()
@@ -71,12 +72,12 @@ fn frames_go_both_ways_over_two_links() {
     let ab = a.link(&b);
     assert_eq!(a.link(&b), ab, "one link to one address");
     assert!(a.send(ab, 7, 112));
-    assert!(b.poll().is_empty(), "nobody has looked at the door");
-    b.tend();
+    assert!(b.poll().is_empty(), "nobody has looked at the listener");
+    b.maintain();
     assert_eq!(b.poll(), [(a.at, 7, 112)]);
     let ba = b.link(&a);
     assert!(b.send(ba, 8, 60_000 & !15));
-    a.tend();
+    a.maintain();
     assert_eq!(a.poll(), [(b.at, 8, 60_000 & !15)]);
     assert!(a.poll().is_empty());
 }
@@ -90,11 +91,11 @@ fn an_address_has_one_name_and_each_block_a_door() {
     let to_second = a.port.connect(&first.at, Some(7), &a.waiter).unwrap();
     assert_ne!(to_address, to_second);
     assert_eq!(a.port.connect(&first.at, Some(8), &a.waiter), Err(Error::NoDevice));
-    second.tend();
+    second.maintain();
     assert!(a.send(to_second, 4, 112));
     assert_eq!(second.poll(), [(a.at, 4, 112)]);
     drop(second);
-    a.tend();
+    a.maintain();
     assert_eq!(a.port.take_lost(), Some((to_second, false)));
 }
 
@@ -108,10 +109,10 @@ fn who_takes_the_block_of_a_process_that_is_gone_gets_a_link_of_its_own() {
     let mut second = end_with(27, 7);
     let new = a.port.connect(&second.at, Some(7), &a.waiter).unwrap();
     assert_ne!(old, new);
-    second.tend();
+    second.maintain();
     assert!(a.send(new, 4, 112));
     assert_eq!(second.poll(), [(a.at, 4, 112)]);
-    a.tend();
+    a.maintain();
     assert_eq!((a.port.take_lost(), a.port.take_lost()), (Some((old, false)), None));
     assert_eq!(a.port.connect(&second.at, Some(7), &a.waiter), Ok(new));
 }
@@ -125,13 +126,13 @@ fn a_full_ring_says_so_and_rings_when_there_is_room() {
         sent += 1;
     }
     assert_eq!(sent, RING / FRAME_MIN.next_multiple_of(64));
-    a.tend();
+    a.maintain();
     a.waiter.drain();
     assert!(!a.waiter.sleep(0));
-    b.tend();
+    b.maintain();
     assert_eq!(b.poll().len(), BATCH);
     assert!(a.waiter.sleep(limit_ms(60)), "the reader has rung");
-    a.tend();
+    a.maintain();
     assert!(a.send(ab, 2, 60_000 & !15));
     let mut read = BATCH;
     while read <= sent {
@@ -144,17 +145,17 @@ fn a_full_ring_says_so_and_rings_when_there_is_room() {
 fn a_sleeper_is_woken_by_a_frame_and_only_a_sleeper() {
     let (mut a, mut b) = (end(5), end(6));
     let ab = a.link(&b);
-    b.tend();
+    b.maintain();
     assert!(a.send(ab, 1, 112));
-    b.tend();
+    b.maintain();
     assert!(!b.waiter.sleep(0), "it polls, and is not disturbed");
     assert!(b.port.announce_sleep(), "there is something");
     assert_eq!(b.poll().len(), 1);
     assert!(!b.port.announce_sleep());
     assert!(a.send(ab, 1, 112));
     assert!(b.waiter.sleep(limit_ms(60)));
-    assert_eq!(a.port.counters().bells, 1);
-    b.tend();
+    assert_eq!(a.port.counters().wakes, 1);
+    b.maintain();
     assert_eq!(b.poll().len(), 1);
 }
 
@@ -162,15 +163,15 @@ fn a_sleeper_is_woken_by_a_frame_and_only_a_sleeper() {
 fn who_is_gone_is_told_once_and_what_it_left_is_read() {
     let (mut a, mut b) = (end(7), end(8));
     let (ab, ba) = (a.link(&b), b.link(&a));
-    a.tend();
-    b.tend();
+    a.maintain();
+    b.maintain();
     assert!(b.send(ba, 3, 112));
     drop(b);
-    a.tend();
+    a.maintain();
     assert_eq!(a.port.take_lost(), None, "an ACK may be among what it left");
     let got = a.poll();
     assert_eq!(got.len(), 1);
-    a.tend();
+    a.maintain();
     assert_eq!(a.port.take_lost(), Some((ab, true)));
     assert_eq!(a.port.take_lost(), None);
     assert!(!a.send(ab, 1, 112));
@@ -184,7 +185,7 @@ fn who_is_gone_is_told_once_and_what_it_left_is_read() {
 fn a_broken_ring_ends_the_link_of_whoever_broke_it() {
     let (mut a, mut b, mut c) = (end(9), end(10), end(11));
     let (ab, cb) = (a.link(&b), c.link(&b));
-    b.tend();
+    b.maintain();
     assert!(a.send(ab, 1, 112) && c.send(cb, 2, 112));
     // a's ring claims a frame as long as memory.
     {
@@ -195,16 +196,16 @@ fn a_broken_ring_ends_the_link_of_whoever_broke_it() {
     got.extend(b.poll());
     assert_eq!(got, [(c.at, 2, 112)]);
     assert_eq!(b.port.counters().broken, 1);
-    a.tend();
+    a.maintain();
     assert_eq!(a.port.take_lost(), Some((ab, true)));
 }
 
 #[test]
 fn who_never_says_hello_is_hung_up_on_and_callers_are_bounded() {
     let mut b = end(12);
-    // The door takes packets in sequence only; a stream cannot even connect.
+    // The listener takes packets in sequence only; a stream cannot even connect.
     let [x, y, z, w] = loopback(5, 12);
-    let path = format!("{:?}/{x}.{y}.{z}.{w}-4791/any/door", Home::open().unwrap());
+    let path = format!("{:?}/{x}.{y}.{z}.{w}-4791/any/listener", SocketDir::open().unwrap());
     assert!(std::path::Path::new(&path).exists());
     assert!(UnixStream::connect(&path).is_err());
     let mut links = Vec::new();
@@ -212,17 +213,17 @@ fn who_never_says_hello_is_hung_up_on_and_callers_are_bounded() {
     for o in &mut others {
         links.push(o.link(&b));
     }
-    b.tend();
-    b.tend();
+    b.maintain();
+    b.maintain();
     assert_eq!(b.port.open_len, 20);
     for (o, l) in others.iter_mut().zip(links) {
         assert!(o.send(l, 9, 112));
     }
     assert_eq!(b.poll().len(), 20);
     drop(others);
-    b.tend();
+    b.maintain();
     assert_eq!(b.port.open_len, 0);
-    assert!(b.port.callers.iter().all(Option::is_none));
+    assert!(b.port.inbound.iter().all(Option::is_none));
 }
 
 fn open_descriptors() -> usize {
@@ -236,10 +237,10 @@ fn a_thousand_links_leave_nothing_behind() {
         let mut a = end_with(14, 1000 + round);
         let ab = a.link(&b);
         assert!(a.send(ab, 1, 112));
-        b.tend();
+        b.maintain();
         assert_eq!(b.poll().len(), 1, "{round}");
         drop(a);
-        b.tend();
+        b.maintain();
         assert_eq!(b.port.open_len, 0);
     }
     // Other tests of this process run beside it, each with a few descriptors.

@@ -1,5 +1,5 @@
-use super::super::super::door::{greet_brokered, Heard};
-use super::super::super::messages::{Ask, ASK};
+use super::super::super::listener::{connect_brokered, LinkEvent};
+use super::super::super::messages::{GrantRequest, REQUEST};
 use super::*;
 use crate::clock::now_ns;
 use crate::map::Map;
@@ -35,19 +35,19 @@ fn pair() -> (OwnedFd, OwnedFd) {
     }
 }
 
-fn peer(session: u32, loans: bool) -> Peer {
-    Peer { at: Endpoint::v4([10, 0, 0, session as u8], 4791), session, loans }
+fn peer(session: u32, may_grant: bool) -> Peer {
+    Peer { at: Endpoint::v4([10, 0, 0, session as u8], 4791), session, may_grant }
 }
 
 impl End {
-    fn tend(&mut self) {
-        self.port.tend(now_ns(), &self.waiter);
+    fn maintain(&mut self) {
+        self.port.maintain(now_ns(), &self.waiter);
     }
     /// A link of a session to another, whose numbers are those of block 1.
-    fn link(&mut self, own: u32, to: &mut End, other: u32, loans: bool) -> u16 {
+    fn link(&mut self, own: u32, to: &mut End, other: u32, may_grant: bool) -> u16 {
         let (ours, theirs) = pair();
-        to.port.admit(now_ns(), &peer(own, loans), theirs, &to.waiter);
-        self.port.adopt(&peer(other, loans), 1, ours, &self.waiter).unwrap()
+        to.port.admit(now_ns(), &peer(own, may_grant), theirs, &to.waiter);
+        self.port.adopt(&peer(other, may_grant), 1, ours, &self.waiter).unwrap()
     }
     fn send(&mut self, link: u16, byte: u8) {
         let (room, _) = self.port.room(link).unwrap();
@@ -62,8 +62,8 @@ impl End {
         self.port.poll(|from, run| out.push((*from, run.unwrap().0.imm as u8)));
         out
     }
-    fn bell(&self, link: u16) -> &Bell {
-        &self.port.out[usize::from(link)].as_ref().unwrap().bell
+    fn socket(&self, link: u16) -> &LinkSocket {
+        &self.port.out[usize::from(link)].as_ref().unwrap().socket
     }
 }
 
@@ -71,13 +71,13 @@ impl End {
 fn who_sends_is_what_the_router_said() {
     let (mut a, mut b) = (end(), end());
     let ab = a.link(1, &mut b, 2, false);
-    assert_eq!(a.port.linked(&peer(2, false).at, 1), Some(ab));
+    assert_eq!(a.port.find_link(&peer(2, false).at, 1), Some(ab));
     assert_eq!(
-        (a.port.linked(&peer(2, false).at, 2), a.port.linked(&peer(3, false).at, 1)),
+        (a.port.find_link(&peer(2, false).at, 2), a.port.find_link(&peer(3, false).at, 1)),
         (None, None)
     );
     a.send(ab, 7);
-    b.tend();
+    b.maintain();
     assert_eq!(b.poll(), [(peer(1, false).at, 7)]);
     // Another socket for the same: the link that stands is kept.
     let (ours, theirs) = pair();
@@ -95,12 +95,12 @@ fn one_session_has_one_place() {
     for n in 0..1000 {
         let ab = a.link(1, &mut b, 2, false);
         a.send(ab, n as u8);
-        b.tend();
+        b.maintain();
         assert_eq!(b.poll(), [(peer(1, false).at, n as u8)]);
-        a.port.part_with(2, true);
+        a.port.close_session(2, true);
         assert!(a.port.take_lost().is_some());
     }
-    assert_eq!(b.port.callers.iter().flatten().count(), 2);
+    assert_eq!(b.port.inbound.iter().flatten().count(), 2);
     c.send(cb, 5);
     assert_eq!(b.poll(), [(peer(3, false).at, 5)], "others keep theirs");
 }
@@ -110,13 +110,13 @@ fn a_session_that_is_revoked_is_parted_with_both_ways() {
     let (mut a, mut b) = (end(), end());
     let ab = a.link(1, &mut b, 2, false);
     let ba = b.link(2, &mut a, 1, false);
-    a.tend();
-    b.tend();
+    a.maintain();
+    b.maintain();
     a.send(ab, 1);
-    b.port.part_with(1, true);
+    b.port.close_session(1, true);
     assert_eq!(b.poll(), [], "what it sent before counts no more");
     assert_eq!(b.port.take_lost(), Some((ba, false)));
-    a.tend();
+    a.maintain();
     assert_eq!(a.port.take_lost(), Some((ab, false)), "the other end sees that it was hung up on");
     assert!(a.port.room(ab).is_none());
 }
@@ -124,7 +124,7 @@ fn a_session_that_is_revoked_is_parted_with_both_ways() {
 #[test]
 fn hellos_of_doors_and_of_routers_are_not_mistaken() {
     let (mut a, b) = (end(), end());
-    // A hello as it goes through a door, on a socket of the router.
+    // A hello as it goes through a listener, on a socket of the router.
     let (ours, theirs) = pair();
     a.port.admit(now_ns(), &peer(1, false), theirs, &a.waiter);
     let (_, memory) = crate::shm::segment::Segment::create(8192).unwrap();
@@ -132,25 +132,25 @@ fn hellos_of_doors_and_of_routers_are_not_mistaken() {
     hello[..8].copy_from_slice(b"gdrshm\x02\0");
     hello[8..12].copy_from_slice(&8192u32.to_le_bytes());
     crate::rights::send(std::os::fd::AsRawFd::as_raw_fd(&ours), &hello, memory.raw()).unwrap();
-    a.tend();
-    assert_eq!((a.port.counters().broken, a.port.callers.iter().flatten().count()), (1, 0));
+    a.maintain();
+    assert_eq!((a.port.counters().broken, a.port.inbound.iter().flatten().count()), (1, 0));
     // And the other way round.
     let (ours, theirs) = pair();
-    let _link = greet_brokered(own(ours).unwrap(), 8192).unwrap();
-    assert!(Bell::brokered(own(theirs).unwrap()).receive().is_err());
+    let _link = connect_brokered(own(ours).unwrap(), 8192).unwrap();
+    assert!(LinkSocket::brokered(own(theirs).unwrap()).receive().is_err());
     drop(b);
 }
 
 #[test]
 fn who_asks_for_memory_where_none_is_lent_is_hung_up_on() {
-    for loans in [true, false] {
+    for may_grant in [true, false] {
         let (mut a, mut b) = (end(), end());
-        let ab = a.link(1, &mut b, 2, loans);
-        b.tend();
-        let ask = Ask { from_qpn: 1, qpn: 2, rkey: 3 };
-        assert!(a.bell(ab).say(&ask.emit(ASK), None));
-        b.tend();
-        assert_eq!(b.port.take_asked().is_some(), loans);
-        assert_eq!(matches!(a.bell(ab).hear(), Heard::Gone), !loans);
+        let ab = a.link(1, &mut b, 2, may_grant);
+        b.maintain();
+        let request = GrantRequest { from_qpn: 1, qpn: 2, rkey: 3 };
+        assert!(a.socket(ab).send(&request.emit(REQUEST), None));
+        b.maintain();
+        assert_eq!(b.port.take_request().is_some(), may_grant);
+        assert_eq!(matches!(a.socket(ab).next_event(), LinkEvent::Closed), !may_grant);
     }
 }

@@ -1,6 +1,6 @@
 //! Finding out: the own index in the kernel's list, and whether packets come here.
 
-use super::super::mail::{Mail, Posted};
+use super::super::group_msg::{Delivery, GroupMsg};
 use super::super::numbers::{BLOCK_MAX, CHECK, PROBE};
 use super::super::steer::Program;
 use super::super::table::{ENTRIES, INDEX_MAX};
@@ -49,7 +49,7 @@ fn packet(flow: &Flow, qpn: u32, number: u64) -> [u8; SELF_LEN] {
 /// Asks the processes that have an address, from another socket of it, whether their names are
 /// still where they were. A session manager may have removed the directory of a user who has logged
 /// out (logind.conf(5), RemoveIPC). One packet each to as many sockets as there may well be.
-pub(crate) fn ask_to_renew(at: &Endpoint) {
+pub(crate) fn request_renewal(at: &Endpoint) {
     let Ok(from) = crate::udp::unconnected(at) else { return };
     let flow = Flow::from_gids(&at.ip, &at.ip, at.port, at.port);
     let (to, len) = at.to_sockaddr();
@@ -69,7 +69,7 @@ static SAID: AtomicBool = AtomicBool::new(false);
 
 impl Member {
     /// Enters the own blocks and index in the next version of the table.
-    pub(super) fn enter_own(&mut self) {
+    pub(super) fn list_own(&mut self) {
         let Some(index) = self.index else { return };
         self.table.revise(self.block);
         for block in self.block..self.block + self.count {
@@ -79,14 +79,14 @@ impl Member {
     }
 
     /// Whether the table has the own blocks at the own index.
-    pub(super) fn is_entered(&self) -> bool {
+    pub(super) fn lists_own_blocks(&self) -> bool {
         (self.block..self.block + self.count)
             .all(|b| self.index.is_some() && self.table.index_of(b) == self.index)
     }
 
     /// Whether the table has the own services and no others for the own block, as far as it has
     /// room.
-    pub(super) fn is_offering(&self) -> bool {
+    pub(super) fn lists_own_services(&self) -> bool {
         let own = |name: u32| self.services.iter().flatten().any(|s| s.name == name);
         let listed = self.table.services().iter().filter(|s| s.1 == self.block);
         let wanted = self.services.iter().flatten().count();
@@ -132,7 +132,7 @@ impl Member {
             Err(e) => {
                 self.counters.refused += 1;
                 self.refused = true;
-                self.phase = Phase::Quiet;
+                self.phase = Phase::Idle;
                 if !SAID.swap(true, Ordering::Relaxed) {
                     // To nobody in particular: programs work, and an operator may wonder why they
                     // are slow.
@@ -150,12 +150,12 @@ impl Member {
     /// forgotten on the way.
     pub(super) fn publish(&mut self) {
         self.publish_ns = None;
-        if !self.has_company() {
-            return self.enter_own();
+        if !self.has_others() {
+            return self.list_own();
         }
         // Each turn but the last forgets somebody.
         for _ in 0..ENTRIES {
-            self.enter_own();
+            self.list_own();
             self.conclude_last();
             self.attach();
             let news = self.table;
@@ -164,7 +164,7 @@ impl Member {
                 let wanted = self.is_known(block) || news.index_of(block).is_some();
                 if wanted
                     && !self.owns_block(block)
-                    && self.post(block, &Mail::News(&news)) == Posted::Nobody
+                    && self.send_to(block, &GroupMsg::TableUpdate(&news)) == Delivery::NoOwner
                 {
                     gone |= self.table.remove(block);
                 }
@@ -178,11 +178,11 @@ impl Member {
     /// Publishes soon: at a time of its own, so that of many who have news few write a version
     /// each.
     pub(super) fn publish_soon(&mut self, now: u64) {
-        let at = now + self.draw() % GATHER_NS;
+        let at = now + self.next_nonce() % GATHER_NS;
         self.publish_ns.get_or_insert(at);
     }
 
-    fn draw(&mut self) -> u64 {
+    fn next_nonce(&mut self) -> u64 {
         self.nonce =
             self.nonce.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         self.nonce >> 16
@@ -191,10 +191,10 @@ impl Member {
     /// Sends itself a packet for each index below `range`.
     fn probe(&mut self, now: u64, range: u16) {
         if self.refused {
-            self.phase = Phase::Quiet;
+            self.phase = Phase::Idle;
             return;
         }
-        self.draw();
+        self.next_nonce();
         for index in 0..range {
             self.send_self(PROBE + u32::from(index));
         }
@@ -218,7 +218,7 @@ impl Member {
         if self.refused {
             return;
         }
-        self.draw();
+        self.next_nonce();
         self.send_self(PROBE + NO_INDEX);
         if let Some(index) = self.index {
             self.send_self(PROBE + u32::from(index));
@@ -243,12 +243,12 @@ impl Member {
     /// Takes a packet that a member has sent itself. Anybody can send such bytes: only the own
     /// number counts. False: the packet has another length, so no member has sent it.
     #[cold]
-    pub fn take_own(&mut self, packet: &[u8]) -> bool {
+    pub fn take_probe(&mut self, packet: &[u8]) -> bool {
         if packet.len() != SELF_LEN {
             return false;
         }
         if packet[12..20] == RENEW.to_le_bytes() {
-            self.look_at_names(now_ns());
+            self.check_names(now_ns());
             return true;
         }
         if packet[12..20] != self.nonce.to_le_bytes() {
@@ -276,9 +276,9 @@ impl Member {
     }
 
     /// Anybody may ask: the look is one system call, and rare.
-    fn look_at_names(&mut self, now: u64) {
-        if now.saturating_sub(self.named_ns) >= RENEW_NS {
-            self.named_ns = now;
+    fn check_names(&mut self, now: u64) {
+        if now.saturating_sub(self.names_checked_ns) >= RENEW_NS {
+            self.names_checked_ns = now;
             let lost = self.locks().next().is_some_and(|lock| !lock.is_there());
             self.names_lost = lost;
         }
@@ -286,7 +286,7 @@ impl Member {
 
     /// The socket is empty: what has not come of the packets to oneself does not come.
     #[inline]
-    pub fn drained(&mut self, now: u64) {
+    pub fn note_socket_empty(&mut self, now: u64) {
         match self.phase {
             Phase::Probing { lowest: Some(_), .. } | Phase::Checking { block: true, .. } => {
                 self.until_ns = now
@@ -298,16 +298,16 @@ impl Member {
     /// What the probes say. Of those for indexes that no socket has, all or none come here as well,
     /// so the lowest counts; where all have come, or none, there is no program yet.
     fn conclude_probe(&mut self, now: u64, range: u16, lowest: Option<u16>, heard: u16) {
-        self.phase = Phase::Quiet;
+        self.phase = Phase::Idle;
         self.tries += 1;
         match lowest {
             Some(index) if heard < range => {
                 let moved = self.index.replace(index) != Some(index);
                 self.tries = 0;
-                let doubtful = core::mem::take(&mut self.doubtful);
-                if moved || !self.is_entered() {
+                let must_attach = core::mem::take(&mut self.must_attach);
+                if moved || !self.lists_own_blocks() {
                     self.publish_soon(now);
-                } else if doubtful {
+                } else if must_attach {
                     self.attach();
                 }
             }
@@ -321,23 +321,23 @@ impl Member {
     }
 
     fn conclude_check(&mut self, now: u64, hashed: bool, index: bool, block: bool) {
-        self.phase = Phase::Quiet;
+        self.phase = Phase::Idle;
         match (index && !hashed, block) {
-            (true, true) if self.is_offering() => {}
+            (true, true) if self.lists_own_services() => {}
             (true, true) => self.publish_soon(now),
             // The index is right, and the program says something else: somebody has a table without
             // this member (its block may have been another's, whose end was told late), and does
             // not tell it.
             (true, false) => self.publish_soon(now),
             // Where what is for nobody comes here, what is for here may come by chance.
-            (false, block) => self.locate(now, !block),
+            (false, block) => self.find_index(now, !block),
         }
     }
 
     /// Begins to learn the own index; `doubtful`: the program that is attached is wrong.
-    pub(super) fn locate(&mut self, now: u64, doubtful: bool) {
+    pub(super) fn find_index(&mut self, now: u64, must_attach: bool) {
         self.tries = 0;
-        self.doubtful |= doubtful;
+        self.must_attach |= must_attach;
         if self.table.entries().len() < 2 {
             // The first of a group has never needed a program.
             self.attach();
@@ -347,35 +347,35 @@ impl Member {
 
     /// A packet of this device came by a detour: others may be lost. Looked into now and then.
     #[cold]
-    pub fn hint(&mut self, now: u64) {
-        if self.phase == Phase::Quiet
+    pub fn note_detour(&mut self, now: u64) {
+        if self.phase == Phase::Idle
             && self.publish_ns.is_none()
-            && now.saturating_sub(self.hint_ns) >= HINT_NS
+            && now.saturating_sub(self.detour_ns) >= HINT_NS
         {
-            self.hint_ns = now;
+            self.detour_ns = now;
             self.check(now);
         }
     }
 
     /// A packet of this device came straight.
     #[inline]
-    pub fn reached(&mut self, now: u64) {
+    pub fn note_direct(&mut self, now: u64) {
         self.checked_ns = now;
     }
 
     /// What is due. `waits`: the device waits for answers of peers. Few system calls; most often
     /// none.
-    pub fn tend(&mut self, now: u64, waits: bool) {
+    pub fn maintain(&mut self, now: u64, waits: bool) {
         self.deliver(now);
         if now >= self.watch_again_ns {
-            self.watch_life(now);
+            self.resume_accepting(now);
         }
         match self.phase {
-            Phase::Quiet => {
+            Phase::Idle => {
                 if self.publish_ns.is_some_and(|at| now >= at) {
                     self.publish();
                 } else if waits
-                    && self.has_company()
+                    && self.has_others()
                     && now.saturating_sub(self.checked_ns) >= CHECK_NS
                 {
                     self.check(now);
@@ -388,7 +388,7 @@ impl Member {
             Phase::Checking { hashed, index, block } => {
                 self.conclude_check(now, hashed, index, block)
             }
-            Phase::Asking => self.locate(now, true),
+            Phase::Asking => self.find_index(now, true),
         }
     }
 }

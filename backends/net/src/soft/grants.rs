@@ -1,11 +1,11 @@
 //! Regions that are lent to peers of this host, and taken back: those of which the program shares
 //! the memory, and where it wants that all others too, by address.
 
-use super::lock::Held;
-use super::mappable::check_loans;
+use super::grant_checks::check_grants;
+use super::lock::EngineLock;
 use super::SoftDevice;
 use crate::map::is_mapping_of;
-use crate::shm::messages::Ask;
+use crate::shm::messages::GrantRequest;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
@@ -24,7 +24,7 @@ impl SoftDevice {
                  of it from dmabuf_offset {offset:#x} on"
             ));
         }
-        let mut held = self.lock_held();
+        let mut held = self.lock_engine();
         // It may have ended meanwhile, or have got another range.
         if held.guard.mr_query(mr)? != region || region.provider != 0 {
             return Err(refuse!(Invalid, "mr: not host memory, or it has changed during the call"));
@@ -38,33 +38,33 @@ impl SoftDevice {
         }
         // Whoever borrows it by address maps it from now on.
         let (g, port) = held.parts();
-        check_loans(g, port);
+        check_grants(g, port);
         Ok(())
     }
 
     /// A region has ended, or is another: it is shared no more, and when this returns nobody writes
     /// into it.
-    pub(super) fn unshare_region(held: &mut Held<'_>, rkey: u32) {
+    pub(super) fn unshare_region(held: &mut EngineLock<'_>, rkey: u32) {
         let (g, port) = held.parts();
         if let Some(shm) = &mut port.shm {
             shm.unshare(rkey);
         }
-        check_loans(g, port);
+        check_grants(g, port);
     }
 
     /// Writes what a QP was just posted into memory of its peer that is mapped here. False: not all
     /// of it, or none.
     #[inline(always)]
-    pub(super) fn write_peer(&self, held: &mut Held<'_>, qi: usize) -> bool {
+    pub(super) fn write_peer(&self, held: &mut EngineLock<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
         let Some(shm) = &mut port.shm else { return false };
-        g.write_peer_single(qi, |link| shm.borrowed(link)) || Self::write_all_mapped(g, shm, qi)
+        g.write_peer_single(qi, |link| shm.peer_grants(link)) || Self::write_all_mapped(g, shm, qi)
     }
 
     #[inline(never)]
     fn write_all_mapped(g: &mut Guard<'_>, shm: &mut ShmPort, qi: usize) -> bool {
         let Some(Path::Link(link)) = g.path_of(qi) else { return false };
-        match shm.borrowed_far(link) {
+        match shm.peer_grants_any(link) {
             Some(memory) => g.write_peer(qi, memory),
             None => false,
         }
@@ -72,11 +72,11 @@ impl SoftDevice {
 }
 
 /// Lends what peers have asked for, as far as all that they could do with it is allowed.
-pub(super) fn lend(g: &Guard<'_>, shm: &mut ShmPort) {
-    while let Some(asked) = shm.take_asked() {
-        let Ask { from_qpn, qpn, rkey } = asked.ask;
+pub(super) fn export_requested(g: &Guard<'_>, shm: &mut ShmPort) {
+    while let Some(asked) = shm.take_request() {
+        let GrantRequest { from_qpn, qpn, rkey } = asked.request;
         if let Some(region) = g.mappable(qpn, from_qpn, &asked.from.ip, rkey) {
-            shm.lend(&asked, &region);
+            shm.export(&asked, &region);
         }
     }
 }

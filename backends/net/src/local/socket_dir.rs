@@ -17,7 +17,7 @@
 //! default: what counts is the owner. All processes of a user take the smallest name that is
 //! theirs.
 
-use super::{is_told_apart, own_uid};
+use super::{has_unique_uid, own_uid};
 use crate::clock::random;
 use crate::sys::{check, errno, last_error, stat, stat_at, Fd};
 use gdrcore_core::error::{Error, Result};
@@ -32,7 +32,7 @@ const BASES: [&CStr; 2] = [c"/dev/shm", c"/tmp"];
 /// What its name begins with.
 const PREFIX: &[u8] = b"gdrcore-";
 /// Longest path of a home: `/dev/shm/gdrcore-4294967295/` and 16 hexadecimal digits.
-pub(super) const HOME_MAX: usize = 48;
+pub(super) const SOCKET_DIR_MAX: usize = 48;
 /// Longest name that is looked at.
 const NAME_MAX: usize = 24;
 /// getsockopt(2), asm-generic/socket.h, since Linux 5.14.
@@ -42,46 +42,46 @@ const TRIES: usize = 16;
 
 /// The directory of this user and network namespace. Cheap to copy; holds no descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Home {
-    path: [u8; HOME_MAX],
+pub(crate) struct SocketDir {
+    path: [u8; SOCKET_DIR_MAX],
     len: usize,
 }
 
-impl core::fmt::Debug for Home {
+impl core::fmt::Debug for SocketDir {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(&String::from_utf8_lossy(self.path()))
     }
 }
 
-impl Home {
+impl SocketDir {
     /// The home of this process, made if there is none.
     ///
     /// # Errors
     /// [`Error::Access`]: users cannot be told apart here (the process runs as the overflow uid),
     /// or no directory may be written. [`Error::Unsupported`]: the network namespace has no name.
     /// [`Error::Os`].
-    pub(crate) fn open() -> Result<Home> {
-        Home::nth(0)
+    pub(crate) fn open() -> Result<SocketDir> {
+        SocketDir::nth(0)
     }
 
-    /// As [`Home::open`]; of several directories of this user (two processes may each have made one
+    /// As [`SocketDir::open`]; of several directories of this user (two processes may each have made one
     /// at the same instant) the one of that number, counted round.
-    pub(crate) fn nth(n: usize) -> Result<Home> {
-        if !is_told_apart() {
+    pub(crate) fn nth(n: usize) -> Result<SocketDir> {
+        if !has_unique_uid() {
             return Err(Error::Access);
         }
         let net = network()?;
         let mut outcome = Error::Access;
         for base in BASES {
-            match Home::below(base, n, net) {
-                Ok(home) => return Ok(home),
+            match SocketDir::below(base, n, net) {
+                Ok(socket_dir) => return Ok(socket_dir),
                 Err(e) => outcome = e,
             }
         }
         Err(outcome)
     }
 
-    fn below(base: &CStr, n: usize, net: u64) -> Result<Home> {
+    fn below(base: &CStr, n: usize, net: u64) -> Result<SocketDir> {
         let dir = open_dir(libc::AT_FDCWD, base)?;
         let mode = stat(dir.raw())?.st_mode;
         // Where everybody may write and rename without the sticky bit, nothing would stay ours.
@@ -89,7 +89,7 @@ impl Home {
             return Err(Error::Access);
         }
         let name = own_directory(&dir, n)?;
-        let mut path = [0; HOME_MAX];
+        let mut path = [0; SOCKET_DIR_MAX];
         let mut left = &mut path[..];
         let written = (|| {
             left.write_all(base.to_bytes())?;
@@ -99,9 +99,9 @@ impl Home {
         })();
         let left = left.len();
         written.map_err(|_| too_long())?;
-        let home = Home { path, len: HOME_MAX - left };
-        make_dir(&home.c_path(&[])?)?;
-        Ok(home)
+        let socket_dir = SocketDir { path, len: SOCKET_DIR_MAX - left };
+        make_dir(&socket_dir.c_path(&[])?)?;
+        Ok(socket_dir)
     }
 
     /// The path, without a slash at its end.
@@ -115,8 +115,9 @@ impl Home {
     /// [`Error::Invalid`]: this home has none.
     pub(super) fn above(&self) -> Result<Path> {
         let end = self.path().iter().rposition(|&b| b == b'/');
-        let end =
-            end.ok_or_else(|| refuse!(Invalid, "the home of this address is not in a directory"))?;
+        let end = end.ok_or_else(|| {
+            refuse!(Invalid, "the socket_dir of this address is not in a directory")
+        })?;
         let mut p = Path { bytes: [0; PATH_MAX] };
         p.bytes[..end].copy_from_slice(&self.path()[..end]);
         Ok(p)

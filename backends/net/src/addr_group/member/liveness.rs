@@ -1,6 +1,6 @@
 //! Who is gone: each member watches one other.
 
-use super::super::mail::{Mail, Posted};
+use super::super::group_msg::{Delivery, GroupMsg};
 use super::super::numbers::BLOCK_MAX;
 use super::Member;
 use crate::local::{accept, connect, is_open, Accepted, Holder, Name, Role, ACCEPT_AGAIN_NS};
@@ -14,7 +14,7 @@ impl Member {
         self.table.remove(gone);
         // The kernel moves the last of its list into the place of one that leaves.
         if self.index.is_some_and(|i| i >= self.table.sockets()) {
-            self.locate(now, true);
+            self.find_index(now, true);
         }
     }
 
@@ -33,10 +33,13 @@ impl Member {
             if self.watched.as_ref().is_some_and(|w| w.0 == block) {
                 return;
             }
-            // One with several blocks has one life, at the first of them.
-            let Ok(fd) =
-                connect(&Name::of(&self.home, &self.local, Holder::Block(block), Role::Life))
-            else {
+            // One with several blocks has one liveness, at the first of them.
+            let Ok(fd) = connect(&Name::of(
+                &self.socket_dir,
+                &self.local,
+                Holder::Block(block),
+                Role::Liveness,
+            )) else {
                 continue;
             };
             if watch(self.set.raw(), fd.raw()).is_ok() {
@@ -49,48 +52,48 @@ impl Member {
     /// Lets others watch. Those for whom there is no place wait in the kernel, whom the end of this
     /// process reaches as well; they must not wake anybody until a place is free.
     #[cold]
-    pub(super) fn let_watch(&mut self, now: u64) {
-        let Some(life) = self.life.as_ref().map(Fd::raw) else { return };
+    pub(super) fn accept_watchers(&mut self, now: u64) {
+        let Some(liveness) = self.liveness.as_ref().map(Fd::raw) else { return };
         for w in &mut self.watchers {
             // It says nothing: it has found another process to watch, or is dead.
             *w = w.take().filter(|w| is_open(w.raw()));
         }
         while let Some(place) = self.watchers.iter_mut().find(|w| w.is_none()) {
-            match accept(life) {
-                Accepted::Caller(watcher) if watch(self.set.raw(), watcher.raw()).is_ok() => {
+            match accept(liveness) {
+                Accepted::Peer(watcher) if watch(self.set.raw(), watcher.raw()).is_ok() => {
                     *place = Some(watcher)
                 }
-                Accepted::Caller(_) | Accepted::Stranger => {}
-                Accepted::Nobody => return,
-                Accepted::NoRoom => {
+                Accepted::Peer(_) | Accepted::OtherUser => {}
+                Accepted::Nothing => return,
+                Accepted::NoDescriptor => {
                     self.watch_again_ns = now + ACCEPT_AGAIN_NS;
                     break;
                 }
             }
         }
-        unwatch(self.set.raw(), life);
-        self.is_life_watched = false;
+        unwatch(self.set.raw(), liveness);
+        self.accepts_watchers = false;
     }
 
     /// A watcher has gone, or descriptors may be free again: those that wait have their turn.
     #[cold]
-    pub(super) fn watch_life(&mut self, now: u64) {
+    pub(super) fn resume_accepting(&mut self, now: u64) {
         self.watch_again_ns = u64::MAX;
-        if let Some(life) = self.life.as_ref().filter(|_| !self.is_life_watched) {
-            self.is_life_watched = watch(self.set.raw(), life.raw()).is_ok();
-            self.let_watch(now);
+        if let Some(liveness) = self.liveness.as_ref().filter(|_| !self.accepts_watchers) {
+            self.accepts_watchers = watch(self.set.raw(), liveness.raw()).is_ok();
+            self.accept_watchers(now);
         }
     }
 
     /// The process that this one watches has ended: all others are told.
     #[cold]
-    pub(super) fn mourn(&mut self, now: u64) {
+    pub(super) fn on_watched_end(&mut self, now: u64) {
         let Some((gone, _)) = self.watched.take() else { return };
-        if self.post(gone, &Mail::Ask) != Posted::Nobody {
+        if self.send_to(gone, &GroupMsg::TableRequest) != Delivery::NoOwner {
             return;
         }
         self.forget(now, gone);
-        self.post_all(&Mail::Left(gone));
+        self.send_to_all(&GroupMsg::OwnerGone(gone));
         self.watch_next();
     }
 }

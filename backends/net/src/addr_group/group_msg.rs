@@ -19,7 +19,7 @@
 
 use super::table::{self, Table};
 use crate::addr::Endpoint;
-use crate::local::{is_own_user, Holder, Home, Lock, Name, Role};
+use crate::local::{is_own_user, Holder, Lock, Name, Role, SocketDir};
 use crate::sys::{errno, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
@@ -31,16 +31,16 @@ const HEAD: usize = 8;
 /// Bytes before the packets.
 const PACKETS_HEAD: usize = HEAD + 28;
 /// Most bytes of one message: a whole receive of the UDP socket.
-pub const MAIL_MAX: usize = PACKETS_HEAD + (64 << 10);
+pub const MSG_MAX: usize = PACKETS_HEAD + (64 << 10);
 /// Bytes of ancillary data that one message is received with: the sender's credentials.
 const CONTROL: usize = 64;
 
 mod kind {
-    pub const ASK: u8 = 1;
-    pub const NEWS: u8 = 2;
-    pub const LEFT: u8 = 3;
+    pub const TABLE_REQUEST: u8 = 1;
+    pub const TABLE_UPDATE: u8 = 2;
+    pub const OWNER_GONE: u8 = 3;
     pub const PACKETS: u8 = 4;
-    pub const REFUSED: u8 = 5;
+    pub const PEER_ERROR: u8 = 5;
 }
 
 /// Packets that came to another socket than their owner's.
@@ -60,16 +60,16 @@ pub struct Packets<'a> {
 
 /// A message.
 #[derive(Clone, Copy)]
-pub enum Mail<'a> {
+pub enum GroupMsg<'a> {
     /// Who knows the table?
-    Ask,
+    TableRequest,
     /// A table.
-    News(&'a Table),
+    TableUpdate(&'a Table),
     /// The owner of a block has closed its socket, or is dead.
-    Left(u16),
+    OwnerGone(u16),
     /// The network refused a packet of one of the group's (ICMP); which one's, the kernel does not
     /// say.
-    Refused(Endpoint, i32),
+    PeerError(Endpoint, i32),
     /// Packets for the receiver.
     Packets(Packets<'a>),
 }
@@ -78,27 +78,27 @@ pub enum Mail<'a> {
 /// allocated here.
 #[allow(clippy::large_enum_variant)]
 pub enum Received<'a> {
-    /// As [`Mail::Ask`].
-    Ask,
-    /// As [`Mail::News`].
-    News(Table),
-    /// As [`Mail::Left`].
-    Left(u16),
-    /// As [`Mail::Refused`].
-    Refused(Endpoint, i32),
-    /// As [`Mail::Packets`].
+    /// As [`GroupMsg::TableRequest`].
+    TableRequest,
+    /// As [`GroupMsg::TableUpdate`].
+    TableUpdate(Table),
+    /// As [`GroupMsg::OwnerGone`].
+    OwnerGone(u16),
+    /// As [`GroupMsg::PeerError`].
+    PeerError(Endpoint, i32),
+    /// As [`GroupMsg::Packets`].
     Packets(Packets<'a>),
 }
 
 /// Whether a message found its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Posted {
+pub enum Delivery {
     /// It is in the receiver's queue.
-    Done,
+    Sent,
     /// The receiver's queue, or our own buffer, is full: it is lost.
-    Lost,
+    NoRoom,
     /// Nobody has that name.
-    Nobody,
+    NoOwner,
 }
 
 /// Reads a message: the block that it says it is from, and what it is. `None`: nothing that we
@@ -109,13 +109,13 @@ pub fn parse(bytes: &[u8]) -> Option<(u16, Received<'_>)> {
         return None;
     }
     let received = match head[5] {
-        kind::ASK if rest.is_empty() => Received::Ask,
-        kind::LEFT => Received::Left(u16::from_le_bytes(rest.try_into().ok()?)),
-        kind::NEWS => Received::News(Table::parse(rest)?),
-        kind::REFUSED => {
+        kind::TABLE_REQUEST if rest.is_empty() => Received::TableRequest,
+        kind::OWNER_GONE => Received::OwnerGone(u16::from_le_bytes(rest.try_into().ok()?)),
+        kind::TABLE_UPDATE => Received::TableUpdate(Table::parse(rest)?),
+        kind::PEER_ERROR => {
             let h: &[u8; 28] = rest.try_into().ok()?;
             let errno = i32::from_le_bytes([h[24], h[25], h[26], h[27]]);
-            Received::Refused(endpoint(h.first_chunk()?), (errno > 0).then_some(errno)?)
+            Received::PeerError(endpoint(h.first_chunk()?), (errno > 0).then_some(errno)?)
         }
         kind::PACKETS => {
             let (h, data) = rest.split_first_chunk::<{ PACKETS_HEAD - HEAD }>()?;
@@ -150,34 +150,34 @@ fn emit_endpoint(e: &Endpoint, to: &mut [u8]) {
 }
 
 /// Sends a message to a name. Never blocks.
-pub(crate) fn post(from: RawFd, block: u16, to: &Name, mail: &Mail<'_>) -> Posted {
+pub(crate) fn send_to(from: RawFd, block: u16, to: &Name, message: &GroupMsg<'_>) -> Delivery {
     let mut head = [0u8; PACKETS_HEAD];
     head[..4].copy_from_slice(&MAGIC);
     head[4] = VERSION;
     head[6..8].copy_from_slice(&block.to_le_bytes());
     let mut bytes = [0u8; table::BYTES];
-    let (len, rest): (usize, &[u8]) = match mail {
-        Mail::Ask => {
-            head[5] = kind::ASK;
+    let (len, rest): (usize, &[u8]) = match message {
+        GroupMsg::TableRequest => {
+            head[5] = kind::TABLE_REQUEST;
             (HEAD, &[])
         }
-        Mail::Left(gone) => {
-            head[5] = kind::LEFT;
+        GroupMsg::OwnerGone(gone) => {
+            head[5] = kind::OWNER_GONE;
             head[HEAD..HEAD + 2].copy_from_slice(&gone.to_le_bytes());
             (HEAD + 2, &[])
         }
-        Mail::News(t) => {
-            head[5] = kind::NEWS;
+        GroupMsg::TableUpdate(t) => {
+            head[5] = kind::TABLE_UPDATE;
             let n = t.emit(&mut bytes);
             (HEAD, &bytes[..n])
         }
-        Mail::Refused(dst, errno) => {
-            head[5] = kind::REFUSED;
+        GroupMsg::PeerError(dst, errno) => {
+            head[5] = kind::PEER_ERROR;
             emit_endpoint(dst, &mut head[HEAD..]);
             head[HEAD + 24..].copy_from_slice(&errno.to_le_bytes());
             (PACKETS_HEAD, &[])
         }
-        Mail::Packets(p) => {
+        GroupMsg::Packets(p) => {
             head[5] = kind::PACKETS;
             emit_endpoint(&p.src, &mut head[HEAD..]);
             head[30] = p.ecn;
@@ -201,31 +201,35 @@ pub(crate) fn post(from: RawFd, block: u16, to: &Name, mail: &Mail<'_>) -> Poste
     // none of it.
     let n = unsafe { libc::sendmsg(from, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     if n >= 0 {
-        return Posted::Done;
+        return Delivery::Sent;
     }
     match errno() {
-        libc::ECONNREFUSED | libc::ENOENT | libc::ENOTDIR | libc::EINVAL => Posted::Nobody,
-        _ => Posted::Lost,
+        libc::ECONNREFUSED | libc::ENOENT | libc::ENOTDIR | libc::EINVAL => Delivery::NoOwner,
+        _ => Delivery::NoRoom,
     }
 }
 
 /// A bound socket that takes mail, and the lock of its name.
 #[derive(Debug)]
-pub struct Mailbox {
+pub struct GroupSocket {
     fd: Fd,
     lock: Lock,
 }
 
-impl Mailbox {
+impl GroupSocket {
     /// Becomes a holder, and binds its mail's name.
     ///
     /// # Errors
     /// As [`Lock::take`].
-    pub(crate) fn open(home: &Home, at: &Endpoint, holder: Holder) -> Result<Mailbox> {
-        let lock = Lock::take(home, at, holder)?;
-        let fd = lock.bind(Role::Mail, libc::SOCK_DGRAM)?;
+    pub(crate) fn open(
+        socket_dir: &SocketDir,
+        at: &Endpoint,
+        holder: Holder,
+    ) -> Result<GroupSocket> {
+        let lock = Lock::take(socket_dir, at, holder)?;
+        let fd = lock.bind(Role::Messages, libc::SOCK_DGRAM)?;
         set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1i32)?;
-        Ok(Mailbox { fd, lock })
+        Ok(GroupSocket { fd, lock })
     }
 
     /// The lock, for the holder's other names.
@@ -245,7 +249,7 @@ impl Mailbox {
     }
 }
 
-/// As [`Mailbox::receive`], for its descriptor.
+/// As [`GroupSocket::receive`], for its descriptor.
 pub fn receive(fd: RawFd, buf: &mut [u8]) -> Option<usize> {
     let mut control = [0u64; CONTROL / 8];
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
@@ -302,12 +306,12 @@ fn is_from_trusted(msg: &libc::msghdr) -> bool {
 /// # Errors
 /// [`Error::AddressInUse`]: none is free; [`Error::Os`].
 pub(crate) fn claim_any(
-    home: &Home,
+    socket_dir: &SocketDir,
     at: &Endpoint,
     first: u16,
     count: u16,
     max: u16,
-    boxes: &mut [Option<Mailbox>],
+    boxes: &mut [Option<GroupSocket>],
 ) -> Result<u16> {
     let places = max / count;
     for k in 0..places {
@@ -315,7 +319,7 @@ pub(crate) fn claim_any(
         if block == 0 {
             continue;
         }
-        match claim(home, at, block, count, boxes) {
+        match claim(socket_dir, at, block, count, boxes) {
             Ok(()) => return Ok(block),
             Err(Error::AddressInUse) => {}
             Err(e) => return Err(e),
@@ -329,15 +333,15 @@ pub(crate) fn claim_any(
 /// # Errors
 /// [`Error::AddressInUse`]: one has an owner; [`Error::Os`].
 pub(crate) fn claim(
-    home: &Home,
+    socket_dir: &SocketDir,
     at: &Endpoint,
     block: u16,
     count: u16,
-    boxes: &mut [Option<Mailbox>],
+    boxes: &mut [Option<GroupSocket>],
 ) -> Result<()> {
     for k in 0..count {
-        match Mailbox::open(home, at, Holder::Block(block + k)) {
-            Ok(mailbox) => boxes[usize::from(k)] = Some(mailbox),
+        match GroupSocket::open(socket_dir, at, Holder::Block(block + k)) {
+            Ok(group_socket) => boxes[usize::from(k)] = Some(group_socket),
             Err(e) => {
                 boxes.fill_with(|| None);
                 return Err(e);
@@ -357,18 +361,18 @@ mod tests {
         Endpoint::v4(loopback(2, n), 4791)
     }
 
-    fn mailbox(at: &Endpoint, block: u16) -> Mailbox {
-        Mailbox::open(&Home::open().unwrap(), at, Holder::Block(block)).unwrap()
+    fn group_socket(at: &Endpoint, block: u16) -> GroupSocket {
+        GroupSocket::open(&SocketDir::open().unwrap(), at, Holder::Block(block)).unwrap()
     }
 
     fn name(at: &Endpoint, block: u16) -> Name {
-        Name::of(&Home::open().unwrap(), at, Holder::Block(block), Role::Mail)
+        Name::of(&SocketDir::open().unwrap(), at, Holder::Block(block), Role::Messages)
     }
 
     #[test]
     fn mail_arrives_as_it_was_sent() {
         let at = at(1);
-        let (a, b) = (mailbox(&at, 1), mailbox(&at, 2));
+        let (a, b) = (group_socket(&at, 1), group_socket(&at, 2));
         let to = name(&at, 2);
         let packets = Packets {
             src: Endpoint::v4([1, 2, 3, 4], 9),
@@ -377,26 +381,27 @@ mod tests {
             ecn: 3,
             data: b"hello world",
         };
-        assert_eq!(post(a.fd(), 1, &to, &Mail::Packets(packets)), Posted::Done);
-        let mut buf = vec![0; MAIL_MAX];
+        assert_eq!(send_to(a.fd(), 1, &to, &GroupMsg::Packets(packets)), Delivery::Sent);
+        let mut buf = vec![0; MSG_MAX];
         let n = b.receive(&mut buf).unwrap();
         assert!(matches!(parse(&buf[..n]), Some((1, Received::Packets(p))) if p == packets));
         let mut t = Table::EMPTY;
         t.revise(7);
         t.set(7, 3, 7, 1);
-        assert_eq!(post(a.fd(), 1, &to, &Mail::News(&t)), Posted::Done);
+        assert_eq!(send_to(a.fd(), 1, &to, &GroupMsg::TableUpdate(&t)), Delivery::Sent);
         let n = b.receive(&mut buf).unwrap();
         assert!(
-            matches!(parse(&buf[..n]), Some((1, Received::News(x))) if x.entries() == t.entries())
+            matches!(parse(&buf[..n]), Some((1, Received::TableUpdate(x))) if x.entries() == t.entries())
         );
         let dst = Endpoint::new([0xfd; 16], 0, 4791);
-        assert_eq!(post(a.fd(), 1, &to, &Mail::Refused(dst, 111)), Posted::Done);
+        assert_eq!(send_to(a.fd(), 1, &to, &GroupMsg::PeerError(dst, 111)), Delivery::Sent);
         let n = b.receive(&mut buf).unwrap();
-        assert!(matches!(parse(&buf[..n]), Some((1, Received::Refused(d, 111))) if d == dst));
+        assert!(matches!(parse(&buf[..n]), Some((1, Received::PeerError(d, 111))) if d == dst));
         assert_eq!(b.receive(&mut buf), None);
-        assert_eq!(post(a.fd(), 1, &name(&at, 3), &Mail::Ask), Posted::Nobody);
+        assert_eq!(send_to(a.fd(), 1, &name(&at, 3), &GroupMsg::TableRequest), Delivery::NoOwner);
         // A queue that nobody empties: what does not fit is lost, and nothing waits.
-        let lost = (0..100_000).any(|_| post(a.fd(), 1, &to, &Mail::Ask) == Posted::Lost);
+        let lost = (0..100_000)
+            .any(|_| send_to(a.fd(), 1, &to, &GroupMsg::TableRequest) == Delivery::NoRoom);
         assert!(lost);
     }
 
@@ -423,7 +428,7 @@ mod tests {
     fn descriptors_that_come_along_are_refused_or_closed() {
         let _kept = keep();
         let at = at(2);
-        let b = mailbox(&at, 1);
+        let b = group_socket(&at, 1);
         let from = crate::local::socket(libc::SOCK_DGRAM).unwrap();
         let (name, len) = name(&at, 1).parts();
         // SAFETY: the name lives through the call.
@@ -452,18 +457,21 @@ mod tests {
     #[test]
     fn blocks_are_claimed_once_and_together() {
         let at = at(3);
-        let boxes = || [const { None::<Mailbox> }; 4];
+        let boxes = || [const { None::<GroupSocket> }; 4];
         let (mut a, mut b, mut c) = (boxes(), boxes(), boxes());
-        let home = Home::open().unwrap();
-        claim(&home, &at, 5, 1, &mut a).unwrap();
-        assert_eq!(claim(&home, &at, 4, 4, &mut b).unwrap_err(), Error::AddressInUse);
+        let socket_dir = SocketDir::open().unwrap();
+        claim(&socket_dir, &at, 5, 1, &mut a).unwrap();
+        assert_eq!(claim(&socket_dir, &at, 4, 4, &mut b).unwrap_err(), Error::AddressInUse);
         assert!(b.iter().all(Option::is_none));
         assert_eq!(
-            claim_any(&home, &at, 1, 4, 15, &mut b),
+            claim_any(&socket_dir, &at, 1, 4, 15, &mut b),
             Ok(8),
             "4 to 7 are not free, and neither is 0"
         );
-        assert_eq!(claim_any(&home, &at, 5, 1, 15, &mut c), Ok(6));
-        assert_eq!(claim_any(&home, &at, 1, 4, 11, &mut boxes()).unwrap_err(), Error::AddressInUse);
+        assert_eq!(claim_any(&socket_dir, &at, 5, 1, 15, &mut c), Ok(6));
+        assert_eq!(
+            claim_any(&socket_dir, &at, 1, 4, 11, &mut boxes()).unwrap_err(),
+            Error::AddressInUse
+        );
     }
 }

@@ -1,8 +1,8 @@
 use super::*;
+use crate::addr_group::numbers::PROBE;
+use crate::addr_group::steer::Program;
 use crate::clock::now_ns;
 use crate::map::Map;
-use crate::share::numbers::PROBE;
-use crate::share::steer::Program;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use gdrcore_testkit::descriptors::{keep, Keep};
 use gdrcore_testkit::patience::{deadline, until};
@@ -23,25 +23,32 @@ fn at(n: u8) -> Endpoint {
 }
 
 fn one(at: &Endpoint, block: u16) -> One {
-    let wanted = Wanted::of(u32::from(block) * QPN_UNIT, 4096).unwrap();
+    let wanted = WantedBlocks::of(u32::from(block) * QPN_UNIT, 4096).unwrap();
     let cfg = UdpConfig::DEFAULT;
     let kept = keep();
     let memory =
         [Map::new(Claim::memsize(&wanted)).unwrap(), Map::new(UdpPort::memsize(&cfg)).unwrap()];
     // SAFETY: the maps outlive what is made in them.
     let mut claim = unsafe {
-        Claim::take(&Home::open().unwrap(), at, &wanted, 1, memory[0].as_ptr(), memory[0].len())
-            .unwrap()
+        Claim::take(
+            &SocketDir::open().unwrap(),
+            at,
+            &wanted,
+            1,
+            memory[0].as_ptr(),
+            memory[0].len(),
+        )
+        .unwrap()
     };
-    claim.look();
-    let alone = !claim.has_company();
+    claim.find_owners();
+    let alone = !claim.has_others();
     let flags = if alone { 0 } else { udp_flags::REUSE_PORT };
     // SAFETY: as above.
     let udp = unsafe {
         UdpPort::open(at, &UdpConfig { flags, ..cfg }, memory[1].as_ptr(), memory[1].len()).unwrap()
     };
     if alone {
-        udp.share().unwrap();
+        udp.allow_reuse_port().unwrap();
     }
     let qpns = (u32::from(block) * QPN_UNIT, 4096);
     let member = claim.join(udp.fd(), qpns, alone, now_ns()).unwrap();
@@ -56,22 +63,22 @@ impl One {
         let mut direct = 0;
         let n = self.udp.rx_poll();
         if n == 0 {
-            self.member.drained(now);
+            self.member.note_socket_empty(now);
         }
         for i in 0..n {
             let r = self.udp.rx_get(i);
             match self.member.owner_of(r.data) {
-                Owner::Here => direct += 1,
-                Owner::Own => _ = self.member.take_own(r.data),
+                Owner::Local => direct += 1,
+                Owner::Probe => _ = self.member.take_probe(r.data),
                 Owner::Block(b) => {
                     let p = Packets { src: r.src, seg: r.seg, first: 0, ecn: r.ecn, data: r.data };
-                    if !self.member.pass(b, &p) {
+                    if !self.member.forward(b, &p) {
                         self.member.count_dropped(1);
                     }
                 }
             }
         }
-        self.member.tend(now, false);
+        self.member.maintain(now, false);
         let mailed = self.member.poll(now, |_, _| 1);
         (direct, mailed)
     }
@@ -185,7 +192,7 @@ fn who_is_not_reached_finds_out_by_itself() {
                 (who, _) => assert_eq!(who, 2),
             }
             assert!(Instant::now() < end, "it is still reached by a detour");
-            members[2].member.hint(now_ns());
+            members[2].member.note_detour(now_ns());
             settle(&mut members);
         }
     }
@@ -242,8 +249,8 @@ fn a_forged_packet_to_oneself_and_a_wrong_table_mislead_nobody_for_long() {
     }
     let before = members[0].member.counters.attached;
     for _ in 0..1000 {
-        assert!(members[0].member.take_own(&[0xff; find::SELF_LEN]));
-        assert!(!members[0].member.take_own(&[]), "no member's");
+        assert!(members[0].member.take_probe(&[0xff; own_index::SELF_LEN]));
+        assert!(!members[0].member.take_probe(&[]), "no member's");
     }
     settle(&mut members);
     assert_eq!(members[0].member.counters.attached, before);
@@ -257,7 +264,7 @@ fn a_forged_packet_to_oneself_and_a_wrong_table_mislead_nobody_for_long() {
     wrong.set(9, 0, 9, 1);
     let now = now_ns();
     for m in &mut members {
-        m.member.read(now, 77, &Received::News(wrong));
+        m.member.read(now, 77, &Received::TableUpdate(wrong));
     }
     settle(&mut members);
     assert_eq!(members[0].member.table.entries(), [(5, 0), (9, 1)]);
@@ -270,17 +277,17 @@ fn a_packet_to_oneself_counts_only_with_the_own_number() {
     let at = at(8);
     let mut one = one(&at, 5);
     let m = &mut one.member;
-    let mut packet = [0u8; find::SELF_LEN];
+    let mut packet = [0u8; own_index::SELF_LEN];
     packet[4..8].copy_from_slice(&(PROBE + 1).to_be_bytes());
     // Four indexes are probed; a stranger says that this is the second.
     m.begin(Phase::Probing { range: 4, lowest: None, heard: 0 }, now_ns(), u64::MAX / 2);
     for number in [0, m.nonce ^ 1, !m.nonce] {
         packet[12..20].copy_from_slice(&number.to_le_bytes());
-        m.take_own(&packet);
+        m.take_probe(&packet);
         assert_eq!(m.phase, Phase::Probing { range: 4, lowest: None, heard: 0 });
     }
     packet[12..20].copy_from_slice(&m.nonce.to_le_bytes());
-    m.take_own(&packet);
+    m.take_probe(&packet);
     assert_eq!(m.phase, Phase::Probing { range: 4, lowest: Some(1), heard: 1 });
 }
 
@@ -300,23 +307,23 @@ fn an_older_table_changes_nothing() {
     older.set(9, 4, 9, 1);
     assert!(older.age() < current.age());
     for m in &mut members {
-        m.member.read(now_ns(), 77, &Received::News(older));
+        m.member.read(now_ns(), 77, &Received::TableUpdate(older));
         assert_eq!(m.member.table.entries(), current.entries());
     }
     // The newer of two versions is the one that counts, in either order.
     let mut newer = current;
     newer.revise(BLOCK_MAX);
-    members[0].member.read(now_ns(), 77, &Received::News(newer));
-    members[0].member.read(now_ns(), 77, &Received::News(current));
+    members[0].member.read(now_ns(), 77, &Received::TableUpdate(newer));
+    members[0].member.read(now_ns(), 77, &Received::TableUpdate(current));
     assert_eq!(members[0].member.table.age(), newer.age());
 }
 
 #[test]
 fn blocks_beyond_those_for_programs_are_refused() {
-    assert_eq!(Wanted::of(CHECK - 4096, 4096).map(|w| w.count()), Ok(1));
-    assert_eq!(Wanted::of(CHECK - 4096, 8192), Err(Error::Invalid));
-    assert_eq!(Wanted::of(QPN_UNIT - 16, 32).map(|w| w.count()), Ok(2));
-    assert_eq!(Wanted::of(0, 1 << 18), Ok(Wanted { first: None, count: 16 }));
+    assert_eq!(WantedBlocks::of(CHECK - 4096, 4096).map(|w| w.count()), Ok(1));
+    assert_eq!(WantedBlocks::of(CHECK - 4096, 8192), Err(Error::Invalid));
+    assert_eq!(WantedBlocks::of(QPN_UNIT - 16, 32).map(|w| w.count()), Ok(2));
+    assert_eq!(WantedBlocks::of(0, 1 << 18), Ok(WantedBlocks { first: None, count: 16 }));
 }
 
 #[test]
@@ -327,14 +334,14 @@ fn where_the_kernel_refuses_everything_takes_detours() {
         m.member.refused = true;
     }
     settle(&mut members);
-    assert!(members.iter().all(|m| m.member.counters.attached == 0 && m.member.is_quiet()));
+    assert!(members.iter().all(|m| m.member.counters.attached == 0 && m.member.is_settled()));
     for (i, block) in [5u32, 9, 30].into_iter().enumerate() {
         for _ in 0..20 {
             assert_eq!(send_to(&mut members, block * QPN_UNIT).map(|(who, _)| who), Some(i));
         }
     }
-    let passed: u64 = members.iter().map(|m| m.member.counters.passed).sum();
-    assert!(passed > 10, "three sockets, and a hash that knows nothing: {passed}");
+    let forwarded: u64 = members.iter().map(|m| m.member.counters.forwarded).sum();
+    assert!(forwarded > 10, "three sockets, and a hash that knows nothing: {forwarded}");
 }
 
 /// As a server that answers many requests at once, before the kernel steers what it sends to its
@@ -348,7 +355,7 @@ fn more_than_a_mailbox_holds_waits_for_its_owner() {
     data[4..8].copy_from_slice(&(9 * QPN_UNIT).to_be_bytes());
     let packets = Packets { src: at, seg: 64, first: 0, ecn: 0, data: &data };
     for _ in 0..500 {
-        assert!(members[0].member.pass(9, &packets));
+        assert!(members[0].member.forward(9, &packets));
     }
     assert!(members[0].member.deadline().is_some());
     let mut got = 0;
@@ -358,12 +365,12 @@ fn more_than_a_mailbox_holds_waits_for_its_owner() {
         || {
             _ = members[0].round();
             got += members[1].round().1;
-            (got >= 500 && members[0].member.backlog.is_empty()).then_some(())
+            (got >= 500 && members[0].member.forward_queue.is_empty()).then_some(())
         },
     );
     let c = members[0].member.counters;
     assert_eq!(
-        (got, c.passed, c.dropped, members[0].member.backlog.is_empty()),
+        (got, c.forwarded, c.dropped, members[0].member.forward_queue.is_empty()),
         (500, 500, 0, true)
     );
 }

@@ -9,22 +9,22 @@
 
 use super::endpoint;
 use crate::clock::now_ns;
-use crate::udp::holder;
+use crate::udp::port_owner;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 
-/// Ports that are asked about at most so often: whoever sends from wrong ports must not keep this
+/// PeerPorts that are asked about at most so often: whoever sends from wrong ports must not keep this
 /// process busy.
 const ASK_NS: u64 = 10_000_000;
 /// Allowed ports are asked about again this often: a port may have been given back, and be
 /// another's.
 const AGAIN_NS: u64 = 1_000_000_000;
-/// Ports that are remembered; the oldest is forbidden when there are more.
+/// PeerPorts that are remembered; the oldest is forbidden when there are more.
 const ALLOWED: usize = 8;
 
 /// What is allowed, and when it is looked at next.
 #[derive(Default)]
-pub(super) struct Ports {
+pub(super) struct PeerPorts {
     allowed: [Option<(PeerAddr, u16)>; ALLOWED],
     any: bool,
     ask_at: u64,
@@ -37,13 +37,13 @@ pub(super) struct Ports {
 fn is_peers(peer: &PeerAddr, port: u16) -> bool {
     let own = endpoint(peer);
     let asked = || {
-        holder(&own)
-            .is_some_and(|user| holder(&crate::addr::Endpoint { port, ..own }) == Some(user))
+        port_owner(&own)
+            .is_some_and(|user| port_owner(&crate::addr::Endpoint { port, ..own }) == Some(user))
     };
     asked() || asked()
 }
 
-impl Ports {
+impl PeerPorts {
     /// After packets have come: now and then looks again into the ports that are allowed.
     #[inline]
     pub(super) fn review(&mut self, g: &mut Guard<'_>, now: u64) {
@@ -66,7 +66,7 @@ impl Ports {
 
     /// Looks into the port that was refused. True: it is the peer's, and allowed from here on.
     ///
-    /// Cost: that of [`holder`], at most once in [`ASK_NS`].
+    /// Cost: that of [`port_owner`], at most once in [`ASK_NS`].
     #[cold]
     pub(super) fn vet(&mut self, g: &mut Guard<'_>) -> bool {
         // The time that the engine goes by may be that of a poll long ago.

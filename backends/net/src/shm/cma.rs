@@ -17,7 +17,7 @@ use std::os::fd::RawFd;
 
 /// A process at the other end of a link, whose memory may be written.
 #[derive(Debug)]
-pub(super) struct Reach {
+pub(super) struct PeerProcess {
     pid: libc::pid_t,
     pidfd: Fd,
     /// The link's socket, which outlives this.
@@ -26,17 +26,17 @@ pub(super) struct Reach {
 
 /// Why a copy was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unreached {
+pub(super) enum CmaError {
     /// Nothing is there, or not all of it, or not in ours.
     Fault,
     /// It is not allowed, or there is nobody any more: no other call will do better.
     Never,
 }
 
-impl Reach {
+impl PeerProcess {
     /// The process at the other end of a socket that was connected just now. `None`: it is none of
     /// this user's, or this system has no such call.
-    pub(super) fn of(socket: RawFd) -> Option<Reach> {
+    pub(super) fn of(socket: RawFd) -> Option<PeerProcess> {
         // Elsewhere nothing is known of the order in which the kernel's copies are seen.
         if !cfg!(target_arch = "x86_64") {
             return None;
@@ -45,7 +45,7 @@ impl Reach {
         let pidfd = pidfd_open(peer.pid)?;
         // The number may have been another's by then; but a process closes its sockets before its
         // number is free.
-        Some(Reach { pid: peer.pid, pidfd, socket }).filter(|reach| !reach.has_ended())
+        Some(PeerProcess { pid: peer.pid, pidfd, socket }).filter(|process| !process.has_ended())
     }
 
     /// Whether it has ended, or let go of the link.
@@ -55,9 +55,9 @@ impl Reach {
 
     /// Copies pieces of this process, one behind the other, to an address of the other one, the
     /// last aligned word after all others.
-    pub(super) fn write(&self, pieces: &[Piece], to: u64) -> Result<(), Unreached> {
+    pub(super) fn write(&self, pieces: &[Piece], to: u64) -> Result<(), CmaError> {
         if self.has_ended() {
-            return Err(Unreached::Never);
+            return Err(CmaError::Never);
         }
         let len: u64 = pieces.iter().map(|p| p.len).sum();
         outcome(write_process(self.pid, pieces, ranges(to, len)), len)
@@ -74,11 +74,11 @@ fn ranges(to: u64, len: u64) -> [(u64, u64); 2] {
 }
 
 /// What an answer of the call means.
-fn outcome(answer: Result<u64, i32>, wanted: u64) -> Result<(), Unreached> {
+fn outcome(answer: Result<u64, i32>, wanted: u64) -> Result<(), CmaError> {
     match answer {
         Ok(n) if n == wanted => Ok(()),
-        Err(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::ESRCH) => Err(Unreached::Never),
-        _ => Err(Unreached::Fault),
+        Err(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::ESRCH) => Err(CmaError::Never),
+        _ => Err(CmaError::Fault),
     }
 }
 

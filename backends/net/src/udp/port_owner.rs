@@ -7,7 +7,7 @@ use crate::addr::Endpoint;
 /// of all addresses. `None`: nobody's, or procfs does not say.
 ///
 /// Cost: reads the kernel's list of IPv4 or IPv6 sockets, or both. No allocation.
-pub fn holder(at: &Endpoint) -> Option<u32> {
+pub fn port_owner(at: &Endpoint) -> Option<u32> {
     let mut user = None;
     // A socket of all IPv6 addresses has the port of all IPv4 ones as well.
     let files: &[_] = if at.is_v4() { &[V4, V6] } else { &[V6] };
@@ -39,19 +39,19 @@ mod tests {
             (0..100).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let v4 = UdpSocket::bind((std::net::Ipv4Addr::from(own), 0)).unwrap();
         let port = v4.local_addr().unwrap().port();
-        assert_eq!(holder(&Endpoint::v4(own, port)), Some(me));
+        assert_eq!(port_owner(&Endpoint::v4(own, port)), Some(me));
         let any = UdpSocket::bind("0.0.0.0:0").unwrap();
-        assert_eq!(holder(&Endpoint::v4(own, any.local_addr().unwrap().port())), Some(me));
+        assert_eq!(port_owner(&Endpoint::v4(own, any.local_addr().unwrap().port())), Some(me));
         let mut localhost = [0; 16];
         localhost[15] = 1;
         if let Ok(v6) = UdpSocket::bind("[::1]:0") {
             assert_eq!(
-                holder(&Endpoint::new(localhost, 0, v6.local_addr().unwrap().port())),
+                port_owner(&Endpoint::new(localhost, 0, v6.local_addr().unwrap().port())),
                 Some(me)
             );
         }
-        assert_eq!(holder(&Endpoint::v4(beside, port)), None);
+        assert_eq!(port_owner(&Endpoint::v4(beside, port)), None);
         drop(v4);
-        assert_eq!(holder(&Endpoint::v4(own, port)), None);
+        assert_eq!(port_owner(&Endpoint::v4(own, port)), None);
     }
 }

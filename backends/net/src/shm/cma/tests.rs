@@ -1,5 +1,5 @@
 use super::*;
-use crate::local::{accept, connect, Accepted, Holder, Home, Lock, Role};
+use crate::local::{accept, connect, Accepted, Holder, Lock, Role, SocketDir};
 use crate::map::Map;
 use gdrcore_core::roce::peer_memory::PIECES;
 use gdrcore_testkit::descriptors::{fork, keep};
@@ -8,17 +8,17 @@ use gdrcore_testkit::place::loopback;
 /// Two ends of a connection.
 fn ends(n: u8) -> [Fd; 2] {
     let at = crate::addr::Endpoint::v4(loopback(6, n), 4791);
-    let lock = Lock::take(&Home::open().unwrap(), &at, Holder::Address).unwrap();
-    let listens = lock.listen(Role::Door).unwrap();
-    let fd = connect(&lock.name(Role::Door)).unwrap();
-    let Accepted::Caller(other) = accept(listens.raw()) else { panic!("nobody") };
+    let lock = Lock::take(&SocketDir::open().unwrap(), &at, Holder::Address).unwrap();
+    let listens = lock.listen(Role::Links).unwrap();
+    let fd = connect(&lock.name(Role::Links)).unwrap();
+    let Accepted::Peer(other) = accept(listens.raw()) else { panic!("nobody") };
     [fd, other]
 }
 
 #[test]
 fn pieces_land_one_behind_the_other_at_any_alignment() {
     let [ours, _theirs] = ends(1);
-    let reach = Reach::of(ours.raw()).unwrap();
+    let process = PeerProcess::of(ours.raw()).unwrap();
     let (from, to) = (Map::new(1 << 20).unwrap(), Map::new(1 << 20).unwrap());
     let at = |map: &Map, offset| map.as_ptr().expose_provenance() as u64 + offset;
     let bytes = |map: &Map, offset: u64, len: u64| -> Vec<u8> {
@@ -37,7 +37,7 @@ fn pieces_land_one_behind_the_other_at_any_alignment() {
         // SAFETY: as above.
         unsafe { to.as_ptr().write_bytes(0, to.len()) };
         assert_eq!(
-            reach.write(&[Piece { addr: at(&from, 11), len }], at(&to, offset + 64)),
+            process.write(&[Piece { addr: at(&from, 11), len }], at(&to, offset + 64)),
             Ok(())
         );
         assert_eq!(bytes(&to, offset + 64, len), bytes(&from, 11, len), "{offset} {len}");
@@ -48,7 +48,7 @@ fn pieces_land_one_behind_the_other_at_any_alignment() {
     }
     let pieces: Vec<Piece> =
         (0..PIECES as u64).map(|i| Piece { addr: at(&from, i * 5000), len: 1 + i * 77 }).collect();
-    assert_eq!(reach.write(&pieces, at(&to, 3)), Ok(()));
+    assert_eq!(process.write(&pieces, at(&to, 3)), Ok(()));
     let all: Vec<u8> =
         (0..PIECES as u64).flat_map(|i| bytes(&from, i * 5000, 1 + i * 77)).collect();
     assert_eq!(bytes(&to, 3, all.len() as u64), all);
@@ -58,15 +58,15 @@ fn pieces_land_one_behind_the_other_at_any_alignment() {
 fn who_is_gone_is_not_written() {
     let kept = keep();
     let [ours, theirs] = ends(2);
-    let reach = Reach::of(ours.raw()).unwrap();
+    let process = PeerProcess::of(ours.raw()).unwrap();
     let (from, to) = (1u64, Map::new(4096).unwrap());
     let piece = [Piece { addr: (&raw const from).expose_provenance() as u64, len: 8 }];
     let addr = to.as_ptr().expose_provenance() as u64;
-    assert_eq!(reach.write(&piece, addr), Ok(()));
-    assert_eq!(reach.write(&piece, 4096), Err(Unreached::Fault));
+    assert_eq!(process.write(&piece, addr), Ok(()));
+    assert_eq!(process.write(&piece, 4096), Err(CmaError::Fault));
     drop(theirs);
-    assert_eq!(reach.write(&piece, addr), Err(Unreached::Never));
-    assert!(Reach::of(ours.raw()).is_none());
+    assert_eq!(process.write(&piece, addr), Err(CmaError::Never));
+    assert!(PeerProcess::of(ours.raw()).is_none());
     // A process that has ended, or is none.
     assert!(pidfd_open(i32::MAX).is_none());
     drop(kept);
@@ -75,8 +75,8 @@ fn who_is_gone_is_not_written() {
     let pidfd = pidfd_open(child.id() as i32).unwrap();
     assert!(child.wait().unwrap().success());
     let [ours, _theirs] = ends(3);
-    let reach = Reach { pid: std::process::id() as i32, pidfd, socket: ours.raw() };
-    assert_eq!(reach.write(&piece, addr), Err(Unreached::Never));
+    let process = PeerProcess { pid: std::process::id() as i32, pidfd, socket: ours.raw() };
+    assert_eq!(process.write(&piece, addr), Err(CmaError::Never));
 }
 
 #[test]
@@ -84,10 +84,10 @@ fn what_the_kernel_answers_decides_whether_it_is_tried_again() {
     assert_eq!(outcome(Ok(100), 100), Ok(()));
     for answer in [Ok(99), Ok(0), Ok(101), Err(libc::EFAULT), Err(libc::ENOMEM), Err(libc::EINVAL)]
     {
-        assert_eq!(outcome(answer, 100), Err(Unreached::Fault), "{answer:?}");
+        assert_eq!(outcome(answer, 100), Err(CmaError::Fault), "{answer:?}");
     }
     for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::ESRCH] {
-        assert_eq!(outcome(Err(errno), 100), Err(Unreached::Never), "{errno}");
+        assert_eq!(outcome(Err(errno), 100), Err(CmaError::Never), "{errno}");
     }
 }
 

@@ -3,14 +3,14 @@
 
 use super::*;
 use crate::sys::{check, Fd};
-use crate::udp::lane::WANTED;
+use crate::udp::connected::CONNECT_AFTER;
 use gdrcore_core::wire::icrc::check_exact;
 
-/// Sends bursts of a request and an ACK until the peer has a lane.
+/// Sends bursts of a request and an ACK until the peer has a connected.
 fn make_lane(a: &mut Rig, b: &mut Rig) {
     let dst = *b.port.local();
-    for _ in 0..100 + u32::from(WANTED) {
-        if a.port.lane().is_some() {
+    for _ in 0..100 + u32::from(CONNECT_AFTER) {
+        if a.port.connected().is_some() {
             return;
         }
         let flow = flow(&a.port, &dst);
@@ -22,19 +22,19 @@ fn make_lane(a: &mut Rig, b: &mut Rig) {
         }
         assert_eq!(receive(&mut b.port, &a.port, 100, 80), 1);
     }
-    panic!("no lane");
+    panic!("no connected");
 }
 
-/// Writes a burst for the lane and sends it; whether it left, and what was written.
+/// Writes a burst for the connected and sends it; whether it left, and what was written.
 fn by_lane(a: &mut Rig, len: usize, seg: usize) -> (bool, Vec<u8>) {
-    let (dst, flow, ident) = a.port.lane().expect("a lane");
+    let (dst, flow, ident) = a.port.connected().expect("a connected");
     let space = a.port.tx_space().unwrap();
     for (k, packet) in space[..len].chunks_mut(seg).enumerate() {
         packet.iter_mut().enumerate().for_each(|(j, b)| *b = (k * 31 + j) as u8);
         flow.append_icrc(ident.wrapping_add(k as u16), packet);
     }
     let written = space[..len].to_vec();
-    (a.port.tx_lane(&Burst { dst, len, seg: seg as u16 }), written)
+    (a.port.tx_connected(&Burst { dst, len, seg: seg as u16 }), written)
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn the_numbers_of_a_lane_are_those_of_its_packets() {
     };
     let (mut a, mut b) = (v4(1), v4(2));
     make_lane(&mut a, &mut b);
-    let port = a.port.lane().map(|_| ()).and(Some(b.port.local().port)).unwrap();
+    let port = a.port.connected().map(|_| ()).and(Some(b.port.local().port)).unwrap();
     let mut packet = vec![0u8; 70_000];
     let mut read = || {
         // SAFETY: pointer and length are those of `packet`.
@@ -96,7 +96,7 @@ fn the_numbers_of_a_lane_are_those_of_its_packets() {
     for k in 0..300 {
         // Single ones, whose IP packet shows all; the number of a burst is that of its first.
         let (len, seg) = if k % 3 == 2 { (100, 80) } else { (80, 80) };
-        let (_, _, ident) = a.port.lane().unwrap();
+        let (_, _, ident) = a.port.connected().unwrap();
         assert!(by_lane(&mut a, len, seg).0);
         while let Some(ip) = read() {
             if ip.len() < 28 || ip[9] != 17 || ip[22..24] != port.to_be_bytes() {
@@ -122,8 +122,8 @@ fn a_lane_that_is_refused_ends_and_its_burst_leaves_by_the_port() {
     drop(b);
     // The first finds nobody, and the next is told, once the answer has come.
     assert!(by_lane(&mut a, 100, 80).0);
-    until(60, || "the lane goes on".into(), || (!by_lane(&mut a, 100, 80).0).then_some(()));
-    assert!(a.port.lane().is_none());
+    until(60, || "the connected goes on".into(), || (!by_lane(&mut a, 100, 80).0).then_some(()));
+    assert!(a.port.connected().is_none());
     // Signed for the port's own socket now.
     let flow = flow(&a.port, &dst);
     let burst = a.port.tx_space().unwrap()[..100].to_vec();
@@ -142,8 +142,12 @@ fn a_lane_that_is_refused_ends_and_its_burst_leaves_by_the_port() {
 fn who_is_not_of_this_host_has_no_lane() {
     let a = v4(1);
     let far = Endpoint::v4([192, 0, 2, 1], 4791);
-    assert!(crate::udp::lane::Lane::open(a.port.local(), &far, 0).is_none());
-    let near = crate::udp::lane::Lane::open(a.port.local(), &Endpoint::v4([127, 0, 0, 3], 4791), 2)
-        .expect("a lane");
+    assert!(crate::udp::connected::ConnectedSocket::open(a.port.local(), &far, 0).is_none());
+    let near = crate::udp::connected::ConnectedSocket::open(
+        a.port.local(),
+        &Endpoint::v4([127, 0, 0, 3], 4791),
+        2,
+    )
+    .expect("a connected");
     assert!(near.dst.to_v4() == Some([127, 0, 0, 3]));
 }

@@ -1,11 +1,11 @@
-//! What others of the same address are owed, and what they bring: see [`crate::share`].
+//! What others of the same address are owed, and what they bring: see [`crate::addr_group`].
 
-use super::lock::Held;
-use super::{peer_addr, Layout, Port, SoftConfig};
+use super::lock::EngineLock;
+use super::{peer_addr, Layout, PortState, SoftConfig};
 use crate::addr::Endpoint;
+use crate::addr_group::{request_renewal, Claim, ForEngine, Member, Owner, Packets};
 use crate::clock::now_ns;
-use crate::local::{sweep, Home};
-use crate::share::{ask_to_renew, Claim, ForEngine, Member, Owner, Packets};
+use crate::local::{sweep, SocketDir};
 use crate::shm::ShmPort;
 use crate::udp::{udp_flags, RxPacket, UdpConfig, UdpPort};
 use crate::wait::Waiter;
@@ -22,13 +22,13 @@ use std::time::Duration;
 
 /// A socket that is there without an owner belongs to a process that is about to end, or to a
 /// stranger: this many looks, 5 ms apart, tell.
-const LOOKS: u32 = 40;
+const ATTEMPTS: u32 = 40;
 
 /// The socket of an address, and the device's place among those that share it.
 pub(super) struct Opened {
     pub(super) udp: UdpPort,
     /// `None`: processes cannot find each other here, so the device has the address for itself.
-    pub(super) share: Option<Member>,
+    pub(super) member: Option<Member>,
 }
 
 /// Opens the socket of an address, and takes a place among those that have it too.
@@ -50,20 +50,20 @@ pub(super) unsafe fn open(
     let socket = |at: &Endpoint, cfg: &UdpConfig| {
         // SAFETY: the walk gave `udp..share` to the socket alone, and a port that failed to open
         // uses it no more.
-        unsafe { UdpPort::open(at, cfg, memory.add(layout.udp), layout.share - layout.udp) }
+        unsafe { UdpPort::open(at, cfg, memory.add(layout.udp), layout.member - layout.udp) }
     };
     let wanted = config.wanted()?;
-    let claim = |home: &Home, at: &Endpoint| {
+    let claim = |socket_dir: &SocketDir, at: &Endpoint| {
         // SAFETY: the walk gave `share..shm` to the claim alone; one that was dropped uses it no
         // more.
         unsafe {
             Claim::take(
-                home,
+                socket_dir,
                 at,
                 &wanted,
                 seed,
-                memory.add(layout.share),
-                layout.shm - layout.share,
+                memory.add(layout.member),
+                layout.shm - layout.member,
             )
         }
     };
@@ -72,41 +72,41 @@ pub(super) unsafe fn open(
         (if config.core.qpn_base == 0 { claim.qpn_base() } else { c.qpn_base }, c.qpn_count)
     };
     let now = crate::clock::now_ns();
-    let mut home = match Home::open() {
-        Ok(home) => home,
+    let mut socket_dir = match SocketDir::open() {
+        Ok(socket_dir) => socket_dir,
         Err(e) => {
-            say_alone(e);
-            return Ok(Opened { udp: socket(at, &cfg)?, share: None });
+            warn_alone(e);
+            return Ok(Opened { udp: socket(at, &cfg)?, member: None });
         }
     };
-    sweep(&home);
+    sweep(&socket_dir);
     if at.port == 0 {
         // Nobody else can have a port that is still to be chosen.
         let udp = socket(at, &cfg)?;
-        let claim = claim(&home, udp.local())?;
-        udp.share()?;
+        let claim = claim(&socket_dir, udp.local())?;
+        udp.allow_reuse_port()?;
         let qpns = range(&claim);
-        let share = claim.join(udp.fd(), qpns, true, now)?;
-        return Ok(Opened { udp, share: Some(share) });
+        let member = claim.join(udp.fd(), qpns, true, now)?;
+        return Ok(Opened { udp, member: Some(member) });
     }
-    let mut place = claim(&home, at)?;
-    for look in 1..=LOOKS {
+    let mut place = claim(&socket_dir, at)?;
+    for look in 1..=ATTEMPTS {
         let qpns = range(&place);
         match socket(at, &cfg) {
             Ok(udp) => {
-                udp.share()?;
-                let share = place.join(udp.fd(), qpns, true, now)?;
-                return Ok(Opened { udp, share: Some(share) });
+                udp.allow_reuse_port()?;
+                let member = place.join(udp.fd(), qpns, true, now)?;
+                return Ok(Opened { udp, member: Some(member) });
             }
             Err(Error::AddressInUse) => {}
             Err(e) => return Err(e),
         }
-        place.look();
-        if place.has_company() {
+        place.find_owners();
+        if place.has_others() {
             match socket(at, &UdpConfig { flags: cfg.flags | udp_flags::REUSE_PORT, ..cfg }) {
                 Ok(udp) => {
-                    let share = place.join(udp.fd(), qpns, false, now)?;
-                    return Ok(Opened { udp, share: Some(share) });
+                    let member = place.join(udp.fd(), qpns, false, now)?;
+                    return Ok(Opened { udp, member: Some(member) });
                 }
                 // The first one has bound its socket, and does not share it yet.
                 Err(Error::AddressInUse) => {}
@@ -115,11 +115,11 @@ pub(super) unsafe fn open(
         } else {
             // Those who have the socket may have another directory of this user, or have lost
             // theirs.
-            ask_to_renew(at);
-            let other = Home::nth(look as usize)?;
-            if other != home {
-                home = other;
-                place = claim(&home, at)?;
+            request_renewal(at);
+            let other = SocketDir::nth(look as usize)?;
+            if other != socket_dir {
+                socket_dir = other;
+                place = claim(&socket_dir, at)?;
             }
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -128,7 +128,7 @@ pub(super) unsafe fn open(
 }
 
 /// Says once that processes cannot find each other here.
-fn say_alone(e: Error) {
+fn warn_alone(e: Error) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         eprintln!(
@@ -141,9 +141,9 @@ fn say_alone(e: Error) {
 /// Takes what one receive brought: what is for this device to the engine, the rest to its owners.
 /// `late`: the time as of a moment ago. Returns the packets handled.
 #[inline]
-pub(super) fn take(
+pub(super) fn receive_shared(
     g: &mut Guard<'_>,
-    share: &mut Member,
+    member: &mut Member,
     late: u64,
     mut now: impl FnMut() -> u64,
     r: &RxPacket<'_>,
@@ -151,38 +151,38 @@ pub(super) fn take(
     let seg = usize::from(r.seg).max(1);
     // Who knows of no company has perhaps not read yet that somebody has come. What is lost with
     // that is sent again, but a connection request that the newcomer waits for would be refused.
-    let lone = !share.has_company() && share.is_quiet();
-    if lone && !matches!(share.owner_of(r.data), Owner::Own | Owner::Block(0))
-        || r.data.chunks(seg).all(|p| share.owner_of(p) == Owner::Here)
+    let lone = !member.has_others() && member.is_settled();
+    if lone && !matches!(member.owner_of(r.data), Owner::Probe | Owner::Block(0))
+        || r.data.chunks(seg).all(|p| member.owner_of(p) == Owner::Local)
     {
-        share.reached(late);
+        member.note_direct(late);
         return g.handle_packets_of_late(late, now, &peer_addr(&r.src), seg, r.data, r.ecn == 3);
     }
-    sort(g, share, now(), r)
+    split_by_owner(g, member, now(), r)
 }
 
 /// Each piece of consecutive packets with one owner by itself. Who passes packets on has handled
 /// them: a device that is about to end must not leave others' in its socket.
 #[cold]
-fn sort(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket<'_>) -> usize {
+fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket<'_>) -> usize {
     let seg = usize::from(r.seg).max(1);
     let mut handled = 0;
     let mut at = 0;
     while at < r.data.len() {
         let rest = &r.data[at..];
-        let owner = share.owner_of(&rest[..seg.min(rest.len())]);
-        let same = rest.chunks(seg).take_while(|p| share.owner_of(p) == owner).count();
+        let owner = member.owner_of(&rest[..seg.min(rest.len())]);
+        let same = rest.chunks(seg).take_while(|p| member.owner_of(p) == owner).count();
         // Messages of the connection manager have an owner each.
         let n = if owner == Owner::Block(0) { 1 } else { same };
         let data = &rest[..(n * seg).min(rest.len())];
         let p = Packets { src: r.src, seg: r.seg, first: (at / seg) as u16, ecn: r.ecn, data };
         match owner {
-            Owner::Here => handled += accept(g, now, &p),
-            Owner::Own => {
+            Owner::Local => handled += to_engine(g, now, &p),
+            Owner::Probe => {
                 for (i, packet) in data.chunks(seg).enumerate() {
-                    if !share.take_own(packet) {
+                    if !member.take_probe(packet) {
                         // Nobody's: the engine counts it by what is wrong with it.
-                        handled += accept(
+                        handled += to_engine(
                             g,
                             now,
                             &Packets { first: p.first + i as u16, data: packet, ..p },
@@ -190,10 +190,10 @@ fn sort(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket<'_>) -> us
                     }
                 }
             }
-            Owner::Block(0) => handled += route_mad(g, share, now, &p),
+            Owner::Block(0) => handled += route_mad(g, member, now, &p),
             Owner::Block(block) => {
                 // Nobody's: the engine counts it by what is wrong with it.
-                handled += if share.pass(block, &p) { same } else { accept(g, now, &p) };
+                handled += if member.forward(block, &p) { same } else { to_engine(g, now, &p) };
             }
         }
         at += data.len();
@@ -202,40 +202,40 @@ fn sort(g: &mut Guard<'_>, share: &mut Member, now: u64, r: &RxPacket<'_>) -> us
 }
 
 /// Gives packets to the engine.
-fn accept(g: &mut Guard<'_>, now: u64, p: &Packets<'_>) -> usize {
+fn to_engine(g: &mut Guard<'_>, now: u64, p: &Packets<'_>) -> usize {
     g.handle_segments(now, &peer_addr(&p.src), p.first, usize::from(p.seg), p.data, p.ecn == 3)
 }
 
 /// A packet for QP1, which all devices of an address share: whose id it names, or who listens, gets
 /// it. The engine answers what nobody wants, as it does for a device alone.
-fn route_mad(g: &mut Guard<'_>, share: &mut Member, now: u64, p: &Packets<'_>) -> usize {
+fn route_mad(g: &mut Guard<'_>, member: &mut Member, now: u64, p: &Packets<'_>) -> usize {
     let to = match p.data.split_last_chunk::<ICRC_LEN>().map(|(body, _)| Run::parse_packet(body)) {
         Some(Ok((run, mad))) if run.dest_qpn == GSI_QPN => Addressee::of(mad),
         _ => Addressee::Anyone,
     };
     let passed = match to {
         _ if g.cm().is_mine(to) => false,
-        Addressee::Block(block) => share.pass(block, p),
+        Addressee::Block(block) => member.forward(block, p),
         Addressee::Service { port_space, port } => {
-            // As with the engine of who listened there a moment ago: not refused, so that its
+            // As with the engine of who socket_polled there a moment ago: not refused, so that its
             // sender asks again.
-            share.pass_to_service(port_space, port, p) || share.is_former(now, port)
+            member.forward_to_service(port_space, port, p) || member.is_former(now, port)
         }
         Addressee::Anyone => false,
     };
     if passed {
         1
     } else {
-        accept(g, now, p)
+        to_engine(g, now, p)
     }
 }
 
-impl Held<'_> {
+impl EngineLock<'_> {
     /// Listens at an id's port: one listener a port among all devices of the address.
     pub(super) fn listen(&mut self, id: Handle, backlog: u32) -> Result<()> {
         let (port_space, port) = self.guard.cm().bound(id)?;
-        if let Some(share) = &mut self.port().share {
-            share.offer(id, port_space, port)?;
+        if let Some(member) = &mut self.port().member {
+            member.offer(id, port_space, port)?;
         }
         self.guard.cm_listen(now_ns(), id, backlog)
     }
@@ -244,11 +244,11 @@ impl Held<'_> {
     /// would refuse them.
     pub(super) fn announce(&mut self, id: Handle, soon: bool) -> Result<()> {
         let (port_space, port) = self.guard.cm().bound(id)?;
-        if let Some(share) = &mut self.port().share {
+        if let Some(member) = &mut self.port().member {
             if soon {
-                share.offer(id, port_space, port)?;
+                member.offer(id, port_space, port)?;
             } else {
-                share.withdraw(id);
+                member.withdraw(id);
             }
         }
         self.guard.cm().announce(id, soon)
@@ -256,21 +256,21 @@ impl Held<'_> {
 
     /// An id is gone, and with it what it offered.
     pub(super) fn withdraw(&mut self, id: Handle) {
-        if let Some(share) = &mut self.port().share {
-            share.withdraw(id);
+        if let Some(member) = &mut self.port().member {
+            member.withdraw(id);
         }
     }
 }
 
-impl Port {
+impl PortState {
     /// Takes mail, and does what the membership calls for. Returns the packets handled.
-    pub(super) fn tend_share(&mut self, g: &mut Guard<'_>, now: u64) -> usize {
-        let Some(share) = &mut self.share else { return 0 };
-        let waits = share.has_company() && g.next_timeout(now).is_some();
-        share.tend(now, waits);
+    pub(super) fn maintain_group(&mut self, g: &mut Guard<'_>, now: u64) -> usize {
+        let Some(member) = &mut self.member else { return 0 };
+        let waits = member.has_others() && g.next_timeout(now).is_some();
+        member.maintain(now, waits);
         let local = self.udp.as_ref().map(|u| *u.local()).unwrap_or_default();
         let pcap = &mut self.pcap;
-        share.poll(now, |share, mail| {
+        member.poll(now, |member, mail| {
             let p = match mail {
                 ForEngine::Packets(p) => p,
                 ForEngine::Refused(dst, errno) => {
@@ -283,19 +283,19 @@ impl Port {
             let ours = p
                 .data
                 .chunks(seg)
-                .all(|packet| matches!(share.owner_of(packet), Owner::Here | Owner::Block(0)));
+                .all(|packet| matches!(member.owner_of(packet), Owner::Local | Owner::Block(0)));
             if !ours {
-                share.count_dropped(p.data.len().div_ceil(seg) as u64);
+                member.count_dropped(p.data.len().div_ceil(seg) as u64);
                 return 0;
             }
-            if p.data.chunks(seg).any(|packet| share.owner_of(packet) == Owner::Here) {
-                share.hint(now);
+            if p.data.chunks(seg).any(|packet| member.owner_of(packet) == Owner::Local) {
+                member.note_detour(now);
             }
             if let Some(tee) = pcap {
                 tee.burst(now, &p.src, &local, p.first, p.seg, p.data);
             }
-            let n = accept(g, now, p);
-            share.count_by_mail(n as u64);
+            let n = to_engine(g, now, p);
+            member.count_detoured(n as u64);
             n
         })
     }
@@ -303,50 +303,50 @@ impl Port {
     /// Takes the names by which others find the device anew, after their directory was removed.
     #[cold]
     pub(super) fn renew_names(&mut self, waiter: &Waiter) {
-        let Some(share) = &mut self.share else { return };
-        if share.renew().is_ok() {
+        let Some(member) = &mut self.member else { return };
+        if member.renew().is_ok() {
             if let Some(shm) = &mut self.shm {
-                let _ = shm.renew(share.home(), share.locks(), waiter);
+                let _ = shm.renew(member.socket_dir(), member.locks(), waiter);
             }
         }
     }
 
     /// When the device is wanted next, besides what the engine says.
     pub(super) fn deadline(&self) -> Option<u64> {
-        let share = self.share.as_ref().and_then(Member::deadline);
+        let member = self.member.as_ref().and_then(Member::deadline);
         let shm = self.shm.as_ref().and_then(ShmPort::deadline);
-        share.into_iter().chain(shm).min()
+        member.into_iter().chain(shm).min()
     }
 }
 
 /// A datagram that came over a link to the address, for another device there: passed on as the
 /// packet that it would have been.
 #[cold]
-pub(super) fn pass_run(
-    share: &mut Option<Member>,
+pub(super) fn forward_run(
+    member: &mut Option<Member>,
     local: &Endpoint,
     from: &Endpoint,
     run: &Run,
     payload: &[u8],
 ) {
-    let Some(share) = share else { return };
+    let Some(member) = member else { return };
     let opcode = run.opcode(true, true);
     let (head, pad) = (opcode.header_len(), payload.len().wrapping_neg() & 3);
     let len = head + payload.len() + pad + ICRC_LEN;
     let mut packet = [0u8; 4096 + 128];
     if run.class != Class::Ud || run.n != 1 || len > packet.len() {
-        return share.count_dropped(1);
+        return member.count_dropped(1);
     }
     let packet = &mut packet[..len];
     run.emit_headers(opcode, run.psn, false, pad as u8, &mut packet[..head]);
     // The writer may change the payload at any time: it is copied as program memory is.
     if host::fetch(payload.as_ptr() as u64, &mut packet[head..head + payload.len()]).is_err() {
-        return share.count_dropped(1);
+        return member.count_dropped(1);
     }
     Flow::from_gids(&from.ip, &local.ip, from.port, local.port).append_icrc(0, packet);
     let p = Packets { src: *from, seg: len as u16, first: 0, ecn: 0, data: packet };
     let block = (run.dest_qpn / gdrcore_core::config::QPN_UNIT) as u16;
-    if !share.pass(block, &p) {
-        share.count_dropped(1);
+    if !member.forward(block, &p) {
+        member.count_dropped(1);
     }
 }

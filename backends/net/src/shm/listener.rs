@@ -2,9 +2,9 @@
 //! ([`crate::local`]).
 //!
 //! Whoever wants to send connects, looks who listens, and sends one hello with the memory; nothing
-//! comes back but, later, bells and loans.
+//! comes back but, later, wakes and grants.
 
-use super::messages::{Ask, Loan, LOAN_LEN};
+use super::messages::{Grant, GrantRequest, GRANT_LEN};
 use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{accept, connect, Accepted, Lock, Name, Role};
@@ -19,23 +19,23 @@ const HELLO: [u8; 8] = *b"gdrshm\x02\0";
 /// hello says nothing of it.
 const HELLO_BROKERED: [u8; 8] = *b"gdrshm\x03\0";
 /// Messages of one link's socket that one look takes.
-const WORDS: usize = 64;
+const EVENTS_MAX: usize = 64;
 /// Bytes of a hello: magic 8, bytes of ring data 4, zone 4, port 2, zero 2, zero 4, address 16.
 const HELLO_LEN: usize = 40;
 
 /// Where others bring their segments.
 #[derive(Debug)]
-pub struct Door {
+pub struct Listener {
     fd: Fd,
 }
 
-impl Door {
+impl Listener {
     /// Listens at the name of a holder.
     ///
     /// # Errors
     /// As [`Lock::bind`].
-    pub(crate) fn open(lock: &Lock) -> Result<Door> {
-        Ok(Door { fd: lock.listen(Role::Door)? })
+    pub(crate) fn open(lock: &Lock) -> Result<Listener> {
+        Ok(Listener { fd: lock.listen(Role::Links)? })
     }
 
     /// Readable when somebody knocks.
@@ -44,56 +44,56 @@ impl Door {
     }
 
     /// The next caller of this user.
-    pub(super) fn accept(&self) -> Knock {
+    pub(super) fn accept(&self) -> Incoming {
         // Bounded: connections of strangers are closed, sixteen at a time.
         for _ in 0..16 {
             match accept(self.fd.raw()) {
-                Accepted::Caller(fd) => return Knock::Caller(Bell { fd }),
-                Accepted::Stranger => {}
-                Accepted::Nobody => break,
-                Accepted::NoRoom => return Knock::NoRoom,
+                Accepted::Peer(fd) => return Incoming::Link(LinkSocket { fd }),
+                Accepted::OtherUser => {}
+                Accepted::Nothing => break,
+                Accepted::NoDescriptor => return Incoming::NoDescriptor,
             }
         }
-        Knock::Nobody
+        Incoming::Nothing
     }
 }
 
-/// What came to a door.
+/// What came to a listener.
 #[derive(Debug)]
-pub(super) enum Knock {
+pub(super) enum Incoming {
     /// A process that brings a segment, now or soon.
-    Caller(Bell),
+    Link(LinkSocket),
     /// Nothing more for now.
-    Nobody,
+    Nothing,
     /// One that this process has no descriptor for; it waits.
-    NoRoom,
+    NoDescriptor,
 }
 
 /// What the other end of a link last did.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum LinkEvent {
     /// Nothing.
-    Quiet,
+    Idle,
     /// It rang.
-    Rung,
-    /// It asks for a loan; true: by address.
-    Asked(Ask, bool),
+    Wake,
+    /// It asks for a grant; true: by address.
+    Request(GrantRequest, bool),
     /// It lends memory: the descriptor's, or by address.
-    Lent(Loan, Option<Fd>),
+    Grant(Grant, Option<Fd>),
     /// It is gone, or said something that no process of ours says.
-    Gone,
+    Closed,
 }
 
-/// The socket of one link: life, wake-ups and loans. Nothing on it ever blocks.
+/// The socket of one link: life, wake-ups and grants. Nothing on it ever blocks.
 #[derive(Debug)]
-pub struct Bell {
+pub struct LinkSocket {
     fd: Fd,
 }
 
-impl Bell {
+impl LinkSocket {
     /// The end of a socket that a router made.
-    pub(super) fn brokered(fd: Fd) -> Bell {
-        Bell { fd }
+    pub(super) fn brokered(fd: Fd) -> LinkSocket {
+        LinkSocket { fd }
     }
 
     /// Readable when the other end rings, or is gone.
@@ -101,13 +101,13 @@ impl Bell {
         self.fd.raw()
     }
 
-    /// Wakes the other end. A bell that nobody answers fills up; ringing it more would say no more.
-    pub fn ring(&self) {
-        self.say(&[1], None);
+    /// Wakes the other end. A socket that nobody answers fills up; ringing it more would say no more.
+    pub fn wake(&self) {
+        self.send(&[1], None);
     }
 
     /// Sends a message, with a descriptor or without. False: it did not go.
-    pub(super) fn say(&self, bytes: &[u8], fd: Option<RawFd>) -> bool {
+    pub(super) fn send(&self, bytes: &[u8], fd: Option<RawFd>) -> bool {
         match fd {
             Some(fd) => rights::send(self.fd.raw(), bytes, fd).is_ok(),
             None => {
@@ -121,36 +121,35 @@ impl Bell {
     }
 
     /// The next thing that the other end did.
-    pub(super) fn hear(&self) -> Heard {
-        let mut bytes = [0u8; LOAN_LEN + 1];
+    pub(super) fn next_event(&self) -> LinkEvent {
+        let mut bytes = [0u8; GRANT_LEN + 1];
         let Some(Message { len, fd, fds }) = receive(self.fd.raw(), &mut bytes) else {
-            return Heard::Quiet;
+            return LinkEvent::Idle;
         };
         let said = &bytes[..len.min(bytes.len())];
         match (said, fds, fd) {
-            ([_], 0, None) => Heard::Rung,
-            (_, 0, None) if said.len() < LOAN_LEN => {
-                Ask::parse(said).map_or(Heard::Gone, |(ask, far)| Heard::Asked(ask, far))
-            }
-            (_, 0, None) => {
-                Loan::parse(said, true).map_or(Heard::Gone, |loan| Heard::Lent(loan, None))
-            }
-            (_, 1, Some(fd)) => {
-                Loan::parse(said, false).map_or(Heard::Gone, |loan| Heard::Lent(loan, Some(fd)))
-            }
-            _ => Heard::Gone,
+            ([_], 0, None) => LinkEvent::Wake,
+            (_, 0, None) if said.len() < GRANT_LEN => GrantRequest::parse(said)
+                .map_or(LinkEvent::Closed, |(request, by_address)| {
+                    LinkEvent::Request(request, by_address)
+                }),
+            (_, 0, None) => Grant::parse(said, true)
+                .map_or(LinkEvent::Closed, |grant| LinkEvent::Grant(grant, None)),
+            (_, 1, Some(fd)) => Grant::parse(said, false)
+                .map_or(LinkEvent::Closed, |grant| LinkEvent::Grant(grant, Some(fd))),
+            _ => LinkEvent::Closed,
         }
     }
 
     /// Gives `take` what the other end said, but for rings; false: no process of ours says that.
     /// True: it is gone, or said such a thing.
     /// Bounded: a peer that talks without end is heard once per call.
-    pub(super) fn listen(&self, mut take: impl FnMut(Heard) -> bool) -> bool {
-        for _ in 0..WORDS {
-            match self.hear() {
-                Heard::Quiet => break,
-                Heard::Rung => {}
-                Heard::Gone => return true,
+    pub(super) fn for_each_event(&self, mut take: impl FnMut(LinkEvent) -> bool) -> bool {
+        for _ in 0..EVENTS_MAX {
+            match self.next_event() {
+                LinkEvent::Idle => break,
+                LinkEvent::Wake => {}
+                LinkEvent::Closed => return true,
                 said => {
                     if !take(said) {
                         return true;
@@ -173,7 +172,7 @@ impl Bell {
     /// The same on a socket that a router made: only the memory counts.
     ///
     /// # Errors
-    /// As [`Bell::receive`].
+    /// As [`LinkSocket::receive`].
     pub(super) fn receive_brokered(&self) -> Result<Option<Segment>> {
         Ok(self.receive_hello(HELLO_BROKERED)?.map(|(_, segment)| segment))
     }
@@ -230,20 +229,29 @@ fn receive(from: RawFd, bytes: &mut [u8]) -> Option<Message> {
 ///
 /// # Errors
 /// As [`connect`].
-pub(crate) fn knock(at: &Name, from: &Endpoint, size: usize) -> Result<(Bell, Segment)> {
-    greet(connect(at)?, HELLO, from, size)
+pub(crate) fn connect_link(
+    at: &Name,
+    from: &Endpoint,
+    size: usize,
+) -> Result<(LinkSocket, Segment)> {
+    send_hello(connect(at)?, HELLO, from, size)
 }
 
 /// Hands a new segment to whoever has the other end of a socket that a router made.
 ///
 /// # Errors
-/// As [`knock`].
-pub(super) fn greet_brokered(fd: Fd, size: usize) -> Result<(Bell, Segment)> {
-    greet(fd, HELLO_BROKERED, &Endpoint::default(), size)
+/// As [`connect_link`].
+pub(super) fn connect_brokered(fd: Fd, size: usize) -> Result<(LinkSocket, Segment)> {
+    send_hello(fd, HELLO_BROKERED, &Endpoint::default(), size)
 }
 
-fn greet(fd: Fd, hello: [u8; 8], from: &Endpoint, size: usize) -> Result<(Bell, Segment)> {
-    // The hello must go at once: room for it and for a few bells is all that is needed.
+fn send_hello(
+    fd: Fd,
+    hello: [u8; 8],
+    from: &Endpoint,
+    size: usize,
+) -> Result<(LinkSocket, Segment)> {
+    // The hello must go at once: room for it and for a few wakes is all that is needed.
     set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_SNDBUF, 4096i32)?;
     let (segment, memory) = Segment::create(size)?;
     let mut bytes = [0u8; HELLO_LEN];
@@ -253,7 +261,7 @@ fn greet(fd: Fd, hello: [u8; 8], from: &Endpoint, size: usize) -> Result<(Bell, 
     bytes[16..18].copy_from_slice(&from.port.to_le_bytes());
     bytes[24..40].copy_from_slice(&from.ip);
     rights::send(fd.raw(), &bytes, memory.raw())?;
-    Ok((Bell { fd }, segment))
+    Ok((LinkSocket { fd }, segment))
 }
 
 #[cfg(test)]

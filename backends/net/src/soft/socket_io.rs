@@ -1,8 +1,8 @@
 //! The socket: packets in, bursts out, and what the kernel says of destinations.
 
 use super::budget::BURSTS;
-use super::sharing::take;
-use super::{endpoint, peer_addr, Port, SoftDevice};
+use super::group_rx::receive_shared;
+use super::{endpoint, peer_addr, PortState, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::udp::{Burst, ErrorKind, TxOutcome, GROUPS};
@@ -12,13 +12,13 @@ use std::os::fd::RawFd;
 
 /// Rounds that receive something, one after the other, with nobody about to sleep, after which
 /// nobody watches the socket.
-const WAKEFUL: u32 = 64;
+const BUSY_ROUNDS: u32 = 64;
 
 /// Datagrams that one round takes of each group.
 const GROUP_BATCH: usize = 8;
 
 /// What became of a burst.
-enum Put {
+enum Batched {
     /// There was none.
     Nothing,
     /// The batch is full: flush first.
@@ -34,7 +34,7 @@ impl SoftDevice {
     pub(super) fn send_to_port(
         &self,
         g: &mut Guard<'_>,
-        port: &mut Port,
+        port: &mut PortState,
         qi: usize,
     ) -> Option<u64> {
         if port.blocked || !g.may_send_alone(qi) {
@@ -42,11 +42,11 @@ impl SoftDevice {
         }
         let now = now_ns();
         match self.put(g, port, now, |g, space| g.transmit_to_port(now, qi, space)) {
-            Put::NoRoom => return None,
-            Put::Nothing => {}
-            Put::Burst(_) => {
+            Batched::NoRoom => return None,
+            Batched::Nothing => {}
+            Batched::Burst(_) => {
                 self.flush(port);
-                look_for_failures(g, port, now);
+                check_tx_errors(g, port, now);
             }
         }
         Some(now)
@@ -55,23 +55,25 @@ impl SoftDevice {
     /// Sends the one small message that a QP was just posted through the socket, if nothing is in
     /// its way. When.
     #[inline]
-    pub(super) fn send_lone_packet(
+    pub(super) fn send_single_packet(
         &self,
         g: &mut Guard<'_>,
-        port: &mut Port,
+        port: &mut PortState,
         qi: usize,
     ) -> Option<u64> {
         // The tee wants to know the time of what it shows.
-        let Port { udp: Some(udp), pcap: None, blocked: false, .. } = port else { return None };
-        let lane = udp.lane();
-        let mut by_lane = false;
+        let PortState { udp: Some(udp), pcap: None, blocked: false, .. } = port else {
+            return None;
+        };
+        let connected = udp.connected();
+        let mut is_connected = false;
         let (burst, prepared) = g.prepare_packet(qi, udp.tx_space()?, |peer| {
-            let (_, flow, ident) = lane.filter(|(dst, ..)| *dst == endpoint(peer))?;
-            by_lane = true;
+            let (_, flow, ident) = connected.filter(|(dst, ..)| *dst == endpoint(peer))?;
+            is_connected = true;
             Some((flow, ident))
         })?;
         let b = Burst { dst: endpoint(&burst.dst), len: burst.len, seg: burst.seg as u16 };
-        if !(if by_lane { udp.tx_lane(&b) } else { udp.tx_now(&b) }) {
+        if !(if is_connected { udp.tx_connected(&b) } else { udp.tx_now(&b) }) {
             if burst.len > burst.seg && udp.max_segments(&b.dst) == 1 {
                 g.limit_segments(&burst.dst, 1);
             }
@@ -82,25 +84,26 @@ impl SoftDevice {
         let now = now_ns();
         port.set_time(now);
         g.commit_send(now, prepared);
-        look_for_failures(g, port, now);
+        check_tx_errors(g, port, now);
         Some(now)
     }
 
     /// Receives once; the time may be as of a moment ago. Returns the packets.
     #[inline]
-    pub(super) fn receive(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+    pub(super) fn receive(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
         let Some(udp) = &mut port.udp else { return 0 };
         let n = udp.rx_poll();
         if n == 0 {
             let now = port.refresh(now);
-            if let Some(share) = &mut port.share {
-                share.drained(now);
+            if let Some(member) = &mut port.member {
+                member.note_socket_empty(now);
             }
         }
         let local = self.local;
         let mut handled = 0;
         for i in 0..n {
-            let Port { udp: Some(udp), pcap, share, stale, ports, now: read, .. } = port else {
+            let PortState { udp: Some(udp), pcap, member, stale, ports, now: read, .. } = port
+            else {
                 break;
             };
             let r = udp.rx_get(i);
@@ -110,15 +113,15 @@ impl SoftDevice {
             if let Some(tee) = pcap {
                 tee.burst(now, &r.src, &local, 0, r.seg, r.data);
             }
-            let mut each = |g: &mut Guard<'_>| match share {
-                Some(share) => {
+            let mut each = |g: &mut Guard<'_>| match member {
+                Some(member) => {
                     let right = || {
                         if core::mem::take(stale) != 0 {
                             *read = now_ns();
                         }
                         now.max(*read)
                     };
-                    take(g, share, now, right, &r)
+                    receive_shared(g, member, now, right, &r)
                 }
                 None => g.handle_packets(
                     now,
@@ -143,11 +146,11 @@ impl SoftDevice {
         if handled > 0 {
             port.ports.review(g, now);
         }
-        let Port { udp: Some(udp), empty, .. } = port else { return handled };
+        let PortState { udp: Some(udp), empty, .. } = port else { return handled };
         if handled > 0 {
             port.udp_hot_ns = now;
-            port.wakeful = port.wakeful.saturating_add(1);
-            if port.wakeful >= WAKEFUL && port.watched && !port.blocked {
+            port.busy_rounds = port.busy_rounds.saturating_add(1);
+            if port.busy_rounds >= BUSY_ROUNDS && port.watched && !port.blocked {
                 self.unwatch(udp.fd(), &mut port.watched);
             }
         }
@@ -166,8 +169,8 @@ impl SoftDevice {
 
     /// Whoever is about to sleep wants to be woken by packets. One that is there already wakes at
     /// once.
-    pub(super) fn watch(&self, port: &mut Port) {
-        port.wakeful = 0;
+    pub(super) fn watch(&self, port: &mut PortState) {
+        port.busy_rounds = 0;
         if let Some(udp) = port.udp.as_ref().filter(|_| !port.watched) {
             port.watched = self.waiter.add_socket(udp.fd()).is_ok();
         }
@@ -184,7 +187,7 @@ impl SoftDevice {
     }
 
     /// Sends what the engine has, in batches of bursts.
-    pub(super) fn send(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
+    pub(super) fn send(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         if port.blocked {
             if !self.flush(port) {
                 return;
@@ -201,9 +204,9 @@ impl SoftDevice {
             let mut any = false;
             while sent < BURSTS && !more {
                 match self.put(g, port, now, |g, space| g.poll_transmit(now, space)) {
-                    Put::Nothing => break,
-                    Put::NoRoom => more = true,
-                    Put::Burst(len) => {
+                    Batched::Nothing => break,
+                    Batched::NoRoom => more = true,
+                    Batched::Burst(len) => {
                         sent += 1;
                         any = true;
                         // A long one leaves by itself: the receiver works on it while the next is
@@ -216,7 +219,7 @@ impl SoftDevice {
                 return;
             }
         }
-        look_for_failures(g, port, now);
+        check_tx_errors(g, port, now);
     }
 
     /// Puts the burst that `make` fills into the batch.
@@ -224,13 +227,13 @@ impl SoftDevice {
     fn put(
         &self,
         g: &mut Guard<'_>,
-        port: &mut Port,
+        port: &mut PortState,
         now: u64,
         make: impl FnOnce(&mut Guard<'_>, &mut [u8]) -> Option<engine::Burst>,
-    ) -> Put {
-        let Some(udp) = &mut port.udp else { return Put::Nothing };
-        let Some(space) = udp.tx_space() else { return Put::NoRoom };
-        let Some(burst) = make(g, space) else { return Put::Nothing };
+    ) -> Batched {
+        let Some(udp) = &mut port.udp else { return Batched::Nothing };
+        let Some(space) = udp.tx_space() else { return Batched::NoRoom };
+        let Some(burst) = make(g, space) else { return Batched::Nothing };
         let dst = endpoint(&burst.dst);
         if let Some(tee) = &mut port.pcap {
             tee.burst(now, &self.local, &dst, 0, burst.seg as u16, &space[..burst.len]);
@@ -239,12 +242,12 @@ impl SoftDevice {
             g.limit_segments(&burst.dst, 1);
         }
         udp.tx_commit(Burst { dst, len: burst.len, seg: burst.seg as u16 });
-        Put::Burst(burst.len)
+        Batched::Burst(burst.len)
     }
 
     /// Sends the batch. False: the kernel has no room; a wake follows when it has.
     #[inline]
-    fn flush(&self, port: &mut Port) -> bool {
+    fn flush(&self, port: &mut PortState) -> bool {
         let Some(udp) = &mut port.udp else { return true };
         if udp.tx_flush() == TxOutcome::Full {
             if !port.blocked {
@@ -261,7 +264,7 @@ impl SoftDevice {
 
 /// Receives what came to groups. Returns the packets.
 #[inline]
-pub(super) fn receive_groups(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
+pub(super) fn receive_groups(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
     match &port.udp {
         Some(udp) if udp.has_groups() => receive_all_groups(g, port, now),
         _ => 0,
@@ -269,8 +272,8 @@ pub(super) fn receive_groups(g: &mut Guard<'_>, port: &mut Port, now: u64) -> us
 }
 
 #[cold]
-fn receive_all_groups(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
-    let Port { udp: Some(udp), pcap, .. } = port else { return 0 };
+fn receive_all_groups(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
+    let PortState { udp: Some(udp), pcap, .. } = port else { return 0 };
     let mut handled = 0;
     for k in 0..GROUPS {
         for _ in 0..GROUP_BATCH {
@@ -289,7 +292,7 @@ fn receive_all_groups(g: &mut Guard<'_>, port: &mut Port, now: u64) -> usize {
 
 /// Tells the engine of destinations that a send has failed for.
 #[inline]
-fn look_for_failures(g: &mut Guard<'_>, port: &mut Port, now: u64) {
+fn check_tx_errors(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
     let Some(udp) = &port.udp else { return };
     let c = udp.counters();
     let failures = c.send_err + c.icmp_err + c.gso_refused;
@@ -300,15 +303,15 @@ fn look_for_failures(g: &mut Guard<'_>, port: &mut Port, now: u64) {
 }
 
 /// Hands what the kernel said about single destinations to the engine.
-fn report_errors(g: &mut Guard<'_>, port: &mut Port, now: u64) {
+fn report_errors(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
     let Some(udp) = &mut port.udp else { return };
     while let Some(e) = udp.take_error() {
         let dst = peer_addr(&e.dst);
         match e.kind {
             ErrorKind::Icmp => {
                 g.peer_unreachable(now, &dst, e.errno);
-                if let Some(share) = port.share.as_mut().filter(|s| s.has_company()) {
-                    share.tell_refusal(&e.dst, e.errno);
+                if let Some(member) = port.member.as_mut().filter(|s| s.has_others()) {
+                    member.send_peer_error(&e.dst, e.errno);
                 }
             }
             ErrorKind::Mtu => g.peer_mtu_exceeded(now, &dst, e.mtu),

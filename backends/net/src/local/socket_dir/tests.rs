@@ -7,7 +7,8 @@ struct Base(PathBuf);
 
 impl Base {
     fn new(name: &str) -> Base {
-        let path = std::env::temp_dir().join(format!("gdrcore-home-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("gdrcore-socket_dir-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o1777)).unwrap();
@@ -72,18 +73,18 @@ fn a_strangers_directory_of_the_usual_name_is_not_taken() {
 fn a_base_where_all_may_rename_is_refused() {
     let base = Base::new("open");
     std::fs::set_permissions(&base.0, PermissionsExt::from_mode(0o777)).unwrap();
-    assert_eq!(Home::below(&base.c_path(), 0, 1).unwrap_err(), Error::Access);
+    assert_eq!(SocketDir::below(&base.c_path(), 0, 1).unwrap_err(), Error::Access);
     let missing = std::ffi::CString::new("/nonexistent").unwrap();
-    assert!(Home::below(&missing, 0, 1).is_err());
+    assert!(SocketDir::below(&missing, 0, 1).is_err());
 }
 
 #[test]
 fn a_network_namespace_has_its_own() {
-    let here = Home::open().unwrap();
-    assert_eq!(Home::open().unwrap(), here);
+    let here = SocketDir::open().unwrap();
+    assert_eq!(SocketDir::open().unwrap(), here);
     let there = std::thread::spawn(|| {
         // SAFETY: takes no pointers; changes this thread only, which ends.
-        (unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0).then(|| Home::open().unwrap())
+        (unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0).then(|| SocketDir::open().unwrap())
     });
     match there.join().unwrap() {
         Some(there) => assert_ne!(here, there),

@@ -1,17 +1,17 @@
-//! Packets that wait for room in their owner's mailbox.
+//! Packets that wait for room in their owner's group_socket.
 //!
-//! A mailbox holds ten messages, and a process that has just come, or does not run at the moment,
+//! A group_socket holds ten messages, and a process that has just come, or does not run at the moment,
 //! may be sent more before the kernel steers its packets to it. What does not fit waits here, in
 //! order for each owner, for a while.
 
-use super::mail::{Packets, Posted};
+use super::group_msg::{Delivery, Packets};
 use crate::addr::Endpoint;
 use gdrcore_core::arena::RawSlice;
 
-/// Bytes of a backlog.
-pub const BACKLOG_BYTES: usize = 256 << 10;
+/// Bytes of a forward_queue.
+pub const FORWARD_QUEUE_BYTES: usize = 256 << 10;
 /// What could not be delivered for so long is dropped: its owner is stopped.
-const PATIENCE_NS: u64 = 1_000_000_000;
+const MAX_WAIT_NS: u64 = 1_000_000_000;
 /// Owners that are tried in one go; those behind them wait for the next.
 const OWNERS: usize = 16;
 /// Bytes of what stands before the data of an entry.
@@ -71,22 +71,22 @@ impl Entry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
     /// Packets that found their owner.
-    pub passed: u64,
+    pub forwarded: u64,
     /// Packets that nobody owns any more, or whose owner took too long.
     pub dropped: u64,
 }
 
 /// Entries one after the other, in the memory that it was given.
 #[derive(Default)]
-pub struct Backlog {
+pub struct ForwardQueue {
     bytes: RawSlice<u8>,
     head: usize,
     tail: usize,
 }
 
-impl Backlog {
-    pub fn new(bytes: RawSlice<u8>) -> Backlog {
-        Backlog { bytes, head: 0, tail: 0 }
+impl ForwardQueue {
+    pub fn new(bytes: RawSlice<u8>) -> ForwardQueue {
+        ForwardQueue { bytes, head: 0, tail: 0 }
     }
 
     #[inline]
@@ -100,7 +100,7 @@ impl Backlog {
 
     /// Bytes that wait for the owner of a block. If there are any, what comes for it now has its
     /// place behind.
-    pub fn waits_for(&self, block: u16) -> usize {
+    pub fn bytes_for(&self, block: u16) -> usize {
         let (mut at, mut bytes) = (self.head, 0);
         while let Some(e) = self.entry(at) {
             if e.block == block && !e.done {
@@ -112,7 +112,7 @@ impl Backlog {
     }
 
     /// Takes packets in. False: there is no room, or their owner has half of it.
-    pub fn keep(&mut self, now: u64, block: u16, p: &Packets<'_>) -> bool {
+    pub fn push(&mut self, now: u64, block: u16, p: &Packets<'_>) -> bool {
         let e = Entry {
             len: p.data.len() as u32,
             block,
@@ -123,7 +123,7 @@ impl Backlog {
             src: p.src,
             since_ns: now,
         };
-        if self.waits_for(block) + e.size() > self.bytes.len() / 2 {
+        if self.bytes_for(block) + e.size() > self.bytes.len() / 2 {
             return false;
         }
         if self.tail + e.size() > self.bytes.len() {
@@ -155,7 +155,7 @@ impl Backlog {
     pub fn deliver(
         &mut self,
         now: u64,
-        mut post: impl FnMut(u16, &Packets<'_>) -> Posted,
+        mut send_to: impl FnMut(u16, &Packets<'_>) -> Delivery,
     ) -> Delivered {
         let mut outcome = Delivered::default();
         let (mut full, mut n) = ([0u16; OWNERS], 0);
@@ -168,12 +168,12 @@ impl Backlog {
             }
             let data = &self.bytes[start + HEAD..start + HEAD + e.len as usize];
             let packets = data.len().div_ceil(usize::from(e.seg).max(1)) as u64;
-            match post(
+            match send_to(
                 e.block,
                 &Packets { src: e.src, seg: e.seg, first: e.first, ecn: e.ecn, data },
             ) {
-                Posted::Done => outcome.passed += packets,
-                Posted::Lost if now.saturating_sub(e.since_ns) < PATIENCE_NS => {
+                Delivery::Sent => outcome.forwarded += packets,
+                Delivery::NoRoom if now.saturating_sub(e.since_ns) < MAX_WAIT_NS => {
                     if n == OWNERS {
                         break;
                     }
@@ -181,7 +181,7 @@ impl Backlog {
                     n += 1;
                     continue;
                 }
-                Posted::Lost | Posted::Nobody => outcome.dropped += packets,
+                Delivery::NoRoom | Delivery::NoOwner => outcome.dropped += packets,
             }
             e.done = true;
             if let Some(head) = self.bytes.get_mut(start..).and_then(|b| b.first_chunk_mut()) {
@@ -209,16 +209,16 @@ mod tests {
         Packets { src: Endpoint::v4([127, 0, 0, 9], 4791), seg: 100, first: 3, ecn: 1, data }
     }
 
-    fn backlog(bytes: usize) -> (Backlog, Map) {
+    fn forward_queue(bytes: usize) -> (ForwardQueue, Map) {
         let memory = Map::new(bytes + 4096).unwrap();
-        // SAFETY: fresh memory, kept beside the backlog.
+        // SAFETY: fresh memory, kept beside the forward_queue.
         let mut walk = unsafe { Walk::carve(memory.as_ptr(), memory.len()) }.unwrap();
-        (Backlog::new(walk.slice(bytes, 0).unwrap()), memory)
+        (ForwardQueue::new(walk.slice(bytes, 0).unwrap()), memory)
     }
 
     #[test]
     fn everybody_gets_his_own_in_order_and_nobody_waits_for_another() {
-        let (mut b, _memory) = backlog(64 << 10);
+        let (mut b, _memory) = forward_queue(64 << 10);
         let mut got: HashMap<u16, Vec<u8>> = HashMap::new();
         let mut kept: HashMap<u16, Vec<u8>> = HashMap::new();
         let mut seed = 1u64;
@@ -228,8 +228,8 @@ mod tests {
             seed ^= seed << 17;
             let block = (seed % 5) as u16;
             let data = vec![step as u8; 1 + (seed >> 8) as usize % 900];
-            if b.keep(step, block, &packets(&data)) {
-                assert!(b.waits_for(block) > 0);
+            if b.push(step, block, &packets(&data)) {
+                assert!(b.bytes_for(block) > 0);
                 kept.entry(block).or_default().push(step as u8);
             }
             // Block 0 hardly ever has room; each other one takes one message at a time.
@@ -238,15 +238,15 @@ mod tests {
                 assert_eq!((p.seg, p.first, p.ecn, p.src.port), (100, 3, 1, 4791));
                 assert!(p.data.iter().all(|&x| x == p.data[0]));
                 if !core::mem::take(&mut room[usize::from(block)]) {
-                    return Posted::Lost;
+                    return Delivery::NoRoom;
                 }
                 got.entry(block).or_default().push(p.data[0]);
-                Posted::Done
+                Delivery::Sent
             });
         }
         b.deliver(20_000, |block, p| {
             got.entry(block).or_default().push(p.data[0]);
-            Posted::Done
+            Delivery::Sent
         });
         assert!(b.is_empty());
         assert!(
@@ -260,18 +260,18 @@ mod tests {
 
     #[test]
     fn who_takes_nothing_for_long_loses_it() {
-        let (mut b, _memory) = backlog(4096);
-        assert!(b.keep(5, 7, &packets(&[1; 250])));
-        assert!(!b.keep(5, 7, &packets(&[1; 4096])), "more than half");
-        assert_eq!(b.deliver(PATIENCE_NS, |_, _| Posted::Lost), Delivered::default());
-        assert!(b.waits_for(7) > 0);
+        let (mut b, _memory) = forward_queue(4096);
+        assert!(b.push(5, 7, &packets(&[1; 250])));
+        assert!(!b.push(5, 7, &packets(&[1; 4096])), "more than half");
+        assert_eq!(b.deliver(MAX_WAIT_NS, |_, _| Delivery::NoRoom), Delivered::default());
+        assert!(b.bytes_for(7) > 0);
         // Three packets of at most 100 bytes.
         assert_eq!(
-            b.deliver(PATIENCE_NS + 5, |_, _| Posted::Lost),
-            Delivered { passed: 0, dropped: 3 }
+            b.deliver(MAX_WAIT_NS + 5, |_, _| Delivery::NoRoom),
+            Delivered { forwarded: 0, dropped: 3 }
         );
-        assert!(b.is_empty() && b.waits_for(7) == 0);
-        assert!(b.keep(9, 8, &packets(&[1; 40])));
-        assert_eq!(b.deliver(9, |_, _| Posted::Nobody), Delivered { passed: 0, dropped: 1 });
+        assert!(b.is_empty() && b.bytes_for(7) == 0);
+        assert!(b.push(9, 8, &packets(&[1; 40])));
+        assert_eq!(b.deliver(9, |_, _| Delivery::NoOwner), Delivered { forwarded: 0, dropped: 1 });
     }
 }

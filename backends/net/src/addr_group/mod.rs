@@ -10,18 +10,18 @@
 //! his own index, by sending himself one packet for each that there may be, and a
 //! [table](mod@table) of all that know theirs goes round. That is only for speed. What makes
 //! packets arrive is that whoever gets one of a block that is not his passes it on, by
-//! [mail](mod@mail) to the name of the block: while a table is old, where the kernel refuses the
+//! [mail](mod@group_msg) to the name of the block: while a table is old, where the kernel refuses the
 //! program, and for the segments of others that GRO puts into one packet.
 //!
 //! There is no process that must live for this to work, and none that must be told when one dies.
 
-mod backlog;
-pub mod mail;
+mod forward_queue;
+pub mod group_msg;
 mod member;
 pub mod numbers;
 pub mod steer;
 pub mod table;
 
-pub use mail::Packets;
-pub(crate) use member::ask_to_renew;
-pub use member::{Claim, ForEngine, Member, Owner, ShareCounters, Wanted, SERVICES};
+pub use group_msg::Packets;
+pub(crate) use member::request_renewal;
+pub use member::{Claim, ForEngine, GroupCounters, Member, Owner, WantedBlocks, SERVICES};

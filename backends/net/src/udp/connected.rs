@@ -2,13 +2,13 @@
 //!
 //! An unconnected socket looks its route up for each send: 0.35 us of 2.9 on Zen 5. A connected one
 //! keeps it, but numbers its packets (IPv4's identification), and the ICRC covers the number. The
-//! numbers go up by one with each send, whatever it holds, and begin anywhere; so a lane first
+//! numbers go up by one with each send, whatever it holds, and begin anywhere; so a connected first
 //! sends a few packets to a socket of its own. No socket shows the number, but a filter sees it,
-//! and cuts the packet to as many bytes as a half of the number says. Where the numbers do not go
-//! up as they should there is no lane. Whatever a send is refused for ends it, since it may have
+//! and cuts the packet to as many bytes as a probe_ident_byte of the number says. Where the numbers do not go
+//! up as they should there is no connected. Whatever a send is refused for ends it, since it may have
 //! taken a number.
 //!
-//! A lane has a port of its own, which no peer minds: RoCEv2 leaves the source port to the sender,
+//! A connected has a port of its own, which no peer minds: RoCEv2 leaves the source port to the sender,
 //! and answers go to the address that the QP names. Nobody sends to it.
 //!
 //! Only for peers of this host: there the packets of two sockets stay in order, as they take one
@@ -20,9 +20,9 @@ use crate::addr::{Endpoint, SockAddr};
 use crate::sys::{check, set_filter, set_option, Fd};
 use gdrcore_core::wire::icrc::Flow;
 
-/// Bursts in a row to one peer after which it gets a lane.
-pub(super) const WANTED: u8 = 64;
-/// Bytes of a packet that tells a half of its number: more than those can say.
+/// Bursts in a row to one peer after which it gets a connected.
+pub(super) const CONNECT_AFTER: u8 = 64;
+/// Bytes of a packet that tells a probe_ident_byte of its number: more than those can say.
 const PROBE: usize = 300;
 /// Packets that are sent to learn the numbers.
 const PROBES: u16 = 6;
@@ -32,7 +32,7 @@ const SKF_NET_OFF: u32 = 0xfff0_0000;
 const IDENT: u32 = 4;
 
 /// A connected socket.
-pub(super) struct Lane {
+pub(super) struct ConnectedSocket {
     fd: Fd,
     pub(super) dst: Endpoint,
     /// For the ICRC of what it sends.
@@ -52,7 +52,7 @@ fn name(fd: &Fd) -> Option<Endpoint> {
 
 /// Lets a socket cut each packet that comes to as many bytes as eight bits of its identification
 /// say.
-fn cut_to_half(ear: &Fd, shift: u32) -> Option<()> {
+fn truncate_to_ident_byte(probe_socket: &Fd, shift: u32) -> Option<()> {
     let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let code = [
         op(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, SKF_NET_OFF + IDENT),
@@ -62,13 +62,13 @@ fn cut_to_half(ear: &Fd, shift: u32) -> Option<()> {
         op(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_K, 8),
         op(libc::BPF_RET | libc::BPF_A, 0),
     ];
-    set_filter(ear.raw(), libc::SO_ATTACH_FILTER, &code).ok()
+    set_filter(probe_socket.raw(), libc::SO_ATTACH_FILTER, &code).ok()
 }
 
-impl Lane {
-    /// A lane to a peer of this host.
+impl ConnectedSocket {
+    /// A connected to a peer of this host.
     #[cold]
-    pub(super) fn open(local: &Endpoint, dst: &Endpoint, class: u8) -> Option<Lane> {
+    pub(super) fn open(local: &Endpoint, dst: &Endpoint, class: u8) -> Option<ConnectedSocket> {
         // Whose address can be bound is of this host.
         drop(unconnected(dst).ok()?);
         let fd = unconnected(local).ok()?;
@@ -90,38 +90,40 @@ impl Lane {
         check(unsafe { libc::connect(raw, (&raw const sa).cast(), len) }).ok()?;
         let own = name(&fd)?;
         let flow = Flow::from_gids(&own.ip, &dst.ip, own.port, dst.port);
-        let mut lane = Lane { fd, dst: *dst, flow, ident: 0, size: 0 };
-        lane.ident = if v4 { lane.first_number(&own)? } else { 0 };
-        Some(lane)
+        let mut connected = ConnectedSocket { fd, dst: *dst, flow, ident: 0, size: 0 };
+        connected.ident = if v4 { connected.learn_ident(&own)? } else { 0 };
+        Some(connected)
     }
 
     /// Where the numbers of the next send stand; `None`: they do not go up by one with each.
-    fn first_number(&mut self, own: &Endpoint) -> Option<u16> {
-        let ear = unconnected(own).ok()?;
-        let to = name(&ear)?;
-        cut_to_half(&ear, 0)?;
-        let low = self.half(&ear, &to, false)?;
-        cut_to_half(&ear, 8)?;
-        let high = self.half(&ear, &to, false)?;
+    fn learn_ident(&mut self, own: &Endpoint) -> Option<u16> {
+        let probe_socket = unconnected(own).ok()?;
+        let to = name(&probe_socket)?;
+        truncate_to_ident_byte(&probe_socket, 0)?;
+        let low = self.probe_ident_byte(&probe_socket, &to, false)?;
+        truncate_to_ident_byte(&probe_socket, 8)?;
+        let high = self.probe_ident_byte(&probe_socket, &to, false)?;
         // The second packet has the number that follows the first one's.
         let second = u16::from(high) << 8 | u16::from(low.wrapping_add(1));
         for k in 1..PROBES - 1 {
             let shift = 8 * u32::from(k % 2);
-            cut_to_half(&ear, shift)?;
+            truncate_to_ident_byte(&probe_socket, shift)?;
             // What is to be segmented takes one number as well.
-            if self.half(&ear, &to, k > 2)? != (second.wrapping_add(k) >> shift) as u8 {
+            if self.probe_ident_byte(&probe_socket, &to, k > 2)?
+                != (second.wrapping_add(k) >> shift) as u8
+            {
                 return None;
             }
         }
-        self.cut_by(0)?;
+        self.set_segment_size(0)?;
         Some(second.wrapping_add(PROBES - 1))
     }
 
-    /// Sends a packet, or a burst of two, to the ear; the half of its number to which the ear cuts.
-    fn half(&mut self, ear: &Fd, to: &Endpoint, burst: bool) -> Option<u8> {
+    /// Sends a packet, or a burst of two, to the ear; the probe_ident_byte of its number to which the ear cuts.
+    fn probe_ident_byte(&mut self, probe_socket: &Fd, to: &Endpoint, burst: bool) -> Option<u8> {
         let bytes = [0u8; 2 * PROBE];
         let packets = if burst { 2 } else { 1 };
-        self.cut_by(if burst { PROBE as u16 } else { 0 })?;
+        self.set_segment_size(if burst { PROBE as u16 } else { 0 })?;
         let (sa, len) = to.to_sockaddr();
         // SAFETY: the bytes and the address live through the call, and their lengths stand beside
         // them.
@@ -138,14 +140,19 @@ impl Lane {
             // SAFETY: pointer and length are those of `packet`. Over loopback what was sent is
             // there when the send returns.
             let n = unsafe {
-                libc::recv(ear.raw(), packet.as_mut_ptr().cast(), PROBE, libc::MSG_DONTWAIT)
+                libc::recv(
+                    probe_socket.raw(),
+                    packet.as_mut_ptr().cast(),
+                    PROBE,
+                    libc::MSG_DONTWAIT,
+                )
             };
             first = first.or(Some(u8::try_from(n).ok()?));
         }
         first
     }
 
-    fn cut_by(&mut self, size: u16) -> Option<()> {
+    fn set_segment_size(&mut self, size: u16) -> Option<()> {
         if self.size != size {
             set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(size)).ok()?;
             self.size = size;
@@ -153,14 +160,14 @@ impl Lane {
         Some(())
     }
 
-    /// Sends a burst of `seg` bytes a packet. False: it has not left, and the lane is of no use any
+    /// Sends a burst of `seg` bytes a packet. False: it has not left, and the connected is of no use any
     /// more.
     #[inline]
     pub(super) fn send(&mut self, burst: &[u8], seg: u16) -> bool {
         let (len, size) = (burst.len(), usize::from(self.size));
         let suits =
             if len > usize::from(seg) { seg == self.size } else { size == 0 || len <= size };
-        if !suits && self.cut_by(if len > usize::from(seg) { seg } else { 0 }).is_none() {
+        if !suits && self.set_segment_size(if len > usize::from(seg) { seg } else { 0 }).is_none() {
             return false;
         }
         // SAFETY: pointer and length are those of `burst`, which the kernel only reads.

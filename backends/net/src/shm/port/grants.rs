@@ -1,9 +1,9 @@
-//! The port's half of [`loan`](super::super::loan): what is shared, what is asked for, what is
+//! The port's half of [`grant`](super::super::grant): what is shared, what is asked for, what is
 //! taken back.
 
-use super::super::loan::{lends, shared_with, Asked, Shared};
-use super::super::messages::Ask;
-use super::{Caller, ShmPort};
+use super::super::grant::{offers, shared_region, PeerRequest, SharedRegion};
+use super::super::messages::GrantRequest;
+use super::{Inbound, ShmPort};
 use crate::addr::Endpoint;
 use crate::sys::Fd;
 use core::sync::atomic::Ordering;
@@ -21,83 +21,89 @@ impl ShmPort {
         let place = self.shared.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
         // SAFETY: no pointers.
         let fd = Fd::from_call(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
-        *place = Some(Shared { rkey, fd, offset });
-        self.say_lends();
+        *place = Some(SharedRegion { rkey, fd, offset });
+        self.publish_offers();
         Ok(())
     }
 
-    /// The region with this key is lent no more; its loans end with the next
-    /// [`ShmPort::check_loans`].
+    /// The region with this key is lent no more; its grants end with the next
+    /// [`ShmPort::check_grants`].
     pub fn unshare(&mut self, rkey: u32) {
         if let Some(place) =
             self.shared.iter_mut().find(|s| s.as_ref().is_some_and(|s| s.rkey == rkey))
         {
             *place = None;
-            self.say_lends();
+            self.publish_offers();
         }
     }
 
     /// Whether the memory of the region with this key is shared.
     pub fn is_shared(&self, rkey: u32) -> bool {
-        shared_with(&self.shared, rkey).is_some()
+        shared_region(&self.shared, rkey).is_some()
     }
 
-    fn say_lends(&mut self) {
-        for caller in self.callers.iter().flatten() {
+    fn publish_offers(&mut self) {
+        for inbound in self.inbound.iter().flatten() {
             if let Some(link) =
-                caller.link.as_ref().filter(|_| caller.brokered.is_none_or(|b| b.loans))
+                inbound.link.as_ref().filter(|_| inbound.brokered.is_none_or(|b| b.may_grant))
             {
                 link.reader
                     .place()
-                    .lends()
-                    .store(lends(&self.shared, link.by_address), Ordering::Relaxed);
+                    .offers()
+                    .store(offers(&self.shared, link.by_address), Ordering::Relaxed);
             }
         }
     }
 
-    /// The next loan that somebody asks for.
-    pub fn take_asked(&mut self) -> Option<Asked> {
-        self.asked.iter_mut().find_map(Option::take)
+    /// The next grant that somebody asks for.
+    pub fn take_request(&mut self) -> Option<PeerRequest> {
+        self.requested.iter_mut().find_map(Option::take)
     }
 
     /// Lends a region to who asked for it, if its memory is shared, or may be lent by address, and
     /// the link is still there.
-    pub fn lend(&mut self, asked: &Asked, region: &MrAttr) {
+    pub fn export(&mut self, requested: &PeerRequest, region: &MrAttr) {
         let memory =
-            shared_with(&self.shared, region.rkey).map(|shared| (shared.fd.raw(), shared.offset));
-        let Some(Some(Caller { link: Some(link), bell, .. })) =
-            self.callers.get_mut(usize::from(asked.caller))
+            shared_region(&self.shared, region.rkey).map(|shared| (shared.fd.raw(), shared.offset));
+        let Some(Some(Inbound { link: Some(link), socket, .. })) =
+            self.inbound.get_mut(usize::from(requested.inbound))
         else {
             return;
         };
         let place = link.reader.place();
         // What is shared is mapped, all else by address; neither is lent to who asks for the other.
-        if link.from != asked.from || asked.far != memory.is_none() || asked.far && !link.by_address
+        if link.from != requested.from
+            || requested.by_address != memory.is_none()
+            || requested.by_address && !link.by_address
         {
             return;
         }
-        if !link.loans.lend(&asked.ask, region, memory, place, bell) {
+        if !link.grants.export(&requested.request, region, memory, place, socket) {
             self.counters.broken += 1;
-            self.hang_up(asked.caller.into());
+            self.close_inbound(requested.inbound.into());
         }
     }
 
-    /// Takes back every loan of which `stands` says no; from then on nobody writes there. May wait
+    /// Takes back every grant of which `stands` says no; from then on nobody writes there. May wait
     /// for who is writing just now, some microseconds; who is stuck there loses the link.
-    pub fn check_loans(&mut self, mut stands: impl FnMut(&Endpoint, &Ask, &MrAttr) -> bool) {
+    pub fn check_grants(
+        &mut self,
+        mut is_valid: impl FnMut(&Endpoint, &GrantRequest, &MrAttr) -> bool,
+    ) {
         let mut k = 0;
         while let Some(i) = self.open[..self.open_len].get(k).map(|&i| usize::from(i)) {
             k += 1;
-            let Some(Caller { link: Some(link), .. }) = &mut self.callers[i] else { continue };
+            let Some(Inbound { link: Some(link), .. }) = &mut self.inbound[i] else { continue };
             let shared = &self.shared;
             let from = link.from;
-            let left = link.loans.check(link.reader.place(), |ask, region, far| {
+            let left = link.grants.check(link.reader.place(), |request, region, by_address| {
                 // One by address makes room for a better one.
-                shared_with(shared, region.rkey).is_some() != far && stands(&from, ask, region)
+                shared_region(shared, region.rkey).is_some() != by_address
+                    && is_valid(&from, request, region)
             });
             if !left {
                 self.counters.broken += 1;
-                self.hang_up(i);
+                self.close_inbound(i);
                 k -= 1;
             }
         }

@@ -1,14 +1,14 @@
 //! One device among those that share an address: its blocks, its place in the group of sockets, its
 //! mail.
 
-use super::backlog::Backlog;
-use super::mail::{self, Mail, Mailbox, Packets, Posted, Received};
+use super::forward_queue::ForwardQueue;
+use super::group_msg::{self, Delivery, GroupMsg, GroupSocket, Packets, Received};
 use super::numbers::{BLOCK_MAX, CHECK};
 use super::steer::Insn;
 use super::table::{Table, ENTRIES};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
-use crate::local::{is_open, Holder, Home, Lock, Name, Role};
+use crate::local::{is_open, Holder, Lock, Name, Role, SocketDir};
 use crate::sys::Fd;
 use crate::wait::{poll_set, watch};
 use gdrcore_core::arena::RawSlice;
@@ -19,23 +19,23 @@ use gdrcore_core::wire::Flow;
 use std::os::fd::RawFd;
 
 mod claim;
-mod find;
-mod life;
+mod liveness;
+mod own_index;
 
-pub use claim::{Claim, Wanted};
-pub(crate) use find::ask_to_renew;
+pub use claim::{Claim, WantedBlocks};
+pub(crate) use own_index::request_renewal;
 
 /// Ports whose listeners have gone that a member remembers.
 const FORMER: usize = 8;
 /// Messages that one look takes.
-const MAIL_BATCH: usize = 32;
+const MSG_BATCH: usize = 32;
 /// While mail came within this time it is looked for in every round.
-const MAIL_HOT_NS: u64 = 200_000;
+const MSG_HOT_NS: u64 = 200_000;
 /// How long what ends waits until others have taken what is theirs, and how long after one wait in
 /// vain comes the next.
 const LAST_NS: u64 = 50_000_000;
 const LAST_AGAIN_NS: u64 = 1_000_000_000;
-/// How often packets that wait for room in a mailbox are tried again.
+/// How often packets that wait for room in a group_socket are tried again.
 const DELIVER_NS: u64 = 50_000;
 /// Services that a device can be asked for.
 pub const SERVICES: usize = 256;
@@ -44,7 +44,7 @@ pub const SERVICES: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing.
-    Quiet,
+    Idle,
     /// Whether somebody has a table.
     Asking,
     /// The own index: packets have been sent to those below `range`.
@@ -56,21 +56,21 @@ enum Phase {
 
 /// What was counted since the device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShareCounters {
+pub struct GroupCounters {
     /// Packets of others that came here and were passed on.
-    pub passed: u64,
+    pub forwarded: u64,
     /// Packets of others that were dropped: nobody has the block, or its owner took no mail for a
     /// second, or too much waited for that.
     pub dropped: u64,
     /// Packets of this device that came by mail.
-    pub by_mail: u64,
+    pub by_detour: u64,
     /// Programs attached.
     pub attached: u64,
     /// Programs that the kernel refused.
     pub refused: u64,
 }
 
-/// Mail that is not the group's own affair.
+/// GroupMsg that is not the group's own affair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForEngine<'a> {
     /// Packets that took a detour.
@@ -83,9 +83,9 @@ pub enum ForEngine<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// This device.
-    Here,
+    Local,
     /// One of the packets that members send themselves.
-    Own,
+    Probe,
     /// The owner of a block.
     Block(u16),
 }
@@ -97,12 +97,12 @@ struct Service {
     /// Port space in the upper half and port in the lower.
     name: u32,
     /// The name's socket: the claim, and mail from whoever gets a request for it.
-    _mailbox: Mailbox,
+    _mailbox: GroupSocket,
 }
 
 /// A member of the group that shares an address. One thread at a time.
 pub struct Member {
-    home: Home,
+    socket_dir: SocketDir,
     local: Endpoint,
     flow: Flow,
     socket: RawFd,
@@ -110,7 +110,7 @@ pub struct Member {
     count: u16,
     qpn_base: u32,
     qpn_count: u32,
-    boxes: RawSlice<Option<Mailbox>>,
+    boxes: RawSlice<Option<GroupSocket>>,
     services: RawSlice<Option<Service>>,
     buffer: RawSlice<u8>,
     /// Where the program that steers is written.
@@ -118,9 +118,9 @@ pub struct Member {
     /// All mailboxes.
     set: Fd,
     /// Ends with this process: connections to it are how another one notices.
-    life: Option<Fd>,
+    liveness: Option<Fd>,
     /// Whether somebody who connects to it wakes this process.
-    is_life_watched: bool,
+    accepts_watchers: bool,
     /// When it is looked at again, after there was no descriptor for a connection.
     watch_again_ns: u64,
     /// Those connections. Mostly one; more while the others disagree about whose turn it is.
@@ -140,23 +140,23 @@ pub struct Member {
     until_ns: u64,
     tries: u32,
     /// Whatever the own index is found to be, the program is attached anew.
-    doubtful: bool,
+    must_attach: bool,
     /// When the own news go out.
     publish_ns: Option<u64>,
     nonce: u64,
     /// When somebody last asked whether the names are there, and whether they were gone.
-    named_ns: u64,
+    names_checked_ns: u64,
     names_lost: bool,
     checked_ns: u64,
-    hint_ns: u64,
-    mail_ns: u64,
-    looked_ns: u64,
-    /// Packets whose owner's mailbox is full, and when they are tried again.
-    backlog: Backlog,
+    detour_ns: u64,
+    msg_ns: u64,
+    polled_ns: u64,
+    /// Packets whose owner's group_socket is full, and when they are tried again.
+    forward_queue: ForwardQueue,
     deliver_ns: u64,
     /// Until then nobody is waited for.
-    impatient_ns: u64,
-    counters: ShareCounters,
+    no_wait_until_ns: u64,
+    counters: GroupCounters,
     /// Ports at which members have stopped to listen, by block, and until when that counts.
     former: [(u16, u16, u64); FORMER],
     former_next: usize,
@@ -175,12 +175,12 @@ impl Member {
 
     /// The locks of the own blocks, in their order.
     pub(crate) fn locks(&self) -> impl Iterator<Item = &Lock> + Clone {
-        self.boxes.iter().flatten().map(Mailbox::lock)
+        self.boxes.iter().flatten().map(GroupSocket::lock)
     }
 
     /// Where the processes of the address find each other.
-    pub(crate) fn home(&self) -> &Home {
-        &self.home
+    pub(crate) fn socket_dir(&self) -> &SocketDir {
+        &self.socket_dir
     }
 
     /// The first QPN of the own range.
@@ -189,20 +189,20 @@ impl Member {
     }
 
     /// Counts since the device was opened.
-    pub fn counters(&self) -> ShareCounters {
+    pub fn counters(&self) -> GroupCounters {
         self.counters
     }
 
     /// Whether nothing is being found out.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
-        self.phase == Phase::Quiet
+    pub fn is_settled(&self) -> bool {
+        self.phase == Phase::Idle
     }
 
     /// When [`Member::tend`] is wanted at the latest.
     pub fn deadline(&self) -> Option<u64> {
         let due = match self.phase {
-            Phase::Quiet => self.publish_ns,
+            Phase::Idle => self.publish_ns,
             _ => Some(self.until_ns),
         };
         let other = self.deliver_ns.min(self.watch_again_ns);
@@ -214,7 +214,7 @@ impl Member {
 
     /// The descriptor from which mail is posted.
     fn from(&self) -> RawFd {
-        self.boxes.first().and_then(Option::as_ref).map_or(-1, Mailbox::fd)
+        self.boxes.first().and_then(Option::as_ref).map_or(-1, GroupSocket::fd)
     }
 
     fn owns_block(&self, block: u16) -> bool {
@@ -224,35 +224,41 @@ impl Member {
     /// Whose a packet is, by its BTH.
     #[inline]
     pub fn owner_of(&self, packet: &[u8]) -> Owner {
-        let Some(&[_, _, _, _, _, a, b, c]) = packet.first_chunk::<8>() else { return Owner::Here };
+        let Some(&[_, _, _, _, _, a, b, c]) = packet.first_chunk::<8>() else {
+            return Owner::Local;
+        };
         let qpn = u32::from_be_bytes([0, a, b, c]);
         if qpn.wrapping_sub(self.qpn_base) < self.qpn_count {
-            Owner::Here
+            Owner::Local
         } else if qpn >= CHECK {
-            Owner::Own
+            Owner::Probe
         } else if qpn < 16 {
             // The standard's own, QP1 among them: everybody's.
             Owner::Block(0)
         } else if self.owns_block((qpn / QPN_UNIT) as u16) {
-            Owner::Here
+            Owner::Local
         } else {
             Owner::Block((qpn / QPN_UNIT) as u16)
         }
     }
 
-    /// Passes packets on to the owner of a block, now or when its mailbox has room. False: nobody
+    /// Passes packets on to the owner of a block, now or when its group_socket has room. False: nobody
     /// owns it.
-    pub fn pass(&mut self, block: u16, packets: &Packets<'_>) -> bool {
-        let waits = !self.backlog.is_empty() && self.backlog.waits_for(block) > 0;
-        let posted = if waits { Posted::Lost } else { self.post(block, &Mail::Packets(*packets)) };
-        if posted == Posted::Lost {
+    pub fn forward(&mut self, block: u16, packets: &Packets<'_>) -> bool {
+        let waits = !self.forward_queue.is_empty() && self.forward_queue.bytes_for(block) > 0;
+        let delivery = if waits {
+            Delivery::NoRoom
+        } else {
+            self.send_to(block, &GroupMsg::Packets(*packets))
+        };
+        if delivery == Delivery::NoRoom {
             let now = now_ns();
-            if self.backlog.keep(now, block, packets) {
+            if self.forward_queue.push(now, block, packets) {
                 self.deliver_ns = self.deliver_ns.min(now + DELIVER_NS);
                 return true;
             }
         }
-        self.count_passed(posted, packets)
+        self.count_forwarded(delivery, packets)
     }
 
     /// Passes on what waits for room in mailboxes, if it is time.
@@ -260,35 +266,46 @@ impl Member {
         if now < self.deliver_ns {
             return;
         }
-        let mut backlog = core::mem::take(&mut self.backlog);
-        let done =
-            backlog.deliver(now, |block, packets| self.post(block, &Mail::Packets(*packets)));
-        self.counters.passed += done.passed;
+        let mut forward_queue = core::mem::take(&mut self.forward_queue);
+        let done = forward_queue
+            .deliver(now, |block, packets| self.send_to(block, &GroupMsg::Packets(*packets)));
+        self.counters.forwarded += done.forwarded;
         self.counters.dropped += done.dropped;
-        self.deliver_ns = if backlog.is_empty() { u64::MAX } else { now + DELIVER_NS };
-        self.backlog = backlog;
+        self.deliver_ns = if forward_queue.is_empty() { u64::MAX } else { now + DELIVER_NS };
+        self.forward_queue = forward_queue;
     }
 
     /// Before a queue pair ends, or the device: a program may exit behind it, and what has been
     /// taken for others is theirs. Who does not run costs little.
-    pub fn finish(&mut self) {
+    pub fn forward_pending(&mut self) {
         let begun = now_ns();
         let mut now = begun;
-        while !self.backlog.is_empty() && now >= self.impatient_ns {
+        while !self.forward_queue.is_empty() && now >= self.no_wait_until_ns {
             self.deliver(self.deliver_ns.max(now));
             std::thread::yield_now();
             now = now_ns();
             if now - begun > LAST_NS {
-                self.impatient_ns = now + LAST_AGAIN_NS;
+                self.no_wait_until_ns = now + LAST_AGAIN_NS;
             }
         }
     }
 
     /// Passes a message of the connection manager on to whoever listens. False: nobody does.
-    pub fn pass_to_service(&mut self, port_space: u16, port: u16, packets: &Packets<'_>) -> bool {
-        let name = Name::of(&self.home, &self.local, Holder::Service(port_space, port), Role::Mail);
-        let posted = mail::post(self.from(), self.block, &name, &Mail::Packets(*packets));
-        self.count_passed(posted, packets)
+    pub fn forward_to_service(
+        &mut self,
+        port_space: u16,
+        port: u16,
+        packets: &Packets<'_>,
+    ) -> bool {
+        let name = Name::of(
+            &self.socket_dir,
+            &self.local,
+            Holder::Service(port_space, port),
+            Role::Messages,
+        );
+        let delivery =
+            group_msg::send_to(self.from(), self.block, &name, &GroupMsg::Packets(*packets));
+        self.count_forwarded(delivery, packets)
     }
 
     /// Remembers what the members of the newer table have stopped to offer.
@@ -313,19 +330,19 @@ impl Member {
         self.former.iter().any(counts)
     }
 
-    fn count_passed(&mut self, posted: Posted, packets: &Packets<'_>) -> bool {
+    fn count_forwarded(&mut self, delivery: Delivery, packets: &Packets<'_>) -> bool {
         let n = packets.data.len().div_ceil(usize::from(packets.seg).max(1)) as u64;
-        match posted {
-            Posted::Done => self.counters.passed += n,
-            Posted::Lost => self.counters.dropped += n,
-            Posted::Nobody => return false,
+        match delivery {
+            Delivery::Sent => self.counters.forwarded += n,
+            Delivery::NoRoom => self.counters.dropped += n,
+            Delivery::NoOwner => return false,
         }
         true
     }
 
     /// Packets of this device came by mail.
-    pub fn count_by_mail(&mut self, packets: u64) {
-        self.counters.by_mail += packets;
+    pub fn count_detoured(&mut self, packets: u64) {
+        self.counters.by_detour += packets;
     }
 
     /// Packets were dropped because nobody owns their block.
@@ -333,18 +350,18 @@ impl Member {
         self.counters.dropped += packets;
     }
 
-    fn post(&mut self, block: u16, mail: &Mail<'_>) -> Posted {
-        let name = Name::of(&self.home, &self.local, Holder::Block(block), Role::Mail);
-        let posted = mail::post(self.from(), self.block, &name, mail);
+    fn send_to(&mut self, block: u16, message: &GroupMsg<'_>) -> Delivery {
+        let name = Name::of(&self.socket_dir, &self.local, Holder::Block(block), Role::Messages);
+        let delivery = group_msg::send_to(self.from(), self.block, &name, message);
         let (word, bit) = (usize::from(block / 64), 1 << (block % 64));
         if let Some(w) = self.known.get_mut(word) {
-            if posted == Posted::Nobody {
+            if delivery == Delivery::NoOwner {
                 *w &= !bit;
             } else {
                 *w |= bit;
             }
         }
-        posted
+        delivery
     }
 
     /// Whether the directory of the own names was removed: [`Member::renew`] is wanted.
@@ -356,29 +373,31 @@ impl Member {
     /// Takes the own names anew. What cannot be had is left as it is, until somebody asks again.
     ///
     /// # Errors
-    /// As [`Home::open`] and [`Lock::take`].
+    /// As [`SocketDir::open`] and [`Lock::take`].
     #[cold]
     pub(crate) fn renew(&mut self) -> Result<()> {
         self.names_lost = false;
-        let home = Home::open()?;
-        for (k, mailbox) in self.boxes.iter_mut().enumerate() {
-            let renewed = Mailbox::open(&home, &self.local, Holder::Block(self.block + k as u16))?;
+        let socket_dir = SocketDir::open()?;
+        for (k, group_socket) in self.boxes.iter_mut().enumerate() {
+            let renewed =
+                GroupSocket::open(&socket_dir, &self.local, Holder::Block(self.block + k as u16))?;
             watch(self.set.raw(), renewed.fd())?;
             // Closing takes the old one out of the set.
-            *mailbox = Some(renewed);
+            *group_socket = Some(renewed);
         }
         for service in self.services.iter_mut().flatten() {
             let (space, port) = ((service.name >> 16) as u16, service.name as u16);
-            let renewed = Mailbox::open(&home, &self.local, Holder::Service(space, port))?;
+            let renewed =
+                GroupSocket::open(&socket_dir, &self.local, Holder::Service(space, port))?;
             watch(self.set.raw(), renewed.fd())?;
             service._mailbox = renewed;
         }
-        self.home = home;
-        let life = self.locks().next().map(|lock| lock.listen(Role::Life));
-        if let Some(life) = life {
-            self.life = Some(life?);
-            self.is_life_watched = false;
-            self.watch_life(now_ns());
+        self.socket_dir = socket_dir;
+        let liveness = self.locks().next().map(|lock| lock.listen(Role::Liveness));
+        if let Some(liveness) = liveness {
+            self.liveness = Some(liveness?);
+            self.accepts_watchers = false;
+            self.resume_accepting(now_ns());
         }
         Ok(())
     }
@@ -394,14 +413,15 @@ impl Member {
             return Ok(());
         }
         let slot = self.services.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
-        let mailbox = Mailbox::open(&self.home, &self.local, Holder::Service(port_space, port))?;
-        watch(self.set.raw(), mailbox.fd())?;
+        let group_socket =
+            GroupSocket::open(&self.socket_dir, &self.local, Holder::Service(port_space, port))?;
+        watch(self.set.raw(), group_socket.fd())?;
         *slot = Some(Service {
             id,
             name: u32::from(port_space) << 16 | u32::from(port),
-            _mailbox: mailbox,
+            _mailbox: group_socket,
         });
-        self.tell_services();
+        self.publish_services();
         Ok(())
     }
 
@@ -411,13 +431,13 @@ impl Member {
         // Closing takes it out of the set.
         if let Some(slot) = self.services.iter_mut().find(|s| offers(s)) {
             *slot = None;
-            self.tell_services();
+            self.publish_services();
         }
     }
 
     /// The own services have changed. While the own index is not known, they are told with it.
-    fn tell_services(&mut self) {
-        if self.is_entered() {
+    fn publish_services(&mut self) {
+        if self.lists_own_blocks() {
             self.publish();
         }
     }
@@ -429,7 +449,7 @@ impl Member {
 
     /// Whether others are known to share the address.
     #[inline]
-    pub fn has_company(&self) -> bool {
+    pub fn has_others(&self) -> bool {
         // All words, without a branch for each: this is asked for each datagram.
         self.known.iter().fold(0, |all, w| all | w) != 0
     }
@@ -437,27 +457,27 @@ impl Member {
     /// Whether the next round shall look for mail: where there was some just now in each, else
     /// every `every_ns`.
     #[inline]
-    pub fn listens(&self, now: u64, every_ns: u64) -> bool {
-        now.saturating_sub(self.looked_ns) >= every_ns
-            || now.saturating_sub(self.mail_ns) < MAIL_HOT_NS
+    pub fn is_poll_due(&self, now: u64, every_ns: u64) -> bool {
+        now.saturating_sub(self.polled_ns) >= every_ns
+            || now.saturating_sub(self.msg_ns) < MSG_HOT_NS
             || now >= self.deliver_ns
     }
 
     /// The next look at the mail is due at once.
-    pub fn look_soon(&mut self) {
-        self.looked_ns = 0;
+    pub fn poll_soon(&mut self) {
+        self.polled_ns = 0;
     }
 
     /// Tells the others what the network has refused: the kernel gives such news to any of the
     /// group.
-    pub fn tell_refusal(&mut self, dst: &Endpoint, errno: i32) {
-        self.post_all(&Mail::Refused(*dst, errno));
+    pub fn send_peer_error(&mut self, dst: &Endpoint, errno: i32) {
+        self.send_to_all(&GroupMsg::PeerError(*dst, errno));
     }
 
-    fn post_all(&mut self, mail: &Mail<'_>) {
+    fn send_to_all(&mut self, message: &GroupMsg<'_>) {
         for block in 0..=BLOCK_MAX {
             if self.is_known(block) && !self.owns_block(block) {
-                self.post(block, mail);
+                self.send_to(block, message);
             }
         }
     }
@@ -469,7 +489,7 @@ impl Member {
         now: u64,
         mut take: impl FnMut(&mut Member, &ForEngine<'_>) -> usize,
     ) -> usize {
-        self.looked_ns = now;
+        self.polled_ns = now;
         let mut ready = [-1; 8];
         let n = poll_set(self.set.raw(), &mut ready);
         let mut handled = 0;
@@ -477,11 +497,11 @@ impl Member {
         let mut buffer = core::mem::take(&mut self.buffer);
         for &fd in &ready[..n] {
             if self.watched.as_ref().is_some_and(|w| w.1.raw() == fd) {
-                self.mourn(now);
+                self.on_watched_end(now);
                 continue;
             }
-            if self.life.as_ref().is_some_and(|l| l.raw() == fd) {
-                self.let_watch(now);
+            if self.liveness.as_ref().is_some_and(|l| l.raw() == fd) {
+                self.accept_watchers(now);
                 continue;
             }
             if let Some(watcher) =
@@ -489,18 +509,18 @@ impl Member {
             {
                 // It says nothing: it has found another process to watch, or is dead.
                 *watcher = watcher.take().filter(|w| is_open(w.raw()));
-                self.watch_life(now);
+                self.resume_accepting(now);
                 continue;
             }
-            for _ in 0..MAIL_BATCH {
-                let Some(len) = mail::receive(fd, &mut buffer) else { break };
-                self.mail_ns = now;
-                let Some((from, received)) = mail::parse(&buffer[..len]) else { continue };
+            for _ in 0..MSG_BATCH {
+                let Some(len) = group_msg::receive(fd, &mut buffer) else { break };
+                self.msg_ns = now;
+                let Some((from, received)) = group_msg::parse(&buffer[..len]) else { continue };
                 match &received {
                     Received::Packets(packets) => {
                         handled += take(self, &ForEngine::Packets(*packets))
                     }
-                    Received::Refused(dst, errno) => {
+                    Received::PeerError(dst, errno) => {
                         handled += take(self, &ForEngine::Refused(*dst, *errno))
                     }
                     group => self.read(now, from, group),
@@ -515,29 +535,29 @@ impl Member {
         if from > BLOCK_MAX || self.owns_block(from) {
             return;
         }
-        self.take_in(now, from, received);
+        self.handle_msg(now, from, received);
         self.watch_next();
     }
 
-    fn take_in(&mut self, now: u64, from: u16, received: &Received<'_>) {
+    fn handle_msg(&mut self, now: u64, from: u16, received: &Received<'_>) {
         match received {
-            Received::Ask => {
+            Received::TableRequest => {
                 let table = self.table;
                 if !table.is_empty() {
-                    self.post(from, &Mail::News(&table));
+                    self.send_to(from, &GroupMsg::TableUpdate(&table));
                 }
                 self.known[usize::from(from / 64)] |= 1 << (from % 64);
             }
-            Received::Left(gone) if *gone <= BLOCK_MAX && !self.owns_block(*gone) => {
+            Received::OwnerGone(gone) if *gone <= BLOCK_MAX && !self.owns_block(*gone) => {
                 self.forget(now, *gone)
             }
-            Received::Left(_) => {}
-            Received::News(table) => self.adopt(now, from, table),
-            Received::Packets(_) | Received::Refused(..) => {}
+            Received::OwnerGone(_) => {}
+            Received::TableUpdate(table) => self.adopt_table(now, from, table),
+            Received::Packets(_) | Received::PeerError(..) => {}
         }
     }
 
-    fn adopt(&mut self, now: u64, from: u16, table: &Table) {
+    fn adopt_table(&mut self, now: u64, from: u16, table: &Table) {
         self.known[usize::from(from / 64)] |= 1 << (from % 64);
         if table.age() <= self.table.age() {
             if table.age() < self.table.age() && self.table.age().1 == self.block {
@@ -545,7 +565,7 @@ impl Member {
                 // and to him. Its author sees to that.
                 let newer = self.table;
                 self.attach();
-                self.post(from, &Mail::News(&newer));
+                self.send_to(from, &GroupMsg::TableUpdate(&newer));
             }
             return;
         }
@@ -562,13 +582,15 @@ impl Member {
             self.attach();
         }
         match self.phase {
-            Phase::Asking => self.locate(now, false),
-            Phase::Quiet if self.is_entered() && self.is_offering() => self.publish_ns = None,
+            Phase::Asking => self.find_index(now, false),
+            Phase::Idle if self.lists_own_blocks() && self.lists_own_services() => {
+                self.publish_ns = None
+            }
             // Of two versions that were written at once the other one counts, and this member's
             // services are not in it.
-            Phase::Quiet if self.is_entered() => self.publish_soon(now),
+            Phase::Idle if self.lists_own_blocks() => self.publish_soon(now),
             // The author has not heard of this member, or takes its place for another's.
-            Phase::Quiet => {
+            Phase::Idle => {
                 self.check(now);
                 self.publish_soon(now);
             }
@@ -579,10 +601,10 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.finish();
+        self.forward_pending();
         // The socket is closed by now; who takes its place in the kernel's list hears of it at
         // once.
-        self.post_all(&Mail::Left(self.block));
+        self.send_to_all(&GroupMsg::OwnerGone(self.block));
         // The slices never run destructors: the names are given back here.
         self.boxes.fill_with(|| None);
         self.services.fill_with(|| None);

@@ -1,14 +1,14 @@
 //! Taking a place: blocks first, then the group of sockets.
 
-use super::super::backlog::{Backlog, BACKLOG_BYTES};
-use super::super::mail::{self, claim, claim_any, Mail, Mailbox, Posted};
+use super::super::forward_queue::{ForwardQueue, FORWARD_QUEUE_BYTES};
+use super::super::group_msg::{self, claim, claim_any, Delivery, GroupMsg, GroupSocket};
 use super::super::numbers::BLOCK_MAX;
 use super::super::steer::{self, Insn};
 use super::super::table::{Table, ENTRIES};
-use super::{Member, Phase, Service, ShareCounters, FORMER, SERVICES};
+use super::{GroupCounters, Member, Phase, Service, FORMER, SERVICES};
 use crate::addr::Endpoint;
 use crate::clock::random_seed;
-use crate::local::{Holder, Home, Name, Role};
+use crate::local::{Holder, Name, Role, SocketDir};
 use crate::sys::Fd;
 use crate::wait::watch;
 use gdrcore_core::arena::{RawSlice, Walk};
@@ -23,18 +23,18 @@ const ASK_NS: u64 = 20_000_000;
 
 /// The blocks that a device needs: the first, or any, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedBlocks {
     pub(super) first: Option<u16>,
     pub(super) count: u16,
 }
 
-impl Wanted {
+impl WantedBlocks {
     /// The blocks of a range of QPNs; `base` 0: any block.
     ///
     /// # Errors
     /// [`gdrcore_core::Error::Invalid`]: it reaches into the QPNs that the group of an address uses
     /// itself.
-    pub fn of(base: u32, qpns: u32) -> Result<Wanted> {
+    pub fn of(base: u32, qpns: u32) -> Result<WantedBlocks> {
         let first = base / QPN_UNIT;
         let last = (base + qpns.max(1) - 1) / QPN_UNIT;
         if last > u32::from(BLOCK_MAX) {
@@ -44,7 +44,10 @@ impl Wanted {
                 "qpn_base {base:#x}: with qpn_count {qpns:#x} it must end below {end:#x}"
             ));
         }
-        Ok(Wanted { first: (base != 0).then_some(first as u16), count: (last - first + 1) as u16 })
+        Ok(WantedBlocks {
+            first: (base != 0).then_some(first as u16),
+            count: (last - first + 1) as u16,
+        })
     }
 
     /// The first QPN where no block is claimed: `seed` says which, where any will do.
@@ -62,39 +65,39 @@ impl Wanted {
 
 #[derive(Default)]
 struct Parts {
-    boxes: RawSlice<Option<Mailbox>>,
+    boxes: RawSlice<Option<GroupSocket>>,
     services: RawSlice<Option<Service>>,
     buffer: RawSlice<u8>,
     program: RawSlice<Insn>,
-    backlog: Backlog,
+    forward_queue: ForwardQueue,
 }
 
 fn walk(w: &mut Walk, count: u16) -> Result<Parts> {
     Ok(Parts {
         boxes: w.slice_with(usize::from(count), |_| None)?,
         services: w.slice_with(SERVICES, |_| None)?,
-        buffer: w.slice(mail::MAIL_MAX, 0)?,
+        buffer: w.slice(group_msg::MSG_MAX, 0)?,
         program: steer::room(w)?,
-        backlog: Backlog::new(w.slice(BACKLOG_BYTES, 0)?),
+        forward_queue: ForwardQueue::new(w.slice(FORWARD_QUEUE_BYTES, 0)?),
     })
 }
 
 /// A place in the group that has its blocks, and no socket yet.
 pub struct Claim {
-    home: Home,
+    socket_dir: SocketDir,
     at: Endpoint,
     block: u16,
     count: u16,
     parts: Parts,
     /// Listens for those who watch.
-    life: Option<Fd>,
+    liveness: Option<Fd>,
     nonce: u64,
     known: [u64; ENTRIES.div_ceil(64)],
 }
 
 impl Claim {
     /// Bytes that [`Claim::take`] needs.
-    pub fn memsize(wanted: &Wanted) -> usize {
+    pub fn memsize(wanted: &WantedBlocks) -> usize {
         let mut w = Walk::size_query();
         // A query of a fixed size does not fail.
         let _ = walk(&mut w, wanted.count);
@@ -110,9 +113,9 @@ impl Claim {
     /// # Safety
     /// The memory is used by nobody else and outlives the member.
     pub(crate) unsafe fn take(
-        home: &Home,
+        socket_dir: &SocketDir,
         at: &Endpoint,
-        wanted: &Wanted,
+        wanted: &WantedBlocks,
         seed: u64,
         memory: *mut u8,
         bytes: usize,
@@ -122,20 +125,20 @@ impl Claim {
         let nonce = random_seed()?;
         // From here on a drop gives the names back.
         let mut c = Claim {
-            home: *home,
+            socket_dir: *socket_dir,
             at: *at,
             block: 0,
             count: wanted.count,
             parts,
-            life: None,
+            liveness: None,
             nonce,
             known: [0; 16],
         };
         let boxes = &mut c.parts.boxes;
         c.block = match wanted.first {
-            Some(block) => claim(home, at, block, wanted.count, boxes).map(|()| block)?,
+            Some(block) => claim(socket_dir, at, block, wanted.count, boxes).map(|()| block)?,
             None => claim_any(
-                home,
+                socket_dir,
                 at,
                 (seed >> 17) as u16 % BLOCK_MAX,
                 wanted.count,
@@ -143,8 +146,8 @@ impl Claim {
                 boxes,
             )?,
         };
-        if let Some(lock) = boxes.first().and_then(Option::as_ref).map(Mailbox::lock) {
-            c.life = Some(lock.listen(Role::Life)?);
+        if let Some(lock) = boxes.first().and_then(Option::as_ref).map(GroupSocket::lock) {
+            c.liveness = Some(lock.listen(Role::Liveness)?);
         }
         Ok(c)
     }
@@ -155,19 +158,22 @@ impl Claim {
     }
 
     /// Whether others have this address.
-    pub fn has_company(&self) -> bool {
+    pub fn has_others(&self) -> bool {
         self.known.iter().any(|&w| w != 0)
     }
 
     /// Asks every block whether it has an owner: of two that come at once, at least one finds the
     /// other. About a millisecond.
-    pub fn look(&mut self) {
+    pub fn find_owners(&mut self) {
         let Some(Some(from)) = self.parts.boxes.first() else { return };
         self.known = [0; 16];
         for block in 0..=BLOCK_MAX {
             let own = block.wrapping_sub(self.block) < self.count;
-            let name = Name::of(&self.home, &self.at, Holder::Block(block), Role::Mail);
-            if !own && mail::post(from.fd(), self.block, &name, &Mail::Ask) != Posted::Nobody {
+            let name = Name::of(&self.socket_dir, &self.at, Holder::Block(block), Role::Messages);
+            if !own
+                && group_msg::send_to(from.fd(), self.block, &name, &GroupMsg::TableRequest)
+                    != Delivery::NoOwner
+            {
                 self.known[usize::from(block / 64)] |= 1 << (block % 64);
             }
         }
@@ -187,16 +193,17 @@ impl Claim {
     ) -> Result<Member> {
         // SAFETY: no pointers.
         let set = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        for mailbox in self.parts.boxes.iter().flatten() {
-            watch(set.raw(), mailbox.fd())?;
+        for group_socket in self.parts.boxes.iter().flatten() {
+            watch(set.raw(), group_socket.fd())?;
         }
-        if let Some(life) = &self.life {
-            watch(set.raw(), life.raw())?;
+        if let Some(liveness) = &self.liveness {
+            watch(set.raw(), liveness.raw())?;
         }
         let at = self.at;
-        let Parts { boxes, services, buffer, program, backlog } = core::mem::take(&mut self.parts);
+        let Parts { boxes, services, buffer, program, forward_queue } =
+            core::mem::take(&mut self.parts);
         let mut m = Member {
-            home: self.home,
+            socket_dir: self.socket_dir,
             local: at,
             flow: Flow::from_gids(&at.ip, &at.ip, at.port, at.port),
             socket,
@@ -209,8 +216,8 @@ impl Claim {
             buffer,
             program,
             set,
-            life: self.life.take(),
-            is_life_watched: true,
+            liveness: self.liveness.take(),
+            accepts_watchers: true,
             watch_again_ns: u64::MAX,
             watchers: [const { None }; 8],
             watched: None,
@@ -219,28 +226,28 @@ impl Claim {
             index: None,
             attached: (0, 0),
             refused: false,
-            phase: Phase::Quiet,
+            phase: Phase::Idle,
             until_ns: 0,
             tries: 0,
-            doubtful: false,
+            must_attach: false,
             publish_ns: None,
             nonce: self.nonce,
-            named_ns: 0,
+            names_checked_ns: 0,
             names_lost: false,
             checked_ns: now,
-            hint_ns: 0,
-            mail_ns: 0,
-            backlog,
+            detour_ns: 0,
+            msg_ns: 0,
+            forward_queue,
             deliver_ns: u64::MAX,
-            impatient_ns: 0,
+            no_wait_until_ns: 0,
             former: [(0, 0, 0); FORMER],
             former_next: 0,
-            looked_ns: 0,
-            counters: ShareCounters::default(),
+            polled_ns: 0,
+            counters: GroupCounters::default(),
         };
         if alone {
             m.index = Some(0);
-            m.enter_own();
+            m.list_own();
         } else {
             m.begin(Phase::Asking, now, ASK_NS);
         }

@@ -1,0 +1,432 @@
+use super::super::listener::{connect_link, Incoming, LinkEvent, Listener};
+use super::super::messages::{GRANT, GRANT_LEN, REQUEST_LEN};
+use super::super::segment::Segment;
+use super::*;
+use crate::local::{Holder, Lock, Role, SocketDir};
+use crate::sys::check;
+use gdrcore_testkit::descriptors::{keep, Keep};
+use gdrcore_testkit::place::loopback;
+
+const BYTES: u64 = 3 << 12;
+const WANTED: GrantRequest = GrantRequest { from_qpn: 17, qpn: 18, rkey: 0x10033 };
+
+/// A link with a borrower and a lender at its ends.
+struct Link {
+    ours: LinkSocket,
+    theirs: LinkSocket,
+    peer_grants: PeerGrants,
+    grants: OwnGrants,
+    place: Place,
+    now: u64,
+    /// What is asked for may be lent by address.
+    by_address: bool,
+    _segments: [Segment; 2],
+    /// Either end sees the end of the other.
+    _kept: Keep,
+}
+
+fn link(n: u8) -> Link {
+    let from = Endpoint::v4(loopback(7, n), 4791);
+    let lock = Lock::take(&SocketDir::open().unwrap(), &from, Holder::Address).unwrap();
+    let listener = Listener::open(&lock).unwrap();
+    let (ours, segment) = connect_link(&lock.name(Role::Links), &from, 8192).unwrap();
+    let Incoming::Link(theirs) = listener.accept() else { panic!("nobody at the listener") };
+    let (_, mapped) = theirs.receive().unwrap().unwrap();
+    let (peer_grants, place) =
+        (PeerGrants::new(segment.place(), PeerProcess::of(ours.fd())), mapped.place());
+    place.offers().store(OFFERS_SHARED, Ordering::Relaxed);
+    Link {
+        ours,
+        theirs,
+        peer_grants,
+        grants: OwnGrants::new(),
+        place,
+        now: 1,
+        by_address: false,
+        _segments: [segment, mapped],
+        _kept: keep(),
+    }
+}
+
+fn memory(seals: i32) -> (Fd, Map) {
+    // SAFETY: the name is a C string; no other pointers.
+    let fd = Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_ALLOW_SEALING) })
+        .unwrap();
+    // SAFETY: no pointers.
+    check(unsafe { libc::ftruncate(fd.raw(), BYTES as libc::off_t) }).unwrap();
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(fd.raw(), libc::F_ADD_SEALS, seals) }).unwrap();
+    let map = Map::shared(fd.raw(), 0, BYTES as usize, true).unwrap();
+    (fd, map)
+}
+
+/// A region that begins 100 bytes into the memory.
+fn region() -> MrAttr {
+    MrAttr { addr: 0, length: 5000, iova: 1 << 40, rkey: WANTED.rkey, ..MrAttr::default() }
+}
+
+impl Link {
+    fn pin(&mut self, request: &GrantRequest, at: u64, len: u64) -> Option<u64> {
+        let to = self.peer_grants.pin(
+            request.from_qpn,
+            request.qpn,
+            request.rkey,
+            (1u64 << 40).wrapping_add(at),
+            len,
+        );
+        if to.is_some() {
+            self.peer_grants.unpin();
+        }
+        to
+    }
+
+    /// Tends the borrower's end; what it asks for.
+    fn asks(&mut self) -> Vec<GrantRequest> {
+        self.now += REQUEST_AGAIN_NS + 1;
+        self.peer_grants.maintain(self.now, &self.ours);
+        let mut all = Vec::new();
+        loop {
+            match self.theirs.next_event() {
+                LinkEvent::Request(request, by_address) => {
+                    assert_eq!(by_address, self.by_address);
+                    all.push(request);
+                }
+                LinkEvent::Idle => return all,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// The borrower takes the grants that have come.
+    fn takes(&mut self) {
+        while let LinkEvent::Grant(grant, fd) = self.ours.next_event() {
+            self.peer_grants.take(&grant, fd.as_ref());
+        }
+    }
+
+    fn export(&mut self, request: &GrantRequest, fd: &Fd) {
+        assert!(self.grants.export(
+            request,
+            &region(),
+            Some((fd.raw(), 100)),
+            &self.place,
+            &self.theirs
+        ));
+        self.takes();
+    }
+
+    /// What was taken back is given up, wanted again, asked for and lent.
+    fn borrows(&mut self, fd: &Fd) {
+        self.asks();
+        self.pin(&WANTED, 0, 8);
+        self.asks();
+        self.export(&WANTED, fd);
+    }
+
+    fn takes_back(&mut self) -> bool {
+        self.grants.check(&self.place, |_, _, _| false)
+    }
+}
+
+#[test]
+fn what_is_lent_is_written_and_taken_back() {
+    let mut l = link(1);
+    let (fd, map) = memory(libc::F_SEAL_SHRINK);
+    assert!(l.pin(&WANTED, 0, 8).is_none());
+    assert_eq!(l.asks(), [WANTED]);
+    l.export(&WANTED, &fd);
+    let to = l.pin(&WANTED, 8, 8).unwrap();
+    gdrcore_core::mem::host::place(to, b"12345678").unwrap();
+    // SAFETY: inside the map, 12,288 bytes.
+    let seen = unsafe { core::slice::from_raw_parts(map.as_ptr().add(108), 8) };
+    assert_eq!(seen, b"12345678");
+    // Its ends, and what lies beyond.
+    assert!(l.pin(&WANTED, 4999, 1).is_some() && l.pin(&WANTED, 0, 5000).is_some());
+    assert!(l.pin(&WANTED, 4999, 2).is_none() && l.pin(&WANTED, 1u64.wrapping_neg(), 1).is_none());
+    assert!(
+        l.pin(&WANTED, u64::MAX - (1 << 40), 1).is_none() && l.pin(&WANTED, 0, u64::MAX).is_none()
+    );
+    for other in [
+        GrantRequest { from_qpn: 1, ..WANTED },
+        GrantRequest { qpn: 1, ..WANTED },
+        GrantRequest { rkey: 1, ..WANTED },
+    ] {
+        assert!(l.pin(&other, 0, 8).is_none());
+    }
+    assert!(l.takes_back());
+    assert!(l.pin(&WANTED, 0, 8).is_none());
+    // And it is asked for anew, later.
+    l.asks();
+    assert!(l.pin(&WANTED, 0, 8).is_none());
+    assert!(l.asks().contains(&WANTED));
+    l.export(&WANTED, &fd);
+    assert!(l.pin(&WANTED, 0, 8).is_some());
+    // Lent twice: the second counts.
+    l.export(&WANTED, &fd);
+    assert!(l.pin(&WANTED, 0, 8).is_none());
+    l.asks();
+    assert!(l.pin(&WANTED, 0, 8).is_none());
+    l.asks();
+    l.export(&WANTED, &fd);
+    assert!(l.pin(&WANTED, 0, 8).is_some());
+}
+
+#[test]
+fn an_owner_is_not_believed() {
+    let mut l = link(2);
+    let (fd, _map) = memory(libc::F_SEAL_SHRINK);
+    let (loose, _loose_map) = memory(0);
+    let null = crate::sys::Fd::from_call(
+        // SAFETY: the name is a C string.
+        unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) },
+    )
+    .unwrap();
+    let sound = Grant {
+        request: WANTED,
+        number: 0,
+        serial: 1,
+        iova: 1 << 40,
+        length: 5000,
+        offset: 100,
+        by_address: false,
+    };
+    l.place.grant(0).activate(1);
+    // Not asked for.
+    l.peer_grants.take(&sound, Some(&fd));
+    assert!(l.pin(&WANTED, 0, 8).is_none());
+    l.asks();
+    for (grant, fd) in [
+        (sound, &loose),
+        (sound, &null),
+        (Grant { number: GRANTS as u32, ..sound }, &fd),
+        (Grant { number: u32::MAX, ..sound }, &fd),
+        (Grant { serial: 0, ..sound }, &fd),
+        (Grant { length: 0, ..sound }, &fd),
+        (Grant { length: BYTES, ..sound }, &fd),
+        (Grant { length: u64::MAX, ..sound }, &fd),
+        (Grant { offset: u64::MAX, ..sound }, &fd),
+        (Grant { iova: u64::MAX - 10, ..sound }, &fd),
+        (Grant { request: GrantRequest { rkey: 7, ..WANTED }, ..sound }, &fd),
+    ] {
+        l.peer_grants.take(&grant, Some(fd));
+        assert!(l.pin(&WANTED, 0, 8).is_none(), "{grant:?}");
+    }
+    // The serial in the page is another.
+    l.peer_grants.take(&Grant { serial: 2, ..sound }, Some(&fd));
+    assert!(l.pin(&WANTED, 0, 8).is_none());
+    l.asks();
+    assert!(l.pin(&WANTED, 0, 8).is_none());
+    l.asks();
+    l.peer_grants.take(&sound, Some(&fd));
+    assert!(l.pin(&WANTED, 0, 8).is_some());
+}
+
+#[test]
+fn a_borrower_has_as_many_loans_as_there_is_room_for() {
+    let mut l = link(3);
+    let (fd, _map) = memory(libc::F_SEAL_SHRINK);
+    let request = |i: usize| GrantRequest { rkey: i as u32, ..WANTED };
+    for i in 0..3 * GRANTS {
+        assert!(l.pin(&request(i), 0, 8).is_none());
+        for requested in l.asks() {
+            l.export(&requested, &fd);
+        }
+    }
+    let held = (0..3 * GRANTS).filter(|&i| l.pin(&request(i), 0, 8).is_some()).count();
+    assert_eq!(held, GRANTS);
+    // Nothing to lend: nothing is asked for.
+    let mut l = link(4);
+    l.place.offers().store(0, Ordering::Relaxed);
+    assert!(
+        !l.peer_grants.offers_mappable() && l.pin(&WANTED, 0, 8).is_none() && l.asks().is_empty()
+    );
+}
+
+#[test]
+fn who_is_inside_is_waited_for_but_not_for_ever() {
+    let (fd, _map) = memory(libc::F_SEAL_SHRINK);
+    // It leaves after a while, which on a busy machine may be longer than the lender waits: then
+    // once more.
+    let waited = (0..100).find_map(|_| {
+        let mut l = link(5);
+        l.pin(&WANTED, 0, 8);
+        l.asks();
+        l.export(&WANTED, &fd);
+        assert!(l.peer_grants.pin(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
+        let Link { grants, place, _segments: [segment, _], .. } = &mut l;
+        let left = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Until the lender has ended the grant and waits.
+                while !segment.place().grant(0).is(0) {
+                    std::thread::yield_now();
+                }
+                segment.place().pinned().unpin();
+            });
+            grants.check(place, |_, _, _| false)
+        });
+        left.then_some(l)
+    });
+    let mut l = waited.expect("nobody who is inside is waited for");
+    assert!(l.pin(&WANTED, 0, 8).is_none());
+    l.borrows(&fd);
+    // It has stopped there.
+    assert!(l.peer_grants.pin(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
+    assert!(!l.takes_back());
+    l.peer_grants.unpin();
+    assert!(l.pin(&WANTED, 0, 8).is_none());
+    // Nor does asking again from inside hold the lender up more than once.
+    l.borrows(&fd);
+    assert!(l.peer_grants.pin(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
+    assert!(!l.grants.export(&WANTED, &region(), Some((fd.raw(), 100)), &l.place, &l.theirs));
+}
+
+/// A link whose lender lends what it has by address, and a region of it.
+fn by_address(n: u8) -> (Link, Map, MrAttr) {
+    let mut l = link(n);
+    l.place.offers().store(offers(&[], true), Ordering::Relaxed);
+    l.by_address = true;
+    let map = Map::new(BYTES as usize).unwrap();
+    let addr = map.as_ptr().expose_provenance() as u64 + 3;
+    (l, map, MrAttr { addr, ..region() })
+}
+
+impl Link {
+    fn pin_remote(&mut self, at: u64, len: u64) -> Option<u64> {
+        let to = self.peer_grants.pin_remote(
+            WANTED.from_qpn,
+            WANTED.qpn,
+            WANTED.rkey,
+            (1u64 << 40).wrapping_add(at),
+            len,
+        );
+        if to.is_some() {
+            assert!(self.place.pinned().is_pinned(0));
+            self.peer_grants.unpin();
+        }
+        assert!(!self.place.pinned().is_pinned(0));
+        to
+    }
+
+    /// It is wanted, asked for and lent by address.
+    fn borrows_far(&mut self, region: &MrAttr) {
+        assert!(self.pin_remote(0, 8).is_none());
+        assert_eq!(self.asks(), [WANTED]);
+        assert!(self.grants.export(&WANTED, region, None, &self.place, &self.theirs));
+        self.takes();
+    }
+}
+
+#[test]
+fn what_is_lent_by_address_is_carried_there_and_taken_back() {
+    let (mut l, map, region) = by_address(6);
+    // Short WRITEs do not ask for it.
+    assert!(!l.peer_grants.offers_mappable() && l.peer_grants.offers_any());
+    assert!(l.pin(&WANTED, 0, 8).is_none() && l.asks().is_empty());
+    l.borrows_far(&region);
+    assert!(l.pin(&WANTED, 0, 8).is_none(), "it is not mapped");
+    let to = l.pin_remote(8, 13).unwrap();
+    assert_eq!(to, region.addr + 8);
+    let (one, two) = (*b"from one ", *b"and another");
+    let piece = |bytes: &[u8], len| Piece { addr: bytes.as_ptr().expose_provenance() as u64, len };
+    assert!(l.peer_grants.copy_remote(&[piece(&one, 9), piece(&two, 4)], to));
+    // SAFETY: inside the map.
+    let seen = unsafe { core::slice::from_raw_parts(map.as_ptr().add(8), 24) };
+    assert_eq!(seen, b"\0\0\0from one and \0\0\0\0\0\0\0\0");
+    assert!(l.pin_remote(4999, 1).is_some() && l.pin_remote(0, 5000).is_some());
+    assert!(l.pin_remote(4999, 2).is_none() && l.pin_remote(1u64.wrapping_neg(), 1).is_none());
+    assert!(l.pin_remote(u64::MAX - (1 << 40), 1).is_none() && l.pin_remote(0, u64::MAX).is_none());
+    // What is not there is a fault, which does not end the way.
+    assert!(
+        !l.peer_grants.copy_remote(&[piece(&one, 9)], 8)
+            && !l.peer_grants.copy_remote(&[Piece { addr: 8, len: 9 }], to)
+    );
+    assert!(l.pin_remote(0, 8).is_some());
+    assert!(l.takes_back());
+    assert!(l.pin_remote(0, 8).is_none());
+    l.asks();
+    l.borrows_far(&region);
+    assert!(l.pin_remote(0, 8).is_some());
+    // Who is inside is waited for, as if it were mapped.
+    assert!(l
+        .peer_grants
+        .pin_remote(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8)
+        .is_some());
+    assert!(!l.takes_back());
+}
+
+#[test]
+fn a_loan_by_address_comes_only_to_who_wants_it() {
+    let (mut l, _map, region) = by_address(7);
+    let sound = Grant {
+        request: WANTED,
+        number: 0,
+        serial: 1,
+        iova: 1 << 40,
+        length: 5000,
+        offset: region.addr,
+        by_address: true,
+    };
+    l.place.grant(0).activate(1);
+    // Not asked for; asked for mapped.
+    l.peer_grants.take(&sound, None);
+    assert!(l.pin_remote(0, 8).is_none());
+    l.peer_grants.by_address = [const { None }; GRANTS];
+    l.place.offers().store(OFFERS_SHARED, Ordering::Relaxed);
+    l.pin(&WANTED, 0, 8);
+    l.peer_grants.take(&sound, None);
+    l.peer_grants.list = [const { None }; GRANTS];
+    l.place.offers().store(offers(&[], true), Ordering::Relaxed);
+    assert!(l.pin_remote(0, 8).is_none());
+    assert_eq!(l.asks(), [WANTED]);
+    for grant in [
+        Grant { number: GRANTS as u32, ..sound },
+        Grant { serial: 0, ..sound },
+        Grant { length: 0, ..sound },
+        Grant { iova: u64::MAX - 10, ..sound },
+        Grant { offset: u64::MAX - 10, ..sound },
+        Grant { by_address: false, ..sound },
+    ] {
+        l.peer_grants.take(&grant, None);
+        assert!(l.pin_remote(0, 8).is_none(), "{grant:?}");
+    }
+    l.peer_grants.take(&sound, None);
+    assert!(l.pin_remote(0, 8).is_some());
+    // Nobody is at the other end any more: it is not tried again.
+    let Link { ours, mut peer_grants, theirs, place, .. } = l;
+    drop(theirs);
+    let own = *b"12345678";
+    assert!(!peer_grants.copy_remote(
+        &[Piece { addr: own.as_ptr().expose_provenance() as u64, len: 8 }],
+        region.addr
+    ));
+    assert!(peer_grants.process.is_none() && !peer_grants.offers_any());
+    assert!(peer_grants.pin_remote(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_none());
+    peer_grants.maintain(u64::MAX, &ours);
+    // Nor is it where the program does not want it.
+    let mut without = PeerGrants::new(place, None);
+    assert!(!without.offers_any());
+    assert!(without.pin_remote(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_none());
+    assert!(without.by_address.iter().all(Option::is_none));
+}
+
+#[test]
+fn messages_are_told_apart() {
+    for by_address in [false, true] {
+        let grant = Grant {
+            request: WANTED,
+            number: 3,
+            serial: 4,
+            iova: 5,
+            length: 6,
+            offset: 7,
+            by_address,
+        };
+        assert_eq!(Grant::parse(&grant.emit(), by_address), Some(grant));
+        assert_eq!(Grant::parse(&grant.emit(), !by_address), None);
+        assert_eq!(Grant::parse(&grant.emit()[..GRANT_LEN - 1], by_address), None);
+        let request = WANTED.emit(if by_address { REQUEST_BY_ADDRESS } else { REQUEST });
+        assert_eq!(GrantRequest::parse(&request), Some((WANTED, by_address)));
+        assert_eq!(GrantRequest::parse(&request[..REQUEST_LEN - 1]), None);
+    }
+    assert_eq!(GrantRequest::parse(&WANTED.emit(GRANT)), None);
+}
