@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * static_mem: gives the library a static array as its memory, moves data between two queue pairs of one
- * context (SEND, WRITE, READ, and a WRITE that fails), and proves that nothing was allocated from init
- * to close: every allocation function of this process is counted, and the kernel is asked how large the
- * address space is.
+ * static_mem: gives the library a static array as its memory, moves data between two queue pairs of
+ * one context (SEND, WRITE, READ, and a WRITE that fails), and proves that nothing was allocated
+ * from init to close: every allocation function of this process is counted, and the kernel is asked
+ * how large the address space is.
  */
 #include <gdrcore.h>
 
@@ -45,7 +45,10 @@ void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
     COUNT();
     return (void *)syscall(SYS_mmap, addr, length, prot, flags, fd, offset);
 }
-void *mmap64(void *addr, size_t length, int prot, int flags, int fd, off_t offset) { return mmap(addr, length, prot, flags, fd, offset); }
+void *mmap64(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
+{
+    return mmap(addr, length, prot, flags, fd, offset);
+}
 void *mremap(void *addr, size_t old, size_t new_length, int flags, ...)
 {
     va_list args;
@@ -109,13 +112,20 @@ static int join(struct pair *p)
         init.qp_type = GDRC_QPT_RC;
         init.pd = p->pd;
         init.send_cq = init.recv_cq = p->cq;
-        init.cap = (struct gdrc_qp_cap){ .max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1 };
+        init.cap = (struct gdrc_qp_cap){
+            .max_send_wr = 8,
+            .max_recv_wr = 8,
+            .max_send_sge = 1,
+            .max_recv_sge = 1,
+        };
         p->attr[i].struct_size = sizeof p->attr[i];
         end[i].struct_size = sizeof end[i];
         err = gdrc_qp_create(p->ctx, &init, &p->qp[i], NULL);
         if (!err)
             err = gdrc_mr_reg(p->ctx, p->pd, i ? target : source, DATA_BYTES,
-                              GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_WRITE, &p->mr[i], &p->attr[i]);
+                              GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_READ |
+                                  GDRC_ACCESS_REMOTE_WRITE,
+                              &p->mr[i], &p->attr[i]);
         if (!err)
             err = gdrc_endpoint_local(p->ctx, p->qp[i], &p->mr[i], &end[i]);
     }
@@ -205,8 +215,9 @@ int main(int argc, char **argv)
     if (argc > 1) {
         bool help = !strcmp(argv[1], "-h") || !strcmp(argv[1], "--help");
         fprintf(help ? stdout : stderr, "usage: static_mem\n"
-                "Runs the library in a static array and proves that nothing is allocated. Exits 0 if so.\n\n"
-                "  -h, --help   this text\n");
+                                        "Runs the library in a static array and proves that "
+                                        "nothing is allocated. Exits 0 if so.\n\n"
+                                        "  -h, --help   this text\n");
         return help && is_written() ? 0 : help ? 1 : 2;
     }
     struct gdrc_config config;
@@ -225,7 +236,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "static_mem: asking for the size: %s\n", gdrc_strerror(err));
         return 1;
     }
-    printf("a context with 4 queue pairs needs %zu bytes, the static array has %u\n", bytes, ARENA_BYTES);
+    printf("a context with 4 queue pairs needs %zu bytes, the static array has %u\n", bytes,
+           ARENA_BYTES);
     if (bytes > sizeof arena) {
         fprintf(stderr, "static_mem: make ARENA_BYTES larger\n");
         return 1;
@@ -251,12 +263,18 @@ int main(int argc, char **argv)
     leaks.struct_size = sizeof leaks;
     int left = gdrc_close(p.ctx, &leaks);
 
-    printf("calls of malloc, calloc, realloc, memalign, mmap, mremap: %lu during init, %lu from init to close\n", in_init, between);
-    printf("address space from init to close: %lu pages before, %lu after\n", pages_before, pages_after);
+    printf("calls of malloc, calloc, realloc, memalign, mmap, mremap: %lu during init, %lu from "
+           "init to close\n",
+           in_init, between);
+    printf("address space from init to close: %lu pages before, %lu after\n", pages_before,
+           pages_after);
     if (!err)
-        printf("%d SENDs, WRITEs and READs of up to %u bytes, every byte checked; one WRITE refused as it should be\n", 3 * ROUNDS, DATA_BYTES);
+        printf("%d SENDs, WRITEs and READs of up to %u bytes, every byte checked; one WRITE "
+               "refused as it should be\n",
+               3 * ROUNDS, DATA_BYTES);
     printf("objects left at close: %d\n", left);
-    bool proven = !err && between == 0 && pages_after == pages_before && pages_before != 0 && left == 0;
+    bool proven =
+        !err && between == 0 && pages_after == pages_before && pages_before != 0 && left == 0;
     printf("%s\n", proven ? "proven: nothing was allocated" : "NOT proven");
     return is_written() && proven ? 0 : 1;
 }

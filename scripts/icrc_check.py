@@ -3,10 +3,10 @@
 
 Usage: icrc_check.py [--port N]... [--min-frames N] FILE.pcap...
 
-Over IPv4 each frame is computed twice: by scapy's RoCE layer and by the few lines below that follow the
-definition (scapy knows no IPv6). Both must agree with the frame. Prints one line per file, with the opcodes
-and the highest IPv4 identification seen (the segments of a GSO send have 0, 1, 2, ...); exits 1 on any wrong ICRC, on fewer RoCE frames than asked for, and on a frame that was cut.
-"""
+Over IPv4 each frame is computed twice: by scapy's RoCE layer and by the few lines below that follow
+the definition (scapy knows no IPv6). Both must agree with the frame. Prints one line per file, with
+the opcodes and the highest IPv4 identification seen (the segments of a GSO send have 0, 1, 2, ...);
+exits 1 on any wrong ICRC, on fewer RoCE frames than asked for, and on a frame that was cut. """
 import argparse
 import collections
 import struct
@@ -65,15 +65,22 @@ def check(path, ports, scapy):
             computed["by scapy"] = bth.compute_icrc(b"")
         for who, value in computed.items():
             if value != on_wire:
-                faults.append(f"frame {number}: ICRC {on_wire.hex()} on the wire, {value.hex()} {who}")
+                faults.append(
+                    f"frame {number}: ICRC {on_wire.hex()} on the wire, {value.hex()} {who}"
+                )
     return frames, faults, opcodes, ident
 
 
 def main():
     """Parses the command line and checks each file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--port", type=int, action="append", help="UDP port of RoCEv2 (default 4791); may be repeated")
-    parser.add_argument("--min-frames", type=int, default=1, help="least RoCE frames that each file must hold")
+    parser.add_argument(
+        "--port", type=int, action="append",
+        help="UDP port of RoCEv2 (default 4791); may be repeated",
+    )
+    parser.add_argument(
+        "--min-frames", type=int, default=1, help="least RoCE frames that each file must hold"
+    )
     parser.add_argument("files", nargs="+", metavar="FILE.pcap")
     args = parser.parse_args()
 
@@ -96,7 +103,10 @@ def main():
         if frames < args.min_frames:
             faults.append(f"only {frames} RoCE frames, {args.min_frames} wanted")
         seen = " ".join(f"{opcode:02x}:{count}" for opcode, count in sorted(opcodes.items()))
-        print(f"{path}: {frames} frames, {len(faults)} wrong, identifications to {ident}, opcodes {seen}")
+        print(
+            f"{path}: {frames} frames, {len(faults)} wrong, identifications to {ident}, opcodes "
+            f"{seen}"
+        )
         for fault in faults[:10]:
             print(f"  {fault}")
         bad = bad or bool(faults)

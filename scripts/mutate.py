@@ -3,19 +3,21 @@
 
 Usage: mutate.py [--list] [--stale] [--only N[,N...]] [--stages NAME[,NAME...]] [--write]
 
-The copy is a git worktree of HEAD under build/mutants, with a target folder of its own, so that only what a
-fault touches is compiled again. For each fault the stages below run in order until one fails; the test that
-failed first, or that never ends, is its witness. A fault that nothing notices is a survivor, and makes the exit
-status 1. Faults that only another interleaving of threads would show run under loom alone.
---stale only says which faults have no place in the sources any more.
---write puts the rows into the table between the marks in docs/records/PROOF.md; those of other faults stay.
-"""
+The copy is a git worktree of HEAD under build/mutants, with a target folder of its own, so that
+only what a fault touches is compiled again. For each fault the stages below run in order until one
+fails; the test that failed first, or that never ends, is its witness. A fault that nothing notices
+is a survivor, and makes the exit status 1. Faults that only another interleaving of threads would
+show run under loom alone. --stale only says which faults have no place in the sources any more.
+--write puts the rows into the table between the marks in docs/records/PROOF.md; those of other
+faults stay. """
+
 import os, re, signal, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TREE = os.path.join(ROOT, "build", "mutants")
 TARGET = os.path.join(ROOT, "build", "mutants-target")
-# Seconds that a stage may run on an idle machine; more than the 60 after which the test runner names the test that does not end.
+# Seconds that a stage may run on an idle machine; more than the 60 after which the test runner
+# names the test that does not end.
 LIMIT = 100 * int(os.environ.get("GDRC_TEST_PATIENCE", "1"))
 # Seconds that compiling may take.
 BUILD_LIMIT = 1800
@@ -30,7 +32,9 @@ STAGES = [
     ("sim", ["cargo", "build"] + SIM, ["cargo", "run"] + SIM + ["--", "--seeds", "0..60"]),
 ]
 # What only another order of two threads' steps shows.
-LOOM_TEST = CORE + ["--release", "--test", "loom_ring", "--test", "loom_sleep", "--test", "loom_shared"]
+LOOM_TEST = CORE + [
+    "--release", "--test", "loom_ring", "--test", "loom_sleep", "--test", "loom_shared",
+]
 LOOM = ("loom", LOOM_TEST + ["--no-run"], LOOM_TEST)
 
 # What only the library's own processes show, or those of two users (as root).
@@ -45,199 +49,359 @@ UNIT, _, ENGINE, _ = STAGES
 R = "core/src/roce/"
 C = "core/src/cm/"
 N = "backends/net/src/"
-# What is wrong then | file | text, or several | what stands there instead | the one stage that can see it, if only one can.
+# What is wrong then | file | text, or several | what stands there instead | the one stage that can
+# see it, if only one can.
 FAULTS = [
-    ("a request ahead of the expected PSN by one is executed", R + "responder.rs", "if ahead == 0 {", "if ahead == 0 || ahead == 1 {"),
-    ("duplicates are executed again", R + "responder.rs", "if ahead == 0 {", "if ahead <= 0 && ahead > -4_000_000 {"),
+    ("a request ahead of the expected PSN by one is executed", R + "responder.rs",
+     "if ahead == 0 {", "if ahead == 0 || ahead == 1 {"),
+    ("duplicates are executed again", R + "responder.rs",
+     "if ahead == 0 {", "if ahead <= 0 && ahead > -4_000_000 {"),
     ("acknowledged before slow memory has placed", R + "responder.rs",
      "let waits = resp.is(rx_block::PLACING | rx_block::FENCES);", "let waits = false;"),
-    ("the window to a peer never closes", R + "peer.rs", "self.size.saturating_sub(self.inflight)", "self.size"),
+    ("the window to a peer never closes", R + "peer.rs",
+     "self.size.saturating_sub(self.inflight)", "self.size"),
     ("an RNR NAK counts as silence", R + "rnr.rs", "if qp.attr.rnr_retry != 7 {", "if true {"),
     ("the low byte of a remote key is not looked at", "core/src/mem/region.rs",
-     "if s.key != rkey || s.kind == Kind::Free {", "if s.key >> 8 != rkey >> 8 || s.kind == Kind::Free {"),
-    ("the ICRC covers the traffic class", "core/src/wire/icrc.rs", "[0x45, 0xFF, 0, 0, 0, 0, 0x40", "[0x45, 0x00, 0, 0, 0, 0, 0x40"),
+     "if s.key != rkey || s.kind == Kind::Free {",
+     "if s.key >> 8 != rkey >> 8 || s.kind == Kind::Free {"),
+    ("the ICRC covers the traffic class", "core/src/wire/icrc.rs",
+     "[0x45, 0xFF, 0, 0, 0, 0, 0x40", "[0x45, 0x00, 0, 0, 0, 0, 0x40"),
     ("an ACK that passes an unfinished READ is taken for its answer", R + "completer.rs",
      "implied = Some(ws.psn.add(ws.done_pkts));", "implied = None;"),
     ("a READ response of any length is taken", R + "completer.rs",
      "if payload.len() as u64 != want || run.n", "if payload.is_empty() && want > 0 || run.n"),
-    ("access flags of a region are not looked at", "core/src/mem/region.rs", "if s.access & need != need {", "if false {"),
+    ("access flags of a region are not looked at", "core/src/mem/region.rs",
+     "if s.access & need != need {", "if false {"),
     ("a region may be written without LOCAL_WRITE", "core/src/mem/region.rs",
      "if write && s.access & access::LOCAL_WRITE == 0 {", "if false {"),
-    ("a retransmission begins one packet late", R + "requester.rs", "qp.req.cur_pkt = into as u32;",
-     "qp.req.cur_pkt = (into as u32 + 1).min(ws.npkts - 1);"),
+    ("a retransmission begins one packet late", R + "requester.rs",
+     "qp.req.cur_pkt = into as u32;", "qp.req.cur_pkt = (into as u32 + 1).min(ws.npkts - 1);"),
     ("a receive does not reserve its completion", R + "rules/cq.rs", "self.cq.reserved += 1;", ""),
-    ("FENCE is ignored", R + "requester.rs", "if wqe.is_fenced() && waits_at_fence(qp, sq, index) {", "if false {"),
-    ("the Q_Key of a datagram is not looked at", R + "datagram.rs", "run.qkey != qp.attr.qkey", "false"),
+    ("FENCE is ignored", R + "requester.rs",
+     "if wqe.is_fenced() && waits_at_fence(qp, sq, index) {", "if false {"),
+    ("the Q_Key of a datagram is not looked at", R + "datagram.rs",
+     "run.qkey != qp.attr.qkey", "false"),
     ("the P_Key is not looked at", R + "rules/receive.rs", "|| run.pkey & 0x7fff != 0x7fff {", "{"),
     ("messages are taken from any address", R + "rules/receive.rs", "peer.addr.gid == *gid &&", ""),
-    ("a QPN is used again at once", "core/src/engine/qpn.rs", "!all && self.slots[list.first as usize].rested_ms(now_ms) < rest_of(class)", "false"),
-    ("an unsignalled failure is not reported", R + "rules/complete.rs", "if status != wc_status::SUCCESS || wqe.is_signaled() {",
-     "if wqe.is_signaled() {"),
+    ("a QPN is used again at once", "core/src/engine/qpn.rs",
+     "!all && self.slots[list.first as usize].rested_ms(now_ms) < rest_of(class)", "false"),
+    ("an unsignalled failure is not reported", R + "rules/complete.rs",
+     "if status != wc_status::SUCCESS || wqe.is_signaled() {", "if wqe.is_signaled() {"),
     ("retries never run out", R + "requester.rs", "qp.req.retry_left -= 1;", ""),
-    ("a READ forgets what has arrived", R + "completer.rs", "qp.wqe(index).done_pkts = done;", "qp.wqe(index).done_pkts = done - 1;"),
-    ("pad bytes count as payload", R + "run.rs", "usize::from(bth.pad)", "usize::from(bth.pad & 0)"),
+    ("a READ forgets what has arrived", R + "completer.rs",
+     "qp.wqe(index).done_pkts = done;", "qp.wqe(index).done_pkts = done - 1;"),
+    ("pad bytes count as payload", R + "run.rs",
+     "usize::from(bth.pad)", "usize::from(bth.pad & 0)"),
     ("receives are not flushed", R + "queues.rs", "self.flush_rq();\n", "()\n"),
     ("an atomic may be misaligned", R + "responder.rs", "if run.va & 7 != 0 {", "if false {"),
     ("a WRITE may be longer or shorter than it said", R + "responder.rs",
-     "if if run.last { end != total } else { end >= total } {", "if end == u64::MAX && total == 1 {"),
-    ("an atomic's duplicate is looked up under any key", R + "responder.rs", "&& r.rkey == run.rkey", ""),
-    ("a message may be longer than its receive buffer", R + "responder.rs", "if end > u64::from(recv.length) {", "if false {"),
-    ("messages are not counted", R + "rules/accept.rs", "self.msn = self.msn.wrapping_add(u32::from(ends));", "let _ = ends;"),
+     "if if run.last { end != total } else { end >= total } {",
+     "if end == u64::MAX && total == 1 {"),
+    ("an atomic's duplicate is looked up under any key", R + "responder.rs",
+     "&& r.rkey == run.rkey", ""),
+    ("a message may be longer than its receive buffer", R + "responder.rs",
+     "if end > u64::from(recv.length) {", "if false {"),
+    ("messages are not counted", R + "rules/accept.rs",
+     "self.msn = self.msn.wrapping_add(u32::from(ends));", "let _ = ends;"),
     ("a sequence NAK is sent only once, whatever is lost again", R + "responder.rs",
      "if resp.nak_sent && psn.diff(resp.nak_high) > 0 {", "if resp.nak_sent {"),
     ("an RNR timer of the table is wrong", "core/src/wire/timing.rs", "8192, 12288", "8192, 12282"),
-    ("an aligned request may reach a misaligned word", R + "responder.rs", "if target.addr & 7 != 0 {", "if false {"),
-    ("the lost end of a message is not probed for", R + "timers.rs", "            req.set(tx_block::PROBE, true);\n", ""),
+    ("an aligned request may reach a misaligned word", R + "responder.rs",
+     "if target.addr & 7 != 0 {", "if false {"),
+    ("the lost end of a message is not probed for", R + "timers.rs",
+     "            req.set(tx_block::PROBE, true);\n", ""),
     ("a probe that is lost as well is not repeated", R + "timers.rs",
      "req.probe_at = now.saturating_add(req.probe_wait);", "req.probe_at = 0;"),
-    ("a packet larger than the first may join a burst", R + "txbuf.rs", "&& size <= self.seg &&", "&&"),
+    ("a packet larger than the first may join a burst", R + "txbuf.rs",
+     "&& size <= self.seg &&", "&&"),
     ("a burst goes on behind a packet that is shorter", R + "txbuf.rs", "self.closed = true;", ""),
-    ("a burst may be larger than a datagram", R + "txbuf.rs", "self.buf.len().min(MAX_BURST)", "self.buf.len()"),
-    ("a number rests for one timeout, not four", "core/src/engine/qpn.rs", "saturating_mul(4)", "saturating_mul(1)"),
-    ("an SRQ tells its limit one too early", R + "rules/recv.rs", "len - 1 < q.limit", "len - 1 <= q.limit"),
-    ("an SRQ tells its limit again and again", R + "rules/recv.rs", "                q.limit = 0;\n", ""),
+    ("a burst may be larger than a datagram", R + "txbuf.rs",
+     "self.buf.len().min(MAX_BURST)", "self.buf.len()"),
+    ("a number rests for one timeout, not four", "core/src/engine/qpn.rs",
+     "saturating_mul(4)", "saturating_mul(1)"),
+    ("an SRQ tells its limit one too early", R + "rules/recv.rs",
+     "len - 1 < q.limit", "len - 1 <= q.limit"),
+    ("an SRQ tells its limit again and again", R + "rules/recv.rs",
+     "                q.limit = 0;\n", ""),
     ("a SEND that invalidates closes no window", R + "responder.rs",
-     "self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad)", "Ok(()).map_err(bad)"),
-    ("a window outlives its QP", "core/src/mem/region.rs", "if s.kind == Kind::Mw2 && s.bound && s.qp == qp {", "if false && s.qp == qp {"),
-    ("a type 2 window serves every QP", "core/src/mem/region.rs", "if s.kind == Kind::Mw2 && s.qp != qp {", "if false {"),
-    ("the ICRC covers the traffic class of IPv6", "core/src/wire/icrc.rs", "&[0x6F, 0xFF, 0xFF, 0xFF,", "&[0x60, 0xFF, 0xFF, 0xFF,"),
-    ("the ICRC covers the hop limit of IPv6", "core/src/wire/icrc.rs", "0, 0, ip::PROTO_UDP, 0xFF]", "0, 0, ip::PROTO_UDP, 0x40]"),
-    ("a handle outlives its object", "core/src/pool.rs", "g.load(Ordering::Acquire) == generation", "g.load(Ordering::Acquire) >= generation"),
-    ("a handle is good for an object of another type", "core/src/pool.rs", "tag == self.tag && generation", "generation"),
-    ("a full ring takes one more", "core/src/ring.rs", "self.capacity.saturating_sub(self.tail", "(self.capacity + 1).saturating_sub(self.tail"),
-    ("a ring's cursors may not pass 2^32", "core/src/ring.rs", "self.tail = self.tail.wrapping_add(n);", "self.tail = self.tail.saturating_add(n);"),
+     "self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad)",
+     "Ok(()).map_err(bad)"),
+    ("a window outlives its QP", "core/src/mem/region.rs",
+     "if s.kind == Kind::Mw2 && s.bound && s.qp == qp {", "if false && s.qp == qp {"),
+    ("a type 2 window serves every QP", "core/src/mem/region.rs",
+     "if s.kind == Kind::Mw2 && s.qp != qp {", "if false {"),
+    ("the ICRC covers the traffic class of IPv6", "core/src/wire/icrc.rs",
+     "&[0x6F, 0xFF, 0xFF, 0xFF,", "&[0x60, 0xFF, 0xFF, 0xFF,"),
+    ("the ICRC covers the hop limit of IPv6", "core/src/wire/icrc.rs",
+     "0, 0, ip::PROTO_UDP, 0xFF]", "0, 0, ip::PROTO_UDP, 0x40]"),
+    ("a handle outlives its object", "core/src/pool.rs",
+     "g.load(Ordering::Acquire) == generation", "g.load(Ordering::Acquire) >= generation"),
+    ("a handle is good for an object of another type", "core/src/pool.rs",
+     "tag == self.tag && generation", "generation"),
+    ("a full ring takes one more", "core/src/ring.rs",
+     "self.capacity.saturating_sub(self.tail", "(self.capacity + 1).saturating_sub(self.tail"),
+    ("a ring's cursors may not pass 2^32", "core/src/ring.rs",
+     "self.tail = self.tail.wrapping_add(n);", "self.tail = self.tail.saturating_add(n);"),
     ("a cancelled timer fires", "core/src/wheel.rs",
-     "if self.is_armed(id) {\n            self.unlink(id as u32);", "if self.is_armed(id) {\n            self.nodes[id].deadline_ns = 0;"),
-    ("a timer fires up to a tick early", "core/src/wheel.rs", ".deadline_ns.div_ceil(1 << TICK_SHIFT)", ".deadline_ns.wrapping_shr(TICK_SHIFT)"),
-    ("a gap in a UC message is not noticed", R + "responder.rs", "let gap = run.psn != qp.resp.epsn;", "let gap = false;"),
+     "if self.is_armed(id) {\n            self.unlink(id as u32);",
+     "if self.is_armed(id) {\n            self.nodes[id].deadline_ns = 0;"),
+    ("a timer fires up to a tick early", "core/src/wheel.rs",
+     ".deadline_ns.div_ceil(1 << TICK_SHIFT)", ".deadline_ns.wrapping_shr(TICK_SHIFT)"),
+    ("a gap in a UC message is not noticed", R + "responder.rs",
+     "let gap = run.psn != qp.resp.epsn;", "let gap = false;"),
     ("READs under way are not bounded", R + "requester.rs",
-     "wqe.is_read_or_atomic() && qp.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1)", "false"),
-    ("PSNs do not wrap", "core/src/wire/psn.rs", "(self.0.wrapping_sub(other.0) << 8) as i32 >> 8", "self.0 as i32 - other.0 as i32"),
+     "wqe.is_read_or_atomic() && qp.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1)",
+     "false"),
+    ("PSNs do not wrap", "core/src/wire/psn.rs",
+     "(self.0.wrapping_sub(other.0) << 8) as i32 >> 8", "self.0 as i32 - other.0 as i32"),
     ("a sleeper looks before it has said so", "core/src/sleep.rs",
-     "// The sleeper's fence: our word is written before we look for work. Pairs with the producer's.\n        fence(Ordering::SeqCst);",
+     "// The sleeper's fence: our word is written before we look for work. Pairs with the "
+     "producer's.\n        fence(Ordering::SeqCst);",
      "fence(Ordering::AcqRel);", LOOM),
     ("a producer looks before it has published", "core/src/sleep.rs",
-     "// The producer's fence: what we have published is written before we look at the word. Pairs with the sleeper's.\n        fence(Ordering::SeqCst);",
+     "// The producer's fence: what we have published is written before we look at the word. Pairs "
+     "with the sleeper's.\n        fence(Ordering::SeqCst);",
      "fence(Ordering::AcqRel);", LOOM),
-    ("two producers wake the same sleeper", "core/src/sleep.rs", "self.0.swap(AWAKE, Ordering::Relaxed) >= urgency",
+    ("two producers wake the same sleeper", "core/src/sleep.rs",
+     "self.0.swap(AWAKE, Ordering::Relaxed) >= urgency",
      "{ self.0.store(AWAKE, Ordering::Relaxed); true }", LOOM),
     ("a ring publishes before the slot is written", "core/src/ring.rs",
-     "self.ring.producing.cursor.store(self.tail, Ordering::Release)", "self.ring.producing.cursor.store(self.tail, Ordering::Relaxed)", LOOM),
+     "self.ring.producing.cursor.store(self.tail, Ordering::Release)",
+     "self.ring.producing.cursor.store(self.tail, Ordering::Relaxed)", LOOM),
     ("a bit may be seen before what was written ahead of it", "core/src/bitmap.rs",
-     "self.leaves[leaf].fetch_or(bit, Ordering::Release)", "self.leaves[leaf].fetch_or(bit, Ordering::Relaxed)", LOOM),
+     "self.leaves[leaf].fetch_or(bit, Ordering::Release)",
+     "self.leaves[leaf].fetch_or(bit, Ordering::Relaxed)", LOOM),
     ("a bitmap's summary is only set where it looks clear", "core/src/bitmap.rs",
      "self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 {",
-     "self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 && self.top.summary.load(Ordering::Relaxed) >> (leaf % WORD) & 1 == 0 {", LOOM),
-    ("a window is filled with bursts of any size", R + "requester.rs", "fits < burst / 2 && self.req.una_psn", "false && self.req.una_psn"),
-    ("a small message is taken whatever its PSN", R + "rules/accept.rs", "if psn != qp.resp.epsn ||", "if"),
-    ("a small message may be longer than its receive buffer", R + "rules/accept.rs", "if len as u64 > u64::from(sge.length) {", "if false {"),
-    ("a small message is not kept back by a closed window", R + "frame/record.rs", "if self.peer.tx.available(0) == 0 {", "if false {"),
-    ("an ACK ends a small request that it is not about", R + "rules/single.rs", "ws.npkts != 1 || ws.psn != psn ||", "ws.npkts != 1 ||"),
-    ("a request takes a reserved completion", R + "rules/cq.rs", "self.ring.free() > self.cq.reserved", "self.ring.free() > 0"),
-    ("messages are taken by a path that their peer does not use", R + "rules/receive.rs", "&& peer.path.answers(path, self.common.mixed_paths)", ""),
+     "self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 && "
+     "self.top.summary.load(Ordering::Relaxed) >> (leaf % WORD) & 1 == 0 {",
+     LOOM),
+    ("a window is filled with bursts of any size", R + "requester.rs",
+     "fits < burst / 2 && self.req.una_psn", "false && self.req.una_psn"),
+    ("a small message is taken whatever its PSN", R + "rules/accept.rs",
+     "if psn != qp.resp.epsn ||", "if"),
+    ("a small message may be longer than its receive buffer", R + "rules/accept.rs",
+     "if len as u64 > u64::from(sge.length) {", "if false {"),
+    ("a small message is not kept back by a closed window", R + "frame/record.rs",
+     "if self.peer.tx.available(0) == 0 {", "if false {"),
+    ("an ACK ends a small request that it is not about", R + "rules/single.rs",
+     "ws.npkts != 1 || ws.psn != psn ||", "ws.npkts != 1 ||"),
+    ("a request takes a reserved completion", R + "rules/cq.rs",
+     "self.ring.free() > self.cq.reserved", "self.ring.free() > 0"),
+    ("messages are taken by a path that their peer does not use", R + "rules/receive.rs",
+     "&& peer.path.answers(path, self.common.mixed_paths)", ""),
     ("a WRITE into mapped memory overtakes what was posted before", R + "peer_write.rs",
      "r.acked == r.next && r.una_psn == r.max_psn && r.next_psn == r.max_psn", "true"),
-    ("memory that ends half way counts as written", R + "peer_write.rs", "Stretch::No => placed = false,", "Stretch::No => at = wqe.length,"),
-    ("a region is lent to whoever names its key", R + "peer_write.rs", "&& qp.attr.dest_qp_num == from_qpn", ""),
+    ("memory that ends half way counts as written", R + "peer_write.rs",
+     "Stretch::No => placed = false,", "Stretch::No => at = wqe.length,"),
+    ("a region is lent to whoever names its key", R + "peer_write.rs",
+     "&& qp.attr.dest_qp_num == from_qpn", ""),
     ("a region that peers may not write is lent", R + "peer_write.rs",
      ".filter(|region| region.access & access::REMOTE_WRITE != 0)", ""),
-    ("READs that a limit of the rate has cut stay counted", R + "rules/ack.rs", "req.rd_out = 0;", ""),
-    ("what is handed to a poll raises no armed CQ", R + "rules/cq.rs", "!to.has && self.cq.armed == Armed::No;", "!to.has;"),
+    ("READs that a limit of the rate has cut stay counted", R + "rules/ack.rs",
+     "req.rd_out = 0;", ""),
+    ("what is handed to a poll raises no armed CQ", R + "rules/cq.rs",
+     "!to.has && self.cq.armed == Armed::No;", "!to.has;"),
     ("a request that left without a date never gets one", "core/src/engine/tx.rs",
-     "        inner.transport.arm_deferred_timer(s, now);\n        let t = &inner.transport;", "        let t = &inner.transport;"),
+     "        inner.transport.arm_deferred_timer(s, now);\n        let t = &inner.transport;",
+     "        let t = &inner.transport;"),
     ("a request that is posted alone is not signalled where all are", "core/src/verbs/post.rs",
-     "let signaled = if qp.sig_all.load(Relaxed) != 0 { send_flags::SIGNALED } else { 0 };", "let signaled = 0;"),
-    ("an ACK refills no budget of retries", R + "rules/ack.rs", "qp.req.retry_left = qp.attr.retry_cnt;", ""),
-    ("a short WRITE takes a system call", R + "peer_write.rs", "if wqe.length < COPY_REMOTE_MIN || wqe.inline != 0 {", "if wqe.inline != 0 {"),
+     "let signaled = if qp.sig_all.load(Relaxed) != 0 { send_flags::SIGNALED } else { 0 };",
+     "let signaled = 0;"),
+    ("an ACK refills no budget of retries", R + "rules/ack.rs",
+     "qp.req.retry_left = qp.attr.retry_cnt;", ""),
+    ("a short WRITE takes a system call", R + "peer_write.rs",
+     "if wqe.length < COPY_REMOTE_MIN || wqe.inline != 0 {",
+     "if wqe.inline != 0 {"),
     ("a stream of long WRITEs never leaves the packets", R + "peer_write.rs",
-     "len >= COPY_REMOTE_MIN && len.saturating_mul(before.into()) >= FILLS_A_RING", "false"),
-    ("a call takes the bytes of a key that was refused", R + "rules/sge.rs", "            _ => return (0, 0),", "            _ => break,"),
-    ("a message of the group is taken from every user", N + "addr_group/group_msg.rs", "trusted = is_own_user(cred.uid);", "trusted = true;", USERS),
-    ("a connection is accepted from every user", N + "local.rs", "Ok(fd) if is_trusted(fd.raw()) => Accepted::Peer(fd),",
-     "Ok(fd) => Accepted::Peer(fd),", USERS),
-    ("everybody may enter the directory of names", N + "local/socket_dir.rs", "wanted.c_str().as_ptr(), 0o700)",
-     "wanted.c_str().as_ptr(), 0o777)", NET),
-    ("a directory of names that others may enter is taken", N + "local/socket_dir.rs", "s.st_mode & 0o777 == 0o700", "true", NET),
-    ("the overflow uid counts as a user", N + "local.rs", "own_uid() != overflow || maps_all_uids(", "true || maps_all_uids(", USERS),
-    ("a ring is taken although it may shrink", N + "shm/segment.rs", "if sealed_len(fd, SEALS) != Some(",
+     "len >= COPY_REMOTE_MIN && len.saturating_mul(before.into()) >= FILLS_A_RING",
+     "false"),
+    ("a call takes the bytes of a key that was refused", R + "rules/sge.rs",
+     "            _ => return (0, 0),",
+     "            _ => break,"),
+    ("a message of the group is taken from every user", N + "addr_group/group_msg.rs",
+     "trusted = is_own_user(cred.uid);",
+     "trusted = true;",
+     USERS),
+    ("a connection is accepted from every user", N + "local.rs",
+     "Ok(fd) if is_trusted(fd.raw()) => Accepted::Peer(fd),",
+     "Ok(fd) => Accepted::Peer(fd),",
+     USERS),
+    ("everybody may enter the directory of names", N + "local/socket_dir.rs",
+     "wanted.c_str().as_ptr(), 0o700)",
+     "wanted.c_str().as_ptr(), 0o777)",
+     NET),
+    ("a directory of names that others may enter is taken", N + "local/socket_dir.rs",
+     "s.st_mode & 0o777 == 0o700",
+     "true",
+     NET),
+    ("the overflow uid counts as a user", N + "local.rs",
+     "own_uid() != overflow || maps_all_uids(",
+     "true || maps_all_uids(",
+     USERS),
+    ("a ring is taken although it may shrink", N + "shm/segment.rs",
+     "if sealed_len(fd, SEALS) != Some(",
      "if sealed_len(fd, SEALS & !libc::F_SEAL_SHRINK) != Some(", NET),
-    ("granted memory is mapped although it may shrink", N + "shm/grant.rs", "sealed_len(fd.raw(), libc::F_SEAL_SHRINK)", "sealed_len(fd.raw(), 0)", NET),
-    ("an older table of the group is adopted", N + "addr_group/member.rs", "if table.age() <= self.table.age() {", "if table.age() == self.table.age() {", NET),
-    ("anybody's packet counts as one to oneself", N + "addr_group/member/own_index.rs", "if packet[12..20] != self.nonce.to_le_bytes() {", "if false {", NET),
-    ("a caller without a descriptor for it wakes for ever", N + "shm/port.rs", "let _ = waiter.remove_socket(listener.fd());", "let _ = listener.fd();", USERS),
-    ("a besieged queue pair takes packets from any port", R + "siege.rs", "if !qp.knows_port(from.port) {", "if false {"),
-    ("a peer of our kind may send from any port", N + "soft/peer_ports.rs", "asked() || asked()", "true || asked()", USERS),
-    ("a forged path MTU is obeyed", N + "udp/socket.rs", "libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE", "libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO", NET),
-    ("a number whose QP never had a peer rests", "core/src/engine/qpn.rs", "if !qp.met {", "if false {", ENGINE),
-    ("a rest that was cut short is forgotten", "core/src/engine/qpn.rs", "if u64::from(left) > rest_ms {", "if false {", UNIT),
-    ("numbers come in the order of the block", "core/src/engine/qpn.rs", "self.order.at(self.used - 1)", "(self.used - 1)", UNIT),
+    ("granted memory is mapped although it may shrink", N + "shm/grant.rs",
+     "sealed_len(fd.raw(), libc::F_SEAL_SHRINK)",
+     "sealed_len(fd.raw(), 0)",
+     NET),
+    ("an older table of the group is adopted", N + "addr_group/member.rs",
+     "if table.age() <= self.table.age() {",
+     "if table.age() == self.table.age() {",
+     NET),
+    ("anybody's packet counts as one to oneself", N + "addr_group/member/own_index.rs",
+     "if packet[12..20] != self.nonce.to_le_bytes() {",
+     "if false {",
+     NET),
+    ("a caller without a descriptor for it wakes for ever", N + "shm/port.rs",
+     "let _ = waiter.remove_socket(listener.fd());",
+     "let _ = listener.fd();",
+     USERS),
+    ("a besieged queue pair takes packets from any port", R + "siege.rs",
+     "if !qp.knows_port(from.port) {", "if false {"),
+    ("a peer of our kind may send from any port", N + "soft/peer_ports.rs",
+     "asked() || asked()",
+     "true || asked()",
+     USERS),
+    ("a forged path MTU is obeyed", N + "udp/socket.rs",
+     "libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE",
+     "libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO", NET),
+    ("a number whose QP never had a peer rests", "core/src/engine/qpn.rs",
+     "if !qp.met {", "if false {", ENGINE),
+    ("a rest that was cut short is forgotten", "core/src/engine/qpn.rs",
+     "if u64::from(left) > rest_ms {", "if false {", UNIT),
+    ("numbers come in the order of the block", "core/src/engine/qpn.rs",
+     "self.order.at(self.used - 1)", "(self.used - 1)", UNIT),
     ("where all numbers rest there is none", "core/src/engine/qpn.rs",
      "self.wake_early(now_ms).map(|at| (self.base + at, true))", "None", UNIT),
-    ("requests that have ended fill a backlog", C + "admit.rs", "l.pending = l.pending.saturating_sub(1);", "", UNIT),
-    ("connections that have ended count as half-open", C + "admit.rs", "l.half_open = l.half_open.saturating_sub(1);", "", UNIT),
-    ("sources of requests that have ended count on", C + "admit.rs", "self.load[at] = self.load[at].saturating_sub(1);", "", UNIT),
-    ("strangers fill the program's table", C + "admit.rs", "cm.pool.live() as u32 - cm.guests", "cm.pool.live() as u32", UNIT),
-    ("one address may take all places of a listener", C + "admit.rs", "if mine >= self.bounds.source() {", "if false {", UNIT),
-    ("an accepted connection gives way to others at once", C + "admit.rs", "id.since.saturating_add(FAIR_NS) <= now", "true", UNIT),
-    ("an accepted connection never gives way", C + "admit.rs", "id.since.saturating_add(FAIR_NS) <= now", "false", UNIT),
-    ("a known peer waits like a stranger", C + "admit.rs", "known.gid == *gid && now < known.until", "false", UNIT),
-    ("peers are known for ever", C + "admit.rs", "known.gid == *gid && now < known.until", "known.gid == *gid", UNIT),
-    ("a REP is sent again as often as the REQ says", C + "program.rs", "x.retries = x.retries.min(REP_RETRIES);", "", UNIT),
+    ("requests that have ended fill a backlog", C + "admit.rs",
+     "l.pending = l.pending.saturating_sub(1);", "", UNIT),
+    ("connections that have ended count as half-open", C + "admit.rs",
+     "l.half_open = l.half_open.saturating_sub(1);", "", UNIT),
+    ("sources of requests that have ended count on", C + "admit.rs",
+     "self.load[at] = self.load[at].saturating_sub(1);", "", UNIT),
+    ("strangers fill the program's table", C + "admit.rs",
+     "cm.pool.live() as u32 - cm.guests", "cm.pool.live() as u32", UNIT),
+    ("one address may take all places of a listener", C + "admit.rs",
+     "if mine >= self.bounds.source() {", "if false {", UNIT),
+    ("an accepted connection gives way to others at once", C + "admit.rs",
+     "id.since.saturating_add(FAIR_NS) <= now", "true", UNIT),
+    ("an accepted connection never gives way", C + "admit.rs",
+     "id.since.saturating_add(FAIR_NS) <= now", "false", UNIT),
+    ("a known peer waits like a stranger", C + "admit.rs",
+     "known.gid == *gid && now < known.until", "false", UNIT),
+    ("peers are known for ever", C + "admit.rs",
+     "known.gid == *gid && now < known.until", "known.gid == *gid", UNIT),
+    ("a REP is sent again as often as the REQ says", C + "program.rs",
+     "x.retries = x.retries.min(REP_RETRIES);", "", UNIT),
     ("an unconfirmed connection says goodbye sixteen times", C + "program.rs",
-     "id.retries = if id.guest { REP_RETRIES } else { MAX_RETRIES };", "id.retries = MAX_RETRIES;", UNIT),
-    ("a connection has no time-wait", C + "input.rs", "self.wheel.arm(i, now.saturating_add(wait.max(TIME_WAIT_MIN_NS)));",
+     "id.retries = if id.guest { REP_RETRIES } else { MAX_RETRIES };", "id.retries = MAX_RETRIES;",
+     UNIT),
+    ("a connection has no time-wait", C + "input.rs",
+     "self.wheel.arm(i, now.saturating_add(wait.max(TIME_WAIT_MIN_NS)));",
      "self.wheel.arm(i, now);", UNIT),
-    ("a repeated REQ is known by its number alone", C + "admit.rs",
-     ("self.random.of(&[self.source_of(gid), number.into()])", "&& self.ids[i].peer.gid == from.gid"),
-     ("self.random.of(&[u64::from(gid.is_empty()), number.into()])", ""), UNIT),
-    ("a REQ may name a third party as its source", C + "input.rs", "header.src != from.gid || m.remote_gid", "m.remote_gid", UNIT),
-    ("the path of a REQ may be a third party's", C + "input.rs", "m.local_gid != from.gid || header.src", "header.src", UNIT),
-    ("an MRA is taken from any address", C + "input.rs", "if id.peer.gid != from.gid || id.mras == 0 {", "if id.mras == 0 {", UNIT),
+    (
+        "a repeated REQ is known by its number alone",
+        C + "admit.rs",
+        (
+            "self.random.of(&[self.source_of(gid), number.into()])",
+            "&& self.ids[i].peer.gid == from.gid",
+        ),
+        ("self.random.of(&[u64::from(gid.is_empty()), number.into()])", ""),
+        UNIT,
+    ),
+    ("a REQ may name a third party as its source", C + "input.rs",
+     "header.src != from.gid || m.remote_gid", "m.remote_gid", UNIT),
+    ("the path of a REQ may be a third party's", C + "input.rs",
+     "m.local_gid != from.gid || header.src", "header.src", UNIT),
+    ("an MRA is taken from any address", C + "input.rs",
+     "if id.peer.gid != from.gid || id.mras == 0 {", "if id.mras == 0 {", UNIT),
     ("another machine's QP of the same number makes a connection stale", C + "input.rs",
      "&& (!id.passive || id.remote_guid == m.local_ca_guid)", "", UNIT),
-    ("whoever names a connected QP in a REQ ends its connection", C + "input.rs", "if id.state != State::Established {", "if true {", UNIT),
+    ("whoever names a connected QP in a REQ ends its connection", C + "input.rs",
+     "if id.state != State::Established {", "if true {", UNIT),
     ("communication ids show their index", C + "mod.rs",
-     ("self.order.place_of(local_id & ID_MASK)", "self.order.at(place)"), ("(local_id & ID_MASK)", "place"), UNIT),
+     ("self.order.place_of(local_id & ID_MASK)", "self.order.at(place)"),
+     ("(local_id & ID_MASK)", "place"), UNIT),
     ("data in order does not confirm a connection", "core/src/engine/cm.rs",
-     "let t = &self.transport;\n            self.cm.confirm(now, |qpn| t.has_heard(qpn));", "", ENGINE),
-    ("any packet from its address confirms a connection", R + "mod.rs", "qp.resp.epsn.get() != qp.attr.rq_psn", "qp.counters.rcvd_pkts > 0", ENGINE),
+     "let t = &self.transport;\n            self.cm.confirm(now, |qpn| t.has_heard(qpn));", "",
+     ENGINE),
+    ("any packet from its address confirms a connection", R + "mod.rs",
+     "qp.resp.epsn.get() != qp.attr.rq_psn", "qp.counters.rcvd_pkts > 0", ENGINE),
     ("a notification that an ended QP owes stays owed", R + "queues.rs",
      "self.common.cnp_owed.clear(self.qi);", "", ENGINE),
     ("a notification stays owed that nothing carries", R + "congestion.rs",
      "// The QP has ended meanwhile.\n                self.common.cnp_owed.clear(qi);", "", ENGINE),
-    ("notifications are heeded where no packet can be marked", R + "congestion.rs", "let handled = ours && capable &&", "let handled = ours &&", ENGINE),
-    ("more notifications are heeded than packets were sent", R + "congestion.rs", "        now >= self.cnp_deaf\n", "        true\n", ENGINE),
+    ("notifications are heeded where no packet can be marked", R + "congestion.rs",
+     "let handled = ours && capable &&", "let handled = ours &&", ENGINE),
+    ("more notifications are heeded than packets were sent", R + "congestion.rs",
+     "        now >= self.cnp_deaf\n", "        true\n", ENGINE),
     ("a READ that ends with a piece is counted off twice", R + "completer.rs",
      "u32::from(finished && done % piece != 0)", "u32::from(finished)", ENGINE),
     ("a request that found no place is never asked for", R + "answers.rs",
-     "if resp.is(rx_block::NAK_LATER) && !resp.is(rx_block::FENCES | rx_block::NAK) {", "if false {", ENGINE),
-    ("a peer may ask for the same packet for ever", R + "completer.rs", "if qp.req.naks > NAK_MAX {", "if false {", ENGINE),
-    ("a peer may ask for the same packet only a few times", R + "completer.rs", "const NAK_MAX: u8 = 200;", "const NAK_MAX: u8 = 20;", ENGINE),
-    ("answers count for what is not outstanding", R + "completer.rs", "if off != 0 {", "if off < -1 {", ENGINE),
-    ("a request far ahead is a loss at once", R + "siege.rs", "if !far && !self.is_besieged(now) {", "if true {", ENGINE),
-    ("a besieged queue pair believes any request ahead", R + "siege.rs", "if !far && !self.is_besieged(now) {", "if !far {", ENGINE),
-    ("a besieged queue pair ends at one NAK", R + "siege.rs", "if known && !self.is_besieged(now) {", "if known {", ENGINE),
-    ("a besieged queue pair waits as long as an RNR NAK says", R + "rnr.rs", "wait = wait.min(RNR_NS);", "", ENGINE),
-    ("NAKs acknowledge to a besieged queue pair", R + "completer.rs", "if code != NakCode::Psn || !besieged {", "if true {", ENGINE),
-    ("what is far off costs an ICRC", "core/src/engine/rx.rs", "if late < t.common.siege_until &&", "if false &&", ENGINE),
-    ("READ requests of long ago are dropped", R + "siege.rs", "Kind::ReadRequest => false,", "Kind::ReadRequest => true,", ENGINE),
+     "if resp.is(rx_block::NAK_LATER) && !resp.is(rx_block::FENCES | rx_block::NAK) {",
+     "if false {", ENGINE),
+    ("a peer may ask for the same packet for ever", R + "completer.rs",
+     "if qp.req.naks > NAK_MAX {", "if false {", ENGINE),
+    ("a peer may ask for the same packet only a few times", R + "completer.rs",
+     "const NAK_MAX: u8 = 200;", "const NAK_MAX: u8 = 20;", ENGINE),
+    ("answers count for what is not outstanding", R + "completer.rs",
+     "if off != 0 {", "if off < -1 {", ENGINE),
+    ("a request far ahead is a loss at once", R + "siege.rs",
+     "if !far && !self.is_besieged(now) {", "if true {", ENGINE),
+    ("a besieged queue pair believes any request ahead", R + "siege.rs",
+     "if !far && !self.is_besieged(now) {", "if !far {", ENGINE),
+    ("a besieged queue pair ends at one NAK", R + "siege.rs",
+     "if known && !self.is_besieged(now) {", "if known {", ENGINE),
+    ("a besieged queue pair waits as long as an RNR NAK says", R + "rnr.rs",
+     "wait = wait.min(RNR_NS);", "", ENGINE),
+    ("NAKs acknowledge to a besieged queue pair", R + "completer.rs",
+     "if code != NakCode::Psn || !besieged {", "if true {", ENGINE),
+    ("what is far off costs an ICRC", "core/src/engine/rx.rs",
+     "if late < t.common.siege_until &&", "if false &&", ENGINE),
+    ("READ requests of long ago are dropped", R + "siege.rs",
+     "Kind::ReadRequest => false,", "Kind::ReadRequest => true,", ENGINE),
     ("messages of our kind are taken from any port", R + "rules/receive.rs",
-     "self.qp.own_port && from.path == Path::Port && !self.peer.sends_from(from.port)", "false", ENGINE),
+     "self.qp.own_port && from.path == Path::Port && !self.peer.sends_from(from.port)", "false",
+     ENGINE),
     ("nobody is asked whose a refused port is", R + "rules/receive.rs",
      "self.common.refused_port = Some((self.peer.addr, from.port));", ""),
     ("a peer uses a grant before it has pinned it", "core/src/lease.rs",
-     "// The peer's fence: the pin word is written before the serial is read. Pairs with the one\n        // in `revoke`.\n        fence(Ordering::SeqCst);",
-     "fence(Ordering::AcqRel);", LOOM),
+     "// The peer's fence: the pin word is written before the serial is read. Pairs with the "
+     "one\n        // in `revoke`.\n        fence(Ordering::SeqCst);",
+     "fence(Ordering::AcqRel);",
+     LOOM),
     ("an owner reads the pin before the grant has ended", "core/src/lease.rs",
-     "// The owner's fence: the serial is cleared before the pin word is read. Pairs with the one\n        // in `pin`.\n        fence(Ordering::SeqCst);",
-     "fence(Ordering::AcqRel);", LOOM),
-    ("a peer has unpinned before its bytes are there", "core/src/lease.rs", "self.0.store(0, Ordering::Release);", "self.0.store(0, Ordering::Relaxed);", LOOM),
-    ("a frame's length is there before the zero behind it", "core/src/frame.rs",
-     ("if !cleared || !behind.looks_empty() {\n            behind.clear();\n        }", "self.0.store(len, Ordering::Release);"),
-     ("", "self.0.store(len, Ordering::Release);\n        if !cleared || !behind.looks_empty() {\n            behind.clear();\n        }"), LOOM),
-    ("a frame's length is there before its bytes", "core/src/frame.rs", "self.0.store(len, Ordering::Release);", "self.0.store(len, Ordering::Relaxed);", LOOM),
-    ("what was written over a cleared length stays", "core/src/frame.rs", "if !cleared || !behind.looks_empty() {", "if !cleared {", UNIT),
-    ("after an RNR NAK the whole window is sent again", R + "rnr.rs", "(qp.ready, qp.ready_psn) = (Ready::Refused, psn);", ""),
+     "// The owner's fence: the serial is cleared before the pin word is read. Pairs with the "
+     "one\n        // in `pin`.\n        fence(Ordering::SeqCst);",
+     "fence(Ordering::AcqRel);",
+     LOOM),
+    ("a peer has unpinned before its bytes are there", "core/src/lease.rs",
+     "self.0.store(0, Ordering::Release);",
+     "self.0.store(0, Ordering::Relaxed);",
+     LOOM),
+    (
+        "a frame's length is there before the zero behind it",
+        "core/src/frame.rs",
+        (
+            "if !cleared || !behind.looks_empty() {\n            behind.clear();\n        }",
+            "self.0.store(len, Ordering::Release);",
+        ),
+        (
+            "",
+            "self.0.store(len, Ordering::Release);\n"
+            "        if !cleared || !behind.looks_empty() {\n            behind.clear();\n"
+            "        }",
+        ),
+        LOOM,
+    ),
+    ("a frame's length is there before its bytes", "core/src/frame.rs",
+     "self.0.store(len, Ordering::Release);", "self.0.store(len, Ordering::Relaxed);", LOOM),
+    ("what was written over a cleared length stays", "core/src/frame.rs",
+     "if !cleared || !behind.looks_empty() {", "if !cleared {", UNIT),
+    ("after an RNR NAK the whole window is sent again", R + "rnr.rs",
+     "(qp.ready, qp.ready_psn) = (Ready::Refused, psn);", ""),
     ("a peer that was late is sure to be ready for the next message", R + "rnr.rs",
      "Ready::Refused if self.req.una_psn.diff(self.ready_psn) > 0 => Ready::Doubtful,",
      "Ready::Refused if self.req.una_psn.diff(self.ready_psn) > 0 => Ready::Yes,", ENGINE),
@@ -247,20 +411,30 @@ FAULTS = [
     ("a request that takes no receive request leaves the doubt", R + "rnr.rs",
      "if self.req.una_psn == self.req.max_psn && !wqe.takes_receive() {", "if false {", ENGINE),
     ("a WRITE is refused whole for the receive request of its last packet", R + "responder.rs",
-     "Rnr(_) if run.n > 1 &&", "Rnr(_) if run.n > u32::MAX - 1 &&", ENGINE),
+     "Rnr(_) if run.n > 1 &&",
+     "Rnr(_) if run.n > u32::MAX - 1 &&",
+     ENGINE),
     ("a single message overtakes one that was refused", R + "rnr.rs",
      "self.req.set_hold(if self.ready == Ready::Yes {", "self.req.set_hold(if true {", ENGINE),
     ("a single message is taken before the ACK beside it", R + "frame/record.rs",
      "if !acked && psn.is_some() && (!is_write || op.0 & 1 != 0) {", "if false {", ENGINE),
-    ("a peer on the same host is probed for what cannot be lost", R + "peer.rs", "if matches!(self.path, Path::Port) {", "if true {", ENGINE),
-    ("a small ACK counts without its AETH where it arrives", R + "rules/single.rs", "c.count_received(1, ACK_BYTES);", "c.count_received(1, 16);", ENGINE),
-    ("a probe counts no bytes", R + "requester.rs", "c.count_sent(done.packets, u64::from(done.packets) * wire_bytes);", "c.count_sent(done.packets, 0);", ENGINE),
-    ("padding is not counted", R + "run.rs", "payload as usize + pad_len(payload as usize);", "payload as usize;", ENGINE),
+    ("a peer on the same host is probed for what cannot be lost", R + "peer.rs",
+     "if matches!(self.path, Path::Port) {", "if true {", ENGINE),
+    ("a small ACK counts without its AETH where it arrives", R + "rules/single.rs",
+     "c.count_received(1, ACK_BYTES);", "c.count_received(1, 16);", ENGINE),
+    ("a probe counts no bytes", R + "requester.rs",
+     "c.count_sent(done.packets, u64::from(done.packets) * wire_bytes);",
+     "c.count_sent(done.packets, 0);", ENGINE),
+    ("padding is not counted", R + "run.rs",
+     "payload as usize + pad_len(payload as usize);", "payload as usize;", ENGINE),
     ("an RNR NAK counts before it is sent", R + "responder.rs",
-     "Rnr(timer) => {\n", "Rnr(timer) => {\n                self.count(|c| &mut c.send_rnr_err);\n", ENGINE),
+     "Rnr(timer) => {\n",
+     "Rnr(timer) => {\n                self.count(|c| &mut c.send_rnr_err);\n",
+     ENGINE),
     ("the ACK of what waits for slow memory is forgotten with an earlier one", R + "rules/ack.rs",
      "resp.ack_owed = resp.is(rx_block::FENCES);", "resp.ack_owed = false;", ENGINE),
-    ("a NAK from any port ends a connection", R + "siege.rs", "let known = self.knows_port(port);", "let known = true;", ENGINE),
+    ("a NAK from any port ends a connection", R + "siege.rs",
+     "let known = self.knows_port(port);", "let known = true;", ENGINE),
 ]
 
 
@@ -268,11 +442,16 @@ def sh(args, timeout):
     """Runs a command in the copy. What it started ends with it, also when its time is over."""
     env = dict(os.environ, CARGO_TARGET_DIR=TARGET, RUST_BACKTRACE="0")
     # Compiling is most of the time.
-    env.update(CARGO_PROFILE_RELEASE_LTO="off", CARGO_PROFILE_RELEASE_CODEGEN_UNITS="16", CARGO_PROFILE_DEV_DEBUG="0")
+    env.update(
+        CARGO_PROFILE_RELEASE_LTO="off", CARGO_PROFILE_RELEASE_CODEGEN_UNITS="16",
+        CARGO_PROFILE_DEV_DEBUG="0",
+    )
     if "loom_ring" in args:
         env.update(RUSTFLAGS="--cfg loom", CARGO_TARGET_DIR=TARGET + "-loom")
     with tempfile.TemporaryFile("w+") as out:
-        p = subprocess.Popen(args, cwd=TREE, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        p = subprocess.Popen(
+            args, cwd=TREE, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             code = p.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -285,10 +464,8 @@ def sh(args, timeout):
 
 def witness(stage, text):
     for pattern, ending in (
-        (r"^---- (\S+) stdout ----", ""),
-        (r"^test (\S+) \.\.\. FAILED", ""),
-        (r"^test (\S+) has been running", ", which never ends"),
-        (r"(seed \d+)", ""),
+        (r"^---- (\S+) stdout ----", ""), (r"^test (\S+) \.\.\. FAILED", ""),
+        (r"^test (\S+) has been running", ", which never ends"), (r"(seed \d+)", ""),
     ):
         found = re.search(pattern, text, re.M)
         if found:
@@ -303,14 +480,17 @@ def edits(fault):
 
 
 def place(text):
-    """Matches `text` however rustfmt breaks its lines: other spaces, a last comma, a comment's next line."""
+    """Matches `text` however rustfmt breaks its lines: other spaces, a last comma, a comment's next
+    line."""
     gap = r"(?:\s|//)*" if "//" in text else r"\s*"
     pattern, before = "", ""
     for word in re.findall(r"\w+|[^\w\s]", text):
         if before:
             apart = r"(?:\s|//)+" if gap != r"\s*" else r"\s+"
             pattern += apart if before[-1].isalnum() and word[0].isalnum() else gap
-        pattern += (r"(?:,\s*)?" if word in ")]}" and before not in (",", "") else "") + re.escape(word)
+        pattern += (r"(?:,\s*)?" if word in ")]}" and before not in (",", "") else "") + re.escape(
+            word
+        )
         before = word
     return re.compile(pattern)
 
@@ -358,7 +538,11 @@ def main():
             print(f"{i:2} {f[0]} ({f[1]})")
         return 0
     if "--stale" in args:
-        stale = [i for i, f in enumerate(FAULTS, 1) if not has_place(f, open(os.path.join(ROOT, f[1])).read())]
+        stale = [
+            i
+            for i, f in enumerate(FAULTS, 1)
+            if not has_place(f, open(os.path.join(ROOT, f[1])).read())
+        ]
         for i in stale:
             print(f"{i:2} {FAULTS[i - 1][0]} ({FAULTS[i - 1][1]})")
         print(f"{len(FAULTS) - len(stale)} passed, {len(stale)} failed")
@@ -371,9 +555,15 @@ def main():
         STAGES[:] = [s for s in STAGES if s[0] in wanted]
     if not os.path.isdir(TREE):
         subprocess.run(["git", "worktree", "add", "--detach", TREE], cwd=ROOT, check=True)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.strip()
     subprocess.run(["git", "checkout", "-q", "--force", "--detach", head], cwd=TREE, check=True)
-    own = {fault[4][0] for fault in (FAULTS if only is None else [FAULTS[i - 1] for i in only]) if len(fault) > 4}
+    own = {
+        fault[4][0]
+        for fault in (FAULTS if only is None else [FAULTS[i - 1] for i in only])
+        if len(fault) > 4
+    }
     for stage, build, command in STAGES + [s for s in (LOOM, NET, USERS) if s[0] in own]:
         if sh(build, BUILD_LIMIT).returncode or sh(command, BUILD_LIMIT).returncode != 0:
             print(f"{stage} fails without any fault; nothing can be learnt")
@@ -391,10 +581,18 @@ def main():
     if "--write" in args:
         page = os.path.join(ROOT, "docs", "records", "PROOF.md")
         text = open(page).read()
-        former = re.search(r"<!-- mutants -->\n(.*?)<!-- end -->", text, flags=re.S)[1] if only else ""
+        former = (
+            re.search(r"<!-- mutants -->\n(.*?)<!-- end -->", text, flags=re.S)[1] if only else ""
+        )
         numbered = {int(r.split("|")[1]): r for r in former.splitlines()[2:] + rows}
-        table = "\n".join(["| | fault | where | noticed by |", "|---|---|---|---|"] + [numbered[i] for i in sorted(numbered)])
-        text = re.sub(r"(<!-- mutants -->\n).*?(<!-- end -->)", lambda m: m[1] + table + "\n" + m[2], text, flags=re.S)
+        table = "\n".join(
+            ["| | fault | where | noticed by |", "|---|---|---|---|"]
+            + [numbered[i] for i in sorted(numbered)]
+        )
+        text = re.sub(
+            r"(<!-- mutants -->\n).*?(<!-- end -->)", lambda m: m[1] + table + "\n" + m[2], text,
+            flags=re.S,
+        )
         with open(page, "w") as f:
             f.write(text)
     return 1 if bad else 0

@@ -23,7 +23,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 def shell(*command):
     try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=10
+        ).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
@@ -49,27 +51,56 @@ def busy(seconds=1.0):
 
 def facts_of(args, load_before, busy_before, began):
     commit = shell("git", "rev-parse", "--short=12", "HEAD") or "unknown"
-    changed = [line for line in shell("git", "status", "--porcelain", "--untracked-files=no").splitlines()
-               if not line[2:].strip().startswith(("bench/RESULTS.md", "bench/latency.svg", "bench/bandwidth.svg"))]
+    changed = [
+        line
+        for line in shell("git", "status", "--porcelain", "--untracked-files=no").splitlines()
+        if not line[2:]
+        .strip()
+        .startswith(("bench/RESULTS.md", "bench/latency.svg", "bench/bandwidth.svg"))
+    ]
     load = lambda values: " ".join(f"{v:.2f}" for v in values)
-    versions = [f"{name} {text}" for name, text in (
-        ("UCX", " ".join(next(iter(shell("ucx_info", "-v").splitlines()), "").split()[-1:])),
-        ("libfabric", next((l.split(":")[1].strip() for l in shell("fi_info", "--version").splitlines() if "libfabric:" in l), "")),
-        ("iperf3", " ".join(shell("iperf3", "--version").split()[1:2])),
-        ("rsync", " ".join(shell("rsync", "--version").split()[2:3]))) if text]
+    versions = [
+        f"{name} {text}"
+        for name, text in (
+            ("UCX", " ".join(next(iter(shell("ucx_info", "-v").splitlines()), "").split()[-1:])),
+            (
+                "libfabric",
+                next(
+                    (
+                        l.split(":")[1].strip()
+                        for l in shell("fi_info", "--version").splitlines()
+                        if "libfabric:" in l
+                    ),
+                    "",
+                ),
+            ),
+            ("iperf3", " ".join(shell("iperf3", "--version").split()[1:2])),
+            ("rsync", " ".join(shell("rsync", "--version").split()[2:3])),
+        )
+        if text
+    ]
     busy_after = busy()
     quiet = "" if max(busy_before, busy_after) < 0.1 else ": take the figures with care"
     return [
         ("date", began.strftime("%Y-%m-%d %H:%M UTC")),
         ("commit", commit + (" with local changes" if changed else "")),
-        ("machine", f"{first_line('/proc/cpuinfo', 'model name')}, {os.cpu_count()} CPUs, "
-                    f"{int(first_line('/proc/meminfo', 'MemTotal').split()[0]) // 1048576} GiB"),
+        (
+            "machine",
+            f"{first_line('/proc/cpuinfo', 'model name')}, {os.cpu_count()} CPUs, "
+            f"{int(first_line('/proc/meminfo', 'MemTotal').split()[0]) // 1048576} GiB",
+        ),
         ("kernel", f"{platform.system()} {platform.release()} {platform.machine()}"),
-        ("socket buffers", "default " + open("/proc/sys/net/core/rmem_default").read().strip() + " bytes"),
+        (
+            "socket buffers",
+            "default " + open("/proc/sys/net/core/rmem_default").read().strip() + " bytes",
+        ),
         ("cores", "server %d, client %d" % proc.cores()),
         ("load average before", load(load_before)),
         ("load average after", load(os.getloadavg())),
-        ("CPUs busy with other programs", f"{busy_before:.0%} before, {busy_after:.0%} after{quiet}"),
+        (
+            "CPUs busy with other programs",
+            f"{busy_before:.0%} before, {busy_after:.0%} after{quiet}",
+        ),
         ("rounds", f"{args.rounds}, counts x {args.scale:g}"),
         ("peers", ", ".join(versions) or "none installed"),
     ]
@@ -89,7 +120,10 @@ class Run:
             self.results.skip(f"{program} is not installed: {label}")
             return
         if time.monotonic() > self.end:
-            self.results.skip(f"no time left within {self.args.budget} s for every round of {label} ({phase if isinstance(phase, str) else phase[0]})")
+            self.results.skip(
+                f"no time left within {self.args.budget} s for every round of {label} "
+                f"({phase if isinstance(phase, str) else phase[0]})"
+            )
             return
         try:
             self.results.add(phase, key, label, measure(), turn)
@@ -99,7 +133,8 @@ class Run:
             print(f"  failed: {label}{name}: {error}", flush=True)
 
     def until(self, share):
-        """A phase that is slow takes no time from those before and leaves some to those after it."""
+        """A phase that is slow takes no time from those before and leaves some to those after
+        it."""
         self.end = self.begun + share * self.args.budget
         return self
 
@@ -133,7 +168,9 @@ class Run:
                     return result
                 return key, label, program, measure
 
-            self.alternate([("file", [entry(*tool) for tool in copy.tools()], "")], f"file of {mib} MiB")
+            self.alternate(
+                [("file", [entry(*tool) for tool in copy.tools()], "")], f"file of {mib} MiB"
+            )
             os.unlink(source)
             if shutil.which("strace") is None:
                 self.results.skip("strace is not installed: system calls of the file copies")
@@ -142,7 +179,9 @@ class Run:
             few = min(mib, files.STRACE_MIB)
             files.make_file(small, few)
             for key, label, program in copy.tools():
-                calls = lambda key=key: {"per_gib": copy.run(key, small, traced=True)["calls"] * 1024 / few}
+                calls = lambda key=key: {
+                    "per_gib": copy.run(key, small, traced=True)["calls"] * 1024 / few
+                }
                 self.take("file calls", (key, label, program, calls), ", system calls")
             return mib
         finally:
@@ -152,18 +191,28 @@ class Run:
 
 def main():
     parser = argparse.ArgumentParser(prog="make compare COMPARE_ARGS=", description=__doc__)
-    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), help="where the C examples are")
-    parser.add_argument("--out", default=os.path.join(ROOT, "bench"), help="where RESULTS.md and the figures go")
+    parser.add_argument(
+        "--bin", default=os.path.join(ROOT, "build/bin"), help="where the C examples are"
+    )
+    parser.add_argument(
+        "--out", default=os.path.join(ROOT, "bench"), help="where RESULTS.md and the figures go"
+    )
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all message counts")
     parser.add_argument("--file-mib", type=int, default=2048)
-    parser.add_argument("--budget", type=int, default=540, help="seconds after which no measurement begins")
+    parser.add_argument(
+        "--budget", type=int, default=540, help="seconds after which no measurement begins"
+    )
     args = parser.parse_args()
     # A killed run leaves no busy server behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     load_before, began = os.getloadavg(), datetime.datetime.now(datetime.timezone.utc)
     busy_before = busy()
-    print(f"load average {load_before[0]:.2f}, {busy_before:.0%} of the CPUs busy; cores {proc.cores()}", flush=True)
+    print(
+        f"load average {load_before[0]:.2f}, {busy_before:.0%} of the CPUs busy; cores "
+        f"{proc.cores()}",
+        flush=True,
+    )
     temporary = tempfile.mkdtemp(prefix="gdrcore-bare-")
     bare = os.path.join(temporary, "bare")
     try:
@@ -172,10 +221,20 @@ def main():
         bench, run = contestants.Bench(args.bin, bare, args.scale), Run(args)
         run.until(0.20).alternate([("lat", contestants.latencies(bench), "")], "latency")
         run.until(0.38).alternate([("bw", contestants.bandwidths(bench), "")], "bandwidth")
-        run.until(0.56).alternate([("shm", contestants.same_host(bench), ", same host"),
-                                   ("shm bw", contestants.same_host_bandwidth(bench), ", same host")], "same host")
-        run.until(0.72).alternate([("drop-in", contestants.drop_in(bench), ", drop-in"),
-                                   ("drop-in bw", contestants.drop_in_bandwidth(bench), ", drop-in")], "drop-in")
+        run.until(0.56).alternate(
+            [
+                ("shm", contestants.same_host(bench), ", same host"),
+                ("shm bw", contestants.same_host_bandwidth(bench), ", same host"),
+            ],
+            "same host",
+        )
+        run.until(0.72).alternate(
+            [
+                ("drop-in", contestants.drop_in(bench), ", drop-in"),
+                ("drop-in bw", contestants.drop_in_bandwidth(bench), ", drop-in"),
+            ],
+            "drop-in",
+        )
         mib = run.until(0.92).copies(args.bin, bare)
         run.until(1).alternate([(("curve", size), contestants.curve(bench, size), f", {size} bytes")
                        for size in contestants.CURVE_SIZES], "bandwidth over size", 2)
@@ -185,13 +244,34 @@ def main():
     results, facts = run.results, facts_of(args, load_before, busy_before, began)
     when = f"{began:%Y-%m-%d}, {dict(facts)['commit']}"
     os.makedirs(args.out, exist_ok=True)
-    histograms = [(results.labels["lat", key], report.merged(results.rounds["lat", key]))
-                  for key in ("send", "echo_ack", "ack_echo", "echo") if ("lat", key) in results.rounds]
-    points = [(results.labels["lat", "ucx_tcp"], [(50, results.typical("ucx_tcp")), (99, results.get("lat", "ucx_tcp", "p99_us"))])
-              ] if ("lat", "ucx_tcp") in results.rounds else []
-    curves = [(label, results.curve(key)) for key, label in
-              (("write", "gdrcore WRITE"), ("bare_gso", "bare UDP, GSO and GRO"), ("ucx_tcp", "UCX tcp, put")) if results.curve(key)]
-    flat = [("iperf3, one TCP stream", results.get("bw", "iperf3", "MB_per_s"))] if ("bw", "iperf3") in results.rounds else []
+    histograms = [
+        (results.labels["lat", key], report.merged(results.rounds["lat", key]))
+        for key in ("send", "echo_ack", "ack_echo", "echo")
+        if ("lat", key) in results.rounds
+    ]
+    points = (
+        [
+            (
+                results.labels["lat", "ucx_tcp"],
+                [(50, results.typical("ucx_tcp")), (99, results.get("lat", "ucx_tcp", "p99_us"))],
+            )
+        ]
+        if ("lat", "ucx_tcp") in results.rounds
+        else []
+    )
+    curves = [
+        (label, results.curve(key))
+        for key, label in (
+            ("write", "gdrcore WRITE"), ("bare_gso", "bare UDP, GSO and GRO"),
+            ("ucx_tcp", "UCX tcp, put"),
+        )
+        if results.curve(key)
+    ]
+    flat = (
+        [("iperf3, one TCP stream", results.get("bw", "iperf3", "MB_per_s"))]
+        if ("bw", "iperf3") in results.rounds
+        else []
+    )
     page = results.page(facts, mib)
     texts = [("RESULTS.md", page)]
     if histograms:

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * bare: what sockets alone do with the same messages on the same path, two processes and no library in between.
+ * bare: what sockets alone do with the same messages on the same path, two processes and no library
+ * in between.
  *
- *   bare echo ADDRESS                 one end: echoes, and takes part in `bw`, until told to end
- *   bare lat  ADDRESS PEER            half round trips of a busy echo; with a 20-byte ACK per message, -a: after the
- *                                     answer, -b: before it
- *   bare bw   ADDRESS PEER            messages in datagrams, a 20-byte ACK per group; -g: GSO and GRO
+ *   bare echo ADDRESS         one end: echoes, and takes part in `bw`, until told to end
+ *   bare lat  ADDRESS PEER    half round trips of a busy echo; with a 20-byte ACK per message, -a:
+ *                             after the answer, -b: before it
+ *   bare bw   ADDRESS PEER    messages in datagrams, a 20-byte ACK per group; -g: GSO and GRO
  *   bare put  PEER FILE, bare get ADDRESS FILE    a file through a TCP socket, as cp would write it
- *   bare hop  CORE CORE               half round trips of a cache line between two processes, each on its core: what memory
- *                                     alone does
+ *   bare hop  CORE CORE       half round trips of a cache line between two processes, each on its
+ *                             core: what memory alone does
  *
- * Every datagram has the 16 bytes more that a RoCEv2 header and ICRC take. JSON on stdout, as perf's.
+ * Every datagram has the 16 bytes more that a RoCEv2 header and ICRC take. JSON on stdout, as
+ * perf's.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -109,7 +111,9 @@ static size_t receive(int fd, void *into, size_t room, struct sockaddr_in *from)
     return n < 0 ? 0 : (size_t)n;
 }
 
-/* ---- the passive end ---------------------------------------------------------------------------- */
+/*
+ * ---- the passive end ----------------------------------------------------------------------------
+ */
 
 static int echo(const char *address, uint16_t port)
 {
@@ -142,7 +146,10 @@ static int echo(const char *address, uint16_t port)
             send_to(fd, rx + place, n, &from);
             break;
         case KIND_DATA:
-            /* The second word tells how many bytes the sender wants acknowledged at once; 0 in its first message. */
+            /*
+             * The second word tells how many bytes the sender wants acknowledged at once; 0 in its
+             * first message.
+             */
             memcpy(&step, rx + place + 8, sizeof step);
             if (!(step >> 32))
                 total = acked = 0;
@@ -161,7 +168,10 @@ static int echo(const char *address, uint16_t port)
     }
 }
 
-/* ---- latency --------------------------------------------------------------------------------------- */
+/*
+ * ---- latency
+ * ---------------------------------------------------------------------------------------
+ */
 
 static int ascending(const void *a, const void *b)
 {
@@ -173,15 +183,18 @@ static int ascending(const void *a, const void *b)
 static void report_latency(uint64_t *v, uint64_t count, size_t size)
 {
     qsort(v, count, sizeof *v, ascending);
-    printf("{\"results\":[{\"bytes\":%zu,\"iterations\":%llu,\"min_us\":%.4f,\"median_us\":%.4f,\"p99_us\":%.4f,\"p999_us\":%.4f,\"histogram\":[",
+    printf("{\"results\":[{\"bytes\":%zu,\"iterations\":%llu,\"min_us\":%.4f,\"median_us\":%.4f,"
+           "\"p99_us\":%.4f,\"p999_us\":%.4f,\"histogram\":[",
            size, (unsigned long long)count, (double)v[0] / 2e3, (double)v[(count - 1) / 2] / 2e3,
-           (double)v[(uint64_t)ceil((double)count * 0.99) - 1] / 2e3, (double)v[(uint64_t)ceil((double)count * 0.999) - 1] / 2e3);
+           (double)v[(uint64_t)ceil((double)count * 0.99) - 1] / 2e3,
+           (double)v[(uint64_t)ceil((double)count * 0.999) - 1] / 2e3);
     for (uint64_t at = 0; at < count;) {
         unsigned log = v[at] > 7 ? 63u - (unsigned)__builtin_clzll(v[at]) : 3;
         uint64_t end = ((v[at] >> (log - 3)) + 1) << (log - 3), from = at;
         while (at < count && v[at] < end)
             at++;
-        printf("%s[%.4f,%llu]", from ? "," : "", (double)end / 2e3, (unsigned long long)(at - from));
+        printf("%s[%.4f,%llu]", from ? "," : "", (double)end / 2e3,
+               (unsigned long long)(at - from));
     }
     printf("]}]}\n");
 }
@@ -215,7 +228,10 @@ static void latency(int fd, const struct sockaddr_in *to, size_t size, uint64_t 
     free(v);
 }
 
-/* ---- bandwidth --------------------------------------------------------------------------------------- */
+/*
+ * ---- bandwidth
+ * ---------------------------------------------------------------------------------------
+ */
 
 struct flow {
     int fd;
@@ -242,11 +258,16 @@ static void take_acks(struct flow *f)
     }
 }
 
-/* As many bytes as fit the peer's receive buffer are under way; it acknowledges by the quarter, or each group. */
-static void bandwidth(int fd, const struct sockaddr_in *to, size_t size, uint64_t count, bool gso, struct flow *f)
+/*
+ * As many bytes as fit the peer's receive buffer are under way; it acknowledges by the quarter, or
+ * each group.
+ */
+static void bandwidth(int fd, const struct sockaddr_in *to, size_t size, uint64_t count, bool gso,
+                      struct flow *f)
 {
     size_t room = gso ? GROUP / SEGMENT * MTU : MTU, full = size < room ? size : room, place = 0;
-    size_t unit = full + (full + MTU - 1) / MTU * HEAD, cost = unit <= SEGMENT ? COST_SINGLE : unit + COST_GROUP;
+    size_t unit = full + (full + MTU - 1) / MTU * HEAD,
+           cost = unit <= SEGMENT ? COST_SINGLE : unit + COST_GROUP;
     uint64_t window = ROOM / cost * unit, quarter = window / 4 > unit ? window / 4 : unit;
     *f = (struct flow){ .fd = fd, .to = to, .moved = now_ns() };
     for (uint64_t i = 0; i < count; i++) {
@@ -269,21 +290,26 @@ static void bandwidth(int fd, const struct sockaddr_in *to, size_t size, uint64_
         take_acks(f);
 }
 
-static void measure_bandwidth(int fd, const struct sockaddr_in *to, size_t size, uint64_t count, bool gso, bool first)
+static void measure_bandwidth(int fd, const struct sockaddr_in *to, size_t size, uint64_t count,
+                              bool gso, bool first)
 {
     struct flow f;
     uint64_t start = now_ns(), bytes = count * size;
     bandwidth(fd, to, size, count, gso, &f);
     double seconds = (double)(now_ns() - start) / 1e9;
     bytes -= f.lost < bytes ? f.lost : bytes;
-    printf("%s{\"bytes\":%zu,\"messages\":%llu,\"lost\":%llu,\"seconds\":%.6f,\"MB_per_s\":%.2f}", first ? "" : ",", size,
-           (unsigned long long)count, (unsigned long long)f.lost, seconds, (double)bytes / seconds / 1e6);
+    printf("%s{\"bytes\":%zu,\"messages\":%llu,\"lost\":%llu,\"seconds\":%.6f,\"MB_per_s\":%.2f}",
+           first ? "" : ",", size, (unsigned long long)count, (unsigned long long)f.lost, seconds,
+           (double)bytes / seconds / 1e6);
     /* ACKs still on their way must not count for the next run. */
     for (uint64_t end = now_ns() + 3000000; now_ns() < end;)
         take_acks(&f);
 }
 
-/* ---- a file through TCP --------------------------------------------------------------------------------- */
+/*
+ * ---- a file through TCP
+ * ---------------------------------------------------------------------------------
+ */
 
 static void move(int from, int to)
 {
@@ -319,9 +345,10 @@ static int put(const char *peer, uint16_t port, const char *path)
 static int get(const char *address, uint16_t port, const char *path)
 {
     struct sockaddr_in a = address_of(address, port);
-    int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0), file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    if (fd < 0 || file < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) || bind(fd, (struct sockaddr *)&a, sizeof a) ||
-        listen(fd, 1))
+    int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0),
+        file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0 || file < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) ||
+        bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 1))
         die(path);
     int conn = accept(fd, NULL, NULL);
     if (conn < 0)
@@ -349,7 +376,8 @@ static void stay_on(const char *core)
 static int hop(const char *own, const char *other, uint64_t count)
 {
     enum { BATCH = 100 };
-    _Atomic uint64_t *line = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    _Atomic uint64_t *line =
+        mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (line == MAP_FAILED)
         die("mmap");
     uint64_t rounds = count / BATCH + 1, all = rounds * BATCH, *took = calloc(rounds, sizeof *took);
@@ -378,8 +406,9 @@ static int hop(const char *own, const char *other, uint64_t count)
     waitpid(child, &status, 0);
     qsort(took, rounds, sizeof *took, by_value);
     double unit = 2e3 * BATCH;
-    printf("{\"results\":[{\"min_us\":%.4f,\"median_us\":%.4f,\"p99_us\":%.4f}]}\n", (double)took[0] / unit,
-           (double)took[rounds / 2] / unit, (double)took[rounds * 99 / 100] / unit);
+    printf("{\"results\":[{\"min_us\":%.4f,\"median_us\":%.4f,\"p99_us\":%.4f}]}\n",
+           (double)took[0] / unit, (double)took[rounds / 2] / unit,
+           (double)took[rounds * 99 / 100] / unit);
     return status != 0;
 }
 
@@ -404,7 +433,8 @@ int main(int argc, char **argv)
         }
     }
     int left = argc - optind;
-    const char *what = left ? argv[optind] : "", *one = left > 1 ? argv[optind + 1] : "", *two = left > 2 ? argv[optind + 2] : "";
+    const char *what = left ? argv[optind] : "", *one = left > 1 ? argv[optind + 1] : "",
+               *two = left > 2 ? argv[optind + 2] : "";
     if (left == 2 && !strcmp(what, "echo"))
         return echo(one, port);
     if (left == 3 && !strcmp(what, "hop") && count && count <= 1u << 24)
@@ -413,11 +443,14 @@ int main(int argc, char **argv)
         return put(one, port, two);
     if (left == 3 && !strcmp(what, "get"))
         return get(one, port, two);
-    if (left != 3 || (strcmp(what, "lat") && strcmp(what, "bw")) || !size || !count || count > 1u << 24 || (*what == 'l' && size > 32768)) {
+    if (left != 3 || (strcmp(what, "lat") && strcmp(what, "bw")) || !size || !count ||
+        count > 1u << 24 || (*what == 'l' && size > 32768)) {
         fprintf(stderr, "usage: bare [-p PORT] echo ADDRESS | get ADDRESS FILE | put PEER FILE\n"
                         "       bare [-n COUNT] hop CORE CORE\n"
-                        "       bare [-p PORT] [-s BYTES] [-n COUNT] [-a | -b | -g] [-A] [-k] lat|bw ADDRESS PEER\n"
-                        "-a, -b: ACKs after or before the answer, -g: GSO, -A: all sizes from 64 up to -s, -k: the other end lives on\n");
+                        "       bare [-p PORT] [-s BYTES] [-n COUNT] [-a | -b | -g] [-A] [-k] "
+                        "lat|bw ADDRESS PEER\n"
+                        "-a, -b: ACKs after or before the answer, -g: GSO, -A: all sizes from 64 "
+                        "up to -s, -k: the other end lives on\n");
         return 2;
     }
     struct sockaddr_in to = address_of(two, port);

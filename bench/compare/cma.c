@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * cma: what the kernel's copies between two processes carry (process_vm_writev and process_vm_readv), each process on its core.
+ * cma: what the kernel's copies between two processes carry (process_vm_writev and
+ * process_vm_readv), each process on its core.
  *
  *   cma [-n BYTES] CORE CORE      moves so many bytes (8 GiB) of each size by each way
  *
- * A message counts when the other process has seen its number in shared memory and answered, as a completion would; it looks at
- * nothing else. `memcpy` is a copy within one process.
+ * A message counts when the other process has seen its number in shared memory and answered, as a
+ * completion would; it looks at nothing else. `memcpy` is a copy within one process.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -72,7 +73,8 @@ static int move(enum way way, pid_t pid, uint8_t *own, uint8_t *other, uint8_t *
     struct iovec here = { own, size }, there = { other, size };
     if (way == COPY)
         return memcpy(second, own, size) ? 0 : -1;
-    ssize_t n = way == PUSH ? process_vm_writev(pid, &here, 1, &there, 1, 0) : process_vm_readv(pid, &here, 1, &there, 1, 0);
+    ssize_t n = way == PUSH ? process_vm_writev(pid, &here, 1, &there, 1, 0)
+                            : process_vm_readv(pid, &here, 1, &there, 1, 0);
     return n == (ssize_t)size ? 0 : -1;
 }
 
@@ -109,7 +111,8 @@ int main(int argc, char **argv)
                     ;
             }
             if (!bad)
-                printf("%-18s %10zu %10.0f\n", names[way], size, (double)(n * size) / (double)(now_ns() - start) * 1000.0);
+                printf("%-18s %10zu %10.0f\n", names[way], size,
+                       (double)(n * size) / (double)(now_ns() - start) * 1000.0);
         }
     }
     if (bad)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Who is measured and how. Every measurement is one short run with a number of messages that is given."""
+"""Who is measured and how. Every measurement is one short run with a number of messages that is
+given."""
 
 import json
 import os
@@ -8,7 +9,9 @@ import shutil
 from proc import Failed, Process, cores, pair
 
 SERVER, CLIENT = "127.0.0.1", "127.0.0.2"
-PERF_PORT, BARE_PORT, UCX_PORT, FI_PORT, IPERF_PORT, TOOL_PORT = 18619, 4795, 18621, 18622, 18623, 18625
+PERF_PORT, BARE_PORT, UCX_PORT, FI_PORT, IPERF_PORT, TOOL_PORT = (
+    18619, 4795, 18621, 18622, 18623, 18625,
+)
 MIB = 1 << 20
 UCX_TCP = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 UCX_SHM = {"UCX_TLS": "posix,cma,self", "UCX_WARN_UNUSED_ENV_VARS": "n"}
@@ -26,13 +29,20 @@ class Bench:
 
     # ---- gdrcore ------------------------------------------------------------------------------
 
-    def _perf(self, verb, mode, size, n, loopback=False, path="udp", one_core=False, mem="host", no_progress=False):
-        test = [verb, mode, "-s", str(size), "-n", str(n), "--json"] + (["-H"] if mode == "lat" else [])
+    def _perf(
+        self, verb, mode, size, n, loopback=False, path="udp", one_core=False, mem="host",
+        no_progress=False,
+    ):
+        test = [verb, mode, "-s", str(size), "-n", str(n), "--json"] + (
+            ["-H"] if mode == "lat" else []
+        )
         test += ["--no-progress"] if no_progress else []
         if loopback:
             done = Process([self.perf, "-d", "loopback"] + test, cores()[1]).wait(15)
         else:
-            end = lambda at: [self.perf, "-d", f"soft:{at},path={path}", "-p", str(PERF_PORT), "--mem", mem]
+            end = lambda at: [
+                self.perf, "-d", f"soft:{at},path={path}", "-p", str(PERF_PORT), "--mem", mem,
+            ]
             done = pair(end(SERVER), end(CLIENT) + test + [SERVER], PERF_PORT,
                         one_core=one_core, helper=no_progress)
         return json.loads(done.text())["results"][0]
@@ -43,13 +53,22 @@ class Bench:
     def gdrcore_bandwidth(self, verb, size, n, **how):
         return {"MB_per_s": self._perf(verb, "bw", size, self.times(n), **how)["MB_per_s"]}
 
-    # ---- unmodified perftest on the drop-in ---------------------------------------------------------
+    # ---- unmodified perftest on the drop-in
+    # ---------------------------------------------------------
 
     def _perftest(self, tool, size, n, *more):
-        test = [tool, "-F", "-x", "0", "-d", "gdrc0", "-p", str(TOOL_PORT), "-s", str(size), "-n", str(n), *more]
+        test = [
+            tool, "-F", "-x", "0", "-d", "gdrc0", "-p", str(TOOL_PORT), "-s", str(size), "-n",
+            str(n), *more,
+        ]
         run = lambda address: [self.launcher, "--address", address, "--path", "shm"] + test
         done = pair(run(SERVER), run(CLIENT) + [SERVER], TOOL_PORT)
-        return [float(cell) for line in done.text().splitlines() if line.split()[:1] == [str(size)] for cell in line.split()]
+        return [
+            float(cell)
+            for line in done.text().splitlines()
+            if line.split()[:1] == [str(size)]
+            for cell in line.split()
+        ]
 
     def perftest_latency(self, tool, size, n):
         row = self._perftest(tool, size, self.times(n))
@@ -62,9 +81,14 @@ class Bench:
     # ---- sockets alone --------------------------------------------------------------------------
 
     def _bare(self, mode, flags, size, n):
-        done = pair([self.bare, "-p", str(BARE_PORT), "echo", SERVER],
-                    [self.bare, "-p", str(BARE_PORT), "-s", str(size), "-n", str(n)] + flags + [mode, CLIENT, SERVER],
-                    BARE_PORT, kind="udp")
+        done = pair(
+            [self.bare, "-p", str(BARE_PORT), "echo", SERVER],
+            [self.bare, "-p", str(BARE_PORT), "-s", str(size), "-n", str(n)]
+            + flags
+            + [mode, CLIENT, SERVER],
+            BARE_PORT,
+            kind="udp",
+        )
         return json.loads(done.text())["results"][0]
 
     def bare_latency(self, flags, size, n):
@@ -75,7 +99,9 @@ class Bench:
         return {"MB_per_s": result["MB_per_s"], "lost": result["lost"]}
 
     def bare_hop(self, n):
-        done = Process([self.bare, "-n", str(self.times(n)), "hop"] + [str(c) for c in cores()], cores()[0]).wait(15)
+        done = Process(
+            [self.bare, "-n", str(self.times(n)), "hop"] + [str(c) for c in cores()], cores()[0]
+        ).wait(15)
         return json.loads(done.text())["results"][0]
 
     # ---- UCX ------------------------------------------------------------------------------------
@@ -83,8 +109,16 @@ class Bench:
     def _ucx(self, env, test, size, n, rank):
         common = ["ucx_perftest", "-p", str(UCX_PORT)]
         warm = max(4, min(n // 10, 5000))
-        done = pair(common, common + [SERVER, "-t", test, "-s", str(size), "-n", str(n), "-w", str(warm),
-                                      "-R", str(rank), "-f", "-v"], UCX_PORT, env=env)
+        done = pair(
+            common,
+            common
+            + [
+                SERVER, "-t", test, "-s", str(size), "-n", str(n), "-w", str(warm), "-R", str(rank),
+                "-f", "-v",
+            ],
+            UCX_PORT,
+            env=env,
+        )
         row = done.text().strip().splitlines()[-1].split(",")
         if len(row) < 8:
             raise Failed("ucx_perftest: " + done.complaint())
@@ -92,7 +126,10 @@ class Bench:
 
     def ucx_latency(self, env, test, size, n):
         n = self.times(n)
-        return {"median_us": self._ucx(env, test, size, n, 50.0)[1], "p99_us": self._ucx(env, test, size, n, 99.0)[1]}
+        return {
+            "median_us": self._ucx(env, test, size, n, 50.0)[1],
+            "p99_us": self._ucx(env, test, size, n, 99.0)[1],
+        }
 
     def ucx_bandwidth(self, env, test, size, n):
         # Its MB has 2^20 bytes; column 5 is over the whole run.
@@ -123,18 +160,43 @@ class Bench:
 
 
 def latencies(b):
-    """key, label, program needed, measurement: all of 64 bytes unless the label says otherwise. Rivals stand next to each other."""
+    """key, label, program needed, measurement: all of 64 bytes unless the label says otherwise.
+    Rivals stand next to each other."""
     return [
-        ("fi_udp", "libfabric udp 64 B", "fi_pingpong", lambda: b.fi_latency("udp", "dgram", 64, 30000)),
+        (
+            "fi_udp", "libfabric udp 64 B", "fi_pingpong",
+            lambda: b.fi_latency("udp", "dgram", 64, 30000),
+        ),
         ("send", "gdrcore SEND 64 B", None, lambda: b.gdrcore_latency("send", 64, 100000)),
-        ("ucx_tcp", "UCX tcp, tag 64 B", "ucx_perftest", lambda: b.ucx_latency(UCX_TCP, "tag_lat", 64, 50000)),
-        ("echo_ack", "bare UDP echo, a 20-byte ACK after each answer", None, lambda: b.bare_latency(["-a"], 64, 100000)),
-        ("ack_echo", "bare UDP echo, a 20-byte ACK before each answer", None, lambda: b.bare_latency(["-b"], 64, 100000)),
+        (
+            "ucx_tcp", "UCX tcp, tag 64 B", "ucx_perftest",
+            lambda: b.ucx_latency(UCX_TCP, "tag_lat", 64, 50000),
+        ),
+        (
+            "echo_ack", "bare UDP echo, a 20-byte ACK after each answer", None,
+            lambda: b.bare_latency(["-a"], 64, 100000),
+        ),
+        (
+            "ack_echo", "bare UDP echo, a 20-byte ACK before each answer", None,
+            lambda: b.bare_latency(["-b"], 64, 100000),
+        ),
         ("echo", "bare UDP echo", None, lambda: b.bare_latency([], 64, 100000)),
-        ("fi_tcp", "libfabric tcp 64 B", "fi_pingpong", lambda: b.fi_latency("tcp", "msg", 64, 30000)),
-        ("write", "gdrcore WRITE 8 B, target polls memory", None, lambda: b.gdrcore_latency("write", 8, 100000)),
-        ("read", "gdrcore READ 64 B (there and back)", None, lambda: b.gdrcore_latency("read", 64, 50000)),
-        ("loopback", "gdrcore WRITE 8 B, loopback, one thread", None, lambda: b.gdrcore_latency("write", 8, 200000, loopback=True)),
+        (
+            "fi_tcp", "libfabric tcp 64 B", "fi_pingpong",
+            lambda: b.fi_latency("tcp", "msg", 64, 30000),
+        ),
+        (
+            "write", "gdrcore WRITE 8 B, target polls memory", None,
+            lambda: b.gdrcore_latency("write", 8, 100000),
+        ),
+        (
+            "read", "gdrcore READ 64 B (there and back)", None,
+            lambda: b.gdrcore_latency("read", 64, 50000),
+        ),
+        (
+            "loopback", "gdrcore WRITE 8 B, loopback, one thread", None,
+            lambda: b.gdrcore_latency("write", 8, 200000, loopback=True),
+        ),
     ]
 
 
@@ -142,14 +204,30 @@ def same_host(b):
     """Two processes that share memory, 8 bytes."""
     return [
         ("send", "gdrcore SEND", None, lambda: b.gdrcore_latency("send", 8, 200000, path="shm")),
-        ("ucx_tag", "UCX shm, tag", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "tag_lat", 8, 200000)),
-        ("write", "gdrcore WRITE, target polls memory", None, lambda: b.gdrcore_latency("write", 8, 200000, path="shm")),
-        ("write_shared", "gdrcore WRITE into shared memory", None,
-         lambda: b.gdrcore_latency("write", 8, 200000, path="shm", mem="shared")),
-        ("ucx_put", "UCX shm, put", "ucx_perftest", lambda: b.ucx_latency(UCX_SHM, "ucp_put_lat", 8, 200000)),
-        ("watch", "gdrcore WRITE, target only watches, its helper receives", None,
-         lambda: b.gdrcore_latency("write", 8, 50000, path="shm", no_progress=True)),
-        ("send_one_core", "gdrcore SEND, both on one core", None, lambda: b.gdrcore_latency("send", 8, 2000, path="shm", one_core=True)),
+        (
+            "ucx_tag", "UCX shm, tag", "ucx_perftest",
+            lambda: b.ucx_latency(UCX_SHM, "tag_lat", 8, 200000),
+        ),
+        (
+            "write", "gdrcore WRITE, target polls memory", None,
+            lambda: b.gdrcore_latency("write", 8, 200000, path="shm"),
+        ),
+        (
+            "write_shared", "gdrcore WRITE into shared memory", None,
+            lambda: b.gdrcore_latency("write", 8, 200000, path="shm", mem="shared"),
+        ),
+        (
+            "ucx_put", "UCX shm, put", "ucx_perftest",
+            lambda: b.ucx_latency(UCX_SHM, "ucp_put_lat", 8, 200000),
+        ),
+        (
+            "watch", "gdrcore WRITE, target only watches, its helper receives", None,
+            lambda: b.gdrcore_latency("write", 8, 50000, path="shm", no_progress=True),
+        ),
+        (
+            "send_one_core", "gdrcore SEND, both on one core", None,
+            lambda: b.gdrcore_latency("send", 8, 2000, path="shm", one_core=True),
+        ),
         ("fi_shm", "libfabric shm", "fi_pingpong", lambda: b.fi_latency("shm", "rdm", 8, 50000)),
         ("hop", "a cache line, no library", None, lambda: b.bare_hop(200000)),
     ]
@@ -159,26 +237,61 @@ def same_host_bandwidth(b):
     """The same with 1 MiB and with 64 MiB."""
     big = 64 * MIB
     return [
-        ("write", "gdrcore WRITE", None, lambda: b.gdrcore_bandwidth("write", MIB, 5000, path="shm")),
-        ("write_shared", "gdrcore WRITE into shared memory", None,
-         lambda: b.gdrcore_bandwidth("write", MIB, 10000, path="shm", mem="shared")),
-        ("write_cma", "gdrcore WRITE by process_vm_writev", None, lambda: b.gdrcore_bandwidth("write", MIB, 5000, path="shm,cma")),
-        ("ucx_tag", "UCX shm, tag (CMA)", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", MIB, 5000)),
-        ("ucx_put", "UCX shm, put", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "ucp_put_bw", MIB, 10000)),
-        ("write_big", "gdrcore WRITE, 64 MiB", None, lambda: b.gdrcore_bandwidth("write", big, 64, path="shm")),
-        ("write_shared_big", "gdrcore WRITE into shared memory, 64 MiB", None,
-         lambda: b.gdrcore_bandwidth("write", big, 64, path="shm", mem="shared")),
-        ("ucx_tag_big", "UCX shm, tag (CMA), 64 MiB", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", big, 64)),
+        (
+            "write", "gdrcore WRITE", None,
+            lambda: b.gdrcore_bandwidth("write", MIB, 5000, path="shm"),
+        ),
+        (
+            "write_shared", "gdrcore WRITE into shared memory", None,
+            lambda: b.gdrcore_bandwidth("write", MIB, 10000, path="shm", mem="shared"),
+        ),
+        (
+            "write_cma", "gdrcore WRITE by process_vm_writev", None,
+            lambda: b.gdrcore_bandwidth("write", MIB, 5000, path="shm,cma"),
+        ),
+        (
+            "ucx_tag", "UCX shm, tag (CMA)", "ucx_perftest",
+            lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", MIB, 5000),
+        ),
+        (
+            "ucx_put", "UCX shm, put", "ucx_perftest",
+            lambda: b.ucx_bandwidth(UCX_SHM, "ucp_put_bw", MIB, 10000),
+        ),
+        (
+            "write_big", "gdrcore WRITE, 64 MiB", None,
+            lambda: b.gdrcore_bandwidth("write", big, 64, path="shm"),
+        ),
+        (
+            "write_shared_big", "gdrcore WRITE into shared memory, 64 MiB", None,
+            lambda: b.gdrcore_bandwidth("write", big, 64, path="shm", mem="shared"),
+        ),
+        (
+            "ucx_tag_big", "UCX shm, tag (CMA), 64 MiB", "ucx_perftest",
+            lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", big, 64),
+        ),
     ]
 
 
 def drop_in(b):
-    """perftest on the drop-in and the same operation by the C API, both through memory, 8 and 64 bytes."""
+    """perftest on the drop-in and the same operation by the C API, both through memory, 8 and 64
+    bytes."""
     return [
-        ("send", "gdrcore SEND 64 B", None, lambda: b.gdrcore_latency("send", 64, 100000, path="shm")),
-        ("ib_send_lat", "ib_send_lat 64 B", "ib_send_lat", lambda: b.perftest_latency("ib_send_lat", 64, 100000)),
-        ("write", "gdrcore WRITE 8 B", None, lambda: b.gdrcore_latency("write", 8, 100000, path="shm")),
-        ("ib_write_lat", "ib_write_lat 8 B", "ib_write_lat", lambda: b.perftest_latency("ib_write_lat", 8, 100000)),
+        (
+            "send", "gdrcore SEND 64 B", None,
+            lambda: b.gdrcore_latency("send", 64, 100000, path="shm"),
+        ),
+        (
+            "ib_send_lat", "ib_send_lat 64 B", "ib_send_lat",
+            lambda: b.perftest_latency("ib_send_lat", 64, 100000),
+        ),
+        (
+            "write", "gdrcore WRITE 8 B", None,
+            lambda: b.gdrcore_latency("write", 8, 100000, path="shm"),
+        ),
+        (
+            "ib_write_lat", "ib_write_lat 8 B", "ib_write_lat",
+            lambda: b.perftest_latency("ib_write_lat", 8, 100000),
+        ),
     ]
 
 
@@ -186,10 +299,22 @@ def drop_in_bandwidth(b):
     """The same for 64 KiB."""
     size = 64 << 10
     return [
-        ("write", "gdrcore WRITE", None, lambda: b.gdrcore_bandwidth("write", size, 40000, path="shm")),
-        ("ib_write_bw", "ib_write_bw", "ib_write_bw", lambda: b.perftest_bandwidth("ib_write_bw", size, 40000)),
-        ("send", "gdrcore SEND", None, lambda: b.gdrcore_bandwidth("send", size, 40000, path="shm")),
-        ("ib_send_bw", "ib_send_bw", "ib_send_bw", lambda: b.perftest_bandwidth("ib_send_bw", size, 40000)),
+        (
+            "write", "gdrcore WRITE", None,
+            lambda: b.gdrcore_bandwidth("write", size, 40000, path="shm"),
+        ),
+        (
+            "ib_write_bw", "ib_write_bw", "ib_write_bw",
+            lambda: b.perftest_bandwidth("ib_write_bw", size, 40000),
+        ),
+        (
+            "send", "gdrcore SEND", None,
+            lambda: b.gdrcore_bandwidth("send", size, 40000, path="shm"),
+        ),
+        (
+            "ib_send_bw", "ib_send_bw", "ib_send_bw",
+            lambda: b.perftest_bandwidth("ib_send_bw", size, 40000),
+        ),
     ]
 
 
@@ -197,14 +322,29 @@ def bandwidths(b):
     """The same for messages of 1 MiB."""
     return [
         ("write", "gdrcore WRITE", None, lambda: b.gdrcore_bandwidth("write", MIB, 3000)),
-        ("ucx_tcp_tag", "UCX tcp, tag", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_TCP, "tag_bw", MIB, 3000)),
+        (
+            "ucx_tcp_tag", "UCX tcp, tag", "ucx_perftest",
+            lambda: b.ucx_bandwidth(UCX_TCP, "tag_bw", MIB, 3000),
+        ),
         ("iperf3", "iperf3, one TCP stream", "iperf3", lambda: b.iperf_bandwidth(2000)),
-        ("bare_gso", "bare UDP, GSO and GRO, ACKs", None, lambda: b.bare_bandwidth(["-g"], MIB, 4000)),
-        ("ucx_tcp", "UCX tcp, put", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_TCP, "ucp_put_bw", MIB, 3000)),
+        (
+            "bare_gso", "bare UDP, GSO and GRO, ACKs", None,
+            lambda: b.bare_bandwidth(["-g"], MIB, 4000),
+        ),
+        (
+            "ucx_tcp", "UCX tcp, put", "ucx_perftest",
+            lambda: b.ucx_bandwidth(UCX_TCP, "ucp_put_bw", MIB, 3000),
+        ),
         ("send", "gdrcore SEND", None, lambda: b.gdrcore_bandwidth("send", MIB, 3000)),
         ("read", "gdrcore READ", None, lambda: b.gdrcore_bandwidth("read", MIB, 3000)),
-        ("bare", "bare UDP, one datagram a call, ACKs", None, lambda: b.bare_bandwidth([], MIB, 600)),
-        ("fi_tcp", "libfabric tcp, ping-pong", "fi_pingpong", lambda: b.fi_bandwidth("tcp", "msg", MIB, 500)),
+        (
+            "bare", "bare UDP, one datagram a call, ACKs", None,
+            lambda: b.bare_bandwidth([], MIB, 600),
+        ),
+        (
+            "fi_tcp", "libfabric tcp, ping-pong", "fi_pingpong",
+            lambda: b.fi_bandwidth("tcp", "msg", MIB, 500),
+        ),
     ]
 
 
@@ -216,8 +356,14 @@ def curve(b, size):
     n = max(64, min(100000, 256 * MIB // size))
     return [
         ("write", "gdrcore WRITE", None, lambda: b.gdrcore_bandwidth("write", size, n)),
-        ("bare_gso", "bare UDP, GSO and GRO, ACKs", None, lambda: b.bare_bandwidth(["-g"], size, n)),
-        ("ucx_tcp", "UCX tcp, put", "ucx_perftest", lambda: b.ucx_bandwidth(UCX_TCP, "ucp_put_bw", size, n)),
+        (
+            "bare_gso", "bare UDP, GSO and GRO, ACKs", None,
+            lambda: b.bare_bandwidth(["-g"], size, n),
+        ),
+        (
+            "ucx_tcp", "UCX tcp, put", "ucx_perftest",
+            lambda: b.ucx_bandwidth(UCX_TCP, "ucp_put_bw", size, n),
+        ),
     ]
 
 

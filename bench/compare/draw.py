@@ -16,20 +16,30 @@ class Figure:
         self.parts, self.legend = [], []
         self.text(WIDTH / 2, 22, title, "middle", 16)
         self.text(LEFT + (WIDTH - LEFT - RIGHT) / 2, HEIGHT - 14, x_title, "middle")
-        self.parts.append(f'<text transform="translate(18 {(TOP + HEIGHT - BOTTOM) / 2:.0f}) rotate(-90)" '
-                          f'text-anchor="middle" font-size="13">{escape(y_title)}</text>')
-        self.parts.append(f'<rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" height="{HEIGHT - TOP - BOTTOM}" '
-                          'fill="none" stroke="#888"/>')
+        self.parts.append(
+            f'<text transform="translate(18 {(TOP + HEIGHT - BOTTOM) / 2:.0f}) rotate(-90)" '
+            f'text-anchor="middle" font-size="13">{escape(y_title)}</text>'
+        )
+        self.parts.append(
+            f'<rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" '
+            f'height="{HEIGHT - TOP - BOTTOM}" fill="none" stroke="#888"/>'
+        )
         for power in range(math.floor(self.low), math.ceil(self.high) + 1):
             for digit in (1, 2, 5):
                 value = digit * 10.0 ** power
                 if low <= value <= high:
                     y = self.y(value)
-                    self.parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{"#ccc" if digit == 1 else "#eee"}"/>')
+                    grey = "#ccc" if digit == 1 else "#eee"
+                    self.parts.append(
+                        f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{grey}"/>'
+                    )
                     self.text(LEFT - 6, y + 4, f"{value:g}", "end")
 
     def text(self, x, y, words, anchor="start", size=13, colour="#222"):
-        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}">{escape(words)}</text>')
+        self.parts.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
+            f'fill="{colour}">{escape(words)}</text>'
+        )
 
     def x(self, share):
         return LEFT + share * (WIDTH - LEFT - RIGHT)
@@ -48,19 +58,31 @@ class Figure:
         self.legend.append((label, colour, dashed))
         at = [(self.x(share), self.y(value)) for share, value in points]
         dash = ' stroke-dasharray="6 4"' if dashed else ""
-        self.parts.append(f'<path d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in at)}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in at)
+        self.parts.append(
+            f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
+        )
         if marks:
-            self.parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in at]
+            self.parts += [
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in at
+            ]
 
     def svg(self, right=False):
         x = WIDTH - RIGHT - 320 if right else LEFT + 14
         y = HEIGHT - BOTTOM - 18 * len(self.legend) - 4 if right else TOP + 8
         for i, (label, colour, dashed) in enumerate(self.legend):
             dash = ' stroke-dasharray="6 4"' if dashed else ""
-            self.parts.append(f'<path d="M{x} {y + 9 + 18 * i}h26" stroke="{colour}" stroke-width="2.5"{dash}/>')
+            self.parts.append(
+                f'<path d="M{x} {y + 9 + 18 * i}h26" stroke="{colour}" stroke-width="2.5"{dash}/>'
+            )
             self.text(x + 32, y + 13 + 18 * i, label)
-        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-                'font-family="sans-serif">\n<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(self.parts) + "\n</svg>\n")
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+            f'width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif">\n'
+            '<rect width="100%" height="100%" fill="#fff"/>\n'
+            + "\n".join(self.parts)
+            + "\n</svg>\n"
+        )
 
 
 def escape(words):
@@ -68,8 +90,11 @@ def escape(words):
 
 
 def latency(named_histograms, named_points, when):
-    """Latency by percentile: [label, {bucket end: count}], and [label, [(percentile, us)]] where only that is known."""
-    ends = [end for _, histogram in named_histograms for end in histogram] + [us for _, points in named_points for _, us in points]
+    """Latency by percentile: [label, {bucket end: count}], and [label, [(percentile, us)]] where
+    only that is known."""
+    ends = [end for _, histogram in named_histograms for end in histogram] + [
+        us for _, points in named_points for _, us in points
+    ]
     low = min(ends) * 0.7
     curves = []
     for label, histogram in named_histograms:
@@ -78,9 +103,18 @@ def latency(named_histograms, named_points, when):
             # A bucket's samples lie below its end.
             points.append((nines(below / total), end))
             below += histogram[end]
-        curves.append((label, [point for point in points if point[0] <= 1] + [(min(1, nines(1 - 1 / total)), points[-1][1])]))
+        curves.append(
+            (
+                label,
+                [point for point in points if point[0] <= 1]
+                + [(min(1, nines(1 - 1 / total)), points[-1][1])],
+            )
+        )
     shown = [value for _, points in curves for share, value in points if share <= 1]
-    figure = Figure(f"Latency, half round trip ({when})", "percentile", "microseconds", low, max(shown + [low * 4]) * 1.3)
+    figure = Figure(
+        f"Latency, half round trip ({when})", "percentile", "microseconds", low,
+        max(shown + [low * 4]) * 1.3,
+    )
     for percent in (0, 50, 90, 99, 99.9, 99.99):
         figure.tick(nines(percent / 100), f"{percent:g}")
     for label, points in curves:
@@ -100,12 +134,18 @@ def bandwidth(named_curves, flat, when):
     sizes = sorted({size for _, curve in named_curves for size in curve})
     values = [v for _, curve in named_curves for v in curve.values()] + [v for _, v in flat]
     span = math.log2(sizes[-1] / sizes[0]) or 1
-    figure = Figure(f"Bandwidth over message size ({when})", "bytes of a message", "MB/s (10^6 bytes)", min(values) * 0.7, max(values) * 1.5)
+    figure = Figure(
+        f"Bandwidth over message size ({when})", "bytes of a message", "MB/s (10^6 bytes)",
+        min(values) * 0.7, max(values) * 1.5,
+    )
     for size in sizes:
         words = f"{size >> 20}M" if size >> 20 else f"{size >> 10}K" if size >> 10 else str(size)
         figure.tick(math.log2(size / sizes[0]) / span, words)
     for label, curve in named_curves:
-        figure.line([(math.log2(size / sizes[0]) / span, curve[size]) for size in sorted(curve)], label, marks=True)
+        figure.line(
+            [(math.log2(size / sizes[0]) / span, curve[size]) for size in sorted(curve)], label,
+            marks=True,
+        )
     for label, value in flat:
         figure.line([(0, value), (1, value)], label, dashed=True)
     return figure.svg(right=True)

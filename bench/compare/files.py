@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""One large file into tmpfs: rdma_copy_file, rsync, a plain copy through TCP, nc. CPU time is of both sides."""
+"""One large file into tmpfs: rdma_copy_file, rsync, a plain copy through TCP, nc. CPU time is of
+both sides."""
 
 import filecmp
 import os
@@ -13,14 +14,19 @@ from proc import Failed, Process, await_port, cores
 PORT = 18624
 MIB = 1 << 20
 STRACE_MIB = 256
-# What the device's name ends with: by default two processes of one host share memory; over UDP they do as two hosts do.
+# What the device's name ends with: by default two processes of one host share memory; over UDP they
+# do as two hosts do.
 OURS = {"gdrcore": "", "gdrcore udp": ",path=udp"}
 
 
 def place(mib):
     """A folder on tmpfs and how many MiB of file it takes twice, in memory that is free."""
     free = shutil.disk_usage("/dev/shm").free // MIB if os.path.isdir("/dev/shm") else 0
-    available = next(int(line.split()[1]) // 1024 for line in open("/proc/meminfo") if line.startswith("MemAvailable"))
+    available = next(
+        int(line.split()[1]) // 1024
+        for line in open("/proc/meminfo")
+        if line.startswith("MemAvailable")
+    )
     fits = max(0, (min(free, available) - 1024) // 2)
     if fits < 64:
         return None, 0
@@ -38,41 +44,61 @@ class Copy:
     """The tools; `name` gives what to start for each side."""
 
     def __init__(self, bin_dir, bare, work):
-        self.tool, self.bare, self.work = os.path.join(bin_dir, "rdma_copy/rdma_copy_file"), bare, work
+        self.tool, self.bare, self.work = (
+            os.path.join(bin_dir, "rdma_copy/rdma_copy_file"), bare, work,
+        )
         self.into = os.path.join(work, "in")
         self.config = os.path.join(work, "rsyncd.conf")
         with open(self.config, "w") as file:
-            file.write(f"use chroot = no\nmax connections = 2\nuid = {os.getuid()}\ngid = {os.getgid()}\n"
-                       f"pid file = {work}/rsyncd.pid\nlog file = /dev/null\n[in]\npath = {self.into}\nread only = no\n")
+            file.write(
+                f"use chroot = no\nmax connections = 2\nuid = {os.getuid()}\ngid = {os.getgid()}\n"
+                f"pid file = {work}/rsyncd.pid\nlog file = /dev/null\n[in]\npath = {self.into}\n"
+                f"read only = no\n"
+            )
 
     def tools(self):
         """key, label, program needed."""
-        return [("gdrcore", "rdma_copy_file (CRC-32C checked)", None), ("gdrcore udp", "rdma_copy_file, path=udp", None),
-                ("rsync", "rsync daemon, --whole-file", "rsync"),
-                ("tcp", "read and write through a TCP socket", None), ("nc", "nc", "nc")]
+        return [
+            ("gdrcore", "rdma_copy_file (CRC-32C checked)", None),
+            ("gdrcore udp", "rdma_copy_file, path=udp", None),
+            ("rsync", "rsync daemon, --whole-file", "rsync"),
+            ("tcp", "read and write through a TCP socket", None), ("nc", "nc", "nc"),
+        ]
 
     def _commands(self, key, source, target):
         port = str(PORT)
         if key in OURS:
             path = OURS[key]
-            return ([self.tool, "-q", "-1", "-d", f"soft:{SERVER}{path}", "-p", port, "-o", self.into],
-                    [self.tool, "-q", "-d", f"soft:{CLIENT}{path}", "-p", port, SERVER, source])
+            return (
+                [self.tool, "-q", "-1", "-d", f"soft:{SERVER}{path}", "-p", port, "-o", self.into],
+                [self.tool, "-q", "-d", f"soft:{CLIENT}{path}", "-p", port, SERVER, source],
+            )
         if key == "rsync":
-            return (["rsync", "--daemon", "--no-detach", f"--config={self.config}", f"--address={SERVER}", f"--port={port}"],
-                    ["rsync", "--whole-file", source, f"rsync://{SERVER}:{port}/in/"])
+            return (
+                [
+                    "rsync", "--daemon", "--no-detach", f"--config={self.config}",
+                    f"--address={SERVER}", f"--port={port}",
+                ],
+                ["rsync", "--whole-file", source, f"rsync://{SERVER}:{port}/in/"],
+            )
         if key == "tcp":
-            return [self.bare, "-p", port, "get", SERVER, target], [self.bare, "-p", port, "put", SERVER, source]
+            return [self.bare, "-p", port, "get", SERVER, target], [
+                self.bare, "-p", port, "put", SERVER, source,
+            ]
         return ["nc", "-l", "-d", SERVER, port], ["nc", "-N", SERVER, port]
 
     def run(self, key, source, check=False, traced=False, seconds=30.0):
-        """Copies once. Gives wall, user and sys seconds, or with `traced` the number of system calls."""
+        """Copies once. Gives wall, user and sys seconds, or with `traced` the number of system
+        calls."""
         shutil.rmtree(self.into, ignore_errors=True)
         os.mkdir(self.into)
         target = os.path.join(self.into, os.path.basename(source))
         commands, logs = self._commands(key, source, target), []
         if traced:
             logs = [os.path.join(self.work, f"strace.{side}") for side in "sc"]
-            commands = [["strace", "-f", "-c", "-o", log] + command for log, command in zip(logs, commands)]
+            commands = [
+                ["strace", "-f", "-c", "-o", log] + command for log, command in zip(logs, commands)
+            ]
         server_core, client_core = cores()
         sink = open(target, "wb") if key == "nc" else None
         feed = open(source, "rb") if key == "nc" else None
@@ -83,10 +109,14 @@ class Copy:
             begun = client.begun
             if key != "rsync":
                 server.wait(5.0)
-            wall = max(client.begun + client.wall, server.begun + server.wall if key != "rsync" else 0) - begun
+            wall = (
+                max(client.begun + client.wall, server.begun + server.wall if key != "rsync" else 0)
+                - begun
+            )
         finally:
             if traced and key == "rsync":
-                # strace hands our signal on only if it is the one to end: the daemon has written who it is.
+                # strace hands our signal on only if it is the one to end: the daemon has written
+                # who it is.
                 try:
                     os.kill(int(open(f"{self.work}/rsyncd.pid").read()), 15)
                     server.wait(5.0)
@@ -96,7 +126,9 @@ class Copy:
             for file in (sink, feed):
                 if file:
                     file.close()
-        if os.path.getsize(target) != os.path.getsize(source) or (check and not filecmp.cmp(source, target, shallow=False)):
+        if os.path.getsize(target) != os.path.getsize(source) or (
+            check and not filecmp.cmp(source, target, shallow=False)
+        ):
             raise Failed("the copy differs")
         if traced:
             return {"calls": sum(calls_of(log) for log in logs)}

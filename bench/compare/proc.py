@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Processes: pinned to a core, bounded in time, their CPU time known; stopped by their own id only."""
+"""Processes: pinned to a core, bounded in time, their CPU time known; stopped by their own id
+only."""
 
 import os
 import signal
@@ -15,7 +16,8 @@ class Failed(Exception):
 
 
 def cores():
-    """One core for each side: the server's and the client's. The same one where there is no second."""
+    """One core for each side: the server's and the client's. The same one where there is no
+    second."""
     mine = sorted(os.sched_getaffinity(0))
     seen, distinct = set(), []
     for cpu in mine:
@@ -94,7 +96,8 @@ def stop_all():
 
 
 def await_port(kind, port, process, seconds=8.0):
-    """Waits until somebody listens; looking does not disturb a server that takes one client only."""
+    """Waits until somebody listens; looking does not disturb a server that takes one client
+    only."""
     wanted, end = f":{port:04X}", time.monotonic() + seconds
     while time.monotonic() < end:
         for table in (f"/proc/net/{kind}", f"/proc/net/{kind}6"):
@@ -111,7 +114,8 @@ def await_port(kind, port, process, seconds=8.0):
 
 
 def place_helper(server, client, server_core, client_core):
-    """The thread of a server that only watches its memory gives its core to nobody: its helper gets another, the client's if need be."""
+    """The thread of a server that only watches its memory gives its core to nobody: its helper gets
+    another, the client's if need be."""
     cores_left = os.sched_getaffinity(0) - {server_core, client_core} or {client_core}
     tasks = f"/proc/{server.popen.pid}/task/"
     while not client.done() and not server.done():
@@ -124,7 +128,10 @@ def place_helper(server, client, server_core, client_core):
         time.sleep(0.001)
 
 
-def pair(server, client, port, kind="tcp", seconds=15.0, server_ends=True, env=None, one_core=False, helper=False):
+def pair(
+    server, client, port, kind="tcp", seconds=15.0, server_ends=True, env=None, one_core=False,
+    helper=False,
+):
     """Runs a server and one client, each on its core, or both on one. Gives the client's process.
 
     `helper`: the server's helper thread goes elsewhere."""

@@ -1,7 +1,21 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """What the rounds add up to: medians, ratios, goals, and the page that keeps them."""
 
+import itertools
 import statistics
+import textwrap
+
+
+def wrapped(page):
+    """The page with its paragraphs wrapped at 100 columns; tables stay as they are."""
+    keep = lambda line: not line or line[0] in "|#!-"
+    parts = []
+    for as_is, lines in itertools.groupby(page.splitlines(), keep):
+        text = "\n".join(lines)
+        parts.append(
+            text if as_is else textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
+        )
+    return "\n".join(parts) + "\n" * page.endswith("\n")
 
 
 def median(rounds, field):
@@ -30,8 +44,18 @@ def table(head, rows):
     """Markdown that also reads well as text."""
     cells = [head] + rows
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    line = lambda row: "| " + " | ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))) + " |"
-    rule = "|" + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths)) + "|"
+    line = lambda row: (
+        "| "
+        + " | ".join(
+            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))
+        )
+        + " |"
+    )
+    rule = (
+        "|"
+        + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths))
+        + "|"
+    )
     return "\n".join([line(head), rule] + [line(row) for row in rows])
 
 
@@ -60,8 +84,9 @@ class Results:
         return self.get(phase, key, "median_us") or self.get(phase, key, "mean_us")
 
     def ratio(self, phase, ours, theirs, *fields):
-        """The median over the rounds of one contestant's figure over another's in the same round; of the first field that each has.
-        A machine whose speed changes from minute to minute changes both."""
+        """The median over the rounds of one contestant's figure over another's in the same round;
+        of the first field that each has. A machine whose speed changes from minute to minute
+        changes both."""
         def by_turn(key):
             figures = {}
             for r in self.rounds.get((phase, key), []):
@@ -77,10 +102,14 @@ class Results:
         send, rows = self.typical("send", phase), []
         for key in self.keys(phase):
             mean = self.get(phase, key, "mean_us")
-            rows.append([self.labels[phase, key], number(self.get(phase, key, "min_us")),
-                         f"{mean:.2f} (mean)" if mean else number(self.typical(key, phase)),
-                         number(self.get(phase, key, "p99_us")), number(self.get(phase, key, "p999_us")),
-                         number(over(self.typical(key, phase), send))])
+            rows.append(
+                [
+                    self.labels[phase, key], number(self.get(phase, key, "min_us")),
+                    f"{mean:.2f} (mean)" if mean else number(self.typical(key, phase)),
+                    number(self.get(phase, key, "p99_us")), number(self.get(phase, key, "p999_us")),
+                    number(over(self.typical(key, phase), send)),
+                ]
+            )
         return table([what, "min", "median", "p99", "p99.9", "/ gdrcore SEND"], rows)
 
     def bandwidth_table(self, phase="bw", what="1 MiB messages, MB/s"):
@@ -88,8 +117,13 @@ class Results:
         for key in self.keys(phase):
             values = [r["MB_per_s"] for r in self.rounds[phase, key]]
             lost = sum(r.get("lost", 0) for r in self.rounds[phase, key])
-            rows.append([self.labels[phase, key] + (f" ({lost} bytes lost)" if lost else ""), f"{statistics.median(values):.0f}",
-                         f"{min(values):.0f}", f"{max(values):.0f}", number(over(write, statistics.median(values)))])
+            rows.append(
+                [
+                    self.labels[phase, key] + (f" ({lost} bytes lost)" if lost else ""),
+                    f"{statistics.median(values):.0f}", f"{min(values):.0f}", f"{max(values):.0f}",
+                    number(over(write, statistics.median(values))),
+                ]
+            )
         return table([what, "median", "least", "most", "gdrcore WRITE /"], rows)
 
     def curve(self, key):
@@ -97,19 +131,37 @@ class Results:
                 sorted(phase[1] for phase, k in self.rounds if k == key and phase[0] == "curve")}
 
     def curve_table(self):
-        names = [("write", "gdrcore WRITE"), ("bare_gso", "bare GSO/GRO"), ("ucx_tcp", "UCX tcp put")]
+        names = [
+            ("write", "gdrcore WRITE"), ("bare_gso", "bare GSO/GRO"), ("ucx_tcp", "UCX tcp put"),
+        ]
         curves = {key: self.curve(key) for key, _ in names}
         sizes = sorted({size for c in curves.values() for size in c})
-        return table(["bytes"] + [label + ", MB/s" for _, label in names],
-                     [[str(size)] + [number(curves[key].get(size), 0) for key, _ in names] for size in sizes])
+        return table(
+            ["bytes"] + [label + ", MB/s" for _, label in names],
+            [
+                [str(size)] + [number(curves[key].get(size), 0) for key, _ in names]
+                for size in sizes
+            ],
+        )
 
     def file_table(self, mib):
         rows, ours = [], self.get("file", "gdrcore", "wall")
         for key in self.keys("file"):
             wall, calls = self.get("file", key, "wall"), self.get("file calls", key, "per_gib")
-            rows.append([self.labels["file", key], number(wall), number(self.get("file", key, "user")), number(self.get("file", key, "sys")),
-                         number(over(mib * 1.048576, wall), 0), "-" if calls is None else f"{calls:.0f}", number(over(wall, ours))])
-        return table([f"{mib} MiB into tmpfs", "wall s", "user s", "sys s", "MB/s", "calls per GiB", "wall / gdrcore"], rows)
+            rows.append(
+                [
+                    self.labels["file", key], number(wall), number(self.get("file", key, "user")),
+                    number(self.get("file", key, "sys")), number(over(mib * 1.048576, wall), 0),
+                    "-" if calls is None else f"{calls:.0f}", number(over(wall, ours)),
+                ]
+            )
+        return table(
+            [
+                f"{mib} MiB into tmpfs", "wall s", "user s", "sys s", "MB/s", "calls per GiB",
+                "wall / gdrcore",
+            ],
+            rows,
+        )
 
     def goals(self):
         """What docs and issues promise, against what was measured."""
@@ -117,10 +169,16 @@ class Results:
 
         def goal(what, value, bound, at_least):
             good = None if value is None else value >= bound if at_least else value <= bound
-            rows.append([what, number(value), ("at least " if at_least else "at most ") + f"{bound:g}",
-                         "not measured" if good is None else "yes" if good else "no"])
+            rows.append(
+                [
+                    what, number(value), ("at least " if at_least else "at most ") + f"{bound:g}",
+                    "not measured" if good is None else "yes" if good else "no",
+                ]
+            )
 
-        lat = lambda ours, theirs, phase="lat": self.ratio(phase, ours, theirs, "median_us", "mean_us")
+        lat = lambda ours, theirs, phase="lat": self.ratio(
+            phase, ours, theirs, "median_us", "mean_us"
+        )
         speed = lambda ours, theirs, phase="bw": self.ratio(phase, ours, theirs, "MB_per_s")
         goal("SEND 64 B / bare echo, ACK before the answer", lat("send", "ack_echo"), 1.2, False)
         goal("SEND 64 B / bare echo, ACK after the answer", lat("send", "echo_ack"), 1.2, False)
@@ -131,50 +189,140 @@ class Results:
         goal("WRITE 1 MiB / UCX tcp, put", speed("write", "ucx_tcp"), 1.2, True)
         goal("WRITE 1 MiB / UCX tcp, tag", speed("write", "ucx_tcp_tag"), 1.2, True)
         goal("WRITE 1 MiB / iperf3", speed("write", "iperf3"), 2, True)
-        goal("WRITE 8 B within one context, us from post to completion", self.typical("loopback"), 0.1, False)
+        goal(
+            "WRITE 8 B within one context, us from post to completion", self.typical("loopback"),
+            0.1, False,
+        )
         goal("same host: SEND 8 B / UCX shm tag", lat("send", "ucx_tag", "shm"), 1.2, False)
-        goal("same host: WRITE 8 B into shared memory / UCX shm put", lat("write_shared", "ucx_put", "shm"), 2, False)
+        goal(
+            "same host: WRITE 8 B into shared memory / UCX shm put",
+            lat("write_shared", "ucx_put", "shm"), 2, False,
+        )
         goal("same host: SEND 8 B, p99, us", self.get("shm", "send", "p99_us"), 20, False)
-        goal("same host: WRITE 8 B to a target that never calls progress, us", self.typical("watch", "shm"), 5, False)
-        goal("same host: SEND 8 B, both on one core, us", self.typical("send_one_core", "shm"), 50, False)
-        goal("same host: WRITE 1 MiB into shared memory / UCX shm tag", speed("write_shared", "ucx_tag", "shm bw"), 3, True)
-        goal("same host: WRITE 1 MiB into shared memory / UCX shm put", speed("write_shared", "ucx_put", "shm bw"), 0.7, True)
-        goal("same host: WRITE 64 MiB into shared memory / UCX shm tag", speed("write_shared_big", "ucx_tag_big", "shm bw"), 1.3, True)
-        goal("same host: WRITE 64 MiB by the ring / UCX shm tag", speed("write_big", "ucx_tag_big", "shm bw"), 1.3, True)
-        goal("drop-in: ib_send_lat 64 B / the C API", lat("ib_send_lat", "send", "drop-in"), 1.15, False)
-        goal("drop-in: the C API's WRITE 64 KiB / ib_write_bw", speed("write", "ib_write_bw", "drop-in bw"), 1.15, False)
-        goal("drop-in: the C API's SEND 64 KiB / ib_send_bw", speed("send", "ib_send_bw", "drop-in bw"), 1.15, False)
-        goal("drop-in: ib_write_lat 8 B through memory, us", self.typical("ib_write_lat", "drop-in"), 5, False)
+        goal(
+            "same host: WRITE 8 B to a target that never calls progress, us",
+            self.typical("watch", "shm"), 5, False,
+        )
+        goal(
+            "same host: SEND 8 B, both on one core, us", self.typical("send_one_core", "shm"), 50,
+            False,
+        )
+        goal(
+            "same host: WRITE 1 MiB into shared memory / UCX shm tag",
+            speed("write_shared", "ucx_tag", "shm bw"), 3, True,
+        )
+        goal(
+            "same host: WRITE 1 MiB into shared memory / UCX shm put",
+            speed("write_shared", "ucx_put", "shm bw"), 0.7, True,
+        )
+        goal(
+            "same host: WRITE 64 MiB into shared memory / UCX shm tag",
+            speed("write_shared_big", "ucx_tag_big", "shm bw"), 1.3, True,
+        )
+        goal(
+            "same host: WRITE 64 MiB by the ring / UCX shm tag",
+            speed("write_big", "ucx_tag_big", "shm bw"), 1.3, True,
+        )
+        goal(
+            "drop-in: ib_send_lat 64 B / the C API", lat("ib_send_lat", "send", "drop-in"), 1.15,
+            False,
+        )
+        goal(
+            "drop-in: the C API's WRITE 64 KiB / ib_write_bw",
+            speed("write", "ib_write_bw", "drop-in bw"), 1.15, False,
+        )
+        goal(
+            "drop-in: the C API's SEND 64 KiB / ib_send_bw",
+            speed("send", "ib_send_bw", "drop-in bw"), 1.15, False,
+        )
+        goal(
+            "drop-in: ib_write_lat 8 B through memory, us", self.typical("ib_write_lat", "drop-in"),
+            5, False,
+        )
         for ours, words in (("gdrcore", "file copy"), ("gdrcore udp", "file copy over UDP")):
             for key in ("rsync", "nc"):
                 for field in ("wall", "sys"):
-                    goal(f"{words} / {key}, {field}", self.ratio("file", ours, key, field), 1, False)
+                    goal(
+                        f"{words} / {key}, {field}", self.ratio("file", ours, key, field), 1, False
+                    )
         return table(["goal", "is", "wanted", "reached"], rows)
 
     def page(self, facts, mib):
-        parts = ["# Results", "", "Written by `make compare`; not by hand. One run on one machine: the contestants take turns, round by round,",
-                 "each side of a pair on a core of its own, and a figure is the median of the rounds. Ratios travel better than figures; those of the goals",
-                 "are medians over the rounds of the ratio within a round.", "",
-                 "\n".join(f"- {name}: {value}" for name, value in facts), "", "## Goals", "", self.goals(), "",
-                 "## Latency", "", self.latency_table(), "",
-                 "gdrcore's and the bare echoes' datagrams have the same length. libfabric's program tells the mean, and the time of a READ is there and back.",
-                 "", "![latency by percentile](latency.svg)", "", "## Bandwidth", "", self.bandwidth_table(), "",
-                 "Default socket buffers. gdrcore counts a message when its ACK is in; the bare sockets keep what fits the buffer under way.", "",
-                 "![bandwidth over size](bandwidth.svg)", "", self.curve_table(), ""]
+        parts = [
+            "# Results",
+            "",
+            "Written by `make compare`; not by hand. One run on one machine: the contestants take "
+            "turns, round by round,",
+            "each side of a pair on a core of its own, and a figure is the median of the rounds. "
+            "Ratios travel better than figures; those of the goals",
+            "are medians over the rounds of the ratio within a round.",
+            "",
+            "\n".join(f"- {name}: {value}" for name, value in facts),
+            "",
+            "## Goals",
+            "",
+            self.goals(),
+            "",
+            "## Latency",
+            "",
+            self.latency_table(),
+            "",
+            "gdrcore's and the bare echoes' datagrams have the same length. libfabric's program "
+            "tells the mean, and the time of a READ is there and back.",
+            "",
+            "![latency by percentile](latency.svg)",
+            "",
+            "## Bandwidth",
+            "",
+            self.bandwidth_table(),
+            "",
+            "Default socket buffers. gdrcore counts a message when its ACK is in; the bare sockets "
+            "keep what fits the buffer under way.",
+            "",
+            "![bandwidth over size](bandwidth.svg)",
+            "",
+            self.curve_table(),
+            "",
+        ]
         if self.keys("shm"):
-            parts += ["## Same host", "", self.latency_table("shm", "8 B through memory, half round trip, us"), "",
-                      self.bandwidth_table("shm bw", "through memory, MB/s"), "",
-                      "Shared memory: the target's region is a memfd's (`perf --mem shared`, GDRC_MEMORY_SHARED), which the initiator maps, as UCX's "
-                      "target memory is where it puts. Else it is any memory, and bytes go through a ring, or by process_vm_writev where both ends "
-                      "have chosen GDRC_CONFIG_CMA.", ""]
+            parts += [
+                "## Same host",
+                "",
+                self.latency_table("shm", "8 B through memory, half round trip, us"),
+                "",
+                self.bandwidth_table("shm bw", "through memory, MB/s"),
+                "",
+                "Shared memory: the target's region is a memfd's (`perf --mem shared`, "
+                "GDRC_MEMORY_SHARED), which the initiator maps, as UCX's "
+                "target memory is where it puts. Else it is any memory, and bytes go through a "
+                "ring, or by process_vm_writev where both ends "
+                "have chosen GDRC_CONFIG_CMA.",
+                "",
+            ]
         if self.keys("drop-in"):
-            parts += ["## The drop-in", "", "Unmodified perftest on the drop-in, and the same operation by the C API; two processes that share memory.", "",
-                      self.latency_table("drop-in", "half round trip, us"), "",
-                      self.bandwidth_table("drop-in bw", "64 KiB messages, MB/s"), ""]
+            parts += [
+                "## The drop-in",
+                "",
+                "Unmodified perftest on the drop-in, and the same operation by the C API; two "
+                "processes that share memory.",
+                "",
+                self.latency_table("drop-in", "half round trip, us"),
+                "",
+                self.bandwidth_table("drop-in bw", "64 KiB messages, MB/s"),
+                "",
+            ]
         if self.keys("file"):
-            parts += ["## A file", "", self.file_table(mib), "",
-                      "CPU time is of both sides together. System calls are of both sides, by `strace -f -c` in a run of its own on a smaller",
-                      "file, scaled; polling makes that slower run call more often than the timed one does.", ""]
+            parts += [
+                "## A file",
+                "",
+                self.file_table(mib),
+                "",
+                "CPU time is of both sides together. System calls are of both sides, by `strace -f "
+                "-c` in a run of its own on a smaller",
+                "file, scaled; polling makes that slower run call more often than the timed one "
+                "does.",
+                "",
+            ]
         if self.skipped:
             parts += ["## Left out", "", "\n".join("- " + what for what in self.skipped), ""]
-        return "\n".join(parts)
+        return wrapped("\n".join(parts))

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the driver's copies alone can do: a chunk out of the GPU into pinned memory and on into the GPU, double-buffered, without
- * anything of gdrcore in between. The bound of every staged transfer within one machine.
+ * What the driver's copies alone can do: a chunk out of the GPU into pinned memory and on into the
+ * GPU, double-buffered, without anything of gdrcore in between. The bound of every staged transfer
+ * within one machine.
  *
- *   pipeline [MIB]      prints "gpu NAME", "driver VERSION", "latency BYTES MICROSECONDS", "bandwidth BYTES MB_PER_S"
+ *   pipeline [MIB]      prints "gpu NAME", "driver VERSION", "latency BYTES MICROSECONDS",
+ *                       "bandwidth BYTES MB_PER_S"
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -15,13 +17,15 @@
 typedef void *object;
 
 /* The calls by name; the last argument of each line is its parameters. */
-#define CALLS(X)                                                                                                  \
-    X(cuInit, (unsigned)) X(cuDriverGetVersion, (int *)) X(cuDeviceGet, (int *, int))                             \
-    X(cuDeviceGetName, (char *, int, int)) X(cuDevicePrimaryCtxRetain, (object *, int))                           \
-    X(cuCtxPushCurrent_v2, (object)) X(cuMemAlloc_v2, (uint64_t *, size_t)) X(cuMemHostAlloc, (void **, size_t, unsigned)) \
-    X(cuStreamCreate, (object *, unsigned)) X(cuEventCreate, (object *, unsigned)) X(cuEventRecord, (object, object))      \
-    X(cuStreamWaitEvent, (object, object, unsigned)) X(cuStreamSynchronize, (object))                             \
-    X(cuMemcpyDtoHAsync_v2, (void *, uint64_t, size_t, object)) X(cuMemcpyHtoDAsync_v2, (uint64_t, const void *, size_t, object))
+#define CALLS(X)                                                                           \
+    X(cuInit, (unsigned)) X(cuDriverGetVersion, (int *)) X(cuDeviceGet, (int *, int))      \
+    X(cuDeviceGetName, (char *, int, int)) X(cuDevicePrimaryCtxRetain, (object *, int))    \
+    X(cuCtxPushCurrent_v2, (object)) X(cuMemAlloc_v2, (uint64_t *, size_t))                \
+    X(cuMemHostAlloc, (void **, size_t, unsigned)) X(cuStreamCreate, (object *, unsigned)) \
+    X(cuEventCreate, (object *, unsigned)) X(cuEventRecord, (object, object))              \
+    X(cuStreamWaitEvent, (object, object, unsigned)) X(cuStreamSynchronize, (object))      \
+    X(cuMemcpyDtoHAsync_v2, (void *, uint64_t, size_t, object))                            \
+    X(cuMemcpyHtoDAsync_v2, (uint64_t, const void *, size_t, object))
 
 #define DECLARE(name, parameters) static int(*name) parameters;
 CALLS(DECLARE)
@@ -106,7 +110,8 @@ int main(int argc, char **argv)
             TRY(cuEventRecord(emptied[i % 2], in));
         }
         TRY(cuStreamSynchronize(in));
-        printf("bandwidth %zu %.0f\n", size, (double)(count * chunk) * 1e3 / (double)(now_ns() - start));
+        printf("bandwidth %zu %.0f\n", size,
+               (double)(count * chunk) * 1e3 / (double)(now_ns() - start));
     }
     return 0;
 }

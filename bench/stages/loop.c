@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * loop: one operation of two queue pairs of one context, many times, for callgrind and for the clock.
+ * loop: one operation of two queue pairs of one context, many times, for callgrind and for the
+ * clock.
  *
- *   loop OPERATION COUNT    runs COUNT operations inside measured(), the function that callgrind is told to collect
+ *   loop OPERATION COUNT    runs COUNT operations inside measured(), the function that callgrind is
+ *                           told to collect
  *   loop OPERATION time     prints the fastest and the median of many batches of 50, in nanoseconds
  *
- * OPERATION: write (8 bytes inline, signalled), send (8 bytes inline with its receive), read (8 bytes), post (an
- * unsignalled write and no poll), empty (a poll that finds nothing), clock (the clock alone). "write:N" does it beside N
- * idle queue pairs that are connected as well.
+ * OPERATION: write (8 bytes inline, signalled), send (8 bytes inline with its receive), read (8
+ * bytes), post (an unsignalled write and no poll), empty (a poll that finds nothing), clock (the
+ * clock alone). "write:N" does it beside N idle queue pairs that are connected as well.
  *
- * hop, write-hop: one way of a ping-pong of 8 bytes over shared memory between two contexts, both driven by this thread: the
- * post of one (inline, unsignalled), the poll or the progress of the other that finds it, and its next receive. mapped-hop:
- * the same WRITE into memory that the target shares, so that the initiator has mapped it. udp-hop, udp-write-hop: the same over
- * the socket, the SEND with 64 bytes. hop-empty, udp-empty: a poll that finds nothing there. pinned-hop: hop through pins.
+ * hop, write-hop: one way of a ping-pong of 8 bytes over shared memory between two contexts, both
+ * driven by this thread: the post of one (inline, unsignalled), the poll or the progress of the
+ * other that finds it, and its next receive. mapped-hop: the same WRITE into memory that the target
+ * shares, so that the initiator has mapped it. udp-hop, udp-write-hop: the same over the socket,
+ * the SEND with 64 bytes. hop-empty, udp-empty: a poll that finds nothing there. pinned-hop: hop
+ * through pins.
  */
 #include <gdrcore.h>
 
@@ -31,7 +35,9 @@
 
 #define BATCH 50
 #define BATCHES 20000
-#define ALL (GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC)
+#define ALL                                                                         \
+    (GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ | \
+     GDRC_ACCESS_REMOTE_ATOMIC)
 
 static _Alignas(64) unsigned char data[4096];
 static gdrc_context *ctx;
@@ -59,7 +65,13 @@ static void join(gdrc_qp q[2])
         init.qp_type = GDRC_QPT_RC;
         init.pd = pd;
         init.send_cq = init.recv_cq = cq;
-        init.cap = (struct gdrc_qp_cap){ .max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 64 };
+        init.cap = (struct gdrc_qp_cap){
+            .max_send_wr = 64,
+            .max_recv_wr = 64,
+            .max_send_sge = 1,
+            .max_recv_sge = 1,
+            .max_inline_data = 64,
+        };
         end[i].struct_size = sizeof end[i];
         check("qp_create", gdrc_qp_create(ctx, &init, &q[i], NULL));
         check("endpoint", gdrc_endpoint_local(ctx, q[i], &mr, &end[i]));
@@ -149,7 +161,12 @@ static void end_post(struct end *e, struct end *to, uint32_t opcode)
 {
     e->data[0] = ++hops;
     gdrc_sge sge = { .addr = (uintptr_t)&e->data[0], .length = size, .lkey = e->attr.lkey };
-    gdrc_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = GDRC_SEND_INLINE };
+    gdrc_send_wr wr = {
+        .sg_list = &sge,
+        .num_sge = 1,
+        .opcode = opcode,
+        .send_flags = GDRC_SEND_INLINE,
+    };
     if (hops % 16 < 2) // now and then, so that its slots are seen to be free
         wr.send_flags |= GDRC_SEND_SIGNALED;
     wr.wr.rdma.remote_addr = to->attr.iova + 64;
@@ -175,7 +192,12 @@ static void op_pinned_hop(void)
     struct end *x = &ends[hops & 1], *y = &ends[~hops & 1];
     x->data[0] = ++hops;
     gdrc_sge out = { .addr = (uintptr_t)&x->data[0], .length = size, .lkey = x->attr.lkey };
-    gdrc_send_wr wr = { .sg_list = &out, .num_sge = 1, .opcode = GDRC_WR_SEND, .send_flags = GDRC_SEND_INLINE };
+    gdrc_send_wr wr = {
+        .sg_list = &out,
+        .num_sge = 1,
+        .opcode = GDRC_WR_SEND,
+        .send_flags = GDRC_SEND_INLINE,
+    };
     if (hops % 16 < 2)
         wr.send_flags |= GDRC_SEND_SIGNALED;
     check("post_send", gdrc_pinned_post_send(x->pinned_qp, &wr, NULL));
@@ -244,10 +266,18 @@ static void ends_open(void)
         check("pd", gdrc_pd_alloc(e->ctx, &e->pd));
         check("cq", gdrc_cq_create(e->ctx, 256, &e->cq));
         e->fd = memfd_create("stages", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        check("memory", e->fd < 0 || ftruncate(e->fd, DATA) < 0 || fcntl(e->fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0 ? -ENOMEM : 0);
+        check("memory", e->fd < 0 || ftruncate(e->fd, DATA) < 0 ||
+                                fcntl(e->fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0
+                            ? -ENOMEM
+                            : 0);
         e->data = mmap(NULL, DATA, PROT_READ | PROT_WRITE, MAP_SHARED, e->fd, 0);
         check("memory", e->data == MAP_FAILED ? -ENOMEM : 0);
-        struct gdrc_memory memory = { .struct_size = sizeof memory, .kind = GDRC_MEMORY_HOST, .addr = (uintptr_t)e->data, .length = DATA };
+        struct gdrc_memory memory = {
+            .struct_size = sizeof memory,
+            .kind = GDRC_MEMORY_HOST,
+            .addr = (uintptr_t)e->data,
+            .length = DATA,
+        };
         memory.flags = shared ? GDRC_MEMORY_SHARED : 0;
         memory.dmabuf_fd = e->fd;
         check("mr", gdrc_mr_reg_memory(e->ctx, e->pd, &memory, ALL, &e->mr, &e->attr));
@@ -257,7 +287,13 @@ static void ends_open(void)
         init.qp_type = GDRC_QPT_RC;
         init.pd = e->pd;
         init.send_cq = init.recv_cq = e->cq;
-        init.cap = (struct gdrc_qp_cap){ .max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 64 };
+        init.cap = (struct gdrc_qp_cap){
+            .max_send_wr = 64,
+            .max_recv_wr = 64,
+            .max_send_sge = 1,
+            .max_recv_sge = 1,
+            .max_inline_data = 64,
+        };
         at[i].struct_size = sizeof at[i];
         check("qp_create", gdrc_qp_create(e->ctx, &init, &e->qp, NULL));
         check("endpoint", gdrc_endpoint_local(e->ctx, e->qp, &e->mr, &at[i]));
@@ -284,9 +320,19 @@ static void op_clock(void) { sink = now(); }
 static const struct {
     const char *name;
     void (*run)(void);
-} ops[] = { { "write", op_write }, { "send", op_send }, { "read", op_read }, { "post", op_post }, { "empty", op_empty }, { "clock", op_clock },
-            { "hop", op_hop }, { "write-hop", op_write_hop }, { "mapped-hop", op_write_hop },
-            { "hop-empty", op_hop_empty }, { "udp-hop", op_hop }, { "udp-write-hop", op_write_hop }, { "udp-empty", op_hop_empty },
+} ops[] = { { "write", op_write },
+            { "send", op_send },
+            { "read", op_read },
+            { "post", op_post },
+            { "empty", op_empty },
+            { "clock", op_clock },
+            { "hop", op_hop },
+            { "write-hop", op_write_hop },
+            { "mapped-hop", op_write_hop },
+            { "hop-empty", op_hop_empty },
+            { "udp-hop", op_hop },
+            { "udp-write-hop", op_write_hop },
+            { "udp-empty", op_hop_empty },
             { "pinned-hop", op_pinned_hop } };
 
 __attribute__((noinline)) void measured(void (*op)(void), long count)
@@ -305,7 +351,9 @@ static int by_value(const void *a, const void *b)
 int main(int argc, char **argv)
 {
     if (argc != 3) {
-        fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop|mapped-hop|hop-empty|udp-hop|udp-write-hop|udp-empty|pinned-hop COUNT|time\n");
+        fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop|"
+                        "mapped-hop|hop-empty|udp-hop|udp-write-hop|udp-empty|pinned-hop "
+                        "COUNT|time\n");
         return 2;
     }
     void (*op)(void) = NULL;
@@ -352,6 +400,7 @@ int main(int argc, char **argv)
         took[k] = now() - start;
     }
     qsort(took, BATCHES, sizeof took[0], by_value);
-    printf("%s: fastest %.1f ns, median %.1f ns\n", argv[1], (double)took[0] / BATCH, (double)took[BATCHES / 2] / BATCH);
+    printf("%s: fastest %.1f ns, median %.1f ns\n", argv[1], (double)took[0] / BATCH,
+           (double)took[BATCHES / 2] / BATCH);
     return gdrc_close(ctx, NULL) < 0;
 }

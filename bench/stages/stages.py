@@ -3,10 +3,10 @@
 
     stages.py OPERATION LIBRARY COUNT CALLGRIND_FILE NANOSECONDS [PERF_SCRIPT]
 
-The optimiser has made a handful of functions of the whole chain, so names of functions say little. Each address is
-therefore read with its inlined frames (addr2line -i), and counts for the innermost one that lies in a file of STAGES.
-Files that every stage uses (rings, tables, PSNs) are not in that list: they count for whoever used them.
-"""
+The optimiser has made a handful of functions of the whole chain, so names of functions say little.
+Each address is therefore read with its inlined frames (addr2line -i), and counts for the innermost
+one that lies in a file of STAGES. Files that every stage uses (rings, tables, PSNs) are not in that
+list: they count for whoever used them. """
 import collections
 import re
 import subprocess
@@ -29,7 +29,10 @@ STAGES = [
     ("keys and placement", ["core/src/mem/"]),
     ("ACK or answer", ["core/src/roce/answers.rs"]),
     ("completer: what is acknowledged", ["core/src/roce/completer.rs"]),
-    ("in one step", ["core/src/roce/frame/local.rs", "core/src/roce/lone", "core/src/roce/peer_write.rs"]),
+    (
+        "in one step",
+        ["core/src/roce/frame/local.rs", "core/src/roce/lone", "core/src/roce/peer_write.rs"],
+    ),
     ("completion into the CQ", ["core/src/roce/queues.rs"]),
     ("poll: completion to the program", []),
 ]
@@ -38,7 +41,8 @@ CLOCK = next(i for i, (name, _) in enumerate(STAGES) if name == "clock")
 
 
 def by_address(path):
-    """Instructions by (object, address); costs of calls stand in their own lines and are left out."""
+    """Instructions by (object, address); costs of calls stand in their own lines and are left
+    out."""
     cost, names, current, called = collections.Counter(), {}, None, False
     for line in open(path):
         m = re.match(r"(c?)ob=\((\d+)\)(?: (.*))?", line.rstrip())
@@ -76,7 +80,10 @@ def samples(path, library):
 def frames(library, addresses):
     """Inlined frames of each address, the innermost first, as (function, file)."""
     asked = "\n".join(hex(a) for a in addresses)
-    out = subprocess.run(["addr2line", "-e", library, "-a", "-i", "-f", "-C"], input=asked, text=True, capture_output=True, check=True)
+    out = subprocess.run(
+        ["addr2line", "-e", library, "-a", "-i", "-f", "-C"], input=asked, text=True,
+        capture_output=True, check=True,
+    )
     stacks, stack, lines = {}, None, iter(out.stdout.splitlines())
     for line in lines:
         if line.startswith("0x"):
@@ -89,7 +96,13 @@ def frames(library, addresses):
 def stage_of(where, address, stacks):
     """Index into STAGES, or what else it is."""
     if "libgdrcore" not in where:
-        return "the program itself" if where.endswith("/loop") or where.endswith("stages-loop") else CLOCK if "libc" in where or "vdso" in where or "slow.so" in where else "else (kernel, linker)"
+        return (
+            "the program itself"
+            if where.endswith("/loop") or where.endswith("stages-loop")
+            else CLOCK
+            if "libc" in where or "vdso" in where or "slow.so" in where
+            else "else (kernel, linker)"
+        )
     for function, place in stacks.get(address, []):
         if "poll_cq" in function:
             return POLL
@@ -113,11 +126,16 @@ def main():
     total = sum(ticks.values())
     ns = lambda stage: f"{float(nanoseconds) * ticks[stage] / total:.1f}" if total else "-"
     print(f"\n| {operation} | instructions | ns |\n|---|---:|---:|")
-    others = [s for s in ["the program itself", "else (kernel, linker)"] if instructions[s] or ticks[s]]
+    others = [
+        s for s in ["the program itself", "else (kernel, linker)"] if instructions[s] or ticks[s]
+    ]
     for key, name in [*((i, n) for i, (n, _) in enumerate(STAGES)), *((o, o) for o in others)]:
         if instructions[key] or ticks[key]:
             print(f"| {name} | {instructions[key] / int(count):.0f} | {ns(key)} |")
-    print(f"| **all** | **{sum(instructions.values()) / int(count):.0f}** | **{float(nanoseconds):.0f}** |")
+    print(
+        f"| **all** | **{sum(instructions.values()) / int(count):.0f}** | "
+        f"**{float(nanoseconds):.0f}** |"
+    )
 
 
 main()

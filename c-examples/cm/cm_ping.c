@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * cm_ping: rping's job by the connection manager. No side channel: address and port are all that the two sides know. The
- * other side may be another cm_ping, or rping on a Linux machine with an RDMA device.
+ * cm_ping: rping's job by the connection manager. No side channel: address and port are all that
+ * the two sides know. The other side may be another cm_ping, or rping on a Linux machine with an
+ * RDMA device.
  *
  *   cm_ping -s -d soft:127.0.0.1               waits at port 7174
  *   cm_ping -c -d soft:127.0.0.2 127.0.0.1     asks: 10 rounds
  *
- * A round, as rping has it: the client SENDs where its ping lies (address, rkey, length); the server READs it and SENDs "go
- * on"; the client SENDs where it wants it; the server WRITEs it there and SENDs "done"; the client compares.
+ * A round, as rping has it: the client SENDs where its ping lies (address, rkey, length); the
+ * server READs it and SENDs "go on"; the client SENDs where it wants it; the server WRITEs it there
+ * and SENDs "done"; the client compares.
  */
 #include "../common/gx.h"
 
@@ -49,7 +51,8 @@ static void usage(FILE *to)
             "  -s, --server              serve one client, then end\n"
             "  -P, --persistent          serve one client after the other\n"
             "  -c, --client              ask\n"
-            "  -d, --device DEVICE       soft:ADDRESS[:PORT], an address of this machine, or a network interface\n"
+            "  -d, --device DEVICE       soft:ADDRESS[:PORT], an address of this machine, or a "
+            "network interface\n"
             "  -g, --gid-index N         which of the interface's addresses\n"
             "  -p, --port PORT           rdma_cm port (default %d)\n"
             "  -C, --count N             rounds; 0: until interrupted (10)\n"
@@ -68,11 +71,17 @@ static int post_recv(struct ping *p, uint32_t slot)
     return gdrc_post_recv(p->dev.ctx, p->qp, &wr, NULL);
 }
 
-static int post(struct ping *p, uint32_t opcode, uint64_t offset, uint64_t length, uint64_t remote, uint32_t rkey)
+static int post(struct ping *p, uint32_t opcode, uint64_t offset, uint64_t length, uint64_t remote,
+                uint32_t rkey)
 {
     struct gdrc_sge sge = { p->attr.iova + offset, (uint32_t)length, p->attr.lkey };
-    struct gdrc_send_wr wr = { .wr_id = opcode == GDRC_WR_SEND ? WR_SEND : WR_RDMA, .sg_list = &sge, .num_sge = 1, .opcode = opcode,
-                               .send_flags = GDRC_SEND_SIGNALED };
+    struct gdrc_send_wr wr = {
+        .wr_id = opcode == GDRC_WR_SEND ? WR_SEND : WR_RDMA,
+        .sg_list = &sge,
+        .num_sge = 1,
+        .opcode = opcode,
+        .send_flags = GDRC_SEND_SIGNALED,
+    };
     wr.wr.rdma.remote_addr = remote;
     wr.wr.rdma.rkey = rkey;
     int err = gdrc_post_send(p->dev.ctx, p->qp, &wr, NULL);
@@ -100,7 +109,9 @@ static int fill_recv(struct ping *p)
     return err;
 }
 
-/* An event of the connection manager, if there is one; those of other clients are answered "busy". */
+/*
+ * An event of the connection manager, if there is one; those of other clients are answered "busy".
+ */
 static int take_event(struct ping *p, struct gdrc_cm_event *e)
 {
     memset(e, 0, sizeof *e);
@@ -131,7 +142,8 @@ static int await_event(struct ping *p, struct gdrc_cm_event *e, int timeout_ms, 
         if (n)
             return n < 0 ? failed(p, n, what) : 0;
         if (timeout_ms && gx_now_ns() > end) {
-            gx_error("The other side may be stopped, or the network in between is down.", "%s: nothing came within %d s", what, timeout_ms / 1000);
+            gx_error("The other side may be stopped, or the network in between is down.",
+                     "%s: nothing came within %d s", what, timeout_ms / 1000);
             return -ETIMEDOUT;
         }
         if ((n = gx_sleep(p->dev.ctx, NULL, NULL, 0, 100)) < 0)
@@ -140,8 +152,8 @@ static int await_event(struct ping *p, struct gdrc_cm_event *e, int timeout_ms, 
 }
 
 /*
- * Waits until a request of this id is done, or (WR_RECV) a message is there. -ECONNRESET: the peer has ended the connection, which
- * the caller judges. Other errors but -EINTR have been told.
+ * Waits until a request of this id is done, or (WR_RECV) a message is there. -ECONNRESET: the peer
+ * has ended the connection, which the caller judges. Other errors but -EINTR have been told.
  */
 static int await(struct ping *p, uint64_t what)
 {
@@ -160,7 +172,8 @@ static int await(struct ping *p, uint64_t what)
             if (p->gone)
                 return -ECONNRESET;
             if (gx_now_ns() > end)
-                return gx_error("The other side may be stopped, or the network in between is down.", "no answer within %d s", WAIT_MS / 1000),
+                return gx_error("The other side may be stopped, or the network in between is down.",
+                                "no answer within %d s", WAIT_MS / 1000),
                        -ETIMEDOUT;
             if ((n = gx_sleep(p->dev.ctx, &p->cq, NULL, 0, 100)) < 0)
                 return failed(p, n, "sleeping");
@@ -178,7 +191,9 @@ static int await(struct ping *p, uint64_t what)
             continue;
         }
         if (wc.byte_len != INFO_BYTES || p->waiting == RECEIVES)
-            return gx_error("Is the other side rping or cm_ping?", "a message of %u bytes", wc.byte_len), -EPROTO;
+            return gx_error("Is the other side rping or cm_ping?", "a message of %u bytes",
+                            wc.byte_len),
+                   -EPROTO;
         p->inbox[p->waiting++] = (uint32_t)wc.wr_id & ~WR_RECV;
     }
 }
@@ -219,8 +234,10 @@ static int rounds_of_server(struct ping *p, uint64_t *done)
         if (err)
             return err;
         if (length > SIZE_MAX_BYTES)
-            return gx_error("cm_ping takes up to 1 MiB.", "the peer offers %u bytes", length), -EMSGSIZE;
-        if ((err = post(p, GDRC_WR_RDMA_READ, DATA_AT, length, addr, rkey)) || (err = await(p, WR_RDMA)))
+            return gx_error("cm_ping takes up to 1 MiB.", "the peer offers %u bytes", length),
+                   -EMSGSIZE;
+        if ((err = post(p, GDRC_WR_RDMA_READ, DATA_AT, length, addr, rkey)) ||
+            (err = await(p, WR_RDMA)))
             return err;
         if (p->verbose) {
             printf("ping data: ");
@@ -230,10 +247,15 @@ static int rounds_of_server(struct ping *p, uint64_t *done)
         if ((err = tell(p, DATA_AT, 0)) || (err = next(p, &addr, &rkey, &length)))
             return err;
         if (length > SIZE_MAX_BYTES)
-            return gx_error("cm_ping takes up to 1 MiB.", "the peer wants %u bytes", length), -EMSGSIZE;
-        if ((err = post(p, GDRC_WR_RDMA_WRITE, DATA_AT, length, addr, rkey)) || (err = await(p, WR_RDMA)))
+            return gx_error("cm_ping takes up to 1 MiB.", "the peer wants %u bytes", length),
+                   -EMSGSIZE;
+        if ((err = post(p, GDRC_WR_RDMA_WRITE, DATA_AT, length, addr, rkey)) ||
+            (err = await(p, WR_RDMA)))
             return err;
-        /* The bytes have been there and back. Who hears of its last round disconnects, maybe before our SEND has its completion. */
+        /*
+         * The bytes have been there and back. Who hears of its last round disconnects, maybe before
+         * our SEND has its completion.
+         */
         (*done)++;
         if ((err = tell(p, DATA_AT, 0)))
             return err;
@@ -261,7 +283,8 @@ static int rounds_of_client(struct ping *p, uint64_t *done)
         if (err)
             return err;
         if (memcmp(at(p, DATA_AT), at(p, sink), p->size))
-            return gx_error(NULL, "round %" PRIu64 ": what came back is not what was sent", *done), -EBADMSG;
+            return gx_error(NULL, "round %" PRIu64 ": what came back is not what was sent", *done),
+                   -EBADMSG;
         if (p->verbose) {
             printf("ping data: ");
             gx_print_bytes(stdout, at(p, sink), strnlen((char *)at(p, sink), p->size), 64);
@@ -276,11 +299,15 @@ static void part(struct ping *p)
 {
     struct gdrc_cm_event e;
     if (p->id.handle) {
-        /* A signal has been obeyed by ending the rounds; the peer is told in any case. Another signal ends this wait, too. */
+        /*
+         * A signal has been obeyed by ending the rounds; the peer is told in any case. Another
+         * signal ends this wait, too.
+         */
         int stopping = gx_stopping;
         gx_stopping = 0;
         if (!p->gone && gdrc_disconnect(p->dev.ctx, p->id) == 0)
-            while (await_event(p, &e, WAIT_MS, "disconnecting") == 0 && e.event != GDRC_CM_DISCONNECTED)
+            while (await_event(p, &e, WAIT_MS, "disconnecting") == 0 &&
+                   e.event != GDRC_CM_DISCONNECTED)
                 ;
         gx_stopping = gx_stopping ? gx_stopping : stopping;
         gdrc_cm_destroy(p->dev.ctx, p->id);
@@ -299,11 +326,12 @@ static void explain_end(struct ping *p, const char *peer, uint64_t done)
 {
     struct gdrc_cause cause;
     char why[256] = "";
-    if (p->qp.handle && gdrc_qp_cause(p->dev.ctx, p->qp, &cause) == 0 && cause.code != GDRC_CAUSE_NONE &&
-        cause.code != GDRC_CAUSE_FLUSHED)
+    if (p->qp.handle && gdrc_qp_cause(p->dev.ctx, p->qp, &cause) == 0 &&
+        cause.code != GDRC_CAUSE_NONE && cause.code != GDRC_CAUSE_FLUSHED)
         gdrc_cause_str(&cause, why, sizeof why);
     gx_error("The other side has ended or was told to stop: its own output says why.",
-             "%s ended the connection after %" PRIu64 " rounds%s%s", peer, done, *why ? ": " : "", why);
+             "%s ended the connection after %" PRIu64 " rounds%s%s", peer, done, *why ? ": " : "",
+             why);
 }
 
 static const char *text_of(const struct gdrc_cm_event *e, char out[80])
@@ -324,19 +352,25 @@ static int serve(struct ping *p, uint32_t port, bool persistent)
         return gx_explain_call(&p->dev, err, "listening"), err;
     gx_note("waiting on %s port %d", p->dev.address, err);
     do {
-        while ((err = await_event(p, &e, 0, "waiting for a client")) == 0 && e.event != GDRC_CM_CONNECT_REQUEST)
+        while ((err = await_event(p, &e, 0, "waiting for a client")) == 0 &&
+               e.event != GDRC_CM_CONNECT_REQUEST)
             ;
         if (err || (err = make_qp(p)))
             break;
         p->id = e.id;
         text_of(&e, peer);
-        /* Accepting brings the queue pair to RTS; the peer may send once it has heard, and finds us ready or asks again. */
+        /*
+         * Accepting brings the queue pair to RTS; the peer may send once it has heard, and finds us
+         * ready or asks again.
+         */
         if ((err = gdrc_accept(p->dev.ctx, p->id, p->qp, NULL)))
             gx_explain_call(&p->dev, err, "accepting");
         if (!err)
             err = fill_recv(p);
-        if (!err && (err = await_event(p, &e, WAIT_MS, "waiting for the connection")) == 0 && e.event != GDRC_CM_ESTABLISHED) {
-            gx_error("The client gave up: its own output says why.", "%s: %s, status %d", peer, gdrc_cm_event_str(e.event), e.status);
+        if (!err && (err = await_event(p, &e, WAIT_MS, "waiting for the connection")) == 0 &&
+            e.event != GDRC_CM_ESTABLISHED) {
+            gx_error("The client gave up: its own output says why.", "%s: %s, status %d", peer,
+                     gdrc_cm_event_str(e.event), e.status);
             err = -ECONNREFUSED;
         }
         uint64_t done = 0;
@@ -377,8 +411,11 @@ static int ask(struct ping *p, const char *host, uint32_t port)
     /* The queue pair is in INIT now: whatever the server sends first finds a receive. */
     if (!err)
         err = fill_recv(p);
-    if (!err && (err = await_event(p, &e, 0, "waiting for the connection")) == 0 && e.event != GDRC_CM_ESTABLISHED) {
-        gx_error(e.event == GDRC_CM_REJECTED && e.status == (int)GDRC_REJ_INVALID_SERVICE_ID ? "Nobody listens at that port." : NULL,
+    if (!err && (err = await_event(p, &e, 0, "waiting for the connection")) == 0 &&
+        e.event != GDRC_CM_ESTABLISHED) {
+        gx_error(e.event == GDRC_CM_REJECTED && e.status == (int)GDRC_REJ_INVALID_SERVICE_ID
+                     ? "Nobody listens at that port."
+                     : NULL,
                  "%s: %s, status %d", host, gdrc_cm_event_str(e.event), e.status);
         p->gone = true;
         err = -ECONNREFUSED;
@@ -399,10 +436,17 @@ static int ask(struct ping *p, const char *host, uint32_t port)
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        { "server", no_argument, NULL, 's' }, { "persistent", no_argument, NULL, 'P' }, { "client", no_argument, NULL, 'c' },
-        { "device", required_argument, NULL, 'd' }, { "gid-index", required_argument, NULL, 'g' }, { "port", required_argument, NULL, 'p' },
-        { "count", required_argument, NULL, 'C' }, { "size", required_argument, NULL, 'S' }, { "verbose", no_argument, NULL, 'v' },
-        { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+        { "server", no_argument, NULL, 's' },
+        { "persistent", no_argument, NULL, 'P' },
+        { "client", no_argument, NULL, 'c' },
+        { "device", required_argument, NULL, 'd' },
+        { "gid-index", required_argument, NULL, 'g' },
+        { "port", required_argument, NULL, 'p' },
+        { "count", required_argument, NULL, 'C' },
+        { "size", required_argument, NULL, 'S' },
+        { "verbose", no_argument, NULL, 'v' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
     };
     static struct ping p = { .mem = { .fd = -1 }, .size = 64, .rounds = 10 };
     const char *device = NULL;
@@ -437,11 +481,14 @@ int main(int argc, char **argv)
         err = gx_mem_alloc(&p.mem, "host", DATA_AT + 2 * SIZE_MAX_BYTES, false);
     if (!err)
         err = gx_mr_register(&p.dev, p.mem.addr, p.mem.length,
-                             GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_WRITE, &p.mr, &p.attr);
+                             GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_READ |
+                                 GDRC_ACCESS_REMOTE_WRITE,
+                             &p.mr, &p.attr);
     if (!err && (err = gdrc_cq_create(p.dev.ctx, 32, &p.cq)))
         gx_explain_call(&p.dev, err, "creating a completion queue");
     if (!err)
-        err = server ? serve(&p, (uint32_t)port, persistent) : ask(&p, argv[optind], (uint32_t)port);
+        err =
+            server ? serve(&p, (uint32_t)port, persistent) : ask(&p, argv[optind], (uint32_t)port);
     if (p.cq.handle)
         gdrc_cq_destroy(p.dev.ctx, p.cq);
     if (p.mr.handle)

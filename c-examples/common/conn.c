@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The side channel: framed messages over TCP or a Unix socket. Sockets never block; every wait has a
- * deadline, runs the engine, and ends when the peer goes away or the user presses Ctrl-C.
+ * The side channel: framed messages over TCP or a Unix socket. Sockets never block; every wait has
+ * a deadline, runs the engine, and ends when the peer goes away or the user presses Ctrl-C.
  */
 #include "gx.h"
 
@@ -22,8 +22,14 @@
 #define SPIN_NS 50000u
 
 void gx_put16(uint8_t *at, uint16_t v) { at[0] = (uint8_t)(v >> 8), at[1] = (uint8_t)v; }
-void gx_put32(uint8_t *at, uint32_t v) { gx_put16(at, (uint16_t)(v >> 16)), gx_put16(at + 2, (uint16_t)v); }
-void gx_put64(uint8_t *at, uint64_t v) { gx_put32(at, (uint32_t)(v >> 32)), gx_put32(at + 4, (uint32_t)v); }
+void gx_put32(uint8_t *at, uint32_t v)
+{
+    gx_put16(at, (uint16_t)(v >> 16)), gx_put16(at + 2, (uint16_t)v);
+}
+void gx_put64(uint8_t *at, uint64_t v)
+{
+    gx_put32(at, (uint32_t)(v >> 32)), gx_put32(at + 4, (uint32_t)v);
+}
 uint16_t gx_get16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }
 uint32_t gx_get32(const uint8_t *at) { return (uint32_t)gx_get16(at) << 16 | gx_get16(at + 2); }
 uint64_t gx_get64(const uint8_t *at) { return (uint64_t)gx_get32(at) << 32 | gx_get32(at + 4); }
@@ -40,8 +46,8 @@ static uint64_t deadline_after(int timeout_ms)
 }
 
 /*
- * While the peer reads or writes our memory the engine has work every few microseconds, and going to
- * sleep in between would cost more than the work. Returns true when the socket is ready.
+ * While the peer reads or writes our memory the engine has work every few microseconds, and going
+ * to sleep in between would cost more than the work. Returns true when the socket is ready.
  */
 static bool spin_socket(int fd, short events, gdrc_context *ctx)
 {
@@ -76,7 +82,8 @@ static int wait_socket(int fd, short events, gdrc_context *ctx, uint64_t deadlin
 }
 
 /* Host and port to an address; names are looked up, numbers are not. */
-static int resolve(const char *host, uint16_t port, bool passive, struct sockaddr_storage *out, socklen_t *length)
+static int resolve(const char *host, uint16_t port, bool passive, struct sockaddr_storage *out,
+                   socklen_t *length)
 {
     struct addrinfo hints, *found = NULL;
     char service[8];
@@ -86,8 +93,9 @@ static int resolve(const char *host, uint16_t port, bool passive, struct sockadd
     snprintf(service, sizeof service, "%u", port);
     int err = getaddrinfo(host, service, &hints, &found);
     if (err) {
-        gx_error("Give an IPv4 or IPv6 address (link-local ones with %zone), or a name that resolves.", "address '%s': %s", host,
-                 gai_strerror(err));
+        gx_error(
+            "Give an IPv4 or IPv6 address (link-local ones with %zone), or a name that resolves.",
+            "address '%s': %s", host, gai_strerror(err));
         return -EADDRNOTAVAIL;
     }
     memcpy(out, found->ai_addr, found->ai_addrlen);
@@ -99,13 +107,17 @@ static int resolve(const char *host, uint16_t port, bool passive, struct sockadd
 static void format_peer(char *out, size_t size, const struct sockaddr *address, socklen_t length)
 {
     char host[72], service[8];
-    if (getnameinfo(address, length, host, sizeof host, service, sizeof service, NI_NUMERICHOST | NI_NUMERICSERV))
+    if (getnameinfo(address, length, host, sizeof host, service, sizeof service,
+                    NI_NUMERICHOST | NI_NUMERICSERV))
         snprintf(out, size, "(unknown)");
     else
         snprintf(out, size, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, service);
 }
 
-/* Messages are small and waited for; and a host that vanished without a word is noticed within half a minute. */
+/*
+ * Messages are small and waited for; and a host that vanished without a word is noticed within half
+ * a minute.
+ */
 static void tune(int fd)
 {
     int on = 1, idle = 10, every = 5, count = 4;
@@ -130,10 +142,12 @@ int gx_tcp_listen(const char *host, uint16_t port)
              bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, 64) < 0)
         err = -errno;
     if (err) {
-        const char *hint = err == -EADDRINUSE      ? "Another program has this port: stop it, or choose another with -p."
-                           : err == -EADDRNOTAVAIL ? "This machine has no such address: see 'ip address'."
-                           : err == -EACCES        ? "Ports below 1024 need privileges: choose another with -p."
-                                                   : NULL;
+        const char *hint =
+            err == -EADDRINUSE
+                ? "Another program has this port: stop it, or choose another with -p."
+            : err == -EADDRNOTAVAIL ? "This machine has no such address: see 'ip address'."
+            : err == -EACCES        ? "Ports below 1024 need privileges: choose another with -p."
+                                    : NULL;
         gx_error(hint, "cannot listen on %s port %u: %s", host, port, strerror(-err));
         if (fd >= 0)
             close(fd);
@@ -142,7 +156,8 @@ int gx_tcp_listen(const char *host, uint16_t port)
     return fd;
 }
 
-static int try_connect(struct gx_conn *conn, const struct sockaddr_storage *to, socklen_t length, const char *local, uint64_t deadline)
+static int try_connect(struct gx_conn *conn, const struct sockaddr_storage *to, socklen_t length,
+                       const char *local, uint64_t deadline)
 {
     int fd = socket(to->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -153,7 +168,8 @@ static int try_connect(struct gx_conn *conn, const struct sockaddr_storage *to, 
         socklen_t from_length;
         err = resolve(local, 0, false, &from, &from_length);
         /* The device may be IPv6 while the side channel is IPv4: then the system chooses. */
-        if (!err && from.ss_family == to->ss_family && bind(fd, (struct sockaddr *)&from, from_length) < 0)
+        if (!err && from.ss_family == to->ss_family &&
+            bind(fd, (struct sockaddr *)&from, from_length) < 0)
             err = -errno;
     }
     if (!err && connect(fd, (const struct sockaddr *)to, length) < 0 && errno != EINPROGRESS)
@@ -177,7 +193,8 @@ static int try_connect(struct gx_conn *conn, const struct sockaddr_storage *to, 
     return 0;
 }
 
-int gx_tcp_connect(struct gx_conn *conn, const char *host, uint16_t port, const char *local, int timeout_ms)
+int gx_tcp_connect(struct gx_conn *conn, const char *host, uint16_t port, const char *local,
+                   int timeout_ms)
 {
     struct sockaddr_storage to;
     socklen_t length;
@@ -187,7 +204,8 @@ int gx_tcp_connect(struct gx_conn *conn, const char *host, uint16_t port, const 
         return err;
     uint64_t deadline = deadline_after(timeout_ms);
     /* Programs of a demo start in any order: a refusal may only mean "not yet". */
-    while ((err = try_connect(conn, &to, length, local, deadline)) == -ECONNREFUSED && ms_left(deadline) > 0) {
+    while ((err = try_connect(conn, &to, length, local, deadline)) == -ECONNREFUSED &&
+           ms_left(deadline) > 0) {
         int slept = gx_sleep(conn->ctx, NULL, NULL, 0, 100);
         if (slept < 0) {
             err = slept;
@@ -195,9 +213,11 @@ int gx_tcp_connect(struct gx_conn *conn, const char *host, uint16_t port, const 
         }
     }
     if (err && err != -EINTR)
-        gx_error(err == -ECONNREFUSED ? "Nothing listens there: start the other side first, and compare address and port (-p)."
-                 : err == -ETIMEDOUT  ? "No answer: compare the address, and look for a firewall on the way."
-                                      : "Compare the address with the one that the other side printed.",
+        gx_error(err == -ECONNREFUSED ? "Nothing listens there: start the other side first, and "
+                                        "compare address and port (-p)."
+                 : err == -ETIMEDOUT
+                     ? "No answer: compare the address, and look for a firewall on the way."
+                     : "Compare the address with the one that the other side printed.",
                  "cannot connect to %s port %u: %s", host, port, strerror(-err));
     return err;
 }
@@ -225,7 +245,10 @@ int gx_conn_local_address(const struct gx_conn *conn, char *out, size_t size)
     socklen_t length = sizeof own;
     if (getsockname(conn->fd, (struct sockaddr *)&own, &length) < 0)
         return -errno;
-    return getnameinfo((struct sockaddr *)&own, length, out, (socklen_t)size, NULL, 0, NI_NUMERICHOST) ? -EINVAL : 0;
+    return getnameinfo((struct sockaddr *)&own, length, out, (socklen_t)size, NULL, 0,
+                       NI_NUMERICHOST)
+               ? -EINVAL
+               : 0;
 }
 
 static int unix_address(const char *path, struct sockaddr_un *out)
@@ -233,7 +256,8 @@ static int unix_address(const char *path, struct sockaddr_un *out)
     memset(out, 0, sizeof *out);
     out->sun_family = AF_UNIX;
     if (!*path || strlen(path) >= sizeof out->sun_path) {
-        gx_error("A Unix socket's path has at most 107 bytes: choose a shorter one with -s.", "socket path '%s' is too long", path);
+        gx_error("A Unix socket's path has at most 107 bytes: choose a shorter one with -s.",
+                 "socket path '%s' is too long", path);
         return -ENAMETOOLONG;
     }
     strcpy(out->sun_path, path);
@@ -247,7 +271,8 @@ static bool is_stale(const struct sockaddr_un *address)
     if (lstat(address->sun_path, &st) < 0 || !S_ISSOCK(st.st_mode))
         return false;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool stale = fd >= 0 && connect(fd, (const struct sockaddr *)address, sizeof *address) < 0 && errno == ECONNREFUSED;
+    bool stale = fd >= 0 && connect(fd, (const struct sockaddr *)address, sizeof *address) < 0 &&
+                 errno == ECONNREFUSED;
     if (fd >= 0)
         close(fd);
     return stale;
@@ -276,8 +301,10 @@ int gx_unix_listen(const char *path, mode_t mode)
         }
     }
     if (err) {
-        gx_error(err == -EADDRINUSE ? "Another router serves this path, or the file is no socket: choose another with -s."
-                                    : "The folder must exist and be writable: choose another path with -s.",
+        gx_error(err == -EADDRINUSE
+                     ? "Another router serves this path, or the file is no socket: choose another "
+                       "with -s."
+                     : "The folder must exist and be writable: choose another path with -s.",
                  "cannot listen on socket %s: %s", path, strerror(-err));
         if (fd >= 0)
             close(fd);
@@ -316,7 +343,8 @@ int gx_unix_connect(struct gx_conn *conn, const char *path, int timeout_ms)
         }
     }
     if (err != -EINTR)
-        gx_error(err == -EACCES ? "The router serves its own user only: run as that user, or start it with --any-user."
+        gx_error(err == -EACCES ? "The router serves its own user only: run as that user, or start "
+                                  "it with --any-user."
                                 : "Start the router first, and give both the same path with -s.",
                  "cannot connect to socket %s: %s", path, strerror(-err));
     return err;
@@ -366,7 +394,8 @@ static ssize_t send_piece(int fd, const void *bytes, size_t length, int pass_fd)
     return sendmsg(fd, &message, MSG_NOSIGNAL);
 }
 
-int gx_conn_send(struct gx_conn *conn, unsigned type, const void *body, size_t length, int pass_fd, const char *what)
+int gx_conn_send(struct gx_conn *conn, unsigned type, const void *body, size_t length, int pass_fd,
+                 const char *what)
 {
     uint8_t out[GX_HEADER_BYTES + GX_BODY_MAX];
     int err = length > GX_BODY_MAX ? -EMSGSIZE : conn->fd < 0 ? -ENOTCONN : 0;
@@ -391,7 +420,8 @@ int gx_conn_send(struct gx_conn *conn, unsigned type, const void *body, size_t l
         }
     }
     if (err && what && err != -EINTR)
-        gx_error("The other side has gone: its own output says why.", "sending %s to %s: %s", what, conn->peer, strerror(-err));
+        gx_error("The other side has gone: its own output says why.", "sending %s to %s: %s", what,
+                 conn->peer, strerror(-err));
     return err;
 }
 
@@ -403,10 +433,13 @@ void gx_conn_send_error(struct gx_conn *conn, const char *fmt, ...)
     int n = vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     if (n > 0)
-        gx_conn_send(conn, GX_MSG_ERROR, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1, -1, NULL);
+        gx_conn_send(conn, GX_MSG_ERROR, text,
+                     (size_t)n < sizeof text ? (size_t)n : sizeof text - 1, -1, NULL);
 }
 
-/* Keeps the first descriptor that came along and closes all others: a peer must not fill our table. */
+/*
+ * Keeps the first descriptor that came along and closes all others: a peer must not fill our table.
+ */
 static void keep_descriptor(struct gx_conn *conn, struct msghdr *message)
 {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
@@ -431,7 +464,10 @@ int gx_conn_pump(struct gx_conn *conn)
             struct cmsghdr align;
             char bytes[CMSG_SPACE(4 * sizeof(int))];
         } control;
-        struct iovec piece = { .iov_base = conn->in + conn->have, .iov_len = sizeof conn->in - conn->have };
+        struct iovec piece = {
+            .iov_base = conn->in + conn->have,
+            .iov_len = sizeof conn->in - conn->have,
+        };
         struct msghdr message;
         memset(&message, 0, sizeof message);
         message.msg_iov = &piece;
@@ -454,13 +490,19 @@ int gx_conn_pump(struct gx_conn *conn)
 int gx_conn_take(struct gx_conn *conn, unsigned *type, void *body, size_t capacity)
 {
     if (conn->have < GX_HEADER_BYTES) {
-        /* Say so at the first wrong byte: somebody who sends a line of text will never send 16 bytes of header. */
+        /*
+         * Say so at the first wrong byte: somebody who sends a line of text will never send 16
+         * bytes of header.
+         */
         uint8_t magic[4];
         gx_put32(magic, MAGIC);
-        return memcmp(conn->in, magic, conn->have < 4 ? conn->have : 4) ? -EPROTO : conn->hangup ? -ECONNRESET : -EAGAIN;
+        return memcmp(conn->in, magic, conn->have < 4 ? conn->have : 4) ? -EPROTO
+               : conn->hangup                                           ? -ECONNRESET
+                                                                        : -EAGAIN;
     }
     uint32_t length = gx_get32(conn->in + 8);
-    if (gx_get32(conn->in) != MAGIC || gx_get16(conn->in + 4) != GX_PROTOCOL_VERSION || length > GX_BODY_MAX || length > capacity)
+    if (gx_get32(conn->in) != MAGIC || gx_get16(conn->in + 4) != GX_PROTOCOL_VERSION ||
+        length > GX_BODY_MAX || length > capacity)
         return -EPROTO;
     size_t whole = GX_HEADER_BYTES + length;
     if (conn->have < whole)
@@ -473,7 +515,8 @@ int gx_conn_take(struct gx_conn *conn, unsigned *type, void *body, size_t capaci
     return (int)length;
 }
 
-int gx_conn_recv(struct gx_conn *conn, unsigned type, void *body, size_t capacity, int timeout_ms, const char *what)
+int gx_conn_recv(struct gx_conn *conn, unsigned type, void *body, size_t capacity, int timeout_ms,
+                 const char *what)
 {
     uint8_t buffer[GX_BODY_MAX];
     unsigned got = 0;
@@ -490,8 +533,8 @@ int gx_conn_recv(struct gx_conn *conn, unsigned type, void *body, size_t capacit
     if (err == -EINTR)
         return err;
     if (err == -ETIMEDOUT) {
-        gx_error("It may hang or be stopped: look at its output, then start it again.", "no %s from %s within %d s", what, conn->peer,
-                 timeout_ms / 1000);
+        gx_error("It may hang or be stopped: look at its output, then start it again.",
+                 "no %s from %s within %d s", what, conn->peer, timeout_ms / 1000);
         return err;
     }
     if (!err && n >= 0 && got == GX_MSG_ERROR) {
@@ -508,9 +551,11 @@ int gx_conn_recv(struct gx_conn *conn, unsigned type, void *body, size_t capacit
     }
     err = err ? err : n == -ECONNRESET ? n : -EPROTO;
     if (err == -EPROTO)
-        gx_error("The other end is another program, or of another version: compare the port, and build both from one source.",
+        gx_error("The other end is another program, or of another version: compare the port, and "
+                 "build both from one source.",
                  "%s does not speak this program's protocol (waiting for %s)", conn->peer, what);
     else
-        gx_error("It has ended or was killed: its own output says why.", "%s closed the connection (waiting for %s)", conn->peer, what);
+        gx_error("It has ended or was killed: its own output says why.",
+                 "%s closed the connection (waiting for %s)", conn->peer, what);
     return err;
 }

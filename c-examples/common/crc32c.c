@@ -2,7 +2,8 @@
 /*
  * CRC-32C. The crc32 instruction has a latency of three cycles and a throughput of one, so three
  * independent streams keep it busy; the three registers are then joined by multiplying with x^(8n)
- * modulo the polynomial, done with tables. Without the instruction: eight tables, eight bytes a step.
+ * modulo the polynomial, done with tables. Without the instruction: eight tables, eight bytes a
+ * step.
  */
 #include "gx.h"
 
@@ -37,8 +38,9 @@ static uint32_t with_tables(uint32_t c, const uint8_t *at, size_t length)
         memcpy(&low, at, 4);
         memcpy(&high, at + 4, 4);
         low ^= c; /* little-endian hosts only, like the library itself */
-        c = slice[7][low & 0xff] ^ slice[6][low >> 8 & 0xff] ^ slice[5][low >> 16 & 0xff] ^ slice[4][low >> 24] ^
-            slice[3][high & 0xff] ^ slice[2][high >> 8 & 0xff] ^ slice[1][high >> 16 & 0xff] ^ slice[0][high >> 24];
+        c = slice[7][low & 0xff] ^ slice[6][low >> 8 & 0xff] ^ slice[5][low >> 16 & 0xff] ^
+            slice[4][low >> 24] ^ slice[3][high & 0xff] ^ slice[2][high >> 8 & 0xff] ^
+            slice[1][high >> 16 & 0xff] ^ slice[0][high >> 24];
         at += 8;
         length -= 8;
     }
@@ -86,7 +88,8 @@ static void make_shift(uint32_t table[4][256], size_t bytes)
 
 static inline uint32_t shift(uint32_t table[4][256], uint32_t c)
 {
-    return table[0][c & 0xff] ^ table[1][c >> 8 & 0xff] ^ table[2][c >> 16 & 0xff] ^ table[3][c >> 24];
+    return table[0][c & 0xff] ^ table[1][c >> 8 & 0xff] ^ table[2][c >> 16 & 0xff] ^
+           table[3][c >> 24];
 }
 
 static inline uint64_t word(const uint8_t *at)
@@ -96,7 +99,8 @@ static inline uint64_t word(const uint8_t *at)
     return v;
 }
 
-__attribute__((target("sse4.2"))) static uint32_t three_lanes(uint32_t c, const uint8_t *at, size_t lane, uint32_t table[4][256])
+__attribute__((target("sse4.2"))) static uint32_t three_lanes(uint32_t c, const uint8_t *at,
+                                                              size_t lane, uint32_t table[4][256])
 {
     uint64_t a = c, b = 0, d = 0;
     for (size_t i = 0; i < lane; i += 8) {
@@ -107,7 +111,8 @@ __attribute__((target("sse4.2"))) static uint32_t three_lanes(uint32_t c, const 
     return shift(table, shift(table, (uint32_t)a) ^ (uint32_t)b) ^ (uint32_t)d;
 }
 
-__attribute__((target("sse4.2"))) static uint32_t with_instruction(uint32_t c, const uint8_t *at, size_t length)
+__attribute__((target("sse4.2"))) static uint32_t with_instruction(uint32_t c, const uint8_t *at,
+                                                                   size_t length)
 {
     for (; length >= 3 * LANE_LONG; at += 3 * LANE_LONG, length -= 3 * LANE_LONG)
         c = three_lanes(c, at, LANE_LONG, over_long);
@@ -144,4 +149,7 @@ uint32_t gx_crc32c(uint32_t crc, const void *bytes, size_t length)
     return ~with_tables(~crc, bytes, length);
 }
 
-uint32_t gx_crc32c_zeros(uint32_t crc, uint64_t length) { return ~multiply(power_of_zeros(length), ~crc); }
+uint32_t gx_crc32c_zeros(uint32_t crc, uint64_t length)
+{
+    return ~multiply(power_of_zeros(length), ~crc);
+}

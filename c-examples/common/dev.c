@@ -13,7 +13,10 @@
 
 #define USUAL_PORT 4791u
 #define PORTS_TO_TRY 64u
-/* Polling costs a core, sleeping costs a wake-up: after this long without a completion the second is cheaper. */
+/*
+ * Polling costs a core, sleeping costs a wake-up: after this long without a completion the second
+ * is cheaper.
+ */
 #define SPIN_NS 50000u
 
 static bool is_address(const char *text)
@@ -27,7 +30,10 @@ static bool is_address(const char *text)
     return yes;
 }
 
-/* The `index`th address of the interface; of no interface in particular where name is NULL: then the first real one. */
+/*
+ * The `index`th address of the interface; of no interface in particular where name is NULL: then
+ * the first real one.
+ */
 static int interface_address(const char *name, unsigned index, char *out, size_t size)
 {
     struct ifaddrs *all = NULL;
@@ -45,7 +51,10 @@ static int interface_address(const char *name, unsigned index, char *out, size_t
                 continue;
             socklen_t length = pass ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
             if (seen++ == index)
-                err = getnameinfo(a->ifa_addr, length, out, (socklen_t)size, NULL, 0, NI_NUMERICHOST) ? -EINVAL : 0;
+                err =
+                    getnameinfo(a->ifa_addr, length, out, (socklen_t)size, NULL, 0, NI_NUMERICHOST)
+                        ? -EINVAL
+                        : 0;
         }
     }
     freeifaddrs(all);
@@ -63,7 +72,8 @@ static void device_address(const struct gdrc_device_attr *attr, char *out, size_
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     bool v4 = !memcmp(attr->gid, mapped, sizeof mapped);
-    if (!inet_ntop(v4 ? AF_INET : AF_INET6, attr->gid + (v4 ? sizeof mapped : 0), out, (socklen_t)size))
+    if (!inet_ntop(v4 ? AF_INET : AF_INET6, attr->gid + (v4 ? sizeof mapped : 0), out,
+                   (socklen_t)size))
         snprintf(out, size, "::");
     char zone[IF_NAMESIZE];
     size_t used = strlen(out);
@@ -71,7 +81,10 @@ static void device_address(const struct gdrc_device_attr *attr, char *out, size_
         snprintf(out + used, size - used, "%%%s", zone);
 }
 
-/* Takes ",path=udp|shm|auto" off a device's name, the last two with ",cma": how peers on this host are reached is an option of the context. */
+/*
+ * Takes ",path=udp|shm|auto" off a device's name, the last two with ",cma": how peers on this host
+ * are reached is an option of the context.
+ */
 static int take_path(const char **spec, char *plain, size_t size, uint32_t *flags)
 {
     static const char key[] = ",path=";
@@ -93,7 +106,8 @@ static int take_path(const char **spec, char *plain, size_t size, uint32_t *flag
         if (!strcmp(option + strlen(key), known[i].path))
             *flags = known[i].flags;
     if (!*flags || (size_t)(option - *spec) >= size) {
-        gx_error("Behind a device's name ',path=udp', ',path=shm' or ',path=auto' may stand, behind the last two ',cma'.",
+        gx_error("Behind a device's name ',path=udp', ',path=shm' or ',path=auto' may stand, "
+                 "behind the last two ',cma'.",
                  "device '%s' has an unknown path", *spec);
         return -EINVAL;
     }
@@ -124,11 +138,13 @@ static int resolve_name(const char *spec, unsigned gid_index, struct gx_dev *dev
         return 0;
     }
     if (strlen(spec) >= sizeof dev->address) {
-        gx_error("Devices are named like soft:192.0.2.1 or soft:[2001:db8::1]:4791.", "device name '%s' is too long", spec);
+        gx_error("Devices are named like soft:192.0.2.1 or soft:[2001:db8::1]:4791.",
+                 "device name '%s' is too long", spec);
         return -EINVAL;
     }
     const char *colon = strchr(spec, ':');
-    bool named = !strncmp(spec, "soft:", 5) || !strcmp(spec, "loopback") || !strncmp(spec, "verbs:", 6) || !strncmp(spec, "remote:", 7);
+    bool named = !strncmp(spec, "soft:", 5) || !strcmp(spec, "loopback") ||
+                 !strncmp(spec, "verbs:", 6) || !strncmp(spec, "remote:", 7);
     if (named) {
         snprintf(dev->name, sizeof dev->name, "%s", spec);
         const char *at = colon ? colon + 1 : "127.0.0.1";
@@ -146,16 +162,22 @@ static int resolve_name(const char *spec, unsigned gid_index, struct gx_dev *dev
     } else {
         int err = interface_address(spec, gid_index, dev->address, sizeof dev->address);
         if (err) {
-            gx_error(err == -ERANGE ? "'ip address show' lists the interface's addresses; -g counts them from 0, IPv4 first."
-                                    : "Use soft:ADDRESS with an address of this machine, or the name of an interface: see 'ip address'.",
-                     err == -ERANGE ? "device '%s' has no GID index %u" : "there is no device '%s' (GID index %u)", spec, gid_index);
+            gx_error(err == -ERANGE ? "'ip address show' lists the interface's addresses; -g "
+                                      "counts them from 0, IPv4 first."
+                                    : "Use soft:ADDRESS with an address of this machine, or the "
+                                      "name of an interface: see 'ip address'.",
+                     err == -ERANGE ? "device '%s' has no GID index %u"
+                                    : "there is no device '%s' (GID index %u)",
+                     spec, gid_index);
             return err;
         }
-        snprintf(dev->name, sizeof dev->name, strchr(dev->address, ':') ? "soft:[%s]" : "soft:%s", dev->address);
+        snprintf(dev->name, sizeof dev->name, strchr(dev->address, ':') ? "soft:[%s]" : "soft:%s",
+                 dev->address);
         return 0;
     }
     if (gid_index) {
-        gx_error("A device named by address has one GID, index 0. To choose among several name the interface: -d eth0 -g 1.",
+        gx_error("A device named by address has one GID, index 0. To choose among several name the "
+                 "interface: -d eth0 -g 1.",
                  "device '%s' has no GID index %u", spec, gid_index);
         return -EINVAL;
     }
@@ -168,12 +190,18 @@ static void explain_open(const char *name, int err)
     char why[384];
     if (gdrc_open_error(why, sizeof why) <= 0)
         snprintf(why, sizeof why, "%s", gdrc_strerror(err));
-    const char *hint = is_verbs(name)         ? "NICs are named like verbs:rxe0, verbs:mlx5_0:1:3 (port, GID index) or verbs:192.0.2.1."
-                       : err == -EADDRNOTAVAIL ? "Take an address of this machine ('ip address' shows them), or an interface's name."
-                       : err == -EADDRINUSE  ? "Another program has this UDP port: stop it, or give another (soft:ADDRESS:PORT)."
-                       : err == -EINVAL      ? "Devices are named like soft:192.0.2.1, soft:192.0.2.1:4800 or soft:[2001:db8::1]:4791."
-                       : err == -ENOMEM      ? "The device's tables did not fit into memory: look at the limits (ulimit -v, cgroup)."
-                                             : "The system refused a socket: look at its limits and at what a sandbox forbids.";
+    const char *hint =
+        is_verbs(name) ? "NICs are named like verbs:rxe0, verbs:mlx5_0:1:3 (port, GID index) or "
+                         "verbs:192.0.2.1."
+        : err == -EADDRNOTAVAIL
+            ? "Take an address of this machine ('ip address' shows them), or an interface's name."
+        : err == -EADDRINUSE
+            ? "Another program has this UDP port: stop it, or give another (soft:ADDRESS:PORT)."
+        : err == -EINVAL ? "Devices are named like soft:192.0.2.1, soft:192.0.2.1:4800 or "
+                           "soft:[2001:db8::1]:4791."
+        : err == -ENOMEM
+            ? "The device's tables did not fit into memory: look at the limits (ulimit -v, cgroup)."
+            : "The system refused a socket: look at its limits and at what a sandbox forbids.";
     gx_error(hint, "cannot open device %s: %s", name, why);
 }
 
@@ -199,7 +227,8 @@ int gx_dev_address(const char *spec, unsigned gid_index, char *out, size_t size)
     return err;
 }
 
-int gx_dev_open(struct gx_dev *dev, const char *spec, unsigned gid_index, const struct gdrc_config *config)
+int gx_dev_open(struct gx_dev *dev, const char *spec, unsigned gid_index,
+                const struct gdrc_config *config)
 {
     bool has_port;
     struct gdrc_config with_path;
@@ -215,7 +244,9 @@ int gx_dev_open(struct gx_dev *dev, const char *spec, unsigned gid_index, const 
     err = gdrc_open(dev->name, config, &dev->ctx);
     bool soft = !strncmp(dev->name, "soft:", 5);
     size_t stem = strlen(dev->name);
-    for (unsigned i = 1; err == -EADDRINUSE && soft && !has_port && i < PORTS_TO_TRY && stem + 8 < sizeof dev->name; i++) {
+    for (unsigned i = 1;
+         err == -EADDRINUSE && soft && !has_port && i < PORTS_TO_TRY && stem + 8 < sizeof dev->name;
+         i++) {
         snprintf(dev->name + stem, sizeof dev->name - stem, ":%u", USUAL_PORT + i);
         err = gdrc_open(dev->name, config, &dev->ctx);
     }
@@ -249,7 +280,8 @@ void gx_dev_close(struct gx_dev *dev)
         gx_note("the protection domain is still in use: %s", gdrc_strerror(err));
     int left = gdrc_close(dev->ctx, NULL);
     if (left)
-        gx_note("closing the device: %s", left > 0 ? "objects were left open (a bug of this program)" : gdrc_strerror(left));
+        gx_note("closing the device: %s",
+                left > 0 ? "objects were left open (a bug of this program)" : gdrc_strerror(left));
     dev->ctx = NULL;
 }
 
@@ -273,7 +305,8 @@ void gx_explain_wc(struct gx_dev *dev, gdrc_qp qp, const gdrc_wc *wc, const char
     gx_error(*text ? text : NULL, "%s failed: %s", what, gdrc_wc_status_str(wc->status));
 }
 
-int gx_qp_create(struct gx_dev *dev, gdrc_cq cq, uint32_t send_wr, uint32_t recv_wr, uint32_t sge, gdrc_qp *out, uint32_t *qpn)
+int gx_qp_create(struct gx_dev *dev, gdrc_cq cq, uint32_t send_wr, uint32_t recv_wr, uint32_t sge,
+                 gdrc_qp *out, uint32_t *qpn)
 {
     struct gdrc_qp_init init;
     memset(&init, 0, sizeof init);
@@ -292,7 +325,8 @@ int gx_qp_create(struct gx_dev *dev, gdrc_cq cq, uint32_t send_wr, uint32_t recv
     return err;
 }
 
-int gx_mr_register(struct gx_dev *dev, void *addr, size_t length, uint32_t access, gdrc_mr *out, struct gdrc_mr_attr *attr)
+int gx_mr_register(struct gx_dev *dev, void *addr, size_t length, uint32_t access, gdrc_mr *out,
+                   struct gdrc_mr_attr *attr)
 {
     struct gdrc_mr_attr scratch;
     if (!attr)
@@ -305,7 +339,8 @@ int gx_mr_register(struct gx_dev *dev, void *addr, size_t length, uint32_t acces
     return err;
 }
 
-int gx_mem_register(struct gx_dev *dev, const struct gdrc_memory *memory, uint32_t access, gdrc_mr *out, struct gdrc_mr_attr *attr)
+int gx_mem_register(struct gx_dev *dev, const struct gdrc_memory *memory, uint32_t access,
+                    gdrc_mr *out, struct gdrc_mr_attr *attr)
 {
     struct gdrc_mr_attr scratch;
     char words[400];
@@ -343,7 +378,8 @@ void gx_endpoint_fit(struct gx_dev *dev, const struct gx_conn *conn, struct gdrc
         local->mtu = (uint32_t)mtu;
 }
 
-int gx_endpoint_send(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx_conn *conn, struct gdrc_endpoint *local)
+int gx_endpoint_send(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx_conn *conn,
+                     struct gdrc_endpoint *local)
 {
     uint8_t wire[GDRC_ENDPOINT_WIRE_BYTES];
     memset(local, 0, sizeof *local);
@@ -360,16 +396,17 @@ int gx_endpoint_send(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct g
     return gx_conn_send(conn, GX_MSG_ENDPOINT, wire, sizeof wire, -1, "the endpoint");
 }
 
-int gx_endpoint_connect(struct gx_dev *dev, gdrc_qp qp, struct gx_conn *conn, const struct gdrc_endpoint *local, const uint8_t *wire,
-                        size_t length, uint64_t patience_s, struct gdrc_endpoint *remote)
+int gx_endpoint_connect(struct gx_dev *dev, gdrc_qp qp, struct gx_conn *conn,
+                        const struct gdrc_endpoint *local, const uint8_t *wire, size_t length,
+                        uint64_t patience_s, struct gdrc_endpoint *remote)
 {
     struct gdrc_connect_opts opts;
     memset(&opts, 0, sizeof opts);
     opts.struct_size = sizeof opts;
     if (patience_s) {
         /*
-         * One try and seven more, each 4.096 us * 2^timeout. Longer than 1.07 s each would be a bad bargain:
-         * the loss of a last packet is found by nothing but this timer.
+         * One try and seven more, each 4.096 us * 2^timeout. Longer than 1.07 s each would be a bad
+         * bargain: the loss of a last packet is found by nothing but this timer.
          */
         opts.timeout = 14;
         while (opts.timeout < 18 && (8 * 8192ull << opts.timeout) <= patience_s * 1000000000u)
@@ -379,7 +416,8 @@ int gx_endpoint_connect(struct gx_dev *dev, gdrc_qp qp, struct gx_conn *conn, co
     remote->struct_size = sizeof *remote;
     int err = length == GDRC_ENDPOINT_WIRE_BYTES ? gdrc_endpoint_unpack(wire, remote) : -EPROTO;
     if (err) {
-        gx_error("Build both sides from one source.", "%s sent an endpoint that this version does not read: %s", conn->peer,
+        gx_error("Build both sides from one source.",
+                 "%s sent an endpoint that this version does not read: %s", conn->peer,
                  gdrc_strerror(err));
         gx_conn_send_error(conn, "your endpoint is not understood");
         return err;
@@ -392,8 +430,8 @@ int gx_endpoint_connect(struct gx_dev *dev, gdrc_qp qp, struct gx_conn *conn, co
     return err;
 }
 
-int gx_qp_handshake(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx_conn *conn, uint64_t patience_s,
-                    struct gdrc_endpoint *remote)
+int gx_qp_handshake(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx_conn *conn,
+                    uint64_t patience_s, struct gdrc_endpoint *remote)
 {
     struct gdrc_endpoint local;
     uint8_t wire[GDRC_ENDPOINT_WIRE_BYTES];
@@ -401,7 +439,8 @@ int gx_qp_handshake(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx
     if (err)
         return err;
     int n = gx_conn_recv(conn, GX_MSG_ENDPOINT, wire, sizeof wire, GX_TIMEOUT_MS, "endpoint");
-    return n < 0 ? n : gx_endpoint_connect(dev, qp, conn, &local, wire, (size_t)n, patience_s, remote);
+    return n < 0 ? n
+                 : gx_endpoint_connect(dev, qp, conn, &local, wire, (size_t)n, patience_s, remote);
 }
 
 int gx_ready(struct gx_conn *conn)
@@ -412,7 +451,8 @@ int gx_ready(struct gx_conn *conn)
     return n < 0 ? n : 0;
 }
 
-int gx_wait_completion(struct gx_dev *dev, gdrc_cq cq, gdrc_qp qp, gdrc_wc *wc, struct gx_conn *conn, int timeout_ms, const char *what)
+int gx_wait_completion(struct gx_dev *dev, gdrc_cq cq, gdrc_qp qp, gdrc_wc *wc,
+                       struct gx_conn *conn, int timeout_ms, const char *what)
 {
     uint64_t start = gx_now_ns(), deadline = start + (uint64_t)timeout_ms * 1000000u, closed_at = 0;
     for (;;) {
@@ -429,12 +469,17 @@ int gx_wait_completion(struct gx_dev *dev, gdrc_cq cq, gdrc_qp qp, gdrc_wc *wc, 
         }
         uint64_t now = gx_now_ns();
         if (now >= deadline) {
-            gx_error("The other side may be stopped, or the network in between is down.", "%s: nothing within %d s", what, timeout_ms / 1000);
+            gx_error("The other side may be stopped, or the network in between is down.",
+                     "%s: nothing within %d s", what, timeout_ms / 1000);
             return -ETIMEDOUT;
         }
-        /* A peer that closes right after its last message may have packets of ours still to acknowledge. */
+        /*
+         * A peer that closes right after its last message may have packets of ours still to
+         * acknowledge.
+         */
         if (closed_at && now - closed_at > 500000000u) {
-            gx_error("It has ended or was killed: its own output says why.", "%s: %s closed the connection", what, conn->peer);
+            gx_error("It has ended or was killed: its own output says why.",
+                     "%s: %s closed the connection", what, conn->peer);
             return -ECONNRESET;
         }
         if (now - start < SPIN_NS)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Buffers by kind of memory. Programs name the kind ("host", "shared", "cuda", "cuda:BDF") and otherwise do not
- * know what they hold: a kind is one row of the table below.
+ * Buffers by kind of memory. Programs name the kind ("host", "shared", "cuda", "cuda:BDF") and
+ * otherwise do not know what they hold: a kind is one row of the table below.
  */
 #include "gx.h"
 
@@ -12,13 +12,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Without SHRINK a client could truncate the file under the router and kill it with SIGBUS; SEAL keeps the other two. */
+/*
+ * Without SHRINK a client could truncate the file under the router and kill it with SIGBUS; SEAL
+ * keeps the other two.
+ */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 struct kind {
     const char *name;
     int (*alloc)(struct gx_mem *mem, const char *where, size_t length, bool shareable);
-    int (*import)(struct gx_mem *mem, const char *where, int fd, const void *token, size_t token_bytes, size_t length);
+    int (*import)(struct gx_mem *mem, const char *where, int fd, const void *token,
+                  size_t token_bytes, size_t length);
     void (*release)(struct gx_mem *mem);
     int (*copy)(const struct gx_mem *mem, size_t offset, void *bytes, size_t length, bool into);
 };
@@ -27,10 +31,12 @@ static int host_alloc(struct gx_mem *mem, const char *where, size_t length, bool
 {
     (void)where;
     if (!shareable) {
-        void *addr = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+        void *addr = mmap(NULL, length, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
         if (addr == MAP_FAILED) {
             int err = errno;
-            gx_error("Ask for a smaller buffer.", "no %zu bytes of memory: %s", length, strerror(err));
+            gx_error("Ask for a smaller buffer.", "no %zu bytes of memory: %s", length,
+                     strerror(err));
             return -err;
         }
         mem->addr = addr;
@@ -39,7 +45,8 @@ static int host_alloc(struct gx_mem *mem, const char *where, size_t length, bool
     int fd = memfd_create("gdrcore-example", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {
         int err = errno;
-        gx_error("Linux 3.17 or later has it; a seccomp filter may forbid it.", "memfd_create: %s", strerror(err));
+        gx_error("Linux 3.17 or later has it; a seccomp filter may forbid it.", "memfd_create: %s",
+                 strerror(err));
         return -err;
     }
     void *addr = MAP_FAILED;
@@ -47,11 +54,12 @@ static int host_alloc(struct gx_mem *mem, const char *where, size_t length, bool
     int err = posix_fallocate(fd, 0, (off_t)length);
     if (!err && fcntl(fd, F_ADD_SEALS, SEALS) < 0)
         err = errno;
-    if (!err && (addr = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED)
+    if (!err &&
+        (addr = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED)
         err = errno;
     if (err) {
-        gx_error("Ask for a smaller buffer, or look at the memory limit of this container.", "no %zu bytes of shared memory: %s",
-                 length, strerror(err));
+        gx_error("Ask for a smaller buffer, or look at the memory limit of this container.",
+                 "no %zu bytes of shared memory: %s", length, strerror(err));
         close(fd);
         return -err;
     }
@@ -67,28 +75,33 @@ static int shared_alloc(struct gx_mem *mem, const char *where, size_t length, bo
     return host_alloc(mem, where, length, true);
 }
 
-static int host_import(struct gx_mem *mem, const char *where, int fd, const void *token, size_t token_bytes, size_t length)
+static int host_import(struct gx_mem *mem, const char *where, int fd, const void *token,
+                       size_t token_bytes, size_t length)
 {
     (void)where, (void)token, (void)token_bytes;
     struct stat st;
     if (fd < 0) {
-        gx_error("Router and client must be of the same version.", "the router handed over no buffer");
+        gx_error("Router and client must be of the same version.",
+                 "the router handed over no buffer");
         return -EPROTO;
     }
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & SEALS) != SEALS) {
-        gx_error("Its owner could shrink it and kill this process by SIGBUS; a router of this project seals it.",
+        gx_error("Its owner could shrink it and kill this process by SIGBUS; a router of this "
+                 "project seals it.",
                  "the buffer that was handed over is not sealed");
         return -EPERM;
     }
     if (fstat(fd, &st) < 0 || st.st_size < 0 || (uint64_t)st.st_size < length || !length) {
-        gx_error("Router and client must be of the same version.", "the buffer that was handed over is smaller than was said");
+        gx_error("Router and client must be of the same version.",
+                 "the buffer that was handed over is smaller than was said");
         return -EPROTO;
     }
     void *addr = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (addr == MAP_FAILED) {
         int err = errno;
-        gx_error("Look at the memory limits of this container (ulimit -v).", "mapping the buffer: %s", strerror(err));
+        gx_error("Look at the memory limits of this container (ulimit -v).",
+                 "mapping the buffer: %s", strerror(err));
         return -err;
     }
     mem->addr = addr;
@@ -121,7 +134,8 @@ static int cuda_failed(int err, const char *what)
 {
     char words[400];
     const char *hint = cuda_words(words);
-    gx_error(hint ? hint : gdrc_strerror(err), "GPU memory: %s failed (host memory needs no -m, -u or --mem)", what);
+    gx_error(hint ? hint : gdrc_strerror(err),
+             "GPU memory: %s failed (host memory needs no -m, -u or --mem)", what);
     return err;
 }
 
@@ -134,7 +148,9 @@ static int cuda_alloc(struct gx_mem *mem, const char *where, size_t length, bool
     int gpu = gdrc_cuda_device(where, NULL);
     if (gpu < 0)
         return cuda_failed(gpu, "finding the GPU");
-    /* A descriptor passes into containers, which CUDA IPC does not; older drivers have only that. */
+    /*
+     * A descriptor passes into containers, which CUDA IPC does not; older drivers have only that.
+     */
     int err = shareable ? gdrc_cuda_alloc(gpu, length, GDRC_CUDA_SHAREABLE, &addr) : -EOPNOTSUPP;
     if (err == -EOPNOTSUPP || err == -ENODEV)
         err = gdrc_cuda_alloc(gpu, length, 0, &addr);
@@ -156,14 +172,16 @@ static int cuda_alloc(struct gx_mem *mem, const char *where, size_t length, bool
     return err;
 }
 
-static int cuda_import(struct gx_mem *mem, const char *where, int fd, const void *token, size_t token_bytes, size_t length)
+static int cuda_import(struct gx_mem *mem, const char *where, int fd, const void *token,
+                       size_t token_bytes, size_t length)
 {
     struct gdrc_cuda_handle handle;
     uint64_t addr = 0;
     (void)where;
     memcpy(&handle, token, token_bytes < sizeof handle ? token_bytes : sizeof handle);
     if (token_bytes != sizeof handle || handle.length != length) {
-        gx_error("Router and client must be of the same version.", "the GPU buffer that was handed over is not described whole");
+        gx_error("Router and client must be of the same version.",
+                 "the GPU buffer that was handed over is not described whole");
         return -EPROTO;
     }
     int err = gdrc_cuda_import(&handle, fd, &addr);
@@ -209,7 +227,8 @@ static const struct kind *find(const char *name, const char **where)
     return NULL;
 }
 
-static int prepare(struct gx_mem *mem, const char *name, size_t length, const struct kind **kind, const char **where)
+static int prepare(struct gx_mem *mem, const char *name, size_t length, const struct kind **kind,
+                   const char **where)
 {
     *kind = find(name, where);
     if (!*kind || strlen(name) >= sizeof mem->kind)
@@ -229,7 +248,8 @@ int gx_mem_alloc(struct gx_mem *mem, const char *name, size_t length, bool share
     return err ? err : kind->alloc(mem, where, length, shareable);
 }
 
-int gx_mem_import(struct gx_mem *mem, const char *name, int fd, const void *token, size_t token_bytes, size_t length)
+int gx_mem_import(struct gx_mem *mem, const char *name, int fd, const void *token,
+                  size_t token_bytes, size_t length)
 {
     const struct kind *kind;
     const char *where;

@@ -68,21 +68,25 @@ void gx_print_bytes(FILE *to, const void *bytes, size_t length, size_t max)
         fprintf(to, "... (%zu bytes more)", length - shown);
 }
 
-static int parse(const char *text, const char *option, uint64_t min, uint64_t max, bool suffix, uint64_t *out)
+static int parse(const char *text, const char *option, uint64_t min, uint64_t max, bool suffix,
+                 uint64_t *out)
 {
     char *end = NULL;
     errno = 0;
     unsigned long long value = text && *text != '-' ? strtoull(text, &end, 0) : 0;
     bool good = end && end != text && errno == 0;
     if (good && suffix && *end) {
-        unsigned shift = *end == 'k' || *end == 'K' ? 10 : *end == 'm' || *end == 'M' ? 20 : *end == 'g' || *end == 'G' ? 30 : 0;
+        unsigned shift = *end == 'k' || *end == 'K'   ? 10
+                         : *end == 'm' || *end == 'M' ? 20
+                         : *end == 'g' || *end == 'G' ? 30
+                                                      : 0;
         good = shift != 0 && value <= UINT64_MAX >> shift;
         value <<= good ? shift : 0;
         end++;
     }
     if (!good || *end || value < min || value > max) {
-        gx_error("See --help.", "%s wants a number from %" PRIu64 " to %" PRIu64 "%s, not '%s'", option, min, max,
-                 suffix ? " (k, M or G may follow)" : "", text ? text : "");
+        gx_error("See --help.", "%s wants a number from %" PRIu64 " to %" PRIu64 "%s, not '%s'",
+                 option, min, max, suffix ? " (k, M or G may follow)" : "", text ? text : "");
         return -EINVAL;
     }
     *out = value;
@@ -147,7 +151,10 @@ int gx_exit_code(int err)
     return err < 0 ? GX_EXIT_FAILED : GX_EXIT_OK;
 }
 
-/* A program whose output got lost has not done its job. exit() would flush stdout as well, but not look at the result. */
+/*
+ * A program whose output got lost has not done its job. exit() would flush stdout as well, but not
+ * look at the result.
+ */
 static void close_stdout(void)
 {
     bool failed = ferror(stdout) != 0;
@@ -155,7 +162,8 @@ static void close_stdout(void)
     if (fclose(stdout) && errno != EBADF)
         failed = true;
     if (failed) {
-        gx_error("Its disk may be full, or its reader gone.", "standard output could not be written%s%s", errno ? ": " : "",
+        gx_error("Its disk may be full, or its reader gone.",
+                 "standard output could not be written%s%s", errno ? ": " : "",
                  errno ? strerror(errno) : "");
         _exit(GX_EXIT_FAILED);
     }
@@ -185,7 +193,8 @@ void gx_bar_update(struct gx_bar *bar, uint64_t done, const char *label)
     memset(line, '.', WIDTH);
     memset(line, '#', (size_t)filled);
     line[WIDTH] = 0;
-    fprintf(stderr, "\r[%s] %3d%%  %10s  ", line, (int)(share * 100), gx_rate(rate, done, now - bar->start_ns));
+    fprintf(stderr, "\r[%s] %3d%%  %10s  ", line, (int)(share * 100),
+            gx_rate(rate, done, now - bar->start_ns));
     gx_print_bytes(stderr, label, strlen(label), 30);
     fputs("\033[K", stderr);
 }

@@ -13,7 +13,10 @@ static void drop_events(gdrc_context *ctx)
     struct gdrc_async_event event;
     gdrc_cq cq;
     memset(&event, 0, sizeof event);
-    /* The CQ is polled anyway, and failures show there; events left in the queue would keep the descriptor readable. */
+    /*
+     * The CQ is polled anyway, and failures show there; events left in the queue would keep the
+     * descriptor readable.
+     */
     while (gdrc_async_event(ctx, &event) == 1)
         ;
     while (gdrc_cq_event(ctx, &cq) == 1)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * client: gets the router's buffer, in host or GPU memory, over a Unix socket, writes a message or a file into it, and shows
- * what the peer writes in answer. It opens no device and no network socket.
+ * client: gets the router's buffer, in host or GPU memory, over a Unix socket, writes a message or
+ * a file into it, and shows what the peer writes in answer. It opens no device and no network
+ * socket.
  */
 #include "note.h"
 
@@ -13,16 +14,18 @@
 
 static void usage(FILE *to)
 {
-    fprintf(to,
-            "usage: client [options] [MESSAGE]\n"
-            "Writes a message or a file into the router's buffer and shows what the peer answers.\n\n"
-            "  -s, --socket PATH       the router's Unix socket (default %s)\n"
-            "  -m, --message TEXT      what to write (or as the argument)\n"
-            "  -f, --file FILE         write this file instead\n"
-            "  -o, --output FILE       save the peer's answer\n"
-            "  -w, --wait SECONDS      wait so long for the peer's answer (default 60; 0: do not wait)\n"
-            "  -h, --help              this text\n",
-            FF_SOCKET);
+    fprintf(
+        to,
+        "usage: client [options] [MESSAGE]\n"
+        "Writes a message or a file into the router's buffer and shows what the peer answers.\n\n"
+        "  -s, --socket PATH       the router's Unix socket (default %s)\n"
+        "  -m, --message TEXT      what to write (or as the argument)\n"
+        "  -f, --file FILE         write this file instead\n"
+        "  -o, --output FILE       save the peer's answer\n"
+        "  -w, --wait SECONDS      wait so long for the peer's answer (default 60; 0: do not "
+        "wait)\n"
+        "  -h, --help              this text\n",
+        FF_SOCKET);
 }
 
 int main(int argc, char **argv)
@@ -33,7 +36,8 @@ int main(int argc, char **argv)
         { "wait", required_argument, NULL, 'w' },   { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
-    const char *path = FF_SOCKET, *file = NULL, *output = NULL, *text = "Hello from the client, through memory that it shares with the router.";
+    const char *path = FF_SOCKET, *file = NULL, *output = NULL,
+               *text = "Hello from the client, through memory that it shares with the router.";
     uint64_t wait_s = 60;
     gx_program = "client";
     for (int c; (c = getopt_long(argc, argv, "s:m:f:o:w:h", longs, NULL)) != -1;) {
@@ -53,7 +57,8 @@ int main(int argc, char **argv)
     if (optind < argc)
         text = argv[optind++];
     if (optind < argc) {
-        gx_error("Put a message of several words in quotes.", "unexpected argument '%s'", argv[optind]);
+        gx_error("Put a message of several words in quotes.", "unexpected argument '%s'",
+                 argv[optind]);
         return GX_EXIT_USAGE;
     }
     gx_catch_signals();
@@ -73,13 +78,15 @@ int main(int argc, char **argv)
         goto out;
     body[err] = 0;
     if (err < (int)FF_TOKEN_AT || !memchr(body + FF_KIND_AT, 0, FF_TOKEN_AT - FF_KIND_AT)) {
-        gx_error("Router and client must be of the same version.", "the router handed over no buffer");
+        gx_error("Router and client must be of the same version.",
+                 "the router handed over no buffer");
         err = -EPROTO;
         goto out;
     }
     int fd = router.passed_fd;
     router.passed_fd = -1;
-    err = gx_mem_import(&mem, (const char *)body + FF_KIND_AT, fd, body + FF_TOKEN_AT, (size_t)err - FF_TOKEN_AT, (size_t)gx_get64(body));
+    err = gx_mem_import(&mem, (const char *)body + FF_KIND_AT, fd, body + FF_TOKEN_AT,
+                        (size_t)err - FF_TOKEN_AT, (size_t)gx_get64(body));
     if (err)
         goto out;
     gx_step("mapped the router's buffer: %zu bytes of %s memory", mem.length, mem.kind);
@@ -106,7 +113,8 @@ int main(int argc, char **argv)
         err = note_check(&mem, &note);
     if (err)
         goto out;
-    gx_step("the peer has written, by RDMA, into this %s:", mem.gpu ? "GPU's memory" : "process' memory");
+    gx_step("the peer has written, by RDMA, into this %s:",
+            mem.gpu ? "GPU's memory" : "process' memory");
     note_show(&mem, &note);
     if (output)
         err = note_save(&mem, &note, output);

@@ -37,7 +37,8 @@ int note_parse(const uint8_t header[NOTE_HEADER_BYTES], size_t capacity, struct 
 
 static int too_big(const struct gx_mem *mem)
 {
-    gx_error("Start the router with a larger --size.", "the message does not fit into the buffer of %zu bytes", mem->length);
+    gx_error("Start the router with a larger --size.",
+             "the message does not fit into the buffer of %zu bytes", mem->length);
     return -EFBIG;
 }
 
@@ -70,7 +71,8 @@ static int write_file(struct gx_mem *mem, const char *path, struct note *note)
     return err;
 }
 
-int note_write(struct gx_mem *mem, const char *writer, const char *text, const char *path, struct note *out)
+int note_write(struct gx_mem *mem, const char *writer, const char *text, const char *path,
+               struct note *out)
 {
     uint8_t header[NOTE_HEADER_BYTES];
     int err;
@@ -112,8 +114,8 @@ int note_check(const struct gx_mem *mem, struct note *out)
         crc = gx_crc32c(crc, chunk, n);
     }
     if (crc != out->crc) {
-        gx_error("The bytes changed on the way, or somebody wrote while we read.", "the note is damaged: CRC-32C %08x, it should be %08x",
-                 crc, out->crc);
+        gx_error("The bytes changed on the way, or somebody wrote while we read.",
+                 "the note is damaged: CRC-32C %08x, it should be %08x", crc, out->crc);
         return -EBADMSG;
     }
     return 0;

@@ -20,10 +20,14 @@
 
 /* Messages of the side channels. */
 enum {
-    FF_MSG_HELLO = GX_MSG_PROGRAM, /* router to client and peer: your turn */
-    FF_MSG_BUFFER,                 /* router to client: size 8, kind of memory 32 (text), token, and the descriptor if there is one */
-    FF_MSG_WRITTEN,                /* client or peer to router: the buffer holds my note; router to client: the peer's */
-    FF_MSG_READ,                   /* peer to router: I have read and checked the note */
+    /* router to client and peer: your turn */
+    FF_MSG_HELLO = GX_MSG_PROGRAM,
+    /* router to client: size 8, kind of memory 32 (text), token, and the descriptor, if any */
+    FF_MSG_BUFFER,
+    /* client or peer to router: the buffer holds my note; router to client: the peer's */
+    FF_MSG_WRITTEN,
+    /* peer to router: I have read and checked the note */
+    FF_MSG_READ,
 };
 
 struct note {
@@ -34,8 +38,12 @@ struct note {
 };
 
 /* Writes a note from text, or from a file if `path` is not NULL. Complains on error. */
-int note_write(struct gx_mem *mem, const char *writer, const char *text, const char *path, struct note *out);
-/* Reads the header and checks it against the size of the buffer: -EPROTO for anything that is no note. */
+int note_write(struct gx_mem *mem, const char *writer, const char *text, const char *path,
+               struct note *out);
+/*
+ * Reads the header and checks it against the size of the buffer: -EPROTO for anything that is no
+ * note.
+ */
 int note_parse(const uint8_t header[NOTE_HEADER_BYTES], size_t capacity, struct note *out);
 /* Parses, and checks the payload's CRC (-EBADMSG). Complains on error. */
 int note_check(const struct gx_mem *mem, struct note *out);

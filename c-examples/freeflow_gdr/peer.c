@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * peer: reads by RDMA what a client wrote into a router's buffer, shows and checks it, and writes an
- * answer by RDMA. Neither router nor client copies a byte meanwhile.
+ * peer: reads by RDMA what a client wrote into a router's buffer, shows and checks it, and writes
+ * an answer by RDMA. Neither router nor client copies a byte meanwhile.
  */
 #include "note.h"
 
@@ -28,7 +28,8 @@ static void usage(FILE *to)
     fprintf(to,
             "usage: peer [options] ROUTER-ADDRESS\n"
             "Reads the router's buffer by RDMA, checks it, and writes an answer by RDMA.\n\n"
-            "  -d, --device DEVICE     soft:ADDRESS[:PORT], an address of this machine, or a network interface\n"
+            "  -d, --device DEVICE     soft:ADDRESS[:PORT], an address of this machine, or a "
+            "network interface\n"
             "                          (default: the address from which the router is reached)\n"
             "  -g, --gid-index N       which of the interface's addresses (default 0)\n"
             "  -p, --port PORT         the router's TCP port (default %d)\n"
@@ -44,7 +45,11 @@ static void usage(FILE *to)
 /* One RDMA READ or WRITE of a part of the buffer, done when it returns. */
 static int transfer(struct peer *p, uint32_t opcode, size_t offset, size_t length, const char *what)
 {
-    gdrc_sge piece = { .addr = p->attr.iova + offset, .length = (uint32_t)length, .lkey = p->attr.lkey };
+    gdrc_sge piece = {
+        .addr = p->attr.iova + offset,
+        .length = (uint32_t)length,
+        .lkey = p->attr.lkey,
+    };
     gdrc_send_wr wr;
     gdrc_wc wc;
     memset(&wr, 0, sizeof wr);
@@ -63,7 +68,8 @@ static int transfer(struct peer *p, uint32_t opcode, size_t offset, size_t lengt
     return gx_wait_completion(&p->dev, p->cq, p->qp, &wc, &p->router, 6 * GX_TIMEOUT_MS, what);
 }
 
-static int connect_to_router(struct peer *p, const char *address, uint16_t port, const char *device, unsigned gid_index, int patience_ms)
+static int connect_to_router(struct peer *p, const char *address, uint16_t port, const char *device,
+                             unsigned gid_index, int patience_ms)
 {
     char own[80];
     int err = device ? gx_dev_address(device, gid_index, own, sizeof own) : 0;
@@ -88,7 +94,8 @@ static int connect_to_router(struct peer *p, const char *address, uint16_t port,
     if (err)
         return err;
     /* The router turns to us once its client has written. */
-    int n = gx_conn_recv(&p->router, FF_MSG_HELLO, NULL, 0, patience_ms, "readiness (is a client there?)");
+    int n = gx_conn_recv(&p->router, FF_MSG_HELLO, NULL, 0, patience_ms,
+                         "readiness (is a client there?)");
     err = n < 0 ? n : gx_qp_handshake(&p->dev, p->qp, NULL, &p->router, 5, &p->remote);
     return err ? err : gx_ready(&p->router);
 }
@@ -97,8 +104,8 @@ static int read_note(struct peer *p, struct note *note)
 {
     uint8_t header[NOTE_HEADER_BYTES];
     if (p->remote.length < NOTE_HEADER_BYTES || p->remote.length > FF_SIZE_MAX) {
-        gx_error("Router and peer must be of the same version.", "the router offers a buffer of %llu bytes",
-                 (unsigned long long)p->remote.length);
+        gx_error("Router and peer must be of the same version.",
+                 "the router offers a buffer of %llu bytes", (unsigned long long)p->remote.length);
         return -EPROTO;
     }
     struct gdrc_memory memory;
@@ -112,11 +119,15 @@ static int read_note(struct peer *p, struct note *note)
         err = gx_mem_read(&p->mem, 0, header, sizeof header);
     if (err)
         return err;
-    /* Trust the length only after it was checked against the buffer; note_check() tells the user what is wrong. */
+    /*
+     * Trust the length only after it was checked against the buffer; note_check() tells the user
+     * what is wrong.
+     */
     if (note_parse(header, p->mem.length, note))
         return note_check(&p->mem, note);
     if (note->length)
-        err = transfer(p, GDRC_WR_RDMA_READ, NOTE_HEADER_BYTES, (size_t)note->length, "RDMA READ of the payload");
+        err = transfer(p, GDRC_WR_RDMA_READ, NOTE_HEADER_BYTES, (size_t)note->length,
+                       "RDMA READ of the payload");
     return err ? err : note_check(&p->mem, note);
 }
 
@@ -129,7 +140,8 @@ int main(int argc, char **argv)
         { "timeout", required_argument, NULL, 't' }, { "memory", required_argument, NULL, 'M' },
         { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 },
     };
-    const char *device = NULL, *kind = "host", *file = NULL, *output = NULL, *text = "Hello from the peer, written by RDMA.";
+    const char *device = NULL, *kind = "host", *file = NULL, *output = NULL,
+               *text = "Hello from the peer, written by RDMA.";
     uint64_t gid_index = 0, port = FF_PORT, patience_s = 60;
     int bad = 0;
     gx_program = "peer";
@@ -161,11 +173,12 @@ int main(int argc, char **argv)
     memset(&p, 0, sizeof p);
     p.router.fd = p.router.passed_fd = p.mem.fd = -1;
     p.kind = kind;
-    int err = connect_to_router(&p, argv[optind], (uint16_t)port, device, (unsigned)gid_index, (int)patience_s * 1000);
+    int err = connect_to_router(&p, argv[optind], (uint16_t)port, device, (unsigned)gid_index,
+                                (int)patience_s * 1000);
     if (err)
         goto out;
-    gx_step("queue pair is connected; the router's buffer: %llu bytes at 0x%llx, rkey 0x%08x", (unsigned long long)p.remote.length,
-            (unsigned long long)p.remote.addr, p.remote.rkey);
+    gx_step("queue pair is connected; the router's buffer: %llu bytes at 0x%llx, rkey 0x%08x",
+            (unsigned long long)p.remote.length, (unsigned long long)p.remote.addr, p.remote.rkey);
 
     err = read_note(&p, &note);
     if (err) {
@@ -184,7 +197,8 @@ int main(int argc, char **argv)
     err = note_write(&p.mem, writer, text, file, &note);
     /* Payload first, header last; one queue pair writes in order. */
     if (!err && note.length)
-        err = transfer(&p, GDRC_WR_RDMA_WRITE, NOTE_HEADER_BYTES, (size_t)note.length, "RDMA WRITE of the payload");
+        err = transfer(&p, GDRC_WR_RDMA_WRITE, NOTE_HEADER_BYTES, (size_t)note.length,
+                       "RDMA WRITE of the payload");
     if (!err)
         err = transfer(&p, GDRC_WR_RDMA_WRITE, 0, NOTE_HEADER_BYTES, "RDMA WRITE of the header");
     if (err) {

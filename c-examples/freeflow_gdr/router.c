@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * router: owns a buffer and the device. A client on this host gets the buffer by descriptor over a Unix
- * socket and writes into it; a peer on any host reads and writes it by RDMA. The client needs neither
- * the device nor the network: that is how a container gets RDMA without getting the NIC.
+ * router: owns a buffer and the device. A client on this host gets the buffer by descriptor over a
+ * Unix socket and writes into it; a peer on any host reads and writes it by RDMA. The client needs
+ * neither the device nor the network: that is how a container gets RDMA without getting the NIC.
  */
 #include "note.h"
 
@@ -32,20 +32,24 @@ struct router {
 
 static void usage(FILE *to)
 {
-    fprintf(to,
-            "usage: router -d DEVICE [options]\n"
-            "Owns a buffer, hands it to a client over a Unix socket and serves it to a peer by RDMA.\n\n"
-            "  -d, --device DEVICE     soft:ADDRESS[:PORT], an address of this machine, or a network interface\n"
-            "  -g, --gid-index N       which of the interface's addresses (default 0)\n"
-            "  -p, --port PORT         TCP port for the peer, on the device's address (default %d)\n"
-            "  -s, --socket PATH       Unix socket for the client (default %s)\n"
-            "  -m, --memory KIND       host, or cuda[:BDF] (default host)\n"
-            "  -b, --size BYTES        size of the buffer, up to 2G (default 1M)\n"
-            "  -t, --timeout SECONDS   give up when no client or peer comes for so long (default 0: wait for ever)\n"
-            "  -k, --keep              serve round after round (default: one round, then exit)\n"
-            "      --any-user          let clients of other users in, too\n"
-            "  -h, --help              this text\n",
-            FF_PORT, FF_SOCKET);
+    fprintf(
+        to,
+        "usage: router -d DEVICE [options]\n"
+        "Owns a buffer, hands it to a client over a Unix socket and serves it to a peer by "
+        "RDMA.\n\n"
+        "  -d, --device DEVICE     soft:ADDRESS[:PORT], an address of this machine, or a network "
+        "interface\n"
+        "  -g, --gid-index N       which of the interface's addresses (default 0)\n"
+        "  -p, --port PORT         TCP port for the peer, on the device's address (default %d)\n"
+        "  -s, --socket PATH       Unix socket for the client (default %s)\n"
+        "  -m, --memory KIND       host, or cuda[:BDF] (default host)\n"
+        "  -b, --size BYTES        size of the buffer, up to 2G (default 1M)\n"
+        "  -t, --timeout SECONDS   give up when no client or peer comes for so long (default 0: "
+        "wait for ever)\n"
+        "  -k, --keep              serve round after round (default: one round, then exit)\n"
+        "      --any-user          let clients of other users in, too\n"
+        "  -h, --help              this text\n",
+        FF_PORT, FF_SOCKET);
 }
 
 static int parse_options(int argc, char **argv, struct router *r)
@@ -113,8 +117,9 @@ static int wait_for(struct router *r, int listener, struct gx_conn *conn, const 
             return err;
         }
         if (r->patience_ms >= 0 && gx_now_ns() - start > (uint64_t)r->patience_ms * 1000000u) {
-            gx_error("Start it, and compare addresses, port and socket path; --timeout 0 waits for ever.", "no %s came within %d s", who,
-                     r->patience_ms / 1000);
+            gx_error("Start it, and compare addresses, port and socket path; --timeout 0 waits for "
+                     "ever.",
+                     "no %s came within %d s", who, r->patience_ms / 1000);
             return -ETIMEDOUT;
         }
         struct pollfd p = { .fd = listener, .events = POLLIN };
@@ -132,10 +137,12 @@ static int check_client(struct router *r, struct gx_conn *client)
     if (getsockopt(client->fd, SOL_SOCKET, SO_PEERCRED, &who, &length) < 0)
         return -errno;
     /* A client in another pid namespace has no pid here: the kernel says 0. */
-    gx_step("client connected: pid %d, uid %u, gid %u (as the kernel says)", (int)who.pid, who.uid, who.gid);
+    gx_step("client connected: pid %d, uid %u, gid %u (as the kernel says)", (int)who.pid, who.uid,
+            who.gid);
     snprintf(client->peer, sizeof client->peer, "the client (pid %d)", (int)who.pid);
     if (who.uid != geteuid() && !r->any_user) {
-        gx_error("Start the router with --any-user to let other users in.", "refused a client of uid %u", who.uid);
+        gx_error("Start the router with --any-user to let other users in.",
+                 "refused a client of uid %u", who.uid);
         gx_conn_send_error(client, "this router serves uid %u only", geteuid());
         return -EACCES;
     }
@@ -152,11 +159,15 @@ static int serve_client(struct router *r, struct gx_conn *client)
     gx_put64(body, r->mem.length);
     memcpy(body + FF_KIND_AT, r->mem.kind, strlen(r->mem.kind));
     memcpy(body + FF_TOKEN_AT, r->mem.token, r->mem.token_bytes);
-    err = gx_conn_send(client, FF_MSG_BUFFER, body, FF_TOKEN_AT + r->mem.token_bytes, r->mem.fd, "the buffer");
+    err = gx_conn_send(client, FF_MSG_BUFFER, body, FF_TOKEN_AT + r->mem.token_bytes, r->mem.fd,
+                       "the buffer");
     if (err)
         return err;
-    gx_step("handed the buffer over (%zu bytes, %s), waiting for the client's signal", r->mem.length,
-            !r->mem.gpu ? "sealed" : r->mem.fd >= 0 ? "by descriptor" : "by CUDA IPC");
+    gx_step("handed the buffer over (%zu bytes, %s), waiting for the client's signal",
+            r->mem.length,
+            !r->mem.gpu      ? "sealed"
+            : r->mem.fd >= 0 ? "by descriptor"
+                             : "by CUDA IPC");
     int n = gx_conn_recv(client, FF_MSG_WRITTEN, NULL, 0, 6 * GX_TIMEOUT_MS, "signal");
     if (n < 0)
         return n;
@@ -189,13 +200,17 @@ static int serve_peer(struct router *r, struct gx_conn *peer)
     if (!err)
         err = gx_ready(peer);
     if (!err) {
-        gx_step("queue pair 0x%06x is connected to 0x%06x of the peer; it may now read and write the buffer", qpn, remote.qpn);
-        int n = gx_conn_recv(peer, FF_MSG_READ, NULL, 0, 6 * GX_TIMEOUT_MS, "word that it has read");
+        gx_step("queue pair 0x%06x is connected to 0x%06x of the peer; it may now read and write "
+                "the buffer",
+                qpn, remote.qpn);
+        int n =
+            gx_conn_recv(peer, FF_MSG_READ, NULL, 0, 6 * GX_TIMEOUT_MS, "word that it has read");
         err = n < 0 ? n : 0;
     }
     if (!err) {
         gx_step("peer has read and checked the client's note");
-        int n = gx_conn_recv(peer, FF_MSG_WRITTEN, NULL, 0, 6 * GX_TIMEOUT_MS, "word that it has written");
+        int n = gx_conn_recv(peer, FF_MSG_WRITTEN, NULL, 0, 6 * GX_TIMEOUT_MS,
+                             "word that it has written");
         err = n < 0 ? n : note_check(&r->mem, &note);
     }
     if (!err) {
@@ -209,7 +224,10 @@ static int serve_peer(struct router *r, struct gx_conn *peer)
     return err;
 }
 
-/* One client, then one peer. A client or peer that fails costs only itself: the next one is waited for. */
+/*
+ * One client, then one peer. A client or peer that fails costs only itself: the next one is waited
+ * for.
+ */
 static int serve_round(struct router *r)
 {
     struct gx_conn client = { .fd = -1, .passed_fd = -1 }, peer = { .fd = -1, .passed_fd = -1 };
@@ -238,7 +256,8 @@ static int serve_round(struct router *r)
     if (!err && gx_conn_send(&client, FF_MSG_WRITTEN, NULL, 0, -1, NULL) == 0) {
         gx_step("told the client");
         /* Wait until it has looked: a new round may overwrite the note. */
-        if (gx_conn_recv(&client, GX_MSG_DONE, NULL, 0, GX_TIMEOUT_MS, "word that it has seen the note") >= 0)
+        if (gx_conn_recv(&client, GX_MSG_DONE, NULL, 0, GX_TIMEOUT_MS,
+                         "word that it has seen the note") >= 0)
             gx_step("client has seen the peer's note");
     } else if (!err) {
         gx_note("the client has left before the peer's note came");
@@ -255,17 +274,21 @@ static int start(struct router *r)
     int err = gx_dev_open(&r->dev, r->device, r->gid_index, NULL);
     if (err)
         return err;
-    gx_step("device %s is open, QPNs from 0x%06x, UDP port %u", r->dev.name, r->dev.attr.qpn_base, r->dev.attr.udp_port);
+    gx_step("device %s is open, QPNs from 0x%06x, UDP port %u", r->dev.name, r->dev.attr.qpn_base,
+            r->dev.attr.udp_port);
     err = gx_mem_alloc(&r->mem, r->kind, r->size, true);
     if (err)
         return err;
     struct gdrc_memory memory;
     gx_mem_describe(&r->mem, &memory);
-    err = gx_mem_register(&r->dev, &memory, GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_WRITE, &r->mr, &attr);
+    err = gx_mem_register(&r->dev, &memory,
+                          GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_READ |
+                              GDRC_ACCESS_REMOTE_WRITE,
+                          &r->mr, &attr);
     if (err)
         return err;
-    gx_step("buffer of %zu bytes in %s memory is registered (%s), rkey 0x%08x", r->mem.length, r->mem.kind,
-            gdrc_mr_route_str(attr.route), attr.rkey);
+    gx_step("buffer of %zu bytes in %s memory is registered (%s), rkey 0x%08x", r->mem.length,
+            r->mem.kind, gdrc_mr_route_str(attr.route), attr.rkey);
     err = gdrc_cq_create(r->dev.ctx, CQ_ENTRIES, &r->cq);
     if (err) {
         gx_explain_call(&r->dev, err, "creating a CQ");
@@ -294,7 +317,15 @@ static void stop(struct router *r)
 
 int main(int argc, char **argv)
 {
-    struct router r = { .path = FF_SOCKET, .kind = "host", .port = FF_PORT, .size = 1 << 20, .patience_ms = -1, .tcp = -1, .local = -1 };
+    struct router r = {
+        .path = FF_SOCKET,
+        .kind = "host",
+        .port = FF_PORT,
+        .size = 1 << 20,
+        .patience_ms = -1,
+        .tcp = -1,
+        .local = -1,
+    };
     gx_program = "router";
     r.mem.fd = -1;
     if (parse_options(argc, argv, &r))

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * gpu_direct client: registers a buffer (of the host, or of a GPU), sends its description to the server
- * by TCP, and asks the server again and again to write it or to read it. The client itself moves nothing.
+ * gpu_direct client: registers a buffer (of the host, or of a GPU), sends its description to the
+ * server by TCP, and asks the server again and again to write it or to read it. The client itself
+ * moves nothing.
  */
 #include "gpu_direct_rdma_access.h"
 #include "task.h"
@@ -33,13 +34,16 @@ static void usage(FILE *to)
             "usage: client [options] SERVER\n"
             "Lets the server write (-t 0) or read (-t 1) a buffer of this process by RDMA.\n\n"
             "  -t, --type 0|1          0: the server writes, 1: the server reads (default 0)\n"
-            "  -a, --address ADDRESS   local address (default: the one from which the server is reached)\n"
-            "  -u, --use-gpu BDF       put the buffer into the memory of this GPU, for example b7:00.0\n"
+            "  -a, --address ADDRESS   local address (default: the one from which the server is "
+            "reached)\n"
+            "  -u, --use-gpu BDF       put the buffer into the memory of this GPU, for example "
+            "b7:00.0\n"
             "  -n, --iterations N      number of tasks (default 1000)\n"
             "  -s, --size BYTES        bytes of each task, up to 1G (default 64k)\n"
             "  -p, --port PORT         the server's TCP port (default %d)\n"
             "  -c, --check             check every byte of every task\n"
-            "  -D, --debug MASK        1: each task, 2: counters at the end, 4: descriptions (default 0)\n"
+            "  -D, --debug MASK        1: each task, 2: counters at the end, 4: descriptions "
+            "(default 0)\n"
             "  -h, --help              this text\n",
             GD_PORT);
 }
@@ -56,7 +60,8 @@ static int introduce(struct session *s, const struct options *o)
     n = gx_conn_send(&s->conn, GD_MSG_DESCRIBE, text, strlen(text), -1, "the buffer's description");
     if (n)
         return n;
-    n = gx_conn_recv(&s->conn, GD_MSG_DESCRIBE, text, sizeof text - 1, GX_TIMEOUT_MS, "description");
+    n = gx_conn_recv(&s->conn, GD_MSG_DESCRIBE, text, sizeof text - 1, GX_TIMEOUT_MS,
+                     "description");
     if (n < 0)
         return n;
     text[n] = 0;
@@ -66,7 +71,10 @@ static int introduce(struct session *s, const struct options *o)
     return n ? n : gx_conn_send(&s->conn, GX_MSG_READY, NULL, 0, -1, "readiness");
 }
 
-/* One task: ask, wait for the result. -EAGAIN: it failed on the server, and both sides have to connect again. */
+/*
+ * One task: ask, wait for the result. -EAGAIN: it failed on the server, and both sides have to
+ * connect again.
+ */
 static int run_task(struct session *s, const struct options *o, uint64_t number)
 {
     uint8_t task[GD_TASK_BYTES], result[GD_RESULT_BYTES];
@@ -81,7 +89,8 @@ static int run_task(struct session *s, const struct options *o, uint64_t number)
     err = gx_conn_send(&s->conn, GD_MSG_TASK, task, sizeof task, -1, "a task");
     if (err)
         return err;
-    int n = gx_conn_recv(&s->conn, GD_MSG_RESULT, result, sizeof result, 6 * GX_TIMEOUT_MS, "result");
+    int n =
+        gx_conn_recv(&s->conn, GD_MSG_RESULT, result, sizeof result, 6 * GX_TIMEOUT_MS, "result");
     if (n < 0)
         return n;
     if (n != (int)sizeof result || gx_get64(result + 4) != number) {
@@ -90,21 +99,25 @@ static int run_task(struct session *s, const struct options *o, uint64_t number)
     }
     uint32_t status = gx_get32(result);
     if (status == EBADMSG) {
-        gx_error("A bug of the transport: please report it with the counters (-D 2).", "task %" PRIu64 ": the server read wrong bytes", number);
+        gx_error("A bug of the transport: please report it with the counters (-D 2).",
+                 "task %" PRIu64 ": the server read wrong bytes", number);
         return -EBADMSG;
     }
     if (status) {
-        gx_note("task %" PRIu64 " failed on the server: %s", number, strerror((int)(status & 0xfff)));
+        gx_note("task %" PRIu64 " failed on the server: %s", number,
+                strerror((int)(status & 0xfff)));
         return -EAGAIN;
     }
     if (o->check && !o->type) {
         err = gd_verify(&s->mem, o->size, number + 1, &where);
         if (err)
             gx_error("A bug of the transport: please report it with the counters (-D 2).",
-                     "task %" PRIu64 ": the server wrote wrong bytes, the first at %" PRIu64, number, where);
+                     "task %" PRIu64 ": the server wrote wrong bytes, the first at %" PRIu64,
+                     number, where);
     }
     if (!err && o->debug & GD_DEBUG_TASKS)
-        gx_note("task %" PRIu64 ": %" PRIu64 " bytes %s", number, o->size, o->type ? "read" : "written");
+        gx_note("task %" PRIu64 ": %" PRIu64 " bytes %s", number, o->size,
+                o->type ? "read" : "written");
     return err;
 }
 
@@ -120,7 +133,8 @@ static int run(struct session *s, const struct options *o)
     if (!err && o->address)
         err = gx_dev_address(o->address, 0, own, sizeof own);
     if (!err)
-        err = gx_tcp_connect(&s->conn, o->server, (uint16_t)o->port, o->address ? own : NULL, GX_TIMEOUT_MS);
+        err = gx_tcp_connect(&s->conn, o->server, (uint16_t)o->port, o->address ? own : NULL,
+                             GX_TIMEOUT_MS);
     if (!err && !o->address)
         err = gx_conn_local_address(&s->conn, own, sizeof own);
     if (err)
@@ -157,10 +171,13 @@ static int run(struct session *s, const struct options *o)
     }
     uint64_t ns = gx_now_ns() - start;
     if (err == -EAGAIN)
-        gx_error("Its own output says why.", "the server failed %d times on one task", RESETS_MAX + 1);
-    printf("%" PRIu64 " of %" PRIu64 " tasks, the server %s %" PRIu64 " bytes each%s: %.3f s, %s, %.1f us per task\n", done, o->iterations,
-           o->type ? "read" : "wrote", o->size, o->check ? ", every byte checked" : "", (double)ns / 1e9, gx_rate(rate, done * o->size, ns),
-           done ? (double)ns / 1e3 / (double)done : 0.0);
+        gx_error("Its own output says why.", "the server failed %d times on one task",
+                 RESETS_MAX + 1);
+    printf("%" PRIu64 " of %" PRIu64 " tasks, the server %s %" PRIu64
+           " bytes each%s: %.3f s, %s, %.1f us per task\n",
+           done, o->iterations, o->type ? "read" : "wrote", o->size,
+           o->check ? ", every byte checked" : "", (double)ns / 1e9,
+           gx_rate(rate, done * o->size, ns), done ? (double)ns / 1e3 / (double)done : 0.0);
     if (o->debug & GD_DEBUG_COUNTERS)
         gd_print_counters(gda_context(s->device));
     if (!err)
@@ -171,11 +188,16 @@ static int run(struct session *s, const struct options *o)
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        { "type", required_argument, NULL, 't' },       { "address", required_argument, NULL, 'a' },
-        { "use-gpu", required_argument, NULL, 'u' },    { "use-cuda", required_argument, NULL, 'u' },
-        { "iterations", required_argument, NULL, 'n' }, { "size", required_argument, NULL, 's' },
-        { "port", required_argument, NULL, 'p' },       { "check", no_argument, NULL, 'c' },
-        { "debug", required_argument, NULL, 'D' },      { "help", no_argument, NULL, 'h' },
+        { "type", required_argument, NULL, 't' },
+        { "address", required_argument, NULL, 'a' },
+        { "use-gpu", required_argument, NULL, 'u' },
+        { "use-cuda", required_argument, NULL, 'u' },
+        { "iterations", required_argument, NULL, 'n' },
+        { "size", required_argument, NULL, 's' },
+        { "port", required_argument, NULL, 'p' },
+        { "check", no_argument, NULL, 'c' },
+        { "debug", required_argument, NULL, 'D' },
+        { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
     struct options o = { .iterations = 1000, .size = 65536, .port = GD_PORT };
@@ -186,7 +208,9 @@ int main(int argc, char **argv)
         case 't': bad |= gx_parse_number(optarg, "--type", 0, 1, &o.type); break;
         case 'a': o.address = optarg; break;
         case 'u': o.bdf = optarg; break;
-        case 'n': bad |= gx_parse_number(optarg, "--iterations", 1, UINT32_MAX, &o.iterations); break;
+        case 'n':
+            bad |= gx_parse_number(optarg, "--iterations", 1, UINT32_MAX, &o.iterations);
+            break;
         case 's': bad |= gx_parse_size(optarg, "--size", 1, GD_SIZE_MAX, &o.size); break;
         case 'p': bad |= gx_parse_number(optarg, "--port", 1, 65535, &o.port); break;
         case 'c': o.check = true; break;
@@ -198,7 +222,8 @@ int main(int argc, char **argv)
     if (bad)
         return GX_EXIT_USAGE;
     if (optind + 1 != argc) {
-        gx_error("For example: client -t 0 -a 127.0.0.2 127.0.0.1", "give the server's name or address");
+        gx_error("For example: client -t 0 -a 127.0.0.2 127.0.0.1",
+                 "give the server's name or address");
         return GX_EXIT_USAGE;
     }
     o.server = argv[optind];

@@ -115,7 +115,10 @@ struct gda_buffer *gda_buffer_register(struct gda_device *device, const struct g
     return buffer;
 }
 
-const char *gda_buffer_route(const struct gda_buffer *buffer) { return gdrc_mr_route_str(buffer->attr.route); }
+const char *gda_buffer_route(const struct gda_buffer *buffer)
+{
+    return gdrc_mr_route_str(buffer->attr.route);
+}
 
 void gda_buffer_release(struct gda_buffer *buffer)
 {
@@ -131,7 +134,8 @@ struct gda_peer *gda_peer_create(struct gda_device *device)
         if (device->peers[i])
             continue;
         struct gda_peer *peer = calloc(1, sizeof *peer);
-        if (!peer || gx_qp_create(&device->dev, device->cq, device->send_wrs, 1, device->max_sge, &peer->qp, &peer->qpn)) {
+        if (!peer || gx_qp_create(&device->dev, device->cq, device->send_wrs, 1, device->max_sge,
+                                  &peer->qp, &peer->qpn)) {
             free(peer);
             return NULL;
         }
@@ -139,7 +143,8 @@ struct gda_peer *gda_peer_create(struct gda_device *device)
         device->peers[i] = peer;
         return peer;
     }
-    gx_error("Start a second server on another port.", "this device already has %u peers", GDA_PEERS_MAX);
+    gx_error("Start a second server on another port.", "this device already has %u peers",
+             GDA_PEERS_MAX);
     return NULL;
 }
 
@@ -191,8 +196,9 @@ int gda_describe(struct gda_peer *peer, const struct gda_buffer *buffer, char *o
     char gid[33];
     for (int i = 0; i < 16; i++)
         snprintf(gid + 2 * i, 3, "%02x", e->gid[i]);
-    int n = snprintf(out, size, PREFIX "%d:%" PRIx64 ":%" PRIx64 ":%x:%x:%x:%s:%x:%x:%x", VERSION, buffer ? buffer->attr.iova : 0,
-                     buffer ? buffer->attr.length : 0, buffer ? buffer->attr.rkey : 0, e->qpn, e->psn, gid, e->mtu, e->udp_port,
+    int n = snprintf(out, size, PREFIX "%d:%" PRIx64 ":%" PRIx64 ":%x:%x:%x:%s:%x:%x:%x", VERSION,
+                     buffer ? buffer->attr.iova : 0, buffer ? buffer->attr.length : 0,
+                     buffer ? buffer->attr.rkey : 0, e->qpn, e->psn, gid, e->mtu, e->udp_port,
                      e->max_rd_atomic);
     return n > 0 && (size_t)n < size ? 0 : -ENOSPC;
 }
@@ -204,7 +210,9 @@ static bool next_number(const char **at, uint64_t max, uint64_t *out)
     unsigned digits = 0;
     for (;; (*at)++, digits++) {
         char c = **at;
-        unsigned digit = c >= '0' && c <= '9' ? (unsigned)(c - '0') : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a' + 10) : 16;
+        unsigned digit = c >= '0' && c <= '9'   ? (unsigned)(c - '0')
+                         : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a' + 10)
+                                                : 16;
         if (digit == 16)
             break;
         value = value << 4 | digit;
@@ -228,8 +236,9 @@ int gda_parse(const char *text, struct gdrc_endpoint *out)
         return -EPROTONOSUPPORT;
     struct gdrc_endpoint e;
     memset(&e, 0, sizeof e);
-    if (!next_number(&text, UINT64_MAX, &addr) || !next_number(&text, UINT64_MAX, &length) || !next_number(&text, UINT32_MAX, &rkey) ||
-        !next_number(&text, 0xffffff, &qpn) || !next_number(&text, 0xffffff, &psn) || strspn(text, "0123456789abcdef") != 32)
+    if (!next_number(&text, UINT64_MAX, &addr) || !next_number(&text, UINT64_MAX, &length) ||
+        !next_number(&text, UINT32_MAX, &rkey) || !next_number(&text, 0xffffff, &qpn) ||
+        !next_number(&text, 0xffffff, &psn) || strspn(text, "0123456789abcdef") != 32)
         return -EPROTO;
     for (int half = 0; half < 2; half++) {
         char digits[17];
@@ -241,7 +250,8 @@ int gda_parse(const char *text, struct gdrc_endpoint *out)
         gx_put64(e.gid + 8 * half, gid_half);
     }
     text += 32;
-    if (*text++ != ':' || !next_number(&text, 5, &mtu) || !next_number(&text, 65535, &port) || !next_number(&text, 255, &rd) || *text)
+    if (*text++ != ':' || !next_number(&text, 5, &mtu) || !next_number(&text, 65535, &port) ||
+        !next_number(&text, 255, &rd) || *text)
         return -EPROTO;
     e.struct_size = sizeof e;
     e.qpn = (uint32_t)qpn;
@@ -262,7 +272,8 @@ int gda_peer_connect(struct gda_peer *peer, const char *description)
     struct gdrc_endpoint remote;
     int err = gda_parse(description, &remote);
     if (err) {
-        gx_error("Build both sides from one source.", "the other side's description is not understood: %s", gdrc_strerror(err));
+        gx_error("Build both sides from one source.",
+                 "the other side's description is not understood: %s", gdrc_strerror(err));
         return err;
     }
     if (!peer->described)
@@ -289,11 +300,13 @@ int gda_submit(struct gda_device *device, const struct gda_task *task)
         return -EINVAL;
     for (unsigned i = 0; i < task->count; i++) {
         const struct gda_piece *p = &task->pieces[i];
-        if (p->offset > task->local->attr.length || p->length > task->local->attr.length - p->offset || p->length > UINT32_MAX)
+        if (p->offset > task->local->attr.length ||
+            p->length > task->local->attr.length - p->offset || p->length > UINT32_MAX)
             return -ERANGE;
         total += p->length;
     }
-    if (task->remote_offset > peer->remote.length || total > peer->remote.length - task->remote_offset)
+    if (task->remote_offset > peer->remote.length ||
+        total > peer->remote.length - task->remote_offset)
         return -ERANGE;
     unsigned requests = (task->count + device->max_sge - 1) / device->max_sge;
     if (requests > device->send_wrs - peer->in_flight)
@@ -303,11 +316,16 @@ int gda_submit(struct gda_device *device, const struct gda_task *task)
     for (unsigned done = 0, request = 0; request < requests; request++) {
         gdrc_sge pieces[GDA_PIECES_MAX];
         gdrc_send_wr wr;
-        unsigned count = task->count - done < device->max_sge ? task->count - done : device->max_sge;
+        unsigned count =
+            task->count - done < device->max_sge ? task->count - done : device->max_sge;
         uint64_t bytes = 0;
         for (unsigned i = 0; i < count; i++) {
             const struct gda_piece *p = &task->pieces[done + i];
-            pieces[i] = (gdrc_sge){ .addr = task->local->attr.iova + p->offset, .length = (uint32_t)p->length, .lkey = task->local->attr.lkey };
+            pieces[i] = (gdrc_sge){
+                .addr = task->local->attr.iova + p->offset,
+                .length = (uint32_t)p->length,
+                .lkey = task->local->attr.lkey,
+            };
             bytes += p->length;
         }
         memset(&wr, 0, sizeof wr);
@@ -357,14 +375,21 @@ int gda_poll(struct gda_device *device, struct gda_event *events, int count)
         }
         for (int i = 0; i < n; i++) {
             struct gda_peer *peer = find_peer(device, wc[i].qp_num);
-            /* After a failure each request is flushed, and the task that failed was told by the first of them. */
+            /*
+             * After a failure each request is flushed, and the task that failed was told by the
+             * first of them.
+             */
             if (!peer || !peer->count || peer->failed || wc[i].wr_id >> 32 != peer->epoch)
                 continue;
             if (wc[i].status != GDRC_WC_SUCCESS) {
                 gx_explain_wc(&device->dev, peer->qp, &wc[i], "a task");
                 peer->failed = true;
             }
-            events[taken++] = (struct gda_event){ .id = peer->tasks[peer->first].id, .peer = peer, .status = peer->failed ? -EIO : 0 };
+            events[taken++] = (struct gda_event){
+                .id = peer->tasks[peer->first].id,
+                .peer = peer,
+                .status = peer->failed ? -EIO : 0,
+            };
             peer->in_flight -= peer->tasks[peer->first].requests;
             peer->first = (peer->first + 1) % SEND_WRS;
             peer->count--;

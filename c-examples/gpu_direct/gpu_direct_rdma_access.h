@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A small interface for "let the server read and write my buffer, wherever it lies": open a device by
- * local address, register a buffer, describe it as a line of text, submit tasks against somebody
+ * A small interface for "let the server read and write my buffer, wherever it lies": open a device
+ * by local address, register a buffer, describe it as a line of text, submit tasks against somebody
  * else's description, poll for their ends, reset what failed.
  *
- * Transport is RC, as the soft device has no DC: each side makes one gda_peer per other side, describes it, and connects
- * it to the other's description. (With DC the connecting call has nothing to do and everything else stays.)
+ * Transport is RC, as the soft device has no DC: each side makes one gda_peer per other side,
+ * describes it, and connects it to the other's description. (With DC the connecting call has
+ * nothing to do and everything else stays.)
  *
- * One thread uses a device. Functions return 0 or a count, or a negative errno after telling the user why.
+ * One thread uses a device. Functions return 0 or a count, or a negative errno after telling the
+ * user why.
  */
 #ifndef GPU_DIRECT_RDMA_ACCESS_H
 #define GPU_DIRECT_RDMA_ACCESS_H
@@ -49,10 +51,13 @@ struct gda_task {
 struct gda_event {
     uint64_t id;
     struct gda_peer *peer;
-    int status;                     /* 0 or a negative errno; then the peer needs gda_peer_reset and a new connection */
+    int status; /* 0 or a negative errno; then the peer needs gda_peer_reset and a new connection */
 };
 
-/* `address`: an address of this machine or a device name ("soft:192.0.2.1:4800"); NULL: the first that fits. NULL on failure. */
+/*
+ * `address`: an address of this machine or a device name ("soft:192.0.2.1:4800"); NULL: the first
+ * that fits. NULL on failure.
+ */
 struct gda_device *gda_open(const char *address);
 /* Destroys what is left of the device, too. */
 void gda_close(struct gda_device *device);
@@ -62,7 +67,10 @@ int gda_reset(struct gda_device *device);
 const char *gda_address(const struct gda_device *device);
 gdrc_context *gda_context(struct gda_device *device);
 
-/* Registers memory, of the host or of a GPU, that the caller keeps alive until gda_buffer_release. NULL on failure. */
+/*
+ * Registers memory, of the host or of a GPU, that the caller keeps alive until gda_buffer_release.
+ * NULL on failure.
+ */
 struct gda_buffer *gda_buffer_register(struct gda_device *device, const struct gdrc_memory *memory);
 /* How the device reaches it. Static text. */
 const char *gda_buffer_route(const struct gda_buffer *buffer);
@@ -70,16 +78,22 @@ void gda_buffer_release(struct gda_buffer *buffer);
 
 struct gda_peer *gda_peer_create(struct gda_device *device);
 void gda_peer_destroy(struct gda_peer *peer);
-/* Back to the state after gda_peer_create: describe it anew and connect it again. Tasks under way are lost. */
+/*
+ * Back to the state after gda_peer_create: describe it anew and connect it again. Tasks under way
+ * are lost.
+ */
 int gda_peer_reset(struct gda_peer *peer);
 /*
- * "gda1:addr:length:rkey:qpn:psn:gid:mtu:port:rd", numbers in hexadecimal, gid as 32 digits: the buffer
- * (NULL: none, zeros) and this end of the connection.
+ * "gda1:addr:length:rkey:qpn:psn:gid:mtu:port:rd", numbers in hexadecimal, gid as 32 digits: the
+ * buffer (NULL: none, zeros) and this end of the connection.
  */
 int gda_describe(struct gda_peer *peer, const struct gda_buffer *buffer, char *out, size_t size);
 /* Reads a description. -EPROTO on anything else, -EPROTONOSUPPORT on another version. */
 int gda_parse(const char *text, struct gdrc_endpoint *out);
-/* Connects to the other side's description; its buffer is from now on the remote one of this peer's tasks. */
+/*
+ * Connects to the other side's description; its buffer is from now on the remote one of this peer's
+ * tasks.
+ */
 int gda_peer_connect(struct gda_peer *peer, const char *description);
 /* Bytes of the remote buffer, 0 if it has none. */
 uint64_t gda_peer_remote_length(const struct gda_peer *peer);

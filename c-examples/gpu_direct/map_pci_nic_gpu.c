@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * map_pci_nic_gpu: which GPU is near which NIC. Prints, for every NIC that shares a root port or better with a GPU,
+ * map_pci_nic_gpu: which GPU is near which NIC. Prints, for every NIC that shares a root port or
+ * better with a GPU,
  *
  *   172.172.1.112 (mlx5_12) is near 0000:b7:00.0 3D controller: NVIDIA Corporation GV100GL (rev a1)
  *
@@ -19,18 +20,21 @@
 
 static void usage(FILE *to)
 {
-    fprintf(to, "usage: map_pci_nic_gpu [options]\n"
-                "Prints which GPU is near which NIC: they share a PCIe bridge, switch or root port.\n\n"
-                "  -a, --all               every pair, also far ones, with what they share\n"
-                "  -r, --root FOLDER       read this folder instead of /sys\n"
-                "  -i, --ids FILE          names of PCI devices (default: where the system keeps pci.ids)\n"
-                "  -h, --help              this text\n"
-                "The exit code is 1 where no pair is near.\n");
+    fprintf(
+        to,
+        "usage: map_pci_nic_gpu [options]\n"
+        "Prints which GPU is near which NIC: they share a PCIe bridge, switch or root port.\n\n"
+        "  -a, --all               every pair, also far ones, with what they share\n"
+        "  -r, --root FOLDER       read this folder instead of /sys\n"
+        "  -i, --ids FILE          names of PCI devices (default: where the system keeps pci.ids)\n"
+        "  -h, --help              this text\n"
+        "The exit code is 1 where no pair is near.\n");
 }
 
 static const char *near_words(uint32_t near)
 {
-    static const char *const words[] = { "only the machine", "a NUMA node", "a host bridge", "a root port", "a PCIe switch", "a PCIe bridge" };
+    static const char *const words[] = { "only the machine", "a NUMA node",   "a host bridge",
+                                         "a root port",      "a PCIe switch", "a PCIe bridge" };
     return near < sizeof words / sizeof *words ? words[near] : "something";
 }
 
@@ -58,10 +62,12 @@ static const char *address_of(const char *netdev, char out[INET6_ADDRSTRLEN])
         if (!a->ifa_addr || strcmp(a->ifa_name, netdev))
             continue;
         if (a->ifa_addr->sa_family == AF_INET && best < 2) {
-            inet_ntop(AF_INET, &((struct sockaddr_in *)(void *)a->ifa_addr)->sin_addr, out, INET6_ADDRSTRLEN);
+            inet_ntop(AF_INET, &((struct sockaddr_in *)(void *)a->ifa_addr)->sin_addr, out,
+                      INET6_ADDRSTRLEN);
             best = 2;
         } else if (a->ifa_addr->sa_family == AF_INET6 && best < 1) {
-            inet_ntop(AF_INET6, &((struct sockaddr_in6 *)(void *)a->ifa_addr)->sin6_addr, out, INET6_ADDRSTRLEN);
+            inet_ntop(AF_INET6, &((struct sockaddr_in6 *)(void *)a->ifa_addr)->sin6_addr, out,
+                      INET6_ADDRSTRLEN);
             best = 1;
         }
     }
@@ -69,7 +75,10 @@ static const char *address_of(const char *netdev, char out[INET6_ADDRSTRLEN])
     return out;
 }
 
-/* "Vendor Device" out of pci.ids: vendors begin a line, their devices follow after a tab. Numbers where it does not know. */
+/*
+ * "Vendor Device" out of pci.ids: vendors begin a line, their devices follow after a tab. Numbers
+ * where it does not know.
+ */
 static void name_of(const char *ids, const struct gdrc_topology_pair *p, char *out, size_t size)
 {
     char line[256], vendor[120], device[120];
@@ -143,8 +152,9 @@ int main(int argc, char **argv)
         if (p->near < GDRC_NEAR_ROOT_PORT && !all)
             continue;
         name_of(ids, p, name, sizeof name);
-        printf("%s (%s) is %s %s %s: %s (rev %02x)", address_of(p->netdev, address), p->nic, p->near < GDRC_NEAR_ROOT_PORT ? "far from" : "near",
-               p->gpu_bdf, class_words(p->gpu_class), name, p->gpu_revision);
+        printf("%s (%s) is %s %s %s: %s (rev %02x)", address_of(p->netdev, address), p->nic,
+               p->near < GDRC_NEAR_ROOT_PORT ? "far from" : "near", p->gpu_bdf,
+               class_words(p->gpu_class), name, p->gpu_revision);
         if (all)
             printf(", sharing %s", near_words(p->near));
         putchar('\n');
@@ -152,6 +162,7 @@ int main(int argc, char **argv)
     }
     free(pairs);
     if (!printed)
-        gx_note("%s", count > 0 ? "no NIC shares a root port with a GPU; --all prints every pair" : "this machine has no NIC or no GPU on PCI");
+        gx_note("%s", count > 0 ? "no NIC shares a root port with a GPU; --all prints every pair"
+                                : "this machine has no NIC or no GPU on PCI");
     return printed ? GX_EXIT_OK : GX_EXIT_FAILED;
 }

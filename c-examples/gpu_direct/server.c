@@ -50,14 +50,18 @@ static void usage(FILE *to)
             "usage: server [options]\n"
             "Writes and reads the buffers of clients by RDMA, as they ask.\n\n"
             "  -a, --address ADDRESS   local address (default: the first that is not loopback)\n"
-            "  -n, --iterations N      serve each client at most N tasks (default 0: as many as it wants)\n"
-            "  -s, --size BYTES        size of the local buffer of each client, up to 1G (default 64k)\n"
-            "  -u, --use-gpu BDF       put the local buffers into the memory of this GPU, for example b7:00.0\n"
+            "  -n, --iterations N      serve each client at most N tasks (default 0: as many as it "
+            "wants)\n"
+            "  -s, --size BYTES        size of the local buffer of each client, up to 1G (default "
+            "64k)\n"
+            "  -u, --use-gpu BDF       put the local buffers into the memory of this GPU, for "
+            "example b7:00.0\n"
             "  -p, --port PORT         TCP port on that address (default %d)\n"
             "  -l, --sg-list-len N     split the local buffer into N pieces, 1 to %d (default 1)\n"
             "  -P, --persistent        go on when all clients have left (default: exit then)\n"
             "  -D, --debug MASK        1: each task, 2: counters at the end, 4: descriptions,\n"
-            "                          8: fail each client's first task on purpose, to see the reset (default 0)\n"
+            "                          8: fail each client's first task on purpose, to see the "
+            "reset (default 0)\n"
             "  -h, --help              this text\n",
             GD_PORT, GDA_PIECES_MAX);
 }
@@ -67,7 +71,8 @@ static void leave(struct server *s, struct client *c, const char *why)
     char rate[32];
     uint64_t ns = c->done ? gx_now_ns() - c->first_ns : 0;
     if (c->connected) {
-        printf("%s %s: %" PRIu64 " tasks, %.3f s, %s\n", c->conn.peer, why, c->done, (double)ns / 1e9, gx_rate(rate, c->bytes, ns));
+        printf("%s %s: %" PRIu64 " tasks, %.3f s, %s\n", c->conn.peer, why, c->done,
+               (double)ns / 1e9, gx_rate(rate, c->bytes, ns));
         fflush(stdout);
         s->served++;
     } else {
@@ -106,7 +111,8 @@ static void welcome(struct server *s)
     gx_mem_describe(&c->mem, &memory);
     if (none)
         failed = "no memory for another client";
-    else if (!(c->buffer = gda_buffer_register(s->device, &memory)) || !(c->peer = gda_peer_create(s->device)))
+    else if (!(c->buffer = gda_buffer_register(s->device, &memory)) ||
+             !(c->peer = gda_peer_create(s->device)))
         failed = "the device has no room for another client";
     if (failed) {
         gx_conn_send_error(&c->conn, "%s", failed);
@@ -158,12 +164,16 @@ static int on_task(struct server *s, struct client *c, const uint8_t *body)
         return -EPROTO;
     }
     if (c->size == 0 || c->size > s->o.size || c->size > gda_peer_remote_length(c->peer)) {
-        gx_conn_send_error(&c->conn, "task of %" PRIu64 " bytes; this server's buffer has %" PRIu64 " (its option -s), the client's %" PRIu64,
+        gx_conn_send_error(&c->conn,
+                           "task of %" PRIu64 " bytes; this server's buffer has %" PRIu64
+                           " (its option -s), the client's %" PRIu64,
                            c->size, s->o.size, gda_peer_remote_length(c->peer));
         return -ERANGE;
     }
     if (s->o.iterations && c->done >= s->o.iterations) {
-        gx_conn_send_error(&c->conn, "this server does %" PRIu64 " tasks for each client (its option -n)", s->o.iterations);
+        gx_conn_send_error(&c->conn,
+                           "this server does %" PRIu64 " tasks for each client (its option -n)",
+                           s->o.iterations);
         return -EDQUOT;
     }
     if (c->flags & GD_FLAG_CHECK) {
@@ -181,7 +191,14 @@ static int on_task(struct server *s, struct client *c, const uint8_t *body)
         gda_peer_spoil(c->peer);
     if (c->first_ns == 0)
         c->first_ns = gx_now_ns();
-    struct gda_task task = { .id = (uint64_t)(c - s->clients), .peer = c->peer, .local = c->buffer, .pieces = pieces, .count = count, .read = read };
+    struct gda_task task = {
+        .id = (uint64_t)(c - s->clients),
+        .peer = c->peer,
+        .local = c->buffer,
+        .pieces = pieces,
+        .count = count,
+        .read = read,
+    };
     c->busy = true;
     int err = gda_submit(s->device, &task);
     return err ? send_result(c, err) : 0;
@@ -194,19 +211,24 @@ static int on_end(struct server *s, struct client *c, int status)
         status = gd_verify(&c->mem, c->size, c->seed, &where);
         if (status)
             gx_error("A bug of the transport: please report it with the counters (-D 2).",
-                     "task %" PRIu64 " of %s: wrong bytes were read, the first at %" PRIu64, c->number, c->conn.peer, where);
+                     "task %" PRIu64 " of %s: wrong bytes were read, the first at %" PRIu64,
+                     c->number, c->conn.peer, where);
     }
     if (!status) {
         c->done++;
         c->bytes += c->size;
     }
     if (s->o.debug & GD_DEBUG_TASKS)
-        gx_note("task %" PRIu64 " of %s: %" PRIu64 " bytes %s, %s", c->number, c->conn.peer, c->size,
-                c->flags & GD_FLAG_READ ? "read" : "written", status ? strerror(-status) : "done");
+        gx_note("task %" PRIu64 " of %s: %" PRIu64 " bytes %s, %s", c->number, c->conn.peer,
+                c->size, c->flags & GD_FLAG_READ ? "read" : "written",
+                status ? strerror(-status) : "done");
     return send_result(c, status);
 }
 
-/* Handles everything that a client has sent. Returns 1 if there was something, and a negative errno if it has to go. */
+/*
+ * Handles everything that a client has sent. Returns 1 if there was something, and a negative errno
+ * if it has to go.
+ */
 static int on_readable(struct server *s, struct client *c, const char **why)
 {
     uint8_t body[GX_BODY_MAX + 1];
@@ -291,12 +313,18 @@ static int serve(struct server *s)
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        { "address", required_argument, NULL, 'a' },     { "iterations", required_argument, NULL, 'n' },
-        { "size", required_argument, NULL, 's' },        { "port", required_argument, NULL, 'p' },
-        { "sg-list-len", required_argument, NULL, 'l' }, { "persistent", no_argument, NULL, 'P' },
-        { "debug", required_argument, NULL, 'D' },       { "debug-mask", required_argument, NULL, 'D' },
-        { "use-gpu", required_argument, NULL, 'u' },     { "use-cuda", required_argument, NULL, 'u' },
-        { "help", no_argument, NULL, 'h' },              { NULL, 0, NULL, 0 },
+        { "address", required_argument, NULL, 'a' },
+        { "iterations", required_argument, NULL, 'n' },
+        { "size", required_argument, NULL, 's' },
+        { "port", required_argument, NULL, 'p' },
+        { "sg-list-len", required_argument, NULL, 'l' },
+        { "persistent", no_argument, NULL, 'P' },
+        { "debug", required_argument, NULL, 'D' },
+        { "debug-mask", required_argument, NULL, 'D' },
+        { "use-gpu", required_argument, NULL, 'u' },
+        { "use-cuda", required_argument, NULL, 'u' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
     };
     static struct server s;
     int bad = 0;
@@ -308,14 +336,19 @@ int main(int argc, char **argv)
         case 'a': s.o.address = optarg; break;
         case 'u':
             if (snprintf(s.kind, sizeof s.kind, "cuda:%s", optarg) >= (int)sizeof s.kind) {
-                gx_error("As lspci prints it: b7:00.0 or 0000:b7:00.0.", "'%s' is no PCI address", optarg);
+                gx_error("As lspci prints it: b7:00.0 or 0000:b7:00.0.", "'%s' is no PCI address",
+                         optarg);
                 bad = 1;
             }
             break;
-        case 'n': bad |= gx_parse_number(optarg, "--iterations", 0, UINT32_MAX, &s.o.iterations); break;
+        case 'n':
+            bad |= gx_parse_number(optarg, "--iterations", 0, UINT32_MAX, &s.o.iterations);
+            break;
         case 's': bad |= gx_parse_size(optarg, "--size", 1, GD_SIZE_MAX, &s.o.size); break;
         case 'p': bad |= gx_parse_number(optarg, "--port", 1, 65535, &s.o.port); break;
-        case 'l': bad |= gx_parse_number(optarg, "--sg-list-len", 1, GDA_PIECES_MAX, &s.o.pieces); break;
+        case 'l':
+            bad |= gx_parse_number(optarg, "--sg-list-len", 1, GDA_PIECES_MAX, &s.o.pieces);
+            break;
         case 'P': s.o.persistent = true; break;
         case 'D': bad |= gx_parse_number(optarg, "--debug", 0, 15, &s.o.debug); break;
         case 'h': usage(stdout); return GX_EXIT_OK;

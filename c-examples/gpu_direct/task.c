@@ -15,9 +15,12 @@ static uint64_t word_at(uint64_t index, uint64_t seed)
     return v * 0xd6e8feb86659fd93u;
 }
 
-static uint64_t make_chunk(uint64_t words[CHUNK_WORDS], uint64_t offset, uint64_t length, uint64_t seed)
+static uint64_t make_chunk(uint64_t words[CHUNK_WORDS], uint64_t offset, uint64_t length,
+                           uint64_t seed)
 {
-    uint64_t bytes = length - offset < sizeof(uint64_t) * CHUNK_WORDS ? length - offset : sizeof(uint64_t) * CHUNK_WORDS;
+    uint64_t bytes = length - offset < sizeof(uint64_t) * CHUNK_WORDS
+                         ? length - offset
+                         : sizeof(uint64_t) * CHUNK_WORDS;
     for (uint64_t i = 0; i * 8 < bytes; i++)
         words[i] = word_at(offset / 8 + i, seed);
     return bytes;

@@ -21,7 +21,9 @@ enum {
 /* Bits of -D. */
 enum { GD_DEBUG_TASKS = 1, GD_DEBUG_COUNTERS = 2, GD_DEBUG_DESCRIPTIONS = 4, GD_DEBUG_SPOIL = 8 };
 
-/* Fills the first `length` bytes with a pattern that differs at every position and for every seed. */
+/*
+ * Fills the first `length` bytes with a pattern that differs at every position and for every seed.
+ */
 int gd_fill(struct gx_mem *mem, uint64_t length, uint64_t seed);
 /* 0, or -EBADMSG with the first wrong position in *where. */
 int gd_verify(const struct gx_mem *mem, uint64_t length, uint64_t seed, uint64_t *where);

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* The given steps of the lab, and the order of all of them. lab.h has the story. docs/using/LAB.md is the page to it. */
+/*
+ * The given steps of the lab, and the order of all of them. lab.h has the story. docs/using/LAB.md
+ * is the page to it.
+ */
 #include "lab.h"
 
 #include <arpa/inet.h>
@@ -18,7 +21,8 @@
 
 int lab_todo(int exercise, const char *function)
 {
-    gx_error("What to do there is written above it.", "exercise %d is yours: %s() in c-examples/lab/skeleton.c", exercise, function);
+    gx_error("What to do there is written above it.",
+             "exercise %d is yours: %s() in c-examples/lab/skeleton.c", exercise, function);
     return -ENOSYS;
 }
 
@@ -39,7 +43,8 @@ int lab_gid_table(unsigned n, struct lab_gid *out)
         unsigned index = 0;
         for (int pass = 0; pass < 2; pass++) {
             for (struct ifaddrs *a = all; a && err; a = a->ifa_next) {
-                if (strcmp(a->ifa_name, i->if_name) || !a->ifa_addr || a->ifa_addr->sa_family != (pass ? AF_INET6 : AF_INET))
+                if (strcmp(a->ifa_name, i->if_name) || !a->ifa_addr ||
+                    a->ifa_addr->sa_family != (pass ? AF_INET6 : AF_INET))
                     continue;
                 if (n-- > 0) {
                     index++;
@@ -67,29 +72,34 @@ int lab_gid_table(unsigned n, struct lab_gid *out)
 }
 
 /*
- * Step 2. Open the device. Where a NIC has one device with a table of GIDs, this library makes a NIC of software at one
- * address: the device "soft:192.0.2.1" has that address as its only GID. The protection domain is the fence inside
- * the device: queue pairs reach memory of their own domain only.
+ * Step 2. Open the device. Where a NIC has one device with a table of GIDs, this library makes a
+ * NIC of software at one address: the device "soft:192.0.2.1" has that address as its only GID. The
+ * protection domain is the fence inside the device: queue pairs reach memory of their own domain
+ * only.
  */
 static int open_device(struct lab *lab, struct gdrc_config *config)
 {
-    int err = gx_dev_open(&lab->dev, lab->ip, 0, config); /* gdrc_open, gdrc_query_device, gdrc_pd_alloc */
+    int err = gx_dev_open(&lab->dev, lab->ip, 0,
+                          config); /* gdrc_open, gdrc_query_device, gdrc_pd_alloc */
     if (err)
         return err;
     if (memcmp(lab->dev.attr.gid, lab->gid, sizeof lab->gid)) {
-        gx_error("Compare what exercise 1 wrote into lab->gid with the GID that 'devinfo' prints.", "the device has another GID than you found");
+        gx_error("Compare what exercise 1 wrote into lab->gid with the GID that 'devinfo' prints.",
+                 "the device has another GID than you found");
         return -EADDRNOTAVAIL;
     }
-    gx_step("device %s, UDP port %u, path MTU up to %u", lab->dev.name, lab->dev.attr.udp_port, 128u << lab->dev.attr.active_mtu);
+    gx_step("device %s, UDP port %u, path MTU up to %u", lab->dev.name, lab->dev.attr.udp_port,
+            128u << lab->dev.attr.active_mtu);
     return 0;
 }
 
 /*
- * Step 3. Register memory: from now on the device may touch these bytes, and requests name them by key. The access flags
- * say who may do what. Give as little as the job needs:
- *   text_in   the device stores what arrives            LOCAL_WRITE
- *   text_out  the device only reads it                  none: local reading is always allowed
- *   block     the peer writes and reads it by itself    REMOTE_WRITE (which needs LOCAL_WRITE), REMOTE_READ
+ * Step 3. Register memory: from now on the device may touch these bytes, and requests name them by
+ * key. The access flags say who may do what. Give as little as the job needs:
+ *   text_in   the device stores what arrives          LOCAL_WRITE
+ *   text_out  the device only reads it                none: local reading is always allowed
+ *   block     the peer writes and reads it itself     REMOTE_WRITE (which needs LOCAL_WRITE) and
+ *                                                     REMOTE_READ
  */
 static int register_memory(struct lab *lab, struct gx_mem *block)
 {
@@ -98,17 +108,23 @@ static int register_memory(struct lab *lab, struct gx_mem *block)
         return err;
     lab->block = block->addr;
     uint32_t remote = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ;
-    err = gx_mr_register(&lab->dev, lab->text_in, sizeof lab->text_in, GDRC_ACCESS_LOCAL_WRITE, &lab->text_in_mr, &lab->text_in_attr);
+    err = gx_mr_register(&lab->dev, lab->text_in, sizeof lab->text_in, GDRC_ACCESS_LOCAL_WRITE,
+                         &lab->text_in_mr, &lab->text_in_attr);
     if (!err)
-        err = gx_mr_register(&lab->dev, lab->text_out, sizeof lab->text_out, 0, &lab->text_out_mr, &lab->text_out_attr);
+        err = gx_mr_register(&lab->dev, lab->text_out, sizeof lab->text_out, 0, &lab->text_out_mr,
+                             &lab->text_out_attr);
     if (!err)
-        err = gx_mr_register(&lab->dev, lab->block, lab->block_bytes, remote, &lab->block_mr, &lab->block_attr);
+        err = gx_mr_register(&lab->dev, lab->block, lab->block_bytes, remote, &lab->block_mr,
+                             &lab->block_attr);
     if (!err)
-        gx_step("memory registered: a block of %zu bytes, rkey 0x%08x", lab->block_bytes, lab->block_attr.rkey);
+        gx_step("memory registered: a block of %zu bytes, rkey 0x%08x", lab->block_bytes,
+                lab->block_attr.rkey);
     return err;
 }
 
-/* Both sides find each other by TCP: RDMA has no way to ask a stranger for his queue pair's number. */
+/*
+ * Both sides find each other by TCP: RDMA has no way to ask a stranger for his queue pair's number.
+ */
 static int meet(struct lab *lab, uint16_t port)
 {
     if (lab->server)
@@ -122,7 +138,9 @@ static int meet(struct lab *lab, uint16_t port)
     struct pollfd p = { .fd = listener, .events = POLLIN };
     while ((err = gx_accept(listener, &lab->conn, lab->dev.ctx)) == -EAGAIN) {
         if (gx_now_ns() > end) {
-            gx_error("Start the client in another terminal: the same program with our address behind its options.", "no client came");
+            gx_error("Start the client in another terminal: the same program with our address "
+                     "behind its options.",
+                     "no client came");
             err = -ETIMEDOUT;
         } else {
             err = gx_sleep(lab->dev.ctx, NULL, &p, 1, 1000);
@@ -135,14 +153,15 @@ static int meet(struct lab *lab, uint16_t port)
 }
 
 /*
- * Step 4. Tell each other what the other side cannot know: GID and UDP port, queue pair number, first packet sequence
- * number, MTU, and for the second queue pair the address and key of the block. Whoever has the key may use it: a real
- * program sends it over a channel that it trusts.
+ * Step 4. Tell each other what the other side cannot know: GID and UDP port, queue pair number,
+ * first packet sequence number, MTU, and for the second queue pair the address and key of the
+ * block. Whoever has the key may use it: a real program sends it over a channel that it trusts.
  */
 static int introduce(struct lab *lab)
 {
     for (int i = 0; i < QPS; i++) {
-        int err = gx_endpoint_send(&lab->dev, lab->qp[i], i == MEMORY ? &lab->block_mr : NULL, &lab->conn, &lab->local[i]);
+        int err = gx_endpoint_send(&lab->dev, lab->qp[i], i == MEMORY ? &lab->block_mr : NULL,
+                                   &lab->conn, &lab->local[i]);
         if (err)
             return err;
     }
@@ -159,7 +178,8 @@ static int introduce(struct lab *lab)
     }
     char gid[INET6_ADDRSTRLEN];
     inet_ntop(AF_INET6, lab->remote[MEMORY].gid, gid, sizeof gid);
-    gx_step("the peer: GID %s, queue pairs 0x%06x and 0x%06x, a block of %llu bytes", gid, lab->remote[MESSAGES].qpn, lab->remote[MEMORY].qpn,
+    gx_step("the peer: GID %s, queue pairs 0x%06x and 0x%06x, a block of %llu bytes", gid,
+            lab->remote[MESSAGES].qpn, lab->remote[MEMORY].qpn,
             (unsigned long long)lab->remote[MEMORY].length);
     if (lab->remote[MEMORY].length != lab->block_bytes) {
         gx_error("Give both sides the same -s.", "the peer's block has another size than ours");
@@ -169,21 +189,29 @@ static int introduce(struct lab *lab)
 }
 
 /*
- * Step 5. A place for the next message. A SEND takes the receiver's oldest receive request and fills its memory; one that
- * finds none is refused ("receiver not ready") and tried again later. So receives are posted before the peer may send.
+ * Step 5. A place for the next message. A SEND takes the receiver's oldest receive request and
+ * fills its memory; one that finds none is refused ("receiver not ready") and tried again later. So
+ * receives are posted before the peer may send.
  */
 static int post_receive(struct lab *lab)
 {
-    gdrc_sge piece = { .addr = lab->text_in_attr.iova, .length = sizeof lab->text_in, .lkey = lab->text_in_attr.lkey };
+    gdrc_sge piece = {
+        .addr = lab->text_in_attr.iova,
+        .length = sizeof lab->text_in,
+        .lkey = lab->text_in_attr.lkey,
+    };
     gdrc_recv_wr request = { .wr_id = WR_RECV, .sg_list = &piece, .num_sge = 1 };
-    return lab_check(lab, gdrc_post_recv(lab->dev.ctx, lab->qp[MESSAGES], &request, NULL), "gdrc_post_recv");
+    return lab_check(lab, gdrc_post_recv(lab->dev.ctx, lab->qp[MESSAGES], &request, NULL),
+                     "gdrc_post_recv");
 }
 
 /*
- * Waiting. A request that was posted belongs to the device until its completion comes out of the completion queue: only then
- * may its memory be used again. Polling never sleeps, and it runs the device, too: this NIC works in our thread.
+ * Waiting. A request that was posted belongs to the device until its completion comes out of the
+ * completion queue: only then may its memory be used again. Polling never sleeps, and it runs the
+ * device, too: this NIC works in our thread.
  *
- * Receives complete into a queue of their own: the peer's answer may well arrive before the ACK of the message that it answers.
+ * Receives complete into a queue of their own: the peer's answer may well arrive before the ACK of
+ * the message that it answers.
  */
 int lab_wait(struct lab *lab, uint64_t wr_id, gdrc_wc *wc)
 {
@@ -198,9 +226,12 @@ int lab_wait(struct lab *lab, uint64_t wr_id, gdrc_wc *wc)
             break;
         if (gone)
             /* Says what the peer said before it left. */
-            return (n = gx_conn_recv(&lab->conn, GX_MSG_READY, NULL, 0, STEP_MS, "completion")) < 0 ? n : -ECONNRESET;
+            return (n = gx_conn_recv(&lab->conn, GX_MSG_READY, NULL, 0, STEP_MS, "completion")) < 0
+                       ? n
+                       : -ECONNRESET;
         if (gx_now_ns() > end) {
-            gx_error("Was the request posted, and signalled? Is the other side at the same step?", "no completion within %d s", STEP_MS / 1000);
+            gx_error("Was the request posted, and signalled? Is the other side at the same step?",
+                     "no completion within %d s", STEP_MS / 1000);
             return -ETIMEDOUT;
         }
         /* Nothing yet: sleep until the completion queue or the TCP connection has something. */
@@ -210,14 +241,20 @@ int lab_wait(struct lab *lab, uint64_t wr_id, gdrc_wc *wc)
             return n;
         gone = (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
     }
-    /* An operation that failed completes as well. Its status says how, the queue pair's cause says why. */
+    /*
+     * An operation that failed completes as well. Its status says how, the queue pair's cause says
+     * why.
+     */
     if (wc->status != GDRC_WC_SUCCESS) {
-        gx_explain_wc(&lab->dev, wc->qp_num == lab->qpn[MEMORY] ? lab->qp[MEMORY] : lab->qp[MESSAGES], wc, "the operation");
+        gx_explain_wc(&lab->dev,
+                      wc->qp_num == lab->qpn[MEMORY] ? lab->qp[MEMORY] : lab->qp[MESSAGES], wc,
+                      "the operation");
         return -EIO;
     }
     if (wc->wr_id != wr_id) {
-        gx_error("Set wr_id in the request: the completion returns it.", "a completion of request %llu came, not of %llu",
-                 (unsigned long long)wc->wr_id, (unsigned long long)wr_id);
+        gx_error("Set wr_id in the request: the completion returns it.",
+                 "a completion of request %llu came, not of %llu", (unsigned long long)wc->wr_id,
+                 (unsigned long long)wr_id);
         return -EPROTO;
     }
     return 0;
@@ -253,8 +290,9 @@ static int check_block(struct lab *lab, bool server, const char *verb)
 {
     for (size_t i = 0; i < lab->block_bytes; i++) {
         if (lab->block[i] != series(server, i)) {
-            gx_error("Compare address, length and key of the request with what the peer told.", "%s: byte %zu is 0x%02x, not 0x%02x", verb, i,
-                     lab->block[i], series(server, i));
+            gx_error("Compare address, length and key of the request with what the peer told.",
+                     "%s: byte %zu is 0x%02x, not 0x%02x", verb, i, lab->block[i],
+                     series(server, i));
             return -EBADMSG;
         }
     }
@@ -286,8 +324,11 @@ static int ask(struct lab *lab)
     }
     if (!err) {
         gx_step("WRITE: the server's memory has the block");
-        /* The server learns nothing from a WRITE. The SEND goes over another queue pair, and two queue pairs keep no order
-         * between them: it may be posted only because exercise 5 has waited for the WRITE's completion. */
+        /*
+         * The server learns nothing from a WRITE. The SEND goes over another queue pair, and two
+         * queue pairs keep no order between them: it may be posted only because exercise 5 has
+         * waited for the WRITE's completion.
+         */
         err = exercise_4_send(lab, "the block is there", false);
     }
     if (!err)
@@ -307,7 +348,8 @@ static void print_counters(struct lab *lab)
     int n = gdrc_counters(lab->dev.ctx, values, sizeof values / sizeof *values);
     for (int i = 0; i < n; i++)
         if (values[i])
-            printf("[%s]   %-20s %llu\n", gx_program, gdrc_counter_name((uint32_t)i), (unsigned long long)values[i]);
+            printf("[%s]   %-20s %llu\n", gx_program, gdrc_counter_name((uint32_t)i),
+                   (unsigned long long)values[i]);
 }
 
 /* The peer has given up. If it did something to us that our device refused, the device knows. */
@@ -315,7 +357,8 @@ static void print_own_cause(struct lab *lab)
 {
     struct gdrc_cause cause;
     char text[256];
-    if (gdrc_last_cause(lab->dev.ctx, &cause) >= 0 && cause.code != GDRC_CAUSE_NONE && gdrc_cause_str(&cause, text, sizeof text) > 0)
+    if (gdrc_last_cause(lab->dev.ctx, &cause) >= 0 && cause.code != GDRC_CAUSE_NONE &&
+        gdrc_cause_str(&cause, text, sizeof text) > 0)
         gx_note("our device says: %s", text);
 }
 
@@ -339,7 +382,8 @@ static int run(struct lab *lab, struct gx_mem *block, uint16_t port, struct gdrc
         err = exercise_2_create_qp(lab, i);
     if (err)
         return err;
-    gx_step("queue pairs 0x%06x for messages, 0x%06x for memory", lab->qpn[MESSAGES], lab->qpn[MEMORY]);
+    gx_step("queue pairs 0x%06x for messages, 0x%06x for memory", lab->qpn[MESSAGES],
+            lab->qpn[MEMORY]);
     lab->conn.ctx = lab->dev.ctx;
     err = meet(lab, port);
     if (!err)
@@ -355,13 +399,16 @@ static int run(struct lab *lab, struct gx_mem *block, uint16_t port, struct gdrc
         err = gx_ready(&lab->conn);
     if (!err)
         err = lab->server ? ask(lab) : serve(lab);
-    /* And a second one: the engine has to run until the peer has the answers to its last requests. */
+    /*
+     * And a second one: the engine has to run until the peer has the answers to its last requests.
+     */
     if (!err)
         err = gx_ready(&lab->conn);
     if (err == -EREMOTEIO)
         print_own_cause(lab);
     if (err)
-        gx_conn_send_error(&lab->conn, err == -ENOSYS ? "an exercise is not done yet" : "I had to give up");
+        gx_conn_send_error(&lab->conn,
+                           err == -ENOSYS ? "an exercise is not done yet" : "I had to give up");
     return err;
 }
 
@@ -387,33 +434,44 @@ static void clean_up(struct lab *lab, struct gx_mem *block)
 
 static void usage(FILE *to)
 {
-    fprintf(to,
-            "usage: solution -a IP [options]           the server\n"
-            "       solution -a IP [options] SERVER    the client; SERVER is the server's IP\n\n"
-            "  -a, --address IP      our own address\n"
-            "  -t, --text TEXT       what the client sends (\"hello\")\n"
-            "  -i, --immediate N     the client sends it with immediate data\n"
-            "  -s, --size BYTES      size of the block, the same on both sides (10000)\n"
-            "  -p, --port PORT       TCP port of the introduction (%d)\n"
-            "  -w, --write FILE      write every packet of this side into a pcap file\n"
-            "  -1, --single          hand packets to the kernel one by one (no segmentation offload)\n"
-            "  -k, --wrong-key       the client spoils the key before the READ, to see what comes of it\n"
-            "  -c, --counters        print the device's counters at the end\n"
-            "  -h, --help            this text\n",
-            PORT);
+    fprintf(
+        to,
+        "usage: solution -a IP [options]           the server\n"
+        "       solution -a IP [options] SERVER    the client; SERVER is the server's IP\n\n"
+        "  -a, --address IP      our own address\n"
+        "  -t, --text TEXT       what the client sends (\"hello\")\n"
+        "  -i, --immediate N     the client sends it with immediate data\n"
+        "  -s, --size BYTES      size of the block, the same on both sides (10000)\n"
+        "  -p, --port PORT       TCP port of the introduction (%d)\n"
+        "  -w, --write FILE      write every packet of this side into a pcap file\n"
+        "  -1, --single          hand packets to the kernel one by one (no segmentation offload)\n"
+        "  -k, --wrong-key       the client spoils the key before the READ, to see what comes of "
+        "it\n"
+        "  -c, --counters        print the device's counters at the end\n"
+        "  -h, --help            this text\n",
+        PORT);
 }
 
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        { "address", required_argument, NULL, 'a' },   { "text", required_argument, NULL, 't' },  { "immediate", required_argument, NULL, 'i' },
-        { "size", required_argument, NULL, 's' },      { "port", required_argument, NULL, 'p' },  { "write", required_argument, NULL, 'w' },
-        { "single", no_argument, NULL, '1' },          { "counters", no_argument, NULL, 'c' },    { "wrong-key", no_argument, NULL, 'k' },
-        { "help", no_argument, NULL, 'h' },            { NULL, 0, NULL, 0 },
+        { "address", required_argument, NULL, 'a' },
+        { "text", required_argument, NULL, 't' },
+        { "immediate", required_argument, NULL, 'i' },
+        { "size", required_argument, NULL, 's' },
+        { "port", required_argument, NULL, 'p' },
+        { "write", required_argument, NULL, 'w' },
+        { "single", no_argument, NULL, '1' },
+        { "counters", no_argument, NULL, 'c' },
+        { "wrong-key", no_argument, NULL, 'k' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
     };
     static struct lab lab = { .text = "hello", .conn = { .fd = -1, .passed_fd = -1 } };
     struct gx_mem block = { .fd = -1 };
-    /* Packets are what the lab is about: both processes are on one host, and would exchange none. */
+    /*
+     * Packets are what the lab is about: both processes are on one host, and would exchange none.
+     */
     struct gdrc_config config = { .struct_size = sizeof config, .flags = GDRC_CONFIG_UDP_ONLY };
     uint64_t port = PORT, bytes = 10000, imm = 0;
     bool counters = false, good = true;
@@ -422,7 +480,9 @@ int main(int argc, char **argv)
         switch (c) {
         case 'a': lab.ip = optarg; break;
         case 't': lab.text = optarg; break;
-        case 'i': lab.has_imm = true, good = !gx_parse_number(optarg, "--immediate", 0, UINT32_MAX, &imm); break;
+        case 'i':
+            lab.has_imm = true, good = !gx_parse_number(optarg, "--immediate", 0, UINT32_MAX, &imm);
+            break;
         case 's': good = !gx_parse_size(optarg, "--size", 1, BLOCK_MAX, &bytes); break;
         case 'p': good = !gx_parse_number(optarg, "--port", 1, 65535, &port); break;
         case 'w': config.pcap_path = optarg; break;
@@ -436,7 +496,8 @@ int main(int argc, char **argv)
     if (optind < argc)
         lab.server = argv[optind++];
     if (good && (!lab.ip || optind < argc || strlen(lab.text) >= LAB_TEXT_MAX)) {
-        gx_error(lab.ip ? "Options, then at most one address. A text has at most 1023 bytes." : "Say with -a which of this machine's addresses is ours.",
+        gx_error(lab.ip ? "Options, then at most one address. A text has at most 1023 bytes."
+                        : "Say with -a which of this machine's addresses is ours.",
                  "bad arguments");
         good = false;
     }

@@ -8,16 +8,18 @@
  *
  * What it does, between a server and a client:
  *
- *   client                                                server
- *     SEND a text, with or without immediate data   --->    a receive request completes: prints it
- *     WRITE a block                                 --->    notices nothing
- *     SEND "the block is there"                     --->    a receive request completes: checks the block,
- *     a receive request completes                   <---    puts its own block in place, SEND "your turn"
- *     READ the block                                --->    notices nothing
+ *   client                                          server
+ *     SEND a text, with or without immediate data --> a receive request completes: prints it
+ *     WRITE a block                               --> notices nothing
+ *     SEND "the block is there"                   --> a receive request completes: checks the
+ *                                                     block,
+ *     a receive request completes                 <-- puts its own in place, SEND "your turn"
+ *     READ the block                              --> notices nothing
  *     checks it
  *
- * Messages (SEND) go over one queue pair, access to memory (WRITE, READ) over another: the first gives the peer no
- * right to touch anything, the second does, and only where the peer was told the key of one block.
+ * Messages (SEND) go over one queue pair, access to memory (WRITE, READ) over another: the first
+ * gives the peer no right to touch anything, the second does, and only where the peer was told the
+ * key of one block.
  */
 #ifndef LAB_H
 #define LAB_H
@@ -31,7 +33,10 @@
 /* Which queue pair. */
 enum { MESSAGES = 0, MEMORY = 1, QPS = 2 };
 
-/* What we put into wr_id. The device hands it back in the completion: that is how we know what has ended. */
+/*
+ * What we put into wr_id. The device hands it back in the completion: that is how we know what has
+ * ended.
+ */
 enum { WR_RECV = 1, WR_SEND = 2, WR_WRITE = 3, WR_READ = 4 };
 
 struct lab {
@@ -48,7 +53,10 @@ struct lab {
     char interface[IF_NAMESIZE];
     unsigned gid_index;
 
-    /* Step 2: dev.ctx is the open device, dev.pd the protection domain, dev.attr what the device can do. */
+    /*
+     * Step 2: dev.ctx is the open device, dev.pd the protection domain, dev.attr what the device
+     * can do.
+     */
     struct gx_dev dev;
 
     /* Step 3: registered memory. */
@@ -62,7 +70,10 @@ struct lab {
     gdrc_qp qp[QPS];
     uint32_t qpn[QPS];
 
-    /* Step 4: what both sides told each other, per queue pair. remote[MEMORY] also names the peer's block. */
+    /*
+     * Step 4: what both sides told each other, per queue pair. remote[MEMORY] also names the peer's
+     * block.
+     */
     struct gdrc_endpoint local[QPS], remote[QPS];
     struct gx_conn conn;
 };
@@ -82,12 +93,19 @@ struct lab_gid {
     char interface[IF_NAMESIZE];
     unsigned index;             /* counts the addresses of this interface, IPv4 first */
     uint8_t gid[16];
-    unsigned bits;              /* how many leading bits of a GID must be equal: 128, but 104 for 127.0.0.1, whose whole /8 is ours */
+    /* Leading bits of a GID that must be equal: 128, but 104 for 127.0.0.1, whose /8 is ours. */
+    unsigned bits;
 };
-/* The nth entry, over all interfaces. Returns 0, -ENOENT behind the last one, or what the system says. */
+/*
+ * The nth entry, over all interfaces. Returns 0, -ENOENT behind the last one, or what the system
+ * says.
+ */
 int lab_gid_table(unsigned n, struct lab_gid *out);
 
-/* Waits until the request with this wr_id has ended, and hands out its completion. Complains where it failed. */
+/*
+ * Waits until the request with this wr_id has ended, and hands out its completion. Complains where
+ * it failed.
+ */
 int lab_wait(struct lab *lab, uint64_t wr_id, gdrc_wc *wc);
 /* Complains about a call that returned an error, and returns it; returns 0 or a count as it is. */
 int lab_check(struct lab *lab, int result, const char *call);

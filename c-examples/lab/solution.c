@@ -20,7 +20,8 @@ int exercise_1_find_gid(struct lab *lab)
     struct addrinfo hints = { .ai_flags = AI_NUMERICHOST }, *found = NULL;
     int err = getaddrinfo(lab->ip, NULL, &hints, &found);
     if (err) {
-        gx_error("Give an IPv4 or IPv6 address: 'ip address' shows this machine's.", "'%s': %s", lab->ip, gai_strerror(err));
+        gx_error("Give an IPv4 or IPv6 address: 'ip address' shows this machine's.", "'%s': %s",
+                 lab->ip, gai_strerror(err));
         return -EINVAL;
     }
 
@@ -33,7 +34,10 @@ int exercise_1_find_gid(struct lab *lab)
     }
     freeaddrinfo(found);
 
-    /* GID to place in the table: walk it to the entry that has it. On a NIC: ibv_query_gid(port, index). */
+    /*
+     * GID to place in the table: walk it to the entry that has it. On a NIC: ibv_query_gid(port,
+     * index).
+     */
     struct lab_gid entry;
     for (unsigned n = 0; (err = lab_gid_table(n, &entry)) == 0; n++) {
         if (same_bits(entry.gid, lab->gid, entry.bits)) {
@@ -42,7 +46,8 @@ int exercise_1_find_gid(struct lab *lab)
             return 0;
         }
     }
-    gx_error("'ip address' shows the addresses that it has.", "no interface of this machine has %s", lab->ip);
+    gx_error("'ip address' shows the addresses that it has.", "no interface of this machine has %s",
+             lab->ip);
     return err == -ENOENT ? -EADDRNOTAVAIL : err;
 }
 
@@ -51,13 +56,14 @@ int exercise_2_create_qp(struct lab *lab, int which)
     struct gdrc_qp_init init = { .struct_size = sizeof init };
     init.qp_type = GDRC_QPT_RC;         /* reliable, connected: the type that has all operations */
     init.pd = lab->dev.pd;
-    init.send_cq = lab->send_cq;        /* queue pairs may share completion queues: wr_id and qp_num of */
+    init.send_cq = lab->send_cq; /* queue pairs may share completion queues: wr_id and qp_num of */
     init.recv_cq = lab->recv_cq;        /* a completion tell what it is about */
     init.cap.max_send_wr = 4;
     init.cap.max_recv_wr = 4;
     init.cap.max_send_sge = 1;
     init.cap.max_recv_sge = 1;
-    return lab_check(lab, gdrc_qp_create(lab->dev.ctx, &init, &lab->qp[which], &lab->qpn[which]), "gdrc_qp_create");
+    return lab_check(lab, gdrc_qp_create(lab->dev.ctx, &init, &lab->qp[which], &lab->qpn[which]),
+                     "gdrc_qp_create");
 }
 
 int exercise_3_connect(struct lab *lab, int which)
@@ -66,17 +72,25 @@ int exercise_3_connect(struct lab *lab, int which)
     gdrc_qp qp = lab->qp[which];
     struct gdrc_qp_attr attr;
 
-    /* RESET to INIT: which port, and what the peer may do to our memory through this queue pair. Receives may be posted now. */
+    /*
+     * RESET to INIT: which port, and what the peer may do to our memory through this queue pair.
+     * Receives may be posted now.
+     */
     memset(&attr, 0, sizeof attr);
     attr.struct_size = sizeof attr;
     attr.qp_state = GDRC_QPS_INIT;
     attr.port_num = 1;
     attr.qp_access_flags = which == MEMORY ? GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ : 0;
-    int err = gdrc_qp_modify(lab->dev.ctx, qp, &attr, GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT | GDRC_QP_ACCESS_FLAGS);
+    int err =
+        gdrc_qp_modify(lab->dev.ctx, qp, &attr,
+                       GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT | GDRC_QP_ACCESS_FLAGS);
     if (err)
         return lab_check(lab, err, "to INIT: gdrc_qp_modify");
 
-    /* INIT to RTR, ready to receive: who the peer is, and the first packet sequence number that it will send. */
+    /*
+     * INIT to RTR, ready to receive: who the peer is, and the first packet sequence number that it
+     * will send.
+     */
     memset(&attr, 0, sizeof attr);
     attr.struct_size = sizeof attr;
     attr.qp_state = GDRC_QPS_RTR;
@@ -86,11 +100,12 @@ int exercise_3_connect(struct lab *lab, int which)
     attr.path_mtu = remote->mtu < local->mtu ? remote->mtu : local->mtu;
     attr.dest_qp_num = remote->qpn;
     attr.rq_psn = remote->psn;
-    attr.max_dest_rd_atomic = (uint8_t)local->max_rd_atomic;    /* READs of the peer that we answer at a time */
-    attr.min_rnr_timer = 12;                                    /* "no receive posted: try again in 0.64 ms" */
+    attr.max_dest_rd_atomic =
+        (uint8_t)local->max_rd_atomic; /* READs of the peer that we answer at a time */
+    attr.min_rnr_timer = 12;           /* "no receive posted: try again in 0.64 ms" */
     err = gdrc_qp_modify(lab->dev.ctx, qp, &attr,
-                         GDRC_QP_STATE | GDRC_QP_AV | GDRC_QP_PATH_MTU | GDRC_QP_DEST_QPN | GDRC_QP_RQ_PSN | GDRC_QP_MAX_DEST_RD_ATOMIC |
-                             GDRC_QP_MIN_RNR_TIMER);
+                         GDRC_QP_STATE | GDRC_QP_AV | GDRC_QP_PATH_MTU | GDRC_QP_DEST_QPN |
+                             GDRC_QP_RQ_PSN | GDRC_QP_MAX_DEST_RD_ATOMIC | GDRC_QP_MIN_RNR_TIMER);
     if (err)
         return lab_check(lab, err, "to RTR: gdrc_qp_modify");
 
@@ -99,12 +114,14 @@ int exercise_3_connect(struct lab *lab, int which)
     attr.struct_size = sizeof attr;
     attr.qp_state = GDRC_QPS_RTS;
     attr.sq_psn = local->psn;
-    attr.timeout = 14;                                          /* 4.096 us * 2^14 = 67 ms without an ACK: all again, */
+    attr.timeout = 14; /* 4.096 us * 2^14 = 67 ms without an ACK: all again, */
     attr.retry_cnt = 7;                                         /* at most 7 times */
-    attr.rnr_retry = 7;                                         /* "not ready" is no failure: 7 means for ever */
-    attr.max_rd_atomic = (uint8_t)remote->max_rd_atomic;        /* READs of ours that the peer answers at a time */
+    attr.rnr_retry = 7; /* "not ready" is no failure: 7 means for ever */
+    attr.max_rd_atomic =
+        (uint8_t)remote->max_rd_atomic; /* READs of ours that the peer answers at a time */
     err = gdrc_qp_modify(lab->dev.ctx, qp, &attr,
-                         GDRC_QP_STATE | GDRC_QP_SQ_PSN | GDRC_QP_TIMEOUT | GDRC_QP_RETRY_CNT | GDRC_QP_RNR_RETRY | GDRC_QP_MAX_QP_RD_ATOMIC);
+                         GDRC_QP_STATE | GDRC_QP_SQ_PSN | GDRC_QP_TIMEOUT | GDRC_QP_RETRY_CNT |
+                             GDRC_QP_RNR_RETRY | GDRC_QP_MAX_QP_RD_ATOMIC);
     return lab_check(lab, err, "to RTS: gdrc_qp_modify");
 }
 
@@ -112,7 +129,8 @@ int exercise_3_connect(struct lab *lab, int which)
 static int post_and_wait(struct lab *lab, int which, const gdrc_send_wr *request)
 {
     gdrc_wc wc;
-    int err = lab_check(lab, gdrc_post_send(lab->dev.ctx, lab->qp[which], request, NULL), "gdrc_post_send");
+    int err = lab_check(lab, gdrc_post_send(lab->dev.ctx, lab->qp[which], request, NULL),
+                        "gdrc_post_send");
     return err ? err : lab_wait(lab, request->wr_id, &wc);
 }
 
@@ -120,10 +138,23 @@ int exercise_4_send(struct lab *lab, const char *text, bool with_imm)
 {
     size_t length = strlen(text);
     memcpy(lab->text_out, text, length);
-    gdrc_sge piece = { .addr = lab->text_out_attr.iova, .length = (uint32_t)length, .lkey = lab->text_out_attr.lkey };
-    gdrc_send_wr request = { .wr_id = WR_SEND, .sg_list = &piece, .num_sge = 1, .opcode = GDRC_WR_SEND, .send_flags = GDRC_SEND_SIGNALED };
+    gdrc_sge piece = {
+        .addr = lab->text_out_attr.iova,
+        .length = (uint32_t)length,
+        .lkey = lab->text_out_attr.lkey,
+    };
+    gdrc_send_wr request = {
+        .wr_id = WR_SEND,
+        .sg_list = &piece,
+        .num_sge = 1,
+        .opcode = GDRC_WR_SEND,
+        .send_flags = GDRC_SEND_SIGNALED,
+    };
     if (with_imm) {
-        /* Four bytes that travel in a header of their own and arrive in the completion instead of the buffer. */
+        /*
+         * Four bytes that travel in a header of their own and arrive in the completion instead of
+         * the buffer.
+         */
         request.opcode = GDRC_WR_SEND_WITH_IMM;
         request.imm_data = htonl(lab->imm);
     }
@@ -132,8 +163,18 @@ int exercise_4_send(struct lab *lab, const char *text, bool with_imm)
 
 int exercise_5_write(struct lab *lab)
 {
-    gdrc_sge piece = { .addr = lab->block_attr.iova, .length = (uint32_t)lab->block_bytes, .lkey = lab->block_attr.lkey };
-    gdrc_send_wr request = { .wr_id = WR_WRITE, .sg_list = &piece, .num_sge = 1, .opcode = GDRC_WR_RDMA_WRITE, .send_flags = GDRC_SEND_SIGNALED };
+    gdrc_sge piece = {
+        .addr = lab->block_attr.iova,
+        .length = (uint32_t)lab->block_bytes,
+        .lkey = lab->block_attr.lkey,
+    };
+    gdrc_send_wr request = {
+        .wr_id = WR_WRITE,
+        .sg_list = &piece,
+        .num_sge = 1,
+        .opcode = GDRC_WR_RDMA_WRITE,
+        .send_flags = GDRC_SEND_SIGNALED,
+    };
     request.wr.rdma.remote_addr = lab->remote[MEMORY].addr;
     request.wr.rdma.rkey = lab->remote[MEMORY].rkey;
     return post_and_wait(lab, MEMORY, &request);
@@ -142,8 +183,18 @@ int exercise_5_write(struct lab *lab)
 int exercise_6_read(struct lab *lab)
 {
     /* As the WRITE, but the piece is where the data go to: its region needs LOCAL_WRITE. */
-    gdrc_sge piece = { .addr = lab->block_attr.iova, .length = (uint32_t)lab->block_bytes, .lkey = lab->block_attr.lkey };
-    gdrc_send_wr request = { .wr_id = WR_READ, .sg_list = &piece, .num_sge = 1, .opcode = GDRC_WR_RDMA_READ, .send_flags = GDRC_SEND_SIGNALED };
+    gdrc_sge piece = {
+        .addr = lab->block_attr.iova,
+        .length = (uint32_t)lab->block_bytes,
+        .lkey = lab->block_attr.lkey,
+    };
+    gdrc_send_wr request = {
+        .wr_id = WR_READ,
+        .sg_list = &piece,
+        .num_sge = 1,
+        .opcode = GDRC_WR_RDMA_READ,
+        .send_flags = GDRC_SEND_SIGNALED,
+    };
     request.wr.rdma.remote_addr = lab->remote[MEMORY].addr;
     request.wr.rdma.rkey = lab->remote[MEMORY].rkey;
     return post_and_wait(lab, MEMORY, &request);

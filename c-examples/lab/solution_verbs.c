@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The lab's solution for libibverbs: the same steps, messages and checks as solution.c, and not a line of this library. The
- * introduction over TCP is the same byte by byte, so either program may be the other side of either.
+ * The lab's solution for libibverbs: the same steps, messages and checks as solution.c, and not a
+ * line of this library. The introduction over TCP is the same byte by byte, so either program may
+ * be the other side of either.
  *
  *   cc solution_verbs.c -libverbs        runs on a NIC, and under gdrcore-run without one
  */
@@ -27,7 +28,10 @@
 enum { MESSAGES = 0, MEMORY = 1, QPS = 2 };
 enum { WR_RECV = 1, WR_SEND = 2, WR_WRITE = 3, WR_READ = 4 };
 
-/* The introduction: frames of this header and a body, all in network byte order (common/gx.h, gdrc_endpoint_pack). */
+/*
+ * The introduction: frames of this header and a body, all in network byte order (common/gx.h,
+ * gdrc_endpoint_pack).
+ */
 enum { MSG_ENDPOINT = 2, MSG_READY = 3 };
 struct frame {
     uint32_t magic;         /* "GDRX" */
@@ -74,7 +78,10 @@ static void step(const char *what)
     fflush(stdout);
 }
 
-/* 1. The device and the entry of its GID table that are our address. On a NIC of several ports this would look at each. */
+/*
+ * 1. The device and the entry of its GID table that are our address. On a NIC of several ports this
+ * would look at each.
+ */
 static void find_gid(const char *ip)
 {
     struct ibv_device **list = ibv_get_device_list(NULL);
@@ -88,7 +95,8 @@ static void find_gid(const char *ip)
     must(list != NULL, "ibv_get_device_list");
     for (int i = 0; list[i] && !ctx; i++) {
         ctx = ibv_open_device(list[i]);
-        for (gid_index = 0; ctx && !ibv_query_port(ctx, 1, &port) && gid_index < port.gid_tbl_len; gid_index++)
+        for (gid_index = 0; ctx && !ibv_query_port(ctx, 1, &port) && gid_index < port.gid_tbl_len;
+             gid_index++)
             if (!ibv_query_gid(ctx, 1, gid_index, &gid) && !memcmp(&gid, &wanted, sizeof gid))
                 break;
         if (ctx && gid_index == port.gid_tbl_len) {
@@ -99,7 +107,8 @@ static void find_gid(const char *ip)
     errno = EADDRNOTAVAIL;
     must(ctx != NULL, ip);
     own = wanted;
-    printf("[%s] %u. %s is GID index %d of %s\n", me, ++steps, ip, gid_index, ibv_get_device_name(ctx->device));
+    printf("[%s] %u. %s is GID index %d of %s\n", me, ++steps, ip, gid_index,
+           ibv_get_device_name(ctx->device));
     ibv_free_device_list(list);
 }
 
@@ -115,8 +124,12 @@ static void make_objects(void)
     must((send_cq = ibv_create_cq(ctx, 16, NULL, NULL, 0)) != NULL, "ibv_create_cq");
     must((recv_cq = ibv_create_cq(ctx, 16, NULL, NULL, 0)) != NULL, "ibv_create_cq");
     for (int i = 0; i < QPS; i++) {
-        struct ibv_qp_init_attr init = { .send_cq = send_cq, .recv_cq = recv_cq, .qp_type = IBV_QPT_RC,
-                                         .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 } };
+        struct ibv_qp_init_attr init = {
+            .send_cq = send_cq,
+            .recv_cq = recv_cq,
+            .qp_type = IBV_QPT_RC,
+            .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 }
+        };
         must((qp[i] = ibv_create_qp(pd, &init)) != NULL, "ibv_create_qp");
     }
     step("memory is registered, the queue pairs are made");
@@ -135,9 +148,12 @@ static void tcp_receive(uint16_t type, void *body, uint32_t length)
     struct frame f;
     ssize_t n = recv(tcp, &f, sizeof f, MSG_WAITALL);
 
+    /* The other side has ended, or says why it gives up, which its own output says as well. */
     if (n >= 0)
-        errno = EPROTO; /* the other side has ended, or says why it gives up, which its own output says as well */
-    must(n == sizeof f && ntohl(f.magic) == 0x47445258u && ntohs(f.type) == type && ntohl(f.length) == length, "the other side");
+        errno = EPROTO;
+    must(n == sizeof f && ntohl(f.magic) == 0x47445258u && ntohs(f.type) == type &&
+             ntohl(f.length) == length,
+         "the other side");
     must(!length || recv(tcp, body, length, MSG_WAITALL) == (ssize_t)length, "TCP");
 }
 
@@ -151,7 +167,9 @@ static void meet(const char *ip, const char *server)
     struct timeval limit = { .tv_sec = SECONDS };
     int on = 1, err = -1, fd = -1;
 
-    must(inet_pton(v6 ? AF_INET6 : AF_INET, server ? server : ip, v6 ? (void *)&six.sin6_addr : (void *)&six4.sin_addr) == 1, "the address");
+    must(inet_pton(v6 ? AF_INET6 : AF_INET, server ? server : ip,
+                   v6 ? (void *)&six.sin6_addr : (void *)&six4.sin_addr) == 1,
+         "the address");
     if (!server) {
         int listener = socket(a->sa_family, SOCK_STREAM, 0);
         setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -198,7 +216,8 @@ static void introduce(void)
     for (int i = 0; i < QPS; i++) {
         tcp_receive(MSG_ENDPOINT, &remote[i], sizeof remote[i]);
         errno = EPROTO;
-        must(!memcmp(remote[i].magic, "GDRC", 4) && remote[i].qp_type == htonl(IBV_QPT_RC), "the peer's endpoint");
+        must(!memcmp(remote[i].magic, "GDRC", 4) && remote[i].qp_type == htonl(IBV_QPT_RC),
+             "the peer's endpoint");
     }
     must(be64toh(remote[MEMORY].length) == BLOCK, "the peer's block has another size");
 }
@@ -207,21 +226,43 @@ static void introduce(void)
 static void connect_qp(int i)
 {
     uint32_t mtu = ntohl(remote[i].mtu);
-    struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1,
-                                .qp_access_flags = i == MEMORY ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ : 0 };
-    struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = mtu < port.active_mtu ? mtu : port.active_mtu,
-                               .dest_qp_num = ntohl(remote[i].qpn), .rq_psn = ntohl(remote[i].psn), .max_dest_rd_atomic = 16, .min_rnr_timer = 12,
-                               .ah_attr = { .is_global = 1, .port_num = 1,
-                                            .grh = { .dgid = remote[i].gid, .sgid_index = (uint8_t)gid_index, .hop_limit = 64 } } };
-    struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .sq_psn = ntohl(local[i].psn), .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
-                               .max_rd_atomic = 16 };
+    struct ibv_qp_attr init = {
+        .qp_state = IBV_QPS_INIT,
+        .port_num = 1,
+        .qp_access_flags = i == MEMORY ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ : 0
+    };
+    struct ibv_qp_attr rtr = {
+        .qp_state = IBV_QPS_RTR,
+        .path_mtu = mtu < port.active_mtu ? mtu : port.active_mtu,
+        .dest_qp_num = ntohl(remote[i].qpn),
+        .rq_psn = ntohl(remote[i].psn),
+        .max_dest_rd_atomic = 16,
+        .min_rnr_timer = 12,
+        .ah_attr = { .is_global = 1,
+                     .port_num = 1,
+                     .grh = { .dgid = remote[i].gid,
+                              .sgid_index = (uint8_t)gid_index,
+                              .hop_limit = 64 } },
+    };
+    struct ibv_qp_attr rts = {
+        .qp_state = IBV_QPS_RTS,
+        .sq_psn = ntohl(local[i].psn),
+        .timeout = 14,
+        .retry_cnt = 7,
+        .rnr_retry = 7,
+        .max_rd_atomic = 16,
+    };
 
-    errno = ibv_modify_qp(qp[i], &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    errno = ibv_modify_qp(qp[i], &init,
+                          IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     must(!errno, "to INIT: ibv_modify_qp");
-    errno = ibv_modify_qp(qp[i], &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+    errno = ibv_modify_qp(qp[i], &rtr,
+                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                              IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
     must(!errno, "to RTR: ibv_modify_qp");
-    errno = ibv_modify_qp(qp[i], &rts, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+    errno = ibv_modify_qp(qp[i], &rts,
+                          IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                              IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
     must(!errno, "to RTS: ibv_modify_qp");
 }
 
@@ -245,7 +286,8 @@ static struct ibv_wc wait_for(uint64_t wr_id)
         must(time(NULL) < end, "no completion");
     }
     errno = n < 0 ? -n : EIO;
-    must(n == 1 && wc.status == IBV_WC_SUCCESS, n == 1 ? ibv_wc_status_str(wc.status) : "ibv_poll_cq");
+    must(n == 1 && wc.status == IBV_WC_SUCCESS,
+         n == 1 ? ibv_wc_status_str(wc.status) : "ibv_poll_cq");
     errno = EPROTO;
     must(wc.wr_id == wr_id, "another request's completion");
     return wc;
@@ -264,7 +306,11 @@ static void post_and_wait(int which, struct ibv_send_wr *request)
 
 static void send_text(const char *text, const char *immediate)
 {
-    struct ibv_sge piece = { .addr = (uintptr_t)text_out, .length = (uint32_t)strlen(text), .lkey = out_mr->lkey };
+    struct ibv_sge piece = {
+        .addr = (uintptr_t)text_out,
+        .length = (uint32_t)strlen(text),
+        .lkey = out_mr->lkey,
+    };
     struct ibv_send_wr request = { .wr_id = WR_SEND, .sg_list = &piece, .opcode = IBV_WR_SEND };
 
     memcpy(text_out, text, strlen(text));
@@ -279,7 +325,11 @@ static void send_text(const char *text, const char *immediate)
 static void move_block(enum ibv_wr_opcode opcode)
 {
     struct ibv_sge piece = { .addr = (uintptr_t)block, .length = BLOCK, .lkey = block_mr->lkey };
-    struct ibv_send_wr request = { .wr_id = opcode == IBV_WR_RDMA_READ ? WR_READ : WR_WRITE, .sg_list = &piece, .opcode = opcode };
+    struct ibv_send_wr request = {
+        .wr_id = opcode == IBV_WR_RDMA_READ ? WR_READ : WR_WRITE,
+        .sg_list = &piece,
+        .opcode = opcode,
+    };
 
     request.wr.rdma.remote_addr = be64toh(remote[MEMORY].addr);
     request.wr.rdma.rkey = ntohl(remote[MEMORY].rkey);
@@ -319,17 +369,21 @@ int main(int argc, char **argv)
     const char *ip = NULL, *text = "hello", *immediate = NULL;
     bool good = true;
     static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {0}};
-    static const char usage[] = "usage: solution_verbs -a IP                         the server\n"
-                                "       solution_verbs -a IP [-t TEXT] [-i N] SERVER  the client\n"
-                                "  -a IP    the address of the device to use; its GID is found by it\n"
-                                "  -t TEXT  what the client sends\n"
-                                "  -i N     with immediate data, a number\n";
+    static const char usage[] =
+        "usage: solution_verbs -a IP                         the server\n"
+        "       solution_verbs -a IP [-t TEXT] [-i N] SERVER  the client\n"
+        "  -a IP    the address of the device to use; its GID is found by it\n"
+        "  -t TEXT  what the client sends\n"
+        "  -i N     with immediate data, a number\n";
     for (int c; (c = getopt_long(argc, argv, "ha:t:i:", options, NULL)) != -1;) {
         switch (c) {
         case 'a': ip = optarg; break;
         case 't': text = optarg; break;
         case 'i': immediate = optarg; break;
-        case 'h': return must(fputs(usage, stdout) >= 0 && fflush(stdout) == 0, "writing to standard output"), 0;
+        case 'h':
+            return must(fputs(usage, stdout) >= 0 && fflush(stdout) == 0,
+                        "writing to standard output"),
+                   0;
         default: good = false;
         }
     }

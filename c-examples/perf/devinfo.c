@@ -20,7 +20,8 @@
 static void usage(FILE *to)
 {
     fprintf(to, "usage: devinfo [-d DEVICE] [-g N] [--brief] [-v]\n\n"
-                "  -d, --ib-dev, --device DEVICE  only this one: soft:ADDRESS[:PORT], an address, a network interface, or loopback\n"
+                "  -d, --ib-dev, --device DEVICE  only this one: soft:ADDRESS[:PORT], an address, "
+                "a network interface, or loopback\n"
                 "  -g, --gid-index N              which of the interface's addresses\n"
                 "  -b, --brief                    one line per device\n"
                 "  -v, --verbose                  bounds and counters, too\n"
@@ -36,7 +37,8 @@ static void print_gid(const uint8_t gid[16])
 
 static void print_guid(uint64_t guid)
 {
-    printf("%04x:%04x:%04x:%04x", (unsigned)(guid >> 48), (unsigned)(guid >> 32) & 0xffff, (unsigned)(guid >> 16) & 0xffff, (unsigned)guid & 0xffff);
+    printf("%04x:%04x:%04x:%04x", (unsigned)(guid >> 48), (unsigned)(guid >> 32) & 0xffff,
+           (unsigned)(guid >> 16) & 0xffff, (unsigned)guid & 0xffff);
 }
 
 static void print_counters(gdrc_context *ctx)
@@ -52,17 +54,24 @@ static void print_device(const struct gx_dev *dev, bool verbose)
 {
     const struct gdrc_device_attr *a = &dev->attr;
     bool v4 = !memcmp(a->gid, "\0\0\0\0\0\0\0\0\0\0\xff\xff", 12);
-    printf("hca_id:\t%s\n\ttransport:\t\t\tRoCEv2 (software)\n\tfw_ver:\t\t\t\t%s\n\tnode_guid:\t\t\t", dev->name, gdrc_version());
+    printf(
+        "hca_id:\t%s\n\ttransport:\t\t\tRoCEv2 (software)\n\tfw_ver:\t\t\t\t%s\n\tnode_guid:\t\t\t",
+        dev->name, gdrc_version());
     print_guid(a->node_guid);
     printf("\n\tphys_port_cnt:\t\t\t1\n");
     if (verbose) {
-        printf("\tmax_msg_size:\t\t\t%" PRIu64 "\n\tmax_qp:\t\t\t\t%u\n\tmax_qp_wr:\t\t\t%u\n\tmax_sge:\t\t\t%u\n\tmax_inline:\t\t\t%u\n", a->max_msg_size,
-               a->max_qp, a->max_qp_wr, a->max_sge, a->max_inline);
-        printf("\tmax_cq:\t\t\t\t%u\n\tmax_cqe:\t\t\t%u\n\tmax_mr:\t\t\t\t%u\n\tmax_pd:\t\t\t\t%u\n\tmax_srq:\t\t\t%u\n\tmax_ah:\t\t\t\t%u\n", a->max_cq,
-               a->max_cqe, a->max_mr, a->max_pd, a->max_srq, a->max_ah);
-        printf("\tmax_qp_rd_atom:\t\t\t%u\n\tatomic_cap:\t\t\tATOMIC_GLOB\n\tqpn_base:\t\t\t0x%06x\n", a->max_rd_atomic, a->qpn_base);
+        printf("\tmax_msg_size:\t\t\t%" PRIu64 "\n\tmax_qp:\t\t\t\t%u\n\tmax_qp_wr:\t\t\t%u\n"
+               "\tmax_sge:\t\t\t%u\n\tmax_inline:\t\t\t%u\n",
+               a->max_msg_size, a->max_qp, a->max_qp_wr, a->max_sge, a->max_inline);
+        printf("\tmax_cq:\t\t\t\t%u\n\tmax_cqe:\t\t\t%u\n\tmax_mr:\t\t\t\t%u\n"
+               "\tmax_pd:\t\t\t\t%u\n\tmax_srq:\t\t\t%u\n\tmax_ah:\t\t\t\t%u\n",
+               a->max_cq, a->max_cqe, a->max_mr, a->max_pd, a->max_srq, a->max_ah);
+        printf("\tmax_qp_rd_atom:\t\t\t%u\n\tatomic_cap:\t\t\tATOMIC_GLOB\n"
+               "\tqpn_base:\t\t\t0x%06x\n",
+               a->max_rd_atomic, a->qpn_base);
     }
-    printf("\t\tport:\t1\n\t\t\tstate:\t\t\tPORT_ACTIVE\n\t\t\tactive_mtu:\t\t%u (%u)\n\t\t\tlink_layer:\t\tEthernet\n\t\t\tudp_port:\t\t%u\n",
+    printf("\t\tport:\t1\n\t\t\tstate:\t\t\tPORT_ACTIVE\n\t\t\tactive_mtu:\t\t%u (%u)\n"
+           "\t\t\tlink_layer:\t\tEthernet\n\t\t\tudp_port:\t\t%u\n",
            128u << a->active_mtu, a->active_mtu, a->udp_port);
     printf("\t\t\tGID[  0]:\t\t");
     print_gid(a->gid);
@@ -79,7 +88,8 @@ static void print_device(const struct gx_dev *dev, bool verbose)
 
 static void print_brief(const struct gx_dev *dev, const char *interface)
 {
-    printf("%-36s %-12s mtu %-5u port %-6u guid ", dev->name, interface, 128u << dev->attr.active_mtu, dev->attr.udp_port);
+    printf("%-36s %-12s mtu %-5u port %-6u guid ", dev->name, interface,
+           128u << dev->attr.active_mtu, dev->attr.udp_port);
     print_guid(dev->attr.node_guid);
     printf(" gid ");
     print_gid(dev->attr.gid);
@@ -88,7 +98,8 @@ static void print_brief(const struct gx_dev *dev, const char *interface)
 
 struct choice { bool brief, verbose, list; };
 
-static int show(const struct choice *choice, const char *device, unsigned gid_index, const char *interface)
+static int show(const struct choice *choice, const char *device, unsigned gid_index,
+                const char *interface)
 {
     struct gx_dev dev;
     if (choice->list)
@@ -116,9 +127,11 @@ static int show_all(const struct choice *choice)
         int family = pass & 1 ? AF_INET6 : AF_INET;
         bool loopback = pass & 2;
         for (struct ifaddrs *a = all; a; a = a->ifa_next) {
-            if (!a->ifa_addr || a->ifa_addr->sa_family != family || !(a->ifa_flags & IFF_UP) || !!(a->ifa_flags & IFF_LOOPBACK) != loopback)
+            if (!a->ifa_addr || a->ifa_addr->sa_family != family || !(a->ifa_flags & IFF_UP) ||
+                !!(a->ifa_flags & IFF_LOOPBACK) != loopback)
                 continue;
-            socklen_t length = family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+            socklen_t length =
+                family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
             if (getnameinfo(a->ifa_addr, length, address, sizeof address, NULL, 0, NI_NUMERICHOST))
                 continue;
             snprintf(name, sizeof name, family == AF_INET6 ? "soft:[%s]" : "soft:%s", address);
@@ -130,16 +143,23 @@ static int show_all(const struct choice *choice)
     }
     freeifaddrs(all);
     if (!shown)
-        gx_error("'ip address' shows them; without any, 'loopback' connects the queue pairs of one process.", "no device: this machine has no address");
+        gx_error("'ip address' shows them; without any, 'loopback' connects the queue pairs of one "
+                 "process.",
+                 "no device: this machine has no address");
     return failed || !shown ? -ENODEV : 0;
 }
 
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        { "device", required_argument, NULL, 'd' }, { "ib-dev", required_argument, NULL, 'd' }, { "gid-index", required_argument, NULL, 'g' },
-        { "brief", no_argument, NULL, 'b' }, { "verbose", no_argument, NULL, 'v' }, { "list", no_argument, NULL, 'l' },
-        { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+        { "device", required_argument, NULL, 'd' },
+        { "ib-dev", required_argument, NULL, 'd' },
+        { "gid-index", required_argument, NULL, 'g' },
+        { "brief", no_argument, NULL, 'b' },
+        { "verbose", no_argument, NULL, 'v' },
+        { "list", no_argument, NULL, 'l' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
     };
     struct choice choice = { 0 };
     const char *device = NULL;

@@ -27,7 +27,9 @@ static int transfer(struct gx_conn *conn, char *bytes, size_t length, bool out)
         }
         if (err < 0) {
             if (err != -EINTR)
-                gx_error("Start an ibv_*_pingpong there, with the same of rc, uc and ud, -s and -n.", "%s: %s", conn->peer, strerror(-err));
+                gx_error(
+                    "Start an ibv_*_pingpong there, with the same of rc, uc and ud, -s and -n.",
+                    "%s: %s", conn->peer, strerror(-err));
             return err;
         }
     }
@@ -46,7 +48,8 @@ int ibv_peer_tell(struct gx_conn *conn, const struct gdrc_endpoint *local)
 static bool parse(const char *line, struct gdrc_endpoint *e)
 {
     unsigned lid;
-    if (line[LINE - 1] || strlen(line) != LINE - 1 || sscanf(line, "%4x:%6" SCNx32 ":%6" SCNx32 ":", &lid, &e->qpn, &e->psn) != 3)
+    if (line[LINE - 1] || strlen(line) != LINE - 1 ||
+        sscanf(line, "%4x:%6" SCNx32 ":%6" SCNx32 ":", &lid, &e->qpn, &e->psn) != 3)
         return false;
     for (unsigned i = 0; i < 16; i++) {
         unsigned byte;
@@ -57,7 +60,8 @@ static bool parse(const char *line, struct gdrc_endpoint *e)
     return true;
 }
 
-int ibv_peer_hear(struct gx_conn *conn, const struct gdrc_endpoint *local, struct gdrc_endpoint *remote)
+int ibv_peer_hear(struct gx_conn *conn, const struct gdrc_endpoint *local,
+                  struct gdrc_endpoint *remote)
 {
     char line[LINE];
     int err = transfer(conn, line, sizeof line, false);
@@ -66,12 +70,16 @@ int ibv_peer_hear(struct gx_conn *conn, const struct gdrc_endpoint *local, struc
     *remote = *local;
     remote->scope_id = 0;
     remote->addr = remote->length = remote->rkey = 0;
-    /* A NIC sends from any source port (GDRC_ENDPOINT_OWN_PORT is what only a device of ours says of itself). */
+    /*
+     * A NIC sends from any source port (GDRC_ENDPOINT_OWN_PORT is what only a device of ours says
+     * of itself).
+     */
     remote->flags = 0;
     /* The port of RoCEv2: the tools know no other. */
     remote->udp_port = 4791;
     if (!parse(line, remote)) {
-        gx_error("The other side is to be an ibv_*_pingpong; to a pingpong of ours speak without --ibv-peer.",
+        gx_error("The other side is to be an ibv_*_pingpong; to a pingpong of ours speak without "
+                 "--ibv-peer.",
                  "%s does not say LID:QPN:PSN:GID", conn->peer);
         return -EPROTO;
     }

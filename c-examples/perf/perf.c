@@ -36,48 +36,63 @@ struct options {
 
 static void usage(FILE *to)
 {
-    fprintf(to,
-            "usage: perf [-d DEVICE]                             serve a client's runs, then exit (-k: serve for ever)\n"
-            "       perf [-d DEVICE] TEST lat|bw [OPTIONS] HOST  measure against it\n"
-            "       perf -d loopback TEST lat|bw [OPTIONS]       both ends in this process\n"
-            "TEST is send, write, read or atomic.\n\n"
-            "  -d, --device DEVICE      soft:ADDRESS[:PORT], an address of this machine, a network interface, or loopback\n"
-            "  -x, --gid-index N        which of the interface's addresses\n"
-            "  -p, --port PORT          TCP port for the introduction (default %d)\n"
-            "  -k, --keep               (server) serve one client after another\n"
-            "  -c, --connection TYPE    RC (default), UC or UD; READ and atomics: RC, WRITE: RC or UC\n"
-            "  -s, --size BYTES         message size (lat 2, bw 64k, atomic 8, UD at most the path MTU)\n"
-            "  -a, --all                sizes from 2 bytes to 8 MiB\n"
-            "  -n, --iters N            messages per queue pair (lat 1000, bw 5000; with -a fewer of the large ones)\n"
-            "  -D, --duration SECONDS   measure so long instead\n"
-            "  -t, --tx-depth N         requests under way per queue pair (bw 128, lat 16)\n"
-            "  -r, --rx-depth N         receives posted per queue pair (bw 512, lat 16)\n"
-            "  -q, --qp N               queue pairs (1; lat: always 1)\n"
-            "  -I, --inline_size BYTES  messages up to here are sent inline (lat 220, bw 0)\n"
-            "  -Q, --cq-mod N           one completion for so many requests (bw up to 16, lat up to 8)\n"
-            "  -l, --post_list N        requests of one post call (1, at most 64)\n"
-            "  -o, --outs N             READs or atomics outstanding (what the peer serves)\n"
-            "      --mem KIND           our own buffer: host (default), shared (a peer on this host writes it by\n"
-            "                           itself), or cuda[:BDF]; each end chooses\n"
-            "  -m, --mtu BYTES          path MTU: 256, 512, 1024, 2048 or 4096 (what the link and the route carry)\n"
-            "  -u, --qp-timeout CODE    ACK timeout of 4.096 us * 2^CODE, 0: none, so that 30 s of silence end a request (14: 67 ms)\n"
-            "      --retry_count N      retries after such a silence, 0 to 7 (7)\n"
-            "  -A, --atomic_type TYPE   FETCH_AND_ADD (default) or CMP_AND_SWAP\n"
-            "  -b, --bidirectional      (bw) both ends send; the sum is reported\n"
-            "  -e, --events             sleep instead of polling when nothing comes\n"
-            "      --no-progress        (write lat) the server watches its memory and never calls the library to receive: its\n"
-            "                           helper thread does\n"
-            "  -H, --report-histogram   (lat) print the distribution\n"
-            "  -C, --check              check every byte that arrived (messages of 8 bytes and more; not WRITE latency)\n"
-            "      --json               one JSON object instead of a table\n"
-            "  -h, --help               this text\n\n"
-            "Latency is half of the time there and back, and for READ and atomics the whole of it. MB are 10^6 bytes.\n",
-            PORT);
+    fprintf(
+        to,
+        "usage: perf [-d DEVICE]                             serve a client's runs, then exit (-k: "
+        "serve for ever)\n"
+        "       perf [-d DEVICE] TEST lat|bw [OPTIONS] HOST  measure against it\n"
+        "       perf -d loopback TEST lat|bw [OPTIONS]       both ends in this process\n"
+        "TEST is send, write, read or atomic.\n\n"
+        "  -d, --device DEVICE      soft:ADDRESS[:PORT], an address of this machine, a network "
+        "interface, or loopback\n"
+        "  -x, --gid-index N        which of the interface's addresses\n"
+        "  -p, --port PORT          TCP port for the introduction (default %d)\n"
+        "  -k, --keep               (server) serve one client after another\n"
+        "  -c, --connection TYPE    RC (default), UC or UD; READ and atomics: RC, WRITE: RC or UC\n"
+        "  -s, --size BYTES         message size (lat 2, bw 64k, atomic 8, UD at most the path "
+        "MTU)\n"
+        "  -a, --all                sizes from 2 bytes to 8 MiB\n"
+        "  -n, --iters N            messages per queue pair (lat 1000, bw 5000; with -a fewer of "
+        "the large ones)\n"
+        "  -D, --duration SECONDS   measure so long instead\n"
+        "  -t, --tx-depth N         requests under way per queue pair (bw 128, lat 16)\n"
+        "  -r, --rx-depth N         receives posted per queue pair (bw 512, lat 16)\n"
+        "  -q, --qp N               queue pairs (1; lat: always 1)\n"
+        "  -I, --inline_size BYTES  messages up to here are sent inline (lat 220, bw 0)\n"
+        "  -Q, --cq-mod N           one completion for so many requests (bw up to 16, lat up to "
+        "8)\n"
+        "  -l, --post_list N        requests of one post call (1, at most 64)\n"
+        "  -o, --outs N             READs or atomics outstanding (what the peer serves)\n"
+        "      --mem KIND           our own buffer: host (default), shared (a peer on this host "
+        "writes it by\n"
+        "                           itself), or cuda[:BDF]; each end chooses\n"
+        "  -m, --mtu BYTES          path MTU: 256, 512, 1024, 2048 or 4096 (what the link and the "
+        "route carry)\n"
+        "  -u, --qp-timeout CODE    ACK timeout of 4.096 us * 2^CODE, 0: none, so that 30 s of "
+        "silence end a request (14: 67 ms)\n"
+        "      --retry_count N      retries after such a silence, 0 to 7 (7)\n"
+        "  -A, --atomic_type TYPE   FETCH_AND_ADD (default) or CMP_AND_SWAP\n"
+        "  -b, --bidirectional      (bw) both ends send; the sum is reported\n"
+        "  -e, --events             sleep instead of polling when nothing comes\n"
+        "      --no-progress        (write lat) the server watches its memory and never calls the "
+        "library to receive: its\n"
+        "                           helper thread does\n"
+        "  -H, --report-histogram   (lat) print the distribution\n"
+        "  -C, --check              check every byte that arrived (messages of 8 bytes and more; "
+        "not WRITE latency)\n"
+        "      --json               one JSON object instead of a table\n"
+        "  -h, --help               this text\n\n"
+        "Latency is half of the time there and back, and for READ and atomics the whole of it. MB "
+        "are 10^6 bytes.\n",
+        PORT);
 }
 
-/* ---- options ------------------------------------------------------------------------------------ */
+/*
+ * ---- options ------------------------------------------------------------------------------------
+ */
 
-static int find_word(const char *text, const char *option, const char *const *words, unsigned count, uint32_t *out)
+static int find_word(const char *text, const char *option, const char *const *words, unsigned count,
+                     uint32_t *out)
 {
     for (unsigned i = 0; i < count; i++)
         if (!strcasecmp(text, words[i]))
@@ -107,10 +122,16 @@ static int option(struct options *o, int c, const char *text)
     case 'a': o->all = true; return 0;
     case 'n': return gx_parse_number(text, "--iters", 1, 1ull << 40, &o->iterations);
     case 'D': return gx_parse_number(text, "--duration", 1, 1000000, &o->duration_s);
-    case 't': err = gx_parse_number(text, "--tx-depth", 1, MAX_DEPTH, &n), into = &p->tx_depth; break;
-    case 'r': err = gx_parse_number(text, "--rx-depth", 1, MAX_DEPTH, &n), into = &p->rx_depth; break;
+    case 't':
+        err = gx_parse_number(text, "--tx-depth", 1, MAX_DEPTH, &n), into = &p->tx_depth;
+        break;
+    case 'r':
+        err = gx_parse_number(text, "--rx-depth", 1, MAX_DEPTH, &n), into = &p->rx_depth;
+        break;
     case 'q': err = gx_parse_number(text, "--qp", 1, MAX_QPS, &n), into = &p->qps; break;
-    case 'I': err = gx_parse_number(text, "--inline_size", 0, 4096, &n), into = &p->inline_max; break;
+    case 'I':
+        err = gx_parse_number(text, "--inline_size", 0, 4096, &n), into = &p->inline_max;
+        break;
     case 'Q': err = gx_parse_number(text, "--cq-mod", 1, MAX_DEPTH, &n), into = &p->cq_mod; break;
     case 'l': err = gx_parse_number(text, "--post_list", 1, 64, &n), into = &p->list; break;
     case 'o': err = gx_parse_number(text, "--outs", 1, 128, &n), into = &p->outs; break;
@@ -147,7 +168,8 @@ static int arguments(struct options *o, int argc, char **argv)
     int left = argc - optind;
     if (left >= 2) {
         o->has_test = true;
-        if (find_word(argv[optind], "the test", verbs, 4, &o->plan.verb) || find_word(argv[optind + 1], "the test", modes, 2, &o->plan.mode))
+        if (find_word(argv[optind], "the test", verbs, 4, &o->plan.verb) ||
+            find_word(argv[optind + 1], "the test", modes, 2, &o->plan.mode))
             return -EINVAL;
         optind += 2, left -= 2;
     }
@@ -171,20 +193,27 @@ static int complete(struct options *o)
     else if (p->verb == VERB_WRITE && p->qp_type == GDRC_QPT_UD)
         hint = "WRITE exists on RC and UC.";
     else if (lat && (p->bidir || p->qps > 1 || p->list > 1))
-        hint = "Latency is measured with one message on one queue pair at a time: leave out -b, -q and -l.";
+        hint = "Latency is measured with one message on one queue pair at a time: leave out -b, -q "
+               "and -l.";
     else if (p->check && lat && p->verb == VERB_WRITE)
         hint = "There the last byte is the signal: check with 'send lat' or 'write bw'.";
     else if (p->no_progress && !(lat && p->verb == VERB_WRITE))
-        hint = "Only the target of 'write lat' has something to watch in its memory: leave out --no-progress.";
+        hint = "Only the target of 'write lat' has something to watch in its memory: leave out "
+               "--no-progress.";
     else if (p->verb == VERB_ATOMIC && ((o->size && o->size != 8) || o->all))
         hint = "Atomics have 8 bytes.";
     if (hint) {
-        gx_error(hint, "%s %s over %s: these options do not go together", verb_name(p->verb), lat ? "lat" : "bw", type_name(p->qp_type));
+        gx_error(hint, "%s %s over %s: these options do not go together", verb_name(p->verb),
+                 lat ? "lat" : "bw", type_name(p->qp_type));
         return -EINVAL;
     }
     p->qps = p->qps ? p->qps : 1;
     p->list = p->list ? p->list : 1;
-    p->rx_depth = p->verb != VERB_SEND ? 1 : p->rx_depth ? p->rx_depth : lat ? 16 : p->check ? 64 : 512;
+    p->rx_depth = p->verb != VERB_SEND ? 1
+                  : p->rx_depth        ? p->rx_depth
+                  : lat                ? 16
+                  : p->check           ? 64
+                                       : 512;
     p->tx_depth = p->tx_depth ? p->tx_depth : lat || p->check ? 16 : 128;
     if (p->list > p->tx_depth)
         p->list = p->tx_depth;
@@ -197,22 +226,30 @@ static int complete(struct options *o)
         p->cq_mod = p->tx_depth;
     if (p->inline_max == UINT32_MAX)
         p->inline_max = lat && out ? 220 : 0;
-    o->size = p->verb == VERB_ATOMIC ? 8 : o->size ? o->size : p->qp_type == GDRC_QPT_UD && !lat ? 4096 : lat ? 2 : 65536;
+    o->size = p->verb == VERB_ATOMIC              ? 8
+              : o->size                           ? o->size
+              : p->qp_type == GDRC_QPT_UD && !lat ? 4096
+              : lat                               ? 2
+                                                  : 65536;
     p->max_size = o->all ? (p->qp_type == GDRC_QPT_UD ? 4096 : ALL_SIZES_MAX) : o->size;
     if (!o->iterations)
         o->iterations = lat ? 1000 : 5000;
     return 0;
 }
 
-/* ---- the conversation --------------------------------------------------------------------------- */
+/*
+ * ---- the conversation ---------------------------------------------------------------------------
+ */
 
 #define PLAN_WORDS 18u
 
 static void plan_pack(const struct plan *p, uint8_t *at)
 {
-    const uint32_t words[PLAN_WORDS] = { p->verb, p->mode, p->qp_type, p->atomic, p->qps, p->tx_depth, p->rx_depth, p->cq_mod,
-                                         p->inline_max, p->mtu, p->outs, p->list, p->bidir, p->check, p->events, p->timeout, p->retries,
-                                         p->no_progress };
+    const uint32_t words[PLAN_WORDS] = { p->verb,       p->mode,       p->qp_type,  p->atomic,
+                                         p->qps,        p->tx_depth,   p->rx_depth, p->cq_mod,
+                                         p->inline_max, p->mtu,        p->outs,     p->list,
+                                         p->bidir,      p->check,      p->events,   p->timeout,
+                                         p->retries,    p->no_progress };
     for (unsigned i = 0; i < PLAN_WORDS; i++)
         gx_put32(at + 4 * i, words[i]);
     gx_put64(at + 4 * PLAN_WORDS, p->max_size);
@@ -221,16 +258,20 @@ static void plan_pack(const struct plan *p, uint8_t *at)
 /* The client is a stranger: everything is bounded here. */
 static int plan_unpack(struct plan *p, const uint8_t *at)
 {
-    uint32_t *const words[PLAN_WORDS] = { &p->verb, &p->mode, &p->qp_type, &p->atomic, &p->qps, &p->tx_depth, &p->rx_depth, &p->cq_mod,
-                                          &p->inline_max, &p->mtu, &p->outs, &p->list, &p->bidir, &p->check, &p->events,
-                                          &p->timeout, &p->retries, &p->no_progress };
+    uint32_t *const words[PLAN_WORDS] = { &p->verb,       &p->mode,       &p->qp_type,  &p->atomic,
+                                          &p->qps,        &p->tx_depth,   &p->rx_depth, &p->cq_mod,
+                                          &p->inline_max, &p->mtu,        &p->outs,     &p->list,
+                                          &p->bidir,      &p->check,      &p->events,   &p->timeout,
+                                          &p->retries,    &p->no_progress };
     for (unsigned i = 0; i < PLAN_WORDS; i++)
         *words[i] = gx_get32(at + 4 * i);
     p->max_size = gx_get64(at + 4 * PLAN_WORDS);
-    bool good = p->verb <= VERB_ATOMIC && p->mode <= MODE_BW && p->qp_type >= GDRC_QPT_RC && p->qp_type <= GDRC_QPT_UD && p->atomic <= 1 &&
-                p->qps - 1 < MAX_QPS && p->tx_depth - 1 < MAX_DEPTH && p->rx_depth - 1 < MAX_DEPTH && p->cq_mod - 1 < p->tx_depth &&
-                p->inline_max <= 4096 && p->mtu <= GDRC_MTU_4096 && p->outs <= 128 && p->list - 1 < 64 && p->list <= p->tx_depth &&
-                p->timeout <= 31 && p->retries <= 7 && p->max_size - 1 < MAX_SIZE &&
+    bool good = p->verb <= VERB_ATOMIC && p->mode <= MODE_BW && p->qp_type >= GDRC_QPT_RC &&
+                p->qp_type <= GDRC_QPT_UD && p->atomic <= 1 && p->qps - 1 < MAX_QPS &&
+                p->tx_depth - 1 < MAX_DEPTH && p->rx_depth - 1 < MAX_DEPTH &&
+                p->cq_mod - 1 < p->tx_depth && p->inline_max <= 4096 && p->mtu <= GDRC_MTU_4096 &&
+                p->outs <= 128 && p->list - 1 < 64 && p->list <= p->tx_depth && p->timeout <= 31 &&
+                p->retries <= 7 && p->max_size - 1 < MAX_SIZE &&
                 (!p->no_progress || (p->mode == MODE_LAT && p->verb == VERB_WRITE));
     return good ? 0 : -EPROTO;
 }
@@ -240,20 +281,26 @@ static int plan_unpack(struct plan *p, const uint8_t *at)
 
 static void outcome_pack(const struct outcome *r, uint8_t *at)
 {
-    const uint64_t words[OUTCOME_WORDS] = { r->messages, r->bytes, r->ns, r->received, r->bad, r->stopped };
+    const uint64_t words[OUTCOME_WORDS] = { r->messages, r->bytes, r->ns,
+                                            r->received, r->bad,   r->stopped };
     for (unsigned i = 0; i < OUTCOME_WORDS; i++)
         gx_put64(at + 8 * i, words[i]);
 }
 
 static void outcome_unpack(struct outcome *r, const uint8_t *at)
 {
-    uint64_t *const words[OUTCOME_WORDS] = { &r->messages, &r->bytes, &r->ns, &r->received, &r->bad, &r->stopped };
+    uint64_t *const words[OUTCOME_WORDS] = { &r->messages, &r->bytes, &r->ns,
+                                             &r->received, &r->bad,   &r->stopped };
     for (unsigned i = 0; i < OUTCOME_WORDS; i++)
         *words[i] = gx_get64(at + 8 * i);
 }
 
-/* Waits for a message although a signal has come: both ends stay in step. Another signal ends the wait. */
-static int recv_in_step(struct gx_conn *conn, unsigned type, void *body, size_t capacity, const char *what)
+/*
+ * Waits for a message although a signal has come: both ends stay in step. Another signal ends the
+ * wait.
+ */
+static int recv_in_step(struct gx_conn *conn, unsigned type, void *body, size_t capacity,
+                        const char *what)
 {
     int stopping = gx_stopping, n;
     gx_stopping = 0;
@@ -290,13 +337,22 @@ static int look(struct gx_conn *conn, unsigned type, uint8_t *body, size_t lengt
     }
     if (n >= 0 && got == GX_MSG_ERROR)
         tell_reason(conn, buffer, n);
-    gx_error("Its own output says why.", "%s %s", conn->peer, n >= 0 && got == GX_MSG_ERROR ? "gave up" : n == -ECONNRESET ? "closed the connection" : "does not speak this program's protocol");
+    gx_error("Its own output says why.", "%s %s", conn->peer,
+             n >= 0 && got == GX_MSG_ERROR ? "gave up"
+             : n == -ECONNRESET            ? "closed the connection"
+                                           : "does not speak this program's protocol");
     return n < 0 ? n : got == GX_MSG_ERROR ? -EREMOTEIO : -EPROTO;
 }
 
-/* How often the connection is looked at: a system call that must not count. A step of bandwidth is up to the depth of its queues. */
+/*
+ * How often the connection is looked at: a system call that must not count. A step of bandwidth is
+ * up to the depth of its queues.
+ */
 #define LOOK_IDLE 512u
-static uint64_t look_steps(const struct plan *plan) { return plan->mode == MODE_BW ? 1024u : 65536u; }
+static uint64_t look_steps(const struct plan *plan)
+{
+    return plan->mode == MODE_BW ? 1024u : 65536u;
+}
 
 /* Whether the connection is to be looked at now. */
 static bool is_time_to_look(struct side *side, uint64_t steps, uint64_t often)
@@ -306,7 +362,10 @@ static bool is_time_to_look(struct side *side, uint64_t steps, uint64_t often)
     return readable || steps % often == 0 || side->idle % LOOK_IDLE == LOOK_IDLE - 1;
 }
 
-/* A run that did not end by itself: what was complete when the signal came. Of the other end nothing is known. */
+/*
+ * A run that did not end by itself: what was complete when the signal came. Of the other end
+ * nothing is known.
+ */
 static int cut(struct side *side, uint64_t start, struct outcome *mine, struct outcome *theirs)
 {
     uint64_t end = side->stop_ns ? side->stop_ns : gx_now_ns(), done = side->stop_done;
@@ -319,14 +378,18 @@ static int cut(struct side *side, uint64_t start, struct outcome *mine, struct o
     return -EINTR;
 }
 
-/* One run as the client sees it; `conn` NULL: `other` is the second end in this process. -EINTR: a signal cut it short, but both
- * outcomes are filled in. */
-static int run_client(struct side *side, struct side *other, struct gx_conn *conn, const struct options *o, uint64_t size, uint64_t goal,
-                      struct outcome *mine, struct outcome *theirs)
+/*
+ * One run as the client sees it; `conn` NULL: `other` is the second end in this process. -EINTR: a
+ * signal cut it short, but both outcomes are filled in.
+ */
+static int run_client(struct side *side, struct side *other, struct gx_conn *conn,
+                      const struct options *o, uint64_t size, uint64_t goal, struct outcome *mine,
+                      struct outcome *theirs)
 {
     const struct plan *plan = side->plan;
     uint8_t body[OUTCOME_BYTES];
-    uint64_t duration = o->duration_s * 1000000000u, start, end = 0, other_end = 0, often = look_steps(plan);
+    uint64_t duration = o->duration_s * 1000000000u, start, end = 0, other_end = 0,
+             often = look_steps(plan);
     int err = 0, got = 0;
     traffic_begin(side, size, goal, true, duration);
     if (other) {
@@ -389,7 +452,8 @@ static int run_client(struct side *side, struct side *other, struct gx_conn *con
         int n = traffic_rest(side);
         err = n < 0 ? n : 0;
         quiet = n == 1;
-        if (!got && !err && (side->idle % 16 == 15 || side->readable) && (got = look(conn, MSG_RESULT, body, sizeof body)) < 0)
+        if (!got && !err && (side->idle % 16 == 15 || side->readable) &&
+            (got = look(conn, MSG_RESULT, body, sizeof body)) < 0)
             err = got;
     }
     if (err == -EINTR)
@@ -405,7 +469,8 @@ static int run_client(struct side *side, struct side *other, struct gx_conn *con
 }
 
 /* One run as the server sees it. */
-static int run_server(struct side *side, struct gx_conn *conn, uint64_t size, uint64_t goal, uint64_t duration)
+static int run_server(struct side *side, struct gx_conn *conn, uint64_t size, uint64_t goal,
+                      uint64_t duration)
 {
     const struct plan *plan = side->plan;
     uint8_t body[OUTCOME_BYTES];
@@ -423,7 +488,8 @@ static int run_server(struct side *side, struct gx_conn *conn, uint64_t size, ui
         if (err > 0 && !all_sent)
             all_sent = true, end = gx_now_ns();
         err = err < 0 ? err : 0;
-        if (!got && !err && is_time_to_look(side, steps, often) && (got = look(conn, MSG_RESULT, body, sizeof body)) < 0)
+        if (!got && !err && is_time_to_look(side, steps, often) &&
+            (got = look(conn, MSG_RESULT, body, sizeof body)) < 0)
             err = got;
         if (got > 0 && !all_sent) {
             outcome_unpack(&theirs, body);
@@ -434,7 +500,10 @@ static int run_server(struct side *side, struct gx_conn *conn, uint64_t size, ui
     if (err)
         return err;
     outcome_unpack(&theirs, body);
-    /* What the client sent and we have not seen yet: on RC it is here already, elsewhere it may be lost. */
+    /*
+     * What the client sent and we have not seen yet: on RC it is here already, elsewhere it may be
+     * lost.
+     */
     for (;;) {
         if ((err = traffic_rest(side)) < 0)
             return err;
@@ -443,7 +512,8 @@ static int run_server(struct side *side, struct gx_conn *conn, uint64_t size, ui
             sum += side->lanes[i].received;
         if (sum != received || !quiet_since)
             quiet_since = now, received = sum;
-        bool complete = plan->verb != VERB_SEND || sum >= theirs.messages || now - quiet_since > STRAGGLERS_NS;
+        bool complete =
+            plan->verb != VERB_SEND || sum >= theirs.messages || now - quiet_since > STRAGGLERS_NS;
         if (err && complete)
             break;
     }
@@ -452,7 +522,10 @@ static int run_server(struct side *side, struct gx_conn *conn, uint64_t size, ui
     return gx_conn_send(conn, MSG_RESULT, body, sizeof body, -1, "a result");
 }
 
-/* ---- client ---------------------------------------------------------------------------------------- */
+/*
+ * ---- client
+ * ----------------------------------------------------------------------------------------
+ */
 
 static uint64_t goal_of(const struct options *o, uint64_t size)
 {
@@ -464,28 +537,33 @@ static uint64_t goal_of(const struct options *o, uint64_t size)
 }
 
 /*
- * All runs, and their table. -EINTR: a signal came inside a run, and the other end did not join in ending it. -ECANCELED: a signal
- * came, and both ends are between two runs.
+ * All runs, and their table. -EINTR: a signal came inside a run, and the other end did not join in
+ * ending it. -ECANCELED: a signal came, and both ends are between two runs.
  */
-static int run_sizes(struct side *side, struct side *other, struct gx_conn *conn, const struct options *o, const char *peer)
+static int run_sizes(struct side *side, struct side *other, struct gx_conn *conn,
+                     const struct options *o, const char *peer)
 {
     const struct plan *plan = side->plan;
     struct outcome mine = { 0 }, theirs = { 0 };
     uint64_t largest = side_largest(side), bad = 0, size = o->all ? 2 : o->size, rows = 0;
     int err = 0;
     if (size > largest) {
-        gx_error("A UD message is one packet.", "the path MTU is %" PRIu64 " bytes, the message has %" PRIu64, largest, size);
+        gx_error("A UD message is one packet.",
+                 "the path MTU is %" PRIu64 " bytes, the message has %" PRIu64, largest, size);
         return -EMSGSIZE;
     }
     if (plan->mode == MODE_LAT) {
-        side->sample_max = o->duration_s ? SAMPLES_MAX : o->iterations < SAMPLES_MAX ? o->iterations + 1 : SAMPLES_MAX;
+        side->sample_max = o->duration_s                 ? SAMPLES_MAX
+                           : o->iterations < SAMPLES_MAX ? o->iterations + 1
+                                                         : SAMPLES_MAX;
         side->samples = malloc(side->sample_max * sizeof *side->samples);
         if (!side->samples)
             return gx_error("Take fewer iterations.", "out of memory"), -ENOMEM;
     }
     struct options warm = *o;
     warm.duration_s = 0;
-    err = run_client(side, other, conn, &warm, size, plan->mode == MODE_LAT ? WARM_UP : plan->tx_depth, &mine, &theirs);
+    err = run_client(side, other, conn, &warm, size,
+                     plan->mode == MODE_LAT ? WARM_UP : plan->tx_depth, &mine, &theirs);
     bool begun = !err && !gx_stopping;
     if (begun)
         report_head(plan, o->format, side->dev->name, peer);
@@ -505,11 +583,13 @@ static int run_sizes(struct side *side, struct side *other, struct gx_conn *conn
     if (begun)
         report_tail(o->format, gx_stopping != 0);
     if (gx_stopping && (!err || err == -EINTR)) {
-        gx_note(rows ? "interrupted: the last line covers what was measured until then" : "interrupted before the first measurement");
+        gx_note(rows ? "interrupted: the last line covers what was measured until then"
+                     : "interrupted before the first measurement");
         err = err ? err : -ECANCELED;
     }
     if ((!err || err == -ECANCELED) && bad) {
-        gx_error("This is a bug of the library, or memory or the network is broken.", "%" PRIu64 " messages had wrong data", bad);
+        gx_error("This is a bug of the library, or memory or the network is broken.",
+                 "%" PRIu64 " messages had wrong data", bad);
         err = -EIO;
     }
     return err;
@@ -541,7 +621,8 @@ static int client(const struct options *o)
     if (!err)
         err = run_sizes(&side, NULL, &conn, o, conn.peer);
     if (err && err != -EREMOTEIO && err != -ECANCELED)
-        gx_conn_send_error(&conn, "the client gave up: %s", err == -EINTR ? "it was interrupted" : gdrc_strerror(err));
+        gx_conn_send_error(&conn, "the client gave up: %s",
+                           err == -EINTR ? "it was interrupted" : gdrc_strerror(err));
     if (!err || err == -ECANCELED) {
         memset(body, 0, 24);
         int left = gx_conn_send(&conn, MSG_RUN, body, 24, -1, "the end");
@@ -587,7 +668,10 @@ static int both(const struct options *o)
     return err;
 }
 
-/* ---- server ---------------------------------------------------------------------------------------- */
+/*
+ * ---- server
+ * ----------------------------------------------------------------------------------------
+ */
 
 static int serve(const struct options *o, struct gx_conn *conn)
 {
@@ -603,7 +687,8 @@ static int serve(const struct options *o, struct gx_conn *conn)
         return err;
     }
     if (o->has_test && (plan.verb != o->plan.verb || plan.mode != o->plan.mode)) {
-        gx_error("Start the server without a test: it follows the client.", "%s wants another test than was asked for here", conn->peer);
+        gx_error("Start the server without a test: it follows the client.",
+                 "%s wants another test than was asked for here", conn->peer);
         gx_conn_send_error(conn, "this server was started for another test");
         return -EINVAL;
     }
@@ -633,7 +718,8 @@ static int serve(const struct options *o, struct gx_conn *conn)
     if (!err)
         err = gx_ready(conn);
     else if (err != -EREMOTEIO && err != -ECONNRESET)
-        gx_conn_send_error(conn, "the server gave up: %s", err == -EINTR ? "it was interrupted" : gdrc_strerror(err));
+        gx_conn_send_error(conn, "the server gave up: %s",
+                           err == -EINTR ? "it was interrupted" : gdrc_strerror(err));
     side_close(&side);
     conn->ctx = NULL;
     gx_dev_close(&dev);
@@ -652,7 +738,8 @@ static int server(const struct options *o)
     do {
         struct gx_conn conn = { .fd = -1, .passed_fd = -1 };
         struct pollfd p = { .fd = listener, .events = POLLIN };
-        while ((err = gx_accept(listener, &conn, NULL)) == -EAGAIN && (err = gx_sleep(NULL, NULL, &p, 1, -1)) >= 0)
+        while ((err = gx_accept(listener, &conn, NULL)) == -EAGAIN &&
+               (err = gx_sleep(NULL, NULL, &p, 1, -1)) >= 0)
             ;
         waited = err == -EINTR;
         if (!err)
@@ -667,21 +754,45 @@ static int server(const struct options *o)
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        { "device", required_argument, NULL, 'd' }, { "ib-dev", required_argument, NULL, 'd' }, { "gid-index", required_argument, NULL, 'x' },
-        { "port", required_argument, NULL, 'p' }, { "keep", no_argument, NULL, 'k' }, { "connection", required_argument, NULL, 'c' },
-        { "size", required_argument, NULL, 's' }, { "all", no_argument, NULL, 'a' }, { "iters", required_argument, NULL, 'n' },
-        { "duration", required_argument, NULL, 'D' }, { "tx-depth", required_argument, NULL, 't' }, { "rx-depth", required_argument, NULL, 'r' },
-        { "qp", required_argument, NULL, 'q' }, { "inline_size", required_argument, NULL, 'I' }, { "cq-mod", required_argument, NULL, 'Q' },
-        { "post_list", required_argument, NULL, 'l' }, { "outs", required_argument, NULL, 'o' }, { "mtu", required_argument, NULL, 'm' },
-        { "atomic_type", required_argument, NULL, 'A' }, { "qp-timeout", required_argument, NULL, 'u' },
-        { "retry_count", required_argument, NULL, 'R' }, { "bidirectional", no_argument, NULL, 'b' }, { "events", no_argument, NULL, 'e' },
-        { "report-histogram", no_argument, NULL, 'H' }, { "check", no_argument, NULL, 'C' }, { "json", no_argument, NULL, 'J' },
-        { "mem", required_argument, NULL, 'M' }, { "no-progress", no_argument, NULL, 'N' },
-        { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+        { "device", required_argument, NULL, 'd' },
+        { "ib-dev", required_argument, NULL, 'd' },
+        { "gid-index", required_argument, NULL, 'x' },
+        { "port", required_argument, NULL, 'p' },
+        { "keep", no_argument, NULL, 'k' },
+        { "connection", required_argument, NULL, 'c' },
+        { "size", required_argument, NULL, 's' },
+        { "all", no_argument, NULL, 'a' },
+        { "iters", required_argument, NULL, 'n' },
+        { "duration", required_argument, NULL, 'D' },
+        { "tx-depth", required_argument, NULL, 't' },
+        { "rx-depth", required_argument, NULL, 'r' },
+        { "qp", required_argument, NULL, 'q' },
+        { "inline_size", required_argument, NULL, 'I' },
+        { "cq-mod", required_argument, NULL, 'Q' },
+        { "post_list", required_argument, NULL, 'l' },
+        { "outs", required_argument, NULL, 'o' },
+        { "mtu", required_argument, NULL, 'm' },
+        { "atomic_type", required_argument, NULL, 'A' },
+        { "qp-timeout", required_argument, NULL, 'u' },
+        { "retry_count", required_argument, NULL, 'R' },
+        { "bidirectional", no_argument, NULL, 'b' },
+        { "events", no_argument, NULL, 'e' },
+        { "report-histogram", no_argument, NULL, 'H' },
+        { "check", no_argument, NULL, 'C' },
+        { "json", no_argument, NULL, 'J' },
+        { "mem", required_argument, NULL, 'M' },
+        { "no-progress", no_argument, NULL, 'N' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
     };
-    struct options o = { .port = PORT, .memory = "host", .plan = { .inline_max = UINT32_MAX, .timeout = 14, .retries = 7 } };
+    struct options o = {
+        .port = PORT,
+        .memory = "host",
+        .plan = { .inline_max = UINT32_MAX, .timeout = 14, .retries = 7 },
+    };
     gx_program = "perf";
-    for (int c; (c = getopt_long(argc, argv, "d:x:p:kc:s:an:D:t:r:q:I:Q:l:o:m:u:A:beHCh", longs, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, "d:x:p:kc:s:an:D:t:r:q:I:Q:l:o:m:u:A:beHCh", longs,
+                                 NULL)) != -1;) {
         if (c == 'h')
             return usage(stdout), GX_EXIT_OK;
         if (option(&o, c, optarg))
@@ -691,11 +802,13 @@ int main(int argc, char **argv)
     if (arguments(&o, argc, argv) || (o.has_test && complete(&o)))
         return GX_EXIT_USAGE;
     if (loopback && (o.host || !o.has_test)) {
-        gx_error("perf -d loopback write bw", "on loopback a test is given and no host: both ends are in this process");
+        gx_error("perf -d loopback write bw",
+                 "on loopback a test is given and no host: both ends are in this process");
         return GX_EXIT_USAGE;
     }
     if (loopback && o.plan.no_progress) {
-        gx_error("Start a server, and measure against it.", "--no-progress: on loopback one thread drives both ends");
+        gx_error("Start a server, and measure against it.",
+                 "--no-progress: on loopback one thread drives both ends");
         return GX_EXIT_USAGE;
     }
     gx_catch_signals();

@@ -7,8 +7,8 @@
  *   traffic.c   the measured loops, as steps, so that one thread can also drive both ends
  *   report.c    percentiles, tables, histogram, JSON
  *
- * A run has two ends. The client begins every run and decides everything; the server follows. With the device
- * "loopback" both ends live in one process and one thread steps them in turn.
+ * A run has two ends. The client begins every run and decides everything; the server follows. With
+ * the device "loopback" both ends live in one process and one thread steps them in turn.
  */
 #ifndef PERF_H
 #define PERF_H
@@ -38,7 +38,8 @@ struct plan {
     uint32_t bidir, check, events;
     uint32_t timeout;     /* ACK timeout code, 0: the context's deadline */
     uint32_t retries;     /* after a timeout */
-    uint32_t no_progress; /* WRITE latency: the server watches its memory, and its helper thread runs the library */
+    /* WRITE latency: the server watches its memory, and its helper thread runs the library. */
+    uint32_t no_progress;
     uint64_t max_size;    /* largest message of all runs */
 };
 
@@ -78,9 +79,10 @@ struct side {
     uint64_t bad;         /* messages whose data were wrong */
     uint64_t moved_ns;    /* when something last happened */
     uint64_t idle;        /* empty polls since */
-    int conn_fd;          /* the connection to the other end, which ends a sleep as well; -1: none */
+    int conn_fd;          /* to the other end, and ends a sleep as well; -1: none */
     bool readable;        /* it did: there is something to read */
-    uint64_t *samples, sample_count, sample_max, last_ticks; /* in ticks of the processor until the run ends, then ns */
+    /* In ticks of the processor until the run ends, then in ns. */
+    uint64_t *samples, sample_count, sample_max, last_ticks;
     uint64_t begin_ns, begin_ticks;
     bool same;            /* latency: every request is this one, but for its number */
     gdrc_send_wr wr;
@@ -92,7 +94,8 @@ struct side {
 /* What one end measured. */
 struct outcome {
     uint64_t messages, bytes, ns, received, bad;
-    uint64_t stopped;     /* not 0: a signal ended the run, so the other end is not to go on to its goal either */
+    /* Not 0: a signal ended the run, so the other end is not to go on to its goal either. */
+    uint64_t stopped;
 };
 
 /* side.c */
@@ -110,20 +113,32 @@ void plan_config(const struct plan *plan, uint32_t sides, struct gdrc_config *co
 uint64_t side_largest(const struct side *side);
 
 /* traffic.c */
-void traffic_begin(struct side *side, uint64_t size, uint64_t goal, bool active, uint64_t duration_ns);
-/* Lowers the goal to what has been posted: the run ends as soon as that is complete, or with -EINTR when nothing moves. */
+void traffic_begin(struct side *side, uint64_t size, uint64_t goal, bool active,
+                   uint64_t duration_ns);
+/*
+ * Lowers the goal to what has been posted: the run ends as soon as that is complete, or with -EINTR
+ * when nothing moves.
+ */
 void traffic_stop(struct side *side);
-/* A bounded piece of work. Returns 1 when this end has reached its goal, 0 if not yet, or a negative errno (told). */
+/*
+ * A bounded piece of work. Returns 1 when this end has reached its goal, 0 if not yet, or a
+ * negative errno (told).
+ */
 int traffic_step(struct side *side);
-/* After the goal: lets the peer finish. Returns 1 when nothing came and nothing of ours is under way, 0, or a negative errno. */
+/*
+ * After the goal: lets the peer finish. Returns 1 when nothing came and nothing of ours is under
+ * way, 0, or a negative errno.
+ */
 int traffic_rest(struct side *side);
 void traffic_end(struct side *side, uint64_t start_ns, uint64_t end_ns, struct outcome *out);
 
 /* report.c */
 enum format { FORMAT_TABLE, FORMAT_JSON };
 void report_head(const struct plan *plan, enum format format, const char *device, const char *peer);
-void report_latency(const struct plan *plan, enum format format, uint64_t size, uint64_t *samples, uint64_t count, bool histogram);
-void report_bandwidth(const struct plan *plan, enum format format, uint64_t size, const struct outcome *mine, const struct outcome *theirs);
+void report_latency(const struct plan *plan, enum format format, uint64_t size, uint64_t *samples,
+                    uint64_t count, bool histogram);
+void report_bandwidth(const struct plan *plan, enum format format, uint64_t size,
+                      const struct outcome *mine, const struct outcome *theirs);
 /* `interrupted`: the last row covers only what was measured until a signal came. */
 void report_tail(enum format format, bool interrupted);
 const char *verb_name(uint32_t verb);

@@ -5,7 +5,8 @@
  *   ping -S -d soft:127.0.0.1             answers everybody, until it is stopped
  *   ping -d soft:127.0.0.2 127.0.0.1      asks once a second
  *
- * Names and numbers are exchanged over TCP when a client comes; the pings themselves are UD packets, one each way.
+ * Names and numbers are exchanged over TCP when a client comes; the pings themselves are UD
+ * packets, one each way.
  */
 #include "../common/gx.h"
 
@@ -55,7 +56,8 @@ static void usage(FILE *to)
             "usage: ping -S [-d DEVICE]          answer\n"
             "       ping [-d DEVICE] HOST        ask\n\n"
             "  -S, --server             answer until stopped\n"
-            "  -d, --device DEVICE      soft:ADDRESS[:PORT], an address of this machine, or a network interface\n"
+            "  -d, --device DEVICE      soft:ADDRESS[:PORT], an address of this machine, or a "
+            "network interface\n"
             "  -g, --gid-index N        which of the interface's addresses\n"
             "  -p, --port PORT          TCP port for the introduction (default %d)\n"
             "  -c, --count N            stop after so many\n"
@@ -67,20 +69,38 @@ static void usage(FILE *to)
             PORT);
 }
 
-static uint8_t *slot(const struct ping *p, uint64_t i) { return (uint8_t *)p->mem.addr + i * p->stride; }
+static uint8_t *slot(const struct ping *p, uint64_t i)
+{
+    return (uint8_t *)p->mem.addr + i * p->stride;
+}
 
 static int post_recv(struct ping *p, uint64_t i)
 {
-    gdrc_sge sge = { .addr = p->attr.iova + i * p->stride, .length = (uint32_t)p->stride, .lkey = p->attr.lkey };
+    gdrc_sge sge = {
+        .addr = p->attr.iova + i * p->stride,
+        .length = (uint32_t)p->stride,
+        .lkey = p->attr.lkey,
+    };
     gdrc_recv_wr wr = { .wr_id = WR_RECV | i, .sg_list = &sge, .num_sge = 1 };
     return gdrc_post_recv(p->dev.ctx, p->qp, &wr, NULL);
 }
 
 /* Slots 0 to RECEIVES-1 receive, those above send. */
-static int post_send(struct ping *p, uint64_t i, uint64_t offset, uint32_t length, gdrc_ah ah, const struct gdrc_endpoint *to)
+static int post_send(struct ping *p, uint64_t i, uint64_t offset, uint32_t length, gdrc_ah ah,
+                     const struct gdrc_endpoint *to)
 {
-    gdrc_sge sge = { .addr = p->attr.iova + i * p->stride + offset, .length = length, .lkey = p->attr.lkey };
-    gdrc_send_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1, .opcode = GDRC_WR_SEND, .send_flags = GDRC_SEND_SIGNALED };
+    gdrc_sge sge = {
+        .addr = p->attr.iova + i * p->stride + offset,
+        .length = length,
+        .lkey = p->attr.lkey,
+    };
+    gdrc_send_wr wr = {
+        .wr_id = i,
+        .sg_list = &sge,
+        .num_sge = 1,
+        .opcode = GDRC_WR_SEND,
+        .send_flags = GDRC_SEND_SIGNALED,
+    };
     wr.wr.ud = (gdrc_ud_wr){ .ah = ah, .remote_qpn = to->qpn, .remote_qkey = to->qkey };
     return gdrc_post_send(p->dev.ctx, p->qp, &wr, NULL);
 }
@@ -94,7 +114,8 @@ static int open_ping(struct ping *p, const char *device, unsigned gid_index)
     p->stride = GRH + SIZE_MAX_BYTES + 24;
     err = gx_mem_alloc(&p->mem, "host", p->stride * 2 * RECEIVES, false);
     if (!err)
-        err = gx_mr_register(&p->dev, p->mem.addr, p->mem.length, GDRC_ACCESS_LOCAL_WRITE, &p->mr, &p->attr);
+        err = gx_mr_register(&p->dev, p->mem.addr, p->mem.length, GDRC_ACCESS_LOCAL_WRITE, &p->mr,
+                             &p->attr);
     if (err)
         return err;
     memset(&init, 0, sizeof init);
@@ -132,12 +153,16 @@ static void close_ping(struct ping *p)
     gx_dev_close(&p->dev);
 }
 
-static int learn(struct ping *p, const uint8_t *wire, size_t length, gdrc_ah *ah, struct gdrc_endpoint *remote)
+static int learn(struct ping *p, const uint8_t *wire, size_t length, gdrc_ah *ah,
+                 struct gdrc_endpoint *remote)
 {
     memset(remote, 0, sizeof *remote);
     remote->struct_size = sizeof *remote;
     int err = length == GDRC_ENDPOINT_WIRE_BYTES ? gdrc_endpoint_unpack(wire, remote) : -EPROTO;
-    struct gdrc_ah_attr attr = { .scope_id = p->dev.attr.scope_id, .udp_port = (uint16_t)remote->udp_port };
+    struct gdrc_ah_attr attr = {
+        .scope_id = p->dev.attr.scope_id,
+        .udp_port = (uint16_t)remote->udp_port,
+    };
     memcpy(attr.dgid, remote->gid, sizeof attr.dgid);
     if (!err)
         err = gdrc_ah_create(p->dev.ctx, p->dev.pd, &attr, ah);
@@ -172,7 +197,8 @@ static void hear(struct ping *p, struct client *c)
     int n = gx_conn_take(&c->conn, &type, body, sizeof body);
     if (n == -EAGAIN)
         return;
-    if (n >= 0 && type == GX_MSG_ENDPOINT && !c->known && learn(p, body, (size_t)n, &c->ah, &c->remote) == 0 && introduce(p, &c->conn) == 0) {
+    if (n >= 0 && type == GX_MSG_ENDPOINT && !c->known &&
+        learn(p, body, (size_t)n, &c->ah, &c->remote) == 0 && introduce(p, &c->conn) == 0) {
         c->known = true;
         gx_step("%s asks", c->conn.peer);
         return;
@@ -184,9 +210,13 @@ static struct client *sender_of(struct client *clients, const gdrc_wc *wc, const
 {
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client *c = &clients[i];
-        /* An IPv4 header lies in the last 20 of the 40 bytes: its source at 12. An IPv6 header's source is at 8. */
+        /*
+         * An IPv4 header lies in the last 20 of the 40 bytes: its source at 12. An IPv6 header's
+         * source is at 8.
+         */
         bool same = c->known && c->remote.qpn == wc->src_qp &&
-                    (grh[0] >> 4 == 6 ? !memcmp(c->remote.gid, grh + 8, 16) : !memcmp(c->remote.gid + 12, grh + 32, 4));
+                    (grh[0] >> 4 == 6 ? !memcmp(c->remote.gid, grh + 8, 16)
+                                      : !memcmp(c->remote.gid + 12, grh + 32, 4));
         if (same)
             return c;
     }
@@ -266,8 +296,12 @@ static void count(struct tally *t, double us)
     t->received++;
 }
 
-/* Waits for the answer to ping `number`, at most `ms`. Returns 1, 0 when the time is over, or a negative errno. */
-static int await(struct ping *p, struct gx_conn *conn, uint64_t number, uint64_t ms, struct tally *t, bool quiet)
+/*
+ * Waits for the answer to ping `number`, at most `ms`. Returns 1, 0 when the time is over, or a
+ * negative errno.
+ */
+static int await(struct ping *p, struct gx_conn *conn, uint64_t number, uint64_t ms,
+                 struct tally *t, bool quiet)
 {
     uint64_t start = gx_now_ns(), end = start + ms * 1000000u, now;
     int found = 0;
@@ -279,7 +313,9 @@ static int await(struct ping *p, struct gx_conn *conn, uint64_t number, uint64_t
         for (int i = 0; i < n; i++) {
             uint64_t at = wc[i].wr_id & ~WR_RECV;
             if (wc[i].status != GDRC_WC_SUCCESS)
-                return gx_explain_wc(&p->dev, p->qp, &wc[i], wc[i].wr_id & WR_RECV ? "RECV" : "SEND"), -EIO;
+                return gx_explain_wc(&p->dev, p->qp, &wc[i],
+                                     wc[i].wr_id & WR_RECV ? "RECV" : "SEND"),
+                       -EIO;
             if (!(wc[i].wr_id & WR_RECV))
                 continue;
             const uint8_t *in = slot(p, at) + GRH;
@@ -287,7 +323,9 @@ static int await(struct ping *p, struct gx_conn *conn, uint64_t number, uint64_t
                 double us = (double)(gx_now_ns() - gx_get64(in + 8)) / 1e3;
                 count(t, us);
                 if (!quiet)
-                    printf("%u bytes from %s: seq=%" PRIu64 " time=%.1f us\n", wc[i].byte_len - GRH, conn->peer, number, us), fflush(stdout);
+                    printf("%u bytes from %s: seq=%" PRIu64 " time=%.1f us\n", wc[i].byte_len - GRH,
+                           conn->peer, number, us),
+                        fflush(stdout);
                 found = 1;
             } else {
                 t->late++;
@@ -307,7 +345,8 @@ static int await(struct ping *p, struct gx_conn *conn, uint64_t number, uint64_t
     return found;
 }
 
-static int ask(struct ping *p, const char *host, uint16_t port, uint64_t pings, uint64_t interval_ms, bool flood, uint64_t size)
+static int ask(struct ping *p, const char *host, uint16_t port, uint64_t pings,
+               uint64_t interval_ms, bool flood, uint64_t size)
 {
     static struct gx_conn conn = { .fd = -1, .passed_fd = -1 };
     uint8_t wire[GDRC_ENDPOINT_WIRE_BYTES];
@@ -318,17 +357,21 @@ static int ask(struct ping *p, const char *host, uint16_t port, uint64_t pings, 
     conn.ctx = p->dev.ctx;
     if (!err)
         err = introduce(p, &conn);
-    int n = err ? err : gx_conn_recv(&conn, GX_MSG_ENDPOINT, wire, sizeof wire, GX_TIMEOUT_MS, "endpoint");
+    int n =
+        err ? err
+            : gx_conn_recv(&conn, GX_MSG_ENDPOINT, wire, sizeof wire, GX_TIMEOUT_MS, "endpoint");
     if (n >= 0 && (err = learn(p, wire, (size_t)n, &ah, &remote)))
         gx_explain_call(&p->dev, err, "reading the server's endpoint");
     err = n < 0 ? n : err;
     uint32_t mtu = err ? 0 : 128u << (remote.mtu < p->local.mtu ? remote.mtu : p->local.mtu);
     if (!err && size > mtu) {
-        gx_error("A ping is one packet.", "%" PRIu64 " bytes are more than the path MTU of %u", size, mtu);
+        gx_error("A ping is one packet.", "%" PRIu64 " bytes are more than the path MTU of %u",
+                 size, mtu);
         err = -EMSGSIZE;
     }
     if (!err)
-        printf("PING %s, QPN 0x%06x, UDP port %u: %" PRIu64 " bytes, path MTU %u\n", host, remote.qpn, remote.udp_port, size, mtu);
+        printf("PING %s, QPN 0x%06x, UDP port %u: %" PRIu64 " bytes, path MTU %u\n", host,
+               remote.qpn, remote.udp_port, size, mtu);
     for (uint64_t i = 1; !err && !gx_stopping && (!pings || i <= pings); i++) {
         uint64_t start = gx_now_ns(), at = RECEIVES + i % RECEIVES;
         gx_put64(slot(p, at), i);
@@ -349,12 +392,15 @@ static int ask(struct ping *p, const char *host, uint16_t port, uint64_t pings, 
         }
     }
     if (t.sent) {
-        double average = t.received ? t.sum / (double)t.received : 0, spread = t.received ? t.squares / (double)t.received - average * average : 0;
-        printf("%" PRIu64 " sent, %" PRIu64 " received, %.1f %% lost", t.sent, t.received, 100.0 * (double)(t.sent - t.received) / (double)t.sent);
+        double average = t.received ? t.sum / (double)t.received : 0,
+               spread = t.received ? t.squares / (double)t.received - average * average : 0;
+        printf("%" PRIu64 " sent, %" PRIu64 " received, %.1f %% lost", t.sent, t.received,
+               100.0 * (double)(t.sent - t.received) / (double)t.sent);
         if (t.late)
             printf(", %" PRIu64 " late", t.late);
         if (t.received)
-            printf("; there and back min/avg/max/mdev = %.1f/%.1f/%.1f/%.1f us", t.min, average, t.max, spread > 0 ? sqrt(spread) : 0.0);
+            printf("; there and back min/avg/max/mdev = %.1f/%.1f/%.1f/%.1f us", t.min, average,
+                   t.max, spread > 0 ? sqrt(spread) : 0.0);
         printf("\n");
     }
     if (ah.handle)
@@ -367,9 +413,16 @@ static int ask(struct ping *p, const char *host, uint16_t port, uint64_t pings, 
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        { "server", no_argument, NULL, 'S' }, { "device", required_argument, NULL, 'd' }, { "gid-index", required_argument, NULL, 'g' },
-        { "port", required_argument, NULL, 'p' }, { "count", required_argument, NULL, 'c' }, { "interval", required_argument, NULL, 'i' },
-        { "flood", no_argument, NULL, 'f' }, { "size", required_argument, NULL, 's' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+        { "server", no_argument, NULL, 'S' },
+        { "device", required_argument, NULL, 'd' },
+        { "gid-index", required_argument, NULL, 'g' },
+        { "port", required_argument, NULL, 'p' },
+        { "count", required_argument, NULL, 'c' },
+        { "interval", required_argument, NULL, 'i' },
+        { "flood", no_argument, NULL, 'f' },
+        { "size", required_argument, NULL, 's' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
     };
     static struct ping p = { .mem = { .fd = -1 } };
     const char *device = NULL;
@@ -400,7 +453,8 @@ int main(int argc, char **argv)
     gx_catch_signals();
     err = open_ping(&p, device, (unsigned)gid_index);
     if (!err)
-        err = server ? serve(&p, (uint16_t)port) : ask(&p, argv[optind], (uint16_t)port, pings, interval, flood, size);
+        err = server ? serve(&p, (uint16_t)port)
+                     : ask(&p, argv[optind], (uint16_t)port, pings, interval, flood, size);
     close_ping(&p);
     return gx_exit_code(err);
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * pingpong: one message to and fro, over RC, UC or UD. What ibv_rc_pingpong, ibv_uc_pingpong and ibv_ud_pingpong do.
+ * pingpong: one message to and fro, over RC, UC or UD. What ibv_rc_pingpong, ibv_uc_pingpong and
+ * ibv_ud_pingpong do.
  *
  *   pingpong rc -d soft:127.0.0.1               waits
  *   pingpong rc -d soft:127.0.0.2 127.0.0.1     begins
- *   pingpong rc -d soft:10.0.0.1 --ibv-peer -p 18515 10.0.0.2     begins, with an ibv_rc_pingpong on the other side
+ *   pingpong rc -d soft:10.0.0.1 --ibv-peer -p 18515 10.0.0.2     begins, with an ibv_rc_pingpong
+ *                                                                 on the other side
  */
 #include "ibv_peer.h"
 
@@ -21,7 +23,10 @@
 #define UD_GRH 40u
 #define SILENCE_NS 2000000000u
 #define YIELD_IDLE 256u
-/* The tools of rdma-core leave when they have all: their ACK of our last message may be missing, and ours may be asked for again. */
+/*
+ * The tools of rdma-core leave when they have all: their ACK of our last message may be missing,
+ * and ours may be asked for again.
+ */
 #define LAST_ACK_NS 1000000000u
 #define LINGER_NS 300000000u
 
@@ -48,7 +53,8 @@ static void usage(FILE *to)
     fprintf(to,
             "usage: pingpong rc|uc|ud [OPTIONS]        wait for the other side\n"
             "       pingpong rc|uc|ud [OPTIONS] HOST   begin\n\n"
-            "  -d, --ib-dev, --device DEVICE  soft:ADDRESS[:PORT], an address of this machine, or a network interface\n"
+            "  -d, --ib-dev, --device DEVICE  soft:ADDRESS[:PORT], an address of this machine, or "
+            "a network interface\n"
             "  -g, --gid-idx N                which of the interface's addresses\n"
             "  -p, --port PORT                TCP port for the introduction (default %d)\n"
             "  -s, --size BYTES               message size (4096; ud 1024); both sides alike\n"
@@ -57,13 +63,17 @@ static void usage(FILE *to)
             "  -n, --iters N                  exchanges (1000); both sides alike\n"
             "  -e, --events                   sleep until a completion comes instead of polling\n"
             "  -c, --chk                      check what was received\n"
-            "  -I, --ibv-peer                 the other side is an ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong (which\n"
+            "  -I, --ibv-peer                 the other side is an ibv_rc_pingpong, "
+            "ibv_uc_pingpong or ibv_ud_pingpong (which\n"
             "                                 take -p %d, and -m 1024, by default); not with -c\n"
             "  -h, --help                     this text\n",
             PORT, IBV_PORT);
 }
 
-static uint8_t letter(uint64_t number, uint64_t offset) { return (uint8_t)(number * 7 + offset + 1); }
+static uint8_t letter(uint64_t number, uint64_t offset)
+{
+    return (uint8_t)(number * 7 + offset + 1);
+}
 
 static int wait_for_peer(struct pingpong *pp)
 {
@@ -72,7 +82,8 @@ static int wait_for_peer(struct pingpong *pp)
     if (listener < 0)
         return listener;
     gx_note("waiting on %s port %u", pp->dev.address, (unsigned)pp->port);
-    while ((err = gx_accept(listener, &pp->conn, pp->dev.ctx)) == -EAGAIN && (err = gx_sleep(pp->dev.ctx, NULL, &p, 1, 1000)) >= 0)
+    while ((err = gx_accept(listener, &pp->conn, pp->dev.ctx)) == -EAGAIN &&
+           (err = gx_sleep(pp->dev.ctx, NULL, &p, 1, 1000)) >= 0)
         ;
     close(listener);
     return err;
@@ -97,7 +108,8 @@ static int prepare(struct pingpong *pp)
     /* One half to send from, one to receive into; on UD the header comes first. */
     err = gx_mem_alloc(&pp->mem, "host", 2 * (pp->size + UD_GRH), false);
     if (!err)
-        err = gx_mr_register(&pp->dev, pp->mem.addr, pp->mem.length, GDRC_ACCESS_LOCAL_WRITE, &pp->mr, &pp->attr);
+        err = gx_mr_register(&pp->dev, pp->mem.addr, pp->mem.length, GDRC_ACCESS_LOCAL_WRITE,
+                             &pp->mr, &pp->attr);
     if (err)
         return err;
     memset(&init, 0, sizeof init);
@@ -125,7 +137,8 @@ static int prepare(struct pingpong *pp)
         if (128u << code == pp->mtu)
             pp->local.mtu = code;
     if (pp->mtu && 128u << pp->local.mtu != pp->mtu) {
-        gx_error("It is 256, 512, 1024, 2048 or 4096, and fits the link.", "no path MTU of %" PRIu64 " bytes here", pp->mtu);
+        gx_error("It is 256, 512, 1024, 2048 or 4096, and fits the link.",
+                 "no path MTU of %" PRIu64 " bytes here", pp->mtu);
         return -EINVAL;
     }
     return 0;
@@ -136,7 +149,10 @@ static int connect_qp(struct pingpong *pp)
 {
     int err = gdrc_qp_connect(pp->dev.ctx, pp->qp, &pp->local, &pp->remote, NULL);
     if (!err && pp->type == GDRC_QPT_UD) {
-        struct gdrc_ah_attr ah = { .scope_id = pp->dev.attr.scope_id, .udp_port = (uint16_t)pp->remote.udp_port };
+        struct gdrc_ah_attr ah = {
+            .scope_id = pp->dev.attr.scope_id,
+            .udp_port = (uint16_t)pp->remote.udp_port,
+        };
         memcpy(ah.dgid, pp->remote.gid, sizeof ah.dgid);
         err = gdrc_ah_create(pp->dev.ctx, pp->dev.pd, &ah, &pp->ah);
     }
@@ -162,7 +178,8 @@ static int connect_peer(struct pingpong *pp)
     pp->remote.struct_size = sizeof pp->remote;
     err = n == (int)sizeof wire ? gdrc_endpoint_unpack(wire, &pp->remote) : -EPROTO;
     if (!err && pp->remote.qp_type != pp->type) {
-        gx_error("Start both sides with the same of rc, uc and ud.", "the other side has another type of queue pair");
+        gx_error("Start both sides with the same of rc, uc and ud.",
+                 "the other side has another type of queue pair");
         gx_conn_send_error(&pp->conn, "you have another type of queue pair");
         return -EINVAL;
     }
@@ -175,7 +192,11 @@ static int connect_peer(struct pingpong *pp)
 
 static int post_recv(struct pingpong *pp)
 {
-    gdrc_sge sge = { .addr = pp->attr.iova + pp->size + UD_GRH, .length = (uint32_t)(pp->size + UD_GRH), .lkey = pp->attr.lkey };
+    gdrc_sge sge = {
+        .addr = pp->attr.iova + pp->size + UD_GRH,
+        .length = (uint32_t)(pp->size + UD_GRH),
+        .lkey = pp->attr.lkey,
+    };
     gdrc_recv_wr wr = { .wr_id = WR_RECV, .sg_list = &sge, .num_sge = 1 };
     return gdrc_post_recv(pp->dev.ctx, pp->qp, &wr, NULL);
 }
@@ -186,18 +207,30 @@ static int post_send(struct pingpong *pp, uint64_t number)
     for (uint64_t i = 0; pp->check && i < pp->size; i++)
         out[i] = letter(number, i);
     gdrc_sge sge = { .addr = pp->attr.iova, .length = (uint32_t)pp->size, .lkey = pp->attr.lkey };
-    gdrc_send_wr wr = { .wr_id = WR_SEND, .sg_list = &sge, .num_sge = 1, .opcode = GDRC_WR_SEND, .send_flags = GDRC_SEND_SIGNALED };
+    gdrc_send_wr wr = {
+        .wr_id = WR_SEND,
+        .sg_list = &sge,
+        .num_sge = 1,
+        .opcode = GDRC_WR_SEND,
+        .send_flags = GDRC_SEND_SIGNALED,
+    };
     if (pp->type == GDRC_QPT_UD)
-        wr.wr.ud = (gdrc_ud_wr){ .ah = pp->ah, .remote_qpn = pp->remote.qpn, .remote_qkey = pp->remote.qkey };
+        wr.wr.ud = (gdrc_ud_wr){
+            .ah = pp->ah,
+            .remote_qpn = pp->remote.qpn,
+            .remote_qkey = pp->remote.qkey,
+        };
     return gdrc_post_send(pp->dev.ctx, pp->qp, &wr, NULL);
 }
 
 static int check_data(const struct pingpong *pp, uint64_t number)
 {
-    const uint8_t *in = (const uint8_t *)pp->mem.addr + pp->size + UD_GRH + (pp->type == GDRC_QPT_UD ? UD_GRH : 0);
+    const uint8_t *in =
+        (const uint8_t *)pp->mem.addr + pp->size + UD_GRH + (pp->type == GDRC_QPT_UD ? UD_GRH : 0);
     for (uint64_t i = 0; i < pp->size; i++) {
         if (in[i] != letter(number, i)) {
-            gx_error("Start both sides with -c.", "message %" PRIu64 " is wrong from byte %" PRIu64 " on", number, i);
+            gx_error("Start both sides with -c.",
+                     "message %" PRIu64 " is wrong from byte %" PRIu64 " on", number, i);
             return -EIO;
         }
     }
@@ -213,7 +246,10 @@ static int post_receives(struct pingpong *pp)
     return err;
 }
 
-/* As connect_peer and what follows it, with a tool of rdma-core: whoever waits must be ready before it answers. */
+/*
+ * As connect_peer and what follows it, with a tool of rdma-core: whoever waits must be ready before
+ * it answers.
+ */
 static int meet_ibv_peer(struct pingpong *pp)
 {
     bool begins = pp->host != NULL;
@@ -232,18 +268,23 @@ static int meet_ibv_peer(struct pingpong *pp)
 /* Answers what a tool that missed our last ACK asks again. */
 static void linger(struct pingpong *pp)
 {
-    for (uint64_t end = gx_now_ns() + LINGER_NS; gx_now_ns() < end && gx_sleep(pp->dev.ctx, NULL, NULL, 0, 20) >= 0;)
+    for (uint64_t end = gx_now_ns() + LINGER_NS;
+         gx_now_ns() < end && gx_sleep(pp->dev.ctx, NULL, NULL, 0, 20) >= 0;)
         ;
 }
 
 static int play(struct pingpong *pp)
 {
     gdrc_wc wc[2];
-    uint64_t received = 0, sent = 0, idle = 0, start = gx_now_ns(), last = start, grh = pp->type == GDRC_QPT_UD ? UD_GRH : 0;
+    uint64_t received = 0, sent = 0, idle = 0, start = gx_now_ns(), last = start,
+             grh = pp->type == GDRC_QPT_UD ? UD_GRH : 0;
     bool sending = false, begins = pp->host != NULL;
     int err = 0;
     while (!err && !gx_stopping && (received < pp->iters || sent < pp->iters || sending)) {
-        /* The one who begins is one message ahead; a slot is free once the last message was acknowledged. */
+        /*
+         * The one who begins is one message ahead; a slot is free once the last message was
+         * acknowledged.
+         */
         if (!sending && sent < pp->iters && sent < received + begins) {
             err = post_send(pp, sent);
             sending = !err;
@@ -264,7 +305,8 @@ static int play(struct pingpong *pp)
             } else if (wc[i].wr_id == WR_SEND) {
                 sending = false;
             } else if (wc[i].byte_len != pp->size + grh) {
-                gx_error("Start both sides with the same -s.", "a message of %" PRIu64 " bytes came", wc[i].byte_len - grh);
+                gx_error("Start both sides with the same -s.",
+                         "a message of %" PRIu64 " bytes came", wc[i].byte_len - grh);
                 err = -EIO;
             } else {
                 err = pp->check ? check_data(pp, received) : 0;
@@ -278,23 +320,30 @@ static int play(struct pingpong *pp)
             last = gx_now_ns();
         if (idle && idle % YIELD_IDLE == 0) {
             sched_yield();
-            if (pp->ibv_peer && received == pp->iters && sent == pp->iters && gx_now_ns() - last > LAST_ACK_NS)
+            if (pp->ibv_peer && received == pp->iters && sent == pp->iters &&
+                gx_now_ns() - last > LAST_ACK_NS)
                 break;
             if (gx_now_ns() - last > (pp->type == GDRC_QPT_RC ? 5u : 1u) * (uint64_t)SILENCE_NS) {
-                gx_error(pp->type == GDRC_QPT_RC ? "The other side may be stopped." : "UC and UD do not repeat what the network lost: try again.",
-                         "nothing came after %" PRIu64 " of %" PRIu64 " messages", received, pp->iters);
+                gx_error(pp->type == GDRC_QPT_RC
+                             ? "The other side may be stopped."
+                             : "UC and UD do not repeat what the network lost: try again.",
+                         "nothing came after %" PRIu64 " of %" PRIu64 " messages", received,
+                         pp->iters);
                 err = -ETIMEDOUT;
             }
         }
-        if (pp->events && idle > 16 && !err && (err = gx_sleep(pp->dev.ctx, &pp->cq, NULL, 0, 100)) > 0)
+        if (pp->events && idle > 16 && !err &&
+            (err = gx_sleep(pp->dev.ctx, &pp->cq, NULL, 0, 100)) > 0)
             err = 0;
     }
     uint64_t ns = gx_now_ns() - start;
     if (err || gx_stopping)
         return err ? err : -EINTR;
     double seconds = (double)ns / 1e9, bytes = 2.0 * (double)pp->size * (double)pp->iters;
-    printf("%.0f bytes in %.3f seconds = %.2f Mbit/sec\n", bytes, seconds, bytes * 8 / 1e6 / seconds);
-    printf("%" PRIu64 " iters in %.3f seconds = %.2f usec/iter\n", pp->iters, seconds, (double)ns / 1e3 / (double)pp->iters);
+    printf("%.0f bytes in %.3f seconds = %.2f Mbit/sec\n", bytes, seconds,
+           bytes * 8 / 1e6 / seconds);
+    printf("%" PRIu64 " iters in %.3f seconds = %.2f usec/iter\n", pp->iters, seconds,
+           (double)ns / 1e3 / (double)pp->iters);
     if (pp->check)
         printf("all %" PRIu64 " messages were right\n", pp->iters);
     return 0;
@@ -304,7 +353,9 @@ static int run(struct pingpong *pp)
 {
     int err = prepare(pp);
     if (!err)
-        err = pp->host ? gx_tcp_connect(&pp->conn, pp->host, (uint16_t)pp->port, NULL, GX_TIMEOUT_MS) : wait_for_peer(pp);
+        err = pp->host
+                  ? gx_tcp_connect(&pp->conn, pp->host, (uint16_t)pp->port, NULL, GX_TIMEOUT_MS)
+                  : wait_for_peer(pp);
     pp->conn.ctx = pp->dev.ctx;
     if (!err)
         err = pp->ibv_peer ? meet_ibv_peer(pp) : connect_peer(pp);
@@ -314,7 +365,8 @@ static int run(struct pingpong *pp)
     show("remote", &pp->remote, NULL);
     uint32_t mtu = 128u << (pp->local.mtu < pp->remote.mtu ? pp->local.mtu : pp->remote.mtu);
     if (pp->type == GDRC_QPT_UD && pp->size > mtu) {
-        gx_error("Both sides: -s with at most so many bytes.", "a UD message is one packet: at most %u bytes here", mtu);
+        gx_error("Both sides: -s with at most so many bytes.",
+                 "a UD message is one packet: at most %u bytes here", mtu);
         if (!pp->ibv_peer)
             gx_conn_send_error(&pp->conn, "the path MTU is %u bytes", mtu);
         return -EMSGSIZE;
@@ -339,13 +391,28 @@ static int run(struct pingpong *pp)
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        { "device", required_argument, NULL, 'd' }, { "ib-dev", required_argument, NULL, 'd' }, { "gid-idx", required_argument, NULL, 'g' },
-        { "port", required_argument, NULL, 'p' }, { "size", required_argument, NULL, 's' }, { "mtu", required_argument, NULL, 'm' },
-        { "rx-depth", required_argument, NULL, 'r' }, { "iters", required_argument, NULL, 'n' }, { "events", no_argument, NULL, 'e' },
-        { "chk", no_argument, NULL, 'c' }, { "ibv-peer", no_argument, NULL, 'I' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+        { "device", required_argument, NULL, 'd' },
+        { "ib-dev", required_argument, NULL, 'd' },
+        { "gid-idx", required_argument, NULL, 'g' },
+        { "port", required_argument, NULL, 'p' },
+        { "size", required_argument, NULL, 's' },
+        { "mtu", required_argument, NULL, 'm' },
+        { "rx-depth", required_argument, NULL, 'r' },
+        { "iters", required_argument, NULL, 'n' },
+        { "events", no_argument, NULL, 'e' },
+        { "chk", no_argument, NULL, 'c' },
+        { "ibv-peer", no_argument, NULL, 'I' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
     };
     static const char *const types[] = { "rc", "uc", "ud" };
-    static struct pingpong pp = { .port = PORT, .rx_depth = 500, .iters = 1000, .conn = { .fd = -1, .passed_fd = -1 }, .mem = { .fd = -1 } };
+    static struct pingpong pp = {
+        .port = PORT,
+        .rx_depth = 500,
+        .iters = 1000,
+        .conn = { .fd = -1, .passed_fd = -1 },
+        .mem = { .fd = -1 },
+    };
     int err = 0;
     gx_program = "pingpong";
     for (int c; !err && (c = getopt_long(argc, argv, "d:g:p:s:m:r:n:ecIh", longs, NULL)) != -1;) {
@@ -368,7 +435,8 @@ int main(int argc, char **argv)
         if (optind < argc && !strcasecmp(argv[optind], types[i]))
             pp.type = GDRC_QPT_RC + i;
     if (!err && pp.ibv_peer && pp.check) {
-        gx_error("Give one of them: the tools of rdma-core fill their messages in another way.", "--ibv-peer and -c exclude each other");
+        gx_error("Give one of them: the tools of rdma-core fill their messages in another way.",
+                 "--ibv-peer and -c exclude each other");
         return GX_EXIT_USAGE;
     }
     if (err || !pp.type || argc - optind > 2) {

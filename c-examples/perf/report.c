@@ -14,7 +14,10 @@ const char *verb_name(uint32_t verb)
     return verb < 4 ? names[verb] : "?";
 }
 
-const char *type_name(uint32_t qp_type) { return qp_type == GDRC_QPT_UD ? "UD" : qp_type == GDRC_QPT_UC ? "UC" : "RC"; }
+const char *type_name(uint32_t qp_type)
+{
+    return qp_type == GDRC_QPT_UD ? "UD" : qp_type == GDRC_QPT_UC ? "UC" : "RC";
+}
 
 static int ascending(const void *a, const void *b)
 {
@@ -23,28 +26,38 @@ static int ascending(const void *a, const void *b)
 }
 
 /* READ and atomics come back to where they began; of the others a sample is there and back. */
-static double hops(const struct plan *plan) { return plan->verb == VERB_READ || plan->verb == VERB_ATOMIC ? 1.0 : 2.0; }
+static double hops(const struct plan *plan)
+{
+    return plan->verb == VERB_READ || plan->verb == VERB_ATOMIC ? 1.0 : 2.0;
+}
 
 void report_head(const struct plan *plan, enum format format, const char *device, const char *peer)
 {
     const char *mode = plan->mode == MODE_LAT ? "latency" : "bandwidth";
     first_row = true;
     if (format == FORMAT_JSON) {
-        printf("{\"library\":\"%s\",\"test\":\"%s\",\"mode\":\"%s\",\"connection\":\"%s\",\"device\":\"%s\",\"peer\":\"%s\","
-               "\"qps\":%" PRIu32 ",\"tx_depth\":%" PRIu32 ",\"rx_depth\":%" PRIu32 ",\"cq_mod\":%" PRIu32 ",\"inline\":%" PRIu32
-               ",\"post_list\":%" PRIu32 ",\"bidirectional\":%s,\"checked\":%s,\"events\":%s,\"no_progress\":%s,\"results\":[",
-               gdrc_version(), verb_name(plan->verb), mode, type_name(plan->qp_type), device, peer, plan->qps, plan->tx_depth,
-               plan->rx_depth, plan->cq_mod, plan->inline_max, plan->list, plan->bidir ? "true" : "false", plan->check ? "true" : "false",
-               plan->events ? "true" : "false", plan->no_progress ? "true" : "false");
+        printf(
+            "{\"library\":\"%s\",\"test\":\"%s\",\"mode\":\"%s\",\"connection\":\"%s\",\"device\":"
+            "\"%s\",\"peer\":\"%s\","
+            "\"qps\":%" PRIu32 ",\"tx_depth\":%" PRIu32 ",\"rx_depth\":%" PRIu32
+            ",\"cq_mod\":%" PRIu32 ",\"inline\":%" PRIu32 ",\"post_list\":%" PRIu32
+            ",\"bidirectional\":%s,\"checked\":%s,\"events\":%s,\"no_progress\":%s,\"results\":[",
+            gdrc_version(), verb_name(plan->verb), mode, type_name(plan->qp_type), device, peer,
+            plan->qps, plan->tx_depth, plan->rx_depth, plan->cq_mod, plan->inline_max, plan->list,
+            plan->bidir ? "true" : "false", plan->check ? "true" : "false",
+            plan->events ? "true" : "false", plan->no_progress ? "true" : "false");
         fflush(stdout);
         return;
     }
-    printf("%s %s over %s, %s to %s: %" PRIu32 " QP%s, depth %" PRIu32 ", a completion per %" PRIu32 ", inline up to %" PRIu32 " bytes%s%s%s%s\n",
-           verb_name(plan->verb), mode, type_name(plan->qp_type), device, peer, plan->qps, plan->qps == 1 ? "" : "s", plan->tx_depth,
-           plan->cq_mod, plan->inline_max, plan->bidir ? ", both directions" : "", plan->check ? ", data checked" : "",
+    printf("%s %s over %s, %s to %s: %" PRIu32 " QP%s, depth %" PRIu32 ", a completion per %" PRIu32
+           ", inline up to %" PRIu32 " bytes%s%s%s%s\n",
+           verb_name(plan->verb), mode, type_name(plan->qp_type), device, peer, plan->qps,
+           plan->qps == 1 ? "" : "s", plan->tx_depth, plan->cq_mod, plan->inline_max,
+           plan->bidir ? ", both directions" : "", plan->check ? ", data checked" : "",
            plan->events ? ", sleeping" : "", plan->no_progress ? ", the target only watches" : "");
     if (plan->mode == MODE_LAT)
-        printf(" %9s %11s %10s %10s %10s %10s %10s %10s   usec, %s\n", "#bytes", "#iterations", "min", "median", "avg", "p99", "p99.9", "max",
+        printf(" %9s %11s %10s %10s %10s %10s %10s %10s   usec, %s\n", "#bytes", "#iterations",
+               "min", "median", "avg", "p99", "p99.9", "max",
                hops(plan) > 1 ? "half of there and back" : "there and back");
     else
         printf(" %9s %12s %16s %14s\n", "#bytes", "#messages", "average[MB/s]", "rate[Mmsg/s]");
@@ -52,14 +65,17 @@ void report_head(const struct plan *plan, enum format format, const char *device
 }
 
 /* Eight buckets per doubling. Prints those that hold something. */
-static void histogram(const struct plan *plan, enum format format, const uint64_t *sorted, uint64_t count)
+static void histogram(const struct plan *plan, enum format format, const uint64_t *sorted,
+                      uint64_t count)
 {
     uint64_t at = 0, most = 0;
     for (int pass = 0; pass < 2; pass++) {
         at = 0;
         bool first = true;
         while (at < count) {
-            /* The bucket of the smallest sample left ends at the next eighth of its power of two. */
+            /*
+             * The bucket of the smallest sample left ends at the next eighth of its power of two.
+             */
             unsigned log = sorted[at] > 7 ? 63u - (unsigned)__builtin_clzll(sorted[at]) : 3;
             uint64_t end = ((sorted[at] >> (log - 3)) + 1) << (log - 3), from = at;
             while (at < count && sorted[at] < end)
@@ -68,7 +84,8 @@ static void histogram(const struct plan *plan, enum format format, const uint64_
             if (pass == 0) {
                 most = n > most ? n : most;
             } else if (format == FORMAT_JSON) {
-                printf("%s[%.4f,%" PRIu64 "]", first ? "" : ",", (double)end / hops(plan) / 1000.0, n);
+                printf("%s[%.4f,%" PRIu64 "]", first ? "" : ",", (double)end / hops(plan) / 1000.0,
+                       n);
             } else {
                 printf("   < %10.3f us %10" PRIu64 " ", (double)end / hops(plan) / 1000.0, n);
                 for (uint64_t i = 0; i < (n * 50 + most - 1) / most; i++)
@@ -80,7 +97,8 @@ static void histogram(const struct plan *plan, enum format format, const uint64_
     }
 }
 
-void report_latency(const struct plan *plan, enum format format, uint64_t size, uint64_t *samples, uint64_t count, bool want_histogram)
+void report_latency(const struct plan *plan, enum format format, uint64_t size, uint64_t *samples,
+                    uint64_t count, bool want_histogram)
 {
     if (!count)
         return;
@@ -96,8 +114,10 @@ void report_latency(const struct plan *plan, enum format format, uint64_t size, 
                      (double)samples[(uint64_t)ceil((double)count * 0.999) - 1],
                      (double)samples[count - 1] };
     if (format == FORMAT_JSON) {
-        static const char *const names[] = { "min_us", "median_us", "avg_us", "p99_us", "p999_us", "max_us" };
-        printf("%s{\"bytes\":%" PRIu64 ",\"iterations\":%" PRIu64, first_row ? "" : ",", size, count);
+        static const char *const names[] = { "min_us", "median_us", "avg_us",
+                                             "p99_us", "p999_us",   "max_us" };
+        printf("%s{\"bytes\":%" PRIu64 ",\"iterations\":%" PRIu64, first_row ? "" : ",", size,
+               count);
         for (int i = 0; i < 6; i++)
             printf(",\"%s\":%.4f", names[i], of[i] / unit);
         if (want_histogram) {
@@ -118,7 +138,8 @@ void report_latency(const struct plan *plan, enum format format, uint64_t size, 
     fflush(stdout);
 }
 
-void report_bandwidth(const struct plan *plan, enum format format, uint64_t size, const struct outcome *mine, const struct outcome *theirs)
+void report_bandwidth(const struct plan *plan, enum format format, uint64_t size,
+                      const struct outcome *mine, const struct outcome *theirs)
 {
     /* What a datagram transport sent but the other end never saw is no bandwidth. */
     bool lossy = plan->verb == VERB_SEND && plan->qp_type != GDRC_QPT_RC;
@@ -130,12 +151,15 @@ void report_bandwidth(const struct plan *plan, enum format format, uint64_t size
         ns = theirs->ns > ns ? theirs->ns : ns;
     }
     double seconds = ns ? (double)ns / 1e9 : 1e-9;
-    double mb = (double)messages * (double)size / seconds / 1e6, rate = (double)messages / seconds / 1e6;
+    double mb = (double)messages * (double)size / seconds / 1e6,
+           rate = (double)messages / seconds / 1e6;
     if (format == FORMAT_JSON)
-        printf("%s{\"bytes\":%" PRIu64 ",\"messages\":%" PRIu64 ",\"lost\":%" PRIu64 ",\"seconds\":%.6f,\"MB_per_s\":%.2f,\"Mmsg_per_s\":%.6f}",
+        printf("%s{\"bytes\":%" PRIu64 ",\"messages\":%" PRIu64 ",\"lost\":%" PRIu64
+               ",\"seconds\":%.6f,\"MB_per_s\":%.2f,\"Mmsg_per_s\":%.6f}",
                first_row ? "" : ",", size, messages, sent - messages, seconds, mb, rate);
     else if (sent != messages)
-        printf(" %9" PRIu64 " %12" PRIu64 " %16.2f %14.6f   %" PRIu64 " lost\n", size, messages, mb, rate, sent - messages);
+        printf(" %9" PRIu64 " %12" PRIu64 " %16.2f %14.6f   %" PRIu64 " lost\n", size, messages, mb,
+               rate, sent - messages);
     else
         printf(" %9" PRIu64 " %12" PRIu64 " %16.2f %14.6f\n", size, messages, mb, rate);
     first_row = false;

@@ -7,7 +7,10 @@
 #include <string.h>
 
 #define UD_GRH 40u
-/* Data checks keep every message apart; without them all share one slot, as in other tools of this kind. */
+/*
+ * Data checks keep every message apart; without them all share one slot, as in other tools of this
+ * kind.
+ */
 #define CHECK_BYTES_MAX (256ull << 20)
 
 static uint32_t at_most(uint64_t a, uint64_t b) { return (uint32_t)(a < b ? a : b); }
@@ -19,9 +22,13 @@ void plan_config(const struct plan *plan, uint32_t sides, struct gdrc_config *co
     config->max_qp = plan->qps * sides > 128 ? plan->qps * sides : 0;
     config->max_ah = plan->qps > 128 ? plan->qps : 0;
     config->max_inline = plan->inline_max > 256 ? plan->inline_max : 0;
-    /* A request with its inline data, a receive and a completion each, and as much again for rounding up. */
+    /*
+     * A request with its inline data, a receive and a completion each, and as much again for
+     * rounding up.
+     */
     uint64_t entry = 256 + plan->inline_max;
-    config->ring_bytes = (8ull << 20) + 4 * sides * (uint64_t)plan->qps * (plan->tx_depth + plan->rx_depth) * entry;
+    config->ring_bytes =
+        (8ull << 20) + 4 * sides * (uint64_t)plan->qps * (plan->tx_depth + plan->rx_depth) * entry;
 }
 
 static int create_lane(struct side *side, struct lane *lane)
@@ -69,10 +76,13 @@ int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan, co
     side->plan = plan;
     side->mem.fd = side->conn_fd = -1;
     side->tx_slots = plan->check ? plan->tx_depth : 1;
-    side->rx_slots = plan->check ? (plan->tx_depth > plan->rx_depth ? plan->tx_depth : plan->rx_depth) : 1;
-    uint64_t stride = (plan->max_size + UD_GRH + 63) & ~63ull, slots = (uint64_t)side->tx_slots + side->rx_slots;
+    side->rx_slots =
+        plan->check ? (plan->tx_depth > plan->rx_depth ? plan->tx_depth : plan->rx_depth) : 1;
+    uint64_t stride = (plan->max_size + UD_GRH + 63) & ~63ull,
+             slots = (uint64_t)side->tx_slots + side->rx_slots;
     if (plan->check && stride * slots * plan->qps > CHECK_BYTES_MAX && slots > 2) {
-        gx_error("Take smaller messages, fewer queue pairs or a smaller depth (-t, -r).", "a data check of this many bytes at once needs over 256 MiB");
+        gx_error("Take smaller messages, fewer queue pairs or a smaller depth (-t, -r).",
+                 "a data check of this many bytes at once needs over 256 MiB");
         return -ENOMEM;
     }
     side->stride = (size_t)stride;
@@ -82,18 +92,21 @@ int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan, co
         return err;
     gx_mem_describe(&side->mem, &memory);
     if (side->mem.gpu && plan->verb == VERB_WRITE && plan->mode == MODE_LAT) {
-        gx_error("Take 'send lat' or 'read lat': there the CPU need not look into the GPU's memory.",
-                 "WRITE latency polls the last byte of the buffer, which is a GPU's here");
+        gx_error(
+            "Take 'send lat' or 'read lat': there the CPU need not look into the GPU's memory.",
+            "WRITE latency polls the last byte of the buffer, which is a GPU's here");
         return -EOPNOTSUPP;
     }
     if (side->mem.gpu && !(side->scratch = malloc((size_t)stride)))
         return gx_error("Take smaller messages.", "out of memory"), -ENOMEM;
-    uint32_t access = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC;
+    uint32_t access = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ |
+                      GDRC_ACCESS_REMOTE_ATOMIC;
     err = gx_mem_register(dev, &memory, access, &side->mr, &side->mr_attr);
     if (err)
         return err;
     if (side->mem.gpu)
-        gx_note("the buffer is in %s memory: %s", side->mem.kind, gdrc_mr_route_str(side->mr_attr.route));
+        gx_note("the buffer is in %s memory: %s", side->mem.kind,
+                gdrc_mr_route_str(side->mr_attr.route));
     uint64_t cqe = (uint64_t)plan->qps * (plan->tx_depth / plan->cq_mod + plan->rx_depth + 1);
     err = gdrc_cq_create(dev->ctx, at_most(cqe, dev->attr.max_cqe), &side->cq);
     if (!err)
@@ -122,8 +135,16 @@ int side_post_recv(struct side *side, uint32_t index, uint64_t number)
     struct lane *lane = &side->lanes[index];
     uint64_t slot = number % side->rx_slots;
     /* On UD the first 40 bytes of a receive are the header; the peer's message follows. */
-    gdrc_sge sge = { .addr = lane->rx_addr + slot * side->stride, .length = (uint32_t)side->stride, .lkey = side->mr_attr.lkey };
-    gdrc_recv_wr wr = { .wr_id = 1ull << 63 | (uint64_t)index << 48 | slot, .sg_list = &sge, .num_sge = 1 };
+    gdrc_sge sge = {
+        .addr = lane->rx_addr + slot * side->stride,
+        .length = (uint32_t)side->stride,
+        .lkey = side->mr_attr.lkey,
+    };
+    gdrc_recv_wr wr = {
+        .wr_id = 1ull << 63 | (uint64_t)index << 48 | slot,
+        .sg_list = &sge,
+        .num_sge = 1,
+    };
     const gdrc_recv_wr *bad;
     return gdrc_pinned_post_recv(lane->pin, &wr, &bad);
 }
@@ -150,7 +171,10 @@ static int connect_lane(struct side *side, uint32_t index)
     lane->peer_rx_addr = lane->remote.addr;
     int err = gdrc_qp_connect(side->dev->ctx, lane->qp, &lane->local, &lane->remote, &opts);
     if (!err && ud) {
-        struct gdrc_ah_attr ah = { .scope_id = side->dev->attr.scope_id, .udp_port = (uint16_t)lane->remote.udp_port };
+        struct gdrc_ah_attr ah = {
+            .scope_id = side->dev->attr.scope_id,
+            .udp_port = (uint16_t)lane->remote.udp_port,
+        };
         memcpy(ah.dgid, lane->remote.gid, sizeof ah.dgid);
         err = gdrc_ah_create(side->dev->ctx, side->dev->pd, &ah, &lane->ah);
     }
@@ -182,7 +206,8 @@ int side_connect(struct side *side, struct gx_conn *conn)
         lane->remote.struct_size = sizeof lane->remote;
         err = n == (int)sizeof wire ? gdrc_endpoint_unpack(wire, &lane->remote) : -EPROTO;
         if (err)
-            gx_error("Build both sides from one source.", "%s sent an endpoint that this version does not read: %s", conn->peer,
+            gx_error("Build both sides from one source.",
+                     "%s sent an endpoint that this version does not read: %s", conn->peer,
                      gdrc_strerror(err));
         else
             err = connect_lane(side, i);

@@ -9,7 +9,10 @@
 #define POLL 16
 #define LIST_MAX 64u
 #define SILENCE_NS 10000000000u
-/* After a signal: so long without anything that completes, or this long in all, and the run is cut short. */
+/*
+ * After a signal: so long without anything that completes, or this long in all, and the run is cut
+ * short.
+ */
 #define STOP_SILENCE_NS 1000000000u
 #define STOP_NS 10000000000u
 /* Empty polls between two looks at the clock. */
@@ -22,18 +25,25 @@
 #define MARK 0xa5c3ull
 
 /* number % of, for the many times where `of` needs no division. */
-static uint64_t wrap(uint64_t number, uint64_t of) { return of & (of - 1) ? number % of : number & (of - 1); }
+static uint64_t wrap(uint64_t number, uint64_t of)
+{
+    return of & (of - 1) ? number % of : number & (of - 1);
+}
 
 /* ---- data to check --------------------------------------------------------------------------- */
 
 static uint64_t pattern(uint64_t number, uint64_t lane, uint64_t word)
 {
-    uint64_t x = (number + 1) * 0x9e3779b97f4a7c15ull + lane * 0xc2b2ae3d27d4eb4full + word * 0x165667b19e3779f9ull;
+    uint64_t x = (number + 1) * 0x9e3779b97f4a7c15ull + lane * 0xc2b2ae3d27d4eb4full +
+                 word * 0x165667b19e3779f9ull;
     return x ^ x >> 29;
 }
 
 /* The first word tells which message it is, so that the reader knows what has to follow. */
-static uint64_t word_at(uint64_t number, uint64_t lane, size_t i) { return i ? pattern(number, lane, i) : MARK << 48 | number; }
+static uint64_t word_at(uint64_t number, uint64_t lane, size_t i)
+{
+    return i ? pattern(number, lane, i) : MARK << 48 | number;
+}
 
 static void fill(uint8_t *at, size_t size, uint64_t number, uint64_t lane)
 {
@@ -66,14 +76,21 @@ static const uint8_t *look_at(struct side *side, const uint8_t *at, size_t size)
 {
     if (!side->mem.gpu)
         return at;
-    return gx_mem_read(&side->mem, (size_t)(at - (const uint8_t *)side->mem.addr), side->scratch, size) ? NULL : side->scratch;
+    return gx_mem_read(&side->mem, (size_t)(at - (const uint8_t *)side->mem.addr), side->scratch,
+                       size)
+               ? NULL
+               : side->scratch;
 }
 
 /* Where a message for the buffer is made, and its way there. */
-static uint8_t *compose_at(struct side *side, uint8_t *at) { return side->mem.gpu ? side->scratch : at; }
+static uint8_t *compose_at(struct side *side, uint8_t *at)
+{
+    return side->mem.gpu ? side->scratch : at;
+}
 static void put_at(struct side *side, uint8_t *at, size_t size)
 {
-    if (side->mem.gpu && gx_mem_write(&side->mem, (size_t)(at - (uint8_t *)side->mem.addr), side->scratch, size))
+    if (side->mem.gpu &&
+        gx_mem_write(&side->mem, (size_t)(at - (uint8_t *)side->mem.addr), side->scratch, size))
         side->bad++;
 }
 
@@ -94,7 +111,9 @@ static void check_received(struct side *side, const gdrc_wc *wc, uint32_t index,
         side->bad++;
     else if (checks(side)) {
         at = look_at(side, at, side->size);
-        if (!at || !(plan->qp_type == GDRC_QPT_RC ? matches(at, side->size, side->lanes[index].received, index) : whole(at, side->size, index)))
+        if (!at || !(plan->qp_type == GDRC_QPT_RC
+                         ? matches(at, side->size, side->lanes[index].received, index)
+                         : whole(at, side->size, index)))
             side->bad++;
     }
 }
@@ -108,11 +127,14 @@ static void check_fetched(struct side *side, uint32_t index, uint64_t number)
         return;
     }
     memcpy(&old, at, sizeof old);
-    if (side->plan->verb == VERB_ATOMIC ? old != number : !matches(at, side->size, number % side->rx_slots, index))
+    if (side->plan->verb == VERB_ATOMIC ? old != number
+                                        : !matches(at, side->size, number % side->rx_slots, index))
         side->bad++;
 }
 
-/* ---- posting and polling ----------------------------------------------------------------------- */
+/*
+ * ---- posting and polling -----------------------------------------------------------------------
+ */
 
 static uint32_t opcode(const struct plan *plan)
 {
@@ -124,26 +146,33 @@ static uint32_t opcode(const struct plan *plan)
     case VERB_READ:
         return GDRC_WR_RDMA_READ;
     default:
-        return plan->atomic == ATOMIC_CMP_SWAP ? GDRC_WR_ATOMIC_CMP_AND_SWP : GDRC_WR_ATOMIC_FETCH_AND_ADD;
+        return plan->atomic == ATOMIC_CMP_SWAP ? GDRC_WR_ATOMIC_CMP_AND_SWP
+                                               : GDRC_WR_ATOMIC_FETCH_AND_ADD;
     }
 }
 
-/* What requests of one lane differ in, where nothing else does. Returns whether it will have a completion. */
+/*
+ * What requests of one lane differ in, where nothing else does. Returns whether it will have a
+ * completion.
+ */
 static bool number_it(const struct side *side, uint32_t index, uint64_t number, gdrc_send_wr *wr)
 {
     uint64_t before = wrap(number, side->plan->cq_mod);
     bool told = before + 1 == side->plan->cq_mod || number + 1 == side->goal;
-    wr->send_flags = told ? wr->send_flags | GDRC_SEND_SIGNALED : wr->send_flags & ~(uint32_t)GDRC_SEND_SIGNALED;
+    wr->send_flags =
+        told ? wr->send_flags | GDRC_SEND_SIGNALED : wr->send_flags & ~(uint32_t)GDRC_SEND_SIGNALED;
     /* How many requests end with its completion. */
     wr->wr_id = (uint64_t)index << 48 | (told ? before + 1 : 0);
     return told;
 }
 
-static void build(struct side *side, uint32_t index, uint64_t number, gdrc_send_wr *wr, gdrc_sge *sge)
+static void build(struct side *side, uint32_t index, uint64_t number, gdrc_send_wr *wr,
+                  gdrc_sge *sge)
 {
     const struct plan *plan = side->plan;
     struct lane *lane = &side->lanes[index];
-    size_t from = wrap(number, side->tx_slots) * side->stride, to = wrap(number, side->rx_slots) * side->stride;
+    size_t from = wrap(number, side->tx_slots) * side->stride,
+           to = wrap(number, side->rx_slots) * side->stride;
     bool out = plan->verb == VERB_SEND || plan->verb == VERB_WRITE;
     sge->addr = lane->tx_addr + from;
     /* Inline data is read by address, whatever the region calls it. */
@@ -160,12 +189,21 @@ static void build(struct side *side, uint32_t index, uint64_t number, gdrc_send_
     wr->imm_data = 0;
     number_it(side, index, number, wr);
     if (plan->verb == VERB_ATOMIC) {
-        wr->wr.atomic = (gdrc_atomic_wr){ .remote_addr = lane->peer_rx_addr, .rkey = lane->remote.rkey,
-                                          .compare_add = plan->atomic == ATOMIC_CMP_SWAP ? number : 1, .swap = number + 1 };
+        wr->wr.atomic = (gdrc_atomic_wr){
+            .remote_addr = lane->peer_rx_addr,
+            .rkey = lane->remote.rkey,
+            .compare_add = plan->atomic == ATOMIC_CMP_SWAP ? number : 1,
+            .swap = number + 1,
+        };
     } else if (plan->qp_type == GDRC_QPT_UD) {
-        wr->wr.ud = (gdrc_ud_wr){ .ah = lane->ah, .remote_qpn = lane->remote.qpn, .remote_qkey = lane->remote.qkey };
+        wr->wr.ud = (gdrc_ud_wr){
+            .ah = lane->ah,
+            .remote_qpn = lane->remote.qpn,
+            .remote_qkey = lane->remote.qkey,
+        };
     } else {
-        wr->wr.rdma = (gdrc_rdma_wr){ .remote_addr = lane->peer_rx_addr + to, .rkey = lane->remote.rkey };
+        wr->wr.rdma =
+            (gdrc_rdma_wr){ .remote_addr = lane->peer_rx_addr + to, .rkey = lane->remote.rkey };
     }
     if (out && checks(side)) {
         fill(compose_at(side, lane->tx + from), side->size, number, index);
@@ -203,7 +241,9 @@ static int post(struct side *side, uint32_t index, uint64_t count)
     return n;
 }
 
-/* Posts one more of lane 0, where all of them are one request but for the number. Returns how many. */
+/*
+ * Posts one more of lane 0, where all of them are one request but for the number. Returns how many.
+ */
 static int post_same(struct side *side)
 {
     struct lane *lane = &side->lanes[0];
@@ -230,7 +270,10 @@ static int take(struct side *side, const gdrc_wc *wc)
     if (is_recv) {
         check_received(side, wc, index, low);
         lane->received++;
-        /* An answer that is due goes first: the peer waits for it. Another receive is posted already. */
+        /*
+         * An answer that is due goes first: the peer waits for it. Another receive is posted
+         * already.
+         */
         if (side->plan->mode == MODE_LAT && side->plan->rx_depth > 1 && !side->refill) {
             side->refill = true;
             side->refill_slot = low;
@@ -239,7 +282,8 @@ static int take(struct side *side, const gdrc_wc *wc)
         int err = side_post_recv(side, index, low);
         return err ? explain(side, err) : 0;
     }
-    if (side->plan->check && (side->plan->verb == VERB_ATOMIC || (side->plan->verb == VERB_READ && checks(side))))
+    if (side->plan->check &&
+        (side->plan->verb == VERB_ATOMIC || (side->plan->verb == VERB_READ && checks(side))))
         for (uint64_t i = 0; i < low; i++)
             check_fetched(side, index, lane->done + i);
     lane->pending--;
@@ -256,13 +300,16 @@ static int look_at_clock(struct side *side, bool moved)
         side->moved_ns = now;
     /* A passive end waits for as long as its peer likes: the connection tells when that is gone. */
     if (side->active && now - side->moved_ns > SILENCE_NS) {
-        gx_error(side->plan->qp_type == GDRC_QPT_RC ? "The other side may be stopped, or the network in between is down."
-                                                    : "UC and UD do not repeat what the network lost: try again, or take RC.",
+        gx_error(side->plan->qp_type == GDRC_QPT_RC
+                     ? "The other side may be stopped, or the network in between is down."
+                     : "UC and UD do not repeat what the network lost: try again, or take RC.",
                  "nothing came for %d s", (int)(SILENCE_NS / 1000000000u));
         return -ETIMEDOUT;
     }
     uint64_t since = side->moved_ns > side->stop_ns ? side->moved_ns : side->stop_ns;
-    return side->stop_ns && (now - since > STOP_SILENCE_NS || now - side->stop_ns > STOP_NS) ? -EINTR : 0;
+    return side->stop_ns && (now - since > STOP_SILENCE_NS || now - side->stop_ns > STOP_NS)
+               ? -EINTR
+               : 0;
 }
 
 /* Takes what has completed. Returns how many, running the engine where there was none. */
@@ -295,7 +342,9 @@ static int poll_some(struct side *side)
     return err < 0 ? err : n;
 }
 
-/* ---- the loops --------------------------------------------------------------------------------- */
+/*
+ * ---- the loops ---------------------------------------------------------------------------------
+ */
 
 static bool byte_is(const struct side *side, uint8_t expected)
 {
@@ -303,7 +352,10 @@ static bool byte_is(const struct side *side, uint8_t expected)
     return __atomic_load_n(side->lanes[0].rx + side->size - 1, __ATOMIC_ACQUIRE) == expected;
 }
 
-/* What the target does that leaves everything to the helper thread. It gives its core to nobody, either. */
+/*
+ * What the target does that leaves everything to the helper thread. It gives its core to nobody,
+ * either.
+ */
 static int watch(struct side *side)
 {
     uint8_t expected = (uint8_t)(side->lanes[0].received + 1);
@@ -317,8 +369,11 @@ static int watch(struct side *side)
     return gx_stopping ? -EINTR : 0;
 }
 
-/* The processor's own counter where reading it is cheap: reading the clock takes a tenth of a message through memory. `traffic_end` turns
- * it into nanoseconds by what both went on by during the run. */
+/*
+ * The processor's own counter where reading it is cheap: reading the clock takes a tenth of a
+ * message through memory. `traffic_end` turns it into nanoseconds by what both went on by during
+ * the run.
+ */
 static uint64_t ticks(void)
 {
 #if defined(__x86_64__)
@@ -362,8 +417,10 @@ static int step_latency(struct side *side)
     const struct plan *plan = side->plan;
     struct lane *lane = &side->lanes[0];
     bool memory = plan->verb == VERB_WRITE, answered;
-    uint64_t *back = plan->verb == VERB_READ || plan->verb == VERB_ATOMIC ? &lane->done : &lane->received;
-    if (memory && byte_is(side, (uint8_t)(lane->received + 1)) && lane->received < lane->posted + !side->active)
+    uint64_t *back =
+        plan->verb == VERB_READ || plan->verb == VERB_ATOMIC ? &lane->done : &lane->received;
+    if (memory && byte_is(side, (uint8_t)(lane->received + 1)) &&
+        lane->received < lane->posted + !side->active)
         lane->received++;
     answered = side->active ? *back == lane->posted : *back > lane->posted;
     if (!answered && plan->no_progress && !side->active)
@@ -393,7 +450,8 @@ static void lower_goal(struct side *side)
     uint64_t most = 0, goal;
     for (uint32_t i = 0; i < side->plan->qps; i++)
         most = side->lanes[i].posted > most ? side->lanes[i].posted : most;
-    goal = side->plan->mode == MODE_LAT ? most : (most / side->plan->cq_mod + 1) * side->plan->cq_mod;
+    goal =
+        side->plan->mode == MODE_LAT ? most : (most / side->plan->cq_mod + 1) * side->plan->cq_mod;
     side->goal = goal < side->goal ? goal : side->goal;
     side->end_ns = 0;
 }
@@ -420,7 +478,8 @@ static int step_bandwidth(struct side *side)
     for (uint32_t i = 0; i < plan->qps && side->active; i++) {
         struct lane *lane = &side->lanes[i];
         for (;;) {
-            uint64_t room = plan->tx_depth - (lane->posted - lane->done), left = side->goal - lane->posted;
+            uint64_t room = plan->tx_depth - (lane->posted - lane->done),
+                     left = side->goal - lane->posted;
             uint64_t want = room < left ? room : left;
             if (!want || (want < plan->list && want < left))
                 break;
@@ -438,13 +497,15 @@ static int step_bandwidth(struct side *side)
     return side->active && side->finished == plan->qps;
 }
 
-void traffic_begin(struct side *side, uint64_t size, uint64_t goal, bool active, uint64_t duration_ns)
+void traffic_begin(struct side *side, uint64_t size, uint64_t goal, bool active,
+                   uint64_t duration_ns)
 {
     const struct plan *plan = side->plan;
     side->size = size;
     side->goal = duration_ns ? UINT64_MAX / 2 : goal;
     side->active = active;
-    side->finished = side->bad = side->idle = side->moved_ns = side->last_ticks = side->sample_count = 0;
+    side->finished = side->bad = side->idle = side->moved_ns = side->last_ticks =
+        side->sample_count = 0;
     side->stop_ns = side->stop_done = 0;
     side->readable = false;
     side->same = plan->mode == MODE_LAT && plan->verb != VERB_ATOMIC && !checks(side);
@@ -458,7 +519,8 @@ void traffic_begin(struct side *side, uint64_t size, uint64_t goal, bool active,
         lane->posted = lane->done = lane->received = 0;
         /* The byte that a WRITE's target watches, and what an atomic counts on. */
         clear_at(side, lane->rx, plan->verb == VERB_ATOMIC ? 8 : size);
-        for (uint32_t slot = 0; plan->check && plan->verb != VERB_ATOMIC && slot < side->rx_slots; slot++) {
+        for (uint32_t slot = 0; plan->check && plan->verb != VERB_ATOMIC && slot < side->rx_slots;
+             slot++) {
             uint8_t *at = lane->rx + slot * side->stride;
             clear_at(side, at, side->stride);
             if (plan->verb == VERB_READ) {
@@ -512,7 +574,9 @@ void traffic_end(struct side *side, uint64_t start_ns, uint64_t end_ns, struct o
         const struct lane *lane = &side->lanes[i];
         out->messages += lane->done;
         out->received += lane->received;
-        for (uint32_t slot = 0; plan->verb == VERB_WRITE && plan->mode == MODE_BW && checks(side) && slot < side->rx_slots; slot++)
+        for (uint32_t slot = 0; plan->verb == VERB_WRITE && plan->mode == MODE_BW && checks(side) &&
+                                slot < side->rx_slots;
+             slot++)
             side->bad += !slot_is_whole(side, i, slot);
     }
     out->bytes = out->messages * side->size;

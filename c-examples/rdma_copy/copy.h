@@ -2,16 +2,22 @@
 /*
  * How rdma_copy_file moves files.
  *
- *   client                                                      server
- *   reader thread -> ring of slots -> engine thread  ==WRITE+imm==>  engine thread -> ring of slots -> writer thread
- *   (disk, CRC)                       (device, TCP)  <==SEND+imm===  (device, TCP)                    (CRC, disk)
+ *   client   reader thread -> ring of slots -> engine thread
+ *            (disk, CRC)                       (device, TCP)
+ *                                                 |     ^
+ *                                           WRITE+imm SEND+imm
+ *                                                 v     |
+ *   server   writer thread <- ring of slots <- engine thread
+ *            (CRC, disk)                       (device, TCP)
  *
- * Slot i of the client's ring is written into slot i of the server's. The immediate says how many bytes of it are
- * used; the server's SENDs carry, as immediate, how many slots it has emptied. The disk has a thread of its own on
- * both sides, so that a slow disk never makes a side look dead to the other.
+ * Slot i of the client's ring is written into slot i of the server's. The immediate says how many
+ * bytes of it are used; the server's SENDs carry, as immediate, how many slots it has emptied. The
+ * disk has a thread of its own on both sides, so that a slow disk never makes a side look dead to
+ * the other.
  *
- * The server's ring is shared memory, so a client on the same host writes it by itself: a WRITE without immediate, which
- * the library executes inside the post, and a SEND that carries the immediate. See one_by_one in sender.c.
+ * The server's ring is shared memory, so a client on the same host writes it by itself: a WRITE
+ * without immediate, which the library executes inside the post, and a SEND that carries the
+ * immediate. See one_by_one in sender.c.
  *
  * A slot is a sequence of records: a header of RECORD_BYTES (big-endian: type 2, mode 2, length 4,
  * a 8, b 8), then `length` bytes. Small files share a slot.
@@ -29,9 +35,10 @@
  *   OFFERED  no more of these
  *   DONE     nothing more comes              a: files, b: bytes  bytes: files kept 8
  *
- * With --update, --checksum or --resume the client walks its files twice: first it offers them all, and the server
- * answers on the side channel which of them it has, whole or in part; then it sends what is missing. A part counts only
- * when its checksum is that of the same bytes of the client's file (RESUME), which the server answers as well.
+ * With --update, --checksum or --resume the client walks its files twice: first it offers them all,
+ * and the server answers on the side channel which of them it has, whole or in part; then it sends
+ * what is missing. A part counts only when its checksum is that of the same bytes of the client's
+ * file (RESUME), which the server answers as well.
  */
 #ifndef COPY_H
 #define COPY_H
@@ -50,12 +57,26 @@
 #define COPY_PATH_MAX 1023u
 /* Deepest nesting of folders. */
 #define COPY_LEVELS_MAX 64u
-/* The disk is read and written in pieces of this size: they are still in the cache when the CRC is taken. */
+/*
+ * The disk is read and written in pieces of this size: they are still in the cache when the CRC is
+ * taken.
+ */
 #define COPY_PIECE 131072u
 
 #define RECORD_BYTES 24u
 enum record_type {
-    REC_DIR = 1, REC_DIR_END, REC_FILE, REC_RESUME, REC_DATA, REC_HOLE, REC_END, REC_DROP, REC_KEEP, REC_OFFER, REC_OFFERED, REC_DONE
+    REC_DIR = 1,
+    REC_DIR_END,
+    REC_FILE,
+    REC_RESUME,
+    REC_DATA,
+    REC_HOLE,
+    REC_END,
+    REC_DROP,
+    REC_KEEP,
+    REC_OFFER,
+    REC_OFFERED,
+    REC_DONE
 };
 /* Size of a file that tells it only by being read, as those of /proc do. */
 #define COPY_SIZE_UNKNOWN UINT64_MAX
@@ -74,8 +95,9 @@ enum {
     COPY_MSG_ANSWERS,                /* server: answers of ANSWER_BYTES each, below */
     COPY_MSG_ALIVE,                  /* both: still comparing */
     COPY_MSG_STOP,                   /* client: it was told to stop */
-    COPY_MSG_STOPPED,                /* server, to that: struct copy_end, and of the file at work: bytes kept 8, path */
-    COPY_MSG_RESULT,                 /* server: everything is in place: struct copy_end */
+    /* server, to that: struct copy_end, and of the file at work: bytes kept 8, path */
+    COPY_MSG_STOPPED,
+    COPY_MSG_RESULT, /* server: everything is in place: struct copy_end */
 };
 enum { COPY_UPDATE = 1, COPY_CHECKSUM = 2, COPY_RESUME = 4 }; /* flags of HELLO */
 
@@ -91,8 +113,8 @@ void end_get(const uint8_t at[END_BYTES], struct copy_end *e);
 bool target_put(uint8_t at[TARGET_BYTES], uint64_t device, uint64_t inode);
 
 /*
- * An answer of the server. Answers name an offer by a hash of its path, its size and its time. On the wire: type 8, then the
- * rest, 8 bytes each.
+ * An answer of the server. Answers name an offer by a hash of its path, its size and its time. On
+ * the wire: type 8, then the rest, 8 bytes each.
  */
 enum answer_type {
     ANSWER_KEEP = 1, /* it has that file */
@@ -112,7 +134,8 @@ uint64_t path_hash(const char *path);
 
 /*
  * A ring of slots between two threads of one process, of which one is the engine's. Counters run
- * freely; slot n lies at (n % depth) * size. The other thread sleeps on a condition, the engine's on `wake_fd`.
+ * freely; slot n lies at (n % depth) * size. The other thread sleeps on a condition, the engine's
+ * on `wake_fd`.
  */
 struct ring {
     uint8_t *base;
@@ -131,7 +154,10 @@ struct ring {
 
 int ring_init(struct ring *r, uint8_t *base, uint32_t size, uint32_t depth, int wake_fd);
 void ring_destroy(struct ring *r);
-static inline uint8_t *ring_slot(const struct ring *r, uint32_t n) { return r->base + (size_t)(n % r->depth) * r->size; }
+static inline uint8_t *ring_slot(const struct ring *r, uint32_t n)
+{
+    return r->base + (size_t)(n % r->depth) * r->size;
+}
 /* Engine's side: publish, and wake the worker if it sleeps. */
 void ring_set_produced(struct ring *r, uint32_t value);
 void ring_set_consumed(struct ring *r, uint32_t value);
@@ -146,41 +172,46 @@ bool ring_wait_filled(struct ring *r);
 /* Worker's side: tell the engine about a change of produced or consumed. */
 void ring_wake_engine(struct ring *r);
 /* Worker's side: the last word. `fmt` may be NULL. */
-void ring_finish(struct ring *r, int error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void ring_finish(struct ring *r, int error, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* ---- extent.c: files as a series of data and holes ---- */
 /*
- * Where the data at or behind `at` begins, and the hole behind it, neither beyond `end`. A file system that knows no holes has
- * data only. Returns 0 or a negative errno; -EIO: the file has become shorter than `end`.
+ * Where the data at or behind `at` begins, and the hole behind it, neither beyond `end`. A file
+ * system that knows no holes has data only. Returns 0 or a negative errno; -EIO: the file has
+ * become shorter than `end`.
  */
 int extent_next(int fd, uint64_t at, uint64_t end, uint64_t *data, uint64_t *hole);
 /*
- * CRC-32C of the first `length` bytes. `progress` grows by what was read; `stop` ends it with -ECANCELED.
- * -EIO: the file is shorter. Both may be NULL.
+ * CRC-32C of the first `length` bytes. `progress` grows by what was read; `stop` ends it with
+ * -ECANCELED. -EIO: the file is shorter. Both may be NULL.
  */
-int extent_crc(int fd, uint64_t length, uint32_t *crc, _Atomic uint64_t *progress, const atomic_bool *stop);
+int extent_crc(int fd, uint64_t length, uint32_t *crc, _Atomic uint64_t *progress,
+               const atomic_bool *stop);
 
 /* ---- known.c: the client's table of answers ---- */
 struct known { struct answer *table; size_t capacity, count; };
 int known_add(struct known *k, const struct answer *a);
 /* The answer to this offer, or NULL. */
-const struct answer *known_find(const struct known *k, uint64_t hash, uint64_t size, uint64_t mtime);
+const struct answer *known_find(const struct known *k, uint64_t hash, uint64_t size,
+                                uint64_t mtime);
 void known_free(struct known *k);
 
 /* ---- walk.c: the client's reader thread ---- */
 struct walk {
     struct ring *ring;
-    char **paths;                      /* arguments; NULL: it was refused before anything was sent */
+    char **paths; /* arguments; NULL: it was refused before anything was sent */
     int count;
     unsigned flags;                    /* of HELLO */
     bool has_target;
-    uint8_t target[TARGET_BYTES];      /* the server's folder, which is not to be copied into itself */
-    _Atomic(const char *) argument;    /* of `paths`, the one that is at work; for the progress bar */
+    uint8_t target[TARGET_BYTES];   /* the server's folder, which is not to be copied into itself */
+    _Atomic(const char *) argument; /* of `paths`, the one that is at work; for the progress bar */
     /* Of the walk that is under way; final once the ring is finished. */
     _Atomic uint64_t files, bytes, kept, skipped;
     _Atomic uint64_t resumed_bytes;    /* of `bytes`, those that the server had */
-    _Atomic uint64_t stored;           /* bytes on this disk, less than `bytes` where there are holes */
-    _Atomic uint64_t failed;           /* entries that could not be read or are refused, of all walks; each was named */
+    _Atomic uint64_t stored; /* bytes on this disk, less than `bytes` where there are holes */
+    _Atomic uint64_t
+        failed; /* entries that could not be read or are refused, of all walks; each was named */
     _Atomic uint64_t compared;         /* bytes read for a checksum: a sign of life */
     char name[COPY_PATH_MAX + 1];      /* path at work, for messages of the reader thread */
     /* What the engine's thread tells the reader, by ring_wake_worker(). */
@@ -189,7 +220,10 @@ struct walk {
     atomic_bool resumed;
     uint64_t resumed_at;               /* valid once `resumed` */
 };
-/* Counts files and bytes without reading any. Complains of arguments that cannot be copied. -ENOENT: none can. */
+/*
+ * Counts files and bytes without reading any. Complains of arguments that cannot be copied.
+ * -ENOENT: none can.
+ */
 int walk_count(struct walk *w);
 void *walk_main(void *walk);
 
@@ -198,7 +232,7 @@ struct partial {
     int fd;                      /* -1: none */
     int parent_fd;               /* folder, not owned */
     bool resumable;              /* it is kept when the rest does not come */
-    bool old;                    /* it may hold bytes of an earlier copy, which were not judged yet */
+    bool old; /* it may hold bytes of an earlier copy, which were not judged yet */
     char temporary[256], name[256];
 };
 /* Opens a file that will be `name` in the folder. */
@@ -211,7 +245,10 @@ int partial_accept(struct partial *p, uint64_t bytes);
 int partial_finish(struct partial *p);
 /* Lets go of it. Returns whether its `bytes` are kept for another try. */
 bool partial_drop(struct partial *p, bool keep, uint64_t bytes);
-/* Removes temporary files that a killed server left in the folder, but those that are to be resumed. */
+/*
+ * Removes temporary files that a killed server left in the folder, but those that are to be
+ * resumed.
+ */
 void partial_sweep(int root_fd);
 
 /* ---- place.c: the server's writer thread ---- */

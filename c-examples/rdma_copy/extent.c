@@ -24,7 +24,8 @@ int extent_next(int fd, uint64_t at, uint64_t end, uint64_t *data, uint64_t *hol
     return 0;
 }
 
-int extent_crc(int fd, uint64_t length, uint32_t *crc, _Atomic uint64_t *progress, const atomic_bool *stop)
+int extent_crc(int fd, uint64_t length, uint32_t *crc, _Atomic uint64_t *progress,
+               const atomic_bool *stop)
 {
     uint8_t piece[COPY_PIECE];
     uint64_t data = 0, hole = 0;
@@ -40,7 +41,8 @@ int extent_crc(int fd, uint64_t length, uint32_t *crc, _Atomic uint64_t *progres
             at = data;
             continue;
         }
-        ssize_t n = pread(fd, piece, hole - at < sizeof piece ? hole - at : sizeof piece, (off_t)at);
+        ssize_t n =
+            pread(fd, piece, hole - at < sizeof piece ? hole - at : sizeof piece, (off_t)at);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)

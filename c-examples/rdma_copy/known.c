@@ -23,7 +23,8 @@ int known_add(struct known *k, const struct answer *a)
             return -ENOMEM;
         for (size_t i = 0; i < k->capacity; i++)
             if (k->table[i].type)
-                *place_of(&larger, k->table[i].hash, k->table[i].size, k->table[i].mtime) = k->table[i];
+                *place_of(&larger, k->table[i].hash, k->table[i].size, k->table[i].mtime) =
+                    k->table[i];
         larger.count = k->count;
         free(k->table);
         *k = larger;

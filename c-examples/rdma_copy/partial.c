@@ -22,24 +22,33 @@
 #define RANDOM_CHARS 6
 
 /* A long name is cut, so that the temporary one is no longer than a name may be. */
-static void temporary_name(char out[256], const char *name, const char *suffix) { snprintf(out, 256, ".%.200s" PARTIAL "%s", name, suffix); }
+static void temporary_name(char out[256], const char *name, const char *suffix)
+{
+    snprintf(out, 256, ".%.200s" PARTIAL "%s", name, suffix);
+}
 
 /* A file of ours that only this folder leads to. */
 static bool is_own_file(int fd, struct stat *st)
 {
-    return fstat(fd, st) == 0 && S_ISREG(st->st_mode) && st->st_uid == geteuid() && st->st_nlink == 1;
+    return fstat(fd, st) == 0 && S_ISREG(st->st_mode) && st->st_uid == geteuid() &&
+           st->st_nlink == 1;
 }
 
 static int open_resumable(struct partial *p)
 {
     struct stat st, there;
     temporary_name(p->temporary, p->name, RESUMABLE);
-    p->fd = openat(p->parent_fd, p->temporary, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    p->fd = openat(p->parent_fd, p->temporary,
+                   O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
     if (p->fd < 0)
         return -errno;
-    /* Who had the lock may have given the file its own name meanwhile: then it is no longer ours to write. */
+    /*
+     * Who had the lock may have given the file its own name meanwhile: then it is no longer ours to
+     * write.
+     */
     if (!is_own_file(p->fd, &st) || flock(p->fd, LOCK_EX | LOCK_NB) < 0 ||
-        fstatat(p->parent_fd, p->temporary, &there, AT_SYMLINK_NOFOLLOW) < 0 || there.st_ino != st.st_ino || there.st_dev != st.st_dev) {
+        fstatat(p->parent_fd, p->temporary, &there, AT_SYMLINK_NOFOLLOW) < 0 ||
+        there.st_ino != st.st_ino || there.st_dev != st.st_dev) {
         close(p->fd);
         p->fd = -1;
         return -EBUSY;
@@ -66,7 +75,8 @@ int partial_open(struct partial *p, int parent_fd, const char *name, bool resuma
             suffix[i] = letters[random[i] & 31];
         suffix[RANDOM_CHARS] = 0;
         temporary_name(p->temporary, name, suffix);
-        p->fd = openat(parent_fd, p->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        p->fd = openat(parent_fd, p->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                       0600);
         if (p->fd >= 0) {
             /* It tells partial_sweep() that somebody still writes. */
             flock(p->fd, LOCK_EX | LOCK_NB);
@@ -145,8 +155,8 @@ void partial_sweep(int root_fd)
         int old = openat(fd, entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (old < 0)
             continue;
-        if (fstat(old, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && flock(old, LOCK_EX | LOCK_NB) == 0 &&
-            unlinkat(fd, entry->d_name, 0) == 0)
+        if (fstat(old, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+            flock(old, LOCK_EX | LOCK_NB) == 0 && unlinkat(fd, entry->d_name, 0) == 0)
             gx_note("removed %s, which a killed server left behind", entry->d_name);
         close(old);
     }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The server's writer thread: takes records out of slots, puts files in place, and says which it has. What the client
- * sends is not trusted: a header is copied before it is checked, for the client may still write the
- * slot; paths are walked one component at a time without following links.
+ * The server's writer thread: takes records out of slots, puts files in place, and says which it
+ * has. What the client sends is not trusted: a header is copied before it is checked, for the
+ * client may still write the slot; paths are walked one component at a time without following
+ * links.
  */
 #include "copy.h"
 
@@ -34,7 +35,8 @@ bool place_path_ok(const char *path, size_t length)
         if (i < length && path[i] != '/')
             continue;
         size_t part = i - start;
-        if (part == 0 || part > 255 || (part == 1 && path[start] == '.') || (part == 2 && path[start] == '.' && path[start + 1] == '.'))
+        if (part == 0 || part > 255 || (part == 1 && path[start] == '.') ||
+            (part == 2 && path[start] == '.' && path[start + 1] == '.'))
             return false;
         start = i + 1;
     }
@@ -43,7 +45,8 @@ bool place_path_ok(const char *path, size_t length)
 
 static int fail(struct writer *w, int err, const char *doing)
 {
-    ring_finish(w->place->ring, err, "%s %s: %s", doing, w->path, err == -EPROTO ? "the client broke the protocol" : strerror(-err));
+    ring_finish(w->place->ring, err, "%s %s: %s", doing, w->path,
+                err == -EPROTO ? "the client broke the protocol" : strerror(-err));
     return err;
 }
 
@@ -81,7 +84,10 @@ static int open_parent(struct writer *w)
     return 0;
 }
 
-/* Takes the path of a record and opens its folder. -EPERM, -EPROTO (told): it is none. Else what open_parent() says. */
+/*
+ * Takes the path of a record and opens its folder. -EPERM, -EPROTO (told): it is none. Else what
+ * open_parent() says.
+ */
 static int take_path(struct writer *w, const uint8_t *bytes, uint32_t length)
 {
     char copy[COPY_PATH_MAX + 1];
@@ -90,7 +96,8 @@ static int take_path(struct writer *w, const uint8_t *bytes, uint32_t length)
     memcpy(copy, bytes, length);
     copy[length] = 0;
     if (!place_path_ok(copy, length)) {
-        ring_finish(w->place->ring, -EPERM, "path refused: absolute, or with empty, '.' or '..' components");
+        ring_finish(w->place->ring, -EPERM,
+                    "path refused: absolute, or with empty, '.' or '..' components");
         return -EPERM;
     }
     memcpy(w->path, copy, length + 1);
@@ -100,15 +107,23 @@ static int take_path(struct writer *w, const uint8_t *bytes, uint32_t length)
 static int set_path(struct writer *w, const uint8_t *bytes, uint32_t length)
 {
     int err = take_path(w, bytes, length);
-    return err && !atomic_load(&w->place->ring->finished) ? fail(w, err, "opening the folder of") : err;
+    return err && !atomic_load(&w->place->ring->finished) ? fail(w, err, "opening the folder of")
+                                                          : err;
 }
 
-static uint64_t mtime_of(const struct stat *st) { return (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec; }
+static uint64_t mtime_of(const struct stat *st)
+{
+    return (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;
+}
 
-/* Opens what stands at the place of w->path, if that is a file of this size. Returns the descriptor or -1. */
+/*
+ * Opens what stands at the place of w->path, if that is a file of this size. Returns the descriptor
+ * or -1.
+ */
 static int open_existing(struct writer *w, uint64_t size, struct stat *st)
 {
-    int fd = openat(w->parent_fd, w->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    int fd =
+        openat(w->parent_fd, w->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd >= 0 && fstat(fd, st) == 0 && S_ISREG(st->st_mode) && (uint64_t)st->st_size == size)
         return fd;
     if (fd >= 0)
@@ -119,7 +134,9 @@ static int open_existing(struct writer *w, uint64_t size, struct stat *st)
 static bool has_room_for_an_answer(const void *place)
 {
     const struct place *p = place;
-    return atomic_load_explicit(&p->answers_made, memory_order_relaxed) - atomic_load_explicit(&p->answers_taken, memory_order_acquire) < PLACE_ANSWERS;
+    return atomic_load_explicit(&p->answers_made, memory_order_relaxed) -
+               atomic_load_explicit(&p->answers_taken, memory_order_acquire) <
+           PLACE_ANSWERS;
 }
 
 /* Gives the engine's thread an answer to send. */
@@ -136,12 +153,15 @@ static int answer(struct writer *w, struct answer a)
 }
 
 /* Whether the file is what the client has: the same bytes, or the same size and time. */
-static bool is_same(struct writer *w, int fd, const struct stat *st, uint64_t mtime_ns, uint32_t crc)
+static bool is_same(struct writer *w, int fd, const struct stat *st, uint64_t mtime_ns,
+                    uint32_t crc)
 {
     uint32_t found;
     if (!(w->place->flags & COPY_CHECKSUM))
         return mtime_of(st) == mtime_ns;
-    return extent_crc(fd, (uint64_t)st->st_size, &found, &w->place->compared, &w->place->ring->stop) == 0 && found == crc;
+    return extent_crc(fd, (uint64_t)st->st_size, &found, &w->place->compared,
+                      &w->place->ring->stop) == 0 &&
+           found == crc;
 }
 
 static int on_offer(struct writer *w, const struct record *r, const uint8_t *bytes)
@@ -160,7 +180,8 @@ static int on_offer(struct writer *w, const struct record *r, const uint8_t *byt
             a.type = ANSWER_KEEP;
         close(fd);
     }
-    if (!a.type && w->place->flags & COPY_RESUME && (a.offset = partial_left(w->parent_fd, w->name)) > 0 && a.offset <= r->a)
+    if (!a.type && w->place->flags & COPY_RESUME &&
+        (a.offset = partial_left(w->parent_fd, w->name)) > 0 && a.offset <= r->a)
         a.type = ANSWER_PART;
     if (!a.type)
         return 0;
@@ -193,20 +214,27 @@ static int resume(struct writer *w, const struct record *r)
 {
     struct stat st;
     uint32_t crc;
-    bool good = w->file.old && r->a > 0 && fstat(w->file.fd, &st) == 0 && (uint64_t)st.st_size >= r->a;
+    bool good =
+        w->file.old && r->a > 0 && fstat(w->file.fd, &st) == 0 && (uint64_t)st.st_size >= r->a;
     if (!(w->place->flags & COPY_RESUME) || w->written || r->a > w->size || r->b > UINT32_MAX)
         return fail(w, -EPROTO, "after");
     if (good)
-        good = extent_crc(w->file.fd, r->a, &crc, &w->place->compared, &w->place->ring->stop) == 0 && crc == r->b;
+        good =
+            extent_crc(w->file.fd, r->a, &crc, &w->place->compared, &w->place->ring->stop) == 0 &&
+            crc == r->b;
     if (atomic_load(&w->place->ring->stop))
         return -ECANCELED;
     w->written = good ? r->a : 0;
     w->crc = good ? crc : 0;
     int err = partial_accept(&w->file, w->written);
-    return err ? fail(w, err, "writing") : answer(w, (struct answer){ .type = ANSWER_RESUMED, .offset = w->written });
+    return err ? fail(w, err, "writing")
+               : answer(w, (struct answer){ .type = ANSWER_RESUMED, .offset = w->written });
 }
 
-/* Whether so many bytes may follow; what an earlier copy has left, and the client did not ask for, goes. */
+/*
+ * Whether so many bytes may follow; what an earlier copy has left, and the client did not ask for,
+ * goes.
+ */
 static int expect(struct writer *w, uint64_t length)
 {
     if (length > w->size - w->written)
@@ -247,7 +275,10 @@ static int append(struct writer *w, const uint8_t *bytes, uint32_t length)
 
 static struct timespec to_timespec(uint64_t ns)
 {
-    return (struct timespec){ .tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u) };
+    return (struct timespec){
+        .tv_sec = (time_t)(ns / 1000000000u),
+        .tv_nsec = (long)(ns % 1000000000u),
+    };
 }
 
 static int end_file(struct writer *w, const struct record *r)
@@ -260,10 +291,13 @@ static int end_file(struct writer *w, const struct record *r)
     if (w->written != r->b || (w->size != COPY_SIZE_UNKNOWN && w->written != w->size))
         return fail(w, -EPROTO, "the size is wrong:");
     /* A hole at the end is there only by the size. */
-    if (fstat(fd, &st) < 0 || ((uint64_t)st.st_size < w->written && ftruncate(fd, (off_t)w->written) < 0))
+    if (fstat(fd, &st) < 0 ||
+        ((uint64_t)st.st_size < w->written && ftruncate(fd, (off_t)w->written) < 0))
         return fail(w, -errno, "finishing");
     if (w->crc != r->a) {
-        ring_finish(w->place->ring, -EBADMSG, "%s was damaged on the way: CRC-32C %08x, the client says %08" PRIx64, w->path, w->crc, r->a);
+        ring_finish(w->place->ring, -EBADMSG,
+                    "%s was damaged on the way: CRC-32C %08x, the client says %08" PRIx64, w->path,
+                    w->crc, r->a);
         partial_drop(&w->file, false, 0);
         return -EBADMSG;
     }
@@ -288,7 +322,8 @@ static int keep_file(struct writer *w, const struct record *r, const uint8_t *by
     int fd = open_existing(w, r->a, &st);
     if (fd < 0)
         return fail(w, -ESTALE, "somebody changed it meanwhile:");
-    if (((st.st_mode & 0777) != (r->mode & 0777) && fchmod(fd, r->mode & 0777) < 0) || (mtime_of(&st) != r->b && futimens(fd, times) < 0))
+    if (((st.st_mode & 0777) != (r->mode & 0777) && fchmod(fd, r->mode & 0777) < 0) ||
+        (mtime_of(&st) != r->b && futimens(fd, times) < 0))
         err = fail(w, -errno, "finishing");
     close(fd);
     w->place->end.kept += !err;
@@ -304,7 +339,8 @@ static int make_dir(struct writer *w, const struct record *r, const uint8_t *byt
     /* Ours to write in until DIR_END gives it its own mode. */
     if (mkdirat(w->parent_fd, w->name, 0700) < 0) {
         err = -errno;
-        if (err != -EEXIST || fstatat(w->parent_fd, w->name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(st.st_mode))
+        if (err != -EEXIST || fstatat(w->parent_fd, w->name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+            !S_ISDIR(st.st_mode))
             return fail(w, err, "creating folder");
         if ((st.st_mode & 0700) != 0700)
             fchmodat(w->parent_fd, w->name, 0700, 0);
@@ -339,7 +375,8 @@ static int end_all(struct writer *w, const struct record *r, const uint8_t *byte
 static int handle_record(struct writer *w, const struct record *r, const uint8_t *bytes)
 {
     bool in_file = w->file.fd >= 0;
-    if (w->done || in_file != (r->type == REC_RESUME || r->type == REC_DATA || r->type == REC_HOLE || r->type == REC_END || r->type == REC_DROP))
+    if (w->done || in_file != (r->type == REC_RESUME || r->type == REC_DATA ||
+                               r->type == REC_HOLE || r->type == REC_END || r->type == REC_DROP))
         return fail(w, -EPROTO, "after");
     switch (r->type) {
     case REC_DIR: return make_dir(w, r, bytes);

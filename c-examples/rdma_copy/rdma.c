@@ -6,12 +6,12 @@
  *   rdma -d soft:127.0.0.2 127.0.0.1 "hello"     sends it
  *
  * What every RDMA program does, in this order:
- *   1. open a device, allocate a protection domain      (gx_dev_open: gdrc_open, gdrc_pd_alloc)
- *   2. register the memory that the device may touch    (gdrc_mr_reg)
- *   3. make a completion queue and a queue pair         (gdrc_cq_create, gdrc_qp_create)
- *   4. tell the other side about it by other means      (gx_qp_handshake: gdrc_endpoint_local, TCP)
- *   5. connect                                          (gdrc_qp_connect)
- *   6. post work requests, poll for their completions   (gdrc_post_recv, gdrc_post_send, gdrc_poll_cq)
+ *   1. open a device, allocate a protection domain     gx_dev_open: gdrc_open, gdrc_pd_alloc
+ *   2. register the memory that the device may touch   gdrc_mr_reg
+ *   3. make a completion queue and a queue pair        gdrc_cq_create, gdrc_qp_create
+ *   4. tell the other side about it by other means     gx_qp_handshake: gdrc_endpoint_local, TCP
+ *   5. connect                                         gdrc_qp_connect
+ *   6. post work requests, poll for their completions  gdrc_post_recv, gdrc_post_send, gdrc_poll_cq
  */
 #include "../common/gx.h"
 
@@ -28,7 +28,8 @@ static void usage(FILE *to)
     fprintf(to,
             "usage: rdma [-d DEVICE] [-p PORT]                 receive one message and print it\n"
             "       rdma [-d DEVICE] [-p PORT] HOST [MESSAGE]  send it\n\n"
-            "  -d, --device DEVICE   soft:ADDRESS[:PORT], an address of this machine, or a network interface\n"
+            "  -d, --device DEVICE   soft:ADDRESS[:PORT], an address of this machine, or a network "
+            "interface\n"
             "  -p, --port PORT       TCP port for the introduction (default %d)\n"
             "  -h, --help            this text\n",
             PORT);
@@ -42,7 +43,8 @@ static int wait_for_sender(struct gx_dev *dev, uint16_t port, struct gx_conn *co
         printf("waiting on %s port %u\n", dev->address, port);
         fflush(stdout);
         struct pollfd p = { .fd = listener, .events = POLLIN };
-        while ((err = gx_accept(listener, conn, dev->ctx)) == -EAGAIN && (err = gx_sleep(dev->ctx, NULL, &p, 1, 1000)) >= 0)
+        while ((err = gx_accept(listener, conn, dev->ctx)) == -EAGAIN &&
+               (err = gx_sleep(dev->ctx, NULL, &p, 1, 1000)) >= 0)
             ;
         close(listener);
     }
@@ -52,7 +54,10 @@ static int wait_for_sender(struct gx_dev *dev, uint16_t port, struct gx_conn *co
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        { "device", required_argument, NULL, 'd' }, { "port", required_argument, NULL, 'p' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+        { "device", required_argument, NULL, 'd' },
+        { "port", required_argument, NULL, 'p' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
     };
     static char buffer[MESSAGE_MAX];
     const char *device = NULL;
@@ -66,9 +71,12 @@ int main(int argc, char **argv)
         else if (c != 'p' || gx_parse_number(optarg, "--port", 1, 65535, &port))
             return gx_note("try 'rdma --help'"), GX_EXIT_USAGE;
     }
-    const char *host = optind < argc ? argv[optind++] : NULL, *text = optind < argc ? argv[optind++] : "hello";
+    const char *host = optind < argc ? argv[optind++] : NULL,
+               *text = optind < argc ? argv[optind++] : "hello";
     if (optind < argc || strlen(text) >= MESSAGE_MAX)
-        return gx_error("Put a message of several words in quotes; it has at most 4095 bytes.", "bad arguments"), GX_EXIT_USAGE;
+        return gx_error("Put a message of several words in quotes; it has at most 4095 bytes.",
+                        "bad arguments"),
+               GX_EXIT_USAGE;
     gx_catch_signals();
 
     struct gx_conn conn = { .fd = -1, .passed_fd = -1 };
@@ -84,7 +92,10 @@ int main(int argc, char **argv)
     if (gx_dev_open(&dev, device, 0, NULL))
         return GX_EXIT_FAILED;
 
-    /* 2. The memory. LOCAL_WRITE: the device may store what it receives. The peer may do nothing by itself. */
+    /*
+     * 2. The memory. LOCAL_WRITE: the device may store what it receives. The peer may do nothing by
+     * itself.
+     */
     int err = gx_mr_register(&dev, buffer, sizeof buffer, GDRC_ACCESS_LOCAL_WRITE, &mr, &attr);
 
     /* 3. Completions of both queues come out of one CQ. */
@@ -96,11 +107,15 @@ int main(int argc, char **argv)
     /* 4. and 5. Introduce ourselves over TCP, and connect. */
     conn.ctx = dev.ctx;
     if (!err)
-        err = host ? gx_tcp_connect(&conn, host, (uint16_t)port, NULL, GX_TIMEOUT_MS) : wait_for_sender(&dev, (uint16_t)port, &conn);
+        err = host ? gx_tcp_connect(&conn, host, (uint16_t)port, NULL, GX_TIMEOUT_MS)
+                   : wait_for_sender(&dev, (uint16_t)port, &conn);
     if (!err)
         err = gx_qp_handshake(&dev, qp, NULL, &conn, 0, &remote);
 
-    /* 6. The receiver posts its buffer before it says that it is ready: no message without a place for it. */
+    /*
+     * 6. The receiver posts its buffer before it says that it is ready: no message without a place
+     * for it.
+     */
     gdrc_sge piece = { .addr = attr.iova, .length = sizeof buffer, .lkey = attr.lkey };
     gdrc_recv_wr recv = { .wr_id = 1, .sg_list = &piece, .num_sge = 1 };
     if (!err && !host)
@@ -110,11 +125,20 @@ int main(int argc, char **argv)
     if (!err && host) {
         strcpy(buffer, text);
         piece.length = (uint32_t)strlen(text);
-        gdrc_send_wr send = { .wr_id = 2, .sg_list = &piece, .num_sge = 1, .opcode = GDRC_WR_SEND, .send_flags = GDRC_SEND_SIGNALED };
+        gdrc_send_wr send = {
+            .wr_id = 2,
+            .sg_list = &piece,
+            .num_sge = 1,
+            .opcode = GDRC_WR_SEND,
+            .send_flags = GDRC_SEND_SIGNALED,
+        };
         err = gdrc_post_send(dev.ctx, qp, &send, NULL);
     }
 
-    /* The sender's completion means that the message lies in the receiver's memory; the receiver's, that it may read it. */
+    /*
+     * The sender's completion means that the message lies in the receiver's memory; the receiver's,
+     * that it may read it.
+     */
     if (!err)
         err = gx_wait_completion(&dev, cq, qp, &wc, &conn, GX_TIMEOUT_MS, host ? "SEND" : "RECV");
     if (!err && host)
@@ -125,7 +149,10 @@ int main(int argc, char **argv)
         putchar('\n');
     }
 
-    /* Whoever leaves first must not take the other's last acknowledgement along: wait for each other. */
+    /*
+     * Whoever leaves first must not take the other's last acknowledgement along: wait for each
+     * other.
+     */
     if (!err)
         err = gx_ready(&conn);
     if (qp.handle)

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* rdma_copy_file: copies files and folders to another host by RDMA. Options; the work is in sender.c and receiver.c. */
+/*
+ * rdma_copy_file: copies files and folders to another host by RDMA. Options; the work is in
+ * sender.c and receiver.c.
+ */
 #include "copy.h"
 
 #include <getopt.h>
@@ -8,14 +11,18 @@
 static void usage(FILE *to)
 {
     fprintf(to,
-            "usage: rdma_copy_file [options]                       receive files into the current folder\n"
+            "usage: rdma_copy_file [options]                       receive files into the current "
+            "folder\n"
             "       rdma_copy_file [options] HOST FILE|FOLDER...   send them\n"
-            "Copies files and folders by RDMA WRITE, checks size and CRC-32C of each from end to end.\n\n"
-            "  -d, --device DEVICE     soft:ADDRESS[:PORT], an address of this machine, or a network interface\n"
+            "Copies files and folders by RDMA WRITE, checks size and CRC-32C of each from end to "
+            "end.\n\n"
+            "  -d, --device DEVICE     soft:ADDRESS[:PORT], an address of this machine, or a "
+            "network interface\n"
             "                          (default: server: the first that is not loopback;\n"
             "                          client: the address from which the server is reached)\n"
             "  -p, --port PORT         TCP port of the server (default %d)\n"
-            "  -t, --timeout SECONDS   give up when the other side has not moved for so long (default 60)\n"
+            "  -t, --timeout SECONDS   give up when the other side has not moved for so long "
+            "(default 60)\n"
             "  -q, --quiet             print errors only\n"
             "  -h, --help              this text\n"
             "server:\n"
@@ -26,11 +33,16 @@ static void usage(FILE *to)
             "  -s, --size BYTES        size of a message, 4k to 64M (default 1M)\n"
             "  -n, --depth N           messages under way, 1 to %u (default 8)\n"
             "  -u, --update            leave out files that are there with the same size and time\n"
-            "  -c, --checksum          leave out files that are there with the same bytes, whatever their time\n"
-            "  -r, --resume            --update, and go on inside a file whose copy was interrupted; what is there of it\n"
-            "                          counts only if its checksum is right. Interrupted, it keeps what has come.\n\n"
-            "Symbolic links, devices, pipes and sockets are neither followed nor copied. Holes stay holes. What cannot\n"
-            "be read is named, the rest is copied, and the exit code is 1. A file arrives under a temporary name and\n"
+            "  -c, --checksum          leave out files that are there with the same bytes, "
+            "whatever their time\n"
+            "  -r, --resume            --update, and go on inside a file whose copy was "
+            "interrupted; what is there of it\n"
+            "                          counts only if its checksum is right. Interrupted, it keeps "
+            "what has come.\n\n"
+            "Symbolic links, devices, pipes and sockets are neither followed nor copied. Holes "
+            "stay holes. What cannot\n"
+            "be read is named, the rest is copied, and the exit code is 1. A file arrives under a "
+            "temporary name and\n"
             "gets its own when it is whole: whatever fails leaves no half file under that name.\n",
             COPY_PORT, COPY_DEPTH_MAX);
 }
@@ -48,7 +60,13 @@ int main(int argc, char **argv)
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
-    struct copy_options o = { .dir = ".", .size = 1 << 20, .depth = 8, .port = COPY_PORT, .timeout_s = 60 };
+    struct copy_options o = {
+        .dir = ".",
+        .size = 1 << 20,
+        .depth = 8,
+        .port = COPY_PORT,
+        .timeout_s = 60,
+    };
     int bad = 0;
     gx_program = "rdma_copy_file";
     for (int c; (c = getopt_long(argc, argv, "d:p:t:qo:1s:n:ucrh", longs, NULL)) != -1;) {
@@ -60,7 +78,9 @@ int main(int argc, char **argv)
         case 'o': o.dir = optarg; break;
         case '1': o.once = true; break;
         case SYNC: o.sync = true; break;
-        case 's': bad |= gx_parse_size(optarg, "--size", COPY_SIZE_MIN, COPY_SIZE_MAX, &o.size); break;
+        case 's':
+            bad |= gx_parse_size(optarg, "--size", COPY_SIZE_MIN, COPY_SIZE_MAX, &o.size);
+            break;
         case 'n': bad |= gx_parse_number(optarg, "--depth", 1, COPY_DEPTH_MAX, &o.depth); break;
         case 'u': o.flags |= COPY_UPDATE; break;
         case 'c': o.flags |= COPY_CHECKSUM; break;
@@ -74,11 +94,13 @@ int main(int argc, char **argv)
         bad = 1;
     }
     if (!bad && optind + 1 == argc) {
-        gx_error("usage: rdma_copy_file HOST FILE...; without arguments it is the server.", "what shall be copied to %s?", argv[optind]);
+        gx_error("usage: rdma_copy_file HOST FILE...; without arguments it is the server.",
+                 "what shall be copied to %s?", argv[optind]);
         bad = 1;
     }
     if (!bad && optind == argc && o.flags) {
-        gx_error("They are the client's, who says what is to be copied.", "--update, --checksum and --resume are not for a server");
+        gx_error("They are the client's, who says what is to be copied.",
+                 "--update, --checksum and --resume are not for a server");
         bad = 1;
     }
     if (bad)

@@ -57,21 +57,27 @@ struct receiver {
     struct session sessions[SESSIONS_MAX];
 };
 
-/* Lets go of the client at once; the writer thread may need a moment more, reap_session() waits for it. */
+/*
+ * Lets go of the client at once; the writer thread may need a moment more, reap_session() waits for
+ * it.
+ */
 static void close_session(struct receiver *r, struct session *s, const char *why)
 {
     if (s->state == CLOSING || s->state == FREE)
         return;
     bool good = s->told;
     if (!good && why) {
-        gx_error(s->state == RUNNING ? "No half file is left behind under its name." : NULL, "client %s: %s", s->conn.peer, why);
+        gx_error(s->state == RUNNING ? "No half file is left behind under its name." : NULL,
+                 "client %s: %s", s->conn.peer, why);
         gx_conn_send_error(&s->conn, "%s", why);
     }
     if (s->greeted) {
         r->finished++;
         r->failed |= !good;
     }
-    /* First the queue pair, then the memory: nothing may arrive in a slot that is no longer ours. */
+    /*
+     * First the queue pair, then the memory: nothing may arrive in a slot that is no longer ours.
+     */
     if (s->qp.handle)
         gdrc_qp_destroy(r->dev.ctx, s->qp);
     if (s->mr.handle)
@@ -120,18 +126,24 @@ static const char *on_hello(struct receiver *r, struct session *s, const uint8_t
     uint32_t size = gx_get32(body), depth = gx_get32(body + 4), flags = gx_get32(body + 16);
     struct statvfs disk;
     s->greeted = true;
-    if (size < COPY_SIZE_MIN || size > COPY_SIZE_MAX || depth < 1 || depth > COPY_DEPTH_MAX || (uint64_t)size * depth > COPY_RING_MAX)
+    if (size < COPY_SIZE_MIN || size > COPY_SIZE_MAX || depth < 1 || depth > COPY_DEPTH_MAX ||
+        (uint64_t)size * depth > COPY_RING_MAX)
         return "message size or depth out of range";
     if (flags & ~(uint32_t)(COPY_UPDATE | COPY_CHECKSUM | COPY_RESUME))
         return "options that this server does not know";
-    /* Better now than after an hour. It may still run full: then the writer says so. What is there already needs no room. */
-    if (!flags && fstatvfs(r->root_fd, &disk) == 0 && gx_get64(body + 8) / disk.f_frsize > disk.f_bavail)
+    /*
+     * Better now than after an hour. It may still run full: then the writer says so. What is there
+     * already needs no room.
+     */
+    if (!flags && fstatvfs(r->root_fd, &disk) == 0 &&
+        gx_get64(body + 8) / disk.f_frsize > disk.f_bavail)
         return "not enough room on the server's disk (No space left on device)";
     if (gx_mem_alloc(&s->mem, "shared", (size_t)size * depth, false))
         return "the server has no memory for another client";
     struct gdrc_memory memory;
     gx_mem_describe(&s->mem, &memory);
-    if (gx_mem_register(&r->dev, &memory, GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE, &s->mr, NULL) ||
+    if (gx_mem_register(&r->dev, &memory, GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE,
+                        &s->mr, NULL) ||
         gx_qp_create(&r->dev, r->cq, depth, depth, 1, &s->qp, &s->qpn))
         return "the server's device has no room for another client";
     if (ring_init(&s->ring, s->mem.addr, size, depth, r->wake_fd))
@@ -142,7 +154,8 @@ static const char *on_hello(struct receiver *r, struct session *s, const uint8_t
     s->place.root_fd = r->root_fd;
     s->place.sync = r->o->sync;
     s->place.flags = flags;
-    if (gx_conn_send(&s->conn, COPY_MSG_TARGET, r->target, sizeof r->target, -1, NULL) || gx_endpoint_send(&r->dev, s->qp, &s->mr, &s->conn, &s->local))
+    if (gx_conn_send(&s->conn, COPY_MSG_TARGET, r->target, sizeof r->target, -1, NULL) ||
+        gx_endpoint_send(&r->dev, s->qp, &s->mr, &s->conn, &s->local))
         return "the endpoint could not be sent";
     s->state = CONNECTING;
     return NULL;
@@ -157,10 +170,12 @@ static int post_receive(struct receiver *r, struct session *s)
     return err;
 }
 
-static const char *on_endpoint(struct receiver *r, struct session *s, const uint8_t *wire, size_t length)
+static const char *on_endpoint(struct receiver *r, struct session *s, const uint8_t *wire,
+                               size_t length)
 {
     struct gdrc_endpoint remote;
-    if (gx_endpoint_connect(&r->dev, s->qp, &s->conn, &s->local, wire, length, r->o->timeout_s, &remote))
+    if (gx_endpoint_connect(&r->dev, s->qp, &s->conn, &s->local, wire, length, r->o->timeout_s,
+                            &remote))
         return "the queue pair could not be connected";
     for (uint32_t i = 0; i < s->ring.depth; i++)
         if (post_receive(r, s))
@@ -182,7 +197,8 @@ static void on_readable(struct receiver *r, struct session *s)
     while (!wrong && (n = gx_conn_take(&s->conn, &type, body, sizeof body)) >= 0) {
         s->alive_ns = gx_now_ns();
         if (s->state == GREETING && type == COPY_MSG_HELLO && n == 20) {
-            s->state = CONNECTING; /* a client of ours from here on: to refuse it is a result, too */
+            s->state =
+                CONNECTING; /* a client of ours from here on: to refuse it is a result, too */
             wrong = on_hello(r, s, body);
         }
         else if (s->state == CONNECTING && type == GX_MSG_ENDPOINT)
@@ -201,7 +217,8 @@ static void on_readable(struct receiver *r, struct session *s)
             wrong = "the client broke the protocol";
     }
     if (!wrong && n == -ECONNRESET)
-        wrong = "the client closed the connection before it was done (killed, or the network is gone)";
+        wrong =
+            "the client closed the connection before it was done (killed, or the network is gone)";
     if (!wrong && n == -EPROTO)
         wrong = "somebody who does not speak this program's protocol";
     if (wrong)
@@ -219,7 +236,8 @@ static struct session *find(struct receiver *r, uint32_t qpn)
 /* A slot has arrived: hand it to the writer. */
 static void on_slot(struct receiver *r, struct session *s, const gdrc_wc *wc)
 {
-    uint32_t waiting = s->received - atomic_load_explicit(&s->ring.consumed, memory_order_acquire), used = ntohl(wc->imm_data);
+    uint32_t waiting = s->received - atomic_load_explicit(&s->ring.consumed, memory_order_acquire),
+             used = ntohl(wc->imm_data);
     uint32_t carried = wc->opcode == GDRC_WC_OP_RECV ? 0 : used;
     if (used == 0 || used > s->ring.size || wc->byte_len != carried || waiting >= s->ring.depth) {
         close_session(r, s, "the client broke the protocol");
@@ -248,7 +266,8 @@ static int reap(struct receiver *r)
         if (wc[i].status != GDRC_WC_SUCCESS) {
             gx_explain_wc(&r->dev, s->qp, &wc[i], "the connection to a client");
             close_session(r, s, "the connection failed");
-        } else if (wc[i].opcode == GDRC_WC_OP_RECV_RDMA_WITH_IMM || (wc[i].opcode == GDRC_WC_OP_RECV && wc[i].wc_flags & GDRC_WC_FLAG_WITH_IMM)) {
+        } else if (wc[i].opcode == GDRC_WC_OP_RECV_RDMA_WITH_IMM ||
+                   (wc[i].opcode == GDRC_WC_OP_RECV && wc[i].wc_flags & GDRC_WC_FLAG_WITH_IMM)) {
             on_slot(r, s, &wc[i]);
         }
     }
@@ -298,7 +317,9 @@ static void send_answers(struct receiver *r, struct session *s)
     }
 }
 
-/* A writer that only compares gives no credits: the client hears in another way that it is at work. */
+/*
+ * A writer that only compares gives no credits: the client hears in another way that it is at work.
+ */
 static void send_sign_of_life(struct receiver *r, struct session *s, uint64_t now)
 {
     uint64_t compared = atomic_load_explicit(&s->place.compared, memory_order_relaxed);
@@ -324,7 +345,8 @@ static void send_stopped(struct receiver *r, struct session *s)
         r->failed = true;
     }
     s->greeted = false;
-    gx_note("client %s was told to stop: %" PRIu64 " files are in place", s->conn.peer, s->place.end.files);
+    gx_note("client %s was told to stop: %" PRIu64 " files are in place", s->conn.peer,
+            s->place.end.files);
     close_session(r, s, NULL);
 }
 
@@ -347,8 +369,9 @@ static void on_writer_finished(struct receiver *r, struct session *s)
     s->told = gx_conn_send(&s->conn, COPY_MSG_RESULT, result, sizeof result, -1, NULL) == 0;
     if (s->told && !r->o->quiet) {
         uint64_t ns = gx_now_ns() - s->start_ns;
-        printf("received %" PRIu64 " file%s, %" PRIu64 " bytes from %s in %.3f s, %s", e->files, e->files == 1 ? "" : "s", e->bytes, s->conn.peer,
-               (double)ns / 1e9, gx_rate(rate, s->moved, ns));
+        printf("received %" PRIu64 " file%s, %" PRIu64 " bytes from %s in %.3f s, %s", e->files,
+               e->files == 1 ? "" : "s", e->bytes, s->conn.peer, (double)ns / 1e9,
+               gx_rate(rate, s->moved, ns));
         if (e->kept)
             printf("; %" PRIu64 " unchanged", e->kept);
         printf("\n");
@@ -371,7 +394,8 @@ static void look_after(struct receiver *r, struct session *s, uint64_t now)
     if (s->state == RUNNING && s->received != s->credited)
         s->alive_ns = now;
     uint64_t patience = s->state == RUNNING ? r->o->timeout_s * 1000000000ull : GREETING_NS;
-    if (s->state != FREE && s->state != CLOSING && now > s->alive_ns && now - s->alive_ns > patience)
+    if (s->state != FREE && s->state != CLOSING && now > s->alive_ns &&
+        now - s->alive_ns > patience)
         close_session(r, s, "the client has been silent for too long");
     reap_session(s, false);
 }
@@ -429,7 +453,8 @@ static int start(struct receiver *r)
     r->root_fd = open(r->o->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (r->root_fd < 0) {
         int err = -errno;
-        gx_error("Give an existing folder with --dir.", "cannot open folder %s: %s", r->o->dir, strerror(-err));
+        gx_error("Give an existing folder with --dir.", "cannot open folder %s: %s", r->o->dir,
+                 strerror(-err));
         return err;
     }
     r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -452,7 +477,8 @@ static int start(struct receiver *r)
         return -errno;
     target_put(r->target, st.st_dev, st.st_ino);
     if (!r->o->quiet) {
-        printf("receiving into %s on %s port %" PRIu64 " (device %s)\n", r->o->dir, r->dev.address, r->o->port, r->dev.name);
+        printf("receiving into %s on %s port %" PRIu64 " (device %s)\n", r->o->dir, r->dev.address,
+               r->o->port, r->dev.name);
         fflush(stdout);
     }
     return 0;

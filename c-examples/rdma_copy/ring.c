@@ -31,11 +31,18 @@ static void put_words(uint8_t *at, const uint64_t *words, unsigned n)
         gx_put64(at + 8 * i, words[i]);
 }
 
-void end_put(uint8_t at[END_BYTES], const struct copy_end *e) { put_words(at, (const uint64_t[]){ e->files, e->bytes, e->kept }, 3); }
+void end_put(uint8_t at[END_BYTES], const struct copy_end *e)
+{
+    put_words(at, (const uint64_t[]){ e->files, e->bytes, e->kept }, 3);
+}
 
 void end_get(const uint8_t at[END_BYTES], struct copy_end *e)
 {
-    *e = (struct copy_end){ .files = gx_get64(at), .bytes = gx_get64(at + 8), .kept = gx_get64(at + 16) };
+    *e = (struct copy_end){
+        .files = gx_get64(at),
+        .bytes = gx_get64(at + 8),
+        .kept = gx_get64(at + 16),
+    };
 }
 
 void answer_put(uint8_t at[ANSWER_BYTES], const struct answer *a)
@@ -45,8 +52,13 @@ void answer_put(uint8_t at[ANSWER_BYTES], const struct answer *a)
 
 void answer_get(const uint8_t at[ANSWER_BYTES], struct answer *a)
 {
-    *a = (struct answer){ .type = gx_get64(at), .hash = gx_get64(at + 8), .size = gx_get64(at + 16), .mtime = gx_get64(at + 24),
-                          .offset = gx_get64(at + 32) };
+    *a = (struct answer){
+        .type = gx_get64(at),
+        .hash = gx_get64(at + 8),
+        .size = gx_get64(at + 16),
+        .mtime = gx_get64(at + 24),
+        .offset = gx_get64(at + 32),
+    };
 }
 
 /* FNV-1a of 64 bits. */
@@ -95,7 +107,10 @@ void ring_destroy(struct ring *r)
     pthread_mutex_destroy(&r->lock);
 }
 
-/* Taking the lock orders our store before the worker's next look at the condition: no wake-up is lost. */
+/*
+ * Taking the lock orders our store before the worker's next look at the condition: no wake-up is
+ * lost.
+ */
 void ring_wake_worker(struct ring *r)
 {
     pthread_mutex_lock(&r->lock);
@@ -149,7 +164,8 @@ bool ring_wait(struct ring *r, bool (*ready)(const void *of), const void *of)
 
 static uint32_t filled(const struct ring *r)
 {
-    return atomic_load_explicit(&r->produced, memory_order_acquire) - atomic_load_explicit(&r->consumed, memory_order_acquire);
+    return atomic_load_explicit(&r->produced, memory_order_acquire) -
+           atomic_load_explicit(&r->consumed, memory_order_acquire);
 }
 
 static bool has_free(const void *ring)

@@ -35,14 +35,15 @@ struct sender {
     int wake_fd;
     uint32_t posted, completed, credited; /* slots: sent off, acknowledged, emptied by the server */
     /*
-     * A slot's bytes and its immediate are two requests, and the next slot waits for the completion of this one. Where the
-     * server's memory is mapped, a WRITE that has nothing before it is a copy inside the post; anywhere else this would
-     * only keep the wire idle, and the first slots show which it is.
+     * A slot's bytes and its immediate are two requests, and the next slot waits for the completion
+     * of this one. Where the server's memory is mapped, a WRITE that has nothing before it is a
+     * copy inside the post; anywhere else this would only keep the wire idle, and the first slots
+     * show which it is.
      */
     bool one_by_one;
     uint64_t sent_bytes;
     uint64_t answers;                     /* of the server, so far */
-    uint64_t compared, told_ns;           /* by the reader, when the server was last told that we are alive */
+    uint64_t compared, told_ns; /* by the reader, when the server was last told that we are alive */
     uint64_t alive_ns;                    /* when the server last showed that it is */
 };
 
@@ -67,7 +68,8 @@ static int connect_to_server(struct sender *s, uint64_t bytes)
     char own[80];
     int err = o->device ? gx_dev_address(o->device, 0, own, sizeof own) : 0;
     if (!err)
-        err = gx_tcp_connect(&s->conn, o->host, (uint16_t)o->port, o->device ? own : NULL, GX_TIMEOUT_MS);
+        err = gx_tcp_connect(&s->conn, o->host, (uint16_t)o->port, o->device ? own : NULL,
+                             GX_TIMEOUT_MS);
     if (!err && !o->device)
         err = gx_conn_local_address(&s->conn, own, sizeof own);
     if (!err)
@@ -95,7 +97,8 @@ static int connect_to_server(struct sender *s, uint64_t bytes)
     gx_put32(hello + 16, o->flags);
     err = gx_conn_send(&s->conn, COPY_MSG_HELLO, hello, sizeof hello, -1, "the greeting");
     if (!err) {
-        int n = gx_conn_recv(&s->conn, COPY_MSG_TARGET, s->walk.target, TARGET_BYTES, GX_TIMEOUT_MS, "the server's folder");
+        int n = gx_conn_recv(&s->conn, COPY_MSG_TARGET, s->walk.target, TARGET_BYTES, GX_TIMEOUT_MS,
+                             "the server's folder");
         err = n < 0 ? n : 0;
         s->walk.has_target = n == (int)TARGET_BYTES && gx_get64(s->walk.target) != 0;
     }
@@ -106,13 +109,17 @@ static int connect_to_server(struct sender *s, uint64_t bytes)
     if (!err)
         err = gx_ready(&s->conn);
     if (!err && s->remote.length < (uint64_t)size * depth) {
-        gx_error("Build both sides from one source.", "the server offers a ring of %" PRIu64 " bytes", s->remote.length);
+        gx_error("Build both sides from one source.",
+                 "the server offers a ring of %" PRIu64 " bytes", s->remote.length);
         err = -EPROTO;
     }
     return err;
 }
 
-/* How many WRITEs of ours were copies into the peer's memory; 0 also where the library has no such counters. */
+/*
+ * How many WRITEs of ours were copies into the peer's memory; 0 also where the library has no such
+ * counters.
+ */
 static uint64_t copies(struct sender *s)
 {
     uint64_t values[128], all = 0;
@@ -164,7 +171,8 @@ static int post_slot(struct sender *s)
 /* Whether the next slot may be posted. */
 static bool may_post(struct sender *s)
 {
-    return s->posted != atomic_load_explicit(&s->ring.produced, memory_order_acquire) && (!s->one_by_one || s->completed == s->posted);
+    return s->posted != atomic_load_explicit(&s->ring.produced, memory_order_acquire) &&
+           (!s->one_by_one || s->completed == s->posted);
 }
 
 /* Takes completions. Returns how many, or a negative errno. */
@@ -177,7 +185,10 @@ static int reap(struct sender *s)
         return n;
     }
     for (int i = 0; i < n; i++) {
-        /* The server may be gone because it has all: what it said on the side channel decides, not its leaving. */
+        /*
+         * The server may be gone because it has all: what it said on the side channel decides, not
+         * its leaving.
+         */
         if (wc[i].status == GDRC_WC_WR_FLUSH_ERR && s->completed == s->posted)
             continue;
         if (wc[i].status != GDRC_WC_SUCCESS) {
@@ -189,9 +200,13 @@ static int reap(struct sender *s)
             s->completed++;
         } else if (wc[i].opcode == GDRC_WC_OP_RECV) {
             uint32_t credit = ntohl(wc[i].imm_data);
-            /* A server that claims more than it was sent would have us overwrite what it has not read. */
+            /*
+             * A server that claims more than it was sent would have us overwrite what it has not
+             * read.
+             */
             if (credit - s->credited > s->posted - s->credited) {
-                gx_error("Build both sides from one source.", "the server gives credit for slots that were never sent");
+                gx_error("Build both sides from one source.",
+                         "the server gives credit for slots that were never sent");
                 return -EPROTO;
             }
             s->credited = credit;
@@ -201,8 +216,12 @@ static int reap(struct sender *s)
         }
     }
     if (n) {
-        /* A slot is free when both are past it: the server has emptied it, and no retransmission needs ours. */
-        ring_set_consumed(&s->ring, (int32_t)(s->completed - s->credited) >= 0 ? s->credited : s->completed);
+        /*
+         * A slot is free when both are past it: the server has emptied it, and no retransmission
+         * needs ours.
+         */
+        ring_set_consumed(&s->ring,
+                          (int32_t)(s->completed - s->credited) >= 0 ? s->credited : s->completed);
     }
     return n;
 }
@@ -215,13 +234,17 @@ static int take_answers(struct sender *s, const uint8_t *body, size_t length)
     for (size_t at = 0; at + ANSWER_BYTES <= length; at += ANSWER_BYTES) {
         answer_get(body + at, &a);
         bool answered = atomic_load(&w->answered);
-        /* Once the reader has the table it is the reader's; and no server has more answers than there were offers. */
+        /*
+         * Once the reader has the table it is the reader's; and no server has more answers than
+         * there were offers.
+         */
         if (a.type == ANSWER_RESUMED && answered) {
             w->resumed_at = a.offset;
             atomic_store(&w->resumed, true);
         } else if (a.type == ANSWER_ALL && !answered) {
             atomic_store(&w->answered, true);
-        } else if ((a.type == ANSWER_KEEP || a.type == ANSWER_PART) && !answered && s->answers++ < atomic_load(&w->files)) {
+        } else if ((a.type == ANSWER_KEEP || a.type == ANSWER_PART) && !answered &&
+                   s->answers++ < atomic_load(&w->files)) {
             if (known_add(&w->known, &a))
                 return gx_error("Copy fewer files at once.", "out of memory"), -ENOMEM;
         } else {
@@ -247,17 +270,23 @@ static void tell_where(struct sender *s, const uint8_t *body, size_t length)
     char kept[48];
     uint64_t part = gx_get64(body + END_BYTES);
     end_get(body, &e);
-    fprintf(stderr, "%s: interrupted: %" PRIu64 " file%s, %" PRIu64 " bytes in place%s", gx_program, e.files, e.files == 1 ? "" : "s", e.bytes,
-            and_kept(&e, kept));
+    fprintf(stderr, "%s: interrupted: %" PRIu64 " file%s, %" PRIu64 " bytes in place%s", gx_program,
+            e.files, e.files == 1 ? "" : "s", e.bytes, and_kept(&e, kept));
     if (length > END_BYTES + 8) {
         fputs("; stopped inside ", stderr);
         gx_print_bytes(stderr, body + END_BYTES + 8, length - END_BYTES - 8, 500);
-        fprintf(stderr, " at %" PRIu64 " bytes%s", part, part ? "" : ", of which nothing is left there");
+        fprintf(stderr, " at %" PRIu64 " bytes%s", part,
+                part ? "" : ", of which nothing is left there");
     }
-    fprintf(stderr, "\n    %s\n", s->o->flags & COPY_RESUME ? "The same command goes on from here." : "With --resume a copy that was interrupted can go on.");
+    fprintf(stderr, "\n    %s\n",
+            s->o->flags & COPY_RESUME ? "The same command goes on from here."
+                                      : "With --resume a copy that was interrupted can go on.");
 }
 
-/* Takes what the server has said on the side channel. Returns 1 and the result when all is in place, 0, or a negative errno (told). */
+/*
+ * Takes what the server has said on the side channel. Returns 1 and the result when all is in
+ * place, 0, or a negative errno (told).
+ */
 static int look_at_server(struct sender *s, struct copy_end *result)
 {
     uint8_t body[GX_BODY_MAX];
@@ -269,7 +298,9 @@ static int look_at_server(struct sender *s, struct copy_end *result)
         if (type == GX_MSG_ERROR) {
             fprintf(stderr, "%s: the server says: ", gx_program);
             gx_print_bytes(stderr, body, (size_t)n, 500);
-            fputs("\n    No half file was left there under its name; files named before it are complete.\n", stderr);
+            fputs("\n    No half file was left there under its name; files named before it are "
+                  "complete.\n",
+                  stderr);
             return -EREMOTEIO;
         }
         if (n == (int)END_BYTES && type == COPY_MSG_RESULT) {
@@ -292,7 +323,8 @@ static int look_at_server(struct sender *s, struct copy_end *result)
     if (n == -EAGAIN)
         return 0;
     if (n == -ECONNRESET)
-        gx_error("It was killed or the network in between is gone; start it and copy again: no half file is left under its name.",
+        gx_error("It was killed or the network in between is gone; start it and copy again: no "
+                 "half file is left under its name.",
                  "the server closed the connection");
     else
         gx_error("Build both sides from one source.", "the server broke the protocol");
@@ -377,16 +409,18 @@ static int run(struct sender *s, struct gx_bar *bar, struct copy_end *result)
         if (s->posted == s->credited && !atomic_load(&s->ring.finished))
             s->alive_ns = now;
         if (now > s->alive_ns && now - s->alive_ns > s->o->timeout_s * 1000000000u) {
-            gx_error("Its disk may hang, or it may be stopped; --timeout sets how long to wait.", "the server has not moved for %" PRIu64 " s",
-                     s->o->timeout_s);
+            gx_error("Its disk may hang, or it may be stopped; --timeout sets how long to wait.",
+                     "the server has not moved for %" PRIu64 " s", s->o->timeout_s);
             return -ETIMEDOUT;
         }
-        struct pollfd fds[2] = { { .fd = s->wake_fd, .events = POLLIN }, { .fd = s->conn.fd, .events = POLLIN } };
+        struct pollfd fds[2] = { { .fd = s->wake_fd, .events = POLLIN },
+                                 { .fd = s->conn.fd, .events = POLLIN } };
         n = gx_sleep(s->dev.ctx, &s->cq, fds, 2, 100);
         if (n < 0 && n != -EINTR)
             return n;
         uint64_t count;
-        if (n > 0 && fds[0].revents && read(s->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN)
+        if (n > 0 && fds[0].revents && read(s->wake_fd, &count, sizeof count) < 0 &&
+            errno != EAGAIN)
             return -errno;
     }
 }
@@ -451,21 +485,27 @@ int copy_send(const struct copy_options *o, char **paths, int count)
     clean_up(&s);
     if (err)
         return err;
-    if (result.files != s.walk.files || result.bytes != s.walk.bytes || result.kept != s.walk.kept) {
-        gx_error("Build both sides from one source.", "the server has another count of files or bytes than we sent");
+    if (result.files != s.walk.files || result.bytes != s.walk.bytes ||
+        result.kept != s.walk.kept) {
+        gx_error("Build both sides from one source.",
+                 "the server has another count of files or bytes than we sent");
         return -EPROTO;
     }
     if (s.walk.files + s.walk.kept + s.walk.failed != files && !s.walk.failed)
-        gx_note("something changed while it was copied: %" PRIu64 " files were counted before", files);
+        gx_note("something changed while it was copied: %" PRIu64 " files were counted before",
+                files);
     if (!o->quiet) {
-        printf("copied %" PRIu64 " file%s, %" PRIu64 " bytes in %.3f s, %s; size and CRC-32C checked%s", result.files, result.files == 1 ? "" : "s",
-               result.bytes, (double)ns / 1e9, gx_rate(rate, s.sent_bytes, ns), and_kept(&result, kept));
+        printf("copied %" PRIu64 " file%s, %" PRIu64
+               " bytes in %.3f s, %s; size and CRC-32C checked%s",
+               result.files, result.files == 1 ? "" : "s", result.bytes, (double)ns / 1e9,
+               gx_rate(rate, s.sent_bytes, ns), and_kept(&result, kept));
         if (s.walk.resumed_bytes)
             printf("; %" PRIu64 " bytes were there", (uint64_t)s.walk.resumed_bytes);
         puts(s.walk.skipped ? "; some entries were not copied" : "");
     }
     if (s.walk.failed) {
-        gx_error("Everything else is in place.", "%" PRIu64 " %s not copied", (uint64_t)s.walk.failed, s.walk.failed == 1 ? "entry was" : "entries were");
+        gx_error("Everything else is in place.", "%" PRIu64 " %s not copied",
+                 (uint64_t)s.walk.failed, s.walk.failed == 1 ? "entry was" : "entries were");
         return -EIO;
     }
     return 0;

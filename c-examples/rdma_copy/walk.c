@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The client's reader thread: walks files and folders and turns them into records in slots. Symbolic
- * links, devices, sockets and pipes are not copied; each is named once. What cannot be read is named, counted, and does not
- * keep the rest from being copied.
+ * The client's reader thread: walks files and folders and turns them into records in slots.
+ * Symbolic links, devices, sockets and pipes are not copied; each is named once. What cannot be
+ * read is named, counted, and does not keep the rest from being copied.
  */
 #include "copy.h"
 
@@ -28,21 +28,31 @@ struct out {
     uint8_t *slot;
 };
 
-/* Functions here return 0 also where an entry could not be copied: that was told and counted. What they return else ends the walk. */
+/*
+ * Functions here return 0 also where an entry could not be copied: that was told and counted. What
+ * they return else ends the walk.
+ */
 
-/* Says that an entry is not copied; `err` may be 0. Arguments are told of before anything is sent, what lies below them when it would be sent. */
+/*
+ * Says that an entry is not copied; `err` may be 0. Arguments are told of before anything is sent,
+ * what lies below them when it would be sent.
+ */
 static int refuse(struct out *o, int err, const char *doing, const char *hint)
 {
     if (err == -ECANCELED || err == -EINTR)
         return err;
     if (o->purpose == SEND) {
-        gx_error(hint, "%s %s%s%s", doing, o->walk->name, err ? ": " : "", err ? strerror(-err) : "");
+        gx_error(hint, "%s %s%s%s", doing, o->walk->name, err ? ": " : "",
+                 err ? strerror(-err) : "");
         o->walk->failed++;
     }
     return 0;
 }
 
-static int unreadable(struct out *o, int err, const char *doing) { return refuse(o, err, doing, "It is not copied; only what this user may read can be."); }
+static int unreadable(struct out *o, int err, const char *doing)
+{
+    return refuse(o, err, doing, "It is not copied; only what this user may read can be.");
+}
 
 static const char *kind_of(mode_t mode)
 {
@@ -75,7 +85,8 @@ static int need(struct out *o, uint32_t bytes)
     if (!o->at) {
         if (!ring_wait_free(o->ring))
             return -ECANCELED;
-        o->slot = ring_slot(o->ring, atomic_load_explicit(&o->ring->produced, memory_order_relaxed));
+        o->slot =
+            ring_slot(o->ring, atomic_load_explicit(&o->ring->produced, memory_order_relaxed));
     }
     return 0;
 }
@@ -100,8 +111,11 @@ static uint64_t mtime_ns(const struct stat *st)
 /* A file whose size is not what it holds: the kernel makes its bytes when it is read. */
 static bool is_made_up(int fd, const struct stat *st)
 {
-    static const unsigned long kinds[] = { PROC_SUPER_MAGIC, SYSFS_MAGIC,   DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC, CGROUP_SUPER_MAGIC,
-                                           CGROUP2_SUPER_MAGIC, SELINUX_MAGIC, SMACK_MAGIC, EFIVARFS_MAGIC, PSTOREFS_MAGIC, BPF_FS_MAGIC };
+    static const unsigned long kinds[] = {
+        PROC_SUPER_MAGIC, SYSFS_MAGIC,        DEBUGFS_MAGIC,       TRACEFS_MAGIC,
+        SECURITYFS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, SELINUX_MAGIC,
+        SMACK_MAGIC,      EFIVARFS_MAGIC,     PSTOREFS_MAGIC,      BPF_FS_MAGIC
+    };
     struct statfs fs;
     char byte;
     if (st->st_blocks || fstatfs(fd, &fs) < 0)
@@ -122,7 +136,10 @@ struct reading {
     uint32_t crc;
 };
 
-/* Reads up to the next hole, or the end, straight into slots, piece by piece. -EIO: the file became shorter. */
+/*
+ * Reads up to the next hole, or the end, straight into slots, piece by piece. -EIO: the file became
+ * shorter.
+ */
 static int send_data(struct out *o, struct reading *f, uint64_t end)
 {
     while (f->at < end) {
@@ -136,7 +153,8 @@ static int send_data(struct out *o, struct reading *f, uint64_t end)
         bool ended = false;
         while (have < want && !ended) {
             size_t piece = want - have < COPY_PIECE ? want - have : COPY_PIECE;
-            ssize_t n = f->made_up ? read(f->fd, data + have, piece) : pread(f->fd, data + have, piece, (off_t)(f->at + have));
+            ssize_t n = f->made_up ? read(f->fd, data + have, piece)
+                                   : pread(f->fd, data + have, piece, (off_t)(f->at + have));
             if (n < 0 && errno == EINTR)
                 continue;
             if (n < 0)
@@ -184,7 +202,10 @@ static int send_bytes(struct out *o, struct reading *f)
 
 static bool is_set(const void *flag) { return atomic_load((const atomic_bool *)flag); }
 
-/* The server has `bytes` that may be the first of this file: goes on behind them if their checksum is right. */
+/*
+ * The server has `bytes` that may be the first of this file: goes on behind them if their checksum
+ * is right.
+ */
 static int resume(struct out *o, struct reading *f, uint64_t bytes)
 {
     struct record r = { .type = REC_RESUME, .a = bytes };
@@ -212,7 +233,13 @@ static int send_file(struct out *o, int fd, const struct stat *st, const char *p
 {
     struct walk *w = o->walk;
     struct reading f = { .fd = fd, .made_up = is_made_up(fd, st), .size = (uint64_t)st->st_size };
-    struct record r = { .type = REC_FILE, .mode = (uint16_t)(st->st_mode & 0777), .length = (uint32_t)strlen(path), .a = f.size, .b = mtime_ns(st) };
+    struct record r = {
+        .type = REC_FILE,
+        .mode = (uint16_t)(st->st_mode & 0777),
+        .length = (uint32_t)strlen(path),
+        .a = f.size,
+        .b = mtime_ns(st),
+    };
     const struct answer *known = known_find(&w->known, path_hash(path), f.size, r.b);
     f.sparse = !f.made_up && (uint64_t)st->st_blocks * 512 < f.size;
     if (known && known->type == ANSWER_KEEP) {
@@ -233,7 +260,8 @@ static int send_file(struct out *o, int fd, const struct stat *st, const char *p
     if (err == -ECANCELED)
         return err;
     if (err) {
-        unreadable(o, err, err == -EIO && !f.made_up ? "it became shorter, or its disk fails:" : "reading");
+        unreadable(o, err,
+                   err == -EIO && !f.made_up ? "it became shorter, or its disk fails:" : "reading");
         r = (struct record){ .type = REC_DROP };
         return put(o, &r, NULL);
     }
@@ -260,7 +288,12 @@ static int offer_file(struct out *o, int fd, const struct stat *st, const char *
     }
     gx_put32(body, crc);
     memcpy(body + 4, path, length);
-    struct record r = { .type = REC_OFFER, .length = (uint32_t)(4 + length), .a = (uint64_t)st->st_size, .b = mtime_ns(st) };
+    struct record r = {
+        .type = REC_OFFER,
+        .length = (uint32_t)(4 + length),
+        .a = (uint64_t)st->st_size,
+        .b = mtime_ns(st),
+    };
     w->files++;
     return put(o, &r, body);
 }
@@ -282,20 +315,27 @@ static int walk_file(struct out *o, int fd, const struct stat *st, const char *p
 static bool is_target(const struct walk *w, const struct stat *st)
 {
     uint8_t own[TARGET_BYTES];
-    return w->has_target && target_put(own, st->st_dev, st->st_ino) && !memcmp(own, w->target, sizeof own);
+    return w->has_target && target_put(own, st->st_dev, st->st_ino) &&
+           !memcmp(own, w->target, sizeof own);
 }
 
-static int walk_entry(struct out *o, int parent, const char *name, const char *path, unsigned level);
+static int walk_entry(struct out *o, int parent, const char *name, const char *path,
+                      unsigned level);
 
 static int walk_dir(struct out *o, int fd, const struct stat *st, const char *path, unsigned level)
 {
-    struct record r = { .type = REC_DIR, .mode = (uint16_t)(st->st_mode & 0777), .length = (uint32_t)strlen(path) };
+    struct record r = {
+        .type = REC_DIR,
+        .mode = (uint16_t)(st->st_mode & 0777),
+        .length = (uint32_t)strlen(path),
+    };
     bool refused = is_target(o->walk, st);
     DIR *dir = !refused && level < COPY_LEVELS_MAX ? fdopendir(fd) : NULL;
     if (!dir) {
         int err = refused || level >= COPY_LEVELS_MAX ? -ELOOP : -errno;
         close(fd);
-        return refused ? refuse(o, 0, "not copied: the server puts files into", "A folder is not copied into itself.")
+        return refused ? refuse(o, 0, "not copied: the server puts files into",
+                                "A folder is not copied into itself.")
                        : unreadable(o, err, "opening folder");
     }
     int err = o->purpose == SEND ? put(o, &r, path) : 0;
@@ -332,7 +372,10 @@ static int walk_entry(struct out *o, int parent, const char *name, const char *p
         return unreadable(o, -errno, "looking at");
     int fd = -1;
     if (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) {
-        /* It may have become something else: NOFOLLOW: a link is not its target. NONBLOCK: a pipe must not hold us. */
+        /*
+         * It may have become something else: NOFOLLOW: a link is not its target. NONBLOCK: a pipe
+         * must not hold us.
+         */
         fd = openat(parent, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
         if (fd < 0)
             return unreadable(o, -errno, S_ISDIR(st.st_mode) ? "opening folder" : "opening");
@@ -357,7 +400,10 @@ static int walk_entry(struct out *o, int parent, const char *name, const char *p
     return err;
 }
 
-/* The name under which an argument arrives: the last component of what it is, so that "." and "../x/" have one. */
+/*
+ * The name under which an argument arrives: the last component of what it is, so that "." and
+ * "../x/" have one.
+ */
 static int walk_argument(struct out *o, const char *argument)
 {
     struct stat st;
@@ -375,7 +421,8 @@ static int walk_argument(struct out *o, const char *argument)
     bool refused = first && stat(slash == whole ? "/" : whole, &st) == 0 && is_target(o->walk, &st);
     *slash = '/';
     if (refused)
-        err = refuse(o, 0, "not copied: the server puts files beside", "It would be copied onto itself.");
+        err = refuse(o, 0, "not copied: the server puts files beside",
+                     "It would be copied onto itself.");
     else
         err = walk_entry(o, AT_FDCWD, argument, name, 0);
     free(whole);
@@ -409,8 +456,9 @@ static bool check_argument(struct walk *w, int i)
         wrong = strerror(errno);
     free(whole);
     if (wrong) {
-        gx_error(w->count > 1 ? "It is left out." : "Files and folders are copied, and only what this user may read.", "cannot copy %s: %s", argument,
-                 wrong);
+        gx_error(w->count > 1 ? "It is left out."
+                              : "Files and folders are copied, and only what this user may read.",
+                 "cannot copy %s: %s", argument, wrong);
         w->paths[i] = NULL;
         w->failed++;
     }

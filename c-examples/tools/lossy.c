@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * lossy.so: LD_PRELOAD it to lose every GDRC_LOSSY-th datagram that the process receives (with GRO a datagram is a whole
- * burst). No privilege and no queue discipline needed. Where the variable is missing nothing is lost.
+ * lossy.so: LD_PRELOAD it to lose every GDRC_LOSSY-th datagram that the process receives (with GRO
+ * a datagram is a whole burst). No privilege and no queue discipline needed. Where the variable is
+ * missing nothing is lost.
  *
  * One line at exit, to the file GDRC_LOSSY_REPORT (appended) or to stderr:
  *   lossy: PROGRAM: N of M datagrams lost
@@ -39,7 +40,8 @@ static int is_datagram(int fd, int flags)
 {
     int type = 0, saved = errno;
     socklen_t len = sizeof type;
-    int got = !(flags & MSG_ERRQUEUE) && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 && type == SOCK_DGRAM;
+    int got = !(flags & MSG_ERRQUEUE) && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 &&
+              type == SOCK_DGRAM;
     errno = saved;
     return got;
 }
@@ -65,7 +67,8 @@ __attribute__((destructor)) static void report(void)
 {
     char line[256];
     const char *path = getenv("GDRC_LOSSY_REPORT");
-    int n = snprintf(line, sizeof line, "lossy: %s: %lu of %lu datagrams lost\n", program_invocation_short_name, lost, came);
+    int n = snprintf(line, sizeof line, "lossy: %s: %lu of %lu datagrams lost\n",
+                     program_invocation_short_name, lost, came);
     int fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : STDERR_FILENO;
     if (fd < 0 || write(fd, line, (size_t)n) != n)
         fprintf(stderr, "%s", line);

@@ -2,11 +2,12 @@
 /*
  * malloc_count.so: LD_PRELOAD it to count allocations inside the data-plane calls of libgdrcore.
  *
- * Each data-plane call is wrapped: while one runs on a thread, every malloc, calloc, realloc, memalign
- * and mmap of new memory of that thread counts. Posts and polls through a pin are inline functions, which nothing can wrap. So
- * gdrc_qp_pin and gdrc_cq_pin give the program a pin of this tool, one of zeros: such a pin sends the inline functions the long
- * way, and that is wrapped. With GDRC_MALLOC_ALL=1 everything that any thread allocates after the first
- * gdrc_post_send counts instead: then the program must not allocate either.
+ * Each data-plane call is wrapped: while one runs on a thread, every malloc, calloc, realloc,
+ * memalign and mmap of new memory of that thread counts. Posts and polls through a pin are inline
+ * functions, which nothing can wrap. So gdrc_qp_pin and gdrc_cq_pin give the program a pin of this
+ * tool, one of zeros: such a pin sends the inline functions the long way, and that is wrapped. With
+ * GDRC_MALLOC_ALL=1 everything that any thread allocates after the first gdrc_post_send counts
+ * instead: then the program must not allocate either.
  *
  * The report is one line, to the file GDRC_MALLOC_REPORT (appended) or to stderr, at exit:
  *   malloc_count: PROGRAM: CALLS data-plane calls, N allocations
@@ -54,13 +55,18 @@ int posix_memalign(void **out, size_t align, size_t n)
 }
 void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
 {
-    /* A reservation of addresses is no memory, and neither is a mapping of a descriptor's: the ring that a new peer of this host
-     * has made is mapped when it comes. */
+    /*
+     * A reservation of addresses is no memory, and neither is a mapping of a descriptor's: the ring
+     * that a new peer of this host has made is mapped when it comes.
+     */
     if (prot != PROT_NONE && (flags & MAP_ANONYMOUS))
         count();
     return (void *)syscall(SYS_mmap, addr, length, prot, flags, fd, offset);
 }
-void *mmap64(void *addr, size_t length, int prot, int flags, int fd, off_t offset) { return mmap(addr, length, prot, flags, fd, offset); }
+void *mmap64(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
+{
+    return mmap(addr, length, prot, flags, fd, offset);
+}
 
 /* The next definition of a name. Looked up before main(): dlsym may allocate. */
 #define REAL(name) static __typeof__(name) *real_##name
@@ -129,34 +135,59 @@ int gdrc_post_send(gdrc_context *ctx, gdrc_qp qp, const gdrc_send_wr *wr, const 
     __atomic_store_n(&armed, 1, __ATOMIC_RELAXED);
     INSIDE(gdrc_post_send(ctx, qp, wr, bad));
 }
-int gdrc_post_recv(gdrc_context *ctx, gdrc_qp qp, const gdrc_recv_wr *wr, const gdrc_recv_wr **bad) { INSIDE(gdrc_post_recv(ctx, qp, wr, bad)); }
-int gdrc_post_srq_recv(gdrc_context *ctx, gdrc_srq srq, const gdrc_recv_wr *wr, const gdrc_recv_wr **bad)
+int gdrc_post_recv(gdrc_context *ctx, gdrc_qp qp, const gdrc_recv_wr *wr, const gdrc_recv_wr **bad)
+{
+    INSIDE(gdrc_post_recv(ctx, qp, wr, bad));
+}
+int gdrc_post_srq_recv(gdrc_context *ctx, gdrc_srq srq, const gdrc_recv_wr *wr,
+                       const gdrc_recv_wr **bad)
 {
     INSIDE(gdrc_post_srq_recv(ctx, srq, wr, bad));
 }
-int gdrc_poll_cq(gdrc_context *ctx, gdrc_cq cq, int n, gdrc_wc *wc) { INSIDE(gdrc_poll_cq(ctx, cq, n, wc)); }
+int gdrc_poll_cq(gdrc_context *ctx, gdrc_cq cq, int n, gdrc_wc *wc)
+{
+    INSIDE(gdrc_poll_cq(ctx, cq, n, wc));
+}
 int gdrc_progress(gdrc_context *ctx) { INSIDE(gdrc_progress(ctx)); }
-int gdrc_cq_arm(gdrc_context *ctx, gdrc_cq cq, int solicited) { INSIDE(gdrc_cq_arm(ctx, cq, solicited)); }
+int gdrc_cq_arm(gdrc_context *ctx, gdrc_cq cq, int solicited)
+{
+    INSIDE(gdrc_cq_arm(ctx, cq, solicited));
+}
 int gdrc_cq_event(gdrc_context *ctx, gdrc_cq *out) { INSIDE(gdrc_cq_event(ctx, out)); }
-int gdrc_async_event(gdrc_context *ctx, struct gdrc_async_event *out) { INSIDE(gdrc_async_event(ctx, out)); }
+int gdrc_async_event(gdrc_context *ctx, struct gdrc_async_event *out)
+{
+    INSIDE(gdrc_async_event(ctx, out));
+}
 int gdrc_arm(gdrc_context *ctx) { INSIDE(gdrc_arm(ctx)); }
 int gdrc_wait(gdrc_context *ctx, int timeout_ms) { INSIDE(gdrc_wait(ctx, timeout_ms)); }
 
 /* As many pins of each kind as a process can have. */
 #define PINS 8192
 
-/* What the program gets in place of a pin. The row stays all 0; `real` is NULL while nobody has it. */
-static struct qp_pin { struct gdrc_pinned_qp row; const struct gdrc_pinned_qp *real; } qp_pins[PINS];
-static struct cq_pin { struct gdrc_pinned_cq row; const struct gdrc_pinned_cq *real; } cq_pins[PINS];
+/*
+ * What the program gets in place of a pin. The row stays all 0; `real` is NULL while nobody has it.
+ */
+static struct qp_pin {
+    struct gdrc_pinned_qp row;
+    const struct gdrc_pinned_qp *real;
+} qp_pins[PINS];
+static struct cq_pin {
+    struct gdrc_pinned_cq row;
+    const struct gdrc_pinned_cq *real;
+} cq_pins[PINS];
 
-/* Puts the pin in *out into a free entry, and the entry's row into *out. A full table leaves the pin as it is. */
-#define HIDE(table, out)                                                                                              \
-    for (size_t i = 0; i < PINS; i++) {                                                                               \
-        __typeof__(*(out)) none = NULL;                                                                               \
-        if (__atomic_compare_exchange_n(&table[i].real, &none, *(out), 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {      \
-            *(out) = &table[i].row;                                                                                   \
-            break;                                                                                                    \
-        }                                                                                                             \
+/*
+ * Puts the pin in *out into a free entry, and the entry's row into *out. A full table leaves the
+ * pin as it is.
+ */
+#define HIDE(table, out)                                                                    \
+    for (size_t i = 0; i < PINS; i++) {                                                     \
+        __typeof__(*(out)) none = NULL;                                                     \
+        if (__atomic_compare_exchange_n(&table[i].real, &none, *(out), 0, __ATOMIC_ACQ_REL, \
+                                        __ATOMIC_RELAXED)) {                                \
+            *(out) = &table[i].row;                                                         \
+            break;                                                                          \
+        }                                                                                   \
     }
 
 static struct qp_pin *own_qp_pin(const struct gdrc_pinned_qp *pin)
@@ -196,9 +227,13 @@ int gdrc_cq_unpin(const struct gdrc_pinned_cq *pin)
     return real_gdrc_cq_unpin(own ? __atomic_exchange_n(&own->real, NULL, __ATOMIC_ACQ_REL) : pin);
 }
 
-/* The inline functions, with the pin that the library made, are called here. What they in turn leave to the library arrives here
- * again, and goes on to it. A pin that was given back is one of zeros, as the library's own would be. */
-int gdrc_pinned_send_rest(const struct gdrc_pinned_qp *pin, const gdrc_send_wr *wr, const gdrc_send_wr **bad)
+/*
+ * The inline functions, with the pin that the library made, are called here. What they in turn
+ * leave to the library arrives here again, and goes on to it. A pin that was given back is one of
+ * zeros, as the library's own would be.
+ */
+int gdrc_pinned_send_rest(const struct gdrc_pinned_qp *pin, const gdrc_send_wr *wr,
+                          const gdrc_send_wr **bad)
 {
     struct qp_pin *own = own_qp_pin(pin);
     const struct gdrc_pinned_qp *real = own ? __atomic_load_n(&own->real, __ATOMIC_ACQUIRE) : NULL;
@@ -207,7 +242,8 @@ int gdrc_pinned_send_rest(const struct gdrc_pinned_qp *pin, const gdrc_send_wr *
     __atomic_store_n(&armed, 1, __ATOMIC_RELAXED);
     COUNTED(gdrc_pinned_post_send(real, wr, bad));
 }
-int gdrc_pinned_recv_rest(const struct gdrc_pinned_qp *pin, const gdrc_recv_wr *wr, const gdrc_recv_wr **bad)
+int gdrc_pinned_recv_rest(const struct gdrc_pinned_qp *pin, const gdrc_recv_wr *wr,
+                          const gdrc_recv_wr **bad)
 {
     struct qp_pin *own = own_qp_pin(pin);
     const struct gdrc_pinned_qp *real = own ? __atomic_load_n(&own->real, __ATOMIC_ACQUIRE) : NULL;
@@ -229,7 +265,8 @@ __attribute__((destructor)) static void report(void)
     char line[256];
     unsigned long found = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
     const char *path = getenv("GDRC_MALLOC_REPORT"), *strict = getenv("GDRC_MALLOC_FAIL");
-    int n = snprintf(line, sizeof line, "malloc_count: %s: %lu data-plane calls, %lu allocations\n", program_invocation_short_name, calls, found);
+    int n = snprintf(line, sizeof line, "malloc_count: %s: %lu data-plane calls, %lu allocations\n",
+                     program_invocation_short_name, calls, found);
     int fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : STDERR_FILENO;
     if (fd < 0 || write(fd, line, (size_t)n) != n)
         fprintf(stderr, "%s", line);

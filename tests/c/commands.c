@@ -1,5 +1,6 @@
-// Commands written to a context's cmd_fd, as FreeFlow's router writes them: commands refused|answered. Exit code 0: all was as it should
-// be. `refused`: nobody takes write(2) over, so each is EBADF. `answered`: what the kernel's uverbs would say.
+// Commands written to a context's cmd_fd, as FreeFlow's router writes them: commands
+// refused|answered. Exit code 0: all was as it should be. `refused`: nobody takes write(2) over, so
+// each is EBADF. `answered`: what the kernel's uverbs would say.
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -36,13 +37,19 @@ static int words(size_t bytes) {
 }
 
 static struct query device_query(void *response) {
-    struct query q = {.hdr = {IB_USER_VERBS_CMD_QUERY_DEVICE, words(sizeof q.hdr + sizeof q.device), words(sizeof(struct ib_uverbs_query_device_resp))}};
+    struct query q = {
+        .hdr = { IB_USER_VERBS_CMD_QUERY_DEVICE, words(sizeof q.hdr + sizeof q.device),
+                 words(sizeof(struct ib_uverbs_query_device_resp)) },
+    };
     q.device.response = (uintptr_t)response;
     return q;
 }
 
 static struct query qp_query(const struct ibv_qp *qp, void *response) {
-    struct query q = {.hdr = {IB_USER_VERBS_CMD_QUERY_QP, words(sizeof q.hdr + sizeof q.qp), words(sizeof(struct ib_uverbs_query_qp_resp))}};
+    struct query q = {
+        .hdr = { IB_USER_VERBS_CMD_QUERY_QP, words(sizeof q.hdr + sizeof q.qp),
+                 words(sizeof(struct ib_uverbs_query_qp_resp)) },
+    };
     q.qp.response = (uintptr_t)response;
     q.qp.qp_handle = qp->handle;
     q.qp.attr_mask = IBV_QP_STATE;
@@ -75,23 +82,63 @@ static struct objects make(enum ibv_qp_type type, int sq_sig_all) {
     struct objects o = {.ctx = open_device()};
     CHECK((o.pd = ibv_alloc_pd(o.ctx)));
     CHECK((o.cq = ibv_create_cq(o.ctx, 8, NULL, NULL, 0)));
-    struct ibv_qp_init_attr init = {.send_cq = o.cq, .recv_cq = o.cq, .qp_type = type, .sq_sig_all = sq_sig_all,
-                                    .cap = {.max_send_wr = 5, .max_recv_wr = 6, .max_send_sge = 2, .max_recv_sge = 3, .max_inline_data = 32}};
+    struct ibv_qp_init_attr init = {
+        .send_cq = o.cq,
+        .recv_cq = o.cq,
+        .qp_type = type,
+        .sq_sig_all = sq_sig_all,
+        .cap = { .max_send_wr = 5,
+                 .max_recv_wr = 6,
+                 .max_send_sge = 2,
+                 .max_recv_sge = 3,
+                 .max_inline_data = 32 },
+    };
     CHECK((o.qp = ibv_create_qp(o.pd, &init)));
     int ud = type == IBV_QPT_UD;
-    struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x01234567, .qp_access_flags = IBV_ACCESS_REMOTE_READ};
-    CHECK(ibv_modify_qp(o.qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)) == 0);
-    a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = 0x123456, .rq_psn = 0xabcdef, .max_dest_rd_atomic = 3, .min_rnr_timer = 12,
-                             .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = 1, .hop_limit = 7, .traffic_class = 4}}};
+    struct ibv_qp_attr a = {
+        .qp_state = IBV_QPS_INIT,
+        .port_num = 1,
+        .qkey = 0x01234567,
+        .qp_access_flags = IBV_ACCESS_REMOTE_READ,
+    };
+    CHECK(ibv_modify_qp(o.qp, &a,
+                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+                            (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)) == 0);
+    a = (struct ibv_qp_attr){
+        .qp_state = IBV_QPS_RTR,
+        .path_mtu = IBV_MTU_1024,
+        .dest_qp_num = 0x123456,
+        .rq_psn = 0xabcdef,
+        .max_dest_rd_atomic = 3,
+        .min_rnr_timer = 12,
+        .ah_attr = { .is_global = 1,
+                     .port_num = 1,
+                     .grh = { .sgid_index = 1, .hop_limit = 7, .traffic_class = 4 } }
+    };
     CHECK(ibv_query_gid(o.ctx, 1, 1, &a.ah_attr.grh.dgid) == 0);
-    CHECK(ibv_modify_qp(o.qp, &a, ud ? IBV_QP_STATE : IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
-    a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .sq_psn = 0x13579b, .timeout = 14, .retry_cnt = 6, .rnr_retry = 5, .max_rd_atomic = 2};
-    CHECK(ibv_modify_qp(o.qp, &a, ud ? IBV_QP_STATE | IBV_QP_SQ_PSN : IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+    CHECK(ibv_modify_qp(o.qp, &a,
+                        ud ? IBV_QP_STATE
+                           : IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                 IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+                                 IBV_QP_MIN_RNR_TIMER) == 0);
+    a = (struct ibv_qp_attr){
+        .qp_state = IBV_QPS_RTS,
+        .sq_psn = 0x13579b,
+        .timeout = 14,
+        .retry_cnt = 6,
+        .rnr_retry = 5,
+        .max_rd_atomic = 2,
+    };
+    CHECK(ibv_modify_qp(o.qp, &a,
+                        ud ? IBV_QP_STATE | IBV_QP_SQ_PSN
+                           : IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                                 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
     return o;
 }
 
 static void drop(struct objects *o) {
-    CHECK(ibv_destroy_qp(o->qp) == 0 && ibv_destroy_cq(o->cq) == 0 && ibv_dealloc_pd(o->pd) == 0 && ibv_close_device(o->ctx) == 0);
+    CHECK(ibv_destroy_qp(o->qp) == 0 && ibv_destroy_cq(o->cq) == 0 && ibv_dealloc_pd(o->pd) == 0 &&
+          ibv_close_device(o->ctx) == 0);
 }
 
 // The answer about a QP is what libibverbs says of it.
@@ -103,19 +150,29 @@ static void compare_qp(struct objects *o) {
     struct ibv_qp_attr a;
     struct ibv_qp_init_attr init;
     CHECK(ibv_query_qp(o->qp, &a, IBV_QP_STATE, &init) == 0);
-    CHECK(r.qp_state == IBV_QPS_RTS && r.qp_state == a.qp_state && r.cur_qp_state == a.cur_qp_state && r.path_mtu == a.path_mtu);
-    CHECK(r.qkey == a.qkey && r.rq_psn == a.rq_psn && r.sq_psn == a.sq_psn && r.dest_qp_num == a.dest_qp_num);
-    CHECK(r.qp_access_flags == (__u32)a.qp_access_flags && r.pkey_index == a.pkey_index && r.port_num == a.port_num && r.timeout == a.timeout);
-    CHECK(r.max_rd_atomic == a.max_rd_atomic && r.max_dest_rd_atomic == a.max_dest_rd_atomic && r.min_rnr_timer == a.min_rnr_timer);
-    CHECK(r.retry_cnt == a.retry_cnt && r.rnr_retry == a.rnr_retry && r.sq_draining == a.sq_draining && r.sq_sig_all == init.sq_sig_all);
-    CHECK(r.max_send_wr == init.cap.max_send_wr && r.max_recv_wr == init.cap.max_recv_wr && r.max_send_sge == init.cap.max_send_sge);
+    CHECK(r.qp_state == IBV_QPS_RTS && r.qp_state == a.qp_state &&
+          r.cur_qp_state == a.cur_qp_state && r.path_mtu == a.path_mtu);
+    CHECK(r.qkey == a.qkey && r.rq_psn == a.rq_psn && r.sq_psn == a.sq_psn &&
+          r.dest_qp_num == a.dest_qp_num);
+    CHECK(r.qp_access_flags == (__u32)a.qp_access_flags && r.pkey_index == a.pkey_index &&
+          r.port_num == a.port_num && r.timeout == a.timeout);
+    CHECK(r.max_rd_atomic == a.max_rd_atomic && r.max_dest_rd_atomic == a.max_dest_rd_atomic &&
+          r.min_rnr_timer == a.min_rnr_timer);
+    CHECK(r.retry_cnt == a.retry_cnt && r.rnr_retry == a.rnr_retry &&
+          r.sq_draining == a.sq_draining && r.sq_sig_all == init.sq_sig_all);
+    CHECK(r.max_send_wr == init.cap.max_send_wr && r.max_recv_wr == init.cap.max_recv_wr &&
+          r.max_send_sge == init.cap.max_send_sge);
     CHECK(r.max_recv_sge == init.cap.max_recv_sge && r.max_inline_data == init.cap.max_inline_data);
-    CHECK(memcmp(r.dest.dgid, a.ah_attr.grh.dgid.raw, 16) == 0 && r.dest.is_global == a.ah_attr.is_global && r.dest.sgid_index == a.ah_attr.grh.sgid_index);
-    CHECK(r.dest.hop_limit == a.ah_attr.grh.hop_limit && r.dest.traffic_class == a.ah_attr.grh.traffic_class && r.dest.port_num == a.ah_attr.port_num);
+    CHECK(memcmp(r.dest.dgid, a.ah_attr.grh.dgid.raw, 16) == 0 &&
+          r.dest.is_global == a.ah_attr.is_global && r.dest.sgid_index == a.ah_attr.grh.sgid_index);
+    CHECK(r.dest.hop_limit == a.ah_attr.grh.hop_limit &&
+          r.dest.traffic_class == a.ah_attr.grh.traffic_class &&
+          r.dest.port_num == a.ah_attr.port_num);
     if (o->qp->qp_type == IBV_QPT_UD)
         CHECK(r.qkey == 0x01234567);
     else
-        CHECK(r.dest_qp_num == 0x123456 && r.rq_psn == 0xabcdef && r.dest.hop_limit == 7 && r.retry_cnt == 6);
+        CHECK(r.dest_qp_num == 0x123456 && r.rq_psn == 0xabcdef && r.dest.hop_limit == 7 &&
+              r.retry_cnt == 6);
 }
 
 static void compare_device(struct ibv_context *ctx) {
@@ -133,10 +190,14 @@ static void compare_device(struct ibv_context *ctx) {
     CHECK((unsigned char)room.end == 0xee);
     struct ibv_device_attr a;
     CHECK(ibv_query_device(ctx, &a) == 0);
-    CHECK(room.r.node_guid == a.node_guid && room.r.vendor_id == a.vendor_id && room.r.max_mr_size == a.max_mr_size);
-    CHECK((int)room.r.max_qp == a.max_qp && (int)room.r.max_qp_wr == a.max_qp_wr && (int)room.r.max_cq == a.max_cq && (int)room.r.max_mr == a.max_mr);
-    CHECK((int)room.r.max_sge == a.max_sge && (int)room.r.max_srq == a.max_srq && (int)room.r.max_ah == a.max_ah && room.r.atomic_cap == a.atomic_cap);
-    CHECK(room.r.device_cap_flags == a.device_cap_flags && room.r.max_pkeys == 1 && room.r.phys_port_cnt == 1 && room.r.fw_ver != 0);
+    CHECK(room.r.node_guid == a.node_guid && room.r.vendor_id == a.vendor_id &&
+          room.r.max_mr_size == a.max_mr_size);
+    CHECK((int)room.r.max_qp == a.max_qp && (int)room.r.max_qp_wr == a.max_qp_wr &&
+          (int)room.r.max_cq == a.max_cq && (int)room.r.max_mr == a.max_mr);
+    CHECK((int)room.r.max_sge == a.max_sge && (int)room.r.max_srq == a.max_srq &&
+          (int)room.r.max_ah == a.max_ah && room.r.atomic_cap == a.atomic_cap);
+    CHECK(room.r.device_cap_flags == a.device_cap_flags && room.r.max_pkeys == 1 &&
+          room.r.phys_port_cnt == 1 && room.r.fw_ver != 0);
 }
 
 // Lengths and addresses that no program should pass.
@@ -146,7 +207,8 @@ static void hostile(struct objects *o) {
     struct query good = qp_query(o->qp, &r), q;
     for (size_t n = 0; n < sizeof good.hdr; n++)
         CHECK(says(fd, &good, n) == EINVAL);
-    CHECK(says(fd, NULL, 24) == EFAULT && says(fd, (void *)8, 24) == EFAULT && says(fd, (void *)-64, 24) == EFAULT);
+    CHECK(says(fd, NULL, 24) == EFAULT && says(fd, (void *)8, 24) == EFAULT &&
+          says(fd, (void *)-64, 24) == EFAULT);
     // The words contradict the length.
     for (size_t n = sizeof good.hdr; n < 3 * PAGE; n += n < 64 ? 1 : 1021) {
         static char big[3 * PAGE];
@@ -196,7 +258,8 @@ static void hostile(struct objects *o) {
     }
     CHECK(munmap(page, PAGE) == 0);
 
-    // Other commands, old ones and extended ones (CREATE_FLOW, EXP_QUERY_DEVICE); bits that none has.
+    // Other commands, old ones and extended ones (CREATE_FLOW, EXP_QUERY_DEVICE); bits that none
+    // has.
     for (__u32 command = 0; command < 256; command++) {
         q = good;
         q.hdr.command = command;
@@ -228,7 +291,12 @@ static void owners(struct objects *o) {
     CHECK(tell(copy, &theirs) == EBADF && tell(number, &theirs) == EBADF);
     close(copy);
     // A queue pair that is gone.
-    struct ibv_qp_init_attr init = {.send_cq = o->cq, .recv_cq = o->cq, .qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
+    struct ibv_qp_init_attr init = {
+        .send_cq = o->cq,
+        .recv_cq = o->cq,
+        .qp_type = IBV_QPT_RC,
+        .cap = { 1, 1, 1, 1, 0 },
+    };
     struct ibv_qp *qp = ibv_create_qp(o->pd, &init);
     CHECK(qp);
     q = qp_query(qp, &r);
@@ -240,7 +308,8 @@ static void owners(struct objects *o) {
     if (child == 0)
         _exit(tell(o->ctx->cmd_fd, &q) != EBADF);
     int status;
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+          WEXITSTATUS(status) == 0);
     CHECK(tell(o->ctx->cmd_fd, &q) == 0);
 }
 
@@ -300,7 +369,8 @@ int main(int argc, char **argv) {
     } else {
         struct ib_uverbs_query_qp_resp r;
         struct query q = qp_query(ud.qp, &r), d = device_query(&r);
-        CHECK(tell(ud.ctx->cmd_fd, &q) == EBADF && tell(ud.ctx->cmd_fd, &d) == EBADF && says(ud.ctx->cmd_fd, &q, 0) == EBADF);
+        CHECK(tell(ud.ctx->cmd_fd, &q) == EBADF && tell(ud.ctx->cmd_fd, &d) == EBADF &&
+              says(ud.ctx->cmd_fd, &q, 0) == EBADF);
         q.hdr.command = 0x80000000u | IB_USER_VERBS_EX_CMD_CREATE_FLOW;
         CHECK(tell(ud.ctx->cmd_fd, &q) == EBADF);
     }

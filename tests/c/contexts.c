@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * contexts ROUNDS [wait]: opens the first verbs device, sends one datagram to an address where nobody is, and closes it, ROUNDS
- * times. "wait": then opens it once more, sends, and sleeps until a signal comes. "fork": a child does that instead, without sleeping.
- * "child": the device is open, and a child that does nothing is ended by SIGTERM.
+ * contexts ROUNDS [wait]: opens the first verbs device, sends one datagram to an address where
+ * nobody is, and closes it, ROUNDS times. "wait": then opens it once more, sends, and sleeps until
+ * a signal comes. "fork": a child does that instead, without sleeping. "child": the device is open,
+ * and a child that does nothing is ended by SIGTERM.
  */
 #include <infiniband/verbs.h>
 #include <signal.h>
@@ -36,7 +37,8 @@ static struct ibv_context *send_one(int close)
     struct ibv_qp *qp = ibv_create_qp(pd, &init);
     must(pd && cq && mr && qp, "objects");
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 1 };
-    must(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), "INIT");
+    must(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
+         "INIT");
     attr.qp_state = IBV_QPS_RTR;
     must(!ibv_modify_qp(qp, &attr, IBV_QP_STATE), "RTR");
     attr.qp_state = IBV_QPS_RTS;
@@ -48,7 +50,12 @@ static struct ibv_context *send_one(int close)
     struct ibv_ah *ah = ibv_create_ah(pd, &to);
     must(ah != NULL, "ibv_create_ah");
     struct ibv_sge sge = { .addr = (uintptr_t)buffer, .length = sizeof buffer, .lkey = mr->lkey };
-    struct ibv_send_wr *bad, wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+    struct ibv_send_wr *bad, wr = {
+        .sg_list = &sge,
+        .num_sge = 1,
+        .opcode = IBV_WR_SEND,
+        .send_flags = IBV_SEND_SIGNALED,
+    };
     wr.wr.ud.ah = ah;
     wr.wr.ud.remote_qpn = 77;
     wr.wr.ud.remote_qkey = 1;
@@ -61,7 +68,9 @@ static struct ibv_context *send_one(int close)
     ibv_free_device_list(list);
     if (!close)
         return ctx;
-    must(!ibv_destroy_ah(ah) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd), "destroy");
+    must(!ibv_destroy_ah(ah) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dereg_mr(mr) &&
+             !ibv_dealloc_pd(pd),
+         "destroy");
     must(!ibv_close_device(ctx), "ibv_close_device");
     return NULL;
 }
@@ -84,7 +93,8 @@ int main(int argc, char **argv)
         kill(child, SIGTERM);
     if (child > 0)
         must(wait(&status) == child, "wait");
-    must(!strcmp(then, "child") ? WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM : status == 0, "how the child ended");
+    must(!strcmp(then, "child") ? WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM : status == 0,
+         "how the child ended");
     printf("ready\n");
     fflush(stdout);
     if (!strcmp(then, "wait"))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A client of rdma_copy_file that says what no client says. copy_liar PORT FROM TO LIE: connects as the real one does, sends one
- * slot of records, and prints what the server answers.
+ * A client of rdma_copy_file that says what no client says. copy_liar PORT FROM TO LIE: connects as
+ * the real one does, sends one slot of records, and prints what the server answers.
  */
 #include "rdma_copy/copy.h"
 
@@ -17,13 +17,22 @@ static uint32_t used;
 
 static void put(unsigned type, uint64_t a, uint64_t b, const void *bytes, size_t length)
 {
-    struct record r = { .type = (uint16_t)type, .mode = 0644, .length = (uint32_t)length, .a = a, .b = b };
+    struct record r = {
+        .type = (uint16_t)type,
+        .mode = 0644,
+        .length = (uint32_t)length,
+        .a = a,
+        .b = b,
+    };
     record_put(slot + used, &r);
     memcpy(slot + used + RECORD_BYTES, bytes, length);
     used += RECORD_BYTES + (uint32_t)length;
 }
 
-static void put_path(unsigned type, uint64_t a, uint64_t b, const char *path) { put(type, a, b, path, strlen(path)); }
+static void put_path(unsigned type, uint64_t a, uint64_t b, const char *path)
+{
+    put(type, a, b, path, strlen(path));
+}
 
 /* Fills the slot. Returns the flags to greet with, or -1: there is no such lie. */
 static int lie(const char *name)
@@ -106,7 +115,8 @@ int main(int argc, char **argv)
     int flags = argc == 5 ? lie(argv[4]) : -1;
     gx_program = "copy_liar";
     if (flags < 0 || gx_dev_open(&dev, argv[2], 0, NULL) || gdrc_cq_create(dev.ctx, 16, &cq) ||
-        gx_mr_register(&dev, slot, sizeof slot, GDRC_ACCESS_LOCAL_WRITE, &mr, &attr) || gx_qp_create(&dev, cq, 4, 4, 1, &qp, NULL) ||
+        gx_mr_register(&dev, slot, sizeof slot, GDRC_ACCESS_LOCAL_WRITE, &mr, &attr) ||
+        gx_qp_create(&dev, cq, 4, 4, 1, &qp, NULL) ||
         gx_tcp_connect(&conn, argv[3], (uint16_t)atoi(argv[1]), NULL, GX_TIMEOUT_MS))
         return 2;
     conn.ctx = dev.ctx;
@@ -115,15 +125,22 @@ int main(int argc, char **argv)
     gx_put64(hello + 8, 0);
     gx_put32(hello + 16, (uint32_t)flags);
     bool good = !gx_conn_send(&conn, COPY_MSG_HELLO, hello, sizeof hello, -1, "hello") &&
-                gx_conn_recv(&conn, COPY_MSG_TARGET, body, sizeof body, GX_TIMEOUT_MS, "target") == TARGET_BYTES &&
+                gx_conn_recv(&conn, COPY_MSG_TARGET, body, sizeof body, GX_TIMEOUT_MS, "target") ==
+                    TARGET_BYTES &&
                 !gx_qp_handshake(&dev, qp, NULL, &conn, 0, &remote) && !gx_ready(&conn);
     if (good && used) {
         gdrc_sge piece = { .addr = attr.iova, .length = used, .lkey = attr.lkey };
-        gdrc_send_wr wr = { .sg_list = &piece, .num_sge = 1, .opcode = GDRC_WR_RDMA_WRITE_WITH_IMM, .imm_data = htonl(used) };
+        gdrc_send_wr wr = {
+            .sg_list = &piece,
+            .num_sge = 1,
+            .opcode = GDRC_WR_RDMA_WRITE_WITH_IMM,
+            .imm_data = htonl(used),
+        };
         wr.wr.rdma.remote_addr = remote.addr;
         wr.wr.rdma.rkey = remote.rkey;
         good = !gdrc_post_send(dev.ctx, qp, &wr, NULL) &&
-               (strcmp(argv[4], "stop-at-once") || !gx_conn_send(&conn, COPY_MSG_STOP, NULL, 0, -1, "stop"));
+               (strcmp(argv[4], "stop-at-once") ||
+                !gx_conn_send(&conn, COPY_MSG_STOP, NULL, 0, -1, "stop"));
     }
     /* Whatever it says first. */
     for (uint64_t end = gx_now_ns() + 20000000000u; good && gx_now_ns() < end;) {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* GPU memory through the C interface: what works, and what a program may do wrong. Argument: "fake" or "real". */
+/*
+ * GPU memory through the C interface: what works, and what a program may do wrong. Argument: "fake"
+ * or "real".
+ */
 #include <gdrcore.h>
 
 #include <dirent.h>
@@ -20,7 +23,9 @@
         }                                                                     \
     } while (0)
 
-#define ALL (GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC)
+#define ALL                                                                         \
+    (GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ | \
+     GDRC_ACCESS_REMOTE_ATOMIC)
 #define LEN 300000u
 
 static gdrc_context *ctx;
@@ -73,10 +78,12 @@ static void devices(int *gpu)
     a.struct_size = sizeof a;
     CHECK((*gpu = gdrc_cuda_device(NULL, &a)) == 0);
     CHECK(a.memory > 0 && strlen(a.bdf) == 12 && a.name[0]);
-    CHECK(gdrc_cuda_device(a.bdf, NULL) == 0 && gdrc_cuda_device(a.bdf + 5, NULL) == 0 && gdrc_cuda_device("0", NULL) == 0);
+    CHECK(gdrc_cuda_device(a.bdf, NULL) == 0 && gdrc_cuda_device(a.bdf + 5, NULL) == 0 &&
+          gdrc_cuda_device("0", NULL) == 0);
     CHECK(gdrc_cuda_device("nonsense", NULL) == -EINVAL && gdrc_open_error(NULL, 0) > 0);
     CHECK(gdrc_cuda_device("ff:1f.7", NULL) == -ENODEV && gdrc_cuda_device("63", NULL) == -ENODEV);
-    CHECK(gdrc_cuda_device("99999999999999999999", NULL) == -ENODEV && gdrc_cuda_device("64", NULL) == -ENODEV);
+    CHECK(gdrc_cuda_device("99999999999999999999", NULL) == -ENODEV &&
+          gdrc_cuda_device("64", NULL) == -ENODEV);
 }
 
 static void memory(int gpu)
@@ -85,28 +92,38 @@ static void memory(int gpu)
     uint64_t at = 0, other = 0;
     CHECK(gdrc_cuda_alloc(gpu, 0, 0, &at) == -EINVAL && gdrc_cuda_alloc(gpu, 1, 2, &at) == -EINVAL);
     CHECK(gdrc_cuda_alloc(-1, 1, 0, &at) == -EINVAL && gdrc_cuda_alloc(1000, 1, 0, &at) == -ENODEV);
-    CHECK(gdrc_cuda_alloc(gpu, 1, 0, NULL) == -EINVAL && gdrc_cuda_alloc(gpu, (size_t)1 << 60, 0, &at) == -ENOMEM);
+    CHECK(gdrc_cuda_alloc(gpu, 1, 0, NULL) == -EINVAL &&
+          gdrc_cuda_alloc(gpu, (size_t)1 << 60, 0, &at) == -ENOMEM);
     for (uint32_t flags = 0; flags <= GDRC_CUDA_SHAREABLE; flags++) {
         CHECK(gdrc_cuda_alloc(gpu, LEN, flags, &at) == 0 && at);
         for (size_t i = 0; i < LEN; i++)
             bytes[i] = (uint8_t)(i * 7 + flags);
-        CHECK(gdrc_cuda_copy_in(at, bytes, LEN) == 0 && gdrc_cuda_copy_out(back, at, LEN) == 0 && !memcmp(bytes, back, LEN));
-        CHECK(gdrc_cuda_fill(at + 10, 0xab, 100) == 0 && gdrc_cuda_copy_out(back, at + 9, 102) == 0);
-        CHECK(back[0] == bytes[9] && back[1] == 0xab && back[100] == 0xab && back[101] == bytes[110]);
-        CHECK(gdrc_cuda_copy_in(at, NULL, 1) == -EINVAL && gdrc_cuda_copy_in(1, bytes, 1) == -EINVAL);
-        CHECK(gdrc_cuda_copy_out(back, at + LEN, (size_t)1 << 40) == -EINVAL && gdrc_cuda_fill((uint64_t)(uintptr_t)bytes, 0, 1) == -EINVAL);
+        CHECK(gdrc_cuda_copy_in(at, bytes, LEN) == 0 && gdrc_cuda_copy_out(back, at, LEN) == 0 &&
+              !memcmp(bytes, back, LEN));
+        CHECK(gdrc_cuda_fill(at + 10, 0xab, 100) == 0 &&
+              gdrc_cuda_copy_out(back, at + 9, 102) == 0);
+        CHECK(back[0] == bytes[9] && back[1] == 0xab && back[100] == 0xab &&
+              back[101] == bytes[110]);
+        CHECK(gdrc_cuda_copy_in(at, NULL, 1) == -EINVAL &&
+              gdrc_cuda_copy_in(1, bytes, 1) == -EINVAL);
+        CHECK(gdrc_cuda_copy_out(back, at + LEN, (size_t)1 << 40) == -EINVAL &&
+              gdrc_cuda_fill((uint64_t)(uintptr_t)bytes, 0, 1) == -EINVAL);
         CHECK(gdrc_cuda_copy_in(at, bytes, 0) == 0);
 
         struct gdrc_cuda_handle h, bad;
         int fd = -2;
-        CHECK(gdrc_cuda_export(at + 100, 1000, &h, NULL) == -EINVAL && gdrc_cuda_export(1, 1, &h, &fd) == -EINVAL);
-        CHECK(gdrc_cuda_export(at + 100, 1000, &h, &fd) == 0 && h.length == 1000 && (fd >= 0) == (flags != 0));
+        CHECK(gdrc_cuda_export(at + 100, 1000, &h, NULL) == -EINVAL &&
+              gdrc_cuda_export(1, 1, &h, &fd) == -EINVAL);
+        CHECK(gdrc_cuda_export(at + 100, 1000, &h, &fd) == 0 && h.length == 1000 &&
+              (fd >= 0) == (flags != 0));
         if (fd >= 0) {
             /* The same memory under another address, also within one process. */
             CHECK(gdrc_cuda_import(&h, fd, &other) == 0 && other != at + 100);
-            CHECK(gdrc_cuda_fill(other, 0x11, 1000) == 0 && gdrc_cuda_copy_out(back, at + 100, 1000) == 0 && back[999] == 0x11);
+            CHECK(gdrc_cuda_fill(other, 0x11, 1000) == 0 &&
+                  gdrc_cuda_copy_out(back, at + 100, 1000) == 0 && back[999] == 0x11);
             CHECK(gdrc_cuda_free(other) == 0 && gdrc_cuda_free(other) == -EINVAL);
-            CHECK(gdrc_cuda_import(&h, -1, &other) == -EINVAL && gdrc_cuda_import(&h, 0, &other) < 0);
+            CHECK(gdrc_cuda_import(&h, -1, &other) == -EINVAL &&
+                  gdrc_cuda_import(&h, 0, &other) < 0);
         } else {
             CHECK(gdrc_cuda_import(&h, -1, &other) < 0);
         }
@@ -126,11 +143,13 @@ static void memory(int gpu)
             }
             CHECK(gdrc_cuda_import(&bad, fd, &other) < 0);
         }
-        CHECK(gdrc_cuda_import(NULL, fd, &other) == -EINVAL && gdrc_cuda_import(&h, fd, NULL) == -EINVAL);
+        CHECK(gdrc_cuda_import(NULL, fd, &other) == -EINVAL &&
+              gdrc_cuda_import(&h, fd, NULL) == -EINVAL);
         CHECK(descriptors() == before);
         if (fd >= 0)
             close(fd);
-        CHECK(gdrc_cuda_free(at + 1) == -EINVAL && gdrc_cuda_free(at) == 0 && gdrc_cuda_free(at) == -EINVAL);
+        CHECK(gdrc_cuda_free(at + 1) == -EINVAL && gdrc_cuda_free(at) == 0 &&
+              gdrc_cuda_free(at) == -EINVAL);
     }
 }
 
@@ -160,32 +179,40 @@ static void registration(int gpu)
         }
         CHECK(reg(wrong, access, &mr, &a) == -EINVAL);
     }
-    CHECK(gdrc_mr_reg_memory(ctx, pd, NULL, ALL, &mr, NULL) == -EINVAL && gdrc_mr_reg_memory(ctx, pd, &m, ALL, NULL, NULL) == -EINVAL);
+    CHECK(gdrc_mr_reg_memory(ctx, pd, NULL, ALL, &mr, NULL) == -EINVAL &&
+          gdrc_mr_reg_memory(ctx, pd, &m, ALL, NULL, NULL) == -EINVAL);
     CHECK(gdrc_mr_reg_memory(ctx, (gdrc_pd){ 77 }, &m, ALL, &mr, NULL) == -EINVAL);
-    CHECK(reg(m, ALL, &mr, &a) == 0 && a.addr == at && a.iova == at && a.length == LEN && a.provider == GDRC_MEMORY_CUDA);
-    CHECK(a.route == GDRC_ROUTE_STAGED && a.no_dmabuf == GDRC_NO_SOFT_DEVICE && a.no_peermem == GDRC_NO_SOFT_DEVICE && a.buffer_id && !a.flags);
-    CHECK(!strcmp(gdrc_mr_route_str(a.route), "staged through pinned host memory") && strlen(gdrc_mr_reason_str(a.no_dmabuf)) > 10);
-    CHECK(!strcmp(gdrc_mr_reason_str(1000), "unknown") && !strcmp(gdrc_mr_route_str(1000), "unknown"));
+    CHECK(reg(m, ALL, &mr, &a) == 0 && a.addr == at && a.iova == at && a.length == LEN &&
+          a.provider == GDRC_MEMORY_CUDA);
+    CHECK(a.route == GDRC_ROUTE_STAGED && a.no_dmabuf == GDRC_NO_SOFT_DEVICE &&
+          a.no_peermem == GDRC_NO_SOFT_DEVICE && a.buffer_id && !a.flags);
+    CHECK(!strcmp(gdrc_mr_route_str(a.route), "staged through pinned host memory") &&
+          strlen(gdrc_mr_reason_str(a.no_dmabuf)) > 10);
+    CHECK(!strcmp(gdrc_mr_reason_str(1000), "unknown") &&
+          !strcmp(gdrc_mr_route_str(1000), "unknown"));
 
     /* An old program's struct is filled as far as it goes. */
     struct { struct gdrc_mr_attr attr; } small;
     memset(&small, 0x5a, sizeof small);
     small.attr.struct_size = 48;
-    CHECK(gdrc_mr_query(ctx, mr, &small.attr) == 0 && small.attr.addr == at && small.attr.route == 0x5a5a5a5au);
+    CHECK(gdrc_mr_query(ctx, mr, &small.attr) == 0 && small.attr.addr == at &&
+          small.attr.route == 0x5a5a5a5au);
 
     /* Freed under the region: it says so, and gives back what it has. */
     CHECK(gdrc_cuda_free(at) == 0);
     memset(&a, 0, sizeof a);
     a.struct_size = sizeof a;
     CHECK(gdrc_mr_query(ctx, mr, &a) == 0 && a.flags == GDRC_MR_GONE);
-    CHECK(gdrc_mr_dereg(ctx, mr) == 0 && gdrc_mr_dereg(ctx, mr) == -EINVAL && gdrc_mr_query(ctx, mr, &a) == -EINVAL);
+    CHECK(gdrc_mr_dereg(ctx, mr) == 0 && gdrc_mr_dereg(ctx, mr) == -EINVAL &&
+          gdrc_mr_query(ctx, mr, &a) == -EINVAL);
 
     /* Host memory by the same call. */
     wrong = m;
     wrong.kind = GDRC_MEMORY_HOST;
     wrong.addr = (uint64_t)(uintptr_t)host;
     wrong.length = sizeof host;
-    CHECK(reg(wrong, ALL, &mr, &a) == 0 && a.route == GDRC_ROUTE_HOST && a.provider == GDRC_MEMORY_HOST && !a.buffer_id);
+    CHECK(reg(wrong, ALL, &mr, &a) == 0 && a.route == GDRC_ROUTE_HOST &&
+          a.provider == GDRC_MEMORY_HOST && !a.buffer_id);
     CHECK(gdrc_mr_dereg(ctx, mr) == 0);
     wrong.flags = GDRC_MEMORY_DMABUF;
     CHECK(reg(wrong, ALL, &mr, &a) == -EINVAL);
@@ -200,7 +227,8 @@ static void no_descriptor_is_left_over(int gpu, unsigned times)
     CHECK(reg(cuda_memory(at, LEN), ALL, &mr, &a) == 0 && gdrc_mr_dereg(ctx, mr) == 0);
     int before = descriptors();
     for (unsigned i = 0; i < times; i++)
-        CHECK(reg(cuda_memory(at + i % 1000, LEN - 1000), ALL, &mr, &a) == 0 && gdrc_mr_dereg(ctx, mr) == 0);
+        CHECK(reg(cuda_memory(at + i % 1000, LEN - 1000), ALL, &mr, &a) == 0 &&
+              gdrc_mr_dereg(ctx, mr) == 0);
     CHECK(descriptors() == before);
     CHECK(gdrc_cuda_free(at) == 0);
 }
@@ -213,7 +241,8 @@ static void traffic(int gpu)
     uint64_t from, to;
     gdrc_qp qp[2];
     gdrc_mr mr, mr2;
-    CHECK(gdrc_cuda_alloc(gpu, LEN, 0, &from) == 0 && gdrc_cuda_alloc(gpu, LEN, GDRC_CUDA_SHAREABLE, &to) == 0);
+    CHECK(gdrc_cuda_alloc(gpu, LEN, 0, &from) == 0 &&
+          gdrc_cuda_alloc(gpu, LEN, GDRC_CUDA_SHAREABLE, &to) == 0);
     struct gdrc_memory m = cuda_memory(from, LEN);
     CHECK(reg(m, ALL | GDRC_ACCESS_ZERO_BASED, &mr, &a) == 0 && a.iova == 0);
     m = cuda_memory(to, LEN);
@@ -221,7 +250,13 @@ static void traffic(int gpu)
     m.iova = 0x1000;
     CHECK(reg(m, ALL, &mr2, &b) == 0 && b.iova == 0x1000);
     for (int i = 0; i < 2; i++) {
-        struct gdrc_qp_init init = { .struct_size = sizeof init, .qp_type = GDRC_QPT_RC, .pd = pd, .send_cq = cq, .recv_cq = cq };
+        struct gdrc_qp_init init = {
+            .struct_size = sizeof init,
+            .qp_type = GDRC_QPT_RC,
+            .pd = pd,
+            .send_cq = cq,
+            .recv_cq = cq,
+        };
         init.cap.max_send_wr = 16;
         init.cap.max_send_sge = 2;
         init.cap.max_inline_data = 64;
@@ -230,12 +265,19 @@ static void traffic(int gpu)
         end[i].struct_size = sizeof end[i];
         CHECK(gdrc_endpoint_local(ctx, qp[i], &mr2, &end[i]) == 0);
     }
-    CHECK(gdrc_qp_connect(ctx, qp[0], &end[0], &end[1], NULL) == 0 && gdrc_qp_connect(ctx, qp[1], &end[1], &end[0], NULL) == 0);
+    CHECK(gdrc_qp_connect(ctx, qp[0], &end[0], &end[1], NULL) == 0 &&
+          gdrc_qp_connect(ctx, qp[1], &end[1], &end[0], NULL) == 0);
     for (size_t i = 0; i < LEN; i++)
         bytes[i] = (uint8_t)(i * 13);
     CHECK(gdrc_cuda_copy_in(from, bytes, LEN) == 0);
     gdrc_sge piece = { .addr = 0, .length = LEN, .lkey = a.lkey };
-    gdrc_send_wr wr = { .wr_id = 1, .sg_list = &piece, .num_sge = 1, .opcode = GDRC_WR_RDMA_WRITE, .send_flags = GDRC_SEND_SIGNALED };
+    gdrc_send_wr wr = {
+        .wr_id = 1,
+        .sg_list = &piece,
+        .num_sge = 1,
+        .opcode = GDRC_WR_RDMA_WRITE,
+        .send_flags = GDRC_SEND_SIGNALED,
+    };
     wr.wr.rdma.remote_addr = 0x1000;
     wr.wr.rdma.rkey = b.rkey;
     CHECK(gdrc_post_send(ctx, qp[0], &wr, NULL) == 0);
@@ -261,12 +303,16 @@ static void traffic(int gpu)
         ended += gdrc_poll_cq(ctx, cq, 1, &wc) == 1;
     CHECK(wc.status != GDRC_WC_SUCCESS);
 
-    /* A child of fork has no driver and no context: errors, and nothing of the parent's is touched. */
+    /*
+     * A child of fork has no driver and no context: errors, and nothing of the parent's is touched.
+     */
     pid_t child = fork();
     if (!child) {
         uint64_t at = 0;
         struct gdrc_mr_attr x;
-        bool refused = gdrc_cuda_alloc(0, 4096, 0, &at) < 0 && gdrc_mr_dereg(ctx, mr) == -EOWNERDEAD && reg(cuda_memory(from, LEN), ALL, &mr, &x) == -EOWNERDEAD;
+        bool refused = gdrc_cuda_alloc(0, 4096, 0, &at) < 0 &&
+                       gdrc_mr_dereg(ctx, mr) == -EOWNERDEAD &&
+                       reg(cuda_memory(from, LEN), ALL, &mr, &x) == -EOWNERDEAD;
         _exit(refused ? 0 : 1);
     }
     int status = 0;
@@ -285,7 +331,8 @@ int main(int argc, char **argv)
     for (int life = 0; life < 3; life++) {
         struct gdrc_leaks leaks = { .struct_size = sizeof leaks };
         int before = descriptors();
-        CHECK(gdrc_open("loopback", NULL, &ctx) == 0 && gdrc_pd_alloc(ctx, &pd) == 0 && gdrc_cq_create(ctx, 64, &cq) == 0);
+        CHECK(gdrc_open("loopback", NULL, &ctx) == 0 && gdrc_pd_alloc(ctx, &pd) == 0 &&
+              gdrc_cq_create(ctx, 64, &cq) == 0);
         registration(gpu);
         if (life == 0)
             no_descriptor_is_left_over(gpu, fake ? 100000 : 2000);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * What programs of libibverbs begin with here: a check that ends the program, and a context on the first device.
+ * What programs of libibverbs begin with here: a check that ends the program, and a context on the
+ * first device.
  */
 #ifndef GDRC_TEST_DEVICE_H
 #define GDRC_TEST_DEVICE_H
@@ -10,12 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno);                               \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define CHECK(what)                                                                      \
+    do {                                                                                 \
+        if (!(what)) {                                                                   \
+            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno); \
+            exit(1);                                                                     \
+        }                                                                                \
     } while (0)
 
 static struct ibv_context *open_device(void) {

@@ -1,5 +1,5 @@
-// Gloo's collectives over its ibverbs transport, every element checked: gloo FOLDER RANK SIZE. FOLDER is where the ranks find each other.
-// Exit code 0: all was as it should be.
+// Gloo's collectives over its ibverbs transport, every element checked: gloo FOLDER RANK SIZE.
+// FOLDER is where the ranks find each other. Exit code 0: all was as it should be.
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring.h>
 #include <gloo/allreduce_ring_chunked.h>
@@ -25,8 +25,8 @@ static long value(int rank, int round, size_t at)
 
 static int size_of_all, own;
 
-// Buffers and algorithms are kept: Gloo ends the process where one ends while a completion of its sends is still to come, and nothing says
-// when that is.
+// Buffers and algorithms are kept: Gloo ends the process where one ends while a completion of its
+// sends is still to come, and nothing says when that is.
 template <typename T, typename... Arguments>
 static T &kept(Arguments &&...arguments)
 {
@@ -46,7 +46,8 @@ static void check(const std::vector<long> &v, int round, int from, int to, const
         for (int rank = from; rank < to; rank++)
             wanted += value(rank, round, i);
         if (v[i] != wanted) {
-            std::fprintf(stderr, "rank %d: %s of %zu, round %d: wrong at %zu\n", own, what, v.size(), round, i);
+            std::fprintf(stderr, "rank %d: %s of %zu, round %d: wrong at %zu\n", own, what,
+                         v.size(), round, i);
             std::exit(1);
         }
     }
@@ -67,7 +68,8 @@ static void allreduce(const std::shared_ptr<gloo::Context> &context, size_t coun
 static void broadcast(const std::shared_ptr<gloo::Context> &context, size_t count, int root)
 {
     auto &v = kept<std::vector<long>>(count);
-    auto &algorithm = kept<gloo::BroadcastOneToAll<long>>(context, std::vector<long *>{v.data()}, (int)count, root);
+    auto &algorithm = kept<gloo::BroadcastOneToAll<long>>(context, std::vector<long *>{ v.data() },
+                                                          (int)count, root);
     auto &barrier = kept<gloo::BarrierAllToAll>(context);
     for (int round = 0; round < 20; round++) {
         fill(v, round);

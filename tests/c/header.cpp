@@ -16,5 +16,8 @@ int main() {
     gdrc_config config{};
     config.struct_size = sizeof config;
     struct gdrc_async_event event {};
-    return gdrc_config_default(&config) == 0 && config.max_qp && gdrc_async_event(nullptr, &event) < 0 ? 0 : 1;
+    return gdrc_config_default(&config) == 0 && config.max_qp &&
+                   gdrc_async_event(nullptr, &event) < 0
+               ? 0
+               : 1;
 }

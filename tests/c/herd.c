@@ -1,6 +1,6 @@
-// Requests as HERD makes them: each of four clients writes its requests by UC WRITE, inline and unsignalled, into a slot of the
-// server's memory, where the server finds them by looking; it answers by UD SEND, inline. Five processes, one address.
-// Exit code 0: every answer was right.
+// Requests as HERD makes them: each of four clients writes its requests by UC WRITE, inline and
+// unsignalled, into a slot of the server's memory, where the server finds them by looking; it
+// answers by UD SEND, inline. Five processes, one address. Exit code 0: every answer was right.
 #include <infiniband/verbs.h>
 #include <sched.h>
 #include <stdio.h>
@@ -15,12 +15,12 @@
 
 enum { CLIENTS = 4, REQUESTS = 500, SIGNAL_EACH = 16, QKEY = 0x11 };
 
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what);                                                 \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define CHECK(what)                                                    \
+    do {                                                               \
+        if (!(what)) {                                                 \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
+            exit(1);                                                   \
+        }                                                              \
     } while (0)
 
 // A request: `seq` is written last, so whoever sees it sees the rest.
@@ -68,10 +68,21 @@ static struct end open_end(void) {
 
 static struct ibv_qp *queue_pair(struct end *e, enum ibv_qp_type type) {
     struct ibv_qp_init_attr init = {.send_cq = e->cq, .recv_cq = e->cq, .qp_type = type};
-    init.cap = (struct ibv_qp_cap){.max_send_wr = 128, .max_recv_wr = 64, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 64};
+    init.cap = (struct ibv_qp_cap){
+        .max_send_wr = 128,
+        .max_recv_wr = 64,
+        .max_send_sge = 1,
+        .max_recv_sge = 1,
+        .max_inline_data = 64,
+    };
     struct ibv_qp *qp = ibv_create_qp(e->pd, &init);
     CHECK(qp);
-    struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+    struct ibv_qp_attr a = {
+        .qp_state = IBV_QPS_INIT,
+        .port_num = 1,
+        .qkey = QKEY,
+        .qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
+    };
     int which = type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
     CHECK(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | which) == 0);
     return qp;
@@ -86,9 +97,11 @@ static void connect_qp(struct end *e, struct ibv_qp *qp, uint32_t to) {
     CHECK(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
 }
 
-// Posts inline; every SIGNAL_EACH-th is signalled, and its completion awaited, so that the queue never fills.
-static void post(struct end *e, struct ibv_qp *qp, struct ibv_send_wr *wr, void *data, uint32_t length, uint64_t n,
-                 void (*received)(struct ibv_wc *)) {
+// Posts inline; every SIGNAL_EACH-th is signalled, and its completion awaited, so that the queue
+// never fills.
+static void post(struct end *e, struct ibv_qp *qp, struct ibv_send_wr *wr, void *data,
+                 uint32_t length, uint64_t n, void (*received)(struct ibv_wc *))
+{
     struct ibv_sge sge = {.addr = (uintptr_t)data, .length = length};
     struct ibv_send_wr *bad;
     wr->sg_list = &sge;
@@ -117,7 +130,8 @@ static void server(struct board *b) {
     volatile struct slot *slots = aligned_alloc(4096, 4096);
     CHECK(slots);
     memset((void *)slots, 0, 4096);
-    struct ibv_mr *mr = ibv_reg_mr(e.pd, (void *)slots, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    struct ibv_mr *mr =
+        ibv_reg_mr(e.pd, (void *)slots, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     CHECK(mr);
     struct ibv_qp *uc[CLIENTS], *ud = queue_pair(&e, IBV_QPT_UD);
     struct ibv_ah *ah[CLIENTS];
@@ -143,7 +157,10 @@ static void server(struct board *b) {
             CHECK(slots[i].seq == seen[i] + 1);
             seen[i]++;
             uint64_t answer[2] = {seen[i], slots[i].key * 3 + seen[i]};
-            struct ibv_send_wr wr = {.opcode = IBV_WR_SEND, .wr.ud = {ah[i], b->client_ud[i], QKEY}};
+            struct ibv_send_wr wr = {
+                .opcode = IBV_WR_SEND,
+                .wr.ud = { ah[i], b->client_ud[i], QKEY },
+            };
             post(&e, ud, &wr, answer, sizeof answer, answered++, unexpected);
             left--;
             found = 1;
@@ -183,7 +200,10 @@ static void client(struct board *b, int me) {
         struct ibv_recv_wr rwr = {.wr_id = n, .sg_list = &into, .num_sge = 1}, *bad;
         CHECK(ibv_post_recv(ud, &rwr, &bad) == 0);
         struct slot request = {.key = n * 1000003 + (uint64_t)me, .seq = n};
-        struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .wr.rdma = {b->slots + (uint64_t)me * sizeof request, b->rkey}};
+        struct ibv_send_wr wr = {
+            .opcode = IBV_WR_RDMA_WRITE,
+            .wr.rdma = { b->slots + (uint64_t)me * sizeof request, b->rkey },
+        };
         early = 0;
         post(&e, uc, &wr, &request, sizeof request, n, count_early);
         struct ibv_wc wc;
@@ -196,15 +216,17 @@ static void client(struct board *b, int me) {
         memcpy(answer, answers + sizeof(struct ibv_grh), sizeof answer);
         CHECK(answer[0] == n && answer[1] == request.key * 3 + n);
     }
-    // A process that ends takes with it what the kernel gave to its socket, datagrams for others of the address among it, and nobody
-    // sends a datagram again. So all of them end when no answer is on its way any more.
+    // A process that ends takes with it what the kernel gave to its socket, datagrams for others of
+    // the address among it, and nobody sends a datagram again. So all of them end when no answer is
+    // on its way any more.
     tell(&b->answered[me]);
     for (int i = 0; i < CLIENTS; i++)
         await(&b->answered[i]);
 }
 
 int main(void) {
-    struct board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct board *b =
+        mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(b != MAP_FAILED);
     for (int i = 0; i < CLIENTS; i++) {
         pid_t child = fork();

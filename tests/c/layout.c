@@ -1,5 +1,8 @@
-/* Every size and offset of include/gdrcore.h, as a C compiler sees them. The numbers are the ABI: a line here changes only
- * together with the soname, except that attribute structs (struct_size first) may get lines at their end. */
+/*
+ * Every size and offset of include/gdrcore.h, as a C compiler sees them. The numbers are the ABI: a
+ * line here changes only together with the soname, except that attribute structs (struct_size
+ * first) may get lines at their end.
+ */
 #include <gdrcore.h>
 
 #include <assert.h>
@@ -9,8 +12,8 @@
 #error "layout.c is the C side; header.cpp is the other"
 #endif
 
-#define SIZE(type, bytes, align)                                                                                        \
-    static_assert(sizeof(type) == (bytes), #type);                                                                      \
+#define SIZE(type, bytes, align)                   \
+    static_assert(sizeof(type) == (bytes), #type); \
     static_assert(alignof(type) == (align), #type)
 #define AT(type, field, offset) static_assert(offsetof(type, field) == (offset), #type "." #field)
 
@@ -386,8 +389,8 @@ AT(struct gdrc_connect_opts, reserved, 52);
 
 /* The hot structs are those of libibverbs, field by field. */
 #define SAME(ours, theirs) static_assert(sizeof(struct ours) == sizeof(struct theirs), #ours)
-#define SAME_AT(ours, a, theirs, b)                                                                                     \
-    static_assert(offsetof(struct ours, a) == offsetof(struct theirs, b), #ours "." #a);                                \
+#define SAME_AT(ours, a, theirs, b)                                                      \
+    static_assert(offsetof(struct ours, a) == offsetof(struct theirs, b), #ours "." #a); \
     static_assert(sizeof(((struct ours *)0)->a) == sizeof(((struct theirs *)0)->b), #ours "." #a)
 
 SAME(gdrc_sge, ibv_sge);
@@ -424,7 +427,8 @@ SAME_AT(gdrc_send_wr, bind_mw.rkey, ibv_send_wr, bind_mw.rkey);
 SAME_AT(gdrc_send_wr, bind_mw.bind_info.mr, ibv_send_wr, bind_mw.bind_info.mr);
 SAME_AT(gdrc_send_wr, bind_mw.bind_info.addr, ibv_send_wr, bind_mw.bind_info.addr);
 SAME_AT(gdrc_send_wr, bind_mw.bind_info.length, ibv_send_wr, bind_mw.bind_info.length);
-SAME_AT(gdrc_send_wr, bind_mw.bind_info.mw_access_flags, ibv_send_wr, bind_mw.bind_info.mw_access_flags);
+SAME_AT(gdrc_send_wr, bind_mw.bind_info.mw_access_flags, ibv_send_wr,
+        bind_mw.bind_info.mw_access_flags);
 
 SAME(gdrc_wc, ibv_wc);
 SAME_AT(gdrc_wc, wr_id, ibv_wc, wr_id);

@@ -1,6 +1,7 @@
 /*
- * What an MPI program does, every byte checked: a ring of messages of all sizes, from any source in any order, one-sided
- * puts and atomics, collectives. Small messages are copied, large ones go by RDMA; which size is which is the library's choice.
+ * What an MPI program does, every byte checked: a ring of messages of all sizes, from any source in
+ * any order, one-sided puts and atomics, collectives. Small messages are copied, large ones go by
+ * RDMA; which size is which is the library's choice.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -32,23 +33,24 @@ static void fill(unsigned char *at, size_t len, unsigned from, unsigned salt)
 
 static void ring(unsigned char *out, unsigned char *in, unsigned char *want)
 {
-	static const size_t sizes[] = {0, 1, 8, 100, 1000, 4096, 8192, 8193, 65536, 262144, 1000003, LARGEST};
-	int right = (rank + 1) % ranks, left = (rank + ranks - 1) % ranks;
+    static const size_t sizes[] = { 0,    1,    8,     100,    1000,    4096,
+                                    8192, 8193, 65536, 262144, 1000003, LARGEST };
+    int right = (rank + 1) % ranks, left = (rank + ranks - 1) % ranks;
 
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
-		for (unsigned round = 0; round < 3; round++) {
-			MPI_Status status;
-			int n;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        for (unsigned round = 0; round < 3; round++) {
+            MPI_Status status;
+            int n;
 
-			fill(out, sizes[i], (unsigned)rank, round);
-			fill(want, sizes[i], (unsigned)left, round);
-			memset(in, 0, sizes[i]);
-			MPI_Sendrecv(out, (int)sizes[i], MPI_BYTE, right, (int)round, in, LARGEST, MPI_BYTE, left, (int)round,
-				     MPI_COMM_WORLD, &status);
-			MPI_Get_count(&status, MPI_BYTE, &n);
-			check((size_t)n == sizes[i], "length of a message");
-			check(memcmp(in, want, sizes[i]) == 0, "bytes of a message");
-		}
+            fill(out, sizes[i], (unsigned)rank, round);
+            fill(want, sizes[i], (unsigned)left, round);
+            memset(in, 0, sizes[i]);
+            MPI_Sendrecv(out, (int)sizes[i], MPI_BYTE, right, (int)round, in, LARGEST, MPI_BYTE,
+                         left, (int)round, MPI_COMM_WORLD, &status);
+            MPI_Get_count(&status, MPI_BYTE, &n);
+            check((size_t)n == sizes[i], "length of a message");
+            check(memcmp(in, want, sizes[i]) == 0, "bytes of a message");
+        }
 	}
 }
 
@@ -117,9 +119,9 @@ static void one_sided(void)
 	long *window, one = 1, block[N];
 	MPI_Win win;
 
-	MPI_Win_allocate((MPI_Aint)((ranks * N + 1) * (int)sizeof(long)), sizeof(long), MPI_INFO_NULL, MPI_COMM_WORLD, &window,
-			 &win);
-	memset(window, 0, (size_t)(ranks * N + 1) * sizeof(long));
+        MPI_Win_allocate((MPI_Aint)((ranks * N + 1) * (int)sizeof(long)), sizeof(long),
+                         MPI_INFO_NULL, MPI_COMM_WORLD, &window, &win);
+        memset(window, 0, (size_t)(ranks * N + 1) * sizeof(long));
 	MPI_Win_fence(0, win);
 	for (int i = 0; i < N; i++)
 		block[i] = (long)rank * N + i;

@@ -1,6 +1,6 @@
 /*
- * The files of a device that programs look at beside libibverbs: there for stat, access and open, with what libibverbs says in
- * them, and nothing more than that.
+ * The files of a device that programs look at beside libibverbs: there for stat, access and open,
+ * with what libibverbs says in them, and nothing more than that.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,13 +16,13 @@ int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t siz
 
 static int failed;
 
-#define CHECK(what)                                                                                                                \
-	do {                                                                                                                       \
-		if (!(what)) {                                                                                                     \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                                      \
-			failed = 1;                                                                                                \
-		}                                                                                                                  \
-	} while (0)
+#define CHECK(what)                                                              \
+    do {                                                                         \
+        if (!(what)) {                                                           \
+            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno); \
+            failed = 1;                                                          \
+        }                                                                        \
+    } while (0)
 
 /* The line that a file holds, by open and read. */
 static const char *line(const char *path)
@@ -52,8 +52,9 @@ static void gids(struct ibv_device *device)
 	for (int i = 0; i < port.gid_tbl_len; i++) {
 		CHECK(ibv_query_gid(context, 1, i, &gid) == 0);
 		CHECK(ibv_query_gid_ex(context, 1, i, &one, 0) == 0 && memcmp(&one, &all[i], sizeof(one)) == 0);
-		CHECK(memcmp(&one.gid, &gid, sizeof(gid)) == 0 && one.gid_index == (unsigned)i && one.port_num == 1);
-		CHECK(one.gid_type == (i % 2 ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_ROCE_V1));
+                CHECK(memcmp(&one.gid, &gid, sizeof(gid)) == 0 && one.gid_index == (unsigned)i &&
+                      one.port_num == 1);
+                CHECK(one.gid_type == (i % 2 ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_ROCE_V1));
 		snprintf(path, sizeof(path), "%s/ports/1/gid_attrs/types/%d", device->ibdev_path, i);
 		CHECK(strcmp(line(path), i % 2 ? "RoCE v2" : "IB/RoCE v1") == 0);
 		snprintf(path, sizeof(path), "%s/ports/1/gids/%d", device->ibdev_path, i);
@@ -93,15 +94,17 @@ int main(void)
 	CHECK(access(path, W_OK) < 0 && errno == EACCES);
 	CHECK(open(path, O_RDWR) < 0 && errno == EACCES);
 	CHECK(strcmp(line(path), "RoCE v2") == 0);
-	CHECK(ibv_read_sysfs_file(list[0]->ibdev_path, "ports/1/gid_attrs/types/1", text, sizeof(text)) == 7);
-	CHECK(strcmp(text, "RoCE v2") == 0);
+        CHECK(ibv_read_sysfs_file(list[0]->ibdev_path, "ports/1/gid_attrs/types/1", text,
+                                  sizeof(text)) == 7);
+        CHECK(strcmp(text, "RoCE v2") == 0);
 
 	gids(list[0]);
 
 	uint64_t guid = be64toh(ibv_get_device_guid(list[0]));
-	snprintf(want, sizeof(want), "%04x:%04x:%04x:%04x", (unsigned)(guid >> 48), (unsigned)(guid >> 32 & 0xffff),
-		 (unsigned)(guid >> 16 & 0xffff), (unsigned)(guid & 0xffff));
-	snprintf(path, sizeof(path), "%s/node_guid", list[0]->ibdev_path);
+        snprintf(want, sizeof(want), "%04x:%04x:%04x:%04x", (unsigned)(guid >> 48),
+                 (unsigned)(guid >> 32 & 0xffff), (unsigned)(guid >> 16 & 0xffff),
+                 (unsigned)(guid & 0xffff));
+        snprintf(path, sizeof(path), "%s/node_guid", list[0]->ibdev_path);
 	CHECK(strcmp(line(path), want) == 0);
 
 	snprintf(path, sizeof(path), "%s/ports/2/state", list[0]->ibdev_path);

@@ -1,6 +1,6 @@
-// NCCL's net_ib transport by its table, `ncclNetIb`, from memory of the host, every byte checked: nccl FOLDER RANK. The two ranks find each
-// other in FOLDER. NCCL's sources are built beside this; what they want of CUDA and of NCCL's other parts is here.
-// Exit code 0: all was as it should be.
+// NCCL's net_ib transport by its table, `ncclNetIb`, from memory of the host, every byte checked:
+// nccl FOLDER RANK. The two ranks find each other in FOLDER. NCCL's sources are built beside this;
+// what they want of CUDA and of NCCL's other parts is here. Exit code 0: all was as it should be.
 #include <nccl.h>
 #include <net.h>
 
@@ -69,7 +69,8 @@ Side out, in;
 // What a rank sends, at a place of a message.
 unsigned char value(int rank, int message, size_t at)
 {
-    return (unsigned char)((at * 2654435761u >> 13) + at + (size_t)message * 37 + (size_t)rank * 101);
+    return (unsigned char)((at * 2654435761u >> 13) + at + (size_t)message * 37 +
+                           (size_t)rank * 101);
 }
 
 // Whether a request is done; then `sizes` has what came.
@@ -85,7 +86,9 @@ bool done(void *&request, int *sizes)
 void send(size_t at, size_t size, int tag, void *&request)
 {
     if (!request)
-        must(ncclNetIb.isend(out.comm, out.memory.data() + at, size, tag, out.region, nullptr, &request), "isend");
+        must(ncclNetIb.isend(out.comm, out.memory.data() + at, size, tag, out.region, nullptr,
+                             &request),
+             "isend");
 }
 
 // A receive of `n` messages, `step` bytes one behind the other.
@@ -95,7 +98,8 @@ void receive(size_t at, size_t step, size_t size, int n, int tag, void *&request
     size_t sizes[GROUP];
     int tags[GROUP];
     for (int i = 0; i < n; i++)
-        data[i] = in.memory.data() + at + i * step, regions[i] = in.region, sizes[i] = size, tags[i] = tag + i;
+        data[i] = in.memory.data() + at + i * step, regions[i] = in.region, sizes[i] = size,
+        tags[i] = tag + i;
     must(ncclNetIb.irecv(in.comm, n, data, sizes, tags, regions, nullptr, &request), "irecv");
 }
 
@@ -107,7 +111,8 @@ void flush(size_t at, int size)
         std::this_thread::yield();
 }
 
-// `count` messages of `size` bytes each way, received in groups of `n`, into room for `room` bytes; each rank sends and receives at once.
+// `count` messages of `size` bytes each way, received in groups of `n`, into room for `room` bytes;
+// each rank sends and receives at once.
 void exchange(size_t size, size_t room, int count, int n, int message)
 {
     for (int i = 0; i < count; i++)
@@ -148,8 +153,10 @@ void exchange(size_t size, size_t room, int count, int n, int message)
     flush(0, (int)size);
     for (int i = 0; i < count; i++)
         for (size_t at = 0; at < room; at++)
-            if (in.memory[i * room + at] != (at < size ? value(1 - own, message + i, at) : UNTOUCHED)) {
-                std::fprintf(stderr, "rank %d: %zu bytes, message %d of %d: wrong at %zu\n", own, size, i, count, at);
+            if (in.memory[i * room + at] !=
+                (at < size ? value(1 - own, message + i, at) : UNTOUCHED)) {
+                std::fprintf(stderr, "rank %d: %zu bytes, message %d of %d: wrong at %zu\n", own,
+                             size, i, count, at);
                 std::exit(1);
             }
 }
@@ -193,14 +200,16 @@ int main(int argc, char **argv)
     }
     ncclNetProperties_t properties = {};
     must(ncclNetIb.getProperties(device, &properties), "getProperties");
-    std::printf("%s: %s, port %d, %d Mb/s, pointers %d, %d receives at once\n", properties.name, properties.pciPath, properties.port,
-                properties.speed, properties.ptrSupport, properties.maxRecvs);
+    std::printf("%s: %s, port %d, %d Mb/s, pointers %d, %d receives at once\n", properties.name,
+                properties.pciPath, properties.port, properties.speed, properties.ptrSupport,
+                properties.maxRecvs);
     if (!(properties.ptrSupport & NCCL_PTR_HOST) || properties.maxRecvs < GROUP)
         fail("properties", properties.maxRecvs);
 
     ncclNetHandle_t handle = {};
     must(ncclNetIb.listen(context, device, handle, &listener), "listen");
-    std::ofstream(folder + "/" + std::to_string(own), std::ios::binary).write(handle, sizeof handle);
+    std::ofstream(folder + "/" + std::to_string(own), std::ios::binary)
+        .write(handle, sizeof handle);
     from_other(folder, handle, sizeof handle);
     void *sender = nullptr, *receiver = nullptr;
     while (!sender || !receiver) {

@@ -1,19 +1,22 @@
-/* numbers DEVICE COUNT PAIRS [PEER]: makes and ends COUNT queue pairs that are never connected, one after another, then PAIRS
- * pairs that exchange a message, of which one is on the device PEER where that is named. None may fail for want of a number.
- * Prints "ok" and how it went. C11. */
+/*
+ * numbers DEVICE COUNT PAIRS [PEER]: makes and ends COUNT queue pairs that are never connected, one
+ * after another, then PAIRS pairs that exchange a message, of which one is on the device PEER where
+ * that is named. None may fail for want of a number. Prints "ok" and how it went. C11.
+ */
 #include <gdrcore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define MUST(x)                                                                                                        \
-    do {                                                                                                               \
-        int e_ = (x);                                                                                                  \
-        if (e_ < 0) {                                                                                                  \
-            fprintf(stderr, "numbers.c:%d: %s: %s (made %lu, %lu pairs)\n", __LINE__, #x, gdrc_strerror(e_), made, pairs); \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define MUST(x)                                                                           \
+    do {                                                                                  \
+        int e_ = (x);                                                                     \
+        if (e_ < 0) {                                                                     \
+            fprintf(stderr, "numbers.c:%d: %s: %s (made %lu, %lu pairs)\n", __LINE__, #x, \
+                    gdrc_strerror(e_), made, pairs);                                      \
+            exit(1);                                                                      \
+        }                                                                                 \
     } while (0)
 
 static unsigned long made, pairs;
@@ -34,12 +37,19 @@ static void open_side(struct side *s, const char *device)
     MUST(gdrc_open(device, NULL, &s->ctx));
     MUST(gdrc_pd_alloc(s->ctx, &s->pd));
     MUST(gdrc_cq_create(s->ctx, 16, &s->cq));
-    MUST(gdrc_mr_reg(s->ctx, s->pd, memory, sizeof memory, GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE, &s->mr, &s->region));
+    MUST(gdrc_mr_reg(s->ctx, s->pd, memory, sizeof memory,
+                     GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE, &s->mr, &s->region));
 }
 
 static gdrc_qp make(const struct side *s, uint32_t type)
 {
-    struct gdrc_qp_init init = {.struct_size = sizeof init, .pd = s->pd, .send_cq = s->cq, .recv_cq = s->cq, .qp_type = type};
+    struct gdrc_qp_init init = {
+        .struct_size = sizeof init,
+        .pd = s->pd,
+        .send_cq = s->cq,
+        .recv_cq = s->cq,
+        .qp_type = type,
+    };
     gdrc_qp qp;
     init.cap.max_send_wr = init.cap.max_recv_wr = 1;
     init.cap.max_send_sge = init.cap.max_recv_sge = 1;
@@ -61,7 +71,12 @@ static void talk(struct side *const side[2])
     MUST(gdrc_qp_connect(side[0]->ctx, qp[0], &end[0], &end[1], NULL));
     MUST(gdrc_qp_connect(side[1]->ctx, qp[1], &end[1], &end[0], NULL));
     gdrc_sge piece = {.addr = (uintptr_t)memory, .length = 64, .lkey = side[0]->region.lkey};
-    gdrc_send_wr write = {.sg_list = &piece, .num_sge = 1, .opcode = GDRC_WR_RDMA_WRITE, .send_flags = GDRC_SEND_SIGNALED};
+    gdrc_send_wr write = {
+        .sg_list = &piece,
+        .num_sge = 1,
+        .opcode = GDRC_WR_RDMA_WRITE,
+        .send_flags = GDRC_SEND_SIGNALED,
+    };
     write.wr.rdma.remote_addr = end[1].addr + 64;
     write.wr.rdma.rkey = end[1].rkey;
     memset(memory, (int)pairs, 64);
@@ -111,7 +126,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < counters; i++)
         if (strcmp(gdrc_counter_name((uint32_t)i), "qpn_reused_early") == 0)
             early = values[i];
-    printf("ok: %lu queue pairs in %.2f s; %lu connected pairs in %.2f s, %llu numbers used again before their time\n", made,
-           between - begin, pairs, end - between, early);
+    printf("ok: %lu queue pairs in %.2f s; %lu connected pairs in %.2f s, %llu numbers used again "
+           "before their time\n",
+           made, between - begin, pairs, end - between, early);
     return gdrc_close(own.ctx, NULL) < 0 || (argc == 5 && gdrc_close(other.ctx, NULL) < 0);
 }

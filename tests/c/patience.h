@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Limits of time in tests: they only end a hang, and grow with GDRC_TEST_PATIENCE (see testkit/src/patience.rs).
+ * Limits of time in tests: they only end a hang, and grow with GDRC_TEST_PATIENCE (see
+ * testkit/src/patience.rs).
  */
 #ifndef GDRC_TEST_PATIENCE_H
 #define GDRC_TEST_PATIENCE_H

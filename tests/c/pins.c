@@ -1,4 +1,7 @@
-/* pins DEVICE: what pinned queue pairs and CQs do, and refuse, on a device of any kind. C11 and C++11. Prints "ok". */
+/*
+ * pins DEVICE: what pinned queue pairs and CQs do, and refuse, on a device of any kind. C11 and
+ * C++11. Prints "ok".
+ */
 #include <errno.h>
 #include <gdrcore.h>
 #include <pthread.h>
@@ -13,12 +16,12 @@
 
 #define DEPTH 16
 
-#define MUST(x)                                                                                                        \
-    do {                                                                                                               \
-        if (!(x)) {                                                                                                    \
-            fprintf(stderr, "pins.c:%d: %s\n", __LINE__, #x);                                                          \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define MUST(x)                                               \
+    do {                                                      \
+        if (!(x)) {                                           \
+            fprintf(stderr, "pins.c:%d: %s\n", __LINE__, #x); \
+            exit(1);                                          \
+        }                                                     \
     } while (0)
 
 /* Whole pages: those of a region on a NIC are not there in a child. */
@@ -88,7 +91,10 @@ static int later(const struct timespec *begin, long ms)
     return (now.tv_sec - begin->tv_sec) * 1000 + (now.tv_nsec - begin->tv_nsec) / 1000000 >= ms;
 }
 
-/* Polls for `want` completions, `room` at a time; the last one stays in *last. With status 0 all must have succeeded. */
+/*
+ * Polls for `want` completions, `room` at a time; the last one stays in *last. With status 0 all
+ * must have succeeded.
+ */
 static void take(const gdrc_pinned_cq *pin, int want, int room, gdrc_wc *last, int succeed)
 {
     struct timespec begin;
@@ -155,7 +161,8 @@ static void traffic(gdrc_qp a, gdrc_qp b)
     const gdrc_recv_wr *worse = NULL;
     gdrc_wc wc;
 
-    MUST(gdrc_qp_pin(ctx, a, &pa) == 0 && gdrc_qp_pin(ctx, b, &pb) == 0 && gdrc_cq_pin(ctx, cq, &pc) == 0);
+    MUST(gdrc_qp_pin(ctx, a, &pa) == 0 && gdrc_qp_pin(ctx, b, &pb) == 0 &&
+         gdrc_cq_pin(ctx, cq, &pc) == 0);
     for (int i = 1; i < 100; i++) {
         memory[0] = (unsigned char)i;
         MUST(gdrc_pinned_post_send(pa, &wr, &bad) == 0 && bad == NULL);
@@ -207,8 +214,10 @@ static void traffic(gdrc_qp a, gdrc_qp b)
     take(pc, 3, DEPTH, &wc, 1);
 
     /* What is wrong with one alone. */
-    MUST(gdrc_pinned_post_send(pa, NULL, &bad) == -EINVAL && gdrc_pinned_post_send(pa, NULL, NULL) == -EINVAL);
-    MUST(gdrc_pinned_post_recv(pa, NULL, &worse) == -EINVAL && gdrc_pinned_post_recv(pa, NULL, NULL) == -EINVAL);
+    MUST(gdrc_pinned_post_send(pa, NULL, &bad) == -EINVAL &&
+         gdrc_pinned_post_send(pa, NULL, NULL) == -EINVAL);
+    MUST(gdrc_pinned_post_recv(pa, NULL, &worse) == -EINVAL &&
+         gdrc_pinned_post_recv(pa, NULL, NULL) == -EINVAL);
     const int pieces[] = {3, 1000, -1, -2147483647 - 1};
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
         wr.num_sge = pieces[i];
@@ -221,7 +230,10 @@ static void traffic(gdrc_qp a, gdrc_qp b)
     wr.sg_list = &s;
     wr.opcode = 99;
     MUST(gdrc_pinned_post_send(pa, &wr, &bad) == -EINVAL);
-    /* A window and a region that are none: bits that a provider would follow. The soft device says so in a completion. */
+    /*
+     * A window and a region that are none: bits that a provider would follow. The soft device says
+     * so in a completion.
+     */
     wr.opcode = GDRC_WR_BIND_MW;
     wr.bind_mw.mw.handle = 0x4141414141414141;
     wr.bind_mw.bind_info.mr.handle = 0x4242424242424242;
@@ -233,7 +245,8 @@ static void traffic(gdrc_qp a, gdrc_qp b)
         wr.sg_list = &s;
     }
 
-    MUST(gdrc_pinned_poll_cq(pc, -1, &wc) == -EINVAL && gdrc_pinned_poll_cq(pc, -2147483647 - 1, &wc) == -EINVAL);
+    MUST(gdrc_pinned_poll_cq(pc, -1, &wc) == -EINVAL &&
+         gdrc_pinned_poll_cq(pc, -2147483647 - 1, &wc) == -EINVAL);
     MUST(gdrc_pinned_poll_cq(pc, 1, NULL) == -EINVAL && gdrc_pinned_poll_cq(pc, 0, &wc) == 0);
     MUST(gdrc_pinned_poll_cq(pc, 1, &wc) == 0);
 
@@ -247,7 +260,8 @@ static void traffic(gdrc_qp a, gdrc_qp b)
         many[i] = rx;
         many[i].next = i < 2 ? &many[i + 1] : NULL;
     }
-    MUST(gdrc_pinned_post_recv(pb, many, &worse) == 0 && worse == NULL && gdrc_pinned_post_recv(pb, &rx, NULL) == 0);
+    MUST(gdrc_pinned_post_recv(pb, many, &worse) == 0 && worse == NULL &&
+         gdrc_pinned_post_recv(pb, &rx, NULL) == 0);
     rx.num_sge = 3;
     MUST(gdrc_pinned_post_recv(pb, &rx, &worse) == -EINVAL && worse == &rx);
     rx.num_sge = -1;
@@ -283,7 +297,8 @@ static void traffic(gdrc_qp a, gdrc_qp b)
         take(pc, 1, 1, &wc, 0); /* the receives of the other end are flushed, too */
     while (wc.wr_id == 9);
     MUST(wc.status == GDRC_WC_REM_ACCESS_ERR && wc.wr_id == 7 && wc.vendor_err != 0);
-    MUST(gdrc_qp_cause(ctx, a, &cause) == 0 && cause.code == wc.vendor_err && cause.wc_status == wc.status);
+    MUST(gdrc_qp_cause(ctx, a, &cause) == 0 && cause.code == wc.vendor_err &&
+         cause.wc_status == wc.status);
     drain(pc);
     MUST(gdrc_qp_unpin(pa) == 0 && gdrc_qp_unpin(pb) == 0 && gdrc_cq_unpin(pc) == 0);
     refused(pa, pc, -EINVAL);
@@ -303,7 +318,8 @@ static void datagrams(void)
     self.struct_size = sizeof self;
     self.qkey = 0x11;
     MUST(gdrc_endpoint_local(ctx, qp, NULL, &self) == 0);
-    MUST(gdrc_qp_connect(ctx, qp, &self, NULL, NULL) == 0 || gdrc_qp_connect(ctx, qp, &self, &self, NULL) == 0);
+    MUST(gdrc_qp_connect(ctx, qp, &self, NULL, NULL) == 0 ||
+         gdrc_qp_connect(ctx, qp, &self, &self, NULL) == 0);
     MUST(gdrc_qp_pin(ctx, qp, &pin) == 0);
     memset(&wr.wr, 0x41, sizeof wr.wr);
     for (int opcode = 0; opcode < 16; opcode++) {
@@ -316,7 +332,8 @@ static void datagrams(void)
             MUST((rc == -EINVAL && bad == &wr) || (rc == 0 && is_send && !is_nic));
         }
     }
-    MUST(gdrc_qp_destroy(ctx, qp) == -EBUSY && gdrc_qp_unpin(pin) == 0 && gdrc_qp_destroy(ctx, qp) == 0);
+    MUST(gdrc_qp_destroy(ctx, qp) == -EBUSY && gdrc_qp_unpin(pin) == 0 &&
+         gdrc_qp_destroy(ctx, qp) == 0);
 }
 
 static void lives(gdrc_qp qp)
@@ -331,14 +348,19 @@ static void lives(gdrc_qp qp)
     MUST(gdrc_qp_unpin(&zero_qp) == -EINVAL && gdrc_cq_unpin(&zero_cq) == -EINVAL);
     MUST(gdrc_qp_destroy(ctx, gone) == 0);
     foreign.handle = cq.handle;
-    MUST(gdrc_qp_pin(ctx, gone, &none) == -EINVAL && gdrc_qp_pin(ctx, foreign, &none) == -EINVAL && none == NULL);
+    MUST(gdrc_qp_pin(ctx, gone, &none) == -EINVAL && gdrc_qp_pin(ctx, foreign, &none) == -EINVAL &&
+         none == NULL);
     MUST(gdrc_qp_pin(NULL, qp, &none) == -EINVAL && gdrc_qp_pin(ctx, qp, NULL) == -EINVAL);
-    MUST(gdrc_cq_pin(ctx, cq, NULL) == -EINVAL && gdrc_qp_unpin(NULL) == -EINVAL && gdrc_cq_unpin(NULL) == -EINVAL);
+    MUST(gdrc_cq_pin(ctx, cq, NULL) == -EINVAL && gdrc_qp_unpin(NULL) == -EINVAL &&
+         gdrc_cq_unpin(NULL) == -EINVAL);
 
-    MUST(gdrc_qp_pin(ctx, qp, &one) == 0 && gdrc_qp_pin(ctx, qp, &two) == 0 && gdrc_cq_pin(ctx, cq, &of) == 0);
-    MUST(gdrc_qp_unpin((const gdrc_pinned_qp *)((const char *)one + 8)) == -EINVAL && gdrc_qp_unpin(one - 100000) == -EINVAL);
+    MUST(gdrc_qp_pin(ctx, qp, &one) == 0 && gdrc_qp_pin(ctx, qp, &two) == 0 &&
+         gdrc_cq_pin(ctx, cq, &of) == 0);
+    MUST(gdrc_qp_unpin((const gdrc_pinned_qp *)((const char *)one + 8)) == -EINVAL &&
+         gdrc_qp_unpin(one - 100000) == -EINVAL);
     MUST(gdrc_cq_unpin((const gdrc_pinned_cq *)(const void *)one) == -EINVAL);
-    MUST(gdrc_qp_destroy(ctx, qp) == -EBUSY && gdrc_qp_unpin(one) == 0 && gdrc_qp_unpin(one) == -EINVAL);
+    MUST(gdrc_qp_destroy(ctx, qp) == -EBUSY && gdrc_qp_unpin(one) == 0 &&
+         gdrc_qp_unpin(one) == -EINVAL);
     refused(one, &zero_cq, -EINVAL);
     MUST(gdrc_qp_destroy(ctx, qp) == -EBUSY && gdrc_cq_destroy(ctx, cq) == -EBUSY);
     MUST(gdrc_qp_unpin(two) == 0 && gdrc_cq_unpin(of) == 0 && gdrc_cq_unpin(of) == -EINVAL);
@@ -347,7 +369,8 @@ static void lives(gdrc_qp qp)
     /* The CQ's own pin, without queue pairs on it. */
     gdrc_cq alone;
     MUST(gdrc_cq_create(ctx, 16, &alone) == 0 && gdrc_cq_pin(ctx, alone, &of) == 0);
-    MUST(gdrc_cq_destroy(ctx, alone) == -EBUSY && gdrc_cq_unpin(of) == 0 && gdrc_cq_destroy(ctx, alone) == 0);
+    MUST(gdrc_cq_destroy(ctx, alone) == -EBUSY && gdrc_cq_unpin(of) == 0 &&
+         gdrc_cq_destroy(ctx, alone) == 0);
 }
 
 /* As many as there are, and one more. */
@@ -381,7 +404,8 @@ static void child(gdrc_qp qp)
         const gdrc_pinned_cq *pin_own;
         gdrc_wc wc;
         MUST(gdrc_open("loopback", NULL, &own) == 0 && gdrc_cq_create(own, 4, &cq_own) == 0);
-        MUST(gdrc_cq_pin(own, cq_own, &pin_own) == 0 && pin_own != of && gdrc_pinned_poll_cq(pin_own, 1, &wc) == 0);
+        MUST(gdrc_cq_pin(own, cq_own, &pin_own) == 0 && pin_own != of &&
+             gdrc_pinned_poll_cq(pin_own, 1, &wc) == 0);
         MUST(gdrc_close(own, NULL) == 1 && gdrc_pinned_poll_cq(pin_own, 1, &wc) == -EINVAL);
         refused(pin, of, -EOWNERDEAD);
         _exit(0);
@@ -411,7 +435,10 @@ static void *posts(void *unused)
     return unused;
 }
 
-/* Two threads post through one pin: a NIC serves both, on the soft device one of them may be told to come back. */
+/*
+ * Two threads post through one pin: a NIC serves both, on the soft device one of them may be told
+ * to come back.
+ */
 static void threads(gdrc_qp qp)
 {
     const gdrc_pinned_cq *of;
@@ -462,14 +489,18 @@ int main(int argc, char **argv)
     gdrc_qp last = make(GDRC_QPT_RC);
     exhaust(last);
 
-    /* What is pinned when the context is closed is counted as the object that it is, and the pin is none from then on. */
+    /*
+     * What is pinned when the context is closed is counted as the object that it is, and the pin is
+     * none from then on.
+     */
     const gdrc_pinned_qp *pin;
     const gdrc_pinned_cq *of;
     gdrc_leaks leaks;
     memset(&leaks, 0, sizeof leaks);
     leaks.struct_size = sizeof leaks;
     MUST(gdrc_qp_pin(ctx, last, &pin) == 0 && gdrc_cq_pin(ctx, cq, &of) == 0);
-    MUST(gdrc_close(ctx, &leaks) == 4 && leaks.qp == 1 && leaks.cq == 1 && leaks.mr == 1 && leaks.pd == 1);
+    MUST(gdrc_close(ctx, &leaks) == 4 && leaks.qp == 1 && leaks.cq == 1 && leaks.mr == 1 &&
+         leaks.pd == 1);
     refused(pin, of, -EINVAL);
     MUST(gdrc_qp_unpin(pin) == -EINVAL && gdrc_cq_unpin(of) == -EINVAL);
     printf("ok\n");

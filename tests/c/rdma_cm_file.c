@@ -1,5 +1,8 @@
-/* The device file of rdma_cm as a program sees it, under gdrcore-run: what open, fstat, write and close do, the kernel's layouts,
- * and what becomes of garbage. Prints "ok" at the end; any other end is a failure. */
+/*
+ * The device file of rdma_cm as a program sees it, under gdrcore-run: what open, fstat, write and
+ * close do, the kernel's layouts, and what becomes of garbage. Prints "ok" at the end; any other
+ * end is a failure.
+ */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -31,15 +34,17 @@ struct command {
 	char body[sizeof(struct rdma_ucm_resolve_addr)];
 };
 
-static ssize_t send_command(int fd, uint32_t number, const void *body, size_t len, void *answer, size_t room) {
-	struct command c;
-	memset(&c, 0, sizeof c);
-	c.head.cmd = number;
-	c.head.in = len;
-	c.head.out = room;
-	memcpy(c.body, body, len);
-	(void)answer;
-	return write(fd, &c, sizeof c.head + len);
+static ssize_t send_command(int fd, uint32_t number, const void *body, size_t len, void *answer,
+                            size_t room)
+{
+    struct command c;
+    memset(&c, 0, sizeof c);
+    c.head.cmd = number;
+    c.head.in = len;
+    c.head.out = room;
+    memcpy(c.body, body, len);
+    (void)answer;
+    return write(fd, &c, sizeof c.head + len);
 }
 
 static int open_file(int flags) {
@@ -50,8 +55,13 @@ static int open_file(int flags) {
 
 static uint32_t create(int fd, uint64_t uid, uint16_t ps) {
 	struct rdma_ucm_create_id_resp r = {0};
-	struct rdma_ucm_create_id c = {.uid = uid, .response = (uintptr_t)&r, .ps = ps, .qp_type = IBV_QPT_RC};
-	CHECK(send_command(fd, RDMA_USER_CM_CMD_CREATE_ID, &c, sizeof c, &r, sizeof r) > 0);
+        struct rdma_ucm_create_id c = {
+            .uid = uid,
+            .response = (uintptr_t)&r,
+            .ps = ps,
+            .qp_type = IBV_QPT_RC,
+        };
+        CHECK(send_command(fd, RDMA_USER_CM_CMD_CREATE_ID, &c, sizeof c, &r, sizeof r) > 0);
 	return r.id;
 }
 
@@ -70,7 +80,10 @@ static int descriptors(void) {
 	return n;
 }
 
-/* Resolving an address of this host: an event, then what QUERY_ROUTE says, all by the header's own structs. */
+/*
+ * Resolving an address of this host: an event, then what QUERY_ROUTE says, all by the header's own
+ * structs.
+ */
 static void layouts(const char *address) {
 	int fd = open_file(O_NONBLOCK);
 	uint32_t id = create(fd, 0x1234567890abcdef, RDMA_PS_TCP);
@@ -98,13 +111,17 @@ static void layouts(const char *address) {
 	int n;
 	struct ibv_device **list = ibv_get_device_list(&n);
 	CHECK(list && n == 1);
-	CHECK(q.node_guid == ibv_get_device_guid(list[0]) && (int)q.ibdev_index == ibv_get_device_index(list[0]));
-	CHECK(q.num_paths == 1 && q.port_num == 1);
-	struct sockaddr_in *dst = (struct sockaddr_in *)&q.dst_addr, *src = (struct sockaddr_in *)&q.src_addr;
-	CHECK(dst->sin_family == AF_INET && dst->sin_addr.s_addr == to.sin_addr.s_addr && dst->sin_port == to.sin_port);
-	CHECK(src->sin_family == AF_INET && src->sin_port != 0);
-	CHECK(memcmp(q.ib_route[0].dgid + 12, &to.sin_addr, 4) == 0 && q.ib_route[0].mtu >= 1 && q.ib_route[0].mtu <= 5);
-	struct ib_uverbs_qp_attr a;
+        CHECK(q.node_guid == ibv_get_device_guid(list[0]) &&
+              (int)q.ibdev_index == ibv_get_device_index(list[0]));
+        CHECK(q.num_paths == 1 && q.port_num == 1);
+        struct sockaddr_in *dst = (struct sockaddr_in *)&q.dst_addr,
+                           *src = (struct sockaddr_in *)&q.src_addr;
+        CHECK(dst->sin_family == AF_INET && dst->sin_addr.s_addr == to.sin_addr.s_addr &&
+              dst->sin_port == to.sin_port);
+        CHECK(src->sin_family == AF_INET && src->sin_port != 0);
+        CHECK(memcmp(q.ib_route[0].dgid + 12, &to.sin_addr, 4) == 0 && q.ib_route[0].mtu >= 1 &&
+              q.ib_route[0].mtu <= 5);
+        struct ib_uverbs_qp_attr a;
 	memset(&a, 0xff, sizeof a);
 	struct rdma_ucm_init_qp_attr i = {.response = (uintptr_t)&a, .id = id, .qp_state = IBV_QPS_INIT};
 	CHECK(send_command(fd, RDMA_USER_CM_CMD_INIT_QP_ATTR, &i, sizeof i, &a, sizeof a) > 0);

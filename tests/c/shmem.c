@@ -1,15 +1,16 @@
-// OpenSHMEM among all its PEs: puts, gets, atomics, a lock and collectives, every byte checked. Exit code 0: all was as it should be.
+// OpenSHMEM among all its PEs: puts, gets, atomics, a lock and collectives, every byte checked.
+// Exit code 0: all was as it should be.
 #include <shmem.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            fprintf(stderr, "%s:%d: PE %d: %s\n", __FILE__, __LINE__, shmem_my_pe(), #what);                           \
-            shmem_global_exit(1);                                                                                      \
-        }                                                                                                              \
+#define CHECK(what)                                                                          \
+    do {                                                                                     \
+        if (!(what)) {                                                                       \
+            fprintf(stderr, "%s:%d: PE %d: %s\n", __FILE__, __LINE__, shmem_my_pe(), #what); \
+            shmem_global_exit(1);                                                            \
+        }                                                                                    \
     } while (0)
 
 #define LONGEST (1 << 20)
@@ -20,11 +21,13 @@ static unsigned char said(int from, int to, int round, size_t i) {
     return (unsigned char)(from * 31 + to * 17 + round * 7 + i * 3 + (i >> 8));
 }
 
-static long sync_area[SHMEM_REDUCE_SYNC_SIZE], bcast_area[SHMEM_BCAST_SYNC_SIZE], collect_area[SHMEM_COLLECT_SYNC_SIZE];
+static long sync_area[SHMEM_REDUCE_SYNC_SIZE], bcast_area[SHMEM_BCAST_SYNC_SIZE],
+    collect_area[SHMEM_COLLECT_SYNC_SIZE];
 static long work[SHMEM_REDUCE_MIN_WRKDATA_SIZE + 64];
 static long lock;
 
-// Each PE writes into a piece of its own at each other, and reads back what others have written there.
+// Each PE writes into a piece of its own at each other, and reads back what others have written
+// there.
 static void puts_and_gets(unsigned char *room, int me, int all) {
     static const size_t lengths[] = {1, 7, 8, 64, 1000, 4096, 65537, LONGEST};
     unsigned char *mine = malloc(LONGEST);
@@ -114,7 +117,8 @@ int main(void) {
     shmem_init();
     int me = shmem_my_pe(), all = shmem_n_pes();
     unsigned char *room = shmem_malloc((size_t)all * LONGEST);
-    long *cell = shmem_malloc(sizeof *cell), *from = shmem_malloc(64 * sizeof *from), *to = shmem_malloc(64 * sizeof *to * (size_t)all);
+    long *cell = shmem_malloc(sizeof *cell), *from = shmem_malloc(64 * sizeof *from),
+         *to = shmem_malloc(64 * sizeof *to * (size_t)all);
     CHECK(all > 1 && room && cell && from && to);
     puts_and_gets(room, me, all);
     atomics(cell, me, all);

@@ -1,7 +1,10 @@
-/* The recipes of docs/using/ABI.md for threads that sleep: "recipes.h" is what stands there.
+/*
+ * The recipes of docs/using/ABI.md for threads that sleep: "recipes.h" is what stands there.
  *
- * sleep one|many|fd [helper]: messages go to and fro between two contexts of this process, each end asleep until the other's comes.
- * one: a thread a context, gdrc_wait; many: two threads a context, channels; fd: poll(2) on channels' descriptors (wants helper). */
+ * sleep one|many|fd [helper]: messages go to and fro between two contexts of this process, each end
+ * asleep until the other's comes. one: a thread a context, gdrc_wait; many: two threads a context,
+ * channels; fd: poll(2) on channels' descriptors (wants helper).
+ */
 #include <errno.h>
 #include <gdrcore.h>
 #include <poll.h>
@@ -18,13 +21,13 @@
 #include "recipes.h"
 
 #define ROUNDS 2000
-#define CHECK(call)                                                                                           \
-    do {                                                                                                      \
-        int rc_ = (call);                                                                                     \
-        if (rc_ < 0) {                                                                                        \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, gdrc_strerror(rc_));                \
-            exit(1);                                                                                          \
-        }                                                                                                     \
+#define CHECK(call)                                                                            \
+    do {                                                                                       \
+        int rc_ = (call);                                                                      \
+        if (rc_ < 0) {                                                                         \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, gdrc_strerror(rc_)); \
+            exit(1);                                                                           \
+        }                                                                                      \
     } while (0)
 
 static enum { ONE, MANY, FD } way;
@@ -71,7 +74,12 @@ static void post_recv(struct end *e)
 static void post_send(struct end *e)
 {
     gdrc_sge piece = {.addr = e->attr.addr, .length = 8, .lkey = e->attr.lkey};
-    gdrc_send_wr wr = {.sg_list = &piece, .num_sge = 1, .opcode = GDRC_WR_SEND, .send_flags = GDRC_SEND_SIGNALED};
+    gdrc_send_wr wr = {
+        .sg_list = &piece,
+        .num_sge = 1,
+        .opcode = GDRC_WR_SEND,
+        .send_flags = GDRC_SEND_SIGNALED,
+    };
     CHECK(gdrc_post_send(e->ctx, e->qp, &wr, NULL));
 }
 
@@ -80,8 +88,9 @@ static void take(struct end *e, int sends, int receives)
 {
     while (e->sent < sends || e->received < receives) {
         gdrc_wc wc[4];
-        int n = way == ONE ? wait_for_cq(e->ctx, e->cq, 4, wc)
-                : way == MANY ? wait_on_channel(e->ctx, e->channel, e->cq, 4, wc) : wait_by_poll(e, 4, wc);
+        int n = way == ONE    ? wait_for_cq(e->ctx, e->cq, 4, wc)
+                : way == MANY ? wait_on_channel(e->ctx, e->channel, e->cq, 4, wc)
+                              : wait_by_poll(e, 4, wc);
         CHECK(n);
         for (int i = 0; i < n; i++) {
             if (wc[i].status != GDRC_WC_SUCCESS) {
@@ -134,8 +143,15 @@ static void open_end(struct end *e, gdrc_context *ctx, int first)
         CHECK(gdrc_channel_create(ctx, &e->channel));
         CHECK(gdrc_cq_create_on(ctx, 16, e->channel, &e->cq));
     }
-    CHECK(gdrc_mr_reg(ctx, pd, e->memory, sizeof e->memory, GDRC_ACCESS_LOCAL_WRITE, &mr, &e->attr));
-    struct gdrc_qp_init init = {.struct_size = sizeof init, .pd = pd, .send_cq = e->cq, .recv_cq = e->cq, .qp_type = GDRC_QPT_RC};
+    CHECK(
+        gdrc_mr_reg(ctx, pd, e->memory, sizeof e->memory, GDRC_ACCESS_LOCAL_WRITE, &mr, &e->attr));
+    struct gdrc_qp_init init = {
+        .struct_size = sizeof init,
+        .pd = pd,
+        .send_cq = e->cq,
+        .recv_cq = e->cq,
+        .qp_type = GDRC_QPT_RC,
+    };
     init.cap.max_send_wr = init.cap.max_recv_wr = 4;
     init.cap.max_send_sge = init.cap.max_recv_sge = 1;
     CHECK(gdrc_qp_create(ctx, &init, &e->qp, NULL));
@@ -163,7 +179,8 @@ int main(int argc, char **argv)
     threads = 2 * pairs;
     for (int side = 0; side < 2; side++)
         for (int i = 0; i < pairs; i++) {
-            CHECK(gdrc_qp_connect(ctx[side], end[side][i].qp, &end[side][i].own, &end[!side][i].own, NULL));
+            CHECK(gdrc_qp_connect(ctx[side], end[side][i].qp, &end[side][i].own, &end[!side][i].own,
+                                  NULL));
             post_recv(&end[side][i]);
         }
     for (int side = 0; side < 2; side++)
@@ -172,7 +189,10 @@ int main(int argc, char **argv)
     for (int side = 0; side < 2; side++)
         for (int i = 0; i < pairs; i++)
             pthread_join(thread[side][i], NULL);
-    /* And when nothing comes, nothing runs: all of them sleep, by their recipe, until the process ends. */
+    /*
+     * And when nothing comes, nothing runs: all of them sleep, by their recipe, until the process
+     * ends.
+     */
     for (int side = 0; side < 2; side++)
         for (int i = 0; i < pairs; i++)
             pthread_create(&thread[side][i], NULL, run, (end[side][i].first = 0, &end[side][i]));
@@ -181,10 +201,12 @@ int main(int argc, char **argv)
     getrusage(RUSAGE_SELF, &before);
     sleep(2);
     getrusage(RUSAGE_SELF, &after);
-    double cpu = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec) + (double)(after.ru_stime.tv_sec - before.ru_stime.tv_sec)
-                 + 1e-6 * (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec)
-                 + 1e-6 * (double)(after.ru_stime.tv_usec - before.ru_stime.tv_usec);
-    printf("%d messages each way, %.0f ms of CPU time in two seconds of sleep\n", pairs * ROUNDS, 1e3 * cpu);
+    double cpu = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec) +
+                 (double)(after.ru_stime.tv_sec - before.ru_stime.tv_sec) +
+                 1e-6 * (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec) +
+                 1e-6 * (double)(after.ru_stime.tv_usec - before.ru_stime.tv_usec);
+    printf("%d messages each way, %.0f ms of CPU time in two seconds of sleep\n", pairs * ROUNDS,
+           1e3 * cpu);
     fflush(stdout);
     _exit(cpu > 0.1);
 }

@@ -1,6 +1,6 @@
 /*
- * The files of a device by every call of the C library that takes a path or lists a folder. It is no program of libibverbs, as the
- * children of one are: sysfs.c DEVICE [UVERBS]
+ * The files of a device by every call of the C library that takes a path or lists a folder. It is
+ * no program of libibverbs, as the children of one are: sysfs.c DEVICE [UVERBS]
  */
 #include <dirent.h>
 #include <errno.h>
@@ -19,13 +19,13 @@
 
 static int failed;
 
-#define CHECK(what)                                                                                                                \
-	do {                                                                                                                       \
-		if (!(what)) {                                                                                                     \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                                      \
-			failed = 1;                                                                                                \
-		}                                                                                                                  \
-	} while (0)
+#define CHECK(what)                                                              \
+    do {                                                                         \
+        if (!(what)) {                                                           \
+            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno); \
+            failed = 1;                                                          \
+        }                                                                        \
+    } while (0)
 #define FAILS(call, with) CHECK((errno = 0, (call) < 0) && errno == (with))
 #define NONE(call, with) CHECK((errno = 0, !(call)) && errno == (with))
 
@@ -41,18 +41,23 @@ static void by_path(void)
 	CHECK(stat(CLASS, &st) == 0 && S_ISDIR(st.st_mode));
 	CHECK(lstat(own, &st) == 0 && S_ISLNK(st.st_mode));
 	CHECK(stat(own, &st) == 0 && S_ISDIR(st.st_mode) && st.st_ino);
-	CHECK(stat(state, &st) == 0 && S_ISREG(st.st_mode) && (st.st_mode & 0777) == 0444 && st.st_size > 0);
-	CHECK(fstatat(AT_FDCWD, state, &other, 0) == 0 && other.st_ino == st.st_ino && other.st_dev == st.st_dev);
-	CHECK(statx(AT_FDCWD, state, 0, STATX_BASIC_STATS, &x) == 0 && x.stx_ino == st.st_ino && S_ISREG(x.stx_mode));
-	CHECK(statx(AT_FDCWD, own, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &x) == 0 && S_ISLNK(x.stx_mode));
-	snprintf(text, sizeof(text), "%s/", own);
+        CHECK(stat(state, &st) == 0 && S_ISREG(st.st_mode) && (st.st_mode & 0777) == 0444 &&
+              st.st_size > 0);
+        CHECK(fstatat(AT_FDCWD, state, &other, 0) == 0 && other.st_ino == st.st_ino &&
+              other.st_dev == st.st_dev);
+        CHECK(statx(AT_FDCWD, state, 0, STATX_BASIC_STATS, &x) == 0 && x.stx_ino == st.st_ino &&
+              S_ISREG(x.stx_mode));
+        CHECK(statx(AT_FDCWD, own, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &x) == 0 &&
+              S_ISLNK(x.stx_mode));
+        snprintf(text, sizeof(text), "%s/", own);
 	CHECK(lstat(text, &st) == 0 && S_ISDIR(st.st_mode));
 
 	CHECK(access(state, R_OK) == 0 && access(own, R_OK | X_OK) == 0 && access(state, F_OK) == 0);
 	FAILS(access(state, W_OK), EACCES);
 	FAILS(access(own, W_OK), EACCES);
-	CHECK(faccessat(AT_FDCWD, state, R_OK, 0) == 0 && euidaccess(state, R_OK) == 0 && eaccess(state, R_OK) == 0);
-	FAILS(faccessat(AT_FDCWD, state, X_OK, 0), EACCES);
+        CHECK(faccessat(AT_FDCWD, state, R_OK, 0) == 0 && euidaccess(state, R_OK) == 0 &&
+              eaccess(state, R_OK) == 0);
+        FAILS(faccessat(AT_FDCWD, state, X_OK, 0), EACCES);
 
 	ssize_t n = readlink(own, text, PATH_MAX);
 	CHECK(n > 0);
@@ -102,8 +107,9 @@ static void by_descriptor(void)
 	int fd = open(state, O_RDONLY | O_CLOEXEC);
 	CHECK(fd >= 0 && read(fd, text, sizeof(text)) == 10 && memcmp(text, "4: ACTIVE\n", 10) == 0);
 	CHECK(fcntl(fd, F_GETFD) == FD_CLOEXEC && write(fd, "x", 1) < 0 && ftruncate(fd, 0) < 0);
-	CHECK(stat(state, &st) == 0 && fstat(fd, &other) == 0 && st.st_ino == other.st_ino && st.st_mode == other.st_mode);
-	CHECK(statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &x) == 0 && x.stx_ino == st.st_ino);
+        CHECK(stat(state, &st) == 0 && fstat(fd, &other) == 0 && st.st_ino == other.st_ino &&
+              st.st_mode == other.st_mode);
+        CHECK(statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &x) == 0 && x.stx_ino == st.st_ino);
 	close(fd);
 
 	FILE *f = fopen(state, "re");
@@ -128,11 +134,13 @@ static void by_descriptor(void)
 	int folder = open(own, O_RDONLY | O_DIRECTORY);
 	CHECK(folder >= 0 && fstat(folder, &st) == 0 && S_ISDIR(st.st_mode));
 	CHECK(fstatat(folder, "", &other, AT_EMPTY_PATH) == 0 && other.st_ino == st.st_ino);
-	int copies[] = {dup(folder), fcntl(folder, F_DUPFD_CLOEXEC, 100), dup2(folder, 90), dup3(folder, 91, O_CLOEXEC), folder};
-	for (unsigned i = 0; i < sizeof(copies) / sizeof(*copies); i++) {
+        int copies[] = { dup(folder), fcntl(folder, F_DUPFD_CLOEXEC, 100), dup2(folder, 90),
+                         dup3(folder, 91, O_CLOEXEC), folder };
+        for (unsigned i = 0; i < sizeof(copies) / sizeof(*copies); i++) {
 		CHECK(copies[i] >= 0 && faccessat(copies[i], "ports/1/state", R_OK, 0) == 0);
-		CHECK((fd = openat(copies[i], "ports/1/state", O_RDONLY)) >= 0 && read(fd, text, sizeof(text)) == 10);
-		close(fd);
+                CHECK((fd = openat(copies[i], "ports/1/state", O_RDONLY)) >= 0 &&
+                      read(fd, text, sizeof(text)) == 10);
+                close(fd);
 		CHECK(readlinkat(copies[i], "device", text, sizeof(text)) > 0);
 		CHECK(fstatat(copies[i], "device", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode));
 		FAILS(openat(copies[i], "nothing", O_RDONLY), ENOENT);
@@ -217,15 +225,18 @@ static void by_folder(void)
 
 	glob_t found = {0};
 	snprintf(path, sizeof(path), CLASS "/*/ports/1/gids/[0-9]");
-	CHECK(glob(path, 0, NULL, &found) == 0 && found.gl_pathc % 4 == 0 && strncmp(found.gl_pathv[0], CLASS "/", sizeof(CLASS)) == 0);
-	snprintf(path, sizeof(path), "%s/nothing*", own);
+        CHECK(glob(path, 0, NULL, &found) == 0 && found.gl_pathc % 4 == 0 &&
+              strncmp(found.gl_pathv[0], CLASS "/", sizeof(CLASS)) == 0);
+        snprintf(path, sizeof(path), "%s/nothing*", own);
 	CHECK(glob(path, GLOB_APPEND, NULL, &found) == GLOB_NOMATCH);
 	globfree(&found);
 
-	CHECK(nftw(gids, visit, 8, FTW_PHYS) == 0 && visits == 5 && files == 4 && folders == 1 && last_level == 1);
-	visits = files = folders = 0;
-	CHECK(nftw(gids, visit, 8, FTW_PHYS | FTW_DEPTH) == 0 && visits == 5 && files == 4 && folders == 1 && last_level == 0);
-	visits = files = folders = links = 0;
+        CHECK(nftw(gids, visit, 8, FTW_PHYS) == 0 && visits == 5 && files == 4 && folders == 1 &&
+              last_level == 1);
+        visits = files = folders = 0;
+        CHECK(nftw(gids, visit, 8, FTW_PHYS | FTW_DEPTH) == 0 && visits == 5 && files == 4 &&
+              folders == 1 && last_level == 0);
+        visits = files = folders = links = 0;
 	snprintf(path, sizeof(path), "%s/", own);
 	CHECK(nftw(path, visit, 8, FTW_PHYS) == 0 && files > 60 && folders > 8 && links == 2);
 	/* Links lead back to where it began. */
@@ -244,8 +255,9 @@ static void devices(const char *uverbs)
 	CHECK(stat("/dev/infiniband", &st) == 0 && S_ISDIR(st.st_mode));
 	CHECK(stat("/dev/infiniband/rdma_cm", &st) == 0 && S_ISCHR(st.st_mode));
 	snprintf(path, sizeof(path), "/dev/infiniband/%s", uverbs);
-	CHECK(stat(path, &st) == 0 && S_ISCHR(st.st_mode) && major(st.st_rdev) == 231 && access(path, R_OK | W_OK) == 0);
-	snprintf(path, sizeof(path), "/sys/class/infiniband_verbs/%s/ibdev", uverbs);
+        CHECK(stat(path, &st) == 0 && S_ISCHR(st.st_mode) && major(st.st_rdev) == 231 &&
+              access(path, R_OK | W_OK) == 0);
+        snprintf(path, sizeof(path), "/sys/class/infiniband_verbs/%s/ibdev", uverbs);
 	CHECK(access(path, R_OK) == 0);
 }
 

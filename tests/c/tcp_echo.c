@@ -1,4 +1,7 @@
-/* An ordinary TCP program: tcp_echo OWN [SERVER]. The server sends back what the client sends, the client compares. */
+/*
+ * An ordinary TCP program: tcp_echo OWN [SERVER]. The server sends back what the client sends, the
+ * client compares.
+ */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>

@@ -1,6 +1,7 @@
-// UCCL's engine of point-to-point transfers by its C interface, from memory of the host, every byte checked: uccl FOLDER target|initiator.
-// FOLDER is where the two find each other. UCCL's sources are built beside this; a GPU that has no memory, and Python, which it calls
-// for signals only, are here. Exit code 0: all was as it should be.
+// UCCL's engine of point-to-point transfers by its C interface, from memory of the host, every byte
+// checked: uccl FOLDER target|initiator. FOLDER is where the two find each other. UCCL's sources
+// are built beside this; a GPU that has no memory, and Python, which it calls for signals only, are
+// here. Exit code 0: all was as it should be.
 #include <uccl_engine.h>
 
 #include <cuda.h>
@@ -19,13 +20,19 @@
 extern "C" {
 cudaError_t CUDARTAPI cudaGetDeviceCount(int *n) { return *n = 1, cudaSuccess; }
 cudaError_t CUDARTAPI cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
-cudaError_t CUDARTAPI cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t CUDARTAPI cudaSetDevice(int device)
+{
+    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+}
 cudaError_t CUDARTAPI cudaDeviceGetPCIBusId(char *name, int size, int)
 {
     std::snprintf(name, size, "0000:00:00.0");
     return cudaSuccess;
 }
-cudaError_t CUDARTAPI cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) { return *stream = nullptr, cudaSuccess; }
+cudaError_t CUDARTAPI cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+{
+    return *stream = nullptr, cudaSuccess;
+}
 cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 cudaError_t CUDARTAPI cudaGetLastError() { return cudaSuccess; }
@@ -44,7 +51,10 @@ cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t) { std::abort(); }
 cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t, cudaStream_t) { std::abort(); }
 cudaError_t CUDARTAPI cudaMalloc(void **, size_t) { std::abort(); }
 cudaError_t CUDARTAPI cudaFree(void *) { std::abort(); }
-cudaError_t CUDARTAPI cudaMemcpyAsync(void *, const void *, size_t, cudaMemcpyKind, cudaStream_t) { std::abort(); }
+cudaError_t CUDARTAPI cudaMemcpyAsync(void *, const void *, size_t, cudaMemcpyKind, cudaStream_t)
+{
+    std::abort();
+}
 cudaError_t CUDARTAPI cudaIpcGetMemHandle(cudaIpcMemHandle_t *, void *) { std::abort(); }
 cudaError_t CUDARTAPI cudaIpcOpenMemHandle(void **, cudaIpcMemHandle_t, unsigned) { std::abort(); }
 cudaError_t CUDARTAPI cudaIpcCloseMemHandle(void *) { std::abort(); }
@@ -107,11 +117,13 @@ void check(const std::vector<unsigned char> &memory, size_t n, int round, const 
 // The last round is over the whole memory, and stays.
 constexpr int LAST = 1000;
 
-void target(const std::string &folder, uccl_engine_t *engine, std::vector<unsigned char> &memory, uccl_mr_t region)
+void target(const std::string &folder, uccl_engine_t *engine, std::vector<unsigned char> &memory,
+            uccl_mr_t region)
 {
     Place place = {};
     char item[sizeof(FifoItem)], *name = nullptr;
-    must(uccl_engine_prepare_fifo(engine, region, memory.data(), memory.size(), item) == 0, "prepare_fifo");
+    must(uccl_engine_prepare_fifo(engine, region, memory.data(), memory.size(), item) == 0,
+         "prepare_fifo");
     deserialize_fifo_item(item, &place.item);
     must(uccl_engine_get_metadata(engine, &name) == 0, "get_metadata");
     std::snprintf(place.peer, sizeof place.peer, "%s", name);
@@ -127,14 +139,17 @@ void target(const std::string &folder, uccl_engine_t *engine, std::vector<unsign
     check(memory, memory.size(), LAST, "WRITEs");
 }
 
-void initiator(const std::string &folder, uccl_engine_t *engine, std::vector<unsigned char> &memory, uccl_mr_t region)
+void initiator(const std::string &folder, uccl_engine_t *engine, std::vector<unsigned char> &memory,
+               uccl_mr_t region)
 {
     Place place;
     read_from(folder + "/place", &place, sizeof place);
     // ADDRESS:PORT?GPU
     std::string peer = place.peer;
-    size_t colon = peer.rfind(':', peer.find('?')), port = std::strtoul(peer.c_str() + colon + 1, nullptr, 10);
-    uccl_conn_t *connection = uccl_engine_connect(engine, peer.substr(0, colon).c_str(), "0", (int)port);
+    size_t colon = peer.rfind(':', peer.find('?')),
+           port = std::strtoul(peer.c_str() + colon + 1, nullptr, 10);
+    uccl_conn_t *connection =
+        uccl_engine_connect(engine, peer.substr(0, colon).c_str(), "0", (int)port);
     must(connection, "connect");
 
     auto item = [&](size_t at, size_t size) {
@@ -151,7 +166,9 @@ void initiator(const std::string &folder, uccl_engine_t *engine, std::vector<uns
     auto all = [&](size_t size, auto one) {
         std::vector<uint64_t> transfers(AT_ONCE);
         for (int i = 0; i < AT_ONCE; i++)
-            must(one(connection, region, memory.data() + i * size, size, item(i * size, size), &transfers[i]) == 0, "transfer");
+            must(one(connection, region, memory.data() + i * size, size, item(i * size, size),
+                     &transfers[i]) == 0,
+                 "transfer");
         finish(transfers);
     };
     auto fill = [&](size_t n, int round) {
@@ -159,7 +176,8 @@ void initiator(const std::string &folder, uccl_engine_t *engine, std::vector<uns
             memory[at] = value(round, at);
     };
     int round = 0;
-    for (size_t size : {size_t(1), size_t(8), size_t(1000), size_t(4096), size_t(65536), size_t(100003), size_t(1 << 20), MOST})
+    for (size_t size : { size_t(1), size_t(8), size_t(1000), size_t(4096), size_t(65536),
+                         size_t(100003), size_t(1 << 20), MOST })
         for (int i = 0; i < 4; i++, round++) {
             fill(AT_ONCE * size, round);
             all(size, uccl_engine_write);
@@ -178,10 +196,12 @@ void initiator(const std::string &folder, uccl_engine_t *engine, std::vector<uns
         there.push_back(item(i * MOST, MOST));
     }
     uint64_t transfer = 0;
-    must(uccl_engine_write_vector(connection, regions, here, sizes, there, AT_ONCE, &transfer) == 0, "write_vector");
+    must(uccl_engine_write_vector(connection, regions, here, sizes, there, AT_ONCE, &transfer) == 0,
+         "write_vector");
     finish({transfer});
     std::fill(memory.begin(), memory.end(), 0xee);
-    must(uccl_engine_read_vector(connection, regions, here, sizes, there, AT_ONCE, &transfer) == 0, "read_vector");
+    must(uccl_engine_read_vector(connection, regions, here, sizes, there, AT_ONCE, &transfer) == 0,
+         "read_vector");
     finish({transfer});
     check(memory, memory.size(), LAST, "READs");
     write_to(folder + "/done", "1", 1);

@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CHECK(cond)                                                                                                     \
-    do {                                                                                                                \
-        if (!(cond)) {                                                                                                  \
-            fprintf(stderr, "use.c:%d: %s\n", __LINE__, #cond);                                                         \
-            return 1;                                                                                                   \
-        }                                                                                                               \
+#define CHECK(cond)                                             \
+    do {                                                        \
+        if (!(cond)) {                                          \
+            fprintf(stderr, "use.c:%d: %s\n", __LINE__, #cond); \
+            return 1;                                           \
+        }                                                       \
     } while (0)
 
 int main(void) {

@@ -1,7 +1,7 @@
 // A program of libibverbs, run on the drop-in: verbs.c MODE. Exit code 0: all was as it should be.
 //
-// It uses names of IBVERBS_1.0 and 1.1 only, as programs of 2018 do (FreeFlow's router), and so on purpose ibv_reg_mr by
-// constant flags.
+// It uses names of IBVERBS_1.0 and 1.1 only, as programs of 2018 do (FreeFlow's router), and so on
+// purpose ibv_reg_mr by constant flags.
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -39,7 +39,9 @@ static void make(struct side *s, enum ibv_qp_type type, int with_srq) {
     CHECK((s->cq = ibv_create_cq(s->ctx, 64, s, s->channel, 0)));
     CHECK((s->buf = aligned_alloc(4096, SIZE)));
     memset(s->buf, 0, SIZE);
-    CHECK((s->mr = ibv_reg_mr(s->pd, s->buf, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)));
+    CHECK((s->mr = ibv_reg_mr(s->pd, s->buf, SIZE,
+                              IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                  IBV_ACCESS_REMOTE_READ)));
     s->srq = NULL;
     if (with_srq) {
         struct ibv_srq_init_attr init = {.attr = {.max_wr = 16, .max_sge = 1}};
@@ -50,34 +52,68 @@ static void make(struct side *s, enum ibv_qp_type type, int with_srq) {
         .recv_cq = s->cq,
         .srq = s->srq,
         .qp_type = type,
-        .cap = {.max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 64},
+        .cap = { .max_send_wr = 16,
+                 .max_recv_wr = 16,
+                 .max_send_sge = 2,
+                 .max_recv_sge = 2,
+                 .max_inline_data = 64 },
     };
     CHECK((s->qp = ibv_create_qp(s->pd, &init)));
     // FreeFlow's client library keeps its tables by these numbers.
-    CHECK(s->qp->handle < 10240 && s->cq->handle < 10240 && s->mr->handle < 10240 && s->pd->handle < 10240);
+    CHECK(s->qp->handle < 10240 && s->cq->handle < 10240 && s->mr->handle < 10240 &&
+          s->pd->handle < 10240);
 }
 
-// The entry of the GID table that programs here use, or the peer's LID, which is used alone if it is not 0.
+// The entry of the GID table that programs here use, or the peer's LID, which is used alone if it
+// is not 0.
 static int gid_index;
 static uint16_t peer_lid;
 
-// Bits of newer headers (IBV_ACCESS_FLUSH_GLOBAL, _PERSISTENT) and of none: nothing to a device that does not know them.
+// Bits of newer headers (IBV_ACCESS_FLUSH_GLOBAL, _PERSISTENT) and of none: nothing to a device
+// that does not know them.
 #define NEWER_ACCESS (1 << 8 | 1 << 9 | 1 << 29)
 
 static void connect_to(struct side *s, uint32_t qpn) {
     union ibv_gid gid;
     CHECK(ibv_query_gid(s->ctx, 1, gid_index, &gid) == 0);
     int ud = s->qp->qp_type == IBV_QPT_UD;
-    struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x11,
-                            .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | NEWER_ACCESS};
-    CHECK(ibv_modify_qp(s->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)) == 0);
-    a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qpn, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
-                             .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .sgid_index = gid_index, .hop_limit = 1}}};
+    struct ibv_qp_attr a = {
+        .qp_state = IBV_QPS_INIT,
+        .port_num = 1,
+        .qkey = 0x11,
+        .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | NEWER_ACCESS,
+    };
+    CHECK(ibv_modify_qp(s->qp, &a,
+                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+                            (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)) == 0);
+    a = (struct ibv_qp_attr){
+        .qp_state = IBV_QPS_RTR,
+        .path_mtu = IBV_MTU_1024,
+        .dest_qp_num = qpn,
+        .max_dest_rd_atomic = 1,
+        .min_rnr_timer = 1,
+        .ah_attr = { .is_global = 1,
+                     .port_num = 1,
+                     .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 1 } }
+    };
     if (peer_lid)
         a.ah_attr = (struct ibv_ah_attr){.dlid = peer_lid, .port_num = 1};
-    CHECK(ibv_modify_qp(s->qp, &a, ud ? IBV_QP_STATE : IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
-    a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
-    CHECK(ibv_modify_qp(s->qp, &a, ud ? IBV_QP_STATE | IBV_QP_SQ_PSN : IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+    CHECK(ibv_modify_qp(s->qp, &a,
+                        ud ? IBV_QP_STATE
+                           : IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                 IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+                                 IBV_QP_MIN_RNR_TIMER) == 0);
+    a = (struct ibv_qp_attr){
+        .qp_state = IBV_QPS_RTS,
+        .timeout = 14,
+        .retry_cnt = 7,
+        .rnr_retry = 7,
+        .max_rd_atomic = 1,
+    };
+    CHECK(ibv_modify_qp(s->qp, &a,
+                        ud ? IBV_QP_STATE | IBV_QP_SQ_PSN
+                           : IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                                 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
     CHECK(s->qp->state == IBV_QPS_RTS);
 }
 
@@ -99,8 +135,13 @@ static struct ibv_wc completion(struct side *s) {
 
 static int write_to(struct side *a, struct side *b, uint32_t rkey, uint32_t length) {
     struct ibv_sge sge = {.addr = (uintptr_t)a->buf, .length = length, .lkey = a->mr->lkey};
-    struct ibv_send_wr wr = {.wr_id = 7, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-                             .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)b->buf, rkey}}, *bad;
+    struct ibv_send_wr wr = { .wr_id = 7,
+                              .sg_list = &sge,
+                              .num_sge = 1,
+                              .opcode = IBV_WR_RDMA_WRITE,
+                              .send_flags = IBV_SEND_SIGNALED,
+                              .wr.rdma = { (uintptr_t)b->buf, rkey } },
+                       *bad;
     return ibv_post_send(a->qp, &wr, &bad);
 }
 
@@ -110,15 +151,18 @@ static void transfer(struct side *a, struct side *b) {
     memset(b->buf, 0, SIZE);
     CHECK(write_to(a, b, b->mr->rkey, SIZE) == 0);
     struct ibv_wc wc = completion(a);
-    CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 7 && wc.opcode == IBV_WC_RDMA_WRITE && wc.qp_num == a->qp->qp_num);
+    CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 7 && wc.opcode == IBV_WC_RDMA_WRITE &&
+          wc.qp_num == a->qp->qp_num);
     CHECK(memcmp(a->buf, b->buf, SIZE) == 0);
 }
 
 static void drop(struct side *s) {
-    CHECK(ibv_dealloc_pd(s->pd) == EBUSY && ibv_destroy_cq(s->cq) == EBUSY && ibv_destroy_comp_channel(s->channel) == EBUSY);
+    CHECK(ibv_dealloc_pd(s->pd) == EBUSY && ibv_destroy_cq(s->cq) == EBUSY &&
+          ibv_destroy_comp_channel(s->channel) == EBUSY);
     CHECK(ibv_destroy_qp(s->qp) == 0);
     CHECK(!s->srq || ibv_destroy_srq(s->srq) == 0);
-    CHECK(ibv_dereg_mr(s->mr) == 0 && ibv_destroy_cq(s->cq) == 0 && ibv_destroy_comp_channel(s->channel) == 0);
+    CHECK(ibv_dereg_mr(s->mr) == 0 && ibv_destroy_cq(s->cq) == 0 &&
+          ibv_destroy_comp_channel(s->channel) == 0);
     CHECK(ibv_dealloc_pd(s->pd) == 0 && ibv_close_device(s->ctx) == 0);
     free(s->buf);
 }
@@ -132,7 +176,11 @@ static void router(void) {
     struct ibv_recv_wr rwr = {.wr_id = 9, .sg_list = &into, .num_sge = 1}, *rbad;
     CHECK(ibv_req_notify_cq(b.cq, 0) == 0);
     CHECK(ibv_post_srq_recv(b.srq, &rwr, &rbad) == 0);
-    struct ibv_send_wr wr = {.opcode = IBV_WR_SEND_WITH_IMM, .send_flags = IBV_SEND_INLINE, .imm_data = 0x01020304, .num_sge = 1}, *bad;
+    struct ibv_send_wr wr = { .opcode = IBV_WR_SEND_WITH_IMM,
+                              .send_flags = IBV_SEND_INLINE,
+                              .imm_data = 0x01020304,
+                              .num_sge = 1 },
+                       *bad;
     char word[] = "inline";
     struct ibv_sge from = {.addr = (uintptr_t)word, .length = sizeof word};
     wr.sg_list = &from;
@@ -141,7 +189,8 @@ static void router(void) {
     void *context = NULL;
     CHECK(ibv_get_cq_event(b.channel, &cq, &context) == 0 && cq == b.cq && context == &b);
     struct ibv_wc wc = completion(&b);
-    CHECK(wc.status == 0 && wc.wr_id == 9 && wc.imm_data == 0x01020304 && wc.byte_len == sizeof word && strcmp(b.buf, word) == 0);
+    CHECK(wc.status == 0 && wc.wr_id == 9 && wc.imm_data == 0x01020304 &&
+          wc.byte_len == sizeof word && strcmp(b.buf, word) == 0);
     ibv_ack_cq_events(b.cq, 1);
     drop(&a);
     drop(&b);
@@ -154,15 +203,24 @@ static void router(void) {
     CHECK(ah);
     into = (struct ibv_sge){.addr = (uintptr_t)b.buf, .length = SIZE, .lkey = b.mr->lkey};
     CHECK(ibv_post_recv(b.qp, &rwr, &rbad) == 0);
-    // Forty of them, more than one copy of the list takes, in a queue of sixteen: what does not fit is named.
+    // Forty of them, more than one copy of the list takes, in a queue of sixteen: what does not fit
+    // is named.
     static struct ibv_send_wr list[40];
     for (int i = 0; i < 40; i++)
-        list[i] = (struct ibv_send_wr){.wr_id = i, .next = i < 39 ? &list[i + 1] : NULL, .sg_list = &from, .num_sge = 1, .opcode = IBV_WR_SEND,
-                                       .send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED, .wr.ud = {ah, b.qp->qp_num, 0x11}};
+        list[i] = (struct ibv_send_wr){
+            .wr_id = i,
+            .next = i < 39 ? &list[i + 1] : NULL,
+            .sg_list = &from,
+            .num_sge = 1,
+            .opcode = IBV_WR_SEND,
+            .send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED,
+            .wr.ud = { ah, b.qp->qp_num, 0x11 },
+        };
     int rc = ibv_post_send(a.qp, list, &bad);
     CHECK(rc == 0 || (rc == ENOMEM && bad >= list + 16 && bad < list + 40));
     wc = completion(&b);
-    CHECK(wc.status == 0 && wc.byte_len == 40 + sizeof word && strcmp(b.buf + 40, word) == 0 && (wc.wc_flags & IBV_WC_GRH));
+    CHECK(wc.status == 0 && wc.byte_len == 40 + sizeof word && strcmp(b.buf + 40, word) == 0 &&
+          (wc.wc_flags & IBV_WC_GRH));
     struct ibv_ah *back = ibv_create_ah_from_wc(b.pd, &wc, (struct ibv_grh *)b.buf, 1);
     CHECK(back && ibv_destroy_ah(back) == 0 && ibv_destroy_ah(ah) == 0);
     drop(&a);
@@ -175,27 +233,33 @@ static void events(void) {
     pair(&a, &b, IBV_QPT_RC, 1);
     struct ibv_cq *cq;
     void *context;
-    CHECK(fcntl(a.channel->fd, F_SETFL, O_NONBLOCK) == 0 && fcntl(b.ctx->async_fd, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(fcntl(a.channel->fd, F_SETFL, O_NONBLOCK) == 0 &&
+          fcntl(b.ctx->async_fd, F_SETFL, O_NONBLOCK) == 0);
     CHECK(ibv_get_cq_event(a.channel, &cq, &context) == -1 && errno == EAGAIN);
     struct ibv_async_event event;
     CHECK(ibv_get_async_event(b.ctx, &event) == -1 && errno == EAGAIN);
     CHECK(ibv_req_notify_cq(a.cq, 0) == 0);
     CHECK(write_to(&a, &b, b.mr->rkey ^ 0x5a5a5a, 8) == 0);
-    struct pollfd p[2] = {{.fd = a.channel->fd, .events = POLLIN}, {.fd = b.ctx->async_fd, .events = POLLIN}};
-    CHECK(poll(p, 1, patience_ms(60)) == 1 && ibv_get_cq_event(a.channel, &cq, &context) == 0 && cq == a.cq);
+    struct pollfd p[2] = { { .fd = a.channel->fd, .events = POLLIN },
+                           { .fd = b.ctx->async_fd, .events = POLLIN } };
+    CHECK(poll(p, 1, patience_ms(60)) == 1 && ibv_get_cq_event(a.channel, &cq, &context) == 0 &&
+          cq == a.cq);
     CHECK(completion(&a).status == IBV_WC_REM_ACCESS_ERR);
     CHECK(poll(p + 1, 1, patience_ms(60)) == 1 && ibv_get_async_event(b.ctx, &event) == 0);
     CHECK(event.element.qp == b.qp && event.event_type == IBV_EVENT_QP_ACCESS_ERR);
-    // But for the end of its use of the SRQ that is all: to the requester its completion says it, and neither work queue has a
-    // catastrophic error.
+    // But for the end of its use of the SRQ that is all: to the requester its completion says it,
+    // and neither work queue has a catastrophic error.
     struct ibv_async_event other;
-    CHECK(ibv_get_async_event(b.ctx, &other) == 0 && other.element.qp == b.qp && other.event_type == IBV_EVENT_QP_LAST_WQE_REACHED);
+    CHECK(ibv_get_async_event(b.ctx, &other) == 0 && other.element.qp == b.qp &&
+          other.event_type == IBV_EVENT_QP_LAST_WQE_REACHED);
     ibv_ack_async_event(&other);
     CHECK(ibv_get_async_event(b.ctx, &other) == -1 && errno == EAGAIN);
-    CHECK(fcntl(a.ctx->async_fd, F_SETFL, O_NONBLOCK) == 0 && ibv_get_async_event(a.ctx, &other) == -1 && errno == EAGAIN);
+    CHECK(fcntl(a.ctx->async_fd, F_SETFL, O_NONBLOCK) == 0 &&
+          ibv_get_async_event(a.ctx, &other) == -1 && errno == EAGAIN);
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr init;
-    CHECK(ibv_query_qp(b.qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_ERR && init.srq == b.srq);
+    CHECK(ibv_query_qp(b.qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_ERR &&
+          init.srq == b.srq);
     ibv_ack_async_event(&event);
     ibv_ack_cq_events(a.cq, 1);
     // An event that nobody took does not keep its object.
@@ -203,7 +267,8 @@ static void events(void) {
     drop(&b);
 }
 
-// A child that only leaves; one that uses what it may not and then the device afresh; the parent goes on.
+// A child that only leaves; one that uses what it may not and then the device afresh; the parent
+// goes on.
 static void forks(void) {
     CHECK(ibv_fork_init() == 0);
     struct side a, b;
@@ -233,7 +298,8 @@ static void forks(void) {
     drop(&b);
 }
 
-// A program of InfiniBand's days: it knows LIDs and asks for no GID. Without GDRC_LID it is refused.
+// A program of InfiniBand's days: it knows LIDs and asks for no GID. Without GDRC_LID it is
+// refused.
 static void lid(void) {
     struct ibv_context *ctx = open_device();
     struct ibv_port_attr port;
@@ -258,7 +324,11 @@ static void lid(void) {
     CHECK(ibv_post_recv(b.qp, &rwr, &rbad) == 0);
     strcpy(a.buf, "by LID");
     struct ibv_sge from = {.addr = (uintptr_t)a.buf, .length = 7, .lkey = a.mr->lkey};
-    struct ibv_send_wr wr = {.sg_list = &from, .num_sge = 1, .opcode = IBV_WR_SEND, .wr.ud = {ah, b.qp->qp_num, 0x11}}, *bad;
+    struct ibv_send_wr wr = { .sg_list = &from,
+                              .num_sge = 1,
+                              .opcode = IBV_WR_SEND,
+                              .wr.ud = { ah, b.qp->qp_num, 0x11 } },
+                       *bad;
     CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
     struct ibv_wc wc = completion(&b);
     CHECK(wc.status == IBV_WC_SUCCESS && wc.byte_len == 47 && strcmp(b.buf + 40, "by LID") == 0);
@@ -272,7 +342,8 @@ static void lid(void) {
     transfer(&a, &b);
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr init;
-    CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_AV, &init) == 0 && attr.ah_attr.dlid == port.lid && !attr.ah_attr.is_global);
+    CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_AV, &init) == 0 && attr.ah_attr.dlid == port.lid &&
+          !attr.ah_attr.is_global);
     drop(&a);
     drop(&b);
     peer_lid = 0;
@@ -296,14 +367,16 @@ static void counters(void) {
     CHECK(counted("hw_counters/rdma_writes") == 0 && counted("counters/link_downed") == 0);
     transfer(&a, &b);
     transfer(&a, &b);
-    CHECK(counted("hw_counters/rdma_writes") == 2 && counted("hw_counters/request_bytes") == 2 * SIZE);
+    CHECK(counted("hw_counters/rdma_writes") == 2 &&
+          counted("hw_counters/request_bytes") == 2 * SIZE);
     CHECK(counted("counters/port_xmit_packets") == counted("hw_counters/sent_pkts"));
     CHECK(counted("counters/port_xmit_data") == counted("hw_counters/sent_bytes") / 4);
     drop(&a);
     drop(&b);
 }
 
-// Every entry of the GID table leads to the device, of either type of RoCE, and behind the last one there is none.
+// Every entry of the GID table leads to the device, of either type of RoCE, and behind the last one
+// there is none.
 static void gids(void) {
     struct side a, b;
     union ibv_gid gid;
@@ -320,9 +393,14 @@ static void gids(void) {
         transfer(&a, &b);
         struct ibv_qp_attr attr;
         struct ibv_qp_init_attr init;
-        CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_AV, &init) == 0 && attr.ah_attr.grh.sgid_index == gid_index);
+        CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_AV, &init) == 0 &&
+              attr.ah_attr.grh.sgid_index == gid_index);
         CHECK(ibv_query_gid(ctx, 1, gid_index, &gid) == 0);
-        struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .sgid_index = gid_index, .hop_limit = 1}};
+        struct ibv_ah_attr to = {
+            .is_global = 1,
+            .port_num = 1,
+            .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 1 },
+        };
         struct ibv_ah *ah = ibv_create_ah(a.pd, &to);
         CHECK(ah && ibv_destroy_ah(ah) == 0);
         to.grh.sgid_index = port.gid_tbl_len;
@@ -338,25 +416,39 @@ static void gids(void) {
 static void hostile(void) {
     struct side a, b;
     pair(&a, &b, IBV_QPT_RC, 0);
-    CHECK(!ibv_alloc_pd(NULL) && errno == EINVAL && ibv_dealloc_pd(NULL) == EINVAL && ibv_destroy_qp(NULL) == EINVAL);
-    CHECK(ibv_destroy_cq(NULL) == EINVAL && ibv_dereg_mr(NULL) == EINVAL && !ibv_create_cq(a.ctx, 0, NULL, NULL, 0));
-    CHECK(!ibv_create_cq(a.ctx, -1, NULL, NULL, 0) && !ibv_create_cq(a.ctx, 1, NULL, NULL, 9) && !ibv_create_ah(a.pd, NULL));
-    CHECK(!ibv_reg_mr(a.pd, a.buf, SIZE, IBV_ACCESS_REMOTE_WRITE) && !ibv_reg_mr(a.pd, (void *)64, SIZE, IBV_ACCESS_LOCAL_WRITE));
+    CHECK(!ibv_alloc_pd(NULL) && errno == EINVAL && ibv_dealloc_pd(NULL) == EINVAL &&
+          ibv_destroy_qp(NULL) == EINVAL);
+    CHECK(ibv_destroy_cq(NULL) == EINVAL && ibv_dereg_mr(NULL) == EINVAL &&
+          !ibv_create_cq(a.ctx, 0, NULL, NULL, 0));
+    CHECK(!ibv_create_cq(a.ctx, -1, NULL, NULL, 0) && !ibv_create_cq(a.ctx, 1, NULL, NULL, 9) &&
+          !ibv_create_ah(a.pd, NULL));
+    CHECK(!ibv_reg_mr(a.pd, a.buf, SIZE, IBV_ACCESS_REMOTE_WRITE) &&
+          !ibv_reg_mr(a.pd, (void *)64, SIZE, IBV_ACCESS_LOCAL_WRITE));
     struct ibv_ah_attr lid = {.dlid = 3, .port_num = 1};
     CHECK(!ibv_create_ah(a.pd, &lid) && errno == EINVAL);
     struct ibv_qp_attr attr = {.qp_state = 77};
-    CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) == EINVAL && ibv_modify_qp(a.qp, NULL, IBV_QP_STATE) == EINVAL);
+    CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) == EINVAL &&
+          ibv_modify_qp(a.qp, NULL, IBV_QP_STATE) == EINVAL);
     CHECK(ibv_resize_cq(a.cq, -5) == EINVAL && ibv_resize_cq(a.cq, 1 << 30) != 0);
-    struct ibv_modify_cq_attr moderate = {.attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = {.cq_count = 32, .cq_period = 100}};
+    struct ibv_modify_cq_attr moderate = {
+        .attr_mask = IBV_CQ_ATTR_MODERATE,
+        .moderate = { .cq_count = 32, .cq_period = 100 },
+    };
     CHECK(ibv_modify_cq(a.cq, &moderate) == 0 && ibv_modify_cq(a.cq, NULL) == EINVAL);
     moderate.attr_mask = 2;
     CHECK(ibv_modify_cq(a.cq, &moderate) == EINVAL);
-    struct ibv_qp_init_attr huge = {.send_cq = a.cq, .recv_cq = a.cq, .qp_type = IBV_QPT_RC, .cap.max_send_wr = 1u << 31};
+    struct ibv_qp_init_attr huge = {
+        .send_cq = a.cq,
+        .recv_cq = a.cq,
+        .qp_type = IBV_QPT_RC,
+        .cap.max_send_wr = 1u << 31,
+    };
     CHECK(!ibv_create_qp(a.pd, &huge) && !ibv_create_qp(a.pd, NULL));
     huge.qp_type = IBV_QPT_RAW_PACKET;
     CHECK(!ibv_create_qp(a.pd, &huge) && errno == EOPNOTSUPP);
     union ibv_gid gid;
-    CHECK(ibv_query_gid(a.ctx, 2, 0, &gid) != 0 && ibv_query_gid(a.ctx, 1, 99, &gid) != 0 && ibv_attach_mcast(a.qp, &gid, 0) != 0);
+    CHECK(ibv_query_gid(a.ctx, 2, 0, &gid) != 0 && ibv_query_gid(a.ctx, 1, 99, &gid) != 0 &&
+          ibv_attach_mcast(a.qp, &gid, 0) != 0);
 
     struct ibv_sge sge = {.addr = (uintptr_t)a.buf, .length = 8, .lkey = a.mr->lkey};
     struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = 200}, *bad = NULL;
@@ -369,7 +461,13 @@ static void hostile(void) {
     wr.opcode = IBV_WR_BIND_MW;
     CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL && bad == &wr);
     // A list without end: the queue's depth ends it.
-    wr = (struct ibv_send_wr){.next = &wr, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = {(uintptr_t)b.buf, b.mr->rkey}};
+    wr = (struct ibv_send_wr){
+        .next = &wr,
+        .sg_list = &sge,
+        .num_sge = 1,
+        .opcode = IBV_WR_RDMA_WRITE,
+        .wr.rdma = { (uintptr_t)b.buf, b.mr->rkey },
+    };
     int rc = ibv_post_send(a.qp, &wr, &bad);
     CHECK(rc == ENOMEM && bad == &wr);
     struct ibv_recv_wr rwr = {.next = &rwr}, *rbad;
@@ -382,9 +480,16 @@ static void hostile(void) {
     transfer(&a, &b);
     char *map = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(map != MAP_FAILED);
-    struct ibv_mr *mr = ibv_reg_mr(b.pd, map, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    struct ibv_mr *mr =
+        ibv_reg_mr(b.pd, map, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     CHECK(mr && munmap(map, SIZE) == 0);
-    wr = (struct ibv_send_wr){.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)map, mr->rkey}};
+    wr = (struct ibv_send_wr){
+        .sg_list = &sge,
+        .num_sge = 1,
+        .opcode = IBV_WR_RDMA_WRITE,
+        .send_flags = IBV_SEND_SIGNALED,
+        .wr.rdma = { (uintptr_t)map, mr->rkey },
+    };
     sge = (struct ibv_sge){.addr = (uintptr_t)a.buf, .length = 8, .lkey = a.mr->lkey};
     CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status != IBV_WC_SUCCESS);
     CHECK(ibv_dereg_mr(mr) == 0);
@@ -392,32 +497,42 @@ static void hostile(void) {
     drop(&b);
 }
 
-// A buffer that is a descriptor's (ibv_reg_dmabuf_mr). Here it is plain memory: what counts is that the CPU can map it.
+// A buffer that is a descriptor's (ibv_reg_dmabuf_mr). Here it is plain memory: what counts is that
+// the CPU can map it.
 static void buffers(void) {
     enum { OFFSET = 4096 + 64, LENGTH = 8000, IOVA = 0x10000 };
     struct side a, b;
     pair(&a, &b, IBV_QPT_RC, 0);
     int fd = memfd_create("buffer", 0), nothing[2];
-    CHECK(fd >= 0 && ftruncate(fd, 4 * 4096) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, nothing) == 0);
+    CHECK(fd >= 0 && ftruncate(fd, 4 * 4096) == 0 &&
+          socketpair(AF_UNIX, SOCK_STREAM, 0, nothing) == 0);
     int flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
     errno = 0;
     CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, IOVA, nothing[0], flags) && errno == EOPNOTSUPP);
     CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, IOVA, -1, flags) && errno == EBADF);
     CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 0, IOVA, fd, flags) && errno == EINVAL);
     struct ibv_mr *mr = ibv_reg_dmabuf_mr(b.pd, OFFSET, LENGTH, IOVA, fd, flags);
-    CHECK(mr && mr->length == LENGTH && ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) != 0);
+    CHECK(mr && mr->length == LENGTH &&
+          ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) != 0);
     char *map = mmap(NULL, 4 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(map != MAP_FAILED && close(fd) == 0);
     memset(a.buf, 0x5a, 1000);
     struct ibv_sge sge = {.addr = (uintptr_t)a.buf, .length = 1000, .lkey = a.mr->lkey};
-    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {IOVA + LENGTH - 1000, mr->rkey}}, *bad;
+    struct ibv_send_wr wr = { .sg_list = &sge,
+                              .num_sge = 1,
+                              .opcode = IBV_WR_RDMA_WRITE,
+                              .send_flags = IBV_SEND_SIGNALED,
+                              .wr.rdma = { IOVA + LENGTH - 1000, mr->rkey } },
+                       *bad;
     CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status == IBV_WC_SUCCESS);
-    CHECK(map[OFFSET + LENGTH - 1001] == 0 && map[OFFSET + LENGTH] == 0 && memcmp(map + OFFSET + LENGTH - 1000, a.buf, 1000) == 0);
+    CHECK(map[OFFSET + LENGTH - 1001] == 0 && map[OFFSET + LENGTH] == 0 &&
+          memcmp(map + OFFSET + LENGTH - 1000, a.buf, 1000) == 0);
     memset(map + OFFSET, 0x33, 8);
     sge.length = 8;
     wr.opcode = IBV_WR_RDMA_READ;
     wr.wr.rdma.remote_addr = IOVA;
-    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status == IBV_WC_SUCCESS && memcmp(a.buf, map + OFFSET, 8) == 0);
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status == IBV_WC_SUCCESS &&
+          memcmp(a.buf, map + OFFSET, 8) == 0);
     // Beyond its end.
     wr.opcode = IBV_WR_RDMA_WRITE;
     wr.wr.rdma.remote_addr = IOVA + LENGTH - 7;
@@ -427,10 +542,12 @@ static void buffers(void) {
     drop(&a);
     drop(&b);
 
-    // One that is cut short under traffic is an error of the queue pair, not the end of the program.
+    // One that is cut short under traffic is an error of the queue pair, not the end of the
+    // program.
     pair(&a, &b, IBV_QPT_RC, 0);
     CHECK((fd = memfd_create("buffer", 0)) >= 0 && ftruncate(fd, 4096) == 0);
-    CHECK((mr = ibv_reg_dmabuf_mr(b.pd, 0, 4096, IOVA, fd, flags)) && ftruncate(fd, 0) == 0 && close(fd) == 0);
+    CHECK((mr = ibv_reg_dmabuf_mr(b.pd, 0, 4096, IOVA, fd, flags)) && ftruncate(fd, 0) == 0 &&
+          close(fd) == 0);
     sge = (struct ibv_sge){.addr = (uintptr_t)a.buf, .length = 8, .lkey = a.mr->lkey};
     wr.wr.rdma.remote_addr = IOVA;
     wr.wr.rdma.rkey = mr->rkey;
@@ -449,7 +566,12 @@ static void grow(void) {
     pair(&a, &b, IBV_QPT_RC, 0);
     for (int i = 0; i < QPS; i++) {
         CHECK((cqs[i] = ibv_create_cq(a.ctx, 1024, NULL, NULL, 0)));
-        struct ibv_qp_init_attr init = {.send_cq = cqs[i], .recv_cq = cqs[i], .qp_type = IBV_QPT_RC, .cap = {.max_send_wr = 256, .max_recv_wr = 256, .max_send_sge = 4, .max_recv_sge = 4}};
+        struct ibv_qp_init_attr init = {
+            .send_cq = cqs[i],
+            .recv_cq = cqs[i],
+            .qp_type = IBV_QPT_RC,
+            .cap = { .max_send_wr = 256, .max_recv_wr = 256, .max_send_sge = 4, .max_recv_sge = 4 }
+        };
         CHECK((qps[i] = ibv_create_qp(a.pd, &init)));
     }
     transfer(&a, &b);
@@ -459,13 +581,19 @@ static void grow(void) {
     drop(&b);
 }
 
-// What a process may have is what it is told, whatever others on the address have: exactly that many, and then ENOMEM.
+// What a process may have is what it is told, whatever others on the address have: exactly that
+// many, and then ENOMEM.
 static void fill_and_empty(int full, int go_on) {
     struct side a, b;
     pair(&a, &b, IBV_QPT_RC, 0);
     struct ibv_device_attr attr;
     CHECK(ibv_query_device(a.ctx, &attr) == 0 && attr.max_qp > 1000);
-    struct ibv_qp_init_attr init = {.send_cq = a.cq, .recv_cq = a.cq, .qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
+    struct ibv_qp_init_attr init = {
+        .send_cq = a.cq,
+        .recv_cq = a.cq,
+        .qp_type = IBV_QPT_RC,
+        .cap = { 1, 1, 1, 1, 0 },
+    };
     int more = attr.max_qp - 2;
     struct ibv_qp **qps = calloc(more, sizeof *qps);
     CHECK(qps);
@@ -505,11 +633,13 @@ static void limits(void) {
     CHECK(write(go_on[1], c, 2) == 2);
     for (int i = 0; i < 2; i++) {
         int status;
-        CHECK(waitpid(children[i], &status, 0) == children[i] && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        CHECK(waitpid(children[i], &status, 0) == children[i] && WIFEXITED(status) &&
+              WEXITSTATUS(status) == 0);
     }
 }
 
-// Threads of a program may have little stack (dapltest's have 64 KB), and each of them may run the engine.
+// Threads of a program may have little stack (dapltest's have 64 KB), and each of them may run the
+// engine.
 static void *all_of_it(void *unused) {
     router();
     struct side a, b;
@@ -556,7 +686,8 @@ static int count_descriptors(void) {
     return n;
 }
 
-// What opens and closes leaves nothing behind, also where a program closes a context with queues on it.
+// What opens and closes leaves nothing behind, also where a program closes a context with queues on
+// it.
 static void leaks(void) {
     int descriptors = 0, maps = 0;
     for (int round = 0; round < 60; round++) {
@@ -585,12 +716,17 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"router", router}, {"events", events}, {"gids", gids}, {"lid", lid}, {"counters", counters}, {"forks", forks}, {"hostile", hostile}, {"buffers", buffers}, {"grow", grow}, {"limits", limits}, {"stack", stack}, {"leaks", leaks}};
+    } modes[] = { { "router", router },   { "events", events },     { "gids", gids },
+                  { "lid", lid },         { "counters", counters }, { "forks", forks },
+                  { "hostile", hostile }, { "buffers", buffers },   { "grow", grow },
+                  { "limits", limits },   { "stack", stack },       { "leaks", leaks } };
     for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof *modes; i++)
         if (strcmp(argv[1], modes[i].name) == 0) {
             modes[i].run();
             return 0;
         }
-    fprintf(stderr, "usage: verbs router|events|gids|lid|counters|forks|hostile|buffers|grow|limits|stack|leaks\n");
+    fprintf(stderr,
+            "usage: verbs "
+            "router|events|gids|lid|counters|forks|hostile|buffers|grow|limits|stack|leaks\n");
     return 2;
 }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* watch_mtu DEVICE PEER: prints the path MTU that an open device offers, and that of the way to PEER, whenever one of them changes. */
+/*
+ * watch_mtu DEVICE PEER: prints the path MTU that an open device offers, and that of the way to
+ * PEER, whenever one of them changes.
+ */
 #include <arpa/inet.h>
 #include <gdrcore.h>
 #include <stdio.h>
@@ -14,7 +17,8 @@ int main(int argc, char **argv)
     int active = 0, path = 0;
     memset(&to, 0, sizeof to);
     to.dgid[10] = to.dgid[11] = 0xff;
-    if (argc != 3 || (inet_pton(AF_INET, argv[2], to.dgid + 12) != 1 && inet_pton(AF_INET6, argv[2], to.dgid) != 1))
+    if (argc != 3 || (inet_pton(AF_INET, argv[2], to.dgid + 12) != 1 &&
+                      inet_pton(AF_INET6, argv[2], to.dgid) != 1))
         return 2;
     if (gdrc_open(argv[1], NULL, &ctx))
         return 1;

@@ -34,12 +34,20 @@ static __thread unsigned depth;
 
 void fake_lock(void) { pthread_mutex_lock(&lock); }
 void fake_unlock(void) { pthread_mutex_unlock(&lock); }
-void fake_count(enum fake_stat what, uint64_t by) { __atomic_add_fetch(&stats[what], by, __ATOMIC_RELAXED); }
-uint64_t fakecuda_stat(unsigned what) { return what < STAT_MAX ? __atomic_load_n(&stats[what], __ATOMIC_RELAXED) : 0; }
+void fake_count(enum fake_stat what, uint64_t by)
+{
+    __atomic_add_fetch(&stats[what], by, __ATOMIC_RELAXED);
+}
+uint64_t fakecuda_stat(unsigned what)
+{
+    return what < STAT_MAX ? __atomic_load_n(&stats[what], __ATOMIC_RELAXED) : 0;
+}
 void fake_lose(CUresult code) { __atomic_store_n(&lost, code, __ATOMIC_RELAXED); }
 void fakecuda_lose(int code) { fake_lose(code); }
 
-/* Options that a test in this process has set; the environment's are strings that must not change. */
+/*
+ * Options that a test in this process has set; the environment's are strings that must not change.
+ */
 static struct { char name[32]; int value; } options[8];
 
 void fakecuda_option(const char *name, int value)
@@ -145,7 +153,8 @@ CUresult cuInit(unsigned flags)
     if (!owner) {
         const char *text = getenv("FAKECUDA_FAIL");
         char *copy = text ? strdup(text) : NULL, *save = NULL;
-        for (char *word = copy ? strtok_r(copy, ",", &save) : NULL; word; word = strtok_r(NULL, ",", &save)) {
+        for (char *word = copy ? strtok_r(copy, ",", &save) : NULL; word;
+             word = strtok_r(NULL, ",", &save)) {
             char call[40];
             int code = 0;
             unsigned from = 1;
@@ -155,7 +164,8 @@ CUresult cuInit(unsigned flags)
         free(copy);
         text = getenv("FAKECUDA_DEVICES");
         copy = strdup(text ? text : "0000:b7:00.0");
-        for (char *word = strtok_r(copy, ",", &save); word && device_count < DEVICES_MAX; word = strtok_r(NULL, ",", &save)) {
+        for (char *word = strtok_r(copy, ",", &save); word && device_count < DEVICES_MAX;
+             word = strtok_r(NULL, ",", &save)) {
             snprintf(bdf[device_count], sizeof bdf[0], "%s", word);
             contexts[device_count].device = device_count;
             device_count++;
@@ -176,14 +186,23 @@ CUresult cuDriverGetVersion(int *out)
 
 CUresult cuGetErrorName(CUresult code, const char **out)
 {
-    static const struct { CUresult code; const char *name; } names[] = {
-        { OK, "CUDA_SUCCESS" }, { INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE" }, { OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY" },
-        { NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED" }, { NO_DEVICE, "CUDA_ERROR_NO_DEVICE" },
-        { INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE" }, { INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT" },
-        { MAP_FAILED_, "CUDA_ERROR_MAP_FAILED" }, { OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM" },
-        { INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE" }, { NOT_READY, "CUDA_ERROR_NOT_READY" },
-        { ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS" }, { NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED" },
-        { NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED" }, { UNKNOWN, "CUDA_ERROR_UNKNOWN" },
+    static const struct { CUresult code; const char *name;
+    } names[] = {
+        { OK, "CUDA_SUCCESS" },
+        { INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE" },
+        { OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY" },
+        { NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED" },
+        { NO_DEVICE, "CUDA_ERROR_NO_DEVICE" },
+        { INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE" },
+        { INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT" },
+        { MAP_FAILED_, "CUDA_ERROR_MAP_FAILED" },
+        { OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM" },
+        { INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE" },
+        { NOT_READY, "CUDA_ERROR_NOT_READY" },
+        { ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS" },
+        { NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED" },
+        { NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED" },
+        { UNKNOWN, "CUDA_ERROR_UNKNOWN" },
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (names[i].code == code) {
@@ -229,7 +248,8 @@ CUresult cuDeviceGetPCIBusId(char *out, int size, CUdevice device)
         return INVALID_VALUE;
     /* As the driver prints it. */
     for (size_t i = 0; i <= strlen(bdf[device]); i++)
-        out[i] = bdf[device][i] >= 'a' && bdf[device][i] <= 'f' ? (char)(bdf[device][i] - 32) : bdf[device][i];
+        out[i] = bdf[device][i] >= 'a' && bdf[device][i] <= 'f' ? (char)(bdf[device][i] - 32)
+                                                                : bdf[device][i];
     return OK;
 }
 

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * A libcuda.so.1 for tests: the driver calls that gdrcore makes, over host memory. What it insists on is what a
- * GPU insists on:
+ * A libcuda.so.1 for tests: the driver calls that gdrcore makes, over host memory. What it insists
+ * on is what a GPU insists on:
  *
- *   - "device" memory is PROT_NONE at its device address: a CPU access faults, only copies reach it;
+ *   - "device" memory is PROT_NONE at its device address: a CPU access faults, only copies reach
+ *     it;
  *   - asynchronous copies happen later, on a thread per stream, in the stream's order;
  *   - calls need a current context, an event belongs to the context that made it;
  *   - a freed address may be given again, with another buffer id;
- *   - memory passes between processes by handle or by descriptor, and the process that made it need not live on;
+ *   - memory passes between processes by handle or by descriptor, and the process that made it need
+ *     not live on;
  *   - an error of 700 and above is sticky: the context is lost.
  *
  * Environment, read at cuInit:
@@ -36,9 +38,21 @@ typedef struct event *CUevent;
 typedef struct { char bytes[64]; } CUipcMemHandle;
 
 enum {
-    OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201,
-    MAP_FAILED_ = 205, OPERATING_SYSTEM = 304, INVALID_HANDLE = 400, NOT_READY = 600, ILLEGAL_ADDRESS = 700, NOT_PERMITTED = 800,
-    NOT_SUPPORTED = 801, UNKNOWN = 999,
+    OK = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    MAP_FAILED_ = 205,
+    OPERATING_SYSTEM = 304,
+    INVALID_HANDLE = 400,
+    NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700,
+    NOT_PERMITTED = 800,
+    NOT_SUPPORTED = 801,
+    UNKNOWN = 999,
 };
 
 struct context {
@@ -92,7 +106,10 @@ int fake_option(const char *name, int otherwise);
 
 /* Device pages; addresses are aligned to them. */
 #define GRANULE (64u << 10)
-/* Under the lock: a view of a descriptor, which it takes; one user less; the block of an address; new addresses; their end. */
+/*
+ * Under the lock: a view of a descriptor, which it takes; one user less; the block of an address;
+ * new addresses; their end.
+ */
 struct physical *fake_wrap(int fd, size_t size, CUdevice device);
 void fake_put(struct physical *p);
 struct block *fake_find(CUdeviceptr at);
@@ -102,7 +119,10 @@ void fake_forget(struct block *b);
 enum fake_stat { STAT_COPIES, STAT_PAGEABLE, STAT_BYTES, STAT_DESCRIPTORS, STAT_BLOCKS, STAT_MAX };
 void fake_count(enum fake_stat what, uint64_t by);
 
-/* For tests. fail: the call returns `code` after `after` more calls, `times` times (0: for good). Code 0 ends it. */
+/*
+ * For tests. fail: the call returns `code` after `after` more calls, `times` times (0: for good).
+ * Code 0 ends it.
+ */
 void fakecuda_fail(const char *call, int code, unsigned after, unsigned times);
 /* An option of the environment, from now on. */
 void fakecuda_option(const char *name, int value);

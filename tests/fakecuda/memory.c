@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Device memory: allocations, virtual memory management, pointer attributes, pinned memory, plain copies. */
+/*
+ * Device memory: allocations, virtual memory management, pointer attributes, pinned memory, plain
+ * copies.
+ */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -38,7 +41,14 @@ struct physical *fake_wrap(int fd, size_t size, CUdevice device)
         free(p);
         return NULL;
     }
-    *p = (struct physical){ .fd = fd, .view = view, .size = size, .refs = 1, .device = device, .inode = st.st_ino };
+    *p = (struct physical){
+        .fd = fd,
+        .view = view,
+        .size = size,
+        .refs = 1,
+        .device = device,
+        .inode = st.st_ino,
+    };
     return p;
 }
 
@@ -71,7 +81,9 @@ void fake_put(struct physical *p)
     free(p);
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------ */
+/*
+ * ---- blocks ------------------------------------------------------------------------------------
+ */
 
 struct block *fake_find(CUdeviceptr at)
 {
@@ -101,7 +113,9 @@ struct block *fake_reserve(size_t asked, size_t granule)
     if (!b) {
         b = calloc(1, sizeof *b);
         /* Aligned as device memory is. */
-        uint8_t *room = b ? mmap(NULL, size + granule, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
+        uint8_t *room = b ? mmap(NULL, size + granule, PROT_NONE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                          : MAP_FAILED;
         if (room == MAP_FAILED) {
             free(b);
             return NULL;
@@ -191,7 +205,9 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr at
     return b ? OK : INVALID_VALUE;
 }
 
-/* ---- virtual memory management ------------------------------------------------------------------ */
+/*
+ * ---- virtual memory management ------------------------------------------------------------------
+ */
 
 struct location { int type, id; };
 struct prop {
@@ -204,7 +220,8 @@ struct access { struct location location; int flags; };
 
 static bool prop_ok(const struct prop *prop)
 {
-    return prop && prop->type == 1 && prop->location.type == 1 && (prop->handles == 0 || prop->handles == 1);
+    return prop && prop->type == 1 && prop->location.type == 1 &&
+           (prop->handles == 0 || prop->handles == 1);
 }
 
 CUresult cuMemGetAllocationGranularity(size_t *out, const struct prop *prop, int option)
@@ -246,7 +263,8 @@ CUresult cuMemRelease(uint64_t handle)
     return OK;
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags)
+CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint,
+                             unsigned long long flags)
 {
     CUresult rc = fake_enter("cuMemAddressReserve");
     (void)alignment, (void)hint;
@@ -271,14 +289,16 @@ CUresult cuMemAddressFree(CUdeviceptr at, size_t size)
         return rc;
     fake_settle();
     struct block *b = fake_find(at);
-    rc = b && b->at == at && b->size == size && b->kind == BLOCK_VMM && !b->memory ? OK : INVALID_VALUE;
+    rc = b && b->at == at && b->size == size && b->kind == BLOCK_VMM && !b->memory ? OK
+                                                                                   : INVALID_VALUE;
     if (!rc)
         fake_forget(b);
     fake_unlock();
     return rc;
 }
 
-CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, uint64_t handle, unsigned long long flags)
+CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, uint64_t handle,
+                  unsigned long long flags)
 {
     CUresult rc = fake_enter("cuMemMap");
     if (rc)
@@ -286,7 +306,10 @@ CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, uint64_t handle, u
     struct physical *p = (struct physical *)(uintptr_t)handle;
     fake_lock();
     struct block *b = fake_find(at);
-    rc = b && b->at == at && b->kind == BLOCK_VMM && !b->memory && !offset && !flags && size == b->size && size == p->size ? OK : INVALID_VALUE;
+    rc = b && b->at == at && b->kind == BLOCK_VMM && !b->memory && !offset && !flags &&
+                 size == b->size && size == p->size
+             ? OK
+             : INVALID_VALUE;
     if (!rc) {
         b->memory = p;
         b->accessible = false;
@@ -303,7 +326,8 @@ CUresult cuMemUnmap(CUdeviceptr at, size_t size)
         return rc;
     fake_settle();
     struct block *b = fake_find(at);
-    rc = b && b->at == at && b->size == size && b->memory && b->kind == BLOCK_VMM ? OK : INVALID_VALUE;
+    rc = b && b->at == at && b->size == size && b->memory && b->kind == BLOCK_VMM ? OK
+                                                                                  : INVALID_VALUE;
     if (!rc) {
         fake_put(b->memory);
         b->memory = NULL;
@@ -327,7 +351,8 @@ CUresult cuMemSetAccess(CUdeviceptr at, size_t size, const struct access *access
     return rc;
 }
 
-CUresult cuMemExportToShareableHandle(void *out, uint64_t handle, int type, unsigned long long flags)
+CUresult cuMemExportToShareableHandle(void *out, uint64_t handle, int type,
+                                      unsigned long long flags)
 {
     CUresult rc = fake_enter("cuMemExportToShareableHandle");
     if (rc)
@@ -349,7 +374,8 @@ CUresult cuMemImportFromShareableHandle(uint64_t *out, void *os_handle, int type
     if (rc)
         return rc;
     int fd = (int)(intptr_t)os_handle;
-    if (type != 1 || fstat(fd, &st) < 0 || st.st_size <= 0 || (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
+    if (type != 1 || fstat(fd, &st) < 0 || st.st_size <= 0 ||
+        (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
         return INVALID_VALUE;
     fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     fake_lock();
@@ -361,7 +387,10 @@ CUresult cuMemImportFromShareableHandle(uint64_t *out, void *os_handle, int type
     return p ? OK : MAP_FAILED_;
 }
 
-/* ---- attributes ----------------------------------------------------------------------------------- */
+/*
+ * ---- attributes
+ * -----------------------------------------------------------------------------------
+ */
 
 static CUresult attribute(const struct block *b, int which, void *out)
 {
@@ -406,13 +435,17 @@ CUresult cuPointerSetAttribute(const void *value, int which, CUdeviceptr at)
     return rc;
 }
 
-/* ---- pinned memory, plain copies ------------------------------------------------------------------- */
+/*
+ * ---- pinned memory, plain copies
+ * -------------------------------------------------------------------
+ */
 
 bool fake_is_pinned(const void *at, size_t n)
 {
     const uint8_t *p = at;
     for (struct pinned *pin = pins; pin; pin = pin->next)
-        if (p >= pin->at && (size_t)(p - pin->at) <= pin->size && n <= pin->size - (size_t)(p - pin->at))
+        if (p >= pin->at && (size_t)(p - pin->at) <= pin->size &&
+            n <= pin->size - (size_t)(p - pin->at))
             return true;
     return false;
 }

@@ -26,7 +26,8 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr at)
     fake_lock();
     struct block *b = fake_find(at);
     if (b && b->kind == BLOCK_ALLOC) {
-        struct ticket t = { IPC_MAGIC, b->size, b->asked, b->memory->inode, getpid(), b->memory->fd, b->memory->device };
+        struct ticket t = { IPC_MAGIC, b->size,       b->asked,         b->memory->inode,
+                            getpid(),  b->memory->fd, b->memory->device };
         memset(out, 0, sizeof *out);
         memcpy(out, &t, sizeof t);
     } else {
@@ -90,7 +91,8 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr at)
     return rc;
 }
 
-CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr at, size_t size, int type, unsigned long long flags)
+CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr at, size_t size, int type,
+                                       unsigned long long flags)
 {
     CUresult rc = fake_enter("cuMemGetHandleForAddressRange");
     int kind = fake_option("FAKECUDA_DMABUF", 1), fd = -1;
@@ -102,10 +104,14 @@ CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr at, size_t size, i
         return NOT_SUPPORTED;
     fake_lock();
     struct block *b = fake_find(at);
-    if (type != 1 || !b || !b->memory || at % HOST_PAGE || size % HOST_PAGE || size > b->size - (at - b->at)) {
+    if (type != 1 || !b || !b->memory || at % HOST_PAGE || size % HOST_PAGE ||
+        size > b->size - (at - b->at)) {
         rc = INVALID_VALUE;
     } else {
-        /* The kernel's file of a range begins where the range does; ours only at the start of the memory. */
+        /*
+         * The kernel's file of a range begins where the range does; ours only at the start of the
+         * memory.
+         */
         bool writable = kind == 2 && at == b->at;
         snprintf(path, sizeof path, "/proc/self/fd/%d", b->memory->fd);
         fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);

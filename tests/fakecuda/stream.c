@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Streams and events: a thread per stream takes its operations in order, a copy no earlier than its delay after it was asked for. */
+/*
+ * Streams and events: a thread per stream takes its operations in order, a copy no earlier than its
+ * delay after it was asked for.
+ */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -39,7 +42,9 @@ struct stream {
     struct stream *next;
 };
 
-/* A lock of its own: who waits for streams holds it, and the streams' copies take the common one. */
+/*
+ * A lock of its own: who waits for streams holds it, and the streams' copies take the common one.
+ */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct stream *streams;
 
@@ -69,7 +74,8 @@ static void copy(const struct op *op)
     if (!at)
         fake_lose(ILLEGAL_ADDRESS);
     else
-        memcpy(op->kind == OP_TO_DEVICE ? at : op->host, op->kind == OP_TO_DEVICE ? op->host : at, op->n);
+        memcpy(op->kind == OP_TO_DEVICE ? at : op->host, op->kind == OP_TO_DEVICE ? op->host : at,
+               op->n);
     fake_unlock();
     fake_count(STAT_COPIES, 1);
     fake_count(STAT_BYTES, op->n);
@@ -201,7 +207,9 @@ CUresult cuStreamSynchronize(CUstream s)
     CUresult rc = fake_enter_context("cuStreamSynchronize", &current);
     if (rc)
         return rc;
-    /* Without a stream: the one of the calls that have none, which are done when they return here. */
+    /*
+     * Without a stream: the one of the calls that have none, which are done when they return here.
+     */
     if (s)
         dry(s);
     return fake_enter("cuStreamSynchronize");
@@ -278,7 +286,8 @@ CUresult cuEventQuery(CUevent e)
     return done ? OK : NOT_READY;
 }
 
-static CUresult later(const char *call, CUdeviceptr device, void *host, size_t n, CUstream s, int kind)
+static CUresult later(const char *call, CUdeviceptr device, void *host, size_t n, CUstream s,
+                      int kind)
 {
     CUcontext current;
     CUresult rc = fake_enter_context(call, &current);

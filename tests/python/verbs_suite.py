@@ -1,4 +1,6 @@
-"""Runs rdma-core's tests of generic verbs and prints one line for each: module, test, outcome, reason, with tabs between."""
+"""Runs rdma-core's tests of generic verbs and prints one line for each: module, test, outcome,
+reason, with tabs between."""
+
 import os
 import sys
 import unittest
@@ -10,8 +12,9 @@ from args_parser import parser
 
 
 def address_of_the_device(self, dev, port, idx):
-    """The suite looks for the device's network interface below /sys/class/infiniband, which only the kernel can fill. The tests of
-    librdmacm need the address only, and the kernel's interface, which is preloaded; without both they skip themselves."""
+    """The suite looks for the device's network interface below /sys/class/infiniband, which only
+    the kernel can fill. The tests of librdmacm need the address only, and the kernel's interface,
+    which is preloaded; without both they skip themselves."""
     address = os.environ["GDRC_ADDRESS"] if "LD_PRELOAD" in os.environ else None
     self.args.append([dev, port, idx, address, None])
 
@@ -21,8 +24,13 @@ tests.base.RDMATestCase._get_ip_mac = address_of_the_device
 
 class Lines(unittest.TestResult):
     def say(self, test, outcome, reason=""):
-        module, case = test.id().split(".", 2)[1:] if test.id().startswith("tests.") else ("", test.id())
-        print(module, case, outcome, " ".join(str(reason).split()), sep="\t", file=sys.stdout, flush=True)
+        module, case = (
+            test.id().split(".", 2)[1:] if test.id().startswith("tests.") else ("", test.id())
+        )
+        print(
+            module, case, outcome, " ".join(str(reason).split()), sep="\t", file=sys.stdout,
+            flush=True,
+        )
 
     def addSuccess(self, test):
         self.say(test, "pass")

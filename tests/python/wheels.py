@@ -1,8 +1,9 @@
-"""Libraries that come as Python wheels, between two processes on libibverbs: wheels.py nixl|mooncake target|initiator ADDRESS PORT
+"""Libraries that come as Python wheels, between two processes on libibverbs: wheels.py
+nixl|mooncake target|initiator ADDRESS PORT
 
-The initiator writes a block into the target's memory and reads another one from it, many times; both compare every byte. What the
-libraries want to know of each other goes over a TCP socket of this program's own.
-"""
+The initiator writes a block into the target's memory and reads another one from it, many times;
+both compare every byte. What the libraries want to know of each other goes over a TCP socket of
+this program's own. """
 import ctypes
 import importlib
 import pickle
@@ -81,7 +82,9 @@ class Mooncake:
         self.other = other
 
     def move(self, operation, ours, theirs):
-        call = {"WRITE": self.engine.transfer_sync_write, "READ": self.engine.transfer_sync_read}[operation]
+        call = {"WRITE": self.engine.transfer_sync_write, "READ": self.engine.transfer_sync_read}[
+            operation
+        ]
         assert call(self.other, ours, theirs, SIZE) == 0
 
 

@@ -152,6 +152,43 @@ fn a_requester_killed_in_its_stream_costs_its_target_nothing() {
     assert_eq!(here.dev().leaks().expect("leaks"), Default::default());
 }
 
+/// Runs these ends until then.
+fn drive(ends: &mut [&mut End], until: Instant) {
+    while Instant::now() < until {
+        if ends.iter_mut().map(|e| e.poll()).sum::<usize>() == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn drive_a_little(ends: &mut [&mut End]) {
+    drive(ends, Instant::now() + Duration::from_millis(5));
+}
+
+/// What the far process says next, these ends running meanwhile.
+fn next_line(far: &mut Far, ends: &mut [&mut End], end: Instant) -> String {
+    loop {
+        drive_a_little(ends);
+        if let Some(line) = far.said() {
+            return line;
+        }
+        assert!(Instant::now() < end, "it says nothing");
+    }
+}
+
+/// Timeouts that the far process has counted. It streams to `target` meanwhile.
+fn timeouts_of(far: &mut Far, target: &mut End, end: Instant) -> u64 {
+    far.say("tell");
+    loop {
+        let line = next_line(far, &mut [target], end);
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("counters") => return words.next().expect("a number").parse().expect("a number"),
+            _ => assert!(line.starts_with("moved"), "{line}"),
+        }
+    }
+}
+
 #[test]
 fn processes_stopped_for_five_seconds() {
     let here = Soft::new(&address(1));
@@ -168,41 +205,10 @@ fn processes_stopped_for_five_seconds() {
     gone.connect(&mut a);
     patient.connect(&mut b);
     busy.connect(&mut c);
-    let drive = |ends: &mut [&mut End], until: Instant| {
-        while Instant::now() < until {
-            if ends.iter_mut().map(|e| e.poll()).sum::<usize>() == 0 {
-                std::thread::yield_now();
-            }
-        }
-    };
     let end = deadline(60);
-    let line = loop {
-        drive(&mut [&mut a, &mut b, &mut c], Instant::now() + Duration::from_millis(5));
-        if let Some(line) = busy.said() {
-            break line;
-        }
-        assert!(Instant::now() < end, "the stream stands still");
-    };
+    let line = next_line(&mut busy, &mut [&mut a, &mut b, &mut c], end);
     assert!(line.starts_with("moved"), "{line}; {:?}", here.dev().counters());
-    let tell = |busy: &mut Far, c: &mut End, end: Instant| -> u64 {
-        busy.say("tell");
-        loop {
-            drive(&mut [c], Instant::now() + Duration::from_millis(5));
-            match busy.said() {
-                Some(line) if line.starts_with("counters") => {
-                    break line
-                        .split_whitespace()
-                        .nth(1)
-                        .expect("a number")
-                        .parse()
-                        .expect("a number")
-                }
-                Some(line) => assert!(line.starts_with("moved"), "{line}"),
-                None => assert!(Instant::now() < end, "no answer"),
-            }
-        }
-    };
-    let timeouts = tell(&mut busy, &mut c, end);
+    let timeouts = timeouts_of(&mut busy, &mut c, end);
     for far in [&gone, &patient, &busy] {
         far.signal(libc::SIGSTOP);
     }
@@ -218,7 +224,7 @@ fn processes_stopped_for_five_seconds() {
         if let Some(wc) = a.take(1) {
             break wc;
         }
-        drive(&mut [&mut a, &mut b, &mut c], Instant::now() + Duration::from_millis(5));
+        drive_a_little(&mut [&mut a, &mut b, &mut c]);
         assert!(b.done.is_empty(), "eight tries of 67 ms take longer than eight of 2.1 s");
     };
     assert_eq!((wc.status, cause(&a)), (wc_status::RETRY_EXC_ERR, CauseCode::NotPolled));
@@ -229,7 +235,7 @@ fn processes_stopped_for_five_seconds() {
     }
     let end = deadline(60);
     while b.done.len() < 2 {
-        drive(&mut [&mut b, &mut c], Instant::now() + Duration::from_millis(5));
+        drive_a_little(&mut [&mut b, &mut c]);
         assert!(Instant::now() < end, "{:?}, cause {:?}", b.done, cause(&b));
     }
     assert!(
@@ -241,15 +247,9 @@ fn processes_stopped_for_five_seconds() {
     assert!(b.buffer.read(500_000, 400_000) == bytes);
     // The one that streams hears what was said to it before it counts the time: it goes on without
     // a retry too many.
-    let line = loop {
-        drive(&mut [&mut b, &mut c], Instant::now() + Duration::from_millis(5));
-        if let Some(line) = busy.said() {
-            break line;
-        }
-        assert!(Instant::now() < end, "the stream stands still");
-    };
+    let line = next_line(&mut busy, &mut [&mut b, &mut c], end);
     assert!(line.starts_with("moved"), "{line}");
-    let timeouts = tell(&mut busy, &mut c, end) - timeouts;
+    let timeouts = timeouts_of(&mut busy, &mut c, end) - timeouts;
     assert!(timeouts <= 1, "a process that was stopped charged {timeouts} timeouts to its peer");
     // The process whose peer gave up is as good as new for another connection.
     let mut d = End::new(here.dev(), Shape::default()).expect("an end");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * cost raw|gdrc|pinned DEVICE N LIST: posts a list of LIST (1 to 16) signalled WRITEs of 8 bytes and polls for their
- * completions, N times, by libibverbs itself, by libgdrcore's verbs device or through its pins, between a queue pair and itself. Made for an instruction
- * counter that collects in *_post_one and *_poll_one only. Prints "N posts, M polls".
+ * cost raw|gdrc|pinned DEVICE N LIST: posts a list of LIST (1 to 16) signalled WRITEs of 8 bytes
+ * and polls for their completions, N times, by libibverbs itself, by libgdrcore's verbs device or
+ * through its pins, between a queue pair and itself. Made for an instruction counter that collects
+ * in *_post_one and *_poll_one only. Prints "N posts, M polls".
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -17,12 +18,12 @@
 
 static uint64_t words[512] __attribute__((aligned(4096)));
 
-#define MUST(x)                                                                                                        \
-    do {                                                                                                               \
-        if (!(x)) {                                                                                                    \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #x, strerror(errno));                              \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define MUST(x)                                                                          \
+    do {                                                                                 \
+        if (!(x)) {                                                                      \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #x, strerror(errno)); \
+            exit(1);                                                                     \
+        }                                                                                \
     } while (0)
 
 static struct {
@@ -89,24 +90,51 @@ static void open_raw(const char *name, int list)
     int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
     struct ibv_mr *mr = ibv_reg_mr(pd, words, sizeof words, access);
     MUST(mr && (raw.cq = ibv_create_cq(ctx, 64, NULL, NULL, 0)));
-    struct ibv_qp_init_attr init = { .send_cq = raw.cq, .recv_cq = raw.cq, .qp_type = IBV_QPT_RC,
-                                     .cap = { .max_send_wr = DEPTH, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 } };
+    struct ibv_qp_init_attr init = {
+        .send_cq = raw.cq,
+        .recv_cq = raw.cq,
+        .qp_type = IBV_QPT_RC,
+        .cap = { .max_send_wr = DEPTH, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 }
+    };
     MUST((raw.qp = ibv_create_qp(pd, &init)));
-    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = access };
-    MUST(!ibv_modify_qp(raw.qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-    attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = raw.qp->qp_num,
-                                 .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
-                                 .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = 1, .hop_limit = 64 } } };
+    struct ibv_qp_attr attr = {
+        .qp_state = IBV_QPS_INIT,
+        .port_num = 1,
+        .qp_access_flags = access,
+    };
+    MUST(!ibv_modify_qp(raw.qp, &attr,
+                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+    attr = (struct ibv_qp_attr){
+        .qp_state = IBV_QPS_RTR,
+        .path_mtu = IBV_MTU_1024,
+        .dest_qp_num = raw.qp->qp_num,
+        .max_dest_rd_atomic = 1,
+        .min_rnr_timer = 12,
+        .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = 1, .hop_limit = 64 } }
+    };
     MUST(!ibv_query_gid(ctx, 1, 1, &attr.ah_attr.grh.dgid));
-    MUST(!ibv_modify_qp(raw.qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-    attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
-    MUST(!ibv_modify_qp(raw.qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                                           IBV_QP_MAX_QP_RD_ATOMIC));
+    MUST(!ibv_modify_qp(raw.qp, &attr,
+                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                            IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+    attr = (struct ibv_qp_attr){
+        .qp_state = IBV_QPS_RTS,
+        .timeout = 14,
+        .retry_cnt = 7,
+        .rnr_retry = 7,
+        .max_rd_atomic = 1,
+    };
+    MUST(!ibv_modify_qp(raw.qp, &attr,
+                        IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                            IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
     raw.sge = (struct ibv_sge){ .addr = (uint64_t)(uintptr_t)words, .length = 8, .lkey = mr->lkey };
     for (int i = 0; i < list; i++) {
-        raw.wr[i] = (struct ibv_send_wr){ .next = i + 1 < list ? &raw.wr[i + 1] : NULL, .sg_list = &raw.sge, .num_sge = 1,
-                                          .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED };
+        raw.wr[i] = (struct ibv_send_wr){
+            .next = i + 1 < list ? &raw.wr[i + 1] : NULL,
+            .sg_list = &raw.sge,
+            .num_sge = 1,
+            .opcode = IBV_WR_RDMA_WRITE,
+            .send_flags = IBV_SEND_SIGNALED,
+        };
         raw.wr[i].wr.rdma.remote_addr = (uint64_t)(uintptr_t)(words + 256);
         raw.wr[i].wr.rdma.rkey = mr->rkey;
     }
@@ -125,19 +153,32 @@ static void open_ours(const char *name, int list)
     gdrc_mr mr;
     struct gdrc_mr_attr attr = { .struct_size = sizeof attr };
     MUST(!gdrc_pd_alloc(ours.ctx, &pd));
-    MUST(!gdrc_mr_reg(ours.ctx, pd, words, sizeof words, GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE, &mr, &attr));
+    MUST(!gdrc_mr_reg(ours.ctx, pd, words, sizeof words,
+                      GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE, &mr, &attr));
     MUST(!gdrc_cq_create(ours.ctx, 64, &ours.cq));
-    struct gdrc_qp_init init = { .struct_size = sizeof init, .qp_type = GDRC_QPT_RC, .pd = pd, .send_cq = ours.cq, .recv_cq = ours.cq,
-                                 .cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1 } };
+    struct gdrc_qp_init init = {
+        .struct_size = sizeof init,
+        .qp_type = GDRC_QPT_RC,
+        .pd = pd,
+        .send_cq = ours.cq,
+        .recv_cq = ours.cq,
+        .cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1 }
+    };
     MUST(!gdrc_qp_create(ours.ctx, &init, &ours.qp, NULL));
     struct gdrc_endpoint self = { .struct_size = sizeof self };
     MUST(!gdrc_endpoint_local(ours.ctx, ours.qp, &mr, &self));
     MUST(!gdrc_qp_connect(ours.ctx, ours.qp, &self, &self, NULL));
-    MUST(!gdrc_qp_pin(ours.ctx, ours.qp, &ours.pinned_qp) && !gdrc_cq_pin(ours.ctx, ours.cq, &ours.pinned_cq));
+    MUST(!gdrc_qp_pin(ours.ctx, ours.qp, &ours.pinned_qp) &&
+         !gdrc_cq_pin(ours.ctx, ours.cq, &ours.pinned_cq));
     ours.sge = (gdrc_sge){ .addr = attr.iova, .length = 8, .lkey = attr.lkey };
     for (int i = 0; i < list; i++) {
-        ours.wr[i] = (gdrc_send_wr){ .next = i + 1 < list ? &ours.wr[i + 1] : NULL, .sg_list = &ours.sge, .num_sge = 1,
-                                     .opcode = GDRC_WR_RDMA_WRITE, .send_flags = GDRC_SEND_SIGNALED };
+        ours.wr[i] = (gdrc_send_wr){
+            .next = i + 1 < list ? &ours.wr[i + 1] : NULL,
+            .sg_list = &ours.sge,
+            .num_sge = 1,
+            .opcode = GDRC_WR_RDMA_WRITE,
+            .send_flags = GDRC_SEND_SIGNALED,
+        };
         ours.wr[i].wr.rdma = (gdrc_rdma_wr){ .remote_addr = attr.iova + 2048, .rkey = attr.rkey };
     }
 }
@@ -162,7 +203,9 @@ int main(int argc, char **argv)
             nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
             struct ibv_wc theirs[DEPTH];
             gdrc_wc wc[DEPTH];
-            more = is_raw ? raw_poll_one(theirs) : is_pinned ? pinned_poll_one(wc) : gdrc_poll_one(wc);
+            more = is_raw      ? raw_poll_one(theirs)
+                   : is_pinned ? pinned_poll_one(wc)
+                               : gdrc_poll_one(wc);
             polls++;
             MUST(more >= 0);
             for (int k = 0; k < more; k++)

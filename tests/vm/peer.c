@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * peer DEVICE PORT: the kernel's end of the interoperation tests. It owns queue pairs of DEVICE and does with them what
- * one TCP client asks for, a line a request, a line an answer ("ok ..." or "err ERRNO WHAT"). All that a test knows and
- * expects lives at the client's side; this program only turns words into verbs. It ends when the client goes.
+ * peer DEVICE PORT: the kernel's end of the interoperation tests. It owns queue pairs of DEVICE and
+ * does with them what one TCP client asks for, a line a request, a line an answer ("ok ..." or "err
+ * ERRNO WHAT"). All that a test knows and expects lives at the client's side; this program only
+ * turns words into verbs. It ends when the client goes.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -98,7 +99,10 @@ static uint64_t step(uint64_t *state)
 	return *state;
 }
 
-/* The bytes of a seed: little-endian words of one generator. Writes them, or says where `at` differs first (-1: nowhere). */
+/*
+ * The bytes of a seed: little-endian words of one generator. Writes them, or says where `at`
+ * differs first (-1: nowhere).
+ */
 static int64_t pattern(uint8_t *at, uint64_t len, uint64_t seed, int write)
 {
 	uint64_t state = seed * 0x9E3779B97F4A7C15ull | 1;
@@ -114,7 +118,10 @@ static int64_t pattern(uint8_t *at, uint64_t len, uint64_t seed, int write)
 	return -1;
 }
 
-/* new TYPE BUFFER SEND_DEPTH RECV_DEPTH CQE SGE SRQ: SRQ 0 none, > 0 its depth, -(id + 1) CQ and SRQ of that end. */
+/*
+ * new TYPE BUFFER SEND_DEPTH RECV_DEPTH CQE SGE SRQ: SRQ 0 none, > 0 its depth, -(id + 1) CQ and
+ * SRQ of that end.
+ */
 static void new_end(void)
 {
 	int i = 0;
@@ -126,8 +133,9 @@ static void new_end(void)
 	memset(e, 0, sizeof *e);
 	int64_t srq = (int64_t)num(7);
 	e->len = num(2);
-	e->buf = mmap(NULL, e->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-	if (e->buf == MAP_FAILED)
+        e->buf = mmap(NULL, e->len, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+        if (e->buf == MAP_FAILED)
 		return fail(errno, "mmap");
 	e->mr = ibv_reg_mr(pd, e->buf, e->len,
 			   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
@@ -149,14 +157,18 @@ static void new_end(void)
 				return fail(errno, "ibv_create_srq");
 		}
 	}
-	struct ibv_qp_init_attr a = {
-		.send_cq = e->cq,
-		.recv_cq = e->cq,
-		.srq = e->srq,
-		.qp_type = num(1),
-		.cap = { .max_send_wr = num(3), .max_recv_wr = num(4), .max_send_sge = num(6), .max_recv_sge = num(6), .max_inline_data = 64 },
-	};
-	e->qp = ibv_create_qp(pd, &a);
+        struct ibv_qp_init_attr a = {
+            .send_cq = e->cq,
+            .recv_cq = e->cq,
+            .srq = e->srq,
+            .qp_type = num(1),
+            .cap = { .max_send_wr = num(3),
+                     .max_recv_wr = num(4),
+                     .max_send_sge = num(6),
+                     .max_recv_sge = num(6),
+                     .max_inline_data = 64 },
+        };
+        e->qp = ibv_create_qp(pd, &a);
 	if (!e->qp)
 		return fail(errno, "ibv_create_qp");
 	ok("%d %u %lu %u", i, e->qp->qp_num, (unsigned long)(uintptr_t)e->buf, e->mr->rkey);
@@ -181,29 +193,40 @@ static void delete_end(struct end *e)
 /* init ID ACCESS QKEY */
 static void to_init(struct end *e)
 {
-	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = num(2), .qkey = num(3) };
-	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
-	mask |= e->qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
-	done(ibv_modify_qp(e->qp, &a, mask), "INIT");
+    struct ibv_qp_attr a = {
+        .qp_state = IBV_QPS_INIT,
+        .port_num = 1,
+        .qp_access_flags = num(2),
+        .qkey = num(3),
+    };
+    int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+    mask |= e->qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
+    done(ibv_modify_qp(e->qp, &a, mask), "INIT");
 }
 
 /* rtr ID MTU SGID_INDEX DGID QPN PSN MAX_DEST_RD MIN_RNR */
 static void to_rtr(struct end *e)
 {
-	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTR, .path_mtu = num(2), .dest_qp_num = num(5), .rq_psn = num(6),
-				 .max_dest_rd_atomic = num(7), .min_rnr_timer = num(8) };
-	struct ibv_ah_attr *ah = &a.ah_attr;
-	ah->is_global = 1;
-	ah->port_num = 1;
-	ah->grh.sgid_index = num(3);
-	ah->grh.hop_limit = 64;
-	if (count < 5 || inet_pton(AF_INET6, words[4], &ah->grh.dgid) != 1)
-		return fail(EINVAL, "DGID");
-	int mask = IBV_QP_STATE;
-	if (e->qp->qp_type == IBV_QPT_UD) {
-		e->ah = ibv_create_ah(pd, ah);
-		if (!e->ah)
-			return fail(errno, "ibv_create_ah");
+    struct ibv_qp_attr a = {
+        .qp_state = IBV_QPS_RTR,
+        .path_mtu = num(2),
+        .dest_qp_num = num(5),
+        .rq_psn = num(6),
+        .max_dest_rd_atomic = num(7),
+        .min_rnr_timer = num(8),
+    };
+    struct ibv_ah_attr *ah = &a.ah_attr;
+    ah->is_global = 1;
+    ah->port_num = 1;
+    ah->grh.sgid_index = num(3);
+    ah->grh.hop_limit = 64;
+    if (count < 5 || inet_pton(AF_INET6, words[4], &ah->grh.dgid) != 1)
+        return fail(EINVAL, "DGID");
+    int mask = IBV_QP_STATE;
+    if (e->qp->qp_type == IBV_QPT_UD) {
+        e->ah = ibv_create_ah(pd, ah);
+        if (!e->ah)
+            return fail(errno, "ibv_create_ah");
 	} else {
 		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 		if (e->qp->qp_type == IBV_QPT_RC)
@@ -215,12 +238,18 @@ static void to_rtr(struct end *e)
 /* rts ID PSN TIMEOUT RETRY RNR_RETRY MAX_RD */
 static void to_rts(struct end *e)
 {
-	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTS, .sq_psn = num(2), .timeout = num(3), .retry_cnt = num(4),
-				 .rnr_retry = num(5), .max_rd_atomic = num(6) };
-	int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-	if (e->qp->qp_type == IBV_QPT_RC)
-		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-	done(ibv_modify_qp(e->qp, &a, mask), "RTS");
+    struct ibv_qp_attr a = {
+        .qp_state = IBV_QPS_RTS,
+        .sq_psn = num(2),
+        .timeout = num(3),
+        .retry_cnt = num(4),
+        .rnr_retry = num(5),
+        .max_rd_atomic = num(6),
+    };
+    int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+    if (e->qp->qp_type == IBV_QPT_RC)
+        mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+    done(ibv_modify_qp(e->qp, &a, mask), "RTS");
 }
 
 static void state(struct end *e)
@@ -233,9 +262,11 @@ static void state(struct end *e)
 	ok("%d", a.qp_state);
 }
 
-/* send ID N WR_ID OPCODE FLAGS OFFSET LEN STRIDE REMOTE REMOTE_STRIDE KEY IMM A B: a chain of N requests. Atomics take
- * A (compare or add) and B (swap); UD takes REMOTE as QPN and KEY as Q_Key. WR_IDs count up. FLAGS bit 16: only the last
- * is signalled. */
+/*
+ * send ID N WR_ID OPCODE FLAGS OFFSET LEN STRIDE REMOTE REMOTE_STRIDE KEY IMM A B: a chain of N
+ * requests. Atomics take A (compare or add) and B (swap); UD takes REMOTE as QPN and KEY as Q_Key.
+ * WR_IDs count up. FLAGS bit 16: only the last is signalled.
+ */
 static void post_sends(struct end *e)
 {
 	static struct ibv_send_wr wr[BATCH];
@@ -311,12 +342,14 @@ static void poll_one(struct end *e)
 		return fail(EIO, "ibv_poll_cq");
 	if (!n)
 		return ok("0");
-	ok("1 %lu %u %u %u %u %u %u %u", (unsigned long)wc.wr_id, wc.status, wc.status ? 0 : wc.opcode, wc.byte_len,
-	   wc.imm_data, wc.qp_num, wc.src_qp, wc.wc_flags);
+        ok("1 %lu %u %u %u %u %u %u %u", (unsigned long)wc.wr_id, wc.status,
+           wc.status ? 0 : wc.opcode, wc.byte_len, wc.imm_data, wc.qp_num, wc.src_qp, wc.wc_flags);
 }
 
-/* drain ID N MILLISECONDS: how many completions came, how many of them failed, the first failure's status, whether WR_IDs
- * only grew, the sum of the lengths. */
+/*
+ * drain ID N MILLISECONDS: how many completions came, how many of them failed, the first failure's
+ * status, whether WR_IDs only grew, the sum of the lengths.
+ */
 static void drain(struct end *e)
 {
 	struct ibv_wc wc[64];
@@ -344,8 +377,11 @@ static void bind_window(struct end *e)
 {
 	if (!e->mw && !(e->mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2)))
 		return fail(errno, "ibv_alloc_mw");
-	struct ibv_send_wr wr = { .wr_id = 99, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED }, *bad;
-	wr.bind_mw.mw = e->mw;
+        struct ibv_send_wr wr = { .wr_id = 99,
+                                  .opcode = IBV_WR_BIND_MW,
+                                  .send_flags = IBV_SEND_SIGNALED },
+                           *bad;
+        wr.bind_mw.mw = e->mw;
 	wr.bind_mw.rkey = ibv_inc_rkey(e->mw->rkey);
 	wr.bind_mw.bind_info =
 		(struct ibv_mw_bind_info){ e->mr, (uintptr_t)e->buf + num(2), num(3), num(4) };
@@ -399,21 +435,23 @@ static void request(void)
 	struct end *e = the_end();
 	if (!e)
 		return fail(ENOENT, w);
-	int is_fill = !strcmp(w, "fill"), is_check = !strcmp(w, "check"), is_set = !strcmp(w, "set"), is_all = !strcmp(w, "all");
-	if (is_fill || is_check || is_set || is_all) { /* ID OFFSET LEN SEED, or BYTE for set and all */
-		if (!inside(e, num(2), num(3)))
-			return fail(ERANGE, w);
-		uint8_t *at = e->buf + num(2);
-		if (is_fill || is_check)
-			return ok("%ld", (long)pattern(at, num(3), num(4), is_fill));
-		if (is_set)
-			memset(at, num(4), num(3));
-		for (uint64_t i = 0; i < num(3); i++)
-			if (at[i] != (uint8_t)num(4))
-				return ok("%lu", (unsigned long)i);
-		return ok("-1");
-	}
-	if (!strcmp(w, "init"))
+        int is_fill = !strcmp(w, "fill"), is_check = !strcmp(w, "check"),
+            is_set = !strcmp(w, "set"), is_all = !strcmp(w, "all");
+        if (is_fill || is_check || is_set ||
+            is_all) { /* ID OFFSET LEN SEED, or BYTE for set and all */
+            if (!inside(e, num(2), num(3)))
+                return fail(ERANGE, w);
+            uint8_t *at = e->buf + num(2);
+            if (is_fill || is_check)
+                return ok("%ld", (long)pattern(at, num(3), num(4), is_fill));
+            if (is_set)
+                memset(at, num(4), num(3));
+            for (uint64_t i = 0; i < num(3); i++)
+                if (at[i] != (uint8_t)num(4))
+                    return ok("%lu", (unsigned long)i);
+            return ok("-1");
+        }
+        if (!strcmp(w, "init"))
 		return to_init(e);
 	if (!strcmp(w, "rtr"))
 		return to_rtr(e);
@@ -437,8 +475,9 @@ static void request(void)
 		return state(e);
 	if (!strcmp(w, "counter")) { /* ID NAME, of the device */
 		char path[200], text[32] = "";
-		snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/1/hw_counters/%s", ibv_get_device_name(ctx->device), words[2]);
-		FILE *f = count > 2 ? fopen(path, "r") : NULL;
+                snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/1/hw_counters/%s",
+                         ibv_get_device_name(ctx->device), words[2]);
+                FILE *f = count > 2 ? fopen(path, "r") : NULL;
 		int missing = !f || !fgets(text, sizeof text, f);
 		if (f)
 			fclose(f);

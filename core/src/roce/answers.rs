@@ -10,7 +10,7 @@ use crate::mem::{Access, TransferId};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::resp::{rx_block, Resource, Resp};
 use crate::verbs::types::{access, qp_state};
-use crate::wire::{packet_bytes, Class, Kind, NakCode, Opcode, Syndrome};
+use crate::wire::{packet_bytes, Class, Kind, NakCode, Opcode, Psn, Syndrome};
 
 /// The ACK syndrome that this device sends: credits are unlimited, as rxe has it.
 pub(super) const ACK_UNLIMITED: u8 = 0x1f;
@@ -102,21 +102,27 @@ impl Conn<'_> {
                 // retries.
                 Some(_) if job.again => self.qp.resp.pop_job(),
                 Some(_) => {
-                    // A key that is good and memory that is not: as for a WRITE, no fault of the
-                    // peer's.
-                    let (code, cause) = match target {
-                        Some(_) => (NakCode::RemoteOperation, CauseCode::LocalMemoryGone),
-                        None => (NakCode::RemoteAccess, CauseCode::PeerUsedBadKey),
-                    };
-                    self.note(now, cause, 0, u64::from(job.rkey), job.va);
                     let psn = job.psn.add(job.sent + packets);
-                    self.owe_fatal_nak(code, psn);
-                    self.enter_error(Some(responder_event(code)));
+                    self.refuse_answer(&job, psn, target.is_some(), now);
                     return Sent::Idle;
                 }
             }
         }
         Sent::Idle
+    }
+
+    /// Ends the connection in place of an answer whose memory cannot be read, by a NAK at `psn`.
+    #[cold]
+    fn refuse_answer(&mut self, job: &Resource, psn: Psn, has_key: bool, now: u64) {
+        // A key that is good and memory that is not: as for a WRITE, no fault of the peer's.
+        let (code, cause) = if has_key {
+            (NakCode::RemoteOperation, CauseCode::LocalMemoryGone)
+        } else {
+            (NakCode::RemoteAccess, CauseCode::PeerUsedBadKey)
+        };
+        self.note(now, cause, 0, u64::from(job.rkey), job.va);
+        self.owe_fatal_nak(code, psn);
+        self.enter_error(Some(responder_event(code)));
     }
 
     /// The run that the rest of an answer is, from byte `offset` on, and the bytes that it carries,

@@ -515,10 +515,10 @@ fn same_completions(worlds: &[World; 2], but: u64, what: &dyn std::fmt::Debug) {
     }
 }
 
-fn compare(seed: u64, way: Way) -> Ways {
-    let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+/// A connection of any kind.
+fn any_options(rng: &mut Rng, way: Way) -> Opts {
     let kind = if rng.below(16) == 0 { qp_type::UC } else { qp_type::RC };
-    let o = Opts {
+    Opts {
         way,
         kind,
         bytes: 16 << 10,
@@ -531,7 +531,12 @@ fn compare(seed: u64, way: Way) -> Ways {
         access: if rng.below(8) == 0 { ALL & !access::REMOTE_WRITE } else { ALL },
         rnr: 2,
         ..Opts::default()
-    };
+    }
+}
+
+fn compare(seed: u64, way: Way) -> Ways {
+    let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let o = any_options(&mut rng, way);
     let mut worlds = [World::new(o, true), World::new(o, false)];
     let harmful = rng.below(3) == 0;
     crowd(&worlds, &mut rng);

@@ -67,21 +67,6 @@ impl Walk<'_> {
                 let mask = self.input.u32();
                 call!(self, gdrc_qp_modify(x, qp, a.ptr(&mut self.input), mask));
             }
-            12 => {
-                // Never of the host: any address would be this process' own.
-                let mut m = Wild::of::<gdrc_memory>(&mut self.input);
-                m.0[0] |= u64::from(GDRC_MEMORY_CUDA) << 32;
-                let (mut o, mut a) = (gdrc_mr::default(), sized::<gdrc_mr_attr>());
-                let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
-                let access = self.input.word();
-                call!(
-                    self,
-                    gdrc_mr_reg_memory(x, pd, m.ptr(&mut self.input), access, &mut o, &mut a)
-                );
-                let mut h = Wild::of::<gdrc_cuda_handle>(&mut self.input);
-                call!(self, gdrc_cuda_import(h.ptr(&mut self.input), -1, &mut 0));
-                let _ = gdrc_cuda_free(self.input.u64());
-            }
             1 => {
                 let mut init = Wild::of::<gdrc_qp_init>(&mut self.input);
                 let mut o = gdrc_qp::default();
@@ -117,28 +102,7 @@ impl Walk<'_> {
                 );
             }
             6 => self.places(x),
-            7 => {
-                let mut wc: gdrc_wc = zeroed();
-                (wc.wc_flags, wc.src_qp, wc.byte_len) =
-                    (self.input.word(), self.input.word(), self.input.word());
-                wc.status = u32::from(self.input.u8() & 1);
-                let mut grh = [0u8; 40];
-                let head = self.input.take(40);
-                grh[..head.len()].copy_from_slice(head);
-                if self.input.one_in(2) {
-                    // What a datagram from this host brings.
-                    wc.wc_flags |= GDRC_WC_FLAG_GRH;
-                    let ip = [
-                        0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 17, 0x3c, 0xaf, 127, 0, 0, 1, 127, 0, 0,
-                        1,
-                    ];
-                    grh[20..].copy_from_slice(&ip);
-                }
-                let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
-                let mut o = gdrc_ah::default();
-                call!(self, gdrc_ah_from_wc(x, pd, &wc, grh.as_ptr().cast(), &mut o));
-                self.made.ah.push(o.handle);
-            }
+            7 => self.sender_of_a_datagram(x),
             8 => {
                 let mut cause: gdrc_cause = zeroed();
                 (cause.code, cause.wc_status) = (self.input.word(), self.input.word());
@@ -152,21 +116,60 @@ impl Walk<'_> {
                 let mr = gdrc_mr { handle: self.input.pick(&self.made.mr) };
                 call!(self, gdrc_mr_query(x, mr, out.ptr(&mut self.input)));
             }
-            _ => {
-                let n = self.input.word();
-                for s in [
-                    gdrc_strerror(n.cast_signed()),
-                    gdrc_wc_status_str(n),
-                    gdrc_wc_opcode_str(n),
-                    gdrc_qp_state_str(n),
-                    gdrc_event_str(n),
-                ] {
-                    // SAFETY: the header's contract: a static C string, never null.
-                    assert!(!unsafe { CStr::from_ptr(s) }.is_empty());
-                }
-                assert_eq!(gdrc_counter_name(n).is_null(), n >= gdrc_counter_count());
-            }
+            11 => self.names_of_numbers(),
+            _ => self.memory_of_gpus(x),
         }
+    }
+
+    /// The address of whoever sent a datagram, from a completion and a GRH of any bytes.
+    fn sender_of_a_datagram(&mut self, x: *mut gdrc_context) {
+        let mut wc: gdrc_wc = zeroed();
+        (wc.wc_flags, wc.src_qp, wc.byte_len) =
+            (self.input.word(), self.input.word(), self.input.word());
+        wc.status = u32::from(self.input.u8() & 1);
+        let mut grh = [0u8; 40];
+        let head = self.input.take(40);
+        grh[..head.len()].copy_from_slice(head);
+        if self.input.one_in(2) {
+            // What a datagram from this host brings.
+            wc.wc_flags |= GDRC_WC_FLAG_GRH;
+            grh[20..32].copy_from_slice(&[0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 17, 0x3c, 0xaf]);
+            grh[32..].copy_from_slice(&[127, 0, 0, 1, 127, 0, 0, 1]);
+        }
+        let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
+        let mut o = gdrc_ah::default();
+        call!(self, gdrc_ah_from_wc(x, pd, &wc, grh.as_ptr().cast(), &mut o));
+        self.made.ah.push(o.handle);
+    }
+
+    /// Regions of GPU memory, and handles of it from elsewhere.
+    fn memory_of_gpus(&mut self, x: *mut gdrc_context) {
+        // Never of the host: any address would be this process' own.
+        let mut m = Wild::of::<gdrc_memory>(&mut self.input);
+        m.0[0] |= u64::from(GDRC_MEMORY_CUDA) << 32;
+        let (mut o, mut a) = (gdrc_mr::default(), sized::<gdrc_mr_attr>());
+        let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
+        let access = self.input.word();
+        call!(self, gdrc_mr_reg_memory(x, pd, m.ptr(&mut self.input), access, &mut o, &mut a));
+        let mut h = Wild::of::<gdrc_cuda_handle>(&mut self.input);
+        call!(self, gdrc_cuda_import(h.ptr(&mut self.input), -1, &mut 0));
+        let _ = gdrc_cuda_free(self.input.u64());
+    }
+
+    /// Texts that stand for numbers, for any number.
+    fn names_of_numbers(&mut self) {
+        let n = self.input.word();
+        for s in [
+            gdrc_strerror(n.cast_signed()),
+            gdrc_wc_status_str(n),
+            gdrc_wc_opcode_str(n),
+            gdrc_qp_state_str(n),
+            gdrc_event_str(n),
+        ] {
+            // SAFETY: the header's contract: a static C string, never null.
+            assert!(!unsafe { CStr::from_ptr(s) }.is_empty());
+        }
+        assert_eq!(gdrc_counter_name(n).is_null(), n >= gdrc_counter_count());
     }
 
     /// A device's name: a known one, its begin, or any bytes. Ends with a NUL.

@@ -48,7 +48,7 @@ pub(super) unsafe fn open(
 ) -> Result<Opened> {
     let cfg = config.udp();
     let socket = |at: &Endpoint, cfg: &UdpConfig| {
-        // SAFETY: the walk gave `udp..share` to the socket alone, and a port that failed to open
+        // SAFETY: the walk gave `udp..member` to the socket alone, and a port that failed to open
         // uses it no more.
         unsafe { UdpPort::open(at, cfg, memory.add(layout.udp), layout.member - layout.udp) }
     };

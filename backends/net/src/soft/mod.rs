@@ -310,6 +310,53 @@ impl PortState {
     }
 }
 
+/// Where a device gets its address and its block of QPNs from: a socket of its own, which other
+/// processes may share, or a router; a loopback device has neither.
+struct Origin {
+    local: Endpoint,
+    udp: Option<UdpPort>,
+    member: Option<Member>,
+    via: Option<Session>,
+}
+
+/// Opens what `name` says, and completes `core`'s block of QPNs.
+///
+/// # Safety
+/// The walk of the layout over `memory` gave `udp..shm` to nobody else.
+unsafe fn open_origin(
+    memory: *mut u8,
+    layout: &Layout,
+    name: &DeviceName,
+    config: &SoftConfig<'_>,
+    core: &mut Config,
+    waiter: &Waiter,
+) -> Result<Origin> {
+    let at = match name {
+        DeviceName::Router(at) => {
+            let session = routed::open(at, core, waiter)?;
+            let local = Endpoint::new(session.gid(), 0, crate::addr::ROCE_PORT);
+            return Ok(Origin { local, udp: None, member: None, via: Some(session) });
+        }
+        DeviceName::Loopback => {
+            let local = Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT);
+            return Ok(Origin { local, udp: None, member: None, via: None });
+        }
+        DeviceName::Soft(at) => at,
+    };
+    // SAFETY: the caller's promise: `udp..member` for the socket, `member..shm` for the claim.
+    let group_rx::Opened { udp, member } =
+        unsafe { group_rx::open(memory, layout, at, config, core.seed)? };
+    waiter.add_socket(udp.fd())?;
+    if let Some(member) = &member {
+        waiter.add_socket(member.fd())?;
+    }
+    if core.qpn_base == 0 {
+        let alone = || config.wanted().map(|w| w.unclaimed(core.seed));
+        core.qpn_base = member.as_ref().map_or_else(alone, |s| Ok(s.qpn_base()))?;
+    }
+    Ok(Origin { local: *udp.local(), udp: Some(udp), member, via: None })
+}
+
 /// The links of a device to processes of its host; `None`: it has none. `brokered`: a router makes
 /// them.
 ///
@@ -411,33 +458,9 @@ impl SoftDevice {
         if core.seed == 0 {
             core.seed = clock::random_seed()?;
         }
-        let mut via = None;
-        let (local, udp, member) = match name {
-            DeviceName::Router(at) => {
-                let session = routed::open(&at, &mut core, &waiter)?;
-                let local = Endpoint::new(session.gid(), 0, crate::addr::ROCE_PORT);
-                via = Some(session);
-                (local, None, None)
-            }
-            DeviceName::Soft(at) => {
-                // SAFETY: the walk gave `udp..share` to the socket and `share..shm` to the claim,
-                // each alone.
-                let group_rx::Opened { udp, member } =
-                    unsafe { group_rx::open(memory, &layout, &at, config, core.seed)? };
-                waiter.add_socket(udp.fd())?;
-                if let Some(member) = &member {
-                    waiter.add_socket(member.fd())?;
-                }
-                if core.qpn_base == 0 {
-                    let alone = || config.wanted().map(|w| w.unclaimed(core.seed));
-                    core.qpn_base = member.as_ref().map_or_else(alone, |s| Ok(s.qpn_base()))?;
-                }
-                (*udp.local(), Some(udp), member)
-            }
-            DeviceName::Loopback => {
-                (Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT), None, None)
-            }
-        };
+        // SAFETY: the walk gave `udp..shm` to the socket and its claim alone.
+        let Origin { local, udp, member, via } =
+            unsafe { open_origin(memory, &layout, &name, config, &mut core, &waiter)? };
         // SAFETY: the walk gave `shm..pcap` to the port alone.
         let shm = unsafe {
             open_links(

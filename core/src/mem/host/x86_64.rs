@@ -26,20 +26,14 @@ struct Entry {
 /// name but its bounds.
 macro_rules! guard {
     ($start:literal, $end:literal, $landing:literal) => {
-        concat!(
+        concat! {
             ".pushsection gdrc_fixup,\"aR\",@progbits\n",
             ".balign 4\n",
-            ".long ",
-            $start,
-            " - .\n",
-            ".long ",
-            $end,
-            " - .\n",
-            ".long ",
-            $landing,
-            " - .\n",
+            ".long ", $start, " - .\n",
+            ".long ", $end, " - .\n",
+            ".long ", $landing, " - .\n",
             ".popsection"
-        )
+        }
     };
 }
 
@@ -174,42 +168,25 @@ pub(super) fn cmp_swap(addr: u64, compare: u64, swap: u64) -> Result<u64, Fault>
 /// Copies `$n` bytes through `$reg` and moves on.
 macro_rules! unit {
     ($n:literal, $reg:literal) => {
-        concat!(
-            "mov ",
-            $reg,
-            ", [rsi]\n",
-            "mov [rdi], ",
-            $reg,
-            "\n",
-            "add rsi, ",
-            $n,
-            "\n",
-            "add rdi, ",
-            $n,
-            "\n",
-            "sub rdx, ",
-            $n,
-            "\n",
-        )
+        concat! {
+            "mov ", $reg, ", [rsi]\n",
+            "mov [rdi], ", $reg, "\n",
+            "add rsi, ", $n, "\n",
+            "add rdi, ", $n, "\n",
+            "sub rdx, ", $n, "\n",
+        }
     };
 }
 
 /// The same if `$tested` has the bit `$n`; `$skip` is a label of its own.
 macro_rules! unit_if {
     ($n:literal, $tested:literal, $reg:literal, $skip:literal) => {
-        concat!(
-            "test ",
-            $tested,
-            ", ",
-            $n,
-            "\n",
-            "jz ",
-            $skip,
-            "f\n",
+        concat! {
+            "test ", $tested, ", ", $n, "\n",
+            "jz ", $skip, "f\n",
             unit!($n, $reg),
-            $skip,
-            ":\n"
-        )
+            $skip, ":\n",
+        }
     };
 }
 
@@ -260,6 +237,78 @@ macro_rules! blocks {
         jae 22b
         23:
         "
+    };
+}
+
+/// Less than 128 bytes, rdx of them, from rsi to rdi, each unit at most once; then the last word.
+macro_rules! short_body {
+    () => {
+        "
+        51:
+        test dl, 64
+        jz 14f
+        movups xmm0, [rsi]
+        movups xmm1, [rsi + 16]
+        movups xmm2, [rsi + 32]
+        movups xmm3, [rsi + 48]
+        movups [rdi], xmm0
+        movups [rdi + 16], xmm1
+        movups [rdi + 32], xmm2
+        movups [rdi + 48], xmm3
+        add rsi, 64
+        add rdi, 64
+        14:
+        test dl, 32
+        jz 15f
+        movups xmm0, [rsi]
+        movups xmm1, [rsi + 16]
+        movups [rdi], xmm0
+        movups [rdi + 16], xmm1
+        add rsi, 32
+        add rdi, 32
+        15:
+        test dl, 16
+        jz 19f
+        movups xmm0, [rsi]
+        movups [rdi], xmm0
+        add rsi, 16
+        add rdi, 16
+        19:
+        test dl, 8
+        jz 16f
+        mov rax, [rsi]
+        mov [rdi], rax
+        add rsi, 8
+        add rdi, 8
+        16:
+        cmp r10d, 8
+        jne 17f
+        mov rax, [rsi]
+        mov [rdi], rax
+        jmp 3f
+        "
+    };
+}
+
+/// The last word, r10 bytes of it, in pieces: 1, 2 and 4 bytes are one access each, more are
+/// ascending. One that begins at an odd address goes byte by byte.
+macro_rules! last_word {
+    () => {
+        concat! {
+            "
+            17:
+            mov rdx, r10
+            test edi, 1
+            jnz 18f
+            ",
+            unit_if!("4", "dl", "eax", "35"),
+            unit_if!("2", "dl", "ax", "36"),
+            unit_if!("1", "dl", "al", "37"),
+            "jmp 3f\n",
+            "18:\n",
+            unit!("1", "al"),
+            "jnz 18b\n",
+        }
     };
 }
 
@@ -404,49 +453,9 @@ pub(super) fn transfer(from: u64, to: u64, len: usize, last: usize) -> Result<()
             50:
             cmp rdx, 128
             jae 13f
-            // Less than 128 bytes: each unit at most once.
-            51:
-            test dl, 64
-            jz 14f
-            movups xmm0, [rsi]
-            movups xmm1, [rsi + 16]
-            movups xmm2, [rsi + 32]
-            movups xmm3, [rsi + 48]
-            movups [rdi], xmm0
-            movups [rdi + 16], xmm1
-            movups [rdi + 32], xmm2
-            movups [rdi + 48], xmm3
-            add rsi, 64
-            add rdi, 64
-            14:
-            test dl, 32
-            jz 15f
-            movups xmm0, [rsi]
-            movups xmm1, [rsi + 16]
-            movups [rdi], xmm0
-            movups [rdi + 16], xmm1
-            add rsi, 32
-            add rdi, 32
-            15:
-            test dl, 16
-            jz 19f
-            movups xmm0, [rsi]
-            movups [rdi], xmm0
-            add rsi, 16
-            add rdi, 16
-            19:
-            test dl, 8
-            jz 16f
-            mov rax, [rsi]
-            mov [rdi], rax
-            add rsi, 8
-            add rdi, 8
-            16:
-            cmp r10d, 8
-            jne 17f
-            mov rax, [rsi]
-            mov [rdi], rax
-            jmp 3f
+            ",
+            short_body!(),
+            "
 
             // To the next 8-byte boundary, if there is a body; else a short payload within one
             // word.
@@ -484,21 +493,8 @@ pub(super) fn transfer(from: u64, to: u64, len: usize, last: usize) -> Result<()
             blocks!(),
             "
             jmp 51b
-
-            // The last word in pieces: 1, 2 and 4 bytes are one access each, more are ascending.
-            // One that begins at an odd address goes byte by byte.
-            17:
-            mov rdx, r10
-            test edi, 1
-            jnz 18f
             ",
-            unit_if!("4", "dl", "eax", "35"),
-            unit_if!("2", "dl", "ax", "36"),
-            unit_if!("1", "dl", "al", "37"),
-            "jmp 3f",
-            "18:",
-            unit!("1", "al"),
-            "jnz 18b",
+            last_word!(),
             finish!(),
             guard!("2b", "3b", "4b"),
             inout("rdi") to => _,

@@ -240,26 +240,22 @@ impl<'a> Command<'a> {
         let (number, len, room) =
             (head.u32(0)?, usize::from(head.u16(4)?), usize::from(head.u16(6)?));
         let f = Fields(head.bytes(HEADER, len)?);
-        let needs = |min: usize| if room < min { Err(NO_SPACE) } else { Ok(()) };
-        let command = match number {
+        if room < room_needed(number, &f)? {
+            return Err(NO_SPACE);
+        }
+        Ok((Command::of(number, &f)?, room))
+    }
+
+    /// A command by its number and its fields.
+    fn of(number: u32, f: &Fields<'a>) -> Result<Command<'a>> {
+        Ok(match number {
             number::CREATE_ID => {
-                needs(size::ID)?;
                 f.bytes(0, 24)?;
-                Command::CreateId {
-                    uid: f.u64(0)?,
-                    response: f.u64(8)?,
-                    ps: f.u16(16)?,
-                    qp_type: f.u8(18)?,
-                }
+                let (ps, qp_type) = (f.u16(16)?, f.u8(18)?);
+                Command::CreateId { uid: f.u64(0)?, response: f.u64(8)?, ps, qp_type }
             }
-            number::DESTROY_ID => {
-                needs(size::ID)?;
-                Command::DestroyId { response: f.u64(0)?, id: f.u32(8)? }
-            }
-            number::LEAVE_MCAST => {
-                needs(size::ID)?;
-                Command::Leave { response: f.u64(0)?, id: f.u32(8)? }
-            }
+            number::DESTROY_ID => Command::DestroyId { response: f.u64(0)?, id: f.u32(8)? },
+            number::LEAVE_MCAST => Command::Leave { response: f.u64(0)?, id: f.u32(8)? },
             number::BIND_IP => {
                 Command::Bind { addr: f.ip(8)?.ok_or_else(no_address)?, id: f.u32(36)? }
             }
@@ -272,30 +268,14 @@ impl<'a> Command<'a> {
                 dst: f.ip(28)?.ok_or_else(no_address)?,
                 id: f.u32(56)?,
             },
-            number::RESOLVE_ADDR => Command::Resolve {
-                id: f.u32(0)?,
-                src: match f.u16(8)? {
-                    0 => None,
-                    len => f.storage(16, len)?,
-                },
-                dst: f
-                    .storage(16 + sockaddr::SOCKADDR_STORAGE, f.u16(10)?)?
-                    .ok_or_else(no_address)?,
-            },
+            number::RESOLVE_ADDR => Command::resolve_addr(f)?,
             number::RESOLVE_ROUTE => {
                 f.bytes(0, 8)?;
                 Command::ResolveRoute { id: f.u32(0)? }
             }
-            number::QUERY_ROUTE => {
-                needs(size::ROUTE_MIN)?;
-                Command::QueryRoute { response: f.u64(0)?, id: f.u32(8)? }
-            }
+            number::QUERY_ROUTE => Command::QueryRoute { response: f.u64(0)?, id: f.u32(8)? },
             number::QUERY => {
                 let option = f.u32(12)?;
-                needs(match option {
-                    query::PATH => size::PATHS_MIN,
-                    _ => size::ADDR_MIN,
-                })?;
                 Command::Query { response: f.u64(0)?, id: f.u32(8)?, option }
             }
             number::CONNECT => Command::Connect { param: f.conn_param(0)?, id: f.u32(272)? },
@@ -305,21 +285,14 @@ impl<'a> Command<'a> {
             }
             number::REJECT => {
                 f.bytes(0, 8 + DATA_MAX)?;
-                Command::Reject {
-                    id: f.u32(0)?,
-                    reason: f.u8(5)?,
-                    private_data: f.private_data(8, f.u8(4)?)?,
-                }
+                let private_data = f.private_data(8, f.u8(4)?)?;
+                Command::Reject { id: f.u32(0)?, reason: f.u8(5)?, private_data }
             }
             number::DISCONNECT => Command::Disconnect { id: f.u32(0)? },
             number::INIT_QP_ATTR => {
-                needs(size::QP_ATTR)?;
                 Command::InitQpAttr { response: f.u64(0)?, id: f.u32(8)?, qp_state: f.u32(12)? }
             }
-            number::GET_EVENT => {
-                needs(size::EVENT_MIN)?;
-                Command::GetEvent { response: f.u64(0)? }
-            }
+            number::GET_EVENT => Command::GetEvent { response: f.u64(0)? },
             number::SET_OPTION => Command::SetOption {
                 value: f.u64(0)?,
                 id: f.u32(8)?,
@@ -328,35 +301,8 @@ impl<'a> Command<'a> {
                 len: f.u32(20)?,
             },
             number::NOTIFY => Command::Notify { id: f.u32(0)?, event: f.u32(4)? },
-            number::JOIN_IP_MCAST => {
-                needs(size::ID)?;
-                let addr = f.ip(16)?.ok_or_else(no_address)?;
-                Command::Join {
-                    response: f.u64(0)?,
-                    uid: f.u64(8)?,
-                    addr,
-                    id: f.u32(44)?,
-                    send_only: false,
-                }
-            }
-            number::JOIN_MCAST => {
-                needs(size::ID)?;
-                let addr = f.storage(24, f.u16(20)?)?.ok_or_else(no_address)?;
-                let send_only = match f.u16(22)? {
-                    0 => false,
-                    1 => true,
-                    flags => return Err(refuse!(Invalid, "join_flags {flags}: 0 or 1")),
-                };
-                Command::Join {
-                    response: f.u64(0)?,
-                    uid: f.u64(8)?,
-                    id: f.u32(16)?,
-                    addr,
-                    send_only,
-                }
-            }
+            number::JOIN_IP_MCAST | number::JOIN_MCAST => Command::join(number, f)?,
             number::MIGRATE_ID => {
-                needs(size::ID)?;
                 Command::Migrate { response: f.u64(0)?, id: f.u32(8)?, fd: f.u32(12)? as i32 }
             }
             number::WRITE_CM_EVENT => Command::WriteEvent {
@@ -366,7 +312,45 @@ impl<'a> Command<'a> {
                 argument: f.u64(16)?,
             },
             _ => return Err(refuse!(Invalid, "command {number}: unknown")),
-        };
-        Ok((command, room))
+        })
     }
+
+    fn resolve_addr(f: &Fields<'a>) -> Result<Command<'a>> {
+        let src = match f.u16(8)? {
+            0 => None,
+            len => f.storage(16, len)?,
+        };
+        let dst = f.storage(16 + sockaddr::SOCKADDR_STORAGE, f.u16(10)?)?;
+        Ok(Command::Resolve { id: f.u32(0)?, src, dst: dst.ok_or_else(no_address)? })
+    }
+
+    /// Either of the two commands that join a group.
+    fn join(number: u32, f: &Fields<'a>) -> Result<Command<'a>> {
+        let (response, uid) = (f.u64(0)?, f.u64(8)?);
+        if number == number::JOIN_IP_MCAST {
+            let addr = f.ip(16)?.ok_or_else(no_address)?;
+            return Ok(Command::Join { response, uid, addr, id: f.u32(44)?, send_only: false });
+        }
+        let addr = f.storage(24, f.u16(20)?)?.ok_or_else(no_address)?;
+        let send_only = match f.u16(22)? {
+            0 => false,
+            1 => true,
+            flags => return Err(refuse!(Invalid, "join_flags {flags}: 0 or 1")),
+        };
+        Ok(Command::Join { response, uid, id: f.u32(16)?, addr, send_only })
+    }
+}
+
+/// Bytes that the answer to a command takes at least.
+fn room_needed(number: u32, f: &Fields<'_>) -> Result<usize> {
+    Ok(match number {
+        number::CREATE_ID | number::DESTROY_ID | number::MIGRATE_ID => size::ID,
+        number::JOIN_IP_MCAST | number::JOIN_MCAST | number::LEAVE_MCAST => size::ID,
+        number::QUERY_ROUTE => size::ROUTE_MIN,
+        number::QUERY if f.u32(12)? == query::PATH => size::PATHS_MIN,
+        number::QUERY => size::ADDR_MIN,
+        number::INIT_QP_ATTR => size::QP_ATTR,
+        number::GET_EVENT => size::EVENT_MIN,
+        _ => 0,
+    })
 }

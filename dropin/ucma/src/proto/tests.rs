@@ -40,106 +40,51 @@ fn all() -> Vec<(Vec<u8>, &'static str)> {
     reject[..4].copy_from_slice(&id);
     reject[4..6].copy_from_slice(&[2, 28]);
     reject[8..10].copy_from_slice(b"no");
+    let row = |number, room, fields: &[&[u8]], name| (command(number, room, &body(fields)), name);
+    let (u16s, u32s) = (u16::to_ne_bytes, u32::to_ne_bytes);
+    let group = [239, 1, 1, 1];
     vec![
-        (
-            command(
-                number::CREATE_ID,
-                4,
-                &body(&[&uid, &r, &0x106u16.to_ne_bytes(), &[2], &zeros(5)]),
-            ),
-            "CreateId",
-        ),
-        (command(number::DESTROY_ID, 4, &body(&[&r, &id, &zeros(4)])), "DestroyId"),
-        (command(number::BIND_IP, 0, &body(&[&r, &sockaddr_in(a, 1, 28), &id])), "Bind"),
-        (
-            command(
-                number::BIND,
-                0,
-                &body(&[&id, &16u16.to_ne_bytes(), &zeros(2), &storage(a, 1)]),
-            ),
-            "Bind",
-        ),
-        (
-            command(
-                number::RESOLVE_IP,
-                0,
-                &body(&[&zeros(28), &sockaddr_in(b, 2, 28), &id, &zeros(4)]),
-            ),
+        row(number::CREATE_ID, 4, &[&uid, &r, &u16s(0x106), &[2], &zeros(5)], "CreateId"),
+        row(number::DESTROY_ID, 4, &[&r, &id, &zeros(4)], "DestroyId"),
+        row(number::BIND_IP, 0, &[&r, &sockaddr_in(a, 1, 28), &id], "Bind"),
+        row(number::BIND, 0, &[&id, &u16s(16), &zeros(2), &storage(a, 1)], "Bind"),
+        row(
+            number::RESOLVE_IP,
+            0,
+            &[&zeros(28), &sockaddr_in(b, 2, 28), &id, &zeros(4)],
             "Resolve",
         ),
-        (
-            command(
-                number::RESOLVE_ADDR,
-                0,
-                &body(&[
-                    &id,
-                    &zeros(4),
-                    &16u16.to_ne_bytes(),
-                    &16u16.to_ne_bytes(),
-                    &zeros(4),
-                    &storage(a, 1),
-                    &storage(b, 2),
-                ]),
-            ),
+        row(
+            number::RESOLVE_ADDR,
+            0,
+            &[&id, &zeros(4), &u16s(16), &u16s(16), &zeros(4), &storage(a, 1), &storage(b, 2)],
             "Resolve",
         ),
-        (command(number::RESOLVE_ROUTE, 0, &body(&[&id, &zeros(4)])), "ResolveRoute"),
-        (command(number::QUERY_ROUTE, 208, &body(&[&r, &id, &zeros(4)])), "QueryRoute"),
-        (command(number::QUERY, 280, &body(&[&r, &id, &query::GID.to_ne_bytes()])), "Query"),
-        (command(number::CONNECT, 0, &body(&[&param, &id, &zeros(12)])), "Connect"),
-        (command(number::LISTEN, 0, &body(&[&id, &5u32.to_ne_bytes()])), "Listen"),
-        (command(number::ACCEPT, 0, &body(&[&uid, &param, &id, &zeros(12)])), "Accept"),
-        (command(number::REJECT, 0, &reject), "Reject"),
-        (command(number::DISCONNECT, 0, &id), "Disconnect"),
-        (command(number::INIT_QP_ATTR, 144, &body(&[&r, &id, &2u32.to_ne_bytes()])), "InitQpAttr"),
-        (command(number::GET_EVENT, 336, &r), "GetEvent"),
-        (
-            command(
-                number::SET_OPTION,
-                0,
-                &body(&[&r, &id, &zeros(4), &3u32.to_ne_bytes(), &1u32.to_ne_bytes()]),
-            ),
-            "SetOption",
-        ),
-        (command(number::NOTIFY, 0, &body(&[&id, &4u32.to_ne_bytes()])), "Notify"),
-        (
-            command(
-                number::JOIN_IP_MCAST,
-                4,
-                &body(&[&r, &uid, &sockaddr_in([239, 1, 1, 1], 0, 28), &id]),
-            ),
+        row(number::RESOLVE_ROUTE, 0, &[&id, &zeros(4)], "ResolveRoute"),
+        row(number::QUERY_ROUTE, 208, &[&r, &id, &zeros(4)], "QueryRoute"),
+        row(number::QUERY, 280, &[&r, &id, &u32s(query::GID)], "Query"),
+        row(number::CONNECT, 0, &[&param, &id, &zeros(12)], "Connect"),
+        row(number::LISTEN, 0, &[&id, &u32s(5)], "Listen"),
+        row(number::ACCEPT, 0, &[&uid, &param, &id, &zeros(12)], "Accept"),
+        row(number::REJECT, 0, &[&reject], "Reject"),
+        row(number::DISCONNECT, 0, &[&id], "Disconnect"),
+        row(number::INIT_QP_ATTR, 144, &[&r, &id, &u32s(2)], "InitQpAttr"),
+        row(number::GET_EVENT, 336, &[&r], "GetEvent"),
+        row(number::SET_OPTION, 0, &[&r, &id, &zeros(4), &u32s(3), &u32s(1)], "SetOption"),
+        row(number::NOTIFY, 0, &[&id, &u32s(4)], "Notify"),
+        row(number::JOIN_IP_MCAST, 4, &[&r, &uid, &sockaddr_in(group, 0, 28), &id], "Join"),
+        row(
+            number::JOIN_MCAST,
+            4,
+            &[&r, &uid, &id, &u16s(16), &zeros(2), &storage(group, 0)],
             "Join",
         ),
-        (
-            command(
-                number::JOIN_MCAST,
-                4,
-                &body(&[
-                    &r,
-                    &uid,
-                    &id,
-                    &16u16.to_ne_bytes(),
-                    &zeros(2),
-                    &storage([239, 1, 1, 1], 0),
-                ]),
-            ),
-            "Join",
-        ),
-        (command(number::LEAVE_MCAST, 4, &body(&[&r, &id, &zeros(4)])), "Leave"),
-        (command(number::MIGRATE_ID, 4, &body(&[&r, &id, &9u32.to_ne_bytes()])), "Migrate"),
-        (
-            command(
-                number::WRITE_CM_EVENT,
-                0,
-                &body(&[
-                    &id,
-                    &zeros(4),
-                    &18u32.to_ne_bytes(),
-                    &3u32.to_ne_bytes(),
-                    &uid,
-                    &zeros(408),
-                ]),
-            ),
+        row(number::LEAVE_MCAST, 4, &[&r, &id, &zeros(4)], "Leave"),
+        row(number::MIGRATE_ID, 4, &[&r, &id, &u32s(9)], "Migrate"),
+        row(
+            number::WRITE_CM_EVENT,
+            0,
+            &[&id, &zeros(4), &u32s(18), &u32s(3), &uid, &zeros(408)],
             "WriteEvent",
         ),
     ]
