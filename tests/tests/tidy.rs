@@ -59,9 +59,12 @@ fn no_file_is_too_long_to_read() {
 const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[
     ("backends/net/src/soft/mod.rs", "init", 117),
     ("core/src/mem/host/x86_64.rs", "transfer", 127),
+    ("core/src/roce/answers.rs", "transmit_answers", 101),
     ("core/tests/engine/single.rs", "compare", 102),
     ("dropin/ucma/src/proto/mod.rs", "parse", 134),
     ("dropin/ucma/src/proto/tests.rs", "all", 119),
+    ("ffi/tests/reasons.rs", "objects_and_memory", 108),
+    ("ffi/tests/reasons.rs", "queue_pairs", 139),
     ("fuzz/src/capi/wild.rs", "wild", 110),
     ("sim/src/link.rs", "post", 170),
     ("tests/tests/hostile_peers.rs", "processes_stopped_for_five_seconds", 104),
