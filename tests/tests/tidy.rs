@@ -54,22 +54,7 @@ fn no_file_is_too_long_to_read() {
     });
 }
 
-/// Functions that are longer than [`FUNCTION_MAX`], and their lines. The list may only shrink, and
-/// so may its numbers.
-const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[
-    ("backends/net/src/soft/mod.rs", "init", 117),
-    ("core/src/mem/host/x86_64.rs", "transfer", 127),
-    ("core/src/roce/answers.rs", "transmit_answers", 101),
-    ("core/tests/engine/single.rs", "compare", 102),
-    ("dropin/ucma/src/proto/mod.rs", "parse", 134),
-    ("dropin/ucma/src/proto/tests.rs", "all", 119),
-    ("ffi/tests/reasons.rs", "objects_and_memory", 108),
-    ("ffi/tests/reasons.rs", "queue_pairs", 139),
-    ("fuzz/src/capi/wild.rs", "wild", 110),
-    ("sim/src/link.rs", "post", 170),
-    ("tests/tests/hostile_peers.rs", "processes_stopped_for_five_seconds", 104),
-];
-/// Lines of the longest function otherwise, from `fn` to its closing brace.
+/// Lines of the longest function, from `fn` to its closing brace.
 const FUNCTION_MAX: usize = 100;
 
 /// The functions of a source file: name and lines.
@@ -109,22 +94,10 @@ fn no_function_is_too_long_to_read() {
         functions("fn a() {\n    b\n}\n    pub(crate) unsafe fn c(x: u8)\n    {\n    }\n"),
         [("a".into(), 3), ("c".into(), 3)]
     );
-    let mut known: Vec<_> = LONG_FUNCTIONS.to_vec();
     check(&["rs"], |file, text| {
         let long = functions(text).into_iter().filter(|(_, lines)| *lines > FUNCTION_MAX);
-        let fault = |(name, lines): (String, usize)| {
-            let allowed = LONG_FUNCTIONS
-                .iter()
-                .any(|(f, n, most)| *f == file && *n == name && lines <= *most);
-            (!allowed).then(|| format!("{file}: {name} has {lines} lines"))
-        };
-        long.filter_map(fault).collect()
+        long.map(|(name, lines)| format!("{file}: {name} has {lines} lines")).collect()
     });
-    known.retain(|(file, name, most)| {
-        let text = std::fs::read_to_string(root().join(file)).unwrap_or_default();
-        !functions(&text).iter().any(|(n, lines)| n == name && lines == most)
-    });
-    assert!(known.is_empty(), "shorter by now, or gone: {known:?}");
 }
 
 /// Lines of code (comments and literals blanked) that hold one of `marks`.
