@@ -5,6 +5,7 @@ use crate::c_qp_types::*;
 use core::ffi::c_void;
 use gdrcore_core::cm::types as cm;
 
+// enum gdrc_cm_port_space
 /// Port spaces (numbers of rdma_port_space): RC connections, with ports like TCP's.
 pub const GDRC_PS_TCP: u32 = 0x0106;
 /// UD services, with ports like UDP's.
@@ -12,6 +13,7 @@ pub const GDRC_PS_UDP: u32 = 0x0111;
 /// RC and UC connections by InfiniBand service ids.
 pub const GDRC_PS_IB: u32 = 0x013f;
 
+// enum gdrc_cm_event_type
 /// Events of the connection manager (numbers of rdma_cm_event_type). CONNECT_REQUEST: a peer's
 /// request to a listener.
 pub const GDRC_CM_CONNECT_REQUEST: u32 = 4;
@@ -33,6 +35,7 @@ pub const GDRC_CM_DISCONNECTED: u32 = 10;
 /// No late packet of the connection can arrive any more.
 pub const GDRC_CM_TIMEWAIT_EXIT: u32 = 15;
 
+// enum gdrc_cm_rej_reason
 /// Common reasons of a rejection (IBTA 12.6.7.2): the status of GDRC_CM_REJECTED. NO_RESOURCES: the
 /// peer's tables are full.
 pub const GDRC_REJ_NO_RESOURCES: u32 = 3;
@@ -48,6 +51,7 @@ pub const GDRC_REJ_INVALID_MTU: u32 = 26;
 /// The peer's program called gdrc_reject, or rdma_reject.
 pub const GDRC_REJ_CONSUMER: u32 = 28;
 
+// flags gdrc_cm_conn_flags
 /// Flags of gdrc_conn_param. EXACT: 0 is a value in the fields that have another default.
 pub const GDRC_CONN_EXACT: u32 = 1;
 /// The field psn is set; without it the PSN is random.

@@ -6,6 +6,7 @@
 /// library's.
 pub const GDRC_VERSION: u32 = 0x0000_0100;
 
+// enum gdrc_wr_opcode
 /// Opcodes of send work requests (ibv_wr_opcode).
 pub const GDRC_WR_RDMA_WRITE: u32 = 0;
 pub const GDRC_WR_RDMA_WRITE_WITH_IMM: u32 = 1;
@@ -18,6 +19,7 @@ pub const GDRC_WR_LOCAL_INV: u32 = 7;
 pub const GDRC_WR_BIND_MW: u32 = 8;
 pub const GDRC_WR_SEND_WITH_INV: u32 = 9;
 
+// flags gdrc_send_flags
 /// Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs and atomics have
 /// ended.
 pub const GDRC_SEND_FENCE: u32 = 1;
@@ -31,6 +33,7 @@ pub const GDRC_SEND_IP_CSUM: u32 = 16;
 /// Not in libibverbs: the next post or gdrc_progress rings the doorbell, not this post.
 pub const GDRC_SEND_MORE: u32 = 0x4000_0000;
 
+// enum gdrc_wc_status
 /// Completion statuses (ibv_wc_status).
 pub const GDRC_WC_SUCCESS: u32 = 0;
 pub const GDRC_WC_LOC_LEN_ERR: u32 = 1;
@@ -49,6 +52,7 @@ pub const GDRC_WC_FATAL_ERR: u32 = 19;
 pub const GDRC_WC_RESP_TIMEOUT_ERR: u32 = 20;
 pub const GDRC_WC_GENERAL_ERR: u32 = 21;
 
+// enum gdrc_wc_opcode
 /// Completion opcodes (ibv_wc_opcode).
 pub const GDRC_WC_OP_SEND: u32 = 0;
 pub const GDRC_WC_OP_RDMA_WRITE: u32 = 1;
@@ -61,12 +65,14 @@ pub const GDRC_WC_OP_LOCAL_INV: u32 = 6;
 pub const GDRC_WC_OP_RECV: u32 = 128;
 pub const GDRC_WC_OP_RECV_RDMA_WITH_IMM: u32 = 129;
 
+// flags gdrc_wc_flags
 /// Completion flags (ibv_wc_flags). GRH: the first 40 bytes of the receive buffer hold it.
 pub const GDRC_WC_FLAG_GRH: u32 = 1;
 pub const GDRC_WC_FLAG_WITH_IMM: u32 = 2;
 pub const GDRC_WC_FLAG_IP_CSUM_OK: u32 = 4;
 pub const GDRC_WC_FLAG_WITH_INV: u32 = 8;
 
+// flags gdrc_access_flags
 /// Access flags of regions, windows and QPs (ibv_access_flags).
 pub const GDRC_ACCESS_LOCAL_WRITE: u32 = 1;
 pub const GDRC_ACCESS_REMOTE_WRITE: u32 = 2;
@@ -79,12 +85,14 @@ pub const GDRC_ACCESS_ON_DEMAND: u32 = 64;
 pub const GDRC_ACCESS_HUGETLB: u32 = 128;
 pub const GDRC_ACCESS_RELAXED_ORDERING: u32 = 0x10_0000;
 
+// enum gdrc_memory_kind
 /// Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). HOST: what the CPU reaches by
 /// address.
 pub const GDRC_MEMORY_HOST: u32 = 0;
 /// Memory of a GPU, by its CUDA address.
 pub const GDRC_MEMORY_CUDA: u32 = 1;
 
+// flags gdrc_memory_flags
 /// Flags of gdrc_memory. DMABUF: dmabuf_fd and dmabuf_offset are set, and a NIC tries no other
 /// route.
 pub const GDRC_MEMORY_DMABUF: u32 = 1;
@@ -98,6 +106,7 @@ pub const GDRC_MEMORY_IOVA: u32 = 2;
 /// and on other peers.
 pub const GDRC_MEMORY_SHARED: u32 = 4;
 
+// enum gdrc_mr_route
 /// How a region's bytes are reached (gdrc_mr_attr.route). HOST: by address.
 pub const GDRC_ROUTE_HOST: u32 = 0;
 /// The NIC holds a dma-buf of them.
@@ -107,6 +116,7 @@ pub const GDRC_ROUTE_PEERMEM: u32 = 2;
 /// Copies through pinned host memory.
 pub const GDRC_ROUTE_STAGED: u32 = 3;
 
+// enum gdrc_mr_reason
 /// Why a route was not taken (gdrc_mr_attr.no_dmabuf, no_peermem). NONE: it was taken, or one
 /// before it.
 pub const GDRC_NO_NONE: u32 = 0;
@@ -116,18 +126,22 @@ pub const GDRC_NO_NOT_TAKEN: u32 = 3;
 pub const GDRC_NO_PEERMEM: u32 = 4;
 pub const GDRC_NO_REFUSED: u32 = 5;
 
+// flags gdrc_mr_flags
 /// Flag of gdrc_mr_attr: the GPU memory was freed under the region; operations that use it fail.
 pub const GDRC_MR_GONE: u32 = 1;
 
+// flags gdrc_cuda_alloc_flags
 /// Flag of gdrc_cuda_alloc: virtual memory management, which other processes get by descriptor;
 /// without it, CUDA IPC.
 pub const GDRC_CUDA_SHAREABLE: u32 = 1;
 
+// flags gdrc_cuda_features
 /// Features of a GPU (gdrc_cuda_attr.flags).
 pub const GDRC_CUDA_HAS_DMABUF: u32 = 1;
 pub const GDRC_CUDA_HAS_VMM: u32 = 2;
 pub const GDRC_CUDA_HAS_GPUDIRECT: u32 = 4;
 
+// enum gdrc_topology_near
 /// The PCIe part that a NIC and a GPU share (gdrc_topology_pair.near), the nearest last.
 pub const GDRC_NEAR_SYSTEM: u32 = 0;
 pub const GDRC_NEAR_NUMA_NODE: u32 = 1;
@@ -136,11 +150,13 @@ pub const GDRC_NEAR_ROOT_PORT: u32 = 3;
 pub const GDRC_NEAR_SWITCH: u32 = 4;
 pub const GDRC_NEAR_BRIDGE: u32 = 5;
 
+// enum gdrc_qp_type
 /// QP types (ibv_qp_type).
 pub const GDRC_QPT_RC: u32 = 2;
 pub const GDRC_QPT_UC: u32 = 3;
 pub const GDRC_QPT_UD: u32 = 4;
 
+// enum gdrc_qp_state
 /// QP states (ibv_qp_state).
 pub const GDRC_QPS_RESET: u32 = 0;
 pub const GDRC_QPS_INIT: u32 = 1;
@@ -150,6 +166,7 @@ pub const GDRC_QPS_SQD: u32 = 4;
 pub const GDRC_QPS_SQE: u32 = 5;
 pub const GDRC_QPS_ERR: u32 = 6;
 
+// flags gdrc_qp_attr_mask
 /// Which attributes gdrc_qp_modify sets (ibv_qp_attr_mask).
 pub const GDRC_QP_STATE: u32 = 1;
 pub const GDRC_QP_CUR_STATE: u32 = 2;
@@ -172,6 +189,7 @@ pub const GDRC_QP_CAP: u32 = 0x8_0000;
 pub const GDRC_QP_DEST_QPN: u32 = 0x10_0000;
 pub const GDRC_QP_RATE_LIMIT: u32 = 0x200_0000;
 
+// enum gdrc_mtu
 /// Path MTU codes (ibv_mtu); bytes are 128 << code.
 pub const GDRC_MTU_256: u32 = 1;
 pub const GDRC_MTU_512: u32 = 2;
@@ -179,6 +197,7 @@ pub const GDRC_MTU_1024: u32 = 3;
 pub const GDRC_MTU_2048: u32 = 4;
 pub const GDRC_MTU_4096: u32 = 5;
 
+// enum gdrc_event_type
 /// Asynchronous events (ibv_event_type). An error that a completion reports has none.
 pub const GDRC_EVENT_CQ_ERR: u32 = 0;
 /// The queue pair has failed (its memory is gone, or its peer's process has ended) while it had no
@@ -199,6 +218,7 @@ pub const GDRC_EVENT_SRQ_LIMIT_REACHED: u32 = 15;
 pub const GDRC_EVENT_QP_LAST_WQE_REACHED: u32 = 16;
 pub const GDRC_EVENT_GID_CHANGE: u32 = 18;
 
+// flags gdrc_config_flags
 /// Flags of gdrc_config. STRICT_CQ: refuse a QP whose queues could overflow its CQ.
 pub const GDRC_CONFIG_STRICT_CQ: u32 = 1;
 /// Start the helper thread at open.
@@ -224,6 +244,7 @@ pub const GDRC_CONFIG_CMA: u32 = 128;
 /// marked lowers its rate.
 pub const GDRC_CONFIG_DCQCN: u32 = 32;
 
+// flags gdrc_qp_connect_flags
 /// Flag of gdrc_connect_opts: 0 is a value in access, timeout, retry_cnt, rnr_retry, min_rnr_timer
 /// and the rd_atomic fields.
 pub const GDRC_CONNECT_EXACT: u32 = 1;
@@ -242,6 +263,7 @@ pub const GDRC_CONTEXT_ALIGN: u32 = 4096;
 /// Longest device name, in bytes without the final NUL.
 pub const GDRC_DEVICE_NAME_MAX: u32 = 255;
 
+// enum gdrc_cause_code
 /// Causes of errors (gdrc_cause.code, gdrc_wc.vendor_err); gdrc_cause_str describes each.
 pub const GDRC_CAUSE_NONE: u32 = 0;
 pub const GDRC_CAUSE_LOCAL_KEY: u32 = 1;

@@ -1,5 +1,3 @@
-#ifndef GDRCORE_H_PINNED
-#define GDRCORE_H_PINNED
 
 /*
  * Posts and polls through a pin, without a look-up. `pin` comes from gdrc_qp_pin or gdrc_cq_pin; it
@@ -69,4 +67,3 @@ static inline int gdrc_pinned_poll_cq(const struct gdrc_pinned_cq *pin, int num_
     return gdrc_pinned_poll_rest(pin, num_entries, wc);
 }
 
-#endif /* GDRCORE_H_PINNED */

@@ -1,0 +1,150 @@
+//! include/gdrcore.h is what ffi/src exports today, as cbindgen writes it, grouped by ffi/header.
+//! With GDRC_BLESS=1 (`make header`) the file is written instead of compared.
+
+use std::path::{Path, PathBuf};
+
+mod items;
+
+use items::Item;
+
+/// Structs without typedef, as a call has the same name.
+const TAGS_ONLY: &[&str] = &["gdrc_async_event", "gdrc_cm_event"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests lies in the workspace")
+        .to_path_buf()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// Everything that ffi/src exports: constants first, then types and functions.
+fn exports() -> Vec<Item> {
+    let ffi = root().join("ffi");
+    let config = cbindgen::Config::from_file(ffi.join("cbindgen.toml")).expect("ffi/cbindgen.toml");
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    let mut sources: Vec<PathBuf> = std::fs::read_dir(ffi.join("src"))
+        .expect("ffi/src")
+        .map(|entry| entry.expect("a file").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "rs"))
+        .collect();
+    sources.sort();
+    let mut found = Vec::new();
+    for path in sources {
+        let text = std::fs::read_to_string(&path).expect("a source file");
+        // Others would only be parsed; tests and the fake device are no part of the library.
+        if ["pub const GDRC_", "pub struct gdrc_", "extern \"C\" fn gdrc_", "pub type gdrc_"]
+            .iter()
+            .any(|mark| text.contains(mark))
+        {
+            found.extend(items::constants(&text));
+            builder = builder.with_src(path);
+        }
+    }
+    let mut out = Vec::new();
+    builder.generate().expect("cbindgen reads ffi/src").write(&mut out);
+    let text = String::from_utf8(out).expect("the header is UTF-8");
+    found.extend(items::declarations(&text));
+    for item in &mut found {
+        // As with stat(2): the struct keeps its tag, and the name alone is the call.
+        let text = &item.text;
+        if TAGS_ONLY.contains(&item.name.as_str()) && text.contains("typedef") {
+            let name = &item.name;
+            item.text =
+                text.replace("typedef struct", "struct").replace(&format!("}} {name};"), "};");
+        }
+    }
+    found
+}
+
+/// The header: its frame (ffi/header/frame.h) with the groups of ffi/header/layout.txt in it.
+///
+/// In the layout a line `@ID TITLE` begins a group, lines after it that begin with `|` are the
+/// group's text, `< FILE` is a file of ffi/header put there as it is, any other line the name of a
+/// declaration.
+fn generate() -> String {
+    let mut exports: Vec<Item> = exports();
+    let mut groups = String::new();
+    let mut open = false;
+    let mut text: Vec<String> = Vec::new();
+    for line in read("ffi/header/layout.txt").lines().chain(["@ "]) {
+        if let Some(head) = line.strip_prefix('@') {
+            if std::mem::replace(&mut open, true) {
+                groups += "/** @} */\n\n";
+            }
+            let Some((id, title)) = head.split_once(' ').filter(|(id, _)| !id.is_empty()) else {
+                break;
+            };
+            text = vec![format!("@defgroup gdrc_{id} {title}")];
+        } else if let Some(about) = line.strip_prefix('|') {
+            text.push(about.trim().to_string());
+        } else if !line.is_empty() && !line.starts_with('#') {
+            if !text.is_empty() {
+                groups += &format!("/**\n * {}\n * @{{\n */\n\n", text.join("\n * "));
+                text.clear();
+            }
+            if let Some(file) = line.strip_prefix("< ") {
+                groups += &format!("{}\n", read(&format!("ffi/header/{file}")));
+                continue;
+            }
+            // A struct and a call of one name stand one behind the other.
+            let mut some = false;
+            while let Some(i) = exports.iter().position(|item| item.name == line) {
+                groups += &format!("{}\n\n", exports.remove(i).text);
+                some = true;
+            }
+            assert!(some, "ffi/header/layout.txt: ffi/src exports no {line}");
+        }
+    }
+    let left: Vec<&str> = exports.iter().map(|item| item.name.as_str()).collect();
+    assert!(left.is_empty(), "exported, but not in ffi/header/layout.txt: {left:?}");
+    let text = read("ffi/header/frame.h").replace("@GROUPS@\n", &groups);
+    text
+}
+
+#[test]
+fn header_is_what_the_sources_say() {
+    let path = root().join("include/gdrcore.h");
+    let fresh = generate();
+    if std::env::var_os("GDRC_BLESS").is_some() {
+        std::fs::write(&path, &fresh).expect("write the header");
+        return;
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    if kept != fresh {
+        let line = kept.lines().zip(fresh.lines()).take_while(|(a, b)| a == b).count() + 1;
+        panic!(
+            "include/gdrcore.h differs from ffi/src at line \
+             {line}: run `make header` and commit the result"
+        );
+    }
+}
+
+#[test]
+fn header_has_every_exported_function() {
+    let header = generate();
+    let mut found = 0;
+    for entry in std::fs::read_dir(root().join("ffi/src")).expect("ffi/src") {
+        let path = entry.expect("a file").path();
+        if path.extension().is_none_or(|e| e != "rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a source file");
+        for (_, rest) in
+            text.match_indices("extern \"C\" fn gdrc_").map(|(i, m)| (i, &text[i + m.len()..]))
+        {
+            let name: String =
+                rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            assert!(
+                header.contains(&format!("gdrc_{name}(")),
+                "{}: gdrc_{name} is not in the header",
+                path.display()
+            );
+            found += 1;
+        }
+    }
+    assert!(found >= 60, "only {found} functions found: has the way of declaring them changed?");
+}
