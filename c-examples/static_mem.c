@@ -104,7 +104,7 @@ static int join(struct pair *p)
     struct gdrc_endpoint end[2];
     int err = gdrc_pd_alloc(p->ctx, &p->pd);
     if (!err)
-        err = gdrc_cq_create(p->ctx, 64, &p->cq);
+        err = gdrc_cq_create(p->ctx, 64, &p->cq, NULL);
     for (int i = 0; i < 2 && !err; i++) {
         struct gdrc_qp_init init;
         memset(&init, 0, sizeof init);
@@ -248,7 +248,7 @@ int main(int argc, char **argv)
     err = gdrc_context_init(arena, sizeof arena, "loopback", &config, &p.ctx);
     if (err) {
         char why[256];
-        gdrc_open_error(why, sizeof why);
+        gdrc_error_detail(why, sizeof why);
         fprintf(stderr, "static_mem: init: %s\n", why);
         return 1;
     }

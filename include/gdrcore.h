@@ -227,7 +227,7 @@ typedef struct gdrc_config {
      * Rate of the link in bytes per second (12.5 GB/s). Used with GDRC_CONFIG_DCQCN only: the rate
      * of a QP begins there and returns to it.
      */
-    uint64_t line_rate_bps;
+    uint64_t line_rate_bytes_per_s;
     /**
      * Keepalive interval of RC queue pairs in milliseconds; 0, the default: none. An idle queue
      * pair that has got no packet of its peer for this time sends a probe, and repeats it by its
@@ -327,7 +327,7 @@ int gdrc_config_default(struct gdrc_config *cfg);
  *
  * Errors: -EINVAL: not a device name, struct_size is 0, a bound is out of range, or a pointer is
  * NULL; -E2BIG: cfg is from a newer header and sets fields that this library does not know;
- * gdrc_open_error has the words.
+ * gdrc_error_detail has the words.
  * Threads: any. Cost: no allocation, no system call.
  */
 int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t *bytes);
@@ -354,7 +354,7 @@ int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t 
  * processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
  * descriptors; of a router: -ENODEV: there is none, -EACCES: it knows no tenant that this process
  * is, -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: it has no more to give; other errnos of
- * the system. gdrc_open_error has the words.
+ * the system. gdrc_error_detail has the words.
  * Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no
  * allocation.
  */
@@ -402,7 +402,7 @@ int gdrc_arena_add(struct gdrc_context *ctx, void *memory, size_t bytes);
  * Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0.
  * Threads: any. Cost: none. Source: IBTA verb Query HCA; ibv_query_device(3).
  */
-int gdrc_query_device(struct gdrc_context *ctx, struct gdrc_device_attr *attr);
+int gdrc_device_query(struct gdrc_context *ctx, struct gdrc_device_attr *attr);
 
 /** The library's version as text, "major.minor.patch". Static. Threads: any. Cost: none. */
 const char *gdrc_version(void);
@@ -435,15 +435,6 @@ uint32_t gdrc_version_number(void);
  * Threads: any; each has its own. Cost: no system call, no allocation.
  */
 int gdrc_error_detail(char *buf, size_t len);
-
-/**
- * The older name of gdrc_error_detail, from when only opens and registrations had words. A
- * gdrc_context_size, gdrc_context_init, gdrc_open or gdrc_cuda_ call that succeeds empties the
- * text; other calls that succeed leave it.
- *
- * Returns, errors, threads and cost: as gdrc_error_detail.
- */
-int gdrc_open_error(char *buf, size_t len);
 
 /**
  * The text of an error number, negative or positive. Static; never NULL.
@@ -509,24 +500,23 @@ enum gdrc_memory_kind {
 };
 
 /**
- * Flags of gdrc_memory. DMABUF: dmabuf_fd and dmabuf_offset are set, and a NIC tries no other
- * route.
+ * Flags of gdrc_memory. DMABUF: fd and fd_offset are set, and a NIC tries no other route.
  */
 enum gdrc_memory_flags {
-    GDRC_MEMORY_DMABUF = 0x1,
+    GDRC_MEMORY_FLAG_DMABUF = 0x1,
     /**
      * iova is set. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
      */
-    GDRC_MEMORY_IOVA = 0x2,
+    GDRC_MEMORY_FLAG_IOVA = 0x2,
     /**
-     * Host memory: it is a MAP_SHARED mapping of `dmabuf_fd`, a memfd with F_SEAL_SHRINK, from
-     * `dmabuf_offset` on. A peer that is another process of this user on this host, reached
-     * through shared memory (path=shm or auto), may map it and then executes its RDMA WRITEs by
-     * copying into it, without this process and without a packet. Such a peer can write the memory
-     * at any time, whatever rights its keys have: share only memory that it may write. No effect
-     * on other devices and on other peers.
+     * Host memory: it is a MAP_SHARED mapping of `fd`, a memfd with F_SEAL_SHRINK, from
+     * `fd_offset` on. A peer that is another process of this user on this host, reached through
+     * shared memory (path=shm or auto), may map it and then executes its RDMA WRITEs by copying
+     * into it, without this process and without a packet. Such a peer can write the memory at any
+     * time, whatever rights its keys have: share only memory that it may write. No effect on other
+     * devices and on other peers.
      */
-    GDRC_MEMORY_SHARED = 0x4,
+    GDRC_MEMORY_FLAG_SHARED = 0x4,
 };
 
 /** Memory to be registered: gdrc_mr_reg_memory. */
@@ -539,17 +529,17 @@ typedef struct gdrc_memory {
     uint64_t addr;
     /** Length in bytes. */
     uint64_t length;
-    /** The address that work requests will use for the first byte (GDRC_MEMORY_IOVA). */
+    /** The address that work requests will use for the first byte (GDRC_MEMORY_FLAG_IOVA). */
     uint64_t iova;
     /** GDRC_MEMORY_ flags. */
     uint32_t flags;
     /**
-     * Descriptor of the object that the memory maps: a dma-buf (GDRC_MEMORY_DMABUF) or a memfd
-     * (GDRC_MEMORY_SHARED). It stays the caller's.
+     * Descriptor of the object that the memory maps: a dma-buf (GDRC_MEMORY_FLAG_DMABUF) or a
+     * memfd (GDRC_MEMORY_FLAG_SHARED). It stays the caller's.
      */
-    int32_t dmabuf_fd;
+    int32_t fd;
     /** Offset of the first byte in that object. */
-    uint64_t dmabuf_offset;
+    uint64_t fd_offset;
 } gdrc_memory;
 
 /** How a region's bytes are reached (gdrc_mr_attr.route). HOST: by address. */
@@ -568,12 +558,12 @@ enum gdrc_mr_route {
  * before it.
  */
 enum gdrc_mr_reason {
-    GDRC_NO_NONE = 0,
-    GDRC_NO_SOFT_DEVICE = 1,
-    GDRC_NO_NOT_EXPORTED = 2,
-    GDRC_NO_NOT_TAKEN = 3,
-    GDRC_NO_PEERMEM = 4,
-    GDRC_NO_REFUSED = 5,
+    GDRC_MR_REASON_NONE = 0,
+    GDRC_MR_REASON_SOFT_DEVICE = 1,
+    GDRC_MR_REASON_NOT_EXPORTED = 2,
+    GDRC_MR_REASON_NOT_TAKEN = 3,
+    GDRC_MR_REASON_NO_PEERMEM = 4,
+    GDRC_MR_REASON_REFUSED = 5,
 };
 
 /** Flag of gdrc_mr_attr: the GPU memory was freed under the region; operations that use it fail. */
@@ -603,9 +593,9 @@ typedef struct gdrc_mr_attr {
     uint32_t reserved;
     /** GDRC_ROUTE_: how the device reaches the bytes. */
     uint32_t route;
-    /** GDRC_NO_: why not by dma-buf. */
+    /** GDRC_MR_REASON_: why not by dma-buf. */
     uint32_t no_dmabuf;
-    /** GDRC_NO_: why not by nvidia_peermem. */
+    /** GDRC_MR_REASON_: why not by nvidia_peermem. */
     uint32_t no_peermem;
     /**
      * The last refusal: positive a CUresult, negative an errno of the NIC's, 0 if there was none.
@@ -641,37 +631,23 @@ int gdrc_mr_reg(struct gdrc_context *ctx,
                 struct gdrc_mr_attr *attr);
 
 /**
- * As gdrc_mr_reg; work requests use `iova` for the first byte. With GDRC_ACCESS_ZERO_BASED iova
- * must be 0.
- *
- * Errors: as gdrc_mr_reg. Threads: any. Cost: as gdrc_mr_reg. Source: ibv_reg_mr_iova(3).
- */
-int gdrc_mr_reg_iova(struct gdrc_context *ctx,
-                     struct gdrc_pd pd,
-                     void *addr,
-                     size_t length,
-                     uint64_t iova,
-                     uint32_t access,
-                     struct gdrc_mr *out,
-                     struct gdrc_mr_attr *attr);
-
-/**
- * Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of
- * this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the first route
- * that works, dma-buf (the caller's own descriptor, or one of the driver's), nvidia_peermem,
- * staging through pinned host memory; `attr` and gdrc_mr_query say which, and why not those before
- * it. The range lies within one allocation, which must stay until gdrc_mr_dereg: if it is freed
- * all the same, operations that use it end with an access error, also where its address was given
- * again. Work requests name it by CUDA's addresses unless `memory` says otherwise; inline data is
- * read by the CPU and cannot come from a GPU. `attr` (struct_size set) may be NULL.
+ * Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_FLAG_SHARED
+ * processes of this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the
+ * first route that works, dma-buf (the caller's own descriptor, or one of the driver's),
+ * nvidia_peermem, staging through pinned host memory; `attr` and gdrc_mr_query say which, and why
+ * not those before it. The range lies within one allocation, which must stay until gdrc_mr_dereg:
+ * if it is freed all the same, operations that use it end with an access error, also where its
+ * address was given again. Work requests name it by CUDA's addresses unless `memory` says
+ * otherwise; inline data is read by the CPU and cannot come from a GPU. `attr` (struct_size set)
+ * may be NULL.
  *
  * The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU
  * memory are atomic among the operations of this context only. The first such registration of a
  * context pins 8 MiB of host memory.
  *
  * Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one
- * allocation, or (GDRC_MEMORY_SHARED) not a shared mapping of that descriptor; -EBADF: no
- * descriptor; -EOPNOTSUPP: the NIC has no route; gdrc_open_error has the words.
+ * allocation, or (GDRC_MEMORY_FLAG_SHARED) not a shared mapping of that descriptor; -EBADF: no
+ * descriptor; -EOPNOTSUPP: the NIC has no route; gdrc_error_detail has the words.
  * Threads: any. Cost: calls of the driver.
  */
 int gdrc_mr_reg_memory(struct gdrc_context *ctx,
@@ -702,7 +678,7 @@ int gdrc_mr_dereg(struct gdrc_context *ctx, struct gdrc_mr mr);
 /** A GDRC_ROUTE_ in words. Static; never NULL. Threads: any. Cost: none. */
 const char *gdrc_mr_route_str(uint32_t route);
 
-/** A GDRC_NO_ in words. Static; never NULL. Threads: any. Cost: none. */
+/** A GDRC_MR_REASON_ in words. Static; never NULL. Threads: any. Cost: none. */
 const char *gdrc_mr_reason_str(uint32_t reason);
 
 /**
@@ -811,18 +787,18 @@ typedef struct gdrc_wc {
 /**
  * Creates a completion queue with room for at least `cqe` completions. It never overflows: a send
  * keeps its queue slot, and a receive is not begun, until there is room (GDRC_CONFIG_STRICT_CQ
- * refuses at QP creation instead).
+ * refuses at QP creation instead). `granted` gets the room that it has, and may be NULL.
  *
  * Errors: -ENOMEM: max_cq or ring_bytes are in use; -EINVAL: cqe is 0 or over max_cqe, out is
  * NULL.
  * Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
  */
-int gdrc_cq_create(struct gdrc_context *ctx, uint32_t cqe, struct gdrc_cq *out);
+int gdrc_cq_create(struct gdrc_context *ctx, uint32_t cqe, struct gdrc_cq *out, uint32_t *granted);
 
 /**
  * Creates a completion queue as gdrc_cq_create does, whose events go to a completion channel:
  * gdrc_cq_arm then makes the channel's descriptor readable, not the context's, and
- * gdrc_channel_event or gdrc_channel_wait takes the event, not gdrc_cq_event.
+ * gdrc_channel_get_event or gdrc_channel_wait takes the event, not gdrc_get_cq_event.
  *
  * Errors: as gdrc_cq_create; -EINVAL: stale channel.
  * Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
@@ -830,17 +806,19 @@ int gdrc_cq_create(struct gdrc_context *ctx, uint32_t cqe, struct gdrc_cq *out);
 int gdrc_cq_create_on(struct gdrc_context *ctx,
                       uint32_t cqe,
                       struct gdrc_channel channel,
-                      struct gdrc_cq *out);
+                      struct gdrc_cq *out,
+                      uint32_t *granted);
 
 /**
- * Changes a CQ's size; completions in it stay, in order.
+ * Changes a CQ's size; completions in it stay, in order. `granted` gets the room that it has now,
+ * and may be NULL.
  *
  * Errors: -ENOMEM: ring_bytes are in use (the CQ keeps its size); -EINVAL: more completions wait
  * than would fit, cqe is 0 or over max_cqe, stale handle; -EBUSY: another thread polls it.
  * Threads: one per CQ. Cost: copies the waiting completions. Source: IBTA verb Resize Completion
  * Queue; ibv_resize_cq(3).
  */
-int gdrc_cq_resize(struct gdrc_context *ctx, struct gdrc_cq cq, uint32_t cqe);
+int gdrc_cq_resize(struct gdrc_context *ctx, struct gdrc_cq cq, uint32_t cqe, uint32_t *granted);
 
 /**
  * Destroys a CQ with the completions in it.
@@ -900,7 +878,9 @@ int gdrc_channel_fd(struct gdrc_context *ctx, struct gdrc_channel channel);
  * last event.
  * Source: ibv_get_cq_event(3), without sleep.
  */
-int gdrc_channel_event(struct gdrc_context *ctx, struct gdrc_channel channel, struct gdrc_cq *out);
+int gdrc_channel_get_event(struct gdrc_context *ctx,
+                           struct gdrc_channel channel,
+                           struct gdrc_cq *out);
 
 /**
  * Sleeps until a channel has an event and takes it, at most `timeout_ms` milliseconds (0: looks
@@ -978,15 +958,16 @@ int gdrc_ah_destroy(struct gdrc_context *ctx, struct gdrc_ah ah);
 
 /**
  * The largest path MTU (GDRC_MTU_) that the way to a peer carries, as far as this side can tell:
- * the link's, and what the routing table says of the route (`ip route ... mtu`). gdrc_connect asks
- * by itself. gdrc_endpoint_local knows no peer and says what the link carries: a program that
+ * the link's, and what the routing table says of the route (`ip route ... mtu`). gdrc_cm_connect
+ * asks by itself. gdrc_endpoint_local knows no peer and says what the link carries: a program that
  * knows the peer's address by then lowers `mtu` of the endpoint to this, and tells the peer so.
  *
  * What the kernel has learned from ICMP does not count, since anybody can send it. Returns the
  * code.
  * Errors: -EINVAL: not an open context, to is NULL. Threads: any. Cost: some ten system calls.
  */
-int gdrc_path_mtu(struct gdrc_context *ctx, const struct gdrc_ah_attr *to);
+int gdrc_path_mtu(struct gdrc_context *ctx,
+                  const struct gdrc_ah_attr *to);
 
 /** @} */
 
@@ -1190,7 +1171,7 @@ typedef struct gdrc_qp_attr {
     /** Zero. */
     uint32_t reserved2;
     /** Send rate in bytes per second; 0 = unlimited. */
-    uint64_t rate_limit_bps;
+    uint64_t rate_limit_bytes_per_s;
 } gdrc_qp_attr;
 
 /**
@@ -1334,19 +1315,19 @@ typedef struct gdrc_endpoint {
 } gdrc_endpoint;
 
 /**
- * Flag of gdrc_connect_opts: 0 is a value in access, timeout, retry_cnt, rnr_retry, min_rnr_timer
- * and the rd_atomic fields.
+ * Flag of gdrc_qp_connect_opts: 0 is a value in access, timeout, retry_cnt, rnr_retry,
+ * min_rnr_timer and the rd_atomic fields.
  */
 enum gdrc_qp_connect_flags {
-    GDRC_CONNECT_EXACT = 0x1,
+    GDRC_QP_CONNECT_EXACT = 0x1,
 };
 
 /**
  * Options of gdrc_qp_connect. 0 means the default, which stands in parentheses, unless
- * GDRC_CONNECT_EXACT is set.
+ * GDRC_QP_CONNECT_EXACT is set.
  */
-typedef struct gdrc_connect_opts {
-    /** sizeof(struct gdrc_connect_opts), set by the caller. */
+typedef struct gdrc_qp_connect_opts {
+    /** sizeof(struct gdrc_qp_connect_opts), set by the caller. */
     uint32_t struct_size;
     /** GDRC_ACCESS_REMOTE_ flags: what the peer may do (READ, WRITE and, on RC, ATOMIC). */
     uint32_t access;
@@ -1370,12 +1351,12 @@ typedef struct gdrc_connect_opts {
     /** P_Key index: 0. */
     uint32_t pkey_index;
     /** Send rate in bytes per second; 0 = unlimited. */
-    uint64_t rate_limit_bps;
+    uint64_t rate_limit_bytes_per_s;
     /** GDRC_CONNECT_ flags. */
     uint32_t flags;
     /** Zero. */
     uint32_t reserved;
-} gdrc_connect_opts;
+} gdrc_qp_connect_opts;
 
 /**
  * Describes the local side of a QP: its device's address, its number, a fresh PSN (random, after
@@ -1426,7 +1407,7 @@ int gdrc_qp_connect(struct gdrc_context *ctx,
                     struct gdrc_qp qp,
                     const struct gdrc_endpoint *local,
                     const struct gdrc_endpoint *remote,
-                    const struct gdrc_connect_opts *opts);
+                    const struct gdrc_qp_connect_opts *opts);
 
 /** @} */
 
@@ -1450,33 +1431,33 @@ enum gdrc_cm_port_space {
  * request to a listener.
  */
 enum gdrc_cm_event_type {
-    GDRC_CM_CONNECT_REQUEST = 4,
+    GDRC_CM_EVENT_CONNECT_REQUEST = 4,
     /**
      * The peer has accepted. Only for ids without a QP: the program moves its own QP to RTS, then
-     * calls gdrc_establish.
+     * calls gdrc_cm_establish.
      */
-    GDRC_CM_CONNECT_RESPONSE = 5,
+    GDRC_CM_EVENT_CONNECT_RESPONSE = 5,
     /** The peer has accepted, but the QP could not be brought to RTS. The peer gets a REJ. */
-    GDRC_CM_CONNECT_ERROR = 6,
+    GDRC_CM_EVENT_CONNECT_ERROR = 6,
     /**
      * The peer did not answer in time, or this machine refuses to send to it. The status is
      * -ETIMEDOUT, the error of the network (-ECONNREFUSED, -EHOSTUNREACH), or that of the kernel
      * (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
      */
-    GDRC_CM_UNREACHABLE = 7,
+    GDRC_CM_EVENT_UNREACHABLE = 7,
     /** The peer has rejected the request; status is the reason. */
-    GDRC_CM_REJECTED = 8,
+    GDRC_CM_EVENT_REJECTED = 8,
     /** The connection is established. */
-    GDRC_CM_ESTABLISHED = 9,
+    GDRC_CM_EVENT_ESTABLISHED = 9,
     /** The connection has ended, from either side. */
-    GDRC_CM_DISCONNECTED = 10,
+    GDRC_CM_EVENT_DISCONNECTED = 10,
     /** No late packet of the connection can arrive any more. */
-    GDRC_CM_TIMEWAIT_EXIT = 15,
+    GDRC_CM_EVENT_TIMEWAIT_EXIT = 15,
 };
 
 /**
- * Common reasons of a rejection (IBTA 12.6.7.2): the status of GDRC_CM_REJECTED. NO_RESOURCES: the
- * peer's tables are full.
+ * Common reasons of a rejection (IBTA 12.6.7.2): the status of GDRC_CM_EVENT_REJECTED.
+ * NO_RESOURCES: the peer's tables are full.
  */
 enum gdrc_cm_rej_reason {
     GDRC_REJ_NO_RESOURCES = 3,
@@ -1491,40 +1472,40 @@ enum gdrc_cm_rej_reason {
     GDRC_REJ_STALE_CONNECTION = 10,
     /** The path MTU is larger than the peer's link carries. */
     GDRC_REJ_INVALID_MTU = 26,
-    /** The peer's program called gdrc_reject, or rdma_reject. */
+    /** The peer's program called gdrc_cm_reject, or rdma_reject. */
     GDRC_REJ_CONSUMER = 28,
 };
 
-/** Flags of gdrc_conn_param. EXACT: 0 is a value in the fields that have another default. */
+/** Flags of gdrc_cm_conn_param. EXACT: 0 is a value in the fields that have another default. */
 enum gdrc_cm_conn_flags {
-    GDRC_CONN_EXACT = 0x1,
+    GDRC_CM_CONN_EXACT = 0x1,
     /** The field psn is set; without it the PSN is random. */
-    GDRC_CONN_PSN = 0x2,
+    GDRC_CM_CONN_PSN = 0x2,
     /** The QP named by qpn takes its receives from an SRQ. */
-    GDRC_CONN_SRQ = 0x4,
+    GDRC_CM_CONN_SRQ = 0x4,
 };
 
-/** Bytes of private data that gdrc_connect takes (GDRC_PS_UDP: GDRC_UD_CONNECT_DATA_MAX). */
-#define GDRC_CONNECT_DATA_MAX 56
+/** Bytes of private data that gdrc_cm_connect takes (GDRC_PS_UDP: GDRC_CM_UD_CONNECT_DATA_MAX). */
+#define GDRC_CM_CONNECT_DATA_MAX 56
 
-/** Bytes of private data that gdrc_accept takes (GDRC_PS_UDP: GDRC_UD_ACCEPT_DATA_MAX). */
-#define GDRC_ACCEPT_DATA_MAX 196
+/** Bytes of private data that gdrc_cm_accept takes (GDRC_PS_UDP: GDRC_CM_UD_ACCEPT_DATA_MAX). */
+#define GDRC_CM_ACCEPT_DATA_MAX 196
 
-/** Bytes of private data that gdrc_reject takes (GDRC_PS_UDP: GDRC_UD_ACCEPT_DATA_MAX). */
-#define GDRC_REJECT_DATA_MAX 148
+/** Bytes of private data that gdrc_cm_reject takes (GDRC_PS_UDP: GDRC_CM_UD_ACCEPT_DATA_MAX). */
+#define GDRC_CM_REJECT_DATA_MAX 148
 
-/** Bytes of private data that gdrc_connect takes for GDRC_PS_UDP. */
-#define GDRC_UD_CONNECT_DATA_MAX 180
+/** Bytes of private data that gdrc_cm_connect takes for GDRC_PS_UDP. */
+#define GDRC_CM_UD_CONNECT_DATA_MAX 180
 
-/** Bytes of private data that gdrc_accept and gdrc_reject take for GDRC_PS_UDP. */
-#define GDRC_UD_ACCEPT_DATA_MAX 136
+/** Bytes of private data that gdrc_cm_accept and gdrc_cm_reject take for GDRC_PS_UDP. */
+#define GDRC_CM_UD_ACCEPT_DATA_MAX 136
 
 /**
- * The parameters of one side in gdrc_connect and gdrc_accept. 0 means the default, which stands in
- * parentheses, unless GDRC_CONN_EXACT is set.
+ * The parameters of one side in gdrc_cm_connect and gdrc_cm_accept. 0 means the default, which
+ * stands in parentheses, unless GDRC_CM_CONN_EXACT is set.
  */
-typedef struct gdrc_conn_param {
-    /** sizeof(struct gdrc_conn_param), set by the caller. */
+typedef struct gdrc_cm_conn_param {
+    /** sizeof(struct gdrc_cm_conn_param), set by the caller. */
     uint32_t struct_size;
     /** GDRC_CONN_ flags. */
     uint32_t flags;
@@ -1532,7 +1513,7 @@ typedef struct gdrc_conn_param {
     uint32_t qpn;
     /** GDRC_QPT_, where the call is given no QP; else ignored. */
     uint32_t qp_type;
-    /** First PSN that this side expects and the peer sends (GDRC_CONN_PSN). */
+    /** First PSN that this side expects and the peer sends (GDRC_CM_CONN_PSN). */
     uint32_t psn;
     /**
      * READs and atomics that this side holds as responder (the smaller of the device's bound and
@@ -1544,18 +1525,18 @@ typedef struct gdrc_conn_param {
      * bound and the peer's responder_resources).
      */
     uint32_t initiator_depth;
-    /** Retries after a timeout, for both sides (7); gdrc_connect only. */
+    /** Retries after a timeout, for both sides (7); gdrc_cm_connect only. */
     uint32_t retry_count;
     /** Retries of the peer after an RNR NAK (7: for ever). */
     uint32_t rnr_retry;
-    /** ACK timeout code, for both sides (14: 67 ms); gdrc_connect only. */
+    /** ACK timeout code, for both sides (14: 67 ms); gdrc_cm_connect only. */
     uint32_t ack_timeout;
     /**
      * Timeout code of a request to the peer's connection manager, which is repeated up to 16 times
-     * (17: 0.54 s); gdrc_connect only.
+     * (17: 0.54 s); gdrc_cm_connect only.
      */
     uint32_t response_timeout;
-    /** GDRC_MTU_ code (what the link carries); gdrc_connect only. */
+    /** GDRC_MTU_ code (what the link carries); gdrc_cm_connect only. */
     uint32_t path_mtu;
     /** Q_Key of a UD QP (the QP's own; 0x01234567 where it has none yet). */
     uint32_t qkey;
@@ -1565,17 +1546,17 @@ typedef struct gdrc_conn_param {
     const void *private_data;
     /** A number of the program's own, returned with the events of the id. */
     uint64_t context;
-} gdrc_conn_param;
+} gdrc_cm_conn_param;
 
 /** An event of an id. */
-struct gdrc_cm_event {
+typedef struct gdrc_cm_event {
     /** sizeof(struct gdrc_cm_event), set by the caller. */
     uint32_t struct_size;
     /** GDRC_CM_. */
     uint32_t event;
     /**
-     * GDRC_CM_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a negative
-     * errno, or 0. In words: gdrc_qp_cause, or gdrc_last_cause for an id without a QP.
+     * GDRC_CM_EVENT_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a
+     * negative errno, or 0. In words: gdrc_qp_cause, or gdrc_last_cause for an id without a QP.
      */
     int32_t status;
     /**
@@ -1584,11 +1565,11 @@ struct gdrc_cm_event {
      */
     uint32_t private_data_len;
     /**
-     * The id concerned; with GDRC_CM_CONNECT_REQUEST a new one, which the program accepts or
+     * The id concerned; with GDRC_CM_EVENT_CONNECT_REQUEST a new one, which the program accepts or
      * rejects, and destroys.
      */
     struct gdrc_cm_id id;
-    /** GDRC_CM_CONNECT_REQUEST: the listener. */
+    /** GDRC_CM_EVENT_CONNECT_REQUEST: the listener. */
     struct gdrc_cm_id listener;
     /** The QP of the id, or {0}. */
     struct gdrc_qp qp;
@@ -1628,52 +1609,54 @@ struct gdrc_cm_event {
     uint32_t reserved;
     /** Data of the peer's program. */
     uint8_t private_data[200];
-};
+} gdrc_cm_event;
 
 /**
  * Takes an event of the connection manager, and does to the id's QP what it calls for: RTS when
- * the peer has accepted (GDRC_CM_CONNECT_ERROR if that fails), ERR when the connection is over.
- * `out->struct_size` must be set before the call. gdrc_fd is readable, and gdrc_wait returns, when
- * there is one.
+ * the peer has accepted (GDRC_CM_EVENT_CONNECT_ERROR if that fails), ERR when the connection is
+ * over. `out->struct_size` must be set before the call. gdrc_fd is readable, and gdrc_wait
+ * returns, when there is one.
  *
  * Returns 1 and writes `out`, or 0 when there is none.
  * Errors: -EINVAL: not an open context, out is NULL or its struct_size 0; -EOPNOTSUPP: the device
  * has no connection manager. Threads: any. Cost: a poll. Source: rdma_get_cm_event(3), without
  * sleep.
  */
-int gdrc_cm_event(struct gdrc_context *ctx, struct gdrc_cm_event *out);
+int gdrc_cm_get_event(struct gdrc_context *ctx,
+                      struct gdrc_cm_event *out);
 
 /**
  * Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests
- * come as GDRC_CM_CONNECT_REQUEST; at most `backlog` of them wait for the program at once (0: a
- * quarter of max_cm_ids; never more than a quarter of max_qp). What comes beyond is dropped, and
- * its sender asks again. `context` comes back with the listener's events. Requests and accepted
- * connections that their peers have not confirmed take none of the max_cm_ids; under a flood of
- * requests those that are not confirmed within 0.1 s end early, with GDRC_CM_UNREACHABLE
- * (docs/ARCHITECTURE.md).
+ * come as GDRC_CM_EVENT_CONNECT_REQUEST; at most `backlog` of them wait for the program at once
+ * (0: a quarter of max_cm_ids; never more than a quarter of max_qp). What comes beyond is dropped,
+ * and its sender asks again. `context` comes back with the listener's events. Requests and
+ * accepted connections that their peers have not confirmed take none of the max_cm_ids; under a
+ * flood of requests those that are not confirmed within 0.1 s end early, with
+ * GDRC_CM_EVENT_UNREACHABLE (docs/ARCHITECTURE.md).
  *
  * Returns the port. Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM:
  * max_cm_ids are in use; -EINVAL: not a port space, port is over 65535, out is NULL; -EOPNOTSUPP:
  * the device has no connection manager.
  * Threads: any. Cost: none. Source: rdma_listen(3), rdma_bind_addr(3).
  */
-int gdrc_listen(struct gdrc_context *ctx,
-                uint32_t port_space,
-                uint32_t port,
-                uint32_t backlog,
-                uint64_t context,
-                struct gdrc_cm_id *out);
+int gdrc_cm_listen(struct gdrc_context *ctx,
+                   uint32_t port_space,
+                   uint32_t port,
+                   uint32_t backlog,
+                   uint64_t context,
+                   struct gdrc_cm_id *out);
 
 /**
  * Asks the peer at `to` for a connection of `qp` (in RESET or INIT) to what listens at `port`
  * there. At return the QP is in INIT, so that receives can be posted; events tell the rest.
- * GDRC_CM_ESTABLISHED: the QP is in RTS and connected, the event has the peer's private data.
- * GDRC_CM_REJECTED, GDRC_CM_UNREACHABLE: no connection; the id and the QP are the program's to
- * destroy. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once, and
- * GDRC_CM_ESTABLISHED brings the QPN and Q_Key to send to.
+ * GDRC_CM_EVENT_ESTABLISHED: the QP is in RTS and connected, the event has the peer's private
+ * data. GDRC_CM_EVENT_REJECTED, GDRC_CM_EVENT_UNREACHABLE: no connection; the id and the QP are
+ * the program's to destroy. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once,
+ * and GDRC_CM_EVENT_ESTABLISHED brings the QPN and Q_Key to send to.
  *
  * With `qp` {0} the program moves a QP by itself: `param` names its number and type,
- * GDRC_CM_CONNECT_RESPONSE asks it to use gdrc_cm_qp_attr and then gdrc_establish. `param` may be
+ * GDRC_CM_EVENT_CONNECT_RESPONSE asks it to use gdrc_cm_qp_attr and then gdrc_cm_establish.
+ * `param` may be
  * NULL: all defaults. The peer may be a Linux kernel (rdma_cm). Destroy the id when done with it.
  *
  * Errors: -EINVAL: the QP's state or its type for this port space, the address, a parameter is out
@@ -1681,19 +1664,20 @@ int gdrc_listen(struct gdrc_context *ctx,
  * -EOPNOTSUPP: the device has no connection manager. Threads: one per QP. Cost: a system call.
  * Source: rdma_connect(3).
  */
-int gdrc_connect(struct gdrc_context *ctx,
-                 const struct gdrc_ah_attr *to,
-                 uint32_t port_space,
-                 uint32_t port,
-                 struct gdrc_qp qp,
-                 const struct gdrc_conn_param *param,
-                 struct gdrc_cm_id *out);
+int gdrc_cm_connect(struct gdrc_context *ctx,
+                    const struct gdrc_ah_attr *to,
+                    uint32_t port_space,
+                    uint32_t port,
+                    struct gdrc_qp qp,
+                    const struct gdrc_cm_conn_param *param,
+                    struct gdrc_cm_id *out);
 
 /**
- * Accepts a request (GDRC_CM_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS at
- * return. The connection stands when GDRC_CM_ESTABLISHED comes. For a request of GDRC_PS_UDP the
- * QP may serve many requests at once, and no event follows. With `qp` {0} the program has brought
- * a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number and type. `param` may be
+ * Accepts a request (GDRC_CM_EVENT_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS
+ * at return. The connection stands when GDRC_CM_EVENT_ESTABLISHED comes. For a request of
+ * GDRC_PS_UDP the QP may serve many requests at once, and no event follows. With `qp` {0} the
+ * program has brought a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number and
+ * type. `param` may be
  * NULL: all defaults..
  *
  * Errors: -EINVAL: not a request that waits (the peer may have given up), the QP's state, or a
@@ -1701,39 +1685,40 @@ int gdrc_connect(struct gdrc_context *ctx,
  * After an error the request still waits.
  * Threads: one per QP and id. Cost: a system call. Source: rdma_accept(3).
  */
-int gdrc_accept(struct gdrc_context *ctx,
-                struct gdrc_cm_id id,
-                struct gdrc_qp qp,
-                const struct gdrc_conn_param *param);
+int gdrc_cm_accept(struct gdrc_context *ctx,
+                   struct gdrc_cm_id id,
+                   struct gdrc_qp qp,
+                   const struct gdrc_cm_conn_param *param);
 
 /**
- * Answers GDRC_CM_CONNECT_RESPONSE: the program's own QP is in RTS, the peer may know.
+ * Answers GDRC_CM_EVENT_CONNECT_RESPONSE: the program's own QP is in RTS, the peer may know.
  *
  * Errors: -EINVAL: no accepted connection that waits for it. Threads: any. Cost: a system call.
  */
-int gdrc_establish(struct gdrc_context *ctx, struct gdrc_cm_id id);
+int gdrc_cm_establish(struct gdrc_context *ctx, struct gdrc_cm_id id);
 
 /**
- * Rejects a request, with at most GDRC_REJECT_DATA_MAX bytes for the peer's program, which sees
- * GDRC_REJ_CONSUMER. The id is the program's to destroy; so it is after GDRC_CM_CONNECT_RESPONSE,
- * which may be rejected as well.
+ * Rejects a request, with at most GDRC_CM_REJECT_DATA_MAX bytes for the peer's program, which sees
+ * GDRC_REJ_CONSUMER. The id is the program's to destroy; so it is after
+ * GDRC_CM_EVENT_CONNECT_RESPONSE, which may be rejected as well.
  *
  * Errors: -EINVAL: nothing to reject, data is NULL while len is not 0; -EMSGSIZE: too much data.
  * Threads: any. Cost: a system call. Source: rdma_reject(3).
  */
-int gdrc_reject(struct gdrc_context *ctx,
-                struct gdrc_cm_id id,
-                const void *private_data,
-                size_t len);
+int gdrc_cm_reject(struct gdrc_context *ctx,
+                   struct gdrc_cm_id id,
+                   const void *private_data,
+                   size_t len);
 
 /**
- * Ends a connection: its QP goes to ERR and is flushed, the peer is told. GDRC_CM_DISCONNECTED
- * follows when it has answered, or after 16 tries.
+ * Ends a connection: its QP goes to ERR and is flushed, the peer is told.
+ * GDRC_CM_EVENT_DISCONNECTED follows when it has answered, or after 16 tries.
  *
  * Errors: -EINVAL: not connected (any more). Threads: one per QP. Cost: a system call. Source:
  * rdma_disconnect(3).
  */
-int gdrc_disconnect(struct gdrc_context *ctx, struct gdrc_cm_id id);
+int gdrc_cm_disconnect(struct gdrc_context *ctx,
+                       struct gdrc_cm_id id);
 
 /**
  * Lets an id go, whatever its state: a listener stops, a request is rejected, an attempt is given
@@ -1990,8 +1975,8 @@ int gdrc_progress(struct gdrc_context *ctx);
 
 /**
  * Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes
- * the context's descriptor readable and queues an event for gdrc_cq_event. Poll once more after
- * arming: what came before does not count.
+ * the context's descriptor readable and queues an event for gdrc_get_cq_event. Poll once more
+ * after arming: what came before does not count.
  *
  * Errors: -EINVAL: stale handle. Threads: any. Cost: waits for a round of the engine that another
  * thread runs.
@@ -2006,7 +1991,7 @@ int gdrc_cq_arm(struct gdrc_context *ctx, struct gdrc_cq cq, int solicited_only)
  * Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source:
  * ibv_get_cq_event(3), without sleep.
  */
-int gdrc_cq_event(struct gdrc_context *ctx, struct gdrc_cq *out);
+int gdrc_get_cq_event(struct gdrc_context *ctx, struct gdrc_cq *out);
 
 /** Asynchronous events (ibv_event_type). An error that a completion reports has none. */
 enum gdrc_event_type {
@@ -2033,14 +2018,14 @@ enum gdrc_event_type {
 };
 
 /** An asynchronous event. Frozen. */
-struct gdrc_async_event {
+typedef struct gdrc_async_event {
     /** GDRC_EVENT_. */
     uint32_t event;
     /** Zero. */
     uint32_t reserved;
     /** Handle word of the QP, CQ or SRQ concerned. */
     uint64_t handle;
-};
+} gdrc_async_event;
 
 /**
  * Takes one asynchronous event (GDRC_EVENT_).
@@ -2049,7 +2034,7 @@ struct gdrc_async_event {
  * Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source:
  * ibv_get_async_event(3), without sleep.
  */
-int gdrc_async_event(struct gdrc_context *ctx, struct gdrc_async_event *out);
+int gdrc_get_async_event(struct gdrc_context *ctx, struct gdrc_async_event *out);
 
 /**
  * The name of an asynchronous event (GDRC_EVENT_), without prefix. Static; never NULL. Threads:
@@ -2353,8 +2338,8 @@ typedef struct gdrc_cuda_handle {
  * first call that needs it.
  *
  * Returns the ordinal.
- * Errors: -ENODEV: no CUDA driver, or no such GPU; -EINVAL: no name of a GPU; gdrc_open_error has
- * the words.
+ * Errors: -ENODEV: no CUDA driver, or no such GPU; -EINVAL: no name of a GPU; gdrc_error_detail
+ * has the words.
  * Threads: any. Cost: the first use of a GPU makes its primary context, which the process keeps.
  */
 int gdrc_cuda_device(const char *name, struct gdrc_cuda_attr *attr);
@@ -2363,7 +2348,7 @@ int gdrc_cuda_device(const char *name, struct gdrc_cuda_attr *attr);
  * Allocates GPU memory on a GPU (its ordinal). `flags`: GDRC_CUDA_SHAREABLE, or 0. Contents are
  * undefined. Memory that a program got from CUDA otherwise may be registered as well.
  *
- * Errors: -ENODEV, -ENOMEM; -EOPNOTSUPP: no virtual memory management; -EINVAL; gdrc_open_error
+ * Errors: -ENODEV, -ENOMEM; -EOPNOTSUPP: no virtual memory management; -EINVAL; gdrc_error_detail
  * has the words.
  * Threads: any. Cost: calls of the driver.
  */
@@ -2396,7 +2381,7 @@ int gdrc_cuda_export(uint64_t addr, size_t length, struct gdrc_cuda_handle *hand
  *
  * Errors: -ENODEV: no driver, or not that GPU; -EINVAL: damaged, or from this very process (CUDA
  * IPC); -EACCES, -EIO: the driver refuses: the exporter is gone, or another user's or container's;
- * gdrc_open_error has the words.
+ * gdrc_error_detail has the words.
  * Threads: any. Cost: calls of the driver.
  */
 int gdrc_cuda_import(const struct gdrc_cuda_handle *handle, int fd, uint64_t *addr);

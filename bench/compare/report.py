@@ -293,7 +293,7 @@ class Results:
                 self.bandwidth_table("shm bw", "through memory, MB/s"),
                 "",
                 "Shared memory: the target's region is a memfd's (`perf --mem shared`, "
-                "GDRC_MEMORY_SHARED), which the initiator maps, as UCX's "
+                "GDRC_MEMORY_FLAG_SHARED), which the initiator maps, as UCX's "
                 "target memory is where it puts. Else it is any memory, and bytes go through a "
                 "ring, or by process_vm_writev where both ends "
                 "have chosen GDRC_CONFIG_CMA.",

@@ -264,7 +264,7 @@ static void ends_open(void)
         e->attr.struct_size = sizeof e->attr;
         check("open", gdrc_open(names[i], &config, &e->ctx));
         check("pd", gdrc_pd_alloc(e->ctx, &e->pd));
-        check("cq", gdrc_cq_create(e->ctx, 256, &e->cq));
+        check("cq", gdrc_cq_create(e->ctx, 256, &e->cq, NULL));
         e->fd = memfd_create("stages", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         check("memory", e->fd < 0 || ftruncate(e->fd, DATA) < 0 ||
                                 fcntl(e->fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0
@@ -278,8 +278,8 @@ static void ends_open(void)
             .addr = (uintptr_t)e->data,
             .length = DATA,
         };
-        memory.flags = shared ? GDRC_MEMORY_SHARED : 0;
-        memory.dmabuf_fd = e->fd;
+        memory.flags = shared ? GDRC_MEMORY_FLAG_SHARED : 0;
+        memory.fd = e->fd;
         check("mr", gdrc_mr_reg_memory(e->ctx, e->pd, &memory, ALL, &e->mr, &e->attr));
         struct gdrc_qp_init init;
         memset(&init, 0, sizeof init);
@@ -373,7 +373,7 @@ int main(int argc, char **argv)
     config.ring_bytes = (8u << 20) + (uint32_t)idle * (32u << 10);
     check("open", gdrc_open("loopback", &config, &ctx));
     check("pd", gdrc_pd_alloc(ctx, &pd));
-    check("cq", gdrc_cq_create(ctx, 256, &cq));
+    check("cq", gdrc_cq_create(ctx, 256, &cq, NULL));
     check("mr", gdrc_mr_reg(ctx, pd, data, sizeof data, ALL, &mr, &attr));
     join(qp);
     for (long i = 0; i < idle; i += 2) {

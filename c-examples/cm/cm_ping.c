@@ -116,9 +116,9 @@ static int take_event(struct ping *p, struct gdrc_cm_event *e)
 {
     memset(e, 0, sizeof *e);
     e->struct_size = sizeof *e;
-    int n = gdrc_cm_event(p->dev.ctx, e);
-    if (n == 1 && e->event == GDRC_CM_CONNECT_REQUEST && p->id.handle) {
-        gdrc_reject(p->dev.ctx, e->id, "busy", 4);
+    int n = gdrc_cm_get_event(p->dev.ctx, e);
+    if (n == 1 && e->event == GDRC_CM_EVENT_CONNECT_REQUEST && p->id.handle) {
+        gdrc_cm_reject(p->dev.ctx, e->id, "busy", 4);
         gdrc_cm_destroy(p->dev.ctx, e->id);
         return 0;
     }
@@ -167,7 +167,7 @@ static int await(struct ping *p, uint64_t what)
         if (n < 0)
             return failed(p, n, "polling");
         if (n == 0) {
-            if (take_event(p, &e) == 1 && e.event == GDRC_CM_DISCONNECTED)
+            if (take_event(p, &e) == 1 && e.event == GDRC_CM_EVENT_DISCONNECTED)
                 p->gone = true;
             if (p->gone)
                 return -ECONNRESET;
@@ -305,9 +305,9 @@ static void part(struct ping *p)
          */
         int stopping = gx_stopping;
         gx_stopping = 0;
-        if (!p->gone && gdrc_disconnect(p->dev.ctx, p->id) == 0)
+        if (!p->gone && gdrc_cm_disconnect(p->dev.ctx, p->id) == 0)
             while (await_event(p, &e, WAIT_MS, "disconnecting") == 0 &&
-                   e.event != GDRC_CM_DISCONNECTED)
+                   e.event != GDRC_CM_EVENT_DISCONNECTED)
                 ;
         gx_stopping = gx_stopping ? gx_stopping : stopping;
         gdrc_cm_destroy(p->dev.ctx, p->id);
@@ -347,13 +347,13 @@ static int serve(struct ping *p, uint32_t port, bool persistent)
     gdrc_cm_id listener;
     struct gdrc_cm_event e;
     char peer[80];
-    int err = gdrc_listen(p->dev.ctx, GDRC_PS_TCP, port, 0, 0, &listener);
+    int err = gdrc_cm_listen(p->dev.ctx, GDRC_PS_TCP, port, 0, 0, &listener);
     if (err < 0)
         return gx_explain_call(&p->dev, err, "listening"), err;
     gx_note("waiting on %s port %d", p->dev.address, err);
     do {
         while ((err = await_event(p, &e, 0, "waiting for a client")) == 0 &&
-               e.event != GDRC_CM_CONNECT_REQUEST)
+               e.event != GDRC_CM_EVENT_CONNECT_REQUEST)
             ;
         if (err || (err = make_qp(p)))
             break;
@@ -363,12 +363,12 @@ static int serve(struct ping *p, uint32_t port, bool persistent)
          * Accepting brings the queue pair to RTS; the peer may send once it has heard, and finds us
          * ready or asks again.
          */
-        if ((err = gdrc_accept(p->dev.ctx, p->id, p->qp, NULL)))
+        if ((err = gdrc_cm_accept(p->dev.ctx, p->id, p->qp, NULL)))
             gx_explain_call(&p->dev, err, "accepting");
         if (!err)
             err = fill_recv(p);
         if (!err && (err = await_event(p, &e, WAIT_MS, "waiting for the connection")) == 0 &&
-            e.event != GDRC_CM_ESTABLISHED) {
+            e.event != GDRC_CM_EVENT_ESTABLISHED) {
             gx_error("The client gave up: its own output says why.", "%s: %s, status %d", peer,
                      gdrc_cm_event_str(e.event), e.status);
             err = -ECONNREFUSED;
@@ -391,7 +391,7 @@ static int serve(struct ping *p, uint32_t port, bool persistent)
 static int ask(struct ping *p, const char *host, uint32_t port)
 {
     struct gdrc_ah_attr to = { 0 };
-    struct gdrc_conn_param param = { .struct_size = sizeof param };
+    struct gdrc_cm_conn_param param = { .struct_size = sizeof param };
     struct gdrc_cm_event e;
     uint64_t done = 0, start = gx_now_ns();
     uint8_t v4[4];
@@ -405,15 +405,15 @@ static int ask(struct ping *p, const char *host, uint32_t port)
     int err = make_qp(p);
     if (err)
         return err;
-    err = gdrc_connect(p->dev.ctx, &to, GDRC_PS_TCP, port, p->qp, &param, &p->id);
+    err = gdrc_cm_connect(p->dev.ctx, &to, GDRC_PS_TCP, port, p->qp, &param, &p->id);
     if (err)
         gx_explain_call(&p->dev, err, "connecting");
     /* The queue pair is in INIT now: whatever the server sends first finds a receive. */
     if (!err)
         err = fill_recv(p);
     if (!err && (err = await_event(p, &e, 0, "waiting for the connection")) == 0 &&
-        e.event != GDRC_CM_ESTABLISHED) {
-        gx_error(e.event == GDRC_CM_REJECTED && e.status == (int)GDRC_REJ_INVALID_SERVICE_ID
+        e.event != GDRC_CM_EVENT_ESTABLISHED) {
+        gx_error(e.event == GDRC_CM_EVENT_REJECTED && e.status == (int)GDRC_REJ_INVALID_SERVICE_ID
                      ? "Nobody listens at that port."
                      : NULL,
                  "%s: %s, status %d", host, gdrc_cm_event_str(e.event), e.status);
@@ -484,7 +484,7 @@ int main(int argc, char **argv)
                              GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_READ |
                                  GDRC_ACCESS_REMOTE_WRITE,
                              &p.mr, &p.attr);
-    if (!err && (err = gdrc_cq_create(p.dev.ctx, 32, &p.cq)))
+    if (!err && (err = gdrc_cq_create(p.dev.ctx, 32, &p.cq, NULL)))
         gx_explain_call(&p.dev, err, "creating a completion queue");
     if (!err)
         err =

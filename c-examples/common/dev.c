@@ -188,7 +188,7 @@ static int resolve_name(const char *spec, unsigned gid_index, struct gx_dev *dev
 static void explain_open(const char *name, int err)
 {
     char why[384];
-    if (gdrc_open_error(why, sizeof why) <= 0)
+    if (gdrc_error_detail(why, sizeof why) <= 0)
         snprintf(why, sizeof why, "%s", gdrc_strerror(err));
     const char *hint =
         is_verbs(name) ? "NICs are named like verbs:rxe0, verbs:mlx5_0:1:3 (port, GID index) or "
@@ -217,7 +217,7 @@ int gx_dev_address(const char *spec, unsigned gid_index, char *out, size_t size)
             return err;
         }
         dev.attr.struct_size = sizeof dev.attr;
-        err = gdrc_query_device(dev.ctx, &dev.attr);
+        err = gdrc_device_query(dev.ctx, &dev.attr);
         gdrc_close(dev.ctx, NULL);
         if (!err)
             device_address(&dev.attr, dev.address, sizeof dev.address);
@@ -258,7 +258,7 @@ int gx_dev_open(struct gx_dev *dev, const char *spec, unsigned gid_index,
     if (dev->name[stem])
         gx_note("UDP port %u is taken on this address; using %s", USUAL_PORT, dev->name);
     dev->attr.struct_size = sizeof dev->attr;
-    err = gdrc_query_device(dev->ctx, &dev->attr);
+    err = gdrc_device_query(dev->ctx, &dev->attr);
     if (!err && is_verbs(dev->name))
         device_address(&dev->attr, dev->address, sizeof dev->address);
     if (!err)
@@ -349,7 +349,7 @@ int gx_mem_register(struct gx_dev *dev, const struct gdrc_memory *memory, uint32
     memset(attr, 0, sizeof *attr);
     attr->struct_size = sizeof *attr;
     int err = gdrc_mr_reg_memory(dev->ctx, dev->pd, memory, access, out, attr);
-    if (err && gdrc_open_error(words, sizeof words) > 0)
+    if (err && gdrc_error_detail(words, sizeof words) > 0)
         gx_error(words, "registering a buffer: %s", gdrc_strerror(err));
     else if (err)
         gx_explain_call(dev, err, "registering a buffer");
@@ -400,7 +400,7 @@ int gx_endpoint_connect(struct gx_dev *dev, gdrc_qp qp, struct gx_conn *conn,
                         const struct gdrc_endpoint *local, const uint8_t *wire, size_t length,
                         uint64_t patience_s, struct gdrc_endpoint *remote)
 {
-    struct gdrc_connect_opts opts;
+    struct gdrc_qp_connect_opts opts;
     memset(&opts, 0, sizeof opts);
     opts.struct_size = sizeof opts;
     if (patience_s) {

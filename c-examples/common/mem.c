@@ -126,7 +126,7 @@ static int host_copy(const struct gx_mem *mem, size_t offset, void *bytes, size_
 /* What the library says of its last failure; the hint of our message. */
 static const char *cuda_words(char out[400])
 {
-    gdrc_open_error(out, 400);
+    gdrc_error_detail(out, 400);
     return *out ? out : NULL;
 }
 
@@ -311,7 +311,7 @@ void gx_mem_describe(const struct gx_mem *mem, struct gdrc_memory *out)
     out->addr = as_address(mem);
     out->length = mem->length;
     if (!strcmp(mem->kind, "shared")) {
-        out->flags = GDRC_MEMORY_SHARED;
-        out->dmabuf_fd = mem->fd;
+        out->flags = GDRC_MEMORY_FLAG_SHARED;
+        out->fd = mem->fd;
     }
 }

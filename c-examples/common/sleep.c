@@ -17,9 +17,9 @@ static void drop_events(gdrc_context *ctx)
      * The CQ is polled anyway, and failures show there; events left in the queue would keep the
      * descriptor readable.
      */
-    while (gdrc_async_event(ctx, &event) == 1)
+    while (gdrc_get_async_event(ctx, &event) == 1)
         ;
-    while (gdrc_cq_event(ctx, &cq) == 1)
+    while (gdrc_get_cq_event(ctx, &cq) == 1)
         ;
 }
 

@@ -85,7 +85,7 @@ static int connect_to_router(struct peer *p, const char *address, uint16_t port,
         return err;
     gx_step("device %s is open", p->dev.name);
     p->router.ctx = p->dev.ctx;
-    err = gdrc_cq_create(p->dev.ctx, 16, &p->cq);
+    err = gdrc_cq_create(p->dev.ctx, 16, &p->cq, NULL);
     if (err) {
         gx_explain_call(&p->dev, err, "creating a CQ");
         return err;

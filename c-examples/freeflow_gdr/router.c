@@ -289,7 +289,7 @@ static int start(struct router *r)
         return err;
     gx_step("buffer of %zu bytes in %s memory is registered (%s), rkey 0x%08x", r->mem.length,
             r->mem.kind, gdrc_mr_route_str(attr.route), attr.rkey);
-    err = gdrc_cq_create(r->dev.ctx, CQ_ENTRIES, &r->cq);
+    err = gdrc_cq_create(r->dev.ctx, CQ_ENTRIES, &r->cq, NULL);
     if (err) {
         gx_explain_call(&r->dev, err, "creating a CQ");
         return err;

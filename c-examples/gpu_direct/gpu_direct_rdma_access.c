@@ -54,7 +54,7 @@ struct gda_device *gda_open(const char *address)
         free(device);
         return NULL;
     }
-    int err = gdrc_cq_create(device->dev.ctx, CQ_ENTRIES, &device->cq);
+    int err = gdrc_cq_create(device->dev.ctx, CQ_ENTRIES, &device->cq, NULL);
     if (err) {
         gx_explain_call(&device->dev, err, "creating a CQ");
         gx_dev_close(&device->dev);

@@ -80,7 +80,7 @@ int lab_gid_table(unsigned n, struct lab_gid *out)
 static int open_device(struct lab *lab, struct gdrc_config *config)
 {
     int err = gx_dev_open(&lab->dev, lab->ip, 0,
-                          config); /* gdrc_open, gdrc_query_device, gdrc_pd_alloc */
+                          config); /* gdrc_open, gdrc_device_query, gdrc_pd_alloc */
     if (err)
         return err;
     if (memcmp(lab->dev.attr.gid, lab->gid, sizeof lab->gid)) {
@@ -375,9 +375,9 @@ static int run(struct lab *lab, struct gx_mem *block, uint16_t port, struct gdrc
     if (!err)
         err = register_memory(lab, block);
     if (!err)
-        err = lab_check(lab, gdrc_cq_create(lab->dev.ctx, 16, &lab->send_cq), "gdrc_cq_create");
+        err = lab_check(lab, gdrc_cq_create(lab->dev.ctx, 16, &lab->send_cq, NULL), "gdrc_cq_create");
     if (!err)
-        err = lab_check(lab, gdrc_cq_create(lab->dev.ctx, 16, &lab->recv_cq), "gdrc_cq_create");
+        err = lab_check(lab, gdrc_cq_create(lab->dev.ctx, 16, &lab->recv_cq, NULL), "gdrc_cq_create");
     for (int i = 0; i < QPS && !err; i++)
         err = exercise_2_create_qp(lab, i);
     if (err)

@@ -122,7 +122,7 @@ static int open_ping(struct ping *p, const char *device, unsigned gid_index)
     init.struct_size = sizeof init;
     init.qp_type = GDRC_QPT_UD;
     init.pd = p->dev.pd;
-    err = gdrc_cq_create(p->dev.ctx, 2 * RECEIVES, &p->cq);
+    err = gdrc_cq_create(p->dev.ctx, 2 * RECEIVES, &p->cq, NULL);
     init.send_cq = init.recv_cq = p->cq;
     init.cap.max_send_wr = init.cap.max_recv_wr = RECEIVES;
     init.cap.max_send_sge = init.cap.max_recv_sge = 1;

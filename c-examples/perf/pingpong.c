@@ -116,7 +116,7 @@ static int prepare(struct pingpong *pp)
     init.struct_size = sizeof init;
     init.qp_type = pp->type;
     init.pd = pp->dev.pd;
-    err = gdrc_cq_create(pp->dev.ctx, (uint32_t)pp->rx_depth + 1, &pp->cq);
+    err = gdrc_cq_create(pp->dev.ctx, (uint32_t)pp->rx_depth + 1, &pp->cq, NULL);
     init.send_cq = init.recv_cq = pp->cq;
     init.cap.max_send_wr = 1;
     init.cap.max_recv_wr = (uint32_t)pp->rx_depth;

@@ -108,7 +108,7 @@ int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan, co
         gx_note("the buffer is in %s memory: %s", side->mem.kind,
                 gdrc_mr_route_str(side->mr_attr.route));
     uint64_t cqe = (uint64_t)plan->qps * (plan->tx_depth / plan->cq_mod + plan->rx_depth + 1);
-    err = gdrc_cq_create(dev->ctx, at_most(cqe, dev->attr.max_cqe), &side->cq);
+    err = gdrc_cq_create(dev->ctx, at_most(cqe, dev->attr.max_cqe), &side->cq, NULL);
     if (!err)
         err = gdrc_cq_pin(dev->ctx, side->cq, &side->cq_pin);
     if (err) {
@@ -154,11 +154,11 @@ static int connect_lane(struct side *side, uint32_t index)
     const struct plan *plan = side->plan;
     struct lane *lane = &side->lanes[index];
     bool ud = plan->qp_type == GDRC_QPT_UD;
-    struct gdrc_connect_opts opts;
+    struct gdrc_qp_connect_opts opts;
     memset(&opts, 0, sizeof opts);
     opts.struct_size = sizeof opts;
     /* No timeout and no retries are answers too, so every choice is made here. */
-    opts.flags = GDRC_CONNECT_EXACT;
+    opts.flags = GDRC_QP_CONNECT_EXACT;
     opts.access = GDRC_ACCESS_REMOTE_WRITE;
     if (plan->qp_type == GDRC_QPT_RC)
         opts.access |= GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC;

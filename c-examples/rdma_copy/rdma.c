@@ -100,7 +100,7 @@ int main(int argc, char **argv)
 
     /* 3. Completions of both queues come out of one CQ. */
     if (!err)
-        err = gdrc_cq_create(dev.ctx, 16, &cq);
+        err = gdrc_cq_create(dev.ctx, 16, &cq, NULL);
     if (!err)
         err = gx_qp_create(&dev, cq, 1, 1, 1, &qp, NULL);
 

@@ -463,7 +463,7 @@ static int start(struct receiver *r)
     int err = gx_dev_open(&r->dev, r->o->device, 0, &config);
     if (err)
         return err;
-    err = gdrc_cq_create(r->dev.ctx, CQ_ENTRIES, &r->cq);
+    err = gdrc_cq_create(r->dev.ctx, CQ_ENTRIES, &r->cq, NULL);
     if (err) {
         gx_explain_call(&r->dev, err, "creating a CQ");
         return err;

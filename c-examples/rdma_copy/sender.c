@@ -77,7 +77,7 @@ static int connect_to_server(struct sender *s, uint64_t bytes)
     if (err)
         return err;
     s->conn.ctx = s->dev.ctx;
-    err = gdrc_cq_create(s->dev.ctx, 2 * depth + 2, &s->cq);
+    err = gdrc_cq_create(s->dev.ctx, 2 * depth + 2, &s->cq, NULL);
     if (err) {
         gx_explain_call(&s->dev, err, "creating a CQ");
         return err;

@@ -76,8 +76,8 @@ REAL(gdrc_post_srq_recv);
 REAL(gdrc_poll_cq);
 REAL(gdrc_progress);
 REAL(gdrc_cq_arm);
-REAL(gdrc_cq_event);
-REAL(gdrc_async_event);
+REAL(gdrc_get_cq_event);
+REAL(gdrc_get_async_event);
 REAL(gdrc_arm);
 REAL(gdrc_wait);
 REAL(gdrc_qp_pin);
@@ -104,8 +104,8 @@ __attribute__((constructor)) static void start(void)
     LOOK_UP(gdrc_poll_cq);
     LOOK_UP(gdrc_progress);
     LOOK_UP(gdrc_cq_arm);
-    LOOK_UP(gdrc_cq_event);
-    LOOK_UP(gdrc_async_event);
+    LOOK_UP(gdrc_get_cq_event);
+    LOOK_UP(gdrc_get_async_event);
     LOOK_UP(gdrc_arm);
     LOOK_UP(gdrc_wait);
     LOOK_UP(gdrc_qp_pin);
@@ -153,10 +153,10 @@ int gdrc_cq_arm(gdrc_context *ctx, gdrc_cq cq, int solicited)
 {
     INSIDE(gdrc_cq_arm(ctx, cq, solicited));
 }
-int gdrc_cq_event(gdrc_context *ctx, gdrc_cq *out) { INSIDE(gdrc_cq_event(ctx, out)); }
-int gdrc_async_event(gdrc_context *ctx, struct gdrc_async_event *out)
+int gdrc_get_cq_event(gdrc_context *ctx, gdrc_cq *out) { INSIDE(gdrc_get_cq_event(ctx, out)); }
+int gdrc_get_async_event(gdrc_context *ctx, struct gdrc_async_event *out)
 {
-    INSIDE(gdrc_async_event(ctx, out));
+    INSIDE(gdrc_get_async_event(ctx, out));
 }
 int gdrc_arm(gdrc_context *ctx) { INSIDE(gdrc_arm(ctx)); }
 int gdrc_wait(gdrc_context *ctx, int timeout_ms) { INSIDE(gdrc_wait(ctx, timeout_ms)); }

@@ -56,7 +56,7 @@ pub struct Config {
     pub seed: u64,
     /// What the link carries, in bytes per second: where a rate under congestion control begins and
     /// ends.
-    pub line_rate_bps: u64,
+    pub line_rate_bytes_per_s: u64,
     /// After so long without a packet of the peer an RC QP with nothing under way asks whether it
     /// is there, in nanoseconds; 0: never.
     pub keepalive_ns: u64,
@@ -92,7 +92,14 @@ impl Config {
             max_pd, max_mr, max_cq, max_qp, max_srq, max_ah, max_peer, ring_bytes, max_sge,
             max_inline
         );
-        default!(max_rd_atomic, max_mtu, deadline_ns, window_max, max_cm_ids, line_rate_bps);
+        default!(
+            max_rd_atomic,
+            max_mtu,
+            deadline_ns,
+            window_max,
+            max_cm_ids,
+            line_rate_bytes_per_s
+        );
         let least = self.max_qp.saturating_mul(4).checked_next_power_of_two().unwrap_or(u32::MAX);
         if self.qpn_count == 0 {
             self.qpn_count = least.max(QPN_UNIT);
@@ -165,7 +172,7 @@ impl Config {
         window_max: 1 << 20,
         max_cm_ids: 64,
         seed: 0,
-        line_rate_bps: 12_500_000_000,
+        line_rate_bytes_per_s: 12_500_000_000,
         keepalive_ns: 0,
         flags: 0,
     };

@@ -120,7 +120,7 @@ impl QpSnapshot {
         let mut attr = ibv_qp_attr {
             cap: self.cap,
             ah_attr: ah_verbs::attr(&a.ah, self.extras),
-            rate_limit: u32::try_from(a.rate_limit_bps / KBPS).unwrap_or(u32::MAX),
+            rate_limit: u32::try_from(a.rate_limit_bytes_per_s / KBPS).unwrap_or(u32::MAX),
             ..ibv_qp_attr::default()
         };
         copy_qp_attr!(a => attr);
@@ -228,7 +228,7 @@ fn attributes(a: &ibv_qp_attr, m: u32, own: &Adapter) -> Result<QpAttr> {
     let mut attr = QpAttr {
         ah: if m & mask::AV != 0 { ah_verbs::vector(&a.ah_attr, own)? } else { Default::default() },
         cap: a.cap,
-        rate_limit_bps: u64::from(a.rate_limit) * KBPS,
+        rate_limit_bytes_per_s: u64::from(a.rate_limit) * KBPS,
         ..QpAttr::default()
     };
     copy_qp_attr!(a => attr);
@@ -279,8 +279,10 @@ pub unsafe extern "C" fn modify_qp_rate_limit(
     Verb("ibv_modify_qp_rate_limit").code((|| {
         // SAFETY: the program's pointers.
         let (q, attr) = unsafe { (Qp::of(qp)?, object(attr)?) };
-        let wanted =
-            QpAttr { rate_limit_bps: u64::from(attr.rate_limit) * KBPS, ..QpAttr::default() };
+        let wanted = QpAttr {
+            rate_limit_bytes_per_s: u64::from(attr.rate_limit) * KBPS,
+            ..QpAttr::default()
+        };
         q.device.qp_modify(q.handle, &wanted, mask::RATE_LIMIT)
     })())
 }

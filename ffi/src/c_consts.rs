@@ -93,18 +93,18 @@ pub const GDRC_MEMORY_HOST: u32 = 0;
 pub const GDRC_MEMORY_CUDA: u32 = 1;
 
 // flags gdrc_memory_flags
-/// Flags of gdrc_memory. DMABUF: dmabuf_fd and dmabuf_offset are set, and a NIC tries no other
+/// Flags of gdrc_memory. DMABUF: fd and fd_offset are set, and a NIC tries no other
 /// route.
-pub const GDRC_MEMORY_DMABUF: u32 = 1;
+pub const GDRC_MEMORY_FLAG_DMABUF: u32 = 1;
 /// iova is set. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
-pub const GDRC_MEMORY_IOVA: u32 = 2;
-/// Host memory: it is a MAP_SHARED mapping of `dmabuf_fd`, a memfd with F_SEAL_SHRINK, from
-/// `dmabuf_offset` on. A peer that is another process of this user on this host, reached through
+pub const GDRC_MEMORY_FLAG_IOVA: u32 = 2;
+/// Host memory: it is a MAP_SHARED mapping of `fd`, a memfd with F_SEAL_SHRINK, from
+/// `fd_offset` on. A peer that is another process of this user on this host, reached through
 /// shared memory (path=shm or auto), may map it and then executes its RDMA WRITEs by copying into
 /// it, without this process and without a packet. Such a peer can write the memory at any time,
 /// whatever rights its keys have: share only memory that it may write. No effect on other devices
 /// and on other peers.
-pub const GDRC_MEMORY_SHARED: u32 = 4;
+pub const GDRC_MEMORY_FLAG_SHARED: u32 = 4;
 
 // enum gdrc_mr_route
 /// How a region's bytes are reached (gdrc_mr_attr.route). HOST: by address.
@@ -119,12 +119,12 @@ pub const GDRC_ROUTE_STAGED: u32 = 3;
 // enum gdrc_mr_reason
 /// Why a route was not taken (gdrc_mr_attr.no_dmabuf, no_peermem). NONE: it was taken, or one
 /// before it.
-pub const GDRC_NO_NONE: u32 = 0;
-pub const GDRC_NO_SOFT_DEVICE: u32 = 1;
-pub const GDRC_NO_NOT_EXPORTED: u32 = 2;
-pub const GDRC_NO_NOT_TAKEN: u32 = 3;
-pub const GDRC_NO_PEERMEM: u32 = 4;
-pub const GDRC_NO_REFUSED: u32 = 5;
+pub const GDRC_MR_REASON_NONE: u32 = 0;
+pub const GDRC_MR_REASON_SOFT_DEVICE: u32 = 1;
+pub const GDRC_MR_REASON_NOT_EXPORTED: u32 = 2;
+pub const GDRC_MR_REASON_NOT_TAKEN: u32 = 3;
+pub const GDRC_MR_REASON_NO_PEERMEM: u32 = 4;
+pub const GDRC_MR_REASON_REFUSED: u32 = 5;
 
 // flags gdrc_mr_flags
 /// Flag of gdrc_mr_attr: the GPU memory was freed under the region; operations that use it fail.
@@ -245,9 +245,9 @@ pub const GDRC_CONFIG_CMA: u32 = 128;
 pub const GDRC_CONFIG_DCQCN: u32 = 32;
 
 // flags gdrc_qp_connect_flags
-/// Flag of gdrc_connect_opts: 0 is a value in access, timeout, retry_cnt, rnr_retry, min_rnr_timer
+/// Flag of gdrc_qp_connect_opts: 0 is a value in access, timeout, retry_cnt, rnr_retry, min_rnr_timer
 /// and the rd_atomic fields.
-pub const GDRC_CONNECT_EXACT: u32 = 1;
+pub const GDRC_QP_CONNECT_EXACT: u32 = 1;
 
 /// Version of the endpoint descriptor.
 pub const GDRC_ENDPOINT_VERSION: u32 = 1;
@@ -326,12 +326,12 @@ const _: () = {
         GDRC_ROUTE_DMABUF == Route::DmaBuf as u32;
         GDRC_ROUTE_PEERMEM == Route::Peermem as u32;
         GDRC_ROUTE_STAGED == Route::Staged as u32;
-        GDRC_NO_NONE == Reason::None as u32;
-        GDRC_NO_SOFT_DEVICE == Reason::SoftDevice as u32;
-        GDRC_NO_NOT_EXPORTED == Reason::NotExported as u32;
-        GDRC_NO_NOT_TAKEN == Reason::NotTaken as u32;
-        GDRC_NO_PEERMEM == Reason::NoPeermem as u32;
-        GDRC_NO_REFUSED == Reason::Refused as u32;
+        GDRC_MR_REASON_NONE == Reason::None as u32;
+        GDRC_MR_REASON_SOFT_DEVICE == Reason::SoftDevice as u32;
+        GDRC_MR_REASON_NOT_EXPORTED == Reason::NotExported as u32;
+        GDRC_MR_REASON_NOT_TAKEN == Reason::NotTaken as u32;
+        GDRC_MR_REASON_NO_PEERMEM == Reason::NoPeermem as u32;
+        GDRC_MR_REASON_REFUSED == Reason::Refused as u32;
         GDRC_NEAR_SYSTEM == Near::System as u32;
         GDRC_NEAR_NUMA_NODE == Near::NumaNode as u32;
         GDRC_NEAR_HOST_BRIDGE == Near::HostBridge as u32;

@@ -64,7 +64,7 @@ pub struct gdrc_config {
     pub seed: u64,
     /// Rate of the link in bytes per second (12.5 GB/s). Used with GDRC_CONFIG_DCQCN only: the rate
     /// of a QP begins there and returns to it.
-    pub line_rate_bps: u64,
+    pub line_rate_bytes_per_s: u64,
     /// Keepalive interval of RC queue pairs in milliseconds; 0, the default: none. An idle queue
     /// pair that has got no packet of its peer for this time sends a probe, and repeats it by its
     /// ACK timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE, event
@@ -149,9 +149,9 @@ pub struct gdrc_mr_attr {
     pub reserved: u32,
     /// GDRC_ROUTE_: how the device reaches the bytes.
     pub route: u32,
-    /// GDRC_NO_: why not by dma-buf.
+    /// GDRC_MR_REASON_: why not by dma-buf.
     pub no_dmabuf: u32,
-    /// GDRC_NO_: why not by nvidia_peermem.
+    /// GDRC_MR_REASON_: why not by nvidia_peermem.
     pub no_peermem: u32,
     /// The last refusal: positive a CUresult, negative an errno of the NIC's, 0 if there was none.
     pub refusal: i32,
@@ -175,15 +175,15 @@ pub struct gdrc_memory {
     pub addr: u64,
     /// Length in bytes.
     pub length: u64,
-    /// The address that work requests will use for the first byte (GDRC_MEMORY_IOVA).
+    /// The address that work requests will use for the first byte (GDRC_MEMORY_FLAG_IOVA).
     pub iova: u64,
     /// GDRC_MEMORY_ flags.
     pub flags: u32,
-    /// Descriptor of the object that the memory maps: a dma-buf (GDRC_MEMORY_DMABUF) or a memfd
-    /// (GDRC_MEMORY_SHARED). It stays the caller's.
-    pub dmabuf_fd: i32,
+    /// Descriptor of the object that the memory maps: a dma-buf (GDRC_MEMORY_FLAG_DMABUF) or a memfd
+    /// (GDRC_MEMORY_FLAG_SHARED). It stays the caller's.
+    pub fd: i32,
     /// Offset of the first byte in that object.
-    pub dmabuf_offset: u64,
+    pub fd_offset: u64,
 }
 
 /// A GPU.

@@ -79,5 +79,5 @@ const _: () = {
     assert!(size_of::<gdrc_qp_attr>() == 104);
     assert!(size_of::<gdrc_leaks>() == 32);
     assert!(size_of::<gdrc_endpoint>() == 80);
-    assert!(size_of::<gdrc_connect_opts>() == 56);
+    assert!(size_of::<gdrc_qp_connect_opts>() == 56);
 };

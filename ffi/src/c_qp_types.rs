@@ -123,7 +123,7 @@ pub struct gdrc_qp_attr {
     /// Zero.
     pub reserved2: u32,
     /// Send rate in bytes per second; 0 = unlimited.
-    pub rate_limit_bps: u64,
+    pub rate_limit_bytes_per_s: u64,
 }
 
 /// An asynchronous event. Frozen.
@@ -225,11 +225,11 @@ pub struct gdrc_endpoint {
 }
 
 /// Options of gdrc_qp_connect. 0 means the default, which stands in parentheses, unless
-/// GDRC_CONNECT_EXACT is set.
+/// GDRC_QP_CONNECT_EXACT is set.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct gdrc_connect_opts {
-    /// sizeof(struct gdrc_connect_opts), set by the caller.
+pub struct gdrc_qp_connect_opts {
+    /// sizeof(struct gdrc_qp_connect_opts), set by the caller.
     pub struct_size: u32,
     /// GDRC_ACCESS_REMOTE_ flags: what the peer may do (READ, WRITE and, on RC, ATOMIC).
     pub access: u32,
@@ -251,7 +251,7 @@ pub struct gdrc_connect_opts {
     /// P_Key index: 0.
     pub pkey_index: u32,
     /// Send rate in bytes per second; 0 = unlimited.
-    pub rate_limit_bps: u64,
+    pub rate_limit_bytes_per_s: u64,
     /// GDRC_CONNECT_ flags.
     pub flags: u32,
     /// Zero.

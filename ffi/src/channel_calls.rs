@@ -59,7 +59,7 @@ pub unsafe extern "C" fn gdrc_channel_fd(ctx: *mut gdrc_context, channel: gdrc_c
 /// last event.
 /// Source: ibv_get_cq_event(3), without sleep.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_channel_event(
+pub unsafe extern "C" fn gdrc_channel_get_event(
     ctx: *mut gdrc_context,
     channel: gdrc_channel,
     out: *mut gdrc_cq,

@@ -15,15 +15,15 @@ fn manager(ctx: *const gdrc_context) -> Result<&'static dyn CmDevice> {
 }
 
 /// The parameters of a call in core's terms.
-fn param<'a>(p: &gdrc_conn_param) -> Result<cm::ConnParam<'a>> {
-    if p.flags & !(GDRC_CONN_EXACT | GDRC_CONN_PSN | GDRC_CONN_SRQ) != 0 {
+fn param<'a>(p: &gdrc_cm_conn_param) -> Result<cm::ConnParam<'a>> {
+    if p.flags & !(GDRC_CM_CONN_EXACT | GDRC_CM_CONN_PSN | GDRC_CM_CONN_SRQ) != 0 {
         return Err(refuse!(
             Invalid,
-            "param->flags {:#x}: only GDRC_CONN_EXACT, _PSN and _SRQ are known",
+            "param->flags {:#x}: only GDRC_CM_CONN_EXACT, _PSN and _SRQ are known",
             p.flags
         ));
     }
-    let exact = p.flags & GDRC_CONN_EXACT != 0;
+    let exact = p.flags & GDRC_CM_CONN_EXACT != 0;
     let byte = |name: &str, v: u32, default: u8| match v {
         0 if !exact => Ok(default),
         v => u8::try_from(v).map_err(|_| refuse!(Invalid, "param->{name} {v}: at most 255")),
@@ -31,7 +31,7 @@ fn param<'a>(p: &gdrc_conn_param) -> Result<cm::ConnParam<'a>> {
     Ok(cm::ConnParam {
         qpn: p.qpn,
         qp_type: p.qp_type,
-        psn: (p.flags & GDRC_CONN_PSN != 0).then_some(p.psn),
+        psn: (p.flags & GDRC_CM_CONN_PSN != 0).then_some(p.psn),
         responder_resources: byte("responder_resources", p.responder_resources, u8::MAX)?,
         initiator_depth: byte("initiator_depth", p.initiator_depth, u8::MAX)?,
         retry_count: byte("retry_count", p.retry_count, 7)?,
@@ -39,7 +39,7 @@ fn param<'a>(p: &gdrc_conn_param) -> Result<cm::ConnParam<'a>> {
         ack_timeout: byte("ack_timeout", p.ack_timeout, 14)?,
         response_timeout: byte("response_timeout", p.response_timeout, 0)?,
         path_mtu: p.path_mtu,
-        srq: p.flags & GDRC_CONN_SRQ != 0,
+        srq: p.flags & GDRC_CM_CONN_SRQ != 0,
         qkey: p.qkey,
         private_data: data(p.private_data, p.private_data_len as usize)?,
     })
@@ -80,11 +80,11 @@ fn port(port: u32) -> Result<u16> {
 }
 
 /// Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests
-/// come as GDRC_CM_CONNECT_REQUEST; at most `backlog` of them wait for the program at once (0: a
+/// come as GDRC_CM_EVENT_CONNECT_REQUEST; at most `backlog` of them wait for the program at once (0: a
 /// quarter of max_cm_ids; never more than a quarter of max_qp). What comes beyond is dropped, and
 /// its sender asks again. `context` comes back with the listener's events. Requests and accepted
 /// connections that their peers have not confirmed take none of the max_cm_ids; under a flood of
-/// requests those that are not confirmed within 0.1 s end early, with GDRC_CM_UNREACHABLE
+/// requests those that are not confirmed within 0.1 s end early, with GDRC_CM_EVENT_UNREACHABLE
 /// (docs/ARCHITECTURE.md).
 ///
 /// Returns the port. Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM:
@@ -92,7 +92,7 @@ fn port(port: u32) -> Result<u16> {
 /// the device has no connection manager.
 /// Threads: any. Cost: none. Source: rdma_listen(3), rdma_bind_addr(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_listen(
+pub unsafe extern "C" fn gdrc_cm_listen(
     ctx: *mut gdrc_context,
     port_space: u32,
     port: u32,
@@ -125,13 +125,13 @@ fn listen(
 
 /// Asks the peer at `to` for a connection of `qp` (in RESET or INIT) to what listens at `port`
 /// there. At return the QP is in INIT, so that receives can be posted; events tell the rest.
-/// GDRC_CM_ESTABLISHED: the QP is in RTS and connected, the event has the peer's private data.
-/// GDRC_CM_REJECTED, GDRC_CM_UNREACHABLE: no connection; the id and the QP are the program's to
+/// GDRC_CM_EVENT_ESTABLISHED: the QP is in RTS and connected, the event has the peer's private data.
+/// GDRC_CM_EVENT_REJECTED, GDRC_CM_EVENT_UNREACHABLE: no connection; the id and the QP are the program's to
 /// destroy. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once, and
-/// GDRC_CM_ESTABLISHED brings the QPN and Q_Key to send to.
+/// GDRC_CM_EVENT_ESTABLISHED brings the QPN and Q_Key to send to.
 ///
 /// With `qp` {0} the program moves a QP by itself: `param` names its number and type,
-/// GDRC_CM_CONNECT_RESPONSE asks it to use gdrc_cm_qp_attr and then gdrc_establish. `param` may be
+/// GDRC_CM_EVENT_CONNECT_RESPONSE asks it to use gdrc_cm_qp_attr and then gdrc_cm_establish. `param` may be
 /// NULL: all defaults. The peer may be a Linux kernel (rdma_cm). Destroy the id when done with it.
 ///
 /// Errors: -EINVAL: the QP's state or its type for this port space, the address, a parameter is out
@@ -139,13 +139,13 @@ fn listen(
 /// -EOPNOTSUPP: the device has no connection manager. Threads: one per QP. Cost: a system call.
 /// Source: rdma_connect(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_connect(
+pub unsafe extern "C" fn gdrc_cm_connect(
     ctx: *mut gdrc_context,
     to: *const gdrc_ah_attr,
     port_space: u32,
     port: u32,
     qp: gdrc_qp,
-    param: *const gdrc_conn_param,
+    param: *const gdrc_cm_conn_param,
     out: *mut gdrc_cm_id,
 ) -> c_int {
     ret(connect(ctx, to, port_space, port, qp, param, out))
@@ -157,7 +157,7 @@ fn connect(
     ps: u32,
     port: u32,
     qp: gdrc_qp,
-    p: *const gdrc_conn_param,
+    p: *const gdrc_cm_conn_param,
     out: *mut gdrc_cm_id,
 ) -> Result<c_int> {
     let out = out!(out);
@@ -174,8 +174,8 @@ fn connect(
     Ok(0)
 }
 
-/// Accepts a request (GDRC_CM_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS at
-/// return. The connection stands when GDRC_CM_ESTABLISHED comes. For a request of GDRC_PS_UDP the
+/// Accepts a request (GDRC_CM_EVENT_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS at
+/// return. The connection stands when GDRC_CM_EVENT_ESTABLISHED comes. For a request of GDRC_PS_UDP the
 /// QP may serve many requests at once, and no event follows. With `qp` {0} the program has brought
 /// a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number and type. `param` may be
 /// NULL: all defaults..
@@ -185,11 +185,11 @@ fn connect(
 /// After an error the request still waits.
 /// Threads: one per QP and id. Cost: a system call. Source: rdma_accept(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_accept(
+pub unsafe extern "C" fn gdrc_cm_accept(
     ctx: *mut gdrc_context,
     id: gdrc_cm_id,
     qp: gdrc_qp,
-    param: *const gdrc_conn_param,
+    param: *const gdrc_cm_conn_param,
 ) -> c_int {
     ret(accept(ctx, id, qp, param))
 }
@@ -198,7 +198,7 @@ fn accept(
     ctx: *mut gdrc_context,
     id: gdrc_cm_id,
     qp: gdrc_qp,
-    p: *const gdrc_conn_param,
+    p: *const gdrc_cm_conn_param,
 ) -> Result<c_int> {
     let p = sized_in_optional!(p);
     let core_param = param(&p)?;
@@ -210,22 +210,22 @@ fn accept(
     Ok(0)
 }
 
-/// Answers GDRC_CM_CONNECT_RESPONSE: the program's own QP is in RTS, the peer may know.
+/// Answers GDRC_CM_EVENT_CONNECT_RESPONSE: the program's own QP is in RTS, the peer may know.
 ///
 /// Errors: -EINVAL: no accepted connection that waits for it. Threads: any. Cost: a system call.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_establish(ctx: *mut gdrc_context, id: gdrc_cm_id) -> c_int {
+pub unsafe extern "C" fn gdrc_cm_establish(ctx: *mut gdrc_context, id: gdrc_cm_id) -> c_int {
     ret(manager(ctx).and_then(|m| m.establish(id.handle)).map(|()| 0))
 }
 
-/// Rejects a request, with at most GDRC_REJECT_DATA_MAX bytes for the peer's program, which sees
-/// GDRC_REJ_CONSUMER. The id is the program's to destroy; so it is after GDRC_CM_CONNECT_RESPONSE,
+/// Rejects a request, with at most GDRC_CM_REJECT_DATA_MAX bytes for the peer's program, which sees
+/// GDRC_REJ_CONSUMER. The id is the program's to destroy; so it is after GDRC_CM_EVENT_CONNECT_RESPONSE,
 /// which may be rejected as well.
 ///
 /// Errors: -EINVAL: nothing to reject, data is NULL while len is not 0; -EMSGSIZE: too much data.
 /// Threads: any. Cost: a system call. Source: rdma_reject(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_reject(
+pub unsafe extern "C" fn gdrc_cm_reject(
     ctx: *mut gdrc_context,
     id: gdrc_cm_id,
     private_data: *const c_void,
@@ -234,13 +234,13 @@ pub unsafe extern "C" fn gdrc_reject(
     ret(data(private_data, len).and_then(|d| manager(ctx)?.reject(id.handle, d)).map(|()| 0))
 }
 
-/// Ends a connection: its QP goes to ERR and is flushed, the peer is told. GDRC_CM_DISCONNECTED
+/// Ends a connection: its QP goes to ERR and is flushed, the peer is told. GDRC_CM_EVENT_DISCONNECTED
 /// follows when it has answered, or after 16 tries.
 ///
 /// Errors: -EINVAL: not connected (any more). Threads: one per QP. Cost: a system call. Source:
 /// rdma_disconnect(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_disconnect(ctx: *mut gdrc_context, id: gdrc_cm_id) -> c_int {
+pub unsafe extern "C" fn gdrc_cm_disconnect(ctx: *mut gdrc_context, id: gdrc_cm_id) -> c_int {
     ret(manager(ctx).and_then(|m| m.disconnect(id.handle)).map(|()| 0))
 }
 
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn gdrc_cm_destroy(ctx: *mut gdrc_context, id: gdrc_cm_id)
 }
 
 /// Takes an event of the connection manager, and does to the id's QP what it calls for: RTS when
-/// the peer has accepted (GDRC_CM_CONNECT_ERROR if that fails), ERR when the connection is over.
+/// the peer has accepted (GDRC_CM_EVENT_CONNECT_ERROR if that fails), ERR when the connection is over.
 /// `out->struct_size` must be set before the call. gdrc_fd is readable, and gdrc_wait returns, when
 /// there is one.
 ///
@@ -264,7 +264,10 @@ pub unsafe extern "C" fn gdrc_cm_destroy(ctx: *mut gdrc_context, id: gdrc_cm_id)
 /// has no connection manager. Threads: any. Cost: a poll. Source: rdma_get_cm_event(3), without
 /// sleep.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_cm_event(ctx: *mut gdrc_context, out: *mut gdrc_cm_event) -> c_int {
+pub unsafe extern "C" fn gdrc_cm_get_event(
+    ctx: *mut gdrc_context,
+    out: *mut gdrc_cm_event,
+) -> c_int {
     ret(cm_event(ctx, out))
 }
 
@@ -345,14 +348,14 @@ fn cm_qp_attr(
 #[no_mangle]
 pub extern "C" fn gdrc_cm_event_str(event: u32) -> *const c_char {
     match event {
-        GDRC_CM_CONNECT_REQUEST => c"CONNECT_REQUEST",
-        GDRC_CM_CONNECT_RESPONSE => c"CONNECT_RESPONSE",
-        GDRC_CM_CONNECT_ERROR => c"CONNECT_ERROR",
-        GDRC_CM_UNREACHABLE => c"UNREACHABLE",
-        GDRC_CM_REJECTED => c"REJECTED",
-        GDRC_CM_ESTABLISHED => c"ESTABLISHED",
-        GDRC_CM_DISCONNECTED => c"DISCONNECTED",
-        GDRC_CM_TIMEWAIT_EXIT => c"TIMEWAIT_EXIT",
+        GDRC_CM_EVENT_CONNECT_REQUEST => c"CONNECT_REQUEST",
+        GDRC_CM_EVENT_CONNECT_RESPONSE => c"CONNECT_RESPONSE",
+        GDRC_CM_EVENT_CONNECT_ERROR => c"CONNECT_ERROR",
+        GDRC_CM_EVENT_UNREACHABLE => c"UNREACHABLE",
+        GDRC_CM_EVENT_REJECTED => c"REJECTED",
+        GDRC_CM_EVENT_ESTABLISHED => c"ESTABLISHED",
+        GDRC_CM_EVENT_DISCONNECTED => c"DISCONNECTED",
+        GDRC_CM_EVENT_TIMEWAIT_EXIT => c"TIMEWAIT_EXIT",
         _ => c"UNKNOWN",
     }
     .as_ptr()
@@ -372,42 +375,43 @@ mod tests {
         let mut e: gdrc_cm_event = zeroed();
         // SAFETY: valid pointers of the right types.
         unsafe {
-            assert_eq!(gdrc_listen(ctx, GDRC_PS_TCP, 1, 0, 0, &mut id), -libc::EOPNOTSUPP);
-            assert_eq!(gdrc_cm_event(ctx, &mut e), -libc::EOPNOTSUPP);
-            assert_eq!(gdrc_disconnect(ctx, id), -libc::EOPNOTSUPP);
+            assert_eq!(gdrc_cm_listen(ctx, GDRC_PS_TCP, 1, 0, 0, &mut id), -libc::EOPNOTSUPP);
+            assert_eq!(gdrc_cm_get_event(ctx, &mut e), -libc::EOPNOTSUPP);
+            assert_eq!(gdrc_cm_disconnect(ctx, id), -libc::EOPNOTSUPP);
         }
         assert_eq!(id.handle, 0);
     }
 
     #[test]
     fn zeros_are_defaults_unless_meant() {
-        let p: gdrc_conn_param = zeroed();
+        let p: gdrc_cm_conn_param = zeroed();
         let d = param(&p).unwrap();
         assert_eq!(
             (d.responder_resources, d.initiator_depth, d.retry_count, d.rnr_retry),
             (255, 255, 7, 7)
         );
         assert_eq!((d.ack_timeout, d.psn), (14, None));
-        let exact = gdrc_conn_param { flags: GDRC_CONN_EXACT | GDRC_CONN_PSN, psn: 9, ..p };
+        let exact =
+            gdrc_cm_conn_param { flags: GDRC_CM_CONN_EXACT | GDRC_CM_CONN_PSN, psn: 9, ..p };
         let d = param(&exact).unwrap();
         assert_eq!(
             (d.responder_resources, d.retry_count, d.ack_timeout, d.psn),
             (0, 0, 0, Some(9))
         );
         for bad in [
-            gdrc_conn_param { flags: 8, ..p },
-            gdrc_conn_param { retry_count: 256, ..p },
-            gdrc_conn_param { initiator_depth: u32::MAX, ..p },
-            gdrc_conn_param { private_data_len: 1, ..p },
+            gdrc_cm_conn_param { flags: 8, ..p },
+            gdrc_cm_conn_param { retry_count: 256, ..p },
+            gdrc_cm_conn_param { initiator_depth: u32::MAX, ..p },
+            gdrc_cm_conn_param { private_data_len: 1, ..p },
         ] {
             assert_eq!(param(&bad).map(|_| ()), Err(Error::Invalid));
         }
         assert_eq!(
-            param(&gdrc_conn_param { private_data_len: 197, ..p }).map(|_| ()),
+            param(&gdrc_cm_conn_param { private_data_len: 197, ..p }).map(|_| ()),
             Err(Error::MessageSize)
         );
         assert_eq!(
-            param(&gdrc_conn_param { private_data_len: u32::MAX, ..p }).map(|_| ()),
+            param(&gdrc_cm_conn_param { private_data_len: u32::MAX, ..p }).map(|_| ()),
             Err(Error::MessageSize)
         );
     }

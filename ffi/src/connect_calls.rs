@@ -28,7 +28,7 @@ pub unsafe extern "C" fn gdrc_qp_connect(
     qp: gdrc_qp,
     local: *const gdrc_endpoint,
     remote: *const gdrc_endpoint,
-    opts: *const gdrc_connect_opts,
+    opts: *const gdrc_qp_connect_opts,
 ) -> c_int {
     ret(qp_connect(ctx, qp, local, remote, opts))
 }
@@ -38,7 +38,7 @@ fn qp_connect(
     qp: gdrc_qp,
     local: *const gdrc_endpoint,
     remote: *const gdrc_endpoint,
-    opts: *const gdrc_connect_opts,
+    opts: *const gdrc_qp_connect_opts,
 ) -> Result<c_int> {
     let dev = device(ctx)?;
     let l = sized_in!(local);
@@ -79,7 +79,7 @@ fn qp_connect(
 }
 
 /// The largest path MTU (GDRC_MTU_) that the way to a peer carries, as far as this side can tell:
-/// the link's, and what the routing table says of the route (`ip route ... mtu`). gdrc_connect asks
+/// the link's, and what the routing table says of the route (`ip route ... mtu`). gdrc_cm_connect asks
 /// by itself. gdrc_endpoint_local knows no peer and says what the link carries: a program that
 /// knows the peer's address by then lowers `mtu` of the endpoint to this, and tells the peer so.
 ///
@@ -110,27 +110,27 @@ fn byte(name: &str, value: u32, max: u8) -> Result<u8> {
     small.ok_or_else(|| refuse!(Invalid, "opts->{name} {value}: at most {max}"))
 }
 
-/// Options with their defaults: a field of 0 means the default, unless GDRC_CONNECT_EXACT is set.
+/// Options with their defaults: a field of 0 means the default, unless GDRC_QP_CONNECT_EXACT is set.
 struct Options<'a> {
-    opts: &'a gdrc_connect_opts,
+    opts: &'a gdrc_qp_connect_opts,
     exact: bool,
     /// The program passed the struct.
     given: bool,
 }
 
 impl<'a> Options<'a> {
-    fn new(opts: &'a gdrc_connect_opts, given: bool) -> Result<Self> {
-        if opts.flags & !GDRC_CONNECT_EXACT != 0 {
+    fn new(opts: &'a gdrc_qp_connect_opts, given: bool) -> Result<Self> {
+        if opts.flags & !GDRC_QP_CONNECT_EXACT != 0 {
             let flags = opts.flags;
             return Err(refuse!(
                 Invalid,
-                "opts->flags {flags:#x}: only GDRC_CONNECT_EXACT is known"
+                "opts->flags {flags:#x}: only GDRC_QP_CONNECT_EXACT is known"
             ));
         }
         if opts.reserved != 0 {
             return Err(refuse!(Invalid, "opts->reserved {}: must be 0", opts.reserved));
         }
-        Ok(Options { opts, exact: opts.flags & GDRC_CONNECT_EXACT != 0, given })
+        Ok(Options { opts, exact: opts.flags & GDRC_QP_CONNECT_EXACT != 0, given })
     }
 
     fn or(&self, value: u32, default: u32) -> u32 {
@@ -171,10 +171,10 @@ impl Plan {
             retry_cnt: byte("retry_cnt", o.or(opts.retry_cnt, 7), 7)?,
             rnr_retry: byte("rnr_retry", o.or(opts.rnr_retry, 7), 7)?,
             min_rnr_timer: byte("min_rnr_timer", o.or(opts.min_rnr_timer, 12), 31)?,
-            rate_limit_bps: opts.rate_limit_bps,
+            rate_limit_bytes_per_s: opts.rate_limit_bytes_per_s,
             ..QpAttr::default()
         };
-        let rate = if opts.rate_limit_bps != 0 { GDRC_QP_RATE_LIMIT } else { 0 };
+        let rate = if opts.rate_limit_bytes_per_s != 0 { GDRC_QP_RATE_LIMIT } else { 0 };
         let basic = GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT;
         let rts = GDRC_QP_STATE | GDRC_QP_SQ_PSN | rate;
         if qp_type == GDRC_QPT_UD {

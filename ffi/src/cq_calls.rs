@@ -3,13 +3,13 @@
 use crate::c_result::ret;
 use crate::c_types::*;
 use crate::context_slots::device;
-use crate::ptr::out;
+use crate::ptr::{out, out_optional};
 use core::ffi::c_int;
 use gdrcore_core::Result;
 
 /// Creates a completion queue with room for at least `cqe` completions. It never overflows: a send
 /// keeps its queue slot, and a receive is not begun, until there is room (GDRC_CONFIG_STRICT_CQ
-/// refuses at QP creation instead).
+/// refuses at QP creation instead). `granted` gets the room that it has, and may be NULL.
 ///
 /// Errors: -ENOMEM: max_cq or ring_bytes are in use; -EINVAL: cqe is 0 or over max_cqe, out is
 /// NULL.
@@ -19,20 +19,35 @@ pub unsafe extern "C" fn gdrc_cq_create(
     ctx: *mut gdrc_context,
     cqe: u32,
     out: *mut gdrc_cq,
+    granted: *mut u32,
 ) -> c_int {
-    ret(cq_create(ctx, cqe, out))
+    ret(cq_create(ctx, cqe, None, out, granted))
 }
 
-fn cq_create(ctx: *mut gdrc_context, cqe: u32, out: *mut gdrc_cq) -> Result<c_int> {
+fn cq_create(
+    ctx: *mut gdrc_context,
+    cqe: u32,
+    channel: Option<gdrc_channel>,
+    out: *mut gdrc_cq,
+    granted: *mut u32,
+) -> Result<c_int> {
     let out = out!(out);
-    let (handle, _) = device(ctx)?.cq_create(cqe)?;
+    let granted = out_optional!(granted);
+    let device = device(ctx)?;
+    let (handle, room) = match channel {
+        None => device.cq_create(cqe)?,
+        Some(channel) => device.cq_create_on(cqe, channel.handle)?,
+    };
     out.write(gdrc_cq { handle });
+    if let Some(granted) = granted {
+        granted.write(room);
+    }
     Ok(0)
 }
 
 /// Creates a completion queue as gdrc_cq_create does, whose events go to a completion channel:
 /// gdrc_cq_arm then makes the channel's descriptor readable, not the context's, and
-/// gdrc_channel_event or gdrc_channel_wait takes the event, not gdrc_cq_event.
+/// gdrc_channel_get_event or gdrc_channel_wait takes the event, not gdrc_get_cq_event.
 ///
 /// Errors: as gdrc_cq_create; -EINVAL: stale channel.
 /// Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
@@ -42,31 +57,35 @@ pub unsafe extern "C" fn gdrc_cq_create_on(
     cqe: u32,
     channel: gdrc_channel,
     out: *mut gdrc_cq,
+    granted: *mut u32,
 ) -> c_int {
-    ret(cq_create_on(ctx, cqe, channel, out))
+    ret(cq_create(ctx, cqe, Some(channel), out, granted))
 }
 
-fn cq_create_on(
-    ctx: *mut gdrc_context,
-    cqe: u32,
-    channel: gdrc_channel,
-    out: *mut gdrc_cq,
-) -> Result<c_int> {
-    let out = out!(out);
-    let (handle, _) = device(ctx)?.cq_create_on(cqe, channel.handle)?;
-    out.write(gdrc_cq { handle });
-    Ok(0)
-}
-
-/// Changes a CQ's size; completions in it stay, in order.
+/// Changes a CQ's size; completions in it stay, in order. `granted` gets the room that it has now,
+/// and may be NULL.
 ///
 /// Errors: -ENOMEM: ring_bytes are in use (the CQ keeps its size); -EINVAL: more completions wait
 /// than would fit, cqe is 0 or over max_cqe, stale handle; -EBUSY: another thread polls it.
 /// Threads: one per CQ. Cost: copies the waiting completions. Source: IBTA verb Resize Completion
 /// Queue; ibv_resize_cq(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_cq_resize(ctx: *mut gdrc_context, cq: gdrc_cq, cqe: u32) -> c_int {
-    ret(device(ctx).and_then(|d| d.cq_resize(cq.handle, cqe)).map(|_| 0))
+pub unsafe extern "C" fn gdrc_cq_resize(
+    ctx: *mut gdrc_context,
+    cq: gdrc_cq,
+    cqe: u32,
+    granted: *mut u32,
+) -> c_int {
+    ret(cq_resize(ctx, cq, cqe, granted))
+}
+
+fn cq_resize(ctx: *mut gdrc_context, cq: gdrc_cq, cqe: u32, granted: *mut u32) -> Result<c_int> {
+    let granted = out_optional!(granted);
+    let room = device(ctx)?.cq_resize(cq.handle, cqe)?;
+    if let Some(granted) = granted {
+        granted.write(room);
+    }
+    Ok(0)
 }
 
 /// Destroys a CQ with the completions in it.

@@ -264,7 +264,7 @@ pub unsafe extern "C" fn gdrc_progress(ctx: *mut gdrc_context) -> c_int {
 }
 
 /// Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes
-/// the context's descriptor readable and queues an event for gdrc_cq_event. Poll once more after
+/// the context's descriptor readable and queues an event for gdrc_get_cq_event. Poll once more after
 /// arming: what came before does not count.
 ///
 /// Errors: -EINVAL: stale handle. Threads: any. Cost: waits for a round of the engine that another
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn gdrc_cq_arm(
 /// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source:
 /// ibv_get_cq_event(3), without sleep.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_cq_event(ctx: *mut gdrc_context, out: *mut gdrc_cq) -> c_int {
+pub unsafe extern "C" fn gdrc_get_cq_event(ctx: *mut gdrc_context, out: *mut gdrc_cq) -> c_int {
     ret(cq_event(ctx, out))
 }
 
@@ -306,7 +306,7 @@ fn cq_event(ctx: *mut gdrc_context, out: *mut gdrc_cq) -> Result<c_int> {
 /// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none. Source:
 /// ibv_get_async_event(3), without sleep.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_async_event(
+pub unsafe extern "C" fn gdrc_get_async_event(
     ctx: *mut gdrc_context,
     out: *mut gdrc_async_event,
 ) -> c_int {

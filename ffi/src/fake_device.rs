@@ -208,7 +208,12 @@ impl Device for Fake {
         let init =
             QpInit { pd: GOOD, qp_type: self.qp_type.load(Ordering::Relaxed), ..QpInit::default() };
         Ok((
-            QpAttr { qp_state: self.state(), sq_psn: 9, rate_limit_bps: 10, ..QpAttr::default() },
+            QpAttr {
+                qp_state: self.state(),
+                sq_psn: 9,
+                rate_limit_bytes_per_s: 10,
+                ..QpAttr::default()
+            },
             init,
         ))
     }

@@ -24,7 +24,7 @@ fn gpu(ordinal: c_int) -> Result<&'static Device> {
 /// first call that needs it.
 ///
 /// Returns the ordinal.
-/// Errors: -ENODEV: no CUDA driver, or no such GPU; -EINVAL: no name of a GPU; gdrc_open_error has
+/// Errors: -ENODEV: no CUDA driver, or no such GPU; -EINVAL: no name of a GPU; gdrc_error_detail has
 /// the words.
 /// Threads: any. Cost: the first use of a GPU makes its primary context, which the process keeps.
 #[no_mangle]
@@ -71,7 +71,7 @@ fn cuda_device(name: *const c_char, attr: *mut gdrc_cuda_attr) -> Result<c_int> 
 /// Allocates GPU memory on a GPU (its ordinal). `flags`: GDRC_CUDA_SHAREABLE, or 0. Contents are
 /// undefined. Memory that a program got from CUDA otherwise may be registered as well.
 ///
-/// Errors: -ENODEV, -ENOMEM; -EOPNOTSUPP: no virtual memory management; -EINVAL; gdrc_open_error
+/// Errors: -ENODEV, -ENOMEM; -EOPNOTSUPP: no virtual memory management; -EINVAL; gdrc_error_detail
 /// has the words.
 /// Threads: any. Cost: calls of the driver.
 #[no_mangle]
@@ -167,7 +167,7 @@ fn cuda_export(
 ///
 /// Errors: -ENODEV: no driver, or not that GPU; -EINVAL: damaged, or from this very process (CUDA
 /// IPC); -EACCES, -EIO: the driver refuses: the exporter is gone, or another user's or container's;
-/// gdrc_open_error has the words.
+/// gdrc_error_detail has the words.
 /// Threads: any. Cost: calls of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cuda_import(

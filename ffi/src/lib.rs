@@ -81,7 +81,6 @@ pub use gpu_calls::*;
 pub use lifecycle::*;
 pub use mr_calls::*;
 pub use open_config::*;
-pub use open_error::*;
 pub use pd_calls::*;
 pub use pin_calls::*;
 pub use qp_calls::*;

@@ -44,7 +44,7 @@ fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request
 ///
 /// Errors: -EINVAL: not a device name, struct_size is 0, a bound is out of range, or a pointer is
 /// NULL; -E2BIG: cfg is from a newer header and sets fields that this library does not know;
-/// gdrc_open_error has the words.
+/// gdrc_error_detail has the words.
 /// Threads: any. Cost: no allocation, no system call.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_context_size(
@@ -88,7 +88,7 @@ fn context_size(
 /// processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
 /// descriptors; of a router: -ENODEV: there is none, -EACCES: it knows no tenant that this process
 /// is, -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: it has no more to give; other errnos of
-/// the system. gdrc_open_error has the words.
+/// the system. gdrc_error_detail has the words.
 /// Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no
 /// allocation.
 #[no_mangle]
@@ -280,7 +280,7 @@ fn arena_add(ctx: *mut gdrc_context, memory: *mut c_void, bytes: usize) -> Resul
 /// Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0.
 /// Threads: any. Cost: none. Source: IBTA verb Query HCA; ibv_query_device(3).
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_query_device(
+pub unsafe extern "C" fn gdrc_device_query(
     ctx: *mut gdrc_context,
     attr: *mut gdrc_device_attr,
 ) -> c_int {

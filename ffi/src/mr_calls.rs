@@ -38,24 +38,6 @@ pub unsafe extern "C" fn gdrc_mr_reg(
     ret(mr_reg(ctx, pd, addr, length, iova, access, None, out, attr))
 }
 
-/// As gdrc_mr_reg; work requests use `iova` for the first byte. With GDRC_ACCESS_ZERO_BASED iova
-/// must be 0.
-///
-/// Errors: as gdrc_mr_reg. Threads: any. Cost: as gdrc_mr_reg. Source: ibv_reg_mr_iova(3).
-#[no_mangle]
-pub unsafe extern "C" fn gdrc_mr_reg_iova(
-    ctx: *mut gdrc_context,
-    pd: gdrc_pd,
-    addr: *mut c_void,
-    length: usize,
-    iova: u64,
-    access: u32,
-    out: *mut gdrc_mr,
-    attr: *mut gdrc_mr_attr,
-) -> c_int {
-    ret(mr_reg(ctx, pd, addr, length, iova, access, None, out, attr))
-}
-
 #[allow(clippy::too_many_arguments)] // those of the C call
 fn mr_reg(
     ctx: *mut gdrc_context,
@@ -174,7 +156,7 @@ pub unsafe extern "C" fn gdrc_mr_dereg(ctx: *mut gdrc_context, mr: gdrc_mr) -> c
     }))
 }
 
-/// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_SHARED processes of
+/// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_FLAG_SHARED processes of
 /// this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the first route
 /// that works, dma-buf (the caller's own descriptor, or one of the driver's), nvidia_peermem,
 /// staging through pinned host memory; `attr` and gdrc_mr_query say which, and why not those before
@@ -188,8 +170,8 @@ pub unsafe extern "C" fn gdrc_mr_dereg(ctx: *mut gdrc_context, mr: gdrc_mr) -> c
 /// context pins 8 MiB of host memory.
 ///
 /// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one
-/// allocation, or (GDRC_MEMORY_SHARED) not a shared mapping of that descriptor; -EBADF: no
-/// descriptor; -EOPNOTSUPP: the NIC has no route; gdrc_open_error has the words.
+/// allocation, or (GDRC_MEMORY_FLAG_SHARED) not a shared mapping of that descriptor; -EBADF: no
+/// descriptor; -EOPNOTSUPP: the NIC has no route; gdrc_error_detail has the words.
 /// Threads: any. Cost: calls of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mr_reg_memory(
@@ -213,14 +195,14 @@ fn mr_reg_memory(
 ) -> Result<c_int> {
     let m = sized_in!(memory);
     check_memory(&m, access)?;
-    let iova = match m.flags & GDRC_MEMORY_IOVA {
+    let iova = match m.flags & GDRC_MEMORY_FLAG_IOVA {
         0 if access & GDRC_ACCESS_ZERO_BASED != 0 => 0,
         0 => m.addr,
         _ => m.iova,
     };
     if m.kind == GDRC_MEMORY_HOST {
         let addr = core::ptr::with_exposed_provenance_mut(m.addr as usize);
-        let shared = (m.flags & GDRC_MEMORY_SHARED != 0).then_some((m.dmabuf_fd, m.dmabuf_offset));
+        let shared = (m.flags & GDRC_MEMORY_FLAG_SHARED != 0).then_some((m.fd, m.fd_offset));
         return mr_reg(ctx, pd, addr, m.length as usize, iova, access, shared, out, attr);
     }
     let out = out!(out);
@@ -236,9 +218,9 @@ fn mr_reg_memory(
             ));
         }
     }
-    let dma_buf = (m.flags & GDRC_MEMORY_DMABUF != 0).then_some((m.dmabuf_fd, m.dmabuf_offset));
+    let dma_buf = (m.flags & GDRC_MEMORY_FLAG_DMABUF != 0).then_some((m.fd, m.fd_offset));
     if let Some((fd, _)) = dma_buf.filter(|(fd, _)| *fd < 0) {
-        return Err(refuse!(Invalid, "memory->dmabuf_fd {fd}: not a descriptor"));
+        return Err(refuse!(Invalid, "memory->fd {fd}: not a descriptor"));
     }
     let reg = MrReg {
         pd: pd.handle,
@@ -261,11 +243,11 @@ fn mr_reg_memory(
 
 /// Whether kind and flags fit together.
 fn check_memory(m: &gdrc_memory, access: u32) -> Result<()> {
-    let known = GDRC_MEMORY_DMABUF | GDRC_MEMORY_IOVA | GDRC_MEMORY_SHARED;
+    let known = GDRC_MEMORY_FLAG_DMABUF | GDRC_MEMORY_FLAG_IOVA | GDRC_MEMORY_FLAG_SHARED;
     if m.flags & !known != 0 {
         return Err(refuse!(
             Invalid,
-            "memory->flags {:#x}: only GDRC_MEMORY_DMABUF, _IOVA and _SHARED are known",
+            "memory->flags {:#x}: only GDRC_MEMORY_FLAG_DMABUF, _IOVA and _SHARED are known",
             m.flags
         ));
     }
@@ -276,7 +258,7 @@ fn check_memory(m: &gdrc_memory, access: u32) -> Result<()> {
             m.kind
         ));
     }
-    if access & GDRC_ACCESS_ZERO_BASED != 0 && m.flags & GDRC_MEMORY_IOVA != 0 && m.iova != 0 {
+    if access & GDRC_ACCESS_ZERO_BASED != 0 && m.flags & GDRC_MEMORY_FLAG_IOVA != 0 && m.iova != 0 {
         return Err(refuse!(
             Invalid,
             "memory->iova {:#x}: with GDRC_ACCESS_ZERO_BASED it must be 0",
@@ -284,14 +266,14 @@ fn check_memory(m: &gdrc_memory, access: u32) -> Result<()> {
         ));
     }
     match m.kind {
-        GDRC_MEMORY_HOST if m.flags & GDRC_MEMORY_DMABUF != 0 => Err(refuse!(
+        GDRC_MEMORY_HOST if m.flags & GDRC_MEMORY_FLAG_DMABUF != 0 => Err(refuse!(
             Invalid,
-            "memory->flags {:#x}: GDRC_MEMORY_DMABUF is for GPU memory",
+            "memory->flags {:#x}: GDRC_MEMORY_FLAG_DMABUF is for GPU memory",
             m.flags
         )),
-        GDRC_MEMORY_CUDA if m.flags & GDRC_MEMORY_SHARED != 0 => Err(refuse!(
+        GDRC_MEMORY_CUDA if m.flags & GDRC_MEMORY_FLAG_SHARED != 0 => Err(refuse!(
             Invalid,
-            "memory->flags {:#x}: GDRC_MEMORY_SHARED is for host memory",
+            "memory->flags {:#x}: GDRC_MEMORY_FLAG_SHARED is for host memory",
             m.flags
         )),
         _ => Ok(()),
@@ -310,7 +292,7 @@ pub extern "C" fn gdrc_mr_route_str(route: u32) -> *const c_char {
     }
 }
 
-/// A GDRC_NO_ in words. Static; never NULL. Threads: any. Cost: none.
+/// A GDRC_MR_REASON_ in words. Static; never NULL. Threads: any. Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_mr_reason_str(reason: u32) -> *const c_char {
     Reason::from_u32(reason).map_or(c"unknown", Reason::words).as_ptr()

@@ -72,7 +72,7 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         window_max: c.window_max,
         max_cm_ids: c.max_cm_ids,
         seed: c.seed,
-        line_rate_bps: c.line_rate_bps,
+        line_rate_bytes_per_s: c.line_rate_bytes_per_s,
         keepalive_ns: u64::from(c.keepalive_ms) * 1_000_000,
         flags: c.flags & (GDRC_CONFIG_STRICT_CQ | GDRC_CONFIG_DCQCN),
     };
@@ -109,7 +109,7 @@ fn config_default(cfg: *mut gdrc_config) -> Result<c_int> {
         deadline_ms: u32::try_from(d.deadline_ns / 1_000_000).unwrap_or(u32::MAX),
         ring_bytes: d.ring_bytes,
         max_cm_ids: d.max_cm_ids,
-        line_rate_bps: d.line_rate_bps,
+        line_rate_bytes_per_s: d.line_rate_bytes_per_s,
         ..ptr::zeroed()
     });
     Ok(0)

@@ -1,8 +1,6 @@
 //! The reasons of failed opens, with advice. They are kept in the record of all reasons
 //! (`gdrcore_net::reason`).
 
-use crate::error_detail;
-use core::ffi::{c_char, c_int};
 use gdrcore_core::Error;
 use gdrcore_net::addr::DeviceName;
 use gdrcore_net::reason;
@@ -120,14 +118,4 @@ pub(crate) enum Stage {
     },
     Slots,
     Device,
-}
-
-/// The older name of gdrc_error_detail, from when only opens and registrations had words. A
-/// gdrc_context_size, gdrc_context_init, gdrc_open or gdrc_cuda_ call that succeeds empties the
-/// text; other calls that succeed leave it.
-///
-/// Returns, errors, threads and cost: as gdrc_error_detail.
-#[no_mangle]
-pub unsafe extern "C" fn gdrc_open_error(buf: *mut c_char, len: usize) -> c_int {
-    error_detail::copy(buf, len)
 }

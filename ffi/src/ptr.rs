@@ -89,7 +89,7 @@ macro_rules! versioned {
 }
 versioned! {
     gdrc_config gdrc_device_attr gdrc_mr_attr gdrc_srq_attr gdrc_qp_init gdrc_qp_attr gdrc_leaks
-    gdrc_endpoint gdrc_connect_opts gdrc_memory gdrc_cuda_attr
+    gdrc_endpoint gdrc_qp_connect_opts gdrc_memory gdrc_cuda_attr
 }
 
 /// `struct_size` of the struct at `p`, if it can be one.

@@ -15,7 +15,7 @@ pub(crate) fn qp_attr_out(a: &QpAttr) -> gdrc_qp_attr {
     let mut attr = gdrc_qp_attr {
         ah: a.ah.into(),
         cap: a.cap.into(),
-        rate_limit_bps: a.rate_limit_bps,
+        rate_limit_bytes_per_s: a.rate_limit_bytes_per_s,
         ..zeroed()
     };
     copy_qp_attr!(a => attr);
@@ -96,7 +96,7 @@ fn qp_modify(
     let mut a = QpAttr {
         ah: from.ah.into(),
         cap: from.cap.into(),
-        rate_limit_bps: from.rate_limit_bps,
+        rate_limit_bytes_per_s: from.rate_limit_bytes_per_s,
         ..QpAttr::default()
     };
     copy_qp_attr!(from => a);

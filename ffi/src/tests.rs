@@ -23,8 +23,8 @@ macro_rules! c {
 
 fn open_error_text() -> String {
     let mut buf = [0 as c_char; 600];
-    let n = c!(gdrc_open_error(buf.as_mut_ptr(), buf.len()));
-    // SAFETY: gdrc_open_error ends its text with NUL.
+    let n = c!(gdrc_error_detail(buf.as_mut_ptr(), buf.len()));
+    // SAFETY: gdrc_error_detail ends its text with NUL.
     let s = unsafe { CStr::from_ptr(buf.as_ptr()) }.to_str().unwrap().to_string();
     assert_eq!(s.len(), usize::try_from(n).unwrap());
     s
@@ -117,7 +117,7 @@ fn null_outputs_are_refused_before_the_device_is_asked() {
         c!(gdrc_ah_create(ctx, pd, null(), &mut out)),
         c!(gdrc_ah_create(ctx, pd, null(), null_mut())),
         c!(gdrc_ah_from_wc(ctx, pd, null(), null(), &mut out)),
-        c!(gdrc_cq_create(ctx, 1, null_mut())),
+        c!(gdrc_cq_create(ctx, 1, null_mut(), null_mut())),
         c!(gdrc_srq_create(ctx, pd, &mut srq_attr, null_mut())),
         c!(gdrc_srq_create(ctx, pd, null_mut(), &mut gdrc_srq::default())),
         c!(gdrc_srq_query(ctx, srq, null_mut())),
@@ -131,8 +131,8 @@ fn null_outputs_are_refused_before_the_device_is_asked() {
         c!(gdrc_poll_cq(ctx, cq, 1, null_mut())),
         c!(gdrc_poll_cq(ctx, cq, -1, [gdrc_wc::default()].as_mut_ptr())),
         c!(gdrc_poll_cq(ctx, cq, c_int::MIN, [gdrc_wc::default()].as_mut_ptr())),
-        c!(gdrc_cq_event(ctx, null_mut())),
-        c!(gdrc_async_event(ctx, null_mut())),
+        c!(gdrc_get_cq_event(ctx, null_mut())),
+        c!(gdrc_get_async_event(ctx, null_mut())),
         c!(gdrc_endpoint_local(ctx, qp, null(), null_mut())),
         c!(gdrc_endpoint_pack(null(), null_mut())),
         c!(gdrc_endpoint_pack(&e, null_mut())),
@@ -143,12 +143,12 @@ fn null_outputs_are_refused_before_the_device_is_asked() {
         c!(gdrc_last_cause(ctx, null_mut())),
         c!(gdrc_qp_cause(ctx, qp, null_mut())),
         c!(gdrc_cause_str(null(), null_mut(), 0)),
-        c!(gdrc_query_device(ctx, null_mut())),
+        c!(gdrc_device_query(ctx, null_mut())),
         c!(gdrc_arena_add(ctx, null_mut(), 4096)),
         c!(gdrc_config_default(null_mut())),
         c!(gdrc_context_size(null(), null(), null_mut())),
         c!(gdrc_open(null(), null(), null_mut())),
-        c!(gdrc_open_error(null_mut(), 10)),
+        c!(gdrc_error_detail(null_mut(), 10)),
     ];
     assert_eq!(results, [EINVAL; 39]);
     assert_eq!(fake.calls.load(Ordering::Relaxed), 0);
@@ -160,7 +160,7 @@ fn misaligned_structs_are_refused() {
     let mut room = [0u64; 64];
     let odd: *mut u8 = room.as_mut_ptr().cast::<u8>().wrapping_add(1);
     assert_eq!(c!(gdrc_pd_alloc(ctx, odd.cast())), EINVAL);
-    assert_eq!(c!(gdrc_query_device(ctx, odd.cast())), EINVAL);
+    assert_eq!(c!(gdrc_device_query(ctx, odd.cast())), EINVAL);
     assert_eq!(c!(gdrc_post_send(ctx, gdrc_qp { handle: GOOD }, odd.cast(), null_mut())), EINVAL);
     assert_eq!(c!(gdrc_poll_cq(ctx, gdrc_cq { handle: GOOD }, 1, odd.cast())), EINVAL);
     assert_eq!(c!(gdrc_counters(ctx, odd.cast(), 1)), EINVAL);
@@ -175,7 +175,7 @@ fn stale_and_garbage_handles_reach_the_device_and_come_back_as_einval() {
         assert_eq!(c!(gdrc_mr_dereg(ctx, gdrc_mr { handle })), EINVAL);
         assert_eq!(c!(gdrc_mw_dealloc(ctx, gdrc_mw { handle })), EINVAL);
         assert_eq!(c!(gdrc_ah_destroy(ctx, gdrc_ah { handle })), EINVAL);
-        assert_eq!(c!(gdrc_cq_resize(ctx, gdrc_cq { handle }, 4)), EINVAL);
+        assert_eq!(c!(gdrc_cq_resize(ctx, gdrc_cq { handle }, 4, null_mut())), EINVAL);
         assert_eq!(c!(gdrc_cq_destroy(ctx, gdrc_cq { handle })), EINVAL);
         assert_eq!(c!(gdrc_cq_arm(ctx, gdrc_cq { handle }, 0)), EINVAL);
         assert_eq!(c!(gdrc_srq_modify(ctx, gdrc_srq { handle }, 4)), EINVAL);
@@ -195,20 +195,20 @@ fn struct_size_rules_hold_in_both_directions() {
     // A caller of a longer future version: the tail that we do not know is zeroed.
     let mut long = [u32::MAX; 40];
     long[0] = 160;
-    assert_eq!(c!(gdrc_query_device(ctx, long.as_mut_ptr().cast())), 0);
+    assert_eq!(c!(gdrc_device_query(ctx, long.as_mut_ptr().cast())), 0);
     assert_eq!(long[0], 160);
     let known = size_of::<gdrc_device_attr>() / 4;
     assert!(long[known..].iter().all(|&w| w == 0));
     // A caller of a shorter version: nothing behind its end is touched.
     let mut short = [u32::MAX; 40];
     short[0] = 16;
-    assert_eq!(c!(gdrc_query_device(ctx, short.as_mut_ptr().cast())), 0);
+    assert_eq!(c!(gdrc_device_query(ctx, short.as_mut_ptr().cast())), 0);
     assert!(short[4..].iter().all(|&w| w == u32::MAX));
     // Sizes that none can have.
     for (size, err) in [(0, EINVAL), (3, EINVAL), (4097, -libc::E2BIG), (u32::MAX, -libc::E2BIG)] {
         let mut a: gdrc_device_attr = zeroed();
         a.struct_size = size;
-        assert_eq!(c!(gdrc_query_device(ctx, &mut a)), err, "{size}");
+        assert_eq!(c!(gdrc_device_query(ctx, &mut a)), err, "{size}");
         let mut cfg: gdrc_config = zeroed();
         cfg.struct_size = size;
         assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), &cfg, &mut 0)), err, "{size}");
@@ -283,9 +283,9 @@ fn open_errors_say_what_to_do() {
     assert_eq!(c!(gdrc_open(null(), null(), &mut ctx)), EINVAL);
     // Cut like snprintf.
     let mut buf = [1 as c_char; 8];
-    let n = c!(gdrc_open_error(buf.as_mut_ptr(), buf.len()));
+    let n = c!(gdrc_error_detail(buf.as_mut_ptr(), buf.len()));
     assert!(n > 8 && buf[7] == 0 && buf[6] != 0);
-    assert_eq!(n, c!(gdrc_open_error(null_mut(), 0)));
+    assert_eq!(n, c!(gdrc_error_detail(null_mut(), 0)));
 }
 
 #[test]
@@ -322,23 +322,13 @@ fn registration_refuses_ranges_that_cannot_be() {
     assert_eq!(c!(gdrc_mr_reg(ctx, pd, at(4096), 0, 1, &mut mr, null_mut())), EINVAL);
     assert_eq!(c!(gdrc_mr_reg(ctx, pd, null_mut(), 4096, 1, &mut mr, null_mut())), EINVAL);
     assert_eq!(c!(gdrc_mr_reg(ctx, pd, at(4096), usize::MAX, 1, &mut mr, null_mut())), EINVAL);
-    assert_eq!(
-        c!(gdrc_mr_reg_iova(ctx, pd, at(4096), 4096, u64::MAX, 1, &mut mr, null_mut())),
-        EINVAL
-    );
-    assert_eq!(
-        c!(gdrc_mr_reg_iova(
-            ctx,
-            pd,
-            at(4096),
-            4096,
-            8,
-            GDRC_ACCESS_ZERO_BASED,
-            &mut mr,
-            null_mut()
-        )),
-        EINVAL
-    );
+    let mut m: gdrc_memory = zeroed();
+    m.struct_size = size_of::<gdrc_memory>() as u32;
+    (m.addr, m.length, m.flags, m.iova) = (4096, 4096, GDRC_MEMORY_FLAG_IOVA, u64::MAX);
+    assert_eq!(c!(gdrc_mr_reg_memory(ctx, pd, &m, 1, &mut mr, null_mut())), EINVAL);
+    m.iova = 8;
+    let access = GDRC_ACCESS_ZERO_BASED;
+    assert_eq!(c!(gdrc_mr_reg_memory(ctx, pd, &m, access, &mut mr, null_mut())), EINVAL);
     assert_eq!(fake.calls.load(Ordering::Relaxed), 0);
     let mut attr: gdrc_mr_attr = zeroed();
     assert_eq!(
@@ -396,12 +386,12 @@ fn polling_returns_counts() {
     assert_eq!(c!(gdrc_wait(ctx, -1)), 1);
     assert_eq!(c!(gdrc_wait(ctx, 77)), -libc::EIO, "an error without errno is still negative");
     let mut e = gdrc_async_event::default();
-    assert_eq!(c!(gdrc_async_event(ctx, &mut e)), 0);
+    assert_eq!(c!(gdrc_get_async_event(ctx, &mut e)), 0);
     fake.event.store(GDRC_EVENT_SQ_DRAINED, Ordering::Relaxed);
-    assert_eq!(c!(gdrc_async_event(ctx, &mut e)), 1);
+    assert_eq!(c!(gdrc_get_async_event(ctx, &mut e)), 1);
     assert_eq!((e.event, e.handle), (GDRC_EVENT_SQ_DRAINED, GOOD));
     let mut q = gdrc_cq::default();
-    assert_eq!(c!(gdrc_cq_event(ctx, &mut q)), 1);
+    assert_eq!(c!(gdrc_get_cq_event(ctx, &mut q)), 1);
     assert_eq!(q.handle, GOOD);
 }
 
@@ -462,22 +452,22 @@ fn connect_checks_endpoints_and_options() {
     let (fake, ctx) = Fake::open();
     let (l, r) = endpoints(ctx);
     let qp = gdrc_qp { handle: GOOD };
-    let go = |l: gdrc_endpoint, r: gdrc_endpoint, o: gdrc_connect_opts| {
+    let go = |l: gdrc_endpoint, r: gdrc_endpoint, o: gdrc_qp_connect_opts| {
         c!(gdrc_qp_connect(ctx, qp, &l, &r, &o))
     };
-    let o: gdrc_connect_opts = zeroed();
+    let o: gdrc_qp_connect_opts = zeroed();
     assert_eq!(go(gdrc_endpoint { qpn: QPN + 1, ..l }, r, o), EINVAL);
     assert_eq!(go(l, gdrc_endpoint { qp_type: GDRC_QPT_UC, ..r }, o), EINVAL);
     assert_eq!(go(l, gdrc_endpoint { mtu: 9, ..r }, o), EINVAL);
     assert_eq!(go(l, gdrc_endpoint { udp_port: 70_000, ..r }, o), EINVAL);
-    assert_eq!(go(l, r, gdrc_connect_opts { timeout: 32, ..o }), EINVAL);
-    assert_eq!(go(l, r, gdrc_connect_opts { retry_cnt: 8, ..o }), EINVAL);
-    assert_eq!(go(l, r, gdrc_connect_opts { flags: 2, ..o }), EINVAL);
-    assert_eq!(go(l, r, gdrc_connect_opts { pkey_index: 1 << 16, ..o }), EINVAL);
-    assert_eq!(go(l, r, gdrc_connect_opts { struct_size: 0, ..o }), EINVAL);
+    assert_eq!(go(l, r, gdrc_qp_connect_opts { timeout: 32, ..o }), EINVAL);
+    assert_eq!(go(l, r, gdrc_qp_connect_opts { retry_cnt: 8, ..o }), EINVAL);
+    assert_eq!(go(l, r, gdrc_qp_connect_opts { flags: 2, ..o }), EINVAL);
+    assert_eq!(go(l, r, gdrc_qp_connect_opts { pkey_index: 1 << 16, ..o }), EINVAL);
+    assert_eq!(go(l, r, gdrc_qp_connect_opts { struct_size: 0, ..o }), EINVAL);
     assert!(fake.modified.lock().unwrap().iter().all(|(a, _)| a.qp_state == GDRC_QPS_RESET));
     let exact =
-        gdrc_connect_opts { flags: GDRC_CONNECT_EXACT, access: GDRC_ACCESS_REMOTE_READ, ..o };
+        gdrc_qp_connect_opts { flags: GDRC_QP_CONNECT_EXACT, access: GDRC_ACCESS_REMOTE_READ, ..o };
     assert_eq!(go(l, r, exact), 0);
     let a = fake.modified.lock().unwrap().last().unwrap().0;
     assert_eq!(

@@ -54,8 +54,8 @@ fn sizes_beyond_every_bound_are_refused() {
     let ctx = Ctx::open(c"loopback", None);
     let s = side(&ctx, GDRC_QPT_RC, 4096);
     for n in [0, u32::MAX, 1 << 31, (1 << 31) + 1, 1 << 30] {
-        assert!(c!(gdrc_cq_create(ctx.0, n, &mut gdrc_cq::default())) < 0, "{n}");
-        assert!(c!(gdrc_cq_resize(ctx.0, s.cq, n)) < 0, "{n}");
+        assert!(c!(gdrc_cq_create(ctx.0, n, &mut gdrc_cq::default(), null_mut())) < 0, "{n}");
+        assert!(c!(gdrc_cq_resize(ctx.0, s.cq, n, null_mut())) < 0, "{n}");
         let mut q: gdrc_srq_attr = sized();
         (q.max_wr, q.max_sge) = (n, 1);
         assert!(c!(gdrc_srq_create(ctx.0, s.pd, &mut q, &mut gdrc_srq::default())) < 0, "{n}");
@@ -103,7 +103,7 @@ fn pools_that_are_full_say_enomem_and_recover() {
     let ctx = Ctx::open(c"loopback", Some(&config));
     // Tables grow by chunks: the device says how far.
     let mut attr: gdrc_device_attr = sized();
-    assert_eq!(c!(gdrc_query_device(ctx.0, &mut attr)), 0);
+    assert_eq!(c!(gdrc_device_query(ctx.0, &mut attr)), 0);
     assert!(attr.max_pd >= 2);
     let mut pds = Vec::new();
     let full = loop {

@@ -78,10 +78,10 @@ fn exchange(a: &mut Side, b: &mut Side) {
     // To the requester the completion says it all; the responder, which completes nothing, gets the
     // one event of IBTA.
     let mut event: gdrc_async_event = zeroed();
-    assert_eq!(c!(gdrc_async_event(b.ctx, &mut event)), 1);
+    assert_eq!(c!(gdrc_get_async_event(b.ctx, &mut event)), 1);
     assert_eq!((event.event, event.handle), (GDRC_EVENT_QP_ACCESS_ERR, b.qp.handle));
-    assert_eq!(c!(gdrc_async_event(b.ctx, &mut event)), 0);
-    assert_eq!(c!(gdrc_async_event(a.ctx, &mut event)), 0);
+    assert_eq!(c!(gdrc_get_async_event(b.ctx, &mut event)), 0);
+    assert_eq!(c!(gdrc_get_async_event(a.ctx, &mut event)), 0);
 }
 
 fn destroy(s: Side) {
@@ -319,7 +319,7 @@ fn sleeping_on_an_armed_cq_ends_with_the_completion() {
     assert_eq!(a.post_send(GDRC_WR_SEND, GDRC_SEND_SIGNALED, &mut [a.sge(0, 5)], (0, 0)), 0);
     assert_eq!(c!(gdrc_wait(ctx.0, limit_ms(60))), 1);
     let mut cq = gdrc_cq::default();
-    assert_eq!(c!(gdrc_cq_event(ctx.0, &mut cq)), 1);
+    assert_eq!(c!(gdrc_get_cq_event(ctx.0, &mut cq)), 1);
     assert_eq!(cq.handle, b.cq.handle);
     assert!(b.poll(None).is_some());
     assert!(c!(gdrc_fd(ctx.0)) >= 0);

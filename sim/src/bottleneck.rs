@@ -125,8 +125,14 @@ fn node(seed: u64, n: usize, flags: u32) -> Node {
     gid[10..14].copy_from_slice(&[0xff, 0xff, 10, 1]);
     gid[15] = n as u8 + 1;
     let addr = PeerAddr { gid, port: 4791, ..PeerAddr::default() };
-    let config =
-        Config { seed, flags, line_rate_bps: LINE, max_qp: 16, max_peer: 16, ..Config::default() };
+    let config = Config {
+        seed,
+        flags,
+        line_rate_bytes_per_s: LINE,
+        max_qp: 16,
+        max_peer: 16,
+        ..Config::default()
+    };
     let memory = Buf::new(Engine::memsize(&config).expect("a legal configuration"));
     // SAFETY: fresh memory, kept beside the engine and dropped after it.
     let engine = unsafe { Engine::init(memory.ptr(), memory.len(), &config, addr) }.expect("room");

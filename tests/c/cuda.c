@@ -17,7 +17,7 @@
     do {                                                                      \
         if (!(is)) {                                                          \
             char why_[400];                                                   \
-            gdrc_open_error(why_, sizeof why_);                               \
+            gdrc_error_detail(why_, sizeof why_);                               \
             fprintf(stderr, "line %d: %s (%s)\n", __LINE__, #is, why_);       \
             exit(1);                                                          \
         }                                                                     \
@@ -80,7 +80,7 @@ static void devices(int *gpu)
     CHECK(a.memory > 0 && strlen(a.bdf) == 12 && a.name[0]);
     CHECK(gdrc_cuda_device(a.bdf, NULL) == 0 && gdrc_cuda_device(a.bdf + 5, NULL) == 0 &&
           gdrc_cuda_device("0", NULL) == 0);
-    CHECK(gdrc_cuda_device("nonsense", NULL) == -EINVAL && gdrc_open_error(NULL, 0) > 0);
+    CHECK(gdrc_cuda_device("nonsense", NULL) == -EINVAL && gdrc_error_detail(NULL, 0) > 0);
     CHECK(gdrc_cuda_device("ff:1f.7", NULL) == -ENODEV && gdrc_cuda_device("63", NULL) == -ENODEV);
     CHECK(gdrc_cuda_device("99999999999999999999", NULL) == -ENODEV &&
           gdrc_cuda_device("64", NULL) == -ENODEV);
@@ -173,9 +173,9 @@ static void registration(int gpu)
         case 4: wrong.length = (uint64_t)1 << 40; break;
         case 5: wrong.addr = (uint64_t)(uintptr_t)host; wrong.length = 100; break;
         case 6: wrong.addr = UINT64_MAX - 10; break;
-        case 7: wrong.flags = GDRC_MEMORY_DMABUF; wrong.dmabuf_fd = -1; break;
+        case 7: wrong.flags = GDRC_MEMORY_FLAG_DMABUF; wrong.fd = -1; break;
         case 8: access |= 1u << 30; break;
-        default: wrong.flags = GDRC_MEMORY_IOVA; wrong.iova = UINT64_MAX; break;
+        default: wrong.flags = GDRC_MEMORY_FLAG_IOVA; wrong.iova = UINT64_MAX; break;
         }
         CHECK(reg(wrong, access, &mr, &a) == -EINVAL);
     }
@@ -184,8 +184,8 @@ static void registration(int gpu)
     CHECK(gdrc_mr_reg_memory(ctx, (gdrc_pd){ 77 }, &m, ALL, &mr, NULL) == -EINVAL);
     CHECK(reg(m, ALL, &mr, &a) == 0 && a.addr == at && a.iova == at && a.length == LEN &&
           a.provider == GDRC_MEMORY_CUDA);
-    CHECK(a.route == GDRC_ROUTE_STAGED && a.no_dmabuf == GDRC_NO_SOFT_DEVICE &&
-          a.no_peermem == GDRC_NO_SOFT_DEVICE && a.buffer_id && !a.flags);
+    CHECK(a.route == GDRC_ROUTE_STAGED && a.no_dmabuf == GDRC_MR_REASON_SOFT_DEVICE &&
+          a.no_peermem == GDRC_MR_REASON_SOFT_DEVICE && a.buffer_id && !a.flags);
     CHECK(!strcmp(gdrc_mr_route_str(a.route), "staged through pinned host memory") &&
           strlen(gdrc_mr_reason_str(a.no_dmabuf)) > 10);
     CHECK(!strcmp(gdrc_mr_reason_str(1000), "unknown") &&
@@ -214,7 +214,7 @@ static void registration(int gpu)
     CHECK(reg(wrong, ALL, &mr, &a) == 0 && a.route == GDRC_ROUTE_HOST &&
           a.provider == GDRC_MEMORY_HOST && !a.buffer_id);
     CHECK(gdrc_mr_dereg(ctx, mr) == 0);
-    wrong.flags = GDRC_MEMORY_DMABUF;
+    wrong.flags = GDRC_MEMORY_FLAG_DMABUF;
     CHECK(reg(wrong, ALL, &mr, &a) == -EINVAL);
 }
 
@@ -246,7 +246,7 @@ static void traffic(int gpu)
     struct gdrc_memory m = cuda_memory(from, LEN);
     CHECK(reg(m, ALL | GDRC_ACCESS_ZERO_BASED, &mr, &a) == 0 && a.iova == 0);
     m = cuda_memory(to, LEN);
-    m.flags = GDRC_MEMORY_IOVA;
+    m.flags = GDRC_MEMORY_FLAG_IOVA;
     m.iova = 0x1000;
     CHECK(reg(m, ALL, &mr2, &b) == 0 && b.iova == 0x1000);
     for (int i = 0; i < 2; i++) {
@@ -332,7 +332,7 @@ int main(int argc, char **argv)
         struct gdrc_leaks leaks = { .struct_size = sizeof leaks };
         int before = descriptors();
         CHECK(gdrc_open("loopback", NULL, &ctx) == 0 && gdrc_pd_alloc(ctx, &pd) == 0 &&
-              gdrc_cq_create(ctx, 64, &cq) == 0);
+              gdrc_cq_create(ctx, 64, &cq, NULL) == 0);
         registration(gpu);
         if (life == 0)
             no_descriptor_is_left_over(gpu, fake ? 100000 : 2000);

@@ -17,7 +17,7 @@ int main() {
     config.struct_size = sizeof config;
     struct gdrc_async_event event {};
     return gdrc_config_default(&config) == 0 && config.max_qp &&
-                   gdrc_async_event(nullptr, &event) < 0
+                   gdrc_get_async_event(nullptr, &event) < 0
                ? 0
                : 1;
 }

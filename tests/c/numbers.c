@@ -36,7 +36,7 @@ static void open_side(struct side *s, const char *device)
     s->region.struct_size = sizeof s->region;
     MUST(gdrc_open(device, NULL, &s->ctx));
     MUST(gdrc_pd_alloc(s->ctx, &s->pd));
-    MUST(gdrc_cq_create(s->ctx, 16, &s->cq));
+    MUST(gdrc_cq_create(s->ctx, 16, &s->cq, NULL));
     MUST(gdrc_mr_reg(s->ctx, s->pd, memory, sizeof memory,
                      GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE, &s->mr, &s->region));
 }

@@ -368,7 +368,7 @@ static void lives(gdrc_qp qp)
 
     /* The CQ's own pin, without queue pairs on it. */
     gdrc_cq alone;
-    MUST(gdrc_cq_create(ctx, 16, &alone) == 0 && gdrc_cq_pin(ctx, alone, &of) == 0);
+    MUST(gdrc_cq_create(ctx, 16, &alone, NULL) == 0 && gdrc_cq_pin(ctx, alone, &of) == 0);
     MUST(gdrc_cq_destroy(ctx, alone) == -EBUSY && gdrc_cq_unpin(of) == 0 &&
          gdrc_cq_destroy(ctx, alone) == 0);
 }
@@ -403,7 +403,7 @@ static void child(gdrc_qp qp)
         gdrc_cq cq_own;
         const gdrc_pinned_cq *pin_own;
         gdrc_wc wc;
-        MUST(gdrc_open("loopback", NULL, &own) == 0 && gdrc_cq_create(own, 4, &cq_own) == 0);
+        MUST(gdrc_open("loopback", NULL, &own) == 0 && gdrc_cq_create(own, 4, &cq_own, NULL) == 0);
         MUST(gdrc_cq_pin(own, cq_own, &pin_own) == 0 && pin_own != of &&
              gdrc_pinned_poll_cq(pin_own, 1, &wc) == 0);
         MUST(gdrc_close(own, NULL) == 1 && gdrc_pinned_poll_cq(pin_own, 1, &wc) == -EINVAL);
@@ -463,14 +463,14 @@ int main(int argc, char **argv)
         return 2;
     is_nic = !strncmp(argv[1], "verbs:", 6);
     if (gdrc_open(argv[1], NULL, &ctx)) {
-        gdrc_open_error(why, sizeof why);
+        gdrc_error_detail(why, sizeof why);
         fprintf(stderr, "%s\n", why);
         return 1;
     }
     memset(&region, 0, sizeof region);
     region.struct_size = sizeof region;
     /* A NIC frees a slot before its completion is polled, and drops what a CQ has no room for. */
-    MUST(gdrc_pd_alloc(ctx, &pd) == 0 && gdrc_cq_create(ctx, 1024, &cq) == 0);
+    MUST(gdrc_pd_alloc(ctx, &pd) == 0 && gdrc_cq_create(ctx, 1024, &cq, NULL) == 0);
     uint32_t access = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE;
     MUST(gdrc_mr_reg(ctx, pd, memory, sizeof memory, access, &mr, &region) == 0);
 

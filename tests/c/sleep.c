@@ -60,7 +60,7 @@ static int wait_by_poll(struct end *e, int room, gdrc_wc *wc)
         struct pollfd p = {.fd = gdrc_channel_fd(e->ctx, e->channel), .events = POLLIN};
         if (poll(&p, 1, -1) < 0 && errno != EINTR)
             return -errno;
-        while (gdrc_channel_event(e->ctx, e->channel, &ready) == 1) {}
+        while (gdrc_channel_get_event(e->ctx, e->channel, &ready) == 1) {}
     }
 }
 
@@ -138,10 +138,10 @@ static void open_end(struct end *e, gdrc_context *ctx, int first)
     e->attr.struct_size = sizeof e->attr;
     CHECK(gdrc_pd_alloc(ctx, &pd));
     if (way == ONE) {
-        CHECK(gdrc_cq_create(ctx, 16, &e->cq));
+        CHECK(gdrc_cq_create(ctx, 16, &e->cq, NULL));
     } else {
         CHECK(gdrc_channel_create(ctx, &e->channel));
-        CHECK(gdrc_cq_create_on(ctx, 16, e->channel, &e->cq));
+        CHECK(gdrc_cq_create_on(ctx, 16, e->channel, &e->cq, NULL));
     }
     CHECK(
         gdrc_mr_reg(ctx, pd, e->memory, sizeof e->memory, GDRC_ACCESS_LOCAL_WRITE, &mr, &e->attr));

@@ -26,10 +26,10 @@ int main(void) {
     config.struct_size = sizeof config;
     CHECK(gdrc_context_size("loopback", &config, &need) == 0 && need > 0);
     CHECK(gdrc_open("no such device", NULL, &ctx) == -EINVAL && ctx == NULL);
-    CHECK(gdrc_open_error(why, sizeof why) > 0 && strstr(why, "soft:") != NULL);
+    CHECK(gdrc_error_detail(why, sizeof why) > 0 && strstr(why, "soft:") != NULL);
 
     CHECK(gdrc_open("loopback", NULL, &ctx) == 0);
-    CHECK(gdrc_open_error(why, sizeof why) == 0);
+    CHECK(gdrc_error_detail(why, sizeof why) == 0);
     CHECK(gdrc_pd_alloc(ctx, &pd) == 0);
     memset(&leaks, 0, sizeof leaks);
     leaks.struct_size = sizeof leaks;

@@ -24,7 +24,7 @@ int main(int argc, char **argv)
         return 1;
     for (;; usleep(10000)) {
         int now = gdrc_path_mtu(ctx, &to);
-        if (gdrc_query_device(ctx, &attr) || now < 0)
+        if (gdrc_device_query(ctx, &attr) || now < 0)
             return 1;
         if ((int)attr.active_mtu != active || now != path)
             printf("link %u, path %u\n", 128u << attr.active_mtu, 128u << now);

@@ -72,8 +72,11 @@ fn marks_become_notifications_and_those_a_lower_rate() {
     let folder = scratch("cnp");
     let file = folder.join("cnp.pcap");
     let path = CString::new(file.to_str().expect("a plain path")).expect("no NUL");
-    let core =
-        Config { flags: config_flags::DCQCN, line_rate_bps: 1_250_000_000, ..Config::default() };
+    let core = Config {
+        flags: config_flags::DCQCN,
+        line_rate_bytes_per_s: 1_250_000_000,
+        ..Config::default()
+    };
     let dx = Soft::open(&x, &SoftConfig { core, ..SoftConfig::default() }).expect("a device");
     let dy = Soft::open(&y, &SoftConfig { pcap: Some(&path), ..SoftConfig::default() })
         .expect("a device");

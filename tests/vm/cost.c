@@ -145,7 +145,7 @@ static void open_ours(const char *name, int list)
     char device[80], why[384];
     snprintf(device, sizeof device, "verbs:%s", name);
     if (gdrc_open(device, NULL, &ours.ctx)) {
-        gdrc_open_error(why, sizeof why);
+        gdrc_error_detail(why, sizeof why);
         fprintf(stderr, "%s\n", why);
         exit(1);
     }
@@ -155,7 +155,7 @@ static void open_ours(const char *name, int list)
     MUST(!gdrc_pd_alloc(ours.ctx, &pd));
     MUST(!gdrc_mr_reg(ours.ctx, pd, words, sizeof words,
                       GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE, &mr, &attr));
-    MUST(!gdrc_cq_create(ours.ctx, 64, &ours.cq));
+    MUST(!gdrc_cq_create(ours.ctx, 64, &ours.cq, NULL));
     struct gdrc_qp_init init = {
         .struct_size = sizeof init,
         .qp_type = GDRC_QPT_RC,

@@ -381,8 +381,8 @@ impl Device for VerbsDevice {
 
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, set: u32) -> Result<()> {
         let held = self.qps.enter(qp)?;
-        if set & mask::RATE_LIMIT != 0 && attr.rate_limit_bps != 0 {
-            return Err(refuse!(Unsupported, "rate_limit_bps: the soft device only"));
+        if set & mask::RATE_LIMIT != 0 && attr.rate_limit_bytes_per_s != 0 {
+            return Err(refuse!(Unsupported, "rate_limit_bytes_per_s: the soft device only"));
         }
         if set & mask::AV != 0 {
             self.reachable(&attr.ah)?;

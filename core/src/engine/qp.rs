@@ -227,7 +227,7 @@ fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, deadline: u64) {
         RNR_RETRY => rnr_retry, RQ_PSN => rq_psn, SQ_PSN => sq_psn,
         MAX_QP_RD_ATOMIC => max_rd_atomic, MIN_RNR_TIMER => min_rnr_timer,
         MAX_DEST_RD_ATOMIC => max_dest_rd_atomic, DEST_QPN => dest_qp_num,
-        RATE_LIMIT => rate_limit_bps, EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify,
+        RATE_LIMIT => rate_limit_bytes_per_s, EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify,
     }
     if m & mask::PATH_MTU != 0 {
         q.mtu = mtu_bytes(attr.path_mtu).unwrap_or(256);
@@ -251,8 +251,8 @@ fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, deadline: u64) {
         q.req.rnr_left = attr.rnr_retry;
     }
     if m & mask::RATE_LIMIT != 0 {
-        q.bucket.set_rate(now, attr.rate_limit_bps, RATE_BURST);
-        q.set_paced(attr.rate_limit_bps != 0 || q.congestion.is_limiting());
+        q.bucket.set_rate(now, attr.rate_limit_bytes_per_s, RATE_BURST);
+        q.set_paced(attr.rate_limit_bytes_per_s != 0 || q.congestion.is_limiting());
     }
 }
 

@@ -161,7 +161,7 @@ impl Conn<'_> {
     /// was sent: more of them are forged, and none is heeded for a while.
     #[cold]
     pub(crate) fn handle_cnp(&mut self, now: u64, from: &Origin) {
-        let line = self.common.config.line_rate_bps;
+        let line = self.common.config.line_rate_bytes_per_s;
         let ours = self.is_from_peer(from);
         let capable = self.common.config.flags & config_flags::DCQCN != 0;
         let qp = &mut *self.qp;

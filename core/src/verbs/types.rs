@@ -408,7 +408,7 @@ pub struct QpAttr {
     /// the address vector.
     pub kin: u8,
     /// Send rate in bytes per second, 0 = unlimited.
-    pub rate_limit_bps: u64,
+    pub rate_limit_bytes_per_s: u64,
 }
 
 /// Copies the QP attributes that have one name and type in [`QpAttr`] and in a struct of a C

@@ -216,8 +216,11 @@ fn questions_of_keepalive_count() {
 
 #[test]
 fn notifications_of_congestion_count() {
-    let config =
-        Config { flags: config_flags::DCQCN, line_rate_bps: 1 << 30, ..Opts::default().config };
+    let config = Config {
+        flags: config_flags::DCQCN,
+        line_rate_bytes_per_s: 1 << 30,
+        ..Opts::default().config
+    };
     let (mut net, a, b) = Net::pair(Opts { config, ..Opts::default() });
     net.marks = Some(0);
     let totals = counted(&mut net, |_, _| Fate::Deliver);

@@ -14,8 +14,11 @@ use crate::util::*;
 const LINE: u64 = 1_250_000_000;
 
 fn opts() -> Opts {
-    let config =
-        Config { flags: config_flags::DCQCN, line_rate_bps: LINE, ..Opts::default().config };
+    let config = Config {
+        flags: config_flags::DCQCN,
+        line_rate_bytes_per_s: LINE,
+        ..Opts::default().config
+    };
     Opts { config, mtu: mtu::MTU_4096, ..Opts::default() }
 }
 
@@ -114,7 +117,7 @@ fn who_answers_a_read_slows_down_too() {
 #[test]
 fn the_programs_own_limit_stands_beside_it() {
     let (mut net, a, b) = Net::pair(opts());
-    let limit = QpAttr { rate_limit_bps: 10_000_000, ..QpAttr::default() };
+    let limit = QpAttr { rate_limit_bytes_per_s: 10_000_000, ..QpAttr::default() };
     net.ok(&a, write(&a, &b, 100));
     net.modify(&a, &limit, qp_attr_mask::RATE_LIMIT).unwrap();
     let p = cnp(&net, 1, &a);
@@ -272,7 +275,7 @@ fn reads_go_on_where_requests_and_responses_are_marked() {
     let done = net.wait(a.host, a.scq, 8);
     assert!(done.iter().all(|wc| wc.status == wc_status::SUCCESS), "{done:?}");
     assert!(a.buf.get(0, len) == pattern(3, len));
-    let limit = QpAttr { rate_limit_bps: 10_000_000, ..QpAttr::default() };
+    let limit = QpAttr { rate_limit_bytes_per_s: 10_000_000, ..QpAttr::default() };
     net.marks = None;
     net.modify(&a, &limit, qp_attr_mask::RATE_LIMIT).unwrap();
     net.ok(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 3 << 20).remote(&b, 0));

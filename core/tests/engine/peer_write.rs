@@ -351,7 +351,7 @@ fn only_writes_without_immediate_data_of_a_connected_reliable_pair() {
     assert_eq!(net.poll(a.host, a.scq).len(), 4);
     assert_eq!(net.lock(&a).counters().mapped_writes, 0);
     // A limit of the rate is a limit of this way too: it has none, so it is not taken.
-    let limit = QpAttr { rate_limit_bps: 1 << 40, ..QpAttr::default() };
+    let limit = QpAttr { rate_limit_bytes_per_s: 1 << 40, ..QpAttr::default() };
     net.modify(&a, &limit, qp_attr_mask::RATE_LIMIT).unwrap();
     net.post(&a, write(&a, &b, 10));
     assert!(!ring(&mut net, &a));

@@ -60,7 +60,7 @@ impl Drop for Ctx {
 
 pub fn open_error() -> String {
     let mut buf = vec![0u8; 512];
-    let n = c!(gdrc_open_error(buf.as_mut_ptr().cast(), buf.len()));
+    let n = c!(gdrc_error_detail(buf.as_mut_ptr().cast(), buf.len()));
     buf.truncate(usize::try_from(n).unwrap_or(0));
     String::from_utf8_lossy(&buf).into_owned()
 }
@@ -88,7 +88,7 @@ pub fn side(ctx: &Ctx, qp_type: u32, bytes: usize) -> Side {
     let (mut pd, mut cq, mut qp, mut mr) =
         (gdrc_pd::default(), gdrc_cq::default(), gdrc_qp::default(), gdrc_mr::default());
     assert_eq!(c!(gdrc_pd_alloc(ctx, &mut pd)), 0);
-    assert_eq!(c!(gdrc_cq_create(ctx, 64, &mut cq)), 0);
+    assert_eq!(c!(gdrc_cq_create(ctx, 64, &mut cq, null_mut())), 0);
     let mut buf = vec![0u8; bytes].into_boxed_slice();
     let mut mr_attr: gdrc_mr_attr = sized();
     assert_eq!(

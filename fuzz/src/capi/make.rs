@@ -22,7 +22,7 @@ impl Walk<'_> {
                     1 + self.input.below(40) as u32
                 };
                 let mut o = gdrc_cq::default();
-                call!(self, gdrc_cq_create(self.ctx(), cqe, &mut o));
+                call!(self, gdrc_cq_create(self.ctx(), cqe, &mut o, null_mut()));
                 self.made.cq.push(o.handle);
             }
             2..=4 => self.create_mr(),
@@ -74,8 +74,10 @@ impl Walk<'_> {
         let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
         let (mut o, mut a) = (gdrc_mr::default(), sized::<gdrc_mr_attr>());
         let rc = if self.input.one_in(6) {
-            let iova = self.input.u64();
-            call!(self, gdrc_mr_reg_iova(self.ctx(), pd, p, len, iova, access, &mut o, &mut a))
+            let mut m = sized::<gdrc_memory>();
+            (m.addr, m.length) = (p.expose_provenance() as u64, len as u64);
+            (m.flags, m.iova) = (GDRC_MEMORY_FLAG_IOVA, self.input.u64());
+            call!(self, gdrc_mr_reg_memory(self.ctx(), pd, &m, access, &mut o, &mut a))
         } else if self.input.one_in(4) {
             let mut m = sized::<gdrc_memory>();
             (m.addr, m.length) = (p.expose_provenance() as u64, len as u64);
@@ -127,13 +129,13 @@ impl Walk<'_> {
             (a, b) = (self.input.below(n), self.input.below(n));
         }
         let opts = self.input.one_in(4).then(|| {
-            let mut o: gdrc_connect_opts = sized();
+            let mut o: gdrc_qp_connect_opts = sized();
             (o.access, o.timeout, o.retry_cnt) =
                 (self.input.word(), self.input.word(), self.input.word());
             (o.rnr_retry, o.min_rnr_timer, o.flags) =
                 (self.input.word(), self.input.word(), self.input.word());
             (o.max_rd_atomic, o.max_dest_rd_atomic) = (self.input.word(), self.input.word());
-            o.rate_limit_bps = u64::from(self.input.word());
+            o.rate_limit_bytes_per_s = u64::from(self.input.word());
             o
         });
         let opts = opts.as_ref().map_or(null(), |o| o);
@@ -156,7 +158,7 @@ impl Walk<'_> {
             (a.max_rd_atomic, a.max_dest_rd_atomic, a.timeout) =
                 (input.u8(), input.u8(), input.u8());
             (a.retry_cnt, a.rnr_retry, a.min_rnr_timer) = (input.u8(), input.u8(), input.u8());
-            (a.port_num, a.rate_limit_bps) = (input.below(3) as u8, input.u64());
+            (a.port_num, a.rate_limit_bytes_per_s) = (input.below(3) as u8, input.u64());
         }
         call!(self, gdrc_qp_modify(self.ctx(), qp, &a, mask));
         if self.input.one_in(8) {
@@ -192,7 +194,7 @@ impl Walk<'_> {
             }
             7 => {
                 let cq = gdrc_cq { handle: input.pick(&made.cq) };
-                call!(self, gdrc_cq_resize(self.ctx, cq, input.word()));
+                call!(self, gdrc_cq_resize(self.ctx, cq, input.word(), null_mut()));
             }
             _ => {
                 _ = call!(self, gdrc_qp_destroy(self.ctx, gdrc_qp { handle: input.pick(&made.qp) }))
@@ -272,7 +274,7 @@ impl Walk<'_> {
                 let mr = gdrc_mr { handle: input.pick(&made.mr) };
                 call!(self, gdrc_endpoint_local(x, qp, &mr, &mut sized()));
             }
-            6 => _ = call!(self, gdrc_query_device(x, &mut sized())),
+            6 => _ = call!(self, gdrc_device_query(x, &mut sized())),
             _ => {
                 let cq = gdrc_cq { handle: input.pick(&made.cq) };
                 call!(self, gdrc_cq_arm(x, cq, i32::from(input.u8() & 1)));

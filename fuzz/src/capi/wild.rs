@@ -83,7 +83,7 @@ impl Walk<'_> {
                     Wild::of::<gdrc_endpoint>(&mut self.input),
                     Wild::of::<gdrc_endpoint>(&mut self.input),
                 );
-                let mut o = Wild::of::<gdrc_connect_opts>(&mut self.input);
+                let mut o = Wild::of::<gdrc_qp_connect_opts>(&mut self.input);
                 let qp = gdrc_qp { handle: self.input.pick(&self.made.qp) };
                 let input = &mut self.input;
                 let (l, r, o) = (l.ptr(input), r.ptr(input), o.ptr(input));
@@ -207,7 +207,7 @@ impl Walk<'_> {
     fn places(&mut self, x: *mut gdrc_context) {
         let mut out = Wild::of::<gdrc_device_attr>(&mut self.input);
         match self.input.below(5) {
-            0 => _ = call!(self, gdrc_query_device(x, out.ptr(&mut self.input))),
+            0 => _ = call!(self, gdrc_device_query(x, out.ptr(&mut self.input))),
             1 => _ = call!(self, gdrc_config_default(out.ptr(&mut self.input))),
             2 => {
                 let qp = gdrc_qp { handle: self.input.pick(&self.made.qp) };

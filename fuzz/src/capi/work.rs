@@ -147,8 +147,8 @@ impl Walk<'_> {
         assert!(call!(self, gdrc_progress(x)) >= 0);
         let x = self.ctx();
         let rc = match self.input.below(8) {
-            0 => call!(self, gdrc_cq_event(x, &mut gdrc_cq::default())),
-            1 => call!(self, gdrc_async_event(x, &mut zeroed())),
+            0 => call!(self, gdrc_get_cq_event(x, &mut gdrc_cq::default())),
+            1 => call!(self, gdrc_get_async_event(x, &mut zeroed())),
             2 => call!(self, gdrc_arm(x)),
             3 => call!(self, gdrc_fd(x)),
             _ => call!(self, gdrc_progress(x)),

@@ -165,7 +165,11 @@ fn between(wire: &Mangler, x: &dyn Device, y: &dyn Device, op: Op, what: &str) {
 }
 
 fn main() {
-    let core = Config { flags: config_flags::DCQCN, line_rate_bps: LINE_RATE, ..Config::default() };
+    let core = Config {
+        flags: config_flags::DCQCN,
+        line_rate_bytes_per_s: LINE_RATE,
+        ..Config::default()
+    };
     let config = SoftConfig { core, ..SoftConfig::default() };
     let open = |address: &str| Soft::open(&format!("soft:{address}"), &config).expect("a device");
     let near = tap("gdr0", 1);

@@ -7,9 +7,6 @@ mod items;
 
 use items::Item;
 
-/// Structs without typedef, as a call has the same name.
-const TAGS_ONLY: &[&str] = &["gdrc_async_event", "gdrc_cm_event"];
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -48,15 +45,6 @@ fn exports() -> Vec<Item> {
     builder.generate().expect("cbindgen reads ffi/src").write(&mut out);
     let text = String::from_utf8(out).expect("the header is UTF-8");
     found.extend(items::declarations(&text));
-    for item in &mut found {
-        // As with stat(2): the struct keeps its tag, and the name alone is the call.
-        let text = &item.text;
-        if TAGS_ONLY.contains(&item.name.as_str()) && text.contains("typedef") {
-            let name = &item.name;
-            item.text =
-                text.replace("typedef struct", "struct").replace(&format!("}} {name};"), "};");
-        }
-    }
     found
 }
 
@@ -90,19 +78,14 @@ fn generate() -> String {
                 groups += &format!("{}\n", read(&format!("ffi/header/{file}")));
                 continue;
             }
-            // A struct and a call of one name stand one behind the other.
-            let mut some = false;
-            while let Some(i) = exports.iter().position(|item| item.name == line) {
-                groups += &format!("{}\n\n", exports.remove(i).text);
-                some = true;
-            }
-            assert!(some, "ffi/header/layout.txt: ffi/src exports no {line}");
+            let at = exports.iter().position(|item| item.name == line);
+            let at = at.unwrap_or_else(|| panic!("layout.txt: ffi/src exports no {line}"));
+            groups += &format!("{}\n\n", exports.remove(at).text);
         }
     }
     let left: Vec<&str> = exports.iter().map(|item| item.name.as_str()).collect();
     assert!(left.is_empty(), "exported, but not in ffi/header/layout.txt: {left:?}");
-    let text = read("ffi/header/frame.h").replace("@GROUPS@\n", &groups);
-    text
+    read("ffi/header/frame.h").replace("@GROUPS@\n", &groups)
 }
 
 #[test]

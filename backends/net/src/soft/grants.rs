@@ -20,8 +20,8 @@ impl SoftDevice {
         if !is_mapping_of(region.addr, region.length, fd, offset)? {
             return Err(refuse!(
                 Invalid,
-                "dmabuf_fd {fd}: the region is no shared mapping \
-                 of it from dmabuf_offset {offset:#x} on"
+                "fd {fd}: the region is no shared mapping \
+                 of it from fd_offset {offset:#x} on"
             ));
         }
         let mut held = self.lock_engine();
