@@ -139,7 +139,7 @@ fn no_line_is_longer_than_100_columns() {
     assert_eq!(wide("x.py", &row), 1, "no table");
     let link = format!("  - https://example.org/{}", "x".repeat(90));
     assert_eq!((wide("x.md", &link), wide("x.md", &format!("see {link}"))), (0, 1));
-    let page = format!("```\n{words} cd\n```\n{words} cd\n");
+    let page = format!("```\n{words}cd\n```\n{words}cd\n");
     assert_eq!(wide_lines("x.md", &page), ["x.md:4: 101 columns"]);
 }
 
