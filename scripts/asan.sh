@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The C examples built with address and undefined-behaviour sanitizers, run against the real library.
-# Prints 'skipped: REASON' where the compiler has no sanitizers.
+# The C examples built with address and undefined-behaviour sanitizers, run against the real
+# library. Prints 'skipped: REASON' where the compiler has no sanitizers.
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
@@ -25,12 +25,14 @@ within() {
     shift
     timeout "$limit" "$@"
 }
-ROUTER_ADDRESS=$x PEER_ADDRESS=$y BIN=$bin MB=64 LIMIT=$((180 * patience)) within 300 c-examples/demo.sh
+ROUTER_ADDRESS=$x PEER_ADDRESS=$y BIN=$bin MB=64 LIMIT=$((180 * patience)) within 300 \
+    c-examples/demo.sh
 within 60 "$bin/perf/perf" -d loopback write lat -n 2000 -s 64
 within 60 "$bin/perf/perf" -d loopback read bw -n 200 -s 65536
 within 60 "$bin/perf/perf" -d loopback send bw -n 2000 -s 4096 -q 4 -b -C -l 4
 within 60 "$bin/perf/perf" -d loopback atomic lat -n 500 -u 10 --retry_count 2 --json >/dev/null
-# listens PID: waits until a server listens at TCP port $port of $x, or has ended. Connecting would take its only accept.
+# listens PID: waits until a server listens at TCP port $port of $x, or has ended. Connecting would
+# take its only accept.
 listens() {
     local end=$((SECONDS + 60 * patience)) at
     at=$(IFS=. && set -- $x && printf '%02X%02X%02X%02X:%04X' "$4" "$3" "$2" "$1" "$port")
@@ -39,7 +41,8 @@ listens() {
         sleep 0.05
     done
 }
-# pair SERVER CLIENT: both must succeed. They talk at TCP port $port of the server's address, each pair at its own.
+# pair SERVER CLIENT: both must succeed. They talk at TCP port $port of the server's address, each
+# pair at its own.
 port=18700
 pair() {
     port=$((port + 1))
@@ -49,17 +52,20 @@ pair() {
     within 60 $2 -p $port "$x" ${3:-} || { kill $pid 2>/dev/null; return 1; }
     wait $pid
 }
-pair "$bin/gpu_direct/server -a $x -s 100000 -l 7" "$bin/gpu_direct/client -t 0 -a $y -n 50 -s 100000"
+pair "$bin/gpu_direct/server -a $x -s 100000 -l 7" \
+    "$bin/gpu_direct/client -t 0 -a $y -n 50 -s 100000"
 pair "$bin/gpu_direct/server -a $x -s 100000" "$bin/gpu_direct/client -t 1 -a $y -n 50 -s 100000"
 for type in rc uc ud; do
-    pair "$bin/perf/pingpong $type -d soft:$x -n 300 -c" "$bin/perf/pingpong $type -d soft:$y -n 300 -c"
+    pair "$bin/perf/pingpong $type -d soft:$x -n 300 -c" \
+        "$bin/perf/pingpong $type -d soft:$y -n 300 -c"
 done
 pair "$bin/perf/pingpong rc -d soft:$x -n 100 -e" "$bin/perf/pingpong rc -d soft:$y -n 100 -e"
 pair "$bin/perf/perf -d soft:$x" "$bin/perf/perf -d soft:$y write bw -s 100000 -n 200 -q 3"
 pair "$bin/perf/perf -d soft:$x" "$bin/perf/perf -d soft:$y send lat -c UD -n 200 -H"
 pair "$bin/lab/solution -a $x -s 30000" "$bin/lab/solution -a $y -s 30000 -i 7 -c"
 pair "$bin/rdma_copy/rdma -d soft:$x" "$bin/rdma_copy/rdma -d soft:$y" hello
-# Not static_mem: to prove that nothing is allocated it takes malloc's place, which is the sanitizer's.
+# Not static_mem: to prove that nothing is allocated it takes malloc's place, which is the
+# sanitizer's.
 within 60 "$bin/perf/devinfo" -d "soft:$x" -v
 within 60 "$bin/perf/devinfo" --brief
 port=$((port + 1))
@@ -70,11 +76,15 @@ within 60 "$bin/perf/ping" -d "soft:$y" -p $port -c 50 -f "$x"
 # ping -S answers until it is told to stop, and then has nothing left.
 kill -INT $(ps -o pid= --ppid $answers)
 wait $answers
-# A user's mistakes, and exercises that are not done: each says so and ends, and leaves nothing behind.
-for wrong in "perf/perf write bw 127.0.0.1 -d soft:192.0.2.1" "perf/pingpong xx" "perf/devinfo -d nothing" "perf/ping" \
-    "lab/solution -a 192.0.2.1" "lab/skeleton -a 127.0.0.1" "gpu_direct/client" "rdma_copy/rdma_copy_file -d loopback 127.0.0.1 /nonexistent"; do
+# A user's mistakes, and exercises that are not done: each says so and ends, and leaves nothing
+# behind.
+for wrong in "perf/perf write bw 127.0.0.1 -d soft:192.0.2.1" "perf/pingpong xx" \
+    "perf/devinfo -d nothing" "perf/ping" \
+    "lab/solution -a 192.0.2.1" "lab/skeleton -a 127.0.0.1" "gpu_direct/client" \
+    "rdma_copy/rdma_copy_file -d loopback 127.0.0.1 /nonexistent"; do
     rc=0
     within 60 "$bin"/$wrong >"$out.log" 2>&1 || rc=$?
-    [ $rc -gt 0 ] && [ $rc -lt 100 ] && ! grep -q Sanitizer "$out.log" || { echo "$wrong: exit $rc"; tail -n 20 "$out.log"; exit 1; }
+    [ $rc -gt 0 ] && [ $rc -lt 100 ] && ! grep -q Sanitizer "$out.log" ||
+        { echo "$wrong: exit $rc"; tail -n 20 "$out.log"; exit 1; }
 done
 echo "sanitizers: silent"

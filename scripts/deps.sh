@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Usage: deps.sh demo|test|compare
-# Sees to what the build and the tests need. As root on a system with apt it installs what is missing;
-# otherwise it names it. A missing tool of the tests is no error: its tests skip and say so.
+# Sees to what the build and the tests need. As root on a system with apt it installs what is
+# missing; otherwise it names it. A missing tool of the tests is no error: its tests skip and say
+# so.
 set -u
 what=${1:-test}
 
@@ -34,7 +35,7 @@ command -v pkg-config|pkg-config|the installed gdrcore.pc
 command -v cmake|cmake|the installed CMake package
 command -v readelf|binutils|imports and exports of the library
 command -v cmp|diffutils|byte comparison
-test -e /usr/include/infiniband/verbs.h|libibverbs-dev|layouts against libibverbs, the kernel's end of the interoperation tests, the verbs device
+test -e /usr/include/infiniband/verbs.h|libibverbs-dev|libibverbs' layouts, rxe, the verbs device
 test -e /usr/include/rdma/rdma_cma.h|librdmacm-dev|rdma-sys, which the verbs device is built with
 ls /usr/lib/llvm-*/lib/libclang[.-][s0-9]*|libclang-dev|rdma-sys
 command -v ibv_rc_pingpong|ibverbs-utils|the libibverbs drop-in
@@ -65,8 +66,9 @@ command -v ib_send_lat|perftest|the drop-in
 EOF
 }
 
-# The machine with Linux's RDMA stack (tests/vm/vm.sh: qemu-system-x86, linux-image-amd64, rdma-core, perftest, tcpdump and
-# what they need, 131 MB) is downloaded by apt into a cache when its test runs, and not installed.
+# The machine with Linux's RDMA stack (tests/vm/vm.sh: qemu-system-x86, linux-image-amd64,
+# rdma-core, perftest, tcpdump and what they need, 131 MB) is downloaded by apt into a cache when
+# its test runs, and not installed.
 
 packages=()
 while IFS='|' read -r check package why; do
@@ -80,10 +82,14 @@ done < <(needs)
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
     log=$(mktemp)
-    { timeout 300 apt-get update -q && timeout 600 apt-get install -q -y --no-install-recommends "${packages[@]}"; } >"$log" 2>&1 ||
-        { tail -n 5 "$log"; printf 'apt could not install: %s; what needs them is skipped\n' "${packages[*]}"; }
+    { timeout 300 apt-get update -q &&
+        timeout 600 apt-get install -q -y --no-install-recommends "${packages[@]}"
+        } >"$log" 2>&1 ||
+        { tail -n 5 "$log"; printf 'apt could not install: %s; what needs them is skipped\n' \
+        "${packages[*]}"; }
     rm -f "$log"
 else
-    printf 'what needs them is skipped; to have it: sudo apt-get install --no-install-recommends %s\n' "${packages[*]}"
+    printf 'what needs them is skipped; to have it: %s %s\n' \
+        'sudo apt-get install --no-install-recommends' "${packages[*]}"
 fi
 exit 0

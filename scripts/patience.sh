@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Prints by what whole number the tests' limits of time are multiplied here; 1 on an idle machine with two CPUs or more.
+# Prints by what whole number the tests' limits of time are multiplied here; 1 on an idle machine
+# with two CPUs or more.
 #
-# One worker per CPU that this process may use takes a second of CPU time. How much longer it takes on the clock is how much slower the
-# tests are beside what else runs here; with a single CPU they are twice as slow again. GDRC_TEST_PATIENCE, where it is set, is the answer.
+# One worker per CPU that this process may use takes a second of CPU time. How much longer it takes
+# on the clock is how much slower the tests are beside what else runs here; with a single CPU they
+# are twice as slow again. GDRC_TEST_PATIENCE, where it is set, is the answer.
 set -eu
 most=10
 if [ -n "${GDRC_TEST_PATIENCE:-}" ]; then

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Usage: programs.sh [PROGRAM]...
-# Programs that are not in `make test`, on the drop-in, by command: fetches them from PyPI or Debian into build/programs, without
-# installing anything, runs them in namespaces of their own where the system allows those, asks the device's own counters whether it was
-# RDMA, and writes the result of each into its row of docs/using/DROPIN.md. Without a name: all of them.
+# Programs that are not in `make test`, on the drop-in, by command: fetches them from PyPI or Debian
+# into build/programs, without installing anything, runs them in namespaces of their own where the
+# system allows those, asks the device's own counters whether it was RDMA, and writes the result of
+# each into its row of docs/using/DROPIN.md. Without a name: all of them.
 #   nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey nccl uccl
-# The last three are not fetched: VALKEY, NCCL and UCCL name their source trees. valkey is to be built, with its RDMA module and tests/rdma;
-# of the others NCCL's net_ib and UCCL's engine are built here, with CUDA's headers from PyPI. PYTHON is the interpreter for wheels.
+# The last three are not fetched: VALKEY, NCCL and UCCL name their source trees. valkey is to be
+# built, with its RDMA module and tests/rdma; of the others NCCL's net_ib and UCCL's engine are
+# built here, with CUDA's headers from PyPI. PYTHON is the interpreter for wheels.
 set -u
 cd "$(dirname "$0")/.."
 all='nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey nccl uccl'
@@ -18,21 +20,24 @@ libs=usr/lib/$(uname -m)-linux-gnu
 
 # A program on an address of the test's own, with its counters: on NUMBER OUTPUT PROGRAM ARGUMENT...
 # NUMBER `all`: with a device for each address of the machine.
-# In the background it takes the subshell's place, so that who ends the one ends the other and has its counters.
+# In the background it takes the subshell's place, so that who ends the one ends the other and has
+# its counters.
 on() {
     local address="--address 127.0.$1.1" output=$2 instead=
     [ "$1" = all ] && address=
     shift 2
     [ "$BASH_SUBSHELL" = 0 ] || instead=exec
     # shellcheck disable=SC2086
-    $instead timeout ${once:-} -k 5 "${limit:-120}" "$bin/gdrcore-run" ${options:-} --stats $address "$@" >"$output" 2>&1
+    $instead timeout ${once:-} -k 5 "${limit:-120}" "$bin/gdrcore-run" ${options:-} --stats \
+        $address "$@" >"$output" 2>&1
 }
 
 # The sum of a counter in files of output.
 counted() {
     local name=$1
     shift
-    cat "$@" 2>/dev/null | awk -v name="$name" '$1 == "gdrcore:" && $2 == name { n += $3 } END { print n + 0 }'
+    cat "$@" 2>/dev/null | awk -v name="$name" \
+        '$1 == "gdrcore:" && $2 == name { n += $3 } END { print n + 0 }'
 }
 
 # What a program is and what is checked of it, for its row: about VERSION WHAT-IT-DOES DATA-CHECKED
@@ -67,7 +72,8 @@ debian() {
     local root=$work/$program/root deb=$work/$program/deb
     [ -e "$work/$program/.fetched" ] && return 0
     mkdir -p "$deb" "$root"
-    (cd "$deb" && apt-get download -q "$@" && for d in *.deb; do dpkg -x "$d" "$root" || exit 1; done) >"$work/$program.fetch" 2>&1 ||
+    (cd "$deb" && apt-get download -q "$@" && for d in *.deb; do dpkg -x "$d" "$root" || exit 1
+        done) >"$work/$program.fetch" 2>&1 ||
         { skip "$(tail -n 1 "$work/$program.fetch")"; return; }
     touch "$work/$program/.fetched"
 }
@@ -83,13 +89,15 @@ pypi() {
     [ -e "$work/$program/.fetched" ] && return 0
     shift
     mkdir -p "$work/$program"
-    { "$python" -m venv "$venv" && "$venv/bin/pip" install -q "$@"; } >"$work/$program.fetch" 2>&1 ||
+    { "$python" -m venv "$venv" && "$venv/bin/pip" install -q "$@"
+        } >"$work/$program.fetch" 2>&1 ||
         { skip "$(tail -n 1 "$work/$program.fetch")"; return; }
     touch "$work/$program/.fetched"
 }
 
 pip_version() {
-    "$work/$program/venv/bin/pip" list --format=freeze 2>/dev/null | grep -m 1 -i "^$1==" | sed 's/==/ /'
+    "$work/$program/venv/bin/pip" list --format=freeze 2>/dev/null | grep -m 1 -i "^$1==" |
+        sed 's/==/ /'
 }
 
 have() {
@@ -103,7 +111,8 @@ have() {
 until_listened() {
     local port
     port=$(printf ':%04X 0*:0000 0A' "$1")
-    while kill -0 "$2" 2>/dev/null && ! cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q "$port"; do sleep 0.1; done
+    while kill -0 "$2" 2>/dev/null && ! cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+        grep -q "$port"; do sleep 0.1; done
 }
 
 # Waits until a file holds a text, or a process has ended.
@@ -116,14 +125,17 @@ until_said() {
 wheel_run() {
     local other one
     export UCX_TLS=rc_v,self UCX_NET_DEVICES=gdrc0:1 GLOG_minloglevel=2
-    on 71 "$work/$program.target" "$work/$program/venv/bin/python" -B tests/python/wheels.py "$program" target 127.0.71.1 20071 &
+    on 71 "$work/$program.target" "$work/$program/venv/bin/python" -B tests/python/wheels.py \
+        "$program" target 127.0.71.1 20071 &
     other=$!
-    on 72 "$work/$program.initiator" "$work/$program/venv/bin/python" -B tests/python/wheels.py "$program" initiator 127.0.72.1 20071
+    on 72 "$work/$program.initiator" "$work/$program/venv/bin/python" -B tests/python/wheels.py \
+        "$program" initiator 127.0.72.1 20071
     one=$?
     wait "$other"
     other=$?
     about "$(pip_version "$1")" 'WRITEs and READs between two processes' 'every byte'
-    verdict "$((one == 0 && other == 0))" 'rdma_writes rdma_reads' "$work/$program.target" "$work/$program.initiator"
+    verdict "$((one == 0 && other == 0))" 'rdma_writes rdma_reads' "$work/$program.target" \
+        "$work/$program.initiator"
 }
 
 # Not all that a wheel names, which would be CUDA.
@@ -142,8 +154,10 @@ iser_fetch() {
 # tgt's iSER target and qemu-img with libiscsi at the other end: an image goes there and comes back.
 iser_run() {
     local root=$work/iser/root name disk far good=0 server
-    export QEMU_MODULE_DIR=$root/$libs/qemu LD_LIBRARY_PATH=$root/$libs TGT_IPC_SOCKET=$work/iser/socket
-    if ! "$root/usr/bin/qemu-img" --version >"$work/iser.version" 2>&1 || ! ldd "$root/usr/sbin/tgtd" >/dev/null; then
+    export QEMU_MODULE_DIR=$root/$libs/qemu LD_LIBRARY_PATH=$root/$libs \
+        TGT_IPC_SOCKET=$work/iser/socket
+    if ! "$root/usr/bin/qemu-img" --version >"$work/iser.version" 2>&1 ||
+        ! ldd "$root/usr/sbin/tgtd" >/dev/null; then
         skip "$(tail -n 1 "$work/iser.version")"
         return
     fi
@@ -158,17 +172,21 @@ iser_run() {
         admin --op show --mode target >/dev/null 2>&1 && break
         sleep 0.1
     done
-    # Debian's tgt wants the initiator's name beside its address: without it every login ends in "target not found".
+    # Debian's tgt wants the initiator's name beside its address: without it every login ends in
+    # "target not found".
     admin --op new --mode target --tid 1 -T "$name" &&
         admin --op new --mode logicalunit --tid 1 --lun 1 -b "$disk" &&
         admin --op bind --mode target --tid 1 -I ALL &&
         admin --op bind --mode target --tid 1 -Q iqn.2008-11.org.linux-kvm &&
         # libiscsi's iSER takes requests of less than 512 KiB.
-        far=driver=raw,file.driver=blkdebug,file.max-transfer=262144,file.image.driver=iscsi,file.image.transport=iser &&
+        far=driver=raw,file.driver=blkdebug,file.max-transfer=262144 &&
+        far+=,file.image.driver=iscsi,file.image.transport=iser &&
         far=$far,file.image.portal=127.0.73.1:3260,file.image.target=$name,file.image.lun=1 &&
-        on 74 "$work/iser.there" "$root/usr/bin/qemu-img" convert -n -f raw --target-image-opts "$work/iser/image" "$far" &&
+        on 74 "$work/iser.there" "$root/usr/bin/qemu-img" convert -n -f raw --target-image-opts \
+        "$work/iser/image" "$far" &&
         cmp "$work/iser/image" "$disk" &&
-        on 74 "$work/iser.back" "$root/usr/bin/qemu-img" convert --image-opts -O raw "$far" "$work/iser/back" &&
+        on 74 "$work/iser.back" "$root/usr/bin/qemu-img" convert --image-opts -O raw "$far" \
+        "$work/iser/back" &&
         cmp "$work/iser/image" "$work/iser/back" && good=1
     # It ends when it has no target any more, which it keeps while a connection is closing.
     for _ in $(seq 100); do
@@ -177,13 +195,16 @@ iser_run() {
     done
     admin --op delete --mode system
     wait "$server"
-    about "$(version tgt), $(version qemu-utils)" 'a disk image there and back over iSER' 'every byte'
-    verdict "$good" 'rdma_writes rdma_reads' "$work/iser.target" "$work/iser.there" "$work/iser.back"
+    about "$(version tgt), $(version qemu-utils)" 'a disk image there and back over iSER' \
+        'every byte'
+    verdict "$good" 'rdma_writes rdma_reads' "$work/iser.target" "$work/iser.there" \
+        "$work/iser.back"
 }
 
 # Only through UCX, and from it only through the device.
 through_ucx() {
-    export UCX_TLS=rc_v,self UCX_NET_DEVICES=gdrc0:1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export UCX_TLS=rc_v,self UCX_NET_DEVICES=gdrc0:1 OMPI_ALLOW_RUN_AS_ROOT=1 \
+        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     mpi='--oversubscribe --mca pml ucx --mca osc ucx --mca spml ucx --mca btl self'
 }
 
@@ -191,21 +212,27 @@ mpi4py_fetch() {
     have mpicc.openmpi mpirun.openmpi || return
     MPICC=$(command -v mpicc.openmpi) pypi mpi4py numpy --no-binary mpi4py mpi4py || return
     [ -e "$work/mpi4py/test" ] && return 0
-    (cd "$work/mpi4py" && venv/bin/pip download -q --no-deps --no-build-isolation --no-binary mpi4py \
-        "mpi4py==$(pip_version mpi4py | cut -d ' ' -f 2)" && tar xzf mpi4py-*.tar.gz && mv mpi4py-*/test test) >"$work/mpi4py.fetch" 2>&1 ||
+    (cd "$work/mpi4py" && venv/bin/pip download -q --no-deps --no-build-isolation --no-binary \
+        mpi4py \
+        "mpi4py==$(pip_version mpi4py | cut -d ' ' -f 2)" && tar xzf mpi4py-*.tar.gz &&
+        mv mpi4py-*/test test) >"$work/mpi4py.fetch" 2>&1 ||
         skip "$(tail -n 1 "$work/mpi4py.fetch")"
 }
 
 mpi4py_run() {
     local good=0 side n
     through_ucx
-    # Messages and collectives, of buffers and of objects. What one-sided calls do here, the page says.
+    # Messages and collectives, of buffers and of objects. What one-sided calls do here, the page
+    # says.
     set -- "$work/mpi4py/venv/bin/python" "$work/mpi4py/test/main.py" -v -i p2p -i cco -i msgspec
     side() { printf '%s %s ' -np 1 "$bin/gdrcore-run" --stats --address "127.0.$1.1"; }
     # shellcheck disable=SC2046,SC2086
-    timeout -k 5 900 mpirun.openmpi $mpi --mca mpi_yield_when_idle 1 $(side 75) "$@" : $(side 76) "$@" >"$work/mpi4py.out" 2>&1 && good=1
+    timeout -k 5 900 mpirun.openmpi $mpi --mca mpi_yield_when_idle 1 $(side 75) "$@" : $(side 76) \
+        "$@" >"$work/mpi4py.out" 2>&1 && good=1
     n=$(awk '/^Ran [0-9]+ tests/ { print $2; exit }' "$work/mpi4py.out")
-    about "$(pip_version mpi4py), Open MPI $(mpirun.openmpi --version | awk 'NR == 1 { print $NF }')" "its own tests of messages and collectives: ${n:-?}, two ranks" 'yes'
+    about "$(pip_version mpi4py), Open MPI $(mpirun.openmpi --version |
+        awk 'NR == 1 { print $NF }')" \
+        "its own tests of messages and collectives: ${n:-?}, two ranks" 'yes'
     verdict "$good" rdma_sends "$work/mpi4py.out"
 }
 
@@ -215,13 +242,19 @@ mpich_run() {
     local root=$work/mpich/root good=0
     export LD_LIBRARY_PATH=$root/$libs MPIR_CVAR_NOLOCAL=1
     through_ucx
-    cc -O1 -I "$root/${libs/lib/include}/mpich" -o "$work/mpich/program" tests/c/mpi.c -L"$root/$libs" -lmpich -Wl,-rpath-link,"$root/$libs" \
-        >"$work/mpich.out" 2>&1 || { skip "$(grep -m 1 'error\|cannot' "$work/mpich.out")"; return; }
+    cc -O1 -I "$root/${libs/lib/include}/mpich" -o "$work/mpich/program" tests/c/mpi.c \
+        -L"$root/$libs" -lmpich -Wl,-rpath-link,"$root/$libs" \
+        >"$work/mpich.out" 2>&1 || {
+            skip "$(grep -m 1 'error\|cannot' "$work/mpich.out")"
+            return
+        }
     side() { printf '%s %s ' -n 2 "$bin/gdrcore-run" --stats --address "127.0.$1.1"; }
     # shellcheck disable=SC2046
-    timeout -k 5 120 "$root/usr/bin/mpiexec.hydra" -launcher fork $(side 92) "$work/mpich/program" : $(side 93) "$work/mpich/program" \
+    timeout -k 5 120 "$root/usr/bin/mpiexec.hydra" -launcher fork $(side 92) "$work/mpich/program" \
+        : $(side 93) "$work/mpich/program" \
         >"$work/mpich.out" 2>&1 && good=1
-    about "$(version mpich)" 'over UCX: ring, one-sided, collectives; four ranks on two addresses' 'every byte (`tests/c/mpi.c`)'
+    about "$(version mpich)" 'over UCX: ring, one-sided, collectives; four ranks on two addresses' \
+        'every byte (`tests/c/mpi.c`)'
     verdict "$good" 'rdma_sends rdma_writes rdma_reads' "$work/mpich.out"
 }
 
@@ -232,10 +265,15 @@ openshmem_run() {
     through_ucx
     side() { printf '%s %s ' -np 2 "$bin/gdrcore-run" --stats --address "127.0.$1.1"; }
     # shellcheck disable=SC2046,SC2086
-    oshcc -std=gnu11 -O1 -Wall -Wextra -Werror -o "$work/shmem" tests/c/shmem.c >"$work/openshmem.out" 2>&1 &&
-        timeout -k 5 120 oshrun $mpi --mca sshmem mmap $(side 77) "$work/shmem" : $(side 78) "$work/shmem" >"$work/openshmem.out" 2>&1 &&
+    oshcc -std=gnu11 -O1 -Wall -Wextra -Werror -o "$work/shmem" tests/c/shmem.c \
+        >"$work/openshmem.out" 2>&1 &&
+        timeout -k 5 120 oshrun $mpi --mca sshmem mmap $(side 77) "$work/shmem" : $(side 78) \
+        "$work/shmem" >"$work/openshmem.out" 2>&1 &&
         grep -q 'every byte was right' "$work/openshmem.out" && good=1
-    about "Open MPI $(oshmem_info | awk '/Open SHMEM:/ { print $3; exit }')" 'puts, gets, atomics, a lock, collectives; four PEs on two addresses' 'every byte (`tests/c/shmem.c`)'
+    about "Open MPI $(oshmem_info |
+        awk '/Open SHMEM:/ { print $3; exit }')" \
+        'puts, gets, atomics, a lock, collectives; four PEs on two addresses' \
+        'every byte (`tests/c/shmem.c`)'
     verdict "$good" 'rdma_writes rdma_reads' "$work/openshmem.out"
 }
 
@@ -247,11 +285,14 @@ qperf_run() {
     on 79 "$work/qperf.server" "$root/usr/bin/qperf" &
     server=$!
     until_listened 19765 "$server"
-    on 80 "$work/qperf.client" "$root/usr/bin/qperf" -t 1 127.0.79.1 rc_bw rc_bi_bw rc_lat uc_bw uc_lat ud_bw ud_lat rc_rdma_write_bw \
-        rc_rdma_write_lat rc_rdma_write_poll_lat rc_rdma_read_bw rc_rdma_read_lat rc_compare_swap_mr rc_fetch_add_mr \
+    on 80 "$work/qperf.client" "$root/usr/bin/qperf" -t 1 127.0.79.1 rc_bw rc_bi_bw rc_lat uc_bw \
+        uc_lat ud_bw ud_lat rc_rdma_write_bw \
+        rc_rdma_write_lat rc_rdma_write_poll_lat rc_rdma_read_bw rc_rdma_read_lat \
+        rc_compare_swap_mr rc_fetch_add_mr \
         ver_rc_compare_swap ver_rc_fetch_add quit && wait "$server" && good=1
     about "$(version qperf)" 'RC, UC, UD, WRITE, READ, atomics; `--lid`' 'atomics'
-    verdict "$good" 'rdma_sends rdma_writes rdma_reads rdma_atomics' "$work/qperf.server" "$work/qperf.client"
+    verdict "$good" 'rdma_sends rdma_writes rdma_reads rdma_atomics' "$work/qperf.server" \
+        "$work/qperf.client"
 }
 
 fio_fetch() { debian fio; }
@@ -259,16 +300,19 @@ fio_fetch() { debian fio; }
 fio_run() {
     local root=$work/fio/root verb server good=1 common outputs=
     export LD_LIBRARY_PATH=$root/$libs
-    ldd "$root/usr/bin/fio" | grep -q 'not found' && { skip 'fio needs libraries that are not here'; return; }
+    ldd "$root/usr/bin/fio" | grep -q 'not found' &&
+        { skip 'fio needs libraries that are not here'; return; }
     # Who reads is fio's server, whatever the verb.
-    common='--thread --ioengine=rdma --hostname=127.0.81.1 --port=7174 --size=64m --bs=64k --iodepth=8 --iodepth_batch_complete=8'
+    common='--thread --ioengine=rdma --hostname=127.0.81.1 --port=7174 --size=64m --bs=64k'
+    common="$common --iodepth=8 --iodepth_batch_complete=8"
     for verb in write read; do
         # shellcheck disable=SC2086
         on 81 "$work/fio.server.$verb" "$root/usr/bin/fio" --name=server --rw=read $common &
         server=$!
         until_said 'waiting for connection' "$work/fio.server.$verb" "$server"
         # shellcheck disable=SC2086
-        on 82 "$work/fio.client.$verb" "$root/usr/bin/fio" --name=client --rw=write $common --verb=$verb && wait "$server" || good=0
+        on 82 "$work/fio.client.$verb" "$root/usr/bin/fio" --name=client --rw=write $common \
+            --verb=$verb && wait "$server" || good=0
         outputs="$outputs $work/fio.server.$verb $work/fio.client.$verb"
     done
     about "$(version fio)" 'WRITE and READ, 64 MiB each' 'no'
@@ -283,26 +327,38 @@ dapl_run() {
     export LD_LIBRARY_PATH=$root/$libs
     # Its provider that uses librdmacm has an address for a name.
     for n in 83 84; do
-        printf 'gdrc u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "127.0.%s.1 0" ""\n' $n >"$work/dapl/$n.conf"
+        printf 'gdrc u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "127.0.%s.1 0" ""\n' $n \
+            >"$work/dapl/$n.conf"
     done
-    DAT_OVERRIDE=$work/dapl/83.conf on 83 "$work/dapl.dtest.server" "$root/usr/bin/dtest" -P gdrc -b 65536 -s &
+    DAT_OVERRIDE=$work/dapl/83.conf on 83 "$work/dapl.dtest.server" "$root/usr/bin/dtest" -P gdrc \
+        -b 65536 -s &
     server=$!
     until_listened 15828 "$server"
-    DAT_OVERRIDE=$work/dapl/84.conf on 84 "$work/dapl.dtest.client" "$root/usr/bin/dtest" -P gdrc -b 65536 -h 127.0.83.1 &&
-        wait "$server" && grep -q PASSED "$work/dapl.dtest.server" && grep -q PASSED "$work/dapl.dtest.client" || good=0
-    DAT_OVERRIDE=$work/dapl/83.conf on 83 "$work/dapl.dapltest.server" "$root/usr/bin/dapltest" -T S -D gdrc &
+    DAT_OVERRIDE=$work/dapl/84.conf on 84 "$work/dapl.dtest.client" "$root/usr/bin/dtest" -P gdrc \
+        -b 65536 -h 127.0.83.1 &&
+        wait "$server" && grep -q PASSED "$work/dapl.dtest.server" &&
+        grep -q PASSED "$work/dapl.dtest.client" || good=0
+    DAT_OVERRIDE=$work/dapl/83.conf on 83 "$work/dapl.dapltest.server" "$root/usr/bin/dapltest" \
+        -T S -D gdrc &
     server=$!
     until_said 'Service Point Ready' "$work/dapl.dapltest.server" "$server"
     for n in 1 2; do
-        DAT_OVERRIDE=$work/dapl/84.conf on 84 "$work/dapl.dapltest.client.$n" "$root/usr/bin/dapltest" -T T -s 127.0.83.1 -D gdrc \
-            -i 200 -t $n -w $n -V client SR 4096 2 server SR 4096 2 client RW 65536 1 server RR 65536 1 &&
-            grep -q 'Total RDMA Read' "$work/dapl.dapltest.client.$n" && ! grep -qi 'mismatch\|error' "$work/dapl.dapltest.client.$n" || good=0
+        DAT_OVERRIDE=$work/dapl/84.conf on 84 "$work/dapl.dapltest.client.$n" \
+            "$root/usr/bin/dapltest" -T T -s 127.0.83.1 -D gdrc \
+            -i 200 -t $n -w $n -V client SR 4096 2 server SR 4096 2 client RW 65536 1 server RR \
+            65536 1 &&
+            grep -q 'Total RDMA Read' "$work/dapl.dapltest.client.$n" &&
+            ! grep -qi 'mismatch\|error' "$work/dapl.dapltest.client.$n" || good=0
         outputs="$outputs $work/dapl.dapltest.client.$n"
     done
-    DAT_OVERRIDE=$work/dapl/84.conf on 84 "$work/dapl.quit" "$root/usr/bin/dapltest" -T Q -s 127.0.83.1 -D gdrc && wait "$server" || good=0
-    about "$(version dapl2-utils)" 'dtest, dapltest (one and two threads) over the provider that uses librdmacm' 'every byte (`-V`)'
+    DAT_OVERRIDE=$work/dapl/84.conf on 84 "$work/dapl.quit" "$root/usr/bin/dapltest" -T Q \
+        -s 127.0.83.1 -D gdrc && wait "$server" || good=0
+    about "$(version dapl2-utils)" \
+        'dtest, dapltest (one and two threads) over the provider that uses librdmacm' \
+        'every byte (`-V`)'
     # shellcheck disable=SC2086
-    verdict "$good" 'rdma_sends rdma_writes rdma_reads' "$work/dapl.dtest.server" "$work/dapl.dtest.client" "$work/dapl.dapltest.server" $outputs
+    verdict "$good" 'rdma_sends rdma_writes rdma_reads' "$work/dapl.dtest.server" \
+        "$work/dapl.dtest.client" "$work/dapl.dapltest.server" $outputs
 }
 
 gloo_fetch() { have c++ && debian libgloo-dev libgloo0 libhiredis0.14; }
@@ -312,8 +368,10 @@ gloo_run() {
     export LD_LIBRARY_PATH=$root/usr/lib:$root/$libs
     rm -rf "$work/gloo/meet"
     mkdir "$work/gloo/meet"
-    c++ -std=c++17 -O1 -isystem "$root/usr/include" -o "$work/gloo/program" tests/c/gloo.cpp -L"$root/usr/lib" -lgloo \
-        -Wl,-rpath-link,"$root/$libs" -lpthread >"$work/gloo.build" 2>&1 || { skip "$(grep -m 1 error "$work/gloo.build")"; return; }
+    c++ -std=c++17 -O1 -isystem "$root/usr/include" -o "$work/gloo/program" tests/c/gloo.cpp \
+        -L"$root/usr/lib" -lgloo \
+        -Wl,-rpath-link,"$root/$libs" -lpthread >"$work/gloo.build" 2>&1 ||
+        { skip "$(grep -m 1 error "$work/gloo.build")"; return; }
     for rank in 0 1 2; do
         on $((85 + rank)) "$work/gloo.$rank" "$work/gloo/program" "$work/gloo/meet" $rank 3 &
         sides="$sides $!" outputs="$outputs $work/gloo.$rank"
@@ -321,13 +379,16 @@ gloo_run() {
     for rank in $sides; do
         wait "$rank" || good=0
     done
-    about "$(version libgloo0)" 'its ibverbs transport: allreduce (three algorithms), broadcast, barrier; three ranks' 'every element (`tests/c/gloo.cpp`)'
+    about "$(version libgloo0)" \
+        'its ibverbs transport: allreduce (three algorithms), broadcast, barrier; three ranks' \
+        'every element (`tests/c/gloo.cpp`)'
     # shellcheck disable=SC2086
     verdict "$good" rdma_writes $outputs
 }
 
 qemu_fetch() {
-    have python3 && debian qemu-system-x86 qemu-system-common qemu-system-data seabios libcapstone4 libfdt1 libslirp0 libvdeplug2
+    have python3 && debian qemu-system-x86 qemu-system-common qemu-system-data seabios \
+        libcapstone4 libfdt1 libslirp0 libvdeplug2
 }
 
 # What a machine's monitor answers: monitor SOCKET COMMAND
@@ -351,49 +412,63 @@ print(answer())' "$@"
 
 # A machine with random bytes in its memory moves to another process.
 qemu_run() {
-    local root=$work/qemu/root here=$work/qemu/here.monitor there=$work/qemu/there.monitor good=0 one other machine state=
+    local root=$work/qemu/root here=$work/qemu/here.monitor there=$work/qemu/there.monitor good=0 \
+        one other machine state=
     export LD_LIBRARY_PATH=$root/$libs
-    ldd "$root/usr/bin/qemu-system-x86_64" | grep -q 'not found' && { skip 'qemu needs libraries that are not here'; return; }
-    machine="$root/usr/bin/qemu-system-x86_64 -L $root/usr/share/qemu -L $root/usr/share/seabios -machine pc,accel=tcg -m 64 -nodefaults"
+    ldd "$root/usr/bin/qemu-system-x86_64" | grep -q 'not found' &&
+        { skip 'qemu needs libraries that are not here'; return; }
+    machine="$root/usr/bin/qemu-system-x86_64 -L $root/usr/share/qemu -L $root/usr/share/seabios"
+    machine="$machine -machine pc,accel=tcg -m 64 -nodefaults"
     machine="$machine -display none -vga none -nic none -S"
     head -c 32M /dev/urandom >"$work/qemu/image"
     rm -f "$here" "$there" "$work/qemu/memory".*
     # shellcheck disable=SC2086
-    on 90 "$work/qemu.here" $machine -device "loader,file=$work/qemu/image,addr=0x1000000,force-raw=on" -monitor "unix:$here,server,nowait" &
+    on 90 "$work/qemu.here" $machine -device \
+        "loader,file=$work/qemu/image,addr=0x1000000,force-raw=on" -monitor \
+        "unix:$here,server,nowait" &
     one=$!
     # shellcheck disable=SC2086
-    on 91 "$work/qemu.there" $machine -monitor "unix:$there,server,nowait" -incoming rdma:127.0.91.1:4444 &
+    on 91 "$work/qemu.there" $machine -monitor "unix:$there,server,nowait" -incoming \
+        rdma:127.0.91.1:4444 &
     other=$!
-    while { [ ! -S "$here" ] || [ ! -S "$there" ]; } && kill -0 $one 2>/dev/null && kill -0 $other 2>/dev/null; do sleep 0.1; done
+    while { [ ! -S "$here" ] || [ ! -S "$there" ]; } && kill -0 $one 2>/dev/null &&
+        kill -0 $other 2>/dev/null; do sleep 0.1; done
     monitor "$here" 'migrate -d rdma:127.0.91.1:4444' >/dev/null
     while kill -0 $one 2>/dev/null; do
-        state=$(monitor "$here" 'info migrate' | grep -o 'Migration status: \(completed\|failed\)') && break
+        state=$(monitor "$here" 'info migrate' |
+            grep -o 'Migration status: \(completed\|failed\)') && break
         sleep 0.2
     done
     monitor "$here" "pmemsave 0 0x4000000 \"$work/qemu/memory.here\"" >/dev/null
     monitor "$there" "pmemsave 0 0x4000000 \"$work/qemu/memory.there\"" >/dev/null
-    [ "$state" = 'Migration status: completed' ] && cmp "$work/qemu/memory.here" "$work/qemu/memory.there" &&
+    [ "$state" = 'Migration status: completed' ] &&
+        cmp "$work/qemu/memory.here" "$work/qemu/memory.there" &&
         cmp -n 33554432 "$work/qemu/memory.there" "$work/qemu/image" 16777216 0 && good=1
     monitor "$here" quit >/dev/null
     monitor "$there" quit >/dev/null
     wait $one
     wait $other
-    about "$(version qemu-system-x86)" 'live migration of a machine, 64 MiB, to another process' 'every byte of its memory'
+    about "$(version qemu-system-x86)" 'live migration of a machine, 64 MiB, to another process' \
+        'every byte of its memory'
     verdict "$good" 'rdma_sends rdma_writes' "$work/qemu.here" "$work/qemu.there"
 }
 
 ceph_fetch() {
-    have python3 && debian ceph-mon ceph-osd ceph-base ceph-common librados2 libradosstriper1 libboost-thread1.74.0 libfmt9 libleveldb1d \
-        libfuse2 libpmem1 libndctl6 libdaxctl1 python3-rados python3-ceph-argparse python3-prettytable python3-wcwidth
+    have python3 && debian ceph-mon ceph-osd ceph-base ceph-common librados2 libradosstriper1 \
+        libboost-thread1.74.0 libfmt9 libleveldb1d \
+        libfuse2 libpmem1 libndctl6 libdaxctl1 python3-rados python3-ceph-argparse \
+        python3-prettytable python3-wcwidth
 }
 
-# A monitor, an OSD that keeps objects in its memory, and clients, all of whose messages are RDMA: ceph_way NAME LINE-OF-ITS-CONFIGURATION...
+# A monitor, an OSD that keeps objects in its memory, and clients, all of whose messages are RDMA:
+# ceph_way NAME LINE-OF-ITS-CONFIGURATION...
 ceph_way() {
     local root=$work/ceph/root where=$work/ceph/cluster name=$work/ceph.$1 mon osd good=1
     shift
     rm -rf "$where"
     mkdir -p "$where/mon" "$where/osd"
-    # A receive queue longer than there are buffers ends it at once. An OSD that ends fast leaves its counters unsaid.
+    # A receive queue longer than there are buffers ends it at once. An OSD that ends fast leaves
+    # its counters unsaid.
     cat >"$where/conf" <<END
 [global]
 fsid = 00000000-0000-4000-8000-000000000001
@@ -426,9 +501,11 @@ ms async rdma send buffers = 256
 $(printf '%s\n' "$@")
 END
     set -- -c "$where/conf"
-    "$root/usr/bin/monmaptool" --create --fsid 00000000-0000-4000-8000-000000000001 --addv a '[v2:127.0.94.1:3300]' "$where/map" >"$name.map" 2>&1
+    "$root/usr/bin/monmaptool" --create --fsid 00000000-0000-4000-8000-000000000001 --addv a \
+        '[v2:127.0.94.1:3300]' "$where/map" >"$name.map" 2>&1
     on 94 "$name.mkfs" "$root/usr/bin/ceph-mon" "$@" --mkfs -i a --monmap "$where/map"
-    # It ends without a word at the second SIGTERM, and timeout sends two unless it is in the foreground.
+    # It ends without a word at the second SIGTERM, and timeout sends two unless it is in the
+    # foreground.
     limit=300 once=--foreground on 94 "$name.mon" "$root/usr/bin/ceph-mon" "$@" -f -i a &
     mon=$!
     # The first client asks until somebody answers.
@@ -441,7 +518,8 @@ END
         on 96 "$name.put" "$root/usr/bin/rados" "$@" -p pool put image "$where/image" &&
         on 96 "$name.get" "$root/usr/bin/rados" "$@" -p pool get image "$where/back" &&
         cmp "$where/image" "$where/back" &&
-        on 96 "$name.write" "$root/usr/bin/rados" "$@" -p pool bench 30 write -b 1M -t 8 --max-objects 64 --no-cleanup &&
+        on 96 "$name.write" "$root/usr/bin/rados" "$@" -p pool bench 30 write -b 1M -t 8 \
+        --max-objects 64 --no-cleanup &&
         on 96 "$name.read" "$root/usr/bin/rados" "$@" -p pool bench 30 seq -t 8 || good=0
     # The OSD says to the monitor that it goes.
     kill "$osd"
@@ -454,21 +532,27 @@ END
 
 ceph_run() {
     local root=$work/ceph/root good=1 outputs=
-    export LD_LIBRARY_PATH=$root/$libs:$root/$libs/ceph:$root/${libs#usr/} PYTHONPATH=$root/usr/lib/python3/dist-packages
-    if ldd "$root"/usr/bin/{ceph-osd,ceph-mon,rados} | grep -q 'not found' || ! python3 -B -c 'import rados, ceph_daemon' 2>/dev/null; then
+    export LD_LIBRARY_PATH=$root/$libs:$root/$libs/ceph:$root/${libs#usr/} \
+        PYTHONPATH=$root/usr/lib/python3/dist-packages
+    if ldd "$root"/usr/bin/{ceph-osd,ceph-mon,rados} | grep -q 'not found' ||
+        ! python3 -B -c 'import rados, ceph_daemon' 2>/dev/null; then
         skip 'ceph needs libraries that are not here'
         return
     fi
     ceph_way addresses || good=0
     ceph_way rdma_cm 'ms async rdma cm = true' 'ms async rdma type = iwarp' || good=0
-    about "$(version ceph-osd)" 'its messenger: a monitor, an OSD, `rados` put, get, bench; with addresses told over TCP, and over librdmacm' 'every byte'
+    local what='its messenger: a monitor, an OSD, `rados` put, get, bench'
+    what+='; with addresses told over TCP, and over librdmacm'
+    about "$(version ceph-osd)" \
+        "$what" 'every byte'
     # shellcheck disable=SC2086
     verdict "$good" 'rdma_sends rdma_recvs cm_sent' $outputs
 }
 
 valkey_fetch() {
     [ -n "${VALKEY:-}" ] || { skip 'VALKEY names no source tree'; return; }
-    [ -x "$VALKEY/src/valkey-server" ] && [ -e "$VALKEY/src/valkey-rdma.so" ] && [ -x "$VALKEY/tests/rdma/rdma-test" ] ||
+    [ -x "$VALKEY/src/valkey-server" ] && [ -e "$VALKEY/src/valkey-rdma.so" ] &&
+        [ -x "$VALKEY/tests/rdma/rdma-test" ] ||
         skip "$VALKEY is not built with its RDMA module and tests/rdma"
 }
 
@@ -476,7 +560,8 @@ valkey_fetch() {
 valkey_run() {
     local server good=0
     mkdir -p "$work/valkey"
-    on 88 "$work/valkey.server" "$VALKEY/src/valkey-server" --port 0 --protected-mode no --save '' --appendonly no --dir "$work/valkey" \
+    on 88 "$work/valkey.server" "$VALKEY/src/valkey-server" --port 0 --protected-mode no --save '' \
+        --appendonly no --dir "$work/valkey" \
         --loadmodule "$VALKEY/src/valkey-rdma.so" port=6379 bind=127.0.88.1 &
     server=$!
     until_said 'Ready to accept' "$work/valkey.server" "$server"
@@ -484,13 +569,17 @@ valkey_run() {
         grep -q '^Valkey Over RDMA test \[OK\]' "$work/valkey.client" && good=1
     kill "$server"
     wait "$server"
-    about "valkey, source of ${VALKEY_DATE:-an unknown date}" 'its RDMA module and test: PING, SET, GET by four clients; server with `--protected-mode no`' 'every value'
+    local what='its RDMA module and test: PING, SET, GET by four clients'
+    what+='; server with `--protected-mode no`'
+    about "valkey, source of ${VALKEY_DATE:-an unknown date}" \
+        "$what" 'every value'
     verdict "$good" 'rdma_sends rdma_writes' "$work/valkey.server" "$work/valkey.client"
 }
 
 # Headers of CUDA.
 cuda_fetch() {
-    have c++ && pypi "$program" --no-deps nvidia-cuda-runtime-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12
+    have c++ && pypi "$program" --no-deps nvidia-cuda-runtime-cu12 nvidia-cuda-nvcc-cu12 \
+        nvidia-cuda-cccl-cu12
 }
 
 # Flags of C++ with headers in these folders and those of CUDA: cuda_flags FOLDER...
@@ -509,7 +598,8 @@ objects() {
     mkdir -p "$work/$program/objects"
     for file in "$@"; do
         object=$work/$program/objects/${file//\//-}.o
-        [ "$object" -nt "$tree/$file.cc" ] || c++ "${flags[@]}" -c "$tree/$file.cc" -o "$object" || return
+        [ "$object" -nt "$tree/$file.cc" ] ||
+            c++ "${flags[@]}" -c "$tree/$file.cc" -o "$object" || return
     done
 }
 
@@ -517,12 +607,16 @@ objects() {
 linked() {
     local source=$1
     shift
-    c++ "${flags[@]}" -Wall -Wextra -Werror -o "$work/$program/program" "$source" "$work/$program"/objects/*.o "$@" -Wl,--gc-sections -ldl -lpthread
+    c++ "${flags[@]}" -Wall -Wextra -Werror -o "$work/$program/program" "$source" \
+        "$work/$program"/objects/*.o "$@" -Wl,--gc-sections -ldl -lpthread
 }
 
 nccl_fetch() {
     [ -n "${NCCL:-}" ] || { skip 'NCCL names no source tree'; return; }
-    [ -e "$NCCL/src/transport/net_ib/p2p.cc" ] || { skip "$NCCL has no src/transport/net_ib"; return; }
+    [ -e "$NCCL/src/transport/net_ib/p2p.cc" ] || {
+        skip "$NCCL has no src/transport/net_ib"
+        return
+    }
     cuda_fetch
 }
 
@@ -530,20 +624,28 @@ nccl_fetch() {
 nccl_build() {
     mkdir -p "$work/nccl/include"
     sed "s/\${nccl:Major}/$1/; s/\${nccl:Minor}/$2/; s/\${nccl:Patch}/$3/; s/\${nccl:Suffix}//
-        s/\${nccl:Version}/$(printf '%d%02d%02d' "$@")/" "$NCCL/src/nccl.h.in" >"$work/nccl/include/nccl.h"
+        s/\${nccl:Version}/$(printf '%d%02d%02d' "$@")/" "$NCCL/src/nccl.h.in" \
+            >"$work/nccl/include/nccl.h"
     cuda_flags "$work/nccl/include" "$NCCL"/src/{include,include/plugin}
     flags+=(-DNCCL_OS_LINUX)
-    objects "$NCCL/src" transport/net_ib/{common,connect,gdr,init,p2p,p2p_resiliency,p2p_resiliency_recovery,reg} os/linux debug \
-        misc/{ibvsymbols,ibvwrap,mlx5dvsymbols,mlx5dvwrap,socket,utils,param} param/{param,param_registry} &&
+    objects "$NCCL/src" \
+        transport/net_ib/{common,connect,gdr,init,p2p,p2p_resiliency,p2p_resiliency_recovery,reg} \
+        os/linux debug \
+        misc/{ibvsymbols,ibvwrap,mlx5dvsymbols,mlx5dvwrap,socket,utils,param} \
+        param/{param,param_registry} &&
         linked tests/c/nccl.cpp
 }
 
-# Two ranks; then with four queue pairs for each connection, and then on two devices, IPv4 and IPv6, which NCCL makes one.
+# Two ranks; then with four queue pairs for each connection, and then on two devices, IPv4 and IPv6,
+# which NCCL makes one.
 nccl_run() {
     local name=$work/nccl good=1 way numbers other outputs=
     # shellcheck disable=SC2046
     set -- $(awk '/^NCCL_(MAJOR|MINOR|PATCH) / { print $3 }' "$NCCL/makefiles/version.mk")
-    nccl_build "$@" >"$name.build" 2>&1 || { skip "$(grep -m 1 'error\|undefined' "$name.build")"; return; }
+    nccl_build "$@" >"$name.build" 2>&1 || {
+        skip "$(grep -m 1 'error\|undefined' "$name.build")"
+        return
+    }
     for way in one several two; do
         numbers='97 98'
         export NCCL_DEBUG=WARN NCCL_IB_QPS_PER_CONNECTION=1 NCCL_IB_SPLIT_DATA_ON_QPS=0
@@ -557,8 +659,10 @@ nccl_run() {
         wait "$other" || good=0
         outputs="$outputs $name.$way.0 $name.$way.1"
     done
+    local what='two ranks at once, 0 B to 16 MiB, groups of 8'
+    what+='; one and four queue pairs, two devices as one'
     about "NCCL $1.$2.$3, its \`net_ib\` built alone" \
-        'two ranks at once, 0 B to 16 MiB, groups of 8; one and four queue pairs, two devices as one' 'every byte (`tests/c/nccl.cpp`)'
+        "$what" 'every byte (`tests/c/nccl.cpp`)'
     # shellcheck disable=SC2086
     verdict "$good" 'rdma_writes rdma_reads' $outputs
 }
@@ -575,21 +679,29 @@ uccl_fetch() {
 uccl_build() {
     local name wraps=()
     mkdir -p "$work/uccl/include"
-    printf '%s\n' '#pragma once' 'typedef int PyGILState_STATE;' 'extern "C" int PyGILState_Ensure(), PyErr_CheckSignals();' \
+    printf '%s\n' '#pragma once' 'typedef int PyGILState_STATE;' \
+        'extern "C" int PyGILState_Ensure(), PyErr_CheckSignals();' \
         'extern "C" void PyGILState_Release(int);' >"$work/uccl/include/Python.h"
-    cuda_flags "$work/uccl/include" "$work/uccl/root/usr/include" "$UCCL"/p2p{,/util,/rdma,/rdma/providers,/nccl} "$UCCL/include"
+    cuda_flags "$work/uccl/include" "$work/uccl/root/usr/include" \
+        "$UCCL"/p2p{,/util,/rdma,/rdma/providers,/nccl} "$UCCL/include"
     for name in get_device_list query_port reg_mr reg_dmabuf_mr create_cq create_qp qp_to_qp_ex; do
         wraps+=("-Wl,--wrap=ibv_$name")
     done
-    objects "$UCCL/p2p" engine uccl_engine util/{adaptive_sleeper,common,epoll_client,epoll_server,memory_allocator,seq_num} \
-        rdma/{compression,efadv_dl,ibverbs_dl} rdma/rdma_{connection,context,ctrl_channel,data_channel,device,endpoint} \
-        rdma/providers/{efa,ib}_data_channel_impl cxi/{cxi_endpoint,fabric_dl} nccl/{nccl_dl,nccl_endpoint} &&
+    objects "$UCCL/p2p" engine uccl_engine \
+        util/{adaptive_sleeper,common,epoll_client,epoll_server,memory_allocator,seq_num} \
+        rdma/{compression,efadv_dl,ibverbs_dl} \
+        rdma/rdma_{connection,context,ctrl_channel,data_channel,device,endpoint} \
+        rdma/providers/{efa,ib}_data_channel_impl cxi/{cxi_endpoint,fabric_dl} \
+        nccl/{nccl_dl,nccl_endpoint} &&
         linked tests/c/uccl.cpp "${wraps[@]}"
 }
 
 uccl_run() {
     local name=$work/uccl good=1 other
-    uccl_build >"$name.build" 2>&1 || { skip "$(grep -m 1 'error\|undefined' "$name.build")"; return; }
+    uccl_build >"$name.build" 2>&1 || {
+        skip "$(grep -m 1 'error\|undefined' "$name.build")"
+        return
+    }
     # Peers of one host are not to copy from GPU to GPU.
     export UCCL_P2P_RDMA_DEV=gdrc0 UCCL_P2P_DISABLE_IPC=1
     rm -rf "$name/meet"
@@ -598,8 +710,11 @@ uccl_run() {
     other=$!
     on 102 "$name.initiator" "$name/program" "$name/meet" initiator || good=0
     wait "$other" || good=0
-    about "UCCL $(awk -F '"' '$1 == "__version__ = " { print $2 }' "$UCCL/uccl/__init__.py"), source of ${UCCL_DATE:-an unknown date}" \
-        'its engine of point-to-point transfers (`p2p`): WRITEs and READs, 1 B to 8 MiB, and lists of them' 'every byte (`tests/c/uccl.cpp`)'
+    local what='its engine of point-to-point transfers (`p2p`):'
+    what+=' WRITEs and READs, 1 B to 8 MiB, and lists of them'
+    about "UCCL $(awk -F '"' '$1 == "__version__ = " { print $2 }' \
+        "$UCCL/uccl/__init__.py"), source of ${UCCL_DATE:-an unknown date}" \
+        "$what" 'every byte (`tests/c/uccl.cpp`)'
     verdict "$good" 'rdma_writes rdma_reads' "$name.target" "$name.initiator"
 }
 

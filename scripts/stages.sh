@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What one operation between two queue pairs of one context costs, by stage: instructions (callgrind) and nanoseconds
-# (the fastest of 20,000 batches of 50, divided by perf's samples). Prints the tables of docs/records/PERFORMANCE.md.
+# What one operation between two queue pairs of one context costs, by stage: instructions
+# (callgrind) and nanoseconds (the fastest of 20,000 batches of 50, divided by perf's samples).
+# Prints the tables of docs/records/PERFORMANCE.md.
 #
 #   scripts/stages.sh [write|send|read|post|empty|clock|hop|pinned-hop|write:4096 ...]
 #
@@ -11,7 +12,10 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 count=2000
 
 for tool in valgrind addr2line cc; do
-    command -v $tool >/dev/null || { echo "skipped: $tool is not installed (scripts/deps.sh)"; exit 0; }
+    command -v $tool >/dev/null || {
+        echo "skipped: $tool is not installed (scripts/deps.sh)"
+        exit 0
+    }
 done
 if [ -z "${LIBGDRCORE:-}" ]; then
     "${CARGO:-cargo}" build --release -q -p gdrcore
@@ -22,7 +26,8 @@ out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 cp "$LIBGDRCORE" "$out/libgdrcore.so"
 ln -s libgdrcore.so "$out/libgdrcore.so.0"
-cc -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -Iinclude -o "$out/stages-loop" bench/stages/loop.c \
+cc -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -Iinclude -o "$out/stages-loop" \
+    bench/stages/loop.c \
     -L"$out" -lgdrcore -Wl,-rpath,"$out"
 cc -std=c11 -O2 -Wall -Wextra -Werror -shared -fPIC -o "$out/slow.so" bench/stages/slow.c -ldl
 
@@ -30,16 +35,21 @@ cc -std=c11 -O2 -Wall -Wextra -Werror -shared -fPIC -o "$out/slow.so" bench/stag
 for operation in "$@"; do
     line=$("$out/stages-loop" "$operation" time)
     ns=$(sed 's/.*fastest \([0-9.]*\) ns.*/\1/' <<<"$line")
-    LD_PRELOAD=$out/slow.so valgrind --tool=callgrind --toggle-collect=measured --dump-instr=yes --compress-pos=no \
-        --callgrind-out-file="$out/callgrind" "$out/stages-loop" "$operation" $count >"$out/log" 2>&1 ||
+    LD_PRELOAD=$out/slow.so valgrind --tool=callgrind --toggle-collect=measured --dump-instr=yes \
+        --compress-pos=no \
+        --callgrind-out-file="$out/callgrind" "$out/stages-loop" "$operation" $count >"$out/log" \
+        2>&1 ||
         { tail -5 "$out/log"; exit 1; }
     samples=()
     # Samples of the clock: hardware counters are rarely there in a virtual machine.
-    if perf record -q -e cpu-clock -F 10000 -o "$out/perf" "$out/stages-loop" "$operation" 10000000 >/dev/null 2>&1 &&
-        perf script -i "$out/perf" -F ip,sym,symoff,dso --no-demangle >"$out/samples" 2>/dev/null; then
+    if perf record -q -e cpu-clock -F 10000 -o "$out/perf" "$out/stages-loop" "$operation" \
+        10000000 >/dev/null 2>&1 &&
+        perf script -i "$out/perf" -F ip,sym,symoff,dso --no-demangle >"$out/samples" \
+        2>/dev/null; then
         samples=("$out/samples")
     fi
-    python3 bench/stages/stages.py "$operation" "$out/libgdrcore.so" $count "$out/callgrind" "$ns" "${samples[@]}"
+    python3 bench/stages/stages.py "$operation" "$out/libgdrcore.so" $count "$out/callgrind" "$ns" \
+        "${samples[@]}"
     echo
     echo "$line"
 done

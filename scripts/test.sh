@@ -3,7 +3,8 @@
 #
 # A check that cannot run here prints a line 'skipped: REASON' and counts as skipped, not as passed.
 # Logs: $CARGO_TARGET_DIR/test-logs. TEST_ONLY="name name" runs only those stages.
-# Limits of time, of the stages and inside the tests, grow with what else runs here: scripts/patience.sh measures it once.
+# Limits of time, of the stages and inside the tests, grow with what else runs here:
+# scripts/patience.sh measures it once.
 set -u
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
@@ -13,9 +14,9 @@ mkdir -p "$logs"
 passed=0 failed=0 skipped=0
 failures=()
 
-# count LOG RC: prints how many checks passed, failed and were skipped by what a stage wrote. Runners are those that
-# close as cargo test does or with 'N passed, N failed[, N skipped]'; a stage without one is one check, and a runner that
-# broke without a failed test is a failure.
+# count LOG RC: prints how many checks passed, failed and were skipped by what a stage wrote.
+# Runners are those that close as cargo test does or with 'N passed, N failed[, N skipped]'; a stage
+# without one is one check, and a runner that broke without a failed test is a failure.
 count() {
     awk -v rc="$2" '
         /^test result: / {
@@ -27,7 +28,8 @@ count() {
             }
         }
         /^[0-9]+ passed, [0-9]+ failed/ { runners++; p += $1; f += $3; s += $5 }
-        # --show-output heads the output of each test, and that of passed tests comes before the result line.
+        # --show-output heads the output of each test, and that of passed tests comes before the
+        # result line.
         /^---- .* (stdout|stderr) ----$/ { test = $2 " " runners }
         /^skipped: / { s++; if (test != "" && !(test in without)) { without[test]; moved++ } }
         END {
@@ -37,8 +39,8 @@ count() {
         }' "$1"
 }
 
-# stage NAME SECONDS COMMAND...: runs a stage to its end whatever happens in it, and prints its closing line. SECONDS are those of an
-# idle machine with two CPUs.
+# stage NAME SECONDS COMMAND...: runs a stage to its end whatever happens in it, and prints its
+# closing line. SECONDS are those of an idle machine with two CPUs.
 stage() {
     local name=$1 limit=$(($2 * GDRC_TEST_PATIENCE)) log=$logs/$1.log start=$SECONDS rc p f s
     shift 2
@@ -54,10 +56,12 @@ stage() {
         failures+=("$name (exit $rc, $log)")
     fi
     # The runners' own closing lines, without those of empty test binaries.
-    grep -hE '^(test result:|[0-9]+ passed, )' "$log" | grep -v ' 0 passed; 0 failed; 0 ignored' | sed 's/^/   /'
+    grep -hE '^(test result:|[0-9]+ passed, )' "$log" | grep -v ' 0 passed; 0 failed; 0 ignored' |
+        sed 's/^/   /'
     grep -h '^skipped: ' "$log" | sort | uniq -c | sed 's/^ *\([0-9]*\) skipped: /   skipped \1: /'
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    printf '%s: %d passed, %d failed, %d skipped (%d s)\n' "$name" "$p" "$f" "$s" $((SECONDS - start))
+    printf '%s: %d passed, %d failed, %d skipped (%d s)\n' "$name" "$p" "$f" "$s" \
+        $((SECONDS - start))
 }
 
 # with COMPONENT COMMAND...: the command where cargo has that component, else a skip.
@@ -65,28 +69,32 @@ with() {
     local component=$1
     shift
     if "$CARGO" "$component" --version >/dev/null 2>&1; then "$@"; else
-        echo "skipped: cargo $component is not installed (rustup component add ${component/fmt/rustfmt})"
+        echo "skipped: cargo $component is not installed" \
+            "(rustup component add ${component/fmt/rustfmt})"
     fi
 }
 export -f with
 export CARGO
 
-# In a function, so that the whole of it is read before the first stage runs: a stage may take minutes, in which
-# this file may change.
+# In a function, so that the whole of it is read before the first stage runs: a stage may take
+# minutes, in which this file may change.
 main() {
     GDRC_TEST_PATIENCE=$(scripts/patience.sh) || exit 1
     export GDRC_TEST_PATIENCE
     printf 'limits of time: %s times those of an idle machine with two CPUs\n' "$GDRC_TEST_PATIENCE"
     stage fmt 60 bash -c 'with fmt $CARGO fmt --all --check'
     stage clippy 900 bash -c 'with clippy $CARGO clippy --workspace --all-targets -- -D warnings'
-    stage unit 1200 "$CARGO" test --workspace --exclude gdrcore-tests --no-fail-fast -- --show-output
+    stage unit 1200 "$CARGO" test --workspace --exclude gdrcore-tests --no-fail-fast -- \
+        --show-output
     # Each once: that they run, not how fast.
     stage bench 600 "$CARGO" test -p bench --benches --examples
     if [ -e core/tests/loom_ring.rs ]; then
         # Release for its speed; the exploring, not the link, is what needs it.
         stage loom 900 env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \
-            CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=0 \
-            "$CARGO" test -p gdrcore-core --release --test loom_ring --test loom_sleep --test loom_shared -- --show-output
+            CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+            CARGO_PROFILE_RELEASE_DEBUG=0 \
+            "$CARGO" test -p gdrcore-core --release --test loom_ring --test loom_sleep --test \
+            loom_shared -- --show-output
     fi
     stage build 900 make --no-print-directory all
     stage verbs 900 scripts/verbs.sh

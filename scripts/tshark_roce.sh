@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Usage: tshark_roce.sh [-p PORT]... FILE.pcap [OPTION OF TSHARK]...
-# tshark on a capture of RoCEv2 packets, without its guesses. -p: a UDP port besides 4791 that carries RoCEv2.
+# tshark on a capture of RoCEv2 packets, without its guesses. -p: a UDP port besides 4791 that
+# carries RoCEv2.
 #
-# tshark guesses what the payload of a SEND or WRITE might be (RPC over RDMA, iSER, Ethernet ...) and calls random
-# payload a malformed packet of that protocol, in captures of hardware and of Linux rxe too. Guessing is off.
+# tshark guesses what the payload of a SEND or WRITE might be (RPC over RDMA, iSER, Ethernet ...)
+# and calls random payload a malformed packet of that protocol, in captures of hardware and of Linux
+# rxe too. Guessing is off.
 set -u
 options=(-o udp.check_checksum:FALSE -o udp.ignore_ipv6_zero_checksum:TRUE)
 while getopts p: option; do
-    case $option in p) [ "$OPTARG" = 4791 ] || options+=(-d "udp.port==$OPTARG,infiniband") ;; *) exit 2 ;; esac
+    case $option in p) [ "$OPTARG" = 4791 ] || options+=(-d "udp.port==$OPTARG,infiniband") ;;
+    *) exit 2 ;; esac
 done
 shift $((OPTIND - 1))
 [ $# -gt 0 ] || exit 2
@@ -15,11 +18,13 @@ file=$1
 shift
 
 # Names differ between versions of tshark: those that it does not know are left out.
-guesses=(eth_over_ib mellanox_eoib rpcrdma_infiniband iser_infiniband smb_direct_infiniband sdp_infiniband
+guesses=(eth_over_ib mellanox_eoib rpcrdma_infiniband iser_infiniband smb_direct_infiniband
+    sdp_infiniband
     lnet_ib fc_infiniband nvme_rdma smcr_infiniband)
 without=()
 for guess in "${guesses[@]}"; do without+=(--disable-heuristic "$guess"); done
-unknown=$(tshark "${without[@]}" -c 1 -r "$file" 2>&1 >/dev/null | sed -n 's/.*No such protocol \([a-z_]*\),.*/\1/p')
+unknown=$(tshark "${without[@]}" -c 1 -r "$file" 2>&1 >/dev/null |
+    sed -n 's/.*No such protocol \([a-z_]*\),.*/\1/p')
 for guess in "${guesses[@]}"; do
     [[ " $unknown " == *"$guess"* ]] || options+=(--disable-heuristic "$guess")
 done

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds libgdrcore_verbs.so, the module of the verbs device, where what it is built against is here, and checks it with
-# clippy where that is installed. Elsewhere it says what is missing, as a skipped check.
+# Builds libgdrcore_verbs.so, the module of the verbs device, where what it is built against is
+# here, and checks it with clippy where that is installed. Elsewhere it says what is missing, as a
+# skipped check.
 set -eu
 cd "$(dirname "$0")/.."
 CARGO=${CARGO:-cargo}
@@ -8,7 +9,8 @@ missing=()
 [ -e /usr/include/infiniband/verbs.h ] || missing+=(libibverbs-dev)
 [ -e /usr/include/rdma/rdma_cma.h ] || missing+=(librdmacm-dev)
 command -v pkg-config >/dev/null || missing+=(pkg-config)
-compgen -G '/usr/lib/llvm-*/lib/libclang[.-][s0-9]*' >/dev/null || [ -n "${LIBCLANG_PATH:-}" ] || missing+=(libclang-dev)
+compgen -G '/usr/lib/llvm-*/lib/libclang[.-][s0-9]*' >/dev/null || [ -n "${LIBCLANG_PATH:-}" ] ||
+    missing+=(libclang-dev)
 if [ ${#missing[@]} -gt 0 ]; then
     echo "skipped: the module of the verbs device needs ${missing[*]}"
     exit 0

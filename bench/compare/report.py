@@ -12,9 +12,8 @@ def wrapped(page):
     parts = []
     for as_is, lines in itertools.groupby(page.splitlines(), keep):
         text = "\n".join(lines)
-        parts.append(
-            text if as_is else textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
-        )
+        whole = {"break_long_words": False, "break_on_hyphens": False}
+        parts.append(text if as_is else textwrap.fill(text, 100, **whole))
     return "\n".join(parts) + "\n" * page.endswith("\n")
 
 

@@ -375,9 +375,10 @@ static int run(struct lab *lab, struct gx_mem *block, uint16_t port, struct gdrc
     if (!err)
         err = register_memory(lab, block);
     if (!err)
-        err = lab_check(lab, gdrc_cq_create(lab->dev.ctx, 16, &lab->send_cq, NULL), "gdrc_cq_create");
+        err = gdrc_cq_create(lab->dev.ctx, 16, &lab->send_cq, NULL);
     if (!err)
-        err = lab_check(lab, gdrc_cq_create(lab->dev.ctx, 16, &lab->recv_cq, NULL), "gdrc_cq_create");
+        err = gdrc_cq_create(lab->dev.ctx, 16, &lab->recv_cq, NULL);
+    err = lab_check(lab, err, "gdrc_cq_create");
     for (int i = 0; i < QPS && !err; i++)
         err = exercise_2_create_qp(lab, i);
     if (err)

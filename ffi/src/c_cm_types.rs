@@ -36,8 +36,8 @@ pub const GDRC_CM_EVENT_DISCONNECTED: u32 = 10;
 pub const GDRC_CM_EVENT_TIMEWAIT_EXIT: u32 = 15;
 
 // enum gdrc_cm_rej_reason
-/// Common reasons of a rejection (IBTA 12.6.7.2): the status of GDRC_CM_EVENT_REJECTED. NO_RESOURCES: the
-/// peer's tables are full.
+/// Common reasons of a rejection (IBTA 12.6.7.2): the status of GDRC_CM_EVENT_REJECTED.
+/// NO_RESOURCES: the peer's tables are full.
 pub const GDRC_REJ_NO_RESOURCES: u32 = 3;
 /// The peer's connection manager has timed out, or its program has destroyed the id.
 pub const GDRC_REJ_TIMEOUT: u32 = 4;
@@ -110,8 +110,8 @@ pub struct gdrc_cm_id {
     pub handle: u64,
 }
 
-/// The parameters of one side in gdrc_cm_connect and gdrc_cm_accept. 0 means the default, which stands in
-/// parentheses, unless GDRC_CM_CONN_EXACT is set.
+/// The parameters of one side in gdrc_cm_connect and gdrc_cm_accept. 0 means the default, which
+/// stands in parentheses, unless GDRC_CM_CONN_EXACT is set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_cm_conn_param {
@@ -160,8 +160,8 @@ pub struct gdrc_cm_event {
     pub struct_size: u32,
     /// GDRC_CM_.
     pub event: u32,
-    /// GDRC_CM_EVENT_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a negative
-    /// errno, or 0. In words: gdrc_qp_cause, or gdrc_last_cause for an id without a QP.
+    /// GDRC_CM_EVENT_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a
+    /// negative errno, or 0. In words: gdrc_qp_cause, or gdrc_last_cause for an id without a QP.
     pub status: i32,
     /// Bytes of private_data: always the whole field of the message, however many the peer's
     /// program gave.

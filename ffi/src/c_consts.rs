@@ -245,8 +245,8 @@ pub const GDRC_CONFIG_CMA: u32 = 128;
 pub const GDRC_CONFIG_DCQCN: u32 = 32;
 
 // flags gdrc_qp_connect_flags
-/// Flag of gdrc_qp_connect_opts: 0 is a value in access, timeout, retry_cnt, rnr_retry, min_rnr_timer
-/// and the rd_atomic fields.
+/// Flag of gdrc_qp_connect_opts: 0 is a value in access, timeout, retry_cnt, rnr_retry,
+/// min_rnr_timer and the rd_atomic fields.
 pub const GDRC_QP_CONNECT_EXACT: u32 = 1;
 
 /// Version of the endpoint descriptor.

@@ -179,8 +179,8 @@ pub struct gdrc_memory {
     pub iova: u64,
     /// GDRC_MEMORY_ flags.
     pub flags: u32,
-    /// Descriptor of the object that the memory maps: a dma-buf (GDRC_MEMORY_FLAG_DMABUF) or a memfd
-    /// (GDRC_MEMORY_FLAG_SHARED). It stays the caller's.
+    /// Descriptor of the object that the memory maps: a dma-buf (GDRC_MEMORY_FLAG_DMABUF) or a
+    /// memfd (GDRC_MEMORY_FLAG_SHARED). It stays the caller's.
     pub fd: i32,
     /// Offset of the first byte in that object.
     pub fd_offset: u64,

@@ -80,12 +80,12 @@ fn port(port: u32) -> Result<u16> {
 }
 
 /// Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests
-/// come as GDRC_CM_EVENT_CONNECT_REQUEST; at most `backlog` of them wait for the program at once (0: a
-/// quarter of max_cm_ids; never more than a quarter of max_qp). What comes beyond is dropped, and
-/// its sender asks again. `context` comes back with the listener's events. Requests and accepted
-/// connections that their peers have not confirmed take none of the max_cm_ids; under a flood of
-/// requests those that are not confirmed within 0.1 s end early, with GDRC_CM_EVENT_UNREACHABLE
-/// (docs/ARCHITECTURE.md).
+/// come as GDRC_CM_EVENT_CONNECT_REQUEST; at most `backlog` of them wait for the program at once
+/// (0: a quarter of max_cm_ids; never more than a quarter of max_qp). What comes beyond is dropped,
+/// and its sender asks again. `context` comes back with the listener's events. Requests and
+/// accepted connections that their peers have not confirmed take none of the max_cm_ids; under a
+/// flood of requests those that are not confirmed within 0.1 s end early, with
+/// GDRC_CM_EVENT_UNREACHABLE (docs/ARCHITECTURE.md).
 ///
 /// Returns the port. Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM:
 /// max_cm_ids are in use; -EINVAL: not a port space, port is over 65535, out is NULL; -EOPNOTSUPP:
@@ -125,14 +125,15 @@ fn listen(
 
 /// Asks the peer at `to` for a connection of `qp` (in RESET or INIT) to what listens at `port`
 /// there. At return the QP is in INIT, so that receives can be posted; events tell the rest.
-/// GDRC_CM_EVENT_ESTABLISHED: the QP is in RTS and connected, the event has the peer's private data.
-/// GDRC_CM_EVENT_REJECTED, GDRC_CM_EVENT_UNREACHABLE: no connection; the id and the QP are the program's to
-/// destroy. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once, and
-/// GDRC_CM_EVENT_ESTABLISHED brings the QPN and Q_Key to send to.
+/// GDRC_CM_EVENT_ESTABLISHED: the QP is in RTS and connected, the event has the peer's private
+/// data. GDRC_CM_EVENT_REJECTED, GDRC_CM_EVENT_UNREACHABLE: no connection; the id and the QP are
+/// the program's to destroy. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once,
+/// and GDRC_CM_EVENT_ESTABLISHED brings the QPN and Q_Key to send to.
 ///
 /// With `qp` {0} the program moves a QP by itself: `param` names its number and type,
-/// GDRC_CM_EVENT_CONNECT_RESPONSE asks it to use gdrc_cm_qp_attr and then gdrc_cm_establish. `param` may be
-/// NULL: all defaults. The peer may be a Linux kernel (rdma_cm). Destroy the id when done with it.
+/// GDRC_CM_EVENT_CONNECT_RESPONSE asks it to use gdrc_cm_qp_attr and then gdrc_cm_establish.
+/// `param` may be NULL: all defaults. The peer may be a Linux kernel (rdma_cm). Destroy the id when
+/// done with it.
 ///
 /// Errors: -EINVAL: the QP's state or its type for this port space, the address, a parameter is out
 /// of range, a struct_size is 0; -EMSGSIZE: too much private data; -ENOMEM: max_cm_ids are in use;
@@ -174,11 +175,11 @@ fn connect(
     Ok(0)
 }
 
-/// Accepts a request (GDRC_CM_EVENT_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS at
-/// return. The connection stands when GDRC_CM_EVENT_ESTABLISHED comes. For a request of GDRC_PS_UDP the
-/// QP may serve many requests at once, and no event follows. With `qp` {0} the program has brought
-/// a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number and type. `param` may be
-/// NULL: all defaults..
+/// Accepts a request (GDRC_CM_EVENT_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS
+/// at return. The connection stands when GDRC_CM_EVENT_ESTABLISHED comes. For a request of
+/// GDRC_PS_UDP the QP may serve many requests at once, and no event follows. With `qp` {0} the
+/// program has brought a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number and
+/// type. `param` may be NULL: all defaults..
 ///
 /// Errors: -EINVAL: not a request that waits (the peer may have given up), the QP's state, or a
 /// type that was not asked for; -EMSGSIZE: too much private data; -ENOMEM: max_peer are in use.
@@ -219,8 +220,8 @@ pub unsafe extern "C" fn gdrc_cm_establish(ctx: *mut gdrc_context, id: gdrc_cm_i
 }
 
 /// Rejects a request, with at most GDRC_CM_REJECT_DATA_MAX bytes for the peer's program, which sees
-/// GDRC_REJ_CONSUMER. The id is the program's to destroy; so it is after GDRC_CM_EVENT_CONNECT_RESPONSE,
-/// which may be rejected as well.
+/// GDRC_REJ_CONSUMER. The id is the program's to destroy; so it is after
+/// GDRC_CM_EVENT_CONNECT_RESPONSE, which may be rejected as well.
 ///
 /// Errors: -EINVAL: nothing to reject, data is NULL while len is not 0; -EMSGSIZE: too much data.
 /// Threads: any. Cost: a system call. Source: rdma_reject(3).
@@ -234,8 +235,8 @@ pub unsafe extern "C" fn gdrc_cm_reject(
     ret(data(private_data, len).and_then(|d| manager(ctx)?.reject(id.handle, d)).map(|()| 0))
 }
 
-/// Ends a connection: its QP goes to ERR and is flushed, the peer is told. GDRC_CM_EVENT_DISCONNECTED
-/// follows when it has answered, or after 16 tries.
+/// Ends a connection: its QP goes to ERR and is flushed, the peer is told.
+/// GDRC_CM_EVENT_DISCONNECTED follows when it has answered, or after 16 tries.
 ///
 /// Errors: -EINVAL: not connected (any more). Threads: one per QP. Cost: a system call. Source:
 /// rdma_disconnect(3).
@@ -255,9 +256,9 @@ pub unsafe extern "C" fn gdrc_cm_destroy(ctx: *mut gdrc_context, id: gdrc_cm_id)
 }
 
 /// Takes an event of the connection manager, and does to the id's QP what it calls for: RTS when
-/// the peer has accepted (GDRC_CM_EVENT_CONNECT_ERROR if that fails), ERR when the connection is over.
-/// `out->struct_size` must be set before the call. gdrc_fd is readable, and gdrc_wait returns, when
-/// there is one.
+/// the peer has accepted (GDRC_CM_EVENT_CONNECT_ERROR if that fails), ERR when the connection is
+/// over. `out->struct_size` must be set before the call. gdrc_fd is readable, and gdrc_wait
+/// returns, when there is one.
 ///
 /// Returns 1 and writes `out`, or 0 when there is none.
 /// Errors: -EINVAL: not an open context, out is NULL or its struct_size 0; -EOPNOTSUPP: the device

@@ -79,8 +79,8 @@ fn qp_connect(
 }
 
 /// The largest path MTU (GDRC_MTU_) that the way to a peer carries, as far as this side can tell:
-/// the link's, and what the routing table says of the route (`ip route ... mtu`). gdrc_cm_connect asks
-/// by itself. gdrc_endpoint_local knows no peer and says what the link carries: a program that
+/// the link's, and what the routing table says of the route (`ip route ... mtu`). gdrc_cm_connect
+/// asks by itself. gdrc_endpoint_local knows no peer and says what the link carries: a program that
 /// knows the peer's address by then lowers `mtu` of the endpoint to this, and tells the peer so.
 ///
 /// What the kernel has learned from ICMP does not count, since anybody can send it. Returns the
@@ -110,7 +110,8 @@ fn byte(name: &str, value: u32, max: u8) -> Result<u8> {
     small.ok_or_else(|| refuse!(Invalid, "opts->{name} {value}: at most {max}"))
 }
 
-/// Options with their defaults: a field of 0 means the default, unless GDRC_QP_CONNECT_EXACT is set.
+/// Options with their defaults: a field of 0 means the default, unless GDRC_QP_CONNECT_EXACT is
+/// set.
 struct Options<'a> {
     opts: &'a gdrc_qp_connect_opts,
     exact: bool,

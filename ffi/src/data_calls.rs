@@ -264,8 +264,8 @@ pub unsafe extern "C" fn gdrc_progress(ctx: *mut gdrc_context) -> c_int {
 }
 
 /// Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes
-/// the context's descriptor readable and queues an event for gdrc_get_cq_event. Poll once more after
-/// arming: what came before does not count.
+/// the context's descriptor readable and queues an event for gdrc_get_cq_event. Poll once more
+/// after arming: what came before does not count.
 ///
 /// Errors: -EINVAL: stale handle. Threads: any. Cost: waits for a round of the engine that another
 /// thread runs.

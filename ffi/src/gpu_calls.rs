@@ -24,8 +24,8 @@ fn gpu(ordinal: c_int) -> Result<&'static Device> {
 /// first call that needs it.
 ///
 /// Returns the ordinal.
-/// Errors: -ENODEV: no CUDA driver, or no such GPU; -EINVAL: no name of a GPU; gdrc_error_detail has
-/// the words.
+/// Errors: -ENODEV: no CUDA driver, or no such GPU; -EINVAL: no name of a GPU; gdrc_error_detail
+/// has the words.
 /// Threads: any. Cost: the first use of a GPU makes its primary context, which the process keeps.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cuda_device(name: *const c_char, attr: *mut gdrc_cuda_attr) -> c_int {

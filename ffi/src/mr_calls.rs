@@ -156,14 +156,15 @@ pub unsafe extern "C" fn gdrc_mr_dereg(ctx: *mut gdrc_context, mr: gdrc_mr) -> c
     }))
 }
 
-/// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_FLAG_SHARED processes of
-/// this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the first route
-/// that works, dma-buf (the caller's own descriptor, or one of the driver's), nvidia_peermem,
-/// staging through pinned host memory; `attr` and gdrc_mr_query say which, and why not those before
-/// it. The range lies within one allocation, which must stay until gdrc_mr_dereg: if it is freed
-/// all the same, operations that use it end with an access error, also where its address was given
-/// again. Work requests name it by CUDA's addresses unless `memory` says otherwise; inline data is
-/// read by the CPU and cannot come from a GPU. `attr` (struct_size set) may be NULL.
+/// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_FLAG_SHARED
+/// processes of this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the
+/// first route that works, dma-buf (the caller's own descriptor, or one of the driver's),
+/// nvidia_peermem, staging through pinned host memory; `attr` and gdrc_mr_query say which, and why
+/// not those before it. The range lies within one allocation, which must stay until gdrc_mr_dereg:
+/// if it is freed all the same, operations that use it end with an access error, also where its
+/// address was given again. Work requests name it by CUDA's addresses unless `memory` says
+/// otherwise; inline data is read by the CPU and cannot come from a GPU. `attr` (struct_size set)
+/// may be NULL.
 ///
 /// The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU
 /// memory are atomic among the operations of this context only. The first such registration of a

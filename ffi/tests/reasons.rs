@@ -214,7 +214,8 @@ fn completion_queues_shared_receive_queues_and_channels() {
         EINVAL "cqe 0": gdrc_cq_create(x, 0, &mut c2, null_mut());
         EINVAL "cqe 4294967295": gdrc_cq_create(x, u32::MAX, &mut c2, null_mut());
         EINVAL "out": gdrc_cq_create(x, 4, null_mut(), null_mut());
-        EINVAL "channel": gdrc_cq_create_on(x, 4, gdrc_channel { handle: NOBODY }, &mut c2, null_mut());
+        EINVAL "channel":
+            gdrc_cq_create_on(x, 4, gdrc_channel { handle: NOBODY }, &mut c2, null_mut());
         EINVAL "cqe 0": gdrc_cq_resize(x, cq, 0, null_mut());
         EINVAL "cq {0}": gdrc_cq_resize(x, gdrc_cq { handle: 0 }, 8, null_mut());
         EBUSY "cq: 2 queues": gdrc_cq_destroy(x, cq);

@@ -114,7 +114,8 @@ int main(int argc, char **argv)
     unsigned type;
     int flags = argc == 5 ? lie(argv[4]) : -1;
     gx_program = "copy_liar";
-    if (flags < 0 || gx_dev_open(&dev, argv[2], 0, NULL) || gdrc_cq_create(dev.ctx, 16, &cq, NULL) ||
+    if (flags < 0 || gx_dev_open(&dev, argv[2], 0, NULL) ||
+        gdrc_cq_create(dev.ctx, 16, &cq, NULL) ||
         gx_mr_register(&dev, slot, sizeof slot, GDRC_ACCESS_LOCAL_WRITE, &mr, &attr) ||
         gx_qp_create(&dev, cq, 4, 4, 1, &qp, NULL) ||
         gx_tcp_connect(&conn, argv[3], (uint16_t)atoi(argv[1]), NULL, GX_TIMEOUT_MS))

@@ -14,6 +14,7 @@ use gdrcore_tests::tools::{find, run, scratch};
 use std::ffi::CString;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -156,13 +157,18 @@ fn marks_become_notifications_and_those_a_lower_rate() {
     a.destroy().and(b.destroy()).expect("destroy");
     drop(dy);
 
+    tshark_sees(&file, target.port(), cnps);
+}
+
+/// tshark reads as many CNPs in a capture.
+fn tshark_sees(file: &Path, port: u16, cnps: u64) {
     if find("tshark").is_none() {
         println!("skipped: tshark is not installed; nobody else has read the notifications");
         return;
     }
-    let port = target.port().to_string();
     let mut tshark = Command::new(root().join("scripts/tshark_roce.sh"));
-    tshark.args(["-p", &port]).arg(&file).args(["-T", "fields", "-e", "infiniband.bth.opcode"]);
+    tshark.args(["-p", &port.to_string()]).arg(file);
+    tshark.args(["-T", "fields", "-e", "infiniband.bth.opcode"]);
     // All that was sent is in the file: up to some hundred MiB.
     let read = run(&mut tshark, 300);
     assert!(read.ok(), "{}", read.output);

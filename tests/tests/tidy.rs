@@ -100,6 +100,49 @@ fn no_function_is_too_long_to_read() {
     });
 }
 
+/// Characters of the longest line.
+const COLUMNS_MAX: usize = 100;
+
+/// Lines of a file that are too long and could be broken. A row of a Markdown table cannot, nor can
+/// one word (a link), nor what a Markdown page quotes, between fences or indented by four.
+fn wide_lines(file: &str, text: &str) -> Vec<String> {
+    let markdown = file.ends_with(".md");
+    let mut quoted = false;
+    let mut wide = Vec::new();
+    for (n, line) in text.lines().enumerate() {
+        let bare = line.trim_start();
+        quoted ^= markdown && bare.starts_with("```");
+        let prose = bare.strip_prefix("//!").or(bare.strip_prefix("///")).map(str::trim_start);
+        let is_row = if markdown { bare } else { prose.unwrap_or_default() }.starts_with('|');
+        // The marks of a comment or of a list's item are no words.
+        let mut words = bare.split_whitespace().skip_while(|w| !w.contains(char::is_alphanumeric));
+        let is_word = words.next().is_some() && words.next().is_none();
+        let columns = line.chars().count();
+        let quoted = quoted || (markdown && line.starts_with("    "));
+        if columns > COLUMNS_MAX && !quoted && !is_row && !is_word {
+            wide.push(format!("{file}:{}: {columns} columns", n + 1));
+        }
+    }
+    wide
+}
+
+#[test]
+fn no_line_is_longer_than_100_columns() {
+    check(&["rs", "c", "h", "py", "sh", "md"], wide_lines);
+    let wide = |file: &str, line: &str| wide_lines(file, line).len();
+    let words = format!("// {}", "ä b ".repeat(24));
+    assert_eq!((words.chars().count(), wide("x.rs", &words)), (99, 0), "characters, not bytes");
+    assert_eq!(wide("x.rs", &format!("{words}cd")), 1);
+    let row = format!("| {words} |");
+    let tables = [("x.md", row.clone()), ("x.rs", format!("//! {row}"))];
+    assert!(tables.iter().all(|(file, row)| wide(file, row) == 0));
+    assert_eq!(wide("x.py", &row), 1, "no table");
+    let link = format!("  - https://example.org/{}", "x".repeat(90));
+    assert_eq!((wide("x.md", &link), wide("x.md", &format!("see {link}"))), (0, 1));
+    let page = format!("```\n{words}cd\n```\n{words}cd\n");
+    assert_eq!(wide_lines("x.md", &page), ["x.md:4: 101 columns"]);
+}
+
 /// Lines of code (comments and literals blanked) that hold one of `marks`.
 fn marked(file: &str, text: &str, marks: &[String]) -> Vec<String> {
     let code = code(text);

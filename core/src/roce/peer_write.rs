@@ -33,7 +33,8 @@ use crate::verbs::wqe::SendWqe;
 /// Bytes that are copied in one go: a peer that takes its memory back waits so long.
 const STRETCH: u64 = 64 << 10;
 
-/// The same of one call of [`PeerMemory::copy_remote`], which costs two microseconds beside its bytes.
+/// The same of one call of [`PeerMemory::copy_remote`], which costs two microseconds beside its
+/// bytes.
 const CALL: u64 = 256 << 10;
 
 /// A request as long as this, with so many before it that have not been acknowledged, waits until

@@ -208,8 +208,8 @@ fn with_short_comments(text: &str) -> String {
 fn declarations_are_told_apart() {
     let header = "#ifndef X\n/**\n * A.\n */\ntypedef struct a {\n    int x;\n} a;\n\n\
         struct b {\n    int (*f)(void);\n};\ntypedef struct c c;\n/**\n * D.\n */\n\
-        typedef int (*d_fn)(void*, const struct a*);\nconst char *e(uint32_t n);\nint f(struct a x,\n      \
-        int y);\n";
+        typedef int (*d_fn)(void*, const struct a*);\nconst char *e(uint32_t n);\n\
+        int f(struct a x,\n      int y);\n";
     let names: Vec<String> = declarations(header).into_iter().map(|i| i.name).collect();
     assert_eq!(names, ["a", "b", "c", "d_fn", "e", "f"]);
     assert!(declarations(header)[0].text.starts_with("/** A. */\ntypedef struct a {"));
@@ -218,11 +218,13 @@ fn declarations_are_told_apart() {
 #[test]
 fn groups_are_enumerations() {
     let source = "/// One.\npub const GDRC_A: u32 = 0x1_0;\n\n// flags gdrc_b\n/// Bits.\n\
-        pub const GDRC_B_X: u32 = 1;\n/// Second.\npub const GDRC_B_Y: u32 = 16;\n\nconst _: () = ();\n";
+        pub const GDRC_B_X: u32 = 1;\n/// Second.\npub const GDRC_B_Y: u32 = 16;\n\n\
+        const _: () = ();\n";
     let items = constants(source);
     assert_eq!(items[0].text, "/** One. */\n#define GDRC_A 16");
     assert_eq!(
         items[1].text,
-        "/** Bits. */\nenum gdrc_b {\n    GDRC_B_X = 0x1,\n    /** Second. */\n    GDRC_B_Y = 0x10,\n};"
+        "/** Bits. */\nenum gdrc_b {\n    GDRC_B_X = 0x1,\n\
+        \x20   /** Second. */\n    GDRC_B_Y = 0x10,\n};"
     );
 }
