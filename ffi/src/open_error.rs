@@ -5,8 +5,8 @@ use crate::error_detail;
 use core::ffi::{c_char, c_int};
 use gdrcore_core::Error;
 use gdrcore_net::addr::DeviceName;
+use gdrcore_net::proc_net::port_owner;
 use gdrcore_net::reason;
-use gdrcore_net::udp::port_owner;
 
 /// Sets the reason of a failed open. Where the refusal has named the argument already, only the
 /// device's name is put before it.

@@ -22,6 +22,8 @@ pub mod fork;
 mod local;
 pub mod map;
 pub mod pcap;
+pub mod port;
+pub mod proc_net;
 pub mod reason;
 mod rights;
 pub mod shm;

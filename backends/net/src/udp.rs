@@ -13,25 +13,18 @@
 //! The calling order per round: `tx_space` → fill → `tx_commit` (repeat) → `tx_flush`; `rx_poll` →
 //! `rx_get` for each; `take_error` until `None`. One thread at a time.
 
+mod as_port;
 mod connected;
 mod errors;
 mod groups;
 mod netlink;
-mod port_owner;
 mod route;
 mod rx;
 mod socket;
-mod sockets;
 mod tx;
-mod unread;
 
-pub use errors::{ErrorKind, PortError};
-pub use groups::GROUPS;
-pub use port_owner::port_owner;
-pub use rx::RxPacket;
+pub use crate::port::{Burst, ErrorKind, PortCounters, PortError, RxPacket, TxOutcome, GROUPS};
 pub(crate) use socket::unconnected;
-pub use tx::{Burst, TxOutcome};
-pub use unread::{unread, Unread};
 
 use crate::addr::Endpoint;
 use crate::sys::Fd;
@@ -119,25 +112,6 @@ impl Default for UdpConfig {
     fn default() -> Self {
         UdpConfig::DEFAULT
     }
-}
-
-/// What a port counted since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortCounters {
-    /// System calls that sent.
-    pub tx_calls: u64,
-    /// System calls that received, empty ones included.
-    pub rx_calls: u64,
-    /// Times that the kernel had no room for a send; nothing is lost, the rest stays in the batch.
-    pub tx_full: u64,
-    /// ICMP messages about our packets.
-    pub icmp_err: u64,
-    /// Bursts that the kernel refused to segment and that left packet by packet.
-    pub gso_refused: u64,
-    /// Bursts dropped because the kernel refused to send them.
-    pub send_err: u64,
-    /// Errors that found no room in the queue of [`UdpPort::take_error`].
-    pub errors_lost: u64,
 }
 
 /// One UDP socket with its batches of buffers. Movable; the buffers are in the caller's memory.

@@ -116,7 +116,7 @@ impl SocketDir {
     pub(super) fn above(&self) -> Result<Path> {
         let end = self.path().iter().rposition(|&b| b == b'/');
         let end = end.ok_or_else(|| {
-            refuse!(Invalid, "the socket_dir of this address is not in a directory")
+            refuse!(Invalid, "the directory of this address's sockets has no parent")
         })?;
         let mut p = Path { bytes: [0; PATH_MAX] };
         p.bytes[..end].copy_from_slice(&self.path()[..end]);

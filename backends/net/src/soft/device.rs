@@ -9,7 +9,7 @@ use super::SoftDevice;
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::fault;
-use crate::udp::UdpPort;
+use crate::port::Port;
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{
@@ -227,7 +227,7 @@ impl Device for SoftDevice {
         let mut held = self.lock_owned()?;
         let c: Config = held.guard.transport.common.config;
         // The link may have got narrower since the device was opened, and wider again.
-        let link = held.port().udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu);
+        let link = held.port().net.as_ref().map_or(u32::MAX, Port::link_mtu);
         drop(held);
         let grown = |n: u32| limits::table(n) as u32;
         Ok(DeviceAttr {
@@ -259,7 +259,7 @@ impl Device for SoftDevice {
         let link = self.query()?.active_mtu;
         let scope_id = if to.scope_id == 0 { self.local.scope_id } else { to.scope_id };
         let to = Endpoint { ip: to.dgid, scope_id, ..Endpoint::default() };
-        let route = self.lock_engine().port().udp.as_ref().and_then(|udp| udp.route_mtu(&to));
+        let route = self.lock_engine().port().net.as_ref().and_then(|net| net.route_mtu(&to));
         let code = route.and_then(|mtu| gdrcore_core::wire::mtu_code(super::carried_by(mtu)));
         Ok(code.map_or(link, |route| link.min(route)))
     }
@@ -267,8 +267,8 @@ impl Device for SoftDevice {
     fn counters(&self) -> Result<Counters> {
         let mut held = self.lock_owned()?;
         let mut c = held.guard.counters();
-        if let Some(udp) = &held.port().udp {
-            let p = udp.counters();
+        if let Some(net) = &held.port().net {
+            let p = net.counters();
             c.port_tx_calls = p.tx_calls;
             c.port_rx_calls = p.rx_calls;
             c.port_tx_full = p.tx_full;

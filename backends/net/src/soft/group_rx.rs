@@ -6,8 +6,9 @@ use crate::addr::Endpoint;
 use crate::addr_group::{request_renewal, Claim, ForEngine, Member, Owner, Packets};
 use crate::clock::now_ns;
 use crate::local::{sweep, SocketDir};
+use crate::port::RxPacket;
 use crate::shm::ShmPort;
-use crate::udp::{udp_flags, RxPacket, UdpConfig, UdpPort};
+use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use crate::wait::Waiter;
 use gdrcore_core::cm::Addressee;
 use gdrcore_core::engine::cm::GSI_QPN;
@@ -268,7 +269,7 @@ impl PortState {
         let Some(member) = &mut self.member else { return 0 };
         let waits = member.has_others() && g.next_timeout(now).is_some();
         member.maintain(now, waits);
-        let local = self.udp.as_ref().map(|u| *u.local()).unwrap_or_default();
+        let local = self.net.as_ref().map(|net| *net.local()).unwrap_or_default();
         let pcap = &mut self.pcap;
         member.poll(now, |member, mail| {
             let p = match mail {

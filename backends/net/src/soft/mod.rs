@@ -130,8 +130,9 @@ const RCVBUF: u32 = 1 << 20;
 const ECT_0: u8 = 2;
 
 /// What belongs to the holder of the engine's lock besides the engine.
-struct PortState {
-    udp: Option<UdpPort>,
+struct PortState<P = UdpPort> {
+    /// Carries packets; `None`: loopback, or a device by way of a router.
+    net: Option<P>,
     /// Behind the socket: who has the address too hears of our end when the socket is closed.
     member: Option<Member>,
     shm: Option<ShmPort>,
@@ -276,16 +277,16 @@ pub(crate) fn endpoint(p: &PeerAddr) -> Endpoint {
     Endpoint { ip: p.gid, scope_id: p.scope_id, port: p.port }
 }
 
-impl PortState {
+impl<P> PortState<P> {
     /// That of a new device.
     fn new(
-        udp: Option<UdpPort>,
+        net: Option<P>,
         member: Option<Member>,
         shm: Option<ShmPort>,
         pcap: Option<Pcap>,
-    ) -> PortState {
+    ) -> PortState<P> {
         PortState {
-            udp,
+            net,
             member,
             shm,
             pcap,

@@ -10,8 +10,8 @@ impl SoftDevice {
     pub(super) fn group_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
         let mut held = self.lock_owned()?;
         held.guard.mcast_attach(qp, gid)?;
-        let joined = match &mut held.port().udp {
-            Some(udp) => udp.group_join(gid),
+        let joined = match &mut held.port().net {
+            Some(net) => net.group_join(gid),
             None => Err(refuse!(
                 Unsupported,
                 "device: loopback and devices by way of a router have no multicast"
@@ -35,8 +35,8 @@ impl SoftDevice {
     /// After a member has gone: sockets of groups without members are closed.
     pub(super) fn leave_empty_groups(held: &mut EngineLock<'_>) {
         let (guard, port) = held.parts();
-        if let Some(udp) = port.udp.as_mut().filter(|u| u.has_groups()) {
-            udp.groups_retain(|gid| guard.has_members(gid));
+        if let Some(net) = port.net.as_mut().filter(|net| net.has_groups()) {
+            net.groups_retain(|gid| guard.has_members(gid));
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use super::endpoint;
 use crate::clock::now_ns;
-use crate::udp::port_owner;
+use crate::proc_net::port_owner;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 

@@ -6,11 +6,11 @@ use super::budget::{Round, DRAIN_ROUNDS, GROUP_POLL_NS, MAINTAIN_MAX_NS};
 use super::grant_checks::check_grants_if_changed;
 use super::lock::EngineLock;
 use super::routed::discard;
-use super::socket_io::receive_groups;
 use super::witness;
 use super::{PortState, SoftDevice};
 use crate::addr_group::Member;
 use crate::clock::now_ns;
+use crate::port::Port;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
@@ -40,7 +40,7 @@ const IDLE_POLLS: u32 = 64;
 /// busy machine.
 const IDLE_POLLS_LOCAL: u32 = 32;
 
-impl PortState {
+impl<P: Port> PortState<P> {
     /// Whether there may be work that cannot be done before something else has happened, which
     /// wakes.
     pub(super) fn is_blocked(&self) -> bool {
@@ -55,7 +55,7 @@ impl PortState {
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_skip = round == Round::Full && self.stale < STALE_ROUNDS && read.is_none();
         if may_skip
-            && (self.has_links() || self.udp.is_some() && self.pcap.is_none())
+            && (self.has_links() || self.net.is_some() && self.pcap.is_none())
             && g.owes_nothing()
         {
             self.stale += 1;
@@ -239,9 +239,9 @@ impl SoftDevice {
 
     #[inline(never)]
     fn send_by_path(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
-        let now = self.send_single_packet(g, port, qi).or_else(|| match g.path_of(qi) {
+        let now = port.send_single_packet(self, g, qi).or_else(|| match g.path_of(qi) {
             Some(Path::Link(link)) => self.send_to_link(g, port, qi, link),
-            Some(Path::Port) => self.send_to_port(g, port, qi),
+            Some(Path::Port) => port.send_posted(self, g, qi),
             _ => None,
         });
         let Some(now) = now else { return false };
@@ -344,11 +344,11 @@ impl SoftDevice {
                     now = port.refresh(now);
                 }
                 port.poll_socket_at = now + SOCKET_POLL_NS;
-                handled += self.receive(g, port, now);
+                handled += port.receive(self, g, now);
                 if handled == 0 {
                     now = port.refresh(now);
                 }
-                handled += receive_groups(g, port, now);
+                handled += port.receive_groups(g, now);
                 if port.member.as_ref().is_some_and(|s| s.is_poll_due(now, GROUP_POLL_NS)) {
                     handled += port.maintain_group(g, now);
                     if port.member.as_ref().is_some_and(Member::has_lost_names) {
@@ -399,8 +399,8 @@ impl SoftDevice {
             g.poll_memory(now);
         }
         self.send_links(g, port, now);
-        if port.udp.is_some() {
-            self.send(g, port, now);
+        if port.net.is_some() {
+            port.send(self, g, now);
         } else if port.discards {
             discard(g, now);
         }
@@ -459,7 +459,7 @@ impl SoftDevice {
         if let Some(member) = &mut port.member {
             member.poll_soon();
         }
-        self.watch(port);
+        port.watch(self);
         if port.shm.is_none() {
             return false;
         }

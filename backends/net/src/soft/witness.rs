@@ -9,8 +9,8 @@
 //! ends.
 
 use super::{endpoint, PortState};
+use crate::proc_net::{unread, Unread};
 use crate::reason::{is_verbose, say};
-use crate::udp::{unread, Unread};
 use gdrcore_core::cm::types::{cm_event, CmEvent};
 use gdrcore_core::cm::{Refusal, REFUSALS};
 use gdrcore_core::engine::Guard;

@@ -7,37 +7,13 @@
 
 use super::UdpPort;
 use crate::addr::{Endpoint, SockAddr};
+use crate::port::{ErrorKind, PortError};
 
 /// Records that wait for [`UdpPort::take_error`].
 const QUEUE: usize = 16;
 /// Most records that one drain takes from the kernel, so that a flood of ICMP cannot stall the
 /// port.
 const DRAIN_MAX: usize = 64;
-
-/// Where an error comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// The network answered: nothing listens, no route, filtered.
-    Icmp,
-    /// The kernel refused to send.
-    Send,
-    /// A packet was larger than the link or the path carries.
-    Mtu,
-}
-
-/// An error of one destination. Records that repeat the one before them are merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortError {
-    /// Where the packet was meant to go. Port 0 stands for every port of the host.
-    pub dst: Endpoint,
-    /// Positive errno.
-    pub errno: i32,
-    /// Its origin.
-    pub kind: ErrorKind,
-    /// The MTU that the kernel now assumes in bytes of IP packet, if `kind` is `Mtu` and it told;
-    /// else 0.
-    pub mtu: u32,
-}
 
 /// A short queue of errors, and whether the kernel may hold more.
 pub(super) struct Errors {

@@ -6,13 +6,11 @@
 
 use super::UdpPort;
 use crate::addr::Endpoint;
+use crate::port::GROUPS;
 use crate::sys::{check, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use std::os::fd::RawFd;
-
-/// Groups that a port listens for at once.
-pub const GROUPS: usize = 16;
 
 /// IP_MULTICAST_ALL and IPV6_MULTICAST_ALL of the kernel's headers: 0 = only what this socket has
 /// joined.

@@ -2,6 +2,7 @@
 
 use super::{lines, Carve, UdpConfig, UdpPort};
 use crate::addr::{Endpoint, SockAddr};
+use crate::port::RxPacket;
 use crate::sys::errno;
 use gdrcore_core::error::Result;
 use std::os::fd::RawFd;
@@ -19,19 +20,6 @@ const CONTROL: usize = 64;
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
-
-/// A datagram, or several of one burst that GRO put together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RxPacket<'a> {
-    /// Who sent it.
-    pub src: Endpoint,
-    /// Bytes of each segment, the last may be shorter; the length of `data` for a single datagram.
-    pub seg: u16,
-    /// UDP payload of all segments. Empty if the datagram was not usable.
-    pub data: &'a [u8],
-    /// ECN bits of the IP header: 3 says congestion experienced.
-    pub ecn: u8,
-}
 
 /// The receive half of a port. The pointers lead into the caller's memory.
 pub(super) struct Rx {

@@ -4,8 +4,9 @@
 //! sendmsg, since the kernel need not fetch a header, a vector and ancillary data one after the
 //! other. The segment size then is the socket's own ([`DefaultSegment`]).
 
-use super::{lines, Carve, ErrorKind, PortError, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
+use super::{lines, Carve, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
 use crate::addr::{Endpoint, SockAddr};
+use crate::port::{Burst, ErrorKind, PortError, TxOutcome};
 use crate::sys::{errno, set_option};
 use gdrcore_core::error::Result;
 use gdrcore_core::wire::icrc::Flow;
@@ -15,26 +16,6 @@ use gdrcore_core::wire::icrc::Flow;
 const REFUSERS: usize = 16;
 /// Times that one message is tried while the kernel reports other destinations' errors through it.
 const TRIES: u8 = 8;
-
-/// What was filled into [`UdpPort::tx_space`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Burst {
-    /// Where all of it goes.
-    pub dst: Endpoint,
-    /// Bytes filled.
-    pub len: usize,
-    /// Bytes of each packet with its ICRC; the last may be shorter.
-    pub seg: u16,
-}
-
-/// How a flush ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TxOutcome {
-    /// Everything left (or failed for its destination, see [`UdpPort::take_error`]).
-    Sent,
-    /// The kernel has no room; the rest is kept in order. Flush again when the socket is writable.
-    Full,
-}
 
 /// Ancillary data of one message: the segment size.
 #[derive(Clone, Copy)]

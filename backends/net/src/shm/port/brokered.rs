@@ -5,7 +5,8 @@
 use super::super::grant::PeerGrants;
 use super::super::listener::{connect_brokered, LinkSocket};
 use super::super::ring::Writer;
-use super::{Inbound, LinkSlot, Outbound, ShmPort, RING};
+use super::tx::LinkSlot;
+use super::{Inbound, Outbound, ShmPort, RING};
 use crate::addr::Endpoint;
 use crate::sys::Fd;
 use crate::wait::Waiter;

@@ -3,7 +3,7 @@
 //! A peer that has answered nothing may be of this host. Then its socket tells whether a process is
 //! there at all, and whether it takes what comes.
 
-use super::sockets::{each, V4, V6};
+use super::udp_list::{each, V4, V6};
 use crate::addr::Endpoint;
 
 /// How it stands with the sockets that a peer's packets go to.

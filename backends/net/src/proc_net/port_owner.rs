@@ -1,6 +1,6 @@
 //! Which user has a UDP port.
 
-use super::sockets::{each, Socket, V4, V6};
+use super::udp_list::{each, Socket, V4, V6};
 use crate::addr::Endpoint;
 
 /// The user whose socket is bound to an address and port of this network namespace, or to the port
