@@ -1,19 +1,20 @@
-//! The soft device: an engine, its port, and whoever drives them.
+//! The soft device: an engine, its ports, and the threads that run them.
 //!
-//! * `progress`: one bounded round of the engine, and who runs it when. `budget`: how much of it.
-//!   `lock`: who may.
-//! * `wire`: the socket. `links`: other processes of this host. `loans`: memory that they write by
-//!   themselves, `mappable` for how long. `paths`: which of them leads to a peer.
-//! * `helper`: the thread that runs it while the program does not. `channels`: threads that sleep
-//!   on events of their own CQs.
+//! * `progress`: one bounded round of the engine, and when it runs. `budget`: its bounds. `lock`: the
+//!   engine's lock.
+//! * `socket_io`: packets through a port. `links`: other processes of this host. `grants`: memory
+//!   that they may write, `grant_checks` for how long. `paths`: how each peer is reached.
+//! * `helper`: the thread that runs the engine while the program does not. `channels`: threads that
+//!   sleep on events of their own CQs.
 //! * `routed`: peers by way of a router, in place of the socket and of `paths`.
-//! * `ports`: from where peers may send. `cm`: the connection manager. `multicast`: groups.
-//! * `sharing`: what others of the same address are owed. `witness`: why a peer is silent.
-//! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: its posts and polls without a
+//! * `peer_ports`: UDP ports that peers may send from. `cm`: the connection manager. `multicast`:
+//!   groups.
+//! * `group_rx`: packets of the other devices of an address. `witness`: why a peer is silent.
+//! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: posts and polls without a
 //!   handle.
 //!
-//! Everything lies in the memory given to [`SoftDevice::init`]: the device itself first, then the
-//! engine's arena, then the buffers of the port and of the tee.
+//! Everything lies in the memory given to [`SoftDevice::init`]: the device itself, the engine's
+//! arena, then the buffers of the ports and of the capture.
 
 mod budget;
 mod channels;
@@ -61,7 +62,7 @@ use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::sleep::Asleep;
 use gdrcore_core::verbs::types::Handle;
 
-/// How a soft device is made.
+/// The configuration of a soft device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SoftConfig<'a> {
     /// Bounds of the engine. `seed` 0: drawn from the system's random source. `max_mtu` 0: what the
@@ -71,12 +72,12 @@ pub struct SoftConfig<'a> {
     pub flags: u32,
     /// How peers of this host are reached.
     pub path: PathChoice,
-    /// Write all packets that the device sends and receives into this capture file. What travels
-    /// over links is no packet.
+    /// Write all packets that the device sends and receives into this capture file. Runs over links
+    /// are no packets.
     pub pcap: Option<&'a CStr>,
 }
 
-/// How peers are reached. Decided for each at RTR, or when an address handle is made, and never
+/// How peers are reached. Chosen for each at RTR, or when an address handle is made, and never
 /// changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathChoice {
@@ -90,17 +91,17 @@ pub enum PathChoice {
     Auto,
 }
 
-/// Takes events as they happen, instead of a program that asks for them
+/// Takes events as they happen, in place of a program that polls for them
 /// ([`SoftDevice::deliver_to`]).
 ///
-/// Called by whoever runs the engine, with its lock held: it must not call the device, and should
-/// be short.
+/// Called by the thread that runs the engine, with its lock held: it must not call the device, and
+/// should be short.
 pub trait EventSink: Sync {
-    /// The arming of a CQ was met.
+    /// A completion met the arming of a CQ.
     fn cq_event(&self, cq: Handle);
-    /// Something happened to a QP, an SRQ, a CQ or the device.
+    /// An event of a QP, an SRQ, a CQ or the device.
     fn async_event(&self, event: AsyncEvent);
-    /// The connection manager has events, to be taken as ever.
+    /// The connection manager has events, to be taken by [`gdrcore_core::device::CmDevice::event`].
     fn cm_event(&self) {}
 }
 
@@ -113,65 +114,65 @@ pub mod soft_flags {
     /// Let processes of this user that want it too write regions by their addresses, and write
     /// theirs (`process_vm_writev`).
     pub const CMA: u32 = 4;
-    /// Write the capture behind what is in its file.
+    /// Append to the capture file.
     pub const KEEP_CAPTURE: u32 = 8;
 }
 
-/// Bytes of the tee's write buffer.
+/// Bytes of the capture's write buffer.
 const PCAP_BUFFER: usize = 256 << 10;
 
-/// What the socket's receive buffer is asked to hold. The system grants its own maximum where that
-/// is less: twice the default on Debian, which then has room for a window of WRITEs and a window of
-/// READ responses of one peer.
+/// Size that the socket's receive buffer is set to. The system grants at most its own maximum:
+/// twice the default on Debian, which has room for a window of WRITEs and a window of READ
+/// responses of one peer.
 const RCVBUF: u32 = 1 << 20;
 
 /// ECN bits of packets that switches may mark instead of dropping them (RFC 3168: ECN-capable
 /// transport).
 const ECT_0: u8 = 2;
 
-/// What belongs to the holder of the engine's lock besides the engine.
+/// The ports of a device, and the state of its rounds. Protected by the engine's lock.
 struct PortState<P = UdpPort> {
     /// Carries packets; `None`: loopback, or a device by way of a router.
     net: Option<P>,
-    /// Behind the socket: who has the address too hears of our end when the socket is closed.
+    /// Field order matters: dropped after `net`, so that its end tells others that the socket is
+    /// closed.
     member: Option<Member>,
     shm: Option<ShmPort>,
     pcap: Option<Pcap>,
-    /// The socket is among what wakes a sleeper.
+    /// The port's descriptor is in the epoll set.
     watched: bool,
-    /// Rounds that received something since somebody was about to sleep.
+    /// Rounds that received something since a thread was about to sleep.
     busy_rounds: u32,
-    /// The send buffer of the socket was full; wake when it can be written.
+    /// The port has no room; its descriptor wakes when it has.
     blocked: bool,
     /// A ring to another process was full.
     rings_full: bool,
-    /// A link of a device without a socket was lost: what it would have carried goes nowhere.
+    /// A device without a socket has lost a link: packets that would leave by the port are dropped.
     discards: bool,
     /// Empty rounds since something was handled.
     empty: u32,
-    /// The tick in which the last of them did all there is to do, and whether it looked at the
-    /// socket, without which no timer runs.
+    /// Coarse tick of the last complete idle round, and whether it polled the socket (timers need
+    /// that).
     idle_tick: (u64, bool),
-    /// UDP ports from which peers may send.
+    /// UDP ports that peers may send from.
     ports: peer_ports::PeerPorts,
-    /// Errors of the socket seen so far.
+    /// Errors of the port that were counted so far.
     send_err: u64,
     /// The time of the last round.
     now: u64,
-    /// Rounds since the clock was read for it.
+    /// Rounds since the clock was read.
     stale: u8,
-    /// When the socket last brought something.
+    /// When the socket last received something.
     udp_hot_ns: u64,
-    /// When it is looked at next, whatever the links bring.
+    /// When the socket is polled next, whatever the links receive.
     poll_socket_at: u64,
-    /// When the shm port is tended next.
+    /// When the links are maintained next.
     maintain_at: u64,
-    /// And how long after the last time that is.
+    /// The interval of that.
     maintain_every: u64,
-    /// When a round to which the links brought something has more to do than that: either of both,
-    /// or at once while the socket is hot.
+    /// Deadline of the next full round; 0 while the socket is hot.
     full_round_at: u64,
-    /// [`Guard::changes`](gdrcore_core::engine::Guard::changes) when the loans were last checked.
+    /// [`Guard::changes`](gdrcore_core::engine::Guard::changes) when the grants were last checked.
     changes: u32,
 }
 
@@ -184,9 +185,9 @@ pub struct SoftDevice {
     fork: ForkGuard,
     /// Polls in a row that found nothing.
     idle: AtomicU32,
-    /// Some peers are processes of this host. As of the last time that the links were looked after.
+    /// Some peers are processes of this host, as of the last maintenance of the links.
     has_local_peers: AtomicBool,
-    /// When a program thread last ran the engine; the helper keeps away for a while.
+    /// When a thread of the program last ran the engine; the helper leaves it alone for a while.
     last_poll_ns: AtomicU64,
     /// A thread has armed the descriptor and may sleep on it.
     sleeping: Asleep,
@@ -194,12 +195,12 @@ pub struct SoftDevice {
     helper_on: AtomicBool,
     helper: helper::Helper,
     channels: channels::Channels,
-    /// Where events go; without one, programs ask for them.
+    /// Receiver of events; without one, programs poll for them.
     sink: OnceLock<&'static dyn EventSink>,
     mtu: u32,
     path: PathChoice,
-    /// The router by way of which peers are reached. Its lock is never taken by who waits for it
-    /// under the engine's.
+    /// The router by way of which peers are reached. A thread that waits for its lock must not hold
+    /// the engine's.
     via: Option<Session>,
 }
 
@@ -208,7 +209,7 @@ unsafe impl Sync for SoftDevice {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for SoftDevice {}
 
-/// Where the parts lie in the device's memory.
+/// Offsets of the parts in the device's memory.
 struct Layout {
     engine: usize,
     udp: usize,
@@ -261,24 +262,24 @@ impl SoftConfig<'_> {
     }
 }
 
-/// The largest path MTU whose packets an MTU of IP carries. rxe's rule: the headers and the ICRC
-/// take at most 80 bytes of it.
+/// The largest path MTU whose packets an IP MTU carries. rxe's rule: the headers and the ICRC take
+/// at most 80 bytes of it.
 fn carried_by(mtu: u32) -> u32 {
     [4096, 2048, 1024, 512].into_iter().find(|&m| m <= mtu.saturating_sub(80)).unwrap_or(256)
 }
 
-/// The address as the engine has it.
+/// The engine's form of an address.
 pub(crate) fn peer_addr(e: &Endpoint) -> PeerAddr {
     PeerAddr { gid: e.ip, scope_id: e.scope_id, port: e.port, ..PeerAddr::default() }
 }
 
-/// The address as the port has it.
+/// The port's form of an address.
 pub(crate) fn endpoint(p: &PeerAddr) -> Endpoint {
     Endpoint { ip: p.gid, scope_id: p.scope_id, port: p.port }
 }
 
 impl<P> PortState<P> {
-    /// That of a new device.
+    /// The state of a new device.
     fn new(
         net: Option<P>,
         member: Option<Member>,
@@ -356,7 +357,7 @@ unsafe fn open_links(
     Ok(links)
 }
 
-/// The tee of a device that captures its packets.
+/// The capture of a device, if it is configured.
 ///
 /// # Safety
 /// The walk of the layout over `memory` gave `pcap..end` to nobody else.
@@ -382,7 +383,7 @@ impl SoftDevice {
         config.layout(&DeviceName::parse(name)?).map(|l| l.end)
     }
 
-    /// Makes a device in the given memory. It stays where it is until [`SoftDevice::close`].
+    /// Makes a device in the given memory. It stays there until [`SoftDevice::close`].
     ///
     /// # Errors
     /// The name or a bound: [`Error::Invalid`], [`Error::NoDevice`]. A router: as
@@ -509,8 +510,8 @@ impl SoftDevice {
         Ok(device)
     }
 
-    /// Makes a kind of memory known under a number from 1 on, for registrations that name it. It
-    /// must outlive the device.
+    /// Registers a kind of memory under a number from 1 on, for registrations that name it. It must
+    /// outlive the device.
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::Busy`]: no such number, or taken. [`Error::OwnerDead`].
@@ -518,15 +519,15 @@ impl SoftDevice {
         self.lock()?.register_memory(provider, memory)
     }
 
-    /// From here on events go to `sink`, and only there: `cq_event` and `async_event` find none.
-    /// The first sink stays. It must live until `close` has returned.
+    /// Sends events to `sink` alone from now on: `cq_event` and `async_event` find none. The first
+    /// sink stays. It must live until `close` has returned.
     pub fn deliver_to(&self, sink: &'static dyn EventSink) {
         let _ = self.sink.set(sink);
     }
 
-    /// Ends the device: stops the helper, writes out the capture, closes the descriptors. Says what
-    /// was left. In a forked child nothing is touched but the child's copies of the descriptors
-    /// stay open.
+    /// Ends the device: stops the helper, flushes the capture, closes the descriptors. Returns the
+    /// objects that were left. In a forked child it does nothing, and the child's copies of the
+    /// descriptors stay open.
     ///
     /// # Safety
     /// No thread is inside a call on the device, and none makes one afterwards.

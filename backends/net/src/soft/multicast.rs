@@ -1,4 +1,5 @@
-//! [`SoftDevice`]'s multicast: the engine knows the members, the socket the groups that have some.
+//! [`SoftDevice`]'s multicast: the engine knows the members of groups, the port the groups that
+//! have some.
 
 use super::lock::EngineLock;
 use super::SoftDevice;
@@ -32,7 +33,7 @@ impl SoftDevice {
         Ok(())
     }
 
-    /// After a member has gone: sockets of groups without members are closed.
+    /// Closes the sockets of groups without members.
     pub(super) fn leave_empty_groups(held: &mut EngineLock<'_>) {
         let (guard, port) = held.parts();
         if let Some(net) = port.net.as_mut().filter(|net| net.has_groups()) {

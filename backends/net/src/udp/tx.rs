@@ -1,8 +1,8 @@
-//! Sending: bursts are collected in one buffer and leave by one sendmmsg, each by one GSO message.
+//! Sending: bursts are collected in one buffer and leave by one sendmmsg, each as one GSO message.
 //!
-//! A burst that is the only one leaves by sendto where it can, which is 0.1 to 0.2 us shorter than
-//! sendmsg, since the kernel need not fetch a header, a vector and ancillary data one after the
-//! other. The segment size then is the socket's own ([`DefaultSegment`]).
+//! A single burst leaves by sendto where it can. That is 0.1 to 0.2 us shorter than sendmsg, since
+//! the kernel need not fetch a header, a vector and ancillary data one after the other. Its segment
+//! size then is the socket's own ([`DefaultSegment`]).
 
 use super::{lines, Carve, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
 use crate::addr::{Endpoint, SockAddr};
@@ -11,10 +11,9 @@ use crate::sys::{errno, set_option};
 use gdrcore_core::error::Result;
 use gdrcore_core::wire::icrc::Flow;
 
-/// Hosts remembered to refuse GSO; the oldest is forgotten, and found out again, when there are
-/// more.
+/// Hosts remembered to refuse GSO. A further one replaces the oldest, which is found out again.
 const REFUSERS: usize = 16;
-/// Times that one message is tried while the kernel reports other destinations' errors through it.
+/// Attempts at one message while the kernel reports other destinations' errors by it.
 const TRIES: u8 = 8;
 
 /// Ancillary data of one message: the segment size.
@@ -22,32 +21,31 @@ const TRIES: u8 = 8;
 #[repr(C, align(8))]
 struct Control([u8; 32]);
 
-/// The segment size that the socket has by itself, UDP_SEGMENT as an option: what is longer is
-/// segmented so unless its ancillary data says otherwise. A program that exchanges messages of one
-/// size sends bursts of one segment size.
+/// The socket's own segment size (UDP_SEGMENT as an option): a longer datagram without ancillary
+/// data is segmented by it. A program that exchanges messages of one size sends bursts of one
+/// segment size.
 ///
-/// With a size set, the kernel asks of every datagram what it asks of one to be segmented: whether
-/// the link can, and whether a segment fits its MTU. So the size stays within [`DefaultSegment::SIZES`], and
-/// goes, for good, with the first refusal.
+/// With a size set, the kernel checks every datagram as one to be segmented: whether the link can,
+/// and whether a segment fits its MTU. So the size stays within [`DefaultSegment::SIZES`], and the
+/// first refusal clears it for good.
 #[derive(Clone, Copy, Default)]
 struct DefaultSegment {
-    /// 0: none, everything leaves as it is.
+    /// 0: none.
     size: u16,
-    /// What the last bursts would have wanted instead, and how many of them.
+    /// The size that the last bursts needed instead, and their number.
     wanted: u16,
     times: u8,
-    /// The kernel has refused something meanwhile.
+    /// The kernel has refused a send meanwhile.
     off: bool,
 }
 
 impl DefaultSegment {
-    /// From the longest that others may send by the port's socket, who know nothing of it, to what
-    /// fits any link.
+    /// From the longest datagram that may be sent past the port, to what fits any link.
     const SIZES: core::ops::RangeInclusive<u16> = super::SMALL as u16..=500;
-    /// Bursts in a row that change it.
+    /// Bursts in a row that change the size.
     const TIMES: u8 = 16;
 
-    /// Whether a burst leaves as it should without ancillary data.
+    /// Whether a burst is segmented right without ancillary data.
     #[inline]
     fn suits(&self, len: usize, seg: u16) -> bool {
         let own = usize::from(self.size);
@@ -72,7 +70,7 @@ struct Slot {
     tries: u8,
     /// Send packet by packet.
     single: bool,
-    /// The kernel's headers of it were not written: it may leave by sendto.
+    /// The kernel's headers are not written: it may leave by sendto.
     plain: bool,
     /// GSO was tried and refused for this burst.
     refused: bool,
@@ -91,7 +89,7 @@ pub(super) struct Tx {
     used: usize,
     batch: usize,
     default_segment: DefaultSegment,
-    /// Whose socket address stands first in `addrs`; its family is the port's.
+    /// Endpoint of the first address in `addrs`; its family is the port's.
     first: Option<(Endpoint, libc::socklen_t)>,
     /// Slots `head..tail` wait for the kernel.
     head: usize,
@@ -192,7 +190,7 @@ impl Tx {
         }
     }
 
-    /// Writes the address of the first slot, where it stays for the next burst.
+    /// Writes the first address, which stays for later bursts.
     #[inline(never)]
     fn set_first_address(&mut self, dst: &Endpoint) {
         let (sa, sa_len) = dst.to_sockaddr();
@@ -206,7 +204,7 @@ impl Tx {
         self.slot(i).plain = false;
         let s = *self.slot(i);
         let many = s.len > u32::from(s.seg) && !s.single;
-        // Ancillary data, but where the socket segments nothing by itself. 0: not at all.
+        // Ancillary data, unless the socket has no segment size of its own. 0: no segmentation.
         let size = if many { s.seg } else { 0 };
         let gso = many || self.default_segment.size != 0;
         let (sa, sa_len) = s.dst.to_sockaddr();
@@ -255,7 +253,7 @@ impl UdpPort {
     }
 
     /// Adds what was filled to the batch. A burst that cannot be sent at all (no bytes, more than
-    /// the room given, another address family) is reported as an error of its destination.
+    /// the room given, another address family) becomes an error of its destination.
     #[inline]
     pub fn tx_commit(&mut self, b: Burst) {
         let fits = b.len != 0
@@ -295,7 +293,7 @@ impl UdpPort {
         self.tx.tail += 1;
     }
 
-    /// The peer that has a connected, the flow to it and the identification of its next burst, for
+    /// Destination, flow and next identification of the connected socket, for
     /// [`UdpPort::tx_connected`].
     #[inline]
     pub fn connected(&self) -> Option<(Endpoint, Flow, u16)> {
@@ -303,8 +301,8 @@ impl UdpPort {
         Some((connected.dst, connected.flow, connected.ident))
     }
 
-    /// Sends what was filled for a peer's connected. False: it has not left, and is signed anew for the
-    /// port's own socket: commit it and flush.
+    /// Sends what was filled by the connected socket. False: it was not sent, and has the ICRC of
+    /// the port's own socket now: commit it and flush.
     #[inline]
     pub fn tx_connected(&mut self, b: &Burst) -> bool {
         if let Some(connected) = &mut self.connected {
@@ -326,8 +324,8 @@ impl UdpPort {
         false
     }
 
-    /// The connected is of no use any more: its socket says nothing that the port's own would not be
-    /// told when it tries the same.
+    /// Closes the connected socket after a refusal; the port's own socket learns the same error
+    /// when it tries. Computes the ICRC of the burst anew.
     #[cold]
     fn close_connected(&mut self, b: &Burst) {
         self.connected = None;
@@ -343,7 +341,7 @@ impl UdpPort {
         }
     }
 
-    /// After some bursts to one peer it gets a connected, if it is of this host.
+    /// Opens a connected socket to a peer, if that is of this host.
     #[cold]
     fn open_connected(&mut self, dst: &Endpoint) {
         if self.not_connectable != Some(*dst) {
@@ -352,9 +350,9 @@ impl UdpPort {
         }
     }
 
-    /// Sends at once what was filled, where that takes one call and nothing else: to where the last
-    /// burst went, of a kind that the socket is set for, with no batch before it. False: nothing
-    /// has been sent; commit it and flush.
+    /// Sends at once what was filled, where one call does it: to the destination of the last burst,
+    /// with the socket's own segment size, and nothing before it in the batch. False: nothing was
+    /// sent; commit it and flush.
     #[inline]
     pub fn tx_now(&mut self, b: &Burst) -> bool {
         let tx = &self.tx;
@@ -416,9 +414,9 @@ impl UdpPort {
                 Ok(n) => {
                     self.tx.head += n.clamp(1, run);
                     if n < run {
-                        // The next message failed and its errno is lost. If it was one left by
-                        // ICMP, nothing will tell of the queued record any more; if it was the
-                        // message's own, it will fail again.
+                        // The next message failed and its errno is lost. If ICMP left the errno,
+                        // only the record tells; if the message itself is at fault, it will fail
+                        // again.
                         self.drain_errors();
                     }
                 }
@@ -435,8 +433,7 @@ impl UdpPort {
         TxOutcome::Sent
     }
 
-    /// Offers `run` messages from `head` on to the kernel; how many it took, or negative with
-    /// errno.
+    /// Sends `run` messages from `head` on; the number that left, or negative with errno.
     #[inline]
     fn send_run(&mut self, head: usize, run: usize) -> i32 {
         // SAFETY: `head + run <= tail <= batch`, the length of the array.
@@ -456,8 +453,7 @@ impl UdpPort {
         }
     }
 
-    /// Sends the first bytes of the buffer to the first address by themselves. False: they have not
-    /// left.
+    /// Sends the first bytes of the buffer to the first address. False: they were not sent.
     #[inline]
     fn send_first(&mut self, len: usize) -> bool {
         let Some((_, sa_len)) = self.tx.first else { return false };
@@ -471,7 +467,7 @@ impl UdpPort {
         rc >= 0 || self.plain_refused(errno())
     }
 
-    /// A send without headers has failed with `e`: false, it is to be tried with them.
+    /// Handles the error of a send without headers. False: it is to be tried with them.
     #[cold]
     fn plain_refused(&mut self, e: i32) -> bool {
         if self.tx.default_segment.size != 0
@@ -479,15 +475,15 @@ impl UdpPort {
         {
             self.clear_default_segment();
         }
-        // Room and interruptions: it is tried once more. An error that another destination left is
-        // told by this call and by no other, so it is looked after here.
+        // Room and interruptions are tried once more. An error that another destination left is
+        // reported by this call alone, so its record is taken here.
         if !matches!(e, libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) {
             self.drain_errors();
         }
         false
     }
 
-    /// From now on the socket segments nothing by itself.
+    /// Clears the socket's own segment size for good.
     #[cold]
     fn clear_default_segment(&mut self) {
         self.tx.default_segment.off = true;
@@ -498,8 +494,8 @@ impl UdpPort {
         }
     }
 
-    /// Looks at a burst that leaves alone and needs ancillary data: after some of one kind the
-    /// socket's own segment size is theirs.
+    /// Looks at a single burst that needs ancillary data: after some of one kind the socket's own
+    /// segment size becomes theirs.
     fn adapt_default_segment(&mut self, i: usize) {
         let s = *self.tx.slot(i);
         let size = if s.len > u32::from(s.seg) { s.seg } else { 0 };
@@ -516,7 +512,7 @@ impl UdpPort {
         default_segment.wanted = size;
         if default_segment.times == DefaultSegment::TIMES {
             default_segment.times = 0;
-            // Its own ancillary data is written already, and says what is right under either.
+            // The ancillary data of this burst is right under either size.
             if set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(size)).is_ok()
             {
                 self.tx.default_segment.size = size;
@@ -548,7 +544,7 @@ impl UdpPort {
         TxOutcome::Full
     }
 
-    /// Decides about message `i`, whose send failed with `e`. False: stop, the kernel has no room.
+    /// Decides on message `i`, whose send failed with `e`. False: stop, the kernel has no room.
     fn on_refusal(&mut self, i: usize, e: i32) -> bool {
         match e {
             // ENOBUFS: the device's queue is full.
@@ -564,7 +560,7 @@ impl UdpPort {
         }
         let (dst, many) = (s.dst, s.len > u32::from(s.seg));
         if many && !s.single && matches!(e, libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) {
-            // Segmentation itself may be what is refused; the packets will tell.
+            // The segmentation may be what is refused; the single packets will tell.
             s.single = true;
             s.refused = true;
             s.tries = 0;
@@ -572,8 +568,8 @@ impl UdpPort {
             return true;
         }
         self.counters.send_err += 1;
-        // What ICMP has left behind is not the kernel's own refusal: anybody can send it, all the
-        // time.
+        // An error that ICMP has left is not the kernel's own refusal: any host can send ICMP, all
+        // the time.
         let kind = match e {
             libc::EMSGSIZE => ErrorKind::Mtu,
             _ if icmp > 0 || !self.has_room_for_records() => ErrorKind::Icmp,
@@ -593,7 +589,7 @@ impl UdpPort {
             let s = *self.tx.slot(i);
             if s.done >= s.len {
                 if s.refused {
-                    // Every packet was fine on its own, so it was the segmentation.
+                    // Every packet was sent on its own, so the segmentation was refused.
                     self.tx.remember_refusal(&s.dst);
                     self.counters.gso_refused += 1;
                 }
@@ -634,7 +630,7 @@ impl UdpPort {
                 return false;
             }
             if self.tx.head > i {
-                // Given up on.
+                // `on_refusal` has given the burst up.
                 return true;
             }
         }
@@ -647,8 +643,8 @@ impl UdpPort {
     }
 }
 
-/// A packet that was the k-th of a GSO send carries the ICRC of identification k; alone it leaves
-/// with 0.
+/// Rewrites the ICRC of a packet that leaves alone: as the k-th of a GSO send it had identification
+/// k, alone it has 0.
 fn rewrite_icrc(local: &Endpoint, dst: &Endpoint, packet: &mut [u8]) {
     if local.is_v4() {
         Flow::from_gids(&local.ip, &dst.ip, local.port, dst.port).append_icrc(0, packet);
