@@ -162,7 +162,7 @@ FAULTS = [
     ("a ring is taken although it may shrink", N + "shm/segment.rs", "if sealed_len(fd, SEALS) != Some(",
      "if sealed_len(fd, SEALS & !libc::F_SEAL_SHRINK) != Some(", NET),
     ("granted memory is mapped although it may shrink", N + "shm/grant.rs", "sealed_len(fd.raw(), libc::F_SEAL_SHRINK)", "sealed_len(fd.raw(), 0)", NET),
-    ("an older table of the group is adopted", N + "addr_group/member.rs", "if table.age() <= self.table.age() {", "if table.age() == self.table.age() {", NET),
+    ("an older table of the group is adopted", N + "addr_group/member/messages.rs", "if table.age() <= self.table.age() {", "if table.age() == self.table.age() {", NET),
     ("anybody's packet counts as one to oneself", N + "addr_group/member/own_index.rs", "if packet[12..20] != self.nonce.to_le_bytes() {", "if false {", NET),
     ("a connection without a descriptor for it wakes for ever", N + "shm/port/maintain.rs", "let _ = waiter.remove_socket(listener.fd());", "let _ = listener.fd();", USERS),
     ("a besieged queue pair takes packets from any port", R + "siege.rs", "if !qp.knows_port(from.port) {", "if false {"),

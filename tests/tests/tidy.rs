@@ -57,7 +57,7 @@ fn no_file_is_too_long_to_read() {
 /// Functions that are longer than [`FUNCTION_MAX`], and their lines. The list may only shrink, and
 /// so may its numbers.
 const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[
-    ("backends/net/src/soft/mod.rs", "init", 117),
+    ("backends/net/src/soft/open.rs", "init", 117),
     ("core/src/mem/host/x86_64.rs", "transfer", 127),
     ("core/src/roce/answers.rs", "transmit_answers", 101),
     ("core/tests/engine/single.rs", "compare", 102),

@@ -8,10 +8,10 @@
 //! Directories, their sockets and their holders:
 //!
 //! * `<address>-<port>/any`: `door`. The first device of the address; links of datagrams.
-//! * `<address>-<port>/<block>`: `door`, `mail`, `life`. The owner of the QPN block; links, messages of
-//!   the group, and connections that end with the owner.
-//! * `<address>-<port>/c<port space>-<port>`: `mail`. The listener of the connection manager at that
-//!   port.
+//! * `<address>-<port>/<block>`: `door`, `mail`, `life`. The owner of the QPN block; links, messages
+//!   of the group, and connections that end with the owner.
+//! * `<address>-<port>/c<port space>-<port>`: `mail`. The listener of the connection manager at
+//!   that port.
 
 mod socket_dir;
 mod sweep;

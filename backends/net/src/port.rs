@@ -120,8 +120,8 @@ pub trait Port {
 
     /// Room for one burst. `None`: the batch is full, flush first.
     fn tx_space(&mut self) -> Option<&mut [u8]>;
-    /// Adds what was filled to the batch. A burst that cannot be sent at all becomes an error of its
-    /// destination.
+    /// Adds what was filled to the batch. A burst that cannot be sent at all becomes an error of
+    /// its destination.
     fn tx_commit(&mut self, b: Burst);
     /// Sends the batch.
     fn tx_flush(&mut self) -> TxOutcome;

@@ -8,8 +8,8 @@
 //! TableUpdate   a table
 //! OwnerGone     block 2: its owner's socket is closed
 //! PeerError     address 16, zone 4, port 2, zero 2, errno 4: the network refused a packet
-//! Packets       address 16, zone 4, port 2, ECN 1, zero 1, bytes of a packet 2, number of the first
-//!               packet 2, the packets
+//! Packets       address 16, zone 4, port 2, ECN 1, zero 1, bytes of a packet 2, number of the
+//!               first packet 2, the packets
 //! ```
 //!
 //! Other users cannot reach the sockets ([`crate::local`]). The kernel also names the sender's user

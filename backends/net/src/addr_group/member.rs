@@ -2,25 +2,26 @@
 //! messages.
 
 use super::forward_queue::ForwardQueue;
-use super::group_msg::{self, Delivery, GroupMsg, GroupSocket, Packets, Received};
-use super::numbers::{BLOCK_MAX, CHECK};
+use super::group_msg::{self, Delivery, GroupMsg, GroupSocket, Packets};
+use super::numbers::CHECK;
 use super::steer::Insn;
 use super::table::{Table, ENTRIES};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
-use crate::local::{is_open, Holder, Lock, Name, Role, SocketDir};
+use crate::local::{Holder, Lock, Name, Role, SocketDir};
 use crate::sys::Fd;
-use crate::wait::{poll_set, watch};
+use crate::wait::watch;
 use gdrcore_core::arena::RawSlice;
-use gdrcore_core::cm::LISTENER_GRACE_NS;
 use gdrcore_core::config::QPN_UNIT;
-use gdrcore_core::error::{Error, Result};
+use gdrcore_core::error::Result;
 use gdrcore_core::wire::Flow;
 use std::os::fd::RawFd;
 
 mod claim;
 mod liveness;
+mod messages;
 mod own_index;
+mod services;
 
 pub use claim::{Claim, WantedBlocks};
 pub(crate) use own_index::request_renewal;
@@ -291,45 +292,6 @@ impl Member {
         }
     }
 
-    /// Forwards a message of the connection manager to the member that listens. False: none does.
-    pub fn forward_to_service(
-        &mut self,
-        port_space: u16,
-        port: u16,
-        packets: &Packets<'_>,
-    ) -> bool {
-        let name = Name::of(
-            &self.socket_dir,
-            &self.local,
-            Holder::Service(port_space, port),
-            Role::Messages,
-        );
-        let delivery =
-            group_msg::send_to(self.from(), self.block, &name, &GroupMsg::Packets(*packets));
-        self.count_forwarded(delivery, packets)
-    }
-
-    /// Remembers services that the newer table lacks.
-    fn note_former(&mut self, now: u64, newer: &Table) {
-        for &(name, block) in self.table.services() {
-            if newer.index_of(block).is_some() && !newer.services().iter().any(|s| s.0 == name) {
-                let port = name as u16;
-                self.former[self.former_next % FORMER] =
-                    (block, port, now.saturating_add(LISTENER_GRACE_NS));
-                self.former_next = self.former_next.wrapping_add(1);
-            }
-        }
-    }
-
-    /// Whether a living member listened at a port a moment ago. A request for it may reach any
-    /// member, and only that member's engine knows to drop it, so that its sender asks again.
-    pub fn is_former(&self, now: u64, port: u16) -> bool {
-        let counts = |&(block, at, until): &(u16, u16, u64)| {
-            at == port && now < until && self.table.index_of(block).is_some()
-        };
-        self.former.iter().any(counts)
-    }
-
     fn count_forwarded(&mut self, delivery: Delivery, packets: &Packets<'_>) -> bool {
         let n = packets.data.len().div_ceil(usize::from(packets.seg).max(1)) as u64;
         match delivery {
@@ -403,46 +365,6 @@ impl Member {
         Ok(())
     }
 
-    /// Listens for a service among all devices of the address: the kernel brings its requests here.
-    /// No effect for an id that does already.
-    ///
-    /// # Errors
-    /// [`Error::AddressInUse`]: another device does; [`Error::NoMemory`]: [`SERVICES`] of this
-    /// device do; [`Error::Os`].
-    pub fn offer(&mut self, id: u64, port_space: u16, port: u16) -> Result<()> {
-        if self.services.iter().flatten().any(|s| s.id == id) {
-            return Ok(());
-        }
-        let slot = self.services.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
-        let group_socket =
-            GroupSocket::open(&self.socket_dir, &self.local, Holder::Service(port_space, port))?;
-        watch(self.set.raw(), group_socket.fd())?;
-        *slot = Some(Service {
-            id,
-            name: u32::from(port_space) << 16 | u32::from(port),
-            _socket: group_socket,
-        });
-        self.publish_services();
-        Ok(())
-    }
-
-    /// Withdraws the service of an id, if it offers one.
-    pub fn withdraw(&mut self, id: u64) {
-        let offers = |s: &Option<Service>| s.as_ref().is_some_and(|s| s.id == id);
-        // Closing takes it out of the set.
-        if let Some(slot) = self.services.iter_mut().find(|s| offers(s)) {
-            *slot = None;
-            self.publish_services();
-        }
-    }
-
-    /// Sends the changed services; while the own index is unknown, they are sent with it.
-    fn publish_services(&mut self) {
-        if self.lists_own_blocks() {
-            self.publish();
-        }
-    }
-
     fn begin(&mut self, phase: Phase, now: u64, wait: u64) {
         self.phase = phase;
         self.until_ns = now.saturating_add(wait);
@@ -453,149 +375,6 @@ impl Member {
     pub fn has_others(&self) -> bool {
         // One fold without a branch per word, since this runs for each datagram.
         self.known.iter().fold(0, |all, w| all | w) != 0
-    }
-
-    /// Whether the next round polls for messages: always shortly after one came, else every
-    /// `every_ns`.
-    #[inline]
-    pub fn is_poll_due(&self, now: u64, every_ns: u64) -> bool {
-        now.saturating_sub(self.polled_ns) >= every_ns
-            || now.saturating_sub(self.msg_ns) < MSG_HOT_NS
-            || now >= self.deliver_ns
-    }
-
-    /// Makes the next poll for messages due at once.
-    pub fn poll_soon(&mut self) {
-        self.polled_ns = 0;
-    }
-
-    /// Tells the other members what the network refused: the kernel reports it to any socket of the
-    /// group.
-    pub fn send_peer_error(&mut self, dst: &Endpoint, errno: i32) {
-        self.send_to_all(&GroupMsg::PeerError(*dst, errno));
-    }
-
-    fn send_to_all(&mut self, message: &GroupMsg<'_>) {
-        for block in 0..=BLOCK_MAX {
-            if self.is_known(block) && !self.owns_block(block) {
-                self.send_to(block, message);
-            }
-        }
-    }
-
-    /// Receives messages; those for the engine go to `take`, which returns the packets it handled.
-    /// Returns their sum.
-    pub fn poll(
-        &mut self,
-        now: u64,
-        mut take: impl FnMut(&mut Member, &ForEngine<'_>) -> usize,
-    ) -> usize {
-        self.polled_ns = now;
-        let mut ready = [-1; 8];
-        let n = poll_set(self.set.raw(), &mut ready);
-        let mut handled = 0;
-        // The buffer leaves the member while its contents are borrowed.
-        let mut buffer = core::mem::take(&mut self.buffer);
-        for &fd in &ready[..n] {
-            if self.watched.as_ref().is_some_and(|w| w.1.raw() == fd) {
-                self.on_watched_end(now);
-                continue;
-            }
-            if self.liveness.as_ref().is_some_and(|l| l.raw() == fd) {
-                self.accept_watchers(now);
-                continue;
-            }
-            if let Some(watcher) =
-                self.watchers.iter_mut().find(|w| w.as_ref().is_some_and(|w| w.raw() == fd))
-            {
-                // It sends nothing: its process watches another now, or has ended.
-                *watcher = watcher.take().filter(|w| is_open(w.raw()));
-                self.resume_accepting(now);
-                continue;
-            }
-            for _ in 0..MSG_BATCH {
-                let Some(len) = group_msg::receive(fd, &mut buffer) else { break };
-                self.msg_ns = now;
-                let Some((from, received)) = group_msg::parse(&buffer[..len]) else { continue };
-                match &received {
-                    Received::Packets(packets) => {
-                        handled += take(self, &ForEngine::Packets(*packets))
-                    }
-                    Received::PeerError(dst, errno) => {
-                        handled += take(self, &ForEngine::Refused(*dst, *errno))
-                    }
-                    group => self.read(now, from, group),
-                }
-            }
-        }
-        self.buffer = buffer;
-        handled
-    }
-
-    fn read(&mut self, now: u64, from: u16, received: &Received<'_>) {
-        if from > BLOCK_MAX || self.owns_block(from) {
-            return;
-        }
-        self.handle_msg(now, from, received);
-        self.watch_next();
-    }
-
-    fn handle_msg(&mut self, now: u64, from: u16, received: &Received<'_>) {
-        match received {
-            Received::TableRequest => {
-                let table = self.table;
-                if !table.is_empty() {
-                    self.send_to(from, &GroupMsg::TableUpdate(&table));
-                }
-                self.known[usize::from(from / 64)] |= 1 << (from % 64);
-            }
-            Received::OwnerGone(gone) if *gone <= BLOCK_MAX && !self.owns_block(*gone) => {
-                self.forget(now, *gone)
-            }
-            Received::OwnerGone(_) => {}
-            Received::TableUpdate(table) => self.adopt_table(now, from, table),
-            Received::Packets(_) | Received::PeerError(..) => {}
-        }
-    }
-
-    fn adopt_table(&mut self, now: u64, from: u16, table: &Table) {
-        self.known[usize::from(from / 64)] |= 1 << (from % 64);
-        if table.age() <= self.table.age() {
-            if table.age() < self.table.age() && self.table.age().1 == self.block {
-                // The sender has attached the program of an older table. This member attaches the
-                // newer one again and sends it, as its author.
-                let newer = self.table;
-                self.attach();
-                self.send_to(from, &GroupMsg::TableUpdate(&newer));
-            }
-            return;
-        }
-        // Two tables of one version: the program attached last may be of the one that lost.
-        let tie = self.attached.0 == table.age().0;
-        self.note_former(now, table);
-        self.table = *table;
-        for &(block, _) in table.entries() {
-            if !self.owns_block(block) {
-                self.known[usize::from(block / 64)] |= 1 << (block % 64);
-            }
-        }
-        if tie {
-            self.attach();
-        }
-        match self.phase {
-            Phase::Asking => self.find_index(now, false),
-            Phase::Idle if self.lists_own_blocks() && self.lists_own_services() => {
-                self.publish_ns = None
-            }
-            // Of two versions written at once the other counts, and lacks this member's services.
-            Phase::Idle if self.lists_own_blocks() => self.publish_soon(now),
-            // The author does not know this member, or has another at its index.
-            Phase::Idle => {
-                self.check(now);
-                self.publish_soon(now);
-            }
-            _ => {}
-        }
     }
 }
 

@@ -1,14 +1,14 @@
 //! A ring of frames in memory that two processes share, one writing and one reading.
 //!
 //! ```text
-//! control page        line 0: magic, version, bytes of data     (written once, before the other end sees it)
+//! control page        line 0: magic, version, bytes of data     (written once, at first)
 //!                     line 1: tail      bytes consumed            (the reader's)
 //!                     line 2: asleep    the reader sleeps         (both)
 //!                     line 3: room      the writer waits for room (both)
 //!                     line 4: offers    memory that may be granted (the reader's; see `grant`)
 //!                     line 5: pinned    the grant in use + 1      (the writer's)
 //!                     line 6: grants    serials of active grants  (the reader's)
-//! data, twice         frames, each at a multiple of 64 bytes: length (4 bytes), zero (4), then the frame
+//! data, twice         frames at multiples of 64 bytes: length (4 bytes), zero (4), the frame
 //! ```
 //!
 //! The data pages are mapped twice, one behind the other, so that no frame breaks at the end.

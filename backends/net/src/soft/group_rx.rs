@@ -1,8 +1,9 @@
 //! Packets and messages among the devices of one address: opening the shared socket, and giving
 //! each received packet to its owner ([`crate::addr_group`]).
 
+use super::layout::Layout;
 use super::lock::EngineLock;
-use super::{peer_addr, Layout, PortState, SoftConfig};
+use super::{peer_addr, PortState, SoftConfig};
 use crate::addr::Endpoint;
 use crate::addr_group::{request_renewal, Claim, ForEngine, Member, Owner, Packets};
 use crate::clock::now_ns;

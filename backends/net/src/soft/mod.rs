@@ -1,10 +1,11 @@
 //! The soft device: an engine, its ports, and the threads that run them.
 //!
-//! * `progress`: one bounded round of the engine, and when it runs. `budget`: its bounds. `lock`: the
-//!   engine's lock.
+//! * `open`: opening and closing; `layout`: the parts of the device's memory.
+//! * `progress`: one bounded round of the engine, and when it runs. `budget`: its bounds. `lock`:
+//!   the engine's lock.
 //! * `socket_io`: packets through a port. `links`: other processes of this host. `grants`: memory
 //!   that they may write, `grant_checks` for how long. `paths`: how each peer is reached.
-//! * `helper`: the thread that runs the engine while the program does not. `channels`: threads that
+//! * `helper`: the thread that runs the engine while the program does not; `linger`: for how long. `channels`: threads that
 //!   sleep on events of their own CQs.
 //! * `routed`: peers by way of a router, in place of the socket and of `paths`.
 //! * `peer_ports`: UDP ports that peers may send from. `cm`: the connection manager. `multicast`:
@@ -24,9 +25,12 @@ mod grant_checks;
 mod grants;
 mod group_rx;
 mod helper;
+mod layout;
+mod linger;
 mod links;
 mod lock;
 mod multicast;
+mod open;
 mod paths;
 mod peer_ports;
 mod pinned;
@@ -43,21 +47,19 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::OnceLock;
 
-use crate::addr::{DeviceName, Endpoint};
-use crate::addr_group::{Claim, Member, WantedBlocks};
-use crate::clock;
+use crate::addr::Endpoint;
+use crate::addr_group::Member;
 use crate::fork::ForkGuard;
-use crate::pcap::{Earlier, Pcap};
+use crate::pcap::Pcap;
 use crate::shm::ShmPort;
-use crate::udp::{udp_flags, UdpConfig, UdpPort};
+use crate::udp::UdpPort;
 use crate::via::session::Session;
 use crate::wait::Waiter;
-use gdrcore_core::config::{config_flags, Config};
-use gdrcore_core::device::{AsyncEvent, Leaks};
+use gdrcore_core::config::Config;
+use gdrcore_core::device::AsyncEvent;
 use gdrcore_core::engine::Engine;
-use gdrcore_core::error::{Error, Result};
+use gdrcore_core::error::Result;
 use gdrcore_core::mem::Memory;
-use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::sleep::Asleep;
 use gdrcore_core::verbs::types::Handle;
@@ -117,18 +119,6 @@ pub mod soft_flags {
     /// Append to the capture file.
     pub const KEEP_CAPTURE: u32 = 8;
 }
-
-/// Bytes of the capture's write buffer.
-const PCAP_BUFFER: usize = 256 << 10;
-
-/// Size that the socket's receive buffer is set to. The system grants at most its own maximum:
-/// twice the default on Debian, which has room for a window of WRITEs and a window of READ
-/// responses of one peer.
-const RCVBUF: u32 = 1 << 20;
-
-/// ECN bits of packets that switches may mark instead of dropping them (RFC 3168: ECN-capable
-/// transport).
-const ECT_0: u8 = 2;
 
 /// The ports of a device, and the state of its rounds. Protected by the engine's lock.
 struct PortState<P = UdpPort> {
@@ -209,59 +199,6 @@ unsafe impl Sync for SoftDevice {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for SoftDevice {}
 
-/// Offsets of the parts in the device's memory.
-struct Layout {
-    engine: usize,
-    udp: usize,
-    member: usize,
-    shm: usize,
-    pcap: usize,
-    end: usize,
-}
-
-fn page_up(n: usize) -> Result<usize> {
-    n.checked_add(4095).map(|n| n & !4095).ok_or(Error::NoMemory)
-}
-
-impl SoftConfig<'_> {
-    fn udp(&self) -> UdpConfig {
-        let flags = if self.flags & soft_flags::NO_GSO != 0 { udp_flags::NO_GSO } else { 0 };
-        let traffic_class = if self.core.flags & config_flags::DCQCN != 0 { ECT_0 } else { 0 };
-        UdpConfig { flags, rcvbuf: RCVBUF, traffic_class, ..UdpConfig::DEFAULT }
-    }
-
-    fn has_links(&self, name: &DeviceName) -> bool {
-        match name {
-            DeviceName::Soft(_) => self.path != PathChoice::Udp,
-            DeviceName::Router(_) => true,
-            DeviceName::Loopback => false,
-        }
-    }
-
-    /// The QPN blocks that the device claims of its address.
-    fn wanted(&self) -> Result<WantedBlocks> {
-        WantedBlocks::of(self.core.qpn_base, self.core.resolve()?.qpn_count)
-    }
-
-    fn layout(&self, name: &DeviceName) -> Result<Layout> {
-        let engine = page_up(size_of::<SoftDevice>())?;
-        let udp =
-            page_up(engine.checked_add(Engine::memsize(&self.core)?).ok_or(Error::NoMemory)?)?;
-        let bytes =
-            if matches!(name, DeviceName::Soft(_)) { UdpPort::memsize(&self.udp()) } else { 0 };
-        let member = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
-        let (claim, blocks) = match name {
-            DeviceName::Soft(_) => self.wanted().map(|w| (Claim::memsize(&w), w.count()))?,
-            DeviceName::Loopback | DeviceName::Router(_) => (0, 0),
-        };
-        let shm = page_up(member + claim)?;
-        let links = if self.has_links(name) { ShmPort::memsize(blocks) } else { 0 };
-        let pcap = page_up(shm.checked_add(links).ok_or(Error::NoMemory)?)?;
-        let end = page_up(pcap + if self.pcap.is_some() { PCAP_BUFFER } else { 0 })?;
-        Ok(Layout { engine, udp, member, shm, pcap, end })
-    }
-}
-
 /// The largest path MTU whose packets an IP MTU carries. rxe's rule: the headers and the ICRC take
 /// at most 80 bytes of it.
 fn carried_by(mtu: u32) -> u32 {
@@ -312,204 +249,7 @@ impl<P> PortState<P> {
     }
 }
 
-/// The links of a device to processes of its host; `None`: it has none. `brokered`: a router makes
-/// them.
-///
-/// # Safety
-/// The walk of the layout over `memory` gave `shm..pcap` to nobody else.
-#[allow(clippy::too_many_arguments)] // what the device is made of so far
-unsafe fn open_links(
-    memory: *mut u8,
-    layout: &Layout,
-    local: &Endpoint,
-    name: &DeviceName,
-    config: &SoftConfig<'_>,
-    member: Option<&Member>,
-    brokered: bool,
-    waiter: &Waiter,
-) -> Result<Option<ShmPort>> {
-    let links = match member {
-        _ if brokered => {
-            // SAFETY: the caller's promise.
-            Some(unsafe {
-                ShmPort::open_brokered(local, memory.add(layout.shm), layout.pcap - layout.shm)?
-            })
-        }
-        Some(member) if config.has_links(name) => {
-            let by_address = config.flags & soft_flags::CMA != 0;
-            let bytes = layout.pcap - layout.shm;
-            // SAFETY: the caller's promise.
-            let (memory, locks) = (unsafe { memory.add(layout.shm) }, member.locks());
-            // SAFETY: as above.
-            Some(unsafe {
-                ShmPort::open(member.socket_dir(), local, locks, by_address, memory, bytes, waiter)?
-            })
-        }
-        _ if config.has_links(name) && config.path == PathChoice::Shm => {
-            return Err(refuse!(
-                Unsupported,
-                "flags: GDRC_CONFIG_SHM_ONLY, and this process cannot member memory with others \
-                 (see /dev/shm)"
-            ))
-        }
-        _ => None,
-    };
-    Ok(links)
-}
-
-/// The capture of a device, if it is configured.
-///
-/// # Safety
-/// The walk of the layout over `memory` gave `pcap..end` to nobody else.
-unsafe fn open_tee(
-    memory: *mut u8,
-    layout: &Layout,
-    config: &SoftConfig<'_>,
-) -> Result<Option<Pcap>> {
-    let Some(path) = config.pcap else { return Ok(None) };
-    let earlier =
-        if config.flags & soft_flags::KEEP_CAPTURE != 0 { Earlier::Keep } else { Earlier::Replace };
-    // SAFETY: the caller's promise.
-    unsafe { Pcap::open(path, earlier, memory.add(layout.pcap), PCAP_BUFFER) }.map(Some)
-}
-
 impl SoftDevice {
-    /// Bytes of memory that [`SoftDevice::init`] needs.
-    ///
-    /// # Errors
-    /// [`Error::NoDevice`], [`Error::Invalid`]: the name; [`Error::Invalid`]: a bound of the
-    /// configuration.
-    pub fn memsize(name: &str, config: &SoftConfig<'_>) -> Result<usize> {
-        config.layout(&DeviceName::parse(name)?).map(|l| l.end)
-    }
-
-    /// Makes a device in the given memory. It stays there until [`SoftDevice::close`].
-    ///
-    /// # Errors
-    /// The name or a bound: [`Error::Invalid`], [`Error::NoDevice`]. A router: as
-    /// [`Session::open`]. The address: [`Error::AddressNotLocal`], [`Error::AddressInUse`].
-    /// [`Error::NoMemory`]: fewer than [`SoftDevice::memsize`] bytes. [`Error::Os`].
-    ///
-    /// # Safety
-    /// The memory is page-aligned, used by nobody else and lives until `close` has returned.
-    pub unsafe fn init(
-        memory: *mut u8,
-        bytes: usize,
-        name: &str,
-        config: &SoftConfig<'_>,
-    ) -> Result<&'static SoftDevice> {
-        let name = DeviceName::parse(name)?;
-        let layout = config.layout(&name)?;
-        if memory.is_null() || memory as usize & 4095 != 0 {
-            return Err(refuse!(Invalid, "memory {memory:p}: not NULL, and aligned to 4096 bytes"));
-        }
-        if bytes < layout.end {
-            return Err(Error::NoMemory);
-        }
-        crate::fault::install()?;
-        let fork = ForkGuard::new();
-        let waiter = Waiter::new()?;
-        let mut core = config.core;
-        if core.seed == 0 {
-            core.seed = clock::random_seed()?;
-        }
-        let mut via = None;
-        let (local, udp, member) = match name {
-            DeviceName::Router(at) => {
-                let session = routed::open(&at, &mut core, &waiter)?;
-                let local = Endpoint::new(session.gid(), 0, crate::addr::ROCE_PORT);
-                via = Some(session);
-                (local, None, None)
-            }
-            DeviceName::Soft(at) => {
-                // SAFETY: the walk gave `udp..share` to the socket and `share..shm` to the claim,
-                // each alone.
-                let group_rx::Opened { udp, member } =
-                    unsafe { group_rx::open(memory, &layout, &at, config, core.seed)? };
-                waiter.add_socket(udp.fd())?;
-                if let Some(member) = &member {
-                    waiter.add_socket(member.fd())?;
-                }
-                if core.qpn_base == 0 {
-                    let alone = || config.wanted().map(|w| w.unclaimed(core.seed));
-                    core.qpn_base = member.as_ref().map_or_else(alone, |s| Ok(s.qpn_base()))?;
-                }
-                (*udp.local(), Some(udp), member)
-            }
-            DeviceName::Loopback => {
-                (Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT), None, None)
-            }
-        };
-        // SAFETY: the walk gave `shm..pcap` to the port alone.
-        let shm = unsafe {
-            open_links(
-                memory,
-                &layout,
-                &local,
-                &name,
-                config,
-                member.as_ref(),
-                via.is_some(),
-                &waiter,
-            )?
-        };
-        let carries = carried_by(udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu));
-        let carries = via.as_ref().map_or(carries, |via| carries.min(via.mtu()));
-        core.max_mtu = if core.max_mtu == 0 { carries } else { core.max_mtu.min(carries) };
-        // SAFETY: the walk gave `pcap..end` to the tee alone.
-        let pcap = unsafe { open_tee(memory, &layout, config)? };
-        // SAFETY: the walk gave `engine..udp` to the engine alone.
-        let engine = unsafe {
-            Engine::init(
-                memory.add(layout.engine),
-                layout.udp - layout.engine,
-                &core,
-                peer_addr(&local),
-            )?
-        };
-        waiter.attach_io(true)?;
-        if let Some(mut g) = engine.try_lock() {
-            g.set_shared(udp.is_some());
-            g.check_ports(udp.is_some());
-            g.set_witness();
-            if config.path == PathChoice::Auto && via.is_none() {
-                g.set_mixed_paths();
-            }
-        }
-        let device = SoftDevice {
-            engine,
-            port: UnsafeCell::new(PortState::new(udp, member, shm, pcap)),
-            local,
-            waiter,
-            fork,
-            last_poll_ns: AtomicU64::new(0),
-            idle: AtomicU32::new(0),
-            has_local_peers: AtomicBool::new(false),
-            sleeping: Asleep::new(),
-            helper_on: AtomicBool::new(false),
-            helper: helper::Helper::new()?,
-            channels: channels::Channels::new(),
-            sink: OnceLock::new(),
-            mtu: core.max_mtu,
-            path: config.path,
-            via,
-        };
-        let place = memory.cast::<SoftDevice>();
-        // SAFETY: aligned to a page, large enough (`layout.engine`), and nobody else's.
-        let device: &'static SoftDevice = unsafe {
-            place.write(device);
-            &*place
-        };
-        if config.flags & soft_flags::HELPER != 0 {
-            if let Err(e) = device.helper_start() {
-                // SAFETY: nobody has seen the device yet.
-                unsafe { device.close() };
-                return Err(e);
-            }
-        }
-        Ok(device)
-    }
-
     /// Registers a kind of memory under a number from 1 on, for registrations that name it. It must
     /// outlive the device.
     ///
@@ -523,23 +263,5 @@ impl SoftDevice {
     /// sink stays. It must live until `close` has returned.
     pub fn deliver_to(&self, sink: &'static dyn EventSink) {
         let _ = self.sink.set(sink);
-    }
-
-    /// Ends the device: stops the helper, flushes the capture, closes the descriptors. Returns the
-    /// objects that were left. In a forked child it does nothing, and the child's copies of the
-    /// descriptors stay open.
-    ///
-    /// # Safety
-    /// No thread is inside a call on the device, and none makes one afterwards.
-    pub unsafe fn close(&self) -> Leaks {
-        if self.fork.check().is_err() {
-            return Leaks::default();
-        }
-        self.helper_stop();
-        let leaks = lock::ControlGuard::of(self.lock_engine()).leaks();
-        let place: *const SoftDevice = self;
-        // SAFETY: the last use of the device, as the caller promises.
-        unsafe { core::ptr::drop_in_place(place.cast_mut()) };
-        leaks
     }
 }

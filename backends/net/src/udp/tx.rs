@@ -6,10 +6,14 @@
 
 use super::{lines, Carve, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
 use crate::addr::{Endpoint, SockAddr};
-use crate::port::{Burst, ErrorKind, PortError, TxOutcome};
-use crate::sys::{errno, set_option};
+use crate::port::{Burst, TxOutcome};
+use crate::sys::errno;
+use default_segment::DefaultSegment;
 use gdrcore_core::error::Result;
-use gdrcore_core::wire::icrc::Flow;
+
+mod default_segment;
+mod refusal;
+mod single;
 
 /// Hosts remembered to refuse GSO. A further one replaces the oldest, which is found out again.
 const REFUSERS: usize = 16;
@@ -20,42 +24,6 @@ const TRIES: u8 = 8;
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; 32]);
-
-/// The socket's own segment size (UDP_SEGMENT as an option): a longer datagram without ancillary
-/// data is segmented by it. A program that exchanges messages of one size sends bursts of one
-/// segment size.
-///
-/// With a size set, the kernel checks every datagram as one to be segmented: whether the link can,
-/// and whether a segment fits its MTU. So the size stays within [`DefaultSegment::SIZES`], and the
-/// first refusal clears it for good.
-#[derive(Clone, Copy, Default)]
-struct DefaultSegment {
-    /// 0: none.
-    size: u16,
-    /// The size that the last bursts needed instead, and their number.
-    wanted: u16,
-    times: u8,
-    /// The kernel has refused a send meanwhile.
-    off: bool,
-}
-
-impl DefaultSegment {
-    /// From the longest datagram that may be sent past the port, to what fits any link.
-    const SIZES: core::ops::RangeInclusive<u16> = super::SMALL as u16..=500;
-    /// Bursts in a row that change the size.
-    const TIMES: u8 = 16;
-
-    /// Whether a burst is segmented right without ancillary data.
-    #[inline]
-    fn suits(&self, len: usize, seg: u16) -> bool {
-        let own = usize::from(self.size);
-        if len > usize::from(seg) {
-            seg == self.size && seg != 0
-        } else {
-            own == 0 || len <= own
-        }
-    }
-}
 
 /// One committed burst.
 #[derive(Clone, Copy)]
@@ -293,91 +261,6 @@ impl UdpPort {
         self.tx.tail += 1;
     }
 
-    /// Destination, flow and next identification of the connected socket, for
-    /// [`UdpPort::tx_connected`].
-    #[inline]
-    pub fn connected(&self) -> Option<(Endpoint, Flow, u16)> {
-        let connected = self.connected.as_ref().filter(|_| self.tx.tail == 0)?;
-        Some((connected.dst, connected.flow, connected.ident))
-    }
-
-    /// Sends what was filled by the connected socket. False: it was not sent, and has the ICRC of
-    /// the port's own socket now: commit it and flush.
-    #[inline]
-    pub fn tx_connected(&mut self, b: &Burst) -> bool {
-        if let Some(connected) = &mut self.connected {
-            let fits = b.len.wrapping_sub(1) < MAX_BURST
-                && b.seg != 0
-                && self.tx.used == 0
-                && connected.dst == b.dst;
-            if fits {
-                // SAFETY: `len <= MAX_BURST <= capacity`, initialised at carve; nobody else uses
-                // the buffer now.
-                let burst = unsafe { core::slice::from_raw_parts(self.tx.buffer, b.len) };
-                self.counters.tx_calls += 1;
-                if connected.send(burst, b.seg) {
-                    return true;
-                }
-            }
-        }
-        self.close_connected(b);
-        false
-    }
-
-    /// Closes the connected socket after a refusal; the port's own socket learns the same error
-    /// when it tries. Computes the ICRC of the burst anew.
-    #[cold]
-    fn close_connected(&mut self, b: &Burst) {
-        self.connected = None;
-        self.lone_bursts = 0;
-        let flow = Flow::from_gids(&self.local.ip, &b.dst.ip, self.local.port, b.dst.port);
-        let Some(burst) =
-            self.tx_space().and_then(|space| space.get_mut(..b.len)).filter(|_| b.seg != 0)
-        else {
-            return;
-        };
-        for (k, packet) in burst.chunks_mut(b.seg.into()).enumerate() {
-            flow.append_icrc(k as u16, packet);
-        }
-    }
-
-    /// Opens a connected socket to a peer, if that is of this host.
-    #[cold]
-    fn open_connected(&mut self, dst: &Endpoint) {
-        if self.not_connectable != Some(*dst) {
-            self.connected = super::connected::ConnectedSocket::open(&self.local, dst, self.class);
-            self.not_connectable = Some(*dst).filter(|_| self.connected.is_none());
-        }
-    }
-
-    /// Sends at once what was filled, where one call does it: to the destination of the last burst,
-    /// with the socket's own segment size, and nothing before it in the batch. False: nothing was
-    /// sent; commit it and flush.
-    #[inline]
-    pub fn tx_now(&mut self, b: &Burst) -> bool {
-        let tx = &self.tx;
-        let known = matches!(&tx.first, Some((dst, _)) if *dst == b.dst);
-        let fits =
-            b.len.wrapping_sub(1) < MAX_BURST.min(usize::from(b.seg) * usize::from(MAX_SEGMENTS));
-        let calm = tx.tail == 0 && tx.used == 0 && tx.refusers_len == 0;
-        if !(known
-            && fits
-            && calm
-            && tx.default_segment.suits(b.len, b.seg)
-            && self.send_first(b.len))
-        {
-            self.lone_bursts = 0;
-            return false;
-        }
-        if self.lone_bursts < super::connected::CONNECT_AFTER {
-            self.lone_bursts += 1;
-            if self.lone_bursts == super::connected::CONNECT_AFTER && self.gso {
-                self.open_connected(&b.dst);
-            }
-        }
-        true
-    }
-
     /// Sends the batch. Cost: one system call, unless the kernel refuses something.
     #[inline]
     pub fn tx_flush(&mut self) -> TxOutcome {
@@ -453,76 +336,6 @@ impl UdpPort {
         }
     }
 
-    /// Sends the first bytes of the buffer to the first address. False: they were not sent.
-    #[inline]
-    fn send_first(&mut self, len: usize) -> bool {
-        let Some((_, sa_len)) = self.tx.first else { return false };
-        self.counters.tx_calls += 1;
-        // SAFETY: the callers have seen that `len` is within the buffer; the first address is
-        // initialised, and `sa_len` its length. The kernel writes to neither.
-        let rc = unsafe {
-            let (bytes, sa) = (self.tx.buffer.cast(), self.tx.addrs.cast());
-            libc::sendto(self.fd.raw(), bytes, len, libc::MSG_DONTWAIT, sa, sa_len)
-        };
-        rc >= 0 || self.plain_refused(errno())
-    }
-
-    /// Handles the error of a send without headers. False: it is to be tried with them.
-    #[cold]
-    fn plain_refused(&mut self, e: i32) -> bool {
-        if self.tx.default_segment.size != 0
-            && matches!(e, libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP)
-        {
-            self.clear_default_segment();
-        }
-        // Room and interruptions are tried once more. An error that another destination left is
-        // reported by this call alone, so its record is taken here.
-        if !matches!(e, libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) {
-            self.drain_errors();
-        }
-        false
-    }
-
-    /// Clears the socket's own segment size for good.
-    #[cold]
-    fn clear_default_segment(&mut self) {
-        self.tx.default_segment.off = true;
-        if self.tx.default_segment.size != 0
-            && set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, 0i32).is_ok()
-        {
-            self.tx.default_segment.size = 0;
-        }
-    }
-
-    /// Looks at a single burst that needs ancillary data: after some of one kind the socket's own
-    /// segment size becomes theirs.
-    fn adapt_default_segment(&mut self, i: usize) {
-        let s = *self.tx.slot(i);
-        let size = if s.len > u32::from(s.seg) { s.seg } else { 0 };
-        let default_segment = &mut self.tx.default_segment;
-        if default_segment.off
-            || !self.gso
-            || size == default_segment.size
-            || size != 0 && !DefaultSegment::SIZES.contains(&size)
-        {
-            return;
-        }
-        default_segment.times =
-            if default_segment.wanted == size { default_segment.times + 1 } else { 1 };
-        default_segment.wanted = size;
-        if default_segment.times == DefaultSegment::TIMES {
-            default_segment.times = 0;
-            // The ancillary data of this burst is right under either size.
-            if set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(size)).is_ok()
-            {
-                self.tx.default_segment.size = size;
-                self.tx.write_headers(i);
-            } else {
-                self.tx.default_segment.off = true;
-            }
-        }
-    }
-
     /// Whether committed bursts wait for a flush.
     #[inline]
     pub fn tx_pending(&self) -> bool {
@@ -542,111 +355,5 @@ impl UdpPort {
     fn full(&mut self) -> TxOutcome {
         self.counters.tx_full += 1;
         TxOutcome::Full
-    }
-
-    /// Decides on message `i`, whose send failed with `e`. False: stop, the kernel has no room.
-    fn on_refusal(&mut self, i: usize, e: i32) -> bool {
-        match e {
-            // ENOBUFS: the device's queue is full.
-            libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => return false,
-            libc::EINTR => return true,
-            _ => {}
-        }
-        let icmp = self.drain_errors();
-        let s = self.tx.slot(i);
-        s.tries += 1;
-        if s.tries == 1 || (icmp > 0 && s.tries < TRIES) {
-            return true;
-        }
-        let (dst, many) = (s.dst, s.len > u32::from(s.seg));
-        if many && !s.single && matches!(e, libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) {
-            // The segmentation may be what is refused; the single packets will tell.
-            s.single = true;
-            s.refused = true;
-            s.tries = 0;
-            self.clear_default_segment();
-            return true;
-        }
-        self.counters.send_err += 1;
-        // An error that ICMP has left is not the kernel's own refusal: any host can send ICMP, all
-        // the time.
-        let kind = match e {
-            libc::EMSGSIZE => ErrorKind::Mtu,
-            _ if icmp > 0 || !self.has_room_for_records() => ErrorKind::Icmp,
-            _ => ErrorKind::Send,
-        };
-        self.report(PortError { dst, errno: e, kind, mtu: 0 });
-        self.tx.head += 1;
-        true
-    }
-
-    /// Sends burst `i` packet by packet. False: the kernel has no room; what left is remembered.
-    fn send_singly(&mut self, i: usize) -> bool {
-        if self.tx.default_segment.size != 0 {
-            self.clear_default_segment();
-        }
-        loop {
-            let s = *self.tx.slot(i);
-            if s.done >= s.len {
-                if s.refused {
-                    // Every packet was sent on its own, so the segmentation was refused.
-                    self.tx.remember_refusal(&s.dst);
-                    self.counters.gso_refused += 1;
-                }
-                self.tx.head += 1;
-                return true;
-            }
-            let n = (s.len - s.done).min(u32::from(s.seg));
-            // SAFETY: `off + done + n <= off + len <= capacity`; nobody else uses the buffer now.
-            let packet = unsafe {
-                core::slice::from_raw_parts_mut(
-                    self.tx.buffer.add((s.off + s.done) as usize),
-                    n as usize,
-                )
-            };
-            if s.done > 0 {
-                rewrite_icrc(&self.local, &s.dst, packet);
-            }
-            let (sa, sa_len) = s.dst.to_sockaddr();
-            self.counters.tx_calls += 1;
-            // SAFETY: packet and address are live and described by their lengths.
-            let rc = unsafe {
-                libc::sendto(
-                    self.fd.raw(),
-                    packet.as_ptr().cast(),
-                    packet.len(),
-                    libc::MSG_DONTWAIT,
-                    (&raw const sa).cast(),
-                    sa_len,
-                )
-            };
-            if rc >= 0 {
-                let slot = self.tx.slot(i);
-                slot.done += n;
-                slot.tries = 0;
-                continue;
-            }
-            if !self.on_refusal(i, errno()) {
-                return false;
-            }
-            if self.tx.head > i {
-                // `on_refusal` has given the burst up.
-                return true;
-            }
-        }
-    }
-
-    fn fail(&mut self, dst: Endpoint, e: i32) {
-        self.counters.send_err += 1;
-        let kind = if e == libc::EMSGSIZE { ErrorKind::Mtu } else { ErrorKind::Send };
-        self.report(PortError { dst, errno: e, kind, mtu: 0 });
-    }
-}
-
-/// Rewrites the ICRC of a packet that leaves alone: as the k-th of a GSO send it had identification
-/// k, alone it has 0.
-fn rewrite_icrc(local: &Endpoint, dst: &Endpoint, packet: &mut [u8]) {
-    if local.is_v4() {
-        Flow::from_gids(&local.ip, &dst.ip, local.port, dst.port).append_icrc(0, packet);
     }
 }

@@ -1,9 +1,11 @@
+use super::super::group_msg::Received;
+use super::super::numbers::{BLOCK_MAX, PROBE};
 use super::*;
-use crate::addr_group::numbers::PROBE;
 use crate::addr_group::steer::Program;
 use crate::clock::now_ns;
 use crate::map::Map;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
+use gdrcore_core::error::Error;
 use gdrcore_testkit::descriptors::{keep, Keep};
 use gdrcore_testkit::patience::{deadline, until};
 use gdrcore_testkit::place::loopback;

@@ -52,8 +52,8 @@ impl ShmPort {
         changed
     }
 
-    /// Takes hellos and requests for grants, returns room, and closes links that have ended. True: a
-    /// process has connected or ended.
+    /// Takes hellos and requests for grants, returns room, and closes links that have ended. True:
+    /// a process has connected or ended.
     fn maintain_inbound(&mut self, now: u64) -> bool {
         let mut changed = false;
         for i in 0..LINKS {
@@ -141,8 +141,8 @@ impl ShmPort {
         connected
     }
 
-    /// A connection for which there is no descriptor would end every sleep at once, so the listeners
-    /// leave the epoll set for a while.
+    /// A connection for which there is no descriptor would end every sleep at once, so the
+    /// listeners leave the epoll set for a while.
     #[cold]
     fn pause_listeners(&mut self, now: u64, waiter: &Waiter) {
         for listener in self.listeners.iter().flatten() {

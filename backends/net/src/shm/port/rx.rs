@@ -110,8 +110,8 @@ impl ShmPort {
             else {
                 continue;
             };
-            // The room of what was read is returned first: a writer that waits for it would wait for
-            // a sleeper.
+            // The room of what was read is returned first: a writer that waits for it would wait
+            // for a sleeper.
             if link.reader.settle() {
                 return_room(link, socket);
             }

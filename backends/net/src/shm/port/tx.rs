@@ -68,8 +68,8 @@ impl ShmPort {
     /// address's own name; made if there is none. It can be written at once.
     ///
     /// # Errors
-    /// [`Error::NoDevice`]: no process of this host listens there; [`Error::Access`]: one of another
-    /// user does; [`Error::NoMemory`]: all links are in use; others of the system.
+    /// [`Error::NoDevice`]: no process of this host listens there; [`Error::Access`]: one of
+    /// another user does; [`Error::NoMemory`]: all links are in use; others of the system.
     pub fn connect(&mut self, to: &Endpoint, block: Option<u16>, waiter: &Waiter) -> Result<u16> {
         let i = match self.place_for(to, block)? {
             LinkSlot::Linked(link) => return Ok(link),
