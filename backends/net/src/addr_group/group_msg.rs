@@ -394,7 +394,7 @@ mod tests {
         assert!(matches!(parse(&buf[..n]), Some((1, Received::PeerError(d, 111))) if d == dst));
         assert_eq!(b.receive(&mut buf), None);
         assert_eq!(send_to(a.fd(), 1, &name(&at, 3), &GroupMsg::TableRequest), Delivery::NoOwner);
-        // A queue that nobody empties: what does not fit is lost, and nothing waits.
+        // A queue that is not read: what does not fit is lost, and nothing waits.
         let lost = (0..100_000)
             .any(|_| send_to(a.fd(), 1, &to, &GroupMsg::TableRequest) == Delivery::NoRoom);
         assert!(lost);

@@ -177,7 +177,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// The writing end of a ring that nobody has written yet.
+    /// The writing end of a ring without frames.
     pub fn new(place: Place) -> Writer {
         Writer { place, head: 0, tail: 0, zeroed: 0 }
     }
@@ -269,7 +269,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The reading end of a ring that nobody has read yet.
+    /// The reading end of a ring that was not read yet.
     pub fn new(place: Place) -> Reader {
         Reader { place, pos: 0, told: 0 }
     }

@@ -254,7 +254,7 @@ impl SoftDevice {
     /// outlive the device.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::Busy`]: no such number, or taken. [`Error::OwnerDead`].
+    /// `Error::Invalid`, `Error::Busy`: no such number, or taken. `Error::OwnerDead`.
     pub fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
         self.lock()?.register_memory(provider, memory)
     }

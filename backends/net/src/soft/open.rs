@@ -97,7 +97,7 @@ impl SoftDevice {
     ///
     /// # Errors
     /// The name or a bound: [`Error::Invalid`], [`Error::NoDevice`]. A router: as
-    /// [`Session::open`]. The address: [`Error::AddressNotLocal`], [`Error::AddressInUse`].
+    /// [`Session::open`](crate::via::session::Session::open). The address: [`Error::AddressNotLocal`], [`Error::AddressInUse`].
     /// [`Error::NoMemory`]: fewer than [`SoftDevice::memsize`] bytes. [`Error::Os`].
     ///
     /// # Safety

@@ -179,8 +179,8 @@ impl Claim {
         }
     }
 
-    /// The member, once its socket is bound. `alone`: the socket was bound without sharing, so it
-    /// is the first of its group.
+    /// The member, once its socket is bound. `alone`: the socket was bound without SO_REUSEPORT, so
+    /// it is the first of its group.
     ///
     /// # Errors
     /// [`gdrcore_core::Error::Os`].

@@ -52,7 +52,7 @@ impl Member {
     /// No effect for an id that does already.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`]: another device does; [`Error::NoMemory`]: [`SERVICES`] of this
+    /// [`Error::AddressInUse`]: another device does; [`Error::NoMemory`]: [`SERVICES`](super::SERVICES) of this
     /// device do; [`Error::Os`].
     pub fn offer(&mut self, id: u64, port_space: u16, port: u16) -> Result<()> {
         if self.services.iter().flatten().any(|s| s.id == id) {

@@ -84,7 +84,7 @@ impl ShmPort {
         }
     }
 
-    /// Revokes every grant for which `is_valid` is false; nobody writes there afterwards. Waits for
+    /// Revokes every grant for which `is_valid` is false; no peer writes there afterwards. Waits for
     /// a peer that has it pinned, some microseconds; a peer that keeps it pinned loses its link.
     pub fn check_grants(
         &mut self,

@@ -160,7 +160,7 @@ impl ShmPort {
         }
     }
 
-    /// The other end's memory, if it has any to lend, mapped or by address.
+    /// The other end's grants, if it offers any memory, mapped or by address.
     #[inline]
     pub fn peer_grants_any(&mut self, link: u16) -> Option<&mut PeerGrants> {
         match self.out.get_mut(usize::from(link)) {
@@ -169,7 +169,7 @@ impl ShmPort {
         }
     }
 
-    /// The other end's memory that is mapped here, if it has any to lend.
+    /// The other end's grants, if it offers memory that can be mapped.
     #[inline(always)]
     pub fn peer_grants(&mut self, link: u16) -> Option<&mut PeerGrants> {
         match self.out.get_mut(usize::from(link)) {
