@@ -966,8 +966,7 @@ int gdrc_ah_destroy(struct gdrc_context *ctx, struct gdrc_ah ah);
  * code.
  * Errors: -EINVAL: not an open context, to is NULL. Threads: any. Cost: some ten system calls.
  */
-int gdrc_path_mtu(struct gdrc_context *ctx,
-                  const struct gdrc_ah_attr *to);
+int gdrc_path_mtu(struct gdrc_context *ctx, const struct gdrc_ah_attr *to);
 
 /** @} */
 
@@ -1622,8 +1621,7 @@ typedef struct gdrc_cm_event {
  * has no connection manager. Threads: any. Cost: a poll. Source: rdma_get_cm_event(3), without
  * sleep.
  */
-int gdrc_cm_get_event(struct gdrc_context *ctx,
-                      struct gdrc_cm_event *out);
+int gdrc_cm_get_event(struct gdrc_context *ctx, struct gdrc_cm_event *out);
 
 /**
  * Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests
@@ -1656,8 +1654,8 @@ int gdrc_cm_listen(struct gdrc_context *ctx,
  *
  * With `qp` {0} the program moves a QP by itself: `param` names its number and type,
  * GDRC_CM_EVENT_CONNECT_RESPONSE asks it to use gdrc_cm_qp_attr and then gdrc_cm_establish.
- * `param` may be
- * NULL: all defaults. The peer may be a Linux kernel (rdma_cm). Destroy the id when done with it.
+ * `param` may be NULL: all defaults. The peer may be a Linux kernel (rdma_cm). Destroy the id when
+ * done with it.
  *
  * Errors: -EINVAL: the QP's state or its type for this port space, the address, a parameter is out
  * of range, a struct_size is 0; -EMSGSIZE: too much private data; -ENOMEM: max_cm_ids are in use;
@@ -1677,8 +1675,7 @@ int gdrc_cm_connect(struct gdrc_context *ctx,
  * at return. The connection stands when GDRC_CM_EVENT_ESTABLISHED comes. For a request of
  * GDRC_PS_UDP the QP may serve many requests at once, and no event follows. With `qp` {0} the
  * program has brought a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number and
- * type. `param` may be
- * NULL: all defaults..
+ * type. `param` may be NULL: all defaults..
  *
  * Errors: -EINVAL: not a request that waits (the peer may have given up), the QP's state, or a
  * type that was not asked for; -EMSGSIZE: too much private data; -ENOMEM: max_peer are in use.
@@ -1717,8 +1714,7 @@ int gdrc_cm_reject(struct gdrc_context *ctx,
  * Errors: -EINVAL: not connected (any more). Threads: one per QP. Cost: a system call. Source:
  * rdma_disconnect(3).
  */
-int gdrc_cm_disconnect(struct gdrc_context *ctx,
-                       struct gdrc_cm_id id);
+int gdrc_cm_disconnect(struct gdrc_context *ctx, struct gdrc_cm_id id);
 
 /**
  * Lets an id go, whatever its state: a listener stops, a request is rejected, an attempt is given

@@ -11,7 +11,7 @@ use core::ffi::{c_char, c_int, c_void};
 use gdrcore_core::roce::multicast::MEMBERS;
 use gdrcore_core::verbs::types::mtu;
 use gdrcore_core::{refuse, Result};
-use gdrcore_net::udp::GROUPS;
+use gdrcore_net::port::GROUPS;
 
 /// A locally administered OUI (bit 1 of its first byte), which no vendor owns. Tools take 0 for a
 /// broken device.

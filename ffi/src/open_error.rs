@@ -3,8 +3,8 @@
 
 use gdrcore_core::Error;
 use gdrcore_net::addr::DeviceName;
+use gdrcore_net::proc_net::port_owner;
 use gdrcore_net::reason;
-use gdrcore_net::udp::port_owner;
 
 /// Sets the reason of a failed open. Where the refusal has named the argument already, only the
 /// device's name is put before it.

@@ -277,3 +277,46 @@ fn backends_export_no_c_abi() {
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
+
+/// What files of the soft device may name of `udp`, to open the port: all else goes through the
+/// trait `port::Port`.
+const OPENS_UDP: &[(&str, &[&str])] = &[
+    ("soft/mod.rs", &["UdpPort"]),
+    ("soft/open.rs", &["UdpPort"]),
+    ("soft/layout.rs", &["UdpPort", "UdpConfig", "udp_flags"]),
+    ("soft/group_rx.rs", &["UdpPort", "UdpConfig", "udp_flags"]),
+];
+
+/// What is wrong with the paths below `udp` that a file of the soft device names.
+fn soft_faults(file: &str, module: &[&str], text: &str) -> Vec<String> {
+    let may = OPENS_UDP.iter().find(|(name, _)| file.ends_with(name)).map_or(&[][..], |(_, w)| w);
+    named_paths(&without_tests(&code(text)), module)
+        .into_iter()
+        .filter(|named| named.path.first().is_some_and(|p| p == "udp"))
+        .filter(|named| !named.path.get(1).is_some_and(|item| may.contains(&item.as_str())))
+        .map(|named| format!("{file}:{}: {} is not of the port", named.line, named.path.join("::")))
+        .collect()
+}
+
+#[test]
+fn the_soft_device_knows_udp_by_its_port_alone() {
+    let src = root().join("backends/net/src");
+    let mut faults = Vec::new();
+    let mut seen = 0;
+    for file in files(&src.join("soft"), &["rs"]) {
+        if file.ends_with("tests.rs") {
+            continue;
+        }
+        seen += 1;
+        let module = module_of(&src, &file);
+        let module: Vec<&str> = module.iter().map(String::as_str).collect();
+        let text = std::fs::read_to_string(&file).expect("readable source");
+        faults.extend(soft_faults(&relative(&file), &module, &text));
+    }
+    assert!(seen > 10, "backends/net/src/soft was not found");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let bad = |file: &str, text: &str| soft_faults(file, &["soft", "socket_io"], text).len();
+    assert_eq!(bad("soft/socket_io.rs", "use crate::udp::{Burst, UdpPort};"), 2);
+    assert_eq!(bad("soft/mod.rs", "use crate::udp::{UdpConfig, UdpPort, MAX_BURST};"), 2);
+    assert_eq!(bad("soft/socket_io.rs", "use crate::port::Port;"), 0);
+}

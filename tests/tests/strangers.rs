@@ -5,8 +5,8 @@
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, Wc};
 use gdrcore_core::Error;
 use gdrcore_net::addr::Endpoint;
+use gdrcore_net::proc_net::port_owner;
 use gdrcore_net::soft::SoftConfig;
-use gdrcore_net::udp::port_owner;
 use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::far::Far;

@@ -1,15 +1,16 @@
 //! Memory that vanishes: a fault inside core's copies becomes an error of the copy.
 //!
-//! The copy loops of [`gdrcore_core::mem::host`] know a landing place for each of their
-//! instructions. The handlers here look a fault's address up among them and continue there; every
-//! other fault goes to the handler that was there before. Threads that run the engine must leave
-//! SIGSEGV and SIGBUS unblocked: the kernel kills a process whose blocked signal is a real fault.
+//! The copy loops of [`gdrcore_core::mem::host`] have a landing place for each of their
+//! instructions. The handlers here look a fault's address up among them and continue there. Every
+//! other fault goes to the handler that was installed before. Threads that run the engine must
+//! leave SIGSEGV and SIGBUS unblocked: the kernel kills a process whose blocked signal is a real
+//! fault.
 //!
-//! A program may install a handler of its own later. Then ours is put in front of it by the next
-//! [`install`]: with an entry point of its own for each handler that it replaces, so that a program
-//! which restores an older action gets what it had. The program's handler may pass a signal on to
-//! ours, which it replaced. What was called for a signal is noted in the signal's own information,
-//! so that no two handlers pass it on to each other for ever.
+//! A program may install a handler of its own later. The next [`install`] puts ours in front of it,
+//! with an entry point of its own for each handler that it replaces. So a program that restores an
+//! older action gets what it had. The program's handler may pass a signal on to ours, which it
+//! replaced. The handlers that were called are noted in the signal's own information, so that no
+//! two pass it on to each other for ever.
 
 use crate::map::page_size;
 use crate::sys::{check, errno};
@@ -22,14 +23,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// The two signals of a bad access.
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Different handlers of the program that ours can be in front of, for each signal. Later ones stay
-/// in front of it.
+/// Handlers of the program, for each signal, that ours can be in front of. Further ones stay in
+/// front of ours.
 const HANDLERS: usize = 16;
 
 /// A handler with siginfo, as the kernel calls it.
 type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// Our handler in front of each of them.
+/// Our handlers, one in front of each of them.
 static ENTRIES: [Handler; HANDLERS] = [
     handler::<0>,
     handler::<1>,
@@ -49,8 +50,8 @@ static ENTRIES: [Handler; HANDLERS] = [
     handler::<15>,
 ];
 
-/// The actions of one signal that ours has replaced, oldest first. Entry `n` is what `ENTRIES[n]`
-/// stands in front of.
+/// The actions of one signal that ours have replaced, oldest first. Entry `n` is the one behind
+/// `ENTRIES[n]`.
 struct Replaced {
     actions: [UnsafeCell<MaybeUninit<libc::sigaction>>; HANDLERS],
     len: AtomicUsize,
@@ -107,7 +108,7 @@ fn is_ours(action: &libc::sigaction) -> bool {
     ENTRIES.iter().any(|&e| e as *const () as usize == action.sa_sigaction)
 }
 
-/// What is installed for a signal.
+/// The action of a signal.
 fn current(signal: i32) -> Result<libc::sigaction> {
     // SAFETY: sigaction is plain data for which zeroes are valid.
     let mut now: libc::sigaction = unsafe { core::mem::zeroed() };
@@ -116,13 +117,13 @@ fn current(signal: i32) -> Result<libc::sigaction> {
     Ok(now)
 }
 
-/// Sees to it that our handlers are in front. Any thread, before the first copy, and whenever the
-/// program may have installed handlers of its own. On machines where core has no landing places
-/// (other than x86-64) there is nothing to install.
+/// Puts our handlers in front. Any thread; before the first copy, and whenever the program may have
+/// installed handlers of its own. No effect on machines where core has no landing places (other
+/// than x86-64).
 ///
 /// # Errors
-/// What sigaction(2) says; it does not fail on Linux. `Busy`: another thread has been at it for
-/// long: that of a parent, in a child of a fork.
+/// Those of sigaction(2), which does not fail on Linux. `Busy`: another thread has been changing
+/// actions for long; it may be a parent's, in a child of a fork.
 ///
 /// # Cost
 /// Two system calls.
@@ -165,17 +166,17 @@ fn set(signal: i32, new: &libc::sigaction) -> Result<libc::sigaction> {
 fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
     let mut behind = current(signal)?;
     let mut last = 0;
-    // Other threads of the program may install handlers meanwhile: each call says what it has
-    // replaced, and none is lost.
+    // Other threads of the program may install handlers meanwhile. Each call returns what it has
+    // replaced, so none is lost.
     while !is_ours(&behind) {
         // SAFETY: sigaction is plain data for which zeroes are valid.
         let mut new: libc::sigaction = unsafe { core::mem::zeroed() };
         let Some(n) = replaced.put(behind) else {
-            // No place in front of it: it stays as it was.
+            // Without a place in front of it, it stays as it was.
             return if last == 0 { Ok(()) } else { set(signal, &behind).map(|_| ()) };
         };
         new.sa_sigaction = ENTRIES[n] as *const () as usize;
-        // On the alternate stack where there is one: the previous handler may be one for stack
+        // On the alternate stack where there is one: the previous handler may be for stack
         // overflows.
         new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         // SAFETY: the mask is part of `new`.
@@ -185,7 +186,7 @@ fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
             return Ok(());
         }
         if is_ours(&old) {
-            // The program has just gone back to an action of ours.
+            // The program has just restored an action of ours.
             return set(signal, &old).map(|_| ());
         }
         (behind, last) = (old, new.sa_sigaction);
@@ -193,11 +194,10 @@ fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
     Ok(())
 }
 
-/// What is noted in the information of a signal: which handlers it was passed on to, by each copy
-/// of this library.
+/// A note in the information of a signal: the handlers that each copy of this library has called.
 #[repr(C)]
 struct Note {
-    /// Which copy; 0: none.
+    /// The copy; 0: none.
     owner: usize,
     /// A bit for each of its `REPLACED`.
     called: u64,
@@ -210,7 +210,7 @@ const _: () = assert!(
     size_of::<libc::siginfo_t>() == INFO_BYTES && NOTES_AT.is_multiple_of(align_of::<Note>())
 );
 
-/// Our note. `None`: there is no room.
+/// The note of this copy. `None`: there is no room.
 ///
 /// # Safety
 /// `info` is a signal's, or a copy of it, and nobody else is at it.
@@ -226,8 +226,7 @@ unsafe fn note<'a>(info: *mut libc::siginfo_t) -> Option<&'a mut Note> {
     })
 }
 
-/// Which handler gets the signal now: of those that stood before `ENTRIES[top]`, the newest that
-/// has not had it.
+/// The next handler for the signal: the newest behind `ENTRIES[top]` that was not called yet.
 fn next<'a>(replaced: &'a Replaced, top: usize, note: &mut Note) -> Option<&'a libc::sigaction> {
     let n = (0..=top).rev().find(|&n| note.called & 1 << n == 0)?;
     note.called |= 1 << n;
@@ -248,7 +247,7 @@ extern "C" fn handler<const TOP: usize>(
 
 fn pass(top: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(k) = SIGNALS.iter().position(|&s| s == signal) else { return };
-    // A handler that passes a signal on without its information gets what the system does.
+    // A signal that a handler passes on without its information gets the system's action.
     // SAFETY: else it is a valid siginfo: the kernel passes one to SA_SIGINFO handlers.
     let from_kernel = info.is_null() || unsafe { (*info).si_code } > 0;
     // SAFETY: the kernel passes the interrupted context, ours to change until we return.
@@ -331,9 +330,8 @@ unsafe fn land(_: *mut libc::c_void) -> bool {
 
 /// Checks that all of a range can be read, and written if `write`; changes no byte of it.
 ///
-/// Brings the pages in, as registering them with a NIC would: holes, PROT_NONE, read-only pages and
-/// pages past the end of a file are found now. What happens to the range later is the copies'
-/// business.
+/// Populates the pages, as a registration with a NIC would: holes, PROT_NONE, read-only pages and
+/// pages past the end of a file are found now. The copies handle later changes of the range.
 ///
 /// # Errors
 /// `Fault`.
@@ -388,8 +386,8 @@ fn touch(first: u64, end: u64, page: u64, write: bool) -> Result<()> {
     Ok(())
 }
 
-/// Without landing places a bad page would end the process, so what the kernel cannot vouch for is
-/// refused.
+/// Without landing places a bad page would end the process, so a range that the kernel cannot check
+/// is refused.
 #[cfg(not(target_arch = "x86_64"))]
 fn touch(_: u64, _: u64, _: u64, _: bool) -> Result<()> {
     Err(Error::Fault)

@@ -1,16 +1,16 @@
-//! Who owns a context after fork: the parent. The child sees it in one load.
+//! A context belongs to the process that opened it: a forked child finds out by one load.
 //!
-//! One page per process carries a word, at a place that is known when the program is linked. The
-//! kernel wipes the page in every child (MADV_WIPEONFORK), so a guard that was made before the fork
-//! no longer agrees with it; a child that opens contexts of its own writes a new word, later than
-//! any of its ancestors'. A child that shares its parent's memory (vfork, threads) shares the page
-//! too and stays an owner, rightly.
+//! One page per process carries a word, at an address that is fixed when the program is linked. The
+//! kernel wipes the page in every child (MADV_WIPEONFORK), so the word of a guard made before the
+//! fork differs from it. A child that opens contexts of its own writes a new word, later than any
+//! of its ancestors'. A child that shares its parent's memory (vfork, threads) shares the page too
+//! and stays an owner, rightly.
 
 use gdrcore_core::error::{Error, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The page: as large as pages are where the kernel is asked to wipe it. The word is the first of
-/// it, 0 before the first guard of a process is made.
+/// The page, as large as pages are where the kernel is asked to wipe it. The word is its first, 0
+/// before the first guard of a process is made.
 #[repr(C, align(4096))]
 struct Page(AtomicU64, [AtomicU64; 511]);
 
@@ -21,20 +21,19 @@ static HANDLER: AtomicBool = AtomicBool::new(false);
 /// Complemented words that guards hold are never this.
 pub const NOWHERE: u64 = 0;
 
-/// Every word that [`here`] says has this bit: with it turned, one is no word of any process, and
-/// so may say something else.
+/// Every word of [`here`] has this bit. With the bit flipped it is no process's word, and may mean
+/// something else.
 pub const MARK: u64 = 1;
 
-/// A word that tells this process from the one that forked it, and from those that it forks:
-/// [`ForkGuard::word`] of the guards made here. Never [`NOWHERE`]. Any thread. Cost: one load.
+/// A word that differs between this process, its parent and its children: [`ForkGuard::word`] of
+/// the guards made here. Never [`NOWHERE`]. Any thread. Cost: one load.
 #[inline(always)]
 pub fn here() -> u64 {
-    // Complemented, so that a child's wiped page is not taken for what a static holds before
-    // anything is written.
+    // Complemented, so that a child's wiped page differs from a static before its first write.
     !PAGE.0.load(Ordering::Relaxed)
 }
 
-/// Tells whether this process is the one that made the guard.
+/// Identifies the process that made the guard.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkGuard {
     word: u64,
@@ -55,7 +54,7 @@ impl ForkGuard {
         ForkGuard { word: !word }
     }
 
-    /// What [`here`] says in the process that made the guard, and nowhere else.
+    /// The word of [`here`] in the process that made the guard, and in no other.
     pub fn word(&self) -> u64 {
         self.word
     }
@@ -80,7 +79,7 @@ impl ForkGuard {
     }
 }
 
-/// Has the page wiped in children.
+/// Makes children start with a wiped page.
 fn see_to_wiping() {
     // SAFETY: a page of our own, which holds an atomic that may be 0; the handler only stores to
     // it.
@@ -90,9 +89,8 @@ fn see_to_wiping() {
 /// Bytes that memory must be aligned to, and a multiple of, to be wiped by [`wipe_in_children`].
 pub const PAGE_BYTES: usize = 4096;
 
-/// Has memory wiped in children: by the kernel, or else by `by_hand`, once `handler` has become
-/// true. Harmless when repeated, so that nobody waits for another thread, which a fork may have
-/// left behind.
+/// Wipes memory in children: by the kernel, or else by `by_hand`, once `handler` has become true.
+/// Harmless when repeated, so that no thread waits for another, which a fork may have left behind.
 ///
 /// # Safety
 /// `bytes` at `at`, both multiples of [`PAGE_BYTES`], are the caller's alone, private memory of no

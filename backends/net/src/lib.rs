@@ -1,18 +1,19 @@
-//! Ports of the soft device, and what it needs of the operating system.
+//! Ports of the soft device, and the parts of the operating system that it uses.
 //!
 //! * [`addr`]: device names and endpoints.
-//! * [`udp`]: bursts over an unprivileged UDP socket.
-//! * [`pcap`]: a tee that writes what a port carries as frames.
+//! * [`port`]: the trait of a port that carries packets. [`udp`]: bursts over an unprivileged UDP
+//!   socket. [`shm`]: links to other processes of this host.
+//! * [`pcap`]: captures of a port's packets as frames.
+//! * [`proc_net`]: what the kernel's list says of UDP sockets.
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and
 //!   randomness, memory, the fork check, faults on memory that vanished.
-//!
-//! * [`reason`]: why a thread's last call was refused, in words.
-//! * [`addr_group`]: many processes on one address; `local`: the names under which processes of one host
-//!   find each other.
-//! * [`soft`]: the soft device: engine, port, progress.
+//! * [`reason`]: the words of a thread's last refused call.
+//! * [`addr_group`]: many processes on one address; `local`: the sockets by which processes of one
+//!   host find each other.
+//! * [`soft`]: the soft device: engine, ports, progress.
 //! * [`via`]: a device by way of a router: the protocol and the tenant's end of it.
 //!
-//! Nothing here allocates; what needs memory takes it from the caller at creation.
+//! Nothing here allocates: memory comes from the caller at creation.
 
 pub mod addr;
 pub mod addr_group;
@@ -22,6 +23,8 @@ pub mod fork;
 mod local;
 pub mod map;
 pub mod pcap;
+pub mod port;
+pub mod proc_net;
 pub mod reason;
 mod rights;
 pub mod shm;
@@ -31,7 +34,6 @@ pub mod udp;
 pub mod via;
 pub mod wait;
 
-/// Bytes of a burst or frame, sent or received, that takes so long to handle that the other end
-/// should not wait for what follows it: microseconds, much more than it saves to handle several at
-/// once.
+/// Bytes of a burst or frame, sent or received, whose handling takes microseconds, much more than
+/// batching saves. The other end should not wait for what follows it.
 const LONG: usize = 16 << 10;

@@ -1,18 +1,17 @@
-//! Other processes of this host: the Unix sockets by which processes of one user find each other.
+//! The Unix sockets by which processes of one user find each other on this host.
 //!
-//! A socket has a path below the user's directory ([`home`]). Who may bind a path is decided by a
-//! lock on the directory that it lies in: the kernel gives the lock to one process and takes it
-//! back with the process, so a lock is a claim that no crash leaves behind. What a dead process
-//! left in the directory is removed by the next one that has the lock.
+//! A socket has a path below the user's directory (`socket_dir`). A process may bind a path while
+//! it holds a lock on the directory of the path. The kernel gives the lock to one process and takes
+//! it back when that ends, so a lock is a claim that no crash leaves behind. The next holder of the
+//! lock removes what a process that was killed left in the directory.
 //!
-//! | directory, below `<address>-<port>/` | sockets | held by |
-//! |---|---|---|
-//! | `any` | `door` | the first device of the address |
-//! | `<block>` | `door`, `mail`, `life` | the owner of the QPN block |
-//! | `c<port space>-<port>` | `mail` | the listener of the connection manager at that port |
+//! Directories, their sockets and their holders:
 //!
-//! The owner of `any` takes the links of datagrams. A block's `door` takes links, its `mail` takes
-//! datagrams of the group, and connections to its `life` end with the owner.
+//! * `<address>-<port>/any`: `door`. The first device of the address; links of datagrams.
+//! * `<address>-<port>/<block>`: `door`, `mail`, `life`. The owner of the QPN block; links,
+//!   messages of the group, and connections that end with the owner.
+//! * `<address>-<port>/c<port space>-<port>`: `mail`. The listener of the connection manager at
+//!   that port.
 
 mod socket_dir;
 mod sweep;
@@ -27,15 +26,15 @@ use socket_dir::{make_dir, open_dir, Path};
 use std::io::Write;
 use std::os::fd::RawFd;
 
-/// Tries to make a directory that others remove meanwhile.
+/// Attempts to make a directory that other processes remove meanwhile.
 const TRIES: usize = 100;
 /// setsockopt(2), asm-generic/socket.h, since Linux 6.16: whether descriptors may be received.
 const SO_PASSRIGHTS: i32 = 83;
 
-/// How long nobody is accepted after there was no descriptor for it.
+/// Pause of accepting after there was no descriptor for a connection.
 pub(crate) const ACCEPT_AGAIN_NS: u64 = 10_000_000;
 
-/// What a process may hold of an address.
+/// The names of an address that a process can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// The address itself.
@@ -46,14 +45,14 @@ pub(crate) enum Holder {
     Service(u16, u16),
 }
 
-/// The sockets of a holder.
+/// The sockets of a holder. Their file names are part of the protocol between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Listens: links.
+    /// Listens for links.
     Links,
-    /// Datagrams.
+    /// Receives messages (datagrams).
     Messages,
-    /// Listens: connections that end with the holder.
+    /// Listens for connections that end with the holder.
     Liveness,
 }
 
@@ -127,8 +126,8 @@ impl Name {
         let parts = [Part::of_address(at), Part::of_holder(holder)];
         let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes(), role.file()]);
         let start = core::mem::offset_of!(libc::sockaddr_un, sun_path);
-        // A path that is too long was refused when the lock of its directory was taken; nobody can
-        // have bound it.
+        // The lock of its directory refuses a path that is too long, so no process can have bound
+        // it.
         let Ok(path) = path else { return Name { addr, len: start as libc::socklen_t } };
         for (to, &from) in addr.sun_path.iter_mut().zip(path.with_nul()) {
             *to = from as libc::c_char;
@@ -142,7 +141,7 @@ impl Name {
     }
 }
 
-/// The right to bind the names of one holder. Dropped: the names and their directory are gone.
+/// The right to bind the names of one holder. Dropping it removes the names and their directory.
 #[derive(Debug)]
 pub(crate) struct Lock {
     socket_dir: SocketDir,
@@ -152,7 +151,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Locks the directory of a holder, and removes what a dead process left there.
+    /// Locks the directory of a holder, and removes what a process that was killed left there.
     ///
     /// # Errors
     /// [`Error::AddressInUse`]: another process has it. [`Error::Unsupported`]: the path is too
@@ -164,8 +163,8 @@ impl Lock {
         let above = socket_dir.c_path(&[parts[0].bytes()])?;
         let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes()])?;
         for _ in 0..TRIES {
-            // Another process may remove its own, and with it an empty directory above, between any
-            // two of these calls.
+            // Another process may remove its own directory, and an empty one above, between any two
+            // of these calls.
             let dir = match make_dir(&path).and_then(|()| open_dir(libc::AT_FDCWD, path.as_c_str()))
             {
                 Ok(dir) => dir,
@@ -181,10 +180,10 @@ impl Lock {
                     empty(dir.raw());
                     return Ok(Lock { socket_dir: *socket_dir, at: *at, holder, dir });
                 }
-                // Removed before it was locked.
+                // It was removed before it was locked.
                 Ok(false) => {}
-                // Nobody has bound its mail: it is about to be, or somebody removes what a dead
-                // process left.
+                // Its messages' name is not bound: the holder is about to bind it, or another
+                // process sweeps the directory.
                 Err(Error::Again)
                     if holder != Holder::Address
                         && !is_bound(&Name::of(socket_dir, at, holder, Role::Messages)) =>
@@ -203,7 +202,7 @@ impl Lock {
         Name::of(&self.socket_dir, &self.at, self.holder, role)
     }
 
-    /// Whether its directory is still where others look for it.
+    /// Whether its directory is still at its path.
     pub(crate) fn is_there(&self) -> bool {
         stat(self.dir.raw()).is_ok_and(|s| s.st_nlink > 0)
     }
@@ -215,8 +214,7 @@ impl Lock {
     pub(crate) fn bind(&self, role: Role, kind: i32) -> Result<Fd> {
         let fd = socket(kind)?;
         if role != Role::Links {
-            // No descriptor is expected here: the kernel refuses those that somebody sends (EPERM
-            // for him).
+            // No descriptor is expected here: the kernel refuses it to the sender (EPERM).
             let _ = set_option(fd.raw(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0i32);
         }
         let (name, len) = self.name(role).parts();
@@ -299,7 +297,7 @@ pub(crate) fn socket(kind: i32) -> Result<Fd> {
 /// Connects to a name, for packets in sequence.
 ///
 /// # Errors
-/// [`Error::NoDevice`]: nobody listens there. [`Error::Again`]: too many connect at once.
+/// [`Error::NoDevice`]: no process listens there. [`Error::Again`]: too many connect at once.
 /// [`Error::Access`]: the process there is of another user. [`Error::Os`], [`Error::NoMemory`].
 pub(crate) fn connect(to: &Name) -> Result<Fd> {
     let fd = socket(libc::SOCK_SEQPACKET)?;
@@ -316,7 +314,7 @@ pub(crate) fn connect(to: &Name) -> Result<Fd> {
     }
 }
 
-/// What came to a socket that listens.
+/// What waited at a listening socket.
 #[derive(Debug)]
 pub(crate) enum Accepted {
     /// A connection from a process of this user.
@@ -329,7 +327,7 @@ pub(crate) enum Accepted {
     NoDescriptor,
 }
 
-/// Takes the next connection of a socket that listens.
+/// Accepts the next connection of a listening socket.
 pub(crate) fn accept(fd: RawFd) -> Accepted {
     let none = core::ptr::null_mut();
     // SAFETY: no addresses are asked for.
@@ -345,7 +343,7 @@ pub(crate) fn accept(fd: RawFd) -> Accepted {
     }
 }
 
-/// Whether the other end of a connection is still there. What it says is thrown away.
+/// Whether a connection is open at its other end. Bytes that it sent are dropped.
 pub(crate) fn is_open(fd: RawFd) -> bool {
     let mut byte = 0u8;
     // SAFETY: room for one byte.
@@ -353,7 +351,7 @@ pub(crate) fn is_open(fd: RawFd) -> bool {
     n > 0 || n < 0 && matches!(errno(), libc::EAGAIN | libc::EINTR)
 }
 
-/// Whether the other end of a connection is gone. Takes nothing of what it has said.
+/// Whether a connection is closed at its other end. Bytes that it sent stay.
 pub(crate) fn has_hung_up(fd: RawFd) -> bool {
     let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one live entry; no wait.
@@ -369,16 +367,16 @@ pub(crate) fn own_uid() -> libc::uid_t {
     unsafe { libc::geteuid() }
 }
 
-/// Whether a process may be at the other end of a local socket. Only processes of this user: links
-/// are made from both ends, and a process of root would have to trust a user's.
+/// Whether a process of a user may be at the other end of a local socket. Only processes of this
+/// user: links are made from both ends, and a process of root would have to trust a user's.
 ///
-/// Equal numbers are equal users: where they are not, no socket was made ([`SocketDir::open`]).
+/// Equal uids are equal users: elsewhere no socket is made ([`SocketDir::open`]).
 pub(crate) fn is_own_user(uid: libc::uid_t) -> bool {
     uid == own_uid()
 }
 
-/// Whether equal uids are equal users. In a user namespace every user that has no number there
-/// appears as the overflow uid (65534); a process with that number cannot tell itself from them
+/// Whether equal uids are equal users. In a user namespace every user without a uid there appears
+/// as the overflow uid (65534), so a process with that uid cannot compare users
 /// (user_namespaces(7)). Cost: two small files of procfs.
 pub(crate) fn has_unique_uid() -> bool {
     let mut text = [0u8; 512];
@@ -386,8 +384,8 @@ pub(crate) fn has_unique_uid() -> bool {
     own_uid() != overflow || maps_all_uids(read_file(c"/proc/self/uid_map", &mut text))
 }
 
-/// Whether a uid_map gives every user a number: then none appears as the overflow uid. Only maps of
-/// one line are looked at, as the first user namespace has it.
+/// Whether a uid_map gives every user a uid, so that none appears as the overflow uid. Only a map
+/// of one line can, as the first user namespace has it.
 fn maps_all_uids(map: &[u8]) -> bool {
     let mut words = map.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
     [&b"0"[..], b"0", b"4294967295"].iter().all(|&w| words.next() == Some(w))
@@ -407,8 +405,8 @@ fn read_number(path: &core::ffi::CStr, buffer: &mut [u8]) -> Option<u32> {
     core::str::from_utf8(read_file(path, buffer)).ok()?.trim().parse().ok()
 }
 
-/// The process at the other end of a connected socket, as the kernel noted it when it began to
-/// listen, or connected.
+/// The credentials of a connected socket's other end, as the kernel noted them at its listen or
+/// connect.
 pub(crate) fn peer_of(fd: RawFd) -> Option<libc::ucred> {
     // SAFETY: zeroes are valid credentials.
     let mut cred: libc::ucred = unsafe { core::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! Memory that the library maps: anonymous, for contexts, and what a descriptor stands for.
+//! Memory that the library maps: anonymous, for contexts, or a descriptor's.
 
 use crate::sys::{check, last_error, stat, Fd};
 use core::ffi::c_int;
@@ -21,7 +21,8 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Maps `len` bytes, rounded up to whole pages. Pages are taken when first touched.
+    /// Maps `len` bytes, rounded up to whole pages. The kernel provides pages when they are first
+    /// touched.
     ///
     /// # Errors
     /// `Invalid` for a length of 0 or near the end of the address space, `NoMemory`.
@@ -30,13 +31,13 @@ impl Map {
         Self::of(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     }
 
-    /// Maps `len` bytes, whole pages of them, of what `fd` stands for, shared; `offset` is that of
-    /// a page. The mapping outlives the descriptor. What ends before the mapping does (a file that
-    /// is cut) faults when it is touched: see [`crate::fault`].
+    /// Maps `len` bytes of a descriptor's memory, rounded up to whole pages, shared; `offset` is
+    /// that of a page. The mapping outlives the descriptor. Pages that end before the mapping does
+    /// (a truncated file) fault when they are touched: see [`crate::fault`].
     ///
     /// # Errors
     /// `Invalid` as [`Map::new`], and for an offset inside a page; `Os(EBADF)`, `Access` or
-    /// `Os(EACCES)`, `NoDevice`: no descriptor, not open for that, nothing that the CPU could map;
+    /// `Os(EACCES)`, `NoDevice`: no descriptor, not open for that, nothing that the CPU can map;
     /// `NoMemory`.
     pub fn shared(fd: RawFd, offset: u64, len: usize, writable: bool) -> Result<Map> {
         let at = libc::off_t::try_from(offset).ok().filter(|_| offset % page_size() as u64 == 0);
@@ -77,14 +78,13 @@ impl Map {
         self.len == 0
     }
 
-    /// Gives the memory up without unmapping it: `(first byte, length)`, to be freed by
-    /// [`Map::from_raw`].
+    /// Releases the memory without unmapping it: `(first byte, length)`, for [`Map::from_raw`].
     pub fn into_raw(self) -> (*mut u8, usize) {
         let me = core::mem::ManuallyDrop::new(self);
         (me.ptr.as_ptr(), me.len)
     }
 
-    /// Takes back what [`Map::into_raw`] gave.
+    /// Owns again what [`Map::into_raw`] released.
     ///
     /// # Safety
     /// `ptr` and `len` come from one `into_raw` and nothing uses the memory any more.
@@ -101,7 +101,7 @@ impl Drop for Map {
     }
 }
 
-/// Whether the memory at `addr` is, all of it, a shared mapping of what `fd` stands for, from
+/// Whether the memory at `addr` is, all of it, a shared mapping of a descriptor's memory from
 /// `offset` on; by /proc/self/maps. Allocates nothing.
 ///
 /// # Errors
@@ -124,7 +124,7 @@ pub fn is_mapping_of(addr: u64, len: u64, fd: RawFd, offset: u64) -> Result<bool
                 as usize;
         for &byte in &buf[..got] {
             if byte != b'\n' {
-                // Of a long name only the beginning is kept: what counts stands before it.
+                // A long name is cut; all that counts stands before it.
                 if let Some(place) = line.get_mut(n) {
                     (*place, n) = (byte, n + 1);
                 }

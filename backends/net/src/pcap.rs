@@ -1,14 +1,14 @@
-//! A tee that writes what a port carries as Ethernet/IP/UDP frames, for Wireshark.
+//! A capture of a port's packets as Ethernet/IP/UDP frames, for Wireshark.
 //!
 //! Classic pcap with nanosecond times. The frames are made up from what the port knows: MAC
 //! addresses from the ends of the IP addresses, TTL 64, DF set. Everything that the ICRC covers is
-//! as on the wire, given the identification. A tee never harms what it watches: where the disk is
-//! full or fails it stops, counts, and says so.
+//! as on the wire, given the identification. A capture never harms the traffic: on a full or
+//! failing disk it stops, counts and prints that.
 //!
 //! Each burst is in the file before it leaves, or before it is handled, so a capture is complete
 //! whatever ends the process. A file takes whole records only, each by one write at its end, so
-//! several devices and processes may share one. A shared lock on the file tells that somebody
-//! writes it: only a file that nobody writes is begun anew.
+//! several devices and processes may share one. A writer holds a shared lock on the file: only a
+//! file without one is begun anew.
 
 use crate::addr::Endpoint;
 use crate::sys::{check, errno, Fd};
@@ -39,7 +39,7 @@ pub struct Pcap {
     waiting: u64,
     frames: u64,
     lost: u64,
-    /// What stopped the tee, 0 while it runs.
+    /// Errno that stopped the capture, 0 while it runs.
     failed: i32,
     /// From CLOCK_MONOTONIC to the epoch.
     wall_offset_ns: u64,
@@ -48,29 +48,29 @@ pub struct Pcap {
 // SAFETY: the buffer belongs to this value alone and is tied to no thread.
 unsafe impl Send for Pcap {}
 
-/// A file: device, inode and, where the file system knows it, the nanosecond of its birth. An inode
-/// is soon another file's.
+/// A file: device, inode and, where the file system knows it, the nanosecond of its birth, since
+/// inodes are used again.
 type FileId = (u64, u64, u64);
 
-/// Captures that this process has begun: another device does not begin them anew. Later ones than
-/// so many go unnoticed, and are begun anew by the next device that nobody else is beside.
+/// Captures that this process has begun, which its other devices continue. Beyond this number they
+/// are not remembered, and the next device without another writer begins them anew.
 static BEGUN: Mutex<[FileId; 64]> = Mutex::new([(0, 0, 0); 64]);
 
-/// How often the lock of a file is tried for, a millisecond apart: others have it for as long as
-/// they write its header.
+/// Attempts at the lock of a file, a millisecond apart: another writer has it while it writes the
+/// header.
 const TRIES: u32 = 2000;
 
-/// What an open does with a capture that nobody writes.
+/// What an open does with a capture without a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Earlier {
-    /// It is begun anew, unless this process has begun it.
+    /// Begins it anew, unless this process has begun it.
     Replace,
-    /// What follows is written behind it.
+    /// Appends to it.
     Keep,
 }
 
-/// Takes a lock of the file instead of the one that is held. False: others have it, and now none
-/// may be held.
+/// Exchanges the lock of the file for another kind. False: other writers have it, and this one may
+/// have none now.
 ///
 /// # Errors
 /// The file system has no locks.
@@ -83,7 +83,7 @@ fn lock(fd: RawFd, how: i32) -> Result<bool> {
     }
 }
 
-/// When a file was made, in nanoseconds since the epoch; 0 where nobody knows.
+/// When a file was made, in nanoseconds since the epoch; 0: unknown.
 fn birth(fd: RawFd) -> u64 {
     // SAFETY: statx is plain data for which zeroes are valid.
     let mut x: libc::statx = unsafe { core::mem::zeroed() };
@@ -98,7 +98,7 @@ fn birth(fd: RawFd) -> u64 {
         .wrapping_add(u64::from(x.stx_btime.tv_nsec))
 }
 
-/// Whether a file begins as captures of ours do. `None`: it is empty.
+/// Whether a file begins as our captures do. `None`: it is empty.
 fn has_header(fd: RawFd) -> Result<Option<bool>> {
     let (mut found, mut wanted) = ([0u8; FileHeader::LEN], [0u8; FileHeader::LEN]);
     FileHeader::ethernet().emit(&mut wanted);
@@ -107,7 +107,7 @@ fn has_header(fd: RawFd) -> Result<Option<bool>> {
     Ok((n > 0).then_some(n as usize == found.len() && found == wanted))
 }
 
-/// Writes the header of a file that is empty, or is to be.
+/// Writes the header of an empty file.
 fn write_header(fd: RawFd, replace: bool) -> Result<()> {
     if replace {
         // SAFETY: takes no pointers.
@@ -127,12 +127,12 @@ fn write_header(fd: RawFd, replace: bool) -> Result<()> {
     }
 }
 
-/// Empties a file that nobody writes and writes its header, or finds that it has one. On return the
-/// file is locked as one that is written.
+/// Empties a file without a writer and writes its header, or finds that it has one. On return the
+/// file is locked by this writer.
 fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
     let mut replace = earlier == Earlier::Replace;
     for _ in 0..TRIES {
-        // Tried for, since the child of a fork may find it locked for good.
+        // Not waited for, since the child of a fork may find it locked for good.
         let Ok(mut ours) = BEGUN.try_lock() else {
             std::thread::sleep(Duration::from_millis(1));
             continue;
@@ -144,8 +144,7 @@ fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
             // Without locks the last one to begin wins.
             Err(_) => write_header(fd, std::mem::take(&mut replace))?,
         }
-        // Where others wrote the header they may still have the file to themselves, or have emptied
-        // it again.
+        // The writer of the header may still have the file to itself, or have emptied it again.
         if lock(fd, libc::LOCK_SH).unwrap_or(true) {
             match has_header(fd)? {
                 Some(true) => {
@@ -169,7 +168,7 @@ fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
     Err(refuse!(Busy, "pcap_path: another program keeps the file locked"))
 }
 
-/// One line on standard error, if there is room for it there: the data path waits for no reader.
+/// Prints one line on standard error if that has room: the data path waits for no reader.
 #[cold]
 fn say(fd: RawFd, errno: i32) {
     let (mut link, mut path, mut reason, mut line) =
@@ -197,12 +196,12 @@ fn say(fd: RawFd, errno: i32) {
 }
 
 impl Pcap {
-    /// Opens a capture file. One that others write, or that this process has begun, is continued.
+    /// Opens a capture file. One with other writers, or that this process has begun, is continued.
     ///
     /// # Errors
     /// `NoMemory`: `len` is below [`MEM_MIN`]. `Unsupported`: the path is a pipe or socket, whose
-    /// reader could block or kill the program. `Invalid`: what is to be continued is no capture of
-    /// ours. `Busy`: somebody keeps the file locked. Whatever open(2) or write(2) says.
+    /// reader could block or kill the program. `Invalid`: the file to be continued is no capture of
+    /// ours. `Busy`: another process keeps the file locked. Errors of open(2) and write(2).
     ///
     /// # Safety
     /// `mem` is `len` writable bytes that nobody else uses while the capture lives.
@@ -338,7 +337,7 @@ impl Pcap {
         (self.frames, self.lost)
     }
 
-    /// What stopped the tee, if anything did.
+    /// The error that stopped the capture, if any.
     pub fn failure(&self) -> Option<Error> {
         (self.failed != 0).then(|| crate::sys::error_of(self.failed))
     }
@@ -376,7 +375,7 @@ impl Pcap {
         }
     }
 
-    /// Writes all parts, or stops the tee and cuts the file back to whole records.
+    /// Writes all parts, or stops the capture and cuts the file back to whole records.
     fn write<const N: usize>(&mut self, mut iov: [libc::iovec; N]) {
         let frames = std::mem::take(&mut self.waiting);
         let mut done = 0u64;

@@ -1,10 +1,10 @@
-//! The reason of a thread's last refused call, in words: the one home of what `gdrc_error_detail`
-//! copies and what the drop-in prints.
+//! The words of a thread's last refused call, which `gdrc_error_detail` copies and the drop-in
+//! prints.
 //!
 //! A refusal writes its words here when it is made ([`gdrcore_core::refuse!`], by way of
 //! [`install`]). The surface that returns the error to the program calls [`returned`], which drops
-//! words that belong to an earlier error. Fixed memory, no allocation: a call that fails for want
-//! of memory can still say so.
+//! words of an earlier error. The memory is fixed, without allocation, so that a call that fails
+//! for want of memory has words too.
 
 use core::cell::RefCell;
 use core::fmt::{self, Write};
@@ -48,9 +48,9 @@ impl Write for Text {
 }
 
 struct Record {
-    /// Of which error.
+    /// The error that the words are of.
     error: Option<Error>,
-    /// Whether the call that made it has returned it.
+    /// Whether the call has returned the error.
     returned: bool,
     /// Empty: the error's own text.
     text: Text,
@@ -62,16 +62,16 @@ thread_local! {
         const { RefCell::new(Record { error: None, returned: true, text: Text::EMPTY }) };
 }
 
-/// Keeps refusals' words from here on. Idempotent. Any thread.
+/// Keeps the words of refusals from now on. Idempotent. Any thread.
 pub fn install() {
     reason::install(set);
 }
 
-/// The words of an error that this thread is about to return.
+/// Sets the words of an error that this thread is about to return.
 pub fn set(e: Error, words: fmt::Arguments<'_>) {
     RECORD.with(|r| {
-        // It is borrowed only where a text that is being written refuses something itself: the
-        // outer one counts.
+        // It is borrowed only while a text is written that refuses something itself: the outer one
+        // counts.
         let Ok(mut r) = r.try_borrow_mut() else { return };
         r.error = Some(e);
         r.returned = false;
@@ -81,7 +81,7 @@ pub fn set(e: Error, words: fmt::Arguments<'_>) {
     });
 }
 
-/// Puts words before those of `e`, as far as it has any: which part of a larger thing it was.
+/// Puts words before those of `e`, if it has any: the part of a larger argument that was refused.
 pub fn before(e: Error, words: fmt::Arguments<'_>) {
     let mut old = Text::EMPTY;
     let known = read(|said, text| said == Some(e) && old.write_str(text).is_ok());
@@ -91,8 +91,7 @@ pub fn before(e: Error, words: fmt::Arguments<'_>) {
     }
 }
 
-/// The words that were said last are those of `e`, which takes the place of the error that they
-/// were said for.
+/// Gives the last words to `e`, which replaces the error that they were of.
 pub fn instead(e: Error) -> Error {
     RECORD.with(|r| {
         if let Ok(mut r) = r.try_borrow_mut() {
@@ -102,8 +101,8 @@ pub fn instead(e: Error) -> Error {
     e
 }
 
-/// Puts the transition before the words of a modify that failed with `e`: from the state in which
-/// the QP is to the one that was asked for, if any.
+/// Puts the transition before the words of a modify that failed with `e`: from the QP's state to
+/// the requested one, if any.
 #[cold]
 pub fn in_modify(e: Error, device: &dyn Device, qp: Handle, to: Option<u32>) -> Error {
     if let (Ok((now, _)), Some(to)) = (device.qp_query(qp), to) {
@@ -112,8 +111,8 @@ pub fn in_modify(e: Error, device: &dyn Device, qp: Handle, to: Option<u32>) -> 
     e
 }
 
-/// A call returns `e` to the program: from here on the record is about it. Words of another error,
-/// which something inside of the call handled, do not count.
+/// Notes that a call returns `e` to the program. Words of another error, which was handled inside
+/// of the call, are dropped.
 #[cold]
 pub fn returned(e: Error) {
     RECORD.with(|r| {
@@ -127,7 +126,7 @@ pub fn returned(e: Error) {
     });
 }
 
-/// Forgets it.
+/// Drops the record.
 pub fn clear() {
     RECORD.with(|r| {
         let Ok(mut r) = r.try_borrow_mut() else { return };
@@ -143,8 +142,8 @@ fn read<T>(f: impl FnOnce(Option<Error>, &str) -> T) -> T {
     })
 }
 
-/// Whether `GDRC_VERBOSE` asks for a line about what is refused. Looked up once: a program may
-/// refuse to stop asking for the impossible.
+/// Whether `GDRC_VERBOSE` requests a line for each refusal. Read once, as a program may repeat an
+/// impossible call without end.
 pub fn is_verbose() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
     *ON.get_or_init(|| std::env::var("GDRC_VERBOSE").is_ok_and(|v| !v.is_empty() && v != "0"))
@@ -183,8 +182,8 @@ mod tests {
         assert_eq!(e, Error::from_errno(22));
         returned(e);
         assert_eq!(words(), "cqe 9: at most 8");
-        // The next error has none: those of the last one must not stand for it, though the errno is
-        // the same.
+        // The next error has no words: those of the last one must not stand for it, though the
+        // errno is the same.
         returned(Error::StaleHandle);
         assert_eq!(words(), Error::StaleHandle.to_string());
         clear();

@@ -1,23 +1,22 @@
 //! The shm port: bursts to and from other processes of this host, through memory.
 //!
-//! A link goes one way: whoever wants to send makes a [`segment`], which holds one [`ring`], and
-//! hands it to the receiver through the receiver's socket (`listener`). So two processes that talk
-//! share two segments, each written by one side; nobody waits for a handshake, because a sender may
-//! fill its ring before the other has looked.
+//! A link goes one way. The sender makes a [`segment`], which holds one [`ring`], and hands it to
+//! the receiver over the receiver's socket ([`listener`]). Two processes that exchange messages
+//! share two segments, each written by one side. There is no handshake: a sender may fill its ring
+//! before the receiver has mapped it.
 //!
-//! The socket over which a segment came stays open, for three uses: the kernel tells on it that the
-//! other process is gone; a byte on it wakes a receiver that declared itself asleep; a byte back
-//! wakes a sender that waits for room. A socket of our own can be written without ever blocking,
-//! which is not so for a descriptor that a peer made (an eventfd of his may be full on purpose), so
-//! there are no eventfds.
+//! The socket over which a segment came stays open, for three uses. The kernel closes it when the
+//! other process ends. A byte on it wakes a receiver that has announced that it sleeps. A byte back
+//! wakes a sender that waits for room. A write to such a socket never blocks. An eventfd that the
+//! peer made could block, since the peer may fill it on purpose, so there are none.
 //!
-//! Beside data and wakes the socket carries [`grant`]s: regions of which the program shares the
-//! memory are mapped by those who write to them, and where both ends want it others are written by
-//! their addresses (`reach`).
+//! The socket also carries requests for memory and [`grant`]s. A region whose memory the program
+//! shares is mapped by the peer that writes it. Where both ends want it, other regions are written
+//! by their addresses (`cma`).
 //!
-//! Trust: both ends belong to one user, or the other to the router, as the kernel says
-//! (SO_PEERCRED). Nevertheless neither end believes an index or a length that the other wrote, and
-//! a peer that breaks its ring loses its link, nothing else.
+//! Trust: both ends belong to one user, or the other end to the router, as the kernel says
+//! (SO_PEERCRED). Neither end relies on an index or a length that the other wrote. A peer that
+//! breaks its ring loses its link, nothing else.
 
 mod cma;
 pub mod grant;

@@ -1,4 +1,4 @@
-//! What every module here does with libc: errno to [`Error`], descriptors that close themselves.
+//! Common parts of libc calls: errno to [`Error`], descriptors that close themselves.
 
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
@@ -54,7 +54,7 @@ impl Drop for Fd {
     }
 }
 
-/// What fstat says of a descriptor.
+/// fstat of a descriptor.
 pub(crate) fn stat(fd: RawFd) -> Result<libc::stat> {
     // SAFETY: zeroes are a valid stat, and it lives through the call.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
@@ -63,7 +63,7 @@ pub(crate) fn stat(fd: RawFd) -> Result<libc::stat> {
     Ok(stat)
 }
 
-/// What fstatat says of a name below a directory; of a link, not of what it leads to.
+/// fstatat of a name below a directory; of a link itself, not its target.
 pub(crate) fn stat_at(dir: RawFd, name: &core::ffi::CStr) -> Result<libc::stat> {
     // SAFETY: zeroes are a valid stat, and it lives through the call.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
@@ -72,8 +72,7 @@ pub(crate) fn stat_at(dir: RawFd, name: &core::ffi::CStr) -> Result<libc::stat> 
     Ok(stat)
 }
 
-/// Bytes of the memory that a descriptor stands for; `None`: it has not all of these seals, or is
-/// no memory.
+/// Bytes of a memfd; `None`: it lacks one of these seals, or is no memory.
 pub(crate) fn sealed_len(fd: RawFd, wanted: i32) -> Option<u64> {
     // SAFETY: no pointers.
     let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
@@ -81,24 +80,22 @@ pub(crate) fn sealed_len(fd: RawFd, wanted: i32) -> Option<u64> {
     stat(fd).ok().filter(|_| sealed).and_then(|s| u64::try_from(s.st_size).ok())
 }
 
-/// A descriptor of a process, which tells of its end; `None`: there is no such process, or the
-/// system has none of these.
+/// A pidfd of a process; `None`: there is no such process, or no such call.
 pub(crate) fn pidfd_open(pid: libc::pid_t) -> Option<Fd> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0u32) };
     Fd::from_call(i32::try_from(fd).ok()?).ok()
 }
 
-/// Whether one of these descriptors has what is asked for, or was hung up on. Does not wait.
+/// Whether one of these descriptors has one of the events, or was hung up. Does not wait.
 pub(crate) fn any_ready<const N: usize>(fds: [(RawFd, i16); N]) -> bool {
     let mut asked = fds.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
     // SAFETY: the array has N entries and lives through the call.
     unsafe { libc::poll(asked.as_mut_ptr(), N as libc::nfds_t, 0) != 0 }
 }
 
-/// Copies pieces of this process, one behind the other, into ranges (address, length) of another
-/// one, which the kernel fills in their order; at most [`PIECES`] of them. How many bytes were
-/// copied, or the errno.
+/// Copies pieces of this process, in order, into ranges (address, length) of another one, which the
+/// kernel fills in order; at most [`PIECES`]. The number of bytes copied, or the errno.
 pub(crate) fn write_process(
     pid: libc::pid_t,
     pieces: &[Piece],
@@ -115,10 +112,9 @@ pub(crate) fn write_process(
     }
     let remote = to.map(iovec);
     // SAFETY: both arrays live through the call and are as long as it is told. What they name of
-    // this process is only read, by the kernel, which answers EFAULT where nothing is. It writes
-    // into a process of this user, which has asked for that at these addresses: a region that it
-    // lends, and so memory to which no reference of Rust leads there; that this is our own process
-    // changes nothing.
+    // this process is only read, by the kernel, which answers EFAULT where nothing is mapped. It
+    // writes into a process of this user that has granted these addresses: memory that no Rust
+    // reference leads to there. That holds if it is this process as well.
     let n = unsafe {
         libc::process_vm_writev(
             pid,

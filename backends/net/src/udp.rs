@@ -1,37 +1,29 @@
 //! The udp port: bursts over one unprivileged UDP socket.
 //!
 //! A burst leaves by one GSO send and arrives, mostly whole, by GRO. The socket is never connected
-//! and forbids fragmentation, because then Linux sends IPv4 identification 0 with DF (and 0, 1, 2,
-//! … for the segments of one GSO send), which makes the ICRC exact although the IP header is the
-//! kernel's. What the kernel answers about single destinations (ICMP, path MTU, refused GSO)
-//! arrives out of step with the sends; [`errors`](self) sorts it out, so that an error of one peer
-//! never costs another peer a packet.
+//! and forbids fragmentation. Then Linux sends IPv4 identification 0 with DF (and 0, 1, 2, … for
+//! the segments of one GSO send), which makes the ICRC exact although the kernel writes the IP
+//! header. The kernel's errors of single destinations (ICMP, path MTU, refused GSO) arrive out of
+//! step with the sends. [`errors`](self) assigns them, so that an error of one peer never costs
+//! another peer a packet.
 //!
-//! A peer of this host that small bursts go to, one at a time, gets a second socket, which is
-//! connected and whose identifications are counted (`connected`).
+//! A peer of this host that small bursts go to, one at a time, gets a second, connected socket
+//! (`connected`).
 //!
-//! The calling order per round: `tx_space` → fill → `tx_commit` (repeat) → `tx_flush`; `rx_poll` →
-//! `rx_get` for each; `take_error` until `None`. One thread at a time.
+//! [`crate::port`] has the order of calls. One thread at a time.
 
+mod as_port;
 mod connected;
 mod errors;
 mod groups;
 mod netlink;
-mod port_owner;
 mod route;
 mod rx;
 mod socket;
-mod sockets;
 mod tx;
-mod unread;
 
-pub use errors::{ErrorKind, PortError};
-pub use groups::GROUPS;
-pub use port_owner::port_owner;
-pub use rx::RxPacket;
+pub use crate::port::{Burst, ErrorKind, PortCounters, PortError, RxPacket, TxOutcome, GROUPS};
 pub(crate) use socket::unconnected;
-pub use tx::{Burst, TxOutcome};
-pub use unread::{unread, Unread};
 
 use crate::addr::Endpoint;
 use crate::sys::Fd;
@@ -45,8 +37,8 @@ pub const MAX_BURST: usize = (64 << 10) - 128;
 /// Most segments of one GSO send (UDP_MAX_SEGMENTS of kernels before 6.9).
 pub const MAX_SEGMENTS: u16 = 64;
 
-/// Datagrams up to here may be sent by a port's socket past the port: whatever segment size the
-/// socket has, they leave whole.
+/// Datagrams up to this length may be sent by a port's socket past the port: they leave whole,
+/// whatever segment size the socket has.
 pub const SMALL: usize = 32;
 
 /// Capacity and socket options of a port. Fields of 0 take the value of [`UdpConfig::DEFAULT`],
@@ -55,7 +47,7 @@ pub const SMALL: usize = 32;
 pub struct UdpConfig {
     /// Messages of one batch of sends, at most 64.
     pub tx_batch: u32,
-    /// Bytes of the transmit buffer; at least one full burst is always held.
+    /// Bytes of the transmit buffer; one full burst always fits.
     pub tx_bytes: u32,
     /// Datagrams (GRO packets) of one receive call, at most 64. Each has a buffer of 64 KiB.
     pub rx_batch: u32,
@@ -121,25 +113,6 @@ impl Default for UdpConfig {
     }
 }
 
-/// What a port counted since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortCounters {
-    /// System calls that sent.
-    pub tx_calls: u64,
-    /// System calls that received, empty ones included.
-    pub rx_calls: u64,
-    /// Times that the kernel had no room for a send; nothing is lost, the rest stays in the batch.
-    pub tx_full: u64,
-    /// ICMP messages about our packets.
-    pub icmp_err: u64,
-    /// Bursts that the kernel refused to segment and that left packet by packet.
-    pub gso_refused: u64,
-    /// Bursts dropped because the kernel refused to send them.
-    pub send_err: u64,
-    /// Errors that found no room in the queue of [`UdpPort::take_error`].
-    pub errors_lost: u64,
-}
-
 /// One UDP socket with its batches of buffers. Movable; the buffers are in the caller's memory.
 pub struct UdpPort {
     fd: Fd,
@@ -155,9 +128,10 @@ pub struct UdpPort {
     n_groups: usize,
     class: u8,
     connected: Option<connected::ConnectedSocket>,
-    /// Who cannot have one.
+    /// A destination that cannot have one.
     not_connectable: Option<Endpoint>,
-    /// Bursts in a row that left alone to where the last one went, and would have had a connected.
+    /// Bursts in a row that left alone for the last destination, and could have left by a connected
+    /// socket.
     lone_bursts: u8,
     counters: PortCounters,
 }
@@ -175,7 +149,7 @@ impl UdpPort {
         tx::Tx::memsize(&cfg) + rx::Rx::memsize(&cfg) + 2 * ALIGN
     }
 
-    /// Opens and binds the socket. Port 0 takes a free port; [`UdpPort::local`] tells which.
+    /// Opens and binds the socket. Port 0 takes a free port, which [`UdpPort::local`] returns.
     ///
     /// # Errors
     /// `AddressInUse`, `AddressNotLocal`, `Access` (a port below 1024 without privilege),
@@ -226,11 +200,11 @@ impl UdpPort {
         &self.local
     }
 
-    /// Lets later sockets of this user that ask for it ([`udp_flags::REUSE_PORT`]) have the same
-    /// port.
+    /// Allows later sockets of this user to bind the same port, if they ask for it
+    /// ([`udp_flags::REUSE_PORT`]).
     ///
     /// # Errors
-    /// What the system said.
+    /// Those of setsockopt(2).
     pub fn allow_reuse_port(&self) -> Result<()> {
         socket::allow_reuse_port(self.fd.raw())
     }
@@ -241,13 +215,13 @@ impl UdpPort {
         socket::link_mtu(self.interface, self.fd.raw())
     }
 
-    /// What the route to a peer carries, by the routing table, in bytes of IP packet, now. `None`:
-    /// the kernel does not say. Cost: some six system calls.
+    /// Bytes of IP packet that the route to a peer carries now, by the routing table. `None`:
+    /// unknown. Cost: some six system calls.
     pub fn route_mtu(&self, to: &Endpoint) -> Option<u32> {
         route::route_mtu(self.fd.raw(), &self.local, to)
     }
 
-    /// Whether the kernel segments for us, and whether it hands whole bursts back.
+    /// Whether the kernel segments bursts (GSO), and whether it returns whole bursts (GRO).
     pub fn offloads(&self) -> (bool, bool) {
         (self.gso, self.gro)
     }
@@ -266,7 +240,7 @@ const fn lines(bytes: usize) -> usize {
     (bytes + ALIGN - 1) & !(ALIGN - 1)
 }
 
-/// Hands out aligned pieces of one block.
+/// Deals out aligned pieces of one block.
 struct Carve {
     next: *mut u8,
     left: usize,

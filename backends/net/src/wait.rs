@@ -1,9 +1,9 @@
 //! Descriptors to sleep on.
 //!
-//! A [`Waiter`] has two epoll sets. The inner one (io) holds the sockets; the outer one (user) is
-//! what a program polls, and holds a timer, an event and, while nobody else drives the sockets, the
-//! io set. A helper thread has a waiter of its own and attaches the same io set to it: whoever
-//! attaches is woken by packets, the other is not.
+//! A [`Waiter`] has two epoll sets. The inner one (io) holds the sockets. The outer one (user) is
+//! what a program polls. It holds a timer, an event and, while no other thread drives the sockets,
+//! the io set. A helper thread has a waiter of its own and attaches the same io set to it. Packets
+//! wake the waiter that has attached the set, and no other.
 
 use crate::sys::{check, errno, Fd};
 use gdrcore_core::error::Result;
@@ -18,7 +18,7 @@ pub struct Waiter {
     io: Fd,
     event: Fd,
     timer: Fd,
-    /// What the timer was last set to; saves the system call when nothing changes.
+    /// The last setting of the timer; saves the system call when nothing changes.
     timer_ns: AtomicU64,
 }
 
@@ -132,8 +132,7 @@ impl Waiter {
         };
     }
 
-    /// Wakes at `deadline_ns` or earlier; `u64::MAX`: it need not. A timer that ends before is left
-    /// as it is.
+    /// Wakes at `deadline_ns` or earlier; `u64::MAX`: never. An earlier timer stays.
     pub fn set_timer_by(&self, deadline_ns: u64) {
         if self.timer_ns.load(Ordering::Acquire) > deadline_ns {
             self.set_timer(Some(deadline_ns));
@@ -148,7 +147,7 @@ impl Waiter {
         unsafe { libc::write(self.event.raw(), (&raw const one).cast(), 8) };
     }
 
-    /// Takes the event and the expired timer back. Packets stay until they are received.
+    /// Resets the event and the expired timer. Packets stay until they are received.
     pub fn drain(&self) {
         let mut n = 0u64;
         // SAFETY: room for eight bytes; both descriptors are non-blocking.
@@ -161,7 +160,7 @@ impl Waiter {
         }
     }
 
-    /// Sleeps until the user descriptor is readable, and takes back what made it so, as
+    /// Sleeps until the user descriptor is readable, and resets what made it so, as
     /// [`Waiter::drain`] does. False: a signal came.
     pub fn sleep_and_drain(&self) -> bool {
         let mut ready = [0; 8];
@@ -173,12 +172,12 @@ impl Waiter {
     }
 
     /// Sleeps until the user descriptor is readable, at most `timeout_ms` (negative: no limit).
-    /// True when there is something to do; false after the timeout or a signal.
+    /// False after the timeout or a signal.
     pub fn sleep(&self, timeout_ms: i32) -> bool {
         self.sleep_or_signal(timeout_ms) == Ok(true)
     }
 
-    /// As [`Waiter::sleep`], but tells a signal from the timeout.
+    /// As [`Waiter::sleep`], but a signal is an error.
     ///
     /// # Errors
     /// `Os(EINTR)`: a signal came.
@@ -202,13 +201,13 @@ pub(crate) fn unwatch(set: RawFd, fd: RawFd) {
     let _ = control(set, libc::EPOLL_CTL_DEL, fd, 0);
 }
 
-/// Which descriptors of an epoll set are ready now: as many as `ready` has room for. Cost: one
+/// The descriptors of an epoll set that are ready now, as many as `ready` has room for. Cost: one
 /// system call.
 pub(crate) fn poll_set(set: RawFd, ready: &mut [RawFd; 8]) -> usize {
     wait_for(set, ready, 0)
 }
 
-/// As [`poll_set`], and waits until some are, or for `timeout_ms`.
+/// As [`poll_set`], but waits until one is ready, or for `timeout_ms`.
 fn wait_for(set: RawFd, ready: &mut [RawFd; 8], timeout_ms: i32) -> usize {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
     // SAFETY: room for eight events.

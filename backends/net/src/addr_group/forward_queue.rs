@@ -1,23 +1,23 @@
-//! Packets that wait for room in their owner's group_socket.
+//! Packets that wait for room in the socket of their block's owner.
 //!
-//! A group_socket holds ten messages, and a process that has just come, or does not run at the moment,
-//! may be sent more before the kernel steers its packets to it. What does not fit waits here, in
-//! order for each owner, for a while.
+//! Such a socket holds ten messages. A process that has just started, or does not run at the
+//! moment, may be sent more before the kernel steers its packets to it. What does not fit waits
+//! here for a while, in order for each owner.
 
 use super::group_msg::{Delivery, Packets};
 use crate::addr::Endpoint;
 use gdrcore_core::arena::RawSlice;
 
-/// Bytes of a forward_queue.
+/// Bytes of a forward queue.
 pub const FORWARD_QUEUE_BYTES: usize = 256 << 10;
-/// What could not be delivered for so long is dropped: its owner is stopped.
+/// A packet that has waited for so long is dropped: its owner is stopped.
 const MAX_WAIT_NS: u64 = 1_000_000_000;
-/// Owners that are tried in one go; those behind them wait for the next.
+/// Owners without room that one delivery remembers; entries behind them wait for the next.
 const OWNERS: usize = 16;
-/// Bytes of what stands before the data of an entry.
+/// Bytes of an entry's head.
 const HEAD: usize = 48;
 
-/// What stands before the packets of an entry.
+/// The head of an entry.
 #[derive(Clone, Copy)]
 struct Entry {
     len: u32,
@@ -25,7 +25,7 @@ struct Entry {
     seg: u16,
     first: u16,
     ecn: u8,
-    /// It was delivered or dropped; its place is free once it is the oldest.
+    /// Delivered or dropped; its bytes are free once it is the oldest.
     done: bool,
     src: Endpoint,
     since_ns: u64,
@@ -67,16 +67,16 @@ impl Entry {
     }
 }
 
-/// How a try to deliver ended.
+/// What a delivery did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Packets that found their owner.
+    /// Packets that their owner has.
     pub forwarded: u64,
-    /// Packets that nobody owns any more, or whose owner took too long.
+    /// Packets whose block has no owner any more, or whose owner took too long.
     pub dropped: u64,
 }
 
-/// Entries one after the other, in the memory that it was given.
+/// Entries one behind the other, in memory of the caller.
 #[derive(Default)]
 pub struct ForwardQueue {
     bytes: RawSlice<u8>,
@@ -98,8 +98,7 @@ impl ForwardQueue {
         self.bytes.get(at..self.tail)?.first_chunk().map(Entry::read)
     }
 
-    /// Bytes that wait for the owner of a block. If there are any, what comes for it now has its
-    /// place behind.
+    /// Bytes that wait for the owner of a block. Later packets for it have to go behind them.
     pub fn bytes_for(&self, block: u16) -> usize {
         let (mut at, mut bytes) = (self.head, 0);
         while let Some(e) = self.entry(at) {
@@ -111,7 +110,7 @@ impl ForwardQueue {
         bytes
     }
 
-    /// Takes packets in. False: there is no room, or their owner has half of it.
+    /// Appends packets. False: there is no room, or their owner has half of it.
     pub fn push(&mut self, now: u64, block: u16, p: &Packets<'_>) -> bool {
         let e = Entry {
             len: p.data.len() as u32,
@@ -137,8 +136,8 @@ impl ForwardQueue {
         true
     }
 
-    /// Closes the gaps that delivered packets have left: one owner who takes nothing must not cost
-    /// the others their room.
+    /// Closes the gaps that delivered packets have left, so that one owner without room does not
+    /// cost the others theirs.
     fn compact(&mut self) {
         let (mut from, mut to) = (self.head, 0);
         while let Some(e) = self.entry(from) {
@@ -151,7 +150,7 @@ impl ForwardQueue {
         (self.head, self.tail) = (0, to);
     }
 
-    /// Tries to deliver everything, for each owner up to what does not fit.
+    /// Sends all entries; those of an owner without room stay.
     pub fn deliver(
         &mut self,
         now: u64,

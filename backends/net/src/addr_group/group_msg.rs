@@ -1,21 +1,20 @@
-//! What the processes of one address send each other: datagrams between the sockets that hold their
-//! blocks' names.
+//! Messages among the processes of one address: datagrams between the sockets of their blocks'
+//! names.
 //!
 //! ```text
 //! 0  magic "gdrm"   4  version 1   5  kind   6  block of the sender (2)
-//! then, by kind, little-endian:
-//! Ask      nothing: whoever has a table answers with it
-//! News     a table
-//! Left     block 2: its owner's socket is closed
-//! Refused  address 16, zone 4, port 2, zero 2, errno 4: the network says that nobody is there
-//! Packets  address 16, zone 4, port 2, ECN 1, zero 1, bytes of a packet 2,
-//!          number of the first packet 2, the packets
+//! Then, by kind, little-endian:
+//! TableRequest  nothing; a process that has a table answers with it
+//! TableUpdate   a table
+//! OwnerGone     block 2: its owner's socket is closed
+//! PeerError     address 16, zone 4, port 2, zero 2, errno 4: the network refused a packet
+//! Packets       address 16, zone 4, port 2, ECN 1, zero 1, bytes of a packet 2, number of the
+//!               first packet 2, the packets
 //! ```
 //!
-//! Other users cannot reach the sockets ([`crate::local`]). The kernel also says with each message
-//! who sent it (SO_PASSCRED); one of another user's is dropped. What a process of the same user
-//! sends is believed as far as it goes: a wrong table costs a detour, a packet is checked like any
-//! other.
+//! Other users cannot reach the sockets ([`crate::local`]). The kernel also names the sender's user
+//! with each message (SO_PASSCRED); a message of another user is dropped. Messages of the same user
+//! may still be wrong: a wrong table costs a detour, and a packet is checked like any other.
 
 use super::table::{self, Table};
 use crate::addr::Endpoint;
@@ -26,7 +25,7 @@ use std::os::fd::RawFd;
 
 const MAGIC: [u8; 4] = *b"gdrm";
 const VERSION: u8 = 1;
-/// Bytes before what the kind says.
+/// Bytes before those of the kind.
 const HEAD: usize = 8;
 /// Bytes before the packets.
 const PACKETS_HEAD: usize = HEAD + 28;
@@ -46,7 +45,7 @@ mod kind {
 /// Packets that came to another socket than their owner's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packets<'a> {
-    /// Who sent them.
+    /// Their sender.
     pub src: Endpoint,
     /// Bytes of each but the last.
     pub seg: u16,
@@ -61,21 +60,19 @@ pub struct Packets<'a> {
 /// A message.
 #[derive(Clone, Copy)]
 pub enum GroupMsg<'a> {
-    /// Who knows the table?
+    /// Requests the table.
     TableRequest,
     /// A table.
     TableUpdate(&'a Table),
-    /// The owner of a block has closed its socket, or is dead.
+    /// The owner of a block has closed its socket, or has ended.
     OwnerGone(u16),
-    /// The network refused a packet of one of the group's (ICMP); which one's, the kernel does not
-    /// say.
+    /// The network refused a packet of a member (ICMP); the kernel does not say of which.
     PeerError(Endpoint, i32),
     /// Packets for the receiver.
     Packets(Packets<'a>),
 }
 
-/// What was received; the sender's block beside it. On the stack of whoever reads it: nothing is
-/// allocated here.
+/// A received message. It lies on the reader's stack, since nothing is allocated here.
 #[allow(clippy::large_enum_variant)]
 pub enum Received<'a> {
     /// As [`GroupMsg::TableRequest`].
@@ -90,19 +87,18 @@ pub enum Received<'a> {
     Packets(Packets<'a>),
 }
 
-/// Whether a message found its receiver.
+/// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// It is in the receiver's queue.
     Sent,
-    /// The receiver's queue, or our own buffer, is full: it is lost.
+    /// It is lost: the receiver's queue, or the sender's buffer, is full.
     NoRoom,
-    /// Nobody has that name.
+    /// No process holds the name.
     NoOwner,
 }
 
-/// Reads a message: the block that it says it is from, and what it is. `None`: nothing that we
-/// write.
+/// Reads a message: the block that it names as its sender's, and the rest. `None`: other bytes.
 pub fn parse(bytes: &[u8]) -> Option<(u16, Received<'_>)> {
     let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
     if head[..4] != MAGIC || head[4] != VERSION {
@@ -132,7 +128,7 @@ pub fn parse(bytes: &[u8]) -> Option<(u16, Received<'_>)> {
     Some((u16::from_le_bytes([head[6], head[7]]), received))
 }
 
-/// An address as it travels: 16 bytes, zone 4, port 2.
+/// The bytes of an address: 16, zone 4, port 2.
 fn endpoint(b: &[u8; 22]) -> Endpoint {
     let mut ip = [0; 16];
     ip.copy_from_slice(&b[..16]);
@@ -209,7 +205,7 @@ pub(crate) fn send_to(from: RawFd, block: u16, to: &Name, message: &GroupMsg<'_>
     }
 }
 
-/// A bound socket that takes mail, and the lock of its name.
+/// A bound socket for messages, and the lock of its name.
 #[derive(Debug)]
 pub struct GroupSocket {
     fd: Fd,
@@ -217,7 +213,7 @@ pub struct GroupSocket {
 }
 
 impl GroupSocket {
-    /// Becomes a holder, and binds its mail's name.
+    /// Takes the lock of a holder and binds its name for messages.
     ///
     /// # Errors
     /// As [`Lock::take`].
@@ -237,13 +233,13 @@ impl GroupSocket {
         &self.lock
     }
 
-    /// Readable when there is mail.
+    /// Readable when a message waits.
     pub fn fd(&self) -> RawFd {
         self.fd.raw()
     }
 
-    /// Takes one message into `buf` and returns its length; 0: what came is dropped, it was a
-    /// stranger's or too long. `None`: there is no mail.
+    /// Receives one message into `buf` and returns its length; 0: it was another user's or too
+    /// long, and is dropped. `None`: none waits.
     pub fn receive(&self, buf: &mut [u8]) -> Option<usize> {
         receive(self.fd(), buf)
     }
@@ -267,8 +263,7 @@ pub fn receive(fd: RawFd, buf: &mut [u8]) -> Option<usize> {
     Some(if is_from_trusted(&msg) && whole { len } else { 0 })
 }
 
-/// Whether a received message is from whom this process trusts. Descriptors that a stranger sent
-/// along are closed.
+/// Whether a received message is of a user that this process trusts. Descriptors in it are closed.
 fn is_from_trusted(msg: &libc::msghdr) -> bool {
     let mut trusted = false;
     // SAFETY: `msg` is as recvmsg left it, and its control buffer lives.
@@ -300,8 +295,8 @@ fn is_from_trusted(msg: &libc::msghdr) -> bool {
     trusted
 }
 
-/// Binds the first free block from `first` on, going round among `1..=max`, so that `count` blocks
-/// in a row, a multiple of `count`, are this process's.
+/// Takes the locks of `count` blocks in a row, the first a multiple of `count`: the first free ones
+/// from `first` on, round `1..=max`.
 ///
 /// # Errors
 /// [`Error::AddressInUse`]: none is free; [`Error::Os`].
@@ -311,7 +306,7 @@ pub(crate) fn claim_any(
     first: u16,
     count: u16,
     max: u16,
-    boxes: &mut [Option<GroupSocket>],
+    sockets: &mut [Option<GroupSocket>],
 ) -> Result<u16> {
     let places = max / count;
     for k in 0..places {
@@ -319,7 +314,7 @@ pub(crate) fn claim_any(
         if block == 0 {
             continue;
         }
-        match claim(socket_dir, at, block, count, boxes) {
+        match claim(socket_dir, at, block, count, sockets) {
             Ok(()) => return Ok(block),
             Err(Error::AddressInUse) => {}
             Err(e) => return Err(e),
@@ -328,7 +323,7 @@ pub(crate) fn claim_any(
     Err(Error::AddressInUse)
 }
 
-/// Binds exactly these blocks, or none.
+/// Takes the locks of exactly these blocks, or of none.
 ///
 /// # Errors
 /// [`Error::AddressInUse`]: one has an owner; [`Error::Os`].
@@ -337,13 +332,13 @@ pub(crate) fn claim(
     at: &Endpoint,
     block: u16,
     count: u16,
-    boxes: &mut [Option<GroupSocket>],
+    sockets: &mut [Option<GroupSocket>],
 ) -> Result<()> {
     for k in 0..count {
         match GroupSocket::open(socket_dir, at, Holder::Block(block + k)) {
-            Ok(group_socket) => boxes[usize::from(k)] = Some(group_socket),
+            Ok(group_socket) => sockets[usize::from(k)] = Some(group_socket),
             Err(e) => {
-                boxes.fill_with(|| None);
+                sockets.fill_with(|| None);
                 return Err(e);
             }
         }
@@ -399,7 +394,7 @@ mod tests {
         assert!(matches!(parse(&buf[..n]), Some((1, Received::PeerError(d, 111))) if d == dst));
         assert_eq!(b.receive(&mut buf), None);
         assert_eq!(send_to(a.fd(), 1, &name(&at, 3), &GroupMsg::TableRequest), Delivery::NoOwner);
-        // A queue that nobody empties: what does not fit is lost, and nothing waits.
+        // A queue that is not read: what does not fit is lost, and nothing waits.
         let lost = (0..100_000)
             .any(|_| send_to(a.fd(), 1, &to, &GroupMsg::TableRequest) == Delivery::NoRoom);
         assert!(lost);
@@ -457,8 +452,8 @@ mod tests {
     #[test]
     fn blocks_are_claimed_once_and_together() {
         let at = at(3);
-        let boxes = || [const { None::<GroupSocket> }; 4];
-        let (mut a, mut b, mut c) = (boxes(), boxes(), boxes());
+        let sockets = || [const { None::<GroupSocket> }; 4];
+        let (mut a, mut b, mut c) = (sockets(), sockets(), sockets());
         let socket_dir = SocketDir::open().unwrap();
         claim(&socket_dir, &at, 5, 1, &mut a).unwrap();
         assert_eq!(claim(&socket_dir, &at, 4, 4, &mut b).unwrap_err(), Error::AddressInUse);
@@ -470,7 +465,7 @@ mod tests {
         );
         assert_eq!(claim_any(&socket_dir, &at, 5, 1, 15, &mut c), Ok(6));
         assert_eq!(
-            claim_any(&socket_dir, &at, 1, 4, 11, &mut boxes()).unwrap_err(),
+            claim_any(&socket_dir, &at, 1, 4, 11, &mut sockets()).unwrap_err(),
             Error::AddressInUse
         );
     }

@@ -1,19 +1,19 @@
 //! Any number of processes on one address and UDP port.
 //!
-//! Each device owns [blocks](gdrcore_core::config::QPN_UNIT) of the 24 bits of QPNs: it holds the
+//! Each device owns [blocks](gdrcore_core::config::QPN_UNIT) of the 24 bits of QPNs. It holds the
 //! lock of the directory that is named after the block ([`crate::local`]), so no crash leaves a
-//! claim behind. All of them bind their UDP socket to the same port (SO_REUSEPORT), and a
+//! claim behind. All devices bind their UDP sockets to the same port (SO_REUSEPORT), and a
 //! [program](mod@steer) that the kernel runs for each packet picks the socket by DestQP.
 //!
-//! The program speaks of sockets by their index in a list of the kernel's that nobody can read: a
-//! new socket comes last, and when one closes the last one takes its place. So everybody finds out
-//! his own index, by sending himself one packet for each that there may be, and a
-//! [table](mod@table) of all that know theirs goes round. That is only for speed. What makes
-//! packets arrive is that whoever gets one of a block that is not his passes it on, by
-//! [mail](mod@group_msg) to the name of the block: while a table is old, where the kernel refuses the
-//! program, and for the segments of others that GRO puts into one packet.
+//! The program names a socket by its index in a list of the kernel that no process can read: a new
+//! socket comes last, and the last one takes the place of one that closes. So each device learns
+//! its own index from packets that it sends to itself, one for each possible index, and the devices
+//! exchange a [table](mod@table) of indexes. That is only for speed. A device that receives a
+//! packet of another's block forwards it by a [message](mod@group_msg) to the name of the block. So
+//! packets arrive while a table is old, where the kernel refuses the program, and where GRO puts
+//! segments of several devices into one packet.
 //!
-//! There is no process that must live for this to work, and none that must be told when one dies.
+//! No process has to live for this to work, and none has to be told when another ends.
 
 mod forward_queue;
 pub mod group_msg;

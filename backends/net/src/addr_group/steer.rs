@@ -1,18 +1,17 @@
-//! The program that steers: to which of the sockets that share an address the kernel gives a
+//! The BPF program by which the kernel picks one of the sockets that share an address for each
 //! packet.
 //!
 //! Classic BPF, attached to the group of sockets (SO_ATTACH_REUSEPORT_CBPF), which needs no
-//! privilege. It sees the UDP payload, so BTH's DestQP is the lower 24 bits of the word at 4. What
-//! it returns is the index of a socket in the kernel's list of the group; an index beyond the list
-//! means: whichever the hash of the addresses says.
+//! privilege. It sees the UDP payload, so BTH's DestQP is the lower 24 bits of the word at 4. It
+//! returns the index of a socket in the kernel's list of the group. For an index beyond the list
+//! the kernel uses its hash of the addresses.
 //!
-//! QP1 belongs to all of them: its messages (MADs of communication management) say for whom they
-//! are, by the block in a communication id or by the service that is asked for, at places that do
-//! not change.
+//! QP1 belongs to all members. Its messages (MADs of communication management) name their receiver,
+//! by the block in a communication id or by the service, at fixed places.
 //!
-//! Two ranges of QPNs are the group's own: QPNs of [`PROBE`] and above name an index directly, so
-//! that whoever sends itself one packet for each index learns its own; those of [`CHECK`] name a
-//! block, so that its owner can see that it is reached.
+//! Two ranges of QPNs are the group's own. QPNs from [`PROBE`] on name an index, so that a member
+//! learns its own index from packets to itself. Those from [`CHECK`] on name a block, so that its
+//! owner can check that packets reach it.
 
 use super::numbers::{CHECK, PROBE};
 use super::table::Table;
@@ -58,8 +57,7 @@ const fn insn(code: u16, jt: u8, jf: u8, k: u32) -> Insn {
 /// The kernel's hash decides, as without a program.
 pub const BY_HASH: Insn = insn(RETURN, 0, 0, u32::MAX);
 
-/// Room for any program: 32 KB, too much for the stack of a thread of a program's, which runs the
-/// engine.
+/// Room for any program: 32 KB, too much for the stack of a program's thread.
 ///
 /// # Errors
 /// [`gdrcore_core::error::Error::NoMemory`].
@@ -67,16 +65,16 @@ pub fn room(w: &mut Walk) -> Result<RawSlice<Insn>> {
     w.slice(INSTRUCTIONS, BY_HASH)
 }
 
-/// A program in the making.
+/// A program that is being built.
 pub struct Program<'a> {
     code: &'a mut [Insn],
     len: usize,
 }
 
 impl<'a> Program<'a> {
-    /// The program of a table. What is for a block that has no entry goes where the next lower one
-    /// goes, and a request for a service that has none wherever the hash says; whoever gets it
-    /// passes it on or drops it.
+    /// The program of a table. A packet for a block without an entry goes where the next lower
+    /// block goes, a request for an unknown service where the hash says. Its receiver forwards or
+    /// drops it.
     ///
     /// `code`: [`room`] for it.
     pub fn new(code: &'a mut [Insn], table: &Table) -> Program<'a> {
@@ -92,8 +90,8 @@ impl<'a> Program<'a> {
         p.push(insn(JUMP_IF_EQUAL, 2, 0, GSI_QPN));
         p.push(insn(SHIFT_RIGHT, 0, 0, QPN_UNIT.ilog2()));
         let data = p.jump();
-        // A message to QP1: a request, by its service; an answer to one, by what it answers; the
-        // rest, by the receiver's id.
+        // A message to QP1: a request goes by its service, an answer by the request's id, any other
+        // by the receiver's id.
         p.push(insn(LOAD_HALF, 0, 0, ATTRIBUTE_AT));
         p.push(insn(JUMP_IF_EQUAL, 6, 0, u32::from(attribute::REQ)));
         p.push(insn(JUMP_IF_EQUAL, 5, 0, u32::from(attribute::SIDR_REQ)));
@@ -157,7 +155,7 @@ impl<'a> Program<'a> {
         &self.code[..self.len]
     }
 
-    /// Makes it the program of the group that a bound socket belongs to.
+    /// Attaches it to the group of a bound socket.
     ///
     /// # Errors
     /// What the kernel said: `Os(EPERM)` in a sandbox, [`gdrcore_core::error::Error::NoMemory`]

@@ -1,29 +1,28 @@
-//! Who has which block, and where in the kernel's list its socket stands: the table behind the
-//! steering program.
+//! The table behind the steering program: the owner's index in the kernel's list for each block,
+//! and the listeners.
 //!
-//! Every process of an address has one, and the newest is right: it has a version, and of two with
-//! the same version the one whose author has the higher block. Whoever learns something (its own
-//! index, that somebody is gone) writes the next version, attaches the program that follows from it
-//! and sends it to all others. Two who write at once are told apart by the order; the one that lost
-//! finds itself missing and writes again. Nothing here is needed for packets to arrive, only for
-//! them to arrive without a detour.
+//! Each member has one. The newest counts: the higher version, and of two with one version the one
+//! whose author has the higher block. A member that learns something (its own index, the end of
+//! another) writes the next version, attaches its program and sends it to all others. Of two that
+//! write at once one loses; its author finds itself missing and writes again. Packets arrive
+//! without all this, by a detour.
 //!
 //! Plain data and bytes; no system calls.
 
 use super::numbers::BLOCK_MAX;
 
-/// Entries that a table can have: one a block.
+/// Entries that a table can have: one per block.
 pub const ENTRIES: usize = BLOCK_MAX as usize + 1;
-/// Services that are steered to their listeners; further ones are found by a detour.
+/// Services that are steered to their listeners; others take a detour.
 pub const SERVICES: usize = 128;
 /// Indexes are below this.
 pub const INDEX_MAX: u16 = 4096;
 /// Bytes before the entries.
 const HEAD: usize = 14;
-/// Most bytes of a table as it travels.
+/// Most bytes of a table in a message.
 pub const BYTES: usize = HEAD + 4 * ENTRIES + 6 * SERVICES;
 
-/// Which blocks have which index, and who listens for connections.
+/// The index of each block, and the listeners of services.
 #[derive(Clone, Copy)]
 pub struct Table {
     version: u64,
@@ -37,7 +36,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Knows nobody, and is older than all others.
+    /// No entries; older than all others.
     pub const EMPTY: Table = Table {
         version: 0,
         author: 0,
@@ -52,17 +51,17 @@ impl Table {
         &self.entries[..usize::from(self.len)]
     }
 
-    /// (port space in the upper half and port in the lower, block of who listens there).
+    /// (port space in the upper half and port in the lower, block of the listener).
     pub fn services(&self) -> &[(u32, u16)] {
         &self.services[..usize::from(self.services_len)]
     }
 
-    /// Version and author: the order of tables.
+    /// Version and author, which order tables.
     pub fn age(&self) -> (u64, u16) {
         (self.version, self.author)
     }
 
-    /// Whether it knows nobody.
+    /// Whether it has no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -72,19 +71,19 @@ impl Table {
         self.entries().binary_search_by_key(&block, |e| e.0).ok().map(|i| self.entries[i].1)
     }
 
-    /// The highest index; `None`: it knows nobody.
+    /// The highest index; `None`: no entries.
     pub fn last_index(&self) -> Option<u16> {
         self.entries().iter().map(|e| e.1).max()
     }
 
-    /// Begins the next version, which is this block's.
+    /// Begins the next version, written by this block.
     pub fn revise(&mut self, author: u16) {
         self.version += 1;
         self.author = author;
     }
 
-    /// Gives a block an index. Whoever had that index has it no more, but for the blocks `from` on,
-    /// `count` of them, which one process has together.
+    /// Gives a block an index. Other blocks lose that index, but for the `count` blocks `from` on,
+    /// which one process has together.
     pub fn set(&mut self, block: u16, index: u16, from: u16, count: u16) {
         self.retain(|b, i| b != block && (i != index || b.wrapping_sub(from) < count));
         let at = self.entries().partition_point(|e| e.0 < block);
@@ -97,7 +96,7 @@ impl Table {
         self.len += 1;
     }
 
-    /// Lets a block listen at these ports and no others.
+    /// Sets the ports at which a block listens.
     pub fn set_services(&mut self, block: u16, services: impl Iterator<Item = u32>) {
         let mut n = 0;
         for i in 0..usize::from(self.services_len) {
@@ -119,14 +118,14 @@ impl Table {
         usize::from(self.services_len) == self.services.len()
     }
 
-    /// How many sockets the entries speak of.
+    /// The number of sockets that the entries name.
     pub fn sockets(&self) -> u16 {
         let mut seen = [0u64; INDEX_MAX as usize / 64];
         self.entries().iter().for_each(|e| seen[usize::from(e.1) / 64] |= 1 << (e.1 % 64));
         seen.iter().map(|w| w.count_ones()).sum::<u32>() as u16
     }
 
-    /// Forgets a block. True: it was there.
+    /// Removes a block. True: it was there.
     pub fn remove(&mut self, block: u16) -> bool {
         self.set_services(block, core::iter::empty());
         let before = self.len;
@@ -146,7 +145,7 @@ impl Table {
         self.len = n as u16;
     }
 
-    /// Writes it; the bytes written.
+    /// Writes the table and returns the bytes written.
     ///
     /// Layout, little-endian: version 8, author 2, entries 2, services 2, then block 2 and index 2
     /// of each entry, service 4 and block 2 of each service.
@@ -167,8 +166,8 @@ impl Table {
         HEAD + 4 * self.entries().len() + 6 * self.services().len()
     }
 
-    /// Reads what [`Table::emit`] wrote. `None`: it did not write that. A version that would leave
-    /// no room for later ones is refused: nobody could ever correct it.
+    /// Reads what [`Table::emit`] wrote; `None`: other bytes. A version without room for later ones
+    /// is refused, since nothing could ever replace it.
     pub fn parse(bytes: &[u8]) -> Option<Table> {
         let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
         let u16_at = |b: &[u8], i: usize| u16::from_le_bytes([b[i], b[i + 1]]);

@@ -1,4 +1,4 @@
-//! The directory under which processes of one user find each other.
+//! The directory of the sockets by which processes of one user find each other.
 //!
 //! ```text
 //! /dev/shm/gdrcore-1000/                 mode 0700: the kernel keeps other users out
@@ -8,14 +8,13 @@
 //! ```
 //!
 //! Abstract socket names would need no directory, but any user of the network namespace can bind,
-//! connect and send to them: one that passes descriptors whose close(2) blocks stops the receiver,
-//! one that takes the name of a dead process gets what is meant for it, one that takes all names
-//! keeps everybody out. Credentials tell a stranger only after the fact. A directory of mode 0700
-//! is asked by the kernel first, on every kernel.
+//! connect and send to them. One that passes descriptors whose close(2) blocks would stop the
+//! receiver. One that takes the name of a process that has ended would get its messages. One that
+//! takes all names would keep all others out. Credentials identify another user only after the
+//! fact. The kernel checks a directory of mode 0700 first, in every version.
 //!
-//! Another user may have made a directory of the expected name before. So the name is only a
-//! default: what counts is the owner. All processes of a user take the smallest name that is
-//! theirs.
+//! Another user may have made a directory of the expected name before, so the name is only a
+//! default. All processes of a user take the smallest name whose owner is that user.
 
 use super::{has_unique_uid, own_uid};
 use crate::clock::random;
@@ -26,18 +25,18 @@ use std::ffi::CStr;
 use std::io::Write;
 use std::os::fd::RawFd;
 
-/// Where the directory may be, in this order. Containers that share the network of their host or
-/// pod share the first as well if they share its IPC namespace.
+/// Places of the directory, in this order. Containers that share the network of their host or pod
+/// share the first place as well if they share its IPC namespace.
 const BASES: [&CStr; 2] = [c"/dev/shm", c"/tmp"];
-/// What its name begins with.
+/// Begin of the directory's name.
 const PREFIX: &[u8] = b"gdrcore-";
-/// Longest path of a home: `/dev/shm/gdrcore-4294967295/` and 16 hexadecimal digits.
+/// Longest path: `/dev/shm/gdrcore-4294967295/` and 16 hexadecimal digits.
 pub(super) const SOCKET_DIR_MAX: usize = 48;
-/// Longest name that is looked at.
+/// Longest name that is read.
 const NAME_MAX: usize = 24;
 /// getsockopt(2), asm-generic/socket.h, since Linux 5.14.
 const SO_NETNS_COOKIE: i32 = 71;
-/// Tries against directories that come and go.
+/// Attempts while directories come and go.
 const TRIES: usize = 16;
 
 /// The directory of this user and network namespace. Cheap to copy; holds no descriptor.
@@ -54,18 +53,18 @@ impl core::fmt::Debug for SocketDir {
 }
 
 impl SocketDir {
-    /// The home of this process, made if there is none.
+    /// The directory of this process, made if there is none.
     ///
     /// # Errors
-    /// [`Error::Access`]: users cannot be told apart here (the process runs as the overflow uid),
-    /// or no directory may be written. [`Error::Unsupported`]: the network namespace has no name.
+    /// [`Error::Access`]: users cannot be compared here (the process runs as the overflow uid), or
+    /// no directory may be written. [`Error::Unsupported`]: the network namespace has no number.
     /// [`Error::Os`].
     pub(crate) fn open() -> Result<SocketDir> {
         SocketDir::nth(0)
     }
 
-    /// As [`SocketDir::open`]; of several directories of this user (two processes may each have made one
-    /// at the same instant) the one of that number, counted round.
+    /// As [`SocketDir::open`]. Two processes may each have made a directory at the same instant:
+    /// the `n`th of this user's, counted round.
     pub(crate) fn nth(n: usize) -> Result<SocketDir> {
         if !has_unique_uid() {
             return Err(Error::Access);
@@ -84,7 +83,8 @@ impl SocketDir {
     fn below(base: &CStr, n: usize, net: u64) -> Result<SocketDir> {
         let dir = open_dir(libc::AT_FDCWD, base)?;
         let mode = stat(dir.raw())?.st_mode;
-        // Where everybody may write and rename without the sticky bit, nothing would stay ours.
+        // Where every user may write and rename without the sticky bit, other users could replace
+        // it.
         if mode & 0o1002 == 0o0002 {
             return Err(Error::Access);
         }
@@ -109,21 +109,21 @@ impl SocketDir {
         &self.path[..self.len]
     }
 
-    /// The path of the user's directory, which has the homes of all network namespaces.
+    /// The path of the user's directory, which has those of all network namespaces.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: this home has none.
+    /// [`Error::Invalid`]: there is none above this one.
     pub(super) fn above(&self) -> Result<Path> {
         let end = self.path().iter().rposition(|&b| b == b'/');
         let end = end.ok_or_else(|| {
-            refuse!(Invalid, "the socket_dir of this address is not in a directory")
+            refuse!(Invalid, "the directory of this address's sockets has no parent")
         })?;
         let mut p = Path { bytes: [0; PATH_MAX] };
         p.bytes[..end].copy_from_slice(&self.path()[..end]);
         Ok(p)
     }
 
-    /// The path of something below.
+    /// The path of a name below.
     ///
     /// # Errors
     /// [`Error::Unsupported`]: it is too long for a socket.
@@ -194,11 +194,11 @@ fn own_directory(base: &Fd, n: usize) -> Result<FileName> {
         }
         // SAFETY: a C string; no other pointers.
         match check(unsafe { libc::mkdirat(base.raw(), wanted.c_str().as_ptr(), 0o700) }) {
-            // The smallest one counts: another process may have made one too.
+            // The smallest name counts: another process may have made a directory too.
             Ok(_) | Err(Error::Os(libc::EEXIST)) => {}
             Err(e) => return Err(e),
         }
-        // The usual name may be a stranger's.
+        // The usual name may be another user's.
         wanted = random_name()?;
     }
     Err(Error::Access)
@@ -214,7 +214,7 @@ fn nth_own(base: RawFd, n: usize) -> Option<FileName> {
                 && s.st_uid == own_uid()
         })
     };
-    // The smallest above the last one, again and again: no list of unknown length is kept.
+    // The smallest name above the last one, again and again, so that no list is kept.
     let next = |above: FileName| {
         let mut best: Option<FileName> = None;
         entries(base, |name| {
@@ -248,7 +248,7 @@ fn random_name() -> Result<FileName> {
     Ok(name)
 }
 
-/// A number that this network namespace alone has.
+/// A number that identifies this network namespace.
 fn network() -> Result<u64> {
     let socket = super::socket(libc::SOCK_DGRAM)?;
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);

@@ -1,15 +1,15 @@
-//! What killed processes leave in the user's directory, of any address and network namespace, goes
-//! when others open devices.
+//! Removes what killed processes have left in the user's directory, of any address and network
+//! namespace, when a device is opened.
 
 use super::socket_dir::{entries, open_dir, SocketDir};
 use super::{empty, lock};
 use core::ffi::CStr;
 use std::os::fd::RawFd;
 
-/// Holders that are looked at in one go: two system calls each.
+/// Holders that one sweep checks: two system calls each.
 const HOLDERS: usize = 512;
 
-/// Removes the directories of holders that nobody has locked, and what is empty then.
+/// Removes the directories of holders without a lock, and directories that are empty then.
 pub(crate) fn sweep(socket_dir: &SocketDir) {
     let Ok(path) = socket_dir.above() else { return };
     let Ok(user) = open_dir(libc::AT_FDCWD, path.as_c_str()) else { return };
@@ -17,7 +17,7 @@ pub(crate) fn sweep(socket_dir: &SocketDir) {
     below(user.raw(), |network_name, network| {
         below(network, |address_name, address| {
             below(address, |holder, dir| {
-                // A lock that is free has no owner that lives; who wants it waits until it is free
+                // A free lock has no living owner. A process that wants it waits until it is free
                 // again.
                 if lock(dir) == Ok(true) {
                     empty(dir);
@@ -34,7 +34,7 @@ pub(crate) fn sweep(socket_dir: &SocketDir) {
     });
 }
 
-/// Gives each directory in one to `each`, by name and open, until that says no.
+/// Gives each directory in one to `each`, by name and open, until `each` returns false.
 fn below(dir: RawFd, mut each: impl FnMut(&CStr, RawFd) -> bool) {
     let mut go_on = true;
     entries(dir, |name| {

@@ -1,26 +1,24 @@
-//! Memory of regions that one process lends to another, so that WRITEs between them are copies and
-//! no messages ([`gdrcore_core::roce::peer_write`]).
+//! Grants: memory of regions that another process may write by itself, so that WRITEs between the
+//! two are copies and no messages ([`gdrcore_core::roce::peer_write`]).
 //!
 //! ```text
-//! borrower (writes the ring)                          lender (reads the ring)
-//!                                     control page: "lends"  <- it has memory to lend at all
-//! a WRITE with an unknown key   -- ask: QPs, key -->   are its WRITEs all allowed?
-//!                                                      (`Transport::mappable`)
+//! writer (writes the ring)                            owner (reads the ring)
+//!                                     control page: "offers"  <- there is memory to grant
+//! a WRITE with an unknown key   -- request: QPs, key -->  may its WRITEs? (`Transport::mappable`)
 //! maps the descriptor           <-- grant: number, serial, range, descriptor --
-//! "entered" = number, fence, is its serial in the page? copy, "entered" = 0
-//!                                                      takes back: serial = 0, fence,
-//!                                                      waits while "entered" is the number
+//! "pinned" = number, fence, serial still in the page? copy, "pinned" = 0
+//!                                    revokes: serial = 0, fence, waits while "pinned" is the number
 //! ```
 //!
-//! The two words are a Dekker pair ([`gdrcore_core::lease`]): either the borrower sees that the
-//! grant has ended, or the lender sees that it is being used. Messages travel on the link's socket,
-//! beside the wakes. What is lent may be written by the borrower at any time, also against these
-//! rules: memory is lent only if the program shares it
-//! ([`gdrcore_core::device::Device::mr_share`]), and only to processes that the link trusts.
+//! The two words are a Dekker pair ([`gdrcore_core::lease`]): either the writer sees that the grant
+//! was revoked, or the owner sees that it is pinned. Messages travel on the link's socket. The
+//! writer's process could write granted memory at any time, also against these rules. So memory is
+//! granted only if the program shares it ([`gdrcore_core::device::Device::mr_share`]), and only to
+//! processes that the link trusts.
 //!
-//! A grant *by address* ([`super::reach`]) has no descriptor: the borrower writes the lender's
-//! memory as it lies there, by a call. All else is the same. Both ends have chosen it: the lender
-//! says so beside "lends", and only who is asked so answers so.
+//! A grant *by address* (`cma`) has no descriptor: the writer copies to the address in the owner's
+//! process, by a system call. All else is the same. Both ends opt in; the owner grants by address
+//! only if requested so.
 
 use super::cma::{CmaError, PeerProcess};
 use super::listener::LinkSocket;
@@ -35,55 +33,54 @@ use gdrcore_core::device::MrAttr;
 use gdrcore_core::roce::peer_memory::{PeerMemory, Piece};
 use std::os::fd::RawFd;
 
-/// In the word "lends": there is memory that the program shares.
+/// Bit of the word "offers": there is memory that the program shares.
 const OFFERS_SHARED: u32 = 1;
-/// In the same: all other regions are lent by address.
+/// Bit of the word "offers": all other regions are granted by address.
 const OFFERS_BY_ADDRESS: u32 = 2;
-/// What was asked for in vain is asked for again after this time: the lender may have shared it
-/// since.
+/// Time until a request without an answer is repeated: the owner may have shared the region since.
 const REQUEST_AGAIN_NS: u64 = 50_000_000;
-/// A borrower that is inside when a grant ends is waited for this long. One that has been stopped
-/// there loses its link.
+/// Time that the owner waits for a pinned grant that it revokes. A writer that is stopped longer
+/// while it copies loses its link.
 const UNPIN_NS: u64 = 100_000_000;
 
-/// What the other end of a link has lent to us.
+/// Grants of the other end.
 pub struct PeerGrants {
     place: Place,
     list: [Option<Entry<MappedGrant>>; GRANTS],
     last: usize,
-    /// By address, what is not shared.
+    /// Grants by address, of regions that are not shared.
     by_address: [Option<Entry<Grant>>; GRANTS],
-    /// The other end's process, if grants by address are wanted and it can be reached.
+    /// The other end's process, if grants by address are wanted and the kernel allows them.
     process: Option<PeerProcess>,
-    /// What of "lends" is of use to us.
+    /// Bits of "offers" that this end uses.
     accepts: u32,
 }
 
 struct Entry<T> {
     request: GrantRequest,
-    /// When it was asked for; 0: not yet.
+    /// When it was requested; 0: not yet.
     requested_ns: u64,
     grant: Option<T>,
 }
 
-/// A grant, mapped.
+/// A mapped grant.
 struct MappedGrant {
     number: u32,
     serial: u32,
     iova: u64,
     length: u64,
-    /// Where its first byte lies here.
+    /// Its first byte in this process.
     base: u64,
     _map: Map,
 }
 
-/// The entry of a key, if it has a grant; one that is unknown is noted, to be asked for.
+/// The index of a key's entry, if it has a grant. An unknown key is entered, to be requested.
 fn find<T>(list: &mut [Option<Entry<T>>], request: GrantRequest) -> Option<usize> {
     let at = list.iter().position(|e| e.as_ref().is_some_and(|e| e.request == request));
     if let Some(i) = at {
         return Some(i).filter(|&i| list[i].as_ref().is_some_and(|e| e.grant.is_some()));
     }
-    // A place that nothing is borrowed with, the emptiest first.
+    // A free entry, else one without a grant.
     let free = list.iter().position(|e| e.is_none());
     let free =
         free.or_else(|| list.iter().position(|e| e.as_ref().is_some_and(|e| e.grant.is_none())));
@@ -93,8 +90,8 @@ fn find<T>(list: &mut [Option<Entry<T>>], request: GrantRequest) -> Option<usize
     None
 }
 
-/// Gives up what was taken back, and gives `ask` what is to be asked for. `name`: the number and
-/// serial of a grant.
+/// Drops grants that were revoked, and gives `request` what is to be requested. `name`: the number
+/// and serial of a grant.
 fn maintain<T>(
     list: &mut [Option<Entry<T>>],
     place: &Place,
@@ -118,13 +115,13 @@ fn maintain<T>(
     }
 }
 
-/// Enters a grant. False: it has been taken back.
+/// Pins a grant. False: it was revoked.
 #[inline(always)]
 fn try_pin(place: &Place, number: u32, serial: u32) -> bool {
     place.pinned().pin(place.grant(number), number, serial)
 }
 
-/// Where in a region `len` bytes at `addr` lie.
+/// The offset in a region of `len` bytes at `addr`; `None`: they are not all inside.
 #[inline(always)]
 fn within(iova: u64, length: u64, addr: u64, len: u64) -> Option<u64> {
     let offset = addr.wrapping_sub(iova);
@@ -145,7 +142,7 @@ impl PeerGrants {
         }
     }
 
-    /// [`find`] of what can be mapped.
+    /// As [`find`], among grants that are mapped.
     #[cold]
     fn find_mapped(&mut self, request: GrantRequest) -> Option<usize> {
         if !self.offers_mappable() {
@@ -159,20 +156,19 @@ impl PeerGrants {
         self.place.offers().load(Ordering::Relaxed)
     }
 
-    /// Whether the other end has memory to lend that can be mapped.
+    /// Whether the other end offers memory that can be mapped.
     #[inline]
     pub(super) fn offers_mappable(&self) -> bool {
         self.offers() & OFFERS_SHARED != 0
     }
 
-    /// The same, or memory that we can reach by its address.
+    /// Whether the other end offers memory of either kind.
     #[inline]
     pub(super) fn offers_any(&self) -> bool {
         self.offers() & self.accepts != 0
     }
 
-    /// Asks for what is wanted and gives up what was taken back. System calls, where there is
-    /// something to do.
+    /// Sends requests and drops grants that were revoked. Cost: a system call for each request.
     pub(super) fn maintain(&mut self, now: u64, socket: &LinkSocket) {
         let say = |head, request: &GrantRequest| {
             socket.send(&request.emit(head), None);
@@ -195,8 +191,8 @@ impl PeerGrants {
         }
     }
 
-    /// A grant has come, by address where there is no descriptor. What was not asked for, or cannot
-    /// be mapped, is let go.
+    /// Takes a grant, by address where there is no descriptor. One that was not requested, or
+    /// cannot be mapped, is dropped.
     pub(super) fn take(&mut self, grant: &Grant, fd: Option<&Fd>) {
         if !grant.is_sound() || grant.by_address != fd.is_none() {
             return;
@@ -220,7 +216,7 @@ impl PeerGrants {
         else {
             return;
         };
-        // Memory that nobody can take away.
+        // Only memory that its owner cannot truncate.
         let (end, len) =
             (grant.offset.checked_add(grant.length), sealed_len(fd.raw(), libc::F_SEAL_SHRINK));
         if len.is_none() || end.is_none_or(|end| Some(end) > len) {
@@ -235,7 +231,7 @@ impl PeerGrants {
         let base = map.as_ptr().expose_provenance() as u64 + into;
         let Grant { number, serial, iova, length, .. } = *grant;
         entry.grant = Some(MappedGrant { number, serial, iova, length, base, _map: map });
-        // A long WRITE may have come before it, and have asked for the other kind.
+        // An earlier long WRITE may have requested the other kind.
         if let Some(by_address) = self
             .by_address
             .iter_mut()
@@ -285,14 +281,14 @@ impl PeerMemory for PeerGrants {
         let Some(process) = &self.process else { return false };
         let outcome = process.write(pieces, to);
         if outcome == Err(CmaError::Never) {
-            // From here on only what can be mapped is asked for.
+            // From now on only mapped grants are requested.
             (self.process, self.accepts) = (None, OFFERS_SHARED);
         }
         outcome.is_ok()
     }
 }
 
-/// What we have lent to the other end of a link.
+/// Grants of this end's regions to the other end.
 pub(super) struct OwnGrants {
     list: [Option<(Grant, MrAttr)>; GRANTS],
     serial: u32,
@@ -303,9 +299,9 @@ impl OwnGrants {
         OwnGrants { list: [None; GRANTS], serial: 0 }
     }
 
-    /// Lends a region, `offset` bytes into what `fd` stands for, or by its address. One that cannot
-    /// be told of is not lent. False: the other end is stuck inside of the grant that it asks for
-    /// again; the link is to be given up.
+    /// Grants a region: `offset` bytes into the memory of a descriptor, or by its address. A grant
+    /// that cannot be sent is not made. False: the other end keeps an earlier grant of the same key
+    /// pinned; the link is to be closed.
     pub(super) fn export(
         &mut self,
         request: &GrantRequest,
@@ -339,8 +335,8 @@ impl OwnGrants {
         true
     }
 
-    /// Takes back every grant of which `stands` says no; it is told whether the grant is by address.
-    /// False: the other end is stuck inside of one; the link is to be given up.
+    /// Revokes every grant for which `is_valid` is false; its last argument: the grant is by
+    /// address. False: the other end keeps one pinned; the link is to be closed.
     pub(super) fn check(
         &mut self,
         place: &Place,
@@ -359,8 +355,8 @@ impl OwnGrants {
         true
     }
 
-    /// Ends all grants of a link that is given up, and waits for nobody: the other end is gone, or
-    /// is not to be waited for.
+    /// Ends all grants of a link that is closed, without a wait: the other end has ended, or has
+    /// kept a grant pinned for too long.
     pub(super) fn end(&mut self, place: &Place) {
         for (i, grant) in self.list.iter_mut().enumerate() {
             if grant.take().is_some() {
@@ -369,7 +365,7 @@ impl OwnGrants {
         }
     }
 
-    /// Ends a grant. False: the borrower has not left it in time.
+    /// Revokes a grant. False: the writer did not unpin it in time.
     fn revoke(&mut self, i: usize, place: &Place) -> bool {
         place.grant(i as u32).revoke();
         let inside = || place.pinned().is_pinned(i as u32);
@@ -378,7 +374,7 @@ impl OwnGrants {
         }
         let end = now_ns() + UNPIN_NS;
         while inside() {
-            // It may need this very core to leave.
+            // The writer may need this very core.
             std::thread::yield_now();
             if now_ns() > end {
                 return false;
@@ -395,8 +391,7 @@ pub(super) struct SharedRegion {
     pub(super) offset: u64,
 }
 
-/// What the word "lends" of a link is, of a device that shares these, and lends whatever it has by
-/// address.
+/// The word "offers" of a device that shares these regions and grants others by address or not.
 pub(super) fn offers(shared: &[Option<SharedRegion>], by_address: bool) -> u32 {
     let shares = if shared.iter().any(Option::is_some) { OFFERS_SHARED } else { 0 };
     shares | if by_address { OFFERS_BY_ADDRESS } else { 0 }
@@ -407,14 +402,14 @@ pub(super) fn shared_region(shared: &[Option<SharedRegion>], rkey: u32) -> Optio
     shared.iter().flatten().find(|s| s.rkey == rkey)
 }
 
-/// Somebody asks for a grant.
+/// A request for a grant, as a link received it.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerRequest {
-    /// Who: the sender of a link.
+    /// The index of the link.
     pub(super) inbound: u16,
-    /// Its address.
+    /// Address of the requester.
     pub from: Endpoint,
-    /// For what.
+    /// Queue pairs and key.
     pub request: GrantRequest,
     /// By address.
     pub(super) by_address: bool,

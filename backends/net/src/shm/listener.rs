@@ -1,8 +1,8 @@
 //! How a segment gets from one process to another: a Unix socket named after the address
 //! ([`crate::local`]).
 //!
-//! Whoever wants to send connects, looks who listens, and sends one hello with the memory; nothing
-//! comes back but, later, wakes and grants.
+//! The sender connects, checks which user listens, and sends one hello with the memory. The socket
+//! then carries wake-ups, requests and grants.
 
 use super::messages::{Grant, GrantRequest, GRANT_LEN};
 use super::segment::Segment;
@@ -15,15 +15,15 @@ use std::os::fd::{IntoRawFd, RawFd};
 
 /// First bytes of a hello: name and version.
 const HELLO: [u8; 8] = *b"gdrshm\x02\0";
-/// Of one on a socket that a router made: who says it is the router's word, and the rest of the
-/// hello says nothing of it.
+/// First bytes of a hello on a socket that a router made. The router names the sender; the rest of
+/// the hello does not.
 const HELLO_BROKERED: [u8; 8] = *b"gdrshm\x03\0";
-/// Messages of one link's socket that one look takes.
+/// Most messages of one link's socket that one call handles.
 const EVENTS_MAX: usize = 64;
 /// Bytes of a hello: magic 8, bytes of ring data 4, zone 4, port 2, zero 2, zero 4, address 16.
 const HELLO_LEN: usize = 40;
 
-/// Where others bring their segments.
+/// The socket at which other processes deliver their segments.
 #[derive(Debug)]
 pub struct Listener {
     fd: Fd,
@@ -38,14 +38,14 @@ impl Listener {
         Ok(Listener { fd: lock.listen(Role::Links)? })
     }
 
-    /// Readable when somebody knocks.
+    /// Readable when a connection waits.
     pub fn fd(&self) -> RawFd {
         self.fd.raw()
     }
 
-    /// The next caller of this user.
+    /// Accepts the next connection of this user.
     pub(super) fn accept(&self) -> Incoming {
-        // Bounded: connections of strangers are closed, sixteen at a time.
+        // Bounded: connections of other users are closed, sixteen at a time.
         for _ in 0..16 {
             match accept(self.fd.raw()) {
                 Accepted::Peer(fd) => return Incoming::Link(LinkSocket { fd }),
@@ -58,33 +58,33 @@ impl Listener {
     }
 }
 
-/// What came to a listener.
+/// What waited at a listener.
 #[derive(Debug)]
 pub(super) enum Incoming {
-    /// A process that brings a segment, now or soon.
+    /// A connection whose segment has come or will.
     Link(LinkSocket),
     /// Nothing more for now.
     Nothing,
-    /// One that this process has no descriptor for; it waits.
+    /// A connection for which this process has no descriptor; it waits in the kernel.
     NoDescriptor,
 }
 
-/// What the other end of a link last did.
+/// The next event of a link's socket.
 #[derive(Debug)]
 pub(super) enum LinkEvent {
-    /// Nothing.
+    /// There is none.
     Idle,
-    /// It rang.
+    /// The other end has sent a wake-up.
     Wake,
-    /// It asks for a grant; true: by address.
+    /// The other end requests a grant; true: by address.
     Request(GrantRequest, bool),
-    /// It lends memory: the descriptor's, or by address.
+    /// The other end grants memory: the descriptor's, or by address.
     Grant(Grant, Option<Fd>),
-    /// It is gone, or said something that no process of ours says.
+    /// The other end has closed the socket, or has sent a message that is none of ours.
     Closed,
 }
 
-/// The socket of one link: life, wake-ups and grants. Nothing on it ever blocks.
+/// The socket of one link: its end, wake-ups, requests and grants. No call on it blocks.
 #[derive(Debug)]
 pub struct LinkSocket {
     fd: Fd,
@@ -96,17 +96,17 @@ impl LinkSocket {
         LinkSocket { fd }
     }
 
-    /// Readable when the other end rings, or is gone.
+    /// Readable when a wake-up, a message or the end of the other process waits.
     pub fn fd(&self) -> RawFd {
         self.fd.raw()
     }
 
-    /// Wakes the other end. A socket that nobody answers fills up; ringing it more would say no more.
+    /// Wakes the other end. A full socket already wakes it, so a send that fails loses nothing.
     pub fn wake(&self) {
         self.send(&[1], None);
     }
 
-    /// Sends a message, with a descriptor or without. False: it did not go.
+    /// Sends a message, with a descriptor or without. False: it was not sent.
     pub(super) fn send(&self, bytes: &[u8], fd: Option<RawFd>) -> bool {
         match fd {
             Some(fd) => rights::send(self.fd.raw(), bytes, fd).is_ok(),
@@ -120,7 +120,7 @@ impl LinkSocket {
         }
     }
 
-    /// The next thing that the other end did.
+    /// Takes the next event.
     pub(super) fn next_event(&self) -> LinkEvent {
         let mut bytes = [0u8; GRANT_LEN + 1];
         let Some(Message { len, fd, fds }) = receive(self.fd.raw(), &mut bytes) else {
@@ -141,9 +141,9 @@ impl LinkSocket {
         }
     }
 
-    /// Gives `take` what the other end said, but for rings; false: no process of ours says that.
-    /// True: it is gone, or said such a thing.
-    /// Bounded: a peer that talks without end is heard once per call.
+    /// Gives `take` every event but wake-ups; `take` returns false for one that is not expected.
+    /// Returns true if the socket is closed or such an event came. Bounded: a peer that sends
+    /// without end is read [`EVENTS_MAX`] times per call.
     pub(super) fn for_each_event(&self, mut take: impl FnMut(LinkEvent) -> bool) -> bool {
         for _ in 0..EVENTS_MAX {
             match self.next_event() {
@@ -160,16 +160,16 @@ impl LinkSocket {
         false
     }
 
-    /// Receives the hello of a caller. `Ok(None)`: it has not come yet.
+    /// Receives the hello of a connection. `Ok(None)`: it has not come yet.
     ///
     /// # Errors
-    /// [`Error::Access`]: it is none, or the memory is not what it must be; to be hung up on.
-    /// [`Error::NoMemory`].
+    /// [`Error::Access`]: it is no hello, or its memory is not as it must be; the socket is to be
+    /// closed. [`Error::NoMemory`].
     pub fn receive(&self) -> Result<Option<(Endpoint, Segment)>> {
         self.receive_hello(HELLO)
     }
 
-    /// The same on a socket that a router made: only the memory counts.
+    /// As [`LinkSocket::receive`], on a socket that a router made: only the memory counts.
     ///
     /// # Errors
     /// As [`LinkSocket::receive`].
@@ -199,8 +199,8 @@ impl LinkSocket {
     }
 }
 
-/// One message of a socket: its length (0 also where the other end is gone), the first of its
-/// descriptors, and how many it had.
+/// One message of a socket: its length (0 also for a closed socket), the first of its descriptors,
+/// and their number.
 struct Message {
     len: usize,
     fd: Option<Fd>,
@@ -210,7 +210,7 @@ struct Message {
 /// Takes the next message; `None`: there is none now. All descriptors but the first are closed.
 fn receive(from: RawFd, bytes: &mut [u8]) -> Option<Message> {
     let mut message = Message { len: 0, fd: None, fds: 0 };
-    // Whatever came, its descriptors are ours to close.
+    // Every descriptor that came must be closed here.
     let arrived = rights::receive::<16>(from, bytes, |i, fd| {
         if i == 0 {
             message.fd = Fd::from_call(fd.into_raw_fd()).ok();
@@ -219,7 +219,7 @@ fn receive(from: RawFd, bytes: &mut [u8]) -> Option<Message> {
     match arrived {
         Ok(arrived) => (message.len, message.fds) = (arrived.len, arrived.fds),
         Err(libc::EAGAIN | libc::EINTR) => return None,
-        // It is gone.
+        // The socket is closed.
         Err(_) => {}
     }
     Some(message)
@@ -237,7 +237,7 @@ pub(crate) fn connect_link(
     send_hello(connect(at)?, HELLO, from, size)
 }
 
-/// Hands a new segment to whoever has the other end of a socket that a router made.
+/// Sends a new segment over a socket that a router made.
 ///
 /// # Errors
 /// As [`connect_link`].
@@ -251,7 +251,7 @@ fn send_hello(
     from: &Endpoint,
     size: usize,
 ) -> Result<(LinkSocket, Segment)> {
-    // The hello must go at once: room for it and for a few wakes is all that is needed.
+    // The hello must leave at once; the buffer needs room for it and for a few wake-ups.
     set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_SNDBUF, 4096i32)?;
     let (segment, memory) = Segment::create(size)?;
     let mut bytes = [0u8; HELLO_LEN];

@@ -1,30 +1,29 @@
-//! Messages about grants of memory, between the two ends of a link: what is asked for, and what is
-//! lent.
+//! The bytes of requests for memory and of grants, between the two ends of a link.
 
 use super::ring::GRANTS;
 
 /// First bytes of the messages: name and version.
 pub(super) const REQUEST: [u8; 8] = *b"gdrask\x01\0";
 pub(super) const GRANT: [u8; 8] = *b"gdrlon\x01\0";
-/// Of grants by address: only said to those who offer them, and to those who ask for them.
+/// First bytes where access is by address; sent only to ends that offer it.
 pub(super) const REQUEST_BY_ADDRESS: [u8; 8] = *b"gdrakf\x01\0";
 const GRANT_BY_ADDRESS: [u8; 8] = *b"gdrlnf\x01\0";
 /// Bytes of the messages.
 pub(super) const REQUEST_LEN: usize = 24;
 pub(super) const GRANT_LEN: usize = 56;
 
-/// Between which queue pairs, and with which key of the lender's.
+/// The queue pairs of a request, and the owner's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantRequest {
-    /// The borrower's QPN.
+    /// The requester's QPN.
     pub from_qpn: u32,
-    /// The lender's QPN.
+    /// The owner's QPN.
     pub qpn: u32,
-    /// The lender's key.
+    /// The owner's key.
     pub rkey: u32,
 }
 
-/// A grant as it is told.
+/// A grant of one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     pub(super) request: GrantRequest,
@@ -32,7 +31,8 @@ pub struct Grant {
     pub(super) serial: u32,
     pub(super) iova: u64,
     pub(super) length: u64,
-    /// Where the region begins in what the descriptor stands for; or the lender's address of it.
+    /// Offset of the region in the descriptor's memory; by address: its address in the owner's
+    /// process.
     pub(super) offset: u64,
     /// There is no descriptor.
     pub(super) by_address: bool,
@@ -60,7 +60,7 @@ impl GrantRequest {
         GrantRequest { from_qpn: word(bytes, 8), qpn: word(bytes, 12), rkey: word(bytes, 16) }
     }
 
-    /// And whether a grant by address is meant. `None`: these bytes are none.
+    /// A request, and whether it is by address. `None`: other bytes.
     pub(super) fn parse(bytes: &[u8]) -> Option<(GrantRequest, bool)> {
         let (head, _) = bytes.split_first_chunk()?;
         let known = bytes.len() == REQUEST_LEN && [REQUEST, REQUEST_BY_ADDRESS].contains(head);
@@ -84,7 +84,7 @@ impl Grant {
         bytes
     }
 
-    /// `None`: these bytes are none, or the kind that comes with a descriptor (`!far`) or without.
+    /// A grant with a descriptor, or `by_address` without. `None`: other bytes.
     pub(super) fn parse(bytes: &[u8], by_address: bool) -> Option<Grant> {
         let head = if by_address { GRANT_BY_ADDRESS } else { GRANT };
         (bytes.len() == GRANT_LEN && bytes[..8] == head).then(|| Grant {
@@ -98,7 +98,7 @@ impl Grant {
         })
     }
 
-    /// Whether the numbers can be true.
+    /// Whether the numbers are possible.
     pub(super) fn is_sound(&self) -> bool {
         self.number < GRANTS as u32
             && self.serial != 0

@@ -1,29 +1,25 @@
 //! A ring of frames in memory that two processes share, one writing and one reading.
 //!
 //! ```text
-//! control page     line 0: magic, version, bytes of data     (written once, before the other end
-//!                                                             sees it)
-//!                  line 1: tail      bytes consumed            (the reader's)
-//!                  line 2: asleep    the reader sleeps         (both)
-//!                  line 3: starved   the writer waits for room (both)
-//!                  line 4: lends     what the reader lends     (the reader's; see `grant`)
-//!                  line 5: entered   the grant in use + 1       (the writer's)
-//!                  line 6: grants    serials of those in force (the reader's)
-//! data, twice      frames, each at a multiple of 64 bytes:
-//!                  length (4 bytes), zero (4), then the frame
+//! control page        line 0: magic, version, bytes of data     (written once, at first)
+//!                     line 1: tail      bytes consumed            (the reader's)
+//!                     line 2: asleep    the reader sleeps         (both)
+//!                     line 3: room      the writer waits for room (both)
+//!                     line 4: offers    memory that may be granted (the reader's; see `grant`)
+//!                     line 5: pinned    the grant in use + 1      (the writer's)
+//!                     line 6: grants    serials of active grants  (the reader's)
+//! data, twice         frames at multiples of 64 bytes: length (4 bytes), zero (4), the frame
 //! ```
 //!
-//! The data pages are mapped twice, one behind the other, so that no frame is ever broken at the
-//! end.
+//! The data pages are mapped twice, one behind the other, so that no frame breaks at the end.
 //!
 //! There is no head index: a frame is there when its length is not zero. Before the writer stores a
-//! length (with release) it stores a zero where the next length will come, so whatever an earlier
-//! lap left there is never taken for one. A small message therefore costs the reader a single cache
-//! line.
+//! length (with release), it stores a zero where the next length will be. So bytes of an earlier
+//! lap are never read as a length, and a small message costs the reader a single cache line.
 //!
-//! Both ends keep their own position to themselves and check the one number that they read from the
-//! other: a length must fit, a tail must lie between the last one seen and the own head. Anything
-//! else is [`Broken`].
+//! Each end keeps its own position private and checks the one number that it reads from the other.
+//! A length must fit; a tail must lie between the last one read and the own head. Anything else is
+//! [`Broken`].
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gdrcore_core::frame::Length;
@@ -44,10 +40,10 @@ pub const DATA_MAX: usize = 1 << 20;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrcring");
 /// Layout of this file.
 pub const VERSION: u32 = 3;
-/// Loans in force at a time.
+/// Grants that may be active at a time.
 pub const GRANTS: usize = 16;
 
-/// The other end wrote something that it never may: the link is of no use any more.
+/// The other end wrote a value that is never valid: the link is to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -68,7 +64,7 @@ struct Control {
 
 const _: () = assert!(size_of::<Control>() == 448 && size_of::<Control>() <= CONTROL);
 
-/// Where a ring lies in this process. Copies name the same ring.
+/// The address of a ring in this process. Copies name the same ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     base: NonNull<u8>,
@@ -110,31 +106,31 @@ impl Place {
             && size.load(Ordering::Relaxed) as usize == self.size
     }
 
-    /// The word in which the reader declares itself asleep.
+    /// The word in which the reader announces that it sleeps.
     #[inline]
     pub fn asleep(&self) -> &Asleep {
         &self.control().asleep.0
     }
 
-    /// The word in which the writer says that it waits for room.
+    /// Not 0: the writer waits for room.
     #[inline]
     pub fn wants_room(&self) -> &AtomicU32 {
         &self.control().wants_room.0
     }
 
-    /// The word in which the reader says what memory it lends.
+    /// The word in which the reader offers memory.
     #[inline]
     pub fn offers(&self) -> &AtomicU32 {
         &self.control().offers.0
     }
 
-    /// The word in which the writer says which grant it is using.
+    /// The word in which the writer names the grant that it has pinned.
     #[inline]
     pub fn pinned(&self) -> &PinWord {
         &self.control().pinned.0
     }
 
-    /// The serial of a grant while it is in force, by its number, below [`GRANTS`].
+    /// The serial of the active grant of a number below [`GRANTS`]; 0: none.
     #[inline]
     pub fn grant(&self, number: u32) -> &Serial {
         &self.control().grants.0[number as usize % GRANTS]
@@ -148,7 +144,7 @@ impl Place {
         unsafe { self.base.as_ptr().add(off) }
     }
 
-    /// A length that no writer writes, at the first frame.
+    /// Stores a length that no writer stores, at the first frame.
     #[cfg(test)]
     pub(super) fn lie(&self, length: u32) {
         self.length(0).scribble(length);
@@ -181,7 +177,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// The writing end of a ring that nobody has written yet.
+    /// The writing end of a ring without frames.
     pub fn new(place: Place) -> Writer {
         Writer { place, head: 0, tail: 0, zeroed: 0 }
     }
@@ -192,8 +188,7 @@ impl Writer {
         &self.place
     }
 
-    /// Bytes that the next frame may have, at least `want`, at most `most`; `None`: there is no
-    /// such room now.
+    /// Room for the next frame: at least `want` bytes, at most `most`. `None`: there is less.
     ///
     /// # Errors
     /// [`Broken`].
@@ -205,8 +200,8 @@ impl Writer {
     ) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
         let mut free = self.free();
         if free < want.max(most) {
-            // Pairs with the release in `Reader::release`: what was read is read before we write
-            // over it.
+            // Pairs with the release in `Reader::release`: the reader has read the bytes before
+            // they are overwritten.
             let tail = self.place.control().tail.0.load(Ordering::Acquire);
             if tail.wrapping_sub(self.tail) > self.head.wrapping_sub(self.tail)
                 || !tail.is_multiple_of(FRAME_ALIGN as u64)
@@ -224,7 +219,7 @@ impl Writer {
         Ok(NonNull::new(p).map(|p| (p, free.min(most))))
     }
 
-    /// Frame bytes that fit: what is free, less the frame's own head and the next one's, whose
+    /// Frame bytes that fit: the free bytes, less this frame's head and the next one's, whose
     /// length is zeroed first.
     #[inline(always)]
     fn free(&self) -> usize {
@@ -237,7 +232,7 @@ impl Writer {
     pub fn publish(&mut self, len: usize) {
         debug_assert!(len > 0 && len <= self.free());
         let next = self.head.wrapping_add(step(len));
-        // A frame that was begun and left may have written over what `prepare` has zeroed.
+        // A frame that was begun and abandoned may have overwritten the zero of `prepare`.
         self.place.length(self.head).publish(
             len as u32,
             self.place.length(next),
@@ -246,9 +241,9 @@ impl Writer {
         self.head = next;
     }
 
-    /// To be called when a frame has been handed over: if the next one is as small as can be, the
-    /// length behind it is zero then. That line is in the reader's cache, and [`Writer::publish`]
-    /// would wait for it, with the reader waiting too.
+    /// Zeroes the length behind a next frame of the least size; to be called after a publish. That
+    /// cache line is the reader's: [`Writer::publish`] would wait for it while the reader waits for
+    /// the frame.
     #[inline(always)]
     pub fn prepare(&mut self) {
         let next = self.head.wrapping_add(FRAME_ALIGN as u64);
@@ -274,7 +269,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The reading end of a ring that nobody has read yet.
+    /// The reading end of a ring that was not read yet.
     pub fn new(place: Place) -> Reader {
         Reader { place, pos: 0, told: 0 }
     }
@@ -295,7 +290,7 @@ impl Reader {
     /// copy, then check.
     ///
     /// # Errors
-    /// [`Broken`]: a length that no writer of ours gives.
+    /// [`Broken`]: no valid length.
     #[inline(always)]
     pub fn peek(&self) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
         let len = self.place.length(self.pos).read() as usize;
@@ -310,9 +305,9 @@ impl Reader {
         Ok(NonNull::new(p).map(|p| (p, len)))
     }
 
-    /// Gives back the frame that `peek` showed, by the length that `peek` gave. The writer hears of
-    /// it at once when a quarter of the ring is free again, else with [`Reader::settle`]: the
-    /// tail's line then does not travel for every small message.
+    /// Releases the frame of `len` bytes that `peek` returned. The tail is published when a quarter
+    /// of the ring is free again, else by [`Reader::settle`], so that its cache line does not move
+    /// for every small message.
     #[inline(always)]
     pub fn release(&mut self, len: usize) {
         self.pos = self.pos.wrapping_add(step(len));
@@ -321,7 +316,7 @@ impl Reader {
         }
     }
 
-    /// Tells the writer of everything that was released. True: something was.
+    /// Publishes everything that was released. True: there was something.
     #[inline]
     pub fn settle(&mut self) -> bool {
         if self.told == self.pos {

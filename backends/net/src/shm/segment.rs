@@ -7,7 +7,7 @@ use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
-/// Seals without which a segment is refused: nobody can take pages away under a reader, nor the
+/// Seals without which a segment is refused: no process can take pages away under a reader, nor the
 /// seals.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 

@@ -1,17 +1,17 @@
-//! How much one round of the engine does, and how often it looks at what brings nothing.
+//! How much work one round of the engine does, and how often it polls what brings nothing.
 
 /// Bursts that one round sends; more follow in the next.
 pub(super) const BURSTS: usize = 32;
 
-/// Rounds that receive what has come, where it must all be heard: as many as a ring full of the
-/// smallest frames takes.
+/// Rounds that drain links and sockets before an end: as many as a full ring of the smallest frames
+/// takes.
 pub(super) const DRAIN_ROUNDS: usize = 256;
 
-/// Links are tended in a round in which nothing has come, and after this time in any round: where
-/// each round brings something, a new peer may call all the same.
+/// Links are maintained in a round that received nothing, and after this time in any round, since a
+/// new peer may connect while every round receives something.
 pub(super) const MAINTAIN_MAX_NS: u64 = 2_000_000;
 
-/// How often mail is looked for while somebody polls and none comes.
+/// Interval of polls for messages of the group while none comes.
 pub(super) const GROUP_POLL_NS: u64 = 100_000;
 
 /// Which parts of a round to run.

@@ -1,12 +1,12 @@
-//! Completion channels: threads that sleep each on CQs of their own.
+//! Completion channels: each lets threads sleep on CQs of their own.
 //!
-//! A channel is an eventfd. Whoever runs the engine writes it when an armed CQ of the channel gets
-//! a completion, under the engine's lock, under which events are also taken; so no event is lost,
-//! however many threads sleep.
+//! A channel is an eventfd. The thread that runs the engine writes it when an armed CQ of the
+//! channel gets a completion. It does so under the engine's lock, under which events are also
+//! taken, so no event is lost, however many threads sleep.
 //!
-//! While all threads of a program sleep, one of them runs the engine in the helper's place
-//! ([`DriverRole`]): it sleeps on the sockets and on its channel, the others on their channels alone.
-//! When its own event comes it gives the charge to one of them.
+//! While all threads of a program sleep, one of them has the driver role ([`DriverRole`]): it runs
+//! the engine in the helper's place and sleeps on the sockets and on its channel. The others sleep
+//! on their channels alone. When its own event comes, it passes the role to one of them.
 
 use super::budget::Round;
 use super::SoftDevice;
@@ -21,30 +21,31 @@ use gdrcore_core::verbs::types::Handle;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Nobody runs the engine while the program sleeps.
+/// No thread runs the engine while the program sleeps.
 pub(super) const FREE: u32 = 0;
 /// The helper thread does.
 pub(super) const HELPER: u32 = 1;
 /// A thread of the program does that waits for an event of its channel.
 const PROGRAM: u32 = 2;
 
-/// In a handle, beside generation and index: that it is a channel's.
+/// Marks the handle of a channel, beside generation and index.
 const TAG: u64 = 0xC4;
 
-/// Who runs the engine while the program sleeps.
+/// Which thread runs the engine while the program sleeps.
 #[derive(Default)]
 pub(super) struct DriverRole {
     holder: AtomicU32,
     /// The helper thread wants it.
     wanted: AtomicBool,
-    /// Threads that sleep on a channel without it.
+    /// Threads that sleep on a channel without the role.
     others: AtomicU32,
-    /// A token wakes one of them, which then takes it.
+    /// A token in this eventfd wakes one of them, which then takes the role.
     offer: OnceLock<Fd>,
 }
 
 impl DriverRole {
-    /// Not while the helper thread wants it: it would seldom find it free.
+    /// Takes the role, but not while the helper thread wants it: the helper would seldom find it
+    /// free.
     fn try_take(&self) -> bool {
         !self.wanted.load(Ordering::SeqCst)
             && self
@@ -53,7 +54,8 @@ impl DriverRole {
                 .is_ok()
     }
 
-    /// For the helper thread: asks a thread of the program that has it to let go.
+    /// Takes the role for the helper thread; `wake` interrupts the thread of the program that has
+    /// it.
     pub(super) fn take_for_helper(&self, wake: impl Fn()) {
         self.wanted.store(true, Ordering::SeqCst);
         while self
@@ -67,14 +69,14 @@ impl DriverRole {
         self.wanted.store(false, Ordering::SeqCst);
     }
 
-    /// Lets go, and wakes a thread that sleeps without anybody in charge.
+    /// Releases the role, and wakes a thread that sleeps without a driver.
     pub(super) fn release(&self) {
         self.holder.store(FREE, Ordering::SeqCst);
         self.offer();
     }
 
     /// Pairs with the announcement in [`SoftDevice::sleep_beside`]: either that thread sees that
-    /// nobody is in charge, or it is seen here.
+    /// the role is free, or this one sees that thread.
     fn offer(&self) {
         if self.holder.load(Ordering::SeqCst) == FREE && self.others.load(Ordering::SeqCst) > 0 {
             if let Some(offer) = self.offer.get() {
@@ -88,9 +90,9 @@ impl DriverRole {
 struct Slot {
     /// Odd while it lives.
     generation: AtomicU32,
-    /// Its eventfd, for those who hold the engine's lock; -1: none.
+    /// Its eventfd, for the holder of the engine's lock; -1: none.
     fd: AtomicI32,
-    /// CQs that have it, and threads that sleep on it.
+    /// Its CQs, and the threads that sleep on it.
     users: AtomicU32,
 }
 
@@ -129,8 +131,7 @@ impl Channels {
     }
 }
 
-/// Makes an eventfd readable, or adds a token to one that counts. One that is full already is
-/// readable.
+/// Makes an eventfd readable, or adds a token to one that counts. A full one is readable already.
 fn raise(fd: RawFd) {
     let one = 1u64;
     // SAFETY: eight bytes of a live integer.
@@ -193,7 +194,7 @@ impl SoftDevice {
     pub(super) fn channel_end(&self, channel: Handle) -> Result<()> {
         let mut owned = self.channels.owned.lock().unwrap_or_else(PoisonError::into_inner);
         let i = self.channels.index(channel)?;
-        // Under the engine's lock: nobody writes the descriptor, nobody creates a CQ on it.
+        // Under the engine's lock no thread writes the descriptor or creates a CQ on it.
         let _held = self.lock_engine();
         let slot = &self.channels.slots[i];
         if slot.users.load(Ordering::SeqCst) != 0 {
@@ -226,7 +227,7 @@ impl SoftDevice {
         Ok((cq, given))
     }
 
-    /// Destroys a CQ, whatever its events go to.
+    /// Destroys a CQ, on a channel or not.
     ///
     /// # Errors
     /// As [`Guard::cq_destroy`].
@@ -253,14 +254,14 @@ impl SoftDevice {
         Ok(cq)
     }
 
-    /// A channel without events is not readable.
+    /// Makes the descriptor unreadable once the channel has no events.
     fn settle(&self, g: &Guard<'_>, i: usize) {
         if !g.has_channel_event(i) {
             lower(self.channels.slots[i].fd.load(Ordering::Relaxed));
         }
     }
 
-    /// Writes the descriptors of the channels that have got events.
+    /// Writes the descriptors of the channels that have events.
     #[cold]
     pub(super) fn notify_channels(&self, g: &mut Guard<'_>) {
         let mut due = g.take_channels_due();
@@ -306,13 +307,13 @@ impl SoftDevice {
             }
         };
         slot.users.fetch_sub(1, Ordering::SeqCst);
-        // This thread may have been woken to take charge, and need not any more.
+        // A token may have woken this thread, which does not take the role any more.
         self.channels.driver.offer();
         outcome
     }
 
     /// Runs the engine in the helper's place until the channel's descriptor is readable, the time
-    /// is over or the charge is wanted back.
+    /// is over, or the helper wants the role.
     fn drive_for_channel(&self, fd: RawFd, end: u64) -> Result<()> {
         let driver = &self.channels.driver;
         self.start_driving(fd)?;
@@ -323,11 +324,11 @@ impl SoftDevice {
         done
     }
 
-    /// Sleeps on the channel alone: another thread is in charge.
+    /// Sleeps on the channel alone: another thread has the role.
     fn sleep_beside(&self, fd: RawFd, end: u64) -> Result<()> {
         let driver = &self.channels.driver;
         let Some(offer) = driver.offer.get() else { return Ok(()) };
-        // What was posted and could not leave is the other's to send.
+        // The driver sends what was posted and could not leave.
         if self.engine.shared().active.any() {
             self.run(Round::Send);
         }

@@ -1,5 +1,5 @@
-//! [`SoftDevice`]'s connection manager: the engine's, behind the lock, and a doorbell after what
-//! sends.
+//! [`SoftDevice`]'s connection manager: the engine's, under the lock, and a round that sends its
+//! messages.
 
 use super::budget::Round;
 use super::lock::ControlGuard;
@@ -13,7 +13,7 @@ use gdrcore_core::error::Result;
 use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
 
 impl SoftDevice {
-    /// Changes something under the lock, then sends what it led to.
+    /// Makes a change under the lock, then sends the messages that it caused.
     fn manage<R>(&self, change: impl FnOnce(&mut Guard<'_>, u64) -> Result<R>) -> Result<R> {
         let mut guard = self.lock()?;
         let done = change(&mut guard, now_ns());
@@ -47,7 +47,7 @@ impl CmDevice for SoftDevice {
         let mut held = self.lock_owned()?;
         let listens = held.listen(id, backlog);
         drop(ControlGuard::of(held));
-        // What had waited for it may be refused.
+        // Requests that waited for the listener may be refused now.
         self.run(Round::Send);
         listens
     }
@@ -61,7 +61,7 @@ impl CmDevice for SoftDevice {
         param: &ConnParam<'_>,
     ) -> Result<()> {
         self.check_datagrams(to)?;
-        // Both ends take what the request says.
+        // Both ends use the request's value.
         let path_mtu = if param.path_mtu == 0 { self.path_mtu(to)? } else { param.path_mtu };
         let param = ConnParam { path_mtu, ..*param };
         self.manage(|g, now| g.cm_connect(now, id, to, port, qp, &param))
@@ -98,8 +98,7 @@ impl CmDevice for SoftDevice {
 
     fn event(&self) -> Result<Option<CmEvent>> {
         self.fork.check()?;
-        // Looking for an event is also a poll: a program that waits for nothing else still runs the
-        // engine.
+        // A program that waits for nothing else runs the engine here.
         if !self.lock()?.has_cm_events() {
             self.run(Round::Full);
         }

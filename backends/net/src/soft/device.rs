@@ -9,7 +9,7 @@ use super::SoftDevice;
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::fault;
-use crate::udp::UdpPort;
+use crate::port::Port;
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{
@@ -26,8 +26,7 @@ use gdrcore_core::verbs::types::{
     access, qp_attr_mask, qp_state, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
 
-/// The hot calls of [`Device`], for callers that have seen already that this process is the one
-/// that opened the device.
+/// The hot calls of [`Device`], for callers that have checked that this process opened the device.
 impl SoftDevice {
     /// [`Device::post_send`].
     ///
@@ -101,8 +100,7 @@ impl SoftDevice {
     /// [`Device::poll_cq`] of the CQ at an index, which was looked up.
     #[inline(always)]
     pub(super) fn poll_found(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
-        // What is there already is taken as it is. Most polls find nothing, and look whether
-        // anything has come.
+        // Completions that wait are taken without a round. Most polls find none, and run one.
         if wc.is_empty() || !cq.ring.is_empty() {
             return take(cq, wc);
         }
@@ -117,7 +115,7 @@ impl SoftDevice {
 }
 
 impl SoftDevice {
-    /// The rest of a post of something else than one plain request.
+    /// A post of more than one plain request.
     ///
     /// # Safety
     /// That of [`Device::post_send`].
@@ -137,7 +135,7 @@ impl SoftDevice {
         outcome
     }
 
-    /// A round that the program drives. With a helper, that is told when it was.
+    /// A round for the program. With a helper, its time is noted for that.
     #[inline(always)]
     fn program_runs(&self) -> usize {
         if self.helper_on.load(Ordering::Relaxed) {
@@ -162,7 +160,7 @@ impl SoftDevice {
         handled
     }
 
-    /// The rest of a poll that found nothing: a round of the engine, and another look.
+    /// A poll that found nothing: a round of the engine, then a second look.
     #[inline(always)]
     fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
         if self.helper_on.load(Ordering::Relaxed) {
@@ -185,19 +183,19 @@ impl SoftDevice {
             return Ok(n);
         }
         match take(cq, &mut wc[n..]) {
-            // What was handed over counts, whoever else is there.
+            // The first completion counts, even if another thread polls the CQ now.
             Err(_) if n > 0 => Ok(n),
             more => more.map(|more| n + more),
         }
     }
 
-    /// A poll by way of [`Device`].
+    /// [`Device::poll_cq`], not inlined.
     #[inline(never)]
     fn poll_apart(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         self.quick_poll_cq(cq, wc)
     }
 
-    /// Hands the engine to the helper at once: the program is about to sleep.
+    /// Wakes the helper, which runs the engine from now on: the program is about to sleep.
     pub(super) fn hand_to_helper(&self) {
         if self.helper_on.load(Ordering::Relaxed) {
             self.last_poll_ns.store(0, Ordering::Relaxed);
@@ -206,14 +204,14 @@ impl SoftDevice {
     }
 }
 
-/// What a CQ holds.
+/// Takes completions of a CQ.
 #[inline(never)]
 fn take(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
     Engine::take_completions(cq, wc)
 }
 
-/// Whether the program's memory is there, now and, by the handlers of faults, later. Outside the
-/// lock: bringing in gigabytes takes a while.
+/// Checks that the program's memory is there, and that later faults will be caught. Without the
+/// lock: populating gigabytes takes a while.
 fn probe(reg: &MrReg) -> Result<()> {
     fault::install()?;
     if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
@@ -226,8 +224,8 @@ impl Device for SoftDevice {
     fn query(&self) -> Result<DeviceAttr> {
         let mut held = self.lock_owned()?;
         let c: Config = held.guard.transport.common.config;
-        // The link may have got narrower since the device was opened, and wider again.
-        let link = held.port().udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu);
+        // The link may have become narrower since the device was opened.
+        let link = held.port().net.as_ref().map_or(u32::MAX, Port::link_mtu);
         drop(held);
         let grown = |n: u32| limits::table(n) as u32;
         Ok(DeviceAttr {
@@ -236,7 +234,7 @@ impl Device for SoftDevice {
             max_pd: grown(c.max_pd),
             max_mr: grown(c.max_mr),
             max_cq: grown(c.max_cq),
-            // Each has a number of the block.
+            // Each takes a number of the block.
             max_qp: grown(c.max_qp).min(c.qpn_count),
             max_srq: grown(c.max_srq),
             max_ah: grown(c.max_ah),
@@ -259,7 +257,7 @@ impl Device for SoftDevice {
         let link = self.query()?.active_mtu;
         let scope_id = if to.scope_id == 0 { self.local.scope_id } else { to.scope_id };
         let to = Endpoint { ip: to.dgid, scope_id, ..Endpoint::default() };
-        let route = self.lock_engine().port().udp.as_ref().and_then(|udp| udp.route_mtu(&to));
+        let route = self.lock_engine().port().net.as_ref().and_then(|net| net.route_mtu(&to));
         let code = route.and_then(|mtu| gdrcore_core::wire::mtu_code(super::carried_by(mtu)));
         Ok(code.map_or(link, |route| link.min(route)))
     }
@@ -267,8 +265,8 @@ impl Device for SoftDevice {
     fn counters(&self) -> Result<Counters> {
         let mut held = self.lock_owned()?;
         let mut c = held.guard.counters();
-        if let Some(udp) = &held.port().udp {
-            let p = udp.counters();
+        if let Some(net) = &held.port().net {
+            let p = net.counters();
             c.port_tx_calls = p.tx_calls;
             c.port_rx_calls = p.rx_calls;
             c.port_tx_full = p.tx_full;
@@ -436,8 +434,8 @@ impl Device for SoftDevice {
         if mask & qp_attr_mask::STATE != 0
             && matches!(attr.qp_state, qp_state::ERR | qp_state::RESET)
         {
-            // As in `qp_destroy`: who disconnects (rdma_disconnect) has taken the last message, and
-            // its sender waits for the ACK.
+            // As in `qp_destroy`: a program that disconnects (rdma_disconnect) has taken the last
+            // message, whose sender waits for the ACK.
             self.drain_and_ack();
         }
         let dest_qpn = (mask & qp_attr_mask::DEST_QPN != 0).then_some(attr.dest_qp_num);
@@ -465,14 +463,14 @@ impl Device for SoftDevice {
 
     fn qp_reset(&self, qp: Handle) -> Result<()> {
         self.fork.check()?;
-        // What it owes its peer (a last ACK) leaves first.
+        // The last ACK to its peer leaves first.
         self.drain_and_ack();
         self.lock()?.qp_reset(now_ns(), qp)
     }
 
     fn qp_destroy(&self, qp: Handle) -> Result<()> {
         self.fork.check()?;
-        // What it owes its peer (a last ACK) leaves first.
+        // The last ACK to its peer leaves first.
         self.drain_and_ack();
         self.lock()?.qp_destroy(now_ns(), qp)?;
         Self::leave_empty_groups(&mut self.lock_engine());
@@ -564,10 +562,9 @@ impl Device for SoftDevice {
     fn arm(&self) -> Result<bool> {
         self.fork.check()?;
         self.waiter.drain();
-        // From here on whoever runs the engine wakes us for events; those before are seen below.
+        // From now on a round wakes this thread for events; earlier ones are seen below.
         self.sleeping.announce(sleep::ANY);
-        // What this round handled may have completed something in a CQ that nobody armed: not yet a
-        // time to sleep.
+        // This round may have completed something in a CQ that is not armed: too early to sleep.
         if self.run_at(Round::Full, Some(now_ns())) > 0 {
             return Ok(true);
         }

@@ -1,11 +1,10 @@
-//! Whether what is lent to other processes may still be written by them, asked by whoever holds the
-//! engine's lock.
+//! Checks of grants under the engine's lock: whether other processes may still write the regions.
 
 use super::PortState;
 use gdrcore_core::device::MrAttr;
 use gdrcore_core::engine::Guard;
 
-/// Takes back what is lent and no longer stands: after whatever may have changed that.
+/// Checks all grants if anything that they depend on has changed.
 #[inline]
 pub(super) fn check_grants_if_changed(g: &Guard<'_>, port: &mut PortState) {
     if g.changes() != port.changes {

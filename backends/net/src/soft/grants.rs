@@ -1,5 +1,5 @@
-//! Regions that are lent to peers of this host, and taken back: those of which the program shares
-//! the memory, and where it wants that all others too, by address.
+//! Regions that are granted to peers of this host: those whose memory the program shares, and,
+//! where it wants that, all others by address.
 
 use super::grant_checks::check_grants;
 use super::lock::EngineLock;
@@ -25,7 +25,7 @@ impl SoftDevice {
             ));
         }
         let mut held = self.lock_engine();
-        // It may have ended meanwhile, or have got another range.
+        // The region may have ended meanwhile, or have another range.
         if held.guard.mr_query(mr)? != region || region.provider != 0 {
             return Err(refuse!(Invalid, "mr: not host memory, or it has changed during the call"));
         }
@@ -36,14 +36,13 @@ impl SoftDevice {
             Some(shm) => shm.share(region.rkey, fd, offset)?,
             None => return Ok(()),
         }
-        // Whoever borrows it by address maps it from now on.
+        // A grant by address ends, since the region can be mapped from now on.
         let (g, port) = held.parts();
         check_grants(g, port);
         Ok(())
     }
 
-    /// A region has ended, or is another: it is shared no more, and when this returns nobody writes
-    /// into it.
+    /// Ends the sharing of a region that has ended or changed. No peer writes into it afterwards.
     pub(super) fn unshare_region(held: &mut EngineLock<'_>, rkey: u32) {
         let (g, port) = held.parts();
         if let Some(shm) = &mut port.shm {
@@ -52,8 +51,8 @@ impl SoftDevice {
         check_grants(g, port);
     }
 
-    /// Writes what a QP was just posted into memory of its peer that is mapped here. False: not all
-    /// of it, or none.
+    /// Writes what a QP was just posted into mapped memory of its peer. False: not all of it, or
+    /// nothing.
     #[inline(always)]
     pub(super) fn write_peer(&self, held: &mut EngineLock<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
@@ -71,7 +70,7 @@ impl SoftDevice {
     }
 }
 
-/// Lends what peers have asked for, as far as all that they could do with it is allowed.
+/// Grants what peers have requested, as far as all possible WRITEs would be allowed.
 pub(super) fn export_requested(g: &Guard<'_>, shm: &mut ShmPort) {
     while let Some(asked) = shm.take_request() {
         let GrantRequest { from_qpn, qpn, rkey } = asked.request;

@@ -1,13 +1,16 @@
-//! What others of the same address are owed, and what they bring: see [`crate::addr_group`].
+//! Packets and messages among the devices of one address: opening the shared socket, and giving
+//! each received packet to its owner ([`crate::addr_group`]).
 
+use super::layout::Layout;
 use super::lock::EngineLock;
-use super::{peer_addr, Layout, PortState, SoftConfig};
+use super::{peer_addr, PortState, SoftConfig};
 use crate::addr::Endpoint;
 use crate::addr_group::{request_renewal, Claim, ForEngine, Member, Owner, Packets};
 use crate::clock::now_ns;
 use crate::local::{sweep, SocketDir};
+use crate::port::RxPacket;
 use crate::shm::ShmPort;
-use crate::udp::{udp_flags, RxPacket, UdpConfig, UdpPort};
+use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use crate::wait::Waiter;
 use gdrcore_core::cm::Addressee;
 use gdrcore_core::engine::cm::GSI_QPN;
@@ -20,22 +23,22 @@ use gdrcore_core::wire::{Class, Flow, ICRC_LEN};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A socket that is there without an owner belongs to a process that is about to end, or to a
-/// stranger: this many looks, 5 ms apart, tell.
+/// Attempts, 5 ms apart, at an address whose socket has no known owner: its process is about to
+/// end, or is no gdrcore process.
 const ATTEMPTS: u32 = 40;
 
-/// The socket of an address, and the device's place among those that share it.
+/// The socket of an address, and the device's membership in its group.
 pub(super) struct Opened {
     pub(super) udp: UdpPort,
-    /// `None`: processes cannot find each other here, so the device has the address for itself.
+    /// `None`: processes cannot find each other here, so the device has the address alone.
     pub(super) member: Option<Member>,
 }
 
-/// Opens the socket of an address, and takes a place among those that have it too.
+/// Opens the socket of an address and joins the group of the address.
 ///
 /// # Errors
-/// As [`UdpPort::open`]; [`Error::AddressInUse`]: a stranger has the port, or the QPN blocks have
-/// owners.
+/// As [`UdpPort::open`]; [`Error::AddressInUse`]: another program has the port, or the QPN blocks
+/// have owners.
 ///
 /// # Safety
 /// The memory of the layout is the device's alone.
@@ -81,7 +84,7 @@ pub(super) unsafe fn open(
     };
     sweep(&socket_dir);
     if at.port == 0 {
-        // Nobody else can have a port that is still to be chosen.
+        // A port that the kernel chooses has no other users.
         let udp = socket(at, &cfg)?;
         let claim = claim(&socket_dir, udp.local())?;
         udp.allow_reuse_port()?;
@@ -108,13 +111,12 @@ pub(super) unsafe fn open(
                     let member = place.join(udp.fd(), qpns, false, now)?;
                     return Ok(Opened { udp, member: Some(member) });
                 }
-                // The first one has bound its socket, and does not share it yet.
+                // The first member has bound its socket and does not share it yet.
                 Err(Error::AddressInUse) => {}
                 Err(e) => return Err(e),
             }
         } else {
-            // Those who have the socket may have another directory of this user, or have lost
-            // theirs.
+            // The members may have another directory of this user, or have lost theirs.
             request_renewal(at);
             let other = SocketDir::nth(look as usize)?;
             if other != socket_dir {
@@ -127,7 +129,7 @@ pub(super) unsafe fn open(
     Err(Error::AddressInUse)
 }
 
-/// Says once that processes cannot find each other here.
+/// Prints once that processes cannot find each other here.
 fn warn_alone(e: Error) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
@@ -138,8 +140,8 @@ fn warn_alone(e: Error) {
     }
 }
 
-/// Takes what one receive brought: what is for this device to the engine, the rest to its owners.
-/// `late`: the time as of a moment ago. Returns the packets handled.
+/// Hands received packets of this device to the engine and forwards the others. `late`: the time of
+/// an earlier round. Returns the packets handled.
 #[inline]
 pub(super) fn receive_shared(
     g: &mut Guard<'_>,
@@ -149,8 +151,8 @@ pub(super) fn receive_shared(
     r: &RxPacket<'_>,
 ) -> usize {
     let seg = usize::from(r.seg).max(1);
-    // Who knows of no company has perhaps not read yet that somebody has come. What is lost with
-    // that is sent again, but a connection request that the newcomer waits for would be refused.
+    // A member that knows of no other may not have read yet that one has joined. Data packets that
+    // are lost by that are sent again; a connection request for the other member would be refused.
     let lone = !member.has_others() && member.is_settled();
     if lone && !matches!(member.owner_of(r.data), Owner::Probe | Owner::Block(0))
         || r.data.chunks(seg).all(|p| member.owner_of(p) == Owner::Local)
@@ -161,8 +163,8 @@ pub(super) fn receive_shared(
     split_by_owner(g, member, now(), r)
 }
 
-/// Each piece of consecutive packets with one owner by itself. Who passes packets on has handled
-/// them: a device that is about to end must not leave others' in its socket.
+/// Handles each run of consecutive packets with one owner. Forwarded packets count as handled: a
+/// device that is about to end must not leave them in its socket.
 #[cold]
 fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket<'_>) -> usize {
     let seg = usize::from(r.seg).max(1);
@@ -172,7 +174,7 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
         let rest = &r.data[at..];
         let owner = member.owner_of(&rest[..seg.min(rest.len())]);
         let same = rest.chunks(seg).take_while(|p| member.owner_of(p) == owner).count();
-        // Messages of the connection manager have an owner each.
+        // Each message of the connection manager has its own owner.
         let n = if owner == Owner::Block(0) { 1 } else { same };
         let data = &rest[..(n * seg).min(rest.len())];
         let p = Packets { src: r.src, seg: r.seg, first: (at / seg) as u16, ecn: r.ecn, data };
@@ -181,7 +183,7 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
             Owner::Probe => {
                 for (i, packet) in data.chunks(seg).enumerate() {
                     if !member.take_probe(packet) {
-                        // Nobody's: the engine counts it by what is wrong with it.
+                        // Without an owner, the engine counts it by its fault.
                         handled += to_engine(
                             g,
                             now,
@@ -192,7 +194,7 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
             }
             Owner::Block(0) => handled += route_mad(g, member, now, &p),
             Owner::Block(block) => {
-                // Nobody's: the engine counts it by what is wrong with it.
+                // Without an owner, the engine counts it by its fault.
                 handled += if member.forward(block, &p) { same } else { to_engine(g, now, &p) };
             }
         }
@@ -206,8 +208,8 @@ fn to_engine(g: &mut Guard<'_>, now: u64, p: &Packets<'_>) -> usize {
     g.handle_segments(now, &peer_addr(&p.src), p.first, usize::from(p.seg), p.data, p.ecn == 3)
 }
 
-/// A packet for QP1, which all devices of an address share: whose id it names, or who listens, gets
-/// it. The engine answers what nobody wants, as it does for a device alone.
+/// Routes a packet for QP1, which all devices of an address share, by the id or the service that it
+/// names. The engine handles a packet that no member takes, as on a device alone.
 fn route_mad(g: &mut Guard<'_>, member: &mut Member, now: u64, p: &Packets<'_>) -> usize {
     let to = match p.data.split_last_chunk::<ICRC_LEN>().map(|(body, _)| Run::parse_packet(body)) {
         Some(Ok((run, mad))) if run.dest_qpn == GSI_QPN => Addressee::of(mad),
@@ -217,8 +219,8 @@ fn route_mad(g: &mut Guard<'_>, member: &mut Member, now: u64, p: &Packets<'_>) 
         _ if g.cm().is_mine(to) => false,
         Addressee::Block(block) => member.forward(block, p),
         Addressee::Service { port_space, port } => {
-            // As with the engine of who socket_polled there a moment ago: not refused, so that its
-            // sender asks again.
+            // A service that was withdrawn a moment ago: not refused, so that the sender asks
+            // again.
             member.forward_to_service(port_space, port, p) || member.is_former(now, port)
         }
         Addressee::Anyone => false,
@@ -240,8 +242,8 @@ impl EngineLock<'_> {
         self.guard.cm_listen(now_ns(), id, backlog)
     }
 
-    /// Takes the name of an id's port already, so that requests for it come here and to nobody who
-    /// would refuse them.
+    /// Takes the name of an id's port before it listens, so that requests for it come to this
+    /// device and no other refuses them.
     pub(super) fn announce(&mut self, id: Handle, soon: bool) -> Result<()> {
         let (port_space, port) = self.guard.cm().bound(id)?;
         if let Some(member) = &mut self.port().member {
@@ -254,7 +256,7 @@ impl EngineLock<'_> {
         self.guard.cm().announce(id, soon)
     }
 
-    /// An id is gone, and with it what it offered.
+    /// Withdraws what an id offers, since the id has ended.
     pub(super) fn withdraw(&mut self, id: Handle) {
         if let Some(member) = &mut self.port().member {
             member.withdraw(id);
@@ -263,12 +265,13 @@ impl EngineLock<'_> {
 }
 
 impl PortState {
-    /// Takes mail, and does what the membership calls for. Returns the packets handled.
+    /// Receives messages of the group and does what membership requires. Returns the packets
+    /// handled.
     pub(super) fn maintain_group(&mut self, g: &mut Guard<'_>, now: u64) -> usize {
         let Some(member) = &mut self.member else { return 0 };
         let waits = member.has_others() && g.next_timeout(now).is_some();
         member.maintain(now, waits);
-        let local = self.udp.as_ref().map(|u| *u.local()).unwrap_or_default();
+        let local = self.net.as_ref().map(|net| *net.local()).unwrap_or_default();
         let pcap = &mut self.pcap;
         member.poll(now, |member, mail| {
             let p = match mail {
@@ -278,7 +281,7 @@ impl PortState {
                     return 0;
                 }
             };
-            // What is passed on is passed on once: a block that is not ours any more is nobody's.
+            // Packets are forwarded once: those of a block that is not ours any more are dropped.
             let seg = usize::from(p.seg).max(1);
             let ours = p
                 .data
@@ -300,7 +303,7 @@ impl PortState {
         })
     }
 
-    /// Takes the names by which others find the device anew, after their directory was removed.
+    /// Takes the device's names anew after their directory was removed.
     #[cold]
     pub(super) fn renew_names(&mut self, waiter: &Waiter) {
         let Some(member) = &mut self.member else { return };
@@ -311,7 +314,7 @@ impl PortState {
         }
     }
 
-    /// When the device is wanted next, besides what the engine says.
+    /// The next time that the group or the links need a round.
     pub(super) fn deadline(&self) -> Option<u64> {
         let member = self.member.as_ref().and_then(Member::deadline);
         let shm = self.shm.as_ref().and_then(ShmPort::deadline);
@@ -319,8 +322,8 @@ impl PortState {
     }
 }
 
-/// A datagram that came over a link to the address, for another device there: passed on as the
-/// packet that it would have been.
+/// Forwards a datagram of a link to the address, for another device there, as the packet that it
+/// would have been.
 #[cold]
 pub(super) fn forward_run(
     member: &mut Option<Member>,

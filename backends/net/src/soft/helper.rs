@@ -1,11 +1,11 @@
 //! The helper thread: runs the engine while the program does not.
 //!
 //! It sleeps on the sockets, a timer and an event. While the program polls (within the last
-//! [`TAKE_OVER_NS`]) it takes its hands off the sockets and only looks at the clock, so that never
-//! two threads spin for one message, and rarer the longer the program polls; once the polls stop it
-//! runs the engine until nothing is left to do. A program that polls memory and only now and then a
-//! CQ would make it hesitate for ever: when it found work twice in a row between polls it stays in
-//! charge, until a poll finds work itself.
+//! [`TAKE_OVER_NS`]), it leaves the sockets to the program and only reads the clock, less often the
+//! longer the program polls. So two threads never spin for one message. Once the polls stop, it
+//! runs the engine until no work is left. A program that polls memory, and a CQ only now and then,
+//! would delay it again and again. So a helper that has found work twice in a row between polls
+//! keeps the engine until a poll finds work itself.
 //!
 //! A thread of the program that sleeps on a completion channel does the same where there is no
 //! helper ([`super::channels`]).
@@ -15,6 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::budget::Round;
+use super::linger::Linger;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use crate::wait::Waiter;
@@ -25,53 +26,45 @@ use std::os::fd::RawFd;
 
 /// Without a poll for this long, the helper takes over.
 const TAKE_OVER_NS: u64 = 100_000;
-/// Each look costs the program some 16 µs of a core that both share. While it polls on they become
-/// rarer, down to this.
+/// Longest interval of its looks while the program polls. Each look costs the program some 16 µs of
+/// a core that both share.
 const LOOK_MAX_NS: u64 = 800_000;
-/// Takings-over that found work, after which polls that find none no longer count.
+/// After so many take-overs that found work, polls that find none no longer count.
 const STICKY: u32 = 2;
-/// After work it looks for more this long before it sleeps.
+/// Time that it looks for more work before it sleeps.
 const LINGER_NS: u64 = 20_000;
-/// For so long after work it sleeps only so long at a time.
+/// For so long after work, each sleep is at most so long.
 const NAP_NS: u64 = 10_000_000;
-/// Until it looks again where somebody had the lock who did not run.
+/// Time until its next attempt at a lock whose holder does not run.
 const LOCKED_NS: u64 = 20_000;
-
-/// Away for longer after giving way: somebody computes on this core.
-const AWAY_NS: u64 = 200_000;
-/// Looks in vain for more, after which it sleeps at once.
-const CREDIT: u32 = 16;
-/// How often it does so before it tries again: at first, and at most.
-const AGAIN: (u32, u32) = (1 << 8, 1 << 16);
-/// The shortest turn that a scheduler gives.
-const SLICE_NS: u64 = 100_000;
 
 /// The helper of a device.
 pub(super) struct Helper {
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: AtomicBool,
-    /// It stays in charge although the program polls.
+    /// Keeps the engine although the program polls.
     pub(super) sticky: AtomicBool,
-    /// It sleeps on everything there is, at most until then; `AWAKE`: it does not. Written under
-    /// the engine's lock, but for its own waking.
+    /// Latest end of its sleep on everything; `AWAKE`: it does not sleep. Written under the
+    /// engine's lock, except when it wakes by itself.
     asleep_until: AtomicU64,
-    /// It must be woken once the engine's lock is free again: woken before, it would take this core
-    /// from the lock's holder.
+    /// It must be woken once the engine's lock is free. Woken earlier, it would take this core from
+    /// the lock's holder.
     wake_due: AtomicBool,
-    /// What it sleeps on.
+    /// The epoll sets that it sleeps on.
     waiter: Waiter,
 }
 
-/// [`Helper::asleep_until`] of a helper that runs, or looks at the clock because the program polls.
+/// [`Helper::asleep_until`] of a helper that runs, or that reads the clock because the program
+/// polls.
 const AWAKE: u64 = 0;
 
 /// Why the helper does not sleep.
 enum Awake {
     /// There is work that could not be done in one round.
     Work,
-    /// Something came meanwhile.
+    /// Input came meanwhile.
     Input,
-    /// Somebody has the lock and does not run.
+    /// The lock's holder does not run.
     Locked,
 }
 
@@ -87,21 +80,20 @@ impl Helper {
         })
     }
 
-    /// Makes it look again at once.
+    /// Interrupts its sleep.
     pub(super) fn wake(&self) {
         self.waiter.notify();
     }
 }
 
-/// While it lives, threads that this one makes begin with the signal mask of a helper: the
-/// program's signals are for the program's threads, but faults must get through whatever the
-/// program blocks, as vanished memory is one.
+/// Threads made during its lifetime start with the signal mask of a helper. The program's signals
+/// are for the program's threads. Faults stay unblocked, since vanished memory raises them.
 pub struct HelperSignals {
     before: libc::sigset_t,
 }
 
 impl HelperSignals {
-    /// Takes the mask; dropping it puts the former one back.
+    /// Sets the mask; dropping restores the former one.
     pub fn take() -> Self {
         // SAFETY: zeroes are valid for both sets, which live through the calls; the calls do not
         // fail for them.
@@ -132,93 +124,6 @@ impl Drop for HelperSignals {
     }
 }
 
-/// Whether looking on after work pays: between two bursts of a stream, or where messages come one
-/// by one, it does, as to sleep and be woken costs both sides more. It does not where the program
-/// watches its memory on this very core: that gives it back only at the end of a time slice, and
-/// answers nothing as long as the helper looks.
-struct Linger {
-    /// Good and bad experience.
-    credit: u32,
-    /// Rests without one, before it is tried again; and how many those are the next time.
-    without: u32,
-    again: u32,
-    /// It is trying.
-    trying: bool,
-    /// It sleeps at once, and gets the core at once.
-    short_turns: bool,
-}
-
-impl Linger {
-    fn new() -> Self {
-        Linger { credit: CREDIT, without: 0, again: AGAIN.0, trying: false, short_turns: false }
-    }
-
-    /// There was work, and there is none now.
-    fn pays(&mut self) -> bool {
-        if !self.trying {
-            self.trying = self.credit > 0 || self.without == 0;
-            if self.trying && core::mem::take(&mut self.short_turns) {
-                prefer_turns(0);
-            }
-            self.without = self.without.saturating_sub(1);
-        }
-        self.trying
-    }
-
-    /// Work came, `away` since it gave its core away.
-    fn paid(&mut self, away: u64) {
-        if self.trying && away > AWAY_NS {
-            self.wasted();
-        } else if self.trying {
-            self.trying = false;
-            self.again = AGAIN.0;
-            self.credit = (self.credit + 1).min(CREDIT);
-        }
-    }
-
-    /// Nothing came.
-    fn wasted(&mut self) {
-        if core::mem::take(&mut self.trying) {
-            self.credit = self.credit.saturating_sub(1);
-            if self.credit == 0 {
-                self.without = self.again;
-                self.short_turns = true;
-                prefer_turns(SLICE_NS);
-                self.again = (2 * self.again).min(AGAIN.1);
-            }
-        }
-    }
-}
-
-/// Asks the scheduler for turns of this length; 0: the usual one. Who has short turns gets the core
-/// at once when woken, from a thread that computes on it, but keeps it when giving way. A kernel
-/// that does not know this, or a sandbox that forbids it, changes nothing.
-fn prefer_turns(ns: u64) {
-    #[repr(C)]
-    #[derive(Default)]
-    struct SchedAttr {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-    }
-    let mut attr = SchedAttr::default();
-    let size = size_of::<SchedAttr>();
-    // SAFETY: `attr` lives through both calls, has the size that is given, and any bytes are valid
-    // for it.
-    unsafe {
-        let got = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0);
-        if got == 0 && attr.policy == libc::SCHED_OTHER as u32 {
-            attr.runtime = ns;
-            libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
-        }
-    }
-}
-
 impl SoftDevice {
     /// Starts the helper. Starting it twice is no error.
     ///
@@ -243,7 +148,7 @@ impl SoftDevice {
         drop(masked);
         *slot = Some(thread.inspect_err(|_| self.channels.driver.release())?);
         self.helper_on.store(true, Ordering::SeqCst);
-        // From here on only events make the program's descriptor readable.
+        // From now on only events make the program's descriptor readable.
         self.waiter.attach_io(false)
     }
 
@@ -259,8 +164,8 @@ impl SoftDevice {
         self.channels.driver.release();
     }
 
-    /// The last looks of the helper before it sleeps on everything; returns when it must wake,
-    /// `at_most` or earlier.
+    /// The last checks before the helper sleeps on everything. Returns when it must wake, `at_most`
+    /// or earlier.
     fn fall_asleep(&self, at_most: u64) -> Result<u64, Awake> {
         let Some(mut held) = self.lock_soon() else { return Err(Awake::Locked) };
         let blocked = held.port().is_blocked();
@@ -271,10 +176,10 @@ impl SoftDevice {
             return Err(Awake::Input);
         }
         let next = held.next_timeout(now_ns()).map_or(at_most, |at| at.clamp(1, at_most));
-        // From here on a round of the program wakes it, if it must know.
+        // From now on a round of the program wakes it if it must act.
         self.helper.asleep_until.store(next, Ordering::Relaxed);
         drop(held);
-        // Who found the lock taken and left a mark is served first.
+        // A post that found the lock taken left a mark, and goes first.
         if self.engine.shared().active.any() {
             self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
             return Err(Awake::Input);
@@ -282,22 +187,22 @@ impl SoftDevice {
         Ok(next)
     }
 
-    /// Whether somebody sleeps on the sockets, or did when last heard of. Under the lock, under
-    /// which a sleep is announced.
+    /// Whether a thread sleeps on the sockets, or may. Under the lock, under which a sleep is
+    /// announced.
     pub(super) fn may_sleep(&self) -> bool {
         self.sleeping.is_asleep(sleep::ANY)
             || self.helper.asleep_until.load(Ordering::Relaxed) != AWAKE
     }
 
-    /// Whether no helper sleeps that would have to be told of something.
+    /// Whether no helper sleeps that a round would have to wake.
     #[inline(always)]
     pub(super) fn is_helper_awake(&self) -> bool {
         self.helper.asleep_until.load(Ordering::Relaxed) == AWAKE
     }
 
-    /// At the end of a round, under the lock: a helper that sleeps must know when there is
-    /// something to do earlier than it will wake, and that the program drives the engine, since a
-    /// bell or a packet that the program took woke nobody else.
+    /// At the end of a round, under the lock: marks a sleeping helper to be woken, if something is
+    /// due before it wakes, or if the program drives the engine now. (Input that the program took
+    /// woke only the program.)
     #[inline]
     pub(super) fn notify_helper(&self, g: &mut Guard<'_>, now: u64, round: Round) {
         let until = self.helper.asleep_until.load(Ordering::Relaxed);
@@ -310,7 +215,7 @@ impl SoftDevice {
         }
     }
 
-    /// Once the lock is free: whoever owes the helper its waking.
+    /// Once the lock is free: wakes the helper if it is marked.
     #[inline]
     pub(super) fn wake_helper_if_due(&self) {
         if self.helper.wake_due.load(Ordering::Relaxed)
@@ -325,7 +230,7 @@ impl SoftDevice {
     }
 
     /// A thread of the program is about to [drive](SoftDevice::drive) until a descriptor is
-    /// readable: as if a helper had been started.
+    /// readable, as a helper would.
     ///
     /// # Errors
     /// [`Error::Os`], [`Error::NoMemory`]: the descriptor cannot be watched.
@@ -334,15 +239,15 @@ impl SoftDevice {
             self.channels.driver.release();
             return Err(e);
         }
-        // Whoever polled last has stopped: no wait for more polls.
+        // The program sleeps: there is no wait for more polls.
         self.last_poll_ns.store(0, Ordering::Relaxed);
         self.helper_on.store(true, Ordering::SeqCst);
         let _ = self.waiter.attach_io(false);
         Ok(())
     }
 
-    /// It has stopped doing so. A thread that fell asleep on the program's descriptor meanwhile has
-    /// relied on it.
+    /// The thread has stopped driving. A thread that fell asleep on the program's descriptor
+    /// meanwhile relied on it.
     pub(super) fn stop_driving(&self, until: RawFd) {
         let _ = self.helper.waiter.attach(until, false);
         self.helper_on.store(false, Ordering::SeqCst);
@@ -359,11 +264,11 @@ impl SoftDevice {
         self.wake_helper_if_due();
     }
 
-    /// Runs the engine while the program does not, and sleeps in between, until it is over or the
-    /// time is. `own`: on the helper's own thread, whose scheduling it may change.
+    /// Runs the engine while the program does not, and sleeps in between, until `over` or `end`.
+    /// `own`: on the helper's own thread, whose scheduling it may change.
     ///
     /// # Errors
-    /// `Os(EINTR)`: a signal interrupted the sleep of a thread that is the program's.
+    /// `Os(EINTR)`: a signal interrupted the sleep of a thread of the program.
     pub(super) fn drive(&self, own: bool, end: u64, over: &dyn Fn() -> bool) -> Result<()> {
         let w = &self.helper.waiter;
         let (mut watching, mut look) = (false, TAKE_OVER_NS);
@@ -381,7 +286,7 @@ impl SoftDevice {
                 if watching {
                     let _ = w.attach(self.waiter.io_fd(), false);
                     watching = false;
-                    // Nothing came while it was in charge, or the polls have found work since.
+                    // It received nothing since it took over, or the polls have found work.
                     if worked < taken || found >= STICKY {
                         found = 0;
                     }
@@ -417,7 +322,7 @@ impl SoftDevice {
             if own {
                 linger.wasted();
             }
-            // While work comes it wakes now and then, so that nobody has to tell it of the usual
+            // While work comes it wakes now and then, so that rounds need not wake it for the usual
             // timers.
             match self.fall_asleep(if rested < NAP_NS { end.min(now + NAP_NS) } else { end }) {
                 Ok(next) => w.set_timer_by(next),
@@ -439,45 +344,5 @@ impl SoftDevice {
             let _ = w.attach(self.waiter.io_fd(), false);
         }
         outcome
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A rest with a look for more that found nothing.
-    fn in_vain(linger: &mut Linger) -> bool {
-        let tried = linger.pays();
-        linger.wasted();
-        tried
-    }
-
-    #[test]
-    fn looking_on_in_vain_ends_and_is_tried_again_ever_more_rarely() {
-        let mut linger = Linger::new();
-        assert!((0..CREDIT).all(|_| in_vain(&mut linger)));
-        for without in [AGAIN.0, 2 * AGAIN.0, 4 * AGAIN.0] {
-            assert_eq!(
-                (0..=without).filter(|_| in_vain(&mut linger)).count(),
-                1,
-                "once in {without}"
-            );
-            assert!(linger.short_turns);
-        }
-        // Work came at once: it looks on again, and knows how long to do without the next time.
-        while !linger.pays() {
-            linger.wasted();
-        }
-        linger.paid(1_000);
-        assert!(!linger.short_turns && linger.again == AGAIN.0);
-        assert!(in_vain(&mut linger));
-        // Work that came while somebody else had the core was no gain.
-        let mut linger = Linger::new();
-        for _ in 0..CREDIT {
-            assert!(linger.pays());
-            linger.paid(AWAY_NS + 1);
-        }
-        assert!(!linger.pays());
     }
 }

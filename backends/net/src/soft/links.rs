@@ -1,5 +1,5 @@
-//! The links to other processes of this host: taking what they brought, writing what the engine has
-//! for them.
+//! Links to other processes of this host: reading what they wrote, writing what the engine has for
+//! them.
 
 use core::sync::atomic::Ordering;
 
@@ -11,25 +11,24 @@ use crate::clock::now_ns;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
 
-/// How often the sockets of the links are looked at while somebody polls: a new peer waits so long,
-/// and a dead one is noticed so late. It costs a system call per link, which delays the message
-/// that comes meanwhile; so while nobody comes or goes the time doubles, from the first of these to
-/// the other.
+/// Interval of maintenance while a thread polls: it bounds the delay of a new peer, and of noticing
+/// an end. It costs a system call per link, which delays a message that comes meanwhile. So the
+/// interval doubles, from the first value to the second, while no peer connects or ends.
 const MAINTAIN_NS: (u64, u64) = (100_000, 1_600_000);
 
 impl SoftDevice {
-    /// Writes the one small message that a QP was just posted into the ring of its link, if nothing
-    /// is in its way.
+    /// Writes the single message that a QP was just posted into the ring of its link, if nothing is
+    /// in its way.
     #[inline(always)]
     pub(super) fn send_single(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
         let Some(shm) = port.shm.as_mut() else { return false };
-        // A helper that sleeps wants to know until when it may: then the time is read, once the
-        // peer has begun.
+        // A sleeping helper must know until when it may sleep: then the clock is read, once the
+        // peer has the message.
         g.send_single(qi, shm, !self.is_helper_awake(), now_ns)
     }
 
-    /// Writes what a QP was just posted into the ring of its link. When; `None`: it goes another
-    /// way.
+    /// Writes what a QP was just posted into the ring of its link. Returns the time; `None`: it
+    /// takes another path.
     #[inline]
     pub(super) fn send_to_link(
         &self,
@@ -48,7 +47,7 @@ impl SoftDevice {
         Some(now)
     }
 
-    /// Looks after the links now and then. `handled`: what this round has taken from them.
+    /// Maintains the links now and then. `handled`: what this round has read from them.
     #[inline]
     pub(super) fn maintain_if_due(
         &self,
@@ -62,15 +61,15 @@ impl SoftDevice {
         }
     }
 
-    /// Takes what other processes have put into our rings.
+    /// Reads what other processes wrote into our rings.
     #[inline(always)]
     pub(super) fn read_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
         let PortState { shm, member, stale, .. } = port;
         let Some(shm) = shm else { return 0 };
         shm.poll_with(
             &mut (g, member),
-            // For what it does with the time, one of a few rounds ago will do: an owed ACK leaves
-            // so much earlier.
+            // The time of an earlier round will do here: it only makes an ACK leave a little
+            // earlier.
             |(g, _), from, head, rest| g.take_record(now, &from.ip, head, rest),
             |(g, member), from, run| match run {
                 Ok((run, payload)) if g.owns(run.dest_qpn) => {
@@ -88,7 +87,7 @@ impl SoftDevice {
         self.read_links(g, port, now)
     }
 
-    /// New links, bells, links that are gone. Some system calls.
+    /// Maintains the links: new ones, wake-ups, grants, ends. Some system calls.
     #[cold]
     pub(super) fn maintain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let Some(shm) = &mut port.shm else { return };
@@ -101,8 +100,8 @@ impl SoftDevice {
         (port.maintain_every, port.maintain_at) = (next, now + next);
         export_requested(g, shm);
         if shm.has_lost() {
-            // Who is gone may have said something before: the last ACK counts. Bounded, since
-            // others may go on writing.
+            // A process that has ended may have sent a last ACK. Bounded, since others may go on
+            // writing.
             for _ in 0..DRAIN_ROUNDS {
                 if self.read_links_apart(g, port, now) == 0 {
                     break;
@@ -116,9 +115,9 @@ impl SoftDevice {
         }
     }
 
-    /// Tells the engine of links that are gone. Those of datagrams lead to an address, which may
-    /// have other owners: they go through the network from then on, unless only shared memory is
-    /// wanted.
+    /// Tells the engine of links that were lost. A link of datagrams led to an address, which may
+    /// have other owners: its datagrams go through the network from now on, unless only shared
+    /// memory is wanted.
     fn lose_links(&self, g: &mut Guard<'_>, shm: &mut ShmPort, now: u64) {
         while let Some((link, of_address)) = shm.take_lost() {
             if of_address && self.path == PathChoice::Auto {
@@ -149,7 +148,7 @@ impl SoftDevice {
                 shm.commit(link, len);
                 continue;
             }
-            // No room, or nothing after all: the others have their turn.
+            // No room, or nothing after all: the other links go on.
             full[n_full] = link;
             n_full += 1;
             if n_full == full.len() {

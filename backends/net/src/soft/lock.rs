@@ -1,4 +1,4 @@
-//! The engine's lock, and what else belongs to its holder.
+//! The engine's lock, and the state that it protects besides the engine.
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
@@ -9,17 +9,17 @@ use super::{PortState, SoftDevice};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 
-/// Looks at a taken lock: some microseconds.
+/// Attempts at a taken lock: some microseconds.
 const LOCK_TRIES: u32 = 256;
 
-/// The lock, and what it protects besides the engine.
+/// The engine's lock, with the state of the ports.
 pub(super) struct EngineLock<'d> {
     pub(super) guard: Guard<'d>,
     device: &'d SoftDevice,
 }
 
 impl EngineLock<'_> {
-    /// The engine and the port at once.
+    /// The engine and the ports at once.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut Guard<'_>, &mut PortState) {
         // SAFETY: the port belongs to the holder of the engine's lock, and `&mut self` is the only
@@ -35,7 +35,7 @@ impl EngineLock<'_> {
         self.parts().1
     }
 
-    /// When a round is wanted next; `None`: only after something else has happened.
+    /// The next time for a round; `None`: only after an event.
     pub(super) fn next_timeout(&mut self, now: u64) -> Option<u64> {
         let (g, port) = self.parts();
         match (g.next_timeout(now), port.deadline()) {
@@ -45,15 +45,15 @@ impl EngineLock<'_> {
     }
 }
 
-/// The engine during a control call. Who posted meanwhile found the lock taken and left a mark: at
-/// its end the doorbell is rung for them, as they may never poll.
+/// The engine during a control call. A post meanwhile found the lock taken and left a mark. The end
+/// of the call rings its doorbell, as its program may never poll.
 pub(super) struct ControlGuard<'d> {
     guard: ManuallyDrop<Guard<'d>>,
     device: &'d SoftDevice,
 }
 
 impl<'d> ControlGuard<'d> {
-    /// What holds the lock already.
+    /// Makes a control call of a lock that is held.
     pub(super) fn of(held: EngineLock<'d>) -> ControlGuard<'d> {
         ControlGuard { guard: ManuallyDrop::new(held.guard), device: held.device }
     }
@@ -78,7 +78,7 @@ impl Drop for ControlGuard<'_> {
         // SAFETY: the port belongs to the holder of the engine's lock, which is `guard`, and nobody
         // else has borrowed it.
         check_grants_if_changed(g, unsafe { &mut *self.device.port.get() });
-        // What the call itself raised (flushed completions, a QP in error) waits for no round.
+        // Events of the call itself (flushed completions, a QP in error) wait for no round.
         self.device.notify(&mut self.guard);
         // SAFETY: dropped here and nowhere else, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.guard) };
@@ -95,14 +95,14 @@ impl SoftDevice {
         self.engine.try_lock().map(|guard| self.engine_lock(guard))
     }
 
-    /// What belongs to the holder of the engine's lock.
+    /// The state of the ports beside the engine's lock.
     #[inline]
     pub(super) fn engine_lock<'d>(&'d self, guard: Guard<'d>) -> EngineLock<'d> {
         EngineLock { guard, device: self }
     }
 
-    /// Takes the lock for a control call. Its holder does bounded work; on a machine with few cores
-    /// the holder may not be running, so the wait gives way.
+    /// Takes the lock for a control call. Its holder does bounded work. On a machine with few cores
+    /// the holder may not be running, so the wait yields.
     pub(super) fn lock_engine(&self) -> EngineLock<'_> {
         let mut tries = 0u32;
         loop {
@@ -118,8 +118,8 @@ impl SoftDevice {
         }
     }
 
-    /// Takes the lock if it is free, or soon is. `None`: its holder does not run, or has more to do
-    /// than to post.
+    /// Takes the lock if it is free within some microseconds. `None`: its holder does not run, or
+    /// does more than a post.
     pub(super) fn lock_soon(&self) -> Option<EngineLock<'_>> {
         for _ in 0..LOCK_TRIES {
             if let Some(h) = self.try_lock() {
@@ -133,7 +133,7 @@ impl SoftDevice {
     /// Takes the lock for a control call of the program.
     ///
     /// # Errors
-    /// [`gdrcore_core::error::Error::OwnerDead`]: a parent of this process opened the device. Its
+    /// [`gdrcore_core::error::Error::OwnerDead`]: a parent of this process opened the device. The
     /// lock is not touched.
     pub(super) fn lock_owned(&self) -> Result<EngineLock<'_>> {
         self.fork.check()?;

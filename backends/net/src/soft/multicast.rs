@@ -1,4 +1,5 @@
-//! [`SoftDevice`]'s multicast: the engine knows the members, the socket the groups that have some.
+//! [`SoftDevice`]'s multicast: the engine knows the members of groups, the port the groups that
+//! have some.
 
 use super::lock::EngineLock;
 use super::SoftDevice;
@@ -10,8 +11,8 @@ impl SoftDevice {
     pub(super) fn group_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
         let mut held = self.lock_owned()?;
         held.guard.mcast_attach(qp, gid)?;
-        let joined = match &mut held.port().udp {
-            Some(udp) => udp.group_join(gid),
+        let joined = match &mut held.port().net {
+            Some(net) => net.group_join(gid),
             None => Err(refuse!(
                 Unsupported,
                 "device: loopback and devices by way of a router have no multicast"
@@ -32,11 +33,11 @@ impl SoftDevice {
         Ok(())
     }
 
-    /// After a member has gone: sockets of groups without members are closed.
+    /// Closes the sockets of groups without members.
     pub(super) fn leave_empty_groups(held: &mut EngineLock<'_>) {
         let (guard, port) = held.parts();
-        if let Some(udp) = port.udp.as_mut().filter(|u| u.has_groups()) {
-            udp.groups_retain(|gid| guard.has_members(gid));
+        if let Some(net) = port.net.as_mut().filter(|net| net.has_groups()) {
+            net.groups_retain(|gid| guard.has_members(gid));
         }
     }
 }

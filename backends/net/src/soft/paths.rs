@@ -1,5 +1,5 @@
-//! How a peer is reached: decided when a control call names it. Where there is a router, that is
-//! [`super::routed`]'s affair.
+//! How a peer is reached: chosen when a control call names it. With a router, [`super::routed`]
+//! chooses.
 
 use super::budget::Round;
 use super::grant_checks::check_grants_if_changed;
@@ -16,8 +16,8 @@ use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::AhAttr;
 
 impl SoftDevice {
-    /// A call of the connection manager that may move QPs; the peers that it names are reached by
-    /// the path that is chosen then.
+    /// Makes a call of the connection manager that may move QPs, and chooses the paths of the peers
+    /// that it names.
     pub(super) fn manage_paths<R>(
         &self,
         call: impl FnOnce(&mut Guard<'_>, u64, ChoosePath<'_>) -> R,
@@ -32,13 +32,12 @@ impl SoftDevice {
         done
     }
 
-    /// Decides how the peer of an address vector is reached, and tells the engine, under the lock
-    /// that the control call which names the peer will use. `dest_qpn`: the QP there, for a
-    /// connected one; the address alone, for datagrams. `way`: what [`SoftDevice::ask_router`] has
-    /// found.
+    /// Chooses the path of the peer of an address vector, and sets it in the engine, under the lock
+    /// of the control call that names the peer. `dest_qpn`: the peer's QP if connected; `None`:
+    /// datagrams. `way`: the result of [`SoftDevice::ask_router`].
     ///
     /// # Errors
-    /// With a router, what it said. Else only where nothing but shared memory is wanted:
+    /// With a router: its refusal. Else only where shared memory alone is wanted:
     /// `Error::NoDevice`: no process of this host offers it under that address; `Error::Access`:
     /// one of another user does; `Error::NoMemory`.
     pub(super) fn choose_path(
@@ -62,7 +61,7 @@ impl SoftDevice {
         )
     }
 
-    /// As [`SoftDevice::choose_path`], of the two halves.
+    /// As [`SoftDevice::choose_path`], with both parts of the lock.
     fn choose_path_of(
         &self,
         g: &mut Guard<'_>,
@@ -78,7 +77,7 @@ impl SoftDevice {
             return self.choose_router_path(g, port, &to, dest_qpn, way);
         }
         if to == self.local {
-            // A datagram decides for itself.
+            // The path of a datagram is chosen per datagram.
             if port.member.is_none() || dest_qpn.is_none_or(|qpn| g.owns(qpn)) {
                 return Ok(());
             }

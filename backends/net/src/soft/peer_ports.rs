@@ -1,28 +1,27 @@
-//! From which UDP ports a peer of our kind may send.
+//! The UDP ports that a soft device as peer may send from.
 //!
-//! A soft device sends from the port that it has, which nobody else on its host can send from; and
-//! to peers of its own host also from the port of a second socket ([`crate::udp`]'s lane). The
-//! engine refuses other ports for peers that it knows to be soft devices, and reports one that it
-//! has refused. The kernel says whose it is: that of a user who also has the peer's own port is
-//! allowed. Only for peers of this host and network namespace, so where no such socket is found
-//! nothing is allowed.
+//! A soft device sends from its own port, from which no other process of its host can send. To
+//! peers of its own host it may also send from the port of a connected socket ([`crate::udp`]). The
+//! engine refuses other ports of peers that are known to be soft devices, and reports the port that
+//! it refused. Such a port is allowed if the kernel says that its user also has the peer's own
+//! port. That is known of peers of this host and network namespace only; every other port stays
+//! refused.
 
 use super::endpoint;
 use crate::clock::now_ns;
-use crate::udp::port_owner;
+use crate::proc_net::port_owner;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 
-/// PeerPorts that are asked about at most so often: whoever sends from wrong ports must not keep this
-/// process busy.
+/// Least time between two questions to the kernel, so that packets from wrong ports do not keep
+/// this process busy.
 const ASK_NS: u64 = 10_000_000;
-/// Allowed ports are asked about again this often: a port may have been given back, and be
-/// another's.
+/// Allowed ports are checked again this often: a port may have another user by now.
 const AGAIN_NS: u64 = 1_000_000_000;
-/// PeerPorts that are remembered; the oldest is forbidden when there are more.
+/// Allowed ports that are remembered; a further one replaces the oldest.
 const ALLOWED: usize = 8;
 
-/// What is allowed, and when it is looked at next.
+/// Allowed ports, and when they are checked next.
 #[derive(Default)]
 pub(super) struct PeerPorts {
     allowed: [Option<(PeerAddr, u16)>; ALLOWED],
@@ -31,9 +30,8 @@ pub(super) struct PeerPorts {
     again_at: u64,
 }
 
-/// Whether a port of the peer's address belongs to the user who has the peer's own port. Asked
-/// twice: the kernel's list is read in pieces, and where sockets come and go between two of them a
-/// line may be missing.
+/// Whether a port of the peer's address belongs to the user of the peer's own port. Asked twice:
+/// the kernel's list is read in pieces, and a line may be missing while sockets come and go.
 fn is_peers(peer: &PeerAddr, port: u16) -> bool {
     let own = endpoint(peer);
     let asked = || {
@@ -44,7 +42,7 @@ fn is_peers(peer: &PeerAddr, port: u16) -> bool {
 }
 
 impl PeerPorts {
-    /// After packets have come: now and then looks again into the ports that are allowed.
+    /// After packets came: checks the allowed ports again now and then.
     #[inline]
     pub(super) fn review(&mut self, g: &mut Guard<'_>, now: u64) {
         if self.any && now >= self.again_at {
@@ -64,12 +62,12 @@ impl PeerPorts {
         self.any = self.allowed.iter().any(Option::is_some);
     }
 
-    /// Looks into the port that was refused. True: it is the peer's, and allowed from here on.
+    /// Checks the port that the engine refused. True: it is the peer's, and is allowed from now on.
     ///
     /// Cost: that of [`port_owner`], at most once in [`ASK_NS`].
     #[cold]
     pub(super) fn vet(&mut self, g: &mut Guard<'_>) -> bool {
-        // The time that the engine goes by may be that of a poll long ago.
+        // The engine's time may be that of an earlier poll.
         let now = now_ns();
         let Some((peer, port)) = g.refused_port().filter(|_| now >= self.ask_at) else {
             return false;

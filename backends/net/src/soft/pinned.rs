@@ -1,6 +1,6 @@
-//! A QP or CQ that was looked up once, for posts and polls that look nothing up.
+//! A QP or CQ that was looked up once, for posts and polls without a lookup.
 //!
-//! Who makes one has pinned the object, so that its table entry is its own for as long.
+//! The object is pinned for as long, so its table entry stays its own.
 
 use super::SoftDevice;
 use gdrcore_core::error::Result;

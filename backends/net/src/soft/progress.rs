@@ -1,4 +1,4 @@
-//! Whoever polls is the engine: one bounded round, and who runs it when.
+//! One bounded round of the engine, and when it runs: the thread that polls runs it.
 
 use core::sync::atomic::Ordering;
 
@@ -6,56 +6,55 @@ use super::budget::{Round, DRAIN_ROUNDS, GROUP_POLL_NS, MAINTAIN_MAX_NS};
 use super::grant_checks::check_grants_if_changed;
 use super::lock::EngineLock;
 use super::routed::discard;
-use super::socket_io::receive_groups;
 use super::witness;
 use super::{PortState, SoftDevice};
 use crate::addr_group::Member;
 use crate::clock::now_ns;
+use crate::port::Port;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
 use gdrcore_core::sleep;
 use gdrcore_core::verbs::post::Posted;
 
-/// After its last packet the socket counts as hot for this long.
+/// The socket counts as hot for this long after a packet.
 const UDP_HOT_NS: u64 = 50_000;
-/// Beside busy links the socket is looked at as often as this.
+/// Interval of polls of the socket beside busy links.
 const SOCKET_POLL_NS: u64 = 50_000;
 /// Runs between QPs of this device in one round.
 const LOOPBACK_ROUNDS: usize = 64;
-/// Rounds that find nothing look at timers as often as this: as fine as the timers are.
+/// Granularity of timers in rounds that find nothing.
 const IDLE_TICK_NS: u64 = 4096;
 
-/// Rounds in a row that may do with a time that was read before. A program that polls rarely has
-/// its timers so many polls later.
+/// Rounds in a row that may use the time of an earlier one. The timers of a program that polls
+/// rarely are late by as many polls.
 const STALE_ROUNDS: u8 = 3;
 
-/// Empty polls in a row after which a spinning program gives way: some 20 µs where they look at the
-/// socket, 2 µs with links.
+/// Empty polls in a row after which a spinning program yields: some 20 µs with a socket, 2 µs with
+/// links.
 const IDLE_POLLS: u32 = 64;
 
-/// Where peers are processes of this host, who may wait for this core, it gives way once before:
-/// after 0.7 µs or so, since such polls are quick. Not while the answer of a peer on another core
-/// is under way, which takes half of that. Not each time, as who gives way often gets little of a
-/// busy machine.
+/// Empty polls after which it yields once where peers are processes of this host, which may wait
+/// for this core: some 0.7 µs. An answer from another core takes half of that. It yields no more
+/// often, since a thread that yields may get little of a busy machine.
 const IDLE_POLLS_LOCAL: u32 = 32;
 
-impl PortState {
-    /// Whether there may be work that cannot be done before something else has happened, which
-    /// wakes.
+impl<P: Port> PortState<P> {
+    /// Whether work may wait for an event that wakes.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked || self.rings_full
     }
 
-    /// The time of a round that begins: `read` just now, or else by the clock. While links are used
-    /// and nothing is owed it is not read for each round in vain, since that is half of what such a
-    /// round costs; with the socket alone not before it was looked at, since a message that is
-    /// there would wait. [`PortState::stale`] says so, and whoever needs it exact reads it then.
+    /// The time of a round: `read`, or the clock. While links are used and no ACK is owed, the
+    /// clock is not read for each round in vain, since that is half of such a round's cost. With
+    /// the socket alone it is not read before the socket was polled, since a packet that is there
+    /// would wait. [`PortState::stale`] counts such rounds; a caller that needs the exact time
+    /// reads it then.
     #[inline]
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_skip = round == Round::Full && self.stale < STALE_ROUNDS && read.is_none();
         if may_skip
-            && (self.has_links() || self.udp.is_some() && self.pcap.is_none())
+            && (self.has_links() || self.net.is_some() && self.pcap.is_none())
             && g.owes_nothing()
         {
             self.stale += 1;
@@ -66,7 +65,7 @@ impl PortState {
         self.now
     }
 
-    /// The clock was read.
+    /// Sets the time that was read.
     #[inline]
     pub(super) fn set_time(&mut self, now: u64) {
         self.now = now;
@@ -78,7 +77,7 @@ impl PortState {
         self.shm.as_ref().is_some_and(ShmPort::has_links)
     }
 
-    /// A time that was not read for this round, read now if it must be.
+    /// The time of this round, read now unless it was.
     #[inline]
     pub(super) fn refresh(&mut self, now: u64) -> u64 {
         if self.stale == 0 {
@@ -88,9 +87,9 @@ impl PortState {
         self.now
     }
 
-    /// Whether this round looks at the socket: an empty look costs more than a message through
-    /// memory, so with links it is only done while the socket is hot, and every 64th time in vain;
-    /// and after a while, since links that are busy leave no round in vain.
+    /// Whether this round polls the socket. An empty poll costs more than a message through memory.
+    /// So with links the socket is polled only while it is hot, every 64th time in vain, and after
+    /// [`SOCKET_POLL_NS`], since busy links leave no round in vain.
     #[inline]
     fn polls_socket(&self, now: u64) -> bool {
         !self.has_links() || self.empty_enough() || now >= self.poll_socket_at || self.is_hot(now)
@@ -102,7 +101,7 @@ impl PortState {
         self.empty % 64 == 63
     }
 
-    /// Whether the socket has brought something a short while ago.
+    /// Whether the socket received something a short while ago.
     #[inline]
     fn is_hot(&self, now: u64) -> bool {
         now.saturating_sub(self.udp_hot_ns) < UDP_HOT_NS
@@ -110,13 +109,13 @@ impl PortState {
 }
 
 impl SoftDevice {
-    /// Runs a round if nobody else does, and again while posts came in that found the lock taken.
+    /// Runs a round if no other thread does, and again while posts found the lock taken.
     #[inline]
     pub(super) fn run(&self, round: Round) -> usize {
         self.run_at(round, None)
     }
 
-    /// The same, where the clock has just been read.
+    /// As [`SoftDevice::run`], with the time just read.
     #[inline(always)]
     pub(super) fn run_at(&self, round: Round, now: Option<u64>) -> usize {
         match self.try_lock() {
@@ -125,7 +124,7 @@ impl SoftDevice {
         }
     }
 
-    /// Rounds under a lock that is taken already, and again while posts came in that found it so.
+    /// Runs rounds under a lock that is held, and again while posts found it taken.
     #[inline]
     fn run_locked<'d>(&'d self, mut held: EngineLock<'d>, round: Round, now: Option<u64>) -> usize {
         let handled = self.round_apart(&mut held, round, now);
@@ -133,13 +132,13 @@ impl SoftDevice {
         handled + self.after_round(round)
     }
 
-    /// [`SoftDevice::one_round`], where it is not the whole of a call.
+    /// [`SoftDevice::one_round`], not inlined.
     #[inline(never)]
     fn round_apart(&self, held: &mut EngineLock<'_>, round: Round, now: Option<u64>) -> usize {
         self.one_round(held, round, now)
     }
 
-    /// A round, at its time.
+    /// A round, with its time.
     #[inline(always)]
     pub(super) fn one_round(
         &self,
@@ -152,14 +151,14 @@ impl SoftDevice {
         self.round(held, time, round)
     }
 
-    /// After a round, with the lock free again: wakes who must be woken, and runs further rounds
-    /// while posts came in that found it taken.
+    /// After a round, with the lock free: wakes the helper if it must, and runs further rounds
+    /// while posts found the lock taken.
     #[inline(always)]
     pub(super) fn after_round(&self, round: Round) -> usize {
         self.wake_helper_if_due();
-        // Whoever posted meanwhile found the lock taken, left a mark and looked at the lock once
-        // more: either he has it now, or his mark is to be seen here (`Engine::try_lock_marked`)
-        // and his doorbell is ours to ring.
+        // A post meanwhile found the lock taken, left a mark and tried the lock once more. Either
+        // its thread has the lock now, or its mark is visible here (`Engine::try_lock_marked`), and
+        // this thread runs its round.
         if self.engine.shared().active.any() {
             self.run_marked(round)
         } else {
@@ -190,20 +189,20 @@ impl SoftDevice {
         let sent = posted.write
             && (held.guard.try_local_write(qi) || self.write_peer(&mut held, qi))
             || self.send_at_once(&mut held, qi);
-        // An event that it has raised is told by the round that follows.
+        // The round that follows delivers an event that the send has raised.
         if !sent || held.guard.shared().notify.load(Ordering::Relaxed) {
             return self.send_with_others(held, qi);
         }
         drop(held);
         self.wake_helper_if_due();
-        // Who holds the lock, however shortly, looks at the marks afterwards.
+        // Every holder of the lock looks at the marks afterwards.
         if self.engine.shared().active.any() {
             self.run_marked(Round::Send);
         }
     }
 
-    /// The lock was taken: whoever holds it looks at the marks afterwards, unless he has just done
-    /// so.
+    /// Leaves a mark for the lock's holder, which looks at the marks after its release; else runs
+    /// the round here.
     #[inline(never)]
     fn leave_mark(&self, qi: usize) {
         self.engine.shared().active.set(qi);
@@ -212,7 +211,7 @@ impl SoftDevice {
         }
     }
 
-    /// What a QP was just posted was not all there is to do.
+    /// Goes on after a post whose request was not all there is to do.
     #[inline(never)]
     fn send_with_others(&self, mut held: EngineLock<'_>, qi: usize) {
         if held.guard.wake(qi) {
@@ -223,8 +222,7 @@ impl SoftDevice {
         }
     }
 
-    /// Sends what a QP was just posted, and looks for no other. False: that is not all there is to
-    /// do.
+    /// Sends what a QP was just posted, and looks for no other. False: there is more to do.
     #[inline(always)]
     fn send_at_once(&self, held: &mut EngineLock<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
@@ -239,9 +237,9 @@ impl SoftDevice {
 
     #[inline(never)]
     fn send_by_path(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
-        let now = self.send_single_packet(g, port, qi).or_else(|| match g.path_of(qi) {
+        let now = port.send_single_packet(self, g, qi).or_else(|| match g.path_of(qi) {
             Some(Path::Link(link)) => self.send_to_link(g, port, qi, link),
-            Some(Path::Port) => self.send_to_port(g, port, qi),
+            Some(Path::Port) => port.send_posted(self, g, qi),
             _ => None,
         });
         let Some(now) = now else { return false };
@@ -249,9 +247,8 @@ impl SoftDevice {
         !g.has_work()
     }
 
-    /// What a poll of the program found. Work: the program drives the engine itself again. Nothing,
-    /// many times over: it spins, maybe on the very core that the peer needs to answer, so it gives
-    /// way now and then.
+    /// Notes a poll of the program. After work, the program drives the engine again. After many
+    /// polls in vain it yields now and then: it may spin on the very core that its peer needs.
     #[inline(always)]
     pub(super) fn note_poll(&self, worked: bool) {
         if worked {
@@ -270,15 +267,14 @@ impl SoftDevice {
         }
     }
 
-    /// Acknowledges what has come so far: before a queue pair ends, whose peer a NIC would have
-    /// answered by now. Bounded, since others may go on sending.
+    /// Receives and acknowledges what has come so far, as a NIC would have, before a queue pair
+    /// ends. Bounded, since peers may go on sending.
     pub(super) fn drain_and_ack(&self) {
         let mut held = self.lock_engine();
         for _ in 0..DRAIN_ROUNDS {
             let now = now_ns();
             held.guard.flush_acks();
-            // The socket as well, whatever links there are: what is there for others must not end
-            // with it.
+            // The socket too, even beside links: packets of other devices in it must not be lost.
             let port = held.port();
             (port.poll_socket_at, port.full_round_at) = (0, 0);
             if self.round_apart(&mut held, Round::Full, Some(now)) == 0 {
@@ -299,7 +295,7 @@ impl SoftDevice {
         let mut handled = 0;
         if round == Round::Full {
             handled = self.read_links(g, port, now);
-            // Most rounds leave nothing else to do; those in vain not before the next tick.
+            // Most rounds have nothing else to do; those in vain not before the next tick.
             if now < port.full_round_at && self.is_quiet(g, port, now) {
                 if handled > 0 {
                     port.empty = 0;
@@ -317,7 +313,7 @@ impl SoftDevice {
         self.rest_of_round(held, now, round, handled)
     }
 
-    /// Whether nothing is to be done now, told or looked after, but for what time alone brings.
+    /// Whether no work, no event and no check of grants is due, but for timers.
     #[inline(always)]
     fn is_quiet(&self, g: &mut Guard<'_>, port: &PortState, now: u64) -> bool {
         !(port.is_blocked() | g.waits(now) | g.shared().notify.load(Ordering::Relaxed))
@@ -325,7 +321,7 @@ impl SoftDevice {
             && g.changes() == port.changes
     }
 
-    /// A round whose links were read, and brought so much.
+    /// The rest of a round whose links were read; `handled`: what that brought.
     #[inline(never)]
     fn rest_of_round(
         &self,
@@ -344,11 +340,11 @@ impl SoftDevice {
                     now = port.refresh(now);
                 }
                 port.poll_socket_at = now + SOCKET_POLL_NS;
-                handled += self.receive(g, port, now);
+                handled += port.receive(self, g, now);
                 if handled == 0 {
                     now = port.refresh(now);
                 }
-                handled += receive_groups(g, port, now);
+                handled += port.receive_groups(g, now);
                 if port.member.as_ref().is_some_and(|s| s.is_poll_due(now, GROUP_POLL_NS)) {
                     handled += port.maintain_group(g, now);
                     if port.member.as_ref().is_some_and(Member::has_lost_names) {
@@ -356,7 +352,7 @@ impl SoftDevice {
                     }
                 }
             }
-            // Without links every round looks at the socket.
+            // Without links every round polls the socket.
             let at_once = port.is_hot(now) || !port.has_links();
             port.full_round_at = if at_once {
                 0
@@ -365,9 +361,8 @@ impl SoftDevice {
             };
         }
         if round == Round::Full && !port.is_blocked() && !g.waits(now) {
-            // Nothing is to be sent: an ACK, or a message that asks for nothing now, is most of
-            // what comes. Where nothing came, timers and owed ACKs are looked at once in a few
-            // microseconds, the socket meanwhile.
+            // Nothing is to be sent: most input is an ACK, or a message that causes no packet now.
+            // If nothing came, timers and owed ACKs are looked at once per tick.
             let tick = (now / IDLE_TICK_NS, socket_polled);
             let done = tick == port.idle_tick || tick == (port.idle_tick.0, false);
             if handled > 0 || done {
@@ -383,9 +378,9 @@ impl SoftDevice {
         handled += g.run_loopback(now, LOOPBACK_ROUNDS);
         if round == Round::Full {
             if handled == 0 {
-                // Nothing came: timers may run, and owed ACKs have waited long enough for company.
-                // Timers only where the socket was looked at too: a process that was stopped hears
-                // its peers before it declares them silent.
+                // Nothing came: timers run, and owed ACKs leave. Timers run only after a poll of
+                // the socket, so that a process that was stopped reads its peers' packets before it
+                // declares the peers silent.
                 if socket_polled {
                     g.handle_timeout(now);
                     witness::testify(g, port, now);
@@ -399,8 +394,8 @@ impl SoftDevice {
             g.poll_memory(now);
         }
         self.send_links(g, port, now);
-        if port.udp.is_some() {
-            self.send(g, port, now);
+        if port.net.is_some() {
+            port.send(self, g, now);
         } else if port.discards {
             discard(g, now);
         }
@@ -410,8 +405,8 @@ impl SoftDevice {
         handled
     }
 
-    /// Tells of events that have been raised: the sink, or the channels, or whoever sleeps on the
-    /// program's descriptor.
+    /// Delivers events that were raised: to the sink, to channels, or by a wake-up of threads that
+    /// sleep on the program's descriptor.
     #[inline]
     pub(super) fn notify(&self, g: &mut Guard<'_>) {
         if g.shared().notify.load(Ordering::Relaxed) {
@@ -429,8 +424,7 @@ impl SoftDevice {
             g.shared().notify.store(false, Ordering::Relaxed);
             return;
         }
-        // A thread sleeps on the descriptor, or may: with a helper, only the event makes it
-        // readable.
+        // A thread sleeps on the descriptor, or may; with a helper, only this makes it readable.
         let wake = self.sleeping.must_wake(sleep::ANY) || self.helper_on.load(Ordering::Relaxed);
         if wake && g.shared().notify.swap(false, Ordering::AcqRel) {
             self.waiter.notify();
@@ -452,26 +446,26 @@ impl SoftDevice {
         }
     }
 
-    /// Before a thread sleeps: new links are let in, and the rings are told. True: something has
+    /// Before a thread sleeps: accepts links, and announces the sleep on all rings. True: input has
     /// come meanwhile.
     pub(super) fn announce(&self, held: &mut EngineLock<'_>) -> bool {
         let (g, port) = held.parts();
         if let Some(member) = &mut port.member {
             member.poll_soon();
         }
-        self.watch(port);
+        port.watch(self);
         if port.shm.is_none() {
             return false;
         }
         self.maintain_links(g, port, now_ns());
-        // Whoever wakes looks at the socket first.
+        // The first round after the sleep polls the socket.
         port.poll_socket_at = 0;
         port.full_round_at = 0;
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep)
     }
 
-    /// The same for a thread of the program. True also: somebody posted while the lock was held
-    /// here.
+    /// As [`SoftDevice::announce`], for a thread of the program. True also after a post that found
+    /// the lock taken here.
     pub(super) fn announce_sleep(&self) -> bool {
         let mut held = self.lock_engine();
         let input = self.announce(&mut held);

@@ -1,8 +1,8 @@
-//! Peers by way of a router ([`crate::via`]): no socket and no names of this host's, but a session,
-//! which gives the address, the queue pair numbers and, when a queue pair is connected, a link to
-//! the process at the other end.
+//! Peers by way of a router ([`crate::via`]): in place of a socket and of names in the file system,
+//! a session gives the address, the queue pair numbers and, when a queue pair is connected, a link
+//! to the process at the other end.
 //!
-//! The router is asked without the engine's lock: whoever holds that never waits for it.
+//! The router is asked without the engine's lock; the holder of that lock never waits for it.
 
 use super::budget::Round;
 use super::{PortState, SoftDevice};
@@ -19,14 +19,14 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
 
-/// A link that the router has made and that nobody has taken yet. While it lives nobody else asks,
-/// so that two threads do not make two.
+/// A link that the router has made and that is not adopted yet. While it lives no other thread can
+/// ask, so that two threads do not make two.
 pub(super) struct RouterLink<'s> {
     direct: Direct,
     _asker: Asker<'s>,
 }
 
-/// Opens a session, and takes from it what the engine must know.
+/// Opens a session, and sets what the engine takes from it.
 ///
 /// # Errors
 /// As [`Session::open`]; [`Error::Invalid`]: the program names queue pair numbers of its own.
@@ -45,8 +45,8 @@ pub(super) fn open(at: &SocketPath, core: &mut Config, waiter: &Waiter) -> Resul
     Ok(session)
 }
 
-/// Throws away what would leave by a socket that this device has not: queue pairs whose link is
-/// gone then find out by their timers, as they do behind a wire.
+/// Drops packets that would leave by a socket, which this device lacks: queue pairs whose link is
+/// lost fail by their timers, as behind a wire.
 #[cold]
 pub(super) fn discard(g: &mut Guard<'_>, now: u64) {
     let mut space = [0; 4608];
@@ -54,10 +54,10 @@ pub(super) fn discard(g: &mut Guard<'_>, now: u64) {
 }
 
 impl SoftDevice {
-    /// Whether datagrams, and with them requests of the connection manager, reach an address.
+    /// Checks that datagrams, and so the connection manager, reach an address.
     ///
     /// # Errors
-    /// [`Error::Unsupported`]: they go by way of a router that does not carry them.
+    /// [`Error::Unsupported`]: the router does not carry them.
     pub(super) fn check_datagrams(&self, to: &AhAttr) -> Result<()> {
         if self.via.is_none() || self.named_by(to).same_host(&self.local) {
             return Ok(());
@@ -65,8 +65,8 @@ impl SoftDevice {
         Err(no_datagrams())
     }
 
-    /// Before a control call takes the lock: asks the router for a link to the peer that an address
-    /// vector and a queue pair number name, unless there is one, or none is needed.
+    /// Before a control call takes the lock: asks the router for a link to the peer of an address
+    /// vector and a queue pair number, unless there is one or none is needed.
     ///
     /// # Errors
     /// As [`Asker::route`].
@@ -87,7 +87,8 @@ impl SoftDevice {
         drop(held);
         let traffic_class = ah.traffic_class.into();
         let answer = asker.route(Route { gid: to.ip, sgid_index: 0, qpn, traffic_class });
-        // What came meanwhile has woken nobody for good: whoever looked found this thread asking.
+        // A thread that was woken by other arrivals found this one asking, so they are handled
+        // here.
         let mut held = self.lock_engine();
         let (port, mut came) = (held.port(), false);
         if let Some(shm) = &mut port.shm {
@@ -106,8 +107,8 @@ impl SoftDevice {
         Ok(Some(RouterLink { direct: answer?, _asker: asker }))
     }
 
-    /// Tells the engine how a peer is reached: within it, over a link that stands, or over the one
-    /// that the router has just made.
+    /// Sets a peer's path in the engine: within it, over a link that exists, or over the one that
+    /// the router has just made.
     pub(super) fn choose_router_path(
         &self,
         g: &mut Guard<'_>,
@@ -145,12 +146,12 @@ impl SoftDevice {
         Ok(())
     }
 
-    /// Takes what the router has brought: links of others, and the ends of some.
+    /// Handles what the router has sent: links of others, and revoked ones.
     pub(super) fn poll_router(&self, shm: &mut ShmPort, now: u64) {
         let Some(via) = &self.via else { return };
         let ends = via.hear(|arrival| self.on_arrival(shm, now, arrival));
         if ends {
-            // It would wake every sleeper at once.
+            // A closed socket would end every sleep at once.
             let _ = self.waiter.remove_socket(via.fd());
         }
     }
@@ -172,7 +173,7 @@ fn block_of(qpn: u32) -> u16 {
     (qpn / QPN_UNIT) as u16
 }
 
-/// The other end may have closed the link's socket before anything was said on it.
+/// The other end may have closed the link's socket before the hello.
 #[cold]
 fn hung_up(e: Error, qpn: u32) -> Error {
     match e {

@@ -1,16 +1,15 @@
-//! Peers that have answered nothing: what this host knows of them, where they are of this host.
+//! Causes of silent peers that are of this host.
 //!
-//! The engine knows silence only. Of a peer behind a link it is known that its process lives, and
-//! whether it reads its ring; of one whose socket is of this host, whether it reads that. So a
-//! program learns that its peer does not poll, or has no such queue pair, in place of that it may
-//! be dead.
+//! The engine knows only that a peer is silent. Of a peer behind a link, this host knows that its
+//! process lives, and whether it reads its ring. Of a peer whose socket is of this host, it knows
+//! whether the process reads that. So a program learns that its peer does not poll, or has no such
+//! queue pair, instead of that it may be dead.
 //!
-//! With `GDRC_VERBOSE=1` in the environment, what became of connections is also printed, at both
-//! ends.
+//! With `GDRC_VERBOSE=1` in the environment, failed connections are also printed, at both ends.
 
 use super::{endpoint, PortState};
+use crate::proc_net::{unread, Unread};
 use crate::reason::{is_verbose, say};
-use crate::udp::{unread, Unread};
 use gdrcore_core::cm::types::{cm_event, CmEvent};
 use gdrcore_core::cm::{Refusal, REFUSALS};
 use gdrcore_core::engine::Guard;
@@ -20,8 +19,7 @@ use gdrcore_core::verbs::cause::{rejection, Cause, CauseCode};
 use gdrcore_core::verbs::types::{qp_type, AhAttr};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Says what is known of peers that are about to be given up. Cost: one comparison where there are
-/// none.
+/// Testifies for peers that are about to be given up. Cost: one comparison where there are none.
 #[inline]
 pub(super) fn testify(g: &mut Guard<'_>, port: &PortState, now: u64) {
     if g.has_suspects() {
@@ -42,7 +40,7 @@ fn testify_all(g: &mut Guard<'_>, port: &PortState, now: u64) {
     }
 }
 
-/// Whether the socket at an address of this host is read; `None`: there is none, or nobody can say.
+/// Whether the socket at an address of this host is read; `None`: there is none, or it is unknown.
 fn is_read(peer: &PeerAddr) -> Option<bool> {
     match unread(&endpoint(peer)) {
         Unread::Taken => Some(true),
@@ -51,7 +49,7 @@ fn is_read(peer: &PeerAddr) -> Option<bool> {
     }
 }
 
-/// A connection request that nobody has answered: whether somebody is there who does not poll.
+/// Explains a connection request without an answer: the peer's process may live and not poll.
 #[cold]
 pub(super) fn explain(g: &mut Guard<'_>, now: u64, e: &CmEvent) {
     let AhAttr { dgid, scope_id, udp_port, .. } = e.peer;
@@ -66,8 +64,8 @@ fn ip(gid: &[u8; 16]) -> IpAddr {
     Ipv6Addr::from(*gid).to_canonical()
 }
 
-/// What there is to say of connections that did not come about. Gathered under the engine's lock,
-/// printed without it: standard error may be a pipe that nobody reads.
+/// What is printed of failed connections. Collected under the engine's lock, printed without it:
+/// standard error may be a pipe that no process reads.
 #[derive(Default)]
 pub(super) struct News {
     refusals: [Refusal; REFUSALS],
@@ -75,7 +73,7 @@ pub(super) struct News {
     cause: Cause,
 }
 
-/// Takes whom this side has refused, and why the event tells of no connection.
+/// Takes the requests that this side has refused, and the cause of the event.
 pub(super) fn gather(g: &mut Guard<'_>) -> News {
     let mut news = News::default();
     while let Some(r) = g.cm().take_refusal() {

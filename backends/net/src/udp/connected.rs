@@ -1,45 +1,45 @@
-//! A second socket for what goes to one peer of this host, one small burst at a time.
+//! A connected socket for single bursts to one peer of this host.
 //!
-//! An unconnected socket looks its route up for each send: 0.35 us of 2.9 on Zen 5. A connected one
-//! keeps it, but numbers its packets (IPv4's identification), and the ICRC covers the number. The
-//! numbers go up by one with each send, whatever it holds, and begin anywhere; so a connected first
-//! sends a few packets to a socket of its own. No socket shows the number, but a filter sees it,
-//! and cuts the packet to as many bytes as a probe_ident_byte of the number says. Where the numbers do not go
-//! up as they should there is no connected. Whatever a send is refused for ends it, since it may have
-//! taken a number.
+//! An unconnected socket looks its route up for each send: 0.35 us of 2.9 on Zen 5. A connected
+//! socket keeps the route, but numbers its packets (IPv4's identification), and the ICRC covers the
+//! number. The number goes up by one with each send, whatever its length, and starts anywhere. So
+//! the socket first sends a few packets to a probe socket. No socket shows the number, but a filter
+//! sees it, and truncates the packet to as many bytes as one byte of the number says. If the
+//! numbers do not go up as they should, there is no connected socket. A send that is refused ends
+//! it, since it may have taken a number.
 //!
-//! A connected has a port of its own, which no peer minds: RoCEv2 leaves the source port to the sender,
-//! and answers go to the address that the QP names. Nobody sends to it.
+//! The socket has a port of its own, to which no packet is sent: RoCEv2 leaves the source port to
+//! the sender, and answers go to the address that the QP names.
 //!
-//! Only for peers of this host: there the packets of two sockets stay in order, as they take one
-//! queue, and who receives them is a socket or an rxe of the same kernel. What a NIC makes of the
-//! numbers of a burst that it cuts itself is not ours to foresee.
+//! Only for peers of this host. There the packets of two sockets stay in order, as they take one
+//! queue, and the receiver is a socket or an rxe of the same kernel. A NIC that segments a burst
+//! itself may number the packets in its own way.
 
 use super::unconnected;
 use crate::addr::{Endpoint, SockAddr};
 use crate::sys::{check, set_filter, set_option, Fd};
 use gdrcore_core::wire::icrc::Flow;
 
-/// Bursts in a row to one peer after which it gets a connected.
+/// Single bursts in a row to one peer after which it gets a connected socket.
 pub(super) const CONNECT_AFTER: u8 = 64;
-/// Bytes of a packet that tells a probe_ident_byte of its number: more than those can say.
+/// Bytes of a probe packet: more than one byte of a number can name.
 const PROBE: usize = 300;
-/// Packets that are sent to learn the numbers.
+/// Probe packets.
 const PROBES: u16 = 6;
-/// Where the network's header begins, for a filter.
+/// Offset of the network header, for a filter.
 const SKF_NET_OFF: u32 = 0xfff0_0000;
-/// Where the identification stands in IPv4's.
+/// Offset of the identification in IPv4's header.
 const IDENT: u32 = 4;
 
 /// A connected socket.
 pub(super) struct ConnectedSocket {
     fd: Fd,
     pub(super) dst: Endpoint,
-    /// For the ICRC of what it sends.
+    /// For the ICRC of its packets.
     pub(super) flow: Flow,
     /// The identification of the next send.
     pub(super) ident: u16,
-    /// The segment size that the socket has.
+    /// The socket's UDP_SEGMENT.
     size: u16,
 }
 
@@ -50,15 +50,15 @@ fn name(fd: &Fd) -> Option<Endpoint> {
     Endpoint::from_sockaddr(&sa)
 }
 
-/// Lets a socket cut each packet that comes to as many bytes as eight bits of its identification
-/// say.
+/// Attaches a filter that truncates each packet to as many bytes as eight bits of its
+/// identification say.
 fn truncate_to_ident_byte(probe_socket: &Fd, shift: u32) -> Option<()> {
     let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let code = [
         op(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, SKF_NET_OFF + IDENT),
         op(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, shift),
         op(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0xff),
-        // What it answers counts from UDP's header on.
+        // The filter's result counts from UDP's header on.
         op(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_K, 8),
         op(libc::BPF_RET | libc::BPF_A, 0),
     ];
@@ -66,10 +66,10 @@ fn truncate_to_ident_byte(probe_socket: &Fd, shift: u32) -> Option<()> {
 }
 
 impl ConnectedSocket {
-    /// A connected to a peer of this host.
+    /// A connected socket to a peer of this host.
     #[cold]
     pub(super) fn open(local: &Endpoint, dst: &Endpoint, class: u8) -> Option<ConnectedSocket> {
-        // Whose address can be bound is of this host.
+        // An address that can be bound is of this host.
         drop(unconnected(dst).ok()?);
         let fd = unconnected(local).ok()?;
         let raw = fd.raw();
@@ -83,7 +83,7 @@ impl ConnectedSocket {
         if class != 0 {
             set_option(raw, level, option, i32::from(class)).ok()?;
         }
-        // Nothing is read from it: who sends to it all the same costs no memory.
+        // Nothing is read from it; packets that arrive all the same cost no memory.
         let _ = set_option(raw, libc::SOL_SOCKET, libc::SO_RCVBUF, 0i32);
         let (sa, len) = dst.to_sockaddr();
         // SAFETY: `sa` is a socket address of `len` bytes.
@@ -95,7 +95,7 @@ impl ConnectedSocket {
         Some(connected)
     }
 
-    /// Where the numbers of the next send stand; `None`: they do not go up by one with each.
+    /// The number of the next send; `None`: numbers do not go up by one with each.
     fn learn_ident(&mut self, own: &Endpoint) -> Option<u16> {
         let probe_socket = unconnected(own).ok()?;
         let to = name(&probe_socket)?;
@@ -103,12 +103,12 @@ impl ConnectedSocket {
         let low = self.probe_ident_byte(&probe_socket, &to, false)?;
         truncate_to_ident_byte(&probe_socket, 8)?;
         let high = self.probe_ident_byte(&probe_socket, &to, false)?;
-        // The second packet has the number that follows the first one's.
+        // The number of the second packet follows that of the first.
         let second = u16::from(high) << 8 | u16::from(low.wrapping_add(1));
         for k in 1..PROBES - 1 {
             let shift = 8 * u32::from(k % 2);
             truncate_to_ident_byte(&probe_socket, shift)?;
-            // What is to be segmented takes one number as well.
+            // A burst to be segmented takes one number as well.
             if self.probe_ident_byte(&probe_socket, &to, k > 2)?
                 != (second.wrapping_add(k) >> shift) as u8
             {
@@ -119,7 +119,8 @@ impl ConnectedSocket {
         Some(second.wrapping_add(PROBES - 1))
     }
 
-    /// Sends a packet, or a burst of two, to the ear; the probe_ident_byte of its number to which the ear cuts.
+    /// Sends a packet, or a burst of two, to the probe socket; returns the byte of its number that
+    /// the probe socket truncates to.
     fn probe_ident_byte(&mut self, probe_socket: &Fd, to: &Endpoint, burst: bool) -> Option<u8> {
         let bytes = [0u8; 2 * PROBE];
         let packets = if burst { 2 } else { 1 };
@@ -160,8 +161,8 @@ impl ConnectedSocket {
         Some(())
     }
 
-    /// Sends a burst of `seg` bytes a packet. False: it has not left, and the connected is of no use any
-    /// more.
+    /// Sends a burst of `seg` bytes a packet. False: it was not sent, and the socket is to be
+    /// closed.
     #[inline]
     pub(super) fn send(&mut self, burst: &[u8], seg: u16) -> bool {
         let (len, size) = (burst.len(), usize::from(self.size));

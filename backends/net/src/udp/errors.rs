@@ -1,43 +1,18 @@
-//! What the kernel says about single destinations.
+//! The kernel's errors of single destinations.
 //!
-//! An ICMP message does two things to a socket: it queues a record that names the destination, and
-//! it leaves an errno that the next call of any kind reports, whatever that call was about. So an
-//! errno alone blames nobody; the queue is drained, and only a send that fails again with nothing
-//! queued is itself at fault.
+//! An ICMP message queues a record on the socket that names the destination. It also leaves an
+//! errno that the next call of any kind reports, whatever that call was about. So an errno alone
+//! tells nothing of the destination of that call. The queue is drained, and only a send that fails
+//! again with an empty queue is itself at fault.
 
 use super::UdpPort;
 use crate::addr::{Endpoint, SockAddr};
+use crate::port::{ErrorKind, PortError};
 
-/// Records that wait for [`UdpPort::take_error`].
+/// Errors that wait for [`UdpPort::take_error`].
 const QUEUE: usize = 16;
-/// Most records that one drain takes from the kernel, so that a flood of ICMP cannot stall the
-/// port.
+/// Most records that one drain takes, so that a flood of ICMP cannot stall the port.
 const DRAIN_MAX: usize = 64;
-
-/// Where an error comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// The network answered: nothing listens, no route, filtered.
-    Icmp,
-    /// The kernel refused to send.
-    Send,
-    /// A packet was larger than the link or the path carries.
-    Mtu,
-}
-
-/// An error of one destination. Records that repeat the one before them are merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortError {
-    /// Where the packet was meant to go. Port 0 stands for every port of the host.
-    pub dst: Endpoint,
-    /// Positive errno.
-    pub errno: i32,
-    /// Its origin.
-    pub kind: ErrorKind,
-    /// The MTU that the kernel now assumes in bytes of IP packet, if `kind` is `Mtu` and it told;
-    /// else 0.
-    pub mtu: u32,
-}
 
 /// A short queue of errors, and whether the kernel may hold more.
 pub(super) struct Errors {
@@ -67,7 +42,7 @@ impl Errors {
             let port = known.dst.port == e.dst.port || known.dst.port == 0 || e.dst.port == 0;
             if port && known.dst.same_host(&e.dst) && known.errno == e.errno {
                 known.dst.port = known.dst.port.max(e.dst.port);
-                // A refusal by the network tells more than the send error that it caused.
+                // The network's refusal says more than the send error that it caused.
                 if known.kind == ErrorKind::Send {
                     known.kind = e.kind;
                 }
@@ -104,8 +79,8 @@ impl UdpPort {
     /// The next error of a destination, oldest first. Cost: none unless the kernel holds more than
     /// was drained.
     ///
-    /// Errors show up at the next send or receive after they happened. A program that was woken by
-    /// EPOLLERR and finds nothing calls [`UdpPort::drain_errors`].
+    /// Errors appear at the next send or receive after they happened. After EPOLLERR without an
+    /// error, call [`UdpPort::drain_errors`].
     pub fn take_error(&mut self) -> Option<PortError> {
         if self.errors.len == 0 && self.errors.more {
             self.drain_errors();
@@ -135,8 +110,8 @@ impl UdpPort {
         icmp
     }
 
-    /// Whether the kernel could queue a record: where the receive buffer is full, an ICMP message
-    /// leaves an errno and nothing else.
+    /// Whether the kernel could queue a record. With a full receive buffer, an ICMP message leaves
+    /// an errno and nothing else.
     pub(super) fn has_room_for_records(&self) -> bool {
         // SK_MEMINFO_RMEM_ALLOC, SK_MEMINFO_RCVBUF, and seven more.
         let mut memory = [0u32; 9];
@@ -164,7 +139,7 @@ impl UdpPort {
 
 enum Record {
     Empty,
-    /// Something that is no error of a destination.
+    /// A record that is no error of a destination.
     Foreign,
     Error {
         error: PortError,
@@ -172,14 +147,14 @@ enum Record {
     },
 }
 
-/// Aligned room for one record: sock_extended_err and the address of who refused, with headers.
+/// Aligned room for one record: sock_extended_err and the refusing host's address, with headers.
 #[repr(C, align(8))]
 struct Control([u8; 256]);
 
 fn read_record(fd: i32, v4: bool) -> Record {
     let mut dst = SockAddr::zeroed();
     let mut control = Control([0; 256]);
-    // The kernel gives the offending packet back; its destination is in `dst` already.
+    // The kernel returns the offending packet; its destination is in `dst` already.
     let mut payload = [0u8; 4];
     let mut iov = libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() };
     // SAFETY: zeroes are valid for msghdr.

@@ -1,21 +1,19 @@
-//! Multicast groups: a socket for each that a queue pair has joined.
+//! Multicast groups: one socket for each that a queue pair has joined.
 //!
-//! The port's own socket is bound to one address and never sees what is sent to a group. A socket
-//! that is bound to the group sees nothing else; the kernel gives each such socket of the host a
-//! copy, whatever process it belongs to, so members in several processes need nobody between them.
+//! The port's own socket is bound to one address and receives no multicast. A socket that is bound
+//! to the group receives nothing else. The kernel copies each packet to every such socket of the
+//! host, so members in several processes need no distributor.
 
 use super::UdpPort;
 use crate::addr::Endpoint;
+use crate::port::GROUPS;
 use crate::sys::{check, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 
-/// Groups that a port listens for at once.
-pub const GROUPS: usize = 16;
-
-/// IP_MULTICAST_ALL and IPV6_MULTICAST_ALL of the kernel's headers: 0 = only what this socket has
-/// joined.
+/// IP_MULTICAST_ALL and IPV6_MULTICAST_ALL of the kernel's headers: 0 = only groups that this
+/// socket has joined.
 const IP_MULTICAST_ALL: i32 = 49;
 const IPV6_MULTICAST_ALL: i32 = 29;
 
@@ -27,7 +25,7 @@ pub(super) struct Group {
 /// The groups of a port.
 pub(super) type Groups = [Option<Group>; GROUPS];
 
-/// Says by which interface multicast leaves. Where there is none that can, a send says so.
+/// Sets the interface by which multicast leaves. Without one, a send fails.
 pub(super) fn set_multicast_interface(fd: RawFd, local: &Endpoint, interface: u32) {
     let _ = match local.to_v4() {
         Some(b) => set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, u32::from_ne_bytes(b)),
@@ -46,7 +44,7 @@ fn open(gid: &[u8; 16], local: &Endpoint, interface: u32) -> Result<Fd> {
     // SAFETY: socket takes no pointers.
     let fd = Fd::from_call(unsafe { libc::socket(family, kind, 0) })?;
     let raw = fd.raw();
-    // Members in other processes bind the same.
+    // Members in other processes bind the same address.
     set_option(raw, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1i32)?;
     let (sa, len) = group.to_sockaddr();
     // SAFETY: `sa` is a socket address of `len` bytes.
@@ -79,11 +77,11 @@ fn open(gid: &[u8; 16], local: &Endpoint, interface: u32) -> Result<Fd> {
 }
 
 impl UdpPort {
-    /// Listens for a group. The descriptor is to be watched like the port's own; `None`: it is
-    /// already.
+    /// Receives a group from now on. Returns the descriptor, to be watched like the port's own;
+    /// `None`: it is received already.
     ///
     /// # Errors
-    /// [`Error::NoMemory`]: [`GROUPS`] are listened for; [`Error::NoDevice`], other errors of the
+    /// [`Error::NoMemory`]: [`GROUPS`] are received; [`Error::NoDevice`], other errors of the
     /// system: the interface has no multicast, or no more.
     pub fn group_join(&mut self, gid: &[u8; 16]) -> Result<Option<RawFd>> {
         if self.groups.iter().flatten().any(|g| g.gid == *gid) {
@@ -97,7 +95,7 @@ impl UdpPort {
         Ok(Some(raw))
     }
 
-    /// Closes the sockets of groups for which `keep` says no.
+    /// Closes the sockets of groups for which `keep` is false.
     pub fn groups_retain(&mut self, keep: impl Fn(&[u8; 16]) -> bool) {
         for slot in &mut self.groups {
             if slot.as_ref().is_some_and(|g| !keep(&g.gid)) {
@@ -107,15 +105,14 @@ impl UdpPort {
         }
     }
 
-    /// Whether the port listens for any group.
+    /// Whether any group is received.
     #[inline]
     pub fn has_groups(&self) -> bool {
         self.n_groups > 0
     }
 
-    /// Receives one datagram of the `k`-th group into the place of the port's first;
-    /// [`UdpPort::rx_get`] has it. Packets of the previous poll are gone. `None`: nothing waits, or
-    /// no such group.
+    /// Receives one datagram of the `k`-th group as [`UdpPort::rx_get`]`(0)`; the packets of the
+    /// previous poll are gone. `None`: nothing waits, or no such group.
     pub fn group_poll(&mut self, k: usize) -> Option<[u8; 16]> {
         let g = self.groups.get(k)?.as_ref()?;
         let (gid, fd) = (g.gid, g.fd.raw());

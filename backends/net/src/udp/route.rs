@@ -1,6 +1,6 @@
-//! What the route to a peer carries, as it is configured. What the kernel has learned from ICMP
-//! counts for nothing here: anybody can send one. So the entry of the routing table is asked for,
-//! not what a socket would be told (IP_MTU).
+//! The MTU of the route to a peer, as it is configured. The kernel also learns MTUs from ICMP,
+//! which any host can forge. So the entry of the routing table is read, not what a socket would be
+//! told (IP_MTU).
 
 use super::netlink::{attributes, half, word};
 use super::socket::interface_mtu;
@@ -64,8 +64,7 @@ pub(super) fn route_mtu(socket: RawFd, from: &Endpoint, to: &Endpoint) -> Option
         .then(|| read(answer.get(HEADER + RTMSG..len)?, |i| interface_mtu(socket, i)))?
 }
 
-/// Reads the attributes of a route: the least of what it says itself and of what its interfaces
-/// carry.
+/// Reads the attributes of a route: the least of its own MTU and those of its interfaces.
 fn read(route: &[u8], interface_mtu: impl Fn(u32) -> Option<u32>) -> Option<u32> {
     let mut least: Option<u32> = None;
     let mut put = |mtu: Option<u32>| least = least.into_iter().chain(mtu.filter(|&m| m > 0)).min();

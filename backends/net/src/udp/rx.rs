@@ -1,15 +1,16 @@
-//! Receiving: one recvmmsg, then iterate.
+//! Receiving: one recvmmsg, then an iteration over what it brought.
 
 use super::{lines, Carve, UdpConfig, UdpPort};
 use crate::addr::{Endpoint, SockAddr};
+use crate::port::RxPacket;
 use crate::sys::errno;
 use gdrcore_core::error::Result;
 use std::os::fd::RawFd;
 
 /// Bytes of one receive buffer: the largest UDP payload fits.
 const BUFFER: usize = 64 << 10;
-/// Distance of two buffers. The odd number of cache lines spreads the headers of a batch over the
-/// sets of the L1, which a distance of 64 KiB would map to one.
+/// Distance of two buffers: the odd number of cache lines spreads the headers of a batch over the
+/// sets of the L1. A distance of 64 KiB would map them to one set.
 const STRIDE: usize = BUFFER + 3 * super::ALIGN;
 /// Ancillary bytes of one datagram: the GRO size (int) and the TOS byte or traffic class (int),
 /// with headers.
@@ -20,19 +21,6 @@ const CONTROL: usize = 64;
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
 
-/// A datagram, or several of one burst that GRO put together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RxPacket<'a> {
-    /// Who sent it.
-    pub src: Endpoint,
-    /// Bytes of each segment, the last may be shorter; the length of `data` for a single datagram.
-    pub seg: u16,
-    /// UDP payload of all segments. Empty if the datagram was not usable.
-    pub data: &'a [u8],
-    /// ECN bits of the IP header: 3 says congestion experienced.
-    pub ecn: u8,
-}
-
 /// The receive half of a port. The pointers lead into the caller's memory.
 pub(super) struct Rx {
     msgs: *mut libc::mmsghdr,
@@ -42,13 +30,13 @@ pub(super) struct Rx {
     batch: usize,
     /// Datagrams of the last poll.
     filled: usize,
-    /// Datagrams to ask for: what came last time. Asking for more than waits costs a lookup (some
-    /// 150 ns), as much as an empty receive, which a program that exchanges single messages would
-    /// pay every time.
+    /// Datagrams to receive: as many as last time. To ask for more than wait costs a lookup (some
+    /// 150 ns), as much as an empty receive. A program that exchanges single messages would pay
+    /// that every time.
     pub(super) want: usize,
-    /// Polls in a row that got all they asked for.
+    /// Polls in a row that received all they asked for.
     full: u8,
-    /// How many of those it takes to ask for more; grows while more does not come.
+    /// So many of those are needed to ask for more; grows while no more come.
     patience: u8,
 }
 
@@ -104,11 +92,11 @@ impl Rx {
         })
     }
 
-    /// Notes what came and decides how many to ask for next.
+    /// Notes the number received, and sets the number to ask for next.
     fn adapt(&mut self, n: usize) {
         self.filled = n;
         if n < self.want {
-            // Asking for more did not pay; an empty poll says nothing about that.
+            // To ask for more did not pay. An empty poll tells nothing about that.
             if n == 1 {
                 self.patience = (2 * self.patience).min(16);
             }
@@ -124,7 +112,7 @@ impl Rx {
         }
     }
 
-    /// The kernel writes lengths where it reads them; sets back those that it used.
+    /// Restores the lengths that the kernel has overwritten.
     fn reset(&mut self) {
         for i in 0..self.filled {
             // SAFETY: `filled <= batch`, the length of the array.
@@ -138,13 +126,13 @@ impl Rx {
 }
 
 impl UdpPort {
-    /// Receives what waits, up to the batch; packets of the previous poll are gone. 0: nothing
-    /// waits.
+    /// Receives what waits, up to the batch, and returns the number; the packets of the previous
+    /// poll are gone.
     /// Cost: one system call; a few more after an ICMP message.
     pub fn rx_poll(&mut self) -> usize {
         self.rx.reset();
-        // A pending socket error is reported once instead of data, and each ICMP message leaves
-        // one: as many tries as errors may be drained in one go.
+        // A pending socket error is reported once in place of data, and each ICMP message leaves
+        // one; so there are a few attempts.
         for _ in 0..4 {
             self.counters.rx_calls += 1;
             if let Ok(n) = usize::try_from(self.receive()) {
@@ -162,7 +150,7 @@ impl UdpPort {
         0
     }
 
-    /// Asks for `want` datagrams; how many came, or negative with errno.
+    /// Receives up to `want` datagrams; their number, or negative with errno.
     #[inline]
     fn receive(&mut self) -> i32 {
         if self.rx.want > 1 {
@@ -175,7 +163,7 @@ impl UdpPort {
         self.receive_one(self.fd.raw())
     }
 
-    /// Asks a socket for one datagram; 1, or negative with errno.
+    /// Receives one datagram of a socket; 1, or negative with errno.
     #[inline]
     fn receive_one(&mut self, fd: RawFd) -> i32 {
         // SAFETY: the first of `batch` headers, `batch` being at least 1.
@@ -227,12 +215,12 @@ impl UdpPort {
     }
 }
 
-/// GRO size (0 if none) and ECN bits. Reads bytes instead of walking with the C macros, so that
-/// nothing here can leave the slice.
+/// GRO size (0 if none) and ECN bits. It reads bytes instead of walking with the C macros, so that
+/// it cannot leave the slice.
 #[inline]
 fn parse_control(bytes: &[u8]) -> (u16, u8) {
-    // What IPv4 brings, in the order in which Linux writes it: the GRO size, if any, and the TOS
-    // byte.
+    // IPv4's ancillary data in the order in which Linux writes it: the GRO size, if any, and the
+    // TOS byte.
     const TOS: [u8; 16] = header(17, libc::IPPROTO_IP, libc::IP_TOS);
     const GRO: [u8; 16] = header(20, libc::SOL_UDP, libc::UDP_GRO);
     let (seg, rest) = match bytes.split_first_chunk::<24>() {
@@ -323,8 +311,8 @@ mod tests {
         ];
         for (bytes, wanted) in usual {
             assert_eq!(parse_control(&bytes), wanted, "{bytes:?}");
-            // Cut anywhere, with any byte another, with more behind it: nothing but what the long
-            // way says.
+            // Cut anywhere, with any byte changed, with more behind it: the same result as the
+            // general parser.
             for n in 0..bytes.len() {
                 assert_eq!(
                     parse_control(&bytes[..n]),

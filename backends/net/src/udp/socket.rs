@@ -1,4 +1,4 @@
-//! Opening the socket, and the link under it.
+//! Opening the socket, and the MTU of the link under it.
 
 use super::netlink::{attributes, half, word};
 use super::{udp_flags, UdpConfig};
@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 /// IPv6.
 const UDP_NO_CHECK6_RX: i32 = 102;
 
-/// A UDP socket at an address, at a port that the kernel chooses.
+/// A UDP socket at an address, with a port of the kernel's choice.
 ///
 /// # Errors
 /// As [`super::UdpPort::open`].
@@ -38,8 +38,8 @@ pub(super) struct Socket {
 /// Makes a socket send its packets whole, with DF and so with IPv4 identification 0 (see the
 /// module's head), up to the MTU of the link. PROBE, not DO: with DO one forged ICMP "fragmentation
 /// needed" makes the kernel refuse every packet above the MTU that it names, for ten minutes and
-/// for each socket of the host. A path that really is narrower drops the packets; the refusal
-/// arrives as an error either way and becomes the cause of the failure (ip(7), IP_MTU_DISCOVER).
+/// for each socket of the host. A narrower path drops the packets. Its refusal arrives as an error
+/// either way and becomes the cause of the failure (ip(7), IP_MTU_DISCOVER).
 pub(super) fn forbid_fragments(socket: RawFd, v4: bool) -> Result<()> {
     if v4 {
         set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
@@ -67,8 +67,8 @@ pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
     let raw = fd.raw();
     forbid_fragments(raw, family == libc::AF_INET)?;
     if family == libc::AF_INET {
-        // Without this option the port would miss what the network refuses, so it is not left to
-        // the caller.
+        // The port needs this option to learn what the network refuses, so it is no option of the
+        // caller.
         set_option(raw, libc::IPPROTO_IP, libc::IP_RECVERR, 1i32)?;
         let _ = set_option(raw, libc::IPPROTO_IP, libc::IP_RECVTOS, 1i32);
     } else {
@@ -125,14 +125,13 @@ pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
     Ok(Socket { fd, local, interface, gso, gro })
 }
 
-/// Lets later sockets of this user have the same port, if they ask for it. A socket that was bound
-/// without is the first of its group.
+/// Allows later sockets of this user to bind the same port, if they ask for it. The first of a
+/// group is bound without the option.
 pub(super) fn allow_reuse_port(socket: RawFd) -> Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1i32)
 }
 
-/// What to assume of an address that no interface owns (nonlocal bind, or no netlink in this
-/// sandbox).
+/// MTU assumed of an address that no interface owns (nonlocal bind, or no netlink in this sandbox).
 const MTU_UNKNOWN: u32 = 1500;
 
 /// MTU of an interface, by any socket of its namespace.
@@ -152,8 +151,8 @@ pub(super) fn interface_mtu(socket: RawFd, index: u32) -> Option<u32> {
     u32::try_from(unsafe { req.ifr_ifru.ifru_mtu }).ok().filter(|&m| m > 0)
 }
 
-/// Index of the interface whose address is `local`, or whose network holds it most narrowly:
-/// 127.0.0.2 belongs to 127.0.0.1/8. Asks netlink rather than getifaddrs, which allocates.
+/// Index of the interface whose address is `local`, or whose network contains it most narrowly:
+/// 127.0.0.2 belongs to 127.0.0.1/8. Netlink is used since getifaddrs allocates.
 fn interface_of(local: &Endpoint) -> Option<u32> {
     if local.scope_id != 0 {
         return Some(local.scope_id);

@@ -1,82 +1,29 @@
-//! Sending: bursts are collected in one buffer and leave by one sendmmsg, each by one GSO message.
+//! Sending: bursts are collected in one buffer and leave by one sendmmsg, each as one GSO message.
 //!
-//! A burst that is the only one leaves by sendto where it can, which is 0.1 to 0.2 us shorter than
-//! sendmsg, since the kernel need not fetch a header, a vector and ancillary data one after the
-//! other. The segment size then is the socket's own ([`DefaultSegment`]).
+//! A single burst leaves by sendto where it can. That is 0.1 to 0.2 us shorter than sendmsg, since
+//! the kernel need not fetch a header, a vector and ancillary data one after the other. Its segment
+//! size then is the socket's own ([`DefaultSegment`]).
 
-use super::{lines, Carve, ErrorKind, PortError, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
+use super::{lines, Carve, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
 use crate::addr::{Endpoint, SockAddr};
-use crate::sys::{errno, set_option};
+use crate::port::{Burst, TxOutcome};
+use crate::sys::errno;
+use default_segment::DefaultSegment;
 use gdrcore_core::error::Result;
-use gdrcore_core::wire::icrc::Flow;
 
-/// Hosts remembered to refuse GSO; the oldest is forgotten, and found out again, when there are
-/// more.
+mod default_segment;
+mod refusal;
+mod single;
+
+/// Hosts remembered to refuse GSO. A further one replaces the oldest, which is found out again.
 const REFUSERS: usize = 16;
-/// Times that one message is tried while the kernel reports other destinations' errors through it.
+/// Attempts at one message while the kernel reports other destinations' errors by it.
 const TRIES: u8 = 8;
-
-/// What was filled into [`UdpPort::tx_space`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Burst {
-    /// Where all of it goes.
-    pub dst: Endpoint,
-    /// Bytes filled.
-    pub len: usize,
-    /// Bytes of each packet with its ICRC; the last may be shorter.
-    pub seg: u16,
-}
-
-/// How a flush ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TxOutcome {
-    /// Everything left (or failed for its destination, see [`UdpPort::take_error`]).
-    Sent,
-    /// The kernel has no room; the rest is kept in order. Flush again when the socket is writable.
-    Full,
-}
 
 /// Ancillary data of one message: the segment size.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; 32]);
-
-/// The segment size that the socket has by itself, UDP_SEGMENT as an option: what is longer is
-/// segmented so unless its ancillary data says otherwise. A program that exchanges messages of one
-/// size sends bursts of one segment size.
-///
-/// With a size set, the kernel asks of every datagram what it asks of one to be segmented: whether
-/// the link can, and whether a segment fits its MTU. So the size stays within [`DefaultSegment::SIZES`], and
-/// goes, for good, with the first refusal.
-#[derive(Clone, Copy, Default)]
-struct DefaultSegment {
-    /// 0: none, everything leaves as it is.
-    size: u16,
-    /// What the last bursts would have wanted instead, and how many of them.
-    wanted: u16,
-    times: u8,
-    /// The kernel has refused something meanwhile.
-    off: bool,
-}
-
-impl DefaultSegment {
-    /// From the longest that others may send by the port's socket, who know nothing of it, to what
-    /// fits any link.
-    const SIZES: core::ops::RangeInclusive<u16> = super::SMALL as u16..=500;
-    /// Bursts in a row that change it.
-    const TIMES: u8 = 16;
-
-    /// Whether a burst leaves as it should without ancillary data.
-    #[inline]
-    fn suits(&self, len: usize, seg: u16) -> bool {
-        let own = usize::from(self.size);
-        if len > usize::from(seg) {
-            seg == self.size && seg != 0
-        } else {
-            own == 0 || len <= own
-        }
-    }
-}
 
 /// One committed burst.
 #[derive(Clone, Copy)]
@@ -91,7 +38,7 @@ struct Slot {
     tries: u8,
     /// Send packet by packet.
     single: bool,
-    /// The kernel's headers of it were not written: it may leave by sendto.
+    /// The kernel's headers are not written: it may leave by sendto.
     plain: bool,
     /// GSO was tried and refused for this burst.
     refused: bool,
@@ -110,7 +57,7 @@ pub(super) struct Tx {
     used: usize,
     batch: usize,
     default_segment: DefaultSegment,
-    /// Whose socket address stands first in `addrs`; its family is the port's.
+    /// Endpoint of the first address in `addrs`; its family is the port's.
     first: Option<(Endpoint, libc::socklen_t)>,
     /// Slots `head..tail` wait for the kernel.
     head: usize,
@@ -211,7 +158,7 @@ impl Tx {
         }
     }
 
-    /// Writes the address of the first slot, where it stays for the next burst.
+    /// Writes the first address, which stays for later bursts.
     #[inline(never)]
     fn set_first_address(&mut self, dst: &Endpoint) {
         let (sa, sa_len) = dst.to_sockaddr();
@@ -225,7 +172,7 @@ impl Tx {
         self.slot(i).plain = false;
         let s = *self.slot(i);
         let many = s.len > u32::from(s.seg) && !s.single;
-        // Ancillary data, but where the socket segments nothing by itself. 0: not at all.
+        // Ancillary data, unless the socket has no segment size of its own. 0: no segmentation.
         let size = if many { s.seg } else { 0 };
         let gso = many || self.default_segment.size != 0;
         let (sa, sa_len) = s.dst.to_sockaddr();
@@ -274,7 +221,7 @@ impl UdpPort {
     }
 
     /// Adds what was filled to the batch. A burst that cannot be sent at all (no bytes, more than
-    /// the room given, another address family) is reported as an error of its destination.
+    /// the room given, another address family) becomes an error of its destination.
     #[inline]
     pub fn tx_commit(&mut self, b: Burst) {
         let fits = b.len != 0
@@ -314,91 +261,6 @@ impl UdpPort {
         self.tx.tail += 1;
     }
 
-    /// The peer that has a connected, the flow to it and the identification of its next burst, for
-    /// [`UdpPort::tx_connected`].
-    #[inline]
-    pub fn connected(&self) -> Option<(Endpoint, Flow, u16)> {
-        let connected = self.connected.as_ref().filter(|_| self.tx.tail == 0)?;
-        Some((connected.dst, connected.flow, connected.ident))
-    }
-
-    /// Sends what was filled for a peer's connected. False: it has not left, and is signed anew for the
-    /// port's own socket: commit it and flush.
-    #[inline]
-    pub fn tx_connected(&mut self, b: &Burst) -> bool {
-        if let Some(connected) = &mut self.connected {
-            let fits = b.len.wrapping_sub(1) < MAX_BURST
-                && b.seg != 0
-                && self.tx.used == 0
-                && connected.dst == b.dst;
-            if fits {
-                // SAFETY: `len <= MAX_BURST <= capacity`, initialised at carve; nobody else uses
-                // the buffer now.
-                let burst = unsafe { core::slice::from_raw_parts(self.tx.buffer, b.len) };
-                self.counters.tx_calls += 1;
-                if connected.send(burst, b.seg) {
-                    return true;
-                }
-            }
-        }
-        self.close_connected(b);
-        false
-    }
-
-    /// The connected is of no use any more: its socket says nothing that the port's own would not be
-    /// told when it tries the same.
-    #[cold]
-    fn close_connected(&mut self, b: &Burst) {
-        self.connected = None;
-        self.lone_bursts = 0;
-        let flow = Flow::from_gids(&self.local.ip, &b.dst.ip, self.local.port, b.dst.port);
-        let Some(burst) =
-            self.tx_space().and_then(|space| space.get_mut(..b.len)).filter(|_| b.seg != 0)
-        else {
-            return;
-        };
-        for (k, packet) in burst.chunks_mut(b.seg.into()).enumerate() {
-            flow.append_icrc(k as u16, packet);
-        }
-    }
-
-    /// After some bursts to one peer it gets a connected, if it is of this host.
-    #[cold]
-    fn open_connected(&mut self, dst: &Endpoint) {
-        if self.not_connectable != Some(*dst) {
-            self.connected = super::connected::ConnectedSocket::open(&self.local, dst, self.class);
-            self.not_connectable = Some(*dst).filter(|_| self.connected.is_none());
-        }
-    }
-
-    /// Sends at once what was filled, where that takes one call and nothing else: to where the last
-    /// burst went, of a kind that the socket is set for, with no batch before it. False: nothing
-    /// has been sent; commit it and flush.
-    #[inline]
-    pub fn tx_now(&mut self, b: &Burst) -> bool {
-        let tx = &self.tx;
-        let known = matches!(&tx.first, Some((dst, _)) if *dst == b.dst);
-        let fits =
-            b.len.wrapping_sub(1) < MAX_BURST.min(usize::from(b.seg) * usize::from(MAX_SEGMENTS));
-        let calm = tx.tail == 0 && tx.used == 0 && tx.refusers_len == 0;
-        if !(known
-            && fits
-            && calm
-            && tx.default_segment.suits(b.len, b.seg)
-            && self.send_first(b.len))
-        {
-            self.lone_bursts = 0;
-            return false;
-        }
-        if self.lone_bursts < super::connected::CONNECT_AFTER {
-            self.lone_bursts += 1;
-            if self.lone_bursts == super::connected::CONNECT_AFTER && self.gso {
-                self.open_connected(&b.dst);
-            }
-        }
-        true
-    }
-
     /// Sends the batch. Cost: one system call, unless the kernel refuses something.
     #[inline]
     pub fn tx_flush(&mut self) -> TxOutcome {
@@ -435,9 +297,9 @@ impl UdpPort {
                 Ok(n) => {
                     self.tx.head += n.clamp(1, run);
                     if n < run {
-                        // The next message failed and its errno is lost. If it was one left by
-                        // ICMP, nothing will tell of the queued record any more; if it was the
-                        // message's own, it will fail again.
+                        // The next message failed and its errno is lost. If ICMP left the errno,
+                        // only the record tells; if the message itself is at fault, it will fail
+                        // again.
                         self.drain_errors();
                     }
                 }
@@ -454,8 +316,7 @@ impl UdpPort {
         TxOutcome::Sent
     }
 
-    /// Offers `run` messages from `head` on to the kernel; how many it took, or negative with
-    /// errno.
+    /// Sends `run` messages from `head` on; the number that left, or negative with errno.
     #[inline]
     fn send_run(&mut self, head: usize, run: usize) -> i32 {
         // SAFETY: `head + run <= tail <= batch`, the length of the array.
@@ -472,77 +333,6 @@ impl UdpPort {
             -1
         } else {
             1
-        }
-    }
-
-    /// Sends the first bytes of the buffer to the first address by themselves. False: they have not
-    /// left.
-    #[inline]
-    fn send_first(&mut self, len: usize) -> bool {
-        let Some((_, sa_len)) = self.tx.first else { return false };
-        self.counters.tx_calls += 1;
-        // SAFETY: the callers have seen that `len` is within the buffer; the first address is
-        // initialised, and `sa_len` its length. The kernel writes to neither.
-        let rc = unsafe {
-            let (bytes, sa) = (self.tx.buffer.cast(), self.tx.addrs.cast());
-            libc::sendto(self.fd.raw(), bytes, len, libc::MSG_DONTWAIT, sa, sa_len)
-        };
-        rc >= 0 || self.plain_refused(errno())
-    }
-
-    /// A send without headers has failed with `e`: false, it is to be tried with them.
-    #[cold]
-    fn plain_refused(&mut self, e: i32) -> bool {
-        if self.tx.default_segment.size != 0
-            && matches!(e, libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP)
-        {
-            self.clear_default_segment();
-        }
-        // Room and interruptions: it is tried once more. An error that another destination left is
-        // told by this call and by no other, so it is looked after here.
-        if !matches!(e, libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) {
-            self.drain_errors();
-        }
-        false
-    }
-
-    /// From now on the socket segments nothing by itself.
-    #[cold]
-    fn clear_default_segment(&mut self) {
-        self.tx.default_segment.off = true;
-        if self.tx.default_segment.size != 0
-            && set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, 0i32).is_ok()
-        {
-            self.tx.default_segment.size = 0;
-        }
-    }
-
-    /// Looks at a burst that leaves alone and needs ancillary data: after some of one kind the
-    /// socket's own segment size is theirs.
-    fn adapt_default_segment(&mut self, i: usize) {
-        let s = *self.tx.slot(i);
-        let size = if s.len > u32::from(s.seg) { s.seg } else { 0 };
-        let default_segment = &mut self.tx.default_segment;
-        if default_segment.off
-            || !self.gso
-            || size == default_segment.size
-            || size != 0 && !DefaultSegment::SIZES.contains(&size)
-        {
-            return;
-        }
-        default_segment.times =
-            if default_segment.wanted == size { default_segment.times + 1 } else { 1 };
-        default_segment.wanted = size;
-        if default_segment.times == DefaultSegment::TIMES {
-            default_segment.times = 0;
-            // Its own ancillary data is written already, and says what is right under either.
-            if set_option(self.fd.raw(), libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(size)).is_ok()
-            {
-                self.tx.default_segment.size = size;
-                self.tx.write_headers(i);
-            } else {
-                self.tx.default_segment.off = true;
-            }
         }
     }
 
@@ -565,111 +355,5 @@ impl UdpPort {
     fn full(&mut self) -> TxOutcome {
         self.counters.tx_full += 1;
         TxOutcome::Full
-    }
-
-    /// Decides about message `i`, whose send failed with `e`. False: stop, the kernel has no room.
-    fn on_refusal(&mut self, i: usize, e: i32) -> bool {
-        match e {
-            // ENOBUFS: the device's queue is full.
-            libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => return false,
-            libc::EINTR => return true,
-            _ => {}
-        }
-        let icmp = self.drain_errors();
-        let s = self.tx.slot(i);
-        s.tries += 1;
-        if s.tries == 1 || (icmp > 0 && s.tries < TRIES) {
-            return true;
-        }
-        let (dst, many) = (s.dst, s.len > u32::from(s.seg));
-        if many && !s.single && matches!(e, libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) {
-            // Segmentation itself may be what is refused; the packets will tell.
-            s.single = true;
-            s.refused = true;
-            s.tries = 0;
-            self.clear_default_segment();
-            return true;
-        }
-        self.counters.send_err += 1;
-        // What ICMP has left behind is not the kernel's own refusal: anybody can send it, all the
-        // time.
-        let kind = match e {
-            libc::EMSGSIZE => ErrorKind::Mtu,
-            _ if icmp > 0 || !self.has_room_for_records() => ErrorKind::Icmp,
-            _ => ErrorKind::Send,
-        };
-        self.report(PortError { dst, errno: e, kind, mtu: 0 });
-        self.tx.head += 1;
-        true
-    }
-
-    /// Sends burst `i` packet by packet. False: the kernel has no room; what left is remembered.
-    fn send_singly(&mut self, i: usize) -> bool {
-        if self.tx.default_segment.size != 0 {
-            self.clear_default_segment();
-        }
-        loop {
-            let s = *self.tx.slot(i);
-            if s.done >= s.len {
-                if s.refused {
-                    // Every packet was fine on its own, so it was the segmentation.
-                    self.tx.remember_refusal(&s.dst);
-                    self.counters.gso_refused += 1;
-                }
-                self.tx.head += 1;
-                return true;
-            }
-            let n = (s.len - s.done).min(u32::from(s.seg));
-            // SAFETY: `off + done + n <= off + len <= capacity`; nobody else uses the buffer now.
-            let packet = unsafe {
-                core::slice::from_raw_parts_mut(
-                    self.tx.buffer.add((s.off + s.done) as usize),
-                    n as usize,
-                )
-            };
-            if s.done > 0 {
-                rewrite_icrc(&self.local, &s.dst, packet);
-            }
-            let (sa, sa_len) = s.dst.to_sockaddr();
-            self.counters.tx_calls += 1;
-            // SAFETY: packet and address are live and described by their lengths.
-            let rc = unsafe {
-                libc::sendto(
-                    self.fd.raw(),
-                    packet.as_ptr().cast(),
-                    packet.len(),
-                    libc::MSG_DONTWAIT,
-                    (&raw const sa).cast(),
-                    sa_len,
-                )
-            };
-            if rc >= 0 {
-                let slot = self.tx.slot(i);
-                slot.done += n;
-                slot.tries = 0;
-                continue;
-            }
-            if !self.on_refusal(i, errno()) {
-                return false;
-            }
-            if self.tx.head > i {
-                // Given up on.
-                return true;
-            }
-        }
-    }
-
-    fn fail(&mut self, dst: Endpoint, e: i32) {
-        self.counters.send_err += 1;
-        let kind = if e == libc::EMSGSIZE { ErrorKind::Mtu } else { ErrorKind::Send };
-        self.report(PortError { dst, errno: e, kind, mtu: 0 });
-    }
-}
-
-/// A packet that was the k-th of a GSO send carries the ICRC of identification k; alone it leaves
-/// with 0.
-fn rewrite_icrc(local: &Endpoint, dst: &Endpoint, packet: &mut [u8]) {
-    if local.is_v4() {
-        Flow::from_gids(&local.ip, &dst.ip, local.port, dst.port).append_icrc(0, packet);
     }
 }

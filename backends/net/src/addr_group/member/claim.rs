@@ -1,4 +1,4 @@
-//! Taking a place: blocks first, then the group of sockets.
+//! Becoming a member: first the blocks, then the place in the group of sockets.
 
 use super::super::forward_queue::{ForwardQueue, FORWARD_QUEUE_BYTES};
 use super::super::group_msg::{self, claim, claim_any, Delivery, GroupMsg, GroupSocket};
@@ -18,10 +18,10 @@ use gdrcore_core::refuse;
 use gdrcore_core::wire::Flow;
 use std::os::fd::RawFd;
 
-/// Others have this long to answer with a table.
+/// Time for another member to answer with its table.
 const ASK_NS: u64 = 20_000_000;
 
-/// The blocks that a device needs: the first, or any, and how many.
+/// The blocks that a device needs: the first, or any, and their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WantedBlocks {
     pub(super) first: Option<u16>,
@@ -50,14 +50,14 @@ impl WantedBlocks {
         })
     }
 
-    /// The first QPN where no block is claimed: `seed` says which, where any will do.
+    /// The first QPN of a device that claims no block; `seed` chooses among any.
     pub(crate) fn unclaimed(&self, seed: u64) -> u32 {
         let places = u64::from(BLOCK_MAX / self.count.max(1)).max(2);
         let any = (1 + (seed >> 17) % (places - 1)) as u16 * self.count;
         u32::from(self.first.unwrap_or(any)) * QPN_UNIT
     }
 
-    /// How many.
+    /// Their number.
     pub fn count(&self) -> u16 {
         self.count
     }
@@ -65,7 +65,7 @@ impl WantedBlocks {
 
 #[derive(Default)]
 struct Parts {
-    boxes: RawSlice<Option<GroupSocket>>,
+    sockets: RawSlice<Option<GroupSocket>>,
     services: RawSlice<Option<Service>>,
     buffer: RawSlice<u8>,
     program: RawSlice<Insn>,
@@ -74,7 +74,7 @@ struct Parts {
 
 fn walk(w: &mut Walk, count: u16) -> Result<Parts> {
     Ok(Parts {
-        boxes: w.slice_with(usize::from(count), |_| None)?,
+        sockets: w.slice_with(usize::from(count), |_| None)?,
         services: w.slice_with(SERVICES, |_| None)?,
         buffer: w.slice(group_msg::MSG_MAX, 0)?,
         program: steer::room(w)?,
@@ -82,14 +82,14 @@ fn walk(w: &mut Walk, count: u16) -> Result<Parts> {
     })
 }
 
-/// A place in the group that has its blocks, and no socket yet.
+/// A place in the group that has its blocks and no socket yet.
 pub struct Claim {
     socket_dir: SocketDir,
     at: Endpoint,
     block: u16,
     count: u16,
     parts: Parts,
-    /// Listens for those who watch.
+    /// The listening socket for members that watch this one.
     liveness: Option<Fd>,
     nonce: u64,
     known: [u64; ENTRIES.div_ceil(64)],
@@ -104,7 +104,7 @@ impl Claim {
         w.offset()
     }
 
-    /// Makes blocks this process's. Where any will do, `seed` says where the search begins.
+    /// Takes the locks of the blocks. Where any will do, `seed` chooses where the search begins.
     ///
     /// # Errors
     /// [`gdrcore_core::Error::AddressInUse`]: they have owners; [`gdrcore_core::Error::NoMemory`]:
@@ -134,19 +134,19 @@ impl Claim {
             nonce,
             known: [0; 16],
         };
-        let boxes = &mut c.parts.boxes;
+        let sockets = &mut c.parts.sockets;
         c.block = match wanted.first {
-            Some(block) => claim(socket_dir, at, block, wanted.count, boxes).map(|()| block)?,
+            Some(block) => claim(socket_dir, at, block, wanted.count, sockets).map(|()| block)?,
             None => claim_any(
                 socket_dir,
                 at,
                 (seed >> 17) as u16 % BLOCK_MAX,
                 wanted.count,
                 BLOCK_MAX,
-                boxes,
+                sockets,
             )?,
         };
-        if let Some(lock) = boxes.first().and_then(Option::as_ref).map(GroupSocket::lock) {
+        if let Some(lock) = sockets.first().and_then(Option::as_ref).map(GroupSocket::lock) {
             c.liveness = Some(lock.listen(Role::Liveness)?);
         }
         Ok(c)
@@ -157,15 +157,15 @@ impl Claim {
         u32::from(self.block) * QPN_UNIT
     }
 
-    /// Whether others have this address.
+    /// Whether other members are known.
     pub fn has_others(&self) -> bool {
         self.known.iter().any(|&w| w != 0)
     }
 
-    /// Asks every block whether it has an owner: of two that come at once, at least one finds the
-    /// other. About a millisecond.
+    /// Finds the blocks that have owners. Of two members that join at once, at least one finds the
+    /// other. Cost: about a millisecond.
     pub fn find_owners(&mut self) {
-        let Some(Some(from)) = self.parts.boxes.first() else { return };
+        let Some(Some(from)) = self.parts.sockets.first() else { return };
         self.known = [0; 16];
         for block in 0..=BLOCK_MAX {
             let own = block.wrapping_sub(self.block) < self.count;
@@ -179,8 +179,8 @@ impl Claim {
         }
     }
 
-    /// The member, once its socket is bound. `alone`: the socket was bound without sharing, so it
-    /// is the first of its group.
+    /// The member, once its socket is bound. `alone`: the socket was bound without SO_REUSEPORT, so
+    /// it is the first of its group.
     ///
     /// # Errors
     /// [`gdrcore_core::Error::Os`].
@@ -193,14 +193,14 @@ impl Claim {
     ) -> Result<Member> {
         // SAFETY: no pointers.
         let set = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        for group_socket in self.parts.boxes.iter().flatten() {
+        for group_socket in self.parts.sockets.iter().flatten() {
             watch(set.raw(), group_socket.fd())?;
         }
         if let Some(liveness) = &self.liveness {
             watch(set.raw(), liveness.raw())?;
         }
         let at = self.at;
-        let Parts { boxes, services, buffer, program, forward_queue } =
+        let Parts { sockets, services, buffer, program, forward_queue } =
             core::mem::take(&mut self.parts);
         let mut m = Member {
             socket_dir: self.socket_dir,
@@ -211,7 +211,7 @@ impl Claim {
             count: self.count,
             qpn_base: qpns.0,
             qpn_count: qpns.1,
-            boxes,
+            sockets,
             services,
             buffer,
             program,
@@ -259,6 +259,6 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         // The slices never run destructors: the names are given back here.
-        self.parts.boxes.fill_with(|| None);
+        self.parts.sockets.fill_with(|| None);
     }
 }

@@ -1,4 +1,4 @@
-//! Who is gone: each member watches one other.
+//! Which members have ended: each watches one other.
 
 use super::super::group_msg::{Delivery, GroupMsg};
 use super::super::numbers::BLOCK_MAX;
@@ -8,17 +8,17 @@ use crate::sys::Fd;
 use crate::wait::{unwatch, watch};
 
 impl Member {
-    /// The owner of a block is gone.
+    /// Forgets a block whose owner has ended.
     pub(super) fn forget(&mut self, now: u64, gone: u16) {
         self.known[usize::from(gone / 64)] &= !(1 << (gone % 64));
         self.table.remove(gone);
-        // The kernel moves the last of its list into the place of one that leaves.
+        // The kernel moves the last socket of its list into the place of one that closes.
         if self.index.is_some_and(|i| i >= self.table.sockets()) {
             self.find_index(now, true);
         }
     }
 
-    /// Watches whom the ring says.
+    /// Connects to the next lower member, which this one watches from now on.
     pub(super) fn watch_next(&mut self) {
         let mut block = self.block;
         loop {
@@ -33,7 +33,7 @@ impl Member {
             if self.watched.as_ref().is_some_and(|w| w.0 == block) {
                 return;
             }
-            // One with several blocks has one liveness, at the first of them.
+            // A member with several blocks listens at the first of them.
             let Ok(fd) = connect(&Name::of(
                 &self.socket_dir,
                 &self.local,
@@ -49,13 +49,14 @@ impl Member {
         }
     }
 
-    /// Lets others watch. Those for whom there is no place wait in the kernel, whom the end of this
-    /// process reaches as well; they must not wake anybody until a place is free.
+    /// Accepts members that watch this one. Connections without a place wait in the kernel, where
+    /// the end of this process reaches them too; they must not wake this process until a place is
+    /// free.
     #[cold]
     pub(super) fn accept_watchers(&mut self, now: u64) {
         let Some(liveness) = self.liveness.as_ref().map(Fd::raw) else { return };
         for w in &mut self.watchers {
-            // It says nothing: it has found another process to watch, or is dead.
+            // It sends nothing: its process watches another now, or has ended.
             *w = w.take().filter(|w| is_open(w.raw()));
         }
         while let Some(place) = self.watchers.iter_mut().find(|w| w.is_none()) {
@@ -75,7 +76,7 @@ impl Member {
         self.accepts_watchers = false;
     }
 
-    /// A watcher has gone, or descriptors may be free again: those that wait have their turn.
+    /// Accepts again: a watcher has closed, or descriptors may be free.
     #[cold]
     pub(super) fn resume_accepting(&mut self, now: u64) {
         self.watch_again_ns = u64::MAX;
@@ -85,7 +86,7 @@ impl Member {
         }
     }
 
-    /// The process that this one watches has ended: all others are told.
+    /// Tells all others that the watched process has ended.
     #[cold]
     pub(super) fn on_watched_end(&mut self, now: u64) {
         let Some((gone, _)) = self.watched.take() else { return };

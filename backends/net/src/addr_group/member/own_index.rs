@@ -1,4 +1,4 @@
-//! Finding out: the own index in the kernel's list, and whether packets come here.
+//! The member's own index in the kernel's list, and whether its packets arrive here.
 
 use super::super::group_msg::{Delivery, GroupMsg};
 use super::super::numbers::{BLOCK_MAX, CHECK, PROBE};
@@ -10,30 +10,27 @@ use crate::clock::now_ns;
 use gdrcore_core::wire::{Flow, ICRC_LEN};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A packet to oneself has this long to come back: it is there before the call that sent it
-/// returns, but may stand behind others.
+/// Time for a packet to oneself to arrive: it is there before its send returns, but may stand
+/// behind others.
 const PROBE_NS: u64 = 20_000_000;
-/// Whoever waits for an answer of a peer, and gets no packets, looks this often whether they would
-/// reach him.
+/// A member that waits for a peer and receives nothing checks this often whether packets reach it.
 const CHECK_NS: u64 = 100_000_000;
-/// Packets that came by a detour make one look this often.
+/// A detour makes a member check at most this often.
 const HINT_NS: u64 = 50_000_000;
-/// News of oneself waits up to this long: where many join at once, one table then has the news of
-/// several.
+/// Longest delay of an update: where many join at once, one table carries the news of several.
 const GATHER_NS: u64 = 4_000_000;
-/// An index that no socket ever has.
+/// An index of no socket.
 const NO_INDEX: u32 = 0xffff;
-/// Tries to learn the own index before the detours are taken for good.
+/// Attempts to learn the own index before detours are accepted.
 const TRIES: u32 = 5;
 
-/// Bytes of a packet to oneself: BTH, a CNP's reserved bytes (here: which packet it is), ICRC.
+/// Bytes of a packet to oneself: BTH, a CNP's reserved bytes (here: its number), ICRC.
 pub(super) const SELF_LEN: usize = 12 + 16 + ICRC_LEN;
-/// CNP: the one opcode whose payload says nothing, so that a capture shows nothing strange.
+/// CNP: the one opcode whose payload means nothing, so that a capture shows nothing unusual.
 const OPCODE: u8 = 0x81;
-/// In place of the number of a packet to oneself: a process asks whether the names of this one are
-/// still there.
+/// In place of the number: another process requests a check of this one's names.
 const RENEW: u64 = u64::from_le_bytes(*b"gdrnames");
-/// How often such a question is looked into.
+/// Least time between two such checks.
 const RENEW_NS: u64 = 50_000_000;
 
 fn packet(flow: &Flow, qpn: u32, number: u64) -> [u8; SELF_LEN] {
@@ -46,9 +43,9 @@ fn packet(flow: &Flow, qpn: u32, number: u64) -> [u8; SELF_LEN] {
     packet
 }
 
-/// Asks the processes that have an address, from another socket of it, whether their names are
-/// still where they were. A session manager may have removed the directory of a user who has logged
-/// out (logind.conf(5), RemoveIPC). One packet each to as many sockets as there may well be.
+/// Requests the processes that have an address, from another socket of it, to check their names. A
+/// session manager may have removed the directory of a user who has logged out (logind.conf(5),
+/// RemoveIPC). One packet each goes to as many sockets as there may well be.
 pub(crate) fn request_renewal(at: &Endpoint) {
     let Ok(from) = crate::udp::unconnected(at) else { return };
     let flow = Flow::from_gids(&at.ip, &at.ip, at.port, at.port);
@@ -64,11 +61,11 @@ pub(crate) fn request_renewal(at: &Endpoint) {
     }
 }
 
-/// Whether this process has said that the kernel refuses.
+/// Whether this process has printed that the kernel refuses the program.
 static SAID: AtomicBool = AtomicBool::new(false);
 
 impl Member {
-    /// Enters the own blocks and index in the next version of the table.
+    /// Enters the own blocks, index and services in the next version of the table.
     pub(super) fn list_own(&mut self) {
         let Some(index) = self.index else { return };
         self.table.revise(self.block);
@@ -84,8 +81,7 @@ impl Member {
             .all(|b| self.index.is_some() && self.table.index_of(b) == self.index)
     }
 
-    /// Whether the table has the own services and no others for the own block, as far as it has
-    /// room.
+    /// Whether the table has exactly the own services for the own block, as far as it has room.
     pub(super) fn lists_own_services(&self) -> bool {
         let own = |name: u32| self.services.iter().flatten().any(|s| s.name == name);
         let listed = self.table.services().iter().filter(|s| s.1 == self.block);
@@ -94,8 +90,8 @@ impl Member {
             && (listed.count() == wanted || self.table.has_all_services())
     }
 
-    /// Where exactly one owner and one index remain, they belong together: a process that does not
-    /// answer is steered to as well.
+    /// If exactly one owner and one index remain, enters them together: so a process that does not
+    /// answer has its packets steered to it as well.
     fn conclude_last(&mut self) {
         let mut missing = None;
         let mut others = 0u16;
@@ -119,7 +115,7 @@ impl Member {
         self.known.get(usize::from(block / 64)).is_some_and(|w| w >> (block % 64) & 1 != 0)
     }
 
-    /// Attaches the program of the table.
+    /// Attaches the table's program.
     pub(super) fn attach(&mut self) {
         if self.refused {
             return;
@@ -134,8 +130,7 @@ impl Member {
                 self.refused = true;
                 self.phase = Phase::Idle;
                 if !SAID.swap(true, Ordering::Relaxed) {
-                    // To nobody in particular: programs work, and an operator may wonder why they
-                    // are slow.
+                    // Printed for an operator who wonders about the speed; programs work.
                     eprintln!(
                         "gdrcore: the kernel does not steer packets to the processes that share \
                          {} ({e}); they pass them on, which is slower",
@@ -146,14 +141,14 @@ impl Member {
         }
     }
 
-    /// Writes the next version, attaches its program and tells everybody; whoever is gone is
-    /// forgotten on the way.
+    /// Writes the next version, attaches its program and sends it to all members. Members that have
+    /// ended are removed on the way.
     pub(super) fn publish(&mut self) {
         self.publish_ns = None;
         if !self.has_others() {
             return self.list_own();
         }
-        // Each turn but the last forgets somebody.
+        // Each turn but the last removes a member.
         for _ in 0..ENTRIES {
             self.list_own();
             self.conclude_last();
@@ -175,8 +170,8 @@ impl Member {
         }
     }
 
-    /// Publishes soon: at a time of its own, so that of many who have news few write a version
-    /// each.
+    /// Publishes within [`GATHER_NS`], at a random time: of many members with news few then write a
+    /// version each.
     pub(super) fn publish_soon(&mut self, now: u64) {
         let at = now + self.next_nonce() % GATHER_NS;
         self.publish_ns.get_or_insert(at);
@@ -198,10 +193,14 @@ impl Member {
         for index in 0..range {
             self.send_self(PROBE + u32::from(index));
         }
-        self.begin(Phase::Probing { range, lowest: None, heard: 0 }, now, PROBE_NS << self.tries);
+        self.begin(
+            Phase::Probing { range, lowest: None, received: 0 },
+            now,
+            PROBE_NS << self.tries,
+        );
     }
 
-    /// One more than there can be sockets, as far as known, and a few for who has come meanwhile.
+    /// More than the known sockets, with room for members that join meanwhile.
     fn first_range(&self) -> u16 {
         let others = self.known.iter().map(|w| w.count_ones()).sum::<u32>() as u16;
         self.table
@@ -227,7 +226,7 @@ impl Member {
         self.begin(Phase::Checking { hashed: false, index: false, block: false }, now, PROBE_NS);
     }
 
-    /// One packet to the own address.
+    /// Sends one packet to the own address.
     fn send_self(&self, qpn: u32) {
         let packet = packet(&self.flow, qpn, self.nonce);
         const { assert!(SELF_LEN <= crate::udp::SMALL) };
@@ -240,8 +239,8 @@ impl Member {
         }
     }
 
-    /// Takes a packet that a member has sent itself. Anybody can send such bytes: only the own
-    /// number counts. False: the packet has another length, so no member has sent it.
+    /// Handles a packet that a member has sent itself. Any process could send such bytes, so only
+    /// those with the own number count. False: the length is another, so no member sent it.
     #[cold]
     pub fn take_probe(&mut self, packet: &[u8]) -> bool {
         if packet.len() != SELF_LEN {
@@ -263,19 +262,19 @@ impl Member {
                 *index = true
             }
             Phase::Checking { block, .. } if qpn == CHECK + u32::from(self.block) => *block = true,
-            Phase::Probing { range, lowest, heard }
+            Phase::Probing { range, lowest, received }
                 if qpn >= PROBE && qpn - PROBE < u32::from(*range) =>
             {
                 let index = (qpn - PROBE) as u16;
                 *lowest = Some(lowest.map_or(index, |l| l.min(index)));
-                *heard += 1;
+                *received += 1;
             }
             _ => {}
         }
         true
     }
 
-    /// Anybody may ask: the look is one system call, and rare.
+    /// Checks the names at another process's request: one system call, at a bounded rate.
     fn check_names(&mut self, now: u64) {
         if now.saturating_sub(self.names_checked_ns) >= RENEW_NS {
             self.names_checked_ns = now;
@@ -284,7 +283,7 @@ impl Member {
         }
     }
 
-    /// The socket is empty: what has not come of the packets to oneself does not come.
+    /// The socket is empty: packets to oneself that have not come will not come.
     #[inline]
     pub fn note_socket_empty(&mut self, now: u64) {
         match self.phase {
@@ -295,13 +294,13 @@ impl Member {
         }
     }
 
-    /// What the probes say. Of those for indexes that no socket has, all or none come here as well,
-    /// so the lowest counts; where all have come, or none, there is no program yet.
-    fn conclude_probe(&mut self, now: u64, range: u16, lowest: Option<u16>, heard: u16) {
+    /// Evaluates the probes. Packets for indexes of no socket come either all here or none, so the
+    /// lowest index counts. If all have come, or none, there is no program yet.
+    fn conclude_probe(&mut self, now: u64, range: u16, lowest: Option<u16>, received: u16) {
         self.phase = Phase::Idle;
         self.tries += 1;
         match lowest {
-            Some(index) if heard < range => {
+            Some(index) if received < range => {
                 let moved = self.index.replace(index) != Some(index);
                 self.tries = 0;
                 let must_attach = core::mem::take(&mut self.must_attach);
@@ -315,7 +314,7 @@ impl Member {
                 self.attach();
                 self.probe(now, range.saturating_add(4 * self.tries as u16).min(INDEX_MAX));
             }
-            // The next look, or the next hint, tries again.
+            // The next check or detour tries again.
             _ => self.tries = 0,
         }
     }
@@ -325,27 +324,28 @@ impl Member {
         match (index && !hashed, block) {
             (true, true) if self.lists_own_services() => {}
             (true, true) => self.publish_soon(now),
-            // The index is right, and the program says something else: somebody has a table without
-            // this member (its block may have been another's, whose end was told late), and does
-            // not tell it.
+            // The index is right but the program is not: another member has a table without this
+            // one. (This block may have had an owner before whose end became known late.)
             (true, false) => self.publish_soon(now),
-            // Where what is for nobody comes here, what is for here may come by chance.
+            // If packets for no socket arrive here, those for this block may have arrived by
+            // chance.
             (false, block) => self.find_index(now, !block),
         }
     }
 
-    /// Begins to learn the own index; `doubtful`: the program that is attached is wrong.
+    /// Begins to learn the own index; `must_attach`: the attached program is wrong.
     pub(super) fn find_index(&mut self, now: u64, must_attach: bool) {
         self.tries = 0;
         self.must_attach |= must_attach;
         if self.table.entries().len() < 2 {
-            // The first of a group has never needed a program.
+            // The first member of a group has not needed a program before.
             self.attach();
         }
         self.probe(now, self.first_range());
     }
 
-    /// A packet of this device came by a detour: others may be lost. Looked into now and then.
+    /// Notes a packet of this device that another member forwarded; now and then that leads to a
+    /// check.
     #[cold]
     pub fn note_detour(&mut self, now: u64) {
         if self.phase == Phase::Idle
@@ -357,14 +357,14 @@ impl Member {
         }
     }
 
-    /// A packet of this device came straight.
+    /// Notes a packet of this device that came directly.
     #[inline]
     pub fn note_direct(&mut self, now: u64) {
         self.checked_ns = now;
     }
 
-    /// What is due. `waits`: the device waits for answers of peers. Few system calls; most often
-    /// none.
+    /// Does what is due. `waits`: the device waits for answers of peers. Few system calls; most
+    /// often none.
     pub fn maintain(&mut self, now: u64, waits: bool) {
         self.deliver(now);
         if now >= self.watch_again_ns {
@@ -382,8 +382,8 @@ impl Member {
                 }
             }
             _ if now < self.until_ns => {}
-            Phase::Probing { range, lowest, heard } => {
-                self.conclude_probe(now, range, lowest, heard)
+            Phase::Probing { range, lowest, received } => {
+                self.conclude_probe(now, range, lowest, received)
             }
             Phase::Checking { hashed, index, block } => {
                 self.conclude_check(now, hashed, index, block)

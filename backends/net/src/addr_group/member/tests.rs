@@ -1,9 +1,11 @@
+use super::super::group_msg::Received;
+use super::super::numbers::{BLOCK_MAX, PROBE};
 use super::*;
-use crate::addr_group::numbers::PROBE;
 use crate::addr_group::steer::Program;
 use crate::clock::now_ns;
 use crate::map::Map;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
+use gdrcore_core::error::Error;
 use gdrcore_testkit::descriptors::{keep, Keep};
 use gdrcore_testkit::patience::{deadline, until};
 use gdrcore_testkit::place::loopback;
@@ -280,15 +282,15 @@ fn a_packet_to_oneself_counts_only_with_the_own_number() {
     let mut packet = [0u8; own_index::SELF_LEN];
     packet[4..8].copy_from_slice(&(PROBE + 1).to_be_bytes());
     // Four indexes are probed; a stranger says that this is the second.
-    m.begin(Phase::Probing { range: 4, lowest: None, heard: 0 }, now_ns(), u64::MAX / 2);
+    m.begin(Phase::Probing { range: 4, lowest: None, received: 0 }, now_ns(), u64::MAX / 2);
     for number in [0, m.nonce ^ 1, !m.nonce] {
         packet[12..20].copy_from_slice(&number.to_le_bytes());
         m.take_probe(&packet);
-        assert_eq!(m.phase, Phase::Probing { range: 4, lowest: None, heard: 0 });
+        assert_eq!(m.phase, Phase::Probing { range: 4, lowest: None, received: 0 });
     }
     packet[12..20].copy_from_slice(&m.nonce.to_le_bytes());
     m.take_probe(&packet);
-    assert_eq!(m.phase, Phase::Probing { range: 4, lowest: Some(1), heard: 1 });
+    assert_eq!(m.phase, Phase::Probing { range: 4, lowest: Some(1), received: 1 });
 }
 
 #[test]

@@ -7,8 +7,7 @@ struct Base(PathBuf);
 
 impl Base {
     fn new(name: &str) -> Base {
-        let path =
-            std::env::temp_dir().join(format!("gdrcore-socket_dir-{name}-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("gdrcore-dir-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o1777)).unwrap();

@@ -1,11 +1,12 @@
-//! Links that a router makes ([`crate::via`]): it hands either end of a socket to a process, and
-//! then has no part in them. Who is at the other end is the router's word; all else is as ever, but
-//! that memory is never lent by address, and between tenants not at all.
+//! Links that a router makes ([`crate::via`]): it hands each end of a socket to a process and has
+//! no further part in them. The router names the other end. Memory is never granted by address over
+//! such a link, and between tenants not at all.
 
 use super::super::grant::PeerGrants;
 use super::super::listener::{connect_brokered, LinkSocket};
 use super::super::ring::Writer;
-use super::{Inbound, LinkSlot, Outbound, ShmPort, RING};
+use super::tx::LinkSlot;
+use super::{Inbound, Outbound, ShmPort, RING};
 use crate::addr::Endpoint;
 use crate::sys::Fd;
 use crate::wait::Waiter;
@@ -19,7 +20,7 @@ pub(super) struct Brokered {
     pub(super) from: Endpoint,
     /// The number of its session.
     peer: u32,
-    /// Memory may be lent.
+    /// Memory may be granted.
     pub(super) may_grant: bool,
 }
 
@@ -30,7 +31,7 @@ pub(crate) struct Peer {
     pub(crate) at: Endpoint,
     /// The number of its session.
     pub(crate) session: u32,
-    /// Memory may be lent over the link.
+    /// Memory may be granted over the link.
     pub(crate) may_grant: bool,
 }
 
@@ -61,7 +62,7 @@ impl ShmPort {
         unsafe { ShmPort::carve(local, 0, false, memory, bytes) }
     }
 
-    /// The link to the owner of a block at an address that stands.
+    /// The link to the owner of a block at an address, if there is one.
     pub(crate) fn find_link(&mut self, to: &Endpoint, block: u16) -> Option<u16> {
         match self.place_for(to, Some(block)) {
             Ok(LinkSlot::Linked(link)) => Some(link),
@@ -69,8 +70,7 @@ impl ShmPort {
         }
     }
 
-    /// Makes a link to the owner of a block out of a socket that the router gave; one that stands
-    /// is kept.
+    /// Makes a link to the owner of a block from a socket of the router; an existing link is kept.
     ///
     /// # Errors
     /// As [`ShmPort::connect`].
@@ -104,9 +104,9 @@ impl ShmPort {
         Ok(i as u16)
     }
 
-    /// Takes a socket over which another session will bring its ring. Each has one: an earlier one
-    /// of the same session is hung up on, so that no session keeps others out. Dropped where there
-    /// is no place for it, which the other end takes as a lost link.
+    /// Takes a socket over which another session will send its ring. A session has one: an earlier
+    /// one is closed, so that no session takes all places. Without a free place the socket is
+    /// dropped, which the other end takes as a lost link.
     pub(crate) fn admit(&mut self, now: u64, from: &Peer, fd: OwnedFd, waiter: &Waiter) {
         self.close_session(from.session, false);
         let Some(free) = self.inbound.iter().position(Option::is_none) else { return };

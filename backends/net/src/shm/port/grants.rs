@@ -1,5 +1,4 @@
-//! The port's half of [`grant`](super::super::grant): what is shared, what is asked for, what is
-//! taken back.
+//! Grants of the port's regions: which are shared, which are requested, which are revoked.
 
 use super::super::grant::{offers, shared_region, PeerRequest, SharedRegion};
 use super::super::messages::GrantRequest;
@@ -11,8 +10,8 @@ use gdrcore_core::device::MrAttr;
 use gdrcore_core::error::{Error, Result};
 
 impl ShmPort {
-    /// From here on the region with this key may be lent: its memory begins `offset` bytes into
-    /// what `fd` stands for, which is duplicated.
+    /// Marks the region with this key as shared: its memory begins `offset` bytes into that of
+    /// `fd`, which is duplicated.
     ///
     /// # Errors
     /// [`Error::NoMemory`]: [`SHARED`](super::SHARED) regions are. [`Error::Os`]: no such
@@ -26,7 +25,7 @@ impl ShmPort {
         Ok(())
     }
 
-    /// The region with this key is lent no more; its grants end with the next
+    /// Marks the region with this key as no longer shared; its grants end with the next
     /// [`ShmPort::check_grants`].
     pub fn unshare(&mut self, rkey: u32) {
         if let Some(place) =
@@ -55,13 +54,13 @@ impl ShmPort {
         }
     }
 
-    /// The next grant that somebody asks for.
+    /// The next request for a grant.
     pub fn take_request(&mut self) -> Option<PeerRequest> {
         self.requested.iter_mut().find_map(Option::take)
     }
 
-    /// Lends a region to who asked for it, if its memory is shared, or may be lent by address, and
-    /// the link is still there.
+    /// Grants a region to the link that requested it, if its memory is shared, or may be written by
+    /// address.
     pub fn export(&mut self, requested: &PeerRequest, region: &MrAttr) {
         let memory =
             shared_region(&self.shared, region.rkey).map(|shared| (shared.fd.raw(), shared.offset));
@@ -71,7 +70,8 @@ impl ShmPort {
             return;
         };
         let place = link.reader.place();
-        // What is shared is mapped, all else by address; neither is lent to who asks for the other.
+        // A shared region is mapped, any other written by address; a request for the other kind is
+        // dropped.
         if link.from != requested.from
             || requested.by_address != memory.is_none()
             || requested.by_address && !link.by_address
@@ -84,8 +84,9 @@ impl ShmPort {
         }
     }
 
-    /// Takes back every grant of which `stands` says no; from then on nobody writes there. May wait
-    /// for who is writing just now, some microseconds; who is stuck there loses the link.
+    /// Revokes every grant for which `is_valid` is false; no peer writes there afterwards. Waits
+    /// for a peer that has it pinned, some microseconds; a peer that keeps it pinned loses its
+    /// link.
     pub fn check_grants(
         &mut self,
         mut is_valid: impl FnMut(&Endpoint, &GrantRequest, &MrAttr) -> bool,
@@ -97,7 +98,7 @@ impl ShmPort {
             let shared = &self.shared;
             let from = link.from;
             let left = link.grants.check(link.reader.place(), |request, region, by_address| {
-                // One by address makes room for a better one.
+                // A grant by address ends where one by descriptor is possible.
                 shared_region(shared, region.rkey).is_some() != by_address
                     && is_valid(&from, request, region)
             });

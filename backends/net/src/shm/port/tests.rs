@@ -1,6 +1,9 @@
+use super::rx::BATCH;
+use super::tx::FRAME_MIN;
 use super::*;
 use crate::clock::now_ns;
 use crate::map::Map;
+use gdrcore_core::roce::run::{Run, RECORD_ALIGN};
 use gdrcore_core::wire::{Class, Kind, Psn};
 use gdrcore_testkit::descriptors::{keep, Keep};
 use gdrcore_testkit::patience::limit_ms;
@@ -205,7 +208,7 @@ fn who_never_says_hello_is_hung_up_on_and_callers_are_bounded() {
     let mut b = end(12);
     // The listener takes packets in sequence only; a stream cannot even connect.
     let [x, y, z, w] = loopback(5, 12);
-    let path = format!("{:?}/{x}.{y}.{z}.{w}-4791/any/listener", SocketDir::open().unwrap());
+    let path = format!("{:?}/{x}.{y}.{z}.{w}-4791/any/door", SocketDir::open().unwrap());
     assert!(std::path::Path::new(&path).exists());
     assert!(UnixStream::connect(&path).is_err());
     let mut links = Vec::new();

@@ -22,12 +22,12 @@ fn make_lane(a: &mut Rig, b: &mut Rig) {
         }
         assert_eq!(receive(&mut b.port, &a.port, 100, 80), 1);
     }
-    panic!("no connected");
+    panic!("no connected socket");
 }
 
 /// Writes a burst for the connected and sends it; whether it left, and what was written.
 fn by_lane(a: &mut Rig, len: usize, seg: usize) -> (bool, Vec<u8>) {
-    let (dst, flow, ident) = a.port.connected().expect("a connected");
+    let (dst, flow, ident) = a.port.connected().expect("a connected socket");
     let space = a.port.tx_space().unwrap();
     for (k, packet) in space[..len].chunks_mut(seg).enumerate() {
         packet.iter_mut().enumerate().for_each(|(j, b)| *b = (k * 31 + j) as u8);
@@ -122,7 +122,11 @@ fn a_lane_that_is_refused_ends_and_its_burst_leaves_by_the_port() {
     drop(b);
     // The first finds nobody, and the next is told, once the answer has come.
     assert!(by_lane(&mut a, 100, 80).0);
-    until(60, || "the connected goes on".into(), || (!by_lane(&mut a, 100, 80).0).then_some(()));
+    until(
+        60,
+        || "the connected socket goes on".into(),
+        || (!by_lane(&mut a, 100, 80).0).then_some(()),
+    );
     assert!(a.port.connected().is_none());
     // Signed for the port's own socket now.
     let flow = flow(&a.port, &dst);
@@ -148,6 +152,6 @@ fn who_is_not_of_this_host_has_no_lane() {
         &Endpoint::v4([127, 0, 0, 3], 4791),
         2,
     )
-    .expect("a connected");
+    .expect("a connected socket");
     assert!(near.dst.to_v4() == Some([127, 0, 0, 3]));
 }

@@ -1,4 +1,4 @@
-//! The UDP sockets of this network namespace, as the kernel shows them to everybody.
+//! The UDP sockets of this network namespace, from the kernel's lists.
 
 use crate::addr::Endpoint;
 use crate::sys::Fd;
@@ -11,21 +11,21 @@ pub(super) const V6: &CStr = c"/proc/thread-self/net/udp6";
 
 /// Longest line that is looked at; the kernel's have 128 bytes for IPv4 and some 170 for IPv6.
 const LINE: usize = 512;
-/// Most that is read, so that a host with a hundred thousand sockets costs milliseconds and not
-/// seconds.
+/// Most bytes that are read, so that a host with a hundred thousand sockets costs milliseconds and
+/// not seconds.
 const MOST: usize = 16 << 20;
 
 /// A socket of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Socket {
-    /// The address to which it is bound.
+    /// The address that it is bound to.
     ip: [u8; 16],
     port: u16,
-    /// It takes packets of one peer only.
+    /// It receives packets of one peer only.
     pub(super) connected: bool,
-    /// Bytes that nobody has taken yet, with what the kernel needs for them.
+    /// Bytes that were not read, with the kernel's overhead.
     pub(super) unread: u64,
-    /// Whose it is.
+    /// Its user.
     pub(super) user: u32,
 }
 
@@ -37,7 +37,7 @@ impl Socket {
     }
 }
 
-/// Gives the sockets of a list to `f`; none where procfs does not say. No allocation.
+/// Gives each socket of a list to `f`; none where procfs does not say. No allocation.
 pub(super) fn each(list: &CStr, mut f: impl FnMut(&Socket)) {
     // SAFETY: a C string; no other pointers.
     let Ok(fd) =

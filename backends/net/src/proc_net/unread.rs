@@ -1,24 +1,24 @@
-//! What lies unread in the UDP sockets of this host.
+//! Unread packets in the UDP sockets of this host.
 //!
-//! A peer that has answered nothing may be of this host. Then its socket tells whether a process is
-//! there at all, and whether it takes what comes.
+//! A silent peer may be of this host. Then its socket tells whether its process is there at all,
+//! and whether it receives.
 
-use super::sockets::{each, V4, V6};
+use super::udp_list::{each, V4, V6};
 use crate::addr::Endpoint;
 
-/// How it stands with the sockets that a peer's packets go to.
+/// The sockets that receive a peer's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// No such socket, here or in this namespace; or nobody can say.
+    /// There is no such socket in this namespace, or it is unknown.
     Unknown,
-    /// All of them hold packets that nobody has taken.
+    /// All of them hold packets.
     Waits,
-    /// None of them does.
+    /// None of them holds a packet.
     Taken,
 }
 
-/// Looks at the sockets bound to an address and port of this host, other than those that are
-/// connected. Cost: a read of the kernel's list, some 0.1 ms; for peers that have been silent for
+/// Reads the state of the sockets bound to an address and port of this host, without connected
+/// ones. Cost: a read of the kernel's list, some 0.1 ms, so for peers that have been silent for
 /// long. Allocates nothing.
 pub fn unread(at: &Endpoint) -> Unread {
     let (mut waiting, mut empty) = (0u32, 0u32);

@@ -1,10 +1,10 @@
-//! Which user has a UDP port.
+//! The user of a UDP port.
 
-use super::sockets::{each, Socket, V4, V6};
+use super::udp_list::{each, Socket, V4, V6};
 use crate::addr::Endpoint;
 
 /// The user whose socket is bound to an address and port of this network namespace, or to the port
-/// of all addresses. `None`: nobody's, or procfs does not say.
+/// of all addresses. `None`: there is none, or procfs does not say.
 ///
 /// Cost: reads the kernel's list of IPv4 or IPv6 sockets, or both. No allocation.
 pub fn port_owner(at: &Endpoint) -> Option<u32> {

@@ -1,0 +1,156 @@
+//! Messages of the group: polling the member's sockets, and what each message changes.
+
+use super::super::group_msg::{self, GroupMsg, Received};
+use super::super::numbers::BLOCK_MAX;
+use super::super::table::Table;
+use super::{ForEngine, Member, Phase, MSG_BATCH, MSG_HOT_NS};
+use crate::addr::Endpoint;
+use crate::local::is_open;
+use crate::wait::poll_set;
+
+impl Member {
+    /// Whether the next round polls for messages: always shortly after one came, else every
+    /// `every_ns`.
+    #[inline]
+    pub fn is_poll_due(&self, now: u64, every_ns: u64) -> bool {
+        now.saturating_sub(self.polled_ns) >= every_ns
+            || now.saturating_sub(self.msg_ns) < MSG_HOT_NS
+            || now >= self.deliver_ns
+    }
+
+    /// Makes the next poll for messages due at once.
+    pub fn poll_soon(&mut self) {
+        self.polled_ns = 0;
+    }
+
+    /// Tells the other members what the network refused: the kernel reports it to any socket of the
+    /// group.
+    pub fn send_peer_error(&mut self, dst: &Endpoint, errno: i32) {
+        self.send_to_all(&GroupMsg::PeerError(*dst, errno));
+    }
+
+    /// Sends a message to all known members.
+    pub(super) fn send_to_all(&mut self, message: &GroupMsg<'_>) {
+        for block in 0..=BLOCK_MAX {
+            if self.is_known(block) && !self.owns_block(block) {
+                self.send_to(block, message);
+            }
+        }
+    }
+
+    /// Receives messages; those for the engine go to `take`, which returns the packets it handled.
+    /// Returns their sum.
+    pub fn poll(
+        &mut self,
+        now: u64,
+        mut take: impl FnMut(&mut Member, &ForEngine<'_>) -> usize,
+    ) -> usize {
+        self.polled_ns = now;
+        let mut ready = [-1; 8];
+        let n = poll_set(self.set.raw(), &mut ready);
+        let mut handled = 0;
+        // The buffer leaves the member while its contents are borrowed.
+        let mut buffer = core::mem::take(&mut self.buffer);
+        for &fd in &ready[..n] {
+            if self.watched.as_ref().is_some_and(|w| w.1.raw() == fd) {
+                self.on_watched_end(now);
+                continue;
+            }
+            if self.liveness.as_ref().is_some_and(|l| l.raw() == fd) {
+                self.accept_watchers(now);
+                continue;
+            }
+            if let Some(watcher) =
+                self.watchers.iter_mut().find(|w| w.as_ref().is_some_and(|w| w.raw() == fd))
+            {
+                // It sends nothing: its process watches another now, or has ended.
+                *watcher = watcher.take().filter(|w| is_open(w.raw()));
+                self.resume_accepting(now);
+                continue;
+            }
+            for _ in 0..MSG_BATCH {
+                let Some(len) = group_msg::receive(fd, &mut buffer) else { break };
+                self.msg_ns = now;
+                let Some((from, received)) = group_msg::parse(&buffer[..len]) else { continue };
+                match &received {
+                    Received::Packets(packets) => {
+                        handled += take(self, &ForEngine::Packets(*packets))
+                    }
+                    Received::PeerError(dst, errno) => {
+                        handled += take(self, &ForEngine::Refused(*dst, *errno))
+                    }
+                    group => self.read(now, from, group),
+                }
+            }
+        }
+        self.buffer = buffer;
+        handled
+    }
+
+    /// Handles a message of the group from the owner of a block.
+    pub(super) fn read(&mut self, now: u64, from: u16, received: &Received<'_>) {
+        if from > BLOCK_MAX || self.owns_block(from) {
+            return;
+        }
+        self.handle_msg(now, from, received);
+        self.watch_next();
+    }
+
+    fn handle_msg(&mut self, now: u64, from: u16, received: &Received<'_>) {
+        match received {
+            Received::TableRequest => {
+                let table = self.table;
+                if !table.is_empty() {
+                    self.send_to(from, &GroupMsg::TableUpdate(&table));
+                }
+                self.known[usize::from(from / 64)] |= 1 << (from % 64);
+            }
+            Received::OwnerGone(gone) if *gone <= BLOCK_MAX && !self.owns_block(*gone) => {
+                self.forget(now, *gone)
+            }
+            Received::OwnerGone(_) => {}
+            Received::TableUpdate(table) => self.adopt_table(now, from, table),
+            Received::Packets(_) | Received::PeerError(..) => {}
+        }
+    }
+
+    fn adopt_table(&mut self, now: u64, from: u16, table: &Table) {
+        self.known[usize::from(from / 64)] |= 1 << (from % 64);
+        if table.age() <= self.table.age() {
+            if table.age() < self.table.age() && self.table.age().1 == self.block {
+                // The sender has attached the program of an older table. This member attaches the
+                // newer one again and sends it, as its author.
+                let newer = self.table;
+                self.attach();
+                self.send_to(from, &GroupMsg::TableUpdate(&newer));
+            }
+            return;
+        }
+        // Two tables of one version: the program attached last may be of the one that lost.
+        let tie = self.attached.0 == table.age().0;
+        self.note_former(now, table);
+        self.table = *table;
+        for &(block, _) in table.entries() {
+            if !self.owns_block(block) {
+                self.known[usize::from(block / 64)] |= 1 << (block % 64);
+            }
+        }
+        if tie {
+            self.attach();
+        }
+        match self.phase {
+            Phase::Asking => self.find_index(now, false),
+            Phase::Idle if self.lists_own_blocks() && self.lists_own_services() => {
+                self.publish_ns = None
+            }
+            // Of two versions written at once the other counts, and lacks this member's services.
+            Phase::Idle if self.lists_own_blocks() => self.publish_soon(now),
+            // The author does not know this member, or has another at its index.
+            Phase::Idle => {
+                self.check(now);
+                self.publish_soon(now);
+            }
+            _ => {}
+        }
+    }
+}

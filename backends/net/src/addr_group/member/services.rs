@@ -1,0 +1,90 @@
+//! Services of the connection manager: the ports that this member listens at, and those of others.
+
+use super::super::group_msg::{self, GroupMsg, GroupSocket, Packets};
+use super::super::table::Table;
+use super::{Member, Service, FORMER};
+use crate::local::{Holder, Name, Role};
+use crate::wait::watch;
+use gdrcore_core::cm::LISTENER_GRACE_NS;
+use gdrcore_core::error::{Error, Result};
+
+impl Member {
+    /// Forwards a message of the connection manager to the member that listens. False: none does.
+    pub fn forward_to_service(
+        &mut self,
+        port_space: u16,
+        port: u16,
+        packets: &Packets<'_>,
+    ) -> bool {
+        let name = Name::of(
+            &self.socket_dir,
+            &self.local,
+            Holder::Service(port_space, port),
+            Role::Messages,
+        );
+        let delivery =
+            group_msg::send_to(self.from(), self.block, &name, &GroupMsg::Packets(*packets));
+        self.count_forwarded(delivery, packets)
+    }
+
+    /// Remembers services that the newer table lacks.
+    pub(super) fn note_former(&mut self, now: u64, newer: &Table) {
+        for &(name, block) in self.table.services() {
+            if newer.index_of(block).is_some() && !newer.services().iter().any(|s| s.0 == name) {
+                let port = name as u16;
+                self.former[self.former_next % FORMER] =
+                    (block, port, now.saturating_add(LISTENER_GRACE_NS));
+                self.former_next = self.former_next.wrapping_add(1);
+            }
+        }
+    }
+
+    /// Whether a living member listened at a port a moment ago. A request for it may reach any
+    /// member, and only that member's engine knows to drop it, so that its sender asks again.
+    pub fn is_former(&self, now: u64, port: u16) -> bool {
+        let counts = |&(block, at, until): &(u16, u16, u64)| {
+            at == port && now < until && self.table.index_of(block).is_some()
+        };
+        self.former.iter().any(counts)
+    }
+
+    /// Listens for a service among all devices of the address: the kernel brings its requests here.
+    /// No effect for an id that does already.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`]: another device does; [`Error::NoMemory`]:
+    /// [`SERVICES`](super::SERVICES) of this device do; [`Error::Os`].
+    pub fn offer(&mut self, id: u64, port_space: u16, port: u16) -> Result<()> {
+        if self.services.iter().flatten().any(|s| s.id == id) {
+            return Ok(());
+        }
+        let slot = self.services.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
+        let group_socket =
+            GroupSocket::open(&self.socket_dir, &self.local, Holder::Service(port_space, port))?;
+        watch(self.set.raw(), group_socket.fd())?;
+        *slot = Some(Service {
+            id,
+            name: u32::from(port_space) << 16 | u32::from(port),
+            _socket: group_socket,
+        });
+        self.publish_services();
+        Ok(())
+    }
+
+    /// Withdraws the service of an id, if it offers one.
+    pub fn withdraw(&mut self, id: u64) {
+        let offers = |s: &Option<Service>| s.as_ref().is_some_and(|s| s.id == id);
+        // Closing takes it out of the set.
+        if let Some(slot) = self.services.iter_mut().find(|s| offers(s)) {
+            *slot = None;
+            self.publish_services();
+        }
+    }
+
+    /// Sends the changed services; while the own index is unknown, they are sent with it.
+    fn publish_services(&mut self) {
+        if self.lists_own_blocks() {
+            self.publish();
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The trait of a port that carries RoCEv2 packets, and the types of its calls.
+//!
+//! The soft device sends and receives through this trait alone; [`crate::udp`] is the port that it
+//! opens. The engine's burst is n packets of one message to one address, each as long as `seg` but
+//! the last.
+//!
+//! A round calls in this order: `tx_space` → fill → `tx_commit` (repeat) → `tx_flush`; `rx_poll` →
+//! `rx_get` for each; `take_error` until `None`. One thread at a time.
+
+use crate::addr::Endpoint;
+use gdrcore_core::error::Result;
+use gdrcore_core::wire::icrc::Flow;
+use std::os::fd::RawFd;
+
+/// Multicast groups that a port receives at once.
+pub const GROUPS: usize = 16;
+
+/// What was filled into [`Port::tx_space`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Burst {
+    /// Address and port of the receiver.
+    pub dst: Endpoint,
+    /// Bytes filled.
+    pub len: usize,
+    /// Bytes of each packet with its ICRC; the last may be shorter.
+    pub seg: u16,
+}
+
+/// How a flush ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxOutcome {
+    /// Everything left (or failed for its destination, see [`Port::take_error`]).
+    Sent,
+    /// There is no room; the rest is kept in order. Flush again when the descriptor is writable.
+    Full,
+}
+
+/// The headers that packets to one destination leave with, where they differ from those of the
+/// port's address: the ICRC covers them.
+#[derive(Clone, Copy)]
+pub struct OwnFlow {
+    /// The destination.
+    pub dst: Endpoint,
+    /// Addresses and UDP ports.
+    pub flow: Flow,
+    /// IPv4 identification of the first packet of the next burst.
+    pub ident: u16,
+}
+
+/// A datagram, or several of one burst that were received together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RxPacket<'a> {
+    /// Address and port of the sender.
+    pub src: Endpoint,
+    /// Bytes of each segment, the last may be shorter; the length of `data` for a single datagram.
+    pub seg: u16,
+    /// UDP payload of all segments. Empty if the datagram was not usable.
+    pub data: &'a [u8],
+    /// ECN bits of the IP header: 3 says congestion experienced.
+    pub ecn: u8,
+}
+
+/// Where an error comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The network answered: nothing listens, no route, filtered.
+    Icmp,
+    /// The host refused to send.
+    Send,
+    /// A packet was larger than the link or the path carries.
+    Mtu,
+}
+
+/// An error of one destination. Records that repeat the one before them are merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortError {
+    /// Destination of the packet. Port 0 stands for every port of the host.
+    pub dst: Endpoint,
+    /// Positive errno.
+    pub errno: i32,
+    /// Its origin.
+    pub kind: ErrorKind,
+    /// The MTU that the host now assumes, in bytes of IP packet, if `kind` is `Mtu` and it is
+    /// known; else 0.
+    pub mtu: u32,
+}
+
+/// What a port counted since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// System calls that sent.
+    pub tx_calls: u64,
+    /// System calls that received, empty ones included.
+    pub rx_calls: u64,
+    /// Sends without room; nothing is lost, the rest stays in the batch.
+    pub tx_full: u64,
+    /// ICMP messages about our packets.
+    pub icmp_err: u64,
+    /// Bursts that the kernel refused to segment and that left packet by packet.
+    pub gso_refused: u64,
+    /// Bursts dropped because the kernel refused to send them.
+    pub send_err: u64,
+    /// Errors that found no room in the queue of [`Port::take_error`].
+    pub errors_lost: u64,
+}
+
+/// A port that carries RoCEv2 packets between hosts. The engine's lock protects it: one thread at a
+/// time.
+pub trait Port {
+    /// Readable when a packet or an error waits, writable when a full port has room again.
+    fn fd(&self) -> RawFd;
+    /// The address and UDP port that packets leave from and arrive at.
+    fn local(&self) -> &Endpoint;
+    /// Bytes of IP packet that the link carries now.
+    fn link_mtu(&self) -> u32;
+    /// Bytes of IP packet that the route to a peer carries now; `None`: unknown.
+    fn route_mtu(&self, to: &Endpoint) -> Option<u32>;
+    /// Counters since the port was opened.
+    fn counters(&self) -> PortCounters;
+
+    /// Room for one burst. `None`: the batch is full, flush first.
+    fn tx_space(&mut self) -> Option<&mut [u8]>;
+    /// Adds what was filled to the batch. A burst that cannot be sent at all becomes an error of
+    /// its destination.
+    fn tx_commit(&mut self, b: Burst);
+    /// Sends the batch.
+    fn tx_flush(&mut self) -> TxOutcome;
+    /// Most packets of one burst to a destination, at least 1.
+    fn max_segments(&self, dst: &Endpoint) -> u16;
+    /// The headers of a burst that leaves by itself now, where one destination has its own.
+    fn own_flow(&self) -> Option<OwnFlow>;
+    /// Sends what was filled at once, with nothing before it in the batch. `own_flow`: its ICRC was
+    /// computed for [`Port::own_flow`]. False: nothing has been sent, and the ICRC is that of the
+    /// port's address; commit it and flush.
+    fn tx_single(&mut self, b: &Burst, own_flow: bool) -> bool;
+
+    /// Receives what waits and returns the number of datagrams; those of the poll before are gone.
+    fn rx_poll(&mut self) -> usize;
+    /// The `i`-th datagram of the last poll; beyond them an empty one.
+    fn rx_get(&self, i: usize) -> RxPacket<'_>;
+
+    /// Whether [`Port::take_error`] has something.
+    fn has_error(&self) -> bool;
+    /// The next error of a destination, oldest first.
+    fn take_error(&mut self) -> Option<PortError>;
+    /// Collects errors that the host holds and has not reported. Returns how many the network sent.
+    fn drain_errors(&mut self) -> usize;
+
+    /// Receives a group from now on. `Some`: a descriptor to be watched as the port's own.
+    ///
+    /// # Errors
+    /// [`gdrcore_core::error::Error::NoMemory`]: [`GROUPS`] are received; others of the system.
+    fn group_join(&mut self, gid: &[u8; 16]) -> Result<Option<RawFd>>;
+    /// Leaves the groups for which `keep` is false.
+    fn groups_retain(&mut self, keep: impl Fn(&[u8; 16]) -> bool);
+    /// Whether any group is received.
+    fn has_groups(&self) -> bool;
+    /// Receives one datagram of the `k`-th group, which is then `rx_get(0)`, and returns the group.
+    fn group_poll(&mut self, k: usize) -> Option<[u8; 16]>;
+}

@@ -1,0 +1,113 @@
+//! The records of a frame, read out of memory that the other end may still write.
+
+use core::ptr::NonNull;
+use gdrcore_core::roce::frame::record::{ack_behind, is_ack, ACK_BESIDE};
+use gdrcore_core::roce::run::{Run, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
+use gdrcore_core::wire::Malformed;
+
+/// Gives each record of a frame to `short` and, where that declines, to `take`. Returns how many
+/// there were.
+///
+/// # Safety
+/// `len` bytes at `frame`, which is aligned to 8, and HEAD_MAX bytes behind them are mapped during
+/// the call.
+#[inline(always)]
+pub(super) unsafe fn records<T>(
+    frame: NonNull<u8>,
+    mut len: usize,
+    to: &mut T,
+    short: impl Fn(&mut T, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
+    take: impl Fn(&mut T, core::result::Result<(&Run, &[u8]), Malformed>),
+) -> usize {
+    let (mut at, mut n) = (0, 0);
+    while at < len {
+        n += 1;
+        if len - at < HEAD_MIN {
+            take(to, Err(Malformed::Length));
+            return n;
+        }
+        // SAFETY: the caller's promise.
+        let words = unsafe { head(frame, at) };
+        // SAFETY: inside the frame. The bytes may change while the slice lives: only the copies of
+        // `mem::host` read through it, which are assembly and take each byte as it is.
+        let rest = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), len - at) };
+        let mut taken = 0;
+        // `short` takes an ACK among the words with the message. An ACK behind them, or one that
+        // `short` has left, comes before the message.
+        if rest.len() <= HEAD_MAX {
+            taken = short(to, &words, rest);
+            if !matches!(taken, 0 | ACK_BESIDE) {
+                at += taken;
+                continue;
+            }
+        }
+        if taken == 0 {
+            let end = len - HEAD_MIN;
+            // SAFETY: the caller's promise.
+            if let Some(ack) = unsafe { ack_at_end(frame, at, &words, rest.len()) } {
+                if short(to, &ack, &rest[end - at..]) == 0 {
+                    match Run::parse_head(&ack) {
+                        Ok((run, ..)) => take(to, Ok((&run, &[]))),
+                        Err(e) => take(to, Err(e)),
+                    }
+                }
+                // The message is next, and the last.
+                len = end;
+                continue;
+            }
+            if rest.len() > HEAD_MAX {
+                taken = short(to, &words, rest);
+                if !matches!(taken, 0 | ACK_BESIDE) {
+                    at += taken;
+                    continue;
+                }
+            }
+        }
+        let parsed = Run::parse_head(&words).and_then(|(run, payload, head)| {
+            let end =
+                payload.checked_next_multiple_of(RECORD_ALIGN).and_then(|p| p.checked_add(head));
+            Ok((run, payload, head, end.filter(|&e| e <= len - at).ok_or(Malformed::Length)?))
+        });
+        match parsed {
+            Ok((run, payload, head, end)) => {
+                take(to, Ok((&run, &rest[head..head + payload])));
+                at += end + if taken == ACK_BESIDE { HEAD_MIN } else { 0 };
+            }
+            Err(e) => {
+                take(to, Err(e));
+                return n;
+            }
+        }
+    }
+    n
+}
+
+/// The first words of the ACK that ends a frame whose only other record is a single-packet message
+/// at `at`. Not inlined: the loop seldom needs it.
+///
+/// # Safety
+/// As for [`head`]; `len` bytes of the frame are left at `at`.
+#[inline(never)]
+unsafe fn ack_at_end(
+    frame: NonNull<u8>,
+    at: usize,
+    words: &[u64; HEAD_MAX / 8],
+    len: usize,
+) -> Option<[u64; HEAD_MAX / 8]> {
+    let ack = ack_behind(words, len)?;
+    // SAFETY: the caller's promise; the ACK begins inside the frame, at a multiple of 8.
+    Some(unsafe { head(frame, at + ack) }).filter(is_ack)
+}
+
+/// The first words of the record at `at`, copied out before they are checked: the other end may
+/// still write there.
+///
+/// # Safety
+/// `at` lies in the frame and is a multiple of 8, as for [`records`].
+#[inline(always)]
+unsafe fn head(frame: NonNull<u8>, at: usize) -> [u64; HEAD_MAX / 8] {
+    // SAFETY: at least HEAD_MAX bytes behind the last byte of a frame are mapped, since the data
+    // pages are mapped twice and no frame is as long as they are.
+    unsafe { frame.as_ptr().add(at).cast::<[u64; HEAD_MAX / 8]>().read_volatile() }
+        .map(u64::from_le)
+}

@@ -1,0 +1,187 @@
+//! Outbound links: making them, finding them, and writing frames into their rings.
+
+use super::super::cma::PeerProcess;
+use super::super::grant::PeerGrants;
+use super::super::listener::connect_link;
+use super::super::ring::{Broken, Writer};
+use super::{Outbound, ShmCounters, ShmPort, RING};
+use crate::addr::Endpoint;
+use crate::local::{has_hung_up, Holder, Name, Role};
+use crate::wait::Waiter;
+use core::sync::atomic::{fence, Ordering};
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::roce::frame::record::{Frame, Links};
+use gdrcore_core::roce::peer_memory::PeerMemory;
+use gdrcore_core::sleep;
+
+/// Most bytes of one frame: four of them fill a ring, so that one is read while the next is
+/// written.
+const FRAME_MAX: usize = RING / 4 - 128;
+/// Least room worth asking the engine for: one packet of the largest MTU with its header.
+pub(super) const FRAME_MIN: usize = 4096 + 512;
+
+/// The place of a link in the table.
+pub(super) enum LinkSlot {
+    /// The link is there.
+    Linked(u16),
+    /// There is none yet; this place is free.
+    Free(usize),
+}
+
+/// A frame that is being written.
+pub struct OpenFrame<'p> {
+    out: &'p mut Outbound,
+    counters: &'p mut ShmCounters,
+}
+
+/// Small frames. Where there is no room, the caller goes on with [`ShmPort::room`].
+impl Links for ShmPort {
+    type Frame<'p> = OpenFrame<'p>;
+
+    #[inline(always)]
+    fn begin(&mut self, link: u16) -> Option<(&mut [u8], OpenFrame<'_>)> {
+        let Some(Some(out)) = self.out.get_mut(usize::from(link)) else { return None };
+        let (p, len) = out.writer.room(FRAME_MIN, FRAME_MIN).ok()??;
+        // SAFETY: as in `room`; nothing of the port lies there.
+        let room = unsafe { core::slice::from_raw_parts_mut(p.as_ptr(), len) };
+        Some((room, OpenFrame { out, counters: &mut self.counters }))
+    }
+}
+
+impl Frame for OpenFrame<'_> {
+    /// Wakes the other end if it sleeps.
+    #[inline(always)]
+    fn commit(self, len: usize) {
+        let OpenFrame { out, counters } = self;
+        out.writer.publish(len);
+        counters.tx_frames += 1;
+        if out.writer.place().asleep().must_wake(sleep::ANY) {
+            counters.wakes += 1;
+            out.socket.wake();
+        }
+        out.writer.prepare();
+    }
+}
+
+impl ShmPort {
+    /// The link to the owner of a block of QPNs at an address, or (`None`) to the holder of the
+    /// address's own name; made if there is none. It can be written at once.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`]: no process of this host listens there; [`Error::Access`]: one of
+    /// another user does; [`Error::NoMemory`]: all links are in use; others of the system.
+    pub fn connect(&mut self, to: &Endpoint, block: Option<u16>, waiter: &Waiter) -> Result<u16> {
+        let i = match self.place_for(to, block)? {
+            LinkSlot::Linked(link) => return Ok(link),
+            LinkSlot::Free(i) => i,
+        };
+        let socket_dir = self.socket_dir.as_ref().ok_or(Error::NoDevice)?;
+        let name =
+            Name::of(socket_dir, to, block.map_or(Holder::Address, Holder::Block), Role::Links);
+        let (socket, segment) = connect_link(&name, &self.local, RING)?;
+        waiter.add_socket(socket.fd())?;
+        let writer = Writer::new(segment.place());
+        let process = if self.by_address { PeerProcess::of(socket.fd()) } else { None };
+        let peer_grants = PeerGrants::new(segment.place(), process);
+        let brokered = None;
+        self.out[i] = Some(Outbound {
+            to: *to,
+            block,
+            socket,
+            writer,
+            peer_grants,
+            gone: false,
+            brokered,
+            _segment: segment,
+        });
+        Ok(i as u16)
+    }
+
+    /// The link to the owner of a block at an address, or a free place for it.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]: all links are in use.
+    pub(super) fn place_for(&mut self, to: &Endpoint, block: Option<u16>) -> Result<LinkSlot> {
+        // The block may have another owner by now: a link to a process that has ended counts as
+        // lost only when it is maintained.
+        let same = |l: &Outbound| l.to == *to && l.block == block;
+        let stale = |l: &Outbound| same(l) && has_hung_up(l.socket.fd());
+        if let Some(i) = self.out.iter().position(|l| l.as_ref().is_some_and(stale)) {
+            self.close_outbound(i);
+        }
+        let mut free = None;
+        for (i, link) in self.out.iter().enumerate() {
+            match link {
+                Some(l) if same(l) && self.lost[i].is_none() => {
+                    return Ok(LinkSlot::Linked(i as u16))
+                }
+                None if free.is_none() && self.lost[i].is_none() => free = Some(i),
+                _ => {}
+            }
+        }
+        free.map(LinkSlot::Free).ok_or(Error::NoMemory)
+    }
+
+    /// Room for the next frame of a link, and the other end's memory that is mapped here; `None`:
+    /// its ring is full (a socket will say when it no longer is), or the link is gone.
+    #[inline]
+    pub fn room(&mut self, link: u16) -> Option<(&mut [u8], &mut dyn PeerMemory)> {
+        let i = usize::from(link);
+        let Some(Some(out)) = self.out.get_mut(i) else { return None };
+        let mut room = out.writer.room(FRAME_MIN, FRAME_MAX);
+        if room == Ok(None) {
+            // Pairs with the reader's fence in `return_room`: it sees the word, or we see its tail.
+            out.writer.place().wants_room().store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            room = out.writer.room(FRAME_MIN, FRAME_MAX);
+        }
+        match room {
+            Ok(Some((p, len))) => {
+                let Some(Some(out)) = self.out.get_mut(i) else { return None };
+                // SAFETY: the bytes are the writer's until it publishes; the engine only writes
+                // them. A peer that writes there too spoils its own input, nothing of ours.
+                let room = unsafe { core::slice::from_raw_parts_mut(p.as_ptr(), len) };
+                Some((room, &mut out.peer_grants))
+            }
+            Ok(None) => None,
+            Err(Broken) => {
+                self.close_outbound(i);
+                self.counters.broken += 1;
+                None
+            }
+        }
+    }
+
+    /// Whether the other end of a link has taken everything; `None`: the link is gone.
+    pub fn is_drained(&self, link: u16) -> Option<bool> {
+        match self.out.get(usize::from(link)) {
+            Some(Some(out)) if !out.gone => Some(out.writer.is_drained()),
+            _ => None,
+        }
+    }
+
+    /// The other end's grants, if it offers any memory, mapped or by address.
+    #[inline]
+    pub fn peer_grants_any(&mut self, link: u16) -> Option<&mut PeerGrants> {
+        match self.out.get_mut(usize::from(link)) {
+            Some(Some(out)) if out.peer_grants.offers_any() => Some(&mut out.peer_grants),
+            _ => None,
+        }
+    }
+
+    /// The other end's grants, if it offers memory that can be mapped.
+    #[inline(always)]
+    pub fn peer_grants(&mut self, link: u16) -> Option<&mut PeerGrants> {
+        match self.out.get_mut(usize::from(link)) {
+            Some(Some(out)) if out.peer_grants.offers_mappable() => Some(&mut out.peer_grants),
+            _ => None,
+        }
+    }
+
+    /// Sends `len` bytes of what [`ShmPort::room`] gave; rings if the other end sleeps.
+    #[inline]
+    pub fn commit(&mut self, link: u16, len: usize) {
+        let Some(Some(out)) = self.out.get_mut(usize::from(link)) else { return };
+        OpenFrame { out, counters: &mut self.counters }.commit(len);
+    }
+}

@@ -1,0 +1,81 @@
+//! The parts of a device's memory, and the configurations that their sizes follow from.
+
+use super::{soft_flags, PathChoice, SoftConfig, SoftDevice};
+use crate::addr::DeviceName;
+use crate::addr_group::{Claim, WantedBlocks};
+use crate::shm::ShmPort;
+use crate::udp::{udp_flags, UdpConfig, UdpPort};
+use gdrcore_core::config::config_flags;
+use gdrcore_core::engine::Engine;
+use gdrcore_core::error::{Error, Result};
+
+/// Bytes of the capture's write buffer.
+pub(super) const PCAP_BUFFER: usize = 256 << 10;
+
+/// Size that the socket's receive buffer is set to. The system grants at most its own maximum:
+/// twice the default on Debian, which has room for a window of WRITEs and a window of READ
+/// responses of one peer.
+const RCVBUF: u32 = 1 << 20;
+
+/// ECN bits of packets that switches may mark instead of dropping them (RFC 3168: ECN-capable
+/// transport).
+const ECT_0: u8 = 2;
+
+/// Offsets of the parts in the device's memory.
+pub(super) struct Layout {
+    pub(super) engine: usize,
+    pub(super) udp: usize,
+    pub(super) member: usize,
+    pub(super) shm: usize,
+    pub(super) pcap: usize,
+    pub(super) end: usize,
+}
+
+fn page_up(n: usize) -> Result<usize> {
+    n.checked_add(4095).map(|n| n & !4095).ok_or(Error::NoMemory)
+}
+
+impl SoftConfig<'_> {
+    /// The configuration of the device's port.
+    pub(super) fn udp(&self) -> UdpConfig {
+        let flags = if self.flags & soft_flags::NO_GSO != 0 { udp_flags::NO_GSO } else { 0 };
+        let traffic_class = if self.core.flags & config_flags::DCQCN != 0 { ECT_0 } else { 0 };
+        UdpConfig { flags, rcvbuf: RCVBUF, traffic_class, ..UdpConfig::DEFAULT }
+    }
+
+    /// Whether the device has links to other processes.
+    pub(super) fn has_links(&self, name: &DeviceName) -> bool {
+        match name {
+            DeviceName::Soft(_) => self.path != PathChoice::Udp,
+            DeviceName::Router(_) => true,
+            DeviceName::Loopback => false,
+        }
+    }
+
+    /// The QPN blocks that the device claims of its address.
+    pub(super) fn wanted(&self) -> Result<WantedBlocks> {
+        WantedBlocks::of(self.core.qpn_base, self.core.resolve()?.qpn_count)
+    }
+
+    /// The layout of a device with a name.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: a bound; [`Error::NoMemory`]: the sum overflows.
+    pub(super) fn layout(&self, name: &DeviceName) -> Result<Layout> {
+        let engine = page_up(size_of::<SoftDevice>())?;
+        let udp =
+            page_up(engine.checked_add(Engine::memsize(&self.core)?).ok_or(Error::NoMemory)?)?;
+        let bytes =
+            if matches!(name, DeviceName::Soft(_)) { UdpPort::memsize(&self.udp()) } else { 0 };
+        let member = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
+        let (claim, blocks) = match name {
+            DeviceName::Soft(_) => self.wanted().map(|w| (Claim::memsize(&w), w.count()))?,
+            DeviceName::Loopback | DeviceName::Router(_) => (0, 0),
+        };
+        let shm = page_up(member + claim)?;
+        let links = if self.has_links(name) { ShmPort::memsize(blocks) } else { 0 };
+        let pcap = page_up(shm.checked_add(links).ok_or(Error::NoMemory)?)?;
+        let end = page_up(pcap + if self.pcap.is_some() { PCAP_BUFFER } else { 0 })?;
+        Ok(Layout { engine, udp, member, shm, pcap, end })
+    }
+}

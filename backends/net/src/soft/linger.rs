@@ -1,0 +1,138 @@
+//! Whether the helper looks on after work, or sleeps at once: learned from what earlier looks
+//! found.
+
+/// If a yield takes longer, another thread computes on this core.
+const AWAY_NS: u64 = 200_000;
+/// Looks in vain after which it sleeps at once.
+const CREDIT: u32 = 16;
+/// Sleeps before lingering is tried again: initial and maximum back-off.
+const AGAIN: (u32, u32) = (1 << 8, 1 << 16);
+/// The shortest time slice that a scheduler gives.
+const SLICE_NS: u64 = 100_000;
+
+/// Whether the helper should look on after work. It pays between two bursts of a stream, and where
+/// messages come one by one, as a sleep and a wake-up cost both sides more. It does not pay where
+/// the program spins on its memory on this very core: it yields only at the end of a time slice,
+/// and answers nothing while the helper looks.
+pub(super) struct Linger {
+    /// Balance of looks that found work and looks in vain.
+    credit: u32,
+    /// Rests without a look until the next attempt, and the number of the next time.
+    without: u32,
+    again: u32,
+    /// An attempt is under way.
+    trying: bool,
+    /// It sleeps at once, with short time slices.
+    short_turns: bool,
+}
+
+impl Linger {
+    pub(super) fn new() -> Self {
+        Linger { credit: CREDIT, without: 0, again: AGAIN.0, trying: false, short_turns: false }
+    }
+
+    /// Whether to look on: work has just ended.
+    pub(super) fn pays(&mut self) -> bool {
+        if !self.trying {
+            self.trying = self.credit > 0 || self.without == 0;
+            if self.trying && core::mem::take(&mut self.short_turns) {
+                prefer_turns(0);
+            }
+            self.without = self.without.saturating_sub(1);
+        }
+        self.trying
+    }
+
+    /// Work came; the yield before it took `away`.
+    pub(super) fn paid(&mut self, away: u64) {
+        if self.trying && away > AWAY_NS {
+            self.wasted();
+        } else if self.trying {
+            self.trying = false;
+            self.again = AGAIN.0;
+            self.credit = (self.credit + 1).min(CREDIT);
+        }
+    }
+
+    /// No work came.
+    pub(super) fn wasted(&mut self) {
+        if core::mem::take(&mut self.trying) {
+            self.credit = self.credit.saturating_sub(1);
+            if self.credit == 0 {
+                self.without = self.again;
+                self.short_turns = true;
+                prefer_turns(SLICE_NS);
+                self.again = (2 * self.again).min(AGAIN.1);
+            }
+        }
+    }
+}
+
+/// Asks the scheduler for time slices of this length; 0: the default. A thread with short slices
+/// gets the core at once when woken, from a thread that computes on it, but keeps it when it
+/// yields. Nothing changes where the kernel or a sandbox refuses.
+fn prefer_turns(ns: u64) {
+    #[repr(C)]
+    #[derive(Default)]
+    struct SchedAttr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let mut attr = SchedAttr::default();
+    let size = size_of::<SchedAttr>();
+    // SAFETY: `attr` lives through both calls, has the size that is given, and any bytes are valid
+    // for it.
+    unsafe {
+        let got = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0);
+        if got == 0 && attr.policy == libc::SCHED_OTHER as u32 {
+            attr.runtime = ns;
+            libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rest with a look in vain.
+    fn in_vain(linger: &mut Linger) -> bool {
+        let tried = linger.pays();
+        linger.wasted();
+        tried
+    }
+
+    #[test]
+    fn looking_on_in_vain_ends_and_is_tried_again_ever_more_rarely() {
+        let mut linger = Linger::new();
+        assert!((0..CREDIT).all(|_| in_vain(&mut linger)));
+        for without in [AGAIN.0, 2 * AGAIN.0, 4 * AGAIN.0] {
+            assert_eq!(
+                (0..=without).filter(|_| in_vain(&mut linger)).count(),
+                1,
+                "once in {without}"
+            );
+            assert!(linger.short_turns);
+        }
+        // Work came at once: it looks on again, and remembers its back-off.
+        while !linger.pays() {
+            linger.wasted();
+        }
+        linger.paid(1_000);
+        assert!(!linger.short_turns && linger.again == AGAIN.0);
+        assert!(in_vain(&mut linger));
+        // Work that came while another thread had the core was no gain.
+        let mut linger = Linger::new();
+        for _ in 0..CREDIT {
+            assert!(linger.pays());
+            linger.paid(AWAY_NS + 1);
+        }
+        assert!(!linger.pays());
+    }
+}

@@ -1,0 +1,431 @@
+//! The packet path over a port in memory that loses packets and runs out of room: what it does, it
+//! does without a UDP socket.
+
+use super::*;
+use crate::map::Map;
+use crate::port::{PortCounters, PortError, RxPacket};
+use gdrcore_core::config::Config;
+use gdrcore_core::device::{MrAttr, MrReg};
+use gdrcore_core::engine::Engine;
+use gdrcore_core::error::Result;
+use gdrcore_core::verbs::cause::{Cause, CauseCode};
+use gdrcore_core::verbs::types::{
+    access, mtu, qp_attr_mask as m, qp_state, qp_type, send_flags, wc_status, wr_opcode, AhAttr,
+    BindMwWr, Handle, QpAttr, QpCap, QpInit, RdmaWr, RecvWr, SendWr, Sge, Wc, WrOp,
+};
+use gdrcore_testkit::patience::limit_ms;
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+use std::sync::{Arc, Mutex};
+
+/// A packet under way: the sender and its bytes.
+type Packets = Arc<Mutex<VecDeque<(Endpoint, Vec<u8>)>>>;
+
+/// Bytes of one burst.
+const SPACE: usize = 32 << 10;
+/// Bursts of one batch.
+const BATCH: usize = 3;
+
+/// A port whose packets lie in memory. Each packet that `loses` is true for is lost.
+struct MemoryPort {
+    local: Endpoint,
+    to: Packets,
+    from: Packets,
+    space: Vec<u8>,
+    batch: Vec<(Burst, Vec<u8>)>,
+    received: Vec<(Endpoint, Vec<u8>)>,
+    loses: fn(u64) -> bool,
+    sent: u64,
+    lost: u64,
+    /// Flushes that still find no room.
+    full: u32,
+    errors: VecDeque<PortError>,
+    counters: PortCounters,
+    /// For the epoll set.
+    socket: UnixDatagram,
+}
+
+impl MemoryPort {
+    fn transmit(&mut self, bytes: &[u8], seg: usize) {
+        for packet in bytes.chunks(seg) {
+            self.sent += 1;
+            if (self.loses)(self.sent) {
+                self.lost += 1;
+            } else {
+                self.to.lock().unwrap().push_back((self.local, packet.to_vec()));
+            }
+        }
+    }
+}
+
+impl Port for MemoryPort {
+    fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+    fn local(&self) -> &Endpoint {
+        &self.local
+    }
+    fn link_mtu(&self) -> u32 {
+        1500
+    }
+    fn route_mtu(&self, _: &Endpoint) -> Option<u32> {
+        None
+    }
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+    fn tx_space(&mut self) -> Option<&mut [u8]> {
+        (self.batch.len() < BATCH).then_some(&mut self.space[..])
+    }
+    fn tx_commit(&mut self, b: Burst) {
+        self.batch.push((b, self.space[..b.len].to_vec()));
+    }
+    fn tx_flush(&mut self) -> TxOutcome {
+        if self.full > 0 {
+            self.full -= 1;
+            self.counters.tx_full += 1;
+            return TxOutcome::Full;
+        }
+        for (b, bytes) in core::mem::take(&mut self.batch) {
+            self.transmit(&bytes, b.seg.into());
+        }
+        TxOutcome::Sent
+    }
+    fn max_segments(&self, _: &Endpoint) -> u16 {
+        64
+    }
+    fn own_flow(&self) -> Option<OwnFlow> {
+        None
+    }
+    fn tx_single(&mut self, b: &Burst, own_flow: bool) -> bool {
+        assert!(!own_flow, "there is none");
+        if !self.batch.is_empty() || self.full > 0 {
+            return false;
+        }
+        let bytes = self.space[..b.len].to_vec();
+        self.transmit(&bytes, b.seg.into());
+        true
+    }
+    fn rx_poll(&mut self) -> usize {
+        self.received = self.from.lock().unwrap().drain(..).collect();
+        self.received.len()
+    }
+    fn rx_get(&self, i: usize) -> RxPacket<'_> {
+        let (src, data) = &self.received[i];
+        RxPacket { src: *src, seg: data.len() as u16, data, ecn: 0 }
+    }
+    fn has_error(&self) -> bool {
+        !self.errors.is_empty()
+    }
+    fn take_error(&mut self) -> Option<PortError> {
+        self.errors.pop_front()
+    }
+    fn drain_errors(&mut self) -> usize {
+        0
+    }
+    fn group_join(&mut self, _: &[u8; 16]) -> Result<Option<RawFd>> {
+        Ok(None)
+    }
+    fn groups_retain(&mut self, _: impl Fn(&[u8; 16]) -> bool) {}
+    fn has_groups(&self) -> bool {
+        false
+    }
+    fn group_poll(&mut self, _: usize) -> Option<[u8; 16]> {
+        None
+    }
+}
+
+/// A device that is nothing but an address and its epoll sets.
+struct Bare {
+    address: Endpoint,
+    waiter: Waiter,
+    sleeps: bool,
+}
+
+impl Host for Bare {
+    fn address(&self) -> &Endpoint {
+        &self.address
+    }
+    fn waiter(&self) -> &Waiter {
+        &self.waiter
+    }
+    fn may_sleep(&self) -> bool {
+        self.sleeps
+    }
+}
+
+/// One engine with an RC queue pair, a region, and its port.
+struct End {
+    port: PortState<MemoryPort>,
+    host: Bare,
+    engine: Engine,
+    cq: Handle,
+    qp: Handle,
+    qpn: u32,
+    mr: MrAttr,
+    bytes: Map,
+    _arena: Map,
+}
+
+/// Bytes of each end's region.
+const REGION: usize = 1 << 20;
+
+fn end(n: u8, to: &Packets, from: &Packets, loses: fn(u64) -> bool) -> End {
+    let mut ip = [0; 16];
+    (ip[0], ip[15]) = (0xfd, n);
+    let address = Endpoint::new(ip, 0, 4791);
+    let socket = UnixDatagram::unbound().unwrap();
+    let waiter = Waiter::new().unwrap();
+    waiter.add_socket(socket.as_raw_fd()).unwrap();
+    let port = MemoryPort {
+        local: address,
+        to: to.clone(),
+        from: from.clone(),
+        space: vec![0; SPACE],
+        batch: Vec::new(),
+        received: Vec::new(),
+        loses,
+        sent: 0,
+        lost: 0,
+        full: 0,
+        errors: VecDeque::new(),
+        counters: PortCounters::default(),
+        socket,
+    };
+    let config = Config { max_qp: 4, seed: n.into(), ..Config::default() };
+    let arena = Map::new(Engine::memsize(&config).unwrap()).unwrap();
+    // SAFETY: fresh memory, kept beside the engine.
+    let engine =
+        unsafe { Engine::init(arena.as_ptr(), arena.len(), &config, peer_addr(&address)).unwrap() };
+    let bytes = Map::new(REGION).unwrap();
+    let mut g = engine.try_lock().unwrap();
+    let pd = g.pd_alloc().unwrap();
+    let (cq, _) = g.cq_create(256).unwrap();
+    let at = bytes.as_ptr() as u64;
+    let access = access::LOCAL_WRITE | access::REMOTE_WRITE;
+    let (_, mr) = g
+        .mr_reg(&MrReg {
+            pd,
+            addr: at,
+            length: REGION as u64,
+            iova: at,
+            access,
+            provider: 0,
+            cookie: 0,
+        })
+        .unwrap();
+    let cap = QpCap {
+        max_send_wr: 64,
+        max_recv_wr: 64,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let init =
+        QpInit { pd, send_cq: cq, recv_cq: cq, srq: 0, qp_type: qp_type::RC, sq_sig_all: 1, cap };
+    let (qp, qpn, _) = g.qp_create(now_ns(), &init).unwrap();
+    drop(g);
+    End {
+        port: PortState::new(Some(port), None, None, None),
+        host: Bare { address, waiter, sleeps: false },
+        engine,
+        cq,
+        qp,
+        qpn,
+        mr,
+        bytes,
+        _arena: arena,
+    }
+}
+
+impl End {
+    fn connect(&mut self, to: &End) {
+        let mut g = self.engine.try_lock().unwrap();
+        let mut attr = QpAttr {
+            qp_state: qp_state::INIT,
+            port_num: 1,
+            qp_access_flags: access::REMOTE_WRITE,
+            path_mtu: mtu::MTU_1024,
+            dest_qp_num: to.qpn,
+            min_rnr_timer: 1,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ah: AhAttr { dgid: to.host.address.ip, ..AhAttr::default() },
+            ..QpAttr::default()
+        };
+        let init = m::STATE | m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS;
+        let rtr = m::STATE | m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
+        let rts = m::STATE | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::SQ_PSN;
+        for (state, mask) in [
+            (qp_state::INIT, init),
+            (qp_state::RTR, rtr | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER),
+            (qp_state::RTS, rts | m::MAX_QP_RD_ATOMIC),
+        ] {
+            attr.qp_state = state;
+            g.qp_modify(now_ns(), self.qp, &attr, mask).unwrap();
+        }
+    }
+
+    fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { addr: self.mr.iova + at as u64, length: len as u32, lkey: self.mr.lkey }
+    }
+
+    fn post_recv(&self, id: u64, at: usize, len: usize) {
+        let sge = self.sge(at, len);
+        let wr = RecvWr { wr_id: id, next: core::ptr::null(), sg_list: &sge, num_sge: 1 };
+        let mut bad = core::ptr::null();
+        // SAFETY: the request and its list live through the call.
+        unsafe { self.engine.post_recv(self.qp, &wr, &mut bad).unwrap() };
+    }
+
+    /// Posts a SEND. `single`: it is then sent as a doorbell does; true: that took the single path.
+    fn post_send(&mut self, id: u64, at: usize, len: usize, single: bool) -> bool {
+        let sge = self.sge(at, len);
+        let wr = SendWr {
+            wr_id: id,
+            next: core::ptr::null(),
+            sg_list: &sge,
+            num_sge: 1,
+            opcode: wr_opcode::SEND,
+            send_flags: send_flags::SIGNALED,
+            imm_data: 0,
+            wr: WrOp { rdma: RdmaWr { remote_addr: 0, rkey: 0 } },
+            remote_srqn: 0,
+            bind_mw: BindMwWr::default(),
+        };
+        let mut bad = core::ptr::null();
+        // SAFETY: the request and its list live through the call.
+        unsafe { self.engine.post_send(self.qp, &wr, &mut bad).unwrap() };
+        let (qi, _) = self.engine.qp(self.qp).unwrap();
+        let mut g = self.engine.try_lock().unwrap();
+        if !single {
+            self.engine.shared().active.set(qi);
+            return false;
+        }
+        let port = &mut self.port;
+        let sent = port.send_single_packet(&self.host, &mut g, qi).is_some();
+        if !sent && port.send_posted(&self.host, &mut g, qi).is_none() {
+            g.wake(qi);
+        }
+        sent
+    }
+
+    /// A round as a poll makes it; the completions.
+    fn round(&mut self) -> Vec<Wc> {
+        let mut g = self.engine.try_lock().unwrap();
+        let now = now_ns();
+        self.port.set_time(now);
+        if self.port.receive(&self.host, &mut g, now) == 0 {
+            g.handle_timeout(now);
+            g.flush_acks();
+        }
+        self.port.send(&self.host, &mut g, now_ns());
+        drop(g);
+        let mut wc = [Wc::default(); 32];
+        let n = self.engine.poll_cq(self.cq, &mut wc).unwrap();
+        wc[..n].to_vec()
+    }
+
+    fn net(&mut self) -> &mut MemoryPort {
+        self.port.net.as_mut().unwrap()
+    }
+}
+
+/// Two connected ends; packets of the first for which `loses` is true are lost.
+fn pair(loses: fn(u64) -> bool) -> (End, End) {
+    let (there, back) = (Packets::default(), Packets::default());
+    let mut a = end(1, &there, &back, loses);
+    let mut b = end(2, &back, &there, |n| n % 11 == 0);
+    a.connect(&b);
+    b.connect(&a);
+    // A queue pair that has just come to RTS is looked at once by a round.
+    assert!(a.round().is_empty() && b.round().is_empty());
+    (a, b)
+}
+
+/// Moves `n` messages of `len` bytes from one end to the other; how many took the single path.
+fn exchange(a: &mut End, b: &mut End, n: usize, len: usize) -> usize {
+    // SAFETY: the whole of a's own map; its engine only reads it.
+    let sent = unsafe { core::slice::from_raw_parts_mut(a.bytes.as_ptr(), n * len) };
+    for (i, byte) in sent.iter_mut().enumerate() {
+        *byte = (i / len * 31 + i % 251) as u8;
+    }
+    let (mut done, mut posted, mut single) = ([0; 2], 0, 0);
+    let end = now_ns() + limit_ms(60) as u64 * 1_000_000;
+    while done != [n; 2] {
+        assert!(now_ns() < end, "{done:?} of {n} messages");
+        if posted < n && posted - done[0].min(done[1]) < 32 {
+            b.post_recv(posted as u64, posted * len, len);
+            single += usize::from(a.post_send(posted as u64, posted * len, len, posted % 3 != 0));
+            posted += 1;
+        }
+        for (k, e) in [&mut *a, &mut *b].into_iter().enumerate() {
+            for wc in e.round() {
+                assert_eq!((wc.status, wc.wr_id), (wc_status::SUCCESS, done[k] as u64));
+                done[k] += 1;
+            }
+        }
+    }
+    // SAFETY: the whole of b's own map; no engine runs meanwhile.
+    let came = unsafe { core::slice::from_raw_parts(b.bytes.as_ptr(), n * len) };
+    assert!(came == sent, "other bytes");
+    single
+}
+
+#[test]
+fn messages_arrive_over_a_port_that_loses_packets() {
+    let (mut a, mut b) = pair(|n| n % 7 == 0);
+    assert!(exchange(&mut a, &mut b, 300, 200) > 0, "none took the single path");
+    exchange(&mut a, &mut b, 40, 20_000);
+    assert!(a.net().lost > 10 && b.net().lost > 0, "{} {}", a.net().lost, b.net().lost);
+}
+
+#[test]
+fn a_port_without_room_keeps_the_batch_and_wakes_when_there_is_some() {
+    let (mut a, mut b) = pair(|_| false);
+    a.net().full = 3;
+    b.post_recv(0, 0, 9000);
+    a.post_send(0, 0, 9000, true);
+    assert!(a.port.blocked && a.port.watched && !a.net().batch.is_empty());
+    // The descriptor is watched for room now, and an idle socket has some.
+    assert!(a.host.waiter.attach_io(true).is_ok() && a.host.waiter.sleep(0));
+    let end = now_ns() + limit_ms(60) as u64 * 1_000_000;
+    let mut done = 0;
+    while done < 2 {
+        assert!(now_ns() < end);
+        done += a.round().len() + b.round().len();
+    }
+    assert!(!a.port.blocked && !a.host.waiter.sleep(0));
+    assert_eq!(a.net().counters.tx_full, 3);
+}
+
+#[test]
+fn a_busy_descriptor_wakes_nobody_until_a_thread_sleeps() {
+    let (mut a, mut b) = pair(|_| false);
+    b.host.sleeps = true;
+    let end = now_ns() + limit_ms(60) as u64 * 1_000_000;
+    while a.port.watched || b.port.busy_rounds < 2 * BUSY_ROUNDS {
+        assert!(now_ns() < end, "{} {}", a.port.busy_rounds, b.port.busy_rounds);
+        exchange(&mut a, &mut b, 100, 64);
+    }
+    assert!(b.port.watched, "a thread may sleep");
+    a.port.watch(&a.host);
+    assert!(a.port.watched && a.port.busy_rounds == 0);
+    let fd = a.net().fd();
+    assert!(a.host.waiter.add_socket(fd).is_err(), "it is in the set");
+}
+
+#[test]
+fn an_error_of_a_destination_is_the_cause_of_its_queue_pair() {
+    let (mut a, b) = pair(|_| true);
+    assert!(a.post_send(0, 0, 64, true) && a.net().lost == 1);
+    let cause = |a: &End| a.engine.try_lock().unwrap().qp_cause(a.qp).unwrap().code;
+    assert_eq!(cause(&a), Cause::default().code);
+    let (dst, errno) = (b.host.address, libc::ECONNREFUSED);
+    a.net().errors.push_back(PortError { dst, errno, kind: ErrorKind::Icmp, mtu: 0 });
+    a.round();
+    assert!(a.net().errors.is_empty());
+    assert_eq!(cause(&a), CauseCode::PeerUnreachable as u32);
+}

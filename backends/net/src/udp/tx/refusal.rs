@@ -1,0 +1,115 @@
+//! Refused sends: retries, bursts without GSO, and errors of single destinations.
+
+use super::{UdpPort, TRIES};
+use crate::addr::Endpoint;
+use crate::port::{ErrorKind, PortError};
+use crate::sys::errno;
+use gdrcore_core::wire::icrc::Flow;
+
+impl UdpPort {
+    /// Decides on message `i`, whose send failed with `e`. False: stop, the kernel has no room.
+    pub(super) fn on_refusal(&mut self, i: usize, e: i32) -> bool {
+        match e {
+            // ENOBUFS: the device's queue is full.
+            libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => return false,
+            libc::EINTR => return true,
+            _ => {}
+        }
+        let icmp = self.drain_errors();
+        let s = self.tx.slot(i);
+        s.tries += 1;
+        if s.tries == 1 || (icmp > 0 && s.tries < TRIES) {
+            return true;
+        }
+        let (dst, many) = (s.dst, s.len > u32::from(s.seg));
+        if many && !s.single && matches!(e, libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) {
+            // The segmentation may be what is refused; the single packets will tell.
+            s.single = true;
+            s.refused = true;
+            s.tries = 0;
+            self.clear_default_segment();
+            return true;
+        }
+        self.counters.send_err += 1;
+        // An error that ICMP has left is not the kernel's own refusal: any host can send ICMP, all
+        // the time.
+        let kind = match e {
+            libc::EMSGSIZE => ErrorKind::Mtu,
+            _ if icmp > 0 || !self.has_room_for_records() => ErrorKind::Icmp,
+            _ => ErrorKind::Send,
+        };
+        self.report(PortError { dst, errno: e, kind, mtu: 0 });
+        self.tx.head += 1;
+        true
+    }
+
+    /// Sends burst `i` packet by packet. False: the kernel has no room; what left is remembered.
+    pub(super) fn send_singly(&mut self, i: usize) -> bool {
+        if self.tx.default_segment.size != 0 {
+            self.clear_default_segment();
+        }
+        loop {
+            let s = *self.tx.slot(i);
+            if s.done >= s.len {
+                if s.refused {
+                    // Every packet was sent on its own, so the segmentation was refused.
+                    self.tx.remember_refusal(&s.dst);
+                    self.counters.gso_refused += 1;
+                }
+                self.tx.head += 1;
+                return true;
+            }
+            let n = (s.len - s.done).min(u32::from(s.seg));
+            // SAFETY: `off + done + n <= off + len <= capacity`; nobody else uses the buffer now.
+            let packet = unsafe {
+                core::slice::from_raw_parts_mut(
+                    self.tx.buffer.add((s.off + s.done) as usize),
+                    n as usize,
+                )
+            };
+            if s.done > 0 {
+                rewrite_icrc(&self.local, &s.dst, packet);
+            }
+            let (sa, sa_len) = s.dst.to_sockaddr();
+            self.counters.tx_calls += 1;
+            // SAFETY: packet and address are live and described by their lengths.
+            let rc = unsafe {
+                libc::sendto(
+                    self.fd.raw(),
+                    packet.as_ptr().cast(),
+                    packet.len(),
+                    libc::MSG_DONTWAIT,
+                    (&raw const sa).cast(),
+                    sa_len,
+                )
+            };
+            if rc >= 0 {
+                let slot = self.tx.slot(i);
+                slot.done += n;
+                slot.tries = 0;
+                continue;
+            }
+            if !self.on_refusal(i, errno()) {
+                return false;
+            }
+            if self.tx.head > i {
+                // `on_refusal` has given the burst up.
+                return true;
+            }
+        }
+    }
+
+    pub(super) fn fail(&mut self, dst: Endpoint, e: i32) {
+        self.counters.send_err += 1;
+        let kind = if e == libc::EMSGSIZE { ErrorKind::Mtu } else { ErrorKind::Send };
+        self.report(PortError { dst, errno: e, kind, mtu: 0 });
+    }
+}
+
+/// Rewrites the ICRC of a packet that leaves alone: as the k-th of a GSO send it had identification
+/// k, alone it has 0.
+fn rewrite_icrc(local: &Endpoint, dst: &Endpoint, packet: &mut [u8]) {
+    if local.is_v4() {
+        Flow::from_gids(&local.ip, &dst.ip, local.port, dst.port).append_icrc(0, packet);
+    }
+}

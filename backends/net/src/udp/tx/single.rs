@@ -1,0 +1,126 @@
+//! Single bursts that leave at once: by the connected socket, or by sendto without headers.
+
+use super::UdpPort;
+use crate::addr::Endpoint;
+use crate::port::Burst;
+use crate::sys::errno;
+use crate::udp::connected::{ConnectedSocket, CONNECT_AFTER};
+use crate::udp::{MAX_BURST, MAX_SEGMENTS};
+use gdrcore_core::wire::icrc::Flow;
+
+impl UdpPort {
+    /// Destination, flow and next identification of the connected socket, for
+    /// [`UdpPort::tx_connected`].
+    #[inline]
+    pub fn connected(&self) -> Option<(Endpoint, Flow, u16)> {
+        let connected = self.connected.as_ref().filter(|_| self.tx.tail == 0)?;
+        Some((connected.dst, connected.flow, connected.ident))
+    }
+
+    /// Sends what was filled by the connected socket. False: it was not sent, and has the ICRC of
+    /// the port's own socket now: commit it and flush.
+    #[inline]
+    pub fn tx_connected(&mut self, b: &Burst) -> bool {
+        if let Some(connected) = &mut self.connected {
+            let fits = b.len.wrapping_sub(1) < MAX_BURST
+                && b.seg != 0
+                && self.tx.used == 0
+                && connected.dst == b.dst;
+            if fits {
+                // SAFETY: `len <= MAX_BURST <= capacity`, initialised at carve; nobody else uses
+                // the buffer now.
+                let burst = unsafe { core::slice::from_raw_parts(self.tx.buffer, b.len) };
+                self.counters.tx_calls += 1;
+                if connected.send(burst, b.seg) {
+                    return true;
+                }
+            }
+        }
+        self.close_connected(b);
+        false
+    }
+
+    /// Closes the connected socket after a refusal; the port's own socket learns the same error
+    /// when it tries. Computes the ICRC of the burst anew.
+    #[cold]
+    fn close_connected(&mut self, b: &Burst) {
+        self.connected = None;
+        self.lone_bursts = 0;
+        let flow = Flow::from_gids(&self.local.ip, &b.dst.ip, self.local.port, b.dst.port);
+        let Some(burst) =
+            self.tx_space().and_then(|space| space.get_mut(..b.len)).filter(|_| b.seg != 0)
+        else {
+            return;
+        };
+        for (k, packet) in burst.chunks_mut(b.seg.into()).enumerate() {
+            flow.append_icrc(k as u16, packet);
+        }
+    }
+
+    /// Opens a connected socket to a peer, if that is of this host.
+    #[cold]
+    fn open_connected(&mut self, dst: &Endpoint) {
+        if self.not_connectable != Some(*dst) {
+            self.connected = ConnectedSocket::open(&self.local, dst, self.class);
+            self.not_connectable = Some(*dst).filter(|_| self.connected.is_none());
+        }
+    }
+
+    /// Sends at once what was filled, where one call does it: to the destination of the last burst,
+    /// with the socket's own segment size, and nothing before it in the batch. False: nothing was
+    /// sent; commit it and flush.
+    #[inline]
+    pub fn tx_now(&mut self, b: &Burst) -> bool {
+        let tx = &self.tx;
+        let known = matches!(&tx.first, Some((dst, _)) if *dst == b.dst);
+        let fits =
+            b.len.wrapping_sub(1) < MAX_BURST.min(usize::from(b.seg) * usize::from(MAX_SEGMENTS));
+        let calm = tx.tail == 0 && tx.used == 0 && tx.refusers_len == 0;
+        if !(known
+            && fits
+            && calm
+            && tx.default_segment.suits(b.len, b.seg)
+            && self.send_first(b.len))
+        {
+            self.lone_bursts = 0;
+            return false;
+        }
+        if self.lone_bursts < CONNECT_AFTER {
+            self.lone_bursts += 1;
+            if self.lone_bursts == CONNECT_AFTER && self.gso {
+                self.open_connected(&b.dst);
+            }
+        }
+        true
+    }
+
+    /// Sends the first bytes of the buffer to the first address. False: they were not sent.
+    #[inline]
+    pub(super) fn send_first(&mut self, len: usize) -> bool {
+        let Some((_, sa_len)) = self.tx.first else { return false };
+        self.counters.tx_calls += 1;
+        // SAFETY: the callers have seen that `len` is within the buffer; the first address is
+        // initialised, and `sa_len` its length. The kernel writes to neither.
+        let rc = unsafe {
+            let (bytes, sa) = (self.tx.buffer.cast(), self.tx.addrs.cast());
+            libc::sendto(self.fd.raw(), bytes, len, libc::MSG_DONTWAIT, sa, sa_len)
+        };
+        rc >= 0 || self.plain_refused(errno())
+    }
+
+    /// Handles the error of a send without headers. False: it is to be tried with them.
+    #[cold]
+    fn plain_refused(&mut self, e: i32) -> bool {
+        if self.tx.default_segment.size != 0
+            && matches!(e, libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP)
+        {
+            self.clear_default_segment();
+        }
+        // Room and interruptions are tried once more. An error that another destination left is
+        // reported by this call alone, so its record is taken here.
+        if !matches!(e, libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) {
+            self.drain_errors();
+        }
+        false
+    }
+}
