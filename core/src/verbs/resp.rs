@@ -220,7 +220,7 @@ impl Resp {
     /// Whether the word says what the fields say that it stands for.
     pub fn blocks_are_true(&self) -> bool {
         self.is(rx_block::JOBS) == (self.job_len != 0)
-            && self.is(rx_block::FENCES) == !self.fences.is_empty()
+            && self.is(rx_block::FENCES) != self.fences.is_empty()
             && self.is(rx_block::NAK) == self.nak_owed.is_some()
             && self.is(rx_block::INCOMING) == (self.incoming != Incoming::Idle)
             && self.is(rx_block::PLACING) == self.placing.is_some()

@@ -385,9 +385,8 @@ mod tests {
         t.set(7, 3, 7, 1);
         assert_eq!(send_to(a.fd(), 1, &to, &GroupMsg::TableUpdate(&t)), Delivery::Sent);
         let n = b.receive(&mut buf).unwrap();
-        assert!(
-            matches!(parse(&buf[..n]), Some((1, Received::TableUpdate(x))) if x.entries() == t.entries())
-        );
+        assert!(matches!(parse(&buf[..n]), Some((1, Received::TableUpdate(x)))
+                if x.entries() == t.entries()));
         let dst = Endpoint::new([0xfd; 16], 0, 4791);
         assert_eq!(send_to(a.fd(), 1, &to, &GroupMsg::PeerError(dst, 111)), Delivery::Sent);
         let n = b.receive(&mut buf).unwrap();
