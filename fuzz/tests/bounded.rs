@@ -159,6 +159,7 @@ fn connection_managers_between_hostile_messages() {
 fn any_processes_at_a_router() {
     let mut sum = Routed::default();
     run("router", 3000, 2048, gdrcore_fuzz::router, |r| sum.add(&r));
-    let reached = [sum.welcomed, sum.links, sum.refused, sum.expelled, sum.revoked, sum.policies];
+    let Routed { welcomed, links, refused, expelled, revoked, listens, policies } = sum;
+    let reached = [welcomed, links, refused, expelled, revoked, listens, policies];
     assert!(single() || reached.iter().all(|&n| n > 0), "{sum:?}");
 }

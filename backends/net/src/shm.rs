@@ -24,6 +24,7 @@ pub mod loan;
 pub mod messages;
 mod port;
 mod reach;
+pub mod relay;
 pub mod ring;
 pub mod segment;
 

@@ -190,6 +190,11 @@ impl Writer {
         &self.place
     }
 
+    /// Half of the ring's bytes.
+    pub(super) fn half(&self) -> usize {
+        self.place.size / 2
+    }
+
     /// Bytes that the next frame may have, at least `want`, at most `most`; `None`: there is no
     /// such room now.
     ///

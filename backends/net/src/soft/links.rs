@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use super::budget::{BURSTS, LAST_WORDS, OVERDUE_NS};
 use super::loans::lend;
+use super::relayed;
 use super::sharing::pass_run;
 use super::{peer_addr, PathChoice, Port, SoftDevice};
 use crate::clock::now_ns;
@@ -85,6 +86,7 @@ impl SoftDevice {
     /// New links, bells, links that are gone. Some system calls.
     #[cold]
     pub(super) fn tend(&self, g: &mut Guard<'_>, port: &mut Port, now: u64) {
+        relayed::tend(port);
         let Some(shm) = &mut port.shm else { return };
         self.hear_router(shm, now);
         let next = if shm.tend(now, &self.waiter) {

@@ -6,7 +6,8 @@
 //!   themselves, `mappable` for how long. `paths`: which of them leads to a peer.
 //! * `helper`: the thread that runs it while the program does not. `channels`: threads that sleep
 //!   on events of their own CQs.
-//! * `routed`: peers by way of a router, in place of the socket and of `paths`.
+//! * `routed`: peers by way of a router, in place of the socket and of `paths`. `relayed`: what goes
+//!   by its rings. `services`: what it knows of our listeners.
 //! * `ports`: from where peers may send. `cm`: the connection manager. `multicast`: groups.
 //! * `sharing`: what others of the same address are owed. `witness`: why a peer is silent.
 //! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: its posts and polls without a
@@ -29,7 +30,9 @@ mod paths;
 mod pinned;
 mod ports;
 mod progress;
+mod relayed;
 mod routed;
+mod services;
 mod sharing;
 mod wire;
 mod witness;
@@ -47,6 +50,7 @@ use crate::clock;
 use crate::fork::ForkGuard;
 use crate::pcap::{Earlier, Pcap};
 use crate::share::{Claim, Member, Wanted};
+use crate::shm::relay::Relay;
 use crate::shm::ShmPort;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use crate::via::session::Session;
@@ -135,6 +139,10 @@ struct Port {
     /// Behind the socket: who has the address too hears of our end when the socket is closed.
     share: Option<Member>,
     shm: Option<ShmPort>,
+    /// The rings to and from a router.
+    relay: Option<Relay>,
+    /// Listeners that the router knows of.
+    services: services::Services,
     pcap: Option<Pcap>,
     /// The socket is among what wakes a sleeper.
     watched: bool,
@@ -288,6 +296,8 @@ impl Port {
             udp,
             share,
             shm,
+            relay: None,
+            services: services::Services::default(),
             pcap,
             watched: true,
             wakeful: 0,
@@ -411,12 +421,12 @@ impl SoftDevice {
         if core.seed == 0 {
             core.seed = clock::random_seed()?;
         }
-        let mut via = None;
+        let (mut via, mut relay) = (None, None);
         let (local, udp, share) = match name {
             DeviceName::Router(at) => {
-                let session = routed::open(&at, &mut core, &waiter)?;
+                let (session, rings) = routed::open(&at, &mut core, &waiter)?;
                 let local = Endpoint::new(session.gid(), 0, crate::addr::ROCE_PORT);
-                via = Some(session);
+                (via, relay) = (Some(session), rings);
                 (local, None, None)
             }
             DeviceName::Soft(at) => {
@@ -467,16 +477,18 @@ impl SoftDevice {
         };
         waiter.attach_io(true)?;
         if let Some(mut g) = engine.try_lock() {
-            g.set_shared(udp.is_some());
+            g.set_shared(udp.is_some() || relay.is_some());
             g.check_ports(udp.is_some());
             g.set_witness();
-            if config.path == PathChoice::Auto && via.is_none() {
+            if config.path == PathChoice::Auto && via.is_none() || relay.is_some() {
                 g.set_mixed_paths();
             }
         }
+        let mut port = Port::new(udp, share, shm, pcap);
+        port.relay = relay;
         let device = SoftDevice {
             engine,
-            port: UnsafeCell::new(Port::new(udp, share, shm, pcap)),
+            port: UnsafeCell::new(port),
             local,
             waiter,
             fork,

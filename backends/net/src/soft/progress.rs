@@ -5,12 +5,14 @@ use core::sync::atomic::Ordering;
 use super::budget::{Round, LAST_WORDS, MAIL_NS, OVERDUE_NS};
 use super::lock::Held;
 use super::mappable::look_after_loans;
+use super::relayed;
 use super::routed::discard;
 use super::wire::receive_groups;
 use super::witness;
 use super::{Port, SoftDevice};
 use crate::clock::now_ns;
 use crate::share::Member;
+use crate::shm::relay::Relay;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
@@ -340,6 +342,7 @@ impl SoftDevice {
                 }
                 port.listen_at = now + LISTEN_NS;
                 handled += self.receive(g, port, now);
+                handled += relayed::receive(g, port, now);
                 if handled == 0 {
                     now = port.refresh(now);
                 }
@@ -392,6 +395,8 @@ impl SoftDevice {
         self.send_links(g, port, now);
         if port.udp.is_some() {
             self.send(g, port, now);
+        } else if port.relay.is_some() {
+            relayed::send(g, port, now);
         } else if port.discards {
             discard(g, now);
         }
@@ -458,7 +463,8 @@ impl SoftDevice {
         // Whoever wakes looks at the socket first.
         port.listen_at = 0;
         port.due_at = 0;
-        port.shm.as_mut().is_some_and(ShmPort::announce_sleep)
+        let relayed = port.relay.as_mut().is_some_and(Relay::announce_sleep);
+        port.shm.as_mut().is_some_and(ShmPort::announce_sleep) || relayed
     }
 
     /// The same for a thread of the program. True also: somebody posted while the lock was held

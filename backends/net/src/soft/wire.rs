@@ -37,7 +37,8 @@ impl SoftDevice {
         port: &mut Port,
         qi: usize,
     ) -> Option<u64> {
-        if port.blocked || !g.may_send_alone(qi) {
+        // Without a socket the round sends it, to wherever that leads.
+        if port.blocked || port.udp.is_none() || !g.may_send_alone(qi) {
             return None;
         }
         let now = now_ns();
