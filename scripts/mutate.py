@@ -39,12 +39,19 @@ NET = ("net", NET_TEST + ["--no-run"], NET_TEST)
 USERS_TEST = ["cargo", "test", "-q", "-p", "gdrcore-tests", "--test", "strangers"]
 USERS = ("users", USERS_TEST + ["--no-run"], USERS_TEST)
 
+# What the router's own tests show.
+ROUTER_TEST = ["cargo", "test", "-q", "-p", "gdrcore-router"]
+ROUTER = ("router", ROUTER_TEST + ["--no-run"], ROUTER_TEST)
+
 # Stages by name, for faults that one of them shows.
 UNIT, _, ENGINE, _ = STAGES
 
 R = "core/src/roce/"
 C = "core/src/cm/"
 N = "backends/net/src/"
+B = "router/src/broker/"
+P = "router/src/policy/"
+W = "router/src/relay/"
 # What is wrong then | file | text, or several | what stands there instead | the one stage that can see it, if only one can.
 FAULTS = [
     ("a request ahead of the expected PSN by one is executed", R + "responder.rs", "if ahead == 0 {", "if ahead == 0 || ahead == 1 {"),
@@ -261,6 +268,73 @@ FAULTS = [
     ("the ACK of what waits for slow memory is forgotten with an earlier one", R + "rules/ack.rs",
      "resp.ack_owed = resp.is(rx_block::FENCES);", "resp.ack_owed = false;", ENGINE),
     ("a NAK from any port ends a connection", R + "siege.rs", "let known = self.knows_port(port);", "let known = true;", ENGINE),
+    ("a session may ask for routes without end", B + "route.rs", "if !up.rate.take(now) {", "if false {", ROUTER),
+    ("a session may have any number of links to one process made", B + "route.rs",
+     "if !up.rates.entry(owner).or_insert_with(|| Rate::new(now, LINKS_PER_SECOND)).take(now) {", "if false {", ROUTER),
+    ("links without end wait for a process that takes none", B + "route.rs",
+     "let waits = other.unanswered.len() >= UNANSWERED;", "let waits = false;", ROUTER),
+    ("routes have no quota", B + "session.rs", "if self.routes.len() >= self.tenant.quotas.routes as usize {", "if false {", ROUTER),
+    ("a link is made whatever policy says", B + "route.rs", "        may_talk(up, other)?;\n", "", ROUTER),
+    ("one end's policy is enough for a link", B + "route.rs", "for (one, other) in [(a, b), (b, a)] {", "for (one, other) in [(a, b)] {", ROUTER),
+    ("a queue pair of another network is found", B + "route.rs",
+     "other.tenant.network == up.tenant.network && other.gid == route.gid", "other.gid == route.gid", ROUTER),
+    ("a queue pair is found at any address", B + "route.rs",
+     "other.tenant.network == up.tenant.network && other.gid == route.gid", "other.tenant.network == up.tenant.network", ROUTER),
+    ("a session is linked to itself", B + "route.rs", "Some(owner) if owner == id =>", "Some(owner) if owner == id && id == 0 =>", ROUTER),
+    ("memory is lent between tenants", B + "route.rs", "let loans = up.tenant.name == other.tenant.name;", "let loans = true;", ROUTER),
+    ("descriptors of any message are taken", B + "mod.rs", "if fds > 0 {", "if false {", ROUTER),
+    ("who has said no HELLO may ask", B + "mod.rs", "(true, false, Message::Route(route)) =>", "(_, false, Message::Route(route)) =>", ROUTER),
+    ("an answer to no LINK is one", B + "mod.rs", "up.unanswered.remove(&e.seq)) => {}", "up.unanswered.remove(&e.seq) || true) => {}", ROUTER),
+    ("two processes of an address listen at a port", B + "mod.rs", "same(other) && other.listens_at(s)", "same(other) && false", ROUTER),
+    ("a port of another network's is taken", B + "mod.rs",
+     "other.gid == up.gid && other.tenant.network == up.tenant.network;", "other.gid == up.gid;", ROUTER),
+    ("listeners have no quota", B + "mod.rs", "if all >= LISTENS || up.listens.len() >= up.tenant.quotas.listens as usize {",
+     "if all >= LISTENS {", ROUTER),
+    ("a connection that says nothing stays", B + "mod.rs", "now.saturating_sub(since) >= HELLO_NS", "now.saturating_sub(since) == u64::MAX", ROUTER),
+    ("sessions have no quota", B + "welcome.rs", "if own().count() >= quotas.sessions as usize {", "if false {", ROUTER),
+    ("queue pair numbers have no quota", B + "welcome.rs", "has + blocks as usize > quotas.blocks as usize", "has == usize::MAX", ROUTER),
+    ("any version is spoken to", B + "welcome.rs", "if !(least..=most).contains(&VERSION) {", "if false {", ROUTER),
+    ("numbers of a session that has ended are given at once", B + "blocks.rs",
+     "self.resting.extend(blocks.map(|block| (block, now + REST_NS)));", "self.resting.extend(blocks.map(|block| (block, now)));", ROUTER),
+    ("links that a policy forbids stay", B + "reload.rs", "for (a, b) in self.forbidden() {", "for (a, b) in self.forbidden().into_iter().take(0) {", ROUTER),
+    ("a session that is another tenant's by a new policy stays", B + "reload.rs",
+     "(before == (tenant.name.clone(), tenant.network.clone()) && vip == gid)", "(before.0.is_empty() || !vip.is_empty() || vip == gid)", ROUTER),
+    ("two tenants have one address", B + "vips.rs", "!taken.contains(vip) && !named.contains(vip)", "(taken.is_empty() || !named.contains(vip))", ROUTER),
+    ("a tenant's address by name is another's from the pool", B + "vips.rs", "!taken.contains(vip) && !named.contains(vip)", "!taken.contains(vip)", ROUTER),
+    ("the user of a process is not looked at", "router/src/identity.rs", "    uid && cgroup && netns\n", "    (uid || true) && cgroup && netns\n", ROUTER),
+    ("the cgroup of a process is not looked at", "router/src/identity.rs", "    uid && cgroup && netns\n", "    uid && (cgroup || true) && netns\n", ROUTER),
+    ("the network namespace of a process is not looked at", "router/src/identity.rs",
+     "    uid && cgroup && netns\n", "    uid && cgroup && (netns || true)\n", ROUTER),
+    ("a namespace that is not known fits any", "router/src/identity.rs", "seen.netns.is_some() && world.netns(path)", "world.netns(path)", ROUTER),
+    ("at a tenant's own socket its rules count for nothing", "router/src/identity.rs",
+     ".filter(|t| fits(&t.rules, seen, world)).cloned()", ".filter(|t| fits(&t.rules, seen, world) || true).cloned()", ROUTER),
+    ("FFR_ID chooses a tenant that does not fit", "router/src/identity.rs",
+     "let wished = fitting().find(", "let wished = policy.tenants.iter().find(", ROUTER),
+    ("a tenant that may be reached by nobody is reached", P + "mod.rs", "tenant.name == other || tenant.allow", "true || tenant.allow", ROUTER),
+    ("a range allows every address", P + "mod.rs", "Allow::Range(range) => range.contains(gid),", "Allow::Range(range) => range.contains(gid) || true,", ROUTER),
+    ("two tenants of a file have one address, or one socket", P + "file.rs", "        clash(&tenants, &tenant, table)?;\n",
+     "        let _ = clash(&tenants, &tenant, table);\n", ROUTER),
+    ("a datagram names any source", W + "switch.rs", "Class::Ud if !own(run.src_qpn) => return Err(Refused::Source),",
+     "Class::Ud if !own(run.src_qpn) && run.src_qpn == u32::MAX => return Err(Refused::Source),", ROUTER),
+    ("any queue pair speaks for the connection manager", W + "switch.rs", "if run.src_qpn != GSI_QPN {", "if false {", ROUTER),
+    ("the relay asks no policy", W + "switch.rs", "if self.slots.may(from, to) {", "if true {", ROUTER),
+    ("the relay reaches other networks", W + "switch.rs", "place.network == network && place.gid == *gid", "place.gid == *gid", ROUTER),
+    ("the relay finds a queue pair at any address", W + "switch.rs", "place.network == network && place.gid == *gid", "place.network == network", ROUTER),
+    ("requests to an address without a listener reach another", W + "switch.rs",
+     "m.place.network == network && m.place.gid == *to", "m.place.network == network", ROUTER),
+    ("requests of the connection manager have no rate", W + "switch.rs",
+     "if !sender.is_some_and(|m| m.mads.take(now)) {", "if !sender.is_some_and(|m| m.mads.take(now) || true) {", ROUTER),
+    ("a notification may carry anything", W + "switch.rs", "Class::Cnp if payload.len() <= CNP_PAYLOAD => {}", "Class::Cnp => {}", ROUTER),
+    ("numbers of a session that has left lead to its slot", W + "switch.rs",
+     "self.blocks.iter_mut().filter(|b| **b == slot).for_each(|b| *b = NOBODY);", "", ROUTER),
+    ("ports of a session that has left stay taken", W + "switch.rs", "self.listens.retain(|(_, of)| *of != slot);", "", ROUTER),
+    ("another session of the address ends a listener", W + "switch.rs", "Ok(at) if !on && self.listens[at].1 == slot =>", "Ok(at) if !on =>", ROUTER),
+    ("a slot is given before the worker has let go of it", W + "slots.rs", "self.state(slot) == State::Free)?;", "self.state(slot) != State::Taken)?;", ROUTER),
+    ("the worker of the relay allocates", "router/src/daemon/worker.rs", "let bytes = came.packet.len() as u64;",
+     "let bytes = came.packet.to_vec().len() as u64;", ROUTER),
+    ("the head of a relayed frame may hold anything", N + "shm/relay.rs", "if flags & !CONGESTED != 0 || head[18..] != [0; 6] {", "if false {", NET),
+    ("who waits for room in the relay's ring is not told", N + "shm/relay.rs", "            starved.store(0, Ordering::Relaxed);\n            self.bell.ring();\n", "", NET),
+    ("a WELCOME with rings may come without them", N + "via/client.rs", "=> RINGS..=RINGS,", "=> 0..=RINGS,", NET),
 ]
 
 
