@@ -332,6 +332,7 @@ FAULTS = [
     ("a slot is given before the worker has let go of it", W + "slots.rs", "self.state(slot) == State::Free)?;", "self.state(slot) != State::Taken)?;", ROUTER),
     ("the worker of the relay allocates", "router/src/daemon/worker.rs", "let bytes = came.packet.len() as u64;",
      "let bytes = came.packet.to_vec().len() as u64;", ROUTER),
+    ("what a session has sent before its end is lost", "router/src/daemon/worker.rs", "                    self.empty(slot);\n", "", ROUTER),
     ("the head of a relayed frame may hold anything", N + "shm/relay.rs", "if flags & !CONGESTED != 0 || head[18..] != [0; 6] {", "if false {", NET),
     ("who waits for room in the relay's ring is not told", N + "shm/relay.rs", "            starved.store(0, Ordering::Relaxed);\n            self.bell.ring();\n", "", NET),
     ("a WELCOME with rings may come without them", N + "via/client.rs", "=> RINGS..=RINGS,", "=> 0..=RINGS,", NET),

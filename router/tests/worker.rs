@@ -127,6 +127,19 @@ fn a_worker_allocates_nothing_after_its_start() {
             lost.is_gone()
         });
         ends[1].0.asker().listen(service, false).expect("a listener");
+        // What one has sent before its end arrives.
+        let (from, mut relay) = ends.pop().expect("a session");
+        let (to, gid) = (&ends[1].0, ends[1].0.gid());
+        for n in 0..200 {
+            let packet = datagram(&from, to, n);
+            until("no room", || relay.put(&gid, &packet) == Ok(Put::Done));
+        }
+        drop((from, relay));
+        let mut came = 0;
+        until("some was lost with its sender", || {
+            came += usize::from(ends[1].1.take(&mut space).expect("a ring").is_some());
+            came == 200
+        });
     }
     assert_eq!(CALLS.load(SeqCst), 0, "the worker called the allocator");
     let _ = std::fs::remove_dir_all(&dir);

@@ -402,7 +402,7 @@ impl Daemon {
                 Action::Join(id, e) => self.welcome(id, &e, &mut queue),
                 Action::Listen(id, service, on) => self.relaying.listen(id, service, on),
                 Action::End(id, why) => {
-                    self.relaying.leave(id);
+                    self.relaying.leave(id, !why.is_empty());
                     if self.connections.remove(&id).is_some() && !why.is_empty() {
                         self.say(format_args!("session {id} ended: {why}"));
                     }

@@ -98,10 +98,13 @@ impl Relaying {
         }
     }
 
-    /// A session is gone. Nothing of its goes anywhere from now on.
-    pub(super) fn leave(&mut self, id: SessionId) {
+    /// A session is gone; where it was thrown out (`at_once`), nothing of its goes anywhere from now
+    /// on.
+    pub(super) fn leave(&mut self, id: SessionId, at_once: bool) {
         if let Some(slot) = self.given.remove(&id) {
-            self.slots.forbid_all(slot);
+            if at_once {
+                self.slots.forbid_all(slot);
+            }
             self.tell(Command::Leave(slot));
         }
     }

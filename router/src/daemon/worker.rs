@@ -4,8 +4,8 @@
 use super::sys::{self, Epoll, Ready};
 use crate::relay::{Place, Slots, State, Switch, SLOTS};
 use gdrcore_net::clock::now_ns;
-use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX};
-use gdrcore_net::shm::ring::Broken;
+use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX, RINGS};
+use gdrcore_net::shm::ring::{Broken, FRAME_ALIGN};
 use gdrcore_net::via::proto::Service;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 /// Packets of one session that one round takes.
 const BATCH: usize = 16;
+/// Batches that a ring may hold.
+const RINGFUL: usize = RINGS.0 as usize / FRAME_ALIGN / BATCH;
 /// Commands that one round takes.
 const COMMANDS: usize = 64;
 /// After its last packet the worker looks for so long before it sleeps.
@@ -25,7 +27,7 @@ const CALL: u64 = u64::MAX;
 pub(super) enum Command {
     /// A session has come.
     Join(u16, Place, Relay),
-    /// It is gone: its slot is free when this was done.
+    /// It is gone: what it has sent before goes where policy lets it, then its slot is free.
     Leave(u16),
     /// It listens at a port, or no more.
     Listen(u16, Service, bool),
@@ -50,6 +52,8 @@ struct Lanes {
     rings: Vec<Option<Relay>>,
     /// Slots that have one.
     open: Vec<u16>,
+    /// The packet that is passed on.
+    frame: Box<[u8; FRAME_MAX]>,
     slots: Arc<Slots>,
 }
 
@@ -61,11 +65,13 @@ fn add(to: &AtomicU64, n: u64) {
 impl Lanes {
     /// Passes on what waits in one ring, a batch at most. How many packets that were; an error: the
     /// slot whose ring is broken.
-    fn serve(&mut self, now: u64, from: u16, frame: &mut [u8; FRAME_MAX]) -> Result<usize, u16> {
+    fn serve(&mut self, now: u64, from: u16) -> Result<usize, u16> {
         let Some(address) = self.switch.gid(from) else { return Ok(0) };
         for n in 0..BATCH {
             let Some(ring) = &mut self.rings[usize::from(from)] else { return Ok(n) };
-            let Some(came) = ring.take(frame).map_err(|Broken| from)? else { return Ok(n) };
+            let Some(came) = ring.take(&mut self.frame).map_err(|Broken| from)? else {
+                return Ok(n);
+            };
             let bytes = came.packet.len() as u64;
             let counters = self.slots.counters(from);
             let to = match self.switch.judge(now, from, &came.address, came.packet) {
@@ -119,6 +125,7 @@ impl Worker {
             switch: Switch::new(slots.clone(), listens),
             rings: (0..SLOTS).map(|_| None).collect(),
             open: Vec::with_capacity(SLOTS),
+            frame: Box::new([0; FRAME_MAX]),
             slots: slots.clone(),
         };
         Ok(Worker { commands, call, news, epoll, ready: Vec::with_capacity(64), slots, lanes })
@@ -126,11 +133,10 @@ impl Worker {
 
     /// Works until the first thread is gone.
     pub(super) fn run(mut self) {
-        let mut frame = [0; FRAME_MAX];
         let mut busy = now_ns();
         while self.obey() {
             let now = now_ns();
-            if self.round(now, &mut frame) > 0 {
+            if self.round(now) > 0 {
                 busy = now;
             } else if now.saturating_sub(busy) < SPIN_NS {
                 std::thread::yield_now();
@@ -142,11 +148,11 @@ impl Worker {
     }
 
     /// One batch of each session.
-    fn round(&mut self, now: u64, frame: &mut [u8; FRAME_MAX]) -> usize {
+    fn round(&mut self, now: u64) -> usize {
         let (mut handled, mut k) = (0, 0);
         while let Some(&slot) = self.lanes.open.get(k) {
             k += 1;
-            match self.lanes.serve(now, slot, frame) {
+            match self.lanes.serve(now, slot) {
                 Ok(n) => handled += n,
                 Err(broken) => {
                     self.give_up(broken);
@@ -156,6 +162,20 @@ impl Worker {
             }
         }
         handled
+    }
+
+    /// Passes on what a session has sent before its end, as a network would. No more than its ring
+    /// holds: another process may have it, too, and go on.
+    #[cold]
+    fn empty(&mut self, slot: u16) {
+        let now = now_ns();
+        for _ in 0..RINGFUL {
+            match self.lanes.serve(now, slot) {
+                Ok(BATCH) => {}
+                Err(broken) if broken != slot => self.give_up(broken),
+                _ => break,
+            }
+        }
     }
 
     /// A session whose rings are of no use is the first thread's to throw out.
@@ -179,7 +199,9 @@ impl Worker {
                     }
                 }
                 Ok(Command::Leave(slot)) => {
+                    self.empty(slot);
                     self.lanes.close(slot);
+                    self.slots.forbid_all(slot);
                     self.slots.set(slot, State::Free);
                 }
                 Ok(Command::Listen(slot, service, on)) => {
@@ -213,6 +235,7 @@ impl Worker {
             let slot = token as u16;
             let rings = self.lanes.rings.get(usize::from(slot));
             if rings.is_some_and(|ring| ring.as_ref().is_some_and(Relay::hear)) {
+                self.empty(slot);
                 self.give_up(slot);
             }
         }

@@ -1,7 +1,7 @@
 //! The places of sessions in the relay: who may reach whom, and what was counted. Written by the
 //! router's first thread, read by the worker, and the other way round; all of it is atomics.
 
-use super::switch::Refused;
+use super::refused::Refused;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 /// Sessions with rings at a time: more than there are blocks of queue pair numbers.
