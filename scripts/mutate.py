@@ -449,7 +449,7 @@ def main():
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     subprocess.run(["git", "checkout", "-q", "--force", "--detach", head], cwd=TREE, check=True)
     own = {fault[4][0] for fault in (FAULTS if only is None else [FAULTS[i - 1] for i in only]) if len(fault) > 4}
-    for stage, build, command in STAGES + [s for s in (LOOM, NET, USERS) if s[0] in own]:
+    for stage, build, command in STAGES + [s for s in (LOOM, NET, USERS, ROUTER) if s[0] in own]:
         if sh(build, BUILD_LIMIT).returncode or sh(command, BUILD_LIMIT).returncode != 0:
             print(f"{stage} fails without any fault; nothing can be learnt")
             return 1
