@@ -290,13 +290,14 @@ impl Port {
         udp: Option<UdpPort>,
         share: Option<Member>,
         shm: Option<ShmPort>,
+        relay: Option<Relay>,
         pcap: Option<Pcap>,
     ) -> Port {
         Port {
             udp,
             share,
             shm,
-            relay: None,
+            relay,
             services: services::Services::default(),
             pcap,
             watched: true,
@@ -484,11 +485,9 @@ impl SoftDevice {
                 g.set_mixed_paths();
             }
         }
-        let mut port = Port::new(udp, share, shm, pcap);
-        port.relay = relay;
         let device = SoftDevice {
             engine,
-            port: UnsafeCell::new(port),
+            port: UnsafeCell::new(Port::new(udp, share, shm, relay, pcap)),
             local,
             waiter,
             fork,
