@@ -159,6 +159,11 @@ fn who_has_left_is_not_there_and_its_ports_are_free() {
     let data = sent(Class::Ud, qpn(1), qpn(4), b"x");
     assert_eq!(s.judge(0, 0, &B, &data), Err(Refused::Qpn));
     assert_eq!(s.judge(0, 0, &B, &request(7)), Ok(1));
+    // Nor is whoever gets its slot after it.
+    s.join(0, 2, Place { network: 0, gid: B, blocks: 6..7 });
+    assert_eq!(s.judge(0, 0, &B, &data), Err(Refused::Qpn));
+    assert_eq!(s.judge(0, 0, &B, &sent(Class::Ud, qpn(1), qpn(6), b"x")), Ok(2));
+    s.leave(2);
     for _ in 0..100 {
         s.listen(0, service(1), true);
         (0..20).for_each(|port| s.listen(1, service(port), true));
