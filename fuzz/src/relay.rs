@@ -128,7 +128,7 @@ fn packet(input: &mut Bytes<'_>, sender: Option<&Known>) -> Vec<u8> {
         let n = u32::from(input.u8());
         let service_id = 0x0106 << 16 | u64::from(n % 4);
         let message = match input.u8() % 3 {
-            0 => Message::Rtu(Ids { local_comm_id: 1, remote_comm_id: n % 16 << 22 }),
+            0 => Message::Rtu(Ids { local_comm_id: 1, remote_comm_id: (n % 16) << 22 }),
             _ => Message::Req(Req { service_id, local_comm_id: 1, ..Req::default() }),
         };
         let mut mad = [0; MAD_LEN];
