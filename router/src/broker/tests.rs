@@ -543,3 +543,21 @@ fn who_may_be_reached_by_rings_is_who_policy_allows() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn numbers_have_a_quota_over_all_sessions_of_a_tenant() {
+    let named = "vip = \"10.0.0.1\"\n";
+    let mut b = Bench::new(&POLICY.replace(named, &format!("{named}blocks = 2\n")));
+    let (first, _) = b.up(1);
+    b.up(1);
+    let id = b.connect(1);
+    match &b.hello(id, hello())[..] {
+        [Action::Send(to, Envelope { status, .. }), Action::End(..)] => {
+            assert_eq!((*to, *status), (id, -errno::QUOTA));
+        }
+        other => panic!("{other:?}"),
+    }
+    b.broker.gone(b.now, first, &mut b.out);
+    b.out.clear();
+    b.up(1);
+}
