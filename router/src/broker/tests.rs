@@ -561,3 +561,15 @@ fn numbers_have_a_quota_over_all_sessions_of_a_tenant() {
     b.out.clear();
     b.up(1);
 }
+
+#[test]
+fn a_port_is_listened_at_in_each_network_by_itself() {
+    let mut b = Bench::new(POLICY);
+    let ((red, w), (green, other)) = (b.up(2), b.up(3));
+    assert_eq!(w.gids[0], other.gids[0]);
+    for id in [red, green] {
+        let listen = Envelope::new(5, Message::Listen(Service { space: 0x106, port: 7 }));
+        let said = b.say(id, &listen);
+        assert!(matches!(said[..], [Action::Send(_, Envelope { status: 0, .. })]), "{said:?}");
+    }
+}
