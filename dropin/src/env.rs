@@ -61,7 +61,7 @@ pub fn router() -> Result<Option<(SocketPath, Endpoint)>, Error> {
         return Ok(Some(*known));
     }
     // Without queue pair numbers: the router forgets it at once.
-    let session = Session::open(&at, 0).inspect_err(|_| complain_of_router())?;
+    let (session, _) = Session::open(&at, 0).inspect_err(|_| complain_of_router())?;
     let fresh = (at, Endpoint::new(session.gid(), 0, ROCE_PORT));
     let _ = KNOWN.set(fresh);
     Ok(Some(fresh))

@@ -7,6 +7,7 @@
 //! * [`mod@pcap`]: the reader of capture files.
 //! * [`mod@mail`]: messages between the processes of one address.
 //! * [`mod@router`]: the router's broker, and what its processes say.
+//! * [`mod@relay`]: its relay, and what sessions put into their rings.
 //! * [`mod@cm`]: two connection managers, their programs, the network between them and a stranger.
 //! * [`mod@capi`]: the C calls, in any order, with arguments that no sane program passes.
 //!
@@ -19,6 +20,7 @@ mod cm;
 mod host;
 mod mail;
 mod pcap;
+mod relay;
 mod router;
 
 use bytes::Bytes;
@@ -32,6 +34,7 @@ pub use capi::{capi, Reached};
 pub use cm::{cm, Managed};
 pub use mail::{mail, Mailed};
 pub use pcap::{pcap, Seen};
+pub use relay::{relay, Relayed};
 pub use router::{router, Routed};
 
 /// What most packets are; the rest have any opcode.

@@ -26,6 +26,8 @@ pub struct Routed {
     pub expelled: u32,
     /// Links that another policy has ended.
     pub revoked: u32,
+    /// Ports that sessions with rings came to listen at, or no more.
+    pub listens: u32,
     /// Policies of the string that were one.
     pub policies: u32,
 }
@@ -38,6 +40,7 @@ impl Routed {
         self.refused += other.refused;
         self.expelled += other.expelled;
         self.revoked += other.revoked;
+        self.listens += other.listens;
         self.policies += other.policies;
     }
 }
@@ -171,7 +174,7 @@ fn hello(input: &mut Bytes<'_>) -> Hello {
     let odd = input.u8() < 16;
     Hello {
         versions: if odd { (2, 3) } else { (0, 5) },
-        features: 1,
+        features: if odd { 1 } else { 3 },
         mode: 0,
         qpns: QPN_UNIT * u32::from(input.u8() % 5),
         ffr_id: -1,
@@ -205,6 +208,23 @@ fn check(
                 Message::RouteEvent(event) if event.event == 4 => seen.revoked += 1,
                 _ => {}
             }
+        }
+        Action::Join(id, e) => {
+            let (up, peers) = broker.peers(id).expect("a session that is up");
+            assert!(up.relays && peers.contains(&id));
+            for &peer in &peers {
+                let (other, back) = broker.peers(peer).expect("a session that is up");
+                assert!(back.contains(&id), "one way alone");
+                assert_eq!(up.tenant.network, other.tenant.network);
+                assert!(wants(&up.tenant, &other.tenant.name, &other.gid));
+            }
+            seen.welcomed += 1;
+            tell(here, id, &e, 3);
+        }
+        Action::Listen(id, service, on) => {
+            let (up, _) = broker.peers(id).expect("a session that is up");
+            assert_eq!(up.listens.contains(&(service.space, service.port)), on);
+            seen.listens += 1;
         }
         Action::Connect { caller, routed, owner, link } => {
             let up = |id| {

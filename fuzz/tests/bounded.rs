@@ -3,7 +3,7 @@
 
 use gdrcore_core::cm::cm_event;
 use gdrcore_core::counters::Counters;
-use gdrcore_fuzz::{Mailed, Managed, Reached, Routed, Seen};
+use gdrcore_fuzz::{Mailed, Managed, Reached, Relayed, Routed, Seen};
 
 /// One string only was asked for.
 fn single() -> bool {
@@ -159,6 +159,18 @@ fn connection_managers_between_hostile_messages() {
 fn any_processes_at_a_router() {
     let mut sum = Routed::default();
     run("router", 3000, 2048, gdrcore_fuzz::router, |r| sum.add(&r));
-    let reached = [sum.welcomed, sum.links, sum.refused, sum.expelled, sum.revoked, sum.policies];
+    let Routed { welcomed, links, refused, expelled, revoked, listens, policies } = sum;
+    let reached = [welcomed, links, refused, expelled, revoked, listens, policies];
     assert!(single() || reached.iter().all(|&n| n > 0), "{sum:?}");
+}
+
+#[test]
+fn any_packets_at_a_relay() {
+    let mut sum = Relayed::default();
+    run("relay", 3000, 2048, gdrcore_fuzz::relay, |r| sum.add(&r));
+    let Relayed { passed, managed, refused } = sum;
+    // All but the rate, which no string is long enough for.
+    let (_, most) = refused.split_last().expect("refusals");
+    let reached = [passed, managed].iter().chain(most).all(|&n| n > 0);
+    assert!(single() || reached, "{sum:?}");
 }

@@ -5,12 +5,16 @@
 //! * [`identity`]: what the kernel says of a process, and which tenant that makes it.
 //! * [`broker`]: sessions, addresses, queue pair numbers, links. A state machine: messages in,
 //!   actions out, no system call.
+//! * [`relay`]: which packet that a session puts into its ring goes to whom. No system call either.
 //! * [`daemon`]: sockets, processes, the admin socket. Everything that knows Linux.
 //!
-//! So far the router is a broker: it has no part in the data. Two tenants that policy allows to
-//! talk get either end of a socket each, and over it a ring of their own.
+//! Two tenants that policy allows to talk get either end of a socket each, and over it a ring of
+//! their own, in which the router has no further part. Datagrams and messages of the connection
+//! manager, and where it is told so everything, go by rings to and from the router.
 
 pub mod broker;
 pub mod daemon;
 pub mod identity;
 pub mod policy;
+pub mod rate;
+pub mod relay;

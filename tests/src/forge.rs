@@ -1,7 +1,8 @@
 //! Packets that no engine made, sent from plain sockets.
 
 use crate::ends::{pattern, succeed, End, Op};
-use gdrcore_core::wire::Flow;
+use gdrcore_core::roce::run::Run;
+use gdrcore_core::wire::{Class, Flow, Kind, Psn, ICRC_LEN};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 /// The address and port in a device's name.
@@ -47,4 +48,15 @@ pub fn still_works(a: &mut End, b: &mut End) {
     a.post(78, Op::Read(0), 200_000, 50_000).expect("post_send");
     succeed(a, b, 78);
     assert!(a.buffer.read(200_000, 50_000) == bytes);
+}
+
+/// A datagram between queue pairs as the relay's rings carry it: without an ICRC that is right.
+pub fn datagram(from: u32, to: u32, payload: usize) -> Vec<u8> {
+    let mut run = Run::new(Class::Ud, Kind::Send, to, Psn::new(1));
+    run.src_qpn = from;
+    let opcode = run.opcode(true, true);
+    let mut bytes = vec![0; opcode.header_len()];
+    run.emit_headers(opcode, run.psn, false, 0, &mut bytes);
+    bytes.resize(bytes.len() + payload + ICRC_LEN, 7);
+    bytes
 }

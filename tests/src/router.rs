@@ -2,6 +2,7 @@
 
 use crate::library;
 use crate::tools::{run, Done, Running};
+use gdrcore_net::shm::relay::Ends;
 use gdrcore_net::via::proto::{
     feature, mode, Envelope, Hello, Message, Text, Welcome, MESSAGE_MAX,
 };
@@ -18,6 +19,7 @@ use std::time::Duration;
 /// is dropped.
 pub struct Router {
     dir: PathBuf,
+    options: Vec<String>,
     running: Option<Running>,
 }
 
@@ -25,13 +27,19 @@ impl Router {
     /// Starts one with a policy in which `DIR` stands for the folder. Its admin socket is
     /// `DIR/admin`.
     pub fn start(policy: &str) -> Router {
+        Router::start_with(policy, &[])
+    }
+
+    /// The same, with options.
+    pub fn start_with(policy: &str, options: &[&str]) -> Router {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Paths of sockets are short, and build folders are not.
         let n = NEXT.fetch_add(1, Relaxed);
         let dir = std::env::temp_dir().join(format!("gdrc-router-{}-{n}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
-        let mut router = Router { dir, running: None };
+        let options = options.iter().map(|o| o.to_string()).collect();
+        let mut router = Router { dir, options, running: None };
         router.write(policy);
         router.restart();
         router
@@ -57,7 +65,12 @@ impl Router {
         let program = library::router().join("gdrcore-routerd");
         let admin = self.dir.join("admin");
         let mut running = Running::start(
-            Command::new(program).arg("-v").arg("--admin").arg(admin).arg(self.file()),
+            Command::new(program)
+                .arg("-v")
+                .args(&self.options)
+                .arg("--admin")
+                .arg(admin)
+                .arg(self.file()),
         );
         running.wait_for_output("ready");
         self.running = Some(running);
@@ -187,6 +200,25 @@ impl Raw {
             Some((Envelope { status: 0, message: Message::Welcome(w), .. }, _)) => w,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// The same, with rings.
+    pub fn greet_with_rings(&mut self) -> (Welcome, Ends) {
+        let features = feature::DIRECT | feature::RELAY;
+        self.say(1, Message::Hello(Hello { features, ..hello() }));
+        match self.hear() {
+            Some((Envelope { status: 0, message: Message::Welcome(w), .. }, m)) => {
+                let [up, down, bell, none] = m.fds;
+                assert!(none.is_none());
+                (w, Ends::of([up, down, bell]).expect("rings"))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Readable when the router says something.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// Whether the router has hung up.

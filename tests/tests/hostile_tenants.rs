@@ -1,17 +1,22 @@
 //! Tenants that keep to no rule, beside two whose stream must not notice.
 
 use gdrcore_core::config::QPN_UNIT;
+use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX};
 use gdrcore_net::shm::ring::{CONTROL, MAGIC, VERSION};
 use gdrcore_net::via::proto::{
     Bye, Hello, Link, Message, Route, RouteEvent, Routed, Service, Text, Unroute, Welcome,
 };
 use gdrcore_tests::ends::Address;
-use gdrcore_tests::far::Far;
+use gdrcore_tests::far::{print_address, Far};
+use gdrcore_tests::forge;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{hello, Raw, Router};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
 
 const FAR: &str = env!("CARGO_BIN_EXE_far_end");
+const STEP: &str = env!("CARGO_BIN_EXE_tenant_step");
 
 const POLICY: &str = r#"
 [tenant.a]
@@ -27,7 +32,7 @@ routes = 40
 struct Scene {
     router: Router,
     from: Far,
-    _to: Far,
+    to: Far,
     /// Where the stream goes.
     target: Address,
 }
@@ -40,7 +45,7 @@ impl Scene {
         let mut to = Far::start(FAR, &router.device("b"), &[]);
         let [_, target] = from.connect_far(&mut to);
         from.say("go");
-        let scene = Scene { router, from, _to: to, target };
+        let scene = Scene { router, from, to, target };
         scene.moves();
         scene
     }
@@ -130,6 +135,203 @@ fn descriptors_with_messages_that_have_none() {
     }
     scene.is_calm();
     wait_for(60, "descriptors stay in the router", || descriptors(&scene) <= before);
+}
+
+/// A number of the relay's, of the session that has the address.
+fn relayed(scene: &Scene, tenant: &str, name: &str) -> u64 {
+    let sessions = scene.router.sessions();
+    let mark = format!("\"tenant\":\"{tenant}\"");
+    let of = |line: &String| {
+        let (_, rest) = line.split_once(&format!("\"{name}\":"))?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
+    };
+    sessions.iter().filter(|line| line.contains(&mark)).filter_map(of).sum()
+}
+
+#[test]
+fn rings_full_of_anything() {
+    let scene = Scene::new();
+    let before = descriptors(&scene);
+    let mut seed = 3;
+    let mut ended = 0;
+    for round in 0..60 {
+        let mut raw = scene.evil();
+        let (welcome, ends) = raw.greet_with_rings();
+        let up = std::fs::File::from(ends.up);
+        let down = std::fs::File::from(ends.down);
+        let mut bytes: Vec<u8> = (0..welcome.rings.0).map(|_| next(&mut seed) as u8).collect();
+        if round % 3 > 0 {
+            // Lengths that a frame may have, in every place where one may begin.
+            for at in (0..bytes.len()).step_by(64) {
+                let len = if round % 3 == 1 { 24 + next(&mut seed) % 4300 } else { 40 };
+                bytes[at..at + 8].copy_from_slice(&len.to_le_bytes());
+            }
+        }
+        if round % 4 == 0 {
+            // The words of the control page as well, in both rings.
+            let line: Vec<u8> = (0..CONTROL).map(|_| next(&mut seed) as u8).collect();
+            up.write_all_at(&line, 0).expect("write");
+            down.write_all_at(&line, 0).expect("write");
+        }
+        up.write_all_at(&bytes, CONTROL as u64).expect("write");
+        if round % 5 == 0 {
+            // Pages may be taken away, for all the seals.
+            let (mode, at, len) = (
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                0,
+                (CONTROL as u32 + welcome.rings.0).into(),
+            );
+            // SAFETY: no pointers.
+            assert_eq!(unsafe { libc::fallocate(up.as_raw_fd(), mode, at, len) }, 0);
+        }
+        gdrcore_net::via::wire::send_bytes(ends.socket.as_fd(), &[1], None).expect("a bell");
+        if round % 10 == 9 {
+            scene.moves();
+        }
+        // A ring without pages is an empty one.
+        if round % 4 == 3 && round % 5 > 0 {
+            wait_for(60, "it is never thrown out", || raw.has_ended());
+            ended += 1;
+        }
+    }
+    assert!(ended > 0);
+    scene.is_calm();
+    wait_for(60, "descriptors stay in the router", || descriptors(&scene) <= before);
+}
+
+#[test]
+fn packets_in_the_names_of_others() {
+    let scene = Scene::new();
+    let mut raw = scene.evil();
+    let (welcome, ends) = raw.greet_with_rings();
+    let mut relay = Relay::open(ends, welcome.rings).expect("rings");
+    let (own, gid) = (welcome.qpns.0 + 3, scene.target.ah.dgid);
+    let mut put = |to: &[u8; 16], packet: &[u8]| {
+        wait_for(60, "the router reads no more", || relay.put(to, packet) == Ok(Put::Done));
+    };
+    let mut seed = 11;
+    for n in 0..500 {
+        // Of another's numbers; to nobody's; to another's by a wrong address; of no kind.
+        put(&gid, &forge::datagram(scene.target.qpn, scene.target.qpn, n));
+        put(&gid, &forge::datagram(own, own, n));
+        put(&[next(&mut seed) as u8; 16], &forge::datagram(own, scene.target.qpn, n));
+        let junk: Vec<u8> = (0..1 + n).map(|_| next(&mut seed) as u8).collect();
+        put(&gid, &junk);
+        // To the stream's own queue pair: a WRITE, an ACK, a CNP.
+        for opcode in [0x0a, 0x11, 0x81] {
+            let mut packet = forge::bth(opcode, 0, scene.target.qpn, true, n as u32);
+            packet.extend_from_slice(&[0; 24]);
+            put(&gid, &packet);
+        }
+    }
+    scene.moves();
+    wait_for(60, "some were not looked at", || relayed(&scene, "evil", "bad_source") == 500);
+    assert!(relayed(&scene, "evil", "bad_qpn") >= 1000 && !raw.has_ended());
+    assert!(relayed(&scene, "evil", "bad_frame") > 0);
+    drop((raw, relay));
+    scene.is_calm();
+}
+
+#[test]
+fn one_that_does_not_read_its_ring_loses_what_is_sent_there() {
+    let scene = Scene::new();
+    let mut raws = [scene.evil(), scene.evil()];
+    let open = |raw: &mut Raw| {
+        let (welcome, ends) = raw.greet_with_rings();
+        (welcome, Relay::open(ends, welcome.rings).expect("rings"))
+    };
+    let [one, other] = &mut raws;
+    let ((from, mut sender), (to, mut receiver)) = (open(one), open(other));
+    let packet = forge::datagram(from.qpns.0 + 3, to.qpns.0 + 3, 1000);
+    for _ in 0..3000 {
+        wait_for(60, "the router waits for it", || {
+            sender.put(&to.gids[0], &packet) == Ok(Put::Done)
+        });
+    }
+    wait_for(60, "some were not looked at", || {
+        relayed(&scene, "evil", "rx_packets") + relayed(&scene, "evil", "full") == 3000
+    });
+    scene.moves();
+    let full = relayed(&scene, "evil", "full");
+    let mut space = [0; FRAME_MAX];
+    let mut came = 0;
+    while let Some(frame) = receiver.take(&mut space).expect("a ring") {
+        assert!(frame.packet == packet && frame.address == from.gids[0]);
+        came += 1;
+    }
+    assert_eq!(came + full, 3000);
+    assert!(came >= 200 && full > 0, "{came}");
+    drop((raws, sender, receiver));
+    scene.is_calm();
+}
+
+#[test]
+fn processes_stopped_and_killed_at_every_step() {
+    let mut scene = Scene::new();
+    let target = print_address(&scene.target);
+    let before = descriptors(&scene);
+    let socket = scene.router.socket("evil");
+    let mut asks = Raw::connect(&scene.router.socket("a")).expect("a connection");
+    asks.greet();
+    for step in ["connected", "hello", "welcome", "route", "link", "relay", "stream"] {
+        for signal in [libc::SIGSTOP, libc::SIGKILL] {
+            let mut held = Vec::new();
+            for n in 0..3 {
+                let mut far = if step == "stream" {
+                    let options = ["stream=write", "piece=4096", "timeout=18"];
+                    let mut far = Far::start(FAR, &scene.router.device("evil"), &options);
+                    far.connect_far(&mut scene.to);
+                    far.say("go");
+                    far.answer("moved ");
+                    far
+                } else {
+                    let mut command = Command::new(STEP);
+                    let far = Far::run(command.arg(&socket).arg(step).arg(&target));
+                    let qpn: u32 = far.answer("at ").parse().expect("a number");
+                    if step == "link" {
+                        // Its LINK is under way when the answer has come.
+                        let gid = address_of(&scene, qpn);
+                        let route = Route { gid, sgid_index: 0, qpn, traffic_class: 0 };
+                        assert!(asks.say(n, Message::Route(route)));
+                        let (e, mut m) = loop {
+                            // The ends of earlier ones are told, too.
+                            let (e, m) = asks.hear().expect("an answer");
+                            if e.answer {
+                                break (e, m);
+                            }
+                        };
+                        assert!(e.status == 0 && m.fds[0].take().is_some(), "{e:?}");
+                    }
+                    far
+                };
+                match signal {
+                    libc::SIGSTOP => far.stop(),
+                    _ => far.kill(),
+                }
+                held.push(far);
+            }
+            scene.moves();
+            for mut far in held {
+                far.kill();
+            }
+        }
+        scene.moves();
+    }
+    // The stream's other end learns of links that have ended when it looks.
+    drop(asks);
+    scene.is_calm();
+    wait_for(60, "descriptors stay in the router", || descriptors(&scene) <= before);
+}
+
+/// The address of the session that has a queue pair number, as `gdrcore-routerctl` says it.
+fn address_of(scene: &Scene, qpn: u32) -> [u8; 16] {
+    let sessions = scene.router.sessions();
+    let mark = format!("\"qpn_first\":{qpn},");
+    let line = sessions.iter().find(|line| line.contains(&mark)).expect("a session");
+    let (_, rest) = line.split_once("\"address\":\"").expect("an address");
+    let address = rest.split('"').next().expect("an address");
+    let v4: std::net::Ipv4Addr = address.parse().expect("an address");
+    v4.to_ipv6_mapped().octets()
 }
 
 fn descriptors(scene: &Scene) -> usize {
@@ -279,7 +481,7 @@ fn segment_of_junk(data: usize, seed: u64) -> std::fs::File {
     let file = memfd();
     let mut state = seed;
     let bytes: Vec<u8> = (0..CONTROL + data).map(|_| next(&mut state) as u8).collect();
-    std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).expect("write");
+    file.write_all_at(&bytes, 0).expect("write");
     file
 }
 
@@ -288,7 +490,7 @@ fn segment_that_fits(data: usize, seed: &mut u64) -> std::fs::File {
     let file = segment_of_junk(data, next(seed));
     let mut line = MAGIC.to_le_bytes().to_vec();
     line.extend_from_slice(&VERSION.to_le_bytes());
-    std::os::unix::fs::FileExt::write_all_at(&file, &line, 0).expect("write");
+    file.write_all_at(&line, 0).expect("write");
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
     // SAFETY: no pointers.

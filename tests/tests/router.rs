@@ -1,11 +1,11 @@
 //! Devices by way of a router: what connects, what policy forbids and in which words, what goes on
 //! when the router or a process ends.
 
-use gdrcore_core::cm::types::port_space;
+use gdrcore_core::cm::types::{cm_event, port_space};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::cause::CauseCode;
-use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr};
+use gdrcore_core::verbs::types::{qp_type, wc_status};
 use gdrcore_core::{Error, Result};
 use gdrcore_net::reason;
 use gdrcore_net::soft::{SoftConfig, SoftDevice};
@@ -177,26 +177,116 @@ fn an_open_that_leads_nowhere_says_where() {
     );
 }
 
+/// A number of the relay's, summed over the sessions.
+fn relayed(router: &Router, name: &str) -> u64 {
+    let of = |line: &String| {
+        let (_, rest) = line.split_once(&format!("\"{name}\":"))?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
+    };
+    router.sessions().iter().filter_map(of).sum()
+}
+
+/// Datagrams there and back.
+fn talk(a: &dyn Device, b: &dyn Device) {
+    let shape = Shape { qp_type: qp_type::UD, ..Shape::default() };
+    let (mut x, mut y) = connected(a, b, shape).expect("ends that know each other");
+    for (n, bytes) in [1u32, 64, 1000, 4096].into_iter().enumerate() {
+        let n = n as u64;
+        let data = pattern(n, bytes as usize);
+        for _ in 0..2 {
+            x.buffer.write(0, &data);
+            y.post_recv(100 + n, 500_000, bytes + 40).expect("post_recv");
+            x.post(n, Op::Send(None), 0, bytes).expect("post_send");
+            succeed(&mut x, &mut y, n);
+            succeed(&mut y, &mut x, 100 + n);
+            assert!(y.buffer.read(500_040, bytes as usize) == data);
+            std::mem::swap(&mut x, &mut y);
+        }
+    }
+    x.destroy().expect("nothing in use");
+    y.destroy().expect("nothing in use");
+}
+
 #[test]
-fn datagrams_and_the_connection_manager_stay_within_the_process() {
+fn datagrams_go_by_way_of_the_router() {
+    let router = Router::start(TWO);
+    let devices = [open(&router, "a"), open(&router, "a"), open(&router, "b")];
+    for x in &devices {
+        for y in &devices {
+            talk(x.dev(), y.dev());
+        }
+    }
+    // Six pairs of two processes, eight datagrams each.
+    assert_eq!((relayed(&router, "tx_packets"), relayed(&router, "rx_packets")), (48, 48));
+    for refused in ["full", "bad_frame", "bad_source", "bad_address", "bad_qpn", "policy", "rate"] {
+        assert_eq!(relayed(&router, refused), 0, "{refused}");
+    }
+    let counters = devices[0].dev().counters().expect("counters");
+    assert_eq!((counters.rcvd_malformed, counters.rcvd_icrc_err), (0, 0));
+}
+
+#[test]
+fn the_connection_manager_goes_by_way_of_the_router() {
     let router = Router::start(TWO);
     reason::install();
-    let (a, b) = (open(&router, "a"), open(&router, "b"));
-    let (e, why) = words(
-        connected(a.dev(), b.dev(), Shape { qp_type: qp_type::UD, ..Shape::default() }).map(drop),
-    );
-    assert!(
-        e == Error::Unsupported && why.contains("connected queue pairs (RC, UC) only"),
-        "{e} {why}"
-    );
+    let [a, b, c] = ["a", "b", "b"].map(|name| open(&router, name));
+    for to in [&b, &c] {
+        let (mut x, mut y, ids) = cm::connected(a.dev(), to.dev(), Shape::default());
+        let data = pattern(3, 100_000);
+        x.buffer.write(0, &data);
+        y.post_recv(9, 500_000, 100_000).expect("post_recv");
+        x.post(1, Op::Send(None), 0, 100_000).expect("post_send");
+        succeed(&mut x, &mut y, 1);
+        succeed(&mut y, &mut x, 9);
+        assert!(y.buffer.read(500_000, 100_000) == data);
+        cm(a.dev()).destroy(ids[0]).expect("destroy");
+        cm(to.dev()).destroy(ids[1]).expect("destroy");
+    }
+    // One listener a port of an address, whichever process it is.
+    let (id, port) = cm::listen(b.dev(), port_space::TCP, 1);
+    let other = cm(c.dev()).create(port_space::TCP, 0).expect("create");
+    cm(c.dev()).bind(other, port).expect("bind");
+    let (e, why) = words(cm(c.dev()).listen(other, 1));
+    assert!(e == Error::AddressInUse && why.contains("another process of this address"), "{why}");
+    let elsewhere = cm(a.dev()).create(port_space::TCP, 0).expect("create");
+    cm(a.dev()).bind(elsewhere, port).expect("bind");
+    cm(a.dev()).listen(elsewhere, 1).expect("another address");
+    cm(b.dev()).destroy(id).expect("destroy");
+    cm(c.dev()).listen(other, 1).expect("the port is free");
+    // Nobody listens: refused at once, not by a timeout.
     let end = End::new(a.dev(), Shape::default()).expect("an end");
-    let id = cm(a.dev()).create(port_space::TCP, 0).expect("create");
-    let to = AhAttr { dgid: b.dev().query().expect("query").gid, ..AhAttr::default() };
-    let (e, why) = words(cm(a.dev()).connect(id, &to, 7, end.qp, &cm::offer(b"")));
-    assert!(e == Error::Unsupported && why.contains("rdma_cm"), "{e} {why}");
-    cm(a.dev()).destroy(id).expect("destroy");
-    end.destroy().expect("nothing in use");
-    exchange(a.dev(), a.dev(), qp_type::RC, 1000);
+    let id = cm::connect(&end, cm::address(b.dev()), port ^ 1, &cm::offer(b""));
+    cm::Events::default().expect([a.dev(), b.dev()], cm_event::REJECTED, id);
+}
+
+#[test]
+fn a_router_that_isolates_carries_all_of_it() {
+    let mut router = Router::start_with(TWO, &["--isolated"]);
+    let (a, b) = (open(&router, "a"), open(&router, "b"));
+    for _ in 0..3 {
+        for (x, y) in [(&a, &b), (&b, &a), (&a, &a)] {
+            exchange(x.dev(), y.dev(), qp_type::RC, 300_001);
+        }
+        talk(a.dev(), b.dev());
+    }
+    assert!(relayed(&router, "tx_bytes") > 3 * 2 * 900_000);
+    let sessions = router.sessions();
+    assert!(sessions.iter().all(|s| s.contains("\"linked_by\":[]")), "{sessions:?}");
+    // Policy counts for what is under way.
+    let brief = Shape { timeout: 12, retry_cnt: 2, ..Shape::default() };
+    let (mut x, mut y) = connected(a.dev(), b.dev(), brief).expect("connected ends");
+    router.write(&TWO.replace("[tenant.b]", "[tenant.b]\nallow = []"));
+    assert_eq!(router.reload(), Ok(()));
+    assert_eq!(failure(&mut x, &mut y).0, wc_status::RETRY_EXC_ERR);
+    assert!(relayed(&router, "policy") > 0);
+    // And without the router nothing goes.
+    router.write(TWO);
+    assert_eq!(router.reload(), Ok(()));
+    let (mut x, mut y) = connected(a.dev(), b.dev(), brief).expect("connected ends");
+    x.post(1, Op::Write(0, None), 0, 100).expect("post_send");
+    succeed(&mut x, &mut y, 1);
+    router.kill();
+    assert_eq!(failure(&mut x, &mut y).0, wc_status::RETRY_EXC_ERR);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use gdrcore_tests::dropin;
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::patience;
+use gdrcore_tests::rdmacm;
 use gdrcore_tests::router::Router;
 use gdrcore_tests::tools::{find, run, Running};
 use gdrcore_tests::{library, skip, trio};
@@ -100,7 +101,71 @@ const TOOLS: &[&str] = &[
     "ib_atomic_bw -F -n 500 -x 0",
     "ib_send_bw -F -n 500 -x 0 -c UC",
     "ib_write_bw -F -n 500 -x 0 -q 4",
+    "ibv_ud_pingpong -g 0 -c",
+    // No more than a ring holds: what a receiver does not keep up with is dropped.
+    "ib_send_bw -F -n 200 -s 1024 -x 0 -c UD",
+    "ib_send_lat -F -n 50 -x 0 -c UD",
 ];
+
+/// Two sides of a program of librdmacm; `{S}` is the server's address.
+const CM_TOOLS: &[(&str, &str)] = &[
+    ("rping -s -C 10 -V -S 4000", "rping -c -a {S} -C 10 -V -S 4000"),
+    ("ucmatose", "ucmatose -s {S}"),
+    ("udaddy", "udaddy -s {S}"),
+    ("ib_send_bw -R -F -n 500", "ib_send_bw -R -F -n 500 {S}"),
+    ("ib_write_lat -R -F -n 50", "ib_write_lat -R -F -n 50 {S}"),
+    ("ib_send_lat -R -c UD -F -n 50", "ib_send_lat -R -c UD -F -n 50 {S}"),
+];
+
+/// Between containers that have no interface but their own loopback's.
+#[test]
+fn rdma_cm_needs_no_network_at_all() {
+    let lab = match Lab::of_users(&[30001, 30002]) {
+        Ok(lab) => lab,
+        Err(why) => skip!("no containers: {why}"),
+    };
+    let policy = "[router]\nlisten = \"DIR/any\"\n[tenant.one]\nmatch = { uid = 30001 }\nvip = \
+                  \"10.88.0.1\"\n[tenant.two]\nmatch = { uid = 30002 }\nvip = \"10.88.0.2\"\n";
+    for options in [&[][..], &["--isolated"]] {
+        let router = Router::start_with(policy, options);
+        for (server, client) in CM_TOOLS {
+            cm_tool(&lab, &router, [server, client], "10.88.0.1");
+        }
+    }
+}
+
+fn cm_tool(lab: &Lab, router: &Router, sides: [&str; 2], address: &str) {
+    let began = std::time::Instant::now();
+    let socket = router.socket("any");
+    let side = |host: usize| {
+        let words = sides[host].replace("{S}", address);
+        let mut words = words.split_whitespace().map(str::to_string);
+        let program = find(&words.next().expect("a program"))?;
+        let mut c = command(lab, host, &rdmacm::launcher(), Some(&socket));
+        c.arg(program).args(words);
+        Some(c)
+    };
+    let (Some(mut server), Some(mut client)) = (side(0), side(1)) else {
+        return println!("{} is not installed", sides[0]);
+    };
+    let mut server = Running::start(&mut server);
+    patience::wait_for(60, "the server does not listen", || {
+        let listens = |s: &String| s.contains("\"listens\":1");
+        router.sessions().iter().any(listens) || !server.is_running()
+    });
+    let client = Running::start(&mut client).finish(LIMIT);
+    let server = server.finish(LIMIT);
+    println!("{sides:?}: {:?}", began.elapsed());
+    assert!(
+        server.ok() && client.ok(),
+        "{sides:?}\nserver {:?}:\n{}\nclient {:?}:\n{}\n{:?}",
+        server.status,
+        server.output,
+        client.status,
+        client.output,
+        router.sessions()
+    );
+}
 
 #[test]
 fn containers_of_two_users_in_namespaces_of_their_own() {

@@ -68,25 +68,42 @@ pub(crate) fn receive<const WORDS: usize>(
 /// Sends a message with one descriptor. It goes whole or not at all.
 ///
 /// # Errors
-/// As sendmsg(2); `Os(EIO)`: a part of it went.
+/// As [`send_all`].
 pub(crate) fn send(to: RawFd, bytes: &[u8], fd: RawFd) -> Result<()> {
-    let mut control = [0u64; 4];
+    send_all(to, bytes, &[fd])
+}
+
+/// Descriptors that [`send_all`] takes.
+pub(crate) const SEND_MAX: usize = 4;
+
+/// Sends a message with one to [`SEND_MAX`] descriptors. It goes whole or not at all.
+///
+/// # Errors
+/// As sendmsg(2); `Os(EIO)`: a part of it went. [`Error::Invalid`]: another number of descriptors.
+pub(crate) fn send_all(to: RawFd, bytes: &[u8], fds: &[RawFd]) -> Result<()> {
+    if !(1..=SEND_MAX).contains(&fds.len()) {
+        return Err(Error::Invalid);
+    }
+    let size = size_of_val(fds) as u32;
+    let mut control = [0u64; 2 + SEND_MAX / 2];
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: zeroes are a valid msghdr.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = &mut iov;
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
-    // SAFETY: no pointers; 24 bytes, of 32.
-    msg.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as _;
-    // SAFETY: the control buffer has room for one header and one descriptor, and is aligned for the
-    // header.
+    // SAFETY: no pointers; a header of 16 bytes and at most 16 of descriptors, of 32.
+    msg.msg_controllen = unsafe { libc::CMSG_SPACE(size) } as _;
+    // SAFETY: the control buffer has room for one header and the descriptors, and is aligned for
+    // the header.
     unsafe {
         let cmsg = libc::CMSG_FIRSTHDR(&msg);
         (*cmsg).cmsg_level = libc::SOL_SOCKET;
         (*cmsg).cmsg_type = libc::SCM_RIGHTS;
-        (*cmsg).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
-        libc::CMSG_DATA(cmsg).cast::<RawFd>().write_unaligned(fd);
+        (*cmsg).cmsg_len = libc::CMSG_LEN(size) as _;
+        for (i, &fd) in fds.iter().enumerate() {
+            libc::CMSG_DATA(cmsg).cast::<RawFd>().add(i).write_unaligned(fd);
+        }
     }
     // SAFETY: every pointer in `msg` leads to a buffer that lives through the call; sendmsg writes
     // to none of them.

@@ -23,6 +23,7 @@ pub mod grant;
 pub mod listener;
 pub mod messages;
 mod port;
+pub mod relay;
 pub mod ring;
 pub mod segment;
 

@@ -13,6 +13,7 @@ in FILE (TOML).
   --listen PATH   without FILE: the socket to listen at; every user is a tenant
                   of its own
   --admin PATH    the socket for gdrcore-routerctl, where FILE names none
+  --isolated      no direct links: all goes by way of the router, which can end it
   --check         read FILE, say what is wrong with it, and end
   -v, --verbose   say on standard error who comes and goes
   --help, --version
@@ -37,6 +38,7 @@ fn parse(mut words: impl Iterator<Item = std::ffi::OsString>) -> Result<Wish, St
             Some("--listen") => options.listen = Some(value()?),
             Some("--admin") => options.admin = Some(value()?),
             Some("--check") => check = true,
+            Some("--isolated") => options.isolated = true,
             Some("-v" | "--verbose") => options.verbose = true,
             Some("-h" | "--help") => return Ok(Wish::Say(HELP.into())),
             Some("-V" | "--version") => {

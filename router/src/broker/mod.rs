@@ -47,6 +47,11 @@ pub enum Action {
         /// What it is told.
         link: Envelope,
     },
+    /// A WELCOME, with rings to be made for the session: [`Broker::peers`] says whom it may reach
+    /// by them. Where none can be made, it is to be expelled.
+    Join(SessionId, Envelope),
+    /// A session listens at a port of the connection manager, or (false) no more.
+    Listen(SessionId, Service, bool),
     /// The session is gone: what was sent is delivered, then its connection is closed. Why, for the
     /// log; empty: by its own wish.
     End(SessionId, String),
@@ -61,7 +66,11 @@ pub struct Broker {
     last: SessionId,
     blocks: Blocks,
     vips: Vips,
+    isolated: bool,
 }
+
+/// Ports that sessions with rings listen at, at a time.
+pub const LISTENS: usize = 8192;
 
 /// errno numbers of answers; asm-generic/errno.h.
 mod errno {
@@ -95,7 +104,13 @@ impl Broker {
             last: 0,
             blocks: Blocks::default(),
             vips: Vips::default(),
+            isolated: false,
         }
+    }
+
+    /// From here on no direct links are made: all goes by the rings.
+    pub fn isolate(&mut self) {
+        self.isolated = true;
     }
 
     /// The policy in force.
@@ -166,10 +181,17 @@ impl Broker {
             }
             (true, false, Message::Listen(service)) => {
                 let status = self.listen(id, &service).map_or_else(|n| -n, |()| 0);
+                // Before the answer: whoever is told of the port by the program finds it.
+                if status == 0 && self.up(id).is_some_and(|up| up.relays) {
+                    out.push(Action::Listen(id, service, true));
+                }
                 out.push(Action::Send(id, Envelope::answer(e.seq, status, e.message)));
             }
             (true, false, Message::Unlisten(s)) => {
                 let known = self.up_mut(id).is_some_and(|up| up.listens.remove(&(s.space, s.port)));
+                if known && self.up(id).is_some_and(|up| up.relays) {
+                    out.push(Action::Listen(id, s, false));
+                }
                 let status = if known { 0 } else { -errno::INVALID };
                 out.push(Action::Send(id, Envelope::answer(e.seq, status, e.message)));
             }
@@ -236,6 +258,19 @@ impl Broker {
         self.sessions.values().filter_map(of).min()
     }
 
+    /// A session that is up, and those with rings that it may reach: of its network, where both
+    /// policies allow it, itself among them.
+    pub fn peers(&self, id: SessionId) -> Option<(&Up, Vec<SessionId>)> {
+        let up = self.up(id)?;
+        let may = |other: &Up| {
+            other.relays
+                && other.tenant.network == up.tenant.network
+                && route::may_talk(up, other).is_ok()
+        };
+        let of = |(peer, other): (SessionId, &Up)| (peer == id || may(other)).then_some(peer);
+        Some((up, self.all_up().filter_map(of).collect()))
+    }
+
     fn up(&self, id: SessionId) -> Option<&Up> {
         match &self.sessions.get(&id)?.state {
             State::Up(up) => Some(up),
@@ -265,8 +300,9 @@ impl Broker {
         if self.all_up().any(|(_, other)| same(other) && other.listens_at(s)) {
             return Err(errno::IN_USE);
         }
+        let all: usize = self.all_up().map(|(_, up)| up.listens.len()).sum();
         let up = self.up_mut(id).ok_or(errno::INVALID)?;
-        if up.listens.len() >= up.tenant.quotas.listens as usize {
+        if all >= LISTENS || up.listens.len() >= up.tenant.quotas.listens as usize {
             return Err(errno::QUOTA);
         }
         up.listens.insert((s.space, s.port));

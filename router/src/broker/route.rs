@@ -1,8 +1,9 @@
 //! Links between sessions: who asks for one, whether policy allows it, and what both are told.
 
-use super::session::{Rate, LINKS_PER_SECOND, UNANSWERED};
+use super::session::{LINKS_PER_SECOND, UNANSWERED};
 use super::{because, errno, Action, Broker, Link, Message, Refusal, Routed, SessionId, Up, MTU};
 use crate::policy::{show, wants};
+use crate::rate::Rate;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{link_flag, route_kind, Envelope, Route, Text};
 
@@ -16,9 +17,12 @@ impl Broker {
         out: &mut Vec<Action>,
     ) {
         match self.connected(now, id, route) {
-            Ok((routed, owner, link)) => {
+            Ok((routed, link)) => {
                 let routed = Envelope::answer(seq, 0, Message::Routed(routed));
-                out.push(Action::Connect { caller: id, routed, owner, link });
+                out.push(match link {
+                    Some((owner, link)) => Action::Connect { caller: id, routed, owner, link },
+                    None => Action::Send(id, routed),
+                });
             }
             Err((errno, cause)) => {
                 let refused = Message::Routed(Routed::refused(Text::new(&cause)));
@@ -27,13 +31,13 @@ impl Broker {
         }
     }
 
-    /// What both ends of a new link are told.
+    /// What both ends of a new link are told; without one, the end that asks.
     fn connected(
         &mut self,
         now: u64,
         id: SessionId,
         route: &Route,
-    ) -> Result<(Routed, SessionId, Envelope), Refusal> {
+    ) -> Result<(Routed, Option<(SessionId, Envelope)>), Refusal> {
         let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
         if !up.rate.take(now) {
             let n = up.tenant.quotas.route_rate;
@@ -49,7 +53,7 @@ impl Broker {
         if route.qpn == 0 {
             return Err(because!(
                 errno::UNSUPPORTED,
-                "datagrams: this router makes links of connected queue pairs only"
+                "no queue pair: datagrams need no route, they go by the session's rings"
             ));
         }
         let owner = self.owner_of(id, route)?;
@@ -60,6 +64,9 @@ impl Broker {
         let loans = up.tenant.name == other.tenant.name;
         let flags = if loans { 0 } else { link_flag::NO_LOANS };
         let (gid, blocks) = (up.gid, other.blocks.clone());
+        if self.isolated {
+            return self.relayed(id, owner);
+        }
         // A process that does not run, or does not want to, must not make the router keep
         // descriptors for it.
         let waits = other.unanswered.len() >= UNANSWERED;
@@ -100,7 +107,44 @@ impl Broker {
             mtu: MTU,
             cause: Text::EMPTY,
         };
-        Ok((routed, owner, Envelope::new(link_seq, Message::Link(Link { gid, peer: id, flags }))))
+        let link = Envelope::new(link_seq, Message::Link(Link { gid, peer: id, flags }));
+        Ok((routed, Some((owner, link))))
+    }
+
+    /// A way by the rings of both.
+    fn relayed(
+        &mut self,
+        id: SessionId,
+        owner: SessionId,
+    ) -> Result<(Routed, Option<(SessionId, Envelope)>), Refusal> {
+        let (Some(up), Some(other)) = (self.up(id), self.up(owner)) else {
+            return Err(because!(errno::INVALID, "no session"));
+        };
+        if !up.relays || !other.relays {
+            return Err(because!(
+                errno::UNSUPPORTED,
+                "this router makes no direct links, and one end has no rings"
+            ));
+        }
+        let blocks = other.blocks.clone();
+        let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
+        let Some(route) = up.route_to(owner) else {
+            return Err(because!(
+                errno::QUOTA,
+                "the session has {} routes, its most",
+                up.tenant.quotas.routes
+            ));
+        };
+        let routed = Routed {
+            kind: route_kind::RELAYED,
+            route,
+            peer: owner,
+            flags: link_flag::NO_LOANS,
+            qpns: (blocks.start * QPN_UNIT, blocks.len() as u32 * QPN_UNIT),
+            mtu: MTU,
+            cause: Text::EMPTY,
+        };
+        Ok((routed, None))
     }
 
     /// The session that has the queue pair. Of other networks nothing is known here, not even that

@@ -2,7 +2,7 @@
 
 use crate::identity::Seen;
 use crate::policy::Tenant;
-use gdrcore_core::bucket::TokenBucket;
+use crate::rate::Rate;
 use gdrcore_net::via::proto::Service;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -47,6 +47,8 @@ pub struct Up {
     /// The sessions that have links to this one. What a session says of its routes changes nothing
     /// here.
     pub linked_by: BTreeSet<SessionId>,
+    /// It has rings to and from the router.
+    pub relays: bool,
     /// Ports of the connection manager.
     pub listens: BTreeSet<(u16, u16)>,
     /// Numbers of LINKs that wait for an answer.
@@ -98,48 +100,5 @@ impl Up {
     /// Whether it listens at a port.
     pub fn listens_at(&self, s: &Service) -> bool {
         self.listens.contains(&(s.space, s.port))
-    }
-}
-
-/// A number of things in a second, and as many at once.
-#[derive(Clone, Copy, Debug)]
-pub struct Rate {
-    /// One of its bytes is one thing. `None`: there is never any.
-    bucket: Option<TokenBucket>,
-}
-
-impl Rate {
-    /// Full.
-    pub fn new(now: u64, per_second: u32) -> Rate {
-        let mut bucket = TokenBucket::default();
-        bucket.set_rate(now, per_second.into(), per_second);
-        Rate { bucket: (per_second != 0).then_some(bucket) }
-    }
-
-    /// One of them, if there is one.
-    pub fn take(&mut self, now: u64) -> bool {
-        let Some(bucket) = &mut self.bucket else { return false };
-        let may = bucket.available(now) > 0;
-        if may {
-            bucket.take(now, 1);
-        }
-        may
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Rate;
-
-    #[test]
-    fn a_rate_is_so_many_at_once_and_so_many_in_a_second() {
-        let mut r = Rate::new(5, 3);
-        let mut at = |now, n: usize| (0..n).filter(|_| r.take(now)).count();
-        assert_eq!(at(5, 10), 3);
-        assert_eq!(at(5 + 333_333_333, 10), 0);
-        assert_eq!(at(5 + 333_333_334, 10), 1);
-        assert_eq!(at(5 + 10_000_000_000, 10), 3, "no more than at once");
-        assert_eq!(at(7, 10), 0, "a clock that stands");
-        assert_eq!(at(u64::MAX, 10), 3);
     }
 }

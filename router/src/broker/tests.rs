@@ -4,7 +4,8 @@ use crate::identity::Namespace;
 use crate::policy::show;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{
-    feature, link_flag, mode, Drain, Fault, Hello, Route, Unroute, Welcome, KINDS, MESSAGE_MAX,
+    feature, link_flag, mode, route_kind, Drain, Fault, Hello, Route, Unroute, Welcome, KINDS,
+    MESSAGE_MAX,
 };
 use std::path::Path;
 
@@ -462,4 +463,105 @@ fn sessions_come_and_go_without_a_trace() {
         b.now += SECOND;
     }
     assert_eq!((b.broker.sessions().count(), b.broker.blocks_given()), (0, 0));
+}
+
+#[test]
+fn routes_have_a_quota_and_those_to_one_session_count_once() {
+    let named = "vip = \"10.0.0.1\"\n";
+    let mut b = Bench::new(&POLICY.replace(named, &format!("{named}routes = 1\n")));
+    let ((blue, _), (_, red), (_, other)) = (b.up(1), b.up(2), b.up(2));
+    assert_eq!(b.linked(blue, &red).0.route, b.linked(blue, &red).0.route);
+    let (errno, why) = b.refused(blue, other.gids[0], other.qpns.0 + 5);
+    assert!(errno == errno::QUOTA && why.contains("1 routes"), "{errno} {why}");
+}
+
+#[test]
+fn a_router_that_isolates_makes_no_links() {
+    let mut b = Bench::new(POLICY);
+    b.broker.isolate();
+    let rings = |b: &mut Bench, uid: u32| {
+        let id = b.connect(uid);
+        let features = feature::DIRECT | feature::RELAY;
+        match &b.hello(id, Hello { features, ..hello() })[..] {
+            [Action::Join(to, Envelope { status: 0, message: Message::Welcome(w), .. })] => {
+                assert_eq!((*to, w.features, w.rings), (id, features, (64 << 10, 256 << 10)));
+                (id, *w)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let ((blue, _), (_, red), (_, plain)) = (rings(&mut b, 1), rings(&mut b, 2), b.up(2));
+    match &b.route(blue, red.gids[0], red.qpns.0 + 5)[..] {
+        [Action::Send(to, Envelope { status: 0, message: Message::Routed(r), .. })] => {
+            assert_eq!((*to, r.kind, r.qpns), (blue, route_kind::RELAYED, red.qpns));
+        }
+        other => panic!("{other:?}"),
+    }
+    let (errno, why) = b.refused(blue, plain.gids[0], plain.qpns.0 + 5);
+    assert!(errno == errno::UNSUPPORTED && why.contains("no rings"), "{errno} {why}");
+    // Who asks only who it is gets no rings.
+    let id = b.connect(1);
+    let ask = Hello { features: feature::DIRECT | feature::RELAY, qpns: 0, ..hello() };
+    assert!(matches!(&b.hello(id, ask)[..], [Action::Send(..)]));
+}
+
+#[test]
+fn who_may_be_reached_by_rings_is_who_policy_allows() {
+    let policy = POLICY.replace("sessions = 3\n", "sessions = 3\nallow = [\"red\"]\n");
+    let mut b = Bench::new(&policy);
+    let mut rings = |uid: u32| {
+        let id = b.connect(uid);
+        b.hello(id, Hello { features: feature::DIRECT | feature::RELAY, ..hello() });
+        id
+    };
+    let (blue, red, second, green) = (rings(1), rings(2), rings(2), rings(3));
+    let plain = b.up(1).0;
+    let peers = |b: &Bench, id| b.broker.peers(id).map(|(_, peers)| peers);
+    assert_eq!(peers(&b, blue), Some(vec![blue]));
+    assert_eq!(peers(&b, red), Some(vec![red, second]));
+    assert_eq!(peers(&b, green), Some(vec![green]), "another network");
+    assert_eq!(peers(&b, plain), Some(vec![blue, plain]));
+    let policy = Policy::parse(POLICY).unwrap();
+    b.broker.reload(b.now, policy, &Host, &mut b.out);
+    assert_eq!(peers(&b, blue), Some(vec![blue, red, second]));
+    // A listener is told of before its answer.
+    let service = Service { space: 0x106, port: 7 };
+    match &b.say(red, &Envelope::new(5, Message::Listen(service)))[..] {
+        [Action::Listen(id, s, true), Action::Send(..)] => assert_eq!((*id, *s), (red, service)),
+        other => panic!("{other:?}"),
+    }
+    match &b.say(red, &Envelope::new(6, Message::Unlisten(service)))[..] {
+        [Action::Listen(id, s, false), Action::Send(..)] => assert_eq!((*id, *s), (red, service)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn numbers_have_a_quota_over_all_sessions_of_a_tenant() {
+    let named = "vip = \"10.0.0.1\"\n";
+    let mut b = Bench::new(&POLICY.replace(named, &format!("{named}blocks = 2\n")));
+    let (first, _) = b.up(1);
+    b.up(1);
+    let id = b.connect(1);
+    match &b.hello(id, hello())[..] {
+        [Action::Send(to, Envelope { status, .. }), Action::End(..)] => {
+            assert_eq!((*to, *status), (id, -errno::QUOTA));
+        }
+        other => panic!("{other:?}"),
+    }
+    b.broker.gone(b.now, first, &mut b.out);
+    b.out.clear();
+    b.up(1);
+}
+
+#[test]
+fn a_port_is_listened_at_in_each_network_by_itself() {
+    let mut b = Bench::new(POLICY);
+    let ((red, w), (green, other)) = (b.up(2), b.up(3));
+    assert_eq!(w.gids[0], other.gids[0]);
+    for id in [red, green] {
+        let listen = Envelope::new(5, Message::Listen(Service { space: 0x106, port: 7 }));
+        let said = b.say(id, &listen);
+        assert!(matches!(said[..], [Action::Send(_, Envelope { status: 0, .. })]), "{said:?}");
+    }
 }

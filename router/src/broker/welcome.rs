@@ -1,10 +1,11 @@
 //! HELLO and WELCOME: who a session is, and what it gets.
 
-use super::session::Rate;
 use super::{because, errno, Action, Broker, Refusal, SessionId, State, Up, MTU};
 use crate::identity::{tenant_of, World};
 use crate::policy::Tenant;
+use crate::rate::Rate;
 use gdrcore_core::config::QPN_UNIT;
+use gdrcore_net::shm::relay::RINGS;
 use gdrcore_net::via::proto::{
     feature, mode, Envelope, Hello, Message, Text, Welcome, GIDS, VERSION,
 };
@@ -28,7 +29,9 @@ impl Broker {
                 if let Some(session) = self.sessions.get_mut(&id) {
                     session.state = State::Up(Box::new(up));
                 }
-                out.push(Action::Send(id, Envelope::answer(seq, 0, Message::Welcome(welcome))));
+                let relays = welcome.features & feature::RELAY != 0;
+                let e = Envelope::answer(seq, 0, Message::Welcome(welcome));
+                out.push(if relays { Action::Join(id, e) } else { Action::Send(id, e) });
             }
             Err((errno, cause)) => {
                 out.push(Action::Send(
@@ -120,11 +123,12 @@ impl Broker {
                 )
             })?,
         };
+        let relays = h.features & feature::RELAY != 0 && !blocks.is_empty();
         let mut gids = [[0; 16]; GIDS];
         gids[0] = gid;
         let welcome = Welcome {
             version: VERSION,
-            features: feature::DIRECT,
+            features: feature::DIRECT | if relays { feature::RELAY } else { 0 },
             mode: mode::SWITCH,
             session: id,
             epoch: self.epoch,
@@ -134,7 +138,7 @@ impl Broker {
             qpns: (blocks.start * QPN_UNIT, blocks.len() as u32 * QPN_UNIT),
             mtu: MTU,
             line_rate: 0,
-            rings: (0, 0),
+            rings: if relays { RINGS } else { (0, 0) },
             max_routes: quotas.routes,
             token: [0; 64],
             cause: Text::EMPTY,
@@ -145,6 +149,7 @@ impl Broker {
             program: h.program.as_str().into(),
             ffr_id: h.ffr_id,
             routes: BTreeMap::new(),
+            relays,
             linked_by: Default::default(),
             listens: Default::default(),
             unanswered: Default::default(),

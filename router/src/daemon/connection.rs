@@ -2,8 +2,9 @@
 
 use super::sys::Epoll;
 use gdrcore_core::Error;
+use gdrcore_net::shm::relay::Ends;
 use gdrcore_net::via::proto::Envelope;
-use gdrcore_net::via::wire::{receive, send, Buffer, Look};
+use gdrcore_net::via::wire::{receive, send, send_with, Buffer, Look};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -31,6 +32,15 @@ pub(super) enum Sent {
     Full,
     /// There is no other end any more.
     Lost,
+}
+
+fn became(sent: gdrcore_core::Result<()>) -> Sent {
+    match sent {
+        Ok(()) => Sent::Gone,
+        // ENOBUFS and ETOOMANYREFS: the system's limit of what is under way.
+        Err(Error::Again | Error::NoMemory | Error::Os(libc::ETOOMANYREFS)) => Sent::Full,
+        Err(_) => Sent::Lost,
+    }
 }
 
 impl Connection {
@@ -72,12 +82,13 @@ impl Connection {
         if self.kept.is_some() {
             return Sent::Full;
         }
-        match send(self.fd.as_fd(), e, fd.map(AsFd::as_fd)) {
-            Ok(()) => Sent::Gone,
-            // ENOBUFS and ETOOMANYREFS: the system's limit of what is under way.
-            Err(Error::Again | Error::NoMemory | Error::Os(libc::ETOOMANYREFS)) => Sent::Full,
-            Err(_) => Sent::Lost,
-        }
+        became(send(self.fd.as_fd(), e, fd.map(AsFd::as_fd)))
+    }
+
+    /// Sends a WELCOME with rings: the first message of all, so there is room for it.
+    pub(super) fn send_rings(&self, e: &Envelope, ends: &Ends) -> Sent {
+        let fds = [&ends.up, &ends.down, &ends.socket].map(AsFd::as_fd);
+        became(send_with(self.fd.as_fd(), e, fds))
     }
 
     /// It can be written again.

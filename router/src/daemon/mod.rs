@@ -1,12 +1,14 @@
 //! The router as a process: its sockets, and what becomes of the broker's [`Action`]s. One thread,
-//! which never waits but for all of them.
+//! which never waits but for all of them; beside it the worker of the relay.
 
 mod admin;
 mod connection;
 mod listener;
 mod look;
+mod relaying;
 mod report;
 mod sys;
+mod worker;
 
 pub use admin::{parse as parse_request, Request};
 
@@ -20,6 +22,7 @@ use gdrcore_net::via::proto::{Envelope, Message, Routed, Text, MESSAGE_MAX};
 use gdrcore_net::via::wire::{Buffer, Look};
 use listener::Listener;
 use look::{look, Host};
+use relaying::Relaying;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,8 +39,9 @@ const STRANGERS: usize = 64;
 const ADMINS: usize = 8;
 /// Descriptors that are not sessions'.
 const SPARE: usize = 64;
-/// Descriptors of a session: its socket and its process. Links are under way for a moment.
-const PER_SESSION: usize = 2;
+/// Descriptors of a session: its socket, its process and its bell. Links are under way for a
+/// moment.
+const PER_SESSION: usize = 3;
 
 /// What a token stands for: the upper half says which kind, the lower which one.
 const SIGNALS: u64 = 1 << 32;
@@ -46,6 +50,7 @@ const SOCKET: u64 = 3 << 32;
 const PROCESS: u64 = 4 << 32;
 const ADMIN_LISTENER: u64 = 5 << 32;
 const ADMIN: u64 = 6 << 32;
+const RELAY: u64 = 7 << 32;
 const KIND: u64 = !0 << 32;
 
 /// A router.
@@ -59,6 +64,7 @@ pub struct Daemon {
     admin: Option<Listener>,
     admins: BTreeMap<u64, Admin>,
     connections: BTreeMap<SessionId, Connection>,
+    relaying: Relaying,
     /// Given up for a moment where there is no other descriptor, so that who waits can be sent
     /// away.
     reserve: Option<OwnedFd>,
@@ -79,6 +85,8 @@ pub struct Options {
     pub admin: Option<PathBuf>,
     /// Say on standard error who comes and goes.
     pub verbose: bool,
+    /// Make no direct links: all goes by way of the router.
+    pub isolated: bool,
 }
 
 /// Reads a policy.
@@ -134,6 +142,8 @@ impl Daemon {
         if let Some(admin) = &admin {
             epoll.add(admin.fd(), ADMIN_LISTENER).map_err(said("epoll"))?;
         }
+        let relaying = Relaying::start().map_err(said("relay"))?;
+        epoll.add(relaying.fd(), RELAY).map_err(said("epoll"))?;
         let epoch = random_seed().map_err(|e| format!("random numbers: {e}"))?;
         let most = sys::raise_descriptors().saturating_sub(SPARE) / PER_SESSION;
         let mut daemon = Daemon {
@@ -145,12 +155,16 @@ impl Daemon {
             admin,
             admins: BTreeMap::new(),
             connections: BTreeMap::new(),
+            relaying,
             reserve: reserve(),
             most,
             last_token: 0,
             buffer: Box::new([0; MESSAGE_MAX + 1]),
             verbose: options.verbose,
         };
+        if options.isolated {
+            daemon.broker.isolate();
+        }
         let policy = daemon.broker.policy().clone();
         daemon.listen(&policy)?;
         Ok(daemon)
@@ -159,7 +173,7 @@ impl Daemon {
     /// Serves until a signal ends it (SIGTERM, SIGINT); SIGHUP reads the policy anew.
     ///
     /// # Errors
-    /// None so far but those of the future: it ends by a signal alone.
+    /// The relay's worker has failed. Else it ends by a signal alone.
     pub fn run(&mut self) -> Result<(), String> {
         let mut ready: Vec<Ready> = Vec::new();
         loop {
@@ -182,6 +196,9 @@ impl Daemon {
             let mut actions = Vec::new();
             self.broker.tick(now_ns(), &mut actions);
             self.perform(actions);
+            if !self.relaying.lives() {
+                return Err("the relay's worker has failed".into());
+            }
         }
     }
 
@@ -199,6 +216,7 @@ impl Daemon {
             PROCESS => self.gone(id),
             ADMIN_LISTENER => self.let_admins_in(),
             ADMIN => self.serve_admin(r),
+            RELAY => self.throw_out(),
             _ => {}
         }
     }
@@ -242,6 +260,7 @@ impl Daemon {
         let mut actions = Vec::new();
         self.broker.reload(now_ns(), policy, &Host, &mut actions);
         self.perform(actions);
+        self.relaying.review(&self.broker);
         self.say(format_args!("has read the policy anew"));
         Ok(())
     }
@@ -352,6 +371,16 @@ impl Daemon {
         self.perform(actions);
     }
 
+    /// Ends sessions that have broken their rings.
+    fn throw_out(&mut self) {
+        for id in self.relaying.broken() {
+            let mut actions = Vec::new();
+            let why = "its rings hold what no program of ours writes, or it has let go of them";
+            self.broker.expel(now_ns(), id, libc::EPROTO, why, &mut actions);
+            self.perform(actions);
+        }
+    }
+
     /// Does what the broker wants, and what follows from that.
     fn perform(&mut self, actions: Vec<Action>) {
         let mut queue = VecDeque::from(actions);
@@ -371,7 +400,10 @@ impl Daemon {
                         );
                     }
                 },
+                Action::Join(id, e) => self.welcome(id, &e, &mut queue),
+                Action::Listen(id, service, on) => self.relaying.listen(id, service, on),
                 Action::End(id, why) => {
+                    self.relaying.leave(id, !why.is_empty());
                     if self.connections.remove(&id).is_some() && !why.is_empty() {
                         self.say(format_args!("session {id} ended: {why}"));
                     }
@@ -395,6 +427,25 @@ impl Daemon {
             }
             Sent::Lost => Err("the process there is gone"),
         }
+    }
+
+    /// Sends a WELCOME with new rings.
+    fn welcome(&mut self, id: SessionId, e: &Envelope, queue: &mut VecDeque<Action>) {
+        let mut more = Vec::new();
+        let Some(connection) = self.connections.get(&id) else { return };
+        match self.relaying.join(&self.broker, id).map(|ends| connection.send_rings(e, &ends)) {
+            Ok(Sent::Gone) => {}
+            Ok(Sent::Lost) => self.broker.gone(now_ns(), id, &mut more),
+            Ok(Sent::Full) => self.broker.expel(
+                now_ns(),
+                id,
+                libc::ENOBUFS,
+                "the system has too much under way: again later",
+                &mut more,
+            ),
+            Err(why) => self.broker.expel(now_ns(), id, libc::ENOMEM, why, &mut more),
+        }
+        queue.extend(more);
     }
 
     fn send(
@@ -459,7 +510,7 @@ impl Daemon {
                 Ok(())
             }
             Request::Sessions => {
-                report::sessions(&self.broker).for_each(&mut line);
+                report::sessions(&self.broker, &self.relaying).for_each(&mut line);
                 Ok(())
             }
             Request::Reload => self.reload(),

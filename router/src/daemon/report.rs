@@ -1,10 +1,13 @@
 //! What `gdrcore-routerctl` is told, as JSON objects of one line.
 
+use super::relaying::Relaying;
 use crate::broker::{Broker, State};
 use crate::policy::show;
+use crate::relay::{Counters, Refused};
 use gdrcore_core::config::QPN_UNIT;
-use serde_json::json;
+use serde_json::{json, Map, Value};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The router.
 pub(super) fn status(broker: &Broker, file: Option<&Path>) -> String {
@@ -23,7 +26,10 @@ pub(super) fn status(broker: &Broker, file: Option<&Path>) -> String {
 }
 
 /// The sessions, one after the other.
-pub(super) fn sessions(broker: &Broker) -> impl Iterator<Item = String> + '_ {
+pub(super) fn sessions<'r>(
+    broker: &'r Broker,
+    relaying: &'r Relaying,
+) -> impl Iterator<Item = String> + 'r {
     broker.sessions().map(|(id, s)| {
         let seen = &s.seen;
         match &s.state {
@@ -45,8 +51,26 @@ pub(super) fn sessions(broker: &Broker) -> impl Iterator<Item = String> + '_ {
                 "linked_by": up.linked_by,
                 "routes": up.routes.len(),
                 "listens": up.listens.len(),
+                "relay": relaying.counters(id).map(relay),
             })
             .to_string(),
         }
+    })
+}
+
+/// What the relay has counted of a session.
+fn relay(c: &Counters) -> Value {
+    let count = |n: &AtomicU64| Value::from(n.load(Ordering::Relaxed));
+    let refused: Map<String, Value> = Refused::ALL
+        .iter()
+        .map(|&why| (why.name().to_string(), count(&c.refused[why as usize])))
+        .collect();
+    json!({
+        "tx_packets": count(&c.tx.0),
+        "tx_bytes": count(&c.tx.1),
+        "rx_packets": count(&c.rx.0),
+        "rx_bytes": count(&c.rx.1),
+        "full": count(&c.full),
+        "refused": refused,
     })
 }

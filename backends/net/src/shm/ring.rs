@@ -188,6 +188,11 @@ impl Writer {
         &self.place
     }
 
+    /// Half of the ring's bytes.
+    pub(super) fn half(&self) -> usize {
+        self.place.size / 2
+    }
+
     /// Room for the next frame: at least `want` bytes, at most `most`. `None`: there is less.
     ///
     /// # Errors

@@ -37,13 +37,22 @@ impl CmDevice for SoftDevice {
     }
 
     fn announce(&self, id: Handle, soon: bool) -> Result<()> {
+        self.fork.check()?;
+        if soon {
+            self.offer_service(id)?;
+        }
         let mut held = self.lock_owned()?;
         let done = held.announce(id, soon);
         drop(ControlGuard::of(held));
+        if !soon {
+            self.withdraw_service(id);
+        }
         done
     }
 
     fn listen(&self, id: Handle, backlog: u32) -> Result<()> {
+        self.fork.check()?;
+        self.offer_service(id)?;
         let mut held = self.lock_owned()?;
         let listens = held.listen(id, backlog);
         drop(ControlGuard::of(held));
@@ -89,6 +98,7 @@ impl CmDevice for SoftDevice {
         let mut held = self.lock_engine();
         held.withdraw(id);
         drop(ControlGuard::of(held));
+        self.withdraw_service(id);
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 use super::budget::{BURSTS, DRAIN_ROUNDS, MAINTAIN_MAX_NS};
 use super::grants::export_requested;
 use super::group_rx::forward_run;
+use super::relayed;
 use super::{peer_addr, PathChoice, PortState, SoftDevice};
 use crate::clock::now_ns;
 use crate::shm::ShmPort;
@@ -90,6 +91,7 @@ impl SoftDevice {
     /// Maintains the links: new ones, wake-ups, grants, ends. Some system calls.
     #[cold]
     pub(super) fn maintain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+        relayed::maintain(port);
         let Some(shm) = &mut port.shm else { return };
         self.poll_router(shm, now);
         let next = if shm.maintain(now, &self.waiter) {

@@ -35,7 +35,9 @@ mod paths;
 mod peer_ports;
 mod pinned;
 mod progress;
+mod relayed;
 mod routed;
+mod services;
 mod socket_io;
 mod witness;
 
@@ -51,6 +53,7 @@ use crate::addr::Endpoint;
 use crate::addr_group::Member;
 use crate::fork::ForkGuard;
 use crate::pcap::Pcap;
+use crate::shm::relay::Relay;
 use crate::shm::ShmPort;
 use crate::udp::UdpPort;
 use crate::via::session::Session;
@@ -128,6 +131,10 @@ struct PortState<P = UdpPort> {
     /// closed.
     member: Option<Member>,
     shm: Option<ShmPort>,
+    /// The rings to and from a router.
+    relay: Option<Relay>,
+    /// Listeners that the router knows of.
+    services: services::Services,
     pcap: Option<Pcap>,
     /// The port's descriptor is in the epoll set.
     watched: bool,
@@ -221,12 +228,15 @@ impl<P> PortState<P> {
         net: Option<P>,
         member: Option<Member>,
         shm: Option<ShmPort>,
+        relay: Option<Relay>,
         pcap: Option<Pcap>,
     ) -> PortState<P> {
         PortState {
             net,
             member,
             shm,
+            relay,
+            services: services::Services::default(),
             pcap,
             watched: true,
             busy_rounds: 0,

@@ -10,6 +10,7 @@ use crate::addr_group::Member;
 use crate::clock;
 use crate::fork::ForkGuard;
 use crate::pcap::{Earlier, Pcap};
+use crate::shm::relay::Relay;
 use crate::shm::ShmPort;
 use crate::udp::UdpPort;
 use crate::via::session::Session;
@@ -31,6 +32,7 @@ struct Origin {
     udp: Option<UdpPort>,
     member: Option<Member>,
     via: Option<Session>,
+    relay: Option<Relay>,
 }
 
 /// Opens what `name` says, and completes `core`'s block of QPNs.
@@ -47,13 +49,13 @@ unsafe fn open_origin(
 ) -> Result<Origin> {
     let at = match name {
         DeviceName::Router(at) => {
-            let session = routed::open(at, core, waiter)?;
+            let (session, relay) = routed::open(at, core, waiter)?;
             let local = Endpoint::new(session.gid(), 0, crate::addr::ROCE_PORT);
-            return Ok(Origin { local, udp: None, member: None, via: Some(session) });
+            return Ok(Origin { local, udp: None, member: None, via: Some(session), relay });
         }
         DeviceName::Loopback => {
             let local = Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT);
-            return Ok(Origin { local, udp: None, member: None, via: None });
+            return Ok(Origin { local, udp: None, member: None, via: None, relay: None });
         }
         DeviceName::Soft(at) => at,
     };
@@ -68,7 +70,7 @@ unsafe fn open_origin(
         let alone = || config.wanted().map(|w| w.unclaimed(core.seed));
         core.qpn_base = member.as_ref().map_or_else(alone, |s| Ok(s.qpn_base()))?;
     }
-    Ok(Origin { local: *udp.local(), udp: Some(udp), member, via: None })
+    Ok(Origin { local: *udp.local(), udp: Some(udp), member, via: None, relay: None })
 }
 
 /// The links of a device to processes of its host; `None`: it has none. `brokered`: a router makes
@@ -173,7 +175,7 @@ impl SoftDevice {
             core.seed = clock::random_seed()?;
         }
         // SAFETY: the walk gave `udp..shm` to the socket and its claim alone.
-        let Origin { local, udp, member, via } =
+        let Origin { local, udp, member, via, relay } =
             unsafe { open_origin(memory, &layout, &name, config, &mut core, &waiter)? };
         // SAFETY: the walk gave `shm..pcap` to the port alone.
         let shm = unsafe {
@@ -204,16 +206,16 @@ impl SoftDevice {
         };
         waiter.attach_io(true)?;
         if let Some(mut g) = engine.try_lock() {
-            g.set_shared(udp.is_some());
+            g.set_shared(udp.is_some() || relay.is_some());
             g.check_ports(udp.is_some());
             g.set_witness();
-            if config.path == PathChoice::Auto && via.is_none() {
+            if config.path == PathChoice::Auto && via.is_none() || relay.is_some() {
                 g.set_mixed_paths();
             }
         }
         let device = SoftDevice {
             engine,
-            port: UnsafeCell::new(PortState::new(udp, member, shm, pcap)),
+            port: UnsafeCell::new(PortState::new(udp, member, shm, relay, pcap)),
             local,
             waiter,
             fork,

@@ -5,12 +5,14 @@ use core::sync::atomic::Ordering;
 use super::budget::{Round, DRAIN_ROUNDS, GROUP_POLL_NS, MAINTAIN_MAX_NS};
 use super::grant_checks::check_grants_if_changed;
 use super::lock::EngineLock;
+use super::relayed;
 use super::routed::discard;
 use super::witness;
 use super::{PortState, SoftDevice};
 use crate::addr_group::Member;
 use crate::clock::now_ns;
 use crate::port::Port;
+use crate::shm::relay::Relay;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
@@ -341,6 +343,7 @@ impl SoftDevice {
                 }
                 port.poll_socket_at = now + SOCKET_POLL_NS;
                 handled += port.receive(self, g, now);
+                handled += relayed::receive(g, port, now);
                 if handled == 0 {
                     now = port.refresh(now);
                 }
@@ -396,6 +399,8 @@ impl SoftDevice {
         self.send_links(g, port, now);
         if port.net.is_some() {
             port.send(self, g, now);
+        } else if port.relay.is_some() {
+            relayed::send(g, port, now);
         } else if port.discards {
             discard(g, now);
         }
@@ -461,7 +466,8 @@ impl SoftDevice {
         // The first round after the sleep polls the socket.
         port.poll_socket_at = 0;
         port.full_round_at = 0;
-        port.shm.as_mut().is_some_and(ShmPort::announce_sleep)
+        let relayed = port.relay.as_mut().is_some_and(Relay::announce_sleep);
+        port.shm.as_mut().is_some_and(ShmPort::announce_sleep) || relayed
     }
 
     /// As [`SoftDevice::announce`], for a thread of the program. True also after a post that found

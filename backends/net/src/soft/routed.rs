@@ -8,6 +8,7 @@ use super::budget::Round;
 use super::{PortState, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
+use crate::shm::relay::Relay;
 use crate::shm::{Peer, ShmPort};
 use crate::via::find::SocketPath;
 use crate::via::proto::Route;
@@ -18,19 +19,25 @@ use gdrcore_core::engine::Guard;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
+use std::os::fd::AsRawFd;
 
-/// A link that the router has made and that is not adopted yet. While it lives no other thread can
-/// ask, so that two threads do not make two.
+/// The router's answer: a link, where it has made one, that is not adopted yet. While it lives no
+/// other thread can ask, so that two threads do not make two.
 pub(super) struct RouterLink<'s> {
-    direct: Direct,
+    /// `None`: the peer is reached by the router's rings.
+    direct: Option<Direct>,
     _asker: Asker<'s>,
 }
 
-/// Opens a session, and sets what the engine takes from it.
+/// Opens a session, and sets what the engine takes from it; its rings, if it has any.
 ///
 /// # Errors
 /// As [`Session::open`]; [`Error::Invalid`]: the program names queue pair numbers of its own.
-pub(super) fn open(at: &SocketPath, core: &mut Config, waiter: &Waiter) -> Result<Session> {
+pub(super) fn open(
+    at: &SocketPath,
+    core: &mut Config,
+    waiter: &Waiter,
+) -> Result<(Session, Option<Relay>)> {
     if core.qpn_base != 0 {
         let base = core.qpn_base;
         return Err(refuse!(
@@ -39,10 +46,13 @@ pub(super) fn open(at: &SocketPath, core: &mut Config, waiter: &Waiter) -> Resul
         ));
     }
     let wanted = core.resolve()?.qpn_count.max(QPN_UNIT);
-    let session = Session::open(at, wanted)?;
+    let (session, relay) = Session::open(at, wanted)?;
     (core.qpn_base, core.qpn_count) = (session.welcome().qpns.0, wanted);
     waiter.add_socket(session.fd())?;
-    Ok(session)
+    if let Some(relay) = &relay {
+        waiter.add_socket(relay.fd().as_raw_fd())?;
+    }
+    Ok((session, relay))
 }
 
 /// Drops packets that would leave by a socket, which this device lacks: queue pairs whose link is
@@ -59,10 +69,12 @@ impl SoftDevice {
     /// # Errors
     /// [`Error::Unsupported`]: the router does not carry them.
     pub(super) fn check_datagrams(&self, to: &AhAttr) -> Result<()> {
-        if self.via.is_none() || self.named_by(to).same_host(&self.local) {
-            return Ok(());
+        let near = self.via.is_none() || self.named_by(to).same_host(&self.local);
+        if near || self.relays() {
+            Ok(())
+        } else {
+            Err(no_datagrams())
         }
-        Err(no_datagrams())
     }
 
     /// Before a control call takes the lock: asks the router for a link to the peer of an address
@@ -86,7 +98,18 @@ impl SoftDevice {
         }
         drop(held);
         let traffic_class = ah.traffic_class.into();
-        let answer = asker.route(Route { gid: to.ip, sgid_index: 0, qpn, traffic_class });
+        let route = Route { gid: to.ip, sgid_index: 0, qpn, traffic_class };
+        let answer = self.ask(&mut asker, |asker| asker.route(route));
+        Ok(Some(RouterLink { direct: answer?, _asker: asker }))
+    }
+
+    /// Asks the router, without the engine's lock.
+    pub(super) fn ask<R>(
+        &self,
+        asker: &mut Asker<'_>,
+        question: impl FnOnce(&mut Asker<'_>) -> R,
+    ) -> R {
+        let answer = question(asker);
         // A thread that was woken by other arrivals found this one asking, so they are handled
         // here.
         let mut held = self.lock_engine();
@@ -104,11 +127,11 @@ impl SoftDevice {
         if came {
             self.run(Round::Full);
         }
-        Ok(Some(RouterLink { direct: answer?, _asker: asker }))
+        answer
     }
 
-    /// Sets a peer's path in the engine: within it, over a link that exists, or over the one that
-    /// the router has just made.
+    /// Sets a peer's path in the engine: within it, over a link that exists, over the one that the
+    /// router has just made, or by its rings.
     pub(super) fn choose_router_path(
         &self,
         g: &mut Guard<'_>,
@@ -118,31 +141,33 @@ impl SoftDevice {
         way: Option<RouterLink<'_>>,
     ) -> Result<()> {
         let own = *to == self.local;
-        let Some(qpn) = dest_qpn else { return if own { Ok(()) } else { Err(no_datagrams()) } };
+        let relays = port.relay.is_some();
+        let Some(qpn) = dest_qpn else {
+            return if own || relays { Ok(()) } else { Err(no_datagrams()) };
+        };
         if own && g.owns(qpn) {
             return Ok(());
         }
         let Some(shm) = &mut port.shm else { return Err(Error::NoDevice) };
         let link = match way {
-            Some(way) => {
-                let peer = Peer {
-                    at: *to,
-                    session: way.direct.routed.peer,
-                    may_grant: way.direct.loans(),
-                };
-                shm.adopt(&peer, block_of(qpn), way.direct.fd, &self.waiter)
-                    .map_err(|e| hung_up(e, qpn))?
+            Some(RouterLink { direct: Some(direct), .. }) => {
+                let (session, may_grant) = (direct.routed.peer, direct.loans());
+                let peer = Peer { at: *to, session, may_grant };
+                let link = shm.adopt(&peer, block_of(qpn), direct.fd, &self.waiter);
+                Some(link.map_err(|e| hung_up(e, qpn))?)
             }
-            None => shm.find_link(to, block_of(qpn)).ok_or_else(|| {
-                refuse!(
-                    Os(libc::ENETUNREACH),
-                    "the link to queue pair {qpn:#x} ended while it \
-                     was asked for, or this call cannot make one"
-                )
-            })?,
+            Some(RouterLink { direct: None, .. }) => None,
+            // A call that cannot ask, or a link that has ended since.
+            None => shm.find_link(to, block_of(qpn)),
         };
+        if link.is_none() && !relays {
+            return Err(refuse!(
+                Os(libc::ENETUNREACH),
+                "queue pair {qpn:#x}: there is neither a link to it nor a router that relays"
+            ));
+        }
         g.set_elsewhere(own);
-        g.set_link(Some(link));
+        g.set_link(link);
         Ok(())
     }
 
@@ -190,7 +215,7 @@ fn hung_up(e: Error, qpn: u32) -> Error {
 fn no_datagrams() -> Error {
     refuse!(
         Unsupported,
-        "peer: this router carries connected queue pairs (RC, UC) only; \
-         datagrams (UD), and with them rdma_cm, reach no other process"
+        "peer: datagrams (UD), and with them rdma_cm, reach other processes through a router that \
+         relays, and this device has none, or it is gone"
     )
 }

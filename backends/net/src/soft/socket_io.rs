@@ -68,7 +68,8 @@ impl<P: Port> PortState<P> {
         g: &mut Guard<'_>,
         qi: usize,
     ) -> Option<u64> {
-        if self.blocked || !g.may_send_alone(qi) {
+        // Without a socket the round sends it, to wherever that leads.
+        if self.blocked || self.net.is_none() || !g.may_send_alone(qi) {
             return None;
         }
         let now = now_ns();

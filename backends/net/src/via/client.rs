@@ -1,6 +1,9 @@
 //! The tenant's half of the protocol: what each message of the router means. No system call.
 
-use super::proto::{link_flag, Envelope, Fault, Link, Message, RouteEvent};
+use super::proto::{feature, link_flag, Envelope, Fault, Link, Message, RouteEvent};
+
+/// Descriptors of a WELCOME with rings.
+const RINGS: usize = 3;
 
 /// What a message asks of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +66,7 @@ impl Client {
         let may_have = match e.message {
             Message::Link(_) if !e.answer => 1..=1,
             Message::Routed(_) => 0..=1,
+            Message::Welcome(w) if w.features & feature::RELAY != 0 => RINGS..=RINGS,
             _ => 0..=0,
         };
         if !may_have.contains(&fds) {

@@ -16,9 +16,9 @@
 //! | type | from | body | answer | descriptors |
 //! |---|---|---|---|---|
 //! | 1 HELLO | tenant | [`Hello`] | WELCOME | |
-//! | 2 WELCOME | router | [`Welcome`] | | none yet; a relay's rings later |
+//! | 2 WELCOME | router | [`Welcome`] | | 3 with `RELAY`: ring to it, ring from it, bell |
 //! | 3 ROUTE | tenant | [`Route`] | ROUTED | |
-//! | 4 ROUTED | router | [`Routed`] | | 1: the socket of a direct link |
+//! | 4 ROUTED | router | [`Routed`] | | 1: the socket of a direct link; 0: relayed |
 //! | 5 UNROUTE | tenant | [`Unroute`] | itself | |
 //! | 6 LINK | router | [`Link`] | itself | 1: the socket of a direct link |
 //! | 7 ROUTE_EVENT | router | [`RouteEvent`] | | |
@@ -60,6 +60,9 @@ const ANSWER: u16 = 1;
 pub mod feature {
     /// Links between tenants of one host, which the router makes and then has no part in.
     pub const DIRECT: u64 = 1;
+    /// Two rings between the session and its router, which passes on what other sessions are sent
+    /// there ([`crate::shm::relay`]).
+    pub const RELAY: u64 = 2;
 }
 
 /// Values of [`Hello::mode`] and [`Welcome::mode`].
@@ -74,6 +77,8 @@ pub mod mode {
 pub mod route_kind {
     /// Over a link of the two processes' own.
     pub const DIRECT: u32 = 1;
+    /// By way of the router's rings.
+    pub const RELAYED: u32 = 2;
 }
 
 /// Bits of [`Routed::flags`] and [`Link::flags`].

@@ -9,11 +9,12 @@ use super::client::{Client, Step};
 use super::find::{ffr_id, SocketPath};
 use super::proto::{feature, MESSAGE_MAX};
 use super::proto::{
-    link_flag, mode, route_event, Bye, Envelope, Hello, Message, Route, Routed, Text, Welcome,
-    VERSION,
+    link_flag, mode, route_event, route_kind, Bye, Envelope, Hello, Message, Route, Routed,
+    Service, Text, Welcome, FDS_MAX, VERSION,
 };
 use super::wire::{receive, send, Buffer, Look};
 use crate::clock::now_ns;
+use crate::shm::relay::{Ends, Relay};
 use crate::sys::{errno, last_error, set_option};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gdrcore_core::config::QPN_UNIT;
@@ -51,14 +52,17 @@ pub enum Arrival {
     },
 }
 
+/// The descriptors of a message.
+type Fds = [Option<OwnedFd>; FDS_MAX];
+
 /// What a look at the socket found.
 #[allow(clippy::large_enum_variant)]
 enum Heard {
     Nothing,
     /// A message, which was dealt with.
     Something,
-    /// The answer to the last question, and its descriptor.
-    Answer(Envelope, Option<OwnedFd>),
+    /// The answer to the last question, and its descriptors.
+    Answer(Envelope, Fds),
 }
 
 struct Inner {
@@ -103,13 +107,14 @@ pub struct Asker<'s> {
 impl Session {
     /// Connects to a router and tells it who asks. `qpns`: how many queue pair numbers are wanted,
     /// a power of two from [`QPN_UNIT`] on; 0: only the addresses are. Waits for the router, five
-    /// seconds at most.
+    /// seconds at most. The second: the session's rings, where there are numbers and the router
+    /// relays.
     ///
     /// # Errors
     /// With words: [`Error::NoDevice`]: nobody listens there. [`Error::TimedOut`]: nobody answers.
     /// [`Error::Access`]: the router knows no tenant that this process could be. Others as the
     /// router said.
-    pub fn open(at: &SocketPath, qpns: u32) -> Result<Session> {
+    pub fn open(at: &SocketPath, qpns: u32) -> Result<(Session, Option<Relay>)> {
         let until = now_ns() + ANSWER_NS;
         let fd = connect(at, until)?;
         // Room for the few messages that a process may owe; what it does not read must not fill the
@@ -131,14 +136,14 @@ impl Session {
         };
         let hello = Hello {
             versions: (VERSION, VERSION),
-            features: feature::DIRECT,
+            features: if qpns > 0 { feature::DIRECT | feature::RELAY } else { feature::DIRECT },
             mode: mode::SWITCH,
             qpns,
             ffr_id: ffr_id(),
             program: program(),
             token: [0; 64],
         };
-        let (e, _) = session.asker().ask(Message::Hello(hello), until)?;
+        let (e, [up, down, bell, _]) = session.asker().ask(Message::Hello(hello), until)?;
         let Message::Welcome(welcome) = e.message else {
             return Err(session.broken(format_args!("no WELCOME")));
         };
@@ -147,7 +152,11 @@ impl Session {
         }
         check(&welcome, qpns).map_err(|what| session.broken(format_args!("{what}")))?;
         session.welcome = welcome;
-        Ok(session)
+        let relay = match welcome.features & feature::RELAY {
+            0 => None,
+            _ => Some(Relay::open(Ends::of([up, down, bell])?, welcome.rings)?),
+        };
+        Ok((session, relay))
     }
 
     /// Bytes of payload of a packet, at most.
@@ -211,7 +220,7 @@ impl Session {
         let fds = if came.cut { came.count.max(1) } else { came.count };
         let step = inner.client.take(&inner.buffer[..came.len], fds);
         match step.map_err(|e| self.broken(format_args!("{e:?}")))? {
-            Step::Answer(e) => return Ok(Heard::Answer(e, came.fds[0].take())),
+            Step::Answer(e) => return Ok(Heard::Answer(e, came.fds)),
             Step::Link(seq, link) => {
                 let place = inner.aside.iter_mut().find(|a| a.is_none());
                 let status = match (place, came.fds[0].take()) {
@@ -286,25 +295,55 @@ impl Session {
 }
 
 impl Asker<'_> {
-    /// Asks for a link to the owner of a queue pair.
+    /// Asks for a link to the owner of a queue pair. `None`: it is reached by way of the router's
+    /// rings.
     ///
     /// # Errors
     /// With words: [`Error::Os`]`(EHOSTUNREACH)`: nobody has the address or the number.
     /// [`Error::Access`]: policy forbids it. [`Error::Again`]: not now. [`Error::TimedOut`],
     /// `Os(ENOTCONN)`: there is no router any more.
-    pub fn route(&mut self, route: Route) -> Result<Direct> {
+    pub fn route(&mut self, route: Route) -> Result<Option<Direct>> {
         let s = self.session;
-        let (e, fd) = self.ask(Message::Route(route), now_ns() + ANSWER_NS)?;
+        let (e, [fd, ..]) = self.ask(Message::Route(route), now_ns() + ANSWER_NS)?;
         let Message::Routed(routed) = e.message else {
             return Err(s.broken(format_args!("no ROUTED")));
         };
         match fd {
             _ if e.status != 0 => Err(s.said(e.status, &routed.cause)),
-            Some(fd) => Ok(Direct { routed, fd }),
+            None if routed.kind == route_kind::RELAYED => Ok(None),
+            Some(fd) => Ok(Some(Direct { routed, fd })),
             None => Err(refuse!(
                 Os(libc::EMFILE),
                 "the link that the router made is one descriptor \
                  too many for this process (`ulimit -n`)"
+            )),
+        }
+    }
+
+    /// Says that a port of the connection manager is listened at, or (`on` false) is not any more.
+    ///
+    /// # Errors
+    /// With words: [`Error::AddressInUse`]: another session of the address listens there;
+    /// [`Error::Os`]`(EDQUOT)`: it listens at as many as it may. As [`Asker::route`].
+    pub fn listen(&mut self, service: Service, on: bool) -> Result<()> {
+        let s = self.session;
+        let message = if on { Message::Listen(service) } else { Message::Unlisten(service) };
+        let (e, _) = self.ask(message, now_ns() + ANSWER_NS)?;
+        match e.status {
+            0 => Ok(()),
+            status => Err(refused(
+                Error::from_errno(status.wrapping_neg()),
+                format_args!(
+                    "the router at {}: port {} of space {:#x}: {}",
+                    s.at,
+                    service.port,
+                    service.space,
+                    if Error::from_errno(status.wrapping_neg()) == Error::AddressInUse {
+                        "another process of this address listens there"
+                    } else {
+                        "no listener more, or none there"
+                    }
+                ),
             )),
         }
     }
@@ -315,7 +354,7 @@ impl Asker<'_> {
     }
 
     /// Asks, and waits for the answer.
-    fn ask(&mut self, message: Message, until: u64) -> Result<(Envelope, Option<OwnedFd>)> {
+    fn ask(&mut self, message: Message, until: u64) -> Result<(Envelope, Fds)> {
         let Asker { session: s, inner } = self;
         if s.is_gone() {
             return Err(s.lost());
@@ -330,7 +369,7 @@ impl Asker<'_> {
         }
         loop {
             match s.look(inner)? {
-                Heard::Answer(e, fd) => return Ok((e, fd)),
+                Heard::Answer(e, fds) => return Ok((e, fds)),
                 Heard::Something => {}
                 Heard::Nothing => s.wait(libc::POLLIN, until)?,
             }

@@ -34,7 +34,7 @@ pub enum Look {
 /// Room for the control message of [`FDS_MAX`] descriptors and a little more; in words, so that it
 /// is aligned.
 const CONTROL: usize = 8;
-const _: () = assert!(CONTROL * 8 >= 16 + 4 * FDS_MAX);
+const _: () = assert!(CONTROL * 8 >= 16 + 4 * FDS_MAX && FDS_MAX <= rights::SEND_MAX);
 
 /// A buffer for [`receive`].
 pub type Buffer = [u8; MESSAGE_MAX + 1];
@@ -75,7 +75,21 @@ pub fn send(to: BorrowedFd<'_>, e: &Envelope, fd: Option<BorrowedFd<'_>>) -> Res
     send_bytes(to, &bytes[..len], fd)
 }
 
-/// The same for any bytes.
+/// Sends a message with one to [`FDS_MAX`] descriptors, as [`send`] does.
+///
+/// # Errors
+/// As [`send`]; [`Error::Invalid`]: another number of descriptors.
+pub fn send_with<const N: usize>(
+    to: BorrowedFd<'_>,
+    e: &Envelope,
+    fds: [BorrowedFd<'_>; N],
+) -> Result<()> {
+    let mut bytes = [0; MESSAGE_MAX];
+    let len = e.emit(&mut bytes);
+    rights::send_all(to.as_raw_fd(), &bytes[..len], &fds.map(|fd| fd.as_raw_fd()))
+}
+
+/// [`send`] for any bytes.
 ///
 /// # Errors
 /// As [`send`].

@@ -1,0 +1,101 @@
+//! What goes by way of the router's rings ([`crate::shm::relay`]): datagrams, messages of the
+//! connection manager, and queue pairs that have no link.
+
+use super::budget::BURSTS;
+use super::{peer_addr, PortState, SoftDevice};
+use crate::addr::{Endpoint, ROCE_PORT};
+use crate::shm::relay::{Put, Relay, FRAME_MAX, HEAD, PACKET_MAX};
+use crate::shm::ring::{Broken, FRAME_ALIGN, FRAME_HEAD};
+use gdrcore_core::engine::Guard;
+
+/// Frames that one round takes.
+const BATCH: usize = 32;
+/// Bytes that the engine is given for a burst: a packet of the largest MTU, or several short ones.
+const SPACE: usize = PACKET_MAX;
+/// The shortest packet: a BTH and an ICRC.
+const PACKET_MIN: usize = 16;
+/// Room in the ring for whatever a burst is cut into.
+const ROOM: usize =
+    SPACE / PACKET_MIN * (HEAD + FRAME_HEAD + PACKET_MIN).next_multiple_of(FRAME_ALIGN);
+const _: () = assert!(ROOM <= crate::shm::relay::RINGS.0 as usize / 2);
+
+/// Takes what the rings have brought. Returns the packets.
+#[inline]
+pub(super) fn receive(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
+    match &port.relay {
+        Some(relay) if relay.has_input() => take_all(g, port, now),
+        _ => 0,
+    }
+}
+
+fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
+    let Some(relay) = &mut port.relay else { return 0 };
+    let mut space = [0; FRAME_MAX];
+    let mut handled = 0;
+    for _ in 0..BATCH {
+        match relay.take(&mut space) {
+            Ok(None) => break,
+            Ok(Some(frame)) => {
+                // Who it is from is the router's word.
+                let from = peer_addr(&Endpoint::new(frame.address, 0, ROCE_PORT));
+                let (len, packet) = (frame.packet.len(), frame.packet);
+                handled += g.handle_packets(now, &from, len, packet, frame.congested);
+            }
+            Err(Broken) => {
+                lose(port);
+                break;
+            }
+        }
+    }
+    if handled > 0 {
+        port.udp_hot_ns = now;
+    }
+    handled
+}
+
+/// Writes what the engine has for others than links.
+pub(super) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+    let Some(relay) = &mut port.relay else { return };
+    match write_all(g, relay, now) {
+        Ok(full) => port.rings_full |= full,
+        Err(Broken) => lose(port),
+    }
+}
+
+/// True: the ring is full; a bell says when it no longer is.
+fn write_all(g: &mut Guard<'_>, relay: &mut Relay, now: u64) -> Result<bool, Broken> {
+    let mut space = [0; SPACE];
+    for _ in 0..BURSTS {
+        if !relay.has_room(ROOM)? {
+            return Ok(true);
+        }
+        let Some(burst) = g.poll_transmit(now, &mut space) else { break };
+        for packet in space[..burst.len].chunks(burst.seg.max(PACKET_MIN)) {
+            if relay.put(&burst.dst.gid, packet)? == Put::Full {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Takes the bells; notices that the router is gone.
+pub(super) fn maintain(port: &mut PortState) {
+    if port.relay.as_ref().is_some_and(Relay::hear) {
+        lose(port);
+    }
+}
+
+/// Datagrams go nowhere from here on; queue pairs without a link find out by their timers.
+#[cold]
+fn lose(port: &mut PortState) {
+    port.relay = None;
+    port.discards = true;
+}
+
+impl SoftDevice {
+    /// Whether there are rings by which others are reached.
+    pub(super) fn relays(&self) -> bool {
+        self.via.is_some() && self.lock_engine().port().relay.is_some()
+    }
+}

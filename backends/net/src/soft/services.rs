@@ -1,0 +1,88 @@
+//! What the router knows of our listeners, so that requests for them come here: one listener a port
+//! among all sessions of an address.
+
+use super::SoftDevice;
+use crate::via::proto::Service;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::verbs::types::Handle;
+
+/// Listeners of a device at a time; a policy's default allows as many.
+const SERVICES: usize = 256;
+
+/// The ids that listen, and where.
+pub(super) struct Services([Option<(Handle, Service)>; SERVICES]);
+
+impl Default for Services {
+    fn default() -> Services {
+        Services([None; SERVICES])
+    }
+}
+
+impl Services {
+    /// Notes an id's port. False: it is noted already.
+    fn note(&mut self, id: Handle, at: Service) -> Result<bool> {
+        if self.0.iter().flatten().any(|(other, _)| *other == id) {
+            return Ok(false);
+        }
+        let free = self.0.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
+        *free = Some((id, at));
+        Ok(true)
+    }
+
+    fn forget(&mut self, id: Handle) -> Option<Service> {
+        let noted = |s: &&mut Option<(Handle, Service)>| s.is_some_and(|(other, _)| other == id);
+        self.0.iter_mut().find(noted)?.take().map(|(_, at)| at)
+    }
+}
+
+impl SoftDevice {
+    /// Tells the router that an id will listen at its port. Nothing where there is none.
+    ///
+    /// # Errors
+    /// As [`crate::via::session::Asker::listen`]; [`Error::NoMemory`]: too many listen. As
+    /// [`gdrcore_core::cm::Cm::bound`].
+    pub(super) fn offer_service(&self, id: Handle) -> Result<()> {
+        let Some(via) = &self.via else { return Ok(()) };
+        let mut held = self.lock_engine();
+        let (space, port) = held.guard.cm().bound(id)?;
+        let at = Service { space, port };
+        if !held.port().services.note(id, at)? {
+            return Ok(());
+        }
+        drop(held);
+        let mut asker = via.asker();
+        let told = self.ask(&mut asker, |asker| asker.listen(at, true));
+        drop(asker);
+        if told.is_err() {
+            self.lock_engine().port().services.forget(id);
+        }
+        told
+    }
+
+    /// An id is gone, or listens no more.
+    pub(super) fn withdraw_service(&self, id: Handle) {
+        let Some(via) = &self.via else { return };
+        let Some(at) = self.lock_engine().port().services.forget(id) else { return };
+        let mut asker = via.asker();
+        // A router that is gone knows of no listener.
+        let _ = self.ask(&mut asker, |asker| asker.listen(at, false));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_noted_once_and_forgotten_once() {
+        let mut s = Services::default();
+        let at = |port| Service { space: 0x106, port };
+        assert_eq!(s.note(1, at(7)), Ok(true));
+        assert_eq!(s.note(1, at(7)), Ok(false));
+        assert_eq!((s.forget(2), s.forget(1), s.forget(1)), (None, Some(at(7)), None));
+        for id in 0..SERVICES as u64 {
+            assert_eq!(s.note(id, at(1)), Ok(true));
+        }
+        assert_eq!(s.note(9999, at(2)), Err(Error::NoMemory));
+    }
+}

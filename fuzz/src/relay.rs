@@ -1,0 +1,153 @@
+//! The router's relay: sessions come, listen, talk and go, with packets of any content. Nothing may
+//! reach whom the sender may not reach, by the address that it named, or from a number that is not
+//! its own.
+
+use crate::bytes::Bytes;
+use gdrcore_core::cm::mad::{Ids, Mad, Message, Req, MAD_LEN};
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::engine::cm::GSI_QPN;
+use gdrcore_core::roce::run::Run;
+use gdrcore_core::wire::{Class, Kind, Psn, ICRC_LEN};
+use gdrcore_net::via::proto::Service;
+use gdrcore_router::relay::{Place, Refused, Slots, Switch};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What strings led to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Relayed {
+    /// Packets that went somewhere.
+    pub passed: u32,
+    /// Messages of connection managers among them.
+    pub managed: u32,
+    /// Packets that were refused, by [`Refused`].
+    pub refused: [u32; Refused::ALL.len()],
+}
+
+impl Relayed {
+    /// Adds.
+    pub fn add(&mut self, other: &Relayed) {
+        self.passed += other.passed;
+        self.managed += other.managed;
+        self.refused.iter_mut().zip(other.refused).for_each(|(sum, n)| *sum += n);
+    }
+}
+
+/// Networks, addresses and blocks are few, so that they meet.
+const SESSIONS: u16 = 6;
+
+/// A session: its network, address and blocks.
+type Known = (u32, [u8; 16], Range<u32>);
+
+/// The string says who comes with which address, who may reach whom, who listens where, and what
+/// each sends. Whatever goes somewhere is compared with what was said of both ends.
+pub fn relay(data: &[u8]) -> Relayed {
+    let mut input = Bytes::new(data);
+    let mut seen = Relayed::default();
+    let slots = Arc::new(Slots::default());
+    let mut switch = Switch::new(slots.clone(), 8);
+    let mut here: BTreeMap<u16, Known> = BTreeMap::new();
+    let mut now = 0u64;
+    while !input.is_empty() {
+        let slot = u16::from(input.u8()) % SESSIONS;
+        match input.u8() % 16 {
+            0..=2 if !here.contains_key(&slot) => {
+                // Blocks have one owner each.
+                let first = 1 + u32::from(slot) * 2;
+                let known = (
+                    u32::from(input.u8() % 2),
+                    [input.u8() % 3; 16],
+                    first..first + 1 + u32::from(slot % 2),
+                );
+                let (network, gid, blocks) = known.clone();
+                switch.join(now, slot, Place { network, gid, blocks });
+                here.insert(slot, known);
+            }
+            3 => {
+                switch.leave(slot);
+                slots.forbid_all(slot);
+                here.remove(&slot);
+            }
+            4 | 5 => slots.allow(slot, u16::from(input.u8()) % SESSIONS, input.u8() % 4 > 0),
+            6 => {
+                let service = Service { space: 0x106, port: u16::from(input.u8() % 4) };
+                switch.listen(slot, service, input.u8() % 4 > 0);
+            }
+            7 => now += u64::from(input.u16()) << 16,
+            _ => {
+                let to = [input.u8() % 3; 16];
+                let packet = packet(&mut input, here.get(&slot));
+                match switch.judge(now, slot, &to, &packet) {
+                    Ok(reached) => {
+                        seen.passed += 1;
+                        seen.managed +=
+                            u32::from(check(&here, &slots, (slot, reached), &to, &packet));
+                    }
+                    Err(why) => seen.refused[why as usize] += 1,
+                }
+            }
+        }
+    }
+    seen
+}
+
+/// Looks whether a packet may have gone where it went. True: it was the connection manager's.
+fn check(
+    here: &BTreeMap<u16, Known>,
+    slots: &Slots,
+    (from, to): (u16, u16),
+    gid: &[u8; 16],
+    packet: &[u8],
+) -> bool {
+    let (sender, receiver) = (&here[&from], &here[&to]);
+    assert!(slots.may(from, to), "policy");
+    assert_eq!((sender.0, receiver.1), (receiver.0, *gid), "another network or address");
+    let body = &packet[..packet.len() - ICRC_LEN];
+    let (run, _) = Run::parse_packet(body).expect("a packet");
+    if run.dest_qpn == GSI_QPN {
+        assert!(run.class == Class::Ud && run.src_qpn == GSI_QPN);
+        return true;
+    }
+    assert!(receiver.2.contains(&(run.dest_qpn / QPN_UNIT)), "another's queue pair");
+    assert!(run.class != Class::Ud || sender.2.contains(&(run.src_qpn / QPN_UNIT)), "its source");
+    assert!(matches!(run.class, Class::Ud | Class::Rc | Class::Uc | Class::Cnp));
+    false
+}
+
+/// Mostly a packet that means something, sometimes with a byte changed or an end missing.
+fn packet(input: &mut Bytes<'_>, sender: Option<&Known>) -> Vec<u8> {
+    let qpn = |n: u8| u32::from(n % 16) * QPN_UNIT + 3;
+    let own = sender.map_or(0, |known| known.2.start * QPN_UNIT + 3);
+    let class = [Class::Rc, Class::Uc, Class::Ud, Class::Ud][usize::from(input.u8() % 4)];
+    let mut run = Run::new(class, Kind::Send, qpn(input.u8()), Psn::new(1));
+    run.src_qpn = if input.u8() < 200 { own } else { qpn(input.u8()) };
+    let mut payload = vec![7; usize::from(input.u8())];
+    if input.u8() < 60 {
+        run = Run { src_qpn: GSI_QPN, ..Run::new(Class::Ud, Kind::Send, GSI_QPN, Psn::new(1)) };
+        let n = u32::from(input.u8());
+        let service_id = 0x0106 << 16 | u64::from(n % 4);
+        let message = match input.u8() % 3 {
+            0 => Message::Rtu(Ids { local_comm_id: 1, remote_comm_id: (n % 16) << 22 }),
+            _ => Message::Req(Req { service_id, local_comm_id: 1, ..Req::default() }),
+        };
+        let mut mad = [0; MAD_LEN];
+        Mad { tid: 1, message }.emit(&mut mad);
+        payload = mad.to_vec();
+    }
+    let opcode = run.opcode(true, true);
+    let mut bytes = vec![0; opcode.header_len()];
+    run.emit_headers(opcode, run.psn, false, 0, &mut bytes);
+    bytes.extend_from_slice(&payload);
+    bytes.extend_from_slice(&[0; ICRC_LEN]);
+    match input.u8() {
+        0..=15 => {
+            let at = input.below(bytes.len());
+            bytes[at] ^= input.u8();
+        }
+        16..=23 => bytes.truncate(input.below(bytes.len() + 1)),
+        24..=31 => return input.take(60).to_vec(),
+        _ => {}
+    }
+    bytes
+}

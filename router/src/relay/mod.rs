@@ -1,0 +1,14 @@
+//! What sessions put into their rings, and who gets it.
+//!
+//! * [`switch`]: the rules, packet by packet. Nothing in a packet is believed that the sender's
+//!   ring does not bear out.
+//! * [`refused`]: why a packet goes to nobody.
+//! * [`slots`]: what the worker, which applies them, shares with the rest of the router.
+
+pub mod refused;
+pub mod slots;
+pub mod switch;
+
+pub use refused::Refused;
+pub use slots::{Counters, Slots, State, SLOTS};
+pub use switch::{Place, Switch};

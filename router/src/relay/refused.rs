@@ -1,0 +1,42 @@
+//! What may be wrong with a packet that a session has put into its ring.
+
+/// Why a packet goes nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It is none, or of a kind that no program sends.
+    Frame,
+    /// A datagram whose source is not the sender's.
+    Source,
+    /// Nobody of the network has the address.
+    Address,
+    /// The address does not have the queue pair, or nobody the connection.
+    Qpn,
+    /// Policy forbids it.
+    Policy,
+    /// Too many messages of the connection manager.
+    Rate,
+}
+
+impl Refused {
+    /// All, each at its own number.
+    pub const ALL: [Refused; 6] = [
+        Refused::Frame,
+        Refused::Source,
+        Refused::Address,
+        Refused::Qpn,
+        Refused::Policy,
+        Refused::Rate,
+    ];
+
+    /// Its word for `gdrcore-routerctl`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Refused::Frame => "bad_frame",
+            Refused::Source => "bad_source",
+            Refused::Address => "bad_address",
+            Refused::Qpn => "bad_qpn",
+            Refused::Policy => "policy",
+            Refused::Rate => "rate",
+        }
+    }
+}

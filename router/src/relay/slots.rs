@@ -1,0 +1,150 @@
+//! The places of sessions in the relay: who may reach whom, and what was counted. Written by the
+//! router's first thread, read by the worker, and the other way round; all of it is atomics.
+
+use super::refused::Refused;
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+
+/// Sessions with rings at a time: more than there are blocks of queue pair numbers.
+pub const SLOTS: usize = 1024;
+const WORDS: usize = SLOTS / 64;
+
+/// Where a slot stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It may be given.
+    Free,
+    /// A session has it.
+    Taken,
+    /// The worker has given up the session's rings: it is to be thrown out.
+    Broken,
+}
+
+/// What was counted of a session.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct Counters {
+    /// Packets that the session sent and that were passed on, and their bytes.
+    pub tx: (AtomicU64, AtomicU64),
+    /// Packets that it was given, and their bytes.
+    pub rx: (AtomicU64, AtomicU64),
+    /// Packets for it that found its ring full.
+    pub full: AtomicU64,
+    /// Packets of its that were refused, by [`Refused`].
+    pub refused: [AtomicU64; Refused::ALL.len()],
+}
+
+impl Counters {
+    fn clear(&self) {
+        let pairs = [&self.tx.0, &self.tx.1, &self.rx.0, &self.rx.1, &self.full];
+        pairs.into_iter().chain(&self.refused).for_each(|n| n.store(0, Ordering::Relaxed));
+    }
+}
+
+/// All slots.
+#[derive(Debug)]
+pub struct Slots {
+    states: Vec<AtomicU8>,
+    /// A row of bits for each sender.
+    allowed: Vec<AtomicU64>,
+    counters: Vec<Counters>,
+}
+
+impl Default for Slots {
+    fn default() -> Slots {
+        Slots {
+            states: (0..SLOTS).map(|_| AtomicU8::new(0)).collect(),
+            allowed: (0..SLOTS * WORDS).map(|_| AtomicU64::new(0)).collect(),
+            counters: (0..SLOTS).map(|_| Counters::default()).collect(),
+        }
+    }
+}
+
+impl Slots {
+    /// Where a slot stands.
+    pub fn state(&self, slot: u16) -> State {
+        match self.states[usize::from(slot)].load(Ordering::Acquire) {
+            0 => State::Free,
+            1 => State::Taken,
+            _ => State::Broken,
+        }
+    }
+
+    /// Says where it stands.
+    pub fn set(&self, slot: u16, state: State) {
+        self.states[usize::from(slot)].store(state as u8, Ordering::Release);
+    }
+
+    /// A free slot, which is taken from now on; nobody may reach it, and it reaches nobody.
+    pub fn take(&self) -> Option<u16> {
+        let slot = (0..SLOTS as u16).find(|&slot| self.state(slot) == State::Free)?;
+        self.counters[usize::from(slot)].clear();
+        self.set(slot, State::Taken);
+        Some(slot)
+    }
+
+    /// What was counted of the session that has a slot.
+    pub fn counters(&self, slot: u16) -> &Counters {
+        &self.counters[usize::from(slot)]
+    }
+
+    fn word(from: u16, to: u16) -> (usize, u64) {
+        (usize::from(from) * WORDS + usize::from(to) / 64, 1 << (to % 64))
+    }
+
+    /// Whether the session of one slot may reach that of another.
+    pub fn may(&self, from: u16, to: u16) -> bool {
+        let (word, bit) = Slots::word(from, to);
+        self.allowed[word].load(Ordering::Acquire) & bit != 0
+    }
+
+    /// Says so, both ways. It counts from the next packet on.
+    pub fn allow(&self, a: u16, b: u16, may: bool) {
+        for (word, bit) in [Slots::word(a, b), Slots::word(b, a)] {
+            match may {
+                true => self.allowed[word].fetch_or(bit, Ordering::AcqRel),
+                false => self.allowed[word].fetch_and(!bit, Ordering::AcqRel),
+            };
+        }
+    }
+
+    /// A slot reaches nobody any more, and nobody it.
+    pub fn forbid_all(&self, slot: u16) {
+        (0..SLOTS as u16).for_each(|other| self.allow(slot, other, false));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_reach_whom_is_said_of_each_pair() {
+        let slots = Slots::default();
+        slots.allow(3, 700, true);
+        slots.allow(3, 3, true);
+        slots.allow(64, 700, true);
+        let all = |s: &Slots| -> Vec<(u16, u16)> {
+            let pairs = (0..SLOTS as u16).flat_map(|a| (0..SLOTS as u16).map(move |b| (a, b)));
+            pairs.filter(|&(a, b)| s.may(a, b)).collect()
+        };
+        assert_eq!(all(&slots), [(3, 3), (3, 700), (64, 700), (700, 3), (700, 64)]);
+        slots.allow(700, 3, false);
+        assert_eq!(all(&slots), [(3, 3), (64, 700), (700, 64)]);
+        slots.forbid_all(700);
+        assert_eq!(all(&slots), [(3, 3)]);
+    }
+
+    #[test]
+    fn a_slot_is_given_again_when_the_worker_has_let_go_of_it() {
+        let slots = Slots::default();
+        assert_eq!((slots.take(), slots.take()), (Some(0), Some(1)));
+        slots.counters(0).full.store(5, Ordering::Relaxed);
+        slots.set(0, State::Broken);
+        assert_eq!(slots.take(), Some(2));
+        slots.set(0, State::Free);
+        assert_eq!(slots.take(), Some(0));
+        assert_eq!(slots.counters(0).full.load(Ordering::Relaxed), 0);
+        assert_eq!((3..SLOTS).map_while(|_| slots.take()).count(), SLOTS - 3);
+        assert_eq!(slots.take(), None);
+    }
+}

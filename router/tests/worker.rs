@@ -1,0 +1,146 @@
+//! The relay's worker allocates nothing after its start, whoever comes, talks, floods and goes.
+
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::roce::run::Run;
+use gdrcore_core::wire::{Class, Kind, Psn};
+use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX};
+use gdrcore_net::via::find::SocketPath;
+use gdrcore_net::via::proto::Service;
+use gdrcore_net::via::session::Session;
+use gdrcore_router::daemon::{Daemon, Options};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The system's allocator; counts what one thread asks of it.
+struct Counting;
+
+static THREAD: AtomicI32 = AtomicI32::new(0);
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+fn count() {
+    // SAFETY: no precondition.
+    if THREAD.load(SeqCst) == unsafe { libc::gettid() } {
+        CALLS.fetch_add(1, SeqCst);
+    }
+}
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A datagram from one session to another.
+fn datagram(from: &Session, to: &Session, payload: usize) -> Vec<u8> {
+    let mut run = Run::new(Class::Ud, Kind::Send, to.welcome().qpns.0 + 3, Psn::new(1));
+    run.src_qpn = from.welcome().qpns.0 + 3;
+    let opcode = run.opcode(true, true);
+    let mut bytes = vec![0; opcode.header_len()];
+    run.emit_headers(opcode, run.psn, false, 0, &mut bytes);
+    bytes.resize(bytes.len() + payload + 4, 7);
+    bytes
+}
+
+fn open(at: &Path) -> (Session, Relay) {
+    let path = SocketPath::new(at.as_os_str().as_bytes()).expect("a path");
+    let (session, relay) = Session::open(&path, QPN_UNIT).expect("a session");
+    (session, relay.expect("rings"))
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// The thread of that name.
+fn thread(name: &str) -> Option<i32> {
+    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
+    let is = |path: &Path| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == name);
+    let mut found = tasks.flatten().filter(|t| is(&t.path().join("comm")));
+    found.next()?.file_name().to_str()?.parse().ok()
+}
+
+#[test]
+fn a_worker_allocates_nothing_after_its_start() {
+    let dir = std::env::temp_dir().join(format!("gdrc-worker-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let at = dir.join("s");
+    let options = Options { listen: Some(at.clone()), ..Options::default() };
+    let mut daemon = Daemon::open(&options).expect("a router");
+    std::thread::spawn(move || daemon.run());
+    until("there is no worker", || thread("relay").is_some());
+    // One round with all of it, in which whatever is done once is done.
+    for round in 0..4 {
+        if round == 1 {
+            THREAD.store(thread("relay").expect("the worker"), SeqCst);
+        }
+        let mut ends: Vec<_> = (0..5).map(|_| open(&at)).collect();
+        let service = Service { space: 0x106, port: 7 };
+        ends[1].0.asker().listen(service, true).expect("a listener");
+        let mut space = [0; FRAME_MAX];
+        for n in 0..2000usize {
+            let (from, to) = (n % 5, (n * 7 + 3) % 5);
+            let packet = datagram(&ends[from].0, &ends[to].0, n % 3000);
+            let gid = ends[to].0.gid();
+            until("no room", || ends[from].1.put(&gid, &packet) == Ok(Put::Done));
+            until("it does not arrive", || {
+                let came = ends[to].1.take(&mut space).expect("a ring");
+                came.is_some_and(|frame| frame.packet == packet && frame.address == gid)
+            });
+            ends[to].1.settle();
+        }
+        // More than its ring holds, to one that does not read; then one that breaks its ring.
+        for _ in 0..2000 {
+            let packet = datagram(&ends[0].0, &ends[2].0, 1000);
+            let gid = ends[2].0.gid();
+            until("no room", || ends[0].1.put(&gid, &packet) == Ok(Put::Done));
+        }
+        let (lost, relay) = ends.pop().expect("a session");
+        drop(relay);
+        until("it is not thrown out", || {
+            lost.hear(|_| {});
+            lost.is_gone()
+        });
+        ends[1].0.asker().listen(service, false).expect("a listener");
+        // What one has sent before its end arrives.
+        let (from, mut relay) = ends.pop().expect("a session");
+        let (to, gid) = (&ends[1].0, ends[1].0.gid());
+        for n in 0..200 {
+            let packet = datagram(&from, to, n);
+            until("no room", || relay.put(&gid, &packet) == Ok(Put::Done));
+        }
+        drop((from, relay));
+        let mut came = 0;
+        until("some was lost with its sender", || {
+            came += usize::from(ends[1].1.take(&mut space).expect("a ring").is_some());
+            came == 200
+        });
+    }
+    assert_eq!(CALLS.load(SeqCst), 0, "the worker called the allocator");
+    let _ = std::fs::remove_dir_all(&dir);
+}
