@@ -444,7 +444,7 @@ impl Guard<'_> {
         let capacity = cqe.next_power_of_two().max(MIN_CQE);
         let c = &inner.transport.common.cqs[i];
         let held = s.cqs[i].ring.len() + c.reserved;
-        if capacity < held || c.promises(capacity) < c.reserved {
+        if capacity < held || c.reservable(capacity) < c.reserved {
             return Err(refuse!(
                 Invalid,
                 "cqe {cqe}: {held} completions wait in the CQ, or are promised to it"

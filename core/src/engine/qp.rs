@@ -399,7 +399,7 @@ impl Guard<'_> {
                 q.req.set(tx_block::DRAINING, false);
                 q.attr.sq_draining = 0;
                 if from == qp_state::SQE {
-                    q.req.set_hold(Default::default());
+                    q.req.set_send_block(Default::default());
                     q.req.set(tx_block::FAILED, false);
                     q.req.set(tx_block::BROKEN, false);
                 }

@@ -9,7 +9,7 @@ use super::run::Run;
 use super::READ_PIECE;
 use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::req::{tx_block, Hold, WqeState};
+use crate::verbs::req::{tx_block, SendBlock, WqeState};
 use crate::verbs::types::wc_status;
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
@@ -173,7 +173,7 @@ impl Conn<'_> {
         qp.req.rewound = None;
         qp.req.retry_left = qp.attr.retry_cnt;
         qp.req.ack_deadline = now + qp.timeout_ns;
-        qp.req.set_hold(Hold::Rate(now + STAGING_WAIT_NS));
+        qp.req.set_send_block(SendBlock::Rate(now + STAGING_WAIT_NS));
         self.arm();
     }
 
@@ -234,7 +234,7 @@ impl Conn<'_> {
                 // Besieged, it acknowledges nothing, and what comes before it is sent again as
                 // well.
                 let psn = if besieged { qp.req.una_psn } else { psn };
-                if psn != qp.req.una_psn || matches!(qp.req.hold(), Hold::Rnr(_)) {
+                if psn != qp.req.una_psn || matches!(qp.req.send_block(), SendBlock::Rnr(_)) {
                     return;
                 }
                 qp.req.naks = qp.req.naks.saturating_add(1);

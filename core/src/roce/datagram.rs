@@ -11,7 +11,7 @@ use crate::mem::{Access, TransferId};
 use crate::ring::SlotRef;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Ah, NONE};
-use crate::verbs::req::{tx_block, Hold};
+use crate::verbs::req::{tx_block, SendBlock};
 use crate::verbs::resp::Fence;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_flags, wc_status, wr_opcode};
@@ -92,9 +92,9 @@ impl Conn<'_> {
         if !qp.can_send() || qp.req.is(tx_block::DRAINING) || qp.req.is(tx_block::FAILED) {
             return None;
         }
-        match qp.req.hold() {
-            Hold::None => {}
-            Hold::Rate(at) if at <= now => qp.req.set_hold(Hold::None),
+        match qp.req.send_block() {
+            SendBlock::None => {}
+            SendBlock::Rate(at) if at <= now => qp.req.set_send_block(SendBlock::None),
             _ => {
                 self.arm();
                 return None;
@@ -132,7 +132,9 @@ impl Conn<'_> {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
         let wqe = slot.header();
         if qp.bucket.available(now) == 0 {
-            qp.req.set_hold(Hold::Rate(qp.bucket.ready_at(now, wqe.length as u32).max(now + 1)));
+            qp.req.set_send_block(SendBlock::Rate(
+                qp.bucket.ready_at(now, wqe.length as u32).max(now + 1),
+            ));
             self.arm();
             return Some(Sent::Idle);
         }
@@ -163,7 +165,7 @@ impl Conn<'_> {
                 return Some(Sent::Idle);
             }
             Some(CopyError::Busy) => {
-                qp.req.set_hold(Hold::Rate(now + 10_000));
+                qp.req.set_send_block(SendBlock::Rate(now + 10_000));
                 self.arm();
                 return Some(Sent::Idle);
             }

@@ -11,7 +11,7 @@ use crate::device::async_event;
 use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::NONE;
-use crate::verbs::req::{tx_block, Hold, Ready};
+use crate::verbs::req::{tx_block, Ready, SendBlock};
 use crate::verbs::resp::{Fence, Incoming};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, wc_opcode, wc_status, Wc};
@@ -121,7 +121,7 @@ impl Common {
         self.reclaim || self.next_with_room(s, 0).is_some()
     }
 
-    /// Entries of a CQ that were promised will not be used; who waits for room may look again.
+    /// Entries of a CQ that were reserved will not be used; QPs that wait for room may look again.
     pub(crate) fn unreserve(&mut self, cq: u32, n: u32) {
         let c = &mut self.cqs[cq as usize];
         c.reserved = c.reserved.saturating_sub(n);
@@ -312,7 +312,7 @@ impl Conn<'_> {
         self.forget_inflight();
         let qp = &mut *self.qp;
         qp.req.ack_deadline = 0;
-        qp.req.set_hold(Hold::None);
+        qp.req.set_send_block(SendBlock::None);
         qp.ready = Ready::Yes;
         qp.req.set(tx_block::FAILED, false);
         qp.resp.set_incoming(Incoming::Idle);

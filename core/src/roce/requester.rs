@@ -13,7 +13,7 @@ use crate::mem::{Access, TransferId};
 use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Qp, NONE};
-use crate::verbs::req::{tx_block, Hold, Ready, WqeState};
+use crate::verbs::req::{tx_block, Ready, SendBlock, WqeState};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
@@ -216,7 +216,7 @@ impl Conn<'_> {
                 self.hold_for_memory(provider, token);
             }
             // No staging room: try again soon.
-            CopyError::Busy => self.qp.req.set_hold(Hold::Rate(now + 10_000)),
+            CopyError::Busy => self.qp.req.set_send_block(SendBlock::Rate(now + 10_000)),
             CopyError::Refused(code, lkey, addr) => {
                 self.fail_request(now, index, wc_status::LOC_PROT_ERR, code, lkey.into(), addr);
             }
@@ -235,9 +235,9 @@ impl Conn<'_> {
     ) -> Result<u32, Step> {
         let tail = sq.end();
         let qp = &mut *self.qp;
-        match qp.req.hold() {
-            Hold::None | Hold::Unready => {}
-            Hold::Rnr(at) | Hold::Rate(at) if at <= now => qp.go_on(),
+        match qp.req.send_block() {
+            SendBlock::None | SendBlock::Unready => {}
+            SendBlock::Rnr(at) | SendBlock::Rate(at) if at <= now => qp.go_on(),
             _ => return Err(Step::Idle),
         }
         // Local operations between WQEs that a rewind sends again have been executed already.
@@ -339,7 +339,7 @@ impl Conn<'_> {
             match qp.pace(now) {
                 Ok(most) => n = n.min(most),
                 Err(at) => {
-                    qp.req.set_hold(Hold::Rate(at));
+                    qp.req.set_send_block(SendBlock::Rate(at));
                     return None;
                 }
             }

@@ -14,7 +14,7 @@ use super::conn::Conn;
 use super::siege::RNR_NS;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Qp;
-use crate::verbs::req::{Hold, Ready, WqeState};
+use crate::verbs::req::{Ready, SendBlock, WqeState};
 use crate::verbs::types::{wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Psn, RNR_TIMER_NS};
@@ -23,7 +23,11 @@ impl Qp {
     /// What kept its requests back has come.
     #[inline]
     pub(super) fn go_on(&mut self) {
-        self.req.set_hold(if self.ready == Ready::Yes { Hold::None } else { Hold::Unready });
+        self.req.set_send_block(if self.ready == Ready::Yes {
+            SendBlock::None
+        } else {
+            SendBlock::Unready
+        });
     }
 
     /// How many of the `room` PSNs from `psn` on, which are of the request `wqe`, may leave to a
@@ -79,7 +83,7 @@ impl Qp {
     }
 
     fn end_unready(&mut self) {
-        if matches!(self.req.hold(), Hold::Unready) {
+        if matches!(self.req.send_block(), SendBlock::Unready) {
             self.go_on();
         }
     }
@@ -97,7 +101,10 @@ impl Conn<'_> {
         }
         let Some(index) = self.oldest_open() else { return };
         let qp = &mut *self.qp;
-        if psn.diff(qp.req.una_psn) < 0 || matches!(qp.req.hold(), Hold::Rnr(_)) || !qp.can_send() {
+        if psn.diff(qp.req.una_psn) < 0
+            || matches!(qp.req.send_block(), SendBlock::Rnr(_))
+            || !qp.can_send()
+        {
             return;
         }
         if qp.req.rnr_left == 0 && !besieged {
@@ -123,7 +130,7 @@ impl Conn<'_> {
         qp.req.retry_left = qp.attr.retry_cnt;
         qp.req.ack_deadline = 0;
         qp.req.probe_at = 0;
-        qp.req.set_hold(Hold::Rnr(now + wait));
+        qp.req.set_send_block(SendBlock::Rnr(now + wait));
         (qp.ready, qp.ready_psn) = (Ready::Refused, psn);
         self.arm();
     }

@@ -4,7 +4,7 @@ use super::conn::Conn;
 use super::Transport;
 use crate::mem::{Access, Token};
 use crate::verbs::objects::NONE;
-use crate::verbs::req::{tx_block, Hold};
+use crate::verbs::req::{tx_block, SendBlock};
 use crate::verbs::shared::Shared;
 
 impl Transport {
@@ -23,7 +23,11 @@ impl Transport {
         let under_way =
             c.qp.req.una_psn != c.qp.req.max_psn && c.qp.req.next_psn == c.qp.req.max_psn;
         // What is sent again gets its date then.
-        if c.qp.live && c.qp.can_send() && under_way && !matches!(c.qp.req.hold(), Hold::Rnr(_)) {
+        if c.qp.live
+            && c.qp.can_send()
+            && under_way
+            && !matches!(c.qp.req.send_block(), SendBlock::Rnr(_))
+        {
             c.start_timers(now);
             c.arm();
         }
@@ -48,7 +52,7 @@ impl Conn<'_> {
     /// [`Transport::poll_memory`] for one QP. True: it still waits.
     fn poll_memory(&mut self, now: u64) -> bool {
         let mut waits = false;
-        if let Hold::Memory(provider, token) = self.qp.req.hold() {
+        if let SendBlock::Memory(provider, token) = self.qp.req.send_block() {
             if matches!(
                 self.common.memory.providers.poll(u32::from(provider), token),
                 Access::Pending(_)
@@ -72,8 +76,8 @@ impl Conn<'_> {
     /// Runs the timer of a QP that the wheel gave back.
     pub fn on_timer(&mut self, now: u64) {
         self.qp.req.armed_at = 0;
-        match self.qp.req.hold() {
-            Hold::Rnr(at) | Hold::Rate(at) if at <= now => {
+        match self.qp.req.send_block() {
+            SendBlock::Rnr(at) | SendBlock::Rate(at) if at <= now => {
                 self.qp.go_on();
                 self.common.ready.set(self.qi);
             }
@@ -126,7 +130,7 @@ impl Conn<'_> {
     /// Marks a QP that waits for slow memory.
     #[cold]
     pub(crate) fn hold_for_memory(&mut self, provider: u32, token: Token) {
-        self.qp.req.set_hold(Hold::Memory(provider as u8, token));
+        self.qp.req.set_send_block(SendBlock::Memory(provider as u8, token));
         self.common.mem_wait.set(self.qi);
     }
 }

@@ -244,7 +244,7 @@ pub struct Cq {
     pub live: bool,
     /// Ring memory, for the heap.
     pub mem: Option<Region>,
-    /// Entries promised to receives that have begun.
+    /// Entries that receives which have begun have reserved.
     pub reserved: u32,
     /// What raises its next event.
     pub armed: Armed,
@@ -267,11 +267,10 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// Most entries of a CQ of `capacity` that may be promised to receives which have begun. A
-    /// message whose sender is gone keeps its promise for ever, so one entry is left to the send
-    /// queues.
+    /// Most entries of a CQ of `capacity` that receives which have begun may reserve. A message
+    /// whose sender is gone keeps its reservation for ever, so one entry is left to the send queues.
     #[inline]
-    pub fn promises(&self, capacity: u32) -> u32 {
+    pub fn reservable(&self, capacity: u32) -> u32 {
         capacity.saturating_sub(u32::from(self.senders > 0))
     }
 }

@@ -49,7 +49,7 @@ pub struct WqeState {
 
 /// Why a requester does not send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Hold {
+pub enum SendBlock {
     /// It may send.
     #[default]
     None,
@@ -115,7 +115,7 @@ pub struct Req {
     /// RNR NAKs that may still follow.
     pub rnr_left: u8,
     /// Why it waits; [`tx_block::HOLD`] says whether it does.
-    hold: Hold,
+    block: SendBlock,
     /// What must be looked at before the next request leaves: bits of [`tx_block`].
     blocks: Blocks,
     /// When the peer counts as silent; 0 = nothing outstanding.
@@ -150,15 +150,15 @@ impl Req {
 
     /// Why it waits.
     #[inline(always)]
-    pub fn hold(&self) -> Hold {
-        self.hold
+    pub fn send_block(&self) -> SendBlock {
+        self.block
     }
 
     /// Makes it wait, or go on.
     #[inline(always)]
-    pub fn set_hold(&mut self, hold: Hold) {
-        self.hold = hold;
-        self.set(tx_block::HOLD, hold != Hold::None);
+    pub fn set_send_block(&mut self, block: SendBlock) {
+        self.block = block;
+        self.set(tx_block::HOLD, block != SendBlock::None);
     }
 
     /// Whether any of these bits of [`tx_block`] is set.
@@ -187,7 +187,7 @@ impl Req {
 
     /// Whether the word says what the fields say that it stands for.
     pub fn blocks_are_true(&self) -> bool {
-        self.is(tx_block::HOLD) == (self.hold != Hold::None)
+        self.is(tx_block::HOLD) == (self.block != SendBlock::None)
     }
 
     /// All bits that are set.
@@ -207,7 +207,7 @@ impl Req {
                 at = at.min(self.probe_at);
             }
         }
-        if let Hold::Rnr(t) | Hold::Rate(t) = self.hold {
+        if let SendBlock::Rnr(t) | SendBlock::Rate(t) = self.block {
             at = at.min(t);
         }
         at
@@ -217,6 +217,6 @@ impl Req {
     /// altogether.
     #[inline]
     pub fn may_repeat(&self) -> bool {
-        matches!(self.hold, Hold::None | Hold::Unready)
+        matches!(self.block, SendBlock::None | SendBlock::Unready)
     }
 }

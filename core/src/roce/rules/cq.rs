@@ -35,7 +35,7 @@ impl<'a> CqSide<'a> {
     /// Whether a receive may reserve an entry.
     #[inline(always)]
     pub(in crate::roce) fn can_reserve(&self) -> bool {
-        self.has_room() && self.cq.reserved < self.cq.promises(self.ring.capacity())
+        self.has_room() && self.cq.reserved < self.cq.reservable(self.ring.capacity())
     }
 
     /// Reserves an entry for the receive in use of the QP at `qi`. The caller has asked

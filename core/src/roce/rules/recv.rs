@@ -137,7 +137,7 @@ impl Conn<'_> {
     }
 
     /// Ends the receive in use with an error, behind those that came before it. The caller ends the
-    /// QP. Inside a message its entry of the CQ may have been promised to others meanwhile: then
+    /// QP. Inside a message its entry of the CQ may be reserved for others by then: then
     /// the flush that follows says so when there is room.
     pub(crate) fn fail_recv(&mut self, status: u32) {
         self.flush_fences();
