@@ -152,7 +152,7 @@ impl Config {
         Ok(self)
     }
 
-    /// What a zero field means.
+    /// Meaning of a zero field.
     pub const DEFAULT: Config = Config {
         max_pd: 64,
         max_mr: 1024,

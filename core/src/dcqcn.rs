@@ -64,7 +64,7 @@ pub struct Dcqcn {
     byte_steps: u8,
     /// When the rate was last cut.
     cut_ns: u64,
-    /// What enforces the rate.
+    /// The token bucket that enforces the rate.
     bucket: TokenBucket,
 }
 

@@ -1,4 +1,5 @@
-//! Who sleeps says so, who brings something looks: a Dekker pair that loses no wake-up.
+//! The word by which a sleeper announces itself and a producer finds it: a Dekker pair that loses
+//! no wake-up.
 //!
 //! A wake-up costs a system call, so it is only made for a side that has declared itself asleep.
 //! Then two threads each write one word and read the other's, and at least one must see the other's

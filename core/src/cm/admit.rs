@@ -1,4 +1,4 @@
-//! What strangers may occupy.
+//! Bounds on what strangers may occupy.
 //!
 //! A REQ shows nothing but that somebody has sent it: its source address may be forged. Only a
 //! message that names our communication id shows that the peer receives: an RTU, an MRA, a REJ, a
@@ -334,7 +334,7 @@ impl Cm {
     }
 }
 
-/// What a message names of its sender's.
+/// The identifiers by which a message names its sender.
 #[derive(Clone, Copy)]
 pub(super) enum Find {
     /// Its communication id.

@@ -324,7 +324,7 @@ impl Cm {
 
     fn on_rej(&mut self, now: u64, from: &PeerAddr, m: &Rej<'_>) -> Option<()> {
         let i = if m.remote_comm_id != 0 {
-            // Who refuses a REQ may have no id of his own.
+            // A peer that refuses a REQ may have no id of its own.
             let i = self.by_local_id(m.remote_comm_id)?;
             let id = &self.ids[i];
             let ours = id.peer.gid == from.gid

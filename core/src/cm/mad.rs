@@ -176,7 +176,7 @@ pub struct Rej<'a> {
     pub message: u8,
     /// Why: [`super::reject`].
     pub reason: u16,
-    /// What goes with the reason, by reason.
+    /// Additional information, by reason.
     pub info: &'a [u8],
     /// Private data.
     pub private_data: &'a [u8],
@@ -285,7 +285,7 @@ pub enum Message<'a> {
 pub struct Mad<'a> {
     /// The asker's number of the exchange; answers repeat it.
     pub tid: u64,
-    /// What it says.
+    /// Its content.
     pub message: Message<'a>,
 }
 

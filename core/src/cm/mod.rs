@@ -125,7 +125,7 @@ const ID_MASK: u32 = u32::MAX >> BLOCK_BITS;
 pub enum Addressee {
     /// The device whose block has this number: the message names an id of its.
     Block(u16),
-    /// Whoever listens at this port.
+    /// The listener at this port.
     Service {
         /// Port space.
         port_space: u16,
@@ -137,7 +137,7 @@ pub enum Addressee {
 }
 
 impl Addressee {
-    /// Whose a communication id is.
+    /// The device that owns a communication id.
     fn of_id(id: u32) -> Addressee {
         match id {
             0 => Addressee::Anyone,
@@ -167,7 +167,7 @@ impl Addressee {
     }
 }
 
-/// What a connection manager has counted.
+/// Counters of a connection manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CmCounters {
     /// Messages received.
@@ -189,7 +189,7 @@ pub struct CmCounters {
 /// A request that this side has refused, for who wants to know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// Whose request it was.
+    /// Address of the peer whose request it was.
     pub peer: [u8; 16],
     /// The port that was asked for; 0: not one of rdma_cm's, or it was an answer that was refused.
     pub port: u16,
@@ -324,7 +324,7 @@ impl Cm {
         self.local = local;
     }
 
-    /// What was counted.
+    /// Counters.
     pub fn counters(&self) -> CmCounters {
         self.counters
     }

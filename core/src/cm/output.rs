@@ -174,7 +174,7 @@ impl Cm {
                 self.cancel(i);
                 self.end(now, i);
             }
-            // Whoever had it has it no more.
+            // The peer that had the connection has it no more.
             _ if id.state == State::Established => {
                 self.cancel(i);
                 self.end(now, i);

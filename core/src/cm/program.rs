@@ -1,4 +1,4 @@
-//! What programs ask of the connection manager.
+//! Calls of programs to the connection manager: connect, listen, accept, reject, disconnect.
 
 use super::conn::{init_attr, owe, Id, State};
 use super::types::{
@@ -217,7 +217,7 @@ impl Cm {
         id.local_qpn = p.qpn;
         id.rq_psn = psn;
         if datagram {
-            // Nobody is told, nobody asks.
+            // A datagram service has no PSN of the peer.
             id.sq_psn = psn;
         }
         id.qp_type = p.qp_type;
@@ -271,7 +271,7 @@ impl Cm {
         id.local_qpn = p.qpn;
         id.rq_psn = psn;
         if datagram {
-            // Nobody is told, nobody asks.
+            // A datagram service has no PSN of the peer.
             id.sq_psn = psn;
         }
         id.qkey = p.qkey;

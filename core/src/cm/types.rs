@@ -1,4 +1,4 @@
-//! What programs say to the connection manager and hear from it. Plain data.
+//! Arguments and events of the connection manager. Plain data.
 
 use crate::verbs::types::{AhAttr, Handle};
 
@@ -22,7 +22,7 @@ pub mod port_space {
     pub const UDP: u16 = 0x0111;
 }
 
-/// What happened (numbers of `rdma_cm_event_type`).
+/// The event (numbers of `rdma_cm_event_type`).
 pub mod cm_event {
     /// A peer asks a listener.
     pub const CONNECT_REQUEST: u32 = 4;
@@ -80,7 +80,7 @@ pub const UD_ACCEPT_DATA_MAX: usize = 136;
 /// Most private data of any message.
 pub const DATA_MAX: usize = ACCEPT_DATA_MAX;
 
-/// What one side offers in connect and accept.
+/// Parameters of one side in connect and accept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnParam<'a> {
     /// QPN of this side.

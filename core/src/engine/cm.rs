@@ -42,7 +42,7 @@ pub(crate) fn is_kin(guid: u64, at: &PeerAddr) -> bool {
     guid == node_guid(at)
 }
 
-/// What the connection manager tells peers of this engine.
+/// Properties of this engine that the connection manager sends to peers.
 pub(super) fn local(config: &Config, addr: &PeerAddr) -> Local {
     Local {
         gid: addr.gid,
@@ -100,7 +100,7 @@ pub(super) fn local_refusal(errno: i32) -> CauseCode {
     }
 }
 
-/// Who sleeps on the descriptor hears of new events.
+/// Wakes threads that sleep on the descriptor, where there are new events.
 fn wake(cm: &mut Cm, s: &Shared) {
     if cm.take_raised() {
         s.notify.store(true, Ordering::Release);

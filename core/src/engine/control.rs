@@ -458,7 +458,7 @@ impl Guard<'_> {
         if let Some(old) = inner.transport.common.cqs[i].mem.replace(mem) {
             inner.heap.free(old);
         }
-        // Whoever waited for room may look again.
+        // QPs that wait for room may look again.
         inner.transport.common.cqs[i].seen_free = 0;
         Ok(capacity)
     }
@@ -471,7 +471,7 @@ impl Guard<'_> {
         let (inner, s) = self.split();
         let i = s.cq_pool.check(cq)?;
         s.purge_cq(i, qpn, &inner.transport.common.key)?;
-        // Whoever waited for room may look again.
+        // QPs that wait for room may look again.
         inner.transport.common.cqs[i].seen_free = 0;
         Ok(())
     }

@@ -48,7 +48,7 @@ pub mod limits {
     pub use crate::verbs::post::MAX_MESSAGE;
 }
 
-/// What is reachable only inside the lock.
+/// State that only the holder of the lock reaches.
 pub struct Inner {
     /// The transport and its tables.
     pub transport: Transport,
@@ -129,7 +129,7 @@ impl Engine {
         unsafe { layout::finish(parts, &config, local) }
     }
 
-    /// What program threads reach without the lock.
+    /// State that program threads reach without the lock.
     #[inline]
     pub fn shared(&self) -> &Shared {
         &self.shared

@@ -23,7 +23,7 @@ use crate::verbs::types::{qp_attr_mask as mask, qp_state, Handle, QpAttr, QpCap,
 use crate::verbs::wqe::{recv_stride, send_stride, RecvWqe, SendWqe};
 use crate::wire::{ack_timeout_ns, mtu_bytes, Psn};
 
-/// What a token bucket may send at once.
+/// Bytes that a token bucket may send at once.
 const RATE_BURST: u32 = 64 << 10;
 
 impl Inner {
@@ -540,7 +540,7 @@ impl Guard<'_> {
     }
 }
 
-/// What a failed `qp_create` has to give back.
+/// Resources that a failed `qp_create` has to give back.
 #[derive(Default)]
 struct Undo {
     sq: Option<Region>,

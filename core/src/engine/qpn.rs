@@ -19,7 +19,7 @@ use crate::verbs::objects::{Qp, NONE};
 const REST_MIN_NS: u64 = 100_000_000;
 /// And at most this long: the largest timeout codes mean hours.
 const REST_MAX_NS: u64 = 300_000_000_000;
-/// What the network may take to deliver a packet that nobody sends again.
+/// Longest time that the network takes to deliver a packet.
 const LIFETIME_NS: u64 = 1_000_000_000;
 /// Purpose of the order's key.
 const PURPOSE: u64 = 0x7170_6e73;
@@ -60,7 +60,7 @@ pub(super) fn longest_ns(qp: &Qp) -> u64 {
     qp.timeout_ns.saturating_mul(u64::from(qp.attr.retry_cnt).saturating_add(1).min(4))
 }
 
-/// What is known of a number.
+/// State of a number.
 #[derive(Clone, Copy)]
 struct Slot {
     /// The next in its list, or [`NONE`]. Of a number in use: the class of its last rest if that is

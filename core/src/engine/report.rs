@@ -1,4 +1,4 @@
-//! What an engine tells: counters, causes, events, and what is still allocated.
+//! Reports of an engine: counters, causes, events, and objects that are still allocated.
 
 use super::Guard;
 use crate::counters::Counters;
@@ -128,7 +128,7 @@ impl Guard<'_> {
         None
     }
 
-    /// What is still allocated.
+    /// Objects that are still allocated.
     pub fn leaks(&self) -> Leaks {
         let (t, s) = (&self.transport, self.shared());
         Leaks {

@@ -47,7 +47,7 @@ fn transmit_alone(t: &mut Transport, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, 
 }
 
 impl Inner {
-    /// What was put into a buffer, and where it goes; `None`: nothing was.
+    /// The burst in a buffer, and its destination; `None`: the buffer is empty.
     #[inline]
     fn burst(&self, tx: &TxBuf<'_>) -> Option<Burst> {
         let peer = self.transport.peers.get(tx.peer() as usize).filter(|_| !tx.is_empty())?;

@@ -11,7 +11,7 @@ pub mod region;
 
 pub use region::{KeyError, Regions};
 
-/// What an access to memory answered.
+/// Result of an access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Done: the bytes are copied or placed.
@@ -128,7 +128,7 @@ pub struct Providers {
 pub struct RegisteredMemory {
     /// Memory regions, windows and their keys.
     pub regions: Regions,
-    /// What moves their bytes.
+    /// Providers, which move their bytes.
     pub providers: Providers,
 }
 

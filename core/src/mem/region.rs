@@ -72,7 +72,7 @@ impl KeyError {
     }
 }
 
-/// What a slot holds.
+/// Content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
@@ -323,7 +323,7 @@ impl Regions {
         self.query(mr)
     }
 
-    /// What a region was registered with.
+    /// Attributes of a region.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].

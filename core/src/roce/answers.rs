@@ -210,7 +210,7 @@ impl Conn<'_> {
             let resp = &mut qp.resp;
             let mut psn = if resp.fatal_nak.is_some() { resp.fatal_psn } else { resp.epsn };
             if qp.state == qp_state::ERR && resp.ack_psn.next().diff(psn) < 0 {
-                // What had not landed in slow memory when the QP failed is not acknowledged.
+                // Bytes that had not landed in slow memory when the QP failed are not acknowledged.
                 psn = resp.ack_psn.next();
             }
             let mut run = Run::new(Class::Rc, Kind::Ack, qp.attr.dest_qp_num, psn);

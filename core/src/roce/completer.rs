@@ -188,7 +188,7 @@ impl Conn<'_> {
     ) {
         let qp = &mut *self.qp;
         progress(qp, &mut *self.peer, now, freed, read_freed);
-        // What is sent already need not be looked at again.
+        // Where all is sent, the QP need not be looked at again.
         if qp.req.next != sq.end() {
             self.common.ready.set(self.qi);
         }

@@ -7,7 +7,7 @@ use crate::counters::Counters;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::{QpShared, Shared};
 
-/// A queue pair, its peer, and what all queue pairs of the engine share.
+/// A queue pair, its peer, and the state that all queue pairs of the engine share.
 ///
 /// The state machines of RC and UC are methods of it. It reaches no other queue pair: what concerns
 /// several (QPs that wait for a CQ, a window) is noted in [`Common`], and the engine goes on with
@@ -24,7 +24,7 @@ pub(crate) struct Conn<'t> {
     pub(crate) peer: &'t mut Peer,
     /// The program's half of the engine.
     pub(crate) s: &'t Shared,
-    /// What the queue pairs of the engine share.
+    /// State that the queue pairs of the engine share.
     pub(crate) common: &'t mut Common,
 }
 

@@ -62,18 +62,18 @@ pub(crate) const AHEAD: u32 = 8;
 /// READs are asked for in pieces of this many bytes.
 pub const READ_PIECE: u32 = 64 << 10;
 
-/// What `transmit` left.
+/// State of a QP after `transmit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// The QP has nothing more to send now; an event will say when it has.
     Idle,
     /// The burst is full; the QP has more.
     Full,
-    /// What the QP sends next travels on the other path (another link, loopback, or the port).
+    /// The QP's next packet travels on another path (another link, loopback, or the port).
     OtherPath,
 }
 
-/// Who sent what arrives.
+/// Sender of an arriving packet or record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The sender's GID.
@@ -92,11 +92,12 @@ pub struct Transport {
     pub peers: Table<Peer>,
     /// The peer of queue pairs that have none.
     pub nobody: Peer,
-    /// What the queue pairs share.
+    /// State that the queue pairs share.
     pub common: Common,
 }
 
-/// What the queue pairs of an engine share: its other objects, who waits for what, its counters.
+/// State that the queue pairs of an engine share: its other objects, sets of QPs that wait,
+/// counters.
 pub struct Common {
     /// Proof of the lock.
     pub key: EngineKey,
@@ -145,7 +146,7 @@ pub struct Common {
     /// QPs whose peers are of this kind refuse packets from other UDP ports than those that were
     /// allowed.
     pub check_ports: bool,
-    /// Whoever runs the engine may know why a peer is silent, and is asked before it is given up.
+    /// The caller of the engine may know why a peer is silent, and is asked before it is given up.
     pub has_witness: bool,
     /// QPs whose peers are about to be given up.
     pub suspects: Bitmap,

@@ -19,7 +19,7 @@ struct Member {
     qi: u32,
 }
 
-/// Who is in which group.
+/// Members of multicast groups.
 #[derive(Clone, Debug)]
 pub struct Members {
     list: [Member; MEMBERS],
@@ -27,7 +27,7 @@ pub struct Members {
 }
 
 impl Members {
-    /// Nobody in any.
+    /// No members.
     pub const fn new() -> Self {
         Members { list: [Member { gid: [0; 16], qi: 0 }; MEMBERS], len: 0 }
     }

@@ -94,9 +94,9 @@ pub trait FlowControl {
 
 /// Additive increase, multiplicative decrease, in bytes.
 ///
-/// Nobody says what a peer's socket can hold. [`WINDOW_SURE`] fits the receive buffer that Debian
-/// grants to anybody; what a window may have beyond that is tried by and by, and the first loss
-/// there takes it back for good, to where there was none.
+/// The size of a peer's socket buffer is unknown. [`WINDOW_SURE`] fits the receive buffer that
+/// Debian grants to anybody; what a window may have beyond that is tried by and by, and the first
+/// loss there takes it back for good, to where there was none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     size: u32,
@@ -110,9 +110,9 @@ pub struct Window {
 
 /// Where a window starts.
 const WINDOW_START: u32 = 64 << 10;
-/// What a window never shrinks below: two packets of the largest MTU.
+/// Lower bound of a window: two packets of the largest MTU.
 const WINDOW_MIN: u32 = 2 * (4096 + PACKET_COST);
-/// What a window grows to as fast as its first bytes are acknowledged.
+/// Up to this size a window grows as fast as bytes are acknowledged.
 pub(crate) const WINDOW_SURE: u32 = 192 << 10;
 /// Beyond, it grows by this part of what is acknowledged while there has been no loss.
 const TRIAL_PART: u32 = 8;

@@ -55,7 +55,7 @@ fn is_worth_waiting(len: u64, before: u32) -> bool {
         || len >= COPY_REMOTE_MIN && len.saturating_mul(before.into()) >= FILLS_A_RING
 }
 
-/// What became of the request that is next.
+/// Result of placing the request that is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mapped {
     /// It goes the general path.
@@ -68,7 +68,7 @@ pub(crate) enum Mapped {
     Whole,
 }
 
-/// What became of the next bytes of a request.
+/// Result of placing the next bytes of a request.
 enum Stretch {
     /// They go the general path, and all before them.
     No,

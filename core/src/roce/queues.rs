@@ -154,7 +154,7 @@ impl Conn<'_> {
             // released.
             let ws = *qp.wqe(una);
             if !ws.done || matches!(qp.state, qp_state::ERR | qp_state::SQE) {
-                // What is left in those states flushes.
+                // In those states all requests that are left flush.
                 return false;
             }
             if ws.placing {
@@ -185,7 +185,7 @@ impl Conn<'_> {
                 }
             } else {
                 qp.req.set(tx_block::BROKEN, true);
-                // What failed counts as dealt with: the flush begins behind it.
+                // The failed request counts as acknowledged: the flush begins behind it.
                 if (qp.req.acked.wrapping_sub(qp.req.una) as i32) < 0 {
                     qp.req.acked = qp.req.una;
                 }

@@ -69,7 +69,7 @@ impl Conn<'_> {
                 return Sent::OtherPath;
             }
             if to != NONE {
-                // Whoever lost its path fails, now or when it has something to say.
+                // A QP whose path is lost fails, now or when it has something to send.
                 self.fail_path(now);
             }
             return Sent::Idle;
@@ -149,7 +149,7 @@ impl Conn<'_> {
             }
         });
 
-        // What left counts, whatever stopped the rest.
+        // Packets that left count, whatever stopped the rest.
         if done.packets > 0 {
             let is_read = run.kind == Kind::ReadRequest;
             let psns = if is_read { n } else { done.packets };
@@ -672,7 +672,7 @@ fn request_run(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32, by
         _ => Kind::Send,
     };
     let last = first_pkt + n == ws.npkts;
-    // What a kind of request does not have is zero in its WQE, and in no packet of it.
+    // Fields that a kind of request lacks are zero in its WQE, and in no packet of it.
     let mut run = Run {
         class: if rc { Class::Rc } else { Class::Uc },
         kind,
@@ -700,7 +700,7 @@ fn request_run(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32, by
     run
 }
 
-/// What one step of the requester achieved.
+/// Result of one step of the requester.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Sent,

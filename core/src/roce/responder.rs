@@ -125,7 +125,7 @@ impl Conn<'_> {
                 }
             }
             Later => {
-                // What follows is ahead of the expected PSN and not answered either.
+                // Packets that follow are ahead of the expected PSN and not answered either.
                 let resp = &mut self.qp.resp;
                 resp.nak_sent = true;
                 resp.nak_high = run.psn;

@@ -20,7 +20,7 @@ use crate::verbs::wqe::SendWqe;
 use crate::wire::{Psn, RNR_TIMER_NS};
 
 impl Qp {
-    /// What kept its requests back has come.
+    /// The condition that kept its requests back has ended.
     #[inline]
     pub(super) fn go_on(&mut self) {
         self.req.set_send_block(if self.ready == Ready::Yes {

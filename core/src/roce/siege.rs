@@ -1,8 +1,8 @@
 //! Strangers who send in a peer's name: what they may do with a packet whose PSN they have to
 //! guess.
 //!
-//! Whoever knows the addresses and the QPN of a connection, and sees none of its packets, must
-//! guess 24 bits of PSN. Answers count only for what is outstanding, and requests only at the
+//! A stranger that knows the addresses and the QPN of a connection, and sees none of its packets,
+//! must guess 24 bits of PSN. Answers count only for what is outstanding, and requests only at the
 //! expected PSN. What remains are packets whose effect does not ask for the right PSN, or whose
 //! right PSN is one of many:
 //!

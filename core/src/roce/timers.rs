@@ -22,7 +22,7 @@ impl Transport {
         let Some(mut c) = self.connected(s, qi) else { return };
         let under_way =
             c.qp.req.una_psn != c.qp.req.max_psn && c.qp.req.next_psn == c.qp.req.max_psn;
-        // What is sent again gets its date then.
+        // Packets that are sent again start the timer then.
         if c.qp.live
             && c.qp.can_send()
             && under_way

@@ -11,7 +11,7 @@ use crate::wire::{packet_bytes, pad_len, Class, Flow, Kind, Psn};
 /// headers).
 pub const MAX_BURST: usize = 65_000;
 
-/// What a burst is made of.
+/// Content of a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     /// RoCEv2 packets of one size, each with its ICRC; the last may be shorter.
@@ -43,12 +43,12 @@ impl Handed {
     }
 }
 
-/// What an emission achieved.
+/// Result of an emission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emitted {
     /// Packets that are in the buffer now.
     pub packets: u32,
-    /// What memory answered where it stopped the emission; `Ready` if it did not.
+    /// The access that stopped the emission; `Ready`: none did.
     pub memory: Access,
 }
 

@@ -20,7 +20,7 @@ pub const NONE: u32 = u32::MAX;
 pub struct Keep {
     /// When to look next; 0: it is not watched.
     pub at: u64,
-    /// What had come by the last look (`rcvd_pkts`).
+    /// `rcvd_pkts` at the last look.
     pub seen: u64,
     /// Questions asked since something came, and when the first was.
     pub tries: u32,
@@ -43,7 +43,7 @@ pub struct Siege {
     pub ports: [u16; 2],
 }
 
-/// What keeps all requests of a queue pair off the shortest path.
+/// Conditions that keep all requests of a queue pair off the single path.
 pub mod qp_block {
     /// It is not in RTS.
     pub const NOT_RTS: u32 = 1;
@@ -74,7 +74,7 @@ pub struct Qp {
     pub rcq: u32,
     /// Index of the SRQ, or [`NONE`].
     pub srq: u32,
-    /// What it was created with.
+    /// Its attributes at creation.
     pub init: QpInit,
     /// Attributes as they were set.
     pub attr: QpAttr,
@@ -95,7 +95,7 @@ pub struct Qp {
     pub bucket: TokenBucket,
     /// Rate of what it sends while its path is congested.
     pub congestion: Dcqcn,
-    /// What keeps all requests off the shortest path: bits of [`qp_block`].
+    /// Conditions that keep all requests off the single path: bits of [`qp_block`].
     blocks: Blocks,
     /// When the next congestion notification may leave.
     pub cnp_at: u64,
@@ -225,7 +225,7 @@ impl Qp {
     }
 }
 
-/// What a program that sleeps wants to hear of a CQ.
+/// Completions for which an armed CQ raises an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Armed {
     /// Nothing.
@@ -246,7 +246,7 @@ pub struct Cq {
     pub mem: Option<Region>,
     /// Entries that receives which have begun have reserved.
     pub reserved: u32,
-    /// What raises its next event.
+    /// Completions that raise its next event.
     pub armed: Armed,
     /// Free entries when a QP last began to wait for one.
     pub seen_free: u32,
@@ -268,7 +268,8 @@ pub struct Cq {
 
 impl Cq {
     /// Most entries of a CQ of `capacity` that receives which have begun may reserve. A message
-    /// whose sender is gone keeps its reservation for ever, so one entry is left to the send queues.
+    /// whose sender is gone keeps its reservation for ever, so one entry is left to the send
+    /// queues.
     #[inline]
     pub fn reservable(&self, capacity: u32) -> u32 {
         capacity.saturating_sub(u32::from(self.senders > 0))

@@ -47,26 +47,26 @@ pub struct WqeState {
     pub token: Token,
 }
 
-/// Why a requester does not send.
+/// Condition that keeps a requester from sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SendBlock {
     /// It may send.
     #[default]
     None,
-    /// The peer said RNR; until this time.
+    /// An RNR NAK has come: until this time.
     Rnr(u64),
-    /// Its token bucket is empty; until this time.
+    /// Its token bucket is empty: until this time.
     Rate(u64),
-    /// Slow memory fetches what it wants to send.
+    /// Slow memory fetches the bytes that are next.
     Memory(u8, Token),
     /// It may send as far as [`Qp::ready`](crate::verbs::objects::Qp::ready) allows.
     Unready,
 }
 
-/// What the requester knows of the peer's receive requests (`roce::rnr`).
+/// State of the peer's receive requests, as far as RNR NAKs have shown it (`roce::rnr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Ready {
-    /// It has said nothing.
+    /// No RNR NAK has come.
     #[default]
     Yes,
     /// It has refused the packet with the PSN

@@ -8,7 +8,7 @@ use crate::verbs::blocks::Blocks;
 use crate::verbs::types::{Sge, Wc};
 use crate::wire::Psn;
 
-/// What must be looked at before a request is taken, or one is sent, by the shortest path.
+/// Conditions that keep requests of the peer, or our own, off the single path.
 pub mod rx_block {
     /// Answers are being sent.
     pub const JOBS: u32 = 1;
@@ -22,9 +22,9 @@ pub mod rx_block {
     pub const INCOMING: u32 = 16;
     /// Slow memory places bytes of it.
     pub const PLACING: u32 = 32;
-    /// What leaves before the next request.
+    /// Answers that leave before the next request.
     pub const BEFORE_REQUESTS: u32 = JOBS | FENCES | NAK | NAK_LATER;
-    /// What a message of one packet may not pass.
+    /// Conditions that a single message may not overtake.
     pub const BEFORE_MESSAGES: u32 = INCOMING | PLACING | FENCES;
 }
 
@@ -33,7 +33,7 @@ pub const MAX_SGE: usize = 32;
 /// Message ends that may wait for slow memory on one QP.
 pub const MAX_FENCES: usize = 8;
 
-/// What kind of message arrives.
+/// The message that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Incoming {
     /// None: the next packet must be FIRST or ONLY.
@@ -55,7 +55,7 @@ pub struct TakenRecv {
     /// Its CQE is reserved. Not so while it waits for another message because its own was dropped
     /// (UC, UD).
     pub reserved: bool,
-    /// What it has failed with while its CQ had no room to say so; 0: nothing.
+    /// Status of its failure, while its CQ has no room for the completion; 0: it has not failed.
     pub failed: u32,
     /// Of the request.
     pub wr_id: u64,
@@ -140,7 +140,7 @@ pub struct Resp {
     pub ack_psn: Psn,
     /// See `ack_psn`.
     pub ack_msn: u32,
-    /// What arrives now.
+    /// The message that arrives.
     incoming: Incoming,
     /// Bytes of it received.
     pub offset: u64,
@@ -232,7 +232,7 @@ impl Resp {
         self.blocks.all()
     }
 
-    /// What arrives now.
+    /// The message that arrives.
     #[inline(always)]
     pub fn incoming(&self) -> Incoming {
         self.incoming

@@ -1,4 +1,4 @@
-//! What program threads and the engine share: rings and a few flags. Everything here is atomic.
+//! Rings and flags that program threads and the engine share. Everything here is atomic.
 //!
 //! A program thread reaches a ring through its guarded side (`producer()`, `consumer()`: one thread
 //! at a time, a second one is told so); the engine through [`EngineKey`], which exists once per

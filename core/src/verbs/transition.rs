@@ -39,11 +39,11 @@ pub struct Transition {
     pub from: u32,
     /// State after; equal to `from` where attributes may change within a state.
     pub to: u32,
-    /// What RC needs; `None`: this transition does not exist for the type.
+    /// Required and optional attributes of RC; `None`: RC does not have the transition.
     pub rc: Option<Need>,
-    /// What UC needs.
+    /// Those of UC.
     pub uc: Option<Need>,
-    /// What UD needs.
+    /// Those of UD.
     pub ud: Option<Need>,
 }
 
@@ -56,7 +56,7 @@ const fn bare(from: u32, to: u32) -> Transition {
     Transition { from, to, rc: need(0, 0), uc: need(0, 0), ud: need(0, 0) }
 }
 
-/// What every way into RTS may carry.
+/// Optional attributes of every transition to RTS.
 const INTO_RTS: [u32; 3] = [
     m::CUR_STATE | m::ACCESS_FLAGS | m::MIN_RNR_TIMER | m::RATE_LIMIT,
     m::CUR_STATE | m::ACCESS_FLAGS | m::RATE_LIMIT,
@@ -171,7 +171,7 @@ pub const TABLE: &[Transition] = &[
     },
 ];
 
-/// What the transition needs, `None` where it does not exist for this type of QP.
+/// Attributes of a transition; `None`: this type of QP does not have it.
 pub fn lookup(kind: QpKind, from: u32, to: u32) -> Option<Need> {
     let line = TABLE.iter().find(|t| t.from == from && t.to == to)?;
     match kind {
@@ -225,7 +225,7 @@ pub fn check(kind: QpKind, from: u32, to: u32, mask: u32) -> Result<()> {
     Ok(())
 }
 
-/// What the device can carry; values above are refused.
+/// Bounds of the device; values above are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Largest path MTU code of the port ([`crate::verbs::types::mtu`]).

@@ -69,7 +69,7 @@ pub union WrOp {
     pub ud: UdWr,
 }
 
-/// What a BIND_MW binds: layout of `ibv_mw_bind_info`.
+/// Range and rights of a BIND_MW: layout of `ibv_mw_bind_info`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MwBindInfo {
@@ -91,7 +91,7 @@ pub struct BindMwWr {
     pub mw: Handle,
     /// Its new rkey: the low 8 bits are the program's own.
     pub rkey: u32,
-    /// What to bind it to.
+    /// The region, range and rights.
     pub bind_info: MwBindInfo,
 }
 
@@ -324,7 +324,7 @@ pub struct AhAttr {
     pub traffic_class: u8,
 }
 
-/// What a QP is created with.
+/// Attributes of a new QP.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QpInit {

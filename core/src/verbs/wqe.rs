@@ -1,4 +1,4 @@
-//! What lies in the rings: send and receive work queue elements.
+//! Send and receive work queue elements: the slots of the rings.
 
 use crate::verbs::types::{send_flags, wr_opcode, Sge};
 

@@ -3,7 +3,7 @@
 /// Length of the GRH.
 pub const BYTES: usize = 40;
 
-/// What an answer needs of it.
+/// Fields of a GRH that an answer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// GID of the sender.

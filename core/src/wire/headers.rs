@@ -24,7 +24,7 @@ fn put<const AT: usize, const N: usize, const LEN: usize>(bytes: &mut [u8; LEN],
 /// Base transport header, in every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// What the packet is.
+    /// The opcode.
     pub opcode: Opcode,
     /// Solicited event: the receiver's completion raises an event.
     pub solicited: bool,
@@ -178,9 +178,9 @@ pub struct AtomicEth {
     pub va: u64,
     /// Key of the peer's MR.
     pub rkey: u32,
-    /// What to store (CMP_SWAP) or add (FETCH_ADD).
+    /// Value to store (CMP_SWAP) or to add (FETCH_ADD).
     pub swap_add: u64,
-    /// What to compare with (CMP_SWAP).
+    /// Value to compare with (CMP_SWAP).
     pub compare: u64,
 }
 
@@ -234,7 +234,7 @@ impl Aeth {
         *b = ((self.syndrome as u32) << 24 | self.msn & 0xFF_FFFF).to_be_bytes();
     }
 
-    /// What the syndrome means.
+    /// The syndrome, parsed.
     #[inline]
     pub const fn meaning(&self) -> Syndrome {
         Syndrome::parse(self.syndrome)

@@ -19,7 +19,7 @@ pub enum Class {
     Other,
 }
 
-/// What a packet does, whatever its place in the message.
+/// Operation of a packet, whatever its place in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -230,7 +230,7 @@ impl Opcode {
         }
     }
 
-    /// What the packet does; [`Kind::Unknown`] for opcodes that are not known.
+    /// Operation of the packet; [`Kind::Unknown`] for opcodes that are not known.
     #[inline]
     pub const fn kind(self) -> Kind {
         self.info().kind

@@ -67,7 +67,7 @@ impl Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileHeader {
     form: Form,
-    /// What the frames begin with, such as [`LINKTYPE_ETHERNET`].
+    /// Link type of the frames, such as [`LINKTYPE_ETHERNET`].
     pub linktype: u32,
     /// Bytes after which a frame is cut off.
     pub snaplen: u32,
@@ -189,9 +189,9 @@ impl<'a> Iterator for Records<'a> {
 /// A UDP datagram with the headers around it.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// Who sent it; IPv4 as a v4-mapped GID.
+    /// Source address; IPv4 as a v4-mapped GID.
     pub src: [u8; 16],
-    /// To whom.
+    /// Destination address.
     pub dst: [u8; 16],
     /// The UDP header.
     pub udp: Udp,
@@ -238,7 +238,7 @@ impl<'a> Datagram<'a> {
         })
     }
 
-    /// What a socket delivers; of RoCEv2, BTH to ICRC.
+    /// UDP payload; of RoCEv2, BTH to ICRC.
     pub fn payload(&self) -> &'a [u8] {
         self.ip_packet.get(self.udp_at + Udp::LEN..).unwrap_or(&[])
     }

@@ -145,7 +145,7 @@ impl<'a> View<'a> {
         self.opcode().has_feth().then(|| self.header(Bth::LEN).map(Feth::parse))?
     }
 
-    /// What follows the headers, without the pad.
+    /// The payload, without the pad.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         let end = self.bytes.len().saturating_sub(self.bth.pad as usize);

@@ -104,7 +104,7 @@ const fn answer_to(kind: u16) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::proto::{Bye, Route, Routed, Text, MESSAGE_MAX};
+    use super::super::proto::{Bye, Route, Routed, Text, Welcome, MESSAGE_MAX};
     use super::*;
 
     fn bytes(e: &Envelope) -> Vec<u8> {
@@ -129,6 +129,18 @@ mod tests {
         let right = Envelope::answer(second.seq, 0, routed());
         assert_eq!(c.take(&bytes(&right), 1), Ok(Step::Answer(right)));
         assert_eq!(c.take(&bytes(&right), 1), Ok(Step::Nothing), "it was answered");
+    }
+
+    #[test]
+    fn a_welcome_has_the_descriptors_of_its_rings_and_no_others() {
+        for (features, rings) in [(0, 0), (feature::RELAY, RINGS)] {
+            let welcome = Welcome { features, ..Welcome::refused(Text::EMPTY) };
+            let answer = bytes(&Envelope::answer(1, 0, Message::Welcome(welcome)));
+            for fds in 0..=RINGS + 1 {
+                let taken = Client::new().take(&answer, fds);
+                assert_eq!(taken.is_ok(), fds == rings, "{fds} of {rings}: {taken:?}");
+            }
+        }
     }
 
     #[test]

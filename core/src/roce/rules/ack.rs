@@ -144,7 +144,7 @@ pub(in crate::roce) fn progress(
         // Requests that a limit of the rate has cut end elsewhere than at a piece's end, and were
         // not counted off.
         req.rd_out = 0;
-        // What was never sent again after a rewind counts no longer.
+        // Packets that were not sent again after a rewind count no longer.
         peer.tx.on_acked(core::mem::take(&mut req.inflight));
         let read_freed = core::mem::take(&mut req.read_inflight);
         if read_freed > 0 {

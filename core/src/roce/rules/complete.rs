@@ -74,7 +74,7 @@ pub(in crate::roce) fn prepare<'a>(
     Some(Ending { cq, wr_id: wqe.wr_id, length: wqe.length, opcode: wqe.opcode, status })
 }
 
-/// What of a send queue the end of a request changes.
+/// State of a send queue when a request ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::roce) enum Left {
     /// Its packets were sent, and others may be under way behind it.

@@ -13,7 +13,7 @@ use crate::verbs::shared::{EngineKey, QpShared, Shared};
 use crate::verbs::types::{wc_status, Wc};
 use crate::verbs::wqe::RecvWqe;
 
-/// What a message cannot have.
+/// Resource that a message lacks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::roce) enum Missing {
     /// An entry of the CQ that is not reserved.

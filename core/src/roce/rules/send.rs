@@ -64,7 +64,7 @@ pub(in crate::roce) struct Departed {
     pub(in crate::roce) charge: Charge,
 }
 
-/// What packets count against.
+/// Window that packets count against.
 pub(in crate::roce) enum Charge {
     /// Nothing: nothing will be heard of them (UC).
     Free,

@@ -9,7 +9,7 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::types::Sge;
 use crate::verbs::wqe::{from_byte, SendWqe};
 
-/// What stopped a copy between packets and the program's memory.
+/// Failure of a copy between packets and the program's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CopyError {
     /// Memory is not ready: a provider's token.
