@@ -101,7 +101,8 @@ fn layout_test_names_every_field_of_the_header() {
             ["typedef", kind, name, "{"] => inside = Some(format!("{kind} {name}")),
             ["struct", name, "{"] => inside = Some(format!("struct {name}")),
             [end, ..] if end.starts_with('}') => inside = None,
-            ["//", ..] | [] => {}
+            [] => {}
+            [first, ..] if first.starts_with("/*") || first.starts_with('*') => {}
             [.., field] => {
                 let Some(kind) = &inside else { continue };
                 let field = field.trim_start_matches('*').trim_end_matches(';');
