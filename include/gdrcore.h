@@ -110,7 +110,7 @@ typedef struct gdrc_cm_id {
  * Version of the header: (major << 16) | (minor << 8) | patch. gdrc_version_number() is the
  * library's.
  */
-#define GDRC_VERSION 256
+#define GDRC_VERSION 0x00000100
 
 /** Alignment of the memory given to gdrc_context_init, in bytes. */
 #define GDRC_CONTEXT_ALIGN 4096

@@ -66,6 +66,8 @@ fn name_of(declaration: &str) -> String {
 struct Constant {
     doc: Vec<String>,
     name: String,
+    /// As the source writes it, without underscores.
+    literal: String,
     value: u64,
 }
 
@@ -88,6 +90,7 @@ pub fn constants(source: &str) -> Vec<Item> {
             let constant = Constant {
                 doc: std::mem::take(&mut doc),
                 name: format!("GDRC_{name}"),
+                literal: rest.trim_end_matches(';').replace('_', ""),
                 value: number(rest.trim_end_matches(';')),
             };
             match &mut group {
@@ -114,7 +117,7 @@ fn number(literal: &str) -> u64 {
 }
 
 fn macro_of(c: &Constant) -> Item {
-    let text = format!("{}\n#define {} {}", comment(&c.doc, ""), c.name, c.value);
+    let text = format!("{}\n#define {} {}", comment(&c.doc, ""), c.name, c.literal);
     Item { name: c.name.clone(), text }
 }
 
@@ -221,7 +224,7 @@ fn groups_are_enumerations() {
         pub const GDRC_B_X: u32 = 1;\n/// Second.\npub const GDRC_B_Y: u32 = 16;\n\n\
         const _: () = ();\n";
     let items = constants(source);
-    assert_eq!(items[0].text, "/** One. */\n#define GDRC_A 16");
+    assert_eq!(items[0].text, "/** One. */\n#define GDRC_A 0x10");
     assert_eq!(
         items[1].text,
         "/** Bits. */\nenum gdrc_b {\n    GDRC_B_X = 0x1,\n\
