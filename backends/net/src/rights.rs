@@ -3,6 +3,7 @@
 
 use crate::sys::{errno, last_error};
 use gdrcore_core::error::Result;
+use gdrcore_core::refuse;
 use gdrcore_core::Error;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
@@ -82,7 +83,7 @@ pub(crate) const SEND_MAX: usize = 4;
 /// As sendmsg(2); `Os(EIO)`: a part of it went. [`Error::Invalid`]: another number of descriptors.
 pub(crate) fn send_all(to: RawFd, bytes: &[u8], fds: &[RawFd]) -> Result<()> {
     if !(1..=SEND_MAX).contains(&fds.len()) {
-        return Err(Error::Invalid);
+        return Err(refuse!(Invalid, "a message of {} descriptors: 1 to {SEND_MAX}", fds.len()));
     }
     let size = size_of_val(fds) as u32;
     let mut control = [0u64; 2 + SEND_MAX / 2];
