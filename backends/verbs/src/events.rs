@@ -138,7 +138,8 @@ impl VerbsDevice {
         }
     }
 
-    fn heard(&self, event: &Event) {
+    /// Records an event of the kernel, and keeps it for the program.
+    pub(crate) fn heard(&self, event: &Event) {
         match event.kind {
             async_event::QP_FATAL | async_event::QP_REQ_ERR | async_event::QP_ACCESS_ERR => {
                 if let Ok(qp) = self.qps.enter(event.cookie) {
@@ -152,7 +153,10 @@ impl VerbsDevice {
             }
             async_event::CQ_ERR => self.note_device(CauseCode::CqOverrun, event.cookie),
             async_event::DEVICE_FATAL => {
-                self.gone.store(true, Relaxed);
+                if self.gone.swap(true, Relaxed) {
+                    // Another thread has found the device gone while this one had the event.
+                    return;
+                }
                 self.note_device(CauseCode::DeviceGone, 0);
             }
             async_event::PORT_ERR => self.note_device(CauseCode::PortDown, event.cookie),
