@@ -9,7 +9,7 @@ use crate::wire::{NakCode, Psn};
 /// nothing is sent again ([`Req::cur_pkt`], [`Req::max_psn`]), the request leaves by the shortest
 /// path.
 pub mod tx_block {
-    /// [`Req::hold`](super::Req::hold) is not `None`.
+    /// [`Req::send_block`](super::Req::send_block) is not `None`.
     pub const HOLD: u32 = 1;
     /// A request has failed and waits for those before it to end; nothing behind it is sent, then
     /// the queue flushes.
