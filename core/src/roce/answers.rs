@@ -221,9 +221,7 @@ impl Conn<'_> {
             }
             resp.set_nak(None);
             let not_ready = matches!(Syndrome::parse(syndrome), Syndrome::Rnr { .. });
-            for c in [&mut qp.counters, &mut self.common.counters] {
-                *if not_ready { &mut c.send_rnr_err } else { &mut c.send_nak_err } += 1;
-            }
+            self.count(|c| if not_ready { &mut c.send_rnr_err } else { &mut c.send_nak_err });
         } else if resp.ack_owed && qp.state != qp_state::ERR {
             if !resp.ack_now && tx.is_empty() && self.common.acks.is_pending(self.qi) {
                 // Whatever made the QP ready (an ACK of the peer, a window), this one may wait for

@@ -87,10 +87,8 @@ impl Conn<'_> {
             qp.keep.ask = true;
             return false;
         }
-        for c in [&mut qp.counters, &mut self.common.counters] {
-            c.count_sent(1, run.wire_bytes(1, 0));
-            c.keepalives += 1;
-        }
+        self.count_sent(1, run.wire_bytes(1, 0));
+        self.count(|c| &mut c.keepalives);
         true
     }
 }

@@ -117,10 +117,9 @@ impl Transport {
             }
             taken = true;
             let bytes = run.wire_bytes(run.n, payload.len() as u32);
-            for c in [&mut qp.counters, &mut self.common.counters] {
-                c.count_received(1, bytes);
-            }
-            self.conn(s, qi).handle_ud(now, from, group, run, payload);
+            let mut c = self.conn(s, qi);
+            c.count_received(1, bytes);
+            c.handle_ud(now, from, group, run, payload);
         }
         if !taken {
             self.common.counters.rcvd_no_qp += 1;

@@ -269,9 +269,7 @@ impl Conn<'_> {
             return Mapped::Part;
         }
         qp.req.placed = 0;
-        for c in [&mut self.common.counters, &mut qp.counters] {
-            *(if carried { &mut c.carried_writes } else { &mut c.mapped_writes }) += 1;
-        }
+        self.count(|c| if carried { &mut c.carried_writes } else { &mut c.mapped_writes });
         if self.complete_single(index) {
             return Mapped::Whole;
         }

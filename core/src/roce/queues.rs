@@ -132,8 +132,7 @@ impl Conn<'_> {
     /// Notes that a QP waits for room in a CQ.
     #[inline(never)]
     fn wait_for_cq_room(&mut self, cq: u32) {
-        self.common.counters.cq_full += 1;
-        self.qp.counters.cq_full += 1;
+        self.count(|c| &mut c.cq_full);
         self.common.cq_wait.set(self.qi);
         self.common.full_cqs.set(cq as usize);
         let free = self.s.cq(cq as usize, &self.common.key).free();

@@ -93,8 +93,7 @@ impl Conn<'_> {
     /// Takes an RNR NAK.
     #[inline(never)]
     pub(super) fn handle_rnr(&mut self, now: u64, psn: Psn, timer: u8) {
-        self.common.counters.rcvd_rnr_err += 1;
-        self.qp.counters.rcvd_rnr_err += 1;
+        self.count(|c| &mut c.rcvd_rnr_err);
         let besieged = self.qp.is_besieged(now);
         if !besieged {
             self.ack_before(now, psn);
@@ -109,11 +108,9 @@ impl Conn<'_> {
         }
         if qp.req.rnr_left == 0 && !besieged {
             let made = u64::from(qp.attr.rnr_retry);
-            self.common.counters.retry_rnr_exceeded_err += 1;
-            qp.counters.retry_rnr_exceeded_err += 1;
-            self.note(now, CauseCode::RnrRetryExceeded, wc_status::RNR_RETRY_EXC_ERR, made, 0);
-            self.fail_wqe(now, index, wc_status::RNR_RETRY_EXC_ERR);
-            return;
+            self.count(|c| &mut c.retry_rnr_exceeded_err);
+            let (status, cause) = (wc_status::RNR_RETRY_EXC_ERR, CauseCode::RnrRetryExceeded);
+            return self.fail_request(now, index, status, cause, made, 0);
         }
         let mut wait = RNR_TIMER_NS[usize::from(timer & 31)];
         if besieged {

@@ -156,8 +156,7 @@ impl Conn<'_> {
     /// An answer to nothing that is outstanding.
     #[cold]
     pub(crate) fn stray(&mut self, now: u64, off: i32) {
-        self.common.counters.rcvd_stray += 1;
-        self.qp.counters.rcvd_stray += 1;
+        self.count(|c| &mut c.rcvd_stray);
         if off.abs() > NEAR {
             self.note_odd(now);
         }

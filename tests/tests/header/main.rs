@@ -1,18 +1,10 @@
 //! include/gdrcore.h is what ffi/src exports today, as cbindgen writes it, grouped by ffi/header.
 //! With GDRC_BLESS=1 (`make header`) the file is written instead of compared.
 
-use std::path::{Path, PathBuf};
-
 mod items;
 
+use gdrcore_tests::source::{files, root};
 use items::Item;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("tests lies in the workspace")
-        .to_path_buf()
-}
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
@@ -23,14 +15,8 @@ fn exports() -> Vec<Item> {
     let ffi = root().join("ffi");
     let config = cbindgen::Config::from_file(ffi.join("cbindgen.toml")).expect("ffi/cbindgen.toml");
     let mut builder = cbindgen::Builder::new().with_config(config);
-    let mut sources: Vec<PathBuf> = std::fs::read_dir(ffi.join("src"))
-        .expect("ffi/src")
-        .map(|entry| entry.expect("a file").path())
-        .filter(|path| path.extension().is_some_and(|e| e == "rs"))
-        .collect();
-    sources.sort();
     let mut found = Vec::new();
-    for path in sources {
+    for path in files(&ffi.join("src"), &["rs"]) {
         let text = std::fs::read_to_string(&path).expect("a source file");
         // Others would only be parsed; tests and the fake device are no part of the library.
         if ["pub const GDRC_", "pub struct gdrc_", "extern \"C\" fn gdrc_", "pub type gdrc_"]
@@ -110,11 +96,7 @@ fn header_is_what_the_sources_say() {
 fn header_has_every_exported_function() {
     let header = generate();
     let mut found = 0;
-    for entry in std::fs::read_dir(root().join("ffi/src")).expect("ffi/src") {
-        let path = entry.expect("a file").path();
-        if path.extension().is_none_or(|e| e != "rs") {
-            continue;
-        }
+    for path in files(&root().join("ffi/src"), &["rs"]) {
         let text = std::fs::read_to_string(&path).expect("a source file");
         for (_, rest) in
             text.match_indices("extern \"C\" fn gdrc_").map(|(i, m)| (i, &text[i + m.len()..]))

@@ -126,8 +126,7 @@ impl Conn<'_> {
 
     #[cold]
     fn refuse(&mut self, now: u64) {
-        self.common.counters.rcvd_refused += 1;
-        self.qp.counters.rcvd_refused += 1;
+        self.count(|c| &mut c.rcvd_refused);
         self.note_odd(now);
     }
 }

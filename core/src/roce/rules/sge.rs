@@ -54,10 +54,8 @@ impl RegisteredMemory {
                 break;
             }
             let (bytes, rest) = src.split_at(src.len().min(sge.length as usize));
-            let target = match self.piece(pd, &sge, bytes.len() as u32, true) {
-                Ok(target) => target,
-                Err(e) => return Err(refused(e, &sge)),
-            };
+            let target =
+                self.piece(pd, &sge, bytes.len() as u32, true).map_err(|e| refused(e, &sge))?;
             match self.providers.place(&target, 0, bytes) {
                 Access::Ready => {}
                 Access::Pending(token) => pending = Some((target.provider as u8, token)),
@@ -110,10 +108,7 @@ impl RegisteredMemory {
             }
             let n = dst.len().min(sge.length as usize);
             let (bytes, rest) = core::mem::take(&mut dst).split_at_mut(n);
-            let target = match self.piece(pd, &sge, n as u32, false) {
-                Ok(target) => target,
-                Err(e) => return Err(refused(e, &sge)),
-            };
+            let target = self.piece(pd, &sge, n as u32, false).map_err(|e| refused(e, &sge))?;
             match self.providers.fetch(&target, 0, bytes, TransferId { left: sge.length, ..of }) {
                 Access::Ready => {}
                 Access::Pending(token) => return Err(CopyError::Pending(target.provider, token)),
