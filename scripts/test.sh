@@ -39,6 +39,16 @@ count() {
         }' "$1"
 }
 
+# causes LOG: the errors of a log and its failed tests, each panic with what it says.
+# A panic of a passed test (a child that was killed) shows too: libtest does not say whose it is.
+causes() {
+    awk '
+        /^error/ || /^test .*FAILED/ { print; next }
+        /^thread .*panicked/ { left = 80 }
+        /^(note: run with|---- |test )/ { left = 0 }
+        left > 0 && NF { print substr($0, 1, 400); left-- }' "$1"
+}
+
 # stage NAME SECONDS COMMAND...: runs a stage to its end whatever happens in it, and prints its
 # closing line. SECONDS are those of an idle machine with two CPUs.
 stage() {
@@ -50,7 +60,7 @@ stage() {
     rc=$?
     read -r p f s < <(count "$log" "$rc")
     if [ "$rc" != 0 ]; then
-        grep -E '^(error|test .*FAILED|---- |thread .*panicked)' "$log" | head -n 40
+        causes "$log" | head -n 200
         tail -n 40 "$log"
         [ "$rc" = 124 ] && printf '%s: over its limit of %s s\n' "$name" "$limit"
         failures+=("$name (exit $rc, $log)")

@@ -151,6 +151,16 @@ static int await_event(struct ping *p, struct gdrc_cm_event *e, int timeout_ms, 
     }
 }
 
+/* Whether the peer has ended the connection, as far as its events have come. */
+static bool has_gone(struct ping *p)
+{
+    struct gdrc_cm_event e;
+    while (take_event(p, &e) == 1)
+        if (e.event == GDRC_CM_EVENT_DISCONNECTED)
+            p->gone = true;
+    return p->gone;
+}
+
 /*
  * Waits until a request of this id is done, or (WR_RECV) a message is there. -ECONNRESET: the peer
  * has ended the connection, which the caller judges. Other errors but -EINTR have been told.
@@ -158,7 +168,6 @@ static int await_event(struct ping *p, struct gdrc_cm_event *e, int timeout_ms, 
 static int await(struct ping *p, uint64_t what)
 {
     uint64_t end = gx_now_ns() + (uint64_t)WAIT_MS * 1000000;
-    struct gdrc_cm_event e;
     struct gdrc_wc wc;
     for (;;) {
         if (what == WR_RECV && p->waiting)
@@ -167,9 +176,7 @@ static int await(struct ping *p, uint64_t what)
         if (n < 0)
             return failed(p, n, "polling");
         if (n == 0) {
-            if (take_event(p, &e) == 1 && e.event == GDRC_CM_EVENT_DISCONNECTED)
-                p->gone = true;
-            if (p->gone)
+            if (has_gone(p))
                 return -ECONNRESET;
             if (gx_now_ns() > end)
                 return gx_error("The other side may be stopped, or the network in between is down.",
@@ -183,6 +190,12 @@ static int await(struct ping *p, uint64_t what)
             p->gone = true;
             continue;
         }
+        /*
+         * A peer that disconnects and ends at once takes the path with it: its goodbye came before
+         * that, and says more than the request that the path failed.
+         */
+        if (wc.status != GDRC_WC_SUCCESS && has_gone(p))
+            return -ECONNRESET;
         if (wc.status != GDRC_WC_SUCCESS)
             return gx_explain_wc(&p->dev, p->qp, &wc, "an operation"), -EIO;
         if (!(wc.wr_id & WR_RECV)) {

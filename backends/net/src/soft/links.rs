@@ -92,7 +92,11 @@ impl SoftDevice {
     #[cold]
     pub(super) fn maintain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         relayed::maintain(port);
-        let Some(shm) = &mut port.shm else { return };
+        let Some(shm) = &mut port.shm else {
+            // A device of nothing but a socket is asked again as rarely as one at rest.
+            port.maintain_at = if port.relay.is_none() { now + MAINTAIN_NS.1 } else { 0 };
+            return;
+        };
         self.poll_router(shm, now);
         let next = if shm.maintain(now, &self.waiter) {
             MAINTAIN_NS.0
