@@ -325,7 +325,7 @@ impl World {
                 let since = op.posted_at.max(heard).max(e.ready_at).max(host.jumped_at);
                 let asks = {
                     let g = host.lock();
-                    let req = &g.transport.qps[index(e.qp)].req;
+                    let req = &g.transport.qps[index(e.qp)].conn.req;
                     req.una_psn != req.max_psn
                 };
                 // What has not left may wait for a window that others to the same peer hold until
@@ -464,9 +464,10 @@ impl World {
                 );
                 let t = &g.transport;
                 let qi = crate::link::index(e.qp);
-                let recv = &t.qps[qi].resp.recv;
-                let (fences, jobs) = (t.qps[qi].resp.fence_len(), t.qps[qi].resp.job_len());
-                out += &format!(" {:?}", t.qps[qi].req);
+                let recv = &t.qps[qi].conn.resp.recv;
+                let (fences, jobs) =
+                    (t.qps[qi].conn.resp.fence_len(), t.qps[qi].conn.resp.job_len());
+                out += &format!(" {:?}", t.qps[qi].conn.req);
                 out += &format!(
                     " taken {} reserved {} fences {fences} jobs {jobs}",
                     recv.taken, recv.reserved

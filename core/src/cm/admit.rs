@@ -28,7 +28,7 @@ use super::Cm;
 use crate::arena::CHUNK;
 use crate::config::Config;
 use crate::roce::peer::PeerAddr;
-use crate::verbs::objects::NONE;
+use crate::verbs::NONE;
 
 /// An accepted connection is not given up for another before this time.
 pub const FAIR_NS: u64 = 100_000_000;

@@ -4,10 +4,10 @@ use super::types::{cm_event, CmEvent, DATA_MAX};
 use crate::error::{Error, Result};
 use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
-use crate::verbs::objects::NONE;
 use crate::verbs::types::{
     access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr,
 };
+use crate::verbs::NONE;
 
 /// Where an id stands.
 ///

@@ -12,8 +12,8 @@ use super::{
 use crate::error::{Error, Result};
 use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
-use crate::verbs::objects::NONE;
 use crate::verbs::types::{qp_type, Handle, QpAttr};
+use crate::verbs::NONE;
 
 /// Ports that are given to ids that ask for none.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 0xb000..=0xefff;

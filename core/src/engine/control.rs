@@ -10,11 +10,12 @@ use crate::error::{Error, Result};
 use crate::mem::Memory;
 use crate::reason::refuse;
 use crate::roce::peer::{Path, Peer, PeerAddr, Window, LANES, WINDOW_SURE};
-use crate::verbs::objects::{Ah, Armed, Cq, Pd, Srq, NONE};
+use crate::verbs::objects::{Ah, Armed, Cq, Pd, Srq};
 use crate::verbs::shared::{CqShared, Shared, SrqShared};
 use crate::verbs::transition::{self, Limits};
 use crate::verbs::types::{mtu, AhAttr, Handle, Wc};
 use crate::verbs::wqe::{recv_stride, RecvWqe};
+use crate::verbs::NONE;
 use crate::wire::{mtu_code, Flow};
 
 /// Largest depth of a queue.

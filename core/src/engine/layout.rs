@@ -19,8 +19,9 @@ use crate::roce::txbuf::Handed;
 
 use crate::roce::{Common, Transport};
 use crate::verbs::cause::Cause;
-use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq, NONE};
+use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq};
 use crate::verbs::shared::{tag, EngineKey, Shared};
+use crate::verbs::NONE;
 use crate::wheel::Wheel;
 use crate::wire::Flow;
 

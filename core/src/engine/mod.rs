@@ -358,7 +358,7 @@ impl Guard<'_> {
     #[inline(always)]
     pub fn try_local_write(&mut self, qi: usize) -> bool {
         let (inner, s) = self.split();
-        inner.transport.qps.get(qi).is_some_and(|qp| qp.loopback)
+        inner.transport.qps.get(qi).is_some_and(|qp| qp.conn.loopback)
             && inner.transport.try_local_write(s, qi, &mut inner.scratch)
     }
 

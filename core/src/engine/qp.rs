@@ -7,20 +7,20 @@ use super::{qpn, Guard, Inner};
 use crate::arena::{RawSlice, Region};
 use crate::bucket::TokenBucket;
 use crate::config::config_flags;
-use crate::dcqcn::Dcqcn;
 use crate::device::async_event;
 use crate::error::{Error, Result};
 use crate::reason::refuse;
 use crate::roce::peer::Path;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::kind::QpKind;
-use crate::verbs::objects::{Qp, NONE};
-use crate::verbs::req::{tx_block, Req, WqeState};
+use crate::verbs::objects::Qp;
+use crate::verbs::req::{tx_block, WqeState};
 use crate::verbs::resp::Resource;
 use crate::verbs::shared::{QpShared, Shared};
 use crate::verbs::transition;
 use crate::verbs::types::{qp_attr_mask as mask, qp_state, Handle, QpAttr, QpCap, QpInit};
 use crate::verbs::wqe::{recv_stride, send_stride, RecvWqe, SendWqe};
+use crate::verbs::NONE;
 use crate::wire::{ack_timeout_ns, mtu_bytes, Psn};
 
 /// Bytes that a token bucket may send at once.
@@ -37,8 +37,8 @@ impl Inner {
         let rcq = t.qps[qi].rcq as usize;
         // CQEs that were promised to receives which now end without one.
         let qp = &mut t.qps[qi];
-        let promised = u32::from(qp.resp.recv.reserved)
-            + qp.resp.fences().filter(|f| f.wc.is_some()).count() as u32;
+        let promised = u32::from(qp.conn.resp.recv.reserved)
+            + qp.conn.resp.fences().filter(|f| f.wc.is_some()).count() as u32;
         t.common.unreserve(rcq as u32, promised);
         let qp = &mut t.qps[qi];
         let mut sq = s.sq(qi, &t.common.key);
@@ -51,20 +51,16 @@ impl Inner {
             rq.release(n);
         }
         qp.wqes.fill(WqeState::default());
-        if qp.req.max_psn != Psn::default() {
-            qp.former_psn = qp.req.max_psn;
+        if qp.conn.req.max_psn != Psn::default() {
+            qp.former_psn = qp.conn.req.max_psn;
         }
-        qp.req = Req::starting_at(at);
-        qp.resp.reset();
+        qp.longest_ns = qp.longest_ns.max(qpn::longest_ns(qp));
+        let peer = qp.conn.end(at, qp.counters.sent_pkts);
         // Limits belong to the attributes and the path, both of which end.
         qp.bucket = TokenBucket::default();
-        qp.congestion = Dcqcn::default();
         qp.set_paced(false);
-        let (peer, qpn) = (qp.peer, qp.qpn);
-        qp.peer = NONE;
-        qp.loopback = false;
+        let qpn = qp.qpn;
         qp.events = 0;
-        qp.keep = Default::default();
         t.common.event_qps.clear(qi);
         if peer != NONE {
             self.peer_put(peer);
@@ -76,7 +72,6 @@ impl Inner {
     fn enter_reset(&mut self, s: &Shared, qi: usize) {
         self.reset_qp(s, qi);
         let q = &mut self.transport.qps[qi];
-        q.longest_ns = q.longest_ns.max(qpn::longest_ns(q));
         q.attr = QpAttr {
             cap: q.init.cap,
             port_num: 1,
@@ -94,7 +89,7 @@ impl Inner {
         if from == qp_state::RESET {
             t.conn(s, qi).set_state(qp_state::ERR);
         } else {
-            if from != qp_state::ERR && !t.qps[qi].req.is(tx_block::FAILED) {
+            if from != qp_state::ERR && !t.qps[qi].conn.req.is(tx_block::FAILED) {
                 t.conn(s, qi).note(now, CauseCode::Flushed, 0, 0, 0);
             }
             t.conn(s, qi).enter_error(None);
@@ -109,8 +104,8 @@ impl Inner {
         let received = q.srq != NONE || s.rq(qi, &t.common.key).is_empty();
         s.sq(qi, &t.common.key).is_empty()
             && received
-            && !q.resp.recv.taken
-            && q.resp.fence_len() == 0
+            && !q.conn.resp.recv.taken
+            && q.conn.resp.fence_len() == 0
     }
 }
 
@@ -173,7 +168,7 @@ impl Inner {
         let addr = self.address(&attr.ah)?;
         let q = &self.transport.qps[qi];
         if q.state == qp_state::SQD
-            && self.transport.peers.get(q.peer as usize).is_some_and(|p| p.addr != addr)
+            && self.transport.peers.get(q.conn.peer as usize).is_some_and(|p| p.addr != addr)
         {
             return Err(refuse!(Invalid, "dgid: the peer of a connected QP stays the same"));
         }
@@ -183,10 +178,10 @@ impl Inner {
                 && self.cm.is_kin(self.transport.qps[qi].qpn, attr.dest_qp_num);
         let t = &mut self.transport;
         t.conn(s, qi).forget_inflight();
-        t.qps[qi].loopback = t.peers[peer as usize].path == Path::Loopback;
-        t.qps[qi].own_port = t.common.check_ports && kin;
-        t.qps[qi].siege = Default::default();
-        let old = core::mem::replace(&mut t.qps[qi].peer, peer);
+        t.qps[qi].conn.loopback = t.peers[peer as usize].path == Path::Loopback;
+        t.qps[qi].conn.own_port = t.common.check_ports && kin;
+        t.qps[qi].conn.siege = Default::default();
+        let old = core::mem::replace(&mut t.qps[qi].conn.peer, peer);
         if old != NONE {
             self.peer_put(old);
         }
@@ -198,14 +193,14 @@ impl Inner {
         let t = &mut self.transport;
         t.conn(s, qi).set_state(qp_state::SQD);
         let q = &mut t.qps[qi];
-        q.req.set(tx_block::DRAINING, true);
+        q.conn.req.set(tx_block::DRAINING, true);
         q.attr.sq_draining = 1;
-        q.req.set(tx_block::DRAIN_EVENT, true);
+        q.conn.req.set(tx_block::DRAIN_EVENT, true);
         t.conn(s, qi).check_drained();
         if !tell {
             t.qps[qi].events &= !(1 << async_event::SQ_DRAINED);
-            t.qps[qi].req.set(tx_block::DRAIN_EVENT, false);
-            if t.qps[qi].req.acked != t.qps[qi].req.next {
+            t.qps[qi].conn.req.set(tx_block::DRAIN_EVENT, false);
+            if t.qps[qi].conn.req.acked != t.qps[qi].conn.req.next {
                 t.qps[qi].attr.sq_draining = 1;
             }
         }
@@ -230,29 +225,29 @@ fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, deadline: u64) {
         RATE_LIMIT => rate_limit_bytes_per_s, EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify,
     }
     if m & mask::PATH_MTU != 0 {
-        q.mtu = mtu_bytes(attr.path_mtu).unwrap_or(256);
+        q.conn.mtu = mtu_bytes(attr.path_mtu).unwrap_or(256);
     }
     if m & mask::TIMEOUT != 0 {
-        q.timeout_ns = ack_timeout_ns(attr.timeout).unwrap_or(deadline);
+        q.conn.timeout_ns = ack_timeout_ns(attr.timeout).unwrap_or(deadline);
     }
     if m & mask::RQ_PSN != 0 {
-        q.resp.epsn = Psn::new(attr.rq_psn);
-        q.resp.ack_psn = q.resp.epsn.prev();
+        q.conn.resp.epsn = Psn::new(attr.rq_psn);
+        q.conn.resp.ack_psn = q.conn.resp.epsn.prev();
     }
     if m & mask::SQ_PSN != 0 {
-        q.req.next_psn = Psn::new(attr.sq_psn);
-        q.req.una_psn = q.req.next_psn;
-        q.req.max_psn = q.req.next_psn;
+        q.conn.req.next_psn = Psn::new(attr.sq_psn);
+        q.conn.req.una_psn = q.conn.req.next_psn;
+        q.conn.req.max_psn = q.conn.req.next_psn;
     }
     if m & mask::RETRY_CNT != 0 {
-        q.req.retry_left = attr.retry_cnt;
+        q.conn.req.retry_left = attr.retry_cnt;
     }
     if m & mask::RNR_RETRY != 0 {
-        q.req.rnr_left = attr.rnr_retry;
+        q.conn.req.rnr_left = attr.rnr_retry;
     }
     if m & mask::RATE_LIMIT != 0 {
         q.bucket.set_rate(now, attr.rate_limit_bytes_per_s, RATE_BURST);
-        q.set_paced(attr.rate_limit_bytes_per_s != 0 || q.congestion.is_limiting());
+        q.set_paced(attr.rate_limit_bytes_per_s != 0 || q.conn.congestion.is_limiting());
     }
 }
 
@@ -341,11 +336,11 @@ impl Guard<'_> {
         let mut qp = Qp::new(qpn, kind, QpInit { cap: given, ..*init });
         qp.pd = pd as u32;
         (qp.scq, qp.rcq, qp.srq) = (scq as u32, rcq as u32, srq);
-        (qp.mtu, qp.timeout_ns) = (config.max_mtu, config.deadline_ns);
+        (qp.conn.mtu, qp.conn.timeout_ns) = (config.max_mtu, config.deadline_ns);
         qp.wqes = undo.wqes.take().unwrap_or_default();
         (qp.sq_mem, qp.rq_mem) = (Some(sq_mem), undo.rq);
-        qp.resp.resources = undo.resources.take().unwrap_or_default();
-        qp.resp.jobs = undo.jobs.take().unwrap_or_default();
+        qp.conn.resp.resources = undo.resources.take().unwrap_or_default();
+        qp.conn.resp.jobs = undo.jobs.take().unwrap_or_default();
         t.qps[qi] = qp;
         t.conn(s, qi).set_state(qp_state::RESET);
         t.common.by_qpn[(qpn - t.common.qpn_base) as usize] = qi as u32 + 1;
@@ -395,13 +390,13 @@ impl Guard<'_> {
             _ => {
                 t.conn(s, qi).set_state(to);
                 let q = &mut t.qps[qi];
-                q.met |= to != qp_state::INIT && !q.loopback;
-                q.req.set(tx_block::DRAINING, false);
+                q.met |= to != qp_state::INIT && !q.conn.loopback;
+                q.conn.req.set(tx_block::DRAINING, false);
                 q.attr.sq_draining = 0;
                 if from == qp_state::SQE {
-                    q.req.set_send_block(Default::default());
-                    q.req.set(tx_block::FAILED, false);
-                    q.req.set(tx_block::BROKEN, false);
+                    q.conn.req.set_send_block(Default::default());
+                    q.conn.req.set(tx_block::FAILED, false);
+                    q.conn.req.set(tx_block::BROKEN, false);
                 }
                 if to == qp_state::RTS {
                     t.conn(s, qi).begin_keepalive(now);
@@ -456,13 +451,13 @@ impl Guard<'_> {
         attr.cap = q.init.cap;
         // The PSNs of now, so that a connection can be moved.
         if q.state >= qp_state::RTR {
-            attr.rq_psn = q.resp.epsn.get();
+            attr.rq_psn = q.conn.resp.epsn.get();
         }
         if q.state >= qp_state::RTS {
-            attr.sq_psn = q.req.next_psn.get();
+            attr.sq_psn = q.conn.req.next_psn.get();
         }
         if q.state == qp_state::SQD {
-            attr.sq_draining = u8::from(q.req.acked != q.req.next);
+            attr.sq_draining = u8::from(q.conn.req.acked != q.conn.req.next);
         }
         Ok((attr, q.init))
     }
@@ -533,8 +528,8 @@ impl Guard<'_> {
             inner.heap.free(mem);
         }
         inner.heap.free_slice(core::mem::take(&mut q.wqes));
-        inner.heap.free_slice(core::mem::take(&mut q.resp.resources));
-        inner.heap.free_slice(core::mem::take(&mut q.resp.jobs));
+        inner.heap.free_slice(core::mem::take(&mut q.conn.resp.resources));
+        inner.heap.free_slice(core::mem::take(&mut q.conn.resp.jobs));
         inner.qpns.free(q.qpn, now, qpn::rest_ns(&q));
         Ok(())
     }

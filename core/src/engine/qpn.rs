@@ -13,7 +13,8 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::random::{Random, Shuffle};
 use crate::reason::refuse;
-use crate::verbs::objects::{Qp, NONE};
+use crate::verbs::objects::Qp;
+use crate::verbs::NONE;
 
 /// A number whose QP had a peer rests at least this long.
 const REST_MIN_NS: u64 = 100_000_000;
@@ -57,7 +58,7 @@ pub(super) fn rest_ns(qp: &Qp) -> u64 {
 
 /// How long the peer of a QP may be silent before a request ends, at most four of its timeouts.
 pub(super) fn longest_ns(qp: &Qp) -> u64 {
-    qp.timeout_ns.saturating_mul(u64::from(qp.attr.retry_cnt).saturating_add(1).min(4))
+    qp.conn.timeout_ns.saturating_mul(u64::from(qp.attr.retry_cnt).saturating_add(1).min(4))
 }
 
 /// State of a number.

@@ -11,9 +11,9 @@ use crate::roce::rules::send::PreparedSend;
 use crate::roce::txbuf::TxBuf;
 use crate::roce::{Origin, Sent, Transport};
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::NONE;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, wc_status};
+use crate::verbs::NONE;
 use crate::wire::Flow;
 
 /// A burst that waits in the port's buffer.
@@ -194,7 +194,7 @@ impl Guard<'_> {
     pub fn path_of(&mut self, qi: usize) -> Option<Path> {
         let t = &self.split().0.transport;
         let qp = &t.qps[qi];
-        let peer = t.peers.get(qp.peer as usize)?;
+        let peer = t.peers.get(qp.conn.peer as usize)?;
         (qp.kind.is_connected()).then_some(peer.path)
     }
 
@@ -368,7 +368,8 @@ impl Guard<'_> {
         }
         for qi in 0..t.qps.len() {
             let qp = &t.qps[qi];
-            if qp.live && qp.peer != NONE && t.peers[qp.peer as usize].path == Path::Lost {
+            if qp.live && qp.conn.peer != NONE && t.peers[qp.conn.peer as usize].path == Path::Lost
+            {
                 t.conn(s, qi).fail_path(now);
             }
             t.common.ready.set(qi);
@@ -546,17 +547,17 @@ impl Guard<'_> {
         let t = &mut inner.transport;
         for qi in 0..t.qps.len() {
             let qp = &t.qps[qi];
-            if !qp.live || !qp.kind.is_connected() || qp.peer == NONE {
+            if !qp.live || !qp.kind.is_connected() || qp.conn.peer == NONE {
                 continue;
             }
-            let addr = t.peers[qp.peer as usize].addr;
-            let waits = qp.req.una_psn != qp.req.max_psn || qp.keep.tries > 0;
+            let addr = t.peers[qp.conn.peer as usize].addr;
+            let waits = qp.conn.req.una_psn != qp.conn.req.max_psn || qp.conn.keep.tries > 0;
             if addr.gid != dst.gid || addr.port != dst.port || !waits {
                 continue;
             }
             // A hint, not a verdict: the peer may be starting. The retry counter ends the
             // operation; this says why.
-            let arg0 = if code == CauseCode::MtuExceeded { u64::from(qp.mtu) } else { arg0 };
+            let arg0 = if code == CauseCode::MtuExceeded { u64::from(qp.conn.mtu) } else { arg0 };
             t.conn(s, qi).note(now, code, wc_status::RETRY_EXC_ERR, arg0, arg1);
         }
     }

@@ -34,13 +34,13 @@ impl Conn<'_> {
     pub(crate) fn transmit_answers(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
         loop {
             let qp = &mut *self.qp;
-            let Some(&mut job) = qp.resp.first_job() else { break };
+            let Some(&mut job) = qp.conn.resp.first_job() else { break };
             // An answer acknowledges all before it, so what is before it must have landed.
-            if qp.resp.is_before_fence(&job) {
+            if qp.conn.resp.is_before_fence(&job) {
                 self.common.mem_wait.set(self.qi);
                 return Sent::Idle;
             }
-            let offset = job.sent.wrapping_mul(qp.mtu);
+            let offset = job.sent.wrapping_mul(qp.conn.mtu);
             let Some((run, bytes)) = self.answer_run(&job, offset, now) else { return Sent::Idle };
             let qp = &mut *self.qp;
             let mut stop = None;
@@ -57,7 +57,7 @@ impl Conn<'_> {
             let mut packets = 0;
             if stop.is_none() {
                 let (providers, qpn) = (&self.common.memory.providers, qp.qpn);
-                let done = tx.emit(&run, qp.mtu, bytes, false, |off, dst| match &target {
+                let done = tx.emit(&run, qp.conn.mtu, bytes, false, |off, dst| match &target {
                     Some(t) => {
                         let left = job.len.saturating_sub(offset.saturating_add(off));
                         let of = TransferId::answer(qpn, job.psn.get(), left);
@@ -71,19 +71,19 @@ impl Conn<'_> {
                 }
             }
             let qp = &mut *self.qp;
-            if let Some(job) = qp.resp.first_job() {
+            if let Some(job) = qp.conn.resp.first_job() {
                 job.sent += packets;
             }
             let finished = job.sent + packets == job.npkts;
-            let carried = bytes.min(packets.wrapping_mul(qp.mtu));
+            let carried = bytes.min(packets.wrapping_mul(qp.conn.mtu));
             let wire = if packets > 0 { run.wire_bytes(packets, carried) } else { 0 };
             if qp.is_paced() {
-                qp.congestion.on_sent(now, wire as u32);
+                qp.conn.congestion.on_sent(now, wire as u32);
             }
             self.count_sent(packets, wire);
             if finished {
-                self.qp.resp.pop_job();
-                let resp = &mut self.qp.resp;
+                self.qp.conn.resp.pop_job();
+                let resp = &mut self.qp.conn.resp;
                 if resp.job_len() == 0 && resp.ack_psn.diff(job.psn.add(job.npkts - 1)) <= 0 {
                     // The answer has acknowledged everything.
                     self.common.acks.left(resp, self.qi);
@@ -100,7 +100,7 @@ impl Conn<'_> {
                 // A duplicate may be as old as the network makes it, and the key have closed since
                 // its answer was taken. A peer that still waits asks again, and ends by its
                 // retries.
-                Some(_) if job.again => self.qp.resp.pop_job(),
+                Some(_) if job.again => self.qp.conn.resp.pop_job(),
                 Some(_) => {
                     let psn = job.psn.add(job.sent + packets);
                     self.refuse_answer(&job, psn, target.is_some(), now);
@@ -147,7 +147,7 @@ impl Conn<'_> {
                 Ok(most) if most < run.n => {
                     run.n = most;
                     run.last = false;
-                    bytes = most * qp.mtu;
+                    bytes = most * qp.conn.mtu;
                 }
                 Ok(_) => {}
                 Err(at) => {
@@ -165,8 +165,8 @@ impl Conn<'_> {
     fn answers_ahead(&self) {
         let qp = &*self.qp;
         let memory = &self.common.memory;
-        for job in qp.resp.queued_jobs().skip(1).take(AHEAD as usize) {
-            if qp.resp.is_before_fence(job) {
+        for job in qp.conn.resp.queued_jobs().skip(1).take(AHEAD as usize) {
+            if qp.conn.resp.is_before_fence(job) {
                 return;
             }
             if job.atomic || job.len == 0 {
@@ -184,7 +184,7 @@ impl Conn<'_> {
     #[inline]
     pub(crate) fn transmit_ack(&mut self, tx: &mut TxBuf<'_>) -> bool {
         let qp = &mut *self.qp;
-        let resp = &mut qp.resp;
+        let resp = &mut qp.conn.resp;
         if resp.job_len() > 0 {
             return true;
         }
@@ -207,7 +207,7 @@ impl Conn<'_> {
                 self.count_sent(1, ACK_BYTES);
             }
             let qp = &mut *self.qp;
-            let resp = &mut qp.resp;
+            let resp = &mut qp.conn.resp;
             let mut psn = if resp.fatal_nak.is_some() { resp.fatal_psn } else { resp.epsn };
             if qp.state == qp_state::ERR && resp.ack_psn.next().diff(psn) < 0 {
                 // Bytes that had not landed in slow memory when the QP failed are not acknowledged.
@@ -234,7 +234,7 @@ impl Conn<'_> {
         } else {
             return true;
         }
-        self.common.acks.left(&mut self.qp.resp, self.qi);
+        self.common.acks.left(&mut self.qp.conn.resp, self.qi);
         self.count_sent(1, ACK_BYTES);
         true
     }
@@ -244,7 +244,7 @@ impl Conn<'_> {
     #[inline]
     pub(crate) fn take_local_ack(&mut self) -> Option<Run> {
         let qp = &mut *self.qp;
-        let resp = &mut qp.resp;
+        let resp = &mut qp.conn.resp;
         if !resp.ack_owed || resp.job_len() > 0 || resp.owes_nak() || qp.state == qp_state::ERR {
             return None;
         }

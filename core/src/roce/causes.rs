@@ -16,7 +16,7 @@ impl Conn<'_> {
             peer: self.peer.addr.gid,
             qpn: qp.qpn,
             remote_qpn: qp.attr.dest_qp_num,
-            psn: qp.req.una_psn.get(),
+            psn: qp.conn.req.una_psn.get(),
             counter: counter_of(code),
             arg0,
             arg1,

@@ -25,7 +25,7 @@ impl Conn<'_> {
     /// `una <= acked <= next <= tail`, as [`crate::verbs::req::Req`] promises.
     pub(crate) fn req_is_sound(&self) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
-        let req = &self.qp.req;
+        let req = &self.qp.conn.req;
         let behind = |i: u32| i.wrapping_sub(sq.head());
         req.una == sq.head()
             && behind(req.acked) <= behind(req.next)
@@ -38,7 +38,7 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.end();
         let qp = &mut *self.qp;
-        let index = qp.req.acked;
+        let index = qp.conn.req.acked;
         let ws = qp.wqe(index);
         (index != tail && ws.started && !ws.done).then_some(index)
     }
@@ -47,7 +47,7 @@ impl Conn<'_> {
     /// port.
     #[inline]
     pub(crate) fn handle_answer(&mut self, now: u64, port: u16, run: &Run, payload: &[u8]) {
-        debug_assert!(!self.qp.can_send() || self.req_is_sound(), "{:?} {run:?}", self.qp.req);
+        debug_assert!(!self.qp.can_send() || self.req_is_sound(), "{:?} {run:?}", self.qp.conn.req);
         let qp = &mut *self.qp;
         if !qp.can_send() {
             return;
@@ -75,7 +75,7 @@ impl Conn<'_> {
             Kind::ReadResponse => self.handle_read_response(now, run, payload),
             _ => self.handle_atomic_ack(now, run),
         }
-        debug_assert!(self.req_is_sound(), "{:?} {run:?}", self.qp.req);
+        debug_assert!(self.req_is_sound(), "{:?} {run:?}", self.qp.conn.req);
     }
 
     /// Everything up to and including `psn` has arrived, as far as READs and atomics allow.
@@ -86,7 +86,7 @@ impl Conn<'_> {
         let mut implied = None;
         let qp = &mut *self.qp;
         loop {
-            let i = qp.req.acked;
+            let i = qp.conn.req.acked;
             let ws = *qp.wqe(i);
             // Behind the last request of a full queue lies the first, which is not released yet.
             if !ws.started || i == sq.end() {
@@ -97,10 +97,10 @@ impl Conn<'_> {
                 if !ws.done {
                     break;
                 }
-                qp.req.acked = i.wrapping_add(1);
-                if i == qp.req.next {
-                    qp.req.next = qp.req.acked;
-                    qp.req.cur_pkt = 0;
+                qp.conn.req.acked = i.wrapping_add(1);
+                if i == qp.conn.req.next {
+                    qp.conn.req.next = qp.conn.req.acked;
+                    qp.conn.req.cur_pkt = 0;
                 }
                 continue;
             }
@@ -113,36 +113,36 @@ impl Conn<'_> {
                 implied = Some(ws.psn.add(ws.done_pkts));
                 break;
             }
-            let from = qp.req.una_psn.diff(ws.psn).max(0) as u32;
+            let from = qp.conn.req.una_psn.diff(ws.psn).max(0) as u32;
             let upto = (psn.diff(ws.psn) as u32 + 1).min(ws.npkts);
             if upto > from && !ws.done {
                 freed += window_cost(qp, wqe.length, from, upto);
                 progress = true;
-                qp.req.una_psn = ws.psn.add(upto);
+                qp.conn.req.una_psn = ws.psn.add(upto);
             }
             if upto < ws.npkts {
                 break;
             }
             qp.wqe(i).done = true;
-            qp.req.acked = i.wrapping_add(1);
-            if i == qp.req.next {
+            qp.conn.req.acked = i.wrapping_add(1);
+            if i == qp.conn.req.next {
                 // It had been rewound, and yet it arrived.
-                qp.req.next = qp.req.acked;
-                qp.req.cur_pkt = 0;
-                qp.req.next_psn = qp.req.una_psn;
+                qp.conn.req.next = qp.conn.req.acked;
+                qp.conn.req.cur_pkt = 0;
+                qp.conn.req.next_psn = qp.conn.req.una_psn;
             }
-            if qp.req.acked == sq.end() {
+            if qp.conn.req.acked == sq.end() {
                 break;
             }
         }
         // A rewound WQE of which more has arrived than was sent again.
-        if qp.req.next_psn.diff(qp.req.una_psn) < 0 {
-            let una = qp.req.una_psn;
-            let next = qp.req.next;
+        if qp.conn.req.next_psn.diff(qp.conn.req.una_psn) < 0 {
+            let una = qp.conn.req.una_psn;
+            let next = qp.conn.req.next;
             let ws = *qp.wqe(next);
             if ws.started {
-                qp.req.cur_pkt = una.diff(ws.psn).max(0) as u32;
-                qp.req.next_psn = una;
+                qp.conn.req.cur_pkt = una.diff(ws.psn).max(0) as u32;
+                qp.conn.req.next_psn = una;
             }
         }
         if progress {
@@ -157,7 +157,7 @@ impl Conn<'_> {
     #[inline(never)]
     fn answer_lost(&mut self, now: u64, psn: Psn) {
         let qp = &mut *self.qp;
-        if qp.req.rewound == Some(psn) || !qp.req.may_repeat() {
+        if qp.conn.req.rewound == Some(psn) || !qp.conn.req.may_repeat() {
             return;
         }
         let peer = &mut *self.peer;
@@ -170,10 +170,10 @@ impl Conn<'_> {
     fn ask_again(&mut self, now: u64, psn: Psn) {
         self.rewind(psn);
         let qp = &mut *self.qp;
-        qp.req.rewound = None;
-        qp.req.retry_left = qp.attr.retry_cnt;
-        qp.req.ack_deadline = now + qp.timeout_ns;
-        qp.req.set_send_block(SendBlock::Rate(now + STAGING_WAIT_NS));
+        qp.conn.req.rewound = None;
+        qp.conn.req.retry_left = qp.attr.retry_cnt;
+        qp.conn.req.ack_deadline = now + qp.conn.timeout_ns;
+        qp.conn.req.set_send_block(SendBlock::Rate(now + STAGING_WAIT_NS));
         self.arm();
     }
 
@@ -189,10 +189,10 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         progress(qp, &mut *self.peer, now, freed, read_freed);
         // Where all is sent, the QP need not be looked at again.
-        if qp.req.next != sq.end() {
+        if qp.conn.req.next != sq.end() {
             self.common.ready.set(self.qi);
         }
-        if qp.req.is(tx_block::DRAIN_EVENT) {
+        if qp.conn.req.is(tx_block::DRAIN_EVENT) {
             self.check_drained();
         }
         self.common.wake_windows();
@@ -201,7 +201,7 @@ impl Conn<'_> {
     /// An answer for `psn` acknowledges what came before it.
     #[inline(never)]
     pub(super) fn ack_before(&mut self, now: u64, psn: Psn) {
-        if psn.diff(self.qp.req.una_psn) > 0 {
+        if psn.diff(self.qp.conn.req.una_psn) > 0 {
             self.ack_through(&self.q.engine_sq(&self.common.key), now, psn.prev());
             self.complete(now);
         }
@@ -215,7 +215,7 @@ impl Conn<'_> {
         if code != NakCode::Psn && port.is_some_and(|port| !qp.believes_end(now, psn, code, port)) {
             // A peer that is alive acknowledges the newest packet when it comes again, and the NAK
             // is forged; one that has failed says so again, or nothing more.
-            qp.req.set(tx_block::PROBE, true);
+            qp.conn.req.set(tx_block::PROBE, true);
             self.common.ready.set(self.qi);
             return;
         }
@@ -224,7 +224,7 @@ impl Conn<'_> {
         }
         let Some(index) = self.oldest_open() else { return };
         let qp = &mut *self.qp;
-        if psn.diff(qp.req.una_psn) < 0 || !qp.can_send() {
+        if psn.diff(qp.conn.req.una_psn) < 0 || !qp.can_send() {
             return;
         }
         let (status, cause) = match code {
@@ -233,18 +233,20 @@ impl Conn<'_> {
                 let qp = &mut *self.qp;
                 // Besieged, it acknowledges nothing, and what comes before it is sent again as
                 // well.
-                let psn = if besieged { qp.req.una_psn } else { psn };
-                if psn != qp.req.una_psn || matches!(qp.req.send_block(), SendBlock::Rnr(_)) {
+                let psn = if besieged { qp.conn.req.una_psn } else { psn };
+                if psn != qp.conn.req.una_psn
+                    || matches!(qp.conn.req.send_block(), SendBlock::Rnr(_))
+                {
                     return;
                 }
-                qp.req.naks = qp.req.naks.saturating_add(1);
-                if qp.req.naks > NAK_MAX {
-                    let (timeout, made) = (qp.timeout_ns, u64::from(NAK_MAX));
+                qp.conn.req.naks = qp.conn.req.naks.saturating_add(1);
+                if qp.conn.req.naks > NAK_MAX {
+                    let (timeout, made) = (qp.conn.timeout_ns, u64::from(NAK_MAX));
                     let (status, cause) = (wc_status::RETRY_EXC_ERR, CauseCode::RetryExceeded);
                     return self.fail_request(now, index, status, cause, timeout, made);
                 }
                 // Only what was sent beyond the missing packet can be sent again.
-                if qp.req.next_psn.diff(psn) > 0 {
+                if qp.conn.req.next_psn.diff(psn) > 0 {
                     self.peer.tx.on_loss(now);
                     self.rewind(psn);
                 }
@@ -291,7 +293,7 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let qp = &mut *self.qp;
         let expected = ws.psn.add(ws.done_pkts);
-        let mtu = u64::from(qp.mtu);
+        let mtu = u64::from(qp.conn.mtu);
         let offset = u64::from(ws.done_pkts) * mtu;
         let want = (wqe.length - offset).min(u64::from(run.n) * mtu);
         if payload.len() as u64 != want || run.n > ws.npkts - ws.done_pkts {
@@ -305,17 +307,17 @@ impl Conn<'_> {
             return;
         }
         let qp = &mut *self.qp;
-        let piece = (READ_PIECE / qp.mtu).max(1);
+        let piece = (READ_PIECE / qp.conn.mtu).max(1);
         let done = ws.done_pkts + run.n;
         let finished = done == ws.npkts;
         // Requests end at multiples of the piece, and at the end.
         let ended = done / piece - ws.done_pkts / piece + u32::from(finished && done % piece != 0);
-        qp.req.rd_out = qp.req.rd_out.saturating_sub(ended);
+        qp.conn.req.rd_out = qp.conn.req.rd_out.saturating_sub(ended);
         qp.wqe(index).done_pkts = done;
-        qp.req.una_psn = ws.psn.add(done);
+        qp.conn.req.una_psn = ws.psn.add(done);
         if finished {
             qp.wqe(index).done = true;
-            qp.req.acked = index.wrapping_add(1);
+            qp.conn.req.acked = index.wrapping_add(1);
         }
         self.catch_up(index);
         self.on_progress(&sq, now, 0, payload.len() as u32);
@@ -328,14 +330,14 @@ impl Conn<'_> {
     /// An answer came for something that had been rewound: go on behind it.
     fn catch_up(&mut self, index: u32) {
         let qp = &mut *self.qp;
-        if qp.req.next == index && qp.req.next_psn.diff(qp.req.una_psn) < 0 {
+        if qp.conn.req.next == index && qp.conn.req.next_psn.diff(qp.conn.req.una_psn) < 0 {
             let ws = *qp.wqe(index);
-            qp.req.next_psn = qp.req.una_psn;
+            qp.conn.req.next_psn = qp.conn.req.una_psn;
             if ws.done {
-                qp.req.next = index.wrapping_add(1);
-                qp.req.cur_pkt = 0;
+                qp.conn.req.next = index.wrapping_add(1);
+                qp.conn.req.cur_pkt = 0;
             } else {
-                qp.req.cur_pkt = ws.done_pkts;
+                qp.conn.req.cur_pkt = ws.done_pkts;
             }
         }
     }
@@ -374,11 +376,11 @@ impl Conn<'_> {
             return;
         }
         let qp = &mut *self.qp;
-        qp.req.rd_out = qp.req.rd_out.saturating_sub(1);
+        qp.conn.req.rd_out = qp.conn.req.rd_out.saturating_sub(1);
         qp.wqe(index).done = true;
         qp.wqe(index).done_pkts = 1;
-        qp.req.una_psn = ws.psn.next();
-        qp.req.acked = index.wrapping_add(1);
+        qp.conn.req.una_psn = ws.psn.next();
+        qp.conn.req.acked = index.wrapping_add(1);
         self.catch_up(index);
         let sq = self.q.engine_sq(&self.common.key);
         self.on_progress(&sq, now, super::peer::PACKET_COST, 0);

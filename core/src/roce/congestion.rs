@@ -53,7 +53,7 @@ impl Qp {
     /// look again.
     #[cold]
     pub(crate) fn pace(&mut self, now: u64) -> Result<u32, u64> {
-        let (mtu, have) = (self.mtu, self.bucket.available(now));
+        let (mtu, have) = (self.conn.mtu, self.bucket.available(now));
         if have == 0 {
             return Err(self.bucket.ready_at(now, mtu).max(now + 1));
         }
@@ -63,29 +63,29 @@ impl Qp {
     /// The same for what the program's own limit does not cover: answers.
     #[cold]
     pub(crate) fn pace_congestion(&mut self, now: u64) -> Result<u32, u64> {
-        let have = FlowControl::available(&mut self.congestion, now);
+        let have = FlowControl::available(&mut self.conn.congestion, now);
         // The limit may just have ended.
-        self.set_paced(self.bucket.rate_bps() != 0 || self.congestion.is_limiting());
+        self.set_paced(self.bucket.rate_bps() != 0 || self.conn.congestion.is_limiting());
         if have == 0 {
-            return Err(self.congestion.ready_at(now, self.mtu));
+            return Err(self.conn.congestion.ready_at(now, self.conn.mtu));
         }
-        Ok((have / self.mtu).max(1))
+        Ok((have / self.conn.mtu).max(1))
     }
 
     /// Whether a congestion notification may be about a packet that was sent. False: it is not
     /// heeded.
     fn credits_notification(&mut self, now: u64) -> bool {
-        let sent = self.counters.sent_pkts.wrapping_sub(self.cnp_sent);
-        self.cnp_sent = self.counters.sent_pkts;
-        let credit = u64::from(self.cnp_credit).saturating_add(sent).min(CNP_CREDIT) as u32;
-        self.cnp_credit = credit.saturating_sub(1);
-        if credit == 0 && now >= self.cnp_deaf {
+        let sent = self.counters.sent_pkts.wrapping_sub(self.conn.cnp_sent);
+        self.conn.cnp_sent = self.counters.sent_pkts;
+        let credit = u64::from(self.conn.cnp_credit).saturating_add(sent).min(CNP_CREDIT) as u32;
+        self.conn.cnp_credit = credit.saturating_sub(1);
+        if credit == 0 && now >= self.conn.cnp_deaf {
             // What the forged ones have done is undone.
-            self.cnp_deaf = now.saturating_add(CNP_DEAF_NS);
-            self.congestion = Dcqcn::default();
+            self.conn.cnp_deaf = now.saturating_add(CNP_DEAF_NS);
+            self.conn.congestion = Dcqcn::default();
             self.set_paced(self.bucket.rate_bps() != 0);
         }
-        now >= self.cnp_deaf
+        now >= self.conn.cnp_deaf
     }
 }
 
@@ -104,10 +104,10 @@ impl Transport {
         }
         let (qi, qp) = (c.qi, &mut *c.qp);
         qp.counters.np_ecn_marked += 1;
-        if now < qp.cnp_at || !qp.can_receive() {
+        if now < qp.conn.cnp_at || !qp.can_receive() {
             return;
         }
-        qp.cnp_at = now.saturating_add(CNP_INTERVAL_NS);
+        qp.conn.cnp_at = now.saturating_add(CNP_INTERVAL_NS);
         c.common.cnp_owed.set(qi);
         c.common.ready.set(qi);
     }
@@ -125,14 +125,14 @@ impl Transport {
             let qp = &mut self.qps[qi];
             let peer = self
                 .peers
-                .get(qp.peer as usize)
+                .get(qp.conn.peer as usize)
                 .filter(|p| qp.can_receive() && p.path == Path::Port);
             let Some(p) = peer else {
                 // The QP has ended meanwhile.
                 self.common.cnp_owed.clear(qi);
                 continue;
             };
-            if !tx.aim(qp.peer, &p.flow, p.max_seg) {
+            if !tx.aim(qp.conn.peer, &p.flow, p.max_seg) {
                 continue;
             }
             let mut run = Run::new(Class::Cnp, Kind::Cnp, qp.attr.dest_qp_num, Psn::new(0));
@@ -141,7 +141,7 @@ impl Transport {
                 to.fill(0);
                 Access::Ready
             };
-            if tx.emit(&run, qp.mtu, CNP_BYTES, false, zeroes).packets == 0 {
+            if tx.emit(&run, qp.conn.mtu, CNP_BYTES, false, zeroes).packets == 0 {
                 return;
             }
             self.common.cnp_owed.clear(qi);
@@ -166,7 +166,7 @@ impl Conn<'_> {
         let capable = self.common.config.flags & config_flags::DCQCN != 0;
         let qp = &mut *self.qp;
         let handled = ours && capable && qp.credits_notification(now) && {
-            let handled = FlowControl::on_congestion(&mut qp.congestion, now, line);
+            let handled = FlowControl::on_congestion(&mut qp.conn.congestion, now, line);
             if handled {
                 qp.set_paced(true);
             }

@@ -44,7 +44,7 @@ impl Transport {
     pub(crate) fn connected<'t>(&'t mut self, s: &'t Shared, qi: usize) -> Option<Conn<'t>> {
         let Transport { qps, peers, common, .. } = self;
         let (qp, q) = (qps.get_mut(qi)?, s.qps.get(qi)?);
-        let peer = peers.get_mut(qp.peer as usize)?;
+        let peer = peers.get_mut(qp.conn.peer as usize)?;
         debug_assert!(qp.blocks_are_true());
         Some(Conn { qi, qp, q, peer, s, common })
     }
@@ -62,7 +62,7 @@ impl Transport {
     pub(crate) fn conn<'t>(&'t mut self, s: &'t Shared, qi: usize) -> Conn<'t> {
         let Transport { qps, peers, nobody, common } = self;
         let (qp, q) = (&mut qps[qi], &s.qps[qi]);
-        let peer = peers.get_mut(qp.peer as usize).unwrap_or(nobody);
+        let peer = peers.get_mut(qp.conn.peer as usize).unwrap_or(nobody);
         debug_assert!(qp.blocks_are_true() || !qp.live);
         Conn { qi, qp, q, peer, s, common }
     }

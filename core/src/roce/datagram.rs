@@ -10,12 +10,13 @@ use super::{Origin, Sent, Transport};
 use crate::mem::{Access, TransferId};
 use crate::ring::SlotRef;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Ah, NONE};
+use crate::verbs::objects::Ah;
 use crate::verbs::req::{tx_block, SendBlock};
 use crate::verbs::resp::Fence;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_flags, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
+use crate::verbs::NONE;
 use crate::wire::{ip, Class, Kind, Psn};
 
 /// Bytes of the GRH that come before the payload of a received datagram.
@@ -58,7 +59,7 @@ impl Transport {
     /// How the next datagram of a UD queue pair will travel.
     pub(crate) fn next_datagram_path(&self, s: &Shared, qi: usize) -> Option<Path> {
         let sq = s.sq(qi, &self.common.key);
-        let next = self.qps[qi].req.next;
+        let next = self.qps[qi].conn.req.next;
         if next == sq.end() {
             return None;
         }
@@ -89,18 +90,19 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.end();
         let qp = &mut *self.qp;
-        if !qp.can_send() || qp.req.is(tx_block::DRAINING) || qp.req.is(tx_block::FAILED) {
+        if !qp.can_send() || qp.conn.req.is(tx_block::DRAINING) || qp.conn.req.is(tx_block::FAILED)
+        {
             return None;
         }
-        match qp.req.send_block() {
+        match qp.conn.req.send_block() {
             SendBlock::None => {}
-            SendBlock::Rate(at) if at <= now => qp.req.set_send_block(SendBlock::None),
+            SendBlock::Rate(at) if at <= now => qp.conn.req.set_send_block(SendBlock::None),
             _ => {
                 self.arm();
                 return None;
             }
         }
-        let index = qp.req.next;
+        let index = qp.conn.req.next;
         if index == tail {
             return None;
         }
@@ -132,13 +134,13 @@ impl Conn<'_> {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
         let wqe = slot.header();
         if qp.bucket.available(now) == 0 {
-            qp.req.set_send_block(SendBlock::Rate(
+            qp.conn.req.set_send_block(SendBlock::Rate(
                 qp.bucket.ready_at(now, wqe.length as u32).max(now + 1),
             ));
             self.arm();
             return Some(Sent::Idle);
         }
-        let mut run = Run::new(Class::Ud, Kind::Send, dest_qpn(wqe), qp.req.next_psn);
+        let mut run = Run::new(Class::Ud, Kind::Send, dest_qpn(wqe), qp.conn.req.next_psn);
         run.has_imm = u32::from(wqe.opcode) == wr_opcode::SEND_WITH_IMM;
         run.imm = wqe.imm;
         run.solicited = wqe.is_solicited();
@@ -165,7 +167,7 @@ impl Conn<'_> {
                 return Some(Sent::Idle);
             }
             Some(CopyError::Busy) => {
-                qp.req.set_send_block(SendBlock::Rate(now + 10_000));
+                qp.conn.req.set_send_block(SendBlock::Rate(now + 10_000));
                 self.arm();
                 return Some(Sent::Idle);
             }
@@ -178,13 +180,13 @@ impl Conn<'_> {
         qp.bucket.take(now, wire_bytes as u32);
         self.count_sent(1, wire_bytes);
         let qp = &mut *self.qp;
-        let psn = qp.req.next_psn;
+        let psn = qp.conn.req.next_psn;
         let ws = qp.wqe(index);
         (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 1, true);
         let next = psn.next();
-        (qp.req.next_psn, qp.req.max_psn, qp.req.una_psn) = (next, next, next);
-        qp.req.next = index.wrapping_add(1);
-        qp.req.acked = qp.req.next;
+        (qp.conn.req.next_psn, qp.conn.req.max_psn, qp.conn.req.una_psn) = (next, next, next);
+        qp.conn.req.next = index.wrapping_add(1);
+        qp.conn.req.acked = qp.conn.req.next;
         self.complete(now);
         None
     }
@@ -204,7 +206,7 @@ impl Conn<'_> {
         if run.kind != Kind::Send || run.qkey != qp.attr.qkey || run.n != 1 {
             return self.count(|c| &mut c.rcvd_refused);
         }
-        if payload.len() > self.common.config.max_mtu as usize || !qp.resp.has_fence_room() {
+        if payload.len() > self.common.config.max_mtu as usize || !qp.conn.resp.has_fence_room() {
             return self.drop_message();
         }
         if !self.take_recv() {
@@ -212,7 +214,7 @@ impl Conn<'_> {
         }
         let qp = &mut *self.qp;
         let bytes = GRH_LEN + payload.len();
-        if bytes as u64 > u64::from(qp.resp.recv.length) {
+        if bytes as u64 > u64::from(qp.conn.resp.recv.length) {
             // Too long for the buffer: dropped; the buffer serves the next datagram.
             return self.drop_message();
         }
@@ -223,7 +225,7 @@ impl Conn<'_> {
             (Some(src), Some(dst)) => ip::V4::udp(src, dst, udp_len).emit_grh(&mut grh),
             _ => ip::V6::udp(from.gid, *to, udp_len).emit(&mut grh),
         }
-        let sges = &qp.resp.recv.sges[..qp.resp.recv.num_sge as usize];
+        let sges = &qp.conn.resp.recv.sges[..qp.conn.resp.recv.num_sge as usize];
         let memory = &self.common.memory;
         let outcome = memory.scatter(qp.pd, sges, 0, &grh).and_then(|header| {
             let body = memory.scatter(qp.pd, sges, GRH_LEN as u64, payload)?;
@@ -236,9 +238,11 @@ impl Conn<'_> {
                 wc.src_qp = run.src_qpn;
                 self.count(|c| &mut c.rdma_recvs);
                 match pending {
-                    None if self.qp.resp.fence_len() == 0 => self.push_reserved(wc, run.solicited),
+                    None if self.qp.conn.resp.fence_len() == 0 => {
+                        self.push_reserved(wc, run.solicited)
+                    }
                     _ => {
-                        let (provider, token) = pending.unwrap_or(self.qp.resp.last_placed());
+                        let (provider, token) = pending.unwrap_or(self.qp.conn.resp.last_placed());
                         let wc = Some(wc);
                         let (psn, msn, solicited) = (Psn::new(0), 0, run.solicited);
                         self.push_fence(Fence { provider, token, psn, msn, wc, solicited });

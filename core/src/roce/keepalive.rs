@@ -12,9 +12,10 @@ use super::txbuf::TxBuf;
 use crate::device::async_event;
 use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Keep, NONE};
+use crate::verbs::connection::Keep;
 use crate::verbs::req::tx_block;
 use crate::verbs::types::wc_status;
+use crate::verbs::NONE;
 use crate::wire::{Class, Kind};
 
 impl Conn<'_> {
@@ -23,11 +24,11 @@ impl Conn<'_> {
     pub(crate) fn begin_keepalive(&mut self, now: u64) {
         let every = self.common.config.keepalive_ns;
         let qp = &mut *self.qp;
-        if every == 0 || !qp.kind.is_reliable() || qp.loopback || qp.peer == NONE {
+        if every == 0 || !qp.kind.is_reliable() || qp.conn.loopback || qp.conn.peer == NONE {
             return;
         }
         let at = now.saturating_add(every);
-        qp.keep = Keep { at, seen: qp.counters.rcvd_pkts, ..Keep::default() };
+        qp.conn.keep = Keep { at, seen: qp.counters.rcvd_pkts, ..Keep::default() };
         self.wake_at(at);
     }
 
@@ -36,23 +37,23 @@ impl Conn<'_> {
     pub(crate) fn keep_alive(&mut self, now: u64) {
         let every = self.common.config.keepalive_ns;
         let qp = &mut *self.qp;
-        if !qp.can_send() || qp.req.is(tx_block::FAILED) {
-            qp.keep = Keep::default();
+        if !qp.can_send() || qp.conn.req.is(tx_block::FAILED) {
+            qp.conn.keep = Keep::default();
             return;
         }
-        let heard = qp.counters.rcvd_pkts != qp.keep.seen;
+        let heard = qp.counters.rcvd_pkts != qp.conn.keep.seen;
         // While something is unacknowledged the ACK timer judges the peer.
-        if heard || qp.req.una_psn != qp.req.max_psn {
-            qp.keep = Keep {
+        if heard || qp.conn.req.una_psn != qp.conn.req.max_psn {
+            qp.conn.keep = Keep {
                 at: now.saturating_add(every),
                 seen: qp.counters.rcvd_pkts,
                 ..Keep::default()
             };
             return;
         }
-        if qp.keep.tries > u32::from(qp.attr.retry_cnt) {
-            let (since, tries) = (qp.keep.since, u64::from(qp.keep.tries));
-            qp.keep = Keep::default();
+        if qp.conn.keep.tries > u32::from(qp.attr.retry_cnt) {
+            let (since, tries) = (qp.conn.keep.since, u64::from(qp.conn.keep.tries));
+            qp.conn.keep = Keep::default();
             let status = wc_status::RETRY_EXC_ERR;
             match self.explanation(since) {
                 Some((known, a, b)) => self.note(now, known, status, a, b),
@@ -60,13 +61,13 @@ impl Conn<'_> {
             }
             return self.enter_error(Some(async_event::QP_FATAL));
         }
-        if qp.keep.tries == 0 {
-            qp.keep.since = now;
+        if qp.conn.keep.tries == 0 {
+            qp.conn.keep.since = now;
         }
-        qp.keep.tries += 1;
-        qp.keep.ask = true;
-        qp.keep.at = now.saturating_add(qp.timeout_ns.min(every));
-        qp.req.set(tx_block::PROBE, true);
+        qp.conn.keep.tries += 1;
+        qp.conn.keep.ask = true;
+        qp.conn.keep.at = now.saturating_add(qp.conn.timeout_ns.min(every));
+        qp.conn.req.set(tx_block::PROBE, true);
         self.common.ready.set(self.qi);
     }
 
@@ -74,17 +75,17 @@ impl Conn<'_> {
     #[cold]
     pub(crate) fn transmit_keepalive(&mut self, tx: &mut TxBuf<'_>) -> bool {
         let qp = &mut *self.qp;
-        qp.keep.ask = false;
+        qp.conn.keep.ask = false;
         let run = Run {
             first: true,
             last: true,
             ack_req: true,
             n: 1,
-            ..Run::new(Class::Rc, Kind::Write, qp.attr.dest_qp_num, qp.req.next_psn.prev())
+            ..Run::new(Class::Rc, Kind::Write, qp.attr.dest_qp_num, qp.conn.req.next_psn.prev())
         };
-        let done = tx.emit(&run, qp.mtu, 0, true, |_, _| Access::Ready);
+        let done = tx.emit(&run, qp.conn.mtu, 0, true, |_, _| Access::Ready);
         if done.packets == 0 {
-            qp.keep.ask = true;
+            qp.conn.keep.ask = true;
             return false;
         }
         self.count_sent(1, run.wire_bytes(1, 0));

@@ -159,7 +159,7 @@ pub struct Common {
     /// Members of multicast groups.
     pub members: multicast::Members,
     /// The QP whose only request left without a date ([`Transport::arm_deferred_timer`]), or
-    /// [`NONE`](crate::verbs::objects::NONE).
+    /// [`NONE`](crate::verbs::NONE).
     pub timer_deferred: u32,
     /// CQ polled by the thread that runs this round.
     pub handoff: rules::cq::CompletionHandoff,
@@ -177,7 +177,7 @@ impl Transport {
     /// not see our messages would have to guess the PSN.
     pub(crate) fn has_heard(&self, qpn: u32) -> bool {
         let Some(qp) = self.common.qp_of(qpn).and_then(|qi| self.qps.get(qi)) else { return false };
-        qp.kind.is_reliable() && qp.can_receive() && qp.resp.epsn.get() != qp.attr.rq_psn
+        qp.kind.is_reliable() && qp.can_receive() && qp.conn.resp.epsn.get() != qp.attr.rq_psn
     }
 
     /// Takes one run from a peer. Anything a peer can send is legal input here.
@@ -196,7 +196,7 @@ impl Transport {
         if !qp.kind.is_connected() {
             return self.next_datagram_path(s, qi);
         }
-        self.peers.get(qp.peer as usize).map(|p| p.path)
+        self.peers.get(qp.conn.peer as usize).map(|p| p.path)
     }
 }
 

@@ -93,7 +93,7 @@ impl Qp {
     /// Whether all that was sent has been acknowledged, and nothing keeps the next request back.
     #[inline]
     fn is_quiet(&self) -> bool {
-        let r = &self.req;
+        let r = &self.conn.req;
         r.acked == r.next && r.una_psn == r.max_psn && r.next_psn == r.max_psn
     }
 }
@@ -115,10 +115,10 @@ impl Transport {
         let Some(memory) = memory(link) else { return false };
         let Common { key, cqs, memory: RegisteredMemory { regions, providers }, counters, .. } =
             common;
-        let index = qp.req.next;
+        let index = qp.conn.req.next;
         let next = index.wrapping_add(1);
         let mut sq = q.engine_sq(key);
-        if sq.end() != next || !qp.may_send_new() || !qp.req.nothing_in_flight() {
+        if sq.end() != next || !qp.may_send_new() || !qp.conn.req.nothing_in_flight() {
             return false;
         }
         let slot = sq.at(index);
@@ -126,7 +126,7 @@ impl Transport {
         let len = wqe.length;
         if u32::from(wqe.opcode) != wr_opcode::RDMA_WRITE
             || len.wrapping_sub(1) >= STRETCH
-            || qp.req.placed != 0
+            || qp.conn.req.placed != 0
         {
             return false;
         }
@@ -175,7 +175,7 @@ impl Transport {
         rkey: u32,
     ) -> Option<MrAttr> {
         let qp = &self.qps[self.common.qp_of(qpn)?];
-        let peer = self.peers.get(qp.peer as usize)?;
+        let peer = self.peers.get(qp.conn.peer as usize)?;
         let connected = qp.kind.is_reliable()
             && qp.can_receive()
             && qp.attr.dest_qp_num == from_qpn
@@ -207,13 +207,15 @@ impl Conn<'_> {
     #[inline]
     pub(crate) fn write_peer(&mut self, memory: &mut dyn PeerMemory) -> bool {
         let qp = &*self.qp;
-        if !qp.may_send_new() || !qp.req.nothing_in_flight() {
+        if !qp.may_send_new() || !qp.conn.req.nothing_in_flight() {
             return false;
         }
         let mut turn = TURN;
         loop {
             match self.place_in_peer(memory, &mut turn, 0) {
-                Mapped::Whole if self.qp.req.next == self.q.engine_sq(&self.common.key).end() => {
+                Mapped::Whole
+                    if self.qp.conn.req.next == self.q.engine_sq(&self.common.key).end() =>
+                {
                     return true
                 }
                 Mapped::Whole => {}
@@ -232,8 +234,9 @@ impl Conn<'_> {
     ) -> Mapped {
         let sq = self.q.engine_sq(&self.common.key);
         let qp = &*self.qp;
-        let index = qp.req.next;
-        if index == sq.end() || !qp.kind.is_reliable() || qp.is_paced() || qp.req.cur_pkt != 0 {
+        let index = qp.conn.req.next;
+        if index == sq.end() || !qp.kind.is_reliable() || qp.is_paced() || qp.conn.req.cur_pkt != 0
+        {
             return Mapped::No;
         }
         let slot = sq.at(index);
@@ -242,11 +245,11 @@ impl Conn<'_> {
             return Mapped::No;
         }
         let quiet = qp.is_quiet();
-        let under_way = index.wrapping_sub(qp.req.acked);
+        let under_way = index.wrapping_sub(qp.conn.req.acked);
         if !quiet && !is_worth_waiting(wqe.length, under_way) {
             return Mapped::No;
         }
-        let mut at = if quiet { qp.req.placed } else { 0 };
+        let mut at = if quiet { qp.conn.req.placed } else { 0 };
         let end = wqe.length.min(at + *turn);
         *turn -= end - at;
         let mut carried = false;
@@ -261,23 +264,23 @@ impl Conn<'_> {
             }
         }
         let qp = &mut *self.qp;
-        qp.req.placed = if placed { at } else { 0 };
+        qp.conn.req.placed = if placed { at } else { 0 };
         if !placed {
             return Mapped::No;
         }
         if at < wqe.length {
             return Mapped::Part;
         }
-        qp.req.placed = 0;
+        qp.conn.req.placed = 0;
         self.count(|c| if carried { &mut c.carried_writes } else { &mut c.mapped_writes });
         if self.complete_single(index) {
             return Mapped::Whole;
         }
         let qp = &mut *self.qp;
-        let psn = qp.req.next_psn;
+        let psn = qp.conn.req.next_psn;
         let ws = qp.wqe(index);
         (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 0, true);
-        qp.req.next = index.wrapping_add(1);
+        qp.conn.req.next = index.wrapping_add(1);
         self.skip_done();
         self.complete(now);
         Mapped::Whole

@@ -10,11 +10,11 @@ use super::{Common, Transport};
 use crate::device::async_event;
 use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::NONE;
 use crate::verbs::req::{tx_block, Ready, SendBlock};
 use crate::verbs::resp::{Fence, Incoming};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, wc_opcode, wc_status, Wc};
+use crate::verbs::NONE;
 use crate::wire::{NakCode, Syndrome};
 
 impl Transport {
@@ -54,7 +54,10 @@ impl Transport {
     fn reclaim_reservation(&mut self, s: &Shared, cq: u32) {
         let holds = |t: &Self, qi: usize| {
             t.qps.get(qi).is_some_and(|q| {
-                q.live && q.rcq == cq && q.resp.recv.reserved && q.resp.incoming() == Incoming::Send
+                q.live
+                    && q.rcq == cq
+                    && q.conn.resp.recv.reserved
+                    && q.conn.resp.incoming() == Incoming::Send
             })
         };
         let holder = self.common.cqs[cq as usize].holder as usize;
@@ -148,7 +151,7 @@ impl Conn<'_> {
         let mut sq = self.q.engine_sq(&self.common.key);
         loop {
             let qp = &mut *self.qp;
-            let una = qp.req.una;
+            let una = qp.conn.req.una;
             // Behind the last request of the queue nothing is done: what was there before it was
             // released.
             let ws = *qp.wqe(una);
@@ -179,18 +182,18 @@ impl Conn<'_> {
             }
             let qp = &mut *self.qp;
             if status == wc_status::SUCCESS {
-                if qp.req.una == sq.end() {
+                if qp.conn.req.una == sq.end() {
                     return false;
                 }
             } else {
-                qp.req.set(tx_block::BROKEN, true);
+                qp.conn.req.set(tx_block::BROKEN, true);
                 // The failed request counts as acknowledged: the flush begins behind it.
-                if (qp.req.acked.wrapping_sub(qp.req.una) as i32) < 0 {
-                    qp.req.acked = qp.req.una;
+                if (qp.conn.req.acked.wrapping_sub(qp.conn.req.una) as i32) < 0 {
+                    qp.conn.req.acked = qp.conn.req.una;
                 }
-                if (qp.req.next.wrapping_sub(qp.req.una) as i32) < 0 {
-                    qp.req.next = qp.req.una;
-                    qp.req.cur_pkt = 0;
+                if (qp.conn.req.next.wrapping_sub(qp.conn.req.una) as i32) < 0 {
+                    qp.conn.req.next = qp.conn.req.una;
+                    qp.conn.req.cur_pkt = 0;
                 }
                 if qp.kind.is_reliable() {
                     self.enter_error(None);
@@ -207,7 +210,7 @@ impl Conn<'_> {
     #[inline]
     pub(crate) fn complete_single(&mut self, index: u32) -> bool {
         let mut sq = self.q.engine_sq(&self.common.key);
-        if self.qp.req.una != index || self.qp.req.is(tx_block::DRAIN_EVENT) {
+        if self.qp.conn.req.una != index || self.qp.conn.req.is(tx_block::DRAIN_EVENT) {
             return false;
         }
         self.end_request(&mut sq, wc_status::SUCCESS, Left::NothingUnsent)
@@ -235,12 +238,12 @@ impl Conn<'_> {
         ws.done = true;
         ws.placing = false;
         ws.status = status as u8;
-        if qp.req.next == index {
+        if qp.conn.req.next == index {
             // It counts as sent, so that completion reaches it; the hold keeps the rest back.
-            qp.req.next = index.wrapping_add(1);
-            qp.req.cur_pkt = 0;
+            qp.conn.req.next = index.wrapping_add(1);
+            qp.conn.req.cur_pkt = 0;
         }
-        qp.req.set(tx_block::FAILED, true);
+        qp.conn.req.set(tx_block::FAILED, true);
         self.skip_done();
         self.complete(now);
     }
@@ -251,14 +254,14 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.end();
         let qp = &mut *self.qp;
-        while qp.req.acked != tail && qp.wqe(qp.req.acked).done {
-            if qp.req.acked == qp.req.next {
-                qp.req.next = qp.req.next.wrapping_add(1);
-                qp.req.cur_pkt = 0;
+        while qp.conn.req.acked != tail && qp.wqe(qp.conn.req.acked).done {
+            if qp.conn.req.acked == qp.conn.req.next {
+                qp.conn.req.next = qp.conn.req.next.wrapping_add(1);
+                qp.conn.req.cur_pkt = 0;
             }
-            qp.req.acked = qp.req.acked.wrapping_add(1);
+            qp.conn.req.acked = qp.conn.req.acked.wrapping_add(1);
         }
-        if qp.req.is(tx_block::DRAIN_EVENT) {
+        if qp.conn.req.is(tx_block::DRAIN_EVENT) {
             // Local operations behind the answer that has just come may have been all that was
             // left.
             self.check_drained();
@@ -268,11 +271,11 @@ impl Conn<'_> {
     /// The requester's part of the window is given back: nothing of it is on its way any more.
     pub(crate) fn forget_inflight(&mut self) {
         let qp = &mut *self.qp;
-        let (tx, rx) = (qp.req.inflight, qp.req.read_inflight);
-        qp.req.inflight = 0;
-        qp.req.read_inflight = 0;
-        qp.req.rd_out = 0;
-        let peer = qp.peer;
+        let (tx, rx) = (qp.conn.req.inflight, qp.conn.req.read_inflight);
+        qp.conn.req.inflight = 0;
+        qp.conn.req.read_inflight = 0;
+        qp.conn.req.rd_out = 0;
+        let peer = qp.conn.peer;
         if peer != NONE && tx | rx != 0 {
             let p = &mut *self.peer;
             p.tx.on_forgotten(tx);
@@ -302,7 +305,7 @@ impl Conn<'_> {
     fn enter_sqe(&mut self) {
         self.set_state(qp_state::SQE);
         self.forget_inflight();
-        self.qp.req.ack_deadline = 0;
+        self.qp.conn.req.ack_deadline = 0;
         self.flush_sq();
     }
 
@@ -310,20 +313,20 @@ impl Conn<'_> {
     pub(crate) fn stop(&mut self) {
         self.forget_inflight();
         let qp = &mut *self.qp;
-        qp.req.ack_deadline = 0;
-        qp.req.set_send_block(SendBlock::None);
-        qp.ready = Ready::Yes;
-        qp.req.set(tx_block::FAILED, false);
-        qp.resp.set_incoming(Incoming::Idle);
-        qp.resp.clear_jobs();
-        qp.resp.set_nak_later(false);
+        qp.conn.req.ack_deadline = 0;
+        qp.conn.req.set_send_block(SendBlock::None);
+        qp.conn.ready = Ready::Yes;
+        qp.conn.req.set(tx_block::FAILED, false);
+        qp.conn.resp.set_incoming(Incoming::Idle);
+        qp.conn.resp.clear_jobs();
+        qp.conn.resp.set_nak_later(false);
         // A failure is still told to the peer; that something should be sent again is not.
         let fatal =
             |n: &u8| matches!(Syndrome::parse(*n), Syndrome::Nak(code) if code != NakCode::Psn);
-        qp.resp.set_nak(qp.resp.nak_owed().filter(fatal));
-        qp.resp.set_placing(None);
-        qp.req.armed_at = 0;
-        qp.keep = Default::default();
+        qp.conn.resp.set_nak(qp.conn.resp.nak_owed().filter(fatal));
+        qp.conn.resp.set_placing(None);
+        qp.conn.req.armed_at = 0;
+        qp.conn.keep = Default::default();
         self.common.wheel.cancel(self.qi);
         self.common.win_wait.clear(self.qi);
         self.common.acks.forget(self.qi);
@@ -349,36 +352,36 @@ impl Conn<'_> {
         let mut sq = self.q.engine_sq(&self.common.key);
         while !sq.is_empty() {
             let qp = &mut *self.qp;
-            let una = qp.req.una;
+            let una = qp.conn.req.una;
             let ws = *qp.wqe(una);
             // Behind a failure nothing has ended well, not even what was done already.
-            let ended = ws.done && !ws.placing && !qp.req.is(tx_block::BROKEN);
+            let ended = ws.done && !ws.placing && !qp.conn.req.is(tx_block::BROKEN);
             let status = if ended { u32::from(ws.status) } else { wc_status::WR_FLUSH_ERR };
             if !self.end_request(&mut sq, status, Left::Nothing) {
                 return self.wait_for_cq_room(self.qp.scq);
             }
             if status != wc_status::SUCCESS {
-                self.qp.req.set(tx_block::BROKEN, true);
+                self.qp.conn.req.set(tx_block::BROKEN, true);
             }
-            self.qp.req.cur_pkt = 0;
+            self.qp.conn.req.cur_pkt = 0;
         }
     }
 
     fn flush_rq(&mut self) {
         self.flush_fences();
-        if self.qp.resp.recv.taken {
+        if self.qp.conn.resp.recv.taken {
             if !self.take_recv() {
                 let rcq = self.qp.rcq;
                 self.wait_for_cq_room(rcq);
                 return;
             }
-            let failed = self.qp.resp.recv.failed;
+            let failed = self.qp.conn.resp.recv.failed;
             self.fail_recv(if failed == 0 { wc_status::WR_FLUSH_ERR } else { failed });
         }
         let qp = &*self.qp;
         let (rcq, qpn, srq) = (qp.rcq, qp.qpn, qp.srq);
         if srq != NONE {
-            if !core::mem::replace(&mut self.qp.resp.last_wqe, true) {
+            if !core::mem::replace(&mut self.qp.conn.resp.last_wqe, true) {
                 self.raise_qp(async_event::QP_LAST_WQE_REACHED);
             }
             return;
@@ -412,7 +415,7 @@ impl Conn<'_> {
     /// Ends messages that were over but wait for slow memory: their bytes may still land, so they
     /// are reported as flushed. Their CQEs are reserved.
     pub(super) fn flush_fences(&mut self) {
-        while let Some(fence) = self.qp.resp.pop_fence() {
+        while let Some(fence) = self.qp.conn.resp.pop_fence() {
             if let Some(mut wc) = fence.wc {
                 wc.status = wc_status::WR_FLUSH_ERR;
                 wc.vendor_err = CauseCode::Flushed as u32;
@@ -424,17 +427,17 @@ impl Conn<'_> {
     /// Queues the end of a message behind slow memory. The caller has checked that there is a
     /// place.
     pub(crate) fn push_fence(&mut self, fence: Fence) {
-        self.qp.resp.push_fence(fence);
+        self.qp.conn.resp.push_fence(fence);
         self.common.mem_wait.set(self.qi);
     }
 
     /// Passes message ends whose bytes have landed. True: some still wait.
     pub(crate) fn pass_fences(&mut self, now: u64) -> bool {
-        while let Some(fence) = self.qp.resp.first_fence() {
+        while let Some(fence) = self.qp.conn.resp.first_fence() {
             match self.common.memory.providers.poll(u32::from(fence.provider), fence.token) {
                 Access::Pending(_) | Access::Busy => return true,
                 Access::Ready => {
-                    let resp = &mut self.qp.resp;
+                    let resp = &mut self.qp.conn.resp;
                     resp.pop_fence();
                     resp.ack_psn = fence.psn;
                     resp.ack_msn = fence.msn;
@@ -447,14 +450,14 @@ impl Conn<'_> {
                     // The bytes are lost after they were taken: the peer must not see an ACK for
                     // them.
                     self.note(now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
-                    self.qp.resp.pop_fence();
+                    self.qp.conn.resp.pop_fence();
                     let event = fence.wc.is_none().then_some(async_event::QP_FATAL);
                     if let Some(mut wc) = fence.wc {
                         wc.status = wc_status::LOC_PROT_ERR;
                         wc.vendor_err = CauseCode::LocalMemoryGone as u32;
                         self.push_reserved(wc, false);
                     }
-                    let psn = self.qp.resp.epsn;
+                    let psn = self.qp.conn.resp.epsn;
                     self.owe_fatal_nak(NakCode::RemoteOperation, psn);
                     self.enter_error(event);
                     return false;
@@ -474,7 +477,7 @@ impl Conn<'_> {
     /// SQD: tells the program once everything that had begun has ended.
     #[cold]
     pub(crate) fn check_drained(&mut self) {
-        let req = &mut self.qp.req;
+        let req = &mut self.qp.conn.req;
         if req.is(tx_block::DRAIN_EVENT) && req.acked == req.next && req.cur_pkt == 0 {
             req.set(tx_block::DRAIN_EVENT, false);
             self.qp.attr.sq_draining = 0;

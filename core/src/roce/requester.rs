@@ -12,11 +12,12 @@ use crate::device::async_event;
 use crate::mem::{Access, TransferId};
 use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Qp, NONE};
+use crate::verbs::objects::Qp;
 use crate::verbs::req::{tx_block, Ready, SendBlock, WqeState};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
+use crate::verbs::NONE;
 use crate::wire::{Class, Kind, Psn};
 
 /// Requests of one QP under way from which on further ones may wait for company: a datagram costs a
@@ -33,14 +34,14 @@ impl Transport {
     #[inline]
     pub(crate) fn may_gather(&self, s: &Shared, qi: usize) -> bool {
         let qp = &self.qps[qi];
-        if qp.req.next.wrapping_sub(qp.req.acked) < DEEP
+        if qp.conn.req.next.wrapping_sub(qp.conn.req.acked) < DEEP
             || !qp.kind.is_reliable()
             || qp.state != qp_state::RTS
         {
             return false;
         }
         let sq = s.sq(qi, &self.common.key);
-        let waiting = sq.end().wrapping_sub(qp.req.next);
+        let waiting = sq.end().wrapping_sub(qp.conn.req.next);
         waiting < GROUP && self.next_path(s, qi) == Some(Path::Port)
     }
 
@@ -62,7 +63,7 @@ impl Conn<'_> {
     /// [`Transport::transmit`] for RC and UC.
     #[inline]
     fn transmit(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
-        let to = self.qp.peer;
+        let to = self.qp.conn.peer;
         let peer = &*self.peer;
         if peer.path != tx.path() {
             if peer.path != Path::Lost {
@@ -77,11 +78,11 @@ impl Conn<'_> {
         if !tx.aim(to, &peer.flow, peer.max_seg) {
             return Sent::Full;
         }
-        if self.qp.resp.job_len() > 0 && self.transmit_answers(tx, now) == Sent::Full {
+        if self.qp.conn.resp.job_len() > 0 && self.transmit_answers(tx, now) == Sent::Full {
             return Sent::Full;
         }
         let sq = self.q.engine_sq(&self.common.key);
-        if self.qp.can_send() && self.qp.req.next != sq.end() {
+        if self.qp.can_send() && self.qp.conn.req.next != sq.end() {
             loop {
                 match self.transmit_request(&sq, tx, now) {
                     Step::Sent => {}
@@ -94,10 +95,10 @@ impl Conn<'_> {
             }
             self.arm();
         }
-        if !self.qp.req.is(tx_block::PROBE) && !self.qp.resp.owes_answer() {
+        if !self.qp.conn.req.is(tx_block::PROBE) && !self.qp.conn.resp.owes_answer() {
             return Sent::Idle;
         }
-        if self.qp.req.is(tx_block::PROBE) && self.qp.can_send() && !self.transmit_probe(tx) {
+        if self.qp.conn.req.is(tx_block::PROBE) && self.qp.can_send() && !self.transmit_probe(tx) {
             return Sent::Full;
         }
         if self.transmit_ack(tx) {
@@ -125,7 +126,7 @@ impl Conn<'_> {
         let Some((n, ends)) = self.packets_allowed(wqe, &ws, now) else { return Step::Idle };
 
         let qp = &mut *self.qp;
-        let (first_pkt, mtu) = (qp.req.cur_pkt, qp.mtu);
+        let (first_pkt, mtu) = (qp.conn.req.cur_pkt, qp.conn.mtu);
         let psn = ws.psn.add(first_pkt);
         let offset = u64::from(first_pkt) * u64::from(mtu);
         let rest = wqe.length - offset.min(wqe.length);
@@ -165,10 +166,10 @@ impl Conn<'_> {
             if qp.is_paced() {
                 qp.bucket
                     .take(now, (wire as u32).saturating_add(if is_read { sent_bytes } else { 0 }));
-                qp.congestion.on_sent(now, wire as u32);
+                qp.conn.congestion.on_sent(now, wire as u32);
             }
-            qp.req.rd_out += u32::from(!carries);
-            qp.req.cur_pkt = first_pkt + psns;
+            qp.conn.req.rd_out += u32::from(!carries);
+            qp.conn.req.cur_pkt = first_pkt + psns;
             self.note_sent::<General>(&Departed {
                 psn,
                 psns,
@@ -180,21 +181,21 @@ impl Conn<'_> {
                 self.start_timers(now);
             }
             let qp = &mut *self.qp;
-            if qp.req.cur_pkt == ws.npkts {
-                qp.req.next = index.wrapping_add(1);
-                qp.req.cur_pkt = 0;
+            if qp.conn.req.cur_pkt == ws.npkts {
+                qp.conn.req.next = index.wrapping_add(1);
+                qp.conn.req.cur_pkt = 0;
                 if !rc {
                     // Nothing will be heard of it: it ends when it has left.
                     qp.wqe(index).done = true;
-                    qp.req.acked = qp.req.next;
-                    qp.req.una_psn = qp.req.next_psn;
+                    qp.conn.req.acked = qp.conn.req.next;
+                    qp.conn.req.una_psn = qp.conn.req.next_psn;
                     self.complete(now);
                     return Step::Sent;
                 }
             }
         }
         match stop {
-            None if done.packets == run.n && self.qp.req.next == sq.end() => Step::Last,
+            None if done.packets == run.n && self.qp.conn.req.next == sq.end() => Step::Last,
             None if done.packets == run.n => Step::Sent,
             None => Step::Full,
             Some(stop) => self.memory_stops(sq, index, stop, now),
@@ -216,7 +217,7 @@ impl Conn<'_> {
                 self.hold_for_memory(provider, token);
             }
             // No staging room: try again soon.
-            CopyError::Busy => self.qp.req.set_send_block(SendBlock::Rate(now + 10_000)),
+            CopyError::Busy => self.qp.conn.req.set_send_block(SendBlock::Rate(now + 10_000)),
             CopyError::Refused(code, lkey, addr) => {
                 self.fail_request(now, index, wc_status::LOC_PROT_ERR, code, lkey.into(), addr);
             }
@@ -235,31 +236,31 @@ impl Conn<'_> {
     ) -> Result<u32, Step> {
         let tail = sq.end();
         let qp = &mut *self.qp;
-        match qp.req.send_block() {
+        match qp.conn.req.send_block() {
             SendBlock::None | SendBlock::Unready => {}
             SendBlock::Rnr(at) | SendBlock::Rate(at) if at <= now => qp.go_on(),
             _ => return Err(Step::Idle),
         }
         // Local operations between WQEs that a rewind sends again have been executed already.
-        let mut ws = qp.wqe(qp.req.next);
-        while ws.done && ws.npkts == 0 && qp.req.next != tail {
-            qp.req.next = qp.req.next.wrapping_add(1);
-            qp.req.cur_pkt = 0;
-            ws = qp.wqe(qp.req.next);
+        let mut ws = qp.wqe(qp.conn.req.next);
+        while ws.done && ws.npkts == 0 && qp.conn.req.next != tail {
+            qp.conn.req.next = qp.conn.req.next.wrapping_add(1);
+            qp.conn.req.cur_pkt = 0;
+            ws = qp.wqe(qp.conn.req.next);
         }
-        let index = qp.req.next;
-        if index == tail || qp.req.is(tx_block::FAILED) && behind_failed(qp, index) {
+        let index = qp.conn.req.next;
+        if index == tail || qp.conn.req.is(tx_block::FAILED) && behind_failed(qp, index) {
             return Err(Step::Idle);
         }
         if qp.wqe(index).started {
             return Ok(index);
         }
-        if qp.req.is(tx_block::DRAINING) {
+        if qp.conn.req.is(tx_block::DRAINING) {
             return Err(Step::Idle);
         }
         let slot = sq.at(index);
         let wqe = slot.header();
-        if qp.ready == Ready::Doubtful {
+        if qp.conn.ready == Ready::Doubtful {
             qp.doubt_ends(wqe);
         }
         if wqe.is_fenced() && waits_at_fence(qp, sq, index) {
@@ -278,12 +279,12 @@ impl Conn<'_> {
             }
         }
         let qp = &mut *self.qp;
-        let mtu = u64::from(qp.mtu);
+        let mtu = u64::from(qp.conn.mtu);
         qp.begin_request(
             index,
             if wqe.length <= mtu { 1 } else { wqe.length.div_ceil(mtu) as u32 },
         );
-        qp.req.cur_pkt = 0;
+        qp.conn.req.cur_pkt = 0;
         Ok(index)
     }
 
@@ -292,27 +293,28 @@ impl Conn<'_> {
     #[inline(always)]
     fn packets_allowed(&mut self, wqe: &SendWqe, ws: &WqeState, now: u64) -> Option<(u32, bool)> {
         let (qp, peer) = (&mut *self.qp, &mut *self.peer);
-        let first_pkt = qp.req.cur_pkt;
-        let mtu = qp.mtu;
+        let first_pkt = qp.conn.req.cur_pkt;
+        let mtu = qp.conn.mtu;
         let psn = ws.psn.add(first_pkt);
         let left = ws.npkts - first_pkt;
         let rc = qp.kind.is_reliable();
-        let outstanding = psn.diff(qp.req.una_psn).max(0) as u32;
+        let outstanding = psn.diff(qp.conn.req.una_psn).max(0) as u32;
         let mut psn_room = if rc { PSN_WINDOW.saturating_sub(outstanding) } else { PSN_WINDOW };
-        if qp.ready != Ready::Yes {
+        if qp.conn.ready != Ready::Yes {
             psn_room = qp.room_of_unready(wqe, ws, psn, psn_room);
         }
         if psn_room == 0
-            || wqe.is_read_or_atomic() && qp.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1)
+            || wqe.is_read_or_atomic()
+                && qp.conn.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1)
         {
             return None;
         }
         // A retry is due whatever the window says: other queue pairs that wait longer for a peer
         // that is gone would keep it shut, and so delay the end of this one.
-        let due = qp.req.retry_left < qp.attr.retry_cnt
-            && qp.req.una_psn != qp.req.max_psn
-            && qp.req.inflight == 0
-            && qp.req.read_inflight == 0;
+        let due = qp.conn.req.retry_left < qp.attr.retry_cnt
+            && qp.conn.req.una_psn != qp.conn.req.max_psn
+            && qp.conn.req.inflight == 0
+            && qp.conn.req.read_inflight == 0;
         let mut n = left.min(psn_room);
         let closed;
         if wqe.is_read() {
@@ -339,7 +341,7 @@ impl Conn<'_> {
             match qp.pace(now) {
                 Ok(most) => n = n.min(most),
                 Err(at) => {
-                    qp.req.set_send_block(SendBlock::Rate(at));
+                    qp.conn.req.set_send_block(SendBlock::Rate(at));
                     return None;
                 }
             }
@@ -388,21 +390,21 @@ impl Conn<'_> {
     fn transmit_probe(&mut self, tx: &mut TxBuf<'_>) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
         let qp = &mut *self.qp;
-        qp.req.set(tx_block::PROBE, false);
-        if qp.keep.ask {
+        qp.conn.req.set(tx_block::PROBE, false);
+        if qp.conn.keep.ask {
             let sent = self.transmit_keepalive(tx);
-            self.qp.req.set(tx_block::PROBE, !sent);
+            self.qp.conn.req.set(tx_block::PROBE, !sent);
             return sent;
         }
-        let psn = qp.req.next_psn.prev();
-        if psn.diff(qp.req.una_psn) < 0 || !qp.req.may_repeat() {
+        let psn = qp.conn.req.next_psn.prev();
+        if psn.diff(qp.conn.req.una_psn) < 0 || !qp.conn.req.may_repeat() {
             return true;
         }
-        let mut index = qp.req.next;
-        if qp.req.cur_pkt == 0 {
+        let mut index = qp.conn.req.next;
+        if qp.conn.req.cur_pkt == 0 {
             index = index.wrapping_sub(1);
         }
-        if (index.wrapping_sub(qp.req.acked) as i32) < 0 {
+        if (index.wrapping_sub(qp.conn.req.acked) as i32) < 0 {
             return true;
         }
         let ws = *qp.wqe(index);
@@ -416,18 +418,18 @@ impl Conn<'_> {
         let mut n = 1;
         if wqe.is_read() {
             // The piece that the newest request asked for.
-            let piece = (READ_PIECE / qp.mtu).max(1);
+            let piece = (READ_PIECE / qp.conn.mtu).max(1);
             let begin = (pkt / piece * piece).max(ws.done_pkts);
             n = pkt + 1 - begin;
             pkt = begin;
         }
-        let offset = u64::from(pkt) * u64::from(qp.mtu);
+        let offset = u64::from(pkt) * u64::from(qp.conn.mtu);
         let bytes =
-            (wqe.length - offset.min(wqe.length)).min(u64::from(n) * u64::from(qp.mtu)) as u32;
+            (wqe.length - offset.min(wqe.length)).min(u64::from(n) * u64::from(qp.conn.mtu)) as u32;
         let mut run = request_run(qp, wqe, &ws, pkt, n, bytes);
         run.ack_req = true;
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
-        let (memory, pd, mtu) = (&self.common.memory, qp.pd, qp.mtu);
+        let (memory, pd, mtu) = (&self.common.memory, qp.pd, qp.conn.mtu);
         let of = TransferId::request(qp.qpn, index, 0);
         let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, true, |off, dst| {
             match memory.gather(pd, &slot, offset + u64::from(off), dst, of) {
@@ -437,7 +439,7 @@ impl Conn<'_> {
             }
         });
         if done.packets == 0 && done.memory == Access::Ready {
-            self.qp.req.set(tx_block::PROBE, true);
+            self.qp.conn.req.set(tx_block::PROBE, true);
             return false;
         }
         let qp = &mut *self.qp;
@@ -479,11 +481,11 @@ impl Conn<'_> {
             return Step::Idle;
         }
         let qp = &mut *self.qp;
-        let psn = qp.req.next_psn;
+        let psn = qp.conn.req.next_psn;
         let ws = qp.wqe(index);
         (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 0, true);
-        qp.req.next = index.wrapping_add(1);
-        qp.req.cur_pkt = 0;
+        qp.conn.req.next = index.wrapping_add(1);
+        qp.conn.req.cur_pkt = 0;
         self.skip_done();
         self.complete(now);
         Step::Sent
@@ -493,10 +495,10 @@ impl Conn<'_> {
     pub(crate) fn rewind(&mut self, psn: Psn) {
         self.forget_inflight();
         let qp = &mut *self.qp;
-        let mut i = qp.req.acked;
+        let mut i = qp.conn.req.acked;
         loop {
             let ws = *qp.wqe(i);
-            if i != qp.req.next && ws.started && ws.npkts == 0 {
+            if i != qp.conn.req.next && ws.started && ws.npkts == 0 {
                 i = i.wrapping_add(1);
                 continue;
             }
@@ -508,17 +510,17 @@ impl Conn<'_> {
                 return;
             }
             if (into as u32) < ws.npkts {
-                qp.req.next = i;
-                qp.req.cur_pkt = into as u32;
-                qp.req.next_psn = psn;
+                qp.conn.req.next = i;
+                qp.conn.req.cur_pkt = into as u32;
+                qp.conn.req.next_psn = psn;
                 break;
             }
-            if i == qp.req.next {
+            if i == qp.conn.req.next {
                 return;
             }
             i = i.wrapping_add(1);
         }
-        qp.req.rewound = Some(psn);
+        qp.conn.req.rewound = Some(psn);
         self.common.ready.set(self.qi);
     }
 
@@ -526,11 +528,11 @@ impl Conn<'_> {
     /// queue pair does.
     #[inline(never)]
     pub(crate) fn fail_path(&mut self, now: u64) {
-        if !self.qp.can_receive() || self.qp.req.is(tx_block::FAILED) {
+        if !self.qp.can_receive() || self.qp.conn.req.is(tx_block::FAILED) {
             return;
         }
         let sq = self.q.engine_sq(&self.common.key);
-        let waiting = (self.qp.req.next != sq.end()).then_some(self.qp.req.next);
+        let waiting = (self.qp.conn.req.next != sq.end()).then_some(self.qp.conn.req.next);
         let request = self.oldest_open().or(waiting);
         self.note(now, CauseCode::PathLost, wc_status::RETRY_EXC_ERR, 0, 0);
         match request {
@@ -545,8 +547,8 @@ impl Conn<'_> {
     /// The peer has been silent for the ACK timeout.
     pub(crate) fn on_ack_timeout(&mut self, now: u64) {
         let qp = &mut *self.qp;
-        qp.req.ack_deadline = 0;
-        if !qp.can_send() || qp.req.una_psn == qp.req.max_psn {
+        qp.conn.req.ack_deadline = 0;
+        if !qp.can_send() || qp.conn.req.una_psn == qp.conn.req.max_psn {
             return;
         }
         let Some(index) = self.oldest_open() else { return };
@@ -556,13 +558,13 @@ impl Conn<'_> {
         let _qp = &mut *self.qp;
         self.count(|c| &mut c.retry_timeouts);
         let qp = &mut *self.qp;
-        if let Some((psn, code)) = qp.req.doubted.filter(|(psn, _)| qp.off_by(*psn, 1) == 0) {
+        if let Some((psn, code)) = qp.conn.req.doubted.filter(|(psn, _)| qp.off_by(*psn, 1) == 0) {
             // It was said that the peer refuses this, and it has said nothing since.
             return self.handle_nak(now, psn, code, None);
         }
         let no_timer = qp.attr.timeout == 0;
-        if no_timer || qp.req.retry_left == 0 {
-            let (timeout, retries) = (qp.timeout_ns, u64::from(qp.attr.retry_cnt));
+        if no_timer || qp.conn.req.retry_left == 0 {
+            let (timeout, retries) = (qp.conn.timeout_ns, u64::from(qp.attr.retry_cnt));
             let since = qp.mute_since();
             self.count(|c| &mut c.retry_exceeded_err);
             let (cause, a, b) = match self.explanation(since) {
@@ -572,11 +574,11 @@ impl Conn<'_> {
             };
             return self.fail_request(now, index, wc_status::RETRY_EXC_ERR, cause, a, b);
         }
-        if qp.req.retry_left == qp.attr.retry_cnt {
-            qp.req.mute_since = qp.req.silent_since;
+        if qp.conn.req.retry_left == qp.attr.retry_cnt {
+            qp.conn.req.mute_since = qp.conn.req.silent_since;
         }
-        qp.req.retry_left -= 1;
-        let (psn, peer) = (qp.req.una_psn, qp.peer);
+        qp.conn.req.retry_left -= 1;
+        let (psn, peer) = (qp.conn.req.una_psn, qp.conn.peer);
         if peer != NONE {
             self.peer.tx.on_timeout(now);
             self.peer.rx.on_timeout(now);
@@ -589,7 +591,7 @@ impl Conn<'_> {
 
 /// Bytes that packets `from..to` of a WQE cost in the window.
 pub(crate) fn window_cost(qp: &Qp, length: u64, from: u32, to: u32) -> u32 {
-    let at = |k: u32| (u64::from(k) * u64::from(qp.mtu)).min(length);
+    let at = |k: u32| (u64::from(k) * u64::from(qp.conn.mtu)).min(length);
     (at(to) - at(from)) as u32 + (to - from) * PACKET_COST
 }
 
@@ -597,10 +599,10 @@ impl Qp {
     /// Since when the peer has said nothing, however often it was asked. A router that says why may
     /// say it once.
     pub(super) fn mute_since(&self) -> u64 {
-        if self.req.retry_left < self.attr.retry_cnt {
-            self.req.mute_since
+        if self.conn.req.retry_left < self.attr.retry_cnt {
+            self.conn.req.mute_since
         } else {
-            self.req.silent_since
+            self.conn.req.silent_since
         }
     }
 
@@ -611,8 +613,9 @@ impl Qp {
     /// is long.
     #[inline]
     fn waits_for_more(&self, fits: u32, window: &Window) -> bool {
-        let burst = (MAX_BURST as u32 / self.mtu).min(window.size() / 2 / (self.mtu + PACKET_COST));
-        fits < burst / 2 && self.req.una_psn != self.req.max_psn
+        let burst = (MAX_BURST as u32 / self.conn.mtu)
+            .min(window.size() / 2 / (self.conn.mtu + PACKET_COST));
+        fits < burst / 2 && self.conn.req.una_psn != self.conn.req.max_psn
     }
 
     /// Whether a burst of `cost` bytes from `psn` on, which does not end its message, asks for an
@@ -621,9 +624,9 @@ impl Qp {
     #[inline]
     fn asks_for_ack(&self, window: &Window, cost: u32, psn: Psn, psns_end: bool) -> bool {
         let room = window.size().saturating_sub(window.inflight());
-        self.req.unasked.saturating_add(cost) >= window.size() / 4
+        self.conn.req.unasked.saturating_add(cost) >= window.size() / 4
             || room < cost.saturating_add(MAX_BURST as u32)
-            || psn != self.req.max_psn
+            || psn != self.conn.req.max_psn
             || self.is_paced()
             || psns_end
     }
@@ -633,7 +636,7 @@ impl Qp {
 /// count: after a loss an answer may come for a request that was sent twice.
 #[cold]
 fn waits_at_fence(qp: &mut Qp, sq: &EngineConsumer<'_, SendWqe>, index: u32) -> bool {
-    let mut i = qp.req.acked;
+    let mut i = qp.conn.req.acked;
     while i != index {
         if !qp.wqe(i).done && sq.at(i).header().is_read_or_atomic() {
             return true;
@@ -647,7 +650,7 @@ fn waits_at_fence(qp: &mut Qp, sq: &EngineConsumer<'_, SendWqe>, index: u32) -> 
 /// may still be sent again: it must end before the failure is told.
 #[cold]
 fn behind_failed(qp: &mut Qp, index: u32) -> bool {
-    let mut i = qp.req.una;
+    let mut i = qp.conn.req.una;
     loop {
         if qp.wqe(i).done && qp.wqe(i).status != 0 {
             return true;
@@ -694,7 +697,7 @@ fn request_run(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32, by
     if kind == Kind::ReadRequest {
         // One packet, whatever it asks for.
         (run.first, run.last, run.n, run.ack_req) = (true, true, 1, rc);
-        run.va = wqe.remote_addr.wrapping_add(u64::from(first_pkt) * u64::from(qp.mtu));
+        run.va = wqe.remote_addr.wrapping_add(u64::from(first_pkt) * u64::from(qp.conn.mtu));
         run.dma_len = bytes;
     }
     run

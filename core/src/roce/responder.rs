@@ -66,7 +66,7 @@ impl Conn<'_> {
     /// Takes a request of an RC peer.
     #[inline]
     pub(crate) fn handle_request(&mut self, now: u64, run: &Run, payload: &[u8]) {
-        let ahead = run.psn.diff(self.qp.resp.epsn);
+        let ahead = run.psn.diff(self.qp.conn.resp.epsn);
         if ahead == 0 {
             if let Err(refusal) = self.execute(now, run, payload) {
                 self.refuse_request(now, run, payload, refusal);
@@ -82,7 +82,7 @@ impl Conn<'_> {
     #[inline(never)]
     fn handle_old(&mut self, now: u64, run: &Run, payload: &[u8]) {
         let qp = &mut *self.qp;
-        let behind = run.psn.diff(qp.resp.epsn).unsigned_abs();
+        let behind = run.psn.diff(qp.conn.resp.epsn).unsigned_abs();
         if behind >= run.n || run.kind == Kind::ReadRequest {
             if behind > NEAR as u32 && matches!(run.kind, Kind::Send | Kind::Write) {
                 self.note_odd(now);
@@ -90,7 +90,7 @@ impl Conn<'_> {
             return self.handle_duplicate(run);
         }
         // The rest of it is new.
-        let skip = behind as usize * qp.mtu as usize;
+        let skip = behind as usize * qp.conn.mtu as usize;
         let Some(payload) = payload.get(skip..) else { return };
         let rest = Run { psn: run.psn.add(behind), n: run.n - behind, first: false, ..*run };
         self.handle_request(now, &rest, payload);
@@ -104,29 +104,29 @@ impl Conn<'_> {
             // they had come by themselves.
             Rnr(_) if run.n > 1 && run.last && run.has_imm && run.kind == Kind::Write => {
                 let upto = run.n - 1;
-                let split = upto as usize * self.qp.mtu as usize;
+                let split = upto as usize * self.qp.conn.mtu as usize;
                 let Some((before, last)) = payload.split_at_checked(split) else { return };
                 let (begin, end) =
                     (Run { n: upto, last: false, ack_req: false, ..*run }, run.psn.add(upto));
                 self.handle_request(now, &begin, before);
-                if self.qp.resp.epsn == end {
+                if self.qp.conn.resp.epsn == end {
                     self.handle_request(now, &Run { psn: end, n: 1, first: false, ..*run }, last);
                 }
             }
             Rnr(timer) => {
-                let resp = &mut self.qp.resp;
+                let resp = &mut self.qp.conn.resp;
                 resp.set_nak(Some(Syndrome::Rnr { timer }.byte()));
                 resp.nak_sent = true;
                 resp.nak_high = run.psn;
                 self.common.ready.set(self.qi);
-                if self.qp.resp.incoming() != Incoming::Send {
+                if self.qp.conn.resp.incoming() != Incoming::Send {
                     // No message has begun: its CQE is free for others until the peer comes again.
                     self.release_cqe();
                 }
             }
             Later => {
                 // Packets that follow are ahead of the expected PSN and not answered either.
-                let resp = &mut self.qp.resp;
+                let resp = &mut self.qp.conn.resp;
                 resp.nak_sent = true;
                 resp.nak_high = run.psn;
                 resp.set_nak_later(true);
@@ -134,7 +134,7 @@ impl Conn<'_> {
             Nak(code, cause, a, b) => self.nak_and_fail(now, code, false, cause, a, b),
             NakRecv(code, cause, status, a, b) => {
                 self.note(now, cause, status, a, b);
-                let completes = self.qp.resp.recv.taken;
+                let completes = self.qp.conn.resp.recv.taken;
                 if completes {
                     self.fail_recv(status);
                 }
@@ -156,7 +156,7 @@ impl Conn<'_> {
         b: u64,
     ) {
         self.note(now, cause, 0, a, b);
-        let psn = self.qp.resp.epsn;
+        let psn = self.qp.conn.resp.epsn;
         self.owe_fatal_nak(code, psn);
         self.enter_error((!completes).then_some(responder_event(code)));
     }
@@ -166,7 +166,7 @@ impl Conn<'_> {
     fn out_of_sequence(&mut self, now: u64, psn: Psn) {
         self.count(|c| &mut c.out_of_seq_request);
         let qp = &mut *self.qp;
-        let far = psn.diff(qp.resp.epsn) > NEAR;
+        let far = psn.diff(qp.conn.resp.epsn) > NEAR;
         let believed = qp.believes_ahead(now, far);
         if far {
             self.note_odd(now);
@@ -175,7 +175,7 @@ impl Conn<'_> {
             return;
         }
         let qp = &mut *self.qp;
-        let resp = &mut qp.resp;
+        let resp = &mut qp.conn.resp;
         // A PSN that does not go up means that the peer began anew, and lost the expected one
         // again.
         if resp.nak_sent && psn.diff(resp.nak_high) > 0 {
@@ -192,18 +192,18 @@ impl Conn<'_> {
     fn handle_duplicate(&mut self, run: &Run) {
         self.count(|c| &mut c.duplicate_request);
         let qp = &mut *self.qp;
-        let resp = &mut qp.resp;
+        let resp = &mut qp.conn.resp;
         match run.kind {
             Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd => {
                 let npkts = if run.kind == Kind::ReadRequest {
-                    run.dma_len.div_ceil(qp.mtu).max(1)
+                    run.dma_len.div_ceil(qp.conn.mtu).max(1)
                 } else {
                     1
                 };
                 let atomic = run.kind != Kind::ReadRequest;
                 let found = resp.resources.iter().find(|r| {
                     let into = run.psn.diff(r.psn);
-                    let bytes = (into.max(0) as u64) * u64::from(qp.mtu);
+                    let bytes = (into.max(0) as u64) * u64::from(qp.conn.mtu);
                     r.valid
                         && r.atomic == atomic
                         && into >= 0
@@ -243,7 +243,7 @@ impl Conn<'_> {
     }
 
     fn push_job(&mut self, job: Resource) {
-        self.qp.resp.push_job(job);
+        self.qp.conn.resp.push_job(job);
         self.common.ready.set(self.qi);
     }
 
@@ -251,7 +251,7 @@ impl Conn<'_> {
     #[inline(always)]
     fn execute(&mut self, now: u64, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
         let qp = &mut *self.qp;
-        if !qp.resp.has_fence_room() {
+        if !qp.conn.resp.has_fence_room() {
             return Err(Later);
         }
         match run.kind {
@@ -264,7 +264,7 @@ impl Conn<'_> {
                 };
                 self.invalidate(run)?;
                 if let Some(p) = pending {
-                    self.qp.resp.set_placing(Some(p));
+                    self.qp.conn.resp.set_placing(Some(p));
                 }
                 self.accept(now, run, payload);
                 Ok(())
@@ -279,13 +279,13 @@ impl Conn<'_> {
     #[inline(always)]
     fn check_sequence(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
         let qp = &mut *self.qp;
-        let resp = &mut qp.resp;
+        let resp = &mut qp.conn.resp;
         let kind = if run.kind == Kind::Send { Incoming::Send } else { Incoming::Write };
         let in_order =
             if run.first { resp.incoming() == Incoming::Idle } else { resp.incoming() == kind };
         let len = payload.len() as u64;
-        let full = u64::from(run.n) * u64::from(qp.mtu);
-        let before_last = full - u64::from(qp.mtu);
+        let full = u64::from(run.n) * u64::from(qp.conn.mtu);
+        let before_last = full - u64::from(qp.conn.mtu);
         let length_fits = if run.last {
             len <= full && len >= before_last && (len > before_last || run.first && run.n == 1)
         } else {
@@ -316,14 +316,14 @@ impl Conn<'_> {
     #[inline]
     fn place_send(&mut self, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
         // Inside a message the receive is there; its CQE is needed again only at the end.
-        let under_way = self.qp.resp.recv.taken && !run.last;
+        let under_way = self.qp.conn.resp.recv.taken && !run.last;
         if !under_way && !self.take_recv() {
             return Err(Rnr(self.qp.attr.min_rnr_timer));
         }
         let qp = &mut *self.qp;
-        let offset = if run.first { 0 } else { qp.resp.offset };
+        let offset = if run.first { 0 } else { qp.conn.resp.offset };
         let end = offset + payload.len() as u64;
-        let recv = &qp.resp.recv;
+        let recv = &qp.conn.resp.recv;
         if end > u64::from(recv.length) {
             return Err(NakRecv(
                 InvalidRequest,
@@ -351,25 +351,25 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         if !qp.takes_writes() {
             // An operation that the QP does not take at all, whatever the key: not an access error.
-            let (key, va) = (u64::from(qp.resp.rkey), qp.resp.va);
+            let (key, va) = (u64::from(qp.conn.resp.rkey), qp.conn.resp.va);
             return Err(Nak(InvalidRequest, Cause::PeerLacksAccess, key, va));
         }
         if run.has_imm && run.last && !self.take_recv() {
             return Err(Rnr(self.qp.attr.min_rnr_timer));
         }
         let qp = &mut *self.qp;
-        if qp.resp.dma_len == 0 {
+        if qp.conn.resp.dma_len == 0 {
             // A WRITE of nothing touches no memory: its key is not looked at (IBTA C9-88).
             return Ok(None);
         }
-        let offset = if run.first { 0 } else { qp.resp.offset };
-        let (rkey, va) = (qp.resp.rkey, qp.resp.va);
+        let offset = if run.first { 0 } else { qp.conn.resp.offset };
+        let (rkey, va) = (qp.conn.resp.rkey, qp.conn.resp.va);
         let refuse = |e: KeyError| Nak(RemoteAccess, remote_cause(e), u64::from(rkey), va);
         let (memory, right) = (&self.common.memory, access::REMOTE_WRITE);
         if run.first && !run.last {
             // The whole range at once, so that nothing is placed of a WRITE that would leave it.
             // (One that comes whole is looked at whole below.)
-            qp.remote_target(memory, rkey, va, qp.resp.dma_len, right).map_err(refuse)?;
+            qp.remote_target(memory, rkey, va, qp.conn.resp.dma_len, right).map_err(refuse)?;
         }
         let (at, len) = (va.wrapping_add(offset), payload.len() as u32);
         let target = qp.remote_target(memory, rkey, at, len, right).map_err(refuse)?;
@@ -399,13 +399,13 @@ impl Conn<'_> {
     fn accept(&mut self, now: u64, run: &Run, payload: &[u8]) {
         let qp = &mut *self.qp;
         let kind = if run.kind == Kind::Send { Incoming::Send } else { Incoming::Write };
-        let offset = if run.first { 0 } else { qp.resp.offset } + payload.len() as u64;
-        qp.resp.offset = offset;
-        qp.resp.advance(run.n, run.last);
-        let psn = qp.resp.epsn.prev();
+        let offset = if run.first { 0 } else { qp.conn.resp.offset } + payload.len() as u64;
+        qp.conn.resp.offset = offset;
+        qp.conn.resp.advance(run.n, run.last);
+        let psn = qp.conn.resp.epsn.prev();
         let mut wc = None;
         if run.last {
-            qp.resp.set_incoming(Incoming::Idle);
+            qp.conn.resp.set_incoming(Incoming::Idle);
             if run.kind == Kind::Send || run.has_imm {
                 let flags = if run.has_imm { wc_flags::WITH_IMM } else { 0 }
                     | if run.has_inv { wc_flags::WITH_INV } else { 0 };
@@ -417,7 +417,7 @@ impl Conn<'_> {
                 wc = Some(c);
             }
         } else {
-            qp.resp.set_incoming(kind);
+            qp.conn.resp.set_incoming(kind);
         }
         self.end_part(run, psn, wc);
         self.common.acks.owe(
@@ -433,7 +433,7 @@ impl Conn<'_> {
     /// Lets the acknowledgeable PSN advance, at once or behind slow memory.
     #[inline(always)]
     fn end_part(&mut self, run: &Run, psn: Psn, wc: Option<crate::verbs::types::Wc>) {
-        let resp = &mut self.qp.resp;
+        let resp = &mut self.qp.conn.resp;
         let waits = resp.is(rx_block::PLACING | rx_block::FENCES);
         if !waits {
             resp.acknowledge_all();
@@ -474,14 +474,14 @@ impl Conn<'_> {
 
     fn execute_read(&mut self, run: &Run) -> Result<(), Refusal> {
         let qp = &mut *self.qp;
-        if qp.resp.incoming() != Incoming::Idle
+        if qp.conn.resp.incoming() != Incoming::Idle
             || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE
         {
             return Err(bad_request(run));
         }
         self.allowed_target(run, run.dma_len, access::REMOTE_READ)?;
         let qp = &mut *self.qp;
-        let npkts = run.dma_len.div_ceil(qp.mtu).max(1);
+        let npkts = run.dma_len.div_ceil(qp.conn.mtu).max(1);
         let job = Resource {
             valid: true,
             psn: run.psn,
@@ -497,10 +497,10 @@ impl Conn<'_> {
     #[inline(never)]
     fn execute_atomic(&mut self, run: &Run) -> Result<(), Refusal> {
         let qp = &mut *self.qp;
-        if qp.resp.incoming() != Incoming::Idle {
+        if qp.conn.resp.incoming() != Incoming::Idle {
             return Err(bad_request(run));
         }
-        room_for_answer(&qp.resp, run)?;
+        room_for_answer(&qp.conn.resp, run)?;
         let misaligned = Nak(InvalidRequest, Cause::MisalignedAtomic, run.va, 0);
         if run.va & 7 != 0 {
             return Err(misaligned);
@@ -536,7 +536,7 @@ impl Conn<'_> {
 
     /// Keeps a READ or atomic for duplicates and queues its answer.
     fn answer_later(&mut self, run: &Run, mut job: Resource) -> Result<(), Refusal> {
-        let resp = &mut self.qp.resp;
+        let resp = &mut self.qp.conn.resp;
         room_for_answer(resp, run)?;
         let depth = resp.resources.len() as u32;
         resp.advance(job.npkts, true);
@@ -556,29 +556,29 @@ impl Conn<'_> {
     /// message.
     pub(crate) fn handle_uc(&mut self, now: u64, run: &Run, payload: &[u8]) {
         let qp = &mut *self.qp;
-        let gap = run.psn != qp.resp.epsn;
-        qp.resp.epsn = run.psn.add(run.n);
+        let gap = run.psn != qp.conn.resp.epsn;
+        qp.conn.resp.epsn = run.psn.add(run.n);
         if !matches!(run.kind, Kind::Send | Kind::Write) {
             return self.drop_message();
         }
-        if gap && qp.resp.incoming() != Incoming::Idle {
+        if gap && qp.conn.resp.incoming() != Incoming::Idle {
             // The message under way has lost a packet. A receive that it had taken serves the next
             // one.
-            qp.resp.set_incoming(Incoming::Skip);
+            qp.conn.resp.set_incoming(Incoming::Skip);
             self.drop_message();
         }
         let qp = &mut *self.qp;
         if run.first {
-            qp.resp.set_incoming(Incoming::Idle);
+            qp.conn.resp.set_incoming(Incoming::Idle);
         } else if gap
-            || qp.resp.incoming() == Incoming::Skip
-            || qp.resp.incoming() == Incoming::Idle
+            || qp.conn.resp.incoming() == Incoming::Skip
+            || qp.conn.resp.incoming() == Incoming::Idle
         {
-            qp.resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::Skip });
+            qp.conn.resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::Skip });
             qp.counters.rcvd_dropped += 1;
             return;
         }
-        let epsn = qp.resp.epsn;
+        let epsn = qp.conn.resp.epsn;
         let outcome = self.check_sequence(run, payload).and_then(|()| {
             if run.kind == Kind::Send {
                 self.place_send(run, payload)
@@ -588,7 +588,7 @@ impl Conn<'_> {
         });
         match outcome {
             Ok(pending) => {
-                let resp = &mut self.qp.resp;
+                let resp = &mut self.qp.conn.resp;
                 if pending.is_some() {
                     resp.set_placing(pending);
                 }
@@ -603,7 +603,7 @@ impl Conn<'_> {
                     // meanwhile.
                     self.release_cqe();
                 }
-                let resp = &mut self.qp.resp;
+                let resp = &mut self.qp.conn.resp;
                 resp.ack_owed = false;
                 self.common.acks.forget(self.qi);
             }
@@ -616,10 +616,10 @@ impl Conn<'_> {
             Err(_) => {
                 self.drop_message();
                 let qp = &mut *self.qp;
-                qp.resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::Skip });
+                qp.conn.resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::Skip });
             }
         }
-        debug_assert!(self.qp.state == qp_state::ERR || self.qp.resp.epsn == epsn);
+        debug_assert!(self.qp.state == qp_state::ERR || self.qp.conn.resp.epsn == epsn);
     }
 
     pub(crate) fn drop_message(&mut self) {

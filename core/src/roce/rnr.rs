@@ -23,7 +23,7 @@ impl Qp {
     /// The condition that kept its requests back has ended.
     #[inline]
     pub(super) fn go_on(&mut self) {
-        self.req.set_send_block(if self.ready == Ready::Yes {
+        self.conn.req.set_send_block(if self.conn.ready == Ready::Yes {
             SendBlock::None
         } else {
             SendBlock::Unready
@@ -41,19 +41,19 @@ impl Qp {
         psn: Psn,
         room: u32,
     ) -> u32 {
-        if self.ready == Ready::Doubtful && wqe.takes_receive() {
+        if self.conn.ready == Ready::Doubtful && wqe.takes_receive() {
             // A WRITE takes it with its last packet.
             let writes = u32::from(wqe.opcode) == wr_opcode::RDMA_WRITE_WITH_IMM;
             let takes = if writes { ws.psn.add(ws.npkts - 1) } else { ws.psn };
             if psn.diff(takes) <= 0 {
-                (self.ready, self.ready_psn) = (Ready::Tried, takes);
+                (self.conn.ready, self.conn.ready_psn) = (Ready::Tried, takes);
             }
         }
-        if self.ready == Ready::Doubtful {
+        if self.conn.ready == Ready::Doubtful {
             return room;
         }
         // Not of the next PSN: a message may take half of all PSNs.
-        match (self.ready_psn.diff(psn) + 1).max(0) as u32 {
+        match (self.conn.ready_psn.diff(psn) + 1).max(0) as u32 {
             upto if upto == 0 || !wqe.is_read() => room.min(upto),
             _ => room,
         }
@@ -64,8 +64,8 @@ impl Qp {
     /// than it saves the next one that takes one.
     #[cold]
     pub(super) fn doubt_ends(&mut self, wqe: &SendWqe) {
-        if self.req.una_psn == self.req.max_psn && !wqe.takes_receive() {
-            self.ready = Ready::Yes;
+        if self.conn.req.una_psn == self.conn.req.max_psn && !wqe.takes_receive() {
+            self.conn.ready = Ready::Yes;
             self.end_unready();
         }
     }
@@ -74,16 +74,17 @@ impl Qp {
     /// now.
     #[cold]
     pub(super) fn has_accepted(&mut self) {
-        self.ready = match self.ready {
-            Ready::Refused if self.req.una_psn.diff(self.ready_psn) > 0 => Ready::Doubtful,
-            Ready::Tried if self.req.una_psn.diff(self.ready_psn) > 0 => Ready::Yes,
+        let accepted = self.conn.req.una_psn.diff(self.conn.ready_psn) > 0;
+        self.conn.ready = match self.conn.ready {
+            Ready::Refused if accepted => Ready::Doubtful,
+            Ready::Tried if accepted => Ready::Yes,
             same => same,
         };
         self.end_unready();
     }
 
     fn end_unready(&mut self) {
-        if matches!(self.req.send_block(), SendBlock::Unready) {
+        if matches!(self.conn.req.send_block(), SendBlock::Unready) {
             self.go_on();
         }
     }
@@ -100,13 +101,13 @@ impl Conn<'_> {
         }
         let Some(index) = self.oldest_open() else { return };
         let qp = &mut *self.qp;
-        if psn.diff(qp.req.una_psn) < 0
-            || matches!(qp.req.send_block(), SendBlock::Rnr(_))
+        if psn.diff(qp.conn.req.una_psn) < 0
+            || matches!(qp.conn.req.send_block(), SendBlock::Rnr(_))
             || !qp.can_send()
         {
             return;
         }
-        if qp.req.rnr_left == 0 && !besieged {
+        if qp.conn.req.rnr_left == 0 && !besieged {
             let made = u64::from(qp.attr.rnr_retry);
             self.count(|c| &mut c.retry_rnr_exceeded_err);
             let (status, cause) = (wc_status::RNR_RETRY_EXC_ERR, CauseCode::RnrRetryExceeded);
@@ -116,19 +117,19 @@ impl Conn<'_> {
         if besieged {
             wait = wait.min(RNR_NS);
         } else if qp.attr.rnr_retry != 7 {
-            qp.req.rnr_left -= 1;
+            qp.conn.req.rnr_left -= 1;
         }
         // Not from `psn`: answers of READs before it may have been lost.
-        let una = qp.req.una_psn;
+        let una = qp.conn.req.una_psn;
         self.rewind(una);
         let qp = &mut *self.qp;
-        qp.req.rewound = None;
+        qp.conn.req.rewound = None;
         // The peer lives: silence begins anew when the request leaves again.
-        qp.req.retry_left = qp.attr.retry_cnt;
-        qp.req.ack_deadline = 0;
-        qp.req.probe_at = 0;
-        qp.req.set_send_block(SendBlock::Rnr(now + wait));
-        (qp.ready, qp.ready_psn) = (Ready::Refused, psn);
+        qp.conn.req.retry_left = qp.attr.retry_cnt;
+        qp.conn.req.ack_deadline = 0;
+        qp.conn.req.probe_at = 0;
+        qp.conn.req.set_send_block(SendBlock::Rnr(now + wait));
+        (qp.conn.ready, qp.conn.ready_psn) = (Ready::Refused, psn);
         self.arm();
     }
 }

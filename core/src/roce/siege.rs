@@ -48,22 +48,22 @@ impl Qp {
     /// Whether so much is forged in its peer's name that single packets are not believed.
     #[inline]
     pub(crate) fn is_besieged(&self, now: u64) -> bool {
-        now < self.siege.until
+        now < self.conn.siege.until
     }
 
     /// A packet from this UDP port has moved the connection on.
     #[inline(always)]
     pub(crate) fn learn_port(&mut self, port: u16) {
-        if self.siege.ports[0] != port {
-            self.siege.ports = [port, self.siege.ports[0]];
+        if self.conn.siege.ports[0] != port {
+            self.conn.siege.ports = [port, self.conn.siege.ports[0]];
         }
     }
 
     /// Whether an answer is about what is outstanding, and how far off it is otherwise.
     #[inline(always)]
     pub(crate) fn off_by(&self, psn: Psn, n: u32) -> i32 {
-        let first = psn.diff(self.req.una_psn);
-        let beyond = psn.add(n - 1).diff(self.req.max_psn);
+        let first = psn.diff(self.conn.req.una_psn);
+        let beyond = psn.add(n - 1).diff(self.conn.req.max_psn);
         if first < 0 {
             first
         } else if beyond >= 0 {
@@ -78,11 +78,11 @@ impl Qp {
         if !far && !self.is_besieged(now) {
             return true;
         }
-        let epsn = self.resp.epsn;
-        match self.resp.ahead {
+        let epsn = self.conn.resp.epsn;
+        match self.conn.resp.ahead {
             Some((at, since)) if at == epsn => now.saturating_sub(since) >= SETTLE_NS,
             _ => {
-                self.resp.ahead = Some((epsn, now));
+                self.conn.resp.ahead = Some((epsn, now));
                 false
             }
         }
@@ -92,7 +92,7 @@ impl Qp {
     /// is known of its ports; 0: it came by another path.
     #[inline]
     pub(crate) fn knows_port(&self, port: u16) -> bool {
-        port == 0 || self.siege.ports[0] == 0 || self.siege.ports.contains(&port)
+        port == 0 || self.conn.siege.ports[0] == 0 || self.conn.siege.ports.contains(&port)
     }
 
     /// Whether a NAK that ends the connection is believed: at once, or, while the queue pair is
@@ -103,7 +103,7 @@ impl Qp {
         if known && !self.is_besieged(now) {
             return true;
         }
-        self.req.doubted.replace((psn, code)) == Some((psn, code)) && known
+        self.conn.req.doubted.replace((psn, code)) == Some((psn, code)) && known
     }
 }
 
@@ -120,7 +120,7 @@ impl Transport {
         if !qp.is_besieged(now) || !qp.kind.is_reliable() {
             return false;
         }
-        if self.peers.get(qp.peer as usize).is_none_or(|p| p.addr.gid != from.gid) {
+        if self.peers.get(qp.conn.peer as usize).is_none_or(|p| p.addr.gid != from.gid) {
             return true;
         }
         if !qp.knows_port(from.port) {
@@ -133,7 +133,7 @@ impl Transport {
             Kind::Ack | Kind::ReadResponse | Kind::AtomicAck => qp.off_by(bth.psn, 1).abs() > NEAR,
             // One that was asked before may be as old as the READ is long.
             Kind::ReadRequest => false,
-            _ => bth.psn.diff(qp.resp.epsn).abs() > NEAR,
+            _ => bth.psn.diff(qp.conn.resp.epsn).abs() > NEAR,
         }
     }
 }
@@ -142,7 +142,7 @@ impl Conn<'_> {
     /// A packet came for a QP that no honest peer sends.
     #[cold]
     pub(crate) fn note_odd(&mut self, now: u64) {
-        let siege = &mut self.qp.siege;
+        let siege = &mut self.qp.conn.siege;
         if now.saturating_sub(siege.since) >= ODD_NS {
             (siege.since, siege.count) = (now, 0);
         }

@@ -3,9 +3,9 @@
 use super::conn::Conn;
 use super::Transport;
 use crate::mem::{Access, Token};
-use crate::verbs::objects::NONE;
 use crate::verbs::req::{tx_block, SendBlock};
 use crate::verbs::shared::Shared;
+use crate::verbs::NONE;
 
 impl Transport {
     /// Gives the request that left without a date the time of now.
@@ -20,13 +20,13 @@ impl Transport {
     fn arm_deferred_timer_of(&mut self, s: &Shared, now: u64) {
         let qi = core::mem::replace(&mut self.common.timer_deferred, NONE) as usize;
         let Some(mut c) = self.connected(s, qi) else { return };
-        let under_way =
-            c.qp.req.una_psn != c.qp.req.max_psn && c.qp.req.next_psn == c.qp.req.max_psn;
+        let under_way = c.qp.conn.req.una_psn != c.qp.conn.req.max_psn
+            && c.qp.conn.req.next_psn == c.qp.conn.req.max_psn;
         // Packets that are sent again start the timer then.
         if c.qp.live
             && c.qp.can_send()
             && under_way
-            && !matches!(c.qp.req.send_block(), SendBlock::Rnr(_))
+            && !matches!(c.qp.conn.req.send_block(), SendBlock::Rnr(_))
         {
             c.start_timers(now);
             c.arm();
@@ -52,7 +52,7 @@ impl Conn<'_> {
     /// [`Transport::poll_memory`] for one QP. True: it still waits.
     fn poll_memory(&mut self, now: u64) -> bool {
         let mut waits = false;
-        if let SendBlock::Memory(provider, token) = self.qp.req.send_block() {
+        if let SendBlock::Memory(provider, token) = self.qp.conn.req.send_block() {
             if matches!(
                 self.common.memory.providers.poll(u32::from(provider), token),
                 Access::Pending(_)
@@ -66,7 +66,7 @@ impl Conn<'_> {
         }
         waits |= self.pass_fences(now);
         waits |= self.complete(now);
-        if self.qp.resp.job_len() > 0 {
+        if self.qp.conn.resp.job_len() > 0 {
             self.common.ready.set(self.qi);
             waits = true;
         }
@@ -75,35 +75,35 @@ impl Conn<'_> {
 
     /// Runs the timer of a QP that the wheel gave back.
     pub fn on_timer(&mut self, now: u64) {
-        self.qp.req.armed_at = 0;
-        match self.qp.req.send_block() {
+        self.qp.conn.req.armed_at = 0;
+        match self.qp.conn.req.send_block() {
             SendBlock::Rnr(at) | SendBlock::Rate(at) if at <= now => {
                 self.qp.go_on();
                 self.common.ready.set(self.qi);
             }
             _ => {}
         }
-        if self.qp.resp.job_len() > 0 {
+        if self.qp.conn.resp.job_len() > 0 {
             // An answer that waited for its rate.
             self.common.ready.set(self.qi);
         }
-        let req = &mut self.qp.req;
+        let req = &mut self.qp.conn.req;
         if req.probe_at != 0 && req.probe_at <= now {
             req.probe_wait = req.probe_wait.saturating_mul(2);
             req.probe_at = now.saturating_add(req.probe_wait);
             req.set(tx_block::PROBE, true);
             self.common.ready.set(self.qi);
         }
-        let deadline = self.qp.req.ack_deadline;
+        let deadline = self.qp.conn.req.ack_deadline;
         if deadline != 0 && deadline <= now {
             self.on_ack_timeout(now);
         }
         self.arm();
-        if self.qp.keep.at != 0 {
-            if self.qp.keep.at <= now {
+        if self.qp.conn.keep.at != 0 {
+            if self.qp.conn.keep.at <= now {
                 self.keep_alive(now);
             }
-            let at = self.qp.keep.at;
+            let at = self.qp.conn.keep.at;
             self.wake_at(if at == 0 { u64::MAX } else { at });
         }
     }
@@ -112,14 +112,14 @@ impl Conn<'_> {
     /// early is left alone: it fires, finds nothing due and is armed again.
     #[inline(always)]
     pub(crate) fn arm(&mut self) {
-        let at = self.qp.req.next_deadline();
+        let at = self.qp.conn.req.next_deadline();
         self.wake_at(at);
     }
 
     /// The QP's timer runs at this time at the latest; `u64::MAX`: it need not.
     #[inline(always)]
     pub(crate) fn wake_at(&mut self, at: u64) {
-        let req = &mut self.qp.req;
+        let req = &mut self.qp.conn.req;
         // The wheel's own answer to the same question takes another two cache lines.
         if at != u64::MAX && (req.armed_at == 0 || req.armed_at > at) {
             req.armed_at = at;
@@ -130,7 +130,7 @@ impl Conn<'_> {
     /// Marks a QP that waits for slow memory.
     #[cold]
     pub(crate) fn hold_for_memory(&mut self, provider: u32, token: Token) {
-        self.qp.req.set_send_block(SendBlock::Memory(provider as u8, token));
+        self.qp.conn.req.set_send_block(SendBlock::Memory(provider as u8, token));
         self.common.mem_wait.set(self.qi);
     }
 }

@@ -4,7 +4,7 @@ use crate::mem::Access;
 use crate::roce::peer::Path;
 use crate::roce::peer_memory::{PeerMemory, TURN};
 use crate::roce::run::{Run, RECORD_ALIGN};
-use crate::verbs::objects::NONE;
+use crate::verbs::NONE;
 use crate::wire::{packet_bytes, pad_len, Class, Flow, Kind, Psn};
 
 /// Largest UDP payload of one send, all segments together (65,535 less the largest IP and UDP

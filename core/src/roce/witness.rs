@@ -25,9 +25,9 @@ impl Transport {
             // Meanwhile it may have been heard of, or have another peer.
             let stands = qp.live
                 && qp.can_send()
-                && qp.req.asked == qp.req.silent_since
-                && qp.req.ack_deadline != 0;
-            if let Some(peer) = self.peers.get(qp.peer as usize).filter(|_| stands) {
+                && qp.conn.req.asked == qp.conn.req.silent_since
+                && qp.conn.req.ack_deadline != 0;
+            if let Some(peer) = self.peers.get(qp.conn.peer as usize).filter(|_| stands) {
                 return Some((qi, peer.addr, peer.path));
             }
         }
@@ -38,11 +38,11 @@ impl Transport {
     pub(crate) fn testify(&mut self, s: &Shared, qi: usize, now: u64, code: Option<CauseCode>) {
         if let Some(code) = code {
             let qp = &self.qps[qi];
-            let (timeout, retries) = (qp.timeout_ns, u64::from(qp.attr.retry_cnt));
+            let (timeout, retries) = (qp.conn.timeout_ns, u64::from(qp.attr.retry_cnt));
             self.conn(s, qi).note(now, code, wc_status::RETRY_EXC_ERR, timeout, retries);
         }
         if code != Some(CauseCode::NotPolled) {
-            self.qps[qi].req.looks = LOOKS;
+            self.qps[qi].conn.req.looks = LOOKS;
             self.conn(s, qi).on_ack_timeout(now);
         }
     }
@@ -54,7 +54,7 @@ impl Conn<'_> {
     /// up now.
     #[cold]
     pub(super) fn ask_witness(&mut self, now: u64) -> bool {
-        let req = &self.qp.req;
+        let req = &self.qp.conn.req;
         let last = self.qp.attr.timeout == 0 || req.retry_left == 0;
         let since = req.silent_since;
         let is_new = req.asked != since;
@@ -64,7 +64,7 @@ impl Conn<'_> {
         {
             return false;
         }
-        let req = &mut self.qp.req;
+        let req = &mut self.qp.conn.req;
         if is_new {
             (req.asked, req.looks) = (since, 0);
         }

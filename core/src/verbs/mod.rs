@@ -2,6 +2,7 @@
 
 pub mod blocks;
 pub mod cause;
+pub mod connection;
 pub mod kind;
 pub mod objects;
 #[allow(unsafe_code)] // follows the lists of C callers
@@ -12,3 +13,6 @@ pub mod shared;
 pub mod transition;
 pub mod types;
 pub mod wqe;
+
+/// Where the index of an object is asked for: none.
+pub const NONE: u32 = u32::MAX;

@@ -3,45 +3,14 @@
 use crate::arena::{RawSlice, Region};
 use crate::bucket::TokenBucket;
 use crate::counters::Counters;
-use crate::dcqcn::Dcqcn;
 use crate::verbs::blocks::Blocks;
 use crate::verbs::cause::Cause;
+use crate::verbs::connection::Connection;
 use crate::verbs::kind::QpKind;
-use crate::verbs::req::{Ready, Req, WqeState};
-use crate::verbs::resp::{rx_block, Resp};
+use crate::verbs::req::WqeState;
+use crate::verbs::resp::rx_block;
 use crate::verbs::types::{qp_state, QpAttr, QpInit};
 use crate::wire::Psn;
-
-/// No object.
-pub const NONE: u32 = u32::MAX;
-
-/// The watch over a connection on which nothing happens.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Keep {
-    /// When to look next; 0: it is not watched.
-    pub at: u64,
-    /// `rcvd_pkts` at the last look.
-    pub seen: u64,
-    /// Questions asked since something came, and when the first was.
-    pub tries: u32,
-    /// See `tries`.
-    pub since: u64,
-    /// A question is to be sent.
-    pub ask: bool,
-}
-
-/// How many packets came for a queue pair of late that no honest peer sends, and what follows.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Siege {
-    /// When the count began.
-    pub since: u64,
-    /// How many since then.
-    pub count: u32,
-    /// Until then what may be forged is believed only when it is said twice; 0: always at once.
-    pub until: u64,
-    /// UDP ports from which packets came that moved the connection on, the last first; 0: none yet.
-    pub ports: [u16; 2],
-}
 
 /// Conditions that keep all requests of a queue pair off the single path.
 pub mod qp_block {
@@ -53,7 +22,7 @@ pub mod qp_block {
     pub const PACED: u32 = 4;
 }
 
-/// The engine's half of a QP.
+/// The engine's half of a QP: its queues, what the program asked for, and its connection.
 #[derive(Default)]
 pub struct Qp {
     /// Created and not destroyed.
@@ -78,14 +47,6 @@ pub struct Qp {
     pub init: QpInit,
     /// Attributes as they were set.
     pub attr: QpAttr,
-    /// Path MTU in bytes.
-    pub mtu: u32,
-    /// Index of the peer (RC and UC from RTR on), or [`NONE`].
-    pub peer: u32,
-    /// Its peer is a QP of this engine (not UD, which decides per message).
-    pub loopback: bool,
-    /// ACK timeout in nanoseconds; the configured deadline when the attribute is 0.
-    pub timeout_ns: u64,
     /// It has been in RTR with a peer that is not of this engine, or with any (UD): somebody
     /// elsewhere may know its number.
     pub met: bool,
@@ -93,38 +54,14 @@ pub struct Qp {
     pub longest_ns: u64,
     /// Send rate.
     pub bucket: TokenBucket,
-    /// Rate of what it sends while its path is congested.
-    pub congestion: Dcqcn,
     /// Conditions that keep all requests off the single path: bits of [`qp_block`].
     blocks: Blocks,
-    /// When the next congestion notification may leave.
-    pub cnp_at: u64,
-    /// Packets sent when the last congestion notification came, and how many notifications they and
-    /// those before may still draw.
-    pub cnp_sent: u64,
-    /// See `cnp_sent`.
-    pub cnp_credit: u32,
-    /// Congestion notifications are not heeded until then.
-    pub cnp_deaf: u64,
-    /// Packets that no honest peer sends.
-    pub siege: Siege,
-    /// Its peer sends from its own UDP port, and from ports that were allowed for its address:
-    /// others are refused.
-    pub own_port: bool,
     /// Progress of the send WQEs, by ring index.
     pub wqes: RawSlice<WqeState>,
-    /// Requester.
-    pub req: Req,
-    /// Whether the peer has receive requests for what is sent.
-    pub ready: Ready,
-    /// See [`Ready`].
-    pub ready_psn: Psn,
     /// One past the last PSN that it sent before it was last in RESET; 0: it sent none.
     pub former_psn: Psn,
-    /// Responder.
-    pub resp: Resp,
-    /// Keepalive.
-    pub keep: Keep,
+    /// Its connection: RC and UC have one from RTR on, UD uses the requester's half of it.
+    pub conn: Connection,
     /// Ring memory of its queues, for the heap.
     pub sq_mem: Option<Region>,
     /// See `sq_mem`.
@@ -141,7 +78,7 @@ impl Qp {
     /// A new one, in RESET, without queues.
     pub fn new(qpn: u32, kind: QpKind, init: QpInit) -> Qp {
         let attr = QpAttr { cap: init.cap, port_num: 1, ..QpAttr::default() };
-        let mut qp = Qp { live: true, kind, qpn, init, attr, peer: NONE, ..Qp::default() };
+        let mut qp = Qp { live: true, kind, qpn, init, attr, ..Qp::default() };
         qp.set_state(qp_state::RESET);
         qp
     }
@@ -183,7 +120,7 @@ impl Qp {
         let (state, kind) = (self.state != qp_state::RTS, !self.kind.is_reliable());
         let own = state == (self.blocks.is(qp_block::NOT_RTS))
             && kind == (self.blocks.is(qp_block::NOT_RC));
-        own && self.req.blocks_are_true() && self.resp.blocks_are_true()
+        own && self.conn.req.blocks_are_true() && self.conn.resp.blocks_are_true()
     }
 
     /// Whether it is RC and in RTS.
@@ -197,9 +134,11 @@ impl Qp {
     /// asks for, are still to be looked at.
     #[inline(always)]
     pub fn may_send_new(&self) -> bool {
-        (self.blocks.all() | self.req.blocks() | self.resp.blocks() & rx_block::BEFORE_REQUESTS)
+        (self.blocks.all()
+            | self.conn.req.blocks()
+            | self.conn.resp.blocks() & rx_block::BEFORE_REQUESTS)
             == 0
-            && !self.req.sends_again()
+            && !self.conn.req.sends_again()
     }
 
     /// Whether it is in a state that sends anything at all.

@@ -59,7 +59,7 @@ pub enum SendBlock {
     Rate(u64),
     /// Slow memory fetches the bytes that are next.
     Memory(u8, Token),
-    /// It may send as far as [`Qp::ready`](crate::verbs::objects::Qp::ready) allows.
+    /// It may send as far as [`ready`](super::connection::Connection::ready) allows.
     Unready,
 }
 
@@ -70,12 +70,12 @@ pub enum Ready {
     #[default]
     Yes,
     /// It has refused the packet with the PSN
-    /// [`Qp::ready_psn`](crate::verbs::objects::Qp::ready_psn). Nothing beyond it leaves until it
+    /// [`ready_psn`](super::connection::Connection::ready_psn). Nothing beyond it leaves until it
     /// is accepted.
     Refused,
     /// What it refused has been accepted. It may not be ready for the next message either.
     Doubtful,
-    /// The packet with the PSN [`Qp::ready_psn`](crate::verbs::objects::Qp::ready_psn) takes the
+    /// The packet with the PSN [`ready_psn`](super::connection::Connection::ready_psn) takes the
     /// next receive request. Nothing beyond it leaves until it is accepted.
     Tried,
 }

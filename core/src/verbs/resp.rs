@@ -1,5 +1,7 @@
 //! The responder's half of a queue pair: what is expected, what arrives, what is owed.
 
+use core::fmt;
+
 use heapless::Deque;
 
 use crate::arena::RawSlice;
@@ -194,6 +196,78 @@ pub struct Resp {
     pub fences_passed: u32,
     /// Last placement of the current message that was not ready at once.
     placing: Option<(u8, Token)>,
+}
+
+/// The entries of a table that are in use.
+struct InUse<'a>(&'a [Resource]);
+
+impl fmt::Debug for InUse<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().filter(|r| r.valid)).finish()
+    }
+}
+
+impl fmt::Debug for Resp {
+    /// Leaves out what has no meaning now: the target when no WRITE is under way, and the pieces of
+    /// a receive request when none is taken.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Each field by name: a new one is not to be forgotten here.
+        let Resp {
+            epsn,
+            msn,
+            ack_psn,
+            ack_msn,
+            incoming,
+            offset,
+            va,
+            rkey,
+            dma_len,
+            recv,
+            ack_owed,
+            ack_now,
+            pkts_since_ack,
+            nak_owed,
+            fatal_nak,
+            fatal_psn,
+            nak_sent,
+            blocks,
+            last_wqe,
+            nak_high,
+            ahead,
+            resources,
+            res_next,
+            jobs,
+            job_head,
+            job_len,
+            fences,
+            fences_pushed,
+            fences_passed,
+            placing,
+        } = self;
+        let mut out = f.debug_struct("Resp");
+        if *incoming != Incoming::Idle {
+            out.field("offset", offset);
+        }
+        if *incoming == Incoming::Write {
+            out.field("va", va).field("rkey", rkey).field("dma_len", dma_len);
+        }
+        let pieces = &recv.sges[..recv.num_sge as usize];
+        out.field("incoming", incoming)
+            .field("expected", &(epsn, msn))
+            .field("acknowledged", &(ack_psn, ack_msn))
+            .field("recv", &(recv.taken, recv.reserved, recv.failed))
+            .field("recv_wqe", &recv.taken.then_some((recv.wr_id, recv.length, pieces)))
+            .field("ack", &(ack_owed, ack_now, pkts_since_ack))
+            .field("nak", &(nak_owed, fatal_nak, fatal_psn, nak_sent, nak_high, ahead))
+            .field("blocks", blocks)
+            .field("last_wqe", last_wqe)
+            .field("resources", &InUse(resources))
+            .field("res_next", res_next)
+            .field("jobs", &InUse(jobs))
+            .field("queued", &(job_head, job_len))
+            .field("fences", &(fences, fences_pushed, fences_passed, placing))
+            .finish()
+    }
 }
 
 impl Resp {

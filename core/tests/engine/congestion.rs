@@ -223,7 +223,7 @@ fn a_notification_that_is_owed_ends_with_its_queue_pair() {
         &|net, b| net.to_state(b, qp_state::ERR).unwrap(),
         // What it is reached by now carries no notifications.
         &|net, b| {
-            let peer = net.lock(b).transport.qps[index(b.qp)].peer;
+            let peer = net.lock(b).transport.qps[index(b.qp)].conn.peer;
             net.lock(b).transport.peers[peer as usize].path =
                 gdrcore_core::roce::peer::Path::Link(1);
         },

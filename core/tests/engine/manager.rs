@@ -127,7 +127,7 @@ fn both_sides_know_that_the_other_is_of_their_kind() {
     let (net, a, b) = Net::pair(Opts::default());
     net.lock(&b).check_ports(true);
     assert!(
-        !net.lock(&b).transport.qps[index(b.qp)].own_port
-            && !net.lock(&a).transport.qps[index(a.qp)].own_port
+        !net.lock(&b).transport.qps[index(b.qp)].conn.own_port
+            && !net.lock(&a).transport.qps[index(a.qp)].conn.own_port
     );
 }

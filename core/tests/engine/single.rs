@@ -446,7 +446,7 @@ fn crowd(worlds: &[World; 2], rng: &mut Rng) {
         for w in worlds {
             for e in &w.ends {
                 let mut g = w.net.lock(e);
-                let peer = g.transport.qps[index(e.qp)].peer as usize;
+                let peer = g.transport.qps[index(e.qp)].conn.peer as usize;
                 g.transport.peers[peer].tx.on_timeout(w.net.now);
             }
         }
@@ -660,7 +660,8 @@ fn what_leaves_without_a_date_counts_from_the_next_look_at_the_clock() {
         let mut out = Out { link: b.host as u16, buf: vec![0; 20_000], sent: 0 };
         assert!(net.lock(e).send_single(index(e.qp), &mut out, wanted, clock) && out.sent > 0);
     };
-    let deadline = |net: &Net, e: &End| net.lock(e).transport.qps[index(e.qp)].req.ack_deadline;
+    let deadline =
+        |net: &Net, e: &End| net.lock(e).transport.qps[index(e.qp)].conn.req.ack_deadline;
     let never = || unreachable!();
     send(&net, &a, false, &never);
     assert_eq!(deadline(&net, &a), 0);

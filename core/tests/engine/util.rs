@@ -636,12 +636,15 @@ pub fn err<T>(r: Result<T>) -> Error {
     }
 }
 
-/// Without the fields of a struct, which was formatted with `{:?}`, that say when something
-/// happened.
-fn without_times(text: &str) -> String {
-    const TIMES: [&str; 3] = ["silent_since: ", "probe_wait: ", "armed_at: "];
+/// Fields that say when something happened.
+const TIMES: [&str; 3] = ["silent_since: ", "probe_wait: ", "armed_at: "];
+/// Fields that each world has of its own: addresses, keys and what the memory held.
+const MEMORY: [&str; 4] = ["addr: ", "va: ", "rkey: ", "value: "];
+
+/// A struct that was formatted with `{:?}` without fields of these names.
+fn without(names: &[&str], text: &str) -> String {
     text.split(", ")
-        .filter(|field| !TIMES.iter().any(|name| field.starts_with(name)))
+        .filter(|field| !names.iter().any(|name| field.contains(name)))
         .collect::<Vec<_>>()
         .join(", ")
 }
@@ -654,44 +657,19 @@ pub fn end_state(net: &Net, i: usize, e: &End, timed: bool) -> String {
     let t = &g.transport;
     let qi = index(e.qp);
     let q = &t.qps[qi];
-    let (r, p) = (&q.req, &q.resp);
+    let conn = without(&MEMORY, &format!("{:?}", q.conn));
     out += &format!(
-        "{i}: state {} events {:x} req {}
-",
+        "{i}: state {} blocks {:x} events {:x} {}\n",
         q.state,
+        q.blocks(),
         q.events,
-        if timed { format!("{r:?}") } else { without_times(&format!("{r:?}")) }
+        if timed { conn } else { without(&TIMES, &conn) }
     );
     for at in 0..q.wqes.len() {
         out += &format!("  wqe {:?}\n", q.wqes[at]);
     }
-    out += &format!(
-        "  resp {:?}\n",
-        (
-            p.epsn,
-            p.msn,
-            p.ack_psn,
-            p.ack_msn,
-            p.incoming(),
-            p.recv.taken,
-            p.recv.reserved,
-            p.ack_owed,
-            p.ack_now
-        )
-    );
-    let owed = (
-        p.pkts_since_ack,
-        p.nak_owed(),
-        p.fatal_nak,
-        p.fatal_psn,
-        p.nak_sent,
-        p.blocks(),
-        p.nak_high,
-    );
-    out +=
-        &format!("  resp {owed:?} {:?}\n", (p.job_len(), p.fence_len(), p.placing(), p.last_wqe));
     out += &format!("  cause {} counters {:?}\n", q.cause.code, q.counters);
-    let peer = &t.peers[q.peer as usize];
+    let peer = &t.peers[q.conn.peer as usize];
     out += &format!("  windows {:?} {:?}\n", peer.tx, peer.rx);
     let bits = [
         &t.common.ready,

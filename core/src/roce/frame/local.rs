@@ -22,7 +22,10 @@ use crate::wire::{packet_bytes, Opcode};
 /// Whether a QP and its peer are of this engine and connected, and its responder is idle.
 #[inline(always)]
 fn is_local(qp: &Qp) -> bool {
-    qp.loopback && qp.kind.is_reliable() && qp.resp.blocks() == 0 && !qp.resp.ack_owed
+    qp.conn.loopback
+        && qp.kind.is_reliable()
+        && qp.conn.resp.blocks() == 0
+        && !qp.conn.resp.ack_owed
 }
 
 impl Transport {
@@ -34,7 +37,7 @@ impl Transport {
     #[inline]
     pub(crate) fn try_local_write(&mut self, s: &Shared, qi: usize, scratch: &mut [u8]) -> bool {
         let (Some(q), Some(qp)) = (s.qps.get(qi), self.qps.get_mut(qi)) else { return false };
-        if !is_local(qp) || !qp.req.nothing_in_flight() {
+        if !is_local(qp) || !qp.conn.req.nothing_in_flight() {
             return false;
         }
         let common = &mut self.common;
@@ -44,7 +47,7 @@ impl Transport {
         };
         let wqe = slot.header();
         let len = wqe.length as u32;
-        let (index, psn, mtu) = (qp.req.next, qp.req.next_psn, qp.mtu);
+        let (index, psn, mtu) = (qp.conn.req.next, qp.conn.req.next_psn, qp.conn.mtu);
         let (from, to) = (qp.qpn, qp.attr.dest_qp_num);
         let payload: &[u8] = if wqe.inline != 0 {
             let Some(bytes) = slot.tail().get(..len as usize) else { return false };
@@ -76,13 +79,13 @@ impl Transport {
             return false;
         };
         let connected = b.qp.attr.dest_qp_num == from
-            && b.qp.mtu == mtu
+            && b.qp.conn.mtu == mtu
             && b.qp.can_receive()
             && is_local(b.qp);
         if !connected || !b.accept_single(&header, payload) {
             return false;
         }
-        b.qp.resp.pkts_since_ack = 0;
+        b.qp.conn.resp.pkts_since_ack = 0;
         b.count_sent(1, ACK_BYTES);
 
         let Some(mut a) = self.within(s, qi) else { return false };
@@ -94,7 +97,7 @@ impl Transport {
             charge: Charge::Free,
         });
         a.count_received(1, ACK_BYTES);
-        a.qp.req.una_psn = a.qp.req.max_psn;
+        a.qp.conn.req.una_psn = a.qp.conn.req.max_psn;
         refill_retries(a.qp);
         let common = &mut *a.common;
         if let Some(ending) =
@@ -107,7 +110,7 @@ impl Transport {
         let ws = a.qp.wqe(index);
         (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 1, true);
         let next = index.wrapping_add(1);
-        (a.qp.req.next, a.qp.req.acked) = (next, next);
+        (a.qp.conn.req.next, a.qp.conn.req.acked) = (next, next);
         a.complete(0);
         true
     }

@@ -49,22 +49,22 @@ impl Transport {
         way: impl FnOnce(&PeerAddr) -> Option<(Flow, u16)>,
     ) -> Option<(PreparedSend, usize, usize)> {
         let Conn { qp, peer, q, common, .. } = self.connected(s, qi)?;
-        let to = qp.peer as usize;
+        let to = qp.conn.peer as usize;
         if peer.path != Path::Port || peer.tx.available(0) == 0 {
             return None;
         }
         let sq = q.engine_sq(&common.key);
         let Eligible { slot, op, is_write } = qp.next_single(&sq)?;
         let wqe = slot.header();
-        let (index, psn) = (qp.req.next, qp.req.next_psn);
+        let (index, psn) = (qp.conn.req.next, qp.conn.req.next_psn);
         // With so many under way it waits for others.
-        if index.wrapping_sub(qp.req.acked) >= DEEP {
+        if index.wrapping_sub(qp.conn.req.acked) >= DEEP {
             return None;
         }
         let len = wqe.length as usize;
         let pad = pad_len(len);
         let size = packet_bytes(op, len);
-        let acks = qp.resp.ack_owed;
+        let acks = qp.conn.resp.ack_owed;
         if acks && (peer.max_seg < 2 || size < ACK_LEN) {
             return None;
         }
@@ -82,7 +82,7 @@ impl Transport {
         let (flow, ident) = way(&peer.addr).unwrap_or((peer.flow, 0));
         flow.append_icrc(ident, packet);
         if acks {
-            let ack = qp.resp.ack(dest);
+            let ack = qp.conn.resp.ack(dest);
             ack.emit_headers(Opcode::RC_ACK, ack.psn, false, 0, &mut behind[..ACK_LEN - ICRC_LEN]);
             flow.append_icrc(ident.wrapping_add(1), behind);
         }

@@ -14,8 +14,8 @@ use crate::roce::run::{
     base_of_head, head_flags, memory_of_head, Head, HEAD_MAX, HEAD_MIN, RECORD_ALIGN,
 };
 use crate::roce::Transport;
-use crate::verbs::objects::NONE;
 use crate::verbs::shared::Shared;
+use crate::verbs::NONE;
 use crate::wire::{packet_bytes, Opcode, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
@@ -74,7 +74,7 @@ impl Transport {
         frame.commit(prepared.len);
         c.single_left(&prepared);
         let timer_deferred = c.common.timer_deferred;
-        if c.qp.req.ack_deadline != 0 {
+        if c.qp.conn.req.ack_deadline != 0 {
             // An earlier one's answer is waited for: only its timer may be due anew.
             c.arm();
         } else if !wanted && (timer_deferred == NONE || timer_deferred == qi as u32) {
@@ -171,7 +171,7 @@ impl Conn<'_> {
         let Eligible { slot, op, is_write } = qp.next_single(&sq)?;
         let wqe = slot.header();
         let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
-        let (index, psn) = (qp.req.next, qp.req.next_psn);
+        let (index, psn) = (qp.conn.req.next, qp.conn.req.next_psn);
         let Path::Link(link) = self.peer.path else { return None };
         if self.peer.tx.available(0) == 0 {
             return None;
@@ -203,9 +203,9 @@ impl Conn<'_> {
             let memory = memory_of_head(wqe.remote_addr, wqe.rkey, payload);
             record[HEAD_MIN..HEAD_MEMORY].copy_from_slice(&memory);
         }
-        let acks = qp.resp.ack_owed;
+        let acks = qp.conn.resp.ack_owed;
         if acks {
-            let (psn, msn) = (qp.resp.ack_psn, qp.resp.ack_msn);
+            let (psn, msn) = (qp.conn.resp.ack_psn, qp.conn.resp.ack_msn);
             let ack = base_of_head(
                 0,
                 Opcode::RC_ACK,

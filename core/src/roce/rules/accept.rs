@@ -5,9 +5,10 @@ use super::recv::next_receive;
 use crate::mem::{Access, KeyError, RegisteredMemory, Target};
 use crate::roce::conn::Conn;
 use crate::roce::run::Run;
-use crate::verbs::objects::{Qp, NONE};
+use crate::verbs::objects::Qp;
 use crate::verbs::resp::{rx_block, Resp};
 use crate::verbs::types::{access, wc_flags, wc_opcode, wc_status, Wc};
+use crate::verbs::NONE;
 use crate::wire::{Kind, Psn};
 
 /// A SEND or WRITE of one packet that the queue pair's own peer has sent, by whatever framing.
@@ -140,7 +141,10 @@ impl Conn<'_> {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
         let RequestHeader { psn, writes, has_imm, .. } = *r;
         let len = payload.len();
-        if psn != qp.resp.epsn || qp.resp.is(rx_block::BEFORE_MESSAGES) || len > qp.mtu as usize {
+        if psn != qp.conn.resp.epsn
+            || qp.conn.resp.is(rx_block::BEFORE_MESSAGES)
+            || len > qp.conn.mtu as usize
+        {
             return false;
         }
         let mut to = None;
@@ -156,7 +160,7 @@ impl Conn<'_> {
         }
         let receives = !writes | has_imm;
         if receives {
-            if qp.srq != NONE || qp.resp.recv.taken {
+            if qp.srq != NONE || qp.conn.resp.recv.taken {
                 return false;
             }
             let next = next_receive(self.s, self.q, &common.key, &mut common.cqs, qp);
@@ -192,8 +196,8 @@ impl Conn<'_> {
         for c in [&mut self.qp.counters, &mut self.common.counters] {
             c.rdma_recvs += u64::from(receives);
         }
-        self.qp.resp.advance(1, true);
-        self.qp.resp.acknowledge_all();
+        self.qp.conn.resp.advance(1, true);
+        self.qp.conn.resp.acknowledge_all();
         true
     }
 }

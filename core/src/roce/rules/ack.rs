@@ -51,13 +51,13 @@ impl AckQueue {
         packets: u32,
         asked: bool,
     ) {
-        let resp = &mut qp.resp;
+        let resp = &mut qp.conn.resp;
         resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(packets);
         if !asked {
             return;
         }
         resp.ack_owed = true;
-        if qp.loopback {
+        if qp.conn.loopback {
             resp.ack_now = true;
             match self.local.replace(qi) {
                 Some(earlier) if earlier != qi => ready.set(earlier),
@@ -112,11 +112,11 @@ impl AckQueue {
 /// and NAKs and rewinds before it count no more.
 #[inline(always)]
 pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
-    qp.req.retry_left = qp.attr.retry_cnt;
-    qp.req.rnr_left = qp.attr.rnr_retry;
-    qp.req.naks = 0;
-    qp.req.rewound = None;
-    if qp.ready != Ready::Yes {
+    qp.conn.req.retry_left = qp.attr.retry_cnt;
+    qp.conn.req.rnr_left = qp.attr.rnr_retry;
+    qp.conn.req.naks = 0;
+    qp.conn.req.rewound = None;
+    if qp.conn.ready != Ready::Yes {
         qp.has_accepted();
     }
 }
@@ -133,7 +133,7 @@ pub(in crate::roce) fn progress(
     read_freed: u32,
 ) {
     refill_retries(qp);
-    let req = &mut qp.req;
+    let req = &mut qp.conn.req;
     req.silent_since = now;
     req.probe_wait = PROBE_NS;
     // Either case releases its windows by itself: one release behind both costs a hop 7
@@ -151,7 +151,7 @@ pub(in crate::roce) fn progress(
             peer.rx.on_acked(read_freed);
         }
     } else {
-        req.ack_deadline = now + qp.timeout_ns;
+        req.ack_deadline = now + qp.conn.timeout_ns;
         req.probe_at = peer.probe_at(now);
         let freed = freed.min(req.inflight);
         let read_freed = read_freed.min(req.read_inflight);

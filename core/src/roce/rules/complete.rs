@@ -96,7 +96,7 @@ impl Conn<'_> {
         left: Left,
     ) -> bool {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
-        let slot = sq.at(qp.req.una);
+        let slot = sq.at(qp.conn.req.una);
         let ending = prepare(self.s, &common.key, &mut common.cqs, qp, slot.header(), status);
         let Some(ending) = ending else { return false };
         ending.finish(self.s, qp, &mut common.counters, sq, left, None);
@@ -105,7 +105,7 @@ impl Conn<'_> {
 }
 
 impl Ending<'_> {
-    /// Ends the oldest request of a QP's send queue, at ring index `qp.req.una`. The slot is
+    /// Ends the oldest request of a QP's send queue, at ring index `qp.conn.req.una`. The slot is
     /// released before the completion can be seen ([`CqSide::push`] says why).
     #[inline(always)]
     pub(in crate::roce) fn finish(
@@ -121,13 +121,13 @@ impl Ending<'_> {
         if self.status == wc_status::SUCCESS {
             count([counters, &mut qp.counters], code, self.length);
         }
-        let una = qp.req.una;
+        let una = qp.conn.req.una;
         if left != Left::NothingUnsent {
             *qp.wqe(una) = Default::default();
         }
-        qp.req.una = una.wrapping_add(1);
+        qp.conn.req.una = una.wrapping_add(1);
         if left != Left::Others {
-            (qp.req.acked, qp.req.next) = (qp.req.una, qp.req.una);
+            (qp.conn.req.acked, qp.conn.req.next) = (qp.conn.req.una, qp.conn.req.una);
         }
         sq.release(1);
         let Some(mut cq) = self.cq else { return };

@@ -2,9 +2,10 @@
 
 use crate::arena::Table;
 use crate::ring::EngineProducer;
-use crate::verbs::objects::{Armed, Cq, NONE};
+use crate::verbs::objects::{Armed, Cq};
 use crate::verbs::shared::{EngineKey, Shared};
 use crate::verbs::types::{wc_status, Wc};
+use crate::verbs::NONE;
 
 /// The engine's side of one CQ: its ring, its record and its index.
 pub(in crate::roce) struct CqSide<'a> {

@@ -26,14 +26,14 @@ impl Conn<'_> {
     #[inline(always)]
     pub(in crate::roce) fn has_address_of_peer(&self, gid: &[u8; 16], path: Path) -> bool {
         let peer = &*self.peer;
-        self.qp.loopback && path == Path::Loopback
+        self.qp.conn.loopback && path == Path::Loopback
             || peer.addr.gid == *gid && peer.path.answers(path, self.common.mixed_paths)
     }
 
     /// Whether a packet came from a UDP port from which the QP's peer does not send.
     #[inline(always)]
     pub(in crate::roce) fn has_other_port(&self, from: &Origin) -> bool {
-        self.qp.own_port && from.path == Path::Port && !self.peer.sends_from(from.port)
+        self.qp.conn.own_port && from.path == Path::Port && !self.peer.sends_from(from.port)
     }
 
     /// Takes one run that names this QP.
@@ -73,13 +73,13 @@ impl Conn<'_> {
         self.count_received(run.n, bytes);
         match class {
             Class::Rc => {
-                let stood = (self.qp.resp.epsn, self.qp.req.una_psn);
+                let stood = (self.qp.conn.resp.epsn, self.qp.conn.req.una_psn);
                 if is_answer(run) {
                     self.handle_answer(now, from.port, run, payload);
                 } else {
                     self.handle_request(now, run, payload);
                 }
-                if stood != (self.qp.resp.epsn, self.qp.req.una_psn) {
+                if stood != (self.qp.conn.resp.epsn, self.qp.conn.req.una_psn) {
                     self.qp.learn_port(from.port);
                 }
             }
@@ -97,11 +97,11 @@ impl Conn<'_> {
     fn repeat_nak(&mut self, from: &Origin, run: &Run) -> bool {
         let ours = self.is_from_peer(from) && run.pkey & 0x7fff == 0x7fff;
         let qp = &mut *self.qp;
-        let Some(syndrome) = qp.resp.fatal_nak else { return false };
+        let Some(syndrome) = qp.conn.resp.fatal_nak else { return false };
         if qp.state != qp_state::ERR || run.class != Class::Rc || is_answer(run) || !ours {
             return false;
         }
-        let resp = &mut qp.resp;
+        let resp = &mut qp.conn.resp;
         resp.set_nak(Some(syndrome));
         // The answer that failed may have been one that the peer no longer waits for; a NAK behind
         // what it asks for now would mean nothing to it. Everything before the expected PSN was
@@ -117,7 +117,7 @@ impl Conn<'_> {
     #[cold]
     pub(crate) fn owe_fatal_nak(&mut self, code: NakCode, psn: Psn) {
         let syndrome = Syndrome::Nak(code).byte();
-        let resp = &mut self.qp.resp;
+        let resp = &mut self.qp.conn.resp;
         resp.set_nak(Some(syndrome));
         resp.fatal_nak = Some(syndrome);
         resp.fatal_psn = psn;

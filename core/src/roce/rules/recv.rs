@@ -8,10 +8,11 @@ use crate::device::async_event;
 use crate::ring::EngineConsumer;
 use crate::roce::conn::Conn;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Cq, Qp, NONE};
+use crate::verbs::objects::{Cq, Qp};
 use crate::verbs::shared::{EngineKey, QpShared, Shared};
 use crate::verbs::types::{wc_status, Wc};
 use crate::verbs::wqe::RecvWqe;
+use crate::verbs::NONE;
 
 /// Resource that a message lacks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,10 +50,10 @@ impl Conn<'_> {
     #[inline]
     pub(crate) fn take_recv(&mut self) -> bool {
         let qp = &mut *self.qp;
-        if qp.resp.recv.taken && qp.resp.recv.reserved {
+        if qp.conn.resp.recv.taken && qp.conn.resp.recv.reserved {
             return true;
         }
-        if qp.resp.recv.taken {
+        if qp.conn.resp.recv.taken {
             // Inside a message the entry was given back, and only that is missing.
             let cq = CqSide::of(self.s, &self.common.key, &mut self.common.cqs, qp.rcq)
                 .filter(CqSide::can_reserve);
@@ -61,7 +62,7 @@ impl Conn<'_> {
                 return false;
             };
             cq.reserve(self.qi);
-            qp.resp.recv.reserved = true;
+            qp.conn.resp.recv.reserved = true;
             return true;
         }
         let common = &mut *self.common;
@@ -76,7 +77,7 @@ impl Conn<'_> {
         let len = queue.len();
         let slot = queue.peek(0);
         let wqe = *slot.header();
-        let recv = &mut qp.resp.recv;
+        let recv = &mut qp.conn.resp.recv;
         recv.wr_id = wqe.wr_id;
         recv.length = wqe.length;
         let sges = slot.sges(wqe.num_sge as usize);
@@ -105,7 +106,7 @@ impl Conn<'_> {
     #[inline(never)]
     pub(crate) fn release_cqe(&mut self) {
         let qp = &mut *self.qp;
-        if core::mem::take(&mut qp.resp.recv.reserved) {
+        if core::mem::take(&mut qp.conn.resp.recv.reserved) {
             let rcq = qp.rcq;
             self.common.unreserve(rcq, 1);
         }
@@ -122,8 +123,8 @@ impl Conn<'_> {
     /// The completion of the receive in use. `flags`, `imm` and `opcode` as in [`Wc`].
     pub(crate) fn recv_wc(&mut self, status: u32, bytes: u32, imm: u32, flags: u32) -> Wc {
         let qp = &mut *self.qp;
-        qp.resp.recv.taken = false;
-        qp.resp.recv.reserved = false;
+        qp.conn.resp.recv.taken = false;
+        qp.conn.resp.recv.reserved = false;
         let vendor_err = match status {
             wc_status::SUCCESS => 0,
             wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
@@ -132,7 +133,7 @@ impl Conn<'_> {
         Wc {
             status,
             vendor_err,
-            ..qp.recv_completion(qp.resp.recv.wr_id, false, bytes, imm, flags)
+            ..qp.recv_completion(qp.conn.resp.recv.wr_id, false, bytes, imm, flags)
         }
     }
 
@@ -142,7 +143,7 @@ impl Conn<'_> {
     pub(crate) fn fail_recv(&mut self, status: u32) {
         self.flush_fences();
         if !self.take_recv() {
-            self.qp.resp.recv.failed = status;
+            self.qp.conn.resp.recv.failed = status;
             return;
         }
         let wc = self.recv_wc(status, 0, 0, 0);

@@ -82,7 +82,7 @@ impl Qp {
         &mut self,
         sq: &'q EngineConsumer<'_, SendWqe>,
     ) -> Option<Eligible<'q>> {
-        let index = self.req.next;
+        let index = self.conn.req.next;
         let alone = sq.end() == index.wrapping_add(1);
         if !alone || !self.may_send_new() || self.wqe(index).started {
             return None;
@@ -93,9 +93,9 @@ impl Qp {
         if opcode > wr_opcode::SEND_WITH_IMM {
             return None;
         }
-        let outstanding = self.req.next_psn.diff(self.req.una_psn);
-        let waits = wqe.is_fenced() && self.req.acked != index;
-        if wqe.length > u64::from(self.mtu) || waits || outstanding >= PSN_WINDOW as i32 {
+        let outstanding = self.conn.req.next_psn.diff(self.conn.req.una_psn);
+        let waits = wqe.is_fenced() && self.conn.req.acked != index;
+        if wqe.length > u64::from(self.conn.mtu) || waits || outstanding >= PSN_WINDOW as i32 {
             return None;
         }
         let is_write = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
@@ -109,7 +109,7 @@ impl Qp {
     /// The request at an index begins, and takes `npkts` PSNs from the next one on.
     #[inline(always)]
     pub(in crate::roce) fn begin_request(&mut self, index: u32, npkts: u32) {
-        let psn = self.req.next_psn;
+        let psn = self.conn.req.next_psn;
         let ws = self.wqe(index);
         // The rest is as the request before it left it: zero.
         (ws.started, ws.psn, ws.npkts) = (true, psn, npkts);
@@ -121,7 +121,7 @@ impl Conn<'_> {
     /// [`Conn::start_timers`].
     #[inline(always)]
     pub(in crate::roce) fn note_sent<S: Shape>(&mut self, sent: &Departed) {
-        let (req, peer) = (&mut self.qp.req, &mut *self.peer);
+        let (req, peer) = (&mut self.qp.conn.req, &mut *self.peer);
         let next = sent.psn.add(sent.psns);
         let again = if S::SINGLE { 0 } else { req.max_psn.diff(sent.psn).max(0) as u32 };
         req.next_psn = next;
@@ -162,10 +162,10 @@ impl Conn<'_> {
     /// one's is waited for.
     #[inline(always)]
     pub(in crate::roce) fn start_timers(&mut self, now: u64) {
-        let req = &mut self.qp.req;
+        let req = &mut self.qp.conn.req;
         if req.ack_deadline == 0 {
             req.silent_since = now;
-            req.ack_deadline = now + self.qp.timeout_ns;
+            req.ack_deadline = now + self.qp.conn.timeout_ns;
             req.probe_at = self.peer.probe_at(now);
             req.probe_wait = PROBE_NS;
         }

@@ -6,8 +6,8 @@ use super::send::{Charge, Departed, PreparedSend, Single};
 use crate::roce::answers::ACK_BYTES;
 use crate::roce::conn::Conn;
 use crate::roce::peer::PACKET_COST;
-use crate::verbs::objects::NONE;
 use crate::verbs::types::{wc_status, wr_opcode};
+use crate::verbs::NONE;
 use crate::wire::Psn;
 
 impl Conn<'_> {
@@ -16,15 +16,15 @@ impl Conn<'_> {
     #[inline(always)]
     pub(in crate::roce) fn single_left(&mut self, prepared: &PreparedSend) {
         let PreparedSend { payload, bytes, acks, .. } = *prepared;
-        let (index, psn) = (self.qp.req.next, self.qp.req.next_psn);
+        let (index, psn) = (self.qp.conn.req.next, self.qp.conn.req.next_psn);
         self.qp.begin_request(index, 1);
-        self.qp.req.next = index.wrapping_add(1);
+        self.qp.conn.req.next = index.wrapping_add(1);
         let charge = Charge::Window { bytes: PACKET_COST + payload, asked: true };
         let mut sent = Departed { psn, psns: 1, packets: 1, bytes: bytes.into(), charge };
         if acks {
             sent.packets += 1;
             sent.bytes += ACK_BYTES;
-            self.common.acks.left(&mut self.qp.resp, self.qi);
+            self.common.acks.left(&mut self.qp.conn.resp, self.qi);
         }
         self.note_sent::<Single>(&sent);
     }
@@ -34,11 +34,15 @@ impl Conn<'_> {
     #[inline(always)]
     pub(in crate::roce) fn end_single(&mut self, now: u64, psn: Psn) -> bool {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
-        let index = qp.req.una;
+        let index = qp.conn.req.una;
         let next = index.wrapping_add(1);
         let mut sq = self.q.engine_sq(&common.key);
-        let all = qp.req.acked == index && qp.req.next == next && sq.end() == next;
-        if !all || qp.req.read_inflight != 0 || qp.req.blocks() != 0 || qp.req.sends_again() {
+        let all = qp.conn.req.acked == index && qp.conn.req.next == next && sq.end() == next;
+        if !all
+            || qp.conn.req.read_inflight != 0
+            || qp.conn.req.blocks() != 0
+            || qp.conn.req.sends_again()
+        {
             return false;
         }
         let slot = sq.at(index);
@@ -53,7 +57,7 @@ impl Conn<'_> {
         for c in [&mut common.counters, &mut qp.counters] {
             c.count_received(1, ACK_BYTES);
         }
-        qp.req.una_psn = qp.req.max_psn;
+        qp.conn.req.una_psn = qp.conn.req.max_psn;
         progress(qp, self.peer, now, 0, 0);
         ending.finish(
             self.s,
