@@ -54,10 +54,20 @@ impl PeerProcess {
     }
 
     /// Copies pieces of this process, in order, to an address of the other one; the last aligned
-    /// word is written after all others.
-    pub(super) fn write(&self, pieces: &[Piece], to: u64) -> Result<(), CmaError> {
+    /// word is written after all others. `may`: whether the address is still granted.
+    pub(super) fn write(
+        &self,
+        pieces: &[Piece],
+        to: u64,
+        may: impl Fn() -> bool,
+    ) -> Result<(), CmaError> {
         if self.has_ended() {
             return Err(CmaError::Never);
+        }
+        // A signal stops this process at the end of a system call, so in that question if at all:
+        // the owner, which waits for a pin only so long, may have its memory back by now.
+        if !may() {
+            return Err(CmaError::Fault);
         }
         let len: u64 = pieces.iter().map(|p| p.len).sum();
         outcome(write_process(self.pid, pieces, ranges(to, len)), len)

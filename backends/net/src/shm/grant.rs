@@ -53,6 +53,8 @@ pub struct PeerGrants {
     by_address: [Option<Entry<Grant>>; GRANTS],
     /// The other end's process, if grants by address are wanted and the kernel allows them.
     process: Option<PeerProcess>,
+    /// Number and serial of the grant by address that was pinned last.
+    pinned: (u32, u32),
     /// Bits of "offers" that this end uses.
     accepts: u32,
 }
@@ -139,6 +141,7 @@ impl PeerGrants {
             last: 0,
             by_address: [const { None }; GRANTS],
             process,
+            pinned: (0, 0),
             accepts,
         }
     }
@@ -275,12 +278,14 @@ impl PeerMemory for PeerGrants {
         let i = find(&mut self.by_address, GrantRequest { from_qpn, qpn, rkey })?;
         let grant = self.by_address[i].as_ref()?.grant?;
         let offset = within(grant.iova, grant.length, addr, len)?;
+        self.pinned = (grant.number, grant.serial);
         try_pin(&self.place, grant.number, grant.serial).then(|| grant.offset.wrapping_add(offset))
     }
 
     fn copy_remote(&mut self, pieces: &[Piece], to: u64) -> bool {
         let Some(process) = &self.process else { return false };
-        let outcome = process.write(pieces, to);
+        let (number, serial) = self.pinned;
+        let outcome = process.write(pieces, to, || self.place.grant(number).is(serial));
         if outcome == Err(CmaError::Never) {
             // From now on only mapped grants are requested.
             (self.process, self.accepts) = (None, OFFERS_SHARED);
