@@ -17,7 +17,8 @@ use std::sync::OnceLock;
 /// Longest text in bytes; longer ones are cut between characters.
 pub const TEXT_MAX: usize = 512;
 
-/// Text in fixed memory.
+/// Text in fixed memory. Not a `heapless::String`: that has a destructor, which a thread's first
+/// use of [`RECORD`] would have to register, and so to allocate.
 struct Text {
     len: usize,
     bytes: [u8; TEXT_MAX],

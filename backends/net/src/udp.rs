@@ -125,7 +125,6 @@ pub struct UdpPort {
     rx: rx::Rx,
     errors: errors::Errors,
     groups: groups::Groups,
-    n_groups: usize,
     class: u8,
     connected: Option<connected::ConnectedSocket>,
     /// A destination that cannot have one.
@@ -178,8 +177,7 @@ impl UdpPort {
             tx,
             rx,
             errors: errors::Errors::new(),
-            groups: [const { None }; GROUPS],
-            n_groups: 0,
+            groups: groups::Groups::new(),
             class: cfg.traffic_class,
             connected: None,
             not_connectable: None,

@@ -225,7 +225,7 @@ impl Conn<'_> {
             (Some(src), Some(dst)) => ip::V4::udp(src, dst, udp_len).emit_grh(&mut grh),
             _ => ip::V6::udp(from.gid, *to, udp_len).emit(&mut grh),
         }
-        let sges = &qp.conn.resp.recv.sges[..qp.conn.resp.recv.num_sge as usize];
+        let sges = &qp.conn.resp.recv.sges;
         let memory = &self.common.memory;
         let outcome = memory.scatter(qp.pd, sges, 0, &grh).and_then(|header| {
             let body = memory.scatter(qp.pd, sges, GRH_LEN as u64, payload)?;

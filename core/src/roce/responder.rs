@@ -336,7 +336,7 @@ impl Conn<'_> {
         if payload.is_empty() {
             return Ok(None);
         }
-        let sges = &recv.sges[..recv.num_sge as usize];
+        let sges = &recv.sges;
         match self.common.memory.scatter(qp.pd, sges, offset, payload) {
             Ok(pending) => Ok(pending),
             Err(CopyError::Busy | CopyError::Pending(..)) => Err(Rnr(RNR_SOON)),

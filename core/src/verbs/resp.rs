@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use heapless::Deque;
+use heapless::{Deque, Vec};
 
 use crate::arena::RawSlice;
 use crate::mem::Token;
@@ -50,7 +50,7 @@ pub enum Incoming {
 }
 
 /// The receive request that a message is using.
-#[derive(Clone, Copy)]
+#[derive(Clone, Debug, Default)]
 pub struct TakenRecv {
     /// One is taken.
     pub taken: bool,
@@ -63,24 +63,8 @@ pub struct TakenRecv {
     pub wr_id: u64,
     /// Room in bytes.
     pub length: u32,
-    /// Pieces.
-    pub num_sge: u32,
-    /// The pieces.
-    pub sges: [Sge; MAX_SGE],
-}
-
-impl Default for TakenRecv {
-    fn default() -> Self {
-        TakenRecv {
-            taken: false,
-            reserved: false,
-            failed: 0,
-            wr_id: 0,
-            length: 0,
-            num_sge: 0,
-            sges: [Sge::default(); MAX_SGE],
-        }
-    }
+    /// Its pieces.
+    pub sges: Vec<Sge, MAX_SGE>,
 }
 
 /// A READ or an atomic that was answered, kept for duplicates, and its answer while it is being
@@ -251,12 +235,11 @@ impl fmt::Debug for Resp {
         if *incoming == Incoming::Write {
             out.field("va", va).field("rkey", rkey).field("dma_len", dma_len);
         }
-        let pieces = &recv.sges[..recv.num_sge as usize];
         out.field("incoming", incoming)
             .field("expected", &(epsn, msn))
             .field("acknowledged", &(ack_psn, ack_msn))
             .field("recv", &(recv.taken, recv.reserved, recv.failed))
-            .field("recv_wqe", &recv.taken.then_some((recv.wr_id, recv.length, pieces)))
+            .field("recv_wqe", &recv.taken.then_some((recv.wr_id, recv.length, &recv.sges)))
             .field("ack", &(ack_owed, ack_now, pkts_since_ack))
             .field("nak", &(nak_owed, fatal_nak, fatal_psn, nak_sent, nak_high, ahead))
             .field("blocks", blocks)

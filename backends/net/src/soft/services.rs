@@ -5,33 +5,26 @@ use super::SoftDevice;
 use crate::via::proto::Service;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::verbs::types::Handle;
+use heapless::LinearMap;
 
 /// Listeners of a device at a time; a policy's default allows as many.
 const SERVICES: usize = 256;
 
 /// The ids that listen, and where.
-pub(super) struct Services([Option<(Handle, Service)>; SERVICES]);
-
-impl Default for Services {
-    fn default() -> Services {
-        Services([None; SERVICES])
-    }
-}
+#[derive(Default)]
+pub(super) struct Services(LinearMap<Handle, Service, SERVICES>);
 
 impl Services {
     /// Notes an id's port. False: it is noted already.
     fn note(&mut self, id: Handle, at: Service) -> Result<bool> {
-        if self.0.iter().flatten().any(|(other, _)| *other == id) {
+        if self.0.contains_key(&id) {
             return Ok(false);
         }
-        let free = self.0.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
-        *free = Some((id, at));
-        Ok(true)
+        self.0.insert(id, at).map(|_| true).map_err(|_| Error::NoMemory)
     }
 
     fn forget(&mut self, id: Handle) -> Option<Service> {
-        let noted = |s: &&mut Option<(Handle, Service)>| s.is_some_and(|(other, _)| other == id);
-        self.0.iter_mut().find(noted)?.take().map(|(_, at)| at)
+        self.0.remove(&id)
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Group {
 }
 
 /// The groups of a port.
-pub(super) type Groups = [Option<Group>; GROUPS];
+pub(super) type Groups = heapless::Vec<Group, GROUPS>;
 
 /// Sets the interface by which multicast leaves. Without one, a send fails.
 pub(super) fn set_multicast_interface(fd: RawFd, local: &Endpoint, interface: u32) {
@@ -84,37 +84,33 @@ impl UdpPort {
     /// [`Error::NoMemory`]: [`GROUPS`] are received; [`Error::NoDevice`], other errors of the
     /// system: the interface has no multicast, or no more.
     pub fn group_join(&mut self, gid: &[u8; 16]) -> Result<Option<RawFd>> {
-        if self.groups.iter().flatten().any(|g| g.gid == *gid) {
+        if self.groups.iter().any(|g| g.gid == *gid) {
             return Ok(None);
         }
-        let slot = self.groups.iter_mut().find(|g| g.is_none()).ok_or(Error::NoMemory)?;
+        if self.groups.is_full() {
+            return Err(Error::NoMemory);
+        }
         let fd = open(gid, &self.local, self.interface)?;
         let raw = fd.raw();
-        *slot = Some(Group { gid: *gid, fd });
-        self.n_groups += 1;
-        Ok(Some(raw))
+        let joined = self.groups.push(Group { gid: *gid, fd });
+        joined.map(|()| Some(raw)).map_err(|_| Error::NoMemory)
     }
 
     /// Closes the sockets of groups for which `keep` is false.
     pub fn groups_retain(&mut self, keep: impl Fn(&[u8; 16]) -> bool) {
-        for slot in &mut self.groups {
-            if slot.as_ref().is_some_and(|g| !keep(&g.gid)) {
-                *slot = None;
-                self.n_groups -= 1;
-            }
-        }
+        self.groups.retain(|g| keep(&g.gid));
     }
 
     /// Whether any group is received.
     #[inline]
     pub fn has_groups(&self) -> bool {
-        self.n_groups > 0
+        !self.groups.is_empty()
     }
 
     /// Receives one datagram of the `k`-th group as [`UdpPort::rx_get`]`(0)`; the packets of the
     /// previous poll are gone. `None`: nothing waits, or no such group.
     pub fn group_poll(&mut self, k: usize) -> Option<[u8; 16]> {
-        let g = self.groups.get(k)?.as_ref()?;
+        let g = self.groups.get(k)?;
         let (gid, fd) = (g.gid, g.fd.raw());
         self.rx_one(fd).then_some(gid)
     }

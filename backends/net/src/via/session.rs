@@ -69,7 +69,7 @@ struct Inner {
     client: Client,
     /// That the router is gone was told.
     told: bool,
-    aside: [Option<Arrival>; ASIDE],
+    aside: heapless::Vec<Arrival, ASIDE>,
     buffer: Buffer,
 }
 
@@ -123,7 +123,7 @@ impl Session {
         let inner = Inner {
             client: Client::new(),
             told: false,
-            aside: [const { None }; ASIDE],
+            aside: heapless::Vec::new(),
             buffer: [0; MESSAGE_MAX + 1],
         };
         let welcome = Welcome::refused(Text::EMPTY);
@@ -204,7 +204,7 @@ impl Session {
                 break;
             }
         }
-        inner.aside.iter_mut().filter_map(Option::take).for_each(take);
+        core::mem::take(&mut inner.aside).into_iter().for_each(take);
         self.is_gone() && !core::mem::replace(&mut inner.told, true)
     }
 
@@ -222,16 +222,15 @@ impl Session {
         match step.map_err(|e| self.broken(format_args!("{e:?}")))? {
             Step::Answer(e) => return Ok(Heard::Answer(e, came.fds)),
             Step::Link(seq, link) => {
-                let place = inner.aside.iter_mut().find(|a| a.is_none());
-                let status = match (place, came.fds[0].take()) {
-                    (Some(place), Some(fd)) => {
-                        let loans = link.flags & link_flag::NO_LOANS == 0;
-                        *place = Some(Arrival::Link { gid: link.gid, peer: link.peer, loans, fd });
-                        0
-                    }
-                    (None, _) => -libc::EAGAIN,
+                let loans = link.flags & link_flag::NO_LOANS == 0;
+                let arrival = came.fds[0].take().map(|fd| {
+                    inner.aside.push(Arrival::Link { gid: link.gid, peer: link.peer, loans, fd })
+                });
+                let status = match arrival {
+                    Some(Ok(())) => 0,
+                    Some(Err(_)) => -libc::EAGAIN,
                     // This process may open no more descriptors.
-                    (_, None) => -libc::EMFILE,
+                    None => -libc::EMFILE,
                 };
                 self.answer(&Envelope::answer(seq, status, Message::Link(link)))?;
             }
@@ -240,16 +239,9 @@ impl Session {
                 // those that end.
                 let of_peer =
                     |a: &Arrival| matches!(a, Arrival::Link { peer, .. } if *peer == e.peer);
-                inner
-                    .aside
-                    .iter_mut()
-                    .filter(|a| a.as_ref().is_some_and(of_peer))
-                    .for_each(|a| *a = None);
-                match inner.aside.iter_mut().find(|a| a.is_none()) {
-                    Some(place) => *place = Some(Arrival::Revoked { peer: e.peer }),
-                    None => {
-                        return Err(self.broken(format_args!("more news than there is room for")))
-                    }
+                inner.aside.retain(|a| !of_peer(a));
+                if inner.aside.push(Arrival::Revoked { peer: e.peer }).is_err() {
+                    return Err(self.broken(format_args!("more news than there is room for")));
                 }
             }
             Step::Ping(seq) => self.answer(&Envelope::answer(seq, 0, Message::Ping(())))?,
@@ -350,7 +342,7 @@ impl Asker<'_> {
 
     /// Gives `take` what has come while this thread asked: nobody is woken by it any more.
     pub fn arrivals(&mut self, take: impl FnMut(Arrival)) {
-        self.inner.aside.iter_mut().filter_map(Option::take).for_each(take);
+        core::mem::take(&mut self.inner.aside).into_iter().for_each(take);
     }
 
     /// Asks, and waits for the answer.

@@ -80,10 +80,9 @@ impl Conn<'_> {
         let recv = &mut qp.conn.resp.recv;
         recv.wr_id = wqe.wr_id;
         recv.length = wqe.length;
-        let sges = slot.sges(wqe.num_sge as usize);
-        let n = sges.len().min(recv.sges.len());
-        recv.sges[..n].copy_from_slice(&sges[..n]);
-        recv.num_sge = n as u32;
+        recv.sges.clear();
+        // A configuration allows no more pieces than there is room for.
+        let _ = recv.sges.extend_from_slice(slot.sges(wqe.num_sge as usize));
         recv.taken = true;
         recv.reserved = true;
         recv.failed = 0;
