@@ -2,7 +2,7 @@
 
 use gdrcore_tests::cpu;
 use gdrcore_tests::dropin::{command, free_port, wait_until_listened_at, Pair};
-use gdrcore_tests::patience::wait_for;
+use gdrcore_tests::patience::{self, wait_for};
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Running};
 use gdrcore_tests::{library, skip};
@@ -114,17 +114,12 @@ fn the_devices_are_listed_and_described() {
 
 #[test]
 fn rdma_cores_ping_pongs_run_unmodified() {
+    // Two that spin on one busy CPU go on once in one of its time slices.
+    let long = format!("-g 0 -n {} -s 64", 100_000 / patience::factor());
     all_pass(
         "ibv_rc_pingpong",
         91,
-        &[
-            "-g 0 -c",
-            "-g 0 -c -e",
-            "-g 0 -t",
-            "-g 0 -n 100000 -s 64",
-            "-g 0 -c -m 4096 -s 1000000 -n 20",
-            "-g 0 -o",
-        ],
+        &["-g 0 -c", "-g 0 -c -e", "-g 0 -t", &long, "-g 0 -c -m 4096 -s 1000000 -n 20", "-g 0 -o"],
     );
     // Every index that a NIC usually has.
     all_pass("ibv_rc_pingpong", 91, &["-g 1 -c", "-g 2 -c", "-g 3 -c"]);
@@ -339,7 +334,8 @@ fn left_alone(tool: &str, arguments: &str, victim: &str) -> bool {
         client.kill();
         server
     };
-    rest.finish(Duration::from_secs(60)).code().is_some_and(|c| c != 0)
+    // With a request outstanding it ends within its timeouts, which are half a second in all.
+    rest.finish(Duration::from_secs(5)).code().is_some_and(|c| c != 0)
 }
 
 #[test]
@@ -351,9 +347,10 @@ fn who_is_left_alone_gets_an_error_and_the_next_run_works() {
             skip!("no {tool} (ibverbs-utils, perftest)");
         }
         for victim in ["server", "client"] {
-            // Who has nothing outstanding at that moment and waits for a message alone hears
-            // nothing, as with a NIC: seldom, and so the next try shows it.
-            let ended = (0..3).any(|_| left_alone(tool, arguments, victim));
+            // A program that has nothing outstanding at that moment, and waits for a message
+            // alone, hears nothing, as with a NIC. On a busy CPU that is every other one: the
+            // victim's own thread has acknowledged the message, its program not seen it yet.
+            let ended = (0..12).any(|_| left_alone(tool, arguments, victim));
             assert!(ended, "{tool}, {victim} killed: the other one goes on");
         }
     }

@@ -342,6 +342,11 @@ fn what_is_lent_by_address_is_carried_there_and_taken_back() {
     );
     assert!(l.pin_remote(0, 8).is_some());
     assert!(l.takes_back());
+    // An initiator that was stopped before its call finds out when it goes on.
+    assert!(!l.peer_grants.copy_remote(&[piece(b"late", 4)], to));
+    // SAFETY: inside the map.
+    let seen = unsafe { core::slice::from_raw_parts(map.as_ptr().add(8), 24) };
+    assert_eq!(seen, b"\0\0\0from one and \0\0\0\0\0\0\0\0");
     assert!(l.pin_remote(0, 8).is_none());
     l.asks();
     l.borrows_far(&region);
