@@ -6,10 +6,11 @@
 
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::wc_status;
+use gdrcore_net::shm::relay::{Put, Relay};
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, Op, Shape};
 use gdrcore_tests::far::Far;
-use gdrcore_tests::patience::{deadline, wait_for};
-use gdrcore_tests::router::Router;
+use gdrcore_tests::patience::{deadline, limit, wait_for};
+use gdrcore_tests::router::{Raw, Router};
 use gdrcore_tests::soft::Soft;
 use gdrcore_tests::tools::{run, Done, Running};
 use std::io::{Read, Write};
@@ -324,52 +325,119 @@ fn a_top_shows_what_goes() {
     assert!(once.ok() && names.eq(["one", "two", "four", "sink"]), "{}", once.output);
 }
 
+/// Rings of a tenant, which a test fills as it likes.
+fn rings(router: &Router, name: &str) -> (Raw, Relay) {
+    let mut raw = Raw::connect(&router.socket(name)).expect("the router listens");
+    let (welcome, ends) = raw.greet_with_rings();
+    (raw, Relay::open(ends, welcome.rings).expect("rings"))
+}
+
+#[test]
+fn rubbish_is_paid_for_as_data_is_and_coming_and_going_buys_nothing() {
+    let (rate, burst, junk) = (200_000u64, 16u64 << 10, [7u8; 1000]);
+    let limit = format!("[tenant.one]\ntx_rate = {rate}\nburst = {burst}");
+    let router = Router::start(&FOUR.replace("[tenant.one]", &limit));
+    let cost = junk.len() as u64 + OVERHEAD;
+    let refused = || number(&tenant(&router, "one"), "bad_frame") * cost;
+    let most = |began: Instant, bursts: u64| {
+        (rate as f64 * began.elapsed().as_secs_f64()) as u64 + bursts * burst + 8192
+    };
+    let (raw, mut relay) = rings(&router, "one");
+    let began = Instant::now();
+    let end = began + Duration::from_secs(3);
+    while Instant::now() < end {
+        if relay.put(&[9; 16], &junk) != Ok(Put::Done) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let (seen, seconds) = (refused(), began.elapsed().as_secs_f64());
+    assert!(seen < most(began, 1), "{seen} in {seconds} s");
+    assert!(seen as f64 > 0.3 * rate as f64 * seconds, "{seen} in {seconds} s");
+    assert!(!raw.has_ended(), "it may send what it likes");
+    drop((raw, relay));
+    // Each session fills its ring and goes.
+    for _ in 0..60 {
+        let (_raw, mut relay) = rings(&router, "one");
+        while relay.put(&[9; 16], &junk) == Ok(Put::Done) {}
+    }
+    wait_for(60, "sessions stay", || router.sessions().is_empty());
+    let line = tenant(&router, "one");
+    assert!(refused() < most(began, 2), "{line}");
+    assert!(number(&line, "unpaid") > 0, "{line}");
+}
+
 /// A port that nobody has at the moment.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address").port()
 }
 
-#[test]
-fn counters_are_read_over_http_whoever_else_is_there() {
-    let port = free_port();
-    let policy = FOUR.replace("local =", &format!("metrics = \"127.0.0.1:{port}\"\nlocal ="));
-    let mut router = Router::start(&policy);
-    let connect = || TcpStream::connect(("127.0.0.1", port)).expect("the router listens");
-    let scrape = |request: &str| {
-        let mut stream = connect();
-        stream.write_all(request.as_bytes()).expect("a request");
+/// The router's endpoint, and who reads there.
+struct Reader(u16);
+
+impl Reader {
+    fn connect(&self) -> TcpStream {
+        TcpStream::connect(("127.0.0.1", self.0)).expect("the router listens")
+    }
+
+    fn ask(&self, request: &str) -> std::io::Result<String> {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes())?;
         let mut text = String::new();
         stream.read_to_string(&mut text).map(|_| text)
-    };
-    let counters = || {
+    }
+
+    /// The counters. Too many who ask in a second are told so, and who came before many others is
+    /// gone.
+    fn counters(&self) -> String {
         let end = deadline(60);
         loop {
-            // Too many in a second are told so, and who came before many others is gone.
-            match scrape("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") {
+            match self.ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") {
                 Ok(text) if text.starts_with("HTTP/1.1 200 OK\r\n") => break text,
                 other => assert!(Instant::now() < end, "{other:?}"),
             }
         }
-    };
+    }
+}
+
+/// A counter of tenant `one`.
+fn value(text: &str, name: &str) -> u64 {
+    let begin = format!("{name}{{tenant=\"one\",network=\"default\"}} ");
+    let line = text.lines().find_map(|l| l.strip_prefix(&begin));
+    line.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{name}: {text}"))
+}
+
+fn with_metrics() -> (Router, Reader) {
+    let port = free_port();
+    let there = format!("metrics = \"127.0.0.1:{port}\"\nlocal =");
+    (Router::start(&FOUR.replace("local =", &there)), Reader(port))
+}
+
+#[test]
+fn counters_are_read_over_http() {
+    let (router, reader) = with_metrics();
     let _ends = stream(&router, "one");
     more(&router, &["one"], 100_000);
-    let label = "{tenant=\"one\",network=\"default\"}";
-    let value = |text: &str, name: &str| -> u64 {
-        let line = text.lines().find_map(|l| l.strip_prefix(&format!("{name}{label} ")));
-        line.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{name}: {text}"))
-    };
-    let first = counters();
-    assert!(value(&first, "gdrcore_router_tx_bytes_total") >= 100_000);
-    assert_eq!(value(&first, "gdrcore_router_sessions"), 1);
-    assert!(scrape("GET / HTTP/1.1\r\n\r\n").is_ok_and(|t| t.starts_with("HTTP/1.1 404")));
-    assert!(scrape("PUT /metrics HTTP/1.1\r\n\r\n").is_ok_and(|t| t.starts_with("HTTP/1.1 405")));
-    // Some say nothing, some half a request and more than that, some ask and never read.
-    let before = cpu(&mut router, "gdrcore-routerd");
-    let began = Instant::now();
+    let text = reader.counters();
+    assert!(value(&text, "gdrcore_router_tx_bytes_total") >= 90_000);
+    assert_eq!(value(&text, "gdrcore_router_sessions"), 1);
+    for (request, status) in [("GET / HTTP/1.1", "404"), ("PUT /metrics HTTP/1.1", "405")] {
+        let text = reader.ask(&format!("{request}\r\n\r\n")).expect("an answer");
+        assert!(text.starts_with(&format!("HTTP/1.1 {status}")), "{text}");
+    }
+    // It can't move while the router runs.
+    router.write(FOUR);
+    assert!(router.reload().unwrap_err().contains("`metrics` can't change"));
+}
+
+#[test]
+fn readers_without_manners_cost_their_own_connections() {
+    let (mut router, reader) = with_metrics();
+    let (before, began) = (cpu(&mut router, "gdrcore-routerd"), Instant::now());
     let mut rude: Vec<TcpStream> = Vec::new();
+    // Some say nothing, some half a request or more than that, some ask often and never read.
     for n in 0..60 {
-        let mut stream = connect();
+        let mut stream = reader.connect();
         let words = match n % 4 {
             0 => String::new(),
             1 => "GET /metrics HTTP/1.1\r\n".into(),
@@ -380,7 +448,7 @@ fn counters_are_read_over_http_whoever_else_is_there() {
         let _ = stream.write_all(words.as_bytes());
         rude.push(stream);
         if n % 10 == 0 {
-            assert!(value(&counters(), "gdrcore_router_tx_bytes_total") >= 100_000);
+            assert_eq!(value(&reader.counters(), "gdrcore_router_sessions"), 0);
         }
     }
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", router.running().pid()));
@@ -388,16 +456,13 @@ fn counters_are_read_over_http_whoever_else_is_there() {
     assert!(count < 60, "{count} descriptors");
     // All of them are gone in a while, and none has kept the router busy.
     rude.truncate(0);
-    rude.extend((0..4).map(|_| connect()));
+    rude.extend((0..4).map(|_| reader.connect()));
     for stream in &mut rude {
         let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n");
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
+        stream.set_read_timeout(Some(limit(60))).expect("a limit");
         assert!(matches!(stream.read(&mut [0; 16]), Ok(0)), "it stays");
     }
     let (ran, seconds) =
         (cpu(&mut router, "gdrcore-routerd") - before, began.elapsed().as_secs_f64());
     assert!(ran < seconds / 2.0, "{ran} of {seconds}");
-    // It can't move while the router runs.
-    router.write(FOUR);
-    assert!(router.reload().unwrap_err().contains("`metrics` can't change"));
 }

@@ -1,5 +1,5 @@
-//! The counters over HTTP, in the text format of Prometheus (version 0.0.4): one answer a connection,
-//! which is not waited for.
+//! The counters over HTTP, in the text format of Prometheus (version 0.0.4): one answer a
+//! connection, which is not waited for.
 //!
 //! Who connects costs itself only: there are a few connections, of which the oldest goes for a new
 //! one; each has a few seconds and a small request; answers in a second are bounded.

@@ -1,10 +1,10 @@
 //! Whose packet is next.
 //!
 //! Tenants take turns by deficit round robin: each turn brings a tenant 4 KiB for each of its
-//! weight, and packets are paid from that. A tenant that had nothing to send goes once to the front,
-//! so a small message waits for one packet of a bulk stream, and not for a round (M. Shreedhar and
-//! G. Varghese 1995; the two lists are those of RFC 8290). Within a tenant its sessions take turns,
-//! a packet each: more processes buy nothing.
+//! weight, and packets are paid from that. A tenant that had nothing to send goes once to the
+//! front, so a small message waits for one packet of a bulk stream, and not for a round (M.
+//! Shreedhar and G. Varghese 1995; the two lists are those of RFC 8290). Within a tenant its
+//! sessions take turns, a packet each: more processes buy nothing.
 //!
 //! A tenant without credit in one of its buckets is left out until there is some. What it has sent
 //! stays in its rings, which fill up, and it waits: nothing is lost. A bucket may be overdrawn by
@@ -22,8 +22,8 @@ use std::collections::VecDeque;
 pub const TENANTS: usize = 2 * SLOTS;
 /// Bytes that a turn brings for each of a weight.
 const QUANTUM: i64 = 4 << 10;
-/// What a packet costs besides its own bytes, for its heads in the rings and the work that it makes,
-/// whatever its size.
+/// What a packet costs besides its own bytes, for its heads in the rings and the work that it
+/// makes, whatever its size.
 pub const OVERHEAD: u32 = 48;
 /// The least packets that may come at once.
 const PACKETS: u32 = 64;
