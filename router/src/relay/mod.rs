@@ -12,6 +12,6 @@ pub mod switch;
 pub mod turns;
 
 pub use refused::Refused;
-pub use slots::{Counters, Slots, State, SLOTS};
+pub use slots::{Counters, Slots, State, SLOTS, TENANTS};
 pub use switch::{Place, Switch};
-pub use turns::{Ingress, Turns, TENANTS};
+pub use turns::{Ingress, Turns};

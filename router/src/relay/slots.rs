@@ -2,11 +2,13 @@
 //! router's first thread, read by the worker, and the other way round; all of it is atomics.
 
 use super::refused::Refused;
-use super::turns::TENANTS;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 /// Sessions with rings at a time: more than there are blocks of queue pair numbers.
 pub const SLOTS: usize = 1024;
+/// Tenants that are kept: those of all sessions, and as many that had some before. A tenant's
+/// buckets outlive its sessions, or a new session would be a full bucket.
+pub const TENANTS: usize = 2 * SLOTS;
 const WORDS: usize = SLOTS / 64;
 
 /// Where a slot stands.

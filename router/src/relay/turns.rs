@@ -12,14 +12,11 @@
 //!
 //! Nothing here allocates after [`Turns::new`].
 
-use super::slots::SLOTS;
+use super::slots::{SLOTS, TENANTS};
 use crate::policy::{burst_of, Limits};
 use gdrcore_core::bucket::TokenBucket;
 use std::collections::VecDeque;
 
-/// Tenants that are kept: those of all sessions, and as many that had some before. A tenant's
-/// buckets outlive its sessions, or a new session would be a full bucket.
-pub const TENANTS: usize = 2 * SLOTS;
 /// Bytes that a turn brings for each of a weight.
 const QUANTUM: i64 = 4 << 10;
 /// What a packet costs besides its own bytes, for its heads in the rings and the work that it
