@@ -115,4 +115,12 @@ FAULTS = [
      'if !has(b"\\r\\n\\r\\n") && !has(b"\\n\\n") {',
      "if false {",
      "router"),
+    ("who is here loses its tenant's number", "router/src/daemon/relaying.rs",
+     "!here.contains(name.as_str())",
+     "true || here.contains(name.as_str())",
+     "router"),
+    ("a tenant has the counters of the one before it", "router/src/daemon/relaying.rs",
+     "        self.slots.clear_tenant(number);\n",
+     "",
+     "router"),
 ]

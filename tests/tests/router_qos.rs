@@ -137,6 +137,7 @@ fn no_more_goes_than_a_limit_says_and_that_much_does() {
         assert!(ran < seconds / 2.0, "the worker spins at an empty bucket: {ran} of {seconds}");
         seen.push((last.0 - from).saturating_sub(BURST) as f64 / seconds / rate as f64);
     }
+    println!("shares of two limits: {seen:?}");
     // Both of what they were set to: neither the sender nor the way is slower than that.
     assert!(seen.iter().all(|&share| share > 0.4), "{seen:?}");
     must_set(&router, &["one", "tx_rate=off"]);
@@ -153,6 +154,7 @@ fn shares_are_as_weights_say() {
     let _ends = names.map(|name| stream(&router, name));
     more(&router, &names, 1 << 20);
     let shares = more(&router, &names, 5 << 20);
+    println!("weights 1, 2, 4: {shares:?}");
     let ratio = |a: usize, b: usize| shares[a] as f64 / shares[b] as f64;
     assert!((1.4..2.9).contains(&ratio(1, 0)), "{shares:?}");
     assert!((1.4..2.9).contains(&ratio(2, 1)), "{shares:?}");
@@ -178,6 +180,7 @@ fn who_has_no_limit_keeps_its_share_beside_a_flood_that_has_one() {
     must_set(&router, &["two", "tx_rate=140kB", "burst=16KiB"]);
     more(&router, &names, 1 << 20);
     let shares = more(&router, &names, 4 << 20);
+    println!("none, and a tenth of the line: {shares:?}");
     assert!(ratio(&shares) > 5.0, "nine to one: {shares:?}");
 }
 
@@ -203,6 +206,28 @@ fn what_a_tenant_is_sent_has_a_limit_too() {
         last.0 - from > 1_000_000
     });
     assert!(number(&last.2, "marked") > 0, "{}", last.2);
+}
+
+#[test]
+fn who_is_read_pays_for_it() {
+    let (rate, burst) = (300_000, 32u64 << 10);
+    let limit = format!("weight = 100\ntx_rate = {rate}\nburst = {burst}");
+    let router = Router::start(&FOUR.replace("weight = 100", &limit));
+    let mut from =
+        Far::start(FAR, &router.device("one"), &["stream=read", "piece=16384", "timeout=19"]);
+    let mut to = Far::start(FAR, &router.device("sink"), &["timeout=19"]);
+    from.connect_far(&mut to);
+    let began = Instant::now();
+    from.say("go");
+    wait_for(120, "the stream stands still", || {
+        std::thread::sleep(Duration::from_millis(50));
+        let (bytes, now) = sent(&router, "sink");
+        let most = rate as f64 * (now - began).as_secs_f64() + (burst + 8192) as f64;
+        assert!((bytes as f64) < most, "{bytes} {most}");
+        bytes > 1_000_000
+    });
+    // Requests are a few bytes.
+    assert!(sent(&router, "one").0 < 300_000);
 }
 
 #[test]

@@ -235,3 +235,6 @@ impl Drop for Relaying {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
