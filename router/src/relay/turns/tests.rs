@@ -9,7 +9,11 @@ struct Bench {
     /// Packets that each has, and their size.
     queues: Vec<(usize, usize)>,
     sent: Vec<u64>,
+    steps: usize,
 }
+
+/// More packets than any test here sends: one that waits for an end of them fails.
+const STEPS: usize = 2_000_000;
 
 fn limits(rate: u64, weight: u32) -> Limits {
     Limits { tx_rate: (rate > 0).then_some(rate), weight, ..Limits::NONE }
@@ -23,7 +27,7 @@ impl Bench {
             turns.limit(0, n as u16, l);
             turns.join(n as u16, n as u16);
         }
-        Bench { turns, now: 0, queues: vec![(0, 0); all.len()], sent: vec![0; all.len()] }
+        Bench { turns, now: 0, queues: vec![(0, 0); all.len()], sent: vec![0; all.len()], steps: 0 }
     }
 
     fn give(&mut self, slot: u16, packets: usize, bytes: usize) {
@@ -33,6 +37,8 @@ impl Bench {
 
     /// The next packet: whose it is. A packet costs `bytes`.
     fn step(&mut self) -> Option<u16> {
+        self.steps += 1;
+        assert!(self.steps < STEPS, "it has no end");
         let slot = self.turns.next(self.now)?;
         let n = usize::from(slot);
         let (packets, bytes) = &mut self.queues[n];
