@@ -13,7 +13,7 @@ FAULTS = [
      "router"),
     ("a bucket that is overdrawn owes nothing", W + "turns.rs",
      "t.tx.take(now, cost);",
-     "t.tx.take(now, cost.min(t.tx.available(now)));",
+     "let there = t.tx.available(now); t.tx.take(now, cost.min(there));",
      "router"),
     ("packets have no rate of their own", W + "turns.rs",
      "        t.pps.take(now, 1);\n",

@@ -1,6 +1,7 @@
 //! Which pairs go by the relay because a limit counts there, and what becomes of their links.
 
 use super::*;
+use crate::policy::Limits;
 
 /// Limits, as `gdrcore-routerctl set` gives them.
 fn set(b: &mut Bench, tenant: &str, key: &str, value: &str) -> Result<Vec<Action>, String> {
@@ -86,4 +87,5 @@ fn what_cannot_be_set_changes_nothing() {
     let both = [("tx_rate", "1Mbit"), ("weight", "0")].map(|(k, v)| (k.to_string(), v.to_string()));
     assert!(b.broker.set("red", &both, &mut out).unwrap_err().contains("weight '0'"));
     assert!(out.is_empty() && !b.is_relayed(blue, &v), "all or nothing");
+    assert_eq!(b.broker.policy().tenant("red").unwrap().limits, Limits::NONE);
 }

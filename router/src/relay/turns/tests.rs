@@ -170,16 +170,16 @@ fn who_had_nothing_waits_for_one_packet() {
         b.next(500);
     }
     // One that comes back before the round is over is no newcomer: it can't live at the front.
-    let mut b = Bench::new(&[limits(0, 1), limits(0, 1)]);
+    let mut b = Bench::new(&[limits(0, 100), limits(0, 1)]);
     b.give(0, MANY, 4096);
     b.next(10);
-    for _ in 0..1000 {
+    for _ in 0..3000 {
         if b.turns.is_idle(1) {
             b.give(1, 1, 4096);
         }
-        b.step();
+        b.next(2);
     }
-    assert!(b.sent[0].abs_diff(b.sent[1]) <= 11 * 4096, "{:?}", b.sent);
+    assert!(b.sent[1] > 0 && b.sent[1] * 20 < b.sent[0], "{:?}", b.sent);
 }
 
 #[test]
