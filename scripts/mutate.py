@@ -13,6 +13,10 @@ faults stay. """
 
 import os, re, signal, subprocess, sys, tempfile, time
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+import faults_qos
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TREE = os.path.join(ROOT, "build", "mutants")
 TARGET = os.path.join(ROOT, "build", "mutants-target")
@@ -531,8 +535,8 @@ FAULTS = [
      "self.resting.extend(blocks.map(|block| (block, now)));",
      ROUTER),
     ("links that a policy forbids stay", B + "reload.rs",
-     "for (a, b) in self.forbidden() {",
-     "for (a, b) in self.forbidden().into_iter().take(0) {",
+     "for (a, b, cause) in self.forbidden() {",
+     "for (a, b, cause) in self.forbidden().into_iter().take(0) {",
      ROUTER),
     ("a session that is another tenant's by a new policy stays", B + "reload.rs",
      "(before == (tenant.name.clone(), tenant.network.clone()) && vip == gid)",
@@ -631,8 +635,8 @@ FAULTS = [
      "self.state(slot) != State::Taken)?;",
      ROUTER),
     ("the worker of the relay allocates", "router/src/daemon/worker.rs",
-     "let bytes = came.packet.len() as u64;",
-     "let bytes = came.packet.to_vec().len() as u64;",
+     "let bytes = came.packet.len();",
+     "let bytes = came.packet.to_vec().len();",
      ROUTER),
     ("what a session has sent before its end is lost", "router/src/daemon/worker.rs",
      "                    self.empty(slot);\n",
@@ -653,6 +657,7 @@ FAULTS = [
     ("a copy by address is made although its grant is revoked", N + "shm/cma.rs",
      "if !may() {", "if false {", NET),
 ]
+FAULTS += [fault[:4] + ({"router": ROUTER, "net": NET}[fault[4]],) for fault in faults_qos.FAULTS]
 
 
 def sh(args, timeout):

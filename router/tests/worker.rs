@@ -90,7 +90,15 @@ fn a_worker_allocates_nothing_after_its_start() {
     let dir = std::env::temp_dir().join(format!("gdrc-worker-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a folder");
     let at = dir.join("s");
-    let options = Options { listen: Some(at.clone()), ..Options::default() };
+    // Limits that are reached.
+    let file = dir.join("policy");
+    let policy = format!(
+        "[router]\nline_rate = \"1GB\"\n[tenant.a]\nlisten = \"{}\"\ntx_rate = \"20MB\"\n\
+         rx_rate = \"100MB\"\ntx_pps = 100000\nweight = 3\n",
+        at.display()
+    );
+    std::fs::write(&file, policy).expect("a policy");
+    let options = Options { file: Some(file), ..Options::default() };
     let mut daemon = Daemon::open(&options).expect("a router");
     std::thread::spawn(move || daemon.run());
     until("there is no worker", || thread("relay").is_some());

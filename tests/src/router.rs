@@ -20,6 +20,7 @@ use std::time::Duration;
 pub struct Router {
     dir: PathBuf,
     options: Vec<String>,
+    environment: Vec<(String, String)>,
     running: Option<Running>,
 }
 
@@ -32,6 +33,11 @@ impl Router {
 
     /// The same, with options.
     pub fn start_with(policy: &str, options: &[&str]) -> Router {
+        Router::start_in(policy, options, &[])
+    }
+
+    /// The same, with more in its environment.
+    pub fn start_in(policy: &str, options: &[&str], environment: &[(&str, &str)]) -> Router {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Paths of sockets are short, and build folders are not.
         let n = NEXT.fetch_add(1, Relaxed);
@@ -39,7 +45,8 @@ impl Router {
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
         let options = options.iter().map(|o| o.to_string()).collect();
-        let mut router = Router { dir, options, running: None };
+        let environment = environment.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+        let mut router = Router { dir, options, environment, running: None };
         router.write(policy);
         router.restart();
         router
@@ -68,6 +75,7 @@ impl Router {
             Command::new(program)
                 .arg("-v")
                 .args(&self.options)
+                .envs(self.environment.iter().map(|(n, v)| (n, v)))
                 .arg("--admin")
                 .arg(admin)
                 .arg(self.file()),
@@ -90,8 +98,14 @@ impl Router {
 
     /// Asks it, as `gdrcore-routerctl` does.
     pub fn ask(&self, what: &str) -> Done {
-        let program = library::router().join("gdrcore-routerctl");
-        run(Command::new(program).arg("--socket").arg(self.dir.join("admin")).arg(what), 60)
+        run(&mut self.asks(&[what]), 60)
+    }
+
+    /// The command that asks it.
+    pub fn asks(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(library::router().join("gdrcore-routerctl"));
+        command.arg("--socket").arg(self.dir.join("admin")).args(words);
+        command
     }
 
     /// Its sessions, a line each.

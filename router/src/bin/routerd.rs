@@ -1,6 +1,7 @@
 //! `gdrcore-routerd`: the router as a program.
 
 use gdrcore_router::daemon::{note, read_policy, Daemon, Options};
+use gdrcore_router::policy::rate_limits;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,8 +19,9 @@ in FILE (TOML).
   -v, --verbose   say on standard error who comes and goes
   --help, --version
 
-SIGHUP reads FILE anew; SIGTERM ends the router, and links that stand go on. docs/ROUTER.md tells
-all of it.
+RATE_LIMIT_<id> in the environment (FreeFlow's) is what the tenant with that ffr_id may send, in
+bits a second, where FILE names no tx_rate. SIGHUP reads FILE anew; SIGTERM ends the router, and
+links that stand go on. docs/ROUTER.md tells all of it.
 ";
 
 enum Wish {
@@ -65,7 +67,11 @@ fn run(wish: Wish) -> Result<(), String> {
             .write_all(text.as_bytes())
             .map_err(|e| format!("standard output: {e}")),
         Wish::Check(file) => read_policy(&file).map(drop),
-        Wish::Run(options) => {
+        Wish::Run(mut options) => {
+            // What is no text is no number either.
+            let text = |word: std::ffi::OsString| word.to_string_lossy().into_owned();
+            let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+            options.rate_limits = rate_limits(environment)?;
             let mut daemon = Daemon::open(&options)?;
             // Whoever started it may wait for this line.
             note(format_args!("ready"));

@@ -23,7 +23,7 @@ use gdrcore_net::via::proto::{
     route_event, Bye, Envelope, Link, Message, RouteEvent, Routed, Service, Text,
 };
 use session::HELLO_NS;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use vips::Vips;
 
 /// Bytes of payload of a packet over a link.
@@ -116,6 +116,11 @@ impl Broker {
     /// The policy in force.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Tenants that have sessions.
+    pub fn tenants_here(&self) -> BTreeSet<&str> {
+        self.all_up().map(|(_, up)| up.tenant.name.as_str()).collect()
     }
 
     /// The sessions, those without a HELLO among them.

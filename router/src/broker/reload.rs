@@ -25,9 +25,41 @@ impl Broker {
                 }
             }
         }
-        for (a, b) in self.forbidden() {
+        self.end_links(out);
+    }
+
+    /// Changes how fast a tenant of the policy may be, until the policy is read anew.
+    ///
+    /// # Errors
+    /// In words: there is no such tenant, or a change is none; then nothing has changed.
+    pub fn set(
+        &mut self,
+        name: &str,
+        changes: &[(String, String)],
+        out: &mut Vec<Action>,
+    ) -> Result<(), String> {
+        let Some(tenant) = self.policy.tenants.iter_mut().find(|t| t.name == name) else {
+            return Err(format!("tenant {name}: the policy has none of that name"));
+        };
+        let mut limits = tenant.limits;
+        changes.iter().try_for_each(|(key, value)| limits.set(key, value))?;
+        tenant.limits = limits;
+        for session in self.sessions.values_mut() {
+            if let State::Up(up) = &mut session.state {
+                if up.tenant.name == name {
+                    up.tenant.limits = limits;
+                }
+            }
+        }
+        self.end_links(out);
+        Ok(())
+    }
+
+    /// Ends the links that policy allows no more, or wants to go by the relay.
+    fn end_links(&mut self, out: &mut Vec<Action>) {
+        for (a, b, cause) in self.forbidden() {
             for (one, other) in [(a, b), (b, a)] {
-                self.tell(one, other, route_event::REVOKED, "policy allows it no more", out);
+                self.tell(one, other, route_event::REVOKED, cause, out);
             }
         }
     }
@@ -42,13 +74,16 @@ impl Broker {
         (before == (tenant.name.clone(), tenant.network.clone()) && vip == gid).then_some(tenant)
     }
 
-    /// Sessions that are linked and may not be.
-    fn forbidden(&self) -> Vec<(SessionId, SessionId)> {
+    /// Sessions that are linked and may not be, and why.
+    fn forbidden(&self) -> Vec<(SessionId, SessionId, &'static str)> {
         let mut pairs = Vec::new();
         for (id, up) in self.all_up() {
             for &peer in &up.linked_by {
-                if self.up(peer).is_some_and(|other| may_talk(up, other).is_err()) {
-                    pairs.push((id, peer));
+                let Some(other) = self.up(peer) else { continue };
+                if may_talk(up, other).is_err() {
+                    pairs.push((id, peer, "policy allows it no more"));
+                } else if self.policy.relays(&up.tenant, &other.tenant) {
+                    pairs.push((id, peer, "policy has a limit for it, which links have not"));
                 }
             }
         }

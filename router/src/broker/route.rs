@@ -64,7 +64,7 @@ impl Broker {
         let loans = up.tenant.name == other.tenant.name;
         let flags = if loans { 0 } else { link_flag::NO_LOANS };
         let (gid, blocks) = (up.gid, other.blocks.clone());
-        if self.isolated {
+        if self.isolated || self.policy.relays(&up.tenant, &other.tenant) {
             return self.relayed(id, owner);
         }
         // A process that does not run, or does not want to, must not make the router keep
@@ -123,7 +123,7 @@ impl Broker {
         if !up.relays || !other.relays {
             return Err(because!(
                 errno::UNSUPPORTED,
-                "this router makes no direct links, and one end has no rings"
+                "policy has no direct links here, and one end has no rings"
             ));
         }
         let blocks = other.blocks.clone();

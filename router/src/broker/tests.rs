@@ -475,28 +475,44 @@ fn routes_have_a_quota_and_those_to_one_session_count_once() {
     assert!(errno == errno::QUOTA && why.contains("1 routes"), "{errno} {why}");
 }
 
-#[test]
-fn a_router_that_isolates_makes_no_links() {
-    let mut b = Bench::new(POLICY);
-    b.broker.isolate();
-    let rings = |b: &mut Bench, uid: u32| {
-        let id = b.connect(uid);
+impl Bench {
+    /// A session with rings.
+    fn with_rings(&mut self, uid: u32) -> (SessionId, Welcome) {
+        let id = self.connect(uid);
         let features = feature::DIRECT | feature::RELAY;
-        match &b.hello(id, Hello { features, ..hello() })[..] {
+        match &self.hello(id, Hello { features, ..hello() })[..] {
             [Action::Join(to, Envelope { status: 0, message: Message::Welcome(w), .. })] => {
                 assert_eq!((*to, w.features, w.rings), (id, features, (64 << 10, 256 << 10)));
                 (id, *w)
             }
             other => panic!("{other:?}"),
         }
-    };
-    let ((blue, _), (_, red), (_, plain)) = (rings(&mut b, 1), rings(&mut b, 2), b.up(2));
-    match &b.route(blue, red.gids[0], red.qpns.0 + 5)[..] {
-        [Action::Send(to, Envelope { status: 0, message: Message::Routed(r), .. })] => {
-            assert_eq!((*to, r.kind, r.qpns), (blue, route_kind::RELAYED, red.qpns));
-        }
-        other => panic!("{other:?}"),
     }
+
+    /// Whether the way to another is by the relay; else by a link.
+    fn is_relayed(&mut self, id: SessionId, to: &Welcome) -> bool {
+        match &self.route(id, to.gids[0], to.qpns.0 + 5)[..] {
+            [Action::Send(to_id, Envelope { status: 0, message: Message::Routed(r), .. })] => {
+                assert_eq!((*to_id, r.kind, r.qpns), (id, route_kind::RELAYED, to.qpns));
+                true
+            }
+            [Action::Connect { routed, .. }] => {
+                assert!(
+                    matches!(routed.message, Message::Routed(r) if r.kind == route_kind::DIRECT)
+                );
+                false
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_router_that_isolates_makes_no_links() {
+    let mut b = Bench::new(POLICY);
+    b.broker.isolate();
+    let ((blue, _), (_, red), (_, plain)) = (b.with_rings(1), b.with_rings(2), b.up(2));
+    assert!(b.is_relayed(blue, &red));
     let (errno, why) = b.refused(blue, plain.gids[0], plain.qpns.0 + 5);
     assert!(errno == errno::UNSUPPORTED && why.contains("no rings"), "{errno} {why}");
     // Who asks only who it is gets no rings.
@@ -565,3 +581,5 @@ fn a_port_is_listened_at_in_each_network_by_itself() {
         assert!(matches!(said[..], [Action::Send(_, Envelope { status: 0, .. })]), "{said:?}");
     }
 }
+
+mod limits;

@@ -4,11 +4,16 @@
 //! |---|---|
 //! | `{"do":"status"}` | the router: version, process, policy file, how many sessions |
 //! | `{"do":"sessions"}` | a line for each session |
+//! | `{"do":"tenants"}` | a line for each tenant |
 //! | `{"do":"reload"}` | nothing, or what is wrong with the file |
+//! | `{"do":"set","tenant":"blue","limits":{"tx_rate":"1Gbit"}}` | nothing, or what is wrong |
+//! | `{"do":"drop","session":7}` | nothing, or that there is none |
 //!
 //! Each answer ends with a line `{"done":true}` or `{"error":"..."}`.
 
 use super::sys::{self, Epoll};
+use crate::broker::SessionId;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -18,14 +23,20 @@ const LINE_MAX: usize = 4096;
 const UNREAD_MAX: usize = 4 << 20;
 
 /// What somebody asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Of the router.
     Status,
     /// Of its sessions.
     Sessions,
+    /// Of its tenants.
+    Tenants,
     /// To read its policy anew.
     Reload,
+    /// To change how fast a tenant may be: its name, keys and values.
+    Set(String, Vec<(String, String)>),
+    /// To end a session.
+    Drop(SessionId),
 }
 
 /// Reads a line. Any bytes are a request, or words that say why not.
@@ -38,13 +49,21 @@ pub fn parse(line: &[u8]) -> Result<Request, String> {
     struct Line {
         #[serde(rename = "do")]
         what: String,
+        tenant: Option<String>,
+        limits: Option<BTreeMap<String, String>>,
+        session: Option<SessionId>,
     }
     let line: Line = serde_json::from_slice(line).map_err(|e| format!("no request: {e}"))?;
-    match line.what.as_str() {
-        "status" => Ok(Request::Status),
-        "sessions" => Ok(Request::Sessions),
-        "reload" => Ok(Request::Reload),
-        other => Err(format!("no such request: {other}")),
+    match (line.what.as_str(), line.tenant, line.limits, line.session) {
+        ("status", None, None, None) => Ok(Request::Status),
+        ("sessions", None, None, None) => Ok(Request::Sessions),
+        ("tenants", None, None, None) => Ok(Request::Tenants),
+        ("reload", None, None, None) => Ok(Request::Reload),
+        ("set", Some(tenant), Some(limits), None) => {
+            Ok(Request::Set(tenant, limits.into_iter().collect()))
+        }
+        ("drop", None, None, Some(session)) => Ok(Request::Drop(session)),
+        (what, ..) => Err(format!("no such request: {what}, with these members")),
     }
 }
 
@@ -120,6 +139,10 @@ mod tests {
     fn requests_are_read_and_all_else_is_refused_in_words() {
         assert_eq!(parse(b"{\"do\":\"status\"}"), Ok(Request::Status));
         assert_eq!(parse(b" {\"do\": \"reload\"} "), Ok(Request::Reload));
+        let set = b"{\"do\":\"set\",\"tenant\":\"a\",\"limits\":{\"weight\":\"3\"}}";
+        let change = ("weight".to_string(), "3".to_string());
+        assert_eq!(parse(set), Ok(Request::Set("a".into(), vec![change])));
+        assert_eq!(parse(b"{\"do\":\"drop\",\"session\":7}"), Ok(Request::Drop(7)));
         for bad in [
             &b""[..],
             b"{",
@@ -127,6 +150,12 @@ mod tests {
             b"{\"do\":1}",
             b"{\"do\":\"fly\"}",
             b"{\"do\":\"status\",\"x\":1}",
+            b"{\"do\":\"status\",\"session\":1}",
+            b"{\"do\":\"set\",\"tenant\":\"a\"}",
+            b"{\"do\":\"set\",\"tenant\":\"a\",\"limits\":{\"weight\":3}}",
+            b"{\"do\":\"drop\"}",
+            b"{\"do\":\"drop\",\"session\":-1}",
+            b"{\"do\":\"drop\",\"session\":4294967296}",
             b"\xff",
         ] {
             assert!(!parse(bad).unwrap_err().is_empty());

@@ -2,9 +2,11 @@
 //! which never waits but for all of them; beside it the worker of the relay.
 
 mod admin;
+mod answers;
 mod connection;
 mod listener;
 mod look;
+mod metrics;
 mod relaying;
 mod report;
 mod sys;
@@ -22,6 +24,7 @@ use gdrcore_net::via::proto::{Envelope, Message, Routed, Text, MESSAGE_MAX};
 use gdrcore_net::via::wire::{Buffer, Look};
 use listener::Listener;
 use look::{look, Host};
+use metrics::Metrics;
 use relaying::Relaying;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
@@ -51,11 +54,14 @@ const PROCESS: u64 = 4 << 32;
 const ADMIN_LISTENER: u64 = 5 << 32;
 const ADMIN: u64 = 6 << 32;
 const RELAY: u64 = 7 << 32;
+const METRICS_LISTENER: u64 = 8 << 32;
+const METRICS: u64 = 9 << 32;
 const KIND: u64 = !0 << 32;
 
 /// A router.
 pub struct Daemon {
     file: Option<PathBuf>,
+    rate_limits: Vec<(i32, Option<u64>)>,
     broker: Broker,
     epoll: Epoll,
     signals: OwnedFd,
@@ -65,6 +71,7 @@ pub struct Daemon {
     admins: BTreeMap<u64, Admin>,
     connections: BTreeMap<SessionId, Connection>,
     relaying: Relaying,
+    metrics: Option<Metrics>,
     /// Given up for a moment where there is no other descriptor, so that who waits can be sent
     /// away.
     reserve: Option<OwnedFd>,
@@ -87,6 +94,8 @@ pub struct Options {
     pub verbose: bool,
     /// Make no direct links: all goes by way of the router.
     pub isolated: bool,
+    /// Rates of tenants by their `ffr_id`, see [`crate::policy::rate_limits`].
+    pub rate_limits: Vec<(i32, Option<u64>)>,
 }
 
 /// Reads a policy.
@@ -118,6 +127,7 @@ impl Options {
             (None, None) => return Err("neither a policy file nor a socket to listen at".into()),
         };
         policy.admin = policy.admin.or_else(|| self.admin.clone());
+        policy.limit_by_ffr_id(&self.rate_limits)?;
         Ok(policy)
     }
 }
@@ -144,10 +154,15 @@ impl Daemon {
         }
         let relaying = Relaying::start().map_err(said("relay"))?;
         epoll.add(relaying.fd(), RELAY).map_err(said("epoll"))?;
+        let metrics = policy
+            .metrics
+            .map(|at| Metrics::open(at, now_ns(), &epoll, METRICS_LISTENER))
+            .transpose()?;
         let epoch = random_seed().map_err(|e| format!("random numbers: {e}"))?;
         let most = sys::raise_descriptors().saturating_sub(SPARE) / PER_SESSION;
         let mut daemon = Daemon {
             file: options.file.clone(),
+            rate_limits: options.rate_limits.clone(),
             broker: Broker::new(policy, epoch),
             epoll,
             signals,
@@ -156,6 +171,7 @@ impl Daemon {
             admins: BTreeMap::new(),
             connections: BTreeMap::new(),
             relaying,
+            metrics,
             reserve: reserve(),
             most,
             last_token: 0,
@@ -165,6 +181,7 @@ impl Daemon {
         if options.isolated {
             daemon.broker.isolate();
         }
+        daemon.relaying.review(&daemon.broker);
         let policy = daemon.broker.policy().clone();
         daemon.listen(&policy)?;
         Ok(daemon)
@@ -196,6 +213,9 @@ impl Daemon {
             let mut actions = Vec::new();
             self.broker.tick(now_ns(), &mut actions);
             self.perform(actions);
+            if let Some(metrics) = &mut self.metrics {
+                metrics.tick(now_ns());
+            }
             if !self.relaying.lives() {
                 return Err("the relay's worker has failed".into());
             }
@@ -204,7 +224,9 @@ impl Daemon {
 
     /// Milliseconds until something is to be done without being asked for.
     fn patience(&self) -> i32 {
-        let left = self.broker.deadline().map(|at| at.saturating_sub(now_ns()).div_ceil(1_000_000));
+        let metrics = self.metrics.as_ref().and_then(Metrics::deadline);
+        let first = self.broker.deadline().into_iter().chain(metrics).min();
+        let left = first.map(|at| at.saturating_sub(now_ns()).div_ceil(1_000_000));
         left.map_or(-1, |ms| i32::try_from(ms).unwrap_or(i32::MAX))
     }
 
@@ -217,6 +239,8 @@ impl Daemon {
             ADMIN_LISTENER => self.let_admins_in(),
             ADMIN => self.serve_admin(r),
             RELAY => self.throw_out(),
+            METRICS_LISTENER => self.let_readers_in(),
+            METRICS => self.serve_reader(r),
             _ => {}
         }
     }
@@ -251,10 +275,14 @@ impl Daemon {
     /// Reads the policy anew. All or nothing: what is wrong changes nothing.
     fn reload(&mut self) -> Result<(), String> {
         let Some(file) = &self.file else { return Err("there is no policy file".into()) };
-        let policy = read_policy(file)?;
+        let mut policy = read_policy(file)?;
+        policy.limit_by_ffr_id(&self.rate_limits)?;
         let admin = self.admin.as_ref().map(Listener::path);
         if policy.admin.is_some() && policy.admin.as_deref() != admin {
             return Err("`admin` can't change while the router runs".into());
+        }
+        if policy.metrics != self.metrics.as_ref().map(Metrics::at) {
+            return Err("`metrics` can't change while the router runs".into());
         }
         self.listen(&policy)?;
         let mut actions = Vec::new();
@@ -291,6 +319,7 @@ impl Daemon {
     fn accept(&mut self, token: u64) -> Option<OwnedFd> {
         let fd = match token {
             ADMIN_LISTENER => self.admin.as_ref()?.fd(),
+            METRICS_LISTENER => self.metrics.as_ref()?.fd(),
             _ => self.listeners.get(&token)?.fd(),
         };
         let e = match sys::accept(fd) {
@@ -469,53 +498,6 @@ impl Daemon {
             Sent::Lost => self.broker.gone(now_ns(), id, &mut more),
         }
         queue.extend(more);
-    }
-
-    fn let_admins_in(&mut self) {
-        while let Some(fd) = self.accept(ADMIN_LISTENER) {
-            if self.admins.len() >= ADMINS {
-                continue;
-            }
-            self.last_token += 1;
-            let token = ADMIN | self.last_token;
-            if let Ok(Some(admin)) = Admin::new(fd, token, &self.epoll) {
-                self.admins.insert(token, admin);
-            }
-        }
-    }
-
-    fn serve_admin(&mut self, r: &Ready) {
-        let Some(mut admin) = self.admins.remove(&r.token) else { return };
-        let mut goes_on = true;
-        if r.read {
-            let (requests, more) = admin.take();
-            goes_on = more;
-            for request in requests {
-                self.answer(request, admin.output());
-            }
-        }
-        if goes_on && admin.flush(&self.epoll) {
-            self.admins.insert(r.token, admin);
-        }
-    }
-
-    fn answer(&mut self, request: Result<Request, String>, to: &mut Vec<u8>) {
-        let mut line = |text: String| {
-            to.extend_from_slice(text.as_bytes());
-            to.push(b'\n');
-        };
-        let outcome = request.and_then(|request| match request {
-            Request::Status => {
-                line(report::status(&self.broker, self.file.as_deref()));
-                Ok(())
-            }
-            Request::Sessions => {
-                report::sessions(&self.broker, &self.relaying).for_each(&mut line);
-                Ok(())
-            }
-            Request::Reload => self.reload(),
-        });
-        line(admin::last(outcome));
     }
 
     fn say(&self, words: std::fmt::Arguments<'_>) {

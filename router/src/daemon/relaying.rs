@@ -4,7 +4,8 @@
 use super::sys;
 use super::worker::{Command, Worker};
 use crate::broker::{Broker, SessionId, LISTENS};
-use crate::relay::{Counters, Place, Slots, State};
+use crate::policy::{Limits, Tenant};
+use crate::relay::{Counters, Place, Slots, State, TENANTS};
 use gdrcore_net::shm::relay::{Ends, Relay};
 use gdrcore_net::via::proto::Service;
 use std::collections::BTreeMap;
@@ -20,6 +21,14 @@ const COMMANDS: usize = 256;
 /// How long a full queue of commands is left to the worker.
 const FULL: Duration = Duration::from_micros(100);
 
+/// A tenant at the worker: its number, and how fast it may be.
+struct Known {
+    number: u16,
+    limits: Limits,
+    /// When it had its last session; the least was so longest ago.
+    used: u64,
+}
+
 pub(super) struct Relaying {
     /// `None`: it ends.
     commands: Option<SyncSender<Command>>,
@@ -27,6 +36,11 @@ pub(super) struct Relaying {
     news: OwnedFd,
     slots: Arc<Slots>,
     given: BTreeMap<SessionId, u16>,
+    /// By name.
+    tenants: BTreeMap<String, Known>,
+    /// Sessions so far.
+    joined: u64,
+    line_rate: u64,
     networks: BTreeMap<String, u32>,
     worker: Option<JoinHandle<()>>,
 }
@@ -50,6 +64,9 @@ impl Relaying {
             news,
             slots,
             given: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+            joined: 0,
+            line_rate: 0,
             networks: BTreeMap::new(),
             worker: Some(worker),
         })
@@ -79,8 +96,51 @@ impl Relaying {
         self.given.insert(id, slot);
         self.allow(slot, &peers);
         let place = Place { network, gid: up.gid, blocks: up.blocks.clone() };
-        self.tell(Command::Join(slot, place, ring));
+        let number = self.number(broker, &up.tenant);
+        self.tell(Command::Join(slot, number, place, ring));
         Ok(ends)
+    }
+
+    /// The number of a tenant that has a session, which it keeps beyond that: what it owes is not
+    /// forgotten. Where there are too many, the one that had none for longest loses its.
+    fn number(&mut self, broker: &Broker, tenant: &Tenant) -> u16 {
+        self.joined += 1;
+        if !self.tenants.contains_key(&tenant.name) {
+            let number = match u16::try_from(self.tenants.len()) {
+                Ok(next) if usize::from(next) < TENANTS => next,
+                _ => self.take_back(broker),
+            };
+            let known = Known { number, limits: Limits::NONE, used: 0 };
+            self.tenants.insert(tenant.name.clone(), known);
+        }
+        self.limit(&tenant.name, &tenant.limits);
+        let joined = self.joined;
+        self.tenants.get_mut(&tenant.name).map_or(0, |known| {
+            known.used = joined;
+            known.number
+        })
+    }
+
+    #[cold]
+    fn take_back(&mut self, broker: &Broker) -> u16 {
+        let here = broker.tenants_here();
+        let idle = self.tenants.iter().filter(|(name, _)| !here.contains(name.as_str()));
+        let oldest = idle.min_by_key(|(_, known)| known.used).map(|(name, _)| name.clone());
+        // There are more numbers than slots.
+        let number = oldest.and_then(|name| self.tenants.remove(&name)).map_or(0, |k| k.number);
+        self.tell(Command::Forget(number));
+        self.slots.clear_tenant(number);
+        number
+    }
+
+    /// Tells the worker how fast a tenant may be, if that has changed.
+    fn limit(&mut self, name: &str, limits: &Limits) {
+        let Some(known) = self.tenants.get_mut(name).filter(|k| k.limits != *limits) else {
+            return;
+        };
+        known.limits = *limits;
+        let number = known.number;
+        self.tell(Command::Limit(number, *limits));
     }
 
     /// Those that a slot may reach, and no others.
@@ -91,7 +151,17 @@ impl Relaying {
     }
 
     /// Another policy is in force.
-    pub(super) fn review(&self, broker: &Broker) {
+    pub(super) fn review(&mut self, broker: &Broker) {
+        let line_rate = broker.policy().line_rate.unwrap_or(0);
+        if line_rate != self.line_rate {
+            self.line_rate = line_rate;
+            self.tell(Command::Line(line_rate));
+        }
+        for name in self.tenants.keys().cloned().collect::<Vec<_>>() {
+            if let Some(tenant) = broker.policy().tenant(&name) {
+                self.limit(&name, &tenant.limits);
+            }
+        }
         for (&id, &slot) in &self.given {
             let peers = broker.peers(id).map(|(_, peers)| peers).unwrap_or_default();
             self.allow(slot, &peers);
@@ -128,6 +198,11 @@ impl Relaying {
         self.given.get(&id).map(|&slot| self.slots.counters(slot))
     }
 
+    /// What was counted of a tenant; `None`: it had no session.
+    pub(super) fn tenant(&self, name: &str) -> Option<&Counters> {
+        self.tenants.get(name).map(|known| self.slots.tenant(known.number))
+    }
+
     /// Waits for room among the commands, which the worker makes at once: it waits for nobody.
     fn tell(&mut self, command: Command) {
         let mut command = command;
@@ -160,3 +235,6 @@ impl Drop for Relaying {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,10 +2,11 @@
 
 use super::relaying::Relaying;
 use crate::broker::{Broker, State};
-use crate::policy::show;
+use crate::policy::{show, Tenant};
 use crate::relay::{Counters, Refused};
 use gdrcore_core::config::QPN_UNIT;
 use serde_json::{json, Map, Value};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -58,7 +59,49 @@ pub(super) fn sessions<'r>(
     })
 }
 
-/// What the relay has counted of a session.
+/// The tenants of the policy, and those that have sessions and are none of its: with how many
+/// sessions.
+pub(super) fn known(broker: &Broker) -> Vec<(Tenant, usize)> {
+    let mut here: BTreeMap<&str, (&Tenant, usize)> = BTreeMap::new();
+    for (_, s) in broker.sessions() {
+        if let State::Up(up) = &s.state {
+            here.entry(&up.tenant.name).or_insert((&up.tenant, 0)).1 += 1;
+        }
+    }
+    let named = broker
+        .policy()
+        .tenants
+        .iter()
+        .map(|t| (t.clone(), here.remove(t.name.as_str()).map_or(0, |(_, n)| n)));
+    let mut all: Vec<_> = named.collect();
+    all.extend(here.into_values().map(|(t, n)| (t.clone(), n)));
+    all
+}
+
+/// The tenants, one after the other.
+pub(super) fn tenants<'r>(
+    broker: &Broker,
+    relaying: &'r Relaying,
+) -> impl Iterator<Item = String> + 'r {
+    known(broker).into_iter().map(|(t, sessions)| {
+        let l = &t.limits;
+        json!({
+            "tenant": t.name,
+            "network": t.network,
+            "sessions": sessions,
+            "tx_rate": l.tx_rate,
+            "rx_rate": l.rx_rate,
+            "tx_pps": l.tx_pps,
+            "burst": l.burst,
+            "weight": l.weight,
+            "metered": l.metered,
+            "relay": relaying.tenant(&t.name).map(relay),
+        })
+        .to_string()
+    })
+}
+
+/// What the relay has counted of a session or a tenant.
 fn relay(c: &Counters) -> Value {
     let count = |n: &AtomicU64| Value::from(n.load(Ordering::Relaxed));
     let refused: Map<String, Value> = Refused::ALL
@@ -71,6 +114,9 @@ fn relay(c: &Counters) -> Value {
         "rx_packets": count(&c.rx.0),
         "rx_bytes": count(&c.rx.1),
         "full": count(&c.full),
+        "over_rate": count(&c.over_rate),
+        "marked": count(&c.marked),
+        "unpaid": count(&c.unpaid),
         "refused": refused,
     })
 }

@@ -2,7 +2,8 @@
 //! without room costs its own session the packet. After its start it allocates nothing.
 
 use super::sys::{self, Epoll, Ready};
-use crate::relay::{Place, Slots, State, Switch, SLOTS};
+use crate::policy::Limits;
+use crate::relay::{Counters, Ingress, Place, Slots, State, Switch, Turns, SLOTS};
 use gdrcore_net::clock::now_ns;
 use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX, RINGS};
 use gdrcore_net::shm::ring::{Broken, FRAME_ALIGN};
@@ -12,10 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::Arc;
 
-/// Packets of one session that one round takes.
-const BATCH: usize = 16;
-/// Batches that a ring may hold.
-const RINGFUL: usize = RINGS.0 as usize / FRAME_ALIGN / BATCH;
+/// Packets that one round takes.
+const ROUND: usize = 64;
+/// Rings of sessions that had nothing that are looked at before each packet.
+const LOOK: usize = 16;
+/// Packets that a ring may hold.
+const RINGFUL: usize = RINGS.0 as usize / FRAME_ALIGN;
 /// Commands that one round takes.
 const COMMANDS: usize = 64;
 /// After its last packet the worker looks for so long before it sleeps.
@@ -25,12 +28,18 @@ const CALL: u64 = u64::MAX;
 
 /// What the first thread wants.
 pub(super) enum Command {
-    /// A session has come.
-    Join(u16, Place, Relay),
+    /// A session of a tenant has come.
+    Join(u16, u16, Place, Relay),
     /// It is gone: what it has sent before goes where policy lets it, then its slot is free.
     Leave(u16),
     /// It listens at a port, or no more.
     Listen(u16, Service, bool),
+    /// How fast a tenant may be.
+    Limit(u16, Limits),
+    /// A number becomes another tenant's.
+    Forget(u16),
+    /// Bytes a second of all; 0: no limit.
+    Line(u64),
 }
 
 pub(super) struct Worker {
@@ -49,56 +58,95 @@ pub(super) struct Worker {
 /// at one sight.
 struct Lanes {
     switch: Switch,
+    turns: Turns,
     rings: Vec<Option<Relay>>,
+    /// Their tenants.
+    tenants: Vec<u16>,
     /// Slots that have one.
     open: Vec<u16>,
+    /// The last of them that was looked at.
+    cursor: usize,
     /// The packet that is passed on.
     frame: Box<[u8; FRAME_MAX]>,
     slots: Arc<Slots>,
 }
 
-fn add(to: &AtomicU64, n: u64) {
-    // The worker alone writes them.
-    to.store(to.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+/// Adds to what is counted of a session and to what is of its tenant.
+fn count(of: [&Counters; 2], which: impl Fn(&Counters) -> &AtomicU64, n: u64) {
+    for counters in of {
+        let counter = which(counters);
+        // The worker alone writes them.
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
 }
 
 impl Lanes {
-    /// Passes on what waits in one ring, a batch at most. How many packets that were; an error: the
-    /// slot whose ring is broken.
-    fn serve(&mut self, now: u64, from: u16) -> Result<usize, u16> {
-        let Some(address) = self.switch.gid(from) else { return Ok(0) };
-        for n in 0..BATCH {
-            let Some(ring) = &mut self.rings[usize::from(from)] else { return Ok(n) };
-            let Some(came) = ring.take(&mut self.frame).map_err(|Broken| from)? else {
-                return Ok(n);
-            };
-            let bytes = came.packet.len() as u64;
-            let counters = self.slots.counters(from);
-            let to = match self.switch.judge(now, from, &came.address, came.packet) {
-                Ok(to) => to,
-                Err(why) => {
-                    add(&counters.refused[why as usize], 1);
-                    continue;
-                }
-            };
-            let Some(ring) = &mut self.rings[usize::from(to)] else { continue };
-            let receiver = self.slots.counters(to);
-            match ring.put(&address, came.packet).map_err(|Broken| to)? {
-                Put::Done => {
-                    add(&counters.tx.0, 1);
-                    add(&counters.tx.1, bytes);
-                    add(&receiver.rx.0, 1);
-                    add(&receiver.rx.1, bytes);
-                }
-                // Never waited for: the sender's other peers would wait with it.
-                Put::Full => add(&receiver.full, 1),
-            }
+    /// Passes on the next packet of a ring, if there is one. `ends`: its session does, and does not
+    /// wait for credit. An error: the slot whose ring is broken.
+    fn pass(&mut self, now: u64, from: u16, ends: bool) -> Result<bool, u16> {
+        let Lanes { switch, turns, rings, tenants, frame, slots, .. } = self;
+        let Some(address) = switch.gid(from) else { return Ok(false) };
+        let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
+        let Some(ring) = &mut rings[usize::from(from)] else { return Ok(false) };
+        let Some(came) = ring.take(frame).map_err(|Broken| from)? else {
+            return Ok(false);
+        };
+        let bytes = came.packet.len();
+        if ends && !turns.may_finish(now, from) {
+            count(of(from), |c| &c.unpaid, 1);
+            return Ok(true);
         }
-        Ok(BATCH)
+        // Whatever becomes of it: it is work.
+        turns.charge(now, from, bytes);
+        let to = match switch.judge(now, from, &came.address, came.packet) {
+            Ok(to) => to,
+            Err(why) => {
+                count(of(from), |c| &c.refused[why as usize], 1);
+                return Ok(true);
+            }
+        };
+        let Some(ring) = &mut rings[usize::from(to)] else { return Ok(true) };
+        let ingress = turns.receive(now, to, bytes);
+        if ingress == Ingress::Drop {
+            count(of(to), |c| &c.over_rate, 1);
+            return Ok(true);
+        }
+        let marked = ingress == Ingress::Mark;
+        match ring.put_marked(&address, came.packet, marked).map_err(|Broken| to)? {
+            Put::Done => {
+                count(of(from), |c| &c.tx.0, 1);
+                count(of(from), |c| &c.tx.1, bytes as u64);
+                count(of(to), |c| &c.rx.0, 1);
+                count(of(to), |c| &c.rx.1, bytes as u64);
+                if marked {
+                    count(of(to), |c| &c.marked, 1);
+                }
+            }
+            // Never waited for: the sender's other peers would wait with it.
+            Put::Full => count(of(to), |c| &c.full, 1),
+        }
+        Ok(true)
     }
 
-    fn open(&mut self, now: u64, slot: u16, place: Place, ring: Relay) {
+    /// Looks at the next so many rings of sessions that had nothing.
+    fn look(&mut self, most: usize) {
+        for _ in 0..most.min(self.open.len()) {
+            self.cursor = if self.cursor + 1 < self.open.len() { self.cursor + 1 } else { 0 };
+            let slot = self.open[self.cursor];
+            if self.turns.is_idle(slot) && self.has_input(slot) {
+                self.turns.ready(slot);
+            }
+        }
+    }
+
+    fn has_input(&self, slot: u16) -> bool {
+        self.rings[usize::from(slot)].as_ref().is_some_and(Relay::has_input)
+    }
+
+    fn open(&mut self, now: u64, slot: u16, tenant: u16, place: Place, ring: Relay) {
         self.switch.join(now, slot, place);
+        self.turns.join(slot, tenant);
+        self.tenants[usize::from(slot)] = tenant;
         self.rings[usize::from(slot)] = Some(ring);
         self.open.push(slot);
     }
@@ -106,6 +154,7 @@ impl Lanes {
     /// Lets go of a slot's rings. False: it had none.
     fn close(&mut self, slot: u16) -> bool {
         self.switch.leave(slot);
+        self.turns.leave(slot);
         self.open.retain(|&s| s != slot);
         self.rings.get_mut(usize::from(slot)).is_some_and(|ring| ring.take().is_some())
     }
@@ -123,8 +172,11 @@ impl Worker {
         epoll.add(call.as_fd(), CALL)?;
         let lanes = Lanes {
             switch: Switch::new(slots.clone(), listens),
+            turns: Turns::new(),
             rings: (0..SLOTS).map(|_| None).collect(),
+            tenants: vec![0; SLOTS],
             open: Vec::with_capacity(SLOTS),
+            cursor: 0,
             frame: Box::new([0; FRAME_MAX]),
             slots: slots.clone(),
         };
@@ -136,42 +188,50 @@ impl Worker {
         let mut busy = now_ns();
         while self.obey() {
             let now = now_ns();
-            if self.round(now) > 0 {
-                busy = now;
-            } else if now.saturating_sub(busy) < SPIN_NS {
-                std::thread::yield_now();
-            } else if !self.announce_sleep() {
-                self.sleep();
-                busy = now_ns();
-            }
-        }
-    }
-
-    /// One batch of each session.
-    fn round(&mut self, now: u64) -> usize {
-        let (mut handled, mut k) = (0, 0);
-        while let Some(&slot) = self.lanes.open.get(k) {
-            k += 1;
-            match self.lanes.serve(now, slot) {
-                Ok(n) => handled += n,
-                Err(broken) => {
-                    self.give_up(broken);
-                    // The list has changed; the rest has its turn in the next round.
-                    return handled.max(1);
+            match self.round(now) {
+                // Who has used up its credit is not looked for before it has some.
+                Some(last) if self.lanes.turns.waits(last) => {}
+                Some(_) => busy = now,
+                None if now.saturating_sub(busy) < SPIN_NS => std::thread::yield_now(),
+                None if self.announce_sleep() => {}
+                None => {
+                    if self.sleep(now) {
+                        busy = now_ns();
+                    }
                 }
             }
         }
-        handled
     }
 
-    /// Passes on what a session has sent before its end, as a network would. No more than its ring
-    /// holds: another process may have it, too, and go on.
+    /// Passes on what has its turn. The slot that was served last; `None`: nothing may go.
+    fn round(&mut self, now: u64) -> Option<u16> {
+        let mut last = None;
+        for _ in 0..ROUND {
+            self.lanes.look(LOOK);
+            let next = self.lanes.turns.next(now).or_else(|| {
+                self.lanes.look(SLOTS);
+                self.lanes.turns.next(now)
+            });
+            let Some(slot) = next else { break };
+            last = next;
+            let passed = self.lanes.pass(now, slot, false);
+            let more = self.lanes.has_input(slot);
+            self.lanes.turns.served(slot, more);
+            if let Err(broken) = passed {
+                self.give_up(broken);
+            }
+        }
+        last
+    }
+
+    /// Passes on what a session has sent before its end, as a network would, as far as its tenant
+    /// has credit. No more than its ring holds: another process may have it, too, and go on.
     #[cold]
     fn empty(&mut self, slot: u16) {
         let now = now_ns();
         for _ in 0..RINGFUL {
-            match self.lanes.serve(now, slot) {
-                Ok(BATCH) => {}
+            match self.lanes.pass(now, slot, true) {
+                Ok(true) => {}
                 Err(broken) if broken != slot => self.give_up(broken),
                 _ => break,
             }
@@ -191,9 +251,9 @@ impl Worker {
     fn obey(&mut self) -> bool {
         for _ in 0..COMMANDS {
             match self.commands.try_recv() {
-                Ok(Command::Join(slot, place, ring)) => {
+                Ok(Command::Join(slot, tenant, place, ring)) => {
                     let heard = self.epoll.add(ring.fd(), slot.into());
-                    self.lanes.open(now_ns(), slot, place, ring);
+                    self.lanes.open(now_ns(), slot, tenant, place, ring);
                     if heard.is_err() {
                         self.give_up(slot);
                     }
@@ -207,6 +267,11 @@ impl Worker {
                 Ok(Command::Listen(slot, service, on)) => {
                     self.lanes.switch.listen(slot, service, on)
                 }
+                Ok(Command::Limit(tenant, limits)) => {
+                    self.lanes.turns.limit(now_ns(), tenant, &limits)
+                }
+                Ok(Command::Forget(tenant)) => self.lanes.turns.forget(tenant),
+                Ok(Command::Line(rate)) => self.lanes.turns.limit_line(now_ns(), rate),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -214,18 +279,23 @@ impl Worker {
         true
     }
 
-    /// True: something has come after all.
+    /// True: something has come after all. Rings of which something waits for its turn or for
+    /// credit need no bell: that time comes by itself.
     fn announce_sleep(&mut self) -> bool {
-        let Lanes { open, rings, .. } = &mut self.lanes;
+        let Lanes { open, rings, turns, .. } = &mut self.lanes;
         let mut came = false;
-        for &slot in open.iter() {
+        for &slot in open.iter().filter(|&&slot| turns.is_idle(slot)) {
             came |= rings[usize::from(slot)].as_mut().is_some_and(Relay::announce_sleep);
         }
         came
     }
 
-    fn sleep(&mut self) {
-        self.epoll.wait(-1, &mut self.ready);
+    /// Sleeps until a bell rings (true), or somebody has credit again.
+    fn sleep(&mut self, now: u64) -> bool {
+        let ms = self.lanes.turns.wake_at().map_or(-1, |at| {
+            i32::try_from(at.saturating_sub(now).div_ceil(1_000_000)).unwrap_or(i32::MAX)
+        });
+        self.epoll.wait(ms, &mut self.ready);
         for k in 0..self.ready.len() {
             let token = self.ready[k].token;
             if token == CALL {
@@ -239,5 +309,6 @@ impl Worker {
                 self.give_up(slot);
             }
         }
+        !self.ready.is_empty()
     }
 }

@@ -1,11 +1,14 @@
 //! The TOML file: what it may say, and what is checked.
 
 use super::address::{self, Cidr};
+use super::limits::{rate, Amount};
 use super::{
-    Allow, Fault, Network, Pattern, Policy, Quotas, Rules, Tenant, Unmatched, DEFAULT_NETWORK,
+    Allow, Fault, Limits, Local, Network, Pattern, Policy, Quotas, Rules, Tenant, Unmatched,
+    DEFAULT_NETWORK,
 };
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use toml::Spanned;
 
@@ -32,6 +35,9 @@ struct Router {
     admin: Option<Spanned<String>>,
     pool: Option<Spanned<String>>,
     unmatched: Option<Spanned<String>>,
+    local: Option<Spanned<String>>,
+    line_rate: Option<Spanned<Amount>>,
+    metrics: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -55,6 +61,12 @@ struct TenantTable {
     routes: Option<Spanned<i64>>,
     listens: Option<Spanned<i64>>,
     route_rate: Option<Spanned<i64>>,
+    tx_rate: Option<Spanned<Amount>>,
+    rx_rate: Option<Spanned<Amount>>,
+    tx_pps: Option<Spanned<Amount>>,
+    burst: Option<Spanned<Amount>>,
+    weight: Option<Spanned<Amount>>,
+    metered: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -134,7 +146,29 @@ fn check(file: &File) -> Checked<Policy> {
     if let (Some(at), true) = (&file.router.admin, listen == admin) {
         return wrong(at, format!("admin '{}': `listen` is the same", at.get_ref()));
     }
-    Ok(Policy { listen, admin, unmatched, networks, tenants })
+    let local = match file.router.local.as_ref().map(|l| (l, l.get_ref().as_str())) {
+        None | Some((_, "auto")) => Local::Auto,
+        Some((_, "direct")) => Local::Direct,
+        Some((_, "relay")) => Local::Relay,
+        Some((at, other)) => {
+            return wrong(at, format!("local '{other}': \"auto\", \"direct\" or \"relay\""))
+        }
+    };
+    let line_rate = file
+        .router
+        .line_rate
+        .as_ref()
+        .map(|at| rate("line_rate", &at.get_ref().0).or_else(|what| wrong(at, what)));
+    let line_rate = line_rate.transpose()?;
+    let metrics = file.router.metrics.as_ref().map(metrics).transpose()?;
+    Ok(Policy { listen, admin, unmatched, local, line_rate, metrics, networks, tenants })
+}
+
+/// A port of this host's own: who may read is who is here.
+fn metrics(at: &Spanned<String>) -> Checked<SocketAddr> {
+    let text = at.get_ref();
+    let address = text.parse().ok().filter(|a: &SocketAddr| a.ip().is_loopback() && a.port() > 0);
+    address.map_or_else(|| wrong(at, format!("metrics '{text}': 127.0.0.1:PORT or [::1]:PORT")), Ok)
 }
 
 fn networks(file: &File) -> Checked<Vec<Network>> {
@@ -226,7 +260,23 @@ fn tenant(name: &Spanned<String>, table: &TenantTable, networks: &[Network]) -> 
             listens: quota(&table.listens, "listens", d.listens, 1 << 16)?,
             route_rate: quota(&table.route_rate, "route_rate", d.route_rate, 1_000_000)?,
         },
+        limits: limits(table)?,
     })
+}
+
+fn limits(table: &TenantTable) -> Checked<Limits> {
+    let mut limits = Limits { metered: table.metered.unwrap_or(false), ..Limits::NONE };
+    for (key, at) in [
+        ("tx_rate", &table.tx_rate),
+        ("rx_rate", &table.rx_rate),
+        ("tx_pps", &table.tx_pps),
+        ("burst", &table.burst),
+        ("weight", &table.weight),
+    ] {
+        let Some(at) = at else { continue };
+        limits.set(key, &at.get_ref().0).or_else(|what| wrong(at, what))?;
+    }
+    Ok(limits)
 }
 
 fn allow(text: &str) -> Allow {

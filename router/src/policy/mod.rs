@@ -6,6 +6,8 @@
 //! admin = "/run/gdrcore/admin.sock"
 //! pool = "10.99.0.0/16"                  # virtual addresses of tenants without `vip`
 //! unmatched = "refuse"                   # or "uid": every other user is a tenant of its own
+//! local = "auto"                         # direct links but where a limit needs the relay
+//! line_rate = "40Gbit"                   # what the relay carries in all
 //!
 //! [network.prod]
 //! pool = "fd99::/64"
@@ -14,6 +16,8 @@
 //! listen = "/run/gdrcore/t/blue/tenant.gdrc"   # whoever can connect here is blue
 //! vip = "10.99.0.2"
 //! allow = ["red", "10.99.3.0/24"]
+//! tx_rate = "1Gbit"
+//! weight = 3
 //!
 //! [tenant.red]
 //! # All that is named must be so.
@@ -27,12 +31,15 @@
 
 mod address;
 mod file;
+mod limits;
 mod pattern;
 
 pub use address::{show, Cidr};
+pub use limits::{burst_of, rate_limits, Limits};
 pub use pattern::Pattern;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// The network of who names none.
@@ -105,6 +112,8 @@ pub struct Tenant {
     pub allow: Option<Vec<Allow>>,
     /// What it may have.
     pub quotas: Quotas,
+    /// How fast it may be.
+    pub limits: Limits,
 }
 
 /// A network: tenants of different ones never see each other.
@@ -125,6 +134,17 @@ pub enum Unmatched {
     Uid,
 }
 
+/// Which way connected queue pairs of one host go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Local {
+    /// By direct links, but where a tenant's limits need the relay.
+    Auto,
+    /// By direct links, which no limit reaches.
+    Direct,
+    /// By the relay.
+    Relay,
+}
+
 /// All that a file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -134,6 +154,12 @@ pub struct Policy {
     pub admin: Option<PathBuf>,
     /// What becomes of the others.
     pub unmatched: Unmatched,
+    /// Which way connected queue pairs go.
+    pub local: Local,
+    /// Bytes a second that the relay carries; `None`: what it can.
+    pub line_rate: Option<u64>,
+    /// Where the counters are read over HTTP; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
     /// The networks, the default one among them.
     pub networks: Vec<Network>,
     /// The tenants, in the order of the file.
@@ -177,6 +203,31 @@ impl Policy {
         self.tenants.iter().find(|t| t.name == name).cloned().or_else(by_uid)
     }
 
+    /// Whether two tenants' connected queue pairs go by the relay.
+    pub fn relays(&self, a: &Tenant, b: &Tenant) -> bool {
+        match self.local {
+            Local::Auto => a.limits.need_relay() || b.limits.need_relay(),
+            Local::Direct => false,
+            Local::Relay => true,
+        }
+    }
+
+    /// Gives tenants the rates of FreeFlow's environment ([`rate_limits`]); a `tx_rate` of the file
+    /// counts more.
+    ///
+    /// # Errors
+    /// In words: no tenant has the number.
+    pub fn limit_by_ffr_id(&mut self, limits: &[(i32, Option<u64>)]) -> Result<(), String> {
+        for &(id, rate) in limits {
+            let mut named = self.tenants.iter_mut().filter(|t| t.ffr_id == Some(id)).peekable();
+            if named.peek().is_none() {
+                return Err(format!("RATE_LIMIT_{id}: no tenant has ffr_id = {id}"));
+            }
+            named.for_each(|t| t.limits.tx_rate = t.limits.tx_rate.or(rate));
+        }
+        Ok(())
+    }
+
     /// The network of a name; each that a tenant has is there.
     pub fn network(&self, name: &str) -> Option<&Network> {
         self.networks.iter().find(|n| n.name == name)
@@ -199,6 +250,7 @@ pub fn tenant_of_uid(uid: u32) -> Tenant {
         network: DEFAULT_NETWORK.into(),
         allow: None,
         quotas: Quotas::DEFAULT,
+        limits: Limits::NONE,
     }
 }
 

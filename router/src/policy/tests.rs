@@ -69,7 +69,7 @@ fn refused(text: &str, line: usize, column: usize, words: &str) {
 fn faults_name_their_line_and_column() {
     refused("[router]\nlisten = \"/x\"\n  colour = 1\n", 3, 3, "unknown field `colour`");
     refused("[router]\n\n[tenants.a]\n", 3, 2, "unknown field `tenants`");
-    refused("[tenant.a]\nlisten = \"/a\"\ntx_rate = \"1GB\"", 3, 1, "unknown field `tx_rate`");
+    refused("[tenant.a]\nlisten = \"/a\"\nmtu = \"1GB\"", 3, 1, "unknown field `mtu`");
     refused("[router]\nlisten = 5\n", 2, 10, "expected a string");
     refused("[router\n", 1, 8, "");
     let a = "[tenant.a]\nlisten = \"/a\"\n";
@@ -112,4 +112,78 @@ fn a_network_may_repeat_an_address_of_another() {
         network = "n"
     "#;
     assert!(Policy::parse(text).is_ok());
+}
+
+#[test]
+fn a_file_says_how_fast_who_may_be() {
+    let text = r#"
+        [router]
+        line_rate = "40Gbit"
+        local = "auto"
+        [tenant.a]
+        listen = "/a"
+        ffr_id = 7
+        tx_rate = "1Gbit/s"
+        rx_rate = 5000
+        tx_pps = 100
+        burst = "1MiB"
+        weight = 4
+        [tenant.b]
+        listen = "/b"
+        metered = true
+        [tenant.c]
+        listen = "/c"
+        ffr_id = 8
+        [tenant.d]
+        listen = "/d"
+        ffr_id = 8
+        weight = 1000
+    "#;
+    let mut p = Policy::parse(text).unwrap();
+    assert_eq!((p.line_rate, p.local), (Some(5_000_000_000), Local::Auto));
+    let a = Limits {
+        tx_rate: Some(125_000_000),
+        rx_rate: Some(5000),
+        tx_pps: Some(100),
+        burst: Some(1 << 20),
+        weight: 4,
+        metered: false,
+    };
+    assert_eq!(p.tenants[0].limits, a);
+    assert_eq!(p.tenants[1].limits, Limits { metered: true, ..Limits::NONE });
+    assert_eq!(p.tenants[3].limits, Limits { weight: 1000, ..Limits::NONE });
+    let relayed = |p: &Policy| {
+        let pairs = [(0, 2), (2, 1), (2, 3), (3, 3), (0, 0)];
+        pairs.map(|(x, y)| p.relays(&p.tenants[x], &p.tenants[y]))
+    };
+    assert_eq!(relayed(&p), [true, true, false, false, true]);
+    for (word, local) in [("direct", false), ("relay", true)] {
+        let p = Policy::parse(&text.replace("\"auto\"", &format!("\"{word}\""))).unwrap();
+        assert_eq!(relayed(&p), [local; 5]);
+    }
+    assert_eq!(p.limit_by_ffr_id(&[(7, Some(1)), (8, Some(9000))]), Ok(()));
+    let rates = p.tenants.iter().map(|t| t.limits.tx_rate).collect::<Vec<_>>();
+    assert_eq!(rates, [Some(125_000_000), None, Some(9000), Some(9000)], "the file's counts more");
+    assert!(p.limit_by_ffr_id(&[(9, None)]).unwrap_err().contains("RATE_LIMIT_9"));
+}
+
+#[test]
+fn a_slip_in_a_rate_is_said_where_it_is() {
+    let a = "[tenant.a]\nlisten = \"/a\"\n";
+    refused(&format!("{a}tx_rate = \"1Gb\""), 3, 11, "tx_rate '1Gb'");
+    refused(&format!("{a}rx_rate = -5"), 3, 11, "rx_rate '-5'");
+    refused(&format!("{a}tx_rate = true"), 3, 11, "expected a number or a string");
+    refused(&format!("{a}tx_rate = \"off\""), 3, 11, "leave the key out");
+    refused(&format!("{a}tx_pps = \"many\""), 3, 10, "tx_pps 'many'");
+    refused(&format!("{a}burst = 100"), 3, 9, "burst '100'");
+    refused(&format!("{a}  weight = 1001"), 3, 12, "weight '1001': from 1 to 1000");
+    refused(&format!("{a}metered = 1"), 3, 11, "expected a boolean");
+    refused("[router]\nlocal = \"far\"", 2, 9, "local 'far'");
+    refused("[router]\nline_rate = 0", 2, 13, "line_rate '0'");
+    for there in ["0.0.0.0:9000", "10.0.0.1:9000", "127.0.0.1:0", "127.0.0.1", "localhost:9000"] {
+        let text = format!("[router]\nmetrics = \"{there}\"");
+        refused(&text, 2, 11, &format!("metrics '{there}'"));
+    }
+    let p = Policy::parse("[router]\nmetrics = \"[::1]:9000\"").unwrap();
+    assert_eq!(p.metrics.map(|a| a.port()), Some(9000));
 }

@@ -3,12 +3,15 @@
 //! * [`switch`]: the rules, packet by packet. Nothing in a packet is believed that the sender's
 //!   ring does not bear out.
 //! * [`refused`]: why a packet goes to nobody.
+//! * [`turns`]: whose packet is next: rates, weights and turns of tenants.
 //! * [`slots`]: what the worker, which applies them, shares with the rest of the router.
 
 pub mod refused;
 pub mod slots;
 pub mod switch;
+pub mod turns;
 
 pub use refused::Refused;
-pub use slots::{Counters, Slots, State, SLOTS};
+pub use slots::{Counters, Slots, State, SLOTS, TENANTS};
 pub use switch::{Place, Switch};
+pub use turns::{Ingress, Turns};

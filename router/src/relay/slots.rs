@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 /// Sessions with rings at a time: more than there are blocks of queue pair numbers.
 pub const SLOTS: usize = 1024;
+/// Tenants that are kept: those of all sessions, and as many that had some before. A tenant's
+/// buckets outlive its sessions, or a new session would be a full bucket.
+pub const TENANTS: usize = 2 * SLOTS;
 const WORDS: usize = SLOTS / 64;
 
 /// Where a slot stands.
@@ -19,24 +22,39 @@ pub enum State {
     Broken,
 }
 
-/// What was counted of a session.
+/// What was counted of a session, or of a tenant.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Counters {
-    /// Packets that the session sent and that were passed on, and their bytes.
+    /// Packets that it sent and that were passed on, and their bytes.
     pub tx: (AtomicU64, AtomicU64),
     /// Packets that it was given, and their bytes.
     pub rx: (AtomicU64, AtomicU64),
     /// Packets for it that found its ring full.
     pub full: AtomicU64,
+    /// Packets for it beyond the rate at which it may be sent some.
+    pub over_rate: AtomicU64,
+    /// Packets for it that were marked as that rate was near.
+    pub marked: AtomicU64,
+    /// Packets of its that were left when it ended, and had no credit.
+    pub unpaid: AtomicU64,
     /// Packets of its that were refused, by [`Refused`].
     pub refused: [AtomicU64; Refused::ALL.len()],
 }
 
 impl Counters {
     fn clear(&self) {
-        let pairs = [&self.tx.0, &self.tx.1, &self.rx.0, &self.rx.1, &self.full];
-        pairs.into_iter().chain(&self.refused).for_each(|n| n.store(0, Ordering::Relaxed));
+        let single = [
+            &self.tx.0,
+            &self.tx.1,
+            &self.rx.0,
+            &self.rx.1,
+            &self.full,
+            &self.over_rate,
+            &self.marked,
+            &self.unpaid,
+        ];
+        single.into_iter().chain(&self.refused).for_each(|n| n.store(0, Ordering::Relaxed));
     }
 }
 
@@ -47,6 +65,7 @@ pub struct Slots {
     /// A row of bits for each sender.
     allowed: Vec<AtomicU64>,
     counters: Vec<Counters>,
+    tenants: Vec<Counters>,
 }
 
 impl Default for Slots {
@@ -55,6 +74,7 @@ impl Default for Slots {
             states: (0..SLOTS).map(|_| AtomicU8::new(0)).collect(),
             allowed: (0..SLOTS * WORDS).map(|_| AtomicU64::new(0)).collect(),
             counters: (0..SLOTS).map(|_| Counters::default()).collect(),
+            tenants: (0..TENANTS).map(|_| Counters::default()).collect(),
         }
     }
 }
@@ -85,6 +105,16 @@ impl Slots {
     /// What was counted of the session that has a slot.
     pub fn counters(&self, slot: u16) -> &Counters {
         &self.counters[usize::from(slot)]
+    }
+
+    /// What was counted of a tenant, of all its sessions.
+    pub fn tenant(&self, tenant: u16) -> &Counters {
+        &self.tenants[usize::from(tenant)]
+    }
+
+    /// A number becomes another tenant's.
+    pub fn clear_tenant(&self, tenant: u16) {
+        self.tenants[usize::from(tenant)].clear();
     }
 
     fn word(from: u16, to: u16) -> (usize, u64) {

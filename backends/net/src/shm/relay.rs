@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  0  address (16 bytes): towards the router that of the receiver, from there that of the sender
-//! 16  flags (2 bytes): bit 0: the receiver's ring is half full or more
+//! 16  flags (2 bytes): bit 0: the receiver's ring is half full or more, or its rate is near
 //! 18  zero (6)
 //! 24  the packet, from its BTH to its ICRC
 //! ```
@@ -52,7 +52,7 @@ pub struct Ends {
 pub struct Frame<'b> {
     /// The address in its head.
     pub address: [u8; 16],
-    /// The receiver's ring is half full.
+    /// The receiver's ring is half full, or more is sent to it than its rate lets through.
     pub congested: bool,
     /// The packet.
     pub packet: &'b [u8],
@@ -157,6 +157,19 @@ impl Relay {
     /// # Errors
     /// [`Broken`].
     pub fn put(&mut self, address: &[u8; 16], packet: &[u8]) -> core::result::Result<Put, Broken> {
+        self.put_marked(address, packet, false)
+    }
+
+    /// The same; `marked`: the receiver gets too much, even where its ring is not half full.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn put_marked(
+        &mut self,
+        address: &[u8; 16],
+        packet: &[u8],
+        marked: bool,
+    ) -> core::result::Result<Put, Broken> {
         let len = HEAD + packet.len();
         if len > FRAME_MAX {
             return Ok(Put::Full);
@@ -164,7 +177,7 @@ impl Relay {
         // The other half of the ring tells whether it is half full.
         let half = self.writer.half();
         let (room, congested) = match self.writer.room(len, half.max(len))? {
-            Some((room, free)) => (room, free < half),
+            Some((room, free)) => (room, marked || free < half),
             None => return Ok(Put::Full),
         };
         let mut head = [0; HEAD];

@@ -50,6 +50,17 @@ fn a_full_ring_refuses_and_says_before_that_it_fills() {
 }
 
 #[test]
+fn a_mark_arrives_whatever_room_there_is() {
+    let (mut router, mut session) = both();
+    let mut space = [0; FRAME_MAX];
+    for marked in [true, false, true] {
+        assert_eq!(router.put_marked(&[1; 16], &[5; 100], marked), Ok(Put::Done));
+        let got = session.take(&mut space).unwrap().unwrap();
+        assert_eq!((got.congested, got.packet), (marked, &[5; 100][..]));
+    }
+}
+
+#[test]
 fn bells_ring_for_sleepers_and_for_who_waits_for_room() {
     let (mut router, mut session) = both();
     let mut space = [0; FRAME_MAX];

@@ -1,0 +1,110 @@
+//! Whoever asks at the admin socket, or reads the counters, and what is answered.
+
+use super::admin::{self, Admin, Request};
+use super::sys::Ready;
+use super::{metrics, report, Daemon, ACCEPTS, ADMIN, ADMINS, ADMIN_LISTENER};
+use super::{METRICS, METRICS_LISTENER};
+use crate::broker::SessionId;
+use gdrcore_net::clock::now_ns;
+
+impl Daemon {
+    pub(super) fn let_admins_in(&mut self) {
+        while let Some(fd) = self.accept(ADMIN_LISTENER) {
+            if self.admins.len() >= ADMINS {
+                continue;
+            }
+            self.last_token += 1;
+            let token = ADMIN | self.last_token;
+            if let Ok(Some(admin)) = Admin::new(fd, token, &self.epoll) {
+                self.admins.insert(token, admin);
+            }
+        }
+    }
+
+    pub(super) fn serve_admin(&mut self, r: &Ready) {
+        let Some(mut admin) = self.admins.remove(&r.token) else { return };
+        let mut goes_on = true;
+        if r.read {
+            let (requests, more) = admin.take();
+            goes_on = more;
+            for request in requests {
+                self.answer(request, admin.output());
+            }
+        }
+        if goes_on && admin.flush(&self.epoll) {
+            self.admins.insert(r.token, admin);
+        }
+    }
+
+    fn answer(&mut self, request: Result<Request, String>, to: &mut Vec<u8>) {
+        let mut line = |text: String| {
+            to.extend_from_slice(text.as_bytes());
+            to.push(b'\n');
+        };
+        let outcome = request.and_then(|request| match request {
+            Request::Status => {
+                line(report::status(&self.broker, self.file.as_deref()));
+                Ok(())
+            }
+            Request::Sessions => {
+                report::sessions(&self.broker, &self.relaying).for_each(&mut line);
+                Ok(())
+            }
+            Request::Tenants => {
+                report::tenants(&self.broker, &self.relaying).for_each(&mut line);
+                Ok(())
+            }
+            Request::Reload => self.reload(),
+            Request::Set(tenant, changes) => self.set(&tenant, &changes),
+            Request::Drop(session) => self.drop_session(session),
+        });
+        line(admin::last(outcome));
+    }
+
+    /// Changes how fast a tenant may be, until the policy is read anew.
+    fn set(&mut self, tenant: &str, changes: &[(String, String)]) -> Result<(), String> {
+        let mut actions = Vec::new();
+        self.broker.set(tenant, changes, &mut actions)?;
+        self.perform(actions);
+        self.relaying.review(&self.broker);
+        self.say(format_args!("has changed the limits of {tenant}"));
+        Ok(())
+    }
+
+    fn drop_session(&mut self, id: SessionId) -> Result<(), String> {
+        if !self.broker.sessions().any(|(other, _)| other == id) {
+            return Err(format!("session {id}: there is none"));
+        }
+        let mut actions = Vec::new();
+        let why = "an administrator of the router has ended the session";
+        self.broker.expel(now_ns(), id, libc::ECONNRESET, why, &mut actions);
+        self.perform(actions);
+        Ok(())
+    }
+
+    pub(super) fn let_readers_in(&mut self) {
+        for _ in 0..ACCEPTS {
+            let Some(fd) = self.accept(METRICS_LISTENER) else { return };
+            self.last_token += 1;
+            let token = METRICS | self.last_token;
+            if let Some(metrics) = &mut self.metrics {
+                metrics.let_in(fd, now_ns(), token, &self.epoll);
+            }
+        }
+    }
+
+    pub(super) fn serve_reader(&mut self, r: &Ready) {
+        let (broker, relaying) = (&self.broker, &self.relaying);
+        let text = || {
+            let all = report::known(broker).into_iter();
+            let counted = all.map(|(t, n)| {
+                let counters = relaying.tenant(&t.name);
+                (t, n, counters)
+            });
+            metrics::text(&counted.collect::<Vec<_>>())
+        };
+        if let Some(metrics) = &mut self.metrics {
+            metrics.serve(r, now_ns(), &self.epoll, text);
+        }
+    }
+}

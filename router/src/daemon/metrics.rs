@@ -1,0 +1,278 @@
+//! The counters over HTTP, in the text format of Prometheus (version 0.0.4): one answer a
+//! connection, which is not waited for.
+//!
+//! Who connects costs itself only: there are a few connections, of which the oldest goes for a new
+//! one; each has a few seconds and a small request; answers in a second are bounded.
+
+use super::sys::{self, Epoll, Ready};
+use crate::policy::Tenant;
+use crate::rate::Rate;
+use crate::relay::{Counters, Refused};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Connections at a time.
+const CLIENTS: usize = 8;
+/// Bytes of a request.
+const REQUEST_MAX: usize = 4096;
+/// How long a connection may take, in nanoseconds.
+const PATIENCE_NS: u64 = 5_000_000_000;
+/// Answers in a second.
+const ANSWERS: u32 = 50;
+
+/// Somebody who reads.
+struct Client {
+    fd: OwnedFd,
+    since: u64,
+    request: Vec<u8>,
+    /// Empty until the request is whole.
+    answer: Vec<u8>,
+    sent: usize,
+}
+
+/// The socket and who is there, by their tokens.
+pub(super) struct Metrics {
+    listener: OwnedFd,
+    at: SocketAddr,
+    clients: BTreeMap<u64, Client>,
+    rate: Rate,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// Its end has not come.
+    More,
+    Counters,
+    /// Another path.
+    Unknown,
+    /// Something else than to read.
+    Other,
+}
+
+fn asked(request: &[u8]) -> Asked {
+    let has = |end: &[u8]| request.windows(end.len()).any(|w| w == end);
+    if !has(b"\r\n\r\n") && !has(b"\n\n") {
+        return Asked::More;
+    }
+    let line = request.split(|&b| b == b'\r' || b == b'\n').next().unwrap_or_default();
+    let mut words = line.split(|&b| b == b' ');
+    match (words.next(), words.next(), words.next()) {
+        (Some(b"GET"), Some(b"/metrics"), Some(version)) if version.starts_with(b"HTTP/1.") => {
+            Asked::Counters
+        }
+        (Some(b"GET"), Some(_), Some(version)) if version.starts_with(b"HTTP/1.") => Asked::Unknown,
+        _ => Asked::Other,
+    }
+}
+
+fn answer(status: &str, body: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+impl Metrics {
+    /// Listens.
+    ///
+    /// # Errors
+    /// In words.
+    pub(super) fn open(
+        at: SocketAddr,
+        now: u64,
+        epoll: &Epoll,
+        token: u64,
+    ) -> Result<Self, String> {
+        let said = |e: io::Error| format!("metrics {at}: {e}");
+        let listener = TcpListener::bind(at).map_err(said)?;
+        listener.set_nonblocking(true).map_err(said)?;
+        let listener = OwnedFd::from(listener);
+        epoll.add(listener.as_fd(), token).map_err(said)?;
+        Ok(Metrics { listener, at, clients: BTreeMap::new(), rate: Rate::new(now, ANSWERS) })
+    }
+
+    /// Where it listens.
+    pub(super) fn at(&self) -> SocketAddr {
+        self.at
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Somebody has connected. Tokens grow: the first is the oldest's.
+    pub(super) fn let_in(&mut self, fd: OwnedFd, now: u64, token: u64, epoll: &Epoll) {
+        if self.clients.len() >= CLIENTS {
+            self.clients.pop_first();
+        }
+        if epoll.add(fd.as_fd(), token).is_ok() {
+            let (request, answer) = (Vec::new(), Vec::new());
+            self.clients.insert(token, Client { fd, since: now, request, answer, sent: 0 });
+        }
+    }
+
+    /// Reads and writes what goes. `text`: the counters.
+    pub(super) fn serve(&mut self, r: &Ready, now: u64, epoll: &Epoll, text: impl Fn() -> String) {
+        let Some(mut client) = self.clients.remove(&r.token) else { return };
+        // Also behind the request: what is not read would be told of without end.
+        if r.read && !client.read() {
+            return;
+        }
+        if client.answer.is_empty() {
+            client.answer = match asked(&client.request) {
+                Asked::More => Vec::new(),
+                _ if !self.rate.take(now) => answer("429 Too Many Requests", ""),
+                Asked::Counters => answer("200 OK", &text()),
+                Asked::Unknown => answer("404 Not Found", "/metrics\n"),
+                Asked::Other => answer("405 Method Not Allowed", ""),
+            };
+        }
+        let waits = !client.answer.is_empty();
+        if client.write() && epoll.want_write(client.fd.as_fd(), r.token, waits).is_ok() {
+            self.clients.insert(r.token, client);
+        }
+    }
+
+    /// When somebody has taken too long.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        self.clients.values().map(|c| c.since.saturating_add(PATIENCE_NS)).min()
+    }
+
+    /// Who has taken too long goes.
+    pub(super) fn tick(&mut self, now: u64) {
+        self.clients.retain(|_, c| now.saturating_sub(c.since) < PATIENCE_NS);
+    }
+}
+
+impl Client {
+    /// False: it is over.
+    fn read(&mut self) -> bool {
+        let mut bytes = [0; REQUEST_MAX];
+        match sys::read(&self.fd, &mut bytes) {
+            Ok(n @ 1..) => self.request.extend_from_slice(&bytes[..n]),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            _ => return false,
+        }
+        self.request.len() <= REQUEST_MAX
+    }
+
+    /// False: it is over.
+    fn write(&mut self) -> bool {
+        while self.sent < self.answer.len() {
+            match sys::write(&self.fd, &self.answer[self.sent..]) {
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(_) => return false,
+            }
+        }
+        self.answer.is_empty()
+    }
+}
+
+/// A counter: its name, what it means, and where it is.
+type Shown = (&'static str, &'static str, fn(&Counters) -> &AtomicU64);
+
+const SHOWN: [Shown; 8] = [
+    ("tx_packets", "Packets sent by way of the relay.", |c| &c.tx.0),
+    ("tx_bytes", "Their bytes.", |c| &c.tx.1),
+    ("rx_packets", "Packets received by way of the relay.", |c| &c.rx.0),
+    ("rx_bytes", "Their bytes.", |c| &c.rx.1),
+    ("full", "Packets dropped as the receiver's ring was full.", |c| &c.full),
+    ("over_rate", "Packets dropped beyond the receiver's rx_rate.", |c| &c.over_rate),
+    ("marked", "Packets marked as the receiver's rx_rate was near.", |c| &c.marked),
+    ("unpaid", "Packets dropped at a session's end, without credit.", |c| &c.unpaid),
+];
+
+/// The text: of each tenant its sessions, its limits and what was counted. Names of tenants and
+/// networks have no character that would end a label.
+pub(super) fn text(all: &[(Tenant, usize, Option<&Counters>)]) -> String {
+    let mut out = String::new();
+    let mut family = |name: &str, kind: &str, help: &str, rows: Vec<(String, u64)>| {
+        let _ = writeln!(out, "# HELP gdrcore_router_{name} {help}");
+        let _ = writeln!(out, "# TYPE gdrcore_router_{name} {kind}");
+        for (labels, n) in rows {
+            let _ = writeln!(out, "gdrcore_router_{name}{{{labels}}} {n}");
+        }
+    };
+    let who = |t: &Tenant| format!("tenant=\"{}\",network=\"{}\"", t.name, t.network);
+    let rows = |value: &dyn Fn(&Tenant, usize) -> Option<u64>| {
+        let row = |(t, n, _): &(Tenant, usize, _)| Some((who(t), value(t, *n)?));
+        all.iter().filter_map(row).collect::<Vec<_>>()
+    };
+    family("sessions", "gauge", "Sessions.", rows(&|_, n| Some(n as u64)));
+    let help = "Bytes a second that it may send; absent: any.";
+    family("tx_rate_bytes", "gauge", help, rows(&|t, _| t.limits.tx_rate));
+    let help = "Bytes a second that it may be sent; absent: any.";
+    family("rx_rate_bytes", "gauge", help, rows(&|t, _| t.limits.rx_rate));
+    let count = |of: &dyn Fn(&Counters) -> &AtomicU64, more: &str| {
+        let row = |(t, _, c): &(Tenant, usize, Option<&Counters>)| {
+            Some((format!("{}{more}", who(t)), of((*c)?).load(Ordering::Relaxed)))
+        };
+        all.iter().filter_map(row).collect::<Vec<_>>()
+    };
+    for (name, help, of) in SHOWN {
+        family(&format!("{name}_total"), "counter", help, count(&of, ""));
+    }
+    let refused = Refused::ALL.iter().flat_map(|&why| {
+        count(&|c| &c.refused[why as usize], &format!(",reason=\"{}\"", why.name()))
+    });
+    family("refused_total", "counter", "Packets refused.", refused.collect());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{tenant_of_uid, Limits};
+    use crate::relay::Slots;
+
+    #[test]
+    fn requests_are_to_read_one_path() {
+        assert_eq!(asked(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), Asked::Counters);
+        assert_eq!(asked(b"GET /metrics HTTP/1.0\n\n"), Asked::Counters);
+        for whole in [&b""[..], b"GET", b"GET /metrics HTTP/1.1\r\n", b"\r\n\r"] {
+            assert_eq!(asked(whole), Asked::More);
+        }
+        assert_eq!(asked(b"GET / HTTP/1.1\r\n\r\n"), Asked::Unknown);
+        for other in [&b"\n\n"[..], b"POST /metrics HTTP/1.1\n\n", b"GET /metrics\n\n", b"\xff\n\n"]
+        {
+            assert_eq!(asked(other), Asked::Other);
+        }
+        let text = String::from_utf8(answer("200 OK", "body")).unwrap();
+        assert!(text.contains("Content-Length: 4\r\n") && text.ends_with("\r\n\r\nbody"));
+    }
+
+    #[test]
+    fn the_text_has_a_line_for_each_number_of_a_tenant() {
+        let slots = Slots::default();
+        slots.tenant(3).tx.1.store(77, Ordering::Relaxed);
+        slots.tenant(3).refused[Refused::Policy as usize].store(5, Ordering::Relaxed);
+        let limits = Limits { tx_rate: Some(1000), ..Limits::NONE };
+        let limited = Tenant { limits, ..tenant_of_uid(7) };
+        let all = [(limited, 2, Some(slots.tenant(3))), (tenant_of_uid(8), 0, None)];
+        let text = text(&all);
+        let label = "tenant=\"uid-7\",network=\"default\"";
+        for line in [
+            format!("gdrcore_router_sessions{{{label}}} 2"),
+            "gdrcore_router_sessions{tenant=\"uid-8\",network=\"default\"} 0".into(),
+            format!("gdrcore_router_tx_rate_bytes{{{label}}} 1000"),
+            format!("gdrcore_router_tx_bytes_total{{{label}}} 77"),
+            format!("gdrcore_router_refused_total{{{label},reason=\"policy\"}} 5"),
+        ] {
+            assert_eq!(text.lines().filter(|l| *l == line).count(), 1, "{line}\n{text}");
+        }
+        // Of who never had a session nothing was counted.
+        assert!(!text.contains("tx_bytes_total{tenant=\"uid-8\""));
+        for line in text.lines() {
+            let number = || line.rsplit(' ').next().is_some_and(|n| n.parse::<u64>().is_ok());
+            assert!(line.starts_with("# ") || number(), "{line}");
+        }
+    }
+}
