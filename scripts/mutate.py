@@ -44,7 +44,7 @@ LOOM = ("loom", LOOM_TEST + ["--no-run"], LOOM_TEST)
 # What only the library's own processes show, or those of two users (as root).
 NET_TEST = ["cargo", "test", "-q", "-p", "gdrcore-net", "--lib"]
 NET = ("net", NET_TEST + ["--no-run"], NET_TEST)
-USERS_TEST = ["cargo", "test", "-q", "-p", "gdrcore-tests", "--test", "strangers"]
+USERS_TEST = ["cargo", "test", "-q", "-p", "gdrcore-tests", "--test", "other_users"]
 USERS = ("users", USERS_TEST + ["--no-run"], USERS_TEST)
 
 # What the router's own tests show.

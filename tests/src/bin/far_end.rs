@@ -21,7 +21,7 @@ use gdrcore_core::verbs::types::{access, mtu, wc_opcode, wc_status, AhAttr};
 use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
 use gdrcore_tests::cm;
 use gdrcore_tests::ends::{End, Op, Shape};
-use gdrcore_tests::far::{parse_address, print_address};
+use gdrcore_tests::far_end::{parse_address, print_address};
 use gdrcore_tests::soft::Soft;
 use std::collections::HashMap;
 use std::io::BufRead;

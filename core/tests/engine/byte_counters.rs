@@ -9,7 +9,7 @@ use gdrcore_core::counters::Counters;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{packet_bytes, Opcode};
 
-use crate::lossy::mixture;
+use crate::packet_loss::mixture;
 use crate::util::*;
 
 /// Packets and bytes, by host.
