@@ -122,6 +122,7 @@ fn home(lines: &[&str], at: usize) -> Option<(usize, String)> {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let inside = (0..at).rev().find(|&i| {
         is_function(lines[i])
+            && !lines[i].ends_with(['}', ';'])
             && lines[i + 1..]
                 .iter()
                 .position(|l| l.trim_start() == "}" && indent(l) == indent(lines[i]))

@@ -233,6 +233,7 @@ fn notifications_of_congestion_count() {
     assert_equal(&net, &a, &b, &"notifications");
 }
 
+// rxe rxe_recv.c rxe_rcv_mcast_pkt
 #[test]
 fn datagrams_count_alike_at_both_ends_alone_and_by_multicast() {
     for way in WAYS {

@@ -54,6 +54,7 @@ fn write(a: &End, b: &End, at: usize) -> Wr {
     Wr::new(wr_opcode::RDMA_WRITE).local(a, 0, 64).remote(b, at)
 }
 
+// rxe rxe_comp.c check_psn, old
 #[test]
 fn answers_to_what_is_not_outstanding_do_nothing_and_are_counted() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -342,6 +343,7 @@ fn what_is_far_off_is_dropped_before_its_icrc_is_computed() {
     );
 }
 
+// rxe rxe_resp.c duplicate_request, READ
 #[test]
 fn a_besieged_queue_pair_answers_reads_of_long_ago_again() {
     let o = Opts { mtu: mtu::MTU_256, bytes: 17 << 20, ..Opts::default() };

@@ -130,6 +130,7 @@ fn datagrams_to_a_lost_link_are_lost_and_the_queue_pair_lives() {
     assert!(!net.lock(&a).has_work());
 }
 
+// IBTA A17.4.4.2
 #[test]
 fn what_comes_over_a_link_counts_only_for_queue_pairs_of_that_path() {
     // Connected over the wire; the same packets, brought by a link, are refused.

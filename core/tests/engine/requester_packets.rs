@@ -46,6 +46,9 @@ fn watch(net: &mut Net) -> Rc<RefCell<Vec<(Bth, usize)>>> {
     log
 }
 
+// rxe rxe_hdr.h bth_pad
+// rxe rxe_req.c next_opcode_rc
+// rxe rxe_req.c init_req_packet
 #[test]
 fn a_message_is_cut_into_packets_of_the_path_mtu_and_its_last_one_asks_for_an_ack() {
     use Opcode as O;
@@ -76,6 +79,7 @@ fn a_message_is_cut_into_packets_of_the_path_mtu_and_its_last_one_asks_for_an_ac
     }
 }
 
+// rxe rxe_req.c update_wqe_psn
 #[test]
 fn a_read_takes_as_many_psns_as_its_answer_has_packets() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -95,6 +99,7 @@ fn a_read_takes_as_many_psns_as_its_answer_has_packets() {
     assert_eq!(got, want);
 }
 
+// IBTA 9.7.5.1.2
 #[test]
 fn an_ack_acknowledges_all_requests_up_to_its_psn() {
     let (mut net, a, _b) = unanswered(4);
@@ -105,6 +110,7 @@ fn an_ack_acknowledges_all_requests_up_to_its_psn() {
     assert_eq!(net.poll(0, a.scq).len(), 1);
 }
 
+// IBTA 9.7.7.2, taken
 #[test]
 fn an_ack_with_any_credits_acknowledges() {
     for credits in 0..=0x1f {
@@ -115,6 +121,7 @@ fn an_ack_with_any_credits_acknowledges() {
     }
 }
 
+// rxe rxe_comp.c check_ack, sequence
 #[test]
 fn a_sequence_nak_acknowledges_what_is_before_it_and_the_rest_is_sent_again() {
     let (mut net, a, b) = unanswered(4);
@@ -131,6 +138,7 @@ fn a_sequence_nak_acknowledges_what_is_before_it_and_the_rest_is_sent_again() {
     drop(b);
 }
 
+// rxe rxe_comp.c check_ack, NAK
 #[test]
 fn each_nak_ends_the_request_with_its_status() {
     for (nak, status) in [
@@ -147,6 +155,7 @@ fn each_nak_ends_the_request_with_its_status() {
     }
 }
 
+// IBTA 10.2.5
 #[test]
 fn a_q_key_with_its_top_bit_is_the_queue_pairs_own() {
     let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UD, ..Opts::default() });
@@ -159,6 +168,8 @@ fn a_q_key_with_its_top_bit_is_the_queue_pairs_own() {
     assert_eq!(net.lock(&b).counters().rcvd_refused, 0);
 }
 
+// IBTA C10-97.2.1
+// rxe rxe_verbs.c rxe_post_send
 #[test]
 fn receives_are_taken_from_init_on_and_sends_from_rts_on() {
     use qp_attr_mask as m;
@@ -184,6 +195,17 @@ fn receives_are_taken_from_init_on_and_sends_from_rts_on() {
     assert_eq!(err(net.try_post(&a, write(&a, &b))), Error::Invalid);
 }
 
+// rxe rxe_qp.c rxe_qp_reset
+#[test]
+fn reset_discards_what_is_queued_without_completions() {
+    let (mut net, a, _b) = unanswered(3);
+    (0..3).for_each(|id| net.recv(&a, id, &[(0, 8)]));
+    net.to_state(&a, qp_state::RESET).unwrap();
+    net.settle();
+    assert!(net.poll(0, a.scq).is_empty() && net.poll(0, a.rcq).is_empty());
+}
+
+// IBTA C11-17
 #[test]
 fn a_completion_queue_is_not_destroyed_under_its_queue_pairs() {
     let (net, a, _b) = Net::pair(Opts::default());

@@ -46,6 +46,8 @@ fn ready(o: Opts) -> (Net, End) {
     (net, b)
 }
 
+// rxe rxe_resp.c check_psn, gap
+// IBTA 9.7.7.2, granted
 #[test]
 fn a_gap_draws_one_nak_for_the_expected_psn_until_it_is_closed() {
     let (mut net, b) = ready(Opts::default());
@@ -58,6 +60,8 @@ fn a_gap_draws_one_nak_for_the_expected_psn_until_it_is_closed() {
     assert_eq!(net.state(&b), qp_state::RTS);
 }
 
+// rxe rxe_resp.c check_op_seq, RC
+// rxe rxe_resp.c do_class_ac_error
 #[test]
 fn opcodes_out_of_sequence_are_invalid_requests() {
     use Opcode as O;
@@ -95,6 +99,7 @@ fn opcodes_out_of_sequence_are_invalid_requests() {
     }
 }
 
+// IBTA C9-92
 #[test]
 fn packets_of_other_lengths_than_their_place_allows_are_invalid_requests() {
     use Opcode as O;
@@ -129,6 +134,7 @@ fn packets_of_other_lengths_than_their_place_allows_are_invalid_requests() {
     }
 }
 
+// IBTA C9-94
 #[test]
 fn a_message_longer_than_2_gib_is_an_invalid_request() {
     let (mut net, b) = ready(Opts::default());
@@ -148,6 +154,7 @@ fn a_message_longer_than_2_gib_is_an_invalid_request() {
     assert_eq!(said(&mut net, &b, Opcode::RC_READ_REQUEST, 4).len(), 1);
 }
 
+// IBTA C9-88
 #[test]
 fn an_operation_of_no_bytes_needs_no_key() {
     for way in WAYS {
@@ -165,6 +172,7 @@ fn an_operation_of_no_bytes_needs_no_key() {
     }
 }
 
+// rxe rxe_resp.c check_resource, depth
 #[test]
 fn more_reads_and_atomics_than_the_device_serves_are_invalid_requests() {
     let read = |b: &End, ahead| packet(b, Opcode::RC_READ_REQUEST, ahead);
@@ -187,6 +195,7 @@ fn more_reads_and_atomics_than_the_device_serves_are_invalid_requests() {
     }
 }
 
+// rxe rxe_recv.c check_type_state, service
 #[test]
 fn packets_of_another_service_are_refused() {
     for (kind, good, wrong) in [
@@ -210,6 +219,7 @@ fn packets_of_another_service_are_refused() {
     }
 }
 
+// rxe rxe_recv.c check_type_state, state
 #[test]
 fn a_queue_pair_that_is_not_ready_to_receive_drops_without_an_answer() {
     let o = Opts::default();
@@ -228,6 +238,7 @@ fn a_queue_pair_that_is_not_ready_to_receive_drops_without_an_answer() {
     }
 }
 
+// IBTA CA17-33
 #[test]
 fn packets_for_qp0_and_for_numbers_that_nobody_has_are_dropped() {
     let (mut net, b) = ready(Opts::default());
@@ -242,6 +253,7 @@ fn packets_for_qp0_and_for_numbers_that_nobody_has_are_dropped() {
     assert!(net.poll(1, b.rcq).is_empty());
 }
 
+// IBTA CA17-29
 #[test]
 fn marks_of_infiniband_and_of_migration_change_nothing() {
     for bit in 0..3 {
@@ -254,6 +266,8 @@ fn marks_of_infiniband_and_of_migration_change_nothing() {
     }
 }
 
+// rxe rxe_recv.c hdr_check
+// rxe rxe_recv.c rxe_rcv
 #[test]
 fn a_packet_of_another_version_or_opcode_or_padding_is_malformed() {
     let (mut net, b) = ready(Opts::default());
@@ -281,6 +295,7 @@ fn a_packet_of_another_version_or_opcode_or_padding_is_malformed() {
     assert!(net.poll(1, b.rcq).is_empty() && net.state(&b) == qp_state::RTS);
 }
 
+// rxe rxe_resp.c check_op_seq, UC
 #[test]
 fn uc_drops_what_may_not_be_and_takes_the_next_message() {
     use Opcode as O;
@@ -318,6 +333,7 @@ fn uc_drops_what_may_not_be_and_takes_the_next_message() {
     assert_eq!(net.lock(&b).counters().rcvd_dropped, 1);
 }
 
+// rxe rxe_resp.c check_resource, UD
 #[test]
 fn a_datagram_without_a_receive_request_is_dropped() {
     let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UD, ..Opts::default() });
@@ -330,6 +346,7 @@ fn a_datagram_without_a_receive_request_is_dropped() {
     assert_eq!(net.wait(b.host, b.rcq, 1).len(), 1, "it was not kept");
 }
 
+// rxe rxe_resp.c read_reply
 #[test]
 fn a_read_is_answered_by_packets_of_the_path_mtu_with_the_psns_that_it_took() {
     use Opcode as O;
@@ -365,6 +382,7 @@ fn a_read_is_answered_by_packets_of_the_path_mtu_with_the_psns_that_it_took() {
     }
 }
 
+// rxe rxe_recv.c check_keys, QP1
 #[test]
 fn only_datagrams_between_qp1_and_qp1_reach_the_connection_manager() {
     let (mut net, b) = ready(Opts::default());

@@ -54,6 +54,8 @@ fn watch(net: &mut Net) -> Rc<RefCell<Vec<(Opcode, u32, bool)>>> {
     seen
 }
 
+// rxe rxe_comp.c rnrnak_jiffies
+// rxe rxe_resp.c check_resource, RNR
 #[test]
 fn the_refused_packet_goes_alone_until_it_is_accepted() {
     for way in WAYS {
@@ -86,6 +88,7 @@ fn the_refused_packet_goes_alone_until_it_is_accepted() {
     }
 }
 
+// rxe rxe_comp.c rnrnak_jiffies
 #[test]
 fn a_packet_after_an_rnr_nak_asks_for_an_ack_and_names_the_refused_psn() {
     let (mut net, a, b) = Net::pair(opts(Way::Wire));
@@ -198,6 +201,7 @@ fn a_write_without_immediate_data_ends_the_doubt() {
     }
 }
 
+// rxe rxe_resp.c check_resource, immediate
 #[test]
 fn of_a_write_with_immediate_data_only_the_last_packet_is_refused() {
     for way in WAYS {
@@ -260,6 +264,7 @@ fn a_read_before_the_refused_packet_is_asked_for_again_whole() {
     assert_eq!(net.wait(0, a.scq, 3).len(), 3);
 }
 
+// rxe rxe_comp.c reset_retry_counters
 #[test]
 fn the_counter_of_refusals_begins_anew_with_every_packet_that_is_accepted() {
     for way in WAYS {

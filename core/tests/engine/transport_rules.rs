@@ -37,6 +37,7 @@ fn msn(packet: &[u8]) -> Option<u32> {
     has.then(|| u32::from_be_bytes([0, packet[13], packet[14], packet[15]]))
 }
 
+// IBTA C9-148
 #[test]
 fn every_answer_says_how_many_messages_were_done() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -70,6 +71,7 @@ fn every_answer_says_how_many_messages_were_done() {
     }
 }
 
+// rxe rxe_resp.c check_psn, gap
 #[test]
 fn what_is_lost_again_is_asked_for_again_at_once() {
     for times in [1, 2, 5] {
@@ -116,6 +118,7 @@ fn a_peer_that_only_asks_again_ends_the_request() {
     assert_eq!(net.state(&a), qp_state::ERR);
 }
 
+// rxe rxe_req.c check_init_depth
 #[test]
 fn as_many_reads_are_under_way_as_the_peer_serves() {
     for depth in [1u8, 2, 3] {
@@ -146,6 +149,7 @@ fn as_many_reads_are_under_way_as_the_peer_serves() {
     }
 }
 
+// rxe rxe_req.c check_init_depth
 #[test]
 fn a_read_that_has_ended_makes_room_for_one() {
     // Each is as long as a piece in which READs are asked for, 64 packets.
@@ -222,6 +226,7 @@ fn a_lost_end_costs_a_probe_and_not_the_timeout() {
     }
 }
 
+// rxe rxe_resp.c check_rkey, length
 #[test]
 fn a_write_that_is_not_as_long_as_it_said_is_refused() {
     // Bytes that are sent, and the length in the RETH.
@@ -252,6 +257,8 @@ fn a_write_that_is_not_as_long_as_it_said_is_refused() {
     }
 }
 
+// rxe rxe_resp.c duplicate_request, READ
+// rxe rxe_resp.c duplicate_request, atomic
 #[test]
 fn a_duplicate_is_answered_only_if_it_is_the_same_request() {
     for opcode in [wr_opcode::ATOMIC_FETCH_AND_ADD, wr_opcode::RDMA_READ] {
@@ -290,6 +297,7 @@ fn a_duplicate_is_answered_only_if_it_is_the_same_request() {
     }
 }
 
+// rxe rxe_resp.c rxe_recheck_mr
 #[test]
 fn an_old_duplicate_of_a_read_through_a_closed_window_harms_nobody() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -322,6 +330,7 @@ fn an_old_duplicate_of_a_read_through_a_closed_window_harms_nobody() {
     assert_eq!(wc.status, wc_status::REM_ACCESS_ERR);
 }
 
+// rxe rxe_resp.c invalidate_rkey
 #[test]
 fn a_window_closes_with_the_send_that_invalidates_it() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -365,6 +374,7 @@ fn windows_of_a_qp_close_when_it_is_reset() {
     assert_eq!(wc.status, wc_status::REM_ACCESS_ERR);
 }
 
+// rxe rxe_resp.c get_srq_wqe
 #[test]
 fn an_srq_limit_is_told_at_its_value_and_once() {
     let (mut net, a, b) = Net::pair(Opts { srq: true, ..Opts::default() });
@@ -381,6 +391,7 @@ fn an_srq_limit_is_told_at_its_value_and_once() {
     assert_eq!(net.lock(&b).srq_query(b.srq).unwrap().srq_limit, 0, "it is off after it was told");
 }
 
+// rxe rxe_resp.c check_psn, UC
 #[test]
 fn the_rest_of_a_uc_message_with_a_gap_is_not_placed() {
     for lost in [0, 1, 3] {
@@ -410,6 +421,7 @@ fn the_rest_of_a_uc_message_with_a_gap_is_not_placed() {
     }
 }
 
+// rxe rxe_resp.c check_psn, UC
 #[test]
 fn a_receive_of_an_srq_whose_uc_message_was_lost_serves_the_next_one() {
     for lost in 0..5 {
@@ -439,6 +451,7 @@ fn a_receive_of_an_srq_whose_uc_message_was_lost_serves_the_next_one() {
     }
 }
 
+// rxe rxe_req.c check_init_depth
 #[test]
 fn reads_and_atomics_under_way_stay_below_their_bound() {
     let (mut net, a, b) = Net::pair(Opts { rd_atomic: 2, ..Opts::default() });
@@ -470,6 +483,7 @@ fn reads_and_atomics_under_way_stay_below_their_bound() {
     assert_eq!(*open.borrow(), (0, 2), "under way at the end, and at most");
 }
 
+// rxe rxe_resp.c acknowledge
 #[test]
 fn an_ack_travels_with_the_reply_and_alone_after_20_us() {
     let (mut net, a, b) = Net::pair(Opts::default());

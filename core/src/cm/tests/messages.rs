@@ -18,6 +18,7 @@ fn asked() -> (World, Req<'static>, [u8; 92]) {
     (w, r, data)
 }
 
+// Linux cm.c cm_dup_req_handler
 #[test]
 fn a_request_that_comes_again_is_answered_again_and_makes_no_second_connection() {
     let (mut w, r, data) = asked();
@@ -36,6 +37,7 @@ fn a_request_that_comes_again_is_answered_again_and_makes_no_second_connection()
     assert!(!w.cm[1].has_events() && w.cm[1].pool.live() == 2);
 }
 
+// Linux cm.c cm_dup_rep_handler
 #[test]
 fn an_answer_that_comes_again_is_answered_again() {
     let mut w = World::new(22);
@@ -63,6 +65,7 @@ fn an_answer_that_comes_again_is_answered_again() {
     assert!(matches!(said(&rtu), Message::Rtu(m) if right(m)));
 }
 
+// Linux cm.c cm_rep_handler
 #[test]
 fn an_answer_that_nobody_has_asked_for_is_refused() {
     let (mut w, ..) = asked();
@@ -80,6 +83,7 @@ fn an_answer_that_nobody_has_asked_for_is_refused() {
     assert!(matches!(said(&rej), Message::Rej(m) if right(m)));
 }
 
+// Linux cm.c cm_issue_drep
 #[test]
 fn the_end_of_a_connection_that_is_forgotten_is_answered() {
     let (mut w, ..) = asked();
@@ -104,6 +108,7 @@ fn the_end_of_a_connection_that_is_forgotten_is_answered() {
     assert_eq!(w.cm[1].state(passive), Ok(State::TimeWait));
 }
 
+// IBTA CA17-34
 #[test]
 fn lids_of_a_request_count_for_nothing() {
     let (mut w, r, data) = asked();
