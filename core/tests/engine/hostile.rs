@@ -1,4 +1,5 @@
-//! Peers and programs that do what they may not: refused, told why, and nobody else's loss.
+//! Peers and programs that do what they may not: they are refused and told why, and others lose
+//! nothing.
 
 use gdrcore_core::device::{async_event, MrReg};
 use gdrcore_core::roce::run::Run;
@@ -24,8 +25,8 @@ fn refused(o: Opts, w: impl Fn(&Net, &End, &End) -> Wr, status: u32, cause: Caus
     assert_eq!(net.lock(&b).qp_cause(b.qp).unwrap().code, cause as u32);
     assert!(b.buf.get(0, 8192).iter().all(|&x| x == 0xaa), "something was written");
     assert_eq!((net.state(&a), net.state(&b)), (qp_state::ERR, qp_state::ERR));
-    // To the requester its completion says it; the responder completes nothing, and has the one
-    // event of IBTA for that.
+    // The requester learns it from its completion. The responder completes nothing, and raises the
+    // one event that the standard has for that.
     let event = if status == ACCESS { async_event::QP_ACCESS_ERR } else { async_event::QP_REQ_ERR };
     net.only_events(&[(&a, None), (&b, Some(event))]);
 }
@@ -292,8 +293,8 @@ fn pools_and_heap_run_out_cleanly_and_grow() {
     drop(net);
 }
 
-/// Of the tables of queue pairs some have grown when memory for the others is not there: that takes
-/// no places away.
+/// If some tables of queue pairs have grown and there is no memory for the others, no places are
+/// lost.
 #[test]
 fn as_many_queue_pairs_as_said_whatever_growth_has_failed_on() {
     let mut o = Opts::default();
@@ -428,8 +429,8 @@ fn garbage_harms_nobody() {
     assert!(c.rcvd_malformed > 0 && c.rcvd_icrc_err > 0, "{c:?}");
     net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).remote(&b, 0));
 
-    // Signed, to the QP, near its PSNs, with any opcode and any header: the QP may fail, nothing
-    // else may.
+    // Packets with a right ICRC, for the QP, near its PSNs, with any opcode and any header.
+    // Only the QP may fail.
     for round in 0..400u64 {
         let kind = [qp_type::RC, qp_type::UC, qp_type::UD][round as usize % 3];
         let (mut net, a, b) = Net::pair(Opts { kind, bytes: 8192, ..Opts::default() });

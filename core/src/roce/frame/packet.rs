@@ -139,6 +139,7 @@ impl Transport {
         }
         let Ok((run, payload)) = Run::parse_behind(&bth, rest) else { return false };
         let taken = if run.kind == Kind::Ack {
+            // IBTA 9.7.7.2, taken
             let acked =
                 payload.is_empty() && matches!(Syndrome::parse(run.syndrome), Syndrome::Ack { .. });
             let ended = acked && c.end_single(now, run.psn);
