@@ -656,6 +656,9 @@ FAULTS = [
      NET),
     ("a copy by address is made although its grant is revoked", N + "shm/cma.rs",
      "if !may() {", "if false {", NET),
+]
+FAULTS += [fault[:4] + ({"router": ROUTER, "net": NET}[fault[4]],) for fault in faults_qos.FAULTS]
+FAULTS += [
     ("a READ of more than 2^31 bytes is answered", R + "responder.rs",
      "            || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE\n", "", ENGINE),
     ("a packet that is not the last may be short", R + "responder.rs", "            len == full\n",
@@ -694,7 +697,6 @@ FAULTS = [
     ("the last packet of a message asks for no ACK", R + "requester.rs", "ack_req: rc && last,",
      "ack_req: false,", ENGINE),
 ]
-FAULTS += [fault[:4] + ({"router": ROUTER, "net": NET}[fault[4]],) for fault in faults_qos.FAULTS]
 
 
 def sh(args, timeout):

@@ -1,5 +1,5 @@
 //! One process with ends that serve, and stream if asked: what tests kill, stop and continue. See
-//! `gdrcore_tests::far`.
+//! `gdrcore_tests::far_end`.
 //!
 //! `far_end DEVICE [key=value]...`: `buffer` bytes, `timeout` and `retry` of its QPs, `recv` bytes
 //! of each receive request (0: none are posted), `path` udp, shm or auto, `stream` write, read or
