@@ -44,7 +44,7 @@ LOOM = ("loom", LOOM_TEST + ["--no-run"], LOOM_TEST)
 # What only the library's own processes show, or those of two users (as root).
 NET_TEST = ["cargo", "test", "-q", "-p", "gdrcore-net", "--lib"]
 NET = ("net", NET_TEST + ["--no-run"], NET_TEST)
-USERS_TEST = ["cargo", "test", "-q", "-p", "gdrcore-tests", "--test", "strangers"]
+USERS_TEST = ["cargo", "test", "-q", "-p", "gdrcore-tests", "--test", "other_users"]
 USERS = ("users", USERS_TEST + ["--no-run"], USERS_TEST)
 
 # What the router's own tests show.
@@ -658,6 +658,45 @@ FAULTS = [
      "if !may() {", "if false {", NET),
 ]
 FAULTS += [fault[:4] + ({"router": ROUTER, "net": NET}[fault[4]],) for fault in faults_qos.FAULTS]
+FAULTS += [
+    ("a READ of more than 2^31 bytes is answered", R + "responder.rs",
+     "            || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE\n", "", ENGINE),
+    ("a packet that is not the last may be short", R + "responder.rs", "            len == full\n",
+     "            len <= full\n", ENGINE),
+    ("a message may begin inside another", R + "responder.rs",
+     "if run.first { resp.incoming() == Incoming::Idle }", "if run.first { true }", ENGINE),
+    ("a READ may come inside a message", R + "responder.rs",
+     "        if qp.conn.resp.incoming() != Incoming::Idle\n            ||",
+     "        if false\n            ||", ENGINE),
+    ("more READs are taken than are served", R + "responder.rs",
+     "if depth == 0 || resp.queued_jobs().filter(|job| !job.again).count() >= depth {",
+     "if depth == 0 {", ENGINE),
+    ("the key of a READ of nothing is looked at", R + "responder.rs",
+     "        if len == 0 {\n            return Ok(Target::default());",
+     "        if len == u32::MAX {\n            return Ok(Target::default());", ENGINE),
+    ("a queue pair takes packets of any service", R + "rules/receive.rs",
+     "if run.class != class || run.pkey", "if run.pkey", ENGINE),
+    ("any transport version is taken", R + "run.rs",
+     "        if bth.tver != 0 {\n            return Err(Malformed::Version);\n        }\n", "",
+     ENGINE),
+    ("a Q_Key with its top bit is sent as it is", R + "datagram.rs",
+     "if wqe.b as u32 & 1 << 31 != 0 { qp.attr.qkey }", "if false { qp.attr.qkey }", ENGINE),
+    ("QP1 takes any Q_Key", "core/src/engine/cm.rs", "\n        && run.qkey == QP1_QKEY;", ";",
+     ENGINE),
+    ("every request ahead draws a NAK", R + "responder.rs",
+     "if resp.nak_sent && psn.diff(resp.nak_high) > 0 {", "if false {", ENGINE),
+    ("an ACK with credits is none", R + "completer.rs", "Syndrome::Ack { .. } => {",
+     "Syndrome::Ack { credits: 0x1f } => {", ENGINE),
+    ("a sequence NAK acknowledges nothing", R + "completer.rs",
+     "if code != NakCode::Psn || !besieged {", "if code != NakCode::Psn {", ENGINE),
+    ("receives are taken in RESET", "core/src/engine/mod.rs",
+     "if state == qp_state::RESET || q.rq.capacity() == 0 {", "if q.rq.capacity() == 0 {", ENGINE),
+    ("a CQ ends under its queue pairs", "core/src/engine/control.rs",
+     "        let users = inner.transport.common.cqs[i].users;\n", "        let users = 0u32;\n",
+     ENGINE),
+    ("the last packet of a message asks for no ACK", R + "requester.rs", "ack_req: rc && last,",
+     "ack_req: false,", ENGINE),
+]
 
 
 def sh(args, timeout):

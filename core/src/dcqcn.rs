@@ -96,6 +96,7 @@ impl Dcqcn {
         }
         self.cut_ns = now_ns;
         self.target = self.rate;
+        // IBTA CA17-45: A CNP lowers the rate of the queue pair that it names.
         // Halved, times alpha: at most 2^64 * 2^24, in 128 bits.
         let cut = (u128::from(self.rate) * u128::from(self.alpha) / u128::from(2 * ONE)) as u64;
         self.alpha = self.alpha - (self.alpha >> GAIN_SHIFT) + (ONE >> GAIN_SHIFT);
@@ -173,6 +174,7 @@ impl Dcqcn {
     }
 
     /// One step up.
+    // IBTA CA17-46: The rate rises again with time and with bytes sent since the last CNP.
     fn raise(&mut self, now_ns: u64) {
         let (most, least) =
             (self.timer_steps.max(self.byte_steps), self.timer_steps.min(self.byte_steps));

@@ -20,6 +20,7 @@ fn messages() -> Vec<[u8; MAD_LEN]> {
     all
 }
 
+// Linux ibta_vol1_c12.h
 #[test]
 fn messages_of_linux_parse_and_emit_the_same_bytes() {
     let all = messages();
@@ -32,6 +33,8 @@ fn messages_of_linux_parse_and_emit_the_same_bytes() {
     }
 }
 
+// Linux ibta_vol1_c12.h
+// Linux cma.c cma_format_hdr
 #[test]
 fn messages_of_linux_are_understood() {
     let all = messages();

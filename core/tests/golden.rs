@@ -10,6 +10,7 @@ use gdrcore_core::wire::icrc::{check_exact, Impl};
 use gdrcore_core::wire::ip::{Udp, V4, V6};
 use gdrcore_core::wire::{Accepted, Bth, Class, Opcode, Packet, View, ICRC_LEN};
 
+// IBTA CA17-20
 #[test]
 fn nothing_is_missing() {
     let all = golden();
@@ -26,6 +27,7 @@ fn nothing_is_missing() {
 const ABSENT: [Opcode; 4] =
     [Opcode::RC_SEND_LAST_INV, Opcode::RC_FLUSH, Opcode::RC_ATOMIC_WRITE, Opcode::CNP];
 
+// rxe rxe_hdr.h bth_init
 #[test]
 fn frames_parse_and_emit_the_same_bytes() {
     for (name, number, roce) in golden() {
@@ -45,6 +47,7 @@ fn frames_parse_and_emit_the_same_bytes() {
     }
 }
 
+// IBTA CA17-3
 #[test]
 fn ip_and_udp_headers_emit_the_same_bytes() {
     for (name, number, roce) in golden() {
@@ -62,6 +65,8 @@ fn ip_and_udp_headers_emit_the_same_bytes() {
     }
 }
 
+// IBTA CA17-22
+// IBTA CA17-21
 #[test]
 fn icrcs_are_accepted_with_and_without_the_identification() {
     let mut solved = 0;
@@ -112,6 +117,7 @@ fn icrc_by_definition(ip_packet: &[u8]) -> u32 {
     })
 }
 
+// IBTA CA17-22
 #[test]
 fn every_damaged_byte_is_found_but_the_masked_ones() {
     let mut lucky = BTreeMap::new();
@@ -176,6 +182,7 @@ impl<E> ErrOrLucky for Result<Accepted, E> {
     }
 }
 
+// rxe rxe_opcode.c rxe_opcode
 #[test]
 fn opcodes_agree_with_the_captures_names() {
     for (name, number, roce) in golden() {

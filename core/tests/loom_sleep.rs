@@ -116,7 +116,7 @@ fn a_ring_whose_consumer_sleeps_loses_no_element() {
         word.announce(ANY);
         let sleeps = end.len() == 0;
         producer.join().unwrap();
-        // Whoever slept with elements to come was woken for the first of them.
+        // A side that slept was woken for the first element that came.
         assert!(
             !sleeps || seen == 2 || woken.load(Ordering::Relaxed) == 1,
             "asleep with {seen} of 2"

@@ -72,6 +72,7 @@ proptest! {
     })]
 
 
+    // rxe rxe_hdr.h bth_init
     #[test]
     fn headers_come_back(
         bth in bth(),
@@ -190,6 +191,7 @@ proptest! {
     }
 }
 
+// rxe rxe_hdr.h aeth_syn
 #[test]
 fn every_syndrome_comes_back() {
     for byte in 0..=255 {

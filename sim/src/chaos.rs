@@ -18,14 +18,13 @@ const STOP_MAX_NS: u64 = 20_000_000;
 const DEATH_EVERY: u32 = 300;
 
 impl World {
-    /// Whatever chance has for a host in this round.
+    /// Faults that may befall a host in this round.
     pub fn disturb(&mut self, i: usize) -> Result<(), String> {
         if self.scenario.has(feature::STOP) && self.rng.chance(20) {
             self.stopped[i] = self.now + self.rng.below(STOP_MAX_NS);
         }
         if self.scenario.has(feature::JUMP) && self.rng.chance(50) {
-            // As a machine's clock does that was suspended: its packets waited, its timers have all
-            // passed.
+            // As after a machine was suspended: its packets have waited, its timers have passed.
             let most = self.rng.pick(&[100_000, STOP_MAX_NS, 1_000_000_000]);
             let host = &mut self.hosts[i];
             host.skew += self.rng.below(most);
@@ -38,7 +37,7 @@ impl World {
         Ok(())
     }
 
-    /// Whatever chance has for a link in this round.
+    /// Faults that may befall a link in this round.
     pub fn disturb_link(&mut self, k: usize) -> Result<(), String> {
         let l = &mut self.links[k];
         if l.ending || l.down || l.is_orphan() || l.plan.kind != qp_type::RC {

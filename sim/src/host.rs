@@ -19,8 +19,8 @@ pub const ALL: u32 =
 
 /// QPNs of an engine: few, so that they are used again.
 const QPNS: u32 = 128;
-/// Where the clock jumps, a time-wait ends before the packets do that it waits for: so many that
-/// none is used again.
+/// QPNs of an engine whose clock jumps: its time-waits may end before the packets that they wait
+/// for, so there are enough that none is used again.
 const QPNS_OF_JUMPERS: u32 = 4096;
 
 /// A registered buffer.
@@ -64,7 +64,7 @@ pub struct Host {
     pub shared: Option<SharedRecv>,
     /// A packet has come since it was last asked to run its timers.
     pub heard: bool,
-    /// What its clock is ahead of the world's.
+    /// Nanoseconds that its clock is ahead of the world's.
     pub skew: u64,
     /// When it last jumped.
     pub jumped_at: u64,

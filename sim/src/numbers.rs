@@ -17,10 +17,10 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// A QP is about to go, by the time of the world. Of RC, what the engine knows of its longest
-    /// timeout counts four times; what nobody sends again is gone after a second; who has neither
-    /// sent nor received is hardly sent to; and between two of one engine nothing is ever under
-    /// way.
+    /// A QP is about to be destroyed, at a time of the world. The number of an RC QP rests for four
+    /// times the longest timeout that the engine knows of it; that of UC and UD, which send nothing
+    /// again, for a second; that of a QP that has neither sent nor received, for [`REST_MIN_NS`].
+    /// Between two QPs of one engine nothing is ever under way.
     pub fn release(&mut self, link: &Link, end: usize, host: &Host, now: u64) {
         let e = &link.ends[end];
         if e.qpn != 0 {

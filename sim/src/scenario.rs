@@ -1,4 +1,4 @@
-//! What a seed makes of a world: how large it is, what goes wrong in it, who talks to whom how.
+//! The scenario of a seed: the size of the world, its faults, and which hosts are connected how.
 //!
 //! Each seed takes a subset of the features (swarm testing): faults that always come together hide
 //! each other. [`Limits`] take features and size away again without another seed, which is how a
@@ -28,7 +28,7 @@ pub mod feature {
         CORRUPT = 3, "corrupt";
         /// Paths go dark and heal: one way, both ways, whole hosts.
         PARTITION = 4, "partition";
-        /// Packets of a while arrive in the opposite order.
+        /// Packets of some time arrive in the opposite order.
         REVERSE = 5, "reverse";
         /// Old packets arrive once more after their connection has ended.
         REPLAY = 6, "replay";

@@ -88,7 +88,7 @@ impl Slow {
         self.now.store(now, Ordering::Relaxed);
     }
 
-    /// Nobody will come back for accesses to this range: its QP is gone.
+    /// Accesses to this range are not asked for again: its QP is gone.
     pub fn forget(&self, addr: u64, len: usize) {
         self.with(|s, _| s.granted.retain(|g| g.0 < addr || g.0 >= addr + len as u64));
     }
@@ -158,7 +158,7 @@ impl State {
             let (addr, op, result) = (job.addr, job.op, job.result.unwrap_or(0));
             if !matches!(op, Op::Place(_)) {
                 if self.granted.len() == self.granted.capacity() {
-                    // Nobody came back for the oldest one: its bytes are read anew. An atomic is
+                    // The oldest one was not asked for again: its bytes are read anew. An atomic is
                     // kept.
                     let Some(i) = self.granted.iter().position(|g| matches!(g.1, Op::Fetch(_)))
                     else {

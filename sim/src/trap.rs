@@ -1,4 +1,4 @@
-//! The trap allocator: the engine runs armed, and whoever allocates then ends the process.
+//! The trap allocator: while the engine runs, any allocation of its thread ends the process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -14,9 +14,9 @@ use crate::rng::Rng;
 use crate::scenario::{feature, Limits, Scenario};
 use crate::trap::armed;
 
-/// A world that is not done by then is stuck.
+/// A world that has not ended by this time is stuck.
 const TIME_MAX_NS: u64 = 3_000_000_000_000;
-/// So is one that has gone round so often without a request's end.
+/// So is one in which no request has ended for so many rounds.
 const ROUNDS_MAX: u64 = 500_000;
 /// How much longer than its timers a request may take: the world looks at a quiet engine every 5 ms
 /// only.
@@ -229,7 +229,7 @@ impl World {
             }
             if self.links[k].down && self.links[k].connect(&self.hosts, &mut self.rng, self.now) {
                 self.numbers.take(&self.links[k], &self.hosts, self.now)?;
-                // Nobody may take what was meant for those that are gone.
+                // No QP may take packets that were meant for those that are gone.
                 self.net.replay(self.now);
                 moved = true;
             }
@@ -328,8 +328,8 @@ impl World {
                     let req = &g.transport.qps[index(e.qp)].conn.req;
                     req.una_psn != req.max_psn
                 };
-                // What has not left may wait for a window that others to the same peer hold until
-                // they give up.
+                // Requests that have not left may wait for a window that others to the same peer
+                // hold until they fail.
                 let waits_for =
                     |o: &&Link| o.plan.kind == qp_type::RC && o.plan.hosts.contains(&peer);
                 let shared: u64 = self.links.iter().filter(waits_for).map(patience).sum();

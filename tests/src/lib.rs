@@ -4,20 +4,20 @@ pub mod cm;
 pub mod cuda;
 pub mod dropin;
 pub mod ends;
-pub mod far;
+pub mod far_end;
 pub mod forge;
 pub mod lab;
 pub mod library;
 pub mod map;
 pub mod rdmacm;
 pub mod router;
+pub mod router_round;
 pub mod rxe;
 pub mod soft;
 pub mod source;
 pub mod suite;
 pub mod tools;
 pub mod traffic;
-pub mod trio;
 
 pub use gdrcore_testkit::{cpu, patience, place};
 

@@ -3,7 +3,7 @@
 
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_tests::ends::Address;
-use gdrcore_tests::far::{parse_address, print_address, Far};
+use gdrcore_tests::far_end::{parse_address, print_address, Far};
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::address;

@@ -7,7 +7,7 @@ use gdrcore_core::verbs::types::*;
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, Buffer, End, Op, Shape};
-use gdrcore_tests::far::Far;
+use gdrcore_tests::far_end::Far;
 use gdrcore_tests::library;
 use gdrcore_tests::patience::{self, deadline};
 use gdrcore_tests::soft::{address, Soft};

@@ -6,7 +6,7 @@ use gdrcore_tests::lab::Lab;
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{loopback, run, scratch, target_dir, Running};
-use gdrcore_tests::{library, trio};
+use gdrcore_tests::{library, router_round};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -45,8 +45,8 @@ fn round(test: &str, n: u32, bytes: usize, size: &str, vmm: &str) {
     let bin = library::examples();
     let dir = scratch(test);
     let kind = format!("cuda:{}", gpu());
-    let done = trio::run_with(
-        &trio::Round {
+    let done = router_round::run_with(
+        &router_round::Round {
             command: &|_, program| {
                 let mut command = with_driver(&bin.join(program));
                 command.env("FAKECUDA_VMM", vmm);
@@ -95,8 +95,8 @@ fn a_container_gets_the_buffer_by_descriptor_and_is_refused_by_ipc() {
     lab.link((0, "r0", &["10.9.0.1/24"]), (2, "p0", &["10.9.0.2/24"])).expect("a link");
     let bin = library::examples();
     let dir = scratch("cuda-container");
-    trio::run_with(
-        &trio::Round {
+    router_round::run_with(
+        &router_round::Round {
             command: &|host, program| {
                 let mut command = lab.command(host, &bin.join(program));
                 command.env("LD_LIBRARY_PATH", cuda::fake());

@@ -4,7 +4,7 @@ use gdrcore_tests::cpu;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::source::files;
 use gdrcore_tests::tools::{compile, loopback, run, scratch, Running};
-use gdrcore_tests::{library, trio};
+use gdrcore_tests::{library, router_round};
 use std::fs;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 fn router_client_and_peer_over_two_loopback_addresses() {
     let bin = library::examples();
     let dir = scratch("trio");
-    trio::run(&trio::Round {
+    router_round::run(&router_round::Round {
         command: &|_, program| Command::new(bin.join(program)),
         router: &format!("soft:{}", loopback(41, 1)),
         peer: &format!("soft:{}", loopback(41, 2)),
@@ -380,7 +380,7 @@ fn the_data_plane_allocates_nothing_under_the_examples() {
     let preload = bin.join("malloc_count.so");
     let dir = scratch("malloc");
     let report = dir.join("report");
-    trio::run(&trio::Round {
+    router_round::run(&router_round::Round {
         command: &|_, program| {
             let mut command = Command::new(bin.join(program));
             command

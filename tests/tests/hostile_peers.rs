@@ -5,7 +5,7 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr, Wc};
 use gdrcore_net::soft::SoftConfig;
 use gdrcore_tests::ends::{complete, pattern, succeed, Address, End, Op, Shape};
-use gdrcore_tests::far::Far;
+use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, Soft};
 use std::net::{SocketAddr, UdpSocket};

@@ -7,7 +7,7 @@ use gdrcore_net::via::proto::{
     Bye, Hello, Link, Message, Route, RouteEvent, Routed, Service, Text, Unroute, Welcome,
 };
 use gdrcore_tests::ends::Address;
-use gdrcore_tests::far::{print_address, Far};
+use gdrcore_tests::far_end::{print_address, Far};
 use gdrcore_tests::forge;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{hello, Raw, Router};

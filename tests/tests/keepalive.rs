@@ -7,7 +7,7 @@ use gdrcore_core::verbs::types::{qp_state, wc_status};
 use gdrcore_core::Config;
 use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{End, Op, Shape};
-use gdrcore_tests::far::Far;
+use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, Soft};
 use std::time::{Duration, Instant};

@@ -61,6 +61,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+// rxe rxe_recv.c rxe_rcv_mcast_pkt
 #[test]
 fn all_members_but_the_sender_hear_a_group() {
     let _alone = alone();
@@ -142,6 +143,7 @@ fn groups_are_for_datagrams_and_end_with_their_members() {
 }
 
 /// Anybody on the link may send anything to a group.
+// rxe rxe_recv.c rxe_rcv_mcast_pkt
 #[test]
 fn what_strangers_send_to_a_group_is_dropped() {
     let _alone = alone();

@@ -3,7 +3,7 @@
 
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::tools::{find, run, scratch};
-use gdrcore_tests::{library, skip, trio};
+use gdrcore_tests::{library, router_round, skip};
 
 /// The hosts of a test, or its end as skipped.
 macro_rules! lab {
@@ -56,7 +56,7 @@ fn router_client_and_peer_in_namespaces_without_capabilities() {
         ("soft:10.9.0.1:4800", "soft:10.9.0.2:4801", "10.9.0.1"),
     ] {
         let dir = scratch("namespaces");
-        trio::run(&trio::Round {
+        router_round::run(&router_round::Round {
             command: &|host, program| lab.command(host, &bin.join(program)),
             router,
             peer,

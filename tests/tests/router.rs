@@ -11,11 +11,11 @@ use gdrcore_net::reason;
 use gdrcore_net::soft::{SoftConfig, SoftDevice};
 use gdrcore_tests::cm::{self, cm};
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
-use gdrcore_tests::far::Far;
+use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::{deadline, wait_for};
 use gdrcore_tests::router::Router;
 use gdrcore_tests::soft::Soft;
-use gdrcore_tests::{far, skip};
+use gdrcore_tests::{far_end, skip};
 use std::time::{Duration, Instant};
 
 const FAR: &str = env!("CARGO_BIN_EXE_far_end");
@@ -377,7 +377,7 @@ fn a_process_without_descriptors_left_refuses_links_and_keeps_its_session() {
     let a = open(&router, "a");
     let mut full = Far::start(FAR, &router.device("b"), &["full=1"]);
     full.say("make");
-    let peer = far::parse_address(&full.answer("at ")).expect("an address");
+    let peer = far_end::parse_address(&full.answer("at ")).expect("an address");
     // More often than links may wait for an answer.
     for _ in 0..25 {
         let mut end = End::new(a.dev(), Shape::default()).expect("an end");
@@ -403,7 +403,7 @@ fn a_process_that_is_stopped_delays_its_own_links_only() {
     let (a, b) = (open(&router, "a"), open(&router, "a"));
     let mut far = Far::start(FAR, &router.device("b"), &[]);
     far.say("make");
-    let peer = far::parse_address(&far.answer("at ")).expect("an address");
+    let peer = far_end::parse_address(&far.answer("at ")).expect("an address");
     far.stop();
     // Its socket takes links until the router knows that nobody looks at them.
     let mut refusals = 0;

@@ -7,7 +7,7 @@ use gdrcore_tests::patience;
 use gdrcore_tests::rdmacm;
 use gdrcore_tests::router::Router;
 use gdrcore_tests::tools::{find, run, Running};
-use gdrcore_tests::{library, skip, trio};
+use gdrcore_tests::{library, router_round, skip};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -193,7 +193,7 @@ fn containers_of_two_users_in_namespaces_of_their_own() {
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777))
         .expect("a folder for all");
     let bin = library::examples();
-    trio::run(&trio::Round {
+    router_round::run(&router_round::Round {
         command: &|which, program| lab.command(which / 2, &bin.join(program)),
         router: &router.device("any"),
         peer: &router.device("any"),

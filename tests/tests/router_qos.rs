@@ -8,7 +8,7 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::wc_status;
 use gdrcore_net::shm::relay::{Put, Relay};
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, Op, Shape};
-use gdrcore_tests::far::Far;
+use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::{deadline, limit, wait_for};
 use gdrcore_tests::router::{Raw, Router};
 use gdrcore_tests::soft::Soft;

@@ -286,6 +286,8 @@ impl Cm {
         let mut at = 0;
         while let Some(i) = self.half_open.next_from(at).filter(|&i| i >= at) {
             at = i + 1;
+            // Linux cm.c cm_establish: Data in order on the queue pair establishes the connection
+            // as an RTU does.
             if self.ids[i].state == State::RepSent && sends(self.ids[i].local_qpn) {
                 self.confirmed(now, i);
             }

@@ -261,6 +261,8 @@ impl Id {
 
     /// Whether a message with these ids from this address belongs to it.
     pub(super) fn is_named(&self, local_id: u32, remote_id: u32, from: &PeerAddr) -> bool {
+        // Linux cm.c cm_acquire_id: A message counts for a connection only if both communication
+        // ids and the peer's address are right.
         self.local_id == local_id
             && self.remote_id == remote_id
             && self.peer.gid == from.gid
@@ -357,6 +359,8 @@ impl Id {
             qp_state::INIT => return Ok(init_attr(self.qp_type, self.qkey)),
             qp_state::RTR if datagram => mask::STATE,
             qp_state::RTR if known => {
+                // Linux cm.c cm_init_qp_rtr_attr: RTR takes QPN, path MTU, first PSN and READs to
+                // serve from the messages.
                 attr.ah = self.ah();
                 attr.path_mtu = self.path_mtu;
                 attr.dest_qp_num = self.remote_qpn;
@@ -372,6 +376,8 @@ impl Id {
             }
             qp_state::RTS if known => {
                 attr.sq_psn = self.sq_psn;
+                // Linux cm.c cm_init_qp_rts_attr: RTS takes timeout, counters of retries and READs
+                // to have outstanding from the messages.
                 attr.timeout = self.ack_timeout;
                 attr.retry_cnt = self.retry_count;
                 attr.rnr_retry = self.rnr_retry;

@@ -110,6 +110,8 @@ impl Cm {
 
     fn on_req(&mut self, now: u64, from: &PeerAddr, tid: u64, m: &Req<'_>) -> Option<()> {
         if let Some(i) = self.by_remote_id(m.local_comm_id, from, false) {
+            // Linux cm.c cm_dup_req_handler: A REQ that comes again is answered as before, or by an
+            // MRA while the program decides.
             // Asked before: the answer was lost, or the program takes its time.
             match self.ids[i].state {
                 State::ReqRcvd => {
@@ -122,6 +124,8 @@ impl Cm {
             }
             return Some(());
         }
+        // IBTA 12.6.7.2: A REQ that cannot be accepted is rejected with the reason that the
+        // standard has for it.
         let refuse = |cm: &mut Cm, reason, info| {
             let port = asked(m.service_id, false).map_or(0, |(_, port)| port);
             cm.note_refusal(Refusal { peer: from.gid, port, reason, datagram: false });
@@ -158,6 +162,8 @@ impl Cm {
             refuse(self, reject::INVALID_MTU, Some(largest));
             return Some(());
         }
+        // IBTA 12.9.8.3.1: A REQ from a queue pair that has a connection is rejected as stale, and
+        // the old connection ends unless its peer confirms it.
         if let Some(old) = self.stale(from, m) {
             refuse(self, reject::STALE_CONNECTION, None);
             self.on_stale(now, old);
@@ -176,6 +182,8 @@ impl Cm {
         id.sq_psn = m.starting_psn;
         id.qp_type = qp_type;
         id.path_mtu = path_mtu;
+        // Linux cm.c cm_req_handler: One side serves as many READs and atomics as the other may
+        // have outstanding.
         // What it serves is what this side may have outstanding, and the other way round.
         id.initiator_depth = m.responder_resources.min(self.local.max_rd_atomic);
         id.responder_resources = m.initiator_depth.min(self.local.max_rd_atomic);
@@ -243,6 +251,8 @@ impl Cm {
             let id = &self.ids[i];
             !id.passive && id.ps != port_space::UDP && id.peer.gid == from.gid
         });
+        // Linux cm.c cm_rep_handler: A REP that answers no REQ is rejected: its communication id is
+        // invalid.
         let Some(i) = known else {
             self.note_refusal(Refusal {
                 peer: from.gid,
@@ -274,6 +284,8 @@ impl Cm {
                 self.enter(i, State::RepRcvd);
                 self.raise(i, cm_event::CONNECT_RESPONSE);
             }
+            // Linux cm.c cm_dup_rep_handler: A REP that comes again is answered by the same RTU, or
+            // by an MRA while the program decides.
             // The same answer again.
             State::RepRcvd if id.remote_id == m.local_comm_id => {
                 id.about = 1;
@@ -289,6 +301,7 @@ impl Cm {
         let i = self.named(local_id, remote_id, from)?;
         let id = &mut self.ids[i];
         match id.state {
+            // Linux cm.c cm_rtu_handler: An RTU establishes the connection at the passive side.
             State::RepSent => self.confirmed(now, i),
             State::Established => {
                 if core::mem::take(&mut id.doubted) {
@@ -311,6 +324,8 @@ impl Cm {
             (State::RepSent, 1) if id.remote_id == m.local_comm_id => {}
             _ => return None,
         }
+        // Linux cm.c cm_mra_handler: An MRA makes its receiver wait as long as it says, up to a
+        // bound.
         // The peer is there: it may take its time, but not for ever.
         id.hint = 0;
         id.mras -= 1;
@@ -345,6 +360,8 @@ impl Cm {
         let id = &mut self.ids[i];
         match id.state {
             State::ReqSent | State::ReqRcvd | State::RepSent | State::RepRcvd => {
+                // Linux cm.c cm_rej_handler: A REJ ends the attempt with its reason and private
+                // data.
                 id.status = i32::from(m.reason);
                 id.inbox.set(m.private_data);
                 // What was accepted and not yet told is overtaken.
@@ -362,6 +379,8 @@ impl Cm {
 
     fn on_dreq(&mut self, now: u64, from: &PeerAddr, tid: u64, m: &Dreq) -> Option<()> {
         let Some(i) = self.named(m.remote_comm_id, m.local_comm_id, from) else {
+            // Linux cm.c cm_issue_drep: A DREQ for a connection that is over or unknown is answered
+            // by a DREP.
             // Over for this side already: let the peer be done as well. No state, no more bytes out
             // than in.
             self.reply(
@@ -378,6 +397,7 @@ impl Cm {
         self.prove(now, i);
         let id = &mut self.ids[i];
         match id.state {
+            // IBTA 12.10.8: A DREQ ends the connection at both sides and is answered by a DREP.
             State::RepSent | State::Established | State::DreqSent => {
                 id.tid = tid;
                 self.cancel(i);
@@ -407,6 +427,8 @@ impl Cm {
     /// A connection is over: the program hears so, and late packets get their time to die.
     pub(super) fn end(&mut self, now: u64, i: usize) {
         self.raise(i, cm_event::DISCONNECTED);
+        // Linux cm.c cm_enter_timewait: After its end a connection stays in time-wait for twice the
+        // ACK timeout.
         let wait = 2 * timeout_ns(self.ids[i].ack_timeout.min(TIMEOUT_MAX));
         self.enter(i, State::TimeWait);
         self.wheel.arm(i, now.saturating_add(wait.max(TIME_WAIT_MIN_NS)));
@@ -422,6 +444,8 @@ impl Cm {
             }
             return Some(());
         }
+        // Linux cm.c cm_sidr_req_handler: A SIDR_REQ for a service that nobody offers is answered
+        // with a status.
         let refuse = |cm: &mut Cm, status: u8| {
             let port = asked(m.service_id, true).map_or(0, |(_, port)| port);
             cm.note_refusal(Refusal {
@@ -474,6 +498,8 @@ impl Cm {
             return None;
         }
         id.inbox.set(m.private_data);
+        // Linux cm.c cm_sidr_rep_handler: A SIDR_REP brings QPN and Q_Key of the service, or the
+        // status of a refusal.
         if m.status == sidr_status::SUCCESS && m.qpn > 1 {
             id.remote_qpn = m.qpn;
             id.remote_qkey = m.qkey;

@@ -367,6 +367,8 @@ impl<'a> Mad<'a> {
         let attribute = u16::from_be_bytes([head[16], head[17]]);
         let f = Fields(body);
         let ids = || Ids { local_comm_id: f.u32(0), remote_comm_id: f.u32(4) };
+        // Linux ibta_vol1_c12.h: The fields of each message lie where chapter 12 of the standard
+        // has them.
         let message = match attribute {
             attribute::REQ => Message::Req(Req::parse(&f)),
             attribute::MRA => Message::Mra(Mra {
@@ -494,6 +496,7 @@ impl<'a> Req<'a> {
         Req {
             local_comm_id: f.u32(0),
             service_id: f.u64(8),
+            // IBTA CA17-34: LIDs in a REQ have no effect.
             local_ca_guid: f.u64(16),
             local_qkey: f.u32(28),
             local_qpn: f.u24(32),
@@ -736,6 +739,7 @@ mod tests {
         ]
     }
 
+    // Linux ibta_vol1_c12.h
     #[test]
     fn messages_survive_the_wire() {
         let data: [u8; 256] = core::array::from_fn(|i| i as u8 | 1);
@@ -784,6 +788,7 @@ mod tests {
         assert_eq!(rej.private_data, [6; private_len::REJ]);
     }
 
+    // Linux cma.c cma_format_hdr
     #[test]
     fn rdma_cm_header_of_both_families() {
         let v4 = IpHeader {

@@ -25,6 +25,8 @@ const FRONTED: usize = 256;
 fn fronted(id: &Id, local: &Local) -> ([u8; FRONTED], usize) {
     let mut buf = [0; FRONTED];
     if let Some((head, rest)) = buf.split_first_chunk_mut::<IP_HEADER_LEN>() {
+        // Linux cma.c cma_format_hdr: In REQ and SIDR_REQ the header of rdma_cm stands before the
+        // private data of the program: version, port, both addresses.
         IpHeader { src_port: id.port, src: local.gid, dst: id.peer.gid }.emit(head);
         let data = id.out.get();
         if let Some(to) = rest.get_mut(..data.len()) {
@@ -35,6 +37,8 @@ fn fronted(id: &Id, local: &Local) -> ([u8; FRONTED], usize) {
 }
 
 fn service_id(id: &Id) -> u64 {
+    // Linux cma.c rdma_get_service_id: A service id is rdma_cm's prefix, the port space and the
+    // port.
     u64::from(id.ps) << 16 | u64::from(if id.passive { id.port } else { id.remote_port })
 }
 
@@ -157,6 +161,8 @@ impl Cm {
             State::Rejecting => return self.enter(i, State::Dead),
             _ => return,
         };
+        // Linux cm.c cm_process_send_error: A message without an answer is sent again as often as
+        // agreed; then the peer is unreachable.
         if id.retries > 0 {
             id.retries -= 1;
             // A REP may have been drawn by a forged REQ: copies of it come ever later.

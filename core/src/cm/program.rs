@@ -454,6 +454,8 @@ impl Cm {
         self.cancel(i);
         let id = &mut self.ids[i];
         id.about = 2;
+        // Linux cm.c cm_destroy_id: A side that gives up an attempt says so by a REJ with reason
+        // TIMEOUT.
         id.reason = reject::TIMEOUT;
         id.out.set(&[]);
         self.owe(i, owe::REJ);

@@ -2,6 +2,7 @@
 //! and what a hostile peer may try.
 
 mod early;
+mod messages;
 mod refused;
 mod strangers;
 
@@ -197,6 +198,12 @@ impl World {
     }
 }
 
+// Linux cma.c rdma_get_service_id
+// Linux cm.c cm_req_handler
+// Linux cm.c cm_rtu_handler
+// IBTA 12.10.8
+// Linux cm.c cm_init_qp_rtr_attr
+// Linux cm.c cm_init_qp_rts_attr
 #[test]
 fn two_programs_connect_and_part() {
     let mut w = World::new(1);
@@ -259,6 +266,8 @@ fn two_programs_connect_and_part() {
     );
 }
 
+// IBTA 12.6.7.2
+// Linux cm.c cm_rej_handler
 #[test]
 fn nobody_listens_and_nobody_wants() {
     let mut w = World::new(2);
@@ -308,6 +317,7 @@ fn between_two_listeners_nobody_is_refused() {
     assert!(w.now - start <= LISTENER_GRACE_NS + timeout_ns(RESPONSE_TIMEOUT));
 }
 
+// Linux cm.c cm_process_send_error
 #[test]
 fn a_silent_peer_is_unreachable_after_all_retries() {
     let mut w = World::new(3);
@@ -323,6 +333,7 @@ fn a_silent_peer_is_unreachable_after_all_retries() {
     assert_eq!(w.sent[0], 17, "16 REQs, and the REJ that says that nobody waits any more");
 }
 
+// Linux cm.c cm_mra_handler
 #[test]
 fn a_program_that_takes_its_time_is_waited_for() {
     let mut w = World::new(4);
@@ -340,6 +351,7 @@ fn a_program_that_takes_its_time_is_waited_for() {
     assert_eq!(w.event(1).event, cm_event::ESTABLISHED);
 }
 
+// Linux cm.c cm_destroy_id
 #[test]
 fn who_gives_up_says_so() {
     let mut w = World::new(5);
@@ -364,6 +376,8 @@ fn who_gives_up_says_so() {
     assert_eq!((w.cm[0].pool.live(), w.cm[1].pool.live()), (0, 1));
 }
 
+// Linux cm.c cm_sidr_req_handler
+// Linux cm.c cm_sidr_rep_handler
 #[test]
 fn datagram_services_are_resolved() {
     let mut w = World::new(6);
@@ -404,6 +418,7 @@ fn datagram_services_are_resolved() {
     }
 }
 
+// IBTA 12.10.8
 #[test]
 fn a_bad_network_changes_nothing() {
     for seed in 0..400 {
@@ -539,6 +554,8 @@ fn reason(mad: Option<[u8; MAD_LEN]>) -> u16 {
     }
 }
 
+// Linux cma.c rdma_get_service_id
+// IBTA 12.6.7.2
 #[test]
 fn requests_that_cannot_be_are_refused_with_their_reason() {
     let mut w = World::new(7);
@@ -603,6 +620,7 @@ fn a_flood_of_requests_fills_its_own_backlog_only() {
     assert_eq!(n, REPLIES);
 }
 
+// Linux cm.c cm_acquire_id
 #[test]
 fn strangers_cannot_touch_a_connection() {
     let mut w = World::new(9);
@@ -649,6 +667,7 @@ fn strangers_cannot_touch_a_connection() {
     );
 }
 
+// IBTA 12.9.8.3.1
 #[test]
 fn a_peer_that_restarted_frees_its_old_connection() {
     let mut w = World::new(10);
@@ -667,6 +686,7 @@ fn a_peer_that_restarted_frees_its_old_connection() {
     assert_eq!(w.event(1).event, cm_event::CONNECT_REQUEST);
 }
 
+// Linux cm.c cm_mra_handler
 #[test]
 fn one_mra_after_another_does_not_hold_for_ever() {
     let mut w = World::new(11);

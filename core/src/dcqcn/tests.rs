@@ -32,6 +32,7 @@ fn no_limit_until_the_first_notification() {
     assert!(d.available(7) <= BURST_MAX);
 }
 
+// IBTA CA17-45
 #[test]
 fn notifications_of_one_interval_are_one() {
     let mut d = Dcqcn::default();
@@ -58,6 +59,7 @@ fn a_flood_ends_at_the_least_rate_and_that_rate_is_given() {
     assert!((RATE_MIN..RATE_MIN + RATE_MIN / 2).contains(&sent), "{sent}");
 }
 
+// IBTA CA17-46
 #[test]
 fn fast_recovery_goes_half_the_way_each_period() {
     let mut d = Dcqcn::default();
@@ -77,6 +79,7 @@ fn fast_recovery_goes_half_the_way_each_period() {
     assert_eq!(d.target, target + LINE / 1000, "then additive increase");
 }
 
+// IBTA CA17-46
 #[test]
 fn the_byte_counter_raises_as_well_and_both_together_hyper() {
     let mut d = Dcqcn::default();

@@ -66,6 +66,7 @@ pub(super) fn take(
     run: &Run,
     payload: &[u8],
 ) {
+    // rxe rxe_recv.c check_keys, QP1: QP1 takes datagrams of another QP1 with Q_Key 0x80010000.
     let gsi = run.class == Class::Ud
         && run.kind == Kind::Send
         && run.src_qpn == GSI_QPN

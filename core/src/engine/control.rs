@@ -523,6 +523,7 @@ impl Guard<'_> {
         let i = s.cq_pool.check(cq)?;
         let users = inner.transport.common.cqs[i].users;
         if users > 0 {
+            // IBTA C11-17: A CQ that queue pairs use is not destroyed.
             return Err(refuse!(Busy, "cq: {users} queues or pins use it"));
         }
         s.remove_cq(i, &inner.transport.common.key)?;

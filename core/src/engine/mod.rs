@@ -258,6 +258,7 @@ impl Engine {
     ) -> Result<()> {
         use crate::verbs::types::qp_state;
         let state = q.state.load(Ordering::Relaxed);
+        // IBTA C10-97.2.1: Receives are taken from INIT on.
         if state == qp_state::RESET || q.rq.capacity() == 0 {
             return Err(takes_no_receives(state));
         }

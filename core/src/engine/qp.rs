@@ -70,6 +70,7 @@ impl Inner {
 
     /// To RESET: nothing of the former life is left but the PSN behind it.
     fn enter_reset(&mut self, s: &Shared, qi: usize) {
+        // rxe rxe_qp.c rxe_qp_reset: RESET discards queued requests without completions.
         self.reset_qp(s, qi);
         let q = &mut self.transport.qps[qi];
         q.attr = QpAttr {

@@ -18,6 +18,8 @@ fn whole(flow: &Flow, ident: u16, packet: &[u8], counters: &mut Counters) -> Opt
         counters.rcvd_malformed += 1;
         return None;
     }
+    // IBTA CA17-24: A packet with a wrong ICRC is dropped without an answer, before anything
+    // changes.
     match flow.check(ident, packet) {
         Ok(accepted) => Some(accepted.ident),
         Err(_) => {

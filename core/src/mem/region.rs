@@ -145,6 +145,8 @@ impl Slot {
     /// Whether `len` bytes at `addr` lie within, and how far from the start.
     #[inline]
     fn offset(&self, addr: u64, len: u32) -> Option<u64> {
+        // rxe rxe_mr.c mr_check_range: A range lies within its region, from the first byte to the
+        // last.
         // An address below iova becomes an offset of at least 2^64 - iova, which is no less than
         // the length.
         let offset = addr.wrapping_sub(self.iova);
@@ -257,6 +259,8 @@ impl Regions {
             let unknown = Flags(reg.access & !ACCESS_ALL, access::name);
             return Err(refuse!(Invalid, "access {named}: a region takes no {unknown}"));
         }
+        // Linux ib_verbs.h ib_check_mr_access: A region that peers may change must allow local
+        // writes.
         if reg.access & ACCESS_REMOTE_CHANGE != 0 && reg.access & access::LOCAL_WRITE == 0 {
             return Err(refuse!(
                 Invalid,
@@ -434,6 +438,8 @@ impl Regions {
                 "mw_access_flags {flags:#x}: a window takes no {unknown}"
             ));
         }
+        // rxe rxe_mw.c rxe_check_bind_mw, type 2: A window of type 2 is bound by a queue pair, to
+        // at least one byte, while it is not bound.
         if type2 && (w.bound || len == 0 || qp.is_none()) {
             return Err(refuse!(
                 Invalid,
@@ -469,6 +475,9 @@ impl Regions {
         let region = self.find(mr, TAG_MR)?;
         let r = &self.slots[region];
         let writes = flags & ACCESS_REMOTE_CHANGE != 0;
+        // rxe rxe_mw.c rxe_check_bind_mw, region: A window opens onto a region of its protection
+        // domain that allows it, and gives peers no right to change what may not be written
+        // locally.
         if r.pd != w.pd {
             return Err(refuse!(Access, "mr: of another protection domain than the window"));
         }
@@ -513,6 +522,8 @@ impl Regions {
     /// protection domain or QP.
     pub fn invalidate(&mut self, rkey: u32, pd: u32, qp: u32) -> Result<()> {
         let index = (rkey >> 16) as usize;
+        // rxe rxe_mw.c rxe_check_invalidate_mw: A window of type 2 is closed by its present key,
+        // and only for the queue pair to which it is bound.
         let bound = |s: &&Slot| s.key == rkey && s.kind == Kind::Mw2 && s.bound;
         // No words: any packet can ask for it. What follows has a cause instead.
         let s = self.slots.get(index).filter(bound).ok_or(Error::Invalid)?;
@@ -617,6 +628,8 @@ impl Regions {
                 return Err(KeyError::ForeignPd);
             }
         }
+        // rxe rxe_mr.c lookup_mr: A key gives access to its region in the same protection domain,
+        // with the rights that the region has.
         if s.access & need != need {
             return Err(KeyError::Access);
         }

@@ -13,6 +13,7 @@ use crate::verbs::types::{access, qp_state};
 use crate::wire::{packet_bytes, Class, Kind, NakCode, Opcode, Psn, Syndrome};
 
 /// The ACK syndrome that this device sends: credits are unlimited, as rxe has it.
+// IBTA 9.7.7.2, granted: ACKs grant unlimited credits.
 pub(super) const ACK_UNLIMITED: u8 = 0x1f;
 
 /// Bytes of an ACK or NAK, as the counters have it.
@@ -46,6 +47,8 @@ impl Conn<'_> {
             let mut stop = None;
             let mut target = None;
             if bytes > 0 {
+                // rxe rxe_resp.c rxe_recheck_mr: The key of a READ is looked up again for each part
+                // of its answer.
                 // Looked up anew: the key may have gone since the request came.
                 let va = job.va.wrapping_add(u64::from(offset));
                 let memory = &self.common.memory;
@@ -139,6 +142,8 @@ impl Conn<'_> {
             run.a = job.value;
             return Some((run, 0));
         }
+        // rxe rxe_resp.c read_reply: A READ is answered by packets of the path MTU with the PSNs of
+        // its request; all but MIDDLE packets have an AETH.
         run.first = job.sent == 0;
         run.n = job.npkts - job.sent;
         let mut bytes = job.len - offset.min(job.len);

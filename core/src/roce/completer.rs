@@ -59,6 +59,7 @@ impl Conn<'_> {
         }
         match run.kind {
             Kind::Ack => match Syndrome::parse(run.syndrome) {
+                // IBTA 9.7.7.2, taken: An ACK counts whatever credits it grants.
                 Syndrome::Ack { .. } => {
                     if !payload.is_empty() {
                         return;
@@ -104,11 +105,14 @@ impl Conn<'_> {
                 }
                 continue;
             }
+            // IBTA 9.7.5.1.2: An ACK acknowledges all requests up to its PSN.
             if psn.diff(ws.psn) < 0 {
                 break;
             }
             let wqe = sq.at(i).header();
             if wqe.is_read_or_atomic() && !ws.done {
+                // rxe rxe_comp.c check_psn, READ: An ACK that passes a READ or atomic whose answer
+                // has not come means that the answer was lost.
                 // An ACK that passes an unfinished READ or atomic means that its answer was lost.
                 implied = Some(ws.psn.add(ws.done_pkts));
                 break;
@@ -229,6 +233,8 @@ impl Conn<'_> {
         }
         let (status, cause) = match code {
             NakCode::Psn => {
+                // rxe rxe_comp.c check_ack, sequence: A sequence NAK acknowledges what is before
+                // its PSN; the rest is sent again.
                 self.count(|c| &mut c.rcvd_seq_err);
                 let qp = &mut *self.qp;
                 // Besieged, it acknowledges nothing, and what comes before it is sent again as
@@ -252,6 +258,8 @@ impl Conn<'_> {
                 }
                 return;
             }
+            // rxe rxe_comp.c check_ack, NAK: Each other NAK ends the request at its PSN with a
+            // status of its own, and the queue pair with it.
             NakCode::InvalidRequest => {
                 (wc_status::REM_INV_REQ_ERR, CauseCode::RemoteInvalidRequest)
             }
@@ -296,6 +304,8 @@ impl Conn<'_> {
         let mtu = u64::from(qp.conn.mtu);
         let offset = u64::from(ws.done_pkts) * mtu;
         let want = (wqe.length - offset).min(u64::from(run.n) * mtu);
+        // rxe rxe_comp.c do_read: A packet of a READ's answer with another length than its place
+        // requires is a bad response.
         if payload.len() as u64 != want || run.n > ws.npkts - ws.done_pkts {
             if qp.is_besieged(now) {
                 return self.answer_lost(now, expected);
@@ -372,6 +382,8 @@ impl Conn<'_> {
     #[inline(never)]
     fn handle_atomic_ack(&mut self, now: u64, run: &Run) {
         let Some((index, ws, _)) = self.answered(now, run.psn, SendWqe::is_atomic) else { return };
+        // rxe rxe_comp.c do_atomic: The value that an atomic's answer brings is written to the
+        // memory of the request.
         if !self.place_answer(now, index, 0, &run.a.to_ne_bytes(), ws.psn) {
             return;
         }

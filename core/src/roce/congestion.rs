@@ -104,6 +104,8 @@ impl Transport {
         }
         let (qi, qp) = (c.qi, &mut *c.qp);
         qp.counters.np_ecn_marked += 1;
+        // IBTA CA17-44: A marked packet is answered with a CNP, at most one for each queue pair in
+        // 50 us.
         if now < qp.conn.cnp_at || !qp.can_receive() {
             return;
         }
@@ -135,6 +137,8 @@ impl Transport {
             if !tx.aim(qp.conn.peer, &p.flow, p.max_seg) {
                 continue;
             }
+            // IBTA A17.9.3: A CNP has PSN 0 and 16 zero bytes, and names the queue pair that sent
+            // the marked packet.
             let mut run = Run::new(Class::Cnp, Kind::Cnp, qp.attr.dest_qp_num, Psn::new(0));
             run.becn = true;
             let zeroes = |_, to: &mut [u8]| {

@@ -112,6 +112,8 @@ impl Conn<'_> {
         let mtu = u64::from(self.common.config.max_mtu);
         let (cause, status, a, b) = match ah.filter(|a| a.live && a.pd == qp.pd) {
             None => (CauseCode::BadAddressHandle, wc_status::LOC_QP_OP_ERR, wqe.a, 0),
+            // rxe rxe_req.c rxe_requester, UD: A datagram longer than the MTU of the port is not
+            // sent; its request ends with a length error.
             Some(_) if wqe.length > mtu => {
                 (CauseCode::TooLong, wc_status::LOC_LEN_ERR, wqe.length, mtu)
             }
@@ -145,6 +147,7 @@ impl Conn<'_> {
         run.imm = wqe.imm;
         run.solicited = wqe.is_solicited();
         run.src_qpn = qp.qpn;
+        // IBTA 10.2.5: A Q_Key with its top bit set stands for that of the sending queue pair.
         run.qkey = if wqe.b as u32 & 1 << 31 != 0 { qp.attr.qkey } else { wqe.b as u32 };
         let mut stop = None;
         let (memory, pd) = (&common.memory, qp.pd);
@@ -203,21 +206,27 @@ impl Conn<'_> {
         payload: &[u8],
     ) {
         let qp = &mut *self.qp;
+        // IBTA 9.6.1.4.1: A datagram with another Q_Key than the queue pair's is dropped.
         if run.kind != Kind::Send || run.qkey != qp.attr.qkey || run.n != 1 {
             return self.count(|c| &mut c.rcvd_refused);
         }
         if payload.len() > self.common.config.max_mtu as usize || !qp.conn.resp.has_fence_room() {
             return self.drop_message();
         }
+        // rxe rxe_resp.c check_resource, UD: A datagram without a receive request is dropped.
         if !self.take_recv() {
             return self.drop_message();
         }
         let qp = &mut *self.qp;
         let bytes = GRH_LEN + payload.len();
         if bytes as u64 > u64::from(qp.conn.resp.recv.length) {
+            // rxe rxe_resp.c send_data_in, UD: A datagram longer than its receive request is
+            // dropped, and the request serves the next one.
             // Too long for the buffer: dropped; the buffer serves the next datagram.
             return self.drop_message();
         }
+        // IBTA A17.4.5.2: A datagram is preceded by 40 bytes: the IPv6 header, or the IPv4 header
+        // in the second half.
         let mut grh = [0u8; GRH_LEN];
         // UDP header 8, BTH 12, DETH 8, ICRC 4, ImmDt; the payload with its padding.
         let udp_len = ((payload.len() + 32 + 4 * usize::from(run.has_imm) + 3) & !3) as u16;

@@ -185,6 +185,8 @@ impl Transport {
     pub fn handle_run(&mut self, s: &Shared, now: u64, from: &Origin, run: &Run, payload: &[u8]) {
         match self.common.qp_of(run.dest_qpn) {
             Some(qi) => self.conn(s, qi).handle_run(now, from, run, payload),
+            // IBTA CA17-33: Packets for QP0 are dropped without an answer, as are those for a
+            // number that no queue pair has.
             None => self.common.counters.rcvd_no_qp += 1,
         }
     }

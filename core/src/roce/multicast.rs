@@ -106,6 +106,8 @@ impl Transport {
             self.common.counters.rcvd_refused += 1;
             return;
         }
+        // rxe rxe_recv.c rxe_rcv_mcast_pkt: Each member of a group takes a datagram for QPN
+        // 0xFFFFFF, under its own Q_Key.
         let mut taken = false;
         for i in 0..self.common.members.len {
             let m = self.common.members.list[i];

@@ -152,6 +152,7 @@ impl Conn<'_> {
         loop {
             let qp = &mut *self.qp;
             let una = qp.conn.req.una;
+            // rxe rxe_comp.c do_complete: Requests of a queue complete in their order.
             // Behind the last request of the queue nothing is done: what was there before it was
             // released.
             let ws = *qp.wqe(una);
@@ -303,6 +304,8 @@ impl Conn<'_> {
     /// To SQE (UC, UD): the send queue flushes, the receive queue lives on.
     #[inline(never)]
     fn enter_sqe(&mut self) {
+        // IBTA 10.3.1, SQE: A send of UC or UD that fails moves the queue pair to SQE, where it
+        // still receives.
         self.set_state(qp_state::SQE);
         self.forget_inflight();
         self.qp.conn.req.ack_deadline = 0;
@@ -354,6 +357,7 @@ impl Conn<'_> {
             let qp = &mut *self.qp;
             let una = qp.conn.req.una;
             let ws = *qp.wqe(una);
+            // IBTA C10-96: In ERR all requests end as flushed, in order, those posted later too.
             // Behind a failure nothing has ended well, not even what was done already.
             let ended = ws.done && !ws.placing && !qp.conn.req.is(tx_block::BROKEN);
             let status = if ended { u32::from(ws.status) } else { wc_status::WR_FLUSH_ERR };
@@ -478,6 +482,8 @@ impl Conn<'_> {
     #[cold]
     pub(crate) fn check_drained(&mut self) {
         let req = &mut self.qp.conn.req;
+        // rxe rxe_comp.c complete_ack: SQ_DRAINED is raised when all requests that had begun have
+        // ended.
         if req.is(tx_block::DRAIN_EVENT) && req.acked == req.next && req.cur_pkt == 0 {
             req.set(tx_block::DRAIN_EVENT, false);
             self.qp.attr.sq_draining = 0;

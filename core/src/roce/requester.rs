@@ -185,6 +185,8 @@ impl Conn<'_> {
                 qp.conn.req.next = index.wrapping_add(1);
                 qp.conn.req.cur_pkt = 0;
                 if !rc {
+                    // rxe rxe_req.c rxe_requester, UC: A request of UC ends when its last packet
+                    // has left.
                     // Nothing will be heard of it: it ends when it has left.
                     qp.wqe(index).done = true;
                     qp.conn.req.acked = qp.conn.req.next;
@@ -255,6 +257,7 @@ impl Conn<'_> {
         if qp.wqe(index).started {
             return Ok(index);
         }
+        // rxe rxe_req.c req_next_wqe: In SQD no request begins; those that have begun end.
         if qp.conn.req.is(tx_block::DRAINING) {
             return Err(Step::Idle);
         }
@@ -263,9 +266,13 @@ impl Conn<'_> {
         if qp.conn.ready == Ready::Doubtful {
             qp.doubt_ends(wqe);
         }
+        // rxe rxe_req.c rxe_wqe_is_fenced: A fenced request waits until all READs and atomics
+        // before it have ended.
         if wqe.is_fenced() && waits_at_fence(qp, sq, index) {
             return Err(Step::Idle);
         }
+        // rxe rxe_req.c rxe_do_local_ops: Binding and invalidating are executed in their turn,
+        // once, without a packet.
         if wqe.is_local() {
             let wqe = *wqe;
             return Err(self.execute_local(now, index, &wqe));
@@ -280,6 +287,8 @@ impl Conn<'_> {
         }
         let qp = &mut *self.qp;
         let mtu = u64::from(qp.conn.mtu);
+        // rxe rxe_req.c update_wqe_psn: A READ takes as many PSNs as its answer has packets, at
+        // least one; other requests take one for each packet.
         qp.begin_request(
             index,
             if wqe.length <= mtu { 1 } else { wqe.length.div_ceil(mtu) as u32 },
@@ -303,6 +312,7 @@ impl Conn<'_> {
         if qp.conn.ready != Ready::Yes {
             psn_room = qp.room_of_unready(wqe, ws, psn, psn_room);
         }
+        // rxe rxe_req.c check_init_depth: At most max_rd_atomic READs and atomics are under way.
         if psn_room == 0
             || wqe.is_read_or_atomic()
                 && qp.conn.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1)
@@ -495,6 +505,7 @@ impl Conn<'_> {
     pub(crate) fn rewind(&mut self, psn: Psn) {
         self.forget_inflight();
         let qp = &mut *self.qp;
+        // rxe rxe_req.c req_retry: The requester goes back to a PSN and sends all from there again.
         let mut i = qp.conn.req.acked;
         loop {
             let ws = *qp.wqe(i);
@@ -556,6 +567,8 @@ impl Conn<'_> {
             return;
         }
         let _qp = &mut *self.qp;
+        // IBTA 9.7.6.1.3: After an ACK timeout everything from the oldest unacknowledged PSN on is
+        // sent again; after retry_cnt timeouts the next one fails the request.
         self.count(|c| &mut c.retry_timeouts);
         let qp = &mut *self.qp;
         if let Some((psn, code)) = qp.conn.req.doubted.filter(|(psn, _)| qp.off_by(*psn, 1) == 0) {
@@ -682,6 +695,7 @@ fn request_run(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32, by
         first: first_pkt == 0,
         last,
         solicited: wqe.is_solicited(),
+        // rxe rxe_req.c init_req_packet: The last packet of a message asks for an ACK.
         ack_req: rc && last,
         has_imm: matches!(op, wr_opcode::SEND_WITH_IMM | wr_opcode::RDMA_WRITE_WITH_IMM),
         has_inv: op == wr_opcode::SEND_WITH_INV,

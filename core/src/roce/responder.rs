@@ -53,7 +53,8 @@ fn room_for_answer(resp: &Resp, run: &Run) -> Result<(), Refusal> {
         return Ok(());
     }
     if depth == 0 || resp.queued_jobs().filter(|job| !job.again).count() >= depth {
-        // More outstanding than max_dest_rd_atomic (IBTA C9-75).
+        // rxe rxe_resp.c check_resource, depth: READs and atomics beyond those that the device
+        // serves at once are invalid requests.
         return Err(bad_request(run));
     }
     if resp.jobs_are_full() {
@@ -66,6 +67,7 @@ impl Conn<'_> {
     /// Takes a request of an RC peer.
     #[inline]
     pub(crate) fn handle_request(&mut self, now: u64, run: &Run, payload: &[u8]) {
+        // rxe rxe_resp.c check_psn, expected: A request is executed at the expected PSN only.
         let ahead = run.psn.diff(self.qp.conn.resp.epsn);
         if ahead == 0 {
             if let Err(refusal) = self.execute(now, run, payload) {
@@ -157,6 +159,8 @@ impl Conn<'_> {
     ) {
         self.note(now, cause, 0, a, b);
         let psn = self.qp.conn.resp.epsn;
+        // rxe rxe_resp.c do_class_ac_error: A request that may not be executed draws its NAK and
+        // moves the queue pair to ERR.
         self.owe_fatal_nak(code, psn);
         self.enter_error((!completes).then_some(responder_event(code)));
     }
@@ -176,6 +180,8 @@ impl Conn<'_> {
         }
         let qp = &mut *self.qp;
         let resp = &mut qp.conn.resp;
+        // rxe rxe_resp.c check_psn, gap: A request ahead of the expected PSN draws one NAK with
+        // that PSN, and no other until the gap is closed or the peer begins anew.
         // A PSN that does not go up means that the peer began anew, and lost the expected one
         // again.
         if resp.nak_sent && psn.diff(resp.nak_high) > 0 {
@@ -201,6 +207,9 @@ impl Conn<'_> {
                     1
                 };
                 let atomic = run.kind != Kind::ReadRequest;
+                // rxe rxe_resp.c duplicate_request, READ: A READ that comes again is answered again
+                // if it is the same one, or a part of it under the same key; otherwise it is
+                // dropped.
                 let found = resp.resources.iter().find(|r| {
                     let into = run.psn.diff(r.psn);
                     let bytes = (into.max(0) as u64) * u64::from(qp.conn.mtu);
@@ -213,6 +222,8 @@ impl Conn<'_> {
                         && (atomic || u64::from(run.dma_len) + bytes <= u64::from(r.len))
                 });
                 let Some(found) = found.copied() else { return };
+                // rxe rxe_resp.c duplicate_request, atomic: An atomic that comes again is answered
+                // with the value of its execution.
                 // The same answer may be on its way out already.
                 let pending = resp
                     .queued_jobs()
@@ -234,6 +245,8 @@ impl Conn<'_> {
                 self.push_job(job);
             }
             _ => {
+                // IBTA C9-105: A SEND or WRITE that comes again is not executed again, but
+                // acknowledged again.
                 // Acknowledged again with the latest PSN.
                 resp.ack_owed = true;
                 resp.ack_now = true;
@@ -281,11 +294,15 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         let resp = &mut qp.conn.resp;
         let kind = if run.kind == Kind::Send { Incoming::Send } else { Incoming::Write };
+        // rxe rxe_resp.c check_op_seq, RC: Inside a message only its own MIDDLE and LAST packets
+        // may follow; anything else is an invalid request.
         let in_order =
             if run.first { resp.incoming() == Incoming::Idle } else { resp.incoming() == kind };
         let len = payload.len() as u64;
         let full = u64::from(run.n) * u64::from(qp.conn.mtu);
         let before_last = full - u64::from(qp.conn.mtu);
+        // IBTA C9-92: FIRST and MIDDLE packets carry as many bytes as the path MTU, LAST one to as
+        // many, ONLY none to as many.
         let length_fits = if run.last {
             len <= full && len >= before_last && (len > before_last || run.first && run.n == 1)
         } else {
@@ -299,6 +316,7 @@ impl Conn<'_> {
                 resp.va = run.va;
                 resp.rkey = run.rkey;
                 resp.dma_len = run.dma_len;
+                // IBTA C9-94: The DMA length of a READ or WRITE is at most 2^31 bytes.
                 if u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE {
                     return Err(bad_request(run));
                 }
@@ -306,6 +324,7 @@ impl Conn<'_> {
             let offset = if run.first { 0 } else { resp.offset };
             let end = offset + len;
             let total = u64::from(resp.dma_len);
+            // rxe rxe_resp.c check_rkey, length: A WRITE carries as many bytes as its RETH says.
             if if run.last { end != total } else { end >= total } {
                 return Err(bad_request(run));
             }
@@ -318,12 +337,16 @@ impl Conn<'_> {
         // Inside a message the receive is there; its CQE is needed again only at the end.
         let under_way = self.qp.conn.resp.recv.taken && !run.last;
         if !under_way && !self.take_recv() {
+            // rxe rxe_resp.c check_resource, RNR: A message without a receive request draws an RNR
+            // NAK with the timer of the queue pair.
             return Err(Rnr(self.qp.attr.min_rnr_timer));
         }
         let qp = &mut *self.qp;
         let offset = if run.first { 0 } else { qp.conn.resp.offset };
         let end = offset + payload.len() as u64;
         let recv = &qp.conn.resp.recv;
+        // rxe rxe_resp.c send_data_in, length: A message longer than its receive request is an
+        // invalid request, and ends the receive with a length error.
         if end > u64::from(recv.length) {
             return Err(NakRecv(
                 InvalidRequest,
@@ -340,6 +363,8 @@ impl Conn<'_> {
         match self.common.memory.scatter(qp.pd, sges, offset, payload) {
             Ok(pending) => Ok(pending),
             Err(CopyError::Busy | CopyError::Pending(..)) => Err(Rnr(RNR_SOON)),
+            // rxe rxe_resp.c send_data_in, buffer: A receive request whose own memory may not be
+            // written is a remote operation error to the peer.
             Err(CopyError::Refused(cause, lkey, addr)) => {
                 Err(NakRecv(RemoteOperation, cause, wc_status::LOC_PROT_ERR, u64::from(lkey), addr))
             }
@@ -350,14 +375,19 @@ impl Conn<'_> {
     fn place_write(&mut self, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
         let qp = &mut *self.qp;
         if !qp.takes_writes() {
+            // rxe rxe_resp.c check_op_valid: An operation that the queue pair does not allow its
+            // peer is an invalid request.
             // An operation that the QP does not take at all, whatever the key: not an access error.
             let (key, va) = (u64::from(qp.conn.resp.rkey), qp.conn.resp.va);
             return Err(Nak(InvalidRequest, Cause::PeerLacksAccess, key, va));
         }
+        // rxe rxe_resp.c check_resource, immediate: A WRITE with immediate data takes a receive
+        // request with its last packet.
         if run.has_imm && run.last && !self.take_recv() {
             return Err(Rnr(self.qp.attr.min_rnr_timer));
         }
         let qp = &mut *self.qp;
+        // IBTA C9-88: The key of an operation of no bytes is not looked at.
         if qp.conn.resp.dma_len == 0 {
             // A WRITE of nothing touches no memory: its key is not looked at (IBTA C9-88).
             return Ok(None);
@@ -388,6 +418,8 @@ impl Conn<'_> {
         if !run.has_inv || !run.last {
             return Ok(());
         }
+        // rxe rxe_resp.c invalidate_rkey: The window that a SEND with invalidate names is closed
+        // before the receive completes.
         let (key, qp) = (run.imm, &*self.qp);
         let bad =
             |_| NakRecv(RemoteAccess, Cause::BadWindow, wc_status::LOC_PROT_ERR, u64::from(key), 0);
@@ -407,6 +439,8 @@ impl Conn<'_> {
         if run.last {
             qp.conn.resp.set_incoming(Incoming::Idle);
             if run.kind == Kind::Send || run.has_imm {
+                // rxe rxe_resp.c do_complete: A receive completes with the bytes of its message,
+                // and its immediate data or the key that was invalidated.
                 let flags = if run.has_imm { wc_flags::WITH_IMM } else { 0 }
                     | if run.has_inv { wc_flags::WITH_INV } else { 0 };
                 let mut c = self.recv_wc(wc_status::SUCCESS, offset as u32, run.imm, flags);
@@ -461,9 +495,11 @@ impl Conn<'_> {
     /// right. Of no bytes the key is not looked at (IBTA C9-88).
     fn allowed_target(&self, run: &Run, len: u32, right: u32) -> Result<Target, Refusal> {
         let key = u64::from(run.rkey);
+        // rxe rxe_resp.c check_op_valid
         if self.qp.attr.qp_access_flags & right == 0 {
             return Err(Nak(InvalidRequest, Cause::PeerLacksAccess, key, run.va));
         }
+        // IBTA C9-88
         if len == 0 {
             return Ok(Target::default());
         }
@@ -474,6 +510,7 @@ impl Conn<'_> {
 
     fn execute_read(&mut self, run: &Run) -> Result<(), Refusal> {
         let qp = &mut *self.qp;
+        // IBTA C9-94
         if qp.conn.resp.incoming() != Incoming::Idle
             || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE
         {
@@ -501,6 +538,8 @@ impl Conn<'_> {
             return Err(bad_request(run));
         }
         room_for_answer(&qp.conn.resp, run)?;
+        // rxe rxe_resp.c atomic_reply, alignment: An atomic whose address is not a multiple of 8 is
+        // an invalid request.
         let misaligned = Nak(InvalidRequest, Cause::MisalignedAtomic, run.va, 0);
         if run.va & 7 != 0 {
             return Err(misaligned);
@@ -509,6 +548,7 @@ impl Conn<'_> {
         if target.addr & 7 != 0 {
             return Err(misaligned);
         }
+        // rxe rxe_resp.c atomic_reply, value: An atomic is answered with the value before it.
         let op = if run.kind == Kind::CmpSwap {
             AtomicOp::CmpSwap { compare: run.a, swap: run.b }
         } else {
@@ -561,6 +601,8 @@ impl Conn<'_> {
         if !matches!(run.kind, Kind::Send | Kind::Write) {
             return self.drop_message();
         }
+        // rxe rxe_resp.c check_psn, UC: A gap drops the message of UC in which it lies, up to the
+        // next that begins.
         if gap && qp.conn.resp.incoming() != Incoming::Idle {
             // The message under way has lost a packet. A receive that it had taken serves the next
             // one.
@@ -616,6 +658,8 @@ impl Conn<'_> {
             Err(_) => {
                 self.drop_message();
                 let qp = &mut *self.qp;
+                // rxe rxe_resp.c check_op_seq, UC: A packet of UC that may not be executed is
+                // dropped with the rest of its message, without an answer.
                 qp.conn.resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::Skip });
             }
         }

@@ -107,12 +107,16 @@ impl Conn<'_> {
         {
             return;
         }
+        // rxe rxe_comp.c rxe_completer: As many RNR NAKs without progress are endured as rnr_retry
+        // says, with 7 any number; the next one fails the request.
         if qp.conn.req.rnr_left == 0 && !besieged {
             let made = u64::from(qp.attr.rnr_retry);
             self.count(|c| &mut c.retry_rnr_exceeded_err);
             let (status, cause) = (wc_status::RNR_RETRY_EXC_ERR, CauseCode::RnrRetryExceeded);
             return self.fail_request(now, index, status, cause, made, 0);
         }
+        // rxe rxe_comp.c rnrnak_jiffies: After an RNR NAK the refused request is not sent again
+        // before the time that the NAK names.
         let mut wait = RNR_TIMER_NS[usize::from(timer & 31)];
         if besieged {
             wait = wait.min(RNR_NS);

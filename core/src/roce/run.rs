@@ -146,6 +146,8 @@ impl Run {
     /// The opcode of a packet of this run at the given place in its message.
     #[inline]
     pub fn opcode(&self, first: bool, last: bool) -> Opcode {
+        // rxe rxe_req.c next_opcode_rc: A message is FIRST, MIDDLE and LAST packets, or one ONLY;
+        // immediate data and keys to invalidate come with its last packet.
         match (self.class, self.kind) {
             (Class::Uc, Kind::Send) => Opcode::uc_send(first, last, self.has_imm && last),
             (Class::Uc, _) => Opcode::uc_write(first, last, self.has_imm && last),
@@ -253,7 +255,9 @@ impl Run {
         run.solicited = bth.solicited;
         run.ack_req = bth.ack_req;
         run.pkey = bth.pkey;
+        // IBTA CA17-29: FECN and BECN of a data packet have no effect.
         run.becn = bth.becn;
+        // rxe rxe_recv.c hdr_check: A packet of another transport version than 0 is dropped.
         if bth.tver != 0 {
             return Err(Malformed::Version);
         }
@@ -302,6 +306,7 @@ impl Run {
             run.imm = ext!(Ieth).rkey;
             run.has_inv = true;
         }
+        // rxe rxe_recv.c rxe_rcv: A packet that is shorter than its headers and padding is dropped.
         let len = rest.len().checked_sub(usize::from(bth.pad)).ok_or(Malformed::Length)?;
         Ok((run, &rest[..len]))
     }

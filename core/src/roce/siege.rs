@@ -19,7 +19,7 @@
 //! most and is not counted; NAKs acknowledge nothing; and any request ahead is believed only while
 //! nothing comes in order. Packets far off are dropped before their ICRC is computed, and so are
 //! those from another UDP port than the last two from which the connection has moved on: a sender
-//! keeps its port for a connection (IBTA A17.9.2), and another user of its host cannot send from
+//! keeps its port for a connection (IBTA A17.3.2.1), and another user of its host cannot send from
 //! that one.
 //!
 //! What is left: below the rate that besieges a queue pair (640 guesses a second, seven hours for
@@ -62,6 +62,8 @@ impl Qp {
     /// Whether an answer is about what is outstanding, and how far off it is otherwise.
     #[inline(always)]
     pub(crate) fn off_by(&self, psn: Psn, n: u32) -> i32 {
+        // rxe rxe_comp.c check_psn, old: An answer for a PSN that is not outstanding changes
+        // nothing.
         let first = psn.diff(self.conn.req.una_psn);
         let beyond = psn.add(n - 1).diff(self.conn.req.max_psn);
         if first < 0 {

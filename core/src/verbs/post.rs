@@ -143,6 +143,7 @@ pub unsafe fn send_list(
     *bad = wr;
     let Some(mut side) = qp.sq.producer() else { return (Posted::default(), Err(Error::Busy)) };
     let state = qp.state.load(Relaxed);
+    // rxe rxe_verbs.c rxe_post_send: Sends are taken from RTS on.
     if matches!(state, qp_state::RESET | qp_state::INIT | qp_state::RTR) {
         return (Posted::default(), Err(not_ready(state)));
     }

@@ -65,6 +65,7 @@ const INTO_RTS: [u32; 3] = [
 
 /// Every legal transition by modify. The two ways that lead out of any state come first.
 /// RTS to SQE is not here: only the engine makes it.
+// IBTA 10.3.1: A queue pair moves between its states by a table.
 pub const TABLE: &[Transition] = &[
     bare(s::RESET, s::RESET),
     bare(s::INIT, s::RESET),
@@ -206,6 +207,8 @@ pub fn check(kind: QpKind, from: u32, to: u32, mask: u32) -> Result<()> {
         }
     };
     let given = mask & !m::STATE;
+    // rxe rxe_qp.c rxe_qp_chk_attr: Each transition has attributes that it requires and that it
+    // allows, and their values have bounds.
     let missing = need.required & !given;
     if missing != 0 {
         return Err(refuse!(

@@ -73,6 +73,8 @@ impl Bth {
     /// Reads the header.
     #[inline]
     pub fn parse(b: &[u8; Self::LEN]) -> Bth {
+        // rxe rxe_hdr.h bth_init: The BTH has opcode, flags, P_Key, destination, ACK request and
+        // PSN, each in its place.
         let qp = u32::from_be_bytes(get::<4, 4, 12>(b));
         let psn = u32::from_be_bytes(get::<8, 4, 12>(b));
         Bth {
@@ -284,6 +286,8 @@ impl Syndrome {
     /// Reads a syndrome byte.
     #[inline]
     pub const fn parse(byte: u8) -> Syndrome {
+        // rxe rxe_hdr.h aeth_syn: The upper three bits of an AETH syndrome tell ACK, RNR NAK and
+        // NAK; the lower five are credits, a timer code or the reason.
         let code = byte & 0x1F;
         match byte >> 5 {
             0 => Syndrome::Ack { credits: code },

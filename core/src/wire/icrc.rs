@@ -93,6 +93,8 @@ const V6_FOLD: u64 = clmul::fold_high(8 * (V6_BETWEEN as u32 + 16));
 impl Flow {
     /// A flow over IPv4.
     pub fn v4(src: [u8; 4], dst: [u8; 4], sport: u16, dport: u16) -> Flow {
+        // IBTA CA17-22: The ICRC covers eight bytes of ones, the IP and UDP headers and the packet;
+        // fields that routers may change count as ones.
         const MASKED: [u8; 12] = [0x45, 0xFF, 0, 0, 0, 0, 0x40, 0, 0xFF, ip::PROTO_UDP, 0xFF, 0xFF];
         let mut head = [0; ip::V4::LEN + 4];
         head[..12].copy_from_slice(&MASKED);
@@ -131,6 +133,7 @@ impl Flow {
     #[inline]
     fn head(&self, ident: u16, bth: &[u8; Bth::LEN], packet_len: usize) -> Head {
         // Lengths wrap for packets that no datagram can carry; there is nothing to protect.
+        // IBTA CA17-21: The UDP length counts from the UDP header to the end of the ICRC.
         let udp_len = (packet_len + ICRC_LEN + ip::Udp::LEN) as u16;
         // Shifts instead of copies: the bytes stay in registers, where the next step wants them.
         let [a, b, c, d, rest @ ..] = *bth;

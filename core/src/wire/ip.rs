@@ -68,6 +68,7 @@ impl V4 {
             tos: 0,
             total_len: payload_len.saturating_add(Self::LEN as u16),
             ident: 0,
+            // IBTA CA17-7: Packets over IPv4 forbid fragmentation.
             dont_fragment: true,
             ttl: 64,
             protocol: PROTO_UDP,
@@ -78,6 +79,7 @@ impl V4 {
 
     /// Reads the header; `None` where it is not IPv4, has options, or belongs to a fragment.
     pub fn parse(b: &[u8; Self::LEN]) -> Option<V4> {
+        // IBTA CA17-8: Fragments are not read.
         let flags = u16::from_be_bytes([b[6], b[7]]);
         if b[0] != 0x45 || flags & 0xBFFF != 0 {
             return None;
@@ -97,6 +99,7 @@ impl V4 {
     /// Writes the header with its checksum.
     pub fn emit(&self, b: &mut [u8; Self::LEN]) {
         *b = [0; Self::LEN];
+        // IBTA CA17-3: The IPv4 header has no options.
         b[0] = 0x45;
         b[1] = self.tos;
         b[2..4].copy_from_slice(&self.total_len.to_be_bytes());
@@ -201,6 +204,7 @@ pub fn v4_of_gid(gid: &[u8; 16]) -> Option<[u8; 4]> {
 /// The v4-mapped GID of an IPv4 address.
 pub fn gid_of_v4(v4: [u8; 4]) -> [u8; 16] {
     let mut gid = [0; 16];
+    // IBTA A17.4.1.1: The GID of an IPv4 address is the v4-mapped IPv6 address.
     gid[10..12].fill(0xFF);
     gid[12..].copy_from_slice(&v4);
     gid
@@ -266,6 +270,7 @@ mod tests {
     const A: [u8; 4] = [10, 77, 0, 1];
     const B: [u8; 4] = [10, 77, 0, 2];
 
+    // IBTA A17.4.5.2
     #[test]
     fn grh_of_v4_has_a_right_checksum() {
         let mut grh = [0xEE; GRH_LEN];
@@ -277,6 +282,8 @@ mod tests {
         assert_eq!((v4.total_len, v4.ident, v4.src, v4.dst), (1019, 0x7CB2, A, B));
     }
 
+    // IBTA CA17-3
+    // IBTA CA17-8
     #[test]
     fn options_and_fragments_are_not_parsed() {
         let mut header = [0; V4::LEN];
@@ -299,12 +306,14 @@ mod tests {
         assert_eq!(checksum(&[0xFF, 0xFF, 0x00, 0x01]), 0xFFFE);
     }
 
+    // IBTA A17.4.1.1
     #[test]
     fn gids() {
         assert_eq!(v4_of_gid(&gid_of_v4(A)), Some(A));
         assert_eq!(v4_of_gid(&[0; 16]), None);
     }
 
+    // IBTA CA17-7
     #[test]
     fn frame_headers() {
         let mut buf = [0xEE; 64];
@@ -313,6 +322,7 @@ mod tests {
         let ip = V4::parse(buf[14..].first_chunk().unwrap()).unwrap();
         let udp = Udp::parse(buf[34..].first_chunk().unwrap());
         assert_eq!((ip.total_len, ip.ident, ip.dst), (48, 5, B));
+        assert!(ip.dont_fragment);
         assert_eq!(udp, Udp { sport: 0xC001, dport: 4791, len: 28, checksum: 0 });
 
         assert_eq!(emit_frame_headers(&[1; 16], &[2; 16], 0xC001, 4791, 5, 20, &mut buf), Some(62));

@@ -119,6 +119,8 @@ macro_rules! opcodes {
     };
 }
 
+// rxe rxe_opcode.c rxe_opcode: The opcode says which headers follow and where in its message the
+// packet stands.
 opcodes! {
     /// RC SEND, first packet.
     RC_SEND_FIRST = 0x00, Send, FIRST | PAYLOAD;
@@ -396,6 +398,7 @@ impl fmt::Debug for Opcode {
 mod tests {
     use super::*;
 
+    // rxe rxe_opcode.c rxe_opcode
     #[test]
     fn lengths_and_places() {
         assert_eq!(Opcode::ALL.len(), 40);
@@ -435,6 +438,7 @@ mod tests {
         }
     }
 
+    // rxe rxe_opcode.c rxe_opcode
     #[test]
     fn classes() {
         assert_eq!(Opcode::CNP.class(), Class::Cnp);

@@ -53,6 +53,8 @@ impl Psn {
     /// How far `self` lies ahead of `other`: −2^23 to 2^23 − 1, negative where it lies behind.
     #[inline]
     pub const fn diff(self, other: Psn) -> i32 {
+        // rxe rxe_verbs.h psn_compare: PSNs have serial arithmetic: a PSN up to 2^23 - 1 ahead of
+        // another is the later one.
         // The 24-bit difference moves to the top of the word, and comes back with its sign.
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }
@@ -107,6 +109,7 @@ mod tests {
         assert_eq!(Psn::new(5).sub(6), Psn::new(0xFF_FFFF));
     }
 
+    // rxe rxe_verbs.h psn_compare
     #[test]
     fn diff_is_serial() {
         assert_eq!(Psn::new(3).diff(Psn::new(1)), 2);
@@ -116,6 +119,7 @@ mod tests {
         assert_eq!(Psn::new(0x80_0000).diff(Psn::new(0)), -0x80_0000);
     }
 
+    // rxe rxe_verbs.h psn_compare
     #[test]
     fn diff_undoes_add() {
         for base in [0, 1, 0x7F_FFFF, 0x80_0000, 0xFF_FFFF] {

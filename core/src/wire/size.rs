@@ -8,6 +8,8 @@ use super::{Opcode, ICRC_LEN};
 /// Bytes of padding behind a payload of `len` bytes: packets are whole words (IBTA 9.2.3, PadCnt).
 #[inline(always)]
 pub const fn pad_len(len: usize) -> usize {
+    // rxe rxe_hdr.h bth_pad: A payload is padded to whole words, and the BTH says by how many
+    // bytes.
     len.wrapping_neg() & 3
 }
 
@@ -21,6 +23,7 @@ pub const fn packet_bytes(opcode: Opcode, payload: usize) -> usize {
 mod tests {
     use super::*;
 
+    // rxe rxe_hdr.h bth_pad
     #[test]
     fn a_packet_is_as_long_as_its_headers_and_whole_words_of_payload() {
         assert_eq!(packet_bytes(Opcode::RC_ACK, 0), 12 + 4 + 4);

@@ -1,6 +1,7 @@
 //! The codes that stand for times and sizes: RNR timers, ACK timeouts, path MTUs.
 
 /// RNR NAK timer codes in nanoseconds; code 0 is the longest.
+// IBTA 9.7.5.2.8: The five bits of an RNR NAK timer stand for 0.01 to 655.36 ms, by a table.
 pub const RNR_TIMER_NS: [u64; 32] = {
     // Hundredths of a millisecond, which keeps the table readable against the standard's.
     const HUNDREDTHS_MS: [u64; 32] = [
@@ -21,6 +22,8 @@ pub const RNR_TIMER_NS: [u64; 32] = {
 #[inline]
 pub const fn ack_timeout_ns(code: u8) -> Option<u64> {
     match code {
+        // IBTA C9-140: The ACK timeout is 4.096 us times 2 to the power of its code; code 0 is
+        // none.
         1..=31 => Some(4096 << code),
         _ => None,
     }
@@ -30,6 +33,8 @@ pub const fn ack_timeout_ns(code: u8) -> Option<u64> {
 #[inline]
 pub const fn mtu_bytes(code: u32) -> Option<u32> {
     match code {
+        // rxe rxe_param.h rxe_mtu_int_to_enum: Path MTUs are 256, 512, 1024, 2048 and 4096 bytes of
+        // payload.
         1..=5 => Some(128 << code),
         _ => None,
     }
@@ -52,6 +57,7 @@ pub const fn mtu_code(bytes: u32) -> Option<u32> {
 mod tests {
     use super::*;
 
+    // IBTA 9.7.5.2.8
     #[test]
     fn rnr_timers() {
         assert_eq!(RNR_TIMER_NS[0], 655_360_000);
@@ -70,6 +76,7 @@ mod tests {
         assert!(RNR_TIMER_NS[1..].windows(2).all(|w| w[0] < w[1]));
     }
 
+    // IBTA C9-140
     #[test]
     fn ack_timeouts() {
         assert_eq!(ack_timeout_ns(0), None);
@@ -79,6 +86,7 @@ mod tests {
         assert_eq!(ack_timeout_ns(32), None);
     }
 
+    // rxe rxe_param.h rxe_mtu_int_to_enum
     #[test]
     fn mtus() {
         assert_eq!(mtu_bytes(0), None);

@@ -43,6 +43,8 @@ fn time_of(net: &mut Net, a: &End, b: &End, len: usize) -> u64 {
     net.now - start
 }
 
+// IBTA CA17-44
+// IBTA A17.9.3
 #[test]
 fn marks_are_answered_by_one_notification_in_fifty_microseconds() {
     for kind in [qp_type::RC, qp_type::UC] {
@@ -76,6 +78,7 @@ fn marks_are_answered_by_one_notification_in_fifty_microseconds() {
     }
 }
 
+// IBTA CA17-45
 #[test]
 fn a_notified_sender_slows_down_and_comes_back() {
     let (mut net, a, b) = Net::pair(opts());

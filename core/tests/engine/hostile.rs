@@ -1,4 +1,5 @@
-//! Peers and programs that do what they may not: refused, told why, and nobody else's loss.
+//! Peers and programs that do what they may not: they are refused and told why, and others lose
+//! nothing.
 
 use gdrcore_core::device::{async_event, MrReg};
 use gdrcore_core::roce::run::Run;
@@ -24,14 +25,17 @@ fn refused(o: Opts, w: impl Fn(&Net, &End, &End) -> Wr, status: u32, cause: Caus
     assert_eq!(net.lock(&b).qp_cause(b.qp).unwrap().code, cause as u32);
     assert!(b.buf.get(0, 8192).iter().all(|&x| x == 0xaa), "something was written");
     assert_eq!((net.state(&a), net.state(&b)), (qp_state::ERR, qp_state::ERR));
-    // To the requester its completion says it; the responder completes nothing, and has the one
-    // event of IBTA for that.
+    // The requester learns it from its completion. The responder completes nothing, and raises the
+    // one event that the standard has for that.
     let event = if status == ACCESS { async_event::QP_ACCESS_ERR } else { async_event::QP_REQ_ERR };
     net.only_events(&[(&a, None), (&b, Some(event))]);
 }
 
 const ACCESS: u32 = wc_status::REM_ACCESS_ERR;
 
+// rxe rxe_resp.c check_op_valid
+// rxe rxe_resp.c check_rkey, key
+// rxe rxe_resp.c do_class_ac_error
 #[test]
 fn keys_ranges_and_access_are_checked() {
     let o = Opts::default();
@@ -62,13 +66,14 @@ fn keys_ranges_and_access_are_checked() {
     refused(o, |n, a, b| write(a, b.mr.iova, local(n, b, 1)), ACCESS, CauseCode::PeerLacksAccess);
     refused(o, |n, a, b| read(a, b.mr.iova, local(n, b, 3)), ACCESS, CauseCode::PeerLacksAccess);
     let only_read = Opts { access: access::REMOTE_READ, ..o };
-    // What the QP does not do at all is an invalid request (IBTA C9-63, as rxe has it).
+    // What the QP does not do at all is an invalid request, as to rxe (check_op_valid).
     let inv = wc_status::REM_INV_REQ_ERR;
     refused(only_read, |_, a, b| write(a, b.mr.iova, b.mr.rkey), inv, CauseCode::PeerLacksAccess);
     let only_write = Opts { access: access::REMOTE_WRITE, ..o };
     refused(only_write, |_, a, b| read(a, b.mr.iova, b.mr.rkey), inv, CauseCode::PeerLacksAccess);
 }
 
+// rxe rxe_resp.c check_rkey, key
 #[test]
 fn a_key_of_another_domain_is_refused() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -80,6 +85,8 @@ fn a_key_of_another_domain_is_refused() {
     net.only_events(&[(&a, None), (&b, Some(async_event::QP_ACCESS_ERR))]);
 }
 
+// rxe rxe_resp.c check_op_valid
+// rxe rxe_resp.c atomic_reply, alignment
 #[test]
 fn atomics_must_be_aligned_and_allowed() {
     let o = Opts::default();
@@ -117,6 +124,7 @@ fn atomics_must_be_aligned_and_allowed() {
     assert_eq!(err(net.try_post(&a, short)), Error::Invalid);
 }
 
+// rxe rxe_resp.c send_data_in, length
 #[test]
 fn a_message_longer_than_the_receive_fails_on_both_sides() {
     for len in [101usize, 5000] {
@@ -134,6 +142,7 @@ fn a_message_longer_than_the_receive_fails_on_both_sides() {
     }
 }
 
+// rxe rxe_resp.c send_data_in, buffer
 #[test]
 fn local_buffers_are_checked_too() {
     let bad = |a: &End| {
@@ -172,6 +181,7 @@ fn local_buffers_are_checked_too() {
     );
 }
 
+// rxe rxe_comp.c do_complete
 #[test]
 fn a_failure_waits_for_those_before_it_even_through_a_loss() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -194,6 +204,7 @@ fn a_failure_waits_for_those_before_it_even_through_a_loss() {
     assert!(b.buf.get(0, 100) == [7; 100]);
 }
 
+// rxe rxe_resp.c rxe_recheck_mr
 #[test]
 fn a_region_that_ends_under_traffic_fails_the_peer() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -282,8 +293,8 @@ fn pools_and_heap_run_out_cleanly_and_grow() {
     drop(net);
 }
 
-/// Of the tables of queue pairs some have grown when memory for the others is not there: that takes
-/// no places away.
+/// If some tables of queue pairs have grown and there is no memory for the others, no places are
+/// lost.
 #[test]
 fn as_many_queue_pairs_as_said_whatever_growth_has_failed_on() {
     let mut o = Opts::default();
@@ -353,6 +364,10 @@ fn posts_that_ask_too_much_are_refused() {
     assert_eq!(err(net.try_post(&a, w())), Error::Again);
 }
 
+// rxe rxe_recv.c check_keys, P_Key
+// IBTA A17.4.4.2
+// IBTA 9.6.1.4.1
+// rxe rxe_resp.c send_data_in, UD
 #[test]
 fn p_keys_q_keys_and_strangers_are_refused() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -391,6 +406,7 @@ fn p_keys_q_keys_and_strangers_are_refused() {
     assert_eq!(net.lock(&b).counters().rcvd_dropped, 1);
 }
 
+// IBTA CA17-24
 #[test]
 fn garbage_harms_nobody() {
     let mut x = 12345u64;
@@ -413,8 +429,8 @@ fn garbage_harms_nobody() {
     assert!(c.rcvd_malformed > 0 && c.rcvd_icrc_err > 0, "{c:?}");
     net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).remote(&b, 0));
 
-    // Signed, to the QP, near its PSNs, with any opcode and any header: the QP may fail, nothing
-    // else may.
+    // Packets with a right ICRC, for the QP, near its PSNs, with any opcode and any header.
+    // Only the QP may fail.
     for round in 0..400u64 {
         let kind = [qp_type::RC, qp_type::UC, qp_type::UD][round as usize % 3];
         let (mut net, a, b) = Net::pair(Opts { kind, bytes: 8192, ..Opts::default() });
@@ -454,6 +470,7 @@ fn garbage_harms_nobody() {
     }
 }
 
+// IBTA CA17-33
 #[test]
 fn packets_for_a_dead_qp_are_counted_and_its_number_rests() {
     let (mut net, a, b) = Net::pair(Opts { timeout: 8, retry: 2, ..Opts::default() });

@@ -40,7 +40,7 @@ fn a_lost_link_ends_its_requests_with_the_cause_and_nobody_elses() {
     assert_eq!(net.lock(&a).qp_cause(a.qp).unwrap().code, CauseCode::PathLost as u32);
     assert_eq!(net.state(&a), qp_state::ERR);
     net.ok(&c, write(&c, &d));
-    // Nobody spins for it.
+    // No host polls for it without pause.
     assert!(!net.lock(&a).has_work());
 }
 
@@ -64,7 +64,7 @@ fn silent() -> Opts {
 #[test]
 fn a_silent_loss_is_heard_by_who_sends_when_its_timers_end() {
     let (mut net, a, b) = Net::pair(silent());
-    // Nobody is there on the wire either.
+    // The peer is not on the wire either.
     net.tap = Some(Box::new(|_, _| Fate::Drop));
     net.recv(&a, 7, &[(0, 10)]);
     net.post(&b, write(&b, &a).id(1));
@@ -130,6 +130,7 @@ fn datagrams_to_a_lost_link_are_lost_and_the_queue_pair_lives() {
     assert!(!net.lock(&a).has_work());
 }
 
+// IBTA A17.4.4.2
 #[test]
 fn what_comes_over_a_link_counts_only_for_queue_pairs_of_that_path() {
     // Connected over the wire; the same packets, brought by a link, are refused.
@@ -232,7 +233,7 @@ fn the_ack_timer_stays_where_nothing_is_probed_for() {
     let mut buf = vec![0; 20_000];
     let began = net.now;
     loop {
-        // All is thrown away that is written.
+        // All records that are written are thrown away.
         while net.lock(&a).poll_transmit_link(net.now, 1, &mut buf, &mut ()) > 0 {}
         if let Some(wc) = net.poll(a.host, a.scq).first() {
             assert_eq!(wc.status, wc_status::RETRY_EXC_ERR);

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use crate::util::*;
 
-/// What `b` lends to `a`: a region that lies where its owner has it, since both ends are in this
+/// Memory that `b` lends to `a`. It lies at its owner's addresses, since both ends are in this
 /// process.
 struct Lent {
     own: u32,
@@ -20,7 +20,7 @@ struct Lent {
     inside: bool,
     /// It is not mapped, but lent by address.
     far: bool,
-    /// After so many visits it is taken back.
+    /// Visits after which it is taken back.
     visits: Rc<Cell<u32>>,
 }
 
@@ -162,7 +162,7 @@ fn a_write_is_placed_and_completed_without_a_packet() {
             (1, 1, len as u64, 0)
         );
         assert_eq!(net.lock(&b).qp_counters(b.qp).unwrap().rcvd_pkts, 0);
-        // What follows travels, and is understood.
+        // Later requests leave as packets, and are taken.
         net.recv(&b, 9, &[(0, 100)]);
         net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 50));
         assert_eq!(net.poll(b.host, b.rcq)[0].wr_id, 9);
@@ -238,7 +238,7 @@ fn long_writes_are_carried_to_memory_that_is_lent_by_address() {
         assert_eq!((c.carried_writes, c.mapped_writes, c.rdma_writes, c.sent_pkts), (1, 0, 1, 0));
         assert_eq!(net.lock(&a).counters().carried_writes, 1);
     }
-    // One byte less goes by packets, and so does what is not a plain WRITE.
+    // A WRITE of one byte less goes by packets, and so does any other request.
     let (mut net, a, b, _) = far_pair(over_link());
     net.post(&a, write(&a, &b, least - 1));
     assert!(!ring(&mut net, &a));
@@ -294,7 +294,7 @@ fn what_is_taken_back_between_two_calls_is_written_by_packets() {
         assert_eq!(wc.iter().map(|w| w.status).collect::<Vec<_>>(), [wc_status::SUCCESS]);
         assert!(b.buf.get(128, len) == a.buf.get(64, len));
     }
-    // A key that is refused, on either side, is the usual way's business.
+    // The general path refuses keys, on either side.
     visits.set(u32::MAX);
     let before = b.buf.get(0, b.buf.len());
     let mut wr =
@@ -350,7 +350,7 @@ fn only_writes_without_immediate_data_of_a_connected_reliable_pair() {
     net.settle();
     assert_eq!(net.poll(a.host, a.scq).len(), 4);
     assert_eq!(net.lock(&a).counters().mapped_writes, 0);
-    // A limit of the rate is a limit of this way too: it has none, so it is not taken.
+    // This way knows no limit of the rate, so with a limit it is not taken.
     let limit = QpAttr { rate_limit_bytes_per_s: 1 << 40, ..QpAttr::default() };
     net.modify(&a, &limit, qp_attr_mask::RATE_LIMIT).unwrap();
     net.post(&a, write(&a, &b, 10));
@@ -391,7 +391,7 @@ fn nothing_overtakes_what_was_posted_before() {
     }
 }
 
-/// Where each finds another under way it would else go by packets for ever.
+/// Otherwise a stream in which each WRITE finds another under way would go by packets for ever.
 #[test]
 fn a_stream_of_long_writes_leaves_the_packets() {
     for far in [false, true] {
@@ -466,13 +466,13 @@ fn a_region_is_lent_only_where_every_write_would_be_allowed() {
     let before = net.lock(&b).changes();
     net.to_state(&b, qp_state::ERR).unwrap();
     assert!(moved(&net, before) && !asks(&net, b.qpn, a.qpn, &gid, again.rkey));
-    // Over the wire nobody can map anything.
+    // Over the wire no memory can be mapped.
     let (net, a, b) = Net::pair(Opts::default());
     let gid = net.hosts[a.host].addr.gid;
     assert!(net.lock(&b).mappable(b.qpn, a.qpn, &gid, b.mr.rkey).is_none());
 }
 
-/// Where READs put what they bring, and where they have it from.
+/// Places to which READs write, and from which they read.
 const READ: (usize, usize) = ((2 << 20) + 50_000, (2 << 20) + 100_000);
 
 /// Random requests in two worlds, one with memory that is mapped, or lent by address: the same
@@ -505,8 +505,8 @@ fn both_ways_leave_the_same() {
                     .id(step)
                     .flags(flags),
                 6 | 7 => Wr::new(wr_opcode::SEND).local(x, from, len).id(step).flags(flags),
-                // From and to where nobody writes: what else it would see is not the order's
-                // business.
+                // In places that no WRITE touches: the order of READs and WRITEs is not tested
+                // here.
                 8 => Wr::new(wr_opcode::RDMA_READ)
                     .local(x, READ.0, len)
                     .remote(y, READ.1)

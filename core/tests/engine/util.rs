@@ -11,7 +11,7 @@ use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::Flow;
 use gdrcore_core::{Error, Result};
 
-pub use crate::parts::*;
+pub use crate::buf_and_wr::*;
 
 /// Everything a peer may do.
 pub const ALL: u32 =

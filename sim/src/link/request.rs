@@ -1,4 +1,4 @@
-//! Requests: what chance asks of an end, put together part by part, noted and posted.
+//! Random requests of an end: built part by part, noted and posted.
 
 use gdrcore_core::verbs::types::*;
 

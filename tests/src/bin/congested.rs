@@ -13,7 +13,7 @@ use gdrcore_net::soft::SoftConfig;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::rxe::mangle::{open_tap, Mangler};
-use gdrcore_tests::rxe::seen::{ecn, Moment, Seen};
+use gdrcore_tests::rxe::packets::{ecn, Moment, Seen};
 use gdrcore_tests::rxe::side::Side;
 use gdrcore_tests::soft::Soft;
 use gdrcore_tests::tools::run;

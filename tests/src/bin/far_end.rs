@@ -1,5 +1,5 @@
 //! One process with ends that serve, and stream if asked: what tests kill, stop and continue. See
-//! `gdrcore_tests::far`.
+//! `gdrcore_tests::far_end`.
 //!
 //! `far_end DEVICE [key=value]...`: `buffer` bytes, `timeout` and `retry` of its QPs, `recv` bytes
 //! of each receive request (0: none are posted), `path` udp, shm or auto, `stream` write, read or
@@ -21,7 +21,7 @@ use gdrcore_core::verbs::types::{access, mtu, wc_opcode, wc_status, AhAttr};
 use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
 use gdrcore_tests::cm;
 use gdrcore_tests::ends::{End, Op, Shape};
-use gdrcore_tests::far::{parse_address, print_address};
+use gdrcore_tests::far_end::{parse_address, print_address};
 use gdrcore_tests::soft::Soft;
 use std::collections::HashMap;
 use std::io::BufRead;

@@ -9,7 +9,7 @@
 //! 1 GiB for each bad wire) in such a machine and leaves its table as FOLDER/LONG.md.
 
 use gdrcore_tests::rxe::report::Report;
-use gdrcore_tests::rxe::{long, whole, Guest, Link, Outcome};
+use gdrcore_tests::rxe::{long, run_all, Guest, Link, Outcome};
 use gdrcore_tests::soft::Soft;
 use std::cell::RefCell;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn against(report: &mut Report, far: &str, devices: &str) -> Outcome<()> {
     let guest = RefCell::new(Guest::connect(far)?);
     for name in devices.split(',') {
         let device = Soft::open(name, &Default::default()).map_err(|e| format!("{name}: {e}"))?;
-        whole::all(report, &Link::new(device.dev(), &guest)?, false);
+        run_all::all(report, &Link::new(device.dev(), &guest)?, false);
     }
     Ok(())
 }
@@ -50,8 +50,8 @@ fn main() {
     let more = if far == "between" { (arguments.next(), arguments.next()) } else { (None, None) };
     let mut report = Report::new(arguments.collect(), true);
     let done = match (far.as_str(), more) {
-        ("lab", _) => whole::everything(&mut report, Path::new(&what)),
-        (_, (Some(peer), Some(device))) => whole::bad_wires(&mut report, &what, &peer, &device),
+        ("lab", _) => run_all::everything(&mut report, Path::new(&what)),
+        (_, (Some(peer), Some(device))) => run_all::bad_wires(&mut report, &what, &peer, &device),
         _ => against(&mut report, &far, &what),
     };
     print!("{}", report.table());

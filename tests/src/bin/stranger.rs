@@ -1,4 +1,4 @@
-//! Another user of the host, who means harm. See `tests/tests/strangers.rs`.
+//! Another user of the host, who means harm. See `tests/tests/other_users.rs`.
 //!
 //! `stranger UID COMMAND WHAT`: becomes the user UID, then does COMMAND to all named sockets of
 //! this network namespace whose names contain WHAT, abstract ones and paths. Says `ready`, and on

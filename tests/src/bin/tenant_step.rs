@@ -9,7 +9,7 @@
 
 use gdrcore_net::shm::relay::Relay;
 use gdrcore_net::via::proto::{Message, Route};
-use gdrcore_tests::far::parse_address;
+use gdrcore_tests::far_end::parse_address;
 use gdrcore_tests::forge;
 use gdrcore_tests::router::{hello, Raw};
 use std::path::Path;

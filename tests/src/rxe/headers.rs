@@ -4,9 +4,9 @@
 use super::cases::{self, half, read, send, write};
 use super::guest::Link;
 use super::mangle::{Mangler, Script};
+use super::packets::{Moment, Seen};
 use super::pair::Pair;
 use super::report::Report;
-use super::seen::{Moment, Seen};
 use super::side::Side;
 use super::Outcome;
 use crate::ends::{Op, Shape};

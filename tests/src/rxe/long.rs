@@ -2,9 +2,9 @@
 //! packets, every byte checked.
 
 use super::cases::half;
+use super::deep_queues::transfer;
 use super::lab::{Lab, DEVICES, PEER_PORT};
 use super::mangle::Fault;
-use super::many::transfer;
 use super::pair::Pair;
 use super::side::Side;
 use super::{cases, Link, Outcome};

@@ -4,7 +4,7 @@
 //! generator says, marked as a congested switch would, changed as a test's script says, and written
 //! down. Everything else passes untouched.
 
-use super::seen::{bth, mark, roce, set_icrc, write_pcap, Moment, Seen};
+use super::packets::{bth, mark, roce, set_icrc, write_pcap, Moment, Seen};
 use super::side::Side;
 use super::Outcome;
 use std::collections::VecDeque;

@@ -8,6 +8,7 @@
 
 pub mod cases;
 pub mod cm;
+pub mod deep_queues;
 pub mod faults;
 pub mod forged;
 pub mod guest;
@@ -16,18 +17,17 @@ pub mod lab;
 pub mod long;
 pub mod lossy;
 pub mod mangle;
-pub mod many;
+pub mod packets;
 pub mod pair;
 pub mod perftest;
 pub mod pingpong;
 pub mod report;
-pub mod seen;
+pub mod run_all;
+pub mod same_tool;
 pub mod side;
 pub mod timers;
 pub mod tools;
-pub mod twins;
 pub mod vm;
-pub mod whole;
 
 pub use guest::{Guest, Link};
 pub use pair::Pair;

@@ -4,9 +4,9 @@ use super::cases::{self, half};
 use super::guest::Link;
 use super::headers::{is_request, scripted, sent, watched};
 use super::mangle::{Mangler, Script};
+use super::packets::{Moment, Seen};
 use super::pair::Pair;
 use super::report::Report;
-use super::seen::{Moment, Seen};
 use super::side::Side;
 use super::Outcome;
 use crate::ends::{Op, Shape};
@@ -147,8 +147,8 @@ fn used_up(link: &Link, wire: &Mangler, side: Side, code: u8, retries: u8) -> Ou
         Ok(took)
     })?;
     let ticks = if side == Side::Rxe { TICK * expiries as u32 } else { Duration::ZERO };
-    // IBTA C9-141: a timer of T takes T at least. That it takes no more than 4 T,
-    // core/tests/engine/states.rs shows in a time of its own.
+    // A timer of T takes T at least. That it takes no more than 4 T,
+    // core/tests/engine/retries_and_states.rs shows in a time of its own.
     if took + ticks < timer * expiries as u32 {
         return Err(format!("over after {took:?}, {expiries} times {timer:?}"));
     }

@@ -524,6 +524,7 @@ fn a_request_names_its_own_sender_twice() {
     assert!(!w.cm[1].has_events());
 }
 
+// Linux cm.c cm_enter_timewait
 #[test]
 fn late_packets_get_their_time() {
     let mut w = World::new(17);
@@ -546,6 +547,7 @@ fn late_packets_get_their_time() {
     }
 }
 
+// IBTA 12.9.8.3.1
 #[test]
 fn who_pretends_that_a_peer_has_restarted_ends_nothing() {
     let mut w = World::new(18);
@@ -595,6 +597,7 @@ fn who_pretends_that_a_peer_has_restarted_ends_nothing() {
     assert_eq!(w.cm[0].state(active), Ok(State::Established));
 }
 
+// IBTA 12.9.8.3.1
 #[test]
 fn a_peer_that_is_silent_after_a_restart_loses_its_old_connection() {
     // Linux says nothing to a REP that it knows nothing of.

@@ -22,6 +22,7 @@ fn mr(r: &mut Regions, addr: u64, length: u64, flags: u32) -> (Handle, u32) {
     (h, a.rkey)
 }
 
+// Linux ib_verbs.h ib_check_mr_access
 #[test]
 fn registration_checks_range_flags_and_provider() {
     let mut r = regions(64);
@@ -112,6 +113,7 @@ fn region_that_ends_with_the_address_space_is_whole() {
     assert_eq!(r.local(key, PD, start - 1, 1, true), Err(KeyError::Range));
 }
 
+// rxe rxe_mr.c lookup_mr
 #[test]
 fn local_and_remote_tell_why_not() {
     let mut r = regions(64);
@@ -238,6 +240,8 @@ fn type_1_window_opens_rebinds_and_closes() {
     assert_eq!(r.mw_live(), 0);
 }
 
+// rxe rxe_mw.c rxe_check_bind_mw, type 2
+// rxe rxe_mw.c rxe_check_invalidate_mw
 #[test]
 fn type_2_window_belongs_to_its_qp_until_invalidated() {
     let mut r = regions(64);
@@ -276,6 +280,7 @@ fn type_2_window_belongs_to_its_qp_until_invalidated() {
     r.dereg(m).unwrap();
 }
 
+// rxe rxe_mw.c rxe_check_bind_mw, region
 #[test]
 fn bind_refuses_what_the_region_does_not_give() {
     let mut r = regions(64);
@@ -325,6 +330,7 @@ fn edgy() -> impl Strategy<Value = u64> {
 
 proptest! {
     /// Whatever passes lies within the memory that was registered, computed in wide numbers.
+    // rxe rxe_mr.c mr_check_range
     #[test]
     fn no_range_outside_ever_passes(
         addr in edgy(),

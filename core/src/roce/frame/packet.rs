@@ -2,8 +2,8 @@
 //!
 //! A packet is prepared in the port's buffer, handed over, and then noted
 //! ([`Transport::commit_send`]): the peer begins meanwhile. The ACK that a QP owes goes behind its
-//! request as the shorter last segment of the same burst. `core/tests/engine/single.rs` compares
-//! this with the general path, burst by burst.
+//! request as the shorter last segment of the same burst.
+//! `core/tests/engine/single_equivalence.rs` compares this with the general path, burst by burst.
 
 use crate::mem::TransferId;
 use crate::roce::conn::Conn;
@@ -139,6 +139,7 @@ impl Transport {
         }
         let Ok((run, payload)) = Run::parse_behind(&bth, rest) else { return false };
         let taken = if run.kind == Kind::Ack {
+            // IBTA 9.7.7.2, taken
             let acked =
                 payload.is_empty() && matches!(Syndrome::parse(run.syndrome), Syndrome::Ack { .. });
             let ended = acked && c.end_single(now, run.psn);

@@ -2,8 +2,9 @@
 //!
 //! A message is written, handed over and noted in one step, and taken in one step, where nothing is
 //! in its way; the general path takes everything else. What goes well leaves the state, the
-//! counters and the bytes that the general path would have left: `core/tests/engine/single.rs` runs
-//! both over the same requests and compares all of it.
+//! counters and the bytes that the general path would have left:
+//! `core/tests/engine/single_equivalence.rs` runs both over the same requests and compares all of
+//! it.
 
 use crate::mem::TransferId;
 use crate::roce::conn::Conn;
@@ -275,6 +276,7 @@ fn acked(w: &[u64; HEAD_MAX / 8]) -> Option<Psn> {
 fn acked_by([a, b, c]: [u64; 3]) -> Option<Psn> {
     let [op, flags, syndrome, _] = ((a >> 32) as u32).to_le_bytes();
     let plain = Opcode(op) == Opcode::RC_ACK && flags == WHOLE && a as u32 == 0 && c as u32 == 1;
+    // IBTA 9.7.7.2, taken
     (plain && matches!(Syndrome::parse(syndrome), Syndrome::Ack { .. }))
         .then(|| Psn::new((b >> 32) as u32))
 }

@@ -53,6 +53,8 @@ impl Resp {
     #[inline(always)]
     pub(in crate::roce) fn advance(&mut self, psns: u32, ends: bool) {
         self.epsn = self.epsn.add(psns);
+        // IBTA C9-148: The MSN grows by one with each message that is done, with a READ when its
+        // request is accepted.
         self.msn = self.msn.wrapping_add(u32::from(ends));
         self.forget_naks();
     }
@@ -83,6 +85,8 @@ impl Qp {
         len: u32,
         right: u32,
     ) -> Result<Target, KeyError> {
+        // rxe rxe_resp.c check_rkey, key: A key that is unknown, of another protection domain or
+        // without the right, or a range outside of it, is a remote access error.
         memory.regions.remote(rkey, self.pd, self.qpn, va, len, right)
     }
 

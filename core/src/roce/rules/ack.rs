@@ -56,6 +56,8 @@ impl AckQueue {
         if !asked {
             return;
         }
+        // rxe rxe_resp.c acknowledge: A packet that asks for an ACK is acknowledged, after 8
+        // packets or 20 us at the latest.
         resp.ack_owed = true;
         if qp.conn.loopback {
             resp.ack_now = true;
@@ -112,6 +114,7 @@ impl AckQueue {
 /// and NAKs and rewinds before it count no more.
 #[inline(always)]
 pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
+    // rxe rxe_comp.c reset_retry_counters: Progress refills the counters of retries.
     qp.conn.req.retry_left = qp.attr.retry_cnt;
     qp.conn.req.rnr_left = qp.attr.rnr_retry;
     qp.conn.req.naks = 0;

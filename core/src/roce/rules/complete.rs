@@ -64,6 +64,7 @@ pub(in crate::roce) fn prepare<'a>(
     status: u32,
 ) -> Option<Ending<'a>> {
     let mut cq = None;
+    // IBTA 10.7.3.1: A request that fails completes, signaled or not.
     if status != wc_status::SUCCESS || wqe.is_signaled() {
         let side = CqSide::of(s, key, cqs, qp.scq)?;
         if !side.has_room() {

@@ -60,6 +60,8 @@ impl<'a> CqSide<'a> {
         if cq.armed == Armed::No {
             return;
         }
+        // rxe rxe_cq.c rxe_cq_post: An armed CQ raises one event: for any completion, or for
+        // solicited and failed ones only.
         if cq.armed == Armed::Any || solicited || wc.status != wc_status::SUCCESS {
             cq.armed = Armed::No;
             match cq.channel {

@@ -25,6 +25,8 @@ impl Conn<'_> {
     /// this engine itself names no address that could be another's.
     #[inline(always)]
     pub(in crate::roce) fn has_address_of_peer(&self, gid: &[u8; 16], path: Path) -> bool {
+        // IBTA A17.4.4.2: A packet for a connected queue pair is dropped unless its source address
+        // is the peer's.
         let peer = &*self.peer;
         self.qp.conn.loopback && path == Path::Loopback
             || peer.addr.gid == *gid && peer.path.answers(path, self.common.mixed_paths)
@@ -46,6 +48,8 @@ impl Conn<'_> {
         payload: &[u8],
     ) {
         let qp = &mut *self.qp;
+        // rxe rxe_recv.c check_type_state, state: A queue pair that is not in a state to receive
+        // takes no packet.
         if !qp.can_receive() {
             if !self.repeat_nak(from, run) {
                 self.common.counters.rcvd_no_qp += 1;
@@ -56,7 +60,11 @@ impl Conn<'_> {
         if run.class == Class::Cnp && qp.kind.is_connected() {
             return self.handle_cnp(now, from);
         }
+        // rxe rxe_recv.c check_type_state, service: A packet of another service than the queue
+        // pair's is dropped without an answer.
         // The membership bit of a P_Key may differ; a limited member may not talk to another.
+        // rxe rxe_recv.c check_keys, P_Key: A packet of another partition than the default one is
+        // dropped without an answer.
         if run.class != class || run.pkey & 0x7fff != 0x7fff {
             return self.refuse(now);
         }

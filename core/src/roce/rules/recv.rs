@@ -91,6 +91,8 @@ impl Conn<'_> {
         let srq = qp.srq;
         if srq != NONE {
             let q = &mut common.srqs[srq as usize];
+            // rxe rxe_resp.c get_srq_wqe: An SRQ raises its limit event once, when fewer requests
+            // are left than the limit.
             if q.limit != 0 && len - 1 < q.limit {
                 q.limit = 0;
                 q.events |= 1 << async_event::SRQ_LIMIT_REACHED;

@@ -72,6 +72,7 @@ fn dot() -> String {
 }
 
 /// The checked-in graph is the snapshot of the table: a change of either shows here.
+// IBTA 10.3.1
 #[test]
 fn table_matches_the_graph_in_docs() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/internals/qp-states.dot");
@@ -102,6 +103,7 @@ fn table_has_each_transition_once() {
     }
 }
 
+// IBTA 10.3.1
 #[test]
 fn every_state_leads_to_reset_and_err() {
     for (ty, _) in TYPES {
@@ -144,6 +146,7 @@ fn usual_bring_up_is_accepted() {
 }
 
 /// Each required bit is missed, each bit that is neither required nor optional is refused.
+// rxe rxe_qp.c rxe_qp_chk_attr
 #[test]
 fn each_attribute_counts() {
     for t in TABLE {
@@ -170,6 +173,7 @@ fn no_other_type() {
     assert!([0, 1, 5, 8, 9, 0xff, u32::MAX].iter().all(|ty| QpKind::of(*ty).is_none()));
 }
 
+// IBTA 10.3.1
 #[test]
 fn no_other_transition() {
     for from in 0..9 {
@@ -188,6 +192,7 @@ fn good() -> QpAttr {
     a
 }
 
+// rxe rxe_qp.c rxe_qp_chk_attr
 #[test]
 fn values_out_of_range_are_refused() {
     let all = BITS.iter().fold(m::STATE, |x, b| x | b.0);
@@ -227,6 +232,7 @@ fn values_out_of_range_are_refused() {
     check(m::AV, |a| a.ah.dgid[12..].copy_from_slice(&[0; 4]));
 }
 
+// rxe rxe_qp.c rxe_qp_chk_attr
 #[test]
 fn path_mtu_is_bounded_by_the_port() {
     let a = QpAttr { path_mtu: mtu::MTU_2048, ..good() };

@@ -89,6 +89,7 @@ const UC_SEND: &[u8] = &[
     0x78, 0xF3, 0x53, 0xF3, // ICRC
 ];
 
+// IBTA CA17-22
 #[test]
 fn frames_of_other_stacks() {
     check_exact(CNP).unwrap();

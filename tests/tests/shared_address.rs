@@ -11,7 +11,7 @@ use gdrcore_net::soft::{PathChoice, SoftConfig};
 use gdrcore_tests::cm::{self, cm, Events};
 use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
-use gdrcore_tests::far::Far;
+use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, Soft};
 use std::time::{Duration, Instant};

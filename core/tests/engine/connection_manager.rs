@@ -67,6 +67,7 @@ fn unconfirmed() -> (Net, End, End, Handle) {
     (net, a, b, asked.id)
 }
 
+// Linux cm.c cm_establish
 #[test]
 fn data_in_order_is_as_good_as_the_rtu() {
     let (mut net, a, b, id) = unconfirmed();

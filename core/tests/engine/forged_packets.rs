@@ -35,7 +35,7 @@ fn plus(psn: u32, n: u32) -> u32 {
     psn.wrapping_add(n) & 0xff_ffff
 }
 
-/// So many packets at PSNs that nobody expects that the QP of `e` is besieged.
+/// Besieges the QP of `e`: sends enough packets at PSNs that it does not expect.
 fn besiege(net: &mut Net, from: usize, e: &End) {
     for n in 0..100 {
         let p = answer(net, from, e, plus(PSN, FAR + n), NAK);
@@ -54,6 +54,7 @@ fn write(a: &End, b: &End, at: usize) -> Wr {
     Wr::new(wr_opcode::RDMA_WRITE).local(a, 0, 64).remote(b, at)
 }
 
+// rxe rxe_comp.c check_psn, old
 #[test]
 fn answers_to_what_is_not_outstanding_do_nothing_and_are_counted() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -61,8 +62,8 @@ fn answers_to_what_is_not_outstanding_do_nothing_and_are_counted() {
     let next = plus(PSN, 1);
     let syndromes = [0x1f, RNR, NAK, NAK | 1, REMOTE_ACCESS, NAK | 3, NAK | 4, NAK | 20, 0xe0];
     let before = net.lock(&a).counters();
-    // Nothing is outstanding: no PSN at all is right, the last that was acknowledged and the next
-    // one least of all.
+    // Nothing is outstanding, so no PSN is right, neither the last that was acknowledged nor the
+    // next one.
     for psn in [
         plus(next, 0),
         plus(next, 1),
@@ -80,7 +81,7 @@ fn answers_to_what_is_not_outstanding_do_nothing_and_are_counted() {
     let after = net.lock(&a).counters();
     assert_eq!((after.rcvd_stray - before.rcvd_stray, after.rcvd_nak_err), (5 * 10, 0));
     assert_eq!(net.lock(&a).qp_counters(a.qp).unwrap().rcvd_stray, 5 * 10);
-    // While something is: only what it is, and nothing of the codes that RC does not have.
+    // While something is outstanding, only its PSNs are right, and codes that RC lacks never are.
     net.tap = Some(Box::new(|_, _| Fate::Drop));
     net.post(&a, write(&a, &b, 0));
     net.exchange();
@@ -113,7 +114,7 @@ fn a_nak_that_ends_a_besieged_queue_pair_must_be_said_twice() {
         net.inject(1, 0, &p);
         assert_eq!(net.wait(a.host, a.scq, 1)[0].status, wc_status::SUCCESS, "{syndrome:#x}");
         assert_eq!(net.state(&a), qp_state::RTS);
-        // A second time, as a peer says it that has failed and is asked again.
+        // A second time: a failed peer repeats its NAK when it is asked again.
         let (mut net, a, b) = deaf(o);
         net.post(&a, write(&a, &b, 0));
         net.post(&a, write(&a, &b, 64));
@@ -138,7 +139,7 @@ fn a_nak_that_ends_a_besieged_queue_pair_must_be_said_twice() {
         );
         assert_ne!(wc[1].status, wc_status::SUCCESS);
         assert_eq!(net.state(&a), qp_state::ERR);
-        // Or nothing more, as one does that has failed and does not say so twice.
+        // Or silence: a failed peer may not repeat its NAK.
         let (mut net, a, b) = deaf(o);
         net.post(&a, write(&a, &b, 0));
         net.exchange();
@@ -156,7 +157,7 @@ fn a_nak_that_ends_a_besieged_queue_pair_must_be_said_twice() {
         assert_eq!(wc[0].status, expected);
         assert!(net.now - start <= 2 * (4096 << 14), "after one timeout, not after all of them");
     }
-    // Where nobody forges anything, a NAK is believed at once.
+    // Without forgeries a NAK is believed at once.
     let (mut net, a, b) = deaf(o);
     net.post(&a, write(&a, &b, 0));
     net.exchange();
@@ -234,7 +235,7 @@ fn naks_acknowledge_nothing_to_a_besieged_queue_pair() {
     }
 }
 
-/// A SEND that belongs to nothing.
+/// A SEND of one packet that no end has posted.
 fn request(net: &Net, from: usize, to: &End, psn: u32) -> Vec<u8> {
     packet(net, from, 0x04, to, psn, &[7; 16])
 }
@@ -255,8 +256,8 @@ fn requests_far_ahead_make_nobody_send_again() {
     let (x, y) = (net.lock(&a).counters(), net.lock(&b).counters());
     assert_eq!((y.send_nak_err, x.rcvd_seq_err, x.retransmitted_pkts), (0, 0, 0));
     assert_eq!(y.out_of_seq_request, 60);
-    // Where nothing comes in order any more it is what a loss looks like: of a READ request, say,
-    // that takes so many PSNs.
+    // If nothing comes in order any more, it looks like a loss, for example of a READ request that
+    // takes so many PSNs.
     let p = request(&net, 0, &b, plus(PSN, 60 + FAR));
     net.inject(0, 1, &p);
     net.now += 49_000;
@@ -292,7 +293,7 @@ fn a_besieged_queue_pair_asks_for_what_was_lost_a_little_later() {
         net.now - start
     );
     assert_eq!(net.lock(&b).counters().send_nak_err, 1);
-    // Not where what is ahead comes between what is in order.
+    // A packet ahead between packets in order draws no NAK.
     besiege(&mut net, 0, &b);
     for k in 0..50 {
         let p = request(&net, 0, &b, plus(PSN, 8 + k + 5));
@@ -320,17 +321,17 @@ fn what_is_far_off_is_dropped_before_its_icrc_is_computed() {
     besiege(&mut net, 1, &a);
     let before = net.lock(&a).counters();
     (0..1_000).for_each(|_| net.inject(1, 0, &p));
-    // From another address whatever the PSN.
+    // From another address no PSN is right.
     net.add(Host::new(&Opts::default().config, false, 9));
     let stranger = request(&net, 2, &a, PSN);
     (0..100).for_each(|_| net.inject(2, 0, &stranger));
     let after = net.lock(&a).counters();
     assert_eq!(after.rcvd_throttled - before.rcvd_throttled, 1_100);
     assert_eq!((after.rcvd_icrc_err, after.rcvd_refused), (1, before.rcvd_refused));
-    // Its peer is heard all the same, and so are others' queue pairs.
+    // Packets of its peer are taken all the same, and so are those of other queue pairs.
     net.ok(&a, write(&a, &b, 0));
     net.ok(&b, write(&b, &a, 0));
-    // It ends by itself.
+    // The siege ends by itself.
     net.now += 200_000_000;
     let before = net.lock(&a).counters();
     net.inject(1, 0, &p);
@@ -342,6 +343,7 @@ fn what_is_far_off_is_dropped_before_its_icrc_is_computed() {
     );
 }
 
+// rxe rxe_resp.c duplicate_request, READ
 #[test]
 fn a_besieged_queue_pair_answers_reads_of_long_ago_again() {
     let o = Opts { mtu: mtu::MTU_256, bytes: 17 << 20, ..Opts::default() };
@@ -354,7 +356,7 @@ fn a_besieged_queue_pair_answers_reads_of_long_ago_again() {
     net.inject(0, 1, &p);
     net.settle();
     assert!(net.lock(&b).counters().sent_pkts >= 17 << 12);
-    // What was lost of the answer it asks for again.
+    // It asks again for the part of the answer that was lost.
     besiege(&mut net, 0, &b);
     let before = net.lock(&b).counters();
     net.inject(0, 1, &p);
@@ -478,19 +480,19 @@ fn the_right_psn_from_another_port_is_not_enough_while_many_are_guessed() {
     }
     let c = net.lock(&b).counters();
     assert!(c.rcvd_throttled > 100, "{c:?}");
-    // The peer is heard, from its own port and from one that it changed to before.
+    // The peer's packets are taken, from its own port and from one that it changed to before.
     for step in 3..6 {
         net.ok(&a, write(&a, &b, step));
     }
     assert_eq!(net.poll(b.host, b.rcq).len(), 0, "nothing was delivered");
-    // The same packet from the peer's own port is what was waited for.
+    // The same packet from the peer's own port is taken.
     net.now += 1_000_000_000;
     let p = request(&net, 0, &b, plus(right, 3));
     net.inject(0, 1, &p);
     assert_eq!(net.poll(b.host, b.rcq).len(), 1);
 }
 
-/// Nobody guesses much, so nothing is besieged; and the right PSN of a NAK is one of many.
+/// Few packets are guessed, so no queue pair is besieged; and a NAK has many right PSNs.
 #[test]
 fn a_nak_from_a_port_that_never_answered_ends_nothing_while_the_peer_lives() {
     let o = Opts { timeout: 14, ..Opts::default() };
@@ -512,7 +514,7 @@ fn a_nak_from_a_port_that_never_answered_ends_nothing_while_the_peer_lives() {
         }
         assert_eq!(net.wait(a.host, a.scq, 1)[0].status, wc_status::SUCCESS);
         net.ok(&a, write(&a, &b, 0));
-        // A peer that has failed, and answers from another port than before: nothing else comes.
+        // A peer has failed and answers from another port than before; nothing else comes.
         net.tap = Some(Box::new(|from, _| if from == 1 { Fate::Drop } else { Fate::Deliver }));
         net.post(&a, write(&a, &b, 64));
         net.exchange();

@@ -13,7 +13,7 @@ struct World {
     usual: u64,
 }
 
-/// What a request is to be; the same in both worlds, though their addresses differ.
+/// A request, the same in both worlds, though their addresses differ.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     from: usize,
@@ -106,7 +106,7 @@ fn compare(seed: u64) -> (u64, u64) {
     let mut worlds = [World::new(o, true), World::new(o, false)];
     let mut lame = 0;
     for step in 0..60 {
-        // A connection that has failed shows a few more requests how it ends them.
+        // A few more requests are posted to a connection that has failed.
         lame += u32::from(worlds[0].ends.iter().any(|e| worlds[0].net.state(e) == qp_state::ERR));
         if lame > 4 {
             break;
@@ -140,7 +140,7 @@ fn compare(seed: u64) -> (u64, u64) {
         let wait = rng.below(4) * 700_000;
         for w in &mut worlds {
             if receive {
-                // Full is full in both.
+                // The queue is full in both worlds.
                 let _ = w.net.try_recv(&w.ends[1 - p.from], step, &[(8192, 6000)]);
             }
             if arm {
@@ -155,7 +155,7 @@ fn compare(seed: u64) -> (u64, u64) {
         assert_eq!(outcome[0], outcome[1], "{p:?}");
         for w in &mut worlds {
             if more {
-                // A second one on its heels, before the engine has moved.
+                // A second request at once, before the engine has run.
                 let _ = w.post(2000 + step, &Plan { wrong: 0, ..p });
             }
             w.ring(p.from);

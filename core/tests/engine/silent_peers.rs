@@ -1,4 +1,4 @@
-//! Why a peer is silent, as whoever runs the engine says it.
+//! Why a peer is silent, as the caller of the engine says it.
 
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;

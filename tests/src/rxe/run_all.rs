@@ -6,8 +6,8 @@ use super::report::Report;
 use super::side::Side;
 use super::vm::Vm;
 use super::{
-    cases, cm, faults, forged, headers, lossy, many, perftest, pingpong, timers, twins, Guest,
-    Link, Outcome,
+    cases, cm, deep_queues, faults, forged, headers, lossy, perftest, pingpong, same_tool, timers,
+    Guest, Link, Outcome,
 };
 use crate::soft::Soft;
 use std::cell::RefCell;
@@ -29,9 +29,9 @@ pub fn all(report: &mut Report, link: &Link, first: bool) {
         cases::unreliable(report, link, 5, &cases::lengths(5));
         cases::datagrams(report, link, 1);
         cases::large(report, link, 5);
-        many::depths(report, link);
-        many::connections(report, link, 64);
-        many::shared_receives(report, link);
+        deep_queues::depths(report, link);
+        deep_queues::connections(report, link, 64);
+        deep_queues::shared_receives(report, link);
         faults::receiver_not_ready(report, link);
         faults::naks(report, link);
         faults::silence(report, link);
@@ -139,7 +139,7 @@ pub fn everything(report: &mut Report, share: &Path) -> Outcome<()> {
     pingpong::all(report, &lab);
     perftest::all(report, &lab);
     cm::tools(report, &lab);
-    twins::all(report, &lab);
+    same_tool::all(report, &lab);
     let port = PEER_PORT + 1;
     let kill =
         |_program| lab.vm.run(&format!("kill -9 $(cat /tmp/{port}); sleep 0.3"), 20).map(drop);

@@ -18,7 +18,7 @@ struct Ways {
     requests: u64,
     acks: u64,
     not_taken: u64,
-    /// Completions that went to who polled for them.
+    /// Completions that were handed to the thread that polled for them.
     handed: u64,
 }
 
@@ -29,13 +29,13 @@ struct World {
     /// As packets, not over a link.
     wire: bool,
     ways: Ways,
-    /// Whoever is delivered something polls for it then, as a program that runs the engine does.
+    /// An end to which something is delivered polls then, as a program that runs the engine does.
     polls: bool,
-    /// What that has brought.
+    /// Completions that these polls have brought.
     polled: Vec<Wc>,
 }
 
-/// What a request is to be; the same in both worlds, though their addresses differ.
+/// A request, the same in both worlds, though their addresses differ.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     from: usize,
@@ -74,7 +74,7 @@ impl record::Frame for Written<'_> {
     }
 }
 
-/// What is done to a frame on its way.
+/// Fate of a frame on its way.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     None,
@@ -85,7 +85,7 @@ enum Harm {
     Bit(usize, u8),
     /// It ends early.
     Cut(usize),
-    /// Somebody else sent it.
+    /// Its sender is another host.
     Stranger,
     /// The network marked congestion on it.
     Marked,

@@ -9,7 +9,7 @@ use gdrcore_core::counters::Counters;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{packet_bytes, Opcode};
 
-use crate::lossy::mixture;
+use crate::packet_loss::mixture;
 use crate::util::*;
 
 /// Packets and bytes, by host.
@@ -146,7 +146,7 @@ fn key_invalidation_counts_its_header() {
 
 #[test]
 fn losses_repetitions_probes_and_naks_count_what_was_on_the_wire() {
-    /// By its number, what becomes of a packet.
+    /// Fate of a packet, by its number.
     type Wire = fn(u32) -> Fate;
     let cases: [(&str, Wire); 3] = [
         ("a seventh lost", |n| if n % 7 == 3 { Fate::Drop } else { Fate::Deliver }),
@@ -180,7 +180,7 @@ fn losses_repetitions_probes_and_naks_count_what_was_on_the_wire() {
     net.run(1_000_000_000);
     assert_wire(&net, [&a, &b], &totals, &"probe");
     assert!(counters(&net, &a).retransmitted_pkts > 0);
-    // A receive that is not there: RNR NAKs, until it is.
+    // A receive request is missing: RNR NAKs, until it is posted.
     let (mut net, a, b) = Net::pair(Opts::default());
     let totals = counted(&mut net, |_, _| Fate::Deliver);
     net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 1500));
@@ -190,7 +190,7 @@ fn losses_repetitions_probes_and_naks_count_what_was_on_the_wire() {
     net.run(1_000_000_000);
     assert_wire(&net, [&a, &b], &totals, &"receiver not ready");
     assert!(counters(&net, &a).rcvd_rnr_err > 0);
-    // A key that opens nothing: a NAK that ends the connection.
+    // An unknown key: a NAK that ends the connection.
     let (mut net, a, b) = Net::pair(Opts::default());
     let totals = counted(&mut net, |_, _| Fate::Deliver);
     net.run_one(
@@ -233,6 +233,7 @@ fn notifications_of_congestion_count() {
     assert_equal(&net, &a, &b, &"notifications");
 }
 
+// rxe rxe_recv.c rxe_rcv_mcast_pkt
 #[test]
 fn datagrams_count_alike_at_both_ends_alone_and_by_multicast() {
     for way in WAYS {

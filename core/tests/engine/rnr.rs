@@ -22,8 +22,7 @@ fn send(a: &End, packets: usize) -> Wr {
     Wr::new(wr_opcode::SEND).local(a, 0, packets * MTU)
 }
 
-/// Packets of requests that an end has sent. Its answers are not among them: nobody asks it for
-/// anything.
+/// Packets of requests that an end has sent. It sends no answers, since it is not asked anything.
 fn sent(net: &Net, e: &End) -> u64 {
     net.lock(e).qp_counters(e.qp).unwrap().sent_pkts
 }
@@ -54,6 +53,8 @@ fn watch(net: &mut Net) -> Rc<RefCell<Vec<(Opcode, u32, bool)>>> {
     seen
 }
 
+// rxe rxe_comp.c rnrnak_jiffies
+// rxe rxe_resp.c check_resource, RNR
 #[test]
 fn the_refused_packet_goes_alone_until_it_is_accepted() {
     for way in WAYS {
@@ -68,7 +69,7 @@ fn the_refused_packet_goes_alone_until_it_is_accepted() {
             net.run(TIMER_NS + 10_000);
             assert_eq!((sent(&net, &a), refusals(&net, &b)), (8 + round, 1 + round), "{way:?}");
         }
-        // What is posted meanwhile waits as well.
+        // Requests that are posted meanwhile wait as well.
         net.post(&a, send(&a, 1).id(4));
         net.settle();
         assert_eq!(sent(&net, &a), 14, "{way:?}");
@@ -86,6 +87,7 @@ fn the_refused_packet_goes_alone_until_it_is_accepted() {
     }
 }
 
+// rxe rxe_comp.c rnrnak_jiffies
 #[test]
 fn a_packet_after_an_rnr_nak_asks_for_an_ack_and_names_the_refused_psn() {
     let (mut net, a, b) = Net::pair(opts(Way::Wire));
@@ -97,8 +99,8 @@ fn a_packet_after_an_rnr_nak_asks_for_an_ack_and_names_the_refused_psn() {
     net.run(3 * (TIMER_NS + 10_000));
     assert_eq!(*seen.borrow(), [(Opcode::RC_SEND_FIRST, 0, true); 3]);
     seen.borrow_mut().clear();
-    // Ready for one message: behind it one packet asks whether there is a receive request for the
-    // next one.
+    // The peer is ready for one message. One packet of the next one follows, to find out whether
+    // there is a receive request for it.
     net.recv(&b, 1, &[(0, 8 * MTU)]);
     net.run(TIMER_NS / 2 * 3);
     let psns: Vec<u32> = seen.borrow().iter().map(|&(_, psn, _)| psn).collect();
@@ -169,8 +171,8 @@ fn a_peer_that_was_late_once_gets_a_window_again() {
         let before = sent(&net, &a);
         net.post(&a, send(&a, 1).id(0));
         net.run(TIMER_NS / 2);
-        // Room for two messages: what was refused, and the one that is tried. Then nobody is late
-        // any more.
+        // Receives for two messages: the refused one and the one that is tried. From then on the
+        // peer is not late any more.
         (0..2).for_each(|i| net.recv(&b, i, &[(0, MTU)]));
         net.wait(a.host, a.scq, 1);
         net.post(&a, send(&a, 1).id(1));
@@ -198,6 +200,7 @@ fn a_write_without_immediate_data_ends_the_doubt() {
     }
 }
 
+// rxe rxe_resp.c check_resource, immediate
 #[test]
 fn of_a_write_with_immediate_data_only_the_last_packet_is_refused() {
     for way in WAYS {
@@ -260,6 +263,7 @@ fn a_read_before_the_refused_packet_is_asked_for_again_whole() {
     assert_eq!(net.wait(0, a.scq, 3).len(), 3);
 }
 
+// rxe rxe_comp.c reset_retry_counters
 #[test]
 fn the_counter_of_refusals_begins_anew_with_every_packet_that_is_accepted() {
     for way in WAYS {

@@ -64,6 +64,7 @@ fn sweep(o: Opts) {
     }
 }
 
+// rxe rxe_resp.c do_complete
 #[test]
 fn send_write_read_of_all_sizes_over_ipv4() {
     sweep(Opts::default());
@@ -99,6 +100,9 @@ fn a_mebibyte_at_once() {
     }
 }
 
+// rxe rxe_req.c next_opcode_rc
+// rxe rxe_resp.c check_resource, immediate
+// rxe rxe_resp.c do_complete
 #[test]
 fn immediate_data_reaches_the_receiver() {
     for way in WAYS {
@@ -133,6 +137,8 @@ fn immediate_data_reaches_the_receiver() {
     }
 }
 
+// rxe rxe_resp.c atomic_reply, value
+// rxe rxe_comp.c do_atomic
 #[test]
 fn atomics_change_and_return() {
     for way in WAYS {
@@ -198,6 +204,7 @@ fn inline_data_and_many_pieces() {
     assert!([a.buf.get(30_000, 5000), a.buf.get(50_000, 5000)].concat() == data);
 }
 
+// IBTA 10.7.3.1
 #[test]
 fn unsignalled_requests_complete_silently_and_free_their_slots() {
     let (mut net, a, b) = Net::pair(Opts { sq: 8, ..Opts::default() });
@@ -219,6 +226,7 @@ fn unsignalled_requests_complete_silently_and_free_their_slots() {
     assert_eq!(net.wait(a.host, a.scq, 1).len(), 1);
 }
 
+// rxe rxe_comp.c do_complete
 #[test]
 fn many_requests_complete_in_order() {
     for way in WAYS {
@@ -250,6 +258,7 @@ fn many_requests_complete_in_order() {
     }
 }
 
+// rxe rxe_req.c rxe_wqe_is_fenced
 #[test]
 fn a_fence_waits_for_reads_before_it() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -302,6 +311,7 @@ fn windows_of_both_types_bind_serve_and_close() {
     }
 }
 
+// rxe rxe_req.c rxe_requester, UC
 #[test]
 fn uc_sends_and_writes() {
     for (way, srq) in WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
@@ -332,6 +342,7 @@ fn uc_sends_and_writes() {
     }
 }
 
+// IBTA A17.4.5.2
 #[test]
 fn ud_datagrams_come_with_a_grh() {
     use Way::{Link, Loopback, Wire};
@@ -453,6 +464,7 @@ fn bursts_of_messages_of_all_sizes_are_cut_where_they_must_be() {
 
 /// Senders whose packets are numbered (rxe's, a connected socket's): whatever the number, however
 /// it goes on, with losses between.
+// IBTA CA17-24
 #[test]
 fn packets_with_any_identification_arrive_and_damaged_ones_do_not() {
     let (mut net, a, b) = Net::pair(Opts::default());

@@ -56,11 +56,15 @@ fn with(tap: impl FnMut(usize, &mut Vec<u8>) -> Fate + 'static) {
     mixture(&mut net, &a, &b);
 }
 
+// rxe rxe_resp.c check_psn, expected
+// IBTA C9-105
+// rxe rxe_resp.c duplicate_request, atomic
 #[test]
 fn everything_twice() {
     with(|_, _| Fate::Twice);
 }
 
+// rxe rxe_req.c req_retry
 #[test]
 fn one_packet_in_three_seven_and_thirty_one_lost() {
     for n in [3u32, 7, 31] {
@@ -81,6 +85,7 @@ fn one_in(n: u32) -> impl FnMut(usize, &mut Vec<u8>) -> Fate {
     }
 }
 
+// rxe rxe_resp.c check_psn, expected
 #[test]
 fn every_other_packet_late() {
     let mut k = 0;
@@ -94,6 +99,7 @@ fn every_other_packet_late() {
     });
 }
 
+// rxe rxe_req.c req_retry
 #[test]
 fn each_kind_of_packet_lost_the_first_time() {
     for op in 0..=0x17u8 {
@@ -108,6 +114,7 @@ fn each_kind_of_packet_lost_the_first_time() {
     }
 }
 
+// IBTA C9-105
 #[test]
 fn all_answers_lost_for_a_while() {
     let mut k = 0;
@@ -121,6 +128,7 @@ fn all_answers_lost_for_a_while() {
     });
 }
 
+// IBTA C9-105
 #[test]
 fn old_packets_of_another_life_change_nothing() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -143,6 +151,7 @@ fn old_packets_of_another_life_change_nothing() {
     net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 8).remote(&b, 0));
 }
 
+// rxe rxe_comp.c check_psn, old
 #[test]
 fn naks_and_acks_out_of_the_window_change_nothing() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -167,6 +176,7 @@ fn naks_and_acks_out_of_the_window_change_nothing() {
     net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 5000).remote(&b, 0));
 }
 
+// rxe rxe_req.c rxe_do_local_ops
 #[test]
 fn windows_are_bound_once_through_losses() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -268,6 +278,7 @@ fn who_polls_the_last_byte_sees_all_before_it() {
     }
 }
 
+// rxe rxe_comp.c check_psn, READ
 #[test]
 fn an_ack_that_passes_a_lost_read_answer_asks_for_it_again() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -292,6 +303,7 @@ fn an_ack_that_passes_a_lost_read_answer_asks_for_it_again() {
     assert_eq!(a.buf.get(1000, 64), pattern(9, 64));
 }
 
+// rxe rxe_comp.c do_read
 #[test]
 fn a_read_answer_of_another_length_is_a_bad_response() {
     let (mut net, a, b) = Net::pair(Opts::default());

@@ -11,6 +11,7 @@ fn write(a: &End, b: &End) -> Wr {
     Wr::new(wr_opcode::RDMA_WRITE).local(a, 0, 100).remote(b, 0)
 }
 
+// IBTA 9.7.6.1.3
 #[test]
 fn a_silent_peer_ends_every_operation_in_time() {
     for (timeout, retry) in [(8u8, 0u8), (8, 7), (14, 3)] {
@@ -32,6 +33,7 @@ fn a_silent_peer_ends_every_operation_in_time() {
     }
 }
 
+// IBTA 9.7.6.1.3
 #[test]
 fn a_window_that_others_keep_shut_delays_no_retry() {
     for opcode in [wr_opcode::RDMA_WRITE, wr_opcode::RDMA_READ] {
@@ -66,6 +68,8 @@ fn without_a_timeout_the_configured_deadline_ends_it() {
     assert!((30_000_000_000..31_000_000_000).contains(&spent), "{spent}");
 }
 
+// rxe rxe_comp.c rxe_completer
+// rxe rxe_resp.c check_resource, RNR
 #[test]
 fn no_receive_ends_by_the_rnr_counter_or_waits_for_ever() {
     let (mut net, a, b) = Net::pair(Opts { rnr: 2, ..Opts::default() });
@@ -85,6 +89,8 @@ fn no_receive_ends_by_the_rnr_counter_or_waits_for_ever() {
     net.wait(b.host, b.rcq, 1);
 }
 
+// IBTA C10-96
+// IBTA 10.7.3.1
 #[test]
 fn to_err_flushes_both_queues_in_order_and_later_posts_too() {
     for way in WAYS {
@@ -114,6 +120,7 @@ fn to_err_flushes_both_queues_in_order_and_later_posts_too() {
     }
 }
 
+// rxe rxe_qp.c rxe_qp_reset
 #[test]
 fn a_qp_works_again_after_reset() {
     let o = Opts { timeout: 8, retry: 1, ..Opts::default() };
@@ -133,6 +140,8 @@ fn a_qp_works_again_after_reset() {
     }
 }
 
+// rxe rxe_req.c req_next_wqe
+// rxe rxe_comp.c complete_ack
 #[test]
 fn sqd_drains_tells_and_goes_on() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -159,6 +168,7 @@ fn sqd_drains_tells_and_goes_on() {
     assert_eq!(net.wait(0, a.scq, 1)[0].wr_id, 2);
 }
 
+// rxe rxe_comp.c complete_ack
 #[test]
 fn a_queue_that_ends_with_a_local_operation_drains_too() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -183,6 +193,8 @@ fn a_queue_that_ends_with_a_local_operation_drains_too() {
     assert_eq!((event.event, event.handle), (async_event::SQ_DRAINED, a.qp));
 }
 
+// rxe rxe_req.c rxe_requester, UD
+// IBTA 10.3.1, SQE
 #[test]
 fn a_failed_datagram_leaves_the_receive_side_alive() {
     let o = Opts { kind: qp_type::UD, ..Opts::default() };
@@ -210,6 +222,7 @@ fn a_failed_datagram_leaves_the_receive_side_alive() {
     net.only_events(&[(&a, None), (&b, None)]);
 }
 
+// rxe rxe_cq.c rxe_cq_post
 #[test]
 fn armed_queues_raise_once_and_solicited_only_for_solicited() {
     let (mut net, a, b) = Net::pair(Opts::default());

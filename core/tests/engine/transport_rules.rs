@@ -1,5 +1,5 @@
-//! Rules of the standard whose breach no data would show: what a peer counts, hears and must not be
-//! answered.
+//! Rules of the standard whose breach shows in no data: what is counted, what is answered, and what
+//! must not be answered.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -37,6 +37,7 @@ fn msn(packet: &[u8]) -> Option<u32> {
     has.then(|| u32::from_be_bytes([0, packet[13], packet[14], packet[15]]))
 }
 
+// IBTA C9-148
 #[test]
 fn every_answer_says_how_many_messages_were_done() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -70,6 +71,7 @@ fn every_answer_says_how_many_messages_were_done() {
     }
 }
 
+// rxe rxe_resp.c check_psn, gap
 #[test]
 fn what_is_lost_again_is_asked_for_again_at_once() {
     for times in [1, 2, 5] {
@@ -116,6 +118,7 @@ fn a_peer_that_only_asks_again_ends_the_request() {
     assert_eq!(net.state(&a), qp_state::ERR);
 }
 
+// rxe rxe_req.c check_init_depth
 #[test]
 fn as_many_reads_are_under_way_as_the_peer_serves() {
     for depth in [1u8, 2, 3] {
@@ -134,8 +137,7 @@ fn as_many_reads_are_under_way_as_the_peer_serves() {
             Fate::Deliver
         }));
         b.buf.put(0, &pattern(4, 1 << 20));
-        // READs that end where one of the pieces ends in which they are asked for, of 64 KiB, and
-        // others.
+        // READs are requested in pieces of 64 KiB: some of these end with a piece, others do not.
         for i in 0..40u64 {
             let len = [1 << 16, 2 << 16, 3 << 16, 100, (1 << 16) + 1][i as usize % 5];
             net.post(&a, Wr::new(wr_opcode::RDMA_READ).id(i).local(&a, 0, len).remote(&b, 0));
@@ -146,12 +148,13 @@ fn as_many_reads_are_under_way_as_the_peer_serves() {
     }
 }
 
+// rxe rxe_req.c check_init_depth
 #[test]
 fn a_read_that_has_ended_makes_room_for_one() {
     // Each is as long as a piece in which READs are asked for, 64 packets.
     let (mut net, a, b) = Net::pair(Opts { rd_atomic: 2, ..Opts::default() });
     let read = |a: &End, b: &End| Wr::new(wr_opcode::RDMA_READ).local(a, 0, 1 << 16).remote(b, 0);
-    // The window is to grow until it is not what keeps READs back.
+    // The window grows until it does not limit READs any more.
     (0..60).for_each(|_| net.post(&a, read(&a, &b)));
     net.wait(a.host, a.scq, 60);
     let begin = PSN + 60 * 64;
@@ -197,7 +200,7 @@ fn a_lost_end_costs_a_probe_and_not_the_timeout() {
         let (mut net, a, b) = Net::pair(Opts { timeout: 18, retry: 1, ..Opts::default() });
         let mut left = times;
         net.tap = Some(Box::new(move |_, p| {
-            // What is missing of a READ's answer comes as an answer of its own.
+            // The missing part of a READ's answer comes as an answer of its own.
             let rest = lost == Opcode::RC_READ_RESPONSE_LAST
                 && Opcode(p[0]) == Opcode::RC_READ_RESPONSE_ONLY;
             if (Opcode(p[0]) == lost || rest) && left > 0 {
@@ -222,6 +225,7 @@ fn a_lost_end_costs_a_probe_and_not_the_timeout() {
     }
 }
 
+// rxe rxe_resp.c check_rkey, length
 #[test]
 fn a_write_that_is_not_as_long_as_it_said_is_refused() {
     // Bytes that are sent, and the length in the RETH.
@@ -252,6 +256,8 @@ fn a_write_that_is_not_as_long_as_it_said_is_refused() {
     }
 }
 
+// rxe rxe_resp.c duplicate_request, READ
+// rxe rxe_resp.c duplicate_request, atomic
 #[test]
 fn a_duplicate_is_answered_only_if_it_is_the_same_request() {
     for opcode in [wr_opcode::ATOMIC_FETCH_AND_ADD, wr_opcode::RDMA_READ] {
@@ -290,6 +296,7 @@ fn a_duplicate_is_answered_only_if_it_is_the_same_request() {
     }
 }
 
+// rxe rxe_resp.c rxe_recheck_mr
 #[test]
 fn an_old_duplicate_of_a_read_through_a_closed_window_harms_nobody() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -322,6 +329,7 @@ fn an_old_duplicate_of_a_read_through_a_closed_window_harms_nobody() {
     assert_eq!(wc.status, wc_status::REM_ACCESS_ERR);
 }
 
+// rxe rxe_resp.c invalidate_rkey
 #[test]
 fn a_window_closes_with_the_send_that_invalidates_it() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -365,6 +373,7 @@ fn windows_of_a_qp_close_when_it_is_reset() {
     assert_eq!(wc.status, wc_status::REM_ACCESS_ERR);
 }
 
+// rxe rxe_resp.c get_srq_wqe
 #[test]
 fn an_srq_limit_is_told_at_its_value_and_once() {
     let (mut net, a, b) = Net::pair(Opts { srq: true, ..Opts::default() });
@@ -381,6 +390,7 @@ fn an_srq_limit_is_told_at_its_value_and_once() {
     assert_eq!(net.lock(&b).srq_query(b.srq).unwrap().srq_limit, 0, "it is off after it was told");
 }
 
+// rxe rxe_resp.c check_psn, UC
 #[test]
 fn the_rest_of_a_uc_message_with_a_gap_is_not_placed() {
     for lost in [0, 1, 3] {
@@ -410,6 +420,7 @@ fn the_rest_of_a_uc_message_with_a_gap_is_not_placed() {
     }
 }
 
+// rxe rxe_resp.c check_psn, UC
 #[test]
 fn a_receive_of_an_srq_whose_uc_message_was_lost_serves_the_next_one() {
     for lost in 0..5 {
@@ -439,6 +450,7 @@ fn a_receive_of_an_srq_whose_uc_message_was_lost_serves_the_next_one() {
     }
 }
 
+// rxe rxe_req.c check_init_depth
 #[test]
 fn reads_and_atomics_under_way_stay_below_their_bound() {
     let (mut net, a, b) = Net::pair(Opts { rd_atomic: 2, ..Opts::default() });
@@ -470,6 +482,7 @@ fn reads_and_atomics_under_way_stay_below_their_bound() {
     assert_eq!(*open.borrow(), (0, 2), "under way at the end, and at most");
 }
 
+// rxe rxe_resp.c acknowledge
 #[test]
 fn an_ack_travels_with_the_reply_and_alone_after_20_us() {
     let (mut net, a, b) = Net::pair(Opts::default());
@@ -481,7 +494,7 @@ fn an_ack_travels_with_the_reply_and_alone_after_20_us() {
         let burst = net.lock(x).poll_transmit(net.now, &mut buf).expect("a SEND");
         let opcodes: Vec<Opcode> =
             buf[..burst.len].chunks(burst.seg).map(|p| Opcode(p[0])).collect();
-        // What is owed follows the request, as the shorter last segment of the same burst.
+        // The owed ACK follows the request as the shorter last segment of the same burst.
         let expected: &[Opcode] = if hop == 0 {
             &[Opcode::RC_SEND_ONLY]
         } else {
@@ -489,8 +502,8 @@ fn an_ack_travels_with_the_reply_and_alone_after_20_us() {
         };
         assert_eq!(opcodes, expected, "hop {hop}");
         assert_eq!(net.lock(x).poll_transmit(net.now, &mut buf), None, "hop {hop}: one burst");
-        // Longer than the deadline in all: the timer of an ACK that has left is not that of the
-        // next one.
+        // Longer than the deadline altogether: the timer of an ACK that has left does not count for
+        // the next one.
         net.now += 4_000;
         let src = net.hosts[x.host].addr;
         net.lock(y).handle_packets(net.now, &src, burst.seg, &buf[..burst.len], false);
@@ -527,7 +540,7 @@ fn requests_wait_for_company_only_while_many_are_under_way() {
             for i in 0..40 {
                 net.recv(&b, i, &[(0, 64)]);
             }
-            // What the doorbell does not send at once leaves with what follows.
+            // Requests that the doorbell does not send at once leave with later ones.
             let (mut bursts, mut packets) = (Vec::new(), 0);
             for _ in 0..40 {
                 if rings(&net, &a) {
@@ -540,7 +553,8 @@ fn requests_wait_for_company_only_while_many_are_under_way() {
                 }
             }
             if kind == qp_type::RC {
-                // Eight by eight alone, then sixteens; the rest waits for a poll.
+                // The first eight leave one by one, then sixteen at a time; the rest waits for a
+                // poll.
                 assert_eq!(bursts, [1, 1, 1, 1, 1, 1, 1, 1, 16, 16], "round {round}");
             } else {
                 assert_eq!(packets, 40, "nothing is ever under way: {bursts:?}");
@@ -584,7 +598,7 @@ fn an_entry_that_is_reserved_is_taken_back_in_a_round_of_its_own() {
     let burst = net.lock(&a).poll_transmit(net.now, &mut buf).expect("a burst");
     assert!(burst.seg < burst.len, "several packets");
     net.inject(a.host, b.host, &buf[..burst.seg]);
-    // So many requests of b end that the last finds the reserved entry alone.
+    // Enough requests of b end that the last one finds only the reserved entry.
     for id in 0..u64::from(capacity) {
         net.post(&b, Wr::new(wr_opcode::RDMA_WRITE).id(100 + id).local(&b, 0, 8).remote(&a, 0));
     }

@@ -9,7 +9,7 @@ use gdrcore_net::proc_net::port_owner;
 use gdrcore_net::soft::SoftConfig;
 use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
-use gdrcore_tests::far::Far;
+use gdrcore_tests::far_end::Far;
 use gdrcore_tests::forge::{bth, plain, send_valid};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::skip;
