@@ -41,7 +41,7 @@ pub struct Qp {
     pub scq: u32,
     /// Index of the receive CQ.
     pub rcq: u32,
-    /// Index of the SRQ, or [`NONE`].
+    /// Index of the SRQ, or [`NONE`](crate::verbs::NONE).
     pub srq: u32,
     /// Its attributes at creation.
     pub init: QpInit,
