@@ -349,6 +349,33 @@ fn a_link_that_policy_allows_no_more_ends() {
     exchange(a.dev(), a.dev(), qp_type::RC, 1000);
 }
 
+/// The router may tell of an end before the link was read: what is in it may be the ACK that a
+/// program waits for.
+#[test]
+fn what_was_sent_before_a_link_ends_arrives() {
+    const WRITES: usize = 300;
+    let router = Router::start(TWO);
+    let (a, b) = (open(&router, "a"), open(&router, "b"));
+    let shape = Shape { qp_type: qp_type::UC, depth: 512, cqe: 1024, ..Shape::default() };
+    let (mut x, mut y) = connected(a.dev(), b.dev(), shape).expect("connected ends");
+    let data = pattern(1, WRITES);
+    x.buffer.write(0, &data);
+    for i in 0..WRITES as u64 {
+        x.post(i, Op::Write(i, None), i, 1).expect("post_send");
+    }
+    wait_for(60, "they do not leave", || {
+        x.poll();
+        x.done.len() == WRITES
+    });
+    router.write(&TWO.replace("[tenant.b]", "[tenant.b]\nallow = []"));
+    assert_eq!(router.reload(), Ok(()));
+    wait_for(60, "the link stays", || {
+        y.poll();
+        y.dev.qp_cause(y.qp).expect("qp_cause").code == CauseCode::PathLost as u32
+    });
+    assert!(y.buffer.read(0, WRITES) == data);
+}
+
 #[test]
 fn a_process_that_ends_is_noticed_and_its_numbers_rest() {
     let router = Router::start(TWO);

@@ -484,7 +484,10 @@ fn readers_without_manners_cost_their_own_connections() {
     for stream in &mut rude {
         let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n");
         stream.set_read_timeout(Some(limit(60))).expect("a limit");
-        assert!(matches!(stream.read(&mut [0; 16]), Ok(0)), "it stays");
+        // Reset, where it was closed with words in it that nobody has read.
+        let end = stream.read(&mut [0; 16]);
+        let is_reset = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ConnectionReset;
+        assert!(matches!(&end, Ok(0)) || end.as_ref().is_err_and(is_reset), "it stays: {end:?}");
     }
     let (ran, seconds) =
         (cpu(&mut router, "gdrcore-routerd") - before, began.elapsed().as_secs_f64());

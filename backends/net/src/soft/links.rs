@@ -88,16 +88,26 @@ impl SoftDevice {
         self.read_links(g, port, now)
     }
 
+    /// Reads what processes that have ended have written before. Bounded, since others may go on
+    /// writing.
+    pub(super) fn drain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+        for _ in 0..DRAIN_ROUNDS {
+            if self.read_links_apart(g, port, now) == 0 {
+                break;
+            }
+        }
+    }
+
     /// Maintains the links: new ones, wake-ups, grants, ends. Some system calls.
     #[cold]
     pub(super) fn maintain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         relayed::maintain(port);
+        self.poll_router(g, port, now);
         let Some(shm) = &mut port.shm else {
             // A device of nothing but a socket is asked again as rarely as one at rest.
             port.maintain_at = if port.relay.is_none() { now + MAINTAIN_NS.1 } else { 0 };
             return;
         };
-        self.poll_router(shm, now);
         let next = if shm.maintain(now, &self.waiter) {
             MAINTAIN_NS.0
         } else {
@@ -106,13 +116,8 @@ impl SoftDevice {
         (port.maintain_every, port.maintain_at) = (next, now + next);
         export_requested(g, shm);
         if shm.has_lost() {
-            // A process that has ended may have sent a last ACK. Bounded, since others may go on
-            // writing.
-            for _ in 0..DRAIN_ROUNDS {
-                if self.read_links_apart(g, port, now) == 0 {
-                    break;
-                }
-            }
+            // A process that has ended may have sent a last ACK.
+            self.drain_links(g, port, now);
         }
         if let Some(shm) = &mut port.shm {
             port.discards |= self.via.is_some() && shm.has_lost();

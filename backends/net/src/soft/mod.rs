@@ -135,6 +135,8 @@ struct PortState<P = UdpPort> {
     relay: Option<Relay>,
     /// Listeners that the router knows of.
     services: services::Services,
+    /// Sessions of the router that are over and whose links are still to be ended.
+    revoked: routed::Revoked,
     pcap: Option<Pcap>,
     /// The port's descriptor is in the epoll set.
     watched: bool,
@@ -175,6 +177,10 @@ struct PortState<P = UdpPort> {
 
 /// A RoCEv2 NIC in software.
 pub struct SoftDevice {
+    /// The router by way of which peers are reached. A thread that waits for its lock must not hold
+    /// the engine's. Dropped before the port: the router hears of the device's end before it could
+    /// take its rings for broken.
+    via: Option<Session>,
     engine: Engine,
     port: UnsafeCell<PortState>,
     local: Endpoint,
@@ -196,9 +202,6 @@ pub struct SoftDevice {
     sink: OnceLock<&'static dyn EventSink>,
     mtu: u32,
     path: PathChoice,
-    /// The router by way of which peers are reached. A thread that waits for its lock must not hold
-    /// the engine's.
-    via: Option<Session>,
 }
 
 // SAFETY: `port` is reached only by the holder of the engine's lock; everything else is `Sync`.
@@ -237,6 +240,7 @@ impl<P> PortState<P> {
             shm,
             relay,
             services: services::Services::default(),
+            revoked: heapless::Vec::new(),
             pcap,
             watched: true,
             busy_rounds: 0,

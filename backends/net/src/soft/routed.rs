@@ -21,6 +21,9 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
 use std::os::fd::AsRawFd;
 
+/// Numbers of sessions that are over. One more than it holds is ended at once.
+pub(super) type Revoked = heapless::Vec<u32, 32>;
+
 /// The router's answer: a link, where it has made one, that is not adopted yet. While it lives no
 /// other thread can ask, so that two threads do not make two.
 pub(super) struct RouterLink<'s> {
@@ -114,10 +117,10 @@ impl SoftDevice {
         // here.
         let mut held = self.lock_engine();
         let (port, mut came) = (held.port(), false);
-        if let Some(shm) = &mut port.shm {
+        if let PortState { shm: Some(shm), revoked, .. } = port {
             asker.arrivals(|arrival| {
                 came = true;
-                self.on_arrival(shm, now_ns(), arrival);
+                self.on_arrival(shm, revoked, now_ns(), arrival);
             });
         }
         if came {
@@ -172,24 +175,48 @@ impl SoftDevice {
     }
 
     /// Handles what the router has sent: links of others, and revoked ones.
-    pub(super) fn poll_router(&self, shm: &mut ShmPort, now: u64) {
+    pub(super) fn poll_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let Some(via) = &self.via else { return };
-        let ends = via.hear(|arrival| self.on_arrival(shm, now, arrival));
+        let PortState { shm: Some(shm), revoked, .. } = port else { return };
+        let ends = via.hear(|arrival| self.on_arrival(shm, revoked, now, arrival));
         if ends {
             // A closed socket would end every sleep at once.
             let _ = self.waiter.remove_socket(via.fd());
+        }
+        if !port.revoked.is_empty() {
+            self.end_revoked(g, port, now);
+        }
+    }
+
+    /// Ends the links of sessions that are over. What they had written before is taken: it may be
+    /// the ACK of a process that has ended, since the router can hear of that first.
+    #[cold]
+    fn end_revoked(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+        self.drain_links(g, port, now);
+        if let PortState { shm: Some(shm), revoked, .. } = port {
+            core::mem::take(revoked).iter().for_each(|&peer| shm.close_session(peer, true));
         }
     }
 }
 
 impl SoftDevice {
-    fn on_arrival(&self, shm: &mut ShmPort, now: u64, arrival: Arrival) {
+    /// Takes a link. A session that is over is noted for [`SoftDevice::end_revoked`].
+    fn on_arrival(&self, shm: &mut ShmPort, revoked: &mut Revoked, now: u64, arrival: Arrival) {
         match arrival {
             Arrival::Link { gid, peer, loans, fd } => {
+                // In order: it is not one of those that end.
+                if revoked.contains(&peer) {
+                    revoked.retain(|&over| over != peer);
+                    shm.close_session(peer, true);
+                }
                 let at = Endpoint::new(gid, 0, self.local.port);
                 shm.admit(now, &Peer { at, session: peer, may_grant: loans }, fd, &self.waiter);
             }
-            Arrival::Revoked { peer } => shm.close_session(peer, true),
+            Arrival::Revoked { peer } => {
+                if revoked.push(peer).is_err() {
+                    shm.close_session(peer, true);
+                }
+            }
         }
     }
 }
