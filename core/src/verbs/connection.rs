@@ -102,7 +102,8 @@ impl Default for Connection {
 }
 
 impl Connection {
-    /// Ends it: what follows begins with nothing but its memory. Returns the index of the peer's
+    /// Ends it: what follows begins with nothing but its memory, and the path MTU and ACK timeout
+    /// that hold until attributes name others (UD's never do). Returns the index of the peer's
     /// address, or [`NONE`].
     ///
     /// `at`: position in the send ring of what is posted next. `sent_pkts`: packets that the queue
@@ -112,6 +113,7 @@ impl Connection {
         ended.resp.reset();
         self.resp = ended.resp;
         self.req = Req::starting_at(at);
+        (self.mtu, self.timeout_ns) = (ended.mtu, ended.timeout_ns);
         self.cnp_sent = sent_pkts;
         ended.peer
     }

@@ -244,3 +244,26 @@ fn ten_thousand_lives_leave_nothing_behind_and_neighbours_in_peace() {
         assert!((0..g.transport.peers.len()).all(|i| g.transport.peers[i].tx.inflight() == 0));
     }
 }
+
+/// UD names neither path MTU nor ACK timeout: its next life has the device's again.
+#[test]
+fn a_datagram_queue_pair_has_its_mtu_in_the_next_life() {
+    let limit = QpAttr { rate_limit_bytes_per_s: 1 << 30, ..QpAttr::default() };
+    for way in WAYS {
+        let o = Opts { kind: qp_type::UD, way, ..Opts::default() };
+        let (mut net, a, b) = Net::pair(o);
+        let of_device = |net: &Net| {
+            let conn = &net.lock(&a).transport.qps[index(a.qp)].conn;
+            (conn.mtu, conn.timeout_ns)
+        };
+        let before = of_device(&net);
+        again(&mut net, &a, &b, &o, 0);
+        assert_eq!(of_device(&net), before);
+        net.modify(&a, &limit, qp_attr_mask::RATE_LIMIT).unwrap();
+        let ah = net.ah(&a, &b);
+        net.recv(&b, 1, &[(0, 40 + 4096)]);
+        net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 4096).ud(ah, b.qpn, 0x1111));
+        let wc = net.wait(b.host, b.rcq, 1)[0];
+        assert_eq!((wc.status, wc.byte_len), (wc_status::SUCCESS, 40 + 4096));
+    }
+}

@@ -83,16 +83,12 @@ impl SoftDevice {
         )
     }
 
-    #[inline(never)]
-    fn read_links_apart(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
-        self.read_links(g, port, now)
-    }
-
     /// Reads what processes that have ended have written before. Bounded, since others may go on
     /// writing.
+    #[inline(never)]
     pub(super) fn drain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         for _ in 0..DRAIN_ROUNDS {
-            if self.read_links_apart(g, port, now) == 0 {
+            if self.read_links(g, port, now) == 0 {
                 break;
             }
         }
