@@ -124,15 +124,7 @@ fn key_invalidation_counts_its_header() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(Opts { way, ..Opts::default() });
         let totals = counted(&mut net, |_, _| Fate::Deliver);
-        let (mw, key) = net.lock(&b).mw_alloc(b.pd, 2).unwrap();
-        let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
-        let bind = MwBindInfo {
-            mr: b.mr_handle,
-            addr: b.mr.iova,
-            length: 64,
-            mw_access_flags: access::REMOTE_WRITE,
-        };
-        net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, bind));
+        let key = net.window(&b, 64, access::REMOTE_WRITE);
         net.recv(&b, 1, &[(0, 100)]);
         net.ok(&a, Wr::new(wr_opcode::SEND_WITH_INV).imm(key).local(&a, 0, 33));
         net.settle();

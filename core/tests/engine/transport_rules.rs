@@ -300,15 +300,7 @@ fn a_duplicate_is_answered_only_if_it_is_the_same_request() {
 #[test]
 fn an_old_duplicate_of_a_read_through_a_closed_window_harms_nobody() {
     let (mut net, a, b) = Net::pair(Opts::default());
-    let (mw, key) = net.lock(&b).mw_alloc(b.pd, 2).unwrap();
-    let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
-    let bind_info = MwBindInfo {
-        mr: b.mr_handle,
-        addr: b.mr.iova,
-        length: 4096,
-        mw_access_flags: access::REMOTE_READ,
-    };
-    net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, bind_info));
+    let key = net.window(&b, 4096, access::REMOTE_READ);
     let log = log(&mut net);
     net.ok(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 100).key(b.mr.iova, key));
     let ask = log
@@ -333,15 +325,7 @@ fn an_old_duplicate_of_a_read_through_a_closed_window_harms_nobody() {
 #[test]
 fn a_window_closes_with_the_send_that_invalidates_it() {
     let (mut net, a, b) = Net::pair(Opts::default());
-    let (mw, key) = net.lock(&b).mw_alloc(b.pd, 2).unwrap();
-    let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
-    let bind_info = MwBindInfo {
-        mr: b.mr_handle,
-        addr: b.mr.iova,
-        length: 4096,
-        mw_access_flags: access::REMOTE_WRITE,
-    };
-    net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, bind_info));
+    let key = net.window(&b, 4096, access::REMOTE_WRITE);
     net.recv(&b, 1, &[(8192, 100)]);
     net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).key(b.mr.iova, key));
     b.buf.put(0, &[0xaa; 100]);
@@ -355,15 +339,7 @@ fn a_window_closes_with_the_send_that_invalidates_it() {
 fn windows_of_a_qp_close_when_it_is_reset() {
     let o = Opts::default();
     let (mut net, a, b) = Net::pair(o);
-    let (mw, key) = net.lock(&b).mw_alloc(b.pd, 2).unwrap();
-    let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
-    let bind_info = MwBindInfo {
-        mr: b.mr_handle,
-        addr: b.mr.iova,
-        length: 4096,
-        mw_access_flags: access::REMOTE_WRITE,
-    };
-    net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, bind_info));
+    let key = net.window(&b, 4096, access::REMOTE_WRITE);
     for e in [&a, &b] {
         net.to_state(e, qp_state::RESET).unwrap();
     }

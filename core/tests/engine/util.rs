@@ -321,6 +321,16 @@ impl Net {
         self.modify(a, &attr, m::STATE | m::SQ_PSN | if rc { reliable } else { 0 }).unwrap();
     }
 
+    /// Binds a type 2 window with these rights to the first bytes of an end's region. Returns its
+    /// key.
+    pub fn window(&mut self, e: &End, length: u64, rights: u32) -> u32 {
+        let (mw, key) = self.lock(e).mw_alloc(e.pd, 2).unwrap();
+        let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
+        let info = MwBindInfo { mr: e.mr_handle, addr: e.mr.iova, length, mw_access_flags: rights };
+        self.ok(e, Wr::new(wr_opcode::BIND_MW).bind(mw, key, info));
+        key
+    }
+
     /// An AH of `a`'s that leads to `b`'s host.
     pub fn ah(&self, a: &End, b: &End) -> Handle {
         self.name(a.host, b.host);
