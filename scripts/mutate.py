@@ -654,8 +654,11 @@ FAULTS = [
      "=> RINGS..=RINGS,",
      "=> 0..=RINGS,",
      NET),
-    ("a copy by address is made although its grant is revoked", N + "shm/cma.rs",
-     "if !may() {", "if false {", NET),
+    ("a copy by address that was stopped on its way is made although its grant is revoked",
+     N + "rseq.rs",
+     '"jmp 5b",',
+     '"mov eax, {number}", "syscall", "jmp 3b",',
+     NET),
 ]
 FAULTS += [fault[:4] + ({"router": ROUTER, "net": NET}[fault[4]],) for fault in faults_qos.FAULTS]
 FAULTS += [

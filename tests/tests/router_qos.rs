@@ -9,7 +9,7 @@ use gdrcore_core::verbs::types::wc_status;
 use gdrcore_net::shm::relay::{Put, Relay};
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, Op, Shape};
 use gdrcore_tests::far_end::Far;
-use gdrcore_tests::patience::{deadline, limit, wait_for};
+use gdrcore_tests::patience::{self, deadline, limit, wait_for};
 use gdrcore_tests::router::{Raw, Router};
 use gdrcore_tests::soft::Soft;
 use gdrcore_tests::tools::{run, Done, Running};
@@ -77,9 +77,9 @@ fn must_set(router: &Router, words: &[&str]) {
 /// A process of a tenant that sends without end to one of the sink, and both.
 fn stream(router: &Router, name: &str) -> [Far; 2] {
     // A ring of a limited tenant is long in time: no patience ends before it has gone.
-    let options = ["stream=write", "piece=16384", "timeout=19"];
+    let options = ["stream=write", "piece=16384", "timeout=20"];
     let mut from = Far::start(FAR, &router.device(name), &options);
-    let mut to = Far::start(FAR, &router.device("sink"), &["timeout=19"]);
+    let mut to = Far::start(FAR, &router.device("sink"), &["timeout=20"]);
     from.connect_far(&mut to);
     from.say("go");
     [from, to]
@@ -94,6 +94,17 @@ fn more(router: &Router, names: &[&str], bytes: u64) -> Vec<u64> {
         now.iter().sum::<u64>() >= bytes
     });
     now
+}
+
+/// Bytes a second that are few enough for every process to keep its ring filled, be it ever so long
+/// without a CPU.
+fn slow() -> u64 {
+    1_400_000 / u64::from(patience::factor())
+}
+
+/// `bytes` on an idle machine: what [`slow`] moves in the same time here.
+fn few(bytes: u64) -> u64 {
+    bytes / u64::from(patience::factor())
 }
 
 /// Seconds that a thread of the router has run.
@@ -147,13 +158,12 @@ fn no_more_goes_than_a_limit_says_and_that_much_does() {
 
 #[test]
 fn shares_are_as_weights_say() {
-    // Slow enough for every process to keep its ring filled.
-    let policy = FOUR.replace("local =", "line_rate = \"1400kB\"\nlocal =");
-    let router = Router::start(&policy);
+    let router =
+        Router::start(&FOUR.replace("local =", &format!("line_rate = {}\nlocal =", slow())));
     let names = ["one", "two", "four"];
     let _ends = names.map(|name| stream(&router, name));
-    more(&router, &names, 1 << 20);
-    let shares = more(&router, &names, 5 << 20);
+    more(&router, &names, 2 * BURST);
+    let shares = more(&router, &names, few(5 << 20));
     println!("weights 1, 2, 4: {shares:?}");
     let ratio = |a: usize, b: usize| shares[a] as f64 / shares[b] as f64;
     assert!((1.4..2.9).contains(&ratio(1, 0)), "{shares:?}");
@@ -162,24 +172,24 @@ fn shares_are_as_weights_say() {
     // And as they are set to while all goes on.
     must_set(&router, &["one", "weight=4"]);
     must_set(&router, &["four", "weight=1"]);
-    more(&router, &names, 1 << 20);
-    let shares = more(&router, &names, 5 << 20);
+    more(&router, &names, 2 * BURST);
+    let shares = more(&router, &names, few(5 << 20));
     assert!((2.5..6.5).contains(&(shares[0] as f64 / shares[2] as f64)), "{shares:?}");
 }
 
 #[test]
 fn who_has_no_limit_keeps_its_share_beside_a_flood_that_has_one() {
-    let policy = FOUR.replace("local =", "line_rate = \"1400kB\"\nlocal =");
-    let router = Router::start(&policy.replace("weight = 2\n", ""));
+    let line = format!("line_rate = {}\nlocal =", slow());
+    let router = Router::start(&FOUR.replace("local =", &line).replace("weight = 2\n", ""));
     let names = ["one", "two"];
     let _ends = names.map(|name| stream(&router, name));
-    more(&router, &names, 1 << 20);
-    let shares = more(&router, &names, 3 << 20);
+    more(&router, &names, 2 * BURST);
+    let shares = more(&router, &names, few(3 << 20));
     let ratio = |s: &[u64]| s[0] as f64 / s[1] as f64;
     assert!((0.5..2.0).contains(&ratio(&shares)), "equals: {shares:?}");
-    must_set(&router, &["two", "tx_rate=140kB", "burst=16KiB"]);
-    more(&router, &names, 1 << 20);
-    let shares = more(&router, &names, 4 << 20);
+    must_set(&router, &["two", &format!("tx_rate={}", slow() / 10), "burst=16KiB"]);
+    more(&router, &names, 2 * BURST);
+    let shares = more(&router, &names, few(4 << 20));
     println!("none, and a tenth of the line: {shares:?}");
     assert!(ratio(&shares) > 5.0, "nine to one: {shares:?}");
 }

@@ -27,6 +27,7 @@ pub mod port;
 pub mod proc_net;
 pub mod reason;
 mod rights;
+mod rseq;
 pub mod shm;
 pub mod soft;
 mod sys;

@@ -2,7 +2,6 @@
 
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
-use gdrcore_core::roce::peer_memory::{Piece, PIECES};
 use std::os::fd::RawFd;
 
 /// errno of the last failed call of this thread.
@@ -92,40 +91,6 @@ pub(crate) fn any_ready<const N: usize>(fds: [(RawFd, i16); N]) -> bool {
     let mut asked = fds.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
     // SAFETY: the array has N entries and lives through the call.
     unsafe { libc::poll(asked.as_mut_ptr(), N as libc::nfds_t, 0) != 0 }
-}
-
-/// Copies pieces of this process, in order, into ranges (address, length) of another one, which the
-/// kernel fills in order; at most [`PIECES`]. The number of bytes copied, or the errno.
-pub(crate) fn write_process(
-    pid: libc::pid_t,
-    pieces: &[Piece],
-    to: [(u64, u64); 2],
-) -> core::result::Result<u64, i32> {
-    let iovec = |(addr, len): (u64, u64)| libc::iovec {
-        iov_base: core::ptr::with_exposed_provenance_mut(addr as usize),
-        iov_len: len as usize,
-    };
-    let mut local = [iovec((0, 0)); PIECES];
-    let count = pieces.len().min(PIECES);
-    for (vec, piece) in local.iter_mut().zip(pieces) {
-        *vec = iovec((piece.addr, piece.len));
-    }
-    let remote = to.map(iovec);
-    // SAFETY: both arrays live through the call and are as long as it is told. What they name of
-    // this process is only read, by the kernel, which answers EFAULT where nothing is mapped. It
-    // writes into a process of this user that has granted these addresses: memory that no Rust
-    // reference leads to there. That holds if it is this process as well.
-    let n = unsafe {
-        libc::process_vm_writev(
-            pid,
-            local.as_ptr(),
-            count as _,
-            remote.as_ptr(),
-            remote.len() as _,
-            0,
-        )
-    };
-    u64::try_from(n).map_err(|_| errno())
 }
 
 /// `setsockopt` of a plain value.

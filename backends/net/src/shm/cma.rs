@@ -8,10 +8,12 @@
 //! The call names its target by pid, and pids are used again. A pidfd, opened when the link is
 //! made, tells whether the process has ended. The link's socket, which execve(2) closes, tells
 //! whether it runs another program. Both are checked before each call. The time between the check
-//! and the call remains.
+//! and the call remains. The grant is looked at in the very moment of the call ([`crate::rseq`]).
 
 use crate::local::{is_own_user, peer_of};
-use crate::sys::{any_ready, pidfd_open, write_process, Fd};
+use crate::rseq::write_process;
+use crate::sys::{any_ready, pidfd_open, Fd};
+use gdrcore_core::lease::Serial;
 use gdrcore_core::roce::peer_memory::Piece;
 use std::os::fd::RawFd;
 
@@ -54,23 +56,20 @@ impl PeerProcess {
     }
 
     /// Copies pieces of this process, in order, to an address of the other one; the last aligned
-    /// word is written after all others. `may`: whether the address is still granted.
+    /// word is written after all others. Nothing is copied once the grant with this serial has been
+    /// revoked, even if this process was stopped in between.
     pub(super) fn write(
         &self,
         pieces: &[Piece],
         to: u64,
-        may: impl Fn() -> bool,
+        grant: (&Serial, u32),
     ) -> Result<(), CmaError> {
         if self.has_ended() {
             return Err(CmaError::Never);
         }
-        // A signal stops this process at the end of a system call, so in that question if at all:
-        // the owner, which waits for a pin only so long, may have its memory back by now.
-        if !may() {
-            return Err(CmaError::Fault);
-        }
+        // The owner waits for a pin only so long, and may have its memory back by now.
         let len: u64 = pieces.iter().map(|p| p.len).sum();
-        outcome(write_process(self.pid, pieces, ranges(to, len)), len)
+        outcome(write_process(self.pid, pieces, ranges(to, len), grant), len)
     }
 }
 

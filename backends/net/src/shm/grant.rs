@@ -285,7 +285,7 @@ impl PeerMemory for PeerGrants {
     fn copy_remote(&mut self, pieces: &[Piece], to: u64) -> bool {
         let Some(process) = &self.process else { return false };
         let (number, serial) = self.pinned;
-        let outcome = process.write(pieces, to, || self.place.grant(number).is(serial));
+        let outcome = process.write(pieces, to, (self.place.grant(number), serial));
         if outcome == Err(CmaError::Never) {
             // From now on only mapped grants are requested.
             (self.process, self.accepts) = (None, OFFERS_SHARED);

@@ -5,6 +5,13 @@ use gdrcore_core::roce::peer_memory::PIECES;
 use gdrcore_testkit::descriptors::{fork, keep};
 use gdrcore_testkit::place::loopback;
 
+/// A grant that nobody has revoked.
+fn active() -> Serial {
+    let grant = Serial::default();
+    grant.activate(1);
+    grant
+}
+
 /// Two ends of a connection.
 fn ends(n: u8) -> [Fd; 2] {
     let at = crate::addr::Endpoint::v4(loopback(6, n), 4791);
@@ -37,7 +44,11 @@ fn pieces_land_one_behind_the_other_at_any_alignment() {
         // SAFETY: as above.
         unsafe { to.as_ptr().write_bytes(0, to.len()) };
         assert_eq!(
-            process.write(&[Piece { addr: at(&from, 11), len }], at(&to, offset + 64), || true),
+            process.write(
+                &[Piece { addr: at(&from, 11), len }],
+                at(&to, offset + 64),
+                (&active(), 1)
+            ),
             Ok(())
         );
         assert_eq!(bytes(&to, offset + 64, len), bytes(&from, 11, len), "{offset} {len}");
@@ -48,7 +59,7 @@ fn pieces_land_one_behind_the_other_at_any_alignment() {
     }
     let pieces: Vec<Piece> =
         (0..PIECES as u64).map(|i| Piece { addr: at(&from, i * 5000), len: 1 + i * 77 }).collect();
-    assert_eq!(process.write(&pieces, at(&to, 3), || true), Ok(()));
+    assert_eq!(process.write(&pieces, at(&to, 3), (&active(), 1)), Ok(()));
     let all: Vec<u8> =
         (0..PIECES as u64).flat_map(|i| bytes(&from, i * 5000, 1 + i * 77)).collect();
     assert_eq!(bytes(&to, 3, all.len() as u64), all);
@@ -62,10 +73,10 @@ fn who_is_gone_is_not_written() {
     let (from, to) = (1u64, Map::new(4096).unwrap());
     let piece = [Piece { addr: (&raw const from).expose_provenance() as u64, len: 8 }];
     let addr = to.as_ptr().expose_provenance() as u64;
-    assert_eq!(process.write(&piece, addr, || true), Ok(()));
-    assert_eq!(process.write(&piece, 4096, || true), Err(CmaError::Fault));
+    assert_eq!(process.write(&piece, addr, (&active(), 1)), Ok(()));
+    assert_eq!(process.write(&piece, 4096, (&active(), 1)), Err(CmaError::Fault));
     drop(theirs);
-    assert_eq!(process.write(&piece, addr, || true), Err(CmaError::Never));
+    assert_eq!(process.write(&piece, addr, (&active(), 1)), Err(CmaError::Never));
     assert!(PeerProcess::of(ours.raw()).is_none());
     // A process that has ended, or is none.
     assert!(pidfd_open(i32::MAX).is_none());
@@ -76,7 +87,7 @@ fn who_is_gone_is_not_written() {
     assert!(child.wait().unwrap().success());
     let [ours, _theirs] = ends(3);
     let process = PeerProcess { pid: std::process::id() as i32, pidfd, socket: ours.raw() };
-    assert_eq!(process.write(&piece, addr, || true), Err(CmaError::Never));
+    assert_eq!(process.write(&piece, addr, (&active(), 1)), Err(CmaError::Never));
 }
 
 #[test]
