@@ -141,6 +141,11 @@ impl Name {
     }
 }
 
+/// Whether a directory, or one above it, is not there.
+fn is_gone(e: Error) -> bool {
+    matches!(e, Error::NoDevice | Error::Os(libc::ENOENT))
+}
+
 /// The right to bind the names of one holder. Dropping it removes the names and their directory.
 #[derive(Debug)]
 pub(crate) struct Lock {
@@ -162,16 +167,23 @@ impl Lock {
         socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes(), Role::Links.file()])?;
         let above = socket_dir.c_path(&[parts[0].bytes()])?;
         let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes()])?;
+        let first = match holder {
+            Holder::Address => Role::Links,
+            Holder::Block(_) | Holder::Service(..) => Role::Messages,
+        };
         for _ in 0..TRIES {
             // Another process may remove its own directory, and an empty one above, between any two
             // of these calls.
             let dir = match make_dir(&path).and_then(|()| open_dir(libc::AT_FDCWD, path.as_c_str()))
             {
                 Ok(dir) => dir,
-                Err(Error::NoDevice | Error::Os(libc::ENOENT)) => {
+                Err(e) if is_gone(e) => {
                     make_dir(&socket_dir.c_path(&[])?)?;
-                    make_dir(&above)?;
-                    continue;
+                    match make_dir(&above) {
+                        Err(e) if !is_gone(e) => return Err(e),
+                        // Or the one just made was empty, and a sweep has removed it.
+                        _ => continue,
+                    }
                 }
                 Err(e) => return Err(e),
             };
@@ -182,12 +194,9 @@ impl Lock {
                 }
                 // It was removed before it was locked.
                 Ok(false) => {}
-                // Its messages' name is not bound: the holder is about to bind it, or another
-                // process sweeps the directory.
-                Err(Error::Again)
-                    if holder != Holder::Address
-                        && !is_bound(&Name::of(socket_dir, at, holder, Role::Messages)) =>
-                {
+                // Its first name is not bound: the holder is about to bind it, or another process
+                // sweeps the directory.
+                Err(Error::Again) if !is_bound(&Name::of(socket_dir, at, holder, first)) => {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
                 Err(Error::Again) => return Err(Error::AddressInUse),
@@ -245,11 +254,14 @@ fn lock(dir: RawFd) -> Result<bool> {
     Ok(stat(dir)?.st_nlink > 0)
 }
 
-/// Whether a process has bound a name for datagrams.
+/// Whether a living process has bound a name.
 fn is_bound(name: &Name) -> bool {
     let (to, len) = name.parts();
+    let Ok(fd) = socket(libc::SOCK_DGRAM) else { return false };
     // SAFETY: `len` bytes of the name are initialised and live through the call.
-    socket(libc::SOCK_DGRAM).is_ok_and(|fd| unsafe { libc::connect(fd.raw(), to, len) } == 0)
+    let rc = unsafe { libc::connect(fd.raw(), to, len) };
+    // A name for links is of another type, and no connection is made there.
+    rc == 0 || errno() == libc::EPROTOTYPE
 }
 
 /// Removes a holder's sockets.

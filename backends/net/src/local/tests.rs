@@ -92,6 +92,26 @@ fn what_a_dead_process_left_is_in_nobodys_way() {
 }
 
 #[test]
+fn a_name_is_bound_while_its_socket_lives() {
+    let _kept = keep();
+    let (socket_dir, at) = (SocketDir::open().unwrap(), at(4));
+    for (holder, role) in [(Holder::Address, Role::Links), (Holder::Block(1), Role::Messages)] {
+        let lock = Lock::take(&socket_dir, &at, holder).unwrap();
+        let name = lock.name(role);
+        assert!(!is_bound(&name));
+        let socket = match role {
+            Role::Links => lock.listen(role),
+            _ => lock.bind(role, libc::SOCK_DGRAM),
+        };
+        assert!(is_bound(&name));
+        let other = Lock::take(&socket_dir, &at, holder);
+        assert_eq!(other.err(), Some(Error::AddressInUse), "{role:?}");
+        drop(socket);
+        assert!(!is_bound(&name));
+    }
+}
+
+#[test]
 fn a_removed_directory_is_noticed() {
     let _kept = keep();
     let (socket_dir, at) = (SocketDir::open().unwrap(), at(3));

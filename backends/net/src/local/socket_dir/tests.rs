@@ -1,3 +1,4 @@
+use super::super::{Holder, Lock};
 use super::*;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
@@ -66,6 +67,22 @@ fn a_strangers_directory_of_the_usual_name_is_not_taken() {
         (base.name(0), base.name(1), base.name(2)),
         ("gdrcore-!".into(), first, "gdrcore-!".into())
     );
+}
+
+#[test]
+fn a_directory_that_a_sweep_removes_at_once_is_made_again() {
+    let base = Base::new("sweep");
+    let dir = SocketDir::below(&base.c_path(), 0, 1).unwrap();
+    let at = crate::addr::Endpoint::v4([192, 0, 2, 1], 4791);
+    let path = std::path::Path::new(std::str::from_utf8(dir.path()).unwrap());
+    // A link that leads nowhere: it is there whenever it is made, and has gone whenever something
+    // is made in it, as a directory that is swept in between.
+    std::fs::remove_dir(path).unwrap();
+    std::os::unix::fs::symlink("nowhere", path).unwrap();
+    let taken = Lock::take(&dir, &at, Holder::Block(7));
+    assert_eq!(taken.err(), Some(Error::AddressInUse), "after all its tries");
+    std::fs::remove_file(path).unwrap();
+    assert!(Lock::take(&dir, &at, Holder::Block(7)).is_ok());
 }
 
 #[test]
