@@ -2086,190 +2086,115 @@ int gdrc_helper_stop(struct gdrc_context *ctx);
 /** @} */
 
 /**
- * @defgroup gdrc_pins Pinned queue pairs and CQs
+ * @defgroup gdrc_fast Fast handles
  * Posts and polls that look nothing up.
  * @{
  */
 
-/** Posts a request to a device's own object; of gdrc_pinned_qp. */
-typedef int (*gdrc_post_send_fn)(void*, const struct gdrc_send_wr*, const struct gdrc_send_wr**);
-
-/** Posts a receive request to a device's own object; of gdrc_pinned_qp. */
-typedef int (*gdrc_post_recv_fn)(void*, const struct gdrc_recv_wr*, const struct gdrc_recv_wr**);
-
 /**
- * A pinned queue pair (gdrc_qp_pin), read by the inline functions only. All 0: it was given back,
- * or this is the child of a fork.
+ * A queue pair for posts that look nothing up: see gdrc_qp_fast_get. What lies behind `ops` is the
+ * library's.
  */
-typedef struct gdrc_pinned_qp {
-    /** Posts send requests. */
-    gdrc_post_send_fn post_send;
-    /** Posts receive requests. */
-    gdrc_post_recv_fn post_recv;
-    /** Their first argument. */
-    void *object;
-    /**
-     * A request goes to post_send directly if opcode << 32 | num_sge has none of these bits and
-     * sg_list has one of them. 0: no request does.
-     */
-    uint64_t unusual;
-    /** The same for a receive request, by num_sge and sg_list. */
-    uint64_t recv_unusual;
-    /**
-     * Half the longest list that goes to post_send after a look at each request. UINT64_MAX: any
-     * list goes to post_send unchecked.
-     */
-    uint64_t pairs;
-    /** 0. */
-    uint64_t reserved[2];
-} gdrc_pinned_qp;
+typedef struct gdrc_qp_fast {
+    /** What gdrc_qp_fast_post_send and gdrc_qp_fast_post_recv call. */
+    const struct gdrc_qp_fast_ops *ops;
+} gdrc_qp_fast;
 
-/** Polls a device's own object; of gdrc_pinned_cq. */
-typedef int (*gdrc_poll_cq_fn)(void*, int, struct gdrc_wc*);
-
-/** A pinned CQ (gdrc_cq_pin), as gdrc_pinned_qp. */
-typedef struct gdrc_pinned_cq {
-    /** Polls. */
-    gdrc_poll_cq_fn poll_cq;
-    /** First argument of poll_cq. */
-    void *object;
-    /** A poll goes to poll_cq directly if num_entries - 1 is below this. */
-    uint64_t polls;
-    /** Not 0: the result of poll_cq is the result of the call. */
-    uint64_t as_is;
-} gdrc_pinned_cq;
+/** The functions of a queue pair's device. Later versions may add some at the end. */
+typedef struct gdrc_qp_fast_ops {
+    /** As gdrc_post_send. */
+    int (*post_send)(struct gdrc_qp_fast*, const struct gdrc_send_wr*, const struct gdrc_send_wr**);
+    /** As gdrc_post_recv. */
+    int (*post_recv)(struct gdrc_qp_fast*, const struct gdrc_recv_wr*, const struct gdrc_recv_wr**);
+} gdrc_qp_fast_ops;
 
 /**
- * Pins a queue pair: writes to `*out` what gdrc_pinned_post_send and gdrc_pinned_post_recv take,
- * inline functions that look neither context nor handle up. While a queue pair is pinned it is not
- * destroyed (-EBUSY). One may be pinned several times, and posted to by gdrc_post_send as well.
- * The struct is the library's own: not to be written, nor to be read but by those functions.
- * gdrc_close gives back what the program did not.
+ * A CQ for polls that look nothing up: see gdrc_cq_fast_get. What lies behind `ops` is the
+ * library's.
+ */
+typedef struct gdrc_cq_fast {
+    /** What gdrc_cq_fast_poll calls. */
+    const struct gdrc_cq_fast_ops *ops;
+} gdrc_cq_fast;
+
+/** The functions of a CQ's device. Later versions may add some at the end. */
+typedef struct gdrc_cq_fast_ops {
+    /** As gdrc_poll_cq. */
+    int (*poll)(struct gdrc_cq_fast*, int, struct gdrc_wc*);
+} gdrc_cq_fast_ops;
+
+/**
+ * Writes to `*out` a handle of a queue pair for gdrc_qp_fast_post_send and gdrc_qp_fast_post_recv,
+ * inline functions that look neither context nor queue pair up. Until gdrc_qp_fast_put the queue
+ * pair is not destroyed (-EBUSY). It may have several such handles, and be posted to by
+ * gdrc_post_send as well. gdrc_close gives back what the program did not.
  *
- * Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: the process has 8192 pinned queue pairs;
- * -EOPNOTSUPP: the device cannot.
- * Threads: any. Cost: one system call.
+ * Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: no memory for more; -EOPNOTSUPP: the device
+ * cannot.
+ * Threads: any. Cost: none; an allocation where the process has more than 1024 at once.
  */
-int gdrc_qp_pin(struct gdrc_context *ctx, struct gdrc_qp qp, const struct gdrc_pinned_qp **out);
+int gdrc_qp_fast_get(struct gdrc_context *ctx, struct gdrc_qp qp, struct gdrc_qp_fast **out);
 
 /**
- * Gives a pin back. No other call with it may run; later ones get -EINVAL until 8192 more were
- * made.
+ * Gives a handle back. No other call with it may run; later ones get -EINVAL until the process has
+ * made a thousand more.
  *
- * Errors: -EINVAL: not a pin, or given back before; -EOWNERDEAD: made by the parent of this fork.
- * Threads: one per pin. Cost: none.
+ * Errors: -EINVAL: not a fast handle, or given back before; -EOWNERDEAD: made by the parent of
+ * this fork.
+ * Threads: one per handle. Cost: none.
  */
-int gdrc_qp_unpin(const struct gdrc_pinned_qp *pin);
+int gdrc_qp_fast_put(struct gdrc_qp_fast *qp);
 
 /**
- * Pins a CQ for gdrc_pinned_poll_cq; else as gdrc_qp_pin.
+ * Writes to `*out` a handle of a CQ for gdrc_cq_fast_poll; else as gdrc_qp_fast_get.
  *
- * Errors: as gdrc_qp_pin. Threads: any. Cost: one system call.
+ * Errors: as gdrc_qp_fast_get. Threads: any. Cost: as gdrc_qp_fast_get.
  */
-int gdrc_cq_pin(struct gdrc_context *ctx, struct gdrc_cq cq, const struct gdrc_pinned_cq **out);
+int gdrc_cq_fast_get(struct gdrc_context *ctx, struct gdrc_cq cq, struct gdrc_cq_fast **out);
 
 /**
- * Gives a pin back, as gdrc_qp_unpin.
+ * Gives a handle back, as gdrc_qp_fast_put.
  *
- * Errors: as gdrc_qp_unpin. Threads: one per pin. Cost: none.
+ * Errors: as gdrc_qp_fast_put. Threads: one per handle. Cost: none.
  */
-int gdrc_cq_unpin(const struct gdrc_pinned_cq *pin);
+int gdrc_cq_fast_put(struct gdrc_cq_fast *cq);
+
 
 /**
- * The part of gdrc_pinned_post_send that is not inline: lists, inline data and refusals. Not for
- * programs.
+ * Posts by a fast handle, without a look-up. All pointers are followed, as libibverbs follows them:
+ * none may be NULL.
+ *
+ * Errors: as gdrc_post_send; -EINVAL: the handle was given back; -EOWNERDEAD: a parent process made
+ * it. Threads: on a NIC any number at once, as its provider locks; on other devices one at a time,
+ * others get -EBUSY. Cost: on a NIC a post and a poll take 28 instructions more than libibverbs
+ * itself (docs/records/PERFORMANCE.md).
  */
-int gdrc_pinned_send_rest(const struct gdrc_pinned_qp *pin,
-                          const struct gdrc_send_wr *wr,
-                          const struct gdrc_send_wr **bad);
-
-/** The part of gdrc_pinned_post_recv that is not inline. Not for programs. */
-int gdrc_pinned_recv_rest(const struct gdrc_pinned_qp *pin,
-                          const struct gdrc_recv_wr *wr,
-                          const struct gdrc_recv_wr **bad);
-
-/** The part of gdrc_pinned_poll_cq for a pin that passes no poll to a device. Not for programs. */
-int gdrc_pinned_poll_rest(const struct gdrc_pinned_cq *pin, int num_entries, struct gdrc_wc *wc);
-
-/**
- * The result of gdrc_pinned_post_send and gdrc_pinned_post_recv for a request that a device
- * refused with `rc`. Not for programs.
- */
-int gdrc_pinned_refused(int rc);
-
-/**
- * The result of gdrc_pinned_poll_cq for a poll that a device ended with `n`: a number of
- * completions, or an error. Not for programs.
- */
-int gdrc_pinned_polled(const struct gdrc_pinned_cq *pin, int n, struct gdrc_wc *wc);
-
-
-/*
- * Posts and polls through a pin, without a look-up. `pin` comes from gdrc_qp_pin or gdrc_cq_pin; it
- * must not be NULL.
- * Errors: -EINVAL: the pin was given back, or is a struct of zeros; -EOWNERDEAD: a parent process
- * made it; otherwise as gdrc_post_send, gdrc_post_recv and gdrc_poll_cq. Threads: on a NIC any
- * number at once, as its provider locks; on other devices one at a time, others get -EBUSY.
- * Cost: on a NIC a post and a poll take 27 instructions more than libibverbs itself
- * (docs/records/PERFORMANCE.md).
- */
-
-/*
- * Fast path: one request that is not inline. `unusual` masks the bits of opcode and num_sge that
- * the device must check itself; 0 (a stale pin, or one of a parent process) fails the test of
- * sg_list. Every other request goes to gdrc_pinned_send_rest.
- */
-static inline int gdrc_pinned_post_send(const struct gdrc_pinned_qp *pin, const gdrc_send_wr *wr,
-                                        const gdrc_send_wr **bad)
+static inline int gdrc_qp_fast_post_send(struct gdrc_qp_fast *qp, const gdrc_send_wr *wr,
+                                         const gdrc_send_wr **bad)
 {
-    const uint64_t unusual = pin->unusual;
-
-    if (wr && bad && !wr->next && !(wr->send_flags & GDRC_SEND_INLINE) &&
-        ((uintptr_t)wr->sg_list & unusual) &&
-        !(((uint64_t)wr->opcode << 32 | (uint32_t)wr->num_sge) & unusual)) {
-        const gdrc_send_wr *first = wr;
-        int rc = pin->post_send(pin->object, wr, &first);
-
-        if (__builtin_expect(rc != 0, 0)) {
-            *bad = first;
-            return gdrc_pinned_refused(rc);
-        }
-        return 0;
-    }
-    return gdrc_pinned_send_rest(pin, wr, bad);
+    return qp->ops->post_send(qp, wr, bad);
 }
 
-static inline int gdrc_pinned_post_recv(const struct gdrc_pinned_qp *pin, const gdrc_recv_wr *wr,
-                                        const gdrc_recv_wr **bad)
+/**
+ * Posts receive requests by a fast handle; else as gdrc_qp_fast_post_send.
+ *
+ * Errors: as gdrc_post_recv. Threads: as gdrc_qp_fast_post_send.
+ */
+static inline int gdrc_qp_fast_post_recv(struct gdrc_qp_fast *qp, const gdrc_recv_wr *wr,
+                                         const gdrc_recv_wr **bad)
 {
-    const uint64_t unusual = pin->recv_unusual;
-
-    if (wr && bad && !wr->next && ((uintptr_t)wr->sg_list & unusual) &&
-        !((uint32_t)wr->num_sge & unusual)) {
-        const gdrc_recv_wr *first = wr;
-        int rc = pin->post_recv(pin->object, wr, &first);
-
-        if (__builtin_expect(rc != 0, 0)) {
-            *bad = first;
-            return gdrc_pinned_refused(rc);
-        }
-        return 0;
-    }
-    return gdrc_pinned_recv_rest(pin, wr, bad);
+    return qp->ops->post_recv(qp, wr, bad);
 }
 
-/* Fast path: one completion with status success needs no further look. */
-static inline int gdrc_pinned_poll_cq(const struct gdrc_pinned_cq *pin, int num_entries,
-                                      gdrc_wc *wc)
+/**
+ * Polls by a fast handle, with room for `num_entries` (1 or more) completions at `wc`; else as
+ * gdrc_qp_fast_post_send.
+ *
+ * Errors: as gdrc_poll_cq. Threads: as gdrc_qp_fast_post_send.
+ */
+static inline int gdrc_cq_fast_poll(struct gdrc_cq_fast *cq, int num_entries, gdrc_wc *wc)
 {
-    if (wc && (uint64_t)(int64_t)num_entries - 1 < pin->polls) {
-        int n = pin->poll_cq(pin->object, num_entries, wc);
-
-        if (__builtin_expect(n == 1 && wc->status == GDRC_WC_SUCCESS, 1))
-            return n;
-        return gdrc_pinned_polled(pin, n, wc);
-    }
-    return gdrc_pinned_poll_rest(pin, num_entries, wc);
+    return cq->ops->poll(cq, num_entries, wc);
 }
 
 

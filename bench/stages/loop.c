@@ -15,8 +15,8 @@
  * driven by this thread: the post of one (inline, unsignalled), the poll or the progress of the
  * other that finds it, and its next receive. mapped-hop: the same WRITE into memory that the target
  * shares, so that the initiator has mapped it. udp-hop, udp-write-hop: the same over the socket,
- * the SEND with 64 bytes. hop-empty, udp-empty: a poll that finds nothing there. pinned-hop: hop
- * through pins.
+ * the SEND with 64 bytes. hop-empty, udp-empty: a poll that finds nothing there. fast-hop: hop
+ * by fast handles.
  */
 #include <gdrcore.h>
 
@@ -139,8 +139,8 @@ static struct end {
     gdrc_pd pd;
     gdrc_cq cq;
     gdrc_qp qp;
-    const gdrc_pinned_qp *pinned_qp;
-    const gdrc_pinned_cq *pinned_cq;
+    gdrc_qp_fast *fast_qp;
+    gdrc_cq_fast *fast_cq;
     gdrc_mr mr;
     struct gdrc_mr_attr attr;
     volatile uint64_t *data; /* 16 words of a memfd */
@@ -187,7 +187,7 @@ static void op_hop(void)
     end_recv(y);
 }
 
-static void op_pinned_hop(void)
+static void op_fast_hop(void)
 {
     struct end *x = &ends[hops & 1], *y = &ends[~hops & 1];
     x->data[0] = ++hops;
@@ -200,17 +200,18 @@ static void op_pinned_hop(void)
     };
     if (hops % 16 < 2)
         wr.send_flags |= GDRC_SEND_SIGNALED;
-    check("post_send", gdrc_pinned_post_send(x->pinned_qp, &wr, NULL));
+    const gdrc_send_wr *worse;
+    check("post_send", gdrc_qp_fast_post_send(x->fast_qp, &wr, &worse));
     gdrc_wc wc;
     for (int received = 0; !received;) {
-        int n = gdrc_pinned_poll_cq(y->pinned_cq, 1, &wc);
+        int n = gdrc_cq_fast_poll(y->fast_cq, 1, &wc);
         check("poll_cq", n < 0 ? n : n && wc.status ? -5 : 0);
         received = n && wc.opcode == GDRC_WC_OP_RECV;
     }
     gdrc_sge in = { .addr = (uintptr_t)&y->data[8], .length = size, .lkey = y->attr.lkey };
     gdrc_recv_wr next = { .sg_list = &in, .num_sge = 1 };
     const gdrc_recv_wr *bad;
-    check("post_recv", gdrc_pinned_post_recv(y->pinned_qp, &next, &bad));
+    check("post_recv", gdrc_qp_fast_post_recv(y->fast_qp, &next, &bad));
 }
 
 /* A poll that finds nothing, of one of them. */
@@ -297,8 +298,8 @@ static void ends_open(void)
         at[i].struct_size = sizeof at[i];
         check("qp_create", gdrc_qp_create(e->ctx, &init, &e->qp, NULL));
         check("endpoint", gdrc_endpoint_local(e->ctx, e->qp, &e->mr, &at[i]));
-        check("pin", gdrc_qp_pin(e->ctx, e->qp, &e->pinned_qp));
-        check("pin", gdrc_cq_pin(e->ctx, e->cq, &e->pinned_cq));
+        check("fast_get", gdrc_qp_fast_get(e->ctx, e->qp, &e->fast_qp));
+        check("fast_get", gdrc_cq_fast_get(e->ctx, e->cq, &e->fast_cq));
     }
     for (int i = 0; i < 2; i++) {
         check("connect", gdrc_qp_connect(ends[i].ctx, ends[i].qp, &at[i], &at[!i], NULL));
@@ -333,7 +334,7 @@ static const struct {
             { "udp-hop", op_hop },
             { "udp-write-hop", op_write_hop },
             { "udp-empty", op_hop_empty },
-            { "pinned-hop", op_pinned_hop } };
+            { "fast-hop", op_fast_hop } };
 
 __attribute__((noinline)) void measured(void (*op)(void), long count)
 {
@@ -352,7 +353,7 @@ int main(int argc, char **argv)
 {
     if (argc != 3) {
         fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop|"
-                        "mapped-hop|hop-empty|udp-hop|udp-write-hop|udp-empty|pinned-hop "
+                        "mapped-hop|hop-empty|udp-hop|udp-write-hop|udp-empty|fast-hop "
                         "COUNT|time\n");
         return 2;
     }
@@ -383,7 +384,7 @@ int main(int argc, char **argv)
     shared = !strcmp(argv[1], "mapped-hop");
     udp = !strncmp(argv[1], "udp-", 4);
     size = op == op_hop && udp ? 64 : 8;
-    if (op == op_hop || op == op_write_hop || op == op_hop_empty || op == op_pinned_hop)
+    if (op == op_hop || op == op_write_hop || op == op_hop_empty || op == op_fast_hop)
         ends_open();
     if (shared)
         ends_mapped();

@@ -46,7 +46,7 @@ struct plan {
 /* One queue pair and what is under way on it. */
 struct lane {
     gdrc_qp qp;
-    const gdrc_pinned_qp *pin; /* of the queue pair, for the measured loops; NULL: not yet */
+    gdrc_qp_fast *fast; /* for the measured loops; NULL: not yet */
     struct gdrc_endpoint local, remote;
     gdrc_ah ah;           /* UD */
     uint8_t *tx, *rx;     /* first slot of each; addresses only, where the buffer is a GPU's */
@@ -60,7 +60,7 @@ struct side {
     struct gx_dev *dev;
     const struct plan *plan;
     gdrc_cq cq;
-    const gdrc_pinned_cq *cq_pin;
+    gdrc_cq_fast *cq_fast;
     gdrc_mr mr;
     struct gdrc_mr_attr mr_attr;
     struct gx_mem mem;

@@ -50,9 +50,9 @@ static int create_lane(struct side *side, struct lane *lane)
         return err;
     }
     side->ready_lanes++;
-    err = gdrc_qp_pin(side->dev->ctx, lane->qp, &lane->pin);
+    err = gdrc_qp_fast_get(side->dev->ctx, lane->qp, &lane->fast);
     if (err) {
-        gx_explain_call(side->dev, err, "pinning a queue pair");
+        gx_explain_call(side->dev, err, "getting its fast handle");
         return err;
     }
     memset(&lane->local, 0, sizeof lane->local);
@@ -110,7 +110,7 @@ int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan, co
     uint64_t cqe = (uint64_t)plan->qps * (plan->tx_depth / plan->cq_mod + plan->rx_depth + 1);
     err = gdrc_cq_create(dev->ctx, at_most(cqe, dev->attr.max_cqe), &side->cq, NULL);
     if (!err)
-        err = gdrc_cq_pin(dev->ctx, side->cq, &side->cq_pin);
+        err = gdrc_cq_fast_get(dev->ctx, side->cq, &side->cq_fast);
     if (err) {
         gx_explain_call(dev, err, "creating a completion queue");
         return err;
@@ -146,7 +146,7 @@ int side_post_recv(struct side *side, uint32_t index, uint64_t number)
         .num_sge = 1,
     };
     const gdrc_recv_wr *bad;
-    return gdrc_pinned_post_recv(lane->pin, &wr, &bad);
+    return gdrc_qp_fast_post_recv(lane->fast, &wr, &bad);
 }
 
 static int connect_lane(struct side *side, uint32_t index)
@@ -240,12 +240,12 @@ void side_close(struct side *side)
 {
     gdrc_context *ctx = side->dev ? side->dev->ctx : NULL;
     for (uint32_t i = 0; i < side->ready_lanes; i++) {
-        gdrc_qp_unpin(side->lanes[i].pin);
+        gdrc_qp_fast_put(side->lanes[i].fast);
         gdrc_qp_destroy(ctx, side->lanes[i].qp);
         if (side->lanes[i].ah.handle)
             gdrc_ah_destroy(ctx, side->lanes[i].ah);
     }
-    gdrc_cq_unpin(side->cq_pin);
+    gdrc_cq_fast_put(side->cq_fast);
     if (side->cq.handle)
         gdrc_cq_destroy(ctx, side->cq);
     if (side->mr.handle)

@@ -230,7 +230,7 @@ static int post(struct side *side, uint32_t index, uint64_t count)
         if (i)
             wr[i - 1].next = &wr[i];
     }
-    int err = gdrc_pinned_post_send(lane->pin, wr, &bad);
+    int err = gdrc_qp_fast_post_send(lane->fast, wr, &bad);
     if (err == -EAGAIN)
         n = (int)(bad - wr);
     else if (err)
@@ -249,7 +249,7 @@ static int post_same(struct side *side)
     struct lane *lane = &side->lanes[0];
     bool told = number_it(side, 0, lane->posted, &side->wr);
     const gdrc_send_wr *bad;
-    int err = gdrc_pinned_post_send(lane->pin, &side->wr, &bad);
+    int err = gdrc_qp_fast_post_send(lane->fast, &side->wr, &bad);
     if (err)
         return err == -EAGAIN ? 0 : explain(side, err);
     lane->pending += told;
@@ -316,7 +316,7 @@ static int look_at_clock(struct side *side, bool moved)
 static int poll_some(struct side *side)
 {
     gdrc_wc wc[POLL];
-    int n = gdrc_pinned_poll_cq(side->cq_pin, POLL, wc), err = 0;
+    int n = gdrc_cq_fast_poll(side->cq_fast, POLL, wc), err = 0;
     if (n < 0) {
         gx_explain_call(side->dev, n, "polling");
         return n;

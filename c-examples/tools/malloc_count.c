@@ -3,11 +3,10 @@
  * malloc_count.so: LD_PRELOAD it to count allocations inside the data-plane calls of libgdrcore.
  *
  * Each data-plane call is wrapped: while one runs on a thread, every malloc, calloc, realloc,
- * memalign and mmap of new memory of that thread counts. Posts and polls through a pin are inline
- * functions, which nothing can wrap. So gdrc_qp_pin and gdrc_cq_pin give the program a pin of this
- * tool, one of zeros: such a pin sends the inline functions the long way, and that is wrapped. With
- * GDRC_MALLOC_ALL=1 everything that any thread allocates after the first gdrc_post_send counts
- * instead: then the program must not allocate either.
+ * memalign and mmap of new memory of that thread counts. Posts and polls by a fast handle are
+ * inline functions, which nothing can wrap; so gdrc_qp_fast_get and gdrc_cq_fast_get give the
+ * program a handle of this tool. With GDRC_MALLOC_ALL=1 everything that any thread allocates after
+ * the first gdrc_post_send counts instead: then the program must not allocate either.
  *
  * The report is one line, to the file GDRC_MALLOC_REPORT (appended) or to stderr, at exit:
  *   malloc_count: PROGRAM: CALLS data-plane calls, N allocations
@@ -18,6 +17,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,13 +80,10 @@ REAL(gdrc_get_cq_event);
 REAL(gdrc_get_async_event);
 REAL(gdrc_arm);
 REAL(gdrc_wait);
-REAL(gdrc_qp_pin);
-REAL(gdrc_qp_unpin);
-REAL(gdrc_cq_pin);
-REAL(gdrc_cq_unpin);
-REAL(gdrc_pinned_send_rest);
-REAL(gdrc_pinned_recv_rest);
-REAL(gdrc_pinned_poll_rest);
+REAL(gdrc_qp_fast_get);
+REAL(gdrc_qp_fast_put);
+REAL(gdrc_cq_fast_get);
+REAL(gdrc_cq_fast_put);
 
 static void *next(const char *name)
 {
@@ -108,13 +105,10 @@ __attribute__((constructor)) static void start(void)
     LOOK_UP(gdrc_get_async_event);
     LOOK_UP(gdrc_arm);
     LOOK_UP(gdrc_wait);
-    LOOK_UP(gdrc_qp_pin);
-    LOOK_UP(gdrc_qp_unpin);
-    LOOK_UP(gdrc_cq_pin);
-    LOOK_UP(gdrc_cq_unpin);
-    LOOK_UP(gdrc_pinned_send_rest);
-    LOOK_UP(gdrc_pinned_recv_rest);
-    LOOK_UP(gdrc_pinned_poll_rest);
+    LOOK_UP(gdrc_qp_fast_get);
+    LOOK_UP(gdrc_qp_fast_put);
+    LOOK_UP(gdrc_cq_fast_get);
+    LOOK_UP(gdrc_cq_fast_put);
     const char *all = getenv("GDRC_MALLOC_ALL");
     count_all = all && *all == '1';
 }
@@ -161,103 +155,64 @@ int gdrc_get_async_event(gdrc_context *ctx, struct gdrc_async_event *out)
 int gdrc_arm(gdrc_context *ctx) { INSIDE(gdrc_arm(ctx)); }
 int gdrc_wait(gdrc_context *ctx, int timeout_ms) { INSIDE(gdrc_wait(ctx, timeout_ms)); }
 
-/* As many pins of each kind as a process can have. */
-#define PINS 8192
-
 /*
- * What the program gets in place of a pin. The row stays all 0; `real` is NULL while nobody has it.
+ * What the program gets in place of a fast handle: one with functions of this tool, which call the
+ * library's. It is never freed, as the library's own is not.
  */
-static struct qp_pin {
-    struct gdrc_pinned_qp row;
-    const struct gdrc_pinned_qp *real;
-} qp_pins[PINS];
-static struct cq_pin {
-    struct gdrc_pinned_cq row;
-    const struct gdrc_pinned_cq *real;
-} cq_pins[PINS];
+struct counted_qp {
+    gdrc_qp_fast fast;
+    gdrc_qp_fast *real;
+};
+struct counted_cq {
+    gdrc_cq_fast fast;
+    gdrc_cq_fast *real;
+};
 
-/*
- * Puts the pin in *out into a free entry, and the entry's row into *out. A full table leaves the
- * pin as it is.
- */
-#define HIDE(table, out)                                                                    \
-    for (size_t i = 0; i < PINS; i++) {                                                     \
-        __typeof__(*(out)) none = NULL;                                                     \
-        if (__atomic_compare_exchange_n(&table[i].real, &none, *(out), 0, __ATOMIC_ACQ_REL, \
-                                        __ATOMIC_RELAXED)) {                                \
-            *(out) = &table[i].row;                                                         \
-            break;                                                                          \
-        }                                                                                   \
-    }
-
-static struct qp_pin *own_qp_pin(const struct gdrc_pinned_qp *pin)
+static int counted_post_send(gdrc_qp_fast *qp, const gdrc_send_wr *wr, const gdrc_send_wr **bad)
 {
-    uintptr_t at = (uintptr_t)pin - (uintptr_t)qp_pins;
-    return at < sizeof qp_pins ? &qp_pins[at / sizeof *qp_pins] : NULL;
-}
-
-static struct cq_pin *own_cq_pin(const struct gdrc_pinned_cq *pin)
-{
-    uintptr_t at = (uintptr_t)pin - (uintptr_t)cq_pins;
-    return at < sizeof cq_pins ? &cq_pins[at / sizeof *cq_pins] : NULL;
-}
-
-int gdrc_qp_pin(gdrc_context *ctx, gdrc_qp qp, const struct gdrc_pinned_qp **out)
-{
-    int err = real_gdrc_qp_pin(ctx, qp, out);
-    if (!err)
-        HIDE(qp_pins, out)
-    return err;
-}
-int gdrc_cq_pin(gdrc_context *ctx, gdrc_cq cq, const struct gdrc_pinned_cq **out)
-{
-    int err = real_gdrc_cq_pin(ctx, cq, out);
-    if (!err)
-        HIDE(cq_pins, out)
-    return err;
-}
-int gdrc_qp_unpin(const struct gdrc_pinned_qp *pin)
-{
-    struct qp_pin *own = own_qp_pin(pin);
-    return real_gdrc_qp_unpin(own ? __atomic_exchange_n(&own->real, NULL, __ATOMIC_ACQ_REL) : pin);
-}
-int gdrc_cq_unpin(const struct gdrc_pinned_cq *pin)
-{
-    struct cq_pin *own = own_cq_pin(pin);
-    return real_gdrc_cq_unpin(own ? __atomic_exchange_n(&own->real, NULL, __ATOMIC_ACQ_REL) : pin);
-}
-
-/*
- * The inline functions, with the pin that the library made, are called here. What they in turn
- * leave to the library arrives here again, and goes on to it. A pin that was given back is one of
- * zeros, as the library's own would be.
- */
-int gdrc_pinned_send_rest(const struct gdrc_pinned_qp *pin, const gdrc_send_wr *wr,
-                          const gdrc_send_wr **bad)
-{
-    struct qp_pin *own = own_qp_pin(pin);
-    const struct gdrc_pinned_qp *real = own ? __atomic_load_n(&own->real, __ATOMIC_ACQUIRE) : NULL;
-    if (!real)
-        return real_gdrc_pinned_send_rest(pin, wr, bad);
     __atomic_store_n(&armed, 1, __ATOMIC_RELAXED);
-    COUNTED(gdrc_pinned_post_send(real, wr, bad));
+    COUNTED(gdrc_qp_fast_post_send(((struct counted_qp *)qp)->real, wr, bad));
 }
-int gdrc_pinned_recv_rest(const struct gdrc_pinned_qp *pin, const gdrc_recv_wr *wr,
-                          const gdrc_recv_wr **bad)
+static int counted_post_recv(gdrc_qp_fast *qp, const gdrc_recv_wr *wr, const gdrc_recv_wr **bad)
 {
-    struct qp_pin *own = own_qp_pin(pin);
-    const struct gdrc_pinned_qp *real = own ? __atomic_load_n(&own->real, __ATOMIC_ACQUIRE) : NULL;
-    if (!real)
-        return real_gdrc_pinned_recv_rest(pin, wr, bad);
-    COUNTED(gdrc_pinned_post_recv(real, wr, bad));
+    COUNTED(gdrc_qp_fast_post_recv(((struct counted_qp *)qp)->real, wr, bad));
 }
-int gdrc_pinned_poll_rest(const struct gdrc_pinned_cq *pin, int num_entries, gdrc_wc *wc)
+static int counted_poll(gdrc_cq_fast *cq, int num_entries, gdrc_wc *wc)
 {
-    struct cq_pin *own = own_cq_pin(pin);
-    const struct gdrc_pinned_cq *real = own ? __atomic_load_n(&own->real, __ATOMIC_ACQUIRE) : NULL;
-    if (!real)
-        return real_gdrc_pinned_poll_rest(pin, num_entries, wc);
-    COUNTED(gdrc_pinned_poll_cq(real, num_entries, wc));
+    COUNTED(gdrc_cq_fast_poll(((struct counted_cq *)cq)->real, num_entries, wc));
+}
+static const gdrc_qp_fast_ops counted_qp_ops = { counted_post_send, counted_post_recv };
+static const gdrc_cq_fast_ops counted_cq_ops = { counted_poll };
+
+int gdrc_qp_fast_get(gdrc_context *ctx, gdrc_qp qp, gdrc_qp_fast **out)
+{
+    int err = real_gdrc_qp_fast_get(ctx, qp, out);
+    struct counted_qp *own = err ? NULL : __libc_malloc(sizeof *own);
+    if (own) {
+        *own = (struct counted_qp){ { &counted_qp_ops }, *out };
+        *out = &own->fast;
+    }
+    return err;
+}
+int gdrc_cq_fast_get(gdrc_context *ctx, gdrc_cq cq, gdrc_cq_fast **out)
+{
+    int err = real_gdrc_cq_fast_get(ctx, cq, out);
+    struct counted_cq *own = err ? NULL : __libc_malloc(sizeof *own);
+    if (own) {
+        *own = (struct counted_cq){ { &counted_cq_ops }, *out };
+        *out = &own->fast;
+    }
+    return err;
+}
+int gdrc_qp_fast_put(gdrc_qp_fast *qp)
+{
+    bool is_own = qp && qp->ops == &counted_qp_ops;
+    return real_gdrc_qp_fast_put(is_own ? ((struct counted_qp *)qp)->real : qp);
+}
+int gdrc_cq_fast_put(gdrc_cq_fast *cq)
+{
+    bool is_own = cq && cq->ops == &counted_cq_ops;
+    return real_gdrc_cq_fast_put(is_own ? ((struct counted_cq *)cq)->real : cq);
 }
 
 __attribute__((destructor)) static void report(void)

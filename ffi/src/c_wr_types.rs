@@ -1,7 +1,7 @@
-//! Structs of the data path: work requests, completions, pins.
+//! Structs of the data path: work requests, completions, fast handles.
 
 use crate::c_handles::*;
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 
 /// A scatter/gather element: 16 bytes, layout of ibv_sge. Frozen.
 #[repr(C)]
@@ -165,50 +165,42 @@ pub struct gdrc_wc {
     pub dlid_path_bits: u8,
 }
 
-/// Posts a request to a device's own object; of gdrc_pinned_qp.
-pub type gdrc_post_send_fn = Option<
-    unsafe extern "C" fn(*mut c_void, *const gdrc_send_wr, *mut *const gdrc_send_wr) -> c_int,
->;
-
-/// Posts a receive request to a device's own object; of gdrc_pinned_qp.
-pub type gdrc_post_recv_fn = Option<
-    unsafe extern "C" fn(*mut c_void, *const gdrc_recv_wr, *mut *const gdrc_recv_wr) -> c_int,
->;
-
-/// Polls a device's own object; of gdrc_pinned_cq.
-pub type gdrc_poll_cq_fn = Option<unsafe extern "C" fn(*mut c_void, c_int, *mut gdrc_wc) -> c_int>;
-
-/// A pinned queue pair (gdrc_qp_pin), read by the inline functions only. All 0: it was given back,
-/// or this is the child of a fork.
+/// A queue pair for posts that look nothing up: see gdrc_qp_fast_get. What lies behind `ops` is the
+/// library's.
 #[repr(C)]
-pub struct gdrc_pinned_qp {
-    /// Posts send requests.
-    pub post_send: gdrc_post_send_fn,
-    /// Posts receive requests.
-    pub post_recv: gdrc_post_recv_fn,
-    /// Their first argument.
-    pub object: *mut c_void,
-    /// A request goes to post_send directly if opcode << 32 | num_sge has none of these bits and
-    /// sg_list has one of them. 0: no request does.
-    pub unusual: u64,
-    /// The same for a receive request, by num_sge and sg_list.
-    pub recv_unusual: u64,
-    /// Half the longest list that goes to post_send after a look at each request. UINT64_MAX: any
-    /// list goes to post_send unchecked.
-    pub pairs: u64,
-    /// 0.
-    pub reserved: [u64; 2],
+pub struct gdrc_qp_fast {
+    /// What gdrc_qp_fast_post_send and gdrc_qp_fast_post_recv call.
+    pub ops: *const gdrc_qp_fast_ops,
 }
 
-/// A pinned CQ (gdrc_cq_pin), as gdrc_pinned_qp.
+/// The functions of a queue pair's device. Later versions may add some at the end.
 #[repr(C)]
-pub struct gdrc_pinned_cq {
-    /// Polls.
-    pub poll_cq: gdrc_poll_cq_fn,
-    /// First argument of poll_cq.
-    pub object: *mut c_void,
-    /// A poll goes to poll_cq directly if num_entries - 1 is below this.
-    pub polls: u64,
-    /// Not 0: the result of poll_cq is the result of the call.
-    pub as_is: u64,
+pub struct gdrc_qp_fast_ops {
+    /// As gdrc_post_send.
+    pub post_send: unsafe extern "C" fn(
+        *mut gdrc_qp_fast,
+        *const gdrc_send_wr,
+        *mut *const gdrc_send_wr,
+    ) -> c_int,
+    /// As gdrc_post_recv.
+    pub post_recv: unsafe extern "C" fn(
+        *mut gdrc_qp_fast,
+        *const gdrc_recv_wr,
+        *mut *const gdrc_recv_wr,
+    ) -> c_int,
+}
+
+/// A CQ for polls that look nothing up: see gdrc_cq_fast_get. What lies behind `ops` is the
+/// library's.
+#[repr(C)]
+pub struct gdrc_cq_fast {
+    /// What gdrc_cq_fast_poll calls.
+    pub ops: *const gdrc_cq_fast_ops,
+}
+
+/// The functions of a CQ's device. Later versions may add some at the end.
+#[repr(C)]
+pub struct gdrc_cq_fast_ops {
+    /// As gdrc_poll_cq.
+    pub poll: unsafe extern "C" fn(*mut gdrc_cq_fast, c_int, *mut gdrc_wc) -> c_int,
 }

@@ -90,7 +90,7 @@ fn cq_resize(ctx: *mut gdrc_context, cq: gdrc_cq, cqe: u32, granted: *mut u32) -
 
 /// Destroys a CQ with the completions in it.
 ///
-/// Errors: -EBUSY: a QP uses it, or it is pinned; -EINVAL: stale handle.
+/// Errors: -EBUSY: a QP uses it, or it has a fast handle; -EINVAL: stale handle.
 /// Threads: any. Cost: none. Source: IBTA verb Destroy Completion Queue; ibv_destroy_cq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cq_destroy(ctx: *mut gdrc_context, cq: gdrc_cq) -> c_int {

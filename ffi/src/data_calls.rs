@@ -53,7 +53,7 @@ pub unsafe extern "C" fn gdrc_post_send(
 /// The result of a post that the provider refused. The provider has written the request to `bad`.
 #[cold]
 #[inline(never)]
-extern "C" fn refused(rc: c_int) -> c_int {
+pub(crate) extern "C" fn refused(rc: c_int) -> c_int {
     ret(Err(gdrcore_verbs::refused(rc)))
 }
 

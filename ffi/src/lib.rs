@@ -14,9 +14,9 @@
 //! * `context_device`, `context_slots`: the trait of a context's device, and the table of contexts.
 //! * `error_detail`, `open_error`, `string_calls`: why a call failed.
 //! * `open_config`, `context_kinds`: what an open is asked for; one row for each kind of device.
-//! * `*_calls`: the calls, a file for each object. `pin_entries`, `pin_table`: what pins are made
-//!   of. `gpu_regions`,
-//!   `gpu_error`: what regions of GPU memory are made of.
+//! * `*_calls`: the calls, a file for each object. `fast_table`, `fast_ops`: the fast handles of a
+//!   process, and the functions behind them. `gpu_regions`, `gpu_error`: what regions of GPU memory
+//!   are made of.
 //! * `lifecycle`: open and close, which end what the files below keep for a context.
 
 // The contract of every pointer is in docs/using/ABI.md once, and in the functions' own text where
@@ -46,6 +46,9 @@ mod endpoint_calls;
 mod error_detail;
 #[cfg(test)]
 mod fake_device;
+mod fast_calls;
+mod fast_ops;
+mod fast_table;
 mod gpu_calls;
 mod gpu_error;
 mod gpu_regions;
@@ -54,9 +57,6 @@ mod mr_calls;
 mod open_config;
 mod open_error;
 mod pd_calls;
-mod pin_calls;
-mod pin_entries;
-mod pin_table;
 mod ptr;
 mod qp_calls;
 mod srq_calls;
@@ -77,12 +77,12 @@ pub use cq_calls::*;
 pub use data_calls::*;
 pub use endpoint_calls::*;
 pub use error_detail::*;
+pub use fast_calls::*;
 pub use gpu_calls::*;
 pub use lifecycle::*;
 pub use mr_calls::*;
 pub use open_config::*;
 pub use pd_calls::*;
-pub use pin_calls::*;
 pub use qp_calls::*;
 pub use srq_calls::*;
 pub use stats_calls::*;

@@ -5,10 +5,10 @@ use crate::c_result::{refuse, ret};
 use crate::c_types::*;
 use crate::context_kinds::DeviceKind;
 use crate::context_slots::{device, retire, ClaimedSlot};
+use crate::fast_ops;
 use crate::gpu_regions;
 use crate::open_config::{self, OpenConfig};
 use crate::open_error::{self, Stage};
-use crate::pin_table;
 use crate::ptr::{self, out, sized_out, sized_out_optional};
 use core::ffi::{c_char, c_int, c_void};
 use gdrcore_core::{Error, Result};
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn gdrc_close(ctx: *mut gdrc_context, leaks: *mut gdrc_lea
 fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
     let out = sized_out_optional!(leaks);
     let closing = retire(ctx)?;
-    pin_table::forget(ctx);
+    fast_ops::forget(ctx);
     // SAFETY: the header's contract: no other call on the context runs, and none begins, since it
     // is retired.
     let l = unsafe { closing.device.close() };

@@ -170,7 +170,7 @@ pub unsafe extern "C" fn gdrc_qp_reset(ctx: *mut gdrc_context, qp: gdrc_qp) -> c
 /// Destroys a QP. Requests still in it end without completion, and the device does not touch their
 /// memory any more; completions that are already in a CQ stay there.
 ///
-/// Errors: -EBUSY: it is pinned, another thread uses it, or a type-2 window is bound to it;
+/// Errors: -EBUSY: it has a fast handle, another thread uses it, or a type-2 window is bound to it;
 /// -EINVAL: stale handle.
 /// Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair; ibv_destroy_qp(3).
 #[no_mangle]

@@ -582,44 +582,50 @@ fn texts_exist_for_any_number() {
     assert_eq!(n, gdrc_version_number(), "GDRC_VERSION is not the package's version {v}");
 }
 
+/// What the header's inline function does.
+fn send_by(to: *mut gdrc_qp_fast, wr: *const gdrc_send_wr, bad: *mut *const gdrc_send_wr) -> c_int {
+    // SAFETY: a handle that was made, readable and writable arguments.
+    unsafe { ((*(*to).ops).post_send)(to, wr, bad) }
+}
+
+/// As [`send_by`].
+fn poll_by(of: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc) -> c_int {
+    // SAFETY: as there.
+    unsafe { ((*(*of).ops).poll)(of, n, wc) }
+}
+
 #[test]
-fn a_device_without_short_ways_is_pinned_as_well_and_called_the_usual_way() {
+fn a_device_without_fast_paths_has_fast_handles_as_well() {
     let (fake, ctx) = Fake::open();
     let (qp, cq) = (gdrc_qp { handle: GOOD }, gdrc_cq { handle: GOOD });
-    let (mut to, mut of): (*const gdrc_pinned_qp, *const gdrc_pinned_cq) = (null(), null());
-    assert_eq!(c!(gdrc_qp_pin(ctx, gdrc_qp { handle: GOOD ^ 1 }, &mut to)), EINVAL);
-    assert_eq!(c!(gdrc_qp_pin(ctx, qp, &mut to)), 0);
-    assert_eq!(c!(gdrc_cq_pin(ctx, cq, &mut of)), 0);
+    let (mut to, mut of): (*mut gdrc_qp_fast, *mut gdrc_cq_fast) = (null_mut(), null_mut());
+    assert_eq!(c!(gdrc_qp_fast_get(ctx, gdrc_qp { handle: GOOD ^ 1 }, &mut to)), EINVAL);
+    assert_eq!(c!(gdrc_qp_fast_get(ctx, qp, &mut to)), 0);
+    assert_eq!(c!(gdrc_cq_fast_get(ctx, cq, &mut of)), 0);
     assert_eq!(fake.pins.load(Ordering::Relaxed), 2);
     let (good, wrong) = (send_wr(1), send_wr(5));
     let mut bad = null();
-    assert_eq!(c!(gdrc_pinned_send_rest(to, &good, &mut bad)), 0);
-    assert_eq!((c!(gdrc_pinned_send_rest(to, &wrong, &mut bad)), bad), (EINVAL, &raw const wrong));
-    assert_eq!(c!(gdrc_pinned_send_rest(to, null(), &mut bad)), EINVAL);
+    assert_eq!(send_by(to, &good, &mut bad), 0);
+    assert_eq!((send_by(to, &wrong, &mut bad), bad), (EINVAL, &raw const wrong));
+    assert_eq!(send_by(to, null(), &mut bad), EINVAL);
     let mut wc = [gdrc_wc::default(); 2];
     let polled = c!(gdrc_poll_cq(ctx, cq, 2, wc.as_mut_ptr()));
-    assert_eq!(c!(gdrc_pinned_poll_rest(of, 2, wc.as_mut_ptr())), polled);
-    assert_eq!(c!(gdrc_pinned_poll_rest(of, -1, wc.as_mut_ptr())), EINVAL);
-    assert_eq!(c!(gdrc_qp_unpin(to)), 0);
-    assert_eq!(
-        (c!(gdrc_qp_unpin(to)), c!(gdrc_pinned_send_rest(to, &good, &mut bad))),
-        (EINVAL, EINVAL)
-    );
+    assert_eq!(poll_by(of, 2, wc.as_mut_ptr()), polled);
+    assert_eq!(poll_by(of, -1, wc.as_mut_ptr()), EINVAL);
+    assert_eq!(c!(gdrc_qp_fast_put(to)), 0);
+    assert_eq!((c!(gdrc_qp_fast_put(to)), send_by(to, &good, &mut bad)), (EINVAL, EINVAL));
     assert_eq!(fake.pins.load(Ordering::Relaxed), 1);
     // What is left goes with the context, which the device is not asked about.
     assert!(c!(gdrc_close(ctx, null_mut())) > 0);
     assert_eq!(fake.pins.load(Ordering::Relaxed), 1);
-    assert_eq!(
-        (c!(gdrc_pinned_poll_rest(of, 1, wc.as_mut_ptr())), c!(gdrc_cq_unpin(of))),
-        (EINVAL, EINVAL)
-    );
+    assert_eq!((poll_by(of, 1, wc.as_mut_ptr()), c!(gdrc_cq_fast_put(of))), (EINVAL, EINVAL));
 }
 
 #[test]
-fn pins_of_any_bits_are_not_given_back() {
+fn handles_of_any_bits_are_not_given_back() {
     let (_, ctx) = Fake::open();
-    let mut to = null();
-    assert_eq!(c!(gdrc_qp_pin(ctx, gdrc_qp { handle: GOOD }, &mut to)), 0);
+    let mut to = null_mut();
+    assert_eq!(c!(gdrc_qp_fast_get(ctx, gdrc_qp { handle: GOOD }, &mut to)), 0);
     let base = to.addr();
     for bits in [
         0,
@@ -633,8 +639,16 @@ fn pins_of_any_bits_are_not_given_back() {
         usize::MAX,
         usize::MAX - 63,
     ] {
-        assert_eq!(c!(gdrc_qp_unpin(core::ptr::without_provenance(bits))), EINVAL, "{bits:#x}");
-        assert_eq!(c!(gdrc_cq_unpin(core::ptr::without_provenance(bits))), EINVAL, "{bits:#x}");
+        assert_eq!(
+            c!(gdrc_qp_fast_put(core::ptr::without_provenance_mut(bits))),
+            EINVAL,
+            "{bits:#x}"
+        );
+        assert_eq!(
+            c!(gdrc_cq_fast_put(core::ptr::without_provenance_mut(bits))),
+            EINVAL,
+            "{bits:#x}"
+        );
     }
-    assert_eq!(c!(gdrc_qp_unpin(to)), 0);
+    assert_eq!(c!(gdrc_qp_fast_put(to)), 0);
 }

@@ -400,30 +400,30 @@ fn posted_requests() {
 }
 
 #[test]
-fn pins() {
+fn fast_handles() {
     let ctx = Ctx::open(c"loopback", None);
     let a = side(&ctx, GDRC_QPT_RC, 4096);
     let (x, qp) = (ctx.0, a.qp);
     let gone = gdrc_qp { handle: NOBODY };
-    let (mut pin, mut cq_pin) = (null(), null());
+    let (mut fast, mut cq_fast) = (null_mut(), null_mut());
     refused! {
-        EINVAL "out": gdrc_qp_pin(x, qp, null_mut());
-        EINVAL "qp 0x7700000000": gdrc_qp_pin(x, gone, &mut pin);
-        EINVAL "cq 0x7700000000": gdrc_cq_pin(x, gdrc_cq { handle: NOBODY }, &mut cq_pin);
-        EINVAL "pin 0x0": gdrc_qp_unpin(null());
-        EINVAL "pin 0x0": gdrc_cq_unpin(null());
+        EINVAL "out": gdrc_qp_fast_get(x, qp, null_mut());
+        EINVAL "qp 0x7700000000": gdrc_qp_fast_get(x, gone, &mut fast);
+        EINVAL "cq 0x7700000000": gdrc_cq_fast_get(x, gdrc_cq { handle: NOBODY }, &mut cq_fast);
+        EINVAL "fast handle 0x0": gdrc_qp_fast_put(null_mut());
+        EINVAL "fast handle 0x0": gdrc_cq_fast_put(null_mut());
     }
-    assert_eq!(c!(gdrc_qp_pin(x, qp, &mut pin)), 0);
-    refused! { EBUSY "qp: it is pinned": gdrc_qp_destroy(x, qp); }
-    assert_eq!(c!(gdrc_qp_unpin(pin)), 0);
-    assert_eq!(c!(gdrc_cq_pin(x, a.cq, &mut cq_pin)), 0);
-    assert_eq!(c!(gdrc_cq_unpin(cq_pin)), 0);
+    assert_eq!(c!(gdrc_qp_fast_get(x, qp, &mut fast)), 0);
+    refused! { EBUSY "qp: 1 fast handles of it": gdrc_qp_destroy(x, qp); }
+    assert_eq!(c!(gdrc_qp_fast_put(fast)), 0);
+    assert_eq!(c!(gdrc_cq_fast_get(x, a.cq, &mut cq_fast)), 0);
+    assert_eq!(c!(gdrc_cq_fast_put(cq_fast)), 0);
     refused! {
-        EINVAL "pin: it was given": gdrc_qp_unpin(pin);
-        EINVAL "pin: it was given": gdrc_cq_unpin(cq_pin);
-        EINVAL "pin: it was given": gdrc_pinned_send_rest(pin, &zeroed(), &mut null());
-        EINVAL "pin: it was given": gdrc_pinned_recv_rest(pin, &zeroed(), &mut null());
-        EINVAL "pin: it was given": gdrc_pinned_poll_rest(cq_pin, 1, &mut zeroed());
+        EINVAL "fast handle: it was given": gdrc_qp_fast_put(fast);
+        EINVAL "fast handle: it was given": gdrc_cq_fast_put(cq_fast);
+        EINVAL "fast handle: it was given": ((*(*fast).ops).post_send)(fast, &zeroed(), &mut null());
+        EINVAL "fast handle: it was given": ((*(*fast).ops).post_recv)(fast, &zeroed(), &mut null());
+        EINVAL "fast handle: it was given": ((*(*cq_fast).ops).poll)(cq_fast, 1, &mut zeroed());
     }
 }
 
@@ -530,10 +530,8 @@ fn the_text_is_the_last_failures_and_each_threads_own() {
 /// A call that is added to the header is added to this table.
 #[test]
 fn no_call_of_the_header_is_left_out() {
-    /// What answers by something else than an error number, or is the header's own and refuses what
-    /// the calls above refuse.
-    const NO_ERRORS: &[&str] =
-        &["gdrc_cuda_free", "gdrc_cuda_fill", "gdrc_pinned_refused", "gdrc_pinned_polled"];
+    /// What answers by something else than an error number.
+    const NO_ERRORS: &[&str] = &["gdrc_cuda_free", "gdrc_cuda_fill"];
     let header = include_str!("../../include/gdrcore.h");
     let table = include_str!("reasons.rs");
     let calls = header

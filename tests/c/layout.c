@@ -316,19 +316,15 @@ AT(struct gdrc_cm_event, srq, 112);
 AT(struct gdrc_cm_event, reserved, 116);
 AT(struct gdrc_cm_event, private_data, 120);
 
-SIZE(struct gdrc_pinned_qp, 64, 8);
-AT(struct gdrc_pinned_qp, post_send, 0);
-AT(struct gdrc_pinned_qp, post_recv, 8);
-AT(struct gdrc_pinned_qp, object, 16);
-AT(struct gdrc_pinned_qp, unusual, 24);
-AT(struct gdrc_pinned_qp, recv_unusual, 32);
-AT(struct gdrc_pinned_qp, pairs, 40);
-AT(struct gdrc_pinned_qp, reserved, 48);
-SIZE(struct gdrc_pinned_cq, 32, 8);
-AT(struct gdrc_pinned_cq, poll_cq, 0);
-AT(struct gdrc_pinned_cq, object, 8);
-AT(struct gdrc_pinned_cq, polls, 16);
-AT(struct gdrc_pinned_cq, as_is, 24);
+SIZE(struct gdrc_qp_fast, 8, 8);
+AT(struct gdrc_qp_fast, ops, 0);
+SIZE(struct gdrc_qp_fast_ops, 16, 8);
+AT(struct gdrc_qp_fast_ops, post_send, 0);
+AT(struct gdrc_qp_fast_ops, post_recv, 8);
+SIZE(struct gdrc_cq_fast, 8, 8);
+AT(struct gdrc_cq_fast, ops, 0);
+SIZE(struct gdrc_cq_fast_ops, 8, 8);
+AT(struct gdrc_cq_fast_ops, poll, 0);
 
 SIZE(struct gdrc_leaks, 32, 4);
 AT(struct gdrc_leaks, struct_size, 0);

@@ -105,6 +105,9 @@ fn layout_test_names_every_field_of_the_header() {
             [first, ..] if first.starts_with("/*") || first.starts_with('*') => {}
             [.., field] => {
                 let Some(kind) = &inside else { continue };
+                // A function's name stands in front: int (*name)(arguments).
+                let function = line.split_once("(*").and_then(|(_, rest)| rest.split(')').next());
+                let field = function.unwrap_or(field);
                 let field = field.trim_start_matches('*').trim_end_matches(';');
                 let field = field.split('[').next().unwrap_or(field);
                 assert!(

@@ -401,11 +401,11 @@ fn the_data_plane_allocates_nothing_under_the_examples() {
     assert!(lines.iter().all(|l| l.ends_with(", 0 allocations")), "{report}");
 }
 
-/// Posts and polls through pins are inline functions; the counter sees them all the same.
+/// Posts and polls by fast handles are inline functions; the counter sees them all the same.
 #[test]
-fn the_counter_of_allocations_sees_what_goes_through_pins() {
+fn the_counter_of_allocations_sees_what_goes_by_fast_handles() {
     let bin = library::examples();
-    let dir = scratch("malloc-pins");
+    let dir = scratch("malloc-fast");
     let counted = |preload: &str, test: &[&str]| {
         let report = dir.join("report");
         let _ = fs::remove_file(&report);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * cost raw|gdrc|pinned DEVICE N LIST: posts a list of LIST (1 to 16) signalled WRITEs of 8 bytes
+ * cost raw|gdrc|fast DEVICE N LIST: posts a list of LIST (1 to 16) signalled WRITEs of 8 bytes
  * and polls for their completions, N times, by libibverbs itself, by libgdrcore's verbs device or
- * through its pins, between a queue pair and itself. Made for an instruction counter that collects
+ * by its fast handles, between a queue pair and itself. Made for an instruction counter that collects
  * in *_post_one and *_poll_one only. Prints "N posts, M polls".
  */
 #define _GNU_SOURCE
@@ -37,8 +37,8 @@ static struct {
     gdrc_context *ctx;
     gdrc_qp qp;
     gdrc_cq cq;
-    const gdrc_pinned_qp *pinned_qp;
-    const gdrc_pinned_cq *pinned_cq;
+    gdrc_qp_fast *fast_qp;
+    gdrc_cq_fast *fast_cq;
     gdrc_send_wr wr[DEPTH];
     gdrc_sge sge;
 } ours;
@@ -65,15 +65,15 @@ __attribute__((noinline)) static int gdrc_poll_one(gdrc_wc *wc)
     return gdrc_poll_cq(ours.ctx, ours.cq, DEPTH, wc);
 }
 
-__attribute__((noinline)) static int pinned_post_one(void)
+__attribute__((noinline)) static int fast_post_one(void)
 {
     const gdrc_send_wr *bad;
-    return gdrc_pinned_post_send(ours.pinned_qp, ours.wr, &bad);
+    return gdrc_qp_fast_post_send(ours.fast_qp, ours.wr, &bad);
 }
 
-__attribute__((noinline)) static int pinned_poll_one(gdrc_wc *wc)
+__attribute__((noinline)) static int fast_poll_one(gdrc_wc *wc)
 {
-    return gdrc_pinned_poll_cq(ours.pinned_cq, DEPTH, wc);
+    return gdrc_cq_fast_poll(ours.fast_cq, DEPTH, wc);
 }
 
 static void open_raw(const char *name, int list)
@@ -168,8 +168,8 @@ static void open_ours(const char *name, int list)
     struct gdrc_endpoint self = { .struct_size = sizeof self };
     MUST(!gdrc_endpoint_local(ours.ctx, ours.qp, &mr, &self));
     MUST(!gdrc_qp_connect(ours.ctx, ours.qp, &self, &self, NULL));
-    MUST(!gdrc_qp_pin(ours.ctx, ours.qp, &ours.pinned_qp) &&
-         !gdrc_cq_pin(ours.ctx, ours.cq, &ours.pinned_cq));
+    MUST(!gdrc_qp_fast_get(ours.ctx, ours.qp, &ours.fast_qp) &&
+         !gdrc_cq_fast_get(ours.ctx, ours.cq, &ours.fast_cq));
     ours.sge = (gdrc_sge){ .addr = attr.iova, .length = 8, .lkey = attr.lkey };
     for (int i = 0; i < list; i++) {
         ours.wr[i] = (gdrc_send_wr){
@@ -187,24 +187,24 @@ int main(int argc, char **argv)
 {
     int n = argc == 5 ? atoi(argv[3]) : 0, list = argc == 5 ? atoi(argv[4]) : 0, polls = 0;
     if (n < 1 || list < 1 || list > DEPTH) {
-        fprintf(stderr, "usage: cost raw|gdrc|pinned DEVICE N LIST\n");
+        fprintf(stderr, "usage: cost raw|gdrc|fast DEVICE N LIST\n");
         return 2;
     }
-    int is_raw = !strcmp(argv[1], "raw"), is_pinned = !strcmp(argv[1], "pinned");
+    int is_raw = !strcmp(argv[1], "raw"), is_fast = !strcmp(argv[1], "fast");
     if (is_raw)
         open_raw(argv[2], list);
     else
         open_ours(argv[2], list);
     for (int i = 0; i < n; i++) {
         words[0] = (uint64_t)i + 1;
-        MUST(!(is_raw ? raw_post_one() : is_pinned ? pinned_post_one() : gdrc_post_one()));
+        MUST(!(is_raw ? raw_post_one() : is_fast ? fast_post_one() : gdrc_post_one()));
         for (int got = 0, more; got < list; got += more) {
             /* Long enough that the first poll finds it: an empty one would count. */
             nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
             struct ibv_wc theirs[DEPTH];
             gdrc_wc wc[DEPTH];
             more = is_raw      ? raw_poll_one(theirs)
-                   : is_pinned ? pinned_poll_one(wc)
+                   : is_fast ? fast_poll_one(wc)
                                : gdrc_poll_one(wc);
             polls++;
             MUST(more >= 0);

@@ -107,10 +107,22 @@ pub unsafe fn wipe_in_children(
         unsafe { libc::madvise(at.cast_mut().cast(), bytes, libc::MADV_WIPEONFORK) }
     };
     let wiped = crate::map::page_size() <= PAGE_BYTES && advise() == 0;
-    if !wiped && !handler.swap(true, Ordering::Relaxed) {
-        // Kernels before 4.14, some sandboxes, larger pages: fork() of libc still runs handlers.
+    if !wiped {
+        // Kernels before 4.14, some sandboxes, larger pages.
+        // SAFETY: our contract.
+        unsafe { in_children(by_hand, handler) };
+    }
+}
+
+/// Has libc's fork() run a function in each child from now on; `handler` becomes true. Harmless when
+/// repeated. A child of the system calls clone(2) and vfork(2) runs none.
+///
+/// # Safety
+/// `what` may be called in a child of a process with threads, at any time.
+pub unsafe fn in_children(what: extern "C" fn(), handler: &'static AtomicBool) {
+    if !handler.swap(true, Ordering::Relaxed) {
         // SAFETY: by our contract; the handler stays loaded as long as its code does.
-        unsafe { libc::pthread_atfork(None, None, Some(by_hand)) };
+        unsafe { libc::pthread_atfork(None, None, Some(what)) };
     }
 }
 

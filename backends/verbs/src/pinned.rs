@@ -14,6 +14,7 @@ use gdrcore_core::error::Result;
 use gdrcore_core::verbs::types::{send_flags, Handle, RecvWr, SendWr};
 
 /// What posts to a pinned QP need.
+#[derive(Clone, Copy)]
 pub struct PinnedQp {
     /// The provider's post, for usual requests.
     pub post_send: PostSend,
@@ -30,12 +31,19 @@ pub struct PinnedQp {
 }
 
 /// What polls of a pinned CQ need.
+#[derive(Clone, Copy)]
 pub struct PinnedCq {
     /// The provider's poll.
     pub poll_cq: PollCq,
     /// Its CQ.
     pub object: Object,
 }
+
+// SAFETY: the provider's object is passed to the provider's functions alone, which any thread may
+// call: they lock.
+unsafe impl Sync for PinnedQp {}
+// SAFETY: as for [`PinnedQp`].
+unsafe impl Sync for PinnedCq {}
 
 impl VerbsDevice {
     /// What posts to a QP need that is pinned.

@@ -524,7 +524,7 @@ impl Guard<'_> {
         let users = inner.transport.common.cqs[i].users;
         if users > 0 {
             // IBTA C11-17: A CQ that queue pairs use is not destroyed.
-            return Err(refuse!(Busy, "cq: {users} queues or pins use it"));
+            return Err(refuse!(Busy, "cq: {users} queues or fast handles use it"));
         }
         s.remove_cq(i, &inner.transport.common.key)?;
         if inner.transport.common.cqs[i].has_event {

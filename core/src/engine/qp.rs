@@ -503,7 +503,7 @@ impl Guard<'_> {
         let qi = s.qp_pool.check(qp)?;
         let pins = inner.transport.qps[qi].pins;
         if pins > 0 {
-            return Err(refuse!(Busy, "qp: it is pinned {pins} times"));
+            return Err(refuse!(Busy, "qp: {pins} fast handles of it are in use"));
         }
         s.close_qp(qi, || inner.reset_qp(s, qi))?;
         s.qp_pool.free(qi);

@@ -1,5 +1,5 @@
-//! Pinned queue pairs and CQs, by the header's inline functions as C and C++ compile them
-//! (tests/c/pins.c), on devices without a NIC; with one, the test `verbs` runs the same program.
+//! Fast handles of queue pairs and CQs, by the header's inline functions as C and C++ compile them
+//! (tests/c/fast.c), on devices without a NIC; with one, the test `verbs` runs the same program.
 
 use gdrcore_tests::library;
 use gdrcore_tests::skip;
@@ -8,19 +8,19 @@ use gdrcore_tests::tools::{find, loopback, run, scratch};
 use std::process::Command;
 
 /// Builds the program with a compiler and runs it on devices of both kinds that every machine has.
-fn pins(compiler: &str, flags: &[&str]) {
+fn fast(compiler: &str, flags: &[&str]) {
     if find(compiler).is_none() {
         skip!("{compiler} is not installed");
     }
     let lib = library::build();
     let dir =
-        scratch(&format!("pins-{}", flags.last().expect("a standard").trim_start_matches("-std=")));
+        scratch(&format!("fast-{}", flags.last().expect("a standard").trim_start_matches("-std=")));
     let so = dir.join("libgdrcore.so.0");
     std::os::unix::fs::symlink(lib.join("libgdrcore.so"), so).expect("a link");
-    let program = dir.join("pins");
+    let program = dir.join("fast");
     let mut cc = Command::new(compiler);
     cc.args(flags).args(["-O2", "-Wall", "-Wextra", "-Werror", "-pedantic"]);
-    cc.arg(format!("-I{}", root().join("include").display())).arg(root().join("tests/c/pins.c"));
+    cc.arg(format!("-I{}", root().join("include").display())).arg(root().join("tests/c/fast.c"));
     cc.arg(format!("-L{}", lib.display())).args(["-lgdrcore", "-lpthread", "-o"]).arg(&program);
     let built = run(&mut cc, 60);
     assert!(built.ok(), "{}", built.output);
@@ -31,11 +31,11 @@ fn pins(compiler: &str, flags: &[&str]) {
 }
 
 #[test]
-fn pins_as_c11_sees_them() {
-    pins("cc", &["-D_GNU_SOURCE", "-std=c11"]);
+fn fast_handles_as_c11_sees_them() {
+    fast("cc", &["-D_GNU_SOURCE", "-std=c11"]);
 }
 
 #[test]
-fn pins_as_cpp11_sees_them() {
-    pins("c++", &["-x", "c++", "-std=c++11"]);
+fn fast_handles_as_cpp11_sees_them() {
+    fast("c++", &["-x", "c++", "-std=c++11"]);
 }

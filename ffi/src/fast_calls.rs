@@ -1,0 +1,113 @@
+//! Fast handles: a queue pair or CQ looked up once, for posts and polls that look nothing up.
+
+use crate::c_result::ret;
+use crate::c_types::*;
+use crate::context_device::ContextDevice;
+use crate::context_slots::{device, fast, FastDevice};
+use crate::fast_ops::{insert_cq, insert_qp, CqTarget, QpTarget, CQS, QPS};
+use crate::fast_table::FastObject;
+use crate::ptr::out;
+use core::ffi::c_int;
+use gdrcore_core::verbs::types::Handle;
+use gdrcore_core::Result;
+use gdrcore_net::fork::ForkGuard;
+
+/// Writes to `*out` a handle of a queue pair for gdrc_qp_fast_post_send and gdrc_qp_fast_post_recv,
+/// inline functions that look neither context nor queue pair up. Until gdrc_qp_fast_put the queue
+/// pair is not destroyed (-EBUSY). It may have several such handles, and be posted to by
+/// gdrc_post_send as well. gdrc_close gives back what the program did not.
+///
+/// Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: no memory for more; -EOPNOTSUPP: the device
+/// cannot.
+/// Threads: any. Cost: none; an allocation where the process has more than 1024 at once.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_fast_get(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    out: *mut *mut gdrc_qp_fast,
+) -> c_int {
+    ret(qp_get(ctx, qp.handle, out))
+}
+
+fn qp_get(ctx: *mut gdrc_context, handle: Handle, out: *mut *mut gdrc_qp_fast) -> Result<c_int> {
+    let out = out!(out);
+    let device = device(ctx)?;
+    device.qp_pin(handle)?;
+    let made =
+        qp_target(ctx, handle).and_then(|target| insert_qp(ctx, object(device, handle, target)));
+    if made.is_err() {
+        device.qp_unpin(handle)?;
+    }
+    out.write(made?);
+    Ok(0)
+}
+
+fn qp_target(ctx: *mut gdrc_context, handle: Handle) -> Result<QpTarget> {
+    Ok(match fast(ctx) {
+        FastDevice::Nic(nic) => QpTarget::Nic(nic, nic.pinned_qp(handle)?),
+        FastDevice::Soft(soft) => QpTarget::Soft(soft.pinned_qp(handle)?),
+        FastDevice::None => QpTarget::Checked,
+    })
+}
+
+fn object<T>(device: &'static dyn ContextDevice, handle: Handle, target: T) -> FastObject<T> {
+    FastObject { device, owner: ForkGuard::new(), handle, target }
+}
+
+/// Gives a handle back. No other call with it may run; later ones get -EINVAL until the process has
+/// made a thousand more.
+///
+/// Errors: -EINVAL: not a fast handle, or given back before; -EOWNERDEAD: made by the parent of this
+/// fork.
+/// Threads: one per handle. Cost: none.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_fast_put(qp: *mut gdrc_qp_fast) -> c_int {
+    ret(QPS
+        .find(qp)
+        .and_then(|entry| QPS.vacate(entry, |o| o.device.qp_unpin(o.handle)))
+        .map(|()| 0))
+}
+
+/// Writes to `*out` a handle of a CQ for gdrc_cq_fast_poll; else as gdrc_qp_fast_get.
+///
+/// Errors: as gdrc_qp_fast_get. Threads: any. Cost: as gdrc_qp_fast_get.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_cq_fast_get(
+    ctx: *mut gdrc_context,
+    cq: gdrc_cq,
+    out: *mut *mut gdrc_cq_fast,
+) -> c_int {
+    ret(cq_get(ctx, cq.handle, out))
+}
+
+fn cq_get(ctx: *mut gdrc_context, handle: Handle, out: *mut *mut gdrc_cq_fast) -> Result<c_int> {
+    let out = out!(out);
+    let device = device(ctx)?;
+    device.cq_pin(handle)?;
+    let made =
+        cq_target(ctx, handle).and_then(|target| insert_cq(ctx, object(device, handle, target)));
+    if made.is_err() {
+        device.cq_unpin(handle)?;
+    }
+    out.write(made?);
+    Ok(0)
+}
+
+fn cq_target(ctx: *mut gdrc_context, handle: Handle) -> Result<CqTarget> {
+    Ok(match fast(ctx) {
+        FastDevice::Nic(nic) => CqTarget::Nic(nic, nic.pinned_cq(handle)?),
+        FastDevice::Soft(soft) => CqTarget::Soft(soft.pinned_cq(handle)?),
+        FastDevice::None => CqTarget::Checked,
+    })
+}
+
+/// Gives a handle back, as gdrc_qp_fast_put.
+///
+/// Errors: as gdrc_qp_fast_put. Threads: one per handle. Cost: none.
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_cq_fast_put(cq: *mut gdrc_cq_fast) -> c_int {
+    ret(CQS
+        .find(cq)
+        .and_then(|entry| CQS.vacate(entry, |o| o.device.cq_unpin(o.handle)))
+        .map(|()| 0))
+}

@@ -1,0 +1,414 @@
+//! The functions behind fast handles, a table for each kind of device, and the two tables of
+//! handles.
+//!
+//! A NIC's decide whether a request may go to its provider as it is, and call the provider; they
+//! are counted in instructions (docs/records/PERFORMANCE.md, "The verbs device"). What is decided
+//! by more than a look at the request is out of line.
+
+use crate::c_consts::GDRC_WC_SUCCESS;
+use crate::c_result::{count, ret};
+use crate::c_types::*;
+use crate::data_calls::{gdrc_poll_cq, gdrc_post_recv, gdrc_post_send, refused};
+use crate::fast_table::{Entry, FastObject, FastTable};
+use crate::ptr::{check_list, report_bad, wc_slice};
+use core::ffi::c_int;
+use core::sync::atomic::AtomicBool;
+use gdrcore_core::verbs::types::{wr_opcode, RecvWr, SendWr};
+use gdrcore_core::Result;
+use gdrcore_net::fork;
+use gdrcore_net::soft::{PinnedCq as SoftCq, PinnedQp as SoftQp};
+use gdrcore_verbs::pinned::{is_usual_list, PinnedCq as NicCq, PinnedQp as NicQp};
+use gdrcore_verbs::{all_succeeded, VerbsDevice};
+
+/// What the functions need of a queue pair.
+#[derive(Clone, Copy)]
+pub(crate) enum QpTarget {
+    Nic(&'static VerbsDevice, NicQp),
+    Soft(SoftQp),
+    /// The device has no fast path: calls go by context and handle.
+    Checked,
+}
+
+/// What they need of a CQ.
+#[derive(Clone, Copy)]
+pub(crate) enum CqTarget {
+    Nic(&'static VerbsDevice, NicCq),
+    Soft(SoftCq),
+    Checked,
+}
+
+type QpEntry = Entry<gdrc_qp_fast_ops, QpTarget>;
+type CqEntry = Entry<gdrc_cq_fast_ops, CqTarget>;
+
+static SHUT_QP: gdrc_qp_fast_ops = gdrc_qp_fast_ops { post_send: shut_send, post_recv: shut_recv };
+static CHECKED_QP: gdrc_qp_fast_ops =
+    gdrc_qp_fast_ops { post_send: checked_send, post_recv: checked_recv };
+static SOFT_QP: gdrc_qp_fast_ops = gdrc_qp_fast_ops { post_send: soft_send, post_recv: soft_recv };
+/// By whether send requests, and receive requests, may go to the provider as they are.
+static NIC_QP: [[gdrc_qp_fast_ops; 2]; 2] = [
+    [
+        gdrc_qp_fast_ops { post_send: nic_send_judged, post_recv: nic_recv_judged },
+        gdrc_qp_fast_ops { post_send: nic_send_judged, post_recv: nic_recv },
+    ],
+    [
+        gdrc_qp_fast_ops { post_send: nic_send, post_recv: nic_recv_judged },
+        gdrc_qp_fast_ops { post_send: nic_send, post_recv: nic_recv },
+    ],
+];
+static SHUT_CQ: gdrc_cq_fast_ops = gdrc_cq_fast_ops { poll: shut_poll };
+static CHECKED_CQ: gdrc_cq_fast_ops = gdrc_cq_fast_ops { poll: checked_poll };
+static SOFT_CQ: gdrc_cq_fast_ops = gdrc_cq_fast_ops { poll: soft_poll };
+static NIC_CQ: gdrc_cq_fast_ops = gdrc_cq_fast_ops { poll: nic_poll };
+
+pub(crate) static QPS: FastTable<gdrc_qp_fast_ops, QpTarget> = FastTable::new(&SHUT_QP);
+pub(crate) static CQS: FastTable<gdrc_cq_fast_ops, CqTarget> = FastTable::new(&SHUT_CQ);
+
+/// Whether fork() runs [`disown`].
+static HANDLER: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn disown() {
+    QPS.disown();
+    CQS.disown();
+}
+
+/// A fast handle of a queue pair that its device has pinned.
+pub(crate) fn insert_qp(
+    ctx: *mut gdrc_context,
+    object: FastObject<QpTarget>,
+) -> Result<*mut gdrc_qp_fast> {
+    // SAFETY: it stores to atomics of tables that are never freed.
+    unsafe { fork::in_children(disown, &HANDLER) };
+    let ops = match &object.target {
+        QpTarget::Nic(_, qp) => {
+            let of = &NIC_QP[usize::from(qp.unusual.is_some())];
+            &of[usize::from(qp.recv_unusual.is_some())]
+        }
+        QpTarget::Soft(_) => &SOFT_QP,
+        QpTarget::Checked => &CHECKED_QP,
+    };
+    Ok((&raw const *QPS.insert(ctx, object, ops)?).cast_mut().cast())
+}
+
+/// A fast handle of a CQ that its device has pinned.
+pub(crate) fn insert_cq(
+    ctx: *mut gdrc_context,
+    object: FastObject<CqTarget>,
+) -> Result<*mut gdrc_cq_fast> {
+    // SAFETY: as in `insert_qp`.
+    unsafe { fork::in_children(disown, &HANDLER) };
+    let ops = match &object.target {
+        CqTarget::Nic(..) => &NIC_CQ,
+        CqTarget::Soft(_) => &SOFT_CQ,
+        CqTarget::Checked => &CHECKED_CQ,
+    };
+    Ok((&raw const *CQS.insert(ctx, object, ops)?).cast_mut().cast())
+}
+
+/// Gives back the fast handles of a context that is about to be closed.
+pub(crate) fn forget(ctx: *const gdrc_context) {
+    QPS.forget(ctx);
+    CQS.forget(ctx);
+}
+
+/// The entry of a handle.
+///
+/// # Safety
+/// The header's contract: a handle that was made once, so an entry, which is for ever.
+#[inline(always)]
+unsafe fn qp_entry(qp: *mut gdrc_qp_fast) -> &'static QpEntry {
+    // SAFETY: our contract.
+    unsafe { &*qp.cast() }
+}
+
+/// As [`qp_entry`].
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn cq_entry(cq: *mut gdrc_cq_fast) -> &'static CqEntry {
+    // SAFETY: our contract.
+    unsafe { &*cq.cast() }
+}
+
+unsafe extern "C" fn shut_send(
+    qp: *mut gdrc_qp_fast,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
+    // SAFETY: the header's contract.
+    unsafe { report_bad(qp_entry(qp).refusal(), bad, wr) }
+}
+
+unsafe extern "C" fn shut_recv(
+    qp: *mut gdrc_qp_fast,
+    wr: *const gdrc_recv_wr,
+    bad: *mut *const gdrc_recv_wr,
+) -> c_int {
+    // SAFETY: the header's contract.
+    unsafe { report_bad(qp_entry(qp).refusal(), bad, wr) }
+}
+
+unsafe extern "C" fn shut_poll(cq: *mut gdrc_cq_fast, _: c_int, _: *mut gdrc_wc) -> c_int {
+    // SAFETY: the header's contract.
+    ret(Err(unsafe { cq_entry(cq) }.refusal()))
+}
+
+unsafe extern "C" fn checked_send(
+    qp: *mut gdrc_qp_fast,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
+    // SAFETY: the header's contract; this function is that of a handle in use.
+    unsafe {
+        let entry = qp_entry(qp);
+        let handle = entry.object_in_use().handle;
+        gdrc_post_send(entry.context(), gdrc_qp { handle }, wr, bad)
+    }
+}
+
+unsafe extern "C" fn checked_recv(
+    qp: *mut gdrc_qp_fast,
+    wr: *const gdrc_recv_wr,
+    bad: *mut *const gdrc_recv_wr,
+) -> c_int {
+    // SAFETY: as in `checked_send`.
+    unsafe {
+        let entry = qp_entry(qp);
+        let handle = entry.object_in_use().handle;
+        gdrc_post_recv(entry.context(), gdrc_qp { handle }, wr, bad)
+    }
+}
+
+unsafe extern "C" fn checked_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc) -> c_int {
+    // SAFETY: as in `checked_send`.
+    unsafe {
+        let entry = cq_entry(cq);
+        let handle = entry.object_in_use().handle;
+        gdrc_poll_cq(entry.context(), gdrc_cq { handle }, n, wc)
+    }
+}
+
+/// The soft device's object of a handle, in the process that made it.
+///
+/// # Safety
+/// The header's contract; the handle's functions are a soft device's.
+#[inline(always)]
+unsafe fn soft_qp(qp: *mut gdrc_qp_fast) -> Result<&'static SoftQp> {
+    // SAFETY: our contract.
+    let object = unsafe { qp_entry(qp).object_in_use() };
+    // A child of clone(2), for which no handler of fork has run.
+    object.owner.check()?;
+    match &object.target {
+        QpTarget::Soft(to) => Ok(to),
+        // SAFETY: `insert_qp` gives these functions to targets of a soft device alone.
+        _ => unsafe { core::hint::unreachable_unchecked() },
+    }
+}
+
+unsafe extern "C" fn soft_send(
+    qp: *mut gdrc_qp_fast,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
+    let mut first: *const SendWr = wr.cast();
+    // SAFETY: the header's contract; it is pinned; c_layout.rs asserts that both structs are one
+    // layout.
+    let done = check_list(wr)
+        .and_then(|()| unsafe { soft_qp(qp) })
+        .and_then(|to| unsafe { to.post_send(wr.cast(), &mut first) });
+    match done {
+        Ok(()) => 0,
+        // SAFETY: our contract.
+        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+    }
+}
+
+unsafe extern "C" fn soft_recv(
+    qp: *mut gdrc_qp_fast,
+    wr: *const gdrc_recv_wr,
+    bad: *mut *const gdrc_recv_wr,
+) -> c_int {
+    let mut first: *const RecvWr = wr.cast();
+    // SAFETY: as in `soft_send`.
+    let done = check_list(wr)
+        .and_then(|()| unsafe { soft_qp(qp) })
+        .and_then(|to| unsafe { to.post_recv(wr.cast(), &mut first) });
+    match done {
+        Ok(()) => 0,
+        // SAFETY: our contract.
+        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+    }
+}
+
+unsafe extern "C" fn soft_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc) -> c_int {
+    // SAFETY: as in `soft_qp`.
+    let object = unsafe { cq_entry(cq).object_in_use() };
+    let CqTarget::Soft(of) = &object.target else {
+        // SAFETY: `insert_cq` gives this function to targets of a soft device alone.
+        unsafe { core::hint::unreachable_unchecked() }
+    };
+    // SAFETY: the header's contract: `wc` has n structs; it is pinned.
+    let polled = object.owner.check().and_then(|()| unsafe { of.poll(wc_slice(wc, n)?) });
+    ret(polled.map(count))
+}
+
+/// A NIC's object of a handle.
+///
+/// # Safety
+/// The header's contract; the handle's functions are a NIC's.
+#[inline(always)]
+unsafe fn nic_qp(
+    qp: *mut gdrc_qp_fast,
+) -> (&'static FastObject<QpTarget>, &'static VerbsDevice, &'static NicQp) {
+    // SAFETY: our contract.
+    let object = unsafe { qp_entry(qp).object_in_use() };
+    match &object.target {
+        QpTarget::Nic(device, to) => (object, device, to),
+        // SAFETY: `insert_qp` gives these functions to targets of a NIC alone.
+        _ => unsafe { core::hint::unreachable_unchecked() },
+    }
+}
+
+/// One request that names no object of ours goes to the provider as it is. Its pointers are the
+/// caller's promise, and its numbers are checked by the provider.
+unsafe extern "C" fn nic_send(
+    qp: *mut gdrc_qp_fast,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
+    // SAFETY: the header's contract: a handle in use, a readable request, which need not be
+    // aligned, and a writable `bad`; c_layout.rs asserts that both structs are one layout.
+    unsafe {
+        let is_one = (&raw const (*wr).next).read_unaligned().is_null();
+        let opcode = (&raw const (*wr).opcode).read_unaligned();
+        if is_one && opcode <= wr_opcode::ATOMIC_FETCH_AND_ADD {
+            let (_, _, to) = nic_qp(qp);
+            // Loaded by itself, before the object takes the register of the handle: else the handle
+            // is moved once more.
+            let post_send = (&raw const to.post_send).read_volatile();
+            return match post_send(to.object, wr.cast(), bad.cast()) {
+                0 => 0,
+                rc => refused(rc),
+            };
+        }
+        nic_send_list(qp, wr, bad)
+    }
+}
+
+/// A list of usual requests goes there as well.
+#[inline(never)]
+unsafe extern "C" fn nic_send_list(
+    qp: *mut gdrc_qp_fast,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
+    // SAFETY: the header's contract: a readable list.
+    unsafe {
+        let (_, _, to) = nic_qp(qp);
+        let pairs = to.depth.div_ceil(2).into();
+        if is_usual_list(wr.cast(), to.unusual.unwrap_unchecked(), pairs) {
+            return match (to.post_send)(to.object, wr.cast(), bad.cast()) {
+                0 => 0,
+                rc => refused(rc),
+            };
+        }
+        nic_send_judged(qp, wr, bad)
+    }
+}
+
+/// Any other list is judged request by request.
+#[inline(never)]
+unsafe extern "C" fn nic_send_judged(
+    qp: *mut gdrc_qp_fast,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
+    let mut first: *const SendWr = wr.cast();
+    // SAFETY: the header's contract: a handle in use, so pinned; a readable list.
+    let done = check_list(wr).and_then(|()| unsafe {
+        let (object, nic, _) = nic_qp(qp);
+        nic.pinned_post_send(object.handle, wr.cast(), &mut first)
+    });
+    match done {
+        Ok(()) => 0,
+        // SAFETY: our contract.
+        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+    }
+}
+
+/// As [`nic_send`].
+unsafe extern "C" fn nic_recv(
+    qp: *mut gdrc_qp_fast,
+    wr: *const gdrc_recv_wr,
+    bad: *mut *const gdrc_recv_wr,
+) -> c_int {
+    // SAFETY: as in `nic_send`.
+    unsafe {
+        let (_, _, to) = nic_qp(qp);
+        let is_one = (&raw const (*wr).next).read_unaligned().is_null();
+        let pieces = u64::from((&raw const (*wr).num_sge).read_unaligned() as u32);
+        let has_pieces = !(&raw const (*wr).sg_list).read_unaligned().is_null();
+        if is_one && has_pieces && pieces & to.recv_unusual.unwrap_unchecked() == 0 {
+            return match (to.post_recv)(to.object, wr.cast(), bad.cast()) {
+                0 => 0,
+                rc => refused(rc),
+            };
+        }
+        nic_recv_judged(qp, wr, bad)
+    }
+}
+
+/// As [`nic_send_judged`].
+#[inline(never)]
+unsafe extern "C" fn nic_recv_judged(
+    qp: *mut gdrc_qp_fast,
+    wr: *const gdrc_recv_wr,
+    bad: *mut *const gdrc_recv_wr,
+) -> c_int {
+    let mut first: *const RecvWr = wr.cast();
+    // SAFETY: as in `nic_send_judged`.
+    let done = check_list(wr).and_then(|()| unsafe {
+        let (object, nic, _) = nic_qp(qp);
+        nic.pinned_post_recv(object.handle, wr.cast(), &mut first)
+    });
+    match done {
+        Ok(()) => 0,
+        // SAFETY: our contract.
+        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+    }
+}
+
+/// One completion with status success needs no further look.
+unsafe extern "C" fn nic_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc) -> c_int {
+    // SAFETY: the header's contract: a handle in use, so pinned; `wc` has n structs.
+    unsafe {
+        let CqTarget::Nic(_, of) = &cq_entry(cq).object_in_use().target else {
+            // `insert_cq` gives this function to targets of a NIC alone.
+            core::hint::unreachable_unchecked()
+        };
+        let got = (of.poll_cq)(of.object, n, wc.cast());
+        // One completion, and its status is 0: asked at once.
+        let status = (&raw const (*wc).status).read_unaligned();
+        if (got as u32 ^ 1) | (status ^ GDRC_WC_SUCCESS) == 0 {
+            return got;
+        }
+        nic_polled(cq, got, wc)
+    }
+}
+
+/// The result of a poll that brought several completions, a failed one or none, or that failed.
+#[inline(never)]
+unsafe extern "C" fn nic_polled(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc) -> c_int {
+    // SAFETY: the provider wrote n of the caller's entries.
+    if n > 0 && unsafe { all_succeeded(wc.cast(), n) } {
+        return n;
+    }
+    // SAFETY: as in `nic_poll`.
+    let object = unsafe { cq_entry(cq).object_in_use() };
+    let CqTarget::Nic(nic, _) = &object.target else { return n };
+    if n <= 0 {
+        return ret(nic.pinned_polled_nothing(object.handle, n).map(count));
+    }
+    // SAFETY: the provider wrote n of the caller's entries.
+    ret(unsafe { wc_slice(wc, n) }.map(|wc| count(nic.explain_all(wc, wc.len()))))
+}
