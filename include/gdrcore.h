@@ -823,7 +823,7 @@ int gdrc_cq_resize(struct gdrc_context *ctx, struct gdrc_cq cq, uint32_t cqe, ui
 /**
  * Destroys a CQ with the completions in it.
  *
- * Errors: -EBUSY: a QP uses it, or it is pinned; -EINVAL: stale handle.
+ * Errors: -EBUSY: a QP uses it, or it has a fast handle; -EINVAL: stale handle.
  * Threads: any. Cost: none. Source: IBTA verb Destroy Completion Queue; ibv_destroy_cq(3).
  */
 int gdrc_cq_destroy(struct gdrc_context *ctx, struct gdrc_cq cq);
@@ -1239,7 +1239,7 @@ int gdrc_qp_reset(struct gdrc_context *ctx, struct gdrc_qp qp);
  * Destroys a QP. Requests still in it end without completion, and the device does not touch their
  * memory any more; completions that are already in a CQ stay there.
  *
- * Errors: -EBUSY: it is pinned, another thread uses it, or a type-2 window is bound to it;
+ * Errors: -EBUSY: it has a fast handle, another thread uses it, or a type-2 window is bound to it;
  * -EINVAL: stale handle.
  * Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair; ibv_destroy_qp(3).
  */

@@ -57,8 +57,8 @@ fn object<T>(device: &'static dyn ContextDevice, handle: Handle, target: T) -> F
 /// Gives a handle back. No other call with it may run; later ones get -EINVAL until the process has
 /// made a thousand more.
 ///
-/// Errors: -EINVAL: not a fast handle, or given back before; -EOWNERDEAD: made by the parent of this
-/// fork.
+/// Errors: -EINVAL: not a fast handle, or given back before; -EOWNERDEAD: made by the parent of
+/// this fork.
 /// Threads: one per handle. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_fast_put(qp: *mut gdrc_qp_fast) -> c_int {

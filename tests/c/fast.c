@@ -1,6 +1,6 @@
 /*
- * fast DEVICE: what fast handles of queue pairs and CQs do, and refuse, on a device of any kind. C11 and
- * C++11. Prints "ok".
+ * fast DEVICE: what fast handles of queue pairs and CQs do, and refuse, on a device of any kind.
+ * C11 and C++11. Prints "ok".
  */
 #include <errno.h>
 #include <gdrcore.h>
@@ -341,9 +341,11 @@ static void lives(gdrc_qp qp)
     MUST(gdrc_qp_fast_put(&own_qp) == -EINVAL && gdrc_cq_fast_put(&own_cq) == -EINVAL);
     MUST(gdrc_qp_destroy(ctx, gone) == 0);
     foreign.handle = cq.handle;
-    MUST(gdrc_qp_fast_get(ctx, gone, &none) == -EINVAL && gdrc_qp_fast_get(ctx, foreign, &none) == -EINVAL &&
+    MUST(gdrc_qp_fast_get(ctx, gone, &none) == -EINVAL &&
+         gdrc_qp_fast_get(ctx, foreign, &none) == -EINVAL &&
          none == NULL);
-    MUST(gdrc_qp_fast_get(NULL, qp, &none) == -EINVAL && gdrc_qp_fast_get(ctx, qp, NULL) == -EINVAL);
+    MUST(gdrc_qp_fast_get(NULL, qp, &none) == -EINVAL &&
+         gdrc_qp_fast_get(ctx, qp, NULL) == -EINVAL);
     MUST(gdrc_cq_fast_get(ctx, cq, NULL) == -EINVAL && gdrc_qp_fast_put(NULL) == -EINVAL &&
          gdrc_cq_fast_put(NULL) == -EINVAL);
 
@@ -358,7 +360,8 @@ static void lives(gdrc_qp qp)
     MUST(gdrc_cq_fast_get(ctx, cq, &gone_of) == 0 && gdrc_cq_fast_put(gone_of) == 0);
     refused(one, gone_of, -EINVAL);
     MUST(gdrc_qp_destroy(ctx, qp) == -EBUSY && gdrc_cq_destroy(ctx, cq) == -EBUSY);
-    MUST(gdrc_qp_fast_put(two) == 0 && gdrc_cq_fast_put(of) == 0 && gdrc_cq_fast_put(of) == -EINVAL);
+    MUST(gdrc_qp_fast_put(two) == 0 && gdrc_cq_fast_put(of) == 0 &&
+         gdrc_cq_fast_put(of) == -EINVAL);
     MUST(gdrc_qp_destroy(ctx, qp) == 0);
 
     /* A CQ's own handle, without queue pairs on it. */

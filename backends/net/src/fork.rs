@@ -114,8 +114,8 @@ pub unsafe fn wipe_in_children(
     }
 }
 
-/// Has libc's fork() run a function in each child from now on; `handler` becomes true. Harmless when
-/// repeated. A child of the system calls clone(2) and vfork(2) runs none.
+/// Has libc's fork() run a function in each child from now on; `handler` becomes true. Harmless
+/// when repeated. A child of the system calls clone(2) and vfork(2) runs none.
 ///
 /// # Safety
 /// `what` may be called in a child of a process with threads, at any time.

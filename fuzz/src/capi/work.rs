@@ -7,6 +7,19 @@ use super::*;
 /// Pieces of a request that really lie there.
 const PIECES: usize = 6;
 
+/// What the header's inline function does.
+///
+/// # Safety
+/// As there.
+unsafe fn gdrc_qp_fast_post_send(
+    qp: *mut gdrc_qp_fast,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> i32 {
+    // SAFETY: our contract.
+    unsafe { ((*(*qp).ops).post_send)(qp, wr, bad) }
+}
+
 impl Walk<'_> {
     /// An address for a request; mostly one that is registered.
     fn address(&mut self) -> u64 {
@@ -115,14 +128,15 @@ impl Walk<'_> {
             call!(self, gdrc_post_send(self.ctx(), qp, &wr, &mut bad));
             return;
         }
-        let mut pin = null();
-        if call!(self, gdrc_qp_pin(self.ctx(), qp, &mut pin)) == 0 {
-            call!(self, gdrc_pinned_send_rest(pin, &wr, &mut bad));
+        let mut fast = null_mut();
+        if call!(self, gdrc_qp_fast_get(self.ctx(), qp, &mut fast)) == 0 {
+            call!(self, gdrc_qp_fast_post_send(fast, &wr, &mut bad));
             let rc = call!(self, gdrc_qp_destroy(self.ctx, qp));
-            assert_eq!(rc, -libc::EBUSY, "a pinned queue pair is not destroyed");
-            assert_eq!(call!(self, gdrc_qp_unpin(pin)), 0);
-            assert_eq!(call!(self, gdrc_qp_unpin(pin)), -libc::EINVAL);
-            assert_eq!(call!(self, gdrc_pinned_send_rest(pin, &wr, &mut bad)), -libc::EINVAL);
+            assert_eq!(rc, -libc::EBUSY, "a queue pair with a fast handle is not destroyed");
+            assert_eq!(call!(self, gdrc_qp_fast_put(fast)), 0);
+            assert_eq!(call!(self, gdrc_qp_fast_put(fast)), -libc::EINVAL);
+            let rc = call!(self, gdrc_qp_fast_post_send(fast, &wr, &mut bad));
+            assert_eq!(rc, -libc::EINVAL);
         }
     }
 
