@@ -16,6 +16,7 @@ mod as_port;
 mod connected;
 mod errors;
 mod groups;
+mod mapped;
 mod netlink;
 mod route;
 mod rx;
@@ -23,7 +24,9 @@ mod socket;
 mod tx;
 
 pub use crate::port::{Burst, ErrorKind, PortCounters, PortError, RxPacket, TxOutcome, GROUPS};
+pub use mapped::MappedPort;
 pub(crate) use socket::unconnected;
+pub use socket::UdpSocket;
 
 use crate::addr::Endpoint;
 use crate::sys::Fd;
@@ -161,8 +164,27 @@ impl UdpPort {
         if mem.is_null() || len < Self::memsize(cfg) {
             return Err(Error::NoMemory);
         }
+        // SAFETY: the caller's promise.
+        unsafe { UdpPort::over(UdpSocket::open(ep, cfg)?, cfg, mem, len) }
+    }
+
+    /// The same over a socket that is open already.
+    ///
+    /// # Errors
+    /// `NoMemory`: `len` is too small.
+    ///
+    /// # Safety
+    /// As [`UdpPort::open`].
+    pub unsafe fn over(
+        socket: UdpSocket,
+        cfg: &UdpConfig,
+        mem: *mut u8,
+        len: usize,
+    ) -> Result<Self> {
+        if mem.is_null() || len < Self::memsize(cfg) {
+            return Err(Error::NoMemory);
+        }
         let cfg = cfg.resolved();
-        let socket = socket::open(ep, &cfg)?;
         let mut carve = Carve { next: mem, left: len };
         // SAFETY: the caller's promise about `mem` is the one that both ask for; the carver hands
         // out each byte once.

@@ -167,6 +167,17 @@ impl Addressee {
     }
 }
 
+/// The address that a request is made to, where it says one: by its path, or by rdma_cm's header in
+/// its private data. Other messages name a connection. Anything is legal input.
+pub fn asked_address(mad: &[u8]) -> Option<[u8; 16]> {
+    use mad::{IpHeader, Mad, Message};
+    match Mad::parse(mad).ok()?.message {
+        Message::Req(m) => Some(m.remote_gid),
+        Message::SidrReq(m) => IpHeader::parse(m.private_data).map(|header| header.dst),
+        _ => None,
+    }
+}
+
 /// Counters of a connection manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CmCounters {

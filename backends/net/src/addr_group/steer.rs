@@ -119,6 +119,21 @@ impl<'a> Program<'a> {
         p
     }
 
+    /// The program of a group in which one process has all sockets: for each packet the index that
+    /// the entry of its block says, or that of the next lower one. `entries`: (block, index), in
+    /// ascending order of blocks; the first is block 0, whose QP1 is all processes'.
+    ///
+    /// `code`: [`room`] for it.
+    pub fn by_block(code: &'a mut [Insn], entries: &[(u16, u16)]) -> Program<'a> {
+        let mut p = Program { code, len: 0 };
+        p.push(insn(LOAD_WORD, 0, 0, 4));
+        p.push(insn(AND, 0, 0, 0xff_ffff));
+        p.push(insn(SHIFT_RIGHT, 0, 0, QPN_UNIT.ilog2()));
+        let room = (p.code.len() - p.len) / 3;
+        p.tree(&entries[..entries.len().min(room)]);
+        p
+    }
+
     /// A jump to where [`Program::land`] will be called with the result.
     fn jump(&mut self) -> usize {
         self.push(insn(JUMP, 0, 0, 0));
@@ -310,6 +325,23 @@ mod tests {
         // A packet too short for what the program reads: the kernel's machine answers 0, and the
         // first socket looks.
         assert_eq!(run(&p, &to(GSI_QPN)[..24]), 0);
+    }
+
+    #[test]
+    fn one_process_with_all_sockets_says_where_each_block_goes() {
+        let entries = [(0, 0), (3, 2), (5, 0), (9, 1), (10, 3), (12, 0)];
+        let mut code = room();
+        let p = Program::by_block(&mut code, &entries);
+        let index = |block: u32| run(&p, &to(block * QPN_UNIT + 77));
+        let of = [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 1023].map(index);
+        assert_eq!(of, [0, 0, 0, 2, 2, 0, 0, 1, 3, 3, 0, 0]);
+        assert_eq!(run(&p, &to(GSI_QPN)), 0);
+        assert_eq!(run(&p, &[0; 7]), 0, "too short: the first socket looks");
+        let mut code = room();
+        let all: Vec<(u16, u16)> = (0..1018).map(|b| (b, b)).collect();
+        let p = Program::by_block(&mut code, &all);
+        assert!(p.code().len() < INSTRUCTIONS);
+        assert_eq!(run(&p, &to(1017 * QPN_UNIT)), 1017);
     }
 
     #[test]

@@ -211,7 +211,7 @@ unsafe impl Send for SoftDevice {}
 
 /// The largest path MTU whose packets an IP MTU carries. rxe's rule: the headers and the ICRC take
 /// at most 80 bytes of it.
-fn carried_by(mtu: u32) -> u32 {
+pub fn carried_by(mtu: u32) -> u32 {
     [4096, 2048, 1024, 512].into_iter().find(|&m| m <= mtu.saturating_sub(80)).unwrap_or(256)
 }
 

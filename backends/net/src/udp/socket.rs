@@ -3,7 +3,7 @@
 use super::netlink::{attributes, half, word};
 use super::{udp_flags, UdpConfig};
 use crate::addr::{Endpoint, SockAddr};
-use crate::sys::{check, set_option, Fd};
+use crate::sys::{check, set_filter, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use std::os::fd::RawFd;
@@ -27,7 +27,9 @@ pub(crate) fn unconnected(at: &Endpoint) -> Result<Fd> {
     Ok(fd)
 }
 
-pub(super) struct Socket {
+/// A bound socket, without the buffers of a port.
+#[derive(Debug)]
+pub struct UdpSocket {
     pub(super) fd: Fd,
     pub(super) local: Endpoint,
     pub(super) interface: u32,
@@ -48,7 +50,41 @@ pub(super) fn forbid_fragments(socket: RawFd, v4: bool) -> Result<()> {
     }
 }
 
-pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
+impl UdpSocket {
+    /// Opens and binds it. Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// As [`super::UdpPort::open`], which has no memory to miss here.
+    pub fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<UdpSocket> {
+        open(ep, &cfg.resolved())
+    }
+
+    /// See [`super::UdpPort::allow_reuse_port`].
+    ///
+    /// # Errors
+    /// Those of setsockopt(2).
+    pub fn allow_reuse_port(&self) -> Result<()> {
+        allow_reuse_port(self.fd.raw())
+    }
+
+    /// MTU of its interface, in bytes of IP packet; see [`super::UdpPort::link_mtu`].
+    pub fn link_mtu(&self) -> u32 {
+        link_mtu(self.interface, self.fd.raw())
+    }
+
+    /// Receives nothing from here on: what is sent to its port costs no memory. What the network
+    /// says of its own packets still arrives.
+    ///
+    /// # Errors
+    /// Those of setsockopt(2).
+    pub fn refuse_input(&self) -> Result<()> {
+        let nothing =
+            libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+        set_filter(self.fd.raw(), libc::SO_ATTACH_FILTER, &[nothing])
+    }
+}
+
+fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<UdpSocket> {
     if !ep.is_unicast() {
         return Err(refuse!(Invalid, "address: not one that an interface can have"));
     }
@@ -122,7 +158,7 @@ pub(super) fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<Socket> {
     })?;
     let interface = interface_of(&local).unwrap_or(0);
     super::groups::set_multicast_interface(raw, &local, interface);
-    Ok(Socket { fd, local, interface, gso, gro })
+    Ok(UdpSocket { fd, local, interface, gso, gro })
 }
 
 /// Allows later sockets of this user to bind the same port, if they ask for it. The first of a

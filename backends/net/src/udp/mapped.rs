@@ -1,0 +1,55 @@
+//! A port that owns its memory.
+
+use super::{UdpConfig, UdpPort, UdpSocket};
+use crate::map::Map;
+use core::ops::{Deref, DerefMut};
+use gdrcore_core::error::Result;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// A port with memory of its own; both are given back when it is dropped.
+pub struct MappedPort {
+    port: UdpPort,
+    /// After the port, which uses it.
+    _memory: Map,
+}
+
+impl MappedPort {
+    /// Memory for a port of this configuration.
+    ///
+    /// # Errors
+    /// As [`Map::new`].
+    pub fn memory(cfg: &UdpConfig) -> Result<Map> {
+        Map::new(UdpPort::memsize(cfg))
+    }
+
+    /// A port over a socket and [`MappedPort::memory`].
+    ///
+    /// # Errors
+    /// `NoMemory`: it is that of a smaller configuration.
+    pub fn new(socket: UdpSocket, cfg: &UdpConfig, memory: Map) -> Result<MappedPort> {
+        // SAFETY: the memory is of this value alone, which keeps it for as long as the port.
+        let port = unsafe { UdpPort::over(socket, cfg, memory.as_ptr(), memory.len()) }?;
+        Ok(MappedPort { port, _memory: memory })
+    }
+}
+
+impl Deref for MappedPort {
+    type Target = UdpPort;
+
+    fn deref(&self) -> &UdpPort {
+        &self.port
+    }
+}
+
+impl DerefMut for MappedPort {
+    fn deref_mut(&mut self) -> &mut UdpPort {
+        &mut self.port
+    }
+}
+
+impl AsFd for MappedPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the port's socket is open for as long as it is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.port.fd()) }
+    }
+}
