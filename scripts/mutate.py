@@ -15,6 +15,7 @@ import os, re, signal, subprocess, sys, tempfile, time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
+import faults_hosts
 import faults_qos
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -471,8 +472,8 @@ FAULTS = [
      "",
      ROUTER),
     ("one end's policy is enough for a link", B + "route.rs",
-     "for (one, other) in [(a, b), (b, a)] {",
-     "for (one, other) in [(a, b)] {",
+     "    may_talk_to(&b.tenant, &a.tenant.name, &a.gid)\n",
+     "    Ok(())\n",
      ROUTER),
     ("a queue pair of another network is found", B + "route.rs",
      "other.tenant.network == up.tenant.network && other.gid == route.gid",
@@ -539,8 +540,8 @@ FAULTS = [
      "for (a, b, cause) in self.forbidden().into_iter().take(0) {",
      ROUTER),
     ("a session that is another tenant's by a new policy stays", B + "reload.rs",
-     "(before == (tenant.name.clone(), tenant.network.clone()) && vip == gid)",
-     "(before.0.is_empty() || !vip.is_empty() || vip == gid)",
+     "let same = before == (tenant.name.clone(), tenant.network.clone()) && vip == gid;",
+     "let same = before.0.is_empty() || !vip.is_empty() || vip == gid;",
      ROUTER),
     ("two tenants have one address", B + "vips.rs",
      "!taken.contains(vip) && !named.contains(vip)",
@@ -587,8 +588,8 @@ FAULTS = [
      "        let _ = clash(&tenants, &tenant, table);\n",
      ROUTER),
     ("a datagram names any source", W + "switch.rs",
-     "Class::Ud if !own(run.src_qpn) => return Err(Refused::Source),",
-     "Class::Ud if !own(run.src_qpn) && run.src_qpn == u32::MAX => return Err(Refused::Source),",
+     "Class::Ud if !own.contains(&(run.src_qpn / QPN_UNIT)) => Err(Refused::Source),",
+     "Class::Ud if run.src_qpn == u32::MAX => Err(Refused::Source),",
      ROUTER),
     ("any queue pair speaks for the connection manager", W + "switch.rs",
      "if run.src_qpn != GSI_QPN {",
@@ -599,15 +600,15 @@ FAULTS = [
      "if true {",
      ROUTER),
     ("the relay reaches other networks", W + "switch.rs",
-     "place.network == network && place.gid == *gid",
-     "place.gid == *gid",
+     "(self.place(slot)?.network == network).then_some(slot)",
+     "Some(slot)",
      ROUTER),
     ("the relay finds a queue pair at any address", W + "switch.rs",
-     "place.network == network && place.gid == *gid",
-     "place.network == network",
+     "(self.place(slot)?.gid == *gid).then_some(slot)",
+     "Some(slot)",
      ROUTER),
     ("requests to an address without a listener reach another", W + "switch.rs",
-     "m.place.network == network && m.place.gid == *to",
+     "m.place.network == network && m.place.gid == *gid",
      "m.place.network == network",
      ROUTER),
     ("requests of the connection manager have no rate", W + "switch.rs",
@@ -615,8 +616,8 @@ FAULTS = [
      "if !sender.is_some_and(|m| m.mads.take(now) || true) {",
      ROUTER),
     ("a notification may carry anything", W + "switch.rs",
-     "Class::Cnp if payload.len() <= CNP_PAYLOAD => {}",
-     "Class::Cnp => {}",
+     "Class::Cnp if payload.len() <= CNP_PAYLOAD => Ok((run.dest_qpn, None)),",
+     "Class::Cnp => Ok((run.dest_qpn, None)),",
      ROUTER),
     ("numbers of a session that has left lead to its slot", W + "switch.rs",
      "self.blocks.iter_mut().filter(|b| **b == slot).for_each(|b| *b = NOBODY);",
@@ -634,9 +635,9 @@ FAULTS = [
      "self.state(slot) == State::Free)?;",
      "self.state(slot) != State::Taken)?;",
      ROUTER),
-    ("the worker of the relay allocates", "router/src/daemon/worker.rs",
-     "let bytes = came.packet.len();",
-     "let bytes = came.packet.to_vec().len();",
+    ("the worker of the relay allocates", "router/src/daemon/lanes.rs",
+     "        let bytes = came.packet.len();\n        if ends",
+     "        let bytes = came.packet.to_vec().len();\n        if ends",
      ROUTER),
     ("what a session has sent before its end is lost", "router/src/daemon/worker.rs",
      "                    self.empty(slot);\n",
@@ -661,6 +662,7 @@ FAULTS = [
      NET),
 ]
 FAULTS += [fault[:4] + ({"router": ROUTER, "net": NET}[fault[4]],) for fault in faults_qos.FAULTS]
+FAULTS += [fault + (ROUTER,) for fault in faults_hosts.FAULTS]
 FAULTS += [
     ("a READ of more than 2^31 bytes is answered", R + "responder.rs",
      "            || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE\n", "", ENGINE),

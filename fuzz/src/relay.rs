@@ -8,8 +8,9 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::cm::GSI_QPN;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::wire::{Class, Kind, Psn, ICRC_LEN};
+use gdrcore_net::addr::Endpoint;
 use gdrcore_net::via::proto::Service;
-use gdrcore_router::relay::{Place, Refused, Slots, Switch};
+use gdrcore_router::relay::{Far, FarPeer, Goal, Place, Refused, Slots, Switch};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,6 +22,10 @@ pub struct Relayed {
     pub passed: u32,
     /// Messages of connection managers among them.
     pub managed: u32,
+    /// Packets that went to other hosts.
+    pub abroad: u32,
+    /// Packets of theirs that went somewhere here.
+    pub arrived: u32,
     /// Packets that were refused, by [`Refused`].
     pub refused: [u32; Refused::ALL.len()],
 }
@@ -30,6 +35,8 @@ impl Relayed {
     pub fn add(&mut self, other: &Relayed) {
         self.passed += other.passed;
         self.managed += other.managed;
+        self.abroad += other.abroad;
+        self.arrived += other.arrived;
         self.refused.iter_mut().zip(other.refused).for_each(|(sum, n)| *sum += n);
     }
 }
@@ -40,6 +47,15 @@ const SESSIONS: u16 = 6;
 /// A session: its network, address and blocks.
 type Known = (u32, [u8; 16], Range<u32>);
 
+/// Tenants of another host, one of each network, with an address that nobody here has.
+fn far() -> Far {
+    let at = Endpoint::v4([192, 0, 2, 1], 4791);
+    let peer = |network: u32, blocks| FarPeer { network, gid: FAR, blocks, at };
+    Far::new(vec![peer(0, 1..3), peer(1, 3..5)])
+}
+
+const FAR: [u8; 16] = [3; 16];
+
 /// The string says who comes with which address, who may reach whom, who listens where, and what
 /// each sends. Whatever goes somewhere is compared with what was said of both ends.
 pub fn relay(data: &[u8]) -> Relayed {
@@ -47,6 +63,8 @@ pub fn relay(data: &[u8]) -> Relayed {
     let mut seen = Relayed::default();
     let slots = Arc::new(Slots::default());
     let mut switch = Switch::new(slots.clone(), 8);
+    let far = Arc::new(far());
+    drop(switch.set_far(far.clone()));
     let mut here: BTreeMap<u16, Known> = BTreeMap::new();
     let mut now = 0u64;
     while !input.is_empty() {
@@ -67,19 +85,40 @@ pub fn relay(data: &[u8]) -> Relayed {
             3 => {
                 switch.leave(slot);
                 slots.forbid_all(slot);
+                far.forbid_all(slot);
                 here.remove(&slot);
             }
-            4 | 5 => slots.allow(slot, u16::from(input.u8()) % SESSIONS, input.u8() % 4 > 0),
+            4 => slots.allow(slot, u16::from(input.u8()) % SESSIONS, input.u8() % 4 > 0),
+            5 => far.allow(slot, u16::from(input.u8() % 2), input.u8() % 4 > 0),
             6 => {
                 let service = Service { space: 0x106, port: u16::from(input.u8() % 4) };
                 switch.listen(slot, service, input.u8() % 4 > 0);
             }
             7 => now += u64::from(input.u16()) << 16,
+            8 => {
+                let peer = u16::from(input.u8() % 3);
+                let known = far.peer(peer).map(|p| (p.network, p.gid, p.blocks.clone()));
+                let packet = packet(&mut input, known.as_ref());
+                match switch.judge_far(peer, &packet) {
+                    Ok(reached) => {
+                        seen.arrived += 1;
+                        assert!(far.may(reached, peer), "policy");
+                        ends(&known.expect("a peer"), &here[&reached], &packet);
+                    }
+                    Err(why) => seen.refused[why as usize] += 1,
+                }
+            }
             _ => {
-                let to = [input.u8() % 3; 16];
+                let to = [input.u8() % 4; 16];
                 let packet = packet(&mut input, here.get(&slot));
                 match switch.judge(now, slot, &to, &packet) {
-                    Ok(reached) => {
+                    Ok(Goal::Far(peer)) => {
+                        seen.abroad += 1;
+                        assert!(far.may(slot, peer) && to == FAR, "policy");
+                        let p = far.peer(peer).expect("a peer");
+                        ends(&here[&slot], &(p.network, p.gid, p.blocks.clone()), &packet);
+                    }
+                    Ok(Goal::Slot(reached)) => {
                         seen.passed += 1;
                         seen.managed +=
                             u32::from(check(&here, &slots, (slot, reached), &to, &packet));
@@ -102,7 +141,13 @@ fn check(
 ) -> bool {
     let (sender, receiver) = (&here[&from], &here[&to]);
     assert!(slots.may(from, to), "policy");
-    assert_eq!((sender.0, receiver.1), (receiver.0, *gid), "another network or address");
+    assert_eq!(receiver.1, *gid, "another address");
+    ends(sender, receiver, packet)
+}
+
+/// Looks whether a packet may be between these. True: it is the connection manager's.
+fn ends(sender: &Known, receiver: &Known, packet: &[u8]) -> bool {
+    assert_eq!(sender.0, receiver.0, "another network");
     let body = &packet[..packet.len() - ICRC_LEN];
     let (run, _) = Run::parse_packet(body).expect("a packet");
     if run.dest_qpn == GSI_QPN {
@@ -129,7 +174,10 @@ fn packet(input: &mut Bytes<'_>, sender: Option<&Known>) -> Vec<u8> {
         let service_id = 0x0106 << 16 | u64::from(n % 4);
         let message = match input.u8() % 3 {
             0 => Message::Rtu(Ids { local_comm_id: 1, remote_comm_id: (n % 16) << 22 }),
-            _ => Message::Req(Req { service_id, local_comm_id: 1, ..Req::default() }),
+            _ => {
+                let remote_gid = [n as u8 / 4 % 4; 16];
+                Message::Req(Req { service_id, local_comm_id: 1, remote_gid, ..Req::default() })
+            }
         };
         let mut mad = [0; MAD_LEN];
         Mad { tid: 1, message }.emit(&mut mad);

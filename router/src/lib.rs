@@ -6,6 +6,7 @@
 //! * [`broker`]: sessions, addresses, queue pair numbers, links. A state machine: messages in,
 //!   actions out, no system call.
 //! * [`relay`]: which packet that a session puts into its ring goes to whom. No system call either.
+//! * [`firewall`]: the rule that lets nobody else of a host send as its router.
 //! * [`daemon`]: sockets, processes, the admin socket. Everything that knows Linux.
 //!
 //! Two tenants that policy allows to talk get either end of a socket each, and over it a ring of
@@ -14,6 +15,7 @@
 
 pub mod broker;
 pub mod daemon;
+pub mod firewall;
 pub mod identity;
 pub mod policy;
 pub mod rate;

@@ -2,13 +2,14 @@
 
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::roce::run::Run;
-use gdrcore_core::wire::{Class, Kind, Psn};
+use gdrcore_core::wire::{Class, Flow, Kind, Psn};
 use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX};
 use gdrcore_net::via::find::SocketPath;
 use gdrcore_net::via::proto::Service;
 use gdrcore_net::via::session::Session;
 use gdrcore_router::daemon::{Daemon, Options};
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
@@ -54,8 +55,13 @@ static ALLOCATOR: Counting = Counting;
 
 /// A datagram from one session to another.
 fn datagram(from: &Session, to: &Session, payload: usize) -> Vec<u8> {
-    let mut run = Run::new(Class::Ud, Kind::Send, to.welcome().qpns.0 + 3, Psn::new(1));
-    run.src_qpn = from.welcome().qpns.0 + 3;
+    between(from.welcome().qpns.0 + 3, to.welcome().qpns.0 + 3, payload)
+}
+
+/// A datagram between queue pairs.
+fn between(from: u32, to: u32, payload: usize) -> Vec<u8> {
+    let mut run = Run::new(Class::Ud, Kind::Send, to, Psn::new(1));
+    run.src_qpn = from;
     let opcode = run.opcode(true, true);
     let mut bytes = vec![0; opcode.header_len()];
     run.emit_headers(opcode, run.psn, false, 0, &mut bytes);
@@ -85,6 +91,81 @@ fn thread(name: &str) -> Option<i32> {
     found.next()?.file_name().to_str()?.parse().ok()
 }
 
+const HERE: &str = "127.0.77.1";
+const THERE: &str = "127.0.77.2";
+const FAR_VIP: [u8; 4] = [10, 99, 7, 7];
+/// Above the ports that the kernel chooses by itself.
+const BLOCK: u16 = 800;
+
+/// Another host, as far as the router sees it.
+struct FarHost {
+    socket: UdpSocket,
+    router: SocketAddr,
+}
+
+impl FarHost {
+    fn new() -> FarHost {
+        // Whoever has a port of this address for a moment leaves it.
+        let free = UdpSocket::bind((HERE, 0)).expect("a socket").local_addr().expect("bound");
+        let socket = UdpSocket::bind((THERE, 0xc000 | BLOCK << 4)).expect("a socket");
+        socket.set_nonblocking(true).expect("a socket");
+        FarHost { socket, router: free }
+    }
+
+    fn map(&self) -> String {
+        let [own, far] = [self.router.port(), self.socket.local_addr().expect("bound").port()];
+        format!(
+            "[here]\naddress = \"{HERE}\"\nport = {own}\n[here.tenant.a]\nvip = \"10.99.7.1\"\n\
+             blocks = [750, 250]\n[there]\naddress = \"{THERE}\"\nport = {far}\n\
+             [there.tenant.b]\nvip = \"10.99.7.7\"\nblocks = [{BLOCK}, 1]\n"
+        )
+    }
+
+    /// Packets to and from a session, and such as are refused.
+    fn talk(&self, (session, relay): &mut (Session, Relay)) {
+        let own = u32::from(BLOCK) * QPN_UNIT + 3;
+        let local = session.welcome().qpns.0 + 3;
+        let there = self.socket.local_addr().expect("bound");
+        let gid = std::net::Ipv4Addr::from(FAR_VIP).to_ipv6_mapped().octets();
+        let mut space = [0; FRAME_MAX];
+        let v4 = |a: &SocketAddr| match a.ip() {
+            std::net::IpAddr::V4(ip) => ip.octets(),
+            std::net::IpAddr::V6(_) => unreachable!("IPv4 here"),
+        };
+        for n in 0..300usize {
+            let mut packet = between(local, own, n * 7);
+            Flow::from_gids(&session.gid(), &gid, 4791, 4791).append_icrc(0, &mut packet);
+            until("no room", || relay.put(&gid, &packet) == Ok(Put::Done));
+            let mut came = [0; 4096];
+            until("it does not leave", || {
+                self.socket.recv_from(&mut came).is_ok_and(|(len, from)| {
+                    let block = session.welcome().qpns.0 / QPN_UNIT;
+                    assert_eq!(from.port(), 0xc000 | (block as u16) << 4);
+                    let flow = Flow::v4(v4(&from), v4(&there), from.port(), there.port());
+                    assert!(flow.check(0, &came[..len]).is_ok(), "an ICRC of another way");
+                    came[..len - 4] == packet[..packet.len() - 4]
+                })
+            });
+            let mut packet = between(own, local, n * 7);
+            let flow = Flow::v4(v4(&there), v4(&self.router), there.port(), self.router.port());
+            flow.append_icrc(0, &mut packet);
+            self.socket.send_to(&packet, self.router).expect("sent");
+            // And what was refused before does not.
+            until("it does not arrive", || {
+                let Some(frame) = relay.take(&mut space).expect("a ring") else { return false };
+                let flow = Flow::from_gids(&gid, &session.gid(), 4791, 4791);
+                assert!(flow.check(0, frame.packet).is_ok(), "an ICRC of another way");
+                assert_eq!(frame.address, gid);
+                assert_eq!(frame.packet[..frame.packet.len() - 4], packet[..packet.len() - 4]);
+                true
+            });
+            relay.settle();
+            packet[8] ^= 1;
+            self.socket.send_to(&packet, self.router).expect("sent");
+        }
+    }
+}
+
 #[test]
 fn a_worker_allocates_nothing_after_its_start() {
     let dir = std::env::temp_dir().join(format!("gdrc-worker-{}", std::process::id()));
@@ -92,10 +173,15 @@ fn a_worker_allocates_nothing_after_its_start() {
     let at = dir.join("s");
     // Limits that are reached.
     let file = dir.join("policy");
+    let far = FarHost::new();
+    std::fs::write(dir.join("map"), far.map()).expect("a map");
     let policy = format!(
         "[router]\nline_rate = \"1GB\"\n[tenant.a]\nlisten = \"{}\"\ntx_rate = \"20MB\"\n\
-         rx_rate = \"100MB\"\ntx_pps = 100000\nweight = 3\n",
-        at.display()
+         rx_rate = \"100MB\"\ntx_pps = 100000\nweight = 3\n[host]\nid = \"here\"\naddress = \
+         \"{HERE}\"\nport = {}\nmap = \"{}\"\n",
+        at.display(),
+        far.router.port(),
+        dir.join("map").display()
     );
     std::fs::write(&file, policy).expect("a policy");
     let options = Options { file: Some(file), ..Options::default() };
@@ -122,6 +208,7 @@ fn a_worker_allocates_nothing_after_its_start() {
             });
             ends[to].1.settle();
         }
+        far.talk(&mut ends[3]);
         // More than its ring holds, to one that does not read; then one that breaks its ring.
         for _ in 0..2000 {
             let packet = datagram(&ends[0].0, &ends[2].0, 1000);

@@ -16,6 +16,10 @@ pub struct Lab {
     outer: Option<Running>,
 }
 
+/// setpriv's options for no capability at all.
+const WITHOUT_RIGHTS: [&str; 4] =
+    ["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"];
+
 struct Host {
     /// `unshare`, whose child is the host's first process; kills it when it ends itself.
     holder: Running,
@@ -139,14 +143,15 @@ impl Lab {
     pub fn command(&self, host: usize, program: &Path) -> Command {
         let ipc: &[&str] = if self.hosts[host].user.is_some() { &["-i"] } else { &[] };
         let mut command = self.enter(host, &[&["-U", "-n", "-m", "-p"], ipc].concat());
-        command.args([
-            "setpriv",
-            "--bounding-set=-all",
-            "--inh-caps=-all",
-            "--ambient-caps=-all",
-            "--no-new-privs",
-        ]);
-        command.arg(program);
+        command.arg("setpriv").args(WITHOUT_RIGHTS).arg(program);
+        command
+    }
+
+    /// A command that runs what its further arguments say in a host's network alone, without any
+    /// capability there; it sees all processes.
+    pub fn in_network(&self, host: usize) -> Command {
+        let mut command = self.enter(host, &["-U", "-n"]);
+        command.arg("setpriv").args(WITHOUT_RIGHTS);
         command
     }
 

@@ -18,6 +18,7 @@ pub mod source;
 pub mod suite;
 pub mod tools;
 pub mod traffic;
+pub mod two_hosts;
 
 pub use gdrcore_testkit::{cpu, patience, place};
 

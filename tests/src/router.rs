@@ -1,5 +1,6 @@
 //! A router for tests, and clients of it that keep to no rule.
 
+use crate::lab::Lab;
 use crate::library;
 use crate::tools::{run, Done, Running};
 use gdrcore_net::shm::relay::Ends;
@@ -7,6 +8,7 @@ use gdrcore_net::via::proto::{
     feature, mode, Envelope, Hello, Message, Text, Welcome, MESSAGE_MAX,
 };
 use gdrcore_net::via::wire::{receive, send_bytes, Buffer, Look, Received};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -21,6 +23,8 @@ pub struct Router {
     dir: PathBuf,
     options: Vec<String>,
     environment: Vec<(String, String)>,
+    /// What runs it elsewhere than here.
+    by: Vec<OsString>,
     running: Option<Running>,
 }
 
@@ -38,6 +42,29 @@ impl Router {
 
     /// The same, with more in its environment.
     pub fn start_in(policy: &str, options: &[&str], environment: &[(&str, &str)]) -> Router {
+        let mut router = Router::prepare(options, environment);
+        router.write(policy);
+        router.restart();
+        router
+    }
+
+    /// Starts one on a host of a lab, in whose network it then is, with files beside its policy:
+    /// names and what they say.
+    pub fn start_on(lab: &Lab, host: usize, policy: &str, files: &[(&str, &str)]) -> Router {
+        let mut router = Router::prepare(&[], &[]);
+        let on = lab.in_network(host);
+        router.by =
+            std::iter::once(on.get_program()).chain(on.get_args()).map(Into::into).collect();
+        for (name, text) in files {
+            std::fs::write(router.dir.join(name), text).expect("a file");
+        }
+        router.write(policy);
+        router.restart();
+        router
+    }
+
+    /// Its folder.
+    fn prepare(options: &[&str], environment: &[(&str, &str)]) -> Router {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Paths of sockets are short, and build folders are not.
         let n = NEXT.fetch_add(1, Relaxed);
@@ -46,10 +73,7 @@ impl Router {
         std::fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
         let options = options.iter().map(|o| o.to_string()).collect();
         let environment = environment.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
-        let mut router = Router { dir, options, environment, running: None };
-        router.write(policy);
-        router.restart();
-        router
+        Router { dir, options, environment, by: Vec::new(), running: None }
     }
 
     /// Writes another policy; [`Router::reload`] puts it in force.
@@ -71,8 +95,10 @@ impl Router {
     pub fn restart(&mut self) {
         let program = library::router().join("gdrcore-routerd");
         let admin = self.dir.join("admin");
+        let words: Vec<OsString> = self.by.iter().cloned().chain([program.into()]).collect();
         let mut running = Running::start(
-            Command::new(program)
+            Command::new(&words[0])
+                .args(&words[1..])
                 .arg("-v")
                 .args(&self.options)
                 .envs(self.environment.iter().map(|(n, v)| (n, v)))

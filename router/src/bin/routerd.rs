@@ -1,6 +1,7 @@
 //! `gdrcore-routerd`: the router as a program.
 
 use gdrcore_router::daemon::{note, read_policy, Daemon, Options};
+use gdrcore_router::firewall::Firewall;
 use gdrcore_router::policy::rate_limits;
 use std::io::Write;
 use std::path::PathBuf;
@@ -15,6 +16,9 @@ in FILE (TOML).
                   of its own
   --admin PATH    the socket for gdrcore-routerctl, where FILE names none
   --isolated      no direct links: all goes by way of the router, which can end it
+  --firewall WORD where there are other hosts: check (the default) says what is
+                  wrong with the firewall's rule, require starts with it only,
+                  off does not look
   --check         read FILE, say what is wrong with it, and end
   -v, --verbose   say on standard error who comes and goes
   --help, --version
@@ -40,6 +44,11 @@ fn parse(mut words: impl Iterator<Item = std::ffi::OsString>) -> Result<Wish, St
             Some("--listen") => options.listen = Some(value()?),
             Some("--admin") => options.admin = Some(value()?),
             Some("--check") => check = true,
+            Some("--firewall") => {
+                let word = value()?;
+                let known = word.to_str().and_then(Firewall::parse);
+                options.firewall = known.ok_or("--firewall: check, require or off")?;
+            }
             Some("--isolated") => options.isolated = true,
             Some("-v" | "--verbose") => options.verbose = true,
             Some("-h" | "--help") => return Ok(Wish::Say(HELP.into())),

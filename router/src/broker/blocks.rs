@@ -1,13 +1,11 @@
 //! Blocks of queue pair numbers: given to sessions, and rested before they are given again, so that
 //! packets of a dead session find nobody.
 
+use crate::policy::BLOCKS;
 use gdrcore_core::config::QPN_UNIT;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-/// The first block and the last; 0 has the numbers that are reserved.
-const FIRST: u32 = 1;
-const LAST: u32 = 1015;
 /// How long a block rests.
 const REST_NS: u64 = 60_000_000_000;
 
@@ -21,15 +19,23 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Gives a session so many blocks that stand together; `None`: there are not so many, or they
-    /// rest.
-    pub fn take(&mut self, now: u64, count: u32, session: u32) -> Option<Range<u32>> {
+    /// Gives a session so many blocks of `within` that stand together, none of which is kept for
+    /// others (`kept`); `None`: there are not so many, or they rest.
+    pub fn take(
+        &mut self,
+        now: u64,
+        count: u32,
+        session: u32,
+        within: Range<u32>,
+        kept: impl Iterator<Item = Range<u32>>,
+    ) -> Option<Range<u32>> {
         while self.resting.front().is_some_and(|&(_, until)| now >= until) {
             self.resting.pop_front();
         }
-        let mut first = FIRST;
+        let mut first = within.start;
         let mut taken: Vec<(u32, u32)> = self.given.iter().map(|(&at, &(n, _))| (at, n)).collect();
         taken.extend(self.resting.iter().map(|&(at, _)| (at, 1)));
+        taken.extend(kept.map(|r| (r.start, r.len() as u32)));
         taken.sort_unstable();
         for (at, n) in taken {
             if first + count <= at {
@@ -37,7 +43,7 @@ impl Blocks {
             }
             first = first.max(at + n);
         }
-        let fits = count > 0 && first + count <= LAST + 1;
+        let fits = count > 0 && first + count <= within.end.min(BLOCKS.end);
         fits.then(|| {
             self.given.insert(first, (count, session));
             first..first + count
@@ -68,33 +74,56 @@ impl Blocks {
 mod tests {
     use super::*;
 
+    /// Of all blocks, none of which is kept.
+    fn take(b: &mut Blocks, now: u64, count: u32, session: u32) -> Option<Range<u32>> {
+        b.take(now, count, session, BLOCKS, std::iter::empty())
+    }
+
+    #[test]
+    fn a_tenant_that_others_know_by_its_blocks_has_no_others() {
+        let mut b = Blocks::default();
+        let kept = || [3..5, 6..8].into_iter();
+        let any = |b: &mut Blocks, n| b.take(0, n, 1, BLOCKS, kept());
+        let own = |b: &mut Blocks, n| b.take(0, n, 2, 6..8, std::iter::empty());
+        assert_eq!((any(&mut b, 3), any(&mut b, 1)), (Some(8..11), Some(1..2)));
+        assert_eq!(
+            (own(&mut b, 3), own(&mut b, 1), own(&mut b, 1)),
+            (None, Some(6..7), Some(7..8))
+        );
+        assert_eq!(
+            (own(&mut b, 1), any(&mut b, 1), any(&mut b, 1)),
+            (None, Some(2..3), Some(5..6))
+        );
+        assert_eq!((b.owner(5 * QPN_UNIT), b.owner(6 * QPN_UNIT)), (Some(1), Some(2)));
+    }
+
     #[test]
     fn numbers_have_one_owner_and_rest_when_it_is_gone() {
         let mut b = Blocks::default();
-        let a = b.take(0, 1, 10).unwrap();
-        let c = b.take(0, 2, 11).unwrap();
+        let a = take(&mut b, 0, 1, 10).unwrap();
+        let c = take(&mut b, 0, 2, 11).unwrap();
         assert_eq!((a.clone(), c.clone()), (1..2, 2..4));
         let owners = [0, 1, 2, 3, 4].map(|block| b.owner(block * QPN_UNIT + 5));
         assert_eq!(owners, [None, Some(10), Some(11), Some(11), None]);
         b.put(1000, a.clone());
         b.put(1000, a.clone());
         assert_eq!((b.owner(QPN_UNIT), b.given()), (None, 2));
-        assert_eq!(b.take(1000 + REST_NS - 1, 1, 12), Some(4..5), "it rests");
-        assert_eq!(b.take(1000 + REST_NS, 1, 13), Some(1..2));
+        assert_eq!(take(&mut b, 1000 + REST_NS - 1, 1, 12), Some(4..5), "it rests");
+        assert_eq!(take(&mut b, 1000 + REST_NS, 1, 13), Some(1..2));
     }
 
     #[test]
     fn there_are_only_so_many() {
         let mut b = Blocks::default();
-        for n in FIRST..=LAST {
-            assert_eq!(b.take(0, 1, n), Some(n..n + 1));
+        for n in BLOCKS {
+            assert_eq!(take(&mut b, 0, 1, n), Some(n..n + 1));
         }
-        assert_eq!((b.take(0, 1, 0), b.given()), (None, LAST));
+        assert_eq!((take(&mut b, 0, 1, 0), b.given()), (None, BLOCKS.len() as u32));
         b.put(0, 500..501);
         b.put(0, 502..503);
-        assert_eq!(b.take(REST_NS, 2, 0), None, "not two together");
+        assert_eq!(take(&mut b, REST_NS, 2, 0), None, "not two together");
         b.put(REST_NS, 501..502);
-        assert_eq!(b.take(2 * REST_NS, 3, 7), Some(500..503));
-        assert_eq!(Blocks::default().take(0, 0, 1), None);
+        assert_eq!(take(&mut b, 2 * REST_NS, 3, 7), Some(500..503));
+        assert_eq!(take(&mut Blocks::default(), 0, 0, 1), None);
     }
 }

@@ -8,13 +8,15 @@
 //! ```
 
 mod blocks;
+mod hosts;
 mod reload;
 mod route;
 mod session;
 mod vips;
 mod welcome;
 
-pub use session::{Session, SessionId, State, Up};
+pub use hosts::MapEvent;
+pub use session::{Session, SessionId, State, To, Up};
 
 use crate::identity::{Seen, World};
 use crate::policy::Policy;
@@ -22,11 +24,12 @@ use blocks::Blocks;
 use gdrcore_net::via::proto::{
     route_event, Bye, Envelope, Link, Message, RouteEvent, Routed, Service, Text,
 };
+use hosts::Hosts;
 use session::HELLO_NS;
 use std::collections::{BTreeMap, BTreeSet};
 use vips::Vips;
 
-/// Bytes of payload of a packet over a link.
+/// Bytes of payload of a packet, where no other host's link says less.
 const MTU: u32 = 4096;
 
 /// What is to be done.
@@ -66,6 +69,8 @@ pub struct Broker {
     last: SessionId,
     blocks: Blocks,
     vips: Vips,
+    far: Hosts,
+    mtu: u32,
     isolated: bool,
 }
 
@@ -97,15 +102,25 @@ use because;
 impl Broker {
     /// Nobody is there yet. `epoch`: a number that tells this life of the router from others.
     pub fn new(policy: Policy, epoch: u64) -> Broker {
-        Broker {
+        let mut broker = Broker {
             policy,
             epoch,
             sessions: BTreeMap::new(),
             last: 0,
             blocks: Blocks::default(),
             vips: Vips::default(),
+            far: Hosts::default(),
+            mtu: MTU,
             isolated: false,
-        }
+        };
+        broker.map(MapEvent::Snapshot(broker.far_of_policy()));
+        broker
+    }
+
+    /// Bytes of payload that packets of sessions have at most, so that other hosts' links carry
+    /// them.
+    pub fn set_mtu(&mut self, mtu: u32) {
+        self.mtu = mtu.min(MTU);
     }
 
     /// From here on no direct links are made: all goes by the rings.
@@ -368,7 +383,7 @@ impl Broker {
         out: &mut Vec<Action>,
     ) {
         let Some(up) = self.up_mut(id) else { return };
-        let route = up.routes.remove(&peer).unwrap_or(0);
+        let route = up.routes.remove(&To::Session(peer)).unwrap_or(0);
         up.linked_by.remove(&peer);
         let news = RouteEvent { route, event, peer, final_ms: 0, cause: Text::new(cause) };
         out.push(Action::Send(id, Envelope::new(up.next_seq(), Message::RouteEvent(news))));

@@ -1,9 +1,10 @@
 //! Another policy, while sessions are there.
 
 use super::route::may_talk;
-use super::{because, errno, route_event, Action, Broker, SessionId, State};
+use super::{because, errno, route_event, Action, Broker, MapEvent, SessionId, State};
 use crate::identity::{tenant_of, World};
 use crate::policy::{Policy, Tenant};
+use std::ops::Range;
 
 impl Broker {
     /// Puts another policy in force: sessions that would have another name, network or address by
@@ -11,6 +12,7 @@ impl Broker {
     /// keeps.
     pub fn reload(&mut self, now: u64, policy: Policy, world: &dyn World, out: &mut Vec<Action>) {
         self.policy = policy;
+        self.map(MapEvent::Snapshot(self.far_of_policy()));
         for id in self.all_up().map(|(id, _)| id).collect::<Vec<_>>() {
             match self.judged_anew(id, world) {
                 Some(tenant) => {
@@ -19,8 +21,8 @@ impl Broker {
                     }
                 }
                 None => {
-                    let why = "the policy has changed: it has another tenant, \
-                         network or address for this process, or none";
+                    let why = "the policy has changed: it has another tenant, network, address or \
+                         numbers for this process, or none";
                     self.end(now, id, because!(errno::ACCESS, "{why}"), out);
                 }
             }
@@ -69,9 +71,22 @@ impl Broker {
         let session = self.sessions.get(&id)?;
         let State::Up(up) = &session.state else { return None };
         let (gid, before) = (up.gid, (up.tenant.name.clone(), up.tenant.network.clone()));
+        let blocks = up.blocks.clone();
         let tenant = tenant_of(&self.policy, &session.seen, up.ffr_id, world)?;
-        let vip = self.vips.of(&self.policy, &tenant, |_| true)?;
-        (before == (tenant.name.clone(), tenant.network.clone()) && vip == gid).then_some(tenant)
+        let vip =
+            self.vips.of(&self.policy, &tenant, self.far.addresses(&tenant.network), |_| true)?;
+        let same = before == (tenant.name.clone(), tenant.network.clone()) && vip == gid;
+        (same && self.may_have(&tenant, &blocks)).then_some(tenant)
+    }
+
+    /// Whether blocks are a tenant's by the policy in force: other hosts believe that they are.
+    fn may_have(&self, tenant: &Tenant, blocks: &Range<u32>) -> bool {
+        let within = |own: &Range<u32>| own.start <= blocks.start && blocks.end <= own.end;
+        let meet = |own: &Range<u32>| own.start < blocks.end && blocks.start < own.end;
+        match &tenant.place {
+            Some(own) => blocks.is_empty() || within(own),
+            None => !self.policy.tenants.iter().filter_map(|t| t.place.as_ref()).any(meet),
+        }
     }
 
     /// Sessions that are linked and may not be, and why.

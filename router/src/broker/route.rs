@@ -1,8 +1,8 @@
 //! Links between sessions: who asks for one, whether policy allows it, and what both are told.
 
-use super::session::{LINKS_PER_SECOND, UNANSWERED};
-use super::{because, errno, Action, Broker, Link, Message, Refusal, Routed, SessionId, Up, MTU};
-use crate::policy::{show, wants};
+use super::session::{To, LINKS_PER_SECOND, UNANSWERED};
+use super::{because, errno, Action, Broker, Link, Message, Refusal, Routed, SessionId, Up};
+use crate::policy::{show, wants, Tenant};
 use crate::rate::Rate;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{link_flag, route_kind, Envelope, Route, Text};
@@ -56,6 +56,9 @@ impl Broker {
                 "no queue pair: datagrams need no route, they go by the session's rings"
             ));
         }
+        if let Some(routed) = self.far(id, route)? {
+            return Ok((routed, None));
+        }
         let owner = self.owner_of(id, route)?;
         let (Some(up), Some(other)) = (self.up(id), self.up(owner)) else {
             return Err(because!(errno::INVALID, "no session"));
@@ -85,7 +88,7 @@ impl Broker {
                 "more than {LINKS_PER_SECOND} links in a second to the same process"
             ));
         }
-        let Some(number) = up.route_to(owner) else {
+        let Some(number) = up.route_to(To::Session(owner)) else {
             return Err(because!(
                 errno::QUOTA,
                 "the session has {} routes, its most",
@@ -104,7 +107,7 @@ impl Broker {
             peer: owner,
             flags,
             qpns: (blocks.start * QPN_UNIT, blocks.len() as u32 * QPN_UNIT),
-            mtu: MTU,
+            mtu: self.mtu,
             cause: Text::EMPTY,
         };
         let link = Envelope::new(link_seq, Message::Link(Link { gid, peer: id, flags }));
@@ -128,7 +131,7 @@ impl Broker {
         }
         let blocks = other.blocks.clone();
         let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
-        let Some(route) = up.route_to(owner) else {
+        let Some(route) = up.route_to(To::Session(owner)) else {
             return Err(because!(
                 errno::QUOTA,
                 "the session has {} routes, its most",
@@ -141,7 +144,7 @@ impl Broker {
             peer: owner,
             flags: link_flag::NO_LOANS,
             qpns: (blocks.start * QPN_UNIT, blocks.len() as u32 * QPN_UNIT),
-            mtu: MTU,
+            mtu: self.mtu,
             cause: Text::EMPTY,
         };
         Ok((routed, None))
@@ -181,14 +184,18 @@ impl Broker {
 /// # Errors
 /// Who does not.
 pub(super) fn may_talk(a: &Up, b: &Up) -> Result<(), Refusal> {
-    for (one, other) in [(a, b), (b, a)] {
-        if !wants(&one.tenant, &other.tenant.name, &other.gid) {
-            let (one, other, gid) = (&one.tenant.name, &other.tenant.name, show(&other.gid));
-            return Err(because!(
-                errno::ACCESS,
-                "policy: `allow` of tenant {one} names neither {other} nor {gid}"
-            ));
-        }
+    may_talk_to(&a.tenant, &b.tenant.name, &b.gid)?;
+    may_talk_to(&b.tenant, &a.tenant.name, &a.gid)
+}
+
+/// Whether a tenant wants to talk to another one, at an address.
+///
+/// # Errors
+/// That it does not.
+pub(super) fn may_talk_to(tenant: &Tenant, other: &str, gid: &[u8; 16]) -> Result<(), Refusal> {
+    if wants(tenant, other, gid) {
+        return Ok(());
     }
-    Ok(())
+    let (one, gid) = (&tenant.name, show(gid));
+    Err(because!(errno::ACCESS, "policy: `allow` of tenant {one} names neither {other} nor {gid}"))
 }

@@ -17,6 +17,15 @@ pub const UNANSWERED: usize = 16;
 /// to map: who is allowed to talk to a process must not keep it busy with nothing but new links.
 pub const LINKS_PER_SECOND: u32 = 32;
 
+/// Where a route leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum To {
+    /// To a session here.
+    Session(SessionId),
+    /// To an address of another host.
+    Far([u8; 16]),
+}
+
 /// The number of a session, given once in the router's life.
 pub type SessionId = u32;
 
@@ -42,8 +51,8 @@ pub struct Up {
     pub program: String,
     /// The number by which it asked for an identity.
     pub ffr_id: i32,
-    /// The sessions that it has routes to, and their numbers.
-    pub routes: BTreeMap<SessionId, u32>,
+    /// Where it has routes to, and their numbers.
+    pub routes: BTreeMap<To, u32>,
     /// The sessions that have links to this one. What a session says of its routes changes nothing
     /// here.
     pub linked_by: BTreeSet<SessionId>,
@@ -79,8 +88,8 @@ impl Up {
         self.last_seq
     }
 
-    /// A route to a session: the one that there is, or a new number; `None`: it has too many.
-    pub fn route_to(&mut self, peer: SessionId) -> Option<u32> {
+    /// A route: the one that there is, or a new number; `None`: it has too many.
+    pub fn route_to(&mut self, peer: To) -> Option<u32> {
         if let Some(&number) = self.routes.get(&peer) {
             return Some(number);
         }

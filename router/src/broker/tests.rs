@@ -582,4 +582,5 @@ fn a_port_is_listened_at_in_each_network_by_itself() {
     }
 }
 
+mod hosts;
 mod limits;

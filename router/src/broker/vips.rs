@@ -14,12 +14,14 @@ pub struct Vips {
 
 impl Vips {
     /// The address of a tenant: the policy's, or the lowest of its network's pool that is free.
-    /// `lives`: whether a tenant of the network has a session; where all are taken, one of a tenant
-    /// without is given away. `None`: none is left.
+    /// `far`: addresses of the network that other hosts' tenants have. `lives`: whether a tenant of
+    /// the network has a session; where all are taken, one of a tenant without is given away.
+    /// `None`: none is left.
     pub fn of(
         &mut self,
         policy: &Policy,
         tenant: &Tenant,
+        far: impl Iterator<Item = [u8; 16]>,
         lives: impl Fn(&str) -> bool,
     ) -> Option<[u8; 16]> {
         if let Some(vip) = tenant.vip {
@@ -33,6 +35,8 @@ impl Vips {
             .iter()
             .filter(|t| t.network == tenant.network)
             .filter_map(|t| t.vip)
+            // Nor one of another host's.
+            .chain(far)
             .collect();
         if let Some(&vip) =
             self.by_tenant.get(&own).filter(|v| pool.contains(v) && !named.contains(*v))
@@ -68,6 +72,10 @@ mod tests {
     use super::*;
     use crate::policy::{show, tenant_of_uid};
 
+    fn none() -> std::iter::Empty<[u8; 16]> {
+        std::iter::empty()
+    }
+
     fn policy(pool: &str, more: &str) -> Policy {
         Policy::parse(&format!(
             "[router]\nlisten = \"/s\"\nunmatched = \"uid\"\npool = \"{pool}\"\n{more}"
@@ -79,25 +87,35 @@ mod tests {
     fn the_lowest_that_nobody_has_is_given_and_kept() {
         let p = policy("10.0.0.0/29", "[tenant.a]\nlisten = \"/a\"\nvip = \"10.0.0.2\"\n");
         let mut v = Vips::default();
-        let mut of = |uid| v.of(&p, &tenant_of_uid(uid), |_| true).map(|g| show(&g));
+        let mut of = |uid| v.of(&p, &tenant_of_uid(uid), none(), |_| true).map(|g| show(&g));
         assert_eq!(of(7).as_deref(), Some("10.0.0.1"));
         assert_eq!(of(8).as_deref(), Some("10.0.0.3"), "the second is a's by name");
         assert_eq!(of(7).as_deref(), Some("10.0.0.1"));
         let rest = [9, 10, 11].map(&mut of);
         assert_eq!(rest, ["10.0.0.4", "10.0.0.5", "10.0.0.6"].map(|t| Some(t.to_string())));
         assert_eq!(of(12), None, "all live");
-        let one_is_gone = v.of(&p, &tenant_of_uid(12), |name| name != "uid-9").map(|g| show(&g));
+        let one_is_gone =
+            v.of(&p, &tenant_of_uid(12), none(), |name| name != "uid-9").map(|g| show(&g));
         assert_eq!(one_is_gone.as_deref(), Some("10.0.0.4"));
-        assert_eq!(show(&v.of(&p, &p.tenants[0], |_| true).unwrap()), "10.0.0.2");
+        assert_eq!(show(&v.of(&p, &p.tenants[0], none(), |_| true).unwrap()), "10.0.0.2");
     }
 
     #[test]
     fn another_policy_moves_whom_it_must() {
         let mut v = Vips::default();
         let uid = tenant_of_uid(7);
-        assert_eq!(show(&v.of(&policy("10.0.0.0/24", ""), &uid, |_| true).unwrap()), "10.0.0.1");
+        assert_eq!(
+            show(&v.of(&policy("10.0.0.0/24", ""), &uid, none(), |_| true).unwrap()),
+            "10.0.0.1"
+        );
         let named = policy("10.0.0.0/24", "[tenant.a]\nlisten = \"/a\"\nvip = \"10.0.0.1\"\n");
-        assert_eq!(show(&v.of(&named, &uid, |_| true).unwrap()), "10.0.0.2");
-        assert_eq!(show(&v.of(&policy("10.1.0.0/24", ""), &uid, |_| true).unwrap()), "10.1.0.1");
+        assert_eq!(show(&v.of(&named, &uid, none(), |_| true).unwrap()), "10.0.0.2");
+        assert_eq!(
+            show(&v.of(&policy("10.1.0.0/24", ""), &uid, none(), |_| true).unwrap()),
+            "10.1.0.1"
+        );
+        let far = [Cidr::parse("10.1.0.1").unwrap().hosts().next().unwrap()].into_iter();
+        let moved = v.of(&policy("10.1.0.0/24", ""), &uid, far, |_| true).unwrap();
+        assert_eq!(show(&moved), "10.1.0.2", "another host's tenant has the first");
     }
 }

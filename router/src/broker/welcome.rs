@@ -1,8 +1,8 @@
 //! HELLO and WELCOME: who a session is, and what it gets.
 
-use super::{because, errno, Action, Broker, Refusal, SessionId, State, Up, MTU};
+use super::{because, errno, Action, Broker, Refusal, SessionId, State, Up};
 use crate::identity::{tenant_of, World};
-use crate::policy::Tenant;
+use crate::policy::{Tenant, BLOCKS};
 use crate::rate::Rate;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::shm::relay::RINGS;
@@ -10,6 +10,7 @@ use gdrcore_net::via::proto::{
     feature, mode, Envelope, Hello, Message, Text, Welcome, GIDS, VERSION,
 };
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Most blocks that one session may have.
 const BLOCKS_MAX: u32 = 16;
@@ -91,6 +92,35 @@ impl Broker {
         Ok(tenant)
     }
 
+    /// Blocks for a session of a tenant: of its own, where other hosts know it by them, else of
+    /// those that no tenant has.
+    fn numbers(
+        &mut self,
+        now: u64,
+        count: u32,
+        id: SessionId,
+        tenant: &Tenant,
+    ) -> Result<Range<u32>, Refusal> {
+        let given = match &tenant.place {
+            Some(own) => self.blocks.take(now, count, id, own.clone(), std::iter::empty()),
+            None => {
+                let kept = self.policy.tenants.iter().filter_map(|t| t.place.clone());
+                self.blocks.take(now, count, id, BLOCKS, kept)
+            }
+        };
+        given.ok_or_else(|| {
+            let whose = match &tenant.place {
+                Some(own) => format!("of tenant {}, which has {} blocks", tenant.name, own.len()),
+                None => "on this host".into(),
+            };
+            because!(
+                errno::NO_SPACE,
+                "no queue pair numbers are left {whose}; those of sessions that end rest for a \
+                 minute"
+            )
+        })
+    }
+
     fn welcome(
         &mut self,
         now: u64,
@@ -105,7 +135,9 @@ impl Broker {
                 .values()
                 .any(|s| matches!(&s.state, State::Up(up) if up.tenant.name == other))
         };
-        let Some(gid) = self.vips.of(&self.policy, &tenant, lives) else {
+        let Some(gid) =
+            self.vips.of(&self.policy, &tenant, self.far.addresses(&tenant.network), lives)
+        else {
             return Err(because!(
                 errno::NO_SPACE,
                 "no address is left for tenant {} in network {}",
@@ -115,13 +147,7 @@ impl Broker {
         };
         let blocks = match h.qpns.div_ceil(QPN_UNIT) {
             0 => 0..0,
-            n => self.blocks.take(now, n, id).ok_or_else(|| {
-                because!(
-                    errno::NO_SPACE,
-                    "no queue pair numbers are left on this host; \
-                     those of sessions that end rest for a minute"
-                )
-            })?,
+            n => self.numbers(now, n, id, &tenant)?,
         };
         let relays = h.features & feature::RELAY != 0 && !blocks.is_empty();
         let mut gids = [[0; 16]; GIDS];
@@ -136,7 +162,7 @@ impl Broker {
             network: Text::new(&tenant.network),
             gids,
             qpns: (blocks.start * QPN_UNIT, blocks.len() as u32 * QPN_UNIT),
-            mtu: MTU,
+            mtu: self.mtu,
             line_rate: 0,
             rings: if relays { RINGS } else { (0, 0) },
             max_routes: quotas.routes,

@@ -31,6 +31,8 @@ pub enum Request {
     Sessions,
     /// Of its tenants.
     Tenants,
+    /// Of other hosts.
+    Hosts,
     /// To read its policy anew.
     Reload,
     /// To change how fast a tenant may be: its name, keys and values.
@@ -58,6 +60,7 @@ pub fn parse(line: &[u8]) -> Result<Request, String> {
         ("status", None, None, None) => Ok(Request::Status),
         ("sessions", None, None, None) => Ok(Request::Sessions),
         ("tenants", None, None, None) => Ok(Request::Tenants),
+        ("hosts", None, None, None) => Ok(Request::Hosts),
         ("reload", None, None, None) => Ok(Request::Reload),
         ("set", Some(tenant), Some(limits), None) => {
             Ok(Request::Set(tenant, limits.into_iter().collect()))

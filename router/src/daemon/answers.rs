@@ -1,8 +1,9 @@
 //! Whoever asks at the admin socket, or reads the counters, and what is answered.
 
 use super::admin::{self, Admin, Request};
+use super::sessions::ACCEPTS;
 use super::sys::Ready;
-use super::{metrics, report, Daemon, ACCEPTS, ADMIN, ADMINS, ADMIN_LISTENER};
+use super::{metrics, report, Daemon, ADMIN, ADMINS, ADMIN_LISTENER};
 use super::{METRICS, METRICS_LISTENER};
 use crate::broker::SessionId;
 use gdrcore_net::clock::now_ns;
@@ -43,7 +44,7 @@ impl Daemon {
         };
         let outcome = request.and_then(|request| match request {
             Request::Status => {
-                line(report::status(&self.broker, self.file.as_deref()));
+                line(report::status(&self.broker, &self.relaying, self.file.as_deref()));
                 Ok(())
             }
             Request::Sessions => {
@@ -52,6 +53,10 @@ impl Daemon {
             }
             Request::Tenants => {
                 report::tenants(&self.broker, &self.relaying).for_each(&mut line);
+                Ok(())
+            }
+            Request::Hosts => {
+                report::hosts(&self.broker, &self.relaying).for_each(&mut line);
                 Ok(())
             }
             Request::Reload => self.reload(),

@@ -1,43 +1,43 @@
-//! The router as a process: its sockets, and what becomes of the broker's [`Action`]s. One thread,
-//! which never waits but for all of them; beside it the worker of the relay.
+//! The router as a process: its sockets, and what becomes of the broker's
+//! [`Action`](crate::broker::Action)s. One thread, which never waits but for all of them; beside it
+//! the worker of the relay.
 
 mod admin;
 mod answers;
 mod connection;
+mod lanes;
 mod listener;
 mod look;
 mod metrics;
+mod options;
 mod relaying;
 mod report;
+mod sessions;
 mod sys;
+mod wire;
 mod worker;
 
 pub use admin::{parse as parse_request, Request};
+pub use options::{default_policy, read_policy, Options};
 
-use crate::broker::{Action, Broker, SessionId, State};
-use crate::identity::Seen;
-use crate::policy::{Policy, Unmatched};
+use crate::broker::{Broker, SessionId};
+use crate::policy::Policy;
 use admin::Admin;
-use connection::{Connection, Sent, Tokens};
+use connection::Connection;
+use gdrcore_net::addr::Endpoint;
 use gdrcore_net::clock::{now_ns, random_seed};
-use gdrcore_net::via::proto::{Envelope, Message, Routed, Text, MESSAGE_MAX};
-use gdrcore_net::via::wire::{Buffer, Look};
+use gdrcore_net::via::proto::MESSAGE_MAX;
+use gdrcore_net::via::wire::Buffer;
 use listener::Listener;
-use look::{look, Host};
+use look::Host;
 use metrics::Metrics;
 use relaying::Relaying;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use sys::{Epoll, Kind, Ready};
 
-/// Messages of one session that one round takes.
-const BATCH: usize = 64;
-/// Connections of one socket that one round takes.
-const ACCEPTS: usize = 16;
-/// Connections without an identity. One more ends the oldest.
-const STRANGERS: usize = 64;
 /// Connections of `gdrcore-routerctl`.
 const ADMINS: usize = 8;
 /// Descriptors that are not sessions'.
@@ -45,6 +45,8 @@ const SPARE: usize = 64;
 /// Descriptors of a session: its socket, its process and its bell. Links are under way for a
 /// moment.
 const PER_SESSION: usize = 3;
+/// Descriptors of a session towards other hosts.
+const TO_HOSTS: usize = 2;
 
 /// What a token stands for: the upper half says which kind, the lower which one.
 const SIGNALS: u64 = 1 << 32;
@@ -81,57 +83,6 @@ pub struct Daemon {
     verbose: bool,
 }
 
-/// How a router is started.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// The policy's file; `None`: every user is a tenant of its own, at [`Options::listen`].
-    pub file: Option<PathBuf>,
-    /// The socket where there is no file.
-    pub listen: Option<PathBuf>,
-    /// The admin socket where there is no file, or none in it.
-    pub admin: Option<PathBuf>,
-    /// Say on standard error who comes and goes.
-    pub verbose: bool,
-    /// Make no direct links: all goes by way of the router.
-    pub isolated: bool,
-    /// Rates of tenants by their `ffr_id`, see [`crate::policy::rate_limits`].
-    pub rate_limits: Vec<(i32, Option<u64>)>,
-}
-
-/// Reads a policy.
-///
-/// # Errors
-/// In words, with the file's name.
-pub fn read_policy(file: &Path) -> Result<Policy, String> {
-    let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-    Policy::parse(&text).map_err(|fault| format!("{}: {fault}", file.display()))
-}
-
-/// The policy where there is no file: one network, and every user is a tenant of its own.
-///
-/// # Errors
-/// In words: the path is no socket's.
-pub fn default_policy(listen: &Path) -> Result<Policy, String> {
-    if !listen.is_absolute() {
-        return Err(format!("{}: an absolute path", listen.display()));
-    }
-    let empty = Policy::parse("").map_err(|fault| fault.what)?;
-    Ok(Policy { listen: Some(listen.into()), unmatched: Unmatched::Uid, ..empty })
-}
-
-impl Options {
-    fn policy(&self) -> Result<Policy, String> {
-        let mut policy = match (&self.file, &self.listen) {
-            (Some(file), _) => read_policy(file)?,
-            (None, Some(listen)) => default_policy(listen)?,
-            (None, None) => return Err("neither a policy file nor a socket to listen at".into()),
-        };
-        policy.admin = policy.admin.or_else(|| self.admin.clone());
-        policy.limit_by_ffr_id(&self.rate_limits)?;
-        Ok(policy)
-    }
-}
-
 impl Daemon {
     /// Opens all sockets.
     ///
@@ -139,6 +90,7 @@ impl Daemon {
     /// In words.
     pub fn open(options: &Options) -> Result<Daemon, String> {
         let policy = options.policy()?;
+        options.check_firewall(&policy)?;
         let said = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
         let epoll = Epoll::new().map_err(said("epoll"))?;
         let signals =
@@ -152,14 +104,15 @@ impl Daemon {
         if let Some(admin) = &admin {
             epoll.add(admin.fd(), ADMIN_LISTENER).map_err(said("epoll"))?;
         }
-        let relaying = Relaying::start().map_err(said("relay"))?;
+        let relaying = Relaying::start(policy.host.as_ref().map(|host| &host.at))?;
         epoll.add(relaying.fd(), RELAY).map_err(said("epoll"))?;
         let metrics = policy
             .metrics
             .map(|at| Metrics::open(at, now_ns(), &epoll, METRICS_LISTENER))
             .transpose()?;
         let epoch = random_seed().map_err(|e| format!("random numbers: {e}"))?;
-        let most = sys::raise_descriptors().saturating_sub(SPARE) / PER_SESSION;
+        let each = PER_SESSION + if relaying.mtu().is_some() { TO_HOSTS } else { 0 };
+        let most = sys::raise_descriptors().saturating_sub(SPARE) / each;
         let mut daemon = Daemon {
             file: options.file.clone(),
             rate_limits: options.rate_limits.clone(),
@@ -180,6 +133,9 @@ impl Daemon {
         };
         if options.isolated {
             daemon.broker.isolate();
+        }
+        if let Some(mtu) = daemon.relaying.mtu() {
+            daemon.broker.set_mtu(mtu);
         }
         daemon.relaying.review(&daemon.broker);
         let policy = daemon.broker.policy().clone();
@@ -284,6 +240,13 @@ impl Daemon {
         if policy.metrics != self.metrics.as_ref().map(Metrics::at) {
             return Err("`metrics` can't change while the router runs".into());
         }
+        if policy.host.as_ref().map(place) != self.broker.policy().host.as_ref().map(place) {
+            return Err(
+                "`id`, `address` and `port` of [host] can't change while the router runs; \
+                        its map may"
+                    .into(),
+            );
+        }
         self.listen(&policy)?;
         let mut actions = Vec::new();
         self.broker.reload(now_ns(), policy, &Host, &mut actions);
@@ -293,218 +256,16 @@ impl Daemon {
         Ok(())
     }
 
-    fn let_in(&mut self, token: u64) {
-        for _ in 0..ACCEPTS {
-            let Some(listener) = self.listeners.get(&token) else { return };
-            let path = listener.path().to_path_buf();
-            let Some(fd) = self.accept(token) else { return };
-            if self.connections.len() >= self.most {
-                // Sent away: whoever is there keeps its place.
-                continue;
-            }
-            let Some((seen, process)) = look(&path, fd.as_fd()) else { continue };
-            self.make_room(&seen);
-            let id = self.broker.connect(now_ns(), seen);
-            let tokens =
-                Tokens { socket: SOCKET | u64::from(id), process: PROCESS | u64::from(id) };
-            match Connection::new(fd, process, tokens, &self.epoll) {
-                Ok(connection) => drop(self.connections.insert(id, connection)),
-                Err(_) => self.gone(id),
-            }
-        }
-    }
-
-    /// Takes the next connection. Where there is no descriptor for it, it is sent away with one
-    /// that is kept for that: it would be told of again at once.
-    fn accept(&mut self, token: u64) -> Option<OwnedFd> {
-        let fd = match token {
-            ADMIN_LISTENER => self.admin.as_ref()?.fd(),
-            METRICS_LISTENER => self.metrics.as_ref()?.fd(),
-            _ => self.listeners.get(&token)?.fd(),
-        };
-        let e = match sys::accept(fd) {
-            Ok(fd) => return Some(fd),
-            Err(e) => e,
-        };
-        if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
-            self.reserve = None;
-            drop(sys::accept(fd));
-            self.reserve = reserve();
-        }
-        None
-    }
-
-    /// Of too many without an identity the oldest goes: of the newcomer's user, if that has any.
-    fn make_room(&mut self, newcomer: &Seen) {
-        let strangers: Vec<(SessionId, Option<u32>)> = self
-            .broker
-            .sessions()
-            .filter(|(_, s)| matches!(s.state, State::New(_)))
-            .map(|(id, s)| (id, s.seen.uid))
-            .collect();
-        if strangers.len() < STRANGERS {
-            return;
-        }
-        let same = strangers.iter().find(|(_, uid)| *uid == newcomer.uid);
-        if let Some(&(id, _)) = same.or(strangers.first()) {
-            let mut actions = Vec::new();
-            self.broker.expel(
-                now_ns(),
-                id,
-                libc::EAGAIN,
-                "too many connections without a HELLO",
-                &mut actions,
-            );
-            self.perform(actions);
-        }
-    }
-
-    /// Takes what a session has sent, and sends what it could not take before.
-    fn converse(&mut self, id: SessionId, r: &Ready) {
-        if r.write {
-            let Some(connection) = self.connections.get_mut(&id) else { return };
-            if connection.flush(&self.epoll) == Sent::Lost {
-                return self.gone(id);
-            }
-        }
-        if !r.read {
-            return;
-        }
-        for _ in 0..BATCH {
-            let Some(connection) = self.connections.get(&id) else { return };
-            match connection.receive(&mut self.buffer) {
-                Look::Message(m) => {
-                    let mut actions = Vec::new();
-                    let fds = if m.cut { m.count.max(1) } else { m.count };
-                    self.broker.handle(
-                        now_ns(),
-                        id,
-                        &self.buffer[..m.len],
-                        fds,
-                        &Host,
-                        &mut actions,
-                    );
-                    drop(m);
-                    self.perform(actions);
-                }
-                Look::Nothing => return,
-                Look::Gone => return self.gone(id),
-            }
-        }
-    }
-
-    /// A session's process has ended, or its connection.
-    fn gone(&mut self, id: SessionId) {
-        let mut actions = Vec::new();
-        self.broker.gone(now_ns(), id, &mut actions);
-        self.perform(actions);
-    }
-
-    /// Ends sessions that have broken their rings.
-    fn throw_out(&mut self) {
-        for id in self.relaying.broken() {
-            let mut actions = Vec::new();
-            let why = "its rings hold what no program of ours writes, or it has let go of them";
-            self.broker.expel(now_ns(), id, libc::EPROTO, why, &mut actions);
-            self.perform(actions);
-        }
-    }
-
-    /// Does what the broker wants, and what follows from that.
-    fn perform(&mut self, actions: Vec<Action>) {
-        let mut queue = VecDeque::from(actions);
-        while let Some(action) = queue.pop_front() {
-            match action {
-                Action::Send(id, e) => self.send(id, &e, None, &mut queue),
-                Action::Connect { caller, routed, owner, link } => match self.link(owner, &link) {
-                    Ok(end) => self.send(caller, &routed, Some(end), &mut queue),
-                    Err(why) => {
-                        self.broker.link_failed(owner, link.seq);
-                        let refused = Message::Routed(Routed::refused(Text::new(why)));
-                        self.send(
-                            caller,
-                            &Envelope::answer(routed.seq, -libc::EAGAIN, refused),
-                            None,
-                            &mut queue,
-                        );
-                    }
-                },
-                Action::Join(id, e) => self.welcome(id, &e, &mut queue),
-                Action::Listen(id, service, on) => self.relaying.listen(id, service, on),
-                Action::End(id, why) => {
-                    self.relaying.leave(id, !why.is_empty());
-                    if self.connections.remove(&id).is_some() && !why.is_empty() {
-                        self.say(format_args!("session {id} ended: {why}"));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Sends one end of a new socket; the other end.
-    fn link(&mut self, owner: SessionId, link: &Envelope) -> Result<OwnedFd, &'static str> {
-        let Some(connection) = self.connections.get(&owner) else {
-            return Err("the process there is gone");
-        };
-        let Ok((theirs, ours)) = sys::pair() else {
-            return Err("the router has no descriptor left: ask again");
-        };
-        match connection.send_now(link, Some(&theirs)) {
-            Sent::Gone => Ok(ours),
-            Sent::Full => {
-                Err("the process there takes no messages: it is stopped, or nobody polls there")
-            }
-            Sent::Lost => Err("the process there is gone"),
-        }
-    }
-
-    /// Sends a WELCOME with new rings.
-    fn welcome(&mut self, id: SessionId, e: &Envelope, queue: &mut VecDeque<Action>) {
-        let mut more = Vec::new();
-        let Some(connection) = self.connections.get(&id) else { return };
-        match self.relaying.join(&self.broker, id).map(|ends| connection.send_rings(e, &ends)) {
-            Ok(Sent::Gone) => {}
-            Ok(Sent::Lost) => self.broker.gone(now_ns(), id, &mut more),
-            Ok(Sent::Full) => self.broker.expel(
-                now_ns(),
-                id,
-                libc::ENOBUFS,
-                "the system has too much under way: again later",
-                &mut more,
-            ),
-            Err(why) => self.broker.expel(now_ns(), id, libc::ENOMEM, why, &mut more),
-        }
-        queue.extend(more);
-    }
-
-    fn send(
-        &mut self,
-        id: SessionId,
-        e: &Envelope,
-        fd: Option<OwnedFd>,
-        queue: &mut VecDeque<Action>,
-    ) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let mut more = Vec::new();
-        match connection.send(e, fd, &self.epoll) {
-            Sent::Gone => {}
-            Sent::Full => self.broker.expel(
-                now_ns(),
-                id,
-                libc::ENOBUFS,
-                "it does not read what it is sent",
-                &mut more,
-            ),
-            Sent::Lost => self.broker.gone(now_ns(), id, &mut more),
-        }
-        queue.extend(more);
-    }
-
     fn say(&self, words: std::fmt::Arguments<'_>) {
         if self.verbose {
             note(words);
         }
     }
+}
+
+/// What of `[host]` stays.
+fn place(host: &crate::policy::Host) -> (&str, Endpoint) {
+    (&host.id, host.at)
 }
 
 /// A line on standard error, which may have been closed.

@@ -2,13 +2,18 @@
 //! the worker has counted.
 
 use super::sys;
+use super::wire::{self, Common};
 use super::worker::{Command, Worker};
-use crate::broker::{Broker, SessionId, LISTENS};
-use crate::policy::{Limits, Tenant};
-use crate::relay::{Counters, Place, Slots, State, TENANTS};
+use crate::broker::{Broker, SessionId, Up, LISTENS};
+use crate::policy::{Limits, Placed, Tenant};
+use crate::relay::far::source_port;
+use crate::relay::{Counters, Far, FarPeer, Place, Slots, State, TENANTS};
+use gdrcore_core::Error;
+use gdrcore_net::addr::Endpoint;
 use gdrcore_net::shm::relay::{Ends, Relay};
+use gdrcore_net::soft::carried_by;
 use gdrcore_net::via::proto::Service;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{sync_channel, SyncSender, TrySendError};
@@ -29,6 +34,17 @@ struct Known {
     used: u64,
 }
 
+/// Other hosts, and the way to them.
+struct Hosts {
+    at: Endpoint,
+    mtu: u32,
+    counters: Arc<wire::Counters>,
+    /// The tables that the worker has, or had: it frees none.
+    tables: Vec<Arc<Far>>,
+    /// What the last of them was made of.
+    known: Vec<Placed>,
+}
+
 pub(super) struct Relaying {
     /// `None`: it ends.
     commands: Option<SyncSender<Command>>,
@@ -42,20 +58,34 @@ pub(super) struct Relaying {
     joined: u64,
     line_rate: u64,
     networks: BTreeMap<String, u32>,
+    hosts: Option<Hosts>,
     worker: Option<JoinHandle<()>>,
 }
 
 impl Relaying {
-    /// Starts the worker.
+    /// Starts the worker. `at`: this host's address, where there are others.
     ///
     /// # Errors
-    /// No descriptor, or no thread.
-    pub(super) fn start() -> io::Result<Relaying> {
+    /// In words: the address can't be had; no descriptor, or no thread.
+    pub(super) fn start(at: Option<&Endpoint>) -> Result<Relaying, String> {
+        let common = at.map(|at| Common::open(at).map_err(|e| no_address(at, e))).transpose()?;
+        let hosts = at.zip(common.as_ref()).map(|(at, common)| Hosts {
+            at: *at,
+            mtu: carried_by(common.link_mtu()),
+            counters: Arc::default(),
+            tables: Vec::new(),
+            known: Vec::new(),
+        });
+        Relaying::begin(common, hosts).map_err(|e| format!("relay: {e}"))
+    }
+
+    fn begin(common: Option<Common>, hosts: Option<Hosts>) -> io::Result<Relaying> {
         let (call, called) = sys::pair()?;
         let (news, tells) = sys::pair()?;
         let slots = Arc::new(Slots::default());
         let (commands, queue) = sync_channel(COMMANDS);
-        let worker = Worker::new(queue, called, tells, slots.clone(), LISTENS)?;
+        let wire = common.zip(hosts.as_ref().map(|hosts| hosts.counters.clone()));
+        let worker = Worker::new(queue, called, tells, slots.clone(), LISTENS, wire)?;
         let worker =
             std::thread::Builder::new().name("relay".into()).spawn(move || worker.run())?;
         Ok(Relaying {
@@ -68,6 +98,7 @@ impl Relaying {
             joined: 0,
             line_rate: 0,
             networks: BTreeMap::new(),
+            hosts,
             worker: Some(worker),
         })
     }
@@ -86,19 +117,85 @@ impl Relaying {
     ///
     /// # Errors
     /// In words.
-    pub(super) fn join(&mut self, broker: &Broker, id: SessionId) -> Result<Ends, &'static str> {
+    pub(super) fn join(&mut self, broker: &Broker, id: SessionId) -> Result<Ends, String> {
         let (up, peers) = broker.peers(id).ok_or("there is no such session")?;
-        let (ring, ends) =
-            Relay::create().map_err(|_| "the router has no descriptor or memory left for rings")?;
+        let (ring, ends) = Relay::create()
+            .map_err(|_| "the router has no descriptor or memory left for rings".to_string())?;
+        let wire = self.hosts.as_ref().filter(|_| up.tenant.place.is_some());
+        let wire = wire.map(|hosts| wire::Ends::open(&hosts.at, &up.blocks)).transpose();
+        let wire = wire.map_err(|e| no_port(e, source_port(up.blocks.start)))?;
         let slot = self.slots.take().ok_or("the router has no rings left")?;
-        let next = self.networks.len() as u32;
-        let network = *self.networks.entry(up.tenant.network.clone()).or_insert(next);
+        let network = self.network(&up.tenant.network);
         self.given.insert(id, slot);
         self.allow(slot, &peers);
+        self.allow_far(broker, slot, up);
         let place = Place { network, gid: up.gid, blocks: up.blocks.clone() };
         let number = self.number(broker, &up.tenant);
-        self.tell(Command::Join(slot, number, place, ring));
+        self.tell(Command::Join(slot, number, place, ring, wire));
         Ok(ends)
+    }
+
+    /// The number of a network.
+    fn network(&mut self, name: &str) -> u32 {
+        let next = self.networks.len() as u32;
+        *self.networks.entry(name.into()).or_insert(next)
+    }
+
+    /// Those of other hosts that a slot may reach, and no others.
+    fn allow_far(&self, broker: &Broker, slot: u16, up: &Up) {
+        let Some(Hosts { tables, known, .. }) = &self.hosts else { return };
+        let Some(far) = tables.last() else { return };
+        for placed in known {
+            let network = self.networks.get(&placed.network).copied();
+            if let Some(peer) = network.and_then(|network| far.find(network, &placed.gid)) {
+                far.allow(slot, peer, broker.may_reach(up, placed));
+            }
+        }
+    }
+
+    /// Makes a new table of other hosts' tenants, where they have changed.
+    fn review_far(&mut self, broker: &Broker) {
+        let Some(hosts) = &self.hosts else { return };
+        if !hosts.tables.is_empty() && broker.far_tenants().eq(&hosts.known) {
+            return;
+        }
+        let known: Vec<Placed> = broker.far_tenants().cloned().collect();
+        let peer = |p: &Placed| FarPeer {
+            network: self.network(&p.network),
+            gid: p.gid,
+            blocks: p.blocks.clone(),
+            at: p.at,
+        };
+        let far = Arc::new(Far::new(known.iter().map(peer).collect()));
+        let Some(hosts) = &mut self.hosts else { return };
+        // Those that the worker has let go of.
+        hosts.tables.retain(|table| Arc::strong_count(table) > 1);
+        hosts.tables.push(far.clone());
+        hosts.known = known;
+        for (&id, &slot) in &self.given {
+            if let Some((up, _)) = broker.peers(id) {
+                self.allow_far(broker, slot, up);
+            }
+        }
+        self.tell(Command::Far(far));
+    }
+
+    /// Hosts whose addresses nobody listens at.
+    pub(super) fn silent(&self, now: u64) -> BTreeSet<String> {
+        let Some(Hosts { tables, known, .. }) = &self.hosts else { return BTreeSet::new() };
+        let silent = tables.last().into_iter().flat_map(|far| far.silent(now));
+        let named = silent.filter_map(|at| known.iter().find(|p| p.at == *at));
+        named.map(|p| p.host.clone()).collect()
+    }
+
+    /// Bytes of payload of a packet to another host; `None`: there is none.
+    pub(super) fn mtu(&self) -> Option<u32> {
+        self.hosts.as_ref().map(|hosts| hosts.mtu)
+    }
+
+    /// What was counted of the way to other hosts.
+    pub(super) fn wire(&self) -> Option<&wire::Counters> {
+        self.hosts.as_ref().map(|hosts| &*hosts.counters)
     }
 
     /// The number of a tenant that has a session, which it keeps beyond that: what it owes is not
@@ -152,6 +249,7 @@ impl Relaying {
 
     /// Another policy is in force.
     pub(super) fn review(&mut self, broker: &Broker) {
+        self.review_far(broker);
         let line_rate = broker.policy().line_rate.unwrap_or(0);
         if line_rate != self.line_rate {
             self.line_rate = line_rate;
@@ -165,6 +263,9 @@ impl Relaying {
         for (&id, &slot) in &self.given {
             let peers = broker.peers(id).map(|(_, peers)| peers).unwrap_or_default();
             self.allow(slot, &peers);
+            if let Some((up, _)) = broker.peers(id) {
+                self.allow_far(broker, slot, up);
+            }
         }
     }
 
@@ -174,6 +275,8 @@ impl Relaying {
         if let Some(slot) = self.given.remove(&id) {
             if at_once {
                 self.slots.forbid_all(slot);
+                let tables = self.hosts.iter().flat_map(|hosts| &hosts.tables);
+                tables.for_each(|far| far.forbid_all(slot));
             }
             self.tell(Command::Leave(slot));
         }
@@ -223,6 +326,27 @@ impl Relaying {
     fn ring(&self) {
         // A bell that is full has not been heard yet.
         let _ = sys::write(&self.call, &[1]);
+    }
+}
+
+#[cold]
+fn no_address(at: &Endpoint, e: Error) -> String {
+    let why = match e {
+        Error::AddressInUse => "another program has the address and port".into(),
+        Error::AddressNotLocal => "no interface of this host has the address".into(),
+        e => e.to_string(),
+    };
+    format!("[host] {at}: {why}")
+}
+
+/// A block whose port can't be had would be a tenant that other hosts take for another one.
+#[cold]
+fn no_port(e: Error, port: u16) -> String {
+    match e {
+        Error::AddressInUse => format!(
+            "UDP port {port} of the host, which names the session on the wire, is another program's"
+        ),
+        _ => "the router has no descriptor or memory left for the way to other hosts".into(),
     }
 }
 

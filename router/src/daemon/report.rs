@@ -1,17 +1,21 @@
 //! What `gdrcore-routerctl` is told, as JSON objects of one line.
 
 use super::relaying::Relaying;
+use super::sys::own_uid;
+use super::wire;
 use crate::broker::{Broker, State};
-use crate::policy::{show, Tenant};
+use crate::firewall::rule;
+use crate::policy::{show, Placed, Tenant};
 use crate::relay::{Counters, Refused};
 use gdrcore_core::config::QPN_UNIT;
+use gdrcore_net::clock::now_ns;
 use serde_json::{json, Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The router.
-pub(super) fn status(broker: &Broker, file: Option<&Path>) -> String {
+pub(super) fn status(broker: &Broker, relaying: &Relaying, file: Option<&Path>) -> String {
     let up = broker.sessions().filter(|(_, s)| matches!(s.state, State::Up(_))).count();
     let policy = broker.policy();
     json!({
@@ -22,8 +26,63 @@ pub(super) fn status(broker: &Broker, file: Option<&Path>) -> String {
         "sessions": up,
         "without_hello": broker.sessions().count() - up,
         "blocks": broker.blocks_given(),
+        "host": policy.host.as_ref().map(|host| &host.id),
+        "address": policy.host.as_ref().map(|host| host.at.to_string()),
+        "firewall": policy.host.as_ref().map(|_| rule(&policy.map.ports(), own_uid())),
+        "wire": relaying.wire().map(wired),
     })
     .to_string()
+}
+
+/// The other hosts, one after the other.
+pub(super) fn hosts<'r>(
+    broker: &'r Broker,
+    relaying: &Relaying,
+) -> impl Iterator<Item = String> + 'r {
+    let silent = relaying.silent(now_ns());
+    let mut all: BTreeMap<&str, (&Placed, usize)> = BTreeMap::new();
+    for placed in broker.far_tenants() {
+        all.entry(&placed.host).or_insert((placed, 0)).1 += 1;
+    }
+    all.into_iter().map(move |(host, (placed, tenants))| {
+        json!({
+            "host": host,
+            "address": placed.at.to_string(),
+            "tenants": tenants,
+            "answers": !silent.contains(host),
+        })
+        .to_string()
+    })
+}
+
+/// What was counted of the way to other hosts.
+fn wired(c: &wire::Counters) -> Value {
+    json!({
+        "tx_packets": count(&c.tx.0),
+        "tx_bytes": count(&c.tx.1),
+        "rx_packets": count(&c.rx.0),
+        "rx_bytes": count(&c.rx.1),
+        "bad_host": count(&c.bad_host),
+        "bad_block": count(&c.bad_block),
+        "bad_icrc": count(&c.bad_icrc),
+        "refused": refused(&c.refused),
+        "over_rate": count(&c.over_rate),
+        "full": count(&c.full),
+        "not_sent": count(&c.not_sent),
+        "unreachable": count(&c.unreachable),
+        "too_long": count(&c.too_long),
+        "unsteered": count(&c.unsteered),
+    })
+}
+
+fn count(n: &AtomicU64) -> Value {
+    Value::from(n.load(Ordering::Relaxed))
+}
+
+/// Packets that were refused, by why.
+fn refused(all: &[AtomicU64; Refused::ALL.len()]) -> Value {
+    let one = |&why: &Refused| (why.name().to_string(), count(&all[why as usize]));
+    Refused::ALL.iter().map(one).collect::<Map<String, Value>>().into()
 }
 
 /// The sessions, one after the other.
@@ -103,11 +162,6 @@ pub(super) fn tenants<'r>(
 
 /// What the relay has counted of a session or a tenant.
 fn relay(c: &Counters) -> Value {
-    let count = |n: &AtomicU64| Value::from(n.load(Ordering::Relaxed));
-    let refused: Map<String, Value> = Refused::ALL
-        .iter()
-        .map(|&why| (why.name().to_string(), count(&c.refused[why as usize])))
-        .collect();
     json!({
         "tx_packets": count(&c.tx.0),
         "tx_bytes": count(&c.tx.1),
@@ -117,6 +171,6 @@ fn relay(c: &Counters) -> Value {
         "over_rate": count(&c.over_rate),
         "marked": count(&c.marked),
         "unpaid": count(&c.unpaid),
-        "refused": refused,
+        "refused": refused(&c.refused),
     })
 }

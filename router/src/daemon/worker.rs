@@ -1,15 +1,16 @@
 //! The thread that passes on what sessions put into their rings. It waits for nobody: a ring
 //! without room costs its own session the packet. After its start it allocates nothing.
 
+use super::lanes::Lanes;
 use super::sys::{self, Epoll, Ready};
+use super::wire::{self, Wire};
 use crate::policy::Limits;
-use crate::relay::{Counters, Ingress, Place, Slots, State, Switch, Turns, SLOTS};
+use crate::relay::{Far, Place, Slots, State, SLOTS};
 use gdrcore_net::clock::now_ns;
-use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX, RINGS};
-use gdrcore_net::shm::ring::{Broken, FRAME_ALIGN};
+use gdrcore_net::shm::relay::{Relay, RINGS};
+use gdrcore_net::shm::ring::FRAME_ALIGN;
 use gdrcore_net::via::proto::Service;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::Arc;
 
@@ -23,13 +24,18 @@ const RINGFUL: usize = RINGS.0 as usize / FRAME_ALIGN;
 const COMMANDS: usize = 64;
 /// After its last packet the worker looks for so long before it sleeps.
 const SPIN_NS: u64 = 50_000;
-/// The token of the first thread's bell; others are slots.
+/// Rounds of a busy worker after which it asks the kernel for sockets that it does not look at.
+const ASK: u32 = 16;
+/// The token of the first thread's bell; others are slots, with [`wire::RX`] or [`wire::TX`] where
+/// they are not rings' bells.
 const CALL: u64 = u64::MAX;
 
 /// What the first thread wants.
 pub(super) enum Command {
-    /// A session of a tenant has come.
-    Join(u16, u16, Place, Relay),
+    /// A session of a tenant has come; with sockets, where other hosts know it.
+    Join(u16, u16, Place, Relay, Option<wire::Ends>),
+    /// Other hosts' tenants are these. The first thread keeps each table for as long as it is used.
+    Far(Arc<Far>),
     /// It is gone: what it has sent before goes where policy lets it, then its slot is free.
     Leave(u16),
     /// It listens at a port, or no more.
@@ -52,135 +58,28 @@ pub(super) struct Worker {
     ready: Vec<Ready>,
     slots: Arc<Slots>,
     lanes: Lanes,
-}
-
-/// The rings, and who is where. Apart from the rest, so that what is done with a packet can be seen
-/// at one sight.
-struct Lanes {
-    switch: Switch,
-    turns: Turns,
-    rings: Vec<Option<Relay>>,
-    /// Their tenants.
-    tenants: Vec<u16>,
-    /// Slots that have one.
-    open: Vec<u16>,
-    /// The last of them that was looked at.
-    cursor: usize,
-    /// The packet that is passed on.
-    frame: Box<[u8; FRAME_MAX]>,
-    slots: Arc<Slots>,
-}
-
-/// Adds to what is counted of a session and to what is of its tenant.
-fn count(of: [&Counters; 2], which: impl Fn(&Counters) -> &AtomicU64, n: u64) {
-    for counters in of {
-        let counter = which(counters);
-        // The worker alone writes them.
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-    }
-}
-
-impl Lanes {
-    /// Passes on the next packet of a ring, if there is one. `ends`: its session does, and does not
-    /// wait for credit. An error: the slot whose ring is broken.
-    fn pass(&mut self, now: u64, from: u16, ends: bool) -> Result<bool, u16> {
-        let Lanes { switch, turns, rings, tenants, frame, slots, .. } = self;
-        let Some(address) = switch.gid(from) else { return Ok(false) };
-        let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
-        let Some(ring) = &mut rings[usize::from(from)] else { return Ok(false) };
-        let Some(came) = ring.take(frame).map_err(|Broken| from)? else {
-            return Ok(false);
-        };
-        let bytes = came.packet.len();
-        if ends && !turns.may_finish(now, from) {
-            count(of(from), |c| &c.unpaid, 1);
-            return Ok(true);
-        }
-        // Whatever becomes of it: it is work.
-        turns.charge(now, from, bytes);
-        let to = match switch.judge(now, from, &came.address, came.packet) {
-            Ok(to) => to,
-            Err(why) => {
-                count(of(from), |c| &c.refused[why as usize], 1);
-                return Ok(true);
-            }
-        };
-        let Some(ring) = &mut rings[usize::from(to)] else { return Ok(true) };
-        let ingress = turns.receive(now, to, bytes);
-        if ingress == Ingress::Drop {
-            count(of(to), |c| &c.over_rate, 1);
-            return Ok(true);
-        }
-        let marked = ingress == Ingress::Mark;
-        match ring.put_marked(&address, came.packet, marked).map_err(|Broken| to)? {
-            Put::Done => {
-                count(of(from), |c| &c.tx.0, 1);
-                count(of(from), |c| &c.tx.1, bytes as u64);
-                count(of(to), |c| &c.rx.0, 1);
-                count(of(to), |c| &c.rx.1, bytes as u64);
-                if marked {
-                    count(of(to), |c| &c.marked, 1);
-                }
-            }
-            // Never waited for: the sender's other peers would wait with it.
-            Put::Full => count(of(to), |c| &c.full, 1),
-        }
-        Ok(true)
-    }
-
-    /// Looks at the next so many rings of sessions that had nothing.
-    fn look(&mut self, most: usize) {
-        for _ in 0..most.min(self.open.len()) {
-            self.cursor = if self.cursor + 1 < self.open.len() { self.cursor + 1 } else { 0 };
-            let slot = self.open[self.cursor];
-            if self.turns.is_idle(slot) && self.has_input(slot) {
-                self.turns.ready(slot);
-            }
-        }
-    }
-
-    fn has_input(&self, slot: u16) -> bool {
-        self.rings[usize::from(slot)].as_ref().is_some_and(Relay::has_input)
-    }
-
-    fn open(&mut self, now: u64, slot: u16, tenant: u16, place: Place, ring: Relay) {
-        self.switch.join(now, slot, place);
-        self.turns.join(slot, tenant);
-        self.tenants[usize::from(slot)] = tenant;
-        self.rings[usize::from(slot)] = Some(ring);
-        self.open.push(slot);
-    }
-
-    /// Lets go of a slot's rings. False: it had none.
-    fn close(&mut self, slot: u16) -> bool {
-        self.switch.leave(slot);
-        self.turns.leave(slot);
-        self.open.retain(|&s| s != slot);
-        self.rings.get_mut(usize::from(slot)).is_some_and(|ring| ring.take().is_some())
-    }
+    /// `None`: there are no other hosts.
+    wire: Option<Wire>,
+    rounds: u32,
 }
 
 impl Worker {
+    /// `wire`: the socket of the way to other hosts, and what is counted there.
     pub(super) fn new(
         commands: Receiver<Command>,
         call: OwnedFd,
         news: OwnedFd,
         slots: Arc<Slots>,
         listens: usize,
+        wire: Option<(wire::Common, Arc<wire::Counters>)>,
     ) -> std::io::Result<Worker> {
         let epoll = Epoll::new()?;
         epoll.add(call.as_fd(), CALL)?;
-        let lanes = Lanes {
-            switch: Switch::new(slots.clone(), listens),
-            turns: Turns::new(),
-            rings: (0..SLOTS).map(|_| None).collect(),
-            tenants: vec![0; SLOTS],
-            open: Vec::with_capacity(SLOTS),
-            cursor: 0,
-            frame: Box::new([0; FRAME_MAX]),
-            slots: slots.clone(),
-        };
-        Ok(Worker { commands, call, news, epoll, ready: Vec::with_capacity(64), slots, lanes })
+        let wire = wire.map(|(common, counters)| Wire::new(common, counters, &epoll)).transpose();
+        let wire = wire.map_err(|e| std::io::Error::other(format!("{e:?}")))?;
+        let lanes = Lanes::new(slots.clone(), listens, ROUND);
+        let ready = Vec::with_capacity(64);
+        Ok(Worker { commands, call, news, epoll, ready, slots, lanes, wire, rounds: 0 })
     }
 
     /// Works until the first thread is gone.
@@ -188,10 +87,12 @@ impl Worker {
         let mut busy = now_ns();
         while self.obey() {
             let now = now_ns();
+            let heard = self.hear(now);
             match self.round(now) {
                 // Who has used up its credit is not looked for before it has some.
-                Some(last) if self.lanes.turns.waits(last) => {}
+                Some(last) if !heard && self.lanes.turns.waits(last) => {}
                 Some(_) => busy = now,
+                None if heard => busy = now,
                 None if now.saturating_sub(busy) < SPIN_NS => std::thread::yield_now(),
                 None if self.announce_sleep() => {}
                 None => {
@@ -214,14 +115,48 @@ impl Worker {
             });
             let Some(slot) = next else { break };
             last = next;
-            let passed = self.lanes.pass(now, slot, false);
+            let passed = self.lanes.pass(now, slot, false, self.wire.as_mut());
             let more = self.lanes.has_input(slot);
             self.lanes.turns.served(slot, more);
             if let Err(broken) = passed {
                 self.give_up(broken);
             }
         }
+        self.flush();
         last
+    }
+
+    /// Sends what goes to other hosts.
+    fn flush(&mut self) {
+        while let Some(slot) = self.lanes.sending.pop() {
+            self.flush_one(slot, false);
+        }
+    }
+
+    /// `told`: the kernel says that there is room, or an error.
+    fn flush_one(&mut self, slot: u16, told: bool) {
+        let Worker { wire: Some(wire), lanes, epoll, .. } = self else { return };
+        let far = lanes.switch.far();
+        wire.flush(slot, told, epoll, |at| far.note_silence(now_ns(), at));
+        lanes.blocked[usize::from(slot)] = wire.waits(slot);
+    }
+
+    /// Takes in what other hosts have sent. True: something has come.
+    fn hear(&mut self, now: u64) -> bool {
+        if self.wire.is_none() {
+            return false;
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds.is_multiple_of(ASK) {
+            self.take_ready(now, 0);
+        }
+        let Worker { wire: Some(wire), lanes, .. } = self else { return false };
+        let (own, counted) = (*wire.at(), wire.counters().clone());
+        let heard = wire.hear(now, |came| lanes.arrive(now, &own, &counted, came));
+        while let Some(slot) = self.lanes.broken.pop() {
+            self.give_up(slot);
+        }
+        heard
     }
 
     /// Passes on what a session has sent before its end, as a network would, as far as its tenant
@@ -230,37 +165,49 @@ impl Worker {
     fn empty(&mut self, slot: u16) {
         let now = now_ns();
         for _ in 0..RINGFUL {
-            match self.lanes.pass(now, slot, true) {
+            match self.lanes.pass(now, slot, true, self.wire.as_mut()) {
                 Ok(true) => {}
                 Err(broken) if broken != slot => self.give_up(broken),
                 _ => break,
             }
         }
+        self.flush();
     }
 
     /// A session whose rings are of no use is the first thread's to throw out.
     #[cold]
     fn give_up(&mut self, slot: u16) {
-        if self.lanes.close(slot) {
+        if self.close(slot) {
             self.slots.set(slot, State::Broken);
             let _ = sys::write(&self.news, &[1]);
         }
+    }
+
+    fn close(&mut self, slot: u16) -> bool {
+        if let Some(wire) = &mut self.wire {
+            wire.close(slot);
+        }
+        self.lanes.close(slot)
     }
 
     /// Does what the first thread wants. False: it is gone.
     fn obey(&mut self) -> bool {
         for _ in 0..COMMANDS {
             match self.commands.try_recv() {
-                Ok(Command::Join(slot, tenant, place, ring)) => {
-                    let heard = self.epoll.add(ring.fd(), slot.into());
+                Ok(Command::Join(slot, tenant, place, ring, ends)) => {
+                    let mut heard = self.epoll.add(ring.fd(), slot.into()).is_ok();
                     self.lanes.open(now_ns(), slot, tenant, place, ring);
-                    if heard.is_err() {
+                    if let Some((ends, wire)) = ends.zip(self.wire.as_mut()) {
+                        heard &= wire.open(slot, ends, &self.epoll);
+                    }
+                    if !heard {
                         self.give_up(slot);
                     }
                 }
+                Ok(Command::Far(far)) => drop(self.lanes.switch.set_far(far)),
                 Ok(Command::Leave(slot)) => {
                     self.empty(slot);
-                    self.lanes.close(slot);
+                    self.close(slot);
                     self.slots.forbid_all(slot);
                     self.slots.set(slot, State::Free);
                 }
@@ -282,9 +229,10 @@ impl Worker {
     /// True: something has come after all. Rings of which something waits for its turn or for
     /// credit need no bell: that time comes by itself.
     fn announce_sleep(&mut self) -> bool {
-        let Lanes { open, rings, turns, .. } = &mut self.lanes;
+        let Lanes { open, rings, turns, blocked, .. } = &mut self.lanes;
         let mut came = false;
-        for &slot in open.iter().filter(|&&slot| turns.is_idle(slot)) {
+        let sleeps = |slot: u16| turns.is_idle(slot) && !blocked[usize::from(slot)];
+        for &slot in open.iter().filter(|&&slot| sleeps(slot)) {
             came |= rings[usize::from(slot)].as_mut().is_some_and(Relay::announce_sleep);
         }
         came
@@ -295,18 +243,33 @@ impl Worker {
         let ms = self.lanes.turns.wake_at().map_or(-1, |at| {
             i32::try_from(at.saturating_sub(now).div_ceil(1_000_000)).unwrap_or(i32::MAX)
         });
+        self.take_ready(now, ms)
+    }
+
+    /// Deals with the descriptors that the kernel tells of, for which it waits so many
+    /// milliseconds. True: there were some.
+    fn take_ready(&mut self, now: u64, ms: i32) -> bool {
         self.epoll.wait(ms, &mut self.ready);
         for k in 0..self.ready.len() {
             let token = self.ready[k].token;
-            if token == CALL {
-                while matches!(sys::read(&self.call, &mut [0; 64]), Ok(1..)) {}
-                continue;
-            }
             let slot = token as u16;
-            let rings = self.lanes.rings.get(usize::from(slot));
-            if rings.is_some_and(|ring| ring.as_ref().is_some_and(Relay::hear)) {
-                self.empty(slot);
-                self.give_up(slot);
+            match token & !u64::from(u32::MAX) {
+                wire::RX => {
+                    if let Some(wire) = &mut self.wire {
+                        wire.heat(now, slot);
+                    }
+                }
+                wire::TX => self.flush_one(slot, true),
+                _ if token == CALL => {
+                    while matches!(sys::read(&self.call, &mut [0; 64]), Ok(1..)) {}
+                }
+                _ => {
+                    let rings = self.lanes.rings.get(usize::from(slot));
+                    if rings.is_some_and(|ring| ring.as_ref().is_some_and(Relay::hear)) {
+                        self.empty(slot);
+                        self.give_up(slot);
+                    }
+                }
             }
         }
         !self.ready.is_empty()

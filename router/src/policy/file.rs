@@ -1,27 +1,28 @@
 //! The TOML file: what it may say, and what is checked.
 
 use super::address::{self, Cidr};
+use super::checks::{check_name, fault, number, wrong, Checked, Wrong};
+use super::hosts::{self, HostTable};
 use super::limits::{rate, Amount};
 use super::{
-    Allow, Fault, Limits, Local, Network, Pattern, Policy, Quotas, Rules, Tenant, Unmatched,
+    Allow, Fault, Limits, Local, Map, Network, Pattern, Policy, Quotas, Rules, Tenant, Unmatched,
     DEFAULT_NETWORK,
 };
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 /// Addresses where the file names none.
 const POOL: &str = "10.99.0.0/16";
-/// Longest name of a tenant or a network; the protocol has 64 bytes for each.
-const NAME_MAX: usize = 63;
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
     router: Router,
+    host: Option<HostTable>,
     #[serde(default)]
     network: BTreeMap<Spanned<String>, NetworkTable>,
     #[serde(default)]
@@ -77,33 +78,19 @@ struct RulesTable {
     netns: Option<Spanned<String>>,
 }
 
-/// Where in the text something stands, and what is wrong with it.
-struct Wrong(usize, String);
-
-type Checked<T> = Result<T, Wrong>;
-
-fn wrong<T, V>(at: &Spanned<T>, what: impl Into<String>) -> Checked<V> {
-    Err(Wrong(at.span().start, what.into()))
-}
+/// Where the text of a map comes from; an error in words.
+pub(super) type ReadMap<'r> = &'r dyn Fn(&Path) -> Result<Map, String>;
 
 /// Reads the file. See [`Policy::parse`].
-pub(super) fn parse(text: &str) -> Result<Policy, Fault> {
+pub(super) fn parse(text: &str, read: ReadMap<'_>) -> Result<Policy, Fault> {
     let file: File = toml::from_str(text).map_err(|e| {
         let start = e.span().map_or(0, |span| span.start);
         fault(text, start, e.message().trim().replace('\n', " "))
     })?;
-    check(&file).map_err(|Wrong(at, what)| fault(text, at, what))
+    check(&file, read).map_err(|Wrong(at, what)| fault(text, at, what))
 }
 
-fn fault(text: &str, at: usize, what: String) -> Fault {
-    // An error at the end stands behind the last byte.
-    let before = text.get(..at).unwrap_or(text);
-    let line = before.matches('\n').count() + 1;
-    let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
-    Fault { line, column, what }
-}
-
-fn check(file: &File) -> Checked<Policy> {
+fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
     let networks = networks(file)?;
     let mut tables: Vec<_> = file.tenant.iter().collect();
     tables.sort_by_key(|(name, _)| name.span().start);
@@ -113,7 +100,8 @@ fn check(file: &File) -> Checked<Policy> {
         clash(&tenants, &tenant, table)?;
         tenants.push(tenant);
     }
-    allow_lists(file, &tenants)?;
+    let (host, map) = host(file, read, &mut tenants)?;
+    allow_lists(file, &tenants, &map)?;
     let unmatched = match file.router.unmatched.as_ref().map(|u| (u, u.get_ref().as_str())) {
         None | Some((_, "refuse")) => Unmatched::Refuse,
         Some((_, "uid")) => Unmatched::Uid,
@@ -161,7 +149,22 @@ fn check(file: &File) -> Checked<Policy> {
         .map(|at| rate("line_rate", &at.get_ref().0).or_else(|what| wrong(at, what)));
     let line_rate = line_rate.transpose()?;
     let metrics = file.router.metrics.as_ref().map(metrics).transpose()?;
-    Ok(Policy { listen, admin, unmatched, local, line_rate, metrics, networks, tenants })
+    Ok(Policy { listen, admin, unmatched, local, line_rate, metrics, host, map, networks, tenants })
+}
+
+/// This host's place on the wire, and the map, where there are others.
+fn host(
+    file: &File,
+    read: ReadMap<'_>,
+    tenants: &mut [Tenant],
+) -> Checked<(Option<hosts::Host>, Map)> {
+    let Some(table) = &file.host else { return Ok((None, Map::default())) };
+    let at = &table.map;
+    let Some(file) = path(Some(at), false)? else { return Ok((None, Map::default())) };
+    let map = read(&file).or_else(|what| wrong(at, format!("map {what}")))?;
+    let host = hosts::host(table, &map, file)?;
+    hosts::place(at, &host.id, &map, tenants)?;
+    Ok((Some(host), map))
 }
 
 /// A port of this host's own: who may read is who is here.
@@ -261,6 +264,7 @@ fn tenant(name: &Spanned<String>, table: &TenantTable, networks: &[Network]) -> 
             route_rate: quota(&table.route_rate, "route_rate", d.route_rate, 1_000_000)?,
         },
         limits: limits(table)?,
+        place: None,
     })
 }
 
@@ -284,15 +288,19 @@ fn allow(text: &str) -> Allow {
 }
 
 /// Whoever is named in a list of allowed ones is there: a slip of the pen would silently forbid.
-fn allow_lists(file: &File, tenants: &[Tenant]) -> Checked<()> {
-    let names: BTreeSet<&str> = tenants.iter().map(|t| t.name.as_str()).collect();
+fn allow_lists(file: &File, tenants: &[Tenant], map: &Map) -> Checked<()> {
+    let here = tenants.iter().map(|t| t.name.as_str());
+    let names: BTreeSet<&str> = here.chain(map.tenants.iter().map(|p| p.tenant.as_str())).collect();
     for at in file.tenant.values().filter_map(|t| t.allow.as_ref()).flatten() {
         let name = at.get_ref().as_str();
         let is_uid = name.strip_prefix("uid-").is_some_and(|n| n.parse::<u32>().is_ok());
         if matches!(allow(name), Allow::Tenant(_)) && !names.contains(name) && !is_uid {
             return wrong(
                 at,
-                format!("allow '{name}': neither a tenant of this file nor a range of addresses"),
+                format!(
+                    "allow '{name}': neither a tenant of this file or of the map of hosts nor a \
+                     range of addresses"
+                ),
             );
         }
     }
@@ -316,15 +324,6 @@ fn clash(others: &[Tenant], tenant: &Tenant, table: &TenantTable) -> Checked<()>
     Ok(())
 }
 
-fn check_name(name: &Spanned<String>) -> Checked<()> {
-    let text = name.get_ref();
-    let fits = !text.is_empty() && text.len() <= NAME_MAX;
-    if fits && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {
-        return Ok(());
-    }
-    wrong(name, format!("name '{text}': up to {NAME_MAX} letters, digits, '-', '_' and '.'"))
-}
-
 /// An absolute path, of a socket or of any file.
 fn path(at: Option<&Spanned<String>>, is_socket: bool) -> Checked<Option<PathBuf>> {
     let Some(at) = at else { return Ok(None) };
@@ -336,13 +335,4 @@ fn path(at: Option<&Spanned<String>>, is_socket: bool) -> Checked<Option<PathBuf
         return wrong(at, format!("path '{text}': a socket's has at most 100 bytes here"));
     }
     Ok(Some(PathBuf::from(text)))
-}
-
-fn number(at: Option<&Spanned<i64>>, name: &str, least: i64, most: i64) -> Checked<Option<i64>> {
-    match at {
-        Some(n) if !(least..=most).contains(n.get_ref()) => {
-            wrong(n, format!("{name} {}: from {least} to {most}", n.get_ref()))
-        }
-        other => Ok(other.map(|n| *n.get_ref())),
-    }
 }

@@ -25,22 +25,28 @@
 //! network = "prod"
 //! ```
 //!
+//! With `[host]` there are other hosts: see `hosts`.
+//!
 //! Tables of tenants stand in the order of the file: the first that matches wins. Nothing is
 //! ignored: an unknown key is an error with its line and column, as is anything that cannot be
 //! meant.
 
 mod address;
+mod checks;
 mod file;
+mod hosts;
 mod limits;
 mod pattern;
 
 pub use address::{show, Cidr};
+pub use hosts::{Host, Map, Placed, BLOCKS};
 pub use limits::{burst_of, rate_limits, Limits};
 pub use pattern::Pattern;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 /// The network of who names none.
 pub const DEFAULT_NETWORK: &str = "default";
@@ -114,6 +120,8 @@ pub struct Tenant {
     pub quotas: Quotas,
     /// How fast it may be.
     pub limits: Limits,
+    /// Its blocks of queue pair numbers, where other hosts know it by them; `None`: any others.
+    pub place: Option<Range<u32>>,
 }
 
 /// A network: tenants of different ones never see each other.
@@ -160,6 +168,10 @@ pub struct Policy {
     pub line_rate: Option<u64>,
     /// Where the counters are read over HTTP; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
+    /// Who this host is; `None`: there are no others.
+    pub host: Option<Host>,
+    /// Who is on which host, this one among them.
+    pub map: Map,
     /// The networks, the default one among them.
     pub networks: Vec<Network>,
     /// The tenants, in the order of the file.
@@ -186,12 +198,24 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {}
 
 impl Policy {
-    /// Reads a file.
+    /// Reads a file that names no other.
     ///
     /// # Errors
-    /// The first thing that is wrong with it, and where.
+    /// The first thing that is wrong with it, and where; a `map` among it.
     pub fn parse(text: &str) -> Result<Policy, Fault> {
-        file::parse(text)
+        Policy::parse_with(text, &|file| Err(format!("'{}': not read here", file.display())))
+    }
+
+    /// Reads a file; `map` reads the map of hosts that it names.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it, and where; what is wrong with the map stands where
+    /// that is named.
+    pub fn parse_with(
+        text: &str,
+        map: &dyn Fn(&Path) -> Result<Map, String>,
+    ) -> Result<Policy, Fault> {
+        file::parse(text, map)
     }
 
     /// The tenant of a name. With `unmatched = "uid"` also one that a user's number makes.
@@ -251,6 +275,7 @@ pub fn tenant_of_uid(uid: u32) -> Tenant {
         allow: None,
         quotas: Quotas::DEFAULT,
         limits: Limits::NONE,
+        place: None,
     }
 }
 

@@ -9,7 +9,6 @@ pub const SLOTS: usize = 1024;
 /// Tenants that are kept: those of all sessions, and as many that had some before. A tenant's
 /// buckets outlive its sessions, or a new session would be a full bucket.
 pub const TENANTS: usize = 2 * SLOTS;
-const WORDS: usize = SLOTS / 64;
 
 /// Where a slot stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,12 +57,50 @@ impl Counters {
     }
 }
 
+/// Bits for pairs, in rows.
+#[derive(Debug, Default)]
+pub struct Grid {
+    bits: Vec<AtomicU64>,
+    /// Words of a row.
+    row: usize,
+}
+
+impl Grid {
+    /// None is set.
+    pub fn new(rows: usize, columns: usize) -> Grid {
+        let row = columns.div_ceil(64);
+        Grid { bits: (0..rows * row).map(|_| AtomicU64::new(0)).collect(), row }
+    }
+
+    fn word(&self, row: u16, column: u16) -> (Option<&AtomicU64>, u64) {
+        let at = usize::from(column) / 64;
+        let word = (at < self.row).then(|| usize::from(row) * self.row + at);
+        (word.and_then(|word| self.bits.get(word)), 1 << (column % 64))
+    }
+
+    /// Whether one is set. None is where there is no row or column.
+    pub fn get(&self, row: u16, column: u16) -> bool {
+        let (word, bit) = self.word(row, column);
+        word.is_some_and(|word| word.load(Ordering::Acquire) & bit != 0)
+    }
+
+    /// Sets one, or takes it away.
+    pub fn set(&self, row: u16, column: u16, on: bool) {
+        let (word, bit) = self.word(row, column);
+        let Some(word) = word else { return };
+        match on {
+            true => word.fetch_or(bit, Ordering::AcqRel),
+            false => word.fetch_and(!bit, Ordering::AcqRel),
+        };
+    }
+}
+
 /// All slots.
 #[derive(Debug)]
 pub struct Slots {
     states: Vec<AtomicU8>,
-    /// A row of bits for each sender.
-    allowed: Vec<AtomicU64>,
+    /// A row for each sender.
+    allowed: Grid,
     counters: Vec<Counters>,
     tenants: Vec<Counters>,
 }
@@ -72,7 +109,7 @@ impl Default for Slots {
     fn default() -> Slots {
         Slots {
             states: (0..SLOTS).map(|_| AtomicU8::new(0)).collect(),
-            allowed: (0..SLOTS * WORDS).map(|_| AtomicU64::new(0)).collect(),
+            allowed: Grid::new(SLOTS, SLOTS),
             counters: (0..SLOTS).map(|_| Counters::default()).collect(),
             tenants: (0..TENANTS).map(|_| Counters::default()).collect(),
         }
@@ -117,24 +154,15 @@ impl Slots {
         self.tenants[usize::from(tenant)].clear();
     }
 
-    fn word(from: u16, to: u16) -> (usize, u64) {
-        (usize::from(from) * WORDS + usize::from(to) / 64, 1 << (to % 64))
-    }
-
     /// Whether the session of one slot may reach that of another.
     pub fn may(&self, from: u16, to: u16) -> bool {
-        let (word, bit) = Slots::word(from, to);
-        self.allowed[word].load(Ordering::Acquire) & bit != 0
+        self.allowed.get(from, to)
     }
 
     /// Says so, both ways. It counts from the next packet on.
     pub fn allow(&self, a: u16, b: u16, may: bool) {
-        for (word, bit) in [Slots::word(a, b), Slots::word(b, a)] {
-            match may {
-                true => self.allowed[word].fetch_or(bit, Ordering::AcqRel),
-                false => self.allowed[word].fetch_and(!bit, Ordering::AcqRel),
-            };
-        }
+        self.allowed.set(a, b, may);
+        self.allowed.set(b, a, may);
     }
 
     /// A slot reaches nobody any more, and nobody it.

@@ -4,10 +4,11 @@
 //! says is looked at here: that it is one, that a datagram's source is the sender's own, that the
 //! queue pair it names belongs to the address it names, and that policy lets the two talk.
 
+use super::far::Far;
 use super::refused::Refused;
 use super::slots::{Slots, SLOTS};
 use crate::rate::Rate;
-use gdrcore_core::cm::Addressee;
+use gdrcore_core::cm::{asked_address, Addressee};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::cm::GSI_QPN;
 use gdrcore_core::roce::run::Run;
@@ -42,6 +43,15 @@ struct Member {
 /// A port that a session listens at; by network, address, port space and port.
 type Listen = ((u32, [u8; 16], u16, u16), u16);
 
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// To the session of a slot.
+    Slot(u16),
+    /// To a tenant of another host.
+    Far(u16),
+}
+
 /// Who is where. All its memory is taken when it is made.
 pub struct Switch {
     members: Vec<Option<Member>>,
@@ -50,6 +60,7 @@ pub struct Switch {
     /// In order.
     listens: Vec<Listen>,
     slots: Arc<Slots>,
+    far: Arc<Far>,
 }
 
 impl Switch {
@@ -60,7 +71,19 @@ impl Switch {
             blocks: vec![NOBODY; BLOCKS],
             listens: Vec::with_capacity(listens),
             slots,
+            far: Arc::default(),
         }
+    }
+
+    /// Other hosts' tenants are these from now on. The caller drops the former ones.
+    #[must_use]
+    pub fn set_far(&mut self, far: Arc<Far>) -> Arc<Far> {
+        std::mem::replace(&mut self.far, far)
+    }
+
+    /// Other hosts' tenants.
+    pub fn far(&self) -> &Far {
+        &self.far
     }
 
     /// A session has come. Who had the slot has left.
@@ -107,7 +130,7 @@ impl Switch {
         self.place(slot).map(|p| p.gid)
     }
 
-    /// The slot that a packet of the session in `from` goes to, to whoever has the address `to`.
+    /// Where a packet of the session in `from` goes, to whoever has the address `to`.
     ///
     /// # Errors
     /// [`Refused`]: to nobody.
@@ -117,34 +140,74 @@ impl Switch {
         from: u16,
         to: &[u8; 16],
         packet: &[u8],
-    ) -> Result<u16, Refused> {
-        let (body, _) = packet.split_last_chunk::<ICRC_LEN>().ok_or(Refused::Frame)?;
-        let (run, payload) = Run::parse_packet(body).map_err(|_| Refused::Frame)?;
+    ) -> Result<Goal, Refused> {
         let sender = self.place(from).ok_or(Refused::Source)?;
         let network = sender.network;
-        if run.dest_qpn == GSI_QPN {
-            if run.class != Class::Ud || run.kind != Kind::Send {
-                return Err(Refused::Frame);
-            }
-            if run.src_qpn != GSI_QPN {
-                return Err(Refused::Source);
-            }
-            return self.manager(now, from, network, to, payload);
+        let (qpn, mad) = looked_at(packet, &sender.blocks)?;
+        match mad {
+            Some(mad) => self.manager(now, from, network, to, mad),
+            None => match self.owner(network, to, qpn / QPN_UNIT) {
+                Some(slot) => self.allowed(from, slot),
+                None => self.abroad(from, network, to, Some(qpn / QPN_UNIT)),
+            },
         }
-        let own = |qpn: u32| sender.blocks.contains(&(qpn / QPN_UNIT));
-        match run.class {
-            Class::Ud if !own(run.src_qpn) => return Err(Refused::Source),
-            Class::Rc | Class::Uc | Class::Ud => {}
-            Class::Cnp if payload.len() <= CNP_PAYLOAD => {}
-            _ => return Err(Refused::Frame),
-        }
-        let slot = self.owner(network, to, run.dest_qpn / QPN_UNIT).ok_or(Refused::Qpn)?;
-        self.allowed(from, slot)
     }
 
-    fn allowed(&self, from: u16, to: u16) -> Result<u16, Refused> {
+    /// The slot that a packet of another host's tenant goes to. `peer`: its number.
+    ///
+    /// # Errors
+    /// [`Refused`]: to nobody.
+    pub fn judge_far(&self, peer: u16, packet: &[u8]) -> Result<u16, Refused> {
+        let sender = self.far.peer(peer).ok_or(Refused::Source)?;
+        let (qpn, mad) = looked_at(packet, &sender.blocks)?;
+        let slot = match mad {
+            Some(mad) => self.asked(sender.network, mad)?,
+            None => self.of_network(sender.network, qpn / QPN_UNIT).ok_or(Refused::Qpn)?,
+        };
+        if self.far.may(slot, peer) {
+            Ok(slot)
+        } else {
+            Err(Refused::Policy)
+        }
+    }
+
+    /// Whoever of a network a message of another host's connection manager is for. It is between
+    /// hosts' addresses, so it says itself whom of this host it means: by the number of a
+    /// connection, or by the address that is asked.
+    fn asked(&self, network: u32, mad: &[u8]) -> Result<u16, Refused> {
+        match Addressee::of(mad) {
+            Addressee::Block(block) => self.of_network(network, block.into()).ok_or(Refused::Qpn),
+            Addressee::Service { port_space, port } => {
+                let gid = asked_address(mad).ok_or(Refused::Address)?;
+                self.server(network, &gid, port_space, port).ok_or(Refused::Address)
+            }
+            Addressee::Anyone => Err(Refused::Address),
+        }
+    }
+
+    /// A tenant of another host, if it has the address, and the block where one is named.
+    fn abroad(
+        &self,
+        from: u16,
+        network: u32,
+        to: &[u8; 16],
+        block: Option<u32>,
+    ) -> Result<Goal, Refused> {
+        let peer = self.far.find(network, to);
+        let of = |peer: &u16| {
+            self.far.peer(*peer).is_some_and(|p| block.is_none_or(|b| p.blocks.contains(&b)))
+        };
+        let peer = peer.filter(of).ok_or(Refused::Qpn)?;
+        if self.far.may(from, peer) {
+            Ok(Goal::Far(peer))
+        } else {
+            Err(Refused::Policy)
+        }
+    }
+
+    fn allowed(&self, from: u16, to: u16) -> Result<Goal, Refused> {
         if self.slots.may(from, to) {
-            Ok(to)
+            Ok(Goal::Slot(to))
         } else {
             Err(Refused::Policy)
         }
@@ -152,9 +215,29 @@ impl Switch {
 
     /// Who has a block, if the address is theirs.
     fn owner(&self, network: u32, gid: &[u8; 16], block: u32) -> Option<u16> {
+        let slot = self.of_network(network, block)?;
+        (self.place(slot)?.gid == *gid).then_some(slot)
+    }
+
+    /// Who of a network has a block.
+    fn of_network(&self, network: u32, block: u32) -> Option<u16> {
         let slot = *self.blocks.get(block as usize)?;
-        let place = self.place(slot)?;
-        (place.network == network && place.gid == *gid).then_some(slot)
+        (self.place(slot)?.network == network).then_some(slot)
+    }
+
+    /// Who listens at a port of an address, or where nobody does one of its sessions.
+    fn server(&self, network: u32, gid: &[u8; 16], space: u16, port: u16) -> Option<u16> {
+        let key = (network, *gid, space, port);
+        let listens = self.listens.binary_search_by_key(&key, |(key, _)| *key).ok();
+        listens.map(|at| self.listens[at].1).or_else(|| self.anyone(network, gid))
+    }
+
+    /// One of the sessions of an address.
+    fn anyone(&self, network: u32, gid: &[u8; 16]) -> Option<u16> {
+        let there = |m: &Option<Member>| {
+            m.as_ref().is_some_and(|m| m.place.network == network && m.place.gid == *gid)
+        };
+        self.members.iter().position(there).map(|slot| slot as u16)
     }
 
     /// Whoever a message of the connection manager is for. All sessions of an address share QP1:
@@ -167,33 +250,49 @@ impl Switch {
         network: u32,
         to: &[u8; 16],
         mad: &[u8],
-    ) -> Result<u16, Refused> {
+    ) -> Result<Goal, Refused> {
         let sender = self.members.get_mut(usize::from(from)).and_then(Option::as_mut);
         if !sender.is_some_and(|m| m.mads.take(now)) {
             return Err(Refused::Rate);
         }
-        let slot = match Addressee::of(mad) {
-            Addressee::Block(block) => {
-                return self
-                    .owner(network, to, block.into())
-                    .ok_or(Refused::Qpn)
-                    .and_then(|slot| self.allowed(from, slot));
-            }
+        let addressee = Addressee::of(mad);
+        if self.far.find(network, to).is_some() {
+            let block = match addressee {
+                Addressee::Block(block) => Some(block.into()),
+                _ => None,
+            };
+            return self.abroad(from, network, to, block);
+        }
+        let slot = match addressee {
+            Addressee::Block(block) => self.owner(network, to, block.into()).ok_or(Refused::Qpn)?,
             Addressee::Service { port_space, port } => {
-                let key = (network, *to, port_space, port);
-                let at = self.listens.binary_search_by_key(&key, |(key, _)| *key);
-                at.ok().map(|at| self.listens[at].1)
+                self.server(network, to, port_space, port).ok_or(Refused::Address)?
             }
-            Addressee::Anyone => None,
-        };
-        let there = |m: &Option<Member>| {
-            m.as_ref().is_some_and(|m| m.place.network == network && m.place.gid == *to)
-        };
-        let slot = match slot {
-            Some(slot) => slot,
-            None => self.members.iter().position(there).ok_or(Refused::Address)? as u16,
+            Addressee::Anyone => self.anyone(network, to).ok_or(Refused::Address)?,
         };
         self.allowed(from, slot)
+    }
+}
+
+/// What a packet says of itself, and its sender with these blocks may say: the queue pair that it
+/// is for, and where that is QP1 the message.
+fn looked_at<'p>(packet: &'p [u8], own: &Range<u32>) -> Result<(u32, Option<&'p [u8]>), Refused> {
+    let (body, _) = packet.split_last_chunk::<ICRC_LEN>().ok_or(Refused::Frame)?;
+    let (run, payload) = Run::parse_packet(body).map_err(|_| Refused::Frame)?;
+    if run.dest_qpn == GSI_QPN {
+        if run.class != Class::Ud || run.kind != Kind::Send {
+            return Err(Refused::Frame);
+        }
+        if run.src_qpn != GSI_QPN {
+            return Err(Refused::Source);
+        }
+        return Ok((run.dest_qpn, Some(payload)));
+    }
+    match run.class {
+        Class::Ud if !own.contains(&(run.src_qpn / QPN_UNIT)) => Err(Refused::Source),
+        Class::Rc | Class::Uc | Class::Ud => Ok((run.dest_qpn, None)),
+        Class::Cnp if payload.len() <= CNP_PAYLOAD => Ok((run.dest_qpn, None)),
+        _ => Err(Refused::Frame),
     }
 }
 

@@ -21,7 +21,9 @@ one a line.
   status                the router: its process, its policy file, how many sessions
   sessions              who is there: tenant, address, process, links, counters
   tenants               tenants: limits, sessions, counters
+  hosts                 other hosts: addresses, how many tenants, whether a router answers
   top [--json] [--once] what each tenant sends and gets in a second, every second; --once: one time
+  firewall              the rule for nft -f that lets nobody else send as the router
   reload                read the policy file anew; what is wrong with it changes nothing
   set TENANT KEY=VALUE...
                         until the next reload: tx_rate, rx_rate, tx_pps, burst, weight, metered, as
@@ -71,13 +73,17 @@ enum Wish {
     Help,
     Ask(Value),
     Top(top::Form),
+    Firewall,
 }
 
 /// `None`: nothing that there is.
 fn parse(words: &[&str]) -> Option<Wish> {
     Some(match words {
         ["-h" | "--help"] => Wish::Help,
-        [what @ ("status" | "sessions" | "tenants" | "reload")] => Wish::Ask(json!({"do": what})),
+        [what @ ("status" | "sessions" | "tenants" | "hosts" | "reload")] => {
+            Wish::Ask(json!({"do": what}))
+        }
+        ["firewall"] => Wish::Firewall,
         ["drop", session] => {
             Wish::Ask(json!({"do": "drop", "session": session.parse::<u32>().ok()?}))
         }
@@ -108,6 +114,10 @@ fn run(socket: &str, wish: &Wish) -> Result<(), String> {
     match wish {
         Wish::Help => print(HELP),
         Wish::Ask(request) => ask(socket, request, |line| print(&format!("{line}\n"))),
+        Wish::Firewall => ask(socket, &json!({"do": "status"}), |status| {
+            let none = "it has no [host]: nothing leaves this host";
+            print(status["firewall"].as_str().ok_or(none)?)
+        }),
         Wish::Top(form) => top::run(socket, *form),
     }
 }

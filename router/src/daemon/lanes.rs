@@ -1,0 +1,235 @@
+//! The rings of sessions, and what is done with one packet: of a session, or of another host.
+
+use super::wire::{self, add, flow_of, Came, Wire};
+use crate::relay::{
+    Counters, Goal, Ingress, Place, Refused, Slots, Stranger, Switch, Turns, SLOTS,
+};
+use gdrcore_core::wire::Flow;
+use gdrcore_net::addr::Endpoint;
+use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX, PACKET_MAX};
+use gdrcore_net::shm::ring::Broken;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// The rings, and who is where.
+pub(super) struct Lanes {
+    pub(super) switch: Switch,
+    pub(super) turns: Turns,
+    pub(super) rings: Vec<Option<Relay>>,
+    /// Their tenants.
+    tenants: Vec<u16>,
+    /// Slots that have one.
+    pub(super) open: Vec<u16>,
+    /// The last of them that was looked at.
+    cursor: usize,
+    /// The packet that is passed on.
+    frame: Box<[u8; FRAME_MAX]>,
+    /// The same, of another host.
+    packet: Box<[u8; PACKET_MAX]>,
+    /// Slots whose packets have gone to other hosts in this round.
+    pub(super) sending: Vec<u16>,
+    /// Slots whose sockets have no room: their rings are left alone until they have.
+    pub(super) blocked: Vec<bool>,
+    /// Slots whose rings another host's packet found broken.
+    pub(super) broken: Vec<u16>,
+    slots: Arc<Slots>,
+}
+
+/// Adds to what is counted of a session and to what is of its tenant.
+fn count(of: [&Counters; 2], which: impl Fn(&Counters) -> &AtomicU64, n: u64) {
+    for counters in of {
+        let counter = which(counters);
+        // The worker alone writes them.
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+}
+
+impl Lanes {
+    /// Nobody is there. `listens`: how many ports may be listened at, `round`: how many packets one
+    /// round takes.
+    pub(super) fn new(slots: Arc<Slots>, listens: usize, round: usize) -> Lanes {
+        Lanes {
+            switch: Switch::new(slots.clone(), listens),
+            turns: Turns::new(),
+            rings: (0..SLOTS).map(|_| None).collect(),
+            tenants: vec![0; SLOTS],
+            open: Vec::with_capacity(SLOTS),
+            cursor: 0,
+            frame: Box::new([0; FRAME_MAX]),
+            packet: Box::new([0; PACKET_MAX]),
+            sending: Vec::with_capacity(round),
+            blocked: vec![false; SLOTS],
+            broken: Vec::with_capacity(SLOTS),
+            slots,
+        }
+    }
+
+    /// Passes on the next packet of a ring, if there is one. `ends`: its session does, and does not
+    /// wait for credit. An error: the slot whose ring is broken.
+    pub(super) fn pass(
+        &mut self,
+        now: u64,
+        from: u16,
+        ends: bool,
+        wire: Option<&mut Wire>,
+    ) -> Result<bool, u16> {
+        let Lanes { switch, turns, rings, tenants, frame, slots, sending, blocked, .. } = self;
+        let Some(address) = switch.gid(from) else { return Ok(false) };
+        let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
+        let Some(ring) = &mut rings[usize::from(from)] else { return Ok(false) };
+        let Some(came) = ring.take(frame).map_err(|Broken| from)? else {
+            return Ok(false);
+        };
+        let bytes = came.packet.len();
+        if ends && !turns.may_finish(now, from) {
+            count(of(from), |c| &c.unpaid, 1);
+            return Ok(true);
+        }
+        // Whatever becomes of it: it is work.
+        turns.charge(now, from, bytes);
+        let goal = switch.judge(now, from, &came.address, came.packet);
+        let to = match goal.and_then(|goal| abroad(switch, &address, goal, came.packet)) {
+            Ok((Goal::Slot(to), _)) => to,
+            Ok((Goal::Far(_), at)) => {
+                count(of(from), |c| &c.tx.0, 1);
+                count(of(from), |c| &c.tx.1, bytes as u64);
+                if sending.last() != Some(&from) && sending.len() < sending.capacity() {
+                    sending.push(from);
+                }
+                if let Some((wire, at)) = wire.zip(at) {
+                    wire.send(from, &at, came.packet);
+                    blocked[usize::from(from)] = wire.waits(from);
+                }
+                return Ok(true);
+            }
+            Err(why) => {
+                count(of(from), |c| &c.refused[why as usize], 1);
+                return Ok(true);
+            }
+        };
+        let Some(ring) = &mut rings[usize::from(to)] else { return Ok(true) };
+        let ingress = turns.receive(now, to, bytes);
+        if ingress == Ingress::Drop {
+            count(of(to), |c| &c.over_rate, 1);
+            return Ok(true);
+        }
+        let marked = ingress == Ingress::Mark;
+        match ring.put_marked(&address, came.packet, marked).map_err(|Broken| to)? {
+            Put::Done => {
+                count(of(from), |c| &c.tx.0, 1);
+                count(of(from), |c| &c.tx.1, bytes as u64);
+                count(of(to), |c| &c.rx.0, 1);
+                count(of(to), |c| &c.rx.1, bytes as u64);
+                if marked {
+                    count(of(to), |c| &c.marked, 1);
+                }
+            }
+            // Never waited for: the sender's other peers would wait with it.
+            Put::Full => count(of(to), |c| &c.full, 1),
+        }
+        Ok(true)
+    }
+
+    /// Gives a packet of another host to whom it is for.
+    pub(super) fn arrive(
+        &mut self,
+        now: u64,
+        own: &Endpoint,
+        counted: &wire::Counters,
+        came: Came<'_>,
+    ) {
+        let Lanes { switch, turns, rings, tenants, packet, slots, broken, .. } = self;
+        let refuse = |why: Refused| add(&counted.refused[why as usize], 1);
+        let bytes = came.packet.len();
+        let Some(packet) = packet.get_mut(..bytes) else { return refuse(Refused::Frame) };
+        let peer = match switch.far().sender(&came.from) {
+            Ok(peer) => peer,
+            Err(Stranger::Host) => return add(&counted.bad_host, 1),
+            Err(Stranger::Block) => return add(&counted.bad_block, 1),
+        };
+        let flow = Flow::from_gids(&came.from.ip, &own.ip, came.from.port, own.port);
+        if flow.check(came.ident, came.packet).is_err() {
+            return add(&counted.bad_icrc, 1);
+        }
+        switch.far().note_life(&came.from);
+        let to = match switch.judge_far(peer, came.packet) {
+            Ok(to) => to,
+            Err(why) => return refuse(why),
+        };
+        let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
+        let (Some(ring), Some(gid)) = (&mut rings[usize::from(to)], switch.gid(to)) else { return };
+        let Some(sender) = switch.far().peer(peer).map(|p| p.gid) else { return };
+        let ingress = turns.receive(now, to, bytes);
+        if ingress == Ingress::Drop {
+            add(&counted.over_rate, 1);
+            return count(of(to), |c| &c.over_rate, 1);
+        }
+        let marked = ingress == Ingress::Mark;
+        packet.copy_from_slice(came.packet);
+        flow_of(&sender, &gid).append_icrc(0, packet);
+        match ring.put_marked(&sender, packet, marked || came.marked) {
+            Ok(Put::Done) => {
+                add(&counted.rx.0, 1);
+                add(&counted.rx.1, bytes as u64);
+                count(of(to), |c| &c.rx.0, 1);
+                count(of(to), |c| &c.rx.1, bytes as u64);
+                if marked {
+                    count(of(to), |c| &c.marked, 1);
+                }
+            }
+            Ok(Put::Full) => {
+                add(&counted.full, 1);
+                count(of(to), |c| &c.full, 1);
+            }
+            Err(Broken) if !broken.contains(&to) => broken.push(to),
+            Err(Broken) => {}
+        }
+    }
+
+    /// Looks at the next so many rings of sessions that had nothing.
+    pub(super) fn look(&mut self, most: usize) {
+        for _ in 0..most.min(self.open.len()) {
+            self.cursor = if self.cursor + 1 < self.open.len() { self.cursor + 1 } else { 0 };
+            let slot = self.open[self.cursor];
+            if self.turns.is_idle(slot) && self.has_input(slot) {
+                self.turns.ready(slot);
+            }
+        }
+    }
+
+    pub(super) fn has_input(&self, slot: u16) -> bool {
+        let ring = &self.rings[usize::from(slot)];
+        !self.blocked[usize::from(slot)] && ring.as_ref().is_some_and(Relay::has_input)
+    }
+
+    pub(super) fn open(&mut self, now: u64, slot: u16, tenant: u16, place: Place, ring: Relay) {
+        self.switch.join(now, slot, place);
+        self.turns.join(slot, tenant);
+        self.tenants[usize::from(slot)] = tenant;
+        self.blocked[usize::from(slot)] = false;
+        self.rings[usize::from(slot)] = Some(ring);
+        self.open.push(slot);
+    }
+
+    /// Lets go of a slot's rings. False: it had none.
+    pub(super) fn close(&mut self, slot: u16) -> bool {
+        self.switch.leave(slot);
+        self.turns.leave(slot);
+        self.open.retain(|&s| s != slot);
+        self.rings.get_mut(usize::from(slot)).is_some_and(|ring| ring.take().is_some())
+    }
+}
+
+/// Where a packet goes to another host, its address; its ICRC, which does not get there, must be
+/// right.
+fn abroad(
+    switch: &Switch,
+    from: &[u8; 16],
+    goal: Goal,
+    packet: &[u8],
+) -> Result<(Goal, Option<Endpoint>), Refused> {
+    let Goal::Far(peer) = goal else { return Ok((goal, None)) };
+    let peer = switch.far().peer(peer).ok_or(Refused::Address)?;
+    flow_of(from, &peer.gid).check(0, packet).map_err(|_| Refused::Frame)?;
+    Ok((goal, Some(peer.at)))
+}

@@ -1,0 +1,79 @@
+//! How a router is started, and its policy.
+
+use super::{note, sys};
+use crate::firewall::{look, Firewall};
+use crate::policy::{Map, Policy, Unmatched};
+use std::path::{Path, PathBuf};
+
+/// How a router is started.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The policy's file; `None`: every user is a tenant of its own, at [`Options::listen`].
+    pub file: Option<PathBuf>,
+    /// The socket where there is no file.
+    pub listen: Option<PathBuf>,
+    /// The admin socket where there is no file, or none in it.
+    pub admin: Option<PathBuf>,
+    /// Say on standard error who comes and goes.
+    pub verbose: bool,
+    /// Make no direct links: all goes by way of the router.
+    pub isolated: bool,
+    /// What is done about the firewall's rule, where there are other hosts.
+    pub firewall: Firewall,
+    /// Rates of tenants by their `ffr_id`, see [`crate::policy::rate_limits`].
+    pub rate_limits: Vec<(i32, Option<u64>)>,
+}
+
+/// Reads a policy.
+///
+/// # Errors
+/// In words, with the file's name.
+pub fn read_policy(file: &Path) -> Result<Policy, String> {
+    let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let map = |map: &Path| {
+        let said = |what: String| format!("'{}': {what}", map.display());
+        let text = std::fs::read_to_string(map).map_err(|e| said(e.to_string()))?;
+        Map::parse(&text).map_err(|fault| said(fault.to_string()))
+    };
+    Policy::parse_with(&text, &map).map_err(|fault| format!("{}: {fault}", file.display()))
+}
+
+/// The policy where there is no file: one network, and every user is a tenant of its own.
+///
+/// # Errors
+/// In words: the path is no socket's.
+pub fn default_policy(listen: &Path) -> Result<Policy, String> {
+    if !listen.is_absolute() {
+        return Err(format!("{}: an absolute path", listen.display()));
+    }
+    let empty = Policy::parse("").map_err(|fault| fault.what)?;
+    Ok(Policy { listen: Some(listen.into()), unmatched: Unmatched::Uid, ..empty })
+}
+
+impl Options {
+    pub(super) fn policy(&self) -> Result<Policy, String> {
+        let mut policy = match (&self.file, &self.listen) {
+            (Some(file), _) => read_policy(file)?,
+            (None, Some(listen)) => default_policy(listen)?,
+            (None, None) => return Err("neither a policy file nor a socket to listen at".into()),
+        };
+        policy.admin = policy.admin.or_else(|| self.admin.clone());
+        policy.limit_by_ffr_id(&self.rate_limits)?;
+        Ok(policy)
+    }
+
+    /// Looks at the firewall, where others of this host could send as the router.
+    pub(super) fn check_firewall(&self, policy: &Policy) -> Result<(), String> {
+        if policy.host.is_none() || self.firewall == Firewall::Off {
+            return Ok(());
+        }
+        match look(&policy.map.ports(), sys::own_uid()) {
+            Err(why) if self.firewall == Firewall::Require => Err(format!("firewall: {why}")),
+            Err(why) => {
+                note(format_args!("firewall: {why}; others of this host may send as the router"));
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Sessions' connections: who comes, what they say, and what the broker wants them to be told.
+
+use super::connection::{Connection, Sent, Tokens};
+use super::look::{look, Host};
+use super::sys::{self, Ready};
+use super::{reserve, Daemon, ADMIN_LISTENER, METRICS_LISTENER, PROCESS, SOCKET};
+use crate::broker::{Action, SessionId, State};
+use crate::identity::Seen;
+use gdrcore_net::clock::now_ns;
+use gdrcore_net::via::proto::{Envelope, Message, Routed, Text};
+use gdrcore_net::via::wire::Look;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Messages of one session that one round takes.
+const BATCH: usize = 64;
+/// Connections of one socket that one round takes.
+pub(super) const ACCEPTS: usize = 16;
+/// Connections without an identity. One more ends the oldest.
+const STRANGERS: usize = 64;
+
+impl Daemon {
+    pub(super) fn let_in(&mut self, token: u64) {
+        for _ in 0..ACCEPTS {
+            let Some(listener) = self.listeners.get(&token) else { return };
+            let path = listener.path().to_path_buf();
+            let Some(fd) = self.accept(token) else { return };
+            if self.connections.len() >= self.most {
+                // Sent away: whoever is there keeps its place.
+                continue;
+            }
+            let Some((seen, process)) = look(&path, fd.as_fd()) else { continue };
+            self.make_room(&seen);
+            let id = self.broker.connect(now_ns(), seen);
+            let tokens =
+                Tokens { socket: SOCKET | u64::from(id), process: PROCESS | u64::from(id) };
+            match Connection::new(fd, process, tokens, &self.epoll) {
+                Ok(connection) => drop(self.connections.insert(id, connection)),
+                Err(_) => self.gone(id),
+            }
+        }
+    }
+
+    /// Takes the next connection. Where there is no descriptor for it, it is sent away with one
+    /// that is kept for that: it would be told of again at once.
+    pub(super) fn accept(&mut self, token: u64) -> Option<OwnedFd> {
+        let fd = match token {
+            ADMIN_LISTENER => self.admin.as_ref()?.fd(),
+            METRICS_LISTENER => self.metrics.as_ref()?.fd(),
+            _ => self.listeners.get(&token)?.fd(),
+        };
+        let e = match sys::accept(fd) {
+            Ok(fd) => return Some(fd),
+            Err(e) => e,
+        };
+        if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+            self.reserve = None;
+            drop(sys::accept(fd));
+            self.reserve = reserve();
+        }
+        None
+    }
+
+    /// Of too many without an identity the oldest goes: of the newcomer's user, if that has any.
+    fn make_room(&mut self, newcomer: &Seen) {
+        let strangers: Vec<(SessionId, Option<u32>)> = self
+            .broker
+            .sessions()
+            .filter(|(_, s)| matches!(s.state, State::New(_)))
+            .map(|(id, s)| (id, s.seen.uid))
+            .collect();
+        if strangers.len() < STRANGERS {
+            return;
+        }
+        let same = strangers.iter().find(|(_, uid)| *uid == newcomer.uid);
+        if let Some(&(id, _)) = same.or(strangers.first()) {
+            let mut actions = Vec::new();
+            self.broker.expel(
+                now_ns(),
+                id,
+                libc::EAGAIN,
+                "too many connections without a HELLO",
+                &mut actions,
+            );
+            self.perform(actions);
+        }
+    }
+
+    /// Takes what a session has sent, and sends what it could not take before.
+    pub(super) fn converse(&mut self, id: SessionId, r: &Ready) {
+        if r.write {
+            let Some(connection) = self.connections.get_mut(&id) else { return };
+            if connection.flush(&self.epoll) == Sent::Lost {
+                return self.gone(id);
+            }
+        }
+        if !r.read {
+            return;
+        }
+        self.broker.set_silent(self.relaying.silent(now_ns()));
+        for _ in 0..BATCH {
+            let Some(connection) = self.connections.get(&id) else { return };
+            match connection.receive(&mut self.buffer) {
+                Look::Message(m) => {
+                    let mut actions = Vec::new();
+                    let fds = if m.cut { m.count.max(1) } else { m.count };
+                    self.broker.handle(
+                        now_ns(),
+                        id,
+                        &self.buffer[..m.len],
+                        fds,
+                        &Host,
+                        &mut actions,
+                    );
+                    drop(m);
+                    self.perform(actions);
+                }
+                Look::Nothing => return,
+                Look::Gone => return self.gone(id),
+            }
+        }
+    }
+
+    /// A session's process has ended, or its connection.
+    pub(super) fn gone(&mut self, id: SessionId) {
+        let mut actions = Vec::new();
+        self.broker.gone(now_ns(), id, &mut actions);
+        self.perform(actions);
+    }
+
+    /// Ends sessions that have broken their rings.
+    pub(super) fn throw_out(&mut self) {
+        for id in self.relaying.broken() {
+            let mut actions = Vec::new();
+            let why = "its rings hold what no program of ours writes, or it has let go of them";
+            self.broker.expel(now_ns(), id, libc::EPROTO, why, &mut actions);
+            self.perform(actions);
+        }
+    }
+
+    /// Does what the broker wants, and what follows from that.
+    pub(super) fn perform(&mut self, actions: Vec<Action>) {
+        let mut queue = VecDeque::from(actions);
+        while let Some(action) = queue.pop_front() {
+            match action {
+                Action::Send(id, e) => self.send(id, &e, None, &mut queue),
+                Action::Connect { caller, routed, owner, link } => match self.link(owner, &link) {
+                    Ok(end) => self.send(caller, &routed, Some(end), &mut queue),
+                    Err(why) => {
+                        self.broker.link_failed(owner, link.seq);
+                        let refused = Message::Routed(Routed::refused(Text::new(why)));
+                        self.send(
+                            caller,
+                            &Envelope::answer(routed.seq, -libc::EAGAIN, refused),
+                            None,
+                            &mut queue,
+                        );
+                    }
+                },
+                Action::Join(id, e) => self.welcome(id, &e, &mut queue),
+                Action::Listen(id, service, on) => self.relaying.listen(id, service, on),
+                Action::End(id, why) => {
+                    self.relaying.leave(id, !why.is_empty());
+                    if self.connections.remove(&id).is_some() && !why.is_empty() {
+                        self.say(format_args!("session {id} ended: {why}"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends one end of a new socket; the other end.
+    fn link(&mut self, owner: SessionId, link: &Envelope) -> Result<OwnedFd, &'static str> {
+        let Some(connection) = self.connections.get(&owner) else {
+            return Err("the process there is gone");
+        };
+        let Ok((theirs, ours)) = sys::pair() else {
+            return Err("the router has no descriptor left: ask again");
+        };
+        match connection.send_now(link, Some(&theirs)) {
+            Sent::Gone => Ok(ours),
+            Sent::Full => {
+                Err("the process there takes no messages: it is stopped, or nobody polls there")
+            }
+            Sent::Lost => Err("the process there is gone"),
+        }
+    }
+
+    /// Sends a WELCOME with new rings.
+    fn welcome(&mut self, id: SessionId, e: &Envelope, queue: &mut VecDeque<Action>) {
+        let mut more = Vec::new();
+        let Some(connection) = self.connections.get(&id) else { return };
+        match self.relaying.join(&self.broker, id).map(|ends| connection.send_rings(e, &ends)) {
+            Ok(Sent::Gone) => {}
+            Ok(Sent::Lost) => self.broker.gone(now_ns(), id, &mut more),
+            Ok(Sent::Full) => self.broker.expel(
+                now_ns(),
+                id,
+                libc::ENOBUFS,
+                "the system has too much under way: again later",
+                &mut more,
+            ),
+            Err(why) => self.broker.expel(now_ns(), id, libc::ENOMEM, &why, &mut more),
+        }
+        queue.extend(more);
+    }
+
+    fn send(
+        &mut self,
+        id: SessionId,
+        e: &Envelope,
+        fd: Option<OwnedFd>,
+        queue: &mut VecDeque<Action>,
+    ) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let mut more = Vec::new();
+        match connection.send(e, fd, &self.epoll) {
+            Sent::Gone => {}
+            Sent::Full => self.broker.expel(
+                now_ns(),
+                id,
+                libc::ENOBUFS,
+                "it does not read what it is sent",
+                &mut more,
+            ),
+            Sent::Lost => self.broker.gone(now_ns(), id, &mut more),
+        }
+        queue.extend(more);
+    }
+}

@@ -1,0 +1,360 @@
+//! The worker's way to other hosts: plain RoCEv2 between routers' addresses.
+//!
+//! A session sends by a socket of its own, whose UDP port names its block (`relay::far`), so its
+//! send buffer and what the network says of its packets are its own. It is sent to by another one:
+//! all of these have the router's address and port, and a program in the kernel picks one by
+//! DestQP, so a flood fills the buffer of its victim alone. What reaches the wrong socket all the
+//! same is sorted by who takes it out. QP1, and numbers that nobody has, are the first socket's.
+//!
+//! Sockets that have brought something lately are looked at each round, the others are left to
+//! epoll. Nothing here allocates after [`Wire::new`].
+
+mod sockets;
+
+use super::sys::Epoll;
+use crate::relay::far::source_port;
+use crate::relay::{Refused, SLOTS};
+use gdrcore_core::wire::Flow;
+use gdrcore_net::addr::{Endpoint, ROCE_PORT};
+use gdrcore_net::addr_group::steer::{Insn, Program, BY_HASH, INSTRUCTIONS};
+use gdrcore_net::map::Map;
+use gdrcore_net::port::ErrorKind;
+use gdrcore_net::shm::relay::PACKET_MAX;
+use gdrcore_net::udp::{udp_flags, MappedPort, UdpConfig, UdpSocket};
+use sockets::Sockets;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// The token of a socket that receives, with its slot in the lower bits; of one that sends.
+pub(super) const RX: u64 = 1 << 32;
+pub(super) const TX: u64 = 2 << 32;
+/// The first socket, in place of a slot.
+const COMMON: u16 = SLOTS as u16;
+/// A socket that brought nothing for so long is left to epoll.
+const HOT_NS: u64 = 50_000;
+/// Bytes that the kernel is asked to keep for a session that is sent to.
+const RCVBUF: u32 = 1 << 20;
+/// ECN: these packets may be marked where too many are under way.
+const ECT_0: u8 = 2;
+
+/// How a socket that sends is opened, and one that receives.
+const SENDS: UdpConfig = UdpConfig {
+    tx_batch: 16,
+    tx_bytes: 1,
+    rx_batch: 1,
+    rcvbuf: 0,
+    sndbuf: 0,
+    busy_poll_us: 0,
+    traffic_class: ECT_0,
+    flags: 0,
+};
+const RECEIVES: UdpConfig =
+    UdpConfig { tx_batch: 1, rx_batch: 8, rcvbuf: RCVBUF, traffic_class: 0, ..SENDS };
+
+/// What was counted of the wire.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    /// Packets to other hosts, and their bytes.
+    pub(super) tx: (AtomicU64, AtomicU64),
+    /// Packets of other hosts that arrived, and their bytes.
+    pub(super) rx: (AtomicU64, AtomicU64),
+    /// Packets of addresses that are no host's.
+    pub(super) bad_host: AtomicU64,
+    /// Packets whose source port names no tenant's block.
+    pub(super) bad_block: AtomicU64,
+    /// Packets whose ICRC is wrong.
+    pub(super) bad_icrc: AtomicU64,
+    /// Packets that were refused, by [`Refused`].
+    pub(super) refused: [AtomicU64; Refused::ALL.len()],
+    /// Packets beyond a receiver's rate, and such that found its ring full.
+    pub(super) over_rate: AtomicU64,
+    pub(super) full: AtomicU64,
+    /// Bursts that the kernel did not send.
+    pub(super) not_sent: AtomicU64,
+    /// What the network said: nobody listens there, or there is no way.
+    pub(super) unreachable: AtomicU64,
+    /// Packets that are larger than the link.
+    pub(super) too_long: AtomicU64,
+    /// The kernel took no program: what arrives is sorted here alone.
+    pub(super) unsteered: AtomicU64,
+}
+
+/// Adds to a counter, which the worker alone writes.
+pub(super) fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+/// The first socket of the router's address, opened before there is a worker.
+pub(super) struct Common {
+    socket: UdpSocket,
+    memory: Map,
+    at: Endpoint,
+}
+
+impl Common {
+    /// Takes the router's address and port, which nobody else may have.
+    pub(super) fn open(at: &Endpoint) -> gdrcore_core::Result<Common> {
+        let socket = UdpSocket::open(at, &RECEIVES)?;
+        socket.allow_reuse_port()?;
+        Ok(Common { socket, memory: MappedPort::memory(&RECEIVES)?, at: *at })
+    }
+
+    /// MTU of its interface.
+    pub(super) fn link_mtu(&self) -> u32 {
+        self.socket.link_mtu()
+    }
+}
+
+/// What the first thread gets for a session: the socket whose port names it, and memory for both of
+/// its sockets.
+pub(super) struct Ends {
+    socket: UdpSocket,
+    memory: [Map; 2],
+    blocks: Range<u32>,
+}
+
+impl Ends {
+    /// Opens them for a session that has these blocks.
+    pub(super) fn open(at: &Endpoint, blocks: &Range<u32>) -> gdrcore_core::Result<Ends> {
+        let socket = UdpSocket::open(&Endpoint { port: source_port(blocks.start), ..*at }, &SENDS)?;
+        socket.refuse_input()?;
+        let memory = [MappedPort::memory(&SENDS)?, MappedPort::memory(&RECEIVES)?];
+        Ok(Ends { socket, memory, blocks: blocks.clone() })
+    }
+}
+
+/// A packet as it came.
+pub(super) struct Came<'p> {
+    /// Who sent it.
+    pub(super) from: Endpoint,
+    /// Its place in its burst, which is its identification if a router of ours sent it.
+    pub(super) ident: u16,
+    /// It was marked on its way.
+    pub(super) marked: bool,
+    /// The packet.
+    pub(super) packet: &'p [u8],
+}
+
+pub(super) struct Wire {
+    at: Endpoint,
+    common: MappedPort,
+    /// In the order of the kernel's list of receiving sockets, behind the first, which is
+    /// `common`: the last takes the place of one that goes.
+    sessions: Vec<Sockets>,
+    /// Where in `sessions` a slot is.
+    places: Vec<u16>,
+    /// Slots of the sockets that are looked at each round, and when they brought something last.
+    hot: Vec<(u16, u64)>,
+    code: Vec<Insn>,
+    entries: Vec<(u16, u16)>,
+    /// One packet of each slot.
+    rooms: Vec<[u8; PACKET_MAX]>,
+    counters: Arc<Counters>,
+}
+
+/// No place.
+const NOWHERE: u16 = u16::MAX;
+
+impl Wire {
+    /// The worker's half of what was opened.
+    pub(super) fn new(
+        common: Common,
+        counters: Arc<Counters>,
+        epoll: &Epoll,
+    ) -> gdrcore_core::Result<Wire> {
+        let Common { socket, memory, at } = common;
+        let wire = Wire {
+            at,
+            common: MappedPort::new(socket, &RECEIVES, memory)?,
+            sessions: Vec::with_capacity(SLOTS),
+            places: vec![NOWHERE; SLOTS],
+            hot: Vec::with_capacity(SLOTS + 1),
+            code: vec![BY_HASH; INSTRUCTIONS],
+            entries: Vec::with_capacity(2 * SLOTS + 1),
+            rooms: vec![[0; PACKET_MAX]; SLOTS],
+            counters,
+        };
+        let added = epoll.add(wire.common.as_fd(), RX | u64::from(COMMON));
+        added.map_err(|_| gdrcore_core::Error::NoMemory)?;
+        Ok(wire)
+    }
+
+    fn of(&mut self, slot: u16) -> Option<&mut Sockets> {
+        let place = *self.places.get(usize::from(slot))?;
+        self.sessions.get_mut(usize::from(place))
+    }
+
+    /// A session has come. False: there is no socket for it.
+    pub(super) fn open(&mut self, slot: u16, ends: Ends, epoll: &Epoll) -> bool {
+        let Ends { socket, memory: [sends, receives], blocks } = ends;
+        let shared = UdpConfig { flags: udp_flags::REUSE_PORT, ..RECEIVES };
+        let ports = UdpSocket::open(&self.at, &shared).and_then(|own| {
+            let tx = MappedPort::new(socket, &SENDS, sends)?;
+            Ok((tx, MappedPort::new(own, &RECEIVES, receives)?))
+        });
+        let Ok((tx, rx)) = ports else { return false };
+        let slot_token = u64::from(slot);
+        let heard = epoll.add(rx.as_fd(), RX | slot_token).is_ok()
+            && epoll.add(tx.as_fd(), TX | slot_token).is_ok();
+        self.places[usize::from(slot)] = self.sessions.len() as u16;
+        let (open, held) = (None, None);
+        self.sessions.push(Sockets { slot, tx, rx, blocks, open, held, waits: false, hot: false });
+        self.steer();
+        heard
+    }
+
+    /// It is gone. What it has sent goes, if the kernel has room.
+    pub(super) fn close(&mut self, slot: u16) {
+        let at = self.at;
+        let Some(place) = self.places.get_mut(usize::from(slot)) else { return };
+        let place = usize::from(std::mem::replace(place, NOWHERE));
+        if place >= self.sessions.len() {
+            return;
+        }
+        let mut gone = self.sessions.swap_remove(place);
+        gone.flush(&at, &self.rooms[usize::from(slot)]);
+        drop(gone);
+        if let Some(moved) = self.sessions.get(place) {
+            self.places[usize::from(moved.slot)] = place as u16;
+        }
+        self.steer();
+    }
+
+    /// Tells the kernel which socket is whose.
+    fn steer(&mut self) {
+        let entries = &mut self.entries;
+        entries.clear();
+        entries.push((0, 0));
+        for (k, s) in self.sessions.iter().enumerate() {
+            entries.push((s.blocks.start as u16, k as u16 + 1));
+            // What lies behind is nobody's, or another's, whose entry then counts.
+            entries.push((s.blocks.end as u16, 0));
+        }
+        entries.sort_unstable_by_key(|&(block, index)| (block, index == 0));
+        entries.dedup_by_key(|(block, _)| *block);
+        if Program::by_block(&mut self.code, entries).attach(self.common.fd()).is_err() {
+            add(&self.counters.unsteered, 1);
+        }
+    }
+
+    /// Sends a packet of a session to another host, at the end of the round at the latest. Its last
+    /// four bytes become the ICRC of this way.
+    pub(super) fn send(&mut self, slot: u16, to: &Endpoint, packet: &[u8]) {
+        let at = self.at;
+        let Some(s) = self.of(slot) else { return };
+        if s.append(&at, to, packet) {
+            add(&self.counters.tx.0, 1);
+            add(&self.counters.tx.1, packet.len() as u64);
+            return;
+        }
+        let fits = packet.len() <= PACKET_MAX && s.held.is_none();
+        if !fits {
+            return add(&self.counters.not_sent, 1);
+        }
+        s.held = Some((*to, packet.len()));
+        s.waits = true;
+        self.rooms[usize::from(slot)][..packet.len()].copy_from_slice(packet);
+        add(&self.counters.tx.0, 1);
+        add(&self.counters.tx.1, packet.len() as u64);
+    }
+
+    /// Whether a session must wait before it sends more.
+    pub(super) fn waits(&self, slot: u16) -> bool {
+        let place = self.places.get(usize::from(slot)).copied().unwrap_or(NOWHERE);
+        self.sessions.get(usize::from(place)).is_some_and(|s| s.waits)
+    }
+
+    /// Sends what a session has under way; where the kernel has no room, it tells when there is
+    /// some. `told`: the kernel says that there is, or an error. `unreachable`: called for hosts
+    /// that nobody listens at.
+    pub(super) fn flush(
+        &mut self,
+        slot: u16,
+        told: bool,
+        epoll: &Epoll,
+        unreachable: impl FnMut(&Endpoint),
+    ) {
+        let place = self.places.get(usize::from(slot)).copied().unwrap_or(NOWHERE);
+        let Some(s) = self.sessions.get_mut(usize::from(place)) else { return };
+        if told {
+            s.tx.drain_errors();
+        }
+        s.waits = !s.flush(&self.at, &self.rooms[usize::from(slot)]);
+        if s.waits || told {
+            let _ = epoll.want_write(s.tx.as_fd(), TX | u64::from(slot), s.waits);
+        }
+        if s.tx.has_error() {
+            take_errors(&self.counters, &mut s.tx, unreachable);
+        }
+    }
+
+    /// The kernel tells that a socket has something.
+    pub(super) fn heat(&mut self, now: u64, slot: u16) {
+        let is_new = match self.of(slot) {
+            Some(s) => !std::mem::replace(&mut s.hot, true),
+            None => slot == COMMON && self.hot.iter().all(|(other, _)| *other != slot),
+        };
+        if is_new {
+            self.hot.push((slot, now));
+        }
+    }
+
+    /// Takes out what has come to the sockets that are looked at. True: something.
+    pub(super) fn hear(&mut self, now: u64, mut each: impl FnMut(Came<'_>)) -> bool {
+        let Wire { hot, common, sessions, places, .. } = self;
+        let mut heard = false;
+        hot.retain_mut(|(slot, last)| {
+            let place = places.get(usize::from(*slot)).copied().unwrap_or(NOWHERE);
+            let (port, is_hot) = match sessions.get_mut(usize::from(place)) {
+                Some(s) => (&mut s.rx, &mut s.hot),
+                None if *slot == COMMON => (&mut *common, &mut true),
+                None => return false,
+            };
+            let n = port.rx_poll();
+            for k in 0..n {
+                let r = port.rx_get(k);
+                for (ident, packet) in r.data.chunks(usize::from(r.seg).max(1)).enumerate() {
+                    let ident = ident as u16;
+                    each(Came { from: r.src, ident, marked: r.ecn == 3, packet });
+                }
+            }
+            heard |= n > 0;
+            *last = if n > 0 { now } else { *last };
+            *is_hot = now.saturating_sub(*last) < HOT_NS;
+            *is_hot
+        });
+        heard
+    }
+
+    /// The router's own address and port.
+    pub(super) fn at(&self) -> &Endpoint {
+        &self.at
+    }
+
+    /// What was counted.
+    pub(super) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+}
+
+/// What the network and the kernel said of a session's packets.
+#[cold]
+fn take_errors(counters: &Counters, tx: &mut MappedPort, mut unreachable: impl FnMut(&Endpoint)) {
+    while let Some(e) = tx.take_error() {
+        match e.kind {
+            ErrorKind::Icmp => {
+                add(&counters.unreachable, 1);
+                unreachable(&e.dst);
+            }
+            ErrorKind::Mtu => add(&counters.too_long, 1),
+            ErrorKind::Send => add(&counters.not_sent, 1),
+        }
+    }
+}
+
+/// The ICRC between two tenants, as their rings carry it: for their addresses and RoCEv2's port.
+pub(super) fn flow_of(from: &[u8; 16], to: &[u8; 16]) -> Flow {
+    Flow::from_gids(from, to, ROCE_PORT, ROCE_PORT)
+}

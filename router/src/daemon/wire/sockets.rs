@@ -1,0 +1,85 @@
+//! The sockets of a session, and the bursts that leave by them.
+
+use crate::relay::far::source_port;
+use gdrcore_core::wire::Flow;
+use gdrcore_net::addr::Endpoint;
+use gdrcore_net::port::{Burst, TxOutcome};
+use gdrcore_net::shm::relay::PACKET_MAX;
+use gdrcore_net::udp::{MappedPort, MAX_BURST};
+use std::ops::Range;
+
+/// A burst that is being put together.
+#[derive(Clone, Copy)]
+pub(super) struct Open {
+    to: Endpoint,
+    flow: Flow,
+    len: usize,
+    seg: usize,
+    packets: u16,
+}
+
+/// The sockets of a session.
+pub(super) struct Sockets {
+    pub(super) slot: u16,
+    pub(super) tx: MappedPort,
+    pub(super) rx: MappedPort,
+    pub(super) blocks: Range<u32>,
+    pub(super) open: Option<Open>,
+    /// A packet that found no room, in [`super::Wire`]'s room for its slot: its receiver's host and
+    /// its length.
+    pub(super) held: Option<(Endpoint, usize)>,
+    /// The kernel had no room: nothing more is taken from its session before it has.
+    pub(super) waits: bool,
+    /// It is one of those that are looked at each round.
+    pub(super) hot: bool,
+}
+
+impl Sockets {
+    /// Adds a packet to what is sent next, with the ICRC of this way. False: there is no room.
+    pub(super) fn append(&mut self, from: &Endpoint, to: &Endpoint, packet: &[u8]) -> bool {
+        let len = packet.len();
+        let most = self.tx.max_segments(to);
+        let fits = |o: &Open| {
+            // A shorter packet is the last of its burst.
+            let whole = o.len == o.seg * usize::from(o.packets);
+            let room = o.packets < most && o.len + len <= MAX_BURST;
+            o.to == *to && whole && len <= o.seg && room
+        };
+        if !self.open.as_ref().is_some_and(fits) {
+            self.commit();
+            if self.tx.tx_space().is_none() && self.tx.tx_flush() == TxOutcome::Full {
+                return false;
+            }
+            let port = source_port(self.blocks.start);
+            let flow = Flow::from_gids(&from.ip, &to.ip, port, to.port);
+            self.open = Some(Open { to: *to, flow, len: 0, seg: len, packets: 0 });
+        }
+        let (Some(space), Some(open)) = (self.tx.tx_space(), &mut self.open) else { return false };
+        let Some(room) = space.get_mut(open.len..open.len + len) else { return false };
+        room.copy_from_slice(packet);
+        // The kernel numbers the packets of a burst from 0 on.
+        open.flow.append_icrc(open.packets, room);
+        open.len += len;
+        open.packets += 1;
+        true
+    }
+
+    fn commit(&mut self) {
+        if let Some(Open { to, len, seg, .. }) = self.open.take().filter(|o| o.len > 0) {
+            self.tx.tx_commit(Burst { dst: to, len, seg: seg as u16 });
+        }
+    }
+
+    /// Sends what there is. False: the kernel has no room for all of it.
+    pub(super) fn flush(&mut self, from: &Endpoint, room: &[u8; PACKET_MAX]) -> bool {
+        self.commit();
+        if self.tx.tx_flush() == TxOutcome::Full {
+            return false;
+        }
+        let Some((to, len)) = self.held.take() else { return true };
+        // The batch is empty.
+        self.append(from, &to, &room[..len]);
+        self.commit();
+        self.tx.tx_flush() == TxOutcome::Sent
+    }
+}

@@ -1,0 +1,287 @@
+//! Other hosts: this one's place on the wire, and the map of who is where.
+//!
+//! ```toml
+//! [host]                       # in the policy: who this host is
+//! id = "a"
+//! address = "192.0.2.1"        # of the RoCE interface
+//! port = 4791                  # UDP
+//! map = "/etc/gdrcore/hosts.toml"
+//! ```
+//!
+//! ```toml
+//! [a]                          # the map, the same on all hosts
+//! address = "192.0.2.1"
+//! [a.tenant.blue]
+//! network = "default"
+//! vip = "10.99.0.1"
+//! blocks = [1, 64]             # the first, and how many
+//! [b]
+//! address = "192.0.2.2"
+//! [b.tenant.red]
+//! vip = "10.99.0.2"
+//! blocks = [1, 64]
+//! ```
+//!
+//! Blocks of queue pair numbers are a host's own: a packet names its sender by the host's address
+//! and one of the sender's blocks, so who may be reached from other hosts has fixed ones.
+
+use super::checks::{check_name, fault, number, wrong, Checked, Wrong};
+use super::{address, show, Fault, Tenant, DEFAULT_NETWORK};
+use gdrcore_net::addr::{Endpoint, ROCE_PORT};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::ops::Range;
+use std::path::PathBuf;
+use toml::Spanned;
+
+/// The blocks of queue pair numbers that a host has: 0 has the reserved ones, and those above are
+/// not given, as without a router.
+pub const BLOCKS: Range<u32> = 1..1016;
+/// Hosts and tenants that a map may have: what a router takes memory for at once.
+const HOSTS_MAX: usize = 1024;
+const TENANTS_MAX: usize = 1 << 14;
+
+/// Who this host is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Its name in the map.
+    pub id: String,
+    /// Its address and UDP port.
+    pub at: Endpoint,
+    /// The file of the map.
+    pub map: PathBuf,
+}
+
+/// A tenant of a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Its host.
+    pub host: String,
+    /// The address and UDP port of that.
+    pub at: Endpoint,
+    /// Its name there.
+    pub tenant: String,
+    /// Its network.
+    pub network: String,
+    /// Its address.
+    pub gid: [u8; 16],
+    /// Its blocks.
+    pub blocks: Range<u32>,
+}
+
+/// Who is where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Map {
+    /// The hosts, by name.
+    pub hosts: BTreeMap<String, Endpoint>,
+    /// Their tenants.
+    pub tenants: Vec<Placed>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HostTable {
+    id: Spanned<String>,
+    address: Spanned<String>,
+    port: Option<Spanned<i64>>,
+    pub(super) map: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlaceTable {
+    address: Spanned<String>,
+    port: Option<Spanned<i64>>,
+    #[serde(default)]
+    tenant: BTreeMap<Spanned<String>, TenantTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TenantTable {
+    network: Option<Spanned<String>>,
+    vip: Spanned<String>,
+    blocks: Spanned<Vec<i64>>,
+}
+
+fn endpoint(address: &Spanned<String>, port: Option<&Spanned<i64>>) -> Checked<Endpoint> {
+    let port = number(port, "port", 1, 0xffff)?.map_or(ROCE_PORT, |n| n as u16);
+    let ip = match address.get_ref().parse() {
+        Ok(IpAddr::V4(ip)) => Some(ip.to_ipv6_mapped()),
+        Ok(IpAddr::V6(ip)) => Some(ip).filter(|ip| ip.to_ipv4_mapped().is_none()),
+        Err(_) => None,
+    };
+    let link_local = |at: &Endpoint| at.ip[0] == 0xfe && at.ip[1] & 0xc0 == 0x80;
+    let at = ip.map(|ip| Endpoint::new(ip.octets(), 0, port));
+    at.filter(|at| at.is_unicast() && !link_local(at)).map_or_else(
+        || wrong(address, format!("address '{}': one that an interface has", address.get_ref())),
+        Ok,
+    )
+}
+
+/// Reads `[host]`, which is to be in the map with the same address.
+pub(super) fn host(table: &HostTable, map: &Map, path: PathBuf) -> Checked<Host> {
+    check_name(&table.id)?;
+    let at = endpoint(&table.address, table.port.as_ref())?;
+    let id = table.id.get_ref().clone();
+    match map.hosts.get(&id) {
+        None => wrong(&table.id, format!("id '{id}': the map has no host of that name")),
+        Some(other) if *other != at => {
+            wrong(&table.address, format!("address {at}: the map has {other} for this host"))
+        }
+        Some(_) => Ok(Host { id, at, map: path }),
+    }
+}
+
+/// Gives this host's tenants their places in the map: whoever is in it has its address and blocks
+/// from there. The address of another host's tenant is nobody's here.
+pub(super) fn place(at: &Spanned<String>, id: &str, map: &Map, all: &mut [Tenant]) -> Checked<()> {
+    let (own, others): (Vec<_>, Vec<_>) = map.tenants.iter().partition(|p| p.host == id);
+    for p in own {
+        let name = &p.tenant;
+        let Some(tenant) = all.iter_mut().find(|t| t.name == *name) else {
+            return wrong(at, format!("map: tenant '{name}' of host '{id}' is not in this file"));
+        };
+        if tenant.network != p.network {
+            let (here, there) = (&tenant.network, &p.network);
+            return wrong(
+                at,
+                format!("map: tenant '{name}' has network '{there}', and '{here}' in this file"),
+            );
+        }
+        if tenant.vip.is_some_and(|vip| vip != p.gid) {
+            let vip = show(&p.gid);
+            return wrong(at, format!("map: tenant '{name}' has vip {vip}, and another one here"));
+        }
+        (tenant.vip, tenant.place) = (Some(p.gid), Some(p.blocks.clone()));
+    }
+    let taken = |t: &Tenant| {
+        others.iter().find(|p| p.network == t.network && t.vip == Some(p.gid)).copied()
+    };
+    match all.iter().find_map(|t| taken(t).map(|p| (t, p))) {
+        Some((t, p)) => {
+            let (vip, host) = (show(&p.gid), &p.host);
+            wrong(at, format!("map: vip {vip} of tenant '{}' is one of host '{host}'", t.name))
+        }
+        None => Ok(()),
+    }
+}
+
+impl Map {
+    /// Reads the file of a map.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it, and where.
+    pub fn parse(text: &str) -> Result<Map, Fault> {
+        type File = BTreeMap<Spanned<String>, PlaceTable>;
+        let file: File = toml::from_str(text).map_err(|e| {
+            let start = e.span().map_or(0, |span| span.start);
+            fault(text, start, e.message().trim().replace('\n', " "))
+        })?;
+        let mut map = Map::default();
+        let mut hosts: Vec<_> = file.iter().collect();
+        hosts.sort_by_key(|(id, _)| id.span().start);
+        hosts
+            .into_iter()
+            .try_for_each(|(id, table)| map.add(id, table))
+            .map_err(|Wrong(at, what)| fault(text, at, what))?;
+        Ok(map)
+    }
+
+    /// The UDP ports of the hosts.
+    pub fn ports(&self) -> BTreeSet<u16> {
+        self.hosts.values().map(|at| at.port).collect()
+    }
+
+    fn add(&mut self, id: &Spanned<String>, table: &PlaceTable) -> Checked<()> {
+        check_name(id)?;
+        let at = endpoint(&table.address, table.port.as_ref())?;
+        if let Some((other, _)) = self.hosts.iter().find(|(_, e)| e.same_host(&at)) {
+            return wrong(&table.address, format!("address {at}: host '{other}' has it"));
+        }
+        if self.hosts.len() == HOSTS_MAX {
+            return wrong(id, format!("more than {HOSTS_MAX} hosts"));
+        }
+        self.hosts.insert(id.get_ref().clone(), at);
+        let mut tenants: Vec<_> = table.tenant.iter().collect();
+        tenants.sort_by_key(|(name, _)| name.span().start);
+        for (name, tenant) in tenants {
+            let placed = placed(id.get_ref(), at, name, tenant)?;
+            self.clash(&placed, tenant)?;
+            if self.tenants.len() == TENANTS_MAX {
+                return wrong(name, format!("more than {TENANTS_MAX} tenants"));
+            }
+            self.tenants.push(placed);
+        }
+        Ok(())
+    }
+
+    /// An address has one place, and a block of a host one tenant.
+    fn clash(&self, p: &Placed, table: &TenantTable) -> Checked<()> {
+        let same = |o: &&Placed| o.network == p.network && o.gid == p.gid;
+        if let Some(o) = self.tenants.iter().find(same) {
+            let (tenant, host) = (&o.tenant, &o.host);
+            return wrong(
+                &table.vip,
+                format!("vip {}: tenant '{tenant}' of host '{host}' has it", show(&p.gid)),
+            );
+        }
+        let both = |o: &&Placed| {
+            o.host == p.host && o.blocks.start < p.blocks.end && p.blocks.start < o.blocks.end
+        };
+        match self.tenants.iter().find(both) {
+            Some(o) => wrong(
+                &table.blocks,
+                format!(
+                    "blocks {} to {}: tenant '{}' has {} to {} of the same host",
+                    p.blocks.start,
+                    p.blocks.end - 1,
+                    o.tenant,
+                    o.blocks.start,
+                    o.blocks.end - 1
+                ),
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+fn placed(
+    host: &str,
+    at: Endpoint,
+    name: &Spanned<String>,
+    table: &TenantTable,
+) -> Checked<Placed> {
+    check_name(name)?;
+    if let Some(network) = &table.network {
+        check_name(network)?;
+    }
+    let Some(gid) = address::parse(table.vip.get_ref()) else {
+        let what = format!("vip '{}': an address that a host can have", table.vip.get_ref());
+        return wrong(&table.vip, what);
+    };
+    let own = i64::from(BLOCKS.start)..=i64::from(BLOCKS.end - 1);
+    let fits = |first: i64, n: i64| n > 0 && own.contains(&first) && n <= own.end() - first + 1;
+    let blocks = match table.blocks.get_ref()[..] {
+        [first, n] if fits(first, n) => first as u32..(first + n) as u32,
+        _ => {
+            let (first, last) = (own.start(), own.end());
+            return wrong(
+                &table.blocks,
+                format!("blocks: [first, count], within {first} to {last}"),
+            );
+        }
+    };
+    Ok(Placed {
+        host: host.into(),
+        at,
+        tenant: name.get_ref().clone(),
+        network: table.network.as_ref().map_or(DEFAULT_NETWORK, |n| n.get_ref()).into(),
+        gid,
+        blocks,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+use super::*;
+use crate::policy::Policy;
+
+const MAP: &str = r#"
+[a]
+address = "192.0.2.1"
+[a.tenant.blue]
+vip = "10.99.0.1"
+blocks = [1, 64]
+[a.tenant.green]
+vip = "10.99.0.2"
+blocks = [65, 951]
+[b]
+address = "2001:db8::2"
+port = 4793
+[b.tenant.red]
+network = "prod"
+vip = "10.99.0.1"
+blocks = [64, 1]
+"#;
+
+const POLICY: &str = r#"
+[host]
+id = "a"
+address = "192.0.2.1"
+map = "/map"
+[network.prod]
+[tenant.blue]
+listen = "/blue"
+allow = ["red"]
+[tenant.green]
+listen = "/green"
+vip = "10.99.0.2"
+[tenant.local]
+listen = "/local"
+"#;
+
+fn policy(text: &str, map: &str) -> Result<Policy, String> {
+    let read = |path: &std::path::Path| {
+        assert_eq!(path.to_str(), Some("/map"));
+        Map::parse(map).map_err(|fault| format!("'/map': {fault}"))
+    };
+    Policy::parse_with(text, &read).map_err(|fault| fault.to_string())
+}
+
+#[test]
+fn a_map_says_who_is_where() {
+    let map = Map::parse(MAP).unwrap();
+    assert_eq!(map.hosts["b"].to_string(), "[2001:db8::2]:4793");
+    let all: Vec<_> = map.tenants.iter().map(|p| (p.tenant.as_str(), p.blocks.clone())).collect();
+    assert_eq!(all, [("blue", 1..65), ("green", 65..1016), ("red", 64..65)]);
+    let p = policy(POLICY, MAP).unwrap();
+    assert_eq!(p.host.as_ref().map(|h| h.at.to_string()).as_deref(), Some("192.0.2.1:4791"));
+    let places: Vec<_> =
+        p.tenants.iter().map(|t| (t.vip.map(|v| show(&v)), t.place.clone())).collect();
+    let of = |vip: &str, blocks| (Some(vip.to_string()), Some(blocks));
+    assert_eq!(places, [of("10.99.0.1", 1..65), of("10.99.0.2", 65..1016), (None, None)]);
+}
+
+#[test]
+fn what_is_wrong_with_a_map_is_said_with_its_place() {
+    for (from, to, wanted) in [
+        ("\"192.0.2.1\"", "\"192.0.2.1:4791\"", "line 3, column 11: address '192.0.2.1:4791'"),
+        ("\"192.0.2.1\"", "\"224.0.0.1\"", "line 3, column 11: address"),
+        ("\"192.0.2.1\"", "\"fe80::1\"", "line 3, column 11: address"),
+        (
+            "\"2001:db8::2\"",
+            "\"192.0.2.1\"",
+            "line 11, column 11: address 192.0.2.1:4793: host 'a' has it",
+        ),
+        ("4793", "0", "line 12, column 8: port 0: from 1 to 65535"),
+        ("[65, 951]", "[64, 2]", "line 9, column 10: blocks 64 to 65: tenant 'blue' has 1 to 64"),
+        ("[65, 951]", "[65, 952]", "line 9, column 10: blocks: [first, count], within 1 to 1015"),
+        ("[1, 64]", "[0, 64]", "line 6, column 10: blocks"),
+        ("[1, 64]", "[1, 0]", "line 6, column 10: blocks"),
+        ("[1, 64]", "[1]", "line 6, column 10: blocks"),
+        ("[1, 64]", "[1, 9223372036854775807]", "line 6, column 10: blocks"),
+        (
+            "\"10.99.0.2\"",
+            "\"10.99.0.1\"",
+            "line 8, column 7: vip 10.99.0.1: tenant 'blue' of host 'a'",
+        ),
+        ("\"10.99.0.2\"", "\"127.0.0.1\"", "line 8, column 7: vip '127.0.0.1'"),
+        ("[a.tenant.blue]", "[a.tenant.\"b u\"]", "line 4, column 11: name 'b u'"),
+        ("port = 4793", "prot = 4793", "line 12, column 1: unknown field `prot`"),
+    ] {
+        let bad = MAP.replacen(from, to, 1);
+        assert_ne!(bad, MAP);
+        let fault = Map::parse(&bad).unwrap_err().to_string();
+        assert!(fault.starts_with(wanted), "{fault}\n{wanted}");
+    }
+}
+
+#[test]
+fn a_policy_and_its_map_agree() {
+    for (from, to, wanted) in [
+        ("id = \"a\"", "id = \"c\"", "line 3, column 6: id 'c': the map has no host"),
+        (
+            "\"192.0.2.1\"",
+            "\"192.0.2.9\"",
+            "line 4, column 11: address 192.0.2.9:4791: the map has",
+        ),
+        ("[tenant.green]", "[tenant.gren]", "line 5, column 7: map: tenant 'green' of host 'a'"),
+        (
+            "vip = \"10.99.0.2\"",
+            "vip = \"10.99.0.3\"",
+            "line 5, column 7: map: tenant 'green' has vip",
+        ),
+        (
+            "vip = \"10.99.0.2\"",
+            "network = \"prod\"",
+            "line 5, column 7: map: tenant 'green' has network",
+        ),
+        (
+            "\"/local\"",
+            "\"/local\"\nnetwork = \"prod\"\nvip = \"10.99.0.1\"",
+            "line 5, column 7: map: vip",
+        ),
+        ("allow = [\"red\"]", "allow = [\"rde\"]", "line 9, column 10: allow 'rde'"),
+        ("map = \"/map\"", "map = \"map\"", "line 5, column 7: path 'map'"),
+    ] {
+        let bad = POLICY.replacen(from, to, 1);
+        assert_ne!(bad, POLICY);
+        let fault = policy(&bad, MAP).unwrap_err();
+        assert!(fault.starts_with(wanted), "{fault}\n{wanted}");
+    }
+    let fault = policy(POLICY, "[a]\naddress = 5").unwrap_err();
+    assert!(fault.starts_with("line 5, column 7: map '/map': line 2, column 11: "), "{fault}");
+    let fault = Policy::parse(POLICY).unwrap_err();
+    assert!(fault.what.contains("map '/map': not read here"), "{fault}");
+}

@@ -1,0 +1,207 @@
+//! Two hosts with a router each, linked by an Ethernet, and four containers without any network:
+//! two tenants on each host.
+
+use crate::lab::Lab;
+use crate::library;
+use crate::patience;
+use crate::rdmacm;
+use crate::router::Router;
+use crate::tools::{find, Done, Running};
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_net::shm::relay::Relay;
+use gdrcore_net::via::find::SocketPath;
+use gdrcore_net::via::session::Session;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// A tool's time.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The hosts' addresses.
+pub const HOSTS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+/// An address of the first host's network that is none of a host's.
+pub const STRANGER: &str = "192.0.2.9";
+/// The tenants: name, host, address, first block. The last is of a network of its own, and has no
+/// container.
+pub const TENANTS: [(&str, usize, &str, u32); 5] = [
+    ("blue", 0, "10.99.0.1", 1),
+    ("red", 0, "10.99.0.2", 301),
+    ("green", 1, "10.99.0.3", 1),
+    ("gold", 1, "10.99.0.4", 301),
+    ("iron", 1, "10.99.0.1", 601),
+];
+/// Blocks of each tenant: they rest for a minute after each process.
+pub const BLOCKS: u32 = 300;
+/// Who is a container: behind the hosts.
+const FIRST: usize = 2;
+const CONTAINERS: usize = 4;
+
+/// The line that gives a tenant its network.
+fn network(name: &str) -> &'static str {
+    match name {
+        "iron" => "network = \"other\"\n",
+        _ => "",
+    }
+}
+
+/// What a program may find another device by.
+const VARIABLES: [&str; 7] = [
+    "GDRC_ADDRESS",
+    "GDRC_DEVICE",
+    "GDRC_PATH",
+    "GDRC_PCAP",
+    "GDRC_ROUTER",
+    "FFR_NAME",
+    "LD_PRELOAD",
+];
+
+/// All of it; gone when it is dropped.
+pub struct TwoHosts {
+    /// The routers, which end before the namespaces do.
+    pub routers: [Router; 2],
+    /// Hosts 0 and 1, and the containers behind them.
+    pub lab: Lab,
+}
+
+/// The map.
+pub fn map() -> String {
+    let mut text = String::new();
+    for (host, address) in HOSTS.iter().enumerate() {
+        text += &format!("[h{host}]\naddress = \"{address}\"\n");
+        for (name, _, vip, block) in TENANTS.iter().filter(|t| t.1 == host) {
+            let network = network(name);
+            text += &format!(
+                "[h{host}.tenant.{name}]\n{network}vip = \"{vip}\"\nblocks = [{block}, {BLOCKS}]\n"
+            );
+        }
+    }
+    text
+}
+
+/// The policy of a host; `more` is said of its tenants, by name.
+pub fn policy(host: usize, more: &[(&str, &str)]) -> String {
+    let address = HOSTS[host];
+    let mut text =
+        format!("[host]\nid = \"h{host}\"\naddress = \"{address}\"\nmap = \"DIR/map\"\n");
+    text += "[network.other]\n";
+    for (name, ..) in TENANTS.iter().filter(|t| t.1 == host) {
+        text += &format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\n{}", network(name));
+        let of = more.iter().filter(|(whose, _)| whose == name);
+        of.for_each(|(_, line)| text += &format!("{line}\n"));
+    }
+    text
+}
+
+impl TwoHosts {
+    /// Makes it; what is said of tenants besides, by name. The error says what this machine lacks.
+    pub fn new(more: &[(&str, &str)]) -> Result<TwoHosts, String> {
+        let lab = Lab::new(FIRST + CONTAINERS)?;
+        let with = |host: usize| format!("{}/24", HOSTS[host]);
+        let stranger = format!("{STRANGER}/24");
+        lab.link((0, "w0", &[&with(0), &stranger]), (1, "w1", &[&with(1)]))?;
+        let start = |host| Router::start_on(&lab, host, &policy(host, more), &[("map", &map())]);
+        let routers = [start(0), start(1)];
+        Ok(TwoHosts { routers, lab })
+    }
+
+    /// Which tenant has a name.
+    fn number(name: &str) -> usize {
+        TENANTS.iter().position(|t| t.0 == name).unwrap_or_else(|| panic!("no tenant {name}"))
+    }
+
+    /// The address of a tenant.
+    pub fn vip(name: &str) -> &'static str {
+        TENANTS[TwoHosts::number(name)].2
+    }
+
+    /// The same, as a GID.
+    pub fn gid(name: &str) -> [u8; 16] {
+        let ip: std::net::Ipv4Addr = TwoHosts::vip(name).parse().expect("an address");
+        ip.to_ipv6_mapped().octets()
+    }
+
+    /// A session of a tenant that this process has.
+    pub fn session(&self, name: &str) -> (Session, Relay) {
+        let at = self.router_of(name).socket(name);
+        let at = SocketPath::new(at.as_os_str().as_bytes()).expect("a path");
+        let (session, relay) = Session::open(&at, QPN_UNIT).expect("a session");
+        (session, relay.expect("rings"))
+    }
+
+    /// The router of a tenant.
+    pub fn router_of(&self, name: &str) -> &Router {
+        &self.routers[TENANTS[TwoHosts::number(name)].1]
+    }
+
+    /// A program in a tenant's container, on the drop-in.
+    pub fn command(&self, tenant: &str, program: &Path) -> Command {
+        let mut c = self.lab.command(FIRST + TwoHosts::number(tenant), program);
+        for name in VARIABLES {
+            c.env_remove(name);
+        }
+        c.env("LD_LIBRARY_PATH", library::dropin());
+        c.env("GDRC_ROUTER", self.router_of(tenant).socket(tenant));
+        c
+    }
+
+    /// A program of librdmacm in a tenant's container; `None`: it is not installed.
+    pub fn cm(&self, tenant: &str, words: &str) -> Option<Command> {
+        let mut words = words.split_whitespace();
+        let program = find(words.next()?)?;
+        let mut c = self.command(tenant, &rdmacm::launcher());
+        c.arg(program).args(words);
+        Some(c)
+    }
+
+    /// Runs both sides of a program of librdmacm to their ends; `{S}` is the server's address. What
+    /// they said; `None`: it is not installed.
+    pub fn run(&self, sides: [&str; 2], tenants: [&str; 2]) -> Option<[Done; 2]> {
+        let began = std::time::Instant::now();
+        let words = sides.map(|side| side.replace("{S}", TwoHosts::vip(tenants[0])));
+        let mut server = Running::start(&mut self.cm(tenants[0], &words[0])?);
+        self.wait_for_listener(tenants[0], &mut server);
+        let client = Running::start(&mut self.cm(tenants[1], &words[1])?).finish(LIMIT);
+        let server = server.finish(LIMIT);
+        println!("{tenants:?}: {}: {:?}", words[1], began.elapsed());
+        Some([server, client])
+    }
+
+    /// Waits until a program of a tenant listens.
+    pub fn wait_for_listener(&self, tenant: &str, server: &mut Running) {
+        let own = format!("\"tenant\":\"{tenant}\"");
+        let listens = |s: &String| s.contains(&own) && s.contains("\"listens\":1");
+        patience::wait_for(60, "the server does not listen", || {
+            self.router_of(tenant).sessions().iter().any(listens) || !server.is_running()
+        });
+    }
+
+    /// What a host's router has counted of the wire, by name.
+    pub fn wire(&self, host: usize, name: &str) -> u64 {
+        let done = self.routers[host].ask("status");
+        assert!(done.ok(), "{}", done.output);
+        let (_, wire) = done.output.split_once("\"wire\":").expect("a router with hosts");
+        let (_, rest) =
+            wire.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{wire}"));
+        let digits = rest.split(|c: char| !c.is_ascii_digit()).next();
+        digits.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{name}: {wire}"))
+    }
+}
+
+/// Makes sure that both sides ended well.
+pub fn succeeded(what: &str, sides: &[Done; 2], world: &TwoHosts) {
+    let [server, client] = sides;
+    assert!(
+        server.ok() && client.ok(),
+        "{what}\nserver {:?}:\n{}\nclient {:?}:\n{}\n{:?}\n{:?}\n{}\n{}",
+        server.status,
+        server.output,
+        client.status,
+        client.output,
+        world.routers[0].sessions(),
+        world.routers[1].sessions(),
+        world.routers[0].ask("status").output,
+        world.routers[1].ask("status").output,
+    );
+}
