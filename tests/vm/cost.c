@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * cost raw|gdrc|fast DEVICE N LIST: posts a list of LIST (1 to 16) signalled WRITEs of 8 bytes
- * and polls for their completions, N times, by libibverbs itself, by libgdrcore's verbs device or
- * by its fast handles, between a queue pair and itself. Made for an instruction counter that collects
+ * cost raw|gdrc|fast DEVICE N LIST: posts a list of LIST (1 to 16) signalled WRITEs of 8 bytes and
+ * polls for their completions, N times, by libibverbs itself, by libgdrcore's verbs device or by
+ * its fast handles, between a queue pair and itself. Made for an instruction counter that collects
  * in *_post_one and *_poll_one only. Prints "N posts, M polls".
  */
 #define _GNU_SOURCE
