@@ -281,3 +281,34 @@ pub fn hello() -> Hello {
         token: [0; 64],
     }
 }
+
+/// What a program may find another device by.
+const VARIABLES: [&str; 7] = [
+    "GDRC_ADDRESS",
+    "GDRC_DEVICE",
+    "GDRC_PATH",
+    "GDRC_PCAP",
+    "GDRC_ROUTER",
+    "FFR_NAME",
+    "LD_PRELOAD",
+];
+
+/// A program of a container on the drop-in, by way of a router's socket or of what it finds itself.
+pub fn contained(lab: &Lab, host: usize, program: &Path, router: Option<&Path>) -> Command {
+    let mut c = lab.command(host, program);
+    c.env("LD_LIBRARY_PATH", library::dropin());
+    for name in VARIABLES {
+        c.env_remove(name);
+    }
+    if let Some(router) = router {
+        c.env("GDRC_ROUTER", router);
+    }
+    c
+}
+
+/// The first number of a name in what `gdrcore-routerctl` says; `None`: the name is not there, or
+/// has no number.
+pub fn number(said: &str, name: &str) -> Option<u64> {
+    let (_, rest) = said.split_once(&format!("\"{name}\":"))?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}

@@ -2,10 +2,9 @@
 //! two tenants on each host.
 
 use crate::lab::Lab;
-use crate::library;
 use crate::patience;
 use crate::rdmacm;
-use crate::router::Router;
+use crate::router::{contained, number, Router};
 use crate::tools::{find, Done, Running};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::shm::relay::Relay;
@@ -45,17 +44,6 @@ fn network(name: &str) -> &'static str {
         _ => "",
     }
 }
-
-/// What a program may find another device by.
-const VARIABLES: [&str; 7] = [
-    "GDRC_ADDRESS",
-    "GDRC_DEVICE",
-    "GDRC_PATH",
-    "GDRC_PCAP",
-    "GDRC_ROUTER",
-    "FFR_NAME",
-    "LD_PRELOAD",
-];
 
 /// All of it; gone when it is dropped.
 pub struct TwoHosts {
@@ -137,13 +125,8 @@ impl TwoHosts {
 
     /// A program in a tenant's container, on the drop-in.
     pub fn command(&self, tenant: &str, program: &Path) -> Command {
-        let mut c = self.lab.command(FIRST + TwoHosts::number(tenant), program);
-        for name in VARIABLES {
-            c.env_remove(name);
-        }
-        c.env("LD_LIBRARY_PATH", library::dropin());
-        c.env("GDRC_ROUTER", self.router_of(tenant).socket(tenant));
-        c
+        let socket = self.router_of(tenant).socket(tenant);
+        contained(&self.lab, FIRST + TwoHosts::number(tenant), program, Some(&socket))
     }
 
     /// A program of librdmacm in a tenant's container; `None`: it is not installed.
@@ -182,10 +165,7 @@ impl TwoHosts {
         let done = self.routers[host].ask("status");
         assert!(done.ok(), "{}", done.output);
         let (_, wire) = done.output.split_once("\"wire\":").expect("a router with hosts");
-        let (_, rest) =
-            wire.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{wire}"));
-        let digits = rest.split(|c: char| !c.is_ascii_digit()).next();
-        digits.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{name}: {wire}"))
+        number(wire, name).unwrap_or_else(|| panic!("{name}: {wire}"))
     }
 }
 

@@ -10,7 +10,7 @@ use gdrcore_tests::ends::Address;
 use gdrcore_tests::far_end::{print_address, Far};
 use gdrcore_tests::forge;
 use gdrcore_tests::patience::wait_for;
-use gdrcore_tests::router::{hello, Raw, Router};
+use gdrcore_tests::router::{hello, number, Raw, Router};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -141,11 +141,8 @@ fn descriptors_with_messages_that_have_none() {
 fn relayed(scene: &Scene, tenant: &str, name: &str) -> u64 {
     let sessions = scene.router.sessions();
     let mark = format!("\"tenant\":\"{tenant}\"");
-    let of = |line: &String| {
-        let (_, rest) = line.split_once(&format!("\"{name}\":"))?;
-        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
-    };
-    sessions.iter().filter(|line| line.contains(&mark)).filter_map(of).sum()
+    let own = sessions.iter().filter(|line| line.contains(&mark));
+    own.filter_map(|line| number(line, name)).sum()
 }
 
 #[test]

@@ -13,7 +13,7 @@ use gdrcore_tests::cm::{self, cm};
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::{deadline, wait_for};
-use gdrcore_tests::router::Router;
+use gdrcore_tests::router::{number, Router};
 use gdrcore_tests::soft::Soft;
 use gdrcore_tests::{far_end, skip};
 use std::time::{Duration, Instant};
@@ -179,11 +179,7 @@ fn an_open_that_leads_nowhere_says_where() {
 
 /// A number of the relay's, summed over the sessions.
 fn relayed(router: &Router, name: &str) -> u64 {
-    let of = |line: &String| {
-        let (_, rest) = line.split_once(&format!("\"{name}\":"))?;
-        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
-    };
-    router.sessions().iter().filter_map(of).sum()
+    router.sessions().iter().filter_map(|line| number(line, name)).sum()
 }
 
 /// Datagrams there and back.

@@ -5,25 +5,14 @@ use gdrcore_tests::dropin;
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::patience;
 use gdrcore_tests::rdmacm;
-use gdrcore_tests::router::Router;
+use gdrcore_tests::router::{contained, Router};
 use gdrcore_tests::tools::{find, run, Running};
 use gdrcore_tests::{library, router_round, skip};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// What a program may find its router by.
-const VARIABLES: [&str; 7] = [
-    "GDRC_ADDRESS",
-    "GDRC_DEVICE",
-    "GDRC_PATH",
-    "GDRC_PCAP",
-    "GDRC_ROUTER",
-    "FFR_NAME",
-    "LD_PRELOAD",
-];
 
 /// Two containers and their TCP.
 fn two(lab: Result<Lab, String>) -> Result<Lab, String> {
@@ -41,19 +30,6 @@ macro_rules! lab {
     };
 }
 
-/// A program of a container on the drop-in.
-fn command(lab: &Lab, host: usize, program: &Path, router: Option<&Path>) -> Command {
-    let mut c = lab.command(host, program);
-    c.env("LD_LIBRARY_PATH", library::dropin());
-    for name in VARIABLES {
-        c.env_remove(name);
-    }
-    if let Some(router) = router {
-        c.env("GDRC_ROUTER", router);
-    }
-    c
-}
-
 /// A tool between two containers, to its end.
 fn tool(lab: &Lab, words: &str, routers: [Option<PathBuf>; 2]) {
     let began = std::time::Instant::now();
@@ -61,7 +37,7 @@ fn tool(lab: &Lab, words: &str, routers: [Option<PathBuf>; 2]) {
     let Some(program) = find(name) else { return println!("{name} is not installed") };
     let port = dropin::free_port();
     let side = |host: usize| {
-        let mut c = command(lab, host, &program, routers[host].as_deref());
+        let mut c = contained(lab, host, &program, routers[host].as_deref());
         c.args(arguments.split_whitespace()).args(["-p", &port.to_string()]);
         c
     };
@@ -141,7 +117,7 @@ fn cm_tool(lab: &Lab, router: &Router, sides: [&str; 2], address: &str) {
         let words = sides[host].replace("{S}", address);
         let mut words = words.split_whitespace().map(str::to_string);
         let program = find(&words.next().expect("a program"))?;
-        let mut c = command(lab, host, &rdmacm::launcher(), Some(&socket));
+        let mut c = contained(lab, host, &rdmacm::launcher(), Some(&socket));
         c.arg(program).args(words);
         Some(c)
     };
@@ -232,13 +208,13 @@ fn containers_are_told_apart_by_their_networks_and_find_the_router_by_a_mount() 
     let Some(pingpong) = find("ibv_rc_pingpong") else {
         skip!("no ibv_rc_pingpong (ibverbs-utils)")
     };
-    let done = run(&mut command(&lab, 0, &pingpong, Some(&folder.join("tenant.gdrc"))), 60);
+    let done = run(&mut contained(&lab, 0, &pingpong, Some(&folder.join("tenant.gdrc"))), 60);
     assert!(
         !done.ok() && done.output.contains("no tenant of the policy is pid"),
         "{}",
         done.output
     );
-    let done = run(&mut command(&lab, 0, &pingpong, Some(Path::new("/nowhere"))), 60);
+    let done = run(&mut contained(&lab, 0, &pingpong, Some(Path::new("/nowhere"))), 60);
     assert!(
         !done.ok() && done.output.contains("no device: router '/nowhere': there is no such socket"),
         "{}",
