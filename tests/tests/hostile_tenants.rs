@@ -1,6 +1,7 @@
 //! Tenants that keep to no rule, beside two whose stream must not notice.
 
 use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::error::Error;
 use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX};
 use gdrcore_net::shm::ring::{CONTROL, MAGIC, VERSION};
 use gdrcore_net::via::proto::{
@@ -181,7 +182,13 @@ fn rings_full_of_anything() {
             // SAFETY: no pointers.
             assert_eq!(unsafe { libc::fallocate(up.as_raw_fd(), mode, at, len) }, 0);
         }
-        gdrcore_net::via::wire::send_bytes(ends.socket.as_fd(), &[1], None).expect("a bell");
+        // The worker spins for a while after its last packet: it may have seen the ring, and ended
+        // the session, before the bell.
+        let bell = gdrcore_net::via::wire::send_bytes(ends.socket.as_fd(), &[1], None);
+        assert!(
+            matches!(bell, Ok(()) | Err(Error::Os(libc::EPIPE | libc::ECONNRESET))),
+            "{bell:?}"
+        );
         if round % 10 == 9 {
             scene.moves();
         }
