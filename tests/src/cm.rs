@@ -1,4 +1,4 @@
-//! Connections by the connection manager, for tests: events of one or two devices, waited for.
+//! Connections made by the connection manager, for tests: waits for events of one or two devices.
 
 use crate::ends::{End, Shape};
 use crate::patience;
@@ -18,7 +18,7 @@ pub fn address(dev: &dyn Device) -> AhAttr {
     AhAttr { dgid: d.gid, scope_id: d.scope_id, udp_port: d.udp_port as u16, ..AhAttr::default() }
 }
 
-/// What a program usually offers.
+/// Parameters that most tests offer.
 pub fn offer(data: &[u8]) -> ConnParam<'_> {
     ConnParam {
         responder_resources: u8::MAX,
@@ -26,14 +26,14 @@ pub fn offer(data: &[u8]) -> ConnParam<'_> {
         retry_count: 7,
         rnr_retry: 7,
         ack_timeout: 14,
-        // Asked again after 67 ms.
+        // Requests are repeated after 67 ms.
         response_timeout: 14,
         private_data: data,
         ..ConnParam::default()
     }
 }
 
-/// A listener at some port; the port.
+/// Listens at a port that the device chooses; returns the listener and the port.
 pub fn listen(dev: &dyn Device, ps: u16, backlog: u32) -> (Handle, u16) {
     let id = cm(dev).create(ps, 0).expect("create");
     let port = cm(dev).bind(id, 0).expect("bind");
@@ -41,7 +41,7 @@ pub fn listen(dev: &dyn Device, ps: u16, backlog: u32) -> (Handle, u16) {
     (id, port)
 }
 
-/// Asks the other device for a connection of an end.
+/// Requests a connection of `end` to the other device.
 pub fn connect(end: &End, to: AhAttr, port: u16, param: &ConnParam<'_>) -> Handle {
     let ps = if end.shape.qp_type == qp_type::UD { port_space::UDP } else { port_space::TCP };
     let id = cm(end.dev).create(ps, 0).expect("create");
@@ -49,13 +49,13 @@ pub fn connect(end: &End, to: AhAttr, port: u16, param: &ConnParam<'_>) -> Handl
     id
 }
 
-/// Events of the devices that a test drives.
+/// Events of the devices that a test drives, kept until they are expected.
 #[derive(Default)]
 pub struct Events(Vec<CmEvent>);
 
 impl Events {
-    /// Waits for an event that `wanted` says yes to, running both devices; others are kept for
-    /// later. `limit` is for an idle machine.
+    /// Runs both devices until `wanted` accepts an event; keeps the others for later calls. `limit`
+    /// is for an idle machine.
     pub fn find(
         &mut self,
         devices: [&dyn Device; 2],
@@ -82,16 +82,16 @@ impl Events {
         }
     }
 
-    /// As [`Events::find`], for a number of an id (0: any), which must come.
+    /// As [`Events::find`], for an event of the id (0: any id). Panics if it does not come.
     pub fn expect(&mut self, devices: [&dyn Device; 2], event: u32, id: Handle) -> CmEvent {
         let found = self.find(devices, Duration::from_secs(60), |e| {
             e.event == event && (id == 0 || e.id == id)
         });
-        found.unwrap_or_else(|| panic!("no event {event}; there are {:?}", self.0))
+        found.unwrap_or_else(|| panic!("event {event} did not come; events kept: {:?}", self.0))
     }
 }
 
-/// Two ends, connected by their devices' connection managers, and their ids.
+/// Two ends that are connected by their devices' connection managers, and their ids.
 pub fn connected<'d>(
     a: &'d dyn Device,
     b: &'d dyn Device,

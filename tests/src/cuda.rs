@@ -1,5 +1,5 @@
-//! The CUDA driver for tests: the machine's own where it has a GPU, else the one in `fakecuda/`,
-//! built here.
+//! Loads a CUDA driver for tests: the machine's own where it has a GPU, else the fake one of
+//! `fakecuda/`, built here.
 
 use crate::source::root;
 use crate::tools::{run, target_dir};
@@ -18,19 +18,19 @@ pub enum Driver {
     Fake,
 }
 
-/// Numbers of [`stat`].
+/// Counters of the fake driver, for [`stat`].
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub enum Stat {
-    /// Asynchronous copies that have ended.
+    /// Asynchronous copies that have completed.
     Copies,
-    /// Of them, from or to memory that was not pinned.
+    /// Those of them from or to memory that was not pinned.
     Pageable,
     /// Their bytes.
     Bytes,
-    /// Descriptors given out.
+    /// File descriptors exported.
     Descriptors,
-    /// Allocations and mappings that live.
+    /// Allocations and mappings that exist.
     Blocks,
 }
 
@@ -42,7 +42,8 @@ pub fn fake() -> &'static Path {
         std::fs::create_dir_all(&dir).expect("a folder below the target folder");
         let sources = ["fake.c", "memory.c", "share.c", "stream.c"]
             .map(|f| root().join("tests/fakecuda").join(f));
-        // Several test processes may build at once: each under a name of its own, moved into place.
+        // Several test processes may build at once: each writes a name of its own and moves it into
+        // place.
         let fresh = dir.join(format!("libcuda.{}", std::process::id()));
         let mut cc = Command::new("cc");
         cc.args([
@@ -63,7 +64,7 @@ pub fn fake() -> &'static Path {
     })
 }
 
-/// Loads a driver into this process, says which, and returns it. The first call decides.
+/// Loads a driver into this process and prints which one. The first call decides.
 pub fn driver() -> Driver {
     static CHOSEN: OnceLock<Driver> = OnceLock::new();
     *CHOSEN.get_or_init(|| {
@@ -76,7 +77,7 @@ pub fn driver() -> Driver {
         }
         let path = CString::new(fake().join("libcuda.so.1").into_os_string().into_encoded_bytes())
             .expect("a path");
-        // Two GPUs. Before the driver reads its environment, which only it does.
+        // Two GPUs. Set before the fake driver, its only reader, reads its environment.
         std::env::set_var("FAKECUDA_DEVICES", "0000:b7:00.0,0001:3b:00.0");
         // SAFETY: a terminated path to a library of our own. What is loaded already is found under
         // its soname.
@@ -96,8 +97,8 @@ fn symbol(name: &CStr) -> *mut libc::c_void {
     found
 }
 
-/// Makes a call of the fake driver fail with `code`, after `after` more that do not, `times` times
-/// (0: for good). Code 0 ends it.
+/// Makes a call of the fake driver fail with `code`: the next `after` calls succeed, then `times`
+/// calls fail (0: all). Code 0 ends the failures.
 pub fn fail(call: &str, code: i32, after: u32, times: u32) {
     let f = symbol(c"fakecuda_fail");
     let call = CString::new(call).expect("a name");
@@ -110,7 +111,7 @@ pub fn fail(call: &str, code: i32, after: u32, times: u32) {
     f(call.as_ptr(), code, after, times);
 }
 
-/// Loses the fake driver's context with an error; 0 brings it back.
+/// Makes every call fail with `code`, as after a lost context; 0 restores the context.
 pub fn lose(code: i32) {
     // SAFETY: the function's own type.
     let f = unsafe {
@@ -130,7 +131,7 @@ pub fn option(name: &str, value: i32) {
     f(name.as_ptr(), value);
 }
 
-/// A number of the fake driver's.
+/// Reads a counter of the fake driver.
 pub fn stat(what: Stat) -> u64 {
     // SAFETY: the function's own type.
     let f = unsafe {

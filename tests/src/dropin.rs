@@ -1,4 +1,5 @@
-//! Unmodified verbs programs on the drop-in: where the library is, and two sides of a tool.
+//! Runs unmodified verbs programs on the drop-in: finds the library, and runs the two sides of a
+//! tool.
 
 use crate::library;
 use crate::tools::{find, loopback, Done, Running};
@@ -7,10 +8,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// No tool runs longer on an idle machine.
+/// Time limit of a tool on an idle machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A program with the drop-in in place of the system's libibverbs, on an address of its own.
+/// A program that uses the drop-in in place of the system's libibverbs, on an address of its own.
 pub fn command(program: impl AsRef<std::ffi::OsStr>, address: &str) -> Command {
     let mut c = Command::new(program);
     c.env("LD_LIBRARY_PATH", library::dropin()).env("GDRC_ADDRESS", address);
@@ -28,13 +29,13 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>, address: &str) -> Command {
     c
 }
 
-/// A TCP port that nobody listens on, for the tools' own exchange.
+/// A free TCP port for the exchange that the tools make before their traffic.
 pub fn free_port() -> u16 {
     place::port()
 }
 
-/// Whether somebody listens at a TCP port of a process's network. Connecting would take the tool's
-/// only accept.
+/// Whether a TCP port has a listener in a process's network namespace. Reads procfs: a connection
+/// would use up the tool's only accept.
 fn is_listened_at(port: u16, process: u32) -> bool {
     let wanted = format!(":{port:04X} ");
     ["tcp", "tcp6"].iter().any(|f| {
@@ -63,15 +64,15 @@ pub fn start_server(command: &mut Command, port: u16) -> Running {
     server
 }
 
-/// Runs a server that listens at a TCP port and its client to their ends.
+/// Runs a server that listens at a TCP port and its client until both have ended.
 pub fn both(server: &mut Command, client: &mut Command, port: u16) -> [Done; 2] {
     let server = start_server(server, port);
     let client = Running::start(client).finish(LIMIT);
     [server.finish(LIMIT), client]
 }
 
-/// Server and client of a tool that exchange over TCP at a port given by `-p`, each on its own
-/// address. `n` is the test's own number.
+/// Server and client of a tool whose option `-p` names a TCP port for their exchange. Each has its
+/// own address; `n` numbers the test.
 pub struct Pair {
     tool: PathBuf,
     arguments: Vec<String>,
@@ -94,13 +95,13 @@ impl Pair {
         })
     }
 
-    /// Over this path only.
+    /// Forces the path between them.
     pub fn over(mut self, path: &'static str) -> Pair {
         self.path = path;
         self
     }
 
-    /// With LIDs.
+    /// Gives the addresses as LIDs.
     pub fn with_lids(mut self) -> Pair {
         self.lid = true;
         self
@@ -125,7 +126,7 @@ impl Pair {
         Running::start(self.side(1).arg("127.0.0.1"))
     }
 
-    /// Runs both to their ends.
+    /// Runs both until they have ended.
     pub fn run(&self) -> [Done; 2] {
         let server = self.server();
         let client = self.client().finish(LIMIT);

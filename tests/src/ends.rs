@@ -29,7 +29,7 @@ pub struct Shape {
     pub depth: u32,
     /// Entries of the CQ.
     pub cqe: u32,
-    /// Pieces of a request.
+    /// Scatter/gather entries of a request.
     pub sge: u32,
     /// Path MTU code.
     pub mtu: u32,
@@ -41,7 +41,7 @@ pub struct Shape {
     pub rnr_retry: u8,
     /// RNR NAK timer code.
     pub min_rnr_timer: u8,
-    /// The peer is known to be a soft device, as the endpoints of the C API tell.
+    /// Whether the peer is known to be a soft device, as endpoints of the C API state.
     pub kin: bool,
 }
 
@@ -67,8 +67,8 @@ impl Default for Shape {
     }
 }
 
-/// Page-aligned memory that a device reads and writes on its own: reached by copies only, never by
-/// reference.
+/// Page-aligned memory that a device reads and writes at any time, so it is accessed by copies
+/// only, never by reference.
 pub struct Buffer {
     at: *mut u8,
     layout: Layout,
@@ -123,7 +123,7 @@ unsafe impl Send for Buffer {}
 // SAFETY: as for Send; racing copies may see mixed bytes, which tests of racing memory want.
 unsafe impl Sync for Buffer {}
 
-/// What one end tells the other.
+/// The attributes that one end needs of the other.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Address {
     /// Where its packets go.
@@ -138,10 +138,10 @@ pub struct Address {
     pub rkey: u32,
 }
 
-/// What a send request does; offsets count in the local and the remote buffer.
+/// Operation of a send request; offsets count in the local and the remote buffer.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
-    /// SEND, with immediate data if there is some.
+    /// SEND, with immediate data or without.
     Send(Option<u32>),
     /// SEND that invalidates a remote key.
     SendInv(u32),
@@ -169,7 +169,7 @@ pub struct End<'d> {
     pub qp: Handle,
     /// Its memory region.
     pub mr: Handle,
-    /// What that is.
+    /// Attributes of the memory region.
     pub attr: MrAttr,
     /// Its buffer.
     pub buffer: Buffer,
@@ -181,12 +181,12 @@ pub struct End<'d> {
     pub ah: Handle,
     /// Q_Key of both ends (UD).
     pub qkey: u32,
-    /// Completions that came in while another was awaited.
+    /// Completions that were polled while another one was awaited.
     pub done: Vec<Wc>,
 }
 
 impl<'d> End<'d> {
-    /// Makes PD, CQ, QP and MR, or nothing. The QP is in RESET.
+    /// Makes PD, CQ, QP and MR; on an error nothing is left. The QP is in RESET.
     pub fn new(dev: &'d dyn Device, shape: Shape) -> Result<End<'d>> {
         End::with_cq(dev, shape, || dev.cq_create(shape.cqe))
     }
@@ -396,18 +396,18 @@ impl<'d> End<'d> {
         }
     }
 
-    /// A piece of the own buffer.
+    /// A scatter/gather entry of the own buffer.
     pub fn piece(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.attr.iova.wrapping_add(offset), length, lkey: self.attr.lkey }
     }
 
-    /// Posts `op`, signalled, over one piece of the own buffer (none if `len` is 0).
+    /// Posts `op`, signalled, with one scatter/gather entry of the own buffer (none if `len` is 0).
     pub fn post(&self, wr_id: u64, op: Op, offset: u64, len: u32) -> Result<()> {
         let pieces = [self.piece(offset, len)];
         self.post_wr(&self.request(wr_id, op, if len == 0 { &[] } else { &pieces }))
     }
 
-    /// Posts one request as it is.
+    /// Posts one request unchanged.
     pub fn post_wr(&self, wr: &SendWr) -> Result<()> {
         let mut bad = std::ptr::null();
         // SAFETY: `wr` is a reference, its list ends with it, and its pieces are the caller's live
@@ -415,7 +415,7 @@ impl<'d> End<'d> {
         unsafe { self.dev.post_send(self.qp, wr, &mut bad) }
     }
 
-    /// Posts a receive into one piece of the own buffer (none if `len` is 0).
+    /// Posts a receive with one scatter/gather entry of the own buffer (none if `len` is 0).
     pub fn post_recv(&self, wr_id: u64, offset: u64, len: u32) -> Result<()> {
         let pieces = [self.piece(offset, len)];
         let wr = RecvWr {
@@ -429,7 +429,7 @@ impl<'d> End<'d> {
         unsafe { self.dev.post_recv(self.qp, &wr, &mut bad) }
     }
 
-    /// Takes what has completed into `done`; returns how many came.
+    /// Polls completions into `done`; returns their number.
     pub fn poll(&mut self) -> usize {
         let mut wc = [Wc::default(); 16];
         let n = self.dev.poll_cq(self.cq, &mut wc).expect("poll_cq");
@@ -443,7 +443,7 @@ impl<'d> End<'d> {
         Some(self.done.remove(at))
     }
 
-    /// Destroys everything in order; the first error.
+    /// Destroys everything in order; returns the first error.
     pub fn destroy(self) -> Result<()> {
         self.dev.qp_destroy(self.qp)?;
         if self.ah != 0 {
@@ -474,7 +474,7 @@ pub fn connected<'d>(
     Ok((a, b))
 }
 
-/// Runs both ends until `a` has completed `wr_id`; panics after `limit`, which is for an idle
+/// Runs both ends until `a` has completed `wr_id`. Panics after `limit`, which is for an idle
 /// machine (see [`patience`]).
 pub fn complete(a: &mut End, b: &mut End, wr_id: u64, limit: Duration) -> Wc {
     let end = Instant::now() + limit * patience::factor();
@@ -492,7 +492,7 @@ pub fn complete(a: &mut End, b: &mut End, wr_id: u64, limit: Duration) -> Wc {
     }
 }
 
-/// As [`complete`], and it must be a success.
+/// As [`complete`]; panics if the completion is not a success.
 pub fn succeed(a: &mut End, b: &mut End, wr_id: u64) -> Wc {
     let wc = complete(a, b, wr_id, Duration::from_secs(60));
     assert_eq!(

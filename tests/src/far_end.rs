@@ -1,8 +1,8 @@
 //! The other end of a connection in a process of its own, which a test may kill, stop and continue.
 //!
-//! The process is the binary `far_end` of this package. It is told a peer's address in a line,
-//! makes an end, connects it and answers with its own address; then it serves, and streams if it
-//! was asked to.
+//! The process runs the binary `far_end` of this package. It reads a peer's address from a line,
+//! makes an end, connects it and prints its own address. Then it serves requests, and streams
+//! requests of its own if its options say so.
 
 use crate::ends::{Address, End};
 use crate::patience;
@@ -19,8 +19,8 @@ pub struct Far {
 }
 
 impl Far {
-    /// Starts `program` (the path of `far_end`) on a device. `options` are `key=value`, see the
-    /// binary.
+    /// Starts `program` (the path of `far_end`) on a device. `options` are `key=value`; the binary
+    /// documents them.
     pub fn start(program: &str, device: &str, options: &[&str]) -> Far {
         let far = Far::run(Command::new(program).arg(device).args(options));
         assert_eq!(
@@ -31,7 +31,7 @@ impl Far {
         far
     }
 
-    /// Starts a program that talks in lines, as `far_end` does.
+    /// Starts a program that reads and writes lines, as `far_end` does.
     pub fn run(command: &mut Command) -> Far {
         patience::hand_on(command);
         let mut child = command
@@ -52,7 +52,7 @@ impl Far {
         Far { child, input, lines }
     }
 
-    /// Connects two far ends with each other; neither streams yet. Their addresses.
+    /// Connects two far ends with each other, without streams; returns their addresses.
     pub fn connect_far(&mut self, other: &mut Far) -> [Address; 2] {
         let at = |far: &mut Far| {
             far.say("make");
@@ -65,38 +65,39 @@ impl Far {
         [a, b].map(|text| parse_address(&text).expect("an address"))
     }
 
-    /// Its process.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The next line, without what it begins with.
+    /// The next line, without its beginning, which must be `begin`.
     pub fn answer(&self, begin: &str) -> String {
-        let line =
-            self.line(Duration::from_secs(60)).unwrap_or_else(|| panic!("no line '{begin}'"));
+        let line = self
+            .line(Duration::from_secs(60))
+            .unwrap_or_else(|| panic!("no line came; expected '{begin}'"));
         line.strip_prefix(begin)
-            .unwrap_or_else(|| panic!("'{line}' where '{begin}' was to come"))
+            .unwrap_or_else(|| panic!("line '{line}'; expected '{begin}'"))
             .trim()
             .to_owned()
     }
 
-    /// Ends its input.
+    /// Closes its standard input.
     pub fn hang_up(&mut self) {
         drop(self.input.take());
     }
 
-    /// The next line that it says, `None` after `limit`, which is for an idle machine (see
+    /// The next line that it prints; `None` after `limit`, which is for an idle machine (see
     /// [`patience`]).
     pub fn line(&self, limit: Duration) -> Option<String> {
         self.lines.recv_timeout(limit * patience::factor()).ok()
     }
 
-    /// A line that it has said already.
+    /// The next line that it has already printed; `None`: there is none.
     pub fn said(&self) -> Option<String> {
         self.lines.try_recv().ok()
     }
 
-    /// Connects `end` with a new end over there.
+    /// Connects `end` with a new end of the other process.
     pub fn connect(&mut self, end: &mut End) {
         self.say(&format!("peer {}", print_address(&end.own)));
         let deadline = patience::deadline(60);
@@ -111,13 +112,13 @@ impl Far {
         self.say("go");
     }
 
-    /// Says a line.
+    /// Sends a line to its standard input.
     pub fn say(&mut self, line: &str) {
         let input = self.input.as_mut().expect("not closed");
         writeln!(input, "{line}").expect("the far end is gone");
     }
 
-    /// Kills it at once (SIGKILL) and waits for its end.
+    /// Kills it (SIGKILL) and waits for its end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -129,7 +130,7 @@ impl Far {
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
-    /// Stops it (SIGSTOP), and returns when none of its threads runs any more.
+    /// Stops it (SIGSTOP), and returns when all of its threads are stopped.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let is_stopped = |stat: &str| {
@@ -143,7 +144,7 @@ impl Far {
         });
     }
 
-    /// Lets it end by itself; true if it closed its device with everything given back.
+    /// Waits until it ends by itself; true if it closed its device with nothing left open.
     pub fn finish(mut self) -> bool {
         drop(self.input.take());
         let end = patience::deadline(60);
@@ -163,13 +164,13 @@ impl Drop for Far {
     }
 }
 
-/// An address as words.
+/// An address as a line of words.
 pub fn print_address(a: &Address) -> String {
     let gid: String = a.ah.dgid.iter().map(|b| format!("{b:02x}")).collect();
     format!("{gid} {} {} {} {} {} {}", a.ah.scope_id, a.ah.udp_port, a.qpn, a.psn, a.addr, a.rkey)
 }
 
-/// What [`print_address`] wrote.
+/// Reads what [`print_address`] wrote.
 pub fn parse_address(text: &str) -> Option<Address> {
     let mut words = text.split_whitespace();
     let mut a = Address::default();

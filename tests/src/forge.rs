@@ -1,11 +1,11 @@
-//! Packets that no engine made, sent from plain sockets.
+//! Packets made by tests, sent from plain sockets.
 
 use crate::ends::{pattern, succeed, End, Op};
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::wire::{Class, Flow, Kind, Psn, ICRC_LEN};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-/// The address and port in a device's name.
+/// The address and port that a device's name contains.
 pub fn plain(name: &str) -> SocketAddr {
     name.trim_start_matches("soft:").parse().expect("address:port")
 }
@@ -14,14 +14,14 @@ pub fn plain(name: &str) -> SocketAddr {
 pub fn octets(a: SocketAddr) -> [u8; 4] {
     match a.ip() {
         IpAddr::V4(ip) => ip.octets(),
-        IpAddr::V6(_) => unreachable!("the tests' addresses are IPv4"),
+        IpAddr::V6(_) => unreachable!("tests of this file use IPv4 addresses"),
     }
 }
 
-/// Sends `packet` from `socket` to `target` with the ICRC that belongs to it.
+/// Sends `packet` from `socket` to `target` with a valid ICRC.
 ///
-/// The kernel gives such a socket's packets an identification of its own, which the receiver has to
-/// solve for; so any does.
+/// The kernel gives packets of such a socket an IPv4 identification that the sender does not know.
+/// The receiver solves for it, so the ICRC may be computed with any.
 pub fn send_valid(socket: &UdpSocket, target: SocketAddr, packet: &mut Vec<u8>) {
     packet.extend_from_slice(&[0; 4]);
     let from = socket.local_addr().expect("bound");
@@ -38,7 +38,7 @@ pub fn bth(opcode: u8, flags: u8, qpn: u32, ack: bool, psn: u32) -> Vec<u8> {
     h
 }
 
-/// A connection that was lied about still carries data, both ways.
+/// Checks that a connection, after forged packets, still carries data both ways.
 pub fn still_works(a: &mut End, b: &mut End) {
     let bytes = pattern(3, 50_000);
     b.buffer.write(0, &bytes);
@@ -50,7 +50,7 @@ pub fn still_works(a: &mut End, b: &mut End) {
     assert!(a.buffer.read(200_000, 50_000) == bytes);
 }
 
-/// A datagram between queue pairs as the relay's rings carry it: without an ICRC that is right.
+/// A datagram between queue pairs in the form of the relay's rings: its ICRC is not computed.
 pub fn datagram(from: u32, to: u32, payload: usize) -> Vec<u8> {
     let mut run = Run::new(Class::Ud, Kind::Send, to, Psn::new(1));
     run.src_qpn = from;

@@ -1,6 +1,6 @@
-//! Hosts made of namespaces: each has its own user, network, mount and pid namespace, and programs
-//! there have no capability at all. Needs no root where the kernel lets users make user namespaces;
-//! hosts of several users do, and have an ipc namespace each besides.
+//! Hosts made of Linux namespaces. Each has its own user, network, mount and pid namespace, and its
+//! programs have no capability. Hosts of one user need no root where the kernel allows user
+//! namespaces. Hosts of several users need root, and also have an ipc namespace each.
 
 use crate::patience::deadline;
 use crate::tools::{find, run, Running};
@@ -8,29 +8,29 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A set of hosts, gone with everything in them when it is dropped.
+/// A set of hosts; dropping it ends them and every process in them.
 pub struct Lab {
     hosts: Vec<Host>,
-    /// Holds the namespaces that the links are made from; `None`: they are made by root. After
-    /// `hosts`, so dropped last.
+    /// The process that holds the namespaces in which links are made; `None`: root makes them.
+    /// Declared after `hosts`, so dropped last.
     outer: Option<Running>,
 }
 
-/// setpriv's options for no capability at all.
+/// Options of setpriv that leave no capability.
 const WITHOUT_RIGHTS: [&str; 4] =
     ["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"];
 
 struct Host {
-    /// `unshare`, whose child is the host's first process; kills it when it ends itself.
+    /// `unshare`, whose child is the host's first process; it kills that child when it ends.
     holder: Running,
-    /// The host's first process, as seen from here.
+    /// Process id of the host's first process in the test's own pid namespace.
     init: u32,
-    /// Whose it is, where that is not this process's user.
+    /// The user that the host belongs to, if not this process's user.
     user: Option<u32>,
 }
 
 impl Lab {
-    /// Makes `n` hosts without links. The error says what this machine lacks.
+    /// Makes `n` hosts without links. The error names what this machine lacks.
     pub fn new(n: usize) -> Result<Lab, String> {
         for tool in ["unshare", "nsenter", "setpriv", "ip", "sleep"] {
             if find(tool).is_none() {
@@ -53,7 +53,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Makes a host of each of these users, without links; takes root. The error says what this
+    /// Makes one host for each of these users, without links. Needs root. The error names what this
     /// machine lacks.
     pub fn of_users(users: &[u32]) -> Result<Lab, String> {
         // SAFETY: no precondition.
@@ -81,7 +81,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// A host by a command that becomes `unshare`.
+    /// Adds a host; `unshare` is a command that executes `unshare`.
     fn add(&mut self, unshare: &mut Command, user: Option<u32>) -> Result<(), String> {
         let mut holder = Running::start(unshare);
         let pid = holder.pid();
@@ -91,7 +91,7 @@ impl Lab {
         self.admin(self.hosts.len() - 1, &["link", "set", "lo", "up"])
     }
 
-    /// The file of a host's network namespace, as seen from here.
+    /// The file of a host's network namespace, as a path of this process.
     pub fn netns(&self, host: usize) -> String {
         format!("/proc/{}/ns/net", self.hosts[host].init)
     }
@@ -123,7 +123,7 @@ impl Lab {
             for address in addresses {
                 let mut add = vec!["addr", "add", address, "dev", name];
                 if address.contains(':') {
-                    add.push("nodad"); // the address is ours: usable at once
+                    add.push("nodad"); // no duplicate address detection
                 }
                 self.admin(host, &add)?;
             }
@@ -132,14 +132,14 @@ impl Lab {
         Ok(())
     }
 
-    /// Runs `ip` with a host's full rights.
+    /// Runs `ip` in a host with all capabilities there.
     pub fn admin(&self, host: usize, arguments: &[&str]) -> Result<(), String> {
         let mut ip = self.enter(host, &["-U", "-n"]);
         ip.arg("ip").args(arguments);
         succeed(ip)
     }
 
-    /// A command for a program on a host, without any capability.
+    /// A command that runs a program on a host, without any capability.
     pub fn command(&self, host: usize, program: &Path) -> Command {
         let ipc: &[&str] = if self.hosts[host].user.is_some() { &["-i"] } else { &[] };
         let mut command = self.enter(host, &[&["-U", "-n", "-m", "-p"], ipc].concat());
@@ -147,22 +147,22 @@ impl Lab {
         command
     }
 
-    /// A command that runs what its further arguments say in a host's network alone, without any
-    /// capability there; it sees all processes.
+    /// A command prefix: its further arguments run in a host's network namespace only, without
+    /// capabilities there, and see all processes.
     pub fn in_network(&self, host: usize) -> Command {
         let mut command = self.enter(host, &["-U", "-n"]);
         command.arg("setpriv").args(WITHOUT_RIGHTS);
         command
     }
 
-    /// A command for a program on a host, with every right over that host's network.
+    /// A command that runs a program on a host, with all capabilities over that host's network.
     pub fn privileged(&self, host: usize, program: &Path) -> Command {
         let mut command = self.enter(host, &["-U", "-n"]);
         command.arg(program);
         command
     }
 
-    /// Runs a shell's command with every right over a host's mounts.
+    /// Runs a shell command with all capabilities over a host's mounts.
     pub fn arrange(&self, host: usize, command: &str) -> Result<(), String> {
         let mut sh = self.enter(host, &["-U", "-m"]);
         sh.args(["sh", "-ec", command]);
@@ -179,7 +179,7 @@ impl Lab {
     }
 }
 
-/// A program as a user, or as this process's.
+/// A command that runs `program` as a user; `None`: as this process's user.
 fn of(user: Option<u32>, program: &str) -> Command {
     let Some(user) = user else { return Command::new(program) };
     let mut command = Command::new("setpriv");
@@ -189,7 +189,7 @@ fn of(user: Option<u32>, program: &str) -> Command {
     command
 }
 
-/// What enters the namespaces of a process, as the user that made them.
+/// A command prefix that enters namespaces of a process as the user who made them.
 fn enter(pid: u32, kinds: &[&str], user: Option<u32>) -> Command {
     let mut command = of(user, "nsenter");
     command.args(["-t", &pid.to_string(), "--preserve-credentials"]).args(kinds).arg("--");
@@ -205,7 +205,7 @@ fn succeed(mut command: Command) -> Result<(), String> {
     }
 }
 
-/// Polls a condition about a process that has just been started.
+/// Polls a condition until it holds; an error if the process, which was just started, ends.
 fn wait_for(condition: impl Fn() -> bool, process: &mut Running) -> Result<(), String> {
     let end = deadline(60);
     while !condition() {

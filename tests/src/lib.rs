@@ -1,4 +1,4 @@
-//! What the tests of the whole repository share.
+//! Harnesses and tools that the integration tests share.
 
 pub mod cm;
 pub mod cuda;
@@ -22,7 +22,7 @@ pub mod two_hosts;
 
 pub use gdrcore_testkit::{cpu, patience, place};
 
-/// Ends the test as skipped: prints the reason in the form that `scripts/test.sh` counts, and
+/// Ends the test as skipped: prints the reason in the format that `scripts/test.sh` counts, and
 /// returns.
 #[macro_export]
 macro_rules! skip {

@@ -1,4 +1,5 @@
-//! libgdrcore and the C examples as a program finds them: built once per test run, by the Makefile.
+//! Builds libgdrcore, the C examples, the drop-in and the router for tests, once per test process,
+//! by the Makefile.
 
 use crate::source::root;
 use crate::tools::{run, target_dir};
@@ -17,20 +18,20 @@ fn make(target: &str, once: &OnceLock<()>) {
     });
 }
 
-/// Builds libgdrcore.so and .a; returns the folder that holds the first.
+/// Builds libgdrcore.so and .a; returns the folder of libgdrcore.so.
 pub fn build() -> PathBuf {
     static ONCE: OnceLock<()> = OnceLock::new();
     make("lib", &ONCE);
     target_dir().join("release")
 }
 
-/// Builds the static library as it is installed.
+/// Builds the static library as `make install` installs it; returns its path.
 pub fn archive() -> PathBuf {
     build();
     root().join("build/lib/libgdrcore.a")
 }
 
-/// Builds the C examples too; returns the folder of the programs' folders.
+/// Builds the C examples as well; returns the folder that holds the programs' folders.
 pub fn examples() -> PathBuf {
     static ONCE: OnceLock<()> = OnceLock::new();
     make("examples", &ONCE);
@@ -51,7 +52,7 @@ pub fn router() -> PathBuf {
     root().join("build/bin")
 }
 
-/// Keeps cargo and rustc working for a command that gets another HOME.
+/// Sets the variables by which cargo and rustc are found for a command that gets another HOME.
 pub fn keep_toolchain(command: &mut Command) -> &mut Command {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
     for (name, folder) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {

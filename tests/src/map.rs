@@ -1,11 +1,11 @@
-//! Memory that vanishes: mappings that a test takes away while a device uses them.
+//! Memory that vanishes: mappings that a test removes while a device uses them.
 
 use crate::ends::End;
 use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::types::{access, Handle};
 use std::ptr::null_mut;
 
-/// A shared mapping of an anonymous file, which can be unmapped or whose file can be cut.
+/// A shared mapping of an anonymous file; tests unmap it or truncate the file.
 pub struct Map {
     at: *mut u8,
     len: usize,
@@ -18,9 +18,9 @@ impl Map {
         Map::make(null_mut(), len, 0)
     }
 
-    /// As [`Map::new`], at an address where the kernel puts nothing by itself: after the drop a
-    /// hole stays there. The address must not be in use; `slot` tells several maps of a process
-    /// apart.
+    /// As [`Map::new`], at an address that the kernel does not choose by itself, so that the range
+    /// stays unmapped after the drop. The range must not be in use; `slot` tells several maps of a
+    /// process apart.
     pub fn apart(slot: usize, len: usize) -> Map {
         assert!(len <= 1 << 30);
         Map::make(
@@ -52,15 +52,15 @@ impl Map {
         self.at as u64
     }
 
-    /// Writes bytes; the memory must still be there.
+    /// Writes bytes; the memory must still be mapped.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.len);
         // SAFETY: in range of a mapping that the caller says is there; `bytes` lies elsewhere.
         unsafe { self.at.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Takes the memory away. The address range stays reserved, without access, so that nothing
-    /// else moves in.
+    /// Removes the memory. The address range stays reserved without access, so that no other
+    /// mapping is placed there.
     pub fn vanish(&self) {
         let (kind, all) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED, self.len);
         // SAFETY: replaces our own mapping; only devices that expect it to vanish still know the
@@ -69,14 +69,15 @@ impl Map {
         assert!(at != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
     }
 
-    /// Cuts the file behind the memory to `len` bytes: pages after that raise SIGBUS.
+    /// Truncates the file behind the memory to `len` bytes: accesses to pages beyond that raise
+    /// SIGBUS.
     pub fn truncate(&self, len: usize) {
         // SAFETY: our own descriptor.
         assert_eq!(unsafe { libc::ftruncate(self.fd, len as i64) }, 0);
     }
 }
 
-/// Registers a mapping in the domain of an end, for all access; the region and its key.
+/// Registers a mapping in the PD of an end with all access rights; returns the region and its rkey.
 pub fn register(end: &End, map: &Map) -> (Handle, u32) {
     let access =
         access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;

@@ -1,4 +1,5 @@
-//! Unmodified librdmacm programs under `gdrcore-run`: two sides of a tool, each on its own address.
+//! Runs unmodified librdmacm programs under `gdrcore-run`: two sides of a tool, each on its own
+//! address.
 
 use crate::library;
 use crate::patience;
@@ -9,10 +10,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// No tool runs longer on an idle machine.
+/// Time limit of a tool on an idle machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The launcher.
+/// The path of the launcher, `gdrcore-run`.
 pub fn launcher() -> std::path::PathBuf {
     library::dropin();
     root().join("build/bin/gdrcore-run")
@@ -37,7 +38,7 @@ pub fn command(
     c
 }
 
-/// What `--stats` says of a counter, summed over the processes whose output this is.
+/// The value of a counter in the output of `--stats`, summed over all processes of that output.
 pub fn counted(output: &str, name: &str) -> u64 {
     let values = output.lines().filter_map(|l| {
         l.strip_prefix("gdrcore: ")?.strip_prefix(name)?.trim().parse::<u64>().ok()
@@ -45,8 +46,8 @@ pub fn counted(output: &str, name: &str) -> u64 {
     values.sum()
 }
 
-/// Waits until a program listens on an address: each service that it offers is the name of a
-/// socket, by which the processes of an address find it.
+/// Waits until a program listens on an address. Each service that a process offers is the name of a
+/// socket, which the processes of an address look up.
 pub fn wait_until_it_listens(server: &mut Running, address: &str) {
     let is = |l: &str| {
         l.rsplit(' ')
@@ -70,27 +71,27 @@ fn wait_for(file: &str, line: impl Fn(&str) -> bool, server: &mut Running) {
     }
 }
 
-/// The two sides of a tool. In their arguments `{S}` is the server's address, `{C}` the client's,
-/// and `{D}` the folder of the test.
+/// The two sides of a tool. In their arguments `{S}` stands for the server's address, `{C}` for the
+/// client's, `{D}` for the folder of the test.
 pub struct Pair<'a> {
     /// The server's program and arguments.
     pub server: &'a str,
     /// The client's.
     pub client: &'a str,
-    /// Options of the launcher.
+    /// Further options of the launcher.
     pub options: &'a [&'a str],
-    /// The server serves for ever; it is killed when the client has ended.
+    /// Whether the server runs without end; it is killed when the client has ended.
     pub endless: bool,
-    /// Preloaded into both.
+    /// A library to preload into both.
     pub preload: Option<&'a Path>,
-    /// Both sides on one address.
+    /// Whether both sides use one address.
     pub together: bool,
     /// The server is ready when it has joined this group, not when it listens.
     pub group: Option<Ipv4Addr>,
 }
 
 impl Pair<'_> {
-    /// A tool that runs as it is.
+    /// A tool without further options.
     pub fn new<'a>(server: &'a str, client: &'a str) -> Pair<'a> {
         Pair {
             server,
@@ -115,8 +116,8 @@ impl Pair<'_> {
         Some(c)
     }
 
-    /// Runs both to their ends: what they did, or `None` if the tool is not installed. `n` is the
-    /// test's own number.
+    /// Runs both sides until they have ended; `None`: the tool is not installed. `n` numbers the
+    /// test.
     pub fn run(&self, n: u32, dir: &Path) -> Option<[Done; 2]> {
         let first = loopback(n, 1);
         let addresses = [first.clone(), if self.together { first } else { loopback(n, 2) }];

@@ -1,4 +1,4 @@
-//! Soft devices for tests.
+//! Opens soft devices for tests, and runs a test over each of their paths.
 
 use crate::ends::Buffer;
 use crate::place;
@@ -46,18 +46,18 @@ impl Drop for Soft {
     }
 }
 
-/// A device name on loopback that no other test uses, of this process or another one's.
+/// A device name on loopback that no other test process uses.
 pub fn address(last: u8) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     thread_local!(static MINE: u32 = NEXT.fetch_add(1, Relaxed));
     let [a, b, c, d] = place::loopback(MINE.with(|n| (*n % 250) as u8), last);
-    // Another port than the usual one, so that tests which choose their addresses
-    // (`tools::loopback`) have others.
+    // Not the default port: tests that choose addresses themselves (`tools::loopback`) use that
+    // one.
     format!("soft:{a}.{b}.{c}.{d}:18791")
 }
 
-/// Runs `test` over each kind of port: both ends on one loopback device, and a device each over UDP
-/// and over shared memory.
+/// Runs `test` over each path: with both ends on one loopback device, and with one device each over
+/// UDP and over shared memory.
 pub fn over_each(test: impl Fn(&dyn Device, &dyn Device)) {
     over_each_with(&SoftConfig::default(), test);
 }
@@ -78,8 +78,8 @@ pub fn over_each_with(config: &SoftConfig, test: impl Fn(&dyn Device, &dyn Devic
     test(a.dev(), b.dev());
 }
 
-/// The names of sockets below an address that somebody holds, of this network namespace, as
-/// `/proc/net/unix` has them.
+/// Names of sockets below an address that are bound in this network namespace, as `/proc/net/unix`
+/// lists them.
 pub fn names_of(device: &str) -> Vec<String> {
     let below = format!("/{}/", device.trim_start_matches("soft:").replace(':', "-"));
     let all = std::fs::read_to_string("/proc/net/unix").expect("procfs");

@@ -1,4 +1,4 @@
-//! Reading this repository's own sources: enough of Rust's lexical rules to find paths and blocks.
+//! Reads this repository's own sources: enough of Rust's lexical rules to find paths and blocks.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,8 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root").to_path_buf()
 }
 
-/// Every file below `dir` whose extension is one of `extensions` (all files if empty), sorted;
-/// build output left out.
+/// All files below `dir` whose extension is one of `extensions` (all files if empty), sorted,
+/// without build output.
 pub fn files(dir: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     const OUTPUT: [&str; 5] = ["target", "build", ".git", "node_modules", "__pycache__"];
     let mut found = Vec::new();
@@ -32,13 +32,13 @@ pub fn files(dir: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// `path` as seen from the root, for messages and tables.
+/// `path` relative to the root, for messages and tables.
 pub fn relative(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).to_string_lossy().into_owned()
 }
 
-/// The text with comments and the contents of string and character literals blanked; lines keep
-/// their numbers.
+/// The text with comments and the contents of string and character literals replaced by blanks;
+/// line numbers stay.
 pub fn code(text: &str) -> String {
     let b = text.as_bytes();
     let mut out = Vec::with_capacity(b.len());
@@ -126,7 +126,7 @@ fn is_char_literal(s: &[u8]) -> bool {
     }
 }
 
-/// The code without items marked `#[cfg(test)]` (or `all(test, …)`): what ships.
+/// The code without items marked `#[cfg(test)]` (or `all(test, …)`).
 pub fn without_tests(code: &str) -> String {
     let mut out = code.to_string();
     let mut from = 0;
@@ -171,7 +171,7 @@ pub fn is_test_only(file: &str, root_of_crate: &str) -> bool {
         || (declares(&all) && !declares(&without_tests(&all)))
 }
 
-/// Where the bracket at `open` closes: the index after it.
+/// The index after the bracket that closes the one at `open`.
 fn matching(s: &str, open: usize) -> Option<usize> {
     let mut depth = 0;
     for (i, c) in s[open..].char_indices() {
@@ -194,7 +194,7 @@ pub fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty())
 }
 
-/// A path that some code names, from the root of its crate.
+/// A path that code names, from the root of its crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// 1-based.
@@ -203,8 +203,8 @@ pub struct Named {
     pub path: Vec<String>,
 }
 
-/// Every `crate::…`, `super::…` and `self::…` path in `code`, groups expanded, seen from `module`
-/// (the file's own module path; inline modules are followed).
+/// Every `crate::…`, `super::…` and `self::…` path in `code`, groups expanded, resolved from
+/// `module` (the file's own module path; inline modules are followed).
 pub fn named_paths(code: &str, module: &[&str]) -> Vec<Named> {
     let mut found = Vec::new();
     let mut here: Vec<(usize, String)> = Vec::new(); // inline modules: depth of their brace, name
@@ -284,7 +284,7 @@ fn tree<'a>(s: &'a str, mut base: Vec<String>, out: &mut Vec<Vec<String>>) -> &'
             let before = inner.len();
             inner = tree(inner, base.clone(), out);
             if inner.len() == before {
-                return inner; // not a use tree after all
+                return inner; // not a use tree
             }
         }
     }

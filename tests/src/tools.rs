@@ -1,4 +1,5 @@
-//! Running other programs from tests: found or skipped, bounded in time, ended by their own pid.
+//! Runs other programs from tests: finds them or skips, limits their time, kills only by their own
+//! pid.
 
 use crate::{patience, place};
 use std::ffi::{CString, OsStr};
@@ -12,32 +13,32 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What a program did.
+/// The result of a program that has ended.
 #[derive(Debug)]
 pub struct Done {
-    /// How it ended; `None` if it had to be killed at the limit.
+    /// Its exit status; `None` if it was killed at the time limit.
     pub status: Option<ExitStatus>,
-    /// Its standard output and error, in that order.
+    /// Its standard output, then its standard error.
     pub output: String,
 }
 
 impl Done {
-    /// Whether it ended by itself with code 0.
+    /// Whether it ended by itself with exit code 0.
     pub fn ok(&self) -> bool {
         self.status.is_some_and(|s| s.success())
     }
 
-    /// The exit code, if it ended by itself and by no signal.
+    /// The exit code, if it ended by itself and not by a signal.
     pub fn code(&self) -> Option<i32> {
         self.status.and_then(|s| s.code())
     }
 }
 
-/// A child in a process group of its own, which is killed with all its children when the test lets
-/// go of it, and whose output is collected meanwhile.
+/// A child in a process group of its own. Its output is collected while it runs; dropping the value
+/// kills the whole group.
 pub struct Running {
     child: Child,
-    /// Its standard output and error as far as they were read.
+    /// Its standard output and error, as far as they were read.
     outputs: [Arc<Mutex<Vec<u8>>>; 2],
     readers: Vec<std::thread::JoinHandle<()>>,
 }
@@ -84,11 +85,11 @@ impl Running {
         self.outputs.iter().map(text).collect()
     }
 
-    /// Waits until it has printed a text; panics when it ends before that.
+    /// Waits until it has printed a text; panics if it ends first.
     pub fn wait_for_output(&mut self, text: &str) {
         let end = patience::deadline(60);
         while !self.output().contains(text) {
-            // Whatever it printed at its end is read before the second look.
+            // Asked before the look at the output, so that output printed at its end is not missed.
             let ended = !self.is_running();
             assert!(
                 !ended && Instant::now() < end,
@@ -109,7 +110,7 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Asks it to end (SIGINT).
+    /// Interrupts it (SIGINT).
     pub fn interrupt(&self) {
         self.signal(libc::SIGINT);
     }
@@ -121,17 +122,16 @@ impl Running {
         unsafe { libc::kill(self.pid() as i32, signal) };
     }
 
-    /// Kills it at once, and what it started.
+    /// Kills it and the processes that it started.
     pub fn kill(&mut self) {
-        // Not reaped yet, so the number is still its own.
+        // It is not reaped yet, so the pid is still its own.
         if self.is_running() {
             // SAFETY: signals the group that `start` made.
             unsafe { libc::kill(-(self.pid() as i32), libc::SIGKILL) };
         }
     }
 
-    /// Waits for its end, or kills it at the limit, which is for an idle machine (see
-    /// [`patience`]).
+    /// Waits for its end; kills it at the limit, which is for an idle machine (see [`patience`]).
     pub fn finish(mut self, limit: Duration) -> Done {
         let end = Instant::now() + limit * patience::factor();
         let status = loop {
@@ -159,12 +159,12 @@ impl Drop for Running {
     }
 }
 
-/// Runs a program to its end, at most `seconds` of an idle machine.
+/// Runs a program until it ends, at most `seconds` of an idle machine.
 pub fn run(command: &mut Command, seconds: u64) -> Done {
     Running::start(command).finish(Duration::from_secs(seconds))
 }
 
-/// Where a program is, if it is installed and this user may run it.
+/// The path of a program, if it is installed and this user may run it.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
@@ -176,7 +176,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(more).map(|d| d.join(program)).find(may_run)
 }
 
-/// Compiles one of `tests/c` into a folder; `compiler` is `cc` or one that wraps it.
+/// Compiles a file of `tests/c` into a folder; `compiler` is `cc` or a wrapper of it.
 pub fn compile(compiler: &str, name: &str, dir: &Path, more: &[&str]) -> PathBuf {
     let to = dir.join(name);
     let mut cc = Command::new(compiler);
@@ -192,8 +192,7 @@ pub fn target_dir() -> PathBuf {
         .map_or_else(|| crate::source::root().join("target"), PathBuf::from)
 }
 
-/// A folder of one test; it goes when the test has passed and stays to be looked at when it has
-/// not.
+/// A folder of one test. It is removed when the test passes and kept when the test fails.
 pub struct Scratch(PathBuf);
 
 impl Deref for Scratch {
@@ -231,7 +230,7 @@ pub fn scratch(test: &str) -> Scratch {
     Scratch(dir)
 }
 
-/// A loopback address that no other test process uses. `n` and `last` are the test's own choice.
+/// A loopback address that no other test process uses; the test chooses `n` and `last`.
 pub fn loopback(n: u32, last: u32) -> String {
     let part = |n: u32| u8::try_from(n).expect("a part of an IPv4 address");
     Ipv4Addr::from(place::loopback(part(n), part(last))).to_string()

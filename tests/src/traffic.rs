@@ -1,5 +1,5 @@
-//! Every operation of a transport at the lengths where packets begin, end and multiply, with all
-//! bytes checked.
+//! Checked traffic: every operation of a transport, at the lengths around packet boundaries, with
+//! all bytes compared.
 
 use crate::ends::{pattern, succeed, End, Op};
 use crate::patience::deadline;
@@ -9,8 +9,8 @@ use std::time::Instant;
 /// Bytes of the GRH in front of a UD message.
 pub const GRH: u32 = 40;
 
-/// Runs every operation that the ends' transport has, from `a` to `b`, one at a time; returns how
-/// many messages. Both buffers must hold twice `longest` plus 64 bytes.
+/// Runs every operation of the ends' transport from `a` to `b`, one at a time; returns the number
+/// of messages. Both buffers must hold twice `longest` plus 64 bytes.
 pub fn every_operation(a: &mut End, b: &mut End, longest: u32) -> usize {
     let mtu = 128 << a.shape.mtu;
     let mut lengths = vec![0, 1, 2, 3, 4, 5, 64, mtu - 1, mtu];
@@ -46,7 +46,7 @@ fn half(end: &End) -> usize {
     end.shape.buffer / 2
 }
 
-/// Runs both ends until `b` has received something.
+/// Runs both ends until `b` has completed the receive `wr_id`.
 pub fn received(a: &mut End, b: &mut End, wr_id: u64) -> Wc {
     let end = deadline(60);
     loop {
@@ -83,8 +83,8 @@ fn send(a: &mut End, b: &mut End, id: u64, length: u32, imm: Option<u32>) {
         assert_eq!(wc.imm_data, imm);
     }
     let got = b.buffer.read(to + ahead as usize, length as usize + 1);
-    assert!(got[..length as usize] == bytes, "SEND of {length} bytes arrived otherwise");
-    assert_eq!(got[length as usize], 0xEE, "SEND of {length} bytes went too far");
+    assert!(got[..length as usize] == bytes, "SEND of {length} bytes arrived with other bytes");
+    assert_eq!(got[length as usize], 0xEE, "SEND of {length} bytes wrote beyond its length");
     if ahead > 0 {
         let grh = b.buffer.read(to, ahead as usize);
         // UDP, BTH, DETH, ImmDt, payload with padding, ICRC.
@@ -112,8 +112,8 @@ fn write(a: &mut End, b: &mut End, id: u64, length: u32, with_imm: bool) {
     }
     succeed(a, b, id);
     let got = b.buffer.read(to, length as usize + 1);
-    assert!(got[..length as usize] == bytes, "WRITE of {length} bytes arrived otherwise");
-    assert_eq!(got[length as usize], 0xEE, "WRITE of {length} bytes went too far");
+    assert!(got[..length as usize] == bytes, "WRITE of {length} bytes arrived with other bytes");
+    assert_eq!(got[length as usize], 0xEE, "WRITE of {length} bytes wrote beyond its length");
 }
 
 fn read(a: &mut End, b: &mut End, id: u64, length: u32) {
@@ -123,11 +123,11 @@ fn read(a: &mut End, b: &mut End, id: u64, length: u32) {
     a.post(id, Op::Read(0), to as u64, length).expect("post_send");
     succeed(a, b, id);
     let got = a.buffer.read(to, length as usize + 1);
-    assert!(got[..length as usize] == bytes, "READ of {length} bytes arrived otherwise");
-    assert_eq!(got[length as usize], 0xEE, "READ of {length} bytes went too far");
+    assert!(got[..length as usize] == bytes, "READ of {length} bytes arrived with other bytes");
+    assert_eq!(got[length as usize], 0xEE, "READ of {length} bytes wrote beyond its length");
 }
 
-/// FETCH_ADD, a CMP_SWAP that fits and one that does not.
+/// FETCH_ADD, a CMP_SWAP that matches and one that does not.
 fn atomics(a: &mut End, b: &mut End, id: u64) {
     let word = |end: &End, at: usize| {
         u64::from_ne_bytes(end.buffer.read(at, 8).try_into().expect("eight bytes"))

@@ -1,5 +1,5 @@
-//! Two hosts with a router each, linked by an Ethernet, and four containers without any network:
-//! two tenants on each host.
+//! Two hosts with a router each, linked by an Ethernet, and four containers without a network: two
+//! tenants on each host.
 
 use crate::lab::Lab;
 use crate::patience;
@@ -15,12 +15,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// A tool's time.
+/// Time limit of a tool.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The hosts' addresses.
 pub const HOSTS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
-/// An address of the first host's network that is none of a host's.
+/// An address of the first host's network that belongs to no host.
 pub const STRANGER: &str = "192.0.2.9";
 /// The tenants: name, host, address, first block. The last is of a network of its own, and has no
 /// container.
@@ -31,9 +31,9 @@ pub const TENANTS: [(&str, usize, &str, u32); 5] = [
     ("gold", 1, "10.99.0.4", 301),
     ("iron", 1, "10.99.0.1", 601),
 ];
-/// Blocks of each tenant: they rest for a minute after each process.
+/// Blocks of each tenant: a block rests for a minute after its process has ended.
 pub const BLOCKS: u32 = 300;
-/// Who is a container: behind the hosts.
+/// Index of the first container: they follow the hosts.
 const FIRST: usize = 2;
 const CONTAINERS: usize = 4;
 
@@ -45,11 +45,11 @@ fn network(name: &str) -> &'static str {
     }
 }
 
-/// All of it; gone when it is dropped.
+/// The whole set-up; dropping it ends everything.
 pub struct TwoHosts {
-    /// The routers, which end before the namespaces do.
+    /// The routers; dropped before the namespaces.
     pub routers: [Router; 2],
-    /// Hosts 0 and 1, and the containers behind them.
+    /// Hosts 0 and 1, then the containers.
     pub lab: Lab,
 }
 
@@ -68,7 +68,7 @@ pub fn map() -> String {
     text
 }
 
-/// The policy of a host; `more` is said of its tenants, by name.
+/// The policy of a host; `more` adds lines to tenants, by name.
 pub fn policy(host: usize, more: &[(&str, &str)]) -> String {
     let address = HOSTS[host];
     let mut text =
@@ -83,7 +83,8 @@ pub fn policy(host: usize, more: &[(&str, &str)]) -> String {
 }
 
 impl TwoHosts {
-    /// Makes it; what is said of tenants besides, by name. The error says what this machine lacks.
+    /// Makes the set-up; `more` adds lines to tenants, by name. The error names what this machine
+    /// lacks.
     pub fn new(more: &[(&str, &str)]) -> Result<TwoHosts, String> {
         let lab = Lab::new(FIRST + CONTAINERS)?;
         let with = |host: usize| format!("{}/24", HOSTS[host]);
@@ -94,7 +95,7 @@ impl TwoHosts {
         Ok(TwoHosts { routers, lab })
     }
 
-    /// Which tenant has a name.
+    /// The index of the tenant of this name.
     fn number(name: &str) -> usize {
         TENANTS.iter().position(|t| t.0 == name).unwrap_or_else(|| panic!("no tenant {name}"))
     }
@@ -104,13 +105,13 @@ impl TwoHosts {
         TENANTS[TwoHosts::number(name)].2
     }
 
-    /// The same, as a GID.
+    /// The same as a GID.
     pub fn gid(name: &str) -> [u8; 16] {
         let ip: std::net::Ipv4Addr = TwoHosts::vip(name).parse().expect("an address");
         ip.to_ipv6_mapped().octets()
     }
 
-    /// A session of a tenant that this process has.
+    /// A session with a tenant's router, held by this process.
     pub fn session(&self, name: &str) -> (Session, Relay) {
         let at = self.router_of(name).socket(name);
         let at = SocketPath::new(at.as_os_str().as_bytes()).expect("a path");
@@ -138,8 +139,8 @@ impl TwoHosts {
         Some(c)
     }
 
-    /// Runs both sides of a program of librdmacm to their ends; `{S}` is the server's address. What
-    /// they said; `None`: it is not installed.
+    /// Runs both sides of a program of librdmacm until they have ended; `{S}` stands for the
+    /// server's address. `None`: the program is not installed.
     pub fn run(&self, sides: [&str; 2], tenants: [&str; 2]) -> Option<[Done; 2]> {
         let began = std::time::Instant::now();
         let words = sides.map(|side| side.replace("{S}", TwoHosts::vip(tenants[0])));
@@ -160,7 +161,7 @@ impl TwoHosts {
         });
     }
 
-    /// What a host's router has counted of the wire, by name.
+    /// A counter of a host's router for packets between hosts, by name.
     pub fn wire(&self, host: usize, name: &str) -> u64 {
         let done = self.routers[host].ask("status");
         assert!(done.ok(), "{}", done.output);
@@ -169,7 +170,7 @@ impl TwoHosts {
     }
 }
 
-/// Makes sure that both sides ended well.
+/// Checks that both sides succeeded.
 pub fn succeeded(what: &str, sides: &[Done; 2], world: &TwoHosts) {
     let [server, client] = sides;
     assert!(

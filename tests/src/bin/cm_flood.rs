@@ -1,13 +1,13 @@
-//! Connections to a listener that others flood with connection requests.
+//! Connections to a listener that is flooded with connection requests.
 //!
-//! `cm_flood COUNT FORGED [SINGLE] [WINDOW]`: a server on one address, a client that makes COUNT
-//! connections to it, WINDOW (8) at a time, sends a message over each and ends it, and a third
-//! process that sends the server FORGED requests a second from as many addresses, none of which
-//! answers, and SINGLE (0) a second from one address. Prints what became of all of them. Exit code
-//! 0 only if every one of the COUNT connections stood and brought its message.
+//! `cm_flood COUNT FORGED [SINGLE] [WINDOW]` runs three processes. A server listens on one address.
+//! A client makes COUNT connections to it, WINDOW (8) at a time, sends a message over each and ends
+//! it. A third process sends the server FORGED requests a second from as many addresses, none of
+//! which answers, and SINGLE (0) a second from one address. The program prints what became of all
+//! of them. Exit code 0 only if each of the COUNT connections was made and delivered its message.
 //!
 //! The other roles are `cm_flood serve DEVICE` and `cm_flood flood ADDRESS PORT FORGED SINGLE`;
-//! both end with their input.
+//! both end when their input does.
 
 use gdrcore_core::cm::mad::{IpHeader, Mad, Message, Req, IP_HEADER_LEN, MAD_LEN};
 use gdrcore_core::cm::types::{cm_event, port_space, ConnParam};
@@ -31,9 +31,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of the message that each connection brings.
+/// Bytes of each connection's message.
 const MESSAGE: u32 = 8;
-/// Seconds that no connection exceeds: 16 requests, half a second apart, and as long for its end.
+/// Time limit of a connection, in seconds: 16 requests, half a second apart, and as long for its
+/// end.
 const LIMIT: u64 = 30;
 const SHAPE: Shape = Shape {
     qp_type: gdrcore_core::verbs::types::qp_type::RC,
@@ -50,7 +51,8 @@ const SHAPE: Shape = Shape {
     kin: false,
 };
 
-/// The default configuration, but for what an [`End`] of its own takes for each connection.
+/// Opens a device with the default configuration, except for the objects that one [`End`] per
+/// connection takes.
 fn open(device: &str) -> Soft {
     let core =
         Config { max_pd: 512, max_cq: 512, max_mr: 1024, max_peer: 1024, ..Config::default() };
@@ -69,7 +71,7 @@ fn ended() -> Arc<AtomicBool> {
     flag
 }
 
-/// Messages that have come, and are what they should be.
+/// Number of messages that arrived; checks the bytes of each.
 fn messages(end: &mut End) -> u64 {
     end.poll();
     let done = std::mem::take(&mut end.done);
@@ -80,7 +82,7 @@ fn messages(end: &mut End) -> u64 {
     came * u64::from(end.buffer.read(0, 4) == *b"flow")
 }
 
-/// Accepts everything, as programs do that ask nobody.
+/// The server: accepts every request.
 fn serve(device: &str) {
     let soft = open(device);
     let dev = soft.dev();
@@ -148,7 +150,7 @@ fn serve(device: &str) {
     ends.into_values().for_each(|own| own.destroy().expect("destroy"));
 }
 
-/// A REQ from an address, as its connection manager would send it.
+/// A REQ as the connection manager of the address `from` would send it.
 fn request(from: Ipv4Addr, to: [u8; 4], port: u16, number: u32) -> Vec<u8> {
     let (src, dst) = (gid_of_v4(from.octets()), gid_of_v4(to));
     let mut data = [0; 92];
@@ -200,7 +202,7 @@ fn flood(target: SocketAddr, port: u16, forged: u64, single: u64) {
                 let socket = if kind == 1 {
                     &alone
                 } else {
-                    // 127.64.0.0 and up: each address once.
+                    // From 127.64.0.0 upwards: each address once.
                     fresh = UdpSocket::bind((Ipv4Addr::new(127, a, b, c), 0)).expect("bind");
                     &fresh
                 };
@@ -214,7 +216,7 @@ fn flood(target: SocketAddr, port: u16, forged: u64, single: u64) {
     println!("flood: {} requests from as many addresses, {} from one", sent[0], sent[1]);
 }
 
-/// One connection of the client.
+/// A connection that the client makes.
 struct Attempt<'d> {
     end: End<'d>,
     began: Instant,
@@ -231,7 +233,7 @@ fn connect<'d>(
     let ah =
         gdrcore_core::verbs::types::AhAttr { dgid: gid_of_v4(to), udp_port, ..Default::default() };
     let id = cm(dev).create(port_space::TCP, 0).expect("create");
-    // As librdmacm and the C API have it: asked again after 0.54 s.
+    // Requests are repeated after 0.54 s, as librdmacm and the C API do.
     cm(dev)
         .connect(id, &ah, port, end.qp, &ConnParam { response_timeout: 0, ..offer(b"") })
         .expect("connect");
@@ -248,7 +250,7 @@ fn start(args: &[&str]) -> Child {
         .expect("a process")
 }
 
-/// Ends a process by its input; what it said.
+/// Closes a process's input and waits for its end; returns its output.
 fn finish(mut child: Child, mut output: impl Read) -> String {
     drop(child.stdin.take());
     let mut said = String::new();
@@ -272,7 +274,7 @@ fn attack(count: u64, forged: u64, single: u64, window: usize) -> bool {
     let soft = open(&format!("soft:{}", loopback(82, 2)));
     let dev = soft.dev();
     if forged + single > 0 {
-        // Whoever comes first comes into the flood.
+        // The flood runs before the first connection is made.
         std::thread::sleep(Duration::from_secs(1));
     }
     let begin = Instant::now();

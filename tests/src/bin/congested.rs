@@ -1,9 +1,10 @@
-//! Congestion on the wire: two soft devices, each in a network namespace of its own, a tap device
-//! in each, and between them a wire of ours that marks packets as a switch with a long queue would.
-//! Needs a network namespace that it may do in what it likes.
+//! Congestion control over a wire that marks packets. Two soft devices are each in a network
+//! namespace of their own, with a tap device in each; the wire between them is [`Mangler`], which
+//! marks packets as a switch with a long queue would. Needs a network namespace in which it may do
+//! anything.
 //!
-//! `congested` says what it saw, and panics where notifications do not come back, the sender does
-//! not slow down, does not recover, or a byte is wrong.
+//! Prints its measurements. Panics if notifications do not come back, if the sender does not slow
+//! down or does not recover, or if a byte is wrong.
 
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::Device;
@@ -22,14 +23,15 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Bytes per second that a sender may have while it is told of congestion: so few that the rate
-/// makes it slow, on a busy machine too, and not the CPU.
+/// Bytes per second at which the sender starts. So low that the rate, and not the CPU, is the limit
+/// on a busy machine too.
 const LINE_RATE: u64 = 5_000_000;
 /// Requests of a measurement, and bytes of each.
 const REQUESTS: usize = 8;
 const BYTES: usize = 500_000;
 
-/// Marked, notifications sent, followed, ignored.
+/// Counters: marked packets received, notifications sent, notifications heeded, notifications
+/// ignored.
 fn counts(dev: &dyn Device) -> [u64; 4] {
     let c = dev.counters().expect("counters");
     [c.np_ecn_marked, c.np_cnp_sent, c.rp_cnp_handled, c.rp_cnp_ignored]
@@ -50,7 +52,7 @@ fn tap(name: &str, host: u8) -> File {
     tap
 }
 
-/// The same requests; how long they take. Every byte of them is compared.
+/// Time that the requests of one measurement take. Compares every byte.
 fn time_of(a: &mut End, b: &mut End, op: Op, seed: u64) -> Duration {
     let reads = matches!(op, Op::Read(_));
     let data = pattern(seed, BYTES);
@@ -80,7 +82,7 @@ fn time_of(a: &mut End, b: &mut End, op: Op, seed: u64) -> Duration {
     took
 }
 
-/// Notifications that arrived, and whether all packets with data that `from` sent may be marked.
+/// Notifications that arrived, and whether all packets with data that `from` sent are ECN-capable.
 fn on_the_wire(seen: &[Seen], from: Side) -> (usize, bool) {
     let kind = |s: &Seen| s.view().map(|v| v.opcode().kind());
     let cnps = seen
@@ -91,8 +93,8 @@ fn on_the_wire(seen: &[Seen], from: Side) -> (usize, bool) {
     (cnps.count(), data.clone().count() > 0 && data.clone().all(|s| ecn(&s.frame) == Some(2)))
 }
 
-/// Waits for the notifications that are on their way from `receiver`, and as long as the rate takes
-/// to recover.
+/// Waits for the notifications that `receiver` has sent but `sender` has not got, then until the
+/// rate has recovered.
 fn settle(receiver: &dyn Device, sender: &dyn Device) {
     let (until, end) = (Instant::now() + Duration::from_millis(200), deadline(60));
     let all_came = || counts(sender)[2] + counts(sender)[3] >= counts(receiver)[1];
@@ -104,20 +106,24 @@ fn settle(receiver: &dyn Device, sender: &dyn Device) {
     }
 }
 
-/// One operation between two devices, without congestion, with it, and after it. Only the direction
-/// of the data is marked.
+/// Measures one operation between two devices without congestion, with it, and after it. Only the
+/// direction of the data is marked.
 fn between(wire: &Mangler, x: &dyn Device, y: &dyn Device, op: Op, what: &str) {
     let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
     a.post(1, op, 0, BYTES as u32).expect("post_send");
     succeed(&mut a, &mut b, 1);
-    // Who sends the data, and who is told to notify it.
+    // The sender of the data, and the receiver, which sends the notifications.
     let reads = matches!(op, Op::Read(_));
     let (sender, receiver, side) = if reads { (y, x, Side::Rxe) } else { (x, y, Side::Ours) };
     let (before, heard) = (counts(receiver), counts(sender));
     let mut free = time_of(&mut a, &mut b, op, 0);
-    assert_eq!((counts(receiver), counts(sender)), (before, heard), "nothing is marked yet");
+    assert_eq!(
+        (counts(receiver), counts(sender)),
+        (before, heard),
+        "packets were marked before congestion began"
+    );
     let (mut congested, mut cnps, mut capable) = (Duration::ZERO, 0, true);
-    // A busy machine makes the first slow too: then all of it again.
+    // A busy machine makes the first measurement slow too; then all of them are repeated.
     for seed in 1..20 {
         wire.mark(side, 10_000);
         wire.watch();
@@ -132,7 +138,7 @@ fn between(wire: &Mangler, x: &dyn Device, y: &dyn Device, op: Op, what: &str) {
         }
     }
     let (now, told) = (counts(receiver), counts(sender));
-    // As often as it takes: a busy machine makes each of them slow.
+    // Repeated until one is fast: a busy machine makes each of them slow.
     let mut recovered = Duration::MAX;
     for seed in 200..220 {
         recovered = recovered.min(time_of(&mut a, &mut b, op, seed));
@@ -148,7 +154,7 @@ fn between(wire: &Mangler, x: &dyn Device, y: &dyn Device, op: Op, what: &str) {
          without congestion, {congested:?} with it, {recovered:?} after it",
         REQUESTS * BYTES / 1_000_000
     );
-    assert!(capable, "{what}: the sender's packets do not say that they may be marked");
+    assert!(capable, "{what}: the sender's packets are not ECN-capable");
     assert!(
         marked > 100 && sent > 10 && sent <= marked,
         "{what}: {marked} marks, {sent} notifications"
@@ -160,7 +166,7 @@ fn between(wire: &Mangler, x: &dyn Device, y: &dyn Device, op: Op, what: &str) {
     assert!(2 * congested > 3 * free, "{what}: the sender did not slow down");
     assert!(recovered < congested, "{what}: the sender did not recover");
     let after = (counts(receiver)[1], counts(sender)[2]);
-    assert_eq!(after, (now[1], told[2]), "{what}: nobody complains any more");
+    assert_eq!(after, (now[1], told[2]), "{what}: notifications after the congestion");
     a.destroy().and(b.destroy()).expect("destroy");
 }
 

@@ -1,20 +1,31 @@
-//! One process with ends that serve, and stream if asked: what tests kill, stop and continue. See
+//! A process with ends that serve requests and may stream; tests kill, stop and continue it. See
 //! `gdrcore_tests::far_end`.
 //!
-//! `far_end DEVICE [key=value]...`: `buffer` bytes, `timeout` and `retry` of its QPs, `recv` bytes
-//! of each receive request (0: none are posted), `path` udp, shm or auto, `stream` write, read or
-//! send, `piece` bytes of each streamed request, `helper` 1: sleep and let the helper thread run
-//! the engine, `cma` 1: lend and borrow memory by address, `user` the number of the user to become,
-//! `dumpable` 0 or 1: whether others of that user may trace it, `overflow` 1: be the overflow uid
-//! of a user namespace of its own, `full` 1: once the device is open, keep all descriptors that the
-//! process may have, `kin` 1: its peers are known to be soft devices, `mtu` the code of its QPs'
-//! path MTU, `read_only` 1: its buffer is not for WRITEs, `response` the code of what it waits for
-//! the connection manager's answers. Lines in: `peer ADDRESS` makes an end and connects it, `make`
-//! only makes it and `join ADDRESS` connects the one made last, `go` lets them stream, `tell` asks
-//! for counters, `cause` for the cause of the end made last, `ask PORT ADDRESS` asks there for a
-//! connection; the end of input ends the process. Lines out: `open`, `at ADDRESS`, `moved N` for
-//! every 64 requests, `failed STATUS CAUSE RETRIES`, `counters RETRIES FAILURES CARRIED REFUSED`
-//! (REFUSED: packets that were not believed), `cause CODE TEXT`, `asked EVENT STATUS TEXT`.
+//! `far_end DEVICE [key=value]...`:
+//!
+//! - `buffer`: bytes of each end's buffer
+//! - `timeout`, `retry`, `mtu`: attributes of its QPs (`mtu`: the code)
+//! - `recv`: bytes of each receive request (0: none are posted)
+//! - `path`: udp, shm or auto
+//! - `stream`: write, read or send; `piece`: bytes of each streamed request
+//! - `helper` 1: sleep, and let the helper thread run the engine
+//! - `cma` 1: grant and use memory by address
+//! - `user`: number of the user to become
+//! - `dumpable` 0 or 1: whether others of that user may trace it
+//! - `overflow` 1: be the overflow uid of a user namespace of its own
+//! - `full` 1: once the device is open, take all descriptors that the process may have
+//! - `kin` 1: its peers are known to be soft devices
+//! - `read_only` 1: the buffer allows no remote WRITEs
+//! - `response`: code of the time within which the connection manager's answers must come
+//!
+//! Lines in: `peer ADDRESS` makes an end and connects it; `make` only makes it, and `join ADDRESS`
+//! connects the newest end; `go` starts the streams; `tell` asks for counters, `cause` for the
+//! cause of the newest end; `ask PORT ADDRESS` requests a connection there. The process ends when
+//! its input does.
+//!
+//! Lines out: `open`; `at ADDRESS`; `moved N` for every 64 requests; `failed STATUS CAUSE RETRIES`;
+//! `counters RETRIES FAILURES CARRIED REFUSED` (REFUSED: packets that failed a check of their
+//! sender); `cause CODE TEXT`; `asked EVENT STATUS TEXT`.
 
 use gdrcore_core::cm::types::ConnParam;
 use gdrcore_core::verbs::types::{access, mtu, wc_opcode, wc_status, AhAttr};
@@ -66,7 +77,7 @@ fn main() {
         Some("write") => Some(Op::Write(0, None)),
         Some("read") => Some(Op::Read(0)),
         Some("send") => Some(Op::Send(None)),
-        Some(other) => panic!("{other} is no stream"),
+        Some(other) => panic!("unknown stream {other}"),
     };
     let helper = number("helper", 0) == 1;
     become_user(number("user", 0) as u32, number("dumpable", 2) as i32);
@@ -116,7 +127,7 @@ fn main() {
     assert_eq!(soft.dev().leaks().expect("leaks"), Default::default());
 }
 
-/// Whoever starts this as root may have it run as somebody who may do less.
+/// Changes from root to a user, dumpable or not.
 fn become_user(user: u32, dumpable: i32) {
     // SAFETY: no pointers.
     unsafe {
@@ -133,12 +144,12 @@ fn become_user(user: u32, dumpable: i32) {
     }
 }
 
-/// In a user namespace of its own, this user has the number that users without one appear as.
+/// Enters a user namespace in which this user has the number that stands for unmapped users.
 fn become_overflow_uid() {
     // SAFETY: no pointers.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
-    // SAFETY: no pointers. After a change of user, procfs belongs to the process again only if it
-    // may be traced.
+    // SAFETY: no pointers. After a change of user, procfs belongs to the process only if it is
+    // dumpable.
     unsafe {
         assert_eq!(
             (libc::prctl(libc::PR_SET_DUMPABLE, 1), libc::unshare(libc::CLONE_NEWUSER)),
@@ -195,7 +206,7 @@ fn command<'d>(
     }
 }
 
-/// What becomes of a connection that is asked for: event, status and cause.
+/// Requests a connection and waits for its result: event, status and cause.
 fn ask(soft: &Soft, shape: Shape, response_timeout: u8, to: AhAttr, port: u16) -> String {
     let end = End::new(soft.dev(), shape).expect("an end");
     let id = cm::connect(&end, to, port, &ConnParam { response_timeout, ..cm::offer(b"") });
@@ -211,7 +222,7 @@ fn ask(soft: &Soft, shape: Shape, response_timeout: u8, to: AhAttr, port: u16) -
     format!("{} {} {cause}", e.event, e.status)
 }
 
-/// One look at an end; returns what it found.
+/// Posts and polls once at an end; returns the number of completions.
 fn serve(e: &mut Served, op: Option<Op>, recv: u32, piece: u32) -> usize {
     if let (Some(op), true, false) = (op, e.go, e.failed) {
         while e.posted < e.moved + DEPTH && e.end.post(e.posted, op, 0, piece).is_ok() {

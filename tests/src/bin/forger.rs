@@ -1,5 +1,5 @@
-//! Sends packets that no router made: `forger FROM TO QPN COUNT [bad]`, both with their ports. RC
-//! SENDs, with the ICRC that belongs to them or (`bad`) another one.
+//! Sends forged packets to a router: `forger FROM TO QPN COUNT [bad]`, FROM and TO with ports. The
+//! packets are RC SENDs with a valid ICRC, or with a wrong one (`bad`).
 
 use gdrcore_core::wire::{Flow, ICRC_LEN};
 use gdrcore_tests::forge::{bth, octets};
@@ -20,7 +20,7 @@ fn main() {
         if words.len() > 4 {
             packet[500] ^= 1;
         }
-        // What finds no room is lost, as it may be anywhere.
+        // A packet without room in the queue is lost, as on a network.
         let _ = socket.send_to(&packet, to);
     }
 }

@@ -1,7 +1,7 @@
-//! Work of one busy pair of QPs beside idle ones: what `tests/idle.rs` counts the instructions of.
+//! One busy pair of QPs beside idle ones; `tests/idle.rs` counts its instructions.
 //!
-//! `idle N`: N connected QPs that do nothing, then 400 rounds of one WRITE of 8 bytes, its
-//! completion and one empty poll, all inside the function [`gdrc_test_busy`].
+//! `idle N`: makes N connected QPs that stay idle, then runs 400 rounds of one WRITE of 8 bytes,
+//! its completion and one empty poll, all inside the function [`gdrc_test_busy`].
 
 use gdrcore_core::config::Config;
 use gdrcore_core::device::Device;
@@ -12,7 +12,7 @@ use gdrcore_tests::soft::Soft;
 
 const ROUNDS: u64 = 400;
 
-/// The part that is counted: `--toggle-collect` finds it by its name.
+/// The part that is counted; `--toggle-collect` names this function.
 #[no_mangle]
 #[inline(never)]
 fn gdrc_test_busy(dev: &dyn Device, a: &End, rounds: u64) -> u64 {

@@ -1,12 +1,13 @@
-//! Interoperation with rxe, as a program.
+//! The interoperation cases with rxe, as a program.
 //!
-//! `interop FAR:PORT DEVICE[,DEVICE...] [WORD...]` drives the cases of `gdrcore_tests::rxe` from
-//! our devices to a running `peer` at FAR; `interop lab FOLDER [WORD...]` boots the machine first,
-//! with FOLDER (which holds `peer`) as its `/share`, and needs a network namespace of its own. Only
-//! features with one of the words are run, if there are any.
-//! `interop between INTERFACE FAR:PORT DEVICE [WORD...]` sends through a wire of its own, from a
-//! tap device to INTERFACE. `interop long FOLDER [MIB [LOSSY_MIB]]` does the longer run (20 GiB and
-//! 1 GiB for each bad wire) in such a machine and leaves its table as FOLDER/LONG.md.
+//! - `interop FAR:PORT DEVICE[,DEVICE...] [WORD...]` runs the cases of `gdrcore_tests::rxe` from
+//!   our devices to a running `peer` at FAR. Words limit it to features that contain one of them.
+//! - `interop lab FOLDER [WORD...]` boots the machine first, with FOLDER (which contains `peer`) as
+//!   its `/share`. Needs a network namespace of its own.
+//! - `interop between INTERFACE FAR:PORT DEVICE [WORD...]` sends through a wire of its own, from a
+//!   tap device to INTERFACE.
+//! - `interop long FOLDER [MIB [LOSSY_MIB]]` does the longer run (20 GiB, and 1 GiB for each bad
+//!   wire) in such a machine, and writes its table to FOLDER/LONG.md.
 
 use gdrcore_tests::rxe::report::Report;
 use gdrcore_tests::rxe::{long, run_all, Guest, Link, Outcome};

@@ -1,5 +1,5 @@
-//! Writes the frames that a network namespace's interfaces send and receive into a capture:
-//! `sniffer FILE`. Takes the right over that network; ends when it is killed.
+//! Captures the frames that the interfaces of a network namespace send and receive: `sniffer FILE`.
+//! Needs CAP_NET_RAW there; runs until it is killed.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,23 +1,23 @@
-//! Another user of the host, who means harm. See `tests/tests/other_users.rs`.
+//! A hostile process of another user of the host, for `tests/tests/other_users.rs`.
 //!
-//! `stranger UID COMMAND WHAT`: becomes the user UID, then does COMMAND to all named sockets of
-//! this network namespace whose names contain WHAT, abstract ones and paths. Says `ready`, and on
-//! some commands a result; ends when its input does.
+//! `stranger UID COMMAND WHAT`: becomes the user UID, then runs COMMAND against all named Unix
+//! sockets of this network namespace whose names contain WHAT, abstract ones and paths. Prints
+//! `ready`, and for some commands a result; ends when its input does.
 //!
-//! * `descriptors`: sends each of them descriptors whose close(2) takes minutes. Result:
-//!   `reached N`.
-//! * `knock`: offers each a link of shared memory, correctly made. Result: `kept N`, those that did
-//!   not hang up on it.
-//! * `take`: takes each name as soon as it is free, and what is sent to it. Result, at the end:
-//!   `read BYTES`.
-//! * `ask`: asks each mailbox for its table of the address's processes, from block 900. Result:
+//! * `descriptors`: sends each socket descriptors whose close(2) takes minutes. Result: `reached
+//!   N`.
+//! * `knock`: offers each socket a well-formed link of shared memory. Result: `kept N`, the number
+//!   that did not close the connection.
+//! * `take`: binds each name as soon as it is free, and reads what is sent to it. Result, at the
+//!   end: `read BYTES`.
+//! * `ask`: requests the table of the address's processes from each mailbox, as block 900. Result:
 //!   `answered N`.
-//! * `idle`: connects eight times to each that lets it. Result: `reached N`.
-//! * `port`: has the UDP port WHAT (`address:port`).
-//! * `forge`: sends fatal NAKs in the name of the address WHAT, with random PSNs, to the address
-//!   and port and to the QPN of two further arguments. Result: `sent N`, again and again.
-//! * `squat`: takes all names that devices of the address WHAT (`address:port`) may want, and the
-//!   directories of the user who is named by a further argument.
+//! * `idle`: connects eight times to each socket that accepts. Result: `reached N`.
+//! * `port`: binds the UDP port WHAT (`address:port`).
+//! * `forge`: sends fatal NAKs with the source address WHAT and random PSNs, to the address and
+//!   port and to the QPN of two further arguments. Result: `sent N`, repeatedly.
+//! * `squat`: binds all names that devices of the address WHAT (`address:port`) may need, and makes
+//!   the directories of the user that a further argument names.
 
 use gdrcore_core::wire::Flow;
 use gdrcore_tests::forge::{bth, octets};
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 struct Name(libc::sockaddr_un, libc::socklen_t);
 
 impl Name {
-    /// As `/proc/net/unix` prints it.
+    /// Parses a name as `/proc/net/unix` prints it.
     fn parse(text: &str) -> Name {
         // SAFETY: zeroes are a valid sockaddr_un.
         let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -60,7 +60,7 @@ impl Name {
         unsafe { OwnedFd::from_raw_fd(fd) }
     }
 
-    /// A socket that is connected to it, of whatever type it is.
+    /// A socket of the name's type that is connected to it.
     fn connect(&self) -> Option<OwnedFd> {
         [libc::SOCK_SEQPACKET, libc::SOCK_DGRAM, libc::SOCK_STREAM]
             .into_iter()
@@ -82,7 +82,7 @@ impl Name {
     }
 }
 
-/// The names that contain `what`.
+/// The bound names that contain `what`.
 fn names(what: &str) -> Vec<Name> {
     let all = std::fs::read_to_string("/proc/net/unix").expect("procfs");
     all.lines()
@@ -106,7 +106,7 @@ fn set<T>(fd: RawFd, level: i32, option: i32, value: T) {
     assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// One message with a descriptor. False: it did not go.
+/// Sends one message with a descriptor; false if it was not sent.
 fn send_with(to: RawFd, bytes: &[u8], fd: RawFd) -> bool {
     let mut control = [0u64; 4];
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -128,7 +128,7 @@ fn send_with(to: RawFd, bytes: &[u8], fd: RawFd) -> bool {
     unsafe { libc::sendmsg(to, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) >= 0 }
 }
 
-/// A connection whose last close(2) waits for bytes that nobody takes.
+/// A connection whose last close(2) waits for bytes that nobody reads.
 fn lingering(sink: &TcpListener) -> (TcpStream, TcpStream) {
     let stream = TcpStream::connect(sink.local_addr().expect("bound")).expect("connect");
     let (deaf, _) = sink.accept().expect("accept");
@@ -152,14 +152,15 @@ fn descriptors(what: &str) -> Vec<TcpStream> {
         let (stream, sink) = lingering(&sink);
         deaf.push(sink);
         let send = send.clone();
-        // By threads: what the other end does not take is closed here, which takes as long.
+        // In threads: a descriptor that the receiver does not take is closed here, which takes as
+        // long.
         std::thread::spawn(move || {
-            // One byte is what a link's socket carries; a mailbox takes anything.
+            // A link's socket carries one byte; a mailbox takes any message.
             let fd = name.connect();
             let _ = send.send(
                 fd.as_ref().is_some_and(|fd| send_with(fd.as_raw_fd(), &[1], stream.as_raw_fd())),
             );
-            // From here on the receiver is the last to have it.
+            // From here on the receiver holds the last descriptor.
             drop(stream);
         });
     }
@@ -171,13 +172,13 @@ fn descriptors(what: &str) -> Vec<TcpStream> {
     deaf
 }
 
-/// A sealed memory as a link's ring has it: control page and data.
+/// A sealed memfd in the format of a link's ring: control page and data.
 fn ring() -> OwnedFd {
     // SAFETY: the name is a C string; the other calls take no pointers.
     unsafe {
         let fd = libc::memfd_create(c"ring".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         assert!(fd >= 0 && libc::ftruncate(fd, 4096 + (256 << 10)) == 0);
-        // Its first line says what it is: magic 8, version 4, bytes of data 4.
+        // Its first line: magic (8 bytes), version (4), size of the data (4).
         let head = [&b"gdrcring"[..], &3u32.to_le_bytes(), &(256u32 << 10).to_le_bytes()].concat();
         assert_eq!(libc::write(fd, head.as_ptr().cast(), head.len()), head.len() as isize);
         assert_eq!(
@@ -192,7 +193,7 @@ fn ring() -> OwnedFd {
     }
 }
 
-/// Waits for what others make of messages: until all are read, and a while longer.
+/// Waits until the receivers have read all messages, and a while longer for their answers.
 struct Reading {
     end: Instant,
     read: Option<Instant>,
@@ -207,8 +208,8 @@ impl Reading {
     fn goes_on(&mut self, sockets: &[OwnedFd]) -> bool {
         let unread = sockets.iter().any(|fd| {
             let mut bytes = 0i32;
-            // SAFETY: room for one int, which says how much of what was sent is in the queues of
-            // others.
+            // SAFETY: room for one int, which receives the bytes that are still in the receivers'
+            // queues.
             let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
             rc != 0 || bytes > 0
         });
@@ -279,7 +280,7 @@ fn ask(what: &str) {
         .filter(|n| n.contains(what) && n.ends_with("/mail"))
         .collect();
     let Some(first) = mails.first() else { return println!("answered 0") };
-    // Answers go to the mailbox of the block that asks, beside theirs.
+    // Answers go to the mailbox of the requesting block, in the directory of the other mailboxes.
     let address =
         std::path::Path::new(first).parent().and_then(|p| p.parent()).expect("a directory");
     let own = address.join("900");
@@ -287,7 +288,7 @@ fn ask(what: &str) {
     let path = own.join("mail");
     let from =
         Name::parse(path.to_str().expect("a plain path")).bind(libc::SOCK_DGRAM).expect("a name");
-    // SAFETY: a C string. The others may write there, whose user is another.
+    // SAFETY: a C string. The mailbox is made writable for the receivers, who are another user.
     unsafe {
         let path = CString::new(path.to_str().expect("a plain path")).expect("no NUL");
         assert_eq!(libc::chmod(path.as_ptr(), 0o666), 0);
@@ -336,7 +337,7 @@ fn forge(from: &str, to: &str, qpn: u32) -> ! {
     const TRAIN: usize = 50;
     let socket = std::net::UdpSocket::bind((from, 0)).expect("the peer's address");
     let to: std::net::SocketAddr = to.parse().expect("address:port");
-    // Identifications 0, 1, 2, …, as the ICRC has them.
+    // Identifications 0, 1, 2, …, which the ICRC covers.
     set(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
     // SOL_UDP, UDP_SEGMENT
     set(socket.as_raw_fd(), 17, 103, LEN as i32);
@@ -355,7 +356,7 @@ fn forge(from: &str, to: &str, qpn: u32) -> ! {
         }
         sent += if socket.send_to(&train, to).is_ok() { TRAIN as u64 } else { 0 };
         if sent % 200_000 == 0 && sent > 0 {
-            // Without a pause the CPU that all share would be what the test is about.
+            // Without a pause the test would measure how the processes share the CPU.
             println!("sent {sent}");
             let more = std::io::stdin().read_line(&mut String::new());
             assert!(more.is_ok_and(|n| n > 0), "the test has ended");
@@ -408,7 +409,7 @@ fn main() {
         }
         "port" => kept = vec![std::net::UdpSocket::bind(what.as_str()).expect("the port").into()],
         "squat" => (kept, dirs) = squat(&what, &next("VICTIM")),
-        other => panic!("{other} is no command"),
+        other => panic!("unknown command {other}"),
     }
     println!("ready");
     let _ = std::io::stdin().read_to_end(&mut Vec::new());

@@ -1,5 +1,5 @@
-//! The behaviour suite as a program: `suite --device NAME [--peer NAME] [--only WORDS]`. It prints
-//! a line for each case and closes with their number; exit status 0 if none failed.
+//! The behaviour suite as a program: `suite --device NAME [--peer NAME] [--only WORDS]`. Prints a
+//! line for each case, then their number; exit status 0 if none failed.
 
 use gdrcore_tests::suite;
 use std::process::ExitCode;

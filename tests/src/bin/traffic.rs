@@ -1,8 +1,8 @@
-//! Checked traffic between two soft devices of this process: what captures are taken of.
+//! Checked traffic between two soft devices of this process, for captures.
 //!
 //! `traffic TYPE FROM TO [--mtu CODE] [--no-gso] [--pcap FILE] [--longest BYTES]`: TYPE is rc, uc
 //! or ud, FROM and TO are device names. Runs every operation of the type in both directions, checks
-//! every byte, and prints how many messages it was.
+//! every byte, and prints the number of messages.
 
 use gdrcore_core::verbs::types::qp_type;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig};
@@ -18,7 +18,7 @@ fn main() {
         "rc" => qp_type::RC,
         "uc" => qp_type::UC,
         "ud" => qp_type::UD,
-        other => panic!("{other} is no type"),
+        other => panic!("unknown type {other}"),
     };
     let (from, to) = (next("FROM"), next("TO"));
     let mut shape = Shape { qp_type, ..Shape::default() };
@@ -32,7 +32,7 @@ fn main() {
             "--longest" => longest = value().parse().expect("bytes"),
             "--pcap" => pcap = Some(CString::new(value()).expect("a path")),
             "--no-gso" => config.flags |= flags::NO_GSO,
-            other => panic!("{other} is no option"),
+            other => panic!("unknown option {other}"),
         }
     }
     shape.buffer = (2 * longest as usize + 8192).next_multiple_of(4096);

@@ -1,4 +1,5 @@
-//! Every operation that both stacks have, at the lengths where packets begin, end and multiply.
+//! Interoperation cases of traffic: every operation that both stacks have, at the lengths around
+//! packet boundaries.
 
 use super::guest::Link;
 use super::pair::Pair;
@@ -10,7 +11,7 @@ use crate::patience::deadline;
 use gdrcore_core::verbs::types::{access, qp_type, wc_flags, wc_opcode, wc_status};
 use std::time::{Duration, Instant};
 
-/// Where targets begin in a buffer, after room for the longest source.
+/// Where targets begin in a buffer: behind room for the longest source.
 pub fn half(pair: &Pair) -> usize {
     pair.our.shape.buffer / 2
 }
@@ -26,11 +27,11 @@ pub fn shape(qp_type: u32, mtu: u32, longest: usize) -> Shape {
     let buffer = (2 * longest + 16_384).next_multiple_of(8192);
     let all =
         access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-    // An emulated peer is slow: 2^17 * 4 us is half a second.
+    // An emulated peer is slow, so the timeout is 2^17 * 4 us, half a second.
     Shape { qp_type, mtu, buffer, timeout: 17, access: all | access::MW_BIND, ..Shape::default() }
 }
 
-/// One SEND from `side`, checked to the byte.
+/// One SEND by `side`; compares every byte.
 pub fn send(pair: &mut Pair, side: Side, len: usize, imm: Option<u32>) -> Outcome<usize> {
     let (to, ud) = (half(pair), pair.our.shape.qp_type == qp_type::UD);
     let ahead = if ud { 40 } else { 0 };
@@ -41,7 +42,7 @@ pub fn send(pair: &mut Pair, side: Side, len: usize, imm: Option<u32>) -> Outcom
     let s = pair.post(side, Op::Send(imm), 0, len)?;
     let wc = pair.succeed(side.other(), r)?;
     pair.succeed(side, s)?;
-    // rxe says GRH of connected QPs too, whose buffers hold none.
+    // rxe sets the GRH flag for connected QPs too, whose buffers hold no GRH.
     let flags = wc_flags::WITH_IMM | if ud || side == Side::Rxe { wc_flags::GRH } else { 0 };
     let want = u32::from(imm.is_some()) * wc_flags::WITH_IMM + u32::from(ud) * wc_flags::GRH;
     if wc.byte_len as usize != len + ahead
@@ -101,7 +102,7 @@ pub fn read(pair: &mut Pair, side: Side, len: usize) -> Outcome<usize> {
     Ok(1)
 }
 
-/// A UC message has no answer: what was sent is seen at the target only.
+/// One UC WRITE. It has no answer, so the target's memory shows when it has arrived.
 fn unreliable_write(pair: &mut Pair, side: Side, len: usize) -> Outcome<usize> {
     let to = half(pair);
     let seed = len as u64 * 43 + 17;
@@ -121,7 +122,7 @@ fn unreliable_write(pair: &mut Pair, side: Side, len: usize) -> Outcome<usize> {
     Ok(1)
 }
 
-/// A FETCH_ADD that wraps, a CMP_SWAP that fits and one that does not.
+/// A FETCH_ADD that wraps, a CMP_SWAP that matches and one that does not.
 fn atomics(pair: &mut Pair, side: Side, swap: bool) -> Outcome<usize> {
     let to = half(pair);
     let (start, steps): (u64, &[(Op, u64, u64)]) = if swap {
@@ -155,7 +156,7 @@ fn atomics(pair: &mut Pair, side: Side, swap: bool) -> Outcome<usize> {
     Ok(steps.len())
 }
 
-/// SEND with invalidate closes a window of the target; the key is dead afterwards.
+/// SEND with invalidate closes a window of the target; the key is invalid afterwards.
 fn invalidate(pair: &mut Pair, side: Side) -> Outcome<usize> {
     let key = pair.window(side.other(), 4096)?;
     pair.fill(side, 0, 64, 3)?;
@@ -167,7 +168,7 @@ fn invalidate(pair: &mut Pair, side: Side) -> Outcome<usize> {
     let s = pair.post(side, Op::SendInv(key), 0, 64)?;
     let wc = pair.succeed(side.other(), r)?;
     pair.succeed(side, s)?;
-    // rxe hands the kernel's number of this flag to programs, for whom that is IP_CSUM_OK.
+    // rxe passes the kernel's value of this flag to programs, in whose numbering it is IP_CSUM_OK.
     let flag = if side == Side::Ours { wc_flags::IP_CSUM_OK } else { wc_flags::WITH_INV };
     if wc.wc_flags & flag == 0 || wc.imm_data != key {
         return Err(format!("key {key:#x} received as {wc:?}"));
@@ -211,7 +212,7 @@ pub fn reliable(report: &mut Report, link: &Link, mtu: u32, lengths: &[usize]) {
     report.remark(
         "RC SEND with invalidate",
         Side::Ours,
-        "rxe is wrong: it says IP_CSUM_OK (4) instead of WITH_INV (8)",
+        "rxe is wrong: it reports IP_CSUM_OK (4) instead of WITH_INV (8)",
     );
     report.both("RC WRITE", &what, |s| over(link, shape, lengths, |p, l| write(p, s, l, None)));
     report.both("RC WRITE with immediate", &what, |s| {
@@ -222,7 +223,7 @@ pub fn reliable(report: &mut Report, link: &Link, mtu: u32, lengths: &[usize]) {
     report.both("RC FETCH_ADD", &what, |s| over(link, shape, &[8], |p, _| atomics(p, s, false)));
 }
 
-/// Messages of a mebibyte and of rxe's largest.
+/// Messages of a mebibyte, and of the largest length that rxe takes.
 pub fn large(report: &mut Report, link: &Link, mtu: u32) {
     for (len, name) in [(1 << 20, "1 MiB"), (8 << 20, "8 MiB")] {
         let what = format!("{}, MTU {}", link.name, 128 << mtu);
@@ -267,7 +268,7 @@ pub fn datagrams(report: &mut Report, link: &Link, mtu: u32) {
     report.both("UD GRH", &what, |s| over(link, shape, &[100], |p, l| grh(p, s, l)));
 }
 
-/// The 40 bytes ahead of a datagram: version, lengths and addresses of the packet that it came in.
+/// Checks the 40 bytes ahead of a datagram: version, lengths and addresses of the packet.
 fn grh(pair: &mut Pair, side: Side, len: usize) -> Outcome<usize> {
     send(pair, side, len, None)?;
     let to = half(pair);
@@ -278,7 +279,7 @@ fn grh(pair: &mut Pair, side: Side, len: usize) -> Outcome<usize> {
     let far = pair.link.far.dgid;
     let near: [u8; 16] = pair.link.dev.query().map_err(|e| e.to_string())?.gid;
     let (source, target) = if side == Side::Ours { (near, far) } else { (far, near) };
-    // BTH 12, DETH 8, payload with its padding, ICRC 4, behind UDP's 8.
+    // BTH 12, DETH 8, padded payload, ICRC 4, behind 8 bytes of UDP header.
     let udp = 8 + 12 + 8 + len.next_multiple_of(4) + 4;
     let v4 = pair.link.name == "IPv4";
     let right = if v4 {

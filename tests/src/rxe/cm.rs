@@ -1,10 +1,11 @@
-//! rdma_cm's own programs at the far end, unmodified: rping, ucmatose and udaddy, which know an
-//! address and a port.
+//! Unmodified programs of rdma_cm at the far end: rping, ucmatose and udaddy, which connect by
+//! address and port.
 //!
-//! rping: SEND says where a ping lies, READ fetches it, SEND says "go on", SEND says where it is
-//! wanted, WRITE puts it there, SEND says "done"; each SEND is address 64, rkey 32, length 32,
-//! big-endian. ucmatose: both sides send ten messages, the server first. udaddy: the client sends
-//! ten datagrams with its QPN as immediate data, the server answers with ten.
+//! rping, one round: SEND says where a ping lies, READ fetches it, SEND says "go on", SEND says
+//! where it is wanted, WRITE puts it there, SEND says "done"; each SEND holds address (64 bits),
+//! rkey (32) and length (32), big-endian. ucmatose: both sides send ten messages, the server first.
+//! udaddy: the client sends ten datagrams with its QPN as immediate data, the server answers with
+//! ten.
 
 use super::guest::give_way;
 use super::lab::Lab;
@@ -22,13 +23,13 @@ use gdrcore_core::verbs::types::{
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
-/// Messages of ucmatose and udaddy, and their bytes.
+/// Messages of ucmatose and udaddy, and the bytes of each.
 const MESSAGES: u64 = 10;
 const SIZE: u32 = 100;
 /// Rounds of rping, and bytes of a ping.
 const ROUNDS: usize = 5;
 const PING: u32 = 3000;
-/// Where things lie in the buffer: messages in, the message out, the ping.
+/// Offsets in the buffer: received messages at 0, then the message to send, then the ping.
 const OUT: u64 = 1 << 16;
 const DATA: u64 = 1 << 17;
 const GRH: u32 = 40;
@@ -48,7 +49,7 @@ impl<'d> Talk<'d> {
         let shape = Shape { qp_type, buffer: 1 << 18, access: all, ..Shape::default() };
         let mut end = End::new(soft.dev(), shape).map_err(|e| e.to_string())?;
         end.qkey = gdrcore_core::engine::cm::UDP_QKEY;
-        // Whatever the tool sends first finds a receive.
+        // The tool may send first, so receives are posted before the connection is made.
         end.to_init().map_err(|e| format!("to INIT: {e}"))?;
         let limit = deadline(60);
         let talk = Talk { end, id: 0, events: Vec::new(), limit, idle: 0 };
@@ -62,7 +63,7 @@ impl<'d> Talk<'d> {
         self.end.post_recv(1000 + i, i * 256, 200).map_err(|e| format!("post_recv: {e}"))
     }
 
-    /// One turn of the device; an error if the time is over.
+    /// Runs the device once; an error if the time is over.
     fn turn(&mut self, what: &str) -> Outcome<()> {
         let n = self.end.poll();
         while let Some(e) = cm(self.end.dev).event().map_err(|e| e.to_string())? {
@@ -98,7 +99,7 @@ impl<'d> Talk<'d> {
         }
     }
 
-    /// The next completion with a number that `wanted` says yes to.
+    /// The next completion whose wr_id `wanted` accepts.
     fn completion(&mut self, wanted: impl Fn(u64) -> bool) -> Outcome<Wc> {
         loop {
             if let Some(k) = self.end.done.iter().position(|wc| wanted(wc.wr_id)) {
@@ -117,8 +118,8 @@ impl<'d> Talk<'d> {
         self.completion(|id| id == 1).map(drop)
     }
 
-    /// Connects to a tool that may not listen yet.
-    fn ask(&mut self, far: &AhAttr, port: u16) -> Outcome<CmEvent> {
+    /// Connects to a tool, again until it listens.
+    fn connect(&mut self, far: &AhAttr, port: u16) -> Outcome<CmEvent> {
         let datagram = self.end.shape.qp_type == qp_type::UD;
         let ps = if datagram { port_space::UDP } else { port_space::TCP };
         loop {
@@ -143,7 +144,8 @@ impl<'d> Talk<'d> {
                         let dev = self.end.dev;
                         let reset = gdrcore_core::verbs::types::QpAttr::default();
                         dev.qp_modify(self.end.qp, &reset, 1).map_err(|e| e.to_string())?;
-                        // What the end of the attempt flushed is not of the next one.
+                        // Completions that the failed attempt flushed do not belong to the next
+                        // one.
                         while self.end.poll() > 0 {}
                         self.end.done.clear();
                         self.end.to_init().map_err(|e| e.to_string())?;
@@ -157,8 +159,8 @@ impl<'d> Talk<'d> {
         }
     }
 
-    /// Accepts what a tool asks.
-    fn answer(&mut self) -> Outcome<()> {
+    /// Accepts the tool's connection request.
+    fn accept(&mut self) -> Outcome<()> {
         let request = self.event(cm_event::CONNECT_REQUEST)?;
         self.id = request.id;
         cm(self.end.dev)
@@ -170,16 +172,16 @@ impl<'d> Talk<'d> {
         Ok(())
     }
 
-    /// Ends the connection, from our side or by the tool's wish.
-    fn part(&mut self, ours: bool) -> Outcome<()> {
+    /// Disconnects, or waits for the tool to do so.
+    fn disconnect(&mut self, ours: bool) -> Outcome<()> {
         if ours {
             cm(self.end.dev).disconnect(self.id).map_err(|e| format!("disconnect: {e}"))?;
         }
         self.event(cm_event::DISCONNECTED).map(drop)
     }
 
-    /// Where the peer's bytes are, and how many.
-    fn told(&mut self) -> Outcome<u32> {
+    /// Reads from a message of rping where the peer's bytes are, and how many.
+    fn receive_location(&mut self) -> Outcome<u32> {
         let wc = self.completion(|id| id >= 1000)?;
         let m = self.end.buffer.read(((wc.wr_id - 1000) * 256) as usize, 16);
         self.receive(wc.wr_id - 1000)?;
@@ -192,7 +194,7 @@ impl<'d> Talk<'d> {
         Ok(word(12))
     }
 
-    fn tell(&mut self, len: u32) -> Outcome<()> {
+    fn send_location(&mut self, len: u32) -> Outcome<()> {
         let mut m = (self.end.attr.iova + DATA).to_be_bytes().to_vec();
         m.extend(self.end.attr.rkey.to_be_bytes());
         m.extend(len.to_be_bytes());
@@ -203,16 +205,16 @@ impl<'d> Talk<'d> {
     /// The server's part of rping.
     fn rping_server(&mut self) -> Outcome<usize> {
         for round in 0..ROUNDS {
-            let len = self.told()?;
+            let len = self.receive_location()?;
             self.post(Op::Read(0), DATA, len)?;
             let text = self.end.buffer.read(DATA as usize, len as usize);
             if !text.starts_with(format!("rdma-ping-{round}: ").as_bytes()) {
                 return Err(format!("round {round}: {:?}", String::from_utf8_lossy(&text)));
             }
-            self.tell(0)?;
-            let len = self.told()?;
+            self.send_location(0)?;
+            let len = self.receive_location()?;
             self.post(Op::Write(0, None), DATA, len)?;
-            self.tell(0)?;
+            self.send_location(0)?;
         }
         Ok(ROUNDS)
     }
@@ -220,16 +222,16 @@ impl<'d> Talk<'d> {
     /// The client's part of rping.
     fn rping_client(&mut self) -> Outcome<usize> {
         for round in 0..ROUNDS {
-            // Text: the server writes back no more than that.
+            // Printable bytes: the server stops at the first byte that is not.
             let mut bytes: Vec<u8> =
                 (0..PING as usize).map(|i| b'A' + ((i * 7 + round) % 57) as u8).collect();
             bytes[PING as usize - 1] = 0;
             self.end.buffer.write(DATA as usize, &bytes);
-            self.tell(PING)?;
-            self.told()?;
+            self.send_location(PING)?;
+            self.receive_location()?;
             self.end.buffer.write(DATA as usize, &vec![0; PING as usize]);
-            self.tell(PING)?;
-            self.told()?;
+            self.send_location(PING)?;
+            self.receive_location()?;
             if self.end.buffer.read(DATA as usize, PING as usize) != bytes {
                 return Err(format!("round {round}: other bytes came back"));
             }
@@ -274,7 +276,7 @@ impl<'d> Talk<'d> {
         Ok(())
     }
 
-    /// Takes ten datagrams; the immediate data of the last.
+    /// Receives ten datagrams; returns the immediate data of the last.
     fn datagrams_in(&mut self) -> Outcome<u32> {
         let mut imm = 0;
         for _ in 0..MESSAGES {
@@ -288,7 +290,7 @@ impl<'d> Talk<'d> {
     }
 }
 
-/// Which tool, which of its parts is ours, over which addresses.
+/// A case: the tool, our role, the addresses.
 #[derive(Clone, Copy)]
 struct Case {
     tool: &'static str,
@@ -325,17 +327,17 @@ fn run_case(lab: &Lab, c: Case) -> Outcome<usize> {
     let far = AhAttr { dgid: gid.octets(), ..AhAttr::default() };
     let outcome: Outcome<usize> = (|| {
         if c.ours_serves {
-            talk.answer()?;
+            talk.accept()?;
         }
         let n = match (c.tool, c.ours_serves) {
             ("rping", true) => talk.rping_server()?,
             ("rping", false) => {
-                talk.ask(&far, c.port)?;
+                talk.connect(&far, c.port)?;
                 talk.rping_client()?
             }
             ("ucmatose", serves) => {
                 if !serves {
-                    talk.ask(&far, c.port)?;
+                    talk.connect(&far, c.port)?;
                 }
                 talk.messages()?
             }
@@ -345,15 +347,15 @@ fn run_case(lab: &Lab, c: Case) -> Outcome<usize> {
                 2 * MESSAGES as usize
             }
             (_, false) => {
-                let e = talk.ask(&far, c.port)?;
+                let e = talk.connect(&far, c.port)?;
                 talk.datagrams_out(&e.peer, e.remote_qpn, e.qkey)?;
                 talk.datagrams_in()?;
                 2 * MESSAGES as usize
             }
         };
         if kind != qp_type::UD {
-            // Of rping the client says goodbye, of ucmatose the server.
-            talk.part(c.ours_serves == (c.tool == "ucmatose"))?;
+            // rping's client disconnects, and ucmatose's server.
+            talk.disconnect(c.ours_serves == (c.tool == "ucmatose"))?;
         }
         Ok(n)
     })();
@@ -367,7 +369,8 @@ fn run_case(lab: &Lab, c: Case) -> Outcome<usize> {
         cm(soft.dev()).destroy(listener).map_err(|e| e.to_string())?;
     }
     let n = outcome.map_err(|e| format!("{e}; the tool: {}", done.output.trim()))?;
-    // rping's server ends by the event that its client has left, and says 1 or 0 as the two race.
+    // rping's server ends by the event of its client's disconnection; its exit code is 1 or 0, by a
+    // race of its own.
     if done.ok() || c.tool == "rping" && !c.ours_serves && done.output.contains("DISCONNECT EVENT")
     {
         return Ok(n);
@@ -375,7 +378,7 @@ fn run_case(lab: &Lab, c: Case) -> Outcome<usize> {
     Err(format!("{command}: {:?}: {}", done.code(), done.output.trim()))
 }
 
-/// Every tool, with either part ours.
+/// Runs every tool with either role ours.
 pub fn tools(report: &mut Report, lab: &Lab) {
     let v4 = ("soft:10.77.1.1", "10.77.1.1", "10.77.1.2");
     let v6 = ("soft:[fd00:78::1]", "fd00:78::1", "fd00:78::2");

@@ -1,4 +1,4 @@
-//! Deep queues, many QPs, shared receive queues.
+//! Interoperation cases of deep queues, many QPs and shared receive queues.
 
 use super::cases::{self, half};
 use super::guest::{give_way, Link};
@@ -14,7 +14,7 @@ use gdrcore_core::verbs::types::{
 };
 use std::time::Instant;
 
-/// Waits for `n` completions at a side, all successes with growing numbers.
+/// Waits for `n` completions at a side; all must be successes, in the order of their numbers.
 fn drain(pair: &mut Pair, side: Side, n: usize) -> Outcome<()> {
     if side == Side::Rxe {
         let end = deadline(60);
@@ -72,7 +72,7 @@ fn post_many(
         let remote = own.addr + to as u64;
         return pair
             .link
-            .ask(&format!(
+            .request(&format!(
                 "send {far} {n} 1 {opcode} 2 {from} {len} {len} {remote} {len} {} 0 0 0",
                 own.rkey
             ))
@@ -92,8 +92,9 @@ fn post_many(
     Ok(())
 }
 
-/// `n` requests of `len` bytes outstanding at once, from the first half of the source's buffer into
-/// the second of the target's, with the bytes of `seed`; every byte is compared.
+/// Transfers `n` requests of `len` bytes, all outstanding at once, from the first half of the
+/// source's buffer to the second half of the target's. The bytes follow from `seed`; every byte is
+/// compared.
 pub fn transfer(
     pair: &mut Pair,
     side: Side,
@@ -108,7 +109,7 @@ pub fn transfer(
     pair.fill(source, 0, n * len, seed)?;
     if opcode == wr_opcode::SEND {
         if side == Side::Ours {
-            pair.link.ask(&format!("recv {} {n} 1 {to} {len} {len}", pair.far.id))?;
+            pair.link.request(&format!("recv {} {n} 1 {to} {len} {len}", pair.far.id))?;
         } else {
             for i in 0..n {
                 pair.our
@@ -129,7 +130,7 @@ pub fn transfer(
     pair.check(source.other(), to, n * len, seed)
 }
 
-/// One such transfer over a connection of its own, with a look behind it.
+/// One such transfer over a connection of its own.
 fn deep(link: &Link, side: Side, opcode: u32, n: usize, len: usize) -> Outcome<usize> {
     let shape = Shape { depth: 512, cqe: 1024, ..cases::shape(qp_type::RC, 3, n * len + 8) };
     let mut pair = Pair::new(link, shape)?;
@@ -161,7 +162,7 @@ pub fn depths(report: &mut Report, link: &Link) {
     }
 }
 
-/// Many connections at work at once.
+/// Many connections in use at once.
 pub fn connections(report: &mut Report, link: &Link, n: usize) {
     report.both(&format!("{n} RC QPs at once"), "WRITE, SEND and READ on each", |side| {
         let shape = cases::shape(qp_type::RC, 3, 8192);
@@ -197,7 +198,7 @@ pub fn connections(report: &mut Report, link: &Link, n: usize) {
     });
 }
 
-/// Senders to one shared receive queue of the other side.
+/// Several senders to one shared receive queue of the other side.
 pub fn shared_receives(report: &mut Report, link: &Link) {
     let shape = cases::shape(qp_type::RC, 3, 65_536);
     report.case("RC into an SRQ, four senders", Side::Ours, "", || srq_of_rxe(link, shape));
@@ -215,7 +216,7 @@ fn srq_of_rxe(link: &Link, shape: Shape) -> Outcome<usize> {
     }
     let to = half(&pairs[0]);
     let (id, n) = (pairs[0].far.id, 4 * ROUND);
-    link.ask(&format!("recv {id} {n} {RECV_ID} {to} {LEN} {LEN}"))?;
+    link.request(&format!("recv {id} {n} {RECV_ID} {to} {LEN} {LEN}"))?;
     let mut left = n;
     for round in 0..ROUND {
         for p in &mut pairs {
@@ -231,7 +232,7 @@ fn srq_of_rxe(link: &Link, shape: Shape) -> Outcome<usize> {
             left -= 1;
         }
     }
-    // The first end has the shared objects of the others.
+    // The first end owns the objects that the others share.
     for p in pairs.into_iter().rev() {
         p.end()?;
     }
@@ -272,8 +273,8 @@ fn srq_of_ours(link: &Link, shape: Shape) -> Outcome<usize> {
     let mut far = Vec::new();
     let mut qps = Vec::new();
     for _ in 0..4 {
-        // The first end lends its buffer and queues; each QP on the shared queue takes its place to
-        // be connected.
+        // The first end's buffer and queues serve all; each QP on the shared queue is put in its
+        // place to be connected.
         let (qp, qpn, _) = dev.qp_create(&init).map_err(fail)?;
         let plain = std::mem::replace(&mut first.qp, qp);
         first.own.qpn = qpn;
@@ -302,10 +303,10 @@ fn srq_of_ours(link: &Link, shape: Shape) -> Outcome<usize> {
     for round in 0..ROUND {
         for id in &far {
             let seed = (at + 50) as u64;
-            link.ask(&format!("fill {id} 0 {LEN} {seed}"))?;
+            link.request(&format!("fill {id} 0 {LEN} {seed}"))?;
             let opcode = wr_opcode::SEND;
             let flags = send_flags::SIGNALED;
-            link.ask(&format!("send {id} 1 {round} {opcode} {flags} 0 {LEN} 0 0 0 0 0 0 0"))?;
+            link.request(&format!("send {id} 1 {round} {opcode} {flags} 0 {LEN} 0 0 0 0 0 0 0"))?;
             let end = deadline(60);
             let wc = loop {
                 first.poll();
@@ -329,7 +330,7 @@ fn srq_of_ours(link: &Link, shape: Shape) -> Outcome<usize> {
         }
     }
     for id in far {
-        link.ask(&format!("del {id}"))?;
+        link.request(&format!("del {id}"))?;
     }
     for &qp in &qps[..3] {
         dev.qp_destroy(qp).map_err(fail)?;

@@ -1,4 +1,4 @@
-//! What goes wrong between the stacks: refusals, missing receives, silence.
+//! Interoperation cases of failures: refusals, missing receives, silence.
 
 use super::cases::{self, half, read, send, write};
 use super::guest::{give_way, Guest, Link};
@@ -17,16 +17,16 @@ use gdrcore_core::verbs::types::{
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-/// A QP of ours to ERR, or one of theirs.
+/// Moves a QP of either side to ERR.
 fn kill(pair: &Pair, side: Side) -> Outcome<()> {
     if side == Side::Rxe {
-        return pair.link.ask(&format!("modify {} {}", pair.far.id, qp_state::ERR)).map(drop);
+        return pair.link.request(&format!("modify {} {}", pair.far.id, qp_state::ERR)).map(drop);
     }
     let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
     pair.our.dev.qp_modify(pair.our.qp, &attr, qp_attr_mask::STATE).map_err(|e| e.to_string())
 }
 
-/// The state that a QP is in.
+/// The state of a side's QP.
 fn state(pair: &Pair, side: Side) -> Outcome<u32> {
     if side == Side::Rxe {
         return Ok(pair.link.numbers(&format!("state {}", pair.far.id))?[0] as u32);
@@ -34,7 +34,7 @@ fn state(pair: &Pair, side: Side) -> Outcome<u32> {
     Ok(pair.our.dev.qp_query(pair.our.qp).map_err(|e| e.to_string())?.0.qp_state)
 }
 
-/// Waits for a QP to be in a state.
+/// Waits until a side's QP is in a state.
 fn reaches(pair: &Pair, side: Side, want: u32) -> Outcome<()> {
     let end = deadline(60);
     loop {
@@ -49,8 +49,8 @@ fn reaches(pair: &Pair, side: Side, want: u32) -> Outcome<()> {
     }
 }
 
-/// Posts `op` and two WRITEs behind it: the first must end with `status`, the others be flushed,
-/// the target's bytes stay.
+/// Posts `op` and two WRITEs behind it. The first must complete with `status` and the others be
+/// flushed; the target's bytes must not change.
 fn refused(
     pair: &mut Pair,
     side: Side,
@@ -62,8 +62,7 @@ fn refused(
     let to = half(pair);
     pair.set(side.other(), to, 256, 0xEE)?;
     let first = pair.post_as(side, op, 0, len, send_flags::SIGNALED, key)?;
-    // Unsignalled, and completed all the same: errors are never silent. It may be refused at the
-    // post already.
+    // Unsignalled, but it completes: errors are always reported. The post itself may refuse it.
     let second = pair.post_as(side, Op::Write(to as u64, None), 0, 64, 0, None);
     let third = pair.post_as(side, Op::Write(to as u64, None), 0, 64, send_flags::SIGNALED, None);
     pair.ends_with(side, first, status)?;
@@ -89,7 +88,7 @@ fn refusal(
     Ok(n)
 }
 
-/// A refusal whose NAK is looked for on the wire, where that is ours.
+/// As [`refusal`]; checks the NAK on the wire as well, where the wire is ours.
 fn refused_with(
     link: &Link,
     shape: Shape,
@@ -104,8 +103,8 @@ fn refused_with(
     })
 }
 
-/// Runs a case that ends with a NAK of `side`'s peer, and checks that the wire carried the one that
-/// the status stands for.
+/// Runs a case that ends with a NAK of `side`'s peer, and checks that the wire carried the NAK code
+/// that belongs to the status.
 fn with_nak<T>(
     link: &Link,
     side: Side,
@@ -115,14 +114,14 @@ fn with_nak<T>(
 ) -> Outcome<T> {
     let Some(wire) = link.wire else { return case() };
     let (done, seen) = headers::watched(wire, case)?;
-    headers::said(&seen, side.other(), headers::code_of(status))?;
+    headers::expect_nak(&seen, side.other(), headers::code_of(status))?;
     if let Some(name) = evidence {
         wire.evidence(name, &seen)?;
     }
     Ok(done)
 }
 
-/// Every NAK code, for every reason that a program can give.
+/// Every fatal NAK code, for every reason that a program can cause.
 pub fn naks(report: &mut Report, link: &Link) {
     use wc_status::{REM_ACCESS_ERR, REM_INV_REQ_ERR, REM_OP_ERR};
     let shape = cases::shape(qp_type::RC, 3, 65_536);
@@ -139,13 +138,13 @@ pub fn naks(report: &mut Report, link: &Link) {
     }
     let name = "NAK 0x62, out of the region";
     for (what, op, len) in [
-        ("WRITE that begins behind it", Op::Write(end, None), 8),
-        ("WRITE that ends behind it", Op::Write(end - 4, None), 8),
-        ("WRITE of packets that ends behind it", Op::Write(end - 8192, None), 9000),
-        ("WRITE before it", Op::Write(0u64.wrapping_sub(8), None), 8),
-        ("READ that ends behind it", Op::Read(end - 4), 8),
-        ("READ of packets that ends behind it", Op::Read(end - 8192), 9000),
-        ("FETCH_ADD behind it", Op::FetchAdd(end, 1), 8),
+        ("WRITE that begins behind the region", Op::Write(end, None), 8),
+        ("WRITE that ends behind the region", Op::Write(end - 4, None), 8),
+        ("WRITE of several packets that ends behind the region", Op::Write(end - 8192, None), 9000),
+        ("WRITE before the region", Op::Write(0u64.wrapping_sub(8), None), 8),
+        ("READ that ends behind the region", Op::Read(end - 4), 8),
+        ("READ of several packets that ends behind the region", Op::Read(end - 8192), 9000),
+        ("FETCH_ADD behind the region", Op::FetchAdd(end, 1), 8),
     ] {
         report.both(name, what, |s| refused_with(link, shape, s, op, len, None, REM_ACCESS_ERR));
     }
@@ -161,7 +160,7 @@ pub fn naks(report: &mut Report, link: &Link) {
     }
     let name = "NAK 0x61, SEND longer than the receive";
     report.both(name, "", |s| {
-        // rxe finds out while it copies, and calls that its own failure.
+        // rxe finds out while it copies, and reports a failure of its own.
         let status = if s == Side::Ours { REM_OP_ERR } else { REM_INV_REQ_ERR };
         refusal(link, shape, |p| {
             let evidence = (s == Side::Ours).then_some("rxe_send_too_long");
@@ -189,10 +188,10 @@ pub fn naks(report: &mut Report, link: &Link) {
     });
 }
 
-/// Posts a receive whose local key is of nothing.
+/// Posts a receive whose local key is invalid.
 fn bad_recv(pair: &mut Pair, side: Side) -> Outcome<()> {
     if side == Side::Rxe {
-        return pair.link.ask(&format!("badrecv {} 77", pair.far.id)).map(drop);
+        return pair.link.request(&format!("badrecv {} 77", pair.far.id)).map(drop);
     }
     let piece = Sge { lkey: 0x00BA_D000, ..pair.our.piece(0, 4096) };
     let wr = RecvWr { wr_id: 77, next: std::ptr::null(), sg_list: &piece, num_sge: 1 };
@@ -201,7 +200,7 @@ fn bad_recv(pair: &mut Pair, side: Side) -> Outcome<()> {
     unsafe { pair.our.dev.post_recv(pair.our.qp, &wr, &mut bad) }.map_err(|e| e.to_string())
 }
 
-/// SENDs before the receiver has anything to put them in.
+/// SENDs that arrive before a receive is posted.
 pub fn receiver_not_ready(report: &mut Report, link: &Link) {
     let shape = cases::shape(qp_type::RC, 3, 65_536);
     for code in [1u8, 12, 16, 20] {
@@ -232,9 +231,13 @@ pub fn receiver_not_ready(report: &mut Report, link: &Link) {
                 p.ends_with(s, id, wc_status::RNR_RETRY_EXC_ERR)?;
                 // Timer 20 is 10.24 ms.
                 let least = Duration::from_micros(10_240 * u64::from(retries));
-                // rxe counts in ticks of the guest's clock: only ours is held to the time.
+                // rxe counts in ticks of the guest's clock, so only our side is checked against the
+                // time.
                 if s == Side::Ours && began.elapsed() < least {
-                    return Err(format!("over after {:?}, before {least:?}", began.elapsed()));
+                    return Err(format!(
+                        "ended after {:?}, earlier than {least:?}",
+                        began.elapsed()
+                    ));
                 }
                 Ok(1)
             })
@@ -258,7 +261,7 @@ pub fn receiver_not_ready(report: &mut Report, link: &Link) {
     });
 }
 
-/// Peers that are gone, with and without a word.
+/// Peers that disappear, with and without an error state first.
 pub fn silence(report: &mut Report, link: &Link) {
     // 2^14 * 4 us = 67 ms, three times.
     let shape = Shape { timeout: 14, retry_cnt: 2, ..cases::shape(qp_type::RC, 3, 65_536) };
@@ -289,13 +292,13 @@ pub fn silence(report: &mut Report, link: &Link) {
     });
 }
 
-/// Packets that rxe has received.
+/// Number of packets that rxe has received.
 fn received_by_rxe(pair: &Pair) -> Outcome<i128> {
     Ok(pair.link.numbers(&format!("counter {} rcvd_pkts", pair.far.id))?[0])
 }
 
-/// Sends a message of `n` packets without a receive at the other side, and waits until that has
-/// dropped it.
+/// Sends a message of `n` packets to a side without a receive, and waits until the side has dropped
+/// it.
 fn dropped(pair: &mut Pair, side: Side, len: usize, n: i128) -> Outcome<()> {
     let before = received_by_rxe(pair)?;
     let id = pair.post(side, Op::Send(None), 0, len)?;
@@ -305,7 +308,7 @@ fn dropped(pair: &mut Pair, side: Side, len: usize, n: i128) -> Outcome<()> {
         let _ = pair.our.dev.progress();
         let seen =
             pair.our.dev.qp_counters(pair.our.qp).map_err(|e| e.to_string())?.rcvd_dropped > 0;
-        // rxe counts a packet when it takes it, and drops it before it runs its programs again.
+        // rxe counts a packet when it takes it, and drops it before its programs run again.
         if if side == Side::Rxe { seen } else { received_by_rxe(pair)? >= before + n } {
             return Ok(());
         }
@@ -314,7 +317,7 @@ fn dropped(pair: &mut Pair, side: Side, len: usize, n: i128) -> Outcome<()> {
     Err("nothing was dropped".into())
 }
 
-/// What must be dropped without an answer, while the QP lives on.
+/// Datagrams that must be dropped without an answer; the QP stays usable.
 pub fn datagrams(report: &mut Report, link: &Link) {
     let shape = cases::shape(qp_type::UD, 3, 1024);
     report.both("UD, wrong Q_Key is dropped", "", |s| {
@@ -328,14 +331,14 @@ pub fn datagrams(report: &mut Report, link: &Link) {
             pair.our.post_wr(&wr).map_err(|e| e.to_string())?;
         } else {
             let (opcode, qpn) = (wr_opcode::SEND, pair.our.own.qpn);
-            link.ask(&format!(
+            link.request(&format!(
                 "send {} 1 {id} {opcode} 2 0 64 0 {qpn} 0 {} 0 0 0",
                 pair.far.id,
                 QKEY ^ 1
             ))?;
         }
         pair.succeed(s, id)?;
-        // The receive is the next one's, which comes behind it and holds other bytes.
+        // The receive is consumed by the next message, which holds other bytes.
         pair.fill(s, 0, 64, 5)?;
         let id = pair.post(s, Op::Send(None), 0, 64)?;
         pair.succeed(s, id)?;
@@ -362,7 +365,7 @@ pub fn datagrams(report: &mut Report, link: &Link) {
     });
 }
 
-/// The same QPs go on after what is not fatal: a check that reads, writes and sends still work.
+/// Checks that the same QPs still read, write and send after a failure that is not fatal.
 pub fn alive(pair: &mut Pair, side: Side) -> Outcome<usize> {
     Ok(send(pair, side, 3000, None)? + write(pair, side, 3000, None)? + read(pair, side, 3000)?)
 }
@@ -375,7 +378,7 @@ pub fn killed(
     begin: impl Fn() -> Outcome<(Running, RefCell<Guest>)>,
     end: impl Fn(Running) -> Outcome<()>,
 ) {
-    // Three seconds of silence, which a machine that lives does not keep.
+    // Retries for three seconds, longer than a live machine is silent.
     let shape = Shape { timeout: 18, retry_cnt: 2, ..cases::shape(qp_type::RC, 3, 1 << 20) };
     let name = "a program is killed: the other side's work ends";
     report.case(name, Side::Ours, "the kernel's program", || {
@@ -389,7 +392,8 @@ pub fn killed(
             ids.push(pair.post(Side::Ours, Op::Write(0, None), 0, 1 << 20)?);
         }
         end(program)?;
-        // Those that made it before the end are successes; one says why, the rest are flushed.
+        // Requests that completed before the end are successes; one reports the cause, the rest are
+        // flushed.
         let mut statuses = Vec::new();
         for id in ids {
             statuses.push(pair.wait(Side::Ours, id)?.status);
@@ -412,11 +416,11 @@ pub fn killed(
         let own = pair.our.own;
         let opcode = wr_opcode::RDMA_WRITE;
         let (len, n) = (1 << 20, 4);
-        link.ask(&format!(
+        link.request(&format!(
             "send {id} {n} 1 {opcode} 2 0 {len} 0 {} 0 {} 0 0 0",
             own.addr, own.rkey
         ))?;
-        // The device goes as it does when its process ends: without a word to anybody.
+        // The device is dropped as when its process ends: its peers get no message.
         let memory = pair.our.buffer;
         drop(soft);
         drop(memory);
@@ -424,7 +428,7 @@ pub fn killed(
         let end = deadline(60);
         let mut ended = Vec::new();
         while ended.len() < n && Instant::now() < end {
-            let answer = guest.borrow_mut().ask(none.dev(), &format!("poll {id} 1000"))?;
+            let answer = guest.borrow_mut().request(none.dev(), &format!("poll {id} 1000"))?;
             let words: Vec<&str> = answer.split(' ').collect();
             if words.first() == Some(&"1") {
                 ended.push(words.get(2).copied().unwrap_or("?").to_string());

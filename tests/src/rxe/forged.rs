@@ -1,9 +1,9 @@
-//! Requests that neither stack would send, made of its own by the wire: opcodes out of order,
-//! lengths that are not kept, an atomic that is not aligned, headers of other transports.
+//! Interoperation cases of invalid requests, which the wire makes of valid ones: opcodes out of
+//! order, wrong lengths, a misaligned atomic, headers of other transports.
 
 use super::cases::{self, half, send};
 use super::guest::Link;
-use super::headers::{is_request, said, scripted, sent};
+use super::headers::{expect_nak, is_request, scripted, sent};
 use super::mangle::{Mangler, Script};
 use super::packets::Seen;
 use super::pair::Pair;
@@ -14,24 +14,24 @@ use crate::ends::Op;
 use gdrcore_core::verbs::types::{qp_state, qp_type, wc_status};
 use gdrcore_core::wire::{Kind, Opcode};
 
-/// What is done to a request's packets; none of those of the wrong kind.
+/// A change of a request's packets; packets of another kind stay as they are.
 type Change = fn(&mut [u8]);
 
-/// A change for one opcode into another.
+/// Replaces one opcode by another.
 fn opcode(roce: &mut [u8], from: u8, to: u8) {
     if roce[0] == from {
         roce[0] = to;
     }
 }
 
-/// Adds to the low word of the address of an atomic.
+/// Makes the address of an atomic misaligned.
 fn misalign(roce: &mut [u8]) {
     if matches!(Opcode(roce[0]).kind(), Kind::CmpSwap | Kind::FetchAdd) {
         roce[19] |= 4;
     }
 }
 
-/// The length of a WRITE or READ, by `by` packets of 1024 bytes.
+/// Changes the length that a WRITE or READ announces, by `by` packets of 1024 bytes.
 fn lengthen(roce: &mut [u8], by: i32) {
     if Opcode(roce[0]).has_reth() {
         let at = 12 + 12;
@@ -40,7 +40,7 @@ fn lengthen(roce: &mut [u8], by: i32) {
     }
 }
 
-/// Requests with something wrong for which the standard has a NAK.
+/// Invalid requests for which the standard has a NAK.
 const REFUSED: &[(&str, Op, usize, Change)] = &[
     ("misaligned FETCH_ADD", Op::FetchAdd(0, 1), 8, misalign),
     ("misaligned CMP_SWAP", Op::CmpSwap(0, 1, 2), 8, misalign),
@@ -52,7 +52,7 @@ const REFUSED: &[(&str, Op, usize, Change)] = &[
     ("WRITE shorter than it says", Op::Write(0, None), 4000, |p| lengthen(p, 1)),
 ];
 
-/// Packets that are dropped without an answer; sent again unchanged they are taken.
+/// Packets that must be dropped without an answer; sent again unchanged, they are accepted.
 const DROPPED: &[(&str, Change)] = &[
     ("transport version 1", |p| p[1] |= 1),
     ("opcode of UC", |p| p[0] |= 0x20),
@@ -61,7 +61,7 @@ const DROPPED: &[(&str, Change)] = &[
     ("reserved opcode", |p| p[0] = 0x1F),
 ];
 
-/// A script that changes the requests of a side, all of them or the first.
+/// A script that changes all requests of a side, or the first only.
 fn change(side: Side, how: Change, all: bool) -> Script {
     let mut done = false;
     Box::new(move |from, roce| {
@@ -73,7 +73,7 @@ fn change(side: Side, how: Change, all: bool) -> Script {
     })
 }
 
-/// The request must be refused with 0x61, and leave the target as it was.
+/// The request must be refused with NAK 0x61, and the target's memory stay as it was.
 fn refused(
     link: &Link,
     wire: &Mangler,
@@ -91,7 +91,7 @@ fn refused(
         let id = pair.post(side, op, 0, len)?;
         pair.ends_with(side, id, wc_status::REM_INV_REQ_ERR).map(drop)
     })?;
-    said(&seen, side.other(), 0x61)?;
+    expect_nak(&seen, side.other(), 0x61)?;
     if matches!(op, Op::FetchAdd(..) | Op::CmpSwap(..)) {
         pair.untouched(side.other(), 0, 8, 0xEE)?;
     }
@@ -106,22 +106,22 @@ fn refused(
     Ok((1, seen))
 }
 
-/// The packet must be dropped without a word, and the QP live on.
+/// The packet must be dropped without an answer, and the QP stay usable.
 fn dropped(link: &Link, wire: &Mangler, side: Side, how: Change) -> Outcome<usize> {
     let mut pair = Pair::new(link, cases::shape(qp_type::RC, 3, 65_536))?;
     send(&mut pair, side, 64, None)?;
     let (n, seen) = scripted(wire, change(side, how, false), || send(&mut pair, side, 64, None))?;
     let copies = sent(&seen, side).filter(|s| s.is_request()).count();
-    let said: Vec<_> = sent(&seen, side.other()).filter_map(Seen::nak).collect();
-    if copies < 2 || !said.is_empty() {
-        return Err(format!("sent {copies} times, NAKs {said:x?}"));
+    let naks: Vec<_> = sent(&seen, side.other()).filter_map(Seen::nak).collect();
+    if copies < 2 || !naks.is_empty() {
+        return Err(format!("sent {copies} times, NAKs {naks:x?}"));
     }
     let n = n + send(&mut pair, side, 3000, None)?;
     pair.end()?;
     Ok(n)
 }
 
-/// An answer to nothing: an ACK of a PSN that was never sent, ahead of the real one.
+/// An ACK of a PSN that was never sent arrives ahead of the real ACK.
 fn ghost_ack(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
     let mut pair = Pair::new(link, cases::shape(qp_type::RC, 3, 65_536))?;
     send(&mut pair, side, 64, None)?;
@@ -147,7 +147,7 @@ fn ghost_ack(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
     Ok(n)
 }
 
-/// All of the above.
+/// Runs all of them.
 pub fn all(report: &mut Report, link: &Link, wire: &Mangler) {
     for &(what, op, len, how) in REFUSED {
         report.both(&format!("NAK 0x61, {what}"), "", |s| {
@@ -162,6 +162,6 @@ pub fn all(report: &mut Report, link: &Link, wire: &Mangler) {
     report.remark(
         name,
         Side::Rxe,
-        "rxe is wrong: it takes the request for acknowledged (rxe_ghost_ack.pcap)",
+        "rxe is wrong: it treats the request as acknowledged (rxe_ghost_ack.pcap)",
     );
 }

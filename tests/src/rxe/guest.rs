@@ -1,4 +1,4 @@
-//! The line to the far end's verbs program, and the two addresses that a connection runs between.
+//! The connection to the far end's verbs program, and the pair of addresses of a connection.
 
 use super::mangle::Mangler;
 use super::Outcome;
@@ -17,7 +17,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Connects, trying again until somebody listens.
+    /// Connects, again until somebody listens.
     pub fn connect(address: &str) -> Outcome<Guest> {
         let end = deadline(60);
         loop {
@@ -33,9 +33,9 @@ impl Guest {
         }
     }
 
-    /// Sends one request and returns the answer's words after "ok". Runs `dev` while it waits: the
-    /// far end may be waiting for our device.
-    pub fn ask(&mut self, dev: &dyn Device, request: &str) -> Outcome<String> {
+    /// Sends one request and returns the answer's words after "ok". Runs `dev` while it waits,
+    /// because the far end may be waiting for our device.
+    pub fn request(&mut self, dev: &dyn Device, request: &str) -> Outcome<String> {
         let line = format!("{request}\n");
         self.stream.write_all(line.as_bytes()).map_err(|e| format!("{request}: {e}"))?;
         let end = deadline(60);
@@ -64,13 +64,14 @@ impl Guest {
                 Err(e) => return Err(format!("{request}: {e}")),
             }
             if Instant::now() > end {
-                return Err(format!("{request}: no answer"));
+                return Err(format!("{request}: no answer came"));
             }
         }
     }
 }
 
-/// What a loop does that found nothing `idle` times in a row: the emulated machine needs this CPU.
+/// To be called in a loop that found nothing `idle` times in a row: leaves the CPU to the emulated
+/// machine.
 pub fn give_way(idle: u32) {
     if idle > 20 {
         std::thread::sleep(Duration::from_micros(30));
@@ -79,13 +80,13 @@ pub fn give_way(idle: u32) {
     }
 }
 
-/// Our device, the far end, and by which addresses they know each other.
+/// Our device, the far end, and the addresses that they use for each other.
 pub struct Link<'d> {
     /// Our device.
     pub dev: &'d dyn Device,
     /// The far end's program.
     pub guest: &'d RefCell<Guest>,
-    /// What this is, for reports: "IPv4".
+    /// Name for reports, as "IPv4".
     pub name: &'static str,
     /// The far end's address, as our QPs take it.
     pub far: AhAttr,
@@ -93,7 +94,7 @@ pub struct Link<'d> {
     pub near: String,
     /// Index of the far end's own GID.
     pub index: u32,
-    /// The wire between them, where it is ours.
+    /// The wire between them; `None`: it is not ours.
     pub wire: Option<&'d Mangler>,
 }
 
@@ -103,7 +104,7 @@ impl<'d> Link<'d> {
         let own = dev.query().map_err(|e| e.to_string())?;
         let near = Ipv6Addr::from(own.gid);
         let kind = |a: &Ipv6Addr| (a.to_ipv4_mapped().is_some(), a.segments()[0] == 0xFE80);
-        let list = guest.borrow_mut().ask(dev, "gids")?;
+        let list = guest.borrow_mut().request(dev, "gids")?;
         let words: Vec<&str> = list.split_whitespace().collect();
         for pair in words.chunks(2) {
             let [index, gid] = pair else { continue };
@@ -131,19 +132,19 @@ impl<'d> Link<'d> {
         Err(format!("the far end has no address like {near}: {list}"))
     }
 
-    /// The same with a wire of ours in between.
+    /// The same link with a wire of ours in between.
     pub fn over(self, wire: &'d Mangler) -> Link<'d> {
         Link { wire: Some(wire), ..self }
     }
 
-    /// One request to the far end; the answer's words.
-    pub fn ask(&self, request: &str) -> Outcome<String> {
-        self.guest.borrow_mut().ask(self.dev, request)
+    /// Sends a request to the far end; returns the answer's words.
+    pub fn request(&self, request: &str) -> Outcome<String> {
+        self.guest.borrow_mut().request(self.dev, request)
     }
 
-    /// As [`Link::ask`], for answers of numbers.
+    /// As [`Link::request`], for answers that are numbers.
     pub fn numbers(&self, request: &str) -> Outcome<Vec<i128>> {
-        let answer = self.ask(request)?;
+        let answer = self.request(request)?;
         answer
             .split_whitespace()
             .map(|w| w.parse().map_err(|e| format!("{request}: {answer}: {e}")))

@@ -1,5 +1,4 @@
-//! What stands in the headers, read from the wire between the stacks: MSNs and credits, P_Keys, the
-//! codes of NAKs.
+//! Interoperation cases that read headers on the wire: MSNs and credits, P_Keys, NAK codes.
 
 use super::cases::{self, half, read, send, write};
 use super::guest::Link;
@@ -13,10 +12,10 @@ use crate::ends::{Op, Shape};
 use gdrcore_core::verbs::types::{qp_type, wc_status};
 use gdrcore_core::wire::{Kind, Opcode, Syndrome};
 
-/// Offset of the ACK header in an answer that has one.
+/// Offset of the AETH in an answer that has one.
 const AETH: usize = 12;
 
-/// Runs a case with the wire watched: what crossed in it. A failed case leaves its capture.
+/// Runs a case and returns the packets that crossed meanwhile. A failed case keeps its capture.
 pub fn watched<T>(wire: &Mangler, case: impl FnOnce() -> Outcome<T>) -> Outcome<(T, Vec<Seen>)> {
     wire.watch();
     match case() {
@@ -25,7 +24,7 @@ pub fn watched<T>(wire: &Mangler, case: impl FnOnce() -> Outcome<T>) -> Outcome<
     }
 }
 
-/// As [`watched`], with a script for the packets.
+/// As [`watched`], with a script that changes packets.
 pub fn scripted<T>(
     wire: &Mangler,
     script: Script,
@@ -37,7 +36,7 @@ pub fn scripted<T>(
     done
 }
 
-/// What `side` sent.
+/// The packets that `side` sent.
 pub fn sent(seen: &[Seen], side: Side) -> impl Iterator<Item = &Seen> {
     seen.iter().filter(move |s| s.from == side && s.moment == Moment::Sent)
 }
@@ -47,7 +46,7 @@ pub fn naks(seen: &[Seen], side: Side) -> Vec<(u32, u8)> {
     sent(seen, side).filter_map(Seen::nak).collect()
 }
 
-/// Whether the packet asks for something.
+/// Whether the packet is a request.
 pub fn is_request(roce: &[u8]) -> bool {
     matches!(
         Opcode(roce[0]).kind(),
@@ -55,9 +54,9 @@ pub fn is_request(roce: &[u8]) -> bool {
     )
 }
 
-/// Messages of every kind, each complete before the next; the MSN of every answer counts those that
-/// were complete (READs from their request on), and no answer limits the credits: neither stack has
-/// end-to-end flow control.
+/// Messages of every kind, each complete before the next. The MSN of every answer must be the
+/// number of complete messages (a READ counts from its request on). No answer may limit credits:
+/// neither stack has end-to-end flow control.
 fn message_numbers(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
     let mut pair = Pair::new(link, cases::shape(qp_type::RC, 3, 65_536))?;
     let to = half(&pair);
@@ -76,7 +75,7 @@ fn message_numbers(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
         Ok(n)
     })?;
     pair.end()?;
-    // Where each message ended, and whether it counts from its request on.
+    // The PSN at which each message ended, and whether it counts from its request on.
     let mut ends = Vec::new();
     for view in sent(&seen, side).filter(|s| s.is_request()).filter_map(Seen::view) {
         let (psn, op) = (view.bth().psn.get(), view.opcode());
@@ -113,8 +112,8 @@ fn message_numbers(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
     Ok(n)
 }
 
-/// Answers that limit the credits, which neither stack sends: the requester goes on, at least one
-/// message at a time.
+/// Answers with limited credits, which neither stack sends by itself: the requester must go on,
+/// with at least one message at a time.
 fn limited_credits(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
     let mut next = 0u8;
     let script: Script = Box::new(move |from, roce| {
@@ -147,12 +146,12 @@ fn limited_credits(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
         matches!(s.aeth().map(|a| a.meaning()), Some(Syndrome::Ack { credits: 0..=30 }))
     };
     if seen.iter().filter(|s| s.moment == Moment::Delivered).filter(limited).count() < n {
-        return Err("the answers' credits were not limited".into());
+        return Err("no answer carried limited credits".into());
     }
     Ok(n)
 }
 
-/// Changes the P_Key of the next packet of `side` for which `which` holds.
+/// Changes the P_Key of the next packet of `side` that `which` accepts.
 fn other_partition(side: Side, pkey: u16, which: fn(&[u8]) -> bool) -> Script {
     let mut done = false;
     Box::new(move |from, roce| {
@@ -164,15 +163,16 @@ fn other_partition(side: Side, pkey: u16, which: fn(&[u8]) -> bool) -> Script {
     })
 }
 
-/// A request or an answer of another partition: dropped without a word, and sent again when its
-/// time is over. The key of a limited member of the default partition is none of another.
+/// A request or an answer with the P_Key of another partition must be dropped without an answer,
+/// and sent again after its timeout. The key of a limited member of the default partition is
+/// accepted.
 fn partitions(report: &mut Report, link: &Link, wire: &Mangler) {
     let once = |side: Side, of: Side, pkey: u16, again: bool| {
-        // Where nothing is to be sent again, nor is it because an answer is slow: 2^21 * 4 us are
+        // Where no retransmission is expected, a slow answer must not cause one: 2^21 * 4 us are
         // eight seconds.
         let timeout = if again { 17 } else { 21 };
         let mut pair = Pair::new(link, Shape { timeout, ..cases::shape(qp_type::RC, 3, 4096) })?;
-        // An acknowledged message first: rxe takes no NAK before it.
+        // An acknowledged message first: rxe accepts no NAK before it.
         send(&mut pair, side, 64, None)?;
         let which: fn(&[u8]) -> bool =
             if of == side { is_request } else { |roce| !is_request(roce) };
@@ -180,15 +180,15 @@ fn partitions(report: &mut Report, link: &Link, wire: &Mangler) {
             scripted(wire, other_partition(of, pkey, which), || send(&mut pair, side, 64, None))?;
         let copies = sent(&seen, side).filter(|s| s.is_request()).count();
         let refused = naks(&seen, side.other());
-        // Ours asks again after a millisecond of silence, which on a busy machine may only be a
-        // slow answer.
-        let told = again || side == Side::Rxe;
-        if told && (copies > 1) != again || !refused.is_empty() {
+        // Our side probes after a millisecond without an answer; on a busy machine the answer may
+        // only be slow.
+        let retransmitted = again || side == Side::Rxe;
+        if retransmitted && (copies > 1) != again || !refused.is_empty() {
             return Err(format!("sent {copies} times, NAKs {refused:?}"));
         }
         let count = pair.our.dev.qp_counters(pair.our.qp).map_err(|e| e.to_string())?.rcvd_refused;
         if of == Side::Rxe && (count > 0) != again {
-            return Err(format!("our device counts {count} refused packets"));
+            return Err(format!("our device counted {count} refused packets"));
         }
         pair.end()?;
         Ok(n)
@@ -208,7 +208,7 @@ fn partitions(report: &mut Report, link: &Link, wire: &Mangler) {
         scripted(wire, script, || {
             let id = pair.post(s, Op::Send(None), 0, 64)?;
             pair.succeed(s, id)?;
-            // The receive is the next one's, which comes behind it and holds other bytes.
+            // The receive is consumed by the next message, which holds other bytes.
             pair.fill(s, 0, 64, 5)?;
             let id = pair.post(s, Op::Send(None), 0, 64)?;
             pair.succeed(s, id)?;
@@ -220,9 +220,9 @@ fn partitions(report: &mut Report, link: &Link, wire: &Mangler) {
     });
 }
 
-/// The third packet of a message is lost: one NAK 0x60 with its PSN, and the message is repaired
-/// from there, by nothing else: neither end has an ACK timeout. `twice`: the fifth is lost when it
-/// comes again, before anything was acknowledged; a second NAK says so.
+/// The third packet of a message is lost. One NAK 0x60 with its PSN must come, and alone cause the
+/// retransmission: both ends have no ACK timeout. `twice`: the fifth packet is lost when it is sent
+/// again, before any ACK; a second NAK must report it.
 fn sequence_error(link: &Link, wire: &Mangler, side: Side, twice: bool) -> Outcome<usize> {
     let mut pair = Pair::new(link, Shape { timeout: 0, ..cases::shape(qp_type::RC, 3, 65_536) })?;
     send(&mut pair, side, 64, None)?;
@@ -254,7 +254,7 @@ fn sequence_error(link: &Link, wire: &Mangler, side: Side, twice: bool) -> Outco
     Ok(n)
 }
 
-/// All of the above.
+/// Runs all of them.
 pub fn all(report: &mut Report, link: &Link, wire: &Mangler) {
     report.both("MSN of every answer, credits unlimited", "", |s| message_numbers(link, wire, s));
     report.both("answers with credits 0 to 30", "", |s| limited_credits(link, wire, s));
@@ -264,8 +264,8 @@ pub fn all(report: &mut Report, link: &Link, wire: &Mangler) {
         .both("NAK 0x60, a second one before any ACK", "", |s| sequence_error(link, wire, s, true));
 }
 
-/// Whether a refusal was said with this NAK, and with the PSN of a packet of the request.
-pub fn said(seen: &[Seen], responder: Side, code: u8) -> Outcome<()> {
+/// Checks that a refusal was sent with this NAK code and the PSN of a packet of the request.
+pub fn expect_nak(seen: &[Seen], responder: Side, code: u8) -> Outcome<()> {
     let refused = naks(seen, responder);
     let asked: Vec<u32> =
         sent(seen, responder.other()).filter(|s| s.is_request()).filter_map(Seen::psn).collect();
@@ -275,7 +275,7 @@ pub fn said(seen: &[Seen], responder: Side, code: u8) -> Outcome<()> {
     Err(format!("NAKs {refused:x?} instead of {code:#x} for one of {asked:x?}"))
 }
 
-/// The statuses that a requester gives to the three fatal NAKs.
+/// The NAK code that belongs to a requester's status.
 pub fn code_of(status: u32) -> u8 {
     match status {
         wc_status::REM_INV_REQ_ERR => 0x61,

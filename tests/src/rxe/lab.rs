@@ -1,5 +1,5 @@
-//! The machine at the other end of a wire of ours. It runs in a network namespace of its own, where
-//! it may do with addresses what it likes.
+//! The emulated machine at the other end of a wire of ours. Runs in a network namespace of its own,
+//! which it may configure.
 
 use super::mangle::Mangler;
 use super::vm::Vm;
@@ -12,7 +12,7 @@ use std::process::Command;
 /// Port of the far end's program.
 pub const PEER_PORT: u16 = 7000;
 
-/// Our names on the wire of the lab.
+/// Our devices on the wire.
 pub const DEVICES: [&str; 3] = ["soft:10.77.1.1", "soft:[fd00:78::1]", "soft:[fe80::1%gdr0]"];
 
 pub(super) fn ip(arguments: &str) -> Outcome<()> {
@@ -23,16 +23,16 @@ pub(super) fn ip(arguments: &str) -> Outcome<()> {
     Err(format!("ip {arguments}: {}", done.output.trim()))
 }
 
-/// A machine at the other end of a wire of ours.
+/// An emulated machine and the wire to it.
 pub struct Lab {
-    /// The machine; before the wire, so that it ends first.
+    /// The machine; declared before the wire, so dropped first.
     pub vm: Vm,
     /// The wire.
     pub mangler: Mangler,
 }
 
 impl Lab {
-    /// Boots the machine; programs for it lie in `share`.
+    /// Boots the machine; `share` is the folder of programs that it sees.
     pub fn new(share: &Path) -> Outcome<Lab> {
         let mangler = Mangler::start("gdr0").map_err(|e| format!("no tap device: {e}"))?;
         let mangler = mangler.keep_in(share.join("evidence"));

@@ -1,5 +1,5 @@
-//! The longer run: gibibytes between the two stacks, over a clean wire and over one that loses
-//! packets, every byte checked.
+//! The long interoperation run: gibibytes between the two stacks, over a clean wire and over lossy
+//! ones, every byte compared.
 
 use super::cases::half;
 use super::deep_queues::transfer;
@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 const LEN: usize = 1 << 20;
 const DEPTH: usize = 8;
 
-/// One wire: how many packets of ten thousand it loses, and how much has to cross it.
+/// One part of the run: packets lost of ten thousand, and bytes to transfer.
 struct Leg {
     name: &'static str,
     loss: u32,
     bytes: u64,
 }
 
-/// What crossed a wire.
+/// What crossed the wire in one part.
 struct Done {
     bytes: u64,
     time: Duration,
@@ -34,10 +34,10 @@ struct Done {
     lost: u64,
 }
 
-/// SEND, WRITE and READ by turns, each direction as requester, until so many bytes have crossed.
+/// SEND, WRITE and READ in turn, with each side as requester, until so many bytes have crossed.
 fn leg(lab: &Lab, link: &Link, leg: &Leg) -> Outcome<Done> {
-    // Ours waits for an emulated peer; rxe, which takes one NAK per ACK, lives of its timer when
-    // packets are lost.
+    // Our side must outlast the pauses of an emulated peer; rxe handles one NAK per ACK, so after
+    // losses it depends on its timer.
     let shape =
         Shape { timeout: 16, retry_cnt: 7, depth: 64, ..cases::shape(qp_type::RC, 5, DEPTH * LEN) };
     let mut pair = Pair::with_timeouts(link, shape, if leg.loss > 0 { 10 } else { 17 })?;
@@ -53,7 +53,8 @@ fn leg(lab: &Lab, link: &Link, leg: &Leg) -> Outcome<Done> {
             (wr_opcode::RDMA_READ, "READ"),
         ] {
             for side in [Side::Ours, Side::Rxe] {
-                // No two transfers carry the same bytes, so that nothing old passes for new.
+                // Each transfer has other bytes, so that bytes of an earlier one are not taken for
+                // new.
                 let seed = 1 + bytes / LEN as u64;
                 transfer(&mut pair, side, op, DEPTH, LEN, seed)
                     .map_err(|e| format!("{name} of {side:?} after {bytes} bytes: {e}"))?;
@@ -72,8 +73,8 @@ fn leg(lab: &Lab, link: &Link, leg: &Leg) -> Outcome<Done> {
     Ok(Done { bytes, time: began.elapsed(), packets: last.0 - packets, lost: last.1[0] - lost })
 }
 
-/// Boots the machine and runs every leg; `share` holds the far end's program. The result as
-/// Markdown. `clean` MiB on the clean wire, `lossy` on each of the others.
+/// Boots the machine and runs every part; returns the result as Markdown. `share` holds the far
+/// end's program. `clean` MiB cross the clean wire, `lossy` MiB each of the others.
 pub fn run(share: &Path, clean: u64, lossy: u64) -> Outcome<String> {
     let lab = Lab::new(share)?;
     let kernel = lab.vm.run("uname -r", 10)?;

@@ -1,5 +1,5 @@
-//! The same operations over a wire that loses, doubles, swaps, damages and delays packets, and over
-//! one that marks them.
+//! Interoperation cases over a wire that loses, duplicates, reorders, corrupts and delays packets,
+//! and over one that marks them.
 
 use super::cases::{self, half};
 use super::guest::Link;
@@ -16,9 +16,9 @@ use std::time::Instant;
 /// Bytes of each message.
 const LEN: usize = 100_000;
 
-/// Waits until nothing is kept back on the wire. rxe takes an ACK that has the PSN of a READ's last
-/// packet for the READ's end, although packets of its answer are missing (and so of an atomic);
-/// such an ACK is the answer to a late copy of a request before it.
+/// Waits until the wire holds no delayed packet. An ACK with the PSN of a READ's last packet ends
+/// the READ for rxe although packets of its response are missing (likewise for an atomic); a late
+/// copy of an earlier request causes such an ACK.
 fn nothing_is_late(link: &Link, wire: &Mangler) -> Outcome<()> {
     let end = deadline(60);
     while !wire.is_empty() {
@@ -32,8 +32,8 @@ fn nothing_is_late(link: &Link, wire: &Mangler) -> Outcome<()> {
 
 /// Rounds of SEND, WRITE and READ, then FETCH_ADDs whose sum shows that each was executed once.
 fn rounds(link: &Link, wire: &Mangler, side: Side, mtu: u32, n: usize) -> Outcome<usize> {
-    // rxe takes seven retries as endless, and a short timer makes up for its losses. Ours probes
-    // long before its timer, whose retries must outlast the pauses of a busy machine.
+    // rxe treats seven retries as endless, and a short timer makes up for its losses. Our side
+    // probes long before its timer; its retries must outlast the pauses of a busy machine.
     let shape = Shape { timeout: 16, retry_cnt: 7, ..cases::shape(qp_type::RC, mtu, 2 * LEN) };
     let mut pair = Pair::with_timeouts(link, shape, 14)?;
     let to = half(&pair);
@@ -113,8 +113,8 @@ pub fn wires(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
     }
 }
 
-/// Half of the requester's packets come with the mark of congestion. Ours answers marks with CNPs,
-/// which rxe takes without harm; rxe answers none.
+/// Half of the requester's packets are marked as congested. Our side answers marks with CNPs, which
+/// rxe receives without harm; rxe sends none.
 pub fn marks(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
     let name = "RC over a wire that marks congestion";
     for seed in [1u64, 2] {
@@ -132,7 +132,7 @@ pub fn marks(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
             let seen = after.np_ecn_marked - before.np_ecn_marked;
             let sent = after.np_cnp_sent - before.np_cnp_sent;
             let got = after.rp_cnp_handled - before.rp_cnp_handled;
-            // Of ours one for 50 us; marks that came twice or too late count as well.
+            // Our side sends one CNP per 50 us; marks on duplicates or late packets count as well.
             let ok = match side {
                 Side::Rxe => seen > 0 && sent > 0 && sent <= seen && got == 0,
                 Side::Ours => seen == 0 && sent == 0 && got == 0,
@@ -147,5 +147,5 @@ pub fn marks(report: &mut Report, link: &Link, mangler: &Mangler, n: usize) {
             }
         });
     }
-    report.remark(name, Side::Ours, "rxe says nothing of marks");
+    report.remark(name, Side::Ours, "rxe does not report marks");
 }

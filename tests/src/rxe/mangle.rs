@@ -1,8 +1,8 @@
-//! The wire between the two stacks, with faults on demand: frames cross between a tap device of
-//! ours and the far end (the emulated machine's network card, or an interface of the same machine),
-//! and on their way packets of RoCEv2 are dropped, doubled, overtaken, damaged or late, as a seeded
-//! generator says, marked as a congested switch would, changed as a test's script says, and written
-//! down. Everything else passes untouched.
+//! The wire between the two stacks, with faults on demand. Frames cross between a tap device of
+//! ours and the far end (the emulated machine's network card, or an interface of the same machine).
+//! On their way RoCEv2 packets are dropped, duplicated, reordered, corrupted or delayed by a seeded
+//! generator, marked as a congested switch would, changed by a test's script, and recorded. All
+//! other frames pass unchanged.
 
 use super::packets::{bth, mark, roce, set_icrc, write_pcap, Moment, Seen};
 use super::side::Side;
@@ -25,35 +25,35 @@ pub enum Fault {
     Drop,
     /// It arrives twice.
     Duplicate,
-    /// Later ones overtake it.
+    /// Later packets overtake it.
     Reorder,
-    /// One bit of it, from the BTH on, is another.
+    /// One bit of it, from the BTH on, is flipped.
     Corrupt,
-    /// It comes some milliseconds late.
+    /// It arrives some milliseconds late.
     Delay,
 }
 
 /// Number of kinds of faults.
 pub const FAULTS: usize = 5;
 
-/// Most packets that are kept of what is watched: 80 MB of them.
+/// Most packets that a recording keeps: 80 MB of them.
 const SEEN_MAX: usize = 20_000;
 
-/// What a test does with the packets of RoCEv2 that cross: who sent it, and its bytes from the BTH
-/// to before the ICRC. The ICRC is made right again after a change. False: the packet does not
-/// arrive.
+/// A test's function for RoCEv2 packets that cross: gets the sender, and the bytes from the BTH to
+/// before the ICRC, which it may change; the ICRC is computed anew afterwards. Returns false to
+/// drop the packet.
 pub type Script = Box<dyn FnMut(Side, &mut [u8]) -> bool + Send>;
 
 #[derive(Default)]
 struct Shared {
-    /// By kind of fault, in packets of ten thousand.
+    /// Packets of ten thousand that are hit, by kind of fault.
     rates: [AtomicU32; FAULTS],
     done: [AtomicU64; FAULTS],
     packets: AtomicU64,
     /// Packets of ten thousand that are marked, of ours and of the far end's; and how many were.
     marks: [AtomicU32; 2],
     marked: AtomicU64,
-    /// Packets that are kept back now.
+    /// Packets that are delayed now.
     late: AtomicU64,
     seed: AtomicU64,
     stop: AtomicBool,
@@ -62,7 +62,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// A case that failed while it held a lock has left nothing half done.
+    /// Ignores poisoning: a case that panicked while it held a lock left the data whole.
     fn lock<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
         lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,7 +77,7 @@ impl Shared {
     }
 }
 
-/// The wire. It ends with this value.
+/// The wire. It ends when this value is dropped.
 pub struct Mangler {
     shared: Arc<Shared>,
     port: u16,
@@ -86,8 +86,8 @@ pub struct Mangler {
 }
 
 impl Mangler {
-    /// Makes the tap device `name` (the caller gives it addresses) and waits for the emulated
-    /// machine on a TCP port of 127.0.0.1, as QEMU's `-netdev socket,connect=` has it.
+    /// Makes the tap device `name` (the caller assigns addresses) and waits for the emulated
+    /// machine on a TCP port of 127.0.0.1, as QEMU's `-netdev socket,connect=` expects.
     pub fn start(name: &str) -> std::io::Result<Mangler> {
         let tap = open_tap(name)?;
         let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -103,9 +103,9 @@ impl Mangler {
         Ok(Mangler { shared, port, evidence: None, threads: vec![accept] })
     }
 
-    /// Makes the tap device `name` and joins it to the interface `far` of this network namespace,
-    /// which must have neither addresses nor the MAC that the frames are for: the namespace's own
-    /// stack would take them too.
+    /// Makes the tap device `name` and joins it to the interface `far` of this network namespace.
+    /// `far` must have no addresses, and not the MAC that the frames are sent to: otherwise the
+    /// namespace's own stack would take them too.
     pub fn between(name: &str, far: &str) -> std::io::Result<Mangler> {
         let (tap, socket) = (open_tap(name)?, open_interface(far)?);
         let shared = Arc::new(Shared::default());
@@ -114,8 +114,8 @@ impl Mangler {
         Ok(Mangler { shared, port: 0, evidence: None, threads: vec![thread] })
     }
 
-    /// Joins two tap devices, each in a network namespace of its own. For their own stacks each
-    /// frame is whole: segments of a burst are cut, and checksums made, before it gets here.
+    /// Joins two tap devices, each in a network namespace of its own. Their stacks send whole
+    /// frames: segments of a burst are cut, and checksums computed, before frames get here.
     pub fn join(near: File, far: File) -> Mangler {
         let shared = Arc::new(Shared::default());
         let s = shared.clone();
@@ -123,7 +123,7 @@ impl Mangler {
         Mangler { shared, port: 0, evidence: None, threads: vec![thread] }
     }
 
-    /// Where evidence goes.
+    /// The folder for evidence (see [`Mangler::evidence`]).
     pub fn keep_in(mut self, folder: PathBuf) -> Mangler {
         self.evidence = Some(folder);
         self
@@ -134,7 +134,7 @@ impl Mangler {
         self.port
     }
 
-    /// From now on these faults, each in so many packets of ten thousand. No faults: a clean wire.
+    /// Sets the faults, each with its rate in packets of ten thousand. None: a clean wire.
     pub fn set(&self, seed: u64, faults: &[(Fault, u32)]) {
         for rate in &self.shared.rates {
             rate.store(0, Relaxed);
@@ -145,42 +145,42 @@ impl Mangler {
         }
     }
 
-    /// From now on so many packets of ten thousand from one side bear the mark of congestion (CE).
+    /// Sets how many packets of ten thousand from one side are marked as congested (CE).
     pub fn mark(&self, from: Side, rate: u32) {
         self.shared.marks[from as usize].store(rate, Relaxed);
     }
 
-    /// How many have borne it.
+    /// Number of packets that were marked.
     pub fn marked(&self) -> u64 {
         self.shared.marked.load(Relaxed)
     }
 
-    /// Whether all packets that were kept back have gone on.
+    /// Whether no packet is delayed now.
     pub fn is_empty(&self) -> bool {
         self.shared.late.load(Relaxed) == 0
     }
 
-    /// From now on every packet goes by this script, before any fault; none: as it is.
+    /// Sets the script that every packet goes through before any fault; `None`: no script.
     pub fn script(&self, script: Option<Script>) {
         *Shared::lock(&self.shared.script) = script;
     }
 
-    /// From now on every packet is written down; of many the last.
+    /// Starts a recording of every packet; if there are too many, it keeps the newest.
     pub fn watch(&self) {
         *Shared::lock(&self.shared.seen) = Some(VecDeque::new());
     }
 
-    /// Looks at what was written down so far.
+    /// Inspects the recording so far.
     pub fn so_far<T>(&self, look: impl FnOnce(&VecDeque<Seen>) -> T) -> T {
         look(Shared::lock(&self.shared.seen).as_ref().unwrap_or(&VecDeque::new()))
     }
 
-    /// What was written down; nothing is from now on.
+    /// Ends the recording and returns it.
     pub fn seen(&self) -> Vec<Seen> {
         Shared::lock(&self.shared.seen).take().unwrap_or_default().into()
     }
 
-    /// Ends the watch over a case; a failed one says where its capture lies.
+    /// Ends the recording of a case; the error of a failed one names its capture.
     pub fn explain<T>(&self, done: Outcome<T>) -> Outcome<T> {
         let seen = self.seen();
         done.map_err(|e| {
@@ -196,15 +196,15 @@ impl Mangler {
         })
     }
 
-    /// Keeps a capture of what arrived, as evidence of what a stack does. It lies in the folder
-    /// that [`Mangler::keep_in`] was told, if any.
+    /// Keeps a capture of the packets that arrived, as evidence of what a stack does, in the folder
+    /// of [`Mangler::keep_in`], if one was set.
     pub fn evidence(&self, name: &str, seen: &[Seen]) -> Outcome<()> {
         let Some(folder) = &self.evidence else { return Ok(()) };
         std::fs::create_dir_all(folder).map_err(|e| e.to_string())?;
         write_pcap(&folder.join(format!("{name}.pcap")), seen).map_err(|e| e.to_string())
     }
 
-    /// RoCEv2 packets that came by, and how many were hit by each kind of fault.
+    /// Number of RoCEv2 packets that crossed, and of those hit by each kind of fault.
     pub fn counts(&self) -> (u64, [u64; FAULTS]) {
         (
             self.shared.packets.load(Relaxed),
@@ -217,7 +217,7 @@ impl Drop for Mangler {
     fn drop(&mut self) {
         self.shared.stop.store(true, Relaxed);
         if self.port != 0 {
-            // Ends an accept that nobody has answered yet.
+            // Ends an accept that no connection has ended yet.
             let _ = TcpStream::connect(("127.0.0.1", self.port));
         }
         for thread in self.threads.drain(..) {
@@ -226,7 +226,7 @@ impl Drop for Mangler {
     }
 }
 
-/// A tap device without packet information, made if it is not there.
+/// A tap device without packet information; made if it does not exist.
 pub fn open_tap(name: &str) -> std::io::Result<File> {
     let tap = File::options().read(true).write(true).open("/dev/net/tun")?;
     // SAFETY: zeroes are a valid ifreq.
@@ -242,7 +242,8 @@ pub fn open_tap(name: &str) -> std::io::Result<File> {
     Ok(tap)
 }
 
-/// A packet socket that takes and gives whole frames of an interface, and not those that it sends.
+/// A packet socket that sends and receives whole frames of an interface, without the frames that it
+/// sends.
 fn open_interface(name: &str) -> std::io::Result<File> {
     let failed = || Err(std::io::Error::last_os_error());
     let protocol = (libc::ETH_P_ALL as u16).to_be();
@@ -275,7 +276,7 @@ fn open_interface(name: &str) -> std::io::Result<File> {
     Ok(socket)
 }
 
-/// Whether the descriptor is readable within the time.
+/// Whether the descriptor becomes readable within the time.
 fn readable(fd: RawFd, limit: Duration) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let time = libc::timespec { tv_sec: limit.as_secs() as _, tv_nsec: limit.subsec_nanos() as _ };
@@ -283,7 +284,7 @@ fn readable(fd: RawFd, limit: Duration) -> bool {
     unsafe { libc::ppoll(&mut poll, 1, &time, std::ptr::null()) > 0 }
 }
 
-/// One direction: what happens to each frame, and those that wait for their time.
+/// One direction: the faults of each frame, and the frames that are delayed.
 struct Lane<'s> {
     shared: &'s Shared,
     from: Side,
@@ -317,7 +318,7 @@ impl<'s> Lane<'s> {
         hit
     }
 
-    /// Passes a frame on, or does something else with it.
+    /// Passes a frame on, or applies a fault to it.
     fn frame(&mut self, mut frame: Vec<u8>, out: &mut dyn FnMut(&[u8])) {
         let Some(from) = bth(&frame) else { return out(&frame) };
         self.shared.packets.fetch_add(1, Relaxed);
@@ -348,8 +349,8 @@ impl<'s> Lane<'s> {
         }
         if self.hits(Fault::Corrupt) {
             let at = from + self.random((frame.len() - from) as u64) as usize;
-            // The fifth byte of the BTH is for switches to change and is under no checksum: its
-            // neighbour instead.
+            // No checksum covers the fifth byte of the BTH, which switches may change; its
+            // neighbour is corrupted instead.
             let at = if at == from + 4 { at + 1 } else { at };
             frame[at] ^= 1 << self.random(8);
         }
@@ -373,7 +374,7 @@ impl<'s> Lane<'s> {
         self.waiting.push((Instant::now() + Duration::from_micros(late_us), frame));
     }
 
-    /// Sends what is due; how long until the next.
+    /// Sends the frames that are due; returns the time until the next.
     fn due(&mut self, out: &mut dyn FnMut(&[u8])) -> Duration {
         let now = Instant::now();
         let mut next = now + Duration::from_millis(50);
@@ -417,7 +418,7 @@ impl Far {
     }
 
     fn send(&mut self, frame: &[u8]) {
-        // What is refused is lost, as on any wire.
+        // A frame that is refused is lost, as on a network.
         let _ = match self {
             Far::Machine(s) => {
                 let mut out = (frame.len() as u32).to_be_bytes().to_vec();
@@ -428,8 +429,8 @@ impl Far {
         };
     }
 
-    /// Takes what has come; `held` keeps the beginning of a frame whose end has not. None: the far
-    /// end is gone.
+    /// Receives what has come; `held` keeps the beginning of a frame whose end is missing. `None`:
+    /// the far end has closed.
     fn take(&mut self, bytes: &mut [u8], held: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
         let n = match self {
             Far::Machine(s) => s.read(bytes),
@@ -452,7 +453,7 @@ impl Far {
     }
 }
 
-/// Both directions, until the wire's end.
+/// Runs both directions until the wire ends.
 fn cross(shared: &Arc<Shared>, tap: File, far: Far) -> std::io::Result<()> {
     let (there, tap2, s) = (far.try_clone()?, tap.try_clone()?, shared.clone());
     let out = std::thread::spawn(move || outward(&s, tap, there));
@@ -461,7 +462,7 @@ fn cross(shared: &Arc<Shared>, tap: File, far: Far) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Frames of ours to the far end.
+/// Passes frames from our tap device to the far end.
 fn outward(shared: &Shared, mut tap: File, mut far: Far) {
     let mut lane = Lane::new(shared, Side::Ours);
     let mut bytes = vec![0; 65_536];
@@ -476,7 +477,7 @@ fn outward(shared: &Shared, mut tap: File, mut far: Far) {
     }
 }
 
-/// Frames of the far end to us.
+/// Passes frames from the far end to our tap device.
 fn inward(shared: &Shared, mut far: Far, mut tap: File) {
     let mut lane = Lane::new(shared, Side::Rxe);
     let mut bytes = vec![0; 1 << 18];

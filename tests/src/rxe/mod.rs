@@ -1,10 +1,9 @@
-//! Interoperation with Linux's rxe: our soft device at one end, a kernel's at the other, driven
-//! from here.
+//! Interoperation with Linux's rxe: our soft device at one end, a kernel's at the other, both
+//! driven from here.
 //!
-//! The far end runs `tests/vm/peer.c`, which turns lines of text into verbs ([`Guest`]). A [`Pair`]
-//! is a connection of one QP at either end; everything that can be done with it names the [`Side`]
-//! that does it, so that a case is written once and run in both directions. [`report::Report`]
-//! collects what came of it.
+//! The far end runs `tests/vm/peer.c`, which turns lines of text into verbs calls ([`Guest`]). A
+//! [`Pair`] is a connection of one QP at either end. Its methods name the [`Side`] that acts, so
+//! that a case is written once and run in both directions. [`report::Report`] collects the results.
 
 pub mod cases;
 pub mod cm;
@@ -33,5 +32,5 @@ pub use guest::{Guest, Link};
 pub use pair::Pair;
 pub use side::Side;
 
-/// What a case did, or the first thing that was wrong.
+/// The result of a case, or the first fault as text.
 pub type Outcome<T> = Result<T, String>;

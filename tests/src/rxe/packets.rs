@@ -1,5 +1,5 @@
-//! Packets of RoCEv2 as they crossed the wire: where their parts lie, what they say, and a capture
-//! of them for Wireshark.
+//! RoCEv2 packets as they crossed the wire: offsets of their parts, their headers, and captures for
+//! Wireshark.
 
 use super::side::Side;
 use gdrcore_core::wire::{Aeth, Flow, Kind, Syndrome, View};
@@ -12,30 +12,30 @@ const ICRC: usize = 4;
 /// Bytes of the Ethernet header.
 const ETHERNET: usize = 14;
 
-/// What happened to a packet.
+/// The point at which a packet was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// Its sender sent it.
+    /// When its sender had sent it.
     Sent,
-    /// It was given to its receiver, as the wire made it.
+    /// When it was delivered, as the wire had changed it.
     Delivered,
 }
 
-/// A frame that crossed.
+/// A recorded frame.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// When.
+    /// The time.
     pub at: Instant,
-    /// Whose.
+    /// Its sender.
     pub from: Side,
-    /// Which of its moments.
+    /// The point at which it was recorded.
     pub moment: Moment,
     /// The frame, from the Ethernet header on.
     pub frame: Vec<u8>,
 }
 
 impl Seen {
-    /// The packet in it; packets that do not parse are none.
+    /// The packet in it; `None`: it does not parse.
     pub fn view(&self) -> Option<View<'_>> {
         View::parse(&self.frame[roce(&self.frame)?]).ok()
     }
@@ -45,7 +45,7 @@ impl Seen {
         Some(self.view()?.bth().psn.get())
     }
 
-    /// Its ACK header, if it is an answer.
+    /// Its AETH, if it is an answer.
     pub fn aeth(&self) -> Option<Aeth> {
         self.view()?.aeth()
     }
@@ -56,7 +56,7 @@ impl Seen {
         (!matches!(aeth.meaning(), Syndrome::Ack { .. })).then_some((self.psn()?, aeth.syndrome))
     }
 
-    /// Whether it asks for something, and is no answer.
+    /// Whether it is a request.
     pub fn is_request(&self) -> bool {
         let answer =
             |kind| matches!(kind, Kind::Ack | Kind::AtomicAck | Kind::ReadResponse | Kind::Cnp);
@@ -64,7 +64,7 @@ impl Seen {
     }
 }
 
-/// Where UDP's header begins, and whether the packet is IPv6.
+/// Offset of the UDP header, and whether the packet is IPv6.
 fn udp(frame: &[u8]) -> Option<(usize, bool)> {
     let (protocol, at, v6) = match u16::from_be_bytes([*frame.get(12)?, *frame.get(13)?]) {
         0x0800 => (*frame.get(23)?, ETHERNET + usize::from(frame.get(14)? & 15) * 4, false),
@@ -74,14 +74,14 @@ fn udp(frame: &[u8]) -> Option<(usize, bool)> {
     (protocol == 17).then_some((at, v6))
 }
 
-/// Where the BTH of a RoCEv2 frame begins.
+/// Offset of the BTH in a RoCEv2 frame.
 pub fn bth(frame: &[u8]) -> Option<usize> {
     let (udp, _) = udp(frame)?;
     let port = u16::from_be_bytes([*frame.get(udp + 2)?, *frame.get(udp + 3)?]);
     (port == 4791 && frame.len() > udp + 8 + 16).then_some(udp + 8)
 }
 
-/// From the BTH to before the ICRC. The UDP length says where that is: a short frame may be padded.
+/// The range from the BTH to before the ICRC, by the UDP length: a short frame may be padded.
 pub fn roce(frame: &[u8]) -> Option<Range<usize>> {
     let start = bth(frame)?;
     let len = usize::from(u16::from_be_bytes([frame[start - 4], frame[start - 3]]));
@@ -89,8 +89,8 @@ pub fn roce(frame: &[u8]) -> Option<Range<usize>> {
     (end >= start && end + ICRC <= frame.len()).then_some(start..end)
 }
 
-/// Sets both ECN bits of the IP header, as a switch does whose queue is long. The ICRC does not
-/// cover them.
+/// Sets both ECN bits of the IP header, as a switch with a long queue does. The ICRC does not cover
+/// them.
 pub fn mark(frame: &mut [u8]) {
     let Some((_, v6)) = udp(frame) else { return };
     if v6 {
@@ -112,7 +112,7 @@ pub fn ecn(frame: &[u8]) -> Option<u8> {
     Some(if v6 { frame[ETHERNET + 1] >> 4 & 3 } else { frame[ETHERNET + 1] & 3 })
 }
 
-/// Gives the packet the ICRC that belongs to its bytes, and no UDP checksum.
+/// Computes the packet's ICRC anew, and clears its UDP checksum.
 pub fn set_icrc(frame: &mut [u8]) {
     let (Some((udp, v6)), Some(range)) = (udp(frame), roce(frame)) else { return };
     let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
@@ -128,7 +128,8 @@ pub fn set_icrc(frame: &mut [u8]) {
     flow.append_icrc(if v6 { 0 } else { ident }, &mut frame[range.start..range.end + ICRC]);
 }
 
-/// Writes what arrived as a classic capture with nanoseconds, times from the first packet on.
+/// Writes the delivered packets as a classic capture with nanoseconds; times count from the first
+/// packet.
 pub fn write_pcap(path: &Path, seen: &[Seen]) -> std::io::Result<()> {
     let mut out = Vec::new();
     for word in [0xA1B2_3C4D, 4 << 16 | 2, 0, 0, 1 << 16, 1u32] {

@@ -1,4 +1,4 @@
-//! One connection: a QP of ours and one of the far end's.
+//! A connection between the stacks: one QP of ours and one of the far end's.
 
 use super::guest::{give_way, Link};
 use super::side::Side;
@@ -12,17 +12,17 @@ use std::time::Instant;
 
 /// The far end's half.
 pub struct Far {
-    /// Its number in the far program.
+    /// Its number in the far end's program.
     pub id: i128,
-    /// Its address, in the terms of our half.
+    /// Its address, as our half takes it.
     pub own: Address,
-    /// Completions that came in while another was awaited.
+    /// Completions that were polled while another one was awaited.
     done: Vec<Wc>,
 }
 
 /// A QP at either end, connected.
 pub struct Pair<'d, 'l> {
-    /// What lies between.
+    /// The link that connects them.
     pub link: &'l Link<'d>,
     /// Our half.
     pub our: End<'d>,
@@ -32,14 +32,14 @@ pub struct Pair<'d, 'l> {
     next: u64,
 }
 
-/// Completions of receives have this bit in their number.
+/// This bit is set in the numbers of receives.
 pub const RECV_ID: u64 = 1 << 40;
 
 fn text<E: std::fmt::Debug>(what: &str) -> impl Fn(E) -> String + '_ {
     move |e| format!("{what}: {e:?}")
 }
 
-/// Bytes of a seed: what `peer.c` calls its pattern.
+/// Bytes that follow from a seed, the same as the pattern of `peer.c`.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -59,8 +59,8 @@ impl<'d, 'l> Pair<'d, 'l> {
         Pair::with_srq(link, shape, 0)
     }
 
-    /// As [`Pair::new`]; the far half receives from an SRQ of that depth, or of another pair's end
-    /// `-(id + 1)`.
+    /// As [`Pair::new`]; the far half receives from an SRQ of that depth, or from that of another
+    /// pair's far half, given as `-(id + 1)`.
     pub fn with_srq(link: &'l Link<'d>, shape: Shape, srq: i128) -> Outcome<Pair<'d, 'l>> {
         let our = End::new(link.dev, shape).map_err(text("our end"))?;
         Pair::around(link, our, srq)
@@ -100,15 +100,15 @@ impl<'d, 'l> Pair<'d, 'l> {
         };
         let remote =
             shape.access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC);
-        link.ask(&format!("init {id} {remote} {QKEY}"))?;
+        link.request(&format!("init {id} {remote} {QKEY}"))?;
         let (mtu, index, near, rnr) = (shape.mtu, link.index, &link.near, shape.min_rnr_timer);
-        link.ask(&format!(
+        link.request(&format!(
             "rtr {id} {mtu} {index} {near} {} {} 8 {rnr}",
             our.own.qpn, our.own.psn
         ))?;
         our.connect(own).map_err(text("our end to RTS"))?;
         let Shape { retry_cnt, rnr_retry, .. } = shape;
-        link.ask(&format!("rts {id} {} {far_timeout} {retry_cnt} {rnr_retry} 8", own.psn))?;
+        link.request(&format!("rts {id} {} {far_timeout} {retry_cnt} {rnr_retry} 8", own.psn))?;
         Ok(Pair { link, our, far: Far { id, own, done: Vec::new() }, window: None, next: 1 })
     }
 
@@ -123,24 +123,24 @@ impl<'d, 'l> Pair<'d, 'l> {
         match side {
             Side::Ours => self.our.buffer.write(offset, &pattern(seed, len)),
             Side::Rxe => {
-                drop(self.link.ask(&format!("fill {} {offset} {len} {seed}", self.far.id))?)
+                drop(self.link.request(&format!("fill {} {offset} {len} {seed}", self.far.id))?)
             }
         }
         Ok(())
     }
 
-    /// Sets a range to one byte.
+    /// Sets every byte of a range to one value.
     pub fn set(&mut self, side: Side, offset: usize, len: usize, byte: u8) -> Outcome<()> {
         match side {
             Side::Ours => self.our.buffer.write(offset, &vec![byte; len]),
             Side::Rxe => {
-                drop(self.link.ask(&format!("set {} {offset} {len} {byte}", self.far.id))?)
+                drop(self.link.request(&format!("set {} {offset} {len} {byte}", self.far.id))?)
             }
         }
         Ok(())
     }
 
-    /// A range must hold the bytes of `seed`.
+    /// Checks that a range holds the bytes of `seed`.
     pub fn check(&mut self, side: Side, offset: usize, len: usize, seed: u64) -> Outcome<()> {
         let at = match side {
             Side::Ours => {
@@ -160,7 +160,7 @@ impl<'d, 'l> Pair<'d, 'l> {
         Err(format!("{side:?}: byte {at} of {len} at {offset} is wrong"))
     }
 
-    /// A range must still hold one byte only.
+    /// Checks that a range still holds one value only.
     pub fn untouched(&mut self, side: Side, offset: usize, len: usize, byte: u8) -> Outcome<()> {
         let clean = match side {
             Side::Ours => self.our.buffer.read(offset, len).iter().all(|&b| b == byte),
@@ -171,10 +171,10 @@ impl<'d, 'l> Pair<'d, 'l> {
         if clean {
             return Ok(());
         }
-        Err(format!("{side:?}: {len} bytes at {offset} were touched"))
+        Err(format!("{side:?}: the {len} bytes at {offset} were changed"))
     }
 
-    /// The word at an offset, after writing it if there is a value.
+    /// The word at an offset, after a value was written to it, if one is given.
     pub fn word(&mut self, side: Side, offset: usize, value: Option<u64>) -> Outcome<u64> {
         match side {
             Side::Ours => {
@@ -199,7 +199,7 @@ impl<'d, 'l> Pair<'d, 'l> {
                 self.our.post_recv(id, offset as u64, len as u32).map_err(text("post_recv"))?
             }
             Side::Rxe => {
-                drop(self.link.ask(&format!("recv {} 1 {id} {offset} {len} 0", self.far.id))?)
+                drop(self.link.request(&format!("recv {} 1 {id} {offset} {len} 0", self.far.id))?)
             }
         }
         Ok(id)
@@ -210,7 +210,7 @@ impl<'d, 'l> Pair<'d, 'l> {
         self.post_as(side, op, offset, len, send_flags::SIGNALED, None)
     }
 
-    /// As [`Pair::post`] with flags, and another remote key than the right one.
+    /// As [`Pair::post`], with flags, and with another remote key if one is given.
     pub fn post_as(
         &mut self,
         side: Side,
@@ -234,7 +234,7 @@ impl<'d, 'l> Pair<'d, 'l> {
         }
         let ud = self.our.shape.qp_type == qp_type::UD;
         let line = self.far_request(op, key, ud);
-        self.link.ask(&format!(
+        self.link.request(&format!(
             "send {} 1 {id} {} {flags} {offset} {len} 0 {}",
             self.far.id, line.0, line.1
         ))?;
@@ -271,7 +271,7 @@ impl<'d, 'l> Pair<'d, 'l> {
         }
     }
 
-    /// Takes what has completed at the far end, waiting there for at most `ms`.
+    /// Polls the far end; waits there for at most `ms`.
     fn poll_far(&mut self, ms: u32) -> Outcome<()> {
         let n = self.link.numbers(&format!("poll {} {ms}", self.far.id))?;
         if let [1, wr_id, status, opcode, byte_len, imm, qp_num, src_qp, flags] = n[..] {
@@ -290,7 +290,7 @@ impl<'d, 'l> Pair<'d, 'l> {
         Ok(())
     }
 
-    /// The completion of `id`, whatever its status.
+    /// Waits for the completion of `id`, whatever its status.
     pub fn wait(&mut self, side: Side, id: u64) -> Outcome<Wc> {
         let end = deadline(60);
         let mut idle = 0;
@@ -320,7 +320,7 @@ impl<'d, 'l> Pair<'d, 'l> {
         }
     }
 
-    /// The completion of `id`, which must be a success.
+    /// Waits for the completion of `id`; an error if it is not a success.
     pub fn succeed(&mut self, side: Side, id: u64) -> Outcome<Wc> {
         let wc = self.wait(side, id)?;
         if wc.status == wc_status::SUCCESS {
@@ -329,7 +329,7 @@ impl<'d, 'l> Pair<'d, 'l> {
         Err(format!("{side:?}: {wc:?}; our cause {:?}", self.our.dev.qp_cause(self.our.qp)))
     }
 
-    /// The completion of `id`, which must have this status.
+    /// Waits for the completion of `id`; an error if it has another status.
     pub fn ends_with(&mut self, side: Side, id: u64, status: u32) -> Outcome<Wc> {
         let wc = self.wait(side, id)?;
         if wc.status == status {
@@ -342,7 +342,7 @@ impl<'d, 'l> Pair<'d, 'l> {
         ))
     }
 
-    /// Binds a type-2 window of `side` to the first `len` bytes of its buffer; its key.
+    /// Binds a type 2 window of `side` to the first `len` bytes of its buffer; returns its key.
     pub fn window(&mut self, side: Side, len: u64) -> Outcome<u32> {
         let rights = access::REMOTE_WRITE | access::REMOTE_READ;
         if side == Side::Rxe {
@@ -371,7 +371,7 @@ impl<'d, 'l> Pair<'d, 'l> {
 
     /// Destroys both halves.
     pub fn end(self) -> Outcome<()> {
-        self.link.ask(&format!("del {}", self.far.id))?;
+        self.link.request(&format!("del {}", self.far.id))?;
         if let Some(mw) = self.window {
             self.our.dev.mw_dealloc(mw).map_err(text("mw_dealloc"))?;
         }

@@ -1,10 +1,10 @@
-//! perftest's programs at the far end, unmodified; ours is the other half of their protocol, as
-//! server or client.
+//! Unmodified programs of perftest at the far end; this file is the other half of their protocol,
+//! as server or client.
 //!
-//! Over TCP the client speaks first and the server answers in kind: the version (16 bytes), two
-//! sizes (4 bytes each), the path MTU (2 bytes), then lines of 108 bytes with each side's keys:
-//! some before the messages and one after them, ahead of which the bandwidth tests of WRITE, READ
-//! and atomics exchange five numbers of 8 bytes. "done" ends it.
+//! Over TCP the client speaks first and the server answers with the same: the version (16 bytes),
+//! two sizes (4 bytes each), the path MTU (2 bytes), then lines of 108 bytes with each side's keys.
+//! Some of the lines come before the messages and one after them; before that one the bandwidth
+//! tests of WRITE, READ and atomics exchange five numbers of 8 bytes. "done" ends the exchange.
 
 use super::lab::Lab;
 use super::report::Report;
@@ -20,16 +20,16 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// The version that we claim: Debian 12's, after which the protocol is written.
+/// The version that we claim, Debian 12's; this file implements its protocol.
 const VERSION: &[u8; 16] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
 /// Q_Key of its UD tests.
 const QKEY: u32 = 0x1111_1111;
 const KEYS: usize = 108;
-/// Lines with keys that the client says before the first message.
+/// Lines with keys that the client sends before the first message.
 const ROUNDS: usize = 4;
 const NUMBER: usize = 8;
 const DONE: &[u8; 5] = b"done\0";
-/// Where what is received begins in the buffer.
+/// Offset in the buffer of received data.
 const TARGET: u64 = 1 << 20;
 /// Receives that we keep posted.
 const RECEIVES: u64 = 128;
@@ -111,7 +111,7 @@ const TESTS: [Test; 12] = [
     },
 ];
 
-/// Our keys as a line of perftest's: LID, outstanding READs, QPN, PSN, key, address, GID, SRQ.
+/// Our keys as perftest's line: LID, outstanding READs, QPN, PSN, key, address, GID, SRQ.
 fn line(end: &End) -> Vec<u8> {
     let gid: String = end.own.ah.dgid.iter().map(|b| format!("{b:02x}:")).collect();
     let (own, vaddr) = (&end.own, end.own.addr + TARGET);
@@ -123,19 +123,19 @@ fn line(end: &End) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// Their keys.
+/// Parses the tool's keys.
 fn keys(bytes: &[u8]) -> Outcome<Address> {
     let text = String::from_utf8_lossy(bytes).into_owned();
     let words: Vec<u64> = text
         .trim_end_matches(['\0', ':'])
         .split(':')
-        .map(|w| u64::from_str_radix(w, 16).map_err(|e| format!("perftest says {text}: {e}")))
+        .map(|w| u64::from_str_radix(w, 16).map_err(|e| format!("perftest sent {text}: {e}")))
         .collect::<Outcome<_>>()?;
     let [_, _, qpn, psn, rkey, addr, gid @ .., _] = &words[..] else {
-        return Err(format!("perftest says {text}"));
+        return Err(format!("perftest sent {text}"));
     };
     let dgid: Vec<u8> = gid.iter().map(|&b| b as u8).collect();
-    let dgid = dgid.try_into().map_err(|_| format!("perftest says {text}"))?;
+    let dgid = dgid.try_into().map_err(|_| format!("perftest sent {text}"))?;
     let ah = AhAttr { dgid, ..AhAttr::default() };
     Ok(Address { ah, qpn: *qpn as u32, psn: *psn as u32, addr: *addr, rkey: *rkey as u32 })
 }
@@ -144,7 +144,7 @@ fn put(stream: &mut TcpStream, bytes: &[u8]) -> Outcome<()> {
     stream.write_all(bytes).map_err(|e| e.to_string())
 }
 
-/// The first words, which are of fixed lengths; ours are the same as the tool's.
+/// Exchanges the first words, which have fixed lengths; ours equal the tool's.
 fn introduce(stream: &mut TcpStream, role: Role) -> Outcome<()> {
     fn one<const N: usize>(stream: &mut TcpStream, role: Role, own: &[u8; N]) -> Outcome<[u8; N]> {
         if role == Role::Client {
@@ -165,27 +165,27 @@ fn introduce(stream: &mut TcpStream, role: Role) -> Outcome<()> {
     one(stream, role, b"3\0").map(drop)
 }
 
-/// Our half of a test at work.
+/// Our half of a test while it runs.
 struct Half<'a, 'd> {
     test: Test,
     role: Role,
     end: &'a mut End<'d>,
-    /// Messages posted, completed, received.
+    /// Numbers of messages posted, completed, received.
     sent: u32,
     complete: u32,
     received: u32,
-    /// Atomics: what the next one finds.
+    /// Atomics: the value that the next one must return.
     found: Option<u64>,
 }
 
 impl Half<'_, '_> {
-    /// Whether our side is the one that asks, in this test.
+    /// Whether our side is the requester of this test.
     fn asks(&self) -> bool {
         self.role == Role::Client
             || self.test.lat && matches!(self.test.verb, Verb::Send | Verb::Write)
     }
 
-    /// How many messages may be outstanding at this moment, having received what we have.
+    /// How many messages may be outstanding, given the number received.
     fn may_send(&self) -> bool {
         let one = self.complete == self.sent;
         match (self.test.verb, self.test.lat) {
@@ -218,15 +218,15 @@ impl Half<'_, '_> {
         self.end.post_recv(1 << 32, TARGET, len).map_err(|e| format!("recv: {e}"))
     }
 
-    /// One question to the tool and its answer. The device runs meanwhile: the tool may be waiting
-    /// for its ACKs.
+    /// Sends bytes to the tool and returns its answer. The device runs meanwhile, because the tool
+    /// may be waiting for ACKs.
     fn exchange<const N: usize>(&mut self, stream: &mut TcpStream, own: &[u8]) -> Outcome<()> {
         put(stream, own)?;
         stream.set_nonblocking(true).map_err(|e| e.to_string())?;
         let (mut bytes, mut at, limit) = ([0; N], 0, deadline(60));
         while at < N {
             match stream.read(&mut bytes[at..]) {
-                Ok(0) => return Err("the tool hung up".into()),
+                Ok(0) => return Err("the tool closed the connection".into()),
                 Ok(n) => at += n,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     self.end.dev.progress().map(drop).unwrap_or_default()
@@ -240,13 +240,13 @@ impl Half<'_, '_> {
         stream.set_nonblocking(false).map_err(|e| e.to_string())
     }
 
-    /// A step: posts what may be posted, takes what has come.
+    /// One step: posts the messages that may be posted, handles those that have come.
     fn step(&mut self) -> Outcome<()> {
         let Test { verb, lat, size, .. } = self.test;
         if self.asks() && self.sent < ITERATIONS && self.may_send() {
             self.sent += 1;
             if verb == Verb::Write && lat {
-                // The last byte tells the other side, which polls its memory, what came.
+                // The last byte holds the message's number: the other side polls it in its memory.
                 self.end.buffer.write(size as usize - 1, &[self.sent as u8]);
             }
             self.end.post(0, self.test.op(), 0, size).map_err(|e| format!("post: {e}"))?;
@@ -284,12 +284,13 @@ impl Half<'_, '_> {
     }
 }
 
-/// Answers what the client says while the test is at work, until it says that it is done.
+/// Answers the client while the test runs, until it sends "done".
 fn serve(half: &mut Half, stream: &mut TcpStream, other: &mut Running) -> Outcome<()> {
     stream.set_nonblocking(true).map_err(|e| e.to_string())?;
     let (mut held, mut bytes) = (Vec::new(), [0; 512]);
     let limit = deadline(60);
-    // The first line was answered already; where we begin, the tool is ready after the last.
+    // The first line has been answered. Where our side begins, the tool is ready after the last
+    // line.
     let mut rounds = 1;
     loop {
         if rounds >= ROUNDS || half.test.verb != Verb::Write || !half.test.lat {
@@ -297,7 +298,7 @@ fn serve(half: &mut Half, stream: &mut TcpStream, other: &mut Running) -> Outcom
         }
         match stream.read(&mut bytes) {
             Ok(0) if half.over() => return Ok(()),
-            Ok(0) => return Err("the tool hung up".into()),
+            Ok(0) => return Err("the tool closed the connection".into()),
             Ok(n) => held.extend_from_slice(&bytes[..n]),
             Err(e) if e.kind() == ErrorKind::WouldBlock => {}
             Err(_) if half.over() && !other.is_running() => return Ok(()),
@@ -348,14 +349,14 @@ fn begin(half: &mut Half, stream: &mut TcpStream) -> Outcome<()> {
         }
     }
     if half.test.lat && half.test.verb == Verb::Write {
-        // ib_write_lat hangs up when it has what it wants.
+        // ib_write_lat closes the connection when it has its numbers.
         return Ok(());
     }
     half.exchange::<KEYS>(stream, &own)?;
     put(stream, DONE)
 }
 
-/// One run.
+/// Runs one test.
 fn against(lab: &Lab, device: &str, index: u32, test: Test, role: Role) -> Outcome<usize> {
     let Test { name, verb, lat, qp_type, size, arguments } = test;
     let sized = if verb == Verb::Atomic { String::new() } else { format!("-s {size}") };
@@ -378,7 +379,7 @@ fn against(lab: &Lab, device: &str, index: u32, test: Test, role: Role) -> Outco
     };
     let mut end = End::new(soft.dev(), shape).map_err(|e| e.to_string())?;
     end.qkey = QKEY;
-    // The keys come once more in each round; the first will do.
+    // The keys are sent again in each round; the first are used.
     if role == Role::Client {
         put(&mut stream, &line(&end))?;
     }
@@ -402,7 +403,7 @@ fn against(lab: &Lab, device: &str, index: u32, test: Test, role: Role) -> Outco
         end.poll();
     })?;
     if verb == Verb::Atomic && role == Role::Server {
-        // ib_atomic_bw goes round in a page of words.
+        // ib_atomic_bw cycles through a page of words.
         let words = end.buffer.read(TARGET as usize, 4096);
         let word = |w: &[u8]| u64::from_le_bytes(w.try_into().unwrap_or_default());
         let sum: u64 = words.chunks(8).map(word).fold(0, u64::wrapping_add);
@@ -415,7 +416,7 @@ fn against(lab: &Lab, device: &str, index: u32, test: Test, role: Role) -> Outco
     Ok(ITERATIONS as usize * if both { 2 } else { 1 })
 }
 
-/// Every test over IPv4, one of each verb over IPv6; we are client, then server.
+/// Every test over IPv4, one of each verb over IPv6, with our side as client, then as server.
 pub fn all(report: &mut Report, lab: &Lab) {
     for test in TESTS {
         let kind = if test.arguments.is_empty() { "-c RC" } else { test.arguments };

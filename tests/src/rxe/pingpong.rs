@@ -1,15 +1,15 @@
-//! rdma-core's own ping-pongs at the far end, unmodified; ours is the other half of their protocol,
-//! as server or client.
+//! Unmodified ping-pongs of rdma-core at the far end; this file is the other half of their
+//! protocol, as server or client.
 //!
-//! Over TCP each tells the other "LID:QPN:PSN:GID" in hexadecimal, 52 bytes with the final zero,
-//! one for each QP, the client first; then the client says "done". On each QP a message is sent
-//! after the one before was both complete and answered, until as many as agreed have been sent and
+//! Over TCP each side sends "LID:QPN:PSN:GID" in hexadecimal, 52 bytes with the final zero, one
+//! line for each QP, the client first; then the client sends "done". On each QP a message is sent
+//! after the former one is both complete and answered, until the agreed number has been sent and
 //! received in all.
 
 use super::lab::Lab;
 use super::report::Report;
 use super::side::Side;
-use super::tools::{accept, ask, connect, ends_well, read, Role};
+use super::tools::{accept, connect, ends_well, expect, read, Role};
 use super::Outcome;
 use crate::ends::{Address, End, Op, Shape};
 use crate::patience::deadline;
@@ -23,7 +23,7 @@ use std::time::Instant;
 /// Q_Key of `ibv_ud_pingpong`.
 const QKEY: u32 = 0x1111_1111;
 const LINE: usize = 52;
-/// `ibv_srq_pingpong` always tells of so many QPs, however many it has.
+/// `ibv_srq_pingpong` always sends so many lines, however many QPs it has.
 const SRQ_LINES: usize = 256;
 
 /// A variant of the tool.
@@ -80,8 +80,8 @@ const TOOLS: [Tool; 5] = [
     },
 ];
 
-/// Our QPs as lines of the tool's; the last one stands for those that we have not.
-fn tell(stream: &mut TcpStream, ends: &[End], lines: usize) -> Outcome<()> {
+/// Sends our QPs as lines in the tool's format; the last QP fills the lines that are left.
+fn send_lines(stream: &mut TcpStream, ends: &[End], lines: usize) -> Outcome<()> {
     for end in (0..lines).filter_map(|i| ends.get(i).or(ends.last())) {
         let gid: String = end.own.ah.dgid.iter().map(|b| format!("{b:02x}")).collect();
         let mut line = format!("0000:{:06x}:{:06x}:{gid}", end.own.qpn, end.own.psn).into_bytes();
@@ -91,27 +91,27 @@ fn tell(stream: &mut TcpStream, ends: &[End], lines: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// One line of the tool's.
-fn hear(stream: &mut TcpStream) -> Outcome<Address> {
+/// Reads one line of the tool's.
+fn read_line(stream: &mut TcpStream) -> Outcome<Address> {
     let theirs = read::<LINE>(stream)?;
     let text = String::from_utf8_lossy(&theirs[..LINE - 1]).into_owned();
     let parts: Vec<&str> = text.split(':').collect();
-    let [_, qpn, psn, gid] = parts[..] else { return Err(format!("the tool says {text}")) };
+    let [_, qpn, psn, gid] = parts[..] else { return Err(format!("the tool sent {text}")) };
     let number = |t: &str| u32::from_str_radix(t, 16).map_err(|e| format!("{text}: {e}"));
     let gid = u128::from_str_radix(gid, 16).map_err(|e| format!("{text}: {e}"))?;
     let ah = AhAttr { dgid: Ipv6Addr::from(gid).octets(), ..AhAttr::default() };
     Ok(Address { ah, qpn: number(qpn)?, psn: number(psn)?, ..Address::default() })
 }
 
-/// What a QP waits for until it may send again.
+/// What a QP waits for before it may send again.
 #[derive(Clone, Copy)]
 struct Pending {
     send: bool,
     recv: bool,
 }
 
-/// The messages. `first`: we begin.
-fn play(ends: &mut [End], tool: Tool, first: bool, other: &mut Running) -> Outcome<()> {
+/// Exchanges the messages. `first`: our side begins.
+fn exchange(ends: &mut [End], tool: Tool, first: bool, other: &mut Running) -> Outcome<()> {
     let ahead = if tool.qp_type == qp_type::UD { 40 } else { 0 };
     let post = |end: &End, id: u64| {
         end.post_recv(id, 1 << 17, tool.size + ahead).map_err(|e| format!("recv: {e}"))
@@ -124,7 +124,7 @@ fn play(ends: &mut [End], tool: Tool, first: bool, other: &mut Running) -> Outco
     }
     let limit = deadline(60);
     let (mut sent, mut received) = (0, 0);
-    // The tool leaves when it has all: an answer to our last message is owed to nobody.
+    // The tool ends when it has received all messages: it does not answer our last one.
     while received < tool.iterations || sent < tool.iterations && other.is_running() {
         for (end, pending) in ends.iter_mut().zip(&mut pending) {
             end.poll();
@@ -159,7 +159,7 @@ fn play(ends: &mut [End], tool: Tool, first: bool, other: &mut Running) -> Outco
     Ok(())
 }
 
-/// One run.
+/// Runs one tool.
 fn against(lab: &Lab, device: &str, index: u32, tool: Tool, role: Role) -> Outcome<usize> {
     let Tool { name, qp_type, qps, size, iterations, arguments } = tool;
     let command = format!("{name} -d rxe0 -g {index} -s {size} -n {iterations} {arguments}");
@@ -184,15 +184,15 @@ fn against(lab: &Lab, device: &str, index: u32, tool: Tool, role: Role) -> Outco
     for _ in 0..qps {
         let mut end = End::new(soft.dev(), shape).map_err(|e| e.to_string())?;
         end.qkey = QKEY;
-        // The tools' option -c looks for a row of these.
+        // Option -c of the tools checks for bytes of this value.
         end.buffer.write(0, &vec![0x7B; size as usize]);
         ends.push(end);
     }
     if role == Role::Client {
-        tell(&mut stream, &ends, lines)?;
+        send_lines(&mut stream, &ends, lines)?;
     }
     for end in &mut ends {
-        let peer = hear(&mut stream)?;
+        let peer = read_line(&mut stream)?;
         end.connect(peer).map_err(|e| format!("to RTS: {e}"))?;
         for id in 0..64u64 {
             let ahead = if qp_type == gdrcore_core::verbs::types::qp_type::UD { 40 } else { 0 };
@@ -200,15 +200,15 @@ fn against(lab: &Lab, device: &str, index: u32, tool: Tool, role: Role) -> Outco
         }
     }
     for _ in qps..lines {
-        hear(&mut stream)?;
+        read_line(&mut stream)?;
     }
     if role == Role::Client {
         stream.write_all(b"done\0").map_err(|e| e.to_string())?;
     } else {
-        tell(&mut stream, &ends, lines)?;
-        ask(&read::<5>(&mut stream)?, b"done\0")?;
+        send_lines(&mut stream, &ends, lines)?;
+        expect(&read::<5>(&mut stream)?, b"done\0")?;
     }
-    play(&mut ends, tool, role == Role::Client, &mut other)?;
+    exchange(&mut ends, tool, role == Role::Client, &mut other)?;
     ends_well(other, name, || {
         ends[0].poll();
     })?;
@@ -220,7 +220,7 @@ fn against(lab: &Lab, device: &str, index: u32, tool: Tool, role: Role) -> Outco
 
 /// Every tool over IPv4 and IPv6, as server and as client.
 pub fn all(report: &mut Report, lab: &Lab) {
-    // The tools' own TCP side takes IPv4 only.
+    // The TCP exchange of the tools is IPv4 only.
     for (device, index, family) in [("soft:10.77.1.1", 1, "IPv4"), ("soft:[fd00:78::1]", 2, "IPv6")]
     {
         for tool in TOOLS {

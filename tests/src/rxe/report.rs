@@ -1,17 +1,17 @@
-//! What came of the cases, and the table of it.
+//! Results of the interoperation cases, and the table of docs/records/INTEROP.md.
 
 use super::side::Side;
 use super::Outcome;
 use std::fmt::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// One feature in one direction, over everything that it was tried with.
+/// One feature in one direction: the results of all its cases.
 #[derive(Clone, Debug, Default)]
 struct Cell {
     cases: usize,
     messages: usize,
     failures: Vec<String>,
-    /// Why it is no failure of ours, or why it was not tried.
+    /// Why a failure is not ours, or why the feature was not tried.
     remark: Option<String>,
 }
 
@@ -25,8 +25,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report of the features that have one of the words in `only`, or of all; `loud` prints each
-    /// case as it ends.
+    /// A report of the features that contain one of the words in `only`, or of all; `loud` prints
+    /// each case as it ends.
     pub fn new(only: Vec<String>, loud: bool) -> Report {
         Report { rows: Vec::new(), notes: Vec::new(), only, loud }
     }
@@ -39,12 +39,13 @@ impl Report {
         &mut self.rows[at].1[usize::from(side == Side::Rxe)]
     }
 
-    /// Whether a feature is to be run.
+    /// Whether a feature is selected.
     pub fn wants(&self, feature: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|o| feature.contains(o.as_str()))
     }
 
-    /// Runs one case of a feature with `side` as requester. It returns how many messages it was.
+    /// Runs one case of a feature with `side` as requester. The case returns the number of its
+    /// messages.
     pub fn case(
         &mut self,
         feature: &str,
@@ -91,14 +92,14 @@ impl Report {
         }
     }
 
-    /// Says why a cell has no result of its own.
+    /// Adds a remark to the cell of a feature and side.
     pub fn remark(&mut self, feature: &str, side: Side, remark: &str) {
         if self.wants(feature) {
             self.cell(feature, side).remark = Some(remark.to_string());
         }
     }
 
-    /// Keeps a line for the readers of the table.
+    /// Adds a line to the notes below the table.
     pub fn note(&mut self, line: &str) {
         if self.loud {
             println!("{line}");
@@ -106,24 +107,24 @@ impl Report {
         self.notes.push(line.to_string());
     }
 
-    /// The words that choose features.
+    /// The words that select features.
     pub fn only(&self) -> &[String] {
         &self.only
     }
 
-    /// The lines kept.
+    /// The notes.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Cases run, failed, and cells that could not be tried.
+    /// Number of cases run, of cases failed, and of cells not tried.
     pub fn counts(&self) -> (usize, usize, usize) {
         let cells = || self.rows.iter().flat_map(|r| &r.1);
         let failed = cells().map(|c| c.failures.len()).sum();
         (cells().map(|c| c.cases).sum(), failed, cells().filter(|c| c.cases == 0).count())
     }
 
-    /// Everything that failed.
+    /// All failures.
     pub fn failures(&self) -> Vec<String> {
         let mut all = Vec::new();
         for (feature, cells) in &self.rows {
@@ -136,7 +137,7 @@ impl Report {
         all
     }
 
-    /// Takes in another report's rows.
+    /// Adds another report's rows.
     pub fn add(&mut self, other: Report) {
         for (feature, cells) in other.rows {
             for (side, cell) in [Side::Ours, Side::Rxe].into_iter().zip(cells) {
@@ -179,7 +180,7 @@ impl Report {
     }
 }
 
-/// What stands above the table.
+/// The text above the table.
 const HEAD: &str = "# Interoperation with Linux's rxe
 
 Written by the test `interop` (`GDRC_BLESS=1 cargo test -p gdrcore-tests --test interop`): do not
@@ -194,7 +195,7 @@ tests/vm/evidence.
 ";
 
 impl Report {
-    /// The whole document: what was tried with what, the table, the notes.
+    /// The whole document: conditions, table, notes.
     pub fn document(&self) -> String {
         let (cases, failed, open) = self.counts();
         let mut out = format!("{HEAD}{}\n", self.table());

@@ -1,4 +1,4 @@
-//! The whole of it: boots the machine, runs every case, gathers the report.
+//! The whole interoperation run: boots the machine, runs every case, collects the report.
 
 use super::lab::{ip, Lab, DEVICES, PEER_PORT};
 use super::mangle::Mangler;
@@ -38,7 +38,7 @@ pub fn all(report: &mut Report, link: &Link, first: bool) {
     }
 }
 
-/// One run of this program inside the machine; it is one case of ours.
+/// Runs this program inside the machine; it counts as one case.
 fn inside(report: &mut Report, vm: &Vm, feature: &str, command: &str) {
     let words: String = report.only().iter().map(|w| format!("'{w}' ")).collect();
     let begun = vm.begin(&format!("{command} {words}"), 340);
@@ -57,8 +57,8 @@ fn inside(report: &mut Report, vm: &Vm, feature: &str, command: &str) {
     }
 }
 
-/// The same between two network namespaces of one machine: our program runs there too, and the
-/// kernels' own virtual link lies between, then that link and our wire. `share` holds this program
+/// The same between two network namespaces of one machine, in which our program runs too. First the
+/// kernel's own virtual link connects them, then that link and our wire. `share` holds this program
 /// as `interop`.
 fn between_namespaces(report: &mut Report, share: &Path) -> Outcome<()> {
     let vm = Vm::start("split", share)?;
@@ -71,9 +71,9 @@ fn between_namespaces(report: &mut Report, share: &Path) -> Outcome<()> {
         feature,
         &format!("ip netns exec u ./interop 10.77.0.1:{PEER_PORT} {devices}"),
     );
-    // The far end's program is reached past the wire. The link's end gets another MAC than the one
-    // that the frames are for, and gives its address to our side of the wire: only what crosses
-    // that arrives.
+    // The far end's program is reached past the wire. The link's end gets another MAC than the
+    // frames are sent to, and its address moves to our side of the wire, so only what crosses the
+    // wire arrives.
     vm.run(
         "modprobe tun
          ip link add c0 type veth peer name c1 netns u
@@ -95,8 +95,8 @@ fn between_namespaces(report: &mut Report, share: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Our half of the last: joins the interface `far` to a tap device that has the address of
-/// `device`, and sends through every kind of wire to the program at `peer`.
+/// The part of the last case inside the machine: joins the interface `far` to a tap device that has
+/// the address of `device`, and runs every kind of wire to the program at `peer`.
 pub fn bad_wires(report: &mut Report, far: &str, peer: &str, device: &str) -> Outcome<()> {
     let wire = Mangler::between("gdr0", far).map_err(|e| format!("{far}: {e}"))?;
     ip("link set gdr0 address 02:00:00:77:00:02 mtu 4200 up")?;
@@ -115,7 +115,7 @@ pub fn everything(report: &mut Report, share: &Path) -> Outcome<()> {
     let lab = Lab::new(share)?;
     let kernel = lab.vm.run("uname -r", 10)?;
     report.note(&format!("kernel of the far end: {}", kernel.trim()));
-    report.note("rxe says IBV_WC_GRH of receives on connected QPs too, whose buffers hold none");
+    report.note("rxe sets IBV_WC_GRH for receives on connected QPs too, whose buffers hold no GRH");
     let (_program, guest) = lab.peer(PEER_PORT)?;
     for (i, name) in DEVICES.iter().enumerate() {
         let device = Soft::open(name, &Default::default()).map_err(|e| format!("{name}: {e}"))?;

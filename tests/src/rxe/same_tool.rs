@@ -1,6 +1,6 @@
-//! A program at both ends: one unmodified tool, here on the drop-in under `gdrcore-run`, there on
-//! Linux's rxe, which find each other by rdma_cm, whose messages cross the wire; and the C
-//! examples' pingpong with rdma-core's.
+//! One unmodified tool at both ends: here on the drop-in under `gdrcore-run`, there on Linux's rxe.
+//! The two find each other by rdma_cm, whose messages cross the wire. Also the pingpong of the C
+//! examples with rdma-core's.
 
 use super::lab::Lab;
 use super::report::Report;
@@ -13,25 +13,25 @@ use crate::tools::{find, Done, Running};
 use std::process::Command;
 use std::time::Duration;
 
-/// No tool needs longer.
+/// Time limit of a tool.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Messages of each of perftest's tests.
 const ITERATIONS: usize = 100;
 
-/// A tool, and what it is given as server and as client; `{}` is the server's address.
+/// A tool and its arguments as server and as client; `{}` stands for the server's address.
 struct Tool {
     name: &'static str,
     both: &'static str,
     server: &'static str,
     client: &'static str,
-    /// Messages, both ways.
+    /// Number of messages in both directions.
     messages: usize,
-    /// It speaks IPv6 addresses, too.
+    /// Whether it takes IPv6 addresses, too.
     six: bool,
 }
 
 impl Tool {
-    /// One of perftest's, with its exchange over the connection that rdma_cm makes.
+    /// A test of perftest whose exchange uses the connection that rdma_cm makes.
     const fn perftest(name: &'static str, both: &'static str, messages: usize) -> Tool {
         Tool { name, both, server: "", client: "{}", messages, six: false }
     }
@@ -68,13 +68,14 @@ const TOOLS: [Tool; 7] = [
     },
 ];
 
-/// Whether rping's server ended as it does: by the event that its client has left, with 1 or 0 as
-/// the two race.
+/// Whether a side ended as expected. rping's server ends by the event of its client's
+/// disconnection, with exit code 1 or 0, by a race of its own.
 fn has_ended_well(tool: &Tool, serves: bool, done: &Done) -> bool {
     done.ok() || tool.name == "rping" && serves && done.output.contains("DISCONNECT EVENT")
 }
 
-/// Both to their ends, ours as server or as client, on our address `near` and the far end's `far`.
+/// Runs both sides until they have ended, ours as server or as client, on our address `near` and
+/// the far end's `far`.
 fn run_case(
     lab: &Lab,
     tool: &Tool,
@@ -120,7 +121,7 @@ fn run_case(
     Ok(tool.messages)
 }
 
-/// Waits for both. Whoever asks ends first; the other then has little left to do.
+/// Waits for both. The client ends first; the server then has little left to do.
 fn both_end(ours: Running, theirs: Running, ours_serves: bool) -> (Done, Done) {
     let patience = |first: &Done| if first.ok() { LIMIT } else { Duration::from_secs(2) };
     if ours_serves {
@@ -133,13 +134,13 @@ fn both_end(ours: Running, theirs: Running, ours_serves: bool) -> (Done, Done) {
     }
 }
 
-/// The C examples' pingpong with rdma-core's of the same kind, which waits or begins.
+/// The pingpong of the C examples with rdma-core's of the same kind; ours is server or client.
 fn pingpong(lab: &Lab, kind: &str, ours_waits: bool, port: u16) -> Outcome<usize> {
     let common = format!("-n {ITERATIONS} -s 1001 -p {port}");
     let mut c = Command::new(library::examples().join("perf/pingpong"));
     c.args([kind, "--ibv-peer", "-d", "soft:10.77.1.1"]).args(common.split(' '));
     if !ours_waits {
-        // It tries again until the other one listens.
+        // It repeats its request until the other side listens.
         c.arg("10.77.1.2");
     }
     let mut ours = Running::start(&mut c);
@@ -162,20 +163,20 @@ fn pingpong(lab: &Lab, kind: &str, ours_waits: bool, port: u16) -> Outcome<usize
     ))
 }
 
-/// How long a REQ of ours is on its way. perftest's client asks for its second connection at once
-/// when it has had the last word over the first, and its server, in the emulated machine, takes
-/// some time until it listens again; it would refuse.
+/// Delay of our REQ. perftest's client requests its second connection as soon as the first has
+/// ended; its server, in the emulated machine, takes some time until it listens again, and would
+/// refuse.
 const REQ_TAKES: Duration = Duration::from_millis(500);
 
-/// Keeps a REQ of ours back, and loses the refusal that comes all the same where nobody listens
-/// yet: then ours asks again. `packet` is from the BTH to before the ICRC.
+/// Delays our REQ, and drops the refusal that comes if nobody listens yet, so that our side repeats
+/// the request. `packet` is from the BTH to before the ICRC.
 fn slow_request(from: Side, packet: &mut [u8]) -> bool {
     const QP1: &[u8] = &[0, 0, 1];
     const CM_REQ: &[u8] = &[0, 0x10];
     const CM_REJ: &[u8] = &[0, 0x12];
     const INVALID_SERVICE_ID: &[u8] = &[0, 8];
-    // BTH and DETH are 20 bytes, the attribute's number is the 16th of the MAD, the reason of a
-    // refusal the 34th.
+    // BTH and DETH are 20 bytes; the attribute id is byte 16 of the MAD, the reason of a refusal
+    // byte 34.
     let is = |what| packet.get(5..8) == Some(QP1) && packet.get(36..38) == Some(what);
     if from == Side::Ours && is(CM_REQ) {
         std::thread::sleep(REQ_TAKES);
@@ -183,9 +184,9 @@ fn slow_request(from: Side, packet: &mut [u8]) -> bool {
     !(from == Side::Rxe && is(CM_REJ) && packet.get(54..56) == Some(INVALID_SERVICE_ID))
 }
 
-/// Every tool, with the server here and there, and the pingpongs.
+/// Every tool, with the server at either side, and the pingpongs.
 pub fn all(report: &mut Report, lab: &Lab) {
-    // Each run has its own port: the last one's may be held a while longer.
+    // Each run has its own port: the former one may stay in use for a while.
     let mut port = 21_000;
     for kind in ["rc", "uc", "ud"] {
         let feature =

@@ -1,6 +1,6 @@
 //! The two sides of a case.
 
-/// Who does something.
+/// The side that acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Our device.

@@ -1,4 +1,4 @@
-//! When the stacks try again, measured on the wire between them.
+//! Interoperation cases of timers: when the stacks retry, measured on the wire between them.
 
 use super::cases::{self, half};
 use super::guest::Link;
@@ -15,21 +15,22 @@ use gdrcore_core::verbs::types::{qp_type, wc_status};
 use gdrcore_core::wire::{ack_timeout_ns, RNR_TIMER_NS};
 use std::time::{Duration, Instant};
 
-/// rxe counts in ticks of the guest's clock (250 a second): a timer of its may be over one tick
+/// A tick of the guest's clock, in which rxe counts (250 a second): its timers may be one tick
 /// early.
 const TICK: Duration = Duration::from_millis(4);
 
-/// RNR NAKs of one message whose timers are looked at.
+/// RNR NAKs of one message whose timers are checked.
 const NAKS: usize = 9;
-/// Tries of what the pauses of a busy machine between two readings of the clock may spoil.
+/// Tries of measurements that a pause of a busy machine between two readings of the clock may
+/// spoil.
 const TRIES: usize = 5;
 
-/// Runs our device until the wire has seen `n` packets of a kind.
+/// Runs our device until `n` packets of a kind have crossed the wire.
 fn run_until(link: &Link, wire: &Mangler, n: usize, kind: impl Fn(&Seen) -> bool) -> Outcome<()> {
     let end = deadline(60);
     while wire.so_far(|seen| seen.iter().filter(|s| kind(s)).count()) < n {
         if Instant::now() > end {
-            return Err(format!("the wire has not seen {n} of what it was to see"));
+            return Err(format!("{n} expected packets have not crossed the wire"));
         }
         let _ = link.dev.progress();
         std::thread::sleep(Duration::from_micros(50));
@@ -37,8 +38,7 @@ fn run_until(link: &Link, wire: &Mangler, n: usize, kind: impl Fn(&Seen) -> bool
     Ok(())
 }
 
-/// The RNR NAK carries the timer that the responder's QP was given, and the requester waits for as
-/// long.
+/// The RNR NAK must carry the timer of the responder's QP, and the requester must wait that long.
 fn not_ready(link: &Link, wire: &Mangler, side: Side, code: u8) -> Outcome<usize> {
     let shape = Shape { min_rnr_timer: code, ..cases::shape(qp_type::RC, 3, 65_536) };
     let mut pair = Pair::new(link, shape)?;
@@ -76,8 +76,8 @@ fn not_ready(link: &Link, wire: &Mangler, side: Side, code: u8) -> Outcome<usize
     if n < NAKS {
         return Err(format!("tried again {n} times after {NAKS} NAKs"));
     }
-    // Ours counts from the beginning of the round that brought the NAK; and what was on its way
-    // when a NAK came is no retry. A busy machine makes some of them early for our clock, but a
+    // Our side counts from the start of the round that received the NAK. Packets that were on their
+    // way when a NAK came are no retries. A busy machine makes some retries early by our clock; a
     // requester that does not wait is early each time.
     let slack = if side == Side::Rxe { TICK } else { Duration::from_micros(500) };
     waited.sort();
@@ -87,8 +87,8 @@ fn not_ready(link: &Link, wire: &Mangler, side: Side, code: u8) -> Outcome<usize
     Ok(n)
 }
 
-/// Nothing of the requester arrives for a while: it tries again and, once it gets through, all is
-/// well.
+/// Drops all packets of the requester for a while: it must retry, and the request complete once a
+/// packet gets through.
 fn silence(link: &Link, wire: &Mangler, side: Side, op: Op, code: u8) -> Outcome<usize> {
     let shape = Shape { timeout: code, retry_cnt: 6, ..cases::shape(qp_type::RC, 3, 65_536) };
     let timer = Duration::from_nanos(ack_timeout_ns(code).unwrap_or(0));
@@ -105,10 +105,10 @@ fn silence(link: &Link, wire: &Mangler, side: Side, op: Op, code: u8) -> Outcome
             pair.succeed(side, id).map(drop)
         })?;
         if Instant::now() < until {
-            return Err("complete although nothing has arrived".into());
+            return Err("complete before any packet arrived".into());
         }
         pair.end()?;
-        // Ours probes before its timer is over; rxe is silent until then. Where the wire was late
+        // Our side probes before its timer expires; rxe is silent until then. If the wire was late
         // for the first try, the second one seems early.
         let mut tries = sent(&seen, side).filter(|s| s.is_request());
         match (side, tries.next(), tries.next()) {
@@ -121,7 +121,7 @@ fn silence(link: &Link, wire: &Mangler, side: Side, op: Op, code: u8) -> Outcome
     Err(format!("tried again after {tried_after:?} instead of {timer:?}"))
 }
 
-/// Nothing ever arrives: the end comes after all retries, and not before.
+/// Drops all packets: the request must fail after all retries, and not before.
 fn used_up(link: &Link, wire: &Mangler, side: Side, code: u8, retries: u8) -> Outcome<usize> {
     let shape = Shape { timeout: code, retry_cnt: retries, ..cases::shape(qp_type::RC, 3, 65_536) };
     let timer = Duration::from_nanos(ack_timeout_ns(code).unwrap_or(0));
@@ -137,7 +137,7 @@ fn used_up(link: &Link, wire: &Mangler, side: Side, code: u8, retries: u8) -> Ou
         let id = pair.post(side, Op::Write(0, None), 0, 3000)?;
         pair.ends_with(side, id, wc_status::RETRY_EXC_ERR)?;
         let took = began.elapsed();
-        // On a busy machine the wire is behind; and one try more would come now.
+        // On a busy machine the wire lags behind; a retry too many would come now.
         run_until(link, wire, expiries, is_first)?;
         let end = Instant::now() + 2 * timer;
         while Instant::now() < end {
@@ -147,10 +147,10 @@ fn used_up(link: &Link, wire: &Mangler, side: Side, code: u8, retries: u8) -> Ou
         Ok(took)
     })?;
     let ticks = if side == Side::Rxe { TICK * expiries as u32 } else { Duration::ZERO };
-    // A timer of T takes T at least. That it takes no more than 4 T,
-    // core/tests/engine/retries_and_states.rs shows in a time of its own.
+    // A timer of T takes at least T. That it takes at most 4 T is tested in
+    // core/tests/engine/retries_and_states.rs, in virtual time.
     if took + ticks < timer * expiries as u32 {
-        return Err(format!("over after {took:?}, {expiries} times {timer:?}"));
+        return Err(format!("ended after {took:?}, expected {expiries} times {timer:?}"));
     }
     let copies = seen.iter().filter(|s| is_first(s)).count();
     if copies != expiries {
@@ -160,7 +160,7 @@ fn used_up(link: &Link, wire: &Mangler, side: Side, code: u8, retries: u8) -> Ou
     Ok(1)
 }
 
-/// All of the above.
+/// Runs all of them.
 pub fn all(report: &mut Report, link: &Link, wire: &Mangler) {
     for code in [1, 12, 18, 20, 22] {
         report.both("RNR timer: carried and kept", &format!("timer {code}"), |s| {

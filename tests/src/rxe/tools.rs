@@ -1,4 +1,4 @@
-//! Running other people's tools in the machine and speaking with them over TCP.
+//! Runs unmodified tools in the machine and talks to them over TCP.
 
 use super::lab::Lab;
 use super::Outcome;
@@ -14,12 +14,12 @@ pub const PORT: u16 = 18_515;
 const FAR: &str = "10.77.1.2";
 const NEAR: &str = "10.77.1.1";
 
-/// What we are to the tool.
+/// Our role towards the tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It waits, we begin.
+    /// The tool waits, our side connects.
     Client,
-    /// It begins.
+    /// Our side waits, the tool connects.
     Server,
 }
 
@@ -63,22 +63,22 @@ fn patient(stream: TcpStream) -> Outcome<TcpStream> {
     Ok(stream)
 }
 
-/// The next `N` bytes of the tool's.
+/// Reads the next `N` bytes from the tool.
 pub fn read<const N: usize>(stream: &mut TcpStream) -> Outcome<[u8; N]> {
     let mut bytes = [0; N];
     stream.read_exact(&mut bytes).map_err(|e| format!("the tool is silent: {e}"))?;
     Ok(bytes)
 }
 
-/// What the tool said must be this.
-pub fn ask(said: &[u8], want: &[u8]) -> Outcome<()> {
+/// Checks that the tool sent these bytes.
+pub fn expect(said: &[u8], want: &[u8]) -> Outcome<()> {
     if said == want {
         return Ok(());
     }
-    Err(format!("the tool says {:?}", String::from_utf8_lossy(said)))
+    Err(format!("the tool sent {:?}", String::from_utf8_lossy(said)))
 }
 
-/// The tool must end by itself, and content; `run` is called while it does.
+/// Waits until the tool ends by itself, with success; calls `run` meanwhile.
 pub fn ends_well(mut tool: Running, name: &str, mut run: impl FnMut()) -> Outcome<()> {
     let end = deadline(60);
     while tool.is_running() && Instant::now() < end {

@@ -1,4 +1,4 @@
-//! The emulated machine with Linux's own RDMA stack: `tests/vm/vm.sh`.
+//! The emulated machine with Linux's own RDMA stack, controlled by `tests/vm/vm.sh`.
 
 use super::Outcome;
 use crate::patience;
@@ -7,7 +7,7 @@ use crate::tools::{run, Running};
 use std::path::Path;
 use std::process::Command;
 
-/// A machine that is up; ends when it is dropped.
+/// A running machine; dropping it ends it.
 pub struct Vm {
     name: String,
 }
@@ -24,7 +24,7 @@ fn script(name: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// Downloads and builds what machines are made of, once; cached. The error says what is in the way.
+/// Downloads and builds the parts of the machine, once; cached. The error names the obstacle.
 pub fn prepare() -> Outcome<()> {
     if !cfg!(target_arch = "x86_64") {
         return Err("the machine is an x86-64 one".into());
@@ -38,10 +38,10 @@ pub fn prepare() -> Outcome<()> {
 }
 
 impl Vm {
-    /// Boots a machine with the network `net` (see `vm.sh`), whose `/share` is `share`.
+    /// Boots a machine with the network `net` (see `vm.sh`) and the folder `share` as its `/share`.
     pub fn start(net: &str, share: &Path) -> Outcome<Vm> {
-        // In a process namespace of its own every driver has the same number: the namespace's tells
-        // them apart.
+        // In a pid namespace of its own every test process has the same pid, so the number of the
+        // namespace is added.
         let space = std::fs::metadata("/proc/self/ns/pid")
             .map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m));
         let name = format!("gdrcore-{space}-{}", std::process::id());
@@ -59,8 +59,8 @@ impl Vm {
         Err(format!("the machine did not start: {}", done.output))
     }
 
-    /// A command in the machine, ended after `seconds` (of an idle machine). What runs there has
-    /// the same patience as we.
+    /// A command in the machine, ended after `seconds` (of an idle machine). Programs there get the
+    /// same patience.
     fn exec(&self, command: &str, seconds: u32) -> Command {
         let factor = patience::factor();
         let limit = (seconds * factor).to_string();
@@ -75,7 +75,7 @@ impl Vm {
         Running::start(&mut self.exec(command, seconds))
     }
 
-    /// Runs a command in the machine; its output.
+    /// Runs a command in the machine until it ends; returns its output.
     pub fn run(&self, command: &str, seconds: u32) -> Outcome<String> {
         let done = run(&mut self.exec(command, seconds), u64::from(seconds) + 20);
         if done.ok() {

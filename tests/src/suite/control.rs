@@ -1,4 +1,4 @@
-//! Objects: made, asked, changed, destroyed, and named by handles that are checked.
+//! Behaviour cases of objects: creation, queries, changes, destruction, and checked handles.
 
 use super::{until, Bench, End as Outcome};
 use crate::ends::{connected, pattern, succeed, End, Op, Shape};
@@ -12,16 +12,16 @@ type Run = fn(Bench<'_>) -> Outcome;
 
 /// The cases of this file.
 pub const CASES: &[(&str, Run)] = &[
-    ("the device says what it can", query),
+    ("the device reports its capabilities", query),
     ("handles that are stale, foreign or invented are refused", handles),
-    ("what others depend on is not destroyed", dependents),
-    ("a queue pair says how it is connected", qp_query),
+    ("objects that others depend on are not destroyed", dependents),
+    ("a queue pair reports its connection", qp_query),
     ("transitions that do not exist are refused", transitions),
-    ("regions that cannot be are refused", bad_regions),
-    ("bounds are exact and errors give everything back", bounds),
+    ("invalid regions are refused", bad_regions),
+    ("limits are exact and errors release everything", bounds),
     ("a CQ is resized with completions in it", resize),
-    ("reset and connected again, ten times, nothing lost", recovery),
-    ("made and destroyed 200 times", churn),
+    ("reset and reconnected ten times, nothing lost", recovery),
+    ("created and destroyed 200 times", churn),
 ];
 
 fn query(t: Bench<'_>) -> Outcome {
@@ -176,7 +176,7 @@ fn transitions(t: Bench<'_>) -> Outcome {
     let to =
         |state, set| t.a.qp_modify(e.qp, &QpAttr { qp_state: state, ..QpAttr::default() }, set);
     assert_eq!(to(qp_state::RTS, mask::STATE), Err(Error::Invalid), "INIT to RTS");
-    assert_eq!(to(77, mask::STATE), Err(Error::Invalid), "no such state");
+    assert_eq!(to(77, mask::STATE), Err(Error::Invalid), "a state that does not exist");
     to(qp_state::ERR, mask::STATE).unwrap();
     to(qp_state::RESET, mask::STATE).unwrap();
     e.to_init().unwrap();
@@ -203,7 +203,7 @@ fn bad_regions(t: Bench<'_>) -> Outcome {
     );
     assert_eq!(reg(at, 4096, 1 << 12), Some(Error::Invalid), "an access that does not exist");
     assert_eq!(reg(4096, 4096, 1), Some(Error::Fault), "a page that is not mapped");
-    assert!(reg(at, 1 << 60, 1).is_some(), "more than there is");
+    assert!(reg(at, 1 << 60, 1).is_some(), "a region beyond the address space");
     e.destroy().unwrap();
     Outcome::Passed
 }
@@ -216,7 +216,7 @@ fn bounds(t: Bench<'_>) -> Outcome {
             Ok(pd) => pds.push(pd),
             Err(e) => break e,
         }
-        assert!(pds.len() <= 1 << 17, "no end of protection domains");
+        assert!(pds.len() <= 1 << 17, "the number of protection domains has no limit");
     };
     assert_eq!(refused, Error::NoMemory);
     for pd in pds {
@@ -244,7 +244,11 @@ fn bounds(t: Bench<'_>) -> Outcome {
         cap: cap(n),
     };
     assert!(t.a.qp_create(&init(qp_type::RC, u32::MAX)).is_err(), "the largest depth");
-    assert_eq!(t.a.qp_create(&init(99, 4)).map(|_| ()), Err(Error::Invalid), "no such type");
+    assert_eq!(
+        t.a.qp_create(&init(99, 4)).map(|_| ()),
+        Err(Error::Invalid),
+        "a type that does not exist"
+    );
     t.a.cq_destroy(cq).unwrap();
     t.a.pd_dealloc(pd).unwrap();
     assert_eq!(t.a.leaks().unwrap(), before);
@@ -256,7 +260,8 @@ fn resize(t: Bench<'_>) -> Outcome {
     for i in 0..20 {
         a.post(i, Op::Write(0, None), 0, 8).unwrap();
     }
-    // The last has completed, so all have; the CQ holds those that were not polled.
+    // The last request has completed, so all have; the CQ holds the completions that were not
+    // polled.
     let mut wc = [Wc::default(); 1];
     until("the first completion", || {
         b.poll();
@@ -286,7 +291,7 @@ fn recovery(t: Bench<'_>) -> Outcome {
             succeed(&mut b, &mut a, 100);
             let grh = if kind == qp_type::UD { 40 } else { 0 };
             assert!(b.buffer.read(grh, 500) == bytes, "round {round}");
-            // Receives that nobody fills, and for RC a WRITE that is refused.
+            // Receives that no message consumes, and for RC a WRITE that is refused.
             for i in 0..4 {
                 a.post_recv(200 + i, 0, 64).unwrap();
             }

@@ -1,4 +1,4 @@
-//! What fails, how it is reported, and that nothing else is harmed.
+//! Behaviour cases of failures: what fails, how it is reported, and that nothing else is harmed.
 
 use super::{until, Bench, End as Outcome, Kind};
 use crate::ends::{complete, connected, succeed, End, Op, Shape};
@@ -16,22 +16,22 @@ type Run = fn(Bench<'_>) -> Outcome;
 pub const CASES: &[(&str, Run)] = &[
     ("a wrong remote key is refused, with a cause", wrong_rkey),
     ("a READ beyond the region is refused", beyond_region),
-    ("a wrong local key fails here", wrong_lkey),
+    ("a wrong local key fails at the requester", wrong_lkey),
     ("a message too long for its receive fails at both ends", too_long),
-    ("no receive: RNR retries end", no_receive),
-    ("a silent peer: retries end", silent_peer),
+    ("no receive: the RNR retries run out", no_receive),
+    ("a silent peer: the retries run out", silent_peer),
     ("ERR flushes what is outstanding", flush),
-    ("a full queue says so and takes more after polling", full_queue),
-    ("bad requests are refused at the right place of a list", bad_requests),
+    ("a full queue refuses, and accepts again after polling", full_queue),
+    ("bad_wr names the invalid request of a list", bad_requests),
     ("a list without end is refused", endless_list),
     ("a stale address handle is refused", stale_ah),
     ("two threads on one queue: each post is done or refused", two_threads),
-    ("destroying what another thread uses harms nobody", destroyed_in_use),
+    ("destroying an object that another thread uses is safe", destroyed_in_use),
 ];
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Ends that failed cannot be asked for more; they can be taken down.
+/// Ends after a failure: destroys both without further traffic.
 fn finish(a: End<'_>, b: End<'_>) -> Outcome {
     a.destroy().expect("destroy a");
     b.destroy().expect("destroy b");
@@ -77,7 +77,7 @@ fn wrong_lkey(t: Bench<'_>) -> Outcome {
     let pieces = [piece];
     a.post_wr(&a.request(1, Op::Write(0, None), &pieces)).unwrap();
     let wc = complete(&mut a, &mut b, 1, LONG);
-    // Linux 6.1's rxe calls it an operation that failed.
+    // Linux 6.1's rxe reports LOC_QP_OP_ERR.
     let of_rxe = t.kind == Kind::Verbs && wc.status == wc_status::LOC_QP_OP_ERR;
     assert!(wc.status == wc_status::LOC_PROT_ERR || of_rxe, "{wc:?}");
     assert_eq!(b.buffer.read(0, 100), [0; 100]);
@@ -89,7 +89,7 @@ fn too_long(t: Bench<'_>) -> Outcome {
     b.post_recv(100, 0, 500).unwrap();
     a.post(1, Op::Send(None), 0, 5000).unwrap();
     let wc = complete(&mut a, &mut b, 1, LONG);
-    // Linux 6.1's rxe answers with another NAK than the standard has.
+    // Linux 6.1's rxe sends another NAK code than the standard requires.
     let allowed = [wc_status::REM_INV_REQ_ERR, wc_status::REM_OP_ERR, wc_status::RETRY_EXC_ERR];
     assert!(
         wc.status == allowed[0] || (t.kind == Kind::Verbs && allowed.contains(&wc.status)),
@@ -119,7 +119,7 @@ fn silent_peer(t: Bench<'_>) -> Outcome {
     let mut b = b;
     a.post(1, Op::Write(0, None), 0, 64).unwrap();
     fails(&mut a, &mut b, 1, wc_status::RETRY_EXC_ERR);
-    // The soft device sees that a peer of its host lives.
+    // The soft device detects that a peer of its host is alive.
     let cause = CauseCode::from_u32(a.dev.qp_cause(a.qp).unwrap().code);
     assert!(matches!(cause, Some(CauseCode::RetryExceeded | CauseCode::Unanswered)), "{cause:?}");
     let text = a.dev.qp_cause(a.qp).unwrap().to_string();
@@ -158,13 +158,13 @@ fn full_queue(t: Bench<'_>) -> Outcome {
     let (mut a, mut b) =
         connected(t.a, t.b, Shape { depth: 8, cqe: 4096, ..Shape::default() }).unwrap();
     let mut posted = 0u64;
-    // The peer has no receives, so the requests wait; queues hold at most some more than asked for.
+    // The peer has no receives, so the requests wait; queues may hold a few more than requested.
     let refused = loop {
         match a.post(posted, Op::Send(None), 0, 64) {
             Ok(()) => posted += 1,
             Err(e) => break e,
         }
-        assert!(posted < 100_000, "the queue takes everything");
+        assert!(posted < 100_000, "the send queue has no limit");
     };
     assert_eq!(refused, Error::Again);
     assert!(posted >= 8, "{posted}");
@@ -178,7 +178,7 @@ fn full_queue(t: Bench<'_>) -> Outcome {
     let mut received = 0u64;
     while b.post_recv(received, 0, 64).is_ok() {
         received += 1;
-        assert!(received < 100_000, "the receive queue takes everything");
+        assert!(received < 100_000, "the receive queue has no limit");
     }
     assert_eq!(b.post_recv(0, 0, 64), Err(Error::Again));
     assert!(received >= 8);
@@ -192,7 +192,7 @@ fn bad_requests(t: Bench<'_>) -> Outcome {
     type Spoil = fn(&mut SendWr);
     let spoil: [(&str, Spoil); 7] = [
         ("an opcode that does not exist", |w| w.opcode = 200),
-        ("an opcode of another transport's", |w| w.opcode = 31),
+        ("an opcode of another transport", |w| w.opcode = 31),
         ("a negative number of pieces", |w| w.num_sge = -1),
         ("more pieces than the queue has", |w| w.num_sge = 10_000),
         ("the largest number of pieces", |w| w.num_sge = i32::MAX),
@@ -209,12 +209,12 @@ fn bad_requests(t: Bench<'_>) -> Outcome {
         // SAFETY: the three requests live on this stack frame; their pieces too, or are not there.
         let refused = unsafe { a.dev.post_send(a.qp, &first, &mut bad) };
         assert_eq!(refused, Err(Error::Invalid), "{what}");
-        assert!(std::ptr::eq(bad, &second), "{what}: another request was named");
+        assert!(std::ptr::eq(bad, &second), "{what}: bad_wr names another request");
         succeed(&mut a, &mut b, 10);
         a.poll();
         assert!(a.done.is_empty(), "{what}: {:?}", a.done);
     }
-    // Inline data beyond what the queue has, whose sum leaves 32 bits.
+    // Inline data beyond the queue's limit, whose sum of lengths exceeds 32 bits.
     let mut huge = pieces;
     huge[0].length = 1 << 31;
     huge[1].length = 1 << 31;
@@ -240,7 +240,7 @@ fn bad_requests(t: Bench<'_>) -> Outcome {
 
 fn endless_list(t: Bench<'_>) -> Outcome {
     let (a, b) = connected(t.a, t.b, Shape { depth: 16, ..Shape::default() }).unwrap();
-    // Between queue pairs that are not read the queue fills.
+    // Nothing is polled, so the queue fills.
     let pieces = [a.piece(0, 8)];
     let mut wr = a.request(1, Op::Write(0, None), &pieces);
     let own: *const _ = &wr;
@@ -272,7 +272,7 @@ fn stale_ah(t: Bench<'_>) -> Outcome {
     for bad in [extra, 0, u64::MAX, 0x1000, a.qp, a.buffer.addr()] {
         a.ah = bad;
         if a.post(1, Op::Send(None), 0, 8).is_ok() {
-            // A device may take it and fail it; that ends the queue pair's sending.
+            // A device may accept the request and fail it later; the QP then sends nothing more.
             let wc = complete(&mut a, &mut b, 1, LONG);
             assert_ne!(wc.status, wc_status::SUCCESS, "sent by the address handle {bad:#x}");
         }
@@ -295,8 +295,8 @@ fn two_threads(t: Bench<'_>) -> Outcome {
             Err(e) => panic!("{e}"),
         }
     };
-    // Each has half of the queue, however often it is refused meanwhile; then both go on beyond
-    // what there is room for.
+    // Each thread gets half of the queue, however often it meets EBUSY; then both go on beyond the
+    // queue's room.
     let reached = AtomicU32::new(0);
     let mut counts = [0u64; 2];
     std::thread::scope(|s| {
@@ -353,7 +353,7 @@ fn destroyed_in_use(t: Bench<'_>) -> Outcome {
         std::thread::scope(|s| {
             s.spawn(posts);
             std::thread::sleep(Duration::from_millis(2));
-            // Busy says: somebody is there now.
+            // EBUSY means that another thread is inside the object now.
             let insist = |what: &str, destroy: &dyn Fn() -> Result<(), Error>| {
                 let mut result = Err(Error::Busy);
                 until(what, || {

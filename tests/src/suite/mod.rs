@@ -1,8 +1,8 @@
-//! The behaviour of a device: one source, whatever the device. It runs as a program of its own
-//! (`suite --device NAME`), so that it can run in the machine that has the NIC.
+//! The behaviour suite: one set of cases for every kind of device. It is also a program (`suite
+//! --device NAME`), so that it can run in the machine that has the NIC.
 //!
-//! A case gets two devices, which may be one and the same, and panics where something is wrong.
-//! Where devices may differ (docs/using/VERBS.md lists it) the case says so by [`Kind`].
+//! A case gets two devices, which may be the same one, and panics on a fault. Where devices may
+//! differ (docs/using/VERBS.md lists the differences) the case branches on [`Kind`].
 
 mod control;
 mod failures;
@@ -18,7 +18,7 @@ use gdrcore_net::soft::SoftConfig;
 use gdrcore_verbs::{Text, VerbsDevice};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// Which kind of device it is.
+/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The soft device.
@@ -27,28 +27,28 @@ pub enum Kind {
     Verbs,
 }
 
-/// Both ends of a case.
+/// The two devices of a case.
 #[derive(Clone, Copy)]
 pub struct Bench<'d> {
-    /// One device.
+    /// The first device.
     pub a: &'d dyn Device,
-    /// The other, or the same.
+    /// The second device, or the first again.
     pub b: &'d dyn Device,
-    /// What they are.
+    /// Their kind.
     pub kind: Kind,
 }
 
-/// What becomes of a case that does not panic.
+/// The result of a case that did not panic.
 pub enum End {
-    /// It did what it says.
+    /// The case passed.
     Passed,
-    /// The device cannot do it.
+    /// The device lacks the feature.
     Skipped(String),
 }
 
-/// A case.
+/// A case of the suite.
 pub struct Case {
-    /// What it shows, as a sentence.
+    /// What the case shows, as a sentence.
     pub name: &'static str,
     run: fn(Bench<'_>) -> End,
 }
@@ -64,7 +64,7 @@ pub fn cases() -> Vec<Case> {
 
 /// An open device of any kind.
 pub enum Opened {
-    /// Ours.
+    /// The soft device.
     Soft(Soft),
     /// A NIC's.
     Verbs(Nic),
@@ -77,7 +77,7 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Opens a NIC, or says why not.
+    /// Opens a NIC; the error is the reason as text.
     pub fn open(name: &str) -> Result<Nic, String> {
         let config = Config::default();
         let bytes = VerbsDevice::memsize(name, &config).map_err(|e| format!("{name}: {e}"))?;
@@ -116,7 +116,7 @@ impl Opened {
         }
     }
 
-    /// What it is.
+    /// Its kind.
     pub fn kind(&self) -> Kind {
         match self {
             Opened::Soft(_) => Kind::Soft,
@@ -125,7 +125,7 @@ impl Opened {
     }
 }
 
-/// What a run came to.
+/// The counts of a run.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Sum {
@@ -134,11 +134,10 @@ pub struct Sum {
     pub skipped: u32,
 }
 
-/// Runs the cases whose name holds `filter` between two devices of these names (one, if they are
-/// equal), prints a line each, and sums up.
+/// Runs the cases whose name contains `filter` between two devices of these names (one device, if
+/// the names are equal), prints a line for each, and returns the counts.
 ///
-/// # Errors
-/// A device that cannot be opened.
+/// # Errors A device that cannot be opened.
 pub fn run(a: &str, b: &str, filter: &str) -> Result<Sum, String> {
     let first = Opened::open(a)?;
     let second = if a == b { None } else { Some(Opened::open(b)?) };
@@ -162,18 +161,18 @@ pub fn run(a: &str, b: &str, filter: &str) -> Result<Sum, String> {
             }
         }
     }
-    // A case that failed leaves what it had.
+    // A failed case may leave its objects behind.
     for dev in [da, db] {
         let left = dev.leaks().map_err(|e| e.to_string())?;
         if sum.failed == 0 && left != Leaks::default() {
             sum.failed += 1;
-            println!("FAILED  nothing is left: {left:?}");
+            println!("FAILED  objects are left: {left:?}");
         }
     }
     Ok(sum)
 }
 
-/// Runs both ends until `done` says so.
+/// Runs both ends until `done` returns true.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let turn = || {
         let is_done = done();

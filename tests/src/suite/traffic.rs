@@ -1,4 +1,4 @@
-//! What arrives: bytes, lengths, immediate data, order.
+//! Behaviour cases of traffic: bytes, lengths, immediate data, order.
 
 use super::{until, Bench, End as Outcome, Kind};
 use crate::ends::{connected, pattern, succeed, End, Op, Shape};
@@ -14,18 +14,18 @@ type Run = fn(Bench<'_>) -> Outcome;
 pub const CASES: &[(&str, Run)] = &[
     ("SEND carries every length", send_lengths),
     ("SEND with immediate data", send_immediate),
-    ("WRITE arrives without a receive, with immediate data with one", write),
+    ("WRITE needs no receive, with immediate data it takes one", write),
     ("READ fetches every length", read),
-    ("atomics return what was there", atomics),
-    ("several pieces are gathered and scattered", pieces),
+    ("atomics return the former value", atomics),
+    ("scatter/gather lists of several entries", pieces),
     ("inline data is free when the post returns", inline),
-    ("of unsignalled requests only the last one completes", unsignalled),
+    ("only the signalled request of a batch completes", unsignalled),
     ("a list of requests is posted in order", list),
     ("a full depth of WRITEs, again and again", depth),
     ("a shared receive queue serves two queue pairs", shared_receives),
     ("UC carries SEND and WRITE", unreliable),
     ("UD carries datagrams behind a GRH", datagrams),
-    ("a window opens a region and is invalidated", window),
+    ("a window grants access to a region and is invalidated", window),
     ("16 queue pairs at once", many),
     ("a region counted from zero, and one with an iova", iova),
     ("every path MTU", path_mtu),
@@ -143,7 +143,7 @@ fn inline(t: Bench<'_>) -> Outcome {
     for round in 0..20u64 {
         let bytes = pattern(round, 64);
         a.buffer.write(0, &bytes);
-        // An lkey of inline data is not looked at.
+        // The lkey of inline data is not checked.
         let pieces = [Sge { lkey: 0xBAD, ..a.piece(0, 64) }];
         let mut wr = a.request(round, Op::Write(round * 64, None), &pieces);
         wr.send_flags |= send_flags::INLINE;
@@ -217,7 +217,7 @@ fn shared_receives(t: Bench<'_>) -> Outcome {
         (End::new(t.b, Shape::default()).unwrap(), End::new(t.b, Shape::default()).unwrap());
     let (srq, _) =
         t.b.srq_create(b1.pd, &SrqAttr { max_wr: 32, max_sge: 1, srq_limit: 0 }).unwrap();
-    // Queue pairs with the SRQ in place of their own receives, in its PD.
+    // Queue pairs that receive from the SRQ, in its PD.
     let cap = t.b.qp_query(b1.qp).unwrap().1.cap;
     let pd = b1.pd;
     for b in [&mut b1, &mut b2] {
@@ -306,7 +306,7 @@ fn datagrams(t: Bench<'_>) -> Outcome {
         assert_ne!(wc.wc_flags & wc_flags::GRH, 0);
         assert!(b.buffer.read(40, len) == bytes);
     }
-    // A list longer than what is copied at a time.
+    // A list longer than one round of copying takes.
     let pieces = [a.piece(0, 8)];
     let mut wrs: Vec<_> = (0..20).map(|i| a.request(200 + i, Op::Send(None), &pieces)).collect();
     for i in 0..19 {
@@ -351,7 +351,7 @@ fn window(t: Bench<'_>) -> Outcome {
     a.post(3, Op::SendInv(rkey), 0, 8).unwrap();
     succeed(&mut a, &mut b, 3);
     let wc = succeed(&mut b, &mut a, 100);
-    // Linux 6.1's rxe names another flag here.
+    // Linux 6.1's rxe reports another flag here.
     let flag = if t.kind == Kind::Verbs {
         wc_flags::WITH_INV | wc_flags::IP_CSUM_OK
     } else {
@@ -359,13 +359,13 @@ fn window(t: Bench<'_>) -> Outcome {
     };
     assert!(wc.wc_flags & flag != 0 && wc.imm_data == rkey, "{wc:?}");
     b.dev.mw_dealloc(mw).unwrap();
-    // Windows that are none: refused, not followed.
+    // Windows that do not exist must be refused, not dereferenced.
     let mut bad = b.request(4, Op::Send(None), &[]);
     bad.opcode = wr_opcode::BIND_MW;
     for (mw, mr) in [(mw, b.mr), (0, 0), (u64::MAX, b.mr), (b.mr, b.mr), (0x1000, 0x1000)] {
         bad.bind_mw = BindMwWr { mw, rkey, bind_info: MwBindInfo { mr, ..bind_info } };
         if b.post_wr(&bad).is_ok() {
-            // A soft device may take it and fail it.
+            // A soft device may accept the request and fail it later.
             let wc = crate::ends::complete(&mut b, &mut a, 4, std::time::Duration::from_secs(60));
             assert_ne!(wc.status, 0, "a window that does not exist was bound");
         }

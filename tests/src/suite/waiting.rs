@@ -1,4 +1,4 @@
-//! Sleeping on the descriptor, events of CQs and SRQs.
+//! Behaviour cases of waiting: sleep on the descriptor, events of CQs and SRQs.
 
 use super::{until, Bench, End as Outcome};
 use crate::cpu;
@@ -12,16 +12,16 @@ type Run = fn(Bench<'_>) -> Outcome;
 
 /// The cases of this file.
 pub const CASES: &[(&str, Run)] = &[
-    ("waiting ends at its time", timeout),
+    ("waiting ends at its timeout", timeout),
     ("an armed CQ wakes a sleeper", armed),
-    ("armed for solicited completions, it sleeps through others", solicited),
-    ("an SRQ says that it runs low", srq_limit),
+    ("a CQ armed for solicited completions ignores others", solicited),
+    ("an SRQ raises its limit event", srq_limit),
     ("progress never waits", progress),
-    ("a completion channel has its own CQs' events", channel),
+    ("a completion channel gets the events of its own CQs", channel),
 ];
 
 fn timeout(t: Bench<'_>) -> Outcome {
-    // What the cases before left: failures of their queue pairs.
+    // Events that earlier cases left: their queue pairs failed.
     while t.a.async_event().unwrap().is_some() || t.a.cq_event().unwrap().is_some() {}
     let start = Instant::now();
     assert_eq!(t.a.wait(60), Ok(false));
@@ -32,7 +32,7 @@ fn timeout(t: Bench<'_>) -> Outcome {
     Outcome::Passed
 }
 
-/// Whether the device's descriptor can be read now.
+/// Whether the device's descriptor is readable now.
 fn readable(fd: i32) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one live pollfd.
@@ -48,7 +48,7 @@ fn armed(t: Bench<'_>) -> Outcome {
         a.post(1, Op::Send(None), 0, 64).unwrap();
         let mut woken = None;
         until("the event", || {
-            // Two soft devices of one thread: the other one has to be run.
+            // Both soft devices belong to this thread: the other one has to be run, too.
             a.poll();
             if t.b.wait(20) == Ok(true) {
                 woken = t.b.cq_event().unwrap();
@@ -59,7 +59,7 @@ fn armed(t: Bench<'_>) -> Outcome {
         succeed(&mut b, &mut a, 100);
         succeed(&mut a, &mut b, 1);
     }
-    // Completions without arming wake nobody.
+    // Completions of a CQ that is not armed wake no sleeper.
     b.post_recv(101, 0, 64).unwrap();
     a.post(2, Op::Send(None), 0, 64).unwrap();
     succeed(&mut a, &mut b, 2);
@@ -192,7 +192,7 @@ fn channel(t: Bench<'_>) -> Outcome {
         a.post(1, Op::Send(None), 0, 64).unwrap();
         let mut woken = None;
         until("the event", || {
-            // Two soft devices of one thread: the other one has to be run.
+            // Both soft devices belong to this thread: the other one has to be run, too.
             a.poll();
             woken = t.b.channel_wait(channels[0], 20).unwrap();
             woken.is_some()

@@ -1,20 +1,21 @@
-//! Many processes on one address that come, go and are killed, and check every byte they exchange.
+//! Many processes on one address that start, leave and are killed, and check every byte they
+//! exchange.
 //!
 //! `swarm N SECONDS [ADDRESS:PORT] [nobpf] [stops]`: keeps N members running on one address, half
-//! of them with UDP only, lets one leave or kills one (SIGKILL) two to five times a second, and
-//! starts another in its place. In the end it tells how much was exchanged and checks that nothing
-//! is left: no socket of the address, no object, no descriptor. Exit code 0 only if nothing was
-//! wrong.
+//! of them with UDP only. Two to five times a second one member leaves or is killed (SIGKILL), and
+//! another one is started in its place. At the end the program prints how much was exchanged, and
+//! checks that no socket of the address, no object and no descriptor is left. Exit code 0 only if
+//! nothing was wrong.
 //!
-//! - `nobpf`: as in a sandbox whose kernel refuses programs for sockets, so that members pass
-//!   packets on.
+//! - `nobpf`: as in a sandbox whose kernel refuses BPF programs for sockets, so that members pass
+//!   packets on to each other.
 //! - `stops`: five to fifty times a second one more member is stopped (SIGSTOP) for up to 1.5 s,
 //!   which is less than a peer's retries take.
 //!
-//! A member (`swarm member SLOT SLOTS DEVICE PATH`) listens for connections at the port of its
-//! slot, connects to all other slots in turn by the connection manager, runs some rounds of WRITE,
-//! SEND, echo and READ over each connection, and ends it. What may go wrong: a peer that is dead.
-//! Anything else ends the member with the word WRONG.
+//! A member (`swarm member SLOT SLOTS DEVICE PATH`) listens at the port of its slot and connects to
+//! all other slots in turn by the connection manager. Over each connection it runs some rounds of
+//! WRITE, SEND, echo and READ, then ends it. A peer that has died is the only failure allowed; any
+//! other ends the member with the word WRONG.
 
 mod member;
 
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 
 struct Slot {
     child: Child,
-    /// Until when it is stopped.
+    /// The time at which it is continued.
     stopped: Option<Instant>,
 }
 
@@ -60,7 +61,7 @@ fn start(slot: u32, slots: u32, device: &str, generation: u64) -> Slot {
     Slot { child, stopped: None }
 }
 
-/// What a member said in the end: connections and rounds. `None`: it did not end well.
+/// Lets a member end; its connections and rounds. `None`: it failed.
 fn finish(mut slot: Slot) -> Option<(u64, u64)> {
     slot.go_on();
     drop(slot.child.stdin.take());
@@ -78,8 +79,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("its own descriptors").count()
 }
 
-/// Forbids this process and those that it starts to attach classic BPF to a group of sockets
-/// (EPERM).
+/// Forbids this process and its children to attach classic BPF to a group of sockets (EPERM).
 fn forbid_bpf() {
     const SYSCALL_AT: u32 = 0;
     // The third argument of setsockopt, its lower half on a little-endian machine.
@@ -167,7 +167,7 @@ fn main() {
         }
         let Some(mut slot) = swarm[i].take() else { continue };
         if let Ok(Some(status)) = slot.child.try_wait() {
-            // Nobody asked it to.
+            // It was not told to end.
             println!("a member ended by itself: {status}");
             count(None);
         } else if draw(2) == 0 {
@@ -180,7 +180,7 @@ fn main() {
         }
         swarm[i] = Some(start(i as u32, slots, &device, killed + left));
     }
-    // All at once: the last to end has no peer left.
+    // All at once, because the last one to end has no peer left.
     for slot in swarm.iter_mut().flatten() {
         slot.go_on();
         drop(slot.child.stdin.take());

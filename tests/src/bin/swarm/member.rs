@@ -1,4 +1,5 @@
-//! One member of the swarm.
+//! A member of the swarm: connects to the other members, exchanges rounds with them and checks
+//! every byte.
 
 use gdrcore_core::cm::types::{cm_event, port_space, CmEvent, ConnParam};
 use gdrcore_core::config::Config;
@@ -12,18 +13,18 @@ use std::io::Read;
 use std::sync::mpsc::{channel, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// The service of slot 0.
+/// Port of slot 0; the others follow.
 const PORT: u16 = 2000;
-/// Most bytes of a message, and of each quarter of the buffer: to send, received, written by the
-/// peer, read from the peer.
+/// Largest message, and size of each quarter of the buffer: to send, received, written by the peer,
+/// read from the peer.
 const PART: usize = 8192;
-/// Rounds of a connection.
+/// Rounds over a connection.
 const ROUNDS: u32 = 12;
-/// Connections that a member has under way at once, as the one who asks.
+/// Connections that a member has requested and that have not ended.
 const ACTIVE: usize = 4;
-/// Seconds after which what is not complete never will be.
+/// Seconds after which an operation that has not completed is a failure.
 const LOST: u64 = 20;
-/// Seconds after which a peer that is the cause of a failure is gone.
+/// Seconds within which a peer that caused a failure must be dead.
 const MOURNING: u64 = 5;
 
 const WRITE: u64 = 1;
@@ -31,7 +32,7 @@ const SEND: u64 = 2;
 const READ: u64 = 3;
 const RECV: u64 = 4;
 
-/// Reports what must not be, and ends.
+/// Reports a failure and ends the process.
 macro_rules! wrong {
     ($($what:tt)*) => {{
         eprintln!("WRONG (process {}): {}", std::process::id(), format_args!($($what)*));
@@ -39,7 +40,7 @@ macro_rules! wrong {
     }};
 }
 
-/// What both sides tell each other with REQ and REP.
+/// Private data of REQ and REP.
 #[derive(Clone, Copy)]
 struct Hello {
     pid: u32,
@@ -69,18 +70,18 @@ impl Hello {
     }
 }
 
-/// A connection, from either side.
+/// A connection, at either side.
 struct Conn<'d> {
     id: Handle,
     end: End<'d>,
-    /// The one who asked, and to which slot.
+    /// The slot that this member requested the connection of; `None`: the peer requested it.
     active: Option<u32>,
     peer: Option<u32>,
     up: bool,
     over: bool,
     round: u32,
     data: Vec<u8>,
-    /// Since when something is awaited.
+    /// Since when it has waited for the next event or completion.
     since: Instant,
 }
 
@@ -91,7 +92,7 @@ struct Member<'d> {
     to: AhAttr,
     conns: Vec<Conn<'d>>,
     next: u32,
-    /// Processes that are said to be dead, and until when they may not be.
+    /// Processes that a failure says are dead, and the time by which they must be.
     suspects: Vec<(u32, Instant, String)>,
     finished: u64,
     rounds: u64,
@@ -115,7 +116,7 @@ fn shape() -> Shape {
 }
 
 fn is_alive(pid: u32) -> bool {
-    // "PID (name) STATE ...": a zombie is dead.
+    // "PID (name) STATE ...": a zombie is dead, too.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')')
         .and_then(|(_, rest)| rest.trim_start().chars().next())
@@ -127,7 +128,7 @@ impl<'d> Member<'d> {
         self.dev.cm().unwrap_or_else(|e| wrong!("no connection manager: {e}"))
     }
 
-    /// Asks the next slot for a connection.
+    /// Requests a connection of the next slot.
     fn ask(&mut self) {
         if self.conns.iter().filter(|c| c.active.is_some() && !c.over).count() >= ACTIVE {
             return;
@@ -163,7 +164,7 @@ impl<'d> Member<'d> {
                 let hello = Hello::read(e.private_data());
                 (end.peer.addr, end.peer.rkey) = (hello.addr, hello.rkey);
                 let own = Hello::of(&end);
-                // The peer may have died meanwhile, or given up.
+                // The peer may have died or given up meanwhile.
                 if self.cm().accept(e.id, end.qp, &param(&own)).is_err() {
                     let _ = self.cm().destroy(e.id);
                     return end.destroy().unwrap_or_else(|e| wrong!("destroy: {e}"));
@@ -202,7 +203,7 @@ impl<'d> Member<'d> {
         }
     }
 
-    /// Looks after all connections. True: something happened.
+    /// Serves all connections once; true if any made progress.
     fn turn(&mut self) -> bool {
         let mut happened = false;
         let mut i = 0;
@@ -213,7 +214,7 @@ impl<'d> Member<'d> {
                 if wc.status != wc_status::SUCCESS {
                     if wc.status != wc_status::WR_FLUSH_ERR {
                         let Some(peer) = c.peer else {
-                            wrong!("status {} before anybody was there", wc.status)
+                            wrong!("status {} before a peer was connected", wc.status)
                         };
                         let cause = c.end.dev.qp_cause(c.end.qp);
                         let what = format!("status {} with process {peer}: {cause:?}", wc.status);
@@ -230,8 +231,8 @@ impl<'d> Member<'d> {
                 }
             }
             if c.active.is_some() && c.since.elapsed() > patience::limit(LOST) && !c.over {
-                // A peer that died between its ACK and its echo leaves nothing outstanding, by
-                // which its death would be noticed.
+                // A peer that died between its ACK and its echo leaves nothing outstanding, so no
+                // retry detects its death.
                 if c.peer.is_none_or(is_alive) {
                     let state = c
                         .end
@@ -258,7 +259,7 @@ impl<'d> Member<'d> {
         }
         self.suspects.retain(|(pid, until, what)| {
             if Instant::now() > *until && is_alive(*pid) {
-                wrong!("{what}, and it lives");
+                wrong!("{what}, but it is alive");
             }
             Instant::now() <= *until
         });
@@ -266,7 +267,7 @@ impl<'d> Member<'d> {
     }
 
     fn end(&mut self, c: Conn<'d>) {
-        // Both fail where the connection is over already.
+        // Both fail where the connection has ended.
         let _ = self.cm().disconnect(c.id);
         let _ = self.cm().destroy(c.id);
         c.end.destroy().unwrap_or_else(|e| wrong!("destroy: {e}"));
@@ -288,13 +289,13 @@ impl Conn<'_> {
             .unwrap_or_else(|e| wrong!("post: {e}"));
     }
 
-    /// A completion of the one who asked. True: a round is complete.
+    /// Handles a completion of the requesting side; true if a round is complete.
     fn on_active(&mut self, wc: &Wc, slot: u32) -> bool {
         let len = self.data.len();
         match wc.wr_id {
             RECV => {
                 if wc.byte_len as usize != len || self.end.buffer.read(PART, len) != self.data {
-                    wrong!("an echo that is none, of {} bytes for {len}", wc.byte_len);
+                    wrong!("a wrong echo, of {} bytes for {len}", wc.byte_len);
                 }
                 self.end
                     .post_recv(RECV, PART as u64, PART as u32)
@@ -305,7 +306,7 @@ impl Conn<'_> {
             }
             READ => {
                 if self.end.buffer.read(3 * PART, len) != self.data {
-                    wrong!("what was written is not what is read");
+                    wrong!("READ returns other bytes than were written");
                 }
                 self.round += 1;
                 if self.round < ROUNDS {
@@ -318,7 +319,7 @@ impl Conn<'_> {
         false
     }
 
-    /// A completion of the one who was asked: echoes.
+    /// Handles a completion of the other side: sends echoes.
     fn on_passive(&mut self, wc: &Wc) {
         if wc.opcode & wc_opcode::RECV == 0 {
             return;
@@ -326,7 +327,7 @@ impl Conn<'_> {
         let len = wc.byte_len as usize;
         let message = self.end.buffer.read(PART, len);
         if self.end.buffer.read(2 * PART, len) != message {
-            wrong!("the message came before what was written before it");
+            wrong!("a SEND arrived before the WRITE posted before it");
         }
         self.end.buffer.write(0, &message);
         self.end
@@ -397,7 +398,7 @@ pub fn run(slot: u32, slots: u32, device: &str, path: &str) {
         m.end(c);
     }
     m.cm().destroy(listener).unwrap_or_else(|e| wrong!("destroy: {e}"));
-    // What ends a connection travels; nobody has to wait for it.
+    // Lets the messages that end connections leave; nobody waits for answers.
     for _ in 0..20 {
         dev.progress().unwrap_or_else(|e| wrong!("progress: {e}"));
         std::thread::sleep(Duration::from_millis(1));
