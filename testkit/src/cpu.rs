@@ -1,5 +1,5 @@
-//! CPU time, for tests that say that something sleeps: other work on the machine changes the time
-//! on the wall, but not this one.
+//! CPU time of threads and processes, for tests of sleeping: other work on the machine changes wall
+//! time, but not CPU time.
 
 use std::time::Duration;
 
@@ -22,13 +22,12 @@ pub fn of_process() -> Duration {
 
 /// CPU time of another process; `None` once it is gone.
 pub fn of(pid: u32) -> Option<Duration> {
-    // Linux's number of a process's CPU clock, as clock_getcpuclockid(3) makes it: the complement
-    // of the pid above three bits, which say "scheduler's count, of all threads".
+    // Linux's id of a process's CPU clock, as clock_getcpuclockid(3) computes it: the complement of
+    // the pid above three bits, whose value 2 selects the scheduler's count of all threads.
     clock((!(pid as libc::clockid_t) << 3) | 2)
 }
 
-/// How often the calling thread has slept: given up the CPU by itself, for something that had not
-/// come yet.
+/// How many times the calling thread has slept: has given up the CPU to wait for an event.
 pub fn sleeps_of_thread() -> u64 {
     // SAFETY: zeroes are a valid rusage, which the call fills.
     let (rc, usage) = unsafe {

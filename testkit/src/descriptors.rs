@@ -1,4 +1,4 @@
-//! Descriptors and forks in one test process.
+//! Keeps descriptors from leaking into forked children within one test process.
 //!
 //! A child of fork(2) has all descriptors of its parent until it ends or calls exec(3), and the
 //! standard library's `Command` forks as well. So a socket that one test closes stays open while
@@ -22,19 +22,19 @@ pub struct Keep(());
 /// While this lives, no other test of the process closes a descriptor whose end it must see.
 pub struct Fork(());
 
-/// Holders change by whole assignments, so a panic leaves nothing half done.
+/// Holders change by whole assignments, so a panic leaves them consistent.
 fn holders() -> MutexGuard<'static, Holders> {
     HOLDERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until nobody forks. One thread may hold several.
+/// Waits until no test forks. A thread may hold several.
 pub fn keep() -> Keep {
     let mut h = CHANGED.wait_while(holders(), |h| h.forks).unwrap_or_else(PoisonError::into_inner);
     h.keepers += 1;
     Keep(())
 }
 
-/// Waits until nobody keeps or forks. A thread that holds a [`Keep`] would wait for itself.
+/// Waits until no test keeps or forks. A thread that holds a [`Keep`] would wait for ever.
 pub fn fork() -> Fork {
     let mut h = CHANGED
         .wait_while(holders(), |h| h.forks || h.keepers > 0)
@@ -63,7 +63,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
     #[test]
-    fn who_forks_waits_for_all_who_keep() {
+    fn a_fork_waits_for_all_keepers() {
         let (first, second) = (keep(), keep());
         let forked = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -73,7 +73,7 @@ mod tests {
                 drop(held);
             });
             drop(first);
-            // It waits for the second one, whenever it runs, and more may come meanwhile.
+            // The fork waits for the second keeper as well, and a third may come meanwhile.
             let third = keep();
             assert!(!forked.load(SeqCst));
             drop((second, third));

@@ -1,9 +1,9 @@
-//! The one place for tolerances of time.
+//! Time limits of tests.
 //!
 //! A test waits for the event that it needs. The limits here only end a test that hangs: no test
-//! passes or fails by how fast it was. They grow with [`factor`], which `scripts/test.sh` measures
-//! once at its start and hands on as `GDRC_TEST_PATIENCE`. Without it, the kernel's count of what
-//! waits for a CPU tells.
+//! passes or fails by its speed. They grow with [`factor`], which `scripts/test.sh` measures once
+//! at its start and passes on as `GDRC_TEST_PATIENCE`. Without that variable the load average gives
+//! the factor.
 
 use std::process::Command;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The name of the environment variable that holds the factor.
 pub const VARIABLE: &str = "GDRC_TEST_PATIENCE";
 
-/// The largest factor that is guessed.
+/// The largest factor that is estimated.
 const MOST: u32 = 10;
 
 /// How many times slower this machine may be than an idle one with two CPUs.
@@ -21,7 +21,7 @@ pub fn factor() -> u32 {
     static FACTOR: OnceLock<u32> = OnceLock::new();
     *FACTOR.get_or_init(|| match std::env::var(VARIABLE) {
         Ok(text) => parse(&text)
-            .unwrap_or_else(|| panic!("{VARIABLE}={text}: a whole number from 1 is wanted")),
+            .unwrap_or_else(|| panic!("{VARIABLE}={text}: must be a whole number from 1")),
         Err(_) => {
             let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
             guess(&std::fs::read_to_string("/proc/loadavg").unwrap_or_default(), cpus)
@@ -29,14 +29,14 @@ pub fn factor() -> u32 {
     })
 }
 
-/// Gives a program that a test starts the same factor, unless the command says something about it.
+/// Passes the factor on to a program that a test starts, unless the command sets the variable.
 pub fn hand_on(command: &mut Command) {
     if !command.get_envs().any(|(name, _)| name == VARIABLE) {
         command.env(VARIABLE, factor().to_string());
     }
 }
 
-/// What `/proc/loadavg` lets expect on so many CPUs.
+/// The factor to expect from `/proc/loadavg` on so many CPUs.
 fn guess(loadavg: &str, cpus: u32) -> u32 {
     let load = loadavg.split(' ').next().and_then(|l| l.parse::<f64>().ok()).unwrap_or(0.0);
     let shares = (load / f64::from(cpus)).ceil().max(1.0) as u32;
@@ -47,28 +47,27 @@ fn parse(text: &str) -> Option<u32> {
     text.parse().ok().filter(|&n| n >= 1)
 }
 
-/// `seconds` of an idle machine with two CPUs, on this one: for what a passing test never waits
-/// out.
+/// A limit: `seconds` of an idle machine with two CPUs, times [`factor`]. A passing test never
+/// waits that long.
 pub fn limit(seconds: u64) -> Duration {
     Duration::from_secs(seconds) * factor()
 }
 
-/// As [`limit`], in milliseconds: for calls that wait.
+/// As [`limit`], in milliseconds.
 pub fn limit_ms(seconds: u64) -> i32 {
     i32::try_from(limit(seconds).as_millis()).expect("less than three weeks")
 }
 
-/// The moment at which [`limit`] is over.
+/// The time at which [`limit`] expires.
 pub fn deadline(seconds: u64) -> Instant {
     Instant::now() + limit(seconds)
 }
 
-/// Calls `turn` until it returns something, at most `seconds` (see [`limit`]).
+/// Calls `turn` until it returns a value, at most for `seconds` (see [`limit`]).
 ///
-/// A turn that finds nothing to do may sleep or yield by itself; this function does neither.
+/// A turn that finds nothing may sleep or yield by itself; this function does neither.
 ///
-/// # Panics
-/// When the time is over, with the text that `missing` makes.
+/// # Panics When the time is over, with the text of `missing`.
 pub fn until<T>(
     seconds: u64,
     missing: impl FnOnce() -> String,
@@ -85,11 +84,10 @@ pub fn until<T>(
     }
 }
 
-/// As [`until`], for something that becomes true in another thread or process: looks again after a
+/// As [`until`], for a condition that another thread or process makes true: checks it every
 /// millisecond.
 ///
-/// # Panics
-/// When the time is over, with `missing`.
+/// # Panics When the time is over, with `missing`.
 pub fn wait_for(seconds: u64, missing: &str, mut is: impl FnMut() -> bool) {
     until(
         seconds,
@@ -104,10 +102,10 @@ pub fn wait_for(seconds: u64, missing: &str, mut is: impl FnMut() -> bool) {
     );
 }
 
-/// Ends the process when it is not dropped in time: for a call that must come back by itself.
+/// Ends the process if it is not dropped in time: for a call that must return by itself.
 pub struct Watch(Option<Sender<()>>);
 
-/// From now on the process has `seconds` (see [`limit`]) until the watch is dropped.
+/// The process aborts after `seconds` (see [`limit`]) unless the watch is dropped before.
 pub fn watch(seconds: u64, what: &str) -> Watch {
     let (send, dropped) = channel();
     let (limit, what) = (limit(seconds), what.to_string());
@@ -140,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_cpu_makes_all_slower() {
+    fn the_load_average_raises_the_factor() {
         for (load, cpus, factor) in [
             ("0.00 0 0", 2, 1),
             ("1.99 9 9", 2, 1),
@@ -154,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_comes_ends_with_its_name() {
+    fn a_wait_that_times_out_names_its_event() {
         let caught = std::panic::catch_unwind(|| wait_for(0, "a sign", || false))
             .expect_err("the time is over");
         assert!(

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 /// that name an address in full.
 const FIRST: u8 = 100;
 const COUNT: u32 = 150;
-/// Each number has so many ports, which end below those that Linux gives out by itself (32768).
+/// Ports of each number; they end below the kernel's range of ephemeral ports (32768).
 const PORTS: u16 = 60;
 const FIRST_PORT: u16 = 23_000;
 
@@ -39,20 +39,20 @@ pub fn number() -> u8 {
     .number
 }
 
-/// An IPv4 address on loopback of this process's own; `group` and `last` are the test's choice.
+/// An IPv4 loopback address of this process's own; the test chooses `group` and `last`.
 pub fn loopback(group: u8, last: u8) -> [u8; 4] {
     [127, number(), group, last]
 }
 
-/// A port of this process's own, for programs that listen on all addresses of the host. Nobody has
-/// it in TCP now.
+/// A port of this process's own, for programs that listen on all addresses of the host. No TCP
+/// socket listens on it.
 pub fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = FIRST_PORT + u16::from(number() - FIRST) * PORTS;
     let next = || first + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS;
     let is_free =
         |port: &u16| std::net::TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, *port)).is_ok();
-    (0..PORTS).map(|_| next()).find(is_free).expect("a port that nobody listens on")
+    (0..PORTS).map(|_| next()).find(is_free).expect("a port without a listener")
 }
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_number_is_nobody_elses() {
+    fn a_claimed_number_is_unique() {
         let own = number();
         assert_eq!(loopback(3, 4), [127, own, 3, 4]);
         let other = claim().expect("another number");

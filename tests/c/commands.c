@@ -1,6 +1,6 @@
 // Commands written to a context's cmd_fd, as FreeFlow's router writes them: commands
-// refused|answered. Exit code 0: all was as it should be. `refused`: nobody takes write(2) over, so
-// each is EBADF. `answered`: what the kernel's uverbs would say.
+// refused|answered. Exit code 0: all answers were right. `refused`: without the preloaded library
+// each write(2) is EBADF. `answered`: the answers are those of the kernel's uverbs.
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -56,7 +56,7 @@ static struct query qp_query(const struct ibv_qp *qp, void *response) {
     return q;
 }
 
-// Writes a command of the length that it says itself; returns 0 or errno.
+// Writes a command of the length in its header; returns 0 or errno.
 static int tell(int fd, const struct query *q) {
     size_t length = q->hdr.in_words * 4u;
     errno = 0;
@@ -141,7 +141,7 @@ static void drop(struct objects *o) {
           ibv_close_device(o->ctx) == 0);
 }
 
-// The answer about a QP is what libibverbs says of it.
+// The answer about a QP equals that of libibverbs.
 static void compare_qp(struct objects *o) {
     struct ib_uverbs_query_qp_resp r;
     memset(&r, 0xee, sizeof r);
@@ -176,7 +176,7 @@ static void compare_qp(struct objects *o) {
 }
 
 static void compare_device(struct ibv_context *ctx) {
-    // More room than the answer needs: what is left is zero.
+    // More room than the answer needs: the rest is zeroed.
     struct {
         struct ib_uverbs_query_device_resp r;
         char more[300], end;
@@ -200,7 +200,7 @@ static void compare_device(struct ibv_context *ctx) {
           room.r.phys_port_cnt == 1 && room.r.fw_ver != 0);
 }
 
-// Lengths and addresses that no program should pass.
+// Lengths and addresses that no correct program passes.
 static void hostile(struct objects *o) {
     int fd = o->ctx->cmd_fd;
     struct ib_uverbs_query_qp_resp r;
@@ -209,7 +209,7 @@ static void hostile(struct objects *o) {
         CHECK(says(fd, &good, n) == EINVAL);
     CHECK(says(fd, NULL, 24) == EFAULT && says(fd, (void *)8, 24) == EFAULT &&
           says(fd, (void *)-64, 24) == EFAULT);
-    // The words contradict the length.
+    // The header's word count contradicts the length.
     for (size_t n = sizeof good.hdr; n < 3 * PAGE; n += n < 64 ? 1 : 1021) {
         static char big[3 * PAGE];
         memcpy(big, &good, sizeof good);
@@ -225,7 +225,7 @@ static void hostile(struct objects *o) {
         q.hdr.out_words--;
         CHECK(tell(fd, &q) == ENOSPC);
     }
-    // A longer request is a newer program's: taken if it asks for nothing.
+    // A longer request is a newer program's: it is accepted if the extra bytes are zero.
     q = good;
     q.hdr.in_words += 4;
     q.words[2] = q.words[3] = 0;
@@ -233,7 +233,7 @@ static void hostile(struct objects *o) {
     q.words[3] = 1;
     CHECK(tell(fd, &q) == EOPNOTSUPP);
 
-    // A page behind which nothing is.
+    // A page with no page mapped behind it.
     char *page = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(page != MAP_FAILED && munmap(page + PAGE, PAGE) == 0);
     for (size_t there = 0; there < good.hdr.in_words * 4u; there += 4) {
@@ -248,7 +248,7 @@ static void hostile(struct objects *o) {
     CHECK(tell(fd, &q) == 0);
     q.hdr.out_words = 0xffff;
     CHECK(tell(fd, &q) == EFAULT);
-    // Memory that may not be written, no memory, and an end that passes that of the address space.
+    // Read-only memory, unmapped memory, and a range that wraps around the address space.
     CHECK(mprotect(page, PAGE, PROT_READ) == 0);
     __u64 bad[] = {(uintptr_t)page, 0, 8, (__u64)-8, (__u64)1 << 63, (uintptr_t)&hostile};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -258,8 +258,7 @@ static void hostile(struct objects *o) {
     }
     CHECK(munmap(page, PAGE) == 0);
 
-    // Other commands, old ones and extended ones (CREATE_FLOW, EXP_QUERY_DEVICE); bits that none
-    // has.
+    // Other commands, old and extended ones (CREATE_FLOW, EXP_QUERY_DEVICE); undefined bits.
     for (__u32 command = 0; command < 256; command++) {
         q = good;
         q.hdr.command = command;
@@ -275,7 +274,7 @@ static void hostile(struct objects *o) {
     }
 }
 
-// Who has which objects.
+// Each context knows its own objects only.
 static void owners(struct objects *o) {
     struct ib_uverbs_query_qp_resp r;
     struct objects other = make(IBV_QPT_RC, 0);
@@ -284,13 +283,13 @@ static void owners(struct objects *o) {
     CHECK(tell(other.ctx->cmd_fd, &q) == EINVAL && tell(o->ctx->cmd_fd, &theirs) == EINVAL);
     q.qp.qp_handle = 0x00ffffff;
     CHECK(tell(o->ctx->cmd_fd, &q) == EINVAL);
-    // A copy of the descriptor is as good; it does not outlive the context.
+    // A copy of the descriptor works too, and ends with the context.
     int copy = dup(other.ctx->cmd_fd), number = other.ctx->cmd_fd;
     CHECK(copy >= 0 && tell(copy, &theirs) == 0);
     drop(&other);
     CHECK(tell(copy, &theirs) == EBADF && tell(number, &theirs) == EBADF);
     close(copy);
-    // A queue pair that is gone.
+    // A destroyed queue pair.
     struct ibv_qp_init_attr init = {
         .send_cq = o->cq,
         .recv_cq = o->cq,
@@ -313,7 +312,7 @@ static void owners(struct objects *o) {
     CHECK(tell(o->ctx->cmd_fd, &q) == 0);
 }
 
-// Contexts come and go on other threads while commands are answered.
+// Opens and closes contexts on another thread while commands are answered.
 static void *come_and_go(void *stop) {
     while (!__atomic_load_n((int *)stop, __ATOMIC_RELAXED)) {
         struct objects o = make(IBV_QPT_RC, 0);
@@ -335,7 +334,7 @@ static void threads(struct objects *o) {
         CHECK(pthread_join(others[i], NULL) == 0);
 }
 
-// What never is a command.
+// Writes that are no commands.
 static void refused(struct objects *o) {
     struct ib_uverbs_query_qp_resp r;
     struct query q = qp_query(o->qp, &r);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * contexts ROUNDS [wait]: opens the first verbs device, sends one datagram to an address where
- * nobody is, and closes it, ROUNDS times. "wait": then opens it once more, sends, and sleeps until
- * a signal comes. "fork": a child does that instead, without sleeping. "child": the device is open,
- * and a child that does nothing is ended by SIGTERM.
+ * contexts ROUNDS [wait|fork|child]: opens the first verbs device, sends one datagram to an address
+ * without a receiver, and closes the device, ROUNDS times. "wait": then opens it once more, sends,
+ * and sleeps until a signal comes. "fork": a child does that instead, without sleeping. "child":
+ * the device is open, and a child that does nothing is ended by SIGTERM.
  */
 #include <infiniband/verbs.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A client of rdma_copy_file that says what no client says. copy_liar PORT FROM TO LIE: connects as
- * the real one does, sends one slot of records, and prints what the server answers.
+ * A hostile client of rdma_copy_file: copy_liar PORT FROM TO LIE. Connects as the real client does,
+ * sends one slot of records with a fault, and prints the server's answer.
  */
 #include "rdma_copy/copy.h"
 
@@ -34,7 +34,10 @@ static void put_path(unsigned type, uint64_t a, uint64_t b, const char *path)
     put(type, a, b, path, strlen(path));
 }
 
-/* Fills the slot. Returns the flags to greet with, or -1: there is no such lie. */
+/*
+ * Fills the slot with the fault of this name. Returns the flags for the greeting, or -1: there is
+ * no such fault.
+ */
 static int lie(const char *name)
 {
     static const uint8_t offer[] = { 0, 0, 0, 0, '.', '.', '/', 'x' }, done[8];
@@ -143,7 +146,7 @@ int main(int argc, char **argv)
                (strcmp(argv[4], "stop-at-once") ||
                 !gx_conn_send(&conn, COPY_MSG_STOP, NULL, 0, -1, "stop"));
     }
-    /* Whatever it says first. */
+    /* Waits for the server's first message. */
     for (uint64_t end = gx_now_ns() + 20000000000u; good && gx_now_ns() < end;) {
         gx_conn_pump(&conn);
         int n = gx_conn_take(&conn, &type, body, sizeof body);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * GPU memory through the C interface: what works, and what a program may do wrong. Argument: "fake"
- * or "real".
+ * GPU memory through the C interface: correct use, and errors of a program. Argument: "fake" or
+ * "real".
  */
 #include <gdrcore.h>
 
@@ -117,7 +117,7 @@ static void memory(int gpu)
         CHECK(gdrc_cuda_export(at + 100, 1000, &h, &fd) == 0 && h.length == 1000 &&
               (fd >= 0) == (flags != 0));
         if (fd >= 0) {
-            /* The same memory under another address, also within one process. */
+            /* The same memory at another address, also within one process. */
             CHECK(gdrc_cuda_import(&h, fd, &other) == 0 && other != at + 100);
             CHECK(gdrc_cuda_fill(other, 0x11, 1000) == 0 &&
                   gdrc_cuda_copy_out(back, at + 100, 1000) == 0 && back[999] == 0x11);
@@ -127,7 +127,7 @@ static void memory(int gpu)
         } else {
             CHECK(gdrc_cuda_import(&h, -1, &other) < 0);
         }
-        /* A handle is another process' word. */
+        /* A handle comes from another process, so its fields are checked. */
         int before = descriptors();
         for (int i = 0; i < 8; i++) {
             bad = h;
@@ -191,14 +191,14 @@ static void registration(int gpu)
     CHECK(!strcmp(gdrc_mr_reason_str(1000), "unknown") &&
           !strcmp(gdrc_mr_route_str(1000), "unknown"));
 
-    /* An old program's struct is filled as far as it goes. */
+    /* A struct of an old program, which is shorter, is filled up to its size. */
     struct { struct gdrc_mr_attr attr; } small;
     memset(&small, 0x5a, sizeof small);
     small.attr.struct_size = 48;
     CHECK(gdrc_mr_query(ctx, mr, &small.attr) == 0 && small.attr.addr == at &&
           small.attr.route == 0x5a5a5a5au);
 
-    /* Freed under the region: it says so, and gives back what it has. */
+    /* The memory is freed under the region: the region reports it, and releases its resources. */
     CHECK(gdrc_cuda_free(at) == 0);
     memset(&a, 0, sizeof a);
     a.struct_size = sizeof a;
@@ -206,7 +206,7 @@ static void registration(int gpu)
     CHECK(gdrc_mr_dereg(ctx, mr) == 0 && gdrc_mr_dereg(ctx, mr) == -EINVAL &&
           gdrc_mr_query(ctx, mr, &a) == -EINVAL);
 
-    /* Host memory by the same call. */
+    /* Host memory through the same call. */
     wrong = m;
     wrong.kind = GDRC_MEMORY_HOST;
     wrong.addr = (uint64_t)(uintptr_t)host;
@@ -291,7 +291,7 @@ static void traffic(int gpu)
     in.send_flags |= GDRC_SEND_INLINE;
     CHECK(gdrc_post_send(ctx, qp[0], &in, NULL) == -EFAULT);
 
-    /* A region that goes while requests wait for it. */
+    /* The region is deregistered while requests wait for it. */
     for (uint64_t i = 0; i < 8; i++) {
         wr.wr_id = 10 + i;
         CHECK(gdrc_post_send(ctx, qp[0], &wr, NULL) == 0);
@@ -304,7 +304,8 @@ static void traffic(int gpu)
     CHECK(wc.status != GDRC_WC_SUCCESS);
 
     /*
-     * A child of fork has no driver and no context: errors, and nothing of the parent's is touched.
+     * A child of fork has no driver and no context: calls return errors, and the parent's objects
+     * stay as they are.
      */
     pid_t child = fork();
     if (!child) {
@@ -318,7 +319,7 @@ static void traffic(int gpu)
     int status = 0;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     CHECK(gdrc_cuda_copy_out(back, from, LEN) == 0 && !memcmp(bytes, back, LEN));
-    /* `mr` and the queue pairs are left to gdrc_close. */
+    /* gdrc_close releases `mr` and the queue pairs. */
     CHECK(gdrc_cuda_free(from) == 0);
 }
 
@@ -340,6 +341,6 @@ int main(int argc, char **argv)
         CHECK(gdrc_close(ctx, &leaks) > 0 && leaks.mr == 1 && leaks.qp == 2);
         CHECK(descriptors() == before);
     }
-    printf("cuda: the C interface keeps its word\n");
+    printf("cuda: the C interface behaves as documented\n");
     return 0;
 }

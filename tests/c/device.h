@@ -1,7 +1,8 @@
-/* SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * What programs of libibverbs begin with here: a check that ends the program, and a context on the
- * first device.
+ * Shared start of the tests' libibverbs programs: a check that ends the program, and a context on
+ * the first device.
  */
 #ifndef GDRC_TEST_DEVICE_H
 #define GDRC_TEST_DEVICE_H

@@ -1,6 +1,6 @@
 /*
- * fast DEVICE: what fast handles of queue pairs and CQs do, and refuse, on a device of any kind.
- * C11 and C++11. Prints "ok".
+ * fast DEVICE: fast handles of queue pairs and CQs on a device of any kind: what they do, and what
+ * they refuse. C11 and C++11. Prints "ok".
  */
 #include <errno.h>
 #include <gdrcore.h>
@@ -24,7 +24,7 @@
         }                                                     \
     } while (0)
 
-/* Whole pages: those of a region on a NIC are not there in a child. */
+/* Whole pages: pages of a region on a NIC are missing in a child. */
 static unsigned char memory[8192] __attribute__((aligned(4096)));
 
 static gdrc_context *ctx;
@@ -69,7 +69,7 @@ static gdrc_sge piece(size_t at, uint32_t length)
     return s;
 }
 
-/* A signalled WRITE of one piece to `to`. */
+/* A signalled WRITE of one entry to `to`. */
 static gdrc_send_wr write_to(gdrc_sge *from, size_t to)
 {
     gdrc_send_wr wr;
@@ -92,8 +92,8 @@ static int later(const struct timespec *begin, long ms)
 }
 
 /*
- * Polls for `want` completions, `room` at a time; the last one stays in *last. With status 0 all
- * must have succeeded.
+ * Polls for `want` completions, `room` at a time; *last receives the last one. Status 0 requires
+ * that all succeeded.
  */
 static void take(gdrc_cq_fast *fast, int want, int room, gdrc_wc *last, int succeed)
 {
@@ -113,7 +113,7 @@ static void take(gdrc_cq_fast *fast, int want, int room, gdrc_wc *last, int succ
     MUST(got == want);
 }
 
-/* Polls until nothing has come for a while; how much that was. */
+/* Polls until nothing has come for a while; returns the number of completions. */
 static int drain(gdrc_cq_fast *fast)
 {
     struct timespec begin;
@@ -130,7 +130,7 @@ static int drain(gdrc_cq_fast *fast)
     return got;
 }
 
-/* All three calls by handles that were given back, or are a parent's. */
+/* All three calls by handles that were released, or belong to a parent. */
 static void refused(gdrc_qp_fast *qp, gdrc_cq_fast *of, int why)
 {
     gdrc_sge s = piece(0, 8);
@@ -169,7 +169,7 @@ static void traffic(gdrc_qp a, gdrc_qp b)
         take(pc, 1, i % 3 + 1, &wc, 1);
         MUST(wc.wr_id == 7 && wc.opcode == GDRC_WC_OP_RDMA_WRITE && memory[4096] == i);
     }
-    /* Two pieces, none, inline data. */
+    /* Two entries, no entry, inline data. */
     wr.sg_list = two;
     wr.num_sge = 2;
     memory[64] = 0x55;
@@ -189,7 +189,7 @@ static void traffic(gdrc_qp a, gdrc_qp b)
     s = piece(0, 8);
     wr = write_to(&s, 4096);
 
-    /* A list, then one that is a circle: it ends where the queue is full. */
+    /* A list, then a circular one, which ends where the queue is full. */
     for (int i = 0; i < DEPTH; i++) {
         list[i] = write_to(&s, 4096);
         list[i].next = i + 1 < DEPTH ? &list[i + 1] : NULL;
@@ -199,11 +199,11 @@ static void traffic(gdrc_qp a, gdrc_qp b)
     list[DEPTH - 1].next = list;
     int rc = gdrc_qp_fast_post_send(pa, list, &bad);
     MUST(rc == -EAGAIN && bad >= list && bad < list + DEPTH);
-    /* As many as fit in the queue, and no more. */
+    /* As many requests as the queue has room for. */
     int posted = bad == list ? DEPTH : (int)(bad - list);
     take(pc, posted, DEPTH, &wc, 1);
     MUST(drain(pc) == 0);
-    /* A bad one in the middle: those before it are posted. */
+    /* An invalid request in the middle: those before it are posted. */
     list[DEPTH - 1].next = NULL;
     list[3].num_sge = 77;
     MUST(gdrc_qp_fast_post_send(pa, list, &bad) == -EINVAL && bad == &list[3]);
@@ -213,9 +213,9 @@ static void traffic(gdrc_qp a, gdrc_qp b)
     MUST(gdrc_qp_fast_post_send(pa, list, &bad) == -EINVAL && bad == &list[3]);
     take(pc, 3, DEPTH, &wc, 1);
 
-    /* What is wrong with one alone. */
+    /* One invalid field at a time. */
     const int pieces[] = {3, 1000, -1, -2147483647 - 1};
-    /* A NIC's provider may follow as many pieces as the request says before it refuses them. */
+    /* A NIC's provider may read as many entries as the request names before it refuses them. */
     for (size_t i = 0; !is_nic && i < sizeof pieces / sizeof *pieces; i++) {
         wr.num_sge = pieces[i];
         bad = NULL;
@@ -228,8 +228,8 @@ static void traffic(gdrc_qp a, gdrc_qp b)
     wr.opcode = 99;
     MUST(gdrc_qp_fast_post_send(pa, &wr, &bad) == -EINVAL);
     /*
-     * A window and a region that are none: bits that a provider would follow. The soft device says
-     * so in a completion.
+     * A window and a region that do not exist; a NIC's provider would dereference them. The soft
+     * device reports them in a completion.
      */
     wr.opcode = GDRC_WR_BIND_MW;
     wr.bind_mw.mw.handle = 0x4141414141414141;
@@ -244,7 +244,7 @@ static void traffic(gdrc_qp a, gdrc_qp b)
 
     MUST(gdrc_cq_fast_poll(pc, 0, &wc) == 0 && gdrc_cq_fast_poll(pc, 1, &wc) == 0);
 
-    /* Receives: one, a list, too many pieces, one that is a circle. */
+    /* Receives: one, a list, one with too many entries, a circular list. */
     memset(&rx, 0, sizeof rx);
     rx.wr_id = 9;
     rx.sg_list = &t;
@@ -275,7 +275,7 @@ static void traffic(gdrc_qp a, gdrc_qp b)
     rx.next = &rx;
     MUST(gdrc_qp_fast_post_recv(pb, &rx, &worse) == -EAGAIN && worse == &rx);
 
-    /* A NULL list is no more usual than a full queue. */
+    /* A full queue returns -EAGAIN and names the request. */
     wr = write_to(&s, 4096);
     int full = 0;
     for (posted = 0; posted < 500 && !full; posted += !full)
@@ -283,7 +283,7 @@ static void traffic(gdrc_qp a, gdrc_qp b)
     MUST(full == 0 || (full == -EAGAIN && bad == &wr));
     take(pc, posted, DEPTH, &wc, 1);
 
-    /* A key that is none: the completion says so, and the cause is kept. */
+    /* An invalid key: the completion reports it, and the cause is recorded. */
     struct gdrc_cause cause;
     wr.wr.rdma.rkey ^= 0x5a5a00;
     MUST(gdrc_qp_fast_post_send(pa, &wr, &bad) == 0);
@@ -299,7 +299,7 @@ static void traffic(gdrc_qp a, gdrc_qp b)
     refused(pb, pc, -EINVAL);
 }
 
-/* Address handles are the library's own, so no request of UD is passed on. */
+/* Address handles are the library's own, so UD requests are not passed on to a provider. */
 static void datagrams(void)
 {
     gdrc_qp qp = make(GDRC_QPT_UD);
@@ -322,7 +322,7 @@ static void datagrams(void)
             wr.num_sge = n;
             int rc = gdrc_qp_fast_post_send(fast, &wr, &bad);
             int is_send = opcode == GDRC_WR_SEND || opcode == GDRC_WR_SEND_WITH_IMM;
-            /* The soft device says in a completion that there is no such handle. */
+            /* The soft device reports in a completion that the handle does not exist. */
             MUST((rc == -EINVAL && bad == &wr) || (rc == 0 && is_send && !is_nic));
         }
     }
@@ -364,14 +364,14 @@ static void lives(gdrc_qp qp)
          gdrc_cq_fast_put(of) == -EINVAL);
     MUST(gdrc_qp_destroy(ctx, qp) == 0);
 
-    /* A CQ's own handle, without queue pairs on it. */
+    /* The fast handle of a CQ without queue pairs. */
     gdrc_cq alone;
     MUST(gdrc_cq_create(ctx, 16, &alone, NULL) == 0 && gdrc_cq_fast_get(ctx, alone, &of) == 0);
     MUST(gdrc_cq_destroy(ctx, alone) == -EBUSY && gdrc_cq_fast_put(of) == 0 &&
          gdrc_cq_destroy(ctx, alone) == 0);
 }
 
-/* More than the first part of the library's table holds: all of them work. */
+/* More handles than the first part of the library's table holds: all of them work. */
 static void many(gdrc_qp qp, const gdrc_send_wr *wr)
 {
     enum { HANDLES = 5000 };
@@ -380,7 +380,7 @@ static void many(gdrc_qp qp, const gdrc_send_wr *wr)
     gdrc_cq_fast *of;
     gdrc_wc wc;
     MUST(gdrc_cq_fast_get(ctx, cq, &of) == 0);
-    drain(of); /* what earlier tests have left */
+    drain(of); /* completions of earlier tests */
     for (int i = 0; i < HANDLES; i++)
         MUST(gdrc_qp_fast_get(ctx, qp, &handles[i]) == 0);
     for (int i = 0; i < HANDLES; i += 1000) {
@@ -405,7 +405,9 @@ static void child(gdrc_qp qp)
     if (pid == 0) {
         refused(fast, of, -EOWNERDEAD);
         MUST(gdrc_qp_fast_put(fast) == -EOWNERDEAD && gdrc_cq_fast_put(of) == -EOWNERDEAD);
-        /* It may have contexts and handles of its own; its parent's stay the parent's. */
+        /*
+         * A child may open contexts and handles of its own; those of its parent stay the parent's.
+         */
         gdrc_context *own;
         gdrc_cq cq_own;
         gdrc_cq_fast *own_fast;
@@ -443,8 +445,8 @@ static void *posts(void *unused)
 }
 
 /*
- * Two threads post by one handle: a NIC serves both, on the soft device one of them may be told
- * to come back.
+ * Two threads post by one handle: a NIC accepts both; on the soft device one of them may get EBUSY
+ * or EAGAIN.
  */
 static void threads(gdrc_qp qp)
 {
@@ -454,7 +456,7 @@ static void threads(gdrc_qp qp)
     MUST(gdrc_qp_fast_get(ctx, qp, &shared) == 0 && gdrc_cq_fast_get(ctx, cq, &of) == 0);
     for (int i = 0; i < 2; i++)
         MUST(pthread_create(&two[i], NULL, posts, NULL) == 0);
-    /* Meanwhile somebody tries in vain to destroy it. */
+    /* Meanwhile attempts to destroy the queue pair must fail. */
     for (int i = 0; i < 50; i++)
         MUST(gdrc_qp_destroy(ctx, qp) == -EBUSY);
     take(of, 400, DEPTH, &wc, 1);
@@ -476,7 +478,10 @@ int main(int argc, char **argv)
     }
     memset(&region, 0, sizeof region);
     region.struct_size = sizeof region;
-    /* A NIC frees a slot before its completion is polled, and drops what a CQ has no room for. */
+    /*
+     * A NIC frees a slot before its completion is polled, and drops completions for which its CQ
+     * has no room.
+     */
     MUST(gdrc_pd_alloc(ctx, &pd) == 0 && gdrc_cq_create(ctx, 1024, &cq, NULL) == 0);
     uint32_t access = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE;
     MUST(gdrc_mr_reg(ctx, pd, memory, sizeof memory, access, &mr, &region) == 0);
@@ -501,10 +506,7 @@ int main(int argc, char **argv)
     many(last, &wr);
     MUST(gdrc_qp_destroy(ctx, other) == 0);
 
-    /*
-     * What has a handle when the context is closed is counted as the object that it is, and the
-     * handle is none from then on.
-     */
+    /* Closing the context counts an object with a fast handle as leaked, and ends the handle. */
     gdrc_qp_fast *fast;
     gdrc_cq_fast *of;
     gdrc_leaks leaks;

@@ -1,6 +1,6 @@
 /*
- * A program that uses NVIDIA's gdrcopy beside this library: none of its names may clash with ours.
- * The names are written down here, so that the test runs where gdrcopy is not installed.
+ * A program that uses NVIDIA's gdrcopy beside this library: no names may clash. gdrcopy's names are
+ * listed here, so the test runs where gdrcopy is not installed.
  */
 #include <gdrcore.h>
 #include <stdio.h>

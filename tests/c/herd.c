@@ -1,6 +1,6 @@
-// Requests as HERD makes them: each of four clients writes its requests by UC WRITE, inline and
-// unsignalled, into a slot of the server's memory, where the server finds them by looking; it
-// answers by UD SEND, inline. Five processes, one address. Exit code 0: every answer was right.
+// Requests in the way of HERD: each of four clients writes requests by UC WRITE, inline and
+// unsignalled, into a slot of the server's memory. The server polls the slots and answers by UD
+// SEND, inline. Five processes, one address. Exit code 0: every answer was right.
 #include <infiniband/verbs.h>
 #include <sched.h>
 #include <stdio.h>
@@ -23,13 +23,13 @@ enum { CLIENTS = 4, REQUESTS = 500, SIGNAL_EACH = 16, QKEY = 0x11 };
         }                                                              \
     } while (0)
 
-// A request: `seq` is written last, so whoever sees it sees the rest.
+// A request. `seq` is written last, so a reader that sees it sees the rest.
 struct slot {
     uint64_t key;
     uint64_t seq;
 };
 
-// What the processes tell each other, in memory that fork shares.
+// Addresses and flags of the processes, in memory that fork shares.
 struct board {
     uint64_t slots;
     uint32_t rkey;
@@ -97,8 +97,8 @@ static void connect_qp(struct end *e, struct ibv_qp *qp, uint32_t to) {
     CHECK(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
 }
 
-// Posts inline; every SIGNAL_EACH-th is signalled, and its completion awaited, so that the queue
-// never fills.
+// Posts inline. Every SIGNAL_EACH-th request is signalled and its completion awaited, so that the
+// queue does not fill.
 static void post(struct end *e, struct ibv_qp *qp, struct ibv_send_wr *wr, void *data,
                  uint32_t length, uint64_t n, void (*received)(struct ibv_wc *))
 {
@@ -165,7 +165,7 @@ static void server(struct board *b) {
             left--;
             found = 1;
         }
-        // Nothing of the library is called while nothing is found.
+        // While no request is found the library is not called.
         if (!found)
             sched_yield();
     }
@@ -173,7 +173,7 @@ static void server(struct board *b) {
         CHECK(wait(&status) > 0 && status == 0);
 }
 
-// The answers that came while the client waited for its own WRITE.
+// Answers that came while the client waited for its own WRITE.
 static int early;
 
 static void count_early(struct ibv_wc *wc) {
@@ -216,9 +216,9 @@ static void client(struct board *b, int me) {
         memcpy(answer, answers + sizeof(struct ibv_grh), sizeof answer);
         CHECK(answer[0] == n && answer[1] == request.key * 3 + n);
     }
-    // A process that ends takes with it what the kernel gave to its socket, datagrams for others of
-    // the address among it, and nobody sends a datagram again. So all of them end when no answer is
-    // on its way any more.
+    // When a process ends, the packets in its socket are lost, including datagrams for other
+    // processes of the address, and UD never repeats a datagram. So all processes end when no
+    // answer is under way.
     tell(&b->answered[me]);
     for (int i = 0; i < CLIENTS; i++)
         await(&b->answered[i]);

@@ -1,7 +1,7 @@
 /*
- * Every size and offset of include/gdrcore.h, as a C compiler sees them. The numbers are the ABI: a
- * line here changes only together with the soname, except that attribute structs (struct_size
- * first) may get lines at their end.
+ * Every size and offset of include/gdrcore.h for a C compiler. The numbers are the ABI: a line here
+ * changes only together with the soname, but attribute structs (struct_size first) may get lines at
+ * their end.
  */
 #include <gdrcore.h>
 
@@ -383,7 +383,7 @@ AT(struct gdrc_qp_connect_opts, reserved, 52);
 #ifdef HAVE_VERBS
 #include <infiniband/verbs.h>
 
-/* The hot structs are those of libibverbs, field by field. */
+/* The hot structs equal those of libibverbs, field by field. */
 #define SAME(ours, theirs) static_assert(sizeof(struct ours) == sizeof(struct theirs), #ours)
 #define SAME_AT(ours, a, theirs, b)                                                      \
     static_assert(offsetof(struct ours, a) == offsetof(struct theirs, b), #ours "." #a); \

@@ -1,7 +1,7 @@
 /*
- * What an MPI program does, every byte checked: a ring of messages of all sizes, from any source in
- * any order, one-sided puts and atomics, collectives. Small messages are copied, large ones go by
- * RDMA; which size is which is the library's choice.
+ * An MPI program that checks every byte: a ring of messages of all sizes, from any source in any
+ * order, one-sided puts and atomics, collectives. The library copies small messages and sends large
+ * ones by RDMA; it chooses the limit.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static void check(int ok, const char *what)
 	}
 }
 
-/* What rank `from` sends: no two messages are alike, and none is like itself shifted. */
+/* The data that rank `from` sends: no two messages are equal, and none equals itself shifted. */
 static void fill(unsigned char *at, size_t len, unsigned from, unsigned salt)
 {
 	unsigned x = from * 2654435761u + salt * 40503u + (unsigned)len + 1;
@@ -54,7 +54,7 @@ static void ring(unsigned char *out, unsigned char *in, unsigned char *want)
 	}
 }
 
-/* Many at once, received against the order in which they were sent. */
+/* Many messages at once, received in the reverse order of their sending. */
 static void many(void)
 {
 	enum { N = 64, LEN = 20000 };

@@ -1,6 +1,6 @@
 /*
- * The files of a device that programs look at beside libibverbs: there for stat, access and open,
- * with what libibverbs says in them, and nothing more than that.
+ * The files of a device that programs read beside libibverbs: stat, access and open find them,
+ * their contents agree with libibverbs, and no other files exist.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Exported under IBVERBS_1.0, and in no header of today. */
+/* Exported under IBVERBS_1.0, but in no current header. */
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 
 static int failed;
@@ -24,7 +24,7 @@ static int failed;
         }                                                                        \
     } while (0)
 
-/* The line that a file holds, by open and read. */
+/* The line that a file holds, read with open and read. */
 static const char *line(const char *path)
 {
 	static char text[256];
@@ -37,7 +37,7 @@ static const char *line(const char *path)
 	return text;
 }
 
-/* The GID table is the same in every way that it can be asked for. */
+/* The GID table is the same by every way of reading it. */
 static void gids(struct ibv_device *device)
 {
 	struct ibv_context *context = ibv_open_device(device);
@@ -109,7 +109,7 @@ int main(void)
 
 	snprintf(path, sizeof(path), "%s/ports/2/state", list[0]->ibdev_path);
 	CHECK(open(path, O_RDONLY) < 0 && errno == ENOENT);
-	/* Other names go on to the kernel. */
+	/* Other names are passed on to the kernel. */
 	CHECK(stat("/proc/self/exe", &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0);
 	CHECK(access("/dev/null", R_OK | W_OK) == 0);
 	ibv_free_device_list(list);

@@ -1,7 +1,7 @@
 /*
- * numbers DEVICE COUNT PAIRS [PEER]: makes and ends COUNT queue pairs that are never connected, one
- * after another, then PAIRS pairs that exchange a message, of which one is on the device PEER where
- * that is named. None may fail for want of a number. Prints "ok" and how it went. C11.
+ * numbers DEVICE COUNT PAIRS [PEER]: creates and destroys COUNT queue pairs that are never
+ * connected, one after another, then PAIRS pairs that exchange a message, with one end on the
+ * device PEER if it is given. None may fail for lack of a number. Prints "ok" and the times. C11.
  */
 #include <gdrcore.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@
 static unsigned long made, pairs;
 static char memory[128];
 
-/* What the queue pairs of one device need. */
+/* The objects that the queue pairs of one device need. */
 struct side {
     gdrc_context *ctx;
     gdrc_pd pd;
@@ -57,7 +57,7 @@ static gdrc_qp make(const struct side *s, uint32_t type)
     return qp;
 }
 
-/* Two queue pairs; one writes into the other's memory. */
+/* Two queue pairs; one writes to the other's memory. */
 static void talk(struct side *const side[2])
 {
     gdrc_qp qp[2];

@@ -1,6 +1,7 @@
-/* SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Limits of time in tests: they only end a hang, and grow with GDRC_TEST_PATIENCE (see
+ * Time limits of C tests: they only end a test that hangs, and grow with GDRC_TEST_PATIENCE (see
  * testkit/src/patience.rs).
  */
 #ifndef GDRC_TEST_PATIENCE_H
@@ -8,7 +9,7 @@
 
 #include <stdlib.h>
 
-/* Seconds of an idle machine, in milliseconds of this one. */
+/* Milliseconds that stand for so many seconds of an idle machine. */
 static inline int patience_ms(int seconds)
 {
     const char *factor = getenv("GDRC_TEST_PATIENCE");

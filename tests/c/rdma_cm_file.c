@@ -1,7 +1,6 @@
 /*
- * The device file of rdma_cm as a program sees it, under gdrcore-run: what open, fstat, write and
- * close do, the kernel's layouts, and what becomes of garbage. Prints "ok" at the end; any other
- * end is a failure.
+ * The device file of rdma_cm under gdrcore-run: what open, fstat, write and close do, the kernel's
+ * layouts, and the answers to garbage. Prints "ok" at the end; any other end is a failure.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -81,8 +80,8 @@ static int descriptors(void) {
 }
 
 /*
- * Resolving an address of this host: an event, then what QUERY_ROUTE says, all by the header's own
- * structs.
+ * Resolves an address of this host: an event, then the answer of QUERY_ROUTE, all in the header's
+ * own structs.
  */
 static void layouts(const char *address) {
 	int fd = open_file(O_NONBLOCK);
@@ -148,7 +147,7 @@ static void garbage(void) {
 	c.head.cmd = RDMA_USER_CM_CMD_GET_OPTION;
 	c.head.in = sizeof c.body;
 	FAILS(EINVAL, write(fd, &c, sizeof c));
-	/* An answer that cannot be written. */
+	/* An answer whose buffer is not writable. */
 	struct rdma_ucm_create_id bad = {.response = 8, .ps = RDMA_PS_TCP};
 	FAILS(EFAULT, send_command(fd, RDMA_USER_CM_CMD_CREATE_ID, &bad, sizeof bad, NULL, 4));
 	FAILS(ENOSPC, send_command(fd, RDMA_USER_CM_CMD_CREATE_ID, &bad, sizeof bad, NULL, 3));
@@ -169,7 +168,7 @@ int main(int argc, char **argv) {
 	struct stat st;
 	int fd = open_file(0);
 	CHECK(fstat(fd, &st) == 0 && S_ISCHR(st.st_mode));
-	/* A descriptor that is closed by another name is no device file any more. */
+	/* A descriptor number that now refers to another file is no device file. */
 	int null = open("/dev/null", O_RDWR);
 	CHECK(dup2(null, fd) == fd && write(fd, "any", 3) == 3);
 	CHECK(close(fd) == 0);

@@ -1,6 +1,6 @@
-// Verbs that must be refused, on the drop-in. Before each the program says on standard error which
-// line GDRC_VERBOSE=1 owes its user: "want VERB: WORDS". tests/tests/dropin_verbose.rs compares.
-// Exit code 0: every call was refused, with the errno of its line.
+// Verbs that the drop-in must refuse. Before each call the program prints to standard error the
+// line that GDRC_VERBOSE=1 must print: "want VERB: WORDS". tests/tests/dropin_verbose.rs compares.
+// Exit code 0: every call was refused with the errno of its line.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ static void refused(int is, int wanted, int line) {
     made++;
 }
 
-// A call that answers by a pointer, and one that answers by a number.
+// A call that returns a pointer, and one that returns a number.
 #define POINTER(words, call, e) (want(words), refused(!(call), e, __LINE__))
 #define NUMBER(words, call, e) (want(words), refused((call) != 0, e, __LINE__))
 #define MUST(what)                                                                     \
@@ -228,7 +228,7 @@ int main(void) {
     MUST(pd && cq);
     objects(ctx, pd, cq);
     queue_pairs(ctx, pd, cq);
-    // A full queue and an empty one are no refusals.
+    // A full queue and an empty CQ are no refusals.
     struct ibv_wc wc;
     MUST(ibv_poll_cq(cq, 1, &wc) == 0);
     MUST(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(ctx) == 0);

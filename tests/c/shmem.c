@@ -1,5 +1,5 @@
-// OpenSHMEM among all its PEs: puts, gets, atomics, a lock and collectives, every byte checked.
-// Exit code 0: all was as it should be.
+// OpenSHMEM among all PEs: puts, gets, atomics, a lock and collectives, every byte checked. Exit
+// code 0: all bytes were right.
 #include <shmem.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #define LONGEST (1 << 20)
 #define ADDS 500
 
-// Byte i of what a PE says to another in a round.
+// Byte i of the data that a PE sends to another in a round.
 static unsigned char said(int from, int to, int round, size_t i) {
     return (unsigned char)(from * 31 + to * 17 + round * 7 + i * 3 + (i >> 8));
 }
@@ -26,8 +26,8 @@ static long sync_area[SHMEM_REDUCE_SYNC_SIZE], bcast_area[SHMEM_BCAST_SYNC_SIZE]
 static long work[SHMEM_REDUCE_MIN_WRKDATA_SIZE + 64];
 static long lock;
 
-// Each PE writes into a piece of its own at each other, and reads back what others have written
-// there.
+// Each PE writes to its own part of each other PE's memory, and reads back what the others have
+// written.
 static void puts_and_gets(unsigned char *room, int me, int all) {
     static const size_t lengths[] = {1, 7, 8, 64, 1000, 4096, 65537, LONGEST};
     unsigned char *mine = malloc(LONGEST);
@@ -64,7 +64,7 @@ static void atomics(long *cell, int me, int all) {
     shmem_barrier_all();
     CHECK(shmem_long_atomic_fetch(cell, 0) == (long)ADDS * all);
     shmem_barrier_all();
-    // Only one swaps its number in.
+    // Only one PE's swap succeeds.
     if (me == 0)
         *cell = -1;
     shmem_barrier_all();
@@ -72,7 +72,7 @@ static void atomics(long *cell, int me, int all) {
     shmem_barrier_all();
     CHECK((was == -1) == (shmem_long_atomic_fetch(cell, 0) == me));
     shmem_barrier_all();
-    // A counter that is no atomic, under a lock.
+    // A counter without atomics, protected by a lock.
     if (me == 0)
         *cell = 0;
     shmem_barrier_all();

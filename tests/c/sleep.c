@@ -1,9 +1,9 @@
 /*
- * The recipes of docs/using/ABI.md for threads that sleep: "recipes.h" is what stands there.
+ * The recipes of docs/using/ABI.md for threads that sleep; "recipes.h" holds them as printed there.
  *
- * sleep one|many|fd [helper]: messages go to and fro between two contexts of this process, each end
- * asleep until the other's comes. one: a thread a context, gdrc_wait; many: two threads a context,
- * channels; fd: poll(2) on channels' descriptors (wants helper).
+ * sleep one|many|fd [helper]: messages go back and forth between two contexts of this process; each
+ * end sleeps until its message comes. one: one thread per context, gdrc_wait; many: two threads per
+ * context, channels; fd: poll(2) on channels' descriptors (needs helper).
  */
 #include <errno.h>
 #include <gdrcore.h>
@@ -83,7 +83,7 @@ static void post_send(struct end *e)
     CHECK(gdrc_post_send(e->ctx, e->qp, &wr, NULL));
 }
 
-/* Takes completions until `sends` of requests and `receives` of messages have come. */
+/* Polls completions until `sends` requests and `receives` messages have completed. */
 static void take(struct end *e, int sends, int receives)
 {
     while (e->sent < sends || e->received < receives) {
@@ -120,7 +120,7 @@ static void *run(void *p)
             take(e, 1, 0);
         }
     }
-    /* The last message is acknowledged as long as its receiver runs its engine. */
+    /* The last message is acknowledged only while its receiver runs its engine. */
     atomic_fetch_add(&ended, 1);
     while (atomic_load(&ended) < threads) {
         CHECK(gdrc_progress(e->ctx));
@@ -189,10 +189,7 @@ int main(int argc, char **argv)
     for (int side = 0; side < 2; side++)
         for (int i = 0; i < pairs; i++)
             pthread_join(thread[side][i], NULL);
-    /*
-     * And when nothing comes, nothing runs: all of them sleep, by their recipe, until the process
-     * ends.
-     */
+    /* Without messages no thread may run: all sleep, by their recipe, until the process ends. */
     for (int side = 0; side < 2; side++)
         for (int i = 0; i < pairs; i++)
             pthread_create(&thread[side][i], NULL, run, (end[side][i].first = 0, &end[side][i]));

@@ -1,6 +1,6 @@
 /*
- * The files of a device by every call of the C library that takes a path or lists a folder. It is
- * no program of libibverbs, as the children of one are: sysfs.c DEVICE [UVERBS]
+ * Reads the files of a device by every call of the C library that takes a path or lists a folder:
+ * sysfs.c DEVICE [UVERBS]. Like the children of verbs programs, it does not use libibverbs.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -69,7 +69,7 @@ static void by_path(void)
 	CHECK(real && strncmp(real, "/sys/devices/pci", 16) == 0 && same && strcmp(real, same) == 0);
 	CHECK(realpath(own, text) == text && strcmp(text, real) == 0);
 	free(same);
-	/* Mooncake takes the last component for a PCI address. */
+	/* Mooncake parses the last component as a PCI address. */
 	unsigned domain, bus, device, function;
 	char up[400];
 	snprintf(up, sizeof(up), "%s/../..", own);
@@ -117,7 +117,7 @@ static void by_descriptor(void)
 	int number = f ? fileno(f) : -1;
 	if (f)
 		fclose(f);
-	/* The number is used again for something else, behind the back of whoever watched. */
+	/* The descriptor's number is reused for another file without a close that the library sees. */
 	fd = open("/proc/self/exe", O_RDONLY);
 	CHECK(fd == number && fstat(fd, &other) == 0 && other.st_dev != st.st_dev && other.st_size > 0);
 	close(fd);
@@ -148,7 +148,7 @@ static void by_descriptor(void)
 	}
 	FAILS(openat(folder, "ports/1/state", O_RDONLY), EBADF);
 
-	/* From a folder of the kernel's, as hwloc goes. */
+	/* From a folder of the kernel's, as hwloc does. */
 	folder = open("/", O_RDONLY | O_DIRECTORY);
 	CHECK((fd = openat(folder, state + 1, O_RDONLY)) >= 0 && read(fd, text, sizeof(text)) == 10);
 	close(fd);
@@ -239,7 +239,7 @@ static void by_folder(void)
         visits = files = folders = links = 0;
 	snprintf(path, sizeof(path), "%s/", own);
 	CHECK(nftw(path, visit, 8, FTW_PHYS) == 0 && files > 60 && folders > 8 && links == 2);
-	/* Links lead back to where it began. */
+	/* Links lead back to the start. */
 	visits = files = folders = links = 0;
 	CHECK(nftw(path, visit, 8, 0) == 0 && files > 60 && folders > 8 && links == 0);
 	visits = files = 0;
@@ -261,7 +261,7 @@ static void devices(const char *uverbs)
 	CHECK(access(path, R_OK) == 0);
 }
 
-/* More folders than there is room for are an error, and a closed one makes room. */
+/* Opening more folders than the table holds is an error; closing one makes room. */
 static void bounds(void)
 {
 	static DIR *all[2000];

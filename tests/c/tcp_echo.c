@@ -1,7 +1,4 @@
-/*
- * An ordinary TCP program: tcp_echo OWN [SERVER]. The server sends back what the client sends, the
- * client compares.
- */
+/* A plain TCP program: tcp_echo OWN [SERVER]. The server echoes, the client compares. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -53,7 +50,7 @@ static void ask(const char *own, const char *server) {
 	unsigned sent = 0, got = 0;
 	static unsigned char buf[7000];
 	while (got < BYTES) {
-		/* At most so much under way, or both sides would wait for room. */
+		/* Limits the bytes under way, or both sides would wait for room. */
 		int more = sent < BYTES && sent - got < 30000;
 		struct pollfd p = {.fd = s, .events = POLLIN | (more ? POLLOUT : 0)};
 		CHECK(poll(&p, 1, patience_ms(60)) == 1);

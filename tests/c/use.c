@@ -1,4 +1,4 @@
-/* What a program that was built against an installed gdrcore does first. Also: refusals say why. */
+/* The first calls of a program built against an installed gdrcore, and the reasons of refusals. */
 #include <errno.h>
 #include <gdrcore.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
-// A program of libibverbs, run on the drop-in: verbs.c MODE. Exit code 0: all was as it should be.
+// A program of libibverbs, run on the drop-in: verbs.c MODE. Exit code 0: all checks passed.
 //
-// It uses names of IBVERBS_1.0 and 1.1 only, as programs of 2018 do (FreeFlow's router), and so on
-// purpose ibv_reg_mr by constant flags.
+// It uses only names of IBVERBS_1.0 and 1.1, as programs of 2018 do (FreeFlow's router); for that
+// ibv_reg_mr gets constant flags.
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -20,7 +20,7 @@
 
 #define SIZE 8192
 
-// One side: everything that a queue pair needs.
+// One side: all objects that a queue pair needs.
 struct side {
     struct ibv_context *ctx;
     struct ibv_pd *pd;
@@ -59,18 +59,18 @@ static void make(struct side *s, enum ibv_qp_type type, int with_srq) {
                  .max_inline_data = 64 },
     };
     CHECK((s->qp = ibv_create_qp(s->pd, &init)));
-    // FreeFlow's client library keeps its tables by these numbers.
+    // FreeFlow's client library indexes its tables by these numbers.
     CHECK(s->qp->handle < 10240 && s->cq->handle < 10240 && s->mr->handle < 10240 &&
           s->pd->handle < 10240);
 }
 
-// The entry of the GID table that programs here use, or the peer's LID, which is used alone if it
-// is not 0.
+// The GID table entry that programs here use; or the peer's LID, which is used alone if it is not
+// 0.
 static int gid_index;
 static uint16_t peer_lid;
 
-// Bits of newer headers (IBV_ACCESS_FLUSH_GLOBAL, _PERSISTENT) and of none: nothing to a device
-// that does not know them.
+// Access bits of newer headers (IBV_ACCESS_FLUSH_GLOBAL, _PERSISTENT), and an undefined one: the
+// device ignores them.
 #define NEWER_ACCESS (1 << 8 | 1 << 9 | 1 << 29)
 
 static void connect_to(struct side *s, uint32_t qpn) {
@@ -167,7 +167,8 @@ static void drop(struct side *s) {
     free(s->buf);
 }
 
-// What a router of verbs does with each client's calls: RC, SRQ, channels; UD with address handles.
+// The calls that a router of verbs makes for its clients: RC, SRQ, channels; UD with address
+// handles.
 static void router(void) {
     struct side a, b;
     pair(&a, &b, IBV_QPT_RC, 1);
@@ -203,8 +204,8 @@ static void router(void) {
     CHECK(ah);
     into = (struct ibv_sge){.addr = (uintptr_t)b.buf, .length = SIZE, .lkey = b.mr->lkey};
     CHECK(ibv_post_recv(b.qp, &rwr, &rbad) == 0);
-    // Forty of them, more than one copy of the list takes, in a queue of sixteen: what does not fit
-    // is named.
+    // Forty requests, more than one copy of the list takes, in a queue of sixteen: bad_wr names the
+    // first that does not fit.
     static struct ibv_send_wr list[40];
     for (int i = 0; i < 40; i++)
         list[i] = (struct ibv_send_wr){
@@ -247,8 +248,8 @@ static void events(void) {
     CHECK(completion(&a).status == IBV_WC_REM_ACCESS_ERR);
     CHECK(poll(p + 1, 1, patience_ms(60)) == 1 && ibv_get_async_event(b.ctx, &event) == 0);
     CHECK(event.element.qp == b.qp && event.event_type == IBV_EVENT_QP_ACCESS_ERR);
-    // But for the end of its use of the SRQ that is all: to the requester its completion says it,
-    // and neither work queue has a catastrophic error.
+    // Besides the end of its use of the SRQ there is no other event: the requester has its
+    // completion, and no work queue has a catastrophic error.
     struct ibv_async_event other;
     CHECK(ibv_get_async_event(b.ctx, &other) == 0 && other.element.qp == b.qp &&
           other.event_type == IBV_EVENT_QP_LAST_WQE_REACHED);
@@ -262,13 +263,13 @@ static void events(void) {
           init.srq == b.srq);
     ibv_ack_async_event(&event);
     ibv_ack_cq_events(a.cq, 1);
-    // An event that nobody took does not keep its object.
+    // An event that was not taken does not keep its object.
     drop(&a);
     drop(&b);
 }
 
-// A child that only leaves; one that uses what it may not and then the device afresh; the parent
-// goes on.
+// A child that only exits; one that calls with its parent's objects, then opens the device itself;
+// the parent continues.
 static void forks(void) {
     CHECK(ibv_fork_init() == 0);
     struct side a, b;
@@ -298,8 +299,7 @@ static void forks(void) {
     drop(&b);
 }
 
-// A program of InfiniBand's days: it knows LIDs and asks for no GID. Without GDRC_LID it is
-// refused.
+// A program written for InfiniBand: it uses LIDs and no GID. Without GDRC_LID it is refused.
 static void lid(void) {
     struct ibv_context *ctx = open_device();
     struct ibv_port_attr port;
@@ -359,7 +359,7 @@ static long long counted(const char *name) {
     return n;
 }
 
-// The files of the counters, where libgdrcore_preload.so shows them.
+// The files of the counters, which libgdrcore_preload.so provides.
 static void counters(void) {
     CHECK(counted("hw_counters/rdma_writes") == 0);
     struct side a, b;
@@ -375,7 +375,7 @@ static void counters(void) {
     drop(&b);
 }
 
-// Every entry of the GID table leads to the device, of either type of RoCE, and behind the last one
+// Every entry of the GID table leads to the device, for either type of RoCE; behind the last one
 // there is none.
 static void gids(void) {
     struct side a, b;
@@ -412,7 +412,7 @@ static void gids(void) {
     CHECK(ibv_close_device(ctx) == 0);
 }
 
-// Arguments that no program should pass, and memory that vanishes.
+// Arguments that no correct program passes, and memory that vanishes.
 static void hostile(void) {
     struct side a, b;
     pair(&a, &b, IBV_QPT_RC, 0);
@@ -460,7 +460,7 @@ static void hostile(void) {
     CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL);
     wr.opcode = IBV_WR_BIND_MW;
     CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL && bad == &wr);
-    // A list without end: the queue's depth ends it.
+    // A list without end: it ends where the queue is full.
     wr = (struct ibv_send_wr){
         .next = &wr,
         .sg_list = &sge,
@@ -475,7 +475,7 @@ static void hostile(void) {
     drop(&a);
     drop(&b);
 
-    // A registration that is gone under traffic is an error of the queue pair.
+    // A region that is deregistered under traffic is an error of the queue pair.
     pair(&a, &b, IBV_QPT_RC, 0);
     transfer(&a, &b);
     char *map = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -497,8 +497,8 @@ static void hostile(void) {
     drop(&b);
 }
 
-// A buffer that is a descriptor's (ibv_reg_dmabuf_mr). Here it is plain memory: what counts is that
-// the CPU can map it.
+// A buffer of a descriptor (ibv_reg_dmabuf_mr). Here it is plain memory: the CPU only needs to be
+// able to map it.
 static void buffers(void) {
     enum { OFFSET = 4096 + 64, LENGTH = 8000, IOVA = 0x10000 };
     struct side a, b;
@@ -542,7 +542,7 @@ static void buffers(void) {
     drop(&a);
     drop(&b);
 
-    // One that is cut short under traffic is an error of the queue pair, not the end of the
+    // A buffer that is truncated under traffic is an error of the queue pair, not the end of the
     // program.
     pair(&a, &b, IBV_QPT_RC, 0);
     CHECK((fd = memfd_create("buffer", 0)) >= 0 && ftruncate(fd, 4096) == 0);
@@ -557,7 +557,7 @@ static void buffers(void) {
     drop(&b);
 }
 
-// Far more objects than the device begins with room for.
+// Many more objects than the device initially has room for.
 static void grow(void) {
     enum { QPS = 700 };
     static struct ibv_cq *cqs[QPS];
@@ -581,8 +581,8 @@ static void grow(void) {
     drop(&b);
 }
 
-// What a process may have is what it is told, whatever others on the address have: exactly that
-// many, and then ENOMEM.
+// A process can create as many objects as the device reports, whatever other processes of the
+// address have; then it gets ENOMEM.
 static void fill_and_empty(int full, int go_on) {
     struct side a, b;
     pair(&a, &b, IBV_QPT_RC, 0);
@@ -602,7 +602,7 @@ static void fill_and_empty(int full, int go_on) {
     for (int i = 0; i < 2; i++) {
         errno = 0;
         CHECK(!ibv_create_qp(a.pd, &init) && errno == ENOMEM);
-        // One less makes room for one.
+        // Destroying one makes room for one.
         CHECK(ibv_destroy_qp(qps[i]) == 0 && (qps[i] = ibv_create_qp(a.pd, &init)));
     }
     char c = 0;
@@ -627,7 +627,7 @@ static void limits(void) {
         }
     }
     close(full[1]);
-    // Both have all they may have, at the same time. Who fails closes his end.
+    // Both processes have their maximum at the same time. A process that fails closes its end.
     char c[2];
     CHECK(read(full[0], c, 1) == 1 && read(full[0], c, 1) == 1);
     CHECK(write(go_on[1], c, 2) == 2);
@@ -638,13 +638,13 @@ static void limits(void) {
     }
 }
 
-// Threads of a program may have little stack (dapltest's have 64 KB), and each of them may run the
+// Threads of a program may have small stacks (dapltest's have 64 KB), and each of them may run the
 // engine.
 static void *all_of_it(void *unused) {
     router();
     struct side a, b;
     pair(&a, &b, IBV_QPT_RC, 1);
-    // Others come to the address and go while this thread polls.
+    // Other devices join and leave the address while this thread polls.
     for (int i = 0; i < 10; i++) {
         pid_t child = fork();
         if (child == 0) {
@@ -686,8 +686,7 @@ static int count_descriptors(void) {
     return n;
 }
 
-// What opens and closes leaves nothing behind, also where a program closes a context with queues on
-// it.
+// Opening and closing leaks nothing, also where a program closes a context with queues on it.
 static void leaks(void) {
     int descriptors = 0, maps = 0;
     for (int round = 0; round < 60; round++) {
@@ -696,13 +695,13 @@ static void leaks(void) {
         transfer(&a, &b);
         make(&c, IBV_QPT_RC, 1);
         CHECK(ibv_req_notify_cq(c.cq, 0) == 0 && ibv_close_device(c.ctx) == 0);
-        // The channel is the library's memory, but the descriptor is the process's.
+        // The channel's memory is the library's, but the descriptor is the process's.
         close(c.channel->fd);
         free(c.buf);
         transfer(&a, &b);
         drop(&a);
         drop(&b);
-        // The first rounds warm the allocator up.
+        // The allocator reaches its steady state in the first rounds.
         if (round == 20) {
             descriptors = count_descriptors();
             maps = count_lines("/proc/self/maps");

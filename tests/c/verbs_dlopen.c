@@ -1,6 +1,6 @@
-// Finds libibverbs as NCCL does, by dlopen and dlvsym, in a program that is linked to libgdrcore.so
-// too; both work side by side. verbs_dlopen.c DEVICE-OF-GDRCORE. Exit code 0: all was as it should
-// be.
+// Finds libibverbs as NCCL does, by dlopen and dlvsym, in a program that is also linked to
+// libgdrcore.so; both must work side by side. verbs_dlopen.c DEVICE-OF-GDRCORE. Exit code 0: all
+// checks passed.
 #include <dlfcn.h>
 #include <gdrcore.h>
 #include <infiniband/verbs.h>
@@ -29,7 +29,7 @@ int main(int argc, char **argv) {
     gdrc_context *own = NULL;
     CHECK(gdrc_open(argv[1], NULL, &own) == 0);
 
-    // It asks for the name of a development package first, which must not be the system's library
+    // Programs try the name of the development package first; it must not load the system's library
     // either.
     CHECK((library = dlopen("libibverbs.so", RTLD_NOW)));
     CHECK(library == dlopen("libibverbs.so.1", RTLD_NOW));
@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
         (struct ibv_mr * (*)(struct ibv_pd *, void *, size_t, uint64_t, unsigned))
             find("ibv_reg_mr_iova2", "IBVERBS_1.8");
     int (*dereg)(struct ibv_mr *) = (int (*)(struct ibv_mr *))find("ibv_dereg_mr", "IBVERBS_1.1");
-    // Names that programs look for and do without.
+    // Optional names, which programs look for.
     CHECK(dlvsym(library, "ibv_reg_dmabuf_mr", "IBVERBS_1.12") &&
           !dlvsym(library, "ibv_alloc_pd", "IBVERBS_9.9"));
 

@@ -1,7 +1,7 @@
 /*
- * verbs_numbers COUNT PAIRS: as numbers.c, through libibverbs: makes and ends COUNT queue pairs
- * that are never connected, one after another, then PAIRS pairs that exchange a message. Prints
- * "ok". C11.
+ * verbs_numbers COUNT PAIRS: as numbers.c, through libibverbs. Creates and destroys COUNT queue
+ * pairs that are never connected, one after another, then PAIRS pairs that exchange a message.
+ * Prints "ok". C11.
  */
 #include <errno.h>
 #include <infiniband/verbs.h>

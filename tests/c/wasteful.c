@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* A library to preload whose system calls allocate: what a counter of allocations has to find. */
+/* A preloaded library whose system calls allocate; a counter of allocations must find them. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <sys/socket.h>

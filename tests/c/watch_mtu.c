@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * watch_mtu DEVICE PEER: prints the path MTU that an open device offers, and that of the way to
+ * watch_mtu DEVICE PEER: prints the path MTU that an open device offers, and that of the path to
  * PEER, whenever one of them changes.
  */
 #include <arpa/inet.h>

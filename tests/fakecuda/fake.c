@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Initialisation, devices, contexts, failures on purpose, numbers for tests. */
+/* The fake driver's initialisation, devices, contexts, deliberate failures and counters. */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -45,9 +45,7 @@ uint64_t fakecuda_stat(unsigned what)
 void fake_lose(CUresult code) { __atomic_store_n(&lost, code, __ATOMIC_RELAXED); }
 void fakecuda_lose(int code) { fake_lose(code); }
 
-/*
- * Options that a test in this process has set; the environment's are strings that must not change.
- */
+/* Options set by a test of this process; the strings of the environment must not change. */
 static struct { char name[32]; int value; } options[8];
 
 void fakecuda_option(const char *name, int value)
@@ -129,7 +127,7 @@ CUresult fake_enter(const char *call)
     CUresult rc = injected(call);
     if (rc)
         return rc;
-    /* A child of a fork has no use for its parent's driver. */
+    /* A child of a fork cannot use its parent's driver. */
     if (owner != getpid())
         return NOT_INITIALIZED;
     return __atomic_load_n(&lost, __ATOMIC_RELAXED);
@@ -246,7 +244,7 @@ CUresult cuDeviceGetPCIBusId(char *out, int size, CUdevice device)
         return rc;
     if (device < 0 || device >= device_count || (size_t)size <= strlen(bdf[device]))
         return INVALID_VALUE;
-    /* As the driver prints it. */
+    /* In the driver's format. */
     for (size_t i = 0; i <= strlen(bdf[device]); i++)
         out[i] = bdf[device][i] >= 'a' && bdf[device][i] <= 'f' ? (char)(bdf[device][i] - 32)
                                                                 : bdf[device][i];
@@ -302,7 +300,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext context)
     return OK;
 }
 
-/* Works on a lost context too, as a stack is the thread's own. */
+/* Works on a lost context too, since the stack is the thread's own. */
 CUresult cuCtxPopCurrent_v2(CUcontext *out)
 {
     if (!depth)

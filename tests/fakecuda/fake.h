@@ -1,16 +1,15 @@
-/* SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * A libcuda.so.1 for tests: the driver calls that gdrcore makes, over host memory. What it insists
- * on is what a GPU insists on:
+ * A libcuda.so.1 for tests: the driver calls that gdrcore makes, over host memory. It enforces what
+ * a GPU enforces:
  *
- *   - "device" memory is PROT_NONE at its device address: a CPU access faults, only copies reach
- *     it;
- *   - asynchronous copies happen later, on a thread per stream, in the stream's order;
- *   - calls need a current context, an event belongs to the context that made it;
- *   - a freed address may be given again, with another buffer id;
- *   - memory passes between processes by handle or by descriptor, and the process that made it need
- *     not live on;
- *   - an error of 700 and above is sticky: the context is lost.
+ * - "device" memory is PROT_NONE at its device address: a CPU access faults, only copies reach it;
+ * - asynchronous copies happen later, on a thread per stream, in the stream's order;
+ * - calls need a current context, an event belongs to the context that made it;
+ * - a freed address may be reused, with another buffer id;
+ * - memory is passed between processes by handle or by descriptor, and may outlive its creator;
+ * - an error of 700 and above is sticky: the context is lost.
  *
  * Environment, read at cuInit:
  *   FAKECUDA_DEVICES  PCI addresses, comma-separated (0000:b7:00.0); empty: none
@@ -85,20 +84,23 @@ struct block {
 void fake_lock(void);
 void fake_unlock(void);
 
-/* What begins every call: initialised, not forked, not failed on purpose, context not lost. */
+/*
+ * Start of every call: checks that the driver is initialised, not forked, not set to fail, and the
+ * context not lost.
+ */
 CUresult fake_enter(const char *call);
-/* As fake_enter, and a context must be current. */
+/* As fake_enter; also requires a current context. */
 CUresult fake_enter_context(const char *call, CUcontext *current);
-/* An error of the device itself: what follows fails with it too. */
+/* An error of the device itself: later calls fail with it too. */
 void fake_lose(CUresult code);
 
 /* Where `n` bytes at a device address lie in our view, or NULL. Under the lock. */
 uint8_t *fake_translate(CUdeviceptr at, size_t n);
 /* Whether the range is pinned host memory. Under the lock. */
 bool fake_is_pinned(const void *at, size_t n);
-/* Lets every stream run dry. */
+/* Waits until every stream is empty. */
 void fake_drain(void);
-/* Waits for what is under way, as freeing does, then takes the lock. */
+/* Waits for the operations under way, as freeing does, then takes the lock. */
 void fake_settle(void);
 unsigned fake_delay_us(void);
 uint64_t fake_memory_limit(void);
@@ -107,8 +109,8 @@ int fake_option(const char *name, int otherwise);
 /* Device pages; addresses are aligned to them. */
 #define GRANULE (64u << 10)
 /*
- * Under the lock: a view of a descriptor, which it takes; one user less; the block of an address;
- * new addresses; their end.
+ * Under the lock: make a view of a descriptor, which it takes over; drop a reference; find the
+ * block of an address; reserve addresses; free them.
  */
 struct physical *fake_wrap(int fd, size_t size, CUdevice device);
 void fake_put(struct physical *p);
@@ -120,13 +122,13 @@ enum fake_stat { STAT_COPIES, STAT_PAGEABLE, STAT_BYTES, STAT_DESCRIPTORS, STAT_
 void fake_count(enum fake_stat what, uint64_t by);
 
 /*
- * For tests. fail: the call returns `code` after `after` more calls, `times` times (0: for good).
- * Code 0 ends it.
+ * For tests. Makes a call return `code`: the next `after` calls succeed, then `times` calls fail
+ * (0: all). Code 0 ends the failures.
  */
 void fakecuda_fail(const char *call, int code, unsigned after, unsigned times);
-/* An option of the environment, from now on. */
+/* Sets an option of the environment at run time. */
 void fakecuda_option(const char *name, int value);
-/* As a lost device; 0 brings it back. */
+/* Makes the device lost, with this error; 0 restores it. */
 void fakecuda_lose(int code);
 uint64_t fakecuda_stat(unsigned what);
 

@@ -22,7 +22,7 @@ struct pinned {
 };
 
 static struct block *blocks;
-static struct block *freed; /* addresses that are given again first */
+static struct block *freed; /* addresses that are reused first */
 static struct pinned *pins;
 static uint64_t last_id, in_use[16];
 
@@ -143,7 +143,7 @@ void fake_forget(struct block *b)
     fake_count(STAT_BLOCKS, (uint64_t)-1);
 }
 
-/* Waits for what is under way, as freeing does, then takes the lock. */
+/* Waits for the operations under way, as freeing does, then takes the lock. */
 void fake_settle(void)
 {
     fake_drain();
@@ -427,7 +427,7 @@ CUresult cuPointerSetAttribute(const void *value, int which, CUdeviceptr at)
         return rc;
     fake_lock();
     struct block *b = fake_find(at);
-    /* As the driver has it: not for memory of cuMemCreate. */
+    /* As in the real driver: not for memory of cuMemCreate. */
     rc = b && which == 6 && b->kind != BLOCK_VMM ? OK : INVALID_VALUE;
     if (!rc)
         b->sync_memops = *(const unsigned *)value != 0;

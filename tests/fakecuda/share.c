@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What passes between processes and devices: CUDA IPC handles, dma-buf descriptors. */
+/* Sharing between processes and devices: CUDA IPC handles, dma-buf descriptors. */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -109,8 +109,7 @@ CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr at, size_t size, i
         rc = INVALID_VALUE;
     } else {
         /*
-         * The kernel's file of a range begins where the range does; ours only at the start of the
-         * memory.
+         * The kernel's file of a range begins at the range; ours only at the start of the memory.
          */
         bool writable = kind == 2 && at == b->at;
         snprintf(path, sizeof path, "/proc/self/fd/%d", b->memory->fd);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Streams and events: a thread per stream takes its operations in order, a copy no earlier than its
- * delay after it was asked for.
+ * Streams and events: a thread per stream executes its operations in order, a copy no earlier than
+ * its delay after the call.
  */
 #define _GNU_SOURCE
 #include "fake.h"
@@ -43,7 +43,8 @@ struct stream {
 };
 
 /*
- * A lock of its own: who waits for streams holds it, and the streams' copies take the common one.
+ * A lock of its own: a thread that waits for streams holds it, and the streams' copies take the
+ * common one.
  */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct stream *streams;
@@ -84,7 +85,7 @@ static void copy(const struct op *op)
 static void *run(void *arg)
 {
     struct stream *s = arg;
-    /* Sleeps as exact as the kernel has them: a delay of 20 us would be 70 otherwise. */
+    /* Minimal timer slack: otherwise a delay of 20 us would be 70. */
     prctl(PR_SET_TIMERSLACK, 1);
     pthread_mutex_lock(&s->lock);
     for (;;) {
@@ -207,9 +208,7 @@ CUresult cuStreamSynchronize(CUstream s)
     CUresult rc = fake_enter_context("cuStreamSynchronize", &current);
     if (rc)
         return rc;
-    /*
-     * Without a stream: the one of the calls that have none, which are done when they return here.
-     */
+    /* Without a stream: calls that have none are complete when they return. */
     if (s)
         dry(s);
     return fake_enter("cuStreamSynchronize");
@@ -303,7 +302,7 @@ static CUresult later(const char *call, CUdeviceptr device, void *host, size_t n
     if (!pinned)
         fake_count(STAT_PAGEABLE, 1);
     rc = push(s, (struct op){ .kind = kind, .device = device, .host = host, .n = n });
-    /* From pageable memory a driver copies before it returns, or the bytes could change. */
+    /* A driver copies from pageable memory before it returns, since the bytes could change. */
     if (!rc && !pinned)
         dry(s);
     return rc;

@@ -1,11 +1,11 @@
-"""Runs rdma-core's tests of generic verbs and prints one line for each: module, test, outcome,
-reason, with tabs between."""
+"""Runs rdma-core's tests of generic verbs and prints a line for each: module, test, outcome,
+reason, separated by tabs."""
 
 import os
 import sys
 import unittest
 
-# The suite imports its own modules by their bare names too.
+# The suite imports its own modules by their bare names as well.
 sys.path[:0] = [".", "tests"]
 import tests.base
 from args_parser import parser
@@ -13,8 +13,8 @@ from args_parser import parser
 
 def address_of_the_device(self, dev, port, idx):
     """The suite looks for the device's network interface below /sys/class/infiniband, which only
-    the kernel can fill. The tests of librdmacm need the address only, and the kernel's interface,
-    which is preloaded; without both they skip themselves."""
+    the kernel can provide. The tests of librdmacm need only the address and the kernel's interface,
+    which is preloaded; they skip themselves without both."""
     address = os.environ["GDRC_ADDRESS"] if "LD_PRELOAD" in os.environ else None
     self.args.append([dev, port, idx, address, None])
 

@@ -1,9 +1,8 @@
-"""Libraries that come as Python wheels, between two processes on libibverbs: wheels.py
+"""Libraries distributed as Python wheels, between two processes on libibverbs: wheels.py
 nixl|mooncake target|initiator ADDRESS PORT
 
 The initiator writes a block into the target's memory and reads another one from it, many times;
-both compare every byte. What the libraries want to know of each other goes over a TCP socket of
-this program's own. """
+both compare every byte. The libraries' own metadata goes over a TCP socket of this program. """
 import ctypes
 import importlib
 import pickle
@@ -32,7 +31,7 @@ class Memory:
 
 
 class Nixl:
-    """NIXL over UCX. The wheel's module has the release of CUDA in its name."""
+    """NIXL over UCX. The wheel's module name contains the release of CUDA."""
 
     def __init__(self, role, address, memory):
         for name in ["nixl", "nixl_cu12", "nixl_cu13"]:
@@ -65,7 +64,7 @@ class Nixl:
 
 
 class Mooncake:
-    """Mooncake's transfer engine over its RDMA transport, with no server for metadata."""
+    """Mooncake's transfer engine over its RDMA transport, without a metadata server."""
 
     def __init__(self, role, address, memory):
         from mooncake.engine import TransferEngine
@@ -120,7 +119,7 @@ def target(library, memory, port):
         memory.put(1, pattern(1000 + turn))
         send(s, turn)
         assert receive(s) == turn
-        assert memory.get(0) == pattern(turn), f"what was written in turn {turn}"
+        assert memory.get(0) == pattern(turn), f"wrong bytes of the WRITE in turn {turn}"
     send(s, "end")
 
 
@@ -140,7 +139,7 @@ def initiator(library, memory, port):
         memory.put(1, bytes(SIZE))
         library.move("WRITE", memory.at, there)
         library.move("READ", memory.at + SIZE, there + SIZE)
-        assert memory.get(1) == pattern(1000 + turn), f"what was read in turn {turn}"
+        assert memory.get(1) == pattern(1000 + turn), f"wrong bytes of the READ in turn {turn}"
         send(s, turn)
     assert receive(s) == "end"
 

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_for_tests_are_told_from_those_that_ship() {
+    fn test_only_modules_are_recognised() {
         let root = "pub mod wire;\n#[cfg(test)]\nmod testing;";
         assert!(is_test_only("testing.rs", root) && is_test_only("testing/more.rs", root));
         assert!(is_test_only("wire/tests.rs", root));

@@ -1,4 +1,4 @@
-//! The header and the library as C and C++ compilers, the linker, pkg-config and CMake see them.
+//! The header and the library, tested with C and C++ compilers, the linker, pkg-config and CMake.
 
 use gdrcore_tests::library;
 use gdrcore_tests::skip;
@@ -19,7 +19,7 @@ fn source(name: &str) -> PathBuf {
     root().join("tests/c").join(name)
 }
 
-/// An empty folder for what one test builds.
+/// An empty folder for the build output of one test.
 fn scratch(test: &str) -> PathBuf {
     let dir = target_dir().join("abi-tests").join(test);
     let _ = std::fs::remove_dir_all(&dir);
@@ -37,7 +37,7 @@ fn include() -> String {
     format!("-I{}", root().join("include").display())
 }
 
-/// Compiles one file to an object and throws it away.
+/// Compiles one file to an object, which is discarded.
 fn compiles(compiler: &str, flags: &[&str], file: &Path) {
     expect(
         Command::new(compiler)
@@ -77,7 +77,7 @@ fn header_compiles_as_cpp17_without_any_warning() {
 }
 
 #[test]
-fn layout_is_what_c_sees() {
+fn layout_in_c_is_that_of_rust() {
     compiles("cc", C11, &source("layout.c"));
 }
 
@@ -105,7 +105,7 @@ fn layout_test_names_every_field_of_the_header() {
             [first, ..] if first.starts_with("/*") || first.starts_with('*') => {}
             [.., field] => {
                 let Some(kind) = &inside else { continue };
-                // A function's name stands in front: int (*name)(arguments).
+                // A function pointer: int (*name)(arguments).
                 let function = line.split_once("(*").and_then(|(_, rest)| rest.split(')').next());
                 let field = function.unwrap_or(field);
                 let field = field.trim_start_matches('*').trim_end_matches(';');
@@ -170,12 +170,12 @@ fn library_exports_exactly_the_symbols_on_the_list() {
     let listed: BTreeSet<&str> = list.lines().collect();
     let lost: Vec<_> = listed.difference(&exported).collect();
     let extra: Vec<_> = exported.difference(&listed).collect();
-    assert!(lost.is_empty(), "symbols that programs link to are gone: {lost:?}");
-    assert!(extra.is_empty(), "new symbols, add them to tests/abi/libgdrcore.symbols: {extra:?}");
+    assert!(lost.is_empty(), "the library no longer exports: {lost:?}");
+    assert!(extra.is_empty(), "new symbols; add them to tests/abi/libgdrcore.symbols: {extra:?}");
     assert!(exported.iter().all(|s| s.starts_with("gdrc_")), "a symbol without our prefix");
     let header = std::fs::read_to_string(root().join("include/gdrcore.h")).unwrap();
     for s in &exported {
-        assert!(header.contains(&format!("{s}(")), "{s} is exported and not in the header");
+        assert!(header.contains(&format!("{s}(")), "{s} is exported, but not in the header");
     }
 }
 
@@ -196,18 +196,18 @@ fn library_has_its_soname_and_needs_only_the_c_library() {
         let known = ["[libc.so.6]", "[libgcc_s.so.1]", "[ld-linux-x86-64.so.2]", "[libm.so.6]"];
         assert!(
             known.iter().any(|k| line.contains(k)),
-            "a library that not every machine has: {line}"
+            "a dependency beyond the C library: {line}"
         );
     }
     assert!(!told.contains("(TEXTREL)"), "text relocations");
 }
 
-/// Installs below a scratch folder as a packager does; returns DESTDIR.
+/// Installs below a scratch folder, as a packager does; returns DESTDIR.
 fn install(test: &str, prefix: &str) -> PathBuf {
     install_with(test, prefix, &[])
 }
 
-/// The same with more variables.
+/// As [`install`], with more make variables.
 fn install_with(test: &str, prefix: &str, more: &[&str]) -> PathBuf {
     library::build();
     let dest = scratch(test).join("dest");
@@ -245,7 +245,7 @@ fn installed_tree_works_with_pkg_config_shared_and_static() {
         60,
     );
     expect(Command::new(&program).env("LD_LIBRARY_PATH", &lib), 20);
-    // The static library: what --static names is enough.
+    // The static library: the libraries that --static lists are enough.
     let archive = lib.join("libgdrcore.a");
     let private: Vec<String> = pkg(&["--static", "--libs"])
         .into_iter()
@@ -286,7 +286,7 @@ fn static_library_shows_only_its_own_functions_and_links_into_any_program() {
     let list =
         std::fs::read_to_string(root().join("tests/abi/libgdrcore.symbols")).expect("the list");
     assert_eq!(shown, list.lines().collect::<BTreeSet<&str>>());
-    // A program with a Rust runtime of its own, as far as names go.
+    // A program that contains the names of a Rust runtime of its own.
     let dir = dest.join("program");
     std::fs::create_dir(&dir).unwrap();
     let clash = dir.join("clash.c");
@@ -306,7 +306,7 @@ fn static_library_shows_only_its_own_functions_and_links_into_any_program() {
         cc.arg(&archive).args(["-lpthread", "-ldl", "-lm"]).args(more).arg("-o").arg(&program);
         expect(&mut cc, 60);
         expect(&mut Command::new(&program), 20);
-        // What protects from vanished memory is a table that the linker finds by name alone.
+        // Copies survive vanished memory by a table in a section that the linker finds by its name.
         let sections = expect(Command::new("readelf").args(["-SW"]).arg(&program), 20);
         assert!(sections.contains("gdrc_fixup"), "{more:?}: {sections}");
     }
@@ -317,7 +317,7 @@ fn installed_tree_works_with_pkg_config_where_it_was_moved_to() {
     if !installed("pkg-config") {
         skip!("no pkg-config to use the installed gdrcore.pc (apt-get install pkg-config)");
     }
-    // Folders as Debian has them, and all in one.
+    // Library folders as on Debian, and a single folder.
     for (test, more) in
         [("moved", &[][..]), ("moved-multiarch", &["LIBDIR=/opt/one/lib/x86_64-linux-gnu"])]
     {
@@ -330,12 +330,12 @@ fn installed_tree_works_with_pkg_config_where_it_was_moved_to() {
             let mut c = Command::new("pkg-config");
             expect(c.env("PKG_CONFIG_PATH", lib.join("pkgconfig")).args(args).arg("gdrcore"), 20)
         };
-        // What a shell would read as quotes.
+        // Characters that a shell would treat as quotes.
         let real =
             |text: String| std::fs::canonicalize(text.trim().replace('\\', "")).expect("a folder");
         assert_eq!(real(pkg(&["--variable=prefix"])), moved.canonicalize().unwrap());
         assert_eq!(real(pkg(&["--variable=libdir"])), lib.canonicalize().unwrap());
-        // Through a shell, which reads what pkg-config quotes.
+        // Through a shell, which removes the quotes that pkg-config adds.
         let script = "eval cc -std=c11 \"$1\" $(pkg-config --cflags --libs gdrcore) -o use_moved";
         let mut sh = Command::new("sh");
         sh.args(["-euc", script, "sh"]).arg(source("use.c")).current_dir(&moved);
@@ -363,7 +363,8 @@ fn installed_tree_works_with_cmake_where_it_was_moved_to() {
     }
 }
 
-/// The recipes of docs/using/ABI.md for threads that sleep, as they stand there.
+/// Compiles and runs the recipes of docs/using/ABI.md for threads that sleep, as the page shows
+/// them.
 #[test]
 fn the_recipes_for_sleeping_work_and_take_no_cpu_time() {
     let page =

@@ -1,5 +1,4 @@
-//! Captures of our own traffic hold no malformed packet and no wrong ICRC: tshark and scapy say so,
-//! not we.
+//! Captures of our own traffic, checked by tshark and scapy: no malformed packet, no wrong ICRC.
 
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::patience::{limit, wait_for};
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const TYPES: [&str; 3] = ["rc", "uc", "ud"];
 
-/// What the two checkers lack on this machine, if anything.
+/// What the two checkers need and this machine lacks; `None`: nothing.
 fn checkers_missing() -> Option<&'static str> {
     let scapy = run(Command::new("/usr/bin/python3").args(["-c", "import scapy.contrib.roce"]), 20);
     match () {
@@ -25,13 +24,13 @@ fn checkers_missing() -> Option<&'static str> {
     }
 }
 
-/// Least RoCE frames of each capture: UD's are the fewest.
+/// Least number of RoCE frames in each capture: that of UD, which has the fewest.
 const FRAMES_MIN: &str = "36";
 
-/// Bytes of a capture without a frame.
+/// Bytes of a capture without frames.
 const EMPTY: u64 = 24;
 
-/// Both checkers must be content with each file; what they said.
+/// Checks each file with both; returns their output.
 fn check(files: &[PathBuf], ports: &[&str]) -> String {
     let mut icrc = Command::new(root().join("scripts/icrc_check.py"));
     icrc.args(["--min-frames", FRAMES_MIN]);
@@ -50,8 +49,8 @@ fn check(files: &[PathBuf], ports: &[&str]) -> String {
     said
 }
 
-/// GSO was used where it was asked for and nowhere else: its segments carry identifications 0, 1,
-/// 2, …
+/// Checks that GSO was used where it was requested, and only there: segments have identifications
+/// 0, 1, 2, …
 fn check_segmentation(said: &str) {
     let single = |line: &&str| line.contains("identifications to 0,");
     let of = |name: &str| {
@@ -106,7 +105,7 @@ fn the_pcap_tee_of_every_transport_and_address_family() {
 }
 
 #[test]
-fn what_the_kernel_really_sent() {
+fn packets_after_the_kernels_segmentation_are_right() {
     if let Some(why) = checkers_missing() {
         skip!("{why}");
     }
@@ -120,8 +119,8 @@ fn what_the_kernel_really_sent() {
     for address in ["fd42::1/128", "fd42::2/128"] {
         lab.admin(0, &["addr", "add", address, "dev", "lo", "nodad"]).expect("an address");
     }
-    // A capture sees what leaves the kernel's segmentation only where the device has none of its
-    // own.
+    // A capture shows the packets after the kernel's segmentation only if the device does no
+    // segmentation of its own.
     let off = run(lab.privileged(0, &ethtool).args(["-K", "lo", "tx-udp-segmentation", "off"]), 10);
     assert!(off.ok(), "{}", off.output);
     let dir = scratch("capture");
@@ -140,7 +139,7 @@ fn what_the_kernel_really_sent() {
                     .args(["-i", "lo", "-f", "udp port 4791", "-P", "-B", "64", "-q", "-w"])
                     .arg(&file);
                 let recorder = Running::start(&mut record);
-                // The file appears once the capture runs.
+                // The file appears when the capture has begun.
                 wait_for(60, "dumpcap does not start", || file.exists());
                 std::thread::sleep(Duration::from_millis(100));
                 let mut command = lab.command(0, traffic());
@@ -150,7 +149,8 @@ fn what_the_kernel_really_sent() {
                 }
                 let done = run(&mut command, 60);
                 assert!(done.ok(), "{qp_type} {family} gso={gso}: {}", done.output);
-                // It writes now and then: all is there when nothing has come for a while.
+                // dumpcap writes at intervals: the capture is complete when the file has not grown
+                // for a while.
                 let (mut length, mut since) = (0, Instant::now());
                 wait_for(60, "the capture has no end", || {
                     let now = file.metadata().map_or(0, |m| m.len());

@@ -1,5 +1,6 @@
-//! What goes wrong between two machines, and what the library says about it: the tables of
-//! docs/using/TROUBLES.md, row by row. "other version" is in `ffi/src/endpoint_calls.rs`.
+//! Failures between two machines and the causes that the library reports: the table of
+//! docs/using/TROUBLES.md, row by row. Its row "other version" is tested in
+//! `ffi/src/endpoint_calls.rs`.
 
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_tests::ends::Address;
@@ -17,7 +18,7 @@ const FAR: &str = env!("CARGO_BIN_EXE_far_end");
 /// Three tries of 4 ms.
 const HASTE: &[&str] = &["timeout=10", "retry=2", "stream=write", "piece=100000", "response=12"];
 
-/// The message that the table has for a fault.
+/// The message of the table's row for a fault.
 fn message(fault: &str) -> String {
     let text = std::fs::read_to_string(root().join("docs/using/TROUBLES.md"))
         .expect("docs/using/TROUBLES.md");
@@ -28,7 +29,7 @@ fn message(fault: &str) -> String {
     row.split('|').nth(2).expect("a message").trim().to_owned()
 }
 
-/// Two ends, and their addresses. Neither is connected yet.
+/// Makes two ends, not connected yet; returns their addresses.
 fn made(a: &mut Far, b: &mut Far) -> [Address; 2] {
     [a, b].map(|far| {
         far.say("make");
@@ -36,8 +37,8 @@ fn made(a: &mut Far, b: &mut Far) -> [Address; 2] {
     })
 }
 
-/// Lets `a`, which was told `b`'s address as `spoil` leaves it, write until that fails. The causes
-/// that both have: code and text.
+/// Connects the ends, `a` with `b`'s address as changed by `spoil`, and lets `a` write until that
+/// fails. Returns the cause at each end: code and text.
 fn causes(
     a: &mut Far,
     b: &mut Far,
@@ -46,15 +47,15 @@ fn causes(
 ) -> (u32, [String; 2]) {
     let [of_a, mut of_b] = made(a, b);
     b.say(&format!("join {}", print_address(&of_a)));
-    // It has joined when it answers the next line.
+    // It answers this line after it has handled the one before.
     cause(b);
     spoil(&mut of_b);
     a.say(&format!("join {}", print_address(&of_b)));
     meanwhile(b);
     a.say("go");
-    // Without the fault it would move for ever.
+    // Without the fault the stream would not end.
     let failed = loop {
-        let line = a.line(Duration::from_secs(60)).expect("it did not end");
+        let line = a.line(Duration::from_secs(60)).expect("the stream did not end");
         if !line.starts_with("moved") {
             break line;
         }
@@ -71,13 +72,13 @@ fn cause(far: &mut Far) -> (u32, String) {
     (code.parse().expect("a code"), text.to_owned())
 }
 
-/// What `a` says and what `b` says, `b` being asked after `a` has failed.
+/// The causes that `a` and `b` report; `b` is asked after `a` has failed.
 fn both(a: &mut Far, b: &mut Far, spoil: impl Fn(&mut Address)) -> [(u32, String); 2] {
     let (code, [text, _]) = causes(a, b, spoil, |_| ());
     [(code, text), cause(b)]
 }
 
-/// The row's message is in what was said, and that is the cause.
+/// Checks that the reported text contains the message of the row, and that the cause has its code.
 #[track_caller]
 fn says(fault: &str, (code, text): (u32, String), expected: CauseCode) {
     assert_eq!(CauseCode::from_u32(code), Some(expected), "{fault}: {text}");
@@ -106,7 +107,7 @@ fn ten_faults_have_ten_messages() {
 fn memory_that_is_not_the_peers_to_use() {
     for path in ["path=udp", "path=auto"] {
         let pair = |more: &[&str]| {
-            // Its peer answers, be it late.
+            // Its peer answers, although late.
             let a = Far::start(FAR, &address(1), &["stream=write", "piece=100000", path]);
             (a, Far::start(FAR, &address(2), &[more, &[path]].concat()))
         };
@@ -135,23 +136,27 @@ fn a_peer_of_this_host_that_is_silent() {
             let [of_a, _] = both(&mut a, &mut b, |at| at.qpn ^= 1);
             says("wrong QPN", of_a, CauseCode::Unanswered);
         }
-        // Alone at its address, or it could not be told whose socket it is that nobody reads.
+        // Alone on its address: otherwise the kernel's list does not tell whose unread socket it
+        // is.
         let (mut a, mut b) = pair();
         let (code, [text, _]) = causes(&mut a, &mut b, |_| (), |b| b.stop());
         says("peer not polling", (code, text), CauseCode::NotPolled);
     }
-    // Of a process that is gone its host says so; of a link the other end does.
+    // The host of a process that has ended reports that; over a link, the socket does.
     let start = |last| Far::start(FAR, &address(last), &[HASTE, &["path=udp"]].concat());
     let (mut a, mut b) = (start(1), start(2));
     let [_, of_b] = made(&mut a, &mut b);
     b.kill();
     a.say(&format!("join {}", print_address(&of_b)));
     a.say("go");
-    assert!(a.line(Duration::from_secs(60)).expect("it did not end").starts_with("failed "));
+    assert!(a
+        .line(Duration::from_secs(60))
+        .expect("the stream did not end")
+        .starts_with("failed "));
     says("peer dead", cause(&mut a), CauseCode::PeerUnreachable);
 }
 
-/// Two hosts with a link. `None`: this machine has no such thing.
+/// Two linked hosts. The error names what this machine lacks.
 fn hosts() -> Result<Lab, String> {
     let lab = Lab::new(2)?;
     lab.link((0, "a0", &["10.8.0.1/24"]), (1, "b0", &["10.8.0.2/24"]))?;
@@ -164,7 +169,7 @@ fn start(lab: &Lab, host: usize, device: &str, options: &[&str]) -> Far {
     far
 }
 
-/// A rule of a host's firewall. An error: there is no such thing on this machine.
+/// Adds a rule to a host's firewall. The error names what this machine lacks.
 fn firewall(lab: &Lab, host: usize, hook: &str, rule: &str) -> Result<(), String> {
     let nft = find("nft").ok_or("no nft (nftables)")?;
     let command = |line: &str| run(lab.privileged(host, &nft).arg(line), 10);
@@ -182,7 +187,7 @@ fn firewall(lab: &Lab, host: usize, hook: &str, rule: &str) -> Result<(), String
 
 #[test]
 fn firewalls_that_drop_and_that_reject() {
-    // Before the way is blocked, both have what they need of each other.
+    // Both ends know each other's addresses before the path is blocked.
     let cases = [
         (0, "output", "udp dport 4791 drop", "firewall drops", CauseCode::Firewall, -libc::EPERM),
         (
@@ -204,7 +209,7 @@ fn firewalls_that_drop_and_that_reject() {
         if let Err(why) = firewall(&lab, host, hook, rule) {
             skip!("no firewall: {why}");
         }
-        // A host says no six times at once, then once in a second.
+        // Linux sends six refusals at once, then one a second; the limit is lifted.
         let unlimited = ["-c", "echo 0 >/proc/sys/net/ipv4/icmp_ratelimit"];
         let done = run(lab.privileged(1, Path::new("sh")).args(unlimited), 10);
         assert!(done.ok(), "{}", done.output);
@@ -237,7 +242,7 @@ fn a_connection_request_that_cannot_arrive() {
         a.say(&format!("ask 7 {}", print_address(&to)));
         a.answer("asked ")
     };
-    // The kernel knows, so one try is enough.
+    // The kernel reports this error at the send, so one try is enough.
     for (ip, errno) in [
         ([10, 9, 1, 1], libc::EACCES),
         ([10, 9, 2, 1], libc::EHOSTUNREACH),
@@ -250,11 +255,11 @@ fn a_connection_request_that_cannot_arrive() {
             "{ip:?}: {asked}"
         );
     }
-    // Nobody has the port there, says its host, and is not believed before all tries are made.
+    // The host refuses the port by ICMP, which is only believed after all tries.
     let asked = ask([10, 8, 0, 2]);
     assert!(asked.starts_with(&format!("7 -{} network refuses", libc::ECONNREFUSED)), "{asked}");
     assert!(asked.contains(&message("peer dead")), "{asked}");
-    // Somebody who is there and silent: the firewall drops what comes.
+    // A listener that does not answer: the firewall drops what comes in.
     let b = start(&lab, 1, "soft:10.8.0.2", HASTE);
     match firewall(&lab, 1, "input", "udp dport 4791 drop") {
         Ok(()) => {
@@ -268,7 +273,7 @@ fn a_connection_request_that_cannot_arrive() {
 }
 
 #[test]
-fn a_connection_request_to_who_does_not_poll_or_does_not_listen() {
+fn a_connection_request_without_poller_or_without_listener() {
     let start = |last| Far::start(FAR, &address(last), HASTE);
     let (mut a, mut b) = (start(1), start(2));
     let to = print_address(&made(&mut a, &mut b)[1]);
@@ -285,7 +290,7 @@ fn a_connection_request_to_who_does_not_poll_or_does_not_listen() {
 }
 
 #[test]
-fn a_network_that_is_narrower_than_it_says() {
+fn a_network_narrower_than_its_links_announce() {
     let lab = match Lab::new(3) {
         Ok(lab) => lab,
         Err(why) => skip!("no namespaces: {why}"),

@@ -1,5 +1,5 @@
-//! Completion channels: threads that sleep each on CQs of their own, with a helper thread and
-//! without, over each kind of port.
+//! Completion channels: each thread sleeps on CQs of its own, with and without a helper thread,
+//! over each path.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, Handle, Wc};
@@ -13,26 +13,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Wake-ups of all threads of a run together.
+/// Wake-ups of a run, summed over its threads.
 const WAKE_UPS: u64 = 100_000;
 fn small() -> Shape {
     Shape { buffer: 4096, depth: 8, cqe: 16, ..Shape::default() }
 }
 
-/// Sleeps until something has completed, by the recipe of docs/using/ABI.md.
+/// Sleeps until a completion comes, by the recipe of docs/using/ABI.md.
 fn sleep_for(end: &mut End, channel: Handle) {
     while end.poll() == 0 {
         end.dev.cq_arm(end.cq, false).expect("cq_arm");
-        // What came before it was armed raises no event.
+        // A completion that came before the CQ was armed raises no event.
         if end.poll() > 0 {
             return;
         }
         let woken = end.dev.channel_wait(channel, limit_ms(60)).expect("channel_wait");
-        assert_eq!(woken, Some(end.cq), "a wake-up was lost");
+        assert_eq!(woken, Some(end.cq), "the sleeper was not woken by an event of its CQ");
     }
 }
 
-/// Takes completions until a message has come.
+/// Polls completions until a message has arrived.
 fn receive(end: &mut End, channel: Handle) {
     loop {
         sleep_for(end, channel);
@@ -47,7 +47,7 @@ fn receive(end: &mut End, channel: Handle) {
     }
 }
 
-/// One side of an exchange of messages, of which each wakes a sleeper.
+/// One side of an exchange of messages, each of which wakes a sleeper.
 fn exchange(mut end: End, channel: Handle, first: bool, rounds: u64, ended: &AtomicU32) {
     end.post_recv(0, 2048, 64).expect("post_recv");
     for round in 0..rounds {
@@ -61,7 +61,7 @@ fn exchange(mut end: End, channel: Handle, first: bool, rounds: u64, ended: &Ato
         end.post(rounds, Op::Send(None), 0, 8).expect("post_send");
         sleep_for(&mut end, channel);
     }
-    // The last message is acknowledged as long as its receiver runs its engine.
+    // The last message is acknowledged only while its receiver runs its engine.
     ended.fetch_add(1, Ordering::Relaxed);
     while first && ended.load(Ordering::Relaxed) < 2 {
         end.dev.progress().expect("progress");
@@ -85,7 +85,7 @@ fn four_sleepers(config: &SoftConfig, names: [&str; 2]) {
     });
 }
 
-/// Two connected ends whose CQs have channels.
+/// Two connected ends, each with its CQ on a channel.
 fn pair<'d>(devices: [&'d dyn Device; 2], channels: [Handle; 2]) -> (End<'d>, End<'d>) {
     let [mut a, mut b] =
         [0, 1].map(|i| End::on_channel(devices[i], small(), channels[i]).expect("an end"));
@@ -142,7 +142,7 @@ fn sleepers_take_no_cpu_time() {
         gdrcore_tests::ends::succeed(&mut a, &mut b, 1);
         let channels: Vec<Handle> =
             (0..3).map(|_| x.dev().channel_create().expect("a channel")).collect();
-        // What is still owed or being found out comes to its end.
+        // Waits until owed ACKs and the steering of the address have settled.
         let settled = cpu::of_thread() + Duration::from_millis(300);
         while cpu::of_thread() < settled {
             [&x, &y].into_iter().for_each(|d| _ = d.dev().progress());
@@ -162,7 +162,7 @@ fn sleepers_take_no_cpu_time() {
 }
 
 #[test]
-fn events_go_to_their_own_channel_and_to_nobody_else() {
+fn events_go_to_their_own_channel_only() {
     let x = Soft::new("loopback");
     let dev = x.dev();
     let channels = [0, 1].map(|_| dev.channel_create().expect("a channel"));
@@ -184,7 +184,7 @@ fn events_go_to_their_own_channel_and_to_nobody_else() {
     a.post(8, Op::Send(None), 0, 8).expect("post_send");
     dev.progress().expect("progress");
     assert!(readable(channels[0]) && readable(channels[1]));
-    assert_eq!(dev.cq_event(), Ok(None), "the context has no part in it");
+    assert_eq!(dev.cq_event(), Ok(None), "no event of the context");
     assert_eq!(dev.channel_wait(channels[1], 0), Ok(Some(b.cq)));
     assert!(readable(channels[0]) && !readable(channels[1]));
     assert_eq!(dev.channel_event(channels[1]), Ok(None));
@@ -192,7 +192,7 @@ fn events_go_to_their_own_channel_and_to_nobody_else() {
     assert!(!readable(channels[0]));
     a.poll();
     b.poll();
-    // An event that nobody took goes with its CQ.
+    // An event that was not taken is removed with its CQ.
     dev.cq_arm(a.cq, false).expect("cq_arm");
     a.post(9, Op::Write(0, None), 0, 8).expect("post_send");
     dev.progress().expect("progress");
@@ -204,7 +204,7 @@ fn events_go_to_their_own_channel_and_to_nobody_else() {
     assert!(!readable(channels[0]));
     b.destroy().expect("destroy");
     for channel in channels {
-        dev.channel_destroy(channel).expect("no CQ has it");
+        dev.channel_destroy(channel).expect("no CQ uses the channel");
         assert_eq!(dev.channel_event(channel), Err(Error::StaleHandle));
         assert_eq!(dev.channel_destroy(channel), Err(Error::StaleHandle));
     }
@@ -223,7 +223,7 @@ fn an_event_goes_with_its_cq_and_the_others_stay() {
             a.post(1, Op::Write(0, None), 0, 8).expect("post_send");
             dev.progress().expect("progress");
         }
-        // Each of them once, however often it is armed and completes something before its event is
+        // A CQ has one event, however often it is armed and gets a completion before the event is
         // taken.
         let (a, _) = &mut ends[0];
         a.poll();
@@ -259,7 +259,7 @@ fn channels_are_bounded_and_a_sleeper_keeps_its_own() {
         let sleeper = scope.spawn(|| dev.channel_wait(all[3], 500));
         let mut refused = false;
         while !sleeper.is_finished() {
-            // Whether it sleeps already or not yet: it is refused, or the sleeper is.
+            // If the thread sleeps already, this call is refused, else the thread's call is.
             refused |=
                 dev.channel_fd(all[3]).is_ok() && dev.channel_destroy(all[3]) == Err(Error::Busy);
             std::thread::yield_now();
@@ -286,7 +286,7 @@ fn a_signal_ends_the_sleep() {
     }
     let x = Soft::new(&address(1));
     let channels = [0, 1].map(|_| x.dev().channel_create().expect("a channel"));
-    // The one in charge of the engine, and the one that sleeps beside it.
+    // One sleeper that runs the engine, and one beside it.
     std::thread::scope(|scope| {
         let sleepers = channels.map(|c| {
             let (send, thread) = std::sync::mpsc::channel();

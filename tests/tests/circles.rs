@@ -1,6 +1,6 @@
-//! No file imports a file that imports it in turn, by whatever way round. A file and the modules
-//! inside it are one: what a child takes from its parent, and a parent from its child, does not
-//! count.
+//! Finds circles of imports: no file may import a file that imports it in turn, directly or through
+//! others. A file and the modules inside it count as one: imports between a child and its parent
+//! are allowed.
 
 use gdrcore_tests::source::{
     code, files, is_test_only, named_paths, relative, root, without_tests,
@@ -11,7 +11,7 @@ use std::path::Path;
 /// A module's path from the root of its crate.
 type Module = Vec<String>;
 
-/// The module that a file of a crate is, by its name below `src`; `None`: a program of its own.
+/// The module of a source file, by its path below `src`; `None`: a program of its own.
 fn module_of(file: &str) -> Option<Module> {
     let stem = file.strip_suffix(".rs")?;
     let mut path: Module = stem.split('/').map(str::to_string).collect();
@@ -28,7 +28,7 @@ fn is_within(inner: &Module, outer: &Module) -> bool {
     inner.starts_with(outer)
 }
 
-/// What each module of some sources imports: files by their names, and texts.
+/// The imports of each module; `sources` are file names and texts.
 fn imports(sources: &[(String, String)]) -> BTreeMap<Module, BTreeSet<Module>> {
     let modules: BTreeSet<Module> =
         sources.iter().filter_map(|(file, _)| module_of(file)).collect();
@@ -49,7 +49,7 @@ fn imports(sources: &[(String, String)]) -> BTreeMap<Module, BTreeSet<Module>> {
     all
 }
 
-/// Sets of modules each of which imports, by way of others, every other.
+/// Sets of modules in which each imports every other, directly or through others.
 fn circles(imports: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<BTreeSet<Module>> {
     let reach = |from: &Module| {
         let (mut seen, mut todo) = (BTreeSet::new(), vec![from.clone()]);
@@ -74,7 +74,7 @@ fn circles(imports: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<BTreeSet<Module>
     found
 }
 
-/// The folders with the sources of this workspace's crates.
+/// The `src` folders of this workspace's crates.
 fn crates() -> Vec<std::path::PathBuf> {
     let manifests = files(&root(), &["toml"]).into_iter().filter(|f| f.ends_with("Cargo.toml"));
     manifests

@@ -1,5 +1,5 @@
-//! The connection manager over sockets: soft devices and processes that know only an address and a
-//! port.
+//! The connection manager over sockets, between soft devices and processes that connect by address
+//! and port.
 
 use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::types::{cm_event, port_space, reject, ConnParam, CONNECT_DATA_MAX};
@@ -43,7 +43,7 @@ fn two() -> (Soft, Soft) {
 }
 
 #[test]
-fn programs_connect_talk_and_part_by_address_and_port() {
+fn programs_connect_exchange_and_disconnect_by_address_and_port() {
     over_each(|a, b| {
         let both = [a, b];
         let mut events = Events::default();
@@ -53,7 +53,7 @@ fn programs_connect_talk_and_part_by_address_and_port() {
         assert_eq!(
             a.qp_query(mine.qp).unwrap().0.qp_state,
             qp_state::INIT,
-            "receives may be posted"
+            "receives can be posted before the event is taken"
         );
         let e = events.expect(both, cm_event::CONNECT_REQUEST, 0);
         assert_eq!((e.listener, e.local_port, e.remote_qpn), (listener, port, mine.own.qpn));
@@ -93,11 +93,7 @@ fn programs_connect_talk_and_part_by_address_and_port() {
         events.expect(both, cm_event::DISCONNECTED, active);
         events.expect(both, cm_event::DISCONNECTED, passive);
         let wc = complete(&mut theirs, &mut mine, 9, Duration::from_secs(5));
-        assert_eq!(
-            wc.status,
-            wc_status::WR_FLUSH_ERR,
-            "the end of a connection is the end of its QP"
-        );
+        assert_eq!(wc.status, wc_status::WR_FLUSH_ERR, "the QP of an ended connection is in ERR");
         events.expect(both, cm_event::TIMEWAIT_EXIT, active);
         for (dev, id) in [(a, active), (b, passive), (b, listener)] {
             cm(dev).destroy(id).unwrap();
@@ -132,8 +128,7 @@ fn refusals_say_why() {
         (i32::from(reject::CONSUMER), &b"not today"[..])
     );
 
-    // A QP of another type than the request's, and one that is connected already, are no answer to
-    // it.
+    // A REP cannot name a QP of another type than the request's, or a connected one.
     let end = End::new(a, SHAPE).unwrap();
     connect(&end, address(b), port, &offer(b""));
     let request = events.expect([a, b], cm_event::CONNECT_REQUEST, 0).id;
@@ -144,8 +139,8 @@ fn refusals_say_why() {
     assert_eq!(cm(b).accept(request, good.qp, &offer(&[0; 197])), Err(Error::MessageSize));
     cm(b).accept(request, good.qp, &offer(b"")).unwrap();
 
-    // Nobody there at all, as the kernel says by ICMP, which anybody can send: 16 requests of 16 ms
-    // each.
+    // Nobody is at the port, which the kernel reports by ICMP. Anybody can send ICMP, so all 16
+    // requests are made, 16 ms each.
     let end = End::new(a, SHAPE).unwrap();
     let nobody =
         AhAttr { dgid: gdrcore_core::wire::ip::gid_of_v4([127, 43, 251, 251]), ..address(b) };
@@ -167,7 +162,7 @@ fn a_sleeping_listener_wakes_for_a_request() {
     for helper in [false, true] {
         b.dev().helper(helper).unwrap();
         let id = std::thread::scope(|s| {
-            // What an earlier round left behind is an event as well.
+            // Ignores a completion event that an earlier round left.
             let sleeper = s.spawn(|| {
                 let limit = deadline(60);
                 while Instant::now() < limit {
@@ -253,13 +248,13 @@ fn datagram_services_are_found_by_their_port() {
 }
 
 #[test]
-fn a_peer_that_vanished_costs_its_own_connection_only() {
+fn a_vanished_peer_ends_only_its_own_connection() {
     let names = [soft::address(1), soft::address(2)];
     let b = Soft::new(&names[1]);
     let b = b.dev();
     let (listener, port) = listen(b, port_space::TCP, 0);
     for round in 0..2 {
-        // The same address and port each time; without a word it is gone.
+        // The same address and port each time; the device is dropped without a message to its peer.
         let a = Soft::new(&names[0]);
         let mut events = Events::default();
         let (mut mine, mut theirs) =
@@ -280,7 +275,7 @@ fn a_peer_that_vanished_costs_its_own_connection_only() {
             theirs.poll();
             assert!(Instant::now() < limit, "round {round}: an operation without an end");
         }
-        // The error ended the QP; the connection ends when nobody answers its goodbye.
+        // The QP has failed; the connection ends when its DREQ gets no answer.
         cm(b).disconnect(passive).unwrap();
         events.expect([b, b], cm_event::DISCONNECTED, passive);
         cm(b).destroy(passive).unwrap();
@@ -290,7 +285,7 @@ fn a_peer_that_vanished_costs_its_own_connection_only() {
 }
 
 #[test]
-fn garbage_at_qp1_disturbs_nobody() {
+fn garbage_at_qp1_is_counted_and_ignored() {
     let (a, b) = two();
     let name = soft::address(2);
     let mut events = Events::default();
@@ -305,7 +300,7 @@ fn garbage_at_qp1_disturbs_nobody() {
         packet.extend_from_slice(&[0, 0, 0, if i % 8 == 6 { 2 } else { 1 }]);
         let mut mad = mad.to_vec();
         if i % 4 != 0 {
-            // A header that is right, and a message of every kind.
+            // A valid header, with every attribute id.
             mad[..4].copy_from_slice(&[1, 7, 2, 3]);
             mad[16..18].copy_from_slice(&(0x10 + (i / 4 % 10) as u16).to_be_bytes());
         }
@@ -326,13 +321,13 @@ fn garbage_at_qp1_disturbs_nobody() {
         b.dev().progress().unwrap();
     }
     let after = b.dev().counters().unwrap();
-    assert_eq!(seen(), sent, "every one was looked at");
+    assert_eq!(seen(), sent, "not every message was counted");
     assert_eq!(
         after.rcvd_refused - before.rcvd_refused,
         sent / 4,
         "another Q_Key, another QP than QP1"
     );
-    assert!(after.cm_sent - before.cm_sent <= sent, "one in, at most one out");
+    assert!(after.cm_sent - before.cm_sent <= sent, "more answers than messages");
     let quiet = events.find([a.dev(), b.dev()], Duration::from_millis(50), |_| true);
     assert!(quiet.is_none(), "{quiet:?}");
     (mine.peer, theirs.peer) = (theirs.own, mine.own);
@@ -345,7 +340,7 @@ fn garbage_at_qp1_disturbs_nobody() {
 }
 
 #[test]
-fn messages_on_the_wire_are_what_tshark_calls_by_name() {
+fn tshark_names_every_message_on_the_wire() {
     let Some(tshark) = find("tshark") else { skip!("tshark is not installed") };
     let file = scratch("cm-pcap");
     let path = file.join("cm.pcap");
@@ -381,7 +376,7 @@ fn messages_on_the_wire_are_what_tshark_calls_by_name() {
 }
 
 #[test]
-fn two_processes_ping_and_a_killed_one_is_noticed() {
+fn two_processes_ping_and_the_end_of_a_killed_one_is_reported() {
     let program = library::examples().join("cm/cm_ping");
     let (here, there) = (loopback(46, 11), loopback(46, 12));
     let device = |address: &str| format!("soft:{address}");
@@ -398,8 +393,8 @@ fn two_processes_ping_and_a_killed_one_is_noticed() {
     assert!(served.ok() && served.output.contains("20 rounds"), "{}", served.output);
     assert!(served.output.contains("ping data: rdma-ping-19: "), "{}", served.output);
 
-    // Its words go into a file, which tells when the two talk: a request that came before it
-    // listened is sent again later.
+    // Its output goes to a file, which shows when the two exchange: a request that came before the
+    // listener is repeated later.
     let dir = scratch("cm-killed");
     let words = dir.join("words");
     let mut told = Command::new("sh");
@@ -410,7 +405,11 @@ fn two_processes_ping_and_a_killed_one_is_noticed() {
     let said = || std::fs::read_to_string(&words).unwrap_or_default();
     let end = deadline(60);
     while !said().contains("ping data") {
-        assert!(Instant::now() < end && doomed.is_running(), "they never talked: {}", said());
+        assert!(
+            Instant::now() < end && doomed.is_running(),
+            "they did not exchange a message: {}",
+            said()
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
     doomed.kill();
@@ -431,7 +430,7 @@ fn two_processes_ping_and_a_killed_one_is_noticed() {
 
 #[test]
 fn connections_are_made_under_a_flood_of_requests() {
-    // docs/records/PROOF.md has the figures for 10,000.
+    // The figures for 10,000 connections are in docs/records/PROOF.md.
     let flood = env!("CARGO_BIN_EXE_cm_flood");
     let done = run(Command::new(flood).args(["300", "1000", "1000"]), 120);
     assert!(

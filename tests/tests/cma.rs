@@ -1,5 +1,6 @@
-//! WRITEs that the kernel copies from one process into another (process_vm_writev): the same as
-//! through the ring, and only as long as both ends want it and the keys allow it.
+//! WRITEs by process_vm_writev(2): the kernel copies from one process into another. They have the
+//! same effect as WRITEs through the ring, and happen only while both ends allow them and the keys
+//! are valid.
 
 use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::cause::CauseCode;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const FAR: &str = env!("CARGO_BIN_EXE_far_end");
-/// The shortest WRITE that goes this way.
+/// The shortest WRITE that is copied by address.
 const LEAST: usize = 64 << 10;
 const BYTES: usize = 4 << 20;
 const MIB: u32 = 1 << 20;
@@ -45,7 +46,7 @@ fn carried(end: &End) -> u64 {
     end.dev.counters().expect("counters").carried_writes
 }
 
-/// WRITEs, as long as they must be, until one went past the ring, for which the initiator asks
+/// Posts WRITEs of the least length until one bypasses the ring: the initiator requests the grant
 /// beside the first of them.
 fn until_carried(x: &mut End, mut others: impl FnMut()) {
     let before = carried(x);
@@ -63,7 +64,7 @@ fn until_carried(x: &mut End, mut others: impl FnMut()) {
     }
 }
 
-/// Two ends of which `x` writes the memory of `y` by its address.
+/// Two ends; `x` has a grant by address of `y`'s memory.
 fn lent(devices: &[Soft; 2]) -> (End<'_>, End<'_>) {
     let (mut x, mut y) = ends(devices);
     until_carried(&mut x, || {
@@ -72,7 +73,7 @@ fn lent(devices: &[Soft; 2]) -> (End<'_>, End<'_>) {
     (x, y)
 }
 
-/// Runs one end alone until `wr_id` has completed.
+/// Runs only `x` until `wr_id` has completed.
 fn alone(x: &mut End, wr_id: u64) -> Wc {
     let end = deadline(60);
     loop {
@@ -115,7 +116,7 @@ fn bytes_land_where_they_should_with_neither_a_packet_nor_the_target() {
         let after = (count(|c| c.sent_pkts, &x), count(|c| c.rcvd_pkts, &y), carried(&x));
         assert_eq!(after, (before.0, before.1, before.2 + 1), "{seed}");
     }
-    // Several pieces, one of them empty.
+    // Several scatter/gather entries, one of them empty.
     let pieces = [x.piece(5, 7), x.piece(100_000, 0), x.piece(200_001, 300_000), x.piece(1, 5)];
     x.buffer.write(0, &pattern(9, 1 << 20));
     let before = carried(&x);
@@ -151,7 +152,7 @@ fn both_ends_choose() {
         let (mut x, mut y) = ends(&devices);
         let (end, wanted) = (deadline(60), near && far);
         let mut rounds = 0;
-        // Long enough to ask for it several times, and until it is given.
+        // Long enough for several requests of a grant, and until one is made.
         while rounds < 1000 || wanted && (carried(&x) == 0 || carried(&y) == 0) {
             assert!(Instant::now() < end, "{} and {} carried", carried(&x), carried(&y));
             rounds += 1;
@@ -165,7 +166,7 @@ fn both_ends_choose() {
 }
 
 #[test]
-fn what_follows_arrives_after_it() {
+fn later_requests_arrive_after_the_write() {
     let devices = pair();
     let (mut x, mut y) = lent(&devices);
     let before = carried(&x);
@@ -183,8 +184,8 @@ fn what_follows_arrives_after_it() {
     assert!(carried(&x) - before > 250, "{} of 500", carried(&x) - before);
 }
 
-/// Looks without a pause, as a program that polls; after a while the other one may need this very
-/// CPU.
+/// Polls without a pause, as a program does; yields after a while, since the other thread may need
+/// this CPU.
 fn spin_until(mut is: impl FnMut() -> bool) {
     let mut looks = 0u32;
     while !is() {
@@ -195,13 +196,12 @@ fn spin_until(mut is: impl FnMut() -> bool) {
     }
 }
 
-/// A program that polls the last byte has the others then.
+/// A program that polls the last byte must then see all bytes.
 #[test]
 fn the_last_word_is_stored_last() {
     let devices = pair();
     let (mut x, y) = lent(&devices);
-    // To an address and of a length that share no alignment, so that the last word is cut anew each
-    // time.
+    // Address and length differ in alignment, so that the last word is cut differently each time.
     let place = |round: u64| ((round % 11) as usize, LEAST + (round as usize * 1237) % 70_000);
     let (told, seen) = (AtomicU64::new(0), AtomicU64::new(0));
     let at = y.buffer.as_ptr().expose_provenance();
@@ -211,7 +211,7 @@ fn the_last_word_is_stored_last() {
         scope.spawn(move || {
             let byte = |i: usize| {
                 // SAFETY: inside the buffer, which lives longer than this thread; volatile, since
-                // others write there.
+                // other threads write there.
                 unsafe { std::ptr::with_exposed_provenance::<u8>(at + i).read_volatile() }
             };
             for round in 1..=rounds {
@@ -223,9 +223,10 @@ fn the_last_word_is_stored_last() {
                     assert!(Instant::now() < end, "round {round} never arrives");
                     byte(to + len - 1) == value
                 });
-                // Backwards: what might come too late is nearest.
+                // Backwards: bytes that might come too late are next to the last one.
                 let late = (0..len).rev().filter(|&i| byte(to + i) != value).count();
-                // Of a writer that waits for it in vain there would be no report.
+                // On a failure the writer is released as well, so that this thread's panic is
+                // reported.
                 seen.store(if late == 0 { round } else { u64::MAX }, Ordering::Release);
                 assert_eq!(late, 0, "round {round}: bytes that came after the last one");
             }
@@ -233,7 +234,7 @@ fn the_last_word_is_stored_last() {
         let before = carried(&x);
         for round in 1..=rounds {
             let (to, len) = place(round);
-            // Nothing of the round before is what this one brings.
+            // The buffer holds no byte that this round will write.
             y.buffer.write(0, &vec![0; len + 16]);
             x.buffer.write(0, &vec![round as u8 | 1; len]);
             told.store(round, Ordering::Release);
@@ -245,7 +246,7 @@ fn the_last_word_is_stored_last() {
     });
 }
 
-/// How it ends, and what ends it.
+/// A name, and the action that ends the key.
 type Ending<'a> = (&'a str, &'a dyn Fn(&End));
 
 #[test]
@@ -275,7 +276,7 @@ fn a_key_that_has_ended_writes_nothing() {
         let before = y.buffer.read(0, BYTES);
         x.buffer.write(0, &vec![0xa5; BYTES]);
         end(&y);
-        // From the moment on at which the call has returned.
+        // The key must be refused from the moment at which the call returns.
         x.post(9, Op::Write(0, None), 0, 300_000).expect("post_send");
         let wc = complete(&mut x, &mut y, 9, Duration::from_secs(20));
         assert_ne!(wc.status, wc_status::SUCCESS, "{what}");
@@ -288,7 +289,7 @@ fn a_key_of_another_region_opens_only_that() {
     let devices = pair();
     let (mut x, mut y) = lent(&devices);
     let other = Buffer::new(BYTES);
-    // The same key and addresses, other memory.
+    // The same key and addresses, with other memory.
     let reg = MrReg {
         pd: y.pd,
         addr: other.addr(),
@@ -311,7 +312,8 @@ fn a_key_of_another_region_opens_only_that() {
     succeed(&mut x, &mut y, 2);
     assert!(other.read(9, 1 << 20) == pattern(3, 9 + (1 << 20))[9..]);
     assert!(y.buffer.read(0, BYTES) == before);
-    // Beyond it nothing is written, one byte or all of it: what the responder says.
+    // Beyond the region nothing is written, whether one byte or all are outside: the responder
+    // refuses.
     x.post(3, Op::Write((BYTES - LEAST + 1) as u64, None), 0, LEAST as u32).expect("post_send");
     assert_eq!(
         complete(&mut x, &mut y, 3, Duration::from_secs(20)).status,
@@ -335,7 +337,7 @@ fn a_context_that_was_closed_is_not_written() {
     };
     let before = memory.read(0, BYTES);
     x.buffer.write(0, &vec![0xa5; BYTES]);
-    // With all that is in it.
+    // Drops the device with all of its objects.
     drop(far);
     x.post(9, Op::Write(0, None), 0, 300_000).expect("post_send");
     assert_ne!(alone(&mut x, 9).status, wc_status::SUCCESS);
@@ -380,7 +382,7 @@ fn memory_that_the_program_shares_is_mapped_instead() {
     assert_eq!((mapped(&x), carried(&x)), (2, before));
 }
 
-/// Takes the access to all pages of a buffer but the first, or gives it back.
+/// Removes access to all pages of a buffer but the first, or restores it.
 fn protect(buffer: &Buffer, from: usize, access: i32) {
     // SAFETY: whole pages of the buffer, whose bytes are only read by copies that mind faults.
     let rc = unsafe { libc::mprotect(buffer.as_ptr().add(from).cast(), BYTES - from, access) };
@@ -414,7 +416,7 @@ fn memory_that_vanishes_is_the_error_that_it_is_through_the_ring() {
 
 const OPTIONS: [&str; 3] = ["path=shm", "cma=1", "buffer=4194304"];
 
-/// An end here and one in another process, whose memory this one writes.
+/// An end here and one in another process, whose memory this one may write.
 fn across<'d>(here: &'d Soft, far: &mut Far) -> End<'d> {
     let mut x = End::new(here.dev(), Shape { buffer: BYTES, ..Shape::default() }).expect("an end");
     far.connect(&mut x);
@@ -474,9 +476,9 @@ fn a_process_that_is_killed_while_it_is_written_is_a_lost_path() {
                     far.kill();
                 }
             }
-            assert!(Instant::now() < end, "no end of it");
+            assert!(Instant::now() < end, "the stream did not end");
         };
-        assert!(moved >= 200, "failed before the kill: {failed:?}");
+        assert!(moved >= 200, "the stream failed before the kill: {failed:?}");
         assert_eq!(failed.status, wc_status::RETRY_EXC_ERR);
         let cause = CauseCode::from_u32(x.dev.qp_cause(x.qp).expect("qp_cause").code);
         assert_eq!(cause, Some(CauseCode::PathLost));
@@ -484,7 +486,7 @@ fn a_process_that_is_killed_while_it_is_written_is_a_lost_path() {
 }
 
 #[test]
-fn a_writer_that_is_stopped_holds_nobody_up() {
+fn a_stopped_writer_blocks_no_control_call() {
     let (here, there) = (open(1, true), address(2));
     for _ in 0..5 {
         let mut far = Far::start(FAR, &there, &[&OPTIONS[..], &["stream=write"]].concat());
@@ -492,20 +494,21 @@ fn a_writer_that_is_stopped_holds_nobody_up() {
             End::new(here.dev(), Shape { buffer: BYTES, ..Shape::default() }).expect("an end");
         far.connect(&mut x);
         let end = deadline(60);
-        // It has moved some, and goes on.
+        // Waits until it has written some.
         let mut moved = 0;
         while moved < 8 {
             x.poll();
             moved += u32::from(far.said().is_some_and(|line| line.starts_with("moved")));
             assert!(Instant::now() < end, "nothing moves");
         }
-        assert!(told(&mut far) > 0, "by the ring");
+        assert!(told(&mut far) > 0, "no WRITE bypassed the ring");
         far.stop();
-        // Comes back, although the writer goes on only later.
+        // Must return although the writer continues only later.
         let watch = patience::watch(60, "mr_dereg beside a writer that is stopped");
         x.dev.mr_dereg(x.mr).expect("mr_dereg");
         drop(watch);
-        // What it is in the middle of lands before it, or never; so do all others.
+        // A copy that the writer had begun may land before it, or not at all; the same for later
+        // ones.
         std::thread::sleep(Duration::from_millis(20));
         let before = x.buffer.read(0, BYTES);
         x.buffer.write(0, &vec![0x5a; BYTES]);
@@ -542,7 +545,7 @@ fn perf_writes_so_and_finds_every_byte() {
     assert!(!done.ok() && done.output.contains("',cma'"), "{}", done.output);
 }
 
-/// How many WRITEs of another process went past the ring so far.
+/// Number of WRITEs of another process that bypassed the ring so far.
 fn told(far: &mut Far) -> u64 {
     far.say("tell");
     let end = deadline(60);
@@ -555,13 +558,13 @@ fn told(far: &mut Far) -> u64 {
     }
 }
 
-/// What two processes of another user do, of which the target may be traced by others of that user,
-/// or not: how many WRITEs of more than a thousand went past the ring, or of as many as it takes
-/// for `wanted`.
+/// Runs two processes of another user; `dumpable` says whether others of that user may trace the
+/// target. Returns how many of more than a thousand WRITEs bypassed the ring; more are made until
+/// `wanted` of them did.
 fn strangers(dumpable: &str, wanted: u64) -> u64 {
     let [mut from, mut to] = ["stream=write", "stream=read"].map(|stream| {
         let n = if stream == "stream=write" { 1 } else { 2 };
-        // Only one of them streams: it alone is told to go.
+        // Only one of them streams, so only that one is started.
         Far::start(FAR, &address(n), &[&OPTIONS[..], &["user=65534", dumpable, stream]].concat())
     });
     from.connect_far(&mut to);
@@ -581,17 +584,21 @@ fn strangers(dumpable: &str, wanted: u64) -> u64 {
 }
 
 #[test]
-fn what_the_kernel_forbids_goes_through_the_ring() {
+fn writes_that_the_kernel_forbids_use_the_ring() {
     // SAFETY: no pointers.
     if unsafe { libc::geteuid() } != 0 {
-        println!("skipped: only root can start processes that may do less");
+        println!("skipped: only root can start processes of another user");
         return;
     }
-    assert_eq!(strangers("dumpable=0", 0), 0, "of more than a thousand WRITEs");
+    assert_eq!(
+        strangers("dumpable=0", 0),
+        0,
+        "WRITEs that bypassed the ring, of more than a thousand"
+    );
     let yama = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     if yama.is_empty() || yama.trim() == "0" {
         assert!(strangers("dumpable=1", 500) >= 500);
     } else {
-        println!("skipped: Yama allows no process of a user to write others of it");
+        println!("skipped: Yama forbids a user's processes to write each other");
     }
 }

@@ -1,5 +1,5 @@
-//! Marked packets on real sockets: the kernel shows the mark, notifications go back, the sender
-//! slows down.
+//! Congestion marks on real sockets: the kernel passes the mark on, notifications go back, the
+//! sender slows down.
 
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::Device;
@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 const WRITES: usize = 16;
 /// Bytes of each.
 const BYTES: usize = 500_000;
-/// The standard practice: one notification in 50 µs.
+/// The usual interval: one notification in 50 µs.
 const CNP_INTERVAL: Duration = Duration::from_micros(50);
 
-/// From now on the socket's packets carry these ECN bits, as if a switch had set them.
+/// Makes the socket's packets carry these ECN bits, as if a switch had set them.
 fn mark(socket: &UdpSocket, ecn: i32) {
     let value: *const i32 = &ecn;
     // SAFETY: an open socket and one whole int.
@@ -41,13 +41,14 @@ fn mark(socket: &UdpSocket, ecn: i32) {
     assert_eq!(rc, 0, "IP_TOS");
 }
 
-/// Counters by which this test judges: marked, notifications sent, followed, ignored.
+/// Counters: marked packets received, notifications sent, notifications heeded, notifications
+/// ignored.
 fn counts(dev: &dyn Device) -> [u64; 4] {
     let c = dev.counters().expect("counters");
     [c.np_ecn_marked, c.np_cnp_sent, c.rp_cnp_handled, c.rp_cnp_ignored]
 }
 
-/// How long the WRITEs take; `beside` is done between polls.
+/// Time that the WRITEs take; `beside` is called between polls.
 fn time_of(a: &mut End, b: &mut End, beside: &mut dyn FnMut()) -> Duration {
     let (began, mut done) = (Instant::now(), 0);
     for i in 0..WRITES {
@@ -85,14 +86,10 @@ fn marks_become_notifications_and_those_a_lower_rate() {
     a.buffer.write(0, &pattern(1, BYTES));
     a.post(1, Op::Write(0, None), 0, BYTES as u32).expect("post_send");
     succeed(&mut a, &mut b, 1);
-    assert_eq!(
-        (counts(dx.dev()), counts(dy.dev())),
-        ([0; 4], [0; 4]),
-        "nothing is marked on loopback"
-    );
+    assert_eq!((counts(dx.dev()), counts(dy.dev())), ([0; 4], [0; 4]), "loopback marks no packets");
 
-    // Duplicates of what the peer has sent, from its address, with a mark; and the same from a
-    // stranger, which nobody hears of.
+    // Marked duplicates of the peer's packets from the peer's address; and the same from a
+    // stranger, which must be ignored.
     let forger = UdpSocket::bind((plain(&x).ip(), 0)).expect("a socket at the peer's address");
     let stranger = UdpSocket::bind((plain(&address(3)).ip(), 0)).expect("a socket");
     mark(&forger, 3);
@@ -106,12 +103,12 @@ fn marks_become_notifications_and_those_a_lower_rate() {
     let limit = deadline(60);
     while counts(dy.dev())[0] < 20 {
         b.dev.progress().expect("progress");
-        assert!(Instant::now() < limit, "the kernel shows no mark");
+        assert!(Instant::now() < limit, "the kernel passes no mark on");
     }
-    assert_eq!(counts(dy.dev())[1], 0, "a stranger's marks are nobody's congestion");
-    // The same WRITEs without congestion and with it, in turn, until the marks have had their
-    // effect: a fast machine ends the first WRITEs before the first notification arrives, and on a
-    // busy one the WRITEs without congestion are slow as well.
+    assert_eq!(counts(dy.dev())[1], 0, "marks on a stranger's packets caused notifications");
+    // The same WRITEs in turn without and with congestion, until the marks have had their effect. A
+    // fast machine ends the first WRITEs before the first notification arrives, and on a busy
+    // machine WRITEs without congestion are slow as well.
     let mut free = (0..3).map(|_| time_of(&mut a, &mut b, &mut || {})).min().expect("three");
     let (began, mut sent, mut congested) = (Instant::now(), 0u64, Duration::ZERO);
     loop {
@@ -147,10 +144,10 @@ fn marks_become_notifications_and_those_a_lower_rate() {
         "{} MiB in {free:?} without, in {congested:?} with congestion",
         (WRITES * BYTES) >> 20
     );
-    assert!(cnps <= most && cnps <= marked, "{cnps} notifications in {most} intervals");
-    assert_eq!(handled + ignored, cnps, "all of them arrived");
+    assert!(cnps <= most && cnps <= marked, "{cnps} notifications, at most {most} expected");
+    assert_eq!(handled + ignored, cnps, "not all notifications arrived");
     assert!(b.buffer.read(0, BYTES) == pattern(1, BYTES));
-    // Nobody complains any more.
+    // Now nothing is marked any more.
     std::thread::sleep(Duration::from_millis(200));
     time_of(&mut a, &mut b, &mut || {});
     assert_eq!(counts(dx.dev())[2] + counts(dx.dev())[3], cnps);
@@ -160,16 +157,16 @@ fn marks_become_notifications_and_those_a_lower_rate() {
     tshark_sees(&file, target.port(), cnps);
 }
 
-/// tshark reads as many CNPs in a capture.
+/// Checks that tshark finds as many CNPs in a capture.
 fn tshark_sees(file: &Path, port: u16, cnps: u64) {
     if find("tshark").is_none() {
-        println!("skipped: tshark is not installed; nobody else has read the notifications");
+        println!("skipped: tshark is not installed, so the notifications were not read by another program");
         return;
     }
     let mut tshark = Command::new(root().join("scripts/tshark_roce.sh"));
     tshark.args(["-p", &port.to_string()]).arg(file);
     tshark.args(["-T", "fields", "-e", "infiniband.bth.opcode"]);
-    // All that was sent is in the file: up to some hundred MiB.
+    // The file has all packets: up to some hundred MiB.
     let read = run(&mut tshark, 300);
     assert!(read.ok(), "{}", read.output);
     let seen = read.output.lines().filter(|l| l.trim() == "129").count() as u64;

@@ -1,4 +1,5 @@
-//! rdma_copy_file: whole files or none, whatever happens to the other side, the disk or the link.
+//! rdma_copy_file transfers whole files or none, also when the other side, the disk or the link
+//! fails.
 
 use gdrcore_tests::ends::pattern;
 use gdrcore_tests::lab::Lab;
@@ -16,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// One server and one client, on loopback addresses of their own.
 struct Copy {
     program: PathBuf,
-    /// Third byte of both addresses, and the port's last digits.
+    /// Number of the test: third byte of both addresses, and the port's last digits.
     n: u32,
     from: PathBuf,
     to: PathBuf,
@@ -61,7 +62,7 @@ impl Copy {
         command
     }
 
-    /// One that says what it has done.
+    /// A client that prints what it has copied.
     fn loud_client(&self, more: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(["-d", &self.device(2), "-p", &self.port()]).args(more);
@@ -69,14 +70,14 @@ impl Copy {
         command
     }
 
-    /// Writes the file that is to be sent.
+    /// Writes the source file.
     fn file(&self, len: usize) -> Vec<u8> {
         let bytes = pattern(len as u64, len);
         fs::write(self.from.join("data"), &bytes).expect("the source file");
         bytes
     }
 
-    /// Files below the target, without the names that begin with a dot.
+    /// The files of the target folder whose names do not begin with a dot.
     fn arrived(&self) -> Vec<PathBuf> {
         gdrcore_tests::source::files(&self.to, &[])
             .into_iter()
@@ -84,7 +85,7 @@ impl Copy {
             .collect()
     }
 
-    /// Every file of the target, temporary ones too.
+    /// Number of all files of the target folder, temporary ones too.
     fn leftovers(&self) -> usize {
         fs::read_dir(&self.to).expect("the target").count()
     }
@@ -123,8 +124,7 @@ fn a_tree_arrives_as_it_was() {
     let server = Running::start(&mut copy.server(&["-1"]));
     let client = run(&mut copy.client(&["-s", "256k", "-n", "4"]), 120);
     let server = server.finish(LIMIT);
-    // A link is left out; whether that alone fails the client is its own affair, but what is a file
-    // arrives.
+    // A symbolic link is left out. Its client may fail for that, but all regular files must arrive.
     assert!(server.ok(), "{}\n{}", server.output, client.output);
     for name in ["empty", "one", "page", "deep/odd", "deep/er/big"] {
         let (sent, got) = (top.join(name), copy.to.join("data").join(name));
@@ -149,7 +149,7 @@ fn a_killed_client_leaves_no_half_file_and_the_server_goes_on() {
     copy.wait_for_part();
     client.kill();
     client.finish(LIMIT);
-    // The next client is served at once, and what the first one left is gone.
+    // The next client is served at once, and the temporary file of the first one is removed.
     let again = run(&mut copy.client(&[]), 120);
     assert!(again.ok(), "{}", again.output);
     assert!(fs::read(copy.to.join("data")).expect("the second copy") == bytes);
@@ -159,7 +159,7 @@ fn a_killed_client_leaves_no_half_file_and_the_server_goes_on() {
 }
 
 #[test]
-fn a_killed_server_leaves_no_half_file_and_the_client_says_so() {
+fn a_killed_server_leaves_no_half_file_and_the_client_reports_it() {
     let copy = Copy::new("killed-server", 63);
     copy.file(400 << 20);
     let mut server = Running::start(&mut copy.server(&[]));
@@ -177,7 +177,7 @@ fn a_killed_server_leaves_no_half_file_and_the_client_says_so() {
 }
 
 #[test]
-fn a_stopped_server_that_goes_on_loses_nothing() {
+fn a_server_that_is_stopped_and_continued_loses_nothing() {
     let copy = Copy::new("stopped", 64);
     let bytes = copy.file(400 << 20);
     let server = Running::start(&mut copy.server(&["-1"]));
@@ -192,8 +192,8 @@ fn a_stopped_server_that_goes_on_loses_nothing() {
     assert!(fs::read(copy.to.join("data")).expect("the copy") == bytes);
 }
 
-/// Starts the server where its target folder is a file system of `size`; the last lines of its
-/// output name what is left in that folder. None: it cannot be mounted here, and the test is over.
+/// Starts the server with a target folder on a file system of `size`. The last lines of its output
+/// list the files left there. `None`: this machine cannot mount it.
 fn server_on_small_disk(copy: &Copy, size: &str) -> Option<Running> {
     let may = run(
         Command::new("unshare").args(["-Urm", "mount", "-t", "tmpfs", "tmpfs"]).arg(&copy.to),
@@ -215,7 +215,7 @@ fn server_on_small_disk(copy: &Copy, size: &str) -> Option<Running> {
     Some(Running::start(command.env("TARGET", &copy.to)))
 }
 
-/// Both sides must have failed, named the disk, and left nothing of the file.
+/// Checks that both sides failed, named the disk, and left no part of the file.
 fn check_full_disk(client: &Done, server: &Done) {
     for (who, done) in [("server", server), ("client", client)] {
         assert!(done.code().is_some_and(|c| c > 0), "{who}: {:?} {}", done.status, done.output);
@@ -247,7 +247,7 @@ fn a_disk_that_fills_up_meanwhile_leaves_no_half_file() {
     copy.file(400 << 20);
     let Some(server) = server_on_small_disk(&copy, "410m") else { return };
     let client = Running::start(&mut copy.client(&[]));
-    // The server's view of its folder, from outside of its mount namespace.
+    // The server's target folder, seen from outside of its mount namespace.
     let seen = PathBuf::from(format!("/proc/{}/root{}", server.pid(), copy.to.display()));
     let end = deadline(60);
     let begun = || {
@@ -301,7 +301,7 @@ fn a_lost_link_ends_both_sides_with_an_error() {
         (client.finish(Duration::from_secs(60)), server.finish(Duration::from_secs(60)));
     for (who, done) in [("server", &server), ("client", &client)] {
         assert!(done.code().is_some_and(|c| c > 0), "{who}: {:?} {}", done.status, done.output);
-        assert!(!done.output.trim().is_empty(), "{who} says nothing");
+        assert!(!done.output.trim().is_empty(), "{who} printed nothing");
     }
     assert_eq!(copy.leftovers(), 0, "server: {}", server.output);
 }
@@ -318,7 +318,7 @@ fn an_existing_file_is_replaced_only_by_a_whole_one() {
 }
 
 #[test]
-fn garbage_on_the_control_port_is_told_to_leave() {
+fn garbage_on_the_control_port_is_refused() {
     let copy = Copy::new("garbage", 68);
     let bytes = copy.file(100_000);
     let server = Running::start(&mut copy.server(&[]));
@@ -342,7 +342,7 @@ fn garbage_on_the_control_port_is_told_to_leave() {
     server.finish(LIMIT);
 }
 
-/// The bytes that a file takes on its disk.
+/// Bytes that a file occupies on its disk.
 fn stored(path: &Path) -> u64 {
     path.metadata().expect("a file").blocks() * 512
 }
@@ -359,8 +359,8 @@ fn holes_stay_holes() {
             file.write_all_at(&pattern(*at, *n), *at).expect(name);
         }
     };
-    // Data first, in between, last; nothing but a hole, of more bytes than any disk here has; no
-    // hole at all.
+    // Data at the beginning, in between, at the end; a file that is one hole larger than any disk
+    // here; a file without holes.
     file("mixed", 100 << 20, &[(0, 100_000), (33 << 20, 3_000_001), ((100 << 20) - 5000, 5000)]);
     file("ends-in-a-hole", 50_000_003, &[(10_000_000, 70_000)]);
     file("empty-tebibyte", 1 << 40, &[]);
@@ -381,7 +381,7 @@ fn holes_stay_holes() {
     }
     let whole = copy.to.join("data/empty-tebibyte");
     assert_eq!((whole.metadata().expect("the hole").len(), stored(&whole)), (1 << 40, 0));
-    // Again, by checksum: a hole costs nothing there either, and nothing is sent.
+    // Again, by checksum: a hole costs nothing there either, and no bytes are sent.
     let server = Running::start(&mut copy.server(&["-1"]));
     let again = run(&mut copy.loud_client(&["--checksum"]), 120);
     assert!(again.ok() && again.output.contains("copied 0 files, 0 bytes"), "{}", again.output);
@@ -390,10 +390,10 @@ fn holes_stay_holes() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_named_and_the_rest_arrives() {
+fn files_that_cannot_be_copied_are_named_and_the_rest_arrives() {
     let copy = Copy::new("some", 71);
     let top = copy.from.join("data");
-    // Deeper than folders may be nested: refused for root as well.
+    // Deeper than folders may be nested: root is refused as well.
     let deep: PathBuf = (0..70).map(|_| "d").collect();
     fs::create_dir_all(top.join(&deep)).expect("folders");
     fs::write(top.join("first"), b"1").expect("a file");
@@ -405,7 +405,7 @@ fn what_cannot_be_copied_is_named_and_the_rest_arrives() {
     let _socket = std::os::unix::net::UnixListener::bind(top.join("socket")).expect("a socket");
     symlink("first", top.join("link")).expect("a link");
     let server = Running::start(&mut copy.server(&["-1"]));
-    // Files of /proc and /sys have no size, or a wrong one; /proc/self/mem fails when it is read.
+    // Files of /proc and /sys have no size, or a wrong one; reading /proc/self/mem fails.
     let huge = "/sys/kernel/mm/transparent_hugepage/enabled";
     let mut args = vec!["/proc/version", "/proc/self/mem", "/dev/null", "/nonexistent/x", "/"];
     args.extend(Path::new(huge).exists().then_some(huge));
@@ -463,7 +463,7 @@ fn is_partial(path: &Path) -> bool {
 #[test]
 fn a_folder_is_not_copied_into_itself() {
     let copy = Copy::new("itself", 72);
-    // The target lies inside of what is copied.
+    // The target lies inside the source.
     let top = copy.to.parent().expect("the test's folder");
     fs::write(copy.from.join("data"), b"bytes").expect("a file");
     let server = Running::start(&mut copy.server(&[]));
@@ -474,8 +474,8 @@ fn a_folder_is_not_copied_into_itself() {
     assert!(done.output.contains("not copied into itself"), "{}", done.output);
     let copied = copy.to.join(top.file_name().expect("a name"));
     assert_eq!(fs::read(copied.join("from/data")).expect("the rest"), b"bytes");
-    assert!(!copied.join("to").exists(), "nothing of the target");
-    // What lies in the target would replace itself.
+    assert!(!copied.join("to").exists(), "the target was copied into itself");
+    // A file of the target would be copied onto itself.
     let mut client = Command::new(&copy.program);
     client.args(["-q", "-d", &copy.device(2), "-p", &copy.port(), &loopback(copy.n, 1)]);
     let done = run(client.arg(&copied), 60);
@@ -486,7 +486,7 @@ fn a_folder_is_not_copied_into_itself() {
 }
 
 #[test]
-fn what_is_unchanged_is_left_out() {
+fn unchanged_files_are_not_sent() {
     let copy = Copy::new("update", 73);
     let top = copy.from.join("data");
     fs::create_dir_all(top.join("below")).expect("folders");
@@ -500,14 +500,14 @@ fn what_is_unchanged_is_left_out() {
     };
     let there = |name: &str| copy.to.join("data").join(name);
     let inode = |name: &str| there(name).metadata().expect(name).ino();
-    // Where nothing is yet, everything comes.
+    // The target is empty, so all files are copied.
     again("--update", "copied 4 files, 3100005 bytes");
     let before = inode("a");
     again("--update", "copied 0 files, 0 bytes");
     again("--checksum", "4 unchanged");
-    assert_eq!(inode("a"), before, "the file is the same");
-    // Same bytes, another time: time alone sends it again, the checksum only corrects the time and
-    // the mode.
+    assert_eq!(inode("a"), before, "the file was replaced");
+    // The same bytes with another time: by time alone the file is sent again; by checksum only its
+    // time and mode are corrected.
     let touch = |name: &str, seconds: u64| {
         let time = std::time::UNIX_EPOCH + Duration::from_secs(seconds);
         fs::File::options()
@@ -529,7 +529,7 @@ fn what_is_unchanged_is_left_out() {
     }
     touch("a", 2_000_000);
     again("--update", "copied 1 file, 100000 bytes");
-    // Other bytes of the same size at the same time: only the checksum sees it.
+    // Other bytes of the same size and time: only the checksum finds them.
     let time = meta(top.join("b")).1;
     fs::write(top.join("b"), b"other").expect("b");
     fs::File::options()
@@ -541,7 +541,7 @@ fn what_is_unchanged_is_left_out() {
     assert_ne!(fs::read(there("b")).expect("b"), b"other");
     again("--checksum", "copied 1 file, 5 bytes");
     assert_eq!(fs::read(there("b")).expect("b"), b"other");
-    // A folder in its place, or a link, is no such file.
+    // A folder or a link in place of the file is not the file.
     fs::remove_file(there("b")).expect("b");
     symlink(top.join("b"), there("b")).expect("a link");
     again("--update", "copied 1 file, 5 bytes");
@@ -550,7 +550,7 @@ fn what_is_unchanged_is_left_out() {
     assert!(server.finish(LIMIT).ok());
 }
 
-/// Interrupts a client in the middle of a file. What it says.
+/// Interrupts a client in the middle of a file; returns its output.
 fn interrupted(copy: &Copy, more: &[&str]) -> String {
     let client = Running::start(&mut copy.client(more));
     copy.wait_for_part();
@@ -567,14 +567,14 @@ fn interrupted(copy: &Copy, more: &[&str]) -> String {
 }
 
 #[test]
-fn an_interrupted_copy_says_where_it_stopped_and_can_go_on() {
+fn an_interrupted_copy_reports_its_place_and_can_be_resumed() {
     let copy = Copy::new("resume", 74);
     let bytes = copy.file(400 << 20);
     let server = Running::start(&mut copy.server(&[]));
     let said = interrupted(&copy, &[]);
     assert!(said.contains("nothing is left there"), "{said}");
     assert_eq!(copy.leftovers(), 0);
-    // With --resume the part stays, and the next one begins behind it.
+    // With --resume the part stays, and the next copy continues behind it.
     let said = interrupted(&copy, &["--resume"]);
     let part =
         fs::read_dir(&copy.to).expect("the target").next().expect("a part").expect("a part").path();
@@ -590,7 +590,7 @@ fn an_interrupted_copy_says_where_it_stopped_and_can_go_on() {
     assert_eq!(copy.leftovers(), 1);
     let done = run(&mut copy.loud_client(&["--resume"]), 120);
     assert!(done.ok() && done.output.contains("1 unchanged"), "{}", done.output);
-    // A part that is not what the client has counts for nothing, however long it is.
+    // A part whose bytes differ from the client's is not used, however long it is.
     fs::remove_file(copy.to.join("data")).expect("the copy");
     interrupted(&copy, &["--resume"]);
     let damaged = fs::File::options().write(true).open(&part).expect("the part");
@@ -604,7 +604,7 @@ fn an_interrupted_copy_says_where_it_stopped_and_can_go_on() {
 }
 
 #[test]
-fn a_killed_server_leaves_a_part_that_the_next_one_goes_on_with() {
+fn a_killed_server_leaves_a_part_that_the_next_copy_resumes() {
     let copy = Copy::new("resume-killed", 75);
     let bytes = copy.file(400 << 20);
     let mut server = Running::start(&mut copy.server(&[]));
@@ -621,8 +621,8 @@ fn a_killed_server_leaves_a_part_that_the_next_one_goes_on_with() {
     assert_eq!(copy.leftovers(), 1);
 }
 
-/// Two clients at the same file, both to be resumed: one has the part, the other begins one of its
-/// own; the last whole one stays.
+/// Two clients send one file, both with --resume: one continues the part, the other begins its own;
+/// the copy that ends last stays.
 #[test]
 fn two_copies_of_one_file_do_not_write_into_each_others_part() {
     let copy = Copy::new("resume-two", 76);

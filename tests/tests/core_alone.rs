@@ -1,4 +1,4 @@
-//! `core` linked alone imports no allocator and nothing else of a system.
+//! Links `core` alone and checks that it imports no allocator and no system call.
 
 use gdrcore_tests::source::root;
 use gdrcore_tests::{skip, tools};

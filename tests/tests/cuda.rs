@@ -1,5 +1,5 @@
-//! GPU memory as programs see it: the C examples and the C library, each process with its own
-//! driver. On the machine's GPU where there is one, else on the fake driver.
+//! GPU memory in programs: the C examples and the C library, each process with its own driver. Uses
+//! the machine's GPU where there is one, else the fake driver.
 
 use gdrcore_tests::cuda::{self, Driver};
 use gdrcore_tests::lab::Lab;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A program with a CUDA driver: the machine's, or the fake one.
+/// A program with a CUDA driver: the machine's or the fake one.
 fn with_driver(program: &Path) -> Command {
     let mut command = Command::new(program);
     if cuda::driver() == Driver::Fake {
@@ -24,15 +24,15 @@ fn with_driver(program: &Path) -> Command {
     command
 }
 
-/// A program that finds no driver, on any machine.
+/// A program that finds no usable driver, on any machine.
 fn without_driver(program: &Path) -> Command {
-    // A machine with a driver is told that it has no GPU, which is the driver's own word for it.
+    // The driver's own variable hides all GPUs of a machine that has some.
     let mut command = Command::new(program);
     command.env("CUDA_VISIBLE_DEVICES", "").env_remove("LD_LIBRARY_PATH");
     command
 }
 
-/// The GPU's name for the examples: with the fake driver its PCI address.
+/// The examples' name of the GPU; with the fake driver its PCI address.
 fn gpu() -> &'static str {
     match cuda::driver() {
         Driver::Fake => "b7:00.0",
@@ -40,7 +40,7 @@ fn gpu() -> &'static str {
     }
 }
 
-/// One round with the router's buffer in GPU memory, and the peer's too.
+/// One run of router, client and peer, with the router's and the peer's buffer in GPU memory.
 fn round(test: &str, n: u32, bytes: usize, size: &str, vmm: &str) {
     let bin = library::examples();
     let dir = scratch(test);
@@ -72,7 +72,7 @@ fn round(test: &str, n: u32, bytes: usize, size: &str, vmm: &str) {
 
 #[test]
 fn router_client_and_peer_move_a_gibibyte_through_gpu_memory() {
-    // Half of it read, half of it written.
+    // Half of it by READ, half by WRITE.
     round("cuda-gib", 61, 1 << 29, "513M", "1");
 }
 
@@ -81,8 +81,8 @@ fn the_buffer_passes_by_cuda_ipc_where_there_are_no_descriptors() {
     round("cuda-ipc", 62, 3_000_001, "4M", "0");
 }
 
-/// The client's container has a pid namespace of its own: descriptors pass into it, CUDA IPC
-/// handles do not.
+/// The client's container has a pid namespace of its own: descriptors can be passed into it, CUDA
+/// IPC handles cannot.
 #[test]
 fn a_container_gets_the_buffer_by_descriptor_and_is_refused_by_ipc() {
     if cuda::driver() == Driver::Real {
@@ -155,7 +155,7 @@ fn server_and_client_move_a_gibibyte_into_and_out_of_gpu_memory() {
         "-P",
     ]));
     for (kind, n, last) in [("0", "64", 2), ("1", "64", 3), ("0", "3", 4)] {
-        // The third buffer is in host memory: both kinds speak with each other.
+        // The third buffer is in host memory, which can be mixed with GPU memory.
         let mut client = with_driver(&bin.join("gpu_direct/client"));
         client.args([
             "-a",
@@ -235,7 +235,7 @@ fn perf_measures_gpu_memory_on_either_side_and_finds_every_byte() {
 }
 
 #[test]
-fn the_comparison_of_gpu_memory_runs_and_says_on_what() {
+fn the_comparison_of_gpu_memory_runs_and_names_the_gpu() {
     let bin = library::examples();
     let dir = scratch("cuda-compare");
     let out = dir.join("RESULTS-GPU.md");
@@ -245,7 +245,7 @@ fn the_comparison_of_gpu_memory_runs_and_says_on_what() {
     assert!(done.ok(), "{}", done.output);
     let page = fs::read_to_string(&out).expect("the page");
     assert!(cuda::driver() == Driver::Real || page.contains("Fake GPU 0, CUDA"), "{page}");
-    // Four tests of four sizes, each with all its figures.
+    // Four tests of four sizes, each row with all its figures.
     let rows: Vec<&str> =
         page.lines().filter(|l| l.starts_with("| ") && l.contains(", ")).collect();
     assert_eq!(rows.len(), 16, "{page}");
@@ -277,7 +277,7 @@ fn bandwidth_and_latency_of_the_machines_gpu() {
 }
 
 #[test]
-fn without_a_driver_programs_say_what_is_missing_and_nothing_else_changes() {
+fn without_a_driver_programs_name_what_is_missing_and_work_with_host_memory() {
     let bin = library::examples();
     let own = format!("soft:{}", loopback(65, 1));
     let mut router = without_driver(&bin.join("freeflow_gdr/router"));
@@ -310,7 +310,7 @@ fn without_a_driver_programs_say_what_is_missing_and_nothing_else_changes() {
 }
 
 #[test]
-fn every_failure_of_the_driver_ends_the_examples_with_its_words() {
+fn every_failure_of_the_driver_ends_the_examples_with_its_message() {
     if cuda::driver() == Driver::Real {
         skip!("a real driver does not fail on demand");
     }
@@ -349,7 +349,7 @@ fn every_failure_of_the_driver_ends_the_examples_with_its_words() {
             done.output
         );
     }
-    // No device at all, and one whose memory is too small.
+    // No device, and one with too little memory.
     for (name, value, words) in
         [("FAKECUDA_DEVICES", "", "finds no GPU"), ("FAKECUDA_MEMORY", "1000000", "OUT_OF_MEMORY")]
     {
@@ -376,7 +376,7 @@ fn every_failure_of_the_driver_ends_the_examples_with_its_words() {
             done.output
         );
     }
-    // The client's import is refused: it fails, the router waits for the next.
+    // The client's import is refused: the client fails, and the router waits for the next.
     let dir = scratch("cuda-refused");
     let socket = dir.join("s").to_str().expect("a plain path").to_string();
     for fail in ["cuMemImportFromShareableHandle=800", "cuMemMap=2"] {
@@ -396,13 +396,13 @@ fn every_failure_of_the_driver_ends_the_examples_with_its_words() {
 }
 
 #[test]
-fn the_c_interface_keeps_its_word() {
+fn the_c_interface_of_gpu_memory_behaves_as_documented() {
     let archive = library::archive();
     let program = target_dir().join("fakecuda").join(format!("cuda_api.{}", std::process::id()));
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g"]);
     cc.arg(format!("-I{}", root().join("include").display())).arg(root().join("tests/c/cuda.c"));
-    // The archive: the program finds the fake driver by LD_LIBRARY_PATH, and nothing else.
+    // The static library: the program finds the fake driver by LD_LIBRARY_PATH.
     let done = run(cc.arg(archive).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program), 120);
     assert!(done.ok(), "{}", done.output);
     let real = if cuda::driver() == Driver::Real { "real" } else { "fake" };
@@ -411,7 +411,7 @@ fn the_c_interface_keeps_its_word() {
     assert!(done.ok(), "{:?}: {}", done.status, done.output);
 }
 
-/// A sysfs of a machine with two switches, four GPUs and two NICs.
+/// Makes a sysfs tree of a machine with two switches, four GPUs and two NICs.
 fn sysfs(dir: &Path) -> PathBuf {
     let root = dir.join("sys");
     let device = |path: &str, class: &str| {
@@ -480,7 +480,7 @@ fn map_pci_nic_gpu_names_the_pairs_that_are_near() {
 }
 
 #[test]
-fn arp_announce_conf_says_what_it_would_do_and_does_it() {
+fn arp_announce_conf_shows_and_makes_its_changes() {
     let dir = scratch("cuda-arp");
     let conf = dir.join("net/ipv4/conf");
     for interface in ["all", "eth0", "eth1"] {
@@ -503,7 +503,7 @@ fn arp_announce_conf_says_what_it_would_do_and_does_it() {
     assert_eq!(
         (read("eth0/arp_announce"), read("all/arp_ignore")),
         ("0".into(), "0".into()),
-        "a dry run"
+        "a dry run changed the setting"
     );
     let done = run_it(&["eth0"]);
     assert!(done.ok(), "{}", done.output);

@@ -1,4 +1,4 @@
-//! The libibverbs drop-in under programs as Debian ships them.
+//! The libibverbs drop-in under programs as Debian packages them.
 
 use gdrcore_tests::cpu;
 use gdrcore_tests::dropin::{command, free_port, wait_until_listened_at, Pair};
@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
-/// Runs a tool in all its variants between two processes, over shared memory and, where it says so,
-/// over UDP.
+/// Runs a tool in all its variants between two processes, over shared memory; the variants that say
+/// so over UDP as well.
 fn all_pass(tool: &str, n: u32, variants: &[&str]) {
     for (i, arguments) in variants.iter().enumerate() {
         for path in ["shm", "udp"] {
-            // The first variant shows the other path.
+            // Over UDP the first variant is enough.
             if path == "udp" && i > 0 {
                 continue;
             }
@@ -36,14 +36,14 @@ fn all_pass(tool: &str, n: u32, variants: &[&str]) {
     }
 }
 
-/// Names and versions that a library exports, as `name version`; the default version of a name has
-/// `@@`.
+/// Names and versions that a library exports, as `name version`; `@@` marks a name's default
+/// version.
 fn exports(library: &std::path::Path) -> Option<BTreeSet<String>> {
     let done = run(Command::new(find("readelf")?).args(["-W", "--dyn-syms"]).arg(library), 20);
     let symbols = done.output.lines().filter_map(|l| {
         let words: Vec<&str> = l.split_whitespace().collect();
         let name = *words.get(7)?;
-        // Not what it imports, nor the versions themselves.
+        // Neither imports nor the versions themselves.
         (name.contains("@") && words[6] != "UND" && words[6] != "ABS").then(|| name.to_string())
     });
     Some(symbols.collect())
@@ -68,7 +68,8 @@ fn the_exports_are_those_of_debians_library() {
         s.iter().map(|n| n.replacen("@@", "@", 1).replacen('@', " ", 1)).collect()
     };
     assert!(listed.len() > 170 && later.len() > 350, "the tables have shrunk");
-    // A release is one that drivers and tools of it find: each registers under its own number.
+    // Drivers and tools of a release look for symbols with its private version: each number must be
+    // exported.
     for release in [34, 57, 59, 64, 65] {
         let name = format!("verbs_register_driver_{release} IBVERBS_PRIVATE_{release}");
         assert!(listed.contains(&name) || later.contains(&name), "{name}");
@@ -76,7 +77,7 @@ fn the_exports_are_those_of_debians_library() {
     let exported = split(&ours);
     let missing: Vec<_> = listed.union(&later).filter(|n| !exported.contains(*n)).collect();
     assert!(missing.is_empty(), "not exported: {missing:?}");
-    // Where Debian's own is at hand: the table is its list, and the defaults are its defaults.
+    // On a machine with Debian's own library: its list and its defaults are in the table.
     let theirs = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0");
     if let Some(theirs) = theirs.exists().then(|| exports(theirs)).flatten() {
         assert_eq!(split(&theirs), listed);
@@ -103,7 +104,7 @@ fn the_devices_are_listed_and_described() {
     }
     let Some(tool) = find("ibv_devices") else { skip!("no ibv_devices (ibverbs-utils)") };
     let all = run(command(&tool, &address).env_remove("GDRC_ADDRESS"), 20);
-    // Whatever else this machine has, 127.0.0.1 is among it.
+    // The devices include 127.0.0.1, whatever interfaces this machine has.
     assert!(all.ok() && all.output.contains("ffff7f0012b6"), "{}", all.output);
     let one =
         run(command(&tool, &address).env_remove("GDRC_ADDRESS").env("GDRC_DEVICE", "gdrc0"), 20);
@@ -114,14 +115,15 @@ fn the_devices_are_listed_and_described() {
 
 #[test]
 fn rdma_cores_ping_pongs_run_unmodified() {
-    // Two that spin on one busy CPU go on once in one of its time slices.
+    // Two processes that spin on one busy CPU make one step per time slice, so the count falls with
+    // the load.
     let long = format!("-g 0 -n {} -s 64", 100_000 / patience::factor());
     all_pass(
         "ibv_rc_pingpong",
         91,
         &["-g 0 -c", "-g 0 -c -e", "-g 0 -t", &long, "-g 0 -c -m 4096 -s 1000000 -n 20", "-g 0 -o"],
     );
-    // Every index that a NIC usually has.
+    // Every GID index that a NIC usually has.
     all_pass("ibv_rc_pingpong", 91, &["-g 1 -c", "-g 2 -c", "-g 3 -c"]);
     all_pass("ibv_ud_pingpong", 91, &["-g 3 -c"]);
     all_pass("ibv_uc_pingpong", 91, &["-g 0 -c", "-g 0 -e"]);
@@ -129,10 +131,9 @@ fn rdma_cores_ping_pongs_run_unmodified() {
     all_pass("ibv_srq_pingpong", 91, &["-g 0 -c", "-g 0 -e -q 32"]);
 }
 
-/// Programs that were written for InfiniBand and know no GIDs: so do the ping-pongs when they are
-/// given no index.
+/// Programs written for InfiniBand use no GIDs; so do the ping-pongs without an index.
 #[test]
-fn programs_that_know_lids_only_run_when_asked_for() {
+fn programs_for_lids_only_run_with_an_option() {
     for (kind, arguments) in [("rc", "-c"), ("uc", "-c"), ("ud", "-c"), ("srq", "-c -q 4")] {
         let tool = format!("ibv_{kind}_pingpong");
         let Some(with) = Pair::new(&tool, arguments, 98) else {
@@ -143,7 +144,10 @@ fn programs_that_know_lids_only_run_when_asked_for() {
         assert!(!server.output.contains("LID 0x0000"), "{}", server.output);
     }
     let [server, client] = Pair::new("ibv_rc_pingpong", "-c", 98).expect("looked for").run();
-    assert!(!server.ok() && !client.ok(), "it has no need of LIDs: {server:?} {client:?}");
+    assert!(
+        !server.ok() && !client.ok(),
+        "the ping-pong passed without LIDs: {server:?} {client:?}"
+    );
     let dir = scratch("dropin-lid");
     let Some(program) = compiled(&dir, "verbs", &["-libverbs"]) else {
         skip!("no <infiniband/verbs.h> (libibverbs-dev)")
@@ -157,7 +161,7 @@ fn programs_that_know_lids_only_run_when_asked_for() {
 }
 
 #[test]
-fn our_pingpong_plays_with_rdma_cores() {
+fn our_pingpong_runs_against_rdma_cores() {
     for (i, kind) in ["rc", "uc", "ud"].iter().enumerate() {
         let Some(tool) = find(&format!("ibv_{kind}_pingpong")) else {
             skip!("no ibv_{kind}_pingpong (ibverbs-utils)")
@@ -248,7 +252,7 @@ fn perftests_bandwidth_tools_run_unmodified() {
     all_pass("ib_atomic_bw", 93, &["-F -x 0 -n 500", "-F -x 0 -n 500 -q 4"]);
 }
 
-/// Compiles one of `tests/c`; `None` where there are no headers of libibverbs.
+/// Compiles a file of `tests/c`; `None`: libibverbs's headers are not installed.
 fn compiled(dir: &std::path::Path, name: &str, flags: &[&str]) -> Option<std::path::PathBuf> {
     if !std::path::Path::new("/usr/include/infiniband/verbs.h").exists() {
         return None;
@@ -269,16 +273,16 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
         let done = run(command(&program, &loopback(94, 1)).arg(mode), 60);
         assert!(done.ok(), "{mode}: {:?} {}", done.status, done.output);
     }
-    // It is what FreeFlow's router imports: nothing newer than 1.1.
+    // The versions that FreeFlow's router imports: nothing newer than 1.1.
     let Some(readelf) = find("readelf") else { skip!("no readelf (binutils)") };
     let needs = run(Command::new(readelf).args(["-W", "-V"]).arg(&program), 20).output;
     assert!(needs.contains("IBVERBS_1.1") && !needs.contains("IBVERBS_1.2"), "{needs}");
 }
 
-/// As FreeFlow's router does. Without the preloaded library nothing can answer within write(2), so
-/// it fails.
+/// Writes commands to a context, as FreeFlow's router does. Without the preloaded library nothing
+/// answers a write(2), so it fails.
 #[test]
-fn commands_written_to_a_context_are_answered_or_refused_and_never_swallowed() {
+fn commands_written_to_a_context_are_answered_or_refused() {
     let dir = scratch("dropin-commands");
     let Some(program) = compiled(&dir, "commands", &["-libverbs", "-lpthread"]) else {
         skip!("no <infiniband/verbs.h> (libibverbs-dev)")
@@ -318,12 +322,12 @@ fn the_drop_in_is_found_by_dlopen_beside_libgdrcore() {
     assert!(done.ok(), "{:?} {}", done.status, done.output);
 }
 
-/// Kills one of two in their traffic, `later` than it began. Whether the other one ends by itself,
-/// by its own decision; its words differ by tool.
-fn left_alone(tool: &str, arguments: &str, victim: &str, later: Duration) -> bool {
+/// Kills one of two processes `later` after their traffic began. Returns whether the other one ends
+/// by itself; its message differs by tool.
+fn survivor_ends(tool: &str, arguments: &str, victim: &str, later: Duration) -> bool {
     let pair = Pair::new(tool, arguments, 96).expect("looked for before");
     let (mut server, mut client) = (pair.server(), pair.client());
-    // The client is busy: they are in their traffic.
+    // The client takes CPU time, so the traffic has begun.
     let at_work = || cpu::of(client.pid()).is_none_or(|used| used > Duration::from_millis(300));
     wait_for(60, "the client does nothing", at_work);
     std::thread::sleep(later);
@@ -340,7 +344,7 @@ fn left_alone(tool: &str, arguments: &str, victim: &str, later: Duration) -> boo
 }
 
 #[test]
-fn who_is_left_alone_gets_an_error_and_the_next_run_works() {
+fn the_survivor_of_a_killed_peer_gets_an_error_and_the_next_run_works() {
     for (tool, arguments) in
         [("ibv_rc_pingpong", "-g 0 -n 100000000"), ("ib_write_bw", "-F -x 0 -D 100")]
     {
@@ -348,19 +352,19 @@ fn who_is_left_alone_gets_an_error_and_the_next_run_works() {
             skip!("no {tool} (ibverbs-utils, perftest)");
         }
         for victim in ["server", "client"] {
-            // A program that has nothing outstanding at that moment, and waits for a message
-            // alone, hears nothing, as with a NIC. On a busy CPU that is every other one: the
-            // victim's own thread has acknowledged the message, its program not seen it yet. The
-            // moments differ, as all threads of one CPU follow each other in the same order.
+            // A program that has nothing outstanding and only waits for a message gets no error, as
+            // with a NIC. On a busy CPU that is every second case: the victim's thread has
+            // acknowledged the message, and its program not seen it yet. The moment of the kill
+            // varies, since threads of one CPU alternate in a fixed order.
             let ended = (0..24)
-                .any(|i| left_alone(tool, arguments, victim, Duration::from_millis(7 * i % 64)));
-            assert!(ended, "{tool}, {victim} killed: the other one goes on");
+                .any(|i| survivor_ends(tool, arguments, victim, Duration::from_millis(7 * i % 64)));
+            assert!(ended, "{tool}, {victim} killed: the other one did not end");
         }
     }
     all_pass("ibv_rc_pingpong", 96, &["-g 0 -c"]);
 }
 
-/// Copies a file with one name in it put in the place of another of the same length.
+/// Copies a file, with one name in it replaced by another of the same length.
 fn renamed(from: &std::path::Path, to: &std::path::Path, old: &[u8], new: &[u8]) {
     let mut bytes = std::fs::read(from).expect("the file");
     let places: Vec<usize> = bytes
@@ -377,8 +381,8 @@ fn renamed(from: &std::path::Path, to: &std::path::Path, old: &[u8], new: &[u8])
     std::fs::set_permissions(to, mode).expect("its rights");
 }
 
-/// As Python wheels do: the program comes with Debian's library under a name of its own and asks
-/// for that one only.
+/// A program that comes with Debian's library under a name of its own and loads only that, as
+/// Python wheels do.
 #[test]
 fn a_program_that_brings_its_own_libibverbs_runs_under_the_launcher() {
     let theirs = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1");
@@ -392,9 +396,13 @@ fn a_program_that_brings_its_own_libibverbs_runs_under_the_launcher() {
     let (old, new) = (b"libibverbs.so.1", b"libibverbz.so.1");
     renamed(theirs, &dir.join("libibverbz.so.1"), old, new);
     renamed(&program, &dir.join("bundled"), old, new);
-    // LD_LIBRARY_PATH alone leaves it its own library, which has no devices.
+    // With LD_LIBRARY_PATH alone it keeps its own library, which finds no devices.
     let alone = run(command(dir.join("bundled"), &loopback(94, 5)).arg("router"), 60);
-    assert!(!alone.ok(), "there is a device already, so this shows nothing: {}", alone.output);
+    assert!(
+        !alone.ok(),
+        "the bundled library finds a device by itself, so this test shows nothing: {}",
+        alone.output
+    );
     let mut launched = Command::new(gdrcore_tests::rdmacm::launcher());
     launched
         .args(["--stats", "--address", &loopback(94, 5)])
@@ -406,7 +414,7 @@ fn a_program_that_brings_its_own_libibverbs_runs_under_the_launcher() {
 }
 
 #[test]
-fn the_launcher_says_what_it_can_do_nothing_about() {
+fn the_launcher_reports_programs_that_it_cannot_help() {
     let dir = scratch("dropin-static");
     let launch = |program: &std::path::Path| {
         run(
@@ -429,7 +437,7 @@ fn the_launcher_says_what_it_can_do_nothing_about() {
             done.output
         );
     }
-    // What is as it should be is run without a word.
+    // A program that needs no warning runs without any output of the launcher.
     let done = launch(&find("true").expect("true"));
     assert!(done.ok() && done.output.is_empty(), "{}", done.output);
 }

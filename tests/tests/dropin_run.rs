@@ -1,5 +1,5 @@
-//! What `gdrcore-run` adds to a program: its counters, once and however it ends, and a capture that
-//! is whole whatever happens.
+//! Features of `gdrcore-run`: counters, printed once however the program ends, and a capture whose
+//! frames are whole whatever happens.
 
 use gdrcore_core::wire::icrc::check_exact;
 use gdrcore_core::wire::ip::ETHERNET_LEN;
@@ -16,8 +16,8 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A program that sends a datagram on each of several contexts (tests/c/contexts.c), its folder,
-/// and an address for it.
+/// A program that sends a datagram on each of several contexts (tests/c/contexts.c), with its
+/// folder and an address.
 struct Contexts {
     program: PathBuf,
     dir: Scratch,
@@ -25,7 +25,7 @@ struct Contexts {
 }
 
 impl Contexts {
-    /// `None`: there are no headers of libibverbs.
+    /// `None`: libibverbs's headers are not installed.
     fn new(test: &str, last: u32) -> Option<Contexts> {
         if !Path::new("/usr/include/infiniband/verbs.h").exists() {
             return None;
@@ -43,7 +43,7 @@ impl Contexts {
     }
 }
 
-/// The frames of a capture, each whole and with a right ICRC.
+/// Number of frames in a capture; checks that each is whole and has a valid ICRC.
 fn frames(file: &Path) -> usize {
     let bytes = fs::read(file).expect("the capture");
     let mut n = 0;
@@ -55,7 +55,7 @@ fn frames(file: &Path) -> usize {
     n
 }
 
-/// How often a counter was printed.
+/// How many times a counter was printed.
 fn times(done: &Done, counter: &str) -> usize {
     done.output.lines().filter(|l| l.starts_with(&format!("gdrcore: {counter} "))).count()
 }
@@ -65,7 +65,7 @@ fn counters_are_printed_once_by_each_process_however_it_ends() {
     let Some(p) = Contexts::new("stats", 1) else {
         skip!("no <infiniband/verbs.h> (libibverbs-dev)")
     };
-    // By itself, after three contexts.
+    // Ends by itself, after three contexts.
     let done = run(&mut p.command(&["--stats"], &["3"]), 60);
     assert!(done.ok(), "{}", done.output);
     assert_eq!(
@@ -74,7 +74,7 @@ fn counters_are_printed_once_by_each_process_however_it_ends() {
         "{}",
         done.output
     );
-    // By a signal, with one context open and two closed.
+    // Ends by a signal, with one context open and two closed.
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         let mut waiting = Running::start(&mut p.command(&["--stats"], &["2", "wait"]));
         waiting.wait_for_output("ready");
@@ -98,7 +98,8 @@ fn counters_are_printed_once_by_each_process_however_it_ends() {
     let done = waiting.finish(LIMIT);
     assert_eq!(done.status.expect("it ended").signal(), Some(libc::SIGTERM), "{}", done.output);
     assert_eq!(times(&done, "sent_pkts"), 1, "{}", done.output);
-    // The child of a fork counts its own; one that opens nothing is ended by signals as ever.
+    // A child of a fork prints its own counters; a child that opens no device ends by signals as
+    // usual.
     let done = run(&mut p.command(&["--stats"], &["2", "fork"]), 60);
     assert!(done.ok(), "{}", done.output);
     assert_eq!(
@@ -123,7 +124,7 @@ fn counters_that_cannot_be_printed_are_an_error() {
         assert_eq!(
             String::from_utf8_lossy(&out.stdout),
             "ready\n",
-            "{options:?}: what the program printed is there"
+            "{options:?}: the program's own output is missing"
         );
         out.status
     };
@@ -132,7 +133,7 @@ fn counters_that_cannot_be_printed_are_an_error() {
 }
 
 #[test]
-fn a_capture_has_what_every_context_sent_and_is_begun_anew_by_the_next_run() {
+fn a_capture_has_the_packets_of_every_context_and_starts_anew_with_each_run() {
     let Some(p) = Contexts::new("capture", 3) else {
         skip!("no <infiniband/verbs.h> (libibverbs-dev)")
     };
@@ -143,7 +144,8 @@ fn a_capture_has_what_every_context_sent_and_is_begun_anew_by_the_next_run() {
         assert!(done.ok() && counted(&done.output, "capture_frames") == 3, "{}", done.output);
         assert_eq!(frames(&file), 3, "{}", done.output);
     }
-    // By the variable alone nothing is lost; a name counts from where the launcher was started.
+    // With the variable alone the capture continues; a relative name counts from the launcher's
+    // folder.
     let mut again = p.command(&[], &["1", "fork"]);
     let done = run(again.env("GDRC_PCAP", &file), 60);
     assert!(done.ok() && frames(&file) == 5, "{}", done.output);
@@ -153,7 +155,7 @@ fn a_capture_has_what_every_context_sent_and_is_begun_anew_by_the_next_run() {
         60,
     );
     assert!(done.ok() && frames(&p.dir.join("here.pcap")) == 2, "{}", done.output);
-    // Whatever ends the process.
+    // Frames are whole whatever ends the process.
     for signal in [libc::SIGTERM, libc::SIGKILL] {
         let mut waiting = Running::start(&mut p.command(&["--pcap", pcap], &["2", "wait"]));
         waiting.wait_for_output("ready");
@@ -181,7 +183,7 @@ fn a_disk_that_fills_up_ends_the_capture_and_not_the_program() {
         &["--pcap", file.to_str().expect("a plain path"), "--stats"],
         "sh",
     );
-    // Two blocks of 512 bytes are a header and a few frames.
+    // Two blocks of 512 bytes hold a header and a few frames.
     let done =
         run(sh.args(["-c", "trap '' XFSZ; ulimit -f 2; exec \"$0\" 20"]).arg(&p.program), 60);
     assert!(done.ok(), "{:?}: {}", done.status, done.output);
@@ -196,10 +198,10 @@ fn a_disk_that_fills_up_ends_the_capture_and_not_the_program() {
     assert_eq!(frames(&file) as u64, kept);
 }
 
-/// Processes of one host that would share memory: with a capture they send packets, and one file
-/// holds what both saw.
+/// Processes of one host that would use shared memory: with a capture they use UDP, and one file
+/// holds the packets of both.
 #[test]
-fn a_capture_shows_what_passes_between_processes_of_one_host() {
+fn a_capture_has_the_packets_between_processes_of_one_host() {
     let Some(pingpong) = find("ibv_rc_pingpong") else {
         skip!("no ibv_rc_pingpong (ibverbs-utils)")
     };
@@ -222,10 +224,10 @@ fn a_capture_shows_what_passes_between_processes_of_one_host() {
     let pcap = file.to_str().expect("a plain path");
     let said = exchange(&["--pcap", pcap, "--stats"]);
     let seen: u64 = said.iter().map(|o| counted(o, "capture_frames")).sum();
-    // Each of 200 messages of 4 KiB is a packet at least, sent and received.
+    // Each of 200 messages of 4 KiB is at least one packet, sent and received.
     assert!(seen >= 400 && frames(&file) as u64 == seen, "{seen}: {said:?}");
     assert!(said.iter().all(|o| o.matches("not through shared memory").count() == 1), "{said:?}");
-    // Who names the path gets it, and is told what it means.
+    // With --path the named path is used, and a warning says what the capture lacks.
     let said = exchange(&["--pcap", pcap, "--path", "shm"]);
     assert!(said.iter().all(|o| o.matches("is not captured").count() == 1), "{said:?}");
     assert_eq!(frames(&file), 0);

@@ -1,4 +1,4 @@
-//! A refused verb says why, to whoever asks by GDRC_VERBOSE=1 or `gdrcore-run -v`.
+//! The reasons of refused verbs, printed with GDRC_VERBOSE=1 or `gdrcore-run -v`, and not without.
 
 use gdrcore_tests::dropin::command;
 use gdrcore_tests::rdmacm::launcher;
@@ -15,7 +15,7 @@ fn refusals(at: &str, run_it: impl FnOnce(&Path, &str) -> Done, place: u32) -> O
     Some(run_it(&program, &loopback(place, 1)))
 }
 
-/// The lines that the program wants, each with what came after it.
+/// Compares each expected line with the line printed after it; returns their number.
 fn compared(output: &str) -> usize {
     let mut lines = output.lines();
     let mut n = 0;
@@ -24,7 +24,7 @@ fn compared(output: &str) -> usize {
         let said = lines.next().unwrap_or_default();
         let said = said
             .strip_prefix("gdrcore: ")
-            .unwrap_or_else(|| panic!("no reason for '{wanted}', but '{said}'"));
+            .unwrap_or_else(|| panic!("expected the reason '{wanted}', printed: '{said}'"));
         assert!(
             said == wanted || wanted.ends_with(' ') && said.starts_with(wanted),
             "wanted: {wanted}\nsaid:   {said}"
@@ -36,7 +36,7 @@ fn compared(output: &str) -> usize {
 }
 
 #[test]
-fn every_refused_verb_says_which_argument_is_wrong() {
+fn every_refused_verb_names_the_wrong_argument() {
     let verbose = |program: &Path, at: &str| run(command(program, at).env("GDRC_VERBOSE", "1"), 30);
     let Some(done) = refusals("refusals", verbose, 171) else {
         skip!("no cc or libibverbs headers")
@@ -44,12 +44,12 @@ fn every_refused_verb_says_which_argument_is_wrong() {
     assert!(done.ok(), "{}", done.output);
     let n = compared(&done.output);
     assert!(done.output.contains(&format!("{n} refusals")) && n >= 40, "{n}: {}", done.output);
-    // Nothing but what was wanted: what is no refusal is not said.
+    // No other reason is printed: only refusals have one.
     assert_eq!(done.output.matches("gdrcore: ").count(), n, "{}", done.output);
 }
 
 #[test]
-fn nobody_who_has_not_asked_is_told() {
+fn reasons_are_printed_only_on_request() {
     let quiet = |program: &Path, at: &str| run(&mut command(program, at), 30);
     let Some(done) = refusals("refusals-quiet", quiet, 172) else {
         skip!("no cc or libibverbs headers")
@@ -58,7 +58,7 @@ fn nobody_who_has_not_asked_is_told() {
 }
 
 #[test]
-fn gdrcore_run_asks_by_an_option() {
+fn gdrcore_run_prints_reasons_with_an_option() {
     let by_option = |program: &Path, at: &str| {
         let mut c = Command::new(launcher());
         c.env_remove("GDRC_VERBOSE").args(["-v", "--address", at]).arg(program);

@@ -1,5 +1,5 @@
-//! What goes wrong between two ends that behave: each error completes with its status, says why,
-//! and harms nobody else.
+//! Errors between two well-behaved ends: each error completes with its status, has a cause, and
+//! affects no other queue pair.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::cause::CauseCode;
@@ -22,7 +22,8 @@ fn cause(end: &End) -> Option<CauseCode> {
     CauseCode::from_u32(end.dev.qp_cause(end.qp).expect("qp_cause").code)
 }
 
-/// Two connected ends over each port, and a second pair beside them that must not notice anything.
+/// Runs a test on two connected ends over each path, with a second pair beside them that must not
+/// be affected.
 fn beside_others(shape: Shape, test: impl Fn(&mut End, &mut End)) {
     over_each(|x, y| {
         let (mut a, mut b) = connected(x, y, shape).expect("connected ends");
@@ -32,11 +33,11 @@ fn beside_others(shape: Shape, test: impl Fn(&mut End, &mut End)) {
         c.buffer.write(0, &bytes);
         c.post(1, Op::Write(0, None), 0, 5000).expect("post_send");
         succeed(&mut c, &mut d, 1);
-        assert!(d.buffer.read(0, 5000) == bytes, "the pair beside was harmed");
+        assert!(d.buffer.read(0, 5000) == bytes, "the pair beside was affected");
     });
 }
 
-/// `op` must fail with one of `statuses`; everything after it is flushed and the QP is in error.
+/// `op` must fail with one of `statuses`; the requests behind it are flushed and the QP is in ERR.
 fn fails(a: &mut End, b: &mut End, op: Op, len: u32, statuses: &[u32]) -> Wc {
     let before = b.buffer.read(0, b.shape.buffer);
     a.post(1, op, 0, len).expect("post_send");
@@ -84,7 +85,7 @@ fn an_access_that_was_not_granted_is_refused() {
     ];
     for (op, access) in grants {
         beside_others(Shape { access, ..Shape::default() }, |a, b| {
-            // The QP's flags refuse the operation as such, the region's the access to it.
+            // The QP's flags refuse the operation, the region's flags the access.
             fails(a, b, op, 8, &[wc_status::REM_ACCESS_ERR, wc_status::REM_INV_REQ_ERR]);
         });
     }
@@ -101,7 +102,7 @@ fn a_key_that_was_given_back_is_refused() {
 #[test]
 fn a_key_of_another_protection_domain_is_refused() {
     beside_others(Shape::default(), |a, b| {
-        // a's own region, named to b, whose domain does not hold it.
+        // `a`'s own region, named to `b`, in whose protection domain it is not.
         (a.peer.addr, a.peer.rkey) = (a.own.addr, a.own.rkey);
         fails(a, b, Op::Write(0, None), 64, &[wc_status::REM_ACCESS_ERR]);
     });
@@ -145,7 +146,7 @@ fn without_a_receive_request_the_sender_waits_or_gives_up() {
         let bytes = pattern(4, 3000);
         a.buffer.write(0, &bytes);
         a.post(1, Op::Send(None), 0, 3000).expect("post_send");
-        // More often than any other count of retries allows.
+        // More often than any retry count allows.
         let end = deadline(60);
         while b.dev.qp_counters(b.qp).expect("counters").send_rnr_err < 20 {
             a.poll();
@@ -206,14 +207,14 @@ fn a_peer_that_is_gone_costs_the_retries_and_no_more() {
         a.post(2, Op::Send(None), 0, 64).expect("post_send");
         assert_eq!(complete(a, b, 1, SOON).status, wc_status::RETRY_EXC_ERR);
         assert_eq!(complete(a, b, 2, SOON).status, wc_status::WR_FLUSH_ERR);
-        // Of a device of its own process it is known that it lives, but for a loopback device,
-        // which has no peers.
+        // A device of the same process is known to be alive, except for a loopback device, which
+        // has no peers.
         assert!(
             matches!(cause(a), Some(CauseCode::RetryExceeded | CauseCode::Unanswered)),
             "{:?}",
             cause(a)
         );
-        // As many timeouts as tries, and none for what came behind.
+        // One timeout for each try, and none for the requests behind.
         assert_eq!(a.dev.qp_counters(a.qp).expect("counters").retry_timeouts, 4);
         assert!(b.dev.counters().expect("counters").rcvd_no_qp >= 1);
     });
@@ -234,8 +235,7 @@ fn without_an_ack_timeout_the_deadline_ends_the_operation() {
             [wc_status::RETRY_EXC_ERR, wc_status::RESP_TIMEOUT_ERR].contains(&wc.status),
             "{wc:?}"
         );
-        // Not before its time; and long before that of a device that was told nothing, which is 30
-        // s.
+        // Not before its time, and long before the default deadline, which is 30 s.
         let took = began.elapsed();
         assert!(
             took >= Duration::from_millis(250) && took < Duration::from_secs(25),
@@ -262,6 +262,6 @@ fn the_error_state_flushes_and_reset_discards() {
         for _ in 0..100 {
             b.poll();
         }
-        assert!(b.done.is_empty(), "RESET completes nothing: {:?}", b.done);
+        assert!(b.done.is_empty(), "RESET must not complete requests: {:?}", b.done);
     });
 }

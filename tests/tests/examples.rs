@@ -1,4 +1,4 @@
-//! The C examples do their job over UDP, and fail as they should.
+//! The C examples over UDP: they succeed, and fail with the right message and exit code.
 
 use gdrcore_tests::cpu;
 use gdrcore_tests::patience::wait_for;
@@ -50,7 +50,7 @@ fn every_program_has_help_and_refuses_nonsense() {
 }
 
 #[test]
-fn errors_of_the_device_say_what_to_do() {
+fn errors_of_the_device_name_a_remedy() {
     let router = library::examples().join("freeflow_gdr/router");
     for (device, said) in [
         ("soft:192.0.2.77", "192.0.2.77"),
@@ -131,8 +131,8 @@ fn rdma_sends_one_message() {
     assert!(received.ok() && received.output.contains("from here to there"), "{}", received.output);
 }
 
-/// A target that watches its memory and calls the library only to answer: its helper does the rest,
-/// by either path.
+/// A target that only watches its memory: it calls the library only to answer, and its helper
+/// thread runs the engine, over either path.
 #[test]
 fn perf_measures_a_target_that_only_watches_its_memory() {
     let perf = library::examples().join("perf/perf");
@@ -204,7 +204,7 @@ fn perf_ends_at_a_signal_and_reports_what_it_measured() {
                     done.output
                 );
             }
-            // The ends agreed on the end of the run.
+            // Both ends agreed on the end of the run.
             let served = server.finish(LIMIT);
             assert!(served.ok(), "{test:?}: {}: {}", served.output, done.output);
         }
@@ -219,7 +219,8 @@ fn perf_on_loopback_and_its_server_end_at_a_signal() {
             Command::new(&perf).args(["-d", "loopback", "-n", "1000000000"]).args(test),
         );
         alone.wait_for_output("#bytes");
-        // Then it measures; on a busy machine its next turn may be a while away.
+        // The test has begun when it takes CPU time; on a busy machine its next turn may be a while
+        // away.
         let used = || cpu::of(alone.pid()).expect("perf runs");
         let before = used();
         wait_for(60, "perf does not measure", || used() - before > Duration::from_millis(50));
@@ -233,7 +234,7 @@ fn perf_on_loopback_and_its_server_end_at_a_signal() {
             done.output
         );
     }
-    // A server in the middle of a test tells its client; the client keeps what it has measured.
+    // A server in the middle of a test notifies its client, which keeps the measurements.
     let (address, port) = (loopback(41, 101), "19980");
     let server = Running::start(Command::new(&perf).args([
         "-k",
@@ -263,7 +264,7 @@ fn perf_on_loopback_and_its_server_end_at_a_signal() {
         "{}",
         done.output
     );
-    // One that waits for its next client has nothing to give up.
+    // A server that waits for its next client ends at once.
     let mut idle = Running::start(Command::new(&perf).args([
         "-k",
         "-d",
@@ -278,7 +279,7 @@ fn perf_on_loopback_and_its_server_end_at_a_signal() {
 }
 
 #[test]
-fn perf_sends_as_many_messages_as_it_was_told_to() {
+fn perf_sends_the_requested_number_of_messages() {
     let perf = library::examples().join("perf/perf");
     for (test, count) in [
         (["send", "lat"], "\"iterations\":10,"),
@@ -289,7 +290,7 @@ fn perf_sends_as_many_messages_as_it_was_told_to() {
             run(Command::new(&perf).args(["-d", "loopback", "-n", "10", "--json"]).args(test), 30);
         assert!(done.ok() && done.output.contains(count), "{test:?}: {}", done.output);
     }
-    // More than 64 bits hold, times the largest size: -a bounds the count by a division.
+    // A count that, times the largest size, exceeds 64 bits: -a bounds the count by a division.
     let mut all = Command::new(&perf);
     let mut all = Running::start(all.args([
         "-d",
@@ -307,7 +308,7 @@ fn perf_sends_as_many_messages_as_it_was_told_to() {
 }
 
 #[test]
-fn cm_ping_says_why_it_failed() {
+fn cm_ping_reports_its_cause_of_failure() {
     let ping = library::examples().join("cm/cm_ping");
     let device = |last| format!("soft:{}", loopback(41, last));
     let command = |last, more: &[&str]| {
@@ -360,7 +361,7 @@ fn output_that_cannot_be_written_is_an_error() {
             refused(Command::new(&program).arg("--help"));
         }
     }
-    // Behind a device and a table, too.
+    // Behind a device and a table as well.
     refused(
         Command::new(library::examples().join("perf/perf"))
             .args(["-d", "loopback", "send", "lat", "-n", "10"]),
@@ -401,9 +402,9 @@ fn the_data_plane_allocates_nothing_under_the_examples() {
     assert!(lines.iter().all(|l| l.ends_with(", 0 allocations")), "{report}");
 }
 
-/// Posts and polls by fast handles are inline functions; the counter sees them all the same.
+/// Posts and polls by fast handles are inline functions; the counter must still see them.
 #[test]
-fn the_counter_of_allocations_sees_what_goes_by_fast_handles() {
+fn the_allocation_counter_sees_calls_by_fast_handles() {
     let bin = library::examples();
     let dir = scratch("malloc-fast");
     let counted = |preload: &str, test: &[&str]| {
@@ -421,7 +422,7 @@ fn the_counter_of_allocations_sees_what_goes_by_fast_handles() {
         (done, fs::read_to_string(&report).unwrap_or_default())
     };
     let counter = bin.join("malloc_count.so").to_string_lossy().into_owned();
-    // Each test of perf is two posts and a poll at least for each of its messages, and nothing else
+    // Each test of perf makes at least two posts and a poll for each message, and nothing else
     // calls the data plane so often.
     let serve = |port: &str| {
         let device = format!("soft:{}", loopback(41, 122));
@@ -437,7 +438,7 @@ fn the_counter_of_allocations_sees_what_goes_by_fast_handles() {
     let calls = report.split(' ').find_map(|w| w.parse::<u64>().ok()).unwrap_or(0);
     assert!(calls > 3 * 2000 && report.ends_with(", 0 allocations\n"), "{report}");
     assert!(server.finish(LIMIT).ok());
-    // An allocation inside such a call is found: a sendmsg that allocates.
+    // An allocation inside such a call must be found: a sendmsg that allocates.
     let wasteful = compile("cc", "wasteful", &dir, &["-shared", "-fPIC", "-ldl"]);
     let server = serve("19982");
     let (done, report) = counted(

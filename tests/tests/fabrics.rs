@@ -1,4 +1,4 @@
-//! UCX, libfabric and Open MPI as Debian ships them, on the drop-in.
+//! UCX, libfabric and Open MPI as Debian packages them, on the drop-in.
 
 use gdrcore_tests::dropin::{both, free_port};
 use gdrcore_tests::lab::Lab;
@@ -8,14 +8,14 @@ use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done};
 use std::path::Path;
 use std::process::Command;
 
-/// All that UCX may use: our device, and a process's own memory for what it sends to itself. `rc_v`
-/// and `ud_v` are what UCX calls RC and UD through libibverbs, with datagrams for RC's own
+/// Limits UCX to our device, and to a process's own memory for messages to itself. `rc_v` and
+/// `ud_v` are UCX's names of RC and UD through libibverbs; RC needs datagrams for UCX's own
 /// connection messages.
 fn ucx<'a>(c: &'a mut Command, transport: &str) -> &'a mut Command {
     c.env("UCX_TLS", format!("{transport},self")).env("UCX_NET_DEVICES", "gdrc0:1")
 }
 
-/// Both sides ended well, and it was our device that carried what they sent: `least` messages, RDMA
+/// Checks that both sides succeeded, and that our device carried at least `least` messages, RDMA
 /// operations included.
 #[track_caller]
 fn carried(what: &str, done: &[Done; 2], least: u64) {
@@ -79,7 +79,8 @@ fn ucx_runs_over_datagrams() {
     }
 }
 
-/// UCX believes a datagram by the address in its GRH, which IPv6 has elsewhere than IPv4.
+/// UCX identifies a datagram's sender by the address in its GRH, whose place differs between IPv4
+/// and IPv6.
 #[test]
 fn ucx_runs_over_ipv6() {
     let Some(tool) = find("ucx_perftest") else { skip!("no ucx_perftest (ucx-utils)") };
@@ -97,7 +98,7 @@ fn ucx_runs_over_ipv6() {
     carried("IPv6", &both(&mut side(&[]), &mut side(&["127.0.0.1"]), port), 200);
 }
 
-/// libfabric passes over loopback addresses, so its hosts are namespaces with a link.
+/// libfabric ignores loopback addresses, so its hosts are linked namespaces.
 #[test]
 fn libfabric_runs_between_hosts_and_on_one() {
     let Some(tool) = find("fi_pingpong") else { skip!("no fi_pingpong (libfabric-bin)") };
@@ -108,7 +109,7 @@ fn libfabric_runs_between_hosts_and_on_one() {
     let (own, other, far) = ("10.9.0.1", "10.9.0.3", "10.9.0.2");
     lab.link((0, "a0", &["10.9.0.1/24", "10.9.0.3/24"]), (1, "b0", &["10.9.0.2/24"]))
         .expect("a link");
-    // The tool's own; each host has ports of its own.
+    // The tool's default; each host has ports of its own.
     const CONTROL: u16 = 47592;
     for arguments in [
         "-p verbs -e msg -c",
@@ -126,14 +127,14 @@ fn libfabric_runs_between_hosts_and_on_one() {
         };
         for (host, address) in [(1, far), (0, other), (0, own)] {
             let done = both(&mut side(0, own, &[]), &mut side(host, address, &[own]), CONTROL);
-            // Of six sizes ten messages each way, and as many RDMA operations as the large ones are
-            // made of.
+            // Ten messages each way of six sizes, and the RDMA operations that the large ones
+            // consist of.
             carried(&format!("{arguments} from {address}"), &done, 120);
         }
     }
 }
 
-/// `mpirun` of a program that checks what it gets. `ranks`: how many processes on each address.
+/// Runs a program that checks its data under `mpirun`; `ranks`: processes on each address.
 fn mpi(n: u32, transport: &str, path: &str, ranks: &[u32]) {
     let (Some(mpirun), Some(_)) = (find("mpirun.openmpi"), find("mpicc.openmpi")) else {
         skip!("no Open MPI (openmpi-bin, libopenmpi-dev)")
@@ -141,8 +142,8 @@ fn mpi(n: u32, transport: &str, path: &str, ranks: &[u32]) {
     let dir = scratch(&format!("mpi-{n}"));
     let program = compile("mpicc.openmpi", "mpi", &dir, &[]);
     let mut c = Command::new(mpirun);
-    // Only through UCX, and from it only through the device: no shared memory of Open MPI's own, no
-    // TCP.
+    // Only through UCX, and from UCX only through the device: neither Open MPI's own shared memory
+    // nor TCP.
     c.args([
         "--allow-run-as-root",
         "--oversubscribe",
@@ -175,7 +176,7 @@ fn mpi(n: u32, transport: &str, path: &str, ranks: &[u32]) {
         done.status,
         done.output
     );
-    // Each rank has sent 28 MB around the ring.
+    // Each rank sends 28 MB around the ring.
     let bytes = counted(&done.output, "request_bytes");
     assert!(
         bytes > 28_000_000 * u64::from(all),
@@ -201,7 +202,7 @@ fn open_mpi_runs_over_datagrams() {
 }
 
 #[test]
-fn the_files_of_a_device_are_there_for_who_looks() {
+fn ucx_finds_the_files_of_a_device() {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         skip!("no <infiniband/verbs.h> (libibverbs-dev)");
     }

@@ -1,5 +1,5 @@
 //! Fast handles of queue pairs and CQs, by the header's inline functions as C and C++ compile them
-//! (tests/c/fast.c), on devices without a NIC; with one, the test `verbs` runs the same program.
+//! (tests/c/fast.c), on devices without a NIC. The test `verbs` runs the same program on a NIC.
 
 use gdrcore_tests::library;
 use gdrcore_tests::skip;

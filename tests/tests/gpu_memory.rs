@@ -1,6 +1,6 @@
-//! GPU memory under the soft device: every operation, over every port, with copies that take their
-//! time; and everything that can go wrong with it. On the machine's GPU where there is one, else on
-//! the fake driver, whose device memory no CPU access reaches.
+//! GPU memory on the soft device: every operation over every path, with slow copies, and every
+//! failure. Uses the machine's GPU where there is one, else the fake driver, whose device memory
+//! the CPU cannot access.
 
 use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::cause::CauseCode;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const ALL: u32 =
     access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
-/// One test at a time: what makes the fake driver fail makes it fail for all.
+/// One test at a time: a failure set in the fake driver affects all tests.
 fn alone() -> (MutexGuard<'static, ()>, Driver) {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,7 +35,7 @@ fn alone() -> (MutexGuard<'static, ()>, Driver) {
     (guard, driver)
 }
 
-/// A device that knows GPU memory.
+/// A soft device with a GPU memory provider.
 struct Gpu {
     soft: Soft,
     staging: &'static Staging,
@@ -206,9 +206,9 @@ fn receive_all(end: &End, wr_id: u64, pieces: &[Sge]) {
     unsafe { end.dev.post_recv(end.qp, &wr, &mut bad) }.expect("post_recv");
 }
 
-/// What is read ahead for one message must never be sent for another.
+/// Data that is read ahead for one message must not be sent for another.
 #[test]
-fn a_message_sends_what_memory_held_when_it_was_posted() {
+fn a_message_sends_the_bytes_of_the_time_of_its_posting() {
     let (_alone, _) = alone();
     over_each(|x, y, port| {
         let (mut a, mut b) =
@@ -225,7 +225,7 @@ fn a_message_sends_what_memory_held_when_it_was_posted() {
             succeed(&mut a, &mut b, round);
             assert!(there.read(0, len) == bytes, "{port}: round {round}");
         }
-        // The other way, the responder's memory changing between READs.
+        // The other direction: the responder's memory changes between READs.
         for round in 100..130u64 {
             let bytes = pattern(round, LEN);
             there.write(0, &bytes);
@@ -254,7 +254,8 @@ fn unreliable_messages_and_the_header_before_a_datagram_land_too() {
             for round in 0..20u64 {
                 let bytes = pattern(round, 1000);
                 here.write(0, &bytes);
-                // In turn: all into the GPU; the header (or the first bytes) alone; the rest alone.
+                // In turn: everything into the GPU; only the header (or the first bytes); only the
+                // rest.
                 let into = match round % 3 {
                     0 => vec![there.piece(0, header + 1000)],
                     1 => vec![there.piece(0, 40), b.piece(0, header + 960)],
@@ -297,8 +298,8 @@ fn unreliable_messages_and_the_header_before_a_datagram_land_too() {
     });
 }
 
-/// What goes in and what comes out are copied by two streams; an atomic is both, and is not gated
-/// by the ACK of the WRITE.
+/// Copies into and out of GPU memory use two streams. An atomic does both, and the ACK of the WRITE
+/// does not hold it back.
 #[test]
 fn an_atomic_sees_the_write_before_it() {
     let (_alone, driver) = alone();
@@ -332,8 +333,8 @@ fn an_atomic_sees_the_write_before_it() {
     });
 }
 
-/// One message, gathered from two GPUs and the host and scattered over the same; the ACK waits for
-/// all of it.
+/// One message gathered from two GPUs and the host, and scattered over the same; its ACK waits for
+/// all copies.
 #[test]
 fn a_message_crosses_gpus() {
     let (_alone, driver) = alone();
@@ -401,7 +402,7 @@ fn nothing_is_acknowledged_before_it_has_landed() {
             let before = cuda::stat(Stat::Bytes);
             a.post(id, Op::Write(0, None), 0, len).unwrap();
             succeed(&mut a, &mut b, id);
-            // Without a look at the memory, which would wait for the copies.
+            // Reads counters only: a look at the memory would wait for the copies.
             assert!(
                 cuda::stat(Stat::Bytes) >= before + u64::from(len),
                 "{port}: acknowledged before the copy of {len} bytes"
@@ -424,7 +425,7 @@ fn nothing_is_acknowledged_before_it_has_landed() {
 }
 
 #[test]
-fn more_queue_pairs_than_chunks_all_come_to_their_end() {
+fn more_queue_pairs_than_chunks_all_complete() {
     let (_alone, _) = alone();
     let x = Gpu::new(Soft::new("loopback"));
     const PAIRS: usize = 48;
@@ -479,7 +480,7 @@ fn memory_that_is_freed_and_given_again_is_refused() {
             let mut bytes = vec![0; 70_000];
             memory::copy_out(again, &mut bytes).unwrap();
             assert!(bytes.iter().all(|&b| b == 0x77), "{port}: {op:?} wrote into another's memory");
-            // The neighbour does not notice.
+            // The pair beside is not affected.
             c.post(3, Op::Write(0, None), 0, 70_000).unwrap();
             succeed(&mut c, &mut d, 3);
             memory::free(again).unwrap();
@@ -506,7 +507,7 @@ fn memory_that_is_freed_and_given_again_is_refused() {
 }
 
 #[test]
-fn a_lost_context_fails_what_uses_it_and_nothing_else() {
+fn a_lost_context_fails_only_the_operations_that_use_it() {
     let (_alone, driver) = alone();
     if driver == Driver::Real {
         skip!("a real GPU's context is lost for the whole process");
@@ -546,8 +547,7 @@ fn every_call_that_fails_is_an_error_of_one_operation() {
     if driver == Driver::Real {
         skip!("a real driver does not fail on demand");
     }
-    // Each of the calls of the data plane, refusing once with a reason that is not the context's
-    // end.
+    // Each call of the data plane fails once, with an error that leaves the context intact.
     for call in
         ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuEventRecord", "cuPointerGetAttribute"]
     {
@@ -576,7 +576,7 @@ fn every_call_that_fails_is_an_error_of_one_operation() {
             }
         }
     }
-    // And those of the control plane: no half-made thing stays behind.
+    // Each call of the control plane fails once; no object is left half made.
     let device = Device::get(0).unwrap();
     let blocks = cuda::stat(Stat::Blocks);
     cuda::fail("cuMemHostAlloc", 2, 0, 1);
@@ -661,14 +661,14 @@ fn small_accesses_use_a_mapped_view_where_the_driver_offers_one() {
             );
         }
         assert_eq!(cuda::stat(Stat::Copies) == copies, mapped, "copies, with mapping {mapped}");
-        // Large ones are copied by the GPU, and keep their order with the small ones.
+        // Large accesses are copied by the GPU, in order with small ones.
         let large = pattern(77, 1 << 20);
         a.buffer.write(0, &large);
         a.post(1, Op::Write(0, None), 0, 1 << 20).unwrap();
         a.post(2, Op::Write(100, None), 5, 64).unwrap();
         succeed(&mut a, &mut b, 2);
         assert!(there.read(100, 64) == large[5..69] && there.read(164, 1000) == large[164..1164]);
-        // Freed under a view.
+        // Freed while a view maps it.
         memory::free(there.at).unwrap();
         a.post(3, Op::Write(0, None), 0, 64).unwrap();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! How a NIC reaches GPU memory: a NIC of the test's own, which takes what it is told to take.
+//! Routes of a NIC to GPU memory, tested with a fake NIC that accepts or refuses as told.
 
 use gdrcore_core::{Error, Result};
 use gdrcore_cuda::device::Device;
@@ -11,7 +11,7 @@ use gdrcore_tests::tools::scratch;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a registration is made of: the way, a descriptor, an offset.
+/// A registration as the fake NIC gets it: route, descriptor, offset.
 type Made = (Route, i32, u64);
 
 struct Nic {
@@ -27,7 +27,7 @@ impl Ways for Nic {
         self.asked += 1;
         // SAFETY: takes no pointers.
         let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
-        assert!(flags & libc::FD_CLOEXEC != 0, "open, and closed by exec");
+        assert!(flags & libc::FD_CLOEXEC != 0, "the descriptor must be open and close-on-exec");
         self.dma_buf.map(|()| (Route::DmaBuf, fd, offset))
     }
     fn address(&mut self) -> Result<Made> {
@@ -50,8 +50,8 @@ fn nic(dma_buf: Result<()>, address: Result<()>) -> Nic {
     Nic { dma_buf, address, soft: false, asked: 0 }
 }
 
-/// The fake driver, for one test at a time; `None` on a machine with a GPU, whose driver does not
-/// do as it is told.
+/// The fake driver, for one test at a time; `None` on a machine with a GPU, whose driver cannot be
+/// made to fail.
 fn fake() -> Option<MutexGuard<'static, ()>> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,7 +66,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc").count()
 }
 
-/// The gist of a result.
+/// The route and the reasons of a result.
 fn gist(made: Result<(Made, Record)>) -> Result<(Route, Reason, Reason)> {
     made.map(|(_, r)| (r.route, r.no_dma_buf, r.no_peermem))
 }
@@ -86,7 +86,7 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
 
     let mut n = nic(Ok(()), Ok(()));
     let (made, record) = take(&mut n, &with).unwrap();
-    // Whole host pages, and the range's place in them.
+    // The range is widened to whole host pages; the offset is the range's place in them.
     assert_eq!((made.0, made.2, n.asked), (Route::DmaBuf, 5000 % 4096, 1));
     assert_eq!(record, Record { route: Route::DmaBuf, ..Record::default() });
 
@@ -99,14 +99,10 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
     assert_eq!(
         gist(take(&mut nic(refused, Ok(())), &without)),
         Err(Error::Unsupported),
-        "no module, nothing to try"
+        "without the module its route must not be tried"
     );
-    assert_eq!(
-        gist(take(&mut nic(refused, fault), &with)),
-        Err(Error::Fault),
-        "what was said last"
-    );
-    // What no other way could mend is not tried further.
+    assert_eq!(gist(take(&mut nic(refused, fault), &with)), Err(Error::Fault), "the last reason");
+    // An error that no other route can mend ends the search.
     let mut full = nic(Err(Error::NoMemory), Ok(()));
     assert_eq!((gist(take(&mut full, &with)), full.asked), (Err(Error::NoMemory), 1));
 
@@ -124,7 +120,7 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
     let want = (Route::Staged, Reason::SoftDevice, Reason::SoftDevice);
     assert_eq!((gist(take(&mut soft, &with)), soft.asked), (Ok(want), 0));
 
-    // The program's own descriptor is the only one, and stays the program's.
+    // A descriptor that the program gave is used, and stays the program's.
     let (own, _) = span.dma_buf().unwrap();
     let mut n = nic(Ok(()), Ok(()));
     assert_eq!(
@@ -153,13 +149,17 @@ fn a_hundred_thousand_registrations_leave_no_descriptor() {
         let outcome = [Ok(()), Err(Error::Unsupported), Err(Error::NoMemory)][i % 3];
         let _ = route::register(&span, None, sysfs, &mut nic(outcome, Ok(())));
     }
-    assert_eq!(cuda::stat(Stat::Descriptors) - before, 100_000, "each had a descriptor");
+    assert_eq!(
+        cuda::stat(Stat::Descriptors) - before,
+        100_000,
+        "each registration needs a descriptor"
+    );
     assert_eq!(descriptors(), open);
     memory::free(at).unwrap();
 }
 
 #[test]
-fn what_is_exported_is_found_again_and_what_is_freed_is_not_the_same() {
+fn exports_are_found_again_and_freed_memory_is_another_allocation() {
     let Some(_alone) = fake() else {
         skip!("the fake driver gives freed addresses again at once, a real one when it likes")
     };
@@ -176,12 +176,12 @@ fn what_is_exported_is_found_again_and_what_is_freed_is_not_the_same() {
     memory::free(at).unwrap();
     assert!(!span.is_same(), "freed");
     let again = memory::alloc(device, 100_000, Kind::Plain).unwrap();
-    assert_eq!(again, at, "the fake gives the address again");
-    assert!(!span.is_same(), "freed and given again");
+    assert_eq!(again, at, "the fake driver reuses the address");
+    assert!(!span.is_same(), "a new allocation at the address counts as the same");
     memory::free(again).unwrap();
 
     let at = memory::alloc(device, 100_000, Kind::Shareable).unwrap();
-    assert!(!Span::of(at, 1).unwrap().sync_memops, "as the driver has it for such memory");
+    assert!(!Span::of(at, 1).unwrap().sync_memops, "such memory has no sync_memops");
     let Ok(Shared::Descriptor { fd, offset, size }) = memory::export(at + 4096, 1000) else {
         panic!("no descriptor")
     };
@@ -190,7 +190,7 @@ fn what_is_exported_is_found_again_and_what_is_freed_is_not_the_same() {
     let mut back = [0; 18];
     memory::copy_out(view, &mut back).unwrap();
     assert_eq!(&back, b"from here to there");
-    // What the descriptor's sender says of it is checked.
+    // Attributes that the descriptor's sender states are checked.
     let blocks = cuda::stat(Stat::Blocks);
     for (offset, size) in
         [(1 << 40, size), (u64::MAX, size), (0, 0), (0, 1), (0, 2 * size), (0, u64::MAX)]
@@ -200,7 +200,7 @@ fn what_is_exported_is_found_again_and_what_is_freed_is_not_the_same() {
             "{offset} {size}"
         );
     }
-    assert_eq!(cuda::stat(Stat::Blocks), blocks, "nothing half open");
+    assert_eq!(cuda::stat(Stat::Blocks), blocks, "a refused import left a block");
     memory::free(view).unwrap();
     memory::free(at).unwrap();
     // SAFETY: ours, used for the last time.

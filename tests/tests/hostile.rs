@@ -1,5 +1,5 @@
-//! Packets that nobody sane sends: garbage, forgeries, truncations. Dropped and counted; the
-//! traffic beside them goes on.
+//! Hostile packets: garbage, forgeries, truncated packets. They are dropped and counted; the
+//! traffic beside them continues.
 
 use gdrcore_core::verbs::types::{qp_type, wc_status};
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape, QKEY};
@@ -7,7 +7,7 @@ use gdrcore_tests::forge::{self, plain, send_valid, still_works};
 use gdrcore_tests::soft::{address, Soft};
 use std::net::{SocketAddr, UdpSocket};
 
-/// Two devices over UDP, and a socket at the second one's address that can say what it likes.
+/// Two devices over UDP, and a socket at the second one's address that sends forged packets.
 struct Scene {
     a: Soft,
     b: Soft,
@@ -23,12 +23,12 @@ fn scene() -> Scene {
 }
 
 impl Scene {
-    /// Sends `packet` with a right ICRC behind it.
+    /// Sends `packet` with a valid ICRC.
     fn send_valid(&self, packet: &mut Vec<u8>) {
         send_valid(&self.liar, self.target, packet);
     }
 
-    /// Lets both devices handle what came.
+    /// Lets both devices handle the packets that arrived.
     fn settle(&self) {
         for _ in 0..2000 {
             self.a.dev().progress().expect("progress");
@@ -37,7 +37,7 @@ impl Scene {
     }
 }
 
-/// BTH with everything as an honest peer of `end` would have it.
+/// A BTH with the fields that an honest peer of `end` would use.
 fn bth(opcode: u8, end: &End, psn: u32) -> Vec<u8> {
     forge::bth(opcode, 0x40, end.own.qpn, true, psn)
 }
@@ -64,14 +64,14 @@ fn random_bytes_are_dropped_and_counted() {
 }
 
 #[test]
-fn every_opcode_with_a_right_icrc_and_nonsense_behind_it_does_no_harm() {
+fn every_opcode_with_a_valid_icrc_and_random_bytes_is_harmless() {
     let s = scene();
     let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
     let secret = pattern(8, a.shape.buffer);
     a.buffer.write(0, &secret);
     for opcode in 0..=255u8 {
         for length in [0usize, 1, 4, 15, 16, 28, 40, 1024, 1030] {
-            // Far ahead of the expected PSN, so that even a well-formed request may not be
+            // Far ahead of the expected PSN, so that not even a well-formed request may be
             // executed.
             let mut packet = bth(opcode, &a, b.own.psn.wrapping_add(0x1000) & 0xFF_FFFF);
             packet[1] |= (length as u8 & 3) << 4;
@@ -102,7 +102,7 @@ fn a_foreign_p_key_is_refused_silently() {
 }
 
 #[test]
-fn a_stranger_cannot_speak_for_the_peer() {
+fn packets_of_another_address_are_refused() {
     let s = scene();
     let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
     a.post_recv(1, 0, 64).expect("post_recv");
@@ -154,7 +154,7 @@ fn a_foreign_q_key_is_refused_silently() {
 }
 
 #[test]
-fn cut_and_stretched_packets_of_the_peer_do_no_harm() {
+fn truncated_and_extended_packets_of_the_peer_are_harmless() {
     let s = scene();
     let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
     let secret = pattern(8, a.shape.buffer);
@@ -172,8 +172,8 @@ fn cut_and_stretched_packets_of_the_peer_do_no_harm() {
         s.settle();
     }
     assert!(a.buffer.read(0, a.shape.buffer) == secret, "a forged packet changed memory");
-    // The forged requests with a wrong key may have ended this connection, as a real peer's would.
-    // A new one works.
+    // Forged requests with a wrong key may have ended this connection, as a real peer's would. A
+    // new one must work.
     let (mut c, mut d) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
     still_works(&mut c, &mut d);
     a.poll();

@@ -1,8 +1,8 @@
-//! Nothing is allocated once traffic runs: not when packets are lost, requests fail, peers die or
-//! queues are full.
+//! No allocation once traffic runs, also when packets are lost, requests fail, peers die or queues
+//! are full.
 //!
-//! Twice: in this process by a counting allocator around every call of the device, and under the C
-//! examples by the counter that is loaded before them, beside one that loses datagrams.
+//! Tested twice: in this process, by a counting allocator around every call of the device; and
+//! under the C examples, by the preloaded counter, together with a library that loses datagrams.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_status, Wc};
@@ -20,7 +20,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Counts what is allocated by threads that say that nothing may be.
+/// An allocator that counts calls of threads that are inside a device call.
 struct Counting;
 
 static FOUND: AtomicU64 = AtomicU64::new(0);
@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Calls the device, during which nothing may be allocated or freed.
+/// Calls the device; allocations and frees meanwhile are counted.
 fn inside<T>(call: impl FnOnce() -> T) -> T {
     INSIDE.with(|i| i.set(true));
     let out = call();
@@ -55,7 +55,7 @@ fn inside<T>(call: impl FnOnce() -> T) -> T {
     out
 }
 
-/// Runs both ends until `a` has completed as many as `n` and returns the statuses seen.
+/// Runs both ends until `a` has completed `n` requests; returns the number of each status.
 fn drive(a: &End, b: &End, n: usize) -> [usize; 32] {
     let mut seen = [0; 32];
     let mut total = 0;
@@ -83,7 +83,7 @@ fn traffic(x: &dyn Device, y: &dyn Device) {
         cqe: 4,
         ..Shape::default()
     };
-    // What works: every operation, receives that come late.
+    // Successful traffic: every operation, and receives that are posted late.
     let patient = Shape { retry_cnt: 7, rnr_retry: 7, timeout: 12, ..shape };
     let (a, b) = connected(x, y, patient).expect("connected ends");
     for op in [Op::Write(0, None), Op::Read(0), Op::Send(None), Op::FetchAdd(0, 1)] {
@@ -105,7 +105,7 @@ fn traffic(x: &dyn Device, y: &dyn Device) {
         posted += 1;
     }
     drive(&a, &b, posted as usize);
-    // Every way to fail: a wrong key, no receive, a silent peer; each with its flushes.
+    // Each kind of failure: a wrong key, no receive, a silent peer; each with its flushes.
     for how in 0..3 {
         let (mut a, b) = connected(x, y, shape).expect("connected ends");
         let expected = match how {
@@ -161,7 +161,7 @@ fn counted(program: &Path, report: &Path) -> Command {
     command
 }
 
-/// Packets are lost of a socket only.
+/// Over UDP: the library loses datagrams of sockets only.
 fn over_udp(address: &str) -> String {
     format!("{address},path=udp")
 }
@@ -210,7 +210,7 @@ fn the_examples_allocate_nothing_while_packets_are_lost_and_clients_are_killed()
         let done = run(&mut client(last, kind, "40"), 60);
         assert!(done.ok(), "-t {kind}: {}", done.output);
     }
-    // One dies in the middle; the server says so and serves the next.
+    // A client is killed in the middle; the server reports it and serves the next.
     let mut dying = Running::start(&mut client(4, "0", "1000000"));
     let at_work = || cpu::of(dying.pid()).is_some_and(|used| used > Duration::from_millis(200));
     wait_for(60, "the client to be at work", at_work);

@@ -1,5 +1,5 @@
-//! Everything at its end: memory for rings, pools, CQs of one entry. An error or a wait, and it
-//! goes on.
+//! Limits: memory for rings, pools, CQs of one entry. Each gives an error or a wait, and work
+//! continues.
 
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, QpCap, QpInit};
@@ -26,8 +26,7 @@ fn exhausted_ring_memory_is_refused_and_more_memory_lets_it_go_on() {
             Ok(end) => ends.push(end),
             Err(e) => {
                 assert_eq!(e, Error::NoMemory);
-                // What the failed creation had made meanwhile is still there; what works goes on
-                // working.
+                // The failed creation has released everything; the existing ends still work.
                 if let [a, b, ..] = &mut ends[..] {
                     let _ = a.connect(b.own).and_then(|()| b.connect(a.own));
                     a.post(1, Op::Write(0, None), 0, 100).expect("post_send");
@@ -36,13 +35,13 @@ fn exhausted_ring_memory_is_refused_and_more_memory_lets_it_go_on() {
                 let Some(memory) = given.next() else { break };
                 // SAFETY: fresh memory that outlives the device.
                 unsafe { dev.arena_add(memory.as_ptr(), 1 << 20) }.expect("arena_add");
-                let end = End::new(dev, shape).expect("with more memory it goes on");
+                let end = End::new(dev, shape).expect("with more memory a creation must succeed");
                 ends.push(end);
             }
         }
     }
     assert!(ends.len() > 8, "{} ends", ends.len());
-    assert!(given.len() < 3, "the memory never was too small");
+    assert!(given.len() < 3, "the memory was never exhausted");
     let last = ends.len() - 1;
     let (left, right) = ends.split_at_mut(last);
     let (a, b) = (&mut left[last - 1], &mut right[0]);
@@ -87,7 +86,8 @@ fn a_creation_that_fails_half_way_leaves_nothing_behind() {
         assert_eq!(dev.cq_resize(cq, 1 << 20).err(), Some(Error::NoMemory));
     }
     assert_eq!(dev.leaks().expect("leaks"), before);
-    let (qp, ..) = dev.qp_create(&init(64)).expect("what fits is made after all the failures");
+    let (qp, ..) =
+        dev.qp_create(&init(64)).expect("a queue pair that fits, after all the failures");
     dev.qp_destroy(qp).expect("qp_destroy");
     dev.cq_destroy(cq).expect("cq_destroy");
     dev.pd_dealloc(pd).expect("pd_dealloc");
@@ -124,7 +124,10 @@ fn cqs_of_one_entry_carry_a_load_in_both_directions() {
                         received[side] += 1;
                         e.post_recv(wc.wr_id, 100_000, 50_000).expect("post_recv");
                     } else {
-                        assert_eq!(wc.wr_id, completed[side], "in order, each once");
+                        assert_eq!(
+                            wc.wr_id, completed[side],
+                            "completions must come in order, each once"
+                        );
                         completed[side] += 1;
                     }
                 }
@@ -134,7 +137,7 @@ fn cqs_of_one_entry_carry_a_load_in_both_directions() {
     });
 }
 
-/// `b` has received the beginning of a message whose sender then is gone.
+/// Lets `b` receive the beginning of a message whose sender then disappears.
 fn half_received(a: &End, b: &mut End) {
     b.post_recv(50, 0, 500_000).expect("post_recv");
     a.post(1, Op::Send(None), 0, 500_000).expect("post_send");
@@ -153,8 +156,8 @@ fn a_message_that_never_ends_does_not_keep_the_cq_from_others() {
     let shape = Shape { cqe: 1, timeout: 8, retry_cnt: 2, ..Shape::default() };
     let (a, mut b) = connected(x.dev(), y.dev(), shape).expect("connected ends");
     half_received(&a, &mut b);
-    // The message's entry of the CQ is promised for good. The end of a request of the same QP must
-    // be heard all the same.
+    // The message's CQ entry stays reserved. The completion of a request of the same QP must still
+    // be delivered.
     b.post(2, Op::Write(0, None), 0, 64).expect("post_send");
     let end = deadline(60);
     while !b.done.iter().any(|wc| wc.wr_id == 2) {
@@ -178,7 +181,7 @@ fn a_message_that_never_ends_does_not_keep_the_cq_from_other_qps() {
         (Soft::new(&gdrcore_tests::soft::address(1)), Soft::new(&gdrcore_tests::soft::address(2)));
     let shape = Shape { cqe: 1, ..Shape::default() };
     let (a, mut b) = connected(x.dev(), y.dev(), shape).expect("connected ends");
-    // A second QP that completes into the CQ of the first.
+    // A second QP that uses the CQ of the first.
     let (mut c, mut d) =
         connected(x.dev(), y.dev(), Shape { cqe: 8, ..Shape::default() }).expect("connected ends");
     d.dev.qp_destroy(d.qp).expect("qp_destroy");
@@ -206,13 +209,13 @@ fn a_message_that_never_ends_does_not_keep_the_cq_from_other_qps() {
     while b.take(9).is_none() {
         b.poll();
         c.dev.progress().expect("progress");
-        assert!(Instant::now() < end, "the completion of another QP waits for ever");
+        assert!(Instant::now() < end, "the completion of the other QP was not delivered");
     }
     assert!(c.buffer.read(0, 5000) == bytes);
 }
 
 #[test]
-fn a_full_cq_delays_errors_and_loses_none() {
+fn a_full_cq_delays_completions_of_errors_and_loses_none() {
     over_each(|x, y| {
         let shape = Shape { depth: 16, cqe: 1, ..Shape::default() };
         let (mut a, mut b) = connected(x, y, shape).expect("connected ends");

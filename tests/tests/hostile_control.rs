@@ -1,5 +1,5 @@
-//! The control plane while data moves: objects come and go, queues grow, keys are taken back, the
-//! helper starts and stops.
+//! Control calls under traffic: objects are created and destroyed, queues are resized, keys
+//! revoked, helpers started and stopped.
 
 use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::cause::CauseCode;
@@ -42,14 +42,14 @@ fn everything_changes_while_a_stream_goes_on() {
                 b.destroy().expect("destroy");
             });
         }
-        // Connections that come and go.
+        // Connections that are made and destroyed.
         scope.spawn(move || {
             let mut n = 0;
             while !stop.load(Ordering::Relaxed) {
                 let shape = Shape { buffer: 8192, depth: 8, cqe: 16, ..Shape::default() };
                 let (mut a, mut b) = match connected(x, y, shape) {
                     Ok(ends) => ends,
-                    // The QPNs of the last ones rest.
+                    // The QPNs of the latest ones rest.
                     Err(Error::NoMemory) => {
                         std::thread::sleep(Duration::from_millis(5));
                         continue;
@@ -67,7 +67,7 @@ fn everything_changes_while_a_stream_goes_on() {
                 n += 1;
             }
         });
-        // Helpers that start and stop, regions, events.
+        // Helper threads that start and stop, regions, events.
         scope.spawn(move || {
             let memory = gdrcore_tests::ends::Buffer::new(1 << 16);
             while !stop.load(Ordering::Relaxed) {
@@ -98,9 +98,9 @@ fn everything_changes_while_a_stream_goes_on() {
             }
         });
         std::thread::sleep(Duration::from_secs(3));
-        // As long as it takes until each has done enough.
+        // Runs until each thread has done enough.
         let moved = || [streamed, cycles, turns].map(|n| n.load(Ordering::Relaxed));
-        let watch = patience::watch(60, "streams, connections and helpers all move");
+        let watch = patience::watch(60, "streams, connections and helpers make progress");
         while moved().iter().any(|&n| n <= 20) {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -111,11 +111,11 @@ fn everything_changes_while_a_stream_goes_on() {
     assert_eq!((x.leaks(), y.leaks()), (Ok(Default::default()), Ok(Default::default())));
 }
 
-/// As `End::destroy`, where another thread may be inside for a moment.
+/// As `End::destroy`, retried while another thread is inside an object.
 fn destroy(e: End) {
     let end = deadline(60);
     while let Err(Error::Busy) = e.dev.qp_destroy(e.qp) {
-        assert!(Instant::now() < end, "busy for ever");
+        assert!(Instant::now() < end, "the object stayed busy");
     }
     e.dev.cq_destroy(e.cq).expect("cq_destroy");
     e.dev.mr_dereg(e.mr).expect("mr_dereg");
@@ -123,12 +123,12 @@ fn destroy(e: End) {
 }
 
 #[test]
-fn a_qp_that_is_reset_and_connected_again_hears_nothing_of_its_past() {
+fn a_qp_reset_and_connected_again_ignores_packets_of_its_past() {
     over_each(|x, y| {
         let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
         let to_reset = QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() };
         for round in 0..60u64 {
-            // Left in the middle of a stream: packets and answers of it are still on their way.
+            // Reset in the middle of a stream, whose packets and answers are still on their way.
             for n in 0..4 {
                 let op = [Op::Write(0, None), Op::Read(0)][(round % 2) as usize];
                 a.post(1000 + n, op, 0, 200_000).expect("post_send");
@@ -141,7 +141,7 @@ fn a_qp_that_is_reset_and_connected_again_hears_nothing_of_its_past() {
             b.dev.qp_modify(b.qp, &to_reset, qp_attr_mask::STATE).expect("to RESET");
             a.poll();
             a.done.clear();
-            // A program picks new PSNs each time, as the helper of the C API does.
+            // A program chooses new PSNs each time, as the helper of the C API does.
             a.own.psn = (a.own.psn + 0x31_0007) & 0xFF_FFFF;
             b.own.psn = (b.own.psn + 0x47_0003) & 0xFF_FFFF;
             a.connect(b.own).expect("connect");
@@ -178,7 +178,8 @@ fn a_region_taken_back_under_traffic_ends_it_with_an_access_error() {
             while a.done.len() < posted as usize
                 || a.done.iter().all(|wc| wc.status == wc_status::SUCCESS)
             {
-                // Between QPs of one device all may have been done before the region went.
+                // Between QPs of one device all requests may have completed before the
+                // deregistration.
                 if a.done.len() == posted as usize {
                     a.post(posted, op, 0, 500_000).expect("post_send");
                     posted += 1;
@@ -191,7 +192,7 @@ fn a_region_taken_back_under_traffic_ends_it_with_an_access_error() {
                 .done
                 .iter()
                 .position(|wc| wc.status != wc_status::SUCCESS)
-                .expect("one must fail");
+                .expect("one request must fail");
             assert_eq!(a.done[failed].status, wc_status::REM_ACCESS_ERR, "{op:?}");
             assert!(
                 a.done[failed + 1..].iter().all(|wc| wc.status == wc_status::WR_FLUSH_ERR),
@@ -208,13 +209,13 @@ fn a_region_taken_back_under_traffic_ends_it_with_an_access_error() {
 }
 
 #[test]
-fn a_sleeper_hears_of_a_peer_that_died() {
+fn a_sleeper_is_woken_when_its_peer_dies() {
     for flags in [0, flags::HELPER] {
         let config = SoftConfig { flags, ..SoftConfig::default() };
         let x = Soft::open(&address(1), &config).expect("a device");
         let shape = Shape { timeout: 12, retry_cnt: 2, ..Shape::default() };
-        // One whose QP is gone and stays silent, one whose device is gone, so that the kernel
-        // refuses.
+        // A peer whose QP is destroyed, so that it is silent; and a peer whose device is closed, so
+        // that the kernel refuses packets.
         for device_gone in [false, true] {
             let y = Soft::open(&address(2), &config).expect("a device");
             let mut a = End::new(x.dev(), shape).expect("an end");
@@ -232,7 +233,7 @@ fn a_sleeper_hears_of_a_peer_that_died() {
                 Ok(true),
                 "flags {flags}, device gone {device_gone}"
             );
-            // The asynchronous event of the QP may wake it before the completion's does.
+            // The asynchronous event of the QP may wake the sleeper before the completion event.
             let end = deadline(60);
             while a.dev.cq_event() != Ok(Some(a.cq)) {
                 while a.dev.async_event().expect("async_event").is_some() {}
@@ -242,8 +243,7 @@ fn a_sleeper_hears_of_a_peer_that_died() {
             a.poll();
             let wc = a.take(1).expect("a completion");
             assert_eq!(wc.status, wc_status::RETRY_EXC_ERR);
-            // Where a helper thread runs the peer's device, somebody takes what comes for a QP that
-            // is not there.
+            // If a helper thread runs the peer's device, the packets for the missing QP are read.
             let causes: &[CauseCode] = match device_gone {
                 true => &[CauseCode::PeerUnreachable],
                 false => &[CauseCode::NotPolled, CauseCode::Unanswered],

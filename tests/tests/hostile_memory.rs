@@ -1,5 +1,5 @@
-//! Program memory that goes away or changes while every kind of operation uses it, beside traffic
-//! that must not notice.
+//! Program memory that vanishes or changes while operations of every kind use it, beside traffic
+//! that must not be affected.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, RecvWr, Sge};
@@ -20,22 +20,22 @@ fn receive_into(end: &End, wr_id: u64, piece: Sge) -> Result<(), Error> {
     unsafe { end.dev.post_recv(end.qp, &wr, &mut bad) }
 }
 
-/// Whose memory goes away.
+/// The side whose memory vanishes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Whose {
     Requester,
     Responder,
 }
 
-/// How it goes away.
+/// The way in which it vanishes.
 #[derive(Clone, Copy, Debug)]
 enum How {
     Unmapped,
     Truncated,
 }
 
-/// Streams `op` through a mapping of one side, takes the mapping away, and returns the first
-/// failures of both ends.
+/// Streams `op` through a mapping of one side, removes the mapping, and returns the first failures
+/// of both ends.
 fn stream_until_gone(
     x: &dyn Device,
     y: &dyn Device,
@@ -73,7 +73,7 @@ fn stream_until_gone(
         here = a.done.drain(..).map(|wc| wc.status).find(|&s| s != wc_status::SUCCESS);
         there = there.or(b.done.drain(..).map(|wc| wc.status).find(|&s| s != wc_status::SUCCESS));
         if c.done.is_empty() && rounds % 4 == 0 {
-            // The pair beside works all the while.
+            // The pair beside must work meanwhile.
             c.post(rounds, Op::Write(0, None), 0, 30_000).expect("post_send");
             succeed(&mut c, &mut d, rounds);
         }
@@ -87,9 +87,9 @@ fn stream_until_gone(
         }
         assert!(Instant::now() < end, "{op:?} {whose:?} {how:?}: {posted} posted, no error");
     }
-    assert!(gone, "{op:?} {whose:?}: failed too early with {here:?}");
+    assert!(gone, "{op:?} {whose:?}: failed before the memory vanished, with {here:?}");
     if here == Some(wc_status::RETRY_EXC_ERR) {
-        // Not what any caller expects: said here, where both ends are at hand.
+        // No caller expects this; both ends are at hand here for the message.
         println!(
             "{op:?} {whose:?} {how:?}: {:?} {:?}",
             a.dev.qp_counters(a.qp),
@@ -111,7 +111,7 @@ fn stream_until_gone(
     succeed(&mut c, &mut d, 9);
     assert!(d.buffer.read(40_000, 30_000) == beside);
     let owner = if whose == Whose::Requester { &a } else { &b };
-    owner.dev.mr_dereg(mr).expect("a region without memory is given back like any other");
+    owner.dev.mr_dereg(mr).expect("a region without memory can be deregistered");
     for e in [a, b, c, d] {
         e.destroy().expect("destroy");
     }
@@ -134,7 +134,7 @@ fn memory_that_goes_under_traffic_is_an_error_of_that_qp() {
                     "{op:?} {how:?}: {here} {there:?}"
                 );
                 if matches!(op, Op::Send(_)) {
-                    // Whose buffer it was hears of it as well.
+                    // The owner of the buffer gets an error as well.
                     assert_eq!(there, Some(wc_status::LOC_PROT_ERR), "{op:?} {how:?}");
                 }
             });
@@ -144,8 +144,8 @@ fn memory_that_goes_under_traffic_is_an_error_of_that_qp() {
 
 #[test]
 fn memory_unmapped_for_good_is_an_error_too() {
-    // munmap leaves a hole instead of a page without rights. No other test may map something into
-    // it meanwhile.
+    // munmap leaves a hole, not a page without access. No other test may map memory there
+    // meanwhile.
     over_each(|x, y| {
         let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
         let map = Map::apart(0, LEN);
@@ -161,13 +161,13 @@ fn memory_unmapped_for_good_is_an_error_too() {
 }
 
 fn byte<'e>(end: &'e End, offset: usize) -> &'e AtomicU8 {
-    // SAFETY: inside the buffer, which lives as long as the end; the device stores to it with
-    // atomic-sized stores and this is used for loads only.
+    // SAFETY: inside the buffer, which lives as long as the end; the device writes with
+    // atomic-sized stores, and this only loads.
     unsafe { AtomicU8::from_ptr(end.buffer.as_ptr().add(offset)) }
 }
 
-/// `op` brings bytes into `into`; a thread that looks only at the last of them must never find an
-/// earlier one missing.
+/// `op` writes into `into`, while a thread polls the last byte: when that has changed, all earlier
+/// bytes must be there.
 fn last_byte(x: &dyn Device, y: &dyn Device, op: Op) {
     let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
     let end = deadline(60);
@@ -214,7 +214,7 @@ fn last_byte(x: &dyn Device, y: &dyn Device, op: Op) {
 }
 
 #[test]
-fn who_polls_the_last_byte_of_a_read_or_a_send_sees_all_earlier_ones() {
+fn a_poller_of_the_last_byte_of_a_read_or_a_send_sees_all_earlier_ones() {
     for op in [Op::Read(0), Op::Send(None), Op::Write(0, None)] {
         over_each(|x, y| last_byte(x, y, op));
     }

@@ -1,5 +1,5 @@
-//! Whoever can send a packet to the port: floods, packets for QPs that are gone, forgeries by the
-//! peer itself.
+//! Attackers who can send packets to the port: floods, packets for QPs that are gone, forgeries by
+//! the peer itself.
 
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::Device;
@@ -12,7 +12,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Small numbers from a seed.
+/// A generator of small numbers, from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -36,7 +36,7 @@ fn a_flood_costs_time_and_nothing_else() {
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     let target = plain(&x);
     let qpn = a.own.qpn;
-    // Which of them were seen, and dropped.
+    // Counters of the packets that were received and dropped.
     let seen = || {
         let c = counters(dx.dev());
         c.rcvd_icrc_err > 0 && c.rcvd_malformed > 0 && c.rcvd_no_qp > 0
@@ -48,7 +48,7 @@ fn a_flood_costs_time_and_nothing_else() {
                 UdpSocket::bind((plain(&y).ip(), 0)).expect("a socket at the peer's address");
             let mut n = 0u64;
             while !stop.load(Ordering::Relaxed) {
-                // Garbage, packets with a QPN that exists, and some whose ICRC is right.
+                // Garbage, packets with an existing QPN, and some with a valid ICRC.
                 let mut packet = match n % 3 {
                     0 => pattern(n, (n * 131 % 1500) as usize),
                     1 => [bth(0x0A, 0x40, qpn, true, n as u32), pattern(n, 700)].concat(),
@@ -84,7 +84,7 @@ fn a_flood_costs_time_and_nothing_else() {
     still_works(&mut a, &mut b);
 }
 
-/// Packets that found nobody, wherever they were counted: which check comes first is not asked for
+/// Packets for missing QPs, summed over the counters of all checks: their order does not matter
 /// here.
 fn refused(c: &Counters) -> u64 {
     let known = c.rcvd_no_qp + c.rcvd_refused + c.rcvd_malformed + c.rcvd_icrc_err;
@@ -92,7 +92,7 @@ fn refused(c: &Counters) -> u64 {
 }
 
 #[test]
-fn packets_for_qps_that_are_gone_or_not_ready_find_nobody() {
+fn packets_for_qps_that_are_gone_or_not_ready_are_dropped() {
     let (x, y) = (address(1), address(2));
     let (dx, dy) = (Soft::new(&x), Soft::new(&y));
     let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
@@ -131,8 +131,8 @@ fn packets_for_qps_that_are_gone_or_not_ready_find_nobody() {
     still_works(&mut a, &mut b);
 }
 
-/// A packet that a hostile peer may send: a known or unknown opcode, headers near what is expected,
-/// lengths that fit or not.
+/// A packet that a hostile peer may send: a known or unknown opcode, header fields near the
+/// expected ones, lengths that fit or not.
 fn forged(dice: &mut Dice, to: &End, psn: u32) -> Vec<u8> {
     let class = match to.shape.qp_type {
         qp_type::RC => 0x00,
@@ -145,8 +145,7 @@ fn forged(dice: &mut Dice, to: &End, psn: u32) -> Vec<u8> {
     let flags = [0x40, 0xC0, 0x00, 0x50, 0x70, 0x41][dice.roll(6) as usize];
     let mut p = bth(opcode, flags, to.own.qpn, dice.roll(2) == 0, near);
     let (guard, key) = (to.own.addr + 4096, to.own.rkey);
-    // RETH or AtomicETH, AETH, DETH, immediate: whichever the opcode brings, the words are
-    // plausible somewhere.
+    // RETH or AtomicETH, AETH, DETH, immediate data: one of the words is plausible for any opcode.
     for _ in 0..dice.roll(4) {
         match dice.roll(5) {
             0 => {
@@ -188,7 +187,7 @@ fn a_peer_that_forges_its_own_packets_harms_its_own_connection_only() {
         let mut a = End::new(dx.dev(), shape).expect("an end");
         let peer = Address { ah: d.own.ah, qpn: 0x777, psn: 0xFF_FFFE, addr: 0x1000, rkey: 1 };
         a.connect(peer).expect("connect");
-        // Writable by the peer: one page. The rest of the buffer is behind no key that it knows.
+        // The peer may write one page. It has no key for the rest of the buffer.
         let secret = pattern(round, 64 << 10);
         a.buffer.write(0, &secret);
         a.dev.mr_dereg(a.mr).expect("mr_dereg");
@@ -206,7 +205,7 @@ fn a_peer_that_forges_its_own_packets_harms_its_own_connection_only() {
         for n in 0..4 {
             a.post_recv(n, 0, 2048).expect("post_recv");
         }
-        // Requests of our own that it may answer as it likes.
+        // Requests of our own, which the peer may answer with anything.
         if qp_type != qp_type::UD {
             for (n, op) in [Op::Write(0, None), Op::Read(0), Op::FetchAdd(0, 1), Op::Send(None)]
                 .into_iter()
@@ -218,7 +217,7 @@ fn a_peer_that_forges_its_own_packets_harms_its_own_connection_only() {
         }
         let sent_psn = a.own.psn;
         for k in 0..60 {
-            // Half of it speaks to the responder, half answers the requester.
+            // Half of the packets go to the responder, half answer the requester.
             let psn = if k % 2 == 0 { peer.psn } else { sent_psn };
             send_valid(&forger, target, &mut forged(&mut dice, &a, psn));
             if k % 8 == 7 {
@@ -231,7 +230,7 @@ fn a_peer_that_forges_its_own_packets_harms_its_own_connection_only() {
         let now = a.buffer.read(0, 64 << 10);
         assert!(
             now[..4096] == secret[..4096] && now[8192..] == secret[8192..],
-            "round {round} reached other memory"
+            "round {round} wrote other memory"
         );
         a.destroy().expect("destroy");
         if round % 40 == 0 {
@@ -242,7 +241,7 @@ fn a_peer_that_forges_its_own_packets_harms_its_own_connection_only() {
 }
 
 #[test]
-fn one_that_answers_at_random_ends_operations_and_reaches_no_other_memory() {
+fn a_peer_with_random_answers_ends_operations_and_writes_no_other_memory() {
     let x = address(1);
     let dx = Soft::new(&x);
     let at = plain(&address(2));
@@ -273,7 +272,7 @@ fn one_that_answers_at_random_ends_operations_and_reaches_no_other_memory() {
                 if n < 12 {
                     continue;
                 }
-                // Parts of an answer, each now and then wrong.
+                // Fields of an answer, each wrong now and then.
                 let psn =
                     u32::from_be_bytes([0, heard[9], heard[10], heard[11]]) + dice.roll(4) as u32;
                 let opcode = [0x0D, 0x0E, 0x0F, 0x10, 0x11, 0x12][dice.roll(6) as usize];
@@ -300,7 +299,7 @@ fn one_that_answers_at_random_ends_operations_and_reaches_no_other_memory() {
 }
 
 #[test]
-fn the_nak_that_ends_a_connection_is_said_again_to_one_who_did_not_hear_it() {
+fn a_fatal_nak_is_repeated_for_a_repeated_request() {
     let x = address(1);
     let dx = Soft::new(&x);
     let at = plain(&address(2));
@@ -312,7 +311,7 @@ fn the_nak_that_ends_a_connection_is_said_again_to_one_who_did_not_hear_it() {
     peer.ah.dgid[12..].copy_from_slice(&octets(at));
     peer.ah.udp_port = at.port();
     a.connect(peer).expect("connect");
-    // A WRITE ONLY with a key that is not there, over and over, as one does who hears nothing.
+    // A WRITE ONLY with an invalid key, repeated, as by a requester that gets no answer.
     let request = || {
         let mut p = bth(0x0A, 0x40, a.own.qpn, true, 70);
         p.extend_from_slice(&a.own.addr.to_be_bytes());
@@ -332,14 +331,14 @@ fn the_nak_that_ends_a_connection_is_said_again_to_one_who_did_not_hear_it() {
             }
             assert!(Instant::now() < end, "try {try_}: no answer");
         };
-        // ACKNOWLEDGE, PSN 70, NAK remote access error.
+        // Opcode ACKNOWLEDGE, PSN 70, NAK remote access error.
         assert_eq!(
             (answer[0], &answer[9..12], answer[12]),
             (0x11, &[0, 0, 70][..], 0x62),
             "try {try_}"
         );
     }
-    // Nobody else is answered.
+    // Packets of a stranger are not answered.
     let stranger = UdpSocket::bind((plain(&address(3)).ip(), 0)).expect("a socket");
     let before = counters(dx.dev()).rcvd_no_qp;
     send_valid(&stranger, plain(&x), &mut request());
@@ -352,7 +351,7 @@ fn the_nak_that_ends_a_connection_is_said_again_to_one_who_did_not_hear_it() {
 }
 
 #[test]
-fn a_late_copy_of_a_read_whose_key_has_gone_ends_nothing_and_a_new_one_does() {
+fn a_late_copy_of_a_read_with_a_dead_key_is_not_fatal_and_a_new_one_is() {
     let x = address(1);
     let dx = Soft::new(&x);
     let at = plain(&address(2));
@@ -372,7 +371,7 @@ fn a_late_copy_of_a_read_whose_key_has_gone_ends_nothing_and_a_new_one_does() {
         p.extend_from_slice(&4u32.to_be_bytes());
         send_valid(&peer_socket, plain(&x), &mut p);
     };
-    // The answer's opcode, PSN and syndrome.
+    // Opcode, PSN and syndrome of the answer.
     let ask = |psn: u32| {
         read(psn);
         let end = deadline(60);
@@ -388,8 +387,8 @@ fn a_late_copy_of_a_read_whose_key_has_gone_ends_nothing_and_a_new_one_does() {
     assert_eq!(ask(70), (0x10, 70, 0x1F));
     assert_eq!(ask(71), (0x10, 71, 0x1F));
     a.dev.mr_dereg(a.mr).expect("mr_dereg");
-    // A late copy of the first request meets a key that is gone: it is counted, and neither
-    // answered nor held against the connection, since its peer may be past it.
+    // A late copy of the first request meets a deregistered key: it is counted, and neither
+    // answered nor fatal, since the peer may have moved on.
     read(70);
     let end = deadline(60);
     while a.dev.qp_counters(a.qp).expect("qp_counters").duplicate_request == 0 {
@@ -399,8 +398,8 @@ fn a_late_copy_of_a_read_whose_key_has_gone_ends_nothing_and_a_new_one_does() {
     dx.dev().progress().expect("progress");
     assert!(peer_socket.recv_from(&mut [0u8; 64]).is_err(), "an answer to a late copy");
     assert_eq!(a.dev.qp_query(a.qp).expect("qp_query").0.qp_state, qp_state::RTS);
-    // A new one is refused, and that is said again to who asks again.
+    // A new request is refused, and the refusal is repeated for a repeated request.
     assert_eq!(ask(72), (0x11, 72, 0x62));
     assert_eq!(ask(72), (0x11, 72, 0x62));
-    assert_eq!(ask(75), (0x11, 72, 0x62), "never beyond what was expected");
+    assert_eq!(ask(75), (0x11, 72, 0x62), "the NAK must not name a PSN beyond the expected one");
 }

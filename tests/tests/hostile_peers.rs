@@ -1,5 +1,5 @@
-//! Peers that are killed, stopped or silent: every operation ends with its cause, and the survivor
-//! goes on.
+//! Peers that are killed, stopped or silent: every operation ends with its cause, and the surviving
+//! process continues.
 
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr, Wc};
@@ -20,7 +20,7 @@ fn cause(end: &End) -> CauseCode {
     CauseCode::from_u32(end.dev.qp_cause(end.qp).expect("qp_cause").code).expect("a known cause")
 }
 
-/// Runs one end alone (its peer is elsewhere) until `wr_id` has completed.
+/// Runs only `a` (its peer is in another process) until `wr_id` has completed.
 fn alone(a: &mut End, wr_id: u64) -> Wc {
     let end = deadline(60);
     loop {
@@ -77,14 +77,14 @@ fn a_peer_killed_in_a_stream_ends_it_with_its_cause_and_the_survivor_goes_on() {
         };
         assert!(killed, "{op:?} failed before the kill: {failed:?}, cause {:?}", cause(&a));
         assert_eq!((failed.status, failed.wr_id), (wc_status::RETRY_EXC_ERR, moved), "{op:?}");
-        // The kernel of a peer that is gone says so.
+        // The host of an ended peer refuses packets by ICMP.
         assert_eq!(cause(&a), CauseCode::PeerUnreachable, "{op:?}");
         assert_eq!(a.dev.qp_cause(a.qp).expect("qp_cause").peer, a.peer.ah.dgid);
         for n in moved + 1..posted {
             assert_eq!(alone(&mut a, n).status, wc_status::WR_FLUSH_ERR, "{op:?}");
         }
         a.destroy().expect("destroy");
-        // The same device, and a new peer at the same address.
+        // The same device, with a new peer at the same address.
         let mut far = Far::start(FAR, &there, &[]);
         let mut a = End::new(here.dev(), Shape::default()).expect("an end");
         far.connect(&mut a);
@@ -102,7 +102,7 @@ fn a_peer_killed_in_a_stream_ends_it_with_its_cause_and_the_survivor_goes_on() {
 }
 
 #[test]
-fn a_requester_killed_in_its_stream_costs_its_target_nothing() {
+fn a_requester_killed_in_its_stream_leaves_its_target_unaffected() {
     let here = Soft::new(&address(1));
     let there = address(2);
     for stream in ["stream=write", "stream=read", "stream=send"] {
@@ -132,7 +132,7 @@ fn a_requester_killed_in_its_stream_costs_its_target_nothing() {
         }
         assert!(stream != "stream=send" || received > 0);
         far.kill();
-        // A responder owes nobody an answer any more: nothing completes, nothing fails.
+        // A responder has nothing outstanding, so nothing completes and nothing fails.
         let until = Instant::now() + Duration::from_millis(100);
         while Instant::now() < until {
             a.poll();
@@ -152,7 +152,7 @@ fn a_requester_killed_in_its_stream_costs_its_target_nothing() {
     assert_eq!(here.dev().leaks().expect("leaks"), Default::default());
 }
 
-/// Runs these ends until then.
+/// Runs these ends until a time.
 fn drive(ends: &mut [&mut End], until: Instant) {
     while Instant::now() < until {
         if ends.iter_mut().map(|e| e.poll()).sum::<usize>() == 0 {
@@ -165,18 +165,18 @@ fn drive_a_little(ends: &mut [&mut End]) {
     drive(ends, Instant::now() + Duration::from_millis(5));
 }
 
-/// What the far process says next, these ends running meanwhile.
+/// The next line of the far process; runs these ends meanwhile.
 fn next_line(far: &mut Far, ends: &mut [&mut End], end: Instant) -> String {
     loop {
         drive_a_little(ends);
         if let Some(line) = far.said() {
             return line;
         }
-        assert!(Instant::now() < end, "it says nothing");
+        assert!(Instant::now() < end, "the far process printed nothing");
     }
 }
 
-/// Timeouts that the far process has counted. It streams to `target` meanwhile.
+/// Timeouts that the far process has counted, while it streams to `target`.
 fn timeouts_of(far: &mut Far, target: &mut End, end: Instant) -> u64 {
     far.say("tell");
     loop {
@@ -192,14 +192,14 @@ fn timeouts_of(far: &mut Far, target: &mut End, end: Instant) -> u64 {
 #[test]
 fn processes_stopped_for_five_seconds() {
     let here = Soft::new(&address(1));
-    // A target that does not answer for longer than its peer asks, one whose peer is patient, one
-    // that streams itself.
+    // Three processes: a target that is stopped for longer than its peer retries, one whose peer
+    // retries for long, and one that streams itself.
     let mut gone = Far::start(FAR, &address(2), &[]);
     let mut patient = Far::start(FAR, &address(3), &[]);
     let mut busy =
         Far::start(FAR, &address(4), &["stream=write", "piece=65536", "timeout=16", "retry=7"]);
     let mut a = End::new(here.dev(), Shape::default()).expect("an end");
-    // 2.1 s for each of eight tries.
+    // Eight tries of 2.1 s each.
     let mut b = End::new(here.dev(), Shape { timeout: 19, ..Shape::default() }).expect("an end");
     let mut c = End::new(here.dev(), Shape::default()).expect("an end");
     gone.connect(&mut a);
@@ -219,7 +219,7 @@ fn processes_stopped_for_five_seconds() {
     b.post(1, Op::Write(0, None), 0, 400_000).expect("post_send");
     b.post(2, Op::Read(0), 500_000, 400_000).expect("post_send");
     drive(&mut [&mut a, &mut b, &mut c], stopped + Duration::from_secs(5));
-    // Eight tries of 67 ms were over long ago, were it not for a machine that is busy.
+    // Eight tries of 67 ms are over long ago, unless the machine is busy.
     let wc = loop {
         if let Some(wc) = a.take(1) {
             break wc;
@@ -245,20 +245,23 @@ fn processes_stopped_for_five_seconds() {
         cause(&b)
     );
     assert!(b.buffer.read(500_000, 400_000) == bytes);
-    // The one that streams hears what was said to it before it counts the time: it goes on without
-    // a retry too many.
+    // The process that streams handles the packets that arrived before it looks at its timers, so
+    // it continues without superfluous retries.
     let line = next_line(&mut busy, &mut [&mut b, &mut c], end);
     assert!(line.starts_with("moved"), "{line}");
     let timeouts = timeouts_of(&mut busy, &mut c, end) - timeouts;
-    assert!(timeouts <= 1, "a process that was stopped charged {timeouts} timeouts to its peer");
-    // The process whose peer gave up is as good as new for another connection.
+    assert!(
+        timeouts <= 1,
+        "after its stop the process counted {timeouts} timeouts against its peer"
+    );
+    // The process whose peer gave up can make another connection.
     let mut d = End::new(here.dev(), Shape::default()).expect("an end");
     gone.connect(&mut d);
     d.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
     alone_succeeds(&mut d, 1);
 }
 
-/// An address where somebody listens and says nothing.
+/// An address with a socket that never answers.
 fn mute(last: u8) -> (UdpSocket, Address) {
     let at: SocketAddr = address(last).trim_start_matches("soft:").parse().expect("address:port");
     let socket = UdpSocket::bind(at).expect("a socket");
@@ -267,7 +270,9 @@ fn mute(last: u8) -> (UdpSocket, Address) {
 
 fn stranger(at: SocketAddr) -> Address {
     let mut a = Address { qpn: 0x1234, psn: 7, addr: 0x10_0000, rkey: 0x55, ..Address::default() };
-    let std::net::IpAddr::V4(ip) = at.ip() else { unreachable!("the tests' addresses are IPv4") };
+    let std::net::IpAddr::V4(ip) = at.ip() else {
+        unreachable!("tests of this file use IPv4 addresses")
+    };
     a.ah.dgid[10..12].fill(0xff);
     a.ah.dgid[12..].copy_from_slice(&ip.octets());
     a.ah.udp_port = at.port();
@@ -280,7 +285,7 @@ fn a_peer_that_never_answers_ends_every_operation_by_the_deadline() {
     config.core.deadline_ns = 400_000_000;
     let here = Soft::open(&address(1), &config).expect("a device");
     let (_socket, nobody) = mute(2);
-    // Code 10 is 4.2 ms, three tries; code 0 leaves it to the device.
+    // Timeout code 10 is 4.2 ms, with three tries; code 0 leaves the limit to the device.
     for (timeout, retry_cnt) in [(10, 2), (0, 7)] {
         let shape = Shape { timeout, retry_cnt, ..Shape::default() };
         let began = Instant::now();
@@ -295,18 +300,18 @@ fn a_peer_that_never_answers_ends_every_operation_by_the_deadline() {
         for a in &mut ends {
             assert_eq!(alone(a, 1).status, wc_status::RETRY_EXC_ERR);
             assert_eq!(alone(a, 2).status, wc_status::WR_FLUSH_ERR);
-            // Nobody reads that socket.
+            // That socket is never read.
             assert_eq!(cause(a), CauseCode::NotPolled);
         }
-        // All eight share one window: what one holds is free when it ends, and the next has its own
-        // deadline then. The deadline of a device that was told nothing is 30 s.
+        // All eight share one window: when one ends, its share is free, and the next one's deadline
+        // begins. The default deadline is 30 s.
         assert!(began.elapsed() < Duration::from_secs(28), "{:?}", began.elapsed());
         ends.into_iter().for_each(|e| e.destroy().expect("destroy"));
     }
 }
 
 #[test]
-fn an_address_where_nobody_listens_is_named_as_the_cause() {
+fn an_address_without_a_socket_is_reported_as_the_cause() {
     for (from, host) in [(address(1), 2u8), (address(3), 4)] {
         let here = Soft::new(&from);
         let (socket, nobody) = mute(host);
@@ -329,10 +334,10 @@ fn an_address_where_nobody_listens_is_named_as_the_cause() {
 #[test]
 fn a_refusal_of_long_ago_is_not_the_cause_of_a_later_silence() {
     let here = Soft::new(&address(1));
-    // Two devices that are made alike give their first QP the same number.
+    // Two devices with one configuration give their first QPs the same number.
     let mut config = SoftConfig::default();
     config.core.seed = 0x5EED;
-    // Three seconds, in which the second one is made.
+    // Three seconds of retries; the second device is made within them.
     let shape = Shape { timeout: 17, retry_cnt: 4, ..Shape::default() };
     let mut a = End::new(here.dev(), shape).expect("an end");
     let was = {

@@ -1,5 +1,5 @@
-//! Signals, their masks and descriptors that run out. Each runs in a process of its own, as it
-//! changes the whole process.
+//! Signals, signal masks and descriptors that run out. Each test runs in a process of its own,
+//! since it changes the whole process.
 
 use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::types::{access, wc_status};
@@ -14,8 +14,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// True in the process where `test` runs alone; elsewhere starts that process, and fails as it
-/// does.
+/// True in the child process in which `test` runs alone; otherwise starts that process and fails if
+/// it fails.
 fn alone(test: &str) -> bool {
     if std::env::var_os("GDRC_TEST_ALONE").is_some() {
         return true;
@@ -49,7 +49,7 @@ fn a_program_that_blocks_all_signals_survives_memory_that_vanishes_under_its_hel
     (x.peer.addr, x.peer.rkey) = (addr, attr.rkey);
     map.vanish();
     x.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
-    // Only the helper of `b` touches the memory: this thread never runs that device.
+    // Only the helper of `b` accesses the memory: this thread never runs that device.
     let end = deadline(60);
     let wc = loop {
         x.poll();
@@ -60,7 +60,7 @@ fn a_program_that_blocks_all_signals_survives_memory_that_vanishes_under_its_hel
         std::thread::sleep(Duration::from_millis(1));
     };
     assert_eq!(wc.status, wc_status::REM_OP_ERR);
-    // And the helpers leave the program's signals to the program.
+    // The helpers must leave the program's signals to the program.
     let term = 1u64 << (libc::SIGTERM - 1);
     let segv = 1u64 << (libc::SIGSEGV - 1);
     let mut helpers = 0;
@@ -77,7 +77,7 @@ fn a_program_that_blocks_all_signals_survives_memory_that_vanishes_under_its_hel
     assert_eq!(helpers, 2);
 }
 
-/// Set when the program's handler is to be called.
+/// Set when the program's handler is expected to be called.
 static OWN_FAULT: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn handler_of_the_program(_: i32) {
@@ -85,8 +85,8 @@ extern "C" fn handler_of_the_program(_: i32) {
     unsafe { libc::_exit(if OWN_FAULT.load(Ordering::Relaxed) { 0 } else { 50 }) };
 }
 
-/// Crash reporters and runtimes install handlers late. The next registration, or the next open,
-/// puts ours in front of them.
+/// Crash reporters and runtimes install handlers late. The next registration or open must put ours
+/// in front of them.
 #[test]
 fn a_handler_installed_after_open_does_not_cost_the_protection_of_vanished_memory() {
     if !alone("a_handler_installed_after_open_does_not_cost_the_protection_of_vanished_memory") {
@@ -118,7 +118,7 @@ fn a_handler_installed_after_open_does_not_cost_the_protection_of_vanished_memor
     let b = Soft::open(&address(2), &SoftConfig::default()).expect("a device");
     let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     assert_eq!(write_into_vanished(&mut x, &mut y, &install), wc_status::REM_OP_ERR);
-    // By another open: what is registered already is protected again.
+    // By another open: existing registrations are protected again.
     let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     let map = Map::new(1 << 20);
     let (_, rkey) = register(&y, &map);
@@ -128,7 +128,7 @@ fn a_handler_installed_after_open_does_not_cost_the_protection_of_vanished_memor
     map.vanish();
     x.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
     assert_eq!(complete(&mut x, &mut y, 1, Duration::from_secs(10)).status, wc_status::REM_OP_ERR);
-    // And the program's handler still gets the program's faults.
+    // The program's handler still gets the program's own faults.
     OWN_FAULT.store(true, Ordering::Relaxed);
     // SAFETY: none; the fault is what the test is about. The address is never mapped.
     unsafe { std::ptr::without_provenance::<u8>(8).read_volatile() };
@@ -167,8 +167,8 @@ fn a_signal_ends_a_wait() {
 }
 
 #[test]
-fn a_process_without_descriptors_cannot_open_and_loses_none_in_trying() {
-    if !alone("a_process_without_descriptors_cannot_open_and_loses_none_in_trying") {
+fn an_open_without_free_descriptors_fails_and_leaks_none() {
+    if !alone("an_open_without_free_descriptors_fails_and_leaks_none") {
         return;
     }
     let limit = |n: u64| {
@@ -203,7 +203,7 @@ fn a_process_without_descriptors_cannot_open_and_loses_none_in_trying() {
         assert_eq!(count(), before, "with {more} descriptors left");
     }
     assert!((5..30).contains(&refused), "{refused} refusals");
-    // The address is free again, and everything works.
+    // The address is free again, and devices can be opened.
     let (a, b) = (Soft::new(&name), Soft::new(&address(2)));
     let (mut x, mut y): (End, End) =
         connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");

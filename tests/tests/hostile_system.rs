@@ -1,5 +1,5 @@
-//! What kernel, threads and forks do to a device: sockets without room, links that refuse
-//! segmentation, descriptors, sleepers beside a helper thread, two threads where one belongs.
+//! Limits of kernel, threads and forks: sockets without room, links that refuse segmentation,
+//! descriptors, sleepers beside a helper thread, two threads on one queue.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_status, Wc};
@@ -16,16 +16,18 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The descriptors of this process that are open now.
+/// The open descriptors of this process.
 fn descriptors() -> BTreeSet<i32> {
     let dir = std::fs::read_dir("/proc/self/fd").expect("/proc");
     dir.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The socket of the device that is bound to the address of `name`.
+/// The device's socket that is bound to the address of `name`.
 fn socket_of(name: &str) -> i32 {
     let wanted: SocketAddr = name.trim_start_matches("soft:").parse().expect("address:port");
-    let SocketAddr::V4(wanted) = wanted else { unreachable!("the tests' addresses are IPv4") };
+    let SocketAddr::V4(wanted) = wanted else {
+        unreachable!("tests of this file use IPv4 addresses")
+    };
     descriptors()
         .into_iter()
         .find(|&fd| {
@@ -67,7 +69,7 @@ fn sockets_without_room_lose_packets_and_no_bytes() {
     let (x, y) = (address(1), address(2));
     let (dx, dy) = (Soft::new(&x), Soft::new(&y));
     for fd in [socket_of(&x), socket_of(&y)] {
-        // The kernel makes it its minimum: a packet or two.
+        // The kernel raises it to its minimum: a packet or two.
         set(fd, libc::SO_RCVBUF, 1);
         set(fd, libc::SO_SNDBUF, 1);
     }
@@ -82,7 +84,7 @@ fn a_link_that_refuses_segmentation_gets_single_packets() {
     let (x, y) = (address(1), address(2));
     let (dx, dy) = (Soft::new(&x), Soft::new(&y));
     for fd in [socket_of(&x), socket_of(&y)] {
-        // Without checksums the kernel will not segment.
+        // The kernel does not segment without checksums.
         set(fd, libc::SO_NO_CHECK, 1);
     }
     let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
@@ -102,7 +104,7 @@ fn a_slow_link_fills_the_send_buffer_and_the_sleeper_is_woken_when_it_drains() {
     if find("tc").is_none() || find("ip").is_none() {
         skip!("tc or ip is not installed");
     }
-    // A thread of its own has a network of its own.
+    // A thread of its own can have a network namespace of its own.
     let outcome = std::thread::spawn(|| {
         // SAFETY: takes no pointers; changes this thread only, which ends.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
@@ -137,7 +139,8 @@ fn a_slow_link_fills_the_send_buffer_and_the_sleeper_is_woken_when_it_drains() {
                     let _ = dy.dev().wait(20);
                 }
             });
-            // The sender sleeps whenever the socket has no room, and hears of every completion.
+            // The sender sleeps whenever the socket has no room, and must be woken for every
+            // completion.
             let end = deadline(60);
             let mut heard = BTreeSet::new();
             while heard.len() < pairs.len() {
@@ -171,7 +174,7 @@ fn a_slow_link_fills_the_send_buffer_and_the_sleeper_is_woken_when_it_drains() {
     }
 }
 
-/// Waits for a child that says by its exit code how it went.
+/// Waits for a child, whose exit code is its result.
 fn reap(child: i32) -> i32 {
     let mut status = -1;
     // SAFETY: our own child and a local.
@@ -186,8 +189,8 @@ fn a_child_opens_devices_of_its_own_while_the_parents_helper_works() {
     let b = Soft::open(&address(2), &config).expect("a device with helper");
     let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     let names = (address(3), address(4));
-    // What the child needs is made before the fork: the allocator's lock may be held by another
-    // thread of this process.
+    // The child's memory is allocated before the fork: another thread of this process may hold the
+    // allocator's lock.
     let bytes = SoftDevice::memsize(&names.0, &SoftConfig::default()).expect("memsize");
     let (m1, m2) = (Buffer::new(bytes), Buffer::new(bytes));
     let data = pattern(2, 1000);
@@ -211,8 +214,8 @@ fn a_child_opens_devices_of_its_own_while_the_parents_helper_works() {
     }
 }
 
-/// Two devices in the given memory, one WRITE between them; allocates nothing from the heap but
-/// what `End` does.
+/// Makes two devices in the given memory and one WRITE between them; allocates only what `End`
+/// does.
 fn child_traffic(
     x: &str,
     y: &str,
@@ -270,7 +273,7 @@ fn every_descriptor_is_close_on_exec() {
     for fd in descriptors().difference(&before) {
         // SAFETY: asks for the flags of a descriptor; a closed one is an error.
         let got = unsafe { libc::fcntl(*fd, libc::F_GETFD) };
-        // Another test's thread may have opened or closed it meanwhile.
+        // A thread of another test may have opened or closed it meanwhile.
         if got >= 0 {
             assert!(got & libc::FD_CLOEXEC != 0, "descriptor {fd} outlives exec");
             seen += 1;
@@ -280,7 +283,7 @@ fn every_descriptor_is_close_on_exec() {
 }
 
 #[test]
-fn one_who_sleeps_in_poll_beside_a_helper_hears_of_every_completion() {
+fn a_sleeper_in_poll_beside_a_helper_is_woken_by_every_completion() {
     let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
     let a = Soft::open(&address(1), &config).expect("a device with helper");
     let b = Soft::open(&address(2), &config).expect("a device with helper");
@@ -296,8 +299,8 @@ fn one_who_sleeps_in_poll_beside_a_helper_hears_of_every_completion() {
         let heard = &heard;
         let (x, y) = (&mut x, &mut y);
         scope.spawn(move || {
-            // As docs/using/ABI.md has it: arm the CQ, poll once more, arm the descriptor, sleep,
-            // poll.
+            // By the recipe of docs/using/ABI.md: arm the CQ, poll once more, arm the descriptor,
+            // sleep, poll.
             let mut got = 0;
             let end = deadline(60);
             while got < rounds {
@@ -316,7 +319,7 @@ fn one_who_sleeps_in_poll_beside_a_helper_hears_of_every_completion() {
                         let n = unsafe { libc::poll(&mut p, 1, limit_ms(60)) };
                         assert!(
                             n > 0,
-                            "{got} of {rounds}: slept through it; {:?}",
+                            "{got} of {rounds}: the sleeper was not woken; {:?}",
                             y.dev.counters()
                         );
                     }
@@ -332,7 +335,7 @@ fn one_who_sleeps_in_poll_beside_a_helper_hears_of_every_completion() {
         });
         for round in 0..rounds {
             x.post(round, Op::Send(None), 0, 64).expect("post_send");
-            // Now close behind each other, now after the sleeper has gone to sleep.
+            // Posts now shortly after each other, now after the sleeper sleeps again.
             if round % 8 == 7 {
                 let end = deadline(60);
                 while heard.load(Ordering::Acquire) <= round {
@@ -351,7 +354,7 @@ fn one_who_sleeps_in_poll_beside_a_helper_hears_of_every_completion() {
 }
 
 #[test]
-fn one_who_sleeps_in_wait_beside_a_helper_hears_of_an_event() {
+fn a_sleeper_in_wait_beside_a_helper_is_woken_by_an_event() {
     let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
     let a = Soft::open(&address(1), &config).expect("a device with helper");
     let b = Soft::open(&address(2), &config).expect("a device with helper");
@@ -373,7 +376,7 @@ fn one_who_sleeps_in_wait_beside_a_helper_hears_of_an_event() {
 }
 
 #[test]
-fn two_threads_on_one_side_are_told_so_and_break_nothing() {
+fn two_threads_on_one_queue_get_ebusy_and_break_nothing() {
     let (dx, dy) = (Soft::new(&address(1)), Soft::new(&address(2)));
     let (a, b) = connected(dx.dev(), dy.dev(), Shape { depth: 32, ..Shape::default() })
         .expect("connected ends");
@@ -430,14 +433,14 @@ fn two_threads_on_one_side_are_told_so_and_break_nothing() {
     b.destroy().expect("destroy");
 }
 
-/// Kilobytes of memory that the process has in use.
+/// Resident memory of the process, in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
     let line = status.lines().find(|l| l.starts_with("VmRSS")).expect("VmRSS");
     line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
 }
 
-/// Runs alone in its process (see below).
+/// Opens and closes devices, in a process of its own (see below).
 fn open_and_close(rounds: usize) {
     let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
     let name = address(1);
@@ -459,7 +462,7 @@ fn open_and_close(rounds: usize) {
 #[test]
 fn a_thousand_devices_leave_no_descriptor_and_no_memory_behind() {
     if std::env::var_os("GDRC_TEST_ALONE").is_none() {
-        // In a process where no other test opens things.
+        // In a process in which no other test opens devices.
         let mut alone = Command::new(std::env::current_exe().expect("this program"));
         alone.args([
             "--exact",

@@ -1,4 +1,4 @@
-//! Tenants that keep to no rule, beside two whose stream must not notice.
+//! Hostile tenants of a router, beside two tenants whose stream must not be affected.
 
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Error;
@@ -34,7 +34,7 @@ struct Scene {
     router: Router,
     from: Far,
     to: Far,
-    /// Where the stream goes.
+    /// The address that the stream writes to.
     target: Address,
 }
 
@@ -51,9 +51,9 @@ impl Scene {
         scene
     }
 
-    /// The stream gets further, and nothing of it has failed.
+    /// Checks that the stream progresses and has no failure.
     fn moves(&self) {
-        // What it said meanwhile counts for nothing.
+        // Discards the lines that it printed meanwhile.
         while self.from.said().is_some() {}
         for _ in 0..5 {
             self.from.answer("moved ");
@@ -73,7 +73,7 @@ impl Scene {
         })
     }
 
-    /// A link to the stream's target: its socket.
+    /// Requests a link to the stream's target; its socket.
     fn link(&self, raw: &mut Raw, seq: u32) -> Option<std::os::fd::OwnedFd> {
         raw.say(seq, self.route());
         let (e, mut m) = raw.hear()?;
@@ -108,7 +108,7 @@ fn random_bytes_before_and_after_hello() {
         let len = 1 + next(&mut seed) as usize % if round % 8 == 0 { 8000 } else { 200 };
         let mut bytes: Vec<u8> = (0..len).map(|_| next(&mut seed) as u8).collect();
         if round % 4 > 1 && len >= 16 {
-            // A right head before it.
+            // Behind a valid head.
             bytes[..4].copy_from_slice(&[1 + (round / 4 % 15) as u8, 0, 0, 0]);
             bytes[8..12].fill(0);
             bytes[12..16].copy_from_slice(&(len as u32).to_le_bytes());
@@ -122,7 +122,7 @@ fn random_bytes_before_and_after_hello() {
 }
 
 #[test]
-fn descriptors_with_messages_that_have_none() {
+fn descriptors_with_messages_that_carry_none() {
     let scene = Scene::new();
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
     let before = descriptors(&scene);
@@ -131,14 +131,14 @@ fn descriptors_with_messages_that_have_none() {
         if round % 2 == 0 {
             raw.greet();
         }
-        // A message of any length, each with a descriptor.
+        // Messages of any length, each with a descriptor.
         while raw.say_bytes(&[round as u8; 64], Some(null.as_fd())) {}
     }
     scene.is_calm();
     wait_for(60, "descriptors stay in the router", || descriptors(&scene) <= before);
 }
 
-/// A number of the relay's, of the session that has the address.
+/// A counter of the relay for the session of a tenant's address.
 fn relayed(scene: &Scene, tenant: &str, name: &str) -> u64 {
     let sessions = scene.router.sessions();
     let mark = format!("\"tenant\":\"{tenant}\"");
@@ -159,21 +159,21 @@ fn rings_full_of_anything() {
         let down = std::fs::File::from(ends.down);
         let mut bytes: Vec<u8> = (0..welcome.rings.0).map(|_| next(&mut seed) as u8).collect();
         if round % 3 > 0 {
-            // Lengths that a frame may have, in every place where one may begin.
+            // Valid frame lengths in every place where a frame may begin.
             for at in (0..bytes.len()).step_by(64) {
                 let len = if round % 3 == 1 { 24 + next(&mut seed) % 4300 } else { 40 };
                 bytes[at..at + 8].copy_from_slice(&len.to_le_bytes());
             }
         }
         if round % 4 == 0 {
-            // The words of the control page as well, in both rings.
+            // Random words in the control page as well, in both rings.
             let line: Vec<u8> = (0..CONTROL).map(|_| next(&mut seed) as u8).collect();
             up.write_all_at(&line, 0).expect("write");
             down.write_all_at(&line, 0).expect("write");
         }
         up.write_all_at(&bytes, CONTROL as u64).expect("write");
         if round % 5 == 0 {
-            // Pages may be taken away, for all the seals.
+            // Pages may be removed in spite of the seals.
             let (mode, at, len) = (
                 libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
                 0,
@@ -192,7 +192,7 @@ fn rings_full_of_anything() {
         if round % 10 == 9 {
             scene.moves();
         }
-        // A ring without pages is an empty one.
+        // A ring whose pages were removed reads as empty.
         if round % 4 == 3 && round % 5 > 0 {
             wait_for(60, "it is never thrown out", || raw.has_ended());
             ended += 1;
@@ -204,7 +204,7 @@ fn rings_full_of_anything() {
 }
 
 #[test]
-fn packets_in_the_names_of_others() {
+fn packets_with_forged_sources() {
     let scene = Scene::new();
     let mut raw = scene.evil();
     let (welcome, ends) = raw.greet_with_rings();
@@ -215,7 +215,8 @@ fn packets_in_the_names_of_others() {
     };
     let mut seed = 11;
     for n in 0..500 {
-        // Of another's numbers; to nobody's; to another's by a wrong address; of no kind.
+        // Source of another tenant; to a missing number; to another tenant's number by a wrong
+        // address; an unknown kind.
         put(&gid, &forge::datagram(scene.target.qpn, scene.target.qpn, n));
         put(&gid, &forge::datagram(own, own, n));
         put(&[next(&mut seed) as u8; 16], &forge::datagram(own, scene.target.qpn, n));
@@ -237,7 +238,7 @@ fn packets_in_the_names_of_others() {
 }
 
 #[test]
-fn one_that_does_not_read_its_ring_loses_what_is_sent_there() {
+fn a_full_ring_of_a_tenant_drops_its_packets_only() {
     let scene = Scene::new();
     let mut raws = [scene.evil(), scene.evil()];
     let open = |raw: &mut Raw| {
@@ -293,12 +294,12 @@ fn processes_stopped_and_killed_at_every_step() {
                     let far = Far::run(command.arg(&socket).arg(step).arg(&target));
                     let qpn: u32 = far.answer("at ").parse().expect("a number");
                     if step == "link" {
-                        // Its LINK is under way when the answer has come.
+                        // The LINK is being made when the answer has come.
                         let gid = address_of(&scene, qpn);
                         let route = Route { gid, sgid_index: 0, qpn, traffic_class: 0 };
                         assert!(asks.say(n, Message::Route(route)));
                         let (e, mut m) = loop {
-                            // The ends of earlier ones are told, too.
+                            // Notifications of earlier links that ended come as well.
                             let (e, m) = asks.hear().expect("an answer");
                             if e.answer {
                                 break (e, m);
@@ -321,13 +322,13 @@ fn processes_stopped_and_killed_at_every_step() {
         }
         scene.moves();
     }
-    // The stream's other end learns of links that have ended when it looks.
+    // The stream's target notices ended links when it looks at its sockets.
     drop(asks);
     scene.is_calm();
     wait_for(60, "descriptors stay in the router", || descriptors(&scene) <= before);
 }
 
-/// The address of the session that has a queue pair number, as `gdrcore-routerctl` says it.
+/// The address of the session that has a queue pair number, by `gdrcore-routerctl`.
 fn address_of(scene: &Scene, qpn: u32) -> [u8; 16] {
     let sessions = scene.router.sessions();
     let mark = format!("\"qpn_first\":{qpn},");
@@ -350,13 +351,13 @@ fn descriptors(scene: &Scene) -> usize {
 }
 
 #[test]
-fn connections_that_say_nothing_keep_nobody_out() {
+fn silent_connections_do_not_keep_others_out() {
     let scene = Scene::new();
     let silent: Vec<Raw> =
         (0..300).map_while(|_| Raw::connect(&scene.router.socket("evil")).ok()).collect();
     assert!(silent.len() > 100);
     scene.moves();
-    // Others are let in meanwhile, and by the same socket, too.
+    // Other connections are served meanwhile, on the same socket too.
     Raw::connect(&scene.router.socket("a")).expect("a connection").greet();
     scene.evil().greet();
     scene.moves();
@@ -365,12 +366,12 @@ fn connections_that_say_nothing_keep_nobody_out() {
 }
 
 #[test]
-fn one_that_asks_without_reading_is_thrown_out() {
+fn a_client_that_does_not_read_answers_is_disconnected() {
     let scene = Scene::new();
     let mut raw = scene.evil();
     raw.greet();
     wait_for(60, "it is never thrown out", || {
-        // As many as go; none of their answers is read.
+        // Sends as many as fit; reads none of the answers.
         while raw.say(1, Message::Ping(())) {}
         raw.has_ended()
     });
@@ -402,7 +403,7 @@ fn every_message_at_every_step_and_then_silence_or_an_end() {
         Message::Ping(()),
         Message::Bye(Bye { errno: 0, text: text.clone_as() }),
     ];
-    // Held open: a process that was stopped there.
+    // Connections that stay open, like those of stopped processes.
     let mut held = Vec::new();
     for steps in 0..3 {
         for (i, &message) in messages.iter().enumerate() {
@@ -437,7 +438,7 @@ impl CloneAs for Text<8> {
 }
 
 #[test]
-fn links_with_rings_that_are_none() {
+fn links_with_invalid_rings() {
     let scene = Scene::new();
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
     let mut seed = 7;
@@ -462,7 +463,7 @@ fn links_with_rings_that_are_none() {
             2 => say(&[round as u8; 40], Some(memory.as_fd())),
             3 => say(&hello, Some(memory.as_fd())),
             4 => {
-                // A ring of the right form, full of anything.
+                // A ring of the right size and seals, with random contents.
                 let memory = segment_that_fits(8192, &mut seed);
                 say(&hello, Some(memory.as_fd()))
                     && say(&[1], None)
@@ -480,7 +481,7 @@ fn links_with_rings_that_are_none() {
     scene.is_calm();
 }
 
-/// A memfd of a ring's size, without seals, full of anything.
+/// A memfd of a ring's size with random contents, without seals.
 fn segment_of_junk(data: usize, seed: u64) -> std::fs::File {
     let file = memfd();
     let mut state = seed;
@@ -489,7 +490,7 @@ fn segment_of_junk(data: usize, seed: u64) -> std::fs::File {
     file
 }
 
-/// One with the seals and the first line of a ring.
+/// As [`segment_of_junk`], with the seals and the first line of a ring.
 fn segment_that_fits(data: usize, seed: &mut u64) -> std::fs::File {
     let file = segment_of_junk(data, next(seed));
     let mut line = MAGIC.to_le_bytes().to_vec();

@@ -1,4 +1,5 @@
-//! Idle queue pairs cost nothing: as many instructions beside 4096 of them as beside none.
+//! Idle queue pairs cost nothing: a busy pair takes as many instructions beside 4096 of them as
+//! alone.
 
 use gdrcore_tests::skip;
 use gdrcore_tests::tools::{find, run, scratch};

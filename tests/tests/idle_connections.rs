@@ -1,7 +1,6 @@
-//! Connections on which nothing happens cost no CPU time, however many processes there are to share
-//! with.
+//! Connections without traffic take no CPU time, however many processes share the address.
 //!
-//! `GDRC_QUIET_SECONDS=60` makes it the long measurement.
+//! `GDRC_QUIET_SECONDS=60` makes the measurement longer.
 
 use gdrcore_core::config::Config;
 use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
@@ -27,7 +26,7 @@ fn a_hundred_idle_connections_cost_no_cpu_time() {
     let open = |name: &str, config: &SoftConfig| {
         Soft::open(name, config).unwrap_or_else(|e| panic!("{name}: {e}"))
     };
-    // Two of one address, one of them with a helper; a third that is reached by UDP.
+    // Two devices of one address, one of them with a helper; a third that is reached by UDP.
     let a = open(&name, &config);
     let b = open(&name, &SoftConfig { flags: flags::HELPER, ..config });
     let c = open(&address(2), &SoftConfig { path: PathChoice::Udp, ..config });
@@ -42,7 +41,7 @@ fn a_hundred_idle_connections_cost_no_cpu_time() {
         x.post(1, Op::Write(0, None), 0, 100).expect("post_send");
         succeed(x, y, 1);
     }
-    // What is still owed or being found out comes to its end.
+    // Waits until owed ACKs and the steering of the address have settled.
     let settled = cpu::of_thread() + Duration::from_millis(300);
     while cpu::of_thread() < settled {
         [&a, &b, &c].into_iter().for_each(|d| _ = d.dev().progress());

@@ -1,9 +1,8 @@
-//! Our device and Linux's rxe, in a machine that this test boots: see `gdrcore_tests::rxe` for the
-//! cases.
+//! Interoperation of our device with Linux's rxe, in a machine that this test boots; the cases are
+//! in `gdrcore_tests::rxe`.
 //!
-//! docs/records/INTEROP.md is what the last run said.
-//! `GDRC_BLESS=1 cargo test -p gdrcore-tests --test interop` writes it anew; else its features must
-//! be those that ran.
+//! docs/records/INTEROP.md holds the latest results. `GDRC_BLESS=1 cargo test -p gdrcore-tests
+//! --test interop` writes it; without that, the page must list the features that were run.
 
 use gdrcore_tests::rxe::vm;
 use gdrcore_tests::skip;
@@ -12,7 +11,7 @@ use gdrcore_tests::tools::{find, run, scratch};
 use std::path::Path;
 use std::process::Command;
 
-/// What this machine lacks, if it lacks something.
+/// What this machine lacks; `None`: nothing.
 fn missing() -> Option<String> {
     for tool in ["cc", "ip", "unshare", "apt-get", "dpkg"] {
         if find(tool).is_none() {
@@ -32,8 +31,8 @@ fn missing() -> Option<String> {
     vm::prepare().err()
 }
 
-/// The flags of `unshare` for a network namespace of one's own, and one of processes, so that the
-/// machine ends with its driver, however that ends.
+/// Options of `unshare` for a network namespace, and for a pid namespace, so that the machine ends
+/// with its driver, however that ends.
 fn apart() -> [&'static str; 4] {
     let net =
         if run(Command::new("unshare").args(["-n", "true"]), 10).ok() { "-n" } else { "-Urn" };
@@ -43,7 +42,7 @@ fn apart() -> [&'static str; 4] {
 /// Heading of the part of docs/records/INTEROP.md that `scripts/interop_long.sh` writes.
 const LONGER: &str = "## A longer run";
 
-/// The features of the table, in order; the longer run has one of its own.
+/// The features of the table, in order; the longer run has a table of its own.
 fn features(text: &str) -> Vec<String> {
     let text = text.find(LONGER).map_or(text, |at| &text[..at]);
     let rows = text.lines().filter(|l| l.starts_with("| ") && !l.starts_with("| feature"));
@@ -72,14 +71,14 @@ fn every_feature_works_between_our_device_and_rxe() {
     }
     let said = done.output.lines().rev().find(|l| l.contains(" cases, ")).unwrap_or("no result");
     println!("interop: {said}");
-    assert!(done.ok(), "{said}; all of it is in {}", share.display());
+    assert!(done.ok(), "{said}; the output is in {}", share.display());
     let now = std::fs::read_to_string(share.join("INTEROP.md")).expect("the report");
     let path = root().join("docs/records/INTEROP.md");
     let kept = root().join("tests/vm/evidence");
     let evidence: Vec<_> =
         std::fs::read_dir(share.join("evidence")).expect("captures").flatten().collect();
     if std::env::var_os("GDRC_BLESS").is_some() {
-        // The longer run stands behind the table, and has a command of its own.
+        // The longer run follows the table, and is made by another command.
         let old = std::fs::read_to_string(&path).unwrap_or_default();
         let tail = old.find(LONGER).map_or("", |at| &old[at..]);
         std::fs::write(&path, format!("{now}\n{tail}")).expect("docs/records/INTEROP.md");

@@ -1,5 +1,5 @@
-//! Keepalive over sockets and shared memory: a peer that is alive and idle, stopped, and killed,
-//! each in a process of its own.
+//! Keepalive over sockets and shared memory, with the peer in a process of its own: idle, stopped,
+//! killed.
 
 use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::cause::CauseCode;
@@ -13,7 +13,7 @@ use gdrcore_tests::soft::{address, Soft};
 use std::time::{Duration, Instant};
 
 const FAR: &str = env!("CARGO_BIN_EXE_far_end");
-/// Eight questions by the ACK timeout of 67 ms follow, so a machine may be busy for half a second.
+/// Followed by eight probes of 67 ms each, so the machine may be busy for half a second.
 const EVERY: Duration = Duration::from_millis(200);
 
 fn open(name: &str, path: PathChoice, flags: u32) -> Soft {
@@ -29,7 +29,7 @@ fn asked(a: &End) -> u64 {
     a.dev.qp_counters(a.qp).expect("counters").keepalives
 }
 
-/// Lets the device work until `done` says so. With a helper nobody polls.
+/// Lets the device work until `done` returns true. With a helper thread nothing polls.
 fn until(a: &mut End, has_helper: bool, what: &str, mut done: impl FnMut(&mut End) -> bool) {
     let end = deadline(60);
     while !done(a) {
@@ -37,7 +37,7 @@ fn until(a: &mut End, has_helper: bool, what: &str, mut done: impl FnMut(&mut En
         if has_helper {
             std::thread::sleep(Duration::from_millis(1));
         } else {
-            // Asleep but for the device's own timers.
+            // Sleeps; only the device's own timers wake it.
             a.dev.wait(1000).expect("wait");
             a.poll();
         }
@@ -45,13 +45,13 @@ fn until(a: &mut End, has_helper: bool, what: &str, mut done: impl FnMut(&mut En
 }
 
 #[test]
-fn an_idle_peer_keeps_its_connection_a_stopped_or_killed_one_loses_it_with_a_cause() {
+fn an_idle_peer_keeps_its_connection_and_a_stopped_or_killed_one_fails_with_its_cause() {
     for (path, name) in [(PathChoice::Udp, "path=udp"), (PathChoice::Shm, "path=shm")] {
         for has_helper in [false, true] {
             let here = open(&address(1), path, if has_helper { flags::HELPER } else { 0 });
             for signal in [libc::SIGSTOP, libc::SIGKILL] {
                 let what = format!("{name}, helper: {has_helper}, signal {signal}");
-                // It has no such option, and sleeps: its helper answers.
+                // The peer has no such option and sleeps: its helper answers.
                 let mut far = Far::start(FAR, &address(2), &["helper=1", name]);
                 let mut a = End::new(here.dev(), Shape::default()).expect("an end");
                 far.connect(&mut a);
@@ -65,7 +65,7 @@ fn an_idle_peer_keeps_its_connection_a_stopped_or_killed_one_loses_it_with_a_cau
                 });
                 far.signal(signal);
                 until(&mut a, has_helper, &what, |a| state(a) == qp_state::ERR);
-                // A process that is gone is noticed by its link, or by the kernel that refuses
+                // The end of a process is noticed by its link, or by the kernel, which refuses
                 // packets to it.
                 let cause = CauseCode::from_u32(a.dev.qp_cause(a.qp).expect("cause").code);
                 let expected = match (signal, path) {

@@ -1,9 +1,9 @@
-//! docs/using/LAB.md, followed: its commands are typed into one shell in the order of the page, as
-//! a learner would, and each prints what the page shows below it.
+//! Runs docs/using/LAB.md: its commands are typed into one shell in the order of the page, and must
+//! print what the page shows below them.
 //!
-//! A block ```` ```sh ```` is commands, and must end with code 0. A block ```` ```text ```` behind
-//! it is what they print: its lines in this order (` ```text unordered
-//! `: in any), other lines may stand between them; `…` is any text, and blanks count as one.
+//! A block ```` ```sh ```` holds commands, which must end with code 0. A block ```` ```text ````
+//! behind it shows their output: its lines in this order (` ```text unordered `: in any), with
+//! other lines between them allowed; `…` stands for any text, and any blanks count as one.
 
 use gdrcore_core::counters::Counters;
 use gdrcore_tests::lab::Lab;
@@ -66,7 +66,7 @@ fn steps(page: &str) -> Vec<Step> {
     steps
 }
 
-/// Whether `line` is `pattern`, in which `…` stands for any text and blanks count as one.
+/// Whether `line` matches `pattern`, in which `…` stands for any text and any blanks count as one.
 fn fits(pattern: &str, line: &str) -> bool {
     let one = |s: &str| s.split_whitespace().collect::<Vec<_>>().join(" ");
     let (pattern, line) = (one(pattern), one(line));
@@ -81,7 +81,7 @@ fn fits(pattern: &str, line: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// The first line that the page shows and the output lacks.
+/// The first line that the page shows and that the output lacks.
 fn missing<'a>(shown: &'a Shown, output: &str) -> Option<&'a str> {
     let mut left: Vec<&str> = output.lines().collect();
     for want in shown.lines.iter().filter(|l| !l.trim().is_empty()) {
@@ -96,7 +96,7 @@ fn missing<'a>(shown: &'a Shown, output: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn the_comparison_tells_right_from_wrong() {
+fn the_comparison_finds_missing_lines() {
     assert!(fits("a … b", "a  12   b") && fits("x=…", "x=") && fits("  plain ", "plain"));
     assert!(!fits("a … b", "a 12 c") && !fits("plain", "plain text") && !fits("…tail", "tails"));
     let shown =
@@ -113,7 +113,7 @@ fn the_comparison_tells_right_from_wrong() {
     );
 }
 
-/// What this machine lacks for the lab, if anything.
+/// What this machine lacks for the lab; `None`: nothing.
 fn missing_here() -> Option<String> {
     for tool in ["bash", "unshare", "ip", "tcpdump", "tshark"] {
         if find(tool).is_none() {
@@ -123,7 +123,7 @@ fn missing_here() -> Option<String> {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         return Some("no <infiniband/verbs.h> (libibverbs-dev)".into());
     }
-    // The page's own way into a network of one's own.
+    // The command by which the page enters a network namespace.
     let enter = "[ $(id -u) = 0 ] && unshare -n ip link set lo \
                  up || unshare -cn --keep-caps ip link set lo up";
     let may = run(Command::new("bash").args(["-c", enter]), 20);
@@ -131,7 +131,7 @@ fn missing_here() -> Option<String> {
 }
 
 #[test]
-fn the_page_shows_what_its_commands_print() {
+fn the_page_shows_the_output_of_its_commands() {
     if let Some(why) = missing_here() {
         skip!("{why}");
     }
@@ -139,13 +139,13 @@ fn the_page_shows_what_its_commands_print() {
     let steps = steps(&page());
     assert!(steps.len() > 10, "the page has lost its commands");
     // The shell reads its commands from a pipe, byte by byte, so that a shell that a command starts
-    // goes on behind it.
+    // reads the following ones.
     let dir = scratch("lab");
     let mut typed = String::new();
     for (n, step) in steps.iter().enumerate() {
         let out = dir.join(format!("{n:02}"));
-        // Both outputs in one file, and the commands as one list, so that the code is the last
-        // command's.
+        // Both outputs go to one file; the commands are one list, so the exit code is that of the
+        // last one.
         typed += &format!(
             "exec >{0:?} 2>&1\n{1}\necho $? >{2:?}\n",
             out,
@@ -171,7 +171,7 @@ fn the_page_shows_what_its_commands_print() {
             step.commands.lines().next().unwrap_or("")
         );
         if code.trim() != "0" {
-            faults.push(format!("{place}\n  ended with '{}':\n{output}", code.trim()));
+            faults.push(format!("{place}\n  ended with code '{}':\n{output}", code.trim()));
         }
         for shown in &step.shown {
             if let Some(line) = missing(shown, &output) {
@@ -202,13 +202,13 @@ fn exercises(file: &str) -> String {
     std::fs::read_to_string(root().join("c-examples/lab").join(file)).expect("an exercise file")
 }
 
-/// Where exercise `n`'s function begins.
+/// The offset of exercise `n`'s function.
 fn begin(text: &str, n: usize) -> usize {
     text.find(&format!("\nint exercise_{n}_")).unwrap_or_else(|| panic!("no exercise {n}"))
 }
 
-/// A learner who has done the first `done` exercises: the solution up to there, the skeleton from
-/// there on.
+/// The exercises as of a learner after the first `done`: the solution up to there, the skeleton
+/// from there on.
 fn learner(done: usize) -> String {
     let (skeleton, solution) = (exercises("skeleton.c"), exercises("solution.c"));
     format!(
@@ -218,7 +218,7 @@ fn learner(done: usize) -> String {
     )
 }
 
-/// The program with this text for the exercises.
+/// Builds the program with this text of the exercises.
 fn build(dir: &Path, name: &str, text: &str) -> PathBuf {
     let (source, program, c) =
         (dir.join(format!("{name}.c")), dir.join(name), root().join("c-examples"));
@@ -253,7 +253,7 @@ fn build(dir: &Path, name: &str, text: &str) -> PathBuf {
 }
 
 #[test]
-fn a_learner_is_told_which_exercise_is_next() {
+fn the_program_names_the_next_exercise() {
     let lab = match Lab::new(1) {
         Ok(lab) => lab,
         Err(why) => skip!("no namespaces: {why}"),
@@ -270,7 +270,7 @@ fn a_learner_is_told_which_exercise_is_next() {
     for done in 0..6 {
         let program = build(&dir, &format!("done{done}"), &learner(done));
         let next = format!("exercise {} is yours", done + 1);
-        // The first two come before the client has met the server.
+        // The first two exercises fail before the client has met the server.
         let server =
             (done >= 2).then(|| Running::start(lab.command(0, &right).args(["-a", "127.0.0.1"])));
         let client = run(lab.command(0, &program).args(["-a", "127.0.0.2", "127.0.0.1"]), 60);
@@ -290,10 +290,10 @@ fn a_learner_is_told_which_exercise_is_next() {
     }
 }
 
-/// The lab for libibverbs, alone on the drop-in and with the library's own program at the other
-/// end.
+/// The lab for libibverbs on the drop-in, with itself and with the library's own program at the
+/// other end.
 #[test]
-fn the_solution_for_libibverbs_meets_either_program() {
+fn the_solution_for_libibverbs_runs_with_either_program() {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         skip!("no <infiniband/verbs.h> (libibverbs-dev)");
     }
@@ -332,7 +332,7 @@ fn the_solution_for_libibverbs_meets_either_program() {
 }
 
 #[test]
-fn the_application_says_what_is_wrong() {
+fn the_application_reports_wrong_arguments() {
     let lab = match Lab::new(1) {
         Ok(lab) => lab,
         Err(why) => skip!("no namespaces: {why}"),

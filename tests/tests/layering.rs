@@ -1,16 +1,15 @@
-//! Arrows of import go down only: inside `core` from module to module, and from crate to crate.
+//! Checks that imports go down only: inside `core` from module to module, and from crate to crate.
 
 use gdrcore_tests::source::{
     code, files, is_test_only, named_paths, relative, root, without_tests, words,
 };
 use std::path::Path;
 
-/// The modules of core, low to high. One entry may import what stands in an earlier one, and
-/// itself.
+/// The modules of core, low to high. An entry may import itself and earlier entries.
 ///
 /// `verbs::types`, `verbs::cause`, `cm::types` and `device` (a trait and its arguments) are plain
-/// data that every layer speaks, so they stand low although the objects of `verbs` and the engine,
-/// which give them life, stand high.
+/// data that every layer uses, so they are low, although the code that implements them (the objects
+/// of `verbs`, the engine) is high.
 const CORE: &[&[&str]] = &[
     &["error"],
     &["reason"],
@@ -32,10 +31,10 @@ const CORE: &[&[&str]] = &[
     &["engine"],
 ];
 
-/// `wire` is bytes only.
+/// `wire` knows bytes only.
 const WIRE_MAY: &[&str] = &["error", "wire"];
 
-/// Names that core's root re-exports, and where they live.
+/// Names that core's root re-exports, and the modules that define them.
 const REEXPORTS: &[(&str, &str)] =
     &[("Error", "error"), ("Result", "error"), ("Config", "config"), ("refuse", "reason")];
 
@@ -72,10 +71,10 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// All that core may take from outside. `loom` only under its own cfg.
+/// All dependencies that core may have; `loom` only under its own cfg.
 const CORE_DEPENDENCIES: &[&str] = &["heapless", "crossbeam-utils", "loom"];
 
-/// The place of a path in [`CORE`]: its longest known prefix.
+/// The entry of a path in [`CORE`]: that of its longest known prefix.
 fn layer(path: &[String]) -> Option<(usize, &'static str)> {
     let known = |len: usize| {
         let name = path[..len].join("::");
@@ -86,7 +85,7 @@ fn layer(path: &[String]) -> Option<(usize, &'static str)> {
     (1..=path.len()).rev().find_map(known)
 }
 
-/// What is wrong with the imports of one file of core, which is the module `module`.
+/// The forbidden imports of a file of core; `module` is its module path.
 fn core_faults(file: &str, module: &[&str], text: &str) -> Vec<String> {
     let shipped = without_tests(&code(text));
     let mut faults = Vec::new();
@@ -196,7 +195,7 @@ fn a_wrong_import_is_found() {
     }
 }
 
-/// Dependencies of a manifest: (name, is it only for tests).
+/// The dependencies of a manifest: name, and whether it is for tests only.
 fn dependencies(manifest: &str) -> Vec<(String, bool)> {
     let mut section = String::new();
     let mut found = Vec::new();
@@ -264,7 +263,7 @@ fn a_wrong_dependency_is_found() {
 #[test]
 fn backends_export_no_c_abi() {
     let mut faults = Vec::new();
-    // The module's one symbol is how the verbs device finds it, not an interface of programs.
+    // The module's one symbol is for the verbs device, not for programs.
     let module = root().join("backends/verbs/module/src/lib.rs");
     for file in files(&root().join("backends"), &["rs"]).into_iter().filter(|f| *f != module) {
         let text = std::fs::read_to_string(&file).expect("readable source");
@@ -278,8 +277,8 @@ fn backends_export_no_c_abi() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// What files of the soft device may name of `udp`, to open the port: all else goes through the
-/// trait `port::Port`.
+/// The names of `udp` that files of the soft device may use, to open the port: everything else goes
+/// through the trait `port::Port`.
 const OPENS_UDP: &[(&str, &[&str])] = &[
     ("soft/mod.rs", &["UdpPort"]),
     ("soft/open.rs", &["UdpPort"]),
@@ -287,19 +286,21 @@ const OPENS_UDP: &[(&str, &[&str])] = &[
     ("soft/group_rx.rs", &["UdpPort", "UdpConfig", "udp_flags"]),
 ];
 
-/// What is wrong with the paths below `udp` that a file of the soft device names.
+/// The forbidden paths below `udp` in a file of the soft device.
 fn soft_faults(file: &str, module: &[&str], text: &str) -> Vec<String> {
     let may = OPENS_UDP.iter().find(|(name, _)| file.ends_with(name)).map_or(&[][..], |(_, w)| w);
     named_paths(&without_tests(&code(text)), module)
         .into_iter()
         .filter(|named| named.path.first().is_some_and(|p| p == "udp"))
         .filter(|named| !named.path.get(1).is_some_and(|item| may.contains(&item.as_str())))
-        .map(|named| format!("{file}:{}: {} is not of the port", named.line, named.path.join("::")))
+        .map(|named| {
+            format!("{file}:{}: {} is not a name of the port", named.line, named.path.join("::"))
+        })
         .collect()
 }
 
 #[test]
-fn the_soft_device_knows_udp_by_its_port_alone() {
+fn the_soft_device_uses_udp_by_its_port_only() {
     let src = root().join("backends/net/src");
     let mut faults = Vec::new();
     let mut seen = 0;

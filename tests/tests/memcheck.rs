@@ -1,5 +1,5 @@
-//! Programs under valgrind's memcheck: the library hands the kernel no byte that was never written,
-//! touches nothing that is not its own, and gives back what it took.
+//! Programs under valgrind's memcheck: the library passes no uninitialised byte to the kernel,
+//! accesses only its own memory, and frees all it allocated.
 
 use gdrcore_tests::dropin::{free_port, start_server};
 use gdrcore_tests::library;
@@ -12,8 +12,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A command under memcheck, which makes any error of memory, and any block that is lost, the exit
-/// code 99.
+/// A command under memcheck; a memory error or a lost block makes the exit code 99.
 fn watched(program: &Path) -> Command {
     let mut valgrind = Command::new("valgrind");
     valgrind.args([
@@ -37,8 +36,7 @@ fn two_processes_are_clean_on_every_path() {
         skip!("valgrind is not installed");
     }
     let bin = library::examples();
-    // Two addresses and one, which is shared: then the sockets are steered by a program of the
-    // kernel's.
+    // With two addresses and with one; on one address the kernel steers packets by a BPF program.
     for (k, (path, both, test)) in [
         ("udp", true, &["send", "lat", "-n", "300"][..]),
         ("udp", false, &["send", "lat", "-n", "300"]),

@@ -1,5 +1,5 @@
-//! Program memory that is gone before an operation uses it. Memory that goes or changes meanwhile:
-//! `hostile_memory.rs`.
+//! Program memory that is gone before an operation uses it. Memory that vanishes or changes under
+//! traffic: `hostile_memory.rs`.
 
 use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::types::{wc_status, Sge};
@@ -9,11 +9,11 @@ use gdrcore_tests::soft::over_each;
 use std::time::Duration;
 
 const LEN: usize = 1 << 20;
-/// What an access to vanished memory may end as, at the requester.
+/// The statuses with which the requester's access to vanished memory may end.
 const REMOTE: [u32; 2] = [wc_status::REM_OP_ERR, wc_status::REM_ACCESS_ERR];
 const LOCAL: [u32; 2] = [wc_status::LOC_PROT_ERR, wc_status::LOC_ACCESS_ERR];
 
-/// Lets `end` speak to a mapping of `peer` as if it were the peer's buffer.
+/// Makes `end` use a mapping of `peer` in place of the peer's buffer.
 fn aim(end: &mut End, map: &Map, key: u32) {
     end.peer.addr = map.addr();
     end.peer.rkey = key;
@@ -36,15 +36,15 @@ fn an_unmapped_target_is_an_access_error_of_that_qp_only() {
             a.post(2, op, 0, len).expect("post_send");
             let status = complete(&mut a, &mut b, 2, Duration::from_secs(10)).status;
             assert!(REMOTE.contains(&status), "{op:?}: {status}");
-            // No completion tells the target that its own memory has failed its queue pair: an
-            // event does. The initiator has its own.
+            // The target has no completion that reports the failure of its queue pair, so it gets
+            // an event. The initiator has its completion.
             let told = y.async_event().expect("async_event").expect("an event");
             assert_eq!((told.event, told.handle), (async_event::QP_FATAL, b.qp), "{op:?}");
             assert_eq!(x.async_event(), Ok(None), "{op:?}");
             assert_eq!(y.async_event(), Ok(None), "{op:?}");
             c.post(3, Op::Write(0, None), 0, 5000).expect("post_send");
             succeed(&mut c, &mut d, 3);
-            y.mr_dereg(mr).expect("a region without memory is given back like any other");
+            y.mr_dereg(mr).expect("a region without memory can be deregistered");
         });
     }
 }

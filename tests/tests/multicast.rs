@@ -1,5 +1,5 @@
-//! Multicast on one host: members on several devices, as in several processes, hear what is sent to
-//! their group.
+//! Multicast on one host: members on several devices, as in several processes, receive the messages
+//! of their group.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr};
@@ -18,12 +18,12 @@ fn gid(group: Ipv4Addr) -> [u8; 16] {
     group.to_ipv6_mapped().octets()
 }
 
-/// A group that no other test uses, of this process or another one's.
+/// A group that no other test process uses.
 fn group(last: u8) -> [u8; 16] {
     gid(Ipv4Addr::new(239, place::number(), 0, last))
 }
 
-/// Where a group is reached: every member, whatever its QPN.
+/// The address of a group: every member, whatever its QPN.
 fn everybody(gid: [u8; 16]) -> Address {
     Address { ah: AhAttr { dgid: gid, ..AhAttr::default() }, qpn: 0xff_ffff, ..Address::default() }
 }
@@ -35,7 +35,7 @@ fn member<'d>(dev: &'d dyn Device, to: [u8; 16]) -> End<'d> {
     end
 }
 
-/// Polls until everybody has `n` completions.
+/// Polls until each end has `n` completions.
 fn poll(ends: &mut [&mut End<'_>], n: usize) {
     let end = deadline(60);
     while ends.iter().any(|e| e.done.len() < n) {
@@ -48,14 +48,14 @@ fn poll(ends: &mut [&mut End<'_>], n: usize) {
     }
 }
 
-/// Polls what has nothing to come: what was sent on this host lies in the sockets by now.
+/// Polls ends that must get nothing: messages of this host are in the sockets by now.
 fn look(ends: &mut [&mut End<'_>]) {
     for _ in 0..1000 {
         ends.iter_mut().for_each(|e| _ = e.poll());
     }
 }
 
-/// One test at a time: one of them counts the descriptors of the process.
+/// One test at a time: one of them counts the process's descriptors.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -63,7 +63,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 // rxe rxe_recv.c rxe_rcv_mcast_pkt
 #[test]
-fn all_members_but_the_sender_hear_a_group() {
+fn all_members_but_the_sender_receive_a_group() {
     let _alone = alone();
     let (a, b, c) = (Soft::new(&address(1)), Soft::new(&address(2)), Soft::new(&address(3)));
     let (ours, other) = (group(1), group(2));
@@ -93,15 +93,15 @@ fn all_members_but_the_sender_hear_a_group() {
         );
         assert_eq!((e.done[0].byte_len, e.done[0].src_qp), (GRH as u32 + 13, sender.own.qpn));
         assert_eq!(e.buffer.read(GRH as usize, 13), b"to all of you");
-        // The GRH says who sent it, and to which group.
+        // The GRH names the sender and the group.
         assert_eq!(e.buffer.read(36, 4), ours[12..]);
         assert_eq!(e.buffer.read(32, 4), sender.own.ah.dgid[12..]);
     }
     look(&mut [&mut sender, &mut elsewhere, &mut nowhere]);
-    assert_eq!(sender.done.len(), 1, "only the completion of its own SEND");
+    assert_eq!(sender.done.len(), 1, "the sender must only get the completion of its SEND");
     assert!(elsewhere.done.is_empty() && nowhere.done.is_empty());
 
-    // Who has left hears nothing; who stayed does.
+    // A QP that has left receives nothing; the members do.
     first.dev.mcast_detach(first.qp, &ours).expect("detach");
     assert_eq!(first.dev.mcast_detach(first.qp, &ours), Err(Error::Invalid));
     sender.post(8, Op::Send(None), 9000, 13).expect("post_send");
@@ -133,7 +133,7 @@ fn groups_are_for_datagrams_and_end_with_their_members() {
     assert_eq!(a.dev().mcast_attach(0, &ours), Err(Error::StaleHandle));
     let sockets = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
     let before = sockets();
-    // More groups than the port listens for: an error, and what was there stays.
+    // More groups than the port can join: an error, and the existing memberships stay.
     let joined = (0..200).take_while(|&n| a.dev().mcast_attach(ud.qp, &group(n)).is_ok()).count();
     assert_eq!((joined, sockets() - before), (16, 16));
     assert_eq!(a.dev().mcast_attach(ud.qp, &group(100)), Err(Error::NoMemory));
@@ -142,10 +142,10 @@ fn groups_are_for_datagrams_and_end_with_their_members() {
     assert_eq!(sockets(), before);
 }
 
-/// Anybody on the link may send anything to a group.
+/// Anybody on the network may send to a group.
 // rxe rxe_recv.c rxe_rcv_mcast_pkt
 #[test]
-fn what_strangers_send_to_a_group_is_dropped() {
+fn strangers_packets_to_a_group_are_dropped() {
     let _alone = alone();
     let a = Soft::new(&address(1));
     let ours = group(4);

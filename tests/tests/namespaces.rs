@@ -1,11 +1,11 @@
-//! The examples between hosts: separate user, network, mount and pid namespaces, programs without
-//! capabilities.
+//! The examples between hosts: separate user, network, mount and pid namespaces, and programs
+//! without capabilities.
 
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::tools::{find, run, scratch};
 use gdrcore_tests::{library, router_round, skip};
 
-/// The hosts of a test, or its end as skipped.
+/// Makes the hosts of a test, or skips it.
 macro_rules! lab {
     ($n:expr) => {
         match Lab::new($n) {
@@ -39,14 +39,14 @@ fn hosts_are_apart_and_their_programs_have_no_capabilities() {
     assert_eq!(namespaces.len(), 8);
     namespaces.sort();
     namespaces.dedup();
-    assert_eq!(namespaces.len(), 8, "each host has namespaces of its own: {namespaces:?}");
+    assert_eq!(namespaces.len(), 8, "each host must have namespaces of its own: {namespaces:?}");
     assert!(lab.is_up());
 }
 
 #[test]
 fn router_client_and_peer_in_namespaces_without_capabilities() {
     let lab = lab!(3);
-    // The client's host has no link at all: it needs only the Unix socket.
+    // The client's host has no link: it needs only the Unix socket.
     lab.link((0, "r0", &["10.9.0.1/24", "fd09::1/64"]), (2, "p0", &["10.9.0.2/24", "fd09::2/64"]))
         .expect("a link");
     let bin = library::examples();

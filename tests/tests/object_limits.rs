@@ -1,4 +1,4 @@
-//! Handles, pools, rings and queues at their ends: an error or a wait, never a wrong object and
+//! Handles, pools, rings and queues at their limits: an error or a wait, never a wrong object,
 //! never a lost completion.
 
 use gdrcore_core::device::{Device, MrReg, SrqAttr};
@@ -20,7 +20,7 @@ fn stale_and_foreign_handles_are_errors_everywhere() {
     let (live, gone) = connected(dev, dev, Shape::default()).expect("connected ends");
     let (pd, cq, qp, mr) = (gone.pd, gone.cq, gone.qp, gone.mr);
     gone.destroy().expect("nothing in use");
-    // Stale, of another type, with a flipped generation, out of thin air.
+    // Stale, of another type, with a flipped generation, and invented.
     let wrong = |good: u64, other: u64| {
         [good ^ 1 << 32, other, 0, u64::MAX, 0xDEAD_BEEF, good.wrapping_add(1)]
     };
@@ -74,7 +74,7 @@ fn stale_and_foreign_handles_are_errors_everywhere() {
         refused("srq_destroy", h, dev.srq_destroy(h));
         refused("ah_destroy", h, dev.ah_destroy(h));
     }
-    live.destroy().expect("the live end was not harmed");
+    live.destroy().expect("the live end can be destroyed");
     assert_eq!(dev.leaks().expect("leaks"), Default::default());
 }
 
@@ -117,16 +117,16 @@ fn an_exhausted_pool_is_an_error_and_recovers() {
 }
 
 #[test]
-fn what_is_in_use_is_not_destroyed() {
+fn objects_in_use_are_not_destroyed() {
     let soft = Soft::new("loopback");
     let end = End::new(soft.dev(), Shape::default()).expect("an end");
     assert_eq!(soft.dev().pd_dealloc(end.pd), Err(Error::Busy));
     assert_eq!(soft.dev().cq_destroy(end.cq), Err(Error::Busy));
-    end.destroy().expect("in order it goes");
+    end.destroy().expect("the order in which nothing is in use");
 }
 
 #[test]
-fn a_full_send_queue_says_again_and_loses_nothing() {
+fn a_full_send_queue_returns_again_and_loses_nothing() {
     over_each(|x, y| {
         let shape = Shape { depth: 8, ..Shape::default() };
         let (mut a, mut b) = connected(x, y, shape).expect("connected ends");
@@ -180,7 +180,7 @@ fn unsignalled_requests_free_their_slots() {
             assert!(Instant::now() < end, "{posted} posted");
         }
         succeed(&mut a, &mut b, 1999);
-        assert!(a.done.is_empty(), "only the last was signalled: {:?}", a.done);
+        assert!(a.done.is_empty(), "only the last request was signalled: {:?}", a.done);
     });
 }
 
@@ -236,10 +236,10 @@ fn a_qp_cycle_leaves_nothing_behind() {
     });
 }
 
-/// What a device says is its own, whatever another one on its address has, and where the block of
-/// QPNs is the narrower bound it says that.
+/// A device reports its own limits, whatever other devices of its address have; where its block of
+/// QPNs is the lower limit, it reports that.
 #[test]
-fn there_are_as_many_queue_pairs_as_the_device_says() {
+fn the_device_reports_its_number_of_queue_pairs() {
     let mut config = SoftConfig::default();
     (config.core.max_qp, config.core.qpn_count) = (64, 256);
     let two =
@@ -294,7 +294,7 @@ fn bad_registrations_are_refused() {
         reg(u64::MAX - 10, 4096, access::LOCAL_WRITE).is_err(),
         "past the end of the address space"
     );
-    assert!(reg(4096, 4096, access::LOCAL_WRITE).is_err(), "memory that is not there");
+    assert!(reg(4096, 4096, access::LOCAL_WRITE).is_err(), "memory that is not mapped");
     assert!(reg(at, 4096, 1 << 31).is_err(), "an unknown access flag");
     let bad = dev.mr_reg(&MrReg {
         pd,

@@ -1,6 +1,6 @@
-//! Other users of the host: whatever they do to the sockets by which processes of one user find
-//! each other, nobody waits for them, sends them payload, trusts them or is kept out by them.
-//! Victims and attackers are processes of different users, which takes root.
+//! Other users of the host as attackers: whatever they do to the sockets through which processes of
+//! one user find each other, no process waits for them, sends them payload, trusts them or is kept
+//! out by them. Victims and attackers are processes of different users, so the tests need root.
 
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, Wc};
 use gdrcore_core::Error;
@@ -29,29 +29,29 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// A process of the victims' user on a device.
+/// A process of the victims' user with a device.
 fn victim(device: &str, options: &[&str]) -> Far {
     Far::start(FAR, device, &[&[&format!("user={VICTIM}")[..], "path=auto"], options].concat())
 }
 
-/// A process of a user, with what it does to whom.
+/// A process of a user that attacks; `words` are the command and its arguments.
 fn stranger(user: &str, words: &[&str]) -> Far {
     Far::run(Command::new(STRANGER).arg(user).args(words))
 }
 
-/// What the names of a device's sockets contain, whatever else they are made of.
+/// The part of a device's socket names that identifies it.
 fn host_of(device: &str) -> String {
     device.trim_start_matches("soft:").split(':').next().expect("an address").to_owned()
 }
 
-/// Waits until a stream has moved so many times 64 requests further.
+/// Waits until a stream has made `times` × 64 further requests.
 fn moves(far: &Far, times: u32) {
     for _ in 0..times {
         far.answer("moved ");
     }
 }
 
-/// How much of a CPU a process takes.
+/// The share of a CPU that a process takes.
 fn share_of_cpu(far: &Far) -> f64 {
     let used = || cpu::of(far.pid()).expect("a process that lives");
     let (began, before) = (Instant::now(), used());
@@ -60,14 +60,14 @@ fn share_of_cpu(far: &Far) -> f64 {
 }
 
 #[test]
-fn descriptors_that_are_slow_to_close_stop_nobody() {
+fn descriptors_that_are_slow_to_close_block_no_process() {
     if !is_root() {
         skip!("only root can be two users");
     }
     let (x, y) = (address(1), address(2));
     let mut from = victim(&x, &["stream=write", "piece=4096"]);
     let mut to = victim(&y, &[]);
-    // A third that shares an address, and so has a mailbox in use.
+    // A third process that shares an address, so that its mailbox is in use.
     let _third = victim(&x, &[]);
     from.connect_far(&mut to);
     from.say("go");
@@ -76,17 +76,17 @@ fn descriptors_that_are_slow_to_close_stop_nobody() {
     for attack in &attacks {
         println!("{} names could be reached", attack.answer("reached "));
     }
-    // Each descriptor takes five minutes to close; a line comes within one.
+    // Each descriptor takes five minutes to close; a line must come within one.
     moves(&from, 200);
 }
 
 #[test]
-fn the_payload_of_a_dead_process_goes_to_nobody() {
+fn the_payload_for_a_dead_process_reaches_no_other_user() {
     if !is_root() {
         skip!("only root can be two users");
     }
     let (x, y) = (address(1), address(2));
-    // The survivor opened first, so packets for a dead neighbour come to it.
+    // The survivor opened first, so packets for a dead neighbour go to it.
     let mut survivor = victim(&x, &["path=udp"]);
     let mut dies = victim(&x, &["path=udp"]);
     let mut from = victim(&y, &["path=udp", "stream=write", "piece=4096", "timeout=16"]);
@@ -95,45 +95,40 @@ fn the_payload_of_a_dead_process_goes_to_nobody() {
     moves(&from, 2);
     let mut thief = stranger(ATTACKER, &["take", &host_of(&x)]);
     thief.answer("ready");
-    // The thief is faster than those who would notice that the owner has gone.
+    // The owner's neighbours are stopped, so that the thief takes the name before they notice.
     survivor.signal(libc::SIGSTOP);
     dies.kill();
     std::thread::sleep(Duration::from_millis(50));
     survivor.signal(libc::SIGCONT);
-    // The sender goes on until its retries run out.
+    // The sender continues until its retries run out.
     let end = deadline(120);
     while !from.answer("").starts_with("failed") {
-        assert!(Instant::now() < end, "it goes on writing to a dead process");
+        assert!(Instant::now() < end, "the stream to the dead process did not end");
     }
     thief.hang_up();
-    assert_eq!(thief.answer("read "), "0", "bytes that were another user's");
+    assert_eq!(thief.answer("read "), "0", "bytes that belong to another user");
     survivor.say("tell");
     survivor.answer("counters ");
 }
 
 #[test]
-fn the_overflow_uid_of_a_user_namespace_trusts_nobody() {
+fn a_process_of_the_overflow_uid_has_no_names() {
     if !is_root() {
         skip!("only root can be two users");
     }
     let x = address(1);
     let trusts = std::panic::catch_unwind(|| victim(&x, &["overflow=1"]));
     let Ok(_open) = trusts else { skip!("no user namespaces here") };
-    assert_eq!(
-        names_of(&x),
-        [""; 0],
-        "it cannot tell its user from others, so nobody is to find it"
-    );
+    assert_eq!(names_of(&x), [""; 0], "a process of the overflow uid must have no names");
     let knocks = stranger(ATTACKER, &["knock", &host_of(&x)]);
     assert_eq!(knocks.answer("kept "), "0", "links with another user");
-    // The same from one of that user's own namespace would be a link; a plain user's device has
-    // them.
+    // A process of the same user would accept the offer: a device of a plain user does.
     let y = address(2);
     let _open = victim(&y, &[]);
     assert_eq!(stranger(ATTACKER, &["knock", &host_of(&y)]).answer("kept "), "0");
     let own: u32 =
         stranger(VICTIM, &["knock", &host_of(&y)]).answer("kept ").parse().expect("a number");
-    assert!(own > 0, "the offer is one that a process of the same user takes");
+    assert!(own > 0, "the offer must be valid for a process of the same user");
 }
 
 #[test]
@@ -141,7 +136,7 @@ fn root_is_another_user_too() {
     if !is_root() {
         skip!("only root can be two users");
     }
-    // The directory does not keep root out; who it is does.
+    // The directory does not keep root out; the check of the peer's credentials does.
     let x = address(1);
     let _members = [victim(&x, &[]), victim(&x, &[])];
     for (user, is_one_of_them) in [("0", false), (VICTIM, true)] {
@@ -154,13 +149,13 @@ fn root_is_another_user_too() {
 }
 
 #[test]
-fn nobody_ends_a_connection_by_guessing() {
+fn guessed_packets_do_not_end_a_connection() {
     if !is_root() {
         skip!("only root can be two users");
     }
     let (x, y) = (address(1), address(2));
     for kin in ["kin=0", "kin=1"] {
-        // Many PSNs are outstanding at a time, and each of them is right for a NAK.
+        // Many PSNs are outstanding at a time, and a NAK with any of them is accepted.
         let mut from = victim(&x, &["path=udp", "stream=write", "piece=65536", kin]);
         let mut to = victim(&y, &["path=udp", kin]);
         let [at, _] = from.connect_far(&mut to);
@@ -168,7 +163,7 @@ fn nobody_ends_a_connection_by_guessing() {
         moves(&from, 2);
         let words = ["forge", &host_of(&y), x.trim_start_matches("soft:"), &at.qpn.to_string()];
         let mut forger = stranger(ATTACKER, &words);
-        // Every PSN an eighth of a time over, in ten parts, while data moves and between them.
+        // An eighth of all PSNs, in ten parts, while data moves and between.
         while forger.answer("sent ").parse::<u64>().expect("a number") < 2_000_000 {
             moves(&from, 1);
             forger.say("more");
@@ -183,13 +178,13 @@ fn nobody_ends_a_connection_by_guessing() {
             }
         };
         let refused: u64 = told.split(' ').nth(3).expect("four").parse().expect("a number");
-        println!("{kin}: {refused} packets were not believed ({told})");
+        println!("{kin}: {refused} packets were refused ({told})");
         assert!(refused > 1000, "{told}");
     }
 }
 
-/// A peer of our kind may send from its own port; small messages to its own host go by a second
-/// socket, which the kernel says is its.
+/// A soft device sends from its own port; small messages to its own host use a second socket, which
+/// the kernel's list attributes to it.
 #[test]
 fn a_peers_second_socket_is_allowed() {
     let (x, y) = (address(1), address(2));
@@ -206,9 +201,9 @@ fn a_peers_second_socket_is_allowed() {
     assert!(refused < 50, "{refused}");
 }
 
-/// Whose message is refused because its port is not known yet may never look again, as a program
-/// that answers only what it hears: the message is taken once the kernel has said whose the port
-/// is.
+/// A message is refused while its source port is not known, and its sender may never retry, like a
+/// program that only answers. So the message is accepted once the kernel has named the port's
+/// owner.
 #[test]
 fn the_first_message_by_a_second_socket_is_taken() {
     let (x, y) = (address(1), address(2));
@@ -222,8 +217,8 @@ fn the_first_message_by_a_second_socket_is_taken() {
         let (from, to) = if round % 2 == 0 { (&a, &mut b) } else { (&b, &mut a) };
         from.post(round, Op::Send(None), 0, 64).expect("post_send");
         let end = deadline(60);
-        // The sender is not polled meanwhile: what is lost stays lost, and in the end what the
-        // receiver has sent fails.
+        // The sender is not polled meanwhile, so a lost message stays lost, and in the end the
+        // receiver's own messages fail.
         let is_recv = |wc: &Wc| wc.opcode >= wc_opcode::RECV;
         while !to.done.iter().any(is_recv) {
             to.poll();
@@ -241,7 +236,7 @@ fn the_first_message_by_a_second_socket_is_taken() {
     assert!(known.iter().all(|&n| n > 0), "no second socket was used: {known:?}");
 }
 
-/// A socket at an address of this host that belongs to a user.
+/// A socket of a user at an address of this host.
 fn socket_of(user: u32, ip: std::net::IpAddr) -> UdpSocket {
     // SAFETY: takes no pointer; of this thread alone.
     let was = unsafe { libc::setfsuid(user) } as u32;
@@ -251,9 +246,9 @@ fn socket_of(user: u32, ip: std::net::IpAddr) -> UdpSocket {
     socket
 }
 
-/// The right PSN from the peer's address does not help a user who has not the peer's port.
+/// A packet with the right PSN from the peer's address is refused if another user owns its port.
 #[test]
-fn only_the_peers_user_speaks_for_it() {
+fn packets_of_another_users_socket_are_refused() {
     if !is_root() {
         skip!("only root can be two users");
     }
@@ -269,7 +264,7 @@ fn only_the_peers_user_speaks_for_it() {
         let before = refused(&b);
         send_valid(&socket, plain(&y), &mut packet.clone());
         let end = deadline(60);
-        // What is taken at the second look counts as refused at the first.
+        // A packet that is accepted at the second look counts as refused at the first.
         while refused(&b) == before && b.done.is_empty() {
             b.poll();
             assert!(Instant::now() < end, "{:?}", b.dev.counters());
@@ -292,7 +287,7 @@ fn idle_connections_take_no_cpu_time() {
         let idle = stranger(user, &["idle", &host_of(&x)]);
         println!("{} connections of user {user}", idle.answer("reached "));
         idle.answer("ready");
-        // Others come, who would have a use for such connections themselves.
+        // Other processes join, which use such connections themselves.
         let others: Vec<Far> = (0..2).map(|_| victim(&x, &["helper=1"])).collect();
         for m in others.iter().chain([&first]) {
             let share = share_of_cpu(m);
@@ -312,7 +307,7 @@ fn a_process_without_descriptors_left_still_sleeps() {
     }
     let (x, y) = (address(1), address(2));
     let full = victim(&x, &["helper=1", "full=1"]);
-    // Its doors are found, and nobody opens.
+    // Its sockets are found, and it cannot accept connections.
     let idle = stranger(VICTIM, &["idle", &host_of(&x)]);
     println!("{} connections", idle.answer("reached "));
     idle.answer("ready");
@@ -323,7 +318,7 @@ fn a_process_without_descriptors_left_still_sleeps() {
 }
 
 #[test]
-fn nobody_is_kept_out_by_taken_names() {
+fn taken_names_keep_no_process_out() {
     if !is_root() {
         skip!("only root can be two users");
     }
@@ -333,7 +328,7 @@ fn nobody_is_kept_out_by_taken_names() {
         squat.answer("ready");
         squat
     });
-    // Two of one address find each other, and a third links to one of them.
+    // Two processes of one address find each other, and a third links to one of them.
     let mut first = victim(&x, &["stream=write", "piece=4096"]);
     let mut second = victim(&x, &["path=shm"]);
     first.connect_far(&mut second);
@@ -350,9 +345,9 @@ fn nobody_is_kept_out_by_taken_names() {
 }
 
 #[test]
-fn without_a_directory_for_names_a_device_has_its_address_for_itself() {
+fn without_a_directory_for_names_a_device_has_its_address_alone() {
     let (x, y) = (address(1), address(2));
-    // In a mount namespace of its own, where nothing can be written.
+    // In a mount namespace of its own, in which nothing can be written.
     let sealed = |device: &str, options: &[&str]| {
         let script =
             "for d in /dev/shm /tmp; do mount -t tmpfs -o ro none $d || exit 3; done; exec \"$@\"";
@@ -369,8 +364,8 @@ fn without_a_directory_for_names_a_device_has_its_address_for_itself() {
     first.connect_far(&mut second);
     first.say("go");
     moves(&first, 3);
-    // Another one on the same address is told, not led astray; and so is who wants shared memory
-    // alone.
+    // Another process on the same address gets an error; so does one that allows shared memory
+    // only.
     for options in [["path=udp"], ["path=shm"]] {
         assert_eq!(sealed(&x, &options).line(Duration::from_secs(60)), None, "it opened");
     }
@@ -378,7 +373,7 @@ fn without_a_directory_for_names_a_device_has_its_address_for_itself() {
 }
 
 #[test]
-fn the_user_who_has_the_port_is_named() {
+fn the_owner_of_a_taken_port_is_named() {
     if !is_root() {
         skip!("only root can be two users");
     }
@@ -395,7 +390,7 @@ fn a_directory_that_was_removed_is_made_anew() {
     if !is_root() {
         skip!("only root can be another user");
     }
-    // A user of its own: nobody else's names are lost.
+    // A user of its own, so that no other process loses its names.
     const USER: &str = "30003";
     let x = address(1);
     let open = |options: &[&str]| {

@@ -1,5 +1,5 @@
-//! The path MTU is what link and route carry: between hosts whose links are wide and whose network
-//! in between is not.
+//! The path MTU follows link and route: tests between hosts with wide links and a narrower network
+//! between them.
 
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::source::root;
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Two ends with links of 9000 bytes, and two routers between them with one of 1500. Only the first
-/// end's route says so.
+/// Two ends with links of 9000 bytes, and two routers between them with a link of 1500. Only the
+/// first end's route states the MTU.
 fn network() -> Result<Lab, String> {
     let lab = Lab::new(4)?;
     lab.link(
@@ -49,7 +49,7 @@ fn network() -> Result<Lab, String> {
     Ok(lab)
 }
 
-/// Both ends of a program of the examples: a server on one host, a client on another.
+/// Runs both sides of an example: a server on one host, a client on another.
 fn both(
     lab: &Lab,
     program: &Path,
@@ -78,23 +78,23 @@ fn a_route_narrower_than_the_links_needs_no_option() {
     let perf = bin.join("perf/perf");
     let test: &[&str] = &["write", "bw", "-n", "50", "-s", "100000", "-C"];
     for (a, b) in [("10.7.1.1", "10.7.3.1"), ("fd07:1::1", "fd07:3::1")] {
-        // Whoever begins: the endpoints that both ends send say what each can tell.
+        // Either side may be the client: the endpoints that both send carry each side's MTU.
         for (server, client) in [((0, a), (3, b)), ((3, b), (0, a))] {
             let [s, c] = both(&lab, &perf, (server.0, server.1, &[]), (client.0, client.1, test));
             assert!(s.ok() && c.ok(), "{}\n{}", s.output, c.output);
         }
-        // An option overrides it, and shows that the network really is so narrow.
+        // An option overrides it, which shows that the network is that narrow.
         let wide = [test, &["-m", "4096", "--retry_count", "1"]].concat();
         let [_, c] = both(&lab, &perf, (3, b, &[]), (0, a, &wide));
         assert!(c.code() == Some(1) && c.output.contains("RETRY_EXC_ERR"), "{}", c.output);
-        // The connection manager's request says it for both ends.
+        // The connection manager's request carries the MTU for both ends.
         let ping = bin.join("cm/cm_ping");
         let [s, c] = both(&lab, &ping, (3, b, &["-s"]), (0, a, &["-c", "-S", "100000"]));
         assert!(s.ok() && c.ok(), "{}\n{}", s.output, c.output);
     }
 }
 
-/// Builds a program of ours against the library in the build folder.
+/// Builds a test program against the library in the build folder.
 fn program(name: &str, dir: &Path) -> PathBuf {
     library::examples();
     let text = |p: PathBuf| p.display().to_string();
@@ -104,7 +104,7 @@ fn program(name: &str, dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn an_open_device_follows_link_and_route_and_believes_no_icmp() {
+fn an_open_device_follows_link_and_route_and_ignores_icmp() {
     let lab = match network() {
         Ok(lab) => lab,
         Err(why) => skip!("no such network: {why}"),
@@ -113,14 +113,14 @@ fn an_open_device_follows_link_and_route_and_believes_no_icmp() {
     let watch = program("watch_mtu", &dir);
     let mut end = Running::start(lab.command(3, &watch).args(["soft:10.7.3.1", "10.7.1.1"]));
     end.wait_for_output("link 4096, path 4096\n");
-    // A router's ICMP, as true as a forged one looks: this end's kernel learns it, and would tell
-    // it to any socket that asks.
+    // A real ICMP message, which a forged one could imitate: this end's kernel learns the MTU and
+    // would report it to any socket that asks.
     let wide = ["write", "bw", "-n", "1", "-m", "4096", "--retry_count", "1"];
     let perf = library::examples().join("perf/perf");
     let [_, c] = both(&lab, &perf, (0, "10.7.1.1", &[]), (3, "10.7.3.1", &wide));
     assert_eq!(c.code(), Some(1), "{}", c.output);
     let told = run(lab.privileged(3, Path::new("ip")).args(["route", "get", "10.7.1.1"]), 10);
-    assert!(told.output.contains("mtu 1500"), "the kernel has learned nothing: {}", told.output);
+    assert!(told.output.contains("mtu 1500"), "the kernel did not learn the MTU: {}", told.output);
     lab.admin(3, &["route", "replace", "default", "via", "10.7.3.2", "mtu", "3000"])
         .expect("a narrower route");
     end.wait_for_output("link 4096, path 2048\n");

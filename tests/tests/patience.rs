@@ -1,4 +1,4 @@
-//! The limits of time in tests grow with what else runs on the machine (`scripts/patience.sh`).
+//! Time limits of tests grow with the machine's load (`scripts/patience.sh`).
 
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
@@ -12,7 +12,7 @@ fn measured(command: &mut Command) -> u32 {
 }
 
 #[test]
-fn what_was_measured_once_is_handed_on() {
+fn a_measured_factor_is_passed_on() {
     let script = root().join("scripts/patience.sh");
     assert_eq!(measured(Command::new(&script).env("GDRC_TEST_PATIENCE", "7")), 7);
     let here = measured(Command::new(&script).env_remove("GDRC_TEST_PATIENCE"));

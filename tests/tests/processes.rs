@@ -1,5 +1,5 @@
-//! What the operating system and other processes do to a device: taken ports, foreign addresses,
-//! forks.
+//! Effects of the operating system and of other processes on a device: taken ports, foreign
+//! addresses, forks.
 
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig};
@@ -11,15 +11,15 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 #[test]
-fn a_taken_port_and_a_foreign_address_are_told_apart() {
+fn a_taken_port_and_a_foreign_address_give_different_errors() {
     let name = address(1);
     let config = SoftConfig::default();
-    // A stranger's socket, which shares its port with nobody.
+    // A stranger's socket, which does not share its port.
     let stranger = UdpSocket::bind(name.trim_start_matches("soft:")).expect("a free port");
     assert_eq!(Soft::open(&name, &config).err(), Some(Error::AddressInUse));
     drop(stranger);
     drop(Soft::open(&name, &config).expect("free again"));
-    // TEST-NET-1 and the documentation prefix belong to nobody.
+    // TEST-NET-1 and the documentation prefix are no addresses of any machine.
     for foreign in ["soft:192.0.2.77", "soft:[2001:db8::77]"] {
         assert_eq!(Soft::open(foreign, &config).err(), Some(Error::AddressNotLocal), "{foreign}");
     }
@@ -45,8 +45,8 @@ fn a_child_of_fork_may_not_use_the_parents_device_and_the_parent_goes_on() {
     let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     for round in 0..20u64 {
         x.post(round, Op::Write(0, None), 0, 100_000).expect("post_send");
-        // SAFETY: the child calls only the device, which neither allocates nor locks before it
-        // looks at its owner, and leaves by _exit.
+        // SAFETY: the child calls only the device, which checks its owner before it allocates or
+        // locks, and leaves by _exit.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
@@ -62,7 +62,7 @@ fn a_child_of_fork_may_not_use_the_parents_device_and_the_parent_goes_on() {
         let mut status = 0;
         // SAFETY: waits for our own child.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!(status, 0, "the child was not refused everything");
+        assert_eq!(status, 0, "a call of the child was not refused");
     }
     let bytes = pattern(1, 50_000);
     x.buffer.write(0, &bytes);
@@ -80,9 +80,7 @@ fn a_helper_thread_moves_data_without_any_poll() {
     let bytes = pattern(1, 200_000);
     x.buffer.write(0, &bytes);
     x.post(1, Op::Write(0, None), 0, 200_000).expect("post_send");
-    wait_for(60, "nobody polled, and the helpers did not move the data", || {
-        y.buffer.read(0, 200_000) == bytes
-    });
+    wait_for(60, "the helpers did not move the data", || y.buffer.read(0, 200_000) == bytes);
 }
 
 #[test]
@@ -92,7 +90,7 @@ fn a_blocking_wait_sleeps_and_wakes() {
     y.post_recv(5, 0, 64).expect("post_recv");
     b.dev().cq_arm(y.cq, false).expect("cq_arm");
     let before = cpu::of_thread();
-    assert_eq!(b.dev().wait(300), Ok(false), "nothing came, so it timed out");
+    assert_eq!(b.dev().wait(300), Ok(false), "the wait must time out");
     let used = cpu::of_thread() - before;
     assert!(used < Duration::from_millis(60), "the wait was busy: {used:?}");
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Programs in C that make and end more queue pairs than there are QP numbers: tests/c/numbers.c on
-//! the C API, and tests/c/verbs_numbers.c, a program of libibverbs, on the drop-in.
+//! C programs that create and destroy more queue pairs than there are QPNs: tests/c/numbers.c on
+//! the C API, and tests/c/verbs_numbers.c, which uses libibverbs, on the drop-in.
 //!
 //! `GDRC_NUMBERS=COUNT` runs them with another count; docs/records/PROOF.md has the figures for
 //! 100,000.
@@ -10,7 +10,7 @@ use gdrcore_tests::tools::{compile, loopback, run, scratch};
 use gdrcore_tests::{library, skip};
 use std::process::Command;
 
-/// More than a block of numbers holds, 16,384.
+/// More than the 16,384 numbers of a block.
 fn count() -> u64 {
     std::env::var("GDRC_NUMBERS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000)
 }
@@ -25,7 +25,7 @@ fn the_c_api_never_runs_out_of_numbers() {
         (format!("-L{}", lib.display()), format!("-I{}", root().join("include").display()));
     let program = compile("cc", "numbers", &dir, &[&i, &l, "-lgdrcore"]);
     let (near, far) = (format!("soft:{}", loopback(83, 1)), format!("soft:{}", loopback(83, 3)));
-    // Within one device the pairs take two numbers each, between two devices one of each.
+    // Within one device a pair takes two of its numbers, between two devices one of each.
     let made = count();
     for (device, pairs, peer) in
         [("loopback", made / 2, None), (&near, made / 2, None), (&near, made, Some(far))]

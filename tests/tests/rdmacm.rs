@@ -1,4 +1,5 @@
-//! Debian's librdmacm and its tools, unmodified, over the drop-in's end of the kernel interface.
+//! Debian's librdmacm and its tools, unmodified, on the drop-in's implementation of the kernel
+//! interface.
 
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::place;
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Both sides must end well.
+/// Checks that both sides succeeded.
 #[track_caller]
 fn well(pair: &Pair<'_>, done: &[Done; 2]) {
     let [server, client] = done;
@@ -28,8 +29,8 @@ fn well(pair: &Pair<'_>, done: &[Done; 2]) {
     );
 }
 
-/// Runs each line of a tool (server | client) between two processes: as the launcher has it, which
-/// is through shared memory, the first over UDP and on one address as well.
+/// Runs each line of a tool (server | client) between two processes on the launcher's default path,
+/// which is shared memory. Runs the first line also over UDP and on one address.
 fn all_pass(test: &str, n: u32, lines: &[(&str, &str)]) {
     pass(test, n, lines, true);
 }
@@ -81,7 +82,7 @@ fn connections_in_numbers() {
 
 #[test]
 fn datagram_services() {
-    // Nothing may be lost: udaddy waits for each datagram for ever.
+    // Over shared memory, where no datagram is lost: udaddy waits for each without end.
     all_pass("udaddy", 62, &[("udaddy -b {S} -c 10", "udaddy -s {S} -c 10")]);
 }
 
@@ -147,7 +148,7 @@ fn streams_over_rsockets_check_their_data() {
     );
 }
 
-/// Bytes that no copy has by chance.
+/// Bytes that do not repeat, so that no wrong copy equals them.
 fn noise(len: usize) -> Vec<u8> {
     let mut x = 88172645463325252u64;
     let mut next = || {
@@ -176,9 +177,9 @@ fn a_file_copied_over_rsockets() {
 
 #[test]
 fn perftest_connects_by_rdma_cm() {
-    // Each on its own address: perftest ends its first listener before it begins the second, and on
-    // one address nobody is left meanwhile who knows that there was one, so a client that is there
-    // between the two is refused.
+    // Each side on its own address: perftest ends its first listener before it begins the second.
+    // On one address no process then knows of the listener, so a client that requests between the
+    // two is refused.
     pass(
         "perftest",
         68,
@@ -192,19 +193,19 @@ fn perftest_connects_by_rdma_cm() {
     );
 }
 
-/// librdmacm's own preload library, which makes RDMA of an ordinary program's TCP.
+/// librdmacm's own preload library, which carries a program's TCP over RDMA.
 fn rsockets() -> Option<&'static Path> {
     Some(Path::new("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so")).filter(|p| p.exists())
 }
 
-/// It was RDMA that carried a side's bytes.
+/// Checks that RDMA carried a side's bytes.
 #[track_caller]
 fn received(side: &Done, least: u64) {
     let bytes = counted(&side.output, "rcvd_bytes");
     assert!(bytes >= least, "{bytes} bytes of {least} came over RDMA: {}", side.output);
 }
 
-/// An ordinary TCP program, which knows nothing of RDMA.
+/// A TCP program without RDMA code.
 #[test]
 fn a_program_of_sockets_runs_over_rdma() {
     let Some(preload) = rsockets() else { skip!("no librspreload.so (librdmacm1)") };
@@ -220,8 +221,8 @@ fn a_program_of_sockets_runs_over_rdma() {
     }
 }
 
-/// As Debian ships them. The server's standard input is the file; the client's stays open, since
-/// who shuts his side down ends both.
+/// The netcat of Debian's busybox. The server's standard input is the file; the client's stays
+/// open, because closing it ends both sides.
 #[test]
 fn a_file_comes_by_netcat_over_rdma() {
     let Some(preload) = rsockets() else { skip!("no librspreload.so (librdmacm1)") };
@@ -267,12 +268,12 @@ fn iperf_measures_rdma_for_tcp() {
     };
     let Some(done) = pair.run(76, &dir) else { skip!("no iperf") };
     well(&pair, &done);
-    // The sender counts what was acknowledged.
+    // The sender counts acknowledged bytes.
     assert!(counted(&done[1].output, "request_bytes") > 10_000_000, "{}", done[1].output);
 }
 
 #[test]
-fn the_device_file_takes_what_a_program_writes() {
+fn the_device_file_checks_the_bytes_that_a_program_writes() {
     if !Path::new("/usr/include/infiniband/verbs.h").exists()
         || !Path::new("/usr/include/rdma/rdma_user_cm.h").exists()
     {
@@ -286,7 +287,7 @@ fn the_device_file_takes_what_a_program_writes() {
 }
 
 #[test]
-fn a_server_whose_client_is_killed_goes_on() {
+fn a_server_survives_a_killed_client() {
     let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
     let (address, other) = (loopback(71, 1), loopback(71, 2));
     let mut server = Running::start(
@@ -311,10 +312,10 @@ fn a_server_whose_client_is_killed_goes_on() {
 }
 
 #[test]
-fn nobody_there_is_an_error_soon() {
+fn a_missing_listener_is_reported_soon() {
     let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
     let (address, other) = (loopback(72, 1), loopback(72, 2));
-    // A host that is there, where nobody listens.
+    // A host that exists, without a listener.
     let listener = Running::start(
         command(Some(&address), &[], &rping).args(["-s", "-a", &address, "-p", "7000"]),
     );
@@ -363,7 +364,7 @@ fn the_launcher_becomes_the_program() {
         "{}",
         help.output
     );
-    // What is not there says so; what the caller preloads stays.
+    // A library that does not exist is reported; the caller's own LD_PRELOAD stays.
     let lost = run(Command::new(launcher()).env("GDRC_LIBRARIES", "/nowhere").arg("true"), 20);
     assert!(lost.code() == Some(125) && lost.output.contains("GDRC_LIBRARIES"), "{}", lost.output);
     let kept = run(
@@ -377,12 +378,12 @@ fn the_launcher_becomes_the_program() {
     assert!(kept.output.lines().any(|l| l.starts_with("/lib/none.so:/")), "{}", kept.output);
 }
 
-/// Counters at the end, and in between at SIGUSR2.
+/// Counters, printed at the end and at SIGUSR2.
 #[test]
-fn counters_are_printed_when_asked_for() {
+fn counters_are_printed_at_a_signal() {
     let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
     let (address, other) = (loopback(74, 1), loopback(74, 2));
-    // Its words go into a file, where they can be waited for.
+    // Its output goes to a file, which the test polls.
     let dir = scratch("stats");
     let words = dir.join("words");
     let said = || std::fs::read_to_string(&words).unwrap_or_default();
@@ -405,9 +406,9 @@ fn counters_are_printed_when_asked_for() {
     server.kill();
 }
 
-/// The one that says no, and the one that hears it.
+/// Both the side that rejects and the side that is rejected print the reason.
 #[test]
-fn a_rejection_is_told_with_its_reason_at_both_ends() {
+fn both_ends_print_a_rejection_with_its_reason() {
     let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
     let (address, other) = (loopback(75, 1), loopback(75, 2));
     let side = |at: &str, options: &[&str]| {

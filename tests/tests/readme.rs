@@ -1,6 +1,5 @@
-//! The pages are true: the C program of docs/using/START.md compiles, runs and says what it should;
-//! commands that README.md, START.md and CONTRIBUTING.md show exist or run; links of all pages lead
-//! somewhere.
+//! Checks the pages: the C program of docs/using/START.md compiles and runs; commands of README.md,
+//! START.md and CONTRIBUTING.md exist or run; links of all pages have a target.
 
 use gdrcore_tests::source::{files, root};
 use gdrcore_tests::tools::{find, run, scratch, Done};
@@ -8,7 +7,7 @@ use gdrcore_tests::{library, skip};
 use std::fs;
 use std::process::Command;
 
-/// The page that wins a reader.
+/// The first page.
 const README: &str = "README.md";
 /// The page with the first program.
 const START: &str = "docs/using/START.md";
@@ -46,8 +45,8 @@ fn the_c_program_installs_compiles_and_runs_as_written() {
         .into_iter()
         .find(|b| b.contains("hello.c"))
         .expect("the commands for hello.c");
-    // The reader is in the repository; here the program is in a folder of its own, which is also
-    // HOME.
+    // The reader's folder is the repository; here the program is in a folder of its own, which is
+    // also HOME.
     let script =
         commands.replace("make install", &format!("make -s -C '{}' install", root().display()));
     let done = run(
@@ -68,7 +67,7 @@ fn the_c_program_is_cpp20_too() {
         .expect("a link");
     let build = |compiler: &str, flags: &[&str]| {
         let mut cc = Command::new(compiler);
-        // Members that are not named are 0 in both languages; g++ warns of them all the same.
+        // Members that are not named are 0 in both languages, but g++ warns about them.
         cc.args(flags).args([
             "-g",
             "-Wall",
@@ -143,7 +142,7 @@ fn every_command_exists() {
             }
         }
     }
-    assert!(checked >= 8, "commands were not found");
+    assert!(checked >= 8, "only {checked} commands were checked");
     for command in ["make demo", "make test"] {
         assert!(page(README).contains(command), "README.md must show `{command}`");
     }
@@ -166,7 +165,7 @@ fn every_file_that_is_named_exists() {
             }
         }
     }
-    assert!(missing.is_empty(), "named, and not there: {missing:#?}");
+    assert!(missing.is_empty(), "named, but missing: {missing:#?}");
 }
 
 /// The targets of the links of a page: file and heading.
@@ -180,7 +179,7 @@ fn links(text: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// The headings of a page, as links name them.
+/// The headings of a page as links spell them.
 fn headings(text: &str) -> Vec<String> {
     let plain = |h: &str| {
         let kept = h
@@ -194,7 +193,7 @@ fn headings(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_link_of_every_page_leads_somewhere() {
+fn every_link_of_every_page_has_a_target() {
     let mut bad = Vec::new();
     let mut checked = 0;
     for file in files(&root(), &["md"]) {
@@ -223,10 +222,7 @@ fn every_link_of_every_page_leads_somewhere() {
 #[test]
 fn the_first_page_is_short() {
     let lines = page(README).lines().count();
-    assert!(
-        (60..=100).contains(&lines),
-        "README.md has {lines} lines; 80 to 100 win a reader in a minute"
-    );
+    assert!((60..=100).contains(&lines), "README.md has {lines} lines; it must have 80 to 100");
 }
 
 #[test]
@@ -234,8 +230,7 @@ fn the_documentation_of_the_crates_builds_without_a_warning() {
     let mut doc = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     doc.args(["doc", "-q", "--workspace", "--no-deps", "--document-private-items"])
         .current_dir(root());
-    // The pages of one crate may lead to what is private in it: they are read with
-    // `--document-private-items`.
+    // Docs of a crate may link to its private items: they are read with `--document-private-items`.
     let flags = "-D warnings -A rustdoc::private_intra_doc_links";
     let done = run(doc.env("RUSTDOCFLAGS", flags), 600);
     assert!(done.ok(), "{}", done.output);

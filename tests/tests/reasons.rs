@@ -1,21 +1,21 @@
-//! No refusal without its reason: whoever makes an EINVAL (or EOPNOTSUPP, which no caller can guess
-//! either) says which argument is wrong, by `refuse!`.
+//! Checks that refusals have reasons: code that makes an EINVAL (or EOPNOTSUPP, whose cause a
+//! caller cannot guess either) names the wrong argument by `refuse!`.
 
 use gdrcore_tests::source::{code, files, relative, root, without_tests};
 
-/// Errors that mean little without words. The others say what to do by their number: poll, wait,
-/// give more memory.
+/// Errors that need words. The numbers of the others tell the caller what to do: poll, wait, give
+/// more memory.
 const NEED_WORDS: &[&str] = &["Invalid", "StaleHandle", "Unsupported"];
-/// Where sources are, each with what serves a program.
+/// The folders of sources that programs call.
 const SOURCES: &[&str] = &["core/src", "backends", "ffi/src", "dropin"];
-/// Files that have nothing to say: the numbers themselves, and devices that tests bring.
+/// Files that make no refusals of their own: the error numbers, and devices of tests.
 const LEFT_OUT: &[&str] = &[
     "core/src/error.rs",
     "core/src/reason.rs",
     "ffi/src/fake_device.rs",
     "dropin/ucma/src/session/session_lab.rs",
 ];
-/// Says, on one of the two lines before, why there are no words.
+/// A comment on one of the two lines before such an error, which says why it has no words.
 const EXCUSE: &str = "// No words";
 
 /// Lines of `text` that make such an error without words. A pattern (`Err(Error::Invalid) =>`)
@@ -48,7 +48,7 @@ fn mute(file: &str, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_refusal_has_its_words() {
+fn every_refusal_has_a_reason() {
     let mut faults = Vec::new();
     let mut seen = 0;
     for file in SOURCES.iter().flat_map(|dir| files(&root().join(dir), &["rs"])) {
@@ -68,7 +68,7 @@ fn every_refusal_has_its_words() {
 }
 
 #[test]
-fn the_check_sees_what_it_should() {
+fn the_check_finds_refusals_without_reason() {
     for bad in [
         "return Err(Error::Invalid);",
         "x.ok_or(crate::Error::StaleHandle)?;",

@@ -1,5 +1,5 @@
-//! Recovery in place: a QP that breaks ten thousand times keeps its handle and number, costs
-//! nothing, and its neighbours on the same devices never notice.
+//! Recovery in place: a QP that fails ten thousand times keeps its handle and number, leaks
+//! nothing, and never affects its neighbours on the same devices.
 
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr};
@@ -9,14 +9,14 @@ use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::over_each;
 use std::time::{Duration, Instant};
 
-/// Lives of the QP.
+/// Number of times that the QP is connected and fails.
 const LIVES: u64 = 10_000;
 /// Bytes of every WRITE.
 const BYTES: usize = 3000;
-/// Requests that a life leaves outstanding when it ends.
+/// Requests that are outstanding when it fails.
 const LEFT: u64 = 6;
 
-/// Resets an end; returns how many completions that took. They are thrown away.
+/// Resets an end; discards its completions and returns their number.
 fn reset(end: &mut End) -> usize {
     let limit = deadline(60);
     let mut taken = 0;
@@ -29,11 +29,11 @@ fn reset(end: &mut End) -> usize {
             Ok(()) => return taken,
             Err(e) => assert_eq!(e, Error::Again),
         }
-        assert!(Instant::now() < limit, "the completions never came");
+        assert!(Instant::now() < limit, "the completions did not come");
     }
 }
 
-/// Connects two ends that are in RESET; their PSNs begin ahead of the former ones.
+/// Connects two ends that are in RESET; their new PSNs are ahead of the former ones.
 fn connect_again<'d>(a: &mut End<'d>, b: &mut End<'d>) {
     for end in [&mut *a, &mut *b] {
         let former = end.dev.qp_query(end.qp).expect("query").0.sq_psn;
@@ -51,26 +51,26 @@ fn write(a: &mut End, b: &mut End, id: u64, to: usize) {
     assert!(b.buffer.read(to, BYTES) == bytes, "WRITE {id}");
 }
 
-/// Ends a life with requests outstanding on both sides, in one of several ways.
+/// Makes the connection fail with requests outstanding on both sides, in one of several ways.
 fn break_it(a: &mut End, b: &mut End, life: u64) {
     for i in 0..LEFT / 2 {
         a.post_recv(100 + i, 8192, 64).expect("post_recv");
     }
     let (op, len) = match life % 4 {
-        // A key that never was: both ends fail.
+        // A key that never existed: both ends fail.
         0 => {
             a.peer.rkey ^= 0x5A00;
             (Op::Write(0, None), BYTES as u32)
         }
-        // No receive is posted: RNR until the end.
+        // No receive is posted: the RNR retries run out.
         1 => (Op::Send(None), BYTES as u32),
-        // The peer fails on its own.
+        // Only the peer fails.
         2 => {
             let to_err = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
             b.dev.qp_modify(b.qp, &to_err, qp_attr_mask::STATE).expect("to ERR");
             (Op::Read(0), BYTES as u32)
         }
-        // Nothing is wrong at all.
+        // No failure.
         _ => (Op::FetchAdd(0, 1), 8),
     };
     for i in 0..LEFT / 2 {
@@ -102,8 +102,7 @@ fn ten_thousand_lives<'d>(da: &'d dyn Device, db: &'d dyn Device) {
     println!("{LIVES} lives in {:?}", began.elapsed());
     assert_eq!((a.qp, da.qp_num(a.qp).expect("number")), (qp, qpn));
     assert_eq!((da.leaks().expect("leaks"), descriptors()), (leaks, open));
-    // Every slot of queues and CQ is there to be used: as many requests as fit end while nobody
-    // polls.
+    // Every slot of queues and CQ is usable: as many requests as fit complete without a poll.
     for i in 0..8 {
         a.post(i, Op::Write(8192, None), 0, BYTES as u32).expect("room in the send queue");
         a.post_recv(100 + i, 0, 64).expect("room in the receive queue");
@@ -116,7 +115,7 @@ fn ten_thousand_lives<'d>(da: &'d dyn Device, db: &'d dyn Device) {
         }
         write(near, far, 1, 0);
     }
-    // Nothing was taken for good: as many QPs as the device has may still be made.
+    // No object was lost: as many QPs as the device supports can still be made.
     let count = |dev: &dyn Device| dev.leaks().expect("leaks").qp;
     let before = count(da);
     let more: Vec<End> = (0..20).map(|_| End::new(da, shape).expect("room for a QP")).collect();
@@ -129,7 +128,7 @@ fn ten_thousand_lives<'d>(da: &'d dyn Device, db: &'d dyn Device) {
     assert_eq!((count(da), count(db)), (0, 0));
 }
 
-fn a_reset_qp_answers_nobody_until_it_is_connected(da: &dyn Device, db: &dyn Device) {
+fn a_reset_qp_does_not_answer_until_it_is_connected(da: &dyn Device, db: &dyn Device) {
     let (mut a, mut b) =
         connected(da, db, Shape { timeout: 8, retry_cnt: 1, ..Shape::default() }).expect("ends");
     write(&mut a, &mut b, 1, 0);
@@ -145,11 +144,11 @@ fn a_reset_qp_answers_nobody_until_it_is_connected(da: &dyn Device, db: &dyn Dev
     a.destroy().and(b.destroy()).expect("destroy");
 }
 
-/// One test, since another one's descriptors would be counted.
+/// One test of its own, since descriptors are counted.
 #[test]
 fn a_qp_breaks_and_is_rebuilt() {
     over_each(|da, db| {
-        a_reset_qp_answers_nobody_until_it_is_connected(da, db);
+        a_reset_qp_does_not_answer_until_it_is_connected(da, db);
         ten_thousand_lives(da, db);
     });
 }

@@ -1,5 +1,5 @@
-//! Descriptors, mappings and named sockets are what they were, after a thousand devices and a
-//! hundred dead processes on one address.
+//! Descriptors, mappings and named sockets of one address are all released after a thousand devices
+//! and a hundred killed processes.
 
 use gdrcore_core::config::Config;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
@@ -9,7 +9,8 @@ use gdrcore_tests::soft::{address, Soft};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Descriptors, mappings of rings and of other things that devices map, and names of the address.
+/// Number of descriptors, of mappings of rings and other device memory, and of names of the
+/// address.
 fn held(name: &str) -> (usize, usize, usize) {
     let read = |path: &str| std::fs::read_to_string(path).expect("procfs");
     let fds = std::fs::read_dir("/proc/self/fd").expect("procfs").count();
@@ -18,7 +19,7 @@ fn held(name: &str) -> (usize, usize, usize) {
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn all_resources_are_released() {
     let core =
         Config { max_qp: 16, max_cq: 16, max_mr: 16, ring_bytes: 1 << 20, ..Config::default() };
     let config = SoftConfig {
@@ -59,7 +60,8 @@ fn nothing_is_left_behind() {
     }
     assert_eq!(settle(before), before, "after a thousand devices");
     for round in 0..100u32 {
-        // It asks this one's slot, where nobody listens, until it is dead.
+        // It requests connections of this process's slot, which does not listen, until it is
+        // killed.
         let mut child = Command::new(env!("CARGO_BIN_EXE_swarm"))
             .args(["member", "1", "3", &name, if round % 2 == 0 { "auto" } else { "udp" }])
             .stdin(Stdio::piped())
@@ -74,7 +76,7 @@ fn nothing_is_left_behind() {
         child.wait().expect("wait");
     }
     assert_eq!(settle(before), before, "after a hundred dead processes");
-    // And it still works.
+    // The address still works.
     let comes = open();
     let (mut x, mut y) = connected(comes.dev(), stays.dev(), shape).expect("connected ends");
     x.post(1, Op::Write(0, None), 0, 1000).expect("post_send");

@@ -1,4 +1,5 @@
-//! Several devices on one address and UDP port.
+//! Several devices on one address and UDP port: steering, forwarding, connections, processes that
+//! stop or end.
 
 use gdrcore_core::cm::types::{cm_event, port_space};
 use gdrcore_core::cm::LISTENER_GRACE_NS;
@@ -24,13 +25,13 @@ fn open(name: &str, config: &SoftConfig) -> Soft {
     Soft::open(name, config).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// Lets all of them run until nobody finds out anything any more. Time in which this thread was not
-/// running does not count.
+/// Lets all of them run until the steering has settled. Time in which this thread did not run does
+/// not count.
 fn settle(devices: &[Soft]) {
     run_for(devices, Duration::from_millis(150));
 }
 
-/// Lets all of them run for so much of this thread's CPU time.
+/// Lets all of them run for this much of the thread's CPU time.
 fn run_for(devices: &[Soft], time: Duration) {
     let end = cpu::of_thread() + time;
     while cpu::of_thread() < end {
@@ -59,7 +60,7 @@ fn devices_of_one_address_talk_to_each_other_and_to_others() {
         let name = address(1);
         let devices: Vec<Soft> = (0..4).map(|_| open(&name, &config)).collect();
         let other = open(&address(2), &config);
-        // Before anybody has found out anything, and after.
+        // Before the steering has settled, and after.
         for round in 0..2 {
             for a in &devices {
                 for b in &devices {
@@ -85,7 +86,7 @@ fn detours(devices: &[Soft]) -> u64 {
 }
 
 #[test]
-fn the_kernel_steers_and_goes_on_when_some_leave() {
+fn the_kernel_keeps_steering_when_devices_leave() {
     let name = address(1);
     let mut devices: Vec<Soft> = (0..6).map(|_| open(&name, &UDP)).collect();
     let other = open(&address(2), &UDP);
@@ -94,7 +95,7 @@ fn the_kernel_steers_and_goes_on_when_some_leave() {
     if refused > 0 {
         gdrcore_tests::skip!("the kernel attaches no program to a group of sockets here");
     }
-    // The first, one from the middle, then all but one: each time the kernel's list changes.
+    // The first, one from the middle, then all but one: the kernel's list changes each time.
     for leave in [&[][..], &[0], &[2, 0], &[1, 0]] {
         for &i in leave {
             drop(devices.remove(i));
@@ -126,8 +127,8 @@ fn datagrams_find_the_device_that_has_the_qpn() {
                     let data = pattern(n, 900);
                     x.buffer.write(0, &data);
                     y.post_recv(n, 0, 2000).expect("post_recv");
-                    // A datagram may be lost, as long as later ones are not. What is still on its
-                    // way after so many rounds is lost.
+                    // A datagram may be lost, as long as later ones arrive. A datagram that is
+                    // still on its way after so many rounds counts as lost.
                     let mut got = false;
                     while !got {
                         x.post(n, Op::Send(None), 0, 900).expect("post_send");
@@ -149,7 +150,7 @@ fn datagrams_find_the_device_that_has_the_qpn() {
     }
 }
 
-/// Runs `a` and `b`, and all others of the address, until one of the two has the event.
+/// Runs all devices until `a` or `b` has the event.
 fn event(
     all: &[Soft],
     events: &mut Events,
@@ -168,12 +169,13 @@ fn event(
 }
 
 #[test]
-fn connections_find_who_listens_and_each_side_finds_the_other() {
+fn requests_find_their_listener_and_both_sides_find_each_other() {
     for config in [UDP, DEFAULT] {
         let name = address(1);
         let mut devices: Vec<Soft> = (0..4).map(|_| open(&name, &config)).collect();
         devices.push(open(&address(2), &config));
-        // Each listens; a port has one listener among the devices of an address.
+        // Each listens at a port of its own; a port has one listener among the devices of an
+        // address.
         let services: Vec<_> =
             devices.iter().map(|d| cm::listen(d.dev(), port_space::TCP, 8)).collect();
         let second = cm(devices[1].dev()).create(port_space::TCP, 0).expect("create");
@@ -205,10 +207,10 @@ fn connections_find_who_listens_and_each_side_finds_the_other() {
                 y.destroy().expect("nothing in use");
             }
         }
-        // A listener that is gone leaves its port to others.
+        // A destroyed listener frees its port.
         cm(devices[0].dev()).destroy(services[0].0).expect("destroy");
         cm(devices[1].dev()).listen(second, 8).expect("the port is free");
-        // Nobody listens: refused, whichever device gets the question.
+        // Without a listener the request is refused, whichever device gets it.
         let x = End::new(devices[2].dev(), Shape::default()).expect("an end");
         let mut events = Events::default();
         cm::connect(&x, cm::address(devices[0].dev()), 9, &cm::offer(b""));
@@ -218,8 +220,8 @@ fn connections_find_who_listens_and_each_side_finds_the_other() {
 }
 
 #[test]
-fn a_listener_is_found_before_the_asker_knows_that_it_has_company() {
-    // The kernel chooses by the addresses who of the two gets the request.
+fn a_listener_is_found_before_the_steering_has_settled() {
+    // The kernel chooses by the addresses which of the two sockets gets the request.
     for last in 1..=12 {
         let config = if last % 2 == 0 { UDP } else { DEFAULT };
         let here = open(&address(last), &config);
@@ -238,11 +240,11 @@ fn a_listener_is_found_before_the_asker_knows_that_it_has_company() {
 }
 
 #[test]
-fn a_request_waits_where_its_listener_was_announced() {
+fn a_request_waits_for_a_listener_whose_port_is_bound() {
     for config in [UDP, DEFAULT] {
         let name = address(1);
         let devices: Vec<Soft> = (0..4).map(|_| open(&name, &config)).collect();
-        // Whichever of them gets the request first.
+        // Whichever device gets the request first.
         for (server, client) in [(1, 2), (2, 1), (3, 3), (0, 3)] {
             let (a, b) = (devices[client].dev(), devices[server].dev());
             let listener = cm(b).create(port_space::TCP, 0).expect("create");
@@ -253,7 +255,7 @@ fn a_request_waits_where_its_listener_was_announced() {
                 a.counters().expect("counters").cm_retries,
             );
             let x = End::new(a, Shape::default()).expect("an end");
-            // Asked again after four seconds, which nobody has to wait for.
+            // Repeated after four seconds, which the test does not need to wait for.
             let offer =
                 gdrcore_core::cm::types::ConnParam { response_timeout: 20, ..cm::offer(b"hello") };
             let id = cm::connect(&x, cm::address(b), port, &offer);
@@ -266,7 +268,7 @@ fn a_request_waits_where_its_listener_was_announced() {
                         counters.map(|c| (c.cm_rcvd, c.cm_rejected, c.share_passed)).collect();
                     panic!("{server} {client}: event {} {}: {rejected:?}", e.event, e.status);
                 }
-                assert!(Instant::now() < end, "{server} {client}: the request never came");
+                assert!(Instant::now() < end, "{server} {client}: the request did not arrive");
             }
             cm(b).listen(listener, 8).expect("listen");
             let mut events = Events::default();
@@ -278,7 +280,7 @@ fn a_request_waits_where_its_listener_was_announced() {
             assert_eq!(
                 a.counters().expect("counters").cm_retries,
                 before.1,
-                "{server} {client}: it was asked twice"
+                "{server} {client}: the request arrived twice"
             );
             for (of, id) in [(a, id), (b, asked.id), (b, listener)] {
                 cm(of).destroy(id).expect("destroy");
@@ -289,9 +291,9 @@ fn a_request_waits_where_its_listener_was_announced() {
     }
 }
 
-/// Many ask for a port while nobody listens there, shortly after somebody did and shortly before he
-/// does again. `None`: the machine was too busy, and it was not shortly.
-fn asked_between_two_listeners(config: &SoftConfig) -> Option<()> {
+/// Many requests for a port without a listener, shortly after one ended and shortly before the next
+/// begins. `None`: the machine was too busy for that timing.
+fn requests_between_two_listeners(config: &SoftConfig) -> Option<()> {
     let name = address(1);
     let devices: Vec<Soft> = (0..4).map(|_| open(&name, config)).collect();
     let others: Vec<Soft> = (0..6).map(|k| open(&address(2 + k), config)).collect();
@@ -302,8 +304,8 @@ fn asked_between_two_listeners(config: &SoftConfig) -> Option<()> {
     settle(&devices);
     let began = Instant::now();
     cm(server).destroy(first).expect("destroy");
-    // The kernel chooses by itself which of the sockets gets what nobody listens for: of many
-    // askers, each gets some. Short enough for a busy machine too.
+    // The kernel chooses which socket gets a request without a listener; of many requests each
+    // socket gets some. The pause is short enough for a busy machine too.
     let shortly = Duration::from_millis(30);
     run_for(&devices, shortly);
     let asked: Vec<u64> =
@@ -312,8 +314,8 @@ fn asked_between_two_listeners(config: &SoftConfig) -> Option<()> {
     let again = cm(server).create(port_space::TCP, 0).expect("create");
     cm(server).bind(again, port).expect("bind");
     cm(server).listen(again, 64).expect("listen");
-    // Who has just stopped to listen is waited for, and a second is left for the clock's grain and
-    // for what is under way.
+    // A listener that has just ended is waited for; a second is left for the clock's grain and for
+    // requests under way.
     let in_time = began.elapsed().as_nanos() + 1_000_000_000 < u128::from(LISTENER_GRACE_NS);
     let mut accepted = Vec::new();
     let mut established = 0;
@@ -340,15 +342,15 @@ fn asked_between_two_listeners(config: &SoftConfig) -> Option<()> {
 }
 
 #[test]
-fn a_request_between_two_listeners_of_a_port_waits_whoever_gets_it() {
+fn a_request_between_two_listeners_of_a_port_waits_at_any_process() {
     for config in [UDP, DEFAULT] {
-        let tries = (0..20).find_map(|_| asked_between_two_listeners(&config));
-        tries.expect("of twenty tries one that the machine had time for");
+        let tries = (0..20).find_map(|_| requests_between_two_listeners(&config));
+        tries.expect("the machine was too busy in each of twenty tries");
     }
 }
 
 #[test]
-fn what_the_network_refuses_is_told_to_whoever_sent_it() {
+fn a_refusal_of_the_network_reaches_the_sender() {
     // The kernel gives an ICMP message to any socket of the group.
     let name = address(1);
     let devices: Vec<Soft> = (0..4).map(|_| open(&name, &UDP)).collect();
@@ -358,25 +360,25 @@ fn what_the_network_refuses_is_told_to_whoever_sent_it() {
         End::new(there.dev(), Shape::default()).expect("an end").own
     };
     for d in &devices {
-        // Without an answer it would end after a minute, by the timeout.
+        // Without the refusal it would end after a minute, by the timeout.
         let mut x = End::new(d.dev(), Shape { timeout: 20, ..Shape::default() }).expect("an end");
         x.connect(nobody).expect("connect");
         x.post(1, Op::Send(None), 0, 100).expect("post_send");
         let end = deadline(60);
         while d.dev().qp_cause(x.qp).expect("qp_cause").code != CauseCode::PeerUnreachable as u32 {
             devices.iter().for_each(|d| _ = d.dev().progress());
-            assert!(Instant::now() < end, "it was not told");
+            assert!(Instant::now() < end, "the refusal was not reported");
         }
         x.destroy().expect("nothing in use");
     }
 }
 
 #[test]
-fn a_stopped_process_costs_the_others_of_its_address_nothing() {
+fn a_stopped_process_delays_no_other_process_of_its_address() {
     for path in ["udp", "auto"] {
         let name = address(1);
         let config = if path == "udp" { UDP } else { DEFAULT };
-        // One before and one after it in the kernel's list.
+        // One device before it in the kernel's list and one after it.
         let mut devices = vec![open(&name, &config)];
         let mut far = Far::start(env!("CARGO_BIN_EXE_far_end"), &name, &[&format!("path={path}")]);
         devices.push(open(&name, &config));
@@ -391,7 +393,7 @@ fn a_stopped_process_costs_the_others_of_its_address_nothing() {
             for b in &devices {
                 exchange(a, b, 50_000);
             }
-            // QP1 is everybody's.
+            // All processes of the address share QP1.
             let (listener, port) = cm::listen(a.dev(), port_space::TCP, 8);
             let mut events = Events::default();
             let x = End::new(devices[2].dev(), Shape::default()).expect("an end");
@@ -401,8 +403,12 @@ fn a_stopped_process_costs_the_others_of_its_address_nothing() {
             x.destroy().expect("nothing in use");
         }
         // Of 18 requests.
-        assert!(timeouts() - before < 3, "they waited for it: {} timeouts", timeouts() - before);
-        // One that joins now hears nothing of it, and finds its place all the same.
+        assert!(
+            timeouts() - before < 3,
+            "they waited for the stopped process: {} timeouts",
+            timeouts() - before
+        );
+        // A device that joins now gets no answer from the stopped one, and still finds its index.
         devices.push(open(&name, &config));
         settle(&devices);
         exchange(&devices[3], &devices[2], 50_000);
@@ -414,7 +420,7 @@ fn a_stopped_process_costs_the_others_of_its_address_nothing() {
         while x.take(1).is_none() {
             devices.iter().for_each(|d| _ = d.dev().progress());
             x.poll();
-            assert!(Instant::now() < end, "the one that was stopped does not answer");
+            assert!(Instant::now() < end, "the process that was stopped does not answer");
         }
         x.destroy().expect("nothing in use");
     }

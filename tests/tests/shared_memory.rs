@@ -1,5 +1,5 @@
-//! Regions whose memory the program shares: peers on the same host write them by themselves, and
-//! only as long as their keys let them.
+//! Regions in shared memory: peers on the same host write them without the owner's CPU, only as
+//! long as their keys allow it.
 
 use gdrcore_core::device::{Device, MrAttr, MrReg};
 use gdrcore_core::verbs::types::*;
@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const BYTES: usize = 64 << 10;
-/// Where the region begins in its memory.
+/// Offset of the region in its memory.
 const AT: u64 = 4096 + 64;
 const LEN: usize = 40_000;
 const ACCESS: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
 
-/// Memory of a descriptor.
+/// Memory of a file descriptor, mapped here.
 struct Memory {
     fd: OwnedFd,
     addr: *mut u8,
@@ -57,7 +57,7 @@ impl Memory {
         (0..len).map(|i| unsafe { self.addr.add(at as usize + i).read_volatile() }).collect()
     }
 
-    /// A region in it, of the end's protection domain.
+    /// Registers a region in it, in the end's protection domain.
     fn region(&self, end: &End) -> (Handle, MrAttr) {
         let addr = self.addr() + AT;
         let reg = MrReg {
@@ -93,7 +93,8 @@ fn mapped(end: &End) -> u64 {
     end.dev.counters().expect("counters").mapped_writes
 }
 
-/// Writes until the initiator has mapped the region, which it asks for beside its first WRITEs.
+/// Posts WRITEs until the initiator has mapped the region, whose grant it requests beside the first
+/// of them.
 fn until_mapped(x: &mut End, y: &mut End) {
     let before = mapped(x);
     let end = deadline(60);
@@ -104,7 +105,7 @@ fn until_mapped(x: &mut End, y: &mut End) {
     }
 }
 
-/// A region of `y` in shared memory, to which `x` writes from now on, and which it has mapped.
+/// A region of `y` in shared memory that `x` has mapped and writes to.
 fn lent(x: &mut End, y: &mut End, memory: &Memory) -> (Handle, MrAttr) {
     let (mr, attr) = memory.region(y);
     memory.share(y.dev, mr).expect("mr_share");
@@ -113,7 +114,7 @@ fn lent(x: &mut End, y: &mut End, memory: &Memory) -> (Handle, MrAttr) {
     (mr, attr)
 }
 
-/// `y` shares memory, and `x` writes there.
+/// Two ends; `y` has a region in shared memory that `x` writes to.
 fn sharing<'d>(devices: &'d [Soft; 2], memory: &Memory) -> (End<'d>, End<'d>, Handle, MrAttr) {
     let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
     let (mut x, mut y) =
@@ -131,22 +132,22 @@ fn a_write_needs_neither_a_packet_nor_the_target() {
             (x.dev.counters().unwrap().sent_pkts, y.dev.counters().unwrap().rcvd_pkts, mapped(&x));
         x.buffer.write(0, &pattern(seed, len));
         x.post(seed, Op::Write(at as u64, None), 0, len as u32).expect("post_send");
-        // It has its completion already, and nobody has run the other end.
+        // The completion is there although the other end has not run.
         assert_eq!(x.poll(), 1);
         assert_eq!(x.take(seed).map(|wc| wc.status), Some(wc_status::SUCCESS));
         assert!(memory.read(AT + at as u64, len) == pattern(seed, len));
         assert_eq!((x.dev.counters().unwrap().sent_pkts, mapped(&x)), (sent, before + 1));
         assert_eq!(y.dev.counters().unwrap().rcvd_pkts, received);
     }
-    // Nothing beside the region was touched.
+    // Bytes outside of the region are unchanged.
     assert!(memory.read(0, AT as usize).iter().all(|&b| b == 0));
     assert!(memory.read(AT + LEN as u64, BYTES - LEN - AT as usize).iter().all(|&b| b == 0));
 }
 
 #[test]
-fn a_router_lets_a_tenant_lend_memory_to_itself_and_to_no_other() {
+fn a_router_allows_grants_within_a_tenant_only() {
     let router = Router::start("[tenant.a]\nlisten = \"DIR/a\"\n[tenant.b]\nlisten = \"DIR/b\"\n");
-    // By address it is lent to nobody: that would take one user for both ends.
+    // No grant by address: it requires that both ends are the same user.
     let config = SoftConfig { flags: soft_flags::CMA, ..SoftConfig::default() };
     let open =
         |name: &str| Soft::open(&router.device(name), &config).unwrap_or_else(|e| panic!("{e}"));
@@ -160,7 +161,7 @@ fn a_router_lets_a_tenant_lend_memory_to_itself_and_to_no_other() {
     let (mr, attr) = memory.region(&y);
     memory.share(y.dev, mr).expect("mr_share");
     (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
-    // Long after a link of one tenant has its loan: asking takes a few looks.
+    // Long after a link within a tenant gets its grant: a request takes a few looks.
     for n in 0..3000 {
         x.buffer.write(0, &pattern(n, 100));
         x.post(n, Op::Write(0, None), 0, 100).expect("post_send");
@@ -171,7 +172,7 @@ fn a_router_lets_a_tenant_lend_memory_to_itself_and_to_no_other() {
 }
 
 #[test]
-fn what_follows_arrives_after_it() {
+fn later_requests_arrive_after_the_write() {
     let (devices, memory) = (pair(1), Memory::new(libc::F_SEAL_SHRINK));
     let (mut x, mut y, ..) = sharing(&devices, &memory);
     for round in 0..2000u64 {
@@ -187,7 +188,7 @@ fn what_follows_arrives_after_it() {
     assert!(mapped(&x) > 1000, "{} of 2000", mapped(&x));
 }
 
-/// How it ends, and what ends it.
+/// A name, and the action that ends the key.
 type Ending<'a> = (&'a str, &'a dyn Fn(&End, Handle));
 
 #[test]
@@ -216,7 +217,7 @@ fn a_key_that_has_ended_writes_nothing() {
         let before = memory.read(AT, LEN);
         x.buffer.write(0, &vec![0xa5; LEN]);
         end(&y, mr);
-        // From the moment on at which the call has returned.
+        // The key must be refused from the moment at which the call returns.
         x.post(9, Op::Write(0, None), 0, LEN as u32).expect("post_send");
         let wc = complete(&mut x, &mut y, 9, Duration::from_secs(20));
         assert_ne!(wc.status, wc_status::SUCCESS, "{what}");
@@ -236,12 +237,12 @@ fn a_context_that_was_closed_is_not_written() {
     }
     let before = memory.read(AT, LEN);
     x.buffer.write(0, &vec![0xa5; LEN]);
-    // With all that is in it.
+    // Drops the device with all of its objects.
     drop(far);
     x.post(9, Op::Write(0, None), 0, LEN as u32).expect("post_send");
     let end = deadline(60);
     while x.poll() == 0 {
-        assert!(Instant::now() < end, "no end of it");
+        assert!(Instant::now() < end, "the stream did not end");
     }
     assert_ne!(x.take(9).map(|wc| wc.status), Some(wc_status::SUCCESS));
     assert!(memory.read(AT, LEN) == before);
@@ -271,13 +272,13 @@ fn registered_anew_it_is_another_region() {
     }
     assert_eq!(other.read(AT, 100), [7; 100]);
     assert_eq!((mapped(&x), memory.read(AT + 8, 92)), (count, vec![0; 92]));
-    // And may be shared in its turn.
+    // It can be shared again.
     other.share(y.dev, mr).expect("mr_share");
     until_mapped(&mut x, &mut y);
 }
 
 #[test]
-fn only_what_the_descriptor_stands_for_is_shared() {
+fn only_memory_of_the_descriptor_is_shared() {
     let (devices, memory, other) = (pair(1), Memory::new(libc::F_SEAL_SHRINK), Memory::new(0));
     let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
     let (_x, y) = connected(devices[0].dev(), devices[1].dev(), shape).expect("connected ends");
@@ -295,7 +296,7 @@ fn only_what_the_descriptor_stands_for_is_shared() {
 }
 
 #[test]
-fn memory_that_could_be_taken_away_is_not_mapped() {
+fn memory_that_the_owner_could_truncate_is_not_mapped() {
     let (devices, memory) = (pair(1), Memory::new(0));
     let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
     let (mut x, mut y) =
@@ -303,7 +304,7 @@ fn memory_that_could_be_taken_away_is_not_mapped() {
     let (mr, attr) = memory.region(&y);
     memory.share(y.dev, mr).expect("mr_share");
     (x.peer.addr, x.peer.rkey) = (attr.iova, attr.rkey);
-    // Long enough to ask for it several times, which is done every 50 ms.
+    // Long enough for several requests of a grant, which are made every 50 ms.
     for _ in 0..10 {
         for _ in 0..1000 {
             x.post(1, Op::Write(0, None), 0, 8).expect("post_send");
@@ -315,7 +316,7 @@ fn memory_that_could_be_taken_away_is_not_mapped() {
 }
 
 #[test]
-fn nothing_is_left_of_it() {
+fn all_descriptors_and_mappings_are_released() {
     let held = || {
         let count = |path: &str, what: &str| {
             std::fs::read_to_string(path)
@@ -350,7 +351,7 @@ fn nothing_is_left_of_it() {
     for round in 0..30 {
         let devices = pair(1);
         let (x, y, mr, _) = sharing(&devices, &memory);
-        assert_eq!(held(), (2, 2), "the lender's descriptor, the borrower's mapping");
+        assert_eq!(held(), (2, 2), "the owner's descriptor and the initiator's mapping");
         if round % 2 == 0 {
             y.dev.mr_dereg(mr).expect("mr_dereg");
             assert_eq!(held().0, 1);
@@ -383,7 +384,7 @@ fn perf_writes_shared_memory_and_finds_every_byte() {
             assert!(done.ok(), "{test:?} {mem}: {:?} {}", done.status, done.output);
         }
     }
-    // The target is killed while it is written: whoever writes hears of it and ends.
+    // The target is killed while it is written: the client must report that and end.
     let client = start(&[
         "write",
         "bw",

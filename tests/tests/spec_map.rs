@@ -1,10 +1,10 @@
 //! docs/records/SPEC-MAP.md: the rules of the wire, of the transport and of the connection manager,
 //! each with the code that is its home and the tests that would fail without it. Its tables are
 //! made from citations in the sources; `GDRC_BLESS=1 cargo test -p gdrcore-tests --test spec_map`
-//! writes them anew.
+//! writes them.
 //!
-//! A citation is a comment that begins with its source, and, where several rules have one source,
-//! a name. At the home a sentence of ours follows; a test has the citation alone:
+//! A citation is a comment that begins with its source and, where several rules have one source, a
+//! name. At the home a sentence of ours follows; a test has the citation alone:
 //!
 //! ```text
 //! // IBTA C9-94: The DMA length of a READ or WRITE is at most 2^31 bytes.
@@ -17,17 +17,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// Where citations are looked for.
+/// Folders that are searched for citations.
 const FOLDERS: [&str; 4] = ["core", "backends", "tests/tests", "tests/src/rxe"];
 
-/// Cases against Linux's rxe, which `tests/tests/interop.rs` runs: functions, and no tests of their
-/// own.
+/// Cases against Linux's rxe, which `tests/tests/interop.rs` runs: they are functions, not tests of
+/// their own.
 const CASES: &str = "tests/src/rxe/";
 
 /// Rules that lack a test. This list may only shrink.
 const UNTESTED: &[&str] = &[];
 
-/// The parts of the map, by the folder or file of a rule's home; the first that fits counts.
+/// The parts of the map, by the folder or file of a rule's home; the first that matches counts.
 const PARTS: &[(&str, &str)] = &[
     ("core/src/wire/", "Packets"),
     ("core/src/roce/run.rs", "Packets"),
@@ -58,14 +58,14 @@ const PARTS: &[(&str, &str)] = &[
 ];
 
 const PAGE: &str = "docs/records/SPEC-MAP.md";
-/// What follows this line of the page is written by this test.
+/// This test writes the page from this line on.
 const MARK: &str = "<!-- Written by tests/tests/spec_map.rs from here on. -->\n";
 
 /// A comment that cites a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Citation {
     rule: String,
-    /// The rule in our words; none where it is only cited.
+    /// The rule in our words; `None` where it is only cited.
     sentence: Option<String>,
     /// `file:function`.
     place: String,
@@ -117,7 +117,7 @@ fn is_function(line: &str) -> bool {
     item(line).is_some() && line.split_whitespace().any(|w| w == "fn")
 }
 
-/// The function that a line lies in, or else the item that follows: its first line and its name.
+/// The function that contains a line, or else the item that follows: its first line and its name.
 fn home(lines: &[&str], at: usize) -> Option<(usize, String)> {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let inside = (0..at).rev().find(|&i| {
@@ -145,7 +145,7 @@ fn tests_begin(file: &str, lines: &[&str]) -> usize {
     lines.windows(2).position(inline).unwrap_or(lines.len())
 }
 
-/// The citations of a source file; err: one that stands nowhere.
+/// The citations of a source file. The error names one outside of any item.
 fn citations(file: &str, text: &str) -> Result<Vec<Citation>, String> {
     let lines: Vec<&str> = text.lines().collect();
     let tests = tests_begin(file, &lines);
@@ -188,7 +188,7 @@ struct Rule {
     tests: Vec<String>,
 }
 
-/// All rules by their citations, and what is wrong with the citations.
+/// All rules by their citations, and the faults of the citations.
 fn rules(all: &[Citation], untested: &[&str]) -> (BTreeMap<String, Rule>, Vec<String>) {
     let mut rules: BTreeMap<String, Rule> = BTreeMap::new();
     let mut faults = Vec::new();
@@ -200,14 +200,14 @@ fn rules(all: &[Citation], untested: &[&str]) -> (BTreeMap<String, Rule>, Vec<St
         let home = c.place.clone();
         let rule = Rule { sentence: sentence.clone(), home, tests: Vec::new() };
         if let Some(other) = rules.insert(c.rule.clone(), rule) {
-            faults.push(format!("{}: {}: {} says it as well", c.place, c.rule, other.home));
+            faults.push(format!("{}: {}: {} states it as well", c.place, c.rule, other.home));
         }
     }
     for c in all {
         match rules.get_mut(&c.rule) {
-            None => faults.push(format!("{}: {}: no code says what it is", c.place, c.rule)),
+            None => faults.push(format!("{}: {}: no code states the rule", c.place, c.rule)),
             Some(_) if c.of_tests && c.sentence.is_some() => {
-                faults.push(format!("{}: {}: the sentence stands at the code", c.place, c.rule));
+                faults.push(format!("{}: {}: the sentence belongs to the code", c.place, c.rule));
             }
             Some(rule) if c.of_tests && !rule.tests.contains(&c.place) => {
                 rule.tests.push(c.place.clone());
@@ -267,7 +267,7 @@ fn every_rule_has_code_and_tests_and_its_row() {
     for file in sources() {
         let name = relative(&file);
         let text = std::fs::read_to_string(&file).expect("a source file");
-        // This file has them as examples.
+        // This file contains citations as examples.
         if name != "tests/tests/spec_map.rs" {
             match citations(&name, &text) {
                 Ok(found) => all.extend(found),
@@ -313,7 +313,7 @@ fn wrong_citations_are_found() {
     assert_eq!(rules(&all(&[("core/src/a.rs", code)]), &["IBTA C9-94"]).1.len(), 1);
     assert!(citations("core/tests/t.rs", "// IBTA C9-94\nfn helper() {}\n").is_err());
     assert!(citations("core/src/a.rs", "// IBTA C9-94: Said.\n").is_err());
-    // Prose about the same sources is none.
+    // Prose about the same sources is no citation.
     for prose in ["// rxe sends one ACK", "// IBTA: 2^31", "/// REJ (IBTA 12.6.7)", "// IBTA has"] {
         assert_eq!(citations("core/src/a.rs", &format!("{prose}\nfn f() {{}}\n")), Ok(vec![]));
     }

@@ -25,7 +25,7 @@ fn behaviour_over_udp() {
 }
 
 #[test]
-fn the_device_that_is_not_there_is_named() {
+fn a_missing_device_is_named() {
     let done =
         run(Command::new(env!("CARGO_BIN_EXE_suite")).args(["--device", "soft:192.0.2.99"]), 60);
     assert_eq!(done.code(), Some(3));

@@ -1,5 +1,4 @@
-//! Processes of one address that come, go and are killed: the short form of what the program
-//! `swarm` does for as long as it is told.
+//! Processes of one address that start, leave and are killed: short runs of the program `swarm`.
 
 use gdrcore_tests::tools::{loopback, run};
 use std::process::Command;
@@ -17,7 +16,7 @@ fn eight_processes_of_one_address_come_go_and_are_killed() {
 }
 
 #[test]
-fn where_the_kernel_takes_no_program_they_pass_packets_on() {
+fn without_steering_processes_forward_packets() {
     let done =
         run(Command::new(env!("CARGO_BIN_EXE_swarm")).args(["6", "4", &address(2), "nobpf"]), 120);
     println!("{}", done.output);
@@ -27,7 +26,7 @@ fn where_the_kernel_takes_no_program_they_pass_packets_on() {
     assert!(done.ok(), "{}", done.output);
     assert!(
         done.output.contains("the kernel does not steer packets"),
-        "nobody said so: {}",
+        "no member reported it: {}",
         done.output
     );
 }

@@ -1,17 +1,17 @@
-//! The devices' files below `/sys` and `/dev`, as programs see them that `gdrcore-run` starts, and
-//! what they start.
+//! The devices' files below `/sys` and `/dev`, as seen by programs under `gdrcore-run` and by their
+//! children.
 
 use gdrcore_tests::rdmacm::command;
 use gdrcore_tests::skip;
 use gdrcore_tests::tools::{compile, find, loopback, run, scratch};
 use std::process::Command;
 
-/// A program on an address of this test's.
+/// A program on an address of this test's own.
 fn on(last: u32, program: &str) -> Option<Command> {
     Some(command(Some(&loopback(110, last)), &[], find(program)?))
 }
 
-/// What a shell prints, whose children look at the files.
+/// The output of a shell whose children read the files.
 fn shell(last: u32, script: &str) -> String {
     let mut c = on(last, "sh").expect("a shell");
     let done = run(c.args(["-ec", script]), 30);
@@ -20,7 +20,7 @@ fn shell(last: u32, script: &str) -> String {
 }
 
 #[test]
-fn every_call_of_the_c_library_finds_them() {
+fn every_call_of_the_c_library_finds_the_files() {
     let dir = scratch("sysfs");
     let plain = compile("cc", "sysfs", &dir, &["-lpthread"]);
     let run_it = |program: &std::path::Path| {
@@ -29,18 +29,18 @@ fn every_call_of_the_c_library_finds_them() {
         assert!(done.ok() && done.output.contains("ok"), "{:?} {}", done.status, done.output);
     };
     run_it(&plain);
-    // A child of a program which is none of libibverbs either.
+    // A child of a program, neither of which uses libibverbs.
     shell(1, &format!("{} gdrc0 uverbs0", plain.display()));
-    // As distributions build programs: other functions of the C library.
+    // As distributions build programs: with the checked functions of the C library.
     let checked = scratch("sysfs-checked");
     run_it(&compile("cc", "sysfs", &checked, &["-lpthread", "-O2", "-D_FORTIFY_SOURCE=2"]));
-    // 32-bit offsets are the same calls on 64-bit systems, under other names.
+    // Calls with 32-bit offsets have other names for the same functions on 64-bit systems.
     let large = scratch("sysfs-large");
     run_it(&compile("cc", "sysfs", &large, &["-lpthread", "-D_FILE_OFFSET_BITS=64"]));
 }
 
 #[test]
-fn they_say_what_ibv_devinfo_says() {
+fn the_files_agree_with_ibv_devinfo() {
     if find("ibv_devinfo").is_none() {
         skip!("no ibv_devinfo (ibverbs-utils)");
     }
@@ -83,7 +83,7 @@ fn they_say_what_ibv_devinfo_says() {
 }
 
 #[test]
-fn shells_and_their_tools_find_them() {
+fn shells_and_their_tools_find_the_files() {
     assert_eq!(shell(3, "ls /sys/class/infiniband").trim(), "gdrc0");
     assert_eq!(shell(3, "echo /sys/class/infiniband/*/ports/*/state"), {
         "/sys/class/infiniband/gdrc0/ports/1/state\n"
@@ -93,7 +93,7 @@ fn shells_and_their_tools_find_them() {
         listed.contains("device -> ../../../9d00:00:00.0") && listed.contains("rdma_cm"),
         "{listed}"
     );
-    // The interface of loopback addresses has no hardware; its link is ours.
+    // The interface of loopback addresses has no hardware; the drop-in adds its link.
     assert_eq!(shell(3, "ls /sys/class/net/lo/device/infiniband").trim(), "gdrc0");
     assert_eq!(shell(3, "cat /sys/class/infiniband/gdrc0/device/net/lo/ifindex").trim(), "1");
     let n: usize =
@@ -105,7 +105,7 @@ fn shells_and_their_tools_find_them() {
         let said = shell(3, &format!("python3 -c \"{script}\""));
         assert_eq!(said.trim(), "['gdrc0'] /sys/devices/pci9d00:00/9d00:00:00.0");
     }
-    // Without the launcher there is nothing, and it leaves nothing behind.
+    // Without the launcher the files do not exist, and it leaves none behind.
     assert!(!std::path::Path::new("/sys/class/infiniband/gdrc0").exists());
 }
 

@@ -1,4 +1,4 @@
-//! Habits of this repository that a machine can check.
+//! Rules of this repository that a machine can check: sizes, unsafe code, names, deliberate faults.
 
 use gdrcore_tests::skip;
 use gdrcore_tests::source::{code, files, is_test_only, relative, root, without_tests, words};
@@ -6,16 +6,16 @@ use gdrcore_tests::tools::{find, run};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Longer files hold a second idea that wants its own home.
+/// Longest file, in lines.
 const LINES_MAX: usize = 900;
 
-/// Modules of core that may hold unsafe code, each with what for.
+/// Modules of core that may hold unsafe code, each with its purpose.
 const UNSAFE_IN_CORE: &[&str] = &[
     "arena",           // deals out raw memory
     "ring",            // slots in raw memory, shared by two threads
     "mem/host",        // copies to and from program memory
     "wire/icrc/clmul", // vector instructions
-    "wire/icrc/cpu",   // which of them there are
+    "wire/icrc/cpu",   // checks which of them the CPU has
     "verbs/post",      // reads the request lists of C programs
     "verbs/shared",    // the engine's ends of the rings
     "engine/control",  // installs rings
@@ -54,7 +54,7 @@ fn no_file_is_too_long_to_read() {
     });
 }
 
-/// Lines of the longest function, from `fn` to its closing brace.
+/// Longest function, in lines from `fn` to its closing brace.
 const FUNCTION_MAX: usize = 100;
 
 /// The functions of a source file: name and lines.
@@ -100,11 +100,11 @@ fn no_function_is_too_long_to_read() {
     });
 }
 
-/// Characters of the longest line.
+/// Longest line, in characters.
 const COLUMNS_MAX: usize = 100;
 
-/// Lines of a file that are too long and could be broken. A row of a Markdown table cannot, nor can
-/// one word (a link), nor what a Markdown page quotes, between fences or indented by four.
+/// Lines of a file that are too long and could be broken. Not counted are rows of Markdown tables,
+/// single words (links), and what a Markdown page quotes, between fences or indented by four.
 fn wide_lines(file: &str, text: &str) -> Vec<String> {
     let markdown = file.ends_with(".md");
     let mut quoted = false;
@@ -114,7 +114,7 @@ fn wide_lines(file: &str, text: &str) -> Vec<String> {
         quoted ^= markdown && bare.starts_with("```");
         let prose = bare.strip_prefix("//!").or(bare.strip_prefix("///")).map(str::trim_start);
         let is_row = if markdown { bare } else { prose.unwrap_or_default() }.starts_with('|');
-        // The marks of a comment or of a list's item are no words.
+        // The marker of a comment or list item is not a word.
         let mut words = bare.split_whitespace().skip_while(|w| !w.contains(char::is_alphanumeric));
         let is_word = words.next().is_some() && words.next().is_none();
         let columns = line.chars().count();
@@ -156,7 +156,7 @@ fn marked(file: &str, text: &str, marks: &[String]) -> Vec<String> {
 
 #[test]
 fn nothing_is_unfinished_or_switched_off() {
-    // Put together from parts, so that a search for the marks themselves finds none here.
+    // The marks are composed of parts, so that the search does not find them here.
     let marks = ["#[ign-ore", "to-do!(", "unimpl-emented!("].map(|m| m.replace('-', ""));
     check(&["rs"], |file, text| marked(file, text, &marks));
     assert_eq!(marked("x", &format!("fn f() {{ {}) }}", marks[1]), &marks).len(), 1);
@@ -211,7 +211,7 @@ fn unsafe_stays_in_its_modules() {
     assert!(lib.contains("#![deny(unsafe_code)]"));
 }
 
-/// Lines with an unsafe block or impl that no SAFETY comment goes before.
+/// Lines with an unsafe block or impl without a SAFETY comment before it.
 fn unproved(file: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let blanked = code(text);
@@ -252,8 +252,8 @@ fn every_unsafe_block_has_its_proof() {
     }
 }
 
-/// The table of docs/records/PROOF.md is made by a command that takes long; a fault whose place has
-/// changed would silently prove nothing.
+/// The table of docs/records/PROOF.md is made by a long command; a fault whose text is gone would
+/// silently prove nothing.
 #[test]
 fn every_deliberate_fault_has_its_place_in_the_sources() {
     let Some(python) = find("python3") else { skip!("no python3") };

@@ -1,5 +1,5 @@
 //! The verbs device: in a machine with Linux's rxe (the behaviour suite, the C examples,
-//! instructions per operation), and what it says where something is missing.
+//! instructions per operation), and its messages where a part is missing.
 
 use gdrcore_tests::library;
 use gdrcore_tests::rxe::vm::{self, Vm};
@@ -9,13 +9,13 @@ use gdrcore_tests::tools::{find, run, scratch};
 use std::path::Path;
 use std::process::Command;
 
-/// Requests in a list, and how many times libibverbs' own instructions a post and a poll of it may
-/// take (docs/records/PERFORMANCE.md, "The verbs device").
+/// Requests in a list, and the greatest allowed ratio of instructions for a post and a poll of it
+/// to libibverbs' own (docs/records/PERFORMANCE.md, "The verbs device").
 const COST_MAX: [(u32, f64); 2] = [(1, 1.45), (16, 1.18)];
-/// The same by a fast handle.
+/// The greatest ratio by a fast handle.
 const FAST_MAX: f64 = 1.10;
 
-/// What this machine lacks, if it lacks something.
+/// What this machine lacks; `None`: nothing.
 fn missing() -> Option<String> {
     for tool in ["cc", "apt-get", "dpkg"] {
         if find(tool).is_none() {
@@ -36,7 +36,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(done.ok(), "{}", done.output);
 }
 
-/// Builds a program of the machine's, with the libraries that it finds in `lib` beside itself.
+/// Builds a program for the machine; it finds its libraries in `lib`, relative to itself.
 fn compile(source: &str, program: &Path, lib: &Path, more: &[&str]) {
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-o"]).arg(program).arg(root().join(source));
@@ -45,7 +45,7 @@ fn compile(source: &str, program: &Path, lib: &Path, more: &[&str]) {
     assert!(built.ok(), "{}", built.output);
 }
 
-/// Instructions per operation that the counter in the machine saw.
+/// Instructions per operation, as counted in the machine.
 fn instructions(vm: &Vm, kind: &str, list: u32) -> f64 {
     let n = 60;
     let count = format!(
@@ -130,7 +130,7 @@ fn behaviour_examples_and_cost_on_rxe() {
     }
 }
 
-/// What `devinfo` says of a verbs device, with the library in a folder of its own.
+/// The output of `devinfo` for a verbs device, with the library in a folder of its own.
 fn open_with(dir: &Path, change: impl Fn(&mut Command) -> &mut Command) -> String {
     let lib = dir.join("lib");
     std::fs::create_dir_all(dir.join("bin/perf")).expect("folders");
@@ -138,7 +138,7 @@ fn open_with(dir: &Path, change: impl Fn(&mut Command) -> &mut Command) -> Strin
     copy(&library::build().join("libgdrcore.so"), &lib.join("libgdrcore.so.0"));
     copy(&library::examples().join("perf/devinfo"), &dir.join("bin/perf/devinfo"));
     let mut command = Command::new(dir.join("bin/perf/devinfo"));
-    // cargo names folders there that may hold a module.
+    // cargo's LD_LIBRARY_PATH lists folders that may hold a module.
     command.args(["-d", "verbs:nosuch0"]).env_remove("LD_LIBRARY_PATH");
     let done = run(change(&mut command), 20);
     assert!(done.code().is_some_and(|c| c > 0), "{}", done.output);
@@ -146,11 +146,11 @@ fn open_with(dir: &Path, change: impl Fn(&mut Command) -> &mut Command) -> Strin
 }
 
 #[test]
-fn without_the_module_an_open_says_so() {
+fn an_open_without_the_module_is_explained() {
     let dir = scratch("verbs-without");
     let said = open_with(&dir, |c| c);
     assert!(said.contains("libgdrcore_verbs.so") && said.contains("make verbs"), "{said}");
-    // One of another build.
+    // A module of another build.
     let other = dir.join("other.c");
     let table = "const void *gdrcore_verbs_module(void) { static \
                  const unsigned long t[9] = {1, 2, 3}; return t; }";

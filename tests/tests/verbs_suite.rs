@@ -1,9 +1,9 @@
-//! rdma-core's own test suite on the drop-in. Its tests of generic verbs all run; which of them
-//! pass may only grow: docs/records/VERBS-SUITE.md has the numbers, and each test that does not
-//! pass with the reason. `GDRC_BLESS=1` writes that page anew.
+//! rdma-core's own test suite on the drop-in. All of its tests of generic verbs run; the set of
+//! those that pass may only grow. docs/records/VERBS-SUITE.md lists the numbers, and each test that
+//! does not pass with the reason; `GDRC_BLESS=1` writes that page.
 //!
-//! Debian's release is at hand as python3-pyverbs. Another one is run where `GDRC_RDMA_CORE` names
-//! its source tree, built as rdma-core's README says (`scripts/verbs_suite.sh`).
+//! Debian's release is installed by python3-pyverbs. Another release is run if `GDRC_RDMA_CORE`
+//! names its source tree, built as rdma-core's README describes (`scripts/verbs_suite.sh`).
 
 use gdrcore_tests::rdmacm::command;
 use gdrcore_tests::skip;
@@ -15,19 +15,19 @@ use std::process::Command;
 
 /// Debian's interpreter, which has pyverbs.
 const PYTHON: &str = "/usr/bin/python3";
-/// Where Debian puts the suite, each file compressed.
+/// The folder of Debian's suite, in which each file is compressed.
 const DEBIANS: &str = "/usr/share/doc/rdma-core/tests";
-/// What Debian's release begins its section of the page with; behind it comes what `GDRC_RDMA_CORE`
-/// named last.
+/// Title of the page's section for Debian's release; the section for the latest `GDRC_RDMA_CORE`
+/// follows it.
 const DEBIANS_TITLE: &str = "## Release 44";
 
-/// The beginnings of the modules that are of one vendor's NICs or need a GPU.
+/// Prefixes of the modules that need one vendor's NICs or a GPU.
 const OTHERS: &[&str] = &["test_mlx5", "test_efa", "test_cuda", "test_irdma"];
 
-/// How often a release that is not Debian's has to pass in a row.
+/// How many times in a row another release has to pass.
 const TIMES: usize = 3;
 
-/// What the suite says when it skips, and why that is so here.
+/// The suite's reasons for skipping, and the reason in our words.
 const WHY: &[(&str, &str)] = &[
     ("Create XRCD", "the device has no XRC"),
     ("Create QP type 8", "raw Ethernet packets: the device is in user space, above UDP"),
@@ -40,7 +40,7 @@ const WHY: &[(&str, &str)] = &[
     ("Extended QP is not supported", "the device has no ATOMIC WRITE"),
     ("ibv_alloc_buf", "the device allocates no buffers (ibv_alloc_buf)"),
     ("CC PD", "the device has no protection domains of confidential computing"),
-    ("CC_DMA_BOUNCE", "the device is not one that bounces DMA for confidential computing"),
+    ("CC_DMA_BOUNCE", "the device does not bounce DMA for confidential computing"),
     ("All gid indices populated", "every entry of the GID table is in use"),
     ("ibv_query_port_speed", "the device has no ibv_query_port_speed"),
     ("DMA Handle", "the device has no DMA handles"),
@@ -74,14 +74,14 @@ fn parse(output: &str) -> Vec<Line> {
 struct Suite {
     /// Its modules.
     files: PathBuf,
-    /// Where its pyverbs is, if it is not the system's.
+    /// The path of its pyverbs, if that is not the system's.
     python_path: Option<PathBuf>,
     gid: &'static str,
 }
 
 impl Suite {
-    /// Copies the suite into a folder of its own, unpacked: beside its sources Python would find
-    /// those of pyverbs.
+    /// Copies the suite, unpacked, into a folder of its own: beside its sources Python would import
+    /// the sources' pyverbs.
     fn copy(&self, to: &Path) -> String {
         let mut modules = Vec::new();
         for entry in std::fs::read_dir(&self.files).expect("the suite").flatten() {
@@ -110,8 +110,7 @@ impl Suite {
         std::fs::create_dir_all(&tests).expect("a folder");
         let modules = self.copy(&tests);
         let mut suite = command(Some(address), &[], PYTHON);
-        // What the suite asks of the device's interface is its first address, which is not the
-        // device's.
+        // The suite takes the first address of the device's interface, which is not the device's.
         suite.env("GDRC_ADDRESS", address).current_dir(&dir);
         if let Some(p) = &self.python_path {
             suite.env("PYTHONPATH", p);
@@ -155,7 +154,7 @@ fn page() -> PathBuf {
     root().join("docs/records/VERBS-SUITE.md")
 }
 
-/// The page with one of its two sections put in the place of the old one.
+/// The page with one of its two sections replaced.
 fn bless(debians: Option<String>, other: Option<String>) {
     let text = std::fs::read_to_string(page()).expect("docs/records/VERBS-SUITE.md");
     let sections: Vec<&str> = text.split("\n## ").collect();
@@ -175,7 +174,7 @@ fn is_blessing() -> bool {
 }
 
 #[test]
-fn rdma_cores_suite_passes_as_far_as_the_page_says() {
+fn rdma_cores_suite_passes_as_the_page_records() {
     if !Path::new(DEBIANS).is_dir()
         || !run(Command::new(PYTHON).args(["-c", "import pyverbs"]), 20).ok()
     {

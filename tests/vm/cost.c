@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * cost raw|gdrc|fast DEVICE N LIST: posts a list of LIST (1 to 16) signalled WRITEs of 8 bytes and
- * polls for their completions, N times, by libibverbs itself, by libgdrcore's verbs device or by
- * its fast handles, between a queue pair and itself. Made for an instruction counter that collects
- * in *_post_one and *_poll_one only. Prints "N posts, M polls".
+ * polls for their completions, N times, from a queue pair to itself: by libibverbs, by libgdrcore's
+ * verbs device, or by its fast handles. For an instruction counter that collects in *_post_one and
+ * *_poll_one only. Prints "N posts, M polls".
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -199,7 +199,7 @@ int main(int argc, char **argv)
         words[0] = (uint64_t)i + 1;
         MUST(!(is_raw ? raw_post_one() : is_fast ? fast_post_one() : gdrc_post_one()));
         for (int got = 0, more; got < list; got += more) {
-            /* Long enough that the first poll finds it: an empty one would count. */
+            /* Long enough that the first poll finds it: an empty poll would be counted. */
             nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
             struct ibv_wc theirs[DEPTH];
             gdrc_wc wc[DEPTH];

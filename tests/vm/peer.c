@@ -1,9 +1,10 @@
-/* SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * SPDX-License-Identifier: MIT OR Apache-2.0
  *
  * peer DEVICE PORT: the kernel's end of the interoperation tests. It owns queue pairs of DEVICE and
- * does with them what one TCP client asks for, a line a request, a line an answer ("ok ..." or "err
- * ERRNO WHAT"). All that a test knows and expects lives at the client's side; this program only
- * turns words into verbs. It ends when the client goes.
+ * executes the requests of one TCP client, one line each, with a line of answer ("ok ..." or "err
+ * ERRNO WHAT"). All checks are made by the client; this program only turns lines into verbs. It
+ * ends when the client disconnects.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,7 +24,7 @@
 #define ENDS 600
 #define BATCH 512
 
-/* One QP with what it needs; `cq` and `srq` may be another end's. */
+/* A QP with its objects; `cq` and `srq` may belong to another end. */
 struct end {
 	struct ibv_qp *qp;
 	struct ibv_cq *cq, *own_cq;
@@ -40,7 +41,7 @@ static struct ibv_context *ctx;
 static struct ibv_pd *pd;
 static FILE *io;
 
-/* The request being worked on: its words as numbers. */
+/* The words of the current request, and the same as numbers. */
 static const char *words[32];
 static int count;
 
@@ -100,8 +101,8 @@ static uint64_t step(uint64_t *state)
 }
 
 /*
- * The bytes of a seed: little-endian words of one generator. Writes them, or says where `at`
- * differs first (-1: nowhere).
+ * The bytes of a seed: little-endian words of one generator. Writes them, or returns the first
+ * offset at which `at` differs (-1: none).
  */
 static int64_t pattern(uint8_t *at, uint64_t len, uint64_t seed, int write)
 {
@@ -322,7 +323,7 @@ static void post_recvs(struct end *e)
 	ok("");
 }
 
-/* badrecv ID WR_ID: a receive whose local key is of nothing. */
+/* badrecv ID WR_ID: a receive with an invalid local key. */
 static void post_bad_recv(struct end *e)
 {
 	struct ibv_sge sge = { (uintptr_t)e->buf, 4096, 0xBAD000 };
@@ -330,7 +331,7 @@ static void post_bad_recv(struct end *e)
 	done(ibv_post_recv(e->qp, &wr, &bad), "ibv_post_recv");
 }
 
-/* poll ID MILLISECONDS: "0", or "1" and the completion. */
+/* poll ID MILLISECONDS: answers "0", or "1" and the completion. */
 static void poll_one(struct end *e)
 {
 	struct ibv_wc wc;
@@ -347,8 +348,8 @@ static void poll_one(struct end *e)
 }
 
 /*
- * drain ID N MILLISECONDS: how many completions came, how many of them failed, the first failure's
- * status, whether WR_IDs only grew, the sum of the lengths.
+ * drain ID N MILLISECONDS: answers the number of completions, the number that failed, the first
+ * failure's status, whether WR_IDs only grew, and the sum of the lengths.
  */
 static void drain(struct end *e)
 {
@@ -372,7 +373,7 @@ static void drain(struct end *e)
 	ok("%lu %lu %lu %d %lu", got, bad, first, ordered, bytes);
 }
 
-/* mw ID OFFSET LEN ACCESS: binds a type-2 window with the QP; its rkey. */
+/* mw ID OFFSET LEN ACCESS: binds a type 2 window with the QP; answers its rkey. */
 static void bind_window(struct end *e)
 {
 	if (!e->mw && !(e->mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2)))
@@ -399,7 +400,7 @@ static void bind_window(struct end *e)
 	ok("%u", wr.bind_mw.rkey);
 }
 
-/* word ID OFFSET [VALUE]: the 8 bytes there, after writing them if a value is given. */
+/* word ID OFFSET [VALUE]: answers the 8 bytes there, after a value was written, if one is given. */
 static void word(struct end *e)
 {
 	if (!inside(e, num(2), 8))

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs in the machine, in the folder with `bin` and `lib`: every C example on verbs devices, rxe0 to
-# rxe1, by changing the device's name only, with malloc_count.so where the data path must not
-# allocate. Prints "ok NAME" or "FAILED NAME: output", and closes with the numbers.
+# rxe1, only by another device name, and with malloc_count.so where the data path must not allocate.
+# Prints "ok NAME" or "FAILED NAME: output", and at the end the numbers.
 cd "$(dirname "$0")" || exit 2
 passed=0 failed=0
 patience=${GDRC_TEST_PATIENCE:-1}

@@ -1,15 +1,15 @@
-//! What the header declares: functions and structs as cbindgen writes them, constants as the
-//! sources have them.
+//! Items of the C header: functions and structs as cbindgen writes them, constants parsed from the
+//! sources.
 
 /// One declaration with the comment before it.
 pub struct Item {
-    /// Its name: of a function, a type, a constant.
+    /// Name of the function, type or constant.
     pub name: String,
-    /// As it stands in the header, without an empty line at its end.
+    /// Its text in the header, without trailing newline.
     pub text: String,
 }
 
-/// The types and functions of a header that cbindgen wrote, in its order. Constants are left out.
+/// The types and functions of a header that cbindgen wrote, in its order, without constants.
 pub fn declarations(header: &str) -> Vec<Item> {
     let mut found = Vec::new();
     let mut doc: Vec<&str> = Vec::new();
@@ -41,7 +41,7 @@ pub fn declarations(header: &str) -> Vec<Item> {
     found
 }
 
-/// The name that a declaration gives to something.
+/// The name that a declaration defines.
 fn name_of(declaration: &str) -> String {
     let word = |s: &str| -> String {
         s.trim_start_matches([' ', '*', '('])
@@ -66,14 +66,14 @@ fn name_of(declaration: &str) -> String {
 struct Constant {
     doc: Vec<String>,
     name: String,
-    /// As the source writes it, without underscores.
+    /// The literal of the source, without underscores.
     literal: String,
     value: u64,
 }
 
-/// The constants of a source file: those of a group that a comment names (`// enum gdrc_...`, or
-/// `// flags gdrc_...` for bits) as an enumeration, which ends at the next empty line; others as a
-/// macro each.
+/// The constants of a source file. Those of a group that a comment names (`// enum gdrc_...`, or
+/// `// flags gdrc_...` for bits) become an enumeration, which ends at the next empty line; others
+/// become one macro each.
 pub fn constants(source: &str) -> Vec<Item> {
     let mut found = Vec::new();
     let mut group: Option<(bool, &str, Vec<Constant>)> = None;
@@ -121,7 +121,7 @@ fn macro_of(c: &Constant) -> Item {
     Item { name: c.name.clone(), text }
 }
 
-/// The doc of the first member is that of the enumeration.
+/// An enumeration; the doc of its first member is also its own.
 fn enumeration(name: &str, flags: bool, members: &[Constant]) -> Item {
     let mut text = format!("{}\nenum {name} {{\n", comment(&members[0].doc, ""));
     for (i, c) in members.iter().enumerate() {
@@ -143,7 +143,7 @@ fn enumeration(name: &str, flags: bool, members: &[Constant]) -> Item {
 /// Longest line of the header, in columns.
 const WIDTH: usize = 100;
 
-/// A comment block, in one line where it fits; else wrapped anew, paragraph by paragraph.
+/// A comment block: one line where it fits, else wrapped anew, paragraph by paragraph.
 fn comment(doc: &[String], indent: &str) -> String {
     if let [line] = doc {
         let whole = format!("{indent}/** {line} */");
@@ -169,7 +169,7 @@ fn comment(doc: &[String], indent: &str) -> String {
         }
     };
     for line in doc {
-        // A line that begins with a label ("Errors:") is a paragraph of its own.
+        // A line that begins with a label ("Errors:") starts a paragraph.
         let label = line
             .split_whitespace()
             .next()
@@ -187,7 +187,7 @@ fn comment(doc: &[String], indent: &str) -> String {
     text + &format!("\n{indent} */")
 }
 
-/// A declaration whose comments, as cbindgen writes them, are written by [`comment`].
+/// A declaration of cbindgen with its comments rewritten by [`comment`].
 fn with_short_comments(text: &str) -> String {
     let mut out: Vec<String> = Vec::new();
     let mut lines = text.lines();
@@ -208,7 +208,7 @@ fn with_short_comments(text: &str) -> String {
 }
 
 #[test]
-fn declarations_are_told_apart() {
+fn declarations_are_parsed() {
     let header = "#ifndef X\n/**\n * A.\n */\ntypedef struct a {\n    int x;\n} a;\n\n\
         struct b {\n    int (*f)(void);\n};\ntypedef struct c c;\n/**\n * D.\n */\n\
         typedef int (*d_fn)(void*, const struct a*);\nconst char *e(uint32_t n);\n\

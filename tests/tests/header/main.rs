@@ -1,5 +1,5 @@
-//! include/gdrcore.h is what ffi/src exports today, as cbindgen writes it, grouped by ffi/header.
-//! With GDRC_BLESS=1 (`make header`) the file is written instead of compared.
+//! Checks that include/gdrcore.h matches the exports of ffi/src, as cbindgen writes them and
+//! ffi/header groups them. With GDRC_BLESS=1 (`make header`) the file is written instead.
 
 mod items;
 
@@ -10,7 +10,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// Everything that ffi/src exports: constants first, then types and functions.
+/// All exports of ffi/src: constants first, then types and functions.
 fn exports() -> Vec<Item> {
     let ffi = root().join("ffi");
     let config = cbindgen::Config::from_file(ffi.join("cbindgen.toml")).expect("ffi/cbindgen.toml");
@@ -18,7 +18,8 @@ fn exports() -> Vec<Item> {
     let mut found = Vec::new();
     for path in files(&ffi.join("src"), &["rs"]) {
         let text = std::fs::read_to_string(&path).expect("a source file");
-        // Others would only be parsed; tests and the fake device are no part of the library.
+        // Files without exports are not parsed; tests and the fake device are not part of the
+        // library.
         if ["pub const GDRC_", "pub struct gdrc_", "extern \"C\" fn gdrc_", "pub type gdrc_"]
             .iter()
             .any(|mark| text.contains(mark))
@@ -37,7 +38,7 @@ fn exports() -> Vec<Item> {
 /// The header: its frame (ffi/header/frame.h) with the groups of ffi/header/layout.txt in it.
 ///
 /// In the layout a line `@ID TITLE` begins a group, lines after it that begin with `|` are the
-/// group's text, `< FILE` is a file of ffi/header put there as it is, any other line the name of a
+/// group's text, `< FILE` inserts a file of ffi/header unchanged, and any other line names a
 /// declaration.
 fn generate() -> String {
     let mut exports: Vec<Item> = exports();
@@ -75,7 +76,7 @@ fn generate() -> String {
 }
 
 #[test]
-fn header_is_what_the_sources_say() {
+fn the_header_matches_the_sources() {
     let path = root().join("include/gdrcore.h");
     let fresh = generate();
     if std::env::var_os("GDRC_BLESS").is_some() {
@@ -111,5 +112,5 @@ fn header_has_every_exported_function() {
             found += 1;
         }
     }
-    assert!(found >= 60, "only {found} functions found: has the way of declaring them changed?");
+    assert!(found >= 60, "only {found} functions found: did the form of declarations change?");
 }
