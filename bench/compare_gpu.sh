@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # `make compare-gpu`: GPU memory beside host memory and beside the driver's own copies, on this
 # machine's GPU. Both ends are queue pairs of one process (perf -d loopback). Writes
-# bench/RESULTS-GPU.md, or the file that OUT names; ROUNDS: how often (3), the figures are medians;
-# SCALE: a divisor for the number of messages. Without a GPU it says so and writes nothing.
+# bench/RESULTS-GPU.md, or the file OUT. ROUNDS (3) repeats everything, and the figures are medians;
+# SCALE divides the numbers of messages. Without a GPU it prints a message and writes nothing.
 set -eu
 cd "$(dirname "$0")/.."
 perf=${BIN:-build/bin}/perf/perf
@@ -24,7 +24,7 @@ for round in $(seq "${ROUNDS:-3}"); do
     for test in "send lat" "read lat" "write bw" "read bw"; do
         for size in 64 4096 65536 1048576; do
             for memory in host cuda; do
-                # shellcheck disable=SC2086 # verb and mode are two words
+                # shellcheck disable=SC2086 # $test holds two words: verb and mode
                 timeout 300 "$perf" -d loopback $test -s $size -n "$(count "${test#* }" $size)" \
                     -I 0 --mem $memory --json 2>"$work/error" |
                     tr ',{}' '\n' | awk -F: -v t="$test" -v s=$size -v m=$memory \

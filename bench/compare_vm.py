@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""The page of `make compare-vm`: reads lines "ours|rxe VERB lat|bw SIZE FIGURE"."""
+"""Makes the page of `make compare-vm` from lines "ours|rxe VERB lat|bw SIZE FIGURE"."""
 
 import collections
 import datetime

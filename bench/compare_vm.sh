@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # `make compare-vm`: our soft device beside Linux's rxe, over the same pair of virtual interfaces in
-# one emulated machine, by turns in one run. rxe is driven by perftest, ours by c-examples' perf,
-# which measures the same things in the same way. A figure counts only if the link's own counters
-# saw the messages pass. Writes bench/RESULTS-VM.md. ROUNDS: how often (8); the figures are the best
-# of each, since what else the host does only ever slows them.
+# one emulated machine, alternating in one run. perftest drives rxe; c-examples' perf, which
+# measures the same way, drives ours. A figure counts only if the link's counters saw the messages
+# pass. Writes bench/RESULTS-VM.md. ROUNDS (8) repeats everything; each figure is the best one,
+# since other load on the host only slows a run down.
 set -eu
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
@@ -15,13 +15,13 @@ cc -O2 -Wall -Wextra -Werror -o "$share/bin/bare" bench/compare/bare.c -lm
 cp -L "$CARGO_TARGET_DIR/release/libgdrcore.so" "$share/lib/"
 ln -s libgdrcore.so "$share/lib/libgdrcore.so.0"
 
-# Runs in the guest, on four CPUs: two busy pollers on two would starve the kernel's half. rxe has
-# port 4791 of the namespace, so ours takes another; by UDP, since both ends are on one host and
-# would else use shared memory.
+# Runs in the guest, on four CPUs: on two, two busy pollers would starve the kernel's half. rxe has
+# port 4791 of the namespace, so ours takes another, and UDP, since both ends are on one host and
+# would otherwise use shared memory.
 cat >"$share/guest.sh" <<'GUEST'
 export LD_LIBRARY_PATH=/share/lib
 count() { # count lat|bw SIZE: messages
-    # Few, and the whole often: a short run finds a moment in which the host does nothing else.
+    # Few messages and many rounds: a short run may find a moment without other load on the host.
     case $1$2 in lat64|lat4096) echo 200;; lat65536) echo 60;; lat*) echo 15;;
         bw64|bw4096) echo 2000;; bw65536) echo 150;; *) echo 20;; esac
 }
@@ -69,7 +69,7 @@ for round in $(seq "$1"); do
         contestants="ours rxe"
         case $verb$mode$size in sendlat64|sendlat4096) contestants="$contestants bare" ;; esac
         for who in $contestants; do
-            # A server that was slow to start has cost the client its try.
+            # The client has no server on its first try if that was slow to start.
             for try in 1 2 3; do
                 before=$(crossed)
                 figure=$($who $verb $mode $size $n)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The C examples built with address and undefined-behaviour sanitizers, run against the real
-# library. Prints 'skipped: REASON' where the compiler has no sanitizers.
+# Builds the C examples with address and undefined-behaviour sanitizers, and runs them against the
+# real library. Prints 'skipped: REASON' where the compiler has no sanitizers.
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
@@ -16,10 +16,10 @@ make --no-print-directory -C c-examples OUT="$out/bin" GDRCORE_LIBDIR="$target/r
     { tail -n 20 "$out.log"; exit 1; }
 bin=$out/bin
 patience=${GDRC_TEST_PATIENCE:-1}
-# Addresses of this run, so that another one beside it is in nobody's way.
+# Addresses that belong to this run, so that several runs can be made at once.
 x=127.43.$(($$ / 250 % 250)).$(($$ % 250 + 1))
 y=127.44.$(($$ / 250 % 250)).$(($$ % 250 + 1))
-# within SECONDS COMMAND...: the command, ended where it hangs.
+# within SECONDS COMMAND...: runs the command with a time limit.
 within() {
     local limit=$(($1 * patience))
     shift
@@ -31,8 +31,8 @@ within 60 "$bin/perf/perf" -d loopback write lat -n 2000 -s 64
 within 60 "$bin/perf/perf" -d loopback read bw -n 200 -s 65536
 within 60 "$bin/perf/perf" -d loopback send bw -n 2000 -s 4096 -q 4 -b -C -l 4
 within 60 "$bin/perf/perf" -d loopback atomic lat -n 500 -u 10 --retry_count 2 --json >/dev/null
-# listens PID: waits until a server listens at TCP port $port of $x, or has ended. Connecting would
-# take its only accept.
+# listens PID: waits until a server listens at TCP port $port of $x, or has ended, without a
+# connection, since the server accepts one only.
 listens() {
     local end=$((SECONDS + 60 * patience)) at
     at=$(IFS=. && set -- $x && printf '%02X%02X%02X%02X:%04X' "$4" "$3" "$2" "$1" "$port")
@@ -41,8 +41,8 @@ listens() {
         sleep 0.05
     done
 }
-# pair SERVER CLIENT: both must succeed. They talk at TCP port $port of the server's address, each
-# pair at its own.
+# pair SERVER CLIENT: runs both; both must succeed. They exchange at TCP port $port of the server's
+# address; each pair has its own.
 port=18700
 pair() {
     port=$((port + 1))
@@ -64,8 +64,8 @@ pair "$bin/perf/perf -d soft:$x" "$bin/perf/perf -d soft:$y write bw -s 100000 -
 pair "$bin/perf/perf -d soft:$x" "$bin/perf/perf -d soft:$y send lat -c UD -n 200 -H"
 pair "$bin/lab/solution -a $x -s 30000" "$bin/lab/solution -a $y -s 30000 -i 7 -c"
 pair "$bin/rdma_copy/rdma -d soft:$x" "$bin/rdma_copy/rdma -d soft:$y" hello
-# Not static_mem: to prove that nothing is allocated it takes malloc's place, which is the
-# sanitizer's.
+# Without static_mem, which replaces malloc to prove that nothing is allocated: the sanitizer needs
+# malloc itself.
 within 60 "$bin/perf/devinfo" -d "soft:$x" -v
 within 60 "$bin/perf/devinfo" --brief
 port=$((port + 1))
@@ -73,11 +73,10 @@ timeout $((60 * patience)) "$bin/perf/ping" -S -d "soft:$x" -p $port &
 answers=$!
 listens $answers
 within 60 "$bin/perf/ping" -d "soft:$y" -p $port -c 50 -f "$x"
-# ping -S answers until it is told to stop, and then has nothing left.
+# ping -S answers until it is interrupted, and must then have no memory left.
 kill -INT $(ps -o pid= --ppid $answers)
 wait $answers
-# A user's mistakes, and exercises that are not done: each says so and ends, and leaves nothing
-# behind.
+# User errors, and exercises that are not done: each must end with a message and leak nothing.
 for wrong in "perf/perf write bw 127.0.0.1 -d soft:192.0.2.1" "perf/pingpong xx" \
     "perf/devinfo -d nothing" "perf/ping" \
     "lab/solution -a 192.0.2.1" "lab/skeleton -a 127.0.0.1" "gpu_direct/client" \

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Links the whole of gdrcore-core, with nothing but Rust's libcore, into a shared object of its own,
-# and looks at what that imports: no library, and no symbol beyond copying and comparing bytes and
-# the panic handler that a program brings. So core has no allocator, no system call and no C library
-# in any function, reached or not.
+# Links the whole of gdrcore-core, with Rust's libcore only, into a shared object and checks its
+# imports: no library, and no symbols except those for copying and comparing bytes and the panic
+# handler of a program. So no function of core, reached or not, uses an allocator, a system call or
+# the C library.
 set -eu
 cd "$(dirname "$0")/.."
 CARGO=${CARGO:-cargo}
 out=${CARGO_TARGET_DIR:-$PWD/target}/core-alone
-# Without LTO the rlib holds machine code; every function of the crate becomes a symbol of it.
+# Without LTO the rlib holds machine code, with every function of the crate as a symbol.
 CARGO_TARGET_DIR=$out CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0 \
     "$CARGO" build --release -q -p gdrcore-core
 libs=$(dirname "$("${RUSTC:-rustc}" --print target-libdir)")/lib
 core=("$out/release/libgdrcore_core.rlib")
-# Core's own dependencies, where it has any, belong to it.
+# The dependencies of core, if any, count as core.
 while IFS= read -r rlib; do
     core+=("$rlib")
 done < <(find "$out/release/deps" -name '*.rlib' ! -name 'libgdrcore_core-*')

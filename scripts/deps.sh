@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Usage: deps.sh demo|test|compare
-# Sees to what the build and the tests need. As root on a system with apt it installs what is
-# missing; otherwise it names it. A missing tool of the tests is no error: its tests skip and say
-# so.
+# Usage: deps.sh demo|test|compare. Checks the tools that the build and the tests need. As root on a
+# system with apt it installs missing ones; otherwise it names them. A missing tool of the tests is
+# no error: its tests are skipped and name it.
 set -u
 what=${1:-test}
 
@@ -19,7 +18,7 @@ if [ ${#missing_hard[@]} -gt 0 ]; then
 fi
 case $what in test | compare) ;; *) exit 0 ;; esac
 
-# Each line: how to see that it is there | Debian package | what it is for.
+# Each line: check | Debian package | purpose.
 needs() {
     [ "$what" = test ] || { needs_compare; return; }
     cat <<'EOF'
@@ -52,7 +51,7 @@ command -v valgrind|valgrind|instructions, where the clock says nothing, and err
 EOF
 }
 
-# The peers of `make compare`; what is missing is left out of the table.
+# The programs of `make compare`; missing ones are left out of its tables.
 needs_compare() {
     cat <<'EOF'
 command -v python3|python3|runs the comparison
@@ -67,8 +66,8 @@ EOF
 }
 
 # The machine with Linux's RDMA stack (tests/vm/vm.sh: qemu-system-x86, linux-image-amd64,
-# rdma-core, perftest, tcpdump and what they need, 131 MB) is downloaded by apt into a cache when
-# its test runs, and not installed.
+# rdma-core, perftest, tcpdump and their dependencies, 131 MB) is not installed: its test downloads
+# it by apt into a cache.
 
 packages=()
 while IFS='|' read -r check package why; do

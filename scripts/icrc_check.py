@@ -18,7 +18,7 @@ BTH_LEN, ICRC_LEN = 12, 4
 
 
 def by_definition(ip, udp):
-    """The ICRC as bytes on the wire, from the bytes of the IP header and of everything after it."""
+    """The ICRC as bytes on the wire, from the IP header and the bytes behind it."""
     ip, udp = bytearray(ip), bytearray(udp)
     if ip[0] >> 4 == 4:
         ip[1] = ip[8] = 0xFF  # TOS, TTL

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# interop_long.sh [MIB [LOSSY_MIB]]: moves so much (20 GiB) between our soft device and Linux's rxe
-# over a clean wire, and so much (1 GiB) over each of two wires that lose 1 % and 5 % of the
-# packets, compares every byte, and writes the result to docs/records/INTEROP.md. What it needs is
-# what the test `interop` needs.
+# interop_long.sh [MIB [LOSSY_MIB]]: transfers MIB (20 GiB) between our soft device and Linux's rxe
+# over a clean wire, and LOSSY_MIB (1 GiB) over each of two wires that lose 1 % and 5 % of the
+# packets, compares every byte, and writes the result to docs/records/INTEROP.md. Needs what the
+# test `interop` needs.
 set -eu
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}

@@ -21,34 +21,34 @@ import faults_qos
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TREE = os.path.join(ROOT, "build", "mutants")
 TARGET = os.path.join(ROOT, "build", "mutants-target")
-# Seconds that a stage may run on an idle machine; more than the 60 after which the test runner
-# names the test that does not end.
+# Time limit of a stage in seconds, on an idle machine; more than the 60 s after which the test
+# runner names a test that hangs.
 LIMIT = 100 * int(os.environ.get("GDRC_TEST_PATIENCE", "1"))
-# Seconds that compiling may take.
+# Time limit of compiling, in seconds.
 BUILD_LIMIT = 1800
 CORE = ["cargo", "test", "-q", "-p", "gdrcore-core"]
 SIM = ["-q", "--release", "-p", "sim"]
 
-# Cheap and precise first: name, how it is compiled, how it is run.
+# Cheap and precise ones first: name, build command, test command.
 STAGES = [
     ("unit", CORE + ["--lib", "--no-run"], CORE + ["--lib"]),
     ("golden", CORE + ["--test", "golden", "--no-run"], CORE + ["--test", "golden"]),
     ("engine", CORE + ["--test", "engine", "--no-run"], CORE + ["--test", "engine"]),
     ("sim", ["cargo", "build"] + SIM, ["cargo", "run"] + SIM + ["--", "--seeds", "0..60"]),
 ]
-# What only another order of two threads' steps shows.
+# Shows faults that need another order of two threads' steps.
 LOOM_TEST = CORE + [
     "--release", "--test", "loom_ring", "--test", "loom_sleep", "--test", "loom_shared",
 ]
 LOOM = ("loom", LOOM_TEST + ["--no-run"], LOOM_TEST)
 
-# What only the library's own processes show, or those of two users (as root).
+# Show faults of the library's own processes, and of those of two users (as root).
 NET_TEST = ["cargo", "test", "-q", "-p", "gdrcore-net", "--lib"]
 NET = ("net", NET_TEST + ["--no-run"], NET_TEST)
 USERS_TEST = ["cargo", "test", "-q", "-p", "gdrcore-tests", "--test", "other_users"]
 USERS = ("users", USERS_TEST + ["--no-run"], USERS_TEST)
 
-# What the router's own tests show.
+# Shows faults of the router.
 ROUTER_TEST = ["cargo", "test", "-q", "-p", "gdrcore-router"]
 ROUTER = ("router", ROUTER_TEST + ["--no-run"], ROUTER_TEST)
 
@@ -61,8 +61,8 @@ N = "backends/net/src/"
 B = "router/src/broker/"
 P = "router/src/policy/"
 W = "router/src/relay/"
-# What is wrong then | file | text, or several | what stands there instead | the one stage that can
-# see it, if only one can.
+# The fault in words | file | text, or several | its replacement | the one stage that can notice it,
+# if only one can.
 FAULTS = [
     ("a request ahead of the expected PSN by one is executed", R + "responder.rs",
      "if ahead == 0 {", "if ahead == 0 || ahead == 1 {"),

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Usage: programs.sh [PROGRAM]...
-# Programs that are not in `make test`, on the drop-in, by command: fetches them from PyPI or Debian
-# into build/programs, without installing anything, runs them in namespaces of their own where the
-# system allows those, asks the device's own counters whether it was RDMA, and writes the result of
-# each into its row of docs/using/DROPIN.md. Without a name: all of them.
+# Runs programs that are not in `make test` on the drop-in. Fetches them from PyPI or Debian into
+# build/programs, without installing anything, runs them in namespaces of their own where the system
+# allows those, checks by the device's counters that they used RDMA, and writes each result into its
+# row of docs/using/DROPIN.md. Without a name: all of them.
 #   nixl mooncake iser mpi4py mpich openshmem qperf fio dapl gloo qemu ceph valkey nccl uccl
-# The last three are not fetched: VALKEY, NCCL and UCCL name their source trees. valkey is to be
+# The last three are not fetched: VALKEY, NCCL and UCCL name their source trees. valkey must be
 # built, with its RDMA module and tests/rdma; of the others NCCL's net_ib and UCCL's engine are
 # built here, with CUDA's headers from PyPI. PYTHON is the interpreter for wheels.
 set -u
@@ -18,10 +18,10 @@ page=docs/using/DROPIN.md
 libs=usr/lib/$(uname -m)-linux-gnu
 [ -x "$bin/gdrcore-run" ] || { printf 'no %s/gdrcore-run: make dropin\n' "$bin" >&2; exit 2; }
 
-# A program on an address of the test's own, with its counters: on NUMBER OUTPUT PROGRAM ARGUMENT...
-# NUMBER `all`: with a device for each address of the machine.
-# In the background it takes the subshell's place, so that who ends the one ends the other and has
-# its counters.
+# on NUMBER OUTPUT PROGRAM ARGUMENT...: runs a program on address NUMBER of the test, with counters.
+# NUMBER `all`: with a device for each address of the machine. In the background the program takes
+# the place of the subshell, so that a signal to the one ends the other, which then prints its
+# counters.
 on() {
     local address="--address 127.0.$1.1" output=$2 instead=
     [ "$1" = all ] && address=
@@ -40,12 +40,12 @@ counted() {
         '$1 == "gdrcore:" && $2 == name { n += $3 } END { print n + 0 }'
 }
 
-# What a program is and what is checked of it, for its row: about VERSION WHAT-IT-DOES DATA-CHECKED
+# Describes a program and its checked data, for its row: about VERSION WHAT-IT-DOES DATA-CHECKED
 about() {
     printf '%s | %s | %s' "$1" "$2" "$3" >"$work/$program.about"
 }
 
-# verdict GOOD 'COUNTER...' FILE...: whether it ran, and whether on the device: each counter moved.
+# verdict GOOD 'COUNTER...' FILE...: whether it succeeded, and used the device: each counter moved.
 verdict() {
     local good=$1 counters=$2 counter n said=
     shift 2
@@ -67,7 +67,7 @@ skip() {
     return 77
 }
 
-# debian PACKAGE...: puts the files of packages below $work/PROGRAM/root.
+# debian PACKAGE...: unpacks packages below $work/PROGRAM/root.
 debian() {
     local root=$work/$program/root deb=$work/$program/deb
     [ -e "$work/$program/.fetched" ] && return 0
@@ -78,12 +78,13 @@ debian() {
     touch "$work/$program/.fetched"
 }
 
-# The version of a package whose file was fetched.
+# The version of a package that was fetched.
 version() {
     basename "$work/$program"/deb/"$1"_*.deb | awk -F_ '{ sub("%3a", ":", $2); print $1 " " $2 }'
 }
 
-# pypi PACKAGE ARGUMENT...: a virtual environment with what pip installs by these arguments.
+# pypi PACKAGE ARGUMENT...: a virtual environment with the packages that pip installs by these
+# arguments.
 pypi() {
     local venv=$work/$program/venv
     [ -e "$work/$program/.fetched" ] && return 0
@@ -107,7 +108,7 @@ have() {
     done
 }
 
-# Waits until somebody listens at a TCP port, or a process has ended: until_listened PORT PROCESS
+# Waits until a TCP port has a listener, or a process has ended: until_listened PORT PROCESS
 until_listened() {
     local port
     port=$(printf ':%04X 0*:0000 0A' "$1")
@@ -115,12 +116,12 @@ until_listened() {
         grep -q "$port"; do sleep 0.1; done
 }
 
-# Waits until a file holds a text, or a process has ended.
+# Waits until a file contains a text, or a process has ended.
 until_said() {
     while kill -0 "$3" 2>/dev/null && ! grep -q "$1" "$2" 2>/dev/null; do sleep 0.1; done
 }
 
-# Each program: NAME_fetch, with the network, and NAME_run, in namespaces.
+# Each program has NAME_fetch, which uses the network, and NAME_run, in namespaces.
 
 wheel_run() {
     local other one
@@ -138,7 +139,7 @@ wheel_run() {
         "$work/$program.initiator"
 }
 
-# Not all that a wheel names, which would be CUDA.
+# Without the wheel's dependencies, which include CUDA.
 nixl_fetch() { pypi nixl --no-deps nixl nixl-cu12 numpy; }
 nixl_run() { wheel_run nixl; }
 mooncake_fetch() { pypi mooncake --no-deps mooncake-transfer-engine-non-cuda; }
@@ -146,12 +147,12 @@ mooncake_run() { wheel_run mooncake-transfer-engine-non-cuda; }
 
 iser_fetch() {
     local release
-    # qemu-img loads modules of its own release only.
+    # qemu-img loads only modules of its own release.
     release=$(apt-cache policy qemu-block-extra 2>/dev/null | awk '$1 == "Candidate:" { print $2 }')
     debian tgt libiscsi7 "qemu-block-extra=$release" "qemu-utils=$release"
 }
 
-# tgt's iSER target and qemu-img with libiscsi at the other end: an image goes there and comes back.
+# tgt's iSER target and qemu-img with libiscsi at the other end: an image is written and read back.
 iser_run() {
     local root=$work/iser/root name disk far good=0 server
     export QEMU_MODULE_DIR=$root/$libs/qemu LD_LIBRARY_PATH=$root/$libs \
@@ -188,7 +189,7 @@ iser_run() {
         on 74 "$work/iser.back" "$root/usr/bin/qemu-img" convert --image-opts -O raw "$far" \
         "$work/iser/back" &&
         cmp "$work/iser/image" "$work/iser/back" && good=1
-    # It ends when it has no target any more, which it keeps while a connection is closing.
+    # The daemon ends when it has no target left; it keeps one while a connection is closing.
     for _ in $(seq 100); do
         admin --op delete --mode target --tid 1 >/dev/null 2>&1 && break
         sleep 0.1
@@ -201,7 +202,7 @@ iser_run() {
         "$work/iser.back"
 }
 
-# Only through UCX, and from it only through the device.
+# Only through UCX, and from UCX only through the device.
 through_ucx() {
     export UCX_TLS=rc_v,self UCX_NET_DEVICES=gdrc0:1 OMPI_ALLOW_RUN_AS_ROOT=1 \
         OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -222,8 +223,7 @@ mpi4py_fetch() {
 mpi4py_run() {
     local good=0 side n
     through_ucx
-    # Messages and collectives, of buffers and of objects. What one-sided calls do here, the page
-    # says.
+    # Messages and collectives, of buffers and of objects. For one-sided calls see the page.
     set -- "$work/mpi4py/venv/bin/python" "$work/mpi4py/test/main.py" -v -i p2p -i cco -i msgspec
     side() { printf '%s %s ' -np 1 "$bin/gdrcore-run" --stats --address "127.0.$1.1"; }
     # shellcheck disable=SC2046,SC2086
@@ -279,7 +279,7 @@ openshmem_run() {
 
 qperf_fetch() { debian qperf; }
 
-# It knows LIDs only.
+# It uses LIDs only.
 qperf_run() {
     local root=$work/qperf/root options=--lid server good=0
     on 79 "$work/qperf.server" "$root/usr/bin/qperf" &
@@ -302,7 +302,7 @@ fio_run() {
     export LD_LIBRARY_PATH=$root/$libs
     ldd "$root/usr/bin/fio" | grep -q 'not found' &&
         { skip 'fio needs libraries that are not here'; return; }
-    # Who reads is fio's server, whatever the verb.
+    # fio's server does the reads, whatever the verb.
     common='--thread --ioengine=rdma --hostname=127.0.81.1 --port=7174 --size=64m --bs=64k'
     common="$common --iodepth=8 --iodepth_batch_complete=8"
     for verb in write read; do
@@ -325,7 +325,7 @@ dapl_fetch() { debian dapl2-utils libdapl2; }
 dapl_run() {
     local root=$work/dapl/root n server good=1 outputs=
     export LD_LIBRARY_PATH=$root/$libs
-    # Its provider that uses librdmacm has an address for a name.
+    # Its provider over librdmacm uses an address as the device's name.
     for n in 83 84; do
         printf 'gdrc u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "127.0.%s.1 0" ""\n' $n \
             >"$work/dapl/$n.conf"
@@ -391,7 +391,7 @@ qemu_fetch() {
         libcapstone4 libfdt1 libslirp0 libvdeplug2
 }
 
-# What a machine's monitor answers: monitor SOCKET COMMAND
+# monitor SOCKET COMMAND: sends a command to a machine's monitor; prints the answer.
 monitor() {
     python3 -c '
 import socket, sys
@@ -410,7 +410,7 @@ s.sendall(sys.argv[2].encode() + b"\n")
 print(answer())' "$@"
 }
 
-# A machine with random bytes in its memory moves to another process.
+# Migrates a machine with random bytes in its memory to another process.
 qemu_run() {
     local root=$work/qemu/root here=$work/qemu/here.monitor there=$work/qemu/there.monitor good=0 \
         one other machine state=
@@ -460,15 +460,15 @@ ceph_fetch() {
         python3-prettytable python3-wcwidth
 }
 
-# A monitor, an OSD that keeps objects in its memory, and clients, all of whose messages are RDMA:
-# ceph_way NAME LINE-OF-ITS-CONFIGURATION...
+# A monitor, an OSD with its objects in memory, and clients, with RDMA for all messages: ceph_way
+# NAME LINE-OF-ITS-CONFIGURATION...
 ceph_way() {
     local root=$work/ceph/root where=$work/ceph/cluster name=$work/ceph.$1 mon osd good=1
     shift
     rm -rf "$where"
     mkdir -p "$where/mon" "$where/osd"
-    # A receive queue longer than there are buffers ends it at once. An OSD that ends fast leaves
-    # its counters unsaid.
+    # A receive queue longer than the number of buffers ends it at once. An OSD that ends fast
+    # prints no counters.
     cat >"$where/conf" <<END
 [global]
 fsid = 00000000-0000-4000-8000-000000000001
@@ -504,11 +504,11 @@ END
     "$root/usr/bin/monmaptool" --create --fsid 00000000-0000-4000-8000-000000000001 --addv a \
         '[v2:127.0.94.1:3300]' "$where/map" >"$name.map" 2>&1
     on 94 "$name.mkfs" "$root/usr/bin/ceph-mon" "$@" --mkfs -i a --monmap "$where/map"
-    # It ends without a word at the second SIGTERM, and timeout sends two unless it is in the
+    # A second SIGTERM ends it without counters, and timeout sends two unless it is in the
     # foreground.
     limit=300 once=--foreground on 94 "$name.mon" "$root/usr/bin/ceph-mon" "$@" -f -i a &
     mon=$!
-    # The first client asks until somebody answers.
+    # The first client retries until it gets an answer.
     on 96 "$name.create" python3 -B "$root/usr/bin/ceph" "$@" osd create
     on 95 "$name.mkfs" "$root/usr/bin/ceph-osd" "$@" --mkfs -i 0
     limit=300 once=--foreground on 95 "$name.osd" "$root/usr/bin/ceph-osd" "$@" -f -i 0 &
@@ -521,7 +521,7 @@ END
         on 96 "$name.write" "$root/usr/bin/rados" "$@" -p pool bench 30 write -b 1M -t 8 \
         --max-objects 64 --no-cleanup &&
         on 96 "$name.read" "$root/usr/bin/rados" "$@" -p pool bench 30 seq -t 8 || good=0
-    # The OSD says to the monitor that it goes.
+    # The OSD reports its end to the monitor.
     kill "$osd"
     wait "$osd" || good=0
     kill "$mon"
@@ -576,13 +576,13 @@ valkey_run() {
     verdict "$good" 'rdma_sends rdma_writes' "$work/valkey.server" "$work/valkey.client"
 }
 
-# Headers of CUDA.
+# CUDA's headers.
 cuda_fetch() {
     have c++ && pypi "$program" --no-deps nvidia-cuda-runtime-cu12 nvidia-cuda-nvcc-cu12 \
         nvidia-cuda-cccl-cu12
 }
 
-# Flags of C++ with headers in these folders and those of CUDA: cuda_flags FOLDER...
+# cuda_flags FOLDER...: C++ flags for headers in these folders and for CUDA's.
 cuda_flags() {
     local folder
     flags=(-std=c++17 -O1 -ffunction-sections -fdata-sections -DCUDA_MAJOR=12 -DCUDA_MINOR=9)
@@ -603,7 +603,7 @@ objects() {
     done
 }
 
-# A program of ours with all objects: linked SOURCE FLAG...
+# linked SOURCE FLAG...: links a program of ours with all objects.
 linked() {
     local source=$1
     shift
@@ -620,7 +620,7 @@ nccl_fetch() {
     cuda_fetch
 }
 
-# Its transport and what that needs; the rest is in the program: nccl_build MAJOR MINOR PATCH
+# Builds its transport and dependencies; the test program has the rest: nccl_build MAJOR MINOR PATCH
 nccl_build() {
     mkdir -p "$work/nccl/include"
     sed "s/\${nccl:Major}/$1/; s/\${nccl:Minor}/$2/; s/\${nccl:Patch}/$3/; s/\${nccl:Suffix}//
@@ -637,7 +637,7 @@ nccl_build() {
 }
 
 # Two ranks; then with four queue pairs for each connection, and then on two devices, IPv4 and IPv6,
-# which NCCL makes one.
+# which NCCL merges into one.
 nccl_run() {
     local name=$work/nccl good=1 way numbers other outputs=
     # shellcheck disable=SC2046
@@ -675,7 +675,7 @@ uccl_fetch() {
     cuda_fetch && rm "$work/uccl/.fetched" && debian libfabric-dev
 }
 
-# As its Makefile does, without the module for Python.
+# As its Makefile does, without the Python module.
 uccl_build() {
     local name wraps=()
     mkdir -p "$work/uccl/include"
@@ -702,7 +702,7 @@ uccl_run() {
         skip "$(grep -m 1 'error\|undefined' "$name.build")"
         return
     }
-    # Peers of one host are not to copy from GPU to GPU.
+    # Forbids copies from GPU to GPU between peers of one host.
     export UCCL_P2P_RDMA_DEV=gdrc0 UCCL_P2P_DISABLE_IPC=1
     rm -rf "$name/meet"
     mkdir "$name/meet"
@@ -732,7 +732,7 @@ write_row() {
 mkdir -p "$work"
 if [ "${1:-}" = --inside ]; then
     program=$2
-    # Nobody else's devices, ports and shared memory.
+    # Without other processes' devices, ports and shared memory.
     ip link set lo up 2>/dev/null
     mount -t tmpfs none /dev/shm 2>/dev/null
     "${program}_run"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What one operation between two queue pairs of one context costs, by stage: instructions
+# Measures the cost of one operation between two queue pairs of one context, by stage: instructions
 # (callgrind) and nanoseconds (the fastest of 20,000 batches of 50, divided by perf's samples).
 # Prints the tables of docs/records/PERFORMANCE.md.
 #
-#   scripts/stages.sh [write|send|read|post|empty|clock|hop|fast-hop|write:4096 ...]
+# scripts/stages.sh [write|send|read|post|empty|clock|hop|fast-hop|write:4096 ...]
 #
 # Uses the release library of the target folder, or the one that LIBGDRCORE names.
 set -eu
@@ -41,7 +41,7 @@ for operation in "$@"; do
         2>&1 ||
         { tail -5 "$out/log"; exit 1; }
     samples=()
-    # Samples of the clock: hardware counters are rarely there in a virtual machine.
+    # Samples by the CPU clock: virtual machines rarely have hardware counters.
     if perf record -q -e cpu-clock -F 10000 -o "$out/perf" "$out/stages-loop" "$operation" \
         10000000 >/dev/null 2>&1 &&
         perf script -i "$out/perf" -F ip,sym,symoff,dso --no-demangle >"$out/samples" \

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# static_lib.sh FOLDER OUT: makes OUT, the static library that programs link, of FOLDER/libgdrcore.a
-# and libgdrcore.so as cargo builds them. Cargo's archive shows every symbol of Rust's runtime to
-# the program: two such libraries in one program clash. Here all is linked into one object first,
-# from the functions of the C ABI on, and only these stay visible. What no function needs is left
-# out, and so are debug information and the compiler's intermediate code, which the linkers of other
-# compilers stumble over. CC, NM, OBJCOPY and AR name the tools.
+# static_lib.sh FOLDER OUT: makes OUT, the static library for programs, of FOLDER/libgdrcore.a and
+# libgdrcore.so as cargo builds them. Cargo's archive exports every symbol of Rust's runtime, so two
+# such libraries clash in one program. This script links everything that the functions of the C ABI
+# need into one object, and keeps only these functions visible. Unneeded code is left out, and so
+# are debug information and the compiler's intermediate code, which linkers of other compilers
+# reject. CC, NM, OBJCOPY and AR name the tools.
 set -eu
 from=$1 to=$2
 if [ "$to" -nt "$from/libgdrcore.a" ]; then

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs every check of the repository and closes with one line: 'N passed, N failed, N skipped'.
+# Runs every check of the repository; the last line is 'N passed, N failed, N skipped'.
 #
 # A check that cannot run here prints a line 'skipped: REASON' and counts as skipped, not as passed.
-# Logs: $CARGO_TARGET_DIR/test-logs. TEST_ONLY="name name" runs only those stages.
-# Limits of time, of the stages and inside the tests, grow with what else runs here:
-# scripts/patience.sh measures it once.
+# Logs: $CARGO_TARGET_DIR/test-logs. TEST_ONLY="name name" runs only those stages. Time limits, of
+# the stages and inside the tests, grow with the load of the machine, which scripts/patience.sh
+# measures once.
 set -u
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
@@ -14,9 +14,10 @@ mkdir -p "$logs"
 passed=0 failed=0 skipped=0
 failures=()
 
-# count LOG RC: prints how many checks passed, failed and were skipped by what a stage wrote.
-# Runners are those that close as cargo test does or with 'N passed, N failed[, N skipped]'; a stage
-# without one is one check, and a runner that broke without a failed test is a failure.
+# count LOG RC: prints how many checks of a stage's log passed, failed and were skipped. Counted are
+# the closing lines of runners: those of cargo test, and 'N passed, N failed[, N skipped]'. A stage
+# without a runner is one check, and a runner that ends without a failed test or a closing line is a
+# failure.
 count() {
     awk -v rc="$2" '
         /^test result: / {
@@ -28,8 +29,8 @@ count() {
             }
         }
         /^[0-9]+ passed, [0-9]+ failed/ { runners++; p += $1; f += $3; s += $5 }
-        # --show-output heads the output of each test, and that of passed tests comes before the
-        # result line.
+        # With --show-output the output of each test has a header, and that of passed tests comes
+        # before the result line.
         /^---- .* (stdout|stderr) ----$/ { test = $2 " " runners }
         /^skipped: / { s++; if (test != "" && !(test in without)) { without[test]; moved++ } }
         END {
@@ -39,8 +40,9 @@ count() {
         }' "$1"
 }
 
-# causes LOG: the errors of a log and its failed tests, each panic with what it says.
-# A panic of a passed test (a child that was killed) shows too: libtest does not say whose it is.
+# causes LOG: prints the errors of a log and its failed tests, each panic with its message. Panics
+# in passed tests (of a child that was killed) are shown as well: libtest does not say to which test
+# they belong.
 causes() {
     awk '
         /^error/ || /^test .*FAILED/ { print; next }
@@ -49,8 +51,8 @@ causes() {
         left > 0 && NF { print substr($0, 1, 400); left-- }' "$1"
 }
 
-# stage NAME SECONDS COMMAND...: runs a stage to its end whatever happens in it, and prints its
-# closing line. SECONDS are those of an idle machine with two CPUs.
+# stage NAME SECONDS COMMAND...: runs a stage until it ends, whatever its result, and prints its
+# closing line. SECONDS are for an idle machine with two CPUs.
 stage() {
     local name=$1 limit=$(($2 * GDRC_TEST_PATIENCE)) log=$logs/$1.log start=$SECONDS rc p f s
     shift 2
@@ -74,7 +76,7 @@ stage() {
         $((SECONDS - start))
 }
 
-# with COMPONENT COMMAND...: the command where cargo has that component, else a skip.
+# with COMPONENT COMMAND...: runs the command if cargo has that component, else skips.
 with() {
     local component=$1
     shift
@@ -86,8 +88,8 @@ with() {
 export -f with
 export CARGO
 
-# In a function, so that the whole of it is read before the first stage runs: a stage may take
-# minutes, in which this file may change.
+# In a function, so that bash reads all of it before the first stage runs: a stage may take minutes,
+# in which this file may change.
 main() {
     GDRC_TEST_PATIENCE=$(scripts/patience.sh) || exit 1
     export GDRC_TEST_PATIENCE
@@ -96,10 +98,10 @@ main() {
     stage clippy 900 bash -c 'with clippy $CARGO clippy --workspace --all-targets -- -D warnings'
     stage unit 1200 "$CARGO" test --workspace --exclude gdrcore-tests --no-fail-fast -- \
         --show-output
-    # Each once: that they run, not how fast.
+    # Once each: checks that they run, not their speed.
     stage bench 600 "$CARGO" test -p bench --benches --examples
     if [ -e core/tests/loom_ring.rs ]; then
-        # Release for its speed; the exploring, not the link, is what needs it.
+        # In release mode, since loom's exploration is slow; link-time optimisation is not needed.
         stage loom 900 env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \
             CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
             CARGO_PROFILE_RELEASE_DEBUG=0 \

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Usage: tshark_check.sh [-p PORT]... FILE.pcap...
-# Wireshark's view of captures: every RoCEv2 frame has a BTH, none is malformed, none has an error
-# or warning.
+# Usage: tshark_check.sh [-p PORT]... FILE.pcap... Checks captures with Wireshark's dissectors:
+# every RoCEv2 frame has a BTH, none is malformed, none has an error or warning.
 set -u
 ports=()
 while getopts p: option; do

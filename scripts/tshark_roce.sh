@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Usage: tshark_roce.sh [-p PORT]... FILE.pcap [OPTION OF TSHARK]...
-# tshark on a capture of RoCEv2 packets, without its guesses. -p: a UDP port besides 4791 that
-# carries RoCEv2.
+# Usage: tshark_roce.sh [-p PORT]... FILE.pcap [OPTION OF TSHARK]... Runs tshark on a capture of
+# RoCEv2 packets, without its heuristics. -p: a UDP port besides 4791 that carries RoCEv2.
 #
-# tshark guesses what the payload of a SEND or WRITE might be (RPC over RDMA, iSER, Ethernet ...)
-# and calls random payload a malformed packet of that protocol, in captures of hardware and of Linux
-# rxe too. Guessing is off.
+# tshark guesses the protocol of a SEND's or WRITE's payload (RPC over RDMA, iSER, Ethernet ...) and
+# reports random payload as a malformed packet of that protocol, in captures of hardware and of
+# Linux rxe too. So these heuristics are off.
 set -u
 options=(-o udp.check_checksum:FALSE -o udp.ignore_ipv6_zero_checksum:TRUE)
 while getopts p: option; do
@@ -17,7 +16,7 @@ shift $((OPTIND - 1))
 file=$1
 shift
 
-# Names differ between versions of tshark: those that it does not know are left out.
+# Names differ between versions of tshark: unknown ones are left out.
 guesses=(eth_over_ib mellanox_eoib rpcrdma_infiniband iser_infiniband smb_direct_infiniband
     sdp_infiniband
     lnet_ib fc_infiniband nvme_rdma smcr_infiniband)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds libgdrcore_verbs.so, the module of the verbs device, where what it is built against is
-# here, and checks it with clippy where that is installed. Elsewhere it says what is missing, as a
+# Builds libgdrcore_verbs.so, the module of the verbs device, if its build dependencies are
+# installed, and checks it with clippy if that is installed. Otherwise prints what is missing, as a
 # skipped check.
 set -eu
 cd "$(dirname "$0")/.."

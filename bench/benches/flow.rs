@@ -12,14 +12,14 @@ use std::time::Instant;
 
 const MIB: u32 = 1 << 20;
 
-/// One run: its rate in GB/s, and what it cost in repetitions and timeouts.
+/// One run: its rate in GB/s, retransmissions and timeouts.
 fn rate(a: &End, b: &End, qps: usize, op: u32, len: u32, total: u64, walk: bool) -> f64 {
     let before = a.dev.counters().expect("counters");
     let start = Instant::now();
     let (mut posted, mut done) = (0u64, 0u64);
     let n = total / u64::from(len);
     let depth = if len > MIB { 1 } else { 4 };
-    // In place: one piece per QP, which stays in the cache. Walking: through all of the buffers, as
+    // In place: one range per QP, which stays in the cache. Walking: through all of the buffers, as
     // the READ of 2 GiB does, at the speed of memory.
     let offset = |q: usize, k: u64| match (len > MIB, walk) {
         (true, _) => 0,

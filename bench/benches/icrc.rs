@@ -1,5 +1,4 @@
-//! The ICRC and the CRC beneath it, by implementation and size.
-//! `cargo bench -p bench --bench icrc`.
+//! ICRC and its CRC, by implementation and size. `cargo bench -p bench --bench icrc`.
 #![allow(missing_docs)] // criterion's macros write undocumented functions
 
 use std::hint::black_box;

@@ -1,5 +1,5 @@
 //! Messages between two QPs of one engine, one thread: sizes, depths, and 4096 idle QPs beside
-//! them. The copy is all that the bytes cost. `cargo bench -p bench --bench loopback`.
+//! them. Bytes cost one copy only. `cargo bench -p bench --bench loopback`.
 #![allow(missing_docs)] // criterion's macros write undocumented functions
 
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn sizes(c: &mut Criterion) {
                 b.iter(|| {
                     end.post_recv(1, size);
                     end.post(0, &end.mr, wr_opcode::SEND, 0, size);
-                    // Both completions come into the one CQ.
+                    // Both completions are in the one CQ.
                     (end.wait(), end.wait())
                 })
             });
@@ -58,7 +58,7 @@ fn depth(c: &mut Criterion) {
     group.finish();
 }
 
-/// `tests/tests/idle.rs` holds what this shows, by counting instructions.
+/// `tests/tests/idle.rs` checks the same by instruction counts.
 fn idle(c: &mut Criterion) {
     let mut group = c.benchmark_group("loopback");
     for idle in [0, 4096] {

@@ -1,5 +1,5 @@
-//! What finds objects: handles, the bitmaps of busy ones, the timer wheel.
-//! `cargo bench -p bench --bench pool`.
+//! Looking up objects: handles, the bitmaps of busy ones, the timer wheel. `cargo bench -p bench
+//! --bench pool`.
 #![allow(missing_docs)] // criterion's macros write undocumented functions
 
 use std::hint::black_box;
@@ -13,7 +13,7 @@ use gdrcore_core::wheel::Wheel;
 use gdrcore_core::Result;
 use gdrcore_net::map::Map;
 
-/// What a walk lays out, in memory that is never given back.
+/// Lays out an object in leaked memory.
 fn carve<T>(mut layout: impl FnMut(&mut Walk) -> Result<T>) -> T {
     let mut query = Walk::size_query();
     layout(&mut query).expect("size query");
@@ -46,7 +46,7 @@ fn pool(c: &mut Criterion) {
     group.finish();
 }
 
-/// One busy object among idle ones: the idle ones must cost nothing.
+/// One busy object among idle ones, which must cost nothing.
 fn bitmaps(c: &mut Criterion) {
     let mut group = c.benchmark_group("bitmap");
     for size in [128usize, 4096, 65_536] {

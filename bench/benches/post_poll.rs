@@ -1,9 +1,9 @@
-//! What one operation costs within one engine: two RC QPs, one thread, no socket. Post, both
-//! completion paths, the ACK and the reading of the clock are included.
+//! Cost of one operation within one engine: two RC QPs, one thread, no socket. Includes the post,
+//! both completion paths, the ACK and the clock reads.
 //!
 //! `cargo bench -p bench --bench post_poll`
 
-#![allow(missing_docs)] // what the macro makes
+#![allow(missing_docs)] // criterion's macros write undocumented functions
 
 use bench::ends::End;
 use criterion::{criterion_group, Criterion};
@@ -34,7 +34,7 @@ fn bench(c: &mut Criterion) {
     group.finish();
 }
 
-/// The fastest of many short batches: what the machine can do when nobody else is at it.
+/// The fastest of many short batches, which is the cost without disturbance.
 fn fastest() {
     let end = End::open_pair("loopback", 1 << 20, 64);
     let mr = end.mr;

@@ -1,5 +1,5 @@
-//! The ring between program and engine: one element, bursts, and two threads.
-//! `cargo bench -p bench --bench ring`.
+//! The ring between program and engine: one element, bursts, and two threads. `cargo bench -p bench
+//! --bench ring`.
 #![allow(missing_docs)] // criterion's macros write undocumented functions
 
 use std::hint::black_box;
@@ -33,7 +33,7 @@ fn one_thread(c: &mut Criterion) {
     let mut group = c.benchmark_group("ring");
     let ring = ring();
     let wc = Wc { wr_id: 7, ..Wc::default() };
-    // Both ends taken and left for each element, as post and poll do.
+    // Both ends are acquired and released for each element, as post and poll do.
     group.bench_function("push and pop, ends taken each time", |b| {
         b.iter(|| {
             ring.producer().expect("one thread").push(black_box(wc)).expect("room");
@@ -62,7 +62,7 @@ fn one_thread(c: &mut Criterion) {
     group.finish();
 }
 
-/// How long an element takes to another thread and back: two rings, a cache line each way.
+/// Round trip of an element to another thread: two rings, a cache line each way.
 fn two_threads(c: &mut Criterion) {
     use std::sync::atomic::{AtomicBool, Ordering};
     let (there, back) = (ring(), ring());

@@ -1,10 +1,10 @@
-//! Two ends over UDP on loopback addresses against bare sockets that do the same job, alternating
-//! in one run: SEND of 64 bytes against an echo that also sends a 20-byte ACK per message; WRITE of
-//! 1 MiB against GSO and GRO.
+//! Two ends over UDP on loopback addresses against bare sockets with the same traffic, alternating
+//! in one run: SEND of 64 bytes against an echo with a 20-byte ACK per message; WRITE of 1 MiB
+//! against GSO and GRO.
 //!
 //! `cargo bench -p bench --bench udp`. Two threads poll: the machine needs two free cores. Each
-//! ratio is of the same quantile of many short batches, so that a batch that somebody else
-//! disturbed does not count.
+//! ratio compares the same quantile of many short batches, so that batches disturbed by other
+//! programs do not count.
 
 use bench::bare::Bare;
 use bench::ends::End;
@@ -60,7 +60,7 @@ fn latency() {
     let (x, y) = (Bare::open("127.0.0.1:4822", 0), Bare::open("127.0.0.2:4822", 0));
     let (to_x, to_y): (SocketAddr, SocketAddr) =
         ("127.0.0.1:4822".parse().expect("address"), "127.0.0.2:4822".parse().expect("address"));
-    // Which of the two the other thread serves: 0 bare, 1 ours, 2 end.
+    // The traffic that the other thread serves: 0 bare, 1 ours, 2 end.
     let turn = AtomicU64::new(0);
     std::thread::scope(|s| {
         s.spawn(|| {
@@ -114,7 +114,7 @@ fn bandwidth() {
             let mut buf = vec![0u8; 65536];
             while !stop.load(Ordering::Relaxed) {
                 if turn.load(Ordering::Relaxed) == 0 {
-                    // A byte of credit for each datagram group, as an ACK would be.
+                    // A byte of credit for each group of datagrams, in place of an ACK.
                     if y.receive(&mut buf) > 0 {
                         y.send_to(&[1], &to_x);
                     }
@@ -138,7 +138,7 @@ fn bandwidth() {
                     x.send_to(&data, &to_y);
                     sent += 1;
                 }
-                // Credits may come joined.
+                // GRO may join several credits.
                 let n = x.receive(&mut buf);
                 credits += n;
                 if n > 0 {

@@ -38,7 +38,7 @@ def first_line(path, field):
 
 
 def busy(seconds=1.0):
-    """The share of the CPUs that other programs take, while we do nothing."""
+    """The share of the CPUs that other programs take while this one is idle."""
     def ticks():
         values = [int(v) for v in open("/proc/stat").readline().split()[1:9]]
         return sum(values), values[3] + values[4]
@@ -107,7 +107,7 @@ def facts_of(args, load_before, busy_before, began):
 
 
 class Run:
-    """The phases, within one budget of time."""
+    """The phases, within one time budget."""
 
     def __init__(self, args):
         self.args, self.results = args, report.Results()
@@ -133,18 +133,18 @@ class Run:
             print(f"  failed: {label}{name}: {error}", flush=True)
 
     def until(self, share):
-        """A phase that is slow takes no time from those before and leaves some to those after
-        it."""
+        """Budgets a phase: a slow one takes no time from earlier ones, and leaves some to later
+        ones."""
         self.end = self.begun + share * self.args.budget
         return self
 
     def alternate(self, phases, title, rounds=None):
-        """One round of everything after the other, every second one backwards."""
+        """One round of all entries in order; every second round is reversed."""
         rounds = min(rounds or self.args.rounds, self.args.rounds)
         for turn in range(rounds):
             print(f"{title}, round {turn + 1} of {rounds}", flush=True)
             for phase, entries, name in phases:
-                # The first round goes forward, so that the tables are in order.
+                # The first round goes forward, which sets the order of the tables.
                 for entry in entries if turn % 2 == 0 else entries[::-1]:
                     self.take(phase, entry, name, turn)
 
@@ -192,10 +192,10 @@ class Run:
 def main():
     parser = argparse.ArgumentParser(prog="make compare COMPARE_ARGS=", description=__doc__)
     parser.add_argument(
-        "--bin", default=os.path.join(ROOT, "build/bin"), help="where the C examples are"
+        "--bin", default=os.path.join(ROOT, "build/bin"), help="folder of the C examples"
     )
     parser.add_argument(
-        "--out", default=os.path.join(ROOT, "bench"), help="where RESULTS.md and the figures go"
+        "--out", default=os.path.join(ROOT, "bench"), help="folder of RESULTS.md and the figures"
     )
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all message counts")
@@ -204,7 +204,7 @@ def main():
         "--budget", type=int, default=540, help="seconds after which no measurement begins"
     )
     args = parser.parse_args()
-    # A killed run leaves no busy server behind.
+    # Ends the servers too if the run is killed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     load_before, began = os.getloadavg(), datetime.datetime.now(datetime.timezone.utc)
     busy_before = busy()

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * bare: what sockets alone do with the same messages on the same path, two processes and no library
- * in between.
+ * bare: the same messages on the same path with sockets alone: two processes, no library.
  *
- *   bare echo ADDRESS         one end: echoes, and takes part in `bw`, until told to end
- *   bare lat  ADDRESS PEER    half round trips of a busy echo; with a 20-byte ACK per message, -a:
- *                             after the answer, -b: before it
- *   bare bw   ADDRESS PEER    messages in datagrams, a 20-byte ACK per group; -g: GSO and GRO
- *   bare put  PEER FILE, bare get ADDRESS FILE    a file through a TCP socket, as cp would write it
- *   bare hop  CORE CORE       half round trips of a cache line between two processes, each on its
- *                             core: what memory alone does
+ * bare echo ADDRESS         one end: echoes, and serves `bw`, until it is told to end
+ * bare lat  ADDRESS PEER    half round trips of a busy echo; with a 20-byte ACK per message,
+ *                           -a: after the answer, -b: before it
+ * bare bw   ADDRESS PEER    messages in datagrams, a 20-byte ACK per group; -g: GSO and GRO
+ * bare put  PEER FILE,
+ * bare get  ADDRESS FILE    a file through a TCP socket, by read and write
+ * bare hop  CORE CORE       half round trips of a cache line between two processes, each on its
+ *                           core: the cost of memory alone
  *
- * Every datagram has the 16 bytes more that a RoCEv2 header and ICRC take. JSON on stdout, as
- * perf's.
+ * Every datagram has 16 more bytes, for the RoCEv2 header and ICRC. Prints JSON, as perf does.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -39,21 +38,21 @@
 #define HEAD 16u
 #define MTU 4096u
 #define SEGMENT (MTU + HEAD)
-/* What fits one GSO call of less than 64 KiB. */
+/* Bytes of one GSO call, less than 64 KiB. */
 #define GROUP (15u * SEGMENT)
 #define ACK 20u
 #define BUFFER (1u << 20)
 #define WARM_UP 200u
-/* Under way: what the default receive buffer (208 KiB, by memory taken) holds without a loss. */
+/* Bytes under way that the default receive buffer (208 KiB of memory) holds without a loss. */
 #define ROOM (200u << 10)
 #define COST_SINGLE (9u << 10)
 #define COST_GROUP (4u << 10)
-/* Nothing for so long: a datagram was lost. */
+/* Silence after which a datagram counts as lost. */
 #define LOST_NS 300000000u
 #define SILENCE_NS 5000000000ull
-/* A server that nobody uses. */
+/* Idle time after which a server ends. */
 #define IDLE_NS 30000000000ull
-/* What `-A` moves at most of each size. */
+/* Most bytes of each size with `-A`. */
 #define ALL_BYTES (128u << 20)
 #define COPY_CHUNK (128u << 10)
 
@@ -94,7 +93,7 @@ static int open_udp(const char *address, uint16_t port, bool gro)
     return fd;
 }
 
-/* Not connected, as an RDMA port is not: it has many peers. */
+/* Not connected, as an RDMA port with many peers is not. */
 static void send_to(int fd, const void *data, size_t length, const struct sockaddr_in *to)
 {
     while (sendto(fd, data, length, 0, (const struct sockaddr *)to, sizeof *to) < 0)
@@ -137,7 +136,9 @@ static int echo(const char *address, uint16_t port)
             send_to(fd, rx + place, n, &from);
             break;
         case KIND_ECHO_ACK:
-            /* The answer first, as an RDMA stack may: nobody waits for the ACK. */
+            /*
+             * The answer first, as an RDMA stack may send it: the peer does not wait for the ACK.
+             */
             send_to(fd, rx + place, n, &from);
             send_to(fd, ack, sizeof ack, &from);
             break;
@@ -147,8 +148,8 @@ static int echo(const char *address, uint16_t port)
             break;
         case KIND_DATA:
             /*
-             * The second word tells how many bytes the sender wants acknowledged at once; 0 in its
-             * first message.
+             * The second word is the number of bytes that the sender wants acknowledged at once; 0
+             * in its first message.
              */
             memcpy(&step, rx + place + 8, sizeof step);
             if (!(step >> 32))
@@ -159,7 +160,7 @@ static int echo(const char *address, uint16_t port)
                 acked = total;
                 send_to(fd, ack, sizeof ack, &from);
             }
-            /* Into memory as a WRITE does it, not over and over into the same lines. */
+            /* Moves through the buffer as a WRITE does, not over the same cache lines. */
             place = place + n < BUFFER ? place + n : 0;
             break;
         case KIND_END:
@@ -179,7 +180,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Same ranks and the same buckets, eight per doubling, as c-examples/perf/report.c. */
+/* Same ranks and buckets, eight per doubling, as c-examples/perf/report.c. */
 static void report_latency(uint64_t *v, uint64_t count, size_t size)
 {
     qsort(v, count, sizeof *v, ascending);
@@ -215,7 +216,7 @@ static void latency(int fd, const struct sockaddr_in *to, size_t size, uint64_t 
         send_to(fd, tx, length, to);
         if (kind == KIND_ECHO_ACK && i)
             send_to(fd, ack, sizeof ack, to);
-        /* Whatever is as long is the echo; the peer's ACK is shorter. */
+        /* A datagram of this length is the echo; the peer's ACK is shorter. */
         while (receive(fd, rx, GROUP, &from) != length)
             if (++idle % 65536 == 0 && now_ns() - last > SILENCE_NS)
                 errno = ETIMEDOUT, die("waiting for the echo");
@@ -259,8 +260,8 @@ static void take_acks(struct flow *f)
 }
 
 /*
- * As many bytes as fit the peer's receive buffer are under way; it acknowledges by the quarter, or
- * each group.
+ * Keeps as many bytes under way as fit the peer's receive buffer; the peer acknowledges each
+ * quarter of that, or each group.
  */
 static void bandwidth(int fd, const struct sockaddr_in *to, size_t size, uint64_t count, bool gso,
                       struct flow *f)
@@ -272,7 +273,7 @@ static void bandwidth(int fd, const struct sockaddr_in *to, size_t size, uint64_
     *f = (struct flow){ .fd = fd, .to = to, .moved = now_ns() };
     for (uint64_t i = 0; i < count; i++) {
         for (size_t left = size; left;) {
-            /* Payload and a header per datagram, in one piece as one call takes it. */
+            /* Payload and a header per datagram, in one buffer for one call. */
             size_t part = left < room ? left : room, length = part + (part + MTU - 1) / MTU * HEAD;
             uint64_t step = (uint64_t)(f->sent != 0) << 32 | quarter;
             while (f->sent - f->acked + length > window)
@@ -285,7 +286,7 @@ static void bandwidth(int fd, const struct sockaddr_in *to, size_t size, uint64_
             place = place + length < BUFFER ? place + length : 0;
         }
     }
-    /* The last ones may be fewer than what is acknowledged at once. */
+    /* The last group may be smaller than an acknowledged quarter. */
     while (f->sent - f->acked >= quarter)
         take_acks(f);
 }
@@ -301,7 +302,7 @@ static void measure_bandwidth(int fd, const struct sockaddr_in *to, size_t size,
     printf("%s{\"bytes\":%zu,\"messages\":%llu,\"lost\":%llu,\"seconds\":%.6f,\"MB_per_s\":%.2f}",
            first ? "" : ",", size, (unsigned long long)count, (unsigned long long)f.lost, seconds,
            (double)bytes / seconds / 1e6);
-    /* ACKs still on their way must not count for the next run. */
+    /* Late ACKs must not count for the next run. */
     for (uint64_t end = now_ns() + 3000000; now_ns() < end;)
         take_acks(&f);
 }
@@ -338,7 +339,7 @@ static int put(const char *peer, uint16_t port, const char *path)
         die(path);
     move(file, fd);
     shutdown(fd, SHUT_WR);
-    /* Done when the other end has written it all: it closes then. */
+    /* The other end closes when it has written everything. */
     return read(fd, &end, 1) != 0;
 }
 
@@ -372,7 +373,7 @@ static void stay_on(const char *core)
         die("sched_setaffinity");
 }
 
-/* Batches of 100 round trips, each timed as one: the clock costs as much as a hop. */
+/* Batches of 100 round trips, each timed as a whole: reading the clock costs as much as a hop. */
 static int hop(const char *own, const char *other, uint64_t count)
 {
     enum { BATCH = 100 };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * cma: what the kernel's copies between two processes carry (process_vm_writev and
- * process_vm_readv), each process on its core.
+ * cma: rate of the kernel's copies between two processes (process_vm_writev and process_vm_readv),
+ * each process on its core.
  *
- *   cma [-n BYTES] CORE CORE      moves so many bytes (8 GiB) of each size by each way
+ * cma [-n BYTES] CORE CORE      moves so many bytes (8 GiB) of each size by each call
  *
  * A message counts when the other process has seen its number in shared memory and answered, as a
- * completion would; it looks at nothing else. `memcpy` is a copy within one process.
+ * completion would; that process does nothing else. `memcpy` is a copy within one process.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,7 +28,9 @@
 enum way { PUSH, PULL, COPY, WAYS };
 static const char *const names[WAYS] = { "process_vm_writev", "process_vm_readv", "memcpy" };
 
-/* On lines of their own: who writes one does not disturb who reads the other. */
+/*
+ * On cache lines of their own, so that the writer of one does not disturb the reader of the other.
+ */
 struct shared {
     _Alignas(128) _Atomic uint64_t sent;
     _Alignas(128) _Atomic uint64_t seen;
@@ -50,7 +52,7 @@ static int pin(const char *core)
     return sched_setaffinity(0, sizeof set, &set);
 }
 
-/* Memory that is there, each page written. */
+/* Memory with every page written. */
 static uint8_t *memory(int value)
 {
     uint8_t *at = mmap(NULL, LARGEST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -99,7 +101,7 @@ int main(int argc, char **argv)
     printf("%-18s %10s %10s\n", "", "bytes", "MB/s");
     for (enum way way = 0; way < WAYS && !bad; way++) {
         for (size_t size = 4096; size <= LARGEST && !bad; size *= 4) {
-            /* The first go is for the caches. */
+            /* The first pass warms the caches. */
             uint64_t n = bytes / size / (size < 65536 ? 8 : 1), start = 0;
             for (uint64_t i = 0; i < n + 4 && !bad; i++) {
                 if (i == 4)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Who is measured and how. Every measurement is one short run with a number of messages that is
-given."""
+"""The programs that are compared, and their measurements: each is one short run with a given number
+of messages."""
 
 import json
 import os
@@ -18,7 +18,7 @@ UCX_SHM = {"UCX_TLS": "posix,cma,self", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
 
 class Bench:
-    """Programs, and how much of everything is done."""
+    """Programs, and the scale of all message counts."""
 
     def __init__(self, bin_dir, bare, scale):
         self.perf, self.bare, self.scale = os.path.join(bin_dir, "perf/perf"), bare, scale
@@ -75,7 +75,7 @@ class Bench:
         return {"min_us": row[2], "median_us": row[4], "p99_us": row[7], "p999_us": row[8]}
 
     def perftest_bandwidth(self, tool, size, n):
-        # A completion for 16 requests, as perf has it. Its MB has 2^20 bytes.
+        # A completion per 16 requests, as perf does. Its MB has 2^20 bytes.
         return {"MB_per_s": self._perftest(tool, size, self.times(n), "-Q", "16")[3] * MIB / 1e6}
 
     # ---- sockets alone --------------------------------------------------------------------------
@@ -132,19 +132,19 @@ class Bench:
         }
 
     def ucx_bandwidth(self, env, test, size, n):
-        # Its MB has 2^20 bytes; column 5 is over the whole run.
+        # Its MB has 2^20 bytes; column 5 is the average of the whole run.
         return {"MB_per_s": self._ucx(env, test, size, self.times(n), 50.0)[5] * MIB / 1e6}
 
     # ---- libfabric ------------------------------------------------------------------------------
 
     def _fi(self, provider, endpoint, size, n):
-        # The server must be told the same, or it waits for sizes that never come.
+        # The server needs the same size option, or it waits for sizes that never come.
         common = ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", str(n), "-S", str(size)]
         done = pair(common + ["-B", str(FI_PORT)], common + ["-P", str(FI_PORT), SERVER], FI_PORT)
         return done.text().strip().splitlines()[-1].split()
 
     def fi_latency(self, provider, endpoint, size, n):
-        # It tells the mean only.
+        # It reports the mean only.
         return {"mean_us": float(self._fi(provider, endpoint, size, self.times(n))[6])}
 
     def fi_bandwidth(self, provider, endpoint, size, n):
@@ -160,8 +160,8 @@ class Bench:
 
 
 def latencies(b):
-    """key, label, program needed, measurement: all of 64 bytes unless the label says otherwise.
-    Rivals stand next to each other."""
+    """key, label, required program, measurement: all of 64 bytes unless the label says otherwise.
+    Programs to be compared directly are next to each other."""
     return [
         (
             "fi_udp", "libfabric udp 64 B", "fi_pingpong",
@@ -201,7 +201,7 @@ def latencies(b):
 
 
 def same_host(b):
-    """Two processes that share memory, 8 bytes."""
+    """Two processes with shared memory, 8 bytes."""
     return [
         ("send", "gdrcore SEND", None, lambda: b.gdrcore_latency("send", 8, 200000, path="shm")),
         (
@@ -273,8 +273,8 @@ def same_host_bandwidth(b):
 
 
 def drop_in(b):
-    """perftest on the drop-in and the same operation by the C API, both through memory, 8 and 64
-    bytes."""
+    """perftest on the drop-in, and the same operation by the C API, both over shared memory, 8 and
+    64 bytes."""
     return [
         (
             "send", "gdrcore SEND 64 B", None,

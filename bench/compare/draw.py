@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Two figures as plain SVG."""
+"""Draws the two figures of the comparison as plain SVG."""
 
 import math
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 820, 470, 70, 24, 44, 56
-# Told apart by the colour-blind, too.
+# Colours that colour-blind readers can distinguish.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000"]
 
 
 class Figure:
-    """Axes with logarithmic y; x comes as a share of the width."""
+    """Axes with logarithmic y; x is a fraction of the width."""
 
     def __init__(self, title, x_title, y_title, low, high):
         self.low, self.high = math.log10(low), math.log10(high)
@@ -53,7 +53,7 @@ class Figure:
         self.text(self.x(share), HEIGHT - BOTTOM + 18, words, "middle")
 
     def line(self, points, label, marks=False, dashed=False):
-        """Points as pairs of share and value."""
+        """Points as pairs of fraction and value."""
         colour = COLOURS[len(self.legend) % len(COLOURS)]
         self.legend.append((label, colour, dashed))
         at = [(self.x(share), self.y(value)) for share, value in points]
@@ -91,7 +91,7 @@ def escape(words):
 
 def latency(named_histograms, named_points, when):
     """Latency by percentile: [label, {bucket end: count}], and [label, [(percentile, us)]] where
-    only that is known."""
+    only percentiles are known."""
     ends = [end for _, histogram in named_histograms for end in histogram] + [
         us for _, points in named_points for _, us in points
     ]
@@ -125,12 +125,12 @@ def latency(named_histograms, named_points, when):
 
 
 def nines(share):
-    """0 to 1 for the percentiles 0 to 99.999."""
+    """The fraction of the width, 0 to 1, for the percentiles 0 to 99.999."""
     return -math.log10(max(1 - share, 1e-12)) / 5
 
 
 def bandwidth(named_curves, flat, when):
-    """MB/s over size: [label, {bytes: MB/s}], and [label, MB/s] for what has no size."""
+    """MB/s over size: [label, {bytes: MB/s}], and [label, MB/s] for figures without a size."""
     sizes = sorted({size for _, curve in named_curves for size in curve})
     values = [v for _, curve in named_curves for v in curve.values()] + [v for _, v in flat]
     span = math.log2(sizes[-1] / sizes[0]) or 1

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""One large file into tmpfs: rdma_copy_file, rsync, a plain copy through TCP, nc. CPU time is of
-both sides."""
+"""Copies one large file into tmpfs: rdma_copy_file, rsync, a plain TCP copy, nc. CPU times are sums
+over both sides."""
 
 import filecmp
 import os
@@ -14,13 +14,13 @@ from proc import Failed, Process, await_port, cores
 PORT = 18624
 MIB = 1 << 20
 STRACE_MIB = 256
-# What the device's name ends with: by default two processes of one host share memory; over UDP they
-# do as two hosts do.
+# Suffix of the device's name: by default two processes of one host use shared memory; with path=udp
+# they behave as two hosts.
 OURS = {"gdrcore": "", "gdrcore udp": ",path=udp"}
 
 
 def place(mib):
-    """A folder on tmpfs and how many MiB of file it takes twice, in memory that is free."""
+    """A folder on tmpfs, and the MiB of a file that fits twice into free memory there."""
     free = shutil.disk_usage("/dev/shm").free // MIB if os.path.isdir("/dev/shm") else 0
     available = next(
         int(line.split()[1]) // 1024
@@ -41,7 +41,7 @@ def make_file(path, mib):
 
 
 class Copy:
-    """The tools; `name` gives what to start for each side."""
+    """The tools; `name` returns the commands of both sides."""
 
     def __init__(self, bin_dir, bare, work):
         self.tool, self.bare, self.work = (
@@ -57,7 +57,7 @@ class Copy:
             )
 
     def tools(self):
-        """key, label, program needed."""
+        """key, label, required program."""
         return [
             ("gdrcore", "rdma_copy_file (CRC-32C checked)", None),
             ("gdrcore udp", "rdma_copy_file, path=udp", None),
@@ -88,7 +88,7 @@ class Copy:
         return ["nc", "-l", "-d", SERVER, port], ["nc", "-N", SERVER, port]
 
     def run(self, key, source, check=False, traced=False, seconds=30.0):
-        """Copies once. Gives wall, user and sys seconds, or with `traced` the number of system
+        """Copies once. Returns wall, user and sys seconds, or with `traced` the number of system
         calls."""
         shutil.rmtree(self.into, ignore_errors=True)
         os.mkdir(self.into)
@@ -115,8 +115,8 @@ class Copy:
             )
         finally:
             if traced and key == "rsync":
-                # strace hands our signal on only if it is the one to end: the daemon has written
-                # who it is.
+                # strace passes our signal on only if it is the one to end, so the daemon's own pid
+                # is read from its file.
                 try:
                     os.kill(int(open(f"{self.work}/rsyncd.pid").read()), 15)
                     server.wait(5.0)

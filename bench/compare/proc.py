@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Processes: pinned to a core, bounded in time, their CPU time known; stopped by their own id
-only."""
+"""Processes of the comparison: pinned to a core, limited in time, with their CPU time, and killed
+by their own pid only."""
 
 import os
 import signal
@@ -12,16 +12,15 @@ _live = []
 
 
 class Failed(Exception):
-    """A contestant that did not do what it was started for; the text says why."""
+    """A program failed in its measurement; the text is the reason."""
 
 
 def cores():
-    """One core for each side: the server's and the client's. The same one where there is no
-    second."""
+    """A core for the server and one for the client; the same one if there is no second."""
     mine = sorted(os.sched_getaffinity(0))
     seen, distinct = set(), []
     for cpu in mine:
-        # Two threads of one core would share what is measured.
+        # Hardware threads of one core would share what is measured.
         at = f"/sys/devices/system/cpu/cpu{cpu}/topology/"
         try:
             place = open(at + "physical_package_id").read() + open(at + "core_id").read()
@@ -35,7 +34,7 @@ def cores():
 
 
 class Process:
-    """A running program, its output in files so that nobody has to read while it is measured."""
+    """A running program; its output goes to files, so that nothing has to read it meanwhile."""
 
     def __init__(self, command, core, env=None, stdin=None, stdout=None):
         self.name = os.path.basename(command[0])
@@ -68,7 +67,7 @@ class Process:
         return lines[-1][:200] if lines else "no message"
 
     def wait(self, seconds):
-        """Waits for a good end; anything else is Failed."""
+        """Waits for a successful end; otherwise raises Failed."""
         end = time.monotonic() + seconds
         while not self.done():
             if time.monotonic() > end:
@@ -80,7 +79,7 @@ class Process:
         return self
 
     def stop(self):
-        """Ends it, politely first."""
+        """Ends it: SIGTERM first, then SIGKILL."""
         for sig, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
             if self.done():
                 return
@@ -96,7 +95,7 @@ def stop_all():
 
 
 def await_port(kind, port, process, seconds=8.0):
-    """Waits until somebody listens; looking does not disturb a server that takes one client
+    """Waits until a port has a listener, without a connection, since some servers accept one client
     only."""
     wanted, end = f":{port:04X}", time.monotonic() + seconds
     while time.monotonic() < end:
@@ -114,8 +113,8 @@ def await_port(kind, port, process, seconds=8.0):
 
 
 def place_helper(server, client, server_core, client_core):
-    """The thread of a server that only watches its memory gives its core to nobody: its helper gets
-    another, the client's if need be."""
+    """Moves a server's helper thread to another core, the client's if need be: the thread that
+    watches memory never leaves its core."""
     cores_left = os.sched_getaffinity(0) - {server_core, client_core} or {client_core}
     tasks = f"/proc/{server.popen.pid}/task/"
     while not client.done() and not server.done():
@@ -132,9 +131,9 @@ def pair(
     server, client, port, kind="tcp", seconds=15.0, server_ends=True, env=None, one_core=False,
     helper=False,
 ):
-    """Runs a server and one client, each on its core, or both on one. Gives the client's process.
+    """Runs a server and one client, each on its core, or both on one. Returns the client's process.
 
-    `helper`: the server's helper thread goes elsewhere."""
+    `helper`: moves the server's helper thread to another core."""
     server_core, client_core = cores()
     if one_core:
         client_core = server_core

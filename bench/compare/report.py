@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What the rounds add up to: medians, ratios, goals, and the page that keeps them."""
+"""The report of a comparison: medians, ratios, goals, and the page of results."""
 
 import itertools
 import statistics
@@ -7,7 +7,7 @@ import textwrap
 
 
 def wrapped(page):
-    """The page with its paragraphs wrapped at 100 columns; tables stay as they are."""
+    """The page with paragraphs wrapped at 100 columns; tables stay as they are."""
     keep = lambda line: not line or line[0] in "|#!-"
     parts = []
     for as_is, lines in itertools.groupby(page.splitlines(), keep):
@@ -40,7 +40,7 @@ def over(a, b):
 
 
 def table(head, rows):
-    """Markdown that also reads well as text."""
+    """A Markdown table that is readable as text, too."""
     cells = [head] + rows
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     line = lambda row: (
@@ -79,13 +79,13 @@ class Results:
         return [key for p, key in self.labels if p == phase]
 
     def typical(self, key, phase="lat"):
-        """Median latency, or the mean of a program that tells only that."""
+        """Median latency, or the mean of a program that reports only that."""
         return self.get(phase, key, "median_us") or self.get(phase, key, "mean_us")
 
     def ratio(self, phase, ours, theirs, *fields):
-        """The median over the rounds of one contestant's figure over another's in the same round;
-        of the first field that each has. A machine whose speed changes from minute to minute
-        changes both."""
+        """The median over the rounds of one program's figure over another's in the same round, for
+        the first field that each has. On a machine whose speed changes from minute to minute both
+        change together."""
         def by_turn(key):
             figures = {}
             for r in self.rounds.get((phase, key), []):
@@ -163,7 +163,7 @@ class Results:
         )
 
     def goals(self):
-        """What docs and issues promise, against what was measured."""
+        """The goals of docs and issues against the measured values."""
         rows = []
 
         def goal(what, value, bound, at_least):

@@ -1,11 +1,11 @@
-//! What a live connection keeps of its goodput while a stranger floods its receiver.
+//! Goodput of a connection while a stranger floods its receiver.
 //!
 //! `flood [SECONDS]`: WRITEs of 64 KiB over UDP between two devices, a thread each, in turn beside
 //! nothing, beside a thread that only computes, and beside one that sends as fast as it can:
-//! datagrams of 64 bytes, and trains of 60 KiB that the kernel cuts into segments of 1 KiB. Each
-//! kind is sent with a QPN that nobody has, with the connection's own and a wrong ICRC, and valid
-//! but for the PSN, from the peer's address. Prints the median goodput of the rounds and its ratio
-//! to that beside the thread that computes, which takes its share of the CPUs as well.
+//! datagrams of 64 bytes, or trains of 60 KiB that the kernel cuts into segments of 1 KiB. Packets
+//! of each kind are sent with an unused QPN, with the connection's QPN and a wrong ICRC, and valid
+//! except for the PSN, from the peer's address. Prints the median goodput of the rounds and its
+//! ratio to that beside the computing thread, which takes its share of the CPUs as well.
 
 use bench::ends::End;
 use gdrcore_core::device::Device;
@@ -25,7 +25,7 @@ const THERE: [u8; 4] = [127, 0, 0, 2];
 /// Bytes of a segment of a train.
 const SEGMENT: usize = 1024;
 
-/// What the other thread does.
+/// Activity of the other thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,
@@ -33,7 +33,7 @@ enum Beside {
     Flood { what: What, train: bool },
 }
 
-/// What is wrong with the packets.
+/// The fault of the packets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     UnknownQpn,
@@ -46,7 +46,7 @@ fn packets(what: What, train: bool, qpn: u32, from_port: u16) -> Vec<u8> {
     let (len, count) = if train { (SEGMENT, 60) } else { (64, 1) };
     let mut all = Vec::new();
     for ident in 0..count {
-        // RC SEND only; PSNs that no connection expects for long.
+        // RC SEND only, with PSNs that no connection expects for long.
         let mut p = vec![0x04, 0, 0xff, 0xff, 0];
         p.extend_from_slice(
             &(if what == What::UnknownQpn { 0xfd_fffe } else { qpn }).to_be_bytes()[1..],
@@ -79,7 +79,7 @@ fn flood(what: What, train: bool, qpn: u32, stop: &AtomicBool, sent: &AtomicU64)
     }
 }
 
-/// Bytes a second that arrive in `time`, and datagrams or trains that the stranger has sent.
+/// Bytes per second that arrive within `time`, and datagrams or trains that the stranger has sent.
 fn goodput(a: &End, b: &End, qp: usize, beside: Beside, time: Duration) -> (f64, u64) {
     let (stop, sent) = (&AtomicBool::new(false), &AtomicU64::new(0));
     std::thread::scope(|s| {
@@ -105,7 +105,7 @@ fn goodput(a: &End, b: &End, qp: usize, beside: Beside, time: Duration) -> (f64,
             let n = a.dev.poll_cq(a.cq, &mut wc).expect("poll");
             under_way -= n;
             if wc[..n].iter().any(|wc| wc.status != wc_status::SUCCESS) {
-                // The connection has ended: nothing arrives in what is left of the time.
+                // The connection has ended, so nothing arrives in the rest of the time.
                 break;
             }
             done += n as u64;
@@ -120,7 +120,7 @@ fn main() {
     let seconds = std::env::args().nth(1).map_or(1.0, |s| s.parse().expect("seconds"));
     let open =
         |ip: [u8; 4], n| End::open(&format!("soft:{}:{PORT}", Ipv4Addr::from(ip)), n, 1 << 20, 64);
-    // A connection for each measurement: one that has ended must not spoil the next.
+    // A connection for each measurement: one that has ended must not affect the next.
     let n = ROUNDS * 8;
     let (a, b) = (open(HERE, n), open(THERE, n));
     End::connect(&a, &b);
@@ -128,10 +128,10 @@ fn main() {
     let rows = [
         ("nothing", Beside::Nothing),
         ("a thread that computes", Beside::Computing),
-        ("64 B, a QPN that nobody has", of(What::UnknownQpn, false)),
+        ("64 B, an unused QPN", of(What::UnknownQpn, false)),
         ("64 B, wrong ICRC", of(What::WrongIcrc, false)),
         ("64 B, wrong PSN", of(What::WrongPsn, false)),
-        ("trains, a QPN that nobody has", of(What::UnknownQpn, true)),
+        ("trains, an unused QPN", of(What::UnknownQpn, true)),
         ("trains, wrong ICRC", of(What::WrongIcrc, true)),
         ("trains, wrong PSN", of(What::WrongPsn, true)),
     ];

@@ -1,12 +1,12 @@
-//! What a message over UDP costs, stage by stage: both ends in one thread, so that no stage waits
+//! Cost of a message over UDP, stage by stage; both ends run in one thread, so that no stage waits
 //! for the other end.
 //!
-//! * `udp_stages`: medians in ns of the calls that one hop of a ping-pong of 64-byte SENDs consists
-//!   of, and of the bare socket calls with datagrams of the same lengths.
-//! * `udp_stages BYTES [COUNT]`: CPU time and system calls of both ends per WRITE of this size, 128
-//!   under way.
+//! * `udp_stages`: medians in ns of the calls in one hop of a ping-pong of 64-byte SENDs, and of
+//!   the bare socket calls with datagrams of the same lengths.
+//! * `udp_stages BYTES [COUNT]`: CPU time and system calls of both ends per WRITE of this size,
+//!   with 128 under way.
 //!
-//! Medians, and CPU time rather than wall time: they hold on a machine that others use, too.
+//! Medians, and CPU time rather than wall time, are stable on a machine with other load.
 
 use bench::bare::Bare;
 use bench::ends::End;
@@ -17,7 +17,7 @@ use std::time::Instant;
 
 const HOPS: usize = 100_000;
 const DEPTH: u64 = 128;
-/// Every so many WRITEs one is signalled.
+/// One WRITE of so many is signalled.
 const SIGNALLED: u64 = 8;
 
 fn median(v: &mut [u128]) -> u128 {
@@ -25,7 +25,7 @@ fn median(v: &mut [u128]) -> u128 {
     v[v.len() / 2]
 }
 
-/// Runs `f` and notes how long it took.
+/// Runs `f` and records its time.
 fn timed<T>(into: &mut Vec<u128>, f: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let out = f();
@@ -58,7 +58,7 @@ fn hops() {
         median(&mut recv),
         median(&mut empty)
     );
-    // SEND and ACK as one burst: 80 bytes and 20.
+    // A SEND and an ACK as one burst: 80 bytes and 20.
     let (s, r) = (Bare::open("127.0.0.1:4832", 80), Bare::open("127.0.0.2:4832", 80));
     let to: SocketAddr = "127.0.0.2:4832".parse().expect("address");
     let (mut buf, data) = ([0; 2048], [7; 100]);

@@ -1,11 +1,11 @@
-/* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the driver's copies alone can do: a chunk out of the GPU into pinned memory and on into the
- * GPU, double-buffered, without anything of gdrcore in between. The bound of every staged transfer
- * within one machine.
+ * SPDX-License-Identifier: MIT OR Apache-2.0
  *
- *   pipeline [MIB]      prints "gpu NAME", "driver VERSION", "latency BYTES MICROSECONDS",
- *                       "bandwidth BYTES MB_PER_S"
+ * The rate of the driver's copies alone: a chunk out of the GPU into pinned memory and on into the
+ * GPU, double-buffered, without gdrcore. It bounds every staged transfer within one machine.
+ *
+ * pipeline [MIB] prints "gpu NAME", "driver VERSION", "latency BYTES MICROSECONDS", "bandwidth
+ * BYTES MB_PER_S"
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -16,7 +16,7 @@
 
 typedef void *object;
 
-/* The calls by name; the last argument of each line is its parameters. */
+/* The driver's calls by name; the last argument of each line is the parameter list. */
 #define CALLS(X)                                                                           \
     X(cuInit, (unsigned)) X(cuDriverGetVersion, (int *)) X(cuDeviceGet, (int *, int))      \
     X(cuDeviceGetName, (char *, int, int)) X(cuDevicePrimaryCtxRetain, (object *, int))    \
@@ -86,7 +86,7 @@ int main(int argc, char **argv)
     printf("gpu %s\ndriver %d.%d\n", name, version / 1000, version % 1000 / 10);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         size_t size = sizes[s], chunk = size < CHUNK ? size : CHUNK;
-        /* One message there: out, and when it is out, in. */
+        /* One message: out of the GPU, and then into it. */
         for (int i = 0; i < 200; i++) {
             uint64_t start = now_ns();
             for (size_t at = 0; at < size; at += chunk) {
@@ -99,7 +99,7 @@ int main(int argc, char **argv)
         }
         qsort(took, 200, sizeof *took, by_value);
         printf("latency %zu %.2f\n", size, (double)took[100] / 1e3);
-        /* Many: the next chunk goes out while this one goes in. */
+        /* Many messages: the next chunk leaves the GPU while this one enters it. */
         uint64_t count = total / chunk < 20000 ? total / chunk : 20000, start = now_ns();
         for (uint64_t i = 0; i < count; i++) {
             TRY(cuStreamWaitEvent(out, emptied[i % 2], 0));

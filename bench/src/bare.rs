@@ -1,4 +1,4 @@
-//! Bare UDP sockets: what the kernel alone costs, to compare with in the same run.
+//! Bare UDP sockets: the kernel's own cost, for comparison in the same run.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -9,7 +9,7 @@ const SOL_UDP: i32 = 17;
 const UDP_SEGMENT: i32 = 103;
 const UDP_GRO: i32 = 104;
 
-/// A socket that never sleeps.
+/// A socket in non-blocking mode.
 pub struct Bare(UdpSocket);
 
 fn set(s: &UdpSocket, option: i32, value: i32) {
@@ -21,7 +21,8 @@ fn set(s: &UdpSocket, option: i32, value: i32) {
 }
 
 impl Bare {
-    /// Binds; `segment` > 0: sends are cut into datagrams of so many bytes, and arrive joined.
+    /// Binds. With `segment` > 0 sends are cut into datagrams of so many bytes, and received ones
+    /// are joined.
     pub fn open(address: &str, segment: i32) -> Bare {
         let s = UdpSocket::bind(address).expect("bind");
         s.set_nonblocking(true).expect("nonblocking");
@@ -32,13 +33,13 @@ impl Bare {
         Bare(s)
     }
 
-    /// Sends; a full buffer is tried again.
+    /// Sends; retries while the buffer is full.
     pub fn send(&self, data: &[u8], to: &str) {
         let to: std::net::SocketAddr = to.parse().expect("address");
         self.send_to(data, &to);
     }
 
-    /// As [`Bare::send`], with the address made before.
+    /// As [`Bare::send`], with a parsed address.
     #[inline]
     pub fn send_to(&self, data: &[u8], to: &std::net::SocketAddr) {
         loop {
@@ -50,7 +51,7 @@ impl Bare {
         }
     }
 
-    /// Bytes of what is there, or 0.
+    /// Bytes received, or 0.
     #[inline]
     pub fn receive(&self, buf: &mut [u8]) -> usize {
         match self.0.recv_from(buf) {

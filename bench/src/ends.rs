@@ -1,5 +1,5 @@
-//! Two soft devices on loopback addresses, each driven by its own thread: what the end-to-end
-//! benches share.
+//! Two soft devices on loopback addresses, each driven by its own thread, for the end-to-end
+//! benches.
 
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{Device, MrAttr, MrReg};
@@ -30,15 +30,15 @@ const CQE: u32 = 4096;
 /// The wr_id of receives.
 const RECV: u64 = u64::MAX;
 
-/// Access for everything.
+/// All access rights.
 const ALL: u32 =
     access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
 impl End {
     /// Opens a device with `n` QPs and a buffer of `bytes`.
     pub fn open(name: &str, n: usize, bytes: usize, depth: u32) -> End {
-        // Room for the rings of so many, at up to 512 bytes for each request and its place in the
-        // tables (each ring a whole page), and for the CQ.
+        // Memory for these rings, at up to 512 bytes for each request and its place in the tables
+        // (each ring a whole page), and for the CQ.
         let ring_bytes = n as u64 * (u64::from(depth) * 512 + 8192)
             + u64::from(CQE) * 128
             + Config::default().ring_bytes;
@@ -158,7 +158,7 @@ impl End {
         self.post_with(qp, peer, opcode, offset, len, send_flags::SIGNALED);
     }
 
-    /// As [`End::post`], with the flags given. A SEND or an atomic as well.
+    /// As [`End::post`], with flags; also for a SEND or an atomic.
     #[inline]
     pub fn post_with(
         &self,
@@ -199,8 +199,8 @@ impl End {
         unsafe { self.dev.post_send(self.qps[qp].0, &wr, &mut bad).expect("post") };
     }
 
-    /// Posts an inline SEND without completion, from the start of the buffer; every 16th is
-    /// signalled and waited for by [`End::try_wait`], which does not count it.
+    /// Posts an inline SEND from the start of the buffer; every 16th is signalled, and
+    /// [`End::try_wait`] polls its completion without counting it.
     #[inline]
     pub fn post_unsignalled(&self, qp: usize, len: u32) {
         let none = MrAttr::default();
@@ -219,7 +219,7 @@ impl End {
         unsafe { self.dev.post_recv(self.qps[qp].0, &wr, &mut bad).expect("post") };
     }
 
-    /// Polls once; true: a receive has ended.
+    /// Polls once; true if a receive has completed.
     #[inline]
     pub fn try_wait(&self) -> bool {
         let mut wc = [Wc::default()];
@@ -230,7 +230,7 @@ impl End {
         wc[0].wr_id == RECV
     }
 
-    /// Waits for the end of a receive.
+    /// Waits until a receive has completed.
     #[inline]
     pub fn wait_recv(&self) {
         while !self.try_wait() {
@@ -238,7 +238,7 @@ impl End {
         }
     }
 
-    /// Waits for one successful completion; gives its wr_id.
+    /// Waits for one successful completion; returns its wr_id.
     pub fn wait(&self) -> u64 {
         let mut wc = [Wc::default()];
         while self.dev.poll_cq(self.cq, &mut wc).expect("poll") == 0 {

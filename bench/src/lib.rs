@@ -1,4 +1,4 @@
-//! Criterion benches and end-to-end measurements live in `benches/`; this is what they share.
+//! Ends and bare sockets that the benches and measurements in `benches/` and `examples/` share.
 
 pub mod bare;
 pub mod ends;

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * loop: one operation of two queue pairs of one context, many times, for callgrind and for the
+ * loop: one operation between two queue pairs of one context, many times, for callgrind and for the
  * clock.
  *
- *   loop OPERATION COUNT    runs COUNT operations inside measured(), the function that callgrind is
- *                           told to collect
- *   loop OPERATION time     prints the fastest and the median of many batches of 50, in nanoseconds
+ * loop OPERATION COUNT    runs COUNT operations inside measured(), the function that callgrind
+ *                         collects
+ * loop OPERATION time     prints the fastest and the median of many batches of 50, in nanoseconds
  *
  * OPERATION: write (8 bytes inline, signalled), send (8 bytes inline with its receive), read (8
  * bytes), post (an unsignalled write and no poll), empty (a poll that finds nothing), clock (the
- * clock alone). "write:N" does it beside N idle queue pairs that are connected as well.
+ * clock alone). "write:N" runs it beside N connected queue pairs that are idle.
  *
  * hop, write-hop: one way of a ping-pong of 8 bytes over shared memory between two contexts, both
- * driven by this thread: the post of one (inline, unsignalled), the poll or the progress of the
- * other that finds it, and its next receive. mapped-hop: the same WRITE into memory that the target
- * shares, so that the initiator has mapped it. udp-hop, udp-write-hop: the same over the socket,
- * the SEND with 64 bytes. hop-empty, udp-empty: a poll that finds nothing there. fast-hop: hop
- * by fast handles.
+ * driven by this thread: one end's post (inline, unsignalled), the other's poll or progress that
+ * finds it, and its next receive. mapped-hop: the same WRITE into shared memory of the target that
+ * the initiator has mapped. udp-hop, udp-write-hop: the same over the socket, the SEND with 64
+ * bytes. hop-empty, udp-empty: a poll there that finds nothing. fast-hop: hop by fast handles.
  */
 #include <gdrcore.h>
 
@@ -167,7 +166,7 @@ static void end_post(struct end *e, struct end *to, uint32_t opcode)
         .opcode = opcode,
         .send_flags = GDRC_SEND_INLINE,
     };
-    if (hops % 16 < 2) // now and then, so that its slots are seen to be free
+    if (hops % 16 < 2) // now and then, which frees the slots of the unsignalled ones
         wr.send_flags |= GDRC_SEND_SIGNALED;
     wr.wr.rdma.remote_addr = to->attr.iova + 64;
     wr.wr.rdma.rkey = to->attr.rkey;
@@ -214,7 +213,7 @@ static void op_fast_hop(void)
     check("post_recv", gdrc_qp_fast_post_recv(y->fast_qp, &next, &bad));
 }
 
-/* A poll that finds nothing, of one of them. */
+/* A poll of one end that finds nothing. */
 static void op_hop_empty(void)
 {
     gdrc_wc wc;
@@ -233,7 +232,7 @@ static void op_write_hop(void)
     }
 }
 
-/* Until either end has mapped the other's memory: asking for it takes some milliseconds. */
+/* Runs both until either end has mapped the other's memory; a grant takes some milliseconds. */
 static void ends_mapped(void)
 {
     uint64_t counters[256] = { 0 };
@@ -244,7 +243,7 @@ static void ends_mapped(void)
     for (int i = 0; i < 2; i++) {
         do {
             op_write_hop();
-            // An ACK that waits for company leaves with a round in which nothing has come.
+            // A delayed ACK leaves in a round in which nothing has come.
             for (int k = 0; k < 4; k++)
                 check("progress", gdrc_progress(ends[k & 1].ctx));
             check("counters", gdrc_counters(ends[i].ctx, counters, n));

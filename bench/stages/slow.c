@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * slow: a clock that runs as slowly as a program does under callgrind, loaded before the C library.
- * Without it, what is done once in so many microseconds would be counted as often as messages are.
+ * slow: a preloaded clock that runs as slowly as a program does under callgrind. Without it,
+ * actions that happen once in so many microseconds would be counted for each message.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

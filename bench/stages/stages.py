@@ -3,10 +3,10 @@
 
     stages.py OPERATION LIBRARY COUNT CALLGRIND_FILE NANOSECONDS [PERF_SCRIPT]
 
-The optimiser has made a handful of functions of the whole chain, so names of functions say little.
-Each address is therefore read with its inlined frames (addr2line -i), and counts for the innermost
-one that lies in a file of STAGES. Files that every stage uses (rings, tables, PSNs) are not in that
-list: they count for whoever used them. """
+The optimiser inlines the whole chain into a handful of functions, so function names are of little
+use. Each address is therefore resolved to its inlined frames (addr2line -i), and counts for the
+innermost frame whose file is in STAGES. Files that every stage uses (rings, tables, PSNs) are not
+in that list: they count for the caller. """
 import collections
 import re
 import subprocess
@@ -22,16 +22,19 @@ STAGES = [
     ("headers of packets", ["core/src/wire/", "core/src/roce/run.rs"]),
     ("packets in", ["core/src/engine/rx.rs"]),
     ("clock", ["backends/net/src/clock.rs"]),
-    ("who has work", ["core/src/engine/tx.rs"]),
+    ("choice of queue pairs with work", ["core/src/engine/tx.rs"]),
     ("requester: WQE to run", ["core/src/roce/requester.rs", "core/src/roce/datagram.rs"]),
     ("hand-over of the run", ["core/src/roce/txbuf.rs"]),
-    ("responder: whose, allowed, in order", ["core/src/roce/responder.rs", "core/src/roce/mod.rs"]),
+    (
+        "responder: sender, permission, order",
+        ["core/src/roce/responder.rs", "core/src/roce/mod.rs", "core/src/roce/rules/receive.rs"],
+    ),
     ("keys and placement", ["core/src/mem/"]),
     ("ACK or answer", ["core/src/roce/answers.rs"]),
-    ("completer: what is acknowledged", ["core/src/roce/completer.rs"]),
+    ("completer: acknowledged requests", ["core/src/roce/completer.rs"]),
     (
-        "in one step",
-        ["core/src/roce/frame/local.rs", "core/src/roce/lone", "core/src/roce/peer_write.rs"],
+        "single path",
+        ["core/src/roce/frame/", "core/src/roce/rules/single.rs", "core/src/roce/peer_write.rs"],
     ),
     ("completion into the CQ", ["core/src/roce/queues.rs"]),
     ("poll: completion to the program", []),
@@ -41,7 +44,7 @@ CLOCK = next(i for i, (name, _) in enumerate(STAGES) if name == "clock")
 
 
 def by_address(path):
-    """Instructions by (object, address); costs of calls stand in their own lines and are left
+    """Instructions by (object, address); costs of calls are in lines of their own, which are left
     out."""
     cost, names, current, called = collections.Counter(), {}, None, False
     for line in open(path):
@@ -94,7 +97,7 @@ def frames(library, addresses):
 
 
 def stage_of(where, address, stacks):
-    """Index into STAGES, or what else it is."""
+    """Index into STAGES, or a name for code outside of them."""
     if "libgdrcore" not in where:
         return (
             "the program itself"

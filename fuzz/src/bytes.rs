@@ -1,6 +1,6 @@
-//! Choices out of a byte string.
+//! Reads a fuzzer's choices from its byte string.
 
-/// Reads numbers out of a byte string; past its end everything is 0.
+/// Reads numbers from a byte string; past its end every number is 0.
 pub(crate) struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -33,15 +33,15 @@ impl<'a> Bytes<'a> {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-    /// A number below `n`, which is at least 1; as few bytes as that takes.
+    /// A number below `n`, which is at least 1; reads as few bytes as needed.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         (if n <= 256 { usize::from(self.u8()) } else { self.u32() as usize }) % n
     }
-    /// Rarely true, and never past the end.
+    /// True in one of `n` cases, and never past the end.
     pub(crate) fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == n - 1
     }
-    /// Mostly small, sometimes at an edge, sometimes anything.
+    /// Mostly a small number, sometimes an edge case, sometimes any number.
     pub(crate) fn word(&mut self) -> u32 {
         match self.u8() {
             255 => u32::MAX,
@@ -50,7 +50,7 @@ impl<'a> Bytes<'a> {
             n => u32::from(n) % 20,
         }
     }
-    /// One of `from`, mostly the later ones; sometimes nothing or garbage.
+    /// One of `from`, mostly a later one; sometimes 0 or garbage.
     pub(crate) fn pick(&mut self, from: &[u64]) -> u64 {
         let n = from.len();
         match self.u8() {

@@ -1,10 +1,9 @@
-//! Connection managers of two engines: the string says what both programs ask of them, what the
-//! network does to their messages, and which messages a stranger makes up who has read all the
-//! others.
+//! Fuzzes the connection managers of two engines. The string selects the calls of both programs,
+//! the faults of the network, and the messages of a stranger that has read all others.
 //!
-//! What must hold: no panic; one message in is at most one message out; an id is the program's or
-//! ends by itself, so that at the end, with all ids destroyed and enough time gone, every id is to
-//! be had again.
+//! Conditions: no panic; at most one message is sent for one received; an id is destroyed by its
+//! program or ends by itself, so that at the end, with all ids destroyed and enough time gone,
+//! every id can be made again.
 
 use crate::bytes::Bytes;
 use crate::host::Host;
@@ -18,9 +17,9 @@ use gdrcore_core::wire::{Flow, ICRC_LEN, QP1_QKEY};
 /// BTH and DETH.
 const HEADERS: usize = 20;
 const PACKET: usize = HEADERS + MAD_LEN + ICRC_LEN;
-/// Messages under way, and those that the stranger remembers.
+/// Most messages under way, and most that the stranger remembers.
 const WIRE: usize = 64;
-/// Ids that one program keeps; it lets the oldest go.
+/// Most ids that one program keeps; then it destroys the oldest.
 const IDS: usize = 24;
 const ATTRIBUTES: [u16; 10] = [
     attribute::REQ,
@@ -35,27 +34,27 @@ const ATTRIBUTES: [u16; 10] = [
     0x19,
 ];
 
-/// A message under way: for which side, and its bytes.
+/// A message under way: its receiver's side, and its bytes.
 type Sent = (usize, Vec<u8>);
 
 /// QPs of each side.
 const KINDS: [u32; 5] = [qp_type::RC, qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD];
 
-/// What happened, so that a test can tell whether the strings reach anything.
+/// Coverage of strings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Managed {
-    /// Events by their numbers.
+    /// Events, by number.
     pub events: [u64; 16],
-    /// Calls that did something, and that refused.
+    /// Calls that succeeded, and calls that refused.
     pub calls: [u64; 2],
-    /// Messages that were not as their sender sent them, and those of them that were not dropped.
+    /// Messages that differed from the sent ones, and those of them that were not dropped.
     pub forged: [u64; 2],
-    /// Messages that were sent again.
+    /// Messages that were repeated.
     pub retries: u64,
 }
 
 impl Managed {
-    /// Adds another run's.
+    /// Adds another run's coverage.
     pub fn add(&mut self, other: &Managed) {
         let pairs =
             self.events.iter_mut().zip(other.events).chain(self.calls.iter_mut().zip(other.calls));
@@ -66,13 +65,13 @@ impl Managed {
     }
 }
 
-/// One engine, and the program above it.
+/// One engine and the program above it.
 struct Side {
     host: Host,
     peer: PeerAddr,
     qps: Vec<(Handle, u32)>,
     ids: Vec<Handle>,
-    /// Requests that nobody has answered, and the type of QP that each asks for.
+    /// Requests that the program has not answered, each with the type of its QP.
     asked: Vec<(Handle, u32)>,
     next_qp: usize,
 }
@@ -92,8 +91,8 @@ impl Side {
         }
     }
 
-    /// The next QP, mostly of this type, in RESET again, whatever became of it; or none, since the
-    /// program moves its own.
+    /// The next QP, mostly of this type, moved to RESET whatever its state; or none, when the
+    /// program moves its QPs itself.
     fn qp(&mut self, kind: u32, arg: u8) -> Handle {
         let of = |k: u32| KINDS.iter().position(|&x| x == k).unwrap_or(0);
         self.next_qp += 1;
@@ -108,7 +107,7 @@ impl Side {
         qp
     }
 
-    /// One call of the program's. Whether it did something.
+    /// One call of the program; true if it succeeded.
     fn call(&mut self, now: u64, op: u8, arg: u8, seen: &mut Managed) -> bool {
         let ps = [port_space::TCP, port_space::UDP, port_space::IB][usize::from(arg >> 2 & 3) % 3];
         let port = 1000 + u16::from(arg & 3);
@@ -149,7 +148,7 @@ impl Side {
             }
             1 => {
                 let qp = self.qp(kind, arg);
-                // Sometimes one whom nobody has ever heard of.
+                // Sometimes an unknown address.
                 let gid = if arg & 0xe0 == 0xe0 { [0x20; 16] } else { self.peer.gid };
                 let to = AhAttr { dgid: gid, udp_port: 4791, ..AhAttr::default() };
                 let mut g = self.host.guard();
@@ -210,7 +209,7 @@ fn packet(mad: &[u8; MAD_LEN]) -> Vec<u8> {
     p
 }
 
-/// A message that nobody sent: one that was seen, or the string's own, with ids of others.
+/// A forged message: a recorded one, or one from the string, with ids of other messages.
 fn made_up(input: &mut Bytes, seen: &[Vec<u8>], ids: &[u32]) -> Vec<u8> {
     let (plan, arg) = (input.u8(), usize::from(input.u8()));
     let mut mad = [0; MAD_LEN];
@@ -244,7 +243,7 @@ fn made_up(input: &mut Bytes, seen: &[Vec<u8>], ids: &[u32]) -> Vec<u8> {
     packet(&mad)
 }
 
-/// Two connection managers fed by one byte string.
+/// Fuzzes two connection managers.
 pub fn cm(data: &[u8]) -> Managed {
     let mut input = Bytes::new(data);
     let mut sides = [Side::new(1), Side::new(2)];
@@ -252,7 +251,7 @@ pub fn cm(data: &[u8]) -> Managed {
     let (mut wire, mut seen): (Vec<Sent>, Vec<Vec<u8>>) = Default::default();
     let mut ids: Vec<u32> = Vec::new();
     let mut now = 1_000_000u64;
-    // Some listen already, and some are asked, so that short strings find more than strangers.
+    // Some ports have listeners and some requests are under way, so that short strings reach more.
     for arg in 0..input.u8() & 7 {
         sides[1].call(now, 0, arg, &mut counts);
         sides[0].call(now, 1, arg, &mut counts);
@@ -265,7 +264,7 @@ pub fn cm(data: &[u8]) -> Managed {
         let at = usize::from(step & 0x80 != 0);
         let mut incoming = None;
         match step & 0x1f {
-            // Half of all steps carry what is under way: exchanges take four messages.
+            // Half of all steps deliver messages under way: an exchange takes four.
             0..=11 if !wire.is_empty() => incoming = Some((wire.remove(0), false)),
             12 if !wire.is_empty() => {
                 incoming = Some((wire[usize::from(arg) % wire.len()].clone(), false))
@@ -288,8 +287,8 @@ pub fn cm(data: &[u8]) -> Managed {
             let before = side.dropped();
             note(side.host.sent_now(now), 1 - to, &mut wire, &mut seen, &mut ids);
             side.host.receive(now, &from, &bytes);
-            // Nothing else was left to be sent, and the time stands still: only the message can
-            // have caused one.
+            // Nothing else was to be sent and the time stands still, so only this message can have
+            // caused one.
             let out = side.host.sent_now(now);
             assert!(out.len() <= 1, "{} messages for one", out.len());
             note(out, 1 - to, &mut wire, &mut seen, &mut ids);
@@ -310,7 +309,7 @@ pub fn cm(data: &[u8]) -> Managed {
     counts
 }
 
-/// Messages leave for the other side, and the stranger reads along.
+/// Messages leave for the other side; the stranger records them.
 fn note(
     out: Vec<Vec<u8>>,
     to: usize,
@@ -329,7 +328,7 @@ fn note(
     ids.drain(..ids.len().saturating_sub(WIRE));
 }
 
-/// The program lets everything go, and nobody answers any more: nothing may be left.
+/// The program destroys everything, and no answer comes any more: nothing may be left.
 fn finish(side: &mut Side, mut now: u64) {
     while side.event(now).is_some() {}
     for id in std::mem::take(&mut side.ids) {

@@ -1,5 +1,4 @@
-//! One engine with a buffer between guards, driven without panicking on anything that a peer
-//! caused.
+//! An engine with a registered buffer between guards, for the fuzz targets.
 
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
@@ -9,9 +8,9 @@ use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::*;
 use std::alloc::{alloc_zeroed, dealloc, Layout};
 
-/// Bytes that peers may reach.
+/// Bytes that peers may access.
 const BUFFER: usize = 16 << 10;
-/// Bytes before and behind them that nobody may touch.
+/// Bytes before and behind them that must not change.
 const GUARD: usize = 4096;
 const FILL: u8 = 0xa5;
 const PSN: u32 = 0xff_fff0;
@@ -19,7 +18,7 @@ const ALL: u32 =
     access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 const QKEY: u32 = 0x1111;
 
-/// An engine and what it needs.
+/// An engine and its objects.
 pub(crate) struct Host {
     pub(crate) addr: PeerAddr,
     engine: Option<Engine>,
@@ -99,12 +98,12 @@ impl Host {
         self.engine.as_ref().expect("lives until drop")
     }
 
-    /// The engine, for calls that this file has no name for.
+    /// The engine's lock, for calls without a method here.
     pub(crate) fn guard(&self) -> Guard<'_> {
         self.engine().try_lock().expect("only user")
     }
 
-    /// What wants to leave at this moment, without timers.
+    /// The packets that leave at this time, without timers.
     pub(crate) fn sent_now(&mut self, now: u64) -> Vec<Vec<u8>> {
         let engine = self.engine.as_ref().expect("lives until drop");
         let mut g = engine.try_lock().expect("only user");
@@ -119,7 +118,7 @@ impl Host {
         (self.buffer.as_ptr() as u64 + GUARD as u64, self.rkey)
     }
 
-    /// A QP taken to a state, its peer being the other host.
+    /// A QP in a given state; its peer is the other host.
     pub(crate) fn qp(&mut self, kind: u32, state: u32) -> (Handle, u32) {
         let cap = QpCap {
             max_send_wr: 8,
@@ -198,7 +197,7 @@ impl Host {
         g.qp_modify(0, qp, &attr, mask | m::STATE).expect("a transition of the standard");
     }
 
-    /// Any modify call, legal or not.
+    /// A modify call, valid or not.
     pub(crate) fn modify_any(&mut self, qp: Handle, arg: u8) {
         let attr = QpAttr { qp_state: u32::from(arg & 7), ..QpAttr::default() };
         let mask = qp_attr_mask::STATE | if arg & 0x80 != 0 { u32::from(arg) << 4 } else { 0 };
@@ -263,7 +262,7 @@ impl Host {
         }
     }
 
-    /// The PSN that a QP expects as responder, or began with as requester.
+    /// The PSN that a QP expects as responder, or with which it began as requester.
     pub(crate) fn expected_psn(&self, qp: Handle, requester: bool) -> u32 {
         let g = self.engine().try_lock().expect("only user");
         match g.qp_query(qp) {
@@ -283,7 +282,7 @@ impl Host {
         );
     }
 
-    /// Timers, then everything that wants to leave.
+    /// Runs timers; returns the packets that leave.
     pub(crate) fn round(&mut self, now: u64) -> Vec<Vec<u8>> {
         let engine = self.engine.as_ref().expect("lives until drop");
         let mut g = engine.try_lock().expect("only user");
@@ -298,19 +297,20 @@ impl Host {
         out
     }
 
-    /// Nothing outside the registered bytes has changed; completions are well formed.
+    /// Checks that nothing outside the registered bytes has changed, and that completions are well
+    /// formed.
     pub(crate) fn check(&mut self) {
         let guards = self.buffer[..GUARD].iter().chain(&self.buffer[GUARD + BUFFER..]);
         assert!(guards.into_iter().all(|&b| b == FILL), "a byte outside the memory region changed");
         let mut wc = [Wc::default(); 16];
         let n = self.engine().poll_cq(self.cq, &mut wc).expect("poll");
         for w in &wc[..n] {
-            assert!(w.wr_id == 1 || w.wr_id == 2, "a completion of nothing: {w:?}");
+            assert!(w.wr_id == 1 || w.wr_id == 2, "a completion without a request: {w:?}");
             assert!(w.status <= 22);
         }
     }
 
-    /// Every send request ends once the peer is silent.
+    /// Checks that every send request ends once the peer is silent.
     pub(crate) fn finish(&mut self, mut now: u64) -> Counters {
         for _ in 0..200 {
             now += 400_000_000;

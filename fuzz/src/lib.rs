@@ -1,18 +1,17 @@
-//! Fuzz targets: functions of a byte string that must return, whatever it holds.
+//! Fuzz targets: functions of a byte string that must return, whatever the string is.
 //!
 //! * [`packets`]: packets of any content into an engine with QPs of every type and state.
-//! * [`pair`]: two engines; the string says what is posted, and what the network does to the
-//!   packets between them.
+//! * [`pair`]: two engines; the string selects the requests and the network's faults.
 //! * [`wire`]: the packet parsers.
 //! * [`mod@pcap`]: the reader of capture files.
 //! * [`mod@mail`]: messages between the processes of one address.
-//! * [`mod@router`]: the router's broker, and what its processes say.
-//! * [`mod@relay`]: its relay, and what sessions put into their rings.
+//! * [`mod@router`]: the router's broker, with messages of any processes.
+//! * [`mod@relay`]: the router's relay, with frames of any content.
 //! * [`mod@cm`]: two connection managers, their programs, the network between them and a stranger.
-//! * [`mod@capi`]: the C calls, in any order, with arguments that no sane program passes.
+//! * [`mod@capi`]: the C calls in any order, with arguments that no correct program passes.
 //!
-//! The same functions run under libFuzzer (`targets/`, nightly) and, with random strings and a
-//! bound, in `tests/bounded.rs` on stable.
+//! The same functions run under libFuzzer (`targets/`, nightly) and, with a bounded number of
+//! random strings, in `tests/bounded.rs` on stable.
 
 mod bytes;
 mod capi;
@@ -37,7 +36,7 @@ pub use pcap::{pcap, Seen};
 pub use relay::{relay, Relayed};
 pub use router::{router, Routed};
 
-/// What most packets are; the rest have any opcode.
+/// Opcodes of most packets; the rest have any opcode.
 const COMMON: [Opcode; 6] = [
     Opcode::RC_ACK,
     Opcode::RC_SEND_ONLY,
@@ -47,17 +46,17 @@ const COMMON: [Opcode; 6] = [
     Opcode::RC_FETCH_ADD,
 ];
 
-/// Syndromes of an AETH that mean something: ACK, RNR NAK, and the four NAKs of RC.
+/// Valid syndromes of an AETH: ACK, RNR NAK, and the four NAKs of RC.
 const SYNDROMES: [u8; 6] = [0x1f, 0x2c, 0x60, 0x61, 0x62, 0x63];
 
-/// The RC queue pair that sends, among those of [`packets`].
+/// Index of the RC queue pair that sends, among those of [`packets`].
 const RTS: usize = 3;
 
 /// Packets into an engine with QPs in every state.
 ///
-/// Each packet of the string begins with a plan: which QP, how far from the expected PSN, whether
-/// its ICRC is right. Without that help nearly every string would end at the ICRC. Returns what the
-/// engine counted.
+/// Each packet of the string begins with a plan: the QP, the distance from the expected PSN,
+/// whether the ICRC is valid. Without that, nearly every string would end at the ICRC check.
+/// Returns the engine's counters.
 pub fn packets(data: &[u8]) -> Counters {
     let mut input = Bytes::new(data);
     let mut host = Host::new(1);
@@ -99,12 +98,11 @@ pub fn packets(data: &[u8]) -> Counters {
         packet[0] = if plan & 0x10 == 0 { known.0 } else { opcode };
         packet[1] = input.u8() & if plan & 0x20 == 0 { 0x80 } else { 0xf0 };
         packet[2..4].copy_from_slice(&[0xff, 0xff]);
-        // The extended headers come from the string, the payload is mostly as long as one that is
-        // legal.
+        // The extended headers come from the string; the payload mostly has a legal length.
         let headers = known.header_len() - 12;
         let form = input.u8();
         let more = usize::from(form & 7);
-        // Only one queue pair has requests under way that answers may be for.
+        // Only one queue pair has outstanding requests that answers may match.
         let answers = form & 0x40 == 0 && known.has_aeth();
         if answers {
             chosen = RTS;
@@ -127,11 +125,11 @@ pub fn packets(data: &[u8]) -> Counters {
             packet[9..12].copy_from_slice(&psn.to_be_bytes()[1..]);
         }
         if form & 8 == 0 && known.has_aeth() && packet.len() > 12 {
-            // Most syndromes are reserved.
+            // Most syndromes are reserved, so a valid one is chosen.
             packet[12] = SYNDROMES[usize::from(packet[12]) % SYNDROMES.len()];
         }
         if plan & 4 == 0 && packet.len() >= 28 {
-            // An address and a key that hold, so that the checks behind them are reached.
+            // A valid address and key, so that the later checks are reached.
             let (va, rkey) = host.target();
             packet[12..20].copy_from_slice(&(va + u64::from(input.u8())).to_be_bytes());
             packet[20..24].copy_from_slice(&rkey.to_be_bytes());
@@ -143,8 +141,7 @@ pub fn packets(data: &[u8]) -> Counters {
         }
         host.receive(now, &peer, &packet);
         if form & 0x30 == 0x30 {
-            // A queue pair that heard odd packets believes the end of its connection only when it
-            // is said again.
+            // A besieged queue pair accepts a fatal NAK only when it is repeated.
             host.receive(now, &peer, &packet);
         }
         now += u64::from(input.u8()) * 100_000;
@@ -154,7 +151,7 @@ pub fn packets(data: &[u8]) -> Counters {
     host.finish(now)
 }
 
-/// Two engines fed by one byte string. Returns what both counted.
+/// Two engines fed by one byte string. Returns the counters of both.
 pub fn pair(data: &[u8]) -> Counters {
     let mut input = Bytes::new(data);
     let kind = [qp_type::RC, qp_type::UC, qp_type::UD][usize::from(input.u8() % 3)];
@@ -236,7 +233,7 @@ pub fn pair(data: &[u8]) -> Counters {
     counts
 }
 
-/// The parsers: any bytes; and what a value gives out, it takes back.
+/// The parsers: any bytes must not panic, and a parsed packet emits the same bytes.
 pub fn wire(data: &[u8]) {
     let _ = Run::parse_packet(data);
     let _ = Run::parse_record(data);

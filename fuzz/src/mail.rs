@@ -1,24 +1,24 @@
-//! What the processes of one address send each other: messages of any content, and tables that are
-//! almost right.
+//! Fuzzes the messages between the processes of one address: any content, and tables with one wrong
+//! byte.
 
 use gdrcore_net::addr_group::group_msg::{parse, Received};
 use gdrcore_net::addr_group::numbers::BLOCK_MAX;
 use gdrcore_net::addr_group::steer::{Program, BY_HASH, INSTRUCTIONS};
 use gdrcore_net::addr_group::table::{Table, BYTES};
 
-/// What strings led to, so that a test can tell whether they reach anything.
+/// Coverage of strings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mailed {
-    /// Messages that were read.
+    /// Messages that were accepted.
     pub read: u32,
-    /// Tables among them, each of which became a program.
+    /// Tables among them, each of which became a BPF program.
     pub tables: u32,
     /// Packets among them.
     pub packets: u32,
 }
 
 impl Mailed {
-    /// Adds.
+    /// Adds another string's coverage.
     pub fn add(&mut self, other: &Mailed) {
         self.read += other.read;
         self.tables += other.tables;
@@ -26,9 +26,8 @@ impl Mailed {
     }
 }
 
-/// One message as a member reads it. The first byte says of which kind, or that it is a table made
-/// from the string with one byte changed; without that help nearly every string would end at the
-/// magic.
+/// One message as a member reads it. The first byte selects its kind, or a valid table with one
+/// byte changed; without that, nearly every string would end at the magic number.
 pub fn mail(data: &[u8]) -> Mailed {
     let mut seen = Mailed::default();
     let Some((&plan, rest)) = data.split_first() else { return seen };
@@ -59,7 +58,7 @@ pub fn mail(data: &[u8]) -> Mailed {
     seen
 }
 
-/// A table as a member writes it, with one byte changed by the string's last two.
+/// A valid table with one byte changed by the string's last two.
 fn almost(data: &[u8]) -> Vec<u8> {
     let mut t = Table::EMPTY;
     t.revise(1);
@@ -78,8 +77,7 @@ fn almost(data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What the kernel checks too: every jump leads forward, into the program, and it ends with a
-/// return.
+/// The kernel's own checks: every jump goes forward inside the program, which ends with a return.
 fn check(program: &Program) {
     let code = program.code();
     for (at, i) in code.iter().enumerate() {

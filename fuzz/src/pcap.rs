@@ -1,11 +1,11 @@
-//! Capture files of any content.
+//! Fuzzes the reader of capture files.
 
 use gdrcore_core::wire::ip::emit_frame_headers;
 use gdrcore_core::wire::pcap::{Datagram, FileHeader, Records, RECORD_HEADER_LEN};
 
 use crate::bytes::Bytes;
 
-/// How far a string got.
+/// Coverage of strings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Files with a header.
@@ -16,12 +16,12 @@ pub struct Seen {
     pub cut: u64,
     /// Frames with a UDP datagram.
     pub datagrams: u64,
-    /// Datagrams whose ICRC is right.
+    /// Datagrams with a valid ICRC.
     pub roce: u64,
 }
 
 impl Seen {
-    /// Sums up.
+    /// Adds another string's coverage.
     pub fn add(&mut self, other: &Seen) {
         self.files += other.files;
         self.records += other.records;
@@ -31,7 +31,7 @@ impl Seen {
     }
 }
 
-/// The string as a capture file, and the file that it describes: frames of which some bytes are
+/// Reads the string as a capture file, and the file that it describes: frames with some bytes
 /// changed.
 pub fn pcap(data: &[u8]) -> Seen {
     let mut seen = read(data);
@@ -39,7 +39,7 @@ pub fn pcap(data: &[u8]) -> Seen {
     seen
 }
 
-/// A file of frames that would be right, but for what the string does to them.
+/// A file of valid frames with the string's changes.
 fn describe(data: &[u8]) -> Vec<u8> {
     let mut input = Bytes::new(data);
     let mut file = vec![0; FileHeader::LEN];
@@ -75,7 +75,7 @@ fn describe(data: &[u8]) -> Vec<u8> {
         let at = file.len();
         file.extend(record);
         file.extend(&frame);
-        // Mostly nothing is wrong.
+        // Mostly without a fault.
         if plan >> 6 == 3 {
             let bytes = file.len() - at;
             file[at + input.below(bytes)] ^= input.u8();
@@ -86,7 +86,7 @@ fn describe(data: &[u8]) -> Vec<u8> {
     file
 }
 
-/// Reads a file as the tests of captures do. What must hold of every file is asserted.
+/// Reads a file as the tests of captures do, and asserts what must hold of every file.
 fn read(file: &[u8]) -> Seen {
     let mut seen = Seen::default();
     let Some(records) = Records::of(file) else { return seen };
@@ -115,7 +115,7 @@ fn read(file: &[u8]) -> Seen {
             seen.roce += 1;
         }
     }
-    // What was read can be written again: the same records, but for times that are no times.
+    // The records can be written again unchanged, except for times that are invalid.
     assert_eq!(Records::of(&head).map(|r| *r.header()), Some(header));
     let count = Records::of(&again).map_or(0, |r| r.filter(Result::is_ok).count());
     assert_eq!(count as u64, seen.records);

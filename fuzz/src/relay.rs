@@ -1,6 +1,6 @@
-//! The router's relay: sessions come, listen, talk and go, with packets of any content. Nothing may
-//! reach whom the sender may not reach, by the address that it named, or from a number that is not
-//! its own.
+//! Fuzzes the router's relay: sessions join, listen, send packets of any content, and leave. No
+//! packet may reach a receiver that its sender may not reach, or by another address than it named,
+//! or with a source number that is not its sender's.
 
 use crate::bytes::Bytes;
 use gdrcore_core::cm::mad::{Ids, Mad, Message, Req, MAD_LEN};
@@ -15,23 +15,23 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What strings led to.
+/// Coverage of strings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relayed {
-    /// Packets that went somewhere.
+    /// Packets that were passed on.
     pub passed: u32,
     /// Messages of connection managers among them.
     pub managed: u32,
-    /// Packets that went to other hosts.
+    /// Packets that were passed on to other hosts.
     pub abroad: u32,
-    /// Packets of theirs that went somewhere here.
+    /// Packets of other hosts that were passed on here.
     pub arrived: u32,
     /// Packets that were refused, by [`Refused`].
     pub refused: [u32; Refused::ALL.len()],
 }
 
 impl Relayed {
-    /// Adds.
+    /// Adds another string's coverage.
     pub fn add(&mut self, other: &Relayed) {
         self.passed += other.passed;
         self.managed += other.managed;
@@ -41,13 +41,13 @@ impl Relayed {
     }
 }
 
-/// Networks, addresses and blocks are few, so that they meet.
+/// Few networks, addresses and blocks, so that sessions share them.
 const SESSIONS: u16 = 6;
 
 /// A session: its network, address and blocks.
 type Known = (u32, [u8; 16], Range<u32>);
 
-/// Tenants of another host, one of each network, with an address that nobody here has.
+/// Tenants of another host, one in each network, with an address that no session here has.
 fn far() -> Far {
     let at = Endpoint::v4([192, 0, 2, 1], 4791);
     let peer = |network: u32, blocks| FarPeer { network, gid: FAR, blocks, at };
@@ -56,8 +56,8 @@ fn far() -> Far {
 
 const FAR: [u8; 16] = [3; 16];
 
-/// The string says who comes with which address, who may reach whom, who listens where, and what
-/// each sends. Whatever goes somewhere is compared with what was said of both ends.
+/// The string selects the sessions with their addresses, the policy, the listeners, and the
+/// packets. Each packet that is passed on is compared with the attributes of both ends.
 pub fn relay(data: &[u8]) -> Relayed {
     let mut input = Bytes::new(data);
     let mut seen = Relayed::default();
@@ -71,7 +71,7 @@ pub fn relay(data: &[u8]) -> Relayed {
         let slot = u16::from(input.u8()) % SESSIONS;
         match input.u8() % 16 {
             0..=2 if !here.contains_key(&slot) => {
-                // Blocks have one owner each.
+                // A block has one owner.
                 let first = 1 + u32::from(slot) * 2;
                 let known = (
                     u32::from(input.u8() % 2),
@@ -131,7 +131,7 @@ pub fn relay(data: &[u8]) -> Relayed {
     seen
 }
 
-/// Looks whether a packet may have gone where it went. True: it was the connection manager's.
+/// Checks that a packet was allowed to its receiver; true if it belongs to the connection manager.
 fn check(
     here: &BTreeMap<u16, Known>,
     slots: &Slots,
@@ -145,7 +145,7 @@ fn check(
     ends(sender, receiver, packet)
 }
 
-/// Looks whether a packet may be between these. True: it is the connection manager's.
+/// Checks that a packet is allowed between these; true if it belongs to the connection manager.
 fn ends(sender: &Known, receiver: &Known, packet: &[u8]) -> bool {
     assert_eq!(sender.0, receiver.0, "another network");
     let body = &packet[..packet.len() - ICRC_LEN];
@@ -154,13 +154,13 @@ fn ends(sender: &Known, receiver: &Known, packet: &[u8]) -> bool {
         assert!(run.class == Class::Ud && run.src_qpn == GSI_QPN);
         return true;
     }
-    assert!(receiver.2.contains(&(run.dest_qpn / QPN_UNIT)), "another's queue pair");
+    assert!(receiver.2.contains(&(run.dest_qpn / QPN_UNIT)), "a queue pair of another session");
     assert!(run.class != Class::Ud || sender.2.contains(&(run.src_qpn / QPN_UNIT)), "its source");
     assert!(matches!(run.class, Class::Ud | Class::Rc | Class::Uc | Class::Cnp));
     false
 }
 
-/// Mostly a packet that means something, sometimes with a byte changed or an end missing.
+/// Mostly a valid packet, sometimes with a byte changed or the end missing.
 fn packet(input: &mut Bytes<'_>, sender: Option<&Known>) -> Vec<u8> {
     let qpn = |n: u8| u32::from(n % 16) * QPN_UNIT + 3;
     let own = sender.map_or(0, |known| known.2.start * QPN_UNIT + 3);

@@ -1,5 +1,5 @@
-//! The router's broker: what any number of processes may say, in any order, while time passes and
-//! policies change.
+//! Fuzzes the router's broker: any number of processes with any messages, in any order, while time
+//! passes and policies change.
 
 use crate::bytes::Bytes;
 use gdrcore_core::config::QPN_UNIT;
@@ -13,7 +13,7 @@ use gdrcore_router::policy::{wants, Policy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// What strings led to, so that a test can tell whether they reach anything.
+/// Coverage of strings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Routed {
     /// Sessions with an identity.
@@ -22,18 +22,18 @@ pub struct Routed {
     pub links: u32,
     /// Routes that were refused.
     pub refused: u32,
-    /// Sessions that were thrown out.
+    /// Sessions that were ended by the broker.
     pub expelled: u32,
-    /// Links that another policy has ended.
+    /// Links that a new policy has ended.
     pub revoked: u32,
-    /// Ports that sessions with rings came to listen at, or no more.
+    /// Listeners added or removed by sessions with rings.
     pub listens: u32,
-    /// Policies of the string that were one.
+    /// Policies of the string that were valid.
     pub policies: u32,
 }
 
 impl Routed {
-    /// Adds.
+    /// Adds another string's coverage.
     pub fn add(&mut self, other: &Routed) {
         self.welcomed += other.welcomed;
         self.links += other.links;
@@ -53,7 +53,7 @@ impl World for Host {
     }
 }
 
-/// Policies to change between.
+/// The policies to switch between.
 const POLICIES: [&str; 3] = [
     "[router]\nlisten = \"/s\"\n[tenant.a]\nmatch = { uid = 0 }\n[tenant.b]\nmatch = \
      { uid = 1 }\n[network.n]\n[tenant.c]\nmatch = { uid = 2 }\nnetwork = \"n\"\n",
@@ -62,9 +62,10 @@ const POLICIES: [&str; 3] = [
     "[router]\nlisten = \"/s\"\nunmatched = \"uid\"\npool = \"10.0.0.0/30\"\n",
 ];
 
-/// The string says who connects, what each says, when time passes and when the policy changes.
-/// Checked after each step: nobody is sent anything who is gone, links go only to who may be
-/// linked, and what goes to a process is a message that its end of the protocol takes.
+/// The string selects the connections, their messages, the passage of time and the changes of
+/// policy. After each step: no action is for an ended session, links are made only between sessions
+/// that may have them, and every message to a process is one that the process's end of the protocol
+/// accepts.
 pub fn router(data: &[u8]) -> Routed {
     let mut input = Bytes::new(data);
     let mut seen = Routed::default();
@@ -99,7 +100,7 @@ pub fn router(data: &[u8]) -> Routed {
         }
     }
     let known: BTreeSet<SessionId> = broker.sessions().map(|(id, _)| id).collect();
-    assert!(known.iter().eq(here.keys()), "a session that nobody was told the end of");
+    assert!(known.iter().eq(here.keys()), "a session ended without an action");
     seen
 }
 
@@ -107,8 +108,7 @@ fn policy(n: usize) -> Policy {
     Policy::parse(POLICIES[n]).unwrap_or_else(|fault| panic!("{fault}"))
 }
 
-/// What a process says: mostly a message that means something, sometimes any bytes, seldom with
-/// descriptors.
+/// A message of a process: mostly a valid one, sometimes any bytes, seldom with descriptors.
 fn message(input: &mut Bytes<'_>, broker: &Broker, id: SessionId) -> (Vec<u8>, usize) {
     let peers: Vec<_> = broker
         .sessions()
@@ -183,7 +183,7 @@ fn hello(input: &mut Bytes<'_>) -> Hello {
     }
 }
 
-/// Does what the daemon does, and looks whether it may be done.
+/// Executes an action as the daemon would, and checks that it is allowed.
 fn check(
     broker: &mut Broker,
     here: &mut BTreeMap<SessionId, Client>,
@@ -192,8 +192,9 @@ fn check(
     seen: &mut Routed,
 ) {
     let tell = |here: &mut BTreeMap<SessionId, Client>, id: SessionId, e: &Envelope, fds: usize| {
-        let client =
-            here.get_mut(&id).unwrap_or_else(|| panic!("session {id} is gone, and is told {e:?}"));
+        let client = here
+            .get_mut(&id)
+            .unwrap_or_else(|| panic!("an action for session {id}, which has ended: {e:?}"));
         let mut bytes = [0; MESSAGE_MAX];
         let n = e.emit(&mut bytes);
         client.take(&bytes[..n], fds).unwrap_or_else(|broken| panic!("{e:?}: {broken:?}"));
@@ -214,7 +215,7 @@ fn check(
             assert!(up.relays && peers.contains(&id));
             for &peer in &peers {
                 let (other, back) = broker.peers(peer).expect("a session that is up");
-                assert!(back.contains(&id), "one way alone");
+                assert!(back.contains(&id), "the link exists in one direction only");
                 assert_eq!(up.tenant.network, other.tenant.network);
                 assert!(wants(&up.tenant, &other.tenant.name, &other.gid));
             }
@@ -236,7 +237,7 @@ fn check(
                 })
             };
             let (Some(a), Some(b)) = (up(caller), up(owner)) else {
-                panic!("a link of sessions that are not there")
+                panic!("a link of sessions that do not exist")
             };
             assert_eq!(a.tenant.network, b.tenant.network);
             assert!(
@@ -247,7 +248,7 @@ fn check(
             assert_eq!(
                 (said.gid, said.peer),
                 (a.gid, caller),
-                "the caller's own address and number, and no others"
+                "only the caller's own address and number"
             );
             assert_eq!(said.flags & link_flag::NO_LOANS == 0, a.tenant.name == b.tenant.name);
             seen.links += 1;

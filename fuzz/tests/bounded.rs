@@ -1,11 +1,11 @@
-//! The fuzz targets with random strings, bounded: what runs everywhere. `GDRC_FUZZ_RUNS=N` runs
-//! more, `GDRC_FUZZ_SEED=S` repeats one string.
+//! Runs the fuzz targets with a bounded number of random strings, on every machine.
+//! `GDRC_FUZZ_RUNS=N` runs more, `GDRC_FUZZ_SEED=S` repeats one string.
 
 use gdrcore_core::cm::cm_event;
 use gdrcore_core::counters::Counters;
 use gdrcore_fuzz::{Mailed, Managed, Reached, Relayed, Routed, Seen};
 
-/// One string only was asked for.
+/// Whether only one string was requested.
 fn single() -> bool {
     std::env::var("GDRC_FUZZ_SEED").is_ok()
 }
@@ -36,7 +36,7 @@ fn string(seed: u64, max: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Runs a target over many strings of fewer than `max` bytes, each of whose results goes to `add`.
+/// Runs a target over many strings of fewer than `max` bytes; passes each result to `add`.
 fn run<T>(name: &str, runs: u64, max: usize, target: impl Fn(&[u8]) -> T, mut add: impl FnMut(T)) {
     if let Some(seed) = std::env::var("GDRC_FUZZ_SEED").ok().and_then(|s| s.parse().ok()) {
         return add(target(&string(seed, max)));
@@ -50,7 +50,7 @@ fn run<T>(name: &str, runs: u64, max: usize, target: impl Fn(&[u8]) -> T, mut ad
     }
 }
 
-/// Runs a target over many strings. Returns the sum of what it counted.
+/// Runs a target over many strings; returns the sum of their counters.
 fn counted(name: &str, runs: u64, target: impl Fn(&[u8]) -> Counters) -> Counters {
     let mut sum = Counters::default();
     run(name, runs, 2048, target, |c| sum.add(&c));
@@ -60,7 +60,7 @@ fn counted(name: &str, runs: u64, target: impl Fn(&[u8]) -> Counters) -> Counter
 #[test]
 fn packets_into_qps_of_every_state() {
     let c = counted("packets", 400, gdrcore_fuzz::packets);
-    // A fuzzer that does not get past the first check finds nothing: these places were reached.
+    // A fuzzer that fails the first check finds nothing, so these places must be reached.
     let reached = [
         c.rcvd_icrc_err,
         c.rcvd_malformed,
@@ -119,10 +119,10 @@ fn c_calls_in_any_order_with_any_arguments() {
     if single() {
         return;
     }
-    // Every call has done its work, and every call that can has refused.
+    // Every call must have succeeded, and every call that can refuse must have refused.
     let never = ["gdrc_open"];
     for (name, [good, refused]) in &sum.calls {
-        // Without a GPU there is nothing to import.
+        // Without a GPU nothing can be imported.
         assert!(*good > 0 || *name == "gdrc_cuda_import", "{name} never succeeded");
         assert!(*refused > 0 || never.contains(name), "{name} never refused");
     }
@@ -169,7 +169,7 @@ fn any_packets_at_a_relay() {
     let mut sum = Relayed::default();
     run("relay", 3000, 2048, gdrcore_fuzz::relay, |r| sum.add(&r));
     let Relayed { passed, managed, abroad, arrived, refused } = sum;
-    // All but the rate, which no string is long enough for.
+    // All refusals except that of the rate limit, for which strings are too short.
     let (_, most) = refused.split_last().expect("refusals");
     let reached = [passed, managed, abroad, arrived].iter().chain(most).all(|&n| n > 0);
     assert!(single() || reached, "{sum:?}");

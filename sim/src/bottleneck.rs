@@ -1,11 +1,11 @@
-//! Eight senders, one switch port: what congestion control makes of them.
+//! Congestion control at a bottleneck: eight senders through one switch port.
 //!
-//! Each sender has an engine and a link of its own to a switch; behind the switch there is one link
-//! of the same speed to one receiver, so the senders together have eight times what it carries. The
+//! Each sender has an engine and a link of its own to a switch. Behind the switch one link of the
+//! same speed leads to one receiver, so the senders together offer eight times its capacity. The
 //! switch keeps one queue, marks packets as RED does (never below `K_MIN`, always above `K_MAX`,
-//! with a chance that grows to `P_MAX` between them) and drops what no longer fits. Senders that do
-//! not heed marks do not ask for them either. Answers travel back without waiting. Everything
-//! follows from the seed.
+//! with a probability that grows to `P_MAX` between them) and drops packets that do not fit.
+//! Senders without congestion control send packets that may not be marked. Answers travel back
+//! without a queue. Everything follows from the seed.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -24,35 +24,34 @@ use crate::rng::Rng;
 pub const FLOWS: usize = 8;
 /// Every link, in bytes per second: 10 Gb/s.
 const LINE: u64 = 1_250_000_000;
-/// Time on the way from end to end, each way.
+/// Propagation delay from end to end, each way.
 const DELAY_NS: u64 = 5_000;
-/// What the switch's queue holds.
+/// Capacity of the switch's queue.
 pub const QUEUE_BYTES: usize = 1 << 20;
-/// Below this many bytes in the queue nothing is marked.
+/// Queue length in bytes below which nothing is marked.
 const K_MIN: usize = 40 << 10;
-/// Above this everything is.
+/// Queue length above which every packet is marked.
 pub const K_MAX: usize = 200 << 10;
-/// Chance of a mark just below `K_MAX`, in a million.
+/// Probability of a mark just below `K_MAX`, in a million.
 const P_MAX: u64 = 100_000;
-/// Bytes that a packet has on the wire beside what the engine made: UDP, IP, Ethernet, preamble and
-/// gap.
+/// Bytes that the wire adds to a packet of the engine: UDP, IP, Ethernet, preamble and gap.
 const OVERHEAD: usize = 8 + 20 + 38;
 /// Bytes of every WRITE; four are outstanding.
 const MESSAGE: u32 = 256 << 10;
 const DEPTH: u32 = 4;
 /// The flows begin one after the other, this far apart.
 const STAGGER_NS: u64 = 2_000_000;
-/// What is measured begins here: the flows have found each other.
+/// The measurement begins here, when the rates have settled.
 const WARM_NS: u64 = 60_000_000;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// Bytes that each flow's receiver acknowledged while it was measured.
+    /// Bytes of each flow that were acknowledged during the measurement.
     pub bytes: Vec<u64>,
-    /// Jain's index of fairness over them: 1 is equal, 1/8 is one flow alone.
+    /// Jain's index of fairness over them: 1 if all are equal, 1/8 if one flow has all.
     pub jain: f64,
-    /// Share of the bottleneck's capacity that they are, headers not counted.
+    /// Their share of the bottleneck's capacity, headers not counted.
     pub used: f64,
     /// Most bytes in the queue.
     pub queue_max: usize,
@@ -71,34 +70,34 @@ struct Node {
     engine: Engine,
     _memory: Buf,
     addr: PeerAddr,
-    /// When the host's own link has sent what it was given.
+    /// When the host's own link has finished sending.
     link_free: u64,
-    /// When it is woken next; `u64::MAX`: only by a packet.
+    /// When it runs next; `u64::MAX`: only when a packet arrives.
     wake_at: u64,
 }
 
-/// One flow: the sender's side of it.
+/// One flow, at the sender's side.
 struct Flow {
     qp: Handle,
     cq: Handle,
     mr: MrAttr,
     target: MrAttr,
     done: u64,
-    /// What the two regions are over.
+    /// Memory of the two regions.
     _bufs: [Buf; 2],
 }
 
 enum Event {
-    /// A packet of a sender reaches the switch, or one of the receiver its sender.
+    /// A sender's packet reaches the switch, or the receiver's packet reaches a sender.
     Arrives { from: usize, to: usize, bytes: Vec<u8> },
-    /// The bottleneck has sent the packet at the head of its queue.
+    /// The bottleneck has sent the first packet of its queue.
     Served,
-    /// A host may have something to do.
+    /// A host's timer expires.
     Wake(usize),
 }
 
 struct Switch {
-    /// The senders' packets say that they may be marked (ECT).
+    /// Whether the senders' packets are ECN-capable (ECT).
     marks: bool,
     queue: VecDeque<(usize, Vec<u8>, bool)>,
     bytes: usize,
@@ -111,7 +110,7 @@ struct World {
     events: BinaryHeap<Reverse<(u64, u64, usize)>>,
     bodies: Vec<Option<Event>>,
     free: Vec<usize>,
-    /// The receiver is the last one.
+    /// The last one is the receiver.
     nodes: Vec<Node>,
     flows: Vec<Flow>,
     switch: Switch,
@@ -281,7 +280,7 @@ impl World {
             let event = self.bodies[body].take().ok_or("an event ran twice")?;
             self.free.push(body);
             match event {
-                // Replaced by an earlier one, else.
+                // Stale if an earlier wake-up has replaced it.
                 Event::Wake(n) if self.nodes[n].wake_at == when => {
                     self.nodes[n].wake_at = u64::MAX;
                     self.drive(n)?;
@@ -328,7 +327,7 @@ impl World {
         if let Some((_, next, _)) = self.switch.queue.front() {
             self.at(self.now + time_of(next.len() + OVERHEAD), Event::Served);
         }
-        // The way from the switch is part of the delay that the packet has had already.
+        // The delay of the packet included the way behind the switch.
         self.receive(from, FLOWS, &bytes, mark)
     }
 
@@ -340,7 +339,7 @@ impl World {
         self.drive(to)
     }
 
-    /// A host posts, sends as its link allows, and says when it is wanted again.
+    /// Lets a host post, send as its link allows, and set its next wake-up.
     fn drive(&mut self, n: usize) -> Result<(), String> {
         if n < FLOWS {
             self.keep_busy(n)?;
@@ -352,7 +351,7 @@ impl World {
             let mut g = node.engine.try_lock().ok_or("one thread")?;
             g.handle_timeout(now);
             if node.link_free > now {
-                // A full transmit ring: later.
+                // The transmit queue is full: later.
                 drop(g);
                 self.wake(n, self.nodes[n].link_free);
                 break;
@@ -376,7 +375,7 @@ impl World {
                 left += time_of(packet.len() + OVERHEAD);
                 self.at(left + DELAY_NS, Event::Arrives { from: n, to, bytes: packet.to_vec() });
             }
-            // The receiver's own link is not what is short here.
+            // The receiver's own link is not the bottleneck.
             if n < FLOWS {
                 self.nodes[n].link_free = left;
             }
@@ -385,7 +384,7 @@ impl World {
         Ok(())
     }
 
-    /// Posts what fits and takes what has ended.
+    /// Posts as many requests as fit, and takes completions.
     fn keep_busy(&mut self, n: usize) -> Result<(), String> {
         let (engine, flow) = (&self.nodes[n].engine, &mut self.flows[n]);
         let mut wc = [Wc::default(); 8];
@@ -416,12 +415,12 @@ impl World {
     }
 }
 
-/// How long a link takes for so many bytes.
+/// Time that a link takes for so many bytes.
 fn time_of(bytes: usize) -> u64 {
     (bytes as u64 * 1_000_000_000).div_ceil(LINE)
 }
 
-/// Runs the world of a seed for so many milliseconds of virtual time.
+/// Runs the world of a seed for `ms` milliseconds of virtual time.
 pub fn run(seed: u64, dcqcn: bool, ms: u64) -> Result<Report, String> {
     let mut world = World::new(seed, dcqcn);
     let end = WARM_NS + ms * 1_000_000;
@@ -438,7 +437,7 @@ pub fn run(seed: u64, dcqcn: bool, ms: u64) -> Result<Report, String> {
     Ok(r)
 }
 
-/// With and without congestion control.
+/// Names of the runs with and without congestion control.
 pub const NAMES: [&str; 2] = ["DCQCN", "window alone"];
 
 /// Prints a report on one line.
@@ -476,7 +475,7 @@ mod tests {
         );
         assert!(on.queue_mean < K_MAX as f64 && on.queue_max < QUEUE_BYTES, "bounded");
         assert!(on.counters.np_cnp_sent > 0 && on.counters.rp_cnp_handled > 0);
-        // What it is good for: without it the queue stands at its end, or beyond.
+        // Without congestion control the queue stays full, or overflows.
         assert!(off.queue_mean > 3.0 * on.queue_mean && off.dropped > 0, "{off:?}");
     }
 

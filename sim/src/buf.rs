@@ -2,10 +2,10 @@
 
 use std::alloc::{alloc, dealloc, Layout};
 
-/// What untouched memory holds.
+/// Value of bytes that nothing has written.
 pub const BACKGROUND: u8 = 0xaa;
-/// Bytes before and behind a block that nobody may write: a page, which keeps the block aligned to
-/// one.
+/// Bytes before and behind a block that must not be written: a page, so the block stays
+/// page-aligned.
 const GUARD: usize = 4096;
 
 /// A block of memory, aligned to a page, filled with [`BACKGROUND`], between two guards.
@@ -46,21 +46,21 @@ impl Buf {
         self.len
     }
 
-    /// A view of a piece, for as long as no engine runs.
+    /// A view of a range; no engine may run while it exists.
     pub fn view(&self, at: usize, len: usize) -> &[u8] {
         assert!(at + len <= self.len);
         // SAFETY: inside the block; engines run only in calls of the world, which hold no views.
         unsafe { std::slice::from_raw_parts(self.ptr.add(at), len) }
     }
 
-    /// Writes a piece.
+    /// Writes a range.
     pub fn put(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len);
         // SAFETY: inside the block; engines run only in calls of the world.
         unsafe { std::ptr::copy(bytes.as_ptr(), self.ptr.add(at), bytes.len()) }
     }
 
-    /// Fills a piece with one byte.
+    /// Fills a range with one byte.
     pub fn fill(&self, at: usize, len: usize, byte: u8) {
         assert!(at + len <= self.len);
         // SAFETY: inside the block; engines run only in calls of the world.
@@ -83,7 +83,7 @@ impl Buf {
         self.put(at + 8 * words, rest);
     }
 
-    /// The first place where a piece differs from a message's pattern.
+    /// The first offset at which a range differs from a message's pattern.
     pub fn differs(&self, at: usize, len: usize, id: u64) -> Option<usize> {
         let piece = self.view(at, len);
         let (words, rest) = piece.split_at(len & !7);
@@ -98,7 +98,7 @@ impl Buf {
         piece.iter().enumerate().position(|(i, &b)| b != pattern(id, i / 8).to_le_bytes()[i % 8])
     }
 
-    /// The first place in a piece that was touched.
+    /// The first offset in a range that was written.
     pub fn touched(&self, at: usize, len: usize) -> Option<usize> {
         let piece = self.view(at, len);
         let wrong = piece.iter().fold(0, |wrong, &b| wrong | (b ^ BACKGROUND));
@@ -114,7 +114,7 @@ impl Buf {
         self.view(0, self.len).iter().fold(0xcbf2_9ce4_8422_2325, mix)
     }
 
-    /// Whether nothing wrote outside the block, just before or behind it.
+    /// Whether the guards before and behind the block are unchanged.
     pub fn is_guarded(&self) -> bool {
         let intact = |from: *mut u8| {
             (0..GUARD).all(|i| {
@@ -154,7 +154,7 @@ fn read(word: &[u8]) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Word `k` of message `id`. The first is the id itself, so that a message tells who it is.
+/// Word `k` of message `id`. The first word is the id itself, so that a message identifies itself.
 #[inline]
 pub fn pattern(id: u64, k: usize) -> u64 {
     let step = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -1,5 +1,5 @@
-//! What happens to hosts: stops, clocks that jump, engines that die, regions that vanish, queues
-//! that drain.
+//! Faults of hosts and links: stopped processes, clocks that jump, engines that die, regions that
+//! are deregistered, queues that drain.
 
 use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::types::*;
@@ -10,21 +10,21 @@ use crate::link::{index, Drain};
 use crate::scenario::feature;
 use crate::world::World;
 
-/// Engines of a world that die at most: each takes its peers' time to notice.
+/// Most engines of a world that die: each takes its peers' time to notice.
 const RESTARTS_MAX: u64 = 6;
-/// A stopped process goes on after this time at most, and a clock jumps no further.
+/// Longest stop of a process, and largest jump of a clock.
 const STOP_MAX_NS: u64 = 20_000_000;
-/// How many packets a world still has to send for another engine to be worth killing.
+/// Packets that a world must still have to send before another engine is killed.
 const DEATH_EVERY: u32 = 300;
 
 impl World {
-    /// Faults that may befall a host in this round.
+    /// Faults of a host in this round.
     pub fn disturb(&mut self, i: usize) -> Result<(), String> {
         if self.scenario.has(feature::STOP) && self.rng.chance(20) {
             self.stopped[i] = self.now + self.rng.below(STOP_MAX_NS);
         }
         if self.scenario.has(feature::JUMP) && self.rng.chance(50) {
-            // As after a machine was suspended: its packets have waited, its timers have passed.
+            // As after a suspended machine: packets have waited, and timers are overdue.
             let most = self.rng.pick(&[100_000, STOP_MAX_NS, 1_000_000_000]);
             let host = &mut self.hosts[i];
             host.skew += self.rng.below(most);
@@ -37,7 +37,7 @@ impl World {
         Ok(())
     }
 
-    /// Faults that may befall a link in this round.
+    /// Faults of a link in this round.
     pub fn disturb_link(&mut self, k: usize) -> Result<(), String> {
         let l = &mut self.links[k];
         if l.ending || l.down || l.is_orphan() || l.plan.kind != qp_type::RC {
@@ -53,7 +53,7 @@ impl World {
         Ok(())
     }
 
-    /// The engine of a host dies with all that it has, and another one starts at its address.
+    /// Ends a host's engine with all its objects, and starts another one at its address.
     fn restart(&mut self, i: usize) -> Result<(), String> {
         self.restarts += 1;
         self.dead.add(&self.hosts[i].lock().counters());
@@ -73,8 +73,8 @@ impl World {
         Ok(())
     }
 
-    /// A link with a dead end is made anew once the other end has noticed. Its requests end by
-    /// their own timers.
+    /// Makes a link with a dead end anew, once the other end has noticed. The other end's requests
+    /// end by their own timers.
     pub fn bury(&mut self, k: usize) -> Result<bool, String> {
         let l = &mut self.links[k];
         if !l.is_orphan() || l.ending {
@@ -92,7 +92,7 @@ impl World {
         Ok(!waits)
     }
 
-    /// Takes the asynchronous events of a host.
+    /// Handles the asynchronous events of a host.
     pub fn events(&mut self, i: usize) -> Result<(), String> {
         while let Some(event) = self.hosts[i].lock().take_async_event() {
             let ends = self.links.iter_mut().flat_map(|l| l.ends.iter_mut());
@@ -120,8 +120,8 @@ impl World {
         Ok(())
     }
 
-    /// Polls a CQ as a program does that sleeps: after an event, until it is empty; then it is
-    /// armed, and polled once more.
+    /// Polls a CQ as a sleeping program does: after an event, until it is empty; then arms it and
+    /// polls once more.
     pub fn poll_sleeping(&mut self, i: usize, c: usize) -> Result<bool, String> {
         if self.hosts[i].armed[c] {
             return Ok(false);
@@ -137,7 +137,7 @@ impl World {
         Ok(true)
     }
 
-    /// A CQ gets another size, unless more is in it, or promised, than would fit.
+    /// Resizes a CQ, unless its entries and reservations exceed the new size.
     pub fn resize(&mut self, i: usize, c: usize) -> Result<(), String> {
         let cqe = self.rng.pick(&[1, 2, 4, 16, 256]);
         let done = self.hosts[i].lock().cq_resize(self.hosts[i].cqs[c], cqe);

@@ -1,5 +1,5 @@
-//! One engine of the world, with its completion queues, its slow memory and its shared receive
-//! queue.
+//! A host of the world: one engine with its completion queues, its slow memory and its shared
+//! receive queue.
 
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
@@ -13,14 +13,14 @@ use crate::scenario::{feature, Scenario};
 use crate::slow::Slow;
 use crate::trap::armed;
 
-/// Everything a peer may do to memory.
+/// All remote access rights.
 pub const ALL: u32 =
     access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
-/// QPNs of an engine: few, so that they are used again.
+/// QPNs of an engine: few, so that they are reused.
 const QPNS: u32 = 128;
-/// QPNs of an engine whose clock jumps: its time-waits may end before the packets that they wait
-/// for, so there are enough that none is used again.
+/// QPNs of an engine whose clock jumps. Its time-waits may end before the packets that they wait
+/// for, so there are enough that none is reused.
 const QPNS_OF_JUMPERS: u32 = 4096;
 
 /// A registered buffer.
@@ -29,7 +29,7 @@ pub struct Area {
     pub buf: Buf,
     /// The MR over all of it.
     pub mr: MrAttr,
-    /// For deregistration.
+    /// Its handle, for deregistration.
     pub handle: Handle,
 }
 
@@ -49,7 +49,7 @@ pub struct SharedRecv {
 
 /// A host.
 pub struct Host {
-    /// The engine. Declared before what it uses: dropped first.
+    /// The engine. Declared before its memory and providers, so dropped first.
     pub engine: Engine,
     _memory: Buf,
     /// Its address.
@@ -62,9 +62,9 @@ pub struct Host {
     pub cqs: Vec<Handle>,
     /// Its SRQ.
     pub shared: Option<SharedRecv>,
-    /// A packet has come since it was last asked to run its timers.
+    /// Whether a packet has come since its timers last ran.
     pub heard: bool,
-    /// Nanoseconds that its clock is ahead of the world's.
+    /// Nanoseconds by which its clock is ahead of the world's.
     pub skew: u64,
     /// When it last jumped.
     pub jumped_at: u64,
@@ -75,7 +75,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Host number `n`, whose engine is its `life`th. Each life has other QPNs.
+    /// Host number `n`; its engine is the `life`th at this address. Each one has other QPNs.
     pub fn new(rng: &mut Rng, n: usize, scenario: &Scenario, life: u64) -> Host {
         let mut gid = [0; 16];
         if scenario.v6 {
@@ -155,7 +155,7 @@ impl Host {
         host
     }
 
-    /// What its clock says at a time of the world.
+    /// Its clock at a time of the world.
     pub fn time(&self, now: u64) -> u64 {
         now + self.skew
     }
@@ -192,7 +192,7 @@ impl Host {
         // SAFETY: the request and its list live through the call.
         let posted = armed(|| unsafe { self.engine.post_send(qp, wr, &mut bad) });
         if wr.wr_id % 2 == 0 {
-            // Half of the requests are offered the short way, as a device does with all.
+            // Half of the requests try the single-step path first, as a device does with all.
             armed(|| self.lock().try_local_write((qp & 0xff_ffff) as usize));
         }
         posted.map(|_| ()).map_err(|e| format!("post_send: {e:?}"))
@@ -217,7 +217,7 @@ impl Host {
         posted.map_err(|e| format!("post_recv: {e:?}"))
     }
 
-    /// Keeps the SRQ filled, sometimes.
+    /// Posts receives to the SRQ, sometimes.
     pub fn refill(&mut self, rng: &mut Rng, next_id: &mut u64) -> Result<bool, String> {
         let Some(mut shared) = self.shared.take() else { return Ok(false) };
         let mut n = 0;
@@ -240,7 +240,7 @@ impl Host {
     }
 }
 
-/// A piece of an area as a scatter/gather list of up to `max` pieces, some of them empty.
+/// A range of an area as a scatter/gather list of up to `max` entries, some of them empty.
 pub fn split(rng: &mut Rng, area: &Area, at: usize, len: usize, max: usize) -> Vec<Sge> {
     let mut out = Vec::new();
     let (mut at, mut left) = (at, len);
@@ -256,8 +256,7 @@ pub fn split(rng: &mut Rng, area: &Area, at: usize, len: usize, max: usize) -> V
     out
 }
 
-/// A block of QPNs: as an agent deals them out, not the one that the last engine of this address
-/// had.
+/// A block of QPNs, other than that of the former engine of this address.
 fn block(rng: &mut Rng, n: usize, life: u64, count: u32) -> u32 {
     let blocks = (1 << 24) / count - 2;
     let first = rng.below(u64::from(blocks) / 64) * 64;

@@ -1,4 +1,4 @@
-//! The life of a link: made, failed, drained, checked, made anew.
+//! The life of a link: its QPs are made, fail, drain, are checked and made anew.
 
 use gdrcore_core::verbs::types::*;
 
@@ -13,7 +13,7 @@ impl Link {
         for i in 0..2 {
             let e = &mut self.ends[i];
             if e.qpn != 0 {
-                // It has waited for the other one.
+                // Made in an earlier call, in which the other end failed.
                 continue;
             }
             let h = &hosts[e.host];
@@ -109,7 +109,7 @@ impl Link {
         }
     }
 
-    /// Moves both QPs to ERR: what is under way flushes.
+    /// Moves both QPs to ERR, so that outstanding requests flush.
     pub fn begin_end(&mut self, hosts: &[Host], now: u64) -> Result<(), String> {
         self.ending = true;
         for e in self.ends.iter_mut().filter(|e| !e.dead) {
@@ -122,7 +122,7 @@ impl Link {
         Ok(())
     }
 
-    /// Once everything has flushed: checks what is left, and destroys both QPs. True: it did.
+    /// When everything has flushed: checks what is left, and destroys both QPs. True: it did.
     pub fn finish_end(
         &mut self,
         hosts: &[Host],
@@ -144,7 +144,7 @@ impl Link {
             {
                 return Ok(false);
             }
-            // What is left ended well and silently before the failure.
+            // The requests that are left succeeded unsignalled before the failure.
             if e.ops.iter().any(|op| op.signaled || e.broken) {
                 return Err(format!("end {i}: {:?} was never completed", e.ops));
             }
@@ -186,7 +186,7 @@ impl Link {
         Ok(true)
     }
 
-    /// Destroys both QPs and what goes with them.
+    /// Destroys both QPs and their objects.
     pub fn destroy(&mut self, hosts: &[Host], now: u64) -> Result<(), String> {
         for e in self.ends.iter_mut().filter(|e| !e.dead && e.qpn != 0) {
             let h = &hosts[e.host];
@@ -198,7 +198,7 @@ impl Link {
         Ok(())
     }
 
-    /// The engine of an end has died: nothing of it is left, and its memory is another.
+    /// The engine of an end has died with all its objects; its memory is new.
     pub fn die(&mut self, hosts: &[Host], rng: &mut Rng, i: usize) {
         if self.gone.is_some_and(|gone| gone.0 == i) {
             self.gone = None;
@@ -216,7 +216,7 @@ impl Link {
         e.posted.clear();
         e.free = (0..self.plan.recvs).collect();
         (e.qp, e.qpn, e.ah, e.mw_key) = (0, 0, 0, None);
-        // Where the QPs are gone already, the next ones find the new engine.
+        // If the QPs are destroyed already, the next ones use the new engine.
         e.dead = !self.down;
     }
 
@@ -225,11 +225,11 @@ impl Link {
         let (i, n) = (rng.below(2) as usize, rng.below(3) as usize);
         let e = &mut self.ends[i];
         let h = &hosts[e.host];
-        // What slow memory has taken over lands.
+        // Accesses that slow memory has accepted complete.
         h.slow.flush();
         let area = e.areas()[n];
         match h.lock().mr_dereg(area.handle) {
-            // A window is bound to it, or its invalidation waits in the queue.
+            // A window is bound to it, or its invalidation is queued.
             Err(gdrcore_core::Error::Busy) if n == 1 => return Ok(()),
             other => other.map_err(|err| format!("mr_dereg: {err:?}"))?,
         }
@@ -238,7 +238,7 @@ impl Link {
         Ok(())
     }
 
-    /// Nobody has touched deregistered memory since. It is registered again.
+    /// Checks that deregistered memory has not been written, and registers it again.
     fn restore(&mut self, hosts: &[Host]) -> Result<(), String> {
         if let Some((i, n, sum)) = self.gone.take() {
             let e = &mut self.ends[i];
@@ -256,7 +256,7 @@ impl Link {
         Ok(())
     }
 
-    /// Lets a send queue drain, and go on.
+    /// Moves a send queue to SQD, and back to RTS when it has drained.
     pub fn drain(
         &mut self,
         hosts: &[Host],
@@ -277,7 +277,7 @@ impl Link {
         let mut g = h.lock();
         let (was, _) = g.qp_query(e.qp).map_err(|err| format!("qp_query: {err:?}"))?;
         if was.qp_state == qp_state::ERR {
-            // It has failed, which its completions will say.
+            // It has failed; its completions report that.
             return Ok(());
         }
         g.qp_modify(h.time(now), e.qp, &attr, qp_attr_mask::STATE | mask)

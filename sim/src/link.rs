@@ -1,8 +1,9 @@
-//! Two QPs that talk: what they post, and what must be true of everything that comes of it.
+//! A link: two connected QPs, the requests that they post, and the conditions that their results
+//! must meet.
 //!
 //! Every request has a number; source bytes are the pattern of that number. An RC link is checked
 //! in full: completions in the order of posting, receives in the order of sending, each once, every
-//! byte in its place and no other byte touched, atomics executed once in order. UC and UD may lose
+//! byte in its place and no other byte written, atomics executed once in order. UC and UD may lose
 //! messages, never mix them.
 
 mod request;
@@ -15,12 +16,12 @@ use crate::host::{split, Area, Host};
 use crate::rng::Rng;
 use crate::scenario::{feature, Scenario};
 
-/// Untouched bytes after every slot.
+/// Bytes behind every slot that must stay unwritten.
 pub const GAP: usize = 128;
-/// What UD puts before a datagram.
+/// Bytes that UD places before a datagram.
 pub const GRH: usize = 40;
 
-/// How a link is made.
+/// The attributes of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Its two hosts; the same one for loopback.
@@ -43,11 +44,11 @@ pub struct Plan {
     pub rnr: u8,
     /// READs and atomics outstanding.
     pub rd_atomic: u8,
-    /// Pieces of a request.
+    /// Scatter/gather entries of a request.
     pub sge: u32,
     /// Requests that each end is to post.
     pub todo: u32,
-    /// Windows are bound, used and closed.
+    /// Whether windows are bound, used and invalidated.
     pub windows: bool,
     /// Which ends receive from their host's SRQ.
     pub srq: [bool; 2],
@@ -56,7 +57,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How a link is to be made.
+    /// Draws the attributes of a link.
     pub fn draw(scenario: &Scenario, rng: &mut Rng, hosts: &[Host]) -> Plan {
         let kind = rng.pick(&[
             qp_type::RC,
@@ -69,7 +70,7 @@ impl Plan {
         let mut ends = [0, 0].map(|_| rng.below(hosts.len() as u64) as usize);
         let dense = scenario.has(feature::DENSE);
         if dense && ends[0] == ends[1] {
-            // What stays inside an engine is no packet.
+            // Traffic within one engine sends no packets.
             ends[1] = (ends[0] + 1) % hosts.len();
         }
         let most = rng.pick(&[300, 5_000, 5_000, 20_000, 20_000, 150_000]);
@@ -109,7 +110,7 @@ impl Plan {
     }
 }
 
-/// A send request that has not ended.
+/// A send request that has not completed.
 #[derive(Clone, Copy, Debug)]
 pub struct Op {
     /// Its number.
@@ -118,34 +119,34 @@ pub struct Op {
     pub opcode: u32,
     /// Bytes.
     pub len: usize,
-    /// Its slot, here and at the peer.
+    /// Its slot, at both ends.
     pub slot: usize,
-    /// A completion is due.
+    /// Whether it is signalled.
     pub signaled: bool,
     /// CMP_SWAP: compare; FETCH_ADD: add.
     pub a: u64,
     /// CMP_SWAP: swap.
     pub b: u64,
-    /// Number among the messages that end a receive of the peer.
+    /// Its number among the messages that consume a receive of the peer.
     pub message: u64,
-    /// It goes through a window of the peer.
+    /// Whether it uses a window of the peer.
     pub via: bool,
     /// When it was posted, by the host's clock.
     pub posted_at: u64,
 }
 
-/// A send queue on its way to SQD and back.
+/// State of a send queue between RTS and SQD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drain {
-    /// It sends.
+    /// In RTS.
     No,
-    /// It was told to drain.
+    /// In SQD, not drained yet.
     Begun,
-    /// It has drained, and goes on at this time.
+    /// Drained; goes back to RTS at this time.
     Done(u64),
 }
 
-/// A message that ends a receive.
+/// A message that consumes a receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
     /// Number of its request.
@@ -156,7 +157,7 @@ pub struct Message {
     pub len: usize,
     /// With immediate data.
     pub imm: bool,
-    /// The key that it invalidates.
+    /// The key that it invalidates at the receiver.
     pub inv: Option<u32>,
 }
 
@@ -166,57 +167,55 @@ pub struct End {
     pub host: usize,
     /// Its QP.
     pub qp: Handle,
-    /// The number of it.
+    /// Its QPN.
     pub qpn: u32,
     /// Indexes of its CQs.
     pub cqs: [usize; 2],
     /// Source and target of its own requests.
     pub src: Area,
-    /// What its peer may reach.
+    /// Memory that its peer may access.
     pub win: Area,
-    /// Its receives, unless it uses the SRQ.
+    /// Memory of its receives, unless it uses the SRQ.
     pub rcv: Area,
-    /// UD: the way to the peer.
+    /// UD: address handle of the peer.
     pub ah: Handle,
-    /// Its window of type 2 over all of `win`, the key of it, and whether it is bound or about to
-    /// be.
+    /// Its type 2 window over all of `win`: handle, key, and whether it is bound or about to be.
     pub mw: (Handle, u32, bool),
     /// The key by which the peer may use the window.
     pub mw_key: Option<u32>,
-    /// It was in an engine that died.
+    /// Whether its engine has died.
     pub dead: bool,
-    /// When nothing that it had sent was left unanswered, as far as was seen last. By the host's
-    /// clock.
+    /// Last time, by the host's clock, at which nothing that it had sent was unanswered.
     pub mute_at: u64,
     /// When its send queue last began to send again, by the host's clock.
     pub ready_at: u64,
-    /// Its send queue drains.
+    /// Whether its send queue drains.
     pub drain: Drain,
-    /// Requests that have not ended.
+    /// Requests that have not completed.
     pub ops: VecDeque<Op>,
     /// Receives: request id, slot.
     pub posted: VecDeque<(u64, usize)>,
     /// Slots that are not posted.
     pub free: Vec<usize>,
-    /// What the peer has sent and this end has not received, in order.
+    /// Messages that the peer has sent and this end has not received, in order.
     pub expected: VecDeque<Message>,
     /// Messages received since the QPs were made.
     pub got: u64,
     /// Messages sent since then.
     pub sent: u64,
-    /// The peer's word, as this end's atomics have left it.
+    /// Value of the peer's word after this end's atomics.
     pub word: u64,
-    /// UC, UD: number and length of the latest messages, in order.
+    /// UC, UD: numbers and lengths of the latest messages, in order.
     pub lens: VecDeque<(u64, usize)>,
-    /// Its queues flush.
+    /// Whether its queues flush.
     pub failed: bool,
-    /// A request has ended badly.
+    /// Whether a request has failed.
     pub broken: bool,
-    /// It told that no more receives of the SRQ will end.
+    /// Whether it reported the last receive of the SRQ.
     pub last_wqe: bool,
     /// Requests still to post.
     pub todo: u32,
-    /// Requests that ended well, and that did not.
+    /// Number of requests that succeeded, and that failed.
     pub ended: [u64; 2],
 }
 
@@ -226,15 +225,15 @@ pub struct Link {
     pub plan: Plan,
     /// Its ends.
     pub ends: [End; 2],
-    /// Both QPs go through ERR and are made anew.
+    /// Whether both QPs are in ERR, to be made anew.
     pub ending: bool,
-    /// They are gone, and wait for free QPNs.
+    /// Whether they are destroyed and wait for free QPNs.
     pub down: bool,
-    /// Memory of it was deregistered: requests may fail for that.
+    /// Whether memory of it was deregistered: requests may fail for that.
     pub doomed: bool,
-    /// Deregistered memory as it was then: end, area, sum.
+    /// Deregistered memory: end, area, and checksum at that time.
     pub gone: Option<(usize, usize, u64)>,
-    /// How often they were.
+    /// How many times the QPs were made anew.
     pub remade: u64,
     /// Slots of each area.
     pub slots: usize,
@@ -298,17 +297,17 @@ impl Link {
         link
     }
 
-    /// Where the peer's atomics go.
+    /// Address of the word for the peer's atomics.
     pub fn word_at(&self) -> usize {
         self.slots * self.stride
     }
 
-    /// First byte of a slot.
+    /// Offset of a slot's first byte.
     pub fn at(&self, slot: usize) -> usize {
         slot * self.stride
     }
 
-    /// Whether nothing is left to do or to wait for.
+    /// Whether nothing is left to post or to wait for.
     pub fn is_done(&self) -> bool {
         let rc = self.plan.kind == qp_type::RC;
         !self.ending
@@ -320,12 +319,12 @@ impl Link {
                 .all(|e| e.todo == 0 && e.ops.is_empty() && (!rc || e.expected.is_empty()))
     }
 
-    /// Whether an engine of it died.
+    /// Whether an engine of it has died.
     pub fn is_orphan(&self) -> bool {
         self.ends.iter().any(|e| e.dead)
     }
 
-    /// Posts receives and requests, as chance has it. True: it did something.
+    /// Posts receives and requests at random. True: it posted something.
     pub fn step(
         &mut self,
         hosts: &[Host],
@@ -369,7 +368,7 @@ impl Link {
 }
 
 impl End {
-    /// Its memory: source, window, receives.
+    /// Its memory areas: source, window, receives.
     pub fn areas(&self) -> [&Area; 3] {
         [&self.src, &self.win, &self.rcv]
     }
@@ -380,7 +379,7 @@ impl End {
         Some(self.lens[i].1)
     }
 
-    /// UC, UD: the message whose number ends so.
+    /// UC, UD: the message whose number ends with this immediate data.
     pub fn by_imm(&self, imm: u32) -> Option<(u64, usize)> {
         let newest = self.lens.back()?.0;
         let id = newest.wrapping_sub(u64::from((newest as u32).wrapping_sub(imm)));

@@ -1,4 +1,4 @@
-//! The seeded simulator: `sim --seed N` repeats what `sim --seeds A..B` found, exactly.
+//! The seeded simulator: `sim --seed N` repeats a failure of `sim --seeds A..B` exactly.
 
 mod bottleneck;
 mod buf;
@@ -102,13 +102,13 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
                 print!("{HELP}");
                 return Ok(None);
             }
-            _ => return Err(format!("unknown option '{arg}'; --help shows what there is")),
+            _ => return Err(format!("unknown option '{arg}'; see --help")),
         }
     }
     Ok(Some(out))
 }
 
-/// Shows what congestion control makes of a bottleneck.
+/// Runs the bottleneck with and without congestion control, and prints both.
 fn bottleneck(seed: u64) -> ExitCode {
     for (name, dcqcn) in bottleneck::NAMES.into_iter().zip([true, false]) {
         match bottleneck::run(seed, dcqcn, 200) {
@@ -204,7 +204,7 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    /// With debug assertions and overflow checks, which the release build lacks.
+    /// With debug assertions and overflow checks, which the release build does not have.
     #[test]
     fn a_few_worlds_hold() {
         for seed in 0..40 {

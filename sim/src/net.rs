@@ -1,35 +1,36 @@
 //! The network between the hosts: delay, loss, duplication, reordering, corruption, partitions,
-//! replays. By seed.
+//! replays, all by seed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::rng::Rng;
 
-/// What a network does to packets. Chances are in a million.
+/// The faults of a network. Probabilities are in a million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// A packet vanishes.
+    /// Loss of a packet.
     pub loss: u32,
-    /// It arrives twice.
+    /// Duplication.
     pub dup: u32,
-    /// It is overtaken.
+    /// Reordering: later packets overtake it.
     pub reorder: u32,
-    /// Some of its bits change.
+    /// Corruption: some of its bits change.
     pub corrupt: u32,
-    /// A path goes dark for a while, at any packet: one way, both ways, or all paths of a host.
+    /// Start of a partition at any packet: one direction, both directions, or all paths of a host.
     pub dark: u32,
-    /// How long at most.
+    /// Its longest duration.
     pub dark_ns: u64,
-    /// Packets of every other period of this length arrive together at its end, the newest first.
+    /// In every other period of this length all packets are held and arrive at its end, the newest
+    /// first.
     pub reverse_ns: u64,
-    /// Time on the way.
+    /// Propagation delay.
     pub delay_ns: u64,
-    /// More of it for those that are overtaken.
+    /// Additional delay of packets that are overtaken.
     pub late_ns: u64,
-    /// Bursts arrive whole, as with receive offload.
+    /// Whether bursts arrive whole, as with receive offload.
     pub bursts: bool,
-    /// Copies of some packets are kept, for [`Network::replay`].
+    /// Whether copies of some packets are kept, for [`Network::replay`].
     pub keep: bool,
 }
 
@@ -46,27 +47,27 @@ impl Faults {
     }
 }
 
-/// What it did.
+/// What the network did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
     /// Packets that entered.
     pub packets: u64,
-    /// Lost, in the dark too.
+    /// Packets lost, also in partitions.
     pub lost: u64,
-    /// Delivered once more.
+    /// Packets duplicated.
     pub doubled: u64,
-    /// Overtaken.
+    /// Packets overtaken.
     pub late: u64,
-    /// Changed.
+    /// Packets corrupted.
     pub corrupted: u64,
     /// Partitions.
     pub cuts: u64,
-    /// Delivered again after their connection had ended.
+    /// Packets replayed after their connection had ended.
     pub replayed: u64,
 }
 
 impl Done {
-    /// Adds another's numbers.
+    /// Adds the numbers of another network.
     pub fn add(&mut self, o: &Done) {
         self.packets += o.packets;
         self.lost += o.lost;
@@ -94,13 +95,13 @@ pub struct Flight {
 /// One direction between two hosts.
 #[derive(Clone, Copy, Default)]
 struct Path {
-    /// When it is light again.
+    /// When its partition ends.
     light_at: u64,
-    /// When its last packet arrives that nothing overtook.
+    /// When its latest packet that was not overtaken arrives.
     last_at: u64,
 }
 
-/// No packet is under way for longer: half the shortest time-wait of a QPN.
+/// Longest time that a packet is under way: half the shortest time-wait of a QPN.
 const LIFETIME_NS: u64 = 50_000_000;
 /// Copies kept for a replay.
 const KEPT: usize = 128;
@@ -109,7 +110,7 @@ const KEPT: usize = 128;
 pub struct Network {
     faults: Faults,
     rng: Rng,
-    /// Arrival, order among those of the same instant, index of the flight.
+    /// Time of arrival, order among equal times, index of the flight.
     queue: BinaryHeap<Reverse<(u64, u64, u32)>>,
     flights: Vec<Flight>,
     spare: Vec<u32>,
@@ -117,12 +118,12 @@ pub struct Network {
     /// By sender and receiver.
     paths: Vec<Path>,
     hosts: usize,
-    /// Sum of the chances that a packet is touched at all.
+    /// Sum of the probabilities of all faults of single packets.
     any: u32,
-    /// When each was sent, and a copy.
+    /// Time of sending and copy of each kept packet.
     kept: Vec<(u64, Flight)>,
     kept_at: usize,
-    /// What it did so far.
+    /// What it has done so far.
     pub done: Done,
 }
 
@@ -145,9 +146,9 @@ impl Network {
         }
     }
 
-    /// Takes a burst.
+    /// Sends a burst.
     pub fn send(&mut self, now: u64, from: usize, to: usize, seg: usize, data: &[u8]) {
-        // Packets that nothing happens to fly on together, if they may.
+        // Packets without a fault stay together, if bursts may.
         let (mut first, mut at) = (0, 0);
         for packet in data.chunks(seg) {
             self.done.packets += 1;
@@ -164,7 +165,7 @@ impl Network {
         self.fly(now, from, to, seg, &data[first..at], 0);
     }
 
-    /// What happens to a packet. True: nothing, the caller lets it fly.
+    /// Draws the faults of a packet. True: none, and the caller sends it.
     fn fate(&mut self, now: u64, from: usize, to: usize, packet: &[u8]) -> bool {
         let f = self.faults;
         if f.keep {
@@ -181,7 +182,7 @@ impl Network {
             over += chance;
             dice < over
         };
-        // A packet that is doubled or damaged may be late too.
+        // A packet that is duplicated or corrupted may be late, too.
         if is(f.dup) {
             self.done.doubled += 1;
             for _ in 0..2 {
@@ -208,7 +209,7 @@ impl Network {
         false
     }
 
-    /// How long a packet is held up, in one of `n` cases.
+    /// The additional delay of a packet, in one of `n` cases.
     fn lateness(&mut self, n: u64) -> u64 {
         if self.rng.below(n) > 0 {
             return 0;
@@ -217,7 +218,7 @@ impl Network {
         1 + self.rng.below(self.faults.late_ns)
     }
 
-    /// A partition: one way, both ways, or everything to and from a host.
+    /// Starts a partition: one direction, both directions, or everything to and from a host.
     fn darken(&mut self, now: u64, from: usize, to: usize) {
         self.done.cuts += 1;
         let until = now + self.rng.below(self.faults.dark_ns);
@@ -253,7 +254,7 @@ impl Network {
         f.bytes.extend_from_slice(packet);
     }
 
-    /// Everything that was kept arrives once more, as if it had been under way all the time.
+    /// Delivers all kept packets once more, as if they had been under way all the time.
     pub fn replay(&mut self, now: u64) {
         for (at, mut f) in std::mem::take(&mut self.kept) {
             if now - at > LIFETIME_NS {
@@ -341,7 +342,7 @@ impl Network {
         Some(std::mem::take(&mut self.flights[slot as usize]))
     }
 
-    /// Lets a flight arrive once more, later: its host is stopped.
+    /// Delivers a flight again later, since its host is stopped.
     pub fn again(&mut self, flight: Flight, at: u64) {
         let slot = self.slot(flight.from, flight.to, flight.seg, &flight.bytes);
         self.recycle(flight);
@@ -349,7 +350,7 @@ impl Network {
         self.queue.push(Reverse((at, self.seq, slot)));
     }
 
-    /// Takes the bytes of a delivered flight back.
+    /// Keeps the memory of a delivered flight for reuse.
     pub fn recycle(&mut self, flight: Flight) {
         if let Some(&slot) = self.spare.last() {
             self.flights[slot as usize].bytes = flight.bytes;

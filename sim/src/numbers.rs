@@ -1,15 +1,16 @@
-//! QP numbers that rest after their queue pairs have ended.
+//! Checks that QPNs rest after their queue pairs have ended.
 
 use crate::host::Host;
 use crate::link::Link;
 use gdrcore_core::verbs::types::qp_type;
 use std::collections::HashMap;
 
-/// Rest of a QPN that nothing cuts short.
+/// The shortest regular rest of a QPN.
 const REST_MIN_NS: u64 = 100_000_000;
 
-/// QPNs that rest, by host: when they were released, and until when they should rest. A number that
-/// was used may not be used again before that, unless no other is left, which the engine counts.
+/// The resting QPNs of each host, with the time of their release and the time until which they
+/// should rest. A QPN may not be reused before that unless no other is left, which the engine
+/// counts.
 #[derive(Default)]
 pub struct Numbers {
     resting: HashMap<(usize, u32), (u64, u64)>,
@@ -17,10 +18,10 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// A QP is about to be destroyed, at a time of the world. The number of an RC QP rests for four
-    /// times the longest timeout that the engine knows of it; that of UC and UD, which send nothing
-    /// again, for a second; that of a QP that has neither sent nor received, for [`REST_MIN_NS`].
-    /// Between two QPs of one engine nothing is ever under way.
+    /// Records that a QP is about to be destroyed, at a time of the world. The QPN of an RC QP
+    /// rests for four times the longest timeout that the engine knows of it; that of UC and UD,
+    /// which retransmit nothing, for a second; that of a QP that has neither sent nor received, for
+    /// [`REST_MIN_NS`]. Between two QPs of one engine no packet is ever under way.
     pub fn release(&mut self, link: &Link, end: usize, host: &Host, now: u64) {
         let e = &link.ends[end];
         if e.qpn != 0 {
@@ -40,12 +41,12 @@ impl Numbers {
         }
     }
 
-    /// The engine of a host is a new one, which has counted nothing yet.
+    /// Records that the engine of a host is a new one, whose counters are zero.
     pub fn restart(&mut self, host: usize) {
         self.early.insert(host, 0);
     }
 
-    /// The ends of a link have new numbers.
+    /// Checks the new QPNs of a link's ends.
     pub fn take(&mut self, link: &Link, hosts: &[Host], now: u64) -> Result<(), String> {
         let counted = |n: usize| hosts[n].lock().counters().qpn_reused_early;
         for e in &link.ends {
@@ -55,7 +56,7 @@ impl Numbers {
             if until > time && (*early == counted(e.host) || released + REST_MIN_NS > time) {
                 let (n, qpn, left) = (e.host, e.qpn, until - time);
                 return Err(format!(
-                    "host {n}: QPN {qpn:#x} is used again {left} ns before its time-wait is over"
+                    "host {n}: QPN {qpn:#x} is reused {left} ns before its time-wait is over"
                 ));
             }
             *early += u64::from(until > time);

@@ -1,4 +1,4 @@
-//! What completions must say, and what memory must hold when they do.
+//! The oracle: checks every completion, and the memory at that time.
 
 use gdrcore_core::verbs::types::*;
 
@@ -8,22 +8,23 @@ use crate::link::{End, Link, Message, Op, GAP, GRH};
 /// A completion of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should be.
+    /// It is as it must be.
     Fine,
     /// A legal failure: the link must be made anew.
     Failed,
-    /// A request of a message that the peer has not polled yet: look at its CQs, then ask again.
+    /// Its message's receive has not been polled at the peer: poll the peer's CQs, then check
+    /// again.
     PeerFirst,
 }
 
-/// Whether a completion is one of a receive. (Our device says so on errors too.)
+/// Whether a completion is that of a receive. (The device sets the opcode on errors, too.)
 pub fn is_recv(wc: &Wc) -> bool {
     wc.opcode == wc_opcode::RECV || wc.opcode == wc_opcode::RECV_RDMA_WITH_IMM
 }
 
-/// Statuses by which a request may be the first to fail.
+/// Statuses with which the first failed request may complete.
 const FIRST: [u32; 2] = [wc_status::RETRY_EXC_ERR, wc_status::RNR_RETRY_EXC_ERR];
-/// And those that memory causes which has vanished, here or at the peer.
+/// Further ones, which deregistered memory at either end causes.
 const VANISHED: [u32; 4] = [
     wc_status::LOC_PROT_ERR,
     wc_status::MW_BIND_ERR,
@@ -40,7 +41,7 @@ macro_rules! ensure {
 }
 
 impl Link {
-    /// Judges a completion of end `i`.
+    /// Checks a completion of end `i`.
     pub fn judge(&mut self, hosts: &mut [Host], i: usize, wc: &Wc) -> Result<Verdict, String> {
         if is_recv(wc) {
             self.judge_recv(hosts, i, wc)
@@ -67,7 +68,7 @@ impl Link {
                 ensure!(self.plan.kind == qp_type::RC, "{wc:?} on a transport that cannot know");
                 ensure!(wc.vendor_err != 0, "{wc:?} without a cause");
             }
-            // Behind a failure nothing ends well, so nothing ends silently.
+            // Behind a failure no request succeeds, so none succeeds unsignalled.
             let broken = e.broken;
             ensure!(!broken || n == 0, "{wc:?} before {:?}", e.ops[0]);
             ensure!(!broken || wc.status == wc_status::WR_FLUSH_ERR, "{wc:?} behind a failure");
@@ -100,7 +101,8 @@ impl Link {
         let carries =
             matches!(opcode, wc_opcode::RDMA_READ | wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD);
         ensure!(!carries || wc.byte_len as usize == op.len, "{wc:?} for {op:?}");
-        // An RC message that is acknowledged has been received: its completion is in the peer's CQ.
+        // An RC message is acknowledged after it was received, so its completion is in the peer's
+        // CQ.
         let messages = e.ops.iter().take(n + 1).map(|op| op.message).max().unwrap_or(0);
         let lives = !self.ends[1 - i].dead;
         if self.plan.kind == qp_type::RC && lives && messages > self.ends[1 - i].got {
@@ -114,10 +116,10 @@ impl Link {
         Ok(Verdict::Fine)
     }
 
-    /// A request has ended well: the bytes are where they belong, and nowhere else.
+    /// Checks a request that succeeded: its bytes are in their place, and no others are changed.
     pub(crate) fn check_op(&mut self, i: usize, op: &Op) -> Result<(), String> {
         if self.doomed {
-            // Deregistered memory is left alone, to see whether anybody touches it.
+            // Deregistered memory is not checked here, but compared later as a whole.
             return Ok(());
         }
         let (at, word_at) = (self.at(op.slot), self.word_at());
@@ -133,13 +135,13 @@ impl Link {
                     return Err(format!("{op:?}: byte {x} at the peer is wrong"));
                 }
                 if let Some(x) = win.touched(at + op.len, behind) {
-                    return Err(format!("{op:?}: byte {x} behind it was touched"));
+                    return Err(format!("{op:?}: byte {x} behind it was written"));
                 }
                 win.fill(at, op.len, crate::buf::BACKGROUND);
             }
             wr_opcode::RDMA_READ => {
                 if let Some(x) = src.differs(at, op.len, op.id) {
-                    return Err(format!("{op:?}: byte {x} that was read is wrong"));
+                    return Err(format!("{op:?}: byte {x} of the READ is wrong"));
                 }
                 if rc {
                     win.fill(at, op.len, crate::buf::BACKGROUND);
@@ -159,9 +161,9 @@ impl Link {
             _ => {}
         }
         if let Some(x) = src.touched(at + op.len, behind) {
-            return Err(format!("{op:?}: byte {x} behind the local buffer was touched"));
+            return Err(format!("{op:?}: byte {x} behind the local buffer was written"));
         }
-        // Its buffer is the program's again.
+        // The program may use the buffer again.
         src.fill(at, op.len, crate::buf::BACKGROUND);
         Ok(())
     }
@@ -184,7 +186,7 @@ impl Link {
         } else {
             Some(self.claimed(i, wc)?)
         };
-        // Which memory it was.
+        // The memory that received it.
         let mut taken = None;
         let slot = if srq {
             let shared = hosts[self.ends[i].host].shared.as_mut().ok_or("no SRQ")?;
@@ -200,7 +202,7 @@ impl Link {
         };
         let e = &self.ends[i];
         if !ok {
-            // Bytes that slow memory had taken may still land.
+            // Bytes that slow memory has accepted may still be under way.
             hosts[e.host].slow.flush();
         }
         let shared = hosts[e.host].shared.as_ref();
@@ -216,7 +218,7 @@ impl Link {
         }
         let closed = message.is_some_and(|m| m.inv.is_some());
         if let Some(x) = buf.touched(at + stride - GAP, GAP) {
-            return Err(format!("{wc:?}: byte {x} behind the receive buffer was touched"));
+            return Err(format!("{wc:?}: byte {x} behind the receive buffer was written"));
         }
         if srq || !self.doomed {
             buf.fill(at, stride, crate::buf::BACKGROUND);
@@ -227,7 +229,7 @@ impl Link {
         Ok(if ok || failed { Verdict::Fine } else { Verdict::Failed })
     }
 
-    /// UC and UD: which message a completion says it is.
+    /// UC and UD: the message that a completion claims to be.
     fn claimed(&self, i: usize, wc: &Wc) -> Result<Message, String> {
         let imm = wc.wc_flags & wc_flags::WITH_IMM != 0;
         let send = wc.opcode == wc_opcode::RECV;
@@ -235,9 +237,9 @@ impl Link {
         let len = (wc.byte_len as usize)
             .checked_sub(head)
             .ok_or_else(|| format!("{wc:?}: shorter than a GRH"))?;
-        // By its immediate data, else by its first bytes, which `check_message` reads.
+        // By its immediate data, or else by its first bytes, which `check_message` reads.
         let known = if imm { self.ends[1 - i].by_imm(wc.imm_data) } else { Some((0, len)) };
-        let (id, sent) = known.ok_or_else(|| format!("{wc:?}: nobody sent that"))?;
+        let (id, sent) = known.ok_or_else(|| format!("{wc:?}: no such message was sent"))?;
         ensure!(sent == len, "{wc:?}: sent with {sent} bytes");
         Ok(Message { id, send, len, imm, inv: None })
     }
@@ -275,17 +277,18 @@ impl Link {
         if let Some(x) = buf.differs(at + head, placed, id) {
             return Err(format!("{wc:?} for {m:?}: byte {x} is wrong"));
         }
-        // A dropped attempt may have left bytes where an unreliable message failed on the way.
+        // A dropped attempt may have left bytes behind, where an unreliable message failed on the
+        // way.
         if self.plan.kind == qp_type::RC {
             if let Some(x) = buf.touched(at + placed, stride - placed) {
-                return Err(format!("{wc:?} for {m:?}: byte {x} behind it was touched"));
+                return Err(format!("{wc:?} for {m:?}: byte {x} behind it was written"));
             }
         }
         Ok(())
     }
 }
 
-/// The slot of a receive of an SRQ, which is free again.
+/// Frees the slot of an SRQ's receive; returns it.
 fn take_shared(shared: &mut SharedRecv, wc: &Wc) -> Result<usize, String> {
     let n = shared.posted.iter().position(|p| p.0 == wc.wr_id);
     let n = n.ok_or_else(|| format!("{wc:?}: no such receive in the SRQ"))?;

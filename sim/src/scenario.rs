@@ -1,56 +1,56 @@
-//! The scenario of a seed: the size of the world, its faults, and which hosts are connected how.
+//! The scenario of a seed: the size of the world, its faults, its connections.
 //!
-//! Each seed takes a subset of the features (swarm testing): faults that always come together hide
-//! each other. [`Limits`] take features and size away again without another seed, which is how a
-//! failing world is made small.
+//! Each seed takes a subset of the features (swarm testing), since faults that always occur
+//! together hide each other. [`Limits`] remove features and reduce the size without another seed,
+//! which is how a failing world is shrunk.
 
 use crate::net::Faults;
 use crate::rng::Rng;
 
-/// What may be in a world. Each is a bit of a set.
+/// The features of a world, as bits of a set.
 pub mod feature {
     /// Declares the features and their names.
     macro_rules! features {
         ($($(#[$m:meta])* $name:ident = $bit:expr, $text:expr;)*) => {
             $($(#[$m])* pub const $name: u32 = 1 << $bit;)*
-            /// Their names.
+            /// Names and bits of all features.
             pub const NAMES: &[(&str, u32)] = &[$(($text, $name)),*];
         };
     }
     features! {
-        /// Packets vanish.
+        /// Packets are lost.
         LOSS = 0, "loss";
-        /// Packets arrive twice.
+        /// Packets are duplicated.
         DUP = 1, "dup";
         /// Packets are overtaken.
         REORDER = 2, "reorder";
-        /// Bits change.
+        /// Packets are corrupted.
         CORRUPT = 3, "corrupt";
-        /// Paths go dark and heal: one way, both ways, whole hosts.
+        /// Paths are partitioned and heal: one direction, both directions, whole hosts.
         PARTITION = 4, "partition";
-        /// Packets of some time arrive in the opposite order.
+        /// Packets of a period arrive in reverse order.
         REVERSE = 5, "reverse";
-        /// Old packets arrive once more after their connection has ended.
+        /// Old packets are replayed after their connection has ended.
         REPLAY = 6, "replay";
         /// Processes are stopped for a while.
         STOP = 7, "stop";
         /// Clocks jump forward.
         JUMP = 8, "jump";
-        /// An engine dies with all it has, and another one starts at its address.
+        /// An engine dies with all its objects, and another one starts at its address.
         RESTART = 9, "restart";
-        /// One engine gets to run much less often than the others.
+        /// One engine runs much less often than the others.
         STARVE = 10, "starve";
-        /// Memory answers late.
+        /// Memory is slow.
         SLOW = 11, "slow";
-        /// CQs change their size.
+        /// CQs are resized.
         RESIZE = 12, "resize";
         /// CQs are polled only after an event.
         ARM = 13, "arm";
-        /// Receives are shared.
+        /// Receives are shared (SRQ).
         SRQ = 14, "srq";
-        /// Windows are bound and closed, and requests go through them.
+        /// Windows are bound and invalidated, and requests use them.
         WINDOW = 15, "window";
-        /// Send queues are drained and go on.
+        /// Send queues drain (SQD) and continue.
         DRAIN = 16, "drain";
         /// Regions are deregistered under traffic.
         DEREG = 17, "dereg";
@@ -59,16 +59,16 @@ pub mod feature {
     }
 }
 
-/// Bounds on what a seed may choose.
+/// Upper limits of a seed's choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Hosts.
     pub hosts: usize,
     /// Links.
     pub links: usize,
-    /// Requests of an end.
+    /// Requests per end.
     pub ops: u32,
-    /// Features that are left out.
+    /// Features that are removed.
     pub without: u32,
 }
 
@@ -78,22 +78,22 @@ impl Default for Limits {
     }
 }
 
-/// What a seed has chosen.
+/// The choices of a seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// The features that are in.
+    /// The features of the world.
     pub features: u32,
-    /// What the network does.
+    /// The network's faults.
     pub faults: Faults,
     /// Hosts.
     pub hosts: usize,
     /// Links.
     pub links: usize,
-    /// Requests of an end at most.
+    /// Most requests per end.
     pub ops: u32,
-    /// Addresses are of IPv6.
+    /// Whether addresses are IPv6.
     pub v6: bool,
-    /// The host that runs rarely.
+    /// The host that rarely runs.
     pub starved: Option<usize>,
 }
 
@@ -142,9 +142,9 @@ impl Scenario {
             hosts,
             links,
             ops: limits.ops,
-            // A receiver of IPv4 cannot check 16 bits of the ICRC, so now and then it would take a
-            // damaged packet for a good one. There UDP's checksum and Ethernet's stand before it,
-            // here nothing does.
+            // Over IPv4 a receiver cannot check 16 bits of the ICRC, so it would accept some
+            // corrupted packets. On real networks the checksums of UDP and Ethernet protect it; the
+            // simulator has none.
             v6: faults.corrupt > 0 || rng.coin(),
             starved: has(feature::STARVE).then_some(starved),
         }

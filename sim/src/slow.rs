@@ -1,5 +1,5 @@
-//! Memory that is slow, as a GPU's is: accesses are staged, become visible later and in order, and
-//! sometimes there is no room to stage them.
+//! Slow memory, as on a GPU: accesses are staged, complete later and in order, and sometimes find
+//! no room.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -8,16 +8,16 @@ use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId};
 
 use crate::rng::Rng;
 
-/// Accesses that can be under way.
+/// Most accesses under way.
 const PLACES: usize = 32;
 /// Largest placement: one packet's, or one loopback run's.
 const STAGE: usize = 72 << 10;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Op {
-    /// `len` bytes staged.
+    /// A placement of so many bytes.
     Place(usize),
-    /// So many bytes were asked for.
+    /// A fetch of so many bytes.
     Fetch(usize),
     Atomic(AtomicOp),
 }
@@ -27,28 +27,28 @@ struct Job {
     addr: u64,
     op: Op,
     ready_ns: u64,
-    /// An atomic's result, once executed.
+    /// An atomic's result, when it was executed.
     result: Option<u64>,
 }
 
 struct State {
     rng: Rng,
-    /// A ring of jobs.
+    /// Accesses under way, in order.
     jobs: Vec<Job>,
-    /// What they are to place, `STAGE` bytes each. Empty until memory is registered here.
+    /// Data of placements, `STAGE` bytes each. Empty until memory is registered here.
     stage: Vec<u8>,
     head: usize,
     len: usize,
     next_token: u64,
-    /// Everything before this token is visible.
+    /// All accesses before this token have completed.
     done: u64,
     delay_ns: u64,
     busy: u32,
-    /// Fetches and atomics that have been waited for: the next same call is answered.
+    /// Fetches and atomics that have completed: the next equal call gets the result.
     granted: Vec<(u64, Op, u64)>,
 }
 
-/// One slow memory. Its bytes lie in ordinary memory at the addresses given.
+/// One slow memory. Its bytes are in ordinary memory at the given addresses.
 pub struct Slow {
     state: Mutex<State>,
     now: AtomicU64,
@@ -73,27 +73,27 @@ impl Slow {
         Slow { state: Mutex::new(state), now: AtomicU64::new(0) }
     }
 
-    /// Makes room for the accesses to come. Before the first registration.
+    /// Allocates the staging memory, before the first registration.
     pub fn prepare(&self) {
         self.with(|s, _| s.stage.resize(PLACES * STAGE, 0));
     }
 
-    /// The longest that an access takes.
+    /// The longest time of an access.
     pub fn delay_ns(&self) -> u64 {
         self.with(|s, _| s.delay_ns)
     }
 
-    /// Tells the time.
+    /// Sets the time.
     pub fn set_now(&self, now: u64) {
         self.now.store(now, Ordering::Relaxed);
     }
 
-    /// Accesses to this range are not asked for again: its QP is gone.
+    /// Forgets results for this range: its QP is gone, and does not call again.
     pub fn forget(&self, addr: u64, len: usize) {
         self.with(|s, _| s.granted.retain(|g| g.0 < addr || g.0 >= addr + len as u64));
     }
 
-    /// Makes everything visible at once.
+    /// Completes all accesses at once.
     pub fn flush(&self) {
         self.with(|s, _| s.run(u64::MAX));
     }
@@ -129,7 +129,7 @@ impl State {
         Access::Pending(Token(self.next_token - 1))
     }
 
-    /// Makes visible what is due.
+    /// Completes the accesses that are due.
     fn run(&mut self, now: u64) {
         while self.len > 0 && self.jobs[self.head].ready_ns <= now {
             let job = &mut self.jobs[self.head];
@@ -158,8 +158,8 @@ impl State {
             let (addr, op, result) = (job.addr, job.op, job.result.unwrap_or(0));
             if !matches!(op, Op::Place(_)) {
                 if self.granted.len() == self.granted.capacity() {
-                    // The oldest one was not asked for again: its bytes are read anew. An atomic is
-                    // kept.
+                    // The oldest fetch was not collected, so its bytes are read anew. An atomic's
+                    // result is kept.
                     let Some(i) = self.granted.iter().position(|g| matches!(g.1, Op::Fetch(_)))
                     else {
                         return;
@@ -174,7 +174,7 @@ impl State {
         }
     }
 
-    /// A call that was waited for, or one that waits.
+    /// The result of a call that has completed, or one that is still under way.
     fn earlier(&mut self, addr: u64, op: Op) -> Option<Result<u64, Access>> {
         if let Some(i) = self.granted.iter().position(|g| (g.0, g.1) == (addr, op)) {
             return Some(Ok(self.granted.remove(i).2));
@@ -194,8 +194,8 @@ impl Memory for Slow {
             match s.earlier(addr, op) {
                 Some(Ok(_)) => {}
                 Some(Err(pending)) => return pending,
-                // Now and then the bytes are at hand, if nothing is on its way that could change
-                // them.
+                // Sometimes a fetch completes at once, if no access under way could change its
+                // bytes.
                 None if s.len == 0 && s.rng.coin() => {}
                 None => return s.push(now, addr, op, &[]),
             }

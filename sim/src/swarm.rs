@@ -1,4 +1,4 @@
-//! Seeds on all cores, and a failing one made small.
+//! Runs seeds on all cores, and shrinks a failing one.
 
 use std::io::{IsTerminal, Write};
 use std::process::{Command, Stdio};
@@ -10,11 +10,11 @@ use crate::scenario::{feature, Limits};
 use crate::world::{Stats, World};
 
 thread_local! {
-    /// The seed under way, for the report of a panic.
+    /// The seed that this thread runs, for the report of a panic.
     static SEED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// A smaller world that takes longer than this does not fail: it hangs, and so did the larger one.
+/// Time limit of a smaller world: one that takes longer hangs, as the larger one did.
 const TRY: Duration = Duration::from_secs(60);
 
 /// The seed that this thread runs.
@@ -30,28 +30,28 @@ pub fn run(seed: u64, limits: &Limits, verbose: bool) -> Result<Stats, String> {
     world.run()
 }
 
-/// Which seeds.
+/// A range of seeds.
 #[derive(Clone, Copy, Debug)]
 pub struct Seeds {
     /// The first.
     pub from: u64,
-    /// The one behind the last.
+    /// The seed behind the last.
     pub to: u64,
-    /// No more are begun once so many packets were sent.
+    /// No further world is started once so many packets were sent.
     pub packets: u64,
     /// Threads.
     pub threads: usize,
 }
 
-/// What came of them.
+/// The result of a swarm.
 pub struct Outcome {
-    /// Sum over the worlds that held.
+    /// Sum over the worlds that passed.
     pub stats: Stats,
-    /// Seeds that failed, and why.
+    /// Seeds that failed, and the reasons.
     pub failed: Vec<(u64, String)>,
 }
 
-/// Runs worlds until the seeds or the packets are used up. Every world is as it would be alone.
+/// Runs worlds until the seeds or the packets are used up. Each world is the same as if run alone.
 pub fn swarm(seeds: &Seeds, limits: &Limits, verbose: bool) -> Outcome {
     let next = AtomicU64::new(seeds.from);
     let enough = AtomicBool::new(false);
@@ -127,7 +127,7 @@ pub fn command(seed: u64, limits: &Limits) -> String {
     format!("sim {}", arguments(seed, limits).join(" "))
 }
 
-/// Takes away from a failing world what it does not need to fail.
+/// Removes from a failing world everything that its failure does not need.
 pub fn shrink(seed: u64, limits: &Limits, fails: &mut dyn FnMut(&Limits) -> bool) -> Limits {
     let mut best = *limits;
     let mut tried = |best: &mut Limits, smaller: Limits| {
@@ -170,7 +170,7 @@ pub fn shrink(seed: u64, limits: &Limits, fails: &mut dyn FnMut(&Limits) -> bool
     }
 }
 
-/// Whether a world fails, found out by a process of its own: it may panic or never end.
+/// Whether a world fails, found out in a process of its own: it may panic or hang.
 pub fn fails_alone(seed: u64, limits: &Limits) -> bool {
     let Ok(exe) = std::env::current_exe() else { return false };
     let child = Command::new(exe)
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_made_as_small_as_it_goes() {
-        // Fails for loss between two hosts, from 13 requests on.
+        // Fails if there is loss between two hosts, from 13 requests on.
         let mut fails = |l: &Limits| l.without & feature::LOSS == 0 && l.hosts >= 2 && l.ops >= 13;
         let small = shrink(5, &Limits::default(), &mut fails);
         let all = feature::NAMES.iter().fold(0, |a, f| a | f.1);

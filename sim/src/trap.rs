@@ -1,4 +1,4 @@
-//! The trap allocator: while the engine runs, any allocation of its thread ends the process.
+//! The trap allocator: an allocation of a thread that runs an engine ends the process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -18,7 +18,7 @@ fn caught(what: &str) -> ! {
 }
 
 fn check(what: &str) {
-    // A panic of the engine's own must be able to say what it is.
+    // A panic of the engine must be able to print its message.
     if ARMED.with(Cell::get) && !std::thread::panicking() {
         caught(what);
     }
@@ -43,7 +43,7 @@ unsafe impl GlobalAlloc for Trap {
     }
 }
 
-/// Runs `f` armed.
+/// Runs `f`, in which allocations are trapped.
 #[inline]
 pub fn armed<T>(f: impl FnOnce() -> T) -> T {
     ARMED.with(|a| a.set(true));

@@ -1,4 +1,4 @@
-//! A world: hosts, a network, links, one clock. Everything that happens follows from the seed.
+//! A world: hosts, a network, links and one clock. Everything that happens follows from the seed.
 
 use std::collections::VecDeque;
 
@@ -14,30 +14,29 @@ use crate::rng::Rng;
 use crate::scenario::{feature, Limits, Scenario};
 use crate::trap::armed;
 
-/// A world that has not ended by this time is stuck.
+/// Virtual time after which a world counts as stuck.
 const TIME_MAX_NS: u64 = 3_000_000_000_000;
-/// So is one in which no request has ended for so many rounds.
+/// Rounds without a completed request after which a world counts as stuck.
 const ROUNDS_MAX: u64 = 500_000;
-/// How much longer than its timers a request may take: the world looks at a quiet engine every 5 ms
-/// only.
+/// Time that a request may take beyond its timers: an idle engine runs only every 5 ms.
 const SLACK_NS: u64 = 100_000_000;
-/// No world posts more once it has sent so many packets.
+/// Packets after which a world posts no more requests.
 const PACKETS_MAX: u64 = 300_000;
 
-/// What happened in a world, or in many.
+/// Counts of one world or of many.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     /// Worlds.
     pub worlds: u64,
     /// What the networks did.
     pub net: Done,
-    /// Requests that ended well.
+    /// Requests that succeeded.
     pub ended: u64,
     /// Requests that failed or were flushed.
     pub failed: u64,
     /// Links made anew after a failure.
     pub remade: u64,
-    /// Engines that died and came back.
+    /// Engines that died and were replaced.
     pub restarts: u64,
     /// The engines' counters.
     pub counters: Counters,
@@ -46,7 +45,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Adds another's numbers.
+    /// Adds other counts.
     pub fn add(&mut self, o: &Stats) {
         self.worlds += o.worlds;
         self.net.add(&o.net);
@@ -67,25 +66,26 @@ pub struct World {
     pub(crate) net: Network,
     pub(crate) links: Vec<Link>,
     pub(crate) hosts: Vec<Host>,
-    /// Until when a host's process is stopped.
+    /// The time until which a host's process is stopped.
     pub(crate) stopped: Vec<u64>,
     /// Engines that died.
     pub(crate) restarts: u64,
-    /// What those had counted.
+    /// The counters of those engines.
     pub(crate) dead: Counters,
-    /// QPNs that rest.
+    /// The QPNs that rest.
     pub(crate) numbers: Numbers,
-    /// When a host last heard of another, by receiver and sender and the receiver's clock.
+    /// When a host last received a packet of another, by receiver and sender, on the receiver's
+    /// clock.
     heard_at: Vec<u64>,
-    /// How often a CQ gets another size, in a million rounds.
+    /// Probability of a CQ's resize in a round, in a million.
     resizes: u32,
-    /// Completions polled but not judged, by host and CQ.
+    /// Completions that were polled but not checked, by host and CQ.
     pub(crate) backlog: Vec<Vec<VecDeque<Wc>>>,
     next_id: u64,
-    /// Nothing goes wrong in this world: no request may fail.
+    /// Whether the world has no faults: then no request may fail.
     calm: bool,
     buf: Vec<u8>,
-    /// Tell what happens.
+    /// Whether to print what happens.
     pub verbose: bool,
 }
 
@@ -107,7 +107,7 @@ impl World {
             | feature::WINDOW
             | feature::DENSE;
         World {
-            // Memory as slow as an ACK timeout makes peers look silent.
+            // Memory as slow as an ACK timeout makes peers seem silent.
             calm: scenario.faults.none()
                 && scenario.features & !harmless == 0
                 && hosts.iter().all(|h| h.slow.delay_ns() <= 5_000),
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Runs it to its end.
+    /// Runs it until it ends.
     pub fn run(&mut self) -> Result<Stats, String> {
         if self.verbose {
             println!("{:?}", self.scenario);
@@ -219,7 +219,7 @@ impl World {
                 }
             }
         }
-        // Judging may poll, and fill the backlogs of CQs that were done.
+        // A check may poll, and so refill the backlog of a CQ that was done.
         while self.judge_backlog()? {
             moved = true;
         }
@@ -229,7 +229,7 @@ impl World {
             }
             if self.links[k].down && self.links[k].connect(&self.hosts, &mut self.rng, self.now) {
                 self.numbers.take(&self.links[k], &self.hosts, self.now)?;
-                // No QP may take packets that were meant for those that are gone.
+                // No QP may accept packets of former QPs.
                 self.net.replay(self.now);
                 moved = true;
             }
@@ -296,8 +296,8 @@ impl World {
         moved || bursts > 0
     }
 
-    /// Every request of an RC queue pair ends once its peer has been silent for as long as its
-    /// attributes say.
+    /// Checks that every request of an RC queue pair ends when its peer has been silent for as long
+    /// as its attributes allow.
     fn check_deadlines(&mut self) -> Result<(), String> {
         let patience =
             |l: &Link| (u64::from(l.plan.retry) + 2) * (4096u64 << l.plan.timeout) + SLACK_NS;
@@ -308,7 +308,7 @@ impl World {
             }
             for i in 0..2 {
                 let (e, peer) = (&self.links[k].ends[i], self.links[k].ends[1 - i].host);
-                // Requests before these ended well and silently.
+                // Earlier requests succeeded unsignalled.
                 let open = self.hosts[e.host].engine.shared().qps[index(e.qp)].sq.len() as usize;
                 let oldest = e.ops.len().checked_sub(open).and_then(|first| e.ops.get(first));
                 let (Some(op), Drain::No, false) = (oldest, e.drain, e.dead || peer == e.host)
@@ -328,8 +328,8 @@ impl World {
                     let req = &g.transport.qps[index(e.qp)].conn.req;
                     req.una_psn != req.max_psn
                 };
-                // Requests that have not left may wait for a window that others to the same peer
-                // hold until they fail.
+                // Requests that have not been sent may wait for a window that other requests to the
+                // same peer hold until they fail.
                 let waits_for =
                     |o: &&Link| o.plan.kind == qp_type::RC && o.plan.hosts.contains(&peer);
                 let shared: u64 = self.links.iter().filter(waits_for).map(patience).sum();
@@ -351,7 +351,7 @@ impl World {
         Ok(())
     }
 
-    /// Polls a CQ once; receives are judged at once, so that sends may ask for them.
+    /// Polls a CQ once. Receives are checked at once, since the checks of sends may need them.
     pub(crate) fn poll(&mut self, i: usize, c: usize, most: usize) -> Result<bool, String> {
         let mut wc = [Wc::default(); 16];
         let host = &self.hosts[i];
@@ -489,7 +489,7 @@ impl World {
         out
     }
 
-    /// Takes everything down and checks that nothing is left.
+    /// Destroys everything and checks that nothing is left.
     fn close(&mut self) -> Result<Stats, String> {
         let mut stats =
             Stats { worlds: 1, net: self.net.done, time_ns: self.now, ..Stats::default() };
@@ -509,7 +509,7 @@ impl World {
                     }
                     if !area.buf.is_guarded() {
                         return Err(format!(
-                            "bytes outside the region at {:#x} were touched",
+                            "bytes outside the region at {:#x} were written",
                             area.mr.addr
                         ));
                     }
@@ -525,7 +525,7 @@ impl World {
             stats.counters.add(&g.counters());
             if let Some(shared) = &h.shared {
                 if !shared.area.buf.is_guarded() {
-                    return Err(format!("host {i}: bytes outside the SRQ's memory were touched"));
+                    return Err(format!("host {i}: bytes outside the SRQ's memory were written"));
                 }
                 g.srq_destroy(shared.srq).map_err(|e| format!("srq_destroy: {e:?}"))?;
                 g.mr_dereg(shared.area.handle).map_err(|e| format!("mr_dereg: {e:?}"))?;

@@ -1,4 +1,4 @@
-//! Objects come, are connected, change and go.
+//! Fuzzed calls that create, connect, change and destroy objects.
 
 use gdrcore::*;
 
@@ -9,7 +9,7 @@ impl Walk<'_> {
         match self.input.below(10) {
             0 => {
                 if !self.made.pd.is_empty() && !self.input.one_in(8) {
-                    return; // objects of many domains do not fit together
+                    return; // objects of different domains do not fit together
                 }
                 let mut o = gdrc_pd::default();
                 call!(self, gdrc_pd_alloc(self.ctx(), &mut o));
@@ -116,7 +116,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Connects the latest QPs with each other, or one to any that ever was.
+    /// Connects the latest QPs with each other, or one to any earlier one.
     pub(super) fn connect(&mut self) {
         let n = self.made.ends.len();
         if n == 0 {
@@ -202,7 +202,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Destroys all that ever was, users before what they use, so that pools empty and fill again.
+    /// Destroys all objects, users before what they use, so that pools empty and fill again.
     pub(super) fn sweep(&mut self) {
         let x = self.ctx;
         let made = core::mem::take(&mut self.made);

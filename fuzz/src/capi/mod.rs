@@ -1,13 +1,14 @@
-//! Every C call over the real soft device, with arguments that are part valid, part stale, part
-//! garbage, in any order.
+//! Fuzzes every C call over the real soft device, with arguments that are part valid, part stale,
+//! part garbage, in any order.
 //!
-//! What the header leaves to the caller is kept: a pointer is null, misaligned, or to live memory
-//! of the promised size. Handles, lengths, flags, keys, counts, states, addresses in work requests
-//! and the bytes of every struct are the string's. The device reads a real clock, so a string need
-//! not do the same thing twice.
+//! The caller's duties of the header are kept: a pointer is null, misaligned, or to live memory of
+//! the promised size. Handles, lengths, flags, keys, counts, states, addresses in work requests and
+//! the bytes of every struct come from the string. The device reads a real clock, so a string may
+//! behave differently when repeated.
 //!
-//! * `make`: objects come and go. * `work`: requests and completions. * `wild`: structs, names and
-//!   texts of any bytes.
+//! * `make`: creates and destroys objects.
+//! * `work`: requests and completions.
+//! * `wild`: structs, names and texts of any bytes.
 
 mod make;
 mod wild;
@@ -21,21 +22,21 @@ use gdrcore::*;
 
 use crate::bytes::Bytes;
 
-/// What a string, or many, reached: a walk that meets only refusals is no test.
+/// Coverage of strings: a test fails if they cause refusals only.
 #[derive(Clone, Debug, Default)]
 pub struct Reached {
-    /// For each call by name: how often it succeeded, and how often it refused.
+    /// For each call by name: how many times it succeeded, and how many times it refused.
     pub calls: BTreeMap<&'static str, [u64; 2]>,
     /// Completions with success.
     pub good: u64,
     /// Completions with an error.
     pub failed: u64,
-    /// A bit for each completion status.
+    /// A bit for each completion status that occurred.
     pub statuses: u32,
 }
 
 impl Reached {
-    /// Sums up.
+    /// Adds another string's coverage.
     pub fn add(&mut self, other: &Reached) {
         for (name, [good, bad]) in &other.calls {
             let mine = self.calls.entry(name).or_default();
@@ -56,8 +57,8 @@ impl Reached {
 /// A C call, counted under its name.
 macro_rules! call {
     ($walk:expr, $f:ident($($arg:expr),* $(,)?)) => {{
-        // SAFETY: every pointer is null, misaligned, or to live memory that has what the call's
-        // contract asks for.
+        // SAFETY: every pointer is null, misaligned, or to live memory of the size that the call's
+        // contract requires.
         let rc = unsafe { $f($($arg),*) };
         $walk.reached.note(stringify!($f), rc);
         rc
@@ -65,7 +66,7 @@ macro_rules! call {
 }
 use call;
 
-/// A zeroed struct with its size in front, as C programs make it.
+/// A zeroed struct with its size set, as C programs make it.
 fn sized<T: Copy>() -> T {
     let mut v = core::mem::MaybeUninit::<T>::zeroed();
     // SAFETY: used for repr(C) structs of the header that begin with u32 struct_size.
@@ -79,13 +80,13 @@ fn zeroed<T: Copy>() -> T {
     unsafe { core::mem::MaybeUninit::zeroed().assume_init() }
 }
 
-/// Bytes that programs may register.
+/// Bytes of memory that may be registered.
 const MEM: usize = 1 << 16;
-/// Bytes before and behind them that nobody registers.
+/// Bytes before and behind it that are never registered.
 const GUARD: usize = 4096;
 const FILL: u8 = 0xa5;
 
-/// Memory that the device changes while nobody holds a reference to it.
+/// Memory that the device changes; no reference to it exists meanwhile.
 struct Memory(*mut u8);
 
 impl Memory {
@@ -106,7 +107,7 @@ impl Memory {
         Memory(at)
     }
 
-    /// A place inside what may be registered.
+    /// An address inside the memory that may be registered.
     fn at(&self, offset: usize) -> *mut u8 {
         self.0.wrapping_add(GUARD + offset)
     }
@@ -127,8 +128,8 @@ impl Drop for Memory {
     }
 }
 
-/// Handles of each kind that were ever made, dead ones among them, and what else calls take from
-/// earlier ones.
+/// All handles of each kind that were ever made, also destroyed ones, and other results that later
+/// calls take.
 #[derive(Default)]
 struct Made {
     pd: Vec<u64>,
@@ -148,7 +149,7 @@ struct Walk<'a> {
     made: Made,
     reached: Reached,
     memory: Memory,
-    /// Memory given to the arena, which it keeps until the context closes.
+    /// Memory given to the arena, which uses it until the context closes.
     lent: Vec<Memory>,
 }
 
@@ -174,7 +175,7 @@ impl Walk<'_> {
         Walk { input: Bytes::new(data), ctx, made, reached, memory, lent }
     }
 
-    /// The context; now and then none.
+    /// The context; sometimes null.
     fn ctx(&mut self) -> *mut gdrc_context {
         if self.input.one_in(60) {
             null_mut()
@@ -188,7 +189,7 @@ impl Walk<'_> {
             if self.input.is_empty() {
                 break;
             }
-            // Strings of small numbers shall get everywhere as well.
+            // Strings of small numbers must reach every call as well.
             match self.input.below(32) {
                 0..=3 => self.create(),
                 4 | 5 | 16 => self.connect(),
@@ -207,7 +208,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What makes threads, grows the arena or closes the context under a walk that goes on.
+    /// Rare calls: helper threads, more arena memory, and closing the context in the middle.
     fn rare(&mut self) {
         use gdrcore::gdrc_arena_add;
         use gdrcore::{gdrc_helper_start, gdrc_helper_stop, gdrc_wait};
@@ -236,14 +237,13 @@ impl Walk<'_> {
     }
 }
 
-/// Every call of the C ABI in the order and with the arguments that the string says. Returns what
-/// was reached.
+/// Makes C calls in the order and with the arguments that the string selects. Returns the coverage.
 pub fn capi(data: &[u8]) -> Reached {
     let mut walk = Walk::new(data);
     walk.run(8000);
     let rc = call!(walk, gdrc_close(walk.ctx, null_mut()));
     assert!(rc >= 0, "an open context closes");
-    // It is stale from here on.
+    // The context's handle is stale now.
     assert_eq!(call!(walk, gdrc_close(walk.ctx, null_mut())), -libc::EINVAL);
     walk.memory.check();
     walk.reached

@@ -1,4 +1,4 @@
-//! Structs, names and texts of any bytes.
+//! Fuzzed structs, names and texts of any bytes.
 
 use core::ffi::CStr;
 
@@ -6,18 +6,18 @@ use gdrcore::*;
 
 use super::*;
 
-/// The library reads and writes as many bytes as `struct_size` says; from 4097 on it refuses
-/// without a look.
+/// The library reads and writes as many bytes as `struct_size` states; from 4097 on it refuses
+/// without reading.
 const STRUCT_MAX: usize = 4096;
 
-/// A struct of any bytes in a place as large as any `struct_size` that is taken, with a fence
-/// behind it.
+/// A struct of any bytes in memory of the largest accepted `struct_size`, with a guard word behind
+/// it.
 struct Wild(Box<[u64; STRUCT_MAX / 8 + 1]>);
 
 const FENCE: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
 impl Wild {
-    /// The first bytes are the string's, the rest zero; mostly the size is that of a `T`.
+    /// The first bytes come from the string, the rest is zero; mostly the size is that of a `T`.
     fn of<T>(input: &mut Bytes) -> Wild {
         let mut place = Wild(Box::new([0; STRUCT_MAX / 8 + 1]));
         place.0[STRUCT_MAX / 8] = FENCE;
@@ -38,7 +38,7 @@ impl Wild {
         place
     }
 
-    /// The struct as the call takes it; rarely null or misaligned.
+    /// The pointer for the call; rarely null or misaligned.
     fn ptr<T>(&mut self, input: &mut Bytes) -> *mut T {
         match input.u8() {
             254 => null_mut(),
@@ -50,9 +50,9 @@ impl Wild {
 
 impl Drop for Wild {
     fn drop(&mut self) {
-        // A copy that was made before the fence fell would end the walk as well.
+        // If another check has failed already, its panic is the one to report.
         if !std::thread::panicking() {
-            assert_eq!(self.0[STRUCT_MAX / 8], FENCE, "a call wrote behind its struct");
+            assert_eq!(self.0[STRUCT_MAX / 8], FENCE, "a call wrote behind the struct");
         }
     }
 }
@@ -92,7 +92,7 @@ impl Walk<'_> {
             4 => self.endpoint_of_a_stranger(),
             5 => {
                 let mut cfg = Wild::of::<gdrc_config>(&mut self.input);
-                // The one pointer in a struct: the path is a C string or null.
+                // The struct's only pointer: the path is a C string or null.
                 cfg.0[core::mem::offset_of!(gdrc_config, pcap_path) / 8] = 0;
                 let mut bytes = 0;
                 let name = self.name();
@@ -121,7 +121,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The address of whoever sent a datagram, from a completion and a GRH of any bytes.
+    /// The address of a datagram's sender, from a completion and a GRH of any bytes.
     fn sender_of_a_datagram(&mut self, x: *mut gdrc_context) {
         let mut wc: gdrc_wc = zeroed();
         (wc.wc_flags, wc.src_qp, wc.byte_len) =
@@ -131,7 +131,7 @@ impl Walk<'_> {
         let head = self.input.take(40);
         grh[..head.len()].copy_from_slice(head);
         if self.input.one_in(2) {
-            // What a datagram from this host brings.
+            // The completion of a datagram from this host.
             wc.wc_flags |= GDRC_WC_FLAG_GRH;
             grh[20..32].copy_from_slice(&[0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 17, 0x3c, 0xaf]);
             grh[32..].copy_from_slice(&[127, 0, 0, 1, 127, 0, 0, 1]);
@@ -142,9 +142,9 @@ impl Walk<'_> {
         self.made.ah.push(o.handle);
     }
 
-    /// Regions of GPU memory, and handles of it from elsewhere.
+    /// Regions of GPU memory, and handles of such memory from elsewhere.
     fn memory_of_gpus(&mut self, x: *mut gdrc_context) {
-        // Never of the host: any address would be this process' own.
+        // Never host memory: any address would be in this process's own memory.
         let mut m = Wild::of::<gdrc_memory>(&mut self.input);
         m.0[0] |= u64::from(GDRC_MEMORY_CUDA) << 32;
         let (mut o, mut a) = (gdrc_mr::default(), sized::<gdrc_mr_attr>());
@@ -156,7 +156,7 @@ impl Walk<'_> {
         let _ = gdrc_cuda_free(self.input.u64());
     }
 
-    /// Texts that stand for numbers, for any number.
+    /// Texts for numbers, with any number.
     fn names_of_numbers(&mut self) {
         let n = self.input.word();
         for s in [
@@ -172,7 +172,7 @@ impl Walk<'_> {
         assert_eq!(gdrc_counter_name(n).is_null(), n >= gdrc_counter_count());
     }
 
-    /// A device's name: a known one, its begin, or any bytes. Ends with a NUL.
+    /// A device's name: a known one, a prefix of one, or any bytes. Ends with NUL.
     fn name(&mut self) -> Vec<u8> {
         const KNOWN: [&[u8]; 4] =
             [b"loopback", b"soft:127.0.0.1", b"soft:[fe80::1%lo]:4791", b"verbs:mlx5_0"];
@@ -186,7 +186,7 @@ impl Walk<'_> {
         name
     }
 
-    /// An endpoint as it comes from a peer: 128 bytes, of which some are wrong.
+    /// An endpoint as received from a peer: 128 bytes, some of them wrong.
     fn endpoint_of_a_stranger(&mut self) {
         let mut wire = [0u8; GDRC_ENDPOINT_WIRE_BYTES as usize];
         let Some(own) = self.made.ends.last().copied() else { return };
@@ -203,7 +203,7 @@ impl Walk<'_> {
         call!(self, gdrc_endpoint_pack(wild.ptr(&mut self.input), wire.as_mut_ptr()));
     }
 
-    /// Results in places of every kind.
+    /// Results in buffers of every kind.
     fn places(&mut self, x: *mut gdrc_context) {
         let mut out = Wild::of::<gdrc_device_attr>(&mut self.input);
         match self.input.below(5) {
@@ -226,7 +226,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A text into a buffer that may be too small: never a byte beyond it.
+    /// A text written to a buffer that may be too small: no byte beyond it may change.
     fn text(&mut self, write: impl Fn(*mut core::ffi::c_char, usize) -> (&'static str, i32)) {
         let mut buf = [0x5au8; 300];
         let len = self.input.below(buf.len());

@@ -1,16 +1,15 @@
-//! Requests and completions.
+//! Fuzzed requests and completions.
 
 use gdrcore::*;
 
 use super::*;
 
-/// Pieces of a request that really lie there.
+/// Scatter/gather entries that really exist.
 const PIECES: usize = 6;
 
-/// What the header's inline function does.
+/// The header's inline function, in Rust.
 ///
-/// # Safety
-/// As there.
+/// # Safety As in the header.
 unsafe fn gdrc_qp_fast_post_send(
     qp: *mut gdrc_qp_fast,
     wr: *const gdrc_send_wr,
@@ -21,7 +20,7 @@ unsafe fn gdrc_qp_fast_post_send(
 }
 
 impl Walk<'_> {
-    /// An address for a request; mostly one that is registered.
+    /// An address for a request; mostly a registered one.
     fn address(&mut self) -> u64 {
         if self.input.one_in(25) {
             self.input.u64()
@@ -41,11 +40,11 @@ impl Walk<'_> {
         })
     }
 
-    /// How many pieces a request says that it has: as many as lie there, or more than any queue
-    /// takes.
+    /// The number of entries in a request: up to the existing ones, or more than any queue allows.
     fn pieces(&mut self) -> i32 {
         if self.input.one_in(30) {
-            // No queue of this walk takes more than five, so the pieces beyond are never read.
+            // No queue here allows more than five, so entries beyond the existing ones are never
+            // read.
             self.input.word() as i32 | 8
         } else {
             self.input.below(4) as i32
@@ -58,7 +57,7 @@ impl Walk<'_> {
         (wr.wr_id, wr.sg_list, wr.num_sge) =
             (self.input.u8().into(), sges.as_mut_ptr(), self.pieces());
         if self.input.one_in(40) {
-            // A list that never ends.
+            // A list without end.
             wr.next = &raw mut wr;
         }
         let mut bad = null();
@@ -83,7 +82,7 @@ impl Walk<'_> {
         wr.send_flags =
             if self.input.one_in(8) { self.input.u32() } else { u32::from(self.input.u8()) & 0x1f };
         if wr.send_flags & GDRC_SEND_INLINE != 0 && !self.input.one_in(8) {
-            // Read at the post. Pieces that are left as they are may be nowhere, which is an error
+            // Inline data is read at the post. Other entries may have any address: that is an error
             // and no fault.
             for s in &mut sges {
                 (s.addr, s.length) = (inline.as_mut_ptr() as u64, self.input.below(17) as u32);

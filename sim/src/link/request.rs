@@ -1,4 +1,4 @@
-//! Random requests of an end: built part by part, noted and posted.
+//! Random requests of an end: drawn part by part, recorded and posted.
 
 use gdrcore_core::verbs::types::*;
 
@@ -6,22 +6,22 @@ use super::{End, Link, Message, Op};
 use crate::host::{split, Host};
 use crate::rng::Rng;
 
-/// Messages of UC and UD whose lengths are known: more than can be under way.
+/// UC and UD messages whose lengths are remembered: more than can be under way.
 const REMEMBERED: usize = 1 << 14;
 
-/// A request that is being put together.
+/// A request while it is being drawn.
 struct Draft {
     op: Op,
     wr: SendWr,
     sges: Vec<Sge>,
-    /// The key by which it reaches the peer's memory.
+    /// The key for the peer's memory.
     rkey: u32,
     /// The key of the peer's window that it invalidates.
     inv: Option<u32>,
 }
 
 impl Draft {
-    /// A request of which all else is to come.
+    /// A request whose other parts are still missing.
     fn new(id: u64, opcode: u32, slot: usize, len: usize) -> Draft {
         let op = Op {
             id,
@@ -54,10 +54,10 @@ impl Draft {
         (self.op.opcode, self.wr.opcode) = (opcode, opcode);
     }
 
-    /// Goes through the peer's window instead of its region, or closes it behind itself.
+    /// Uses the peer's window instead of its region, or invalidates it.
     fn use_window(&mut self, key: u32, rng: &mut Rng) {
         match self.op.opcode {
-            // Behind every READ, since one that is asked for again would find the window closed.
+            // Behind every READ: a READ that is requested again would find the window invalidated.
             wr_opcode::SEND_WITH_IMM if rng.below(4) == 0 => {
                 self.become_opcode(wr_opcode::SEND_WITH_INV);
                 self.wr.imm_data = key;
@@ -69,7 +69,7 @@ impl Draft {
         }
     }
 
-    /// Binds the window of an end, or closes it where it is bound.
+    /// Binds the window of an end, or invalidates it if it is bound.
     fn turn_window(&mut self, e: &mut End) {
         self.sges.clear();
         if e.mw.2 {
@@ -91,13 +91,13 @@ impl Draft {
         let adds = self.op.opcode == wr_opcode::ATOMIC_FETCH_AND_ADD;
         self.op.a = if adds { self.op.id << 8 | 1 } else { rng.next() };
         self.op.b = self.op.id << 8;
-        // Half of the swaps compare with what will be there, if all goes well.
+        // Half of the swaps compare with the value that the word will have if all succeeds.
         if !adds && rng.coin() {
             self.op.a = e.ops.iter().fold(e.word, |word, op| op.apply(word));
         }
     }
 
-    /// INLINE, FENCE and SOLICITED, as chance has it.
+    /// Draws INLINE, FENCE and SOLICITED.
     fn draw_flags(&mut self, e: &End, rng: &mut Rng) {
         let reads = self.op.opcode == wr_opcode::RDMA_READ || self.op.is_atomic();
         let host_memory = e.src.mr.provider == 0;
@@ -130,12 +130,12 @@ impl Link {
             4 | 5 => wr_opcode::RDMA_READ,
             6 => wr_opcode::ATOMIC_CMP_AND_SWP,
             7 => wr_opcode::ATOMIC_FETCH_AND_ADD,
-            // Bound and closed in turns.
+            // Bound and invalidated in turn.
             _ => wr_opcode::BIND_MW,
         }
     }
 
-    /// Whether the window of an end can be bound, or closed again: not while the peer uses it.
+    /// Whether the window of an end can be bound or invalidated: not while the peer uses it.
     fn may_bind(&self, i: usize) -> bool {
         let uses = |op: &Op| op.via || op.opcode == wr_opcode::SEND_WITH_INV;
         let e = &self.ends[i];
@@ -153,7 +153,7 @@ impl Link {
             6 => most,
             _ => rng.below(most as u64 + 1) as usize,
         };
-        // UC and UD messages tell their number themselves, or are empty.
+        // UC and UD messages contain their number, or are empty.
         let least = if self.plan.kind == qp_type::RC { 1 } else { 8 };
         if len < least {
             0
@@ -194,13 +194,13 @@ impl Link {
         e.ops.push_back(op);
         hosts[e.host].post_send(e.qp, &mut wr, &sges)?;
         if wr.send_flags & send_flags::INLINE != 0 && !self.doomed {
-            // It has been copied.
+            // The data has been copied.
             e.src.buf.fill(at, op.len, 0x55);
         }
         Ok(())
     }
 
-    /// What is asked for: an opcode, a free slot, a length.
+    /// Draws an opcode, a free slot and a length.
     fn draw(&self, rng: &mut Rng, i: usize, id: u64) -> Draft {
         let mut opcode = self.choose(rng);
         if opcode == wr_opcode::BIND_MW && !self.may_bind(i) {
@@ -215,7 +215,7 @@ impl Link {
         draft
     }
 
-    /// Its bytes, where they lie and where they go.
+    /// Draws its data, and its local and remote addresses.
     fn aim(&mut self, draft: &mut Draft, rng: &mut Rng, i: usize) {
         let (at, word_at) = (self.at(draft.op.slot), self.word_at());
         let (id, len, atomic) = (draft.op.id, draft.op.len, draft.op.is_atomic());
@@ -249,7 +249,7 @@ impl Link {
         };
     }
 
-    /// A request that ends a receive of the peer is a message that the peer expects.
+    /// Records a request that consumes a receive as a message that the peer expects.
     fn note(&mut self, i: usize, draft: &mut Draft) {
         let (id, opcode, len) = (draft.op.id, draft.op.opcode, draft.op.len);
         let send =
