@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# The main job, on this machine, over real RoCEv2 packets and without an RDMA NIC: router, client
+# The main demo, on this machine, over real RoCEv2 packets and without an RDMA NIC: router, client
 # and peer of freeflow_gdr, then a 1 GiB rdma_copy_file, between 127.0.0.1 and 127.0.0.2. Checks
-# every byte. Exits 0 only if all of it worked.
+# every byte. Exits with 0 only if everything worked.
 #
-#   BIN   where the programs are   (build/bin beside this folder)
+#   BIN   folder of the programs   (build/bin beside this folder)
 #   MB    size of the file in MiB  (1024)
-#   ROUTER_ADDRESS, PEER_ADDRESS, TCP_PORT, COPY_PORT   where they run
+#   ROUTER_ADDRESS, PEER_ADDRESS, TCP_PORT, COPY_PORT   addresses and ports to use
 #   LIMIT seconds after which a program that hangs is ended (180)
 # Files go into a new folder below TMPDIR, /tmp, /var/tmp or the build folder: the first with room
 # for twice the file.
@@ -41,7 +41,7 @@ if [ -z "$work" ]; then
 	exit 1
 fi
 
-# Everything that we start, by process id; nothing else is ever stopped.
+# Process ids of everything that was started here; nothing else is ever stopped.
 started=
 clean_up() {
 	for pid in $started; do
@@ -53,7 +53,7 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-# start NAME PROGRAM ARGUMENTS...: in the background, output to a file.
+# start NAME PROGRAM ARGUMENTS...: runs it in the background, output to a file.
 start() {
 	name=$1
 	shift

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * static_mem: gives the library a static array as its memory, moves data between two queue pairs of
- * one context (SEND, WRITE, READ, and a WRITE that fails), and proves that nothing was allocated
- * from init to close: every allocation function of this process is counted, and the kernel is asked
- * how large the address space is.
+ * static_mem: gives the library a static array as its memory, transfers data between two queue
+ * pairs of one context (SEND, WRITE, READ, and a WRITE that fails), and proves that nothing was
+ * allocated from init to close: every allocation function of this process is counted, and the size
+ * of the address space is compared.
  */
 #include <gdrcore.h>
 
@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 /*
- * Counting. These definitions come before the C library's for everybody in this process, the shared
- * library included.
+ * Counting. These definitions come before the C library's in the whole process, including the
+ * shared library.
  */
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
@@ -59,7 +59,7 @@ void *mremap(void *addr, size_t old, size_t new_length, int flags, ...)
     return (void *)syscall(SYS_mremap, addr, old, new_length, flags, to);
 }
 
-/* Pages of address space, as the kernel counts them; no library in between that could allocate. */
+/* Pages of address space, by the kernel's count; without library calls, which could allocate. */
 static unsigned long pages(void)
 {
     char text[64];
@@ -73,7 +73,7 @@ static unsigned long pages(void)
     return value;
 }
 
-/* The library's memory, and the program's. Nothing here depends on a heap. */
+/* The memory of the library and of the program. Nothing here needs a heap. */
 #define ARENA_BYTES (8u << 20)
 #define DATA_BYTES 65536u
 #define ROUNDS 1000
@@ -134,7 +134,7 @@ static int join(struct pair *p)
     return err ? fail("making a connected pair", err) : 0;
 }
 
-/* Takes `count` completions; returns the worst status, or -1. */
+/* Polls `count` completions; returns the worst status, or -1. */
 static int take(struct pair *p, int count)
 {
     int worst = GDRC_WC_SUCCESS;
@@ -183,7 +183,7 @@ static int work(struct pair *p)
                 return fail("an operation went wrong", -EIO);
         }
     }
-    /* Errors and what follows from them must not allocate either. */
+    /* Errors must not allocate either. */
     if (run(p, GDRC_WR_RDMA_WRITE, 64, ~p->attr[1].rkey) != GDRC_WC_REM_ACCESS_ERR)
         return fail("a WRITE with a wrong key should end by REM_ACCESS_ERR", -EIO);
     return 0;
@@ -201,7 +201,7 @@ static int part(struct pair *p)
     return err ? fail("taking the pair apart", err) : 0;
 }
 
-/* Output that got lost proves nothing. */
+/* Lost output proves nothing. */
 static bool is_written(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
@@ -225,7 +225,7 @@ int main(int argc, char **argv)
     size_t bytes = 0;
     memset(&config, 0, sizeof config);
     memset(&p, 0, sizeof p);
-    /* Bounds as this program needs them: what is not asked for costs no memory. */
+    /* The limits that this program needs: higher ones would cost memory. */
     config.struct_size = sizeof config;
     config.max_pd = config.max_cq = config.max_ah = config.max_srq = 2;
     config.max_mr = config.max_qp = config.max_peer = 4;

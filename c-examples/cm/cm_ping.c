@@ -110,7 +110,8 @@ static int fill_recv(struct ping *p)
 }
 
 /*
- * An event of the connection manager, if there is one; those of other clients are answered "busy".
+ * The next event of the connection manager, if there is one; requests of other clients are rejected
+ * as "busy".
  */
 static int take_event(struct ping *p, struct gdrc_cm_event *e)
 {
@@ -125,7 +126,7 @@ static int take_event(struct ping *p, struct gdrc_cm_event *e)
     return n;
 }
 
-/* Says that a call failed; an interrupted wait is no failure. */
+/* Reports a failed call; an interrupted wait is no failure. */
 static int failed(struct ping *p, int err, const char *what)
 {
     if (err != -EINTR)
@@ -133,7 +134,7 @@ static int failed(struct ping *p, int err, const char *what)
     return err;
 }
 
-/* Waits for an event; errors but -EINTR have been told. 0 ms: for ever. */
+/* Waits for an event; errors except -EINTR have been reported. 0 ms: without limit. */
 static int await_event(struct ping *p, struct gdrc_cm_event *e, int timeout_ms, const char *what)
 {
     uint64_t end = gx_now_ns() + (uint64_t)timeout_ms * 1000000;
@@ -151,7 +152,7 @@ static int await_event(struct ping *p, struct gdrc_cm_event *e, int timeout_ms, 
     }
 }
 
-/* Whether the peer has ended the connection, as far as its events have come. */
+/* Whether an event has reported that the peer ended the connection. */
 static bool has_gone(struct ping *p)
 {
     struct gdrc_cm_event e;
@@ -162,8 +163,9 @@ static bool has_gone(struct ping *p)
 }
 
 /*
- * Waits until a request of this id is done, or (WR_RECV) a message is there. -ECONNRESET: the peer
- * has ended the connection, which the caller judges. Other errors but -EINTR have been told.
+ * Waits until a request of this id has completed, or (WR_RECV) a message has come. -ECONNRESET: the
+ * peer has ended the connection, which the caller judges. Other errors except -EINTR have been
+ * reported.
  */
 static int await(struct ping *p, uint64_t what)
 {
@@ -191,8 +193,8 @@ static int await(struct ping *p, uint64_t what)
             continue;
         }
         /*
-         * A peer that disconnects and ends at once takes the path with it: its goodbye came before
-         * that, and says more than the request that the path failed.
+         * A peer that disconnects and exits at once removes the path: its DREQ came before that,
+         * and says more than the request that then failed.
          */
         if (wc.status != GDRC_WC_SUCCESS && has_gone(p))
             return -ECONNRESET;
@@ -211,8 +213,8 @@ static int await(struct ping *p, uint64_t what)
     }
 }
 
-/* The next message, read; its receive waits again. */
-static int next(struct ping *p, uint64_t *addr, uint32_t *rkey, uint32_t *length)
+/* Reads the next message; its receive is posted again. */
+static int receive_location(struct ping *p, uint64_t *addr, uint32_t *rkey, uint32_t *length)
 {
     int err = await(p, WR_RECV);
     if (err)
@@ -227,8 +229,8 @@ static int next(struct ping *p, uint64_t *addr, uint32_t *rkey, uint32_t *length
     return err ? failed(p, err, "posting a receive") : 0;
 }
 
-/* SENDs a message: where `length` bytes at `offset` of our buffer are. */
-static int tell(struct ping *p, uint64_t offset, uint64_t length)
+/* SENDs the location of `length` bytes at `offset` of our buffer. */
+static int send_location(struct ping *p, uint64_t offset, uint64_t length)
 {
     uint8_t *m = at(p, SEND_AT);
     gx_put64(m, p->attr.iova + offset);
@@ -243,7 +245,7 @@ static int rounds_of_server(struct ping *p, uint64_t *done)
     uint64_t addr;
     uint32_t rkey, length;
     for (*done = 0; !gx_stopping;) {
-        int err = next(p, &addr, &rkey, &length);
+        int err = receive_location(p, &addr, &rkey, &length);
         if (err)
             return err;
         if (length > SIZE_MAX_BYTES)
@@ -257,7 +259,8 @@ static int rounds_of_server(struct ping *p, uint64_t *done)
             gx_print_bytes(stdout, at(p, DATA_AT), strnlen((char *)at(p, DATA_AT), length), 64);
             printf("\n");
         }
-        if ((err = tell(p, DATA_AT, 0)) || (err = next(p, &addr, &rkey, &length)))
+        if ((err = send_location(p, DATA_AT, 0)) ||
+            (err = receive_location(p, &addr, &rkey, &length)))
             return err;
         if (length > SIZE_MAX_BYTES)
             return gx_error("cm_ping takes up to 1 MiB.", "the peer wants %u bytes", length),
@@ -266,11 +269,11 @@ static int rounds_of_server(struct ping *p, uint64_t *done)
             (err = await(p, WR_RDMA)))
             return err;
         /*
-         * The bytes have been there and back. Who hears of its last round disconnects, maybe before
-         * our SEND has its completion.
+         * The bytes have been there and back. The side that has received its last message
+         * disconnects, perhaps before our SEND has its completion.
          */
         (*done)++;
-        if ((err = tell(p, DATA_AT, 0)))
+        if ((err = send_location(p, DATA_AT, 0)))
             return err;
     }
     return -EINTR;
@@ -286,13 +289,13 @@ static int rounds_of_client(struct ping *p, uint64_t *done)
             *at(p, DATA_AT + i) = (uint8_t)('A' + (*done + i) % 58);
         *at(p, DATA_AT + p->size - 1) = 0;
         memset(at(p, sink), 0xee, p->size);
-        int err = tell(p, DATA_AT, p->size);
+        int err = send_location(p, DATA_AT, p->size);
         if (!err)
-            err = next(p, &addr, &rkey, &length);
+            err = receive_location(p, &addr, &rkey, &length);
         if (!err)
-            err = tell(p, sink, p->size);
+            err = send_location(p, sink, p->size);
         if (!err)
-            err = next(p, &addr, &rkey, &length);
+            err = receive_location(p, &addr, &rkey, &length);
         if (err)
             return err;
         if (memcmp(at(p, DATA_AT), at(p, sink), p->size))
@@ -307,14 +310,14 @@ static int rounds_of_client(struct ping *p, uint64_t *done)
     return 0;
 }
 
-/* Says goodbye and makes the place free for the next. */
-static void part(struct ping *p)
+/* Disconnects, and frees the queue pair for the next connection. */
+static void disconnect(struct ping *p)
 {
     struct gdrc_cm_event e;
     if (p->id.handle) {
         /*
-         * A signal has been obeyed by ending the rounds; the peer is told in any case. Another
-         * signal ends this wait, too.
+         * The signal has ended the rounds; the peer is still notified. Another signal ends this
+         * wait, too.
          */
         int stopping = gx_stopping;
         gx_stopping = 0;
@@ -334,7 +337,7 @@ static void part(struct ping *p)
         ;
 }
 
-/* The connection ended before its time: why, as far as this side knows. */
+/* Reports why the connection ended early, as far as this side knows. */
 static void explain_end(struct ping *p, const char *peer, uint64_t done)
 {
     struct gdrc_cause cause;
@@ -373,8 +376,8 @@ static int serve(struct ping *p, uint32_t port, bool persistent)
         p->id = e.id;
         text_of(&e, peer);
         /*
-         * Accepting brings the queue pair to RTS; the peer may send once it has heard, and finds us
-         * ready or asks again.
+         * Accepting brings the queue pair to RTS. The peer may send once it has the REP; it finds
+         * us ready or repeats.
          */
         if ((err = gdrc_cm_accept(p->dev.ctx, p->id, p->qp, NULL)))
             gx_explain_call(&p->dev, err, "accepting");
@@ -395,7 +398,7 @@ static int serve(struct ping *p, uint32_t port, bool persistent)
             explain_end(p, peer, done);
         printf("%s: %" PRIu64 " rounds\n", peer, done);
         fflush(stdout);
-        part(p);
+        disconnect(p);
     } while (persistent && !gx_stopping);
     gdrc_cm_destroy(p->dev.ctx, listener);
     return err == -EINTR && persistent ? 0 : err;
@@ -421,7 +424,7 @@ static int ask(struct ping *p, const char *host, uint32_t port)
     err = gdrc_cm_connect(p->dev.ctx, &to, GDRC_PS_TCP, port, p->qp, &param, &p->id);
     if (err)
         gx_explain_call(&p->dev, err, "connecting");
-    /* The queue pair is in INIT now: whatever the server sends first finds a receive. */
+    /* The queue pair is in INIT now, so the server's first message finds a receive. */
     if (!err)
         err = fill_recv(p);
     if (!err && (err = await_event(p, &e, 0, "waiting for the connection")) == 0 &&
@@ -437,12 +440,12 @@ static int ask(struct ping *p, const char *host, uint32_t port)
         err = rounds_of_client(p, &done);
     if (err == -ECONNRESET)
         explain_end(p, host, done);
-    /* Without an end of its own the job is done when it is told to stop. */
+    /* A server without a limit has succeeded when it is told to stop. */
     bool told_to_stop = (!err || err == -EINTR) && gx_stopping;
     if (!err || told_to_stop)
         printf("%s: %" PRIu64 " rounds of %" PRIu64 " bytes, %.1f us each\n", host, done, p->size,
                done ? (double)(gx_now_ns() - start) / 1e3 / (double)done : 0.0);
-    part(p);
+    disconnect(p);
     return !told_to_stop ? err : p->rounds ? -EINTR : 0;
 }
 

@@ -46,8 +46,8 @@ static uint64_t deadline_after(int timeout_ms)
 }
 
 /*
- * While the peer reads or writes our memory the engine has work every few microseconds, and going
- * to sleep in between would cost more than the work. Returns true when the socket is ready.
+ * While the peer reads or writes our memory the engine has work every few microseconds, so sleeping
+ * in between would cost more than polling. Returns true when the socket is ready.
  */
 static bool spin_socket(int fd, short events, gdrc_context *ctx)
 {
@@ -63,7 +63,7 @@ static bool spin_socket(int fd, short events, gdrc_context *ctx)
     return false;
 }
 
-/* Waits for the socket, the engine running. 0, -ETIMEDOUT, -EINTR. */
+/* Waits for the socket while the engine runs. 0, -ETIMEDOUT, -EINTR. */
 static int wait_socket(int fd, short events, gdrc_context *ctx, uint64_t deadline)
 {
     if (ctx && spin_socket(fd, events, ctx))
@@ -81,7 +81,7 @@ static int wait_socket(int fd, short events, gdrc_context *ctx, uint64_t deadlin
     }
 }
 
-/* Host and port to an address; names are looked up, numbers are not. */
+/* Converts host and port to an address; names are looked up. */
 static int resolve(const char *host, uint16_t port, bool passive, struct sockaddr_storage *out,
                    socklen_t *length)
 {
@@ -115,8 +115,8 @@ static void format_peer(char *out, size_t size, const struct sockaddr *address, 
 }
 
 /*
- * Messages are small and waited for; and a host that vanished without a word is noticed within half
- * a minute.
+ * Messages are small and awaited, so they are not delayed; a host that disappeared is noticed
+ * within half a minute.
  */
 static void tune(int fd)
 {
@@ -167,7 +167,7 @@ static int try_connect(struct gx_conn *conn, const struct sockaddr_storage *to, 
         struct sockaddr_storage from;
         socklen_t from_length;
         err = resolve(local, 0, false, &from, &from_length);
-        /* The device may be IPv6 while the side channel is IPv4: then the system chooses. */
+        /* If the device is IPv6 and the side channel IPv4, the system chooses the source. */
         if (!err && from.ss_family == to->ss_family &&
             bind(fd, (struct sockaddr *)&from, from_length) < 0)
             err = -errno;
@@ -203,7 +203,7 @@ int gx_tcp_connect(struct gx_conn *conn, const char *host, uint16_t port, const 
     if (err)
         return err;
     uint64_t deadline = deadline_after(timeout_ms);
-    /* Programs of a demo start in any order: a refusal may only mean "not yet". */
+    /* Programs of a demo start in any order, so a refused connection is retried. */
     while ((err = try_connect(conn, &to, length, local, deadline)) == -ECONNREFUSED &&
            ms_left(deadline) > 0) {
         int slept = gx_sleep(conn->ctx, NULL, NULL, 0, 100);
@@ -264,7 +264,7 @@ static int unix_address(const char *path, struct sockaddr_un *out)
     return 0;
 }
 
-/* True if a socket file is there but nobody listens on it any more. */
+/* True if the socket file exists but has no listener. */
 static bool is_stale(const struct sockaddr_un *address)
 {
     struct stat st;
@@ -290,7 +290,10 @@ int gx_unix_listen(const char *path, mode_t mode)
     else {
         if (is_stale(&address))
             unlink(path);
-        /* The file must never be more open than it is to be, not even between bind and chmod. */
+        /*
+         * The file must never be accessible to more users than `mode` allows, not even between bind
+         * and chmod.
+         */
         mode_t old = umask(0177);
         if (bind(fd, (struct sockaddr *)&address, sizeof address) < 0)
             err = -errno;
@@ -438,7 +441,8 @@ void gx_conn_send_error(struct gx_conn *conn, const char *fmt, ...)
 }
 
 /*
- * Keeps the first descriptor that came along and closes all others: a peer must not fill our table.
+ * Keeps the first descriptor of a message and closes all others, so that a peer cannot fill our
+ * table.
  */
 static void keep_descriptor(struct gx_conn *conn, struct msghdr *message)
 {
@@ -491,8 +495,8 @@ int gx_conn_take(struct gx_conn *conn, unsigned *type, void *body, size_t capaci
 {
     if (conn->have < GX_HEADER_BYTES) {
         /*
-         * Say so at the first wrong byte: somebody who sends a line of text will never send 16
-         * bytes of header.
+         * Fails at the first wrong byte: a peer that sends a line of text may never send a 16-byte
+         * header.
          */
         uint8_t magic[4];
         gx_put32(magic, MAGIC);
@@ -528,7 +532,7 @@ int gx_conn_recv(struct gx_conn *conn, unsigned type, void *body, size_t capacit
         err = wait_socket(conn->fd, POLLIN, conn->ctx, deadline);
         if (err)
             break;
-        gx_conn_pump(conn); /* its hangup is told by take(), after the last whole message */
+        gx_conn_pump(conn); /* take() reports the hangup, after the last whole message */
     }
     if (err == -EINTR)
         return err;

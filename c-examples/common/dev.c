@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Open a device, make queue pairs, wait for completions. */
+/* Opens devices, makes queue pairs, waits for completions. */
 #include "gx.h"
 
 #include <arpa/inet.h>
@@ -14,8 +14,8 @@
 #define USUAL_PORT 4791u
 #define PORTS_TO_TRY 64u
 /*
- * Polling costs a core, sleeping costs a wake-up: after this long without a completion the second
- * is cheaper.
+ * Polling costs a core, sleeping costs a wake-up: after this long without a completion sleeping is
+ * cheaper.
  */
 #define SPIN_NS 50000u
 
@@ -31,8 +31,8 @@ static bool is_address(const char *text)
 }
 
 /*
- * The `index`th address of the interface; of no interface in particular where name is NULL: then
- * the first real one.
+ * The `index`th address of an interface. If name is NULL: of any interface, the first address that
+ * is not loopback.
  */
 static int interface_address(const char *name, unsigned index, char *out, size_t size)
 {
@@ -41,7 +41,7 @@ static int interface_address(const char *name, unsigned index, char *out, size_t
     int err = -ENODEV;
     if (getifaddrs(&all) < 0)
         return -errno;
-    /* IPv4 first, as a NIC's GID table would list them least surprisingly. */
+    /* IPv4 first, the order in which users expect a GID table. */
     for (int pass = 0; pass < 2 && err; pass++) {
         int family = pass ? AF_INET6 : AF_INET;
         for (struct ifaddrs *a = all; a && err; a = a->ifa_next) {
@@ -61,13 +61,13 @@ static int interface_address(const char *name, unsigned index, char *out, size_t
     return err == -ENODEV && seen ? -ERANGE : err;
 }
 
-/* A NIC: its address is known once it is open. */
+/* A NIC's address is known only when it is open. */
 static bool is_verbs(const char *name)
 {
     return !strncmp(name, "verbs:", 6);
 }
 
-/* The address by which a device's peers reach it. */
+/* The address by which peers reach the device. */
 static void device_address(const struct gdrc_device_attr *attr, char *out, size_t size)
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
@@ -82,8 +82,8 @@ static void device_address(const struct gdrc_device_attr *attr, char *out, size_
 }
 
 /*
- * Takes ",path=udp|shm|auto" off a device's name, the last two with ",cma": how peers on this host
- * are reached is an option of the context.
+ * Removes ",path=udp|shm|auto" from a device's name, the last two optionally with ",cma": these
+ * select options of the context, for peers on this host.
  */
 static int take_path(const char **spec, char *plain, size_t size, uint32_t *flags)
 {
@@ -116,7 +116,7 @@ static int take_path(const char **spec, char *plain, size_t size, uint32_t *flag
     return 0;
 }
 
-/* Fills in name and address; `has_port` tells whether the user chose one. */
+/* Fills in name and address; `has_port` returns whether the user chose a port. */
 static int resolve_name(const char *spec, unsigned gid_index, struct gx_dev *dev, bool *has_port)
 {
     char address[80], plain[128];
@@ -131,7 +131,7 @@ static int resolve_name(const char *spec, unsigned gid_index, struct gx_dev *dev
     if (bad)
         return bad;
     if (!strncmp(spec, "router:", 7) && strlen(spec) < sizeof dev->name) {
-        /* Its address is on no interface: a side channel listens on all of them. */
+        /* Its address is on no interface; the side channel listens on all of them. */
         snprintf(dev->name, sizeof dev->name, "%s", spec);
         snprintf(dev->address, sizeof dev->address, "0.0.0.0");
         *has_port = true;
@@ -184,7 +184,7 @@ static int resolve_name(const char *spec, unsigned gid_index, struct gx_dev *dev
     return 0;
 }
 
-/* Says why a device could not be opened, and what to do about it. */
+/* Reports why a device could not be opened, and a remedy. */
 static void explain_open(const char *name, int err)
 {
     char why[384];
@@ -405,8 +405,8 @@ int gx_endpoint_connect(struct gx_dev *dev, gdrc_qp qp, struct gx_conn *conn,
     opts.struct_size = sizeof opts;
     if (patience_s) {
         /*
-         * One try and seven more, each 4.096 us * 2^timeout. Longer than 1.07 s each would be a bad
-         * bargain: the loss of a last packet is found by nothing but this timer.
+         * Eight tries, each 4.096 us * 2^timeout. More than 1.07 s each would be too long: only
+         * this timer detects the loss of a last packet.
          */
         opts.timeout = 14;
         while (opts.timeout < 18 && (8 * 8192ull << opts.timeout) <= patience_s * 1000000000u)
@@ -445,7 +445,7 @@ int gx_qp_handshake(struct gx_dev *dev, gdrc_qp qp, const gdrc_mr *mr, struct gx
 
 int gx_ready(struct gx_conn *conn)
 {
-    /* A packet for a queue pair that is not ready yet would be dropped and cost a retry. */
+    /* A packet for a queue pair that is not ready yet is dropped and costs a retry. */
     int err = gx_conn_send(conn, GX_MSG_READY, NULL, 0, -1, "readiness");
     int n = err ? err : gx_conn_recv(conn, GX_MSG_READY, NULL, 0, GX_TIMEOUT_MS, "readiness");
     return n < 0 ? n : 0;
@@ -474,7 +474,7 @@ int gx_wait_completion(struct gx_dev *dev, gdrc_cq cq, gdrc_qp qp, gdrc_wc *wc,
             return -ETIMEDOUT;
         }
         /*
-         * A peer that closes right after its last message may have packets of ours still to
+         * A peer that closes right after its last message may still have packets of ours to
          * acknowledge.
          */
         if (closed_at && now - closed_at > 500000000u) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Buffers by kind of memory. Programs name the kind ("host", "shared", "cuda", "cuda:BDF") and
- * otherwise do not know what they hold: a kind is one row of the table below.
+ * Buffers by kind of memory. Programs name a kind ("host", "shared", "cuda", "cuda:BDF") and are
+ * otherwise independent of it: a kind is one row of the table below.
  */
 #include "gx.h"
 
@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 /*
- * Without SHRINK a client could truncate the file under the router and kill it with SIGBUS; SEAL
- * keeps the other two.
+ * Without SHRINK a client could truncate the file under the router, which would die by SIGBUS; SEAL
+ * protects the other two.
  */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
@@ -50,7 +50,7 @@ static int host_alloc(struct gx_mem *mem, const char *where, size_t length, bool
         return -err;
     }
     void *addr = MAP_FAILED;
-    /* fallocate: memory that is not there should fail now, not by SIGBUS at the first touch. */
+    /* fallocate: missing memory should fail now, not by SIGBUS at the first access. */
     int err = posix_fallocate(fd, 0, (off_t)length);
     if (!err && fcntl(fd, F_ADD_SEALS, SEALS) < 0)
         err = errno;
@@ -68,7 +68,7 @@ static int host_alloc(struct gx_mem *mem, const char *where, size_t length, bool
     return 0;
 }
 
-/* Memory of a descriptor, which a peer on this host maps and writes by itself. */
+/* Memory of a descriptor, which a peer on this host maps and writes itself. */
 static int shared_alloc(struct gx_mem *mem, const char *where, size_t length, bool shareable)
 {
     (void)shareable;
@@ -123,7 +123,7 @@ static int host_copy(const struct gx_mem *mem, size_t offset, void *bytes, size_
     return 0;
 }
 
-/* What the library says of its last failure; the hint of our message. */
+/* The library's text for its last failure, as the hint of our message. */
 static const char *cuda_words(char out[400])
 {
     gdrc_error_detail(out, 400);
@@ -149,7 +149,8 @@ static int cuda_alloc(struct gx_mem *mem, const char *where, size_t length, bool
     if (gpu < 0)
         return cuda_failed(gpu, "finding the GPU");
     /*
-     * A descriptor passes into containers, which CUDA IPC does not; older drivers have only that.
+     * A descriptor can be passed into containers, a handle of CUDA IPC cannot; older drivers only
+     * have CUDA IPC.
      */
     int err = shareable ? gdrc_cuda_alloc(gpu, length, GDRC_CUDA_SHAREABLE, &addr) : -EOPNOTSUPP;
     if (err == -EOPNOTSUPP || err == -ENODEV)
@@ -158,7 +159,7 @@ static int cuda_alloc(struct gx_mem *mem, const char *where, size_t length, bool
         return cuda_failed(err, "allocating");
     mem->addr = as_pointer(addr);
     mem->gpu = true;
-    /* As fresh pages of the host: what another program left there is nobody's business. */
+    /* Cleared, as fresh host pages are: data of another program must not be visible. */
     err = gdrc_cuda_fill(addr, 0, length);
     if (!err && shareable) {
         err = gdrc_cuda_export(addr, length, (struct gdrc_cuda_handle *)mem->token, &mem->fd);

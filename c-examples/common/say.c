@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Messages, numbers, time, progress bar. */
+/* Messages, numbers, times and the progress bar. */
 #include "gx.h"
 
 #include <errno.h>
@@ -135,7 +135,7 @@ void gx_catch_signals(void)
     struct sigaction action;
     memset(&action, 0, sizeof action);
     sigemptyset(&action.sa_mask);
-    /* No SA_RESTART: a sleeping poll() has to come back and see the flag. */
+    /* No SA_RESTART: a sleeping poll() has to return and check the flag. */
     action.sa_handler = on_signal;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
@@ -152,8 +152,8 @@ int gx_exit_code(int err)
 }
 
 /*
- * A program whose output got lost has not done its job. exit() would flush stdout as well, but not
- * look at the result.
+ * A program whose output is lost has failed. exit() would flush stdout as well, but ignore the
+ * result.
  */
 static void close_stdout(void)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Sleep until a context, a socket or a time wants attention. */
+/* Sleeps until a context, a socket or a time is due. */
 #include "gx.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* A sleep is never longer than this, whatever the engine says its next timer is. */
+/* Longest sleep, whatever the engine's next timer is. */
 #define SLEEP_MS_MAX 100
 
 static void drop_events(gdrc_context *ctx)
@@ -14,7 +14,7 @@ static void drop_events(gdrc_context *ctx)
     gdrc_cq cq;
     memset(&event, 0, sizeof event);
     /*
-     * The CQ is polled anyway, and failures show there; events left in the queue would keep the
+     * Failures show in the CQ, which is polled anyway; events left in the queue would keep the
      * descriptor readable.
      */
     while (gdrc_get_async_event(ctx, &event) == 1)

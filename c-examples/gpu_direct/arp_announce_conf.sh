@@ -1,11 +1,11 @@
 #!/bin/sh
 # Usage: arp_announce_conf.sh [-n] [INTERFACE...]
 #
-# Several NICs of one machine in one subnet: Linux answers an ARP request for any of its addresses
-# on any of them, so that all traffic to the machine may end at one NIC, far from the GPU that it is
-# for. This makes each interface (default: all that are up and have an address) answer and ask for
-# its own addresses only, and accept replies that come another way than the route goes. Needs root;
-# -n prints what would be set and sets nothing. A reboot undoes it.
+# For several NICs of one machine in one subnet. Linux answers an ARP request for any of its
+# addresses on any of them, so all traffic to the machine may arrive at one NIC, far from the GPU
+# that it is for. This script makes each interface (default: all that are up and have an address)
+# answer and ask for its own addresses only, and accept replies on another path than the route's.
+# Needs root; -n prints the settings without making them. A reboot undoes them.
 set -eu
 dry=
 [ "${1:-}" != -n ] || { dry=1; shift; }
@@ -23,7 +23,7 @@ for interface in "$@"; do
 done
 
 # arp_announce 2: ask with the address of the interface. arp_ignore 1: answer only for it. rp_filter
-# 2: loose, any route back will do.
+# 2: loose, any route back is accepted.
 for interface in all "$@"; do
     for setting in arp_announce=2 arp_ignore=1 rp_filter=2; do
         file=$proc/$interface/${setting%=*}

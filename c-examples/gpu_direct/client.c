@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * gpu_direct client: registers a buffer (of the host, or of a GPU), sends its description to the
- * server by TCP, and asks the server again and again to write it or to read it. The client itself
- * moves nothing.
+ * gpu_direct client: registers a buffer (of the host or of a GPU), sends its description to the
+ * server by TCP, and requests repeatedly that the server writes or reads it. The client itself
+ * posts nothing.
  */
 #include "gpu_direct_rdma_access.h"
 #include "task.h"
@@ -48,7 +48,7 @@ static void usage(FILE *to)
             GD_PORT);
 }
 
-/* Describes the buffer to the server and connects to what it answers. */
+/* Sends the buffer's description to the server and connects to the server's. */
 static int introduce(struct session *s, const struct options *o)
 {
     char text[GDA_DESC_MAX + 1];
@@ -72,8 +72,8 @@ static int introduce(struct session *s, const struct options *o)
 }
 
 /*
- * One task: ask, wait for the result. -EAGAIN: it failed on the server, and both sides have to
- * connect again.
+ * One task: request it, wait for the result. -EAGAIN: it failed on the server, and both sides have
+ * to connect again.
  */
 static int run_task(struct session *s, const struct options *o, uint64_t number)
 {
@@ -128,7 +128,7 @@ static int run(struct session *s, const struct options *o)
         gx_error("As lspci prints it: b7:00.0 or 0000:b7:00.0.", "'%s' is no PCI address", o->bdf);
         return -EINVAL;
     }
-    /* The buffer first: no use in troubling a server for memory that is not there. */
+    /* The buffer first, so that a failed allocation does not involve the server. */
     int err = gx_mem_alloc(&s->mem, kind, o->size, false);
     if (!err && o->address)
         err = gx_dev_address(o->address, 0, own, sizeof own);

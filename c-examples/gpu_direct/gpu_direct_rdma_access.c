@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+/* The interface of gpu_direct_rdma_access.h over the C API of gdrcore. */
 #include "gpu_direct_rdma_access.h"
 
 #include "../common/gx.h"
@@ -10,7 +11,7 @@
 
 #define PREFIX "gda"
 #define VERSION 1
-/* Work requests of one task at most: GDA_PIECES_MAX pieces with one piece each. */
+/* Most work requests of a task: GDA_PIECES_MAX pieces with one piece each. */
 #define SEND_WRS GDA_PIECES_MAX
 /* Every task under way needs one entry, and a failing queue pair flushes all its requests. */
 #define CQ_ENTRIES 4096
@@ -34,8 +35,8 @@ struct gda_peer {
     struct gda_device *device;
     gdrc_qp qp;
     uint32_t qpn;
-    uint32_t epoch;              /* counts resets: completions from before one are nobody's */
-    unsigned in_flight;          /* work requests posted and not known to have ended */
+    uint32_t epoch;              /* number of resets; completions of earlier epochs are ignored */
+    unsigned in_flight;          /* work requests posted and not known to have completed */
     bool described, failed, spoiled;
     struct gdrc_endpoint local, remote;
     /* Of each task under way, oldest first: its id and its number of work requests. */
@@ -182,7 +183,7 @@ int gda_peer_reset(struct gda_peer *peer)
 int gda_describe(struct gda_peer *peer, const struct gda_buffer *buffer, char *out, size_t size)
 {
     if (!peer->described) {
-        /* Once per connection: it draws the first PSN, and both sides must use the same. */
+        /* Once per connection: it draws the first PSN, which both sides must use. */
         memset(&peer->local, 0, sizeof peer->local);
         peer->local.struct_size = sizeof peer->local;
         int err = gdrc_endpoint_local(peer->device->dev.ctx, peer->qp, NULL, &peer->local);
@@ -203,7 +204,7 @@ int gda_describe(struct gda_peer *peer, const struct gda_buffer *buffer, char *o
     return n > 0 && (size_t)n < size ? 0 : -ENOSPC;
 }
 
-/* The next number of the description, at most `max`; moves on behind the colon or to the end. */
+/* The next number of the description, at most `max`; moves past the colon or to the end. */
 static bool next_number(const char **at, uint64_t max, uint64_t *out)
 {
     uint64_t value = 0;
@@ -278,7 +279,7 @@ int gda_peer_connect(struct gda_peer *peer, const char *description)
     }
     if (!peer->described)
         return -EINVAL;
-    /* A zone counts on its own host only: a link-local peer is on the link of our own address. */
+    /* A zone is valid on its own host only: a link-local peer is on the link of our own address. */
     remote.version = peer->local.version;
     remote.scope_id = peer->local.scope_id;
     err = gdrc_qp_connect(peer->device->dev.ctx, peer->qp, &peer->local, &remote, NULL);
@@ -333,7 +334,7 @@ int gda_submit(struct gda_device *device, const struct gda_task *task)
         wr.sg_list = pieces;
         wr.num_sge = (int)count;
         wr.opcode = task->read ? GDRC_WR_RDMA_READ : GDRC_WR_RDMA_WRITE;
-        /* Requests of one queue pair end in order: the last one's end is the task's. */
+        /* Requests of a queue pair complete in order, so the last one completes the task. */
         wr.send_flags = request + 1 == requests ? GDRC_SEND_SIGNALED : 0;
         wr.wr.rdma.remote_addr = remote;
         wr.wr.rdma.rkey = peer->spoiled ? ~peer->remote.rkey : peer->remote.rkey;
@@ -376,8 +377,8 @@ int gda_poll(struct gda_device *device, struct gda_event *events, int count)
         for (int i = 0; i < n; i++) {
             struct gda_peer *peer = find_peer(device, wc[i].qp_num);
             /*
-             * After a failure each request is flushed, and the task that failed was told by the
-             * first of them.
+             * After a failure each request is flushed; the first of them has reported the task's
+             * failure.
              */
             if (!peer || !peer->count || peer->failed || wc[i].wr_id >> 32 != peer->epoch)
                 continue;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A small interface for "let the server read and write my buffer, wherever it lies": open a device
- * by local address, register a buffer, describe it as a line of text, submit tasks against somebody
- * else's description, poll for their ends, reset what failed.
+ * A small interface for "the server reads and writes my buffer, in any kind of memory": open a
+ * device by local address, register a buffer, describe it as a line of text, submit tasks with the
+ * other side's description, poll for their completion, reset peers that failed.
  *
- * Transport is RC, as the soft device has no DC: each side makes one gda_peer per other side,
- * describes it, and connects it to the other's description. (With DC the connecting call has
- * nothing to do and everything else stays.)
+ * The transport is RC, as the soft device has no DC: each side makes one gda_peer per other side,
+ * describes it, and connects it to the other's description. (With DC the connecting call would do
+ * nothing and the rest stay the same.)
  *
- * One thread uses a device. Functions return 0 or a count, or a negative errno after telling the
- * user why.
+ * One thread uses a device. Functions return 0 or a count, or a negative errno after printing the
+ * reason.
  */
 #ifndef GPU_DIRECT_RDMA_ACCESS_H
 #define GPU_DIRECT_RDMA_ACCESS_H
@@ -24,11 +24,11 @@ struct gda_device;
 struct gda_buffer;
 struct gda_peer;
 
-/* Bytes that a description needs at most, its end included. */
+/* Longest description, its terminator included. */
 #define GDA_DESC_MAX 192
-/* Pieces of a task at most. */
+/* Most pieces of a task. */
 #define GDA_PIECES_MAX 256
-/* Peers of a device at most. */
+/* Most peers of a device. */
 #define GDA_PEERS_MAX 64
 
 /* A piece of a local buffer. */
@@ -38,7 +38,7 @@ struct gda_piece {
 
 /* Copy between local pieces and the remote buffer. */
 struct gda_task {
-    uint64_t id;                    /* comes back in the event */
+    uint64_t id;                    /* returned in the event */
     struct gda_peer *peer;
     const struct gda_buffer *local;
     const struct gda_piece *pieces; /* in the order of the remote bytes */
@@ -47,7 +47,7 @@ struct gda_task {
     bool read;                      /* remote to local; otherwise local to remote */
 };
 
-/* The end of a task. */
+/* The completion of a task. */
 struct gda_event {
     uint64_t id;
     struct gda_peer *peer;
@@ -56,31 +56,31 @@ struct gda_event {
 
 /*
  * `address`: an address of this machine or a device name ("soft:192.0.2.1:4800"); NULL: the first
- * that fits. NULL on failure.
+ * usable one. Returns NULL on failure.
  */
 struct gda_device *gda_open(const char *address);
-/* Destroys what is left of the device, too. */
+/* Also destroys the device's remaining objects. */
 void gda_close(struct gda_device *device);
-/* Resets all peers whose queue pair has failed. Returns how many; connect them again. */
+/* Resets all peers whose queue pair has failed. Returns their number; connect them again. */
 int gda_reset(struct gda_device *device);
 /* The address of the device, for a side channel to listen on. */
 const char *gda_address(const struct gda_device *device);
 gdrc_context *gda_context(struct gda_device *device);
 
 /*
- * Registers memory, of the host or of a GPU, that the caller keeps alive until gda_buffer_release.
+ * Registers memory of the host or of a GPU; the caller keeps it until gda_buffer_release. Returns
  * NULL on failure.
  */
 struct gda_buffer *gda_buffer_register(struct gda_device *device, const struct gdrc_memory *memory);
-/* How the device reaches it. Static text. */
+/* The route by which the device reaches the buffer. Static text. */
 const char *gda_buffer_route(const struct gda_buffer *buffer);
 void gda_buffer_release(struct gda_buffer *buffer);
 
 struct gda_peer *gda_peer_create(struct gda_device *device);
 void gda_peer_destroy(struct gda_peer *peer);
 /*
- * Back to the state after gda_peer_create: describe it anew and connect it again. Tasks under way
- * are lost.
+ * Returns to the state after gda_peer_create: describe it anew and connect it again. Tasks under
+ * way are lost.
  */
 int gda_peer_reset(struct gda_peer *peer);
 /*
@@ -88,24 +88,24 @@ int gda_peer_reset(struct gda_peer *peer);
  * buffer (NULL: none, zeros) and this end of the connection.
  */
 int gda_describe(struct gda_peer *peer, const struct gda_buffer *buffer, char *out, size_t size);
-/* Reads a description. -EPROTO on anything else, -EPROTONOSUPPORT on another version. */
+/* Parses a description. -EPROTO if it is malformed, -EPROTONOSUPPORT if it has another version. */
 int gda_parse(const char *text, struct gdrc_endpoint *out);
 /*
- * Connects to the other side's description; its buffer is from now on the remote one of this peer's
+ * Connects to the other side's description; its buffer becomes the remote buffer of this peer's
  * tasks.
  */
 int gda_peer_connect(struct gda_peer *peer, const char *description);
 /* Bytes of the remote buffer, 0 if it has none. */
 uint64_t gda_peer_remote_length(const struct gda_peer *peer);
 
-/* Starts a task. -EAGAIN: too many under way, poll first. The pieces may be forgotten at return. */
+/* Starts a task. -EAGAIN: too many under way, poll first. The pieces are copied. */
 int gda_submit(struct gda_device *device, const struct gda_task *task);
-/* Takes ends of tasks, without waiting. Returns how many. */
+/* Returns completed tasks, without waiting. Returns their number. */
 int gda_poll(struct gda_device *device, struct gda_event *events, int count);
-/* Sleeps until the device or one of the descriptors has something; poll before. As gx_sleep(). */
+/* Sleeps until the device or one of the descriptors is ready; poll before. As gx_sleep(). */
 int gda_sleep(struct gda_device *device, struct pollfd *fds, nfds_t count, int timeout_ms);
 
-/* For trying out what happens then: the next task of this peer uses a wrong key. */
+/* For demonstrating a failure: the next task of this peer uses a wrong key. */
 void gda_peer_spoil(struct gda_peer *peer);
 
 #endif

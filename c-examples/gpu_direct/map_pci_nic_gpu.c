@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * map_pci_nic_gpu: which GPU is near which NIC. Prints, for every NIC that shares a root port or
- * better with a GPU,
+ * map_pci_nic_gpu: prints, for every NIC that shares a root port or a closer bridge with a GPU,
  *
  *   172.172.1.112 (mlx5_12) is near 0000:b7:00.0 3D controller: NVIDIA Corporation GV100GL (rev a1)
  *
@@ -50,7 +49,7 @@ static const char *class_words(uint32_t class)
     }
 }
 
-/* The first address of an interface; IPv4 before IPv6, as programs take them. */
+/* The first address of an interface; IPv4 before IPv6, the order in which programs choose. */
 static const char *address_of(const char *netdev, char out[INET6_ADDRSTRLEN])
 {
     struct ifaddrs *all = NULL;
@@ -76,8 +75,8 @@ static const char *address_of(const char *netdev, char out[INET6_ADDRSTRLEN])
 }
 
 /*
- * "Vendor Device" out of pci.ids: vendors begin a line, their devices follow after a tab. Numbers
- * where it does not know.
+ * "Vendor Device" from pci.ids: vendors begin a line, their devices follow after a tab. Numbers if
+ * it has no names.
  */
 static void name_of(const char *ids, const struct gdrc_topology_pair *p, char *out, size_t size)
 {
@@ -145,7 +144,7 @@ int main(int argc, char **argv)
     unsigned printed = 0;
     if (now < 0)
         gx_error(NULL, "reading the topology: %s", gdrc_strerror(now));
-    /* A device may have come in between: what fits is there. */
+    /* A device may have been added in between; the pairs that fit are there. */
     for (int i = 0; pairs && i < now && i < count; i++) {
         const struct gdrc_topology_pair *p = &pairs[i];
         char address[INET6_ADDRSTRLEN], name[256];

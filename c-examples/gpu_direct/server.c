@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * gpu_direct server: writes and reads the buffers of many clients by RDMA, as they ask by TCP. One
- * thread, one device, one poll loop; each client has a queue pair and a local buffer of its own.
+ * gpu_direct server: writes and reads the buffers of many clients by RDMA, as they request by TCP.
+ * One thread, one device, one poll loop; each client has a queue pair and a local buffer of its
+ * own.
  */
 #include "gpu_direct_rdma_access.h"
 #include "task.h"
@@ -14,7 +15,7 @@
 #include <unistd.h>
 
 #define CLIENTS_MAX 32
-/* A connection that has not described its buffer after so long is none of ours. */
+/* Time within which a new connection must describe its buffer. */
 #define GREETING_NS (5 * 1000000000ull)
 #define SPIN_NS 50000u
 
@@ -104,7 +105,7 @@ static void welcome(struct server *s)
     c->conn = conn;
     c->since_ns = gx_now_ns();
     s->connected++;
-    /* Two words in one message: what the client is told, and what we print, are the same. */
+    /* `failed` is both sent to the client and printed. */
     const char *failed = NULL;
     struct gdrc_memory memory;
     int none = gx_mem_alloc(&c->mem, s->kind, s->o.size, false);
@@ -124,7 +125,7 @@ static int on_describe(struct server *s, struct client *c, char *text)
 {
     int err = 0;
     if (c->connected)
-        /* The client connects anew, after a failure. */
+        /* The client connects again after a failure. */
         err = gda_peer_reset(c->peer);
     c->connected = c->ready = c->busy = false;
     if (s->o.debug & GD_DEBUG_DESCRIPTIONS)
@@ -177,7 +178,7 @@ static int on_task(struct server *s, struct client *c, const uint8_t *body)
         return -EDQUOT;
     }
     if (c->flags & GD_FLAG_CHECK) {
-        /* Before a READ: bytes that cannot pass for right ones. */
+        /* Before a READ: bytes that differ from the expected ones. */
         int err = gd_fill(&c->mem, c->size, read ? ~c->seed : c->seed);
         if (err)
             return err;
@@ -227,7 +228,7 @@ static int on_end(struct server *s, struct client *c, int status)
 
 /*
  * Handles everything that a client has sent. Returns 1 if there was something, and a negative errno
- * if it has to go.
+ * if the client must be disconnected.
  */
 static int on_readable(struct server *s, struct client *c, const char **why)
 {
@@ -291,7 +292,7 @@ static int serve(struct server *s)
             of[used] = c;
             fds[used++] = (struct pollfd){ .fd = c->conn.fd, .events = POLLIN };
         }
-        /* While a task is under way the CQ is polled without sleeping, for a little while. */
+        /* While a task is under way the CQ is polled without sleeping, for a short time. */
         if (busy && now - last_ns < SPIN_NS)
             continue;
         int ready = gda_sleep(s->device, fds, used, 1000);
@@ -379,6 +380,6 @@ int main(int argc, char **argv)
     if (s.o.debug & GD_DEBUG_COUNTERS)
         gd_print_counters(gda_context(s.device));
     gda_close(s.device);
-    /* A persistent server ends by being told so. */
+    /* A persistent server ends by a signal. */
     return err == -EINTR && s.o.persistent ? GX_EXIT_OK : gx_exit_code(err);
 }

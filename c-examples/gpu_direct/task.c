@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+/* The pattern that checks the data of gpu_direct. */
 #include "task.h"
 
 #include <errno.h>
@@ -9,7 +10,7 @@
 
 static uint64_t word_at(uint64_t index, uint64_t seed)
 {
-    /* Two rounds of multiply and fold: enough that neighbours and seeds have nothing in common. */
+    /* Two rounds of multiply and fold: neighbours and seeds become independent. */
     uint64_t v = (index + seed * 0x9e3779b97f4a7c15u) * 0xd6e8feb86659fd93u;
     v ^= v >> 32;
     return v * 0xd6e8feb86659fd93u;

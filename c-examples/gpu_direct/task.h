@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* What server and client of gpu_direct say to each other, and the pattern that checks the data. */
+/* Messages between server and client of gpu_direct, and the pattern that checks the data. */
 #ifndef TASK_H
 #define TASK_H
 
@@ -9,14 +9,14 @@
 #define GD_SIZE_MAX (1u << 30)
 
 enum {
-    GD_MSG_DESCRIBE = GX_MSG_PROGRAM, /* text of gda_describe, each way: connect to it */
+    GD_MSG_DESCRIBE = GX_MSG_PROGRAM, /* each way: text of gda_describe, to connect to */
     GD_MSG_TASK,                      /* client: flags 4, size 8, seed 8, number 8 */
     GD_MSG_RESULT,                    /* server: status 4 (an errno or 0), number 8 */
 };
 #define GD_TASK_BYTES 28u
 #define GD_RESULT_BYTES 12u
 #define GD_FLAG_READ 1u  /* server reads the client's buffer; otherwise it writes it */
-#define GD_FLAG_CHECK 2u /* whoever sends fills in the pattern, whoever receives checks it */
+#define GD_FLAG_CHECK 2u /* the sender fills in the pattern, the receiver checks it */
 
 /* Bits of -D. */
 enum { GD_DEBUG_TASKS = 1, GD_DEBUG_COUNTERS = 2, GD_DEBUG_DESCRIPTIONS = 4, GD_DEBUG_SPOIL = 8 };
@@ -25,7 +25,7 @@ enum { GD_DEBUG_TASKS = 1, GD_DEBUG_COUNTERS = 2, GD_DEBUG_DESCRIPTIONS = 4, GD_
  * Fills the first `length` bytes with a pattern that differs at every position and for every seed.
  */
 int gd_fill(struct gx_mem *mem, uint64_t length, uint64_t seed);
-/* 0, or -EBADMSG with the first wrong position in *where. */
+/* Returns 0, or -EBADMSG with the first wrong position in *where. */
 int gd_verify(const struct gx_mem *mem, uint64_t length, uint64_t seed, uint64_t *where);
 void gd_print_counters(gdrc_context *ctx);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The given steps of the lab, and the order of all of them. lab.h has the story. docs/using/LAB.md
- * is the page to it.
+ * The given steps of the lab, and the order of all of them. lab.h has the overview,
+ * docs/using/LAB.md is the page.
  */
 #include "lab.h"
 
@@ -15,7 +15,7 @@
 
 #define PORT 18520
 #define BLOCK_MAX (1u << 30)
-/* Time for the slower side's user to start it, and for one step. */
+/* Time in which the other side must be started, and time limit of a step. */
 #define START_MS 60000
 #define STEP_MS 10000
 
@@ -33,7 +33,7 @@ int lab_check(struct lab *lab, int result, const char *call)
     return result;
 }
 
-/* A NIC keeps a table of GIDs; here the interfaces' addresses are that table. */
+/* A NIC has a table of GIDs; here the interfaces' addresses form it. */
 int lab_gid_table(unsigned n, struct lab_gid *out)
 {
     struct ifaddrs *all = NULL;
@@ -123,7 +123,8 @@ static int register_memory(struct lab *lab, struct gx_mem *block)
 }
 
 /*
- * Both sides find each other by TCP: RDMA has no way to ask a stranger for his queue pair's number.
+ * Both sides find each other by TCP: RDMA has no way to ask an unknown peer for its queue pair's
+ * number.
  */
 static int meet(struct lab *lab, uint16_t port)
 {
@@ -153,9 +154,10 @@ static int meet(struct lab *lab, uint16_t port)
 }
 
 /*
- * Step 4. Tell each other what the other side cannot know: GID and UDP port, queue pair number,
+ * Step 4. Send each other what the other side cannot know: GID and UDP port, queue pair number,
  * first packet sequence number, MTU, and for the second queue pair the address and key of the
- * block. Whoever has the key may use it: a real program sends it over a channel that it trusts.
+ * block. Anybody who has the key may use it, so a real program sends it over a channel that it
+ * trusts.
  */
 static int introduce(struct lab *lab)
 {
@@ -171,7 +173,7 @@ static int introduce(struct lab *lab)
         if (n < 0)
             return n;
         lab->remote[i].struct_size = sizeof lab->remote[i];
-        /* The bytes come from a peer: anything may be in them. unpack looks at every field. */
+        /* The bytes come from a peer and may be anything: unpack checks every field. */
         n = n == (int)sizeof wire ? gdrc_endpoint_unpack(wire, &lab->remote[i]) : -EPROTO;
         if (lab_check(lab, n, "gdrc_endpoint_unpack") < 0)
             return n;
@@ -189,8 +191,8 @@ static int introduce(struct lab *lab)
 }
 
 /*
- * Step 5. A place for the next message. A SEND takes the receiver's oldest receive request and
- * fills its memory; one that finds none is refused ("receiver not ready") and tried again later. So
+ * Step 5. Memory for the next message. A SEND takes the receiver's oldest receive request and fills
+ * its memory; a SEND that finds none is refused ("receiver not ready") and repeated later. So
  * receives are posted before the peer may send.
  */
 static int post_receive(struct lab *lab)
@@ -206,12 +208,12 @@ static int post_receive(struct lab *lab)
 }
 
 /*
- * Waiting. A request that was posted belongs to the device until its completion comes out of the
- * completion queue: only then may its memory be used again. Polling never sleeps, and it runs the
- * device, too: this NIC works in our thread.
+ * Waiting. A posted request belongs to the device until its completion comes out of the completion
+ * queue: only then may its memory be used again. Polling never sleeps, and it runs the device, too:
+ * this NIC works in our thread.
  *
- * Receives complete into a queue of their own: the peer's answer may well arrive before the ACK of
- * the message that it answers.
+ * Receives complete into a queue of their own, because the peer's answer may arrive before the ACK
+ * of the message that it answers.
  */
 int lab_wait(struct lab *lab, uint64_t wr_id, gdrc_wc *wc)
 {
@@ -225,7 +227,7 @@ int lab_wait(struct lab *lab, uint64_t wr_id, gdrc_wc *wc)
         if (n == 1)
             break;
         if (gone)
-            /* Says what the peer said before it left. */
+            /* Prints what the peer sent before it left. */
             return (n = gx_conn_recv(&lab->conn, GX_MSG_READY, NULL, 0, STEP_MS, "completion")) < 0
                        ? n
                        : -ECONNRESET;
@@ -234,7 +236,7 @@ int lab_wait(struct lab *lab, uint64_t wr_id, gdrc_wc *wc)
                      "no completion within %d s", STEP_MS / 1000);
             return -ETIMEDOUT;
         }
-        /* Nothing yet: sleep until the completion queue or the TCP connection has something. */
+        /* Nothing yet: sleep until the completion queue or the TCP connection is ready. */
         struct pollfd p = { .fd = lab->conn.fd, .events = POLLRDHUP };
         n = gx_sleep(lab->dev.ctx, &cq, &p, 1, 100);
         if (n < 0)
@@ -242,8 +244,8 @@ int lab_wait(struct lab *lab, uint64_t wr_id, gdrc_wc *wc)
         gone = (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
     }
     /*
-     * An operation that failed completes as well. Its status says how, the queue pair's cause says
-     * why.
+     * A failed operation completes as well. Its status is the kind of failure, and the queue pair
+     * records the cause.
      */
     if (wc->status != GDRC_WC_SUCCESS) {
         gx_explain_wc(&lab->dev,
@@ -260,7 +262,7 @@ int lab_wait(struct lab *lab, uint64_t wr_id, gdrc_wc *wc)
     return 0;
 }
 
-/* Waits for a message, prints it, and makes room for the next one. */
+/* Waits for a message, prints it, and posts a receive for the next one. */
 static int receive(struct lab *lab)
 {
     gdrc_wc wc;
@@ -277,7 +279,7 @@ static int receive(struct lab *lab)
     return post_receive(lab);
 }
 
-/* Bytes that are easy to check: each side's own series. */
+/* Bytes that are easy to check: each side has its own series. */
 static uint8_t series(bool server, size_t i) { return (uint8_t)(i * (server ? 7 : 5) + i / 251); }
 
 static void fill_block(struct lab *lab, bool server)
@@ -325,7 +327,7 @@ static int ask(struct lab *lab)
     if (!err) {
         gx_step("WRITE: the server's memory has the block");
         /*
-         * The server learns nothing from a WRITE. The SEND goes over another queue pair, and two
+         * The server is not notified of a WRITE. The SEND goes over another queue pair, and two
          * queue pairs keep no order between them: it may be posted only because exercise 5 has
          * waited for the WRITE's completion.
          */
@@ -352,7 +354,10 @@ static void print_counters(struct lab *lab)
                    (unsigned long long)values[i]);
 }
 
-/* The peer has given up. If it did something to us that our device refused, the device knows. */
+/*
+ * The peer has given up. If our device refused one of the peer's requests, it has recorded the
+ * cause.
+ */
 static void print_own_cause(struct lab *lab)
 {
     struct gdrc_cause cause;
@@ -413,7 +418,7 @@ static int run(struct lab *lab, struct gx_mem *block, uint16_t port, struct gdrc
     return err;
 }
 
-/* In the reverse order of making: an object that is still in use is not given back (-EBUSY). */
+/* In the reverse order of creation: an object that is still in use is not destroyed (-EBUSY). */
 static void clean_up(struct lab *lab, struct gx_mem *block)
 {
     gdrc_context *ctx = lab->dev.ctx;
@@ -470,9 +475,7 @@ int main(int argc, char **argv)
     };
     static struct lab lab = { .text = "hello", .conn = { .fd = -1, .passed_fd = -1 } };
     struct gx_mem block = { .fd = -1 };
-    /*
-     * Packets are what the lab is about: both processes are on one host, and would exchange none.
-     */
+    /* The lab is about packets: without this, two processes on one host would exchange none. */
     struct gdrc_config config = { .struct_size = sizeof config, .flags = GDRC_CONFIG_UDP_ONLY };
     uint64_t port = PORT, bytes = 10000, imm = 0;
     bool counters = false, good = true;

@@ -33,10 +33,7 @@
 /* Which queue pair. */
 enum { MESSAGES = 0, MEMORY = 1, QPS = 2 };
 
-/*
- * What we put into wr_id. The device hands it back in the completion: that is how we know what has
- * ended.
- */
+/* The value of wr_id. The device returns it in the completion, which so identifies the request. */
 enum { WR_RECV = 1, WR_SEND = 2, WR_WRITE = 3, WR_READ = 4 };
 
 struct lab {
@@ -71,7 +68,7 @@ struct lab {
     uint32_t qpn[QPS];
 
     /*
-     * Step 4: what both sides told each other, per queue pair. remote[MEMORY] also names the peer's
+     * Step 4: what both sides sent each other, per queue pair. remote[MEMORY] also names the peer's
      * block.
      */
     struct gdrc_endpoint local[QPS], remote[QPS];
@@ -88,7 +85,7 @@ int exercise_6_read(struct lab *lab);
 
 /* For the exercises. */
 
-/* One entry of this machine's GID table. */
+/* An entry of this machine's GID table. */
 struct lab_gid {
     char interface[IF_NAMESIZE];
     unsigned index;             /* counts the addresses of this interface, IPv4 first */
@@ -97,19 +94,19 @@ struct lab_gid {
     unsigned bits;
 };
 /*
- * The nth entry, over all interfaces. Returns 0, -ENOENT behind the last one, or what the system
- * says.
+ * The nth entry, over all interfaces. Returns 0, -ENOENT behind the last one, or the system's
+ * error.
  */
 int lab_gid_table(unsigned n, struct lab_gid *out);
 
 /*
- * Waits until the request with this wr_id has ended, and hands out its completion. Complains where
- * it failed.
+ * Waits until the request with this wr_id has completed, and returns its completion. Prints a
+ * failure.
  */
 int lab_wait(struct lab *lab, uint64_t wr_id, gdrc_wc *wc);
-/* Complains about a call that returned an error, and returns it; returns 0 or a count as it is. */
+/* Prints a call's error, and returns it; returns 0 or a count unchanged. */
 int lab_check(struct lab *lab, int result, const char *call);
-/* "This one is yours": tells which exercise is next and returns -ENOSYS. */
+/* Prints which exercise is next, and returns -ENOSYS. */
 int lab_todo(int exercise, const char *function);
 
 #endif

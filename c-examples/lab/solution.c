@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* The exercises of the lab, done. skeleton.c has the tasks. */
+/* The exercises of the lab, solved. skeleton.c has the tasks. */
 #include "lab.h"
 
 #include <arpa/inet.h>
@@ -35,7 +35,7 @@ int exercise_1_find_gid(struct lab *lab)
     freeaddrinfo(found);
 
     /*
-     * GID to place in the table: walk it to the entry that has it. On a NIC: ibv_query_gid(port,
+     * GID to place in the table: search for the entry that has it. On a NIC: ibv_query_gid(port,
      * index).
      */
     struct lab_gid entry;
@@ -57,7 +57,7 @@ int exercise_2_create_qp(struct lab *lab, int which)
     init.qp_type = GDRC_QPT_RC;         /* reliable, connected: the type that has all operations */
     init.pd = lab->dev.pd;
     init.send_cq = lab->send_cq; /* queue pairs may share completion queues: wr_id and qp_num of */
-    init.recv_cq = lab->recv_cq;        /* a completion tell what it is about */
+    init.recv_cq = lab->recv_cq;        /* completion identify the request */
     init.cap.max_send_wr = 4;
     init.cap.max_recv_wr = 4;
     init.cap.max_send_sge = 1;
@@ -73,7 +73,7 @@ int exercise_3_connect(struct lab *lab, int which)
     struct gdrc_qp_attr attr;
 
     /*
-     * RESET to INIT: which port, and what the peer may do to our memory through this queue pair.
+     * RESET to INIT: the port, and what the peer may do to our memory through this queue pair.
      * Receives may be posted now.
      */
     memset(&attr, 0, sizeof attr);
@@ -88,8 +88,8 @@ int exercise_3_connect(struct lab *lab, int which)
         return lab_check(lab, err, "to INIT: gdrc_qp_modify");
 
     /*
-     * INIT to RTR, ready to receive: who the peer is, and the first packet sequence number that it
-     * will send.
+     * INIT to RTR, ready to receive: the peer's address, and the first packet sequence number that
+     * it will send.
      */
     memset(&attr, 0, sizeof attr);
     attr.struct_size = sizeof attr;
@@ -109,7 +109,7 @@ int exercise_3_connect(struct lab *lab, int which)
     if (err)
         return lab_check(lab, err, "to RTR: gdrc_qp_modify");
 
-    /* RTR to RTS, ready to send: our own first number, and how patient we are with the peer. */
+    /* RTR to RTS, ready to send: our own first number, timeouts and retries. */
     memset(&attr, 0, sizeof attr);
     attr.struct_size = sizeof attr;
     attr.qp_state = GDRC_QPS_RTS;
@@ -152,8 +152,8 @@ int exercise_4_send(struct lab *lab, const char *text, bool with_imm)
     };
     if (with_imm) {
         /*
-         * Four bytes that travel in a header of their own and arrive in the completion instead of
-         * the buffer.
+         * Four bytes with a header of their own, which arrive in the completion instead of the
+         * buffer.
          */
         request.opcode = GDRC_WR_SEND_WITH_IMM;
         request.imm_data = htonl(lab->imm);
@@ -182,7 +182,7 @@ int exercise_5_write(struct lab *lab)
 
 int exercise_6_read(struct lab *lab)
 {
-    /* As the WRITE, but the piece is where the data go to: its region needs LOCAL_WRITE. */
+    /* As the WRITE, but the piece is the destination: its region needs LOCAL_WRITE. */
     gdrc_sge piece = {
         .addr = lab->block_attr.iova,
         .length = (uint32_t)lab->block_bytes,

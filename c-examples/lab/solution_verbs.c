@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The lab's solution for libibverbs: the same steps, messages and checks as solution.c, and not a
- * line of this library. The introduction over TCP is the same byte by byte, so either program may
- * be the other side of either.
+ * The lab's solution for libibverbs: the same steps, messages and checks as solution.c, without
+ * this library. The introduction over TCP has the same bytes, so either program may be the other
+ * side of either.
  *
  *   cc solution_verbs.c -libverbs        runs on a NIC, and under gdrcore-run without one
  */
@@ -63,7 +63,7 @@ static struct endpoint local[QPS], remote[QPS];
 static char text_in[TEXT_MAX], text_out[TEXT_MAX];
 static uint8_t block[BLOCK];
 
-/* Ends the program where something has failed. libibverbs says why in errno, or returns it. */
+/* Ends the program if something has failed. libibverbs sets errno, or returns it. */
 static void must(bool ok, const char *what)
 {
     if (ok)
@@ -79,8 +79,8 @@ static void step(const char *what)
 }
 
 /*
- * 1. The device and the entry of its GID table that are our address. On a NIC of several ports this
- * would look at each.
+ * 1. The device and the entry of its GID table that has our address. On a NIC with several ports
+ *    this would search each.
  */
 static void find_gid(const char *ip)
 {
@@ -112,7 +112,7 @@ static void find_gid(const char *ip)
     ibv_free_device_list(list);
 }
 
-/* 2 to 4. Protection domain, memory, completion queues, queue pairs: rights as in lab.c. */
+/* 2 to 4. Protection domain, memory, completion queues, queue pairs, with the rights of lab.c. */
 static void make_objects(void)
 {
     int remote_access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -148,7 +148,7 @@ static void tcp_receive(uint16_t type, void *body, uint32_t length)
     struct frame f;
     ssize_t n = recv(tcp, &f, sizeof f, MSG_WAITALL);
 
-    /* The other side has ended, or says why it gives up, which its own output says as well. */
+    /* The other side has ended, or sends its reason, which its own output shows as well. */
     if (n >= 0)
         errno = EPROTO;
     must(n == sizeof f && ntohl(f.magic) == 0x47445258u && ntohs(f.type) == type &&
@@ -222,7 +222,7 @@ static void introduce(void)
     must(be64toh(remote[MEMORY].length) == BLOCK, "the peer's block has another size");
 }
 
-/* 5. RESET, INIT, RTR, RTS: solution.c says what each attribute is for. */
+/* 5. RESET, INIT, RTR, RTS: solution.c explains each attribute. */
 static void connect_qp(int i)
 {
     uint32_t mtu = ntohl(remote[i].mtu);

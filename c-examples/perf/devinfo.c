@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * devinfo: what devices there are and what each can do. What ibv_devinfo -v and ibv_devices print.
+ * devinfo: lists devices and their capabilities, as ibv_devinfo -v and ibv_devices do.
  *
  *   devinfo                   every address of this machine, as a device
  *   devinfo -d soft:10.0.0.1  one
@@ -115,7 +115,7 @@ static int show(const struct choice *choice, const char *device, unsigned gid_in
     return 0;
 }
 
-/* A soft device can be had at every address: IPv4 first, loopback last. */
+/* A soft device can be opened at every address: IPv4 first, loopback last. */
 static int show_all(const struct choice *choice)
 {
     struct ifaddrs *all = NULL;

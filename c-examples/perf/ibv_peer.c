@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+/* The TCP exchange with a ping-pong of rdma-core, for pingpong. */
 #include "ibv_peer.h"
 
 #include <errno.h>
@@ -6,12 +7,12 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define LINE 52u /* its final zero counts */
+#define LINE 52u /* its final zero included */
 #define GID_AT 19u
 
 static const char done[] = "done";
 
-/* Sends or receives all of it, while the engine runs. */
+/* Sends or receives all bytes while the engine runs. */
 static int transfer(struct gx_conn *conn, char *bytes, size_t length, bool out)
 {
     uint64_t end = gx_now_ns() + GX_TIMEOUT_MS * 1000000ull;
@@ -36,7 +37,7 @@ static int transfer(struct gx_conn *conn, char *bytes, size_t length, bool out)
     return 0;
 }
 
-int ibv_peer_tell(struct gx_conn *conn, const struct gdrc_endpoint *local)
+int ibv_peer_send(struct gx_conn *conn, const struct gdrc_endpoint *local)
 {
     char line[LINE];
     int n = snprintf(line, sizeof line, "%04x:%06x:%06x:", 0u, local->qpn, local->psn);
@@ -60,7 +61,7 @@ static bool parse(const char *line, struct gdrc_endpoint *e)
     return true;
 }
 
-int ibv_peer_hear(struct gx_conn *conn, const struct gdrc_endpoint *local,
+int ibv_peer_receive(struct gx_conn *conn, const struct gdrc_endpoint *local,
                   struct gdrc_endpoint *remote)
 {
     char line[LINE];
@@ -70,12 +71,9 @@ int ibv_peer_hear(struct gx_conn *conn, const struct gdrc_endpoint *local,
     *remote = *local;
     remote->scope_id = 0;
     remote->addr = remote->length = remote->rkey = 0;
-    /*
-     * A NIC sends from any source port (GDRC_ENDPOINT_OWN_PORT is what only a device of ours says
-     * of itself).
-     */
+    /* A NIC sends from any source port (GDRC_ENDPOINT_OWN_PORT is set by our devices only). */
     remote->flags = 0;
-    /* The port of RoCEv2: the tools know no other. */
+    /* The standard port of RoCEv2: the tools have no other. */
     remote->udp_port = 4791;
     if (!parse(line, remote)) {
         gx_error("The other side is to be an ibv_*_pingpong; to a pingpong of ours speak without "

@@ -2,11 +2,11 @@
 /*
  * perf: latency and bandwidth of SEND, WRITE, READ and atomics.
  *
- *   perf -d soft:127.0.0.1                          serves runs, whatever the client asks for
+ *   perf -d soft:127.0.0.1                          serves the runs that a client requests
  *   perf -d soft:127.0.0.2 write bw -a 127.0.0.1    measures all sizes against it
  *   perf -d loopback send lat                       both ends in one process, one thread
  *
- * Options are named as in the perftest package where they mean the same.
+ * Options have the names of the perftest package where they mean the same.
  */
 #include "perf.h"
 
@@ -19,9 +19,9 @@
 
 #define PORT 18519
 #define SAMPLES_MAX (1u << 22)
-/* Latency runs wait for the caches and the CPU's clock first. */
+/* Messages before a latency run, which warm the caches and the CPU's clock. */
 #define WARM_UP 200u
-/* Datagrams still on their way when the sender is done: this long without one and they are lost. */
+/* Datagrams may be under way when the sender is done: after this long without one they are lost. */
 #define STRAGGLERS_NS 50000000u
 
 enum { MSG_PLAN = GX_MSG_PROGRAM, MSG_RUN, MSG_RESULT };
@@ -181,7 +181,7 @@ static int arguments(struct options *o, int argc, char **argv)
     return 0;
 }
 
-/* Fills in what was not said, and refuses what cannot be. */
+/* Fills in defaults, and refuses combinations that do not exist. */
 static int complete(struct options *o)
 {
     struct plan *p = &o->plan;
@@ -255,7 +255,7 @@ static void plan_pack(const struct plan *p, uint8_t *at)
     gx_put64(at + 4 * PLAN_WORDS, p->max_size);
 }
 
-/* The client is a stranger: everything is bounded here. */
+/* The client is not trusted: every value is bounded here. */
 static int plan_unpack(struct plan *p, const uint8_t *at)
 {
     uint32_t *const words[PLAN_WORDS] = { &p->verb,       &p->mode,       &p->qp_type,  &p->atomic,
@@ -296,8 +296,8 @@ static void outcome_unpack(struct outcome *r, const uint8_t *at)
 }
 
 /*
- * Waits for a message although a signal has come: both ends stay in step. Another signal ends the
- * wait.
+ * Waits for a message although a signal has come, so that both ends stay in step. Another signal
+ * ends the wait.
  */
 static int recv_in_step(struct gx_conn *conn, unsigned type, void *body, size_t capacity,
                         const char *what)
@@ -314,15 +314,17 @@ static int recv_in_step(struct gx_conn *conn, unsigned type, void *body, size_t 
     return n;
 }
 
-/* The other end's reason to give up, if it has sent one. */
-static void tell_reason(struct gx_conn *conn, const uint8_t *text, int length)
+/* Prints the other end's reason to give up, if it has sent one. */
+static void print_reason(struct gx_conn *conn, const uint8_t *text, int length)
 {
     fprintf(stderr, "%s: %s says: ", gx_program, conn->peer);
     gx_print_bytes(stderr, text, (size_t)length, 500);
     fputc('\n', stderr);
 }
 
-/* Looks for a message without waiting. Returns 1 and its body, 0, or a negative errno (told). */
+/*
+ * Checks for a message without waiting. Returns 1 and its body, 0, or a negative errno (printed).
+ */
 static int look(struct gx_conn *conn, unsigned type, uint8_t *body, size_t length)
 {
     unsigned got = 0;
@@ -336,7 +338,7 @@ static int look(struct gx_conn *conn, unsigned type, uint8_t *body, size_t lengt
         return 1;
     }
     if (n >= 0 && got == GX_MSG_ERROR)
-        tell_reason(conn, buffer, n);
+        print_reason(conn, buffer, n);
     gx_error("Its own output says why.", "%s %s", conn->peer,
              n >= 0 && got == GX_MSG_ERROR ? "gave up"
              : n == -ECONNRESET            ? "closed the connection"
@@ -345,8 +347,8 @@ static int look(struct gx_conn *conn, unsigned type, uint8_t *body, size_t lengt
 }
 
 /*
- * How often the connection is looked at: a system call that must not count. A step of bandwidth is
- * up to the depth of its queues.
+ * Steps between two checks of the connection: a system call that must not affect the result. A step
+ * of bandwidth is up to the depth of its queues.
  */
 #define LOOK_IDLE 512u
 static uint64_t look_steps(const struct plan *plan)
@@ -354,7 +356,7 @@ static uint64_t look_steps(const struct plan *plan)
     return plan->mode == MODE_BW ? 1024u : 65536u;
 }
 
-/* Whether the connection is to be looked at now. */
+/* Whether the connection is to be checked now. */
 static bool is_time_to_look(struct side *side, uint64_t steps, uint64_t often)
 {
     bool readable = side->readable;
@@ -363,8 +365,8 @@ static bool is_time_to_look(struct side *side, uint64_t steps, uint64_t often)
 }
 
 /*
- * A run that did not end by itself: what was complete when the signal came. Of the other end
- * nothing is known.
+ * A run that a signal ended: counts what was complete when the signal came. Nothing is known of the
+ * other end.
  */
 static int cut(struct side *side, uint64_t start, struct outcome *mine, struct outcome *theirs)
 {
@@ -373,14 +375,14 @@ static int cut(struct side *side, uint64_t start, struct outcome *mine, struct o
     memset(theirs, 0, sizeof *theirs);
     traffic_end(side, start, end, mine);
     mine->messages = known ? done : mine->messages;
-    /* UC and UD count what the other end has seen. */
+    /* UC and UD count the messages that the other end has received. */
     theirs->received = mine->messages;
     return -EINTR;
 }
 
 /*
- * One run as the client sees it; `conn` NULL: `other` is the second end in this process. -EINTR: a
- * signal cut it short, but both outcomes are filled in.
+ * One run, at the client; `conn` NULL: `other` is the second end in this process. -EINTR: a signal
+ * ended it early, but both outcomes are filled in.
  */
 static int run_client(struct side *side, struct side *other, struct gx_conn *conn,
                       const struct options *o, uint64_t size, uint64_t goal, struct outcome *mine,
@@ -445,7 +447,7 @@ static int run_client(struct side *side, struct side *other, struct gx_conn *con
     mine->stopped = side->stop_ns != 0;
     outcome_pack(mine, body);
     err = gx_conn_send(conn, MSG_RESULT, body, sizeof body, -1, "a result");
-    /* The server may have to go on: it needs our receives, and our memory. */
+    /* The server may need to continue: it needs our receives, and our memory. */
     for (bool quiet = false; !err && !(got && quiet);) {
         if (gx_stopping)
             traffic_stop(side);
@@ -468,7 +470,7 @@ static int run_client(struct side *side, struct side *other, struct gx_conn *con
     return 0;
 }
 
-/* One run as the server sees it. */
+/* One run, at the server. */
 static int run_server(struct side *side, struct gx_conn *conn, uint64_t size, uint64_t goal,
                       uint64_t duration)
 {
@@ -501,8 +503,8 @@ static int run_server(struct side *side, struct gx_conn *conn, uint64_t size, ui
         return err;
     outcome_unpack(&theirs, body);
     /*
-     * What the client sent and we have not seen yet: on RC it is here already, elsewhere it may be
-     * lost.
+     * Messages that the client sent and we have not received yet: on RC they are here already,
+     * elsewhere they may be lost.
      */
     for (;;) {
         if ((err = traffic_rest(side)) < 0)
@@ -531,14 +533,14 @@ static uint64_t goal_of(const struct options *o, uint64_t size)
 {
     uint64_t n = o->iterations, cap = o->plan.mode == MODE_LAT ? 1ull << 28 : 8ull << 30;
     uint64_t few = cap / size / o->plan.qps;
-    /* The default would move 40 GiB per queue pair at 8 MiB. */
+    /* The default would transfer 40 GiB per queue pair at 8 MiB. */
     few = few < 16 ? 16 : few;
     return o->all && n > few ? few : n;
 }
 
 /*
- * All runs, and their table. -EINTR: a signal came inside a run, and the other end did not join in
- * ending it. -ECANCELED: a signal came, and both ends are between two runs.
+ * All runs, and their table. -EINTR: a signal came inside a run, and the other end did not end it
+ * together with us. -ECANCELED: a signal came, and both ends are between two runs.
  */
 static int run_sizes(struct side *side, struct side *other, struct gx_conn *conn,
                      const struct options *o, const char *peer)
@@ -632,12 +634,12 @@ static int client(const struct options *o)
             left = recv_in_step(&conn, GX_MSG_READY, NULL, 0, "readiness");
         err = err ? -EINTR : left;
     } else if (err != -EINTR && err != -EREMOTEIO && gx_conn_pump(&conn) == 0) {
-        /* A request that failed is not the reason when the other end had one to end. */
+        /* A failed request is not the reason if the other end has sent one. */
         uint8_t text[GX_BODY_MAX];
         unsigned type;
         int n = gx_conn_take(&conn, &type, text, sizeof text);
         if (n >= 0 && type == GX_MSG_ERROR)
-            tell_reason(&conn, text, n);
+            print_reason(&conn, text, n);
     }
     side_close(&side);
     gx_conn_close(&conn);
@@ -747,7 +749,7 @@ static int server(const struct options *o)
         gx_conn_close(&conn);
     } while (o->keep && !gx_stopping);
     close(listener);
-    /* Being told to stop between two clients is how a server ends that was to serve for ever. */
+    /* A server that serves without limit ends by a signal between two clients. */
     return o->keep && waited ? 0 : err;
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * perf and pingpong: what they share.
+ * Shared declarations of perf and pingpong.
  *
- *   perf.c      options, the conversation of the two ends, one run per size
+ *   perf.c      options, the exchange between the two ends, one run per size
  *   side.c      one end: device, queue pairs, buffers, connection
  *   traffic.c   the measured loops, as steps, so that one thread can also drive both ends
  *   report.c    percentiles, tables, histogram, JSON
  *
  * A run has two ends. The client begins every run and decides everything; the server follows. With
- * the device "loopback" both ends live in one process and one thread steps them in turn.
+ * the device "loopback" both ends are in one process and one thread steps them in turn.
  */
 #ifndef PERF_H
 #define PERF_H
@@ -24,11 +24,11 @@ enum atomic { ATOMIC_FETCH_ADD, ATOMIC_CMP_SWAP };
 #define MAX_SIZE (1ull << 30)
 #define ALL_SIZES_MAX (8u << 20)
 
-/* What both ends must agree on: travels as text in the first message. */
+/* Parameters that both ends must agree on: sent as text in the first message. */
 struct plan {
     uint32_t verb, mode, qp_type, atomic;
     uint32_t qps;         /* queue pairs */
-    uint32_t tx_depth;    /* work requests under way per queue pair */
+    uint32_t tx_depth;    /* most work requests outstanding per queue pair */
     uint32_t rx_depth;    /* receives posted per queue pair */
     uint32_t cq_mod;      /* one signalled request in so many */
     uint32_t inline_max;  /* messages up to here are sent inline */
@@ -43,7 +43,7 @@ struct plan {
     uint64_t max_size;    /* largest message of all runs */
 };
 
-/* One queue pair and what is under way on it. */
+/* A queue pair and its outstanding requests. */
 struct lane {
     gdrc_qp qp;
     gdrc_qp_fast *fast; /* for the measured loops; NULL: not yet */
@@ -70,36 +70,36 @@ struct side {
     uint32_t tx_slots, rx_slots;
     size_t stride;
     /* The current run. */
-    uint64_t size, goal;  /* bytes; messages per lane, raised as long as a timed run lasts */
+    uint64_t size, goal;  /* bytes; messages per lane, which a timed run raises */
     bool active;          /* sends (bandwidth), or begins (latency) */
     uint64_t end_ns;      /* a timed run posts until then, 0: until the goal */
-    uint64_t stop_ns;     /* when a signal asked for the end of the run, 0: not yet */
+    uint64_t stop_ns;     /* when a signal requested the end of the run, 0: not yet */
     uint64_t stop_done;   /* messages of all lanes that were complete then */
     uint64_t finished;    /* lanes whose goal is reached */
-    uint64_t bad;         /* messages whose data were wrong */
-    uint64_t moved_ns;    /* when something last happened */
+    uint64_t bad;         /* messages with wrong data */
+    uint64_t moved_ns;    /* time of the last progress */
     uint64_t idle;        /* empty polls since */
-    int conn_fd;          /* to the other end, and ends a sleep as well; -1: none */
-    bool readable;        /* it did: there is something to read */
+    int conn_fd;          /* to the other end; ends a sleep as well; -1: none */
+    bool readable;        /* it is readable */
     /* In ticks of the processor until the run ends, then in ns. */
     uint64_t *samples, sample_count, sample_max, last_ticks;
     uint64_t begin_ns, begin_ticks;
-    bool same;            /* latency: every request is this one, but for its number */
+    bool same;            /* latency: all requests are equal except for their number */
     gdrc_send_wr wr;
     gdrc_sge sge;
-    bool refill;          /* latency: a receive is to be posted once the answer has left */
+    bool refill;          /* latency: post a receive when the answer has left */
     uint64_t refill_slot;
 };
 
 /* What one end measured. */
 struct outcome {
     uint64_t messages, bytes, ns, received, bad;
-    /* Not 0: a signal ended the run, so the other end is not to go on to its goal either. */
+    /* Not 0: a signal ended the run, so the other end must not continue to its goal. */
     uint64_t stopped;
 };
 
 /* side.c */
-/* `kind`: of the buffer, as gx_mem_alloc has it; each end chooses its own. */
+/* `kind`: of the buffer, for gx_mem_alloc; each end chooses its own. */
 int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan, const char *kind);
 /* Exchanges endpoints over the connection and connects every queue pair. */
 int side_connect(struct side *side, struct gx_conn *conn);
@@ -107,7 +107,7 @@ int side_connect(struct side *side, struct gx_conn *conn);
 int side_connect_pair(struct side *a, struct side *b);
 void side_close(struct side *side);
 int side_post_recv(struct side *side, uint32_t lane, uint64_t number);
-/* Bounds for the device that the plan needs. */
+/* Limits of a device that the plan needs. */
 void plan_config(const struct plan *plan, uint32_t sides, struct gdrc_config *config);
 /* Largest message that this plan's transport carries, once connected. */
 uint64_t side_largest(const struct side *side);
@@ -116,18 +116,18 @@ uint64_t side_largest(const struct side *side);
 void traffic_begin(struct side *side, uint64_t size, uint64_t goal, bool active,
                    uint64_t duration_ns);
 /*
- * Lowers the goal to what has been posted: the run ends as soon as that is complete, or with -EINTR
- * when nothing moves.
+ * Lowers the goal to the number posted: the run ends as soon as these are complete, or with -EINTR
+ * if nothing completes.
  */
 void traffic_stop(struct side *side);
 /*
  * A bounded piece of work. Returns 1 when this end has reached its goal, 0 if not yet, or a
- * negative errno (told).
+ * negative errno (printed).
  */
 int traffic_step(struct side *side);
 /*
- * After the goal: lets the peer finish. Returns 1 when nothing came and nothing of ours is under
- * way, 0, or a negative errno.
+ * After the goal: lets the peer finish. Returns 1 if nothing came and nothing of ours is
+ * outstanding, 0, or a negative errno.
  */
 int traffic_rest(struct side *side);
 void traffic_end(struct side *side, uint64_t start_ns, uint64_t end_ns, struct outcome *out);
@@ -139,7 +139,7 @@ void report_latency(const struct plan *plan, enum format format, uint64_t size, 
                     uint64_t count, bool histogram);
 void report_bandwidth(const struct plan *plan, enum format format, uint64_t size,
                       const struct outcome *mine, const struct outcome *theirs);
-/* `interrupted`: the last row covers only what was measured until a signal came. */
+/* `interrupted`: the last row only covers the time until a signal came. */
 void report_tail(enum format format, bool interrupted);
 const char *verb_name(uint32_t verb);
 const char *type_name(uint32_t qp_type);

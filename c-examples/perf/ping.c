@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * ping: is there somebody at that device, and how far away? What ibping does, by UD messages.
+ * ping: checks whether a device answers, and measures the round trip by UD messages, as
+ * ibping does.
  *
- *   ping -S -d soft:127.0.0.1             answers everybody, until it is stopped
+ *   ping -S -d soft:127.0.0.1             answers all clients until it is stopped
  *   ping -d soft:127.0.0.2 127.0.0.1      asks once a second
  *
- * Names and numbers are exchanged over TCP when a client comes; the pings themselves are UD
+ * Names and numbers are exchanged over TCP when a client connects; the pings themselves are UD
  * packets, one each way.
  */
 #include "../common/gx.h"
@@ -23,11 +24,11 @@
 #define RECEIVES 256u
 #define CLIENTS_MAX 32u
 #define ANSWER_MS 1000
-/* An answer that comes within this time costs no wake-up. */
+/* An answer within this time needs no wake-up. */
 #define SPIN_NS 50000u
 #define WR_RECV (1ull << 32)
 
-/* What a ping carries, big-endian; the rest is padding. */
+/* Contents of a ping, big-endian; the rest is padding. */
 #define PING_BYTES 16u
 
 struct ping {
@@ -41,7 +42,10 @@ struct ping {
     size_t stride;
 };
 
-/* Who may be answered: learnt over the connection, kept until it is closed. */
+/*
+ * A client that may be answered: its address came over the connection, and is valid until that
+ * closes.
+ */
 struct client {
     struct gx_conn conn;
     gdrc_ah ah;
@@ -211,7 +215,7 @@ static struct client *sender_of(struct client *clients, const gdrc_wc *wc, const
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
         struct client *c = &clients[i];
         /*
-         * An IPv4 header lies in the last 20 of the 40 bytes: its source at 12. An IPv6 header's
+         * An IPv4 header is in the last 20 of the 40 bytes, with the source at 12. An IPv6 header's
          * source is at 8.
          */
         bool same = c->known && c->remote.qpn == wc->src_qp &&
@@ -229,7 +233,7 @@ static int answer(struct ping *p, struct client *clients)
     int n = gdrc_poll_cq(p->dev.ctx, p->cq, 16, wc);
     for (int i = 0; i < n; i++) {
         uint64_t at = wc[i].wr_id & ~WR_RECV;
-        /* An answer that could not leave is a lost ping: the asker sees it. */
+        /* An answer that could not be sent is a lost ping, which the client notices. */
         bool sent = !(wc[i].wr_id & WR_RECV);
         if (!sent && wc[i].status == GDRC_WC_SUCCESS && wc[i].byte_len >= GRH + PING_BYTES) {
             struct client *c = sender_of(clients, &wc[i], slot(p, at));
@@ -335,7 +339,7 @@ static int await(struct ping *p, struct gx_conn *conn, uint64_t number, uint64_t
         }
         if (n || now - start < SPIN_NS)
             continue;
-        /* Sleep, and notice when the server leaves. */
+        /* Sleeps, and notices when the server closes. */
         struct pollfd fd = { .fd = conn->fd, .events = POLLRDHUP };
         if ((err = gx_sleep(p->dev.ctx, &p->cq, &fd, 1, (int)((end - now) / 1000000 + 1))) < 0)
             return err;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * pingpong: one message to and fro, over RC, UC or UD. What ibv_rc_pingpong, ibv_uc_pingpong and
+ * pingpong: one message back and forth, over RC, UC or UD, as ibv_rc_pingpong, ibv_uc_pingpong and
  * ibv_ud_pingpong do.
  *
  *   pingpong rc -d soft:127.0.0.1               waits
  *   pingpong rc -d soft:127.0.0.2 127.0.0.1     begins
- *   pingpong rc -d soft:10.0.0.1 --ibv-peer -p 18515 10.0.0.2     begins, with an ibv_rc_pingpong
- *                                                                 on the other side
+ *   pingpong rc -d soft:10.0.0.1 --ibv-peer -p 18515 10.0.0.2
+ *                                               begins, with an ibv_rc_pingpong as the other side
  */
 #include "ibv_peer.h"
 
@@ -24,8 +24,8 @@
 #define SILENCE_NS 2000000000u
 #define YIELD_IDLE 256u
 /*
- * The tools of rdma-core leave when they have all: their ACK of our last message may be missing,
- * and ours may be asked for again.
+ * The tools of rdma-core exit when they have received everything: their ACK of our last message may
+ * be missing, and they may need ours again.
  */
 #define LAST_ACK_NS 1000000000u
 #define LINGER_NS 300000000u
@@ -97,7 +97,7 @@ static void show(const char *side, const struct gdrc_endpoint *e, const struct g
     printf(", UDP port %u%s%s\n", e->udp_port, dev ? ", device " : "", dev ? dev->name : "");
 }
 
-/* Objects, in the order of rdma.c; all of them are undone in main. */
+/* Makes the objects in the order of rdma.c; main destroys them. */
 static int prepare(struct pingpong *pp)
 {
     struct gdrc_qp_init init;
@@ -105,7 +105,7 @@ static int prepare(struct pingpong *pp)
     if (err)
         return err;
     pp->conn.ctx = pp->dev.ctx;
-    /* One half to send from, one to receive into; on UD the header comes first. */
+    /* One half to send from, one to receive into; a UD receive begins with the GRH. */
     err = gx_mem_alloc(&pp->mem, "host", 2 * (pp->size + UD_GRH), false);
     if (!err)
         err = gx_mr_register(&pp->dev, pp->mem.addr, pp->mem.length, GDRC_ACCESS_LOCAL_WRITE,
@@ -144,7 +144,7 @@ static int prepare(struct pingpong *pp)
     return 0;
 }
 
-/* Our queue pair's half of the connection: the remote endpoint is known. */
+/* Connects our queue pair: the remote endpoint is known. */
 static int connect_qp(struct pingpong *pp)
 {
     int err = gdrc_qp_connect(pp->dev.ctx, pp->qp, &pp->local, &pp->remote, NULL);
@@ -247,25 +247,25 @@ static int post_receives(struct pingpong *pp)
 }
 
 /*
- * As connect_peer and what follows it, with a tool of rdma-core: whoever waits must be ready before
- * it answers.
+ * As connect_peer and what follows it, with a tool of rdma-core: the side that waits must be ready
+ * before it answers.
  */
 static int meet_ibv_peer(struct pingpong *pp)
 {
     bool begins = pp->host != NULL;
-    int err = begins ? ibv_peer_tell(&pp->conn, &pp->local) : 0;
+    int err = begins ? ibv_peer_send(&pp->conn, &pp->local) : 0;
     if (!err)
-        err = ibv_peer_hear(&pp->conn, &pp->local, &pp->remote);
+        err = ibv_peer_receive(&pp->conn, &pp->local, &pp->remote);
     if (!err)
         err = connect_qp(pp);
     if (!err)
         err = post_receives(pp);
     if (!err && !begins)
-        err = ibv_peer_tell(&pp->conn, &pp->local);
+        err = ibv_peer_send(&pp->conn, &pp->local);
     return err ? err : ibv_peer_done(&pp->conn, begins);
 }
 
-/* Answers what a tool that missed our last ACK asks again. */
+/* Answers retransmissions of a tool that missed our last ACK. */
 static void linger(struct pingpong *pp)
 {
     for (uint64_t end = gx_now_ns() + LINGER_NS;
@@ -282,7 +282,7 @@ static int play(struct pingpong *pp)
     int err = 0;
     while (!err && !gx_stopping && (received < pp->iters || sent < pp->iters || sending)) {
         /*
-         * The one who begins is one message ahead; a slot is free once the last message was
+         * The side that begins is one message ahead; a slot is free once the last message was
          * acknowledged.
          */
         if (!sending && sent < pp->iters && sent < received + begins) {
@@ -296,7 +296,9 @@ static int play(struct pingpong *pp)
             return err ? err : n;
         }
         for (int i = 0; i < n && !err; i++) {
-            /* All has passed: receives that are left flush when the other side is gone first. */
+            /*
+             * Everything is done: receives that are left are flushed if the other side exits first.
+             */
             if (received == pp->iters && sent == pp->iters && !sending)
                 break;
             if (wc[i].status != GDRC_WC_SUCCESS) {

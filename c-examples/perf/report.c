@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Percentiles, tables, histogram, JSON. */
+/* Prints the results: percentiles, tables, histogram, JSON. */
 #include "perf.h"
 
 #include <inttypes.h>
@@ -25,7 +25,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* READ and atomics come back to where they began; of the others a sample is there and back. */
+/* The divisor of a round trip: READ and atomics are reported whole, other operations halved. */
 static double hops(const struct plan *plan)
 {
     return plan->verb == VERB_READ || plan->verb == VERB_ATOMIC ? 1.0 : 2.0;
@@ -64,7 +64,7 @@ void report_head(const struct plan *plan, enum format format, const char *device
     fflush(stdout);
 }
 
-/* Eight buckets per doubling. Prints those that hold something. */
+/* Eight buckets per doubling. Prints the ones that are not empty. */
 static void histogram(const struct plan *plan, enum format format, const uint64_t *sorted,
                       uint64_t count)
 {
@@ -141,7 +141,7 @@ void report_latency(const struct plan *plan, enum format format, uint64_t size, 
 void report_bandwidth(const struct plan *plan, enum format format, uint64_t size,
                       const struct outcome *mine, const struct outcome *theirs)
 {
-    /* What a datagram transport sent but the other end never saw is no bandwidth. */
+    /* Datagrams that the other end has not received do not count for the bandwidth. */
     bool lossy = plan->verb == VERB_SEND && plan->qp_type != GDRC_QPT_RC;
     uint64_t messages = lossy ? theirs->received : mine->messages, sent = mine->messages;
     uint64_t ns = mine->ns;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* One end of a measurement: device, queue pairs, buffers, connection. */
+/* One end of a measurement: its device, queue pairs, buffers and connection. */
 #include "perf.h"
 
 #include <errno.h>
@@ -8,8 +8,8 @@
 
 #define UD_GRH 40u
 /*
- * Data checks keep every message apart; without them all share one slot, as in other tools of this
- * kind.
+ * With data checks every message has its own slot; without them all share one, as in other tools of
+ * this kind.
  */
 #define CHECK_BYTES_MAX (256ull << 20)
 
@@ -23,7 +23,7 @@ void plan_config(const struct plan *plan, uint32_t sides, struct gdrc_config *co
     config->max_ah = plan->qps > 128 ? plan->qps : 0;
     config->max_inline = plan->inline_max > 256 ? plan->inline_max : 0;
     /*
-     * A request with its inline data, a receive and a completion each, and as much again for
+     * For each: a request with its inline data, a receive and a completion; twice that, for
      * rounding up.
      */
     uint64_t entry = 256 + plan->inline_max;
@@ -62,7 +62,7 @@ static int create_lane(struct side *side, struct lane *lane)
         gx_explain_call(side->dev, err, "describing the endpoint");
         return err;
     }
-    /* The peer is told its own part of the buffer. */
+    /* Each lane of the peer gets its own part of the buffer. */
     lane->local.addr = lane->rx_addr;
     if (plan->mtu && plan->mtu < lane->local.mtu)
         lane->local.mtu = plan->mtu;
@@ -134,7 +134,7 @@ int side_post_recv(struct side *side, uint32_t index, uint64_t number)
 {
     struct lane *lane = &side->lanes[index];
     uint64_t slot = number % side->rx_slots;
-    /* On UD the first 40 bytes of a receive are the header; the peer's message follows. */
+    /* A UD receive begins with 40 bytes of GRH; the peer's message follows. */
     gdrc_sge sge = {
         .addr = lane->rx_addr + slot * side->stride,
         .length = (uint32_t)side->stride,
@@ -157,7 +157,7 @@ static int connect_lane(struct side *side, uint32_t index)
     struct gdrc_qp_connect_opts opts;
     memset(&opts, 0, sizeof opts);
     opts.struct_size = sizeof opts;
-    /* No timeout and no retries are answers too, so every choice is made here. */
+    /* No timeout and no retries are valid choices too, so every attribute is set here. */
     opts.flags = GDRC_QP_CONNECT_EXACT;
     opts.access = GDRC_ACCESS_REMOTE_WRITE;
     if (plan->qp_type == GDRC_QPT_RC)

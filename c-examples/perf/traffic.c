@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* The measured loops, cut into steps that never wait: one thread may step one end or both. */
+/* The measured loops, cut into steps that never wait: one thread may run one end or both. */
 #include "perf.h"
 
 #include <errno.h>
@@ -9,22 +9,19 @@
 #define POLL 16
 #define LIST_MAX 64u
 #define SILENCE_NS 10000000000u
-/*
- * After a signal: so long without anything that completes, or this long in all, and the run is cut
- * short.
- */
+/* After a signal the run ends when nothing completes for this long, or after this long in all. */
 #define STOP_SILENCE_NS 1000000000u
 #define STOP_NS 10000000000u
-/* Empty polls between two looks at the clock. */
+/* Empty polls between two clock reads. */
 #define IDLE_LOOK 4096u
 /* With fewer free cores than ends, the peer may be waiting for ours. */
 #define YIELD_IDLE 256u
 #define UD_GRH 40u
-/* Looks at the memory in one step of a target that does nothing else: some microseconds. */
+/* Memory reads in one step of a target that only watches: some microseconds. */
 #define WATCH 4096u
 #define MARK 0xa5c3ull
 
-/* number % of, for the many times where `of` needs no division. */
+/* number % of, without a division in the usual case. */
 static uint64_t wrap(uint64_t number, uint64_t of)
 {
     return of & (of - 1) ? number % of : number & (of - 1);
@@ -39,7 +36,7 @@ static uint64_t pattern(uint64_t number, uint64_t lane, uint64_t word)
     return x ^ x >> 29;
 }
 
-/* The first word tells which message it is, so that the reader knows what has to follow. */
+/* The first word identifies the message, so that the reader knows the rest. */
 static uint64_t word_at(uint64_t number, uint64_t lane, size_t i)
 {
     return i ? pattern(number, lane, i) : MARK << 48 | number;
@@ -63,7 +60,7 @@ static bool matches(const uint8_t *at, size_t size, uint64_t number, uint64_t la
     return true;
 }
 
-/* Whatever message lies there: it must be whole. A place never written is no mistake. */
+/* Whatever message is there must be whole. A slot never written is no error. */
 static bool whole(const uint8_t *at, size_t size, uint64_t lane)
 {
     uint64_t head;
@@ -71,7 +68,7 @@ static bool whole(const uint8_t *at, size_t size, uint64_t lane)
     return head == 0 || (head >> 48 == MARK && matches(at, size, head & 0xffffffffffffull, lane));
 }
 
-/* What lies in the buffer, in memory that the CPU can read. NULL: it could not be copied (told). */
+/* The buffer's contents, in memory that the CPU can read. NULL: the copy failed (printed). */
 static const uint8_t *look_at(struct side *side, const uint8_t *at, size_t size)
 {
     if (!side->mem.gpu)
@@ -82,7 +79,7 @@ static const uint8_t *look_at(struct side *side, const uint8_t *at, size_t size)
                : side->scratch;
 }
 
-/* Where a message for the buffer is made, and its way there. */
+/* Memory where a message for the buffer is composed, and its way there. */
 static uint8_t *compose_at(struct side *side, uint8_t *at)
 {
     return side->mem.gpu ? side->scratch : at;
@@ -152,8 +149,8 @@ static uint32_t opcode(const struct plan *plan)
 }
 
 /*
- * What requests of one lane differ in, where nothing else does. Returns whether it will have a
- * completion.
+ * Sets the fields in which requests of a lane differ, if nothing else does. Returns whether the
+ * request is signalled.
  */
 static bool number_it(const struct side *side, uint32_t index, uint64_t number, gdrc_send_wr *wr)
 {
@@ -161,7 +158,7 @@ static bool number_it(const struct side *side, uint32_t index, uint64_t number, 
     bool told = before + 1 == side->plan->cq_mod || number + 1 == side->goal;
     wr->send_flags =
         told ? wr->send_flags | GDRC_SEND_SIGNALED : wr->send_flags & ~(uint32_t)GDRC_SEND_SIGNALED;
-    /* How many requests end with its completion. */
+    /* Number of requests that its completion ends. */
     wr->wr_id = (uint64_t)index << 48 | (told ? before + 1 : 0);
     return told;
 }
@@ -175,7 +172,7 @@ static void build(struct side *side, uint32_t index, uint64_t number, gdrc_send_
            to = wrap(number, side->rx_slots) * side->stride;
     bool out = plan->verb == VERB_SEND || plan->verb == VERB_WRITE;
     sge->addr = lane->tx_addr + from;
-    /* Inline data is read by address, whatever the region calls it. */
+    /* Inline data is read by address, whatever the region's iova. */
     bool put_inline = out && !side->mem.gpu && side->size <= plan->inline_max;
     if (put_inline)
         sge->addr = (uint64_t)(uintptr_t)(lane->tx + from);
@@ -217,7 +214,7 @@ static int explain(struct side *side, int err)
     return err;
 }
 
-/* Posts up to `count` more. Returns how many. */
+/* Posts up to `count` more. Returns the number. */
 static int post(struct side *side, uint32_t index, uint64_t count)
 {
     gdrc_send_wr wr[LIST_MAX];
@@ -242,7 +239,8 @@ static int post(struct side *side, uint32_t index, uint64_t count)
 }
 
 /*
- * Posts one more of lane 0, where all of them are one request but for the number. Returns how many.
+ * Posts one more of lane 0, where all requests are equal except for the number. Returns the number
+ * posted.
  */
 static int post_same(struct side *side)
 {
@@ -271,7 +269,7 @@ static int take(struct side *side, const gdrc_wc *wc)
         check_received(side, wc, index, low);
         lane->received++;
         /*
-         * An answer that is due goes first: the peer waits for it. Another receive is posted
+         * A due answer goes first, because the peer waits for it. Another receive is posted
          * already.
          */
         if (side->plan->mode == MODE_LAT && side->plan->rx_depth > 1 && !side->refill) {
@@ -298,7 +296,10 @@ static int look_at_clock(struct side *side, bool moved)
     uint64_t now = gx_now_ns();
     if (moved || !side->moved_ns)
         side->moved_ns = now;
-    /* A passive end waits for as long as its peer likes: the connection tells when that is gone. */
+    /*
+     * A passive end waits for as long as its peer wants: the connection shows when the peer has
+     * gone.
+     */
     if (side->active && now - side->moved_ns > SILENCE_NS) {
         gx_error(side->plan->qp_type == GDRC_QPT_RC
                      ? "The other side may be stopped, or the network in between is down."
@@ -312,7 +313,7 @@ static int look_at_clock(struct side *side, bool moved)
                : 0;
 }
 
-/* Takes what has completed. Returns how many, running the engine where there was none. */
+/* Polls completions; runs the engine if there are none. Returns their number. */
 static int poll_some(struct side *side)
 {
     gdrc_wc wc[POLL];
@@ -334,7 +335,7 @@ static int poll_some(struct side *side)
             struct pollfd p = { .fd = side->conn_fd, .events = POLLIN };
             err = gx_sleep(side->dev->ctx, &side->cq, &p, side->conn_fd >= 0, 10);
             side->readable |= err > 0;
-            /* The caller sees the signal by itself. */
+            /* The caller checks for the signal itself. */
             err = err == -EINTR ? 0 : err;
         } else if (side->idle % YIELD_IDLE == 0)
             sched_yield();
@@ -348,14 +349,11 @@ static int poll_some(struct side *side)
 
 static bool byte_is(const struct side *side, uint8_t expected)
 {
-    /* Acquire: what was written before the last byte is there, too. */
+    /* Acquire: all bytes written before the last one are visible, too. */
     return __atomic_load_n(side->lanes[0].rx + side->size - 1, __ATOMIC_ACQUIRE) == expected;
 }
 
-/*
- * What the target does that leaves everything to the helper thread. It gives its core to nobody,
- * either.
- */
+/* Work of a target that leaves everything to the helper thread. It never yields its core. */
 static int watch(struct side *side)
 {
     uint8_t expected = (uint8_t)(side->lanes[0].received + 1);
@@ -370,9 +368,9 @@ static int watch(struct side *side)
 }
 
 /*
- * The processor's own counter where reading it is cheap: reading the clock takes a tenth of a
- * message through memory. `traffic_end` turns it into nanoseconds by what both went on by during
- * the run.
+ * The processor's own counter where reading it is cheap: reading the clock takes a tenth of the
+ * time of a message over shared memory. `traffic_end` converts to nanoseconds by the advance of
+ * both during the run.
  */
 static uint64_t ticks(void)
 {
@@ -393,7 +391,7 @@ static void sample(struct side *side)
         side->goal = side->lanes[0].posted;
 }
 
-/* Posts the receive that was held back. */
+/* Posts the receive that was delayed. */
 static int refill(struct side *side)
 {
     if (!side->refill)
@@ -443,7 +441,7 @@ static int step_latency(struct side *side)
     return begin_round(side);
 }
 
-/* The nearest goal that every queue pair can still end at. */
+/* Lowers the goal to the smallest that every queue pair can still reach. */
 static void lower_goal(struct side *side)
 {
     /* Whole groups, so that the last request of each queue pair is a signalled one. */
@@ -517,7 +515,7 @@ void traffic_begin(struct side *side, uint64_t size, uint64_t goal, bool active,
     for (uint32_t i = 0; i < plan->qps; i++) {
         struct lane *lane = &side->lanes[i];
         lane->posted = lane->done = lane->received = 0;
-        /* The byte that a WRITE's target watches, and what an atomic counts on. */
+        /* The byte that a WRITE's target watches, and the word of an atomic. */
         clear_at(side, lane->rx, plan->verb == VERB_ATOMIC ? 8 : size);
         for (uint32_t slot = 0; plan->check && plan->verb != VERB_ATOMIC && slot < side->rx_slots;
              slot++) {

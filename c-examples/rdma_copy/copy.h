@@ -58,8 +58,8 @@
 /* Deepest nesting of folders. */
 #define COPY_LEVELS_MAX 64u
 /*
- * The disk is read and written in pieces of this size: they are still in the cache when the CRC is
- * taken.
+ * The disk is read and written in pieces of this size, which are still in the cache when the CRC is
+ * computed.
  */
 #define COPY_PIECE 131072u
 
@@ -78,7 +78,7 @@ enum record_type {
     REC_OFFERED,
     REC_DONE
 };
-/* Size of a file that tells it only by being read, as those of /proc do. */
+/* Size of a file whose size is known only after reading it, as in /proc. */
 #define COPY_SIZE_UNKNOWN UINT64_MAX
 struct record {
     uint16_t type, mode;
@@ -91,34 +91,34 @@ void record_get(const uint8_t at[RECORD_BYTES], struct record *r);
 /* Messages of the side channel. */
 enum {
     COPY_MSG_HELLO = GX_MSG_PROGRAM, /* client: slot size 4, slots 4, bytes to come 8, flags 4 */
-    COPY_MSG_TARGET,                 /* server: where files land: host 16, device 8, inode 8 */
+    COPY_MSG_TARGET,                 /* server: its folder's identity: host 16, device 8, inode 8 */
     COPY_MSG_ANSWERS,                /* server: answers of ANSWER_BYTES each, below */
     COPY_MSG_ALIVE,                  /* both: still comparing */
-    COPY_MSG_STOP,                   /* client: it was told to stop */
-    /* server, to that: struct copy_end, and of the file at work: bytes kept 8, path */
+    COPY_MSG_STOP,                   /* client: a signal has stopped it */
+    /* server, in answer to that: struct copy_end, and of the current file: bytes kept 8, path */
     COPY_MSG_STOPPED,
-    COPY_MSG_RESULT, /* server: everything is in place: struct copy_end */
+    COPY_MSG_RESULT, /* server: all files are in place: struct copy_end */
 };
 enum { COPY_UPDATE = 1, COPY_CHECKSUM = 2, COPY_RESUME = 4 }; /* flags of HELLO */
 
-/* What came to its place. On the wire: three numbers of 8 bytes. */
+/* Files in place. On the wire: three numbers of 8 bytes. */
 struct copy_end { uint64_t files, bytes, kept; };
 #define END_BYTES 24u
 void end_put(uint8_t at[END_BYTES], const struct copy_end *e);
 void end_get(const uint8_t at[END_BYTES], struct copy_end *e);
 
-/* Which folder of which running system: equal on both sides only for the same folder. */
+/* Identity of a folder on a running system: equal on both sides only for the same folder. */
 #define TARGET_BYTES 32u
-/* Of a folder's status. False where the system cannot be told from others. */
+/* From a folder's status. False if the system has no identity. */
 bool target_put(uint8_t at[TARGET_BYTES], uint64_t device, uint64_t inode);
 
 /*
- * An answer of the server. Answers name an offer by a hash of its path, its size and its time. On
- * the wire: type 8, then the rest, 8 bytes each.
+ * An answer of the server. Answers identify an offer by a hash of its path, its size and its time.
+ * On the wire: type 8, then the rest, 8 bytes each.
  */
 enum answer_type {
-    ANSWER_KEEP = 1, /* it has that file */
-    ANSWER_PART,     /* it has `offset` bytes that may be the first of it */
+    ANSWER_KEEP = 1, /* the server has that file */
+    ANSWER_PART,     /* it has `offset` bytes that may be the first ones of the file */
     ANSWER_ALL,      /* all offers are answered */
     ANSWER_RESUMED,  /* to RESUME: `offset` bytes of it are right, or 0 */
 };
@@ -129,21 +129,21 @@ void answer_put(uint8_t at[ANSWER_BYTES], const struct answer *a);
 void answer_get(const uint8_t at[ANSWER_BYTES], struct answer *a);
 uint64_t path_hash(const char *path);
 
-/* While one side only reads its disk, it tells the other so often that it is alive. */
+/* Interval of the signs of life of a side that only reads its disk. */
 #define COPY_ALIVE_NS 250000000u
 
 /*
- * A ring of slots between two threads of one process, of which one is the engine's. Counters run
- * freely; slot n lies at (n % depth) * size. The other thread sleeps on a condition, the engine's
- * on `wake_fd`.
+ * A ring of slots between two threads of one process, one of which is the engine's. Counters run
+ * freely; slot n is at (n % depth) * size. The other thread sleeps on a condition, the engine's on
+ * `wake_fd`.
  */
 struct ring {
     uint8_t *base;
     uint32_t size, depth;
     uint32_t used[COPY_DEPTH_MAX];      /* bytes in each filled slot */
     _Atomic uint32_t produced, consumed;
-    atomic_bool stop;                   /* engine to worker: give up */
-    atomic_bool finished;               /* worker to engine: my last word is said, join me */
+    atomic_bool stop;                   /* engine to worker: end early */
+    atomic_bool finished;               /* worker to engine: it is done, join it */
     pthread_mutex_t lock;
     pthread_cond_t change;
     bool sleeping;                      /* under `lock`: the worker waits for `change` */
@@ -162,28 +162,28 @@ static inline uint8_t *ring_slot(const struct ring *r, uint32_t n)
 void ring_set_produced(struct ring *r, uint32_t value);
 void ring_set_consumed(struct ring *r, uint32_t value);
 void ring_stop(struct ring *r);
-/* Engine's side: something has changed that the worker may wait for in ring_wait(). */
+/* Engine's side: something that the worker may wait for in ring_wait() has changed. */
 void ring_wake_worker(struct ring *r);
-/* Worker's side: waits until `ready` says so; false when it has to stop. */
+/* Worker's side: waits until `ready` returns true; false if it has to stop. */
 bool ring_wait(struct ring *r, bool (*ready)(const void *of), const void *of);
-/* Worker's side: wait for a free or a filled slot; false when it has to stop. */
+/* Worker's side: waits for a free or a filled slot; false if it has to stop. */
 bool ring_wait_free(struct ring *r);
 bool ring_wait_filled(struct ring *r);
-/* Worker's side: tell the engine about a change of produced or consumed. */
+/* Worker's side: notifies the engine of a change of produced or consumed. */
 void ring_wake_engine(struct ring *r);
-/* Worker's side: the last word. `fmt` may be NULL. */
+/* Worker's side: its end and result. `fmt` may be NULL. */
 void ring_finish(struct ring *r, int error, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* ---- extent.c: files as a series of data and holes ---- */
 /*
  * Where the data at or behind `at` begins, and the hole behind it, neither beyond `end`. A file
- * system that knows no holes has data only. Returns 0 or a negative errno; -EIO: the file has
- * become shorter than `end`.
+ * system without holes has data only. Returns 0 or a negative errno; -EIO: the file has become
+ * shorter than `end`.
  */
 int extent_next(int fd, uint64_t at, uint64_t end, uint64_t *data, uint64_t *hole);
 /*
- * CRC-32C of the first `length` bytes. `progress` grows by what was read; `stop` ends it with
+ * CRC-32C of the first `length` bytes. `progress` grows by the bytes read; `stop` ends it with
  * -ECANCELED. -EIO: the file is shorter. Both may be NULL.
  */
 int extent_crc(int fd, uint64_t length, uint32_t *crc, _Atomic uint64_t *progress,
@@ -200,29 +200,29 @@ void known_free(struct known *k);
 /* ---- walk.c: the client's reader thread ---- */
 struct walk {
     struct ring *ring;
-    char **paths; /* arguments; NULL: it was refused before anything was sent */
+    char **paths; /* arguments; NULL: refused before anything was sent */
     int count;
     unsigned flags;                    /* of HELLO */
     bool has_target;
     uint8_t target[TARGET_BYTES];   /* the server's folder, which is not to be copied into itself */
-    _Atomic(const char *) argument; /* of `paths`, the one that is at work; for the progress bar */
-    /* Of the walk that is under way; final once the ring is finished. */
+    _Atomic(const char *) argument; /* the current one of `paths`; for the progress bar */
+    /* Of the current walk; final once the ring is finished. */
     _Atomic uint64_t files, bytes, kept, skipped;
     _Atomic uint64_t resumed_bytes;    /* of `bytes`, those that the server had */
     _Atomic uint64_t stored; /* bytes on this disk, less than `bytes` where there are holes */
     _Atomic uint64_t
-        failed; /* entries that could not be read or are refused, of all walks; each was named */
+        failed; /* entries of all walks that could not be read or are refused; each was named */
     _Atomic uint64_t compared;         /* bytes read for a checksum: a sign of life */
-    char name[COPY_PATH_MAX + 1];      /* path at work, for messages of the reader thread */
-    /* What the engine's thread tells the reader, by ring_wake_worker(). */
+    char name[COPY_PATH_MAX + 1];      /* current path, for messages of the reader thread */
+    /* Set by the engine's thread for the reader, followed by ring_wake_worker(). */
     struct known known;                /* complete once `answered` */
     atomic_bool answered;
     atomic_bool resumed;
     uint64_t resumed_at;               /* valid once `resumed` */
 };
 /*
- * Counts files and bytes without reading any. Complains of arguments that cannot be copied.
- * -ENOENT: none can.
+ * Counts files and bytes without reading any. Prints arguments that cannot be copied. -ENOENT: none
+ * can.
  */
 int walk_count(struct walk *w);
 void *walk_main(void *walk);
@@ -231,35 +231,32 @@ void *walk_main(void *walk);
 struct partial {
     int fd;                      /* -1: none */
     int parent_fd;               /* folder, not owned */
-    bool resumable;              /* it is kept when the rest does not come */
-    bool old; /* it may hold bytes of an earlier copy, which were not judged yet */
+    bool resumable;              /* it is kept if the rest does not come */
+    bool old; /* it may hold bytes of an earlier copy that are not verified yet */
     char temporary[256], name[256];
 };
-/* Opens a file that will be `name` in the folder. */
+/* Opens a temporary file for `name` in the folder. */
 int partial_open(struct partial *p, int parent_fd, const char *name, bool resumable);
 /* Bytes of `name` that an earlier copy has left; 0: none. */
 uint64_t partial_left(int parent_fd, const char *name);
-/* Keeps the first `bytes` of what an earlier copy left, once they are judged. */
+/* Keeps the first `bytes` of an earlier copy, which have been verified. */
 int partial_accept(struct partial *p, uint64_t bytes);
-/* Gives it its name. */
+/* Renames it to its name. */
 int partial_finish(struct partial *p);
-/* Lets go of it. Returns whether its `bytes` are kept for another try. */
+/* Closes it. Returns whether its `bytes` are kept for another try. */
 bool partial_drop(struct partial *p, bool keep, uint64_t bytes);
-/*
- * Removes temporary files that a killed server left in the folder, but those that are to be
- * resumed.
- */
+/* Removes temporary files of a killed server from the folder, except those for --resume. */
 void partial_sweep(int root_fd);
 
 /* ---- place.c: the server's writer thread ---- */
 #define PLACE_ANSWERS 256u
 struct place {
     struct ring *ring;
-    int root_fd;                       /* files land below */
+    int root_fd;                       /* folder below which files are put */
     bool sync;
     unsigned flags;                    /* of HELLO */
     struct copy_end end;               /* in place; valid once the ring is finished */
-    /* The file at work when it had to stop, if bytes of it are kept, or were begun. */
+    /* The current file when it had to stop, if bytes of it are kept or were begun. */
     uint64_t part;
     char part_path[COPY_PATH_MAX + 1];
     _Atomic uint64_t compared;         /* bytes read for a checksum: a sign of life */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Files as a series of data and holes. */
+/* Reads files as a series of data and holes. */
 #include "copy.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ int extent_next(int fd, uint64_t at, uint64_t end, uint64_t *data, uint64_t *hol
     }
     if (found < 0)
         return errno == EINVAL || errno == EOPNOTSUPP ? 0 : -errno;
-    /* Somebody may have cut the file meanwhile: nothing here leaves [at, end]. */
+    /* The file may have been truncated meanwhile: nothing here leaves [at, end]. */
     *data = (uint64_t)found < end ? (uint64_t)found : end;
     found = lseek(fd, (off_t)*data, SEEK_HOLE);
     if (found >= 0 && (uint64_t)found > *data && (uint64_t)found < end)

@@ -5,7 +5,7 @@
  *   .NAME.partial-XXXXXX      of an ordinary copy; the letters are random
  *   .NAME.partial-to-resume   of a copy with --resume; kept when the copy does not end
  *
- * The file is locked for as long as somebody writes it.
+ * The file is locked for as long as a process writes it.
  */
 #include "copy.h"
 
@@ -21,13 +21,13 @@
 #define RESUMABLE "to-resume"
 #define RANDOM_CHARS 6
 
-/* A long name is cut, so that the temporary one is no longer than a name may be. */
+/* A long name is cut, so that the temporary one does not exceed the limit. */
 static void temporary_name(char out[256], const char *name, const char *suffix)
 {
     snprintf(out, 256, ".%.200s" PARTIAL "%s", name, suffix);
 }
 
-/* A file of ours that only this folder leads to. */
+/* A file of this user with a single link. */
 static bool is_own_file(int fd, struct stat *st)
 {
     return fstat(fd, st) == 0 && S_ISREG(st->st_mode) && st->st_uid == geteuid() &&
@@ -43,8 +43,8 @@ static int open_resumable(struct partial *p)
     if (p->fd < 0)
         return -errno;
     /*
-     * Who had the lock may have given the file its own name meanwhile: then it is no longer ours to
-     * write.
+     * The former holder of the lock may have renamed the file meanwhile: then it must not be
+     * written any more.
      */
     if (!is_own_file(p->fd, &st) || flock(p->fd, LOCK_EX | LOCK_NB) < 0 ||
         fstatat(p->parent_fd, p->temporary, &there, AT_SYMLINK_NOFOLLOW) < 0 ||
@@ -63,7 +63,7 @@ int partial_open(struct partial *p, int parent_fd, const char *name, bool resuma
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz234567";
     *p = (struct partial){ .fd = -1, .parent_fd = parent_fd };
     snprintf(p->name, sizeof p->name, "%s", name);
-    /* Somebody else may be at the same file: then this copy begins one of its own. */
+    /* If another copy writes the same file, this one begins its own. */
     if (resumable && open_resumable(p) == 0)
         return 0;
     for (int tries = 0; tries < 16; tries++) {
@@ -78,7 +78,7 @@ int partial_open(struct partial *p, int parent_fd, const char *name, bool resuma
         p->fd = openat(parent_fd, p->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                        0600);
         if (p->fd >= 0) {
-            /* It tells partial_sweep() that somebody still writes. */
+            /* Shows partial_sweep() that the file is being written. */
             flock(p->fd, LOCK_EX | LOCK_NB);
             return 0;
         }
@@ -113,7 +113,7 @@ int partial_finish(struct partial *p)
         return -errno;
     int fd = p->fd;
     p->fd = -1;
-    /* Some file systems tell of a full disk only now. The name is taken back then. */
+    /* Some file systems report a full disk only now. The rename is undone then. */
     if (close(fd) < 0) {
         int err = -errno;
         unlinkat(p->parent_fd, p->name, 0);
@@ -127,7 +127,7 @@ bool partial_drop(struct partial *p, bool keep, uint64_t bytes)
     struct stat st;
     if (p->fd < 0)
         return false;
-    /* What was not judged yet is as good as it was. */
+    /* Bytes that were not verified stay as they were. */
     bool kept = keep && p->resumable && fstat(p->fd, &st) == 0 && (p->old || bytes > 0);
     if (kept && !p->old && (uint64_t)st.st_size != bytes && ftruncate(p->fd, (off_t)bytes) < 0)
         kept = false;

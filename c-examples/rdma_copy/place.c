@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The server's writer thread: takes records out of slots, puts files in place, and says which it
- * has. What the client sends is not trusted: a header is copied before it is checked, for the
- * client may still write the slot; paths are walked one component at a time without following
- * links.
+ * The server's writer thread: takes records out of slots, puts files in place, and answers which
+ * ones it has. The client is not trusted: a header is copied before it is checked, since the client
+ * may still write the slot; paths are walked one component at a time without following links.
  */
 #include "copy.h"
 
@@ -15,7 +14,7 @@
 
 struct writer {
     struct place *place;
-    char path[COPY_PATH_MAX + 1];    /* of the open file or the folder at work */
+    char path[COPY_PATH_MAX + 1];    /* of the open file or the current folder */
     char parent[COPY_PATH_MAX + 1];  /* whose descriptor is parent_fd */
     int parent_fd;                   /* -1: none */
     char name[256];                  /* last component of `path` */
@@ -55,9 +54,9 @@ static int open_parent(struct writer *w)
 {
     const char *slash = strrchr(w->path, '/');
     size_t length = slash ? (size_t)(slash - w->path) : 0;
-    /* place_path_ok() has seen to it that no component is longer than 255 bytes. */
+    /* place_path_ok() ensures that no component is longer than 255 bytes. */
     snprintf(w->name, sizeof w->name, "%.255s", slash ? slash + 1 : w->path);
-    /* Files of one folder come one after the other. */
+    /* Files of one folder follow each other. */
     if (w->parent_fd >= 0 && strlen(w->parent) == length && !memcmp(w->parent, w->path, length))
         return 0;
     if (w->parent_fd >= 0)
@@ -85,8 +84,8 @@ static int open_parent(struct writer *w)
 }
 
 /*
- * Takes the path of a record and opens its folder. -EPERM, -EPROTO (told): it is none. Else what
- * open_parent() says.
+ * Takes the path of a record and opens its folder. -EPERM, -EPROTO (printed): the path is invalid.
+ * Otherwise as open_parent().
  */
 static int take_path(struct writer *w, const uint8_t *bytes, uint32_t length)
 {
@@ -116,10 +115,7 @@ static uint64_t mtime_of(const struct stat *st)
     return (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;
 }
 
-/*
- * Opens what stands at the place of w->path, if that is a file of this size. Returns the descriptor
- * or -1.
- */
+/* Opens the file at w->path, if it is a file of this size. Returns the descriptor or -1. */
 static int open_existing(struct writer *w, uint64_t size, struct stat *st)
 {
     int fd =
@@ -139,7 +135,7 @@ static bool has_room_for_an_answer(const void *place)
            PLACE_ANSWERS;
 }
 
-/* Gives the engine's thread an answer to send. */
+/* Passes an answer to the engine's thread, which sends it. */
 static int answer(struct writer *w, struct answer a)
 {
     struct place *p = w->place;
@@ -152,7 +148,7 @@ static int answer(struct writer *w, struct answer a)
     return 0;
 }
 
-/* Whether the file is what the client has: the same bytes, or the same size and time. */
+/* Whether the file equals the client's: the same bytes, or the same size and time. */
 static bool is_same(struct writer *w, int fd, const struct stat *st, uint64_t mtime_ns,
                     uint32_t crc)
 {
@@ -172,7 +168,7 @@ static int on_offer(struct writer *w, const struct record *r, const uint8_t *byt
         return fail(w, -EPROTO, "after");
     uint32_t crc = gx_get32(bytes);
     int err = take_path(w, bytes + 4, r->length - 4);
-    if (err) /* a folder that is not there yet has no files */
+    if (err) /* a folder that does not exist yet has no files */
         return atomic_load(&w->place->ring->finished) ? err : 0;
     int fd = open_existing(w, r->a, &st);
     if (fd >= 0) {
@@ -195,7 +191,7 @@ static int begin_file(struct writer *w, const struct record *r, const uint8_t *b
     int err = set_path(w, bytes, r->length);
     if (err)
         return err;
-    /* rename() would say so only after all bytes have come. */
+    /* rename() would report it only after all bytes have come. */
     if (fstatat(w->parent_fd, w->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode))
         return fail(w, -EISDIR, "writing");
     err = partial_open(&w->file, w->parent_fd, w->name, w->place->flags & COPY_RESUME);
@@ -209,7 +205,7 @@ static int begin_file(struct writer *w, const struct record *r, const uint8_t *b
     return 0;
 }
 
-/* What an earlier copy has left counts only if it is the same as the client's bytes. */
+/* The bytes of an earlier copy count only if they equal the client's. */
 static int resume(struct writer *w, const struct record *r)
 {
     struct stat st;
@@ -232,8 +228,8 @@ static int resume(struct writer *w, const struct record *r)
 }
 
 /*
- * Whether so many bytes may follow; what an earlier copy has left, and the client did not ask for,
- * goes.
+ * Whether so many bytes may follow; bytes of an earlier copy that the client did not resume are
+ * removed.
  */
 static int expect(struct writer *w, uint64_t length)
 {
@@ -290,7 +286,7 @@ static int end_file(struct writer *w, const struct record *r)
         return err;
     if (w->written != r->b || (w->size != COPY_SIZE_UNKNOWN && w->written != w->size))
         return fail(w, -EPROTO, "the size is wrong:");
-    /* A hole at the end is there only by the size. */
+    /* A hole at the end exists only by the file's size. */
     if (fstat(fd, &st) < 0 ||
         ((uint64_t)st.st_size < w->written && ftruncate(fd, (off_t)w->written) < 0))
         return fail(w, -errno, "finishing");
@@ -336,7 +332,7 @@ static int make_dir(struct writer *w, const struct record *r, const uint8_t *byt
     int err = set_path(w, bytes, r->length);
     if (err)
         return err;
-    /* Ours to write in until DIR_END gives it its own mode. */
+    /* Writable for us until DIR_END sets its own mode. */
     if (mkdirat(w->parent_fd, w->name, 0700) < 0) {
         err = -errno;
         if (err != -EEXIST || fstatat(w->parent_fd, w->name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||

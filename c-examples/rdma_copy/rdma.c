@@ -35,7 +35,7 @@ static void usage(FILE *to)
             PORT);
 }
 
-/* Waits for the sender to introduce itself. */
+/* Waits for the sender's connection. */
 static int wait_for_sender(struct gx_dev *dev, uint16_t port, struct gx_conn *conn)
 {
     int listener = gx_tcp_listen(dev->address, port), err = listener;
@@ -93,8 +93,8 @@ int main(int argc, char **argv)
         return GX_EXIT_FAILED;
 
     /*
-     * 2. The memory. LOCAL_WRITE: the device may store what it receives. The peer may do nothing by
-     * itself.
+     * 2. The memory. LOCAL_WRITE: the device may store received data. The peer has no access of its
+     *    own.
      */
     int err = gx_mr_register(&dev, buffer, sizeof buffer, GDRC_ACCESS_LOCAL_WRITE, &mr, &attr);
 
@@ -113,8 +113,8 @@ int main(int argc, char **argv)
         err = gx_qp_handshake(&dev, qp, NULL, &conn, 0, &remote);
 
     /*
-     * 6. The receiver posts its buffer before it says that it is ready: no message without a place
-     * for it.
+     * 6. The receiver posts its buffer before it reports that it is ready: no message comes without
+     *    a buffer for it.
      */
     gdrc_sge piece = { .addr = attr.iova, .length = sizeof buffer, .lkey = attr.lkey };
     gdrc_recv_wr recv = { .wr_id = 1, .sg_list = &piece, .num_sge = 1 };
@@ -136,7 +136,7 @@ int main(int argc, char **argv)
     }
 
     /*
-     * The sender's completion means that the message lies in the receiver's memory; the receiver's,
+     * The sender's completion means that the message is in the receiver's memory; the receiver's,
      * that it may read it.
      */
     if (!err)
@@ -150,7 +150,7 @@ int main(int argc, char **argv)
     }
 
     /*
-     * Whoever leaves first must not take the other's last acknowledgement along: wait for each
+     * The side that exits first must not drop the other's last acknowledgement: wait for each
      * other.
      */
     if (!err)

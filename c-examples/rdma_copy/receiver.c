@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * The server: one engine thread for all clients, and a writer thread for each. See copy.h for the
- * picture. A client that fails, lies or vanishes costs the others nothing.
+ * picture. A client that fails, lies or vanishes does not affect the others.
  */
 #include "copy.h"
 
@@ -15,19 +15,19 @@
 #include <unistd.h>
 
 #define SESSIONS_MAX 16
-/* Short: while we poll in vain, the disk threads of both sides could have the core. */
+/* Short: while this thread polls in vain, the disk threads of both sides could use the core. */
 #define SPIN_NS 10000u
 #define LOOK_NS 10000000u
 #define GREETING_NS (10 * 1000000000ull)
-/* Of every session: its slots once as receives and once as credits. */
+/* For every session: its slots once as receives and once as credits. */
 #define CQ_ENTRIES (SESSIONS_MAX * COPY_DEPTH_MAX * 2)
 
 enum state { FREE, GREETING, CONNECTING, RUNNING, CLOSING };
 
 struct session {
     enum state state;
-    bool greeted;             /* it is a client of ours: its end counts for --once */
-    bool ready;               /* the client has said so, too */
+    bool greeted;             /* it is a client of this program: its end counts for --once */
+    bool ready;               /* the client has reported that it is ready */
     bool told;                /* the result was sent */
     struct gx_conn conn;
     struct gx_mem mem;
@@ -39,11 +39,11 @@ struct session {
     struct place place;
     pthread_t writer;
     bool ring_made, writing;
-    bool stopping;            /* the client was told to stop, and wants to know where */
+    bool stopping;            /* the client was stopped, and waits for the place */
     uint32_t received, credited;
     uint64_t moved;           /* bytes that came in slots */
     uint64_t start_ns, alive_ns;
-    uint64_t compared, told_ns; /* by the writer, when the client was last told that it is alive */
+    uint64_t compared, told_ns; /* by the writer; time of the last sign of life to the client */
 };
 
 struct receiver {
@@ -51,15 +51,15 @@ struct receiver {
     struct gx_dev dev;
     gdrc_cq cq;
     int listener, wake_fd, root_fd;
-    unsigned finished;        /* sessions that came to a result or failed after the greeting */
+    unsigned finished;        /* sessions that ended with a result or failed after the greeting */
     bool failed;
     uint8_t target[TARGET_BYTES];
     struct session sessions[SESSIONS_MAX];
 };
 
 /*
- * Lets go of the client at once; the writer thread may need a moment more, reap_session() waits for
- * it.
+ * Disconnects the client at once; the writer thread may need a moment more, for which
+ * reap_session() waits.
  */
 static void close_session(struct receiver *r, struct session *s, const char *why)
 {
@@ -75,9 +75,7 @@ static void close_session(struct receiver *r, struct session *s, const char *why
         r->finished++;
         r->failed |= !good;
     }
-    /*
-     * First the queue pair, then the memory: nothing may arrive in a slot that is no longer ours.
-     */
+    /* First the queue pair, then the memory: nothing may arrive in a slot that was freed. */
     if (s->qp.handle)
         gdrc_qp_destroy(r->dev.ctx, s->qp);
     if (s->mr.handle)
@@ -120,7 +118,7 @@ static void welcome(struct receiver *r)
     gx_conn_close(&conn);
 }
 
-/* Makes what a client needs and offers it. Returns NULL, or what is wrong. */
+/* Makes the objects for a client and sends their description. Returns NULL, or an error text. */
 static const char *on_hello(struct receiver *r, struct session *s, const uint8_t *body)
 {
     uint32_t size = gx_get32(body), depth = gx_get32(body + 4), flags = gx_get32(body + 16);
@@ -132,8 +130,8 @@ static const char *on_hello(struct receiver *r, struct session *s, const uint8_t
     if (flags & ~(uint32_t)(COPY_UPDATE | COPY_CHECKSUM | COPY_RESUME))
         return "options that this server does not know";
     /*
-     * Better now than after an hour. It may still run full: then the writer says so. What is there
-     * already needs no room.
+     * Better now than after an hour. The disk may still run full; then the writer reports it. Files
+     * that exist already need no room.
      */
     if (!flags && fstatvfs(r->root_fd, &disk) == 0 &&
         gx_get64(body + 8) / disk.f_frsize > disk.f_bavail)
@@ -198,7 +196,7 @@ static void on_readable(struct receiver *r, struct session *s)
         s->alive_ns = gx_now_ns();
         if (s->state == GREETING && type == COPY_MSG_HELLO && n == 20) {
             s->state =
-                CONNECTING; /* a client of ours from here on: to refuse it is a result, too */
+                CONNECTING; /* a known client from here on: refusing it is a result, too */
             wrong = on_hello(r, s, body);
         }
         else if (s->state == CONNECTING && type == GX_MSG_ENDPOINT)
@@ -233,7 +231,7 @@ static struct session *find(struct receiver *r, uint32_t qpn)
     return NULL;
 }
 
-/* A slot has arrived: hand it to the writer. */
+/* A slot has arrived: pass it to the writer. */
 static void on_slot(struct receiver *r, struct session *s, const gdrc_wc *wc)
 {
     uint32_t waiting = s->received - atomic_load_explicit(&s->ring.consumed, memory_order_acquire),
@@ -274,7 +272,7 @@ static int reap(struct receiver *r)
     return n;
 }
 
-/* Tells the client how many slots the writer has emptied. */
+/* Sends the client the number of slots that the writer has emptied. */
 static void send_credit(struct receiver *r, struct session *s)
 {
     uint32_t consumed = atomic_load_explicit(&s->ring.consumed, memory_order_acquire);
@@ -287,7 +285,7 @@ static void send_credit(struct receiver *r, struct session *s)
     wr.imm_data = htonl(consumed);
     int err = gdrc_post_send(r->dev.ctx, s->qp, &wr, NULL);
     if (err == -EAGAIN || err == -ENOMEM)
-        return; /* the queue is full: the next round tells a newer number */
+        return; /* the queue is full: the next round sends a newer number */
     if (err) {
         gx_explain_call(&r->dev, err, "posting a SEND");
         close_session(r, s, "the connection failed");
@@ -297,7 +295,7 @@ static void send_credit(struct receiver *r, struct session *s)
     s->alive_ns = gx_now_ns();
 }
 
-/* Sends the client what the writer has to say about its offers. */
+/* Sends the writer's answers to the client's offers. */
 static void send_answers(struct receiver *r, struct session *s)
 {
     struct place *p = &s->place;
@@ -317,9 +315,7 @@ static void send_answers(struct receiver *r, struct session *s)
     }
 }
 
-/*
- * A writer that only compares gives no credits: the client hears in another way that it is at work.
- */
+/* A writer that only compares gives no credits, so the client gets signs of life instead. */
 static void send_sign_of_life(struct receiver *r, struct session *s, uint64_t now)
 {
     uint64_t compared = atomic_load_explicit(&s->place.compared, memory_order_relaxed);
@@ -331,7 +327,7 @@ static void send_sign_of_life(struct receiver *r, struct session *s, uint64_t no
         close_session(r, s, "the client has gone");
 }
 
-/* The writer has stopped, because the client was told to: how far it came. */
+/* The writer has stopped, because the client was stopped: sends how far it came. */
 static void send_stopped(struct receiver *r, struct session *s)
 {
     uint8_t body[END_BYTES + 8 + COPY_PATH_MAX];
@@ -390,7 +386,7 @@ static void look_after(struct receiver *r, struct session *s, uint64_t now)
         on_writer_finished(r, s);
     if (s->state == RUNNING)
         send_credit(r, s);
-    /* A writer that still has slots to empty is our own slowness, not the client's. */
+    /* If the writer still has slots to empty, the delay is the server's own. */
     if (s->state == RUNNING && s->received != s->credited)
         s->alive_ns = now;
     uint64_t patience = s->state == RUNNING ? r->o->timeout_s * 1000000000ull : GREETING_NS;
@@ -504,6 +500,6 @@ int copy_serve(const struct copy_options *o)
     if (r.root_fd >= 0)
         close(r.root_fd);
     gx_dev_close(&r.dev);
-    /* A server that serves for ever ends by being told so. */
+    /* A server without --once ends by a signal. */
     return err == -EINTR && !o->once ? 0 : err;
 }

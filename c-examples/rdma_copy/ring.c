@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+/* The ring of slots between two threads, and the wire format of records. */
 #include "copy.h"
 
 #include <errno.h>
@@ -72,7 +73,7 @@ uint64_t path_hash(const char *path)
 
 bool target_put(uint8_t at[TARGET_BYTES], uint64_t device, uint64_t inode)
 {
-    /* Drawn by the kernel at each boot: "xxxxxxxx-xxxx-...". */
+    /* The kernel's boot id, drawn at each boot: "xxxxxxxx-xxxx-...". */
     char text[64] = "";
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* The client: its engine thread. See copy.h for the picture. */
+/* The client's engine thread. See copy.h for the picture. */
 #include "copy.h"
 
 #include <arpa/inet.h>
@@ -9,13 +9,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Short: while we poll in vain, the disk threads of both sides could have the core. */
+/* Short: while this thread polls in vain, the disk threads of both sides could use the core. */
 #define SPIN_NS 10000u
-/* How often the side channel is looked at while data flows. */
+/* Interval of checks of the side channel while data flows. */
 #define LOOK_NS 10000000u
-/* Slots after which it is clear whether the server's memory is mapped here. */
+/* Slots after which it is known whether the server's memory is mapped here. */
 #define TRIALS 64u
-/* An interrupted client waits so long for the server's last word. */
+/* Time that an interrupted client waits for the server's place. */
 #define STOP_NS 3000000000u
 
 struct sender {
@@ -33,18 +33,18 @@ struct sender {
     pthread_t reader;
     bool ring_made, reading;
     int wake_fd;
-    uint32_t posted, completed, credited; /* slots: sent off, acknowledged, emptied by the server */
+    uint32_t posted, completed, credited; /* slots: posted, acknowledged, emptied by the server */
     /*
      * A slot's bytes and its immediate are two requests, and the next slot waits for the completion
-     * of this one. Where the server's memory is mapped, a WRITE that has nothing before it is a
-     * copy inside the post; anywhere else this would only keep the wire idle, and the first slots
-     * show which it is.
+     * of this one. Where the server's memory is mapped, a WRITE with nothing before it is a copy
+     * inside the post; elsewhere this would only keep the wire idle. The first slots show which one
+     * it is.
      */
     bool one_by_one;
     uint64_t sent_bytes;
-    uint64_t answers;                     /* of the server, so far */
-    uint64_t compared, told_ns; /* by the reader, when the server was last told that we are alive */
-    uint64_t alive_ns;                    /* when the server last showed that it is */
+    uint64_t answers;                     /* number of the server's answers so far */
+    uint64_t compared, told_ns; /* by the reader; time of our last sign of life */
+    uint64_t alive_ns;                    /* time of the server's last sign of life */
 };
 
 static int post_credit_receives(struct sender *s, uint32_t count)
@@ -117,7 +117,7 @@ static int connect_to_server(struct sender *s, uint64_t bytes)
 }
 
 /*
- * How many WRITEs of ours were copies into the peer's memory; 0 also where the library has no such
+ * Number of our WRITEs that were copies into the peer's memory; 0 also if the library has no such
  * counters.
  */
 static uint64_t copies(struct sender *s)
@@ -175,7 +175,7 @@ static bool may_post(struct sender *s)
            (!s->one_by_one || s->completed == s->posted);
 }
 
-/* Takes completions. Returns how many, or a negative errno. */
+/* Polls completions. Returns their number, or a negative errno. */
 static int reap(struct sender *s)
 {
     gdrc_wc wc[32];
@@ -186,8 +186,8 @@ static int reap(struct sender *s)
     }
     for (int i = 0; i < n; i++) {
         /*
-         * The server may be gone because it has all: what it said on the side channel decides, not
-         * its leaving.
+         * The server may have closed because it has everything: its message on the side channel
+         * decides.
          */
         if (wc[i].status == GDRC_WC_WR_FLUSH_ERR && s->completed == s->posted)
             continue;
@@ -201,8 +201,8 @@ static int reap(struct sender *s)
         } else if (wc[i].opcode == GDRC_WC_OP_RECV) {
             uint32_t credit = ntohl(wc[i].imm_data);
             /*
-             * A server that claims more than it was sent would have us overwrite what it has not
-             * read.
+             * A server that gives more credit than slots were sent would have us overwrite slots
+             * that it has not read.
              */
             if (credit - s->credited > s->posted - s->credited) {
                 gx_error("Build both sides from one source.",
@@ -216,17 +216,17 @@ static int reap(struct sender *s)
         }
     }
     if (n) {
-        /*
-         * A slot is free when both are past it: the server has emptied it, and no retransmission
-         * needs ours.
-         */
+        /* A slot is free when the server has emptied it and no retransmission needs our copy. */
         ring_set_consumed(&s->ring,
                           (int32_t)(s->completed - s->credited) >= 0 ? s->credited : s->completed);
     }
     return n;
 }
 
-/* Takes the server's answers to our offers, and hands them to the reader when they are complete. */
+/*
+ * Collects the server's answers to our offers, and passes them to the reader when they are
+ * complete.
+ */
 static int take_answers(struct sender *s, const uint8_t *body, size_t length)
 {
     struct walk *w = &s->walk;
@@ -235,8 +235,8 @@ static int take_answers(struct sender *s, const uint8_t *body, size_t length)
         answer_get(body + at, &a);
         bool answered = atomic_load(&w->answered);
         /*
-         * Once the reader has the table it is the reader's; and no server has more answers than
-         * there were offers.
+         * Once complete, the table belongs to the reader; and no server has more answers than there
+         * were offers.
          */
         if (a.type == ANSWER_RESUMED && answered) {
             w->resumed_at = a.offset;
@@ -263,8 +263,8 @@ static const char *and_kept(const struct copy_end *e, char out[48])
     return out;
 }
 
-/* We were told to stop, and the server says how far it came. */
-static void tell_where(struct sender *s, const uint8_t *body, size_t length)
+/* A signal has stopped us, and the server reports how far it came. */
+static void print_place(struct sender *s, const uint8_t *body, size_t length)
 {
     struct copy_end e;
     char kept[48];
@@ -284,8 +284,8 @@ static void tell_where(struct sender *s, const uint8_t *body, size_t length)
 }
 
 /*
- * Takes what the server has said on the side channel. Returns 1 and the result when all is in
- * place, 0, or a negative errno (told).
+ * Reads the server's messages on the side channel. Returns 1 and the result when all is in place,
+ * 0, or a negative errno (printed).
  */
 static int look_at_server(struct sender *s, struct copy_end *result)
 {
@@ -308,7 +308,7 @@ static int look_at_server(struct sender *s, struct copy_end *result)
             return 1;
         }
         if (n >= (int)END_BYTES + 8 && type == COPY_MSG_STOPPED && gx_stopping) {
-            tell_where(s, body, (size_t)n);
+            print_place(s, body, (size_t)n);
             return -EINTR;
         }
         if (type == COPY_MSG_ANSWERS)
@@ -331,7 +331,7 @@ static int look_at_server(struct sender *s, struct copy_end *result)
     return n == -ECONNRESET ? n : -EPROTO;
 }
 
-/* We were told to stop: has the server stop, and say where. */
+/* A signal has stopped us: stops the server, and prints the place. */
 static int stop_here(struct sender *s, struct copy_end *result)
 {
     uint64_t end = gx_now_ns() + STOP_NS;
@@ -347,14 +347,14 @@ static int stop_here(struct sender *s, struct copy_end *result)
     return n == 1 ? 0 : -EINTR;
 }
 
-/* A reader that only compares sends nothing: the server hears in another way that we are alive. */
+/* A reader that only compares sends nothing, so the server gets signs of life instead. */
 static int send_sign_of_life(struct sender *s, uint64_t now)
 {
     uint64_t compared = atomic_load_explicit(&s->walk.compared, memory_order_relaxed);
     if (compared == s->compared || now - s->told_ns < COPY_ALIVE_NS)
         return 0;
     s->compared = compared;
-    s->told_ns = s->alive_ns = now; /* and it is not the server that lets us wait */
+    s->told_ns = s->alive_ns = now; /* the wait is ours, not the server's */
     return gx_conn_send(&s->conn, COPY_MSG_ALIVE, NULL, 0, -1, "a sign of life");
 }
 
@@ -367,7 +367,7 @@ static int reader_failed(struct sender *s)
     return s->ring.error;
 }
 
-/* Sends slots as the reader fills them, until the server says that all is in place. */
+/* Sends slots as the reader fills them, until the server reports that all is in place. */
 static int run(struct sender *s, struct gx_bar *bar, struct copy_end *result)
 {
     uint64_t last_ns = gx_now_ns(), look_ns = last_ns;
@@ -386,7 +386,7 @@ static int run(struct sender *s, struct gx_bar *bar, struct copy_end *result)
         if (n > 0)
             last_ns = s->alive_ns = now;
         if (n < 0 || err) {
-            /* The server's own words, if it had any, say more than "retry exceeded". */
+            /* The server's own error, if it sent one, says more than "retry exceeded". */
             look_at_server(s, result);
             return err ? err : n;
         }
@@ -405,7 +405,7 @@ static int run(struct sender *s, struct gx_bar *bar, struct copy_end *result)
         }
         if (!idle)
             continue;
-        /* Waiting for our own disk is no silence of the server's. */
+        /* Waiting for our own disk does not count as silence of the server. */
         if (s->posted == s->credited && !atomic_load(&s->ring.finished))
             s->alive_ns = now;
         if (now > s->alive_ns && now - s->alive_ns > s->o->timeout_s * 1000000000u) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * The client's reader thread: walks files and folders and turns them into records in slots.
- * Symbolic links, devices, sockets and pipes are not copied; each is named once. What cannot be
- * read is named, counted, and does not keep the rest from being copied.
+ * Symbolic links, devices, sockets and pipes are not copied; each is named once. Entries that
+ * cannot be read are named and counted, and the rest is copied.
  */
 #include "copy.h"
 
@@ -16,10 +16,10 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* What a walk is for. */
+/* The purpose of a walk. */
 enum purpose { COUNT, OFFER, SEND };
 
-/* What the walker writes into. */
+/* The destination of a walk's records. */
 struct out {
     struct walk *walk;
     struct ring *ring;
@@ -29,13 +29,13 @@ struct out {
 };
 
 /*
- * Functions here return 0 also where an entry could not be copied: that was told and counted. What
- * they return else ends the walk.
+ * Functions here return 0 also if an entry could not be copied, after it was printed and counted.
+ * Any other result ends the walk.
  */
 
 /*
- * Says that an entry is not copied; `err` may be 0. Arguments are told of before anything is sent,
- * what lies below them when it would be sent.
+ * Prints that an entry is not copied; `err` may be 0. Arguments are printed before anything is
+ * sent, entries below them when they would be sent.
  */
 static int refuse(struct out *o, int err, const char *doing, const char *hint)
 {
@@ -108,7 +108,7 @@ static uint64_t mtime_ns(const struct stat *st)
     return (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;
 }
 
-/* A file whose size is not what it holds: the kernel makes its bytes when it is read. */
+/* A file whose size differs from its contents: the kernel makes its bytes when it is read. */
 static bool is_made_up(int fd, const struct stat *st)
 {
     static const unsigned long kinds[] = {
@@ -123,27 +123,27 @@ static bool is_made_up(int fd, const struct stat *st)
     for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if ((unsigned long)fs.f_type == kinds[i])
             return true;
-    /* File systems in user space have such files, too. */
+    /* File systems in user space have such files as well. */
     return st->st_size == 0 && pread(fd, &byte, 1, 0) > 0;
 }
 
-/* A file on its way. */
+/* A file being sent. */
 struct reading {
     int fd;
-    bool made_up;      /* read to its end, whatever its size says */
+    bool made_up;      /* read to its end, whatever its size */
     bool sparse;       /* it may have holes */
     uint64_t size, at; /* bytes in all, and behind us */
     uint32_t crc;
 };
 
 /*
- * Reads up to the next hole, or the end, straight into slots, piece by piece. -EIO: the file became
+ * Reads up to the next hole, or the end, directly into slots, piece by piece. -EIO: the file became
  * shorter.
  */
 static int send_data(struct out *o, struct reading *f, uint64_t end)
 {
     while (f->at < end) {
-        /* A header for a handful of bytes is not worth it: begin the next slot instead. */
+        /* Not worth a header for a few bytes: begins the next slot instead. */
         int err = need(o, RECORD_BYTES + (end - f->at < 4096 ? (uint32_t)(end - f->at) : 2048));
         if (err)
             return err;
@@ -203,8 +203,8 @@ static int send_bytes(struct out *o, struct reading *f)
 static bool is_set(const void *flag) { return atomic_load((const atomic_bool *)flag); }
 
 /*
- * The server has `bytes` that may be the first of this file: goes on behind them if their checksum
- * is right.
+ * The server has `bytes` that may be the first ones of this file: continues behind them if their
+ * checksum is right.
  */
 static int resume(struct out *o, struct reading *f, uint64_t bytes)
 {
@@ -217,7 +217,7 @@ static int resume(struct out *o, struct reading *f, uint64_t bytes)
     atomic_store(&o->walk->resumed, false);
     if ((err = put(o, &r, NULL)))
         return err;
-    /* The server looks now, not when the slot is full. */
+    /* The server must answer now, not when the slot is full. */
     close_slot(o);
     if (!ring_wait(o->ring, is_set, &o->walk->resumed))
         return -ECANCELED;
@@ -283,7 +283,7 @@ static int offer_file(struct out *o, int fd, const struct stat *st, const char *
         return 0;
     if (w->flags & COPY_CHECKSUM) {
         int err = extent_crc(fd, (uint64_t)st->st_size, &crc, &w->compared, &o->ring->stop);
-        if (err) /* the walk that sends names it */
+        if (err) /* the walk that sends reports it */
             return err == -ECANCELED ? err : 0;
     }
     gx_put32(body, crc);
@@ -311,7 +311,7 @@ static int walk_file(struct out *o, int fd, const struct stat *st, const char *p
     return gx_stopping ? -EINTR : 0;
 }
 
-/* The folder where the server puts files, or one that would end up in itself. */
+/* Whether an entry is the server's target folder, which must not be copied into itself. */
 static bool is_target(const struct walk *w, const struct stat *st)
 {
     uint8_t own[TARGET_BYTES];
@@ -367,14 +367,14 @@ static int walk_entry(struct out *o, int parent, const char *name, const char *p
 {
     struct stat st;
     snprintf(o->walk->name, sizeof o->walk->name, "%s", path);
-    /* To open a device may already do something to it. */
+    /* Opening a device may already have an effect. */
     if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return unreadable(o, -errno, "looking at");
     int fd = -1;
     if (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) {
         /*
-         * It may have become something else: NOFOLLOW: a link is not its target. NONBLOCK: a pipe
-         * must not hold us.
+         * It may have been replaced. NOFOLLOW: a link is not its target. NONBLOCK: a pipe must not
+         * block us.
          */
         fd = openat(parent, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
         if (fd < 0)
@@ -401,7 +401,7 @@ static int walk_entry(struct out *o, int parent, const char *name, const char *p
 }
 
 /*
- * The name under which an argument arrives: the last component of what it is, so that "." and
+ * The name under which an argument arrives: the last component of its real path, so that "." and
  * "../x/" have one.
  */
 static int walk_argument(struct out *o, const char *argument)
@@ -415,7 +415,7 @@ static int walk_argument(struct out *o, const char *argument)
     char *slash = strrchr(whole, '/');
     const char *name = slash + 1;
     int err = 0;
-    /* What lies in the server's folder already would replace itself while it is read. */
+    /* An entry of the server's folder would be replaced while it is read. */
     char first = *name;
     *slash = 0;
     bool refused = first && stat(slash == whole ? "/" : whole, &st) == 0 && is_target(o->walk, &st);
@@ -440,7 +440,7 @@ static int walk_all(struct out *o)
     return err;
 }
 
-/* Whether an argument can be copied at all; if not, it is told and left out. */
+/* Checks whether an argument can be copied at all; if not, it is printed and left out. */
 static bool check_argument(struct walk *w, int i)
 {
     const char *argument = w->paths[i], *wrong = NULL;
@@ -474,7 +474,7 @@ int walk_count(struct walk *w)
     return good ? walk_all(&o) : -ENOENT;
 }
 
-/* Offers all files and waits for what the server says. */
+/* Offers all files and waits for the server's answers. */
 static int offer_all(struct out *o)
 {
     struct record r = { .type = REC_OFFERED };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * lossy.so: LD_PRELOAD it to lose every GDRC_LOSSY-th datagram that the process receives (with GRO
- * a datagram is a whole burst). No privilege and no queue discipline needed. Where the variable is
- * missing nothing is lost.
+ * lossy.so: preloaded, it drops every GDRC_LOSSY-th datagram that the process receives (with GRO a
+ * datagram is a whole burst). It needs no privilege and no queue discipline. Without the variable
+ * it drops nothing.
  *
- * One line at exit, to the file GDRC_LOSSY_REPORT (appended) or to stderr:
+ * Prints one line at exit, to the file GDRC_LOSSY_REPORT (appended) or to stderr:
  *   lossy: PROGRAM: N of M datagrams lost
  */
 #include <errno.h>
@@ -46,7 +46,7 @@ static int is_datagram(int fd, int flags)
     return got;
 }
 
-/* A lost datagram arrives with no bytes: whoever expects packets ignores it. */
+/* A dropped datagram arrives with no bytes, which receivers of packets ignore. */
 ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
     ssize_t n = syscall(SYS_recvmsg, fd, msg, flags);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * malloc_count.so: LD_PRELOAD it to count allocations inside the data-plane calls of libgdrcore.
+ * malloc_count.so: preloaded, it counts allocations inside the data-plane calls of libgdrcore.
  *
  * Each data-plane call is wrapped: while one runs on a thread, every malloc, calloc, realloc,
  * memalign and mmap of new memory of that thread counts. Posts and polls by a fast handle are
- * inline functions, which nothing can wrap; so gdrc_qp_fast_get and gdrc_cq_fast_get give the
- * program a handle of this tool. With GDRC_MALLOC_ALL=1 everything that any thread allocates after
- * the first gdrc_post_send counts instead: then the program must not allocate either.
+ * inline functions, which cannot be wrapped; so gdrc_qp_fast_get and gdrc_cq_fast_get give the
+ * program a handle of this tool. With GDRC_MALLOC_ALL=1 all allocations of all threads after the
+ * first gdrc_post_send count instead: then the program must not allocate either.
  *
- * The report is one line, to the file GDRC_MALLOC_REPORT (appended) or to stderr, at exit:
+ * The report is one line at exit, to the file GDRC_MALLOC_REPORT (appended) or to stderr:
  *   malloc_count: PROGRAM: CALLS data-plane calls, N allocations
- * and with GDRC_MALLOC_FAIL=1 the process exits with 99 if N > 0.
+ * With GDRC_MALLOC_FAIL=1 the process exits with 99 if N > 0.
  */
 #include <gdrcore.h>
 
@@ -31,7 +31,7 @@ extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 extern char *program_invocation_short_name;
 
-/* Initial-exec: the first use of an ordinary thread-local would allocate. */
+/* Initial-exec: the first access to an ordinary thread-local would allocate. */
 static __thread int depth __attribute__((tls_model("initial-exec")));
 static unsigned long calls, allocations;
 static int count_all, armed;
@@ -56,8 +56,8 @@ int posix_memalign(void **out, size_t align, size_t n)
 void *mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
 {
     /*
-     * A reservation of addresses is no memory, and neither is a mapping of a descriptor's: the ring
-     * that a new peer of this host has made is mapped when it comes.
+     * A reservation of addresses is no memory, and neither is a mapping of a descriptor: the ring
+     * of a new peer of this host is mapped when the peer connects.
      */
     if (prot != PROT_NONE && (flags & MAP_ANONYMOUS))
         count();
@@ -156,7 +156,7 @@ int gdrc_arm(gdrc_context *ctx) { INSIDE(gdrc_arm(ctx)); }
 int gdrc_wait(gdrc_context *ctx, int timeout_ms) { INSIDE(gdrc_wait(ctx, timeout_ms)); }
 
 /*
- * What the program gets in place of a fast handle: one with functions of this tool, which call the
+ * The program's replacement for a fast handle: its functions are this tool's, which call the
  * library's. It is never freed, as the library's own is not.
  */
 struct counted_qp {
