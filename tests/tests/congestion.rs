@@ -160,7 +160,7 @@ fn marks_become_notifications_and_those_a_lower_rate() {
 /// Checks that tshark finds as many CNPs in a capture.
 fn tshark_sees(file: &Path, port: u16, cnps: u64) {
     if find("tshark").is_none() {
-        println!("skipped: tshark is not installed, so the notifications were not read by another program");
+        println!("skipped: tshark is not installed; no other program read the notifications");
         return;
     }
     let mut tshark = Command::new(root().join("scripts/tshark_roce.sh"));
