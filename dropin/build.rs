@@ -1,16 +1,16 @@
 //! Makes the exported names of `libibverbs.so.1` from `symbols/*.txt`.
 //!
-//! A name with a symbol version cannot be said in Rust. So each is a jump in assembly, under a
-//! local name, with a `.symver` line; the version script declares the versions and is empty
-//! besides, since it is the `.symver` lines that put the names into them. rustc gives the linker a
-//! version script of its own; LLD, which rustc brings along and uses by default on x86-64 Linux
-//! since 1.90, takes both. GNU ld does not, so LLD is asked for where it is not the default.
+//! Rust cannot express a symbol with a version. So each name is a jump in assembly, under a local
+//! name, with a `.symver` line. The version script declares the versions without names, since the
+//! `.symver` lines assign these. rustc gives the linker a version script of its own; LLD, which
+//! rustc contains and uses by default on x86-64 Linux since 1.90, accepts both. GNU ld does not, so
+//! this script selects LLD where it is not the default.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The tables, the first of which says what a program is linked to that asks for no version.
+/// The tables; the first one has the versions for programs that request none.
 const TABLES: &[&str] = &["debian-12.txt", "rdma-core-57-to-64.txt", "rdma-core-65.txt"];
 
 struct Symbol {
@@ -51,7 +51,7 @@ fn parse(path: &str, line: &str) -> Option<Symbol> {
         [name, version, home] => {
             Some(Symbol { name: name.into(), version: version.into(), home: home.into() })
         }
-        _ => panic!("{path}: not three words: {line}"),
+        _ => panic!("{path}: not three fields: {line}"),
     }
 }
 
@@ -90,7 +90,7 @@ fn version_script(versions: &[String]) -> String {
     script
 }
 
-/// The jumps, as Rust source.
+/// The jumps as Rust source.
 fn jumps(symbols: &[Symbol], versions: &[String]) -> String {
     let place = |v: &str| versions.iter().position(|x| x == v);
     let mut asm = String::new();

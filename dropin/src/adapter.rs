@@ -1,8 +1,8 @@
-//! An entry of the list of devices, and the addresses of this machine: there is an entry for each.
+//! An entry of the list of devices; there is one for each address of this machine.
 //!
 //! `gdrc0` has the first global IPv4 address; then come the other IPv4 addresses, the IPv6 ones and
-//! the loopback addresses. `GDRC_ADDRESS` makes it a list of one, and so does a router, whose
-//! device has the address that the router gives.
+//! the loopback addresses. `GDRC_ADDRESS` reduces the list to one entry, and so does a router,
+//! whose device has the address that the router assigns.
 
 use crate::abi::ibv_device;
 use crate::env;
@@ -31,9 +31,9 @@ pub struct Adapter {
     pub index: u32,
     /// Index of the network interface that has the address.
     pub ifindex: u32,
-    /// The router by way of which it reaches its peers.
+    /// The router through which it reaches its peers.
     pub router: Option<SocketPath>,
-    /// The port's LID: the low 16 bits of the address, where the environment asks for LIDs; else 0.
+    /// The port's LID: the low 16 bits of the address, if the environment requests LIDs; else 0.
     pub lid: u16,
 }
 
@@ -96,8 +96,8 @@ impl Adapter {
             .map_or_else(|| self.kind.device_name(&self.endpoint), |at| self.kind.device_name(&at))
     }
 
-    /// The GID of the device that has a LID: the own one with its low 16 bits replaced. `None`:
-    /// here are no LIDs.
+    /// The GID of the device with a LID: the own one with its low 16 bits replaced. `None`: the
+    /// environment does not request LIDs.
     pub fn gid_of_lid(&self, lid: u16) -> Option<[u8; 16]> {
         let mut gid = self.endpoint.ip;
         gid[14..].copy_from_slice(&lid.to_be_bytes());
@@ -140,7 +140,7 @@ fn put(field: &mut [c_char], text: &str) {
     }
 }
 
-/// An address that a program may use, the index of its interface, and the router that has it.
+/// An address that a program may use, the index of its interface, and the router that assigned it.
 pub type Place = (Endpoint, u32, Option<SocketPath>);
 
 /// All of them, in the order of the list.
@@ -150,7 +150,7 @@ pub fn places() -> Vec<Place> {
         Ok(None) => {
             addresses().into_iter().map(|(endpoint, ifindex)| (endpoint, ifindex, None)).collect()
         }
-        // Not by another way than the one that was asked for.
+        // Not by another path than the requested one.
         Err(_) => Vec::new(),
     }
 }
@@ -160,11 +160,11 @@ fn addresses() -> Vec<(Endpoint, u32)> {
     let wanted = env::address();
     let mut all = of_this_machine();
     let rank = |e: &Endpoint| (is_loopback(e), !e.is_v4());
-    // Stable: within a class as the system lists them.
+    // Stable: within a class the order of the system.
     all.sort_by_key(|(e, _)| rank(e));
     match wanted {
-        // An address that no interface has by name may still be local (all of 127.0.0.0/8 is): the
-        // open finds out.
+        // An address that no interface lists may still be local (all of 127.0.0.0/8 is): opening
+        // the device decides.
         Some(w) => {
             let named = all.iter().find(|(e, _)| e.ip == w.ip);
             let near =

@@ -1,4 +1,4 @@
-//! Address handles and address vectors.
+//! Verbs of address handles, and conversions of address vectors.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -61,7 +61,7 @@ pub fn vector(a: &ibv_ah_attr, own: &Adapter) -> Result<AhAttr> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VectorExtras {
     pub sgid_index: u8,
-    /// Only of a vector without a GRH.
+    /// Only in a vector without a GRH.
     pub dlid: Option<u16>,
 }
 
@@ -82,7 +82,7 @@ impl VectorExtras {
     }
 }
 
-/// An address vector as programs see it.
+/// An address vector in the program's form.
 pub fn attr(v: &AhAttr, extras: VectorExtras) -> ibv_ah_attr {
     let set = v.dgid != [0; 16];
     if let Some(dlid) = extras.dlid.filter(|_| set) {
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
 /// The address vector that leads back to the sender of a datagram.
 ///
 /// # Safety
-/// The program's pointers; `grh` has the 40 bytes that the datagram's buffer began with.
+/// The program's pointers; `grh` is the first 40 bytes of the datagram's buffer.
 unsafe fn answer(port: u8, wc: *const ibv_wc, header: *const ibv_grh) -> Result<ibv_ah_attr> {
     // SAFETY: the caller's promise.
     let wc = unsafe { object(wc)? };
@@ -200,8 +200,8 @@ pub unsafe extern "C" fn create_ah_from_wc(
     }
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: a software device has no use for MAC addresses, and the system
-/// resolves them.
+/// `ibv_resolve_eth_l2_from_gid`: a software device needs no MAC addresses; the system resolves
+/// them.
 pub unsafe extern "C" fn resolve_eth_l2(
     context: *mut ibv_context,
     attr: *mut ibv_ah_attr,
@@ -241,12 +241,12 @@ mod tests {
             Endpoint::v4([10, 1, 4, 5], ROCE_PORT).ip
         );
         assert_eq!(vector(&to(0), &own), Err(Error::Invalid));
-        // The environment does not ask for LIDs.
+        // The environment does not request LIDs.
         assert_eq!(vector(&to(0x0405), &adapter([10, 1, 2, 3], 0)), Err(Error::Invalid));
     }
 
     #[test]
-    fn what_a_program_said_is_what_it_is_told() {
+    fn a_query_returns_the_programs_address_vector() {
         for extras in [
             VectorExtras::default(),
             VectorExtras { sgid_index: 3, dlid: None },

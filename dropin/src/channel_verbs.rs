@@ -1,4 +1,4 @@
-//! Completion channels as objects. `event_verbs` takes their events.
+//! Verbs that create and destroy completion channels. `event_verbs` takes their events.
 
 use crate::abi::*;
 use crate::event_queue::EventQueue;

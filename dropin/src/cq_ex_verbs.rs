@@ -1,9 +1,9 @@
-//! Extended completion queues: completions that are read field by field.
+//! Verbs of extended completion queues, whose completions are read field by field.
 //!
-//! Between `ibv_start_poll` and `ibv_end_poll` a thread has the CQ to itself. A timestamp is the
-//! time at which the completion was taken from the queue, on the clock of `ibv_query_rt_values_ex`
-//! (nanoseconds of CLOCK_MONOTONIC) or the wall clock: the device keeps none of its own, and a
-//! polling program is its engine.
+//! Between `ibv_start_poll` and `ibv_end_poll` a thread has exclusive use of the CQ. A timestamp is
+//! the time at which the completion was taken from the queue, on the clock of
+//! `ibv_query_rt_values_ex` (nanoseconds of CLOCK_MONOTONIC) or the wall clock: the device records
+//! none, since a polling program runs its engine.
 
 use crate::abi::*;
 use crate::cq_verbs::{Cq, CqInit};
@@ -21,8 +21,7 @@ const WALLCLOCK: u64 = 1 << 11;
 /// `ibv_cq_init_attr_mask`.
 const MASK_FLAGS: u32 = 1;
 const MASK_PD: u32 = 2;
-/// `ibv_create_cq_attr_flags`: the lock is left out; a CQ never overruns, so that it may be
-/// ignored.
+/// `ibv_create_cq_attr_flags`: leave the lock out; ignore overruns, which never happen here.
 const SINGLE_THREADED: u32 = 1;
 const IGNORE_OVERRUN: u32 = 2;
 
@@ -58,8 +57,7 @@ unsafe fn create(
         ));
     }
     if i.comp_mask & MASK_PD != 0 {
-        // The promise of its thread domain has no effect here.
-        // SAFETY: the caller's promise.
+        // The declaration of its thread domain has no effect here. SAFETY: the caller's promise.
         unsafe { Pd::of(i.parent_domain)? };
     }
     let plain = CqInit {
@@ -93,10 +91,10 @@ unsafe fn create(
     Ok(cq.cast())
 }
 
-/// Takes the next completion. 0, ENOENT where there is none, or an errno.
+/// Takes the next completion. Returns 0, ENOENT if there is none, or an errno.
 ///
 /// # Safety
-/// A live CQ of which this thread has the turn.
+/// A live CQ that this thread has locked.
 unsafe fn advance(p: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller's promise; nobody else touches what is written here.
     let cq = unsafe { &mut *p.cast::<Cq>() };
@@ -130,7 +128,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     // SAFETY: this thread has the turn, or the program said that there is no other.
     let rc = unsafe { advance(cq) };
     if rc != 0 && !c.single_threaded {
-        // ibv_end_poll is not called then.
+        // The program does not call ibv_end_poll then.
         c.lock.unlock();
     }
     rc

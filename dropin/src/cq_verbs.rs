@@ -1,4 +1,4 @@
-//! Completion queues.
+//! Verbs of completion queues, except extended polling.
 
 use crate::abi::*;
 use crate::channel_verbs::Channel;
@@ -18,26 +18,26 @@ use gdrcore_core::{refuse, Error, Result};
 /// A completion queue.
 #[repr(C)]
 pub struct Cq {
-    /// The part that programs see; of a CQ that is not extended, its beginning.
+    /// The public part; for a CQ that is not extended, its beginning.
     pub ex: ibv_cq_ex,
     pub device: &'static dyn HcaDevice,
     pub hca: &'static Hca,
     pub handle: Handle,
-    /// `sl` of the completion of a datagram.
+    /// Value of `sl` in the completion of a datagram.
     network_header: u8,
-    /// Completion events that the program took.
+    /// Completion events that the program has taken.
     events_taken: AtomicU32,
-    /// Asynchronous events that the program took.
+    /// Asynchronous events that the program has taken.
     async_taken: AtomicU32,
     /// QPs that use it.
     pub users: AtomicU32,
     /// Extended: held by the thread that reads it.
     pub lock: ThreadLock,
-    /// Extended: the program reads it from one thread only, so that the lock is not taken.
+    /// Extended: the program reads it from one thread only, so the lock is not needed.
     pub single_threaded: bool,
     /// Extended: completions get a timestamp.
     pub stamps: bool,
-    /// Extended: the completion taken last, and when.
+    /// Extended: the current completion, and the time at which it was taken.
     pub current: ibv_wc,
     pub stamp_ns: u64,
 }
@@ -50,11 +50,11 @@ pub struct CqInit {
     pub comp_vector: u32,
 }
 
-/// Bytes of a CQ entry in the device, for the growth of its memory.
+/// Bytes of a CQ entry in the device, for growing its memory.
 const ENTRY: usize = 64;
 
-/// `sl` of the completion of a received datagram. RoCE has no service levels there. mlx5 reports by
-/// it which headers the packet had, and UCX 1.13 finds the addresses in the GRH by that: 8 for UDP,
+/// `sl` of the completion of a received datagram. RoCE has no service levels there. mlx5 reports
+/// the packet's headers in it, and UCX 1.13 uses that to find the addresses in the GRH: 8 for UDP,
 /// plus 1 for IPv6 or 2 for IPv4.
 fn network_header(gid: &[u8; 16]) -> u8 {
     const UDP: u8 = 8;
@@ -75,7 +75,7 @@ impl Cq {
         unsafe { object(p.cast::<Cq>()) }
     }
 
-    /// A CQ of the device that no table has yet.
+    /// A CQ of the device that is in no table yet.
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::NoMemory`].
@@ -128,10 +128,10 @@ impl Cq {
         })
     }
 
-    /// Takes completions, as programs see them.
+    /// Polls completions, in the program's form.
     ///
     /// # Errors
-    /// Those of the device's `poll_cq`, but [`Error::Busy`].
+    /// Those of the device's `poll_cq`, except [`Error::Busy`].
     #[inline]
     pub fn poll(&self, room: &mut [ibv_wc]) -> Result<usize> {
         let n = retry_while_busy(|| self.device.poll_cq(self.handle, room))?;
@@ -141,19 +141,19 @@ impl Cq {
         Ok(n)
     }
 
-    /// Enters the CQ into its device's table, so that events reach it.
+    /// Adds the CQ to its device's table, so that events reach it.
     pub fn publish(this: *mut Cq) {
         // SAFETY: just made.
         let cq = unsafe { &*this };
         cq.hca.objects().by_handle.insert(cq.handle, this);
     }
 
-    /// The program took one of its completion events.
+    /// Counts a completion event that the program has taken.
     pub fn event_taken(&self) {
         self.events_taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The program took one of its asynchronous events.
+    /// Counts an asynchronous event that the program has taken.
     pub fn async_taken(&self) {
         self.async_taken.fetch_add(1, Ordering::Relaxed);
     }
@@ -163,8 +163,8 @@ impl Cq {
         self.ex.base.cq_context
     }
 
-    /// Ends it in the device, takes back the events that the program has not taken, and waits until
-    /// the others are acknowledged.
+    /// Destroys it in the device, removes the events that the program has not taken, and waits
+    /// until the others are acknowledged.
     ///
     /// # Errors
     /// [`Error::Busy`]: QPs use it.
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 const MODERATE: u32 = 1;
 
 /// `ibv_modify_cq`: moderation, by which a NIC delays events and raises one for several
-/// completions. This device raises each event at once, whatever is asked for.
+/// completions. This device raises each event at once and accepts any setting.
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     Verb("ibv_modify_cq").code((|| {
         // SAFETY: the program's pointers.
@@ -320,7 +320,7 @@ mod tests {
     use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 
     #[test]
-    fn a_datagram_says_which_headers_came() {
+    fn a_datagrams_completion_reports_its_headers() {
         assert_eq!(network_header(&Endpoint::v4([10, 0, 0, 1], ROCE_PORT).ip), 0xa);
         assert_eq!(network_header(&1u128.to_be_bytes()), 0x9);
     }

@@ -1,4 +1,5 @@
-//! Device memory: this device's memory is the host's, so it is a mapping of the library's own.
+//! Verbs of device memory: this device's memory is the host's, so it is a mapping of the library's
+//! own.
 
 use crate::abi::*;
 use crate::hca::Hca;
@@ -13,7 +14,7 @@ use gdrcore_core::verbs::types::{access, ACCESS_ALL};
 use gdrcore_core::{refuse, Error, Result};
 use gdrcore_net::map::Map;
 
-/// Most of one allocation: no NIC has as much.
+/// Largest allocation; no NIC has as much.
 pub const MAX: u64 = 64 << 20;
 
 /// Device memory.
@@ -39,7 +40,8 @@ impl Dm {
         }
     }
 
-    /// As `at`, for copies by the program, whose offset and length are multiples of 4, as on NICs.
+    /// As `at`, for copies by the program, whose offset and length must be multiples of 4, as on
+    /// NICs.
     fn words_at(&self, offset: u64, length: usize) -> Result<u64> {
         if offset % 4 != 0 || length % 4 != 0 {
             return Err(refuse!(Invalid, "dm_offset {offset}, length {length}: multiples of 4"));
@@ -67,8 +69,7 @@ pub unsafe extern "C" fn alloc_dm(
 ) -> *mut ibv_dm {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     Verb("ibv_alloc_dm").pointer((|| {
-        // SAFETY: the program's pointers. A child of fork may have some too: the device is not
-        // asked.
+        // SAFETY: the program's pointers. Also allowed in a child of fork: the device is not used.
         let (c, a) = unsafe { (Context::of_anybody(context)?, object(attr)?) };
         // Pages are aligned to 2^12.
         if a.comp_mask != 0 || a.length == 0 || a.log_align_req > 12 {
@@ -99,8 +100,8 @@ pub unsafe extern "C" fn alloc_dm(
     })())
 }
 
-/// The operation behind `ibv_free_dm`. Regions over it should be gone: what still uses them gets
-/// access errors.
+/// The operation behind `ibv_free_dm`. Its regions should be deregistered first: requests that
+/// still use them get access errors.
 pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: the program's pointer, one of ours.
     Verb("ibv_free_dm").code(unsafe { object(dm.cast::<Dm>()) }.map(|d| {
@@ -112,7 +113,7 @@ pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     }))
 }
 
-/// `ibv_import_dm`: device memory of another context of this process, under another name. Its owner
+/// `ibv_import_dm`: device memory of another context of this process, as another object. Its owner
 /// frees it.
 pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     Verb("ibv_import_dm").pointer((|| {
@@ -136,8 +137,8 @@ pub unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
     unsafe { free_dm(dm) };
 }
 
-/// `IBV_ACCESS_*` that a region over device memory may have: those of any region; its addresses are
-/// offsets.
+/// `IBV_ACCESS_*` flags that a region over device memory may have: those of any region; its
+/// addresses are offsets.
 const DM_ACCESS: u32 = ACCESS_ALL & !(access::ON_DEMAND | access::HUGETLB);
 
 /// The operation behind `ibv_reg_dm_mr`.

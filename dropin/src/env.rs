@@ -1,22 +1,22 @@
-//! The options in the environment.
+//! Options of the drop-in in environment variables.
 //!
 //! * `GDRC_ADDRESS`: the one address of this machine that the process sees as a device, with an
 //!   optional port: `10.0.0.1`, `[::1]:4800`.
-//! * `GDRC_ROUTER`: the router by way of which peers are reached, by its socket's path or name;
-//!   `off`: none, though one is there ([`gdrcore_net::via::find`]).
+//! * `GDRC_ROUTER`: the router through which peers are reached, by its socket's path or name;
+//!   `off`: none, even if one is mounted ([`gdrcore_net::via::find`]).
 //! * `GDRC_DEVICE`: the one device of the list that the process sees: `gdrc1`.
-//! * `GDRC_PATH`: how peers of this host are reached: `auto` (the default), `udp`, `shm`;
-//!   `auto,cma` and `shm,cma` let the kernel copy long WRITEs.
+//! * `GDRC_PATH`: the path to peers of this host: `auto` (the default), `udp`, `shm`; with
+//!   `auto,cma` and `shm,cma` the kernel copies long WRITEs.
 //! * `GDRC_KEEPALIVE`: seconds without a packet of its peer after which an RC queue pair probes the
 //!   peer; without it, never.
 //! * `GDRC_PCAP`: append all packets to this capture file; without `GDRC_PATH`, peers of this host
 //!   are then reached by packets, too.
 //! * `GDRC_STATS`: `1`: print the counters of the process when it ends.
-//! * `GDRC_VERBOSE`: `1`: say on standard error why a verb or a connection is refused.
+//! * `GDRC_VERBOSE`: `1`: print to standard error why a verb or a connection is refused.
 //! * `GDRC_LID`: `1`: ports have a LID, and an address vector may name its peer by that alone.
 //!
-//! A value that cannot be parsed is reported once on standard error and counts as not set; but with
-//! a router that cannot be reached there is no device at all.
+//! A value that cannot be parsed is reported once on standard error and counts as not set. If a
+//! router cannot be reached there is no device at all.
 
 use gdrcore_core::Error;
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
@@ -41,26 +41,26 @@ pub fn address() -> Option<Endpoint> {
         .ok()
 }
 
-/// The router that peers are reached by way of, if there is one, and the address that it has for
+/// The router through which peers are reached, if there is one, and the address that it assigns to
 /// this process. It is asked once.
 ///
 /// # Errors
-/// It cannot be reached, or refuses, as was said on standard error.
+/// It cannot be reached, or refuses; the reason was printed to standard error.
 pub fn router() -> Result<Option<(SocketPath, Endpoint)>, Error> {
     static KNOWN: OnceLock<(SocketPath, Endpoint)> = OnceLock::new();
     reason::install();
     let found = from_environment().inspect_err(|_| complain_of_router())?;
     let at = match found {
         Found::Named(at) => at,
-        // Whoever names an address means the network.
+        // An explicit address selects the network.
         Found::Mounted(at) if text("GDRC_ADDRESS").is_none() => at,
         Found::Off | Found::Nothing | Found::Mounted(_) => return Ok(None),
     };
-    // No lock while the router is waited for: another thread may fork.
+    // No lock while waiting for the router: another thread may fork.
     if let Some(known) = KNOWN.get().filter(|(path, _)| *path == at) {
         return Ok(Some(*known));
     }
-    // Without queue pair numbers: the router forgets it at once.
+    // A session without queue pair numbers, which the router releases at once.
     let (session, _) = Session::open(&at, 0).inspect_err(|_| complain_of_router())?;
     let fresh = (at, Endpoint::new(session.gid(), 0, ROCE_PORT));
     let _ = KNOWN.set(fresh);
@@ -77,8 +77,8 @@ pub fn device() -> Option<String> {
     text("GDRC_DEVICE")
 }
 
-/// The path in `GDRC_PATH`, and the device flags that it implies. Shared memory has no packets that
-/// a capture could show: a capture without `GDRC_PATH` selects UDP.
+/// The path in `GDRC_PATH`, and the device flags that it implies. Shared memory has no packets for
+/// a capture, so a capture without `GDRC_PATH` selects UDP.
 pub fn path(captured: bool) -> (PathChoice, u32) {
     let named = text("GDRC_PATH");
     if captured {
@@ -126,12 +126,12 @@ pub fn pcap() -> Option<CString> {
     CString::new(value.as_bytes()).ok()
 }
 
-/// Whether `GDRC_STATS` asks for the counters.
+/// Whether `GDRC_STATS` requests the counters.
 pub fn stats() -> bool {
     is_on("GDRC_STATS")
 }
 
-/// Whether `GDRC_LID` asks for LIDs.
+/// Whether `GDRC_LID` requests LIDs.
 pub fn lid() -> bool {
     is_on("GDRC_LID")
 }
@@ -140,7 +140,7 @@ fn is_on(name: &str) -> bool {
     text(name).is_some_and(|v| v != "0")
 }
 
-/// Prints the first line that it is given.
+/// Prints the first line only; later calls print nothing.
 fn say_once(line: &str) {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| say(line));
@@ -148,10 +148,10 @@ fn say_once(line: &str) {
 
 fn complain(name: &str, value: &str, wanted: &str) {
     static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| say(&format!("{name}={value} is not {wanted}; it is not heeded")));
+    SAID.call_once(|| say(&format!("{name}={value} is not {wanted}; it is ignored")));
 }
 
-/// A line on standard error.
+/// Prints a line to standard error.
 pub fn say(line: &str) {
     gdrcore_net::reason::say(format_args!("{line}"));
 }

@@ -1,5 +1,5 @@
-//! The kind of object that an asynchronous event is about, and the counters by which its
-//! destruction waits until programs have acknowledged its events.
+//! Acknowledgement of asynchronous events: the kind of object of an event, and the counters by
+//! which its destruction waits until programs have acknowledged its events.
 
 use crate::abi::*;
 use gdrcore_core::device::async_event;
@@ -39,7 +39,7 @@ pub struct AckCounters {
 
 /// An object with events.
 pub trait HasEvents {
-    /// The places of its fields.
+    /// Pointers to its fields.
     fn ack_counters(this: *mut Self) -> AckCounters;
 }
 
@@ -85,7 +85,7 @@ impl AckCounters {
         T::ack_counters(object)
     }
 
-    /// Counts events that the program has handled.
+    /// Counts events that the program has acknowledged.
     ///
     /// # Safety
     /// As for [`AckCounters::new`].
@@ -101,7 +101,7 @@ impl AckCounters {
         }
     }
 
-    /// Sleeps until as many events were acknowledged as were taken.
+    /// Sleeps until as many events are acknowledged as were taken.
     ///
     /// # Safety
     /// As for [`AckCounters::new`].

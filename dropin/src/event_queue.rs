@@ -1,6 +1,6 @@
-//! Events on a descriptor that the program may poll and make non-blocking: an eventfd in semaphore
-//! mode counts what lies in a list. It is how completion channels and asynchronous events reach a
-//! program.
+//! A queue of events with a descriptor that the program may poll and make non-blocking: an eventfd
+//! in semaphore mode counts the entries of a list. Completion channels and asynchronous events use
+//! it.
 
 use crate::verb_result::last_error;
 use core::ffi::c_int;
@@ -8,7 +8,7 @@ use gdrcore_core::Result;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// A list and its descriptor.
+/// A list of events and its descriptor.
 pub struct EventQueue<T> {
     fd: c_int,
     list: Mutex<VecDeque<T>>,
@@ -33,7 +33,7 @@ impl<T> EventQueue<T> {
         self.fd
     }
 
-    /// Adds an event. Any thread.
+    /// Adds an event. Any thread may call it.
     pub fn push(&self, event: T) {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
         let one = 1u64;
@@ -41,7 +41,7 @@ impl<T> EventQueue<T> {
         unsafe { libc::write(self.fd, (&raw const one).cast(), 8) };
     }
 
-    /// Takes the oldest event; sleeps for one unless the program made the descriptor non-blocking.
+    /// Takes the oldest event; waits for one unless the program made the descriptor non-blocking.
     /// `taken` runs under the list's lock, so that a later [`EventQueue::remove`] knows which
     /// events programs have.
     ///
@@ -72,8 +72,8 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Decrements the counter without sleeping. A thread in `take` may have been faster; it finds
-    /// the list empty.
+    /// Decrements the counter without waiting. If a thread in `take` was faster, it finds the list
+    /// empty.
     fn uncount(&self) {
         let mut n = 0u64;
         let room = libc::iovec { iov_base: (&raw mut n).cast(), iov_len: 8 };
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn events_come_in_order_and_the_descriptor_tells_of_them() {
+    fn events_come_in_order_and_the_descriptor_counts_them() {
         let q = EventQueue::new().unwrap();
         assert!(!is_readable(q.fd()));
         q.push(1);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_wakes_nobody() {
+    fn removed_events_wake_no_thread() {
         let q = EventQueue::new().unwrap();
         for e in [1, 2, 1] {
             q.push(e);

@@ -1,4 +1,4 @@
-//! Taking events and acknowledging them: completion events of channels, asynchronous events of
+//! Verbs that take and acknowledge events: completion events of channels, asynchronous events of
 //! contexts.
 
 use crate::abi::*;
@@ -11,7 +11,7 @@ use crate::srq_verbs::Srq;
 use crate::verb_result::{object, out, Verb};
 use core::ffi::{c_int, c_uint, c_void};
 
-/// `ibv_get_cq_event`: sleeps, unless the program made the descriptor non-blocking.
+/// `ibv_get_cq_event`: waits, unless the program made the descriptor non-blocking.
 pub unsafe extern "C" fn get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn get_cq_event(
     })())
 }
 
-/// `ibv_ack_cq_events`: lets the destruction of the CQ go on.
+/// `ibv_ack_cq_events`: lets the CQ's destruction continue.
 pub unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, n: c_uint) {
     if !cq.is_null() {
         // SAFETY: the program's CQ, which is not destroyed before its events are acknowledged.
@@ -73,7 +73,7 @@ unsafe fn count_as_taken(e: &ibv_async_event) {
     }
 }
 
-/// `ibv_ack_async_event`: lets the destruction of the object go on.
+/// `ibv_ack_async_event`: lets the object's destruction continue.
 pub unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
     // SAFETY: an event from ibv_get_async_event that was not acknowledged: its object lives.
     let Ok(e) = (unsafe { object(event) }) else { return };

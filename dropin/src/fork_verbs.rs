@@ -1,16 +1,17 @@
-//! fork: the parent keeps its devices; the child sees `EOWNERDEAD` on them and may open them anew.
+//! Verbs for fork: the parent keeps its devices; the child gets `EOWNERDEAD` on them and may open
+//! its own.
 //!
 //! Registered memory needs no care (the CPU copies it, so copy-on-write does no harm), hence
-//! `ibv_fork_init` has nothing to do and `ibv_is_fork_initialized` returns that it is not needed.
+//! `ibv_fork_init` does nothing and `ibv_is_fork_initialized` returns that it is not needed.
 
 use core::ffi::{c_int, c_void};
 
 /// `IBV_FORK_UNNEEDED`.
 const UNNEEDED: u32 = 2;
 
-/// Runs `hold` before every fork of this process from now on, and `release` after it in parent and
-/// child: around each, a lock is held, so that a child finds what it protects whole. Of several
-/// pairs the one that came last holds first.
+/// Runs `hold` before every later fork of this process, and `release` after it in parent and child:
+/// between them a lock is held, so that the child finds the protected data consistent. Of several
+/// pairs the one registered last holds first.
 pub fn around_forks(hold: extern "C" fn(), release: extern "C" fn()) {
     let before: unsafe extern "C" fn() = hold;
     let after: unsafe extern "C" fn() = release;

@@ -1,19 +1,18 @@
 //! The GID table of a device's port.
 //!
 //! A NIC has two entries for each address, one of RoCE v1 and one of RoCE v2, and usually begins
-//! with those of its link-local IPv6 address; so an IPv4 address is found at 2 and 3, and programs
-//! are started with an index of 3, or have 0 or 1 built in. A device of ours has one address and
-//! nothing else that its packets could reach. So both pairs name this address: whichever index a
-//! program takes, the GID behind it leads to the device.
+//! with those of its link-local IPv6 address. So an IPv4 address is at 2 and 3, and programs are
+//! started with an index of 3, or have 0 or 1 built in. A device of ours has a single address. So
+//! both pairs name this address: whichever index a program takes, the GID leads to the device.
 //!
 //! An entry of RoCE v1 means the same as that of v2: the device has one wire format, and peers
-//! learn of GIDs only.
+//! exchange GIDs only.
 
 use gdrcore_core::{refuse, Result};
 
 /// Entries of the table, all of them in use.
 pub const LEN: u32 = 4;
-/// The entry for what the library chooses by itself: the first of RoCE v2.
+/// The entry that the library itself chooses: the first of RoCE v2.
 pub const PREFERRED: u8 = 1;
 
 /// `ibv_gid_type`.
@@ -55,7 +54,7 @@ mod tests {
     use gdrcore_core::Error;
 
     #[test]
-    fn the_indexes_that_programs_are_used_to_are_there() {
+    fn usual_gid_indexes_exist() {
         let kinds: Vec<_> = (0..LEN).map(|i| gid_type(i).unwrap()).collect();
         assert_eq!(kinds, [GidType::RoceV1, GidType::RoceV2, GidType::RoceV1, GidType::RoceV2]);
         assert_eq!(gid_type(PREFERRED.into()), Ok(GidType::RoceV2));

@@ -1,9 +1,8 @@
 //! An open device. All contexts of the process on one address share it, as all contexts of a
 //! process share a NIC: their queue pairs reach each other, and the address is bound once.
 //!
-//! It takes the events of the device as they happen, on whatever thread runs the engine, and puts
-//! them into the queue of the channel or context that they are for: a sleeping program is woken by
-//! one write.
+//! It receives the device's events as they happen, on the thread that runs the engine, and puts
+//! them into the queue of their channel or context: one write wakes a sleeping program.
 //!
 //! Locks are taken in the order engine, `objects`, queue. So nothing here calls the device while it
 //! holds `objects`.
@@ -40,12 +39,12 @@ pub trait EventTarget {
     /// The object as asynchronous events name it.
     fn element(&self) -> ibv_async_element;
 
-    /// Queues a completion event for the channel of a CQ whose arming was met. Called by the thread
-    /// that runs the engine.
+    /// Queues a completion event for the channel of an armed CQ. Called by the thread that runs the
+    /// engine.
     fn raise_completion(&self) {}
 }
 
-/// A context of the device, as far as events go to it.
+/// A context of the device, with its event queue.
 pub struct OpenContext {
     pub ibv: *mut ibv_context,
     pub events: *const EventQueue<ibv_async_event>,
@@ -79,14 +78,14 @@ pub struct Hca {
     pub device: &'static dyn HcaDevice,
     /// The attributes of the device.
     pub attr: DeviceAttr,
-    /// Bytes that the next growth takes at least.
+    /// Least bytes of the next growth.
     growth: AtomicUsize,
     /// The memory of the device.
     maps: Mutex<Vec<Map>>,
     objects: Mutex<Objects>,
 }
 
-/// The initial bounds of a device. Tables grow to sixteen times of it inside create calls.
+/// The initial limits of a device. Tables grow up to sixteen times of it inside create calls.
 const CONFIG: Config = Config {
     max_pd: 64,
     max_mr: 4096,
@@ -99,12 +98,13 @@ const CONFIG: Config = Config {
     max_sge: 32,
     max_inline: 1024,
     max_rd_atomic: 32,
-    // Programs close one end while the other still has receives posted. A NIC reports nothing then.
+    // Programs close one end while the other still has receives posted. A NIC reports nothing then,
+    // so neither does this device.
     flags: config_flags::SILENT_LOSS,
     ..Config::DEFAULT
 };
 
-/// First growth. Each is twice the one before, so that 14 of them exhaust what a process can use.
+/// First growth. Each is twice the one before, so 14 of them exhaust what a process can use.
 const GROWTH: usize = 8 << 20;
 
 impl Hca {
@@ -124,7 +124,7 @@ impl Hca {
             objects: Mutex::default(),
         }));
         device.deliver_to(hca);
-        // Programs that poll memory, or sleep, do not run the engine: the helper thread does.
+        // The helper thread runs the engine for programs that poll memory or sleep.
         if let Err(e) = device
             .memory_add(null_memory::PROVIDER, &null_memory::Null)
             .and_then(|()| device.helper(true))
@@ -139,7 +139,7 @@ impl Hca {
     /// Closes the device and frees its memory.
     ///
     /// # Safety
-    /// Nobody uses the device or this any more.
+    /// No thread uses the device or this any more.
     pub unsafe fn close(&'static self) {
         // SAFETY: the caller's promise.
         unsafe { self.device.close() };
@@ -162,7 +162,7 @@ impl Hca {
     }
 
     /// Destroys the queues that a program leaves on a context which it closes, since their events
-    /// would have no context. Other objects that it leaves end with the device.
+    /// would have no context. Other objects end with the device.
     pub fn end_queues_of(&self, context: *mut ibv_context) {
         let mut left: Vec<(Handle, EventKind)> = Vec::new();
         self.objects().by_handle.retain(|handle, target| {
@@ -174,8 +174,8 @@ impl Hca {
             }
             !theirs
         });
-        // Queue pairs first: they use the others. A queue that a QP of another context uses is
-        // refused, and ends with the device.
+        // Queue pairs first, since they use the others. A queue that a QP of another context uses
+        // cannot be destroyed, and ends with the device.
         left.sort_by_key(|(_, kind)| !matches!(kind, EventKind::Qp));
         for (handle, kind) in left {
             let _ = match kind {
@@ -187,8 +187,8 @@ impl Hca {
         }
     }
 
-    /// Makes an object; where the device has no room for it, gives it more memory. `bytes`: of its
-    /// rings, about.
+    /// Makes an object; if the device has no room for it, gives it more memory. `bytes`:
+    /// approximate size of its rings.
     ///
     /// # Errors
     /// Those of `make`.

@@ -1,4 +1,5 @@
-//! The kinds of devices that an entry of the list can have: how each is named, and what opens it.
+//! The kinds of devices that an entry of the list can have: their names, and the functions that
+//! open them.
 //!
 //! A new kind is one row of [`KINDS`].
 
@@ -9,21 +10,21 @@ use gdrcore_core::{Config, Result};
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::{soft_flags, EventSink, SoftConfig, SoftDevice};
 
-/// An open device: verbs, connections, and the calls of this library.
+/// An open device: verbs, connections, and the calls for this library.
 pub trait HcaDevice: Device + CmDevice {
-    /// Makes a kind of memory known under a number from 1 on. It outlives the device.
+    /// Registers a kind of memory under a number from 1 on. It outlives the device.
     ///
     /// # Errors
     /// Those of the device.
     fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()>;
 
-    /// From here on events go to `sink` in the round of the engine that raised them.
+    /// Delivers later events to `sink`, in the round of the engine that raised them.
     fn deliver_to(&self, sink: &'static dyn EventSink);
 
-    /// Stops everything and gives system resources back.
+    /// Stops everything and releases system resources.
     ///
     /// # Safety
-    /// Nobody uses the device any more. Its memory stays until this has returned.
+    /// No thread uses the device any more. Its memory stays until this has returned.
     unsafe fn close(&self) -> Leaks;
 }
 
@@ -42,7 +43,7 @@ impl HcaDevice for SoftDevice {
     }
 }
 
-/// An open device, and the memory in which it lives.
+/// An open device and its memory.
 pub struct OpenedDevice {
     pub device: &'static dyn HcaDevice,
     pub map: Map,
@@ -59,12 +60,12 @@ pub struct DeviceKind {
     pub open: fn(&str, &Config) -> Result<OpenedDevice>,
 }
 
-/// All kinds: of an address of this machine, and of one that a router gives.
+/// All kinds: a device of an address of this machine, and one through a router.
 pub static KINDS: &[DeviceKind] =
     &[DeviceKind { word: "soft", open: open_soft }, DeviceKind { word: "router", open: open_soft }];
 
 impl DeviceKind {
-    /// The name by which the device at an endpoint, or by way of a router's socket, is opened.
+    /// The name of the device at an endpoint, or behind a router's socket.
     pub fn device_name(&self, at: &dyn core::fmt::Display) -> String {
         format!("{}:{at}", self.word)
     }
@@ -73,7 +74,7 @@ impl DeviceKind {
 fn open_soft(name: &str, core: &Config) -> Result<OpenedDevice> {
     let pcap = env::pcap();
     let (path, flags) = env::path(pcap.is_some());
-    // Other devices and processes of the program may have begun the capture.
+    // Other devices and processes of the program may write the same capture.
     let flags = flags | soft_flags::KEEP_CAPTURE;
     let config = SoftConfig { core: *core, flags, path, pcap: pcap.as_deref() };
     let map = Map::new(SoftDevice::memsize(name, &config)?)?;

@@ -1,4 +1,4 @@
-//! `ibv_copy_*`: what librdmacm uses to turn the kernel's structs into libibverbs' and back.
+//! `ibv_copy_*`: conversions between the kernel's structs and libibverbs', for librdmacm.
 
 use crate::abi::*;
 

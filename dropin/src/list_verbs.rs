@@ -1,4 +1,4 @@
-//! The list of devices: `ibv_get_device_list`, and the queries of its entries.
+//! Verbs of the list of devices: `ibv_get_device_list`, and the queries of its entries.
 
 use crate::abi::ibv_device;
 use crate::adapter::Adapter;

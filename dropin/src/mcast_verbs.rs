@@ -1,4 +1,4 @@
-//! Multicast groups of queue pairs.
+//! Verbs of multicast groups.
 
 use crate::abi::ibv_qp;
 use crate::qp_verbs::Qp;
@@ -18,7 +18,7 @@ unsafe fn member<'a>(qp: *mut ibv_qp, gid: *const c_void) -> Result<(&'a Qp, [u8
     unsafe { Ok((Qp::of(qp)?, gid.cast::<[u8; 16]>().read_unaligned())) }
 }
 
-/// `ibv_attach_mcast`. The LID says nothing on Ethernet.
+/// `ibv_attach_mcast`. The LID has no meaning on Ethernet.
 pub unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const c_void, _lid: u16) -> c_int {
     // SAFETY: the program's pointers.
     Verb("ibv_attach_mcast").code(

@@ -1,4 +1,4 @@
-//! Memory regions and windows.
+//! Verbs of memory regions and windows.
 
 use crate::abi::*;
 use crate::hca::Hca;
@@ -17,7 +17,7 @@ pub struct Mr {
     ibv: ibv_mr,
     hca: &'static Hca,
     pub handle: Handle,
-    /// The domain on which it counts.
+    /// The domain that counts it.
     domain: &'static Pd,
     /// The arguments of the registration, for `ibv_rereg_mr`.
     iova: u64,
@@ -35,7 +35,7 @@ pub struct Mw {
     domain: &'static Pd,
 }
 
-/// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may leave unheeded.
+/// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may ignore.
 const OPTIONAL: u32 = 0x3ff0_0000;
 
 /// The arguments of a registration.
@@ -50,7 +50,7 @@ pub struct RegRequest {
 }
 
 impl RegRequest {
-    /// The same for the device.
+    /// The device's form of the request.
     fn request(&self, pd: &Pd) -> MrReg {
         MrReg {
             pd: pd.handle,
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn reg_mr_iova2(
     unsafe { register(Verb("ibv_reg_mr_iova2"), pd, addr, length, iova, access) }
 }
 
-/// The registration of host memory that the program knows as `verb`.
+/// Registers host memory; `verb` is the name that the program called.
 ///
 /// # Safety
 /// The program's arguments.
@@ -164,8 +164,8 @@ unsafe fn register(
 }
 
 /// `ibv_reg_dmabuf_mr`: a buffer that the CPU can map (of a display, of system memory), since this
-/// device's copies are the CPU's. One that it cannot, such as a GPU's, is EOPNOTSUPP: the C ABI's
-/// `gdrc_mr_reg_memory` has another way for those.
+/// device's copies are made by the CPU. A buffer that it cannot map, such as a GPU's, is
+/// EOPNOTSUPP: the C ABI's `gdrc_mr_reg_memory` supports those.
 pub unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
         let mr = unsafe { new(&RegRequest { pd, addr, length, iova, access, provider: 0 })? };
         // SAFETY: made just now; nobody else knows it.
         let m = unsafe { &mut *mr.cast::<Mr>() };
-        // As rdma-core has it: the address is the place in the buffer.
+        // As in rdma-core: the address is the offset in the buffer.
         m.ibv.addr = offset as *mut c_void;
         m.map = Some(map);
         Ok(mr)
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
 const CHANGE_TRANSLATION: c_int = 1;
 const CHANGE_PD: c_int = 2;
 const CHANGE_ACCESS: c_int = 4;
-/// `IBV_REREG_MR_ERR_INPUT`: the old region is as it was.
+/// `IBV_REREG_MR_ERR_INPUT`: the old region is unchanged.
 const REREG_ERR_INPUT: c_int = -1;
 
 /// `ibv_rereg_mr`: the region keeps its keys.
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn rereg_mr(
         let m = unsafe { &mut *mr.cast::<Mr>() };
         let moves = flags & CHANGE_TRANSLATION != 0;
         if m.map.is_some() {
-            // Its memory has no address of the program's that another call could name or keep.
+            // The program has no address of its memory that another call could name.
             return Err(refuse!(
                 Unsupported,
                 "mr: a region of a dma-buf cannot be registered anew"
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     })())
 }
 
-/// `ibv_import_mr`: a region of another context of this process, under another name. Its owner
+/// `ibv_import_mr`: a region of another context of this process, as another object. Its owner
 /// deregisters it.
 pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     Verb("ibv_import_mr").pointer((|| {
@@ -303,7 +303,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
             // SAFETY: checked above.
             context: unsafe { (*pd).context },
             pd,
-            // As with every driver: the importer knows where it lies, or does not need to.
+            // As with every driver: the importer knows the address, or does not need it.
             addr: core::ptr::null_mut(),
             ..m.ibv
         };
@@ -358,7 +358,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
 /// `ibv_advise_mr_advice`: PREFETCH, PREFETCH_WRITE, PREFETCH_NO_FAULT.
 const ADVICE_MAX: u32 = 2;
 
-/// The operation behind `ibv_advise_mr`: advice need not be taken, but what is named must exist.
+/// The operation behind `ibv_advise_mr`: advice may be ignored, but the named regions must exist.
 pub unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: u32,

@@ -1,11 +1,12 @@
-//! The memory of null regions: reads give zeroes, writes vanish. A kind of memory of the device.
+//! The memory of null regions: reads return zeroes, writes are discarded. A memory provider of the
+//! device.
 
 use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId, PROVIDER_MAX};
 
-/// The number of this kind of memory.
+/// The number of this provider.
 pub const PROVIDER: u32 = PROVIDER_MAX;
 
-/// The memory that holds nothing.
+/// The provider.
 pub struct Null;
 
 impl Memory for Null {

@@ -1,4 +1,4 @@
-//! A context: what `ibv_open_device` gives.
+//! A context: the object that `ibv_open_device` returns.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -10,7 +10,7 @@ use gdrcore_core::{refuse, Result};
 /// An open device.
 #[repr(C)]
 pub struct Context {
-    /// The part that programs see. They hold a pointer to its last field.
+    /// The public part. Programs hold a pointer to its last field.
     pub verbs: verbs_context,
     pub hca: &'static Hca,
     pub adapter: &'static Adapter,
@@ -22,7 +22,7 @@ impl Context {
     /// The context that a program's pointer belongs to.
     ///
     /// # Errors
-    /// `Error::Invalid`: null. `Error::OwnerDead`: it is the parent's.
+    /// `Error::Invalid`: null. `Error::OwnerDead`: it is a parent process's.
     ///
     /// # Safety
     /// `p` is null or came from [`Context::publish`] and is not closed.
@@ -49,7 +49,7 @@ impl Context {
         Ok(unsafe { &*p.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() })
     }
 
-    /// Enters the context into its device's table, so that events reach it.
+    /// Adds the context to its device's table, so that events reach it.
     pub fn publish(self) -> *mut ibv_context {
         // SAFETY: just made, and freed only by `ibv_close_device`.
         let c = unsafe { &*Box::into_raw(Box::new(self)) };

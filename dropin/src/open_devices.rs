@@ -1,8 +1,7 @@
-//! The devices of this process: every entry of the list that was ever seen, and the devices that
-//! are open.
+//! The devices of this process: every entry that the list ever had, and the open devices.
 //!
-//! Entries live as long as the process, since programs keep pointers to them; an address that was
-//! seen keeps its entry and name.
+//! Entries are never freed, since programs keep pointers to them; an address keeps its entry and
+//! name.
 
 use crate::adapter::{places, Adapter};
 use crate::fork_verbs::around_forks;
@@ -15,11 +14,11 @@ use gdrcore_core::Result;
 use gdrcore_net::reason;
 use std::sync::Once;
 
-/// All entries that were ever seen, and the devices that are open.
+/// All entries that the list ever had, and the open devices.
 pub struct State {
     pub adapters: Vec<&'static Adapter>,
     pub open: Vec<OpenHca>,
-    /// Counters of the devices that are not open any more.
+    /// Counters of devices that were closed.
     closed: ClosedCounters,
 }
 
@@ -36,7 +35,7 @@ pub static STATE: ForkLock<State> =
 
 /// The sum of the counters of devices that this process has closed.
 struct ClosedCounters {
-    /// The process that closed them: the child of a fork begins with none.
+    /// The process that closed them: a child of fork begins with none.
     owner: libc::pid_t,
     sum: Counters,
 }
@@ -56,7 +55,7 @@ impl ClosedCounters {
     }
 }
 
-/// Holds the lock of the list around every fork from now on.
+/// Holds the lock of the list around every later fork.
 pub fn guard_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| around_forks(hold, release));
@@ -70,7 +69,7 @@ extern "C" fn release() {
     STATE.release();
 }
 
-/// The entries of today's list.
+/// The entries of the current list.
 pub fn present() -> Vec<&'static Adapter> {
     let places = places();
     let only = env::device();
@@ -92,13 +91,13 @@ pub fn present() -> Vec<&'static Adapter> {
     list
 }
 
-/// The open device of an entry, opened if it is not, for one more context. [`put`] gives it back.
+/// The open device of an entry, opened if it is not, for one more context. [`put`] releases it.
 ///
 /// # Errors
 /// Those of [`Hca::open`].
 pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
     let mut state = STATE.lock();
-    // Devices of a parent process are not this process's.
+    // Devices of a parent process do not belong to this process.
     state.open.retain(|o| o.hca.device.query().is_ok());
     if let Some(o) = state.open.iter_mut().find(|o| o.index == adapter.index) {
         o.contexts += 1;
@@ -106,7 +105,7 @@ pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
     }
     stats_printer::install(total);
     let hca = with_stack("gdrc-open", || {
-        // The words are those of the thread that was refused.
+        // Reasons are recorded for the thread that was refused.
         reason::install();
         reason::clear();
         Hca::open(adapter).inspect_err(|&e| {
@@ -120,7 +119,7 @@ pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
     Ok(hca)
 }
 
-/// Takes one context from an open device; without any it is closed.
+/// Removes one context from an open device; without any it is closed.
 pub fn put(hca: &'static Hca) {
     let mut state = STATE.lock();
     let Some(at) = state.open.iter().position(|o| core::ptr::eq(o.hca, hca)) else { return };
@@ -135,7 +134,7 @@ pub fn put(hca: &'static Hca) {
     }
 }
 
-/// The counters of all devices that the process has or had open.
+/// The sum of the counters of all devices that the process has or had open.
 fn total() -> Counters {
     // Open devices stay while the list is locked.
     let mut state = STATE.lock();

@@ -1,4 +1,4 @@
-//! Opening, importing and closing a device.
+//! Verbs that open, import and close a device.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
     })())
 }
 
-/// `ibv_close_device`. What the program has left on it goes with the last context of the device.
+/// `ibv_close_device`. Objects that the program has left end with the last context of the device.
 pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     if context.is_null() {
         return Verb("ibv_close_device").code(Err(refuse!(Invalid, "context: NULL")));
@@ -44,9 +44,8 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: opened in `open_device`.
     unsafe { libc::close(cmd_fd) };
     if hca.check().is_err() {
-        // A child of fork: only its copies of the descriptors are to be closed; locks may be held
-        // by threads that it does not have.
-        // SAFETY: made by Box::into_raw.
+        // A child of fork: only its copies of the descriptors are closed; locks may be held by
+        // threads that it does not have. SAFETY: made by Box::into_raw.
         drop(unsafe { Box::from_raw(c) });
         return 0;
     }
@@ -59,7 +58,7 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
 }
 
 /// `ibv_import_device`: a second context on the device of another, which `cmd_fd` or a copy of that
-/// descriptor names. Only within one process. The new context owns the descriptor.
+/// descriptor identifies. Only within one process. The new context owns the descriptor.
 pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
     Verb("ibv_import_device").pointer((|| {
         let file = uverbs_commands::File::of(cmd_fd)

@@ -80,13 +80,13 @@ pub fn verbs(adapter: &'static Adapter, cmd_fd: c_int, async_fd: c_int) -> verbs
             async_fd,
             num_comp_vectors: 1,
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            // The mark by which the inline verbs know that there is a verbs_context.
+            // Tells the inline verbs that there is a verbs_context.
             abi_compat: usize::MAX as *mut c_void,
         },
     }
 }
 
-/// The one operation that the inline verbs call without looking whether it is there.
+/// The one operation that the inline verbs call without checking for null.
 unsafe extern "C" fn close_xrcd(_xrcd: *mut c_void) -> c_int {
     libc::EOPNOTSUPP
 }

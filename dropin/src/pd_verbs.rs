@@ -1,8 +1,8 @@
-//! Protection domains, parent domains and thread domains.
+//! Verbs of protection domains, parent domains and thread domains.
 //!
-//! A parent domain is an alias of a protection domain. By a thread domain a program promises to use
-//! objects from one thread. It has no effect here, as the locks cost nothing without a second
-//! thread.
+//! A parent domain is an alias of a protection domain. By a thread domain a program declares that
+//! it uses objects from one thread only. It has no effect here, as the locks cost nothing without a
+//! second thread.
 
 use crate::abi::*;
 use crate::hca::Hca;
@@ -51,7 +51,7 @@ impl Pd {
     }
 
     /// Counts an object that is made on the domain. Returns the domain that counts it, to be
-    /// released with the object: of an imported domain that is its base, since the import may end
+    /// released with the object: for an imported domain that is its base, since the import may end
     /// before its objects.
     pub fn hold(&self) -> &'static Pd {
         let counted: *const Pd = if self.imported { self.base } else { self };
@@ -61,7 +61,7 @@ impl Pd {
         counted
     }
 
-    /// Counts an object less.
+    /// Counts one object less.
     pub fn release(&self) {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
@@ -86,8 +86,8 @@ impl Pd {
     }
 }
 
-/// The number that programs see: the index of an object in its table, small and unique while it
-/// lives.
+/// The number that programs see: the index of an object in its table, small and unique during its
+/// life.
 pub fn small(handle: Handle) -> u32 {
     handle as u32 & 0x00ff_ffff
 }
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     })())
 }
 
-/// `ibv_dealloc_pd`: also of a parent domain.
+/// `ibv_dealloc_pd`, also for a parent domain.
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     Verb("ibv_dealloc_pd").code((|| {
         // SAFETY: the program's pointer.
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })())
 }
 
-/// `ibv_import_pd`: a domain of another context of this process, under another name. Its owner
+/// `ibv_import_pd`: a domain of another context of this process, as another object. Its owner
 /// deallocates it.
 pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     Verb("ibv_import_pd").pointer((|| {
@@ -186,8 +186,8 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })())
 }
 
-/// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS`, `_PD_CONTEXT`: allocators may be given; the rings are
-/// in the device's memory, so they are not called, as with drivers that have nothing to allocate.
+/// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS`, `_PD_CONTEXT`: allocators are accepted but not called,
+/// since the rings are in the device's memory; drivers without allocations do the same.
 const PARENT_DOMAIN_ATTRS: u32 = 3;
 
 /// The operation behind `ibv_alloc_parent_domain`.

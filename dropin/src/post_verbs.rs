@@ -1,6 +1,6 @@
-//! Posting. Lists go to the device as they are, since the structs are the same, but for requests
-//! that name objects: there programs have pointers and the device has handles, so those are copied,
-//! a few at a time.
+//! Verbs that post requests. Lists are passed to the device unchanged, since the structs are the
+//! same, except for requests that name objects: there programs have pointers and the device has
+//! handles, so those are copied, a few at a time.
 
 use crate::abi::*;
 use crate::ah_verbs::Ah;
@@ -14,7 +14,7 @@ use core::mem::MaybeUninit;
 use gdrcore_core::verbs::types::{access, qp_type, send_flags, wr_opcode};
 use gdrcore_core::{Error, Result};
 
-/// Requests that are copied at once.
+/// Most requests that are copied at once.
 const CHUNK: usize = 16;
 
 /// Errno of a post: a full queue is ENOMEM, as with every driver.
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn post_send(
     post_code(Verb("ibv_post_send"), done)
 }
 
-/// Whether one of the first `n` requests of a list binds a window: no more than that can be posted.
+/// Whether one of the first `n` requests of a list binds a window; no more than that can be posted.
 ///
 /// # Safety
 /// The program's list.
@@ -74,7 +74,7 @@ unsafe fn binds(mut wr: *const ibv_send_wr, n: u32) -> bool {
     false
 }
 
-/// Posts copies that have handles where the program has pointers.
+/// Posts copies in which handles replace the program's pointers.
 ///
 /// # Safety
 /// The program's list, and objects of it that live.
@@ -130,13 +130,13 @@ unsafe fn post_translated(
     Ok(())
 }
 
-/// The flags of a window without LOCAL_WRITE, which has no meaning there and which many programs
-/// set.
+/// The access flags of a window without LOCAL_WRITE, which has no meaning there but which many
+/// programs set.
 fn window_access(flags: u32) -> u32 {
     flags & !access::LOCAL_WRITE
 }
 
-/// Puts handles where the program has pointers.
+/// Replaces the program's pointers by handles.
 ///
 /// # Safety
 /// The objects live, or their pointers are null.

@@ -1,9 +1,9 @@
-//! Extended queue pairs: requests that are built call by call (`ibv_wr_*`) and posted together by
-//! `ibv_wr_complete`.
+//! Verbs of extended queue pairs: requests are built call by call (`ibv_wr_*`) and posted together
+//! by `ibv_wr_complete`.
 //!
-//! The requests of one `ibv_wr_start` gather in memory of the QP's own, made for as many as its
-//! send queue holds. A mistake is remembered, and `ibv_wr_complete` returns it, having posted
-//! nothing.
+//! The requests since `ibv_wr_start` are collected in memory of the QP, which has room for its
+//! whole send queue. The first error is recorded, and `ibv_wr_complete` returns it without posting
+//! anything.
 
 use crate::abi::*;
 use crate::open_context::Context;
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn create_qp_ex(
     })())
 }
 
-/// Makes a QP extended, for the operations that the program names.
+/// Makes a QP extended, for the operations that the program requests.
 ///
 /// # Errors
 /// [`Error::Unsupported`]: the device or the transport lacks one.
@@ -170,7 +170,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     unsafe { &(*qp.cast::<Qp>()).lock }.unlock();
 }
 
-/// Begins a request with what the program has put into the QP's fields.
+/// Begins a request with the values of the QP's fields.
 ///
 /// # Safety
 /// As for [`batch`].
@@ -281,7 +281,7 @@ unsafe extern "C" fn wr_bind_mw(
     info: *const ibv_mw_bind_info,
 ) {
     // SAFETY: the program's pointers, between start and complete. As in a posted request, window
-    // and region are pointers here; `post` puts their handles there.
+    // and region are pointers here; `post` replaces them by handles.
     unsafe {
         let info = *info;
         begin(qp, wr_opcode::BIND_MW, |w| {

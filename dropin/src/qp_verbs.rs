@@ -1,4 +1,4 @@
-//! Queue pairs: create, modify, query, destroy.
+//! Verbs that create, modify, query and destroy queue pairs.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -25,17 +25,17 @@ use gdrcore_net::reason;
 /// A queue pair.
 #[repr(C)]
 pub struct Qp {
-    /// The part that programs see; of a QP that is not extended, its beginning.
+    /// The public part; for a QP that is not extended, its beginning.
     pub ex: ibv_qp_ex,
     pub device: &'static dyn HcaDevice,
     pub hca: &'static Hca,
     pub handle: Handle,
     pub cap: ibv_qp_cap,
-    /// The domain on which it counts.
+    /// The domain that counts it.
     domain: &'static Pd,
     sq_sig_all: bool,
     async_taken: AtomicU32,
-    /// [`ah_verbs::VectorExtras`] of the address vector that the program gave last.
+    /// [`ah_verbs::VectorExtras`] of the latest address vector of the program.
     extras: AtomicU32,
     /// Extended: held by the thread that builds requests.
     pub lock: ThreadLock,
@@ -43,7 +43,7 @@ pub struct Qp {
     pub batch: Option<Box<SendBatch>>,
 }
 
-/// What a query returns beside the attributes that the device has. A copy, so that the QP may end
+/// Attributes of a query that the device does not have. A copy, so that the QP may be destroyed
 /// meanwhile.
 #[derive(Clone, Copy)]
 pub struct QpSnapshot {
@@ -72,7 +72,7 @@ impl Qp {
     }
 
     /// Removes the completions of a QP that is reset or destroyed from its CQs, as drivers do: the
-    /// program may not know the QP's number any more.
+    /// program may have forgotten the QP's number.
     fn forget_completions(&self) {
         let base = &self.ex.qp_base;
         for cq in [base.send_cq, base.recv_cq] {
@@ -84,13 +84,13 @@ impl Qp {
         }
     }
 
-    /// The part of a query that this library knows.
+    /// The attributes that the device does not have.
     pub fn snapshot(&self) -> QpSnapshot {
         let extras = ah_verbs::VectorExtras::unpack(self.extras.load(Ordering::Relaxed));
         QpSnapshot { handle: self.handle, cap: self.cap, extras, sq_sig_all: self.sq_sig_all }
     }
 
-    /// The program took one of its asynchronous events.
+    /// Counts an asynchronous event that the program has taken.
     pub fn async_taken(&self) {
         self.async_taken.fetch_add(1, Ordering::Relaxed);
     }
@@ -111,7 +111,7 @@ impl EventTarget for Qp {
 }
 
 impl QpSnapshot {
-    /// All attributes, whatever a mask names.
+    /// All attributes, whatever the mask.
     ///
     /// # Errors
     /// Those of the device.
@@ -128,7 +128,7 @@ impl QpSnapshot {
     }
 }
 
-/// Bytes of the rings of a QP, about, for the growth of the device's memory.
+/// Approximate size of a QP's rings, for growing the device's memory.
 fn ring_bytes(cap: &ibv_qp_cap) -> usize {
     let n = |x: u32| x as usize;
     let send = 128 + (n(cap.max_send_sge.min(64)) * 16).max(n(cap.max_inline_data.min(4096))) + 64;
@@ -136,7 +136,7 @@ fn ring_bytes(cap: &ibv_qp_cap) -> usize {
     (n(cap.max_send_wr) + 1) * send + (n(cap.max_recv_wr) + 1) * recv + (64 << 10)
 }
 
-/// A QP that no table has yet. Writes the granted sizes to `cap`.
+/// A QP that is in no table yet. Writes the granted sizes to `cap`.
 ///
 /// # Safety
 /// The program's pointers.
@@ -204,7 +204,7 @@ pub unsafe fn make(
     })))
 }
 
-/// Enters the QP into its device's table, so that events reach it.
+/// Adds the QP to its device's table, so that events reach it.
 pub fn publish(qp: *mut Qp) -> *mut ibv_qp {
     // SAFETY: just made.
     let q = unsafe { &*qp };
@@ -235,7 +235,7 @@ fn attributes(a: &ibv_qp_attr, m: u32, own: &Adapter) -> Result<QpAttr> {
     attr.rq_psn &= MAX_24;
     attr.sq_psn &= MAX_24;
     attr.sq_draining = 0;
-    // Drivers look at these bits alone, so programs set others, such as IBV_ACCESS_FLUSH_GLOBAL,
+    // Drivers check these bits alone, so programs set others, such as IBV_ACCESS_FLUSH_GLOBAL,
     // whether the device has the feature or not; a memory region with such a bit is refused.
     attr.qp_access_flags &= ACCESS_ALL;
     Ok(attr)
@@ -271,7 +271,7 @@ pub unsafe extern "C" fn modify_qp(
     })())
 }
 
-/// The operation behind `ibv_modify_qp_rate_limit`. Bursts are the device's own choice.
+/// The operation behind `ibv_modify_qp_rate_limit`. The device chooses the length of bursts.
 pub unsafe extern "C" fn modify_qp_rate_limit(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_rate_limit_attr,
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn modify_qp_rate_limit(
     })())
 }
 
-/// `ibv_query_qp`: everything, whatever the mask names.
+/// `ibv_query_qp`: returns all attributes, whatever the mask.
 pub unsafe extern "C" fn query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int 
     })())
 }
 
-/// `ibv_set_ece`: accepts the options of the peer's NIC and ignores them.
+/// `ibv_set_ece`: accepts and ignores the options of the peer's NIC.
 pub unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     Verb("ibv_set_ece").code((|| {
         // SAFETY: the program's pointers.
@@ -376,12 +376,12 @@ pub unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     })())
 }
 
-/// `ibv_query_qp_data_in_order`: whether a poller of memory may rely on the last byte being written
-/// last. The device places packets in order and the last aligned word of each last, but copies a
-/// packet's middle as the CPU likes.
+/// `ibv_query_qp_data_in_order`: whether a program that polls memory may rely on the last byte
+/// being written last. The device places packets in order and the last aligned word of each last,
+/// but the CPU copies the rest of a packet in any order.
 pub unsafe extern "C" fn query_qp_data_in_order(_qp: *mut ibv_qp, _op: u32, _flags: u32) -> c_int {
     0
 }
 
-/// A symbol that old libraries export and no program calls.
+/// A symbol that old libraries export, but no program calls.
 pub unsafe extern "C" fn register_driver(_name: *const c_void, _init: *const c_void) {}

@@ -1,5 +1,5 @@
-//! Queries of a device and its port. They need no device, so the child of a fork may call them,
-//! too.
+//! Verbs that query a device and its port. They do not use the device, so a child of fork may call
+//! them, too.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -13,7 +13,7 @@ use gdrcore_core::verbs::types::mtu;
 use gdrcore_core::{refuse, Result};
 use gdrcore_net::port::GROUPS;
 
-/// A locally administered OUI (bit 1 of its first byte), which no vendor owns. Tools take 0 for a
+/// A locally administered OUI (bit 1 of its first byte), which no vendor owns. Tools treat 0 as a
 /// broken device.
 pub const VENDOR: u32 = 0x02_47_44;
 const PART: u32 = 1;
@@ -27,8 +27,8 @@ const LINK_LAYER_ETHERNET: u8 = 2;
 const GRH_REQUIRED: u8 = 1;
 /// `IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS`.
 const PORT_CAPS: u32 = 1 << 16 | 1 << 26;
-/// Codes of a link of one lane at 10 Gb/s. No figure is true for a software device; this is the
-/// least that programs know.
+/// Codes of a link of one lane at 10 Gb/s. No rate is right for a software device; this is the
+/// lowest that programs know.
 const WIDTH_1X: u8 = 1;
 const SPEED_FDR10: u8 = 8;
 
@@ -36,11 +36,11 @@ const SPEED_FDR10: u8 = 8;
 /// N_NOTIFY_CQ... of which ours are the RNR NAKs, the extensions of memory management (LOCAL_INV,
 /// SEND_WITH_INV), windows of both types.
 const CAPS: u32 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
-/// `IBV_ATOMIC_GLOB`: they are the CPU's.
+/// `IBV_ATOMIC_GLOB`: atomics are the CPU's.
 const ATOMIC_GLOB: u32 = 2;
 
-/// `IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT`: the CPU copies, so memory need not be there before
-/// it is used.
+/// `IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT`: the CPU copies, so memory need not be present
+/// before it is used.
 const ODP: u64 = 3;
 /// `ibv_odp_transport_cap_bits`.
 const ODP_SEND: u32 = 1;
@@ -57,7 +57,7 @@ fn int(n: u32) -> c_int {
     c_int::try_from(n).unwrap_or(c_int::MAX)
 }
 
-/// The firmware's version as the kernel has it: 32, 16 and 16 bits.
+/// The firmware's version in the kernel's format: 32, 16 and 16 bits.
 pub fn firmware() -> u64 {
     let part = |text: &str| text.parse::<u64>().unwrap_or(0);
     let minor = part(env!("CARGO_PKG_VERSION_MINOR")) << 16;
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn query_device(
     }))
 }
 
-/// `ibv_query_device_ex`: as much of the attributes as the program's header has.
+/// `ibv_query_device_ex`: as many of the attributes as the program's struct has room for.
 pub unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     _input: *const c_void,
@@ -166,7 +166,8 @@ pub unsafe extern "C" fn query_device_ex(
     }))
 }
 
-/// Copies as much of a struct as the program has room for; zeroes what it knows and we do not.
+/// Copies as much of a struct as the program has room for; fields that only the program's header
+/// has are zeroed.
 ///
 /// # Safety
 /// `to` is null or has `size` writable bytes.
@@ -205,7 +206,7 @@ pub unsafe extern "C" fn query_port_ex(
         let full = ibv_port_attr {
             state: PORT_ACTIVE,
             max_mtu: mtu::MTU_4096,
-            // The MTU of the link now; in the child of a fork, the one at open.
+            // The current MTU of the link; in a child of fork, that at the open.
             active_mtu: c.hca.device.query().map_or(c.hca.attr.active_mtu, |a| a.active_mtu),
             gid_tbl_len: int(gids::LEN),
             port_cap_flags: PORT_CAPS,
@@ -225,7 +226,7 @@ pub unsafe extern "C" fn query_port_ex(
     }))
 }
 
-/// The exported `ibv_query_port`, of programs compiled against headers that knew fewer fields.
+/// The exported `ibv_query_port`, for programs compiled against headers with fewer fields.
 pub unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -238,7 +239,7 @@ pub unsafe extern "C" fn query_port(
 /// An entry of the GID table.
 ///
 /// # Errors
-/// `Error::Invalid`: there is none of this index.
+/// `Error::Invalid`: the index is too large.
 fn gid_entry(c: &Context, index: u32) -> Result<ibv_gid_entry> {
     Ok(ibv_gid_entry {
         gid: ibv_gid { raw: c.hca.attr.gid },
@@ -290,7 +291,7 @@ pub unsafe extern "C" fn query_gid_ex(
     }))
 }
 
-/// `_ibv_query_gid_table`: how many entries were written, or a negative errno.
+/// `_ibv_query_gid_table`: the number of entries written, or a negative errno.
 pub unsafe extern "C" fn query_gid_table(
     context: *mut ibv_context,
     entries: *mut ibv_gid_entry,
@@ -399,12 +400,13 @@ pub unsafe extern "C" fn query_rt_values(
     }))
 }
 
-/// `ibv_get_sysfs_path`: where librdmacm and tools look for more about devices.
+/// `ibv_get_sysfs_path`: the folder where librdmacm and tools read about devices.
 pub unsafe extern "C" fn get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// `ibv_read_sysfs_file`: the first line of a file in a folder, without its end. −1: none.
+/// `ibv_read_sysfs_file`: the first line of a file in a folder, without its newline. −1: there is
+/// no such file.
 pub unsafe extern "C" fn read_sysfs_file(
     dir: *const c_char,
     file: *const c_char,

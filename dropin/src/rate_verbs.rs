@@ -1,4 +1,4 @@
-//! Static rates: the codes of `ibv_rate`, as multiples of 2.5 Gb/s and in Mb/s.
+//! Verbs that convert static rates: codes of `ibv_rate`, multiples of 2.5 Gb/s, Mb/s.
 
 use core::ffi::c_int;
 
@@ -30,11 +30,11 @@ const RATES: &[(u32, c_int, c_int)] = &[
     (24, 480, 1_275_000),
 ];
 
-/// Multiples of rates that are none exactly, as tools expect them.
+/// Rounded multiples, which tools expect, of rates that are not exact ones.
 const ABOUT: &[(u32, c_int)] =
     &[(11, 6), (12, 23), (13, 45), (14, 68), (15, 10), (16, 40), (17, 80), (18, 120)];
 
-/// `IBV_RATE_MAX`: whatever the port can.
+/// `IBV_RATE_MAX`: the port's own rate.
 const RATE_MAX: u32 = 0;
 
 fn mult(rate: u32) -> Option<c_int> {

@@ -1,4 +1,4 @@
-//! The requests that a program builds call by call between `ibv_wr_start` and `ibv_wr_complete`.
+//! A batch of send requests that a program builds between `ibv_wr_start` and `ibv_wr_complete`.
 
 use crate::abi::*;
 use core::ffi::c_int;
@@ -23,7 +23,7 @@ pub struct SendBatch {
 unsafe impl Send for SendBatch {}
 
 impl SendBatch {
-    /// Room for what a QP's send queue holds. The pages are taken when they are used.
+    /// Room for all requests of a QP's send queue. Its pages are allocated at their first use.
     pub fn new(cap: &ibv_qp_cap) -> Self {
         let (limit, max_sge, max_inline) = (
             cap.max_send_wr as usize,
@@ -73,7 +73,7 @@ impl SendBatch {
         if self.last().is_none() {
             return;
         }
-        // Never grows: each request takes at most its share once, and a second list in its place is
+        // Never grows: each request takes at most its share once, and a second list for it is
         // refused.
         if self.sges.len() + list.len() > self.limit * self.max_sge {
             return self.fail(Error::NoMemory);
@@ -88,7 +88,7 @@ impl SendBatch {
     }
 
     /// # Safety
-    /// The program's pieces; memory that cannot be read is an error.
+    /// The program's entries; memory that cannot be read is an error.
     pub unsafe fn set_inline(&mut self, pieces: &[ibv_data_buf]) {
         if self.last().is_none() {
             return;

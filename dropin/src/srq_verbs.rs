@@ -1,4 +1,4 @@
-//! Shared receive queues.
+//! Verbs of shared receive queues.
 
 use crate::abi::*;
 use crate::event_acks::{event_kind, AckCounters, EventKind};
@@ -46,7 +46,7 @@ impl Srq {
         unsafe { object(p.cast::<Srq>()) }
     }
 
-    /// The program took one of its asynchronous events.
+    /// Counts an asynchronous event that the program has taken.
     pub fn async_taken(&self) {
         self.async_taken.fetch_add(1, Ordering::Relaxed);
     }
@@ -104,7 +104,7 @@ unsafe fn make(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv
     Ok(srq.cast())
 }
 
-/// The operation behind `ibv_create_srq_ex`: basic ones; XRC and tag matching are not there.
+/// The operation behind `ibv_create_srq_ex`: basic SRQs only, without XRC and tag matching.
 pub unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn create_srq_ex(
     })())
 }
 
-/// `ibv_modify_srq`: the limit; queues keep their size.
+/// `ibv_modify_srq`: sets the limit; queues keep their size.
 pub unsafe extern "C" fn modify_srq(
     srq: *mut ibv_srq,
     attr: *mut ibv_srq_attr,
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     Verb("ibv_destroy_srq").code((|| {
         // SAFETY: the program's pointer.
         let s = unsafe { Srq::of(srq)? };
-        // Refused while QPs use it; Busy for a thread that posts would be the program's mistake.
+        // Refused while QPs use it; Busy because a thread posts would be the program's error.
         s.device.srq_destroy(s.handle)?;
         s.hca.objects().by_handle.remove(&s.handle);
         // SAFETY: domain and context outlive their objects; events of it are of its type.
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     })())
 }
 
-/// Posts to an SRQ, each thread in its turn.
+/// Posts to an SRQ; threads wait for each other.
 ///
 /// # Safety
 /// As for [`gdrcore_core::device::Device::post_srq_recv`].

@@ -1,6 +1,6 @@
-//! `GDRC_STATS`: the counters of a process, under rxe's names, on standard error: once, when it
-//! ends by `exit` or by a signal that ends programs, and at SIGUSR2. Signals that the program
-//! handles or ignores are its own.
+//! `GDRC_STATS`: prints the counters of a process, under rxe's names, to standard error: once, when
+//! it ends by `exit` or by a signal that ends programs, and at SIGUSR2. Signals that the program
+//! handles or ignores are left alone.
 
 use crate::worker::Worker;
 use crate::{env, verb_result as result};
@@ -14,17 +14,17 @@ use std::sync::Once;
 
 static PRINTER: Worker = Worker::new();
 
-/// The signal that ends the process, once the counters are printed; 0: none.
+/// The signal that ends the process when the counters are printed; 0: none.
 static ENDING: AtomicI32 = AtomicI32::new(0);
 
-/// They were printed for the last time.
+/// Whether they were printed for the last time.
 static DONE: AtomicBool = AtomicBool::new(false);
 
-/// They could not be printed: the process must not end as if they were.
+/// Whether printing failed: then the process must not end as a success.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// From here on the counters that `total` gives are printed, if the environment asks for it. One
-/// caller at a time; `total` is called by a thread of its own.
+/// Installs the handlers, if the environment requests the counters; `total` returns them. One
+/// caller at a time; a thread of its own calls `total`.
 pub fn install(total: fn() -> Counters) {
     static ONCE: Once = Once::new();
     if !env::stats()
@@ -44,7 +44,7 @@ pub fn install(total: fn() -> Counters) {
     });
 }
 
-/// Takes a signal that the program leaves to the system.
+/// Handles a signal, unless the program handles or ignores it.
 fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
     // SAFETY: zeroes are valid for the structs, which live through the calls; the handlers are of
     // this library, as above.
@@ -67,21 +67,21 @@ extern "C" fn on_request(_signal: c_int) {
     result::set_errno(errno);
 }
 
-/// The program goes on until the counters are printed, for whatever lock it holds, and then ends by
-/// the signal.
+/// The program continues until the counters are printed, since printing needs locks that it may
+/// hold; then the signal ends it.
 extern "C" fn on_end(signal: c_int) {
     let errno = result::errno();
     if PRINTER.is_started() {
         ENDING.store(signal, Ordering::Release);
         PRINTER.wake();
     } else {
-        // The child of a fork, which has no such thread. It ends when this handler returns.
+        // A child of fork, which does not have the thread. It ends when this handler returns.
         end_by(signal, libc::raise);
     }
     result::set_errno(errno);
 }
 
-/// Leaves a signal to the system again, and sends it.
+/// Restores a signal's default action, and sends the signal.
 fn end_by(signal: c_int, send: unsafe extern "C" fn(c_int) -> c_int) {
     // SAFETY: zeroes are valid for the struct, which lives through the call; no other pointers.
     unsafe {
@@ -92,13 +92,13 @@ fn end_by(signal: c_int, send: unsafe extern "C" fn(c_int) -> c_int) {
     }
 }
 
-/// To the process: this thread takes no signals.
+/// To the process: this thread blocks all signals.
 unsafe extern "C" fn send_to_process(signal: c_int) -> c_int {
     // SAFETY: takes no pointers.
     unsafe { libc::kill(libc::getpid(), signal) }
 }
 
-/// One run of the thread.
+/// One run of the thread: prints.
 fn work(last: bool, total: fn() -> Counters) {
     let ending = ENDING.load(Ordering::Acquire);
     if !last && ending == 0 {
@@ -108,7 +108,7 @@ fn work(last: bool, total: fn() -> Counters) {
     }
     if ending != 0 {
         end_by(ending, send_to_process);
-        // A thread that takes the signal does so now; if all of them block it, the process ends
+        // A thread that accepts the signal does so now; if all of them block it, the process ends
         // here.
         std::thread::sleep(Duration::from_secs(1));
         // SAFETY: ends the process.
@@ -120,7 +120,7 @@ extern "C" fn at_exit() {
     PRINTER.finish();
 }
 
-/// Runs behind the handlers that the program gave to `atexit`.
+/// Runs after the handlers that the program gave to `atexit`.
 extern "C" fn at_last() {
     if LOST.load(Ordering::Acquire) {
         // SAFETY: null means all streams; ends the process.
@@ -135,7 +135,7 @@ extern "C" fn at_last() {
 #[link_section = ".fini_array"]
 static AT_LAST: extern "C" fn() = at_last;
 
-/// Prints the counters that are not 0, by one write.
+/// Prints the counters that are not 0, with one write.
 fn print(all: &Counters) -> std::io::Result<()> {
     let mut text = String::new();
     for (name, value) in Counters::NAMES.iter().zip(all.values()).filter(|(_, v)| *v != 0) {

@@ -1,4 +1,4 @@
-//! Words for numbers.
+//! Verbs that convert numbers to text.
 
 use core::ffi::{c_char, c_int, CStr};
 
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn node_type_str(node_type: c_int) -> *const c_char {
     )
 }
 
-/// `ibv_port_state_str`. Tools compare the first words.
+/// `ibv_port_state_str`. Tools compare the beginning.
 pub unsafe extern "C" fn port_state_str(state: u32) -> *const c_char {
     pick(
         &[
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_has_words_and_the_tables_are_in_order() {
+    fn every_number_has_a_text() {
         // SAFETY: the functions return static strings.
         let say = |p: *const c_char| unsafe { CStr::from_ptr(p) }.to_str().unwrap();
         // SAFETY: as above.

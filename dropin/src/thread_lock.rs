@@ -1,12 +1,12 @@
-//! Locks that the verbs promise, and a lock that is held across fork.
+//! Locks that libibverbs promises for its objects, and a lock that is held across fork.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gdrcore_core::{Error, Result};
 
-/// Waits a little for the holder of a lock: spins at first, then yields, then sleeps, since a
-/// holder of lower priority must run, too.
+/// Waits for the holder of a lock: spins first, then yields, then sleeps, since a holder of lower
+/// priority must run, too.
 fn back_off(tries: u32) {
     match tries {
         0..64 => core::hint::spin_loop(),
@@ -20,7 +20,7 @@ fn back_off(tries: u32) {
 /// thread.
 ///
 /// # Errors
-/// Those of `f` but `Busy`.
+/// Those of `f` except `Busy`.
 #[inline]
 pub fn retry_while_busy<T>(mut f: impl FnMut() -> Result<T>) -> Result<T> {
     match f() {
@@ -127,7 +127,7 @@ mod tests {
     use core::sync::atomic::AtomicU32;
 
     #[test]
-    fn who_finds_it_busy_waits_his_turn() {
+    fn a_call_is_repeated_while_the_queue_is_busy() {
         let calls = AtomicU32::new(0);
         let done = retry_while_busy(|| {
             if calls.fetch_add(1, Ordering::Relaxed) < 3 {

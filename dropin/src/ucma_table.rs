@@ -1,9 +1,9 @@
 //! librdmacm's kernel interface over this process's devices: the table of functions that
 //! `libgdrcore_preload.so` looks up when the library opens `/dev/infiniband/rdma_cm`.
-//! `gdrcore_ucma` carries the commands out.
+//! `gdrcore_ucma` executes the commands.
 //!
 //! A thread takes the events of the connection managers, so that threads that sleep on the file's
-//! descriptor are woken. At exit the files are closed, as the kernel would close them, and so the
+//! descriptor are woken. At exit the files are closed, as the kernel would close them, so that the
 //! peers of open connections get a DREQ.
 
 use crate::adapter::Adapter;
@@ -25,7 +25,7 @@ use gdrcore_ucma::proto::number;
 use gdrcore_ucma::session::{DeviceInfo, Devices, Manage, Manager};
 use std::sync::{Arc, Once};
 
-/// The devices as the list had them when librdmacm first opened its file.
+/// The list of devices at the time when librdmacm first opened its file.
 struct Adapters {
     all: Vec<&'static Adapter>,
     list: Vec<DeviceInfo>,
@@ -100,7 +100,7 @@ forward! {
 
 /// The files of a process.
 struct Process {
-    /// The process that owns them: the child of a fork begins without.
+    /// The process that owns them: a child of fork begins without.
     pid: libc::pid_t,
     files: &'static Files<Adapters>,
 }
@@ -108,11 +108,11 @@ struct Process {
 /// The process's files. Held around forks.
 static PROCESS: ForkLock<Option<Process>> = ForkLock::new(None);
 
-/// Holds the locks of the list of devices and of the files around every fork from now on.
+/// Holds the locks of the list of devices and of the files around every later fork.
 fn guard_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // The lock that came last is held first, and this one is taken before the list's.
+        // The lock that is registered last is held first, so this one is taken before the list's.
         open_devices::guard_forks();
         around_forks(hold, release);
     });
@@ -136,7 +136,7 @@ fn files() -> Option<&'static Files<Adapters>> {
     PROCESS.lock().as_ref().filter(|p| p.pid == pid()).map(|p| p.files)
 }
 
-/// The files of this process.
+/// The files of this process, made if needed.
 ///
 /// # Errors
 /// The system's: no random numbers, no descriptor, no thread.
@@ -146,10 +146,10 @@ fn files_or_new() -> Result<&'static Files<Adapters>> {
     if let Some(p) = process.as_ref().filter(|p| p.pid == pid()) {
         return Ok(p.files);
     }
-    // Commands name addresses of the program. A bad one must become an error, not a fault.
+    // Commands contain addresses of the program. A bad one must become an error, not a fault.
     fault::install()?;
     let seed = clock::random_seed()?;
-    // Kept for the life of the process: threads of the program may be inside at any time.
+    // Never freed: threads of the program may be inside at any time.
     let files: &'static Files<Adapters> = Box::leak(Box::new(Files::new(Adapters::new(), seed)));
     CM_EVENTS.start("gdrc-ucma", move |last| {
         if last {

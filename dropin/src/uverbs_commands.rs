@@ -1,12 +1,12 @@
 //! The descriptor `cmd_fd` of a context, and the commands that programs write to it as they would
 //! to the kernel's uverbs.
 //!
-//! libibverbs' own commands are calls here, so the descriptor has nothing to do for them. Some
-//! programs write commands by themselves, for example FreeFlow's router QUERY_QP, and rely on the
-//! result of write(2). An unprivileged process has no descriptor whose write(2) runs code of its
-//! own. So `cmd_fd` is one that write(2) refuses with EBADF: the read end of a pipe, whose inode is
-//! unique, as `ibv_import_device` needs it. Where `libgdrcore_preload.so` is loaded, it passes such
-//! a refused write on to this file ([`offer`]). A write that the kernel accepts costs nothing.
+//! libibverbs' own commands are function calls here and do not use the descriptor. Some programs
+//! write commands themselves, for example FreeFlow's router QUERY_QP, and rely on the result of
+//! write(2). An unprivileged process has no descriptor whose write(2) runs code of its own. So
+//! `cmd_fd` is one that write(2) refuses with EBADF: the read end of a pipe, whose inode is unique,
+//! as `ibv_import_device` needs it. If `libgdrcore_preload.so` is loaded, it passes such a refused
+//! write to this file ([`offer`]). A write that the kernel accepts costs nothing.
 //!
 //! QUERY_DEVICE and QUERY_QP are answered, with the kernel's checks of lengths in the kernel's
 //! order. All others are refused: libibverbs could not use objects that only these commands know.
@@ -32,18 +32,18 @@ const EXTENDED: u32 = 1 << 31;
 const NUMBER: u32 = 0xff;
 const QUERY_DEVICE: u32 = 1;
 const QUERY_QP: u32 = 25;
-/// Longest request that is read: longer than any that is answered.
+/// Longest request that is read; all that are answered are shorter.
 const REQUEST_MAX: usize = 64;
 
 /// The kernel's error for a length that is too short.
 const NO_SPACE: Error = Error::Os(libc::ENOSPC);
 
-/// A file, whatever descriptor it has.
+/// A file's identity, whatever its descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct File(libc::dev_t, libc::ino_t);
 
 impl File {
-    /// The one that a descriptor is open on, if it can be a context's.
+    /// The file of a descriptor, if it can be a context's.
     pub fn of(fd: c_int) -> Option<File> {
         // SAFETY: zeroes are a valid stat, which lives through the call.
         let st = unsafe {
@@ -89,8 +89,7 @@ pub fn with_device<R>(
 }
 
 fn adapter_of(hca: &Hca, file: File) -> Option<&'static Adapter> {
-    // At the moment of a fork a thread that the child does not have may have held the lock of the
-    // parent's objects.
+    // At a fork, a thread that the child does not have may hold the lock of the parent's objects.
     hca.check().ok()?;
     let objects = hca.objects();
     // SAFETY: what is in the table, which is locked, lives.
@@ -106,8 +105,8 @@ fn is_open_on(c: &Context, file: File) -> bool {
 /// The type of [`write()`] for the preloaded library.
 type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
 
-/// Registers [`write()`] with the preloaded library, once: it passes on the writes that the kernel
-/// has refused.
+/// Registers [`write()`] with the preloaded library, once; that passes on the writes that the
+/// kernel has refused.
 fn offer() {
     static ONCE: Once = Once::new();
     const TAKE: &CStr = c"gdrc_commands_1";
@@ -128,7 +127,7 @@ fn offer() {
 unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
     let done = File::of(fd).and_then(|file| {
         with_device(file, |open, adapter| {
-            // The program's addresses may be bad ones.
+            // The program's addresses may be invalid.
             fault::install()?;
             command(&CommandTarget { hca: open.hca, adapter, file }, buf as u64, len)
         })
@@ -174,7 +173,7 @@ impl Response {
 /// The specification of a command.
 ///
 /// # Errors
-/// [`Error::Invalid`]: bits that no command has. [`Error::Unsupported`]: not here.
+/// [`Error::Invalid`]: undefined bits. [`Error::Unsupported`]: not answered here.
 fn spec(command: u32) -> Result<CommandSpec> {
     if command & !(EXTENDED | NUMBER) != 0 {
         return Err(refuse!(Invalid, "command {command:#x}: bits that no command has"));
@@ -194,13 +193,12 @@ fn spec(command: u32) -> Result<CommandSpec> {
     }
 }
 
-/// Carries out the command of `len` bytes at `at`.
+/// Executes the command of `len` bytes at `at`.
 ///
 /// # Errors
-/// [`Error::Invalid`]: lengths that contradict each other, no such queue pair. `ENOSPC`: a request
-/// or room for a response that is too small. [`Error::Fault`]: an address that cannot be read or
-/// written. [`Error::Unsupported`]: another command, or something behind the request that is not
-/// zero.
+/// [`Error::Invalid`]: lengths that contradict each other, no such queue pair. `ENOSPC`: a request,
+/// or room for a response, that is too small. [`Error::Fault`]: an address that cannot be read or
+/// written. [`Error::Unsupported`]: another command, or bytes behind the request that are not zero.
 fn command(target: &CommandTarget<'_>, at: u64, len: usize) -> Result<()> {
     const HEAD: usize = size_of::<ib_uverbs_cmd_hdr>();
     if len < HEAD {
@@ -238,7 +236,7 @@ fn read(at: u64, to: &mut [u8]) -> Result<()> {
     host::fetch(at, to).map_err(|_| Error::Fault)
 }
 
-/// Accepts the struct of a newer program while the part that is new is 0.
+/// Accepts the longer struct of a newer program if the additional bytes are 0.
 fn expect_zeroes(at: u64, len: usize) -> Result<()> {
     let mut piece = [0; 256];
     for done in (0..len).step_by(piece.len()) {
@@ -302,7 +300,7 @@ fn device(target: &CommandTarget<'_>) -> ib_uverbs_query_device_resp {
     }
 }
 
-/// The part of a query that this library knows, of the queue pair with a number that programs see.
+/// The attributes that the device does not have, of the queue pair with a number that programs see.
 fn snapshot(of: &CommandTarget<'_>, number: u32) -> Option<QpSnapshot> {
     let objects = of.hca.objects();
     objects.by_handle.iter().filter(|(handle, _)| small(**handle) == number).find_map(

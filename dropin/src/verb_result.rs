@@ -47,11 +47,11 @@ fn errno_name(errno: i32) -> String {
     name.into()
 }
 
-/// The name of a verb, and the forms of its result.
+/// The name of a verb, and the conversions to its result.
 pub struct Verb(pub &'static str);
 
 impl Verb {
-    /// 0 or a positive errno, which is also stored: programs look at either.
+    /// 0 or a positive errno, which is also stored, since programs check either.
     #[inline]
     pub fn code(&self, r: Result<()>) -> c_int {
         match r {
@@ -79,9 +79,8 @@ impl Verb {
         })
     }
 
-    /// Sets errno, and prints the reason of the refusal on standard error with GDRC_VERBOSE. EAGAIN
-    /// and EINTR are not printed: an empty or full queue and an interrupted sleep are part of a
-    /// normal run.
+    /// Sets errno; with GDRC_VERBOSE prints the reason to standard error. EAGAIN and EINTR are not
+    /// printed: an empty or full queue and an interrupted sleep are normal.
     #[cold]
     #[inline(never)]
     pub fn refused(&self, e: Error) {
@@ -106,7 +105,7 @@ fn null<T>() -> Error {
     }
 }
 
-/// The object that a C program names, where it is not null.
+/// The object that a C program names, if it is not null.
 ///
 /// # Errors
 /// [`Error::Invalid`].
@@ -119,7 +118,7 @@ pub unsafe fn object<'a, T>(p: *const T) -> Result<&'a T> {
     unsafe { p.as_ref() }.ok_or_else(null::<T>)
 }
 
-/// As [`object`], for an object that the program lets us write.
+/// As [`object`], for an object that the program allows us to write.
 ///
 /// # Errors
 /// [`Error::Invalid`].

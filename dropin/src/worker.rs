@@ -2,8 +2,8 @@
 //! wake it.
 //!
 //! It runs once more at the end of the process. The thread that calls `exit` cannot do that work:
-//! it may be in a signal handler that interrupted the program anywhere, with any lock held. Where
-//! this thread waits for such a lock, the process ends after a delay.
+//! it may be in a signal handler that interrupted the program anywhere, with any lock held. If this
+//! thread waits for such a lock, the process ends after a delay.
 
 use crate::verb_result::last_error;
 use core::ffi::c_int;
@@ -12,14 +12,14 @@ use core::time::Duration;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::soft::HelperSignals;
 
-/// How long the end of a process waits for the last run.
+/// Time that the end of a process waits for the last run.
 const EXIT_MS: u32 = 200;
 
 /// Stack of [`with_stack`].
 const STACK: usize = 512 << 10;
 
-/// Runs `work` on a thread with a large stack, since threads of programs may have little: those of
-/// dapltest have 64 KB.
+/// Runs `work` on a thread with a large stack, since threads of programs may have small ones: those
+/// of dapltest have 64 KB.
 ///
 /// # Errors
 /// Those of `work`; the system's: no thread.
@@ -35,7 +35,7 @@ pub fn with_stack<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) 
     })
 }
 
-/// A thread of the process. The child of a fork begins without it.
+/// A thread of the process. A child of fork begins without it.
 pub struct Worker {
     /// The descriptor on which the thread sleeps, or −1.
     fd: AtomicI32,
@@ -154,7 +154,7 @@ mod tests {
         let turns = |n| wait_for(60, "a turn", || TURNS.load(Ordering::SeqCst) >= n);
         turns(1);
         WORKER.finish();
-        // Which waits for the last turn, but not for ever: on a busy machine it may come later.
+        // It waits for the last run, but not for ever: on a busy machine that may come later.
         turns(2);
         assert_eq!((TURNS.load(Ordering::SeqCst), LAST.load(Ordering::SeqCst)), (2, 1));
     }

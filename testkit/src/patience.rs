@@ -67,7 +67,8 @@ pub fn deadline(seconds: u64) -> Instant {
 ///
 /// A turn that finds nothing may sleep or yield by itself; this function does neither.
 ///
-/// # Panics When the time is over, with the text of `missing`.
+/// # Panics
+/// When the time is over, with the text of `missing`.
 pub fn until<T>(
     seconds: u64,
     missing: impl FnOnce() -> String,
@@ -87,7 +88,8 @@ pub fn until<T>(
 /// As [`until`], for a condition that another thread or process makes true: checks it every
 /// millisecond.
 ///
-/// # Panics When the time is over, with `missing`.
+/// # Panics
+/// When the time is over, with `missing`.
 pub fn wait_for(seconds: u64, missing: &str, mut is: impl FnMut() -> bool) {
     until(
         seconds,

@@ -1,6 +1,6 @@
-//! Commands that a program writes to the `cmd_fd` of a context. The kernel refuses the write,
-//! whatever the descriptor, its copies included, and only then is the drop-in asked: no list of
-//! descriptors is kept, and a write that the kernel takes costs nothing.
+//! Passes commands that a program writes to a context's `cmd_fd` to the drop-in. The kernel refuses
+//! such a write, also by copies of the descriptor, and only then the drop-in is called: no list of
+//! descriptors is kept, and a write that the kernel accepts costs nothing.
 
 use crate::fail;
 use core::ffi::{c_int, c_void};
@@ -13,7 +13,7 @@ type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
 /// Its address; 0: this process has opened no context.
 static WRITE: AtomicUsize = AtomicUsize::new(0);
 
-/// The drop-in, of which a context is opened, offers its function.
+/// Registers the drop-in's function; called when a context is opened.
 ///
 /// # Safety
 /// It has the type.
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn gdrc_commands_1(write: Write) {
     WRITE.store(write as usize, Ordering::Release);
 }
 
-/// A write has returned `n`, an error.
+/// Handles a write that has returned the error `n`.
 ///
 /// # Safety
 /// The program's own arguments.

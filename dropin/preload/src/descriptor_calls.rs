@@ -1,4 +1,4 @@
-//! Descriptors: how they come to be, are written to, copied and closed.
+//! The C library's calls that open, write, copy and close descriptors.
 
 use crate::cmd_fd_writes;
 use crate::drop_in::{kind, PathInfo, NAMES, UCMA};
@@ -31,7 +31,7 @@ fn open_manager(flags: c_int) -> c_int {
     fd
 }
 
-/// Opens what is the drop-in's.
+/// Opens a name of the drop-in.
 pub fn open_ours(kind: c_int, seen: &PathInfo, flags: c_int) -> c_int {
     // SAFETY: the drop-in has terminated it.
     let path = unsafe { CStr::from_ptr(seen.path.as_ptr()) };
@@ -44,7 +44,8 @@ pub fn open_ours(kind: c_int, seen: &PathInfo, flags: c_int) -> c_int {
     if fd < 0 {
         return fail(-fd);
     }
-    // With a number that is too high it is read as any file, and has no names in it.
+    // A descriptor with too high a number is treated as any file: names relative to it are not
+    // found.
     FOLDERS.add(fd);
     fd
 }
@@ -122,7 +123,7 @@ fopens! {
     fopen64;
 }
 
-/// fopen(3) of what is the drop-in's.
+/// fopen(3) of a name of the drop-in.
 ///
 /// # Safety
 /// A C string, or null.
@@ -134,7 +135,7 @@ unsafe fn stream(kind: c_int, seen: &PathInfo, mode: *const c_char) -> *mut libc
     }
     // SAFETY: the caller's promise.
     let words = unsafe { CStr::from_ptr(mode) }.to_bytes();
-    // The part behind a comma is a character set.
+    // The part behind a comma selects a character set.
     let words = words.split(|b| *b == b',').next().unwrap_or_default();
     let access = if words.starts_with(b"r") && !words.contains(&b'+') {
         libc::O_RDONLY
@@ -158,11 +159,11 @@ unsafe fn stream(kind: c_int, seen: &PathInfo, mode: *const c_char) -> *mut libc
     }
 }
 
-/// A descriptor is about to be closed: the drop-in forgets the file, if it is one.
+/// A descriptor is about to be closed: tells the drop-in, if it is the device file.
 fn forget(fd: c_int) {
     FOLDERS.remove(fd);
     if FILES.has(fd) {
-        // It stays known until then: another thread may come back to it meanwhile.
+        // It stays in the set until then: another thread may use it meanwhile.
         if let Some(t) = UCMA.get() {
             // SAFETY: the table's function; it ignores what is closed already.
             unsafe { (t.close)(fd) };
@@ -171,8 +172,8 @@ fn forget(fd: c_int) {
     }
 }
 
-/// A descriptor has a copy, which is as much a folder of the drop-in's. (The connection manager's
-/// file is one descriptor.)
+/// A descriptor was copied: the copy of a folder of the drop-in is one, too. (The connection
+/// manager's file is one descriptor only.)
 fn copied(from: c_int, to: c_int) -> c_int {
     if to >= 0 && FOLDERS.has(from) {
         FOLDERS.add(to);
@@ -211,7 +212,7 @@ fstats! {
     __fxstat64(version);
 }
 
-/// write(2): into the connection manager's file it is a command, and into a context's `cmd_fd`.
+/// write(2): a command, if the descriptor is the connection manager's file or a context's `cmd_fd`.
 ///
 /// # Safety
 /// As write(2).

@@ -1,4 +1,4 @@
-//! The tables of functions that the libibverbs drop-in exports, and where it is found.
+//! Finds the drop-in in the process, and declares the tables of functions that it exports.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::marker::PhantomData;
@@ -16,19 +16,19 @@ pub struct Ucma {
     pub open: unsafe extern "C" fn(c_int) -> c_int,
     /// Writes one command.
     pub write: unsafe extern "C" fn(c_int, *const c_void, usize) -> isize,
-    /// The descriptor is about to be closed by its owner.
+    /// Called before its owner closes the descriptor.
     pub close: unsafe extern "C" fn(c_int),
 }
 
 /// Under the name `gdrc_names_2`: the files of its devices. Errors are negative errno.
 #[repr(C)]
 pub struct Names {
-    /// What an absolute path is: 0, nothing of the drop-in's, or one of [`kind`]. A link at its end
-    /// is followed if asked for.
+    /// The kind of an absolute path: 0, no name of the drop-in, or one of [`kind`]. Follows a link
+    /// at its end if asked.
     pub look: unsafe extern "C" fn(*const c_char, c_int, *mut PathInfo) -> c_int,
-    /// The names in a folder, by its canonical path: of each eight bytes of its inode, a byte of
-    /// [`kind`], the name, a zero. Returns the bytes that this takes, and writes them if there is
-    /// room for all.
+    /// The names in a folder, by its canonical path. Each is eight bytes of its inode, a byte of
+    /// [`kind`], the name, a zero. Returns the size of the whole, and writes it if there is room
+    /// for all.
     pub list: unsafe extern "C" fn(*const c_char, *mut u8, usize) -> isize,
     /// Opens a file or folder by its canonical path; the flags are those of open(2).
     pub open: unsafe extern "C" fn(*const c_char, c_int) -> c_int,
@@ -37,7 +37,7 @@ pub struct Names {
 /// Kinds of paths.
 pub mod kind {
     use core::ffi::c_int;
-    /// The kernel's, under another path.
+    /// A name of the kernel, by another path.
     pub const MOVED: c_int = 1;
     pub const DEVICE: c_int = 2;
     pub const FILE: c_int = 3;
@@ -45,10 +45,10 @@ pub mod kind {
     pub const LINK: c_int = 5;
 }
 
-/// More about a path.
+/// Further attributes of a path.
 #[repr(C)]
 pub struct PathInfo {
-    /// Of a folder: the kernel's names are in it too.
+    /// Of a folder: whether it also contains the kernel's names.
     pub merged: u32,
     /// Of a device; 0 and 0 is the connection manager's.
     pub major: u32,
@@ -74,16 +74,16 @@ impl PathInfo {
     }
 }
 
-/// A table of the drop-in's, looked up when it is first needed.
+/// A table of the drop-in, looked up at its first use.
 pub struct Table<T: 'static> {
     at: AtomicPtr<c_void>,
     name: &'static CStr,
-    /// Whether the drop-in is loaded where the process has no libibverbs yet.
+    /// Whether to load the drop-in if the process has no libibverbs yet.
     load: bool,
     what: PhantomData<&'static T>,
 }
 
-/// The process's.
+/// The tables of this process.
 pub static UCMA: Table<Ucma> = Table::new(c"gdrc_ucma_1", false);
 pub static NAMES: Table<Names> = Table::new(c"gdrc_names_2", true);
 
@@ -121,8 +121,8 @@ impl<T> Table<T> {
     }
 }
 
-/// Loads the drop-in from the folder of this library: a program that is no verbs program, such as
-/// `ls`, sees the devices' files too.
+/// Loads the drop-in from the folder of this library, so that programs without verbs, such as `ls`,
+/// see the devices' files as well.
 fn beside_this_library() -> *mut c_void {
     // SAFETY: zeroes are a valid Dl_info, which lives through the call; the name in it lives as
     // long as this library.

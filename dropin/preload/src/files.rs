@@ -1,10 +1,10 @@
-//! The sets of descriptors that are the device file, or files and folders of the drop-in. A signal
-//! handler may read them: one load, no lock.
+//! The sets of descriptors that are the device file, or files and folders of the drop-in. Signal
+//! handlers may read them: one load, no lock.
 
 use core::ffi::{c_int, c_uint};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The sets have no place for descriptors from here on, so the file gets none of them.
+/// Descriptors from this number on cannot be in a set, so the device file gets none of them.
 const MAX: usize = 1 << 16;
 const WORDS: usize = MAX / 64;
 
@@ -13,8 +13,8 @@ pub struct Files([AtomicU64; WORDS]);
 
 /// The connection manager's device file.
 pub static FILES: Files = Files([const { AtomicU64::new(0) }; WORDS]);
-/// Folders and files of sysfs. One of them may have been closed by a call that this library does
-/// not see; the kernel's name of the file shows it.
+/// Files and folders of sysfs. A descriptor may have been closed by a call that this library does
+/// not see; the kernel's name of its file reveals that.
 pub static FOLDERS: Files = Files([const { AtomicU64::new(0) }; WORDS]);
 
 impl Files {
@@ -29,14 +29,14 @@ impl Files {
         self.word(fd).is_some_and(|(w, bit)| w.load(Ordering::Relaxed) & bit != 0)
     }
 
-    /// Puts one in. False: its number is too high.
+    /// Adds a descriptor; false: its number is too high.
     pub fn add(&self, fd: c_int) -> bool {
         self.word(fd).inspect(|(w, bit)| _ = w.fetch_or(*bit, Ordering::Relaxed)).is_some()
     }
 
-    /// Takes one out. False: it was not in.
+    /// Removes a descriptor; false: it was not in the set.
     pub fn remove(&self, fd: c_int) -> bool {
-        // Most descriptors are not: no write to shared memory for them.
+        // Most descriptors are not in it: no write to shared memory for them.
         self.has(fd)
             && self.word(fd).is_some_and(|(w, bit)| w.fetch_and(!bit, Ordering::Relaxed) & bit != 0)
     }
@@ -56,8 +56,8 @@ impl Files {
     }
 }
 
-/// The number of the kernel's device file, where the kernel has it: librdmacm learns it by netlink
-/// and compares. Else some number.
+/// The device number of the kernel's device file, if the kernel has one: librdmacm gets it by
+/// netlink and compares. Otherwise any number.
 pub fn device_number() -> libc::dev_t {
     const MISC: c_uint = 10;
     const SOME: c_uint = 255;

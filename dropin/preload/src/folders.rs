@@ -22,8 +22,8 @@ pub struct FolderSlot {
     folder: UnsafeCell<Option<Folder>>,
 }
 
-// SAFETY: the folder is reached only by the thread that has taken the slot, or that uses the
-// `DIR`, of which readdir(3) allows one.
+// SAFETY: only the thread that has taken the slot, or that uses the `DIR`, accesses the folder;
+// readdir(3) allows one thread.
 unsafe impl Sync for FolderSlot {}
 
 static FOLDERS: [FolderSlot; SLOTS] =
@@ -72,8 +72,7 @@ fn type_of(kind: c_int) -> u8 {
     }
 }
 
-/// The names in a folder of the drop-in's, `.` and `..` among them, and those that the kernel has
-/// there.
+/// The names in a folder of the drop-in, with `.` and `..`, and the kernel's names there.
 pub fn names_in(seen: &PathInfo) -> Option<Vec<Name>> {
     let table = NAMES.get()?;
     let path = seen.path.as_ptr();
@@ -120,7 +119,7 @@ pub fn names_in(seen: &PathInfo) -> Option<Vec<Name>> {
     Some(names)
 }
 
-/// The folder that a `DIR` is, if it is one of ours.
+/// The folder behind a `DIR`; `None`: it is the C library's.
 ///
 /// # Safety
 /// The program's `DIR`, which no other thread uses.
@@ -133,7 +132,7 @@ unsafe fn ours<'a>(dir: *mut libc::DIR) -> Option<&'a mut Folder> {
     unsafe { (*place.folder.get()).as_mut() }
 }
 
-/// Puts an open folder into a place.
+/// Puts an open folder into a free slot.
 fn place(folder: Folder) -> *mut libc::DIR {
     for p in &FOLDERS {
         if !p.taken.swap(true, Ordering::Acquire) {
@@ -148,7 +147,7 @@ fn place(folder: Folder) -> *mut libc::DIR {
     core::ptr::null_mut()
 }
 
-/// Opens a folder of the drop-in's over a descriptor, which it owns from here on.
+/// Opens a folder of the drop-in with a descriptor, which it takes over.
 fn open_over(fd: c_int, seen: &PathInfo) -> *mut libc::DIR {
     let Some(names) = names_in(seen) else {
         // SAFETY: the descriptor is ours by now.

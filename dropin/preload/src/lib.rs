@@ -2,28 +2,27 @@
 //! drop-in.
 //!
 //! librdmacm reaches the kernel by four calls of the C library: it opens the device file
-//! `/dev/infiniband/rdma_cm`, looks whether it is a character device, writes commands into it and
-//! closes it. Other programs look at the names of devices below `/dev/infiniband` and
-//! `/sys/class/infiniband`. Only a library that stands before the C library in the order of symbol
-//! lookup can take these calls over. A NEEDED libibverbs stands behind the C library, hence this
-//! library, for `LD_PRELOAD`, as `gdrcore-run` sets it.
+//! `/dev/infiniband/rdma_cm`, checks that it is a character device, writes commands into it and
+//! closes it. Other programs read the names of devices below `/dev/infiniband` and
+//! `/sys/class/infiniband`. Only a library before the C library in the order of symbol lookup can
+//! intercept these calls. A NEEDED libibverbs is behind the C library, hence this library, for
+//! `LD_PRELOAD`, which `gdrcore-run` sets.
 //!
-//! The drop-in knows the names. This library only keeps which descriptors are such files. For all
-//! others it passes the call on: some comparisons and a jump.
+//! The drop-in knows the names. This library only records which descriptors are such files. All
+//! other calls are passed on: some comparisons and a jump.
 //!
 //! Writes to the `cmd_fd` of a context are passed to the drop-in, too, after the kernel has refused
 //! them (`cmd_fd_writes`).
 //!
 //! `drop_in` finds the drop-in's tables; `path_route` decides about a path; `names`,
-//! `descriptor_calls`, `folders` and `search` are the calls of the C library that are taken over;
-//! `real` are those behind them.
+//! `descriptor_calls`, `folders` and `search` are the intercepted calls of the C library; `real`
+//! are the calls behind them.
 //!
-//! The drop-in is found when it is first needed: a program of librdmacm has it in the process, and
-//! where a process has no libibverbs at all it is loaded. Where the process has another libibverbs,
-//! the call goes on to the kernel.
+//! The drop-in is looked up at its first use: a program of librdmacm has it in the process; if a
+//! process has no libibverbs, it is loaded. If the process has another libibverbs, the call is
+//! passed to the kernel.
 //!
-//! Calls of other interposers (librspreload's, a sanitizer's) work in either order: each calls the
-//! next.
+//! Other interposers (librspreload, a sanitizer) work in either order: each calls the next.
 
 mod cmd_fd_writes;
 mod descriptor_calls;
@@ -38,7 +37,7 @@ mod search;
 use core::ffi::c_int;
 use real::{next, REAL};
 
-/// Sets errno and returns what a failed call returns.
+/// Sets errno and returns the result of a failed call.
 fn fail(errno: c_int) -> c_int {
     // SAFETY: the thread's own errno.
     unsafe { *libc::__errno_location() = errno };

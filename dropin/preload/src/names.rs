@@ -7,7 +7,7 @@ use crate::path_route::{descriptor, lead};
 use crate::real::REAL;
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 
-/// A device number that no file system of the kernel's has.
+/// A device number that no file system of the kernel has.
 const FILE_SYSTEM: (u32, u32) = (0, 0xffff);
 /// The size that sysfs shows for a file.
 const SIZE: i64 = 4096;
@@ -50,10 +50,10 @@ fn manager_status() -> libc::stat {
     status(kind::DEVICE, &PathInfo::new())
 }
 
-/// Writes a status for the program.
+/// Stores a status for the program.
 ///
 /// # Safety
-/// `st` is the program's, to be written, or null.
+/// `st` is the program's, writable, or null.
 unsafe fn tell<T>(value: T, st: *mut T) -> c_int {
     if st.is_null() {
         return fail(libc::EFAULT);
@@ -63,10 +63,10 @@ unsafe fn tell<T>(value: T, st: *mut T) -> c_int {
     0
 }
 
-/// fstat(2) of what is the drop-in's; `None`: it is the kernel's.
+/// fstat(2) of a descriptor of the drop-in; `None`: it is the kernel's.
 ///
 /// # Safety
-/// `st` is the program's, to be written, or null.
+/// `st` is the program's, writable, or null.
 #[inline]
 pub unsafe fn look_at_descriptor(fd: c_int, st: *mut libc::stat) -> Option<c_int> {
     let said = descriptor_status(fd)?;
@@ -116,7 +116,7 @@ stats! {
     __lxstat64(version) false;
 }
 
-/// Whether a call is about its descriptor and not about a path.
+/// Whether a call is on its descriptor, not on a path.
 ///
 /// # Safety
 /// A C string, or null.
@@ -272,10 +272,10 @@ pub unsafe extern "C" fn faccessat(
     }
 }
 
-/// readlink(2) of what is the drop-in's.
+/// readlink(2) of a name of the drop-in.
 ///
 /// # Safety
-/// `len` bytes can be written.
+/// `len` bytes are writable.
 unsafe fn target(kind: c_int, seen: &PathInfo, to: *mut c_char, len: usize) -> isize {
     if kind != kind::LINK || len == 0 {
         return fail(libc::EINVAL) as isize;
@@ -319,8 +319,8 @@ pub unsafe extern "C" fn readlinkat(
     }
 }
 
-/// readlink(2) as `_FORTIFY_SOURCE` calls it. For a buffer that is shorter than `len` the C
-/// library's own function ends the program.
+/// readlink(2) as `_FORTIFY_SOURCE` calls it. If the buffer is shorter than `len` the C library's
+/// own function ends the program.
 ///
 /// # Safety
 /// As readlink(2).
@@ -359,7 +359,7 @@ pub unsafe extern "C" fn __readlinkat_chk(
     }
 }
 
-/// realpath(3) of what is the drop-in's.
+/// realpath(3) of a name of the drop-in.
 ///
 /// # Safety
 /// `to` is null or has `room` bytes.

@@ -12,7 +12,7 @@ enum Route {
     Kernel,
     /// To the kernel, under the path in [`PathInfo`].
     Moved,
-    /// To a name of the drop-in's, of this kind.
+    /// To a name of the drop-in, of this kind.
     Ours(c_int),
     /// Nowhere, with this errno.
     Nowhere(c_int),
@@ -57,7 +57,8 @@ pub unsafe fn lead<R: Failed>(
     lead_far(dir, unsafe { CStr::from_ptr(path) }, follow, kernel, ours)
 }
 
-/// Of its own, since an answer has room for two paths, which other calls need not put on the stack.
+/// A function of its own, since an answer has room for two paths, which other calls need not put on
+/// the stack.
 #[cold]
 #[inline(never)]
 fn lead_far<R: Failed>(
@@ -87,24 +88,24 @@ fn is_marked(path: &[u8]) -> bool {
     MARKS.iter().any(|m| path.windows(m.len()).any(|w| w == *m))
 }
 
-/// Whether an absolute path is worth a question. All but a few are not, and cost a comparison of
-/// some bytes.
+/// Whether an absolute path may be a name of the drop-in. Nearly all cannot, at the cost of a
+/// comparison of some bytes.
 #[inline]
 pub fn is_near(path: &[u8]) -> bool {
     (path.starts_with(b"/sys/") || path.starts_with(b"/dev/infiniband")) && is_marked(path)
 }
 
-/// The path of an open folder of the drop-in's, or of the kernel's; empty: it has none.
+/// The path of an open folder of the drop-in or of the kernel; empty: it has none.
 pub fn of_descriptor(fd: c_int, to: &mut [u8; PATH_MAX]) -> &[u8] {
     let mut name = [0u8; 40];
     let digits = format_into(&mut name, fd);
-    // SAFETY: a terminated name, and room of the length that is given. By a system call: this is
-    // called from readlink too.
+    // SAFETY: a terminated name, and room of the given length. By a system call, since readlink
+    // itself calls this.
     let n = unsafe {
         libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, digits, to.as_mut_ptr(), to.len())
     };
     let path = &to[..usize::try_from(n).unwrap_or(0).min(PATH_MAX)];
-    // A file in memory shows its name so.
+    // The form in which a memfd shows its name.
     let ours = path.strip_prefix(b"/memfd:").and_then(|p| p.strip_suffix(b" (deleted)"));
     ours.unwrap_or(path)
 }
@@ -116,7 +117,7 @@ fn format_into(to: &mut [u8; 40], fd: c_int) -> *const c_char {
     to.as_ptr().cast()
 }
 
-/// Whether a path is worth a question.
+/// Whether a path may be a name of the drop-in.
 #[inline]
 fn is_candidate(dir: c_int, path: &[u8]) -> bool {
     match path {
@@ -152,7 +153,7 @@ fn from_folder(dir: c_int, relative: &[u8], follow: bool, seen: &mut PathInfo) -
     whole[..base.len()].copy_from_slice(base);
     whole[base.len()] = b'/';
     whole[base.len() + 1..length].copy_from_slice(relative);
-    // From the root that makes two slashes.
+    // Without this, a path from the root would begin with two slashes.
     let from = usize::from(base == b"/");
     match CStr::from_bytes_until_nul(&whole[from..]) {
         Ok(path) if is_near(path.to_bytes()) => ask(path, follow, seen),
@@ -188,7 +189,7 @@ fn descriptor_far<R>(fd: c_int, ours: impl FnOnce(c_int, &PathInfo) -> R) -> Opt
     let mut link = [0u8; PATH_MAX];
     let path = of_descriptor(fd, &mut link);
     if !is_near(path) {
-        // Closed by a way that is not seen here (fclose), and in use for something else.
+        // It was closed by a call that this library does not see (fclose), and the number reused.
         FOLDERS.remove(fd);
         return None;
     }
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_has_a_path() {
+    fn a_descriptor_leads_to_a_path() {
         let mut room = [0u8; PATH_MAX];
         // SAFETY: constant names; the descriptors are closed.
         unsafe {

@@ -1,4 +1,4 @@
-//! The calls that stand behind ours: the next in the order of symbol lookup.
+//! The calls behind the intercepted ones: the next in the order of symbol lookup.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void, CStr};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -88,7 +88,7 @@ pub type Entries = *mut *mut libc::dirent64;
 pub type Filter = Option<unsafe extern "C" fn(*const libc::dirent64) -> c_int>;
 pub type Compare =
     Option<unsafe extern "C" fn(*mut *const libc::dirent64, *mut *const libc::dirent64) -> c_int>;
-/// The functions of the program for glob(3), ftw(3) and nftw(3).
+/// The program's functions for glob(3), ftw(3) and nftw(3).
 pub type OnError = Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>;
 pub type OnName = Option<unsafe extern "C" fn(*const c_char, *const libc::stat, c_int) -> c_int>;
 pub type OnNewName = Option<
@@ -97,10 +97,10 @@ pub type OnNewName = Option<
 
 macro_rules! calls {
     ($($name:ident: $ty:ty;)*) => {
-        /// Addresses of the calls, 0 until they were looked up.
+        /// Addresses of the calls, 0 until they are looked up.
         pub struct Real { $($name: AtomicUsize,)* }
 
-        /// The process's.
+        /// The calls of this process.
         pub static REAL: Real = Real { $($name: AtomicUsize::new(0),)* };
 
         impl Real {
@@ -211,8 +211,8 @@ fn find(slot: &AtomicUsize, name: &CStr) -> usize {
     at
 }
 
-/// A program that calls what its C library does not have would not have been started without this
-/// library either.
+/// A program that calls a function which its C library lacks would not start without this library
+/// either.
 #[cold]
 fn must(at: usize) -> usize {
     if at == 0 {

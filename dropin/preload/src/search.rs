@@ -1,4 +1,4 @@
-//! Calls that go through folders by themselves, inside the C library: scandir, glob, ftw and nftw.
+//! The C library's calls that walk folders internally: scandir, glob, ftw and nftw.
 
 use crate::drop_in::{kind, PathInfo};
 use crate::fail;
@@ -12,7 +12,7 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::offset_of;
 use std::ffi::CString;
 
-/// scandir(3) of a folder of the drop-in's.
+/// scandir(3) of a folder of the drop-in.
 ///
 /// # Safety
 /// The program's functions and its pointer.
@@ -104,7 +104,7 @@ scandirs! {
     scandirat64(dir);
 }
 
-/// `GLOB_ALTDIRFUNC`: glob goes through folders by the functions in its struct.
+/// `GLOB_ALTDIRFUNC`: glob reads folders by the functions in its struct.
 const BY_FUNCTIONS: c_int = 1 << 9;
 
 unsafe extern "C" fn glob_close(dir: *mut c_void) {
@@ -132,7 +132,7 @@ unsafe extern "C" fn glob_stat(path: *const c_char, st: *mut c_void) -> c_int {
     unsafe { stat(path, st.cast()) }
 }
 
-/// Has the C library's own glob use the functions of this library.
+/// Makes the C library's glob use the functions of this library.
 ///
 /// # Safety
 /// As glob(3); `real` is the C library's.
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn glob64(
 }
 
 /// `FTW_F` and its like.
-mod said {
+mod entry_type {
     use core::ffi::c_int;
     pub const FILE: c_int = 0;
     pub const FOLDER: c_int = 1;
@@ -203,19 +203,19 @@ mod said {
     pub const BROKEN_LINK: c_int = 6;
 }
 
-/// `FTW_PHYS`: links are not followed. `FTW_DEPTH`: a folder comes behind what is in it.
-/// `FTW_ACTIONRETVAL`, and what the function may return then.
+/// `FTW_PHYS`: links are not followed. `FTW_DEPTH`: a folder comes after its contents.
+/// `FTW_ACTIONRETVAL`, and the results of the function that it allows.
 const PHYSICAL: c_int = 1;
 const DEPTH: c_int = 8;
 const ACTIONS: c_int = 16;
 const SKIP_SUBTREE: c_int = 2;
 const SKIP_SIBLINGS: c_int = 3;
 
-/// A walk through folders of the drop-in's.
+/// A walk through folders of the drop-in.
 struct Walk<'a> {
     flags: c_int,
     call: &'a dyn Fn(&CStr, &libc::stat, c_int, WalkPosition) -> c_int,
-    /// Folders that were seen, where links are followed and may lead back.
+    /// Folders already visited, if links are followed and may lead back.
     seen: Vec<u64>,
 }
 
@@ -236,10 +236,10 @@ impl Walk<'_> {
         let base = bytes.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1) as c_int;
         let what = match (there, st.st_mode & libc::S_IFMT) {
             (0, libc::S_IFDIR) => return self.folder(path, &st, WalkPosition { base, level }),
-            (0, libc::S_IFLNK) => said::LINK,
-            (0, _) => said::FILE,
-            (1, _) => said::BROKEN_LINK,
-            _ => said::NO_STAT,
+            (0, libc::S_IFLNK) => entry_type::LINK,
+            (0, _) => entry_type::FILE,
+            (1, _) => entry_type::BROKEN_LINK,
+            _ => entry_type::NO_STAT,
         };
         (self.call)(path, &st, what, WalkPosition { base, level })
     }
@@ -254,7 +254,7 @@ impl Walk<'_> {
         let WalkPosition { base, level } = place;
         let deep = self.flags & DEPTH != 0;
         if !deep {
-            match (self.call)(path, st, said::FOLDER, WalkPosition { base, level }) {
+            match (self.call)(path, st, entry_type::FOLDER, WalkPosition { base, level }) {
                 0 => {}
                 SKIP_SUBTREE if self.flags & ACTIONS != 0 => return 0,
                 other => return other,
@@ -269,13 +269,13 @@ impl Walk<'_> {
             }
         }
         match deep {
-            true => (self.call)(path, st, said::FOLDER_DONE, WalkPosition { base, level }),
+            true => (self.call)(path, st, entry_type::FOLDER_DONE, WalkPosition { base, level }),
             false => 0,
         }
     }
 }
 
-/// The paths of what is in a folder.
+/// The paths of a folder's contents.
 fn names_below(folder: &CStr) -> Vec<CString> {
     let mut all = Vec::new();
     // SAFETY: terminated strings; entries are read before the next call.
@@ -295,7 +295,7 @@ fn names_below(folder: &CStr) -> Vec<CString> {
     all
 }
 
-/// Walks from a path of the drop-in's.
+/// Walks from a path of the drop-in.
 ///
 /// # Safety
 /// A C string.
@@ -327,8 +327,8 @@ macro_rules! walks {
                 lead(libc::AT_FDCWD, path, true, kernel, |_, _| {
                     let Some(call) = call else { return fail(libc::EINVAL) };
                     walk(path, 0, &|path, st, what, _| {
-                        // The old call knows no links.
-                        let what = if what > said::NO_STAT { said::NO_STAT } else { what };
+                        // The old call has no type for links.
+                        let what = what.min(entry_type::NO_STAT);
                         call(path.as_ptr(), st, what)
                     })
                 })

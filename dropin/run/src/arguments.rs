@@ -1,4 +1,4 @@
-//! The command line.
+//! Parses the command line of gdrcore-run.
 
 use std::ffi::{OsStr, OsString};
 
@@ -10,27 +10,27 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
   --address ADDRESS   use this address of the machine (GDRC_ADDRESS);
                       else the program sees a device for each address
   --router PATH|NAME  reach peers by way of this router (GDRC_ROUTER), as containers
-                      do; off: not even where /run/gdrcore/tenant.gdrc is there
+                      do; off: none, even if /run/gdrcore/tenant.gdrc exists
   --device NAME       show the program only this device, such as gdrc0 (GDRC_DEVICE)
-  --path udp|shm|auto how peers on this machine are reached (GDRC_PATH);
-                      auto, the default: through shared memory where they offer it;
+  --path udp|shm|auto the path to peers on this machine (GDRC_PATH);
+                      auto, the default: shared memory if they offer it, else UDP;
                       shm,cma and auto,cma: long WRITEs are copied by the kernel
-  --keepalive SECONDS a connection that has heard nothing of its peer for so
-                      long asks, and fails without an answer (GDRC_KEEPALIVE)
+  --keepalive SECONDS after so long without a packet of its peer a connection
+                      probes it, and fails without an answer (GDRC_KEEPALIVE)
   --pcap FILE         write all packets into FILE, for Wireshark (GDRC_PCAP);
-                      it is begun anew unless somebody is writing it, and all
-                      processes of the program write into it; without --path,
+                      it is emptied first unless a process is writing it, and all
+                      processes of the program append to it; without --path,
                       peers on this machine are then reached by packets, too
   --stats             print the counters of each process, under the names of
                       Linux's rxe driver, to standard error when it ends, also
                       by SIGTERM, SIGINT or SIGHUP, and at SIGUSR2 (GDRC_STATS)
-  -v, --verbose       say on standard error why a verb is refused (GDRC_VERBOSE)
+  -v, --verbose       print the reasons of refused verbs to standard error (GDRC_VERBOSE)
   --lid               give ports a LID, the low 16 bits of the address, for programs that
-                      know nothing else of their peers (GDRC_LID)
+                      identify peers by nothing else (GDRC_LID)
   --help, --version
 
-The program's exit code and signals are its own; 125, 126 and 127 mean bad usage, a program that
-cannot be executed, and none of that name. Libraries that the caller preloads stay in place, before
+The exit code and signals are the program's own; 125, 126 and 127 mean bad usage, a program that
+cannot be executed, and no program of that name. Libraries that the caller preloads stay, before
 gdrcore's.
 
   gdrcore-run --address 127.0.0.2 ibv_rc_pingpong &
@@ -63,7 +63,7 @@ const VALUED: &[(&str, &str)] = &[
     ("--pcap", "GDRC_PCAP"),
     ("--keepalive", "GDRC_KEEPALIVE"),
 ];
-/// Options without one, the variable and what it is set to.
+/// Options without a value, with the variable and the value to set.
 const PLAIN: &[(&str, &str, &str)] = &[
     ("--stats", "GDRC_STATS", "1"),
     ("--lid", "GDRC_LID", "1"),
@@ -71,8 +71,8 @@ const PLAIN: &[(&str, &str, &str)] = &[
     ("-v", "GDRC_VERBOSE", "1"),
 ];
 
-/// Reads the command line, without the program's own name. Options end at the first word that is
-/// none, or at `--`.
+/// Parses the command line, without the program's own name. Options end at the first word that is
+/// not one, or at `--`.
 ///
 /// # Errors
 /// The fault in words.
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_program_is_the_programs() {
+    fn words_behind_the_program_are_its_arguments() {
         let a = run("prog --stats --path nonsense");
         assert!(a.environment.is_empty());
         assert_eq!(a.rest, ["--stats", "--path", "nonsense"]);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn faults_of_the_command_line_are_named() {
         for (line, part) in [
             ("", "program"),
             ("--stats", "program"),

@@ -1,11 +1,11 @@
-//! The file of `--pcap`.
+//! Prepares the capture file of `--pcap`.
 
 use crate::arguments::Arguments;
 use std::fs::File;
 use std::path::Path;
 
-/// Gives the program an absolute path of the capture file, and empties the file unless a process
-/// writes it: a process that captures keeps a shared lock on its file.
+/// Makes the path of the capture file absolute, and empties the file unless a process is writing
+/// it: a process that captures keeps a shared lock on its file.
 ///
 /// # Errors
 /// In words: the file cannot be written.
@@ -21,8 +21,8 @@ pub fn begin(a: &mut Arguments) -> Result<(), String> {
 }
 
 fn empty(path: &Path) -> std::io::Result<()> {
-    // What is no file, such as /dev/null, holds nothing; a pipe would block, and the drop-in
-    // refuses it.
+    // Other than regular files, such as /dev/null, hold nothing; a pipe would block, and the
+    // drop-in refuses it.
     if path.metadata().is_ok_and(|m| !m.is_file()) {
         return Ok(());
     }
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_somebody_writes_stays() {
+    fn a_capture_being_written_is_not_emptied() {
         let path = std::env::temp_dir().join(format!("gdrcore-run-{}.pcap", std::process::id()));
         let mut a = Arguments {
             environment: vec![("GDRC_PCAP", path.clone().into())],
@@ -54,7 +54,7 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"");
         std::fs::remove_file(&path).unwrap();
         begin(&mut a).unwrap();
-        assert!(path.exists(), "a file that cannot be made is told of before the program runs");
+        assert!(path.exists(), "a file that cannot be made is an error before the program runs");
         std::fs::remove_file(&path).unwrap();
         a.environment[0].1 = "/nonexistent/x".into();
         assert!(begin(&mut a).unwrap_err().contains("/nonexistent/x"));

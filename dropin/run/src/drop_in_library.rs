@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// The drop-in.
 pub const VERBS: &str = "libibverbs.so.1";
-/// The library that leads librdmacm to it.
+/// The library that connects librdmacm with it.
 pub const PRELOAD: &str = "libgdrcore_preload.so";
 /// The places that are searched, in words.
 pub const WHERE: &str = "it is looked for in $GDRC_LIBRARIES, in gdrcore/ beside this \
@@ -23,7 +23,7 @@ fn holds(folder: &Path) -> bool {
     folder.join(VERBS).exists()
 }
 
-/// Folders in question for a program in `bin`: as installed (`bin/` beside `lib/`, with or without
+/// Candidate folders for a launcher in `bin`: as installed (`bin/` beside `lib/`, with or without
 /// the name of the architecture), and as built.
 fn candidates(bin: &Path) -> Vec<PathBuf> {
     let mut all = vec![bin.join("gdrcore")];

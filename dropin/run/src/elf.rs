@@ -1,5 +1,5 @@
-//! Whether a program can be run on the drop-in: the dynamic loader finds the drop-in, so there must
-//! be one.
+//! Checks whether a program can run on the drop-in: the dynamic loader loads the drop-in, so the
+//! program must have one.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ const INTERP: u64 = 3;
 /// Entry of the dynamic section with flags, and the flag "this is a program, not a library".
 const FLAGS_1: u64 = 0x6fff_fffb;
 const PIE: u64 = 0x0800_0000;
-/// The most that is read of a file at a time, and of a script's first line.
+/// Most bytes of a file that are read at a time, and of a script's first line.
 const PART_MAX: usize = 1 << 16;
 const LINE_MAX: usize = 256;
 /// Bits of the mode: the program runs with the rights of its owner or group.
@@ -80,10 +80,10 @@ fn of_file(path: &Path, file: FileReader) -> Option<String> {
             )
         }
     };
-    Some(why + "; what it starts may still run on gdrcore")
+    Some(why + "; programs that it starts may still run on gdrcore")
 }
 
-/// Where a program is, as execvp(3) looks for it.
+/// The path of a program, by the rules of execvp(3).
 fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(program.into());
@@ -107,15 +107,15 @@ enum ElfCheck {
     OtherLoader(String),
 }
 
-/// Whose processor this is.
+/// This processor's ELF machine number.
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
 fn judge(file: FileReader) -> ElfCheck {
-    // The system decides about a file that is no ELF file or is truncated.
+    // The system judges a file that is no ELF file or is truncated.
     parse(file).unwrap_or(ElfCheck::Fine)
 }
 
-/// A number of some bytes of a part.
+/// A number of `length` bytes at an offset of a part.
 fn number(part: &[u8], at: usize, length: usize) -> Option<u64> {
     let bytes = part.get(at..at.checked_add(length)?)?;
     Some(bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)))
@@ -126,7 +126,7 @@ fn parse(file: FileReader) -> Option<ElfCheck> {
     if front.get(..4)? != b"\x7fELF" {
         return None;
     }
-    // 64 bits, little-endian: all that this builds for.
+    // 64 bits, little-endian: the only kind that this is built for.
     if front.get(4..6)? != [2, 1] || number(&front, 18, 2)? != u64::from(MACHINE) {
         return Some(ElfCheck::Foreign);
     }
@@ -164,7 +164,7 @@ fn parse(file: FileReader) -> Option<ElfCheck> {
 mod tests {
     use super::*;
 
-    /// A file of these program headers `(type, contents)`.
+    /// An ELF file with these program headers `(type, contents)`.
     fn file(kind: u16, headers: &[(u64, &[u8])]) -> Vec<u8> {
         let mut f = vec![0u8; 64 + headers.len() * 56];
         f[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_a_loader_is_told() {
+    fn a_program_without_a_loader_is_an_obstacle() {
         let pie = [FLAGS_1.to_le_bytes(), PIE.to_le_bytes()].concat();
         let plain = [1u64.to_le_bytes(), [0; 8]].concat();
         assert_eq!(judged(&file(EXEC, &[(1, b"")])), ElfCheck::Static);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_a_file() {
+    fn any_bytes_are_parsed_without_panic() {
         let whole = file(DYN, &[(INTERP, b"/lib64/ld-linux-x86-64.so.2\0")]);
         for n in 0..whole.len() {
             judged(&whole[..n]);

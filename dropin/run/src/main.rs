@@ -1,6 +1,7 @@
-//! `gdrcore-run`: runs an unmodified verbs or librdmacm program on gdrcore. It sets the environment
-//! that the libibverbs drop-in reads, puts the drop-in before the system's library and before what
-//! a program brings, and becomes the program: exit code and signals are the program's own.
+//! `gdrcore-run`: runs an unmodified verbs or librdmacm program on gdrcore. Sets the environment
+//! that the libibverbs drop-in reads, puts the drop-in before the system's library and before one
+//! that the program contains, and executes the program: exit code and signals are the program's
+//! own.
 
 mod arguments;
 mod capture;
@@ -12,7 +13,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-/// Shells' exit codes: bad usage, cannot be executed, not found.
+/// Exit codes of shells: bad usage, cannot be executed, not found.
 const USAGE: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -52,7 +53,7 @@ fn fail(code: u8, why: &str) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The program, its environment ready.
+/// The program with its environment.
 fn command(a: &Arguments, folder: &std::path::Path) -> Command {
     let mut c = Command::new(&a.program);
     c.args(&a.rest);
@@ -60,9 +61,9 @@ fn command(a: &Arguments, folder: &std::path::Path) -> Command {
         c.env(name, value);
     }
     c.env("LD_LIBRARY_PATH", before(folder.as_os_str().into(), "LD_LIBRARY_PATH"));
-    // Behind what the caller preloads, such as librspreload, which calls on to it. The drop-in too,
-    // and not in LD_LIBRARY_PATH alone: some programs bring a libibverbs of their own under another
-    // name (Python wheels), and never look for this one.
+    // Behind the caller's own libraries, such as librspreload, which call the next. The drop-in is
+    // preloaded as well, not only in LD_LIBRARY_PATH: some programs contain a libibverbs under
+    // another name (Python wheels) and never look for this one.
     let mut preload = std::env::var_os("LD_PRELOAD");
     for library in [drop_in_library::PRELOAD, drop_in_library::VERBS]
         .map(|l| folder.join(l))
@@ -77,7 +78,7 @@ fn command(a: &Arguments, folder: &std::path::Path) -> Command {
     c
 }
 
-/// A list with `first` before what the variable holds.
+/// The list of a variable with `first` before it.
 fn before(first: OsString, variable: &str) -> OsString {
     join(Some(first), std::env::var_os(variable))
 }

@@ -1,4 +1,4 @@
-//! Attributes: what programs fill in and read out.
+//! Attribute structs, which programs fill in and read.
 
 use super::{ibv_cq, ibv_pd, ibv_qp, ibv_srq, ibv_td};
 use core::ffi::{c_char, c_int, c_uint, c_void};
@@ -67,8 +67,7 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
-/// The same and more. The nested structs of C are flat here: their fields are all of the same size
-/// in each.
+/// The extended attributes. C's nested structs are flat here: all fields of one have the same size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_device_attr_ex {
@@ -123,7 +122,7 @@ pub struct ibv_port_attr {
 }
 
 /// Bytes of the port attributes that the exported `ibv_query_port` fills: programs of old headers
-/// have no more.
+/// have no more room.
 pub const COMPAT_PORT_ATTR: usize = 48;
 
 /// An asynchronous event.
@@ -185,7 +184,7 @@ pub struct ibv_srq_init_attr {
     pub attr: ibv_srq_attr,
 }
 
-/// The same, extended.
+/// The extended struct.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_srq_init_attr_ex {
@@ -215,7 +214,7 @@ pub struct ibv_qp_init_attr {
     pub sq_sig_all: c_int,
 }
 
-/// The same, extended. Begins with the fields of [`ibv_qp_init_attr`], without its padding.
+/// The extended struct. Begins with the fields of [`ibv_qp_init_attr`], without its padding.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_init_attr_ex {
@@ -347,7 +346,7 @@ pub struct ibv_values_ex {
     pub raw_clock: libc::timespec,
 }
 
-/// The 40 bytes in front of a datagram.
+/// The GRH before a datagram, 40 bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_grh {

@@ -56,9 +56,9 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// The operations of the later inline verbs. It lies in front of its context and grows towards
-/// lower addresses; `sz` says how far down it reaches. A null pointer is an operation that the
-/// device lacks: programs see EOPNOTSUPP.
+/// The operations of the later inline verbs. The struct is in front of its context and grows
+/// towards lower addresses; `sz` is its size. A null pointer is an operation that the device lacks:
+/// programs see EOPNOTSUPP.
 #[repr(C)]
 pub struct verbs_context {
     pub query_port:

@@ -1,5 +1,6 @@
-//! Structs of the kernel's user interface that librdmacm hands to the `ibv_copy_*` helpers
-//! (`<rdma/ib_user_verbs.h>`, `<rdma/ib_user_sa.h>`), and the one that they turn path records into.
+//! Structs of the kernel's user interface that librdmacm passes to the `ibv_copy_*` helpers
+//! (`<rdma/ib_user_verbs.h>`, `<rdma/ib_user_sa.h>`), and the struct to which these convert path
+//! records.
 
 use super::ibv_gid;
 use core::ffi::c_int;

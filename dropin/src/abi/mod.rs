@@ -1,9 +1,9 @@
-//! The structs of libibverbs as programs are compiled against them: rdma-core 44, 64-bit.
+//! The structs of libibverbs that programs are compiled against: rdma-core 44, 64-bit.
 //!
 //! Names, order and types of the fields are those of `<infiniband/verbs.h>`; a test compiles every
 //! size and offset against that header. Later releases only append (`verbs_context` at its front,
-//! behind `sz`), so programs built against them find the fields where they look for them.
-//! Enumerations are integers: a C program can put any bits there.
+//! by `sz`), so programs built against them find the fields at the same places. Enumerations are
+//! integers: a C program can store any bits there.
 
 mod attr_structs;
 mod context_structs;

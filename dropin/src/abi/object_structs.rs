@@ -1,4 +1,4 @@
-//! Objects that programs hold pointers to.
+//! Structs of the objects to which programs hold pointers.
 
 use super::{ibv_context, ibv_sge};
 use core::ffi::{c_int, c_uint, c_void};
@@ -105,7 +105,7 @@ pub struct ibv_poll_cq_attr {
 
 type Read<T> = Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> T>;
 
-/// A completion queue with its ways of reading; begins as [`ibv_cq`].
+/// A completion queue with its functions for reading; begins as [`ibv_cq`].
 #[repr(C)]
 pub struct ibv_cq_ex {
     pub base: ibv_cq,
@@ -162,7 +162,7 @@ pub struct ibv_qp {
     pub events_completed: u32,
 }
 
-/// A piece of inline data.
+/// An entry of inline data.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_data_buf {
@@ -170,7 +170,7 @@ pub struct ibv_data_buf {
     pub length: usize,
 }
 
-/// A queue pair with its ways of posting; begins as [`ibv_qp`].
+/// A queue pair with its functions for posting; begins as [`ibv_qp`].
 #[repr(C)]
 pub struct ibv_qp_ex {
     pub qp_base: ibv_qp,
@@ -203,7 +203,7 @@ pub struct ibv_qp_ex {
 }
 
 impl ibv_cq_ex {
-    /// A CQ without the extended ways of reading.
+    /// A CQ without the extended functions.
     pub fn plain(base: ibv_cq) -> Self {
         ibv_cq_ex {
             base,
@@ -233,7 +233,7 @@ impl ibv_cq_ex {
 }
 
 impl ibv_qp_ex {
-    /// A QP without the extended ways of posting.
+    /// A QP without the extended functions.
     pub fn plain(qp_base: ibv_qp) -> Self {
         ibv_qp_ex {
             qp_base,

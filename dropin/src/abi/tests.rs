@@ -5,7 +5,8 @@ use super::*;
 use core::mem::{align_of, offset_of, size_of};
 use std::fmt::Write;
 
-/// `field` or `ours = theirs` where the names differ; nested ones with dots.
+/// Asserts that `field`, or `ours = theirs` where the names differ, is at the same place; nested
+/// fields with dots.
 macro_rules! same {
     (
         $c:ident, $name:literal, $t:ty,
@@ -258,7 +259,7 @@ fn layouts_are_those_of_libibverbs() {
     paths(&mut c);
     commands(&mut c);
     qp_commands(&mut c);
-    assert!(c.lines().count() > before + 300, "the list of fields has shrunk");
+    assert!(c.lines().count() > before + 300, "the list of fields is incomplete");
     let dir = std::env::temp_dir().join(format!("gdrc-abi-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let source = dir.join("layout.c");

@@ -1,7 +1,8 @@
-//! Commands that programs write to a context's `cmd_fd`, as the kernel's uverbs takes them
+//! Commands that programs write to a context's `cmd_fd`, in the layout of the kernel's uverbs
 //! (`<rdma/ib_user_verbs.h>`).
 
-/// `ib_uverbs_cmd_hdr`. The words are of four bytes, this header's own among those that come in.
+/// `ib_uverbs_cmd_hdr`. Word counts are in units of four bytes; the count of the request includes
+/// this header.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ib_uverbs_cmd_hdr {
@@ -92,7 +93,7 @@ pub struct ib_uverbs_qp_dest {
     pub port_num: u8,
 }
 
-/// `ib_uverbs_query_qp_resp`. C aligns it for what drivers may append.
+/// `ib_uverbs_query_qp_resp`. C aligns it for the data that drivers may append.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Default)]
 pub struct ib_uverbs_query_qp_resp {
@@ -128,19 +129,18 @@ pub struct ib_uverbs_query_qp_resp {
     pub reserved: [u8; 5],
 }
 
-/// A struct that is nothing but its bytes: whatever they are, it is a value, and there is no
-/// padding.
+/// A struct without padding that is valid for any bytes.
 ///
 /// # Safety
 /// It is so.
 pub unsafe trait Plain: Copy + Default {
-    /// Its bytes, to be written.
+    /// Its bytes.
     fn bytes(&self) -> &[u8] {
         // SAFETY: initialised bytes, since there is no padding.
         unsafe { core::slice::from_raw_parts((&raw const *self).cast(), size_of::<Self>()) }
     }
 
-    /// The struct that begins some bytes; what is missing is zero.
+    /// The struct at the front of some bytes; missing bytes are zero.
     fn of(bytes: &[u8]) -> Self {
         let mut value = Self::default();
         let n = bytes.len().min(size_of::<Self>());

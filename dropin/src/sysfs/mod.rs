@@ -2,13 +2,13 @@
 //! uses a device only if `/dev/infiniband/uverbs<n>` exists, Mooncake and NCCL resolve the path of
 //! a device's folder in sysfs, scripts list `/sys/class/infiniband`. An unprivileged user cannot
 //! make these files. So `libgdrcore_preload.so` asks this module about a path before it passes a
-//! call on to the kernel.
+//! call to the kernel.
 //!
-//! There is no file system behind it, but a map of names that is built for each question. So a
-//! killed process leaves nothing behind, no other user can replace a file, and a read returns the
-//! state of that moment.
+//! There is no file system behind it, but a map of names that is built for each query. So a killed
+//! process leaves nothing behind, no other user can replace a file, and a read returns the current
+//! state.
 //!
-//! `tree` has the names, `walk` finds one from a path, `system` reads the kernel's sysfs.
+//! `tree` has the names, `walk` resolves a path, `system` reads the kernel's sysfs.
 
 pub mod system;
 mod tree;
@@ -46,13 +46,13 @@ fn tree() -> Tree {
     Tree::new(&devices, &System.cpus())
 }
 
-/// The contents of a file at this moment.
+/// The current contents of a file.
 fn text(content: &Content) -> String {
     match content {
         Content::Text(text) => text.clone(),
         Content::Counter { device, name, unit } => {
             let state = STATE.lock();
-            // A device that this process has not opened has counted nothing.
+            // The counters of a device that this process has not opened are 0.
             let open = state.open.iter().find(|o| o.index == *device);
             let counters = open.and_then(|o| o.hca.device.counters().ok()).unwrap_or_default();
             let at = Counters::NAMES.iter().position(|n| n == name);
@@ -64,7 +64,7 @@ fn text(content: &Content) -> String {
 
 /// The contents of a file, if the path leads to one of ours.
 pub fn read(path: &str) -> Option<String> {
-    // Most paths are not below it, and then the system's addresses are not listed.
+    // Most paths are not below it; for those the system's addresses are not listed.
     if !path.starts_with("/sys/") {
         return None;
     }
@@ -80,16 +80,16 @@ const PATH_MAX: usize = 4096;
 /// The result of a look-up. The preloaded library declares the same layout.
 #[repr(C)]
 pub struct PathInfo {
-    /// Of a folder: it also has the kernel's names, under the same path.
+    /// Of a folder: whether it also contains the kernel's names, under the same path.
     merged: u32,
     /// Of a device.
     major: u32,
     minor: u32,
     /// Unique among our names.
     inode: u64,
-    /// The canonical path; of a name of the kernel, the path by which the kernel finds it.
+    /// The canonical path; for a name of the kernel, the path by which the kernel finds it.
     path: [c_char; PATH_MAX],
-    /// Of a link: where it points to.
+    /// Of a link: its target.
     target: [c_char; PATH_MAX],
 }
 
@@ -138,16 +138,15 @@ fn put(to: &mut [c_char; PATH_MAX], text: &str) -> bool {
     true
 }
 
-/// Looks an absolute path up. Returns 0: no name of ours; a negative errno; or its kind, and more
-/// in `seen`. With `follow`, a link at its end is followed.
+/// Looks an absolute path up. Returns 0: no name of ours; a negative errno; or its kind, with
+/// further attributes in `seen`. With `follow`, a link at its end is followed.
 ///
 /// # Safety
 /// A C string, and room for a [`PathInfo`].
 unsafe extern "C" fn look(path: *const c_char, follow: c_int, seen: *mut PathInfo) -> c_int {
-    // SAFETY: the caller's promise. All its fields are integers, written below as far as they say
-    // something.
+    // SAFETY: the caller's promise. All fields are integers, written below if they have a meaning.
     let (path, seen) = unsafe { (CStr::from_ptr(path), &mut *seen) };
-    // Names of ours are plain.
+    // Names of ours are ASCII.
     let Ok(path) = path.to_str() else { return 0 };
     (seen.merged, seen.major, seen.minor) = (0, 0, 0);
     match find(&tree(), &System, path, follow != 0) {
@@ -168,9 +167,9 @@ unsafe extern "C" fn look(path: *const c_char, follow: c_int, seen: *mut PathInf
     }
 }
 
-/// The names in a folder of ours, by its canonical path: of each eight bytes of its inode, one for
-/// its kind, the name, and a zero. Returns the bytes that this takes; nothing is written where
-/// there is no room for all of it.
+/// The names in a folder of ours, by its canonical path: for each eight bytes of its inode, one for
+/// its kind, the name, and a zero. Returns the size of the whole; nothing is written unless there
+/// is room for all of it.
 ///
 /// # Safety
 /// A C string, and `room` writable bytes.
@@ -193,8 +192,9 @@ unsafe extern "C" fn list(path: *const c_char, to: *mut u8, room: usize) -> isiz
     all.len() as isize
 }
 
-/// Opens a file or folder of ours, by its canonical path and the flags of open(2): a descriptor, or
-/// a negative errno. The name of the descriptor's file, which `/proc/self/fd` shows, is the path.
+/// Opens a file or folder of ours, by its canonical path and the flags of open(2): returns a
+/// descriptor, or a negative errno. The descriptor's file has the path as its name, which
+/// `/proc/self/fd` shows.
 ///
 /// # Safety
 /// A C string.
@@ -226,7 +226,7 @@ fn open_path(path: &str, flags: c_int) -> Result<c_int> {
 const SEALS: c_int =
     libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
-/// A descriptor to read a text from.
+/// A descriptor from which a text can be read.
 fn file_of(path: &str, text: &str, flags: c_int) -> Result<c_int> {
     let name = CString::new(path)
         .map_err(|_| gdrcore_core::refuse!(Invalid, "path: it has a NUL inside"))?;
@@ -236,8 +236,8 @@ fn file_of(path: &str, text: &str, flags: c_int) -> Result<c_int> {
     if fd < 0 {
         return Err(crate::verb_result::last_error());
     }
-    // SAFETY: the text's bytes, and a descriptor of our own. The offset of the descriptor stays at
-    // the beginning, and nobody writes behind it.
+    // SAFETY: the text's bytes, and a descriptor of our own. The descriptor's offset stays at the
+    // beginning, and no other thread writes.
     let done = unsafe {
         libc::pwrite(fd, text.as_ptr().cast(), text.len(), 0) == text.len() as isize
             && libc::fchmod(fd, 0o444) == 0

@@ -1,14 +1,14 @@
-//! The kernel's own sysfs. By system calls alone: the C library's functions lead to the preloaded
-//! library, and from there back here.
+//! Reads the kernel's own sysfs, by system calls only: the C library's functions lead to the
+//! preloaded library, and from there back here.
 
 use super::walk::{canonical, Kernel};
 use core::ffi::{c_char, c_int};
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-/// Bytes of what is read here: numbers, lists of processors.
+/// Longest content that is read here: numbers, lists of processors.
 const LINE_MAX: usize = 4096;
-/// How many `uverbs` files of hardware there may be.
+/// Most `uverbs` files of hardware.
 const UVERBS_MAX: u32 = 256;
 
 /// This machine.
@@ -64,12 +64,12 @@ impl System {
         Some(String::from_utf8_lossy(text).trim_end().to_string())
     }
 
-    /// The processors that are there.
+    /// The list of online processors.
     pub fn cpus(&self) -> String {
         self.line("/sys/devices/system/cpu/online").unwrap_or_default()
     }
 
-    /// The folder of a network interface, and that of the hardware behind it.
+    /// The folder of a network interface, and that of its hardware.
     pub fn interface(&self, name: &str) -> (Option<String>, Option<String>) {
         let there = |path: String| self.has(&path).then(|| canonical(self, &path)).flatten();
         let Some(folder) = there(format!("/sys/class/net/{name}")) else { return (None, None) };
@@ -77,7 +77,7 @@ impl System {
         (Some(folder), hardware)
     }
 
-    /// The NUMA node of hardware: that of the nearest folder above which has one.
+    /// The NUMA node of hardware: that of the nearest folder above that has one.
     pub fn numa_node(&self, hardware: &str) -> i32 {
         let above = std::path::Path::new(hardware)
             .ancestors()
@@ -88,7 +88,7 @@ impl System {
     }
 }
 
-/// The number of our first `uverbs` file: those of hardware stay visible.
+/// The number of our first `uverbs` file, behind those of hardware.
 pub fn first_uverbs() -> u32 {
     static FIRST: OnceLock<u32> = OnceLock::new();
     *FIRST.get_or_init(|| {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_read() {
+    fn the_kernels_sysfs_is_read() {
         assert_eq!(System.read_link("/proc/self").unwrap(), std::process::id().to_string());
         assert_eq!(System.read_link("/proc"), None);
         assert_eq!(System.read_link("/nothing\0"), None);

@@ -1,9 +1,9 @@
-//! The names: folders, files and links that the kernel would make for the devices, as a map from
-//! path to node.
+//! The tree of names: folders, files and links that the kernel would make for the devices, as a map
+//! from path to node.
 //!
 //! Every path is canonical: below `/sys/devices` and `/dev`, and below the two class folders. A
 //! device's own folder is that of a PCI device which does not exist, one for each network
-//! interface, since programs take the last component of `/sys/class/infiniband/<device>/device` for
+//! interface, since programs parse the last component of `/sys/class/infiniband/<device>/device` as
 //! a PCI address, and group devices by it.
 
 use crate::gids;
@@ -13,22 +13,22 @@ use std::fmt::Write;
 /// The folder of RDMA devices, and that of their files for libibverbs.
 pub const CLASS: &str = "/sys/class/infiniband";
 pub const CLASS_VERBS: &str = "/sys/class/infiniband_verbs";
-/// Where the kernel has the device files.
+/// The kernel's folder of device files.
 pub const FILES: &str = "/dev/infiniband";
 /// The PCI domain of the folders, which no machine has, and those behind it.
 const DOMAIN: u32 = 0x9d00;
-/// Numbers of the device files: those that the kernel uses.
+/// Numbers of the device files, those of the kernel.
 const UVERBS_MAJOR: u32 = 231;
 const UVERBS_MINOR: u32 = 192;
 
 /// A name of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// A folder. `merged`: what the kernel has there is there too.
+    /// A folder. `merged`: it also contains the kernel's names.
     Folder { merged: bool },
     /// A file that can be read.
     File(Content),
-    /// A symbolic link, with its target as the kernel would write it.
+    /// A symbolic link, with its target in the kernel's form.
     Link(String),
     /// A character device.
     Device { major: u32, minor: u32 },
@@ -64,11 +64,11 @@ pub struct DeviceFacts {
 #[derive(Clone, Debug, Default)]
 pub struct Interface {
     pub name: String,
-    /// Its own folder below `/sys/devices`, where the kernel shows it.
+    /// Its own folder below `/sys/devices`, if the kernel shows it.
     pub folder: Option<String>,
-    /// The folder of the hardware behind it, where there is some.
+    /// The folder of its hardware, if it has some.
     pub hardware: Option<String>,
-    /// As in that folder, or −1.
+    /// The node in that folder, or −1.
     pub numa_node: i32,
 }
 
@@ -76,8 +76,8 @@ pub struct Interface {
 #[derive(Debug, Default)]
 pub struct Tree(BTreeMap<String, Node>);
 
-/// Counters of `ports/1/counters`: the name there, ours, the unit. Empty: what does not happen to a
-/// device of software.
+/// Counters of `ports/1/counters`: the name there, our name, the unit. Without a name of ours:
+/// events that a software device does not have.
 const COUNTERS: &[(&str, &str, u64)] = &[
     ("port_xmit_data", "sent_bytes", 4),
     ("port_rcv_data", "rcvd_bytes", 4),
@@ -97,15 +97,15 @@ const COUNTERS: &[(&str, &str, u64)] = &[
     ("VL15_dropped", "", 1),
 ];
 
-/// Bytes as the kernel writes GUIDs and GIDs: groups of 16 bits.
+/// Bytes in the kernel's format of GUIDs and GIDs: groups of 16 bits.
 fn groups(bytes: &[u8]) -> String {
     let all: Vec<String> =
         bytes.chunks_exact(2).map(|b| format!("{:02x}{:02x}", b[0], b[1])).collect();
     all.join(":")
 }
 
-/// The way from a folder to a path, both absolute. As the kernel writes it, it ends in the path's
-/// own name, also where it leads to a folder above: programs take the last component of `device`.
+/// The relative path from a folder to a path, both absolute. As the kernel's, it ends in the path's
+/// own name even if it leads to a folder above: programs take the last component of `device`.
 fn relative(from: &str, to: &str) -> String {
     let (from, to): (Vec<&str>, Vec<&str>) = (from.split('/').collect(), to.split('/').collect());
     let same = from.iter().zip(&to[..to.len() - 1]).take_while(|(a, b)| a == b).count();
@@ -114,7 +114,7 @@ fn relative(from: &str, to: &str) -> String {
 }
 
 impl Tree {
-    /// The names of these devices. `cpus`: all processors, as in `/sys/devices/system/cpu/online`.
+    /// The tree of these devices. `cpus`: all processors, as in `/sys/devices/system/cpu/online`.
     pub fn new(devices: &[DeviceFacts], cpus: &str) -> Tree {
         let mut t = Tree::default();
         for folder in [CLASS, CLASS_VERBS, FILES] {
@@ -300,8 +300,8 @@ fn card(index: u32) -> String {
     format!("/sys/devices/pci{domain:04x}:{bus:02x}/{domain:04x}:{bus:02x}:00.0")
 }
 
-/// The part that the names of our PCI devices have; the preloaded library asks about no other names
-/// of `/sys/devices`.
+/// A part of the names of all our PCI devices; the preloaded library asks about no other names of
+/// `/sys/devices`.
 #[cfg(test)]
 const CARD_MARK: &str = "/pci9d";
 

@@ -3,25 +3,25 @@
 use super::tree::{Node, Tree};
 use core::ffi::c_int;
 
-/// How many links a path may lead through, as in the kernel.
+/// Most links in a path, as in the kernel.
 const LINKS_MAX: usize = 40;
 /// Longest path.
 const PATH_MAX: usize = 4096;
 
 /// The kernel's own names.
 pub trait Kernel {
-    /// Where a symbolic link points to; `None`: it is none.
+    /// The target of a symbolic link; `None`: it is not one.
     fn read_link(&self, path: &str) -> Option<String>;
 }
 
 /// The result of a look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolved {
-    /// Nothing of ours: it goes on to the kernel as it is.
+    /// No name of ours: the kernel gets it unchanged.
     Nothing,
-    /// The kernel's, under this name.
+    /// A name of the kernel, by this path.
     Moved(String),
-    /// Ours, under its canonical path.
+    /// A name of ours, by its canonical path.
     Ours(String, Node),
 }
 
@@ -33,7 +33,7 @@ pub fn look(tree: &Tree, kernel: &dyn Kernel, path: &str, follow: bool) -> Resul
     if !path.starts_with('/') || path.len() >= PATH_MAX {
         return Ok(Resolved::Nothing);
     }
-    // A slash at the end asks for a folder.
+    // A slash at the end requires a folder.
     let folder = path.ends_with('/');
     let (at, ours) = walk(tree, kernel, path, follow || folder)?;
     match tree.get(&at) {
@@ -44,7 +44,7 @@ pub fn look(tree: &Tree, kernel: &dyn Kernel, path: &str, follow: bool) -> Resul
     }
 }
 
-/// The canonical form of a path of the kernel's, whether it exists or not.
+/// The canonical form of a path of the kernel, whether it exists or not.
 pub fn canonical(kernel: &dyn Kernel, path: &str) -> Option<String> {
     walk(&Tree::default(), kernel, path, true).ok().map(|(at, _)| at)
 }
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(real("/sys/class/infiniband/gdrc0/../.."), CARD);
         assert_eq!(real("/sys/class/infiniband/gdrc0/device"), CARD);
         assert_eq!(real("/sys/class/infiniband_verbs/uverbs1/device/"), CARD);
-        // Two devices of one interface are of one PCI device.
+        // Two devices of one interface belong to one PCI device.
         assert_eq!(real("/sys/class/infiniband/gdrc2/device"), CARD);
         assert_ne!(real("/sys/class/infiniband/gdrc1/device"), CARD);
         assert_eq!(real("//sys/./class/infiniband/../infiniband/gdrc0/ports/1/gids/3"), {
@@ -203,7 +203,7 @@ mod tests {
             real("/sys/bus/pci/devices/0000:00:03.0/infiniband"),
             format!("{CARD}/infiniband")
         );
-        // Where there is no hardware, the link is ours.
+        // Without hardware, the link is ours.
         assert_eq!(real("/sys/class/net/lo/device"), real("/sys/class/infiniband/gdrc1/device"));
         assert_eq!(at("/sys/class/net/eth0/device", true), Ok(Resolved::Nothing));
         assert_eq!(at("/sys/class/net/eth0/device/vendor", true), Ok(Resolved::Nothing));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error() {
+    fn missing_names_are_errors() {
         let gdrc0 = "/sys/class/infiniband/gdrc0";
         for (path, errno) in [
             (format!("{gdrc0}/ports/2"), libc::ENOENT),
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(names(&format!("{CARD}/net")), ["eth0"]);
         assert_eq!(names(&format!("{CARD}/infiniband/gdrc0/ports/1/gids")), ["0", "1", "2", "3"]);
         assert!(names("/sys/class").contains(&"infiniband".into()));
-        // Every name can be walked to, and every link leads somewhere that is ours or the kernel's.
+        // Every name can be resolved, and every link has a target of ours or of the kernel.
         let mut todo = vec!["/sys/class/infiniband".to_string(), CARD.into()];
         let mut seen = 0;
         while let Some(folder) = todo.pop() {

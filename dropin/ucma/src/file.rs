@@ -1,8 +1,9 @@
 //! The open file: what `open`, `write` and `close` of `/dev/infiniband/rdma_cm` do.
 //!
-//! Its descriptor is an eventfd in semaphore mode that counts the events that wait, so a program
-//! may poll it and make it non-blocking, and GET_EVENT sleeps and is interrupted by signals as a
-//! `read` is. Commands and answers cross the program's memory by copies that survive a bad address.
+//! Its descriptor is an eventfd in semaphore mode that counts queued events, so a program may poll
+//! it and make it non-blocking, and GET_EVENT waits and is interrupted by signals like a `read`.
+//! Commands and answers are copied from and to the program's memory by copies that survive a bad
+//! address.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -15,7 +16,7 @@ use gdrcore_core::{Error, Result};
 use crate::proto::Command;
 use crate::session::{Answer, Devices, Session};
 
-/// Longest command that is read: longer than any that there is.
+/// Longest command that is read; all commands are shorter.
 const COMMAND_MAX: usize = 512;
 
 /// Delay of closing a file on which a thread has waited for events. The kernel's close takes as
@@ -38,9 +39,9 @@ struct State<D> {
 
 struct File {
     channel: u32,
-    /// The count of the descriptor, without tokens that a thread has taken and not yet used.
+    /// The descriptor's count, without tokens that a thread has taken and not used yet.
     counted: usize,
-    /// A thread has asked for events.
+    /// Whether a thread has waited for events.
     asked: bool,
 }
 
@@ -73,7 +74,7 @@ impl<D: Devices> Files<D> {
         }
         let mut s = self.state();
         let channel = s.session.open();
-        // A file of that number that was closed behind our back is no more.
+        // A file of that number that was closed without our knowledge has ended.
         if let Some(old) = s.open.insert(fd, File { channel, counted: 0, asked: false }) {
             s.session.close(old.channel);
         }
@@ -89,16 +90,16 @@ impl<D: Devices> Files<D> {
         let mut s = self.state();
         if let Some(file) = s.open.remove(&fd) {
             s.session.close(file.channel);
-            s.tell();
+            s.update_counts();
         }
     }
 
-    /// Carries out the command of `len` bytes at `buf`, an address in this process.
+    /// Executes the command of `len` bytes at `buf`, an address in this process.
     ///
     /// # Errors
     /// Those of [`Session::execute`]; `EBADF`: not a file of ours; [`Error::Fault`]: an address
-    /// that cannot be read or written; for GET_EVENT [`Error::Again`] where the descriptor is
-    /// non-blocking, `EINTR` where a signal came.
+    /// that cannot be read or written; for GET_EVENT [`Error::Again`] if the descriptor is
+    /// non-blocking, `EINTR` if a signal came.
     pub fn write(&self, fd: RawFd, buf: u64, len: usize) -> Result<usize> {
         let mut bytes = [0; COMMAND_MAX];
         // Bytes behind the longest command are not read, as in the kernel.
@@ -109,7 +110,7 @@ impl<D: Devices> Files<D> {
         } else {
             let mut s = self.state();
             let done = s.execute(fd, bytes);
-            s.tell();
+            s.update_counts();
             done?
         };
         if let Some(a) = answer {
@@ -146,13 +147,13 @@ impl<D: Devices> Files<D> {
         let mut s = self.state();
         let n = s.session.pump();
         if n > 0 {
-            s.tell();
+            s.update_counts();
         }
         n
     }
 
-    /// Closes every file, as the end of a process does; the descriptors stay. Where a thread is
-    /// inside for good, nothing is done.
+    /// Closes every file, as the end of a process does; the descriptors stay open. Does nothing if
+    /// a thread never leaves the lock.
     pub fn close_all(&self) {
         let Ok(mut s) = self.state.try_lock() else { return };
         for file in std::mem::take(&mut s.open).into_values() {
@@ -175,22 +176,21 @@ impl<D: Devices> State<D> {
         session.execute(channel, bytes, &read, &|fd| open.get(&fd).map(|f| f.channel))
     }
 
-    /// Makes the descriptors count the events that wait.
-    fn tell(&mut self) {
+    /// Makes the descriptors count the queued events.
+    fn update_counts(&mut self) {
         for (&fd, file) in &mut self.open {
             let queued = self.session.queued(file.channel);
             if queued > file.counted {
                 let more = (queued - file.counted) as u64;
-                // Not `write`, which the preloaded library would take for a command of the
-                // program's.
+                // Not `write`, which the preloaded library would treat as a command of the program.
                 // SAFETY: no pointers. It fails only for a counter of 2^64 − 2.
                 unsafe { libc::eventfd_write(fd, more) };
             }
             for _ in queued..file.counted {
                 let mut n = 0u64;
                 let room = libc::iovec { iov_base: (&raw mut n).cast(), iov_len: 8 };
-                // A thread that reads may have been faster, and will find nothing in the queue.
-                // SAFETY: one live iovec with room for eight bytes.
+                // A thread that reads may have been faster, and finds nothing in the queue. SAFETY:
+                // one live iovec with room for eight bytes.
                 unsafe { libc::preadv2(fd, &room, 1, -1, libc::RWF_NOWAIT) };
             }
             file.counted = queued;

@@ -1,12 +1,12 @@
 //! The kernel's end of librdmacm. Debian's library opens `/dev/infiniband/rdma_cm` and writes
-//! commands into it (the interface of `<rdma/rdma_user_cm.h>`, ABI version 4); here they are
-//! answered by a device's connection manager, so that the library runs unmodified where there is no
-//! kernel RDMA.
+//! commands into it (the interface of `<rdma/rdma_user_cm.h>`, ABI version 4). Here a device's
+//! connection manager answers them, so that the library runs unmodified on machines without kernel
+//! RDMA.
 //!
-//! Layers, low to high. [`proto`] parses commands and writes answers. [`session`] is the state
-//! that the kernel would have: ids, their states, queues of events; it makes no system call and
-//! knows devices through the trait [`session::Devices`]. [`mod@file`] is the open
-//! file: a descriptor that is readable while events wait, the program's memory, blocking.
+//! Layers, low to high. [`proto`] parses commands and writes answers. [`session`] is the state that
+//! the kernel would have: ids, their states, queues of events; it makes no system call and knows
+//! devices through the trait [`session::Devices`]. [`mod@file`] is the open file: a descriptor that
+//! is readable while events are queued, the program's memory, blocking.
 
 pub mod file;
 pub mod proto;

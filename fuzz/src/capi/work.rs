@@ -9,7 +9,8 @@ const PIECES: usize = 6;
 
 /// The header's inline function, in Rust.
 ///
-/// # Safety As in the header.
+/// # Safety
+/// As in the header.
 unsafe fn gdrc_qp_fast_post_send(
     qp: *mut gdrc_qp_fast,
     wr: *const gdrc_send_wr,

@@ -137,7 +137,8 @@ pub struct Sum {
 /// Runs the cases whose name contains `filter` between two devices of these names (one device, if
 /// the names are equal), prints a line for each, and returns the counts.
 ///
-/// # Errors A device that cannot be opened.
+/// # Errors
+/// A device that cannot be opened.
 pub fn run(a: &str, b: &str, filter: &str) -> Result<Sum, String> {
     let first = Opened::open(a)?;
     let second = if a == b { None } else { Some(Opened::open(b)?) };

@@ -39,7 +39,7 @@ impl Open<'_> {
         self.files.write(self.raw(), all.as_ptr() as u64, all.len())
     }
 
-    /// An id whose address is resolved, so that one event waits.
+    /// An id whose address is resolved, so that one event is queued.
     fn resolved(&self) -> u32 {
         let mut id = 0u32;
         let at = (&raw mut id as u64).to_ne_bytes();
@@ -70,14 +70,14 @@ fn the_descriptor_counts_events() {
     assert!(is_readable(f.raw()));
     assert_eq!(f.event(), Ok(0));
     assert!(!is_readable(f.raw()));
-    // An event that is forgotten with its id wakes nobody.
+    // An event that is removed with its id wakes no thread.
     let other = f.resolved();
     assert!(is_readable(f.raw()));
     let mut n = 0u32;
     for id in [other, id] {
         f.write(1, &[&(&raw mut n as u64).to_ne_bytes(), &id.to_ne_bytes(), &[0; 4]]).unwrap();
     }
-    assert_eq!(n, 1, "of the last one an event was told");
+    assert_eq!(n, 1, "one event of the last id was taken");
     assert!(!is_readable(f.raw()));
     drop(f);
     assert_eq!(files.open_count(), (0, 0));

@@ -1,4 +1,4 @@
-//! Answers as bytes. Each is as long as the kernel's; a program that left less room gets the front
+//! Writes answers as bytes. Each has the kernel's length; a program with less room gets the front
 //! of it.
 
 use gdrcore_core::verbs::types::{AhAttr, QpAttr};
@@ -6,12 +6,12 @@ use gdrcore_core::verbs::types::{AhAttr, QpAttr};
 use super::sockaddr::{SOCKADDR_IN6, SOCKADDR_STORAGE};
 use super::{Addr, DATA_MAX};
 
-/// Hop limit where none was asked for.
+/// Default hop limit.
 const HOP_LIMIT: u8 = 64;
 /// "Exactly this value" in the selectors of a path record.
 const EXACTLY: u8 = 2;
-/// Rate code "10 Gbit/s" and life time code "a quarter of a second": the fields must hold
-/// something.
+/// Rate code "10 Gbit/s" and life time code "a quarter of a second": values for fields that must
+/// not be empty.
 const RATE: u8 = 3;
 const LIFE_TIME: u8 = 16;
 
@@ -62,7 +62,8 @@ impl Out {
         self.u8(global).u8(1).zeros(1)
     }
 
-    /// `len`-prefixed private data of a conn_param or ud_param: 256 bytes, then how many count.
+    /// `len`-prefixed private data of a conn_param or ud_param: 256 bytes, then the number of valid
+    /// ones.
     fn data(&mut self, data: &[u8]) -> &mut Self {
         let n = data.len().min(DATA_MAX - 1);
         self.bytes(data.get(..n).unwrap_or(data)).zeros(DATA_MAX - n).u8(n as u8)
@@ -73,7 +74,7 @@ impl Out {
     }
 }
 
-/// The id of something new.
+/// The id of a new object.
 pub fn created(id: u32) -> Vec<u8> {
     Out(Vec::new()).u32(id).done()
 }
@@ -95,7 +96,7 @@ pub struct Route {
     pub src: Option<Addr>,
     /// The peer's.
     pub dst: Option<Addr>,
-    /// The route was resolved: the path below counts.
+    /// Whether the route was resolved, so that the path below is valid.
     pub resolved: bool,
     /// Path MTU code.
     pub mtu: u8,
@@ -216,7 +217,7 @@ pub fn qp_attr_answer(a: &QpAttr, mask: u32, gid_index: u8) -> Vec<u8> {
 #[allow(missing_docs)]
 pub enum EventParam<'a> {
     None,
-    /// The argument of an event of the program's own.
+    /// The argument of a program's own event.
     Argument(u64),
     Conn {
         qp_num: u32,

@@ -1,10 +1,10 @@
-//! Commands and answers of the kernel's rdma_cm interface as bytes
+//! Parses commands and defines answers of the kernel's rdma_cm interface as bytes
 //! (`include/uapi/rdma/rdma_user_cm.h`, version 4). Native byte order; 64-bit fields aligned to 8
 //! bytes, so 64- and 32-bit programs agree.
 //!
 //! A command is a header (`u32` number, `u16` bytes that follow, `u16` bytes of room for the
-//! answer) and its fields. Whatever the bytes, parsing ends in a [`Command`] or in an error: what
-//! is too short or unknown is [`Error::Invalid`], too little room for the answer is `ENOSPC`.
+//! answer) and its fields. Any bytes parse to a [`Command`] or to an error: too short or unknown is
+//! [`Error::Invalid`], too little room for the answer is `ENOSPC`.
 
 mod answer;
 mod sockaddr;
@@ -22,7 +22,7 @@ use gdrcore_core::{Error, Result};
 
 /// Version of the interface.
 pub const ABI_VERSION: u32 = 4;
-/// Most private data that a command or an event has room for.
+/// Largest private data of a command or an event.
 pub const DATA_MAX: usize = 256;
 /// `ENOSPC`: the answer does not fit.
 pub const NO_SPACE: Error = Error::Os(28);
@@ -97,12 +97,12 @@ pub mod query {
 #[allow(missing_docs)]
 pub mod size {
     pub const ID: usize = 4;
-    /// Least room for an answer: up to the device index, which came later.
+    /// Least room for an answer: up to the device index, a later addition.
     pub const ROUTE_MIN: usize = 200;
     pub const ADDR_MIN: usize = 272;
     pub const PATHS_MIN: usize = 8;
     pub const QP_ATTR: usize = 144;
-    /// Up to the reserved word and ECE, which came later.
+    /// Up to the reserved word and ECE, later additions.
     pub const EVENT_MIN: usize = 324;
     pub const EVENT: usize = 336;
 }
@@ -120,11 +120,11 @@ pub struct ConnParam<'a> {
     pub flow_control: bool,
     pub retry_count: u8,
     pub rnr_retry_count: u8,
-    /// False: the other fields have no meaning. So an ACCEPT answers a CONNECT_RESPONSE.
+    /// Whether the other fields have a meaning. An ACCEPT without them answers a CONNECT_RESPONSE.
     pub valid: bool,
 }
 
-/// A command. `response` is the program's address for the answer, `uid` the library's word for an
+/// A command. `response` is the program's address for the answer, `uid` the library's number of an
 /// object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -197,7 +197,7 @@ impl<'a> Fields<'a> {
     }
 
     fn conn_param(&self, at: usize) -> Result<ConnParam<'a>> {
-        // The whole struct is there, however little of it counts.
+        // The whole struct must be there, however few of its bytes are valid.
         self.bytes(at, 272)?;
         Ok(ConnParam {
             qp_num: self.u32(at)?,
@@ -213,12 +213,12 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A `sockaddr_in6` or something shorter in its place.
+    /// A `sockaddr_in6`, or a shorter address in its place.
     fn ip(&self, at: usize) -> Result<Option<Addr>> {
         Addr::parse(self.bytes(at, sockaddr::SOCKADDR_IN6)?)
     }
 
-    /// A `sockaddr_storage` of which `len` bytes count.
+    /// A `sockaddr_storage` with `len` valid bytes.
     fn storage(&self, at: usize, len: u16) -> Result<Option<Addr>> {
         let all = self.bytes(at, sockaddr::SOCKADDR_STORAGE)?;
         Addr::parse(
@@ -229,12 +229,12 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// Reads what a program wrote.
+    /// Parses a program's command.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: too short, no such command, or an address of no known family; `ENOSPC`:
-    /// the header promises less room than the answer needs. The second value of the result is the
-    /// room.
+    /// [`Error::Invalid`]: too short, no such command, or an address of an unknown family;
+    /// `ENOSPC`: the header states less room than the answer needs. The second value of the result
+    /// is the room.
     pub fn parse(bytes: &'a [u8]) -> Result<(Command<'a>, usize)> {
         let head = Fields(bytes);
         let (number, len, room) =
@@ -324,7 +324,7 @@ impl<'a> Command<'a> {
         Ok(Command::Resolve { id: f.u32(0)?, src, dst: dst.ok_or_else(no_address)? })
     }
 
-    /// Either of the two commands that join a group.
+    /// Parses either of the two commands that join a group.
     fn join(number: u32, f: &Fields<'a>) -> Result<Command<'a>> {
         let (response, uid) = (f.u64(0)?, f.u64(8)?);
         if number == number::JOIN_IP_MCAST {
@@ -341,7 +341,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Bytes that the answer to a command takes at least.
+/// Least room of a command's answer.
 fn room_needed(number: u32, f: &Fields<'_>) -> Result<usize> {
     Ok(match number {
         number::CREATE_ID | number::DESTROY_ID | number::MIGRATE_ID => size::ID,

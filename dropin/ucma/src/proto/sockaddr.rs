@@ -1,11 +1,11 @@
-//! Socket addresses: what programs bind and resolve, and the GIDs that stand for them.
+//! Socket addresses that programs bind and resolve, and the GIDs that correspond to them.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use gdrcore_core::refuse;
 use gdrcore_core::Result;
 
-/// Bytes of `sockaddr_in6`, the largest that the IP commands hold.
+/// Bytes of `sockaddr_in6`, the largest address of the IP commands.
 pub(super) const SOCKADDR_IN6: usize = 28;
 /// Bytes of `sockaddr_storage`.
 pub(super) const SOCKADDR_STORAGE: usize = 128;
@@ -53,7 +53,7 @@ impl Addr {
     }
 
     /// Writes the `sockaddr_in` or `sockaddr_in6` to the front of `to` and returns its length; the
-    /// rest of `to` stays as it is.
+    /// rest of `to` is unchanged.
     pub(super) fn emit(&self, to: &mut [u8; SOCKADDR_STORAGE]) -> u16 {
         let mut put = |at: usize, bytes: &[u8]| {
             if let Some(to) = to.get_mut(at..at + bytes.len()) {
@@ -76,7 +76,7 @@ impl Addr {
         }
     }
 
-    /// The address of a GID: IPv4 where it is an IPv4-mapped one.
+    /// The address of a GID: IPv4 if it is IPv4-mapped.
     pub fn from_gid(gid: &[u8; 16], scope_id: u32, port: u16) -> Addr {
         let v6 = Ipv6Addr::from(*gid);
         match v6.to_ipv4_mapped() {
@@ -93,7 +93,7 @@ impl Addr {
         }
     }
 
-    /// The IPv4 address, also where it is written as an IPv6 one.
+    /// The IPv4 address, also if it is IPv4-mapped.
     pub fn v4(&self) -> Option<Ipv4Addr> {
         match self.ip {
             IpAddr::V4(ip) => Some(ip),

@@ -24,7 +24,7 @@ fn v4(ip: [u8; 4], port: u16) -> Addr {
     Addr { ip: ip.into(), port, scope_id: 0 }
 }
 
-/// One good command of each kind.
+/// One valid command of each kind.
 fn all() -> Vec<(Vec<u8>, &'static str)> {
     let storage = |ip, port| sockaddr_in(ip, port, 128);
     let (a, b) = ([10, 0, 0, 1], [10, 0, 0, 2]);
@@ -138,7 +138,7 @@ fn fields_are_where_the_kernel_has_them() {
 }
 
 #[test]
-fn whatever_is_cut_or_garbled_is_an_error_or_a_command() {
+fn truncated_and_garbled_bytes_parse_to_an_error_or_a_command() {
     let mut x = 1u64;
     let mut random = move || {
         x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -152,7 +152,7 @@ fn whatever_is_cut_or_garbled_is_an_error_or_a_command() {
                 "{name} cut to {len}"
             );
         }
-        // A header that tells the truth about a body that is too short.
+        // A header with the right length of a body that is too short.
         let fixed = bytes.len() - 8;
         let cut = command(
             u32::from_ne_bytes(bytes[..4].try_into().unwrap()),
@@ -175,7 +175,7 @@ fn whatever_is_cut_or_garbled_is_an_error_or_a_command() {
 }
 
 #[test]
-fn too_little_room_for_the_answer_is_said() {
+fn too_little_room_for_the_answer_is_an_error() {
     for (mut bytes, name) in all() {
         let room = u16::from_ne_bytes(bytes[6..8].try_into().unwrap());
         bytes[6..8].copy_from_slice(&3u16.to_ne_bytes());

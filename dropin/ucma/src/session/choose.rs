@@ -1,4 +1,4 @@
-//! Which device an address belongs to.
+//! Chooses the device of an address.
 
 use core::net::IpAddr;
 
@@ -15,8 +15,8 @@ fn same_family(own: &Addr, to: &Addr) -> bool {
 }
 
 impl<D: Devices> Session<D> {
-    /// The device that has an address, or that stands for the loopback network where none has the
-    /// very address.
+    /// The device of an address; for an address of the loopback network that no device has, one
+    /// that represents that network.
     pub(super) fn device_with(&self, addr: &Addr) -> Option<usize> {
         let list = self.devices.list();
         let exact = list.iter().position(|d| d.gid == addr.gid());
@@ -38,8 +38,8 @@ impl<D: Devices> Session<D> {
         own.or(near).or_else(|| list.iter().position(|d| same_family(&address(d), to)))
     }
 
-    /// The devices of an address's family. An IPv4-mapped address is an IPv6 one here: it is the
-    /// socket's family that counts.
+    /// The devices of an address's family. An IPv4-mapped address counts as IPv6 here: the family
+    /// of the socket decides.
     pub(super) fn devices_of_family(&self, addr: &Addr) -> Vec<usize> {
         let list = self.devices.list().iter().enumerate();
         list.filter_map(|(n, d)| (address(d).ip.is_ipv4() == addr.ip.is_ipv4()).then_some(n))
@@ -54,14 +54,14 @@ impl<D: Devices> Session<D> {
             .get(device)
             .map_or(Addr::from_gid(&[0; 16], 0, port), |d| Addr { port, ..address(d) });
         match (own.ip, like.ip) {
-            // An IPv6 program that talks IPv4 sees IPv4-mapped addresses.
+            // An IPv6 program that uses IPv4 sees IPv4-mapped addresses.
             (IpAddr::V4(v4), IpAddr::V6(_)) => Addr { ip: IpAddr::V6(v4.to_ipv6_mapped()), ..own },
             _ => own,
         }
     }
 
-    /// The destination as packets name it: the loopback network is this host, unless the device
-    /// itself lives there; the "any" address is this host too.
+    /// The destination of packets: an address of the loopback network is this host, unless the
+    /// device itself is there; the "any" address is this host too.
     pub(super) fn destination(&self, device: usize, to: Addr) -> Addr {
         let own = self.own_address(device, to.port, &to);
         if to.is_any() || to.is_loopback() && !own.is_loopback() {

@@ -1,13 +1,13 @@
-//! The state that the kernel would have for a process: its open files (channels), the ids in them,
-//! and events that wait.
+//! A process's session: the state that the kernel would have for it, that is its open files
+//! (channels), the ids in them, and queued events.
 //!
 //! Sans-IO: commands and answers are bytes, and devices are reached through [`Devices`].
 //! [`Session::queued`] is the number of events in a channel, by which the owner of the descriptor
 //! makes it readable.
 //!
-//! An id lives in one channel and may move to another. It gets ids of the connection manager
+//! An id is in one channel and may move to another. It gets ids of the connection manager
 //! (**ends**) when it gets a port: one on its device, or one on each device while it is bound to no
-//! address. The session moves no queue pair: the library does, by what INIT_QP_ATTR answers.
+//! address. The session moves no queue pair: the library does, by the answer of INIT_QP_ATTR.
 
 mod choose;
 mod session_commands;
@@ -33,14 +33,14 @@ use session_groups::Group;
 
 /// A device's connection manager.
 pub trait Manage: CmDevice {
-    /// Largest path MTU code of the route to a peer, as far as this side knows.
+    /// Largest path MTU code of the route to a peer, as far as this host knows it.
     fn path_mtu(&self, to: &AhAttr) -> u8;
 }
 
 /// A connection manager whose device stays open while an id needs it.
 pub type Manager = Arc<dyn Manage + Send + Sync>;
 
-/// A device as a program sees it before it opens it.
+/// Attributes of a device before it is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Node GUID in host order, as `ibv_get_device_guid` gives it in network order; not 0.
@@ -59,14 +59,14 @@ pub struct DeviceInfo {
 pub trait Devices {
     /// All of them.
     fn list(&self) -> &[DeviceInfo];
-    /// The connection manager of one, opened if need be. The same one every time while it is open.
+    /// The connection manager of a device, opened if need be; the same one while it is open.
     ///
     /// # Errors
-    /// [`Error::NoDevice`], or why it cannot be opened.
+    /// [`Error::NoDevice`], or the error of opening it.
     fn manager(&self, device: usize) -> Result<Manager>;
 }
 
-/// An id of the connection manager that stands behind one of the program's.
+/// An id of the connection manager behind one of the program's.
 struct ManagerId {
     device: usize,
     handle: Handle,
@@ -83,7 +83,7 @@ enum Stage {
     Listening,
     /// A peer's request, for the program to accept or reject.
     Requested,
-    /// Requested or accepted by the program; from here on the connection manager has the state.
+    /// Requested or accepted by the program; from now on the connection manager has the state.
     Begun,
 }
 
@@ -95,7 +95,7 @@ struct ProgramId {
     qp_type: u32,
     stage: Stage,
     ends: Vec<ManagerId>,
-    /// The device, once an address has decided it.
+    /// The device, once an address has selected it.
     device: Option<usize>,
     src: Option<Addr>,
     dst: Option<Addr>,
@@ -105,7 +105,7 @@ struct ProgramId {
     traffic_class: u8,
     /// The ACK timeout that the program has set.
     ack_timeout: Option<u8>,
-    /// The peer tries again for ever when this side has no receive posted.
+    /// Whether the peer retries without end when this side has no receive posted.
     rnr_endless: bool,
     /// RDMA_OPTION_ID_AFONLY, if the program has set it: the "any" address covers its family only.
     own_family: Option<bool>,
@@ -123,13 +123,13 @@ pub struct Session<D> {
     channels: BTreeMap<u32, Channel>,
     ids: BTreeMap<u32, ProgramId>,
     groups: BTreeMap<u32, Group>,
-    /// Which id an id of the connection manager belongs to.
+    /// The program's id of each id of the connection manager.
     by_handle: BTreeMap<(usize, Handle), u32>,
     last: u32,
     random: u64,
 }
 
-/// Bytes for the program, and where it wants them.
+/// Bytes for the program, and their destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Address in the program.
@@ -140,7 +140,7 @@ pub struct Answer {
 
 /// Default ACK timeout code: 67 ms.
 const ACK_TIMEOUT: u8 = 14;
-/// "For ever" of the counts of RNR retries.
+/// "Without end" in counts of RNR retries.
 const RNR_ENDLESS: u8 = 7;
 /// RNR NAK timer code 0: 655 ms.
 const RNR_LONGEST: u8 = 0;
@@ -162,19 +162,19 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// The devices that it was made with.
+    /// The devices of the session.
     pub fn devices(&self) -> &D {
         &self.devices
     }
 
-    /// Opens a channel; its number is the session's own.
+    /// Opens a channel; the session chooses its number.
     pub fn open(&mut self) -> u32 {
         let channel = self.fresh();
         self.channels.insert(channel, Channel { events: VecDeque::new() });
         channel
     }
 
-    /// Closes a channel and lets go what is left in it. An unknown one is ignored.
+    /// Closes a channel and destroys its contents. An unknown one is ignored.
     pub fn close(&mut self, channel: u32) {
         let of = |(&number, id): (&u32, &ProgramId)| (id.channel == channel).then_some(number);
         for id in self.ids.iter().filter_map(of).collect::<Vec<_>>() {
@@ -188,7 +188,7 @@ impl<D: Devices> Session<D> {
         self.channels.get(&channel).map_or(0, |c| c.events.len())
     }
 
-    /// Whether some id has an end, so that events may come from devices.
+    /// Whether an id has an end, so that events may come from devices.
     pub fn is_active(&self) -> bool {
         !self.by_handle.is_empty()
     }
@@ -198,14 +198,14 @@ impl<D: Devices> Session<D> {
         self.ids.len()
     }
 
-    /// Carries out a command that was written into a channel. `option` reads the program's memory
-    /// for SET_OPTION, `channel_of` gives the channel of a descriptor.
+    /// Executes a command that was written to a channel. `option` reads the program's memory for
+    /// SET_OPTION, `channel_of` returns the channel of a descriptor.
     ///
     /// # Errors
     /// [`Error::Invalid`]: not a command, or not one for this id in this state; `ENOENT`: no such
-    /// id in this channel; [`Error::Again`]: GET_EVENT, and none is there; [`Error::NoDevice`],
-    /// [`Error::AddressInUse`]: as for bind(2); [`Error::NoMemory`]: the device's ids are in
-    /// use.
+    /// id in this channel; [`Error::Again`]: GET_EVENT, and no event is queued;
+    /// [`Error::NoDevice`], [`Error::AddressInUse`]: as for bind(2); [`Error::NoMemory`]: the
+    /// device's ids are in use.
     pub fn execute(
         &mut self,
         channel: u32,
@@ -291,7 +291,7 @@ impl<D: Devices> Session<D> {
         })
     }
 
-    /// A number that nothing has.
+    /// An unused number.
     fn fresh(&mut self) -> u32 {
         loop {
             self.last = self.last.wrapping_add(1).max(1);
@@ -331,7 +331,7 @@ impl<D: Devices> Session<D> {
         self.ids.get_mut(&id).ok_or(NO_ENTRY)
     }
 
-    /// The one end of an id whose device is decided.
+    /// The end of an id whose device is selected.
     fn end(&self, id: u32) -> Result<&ManagerId> {
         match self.id(id)?.ends.as_slice() {
             [end] => Ok(end),
@@ -350,7 +350,7 @@ impl<D: Devices> Session<D> {
         for end in &gone.ends {
             self.by_handle.remove(&(end.device, end.handle));
             // The manager still sends the last messages to the peer. It may have destroyed the id
-            // by itself, which is no error here.
+            // already, which is no error here.
             let _ = end.manager.destroy(end.handle);
         }
         self.drop_events(gone.channel, id);
@@ -363,7 +363,7 @@ impl ProgramId {
         self.ps == port_space::UDP
     }
 
-    /// The parameters of this side, in the connection manager's terms.
+    /// This side's parameters in the connection manager's form.
     fn offer<'a>(&self, p: &crate::proto::ConnParam<'a>) -> ConnParam<'a> {
         ConnParam {
             // A request for a datagram service names no QP.

@@ -1,4 +1,4 @@
-//! Commands of programs, without those of events and multicast.
+//! Executes commands of programs, except those of events and multicast.
 
 use gdrcore_core::cm::types::port_space;
 use gdrcore_core::refuse;
@@ -25,13 +25,13 @@ mod option {
     pub const PATH_LEN: u32 = 72;
 }
 
-/// The kernel's limit holds for requests that the program has not fetched, the connection manager's
-/// for those that it has not accepted: a small one is raised, so that a program may fetch several
-/// before it accepts the first.
+/// The kernel's limit applies to requests that the program has not fetched, the connection
+/// manager's to those that it has not accepted. So a small one is raised: a program may fetch
+/// several before it accepts the first.
 const BACKLOG_MIN: u32 = 128;
 /// `IBV_EVENT_COMM_EST`.
 const COMM_EST: u32 = 4;
-/// ACK timeout codes end here.
+/// Largest ACK timeout code.
 const ACK_TIMEOUT_MAX: u8 = 31;
 
 impl<D: Devices> Session<D> {
@@ -86,7 +86,7 @@ impl<D: Devices> Session<D> {
         Ok(events_reported(self.remove(id)))
     }
 
-    /// BIND_IP, BIND: a port on the device that has the address, or for the "any" address on every
+    /// BIND_IP, BIND: a port on the device of the address, or for the "any" address on every
     /// device: only those of its family if that is IPv4 or the program has set AFONLY.
     pub(super) fn bind(&mut self, id: u32, addr: Addr) -> Result<()> {
         let i = self.id(id)?;
@@ -120,8 +120,8 @@ impl<D: Devices> Session<D> {
     }
 
     /// Announces the port of an id that a program has bound, since it will most likely listen: from
-    /// here on requests for the port wait, also if the peer learns the port before (qperf). Where
-    /// the device cannot do so, requests are refused until the program listens.
+    /// now on requests for the port wait, even if the peer learns the port before the listen
+    /// (qperf). If the device cannot announce, requests are refused until the program listens.
     pub(super) fn announce(&self, id: u32) {
         for end in self.ids.get(&id).map_or(&[][..], |i| &i.ends) {
             let _ = end.manager.announce(end.handle, true);
@@ -140,7 +140,8 @@ impl<D: Devices> Session<D> {
         for device in devices {
             let manager = match self.devices.manager(device) {
                 Ok(m) => m,
-                // Another program may have that address to itself; the others will do for "any".
+                // Another program may own that address alone; the other addresses are enough for
+                // "any".
                 Err(e) => {
                     why = e;
                     continue;
@@ -170,13 +171,13 @@ impl<D: Devices> Session<D> {
         Ok(port)
     }
 
-    /// The device of an id is decided: ends on others go.
+    /// Selects the device of an id: removes the ends on others.
     fn settle(&mut self, id: u32, device: usize) -> Result<()> {
         self.id_mut(id)?.device = Some(device);
         self.keep_ends(id, |d| d == device)
     }
 
-    /// Ends on other devices than these go.
+    /// Removes the ends on devices for which `keep` is false.
     fn keep_ends(&mut self, id: u32, keep: impl Fn(usize) -> bool) -> Result<()> {
         let (stay, go): (Vec<_>, Vec<_>) =
             self.id_mut(id)?.ends.drain(..).partition(|e| keep(e.device));
@@ -188,15 +189,16 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    /// An id that is bound to the "any" address gives up its ends on devices of the other family.
+    /// Removes the ends on devices of the other family, for an id that is bound to the "any"
+    /// address.
     fn leave_other_family(&mut self, id: u32) -> Result<()> {
         let Some(any) = self.id(id)?.src.filter(Addr::is_any) else { return Ok(()) };
         let stay = self.devices_of_family(&any);
         self.keep_ends(id, |device| stay.contains(&device))
     }
 
-    /// RESOLVE_IP, RESOLVE_ADDR. That there is no way to the destination is an event, as the kernel
-    /// has it.
+    /// RESOLVE_IP, RESOLVE_ADDR. A destination that cannot be reached is an event, as with the
+    /// kernel.
     pub(super) fn resolve(&mut self, id: u32, src: Option<Addr>, dst: Addr) -> Result<()> {
         let any = Addr {
             ip: if dst.ip.is_ipv4() { [0; 4].into() } else { [0; 16].into() },
@@ -308,7 +310,7 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    /// ACCEPT, which with no parameters is the answer to a CONNECT_RESPONSE.
+    /// ACCEPT; without parameters it answers a CONNECT_RESPONSE.
     pub(super) fn accept(&mut self, id: u32, uid: u64, param: &ConnParam<'_>) -> Result<()> {
         let i = self.id(id)?;
         let end = self.end(id)?;
@@ -332,7 +334,7 @@ impl<D: Devices> Session<D> {
         end.manager.reject(end.handle, private_data).map_err(too_long_is_invalid)
     }
 
-    /// DISCONNECT. Where the peer was first, there is nothing to do, and that is no error.
+    /// DISCONNECT. If the peer disconnected first, it does nothing and succeeds.
     pub(super) fn disconnect(&mut self, id: u32) -> Result<()> {
         let begun = self.id(id)?.stage == Stage::Begun;
         let end = self.end(id)?;
@@ -342,7 +344,7 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// INIT_QP_ATTR: how the library shall move its QP.
+    /// INIT_QP_ATTR: the attributes with which the library moves its QP.
     pub(super) fn init_qp_attr(&self, id: u32, state: u32) -> Result<Vec<u8>> {
         if state > qp_state::ERR {
             return Err(refuse!(Invalid, "qp_state {state}: at most {}", qp_state::ERR));
@@ -362,14 +364,14 @@ impl<D: Devices> Session<D> {
                 attr.rq_psn = i.psn;
             }
             if m & mask::MIN_RNR_TIMER != 0 && !i.rnr_endless {
-                // The kernel's choice: a peer that tries five times gives this side three seconds
-                // to post a receive, not three milliseconds. Where it tries for ever the short wait
-                // is the faster one.
+                // The kernel's choice: a peer that retries five times gives this side three seconds
+                // to post a receive, not three milliseconds. If it retries without end the short
+                // wait is faster.
                 attr.min_rnr_timer = RNR_LONGEST;
             }
             attr.ah.traffic_class = i.traffic_class;
             if let Some(code) = i.ack_timeout {
-                // For both sides: the value of the request is only the default.
+                // For both sides: the request's value is only the default.
                 attr.timeout = code;
             }
             (attr, m)
@@ -409,8 +411,7 @@ impl<D: Devices> Session<D> {
         let i = self.ids.get_mut(&id).ok_or(crate::proto::NO_ENTRY)?;
         match (level, name, len) {
             (option::LEVEL_ID, option::TOS, 1) => i.traffic_class = byte()?,
-            // A port is free again as soon as its id is destroyed, so there is nothing that this
-            // could change.
+            // A port is free as soon as its id is destroyed, so this option has no effect.
             (option::LEVEL_ID, option::REUSEADDR, 4) if i.stage == Stage::Idle => {}
             (option::LEVEL_ID, option::AFONLY, 4)
                 if matches!(i.stage, Stage::Idle | Stage::Bound) =>
@@ -429,7 +430,7 @@ impl<D: Devices> Session<D> {
                     return Err(refuse!(Invalid, "ack timeout {code}: at most {ACK_TIMEOUT_MAX}"))
                 }
             },
-            // The path that a program brings instead of having it resolved: there is only one here.
+            // A path that a program sets instead of having it resolved: only one exists here.
             (option::LEVEL_IB, option::PATH, len) if len > 0 && len % option::PATH_LEN == 0 => {
                 self.resolve_route(id)?;
             }
@@ -446,8 +447,8 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    /// NOTIFY. That data came before the last message of the handshake needs no help: the peer
-    /// sends that message again when it is asked again.
+    /// NOTIFY. Data that came before the last message of the handshake needs no help: the peer
+    /// repeats that message when asked.
     pub(super) fn notify(&mut self, id: u32, event: u32) -> Result<()> {
         if self.id(id)?.stage == Stage::Begun && event == COMM_EST {
             Ok(())
@@ -462,7 +463,7 @@ fn wrong_stage(stage: Stage, why: &str) -> Error {
     refuse!(Invalid, "the id is in stage {stage:?}: {why}")
 }
 
-/// The kernel calls too much private data an invalid argument.
+/// The kernel's error for too much private data is EINVAL.
 fn too_long_is_invalid(e: Error) -> Error {
     match e {
         Error::MessageSize => {

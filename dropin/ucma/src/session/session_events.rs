@@ -1,5 +1,5 @@
-//! Events: from the connection manager and from commands into the queue of a channel, and out to
-//! the program.
+//! Moves events from the connection manager and from commands into the queue of a channel, and from
+//! there to the program.
 
 use gdrcore_core::cm::types::{cm_event, CmEvent, DATA_MAX};
 use gdrcore_core::refuse;
@@ -24,7 +24,7 @@ pub(super) mod number {
 pub(super) struct Event {
     /// The id that counts the event; of a connection request the listener.
     id: u32,
-    /// The group concerned, which counts it too.
+    /// The group concerned, which counts the event too.
     group: Option<u32>,
     /// The id in the answer: the same, or the new id of a connection request.
     about: u32,
@@ -85,7 +85,7 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// A peer asks a listener: a new id in the listener's channel.
+    /// A peer's request to a listener: makes an id in the listener's channel.
     fn on_request(&mut self, device: usize, manager: &Manager, e: CmEvent) {
         let listener = self.by_handle.get(&(device, e.listener)).copied();
         let Some((listener, l)) = listener.and_then(|l| Some((l, self.ids.get(&l)?))) else {
@@ -98,7 +98,7 @@ impl<D: Devices> Session<D> {
         let (channel, ps, traffic_class, ack_timeout) =
             (l.channel, l.ps, l.traffic_class, l.ack_timeout);
         // The library moves the QP before the program gives the RNR retry count of its accept. Most
-        // programs give the count of the request.
+        // programs accept with the request's count.
         let rnr_endless = e.rnr_retry == super::RNR_ENDLESS;
         let psn = self.psn();
         let src = self.own_address(device, e.local_port, if like.is_any() { &peer } else { &like });
@@ -140,7 +140,7 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// An event that a command causes.
+    /// Raises an event for a command.
     pub(super) fn raise_plain(&mut self, id: u32, number: u32, status: i32) {
         self.raise(
             id,
@@ -148,8 +148,7 @@ impl<D: Devices> Session<D> {
         );
     }
 
-    /// WRITE_CM_EVENT: an event of the program's own, or of the library when it has resolved a
-    /// name.
+    /// WRITE_CM_EVENT: a program's own event, or the library's when it has resolved a name.
     pub(super) fn write_event(
         &mut self,
         id: u32,
@@ -258,7 +257,7 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// Drops the events of a group that is left.
+    /// Drops the events of a group that was left.
     pub(super) fn drop_group_events(&mut self, id: u32, group: u32) {
         let channel = self.ids.get(&id).map(|i| i.channel);
         if let Some(c) = channel.and_then(|c| self.channels.get_mut(&c)) {

@@ -1,5 +1,5 @@
-//! Multicast groups that ids have joined. A join returns the GID of the group. The QP becomes a
-//! member in the device when the library attaches it.
+//! Multicast groups that ids have joined. A join returns the group's GID. The QP becomes a member
+//! in the device when the library attaches it.
 
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
@@ -8,7 +8,7 @@ use gdrcore_core::{Error, Result};
 use super::{Devices, Session, Stage, UDP_QKEY};
 use crate::proto::{created, events_reported, Addr, NO_ENTRY};
 
-/// A group as one id sees it.
+/// A group, for one id.
 pub(super) struct Group {
     pub(super) id: u32,
     pub(super) uid: u64,
@@ -51,7 +51,7 @@ impl<D: Devices> Session<D> {
         let group = self.fresh();
         self.groups.insert(group, Group { id, uid, reported: 0, gid });
         let qkey = if qkey == 0 { UDP_QKEY } else { qkey };
-        // One hop, as IP multicast has it unless a program asks for more.
+        // One hop, the default of IP multicast.
         let ah = AhAttr {
             dgid: gid,
             scope_id: addr.scope_id,

@@ -1,4 +1,4 @@
-//! Devices for tests: one that is real, and one that cannot be opened.
+//! Devices for tests of the session: one that is real, and one that cannot be opened.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) struct Lab {
     opened: Arc<Opened>,
 }
 
-/// The device, as long as somebody holds it.
+/// The device, while a reference exists.
 struct HeldDevice(Arc<Opened>);
 
 macro_rules! held {

@@ -1,4 +1,4 @@
-//! A session over a real device: two programs' ids in one process, connected through its loopback.
+//! A session over a real device: ids of two programs in one process, connected through loopback.
 
 use super::session_events::number;
 use super::session_lab::{self, Lab};
@@ -8,11 +8,11 @@ use gdrcore_core::cm::types::cm_event;
 use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state};
 use gdrcore_testkit::patience::until;
 
-/// A session with one channel, and what a library would do with it.
+/// A session with one channel, and calls as a library would make them.
 struct Program {
     s: Session<Lab>,
     channel: u32,
-    /// What a program's memory holds where SET_OPTION looks.
+    /// The byte in the program's memory that SET_OPTION reads.
     option: u8,
 }
 
@@ -26,7 +26,7 @@ fn u32_at(b: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(b[at..at + 4].try_into().unwrap())
 }
 
-/// An event as the library reads it.
+/// An event as parsed by the library.
 #[derive(Debug)]
 struct Seen {
     uid: u64,
@@ -189,7 +189,7 @@ fn a_connection_from_bind_to_timewait() {
     p.accept(r, 3, 0x200, b"yes").unwrap();
     let e = p.expect(2, cm_event::CONNECT_RESPONSE);
     assert_eq!((e.id, u32_at(&e.param, 0), data(&e, 8)), (c, 0x200, &b"yes"[..]));
-    // What the one expects is what the other begins with.
+    // The PSN that one expects is the other's first.
     let (_, rts) = p.attr(c, qp_state::RTS).unwrap();
     assert_eq!(u32_at(&rts, 28), server_psn);
     let (_, rtr) = p.attr(c, qp_state::RTR).unwrap();
@@ -206,7 +206,7 @@ fn a_connection_from_bind_to_timewait() {
         left.retain(|u| *u != e.uid);
     }
     assert!(left.is_empty());
-    // Both have ended it; saying so again is no error.
+    // Both have disconnected; a second disconnect is no error.
     p.disconnect(r).unwrap();
     // Two resolutions, the response, the end.
     assert_eq!(p.destroy(c), 4);
@@ -221,7 +221,7 @@ fn a_datagram_service() {
     let mut p = Program::new();
     p.server(1, port_space::UDP, 4000);
     let c = p.client(2, port_space::UDP, 4000);
-    // Before anything is known the QP can be brought up.
+    // The QP can be brought to INIT before anything is known.
     let (m, init) = p.attr(c, qp_state::INIT).unwrap();
     assert_eq!((m & mask::QKEY, u32_at(&init, 20)), (mask::QKEY, UDP_QKEY));
     p.connect(c, 0, b"who").unwrap();
@@ -233,7 +233,7 @@ fn a_datagram_service() {
         (u32_at(&e.param, 0), u32_at(&e.param, 4), data(&e, 40)),
         (0x300, UDP_QKEY, &b"me!"[..])
     );
-    // The address handle: the peer's GID, and the own one's place in the table.
+    // The address handle: the peer's GID, and the index of the own GID.
     assert_eq!(
         (&e.param[8 + 12..8 + 16], e.param[8 + 20], e.param[8 + 29]),
         (&[127, 0, 0, 1][..], 1, 1)
@@ -241,7 +241,7 @@ fn a_datagram_service() {
 }
 
 #[test]
-fn a_refusal_has_its_reason_and_data() {
+fn a_reject_carries_its_reason_and_data() {
     let mut p = Program::new();
     p.server(1, port_space::TCP, 4000);
     let c = p.client(2, port_space::TCP, 4000);
@@ -255,7 +255,7 @@ fn a_refusal_has_its_reason_and_data() {
     let e = p.expect(2, cm_event::REJECTED);
     assert_eq!((e.status, data(&e, 8)), (28, &b"no!"[..]));
     p.destroy(r);
-    // Where nobody listens.
+    // A port without a listener.
     let d = p.client(4, port_space::TCP, 4001);
     p.connect(d, 0x101, &[]).unwrap();
     assert_eq!(p.expect(4, cm_event::REJECTED).status, 8);
@@ -270,14 +270,14 @@ fn a_request_whose_peer_gave_up_cannot_be_accepted() {
     let r = p.expect(1, cm_event::CONNECT_REQUEST).id;
     p.destroy(c);
     p.s.pump();
-    // Its end is not told: the library does not know the id yet.
+    // Its end is not reported: the library does not know the id yet.
     assert!(p.event().is_none());
     assert_eq!(p.accept(r, 3, 0x200, &[]), Err(Error::Invalid));
     assert_eq!(p.destroy(r), 0);
 }
 
 #[test]
-fn a_client_that_knows_the_port_before_its_server_listens_is_not_refused() {
+fn a_request_before_the_listen_waits_if_the_port_is_bound() {
     let mut p = Program::new();
     let l = p.create(1, port_space::TCP);
     p.bind(l, [127, 0, 0, 1], 4000).unwrap();
@@ -287,7 +287,7 @@ fn a_client_that_knows_the_port_before_its_server_listens_is_not_refused() {
     assert!(p.event().is_none(), "not refused");
     p.listen(l).unwrap();
     assert_eq!(p.expect(1, cm_event::CONNECT_REQUEST).param.get(8..11), Some(&b"hi!"[..]));
-    // Who binds and then asks somebody else listens to nobody.
+    // An id that has bound and then connects is no listener.
     let b = p.create(5, port_space::TCP);
     p.bind(b, [127, 0, 0, 1], 4001).unwrap();
     p.resolve(b, [127, 0, 0, 1], 4000).unwrap();
@@ -299,7 +299,7 @@ fn a_client_that_knows_the_port_before_its_server_listens_is_not_refused() {
 }
 
 #[test]
-fn what_is_not_ours_to_do_is_an_error() {
+fn commands_out_of_place_are_errors() {
     let mut p = Program::new();
     let l = p.server(1, port_space::TCP, 4000);
     let a = p.create(5, port_space::TCP);
@@ -321,7 +321,7 @@ fn what_is_not_ours_to_do_is_an_error() {
         let got = p.raw(cmd::CREATE_ID, &[&[0; 16], &ps.to_ne_bytes(), &[2], &[0; 5]]);
         assert_eq!(got, Err(Error::Invalid), "{ps:#x}");
     }
-    // No way there: an event, as from the kernel.
+    // An unreachable destination is an event, as from the kernel.
     let v6 = [&10u16.to_ne_bytes()[..], &[0; 6], &[0xfe; 16], &[0; 4]].concat();
     p.bind(a, [127, 0, 0, 1], 0).unwrap();
     p.raw(cmd::RESOLVE_IP, &[&[0; 28], &v6, &a.to_ne_bytes(), &[0; 4]]).unwrap();
@@ -338,7 +338,7 @@ fn what_is_not_ours_to_do_is_an_error() {
 }
 
 #[test]
-fn a_listener_takes_unheard_requests_with_it() {
+fn pending_requests_end_with_their_listener() {
     let mut p = Program::new();
     let l = p.server(1, port_space::TCP, 4000);
     let c = p.client(2, port_space::TCP, 4000);
@@ -352,7 +352,7 @@ fn a_listener_takes_unheard_requests_with_it() {
 }
 
 #[test]
-fn closing_a_channel_ends_all_that_is_in_it() {
+fn closing_a_channel_ends_its_ids() {
     let mut p = Program::new();
     p.server(1, port_space::TCP, 4000);
     let c = p.client(2, port_space::TCP, 4000);
@@ -386,7 +386,7 @@ fn an_id_moves_with_its_events() {
 }
 
 #[test]
-fn queries_tell_the_device_once_it_is_known() {
+fn queries_name_the_device_once_it_is_selected() {
     let mut p = Program::new();
     let l = p.create(1, port_space::TCP);
     p.bind(l, [0; 4], 4000).unwrap();
@@ -399,7 +399,7 @@ fn queries_tell_the_device_once_it_is_known() {
     let c = p.client(2, port_space::TCP, 4000);
     let a = route(&mut p, c);
     assert_eq!((a[7], a[192], a[196], a[200]), (1, 1, 1, 3));
-    // What came in over "any" has the address that it came to.
+    // A connection accepted through "any" has the address to which the request came.
     p.connect(c, 0x100, &[]).unwrap();
     let r = p.expect(1, cm_event::CONNECT_REQUEST).id;
     let a = route(&mut p, r);
@@ -443,7 +443,7 @@ fn options() {
     assert_eq!((a[192], a[8 + 55]), (1, 0x20));
 }
 
-/// The device here is of IPv4; of IPv6 there is one in the list that cannot be opened.
+/// The real device is IPv4; the IPv6 one in the list cannot be opened.
 #[test]
 fn the_any_address_of_either_family_has_ports_of_its_own() {
     let mut p = Program::new();
@@ -464,9 +464,9 @@ fn the_any_address_of_either_family_has_ports_of_its_own() {
     let b = p.create(2, port_space::TCP);
     assert_eq!(bind_v6(&mut p, b), Err(Error::AddressInUse));
     assert!(own_family(&mut p, b, 1).is_ok());
-    // Only devices that can be opened count, and of IPv6 there is none.
+    // Only devices that can be opened count, and no IPv6 one can.
     assert_eq!(bind_v6(&mut p, b), Err(Error::NoDevice));
-    // What was bound to both lets one go.
+    // An id bound to both families gives up one of them.
     let c = p.create(3, port_space::TCP);
     let other = [&10u16.to_ne_bytes()[..], &4001u16.to_be_bytes(), &[0; 24]].concat();
     p.raw(cmd::BIND_IP, &[&[0; 8], &other, &c.to_ne_bytes()]).unwrap();
@@ -474,7 +474,7 @@ fn the_any_address_of_either_family_has_ports_of_its_own() {
     assert_eq!(p.bind(d, [127, 0, 0, 1], 4001), Err(Error::AddressInUse));
     assert!(own_family(&mut p, c, 1).is_ok());
     p.bind(d, [127, 0, 0, 1], 4001).unwrap();
-    // The other way round: IPv4's "any" that is to mean both, and cannot where a port is taken.
+    // The other way round: IPv4's "any" cannot include IPv6 where the port is taken.
     let e = p.create(5, port_space::TCP);
     assert!(own_family(&mut p, e, 0).is_ok());
     assert_eq!(p.bind(e, [0; 4], 4001), Err(Error::AddressInUse));
@@ -485,7 +485,7 @@ fn the_any_address_of_either_family_has_ports_of_its_own() {
 }
 
 #[test]
-fn a_program_tells_itself_something() {
+fn a_program_raises_events_of_its_own() {
     let mut p = Program::new();
     let id = p.create(1, port_space::TCP);
     let write = |p: &mut Program, id: u32, event: u32| {
@@ -513,7 +513,7 @@ fn a_program_tells_itself_something() {
 }
 
 #[test]
-fn who_accepts_may_choose_its_ack_timeout_too() {
+fn the_accepting_side_sets_its_own_ack_timeout() {
     let mut p = Program::new();
     p.server(1, port_space::TCP, 4001);
     let c = p.client(2, port_space::TCP, 4001);
@@ -540,15 +540,15 @@ fn who_accepts_may_choose_its_ack_timeout_too() {
     };
     p.accept(r, 3, 0x200, &[]).unwrap();
     p.expect(2, cm_event::CONNECT_RESPONSE);
-    // What the request said, until the program says otherwise.
+    // The request's value, until the program sets another.
     assert_eq!((timeout(&mut p, c), timeout(&mut p, r)), (19, 19));
     set(&mut p, r, 21).unwrap();
     assert_eq!((timeout(&mut p, c), timeout(&mut p, r)), (19, 21));
 }
 
-/// A peer that tries a few times only is told to wait as long as the kernel has it wait.
+/// A peer with a limited RNR retry count is given the kernel's long RNR timer.
 #[test]
-fn who_has_no_receive_posted_yet_gets_time() {
+fn a_side_without_a_receive_gets_a_long_rnr_timer() {
     let mut p = Program::new();
     p.server(1, port_space::TCP, 4002);
     for (tries, endless) in [(5, false), (7, true)] {
@@ -596,7 +596,7 @@ fn groups() {
     assert_eq!(u32_at(&leave(&mut p, g).unwrap(), 0), 1);
     assert_eq!(leave(&mut p, g), Err(NO_ENTRY));
     join(&mut p, 9, [239, 1, 2, 4]).unwrap();
-    // The group's event counts for the id as well; the second was not told.
+    // The group's event counts for the id as well; the second was dropped.
     assert_eq!(p.destroy(id), 2);
     assert!(p.event().is_none());
 }
@@ -617,7 +617,7 @@ fn any_bytes_in_any_order() {
         let len = [8usize, 12, 16, 24, 40, 48, 64, 152, 264, 288, 296][random() as usize % 11];
         let mut body: Vec<u8> =
             (0..len).map(|_| if random() % 3 == 0 { random() as u8 } else { 0 }).collect();
-        // Ids in the places where commands have them.
+        // Ids at the offsets where commands have them.
         for at in [0, 8, 16, 36, 44, 56, 272, 280] {
             if at + 4 <= len && random() % 2 == 0 {
                 body[at..at + 4].copy_from_slice(&(1 + random() % 12).to_ne_bytes());
