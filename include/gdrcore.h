@@ -39,7 +39,7 @@ extern "C" {
  * @{
  */
 
-/** Opaque: a device and everything that was made on it. */
+/** Opaque: a device and its objects. */
 typedef struct gdrc_context gdrc_context;
 
 /**
@@ -153,9 +153,8 @@ enum gdrc_config_flags {
 };
 
 /**
- * The bounds and options of a context. Set struct_size and leave the rest 0: 0 means the default,
- * which stands in parentheses. The memory of the context follows from these numbers
- * (gdrc_context_size).
+ * The limits and options of a context. Set struct_size and leave the rest 0: 0 means the default,
+ * given in parentheses. The memory of the context follows from these numbers (gdrc_context_size).
  */
 typedef struct gdrc_config {
     /** sizeof(struct gdrc_config). */
@@ -206,7 +205,8 @@ typedef struct gdrc_config {
     uint32_t deadline_ms;
     /**
      * Ids of the connection manager, listeners and connections together (64); rounded up to a
-     * multiple of 64. Requests of peers that have not proved their address have separate places.
+     * multiple of 64. Requests of peers that have not confirmed their address have separate
+     * places.
      */
     uint32_t max_cm_ids;
     /** Bytes for the rings of QPs, SRQs and CQs (4 MiB). */
@@ -216,9 +216,9 @@ typedef struct gdrc_config {
      * or NULL. Peers of this host are then reached by packets, unless GDRC_CONFIG_SHM is set.
      * Messages between queue pairs of the context itself are not captured. A file that another
      * context or process writes, or that this process has begun, is continued; any other is
-     * overwritten (-EINVAL: a file that would be continued is no capture; -EBUSY: it stays
-     * locked). A full disk ends the capture, with a line on standard error and in the counter
-     * capture_lost, and not the traffic. Read during the call only.
+     * overwritten (-EINVAL: a file to be continued is no capture; -EBUSY: it stays locked). A full
+     * disk ends the capture but not the traffic; a line on standard error and the counter
+     * capture_lost report it. Read during the call only.
      */
     const char *pcap_path;
     /** Seed of keys and packet numbers; 0: taken from the system's random source. */
@@ -230,10 +230,10 @@ typedef struct gdrc_config {
     uint64_t line_rate_bytes_per_s;
     /**
      * Keepalive interval of RC queue pairs in milliseconds; 0, the default: none. An idle queue
-     * pair that has got no packet of its peer for this time sends a probe, and repeats it by its
-     * ACK timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE, event
-     * QP_FATAL, its receives flush. The peer needs no option, but must poll or have a helper
-     * thread.
+     * pair that has received no packet of its peer for this time sends a probe, and repeats it by
+     * its ACK timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE,
+     * event QP_FATAL, its receives are flushed. The peer needs no option, but must poll or have a
+     * helper thread.
      */
     uint32_t keepalive_ms;
     /** 0. */
@@ -271,9 +271,9 @@ typedef struct gdrc_device_attr {
     /** Node GUID. */
     uint64_t node_guid;
     /**
-     * Protection domains. This and the following bounds are those of the device alone, whatever
-     * other processes have at its address. They can be reached after gdrc_arena_add; without it
-     * there is memory for the objects of the configuration.
+     * Protection domains. This and the following limits are those of the device alone, whatever
+     * other processes have at its address. Reaching them takes gdrc_arena_add: without it there is
+     * memory for the objects of the configuration.
      */
     uint32_t max_pd;
     /** Memory regions and windows. */
@@ -311,13 +311,12 @@ typedef struct gdrc_device_attr {
 } gdrc_device_attr;
 
 /**
- * Fills `cfg` with the default of every bound, so that a program can print them or change one by a
- * factor. `cfg->struct_size` must be set before the call. A struct whose other fields are 0 means
- * the same.
+ * Fills `cfg` with the default of every limit, so that a program can print them or scale one.
+ * `cfg->struct_size` must be set before the call. A struct whose other fields are 0 means the
+ * same.
  *
  * Errors: -EINVAL: cfg is NULL, misaligned, or its struct_size is 0. -E2BIG: struct_size is over
- * 4096.
- * Threads: any. Cost: none.
+ * 4096. Threads: any. Cost: none.
  */
 int gdrc_config_default(struct gdrc_config *cfg);
 
@@ -325,38 +324,37 @@ int gdrc_config_default(struct gdrc_config *cfg);
  * Bytes of memory that a context of this device and configuration needs (gdrc_context_init). The
  * number depends on the arguments and the library's version only. `cfg` may be NULL: all defaults.
  *
- * Errors: -EINVAL: not a device name, struct_size is 0, a bound is out of range, or a pointer is
+ * Errors: -EINVAL: not a device name, struct_size is 0, a limit is out of range, or a pointer is
  * NULL; -E2BIG: cfg is from a newer header and sets fields that this library does not know;
- * gdrc_error_detail has the words.
- * Threads: any. Cost: no allocation, no system call.
+ * gdrc_error_detail has the reason. Threads: any. Cost: no allocation, no system call.
  */
 int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t *bytes);
 
 /**
  * Opens a device in the caller's memory: nothing is allocated, now or later. `memory` must be
- * aligned to GDRC_CONTEXT_ALIGN bytes and hold what gdrc_context_size says; contents do not
- * matter; it must stay where it is, untouched, until gdrc_close returned.
+ * aligned to GDRC_CONTEXT_ALIGN bytes and have the size of gdrc_context_size; its contents do not
+ * matter; it must stay at its place, untouched, until gdrc_close has returned.
  *
  * device: `soft:127.0.0.1`, `soft:10.0.0.1:4800`, `soft:[::1]:4791`, `soft:[fe80::1%eth0]:4791` (a
  * RoCEv2 NIC in software at that local address and UDP port, 4791 by default), "loopback" (queue
  * pairs of this context only), or a NIC through libibverbs: "verbs:rxe0", "verbs:mlx5_0:1:3" (port
- * and index of a RoCE v2 GID), "verbs:10.0.0.1" (whichever has this address). Without an index the
- * first RoCE v2 GID is taken, IPv4 ones first. Needs libgdrcore_verbs.so, which lies beside
- * libgdrcore.so or where the system looks for libraries. Or by way of a router (gdrcore-routerd),
- * which gives the address and the queue pair numbers: "router:/run/gdrcore/tenant.gdrc" (its
- * socket), "router:name" (/freeflow/name.gdrc, else /run/gdrcore/name.gdrc), "router:" (what
- * GDRC_ROUTER names, FFR_NAME, else /run/gdrcore/tenant.gdrc).
+ * and index of a RoCE v2 GID), "verbs:10.0.0.1" (the NIC with this address). Without an index the
+ * first RoCE v2 GID is used, IPv4 ones first. A NIC needs libgdrcore_verbs.so, beside
+ * libgdrcore.so or where the system searches for libraries. Or by way of a router
+ * (gdrcore-routerd), which assigns the address and the queue pair numbers:
+ * "router:/run/gdrcore/tenant.gdrc" (its socket), "router:name" (/freeflow/name.gdrc, else
+ * /run/gdrcore/name.gdrc), "router:" (the one in GDRC_ROUTER, else FFR_NAME, else
+ * /run/gdrcore/tenant.gdrc).
  *
  * Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small;
- * -E2BIG: as in gdrc_context_size; -EADDRNOTAVAIL: the address is not local, or the NIC has no GID
- * that fits; -ENODEV: there is no such NIC or no module; -EOPNOTSUPP: the NIC is not a RoCE one;
- * -EADDRINUSE: a stranger has the port, or another context the QPNs (any number of contexts and
- * processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
- * descriptors; of a router: -ENODEV: there is none, -EACCES: it knows no tenant that this process
- * is, -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: it has no more to give; other errnos of
- * the system. gdrc_error_detail has the words.
- * Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no
- * allocation.
+ * -E2BIG: as in gdrc_context_size; -EADDRNOTAVAIL: the address is not local, or the NIC has no
+ * usable GID; -ENODEV: there is no such NIC or no module; -EOPNOTSUPP: the NIC is not a RoCE one;
+ * -EADDRINUSE: another program has the port, or another context the QPNs (any number of contexts
+ * and processes of one user may share an address and port); -EMFILE: over 1024 contexts, or out of
+ * descriptors; of a router: -ENODEV: there is none, -EACCES: this process belongs to no tenant,
+ * -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: its resources are exhausted; other errnos of
+ * the system. gdrc_error_detail has the reason. Threads: any; the new context may be used by all.
+ * Cost: system calls (sockets, epoll); no allocation.
  */
 int gdrc_context_init(void *memory,
                       size_t bytes,
@@ -365,42 +363,41 @@ int gdrc_context_init(void *memory,
                       struct gdrc_context **out);
 
 /**
- * Opens a device in memory that the library maps once, here, and unmaps in gdrc_close; else as
- * gdrc_context_init. `cfg` may be NULL: all defaults.
+ * Opens a device in memory that the library maps once, here, and unmaps in gdrc_close; otherwise
+ * as gdrc_context_init. `cfg` may be NULL: all defaults.
  *
- * Errors: as gdrc_context_init; -ENOMEM: the memory cannot be mapped.
- * Threads: any. Cost: one mmap; pages are touched when they are used.
+ * Errors: as gdrc_context_init; -ENOMEM: the memory cannot be mapped. Threads: any. Cost: one
+ * mmap; pages are allocated when they are used.
  */
 int gdrc_open(const char *device, const struct gdrc_config *cfg, struct gdrc_context **out);
 
 /**
- * Closes a context: stops the helper, flushes nothing that is not yet acknowledged, gives sockets
- * and memory back. What the program did not destroy is counted and destroyed. No other call on the
- * context may run or follow; later ones get -EINVAL.
+ * Closes a context: stops the helper, does not wait for acknowledgements, releases sockets and
+ * memory. Remaining objects are counted and destroyed. No other call on the context may run or
+ * follow; later ones get -EINVAL.
  *
- * Returns the number of objects left behind, and, where `leaks` is not NULL, their kinds.
+ * Returns the number of remaining objects and, if `leaks` is not NULL, their kinds.
  * Errors: -EINVAL: not an open context, or leaks->struct_size is 0 (the context stays open);
  * -E2BIG: leaks->struct_size is over 4096; -EOWNERDEAD: opened by the parent of this fork (it
- * stays the parent's).
- * Threads: one. Cost: system calls.
+ * stays the parent's). Threads: one. Cost: system calls.
  */
 int gdrc_close(struct gdrc_context *ctx, struct gdrc_leaks *leaks);
 
 /**
  * Gives a context more memory for tables and rings, when a create or resize returned -ENOMEM. The
- * memory must stay untouched until gdrc_close returned.
+ * memory must stay untouched until gdrc_close has returned.
  *
  * Errors: -EINVAL: not an open context, memory is NULL, misaligned (64 bytes) or too small to be
- * of use.
- * Threads: any. Cost: no system call.
+ * of use. Threads: any. Cost: no system call.
  */
 int gdrc_arena_add(struct gdrc_context *ctx, void *memory, size_t bytes);
 
 /**
- * Fills `attr` with what the device can do. `attr->struct_size` must be set before the call.
+ * Fills `attr` with the capabilities of the device. `attr->struct_size` must be set before the
+ * call.
  *
- * Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0.
- * Threads: any. Cost: none. Source: IBTA verb Query HCA; ibv_query_device(3).
+ * Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0. Threads: any. Cost:
+ * none. Source: IBTA verb Query HCA; ibv_query_device(3).
  */
 int gdrc_device_query(struct gdrc_context *ctx, struct gdrc_device_attr *attr);
 
@@ -422,13 +419,14 @@ uint32_t gdrc_version_number(void);
  */
 
 /**
- * Copies the reason why this thread's last gdrc_ call that failed did so into `buf`, like
- * snprintf: NUL-terminated, cut at `len`. It names the argument or attribute, says what it was,
- * and which bound, rule or state forbids it, or what is exhausted: "INIT to RTR: attr_mask lacks
- * PATH_MTU". Words are for people, and change between versions; programs look at the error number.
+ * Copies the reason of this thread's last failed gdrc_ call into `buf`, like snprintf:
+ * NUL-terminated, cut at `len`. It names the argument or attribute with its value, and the limit,
+ * rule or state that forbids it, or the resource that is exhausted: "INIT to RTR: attr_mask lacks
+ * PATH_MTU". Reasons are for people, and change between versions; programs check the error number.
  *
- * A call that succeeds leaves it, as with errno. Where an error needs no further words (-EAGAIN: a
- * full queue) it is the text of its number. Empty: no call of this thread has failed yet.
+ * A call that succeeds leaves it unchanged, as with errno. If an error needs no further words
+ * (-EAGAIN: a full queue) it is the text of its number. Empty: no call of this thread has failed
+ * yet.
  * Returns the length of the whole text without the NUL, at most 511; `buf` may be NULL when `len`
  * is 0.
  * Errors: -EINVAL: buf is NULL and len is not 0 (the text stays that of the failure before).
@@ -459,11 +457,11 @@ const char *gdrc_strerror(int err);
 int gdrc_pd_alloc(struct gdrc_context *ctx, struct gdrc_pd *out);
 
 /**
- * Gives a protection domain back.
+ * Deallocates a protection domain.
  *
  * Errors: -EBUSY: a region, window, address handle, SRQ or QP is still in it; -EINVAL: stale
- * handle.
- * Threads: any. Cost: none. Source: IBTA verb Deallocate Protection Domain; ibv_dealloc_pd(3).
+ * handle. Threads: any. Cost: none. Source: IBTA verb Deallocate Protection Domain;
+ * ibv_dealloc_pd(3).
  */
 int gdrc_pd_dealloc(struct gdrc_context *ctx, struct gdrc_pd pd);
 
@@ -490,7 +488,7 @@ enum gdrc_access_flags {
 };
 
 /**
- * Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). HOST: what the CPU reaches by
+ * Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). HOST: memory that the CPU accesses by
  * address.
  */
 enum gdrc_memory_kind {
@@ -542,7 +540,7 @@ typedef struct gdrc_memory {
     uint64_t fd_offset;
 } gdrc_memory;
 
-/** How a region's bytes are reached (gdrc_mr_attr.route). HOST: by address. */
+/** The route by which a device reaches a region (gdrc_mr_attr.route). HOST: by address. */
 enum gdrc_mr_route {
     GDRC_ROUTE_HOST = 0,
     /** The NIC holds a dma-buf of them. */
@@ -597,9 +595,7 @@ typedef struct gdrc_mr_attr {
     uint32_t no_dmabuf;
     /** GDRC_MR_REASON_: why not by nvidia_peermem. */
     uint32_t no_peermem;
-    /**
-     * The last refusal: positive a CUresult, negative an errno of the NIC's, 0 if there was none.
-     */
+    /** The last refusal: positive a CUresult, negative an errno of the NIC, 0 if there was none. */
     int32_t refusal;
     /** CUDA's id of the allocation, unique in the process; 0 for host memory. */
     uint64_t buffer_id;
@@ -610,17 +606,16 @@ typedef struct gdrc_mr_attr {
 } gdrc_mr_attr;
 
 /**
- * Registers `length` bytes at `addr`: work requests may name them by the keys in `attr`, as far as
- * `access` (GDRC_ACCESS_) allows. Remote write and atomics need local write as well. Work requests
- * use the program's own addresses, or count from 0 with GDRC_ACCESS_ZERO_BASED. The memory must
- * stay mapped until gdrc_mr_dereg; if it vanishes all the same, operations on it end with an
- * access error. `attr` (struct_size set) may be NULL.
+ * Registers `length` bytes at `addr`: work requests may name them by the keys in `attr`, with the
+ * rights in `access` (GDRC_ACCESS_). Remote write and atomics need local write as well. Work
+ * requests use the program's own addresses, or count from 0 with GDRC_ACCESS_ZERO_BASED. The
+ * memory must stay mapped until gdrc_mr_dereg; if it vanishes nevertheless, operations on it end
+ * with an access error. `attr` (struct_size set) may be NULL.
  *
  * Errors: -EFAULT: the range is not mapped with the rights that `access` needs; -ENOMEM: max_mr
  * are in use; -EINVAL: length 0, the range leaves the address space, unknown or contradictory
- * access flags, stale pd; -EOPNOTSUPP: access flags that the device does not have.
- * Threads: any. Cost: probes every page once. Source: IBTA verb Register Memory Region;
- * ibv_reg_mr(3).
+ * access flags, stale pd; -EOPNOTSUPP: access flags that the device does not have. Threads: any.
+ * Cost: probes every page once. Source: IBTA verb Register Memory Region; ibv_reg_mr(3).
  */
 int gdrc_mr_reg(struct gdrc_context *ctx,
                 struct gdrc_pd pd,
@@ -631,24 +626,24 @@ int gdrc_mr_reg(struct gdrc_context *ctx,
                 struct gdrc_mr_attr *attr);
 
 /**
- * Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_FLAG_SHARED
- * processes of this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the
+ * Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_FLAG_SHARED other
+ * processes of this host write it themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the
  * first route that works, dma-buf (the caller's own descriptor, or one of the driver's),
- * nvidia_peermem, staging through pinned host memory; `attr` and gdrc_mr_query say which, and why
- * not those before it. The range lies within one allocation, which must stay until gdrc_mr_dereg:
- * if it is freed all the same, operations that use it end with an access error, also where its
- * address was given again. Work requests name it by CUDA's addresses unless `memory` says
- * otherwise; inline data is read by the CPU and cannot come from a GPU. `attr` (struct_size set)
- * may be NULL.
+ * nvidia_peermem, staging through pinned host memory; `attr` and gdrc_mr_query name the route, and
+ * why the earlier ones were not taken. The range lies within one allocation, which must stay until
+ * gdrc_mr_dereg: if it is freed nevertheless, operations that use it end with an access error,
+ * even if its address was reused. Work requests name it by CUDA's addresses unless `memory` sets
+ * an iova; inline data is read by the CPU and cannot come from a GPU. `attr` (struct_size set) may
+ * be NULL.
  *
- * The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU
- * memory are atomic among the operations of this context only. The first such registration of a
- * context pins 8 MiB of host memory.
+ * The soft device copies in chunks and acknowledges data that has landed; its 8-byte atomics on
+ * GPU memory are atomic among the operations of this context only. The first such registration of
+ * a context pins 8 MiB of host memory.
  *
  * Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one
  * allocation, or (GDRC_MEMORY_FLAG_SHARED) not a shared mapping of that descriptor; -EBADF: no
- * descriptor; -EOPNOTSUPP: the NIC has no route; gdrc_error_detail has the words.
- * Threads: any. Cost: calls of the driver.
+ * descriptor; -EOPNOTSUPP: the NIC has no route; gdrc_error_detail has the reason. Threads: any.
+ * Cost: calls of the driver.
  */
 int gdrc_mr_reg_memory(struct gdrc_context *ctx,
                        struct gdrc_pd pd,
@@ -658,7 +653,7 @@ int gdrc_mr_reg_memory(struct gdrc_context *ctx,
                        struct gdrc_mr_attr *attr);
 
 /**
- * Fills `attr` (struct_size set) with what the region is.
+ * Fills `attr` (struct_size set) with the region's attributes.
  *
  * Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none; GPU
  * memory: a call of the driver.
@@ -666,12 +661,11 @@ int gdrc_mr_reg_memory(struct gdrc_context *ctx,
 int gdrc_mr_query(struct gdrc_context *ctx, struct gdrc_mr mr, struct gdrc_mr_attr *attr);
 
 /**
- * Takes a region back: its keys are dead at return, and the device does not touch the memory any
- * more.
+ * Deregisters a region: its keys are invalid at return, and the device does not access the memory
+ * any more.
  *
- * Errors: -EBUSY: a window is bound to it; -EINVAL: stale handle.
- * Threads: any. Cost: none; GPU memory: waits for copies under way. Source: IBTA verb Deregister
- * Memory Region; ibv_dereg_mr(3).
+ * Errors: -EBUSY: a window is bound to it; -EINVAL: stale handle. Threads: any. Cost: none; GPU
+ * memory: waits for copies under way. Source: IBTA verb Deregister Memory Region; ibv_dereg_mr(3).
  */
 int gdrc_mr_dereg(struct gdrc_context *ctx, struct gdrc_mr mr);
 
@@ -682,11 +676,11 @@ const char *gdrc_mr_route_str(uint32_t route);
 const char *gdrc_mr_reason_str(uint32_t reason);
 
 /**
- * Allocates a memory window of `type` 1 or 2 and tells its first rkey (`rkey` may be NULL). A
- * GDRC_WR_BIND_MW work request opens it.
+ * Allocates a memory window of `type` 1 or 2 and writes its first rkey (`rkey` may be NULL). A
+ * GDRC_WR_BIND_MW work request binds it.
  *
- * Errors: -ENOMEM: max_mr are in use; -EINVAL: another type, stale pd, out is NULL.
- * Threads: any. Cost: none. Source: IBTA verb Allocate Memory Window; ibv_alloc_mw(3).
+ * Errors: -ENOMEM: max_mr are in use; -EINVAL: another type, stale pd, out is NULL. Threads: any.
+ * Cost: none. Source: IBTA verb Allocate Memory Window; ibv_alloc_mw(3).
  */
 int gdrc_mw_alloc(struct gdrc_context *ctx,
                   struct gdrc_pd pd,
@@ -695,7 +689,7 @@ int gdrc_mw_alloc(struct gdrc_context *ctx,
                   uint32_t *rkey);
 
 /**
- * Gives a window back; its rkey is dead at return.
+ * Deallocates a window; its rkey is invalid at return.
  *
  * Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Deallocate Memory
  * Window; ibv_dealloc_mw(3).
@@ -787,11 +781,11 @@ typedef struct gdrc_wc {
 /**
  * Creates a completion queue with room for at least `cqe` completions. It never overflows: a send
  * keeps its queue slot, and a receive is not begun, until there is room (GDRC_CONFIG_STRICT_CQ
- * refuses at QP creation instead). `granted` gets the room that it has, and may be NULL.
+ * refuses at QP creation instead). `granted` receives the actual size, and may be NULL.
  *
  * Errors: -ENOMEM: max_cq or ring_bytes are in use; -EINVAL: cqe is 0 or over max_cqe, out is
- * NULL.
- * Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
+ * NULL. Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue;
+ * ibv_create_cq(3).
  */
 int gdrc_cq_create(struct gdrc_context *ctx, uint32_t cqe, struct gdrc_cq *out, uint32_t *granted);
 
@@ -810,12 +804,12 @@ int gdrc_cq_create_on(struct gdrc_context *ctx,
                       uint32_t *granted);
 
 /**
- * Changes a CQ's size; completions in it stay, in order. `granted` gets the room that it has now,
- * and may be NULL.
+ * Changes a CQ's size; completions in it stay, in order. `granted` receives the new size, and may
+ * be NULL.
  *
- * Errors: -ENOMEM: ring_bytes are in use (the CQ keeps its size); -EINVAL: more completions wait
- * than would fit, cqe is 0 or over max_cqe, stale handle; -EBUSY: another thread polls it.
- * Threads: one per CQ. Cost: copies the waiting completions. Source: IBTA verb Resize Completion
+ * Errors: -ENOMEM: ring_bytes are in use (the CQ keeps its size); -EINVAL: it holds more
+ * completions than would fit, cqe is 0 or over max_cqe, stale handle; -EBUSY: another thread polls
+ * it. Threads: one per CQ. Cost: copies its completions. Source: IBTA verb Resize Completion
  * Queue; ibv_resize_cq(3).
  */
 int gdrc_cq_resize(struct gdrc_context *ctx, struct gdrc_cq cq, uint32_t cqe, uint32_t *granted);
@@ -860,12 +854,13 @@ int gdrc_channel_create(struct gdrc_context *ctx, struct gdrc_channel *out);
 int gdrc_channel_destroy(struct gdrc_context *ctx, struct gdrc_channel channel);
 
 /**
- * The channel's descriptor for poll, select or epoll: readable while an event of the channel
- * waits. On the soft device somebody must run the engine meanwhile: the helper thread
- * (gdrc_helper_start), or a thread in gdrc_channel_wait, gdrc_wait, gdrc_progress or a poll. The
- * descriptor stays the library's: do not read, write or close it.
+ * The channel's descriptor for poll, select or epoll: readable while the channel has an event. On
+ * the soft device a thread must run the engine meanwhile: the helper thread (gdrc_helper_start),
+ * or one in gdrc_channel_wait, gdrc_wait, gdrc_progress or a poll. The descriptor stays the
+ * library's: do not read, write or close it.
  *
- * Returns the descriptor. Errors: -EINVAL: stale channel. Threads: any. Cost: none.
+ * Returns the descriptor.
+ * Errors: -EINVAL: stale channel. Threads: any. Cost: none.
  */
 int gdrc_channel_fd(struct gdrc_context *ctx, struct gdrc_channel channel);
 
@@ -883,15 +878,14 @@ int gdrc_channel_get_event(struct gdrc_context *ctx,
                            struct gdrc_cq *out);
 
 /**
- * Sleeps until a channel has an event and takes it, at most `timeout_ms` milliseconds (0: looks
- * once, negative: for ever). Any number of threads may sleep, each on a channel of its own: one of
- * them runs the engine for all, unless there is a helper thread.
+ * Sleeps until a channel has an event and takes it, at most `timeout_ms` milliseconds (0: checks
+ * once, negative: without limit). Any number of threads may sleep, each on a channel of its own:
+ * one of them runs the engine for all, unless there is a helper thread.
  *
  * Returns 1 and writes `out`, or 0 when the time is over.
  * Errors: -EINVAL: stale channel, out is NULL; -EINTR: a signal came; -ENODEV: the NIC was
- * removed.
- * Threads: one per channel, or each event wakes only one of them. Cost: sleeps; no allocation.
- * Source: ibv_get_cq_event(3).
+ * removed. Threads: one per channel, or each event wakes only one of them. Cost: sleeps; no
+ * allocation. Source: ibv_get_cq_event(3).
  */
 int gdrc_channel_wait(struct gdrc_context *ctx,
                       struct gdrc_channel channel,
@@ -934,7 +928,7 @@ int gdrc_ah_create(struct gdrc_context *ctx,
                    struct gdrc_ah *out);
 
 /**
- * Makes an address handle that answers the sender of a received UD message: `wc` is its
+ * Makes an address handle for an answer to the sender of a received UD message: `wc` is its
  * completion, `grh40` the first 40 bytes of the receive buffer. The answer goes to the device's
  * own UDP port number at that address.
  *
@@ -948,7 +942,7 @@ int gdrc_ah_from_wc(struct gdrc_context *ctx,
                     struct gdrc_ah *out);
 
 /**
- * Gives an address handle back. Posted sends that name it and have not left fail with a
+ * Destroys an address handle. Posted sends that name it and have not been sent fail with a
  * completion.
  *
  * Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Destroy Address
@@ -957,14 +951,14 @@ int gdrc_ah_from_wc(struct gdrc_context *ctx,
 int gdrc_ah_destroy(struct gdrc_context *ctx, struct gdrc_ah ah);
 
 /**
- * The largest path MTU (GDRC_MTU_) that the way to a peer carries, as far as this side can tell:
- * the link's, and what the routing table says of the route (`ip route ... mtu`). gdrc_cm_connect
- * asks by itself. gdrc_endpoint_local knows no peer and says what the link carries: a program that
- * knows the peer's address by then lowers `mtu` of the endpoint to this, and tells the peer so.
+ * The largest path MTU (GDRC_MTU_) of the path to a peer, as far as this host knows it: the
+ * link's, and the routing table's (`ip route ... mtu`). gdrc_cm_connect uses it already.
+ * gdrc_endpoint_local knows no peer and takes the link's: a program that knows the peer's address
+ * by then lowers `mtu` of the endpoint to this before it sends the endpoint.
  *
- * What the kernel has learned from ICMP does not count, since anybody can send it. Returns the
- * code.
- * Errors: -EINVAL: not an open context, to is NULL. Threads: any. Cost: some ten system calls.
+ * MTUs that the kernel has learned from ICMP are ignored, since anybody can send ICMP. Returns the
+ * code. Errors: -EINVAL: not an open context, to is NULL. Threads: any. Cost: some ten system
+ * calls.
  */
 int gdrc_path_mtu(struct gdrc_context *ctx, const struct gdrc_ah_attr *to);
 
@@ -979,9 +973,9 @@ int gdrc_path_mtu(struct gdrc_context *ctx, const struct gdrc_ah_attr *to);
 typedef struct gdrc_srq_attr {
     /** sizeof(struct gdrc_srq_attr), set by the caller. */
     uint32_t struct_size;
-    /** Outstanding requests: asked, and at return what was given. */
+    /** Outstanding requests: the requested number; at return the granted one. */
     uint32_t max_wr;
-    /** Pieces of a request: asked, and at return what was given. */
+    /** Entries of a request: the requested number; at return the granted one. */
     uint32_t max_sge;
     /** Raise GDRC_EVENT_SRQ_LIMIT_REACHED once when fewer requests are left; 0 = off. */
     uint32_t srq_limit;
@@ -989,12 +983,11 @@ typedef struct gdrc_srq_attr {
 
 /**
  * Creates a shared receive queue of the size in `inout` (struct_size set), which at return holds
- * what was given.
+ * the granted size.
  *
  * Errors: -ENOMEM: max_srq or ring_bytes are in use; -EINVAL: a size is 0 or over the device's,
- * stale pd, a NULL pointer.
- * Threads: any. Cost: no system call. Source: IBTA verb Create Shared Receive Queue;
- * ibv_create_srq(3).
+ * stale pd, a NULL pointer. Threads: any. Cost: no system call. Source: IBTA verb Create Shared
+ * Receive Queue; ibv_create_srq(3).
  */
 int gdrc_srq_create(struct gdrc_context *ctx,
                     struct gdrc_pd pd,
@@ -1011,7 +1004,7 @@ int gdrc_srq_create(struct gdrc_context *ctx,
 int gdrc_srq_modify(struct gdrc_context *ctx, struct gdrc_srq srq, uint32_t limit);
 
 /**
- * Fills `attr` (struct_size set) with the SRQ's sizes and its limit, 0 once that was reached.
+ * Fills `attr` (struct_size set) with the SRQ's sizes and its limit, 0 once the limit was reached.
  *
  * Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none.
  * Source: IBTA verb Query Shared Receive Queue; ibv_query_srq(3).
@@ -1114,7 +1107,7 @@ typedef struct gdrc_qp_init {
     struct gdrc_srq srq;
     /** 1: every send request is signalled. */
     uint32_t sq_sig_all;
-    /** Asked, and at return what was given (at least what was asked). */
+    /** The requested sizes; at return the granted ones (at least as large). */
     struct gdrc_qp_cap cap;
 } gdrc_qp_init;
 
@@ -1174,8 +1167,8 @@ typedef struct gdrc_qp_attr {
 } gdrc_qp_attr;
 
 /**
- * Creates a queue pair in state RESET. `inout` (struct_size set) says with what; at return its
- * `cap` holds what was given. `qpn` receives the QP's number and may be NULL.
+ * Creates a queue pair in state RESET, by the attributes in `inout` (struct_size set); at return
+ * its `cap` holds the granted sizes. `qpn` receives the QP's number and may be NULL.
  *
  * Errors: -ENOMEM: max_qp or ring_bytes are in use; -EINVAL: a stale handle, objects of different
  * protection domains, a size over the device's, an unknown qp_type, a NULL pointer, with
@@ -1188,15 +1181,14 @@ int gdrc_qp_create(struct gdrc_context *ctx,
                    uint32_t *qpn);
 
 /**
- * Sets the attributes of a QP that `mask` (GDRC_QP_) names, most often its state. What each
- * transition needs and allows is the table of IBTA's Modify Queue Pair. gdrc_qp_connect does the
- * usual ones in one call.
+ * Sets the attributes of a QP that `mask` (GDRC_QP_) names, most often its state. IBTA's table of
+ * Modify Queue Pair lists the attributes that each transition requires and allows. gdrc_qp_connect
+ * makes the usual transitions in one call.
  *
  * Errors: -EINVAL: the transition does not exist, needs an attribute that mask lacks or does not
  * allow one that it has, a value is out of range, stale handle, attr is NULL or its struct_size 0
  * (nothing was changed); -EBUSY: another thread uses the QP. Threads: one per QP. Cost: none; to
- * RTR it may take a peer slot (-ENOMEM).
- * Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
+ * RTR it may take a peer slot (-ENOMEM). Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
  */
 int gdrc_qp_modify(struct gdrc_context *ctx,
                    struct gdrc_qp qp,
@@ -1204,10 +1196,11 @@ int gdrc_qp_modify(struct gdrc_context *ctx,
                    uint32_t mask);
 
 /**
- * Fills `attr`, and `init` unless it is NULL (struct_size set in both), with what the QP is now.
+ * Fills `attr`, and `init` unless it is NULL (struct_size set in both), with the QP's current
+ * attributes.
  *
- * Errors: -EINVAL: stale handle, attr is NULL, a struct_size is 0.
- * Threads: any. Cost: none. Source: IBTA verb Query Queue Pair; ibv_query_qp(3).
+ * Errors: -EINVAL: stale handle, attr is NULL, a struct_size is 0. Threads: any. Cost: none.
+ * Source: IBTA verb Query Queue Pair; ibv_query_qp(3).
  */
 int gdrc_qp_query(struct gdrc_context *ctx,
                   struct gdrc_qp qp,
@@ -1215,33 +1208,33 @@ int gdrc_qp_query(struct gdrc_context *ctx,
                   struct gdrc_qp_init *init);
 
 /**
- * Takes a QP back to RESET, whatever state it is in, so that it can be connected anew: for
- * recovery in place, after a failure, or towards another peer. It keeps its handle, number,
- * queues, counters and last cause.
+ * Takes a QP back to RESET, from any state, so that it can be connected again: for recovery in
+ * place, after a failure, or to another peer. It keeps its handle, number, queues, counters and
+ * last cause.
  *
- * Unlike gdrc_qp_modify to RESET, which drops what is outstanding, every request that was posted
- * gets its completion first (GDRC_WC_WR_FLUSH_ERR where it had not ended). They are in the CQ when
- * the call succeeds, before any completion of the next life. -EAGAIN: they are not all there yet,
- * most often because a CQ is full; the QP is in ERR meanwhile. Poll its CQs and call again. The
- * call itself never waits.
+ * Unlike gdrc_qp_modify to RESET, which drops outstanding requests, every posted request gets its
+ * completion first (GDRC_WC_WR_FLUSH_ERR if it had not completed). They are in the CQ when the
+ * call succeeds, before any completion of the next life. -EAGAIN: they are not all there yet, most
+ * often because a CQ is full; the QP is in ERR meanwhile. Poll its CQs and call again. The call
+ * itself never waits.
  *
- * Then the two programs exchange endpoints again: gdrc_endpoint_local gives PSNs that packets of
- * the former life cannot be mistaken for (docs/using/ABI.md), gdrc_qp_connect does the rest. The
+ * Then the two programs exchange endpoints again: gdrc_endpoint_local gives PSNs for which packets
+ * of the former life cannot be mistaken (docs/using/ABI.md), gdrc_qp_connect does the rest. The
  * peer resets its QP too, or makes another.
  *
  * Errors: -EAGAIN; -EBUSY: another thread posts to it; -EINVAL: stale handle. Threads: one per QP.
- * Cost: what the flush writes, and the ACK that the QP may still owe. Source: IBTA verb Modify
+ * Cost: the flushed completions, and the ACK that the QP may still owe. Source: IBTA verb Modify
  * Queue Pair; ibv_modify_qp(3).
  */
 int gdrc_qp_reset(struct gdrc_context *ctx, struct gdrc_qp qp);
 
 /**
- * Destroys a QP. Requests still in it end without completion, and the device does not touch their
+ * Destroys a QP. Requests still in it end without completion, and the device does not access their
  * memory any more; completions that are already in a CQ stay there.
  *
- * Errors: -EBUSY: it has a fast handle, another thread uses it, or a type-2 window is bound to it;
- * -EINVAL: stale handle.
- * Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair; ibv_destroy_qp(3).
+ * Errors: -EBUSY: it has a fast handle, another thread uses it, or a type 2 window is bound to it;
+ * -EINVAL: stale handle. Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair;
+ * ibv_destroy_qp(3).
  */
 int gdrc_qp_destroy(struct gdrc_context *ctx, struct gdrc_qp qp);
 
@@ -1307,7 +1300,7 @@ typedef struct gdrc_endpoint {
     /** READs and atomics that this side holds as responder. */
     uint32_t max_rd_atomic;
     /**
-     * GDRC_ENDPOINT_OWN_PORT, or 0: also in a struct that a program fills for a peer of another
+     * GDRC_ENDPOINT_OWN_PORT, or 0. 0 also in a struct that a program fills for a peer of another
      * kind.
      */
     uint32_t flags;
@@ -1322,7 +1315,7 @@ enum gdrc_qp_connect_flags {
 };
 
 /**
- * Options of gdrc_qp_connect. 0 means the default, which stands in parentheses, unless
+ * Options of gdrc_qp_connect. 0 means the default, given in parentheses, unless
  * GDRC_QP_CONNECT_EXACT is set.
  */
 typedef struct gdrc_qp_connect_opts {
@@ -1358,11 +1351,11 @@ typedef struct gdrc_qp_connect_opts {
 } gdrc_qp_connect_opts;
 
 /**
- * Describes the local side of a QP: its device's address, its number, a fresh PSN (random, after
- * gdrc_qp_reset ahead of the former ones) and, for UD, Q_Key; where `mr` is not NULL also the
- * region's first address (in the terms that the peer must use), length and rkey.
- * `out->struct_size` must be set before the call. Call it once per connection, and give the same
- * struct to gdrc_qp_connect as `local`.
+ * Describes the local side of a QP: its device's address, its number, a fresh PSN (random; after
+ * gdrc_qp_reset ahead of the former ones) and, for UD, Q_Key; if `mr` is not NULL also the
+ * region's first address (the one that the peer must use), length and rkey. `out->struct_size`
+ * must be set before the call. Call it once per connection, and pass the same struct to
+ * gdrc_qp_connect as `local`.
  *
  * Errors: -EINVAL: stale handle, out is NULL or its struct_size 0. Threads: any. Cost: one system
  * call (randomness).
@@ -1382,25 +1375,26 @@ int gdrc_endpoint_local(struct gdrc_context *ctx,
 int gdrc_endpoint_pack(const struct gdrc_endpoint *endpoint, uint8_t *wire);
 
 /**
- * Reads what a peer's gdrc_endpoint_pack wrote; any bytes are safe to give. `out->struct_size`
+ * Parses the bytes that a peer's gdrc_endpoint_pack wrote; any bytes are safe. `out->struct_size`
  * must be set before the call.
  *
- * Errors: -EPROTO: not an endpoint, or fields that none can have; -EPROTONOSUPPORT: a version that
- * this library does not know; -EINVAL: a NULL pointer, struct_size is 0. Threads: any. Cost: none.
+ * Errors: -EPROTO: not an endpoint, or fields with impossible values; -EPROTONOSUPPORT: a version
+ * that this library does not know; -EINVAL: a NULL pointer, struct_size is 0. Threads: any. Cost:
+ * none.
  */
 int gdrc_endpoint_unpack(const uint8_t *wire, struct gdrc_endpoint *out);
 
 /**
- * Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is what
- * gdrc_endpoint_local said and the peer was sent: its PSN and, for UD, Q_Key count. For UD
- * `remote` may be NULL, as every send names its peer. `opts` may be NULL: all defaults. The path
- * MTU is the smaller of both endpoints'.
+ * Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is the endpoint that
+ * gdrc_endpoint_local filled and that was sent to the peer: its PSN and, for UD, Q_Key are used.
+ * For UD `remote` may be NULL, as every send names its peer. `opts` may be NULL: all defaults. The
+ * path MTU is the smaller of both endpoints'.
  *
- * On failure a QP that was in RESET is in RESET again.
- * Errors: -EINVAL: the QP is in another state, the endpoints' types differ from the QP's or their
- * fields are out of range, local is another QP's, an option is out of range, a struct_size is 0;
- * -ENOMEM: max_peer are in use; -EBUSY: another thread uses the QP. Threads: one per QP. Cost:
- * none. Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
+ * On failure a QP that was in RESET is in RESET again. Errors: -EINVAL: the QP is in another
+ * state, the endpoints' types differ from the QP's or their fields are out of range, local is
+ * another QP's, an option is out of range, a struct_size is 0; -ENOMEM: max_peer are in use;
+ * -EBUSY: another thread uses the QP. Threads: one per QP. Cost: none. Source: IBTA verb Modify
+ * Queue Pair; ibv_modify_qp(3).
  */
 int gdrc_qp_connect(struct gdrc_context *ctx,
                     struct gdrc_qp qp,
@@ -1439,7 +1433,7 @@ enum gdrc_cm_event_type {
     /** The peer has accepted, but the QP could not be brought to RTS. The peer gets a REJ. */
     GDRC_CM_EVENT_CONNECT_ERROR = 6,
     /**
-     * The peer did not answer in time, or this machine refuses to send to it. The status is
+     * The peer did not answer in time, or the kernel or network refused the request. The status is
      * -ETIMEDOUT, the error of the network (-ECONNREFUSED, -EHOSTUNREACH), or that of the kernel
      * (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
      */
@@ -1500,17 +1494,17 @@ enum gdrc_cm_conn_flags {
 #define GDRC_CM_UD_ACCEPT_DATA_MAX 136
 
 /**
- * The parameters of one side in gdrc_cm_connect and gdrc_cm_accept. 0 means the default, which
- * stands in parentheses, unless GDRC_CM_CONN_EXACT is set.
+ * The parameters of one side in gdrc_cm_connect and gdrc_cm_accept. 0 means the default, given in
+ * parentheses, unless GDRC_CM_CONN_EXACT is set.
  */
 typedef struct gdrc_cm_conn_param {
     /** sizeof(struct gdrc_cm_conn_param), set by the caller. */
     uint32_t struct_size;
     /** GDRC_CONN_ flags. */
     uint32_t flags;
-    /** QPN, where the call is given no QP; else ignored. */
+    /** QPN, if the call has no QP; else ignored. */
     uint32_t qpn;
-    /** GDRC_QPT_, where the call is given no QP; else ignored. */
+    /** GDRC_QPT_, if the call has no QP; else ignored. */
     uint32_t qp_type;
     /** First PSN that this side expects and the peer sends (GDRC_CM_CONN_PSN). */
     uint32_t psn;
@@ -1537,7 +1531,7 @@ typedef struct gdrc_cm_conn_param {
     uint32_t response_timeout;
     /** GDRC_MTU_ code (what the link carries); gdrc_cm_connect only. */
     uint32_t path_mtu;
-    /** Q_Key of a UD QP (the QP's own; 0x01234567 where it has none yet). */
+    /** Q_Key of a UD QP (the QP's own; 0x01234567 if it has none yet). */
     uint32_t qkey;
     /** Bytes at private_data. */
     uint32_t private_data_len;
@@ -1559,8 +1553,8 @@ typedef struct gdrc_cm_event {
      */
     int32_t status;
     /**
-     * Bytes of private_data: always the whole field of the message, however many the peer's
-     * program gave.
+     * Bytes of private_data: always the whole field of the message, however many of them the
+     * peer's program set.
      */
     uint32_t private_data_len;
     /**
@@ -1611,10 +1605,10 @@ typedef struct gdrc_cm_event {
 } gdrc_cm_event;
 
 /**
- * Takes an event of the connection manager, and does to the id's QP what it calls for: RTS when
- * the peer has accepted (GDRC_CM_EVENT_CONNECT_ERROR if that fails), ERR when the connection is
- * over. `out->struct_size` must be set before the call. gdrc_fd is readable, and gdrc_wait
- * returns, when there is one.
+ * Takes an event of the connection manager, and moves the id's QP accordingly: to RTS when the
+ * peer has accepted (GDRC_CM_EVENT_CONNECT_ERROR if that fails), to ERR when the connection has
+ * ended. `out->struct_size` must be set before the call. When there is an event, gdrc_fd is
+ * readable and gdrc_wait returns.
  *
  * Returns 1 and writes `out`, or 0 when there is none.
  * Errors: -EINVAL: not an open context, out is NULL or its struct_size 0; -EOPNOTSUPP: the device
@@ -1626,16 +1620,16 @@ int gdrc_cm_get_event(struct gdrc_context *ctx, struct gdrc_cm_event *out);
 /**
  * Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests
  * come as GDRC_CM_EVENT_CONNECT_REQUEST; at most `backlog` of them wait for the program at once
- * (0: a quarter of max_cm_ids; never more than a quarter of max_qp). What comes beyond is dropped,
- * and its sender asks again. `context` comes back with the listener's events. Requests and
+ * (0: a quarter of max_cm_ids; never more than a quarter of max_qp). Further ones are dropped, and
+ * their senders repeat them. `context` is returned with the listener's events. Requests and
  * accepted connections that their peers have not confirmed take none of the max_cm_ids; under a
  * flood of requests those that are not confirmed within 0.1 s end early, with
  * GDRC_CM_EVENT_UNREACHABLE (docs/ARCHITECTURE.md).
  *
- * Returns the port. Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM:
- * max_cm_ids are in use; -EINVAL: not a port space, port is over 65535, out is NULL; -EOPNOTSUPP:
- * the device has no connection manager.
- * Threads: any. Cost: none. Source: rdma_listen(3), rdma_bind_addr(3).
+ * Returns the port.
+ * Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM: max_cm_ids are in use;
+ * -EINVAL: not a port space, port is over 65535, out is NULL; -EOPNOTSUPP: the device has no
+ * connection manager. Threads: any. Cost: none. Source: rdma_listen(3), rdma_bind_addr(3).
  */
 int gdrc_cm_listen(struct gdrc_context *ctx,
                    uint32_t port_space,
@@ -1645,15 +1639,15 @@ int gdrc_cm_listen(struct gdrc_context *ctx,
                    struct gdrc_cm_id *out);
 
 /**
- * Asks the peer at `to` for a connection of `qp` (in RESET or INIT) to what listens at `port`
- * there. At return the QP is in INIT, so that receives can be posted; events tell the rest.
+ * Requests a connection of `qp` (in RESET or INIT) to the listener at `port` of the peer at `to`.
+ * At return the QP is in INIT, so that receives can be posted; events report the result.
  * GDRC_CM_EVENT_ESTABLISHED: the QP is in RTS and connected, the event has the peer's private
- * data. GDRC_CM_EVENT_REJECTED, GDRC_CM_EVENT_UNREACHABLE: no connection; the id and the QP are
- * the program's to destroy. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once,
- * and GDRC_CM_EVENT_ESTABLISHED brings the QPN and Q_Key to send to.
+ * data. GDRC_CM_EVENT_REJECTED, GDRC_CM_EVENT_UNREACHABLE: no connection; the program destroys the
+ * id and the QP. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once, and
+ * GDRC_CM_EVENT_ESTABLISHED brings the QPN and Q_Key to send to.
  *
- * With `qp` {0} the program moves a QP by itself: `param` names its number and type,
- * GDRC_CM_EVENT_CONNECT_RESPONSE asks it to use gdrc_cm_qp_attr and then gdrc_cm_establish.
+ * With `qp` {0} the program moves a QP itself: `param` names its number and type, and at
+ * GDRC_CM_EVENT_CONNECT_RESPONSE the program uses gdrc_cm_qp_attr and then gdrc_cm_establish.
  * `param` may be NULL: all defaults. The peer may be a Linux kernel (rdma_cm). Destroy the id when
  * done with it.
  *
@@ -1672,15 +1666,15 @@ int gdrc_cm_connect(struct gdrc_context *ctx,
 
 /**
  * Accepts a request (GDRC_CM_EVENT_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS
- * at return. The connection stands when GDRC_CM_EVENT_ESTABLISHED comes. For a request of
+ * at return. The connection is made when GDRC_CM_EVENT_ESTABLISHED comes. For a request of
  * GDRC_PS_UDP the QP may serve many requests at once, and no event follows. With `qp` {0} the
  * program has brought a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number and
- * type. `param` may be NULL: all defaults..
+ * type. `param` may be NULL: all defaults.
  *
- * Errors: -EINVAL: not a request that waits (the peer may have given up), the QP's state, or a
- * type that was not asked for; -EMSGSIZE: too much private data; -ENOMEM: max_peer are in use.
- * After an error the request still waits.
- * Threads: one per QP and id. Cost: a system call. Source: rdma_accept(3).
+ * Errors: -EINVAL: not a pending request (the peer may have given up), the QP's state, or a type
+ * that was not requested; -EMSGSIZE: too much private data; -ENOMEM: max_peer are in use. After an
+ * error the request is still pending. Threads: one per QP and id. Cost: a system call. Source:
+ * rdma_accept(3).
  */
 int gdrc_cm_accept(struct gdrc_context *ctx,
                    struct gdrc_cm_id id,
@@ -1688,16 +1682,17 @@ int gdrc_cm_accept(struct gdrc_context *ctx,
                    const struct gdrc_cm_conn_param *param);
 
 /**
- * Answers GDRC_CM_EVENT_CONNECT_RESPONSE: the program's own QP is in RTS, the peer may know.
+ * Completes a connection at GDRC_CM_EVENT_CONNECT_RESPONSE: the program's own QP is in RTS, and
+ * the peer is notified.
  *
  * Errors: -EINVAL: no accepted connection that waits for it. Threads: any. Cost: a system call.
  */
 int gdrc_cm_establish(struct gdrc_context *ctx, struct gdrc_cm_id id);
 
 /**
- * Rejects a request, with at most GDRC_CM_REJECT_DATA_MAX bytes for the peer's program, which sees
- * GDRC_REJ_CONSUMER. The id is the program's to destroy; so it is after
- * GDRC_CM_EVENT_CONNECT_RESPONSE, which may be rejected as well.
+ * Rejects a request, with at most GDRC_CM_REJECT_DATA_MAX bytes for the peer's program, whose
+ * reason is GDRC_REJ_CONSUMER. The program destroys the id. A connection at
+ * GDRC_CM_EVENT_CONNECT_RESPONSE may be rejected as well.
  *
  * Errors: -EINVAL: nothing to reject, data is NULL while len is not 0; -EMSGSIZE: too much data.
  * Threads: any. Cost: a system call. Source: rdma_reject(3).
@@ -1708,8 +1703,8 @@ int gdrc_cm_reject(struct gdrc_context *ctx,
                    size_t len);
 
 /**
- * Ends a connection: its QP goes to ERR and is flushed, the peer is told.
- * GDRC_CM_EVENT_DISCONNECTED follows when it has answered, or after 16 tries.
+ * Disconnects: the QP goes to ERR and is flushed, the peer is notified. GDRC_CM_EVENT_DISCONNECTED
+ * follows when it has answered, or after 16 tries.
  *
  * Errors: -EINVAL: not connected (any more). Threads: one per QP. Cost: a system call. Source:
  * rdma_disconnect(3).
@@ -1717,18 +1712,17 @@ int gdrc_cm_reject(struct gdrc_context *ctx,
 int gdrc_cm_disconnect(struct gdrc_context *ctx, struct gdrc_cm_id id);
 
 /**
- * Lets an id go, whatever its state: a listener stops, a request is rejected, an attempt is given
- * up, a connection is ended. The peer is told; the program hears no more of it. Its QP stays as it
- * is.
+ * Destroys an id, whatever its state: a listener stops, a request is rejected, an attempt is given
+ * up, a connection is ended. The peer is notified; no further events of the id come. Its QP stays
+ * as it is.
  *
  * Errors: -EINVAL: stale handle. Threads: any. Cost: a system call. Source: rdma_destroy_id(3).
  */
 int gdrc_cm_destroy(struct gdrc_context *ctx, struct gdrc_cm_id id);
 
 /**
- * The attributes and mask that bring an id's QP into `state` (GDRC_QPS_INIT, RTR or RTS), for
- * programs that call gdrc_qp_modify by themselves. `attr->struct_size` must be set before the
- * call.
+ * The attributes and mask that bring an id's QP to `state` (GDRC_QPS_INIT, RTR or RTS), for
+ * programs that call gdrc_qp_modify themselves. `attr->struct_size` must be set before the call.
  *
  * Errors: -EINVAL: another state, the peer is not known yet, a NULL pointer, a struct_size of 0.
  * Threads: any. Cost: none. Source: rdma_init_qp_attr(3).
@@ -1836,11 +1830,11 @@ typedef union gdrc_wr_op {
 
 /** The range that BIND_MW binds a window to. */
 typedef struct gdrc_mw_bind_info {
-    /** The region that the window opens onto; registered with GDRC_ACCESS_MW_BIND. */
+    /** The region that the window gives access to; registered with GDRC_ACCESS_MW_BIND. */
     struct gdrc_mr mr;
     /** First byte. */
     uint64_t addr;
-    /** Length in bytes; 0 with a type-1 window closes it. */
+    /** Length in bytes; 0 with a type 1 window closes it. */
     uint64_t length;
     /** GDRC_ACCESS_ flags of the window. */
     uint32_t mw_access_flags;
@@ -1857,9 +1851,9 @@ typedef struct gdrc_bind_mw_wr {
 } gdrc_bind_mw_wr;
 
 /**
- * A send work request: 128 bytes, layout of ibv_send_wr. Frozen. The struct and its sg_list are
- * free again when gdrc_post_send returns; the memory that the pieces name stays the device's until
- * the completion.
+ * A send work request: 128 bytes, layout of ibv_send_wr. Frozen. The struct and its sg_list may be
+ * reused when gdrc_post_send returns; the memory of its entries belongs to the device until the
+ * completion.
  */
 typedef struct gdrc_send_wr {
     /** Returned in the completion. */
@@ -1900,20 +1894,19 @@ typedef struct gdrc_recv_wr {
 } gdrc_recv_wr;
 
 /**
- * Posts a list of send requests, in order, and sends at once what the windows allow: the post is
- * the doorbell. While eight or more requests of an RC QP are unacknowledged, up to sixteen further
- * ones may wait for the next post, poll or progress, or for the helper thread, so that they leave
- * by UDP together. The list and its scatter/gather lists are free again at return; the memory that
- * they name belongs to the device until the completion (inline data: until return). On failure
- * `*bad` (may be NULL) is the first request that was not posted; those before it were.
+ * Posts a list of send requests, in order, and sends at once as much as the windows allow: the
+ * post is the doorbell. While eight or more requests of an RC QP are unacknowledged, up to sixteen
+ * further ones may wait for the next post, poll or progress, or for the helper thread, so that
+ * they leave by UDP together. The list and its scatter/gather lists may be reused at return; the
+ * memory of their entries belongs to the device until the completion (inline data: until return).
+ * On failure `*bad` (may be NULL) is the first request that was not posted; those before it were.
  *
  * Errors: -EAGAIN: the send queue is full: poll, post again from *bad; -EINVAL: num_sge or opcode
  * is out of range, the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE:
  * more inline data than the QP has; -EBUSY: another thread posts to this QP. A local protection
- * error, and all that the peer says, comes as a completion.
- * Threads: one at a time per QP. Cost: bounded; no allocation, no lock; a system call where
- * packets leave by UDP.
- * Source: IBTA verb Post Send Request; ibv_post_send(3).
+ * error, and every error of the peer, comes as a completion. Threads: one at a time per QP. Cost:
+ * bounded; no allocation, no lock; a system call if packets leave by UDP. Source: IBTA verb Post
+ * Send Request; ibv_post_send(3).
  */
 int gdrc_post_send(struct gdrc_context *ctx,
                    struct gdrc_qp qp,
@@ -1936,10 +1929,10 @@ int gdrc_post_recv(struct gdrc_context *ctx,
                    const struct gdrc_recv_wr **bad);
 
 /**
- * Posts a list of receive requests to an SRQ; else as gdrc_post_recv.
+ * Posts a list of receive requests to an SRQ; otherwise as gdrc_post_recv.
  *
- * Errors: as gdrc_post_recv. Threads: one at a time per SRQ. Cost: as gdrc_post_recv.
- * Source: IBTA verb Post Receive Request; ibv_post_srq_recv(3).
+ * Errors: as gdrc_post_recv. Threads: one at a time per SRQ. Cost: as gdrc_post_recv. Source: IBTA
+ * verb Post Receive Request; ibv_post_srq_recv(3).
  */
 int gdrc_post_srq_recv(struct gdrc_context *ctx,
                        struct gdrc_srq srq,
@@ -1947,15 +1940,13 @@ int gdrc_post_srq_recv(struct gdrc_context *ctx,
                        const struct gdrc_recv_wr **bad);
 
 /**
- * Takes up to `num_entries` completions into `wc`. Where none wait it runs one round of the engine
- * first, so a program that polls needs no other thread.
+ * Takes up to `num_entries` completions into `wc`. If there is none it runs one round of the
+ * engine first, so a program that polls needs no other thread.
  *
  * Returns the number taken, 0 when there is none.
  * Errors: -EINVAL: num_entries is negative, wc is NULL, stale handle; -EBUSY: another thread polls
- * this CQ.
- * Threads: one at a time per CQ. Cost: bounded; no allocation, no lock; system calls where the
- * socket is looked at.
- * Source: IBTA verb Poll for Completion; ibv_poll_cq(3).
+ * this CQ. Threads: one at a time per CQ. Cost: bounded; no allocation, no lock; system calls if
+ * the socket is checked. Source: IBTA verb Poll for Completion; ibv_poll_cq(3).
  */
 int gdrc_poll_cq(struct gdrc_context *ctx, struct gdrc_cq cq, int num_entries, struct gdrc_wc *wc);
 
@@ -1972,11 +1963,10 @@ int gdrc_progress(struct gdrc_context *ctx);
 /**
  * Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes
  * the context's descriptor readable and queues an event for gdrc_get_cq_event. Poll once more
- * after arming: what came before does not count.
+ * after arming: earlier completions raise no event.
  *
  * Errors: -EINVAL: stale handle. Threads: any. Cost: waits for a round of the engine that another
- * thread runs.
- * Source: IBTA verb Request Completion Notification; ibv_req_notify_cq(3).
+ * thread runs. Source: IBTA verb Request Completion Notification; ibv_req_notify_cq(3).
  */
 int gdrc_cq_arm(struct gdrc_context *ctx, struct gdrc_cq cq, int solicited_only);
 
@@ -2040,16 +2030,17 @@ const char *gdrc_event_str(uint32_t event);
 
 /**
  * The context's descriptor for poll, select or epoll: readable when gdrc_progress has work, an
- * armed CQ has an event, or an asynchronous event waits. Call gdrc_arm before each sleep. The
+ * armed CQ has an event, or there is an asynchronous event. Call gdrc_arm before each sleep. The
  * descriptor stays the library's: do not read, write or close it.
  *
- * Returns the descriptor. Errors: -EINVAL: not an open context; -EOPNOTSUPP: the device has none.
- * Threads: any. Cost: none.
+ * Returns the descriptor.
+ * Errors: -EINVAL: not an open context; -EOPNOTSUPP: the device has none. Threads: any. Cost:
+ * none.
  */
 int gdrc_fd(struct gdrc_context *ctx);
 
 /**
- * Prepares the descriptor for sleeping on it: its timer is set to the engine's next deadline.
+ * Prepares the descriptor for sleeping on it: sets its timer to the engine's next deadline.
  *
  * Returns 1: there is work already, do not sleep, call gdrc_progress or poll; 0: armed.
  * Errors: -EINVAL: not an open context. Threads: any. Cost: one or two system calls.
@@ -2057,10 +2048,10 @@ int gdrc_fd(struct gdrc_context *ctx);
 int gdrc_arm(struct gdrc_context *ctx);
 
 /**
- * Sleeps until an armed CQ or an asynchronous event has something, at most `timeout_ms`
- * milliseconds (0: looks once, negative: for ever), and runs the engine meanwhile.
+ * Sleeps until an armed CQ has an event or there is an asynchronous event, at most `timeout_ms`
+ * milliseconds (0: checks once, negative: without limit), and runs the engine meanwhile.
  *
- * Returns 1 when there is something, 0 when the time is over.
+ * Returns 1 when there is an event, 0 when the time is over.
  * Errors: -EINVAL: not an open context; -EINTR: a signal came. Threads: any. Cost: sleeps; no
  * allocation.
  */
@@ -2068,11 +2059,11 @@ int gdrc_wait(struct gdrc_context *ctx, int timeout_ms);
 
 /**
  * Starts the helper thread, which runs the engine while the program does not poll: for targets of
- * WRITE, READ and atomics that do something else. It sleeps while somebody polls. Starting it
+ * WRITE, READ and atomics that do something else. It sleeps while a thread polls. Starting it
  * twice is harmless.
  *
- * Errors: -EINVAL: not an open context; -EAGAIN: the system gives no thread. Threads: any. Cost:
- * creates a thread.
+ * Errors: -EINVAL: not an open context; -EAGAIN: the system cannot make a thread. Threads: any.
+ * Cost: creates a thread.
  */
 int gdrc_helper_start(struct gdrc_context *ctx);
 
@@ -2092,15 +2083,15 @@ int gdrc_helper_stop(struct gdrc_context *ctx);
  */
 
 /**
- * A queue pair for posts that look nothing up: see gdrc_qp_fast_get. What lies behind `ops` is the
+ * A queue pair for posts without a look-up: see gdrc_qp_fast_get. Bytes behind `ops` are the
  * library's.
  */
 typedef struct gdrc_qp_fast {
-    /** What gdrc_qp_fast_post_send and gdrc_qp_fast_post_recv call. */
+    /** Called by gdrc_qp_fast_post_send and gdrc_qp_fast_post_recv. */
     const struct gdrc_qp_fast_ops *ops;
 } gdrc_qp_fast;
 
-/** The functions of a queue pair's device. Later versions may add some at the end. */
+/** The functions of a queue pair's device. Later versions may append some. */
 typedef struct gdrc_qp_fast_ops {
     /** As gdrc_post_send. */
     int (*post_send)(struct gdrc_qp_fast*, const struct gdrc_send_wr*, const struct gdrc_send_wr**);
@@ -2108,16 +2099,13 @@ typedef struct gdrc_qp_fast_ops {
     int (*post_recv)(struct gdrc_qp_fast*, const struct gdrc_recv_wr*, const struct gdrc_recv_wr**);
 } gdrc_qp_fast_ops;
 
-/**
- * A CQ for polls that look nothing up: see gdrc_cq_fast_get. What lies behind `ops` is the
- * library's.
- */
+/** A CQ for polls without a look-up: see gdrc_cq_fast_get. Bytes behind `ops` are the library's. */
 typedef struct gdrc_cq_fast {
-    /** What gdrc_cq_fast_poll calls. */
+    /** Called by gdrc_cq_fast_poll. */
     const struct gdrc_cq_fast_ops *ops;
 } gdrc_cq_fast;
 
-/** The functions of a CQ's device. Later versions may add some at the end. */
+/** The functions of a CQ's device. Later versions may append some. */
 typedef struct gdrc_cq_fast_ops {
     /** As gdrc_poll_cq. */
     int (*poll)(struct gdrc_cq_fast*, int, struct gdrc_wc*);
@@ -2125,35 +2113,34 @@ typedef struct gdrc_cq_fast_ops {
 
 /**
  * Writes to `*out` a handle of a queue pair for gdrc_qp_fast_post_send and gdrc_qp_fast_post_recv,
- * inline functions that look neither context nor queue pair up. Until gdrc_qp_fast_put the queue
- * pair is not destroyed (-EBUSY). It may have several such handles, and be posted to by
- * gdrc_post_send as well. gdrc_close gives back what the program did not.
+ * inline functions that look up neither context nor queue pair. Until gdrc_qp_fast_put the queue
+ * pair cannot be destroyed (-EBUSY). It may have several such handles, and be posted to by
+ * gdrc_post_send as well. gdrc_close releases the remaining ones.
  *
  * Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: no memory for more; -EOPNOTSUPP: the device
- * cannot.
- * Threads: any. Cost: none; an allocation where the process has more than 1024 at once.
+ * does not support it. Threads: any. Cost: none; an allocation if the process has more than 1024
+ * at once.
  */
 int gdrc_qp_fast_get(struct gdrc_context *ctx, struct gdrc_qp qp, struct gdrc_qp_fast **out);
 
 /**
- * Gives a handle back. No other call with it may run; later ones get -EINVAL until the process has
+ * Releases a handle. No other call with it may run; later ones get -EINVAL until the process has
  * made a thousand more.
  *
- * Errors: -EINVAL: not a fast handle, or given back before; -EOWNERDEAD: made by the parent of
- * this fork.
- * Threads: one per handle. Cost: none.
+ * Errors: -EINVAL: not a fast handle, or already released; -EOWNERDEAD: made by the parent of this
+ * fork. Threads: one per handle. Cost: none.
  */
 int gdrc_qp_fast_put(struct gdrc_qp_fast *qp);
 
 /**
- * Writes to `*out` a handle of a CQ for gdrc_cq_fast_poll; else as gdrc_qp_fast_get.
+ * Writes to `*out` a handle of a CQ for gdrc_cq_fast_poll; otherwise as gdrc_qp_fast_get.
  *
  * Errors: as gdrc_qp_fast_get. Threads: any. Cost: as gdrc_qp_fast_get.
  */
 int gdrc_cq_fast_get(struct gdrc_context *ctx, struct gdrc_cq cq, struct gdrc_cq_fast **out);
 
 /**
- * Gives a handle back, as gdrc_qp_fast_put.
+ * Releases a handle, as gdrc_qp_fast_put.
  *
  * Errors: as gdrc_qp_fast_put. Threads: one per handle. Cost: none.
  */
@@ -2161,10 +2148,10 @@ int gdrc_cq_fast_put(struct gdrc_cq_fast *cq);
 
 
 /**
- * Posts by a fast handle, without a look-up. All pointers are followed, as libibverbs follows them:
- * none may be NULL.
+ * Posts by a fast handle, without a look-up. All pointers are dereferenced unchecked, as libibverbs
+ * does: none may be NULL.
  *
- * Errors: as gdrc_post_send; -EINVAL: the handle was given back; -EOWNERDEAD: a parent process made
+ * Errors: as gdrc_post_send; -EINVAL: the handle was released; -EOWNERDEAD: a parent process made
  * it. Threads: on a NIC any number at once, as its provider locks; on other devices one at a time,
  * others get -EBUSY. Cost: on a NIC a post and a poll take 28 instructions more than libibverbs
  * itself (docs/records/PERFORMANCE.md).
@@ -2176,7 +2163,7 @@ static inline int gdrc_qp_fast_post_send(struct gdrc_qp_fast *qp, const gdrc_sen
 }
 
 /**
- * Posts receive requests by a fast handle; else as gdrc_qp_fast_post_send.
+ * Posts receive requests by a fast handle; otherwise as gdrc_qp_fast_post_send.
  *
  * Errors: as gdrc_post_recv. Threads: as gdrc_qp_fast_post_send.
  */
@@ -2187,7 +2174,7 @@ static inline int gdrc_qp_fast_post_recv(struct gdrc_qp_fast *qp, const gdrc_rec
 }
 
 /**
- * Polls by a fast handle, with room for `num_entries` (1 or more) completions at `wc`; else as
+ * Polls by a fast handle, with room for `num_entries` (1 or more) completions at `wc`; otherwise as
  * gdrc_qp_fast_post_send.
  *
  * Errors: as gdrc_poll_cq. Threads: as gdrc_qp_fast_post_send.
@@ -2260,50 +2247,46 @@ typedef struct gdrc_cuda_handle {
  *
  * Returns the ordinal.
  * Errors: -ENODEV: no CUDA driver, or no such GPU; -EINVAL: no name of a GPU; gdrc_error_detail
- * has the words.
- * Threads: any. Cost: the first use of a GPU makes its primary context, which the process keeps.
+ * has the reason. Threads: any. Cost: the first use of a GPU makes its primary context, which the
+ * process keeps.
  */
 int gdrc_cuda_device(const char *name, struct gdrc_cuda_attr *attr);
 
 /**
  * Allocates GPU memory on a GPU (its ordinal). `flags`: GDRC_CUDA_SHAREABLE, or 0. Contents are
- * undefined. Memory that a program got from CUDA otherwise may be registered as well.
+ * undefined. Memory that a program allocated through CUDA itself may be registered as well.
  *
  * Errors: -ENODEV, -ENOMEM; -EOPNOTSUPP: no virtual memory management; -EINVAL; gdrc_error_detail
- * has the words.
- * Threads: any. Cost: calls of the driver.
+ * has the reason. Threads: any. Cost: calls of the driver.
  */
 int gdrc_cuda_alloc(int gpu, size_t length, uint32_t flags, uint64_t *addr);
 
 /**
- * Frees what gdrc_cuda_alloc, or closes what gdrc_cuda_import gave. Deregister it first.
+ * Frees memory of gdrc_cuda_alloc, or closes that of gdrc_cuda_import. Deregister it first.
  *
- * Errors: -EINVAL: not given by them; others of the driver. Threads: any. Cost: waits for work on
- * the GPU.
+ * Errors: -EINVAL: not from these calls; others of the driver. Threads: any. Cost: waits for work
+ * on the GPU.
  */
 int gdrc_cuda_free(uint64_t addr);
 
 /**
- * Makes GPU memory available to another process of this host. Memory of gdrc_cuda_alloc with
- * GDRC_CUDA_SHAREABLE goes by a descriptor, which `*fd` then is and the caller closes; other
- * memory by CUDA IPC, and `*fd` is -1. The memory must stay until the other process has let go of
- * it.
+ * Exports GPU memory to another process of this host. Memory of gdrc_cuda_alloc with
+ * GDRC_CUDA_SHAREABLE is exported by a descriptor, `*fd`, which the caller closes; other memory by
+ * CUDA IPC, and `*fd` is -1. The memory must stay until the other process has closed it.
  *
- * Errors: -EINVAL: not GPU memory, or of a kind that cannot be passed on (imported, managed, of a
- * pool); -ENODEV.
- * Threads: any. Cost: calls of the driver.
+ * Errors: -EINVAL: not GPU memory, or of a kind that cannot be exported (imported, managed, of a
+ * pool); -ENODEV. Threads: any. Cost: calls of the driver.
  */
 int gdrc_cuda_export(uint64_t addr, size_t length, struct gdrc_cuda_handle *handle, int *fd);
 
 /**
  * Opens GPU memory that another process exported. `fd`: the descriptor that came with it, which
- * stays the caller's, or -1. What the handle says is checked: a range outside of the memory is
+ * stays the caller's, or -1. The handle's fields are checked: a range outside of the memory is
  * refused. `*addr` is its address here.
  *
  * Errors: -ENODEV: no driver, or not that GPU; -EINVAL: damaged, or from this very process (CUDA
- * IPC); -EACCES, -EIO: the driver refuses: the exporter is gone, or another user's or container's;
- * gdrc_error_detail has the words.
- * Threads: any. Cost: calls of the driver.
+ * IPC); -EACCES, -EIO: the driver refuses: the exporter has ended, or belongs to another user or
+ * container; gdrc_error_detail has the reason. Threads: any. Cost: calls of the driver.
  */
 int gdrc_cuda_import(const struct gdrc_cuda_handle *handle, int fd, uint64_t *addr);
 
@@ -2366,14 +2349,13 @@ typedef struct gdrc_topology_pair {
 } gdrc_topology_pair;
 
 /**
- * Writes one entry for every NIC with every GPU of this machine, read from sysfs: what PCIe they
- * share, the nearest GPU of each NIC first. `root`: where sysfs is, NULL for /sys. No driver is
- * needed.
+ * Writes one entry for every NIC with every GPU of this machine, read from sysfs: the PCIe part
+ * that they share, the nearest GPU of each NIC first. `root`: the folder of sysfs, NULL for /sys.
+ * No driver is needed.
  *
- * Returns how many pairs there are; at most `capacity` are written (`pairs` may be NULL when it is
- * 0).
- * Errors: -EINVAL: pairs is NULL or misaligned, root is no path.
- * Threads: any. Cost: reads files, allocates.
+ * Returns the number of pairs; at most `capacity` are written (`pairs` may be NULL when it is 0).
+ * Errors: -EINVAL: pairs is NULL or misaligned, root is no path. Threads: any. Cost: reads files,
+ * allocates.
  */
 int gdrc_topology(const char *root, struct gdrc_topology_pair *pairs, uint32_t capacity);
 
@@ -2388,26 +2370,26 @@ int gdrc_topology(const char *root, struct gdrc_topology_pair *pairs, uint32_t c
  * Copies the context's counters into `values`, at most `n`, in the order of gdrc_counter_name.
  * They only grow (modulo 2^64).
  *
- * Returns how many were written. Errors: -EINVAL: not an open context, values is NULL. Threads:
- * any. Cost: sums over QPs.
+ * Returns the number written.
+ * Errors: -EINVAL: not an open context, values is NULL. Threads: any. Cost: sums over QPs.
  */
 int gdrc_counters(struct gdrc_context *ctx, uint64_t *values, uint32_t n);
 
 /**
- * Copies a QP's counters; else as gdrc_counters.
+ * Copies a QP's counters; otherwise as gdrc_counters.
  *
- * Returns how many were written. Errors: -EINVAL: stale handle, values is NULL. Threads: any.
- * Cost: none.
+ * Returns the number written.
+ * Errors: -EINVAL: stale handle, values is NULL. Threads: any. Cost: none.
  */
 int gdrc_qp_counters(struct gdrc_context *ctx, struct gdrc_qp qp, uint64_t *values, uint32_t n);
 
 /**
- * How many counters there are in this version of the library; later versions only append. Threads:
- * any. Cost: none.
+ * The number of counters in this version of the library; later versions only append. Threads: any.
+ * Cost: none.
  */
 uint32_t gdrc_counter_count(void);
 
-/** The name of counter `i`, or NULL where there is none. Static. Threads: any. Cost: none. */
+/** The name of counter `i`, or NULL if there is none. Static. Threads: any. Cost: none. */
 const char *gdrc_counter_name(uint32_t i);
 
 /** Causes of errors (gdrc_cause.code, gdrc_wc.vendor_err); gdrc_cause_str describes each. */
@@ -2487,22 +2469,21 @@ typedef struct gdrc_cause {
 } gdrc_cause;
 
 /**
- * The last thing that went wrong on this context, with the likely reason; code GDRC_CAUSE_NONE
- * when nothing did.
+ * The last error on this context, with its likely cause; code GDRC_CAUSE_NONE if there was none.
  *
  * Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none.
  */
 int gdrc_last_cause(struct gdrc_context *ctx, struct gdrc_cause *out);
 
 /**
- * The last thing that went wrong on this QP; else as gdrc_last_cause.
+ * The last error on this QP; otherwise as gdrc_last_cause.
  *
  * Errors: -EINVAL: stale handle, out is NULL. Threads: any. Cost: none.
  */
 int gdrc_qp_cause(struct gdrc_context *ctx, struct gdrc_qp qp, struct gdrc_cause *out);
 
 /**
- * Writes a cause in words into `buf`, like snprintf: NUL-terminated, cut at `len`.
+ * Writes a cause as text into `buf`, like snprintf: NUL-terminated, cut at `len`.
  *
  * Returns the length of the whole text without the NUL; `buf` may be NULL when `len` is 0.
  * Errors: -EINVAL: cause is NULL, or buf is NULL and len is not 0. Threads: any. Cost: no

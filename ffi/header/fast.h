@@ -1,9 +1,9 @@
 
 /**
- * Posts by a fast handle, without a look-up. All pointers are followed, as libibverbs follows them:
- * none may be NULL.
+ * Posts by a fast handle, without a look-up. All pointers are dereferenced unchecked, as libibverbs
+ * does: none may be NULL.
  *
- * Errors: as gdrc_post_send; -EINVAL: the handle was given back; -EOWNERDEAD: a parent process made
+ * Errors: as gdrc_post_send; -EINVAL: the handle was released; -EOWNERDEAD: a parent process made
  * it. Threads: on a NIC any number at once, as its provider locks; on other devices one at a time,
  * others get -EBUSY. Cost: on a NIC a post and a poll take 28 instructions more than libibverbs
  * itself (docs/records/PERFORMANCE.md).
@@ -15,7 +15,7 @@ static inline int gdrc_qp_fast_post_send(struct gdrc_qp_fast *qp, const gdrc_sen
 }
 
 /**
- * Posts receive requests by a fast handle; else as gdrc_qp_fast_post_send.
+ * Posts receive requests by a fast handle; otherwise as gdrc_qp_fast_post_send.
  *
  * Errors: as gdrc_post_recv. Threads: as gdrc_qp_fast_post_send.
  */
@@ -26,7 +26,7 @@ static inline int gdrc_qp_fast_post_recv(struct gdrc_qp_fast *qp, const gdrc_rec
 }
 
 /**
- * Polls by a fast handle, with room for `num_entries` (1 or more) completions at `wc`; else as
+ * Polls by a fast handle, with room for `num_entries` (1 or more) completions at `wc`; otherwise as
  * gdrc_qp_fast_post_send.
  *
  * Errors: as gdrc_poll_cq. Threads: as gdrc_qp_fast_post_send.

@@ -1,4 +1,4 @@
-//! Address handles: gdrc_ah_.
+//! C calls of address handles: gdrc_ah_.
 
 use crate::c_consts::GDRC_WC_FLAG_GRH;
 use crate::c_result::{refuse, ret};
@@ -37,7 +37,7 @@ fn ah_create(
     Ok(0)
 }
 
-/// Makes an address handle that answers the sender of a received UD message: `wc` is its
+/// Makes an address handle for an answer to the sender of a received UD message: `wc` is its
 /// completion, `grh40` the first 40 bytes of the receive buffer. The answer goes to the device's
 /// own UDP port number at that address.
 ///
@@ -86,7 +86,7 @@ fn ah_from_wc(
     Ok(0)
 }
 
-/// Gives an address handle back. Posted sends that name it and have not left fail with a
+/// Destroys an address handle. Posted sends that name it and have not been sent fail with a
 /// completion.
 ///
 /// Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Destroy Address

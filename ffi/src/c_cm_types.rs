@@ -22,7 +22,7 @@ pub const GDRC_CM_EVENT_CONNECT_REQUEST: u32 = 4;
 pub const GDRC_CM_EVENT_CONNECT_RESPONSE: u32 = 5;
 /// The peer has accepted, but the QP could not be brought to RTS. The peer gets a REJ.
 pub const GDRC_CM_EVENT_CONNECT_ERROR: u32 = 6;
-/// The peer did not answer in time, or this machine refuses to send to it. The status is
+/// The peer did not answer in time, or the kernel or network refused the request. The status is
 /// -ETIMEDOUT, the error of the network (-ECONNREFUSED, -EHOSTUNREACH), or that of the kernel
 /// (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
 pub const GDRC_CM_EVENT_UNREACHABLE: u32 = 7;
@@ -110,8 +110,8 @@ pub struct gdrc_cm_id {
     pub handle: u64,
 }
 
-/// The parameters of one side in gdrc_cm_connect and gdrc_cm_accept. 0 means the default, which
-/// stands in parentheses, unless GDRC_CM_CONN_EXACT is set.
+/// The parameters of one side in gdrc_cm_connect and gdrc_cm_accept. 0 means the default, given in
+/// parentheses, unless GDRC_CM_CONN_EXACT is set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_cm_conn_param {
@@ -119,9 +119,9 @@ pub struct gdrc_cm_conn_param {
     pub struct_size: u32,
     /// GDRC_CONN_ flags.
     pub flags: u32,
-    /// QPN, where the call is given no QP; else ignored.
+    /// QPN, if the call has no QP; else ignored.
     pub qpn: u32,
-    /// GDRC_QPT_, where the call is given no QP; else ignored.
+    /// GDRC_QPT_, if the call has no QP; else ignored.
     pub qp_type: u32,
     /// First PSN that this side expects and the peer sends (GDRC_CM_CONN_PSN).
     pub psn: u32,
@@ -142,7 +142,7 @@ pub struct gdrc_cm_conn_param {
     pub response_timeout: u32,
     /// GDRC_MTU_ code (what the link carries); gdrc_cm_connect only.
     pub path_mtu: u32,
-    /// Q_Key of a UD QP (the QP's own; 0x01234567 where it has none yet).
+    /// Q_Key of a UD QP (the QP's own; 0x01234567 if it has none yet).
     pub qkey: u32,
     /// Bytes at private_data.
     pub private_data_len: u32,
@@ -163,8 +163,8 @@ pub struct gdrc_cm_event {
     /// GDRC_CM_EVENT_REJECTED: the reason (GDRC_REJ_; for GDRC_PS_UDP the SIDR status); else a
     /// negative errno, or 0. In words: gdrc_qp_cause, or gdrc_last_cause for an id without a QP.
     pub status: i32,
-    /// Bytes of private_data: always the whole field of the message, however many the peer's
-    /// program gave.
+    /// Bytes of private_data: always the whole field of the message, however many of them the
+    /// peer's program set.
     pub private_data_len: u32,
     /// The id concerned; with GDRC_CM_EVENT_CONNECT_REQUEST a new one, which the program accepts or
     /// rejects, and destroys.

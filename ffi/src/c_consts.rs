@@ -1,5 +1,5 @@
-//! The constants of the header. cbindgen needs literals, so the numbers stand here a second time;
-//! the assertions at the end keep them equal to core's.
+//! The constants of the header. cbindgen needs literals, so the numbers are repeated here; the
+//! assertions at the end keep them equal to core's.
 #![allow(missing_docs)] // documented where core defines them; the names are those of verbs
 
 /// Version of the header: (major << 16) | (minor << 8) | patch. gdrc_version_number() is the
@@ -86,7 +86,7 @@ pub const GDRC_ACCESS_HUGETLB: u32 = 128;
 pub const GDRC_ACCESS_RELAXED_ORDERING: u32 = 0x10_0000;
 
 // enum gdrc_memory_kind
-/// Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). HOST: what the CPU reaches by
+/// Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). HOST: memory that the CPU accesses by
 /// address.
 pub const GDRC_MEMORY_HOST: u32 = 0;
 /// Memory of a GPU, by its CUDA address.
@@ -98,16 +98,16 @@ pub const GDRC_MEMORY_CUDA: u32 = 1;
 pub const GDRC_MEMORY_FLAG_DMABUF: u32 = 1;
 /// iova is set. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
 pub const GDRC_MEMORY_FLAG_IOVA: u32 = 2;
-/// Host memory: it is a MAP_SHARED mapping of `fd`, a memfd with F_SEAL_SHRINK, from
-/// `fd_offset` on. A peer that is another process of this user on this host, reached through
-/// shared memory (path=shm or auto), may map it and then executes its RDMA WRITEs by copying into
-/// it, without this process and without a packet. Such a peer can write the memory at any time,
-/// whatever rights its keys have: share only memory that it may write. No effect on other devices
-/// and on other peers.
+/// Host memory: it is a MAP_SHARED mapping of `fd`, a memfd with F_SEAL_SHRINK, from `fd_offset`
+/// on. A peer that is another process of this user on this host, reached through shared memory
+/// (path=shm or auto), may map it and then executes its RDMA WRITEs by copying into it, without
+/// this process and without a packet. Such a peer can write the memory at any time, whatever rights
+/// its keys have: share only memory that it may write. No effect on other devices and on other
+/// peers.
 pub const GDRC_MEMORY_FLAG_SHARED: u32 = 4;
 
 // enum gdrc_mr_route
-/// How a region's bytes are reached (gdrc_mr_attr.route). HOST: by address.
+/// The route by which a device reaches a region (gdrc_mr_attr.route). HOST: by address.
 pub const GDRC_ROUTE_HOST: u32 = 0;
 /// The NIC holds a dma-buf of them.
 pub const GDRC_ROUTE_DMABUF: u32 = 1;

@@ -2,9 +2,8 @@
 
 use core::ffi::c_char;
 
-/// The bounds and options of a context. Set struct_size and leave the rest 0: 0 means the default,
-/// which stands in parentheses. The memory of the context follows from these numbers
-/// (gdrc_context_size).
+/// The limits and options of a context. Set struct_size and leave the rest 0: 0 means the default,
+/// given in parentheses. The memory of the context follows from these numbers (gdrc_context_size).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_config {
@@ -47,7 +46,7 @@ pub struct gdrc_config {
     /// timeout (30000).
     pub deadline_ms: u32,
     /// Ids of the connection manager, listeners and connections together (64); rounded up to a
-    /// multiple of 64. Requests of peers that have not proved their address have separate
+    /// multiple of 64. Requests of peers that have not confirmed their address have separate
     /// places.
     pub max_cm_ids: u32,
     /// Bytes for the rings of QPs, SRQs and CQs (4 MiB).
@@ -56,9 +55,9 @@ pub struct gdrc_config {
     /// or NULL. Peers of this host are then reached by packets, unless GDRC_CONFIG_SHM is set.
     /// Messages between queue pairs of the context itself are not captured. A file that another
     /// context or process writes, or that this process has begun, is continued; any other is
-    /// overwritten (-EINVAL: a file that would be continued is no capture; -EBUSY: it stays
-    /// locked). A full disk ends the capture, with a line on standard error and in the counter
-    /// capture_lost, and not the traffic. Read during the call only.
+    /// overwritten (-EINVAL: a file to be continued is no capture; -EBUSY: it stays locked). A full
+    /// disk ends the capture but not the traffic; a line on standard error and the counter
+    /// capture_lost report it. Read during the call only.
     pub pcap_path: *const c_char,
     /// Seed of keys and packet numbers; 0: taken from the system's random source.
     pub seed: u64,
@@ -66,10 +65,10 @@ pub struct gdrc_config {
     /// of a QP begins there and returns to it.
     pub line_rate_bytes_per_s: u64,
     /// Keepalive interval of RC queue pairs in milliseconds; 0, the default: none. An idle queue
-    /// pair that has got no packet of its peer for this time sends a probe, and repeats it by its
-    /// ACK timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE, event
-    /// QP_FATAL, its receives flush. The peer needs no option, but must poll or have a helper
-    /// thread.
+    /// pair that has received no packet of its peer for this time sends a probe, and repeats it by
+    /// its ACK timeout and retry count. Without an answer it fails: cause GDRC_CAUSE_KEEPALIVE,
+    /// event QP_FATAL, its receives are flushed. The peer needs no option, but must poll or have a
+    /// helper thread.
     pub keepalive_ms: u32,
     /// 0.
     pub reserved: u32,
@@ -87,9 +86,9 @@ pub struct gdrc_device_attr {
     pub max_msg_size: u64,
     /// Node GUID.
     pub node_guid: u64,
-    /// Protection domains. This and the following bounds are those of the device alone, whatever
-    /// other processes have at its address. They can be reached after gdrc_arena_add; without it
-    /// there is memory for the objects of the configuration.
+    /// Protection domains. This and the following limits are those of the device alone, whatever
+    /// other processes have at its address. Reaching them takes gdrc_arena_add: without it there is
+    /// memory for the objects of the configuration.
     pub max_pd: u32,
     /// Memory regions and windows.
     pub max_mr: u32,
@@ -153,7 +152,7 @@ pub struct gdrc_mr_attr {
     pub no_dmabuf: u32,
     /// GDRC_MR_REASON_: why not by nvidia_peermem.
     pub no_peermem: u32,
-    /// The last refusal: positive a CUresult, negative an errno of the NIC's, 0 if there was none.
+    /// The last refusal: positive a CUresult, negative an errno of the NIC, 0 if there was none.
     pub refusal: i32,
     /// CUDA's id of the allocation, unique in the process; 0 for host memory.
     pub buffer_id: u64,

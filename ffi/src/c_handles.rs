@@ -1,4 +1,4 @@
-//! Handles of the header.
+//! Handles of the header: one struct for each kind of object.
 
 /// Protection domain. `{0}` is never valid; a handle of a destroyed object is refused with -EINVAL.
 #[repr(C)]

@@ -1,5 +1,5 @@
-//! The C structs against core's: same size, same offset of every field, so that the hot ones are
-//! cast and not copied.
+//! Asserts that C structs have core's layout: same size, same offset of every field, so that hot
+//! structs are cast and not copied.
 
 use crate::c_types::*;
 use core::mem::{align_of, offset_of, size_of};
@@ -36,8 +36,8 @@ same! {
     }
 }
 
-/// Copies between a C struct and core's, field by field, which is a copy of memory as they have one
-/// layout.
+/// Copies between a C struct and core's, field by field; since both have one layout, that is a copy
+/// of memory.
 macro_rules! converts {
     ($($c:ident = $core:ident { $($f:ident),* $(,)? })*) => {
         same! { $($c = $core { $($f),* })* }

@@ -1,5 +1,4 @@
-//! Structs of queue pairs and what belongs to them: addresses, attributes, events, causes,
-//! endpoints.
+//! Structs of queue pairs and related ones: addresses, attributes, events, causes, endpoints.
 
 use crate::c_handles::*;
 
@@ -25,9 +24,9 @@ pub struct gdrc_ah_attr {
 pub struct gdrc_srq_attr {
     /// sizeof(struct gdrc_srq_attr), set by the caller.
     pub struct_size: u32,
-    /// Outstanding requests: asked, and at return what was given.
+    /// Outstanding requests: the requested number; at return the granted one.
     pub max_wr: u32,
-    /// Pieces of a request: asked, and at return what was given.
+    /// Entries of a request: the requested number; at return the granted one.
     pub max_sge: u32,
     /// Raise GDRC_EVENT_SRQ_LIMIT_REACHED once when fewer requests are left; 0 = off.
     pub srq_limit: u32,
@@ -67,7 +66,7 @@ pub struct gdrc_qp_init {
     pub srq: gdrc_srq,
     /// 1: every send request is signalled.
     pub sq_sig_all: u32,
-    /// Asked, and at return what was given (at least what was asked).
+    /// The requested sizes; at return the granted ones (at least as large).
     pub cap: gdrc_qp_cap,
 }
 
@@ -219,12 +218,12 @@ pub struct gdrc_endpoint {
     pub qkey: u32,
     /// READs and atomics that this side holds as responder.
     pub max_rd_atomic: u32,
-    /// GDRC_ENDPOINT_OWN_PORT, or 0: also in a struct that a program fills for a peer of another
+    /// GDRC_ENDPOINT_OWN_PORT, or 0. 0 also in a struct that a program fills for a peer of another
     /// kind.
     pub flags: u32,
 }
 
-/// Options of gdrc_qp_connect. 0 means the default, which stands in parentheses, unless
+/// Options of gdrc_qp_connect. 0 means the default, given in parentheses, unless
 /// GDRC_QP_CONNECT_EXACT is set.
 #[repr(C)]
 #[derive(Clone, Copy)]

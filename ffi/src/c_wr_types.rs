@@ -67,11 +67,11 @@ pub union gdrc_wr_op {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_mw_bind_info {
-    /// The region that the window opens onto; registered with GDRC_ACCESS_MW_BIND.
+    /// The region that the window gives access to; registered with GDRC_ACCESS_MW_BIND.
     pub mr: gdrc_mr,
     /// First byte.
     pub addr: u64,
-    /// Length in bytes; 0 with a type-1 window closes it.
+    /// Length in bytes; 0 with a type 1 window closes it.
     pub length: u64,
     /// GDRC_ACCESS_ flags of the window.
     pub mw_access_flags: u32,
@@ -89,9 +89,9 @@ pub struct gdrc_bind_mw_wr {
     pub bind_info: gdrc_mw_bind_info,
 }
 
-/// A send work request: 128 bytes, layout of ibv_send_wr. Frozen. The struct and its sg_list are
-/// free again when gdrc_post_send returns; the memory that the pieces name stays the device's until
-/// the completion.
+/// A send work request: 128 bytes, layout of ibv_send_wr. Frozen. The struct and its sg_list may be
+/// reused when gdrc_post_send returns; the memory of its entries belongs to the device until the
+/// completion.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_send_wr {
@@ -165,15 +165,15 @@ pub struct gdrc_wc {
     pub dlid_path_bits: u8,
 }
 
-/// A queue pair for posts that look nothing up: see gdrc_qp_fast_get. What lies behind `ops` is the
+/// A queue pair for posts without a look-up: see gdrc_qp_fast_get. Bytes behind `ops` are the
 /// library's.
 #[repr(C)]
 pub struct gdrc_qp_fast {
-    /// What gdrc_qp_fast_post_send and gdrc_qp_fast_post_recv call.
+    /// Called by gdrc_qp_fast_post_send and gdrc_qp_fast_post_recv.
     pub ops: *const gdrc_qp_fast_ops,
 }
 
-/// The functions of a queue pair's device. Later versions may add some at the end.
+/// The functions of a queue pair's device. Later versions may append some.
 #[repr(C)]
 pub struct gdrc_qp_fast_ops {
     /// As gdrc_post_send.
@@ -190,15 +190,14 @@ pub struct gdrc_qp_fast_ops {
     ) -> c_int,
 }
 
-/// A CQ for polls that look nothing up: see gdrc_cq_fast_get. What lies behind `ops` is the
-/// library's.
+/// A CQ for polls without a look-up: see gdrc_cq_fast_get. Bytes behind `ops` are the library's.
 #[repr(C)]
 pub struct gdrc_cq_fast {
-    /// What gdrc_cq_fast_poll calls.
+    /// Called by gdrc_cq_fast_poll.
     pub ops: *const gdrc_cq_fast_ops,
 }
 
-/// The functions of a CQ's device. Later versions may add some at the end.
+/// The functions of a CQ's device. Later versions may append some.
 #[repr(C)]
 pub struct gdrc_cq_fast_ops {
     /// As gdrc_poll_cq.

@@ -1,4 +1,4 @@
-//! Completion channels.
+//! C calls of completion channels: gdrc_channel_.
 
 use crate::c_result::ret;
 use crate::c_types::{gdrc_channel, gdrc_context, gdrc_cq};
@@ -40,12 +40,13 @@ pub unsafe extern "C" fn gdrc_channel_destroy(
     ret(device(ctx).and_then(|d| d.channel_destroy(channel.handle)).map(|()| 0))
 }
 
-/// The channel's descriptor for poll, select or epoll: readable while an event of the channel
-/// waits. On the soft device somebody must run the engine meanwhile: the helper thread
-/// (gdrc_helper_start), or a thread in gdrc_channel_wait, gdrc_wait, gdrc_progress or a poll. The
-/// descriptor stays the library's: do not read, write or close it.
+/// The channel's descriptor for poll, select or epoll: readable while the channel has an event. On
+/// the soft device a thread must run the engine meanwhile: the helper thread (gdrc_helper_start),
+/// or one in gdrc_channel_wait, gdrc_wait, gdrc_progress or a poll. The descriptor stays the
+/// library's: do not read, write or close it.
 ///
-/// Returns the descriptor. Errors: -EINVAL: stale channel. Threads: any. Cost: none.
+/// Returns the descriptor.
+/// Errors: -EINVAL: stale channel. Threads: any. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_channel_fd(ctx: *mut gdrc_context, channel: gdrc_channel) -> c_int {
     ret(device(ctx).and_then(|d| d.channel_fd(channel.handle)))
@@ -79,15 +80,14 @@ fn channel_event(
     }))
 }
 
-/// Sleeps until a channel has an event and takes it, at most `timeout_ms` milliseconds (0: looks
-/// once, negative: for ever). Any number of threads may sleep, each on a channel of its own: one of
-/// them runs the engine for all, unless there is a helper thread.
+/// Sleeps until a channel has an event and takes it, at most `timeout_ms` milliseconds (0: checks
+/// once, negative: without limit). Any number of threads may sleep, each on a channel of its own:
+/// one of them runs the engine for all, unless there is a helper thread.
 ///
 /// Returns 1 and writes `out`, or 0 when the time is over.
 /// Errors: -EINVAL: stale channel, out is NULL; -EINTR: a signal came; -ENODEV: the NIC was
-/// removed.
-/// Threads: one per channel, or each event wakes only one of them. Cost: sleeps; no allocation.
-/// Source: ibv_get_cq_event(3).
+/// removed. Threads: one per channel, or each event wakes only one of them. Cost: sleeps; no
+/// allocation. Source: ibv_get_cq_event(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_channel_wait(
     ctx: *mut gdrc_context,

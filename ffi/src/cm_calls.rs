@@ -1,4 +1,4 @@
-//! The connection manager: listen, connect, accept, and the events that say how it went.
+//! C calls of the connection manager: listen, connect, accept, and its events.
 
 use crate::c_cm_types::*;
 use crate::c_result::{refuse, ret};
@@ -14,7 +14,7 @@ fn manager(ctx: *const gdrc_context) -> Result<&'static dyn CmDevice> {
     device(ctx)?.cm()
 }
 
-/// The parameters of a call in core's terms.
+/// The parameters of a call in core's form.
 fn param<'a>(p: &gdrc_cm_conn_param) -> Result<cm::ConnParam<'a>> {
     if p.flags & !(GDRC_CM_CONN_EXACT | GDRC_CM_CONN_PSN | GDRC_CM_CONN_SRQ) != 0 {
         return Err(refuse!(
@@ -81,16 +81,16 @@ fn port(port: u32) -> Result<u16> {
 
 /// Listens for connections to a port of a port space (GDRC_PS_); port 0 takes a free one. Requests
 /// come as GDRC_CM_EVENT_CONNECT_REQUEST; at most `backlog` of them wait for the program at once
-/// (0: a quarter of max_cm_ids; never more than a quarter of max_qp). What comes beyond is dropped,
-/// and its sender asks again. `context` comes back with the listener's events. Requests and
+/// (0: a quarter of max_cm_ids; never more than a quarter of max_qp). Further ones are dropped, and
+/// their senders repeat them. `context` is returned with the listener's events. Requests and
 /// accepted connections that their peers have not confirmed take none of the max_cm_ids; under a
 /// flood of requests those that are not confirmed within 0.1 s end early, with
 /// GDRC_CM_EVENT_UNREACHABLE (docs/ARCHITECTURE.md).
 ///
-/// Returns the port. Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM:
-/// max_cm_ids are in use; -EINVAL: not a port space, port is over 65535, out is NULL; -EOPNOTSUPP:
-/// the device has no connection manager.
-/// Threads: any. Cost: none. Source: rdma_listen(3), rdma_bind_addr(3).
+/// Returns the port.
+/// Errors: -EADDRINUSE: another id of this context has the port; -ENOMEM: max_cm_ids are in use;
+/// -EINVAL: not a port space, port is over 65535, out is NULL; -EOPNOTSUPP: the device has no
+/// connection manager. Threads: any. Cost: none. Source: rdma_listen(3), rdma_bind_addr(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cm_listen(
     ctx: *mut gdrc_context,
@@ -123,15 +123,15 @@ fn listen(
     Ok(c_int::from(port))
 }
 
-/// Asks the peer at `to` for a connection of `qp` (in RESET or INIT) to what listens at `port`
-/// there. At return the QP is in INIT, so that receives can be posted; events tell the rest.
+/// Requests a connection of `qp` (in RESET or INIT) to the listener at `port` of the peer at `to`.
+/// At return the QP is in INIT, so that receives can be posted; events report the result.
 /// GDRC_CM_EVENT_ESTABLISHED: the QP is in RTS and connected, the event has the peer's private
-/// data. GDRC_CM_EVENT_REJECTED, GDRC_CM_EVENT_UNREACHABLE: no connection; the id and the QP are
-/// the program's to destroy. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once,
-/// and GDRC_CM_EVENT_ESTABLISHED brings the QPN and Q_Key to send to.
+/// data. GDRC_CM_EVENT_REJECTED, GDRC_CM_EVENT_UNREACHABLE: no connection; the program destroys the
+/// id and the QP. With GDRC_PS_UDP the QP (in any state up to RTS) goes to RTS at once, and
+/// GDRC_CM_EVENT_ESTABLISHED brings the QPN and Q_Key to send to.
 ///
-/// With `qp` {0} the program moves a QP by itself: `param` names its number and type,
-/// GDRC_CM_EVENT_CONNECT_RESPONSE asks it to use gdrc_cm_qp_attr and then gdrc_cm_establish.
+/// With `qp` {0} the program moves a QP itself: `param` names its number and type, and at
+/// GDRC_CM_EVENT_CONNECT_RESPONSE the program uses gdrc_cm_qp_attr and then gdrc_cm_establish.
 /// `param` may be NULL: all defaults. The peer may be a Linux kernel (rdma_cm). Destroy the id when
 /// done with it.
 ///
@@ -176,15 +176,15 @@ fn connect(
 }
 
 /// Accepts a request (GDRC_CM_EVENT_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS
-/// at return. The connection stands when GDRC_CM_EVENT_ESTABLISHED comes. For a request of
+/// at return. The connection is made when GDRC_CM_EVENT_ESTABLISHED comes. For a request of
 /// GDRC_PS_UDP the QP may serve many requests at once, and no event follows. With `qp` {0} the
 /// program has brought a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number and
-/// type. `param` may be NULL: all defaults..
+/// type. `param` may be NULL: all defaults.
 ///
-/// Errors: -EINVAL: not a request that waits (the peer may have given up), the QP's state, or a
-/// type that was not asked for; -EMSGSIZE: too much private data; -ENOMEM: max_peer are in use.
-/// After an error the request still waits.
-/// Threads: one per QP and id. Cost: a system call. Source: rdma_accept(3).
+/// Errors: -EINVAL: not a pending request (the peer may have given up), the QP's state, or a type
+/// that was not requested; -EMSGSIZE: too much private data; -ENOMEM: max_peer are in use. After an
+/// error the request is still pending. Threads: one per QP and id. Cost: a system call. Source:
+/// rdma_accept(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cm_accept(
     ctx: *mut gdrc_context,
@@ -211,7 +211,8 @@ fn accept(
     Ok(0)
 }
 
-/// Answers GDRC_CM_EVENT_CONNECT_RESPONSE: the program's own QP is in RTS, the peer may know.
+/// Completes a connection at GDRC_CM_EVENT_CONNECT_RESPONSE: the program's own QP is in RTS, and
+/// the peer is notified.
 ///
 /// Errors: -EINVAL: no accepted connection that waits for it. Threads: any. Cost: a system call.
 #[no_mangle]
@@ -219,9 +220,9 @@ pub unsafe extern "C" fn gdrc_cm_establish(ctx: *mut gdrc_context, id: gdrc_cm_i
     ret(manager(ctx).and_then(|m| m.establish(id.handle)).map(|()| 0))
 }
 
-/// Rejects a request, with at most GDRC_CM_REJECT_DATA_MAX bytes for the peer's program, which sees
-/// GDRC_REJ_CONSUMER. The id is the program's to destroy; so it is after
-/// GDRC_CM_EVENT_CONNECT_RESPONSE, which may be rejected as well.
+/// Rejects a request, with at most GDRC_CM_REJECT_DATA_MAX bytes for the peer's program, whose
+/// reason is GDRC_REJ_CONSUMER. The program destroys the id. A connection at
+/// GDRC_CM_EVENT_CONNECT_RESPONSE may be rejected as well.
 ///
 /// Errors: -EINVAL: nothing to reject, data is NULL while len is not 0; -EMSGSIZE: too much data.
 /// Threads: any. Cost: a system call. Source: rdma_reject(3).
@@ -235,8 +236,8 @@ pub unsafe extern "C" fn gdrc_cm_reject(
     ret(data(private_data, len).and_then(|d| manager(ctx)?.reject(id.handle, d)).map(|()| 0))
 }
 
-/// Ends a connection: its QP goes to ERR and is flushed, the peer is told.
-/// GDRC_CM_EVENT_DISCONNECTED follows when it has answered, or after 16 tries.
+/// Disconnects: the QP goes to ERR and is flushed, the peer is notified. GDRC_CM_EVENT_DISCONNECTED
+/// follows when it has answered, or after 16 tries.
 ///
 /// Errors: -EINVAL: not connected (any more). Threads: one per QP. Cost: a system call. Source:
 /// rdma_disconnect(3).
@@ -245,9 +246,9 @@ pub unsafe extern "C" fn gdrc_cm_disconnect(ctx: *mut gdrc_context, id: gdrc_cm_
     ret(manager(ctx).and_then(|m| m.disconnect(id.handle)).map(|()| 0))
 }
 
-/// Lets an id go, whatever its state: a listener stops, a request is rejected, an attempt is given
-/// up, a connection is ended. The peer is told; the program hears no more of it. Its QP stays as it
-/// is.
+/// Destroys an id, whatever its state: a listener stops, a request is rejected, an attempt is given
+/// up, a connection is ended. The peer is notified; no further events of the id come. Its QP stays
+/// as it is.
 ///
 /// Errors: -EINVAL: stale handle. Threads: any. Cost: a system call. Source: rdma_destroy_id(3).
 #[no_mangle]
@@ -255,10 +256,10 @@ pub unsafe extern "C" fn gdrc_cm_destroy(ctx: *mut gdrc_context, id: gdrc_cm_id)
     ret(manager(ctx).and_then(|m| m.destroy(id.handle)).map(|()| 0))
 }
 
-/// Takes an event of the connection manager, and does to the id's QP what it calls for: RTS when
-/// the peer has accepted (GDRC_CM_EVENT_CONNECT_ERROR if that fails), ERR when the connection is
-/// over. `out->struct_size` must be set before the call. gdrc_fd is readable, and gdrc_wait
-/// returns, when there is one.
+/// Takes an event of the connection manager, and moves the id's QP accordingly: to RTS when the
+/// peer has accepted (GDRC_CM_EVENT_CONNECT_ERROR if that fails), to ERR when the connection has
+/// ended. `out->struct_size` must be set before the call. When there is an event, gdrc_fd is
+/// readable and gdrc_wait returns.
 ///
 /// Returns 1 and writes `out`, or 0 when there is none.
 /// Errors: -EINVAL: not an open context, out is NULL or its struct_size 0; -EOPNOTSUPP: the device
@@ -312,9 +313,8 @@ fn cm_event(ctx: *mut gdrc_context, out: *mut gdrc_cm_event) -> Result<c_int> {
     Ok(1)
 }
 
-/// The attributes and mask that bring an id's QP into `state` (GDRC_QPS_INIT, RTR or RTS), for
-/// programs that call gdrc_qp_modify by themselves. `attr->struct_size` must be set before the
-/// call.
+/// The attributes and mask that bring an id's QP to `state` (GDRC_QPS_INIT, RTR or RTS), for
+/// programs that call gdrc_qp_modify themselves. `attr->struct_size` must be set before the call.
 ///
 /// Errors: -EINVAL: another state, the peer is not known yet, a NULL pointer, a struct_size of 0.
 /// Threads: any. Cost: none. Source: rdma_init_qp_attr(3).
@@ -370,7 +370,7 @@ mod tests {
     use gdrcore_core::Error;
 
     #[test]
-    fn a_device_without_connection_manager_says_so() {
+    fn a_device_without_connection_manager_is_refused() {
         let (_, ctx) = Fake::open();
         let mut id = gdrc_cm_id::default();
         let mut e: gdrc_cm_event = zeroed();

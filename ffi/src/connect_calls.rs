@@ -1,4 +1,4 @@
-//! gdrc_qp_connect: a QP from RESET to RTS in one call.
+//! C calls that connect a QP: gdrc_qp_connect takes it from RESET to RTS in one call.
 
 use crate::c_consts::*;
 use crate::c_result::{refuse, ret};
@@ -12,16 +12,16 @@ use gdrcore_core::verbs::types::{qp_state, qp_type as kind, AhAttr, QpAttr, ACCE
 use gdrcore_core::wire::grh::is_link_local;
 use gdrcore_core::Result;
 
-/// Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is what
-/// gdrc_endpoint_local said and the peer was sent: its PSN and, for UD, Q_Key count. For UD
-/// `remote` may be NULL, as every send names its peer. `opts` may be NULL: all defaults. The path
-/// MTU is the smaller of both endpoints'.
+/// Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is the endpoint that
+/// gdrc_endpoint_local filled and that was sent to the peer: its PSN and, for UD, Q_Key are used.
+/// For UD `remote` may be NULL, as every send names its peer. `opts` may be NULL: all defaults. The
+/// path MTU is the smaller of both endpoints'.
 ///
-/// On failure a QP that was in RESET is in RESET again.
-/// Errors: -EINVAL: the QP is in another state, the endpoints' types differ from the QP's or their
-/// fields are out of range, local is another QP's, an option is out of range, a struct_size is 0;
-/// -ENOMEM: max_peer are in use; -EBUSY: another thread uses the QP. Threads: one per QP. Cost:
-/// none. Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
+/// On failure a QP that was in RESET is in RESET again. Errors: -EINVAL: the QP is in another
+/// state, the endpoints' types differ from the QP's or their fields are out of range, local is
+/// another QP's, an option is out of range, a struct_size is 0; -ENOMEM: max_peer are in use;
+/// -EBUSY: another thread uses the QP. Threads: one per QP. Cost: none. Source: IBTA verb Modify
+/// Queue Pair; ibv_modify_qp(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_connect(
     ctx: *mut gdrc_context,
@@ -61,7 +61,7 @@ fn qp_connect(
     }
     match now.qp_state {
         GDRC_QPS_RESET => plan.run(dev, qp, true).inspect_err(|_| {
-            // Not half-way: the program may try again, or with another peer.
+            // The program may try again, or with another peer.
             let reset = QpAttr { qp_state: GDRC_QPS_RESET, ..QpAttr::default() };
             let _ = dev.qp_modify(qp.handle, &reset, GDRC_QP_STATE);
         })?,
@@ -78,14 +78,14 @@ fn qp_connect(
     Ok(0)
 }
 
-/// The largest path MTU (GDRC_MTU_) that the way to a peer carries, as far as this side can tell:
-/// the link's, and what the routing table says of the route (`ip route ... mtu`). gdrc_cm_connect
-/// asks by itself. gdrc_endpoint_local knows no peer and says what the link carries: a program that
-/// knows the peer's address by then lowers `mtu` of the endpoint to this, and tells the peer so.
+/// The largest path MTU (GDRC_MTU_) of the path to a peer, as far as this host knows it: the
+/// link's, and the routing table's (`ip route ... mtu`). gdrc_cm_connect uses it already.
+/// gdrc_endpoint_local knows no peer and takes the link's: a program that knows the peer's address
+/// by then lowers `mtu` of the endpoint to this before it sends the endpoint.
 ///
-/// What the kernel has learned from ICMP does not count, since anybody can send it. Returns the
-/// code.
-/// Errors: -EINVAL: not an open context, to is NULL. Threads: any. Cost: some ten system calls.
+/// MTUs that the kernel has learned from ICMP are ignored, since anybody can send ICMP. Returns the
+/// code. Errors: -EINVAL: not an open context, to is NULL. Threads: any. Cost: some ten system
+/// calls.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_path_mtu(ctx: *mut gdrc_context, to: *const gdrc_ah_attr) -> c_int {
     ret(path_mtu(ctx, to))
@@ -96,7 +96,7 @@ fn path_mtu(ctx: *mut gdrc_context, to: *const gdrc_ah_attr) -> Result<c_int> {
     Ok(device(ctx)?.path_mtu(&to.into())? as c_int)
 }
 
-/// The three transitions: attributes and which of them count.
+/// The attributes of the three transitions, and the masks that select them.
 struct Plan {
     attr: QpAttr,
     init: u32,
@@ -188,7 +188,7 @@ impl Plan {
         let reliable = qp_type == GDRC_QPT_RC;
         let all = if reliable { ACCESS_REMOTE } else { GDRC_ACCESS_REMOTE_WRITE };
         plan.attr.qp_access_flags = o.or(opts.access, all);
-        // A program that went to INIT by itself has chosen its access; options override it.
+        // A program that went to INIT itself has chosen its access; options override it.
         if o.given && (opts.access != 0 || o.exact) {
             plan.rtr |= GDRC_QP_ACCESS_FLAGS;
         }
@@ -208,7 +208,7 @@ impl Plan {
             dgid: r.gid,
             scope_id: match (is_link_local(&r.gid), r.scope_id) {
                 (false, _) => 0,
-                // The peer cannot know our zone; it is the one of the device's own address.
+                // The peer cannot know our zone; it is that of the device's own address.
                 (true, 0) => l.scope_id,
                 (true, zone) => zone,
             },

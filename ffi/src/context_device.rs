@@ -1,4 +1,4 @@
-//! The part of a context's device that programs do not call.
+//! The trait of a context's device: the calls for this library, beside those for programs.
 
 use crate::c_result::refuse;
 use gdrcore_core::device::{Device, Leaks};
@@ -9,7 +9,7 @@ use gdrcore_verbs::VerbsDevice;
 
 /// A device that a context owns.
 pub(crate) trait ContextDevice: Device {
-    /// Makes a kind of memory known under a number from 1 on. It outlives the device.
+    /// Registers a kind of memory under a number from 1 on. It outlives the device.
     fn memory_add(&self, _provider: u32, _memory: &'static dyn Memory) -> Result<()> {
         Err(refuse!(Unsupported, "this device has one kind of memory, the host's"))
     }

@@ -1,5 +1,5 @@
-//! The kinds of devices: how each is named, how much memory it needs, what opens it, and how a
-//! refusal is worded.
+//! The kinds of devices: their names, memory sizes, functions to open them, and the texts of
+//! refusals.
 //!
 //! A new kind is one row of [`KINDS`].
 
@@ -39,9 +39,9 @@ impl NameForm {
 /// A kind of device.
 pub(crate) struct DeviceKind {
     form: NameForm,
-    /// The form in words, for a name of no kind.
+    /// The form in words, for the refusal of an unknown name.
     words: &'static str,
-    /// Refuses what the device lacks of a configuration, in words that name the device.
+    /// Refuses options that the device does not support, in words that name the device.
     check: fn(&str, &OpenConfig<'_>) -> Result<()>,
     /// Bytes of memory that the device needs.
     memsize: fn(&str, &OpenConfig<'_>) -> Result<usize>,
@@ -92,7 +92,7 @@ impl DeviceKind {
         })
     }
 
-    /// Refuses what the device lacks of a configuration.
+    /// Refuses options that the device does not support.
     ///
     /// # Errors
     /// `Unsupported`.
@@ -114,8 +114,8 @@ impl DeviceKind {
     /// Those of the device. Their reasons are set.
     ///
     /// # Safety
-    /// The memory is page-aligned, used by nobody else, and lives until [`ContextDevice::close`]
-    /// has returned.
+    /// The memory is page-aligned, has no other user, and lives until [`ContextDevice::close`] has
+    /// returned.
     ///
     /// [`ContextDevice::close`]: crate::context_device::ContextDevice::close
     pub(crate) unsafe fn open(
@@ -160,7 +160,7 @@ fn soft_config<'a>(config: &OpenConfig<'a>) -> SoftConfig<'a> {
         _ if config.flags & GDRC_CONFIG_SHM_ONLY != 0 => PathChoice::Shm,
         _ if config.flags & GDRC_CONFIG_UDP_ONLY != 0 => PathChoice::Udp,
         _ if config.flags & GDRC_CONFIG_SHM != 0 => PathChoice::Auto,
-        // A capture shows everything, unless the program wants it otherwise.
+        // A capture shows all packets, unless the program selects a path.
         _ if config.pcap.is_some() => PathChoice::Udp,
         _ => PathChoice::Auto,
     };

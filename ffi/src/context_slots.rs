@@ -1,9 +1,8 @@
-//! The table of contexts: what a `gdrc_context *` points at.
+//! The table of contexts, to whose slots `gdrc_context *` points.
 //!
-//! A context lives in a fixed table of this library, not in the memory of the device. So a pointer
-//! is checked by arithmetic alone, nothing that C passes is dereferenced, and a pointer to a closed
-//! context is refused for as long as its slot is not given again (slots are given in turn, the
-//! oldest first).
+//! A context is in a fixed table of this library, not in the memory of the device. So a pointer is
+//! checked by arithmetic alone, nothing that C passes is dereferenced, and a pointer to a closed
+//! context is refused until its slot is reused (slots are reused in turn, the oldest first).
 
 use crate::c_result::refuse;
 use crate::context_device::ContextDevice;
@@ -26,7 +25,7 @@ const OPEN: u64 = u64::from_le_bytes(*b"gdrcctx\x01");
 /// `fast_word` of a context without a fast path.
 const NO_FAST: u64 = fork::NOWHERE;
 
-/// Opaque: a device and everything that was made on it.
+/// Opaque: a device and its objects.
 #[repr(align(64))]
 pub struct gdrc_context {
     /// `OPEN` is stored with release after `body` was written, and loaded with acquire before it is
@@ -41,11 +40,11 @@ pub struct gdrc_context {
 #[derive(Clone, Copy)]
 struct ContextBody {
     device: &'static dyn ContextDevice,
-    /// Tells by one load whether this process opened the context.
+    /// Checks with one load whether this process opened the context.
     owner: ForkGuard,
-    /// The device again, for the fast path; `fast_word` tells its type.
+    /// The device again, for the fast path; `fast_word` has its type.
     fast: *const (),
-    /// The memory that gdrc_open has mapped, unmapped at close; length 0: the caller's memory.
+    /// The memory that gdrc_open has mapped, unmapped at close; length 0: it is the caller's.
     mapped: (*mut u8, usize),
 }
 
@@ -84,7 +83,7 @@ pub(crate) fn number(ctx: *const gdrc_context) -> Option<usize> {
     slot(ctx).map(|c| ((&raw const *c).addr() - TABLE.as_ptr().addr()) / size_of::<gdrc_context>())
 }
 
-/// The body of an open context. Every call but those of [`fast`] begins here.
+/// The body of an open context. Every call except those of [`fast`] begins here.
 #[inline(always)]
 fn body(ctx: *const gdrc_context) -> Result<&'static ContextBody> {
     let Some(c) = slot(ctx) else { return Err(not_a_context(ctx)) };
@@ -123,7 +122,7 @@ pub(crate) fn device(ctx: *const gdrc_context) -> Result<&'static dyn ContextDev
 pub(crate) enum FastDevice {
     Nic(&'static VerbsDevice),
     Soft(&'static SoftDevice),
-    /// The device has no fast path, or the context may not be used; [`device`] tells.
+    /// The device has no fast path, or the context may not be used; [`device`] returns the error.
     None,
 }
 
@@ -131,8 +130,7 @@ pub(crate) enum FastDevice {
 #[inline(always)]
 pub(crate) fn fast(ctx: *const gdrc_context) -> FastDevice {
     let Some(c) = slot(ctx) else { return FastDevice::None };
-    // One word answers three questions: whether the context is open, whether this process opened
-    // it, and its type.
+    // One word shows whether the context is open, whether this process opened it, and its type.
     let word = c.fast_word.load(Ordering::Acquire) ^ fork::here();
     if word & !fork::MARK != 0 {
         return FastDevice::None;
@@ -150,7 +148,7 @@ pub(crate) fn fast(ctx: *const gdrc_context) -> FastDevice {
 }
 
 /// The NIC of a context. `None`: another kind of device, or a context that may not be used;
-/// [`device`] tells.
+/// [`device`] returns the error.
 pub(crate) fn nic(ctx: *const gdrc_context) -> Option<&'static VerbsDevice> {
     match fast(ctx) {
         FastDevice::Nic(nic) => Some(nic),
@@ -158,13 +156,13 @@ pub(crate) fn nic(ctx: *const gdrc_context) -> Option<&'static VerbsDevice> {
     }
 }
 
-/// An open device, as a slot takes it: twice the same, which lives until the context is closed.
+/// An open device for a slot: the same device twice, which lives until the context is closed.
 pub(crate) struct OpenDevice {
     pub(crate) device: &'static dyn ContextDevice,
     pub(crate) fast: FastDevice,
 }
 
-/// A slot that this thread has to itself, in state CHANGING.
+/// A slot in state CHANGING, for this thread only.
 pub(crate) struct ClaimedSlot(&'static gdrc_context);
 
 impl ClaimedSlot {
@@ -199,7 +197,7 @@ impl ClaimedSlot {
             FastDevice::None => (core::ptr::null(), NO_FAST),
         };
         let c = self.0;
-        // SAFETY: the slot is CHANGING and this thread made it so: nobody else reads or writes
+        // SAFETY: the slot is CHANGING and this thread made it so: no other thread reads or writes
         // `body`.
         unsafe { (*c.body.get()).write(ContextBody { device: open.device, owner, fast, mapped }) };
         c.fast_word.store(fast_word, Ordering::Release);
@@ -213,7 +211,7 @@ impl ClaimedSlot {
     }
 }
 
-/// A context that is being closed: no call finds it any more.
+/// A context that is being closed: calls do not find it any more.
 pub(crate) struct ClosingContext {
     pub(crate) slot: ClaimedSlot,
     pub(crate) device: &'static dyn ContextDevice,
@@ -232,13 +230,13 @@ pub(crate) fn retire(ctx: *const gdrc_context) -> Result<ClosingContext> {
         return Err(closed(ctx));
     }
     c.fast_word.store(NO_FAST, Ordering::Relaxed);
-    // SAFETY: the slot was OPEN, so `body` was written; it is CHANGING by us, so nobody writes it.
+    // SAFETY: the slot was OPEN, so `body` was written; this thread made it CHANGING, so no other
+    // writes it.
     let body = unsafe { (*c.body.get()).assume_init() };
     Ok(ClosingContext { slot: ClaimedSlot(c), device: body.device, mapped: body.mapped })
 }
 
-/// Puts a device that is not this library's own behind a context pointer: for tests of the C
-/// surface.
+/// Puts a device of another crate behind a context pointer, for tests of the C calls.
 #[doc(hidden)]
 #[cfg(test)]
 pub(crate) fn open_test_device(device: &'static dyn ContextDevice) -> *mut gdrc_context {

@@ -1,4 +1,4 @@
-//! Completion queues as objects: gdrc_cq_. What polls and arms them is in `data_calls`.
+//! C calls of completion queues: gdrc_cq_. Polling and arming are in `data_calls`.
 
 use crate::c_result::ret;
 use crate::c_types::*;
@@ -9,11 +9,11 @@ use gdrcore_core::Result;
 
 /// Creates a completion queue with room for at least `cqe` completions. It never overflows: a send
 /// keeps its queue slot, and a receive is not begun, until there is room (GDRC_CONFIG_STRICT_CQ
-/// refuses at QP creation instead). `granted` gets the room that it has, and may be NULL.
+/// refuses at QP creation instead). `granted` receives the actual size, and may be NULL.
 ///
 /// Errors: -ENOMEM: max_cq or ring_bytes are in use; -EINVAL: cqe is 0 or over max_cqe, out is
-/// NULL.
-/// Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue; ibv_create_cq(3).
+/// NULL. Threads: any. Cost: no system call. Source: IBTA verb Create Completion Queue;
+/// ibv_create_cq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cq_create(
     ctx: *mut gdrc_context,
@@ -62,12 +62,12 @@ pub unsafe extern "C" fn gdrc_cq_create_on(
     ret(cq_create(ctx, cqe, Some(channel), out, granted))
 }
 
-/// Changes a CQ's size; completions in it stay, in order. `granted` gets the room that it has now,
-/// and may be NULL.
+/// Changes a CQ's size; completions in it stay, in order. `granted` receives the new size, and may
+/// be NULL.
 ///
-/// Errors: -ENOMEM: ring_bytes are in use (the CQ keeps its size); -EINVAL: more completions wait
-/// than would fit, cqe is 0 or over max_cqe, stale handle; -EBUSY: another thread polls it.
-/// Threads: one per CQ. Cost: copies the waiting completions. Source: IBTA verb Resize Completion
+/// Errors: -ENOMEM: ring_bytes are in use (the CQ keeps its size); -EINVAL: it holds more
+/// completions than would fit, cqe is 0 or over max_cqe, stale handle; -EBUSY: another thread polls
+/// it. Threads: one per CQ. Cost: copies its completions. Source: IBTA verb Resize Completion
 /// Queue; ibv_resize_cq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cq_resize(

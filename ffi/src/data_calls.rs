@@ -1,5 +1,5 @@
-//! The data plane: post, poll, progress, arm, wait. Each call here is the context check and one
-//! call of the device.
+//! C calls of the data plane: post, poll, progress, arm, wait. Each is the check of the context and
+//! one call of the device.
 
 use crate::c_result::{count, ret};
 use crate::c_types::*;
@@ -11,20 +11,19 @@ use gdrcore_core::Result;
 use gdrcore_net::soft::SoftDevice;
 use gdrcore_verbs::{Empty, Polled, Posted, VerbsDevice};
 
-/// Posts a list of send requests, in order, and sends at once what the windows allow: the post is
-/// the doorbell. While eight or more requests of an RC QP are unacknowledged, up to sixteen further
-/// ones may wait for the next post, poll or progress, or for the helper thread, so that they leave
-/// by UDP together. The list and its scatter/gather lists are free again at return; the memory that
-/// they name belongs to the device until the completion (inline data: until return). On failure
-/// `*bad` (may be NULL) is the first request that was not posted; those before it were.
+/// Posts a list of send requests, in order, and sends at once as much as the windows allow: the
+/// post is the doorbell. While eight or more requests of an RC QP are unacknowledged, up to sixteen
+/// further ones may wait for the next post, poll or progress, or for the helper thread, so that
+/// they leave by UDP together. The list and its scatter/gather lists may be reused at return; the
+/// memory of their entries belongs to the device until the completion (inline data: until return).
+/// On failure `*bad` (may be NULL) is the first request that was not posted; those before it were.
 ///
 /// Errors: -EAGAIN: the send queue is full: poll, post again from *bad; -EINVAL: num_sge or opcode
 /// is out of range, the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE:
 /// more inline data than the QP has; -EBUSY: another thread posts to this QP. A local protection
-/// error, and all that the peer says, comes as a completion.
-/// Threads: one at a time per QP. Cost: bounded; no allocation, no lock; a system call where
-/// packets leave by UDP.
-/// Source: IBTA verb Post Send Request; ibv_post_send(3).
+/// error, and every error of the peer, comes as a completion. Threads: one at a time per QP. Cost:
+/// bounded; no allocation, no lock; a system call if packets leave by UDP. Source: IBTA verb Post
+/// Send Request; ibv_post_send(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_post_send(
     ctx: *mut gdrc_context,
@@ -139,10 +138,10 @@ pub unsafe extern "C" fn gdrc_post_recv(
     }
 }
 
-/// Posts a list of receive requests to an SRQ; else as gdrc_post_recv.
+/// Posts a list of receive requests to an SRQ; otherwise as gdrc_post_recv.
 ///
-/// Errors: as gdrc_post_recv. Threads: one at a time per SRQ. Cost: as gdrc_post_recv.
-/// Source: IBTA verb Post Receive Request; ibv_post_srq_recv(3).
+/// Errors: as gdrc_post_recv. Threads: one at a time per SRQ. Cost: as gdrc_post_recv. Source: IBTA
+/// verb Post Receive Request; ibv_post_srq_recv(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_post_srq_recv(
     ctx: *mut gdrc_context,
@@ -165,15 +164,13 @@ pub unsafe extern "C" fn gdrc_post_srq_recv(
     }
 }
 
-/// Takes up to `num_entries` completions into `wc`. Where none wait it runs one round of the engine
-/// first, so a program that polls needs no other thread.
+/// Takes up to `num_entries` completions into `wc`. If there is none it runs one round of the
+/// engine first, so a program that polls needs no other thread.
 ///
 /// Returns the number taken, 0 when there is none.
 /// Errors: -EINVAL: num_entries is negative, wc is NULL, stale handle; -EBUSY: another thread polls
-/// this CQ.
-/// Threads: one at a time per CQ. Cost: bounded; no allocation, no lock; system calls where the
-/// socket is looked at.
-/// Source: IBTA verb Poll for Completion; ibv_poll_cq(3).
+/// this CQ. Threads: one at a time per CQ. Cost: bounded; no allocation, no lock; system calls if
+/// the socket is checked. Source: IBTA verb Poll for Completion; ibv_poll_cq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_poll_cq(
     ctx: *mut gdrc_context,
@@ -265,11 +262,10 @@ pub unsafe extern "C" fn gdrc_progress(ctx: *mut gdrc_context) -> c_int {
 
 /// Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes
 /// the context's descriptor readable and queues an event for gdrc_get_cq_event. Poll once more
-/// after arming: what came before does not count.
+/// after arming: earlier completions raise no event.
 ///
 /// Errors: -EINVAL: stale handle. Threads: any. Cost: waits for a round of the engine that another
-/// thread runs.
-/// Source: IBTA verb Request Completion Notification; ibv_req_notify_cq(3).
+/// thread runs. Source: IBTA verb Request Completion Notification; ibv_req_notify_cq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cq_arm(
     ctx: *mut gdrc_context,
@@ -325,17 +321,18 @@ fn async_event(ctx: *mut gdrc_context, out: *mut gdrc_async_event) -> Result<c_i
 }
 
 /// The context's descriptor for poll, select or epoll: readable when gdrc_progress has work, an
-/// armed CQ has an event, or an asynchronous event waits. Call gdrc_arm before each sleep. The
+/// armed CQ has an event, or there is an asynchronous event. Call gdrc_arm before each sleep. The
 /// descriptor stays the library's: do not read, write or close it.
 ///
-/// Returns the descriptor. Errors: -EINVAL: not an open context; -EOPNOTSUPP: the device has none.
-/// Threads: any. Cost: none.
+/// Returns the descriptor.
+/// Errors: -EINVAL: not an open context; -EOPNOTSUPP: the device has none. Threads: any. Cost:
+/// none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_fd(ctx: *mut gdrc_context) -> c_int {
     ret(device(ctx).and_then(|d| d.fd()))
 }
 
-/// Prepares the descriptor for sleeping on it: its timer is set to the engine's next deadline.
+/// Prepares the descriptor for sleeping on it: sets its timer to the engine's next deadline.
 ///
 /// Returns 1: there is work already, do not sleep, call gdrc_progress or poll; 0: armed.
 /// Errors: -EINVAL: not an open context. Threads: any. Cost: one or two system calls.
@@ -344,10 +341,10 @@ pub unsafe extern "C" fn gdrc_arm(ctx: *mut gdrc_context) -> c_int {
     ret(device(ctx).and_then(|d| d.arm()).map(c_int::from))
 }
 
-/// Sleeps until an armed CQ or an asynchronous event has something, at most `timeout_ms`
-/// milliseconds (0: looks once, negative: for ever), and runs the engine meanwhile.
+/// Sleeps until an armed CQ has an event or there is an asynchronous event, at most `timeout_ms`
+/// milliseconds (0: checks once, negative: without limit), and runs the engine meanwhile.
 ///
-/// Returns 1 when there is something, 0 when the time is over.
+/// Returns 1 when there is an event, 0 when the time is over.
 /// Errors: -EINVAL: not an open context; -EINTR: a signal came. Threads: any. Cost: sleeps; no
 /// allocation.
 #[no_mangle]
@@ -356,11 +353,11 @@ pub unsafe extern "C" fn gdrc_wait(ctx: *mut gdrc_context, timeout_ms: c_int) ->
 }
 
 /// Starts the helper thread, which runs the engine while the program does not poll: for targets of
-/// WRITE, READ and atomics that do something else. It sleeps while somebody polls. Starting it
+/// WRITE, READ and atomics that do something else. It sleeps while a thread polls. Starting it
 /// twice is harmless.
 ///
-/// Errors: -EINVAL: not an open context; -EAGAIN: the system gives no thread. Threads: any. Cost:
-/// creates a thread.
+/// Errors: -EINVAL: not an open context; -EAGAIN: the system cannot make a thread. Threads: any.
+/// Cost: creates a thread.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_helper_start(ctx: *mut gdrc_context) -> c_int {
     ret(device(ctx).and_then(|d| d.helper(true)).map(|()| 0))

@@ -1,5 +1,5 @@
-//! The endpoint descriptor: what two programs exchange to connect, and its 128-byte form on the
-//! wire.
+//! C calls of the endpoint descriptor, which two programs exchange to connect, and its 128-byte
+//! form on the wire.
 
 use crate::c_consts::*;
 use crate::c_result::{refuse, ret};
@@ -31,21 +31,21 @@ const AT_RESERVED: usize = 76;
 
 const BITS_24: u32 = 0xff_ffff;
 
-/// How far the PSNs of a QP's next life are ahead of those of its last one: more than a window
-/// holds, so that what is still on its way lies behind them, and so little that many lives pass
-/// before PSNs wrap (2^23).
+/// Distance of the PSNs of a QP's next life from those of its last one: more than a window holds,
+/// so that packets still under way are behind them, and so little that many lives pass before PSNs
+/// wrap (2^23).
 const PSN_GAP: u32 = 1 << 16;
 /// The random part of that distance.
 const PSN_SPREAD: u32 = 1 << 18;
 
-/// Where a QP's PSNs begin that last ended at `former`, or never began where that is 0.
+/// The first PSN of a QP whose former life ended at `former`; 0: it had none.
 fn start_psn(former: u32, random: u32) -> u32 {
     let ahead =
         if former == 0 { random } else { former.wrapping_add(PSN_GAP + random % PSN_SPREAD) };
     ahead & BITS_24
 }
 
-/// Whether the fields of the argument `name` have values that an endpoint can have.
+/// Checks that the fields of the argument `name` have values that an endpoint can have.
 pub(crate) fn check(e: &gdrc_endpoint, name: &str) -> Result<()> {
     let rules: [(bool, &str, u64, &str); 8] = [
         (
@@ -161,11 +161,11 @@ fn unpack(w: &[u8; WIRE]) -> Result<gdrc_endpoint> {
     Ok(e)
 }
 
-/// Describes the local side of a QP: its device's address, its number, a fresh PSN (random, after
-/// gdrc_qp_reset ahead of the former ones) and, for UD, Q_Key; where `mr` is not NULL also the
-/// region's first address (in the terms that the peer must use), length and rkey.
-/// `out->struct_size` must be set before the call. Call it once per connection, and give the same
-/// struct to gdrc_qp_connect as `local`.
+/// Describes the local side of a QP: its device's address, its number, a fresh PSN (random; after
+/// gdrc_qp_reset ahead of the former ones) and, for UD, Q_Key; if `mr` is not NULL also the
+/// region's first address (the one that the peer must use), length and rkey. `out->struct_size`
+/// must be set before the call. Call it once per connection, and pass the same struct to
+/// gdrc_qp_connect as `local`.
 ///
 /// Errors: -EINVAL: stale handle, out is NULL or its struct_size 0. Threads: any. Cost: one system
 /// call (randomness).
@@ -204,7 +204,7 @@ fn endpoint_local(
         ..zeroed()
     };
     if init.qp_type == GDRC_QPT_UD {
-        // The high bit would make the sender's device use its own Q_Key.
+        // With the high bit set the sender's device would use its own Q_Key.
         e.qkey = random[1] >> 1;
     }
     if !mr.is_null() {
@@ -246,11 +246,12 @@ fn endpoint_pack(endpoint: *const gdrc_endpoint, wire: *mut u8) -> Result<c_int>
     Ok(0)
 }
 
-/// Reads what a peer's gdrc_endpoint_pack wrote; any bytes are safe to give. `out->struct_size`
+/// Parses the bytes that a peer's gdrc_endpoint_pack wrote; any bytes are safe. `out->struct_size`
 /// must be set before the call.
 ///
-/// Errors: -EPROTO: not an endpoint, or fields that none can have; -EPROTONOSUPPORT: a version that
-/// this library does not know; -EINVAL: a NULL pointer, struct_size is 0. Threads: any. Cost: none.
+/// Errors: -EPROTO: not an endpoint, or fields with impossible values; -EPROTONOSUPPORT: a version
+/// that this library does not know; -EINVAL: a NULL pointer, struct_size is 0. Threads: any. Cost:
+/// none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_endpoint_unpack(wire: *const u8, out: *mut gdrc_endpoint) -> c_int {
     ret(endpoint_unpack(wire, out))
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_named_as_the_document_says() {
+    fn another_version_is_named_as_documented() {
         let mut w = pack(&sample());
         w[7] = 2;
         let mut end = gdrc_endpoint { struct_size: size_of::<gdrc_endpoint>() as u32, ..zeroed() };
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_wire_form_is_what_the_document_says() {
+    fn endpoint_wire_form_is_as_documented() {
         let w = pack(&sample());
         assert_eq!(&w[..8], b"GDRC\0\0\0\x01");
         assert_eq!(w[24..28], [0, 0x12, 0x34, 0x56]);
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!(with(35, 9), Some(Error::Os(libc::EPROTO))); // MTU code
         assert_eq!(with(39, 0), Some(Error::Os(libc::EPROTO))); // QP type
         assert_eq!(with(41, 1), Some(Error::Os(libc::EPROTO))); // port over 16 bits
-        assert_eq!(with(75, 2), Some(Error::Os(libc::EPROTO))); // a flag that nobody knows
+        assert_eq!(with(75, 2), Some(Error::Os(libc::EPROTO))); // an unknown flag
         assert_eq!(with(127, 1), Some(Error::Os(libc::EPROTO))); // reserved
         let mut w = good;
         w[48..64].fill(0xff); // address + length leaves 64 bits

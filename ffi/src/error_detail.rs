@@ -1,16 +1,17 @@
-//! The reason of this thread's last refused call.
+//! gdrc_error_detail: the reason of this thread's last refused call.
 
 use crate::ptr;
 use core::ffi::{c_char, c_int};
 use gdrcore_net::reason;
 
-/// Copies the reason why this thread's last gdrc_ call that failed did so into `buf`, like
-/// snprintf: NUL-terminated, cut at `len`. It names the argument or attribute, says what it was,
-/// and which bound, rule or state forbids it, or what is exhausted: "INIT to RTR: attr_mask lacks
-/// PATH_MTU". Words are for people, and change between versions; programs look at the error number.
+/// Copies the reason of this thread's last failed gdrc_ call into `buf`, like snprintf:
+/// NUL-terminated, cut at `len`. It names the argument or attribute with its value, and the limit,
+/// rule or state that forbids it, or the resource that is exhausted: "INIT to RTR: attr_mask lacks
+/// PATH_MTU". Reasons are for people, and change between versions; programs check the error number.
 ///
-/// A call that succeeds leaves it, as with errno. Where an error needs no further words (-EAGAIN: a
-/// full queue) it is the text of its number. Empty: no call of this thread has failed yet.
+/// A call that succeeds leaves it unchanged, as with errno. If an error needs no further words
+/// (-EAGAIN: a full queue) it is the text of its number. Empty: no call of this thread has failed
+/// yet.
 /// Returns the length of the whole text without the NUL, at most 511; `buf` may be NULL when `len`
 /// is 0.
 /// Errors: -EINVAL: buf is NULL and len is not 0 (the text stays that of the failure before).

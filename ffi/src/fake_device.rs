@@ -1,4 +1,4 @@
-//! A device for unit tests of the C calls: it counts and records calls.
+//! A fake device for unit tests of the C calls: it counts and records calls.
 
 use crate::c_types::gdrc_context;
 use crate::context_device::ContextDevice;
@@ -13,10 +13,10 @@ use gdrcore_core::verbs::types::{
 use gdrcore_core::{Error, Result};
 use std::sync::Mutex;
 
-/// The one handle of each kind that the fake knows.
+/// The only handle of each kind that is valid.
 pub(crate) const GOOD: Handle = 0x0123_4567_89ab_cdef;
 pub(crate) const QPN: u32 = 0x1234;
-/// Requests that fit a queue: as in a real device a list that never ends ends here.
+/// Requests that fit a queue; a list without end stops there, as in a real device.
 pub(crate) const DEPTH: usize = 8;
 
 #[derive(Default)]
@@ -30,7 +30,7 @@ pub(crate) struct Fake {
     pub(crate) fail_at: AtomicU32,
     pub(crate) qp_type: AtomicU32,
     pub(crate) event: AtomicU32,
-    /// QPs and CQs that are pinned, as often as they are.
+    /// Number of pins of QPs and CQs.
     pub(crate) pins: AtomicU32,
 }
 

@@ -1,4 +1,5 @@
-//! Fast handles: a queue pair or CQ looked up once, for posts and polls that look nothing up.
+//! C calls of fast handles: a queue pair or CQ is looked up once, for posts and polls without a
+//! look-up.
 
 use crate::c_result::ret;
 use crate::c_types::*;
@@ -13,13 +14,13 @@ use gdrcore_core::Result;
 use gdrcore_net::fork::ForkGuard;
 
 /// Writes to `*out` a handle of a queue pair for gdrc_qp_fast_post_send and gdrc_qp_fast_post_recv,
-/// inline functions that look neither context nor queue pair up. Until gdrc_qp_fast_put the queue
-/// pair is not destroyed (-EBUSY). It may have several such handles, and be posted to by
-/// gdrc_post_send as well. gdrc_close gives back what the program did not.
+/// inline functions that look up neither context nor queue pair. Until gdrc_qp_fast_put the queue
+/// pair cannot be destroyed (-EBUSY). It may have several such handles, and be posted to by
+/// gdrc_post_send as well. gdrc_close releases the remaining ones.
 ///
 /// Errors: -EINVAL: stale handle, out is NULL; -ENOMEM: no memory for more; -EOPNOTSUPP: the device
-/// cannot.
-/// Threads: any. Cost: none; an allocation where the process has more than 1024 at once.
+/// does not support it. Threads: any. Cost: none; an allocation if the process has more than 1024
+/// at once.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_fast_get(
     ctx: *mut gdrc_context,
@@ -54,12 +55,11 @@ fn object<T>(device: &'static dyn ContextDevice, handle: Handle, target: T) -> F
     FastObject { device, owner: ForkGuard::new(), handle, target }
 }
 
-/// Gives a handle back. No other call with it may run; later ones get -EINVAL until the process has
+/// Releases a handle. No other call with it may run; later ones get -EINVAL until the process has
 /// made a thousand more.
 ///
-/// Errors: -EINVAL: not a fast handle, or given back before; -EOWNERDEAD: made by the parent of
-/// this fork.
-/// Threads: one per handle. Cost: none.
+/// Errors: -EINVAL: not a fast handle, or already released; -EOWNERDEAD: made by the parent of this
+/// fork. Threads: one per handle. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_fast_put(qp: *mut gdrc_qp_fast) -> c_int {
     ret(QPS
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn gdrc_qp_fast_put(qp: *mut gdrc_qp_fast) -> c_int {
         .map(|()| 0))
 }
 
-/// Writes to `*out` a handle of a CQ for gdrc_cq_fast_poll; else as gdrc_qp_fast_get.
+/// Writes to `*out` a handle of a CQ for gdrc_cq_fast_poll; otherwise as gdrc_qp_fast_get.
 ///
 /// Errors: as gdrc_qp_fast_get. Threads: any. Cost: as gdrc_qp_fast_get.
 #[no_mangle]
@@ -101,7 +101,7 @@ fn cq_target(ctx: *mut gdrc_context, handle: Handle) -> Result<CqTarget> {
     })
 }
 
-/// Gives a handle back, as gdrc_qp_fast_put.
+/// Releases a handle, as gdrc_qp_fast_put.
 ///
 /// Errors: as gdrc_qp_fast_put. Threads: one per handle. Cost: none.
 #[no_mangle]

@@ -1,9 +1,9 @@
 //! The functions behind fast handles, a table for each kind of device, and the two tables of
 //! handles.
 //!
-//! A NIC's decide whether a request may go to its provider as it is, and call the provider; they
-//! are counted in instructions (docs/records/PERFORMANCE.md, "The verbs device"). What is decided
-//! by more than a look at the request is out of line.
+//! A NIC's functions decide whether a request may be passed to its provider unchanged, and call the
+//! provider; they are counted in instructions (docs/records/PERFORMANCE.md, "The verbs device").
+//! Decisions that need more than the request itself are out of line.
 
 use crate::c_consts::GDRC_WC_SUCCESS;
 use crate::c_result::{count, ret};
@@ -20,7 +20,7 @@ use gdrcore_net::soft::{PinnedCq as SoftCq, PinnedQp as SoftQp};
 use gdrcore_verbs::pinned::{is_usual_list, PinnedCq as NicCq, PinnedQp as NicQp};
 use gdrcore_verbs::{all_succeeded, VerbsDevice};
 
-/// What the functions need of a queue pair.
+/// The target of a queue pair's functions.
 #[derive(Clone, Copy)]
 pub(crate) enum QpTarget {
     Nic(&'static VerbsDevice, NicQp),
@@ -29,7 +29,7 @@ pub(crate) enum QpTarget {
     Checked,
 }
 
-/// What they need of a CQ.
+/// The target of a CQ's functions.
 #[derive(Clone, Copy)]
 pub(crate) enum CqTarget {
     Nic(&'static VerbsDevice, NicCq),
@@ -44,7 +44,7 @@ static SHUT_QP: gdrc_qp_fast_ops = gdrc_qp_fast_ops { post_send: shut_send, post
 static CHECKED_QP: gdrc_qp_fast_ops =
     gdrc_qp_fast_ops { post_send: checked_send, post_recv: checked_recv };
 static SOFT_QP: gdrc_qp_fast_ops = gdrc_qp_fast_ops { post_send: soft_send, post_recv: soft_recv };
-/// By whether send requests, and receive requests, may go to the provider as they are.
+/// Indexed by whether send requests, and receive requests, may be passed to the provider unchanged.
 static NIC_QP: [[gdrc_qp_fast_ops; 2]; 2] = [
     [
         gdrc_qp_fast_ops { post_send: nic_send_judged, post_recv: nic_recv_judged },
@@ -71,7 +71,7 @@ extern "C" fn disown() {
     CQS.disown();
 }
 
-/// A fast handle of a queue pair that its device has pinned.
+/// Makes a fast handle of a queue pair that its device has pinned.
 pub(crate) fn insert_qp(
     ctx: *mut gdrc_context,
     object: FastObject<QpTarget>,
@@ -89,7 +89,7 @@ pub(crate) fn insert_qp(
     Ok((&raw const *QPS.insert(ctx, object, ops)?).cast_mut().cast())
 }
 
-/// A fast handle of a CQ that its device has pinned.
+/// Makes a fast handle of a CQ that its device has pinned.
 pub(crate) fn insert_cq(
     ctx: *mut gdrc_context,
     object: FastObject<CqTarget>,
@@ -104,7 +104,7 @@ pub(crate) fn insert_cq(
     Ok((&raw const *CQS.insert(ctx, object, ops)?).cast_mut().cast())
 }
 
-/// Gives back the fast handles of a context that is about to be closed.
+/// Releases the fast handles of a context that is about to be closed.
 pub(crate) fn forget(ctx: *const gdrc_context) {
     QPS.forget(ctx);
     CQS.forget(ctx);
@@ -113,7 +113,7 @@ pub(crate) fn forget(ctx: *const gdrc_context) {
 /// The entry of a handle.
 ///
 /// # Safety
-/// The header's contract: a handle that was made once, so an entry, which is for ever.
+/// The header's contract: a handle that was made once, so an entry, which is never freed.
 #[inline(always)]
 unsafe fn qp_entry(qp: *mut gdrc_qp_fast) -> &'static QpEntry {
     // SAFETY: our contract.
@@ -269,8 +269,8 @@ unsafe fn nic_qp(
     }
 }
 
-/// One request that names no object of ours goes to the provider as it is. Its pointers are the
-/// caller's promise, and its numbers are checked by the provider.
+/// One request that names no object of this library is passed to the provider unchanged. Its
+/// pointers are the caller's responsibility, and the provider checks its numbers.
 unsafe extern "C" fn nic_send(
     qp: *mut gdrc_qp_fast,
     wr: *const gdrc_send_wr,
@@ -283,8 +283,8 @@ unsafe extern "C" fn nic_send(
         let opcode = (&raw const (*wr).opcode).read_unaligned();
         if is_one && opcode <= wr_opcode::ATOMIC_FETCH_AND_ADD {
             let (_, _, to) = nic_qp(qp);
-            // Loaded by itself, before the object takes the register of the handle: else the handle
-            // is moved once more.
+            // Loaded first, before the object takes the register of the handle: otherwise the
+            // handle is moved once more.
             let post_send = (&raw const to.post_send).read_volatile();
             return match post_send(to.object, wr.cast(), bad.cast()) {
                 0 => 0,
@@ -295,7 +295,7 @@ unsafe extern "C" fn nic_send(
     }
 }
 
-/// A list of usual requests goes there as well.
+/// A list of such requests is passed to the provider as well.
 #[inline(never)]
 unsafe extern "C" fn nic_send_list(
     qp: *mut gdrc_qp_fast,
@@ -316,7 +316,7 @@ unsafe extern "C" fn nic_send_list(
     }
 }
 
-/// Any other list is judged request by request.
+/// Any other list is checked request by request.
 #[inline(never)]
 unsafe extern "C" fn nic_send_judged(
     qp: *mut gdrc_qp_fast,
@@ -383,11 +383,11 @@ unsafe extern "C" fn nic_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc)
     // SAFETY: the header's contract: a handle in use, so pinned; `wc` has n structs.
     unsafe {
         let CqTarget::Nic(_, of) = &cq_entry(cq).object_in_use().target else {
-            // `insert_cq` gives this function to targets of a NIC alone.
+            // `insert_cq` gives this function to targets of a NIC only.
             core::hint::unreachable_unchecked()
         };
         let got = (of.poll_cq)(of.object, n, wc.cast());
-        // One completion, and its status is 0: asked at once.
+        // One completion with status 0: checked first.
         let status = (&raw const (*wc).status).read_unaligned();
         if (got as u32 ^ 1) | (status ^ GDRC_WC_SUCCESS) == 0 {
             return got;
@@ -396,7 +396,7 @@ unsafe extern "C" fn nic_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc)
     }
 }
 
-/// The result of a poll that brought several completions, a failed one or none, or that failed.
+/// The result of a poll that returned several completions, a failed one or none, or that failed.
 #[inline(never)]
 unsafe extern "C" fn nic_polled(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc) -> c_int {
     // SAFETY: the provider wrote n of the caller's entries.

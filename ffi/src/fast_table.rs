@@ -1,8 +1,8 @@
-//! Fast handles of a process: a table that grows by chunks and is never freed, so that a handle
-//! that was given back is a wrong one and never a dangling pointer.
+//! Fast handles of a process: a table that grows by chunks and is never freed, so that a released
+//! handle is an invalid one and never a dangling pointer.
 //!
-//! The header's inline functions read the first word of an entry alone, the table of functions.
-//! Who gives a handle back, closes its context or forks puts one there that refuses.
+//! The header's inline functions read the first word of an entry only, the table of functions.
+//! Releasing a handle, closing its context and fork replace it by a table that refuses.
 
 use crate::c_result::refuse;
 use crate::c_types::gdrc_context;
@@ -21,11 +21,11 @@ const FREE: u32 = 0;
 const CHANGING: u32 = 1;
 const IN_USE: u32 = 2;
 
-/// Entries of the first chunk; each further one has twice as many as the one before.
+/// Entries of the first chunk; each further one doubles.
 const FIRST: usize = 1024;
 const CHUNKS: usize = 16;
 
-/// The queue pair or CQ of a fast handle. `T`: what the functions of its device need of it.
+/// The queue pair or CQ of a fast handle. `T`: the data that its device's functions need.
 #[derive(Clone, Copy)]
 pub(crate) struct FastObject<T> {
     pub(crate) device: &'static dyn ContextDevice,
@@ -46,7 +46,7 @@ pub(crate) struct Entry<O: 'static, T: 'static> {
 }
 
 // SAFETY: `object` is written only by the thread that moved `state` to CHANGING, and read only
-// while it is IN_USE; what it holds may be used by any thread.
+// while it is IN_USE; any thread may use its contents.
 unsafe impl<O: Sync, T: Sync> Sync for Entry<O, T> {}
 
 impl<O, T: 'static> Entry<O, T> {
@@ -62,27 +62,27 @@ impl<O, T: 'static> Entry<O, T> {
     /// The object of a handle whose functions are called, which is in use.
     ///
     /// # Safety
-    /// The handle is in use and not given back during `'static`: that is the header's contract
-    /// while one of its functions runs.
+    /// The handle is in use and not released during `'static`: that is the header's contract while
+    /// one of its functions runs.
     #[inline(always)]
     pub(crate) unsafe fn object_in_use(&self) -> &'static FastObject<T> {
         // SAFETY: our contract: written before the entry was published, and not changed meanwhile.
         unsafe { (*self.object.get()).assume_init_ref() }
     }
 
-    /// Its context. Any thread; while the handle is in use, it stays.
+    /// Its context. Any thread; it stays while the handle is in use.
     pub(crate) fn context(&self) -> *mut gdrc_context {
         self.ctx.load(Relaxed)
     }
 
-    /// Why the functions of this entry refuse: it was given back, or belongs to a parent process.
+    /// Why the functions of this entry refuse: it was released, or belongs to a parent process.
     #[cold]
     pub(crate) fn refusal(&self) -> Error {
         if self.state.load(Acquire) != IN_USE {
             return given_back();
         }
-        // SAFETY: IN_USE was loaded with acquire; the header forbids that it is given back during
-        // another call with it.
+        // SAFETY: IN_USE was loaded with acquire; the header forbids to release it during another
+        // call with it.
         match unsafe { self.object_in_use() }.owner.check() {
             Err(e) => e,
             Ok(()) => given_back(),
@@ -93,17 +93,17 @@ impl<O, T: 'static> Entry<O, T> {
 #[cold]
 #[inline(never)]
 fn given_back() -> Error {
-    refuse!(StaleHandle, "fast handle: it was given back")
+    refuse!(StaleHandle, "fast handle: it was released")
 }
 
 /// The fast handles of queue pairs, or those of CQs.
 pub(crate) struct FastTable<O: 'static, T: 'static> {
     first: [Entry<O, T>; FIRST],
-    /// Chunks 1 to 15, null until they are needed.
+    /// Chunks 1 to 15; null until they are allocated.
     more: [AtomicPtr<Entry<O, T>>; CHUNKS - 1],
-    /// Entries are given in turn, so that a stale handle stays stale for as long as possible.
+    /// Entries are reused in turn, so that a stale handle stays stale for as long as possible.
     next: AtomicUsize,
-    /// The functions of an entry that is not in use.
+    /// The functions of an unused entry.
     shut: &'static O,
 }
 
@@ -129,7 +129,7 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
         core::iter::once(&self.first[..]).chain(more)
     }
 
-    /// The entry of a handle that C gave. Any bits are fine.
+    /// The entry of a handle from C. Any bits are allowed.
     pub(crate) fn find<P>(&'static self, handle: *const P) -> Result<&'static Entry<O, T>> {
         let size = size_of::<Entry<O, T>>();
         let found = self.chunks().find_map(|chunk| {
@@ -180,7 +180,7 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
         ops: &'static O,
     ) -> Result<&'static Entry<O, T>> {
         let entry = self.claim()?;
-        // SAFETY: the entry is CHANGING and this thread made it so: nobody else reads or writes
+        // SAFETY: the entry is CHANGING and this thread made it so: no other thread reads or writes
         // `object`.
         unsafe { (*entry.object.get()).write(object) };
         entry.ctx.store(ctx, Relaxed);
@@ -189,18 +189,18 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
         Ok(entry)
     }
 
-    /// Gives a handle back. `release` unpins its object.
+    /// Releases a handle; `release` unpins its object.
     pub(crate) fn vacate(
         &'static self,
         entry: &'static Entry<O, T>,
         release: impl FnOnce(&FastObject<T>) -> Result<()>,
     ) -> Result<()> {
-        // Of two calls at once one succeeds, the other gets a stale handle.
+        // Of two calls at once one succeeds; the other gets a stale handle.
         if entry.state.compare_exchange(IN_USE, CHANGING, Acquire, Relaxed).is_err() {
             return Err(given_back());
         }
-        // SAFETY: the entry was IN_USE, so `object` was written; it is CHANGING by us, so nobody
-        // writes it.
+        // SAFETY: the entry was IN_USE, so `object` was written; this thread made it CHANGING, so
+        // no other writes it.
         let object = unsafe { (*entry.object.get()).assume_init_ref() };
         let released = object.owner.check().and_then(|()| {
             let ops = entry.ops.load(Relaxed);
@@ -215,8 +215,8 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
         entry.ops.store((&raw const *self.shut).cast_mut(), Release);
     }
 
-    /// Shuts all handles, in the child of a fork: they are its parent's. Stores to memory, and does
-    /// nothing else.
+    /// Invalidates all handles in the child of a fork: they are its parent's. Only stores to
+    /// memory.
     pub(crate) fn disown(&'static self) {
         for entry in self.chunks().flatten() {
             if entry.state.load(Relaxed) != FREE {
@@ -225,7 +225,7 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
         }
     }
 
-    /// Gives back the handles of a context. Their objects end with its device.
+    /// Releases the handles of a context. Their objects end with its device.
     pub(crate) fn forget(&'static self, ctx: *const gdrc_context) {
         for entry in self.chunks().flatten() {
             let of_ctx = || core::ptr::eq(entry.ctx.load(Relaxed), ctx);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_grows_and_what_was_given_back_is_given_again() {
+    fn the_table_grows_and_released_handles_are_reused() {
         static SHUT: Ops = 0;
         static OPEN: Ops = 1;
         static TABLE: FastTable<Ops, u32> = FastTable::new(&SHUT);
@@ -278,7 +278,7 @@ mod tests {
         let again: Vec<_> = (1..N as Handle).map(make).collect();
         assert!(again.iter().all(|e| !core::ptr::eq(*e, made[0])));
         assert_eq!(TABLE.chunks().map(<[_]>::len).sum::<usize>(), 7 * FIRST);
-        // An object that its device does not unpin keeps its handle.
+        // If the device cannot unpin an object, its handle stays.
         assert_eq!(TABLE.vacate(made[0], |_| Err(Error::Busy)), Err(Error::Busy));
         assert_eq!(ops(made[0]), 1);
         TABLE.disown();

@@ -1,5 +1,5 @@
-//! GPU memory that a program makes, shares and fills: gdrc_cuda_. What registers it is in
-//! `mr_calls`.
+//! C calls for GPU memory that a program allocates, shares and fills: gdrc_cuda_. Its registration
+//! is in `mr_calls`.
 
 use crate::c_consts::*;
 use crate::c_result::{refuse, ret};
@@ -25,8 +25,8 @@ fn gpu(ordinal: c_int) -> Result<&'static Device> {
 ///
 /// Returns the ordinal.
 /// Errors: -ENODEV: no CUDA driver, or no such GPU; -EINVAL: no name of a GPU; gdrc_error_detail
-/// has the words.
-/// Threads: any. Cost: the first use of a GPU makes its primary context, which the process keeps.
+/// has the reason. Threads: any. Cost: the first use of a GPU makes its primary context, which the
+/// process keeps.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cuda_device(name: *const c_char, attr: *mut gdrc_cuda_attr) -> c_int {
     ret(cuda_device(name, attr))
@@ -69,11 +69,10 @@ fn cuda_device(name: *const c_char, attr: *mut gdrc_cuda_attr) -> Result<c_int> 
 }
 
 /// Allocates GPU memory on a GPU (its ordinal). `flags`: GDRC_CUDA_SHAREABLE, or 0. Contents are
-/// undefined. Memory that a program got from CUDA otherwise may be registered as well.
+/// undefined. Memory that a program allocated through CUDA itself may be registered as well.
 ///
 /// Errors: -ENODEV, -ENOMEM; -EOPNOTSUPP: no virtual memory management; -EINVAL; gdrc_error_detail
-/// has the words.
-/// Threads: any. Cost: calls of the driver.
+/// has the reason. Threads: any. Cost: calls of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cuda_alloc(
     gpu: c_int,
@@ -99,24 +98,22 @@ fn cuda_alloc(ordinal: c_int, length: usize, flags: u32, addr: *mut u64) -> Resu
     Ok(0)
 }
 
-/// Frees what gdrc_cuda_alloc, or closes what gdrc_cuda_import gave. Deregister it first.
+/// Frees memory of gdrc_cuda_alloc, or closes that of gdrc_cuda_import. Deregister it first.
 ///
-/// Errors: -EINVAL: not given by them; others of the driver. Threads: any. Cost: waits for work on
-/// the GPU.
+/// Errors: -EINVAL: not from these calls; others of the driver. Threads: any. Cost: waits for work
+/// on the GPU.
 #[no_mangle]
 pub extern "C" fn gdrc_cuda_free(addr: u64) -> c_int {
     reason::clear();
     ret(memory::free(addr).map_err(explain).map(|()| 0))
 }
 
-/// Makes GPU memory available to another process of this host. Memory of gdrc_cuda_alloc with
-/// GDRC_CUDA_SHAREABLE goes by a descriptor, which `*fd` then is and the caller closes; other
-/// memory by CUDA IPC, and `*fd` is -1. The memory must stay until the other process has let go of
-/// it.
+/// Exports GPU memory to another process of this host. Memory of gdrc_cuda_alloc with
+/// GDRC_CUDA_SHAREABLE is exported by a descriptor, `*fd`, which the caller closes; other memory by
+/// CUDA IPC, and `*fd` is -1. The memory must stay until the other process has closed it.
 ///
-/// Errors: -EINVAL: not GPU memory, or of a kind that cannot be passed on (imported, managed, of a
-/// pool); -ENODEV.
-/// Threads: any. Cost: calls of the driver.
+/// Errors: -EINVAL: not GPU memory, or of a kind that cannot be exported (imported, managed, of a
+/// pool); -ENODEV. Threads: any. Cost: calls of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cuda_export(
     addr: u64,
@@ -162,13 +159,12 @@ fn cuda_export(
 }
 
 /// Opens GPU memory that another process exported. `fd`: the descriptor that came with it, which
-/// stays the caller's, or -1. What the handle says is checked: a range outside of the memory is
+/// stays the caller's, or -1. The handle's fields are checked: a range outside of the memory is
 /// refused. `*addr` is its address here.
 ///
 /// Errors: -ENODEV: no driver, or not that GPU; -EINVAL: damaged, or from this very process (CUDA
-/// IPC); -EACCES, -EIO: the driver refuses: the exporter is gone, or another user's or container's;
-/// gdrc_error_detail has the words.
-/// Threads: any. Cost: calls of the driver.
+/// IPC); -EACCES, -EIO: the driver refuses: the exporter has ended, or belongs to another user or
+/// container; gdrc_error_detail has the reason. Threads: any. Cost: calls of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cuda_import(
     handle: *const gdrc_cuda_handle,
@@ -229,8 +225,8 @@ pub unsafe extern "C" fn gdrc_cuda_copy_in(addr: u64, from: *const c_void, lengt
 fn cuda_copy_in(addr: u64, from: *const c_void, length: usize) -> Result<c_int> {
     reason::clear();
     check_buffer(from, length, "from")?;
-    // SAFETY: the header's contract: `length` bytes are readable, and nobody writes them during the
-    // call.
+    // SAFETY: the header's contract: `length` bytes are readable, and no thread writes them during
+    // the call.
     let bytes = unsafe { core::slice::from_raw_parts(from.cast(), length) };
     memory::copy_in(addr, bytes).map_err(explain).map(|()| 0)
 }
@@ -246,8 +242,8 @@ pub unsafe extern "C" fn gdrc_cuda_copy_out(to: *mut c_void, addr: u64, length: 
 fn cuda_copy_out(to: *mut c_void, addr: u64, length: usize) -> Result<c_int> {
     reason::clear();
     check_buffer(to, length, "to")?;
-    // SAFETY: the header's contract: `length` bytes are writable, and nobody else uses them during
-    // the call.
+    // SAFETY: the header's contract: `length` bytes are writable, and no other thread uses them
+    // during the call.
     let bytes = unsafe { core::slice::from_raw_parts_mut(to.cast(), length) };
     memory::copy_out(addr, bytes).map_err(explain).map(|()| 0)
 }

@@ -1,4 +1,4 @@
-//! A failure of the CUDA driver as an error with words.
+//! Turns a failure of the CUDA driver into an error with a reason.
 
 use gdrcore_core::Error;
 use gdrcore_cuda::{api, Failure};

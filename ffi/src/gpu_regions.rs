@@ -1,5 +1,5 @@
-//! Regions of GPU memory: what a context keeps of each, and the routes by which a device reaches
-//! them.
+//! Regions of GPU memory: the record that a context keeps of each, and the routes by which a device
+//! reaches them.
 
 use crate::c_consts::*;
 use crate::c_types::{gdrc_context, gdrc_mr_attr};
@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 /// The GPU memory of a context.
 #[derive(Default)]
 struct GpuState {
-    /// The soft device's access to the regions, made with the first.
+    /// The soft device's access to the regions, made with the first one.
     staging: Option<&'static Staging>,
     regions: Vec<GpuRegion>,
 }
@@ -33,7 +33,7 @@ struct GpuRegion {
     cookie: Option<u64>,
 }
 
-/// One for each context; null until it has GPU memory.
+/// One for each context; null until it uses GPU memory.
 static STATES: [AtomicPtr<Mutex<GpuState>>; SLOTS] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS];
 
@@ -96,7 +96,7 @@ pub(crate) fn release(ctx: *const gdrc_context, mr: Handle) {
     }
 }
 
-/// Fills in the attributes of a region of GPU memory; nothing for other regions.
+/// Fills in the attributes of a region of GPU memory; does nothing for other regions.
 pub(crate) fn describe(ctx: *const gdrc_context, mr: Handle, attr: &mut gdrc_mr_attr) {
     let Some(state) = state(ctx) else { return };
     let Some((span, record)) =
@@ -198,7 +198,7 @@ impl Ways for NicWays {
 /// the offset in it.
 ///
 /// # Errors
-/// Those of gdrc_mr_reg_memory, in words.
+/// Those of gdrc_mr_reg_memory, with reasons.
 pub(crate) fn register(
     ctx: *const gdrc_context,
     reg: &MrReg,

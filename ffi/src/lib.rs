@@ -1,26 +1,23 @@
 //! `libgdrcore.so`: the C ABI.
 //!
-//! No transport logic lives here. A C call checks its pointers (`ptr`), looks its context up
+//! No transport logic is here. A C call checks its pointers (`ptr`), looks its context up
 //! (`context_slots`), and calls [`gdrcore_core::device::Device`] once. `include/gdrcore.h` is
-//! generated from these files (`make header`), so the doc comments speak to C programmers;
+//! generated from these files (`make header`), so the doc comments are for C programmers;
 //! docs/using/ABI.md has the conventions that all calls share.
 //!
 //! The files, low to high:
 //!
 //! * `c_consts`, `c_types` and the files that it names, `c_cm_types`: constants and structs of the
-//!   header. `c_layout`: those that have the layout of core's.
-//! * `c_result`, `ptr`: what a call returns, and what it reads and writes through the caller's
-//!   pointers.
+//!   header. `c_layout`: those that have core's layout.
+//! * `c_result`, `ptr`: results of calls, and access through the caller's pointers.
 //! * `context_device`, `context_slots`: the trait of a context's device, and the table of contexts.
-//! * `error_detail`, `open_error`, `string_calls`: why a call failed.
-//! * `open_config`, `context_kinds`: what an open is asked for; one row for each kind of device.
+//! * `error_detail`, `open_error`, `string_calls`: reasons of failed calls.
+//! * `open_config`, `context_kinds`: the configuration of an open; one row for each kind of device.
 //! * `*_calls`: the calls, a file for each object. `fast_table`, `fast_ops`: the fast handles of a
-//!   process, and the functions behind them. `gpu_regions`, `gpu_error`: what regions of GPU memory
-//!   are made of.
-//! * `lifecycle`: open and close, which end what the files below keep for a context.
+//!   process, and the functions behind them. `gpu_regions`, `gpu_error`: regions of GPU memory.
+//! * `lifecycle`: open and close, which release what the files below keep for a context.
 
-// The contract of every pointer is in docs/using/ABI.md once, and in the functions' own text where
-// they add to it.
+// docs/using/ABI.md has the contract of all pointers; the functions' own text adds to it.
 #![allow(clippy::missing_safety_doc)]
 #![allow(non_camel_case_types)]
 

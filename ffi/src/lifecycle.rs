@@ -1,4 +1,4 @@
-//! Opening and closing contexts, more memory for them, and their bounds.
+//! C calls that open and close contexts, add memory to them, and query their limits.
 
 use crate::c_consts::GDRC_CONTEXT_ALIGN;
 use crate::c_result::{refuse, ret};
@@ -42,10 +42,9 @@ fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request
 /// Bytes of memory that a context of this device and configuration needs (gdrc_context_init). The
 /// number depends on the arguments and the library's version only. `cfg` may be NULL: all defaults.
 ///
-/// Errors: -EINVAL: not a device name, struct_size is 0, a bound is out of range, or a pointer is
+/// Errors: -EINVAL: not a device name, struct_size is 0, a limit is out of range, or a pointer is
 /// NULL; -E2BIG: cfg is from a newer header and sets fields that this library does not know;
-/// gdrc_error_detail has the words.
-/// Threads: any. Cost: no allocation, no system call.
+/// gdrc_error_detail has the reason. Threads: any. Cost: no allocation, no system call.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_context_size(
     device: *const c_char,
@@ -68,29 +67,29 @@ fn context_size(
 }
 
 /// Opens a device in the caller's memory: nothing is allocated, now or later. `memory` must be
-/// aligned to GDRC_CONTEXT_ALIGN bytes and hold what gdrc_context_size says; contents do not
-/// matter; it must stay where it is, untouched, until gdrc_close returned.
+/// aligned to GDRC_CONTEXT_ALIGN bytes and have the size of gdrc_context_size; its contents do not
+/// matter; it must stay at its place, untouched, until gdrc_close has returned.
 ///
 /// device: `soft:127.0.0.1`, `soft:10.0.0.1:4800`, `soft:[::1]:4791`, `soft:[fe80::1%eth0]:4791` (a
 /// RoCEv2 NIC in software at that local address and UDP port, 4791 by default), "loopback" (queue
 /// pairs of this context only), or a NIC through libibverbs: "verbs:rxe0", "verbs:mlx5_0:1:3" (port
-/// and index of a RoCE v2 GID), "verbs:10.0.0.1" (whichever has this address). Without an index the
-/// first RoCE v2 GID is taken, IPv4 ones first. Needs libgdrcore_verbs.so, which lies beside
-/// libgdrcore.so or where the system looks for libraries. Or by way of a router (gdrcore-routerd),
-/// which gives the address and the queue pair numbers: "router:/run/gdrcore/tenant.gdrc" (its
-/// socket), "router:name" (/freeflow/name.gdrc, else /run/gdrcore/name.gdrc), "router:" (what
-/// GDRC_ROUTER names, FFR_NAME, else /run/gdrcore/tenant.gdrc).
+/// and index of a RoCE v2 GID), "verbs:10.0.0.1" (the NIC with this address). Without an index the
+/// first RoCE v2 GID is used, IPv4 ones first. A NIC needs libgdrcore_verbs.so, beside
+/// libgdrcore.so or where the system searches for libraries. Or by way of a router
+/// (gdrcore-routerd), which assigns the address and the queue pair numbers:
+/// "router:/run/gdrcore/tenant.gdrc" (its socket), "router:name" (/freeflow/name.gdrc, else
+/// /run/gdrcore/name.gdrc), "router:" (the one in GDRC_ROUTER, else FFR_NAME, else
+/// /run/gdrcore/tenant.gdrc).
 ///
 /// Errors: -EINVAL: name, configuration or memory's alignment; -ENOMEM: memory is too small;
-/// -E2BIG: as in gdrc_context_size; -EADDRNOTAVAIL: the address is not local, or the NIC has no GID
-/// that fits; -ENODEV: there is no such NIC or no module; -EOPNOTSUPP: the NIC is not a RoCE one;
-/// -EADDRINUSE: a stranger has the port, or another context the QPNs (any number of contexts and
-/// processes of one user may have one address and port); -EMFILE: over 1024 contexts, or out of
-/// descriptors; of a router: -ENODEV: there is none, -EACCES: it knows no tenant that this process
-/// is, -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: it has no more to give; other errnos of
-/// the system. gdrc_error_detail has the words.
-/// Threads: any; the new context may be used by all. Cost: system calls (sockets, epoll); no
-/// allocation.
+/// -E2BIG: as in gdrc_context_size; -EADDRNOTAVAIL: the address is not local, or the NIC has no
+/// usable GID; -ENODEV: there is no such NIC or no module; -EOPNOTSUPP: the NIC is not a RoCE one;
+/// -EADDRINUSE: another program has the port, or another context the QPNs (any number of contexts
+/// and processes of one user may share an address and port); -EMFILE: over 1024 contexts, or out of
+/// descriptors; of a router: -ENODEV: there is none, -EACCES: this process belongs to no tenant,
+/// -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: its resources are exhausted; other errnos of
+/// the system. gdrc_error_detail has the reason. Threads: any; the new context may be used by all.
+/// Cost: system calls (sockets, epoll); no allocation.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_context_init(
     memory: *mut c_void,
@@ -126,11 +125,11 @@ fn context_init(
     Ok(0)
 }
 
-/// Opens a device in memory that the library maps once, here, and unmaps in gdrc_close; else as
-/// gdrc_context_init. `cfg` may be NULL: all defaults.
+/// Opens a device in memory that the library maps once, here, and unmaps in gdrc_close; otherwise
+/// as gdrc_context_init. `cfg` may be NULL: all defaults.
 ///
-/// Errors: as gdrc_context_init; -ENOMEM: the memory cannot be mapped.
-/// Threads: any. Cost: one mmap; pages are touched when they are used.
+/// Errors: as gdrc_context_init; -ENOMEM: the memory cannot be mapped. Threads: any. Cost: one
+/// mmap; pages are allocated when they are used.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_open(
     device: *const c_char,
@@ -151,7 +150,8 @@ fn open(
     let (base, len) = Map::new(r.need)
         .map(Map::into_raw)
         .inspect_err(|&e| open_error::explain(r.name, stage, e))?;
-    // SAFETY: the mapping is fresh, ours, and goes only when the open fails or the context closes.
+    // SAFETY: the mapping is fresh and ours, and ends only when the open fails or the context
+    // closes.
     match unsafe { open_in(base, len, &r, true) } {
         Ok(ctx) => {
             out.write(ctx);
@@ -194,21 +194,20 @@ unsafe fn open_in(
 }
 
 /// # Safety
-/// `Map::into_raw` gave it, and nothing uses it any more.
+/// It came from `Map::into_raw`, and is not used any more.
 unsafe fn unmap(base: *mut u8, len: usize) {
     // SAFETY: our contract.
     drop(unsafe { Map::from_raw(base, len) });
 }
 
-/// Closes a context: stops the helper, flushes nothing that is not yet acknowledged, gives sockets
-/// and memory back. What the program did not destroy is counted and destroyed. No other call on the
-/// context may run or follow; later ones get -EINVAL.
+/// Closes a context: stops the helper, does not wait for acknowledgements, releases sockets and
+/// memory. Remaining objects are counted and destroyed. No other call on the context may run or
+/// follow; later ones get -EINVAL.
 ///
-/// Returns the number of objects left behind, and, where `leaks` is not NULL, their kinds.
+/// Returns the number of remaining objects and, if `leaks` is not NULL, their kinds.
 /// Errors: -EINVAL: not an open context, or leaks->struct_size is 0 (the context stays open);
 /// -E2BIG: leaks->struct_size is over 4096; -EOWNERDEAD: opened by the parent of this fork (it
-/// stays the parent's).
-/// Threads: one. Cost: system calls.
+/// stays the parent's). Threads: one. Cost: system calls.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> c_int {
     ret(close(ctx, leaks))
@@ -247,11 +246,10 @@ fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
 }
 
 /// Gives a context more memory for tables and rings, when a create or resize returned -ENOMEM. The
-/// memory must stay untouched until gdrc_close returned.
+/// memory must stay untouched until gdrc_close has returned.
 ///
 /// Errors: -EINVAL: not an open context, memory is NULL, misaligned (64 bytes) or too small to be
-/// of use.
-/// Threads: any. Cost: no system call.
+/// of use. Threads: any. Cost: no system call.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_arena_add(
     ctx: *mut gdrc_context,
@@ -275,10 +273,11 @@ fn arena_add(ctx: *mut gdrc_context, memory: *mut c_void, bytes: usize) -> Resul
     Ok(0)
 }
 
-/// Fills `attr` with what the device can do. `attr->struct_size` must be set before the call.
+/// Fills `attr` with the capabilities of the device. `attr->struct_size` must be set before the
+/// call.
 ///
-/// Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0.
-/// Threads: any. Cost: none. Source: IBTA verb Query HCA; ibv_query_device(3).
+/// Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0. Threads: any. Cost:
+/// none. Source: IBTA verb Query HCA; ibv_query_device(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_device_query(
     ctx: *mut gdrc_context,

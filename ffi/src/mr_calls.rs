@@ -1,4 +1,4 @@
-//! Memory regions of host and GPU memory, and memory windows: gdrc_mr_, gdrc_mw_.
+//! C calls of memory regions of host and GPU memory, and of memory windows: gdrc_mr_, gdrc_mw_.
 
 use crate::c_consts::*;
 use crate::c_result::{refuse, ret};
@@ -12,17 +12,16 @@ use gdrcore_core::Result;
 use gdrcore_cuda::route::Reason;
 use gdrcore_net::reason;
 
-/// Registers `length` bytes at `addr`: work requests may name them by the keys in `attr`, as far as
-/// `access` (GDRC_ACCESS_) allows. Remote write and atomics need local write as well. Work requests
-/// use the program's own addresses, or count from 0 with GDRC_ACCESS_ZERO_BASED. The memory must
-/// stay mapped until gdrc_mr_dereg; if it vanishes all the same, operations on it end with an
-/// access error. `attr` (struct_size set) may be NULL.
+/// Registers `length` bytes at `addr`: work requests may name them by the keys in `attr`, with the
+/// rights in `access` (GDRC_ACCESS_). Remote write and atomics need local write as well. Work
+/// requests use the program's own addresses, or count from 0 with GDRC_ACCESS_ZERO_BASED. The
+/// memory must stay mapped until gdrc_mr_dereg; if it vanishes nevertheless, operations on it end
+/// with an access error. `attr` (struct_size set) may be NULL.
 ///
 /// Errors: -EFAULT: the range is not mapped with the rights that `access` needs; -ENOMEM: max_mr
 /// are in use; -EINVAL: length 0, the range leaves the address space, unknown or contradictory
-/// access flags, stale pd; -EOPNOTSUPP: access flags that the device does not have.
-/// Threads: any. Cost: probes every page once. Source: IBTA verb Register Memory Region;
-/// ibv_reg_mr(3).
+/// access flags, stale pd; -EOPNOTSUPP: access flags that the device does not have. Threads: any.
+/// Cost: probes every page once. Source: IBTA verb Register Memory Region; ibv_reg_mr(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mr_reg(
     ctx: *mut gdrc_context,
@@ -83,7 +82,7 @@ fn mr_reg(
     Ok(0)
 }
 
-/// Refuses a range that is empty or leaves the address space, by the program's addresses or by
+/// Refuses a range that is empty or leaves the address space, in the program's addresses or in
 /// those of its peers.
 fn check_range(addr: u64, length: u64, iova: u64) -> Result<()> {
     if addr == 0 {
@@ -120,7 +119,7 @@ fn mr_attr(a: &MrAttr) -> gdrc_mr_attr {
     }
 }
 
-/// Fills `attr` (struct_size set) with what the region is.
+/// Fills `attr` (struct_size set) with the region's attributes.
 ///
 /// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none; GPU
 /// memory: a call of the driver.
@@ -141,12 +140,11 @@ fn mr_query(ctx: *mut gdrc_context, mr: gdrc_mr, attr: *mut gdrc_mr_attr) -> Res
     Ok(0)
 }
 
-/// Takes a region back: its keys are dead at return, and the device does not touch the memory any
-/// more.
+/// Deregisters a region: its keys are invalid at return, and the device does not access the memory
+/// any more.
 ///
-/// Errors: -EBUSY: a window is bound to it; -EINVAL: stale handle.
-/// Threads: any. Cost: none; GPU memory: waits for copies under way. Source: IBTA verb Deregister
-/// Memory Region; ibv_dereg_mr(3).
+/// Errors: -EBUSY: a window is bound to it; -EINVAL: stale handle. Threads: any. Cost: none; GPU
+/// memory: waits for copies under way. Source: IBTA verb Deregister Memory Region; ibv_dereg_mr(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mr_dereg(ctx: *mut gdrc_context, mr: gdrc_mr) -> c_int {
     ret(device(ctx).and_then(|d| {
@@ -156,24 +154,24 @@ pub unsafe extern "C" fn gdrc_mr_dereg(ctx: *mut gdrc_context, mr: gdrc_mr) -> c
     }))
 }
 
-/// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_FLAG_SHARED
-/// processes of this host write it by themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the
+/// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_FLAG_SHARED other
+/// processes of this host write it themselves (docs/using/SHARED-MEMORY.md). GPU memory: by the
 /// first route that works, dma-buf (the caller's own descriptor, or one of the driver's),
-/// nvidia_peermem, staging through pinned host memory; `attr` and gdrc_mr_query say which, and why
-/// not those before it. The range lies within one allocation, which must stay until gdrc_mr_dereg:
-/// if it is freed all the same, operations that use it end with an access error, also where its
-/// address was given again. Work requests name it by CUDA's addresses unless `memory` says
-/// otherwise; inline data is read by the CPU and cannot come from a GPU. `attr` (struct_size set)
-/// may be NULL.
+/// nvidia_peermem, staging through pinned host memory; `attr` and gdrc_mr_query name the route, and
+/// why the earlier ones were not taken. The range lies within one allocation, which must stay until
+/// gdrc_mr_dereg: if it is freed nevertheless, operations that use it end with an access error,
+/// even if its address was reused. Work requests name it by CUDA's addresses unless `memory` sets
+/// an iova; inline data is read by the CPU and cannot come from a GPU. `attr` (struct_size set) may
+/// be NULL.
 ///
-/// The soft device copies in chunks and acknowledges what has landed; its 8-byte atomics on GPU
-/// memory are atomic among the operations of this context only. The first such registration of a
-/// context pins 8 MiB of host memory.
+/// The soft device copies in chunks and acknowledges data that has landed; its 8-byte atomics on
+/// GPU memory are atomic among the operations of this context only. The first such registration of
+/// a context pins 8 MiB of host memory.
 ///
 /// Errors: as gdrc_mr_reg; -ENODEV: no CUDA driver; -EINVAL: not GPU memory, or more than one
 /// allocation, or (GDRC_MEMORY_FLAG_SHARED) not a shared mapping of that descriptor; -EBADF: no
-/// descriptor; -EOPNOTSUPP: the NIC has no route; gdrc_error_detail has the words.
-/// Threads: any. Cost: calls of the driver.
+/// descriptor; -EOPNOTSUPP: the NIC has no route; gdrc_error_detail has the reason. Threads: any.
+/// Cost: calls of the driver.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mr_reg_memory(
     ctx: *mut gdrc_context,
@@ -299,11 +297,11 @@ pub extern "C" fn gdrc_mr_reason_str(reason: u32) -> *const c_char {
     Reason::from_u32(reason).map_or(c"unknown", Reason::words).as_ptr()
 }
 
-/// Allocates a memory window of `type` 1 or 2 and tells its first rkey (`rkey` may be NULL).
-/// A GDRC_WR_BIND_MW work request opens it.
+/// Allocates a memory window of `type` 1 or 2 and writes its first rkey (`rkey` may be NULL). A
+/// GDRC_WR_BIND_MW work request binds it.
 ///
-/// Errors: -ENOMEM: max_mr are in use; -EINVAL: another type, stale pd, out is NULL.
-/// Threads: any. Cost: none. Source: IBTA verb Allocate Memory Window; ibv_alloc_mw(3).
+/// Errors: -ENOMEM: max_mr are in use; -EINVAL: another type, stale pd, out is NULL. Threads: any.
+/// Cost: none. Source: IBTA verb Allocate Memory Window; ibv_alloc_mw(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mw_alloc(
     ctx: *mut gdrc_context,
@@ -332,7 +330,7 @@ fn mw_alloc(
     Ok(0)
 }
 
-/// Gives a window back; its rkey is dead at return.
+/// Deallocates a window; its rkey is invalid at return.
 ///
 /// Errors: -EINVAL: stale handle. Threads: any. Cost: none. Source: IBTA verb Deallocate Memory
 /// Window; ibv_dealloc_mw(3).

@@ -1,4 +1,4 @@
-//! gdrc_config: its defaults, and how it is read.
+//! Reads gdrc_config, and writes its defaults.
 
 use crate::c_consts::*;
 use crate::c_result::{refuse, ret};
@@ -10,7 +10,7 @@ use gdrcore_core::{Config, Result};
 /// A checked configuration, the same for all kinds of devices.
 pub(crate) struct OpenConfig<'a> {
     pub(crate) core: Config,
-    /// GDRC_CONFIG_ flags, of which none is unknown and none excludes another.
+    /// GDRC_CONFIG_ flags, all known and none excluding another.
     pub(crate) flags: u32,
     /// The capture file.
     pub(crate) pcap: Option<&'a CStr>,
@@ -79,13 +79,12 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
     Ok(OpenConfig { core, flags: c.flags, pcap })
 }
 
-/// Fills `cfg` with the default of every bound, so that a program can print them or change one by a
-/// factor. `cfg->struct_size` must be set before the call. A struct whose other fields are 0 means
-/// the same.
+/// Fills `cfg` with the default of every limit, so that a program can print them or scale one.
+/// `cfg->struct_size` must be set before the call. A struct whose other fields are 0 means the
+/// same.
 ///
 /// Errors: -EINVAL: cfg is NULL, misaligned, or its struct_size is 0. -E2BIG: struct_size is over
-/// 4096.
-/// Threads: any. Cost: none.
+/// 4096. Threads: any. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_config_default(cfg: *mut gdrc_config) -> c_int {
     ret(config_default(cfg))

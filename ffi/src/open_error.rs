@@ -1,4 +1,4 @@
-//! The reasons of failed opens, with advice. They are kept in the record of all reasons
+//! The reasons of failed opens, with advice. They are stored in the record of all reasons
 //! (`gdrcore_net::reason`).
 
 use gdrcore_core::Error;
@@ -6,14 +6,14 @@ use gdrcore_net::addr::DeviceName;
 use gdrcore_net::proc_net::port_owner;
 use gdrcore_net::reason;
 
-/// Sets the reason of a failed open. Where the refusal has named the argument already, only the
+/// Sets the reason of a failed open. If the refusal has named the argument already, only the
 /// device's name is put before it.
 pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
     macro_rules! say {
         ($($words:tt)+) => { reason::set(e, format_args!($($words)+)) };
     }
     match (stage, e) {
-        // Its words are the router's, or say which router was meant.
+        // Its reason is the router's, or names the router that was meant.
         (Stage::Size | Stage::Device, e) if device.starts_with("router:") => {
             reason::before(e, format_args!("'{device}': "))
         }

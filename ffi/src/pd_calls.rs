@@ -1,4 +1,4 @@
-//! Protection domains: gdrc_pd_.
+//! C calls of protection domains: gdrc_pd_.
 
 use crate::c_result::ret;
 use crate::c_types::*;
@@ -23,11 +23,11 @@ fn pd_alloc(ctx: *mut gdrc_context, out: *mut gdrc_pd) -> Result<c_int> {
     Ok(0)
 }
 
-/// Gives a protection domain back.
+/// Deallocates a protection domain.
 ///
 /// Errors: -EBUSY: a region, window, address handle, SRQ or QP is still in it; -EINVAL: stale
-/// handle.
-/// Threads: any. Cost: none. Source: IBTA verb Deallocate Protection Domain; ibv_dealloc_pd(3).
+/// handle. Threads: any. Cost: none. Source: IBTA verb Deallocate Protection Domain;
+/// ibv_dealloc_pd(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_pd_dealloc(ctx: *mut gdrc_context, pd: gdrc_pd) -> c_int {
     ret(device(ctx).and_then(|d| d.pd_dealloc(pd.handle)).map(|()| 0))

@@ -1,4 +1,4 @@
-//! The only place where pointers of C callers are followed.
+//! The only place where pointers of C callers are dereferenced.
 //!
 //! Null, alignment and `struct_size` are checked. That the memory behind a pointer is the caller's
 //! cannot be checked: it is the contract of each function in the header, and the macros state that
@@ -11,7 +11,7 @@ use core::fmt;
 use core::mem::{size_of, MaybeUninit};
 use gdrcore_core::{Error, Result};
 
-/// A longer struct of a newer header is refused without a look at its tail.
+/// A longer struct of a newer header is refused without reading its tail.
 const STRUCT_SIZE_MAX: usize = 4096;
 
 /// The pointer argument `name` may be neither null nor misaligned.
@@ -35,7 +35,7 @@ fn bad_pointer(at: usize, align: usize, name: &str) -> Error {
     }
 }
 
-/// The argument that an expression is made of.
+/// The argument in an expression.
 fn argument(expression: &str) -> &str {
     expression.split('.').next().unwrap_or(expression)
 }
@@ -45,8 +45,8 @@ fn type_name<T>() -> &'static str {
     core::any::type_name::<T>().rsplit("::").next().unwrap_or("")
 }
 
-/// A place for a result. Checked for null and alignment before the call has any effect; written
-/// only on success.
+/// The destination of a result. Checked for null and alignment before the call has any effect;
+/// written only on success.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
@@ -127,9 +127,9 @@ pub(crate) fn zeroed<T: Versioned>() -> T {
 }
 
 /// Copies a struct of the caller's version into one of ours: a missing tail is zero, which means
-/// default; a longer one must be zero, else the caller asks for what this library does not know.
-/// # Safety
-/// `p` is null, misaligned, or readable for 4 bytes and for the `struct_size` that they hold.
+/// default; a longer tail must be zero, since otherwise the caller sets options that this library
+/// does not know. # Safety `p` is null, misaligned, or readable for 4 bytes and for the
+/// `struct_size` that they hold.
 pub(crate) unsafe fn read<T: Versioned>(p: *const T, name: &str) -> Result<T> {
     // SAFETY: our contract covers the 4 bytes.
     let n = unsafe { struct_size(p, name) }?;
@@ -166,7 +166,7 @@ pub(crate) unsafe fn read_optional<T: Versioned>(p: *const T, name: &str) -> Res
     unsafe { read(p, name) }
 }
 
-/// A place for a struct of the caller's version.
+/// The destination of a struct of the caller's version.
 pub(crate) struct VersionedOut<T>(*mut T, usize);
 
 impl<T: Versioned> VersionedOut<T> {
@@ -190,8 +190,8 @@ impl<T: Versioned> VersionedOut<T> {
         unsafe { Self::new(p, name) }.map(Some)
     }
 
-    /// Writes what both versions know, zeroes what only the caller's knows, keeps the caller's
-    /// `struct_size`.
+    /// Writes the fields of both versions, zeroes those of the caller's version only, keeps the
+    /// caller's `struct_size`.
     pub(crate) fn write(self, v: &T) {
         let VersionedOut(p, n) = self;
         let head = size_of::<u32>();
@@ -201,8 +201,8 @@ impl<T: Versioned> VersionedOut<T> {
         // SAFETY: head <= known (struct_size is at least 4), so the start lies within `v` and
         // within the n bytes of `p`.
         let (src, to) = unsafe { (src.add(head), dst.add(head)) };
-        // SAFETY: known <= size_of::<T>() and known <= n, which `new` was promised to be writable;
-        // `v` is ours.
+        // SAFETY: known <= size_of::<T>() and known <= n, which the caller of `new` declared
+        // writable; `v` is ours.
         unsafe { core::ptr::copy_nonoverlapping(src, to, known - head) };
         // SAFETY: known <= n.
         let tail = unsafe { dst.add(known) };
@@ -236,10 +236,9 @@ pub(crate) unsafe fn cstr<'a>(p: *const c_char, max: usize, name: &str) -> Resul
     Err(refuse!(Invalid, "{name}: longer than {max} bytes"))
 }
 
-/// Formats into a caller's buffer like snprintf: NUL-terminated, cut where it does not fit; returns
-/// the length that it needs without the NUL.
-/// # Safety
-/// `buf` is null or writable for `len` bytes.
+/// Formats into a caller's buffer like snprintf: NUL-terminated, truncated if it does not fit;
+/// returns the length of the whole without the NUL. # Safety `buf` is null or writable for `len`
+/// bytes.
 pub(crate) unsafe fn format(
     buf: *mut c_char,
     len: usize,
@@ -280,7 +279,8 @@ impl fmt::Write for Writer {
     }
 }
 
-/// Copies a name into a field of a struct of ours: cut where it does not fit, and NUL-terminated.
+/// Copies a name into a field of a struct of ours: truncated if it does not fit, and
+/// NUL-terminated.
 pub(crate) fn put_text<const N: usize>(field: &mut [c_char; N], text: &str) {
     for (to, byte) in field[..N - 1].iter_mut().zip(text.bytes()) {
         *to = byte as c_char;
@@ -352,9 +352,8 @@ pub(crate) unsafe fn read_plain<T: Copy>(p: *const T, name: &str) -> Result<T> {
     Ok(unsafe { p.read() })
 }
 
-/// The caller's array of `n` completions.
-/// # Safety
-/// `p` is null, misaligned, or writable for `n` structs, by nobody else during `'a`.
+/// The caller's array of `n` completions. # Safety `p` is null, misaligned, or writable for `n`
+/// structs, and not used by others during `'a`.
 #[inline(always)]
 pub(crate) unsafe fn wc_slice<'a>(
     p: *mut gdrc_wc,
@@ -363,8 +362,8 @@ pub(crate) unsafe fn wc_slice<'a>(
     check(p, "wc")?;
     let n = usize::try_from(n).map_err(|_| negative(n))?;
     // SAFETY: aligned and non-null by `check`; writable for n by our contract; c_layout.rs asserts
-    // that gdrc_wc and Wc are one layout, integers only, so that whatever bytes lie there are
-    // values; n * 48 < isize::MAX as n is a C int.
+    // that gdrc_wc and Wc are one layout, integers only, so that any bytes are values; n * 48 <
+    // isize::MAX as n is a C int.
     Ok(unsafe { core::slice::from_raw_parts_mut(p.cast(), n) })
 }
 
@@ -374,7 +373,7 @@ fn negative(n: c_int) -> Error {
     refuse!(Invalid, "num_entries {n}: negative")
 }
 
-/// Checks the head of a list. The device checks the rest while it walks.
+/// Checks the head of a list. The device checks the rest while it walks the list.
 #[inline(always)]
 pub(crate) fn check_list<T>(wr: *const T) -> Result<()> {
     check(wr, "wr")

@@ -1,4 +1,4 @@
-//! Queue pairs: create, modify, query, destroy.
+//! C calls of queue pairs: create, modify, query, reset, destroy.
 
 use crate::c_consts::GDRC_QP_STATE;
 use crate::c_result::ret;
@@ -22,8 +22,8 @@ pub(crate) fn qp_attr_out(a: &QpAttr) -> gdrc_qp_attr {
     attr
 }
 
-/// Creates a queue pair in state RESET. `inout` (struct_size set) says with what; at return its
-/// `cap` holds what was given. `qpn` receives the QP's number and may be NULL.
+/// Creates a queue pair in state RESET, by the attributes in `inout` (struct_size set); at return
+/// its `cap` holds the granted sizes. `qpn` receives the QP's number and may be NULL.
 ///
 /// Errors: -ENOMEM: max_qp or ring_bytes are in use; -EINVAL: a stale handle, objects of different
 /// protection domains, a size over the device's, an unknown qp_type, a NULL pointer, with
@@ -67,15 +67,14 @@ fn qp_create(
     Ok(0)
 }
 
-/// Sets the attributes of a QP that `mask` (GDRC_QP_) names, most often its state. What each
-/// transition needs and allows is the table of IBTA's Modify Queue Pair. gdrc_qp_connect does the
-/// usual ones in one call.
+/// Sets the attributes of a QP that `mask` (GDRC_QP_) names, most often its state. IBTA's table of
+/// Modify Queue Pair lists the attributes that each transition requires and allows. gdrc_qp_connect
+/// makes the usual transitions in one call.
 ///
 /// Errors: -EINVAL: the transition does not exist, needs an attribute that mask lacks or does not
 /// allow one that it has, a value is out of range, stale handle, attr is NULL or its struct_size 0
 /// (nothing was changed); -EBUSY: another thread uses the QP. Threads: one per QP. Cost: none; to
-/// RTR it may take a peer slot (-ENOMEM).
-/// Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
+/// RTR it may take a peer slot (-ENOMEM). Source: IBTA verb Modify Queue Pair; ibv_modify_qp(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_modify(
     ctx: *mut gdrc_context,
@@ -106,10 +105,11 @@ fn qp_modify(
     Ok(0)
 }
 
-/// Fills `attr`, and `init` unless it is NULL (struct_size set in both), with what the QP is now.
+/// Fills `attr`, and `init` unless it is NULL (struct_size set in both), with the QP's current
+/// attributes.
 ///
-/// Errors: -EINVAL: stale handle, attr is NULL, a struct_size is 0.
-/// Threads: any. Cost: none. Source: IBTA verb Query Queue Pair; ibv_query_qp(3).
+/// Errors: -EINVAL: stale handle, attr is NULL, a struct_size is 0. Threads: any. Cost: none.
+/// Source: IBTA verb Query Queue Pair; ibv_query_qp(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_query(
     ctx: *mut gdrc_context,
@@ -145,34 +145,34 @@ fn qp_query(
     Ok(0)
 }
 
-/// Takes a QP back to RESET, whatever state it is in, so that it can be connected anew: for
-/// recovery in place, after a failure, or towards another peer. It keeps its handle, number,
-/// queues, counters and last cause.
+/// Takes a QP back to RESET, from any state, so that it can be connected again: for recovery in
+/// place, after a failure, or to another peer. It keeps its handle, number, queues, counters and
+/// last cause.
 ///
-/// Unlike gdrc_qp_modify to RESET, which drops what is outstanding, every request that was posted
-/// gets its completion first (GDRC_WC_WR_FLUSH_ERR where it had not ended). They are in the CQ when
-/// the call succeeds, before any completion of the next life. -EAGAIN: they are not all there yet,
-/// most often because a CQ is full; the QP is in ERR meanwhile. Poll its CQs and call again. The
-/// call itself never waits.
+/// Unlike gdrc_qp_modify to RESET, which drops outstanding requests, every posted request gets its
+/// completion first (GDRC_WC_WR_FLUSH_ERR if it had not completed). They are in the CQ when the
+/// call succeeds, before any completion of the next life. -EAGAIN: they are not all there yet, most
+/// often because a CQ is full; the QP is in ERR meanwhile. Poll its CQs and call again. The call
+/// itself never waits.
 ///
-/// Then the two programs exchange endpoints again: gdrc_endpoint_local gives PSNs that packets of
-/// the former life cannot be mistaken for (docs/using/ABI.md), gdrc_qp_connect does the rest. The
+/// Then the two programs exchange endpoints again: gdrc_endpoint_local gives PSNs for which packets
+/// of the former life cannot be mistaken (docs/using/ABI.md), gdrc_qp_connect does the rest. The
 /// peer resets its QP too, or makes another.
 ///
 /// Errors: -EAGAIN; -EBUSY: another thread posts to it; -EINVAL: stale handle. Threads: one per QP.
-/// Cost: what the flush writes, and the ACK that the QP may still owe. Source: IBTA verb Modify
+/// Cost: the flushed completions, and the ACK that the QP may still owe. Source: IBTA verb Modify
 /// Queue Pair; ibv_modify_qp(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_reset(ctx: *mut gdrc_context, qp: gdrc_qp) -> c_int {
     ret(device(ctx).and_then(|d| d.qp_reset(qp.handle)).map(|()| 0))
 }
 
-/// Destroys a QP. Requests still in it end without completion, and the device does not touch their
+/// Destroys a QP. Requests still in it end without completion, and the device does not access their
 /// memory any more; completions that are already in a CQ stay there.
 ///
-/// Errors: -EBUSY: it has a fast handle, another thread uses it, or a type-2 window is bound to it;
-/// -EINVAL: stale handle.
-/// Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair; ibv_destroy_qp(3).
+/// Errors: -EBUSY: it has a fast handle, another thread uses it, or a type 2 window is bound to it;
+/// -EINVAL: stale handle. Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair;
+/// ibv_destroy_qp(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_destroy(ctx: *mut gdrc_context, qp: gdrc_qp) -> c_int {
     ret(device(ctx).and_then(|d| d.qp_destroy(qp.handle)).map(|()| 0))

@@ -1,4 +1,4 @@
-//! Shared receive queues as objects: gdrc_srq_. What posts to them is in `data_calls`.
+//! C calls of shared receive queues: gdrc_srq_. Posting to them is in `data_calls`.
 
 use crate::c_result::ret;
 use crate::c_types::*;
@@ -13,12 +13,11 @@ fn srq_attr(a: &SrqAttr) -> gdrc_srq_attr {
 }
 
 /// Creates a shared receive queue of the size in `inout` (struct_size set), which at return holds
-/// what was given.
+/// the granted size.
 ///
 /// Errors: -ENOMEM: max_srq or ring_bytes are in use; -EINVAL: a size is 0 or over the device's,
-/// stale pd, a NULL pointer.
-/// Threads: any. Cost: no system call. Source: IBTA verb Create Shared Receive Queue;
-/// ibv_create_srq(3).
+/// stale pd, a NULL pointer. Threads: any. Cost: no system call. Source: IBTA verb Create Shared
+/// Receive Queue; ibv_create_srq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_srq_create(
     ctx: *mut gdrc_context,
@@ -60,7 +59,7 @@ pub unsafe extern "C" fn gdrc_srq_modify(
     ret(device(ctx).and_then(|d| d.srq_modify(srq.handle, limit)).map(|()| 0))
 }
 
-/// Fills `attr` (struct_size set) with the SRQ's sizes and its limit, 0 once that was reached.
+/// Fills `attr` (struct_size set) with the SRQ's sizes and its limit, 0 once the limit was reached.
 ///
 /// Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none.
 /// Source: IBTA verb Query Shared Receive Queue; ibv_query_srq(3).

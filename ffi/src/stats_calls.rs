@@ -1,4 +1,4 @@
-//! Counters and causes.
+//! C calls of counters and causes.
 
 use crate::c_result::{count, ret};
 use crate::c_types::*;
@@ -20,7 +20,7 @@ const NAME_BYTES: usize = {
     n
 };
 
-/// The names again, each with a NUL behind it, and where each begins. Made by the compiler.
+/// The names with a NUL behind each, and their offsets. Computed by the compiler.
 struct Names {
     text: [u8; NAME_BYTES],
     start: [usize; COUNT],
@@ -48,18 +48,18 @@ static NAMES: Names = {
 /// Copies the context's counters into `values`, at most `n`, in the order of gdrc_counter_name.
 /// They only grow (modulo 2^64).
 ///
-/// Returns how many were written. Errors: -EINVAL: not an open context, values is NULL. Threads:
-/// any. Cost: sums over QPs.
+/// Returns the number written.
+/// Errors: -EINVAL: not an open context, values is NULL. Threads: any. Cost: sums over QPs.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_counters(ctx: *mut gdrc_context, values: *mut u64, n: u32) -> c_int {
     // SAFETY: the header's contract: values has n numbers.
     ret(device(ctx).and_then(|d| unsafe { copy(values, n, || d.counters()) }))
 }
 
-/// Copies a QP's counters; else as gdrc_counters.
+/// Copies a QP's counters; otherwise as gdrc_counters.
 ///
-/// Returns how many were written. Errors: -EINVAL: stale handle, values is NULL. Threads: any.
-/// Cost: none.
+/// Returns the number written.
+/// Errors: -EINVAL: stale handle, values is NULL. Threads: any. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_counters(
     ctx: *mut gdrc_context,
@@ -83,22 +83,21 @@ unsafe fn copy(values: *mut u64, n: u32, get: impl FnOnce() -> Result<Counters>)
     Ok(count(n))
 }
 
-/// How many counters there are in this version of the library; later versions only append. Threads:
-/// any. Cost: none.
+/// The number of counters in this version of the library; later versions only append. Threads: any.
+/// Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_counter_count() -> u32 {
     COUNT as u32
 }
 
-/// The name of counter `i`, or NULL where there is none. Static. Threads: any. Cost: none.
+/// The name of counter `i`, or NULL if there is none. Static. Threads: any. Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_counter_name(i: u32) -> *const c_char {
     let name = NAMES.start.get(i as usize).and_then(|&at| NAMES.text.get(at..));
     name.map_or(core::ptr::null(), |s| s.as_ptr().cast())
 }
 
-/// The last thing that went wrong on this context, with the likely reason; code GDRC_CAUSE_NONE
-/// when nothing did.
+/// The last error on this context, with its likely cause; code GDRC_CAUSE_NONE if there was none.
 ///
 /// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none.
 #[no_mangle]
@@ -112,7 +111,7 @@ fn last_cause(ctx: *mut gdrc_context, out: *mut gdrc_cause) -> Result<c_int> {
     Ok(0)
 }
 
-/// The last thing that went wrong on this QP; else as gdrc_last_cause.
+/// The last error on this QP; otherwise as gdrc_last_cause.
 ///
 /// Errors: -EINVAL: stale handle, out is NULL. Threads: any. Cost: none.
 #[no_mangle]
@@ -130,7 +129,7 @@ fn qp_cause(ctx: *mut gdrc_context, qp: gdrc_qp, out: *mut gdrc_cause) -> Result
     Ok(0)
 }
 
-/// Writes a cause in words into `buf`, like snprintf: NUL-terminated, cut at `len`.
+/// Writes a cause as text into `buf`, like snprintf: NUL-terminated, cut at `len`.
 ///
 /// Returns the length of the whole text without the NUL; `buf` may be NULL when `len` is 0.
 /// Errors: -EINVAL: cause is NULL, or buf is NULL and len is not 0. Threads: any. Cost: no

@@ -1,4 +1,4 @@
-//! Numbers in words. All strings are static and never freed.
+//! C calls that turn numbers into text. All strings are static and never freed.
 
 use crate::c_consts::*;
 use core::ffi::{c_char, c_int, CStr};
@@ -9,7 +9,7 @@ const VERSION: &CStr =
         Err(_) => c"",
     };
 
-/// The errno's meaning in this library first, as its callers see it.
+/// The meaning of an errno in this library, where it is a special one.
 pub(crate) fn describe(errno: c_int) -> &'static CStr {
     match errno {
         0 => c"success",

@@ -1,5 +1,5 @@
-//! The C surface with hostile arguments, over a fake device: what it must refuse before any device
-//! is asked.
+//! The C calls with hostile arguments, over a fake device: what they must refuse before they call
+//! the device.
 
 use crate::fake_device::{Fake, DEPTH, GOOD, QPN};
 use crate::ptr::zeroed;
@@ -95,7 +95,7 @@ fn context_of_the_parent_is_refused_in_the_child() {
 }
 
 #[test]
-fn null_outputs_are_refused_before_the_device_is_asked() {
+fn null_outputs_are_refused_before_the_device_is_called() {
     let (fake, ctx) = Fake::open();
     let (pd, mr, cq, srq, qp) = (
         gdrc_pd { handle: GOOD },
@@ -192,14 +192,14 @@ fn stale_and_garbage_handles_reach_the_device_and_come_back_as_einval() {
 #[test]
 fn struct_size_rules_hold_in_both_directions() {
     let (_, ctx) = Fake::open();
-    // A caller of a longer future version: the tail that we do not know is zeroed.
+    // A caller with a later header: the tail that we do not know is zeroed.
     let mut long = [u32::MAX; 40];
     long[0] = 160;
     assert_eq!(c!(gdrc_device_query(ctx, long.as_mut_ptr().cast())), 0);
     assert_eq!(long[0], 160);
     let known = size_of::<gdrc_device_attr>() / 4;
     assert!(long[known..].iter().all(|&w| w == 0));
-    // A caller of a shorter version: nothing behind its end is touched.
+    // A caller with an older header: nothing behind its end is written.
     let mut short = [u32::MAX; 40];
     short[0] = 16;
     assert_eq!(c!(gdrc_device_query(ctx, short.as_mut_ptr().cast())), 0);
@@ -213,7 +213,7 @@ fn struct_size_rules_hold_in_both_directions() {
         cfg.struct_size = size;
         assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), &cfg, &mut 0)), err, "{size}");
     }
-    // As input: a zero tail is fine, another is not.
+    // As input: a zero tail is accepted, another is not.
     let mut cfg = [0u32; 40];
     cfg[0] = 160;
     let mut bytes = 0;
@@ -243,7 +243,7 @@ fn config_flags_and_bounds_must_have_a_meaning() {
 }
 
 #[test]
-fn open_errors_say_what_to_do() {
+fn open_errors_advise_a_remedy() {
     let mut ctx = null_mut();
     for (name, part) in [
         (c"", "no device type"),
@@ -495,7 +495,7 @@ fn connect_of_ud_needs_no_peer_and_link_local_peers_get_our_zone() {
 }
 
 #[test]
-fn answers_to_ud_messages_go_to_the_sender_of_the_grh() {
+fn answers_to_ud_messages_go_to_the_sender_in_the_grh() {
     let (fake, ctx) = Fake::open();
     let pd = gdrc_pd { handle: GOOD };
     let mut grh = [0u8; 40];
@@ -536,7 +536,7 @@ fn counters_have_names_and_are_cut_to_the_callers_array() {
 }
 
 #[test]
-fn causes_become_words_whatever_the_struct_holds() {
+fn causes_become_text_for_any_struct() {
     let (_, ctx) = Fake::open();
     let mut cause = gdrc_cause::default();
     assert_eq!(c!(gdrc_last_cause(ctx, &mut cause)), 0);
@@ -582,7 +582,7 @@ fn texts_exist_for_any_number() {
     assert_eq!(n, gdrc_version_number(), "GDRC_VERSION is not the package's version {v}");
 }
 
-/// What the header's inline function does.
+/// The header's inline function, in Rust.
 fn send_by(to: *mut gdrc_qp_fast, wr: *const gdrc_send_wr, bad: *mut *const gdrc_send_wr) -> c_int {
     // SAFETY: a handle that was made, readable and writable arguments.
     unsafe { ((*(*to).ops).post_send)(to, wr, bad) }
@@ -615,14 +615,14 @@ fn a_device_without_fast_paths_has_fast_handles_as_well() {
     assert_eq!(c!(gdrc_qp_fast_put(to)), 0);
     assert_eq!((c!(gdrc_qp_fast_put(to)), send_by(to, &good, &mut bad)), (EINVAL, EINVAL));
     assert_eq!(fake.pins.load(Ordering::Relaxed), 1);
-    // What is left goes with the context, which the device is not asked about.
+    // Remaining handles end with the context; the device is not called for them.
     assert!(c!(gdrc_close(ctx, null_mut())) > 0);
     assert_eq!(fake.pins.load(Ordering::Relaxed), 1);
     assert_eq!((poll_by(of, 1, wc.as_mut_ptr()), c!(gdrc_cq_fast_put(of))), (EINVAL, EINVAL));
 }
 
 #[test]
-fn handles_of_any_bits_are_not_given_back() {
+fn handles_of_any_bits_are_not_released() {
     let (_, ctx) = Fake::open();
     let mut to = null_mut();
     assert_eq!(c!(gdrc_qp_fast_get(ctx, gdrc_qp { handle: GOOD }, &mut to)), 0);

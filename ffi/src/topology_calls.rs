@@ -1,4 +1,4 @@
-//! Which NIC is near which GPU.
+//! The C call that lists which NIC is near which GPU.
 
 use crate::c_result::{count, refuse, ret};
 use crate::c_types::*;
@@ -8,14 +8,13 @@ use gdrcore_core::Result;
 use gdrcore_cuda::topology;
 use std::path::Path;
 
-/// Writes one entry for every NIC with every GPU of this machine, read from sysfs: what PCIe they
-/// share, the nearest GPU of each NIC first. `root`: where sysfs is, NULL for /sys. No driver is
-/// needed.
+/// Writes one entry for every NIC with every GPU of this machine, read from sysfs: the PCIe part
+/// that they share, the nearest GPU of each NIC first. `root`: the folder of sysfs, NULL for /sys.
+/// No driver is needed.
 ///
-/// Returns how many pairs there are; at most `capacity` are written (`pairs` may be NULL when it is
-/// 0).
-/// Errors: -EINVAL: pairs is NULL or misaligned, root is no path.
-/// Threads: any. Cost: reads files, allocates.
+/// Returns the number of pairs; at most `capacity` are written (`pairs` may be NULL when it is 0).
+/// Errors: -EINVAL: pairs is NULL or misaligned, root is no path. Threads: any. Cost: reads files,
+/// allocates.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_topology(
     root: *const c_char,

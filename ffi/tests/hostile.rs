@@ -1,6 +1,6 @@
-//! The C calls over the real soft device with arguments that no sane program passes. Nothing may
-//! panic (which would abort), fault, loop for ever, or write where it was not told to. Here one by
-//! one; in any order: `fuzz/src/capi`.
+//! The C calls over the real soft device with arguments that no correct program passes. Nothing may
+//! panic (which would abort), fault, loop for ever, or write elsewhere. Here one call at a time; in
+//! any order: `fuzz/src/capi`.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn piece_counts_out_of_range_are_refused() {
         r.num_sge = num_sge;
         assert_eq!(c!(gdrc_post_recv(a.ctx, a.qp, &r, null_mut())), -libc::EINVAL, "{num_sge}");
     }
-    // A list that is promised and not there.
+    // A list that num_sge promises but that is not there.
     let mut s: gdrc_send_wr = zeroed();
     (s.num_sge, s.opcode) = (1, GDRC_WR_SEND);
     assert_eq!(c!(gdrc_post_send(a.ctx, a.qp, &s, null_mut())), -libc::EINVAL);
@@ -97,11 +97,11 @@ fn sizes_beyond_every_bound_are_refused() {
 }
 
 #[test]
-fn pools_that_are_full_say_enomem_and_recover() {
+fn full_pools_return_enomem_and_recover() {
     let mut config: gdrc_config = sized();
     (config.max_pd, config.max_cq, config.max_mr, config.max_qp, config.max_ah) = (2, 2, 2, 2, 2);
     let ctx = Ctx::open(c"loopback", Some(&config));
-    // Tables grow by chunks: the device says how far.
+    // Tables grow by chunks; the device reports its limit.
     let mut attr: gdrc_device_attr = sized();
     assert_eq!(c!(gdrc_device_query(ctx.0, &mut attr)), 0);
     assert!(attr.max_pd >= 2);
@@ -157,7 +157,7 @@ fn handles_of_one_kind_are_not_those_of_another() {
 }
 
 #[test]
-fn memory_that_is_not_there_is_not_registered() {
+fn unmapped_memory_is_not_registered() {
     let ctx = Ctx::open(c"loopback", None);
     let s = side(&ctx, GDRC_QPT_RC, 4096);
     let mut mr = gdrc_mr::default();

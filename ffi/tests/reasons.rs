@@ -1,5 +1,5 @@
-//! Every refused call says which argument is wrong: gdrc_error_detail after each call of the header
-//! with each wrong argument.
+//! Checks that every refused call names the wrong argument: gdrc_error_detail after each call of
+//! the header with each wrong argument.
 
 mod common;
 
@@ -15,11 +15,11 @@ fn detail() -> String {
     String::from_utf8(buf).expect("UTF-8")
 }
 
-/// Each line: a call, its errno, and what its words begin with. A reason says more than the name of
-/// the argument.
+/// Each line: a call, its errno, and the beginning of its reason, which contains more than the name
+/// of the argument.
 macro_rules! refused {
     ($($errno:ident $begin:literal: $call:expr;)*) => { $(
-        // So that the words of the call before cannot stand for those of this one.
+        // So that the reason of the call before is not taken for this one's.
         forget();
         let rc: c_int = c!($call);
         let (call, said) = (stringify!($call), detail());
@@ -29,7 +29,7 @@ macro_rules! refused {
     )* };
 }
 
-/// Another failure, whose words no line of the table has.
+/// Makes another call fail, with a reason that no line of the table has.
 fn forget() {
     assert_eq!(c!(gdrc_pd_alloc(null_mut(), null_mut())), -libc::EINVAL);
     assert_eq!(detail(), "out: NULL");
@@ -419,11 +419,11 @@ fn fast_handles() {
     assert_eq!(c!(gdrc_cq_fast_get(x, a.cq, &mut cq_fast)), 0);
     assert_eq!(c!(gdrc_cq_fast_put(cq_fast)), 0);
     refused! {
-        EINVAL "fast handle: it was given": gdrc_qp_fast_put(fast);
-        EINVAL "fast handle: it was given": gdrc_cq_fast_put(cq_fast);
+        EINVAL "fast handle: it was rel": gdrc_qp_fast_put(fast);
+        EINVAL "fast handle: it was rel": gdrc_cq_fast_put(cq_fast);
         EINVAL "fast handle: it was": ((*(*fast).ops).post_send)(fast, &zeroed(), &mut null());
         EINVAL "fast handle: it was": ((*(*fast).ops).post_recv)(fast, &zeroed(), &mut null());
-        EINVAL "fast handle: it was given": ((*(*cq_fast).ops).poll)(cq_fast, 1, &mut zeroed());
+        EINVAL "fast handle: it was rel": ((*(*cq_fast).ops).poll)(cq_fast, 1, &mut zeroed());
     }
 }
 
@@ -506,11 +506,11 @@ fn the_text_is_the_last_failures_and_each_threads_own() {
     assert_eq!(c!(gdrc_cq_create(ctx.0, 0, &mut cq, null_mut())), -libc::EINVAL);
     let said = detail();
     assert!(said.starts_with("cqe 0: 1 to "), "{said}");
-    // A call that succeeds leaves it, and both names read the same.
+    // A call that succeeds leaves the reason, and both names return the same.
     assert_eq!(c!(gdrc_cq_create(ctx.0, 4, &mut cq, null_mut())), 0);
     assert_eq!((detail(), open_error()), (said.clone(), said.clone()));
     std::thread::spawn(|| assert_eq!(detail(), "")).join().unwrap();
-    // Cut like snprintf; a wrong buffer is refused and leaves the text.
+    // Truncated like snprintf; a wrong buffer is refused and leaves the text.
     let mut buf = [1i8; 6];
     assert_eq!(c!(gdrc_error_detail(buf.as_mut_ptr(), buf.len())), said.len() as c_int);
     assert_eq!((buf[4] as u8, buf[5]), (said.as_bytes()[4], 0));
@@ -518,7 +518,7 @@ fn the_text_is_the_last_failures_and_each_threads_own() {
     assert_eq!(c!(gdrc_error_detail(null_mut(), 3)), -libc::EINVAL);
     assert_eq!(c!(gdrc_error_detail(null_mut(), 3)), -libc::EINVAL);
     assert_eq!(detail(), said);
-    // An error that needs no words has those of its number, not those of the call before.
+    // An error without a reason has the text of its number, not the reason of the call before.
     let (a, b) = (side(&ctx, GDRC_QPT_RC, 64), side(&ctx, GDRC_QPT_RC, 64));
     connect(&a, &b);
     let mut wr: gdrc_recv_wr = zeroed();
@@ -527,10 +527,10 @@ fn the_text_is_the_last_failures_and_each_threads_own() {
     assert_eq!(detail(), "ring full, poll first");
 }
 
-/// A call that is added to the header is added to this table.
+/// A call that is added to the header must be added to this table.
 #[test]
 fn no_call_of_the_header_is_left_out() {
-    /// What answers by something else than an error number.
+    /// Calls that return something else than an error number.
     const NO_ERRORS: &[&str] = &["gdrc_cuda_free", "gdrc_cuda_fill"];
     let header = include_str!("../../include/gdrcore.h");
     let table = include_str!("reasons.rs");

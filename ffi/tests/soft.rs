@@ -1,5 +1,4 @@
-//! The C calls over the soft device: what a program does from open to close, on loopback and over
-//! UDP.
+//! The C calls over the soft device: a program from open to close, on loopback and over UDP.
 
 mod common;
 
@@ -29,7 +28,7 @@ fn exchange(a: &mut Side, b: &mut Side) {
         (GDRC_WC_SUCCESS, GDRC_WC_OP_SEND, 7, a.qpn)
     );
 
-    // Two pieces, one remote range of 20,000 bytes: several packets.
+    // Two entries, one remote range of 20,000 bytes: several packets.
     for (i, x) in a.buf[..20_000].iter_mut().enumerate() {
         *x = (i * 7) as u8;
     }
@@ -64,7 +63,7 @@ fn exchange(a: &mut Side, b: &mut Side) {
     assert_eq!(a.buf[64..72], 41u64.to_ne_bytes());
     assert_eq!(b.buf[8..16], 42u64.to_ne_bytes());
 
-    // A key that never was: an error completion that says why.
+    // A key that never existed: an error completion with a cause.
     let bad = (b.local.addr, b.local.rkey ^ 0x5a00);
     assert_eq!(a.post_send(GDRC_WR_RDMA_WRITE, 0, &mut [a.sge(0, 8)], bad), 0);
     let wc = a.poll(Some(b)).expect("an error is completed, signalled or not");
@@ -75,8 +74,8 @@ fn exchange(a: &mut Side, b: &mut Side) {
     let mut attr: gdrc_qp_attr = sized();
     assert_eq!(c!(gdrc_qp_query(a.ctx, a.qp, &mut attr, null_mut())), 0);
     assert_eq!(attr.qp_state, GDRC_QPS_ERR);
-    // To the requester the completion says it all; the responder, which completes nothing, gets the
-    // one event of IBTA.
+    // The requester has its completion; the responder, which completes nothing, gets the one event
+    // of IBTA.
     let mut event: gdrc_async_event = zeroed();
     assert_eq!(c!(gdrc_get_async_event(b.ctx, &mut event)), 1);
     assert_eq!((event.event, event.handle), (GDRC_EVENT_QP_ACCESS_ERR, b.qp.handle));
@@ -137,7 +136,7 @@ fn rc_over_udp_ipv6() {
     udp(&x, &y);
 }
 
-/// After its failure each QP is reset and connected again, as docs/using/ABI.md shows it.
+/// After its failure each QP is reset and connected again, as docs/using/ABI.md shows.
 fn recover(a: &mut Side, b: &mut Side) {
     for s in [&mut *a, &mut *b] {
         let (ctx, former) = (s.ctx, s.local.psn);
@@ -187,7 +186,7 @@ fn a_failed_qp_is_reset_and_connected_again() {
 }
 
 #[test]
-fn ud_on_loopback_tells_the_sender_and_can_be_answered() {
+fn ud_on_loopback_names_the_sender_and_can_be_answered() {
     let ctx = Ctx::open(c"loopback", None);
     let (mut a, b) = (side(&ctx, GDRC_QPT_UD, 4096), side(&ctx, GDRC_QPT_UD, 4096));
     for s in [&a, &b] {
@@ -220,7 +219,7 @@ fn ud_on_loopback_tells_the_sender_and_can_be_answered() {
 }
 
 #[test]
-fn close_counts_what_was_left_by_kind() {
+fn close_counts_remaining_objects_by_kind() {
     let ctx = Ctx::open(c"loopback", None);
     let s = side(&ctx, GDRC_QPT_RC, 4096);
     let mut leaks: gdrc_leaks = sized();
@@ -236,7 +235,7 @@ fn close_counts_what_was_left_by_kind() {
 }
 
 #[test]
-fn caller_memory_is_used_whatever_was_in_it_and_is_free_after_close() {
+fn caller_memory_with_any_contents_is_used_and_free_after_close() {
     let mut need = 0;
     assert_eq!(c!(gdrc_context_size(c"loopback".as_ptr(), null(), &mut need)), 0);
     let layout = std::alloc::Layout::from_size_align(need + 4096, 4096).unwrap();
@@ -262,8 +261,8 @@ fn caller_memory_is_used_whatever_was_in_it_and_is_free_after_close() {
 }
 
 #[test]
-fn open_says_which_address_or_port_is_wrong() {
-    // Contexts share an address among themselves, not with a program that took its port for itself
+fn an_open_names_the_wrong_address_or_port() {
+    // Contexts share an address among themselves, but not with a program that has taken its port
     // alone.
     let _kept = keep();
     let name = at(5);

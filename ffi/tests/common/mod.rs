@@ -1,5 +1,5 @@
 //! C calls from Rust tests: contexts that close themselves, zeroed structs, connected pairs.
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code)] // each test file uses a part
 
 use core::ffi::{c_int, CStr};
 use core::mem::{size_of, MaybeUninit};
@@ -9,7 +9,7 @@ use gdrcore_testkit::patience::deadline;
 use std::time::Instant;
 
 /// A C call. Every pointer that the tests pass is null, deliberate garbage that must not be
-/// followed, or live memory.
+/// dereferenced, or live memory.
 #[macro_export]
 macro_rules! c {
     ($e:expr) => {{
@@ -20,7 +20,7 @@ macro_rules! c {
     }};
 }
 
-/// A zeroed struct with its size in front, as C programs make it.
+/// A zeroed struct with its size set, as C programs make it.
 pub fn sized<T: Copy>() -> T {
     let mut v = MaybeUninit::<T>::zeroed();
     // SAFETY: used for repr(C) structs of the header that begin with u32 struct_size.
@@ -148,7 +148,8 @@ impl Side {
         c!(gdrc_post_recv(self.ctx, self.qp, &wr, null_mut()))
     }
 
-    /// One completion, or None if none comes. `other` is polled along, as it may be another engine.
+    /// One completion, or None if none comes. `other` is polled as well, as it may be another
+    /// engine.
     pub fn poll(&self, other: Option<&Side>) -> Option<gdrc_wc> {
         let end = deadline(60);
         let mut wc = gdrc_wc::default();
