@@ -408,7 +408,7 @@ fn a_process_without_descriptors_left_refuses_links_and_keeps_its_session() {
         if let Err(e) = end.connect(peer) {
             let (e, why) = words::<()>(Err(e));
             assert!(
-                e == Error::Os(libc::EHOSTUNREACH) && why.contains("has hung up on the link"),
+                e == Error::Os(libc::EHOSTUNREACH) && why.contains("has closed the link"),
                 "{e} {why}"
             );
             continue;

@@ -20,8 +20,8 @@ pub enum DeviceName {
     Soft(Endpoint),
     /// `loopback`: QPs of one engine, no network.
     Loopback,
-    /// `router:<path>`, or `router:` for the one that the environment names: queue pairs, an
-    /// address and links by way of a router.
+    /// `router:<path>`, or `router:` for the router that the environment names: queue pairs, an
+    /// address and links over a router.
     Router(SocketPath),
 }
 
@@ -72,7 +72,7 @@ impl Endpoint {
         Endpoint { ip: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d], scope_id: 0, port }
     }
 
-    /// An endpoint from a GID. `scope_id` counts only for link-local addresses.
+    /// Makes an endpoint of a GID. `scope_id` counts only for link-local addresses.
     pub const fn new(ip: [u8; 16], scope_id: u32, port: u16) -> Endpoint {
         let scope_id = if ip[0] == 0xfe && ip[1] & 0xc0 == 0x80 { scope_id } else { 0 };
         Endpoint { ip, scope_id, port }
@@ -99,8 +99,8 @@ impl Endpoint {
         self.ip == other.ip && self.scope_id == other.scope_id
     }
 
-    /// Whether it can be a peer's or one's own address: neither unspecified nor multicast nor
-    /// broadcast.
+    /// Whether it can be the address of a peer or of this host: neither unspecified nor multicast
+    /// nor broadcast.
     pub const fn is_unicast(&self) -> bool {
         match self.to_v4() {
             Some(b) => {

@@ -1,9 +1,8 @@
 //! Time and randomness.
 //!
-//! Time is CLOCK_MONOTONIC through the vdso. It is not read from the TSC directly: the vdso does
-//! that already where the TSC is sound (some 20 ns a call), and falls back by itself where it is
-//! not (migrated and nested virtual machines), which a private calibration would have to learn the
-//! hard way.
+//! Time is CLOCK_MONOTONIC through the vdso, not the TSC itself. The vdso reads the TSC where it is
+//! sound (some 20 ns a call) and falls back by itself where it is not (migrated and nested virtual
+//! machines). A calibration of our own would have to detect those cases.
 
 use gdrcore_core::error::Result;
 
@@ -22,7 +21,7 @@ pub fn wall_ns() -> u64 {
 #[inline]
 fn read(clock: libc::clockid_t) -> u64 {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `ts` is a valid place for the answer. Both clocks exist on every Linux, so the call
+    // SAFETY: `ts` is valid memory for the result. Both clocks exist on every Linux, so the call
     // cannot fail.
     unsafe { libc::clock_gettime(clock, &mut ts) };
     (ts.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(ts.tv_nsec as u64)

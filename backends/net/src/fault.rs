@@ -1,16 +1,17 @@
-//! Memory that vanishes: a fault inside core's copies becomes an error of the copy.
+//! Handlers of SIGSEGV and SIGBUS: a fault on vanished memory inside core's copies becomes an error
+//! of the copy.
 //!
-//! The copy loops of [`gdrcore_core::mem::host`] have a landing place for each of their
+//! The copy loops of [`gdrcore_core::mem::host`] have a landing address for each of their
 //! instructions. The handlers here look a fault's address up among them and continue there. Every
 //! other fault goes to the handler that was installed before. Threads that run the engine must
-//! leave SIGSEGV and SIGBUS unblocked: the kernel kills a process whose blocked signal is a real
-//! fault.
+//! leave SIGSEGV and SIGBUS unblocked: the kernel kills a process in which a real fault raises a
+//! blocked signal.
 //!
 //! A program may install a handler of its own later. The next [`install`] puts ours in front of it,
 //! with an entry point of its own for each handler that it replaces. So a program that restores an
-//! older action gets what it had. The program's handler may pass a signal on to ours, which it
+//! older action gets that action. The program's handler may pass a signal on to ours, which it
 //! replaced. The handlers that were called are noted in the signal's own information, so that no
-//! two pass it on to each other for ever.
+//! two pass a signal to each other without end.
 
 use crate::map::page_size;
 use crate::sys::{check, errno};
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// The two signals of a bad access.
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Handlers of the program, for each signal, that ours can be in front of. Further ones stay in
+/// Most handlers of the program, per signal, that ours can stand in front of. Further ones stay in
 /// front of ours.
 const HANDLERS: usize = 16;
 
@@ -75,7 +76,7 @@ impl Replaced {
             .then(|| unsafe { (*self.actions[n].get()).assume_init_ref() })
     }
 
-    /// The entry of an action, new or known. `None`: there are too many. The caller holds
+    /// Finds or adds the entry of an action. `None`: there is no free one. The caller holds
     /// `CHANGING`.
     fn put(&self, action: libc::sigaction) -> Option<usize> {
         let len = self.len.load(Ordering::Relaxed);
@@ -83,7 +84,7 @@ impl Replaced {
             return Some(known);
         }
         let free = self.actions.get(len)?;
-        // SAFETY: nobody reads an entry that `len` does not count, and no other thread writes
+        // SAFETY: no thread reads an entry that `len` does not count, and no other thread writes
         // (`CHANGING`).
         unsafe { (*free.get()).write(action) };
         self.len.store(len + 1, Ordering::Release);
@@ -118,12 +119,12 @@ fn current(signal: i32) -> Result<libc::sigaction> {
 }
 
 /// Puts our handlers in front. Any thread; before the first copy, and whenever the program may have
-/// installed handlers of its own. No effect on machines where core has no landing places (other
+/// installed handlers of its own. No effect on machines where core has no landing addresses (other
 /// than x86-64).
 ///
 /// # Errors
-/// Those of sigaction(2), which does not fail on Linux. `Busy`: another thread has been changing
-/// actions for long; it may be a parent's, in a child of a fork.
+/// Those of sigaction(2), which does not fail on Linux. `Busy`: another thread, or one of the
+/// parent in a child of a fork, has held the list for too long.
 ///
 /// # Cost
 /// Two system calls.
@@ -153,7 +154,7 @@ pub fn install() -> Result<()> {
     result
 }
 
-/// Installs an action. Returns what it replaced.
+/// Installs an action and returns the one that it replaced.
 fn set(signal: i32, new: &libc::sigaction) -> Result<libc::sigaction> {
     // SAFETY: sigaction is plain data for which zeroes are valid.
     let mut old: libc::sigaction = unsafe { core::mem::zeroed() };
@@ -172,7 +173,7 @@ fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
         // SAFETY: sigaction is plain data for which zeroes are valid.
         let mut new: libc::sigaction = unsafe { core::mem::zeroed() };
         let Some(n) = replaced.put(behind) else {
-            // Without a place in front of it, it stays as it was.
+            // Without a free entry, the replaced action is restored.
             return if last == 0 { Ok(()) } else { set(signal, &behind).map(|_| ()) };
         };
         new.sa_sigaction = ENTRIES[n] as *const () as usize;
@@ -203,17 +204,17 @@ struct Note {
     called: u64,
 }
 
-/// Bytes of a siginfo that the kernel uses for faults, and all of them. The rest it sets to 0.
+/// Bytes of a siginfo that the kernel uses for faults. It sets the rest to 0.
 const NOTES_AT: usize = 48;
 const INFO_BYTES: usize = 128;
 const _: () = assert!(
     size_of::<libc::siginfo_t>() == INFO_BYTES && NOTES_AT.is_multiple_of(align_of::<Note>())
 );
 
-/// The note of this copy. `None`: there is no room.
+/// The note of this copy of the library. `None`: there is no room.
 ///
 /// # Safety
-/// `info` is a signal's, or a copy of it, and nobody else is at it.
+/// `info` is a signal's, or a copy of it, and nothing else accesses it meanwhile.
 unsafe fn note<'a>(info: *mut libc::siginfo_t) -> Option<&'a mut Note> {
     let owner = (&raw const REPLACED).addr();
     (0..(INFO_BYTES - NOTES_AT) / size_of::<Note>()).find_map(|n| {
@@ -226,14 +227,15 @@ unsafe fn note<'a>(info: *mut libc::siginfo_t) -> Option<&'a mut Note> {
     })
 }
 
-/// The next handler for the signal: the newest behind `ENTRIES[top]` that was not called yet.
+/// The next handler to call for the signal: the newest behind `ENTRIES[top]` that was not called
+/// yet.
 fn next<'a>(replaced: &'a Replaced, top: usize, note: &mut Note) -> Option<&'a libc::sigaction> {
     let n = (0..=top).rev().find(|&n| note.called & 1 << n == 0)?;
     note.called |= 1 << n;
     replaced.get(n)
 }
 
-/// Continues a copy that faulted at its landing place, or passes the signal on.
+/// Continues a copy that faulted at its landing address, or passes the signal on.
 extern "C" fn handler<const TOP: usize>(
     signal: i32,
     info: *mut libc::siginfo_t,
@@ -247,8 +249,8 @@ extern "C" fn handler<const TOP: usize>(
 
 fn pass(top: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(k) = SIGNALS.iter().position(|&s| s == signal) else { return };
-    // A signal that a handler passes on without its information gets the system's action.
-    // SAFETY: else it is a valid siginfo: the kernel passes one to SA_SIGINFO handlers.
+    // A signal passed on without its information gets the system's action. SAFETY: else it is a
+    // valid siginfo: the kernel passes one to SA_SIGINFO handlers.
     let from_kernel = info.is_null() || unsafe { (*info).si_code } > 0;
     // SAFETY: the kernel passes the interrupted context, ours to change until we return.
     if from_kernel && !context.is_null() && unsafe { land(context) } {
@@ -264,8 +266,8 @@ fn pass(top: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
     match function {
         libc::SIG_IGN if !from_kernel => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // A fault repeats itself when we return and now ends the process as it would have
-            // without us; a signal that somebody sent does not, so it is sent again.
+            // A fault repeats itself when we return and then ends the process as it would have
+            // without us. A signal that a process sent does not repeat, so it is sent again.
             // SAFETY: async-signal-safe calls with valid arguments.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
@@ -301,7 +303,7 @@ fn pass(top: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
     }
 }
 
-/// Moves the interrupted thread to the landing place of its instruction, if that has one.
+/// Moves the interrupted thread to the landing address of its instruction, if that has one.
 ///
 /// # Safety
 /// `context` is the ucontext of the running signal handler.
@@ -319,16 +321,16 @@ unsafe fn land(context: *mut libc::c_void) -> bool {
     }
 }
 
-/// Core has no landing places here.
+/// Core has no landing addresses here.
 ///
 /// # Safety
-/// None needed.
+/// No requirement.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn land(_: *mut libc::c_void) -> bool {
     false
 }
 
-/// Checks that all of a range can be read, and written if `write`; changes no byte of it.
+/// Checks that a whole range can be read, and written if `write`; changes no byte of it.
 ///
 /// Populates the pages, as a registration with a NIC would: holes, PROT_NONE, read-only pages and
 /// pages past the end of a file are found now. The copies handle later changes of the range.
@@ -386,8 +388,8 @@ fn touch(first: u64, end: u64, page: u64, write: bool) -> Result<()> {
     Ok(())
 }
 
-/// Without landing places a bad page would end the process, so a range that the kernel cannot check
-/// is refused.
+/// Without landing addresses a bad page would end the process, so a range that the kernel cannot
+/// check is refused.
 #[cfg(not(target_arch = "x86_64"))]
 fn touch(_: u64, _: u64, _: u64, _: bool) -> Result<()> {
     Err(Error::Fault)

@@ -9,8 +9,8 @@
 use gdrcore_core::error::{Error, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The page, as large as pages are where the kernel is asked to wipe it. The word is its first, 0
-/// before the first guard of a process is made.
+/// The page, of the size at which the kernel can wipe it. Its first word is 0 until the first guard
+/// of a process is made.
 #[repr(C, align(4096))]
 struct Page(AtomicU64, [AtomicU64; 511]);
 
@@ -21,8 +21,8 @@ static HANDLER: AtomicBool = AtomicBool::new(false);
 /// Complemented words that guards hold are never this.
 pub const NOWHERE: u64 = 0;
 
-/// Every word of [`here`] has this bit. With the bit flipped it is no process's word, and may mean
-/// something else.
+/// Every word of [`here`] has this bit. With the bit flipped it is no process's word and may carry
+/// another meaning.
 pub const MARK: u64 = 1;
 
 /// A word that differs between this process, its parent and its children: [`ForkGuard::word`] of
@@ -54,7 +54,7 @@ impl ForkGuard {
         ForkGuard { word: !word }
     }
 
-    /// The word of [`here`] in the process that made the guard, and in no other.
+    /// The word that [`here`] returns in the process that made the guard, and in no other.
     pub fn word(&self) -> u64 {
         self.word
     }
@@ -93,9 +93,9 @@ pub const PAGE_BYTES: usize = 4096;
 /// Harmless when repeated, so that no thread waits for another, which a fork may have left behind.
 ///
 /// # Safety
-/// `bytes` at `at`, both multiples of [`PAGE_BYTES`], are the caller's alone, private memory of no
-/// file, and stay for as long as the process lives; all of it may be 0. `by_hand` may be called in
-/// a child of a process with threads, at any time.
+/// `bytes` at `at`, both multiples of [`PAGE_BYTES`], are private memory of no file, used by the
+/// caller alone, and stay mapped for as long as the process lives; all of it may be 0. `by_hand`
+/// may be called in a child of a process with threads, at any time.
 pub unsafe fn wipe_in_children(
     at: *const u8,
     bytes: usize,

@@ -36,5 +36,5 @@ pub mod via;
 pub mod wait;
 
 /// Bytes of a burst or frame, sent or received, whose handling takes microseconds, much more than
-/// batching saves. The other end should not wait for what follows it.
+/// batching saves. The peer should not wait for the bursts behind it.
 const LONG: usize = 16 << 10;

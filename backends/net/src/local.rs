@@ -1,17 +1,16 @@
 //! The Unix sockets by which processes of one user find each other on this host.
 //!
 //! A socket has a path below the user's directory (`socket_dir`). A process may bind a path while
-//! it holds a lock on the directory of the path. The kernel gives the lock to one process and takes
-//! it back when that ends, so a lock is a claim that no crash leaves behind. The next holder of the
-//! lock removes what a process that was killed left in the directory.
+//! it holds a lock on the directory of the path. The kernel gives the lock to one process and
+//! releases it when that process ends, so no crash leaves a claim behind. The next holder of the
+//! lock removes the files that a killed process left in the directory.
 //!
 //! Directories, their sockets and their holders:
 //!
-//! * `<address>-<port>/any`: `door`. The first device of the address; links of datagrams.
-//! * `<address>-<port>/<block>`: `door`, `mail`, `life`. The owner of the QPN block; links,
-//!   messages of the group, and connections that end with the owner.
-//! * `<address>-<port>/c<port space>-<port>`: `mail`. The listener of the connection manager at
-//!   that port.
+//! * `<address>-<port>/any`: `door`. The first device of the address; links of datagrams. *
+//!   `<address>-<port>/<block>`: `door`, `mail`, `life`. The owner of the QPN block; links,
+//!   messages of the group, and connections that end with the owner. * `<address>-<port>/c<port
+//!   space>-<port>`: `mail`. The listener of the connection manager at that port.
 
 mod socket_dir;
 mod sweep;
@@ -26,12 +25,12 @@ use socket_dir::{make_dir, open_dir, Path};
 use std::io::Write;
 use std::os::fd::RawFd;
 
-/// Attempts to make a directory that other processes remove meanwhile.
+/// Attempts to make a directory while other processes remove it.
 const TRIES: usize = 100;
 /// setsockopt(2), asm-generic/socket.h, since Linux 6.16: whether descriptors may be received.
 const SO_PASSRIGHTS: i32 = 83;
 
-/// Pause of accepting after there was no descriptor for a connection.
+/// Pause before the next accept after a connection for which no descriptor was free.
 pub(crate) const ACCEPT_AGAIN_NS: u64 = 10_000_000;
 
 /// The names of an address that a process can hold.
@@ -78,7 +77,7 @@ impl Part {
     fn of(text: core::fmt::Arguments<'_>) -> Part {
         let mut bytes = [0; 48];
         let mut left = &mut bytes[..];
-        // The longest, an IPv6 address with zone and port, has 47 bytes: it cannot fail.
+        // The longest text, an IPv6 address with zone and port, has 47 bytes, so this cannot fail.
         let _ = left.write_fmt(text);
         let left = left.len();
         Part { bytes, len: 48 - left }
@@ -141,7 +140,7 @@ impl Name {
     }
 }
 
-/// Whether a directory, or one above it, is not there.
+/// Whether the error says that a directory, or one above it, does not exist.
 fn is_gone(e: Error) -> bool {
     matches!(e, Error::NoDevice | Error::Os(libc::ENOENT))
 }
@@ -156,11 +155,11 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Locks the directory of a holder, and removes what a process that was killed left there.
+    /// Locks the directory of a holder and removes the files that a killed process left there.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`]: another process has it. [`Error::Unsupported`]: the path is too
-    /// long. [`Error::Os`]: as mkdir(2), open(2).
+    /// [`Error::AddressInUse`]: another process holds the lock. [`Error::Unsupported`]: the path is
+    /// too long. [`Error::Os`]: as mkdir(2), open(2).
     pub(crate) fn take(socket_dir: &SocketDir, at: &Endpoint, holder: Holder) -> Result<Lock> {
         let parts = [Part::of_address(at), Part::of_holder(holder)];
         // The longest socket below it must fit as well.
@@ -172,8 +171,8 @@ impl Lock {
             Holder::Block(_) | Holder::Service(..) => Role::Messages,
         };
         for _ in 0..TRIES {
-            // Another process may remove its own directory, and an empty one above, between any two
-            // of these calls.
+            // Between any two of these calls another process may remove its own directory, and the
+            // empty one above it.
             let dir = match make_dir(&path).and_then(|()| open_dir(libc::AT_FDCWD, path.as_c_str()))
             {
                 Ok(dir) => dir,
@@ -181,7 +180,7 @@ impl Lock {
                     make_dir(&socket_dir.c_path(&[])?)?;
                     match make_dir(&above) {
                         Err(e) if !is_gone(e) => return Err(e),
-                        // Or the one just made was empty, and a sweep has removed it.
+                        // Or a sweep has removed the new directory while it was empty.
                         _ => continue,
                     }
                 }
@@ -232,7 +231,7 @@ impl Lock {
         Ok(fd)
     }
 
-    /// A socket that listens at one of its names, for packets in sequence.
+    /// A socket that listens at one of its names, of type SOCK_SEQPACKET.
     ///
     /// # Errors
     /// As [`Lock::bind`].
@@ -260,7 +259,7 @@ fn is_bound(name: &Name) -> bool {
     let Ok(fd) = socket(libc::SOCK_DGRAM) else { return false };
     // SAFETY: `len` bytes of the name are initialised and live through the call.
     let rc = unsafe { libc::connect(fd.raw(), to, len) };
-    // A name for links is of another type, and no connection is made there.
+    // A socket for links has another type, and no connection is made to it.
     rc == 0 || errno() == libc::EPROTOTYPE
 }
 
@@ -287,7 +286,8 @@ impl Drop for Lock {
         if self.is_there() {
             empty(self.dir.raw());
             let parts = [Part::of_address(&self.at), Part::of_holder(self.holder)];
-            // Still under the lock, so it is this one's directory; those above go with the last.
+            // The lock is still held, so the directory is this holder's; those above go with the
+            // last one.
             remove_dir(&self.socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes()]));
             remove_dir(&self.socket_dir.c_path(&[parts[0].bytes()]));
             remove_dir(&self.socket_dir.c_path(&[]));
@@ -306,11 +306,12 @@ pub(crate) fn socket(kind: i32) -> Result<Fd> {
     })
 }
 
-/// Connects to a name, for packets in sequence.
+/// Connects to a name, with a SOCK_SEQPACKET socket.
 ///
 /// # Errors
-/// [`Error::NoDevice`]: no process listens there. [`Error::Again`]: too many connect at once.
-/// [`Error::Access`]: the process there is of another user. [`Error::Os`], [`Error::NoMemory`].
+/// [`Error::NoDevice`]: no process listens there. [`Error::Again`]: too many processes connect at
+/// once. [`Error::Access`]: the process there is of another user. [`Error::Os`],
+/// [`Error::NoMemory`].
 pub(crate) fn connect(to: &Name) -> Result<Fd> {
     let fd = socket(libc::SOCK_SEQPACKET)?;
     let (name, len) = to.parts();
@@ -326,7 +327,7 @@ pub(crate) fn connect(to: &Name) -> Result<Fd> {
     }
 }
 
-/// What waited at a listening socket.
+/// Result of an accept at a listening socket.
 #[derive(Debug)]
 pub(crate) enum Accepted {
     /// A connection from a process of this user.
@@ -335,7 +336,7 @@ pub(crate) enum Accepted {
     OtherUser,
     /// Nothing.
     Nothing,
-    /// The process or the system has no descriptor or memory for it: it waits in the kernel.
+    /// No descriptor or memory is free for it: the connection waits in the kernel.
     NoDescriptor,
 }
 
@@ -355,7 +356,7 @@ pub(crate) fn accept(fd: RawFd) -> Accepted {
     }
 }
 
-/// Whether a connection is open at its other end. Bytes that it sent are dropped.
+/// Whether a connection is open at its other end. Reads and drops bytes that it sent.
 pub(crate) fn is_open(fd: RawFd) -> bool {
     let mut byte = 0u8;
     // SAFETY: room for one byte.
@@ -363,7 +364,7 @@ pub(crate) fn is_open(fd: RawFd) -> bool {
     n > 0 || n < 0 && matches!(errno(), libc::EAGAIN | libc::EINTR)
 }
 
-/// Whether a connection is closed at its other end. Bytes that it sent stay.
+/// Whether a connection is closed at its other end. Leaves bytes that it sent.
 pub(crate) fn has_hung_up(fd: RawFd) -> bool {
     let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one live entry; no wait.
@@ -380,7 +381,8 @@ pub(crate) fn own_uid() -> libc::uid_t {
 }
 
 /// Whether a process of a user may be at the other end of a local socket. Only processes of this
-/// user: links are made from both ends, and a process of root would have to trust a user's.
+/// user may: each end trusts the other's memory, and a process of root would have to trust a
+/// user's.
 ///
 /// Equal uids are equal users: elsewhere no socket is made ([`SocketDir::open`]).
 pub(crate) fn is_own_user(uid: libc::uid_t) -> bool {
@@ -404,7 +406,7 @@ fn maps_all_uids(map: &[u8]) -> bool {
         && words.next().is_none()
 }
 
-/// A small file of procfs; empty where there is none.
+/// Reads a small file of procfs; empty if it does not exist.
 fn read_file<'b>(path: &core::ffi::CStr, to: &'b mut [u8]) -> &'b [u8] {
     // SAFETY: a C string; no other pointers.
     let fd = Fd::from_call(unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) });

@@ -32,13 +32,13 @@ impl Map {
     }
 
     /// Maps `len` bytes of a descriptor's memory, rounded up to whole pages, shared; `offset` is
-    /// that of a page. The mapping outlives the descriptor. Pages that end before the mapping does
-    /// (a truncated file) fault when they are touched: see [`crate::fault`].
+    /// page-aligned. The mapping outlives the descriptor. Pages beyond the end of the file (after a
+    /// truncation) fault when they are touched: see [`crate::fault`].
     ///
     /// # Errors
     /// `Invalid` as [`Map::new`], and for an offset inside a page; `Os(EBADF)`, `Access` or
-    /// `Os(EACCES)`, `NoDevice`: no descriptor, not open for that, nothing that the CPU can map;
-    /// `NoMemory`.
+    /// `Os(EACCES)`, `NoDevice`: no descriptor, not open for that access, no memory that the CPU
+    /// can map; `NoMemory`.
     pub fn shared(fd: RawFd, offset: u64, len: usize, writable: bool) -> Result<Map> {
         let at = libc::off_t::try_from(offset).ok().filter(|_| offset % page_size() as u64 == 0);
         let at =
@@ -47,7 +47,8 @@ impl Map {
         Self::of(len, prot, libc::MAP_SHARED, fd, at)
     }
 
-    /// What both are: `len` rounded up to whole pages, at an address of the kernel's choice.
+    /// Common part of both: maps `len` rounded up to whole pages, at an address of the kernel's
+    /// choice.
     fn of(len: usize, prot: c_int, flags: c_int, fd: RawFd, at: libc::off_t) -> Result<Map> {
         let page = page_size();
         let whole = len.checked_add(page - 1).map(|n| n & !(page - 1)).filter(|n| *n != 0);
@@ -84,7 +85,7 @@ impl Map {
         (me.ptr.as_ptr(), me.len)
     }
 
-    /// Owns again what [`Map::into_raw`] released.
+    /// Takes over the mapping that [`Map::into_raw`] released.
     ///
     /// # Safety
     /// `ptr` and `len` come from one `into_raw` and nothing uses the memory any more.
@@ -95,14 +96,14 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping that `new` or `shared` made; whoever uses it borrows it or
-        // was promised by `from_raw`.
+        // SAFETY: exactly the mapping that `new` or `shared` made. Its users borrow it, or
+        // `from_raw`'s contract excludes them.
         unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.len) };
     }
 }
 
-/// Whether the memory at `addr` is, all of it, a shared mapping of a descriptor's memory from
-/// `offset` on; by /proc/self/maps. Allocates nothing.
+/// Whether the whole range at `addr` is a shared mapping of a descriptor's memory from `offset` on,
+/// by /proc/self/maps. Allocates nothing.
 ///
 /// # Errors
 /// `Os`: no such descriptor, or no /proc.
@@ -124,7 +125,7 @@ pub fn is_mapping_of(addr: u64, len: u64, fd: RawFd, offset: u64) -> Result<bool
                 as usize;
         for &byte in &buf[..got] {
             if byte != b'\n' {
-                // A long name is cut; all that counts stands before it.
+                // A long name is cut; the fields that count precede it.
                 if let Some(place) = line.get_mut(n) {
                     (*place, n) = (byte, n + 1);
                 }

@@ -1,14 +1,14 @@
-//! A capture of a port's packets as Ethernet/IP/UDP frames, for Wireshark.
+//! Captures a port's packets as Ethernet/IP/UDP frames, for Wireshark.
 //!
-//! Classic pcap with nanosecond times. The frames are made up from what the port knows: MAC
-//! addresses from the ends of the IP addresses, TTL 64, DF set. Everything that the ICRC covers is
-//! as on the wire, given the identification. A capture never harms the traffic: on a full or
-//! failing disk it stops, counts and prints that.
+//! Classic pcap with nanosecond times. The port does not see the lower headers, so the capture
+//! makes them up: MAC addresses from the ends of the IP addresses, TTL 64, DF set. Every field that
+//! the ICRC covers is as on the wire, given the identification. A capture never harms the traffic:
+//! on a full or failing disk it stops, counts and prints that.
 //!
-//! Each burst is in the file before it leaves, or before it is handled, so a capture is complete
-//! whatever ends the process. A file takes whole records only, each by one write at its end, so
-//! several devices and processes may share one. A writer holds a shared lock on the file: only a
-//! file without one is begun anew.
+//! Each burst is in the file before it is sent or handled, so a capture is complete however the
+//! process ends. A record is written whole, at the end of the file, by one write, so several
+//! devices and processes may share a file. A writer holds a shared lock on the file; only a file
+//! without a lock is begun anew.
 
 use crate::addr::Endpoint;
 use crate::sys::{check, errno, Fd};
@@ -48,15 +48,15 @@ pub struct Pcap {
 // SAFETY: the buffer belongs to this value alone and is tied to no thread.
 unsafe impl Send for Pcap {}
 
-/// A file: device, inode and, where the file system knows it, the nanosecond of its birth, since
-/// inodes are used again.
+/// Identity of a file: device, inode and, where the file system knows it, the nanosecond of its
+/// creation, because inodes are used again.
 type FileId = (u64, u64, u64);
 
 /// Captures that this process has begun, which its other devices continue. Beyond this number they
-/// are not remembered, and the next device without another writer begins them anew.
+/// are not remembered, and the next device begins such a file anew if no other writer has it.
 static BEGUN: Mutex<[FileId; 64]> = Mutex::new([(0, 0, 0); 64]);
 
-/// Attempts at the lock of a file, a millisecond apart: another writer has it while it writes the
+/// Attempts to lock a file, a millisecond apart: another writer holds the lock while it writes the
 /// header.
 const TRIES: u32 = 2000;
 
@@ -69,8 +69,8 @@ pub enum Earlier {
     Keep,
 }
 
-/// Exchanges the lock of the file for another kind. False: other writers have it, and this one may
-/// have none now.
+/// Exchanges the lock of the file for another kind. False: other writers hold it, and this one may
+/// hold none now.
 ///
 /// # Errors
 /// The file system has no locks.
@@ -98,7 +98,7 @@ fn birth(fd: RawFd) -> u64 {
         .wrapping_add(u64::from(x.stx_btime.tv_nsec))
 }
 
-/// Whether a file begins as our captures do. `None`: it is empty.
+/// Whether a file begins with our header. `None`: it is empty.
 fn has_header(fd: RawFd) -> Result<Option<bool>> {
     let (mut found, mut wanted) = ([0u8; FileHeader::LEN], [0u8; FileHeader::LEN]);
     FileHeader::ethernet().emit(&mut wanted);
@@ -127,12 +127,12 @@ fn write_header(fd: RawFd, replace: bool) -> Result<()> {
     }
 }
 
-/// Empties a file without a writer and writes its header, or finds that it has one. On return the
-/// file is locked by this writer.
+/// Empties a file without a writer and writes its header, or finds its header. On return this
+/// writer holds a lock on the file.
 fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
     let mut replace = earlier == Earlier::Replace;
     for _ in 0..TRIES {
-        // Not waited for, since the child of a fork may find it locked for good.
+        // No wait here: in the child of a fork the mutex may be locked for good.
         let Ok(mut ours) = BEGUN.try_lock() else {
             std::thread::sleep(Duration::from_millis(1));
             continue;
@@ -144,7 +144,8 @@ fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
             // Without locks the last one to begin wins.
             Err(_) => write_header(fd, std::mem::take(&mut replace))?,
         }
-        // The writer of the header may still have the file to itself, or have emptied it again.
+        // The writer of the header may still hold the exclusive lock, or may have emptied the file
+        // again.
         if lock(fd, libc::LOCK_SH).unwrap_or(true) {
             match has_header(fd)? {
                 Some(true) => {
@@ -168,12 +169,12 @@ fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
     Err(refuse!(Busy, "pcap_path: another program keeps the file locked"))
 }
 
-/// Prints one line on standard error if that has room: the data path waits for no reader.
+/// Prints one line on standard error if it has room: the data path waits for no reader.
 #[cold]
 fn say(fd: RawFd, errno: i32) {
     let (mut link, mut path, mut reason, mut line) =
         ([0u8; 40], [0u8; 256], [0u8; 128], [0u8; 512]);
-    // What is terminated by a 0 that nothing is written over stays so.
+    // The last byte stays 0, because nothing is written to it.
     let _ = write!(&mut link[..39], "/proc/self/fd/{fd}");
     // SAFETY: a terminated string, and room for as many bytes as is said in each.
     let n = unsafe {
@@ -184,7 +185,7 @@ fn say(fd: RawFd, errno: i32) {
     let reason =
         CStr::from_bytes_until_nul(&reason).ok().and_then(|r| r.to_str().ok()).unwrap_or("error");
     let mut rest = &mut line[..];
-    let _ = writeln!(rest, "gdrcore: the capture {path} ends here ({reason}); the traffic goes on");
+    let _ = writeln!(rest, "gdrcore: the capture {path} ends here ({reason}); traffic continues");
     let left = rest.len();
     let mut p = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one descriptor; the line lives through the call.
@@ -196,15 +197,16 @@ fn say(fd: RawFd, errno: i32) {
 }
 
 impl Pcap {
-    /// Opens a capture file. One with other writers, or that this process has begun, is continued.
+    /// Opens a capture file. A file with other writers, or one that this process has begun, is
+    /// continued.
     ///
     /// # Errors
     /// `NoMemory`: `len` is below [`MEM_MIN`]. `Unsupported`: the path is a pipe or socket, whose
-    /// reader could block or kill the program. `Invalid`: the file to be continued is no capture of
-    /// ours. `Busy`: another process keeps the file locked. Errors of open(2) and write(2).
+    /// reader could block or kill the program. `Invalid`: the file to be continued is not a capture
+    /// of ours. `Busy`: another process keeps the file locked. Errors of open(2) and write(2).
     ///
     /// # Safety
-    /// `mem` is `len` writable bytes that nobody else uses while the capture lives.
+    /// `mem` is `len` writable bytes that nothing else uses while the capture lives.
     pub unsafe fn open(path: &CStr, earlier: Earlier, mem: *mut u8, len: usize) -> Result<Pcap> {
         if mem.is_null() || len < MEM_MIN {
             return Err(Error::NoMemory);
@@ -217,7 +219,7 @@ impl Pcap {
         let fd = match open(libc::O_RDWR) {
             // A pipe without reader.
             Err(Error::Os(libc::ENXIO)) => {
-                return Err(refuse!(Unsupported, "pcap_path: nobody reads from this pipe"))
+                return Err(refuse!(Unsupported, "pcap_path: this pipe has no reader"))
             }
             other => other?,
         };
@@ -234,8 +236,8 @@ impl Pcap {
             begin(fd.raw(), (st.st_dev, st.st_ino, birth(fd.raw())), earlier)?;
         }
         let wall_offset_ns = crate::clock::wall_ns().wrapping_sub(crate::clock::now_ns());
-        // SAFETY: `len` writable bytes by the caller's promise; initialised so that slices of it
-        // are sound.
+        // SAFETY: `len` writable bytes by the contract; initialised so that slices of them are
+        // sound.
         unsafe { mem.write_bytes(0, len) };
         let mut p = Pcap {
             fd,
@@ -260,9 +262,9 @@ impl Pcap {
         }
     }
 
-    /// Puts one packet into the buffer: `udp_payload` is BTH to ICRC, `ident` the IPv4
-    /// identification that it has on the wire, `now_ns` of CLOCK_MONOTONIC. Cost: a copy; one
-    /// write(2) per buffer.
+    /// Puts one packet into the buffer. `udp_payload` is BTH to ICRC, `ident` the IPv4
+    /// identification on the wire, `now_ns` of CLOCK_MONOTONIC. Cost: a copy; one write(2) per
+    /// buffer.
     pub fn frame(
         &mut self,
         now_ns: u64,
@@ -306,7 +308,7 @@ impl Pcap {
         self.append(&[&record, &frame[..headers], udp_payload]);
     }
 
-    /// Writes the packets of a burst to the file, by one write(2) where the buffer holds them: each
+    /// Writes the packets of a burst to the file, by one write(2) if the buffer holds them: each
     /// `seg` bytes, the last maybe shorter, with identifications from `ident` on.
     pub fn burst(
         &mut self,
@@ -323,7 +325,7 @@ impl Pcap {
         self.flush();
     }
 
-    /// Writes what the buffer holds to the file.
+    /// Writes the buffer's records to the file.
     pub fn flush(&mut self) {
         if self.failed == 0 && self.used > 0 {
             let iov = [libc::iovec { iov_base: self.buffer.cast(), iov_len: self.used }];
@@ -342,7 +344,7 @@ impl Pcap {
         (self.failed != 0).then(|| crate::sys::error_of(self.failed))
     }
 
-    /// Puts the parts of one record into the buffer; records larger than the buffer go out
+    /// Puts the parts of one record into the buffer. A record larger than the buffer is written
     /// directly.
     fn append(&mut self, parts: &[&[u8]]) {
         let bytes: usize = parts.iter().map(|p| p.len()).sum();
@@ -410,13 +412,13 @@ impl Pcap {
         self.frames += frames;
     }
 
-    /// Ends the capture: a write of `frames` has failed after `begun` bytes, which are no whole
-    /// records and go.
+    /// Ends the capture after a write of `frames` failed. `begun` bytes of it reached the file;
+    /// they hold no whole record and are cut off.
     #[cold]
     fn stop(&mut self, errno: i32, begun: u64, frames: u64) {
         self.failed = errno;
-        // SAFETY: takes no pointers. Writing at the end leaves the position behind what was
-        // written. What others wrote behind it stays; on devices there is nothing to cut.
+        // SAFETY: takes no pointers. Writing at the end leaves the position behind the written
+        // bytes. Bytes that others wrote behind it stay. A device has no length to cut.
         unsafe {
             let at = libc::lseek(self.fd.raw(), 0, libc::SEEK_CUR);
             let end = libc::lseek(self.fd.raw(), 0, libc::SEEK_END);

@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 /// Multicast groups that a port receives at once.
 pub const GROUPS: usize = 16;
 
-/// What was filled into [`Port::tx_space`].
+/// Description of a burst in [`Port::tx_space`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
     /// Address and port of the receiver.
@@ -29,14 +29,14 @@ pub struct Burst {
 /// How a flush ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxOutcome {
-    /// Everything left (or failed for its destination, see [`Port::take_error`]).
+    /// All bursts left, or failed for their destination (see [`Port::take_error`]).
     Sent,
     /// There is no room; the rest is kept in order. Flush again when the descriptor is writable.
     Full,
 }
 
-/// The headers that packets to one destination leave with, where they differ from those of the
-/// port's address: the ICRC covers them.
+/// Header fields of packets to one destination, where they differ from those of the port's address:
+/// the ICRC covers them.
 #[derive(Clone, Copy)]
 pub struct OwnFlow {
     /// The destination.
@@ -63,7 +63,7 @@ pub struct RxPacket<'a> {
 /// Where an error comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The network answered: nothing listens, no route, filtered.
+    /// The network answered with an ICMP error: no listener, no route, filtered.
     Icmp,
     /// The host refused to send.
     Send,
@@ -71,7 +71,7 @@ pub enum ErrorKind {
     Mtu,
 }
 
-/// An error of one destination. Records that repeat the one before them are merged.
+/// An error of one destination. Consecutive equal errors are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortError {
     /// Destination of the packet. Port 0 stands for every port of the host.
@@ -85,7 +85,7 @@ pub struct PortError {
     pub mtu: u32,
 }
 
-/// What a port counted since it was opened.
+/// Counters of a port since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// System calls that sent.
@@ -118,35 +118,35 @@ pub trait Port {
     /// Counters since the port was opened.
     fn counters(&self) -> PortCounters;
 
-    /// Room for one burst. `None`: the batch is full, flush first.
+    /// Returns room for one burst. `None`: the batch is full, flush first.
     fn tx_space(&mut self) -> Option<&mut [u8]>;
-    /// Adds what was filled to the batch. A burst that cannot be sent at all becomes an error of
+    /// Adds the filled burst to the batch. A burst that cannot be sent at all becomes an error of
     /// its destination.
     fn tx_commit(&mut self, b: Burst);
     /// Sends the batch.
     fn tx_flush(&mut self) -> TxOutcome;
     /// Most packets of one burst to a destination, at least 1.
     fn max_segments(&self, dst: &Endpoint) -> u16;
-    /// The headers of a burst that leaves by itself now, where one destination has its own.
+    /// The header fields of a burst that is sent alone, if its destination has its own.
     fn own_flow(&self) -> Option<OwnFlow>;
-    /// Sends what was filled at once, with nothing before it in the batch. `own_flow`: its ICRC was
+    /// Sends the filled burst at once; the batch is empty before it. `own_flow`: its ICRC was
     /// computed for [`Port::own_flow`]. False: nothing has been sent, and the ICRC is that of the
     /// port's address; commit it and flush.
     fn tx_single(&mut self, b: &Burst, own_flow: bool) -> bool;
 
-    /// Receives what waits and returns the number of datagrams; those of the poll before are gone.
+    /// Receives the waiting datagrams and returns their number; those of the poll before are gone.
     fn rx_poll(&mut self) -> usize;
-    /// The `i`-th datagram of the last poll; beyond them an empty one.
+    /// The `i`-th datagram of the last poll; beyond the last one an empty datagram.
     fn rx_get(&self, i: usize) -> RxPacket<'_>;
 
     /// Whether [`Port::take_error`] has something.
     fn has_error(&self) -> bool;
-    /// The next error of a destination, oldest first.
+    /// Takes the oldest error of a destination.
     fn take_error(&mut self) -> Option<PortError>;
-    /// Collects errors that the host holds and has not reported. Returns how many the network sent.
+    /// Collects errors that the kernel holds. Returns how many of them the network sent.
     fn drain_errors(&mut self) -> usize;
 
-    /// Receives a group from now on. `Some`: a descriptor to be watched as the port's own.
+    /// Receives a group from now on. `Some`: a descriptor to be watched like the port's own.
     ///
     /// # Errors
     /// [`gdrcore_core::error::Error::NoMemory`]: [`GROUPS`] are received; others of the system.

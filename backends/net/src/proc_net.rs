@@ -1,5 +1,5 @@
-//! What `/proc/net/udp` says of the UDP sockets of this network namespace: the user of a port, and
-//! whether a socket is read.
+//! Entries of `/proc/net/udp` for the UDP sockets of this network namespace: the user of a port,
+//! and whether a socket is read.
 
 mod port_owner;
 mod udp_list;

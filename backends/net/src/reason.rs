@@ -1,10 +1,10 @@
-//! The words of a thread's last refused call, which `gdrc_error_detail` copies and the drop-in
-//! prints.
+//! The reason text of a thread's last refused call, which `gdrc_error_detail` copies and the
+//! drop-in prints.
 //!
-//! A refusal writes its words here when it is made ([`gdrcore_core::refuse!`], by way of
+//! A refusal writes its text here when it is made ([`gdrcore_core::refuse!`], by way of
 //! [`install`]). The surface that returns the error to the program calls [`returned`], which drops
-//! words of an earlier error. The memory is fixed, without allocation, so that a call that fails
-//! for want of memory has words too.
+//! the text of an earlier error. The memory is fixed, without allocation, so that a call that fails
+//! for lack of memory has a reason too.
 
 use core::cell::RefCell;
 use core::fmt::{self, Write};
@@ -40,7 +40,7 @@ impl Write for Text {
         }
         self.bytes[self.len..self.len + take].copy_from_slice(&s.as_bytes()[..take]);
         self.len += take;
-        // What follows a cut must not be appended.
+        // No text may be appended after a cut.
         if take < s.len() {
             return Err(fmt::Error);
         }
@@ -63,16 +63,16 @@ thread_local! {
         const { RefCell::new(Record { error: None, returned: true, text: Text::EMPTY }) };
 }
 
-/// Keeps the words of refusals from now on. Idempotent. Any thread.
+/// Keeps the reasons of refusals from now on. Idempotent. Any thread.
 pub fn install() {
     reason::install(set);
 }
 
-/// Sets the words of an error that this thread is about to return.
+/// Sets the reason of an error that this thread is about to return.
 pub fn set(e: Error, words: fmt::Arguments<'_>) {
     RECORD.with(|r| {
-        // It is borrowed only while a text is written that refuses something itself: the outer one
-        // counts.
+        // The record is borrowed only if formatting a text refuses something itself. Then the outer
+        // text counts.
         let Ok(mut r) = r.try_borrow_mut() else { return };
         r.error = Some(e);
         r.returned = false;
@@ -82,7 +82,8 @@ pub fn set(e: Error, words: fmt::Arguments<'_>) {
     });
 }
 
-/// Puts words before those of `e`, if it has any: the part of a larger argument that was refused.
+/// Puts text before the reason of `e`, if it has one: the part of a larger argument that was
+/// refused.
 pub fn before(e: Error, words: fmt::Arguments<'_>) {
     let mut old = Text::EMPTY;
     let known = read(|said, text| said == Some(e) && old.write_str(text).is_ok());
@@ -92,7 +93,7 @@ pub fn before(e: Error, words: fmt::Arguments<'_>) {
     }
 }
 
-/// Gives the last words to `e`, which replaces the error that they were of.
+/// Gives the last reason to `e`, which replaces the error that it was written for.
 pub fn instead(e: Error) -> Error {
     RECORD.with(|r| {
         if let Ok(mut r) = r.try_borrow_mut() {
@@ -102,7 +103,7 @@ pub fn instead(e: Error) -> Error {
     e
 }
 
-/// Puts the transition before the words of a modify that failed with `e`: from the QP's state to
+/// Puts the transition before the reason of a modify that failed with `e`: from the QP's state to
 /// the requested one, if any.
 #[cold]
 pub fn in_modify(e: Error, device: &dyn Device, qp: Handle, to: Option<u32>) -> Error {
@@ -112,8 +113,8 @@ pub fn in_modify(e: Error, device: &dyn Device, qp: Handle, to: Option<u32>) -> 
     e
 }
 
-/// Notes that a call returns `e` to the program. Words of another error, which was handled inside
-/// of the call, are dropped.
+/// Notes that a call returns `e` to the program. Drops the reason of another error, which the call
+/// handled itself.
 #[cold]
 pub fn returned(e: Error) {
     RECORD.with(|r| {
@@ -135,7 +136,8 @@ pub fn clear() {
     });
 }
 
-/// The last error and its words: empty where it has none beside its own [`Error`]'s text.
+/// Passes the last error and its reason to `f`: an empty text if it has none beside the text of
+/// [`Error`].
 fn read<T>(f: impl FnOnce(Option<Error>, &str) -> T) -> T {
     RECORD.with(|r| match r.try_borrow() {
         Ok(r) => f(r.error, r.text.as_str()),
@@ -152,13 +154,13 @@ pub fn is_verbose() -> bool {
 
 /// A line on standard error.
 pub fn say(words: fmt::Arguments<'_>) {
-    // In one piece, so that lines of several threads and processes do not mix. A program may have
-    // closed it.
+    // One write, so that lines of several threads and processes do not mix. The program may have
+    // closed standard error.
     let _ = std::io::stderr().write_all(format!("gdrcore: {words}\n").as_bytes());
 }
 
-/// The words for this thread's last error: its reason, or the error's own text; empty where there
-/// was none.
+/// Passes the text of this thread's last error to `f`: its reason, or the error's own text; empty
+/// if there was none.
 pub fn with<T>(f: impl FnOnce(fmt::Arguments<'_>) -> T) -> T {
     read(|e, text| match e {
         Some(e) if text.is_empty() => f(format_args!("{e}")),
@@ -183,7 +185,7 @@ mod tests {
         assert_eq!(e, Error::from_errno(22));
         returned(e);
         assert_eq!(words(), "cqe 9: at most 8");
-        // The next error has no words: those of the last one must not stand for it, though the
+        // The next error has no reason. The last reason must not be reported for it, though the
         // errno is the same.
         returned(Error::StaleHandle);
         assert_eq!(words(), Error::StaleHandle.to_string());

@@ -13,12 +13,12 @@ pub(crate) struct Arrived {
     pub(crate) len: usize,
     /// Descriptors that came with it.
     pub(crate) fds: usize,
-    /// More came than the control buffer holds; the kernel has closed them.
+    /// More descriptors came than the control buffer holds; the kernel has closed the rest.
     pub(crate) cut: bool,
 }
 
-/// Takes the next message, with a control buffer of `WORDS` words. `keep` gets each descriptor with
-/// its number; it closes those that it drops.
+/// Receives the next message, with a control buffer of `WORDS` words. `keep` gets each descriptor
+/// with its number; it closes those that it drops.
 ///
 /// # Errors
 /// The errno of recvmsg(2); EAGAIN: there is no message now.
@@ -66,7 +66,7 @@ pub(crate) fn receive<const WORDS: usize>(
     Ok(arrived)
 }
 
-/// Sends a message with one descriptor. It goes whole or not at all.
+/// Sends a message with one descriptor, whole or not at all.
 ///
 /// # Errors
 /// As [`send_all`].
@@ -77,10 +77,11 @@ pub(crate) fn send(to: RawFd, bytes: &[u8], fd: RawFd) -> Result<()> {
 /// Descriptors that [`send_all`] takes.
 pub(crate) const SEND_MAX: usize = 4;
 
-/// Sends a message with one to [`SEND_MAX`] descriptors. It goes whole or not at all.
+/// Sends a message with one to [`SEND_MAX`] descriptors, whole or not at all.
 ///
 /// # Errors
-/// As sendmsg(2); `Os(EIO)`: a part of it went. [`Error::Invalid`]: another number of descriptors.
+/// As sendmsg(2); `Os(EIO)`: only a part was sent. [`Error::Invalid`]: another number of
+/// descriptors.
 pub(crate) fn send_all(to: RawFd, bytes: &[u8], fds: &[RawFd]) -> Result<()> {
     if !(1..=SEND_MAX).contains(&fds.len()) {
         return Err(refuse!(Invalid, "a message of {} descriptors: 1 to {SEND_MAX}", fds.len()));

@@ -1,9 +1,9 @@
-//! A system call that is made only while a word in memory has a value, although the thread may be
-//! preempted or stopped between the comparison and the call.
+//! A system call that is made only while a word in memory has an expected value, although the
+//! thread may be preempted or stopped between the comparison and the call.
 //!
-//! Both lie in a restartable sequence: where the thread loses its CPU, or a signal stops it, before
-//! the instruction `syscall` was executed, the kernel has it go on at the comparison. The C library
-//! registers the thread's area with the kernel (glibc from 2.35); where it has not, as under
+//! Both are in a restartable sequence: if the thread loses its CPU, or a signal stops it, before
+//! the instruction `syscall` was executed, the kernel restarts it at the comparison. The C library
+//! registers the thread's area with the kernel (glibc from 2.35). Where it has not, as under
 //! valgrind, the comparison is made once before the call.
 //!
 //! Source: rseq(2); Linux's kernel/rseq.c on when a sequence is restarted; glibc's manual,
@@ -13,9 +13,9 @@ use crate::sys::errno;
 use gdrcore_core::lease::Serial;
 use gdrcore_core::roce::peer_memory::{Piece, PIECES};
 
-/// Copies pieces of this process, in order, into ranges (address, length) of another one, which the
-/// kernel fills in order, while a grant of those addresses is active; at most [`PIECES`]. The
-/// number of bytes copied, or the errno; ECANCELED: the grant was revoked.
+/// Copies ranges of this process, in order, into ranges (address, length) of another process, while
+/// a grant of those addresses is active; at most [`PIECES`] ranges. Returns the number of bytes
+/// copied, or the errno; ECANCELED: the grant was revoked.
 pub(crate) fn write_process(
     pid: libc::pid_t,
     pieces: &[Piece],
@@ -32,10 +32,9 @@ pub(crate) fn write_process(
         *vec = iovec((piece.addr, piece.len));
     }
     let call = WriteCall { pid, local: &local[..count], remote: &to.map(iovec) };
-    // SAFETY: what the pieces name of this process is only read, by the kernel, which answers
-    // EFAULT where nothing is mapped. It writes into a process of this user that has granted these
-    // addresses: memory that no Rust reference leads to there. That holds if it is this process as
-    // well.
+    // SAFETY: the kernel only reads the ranges of this process, and returns EFAULT where nothing is
+    // mapped. It writes into a process of this user that has granted these addresses, to memory to
+    // which no Rust reference leads there. That holds if it is this process as well.
     unsafe { write_while_active(&call, grant, serial) }
 }
 
@@ -46,11 +45,11 @@ struct WriteCall<'a> {
     remote: &'a [libc::iovec],
 }
 
-/// What the call returns: the number of bytes, or the errno; ECANCELED where it was not made.
+/// Returns the call's result: the number of bytes, or the errno; ECANCELED if it was not made.
 ///
 /// # Safety
-/// The kernel reads what `local` names, which nobody need keep mapped, and writes what `remote`
-/// names in the process `pid`: while the serial is the grant's, that has to be harmless there.
+/// The kernel reads the ranges in `local`, which need not be mapped, and writes the ranges in
+/// `remote` in the process `pid`. While the serial is the grant's, that must be harmless there.
 unsafe fn write_while_active(
     call: &WriteCall<'_>,
     grant: &Serial,
@@ -65,8 +64,8 @@ unsafe fn write_while_active(
     if !grant.is(serial) {
         return Err(libc::ECANCELED);
     }
-    // SAFETY: both arrays live through the call and are as long as it is told; the rest is the
-    // caller's promise.
+    // SAFETY: both arrays live through the call and have the given lengths; the rest is the
+    // caller's contract.
     let n = unsafe {
         libc::process_vm_writev(
             call.pid,
@@ -80,7 +79,8 @@ unsafe fn write_while_active(
     u64::try_from(n).map_err(|_| errno())
 }
 
-/// `struct rseq_cs`: where a sequence lies and where it goes on after it was restarted.
+/// `struct rseq_cs`: the range of a sequence, and the address at which it continues after a
+/// restart.
 #[cfg(target_arch = "x86_64")]
 #[repr(C, align(32))]
 struct Descriptor {
@@ -103,11 +103,11 @@ unsafe fn sequence(area: *mut u64, call: &WriteCall<'_>, grant: &Serial, serial:
     let returned: i64;
     // SAFETY: writes the descriptor, which lives through the block, and the area's pointer, which
     // is null again at the end: the kernel clears it at a restart, and the block otherwise. The
-    // grant's word is a u32 (`Serial`'s layout) and read alone. The system call gets arrays that
-    // live through it, and their lengths; what it does with them is the caller's promise. It
-    // changes rax, rcx and r11. The sequence ends behind `syscall`, where the kernel finds the
-    // thread after the call: a call that was made is not made again. The four bytes before the
-    // place of restart are the signature with which glibc registers.
+    // grant's word is a u32 (`Serial`'s layout) and is only read. The system call gets arrays that
+    // live through it, and their lengths; its effect on them is the caller's contract. It changes
+    // rax, rcx and r11. The sequence ends behind `syscall`, where the kernel finds the thread after
+    // the call, so a call that was made is not repeated. The four bytes before the restart address
+    // are the signature with which glibc registers.
     unsafe {
         core::arch::asm!(
             "lea rcx, [rip + 2f]",
@@ -154,7 +154,7 @@ unsafe fn sequence(area: *mut u64, call: &WriteCall<'_>, grant: &Serial, serial:
     returned
 }
 
-/// Where the C library keeps the area that it registered.
+/// Finds the area that the C library registered with the kernel.
 #[cfg(target_arch = "x86_64")]
 mod area {
     use std::sync::OnceLock;
@@ -163,12 +163,12 @@ mod area {
     const CPU_ID: isize = 4;
     const RSEQ_CS: isize = 8;
 
-    /// The area's place relative to the thread pointer, where the library has one.
+    /// The area's offset from the thread pointer, if the library has one.
     fn offset() -> Option<isize> {
         static OFFSET: OnceLock<Option<isize>> = OnceLock::new();
         *OFFSET.get_or_init(|| {
-            // SAFETY: two names that are strings; what is found under them in glibc is a ptrdiff_t
-            // and an unsigned int, constants from the start of the program on.
+            // SAFETY: two symbol names that are C strings. Under them glibc has a ptrdiff_t and an
+            // unsigned int, constant from the start of the program.
             unsafe {
                 let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr());
                 let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr());

@@ -1,4 +1,4 @@
-//! Common parts of libc calls: errno to [`Error`], descriptors that close themselves.
+//! Common parts of libc calls: errno as [`Error`], descriptors that close themselves.
 
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
@@ -35,7 +35,7 @@ pub(crate) fn check(rc: i32) -> Result<i32> {
 pub(crate) struct Fd(RawFd);
 
 impl Fd {
-    /// Owns the descriptor that a libc call returned, or reports why there is none.
+    /// Owns the descriptor that a libc call returned, or returns the error.
     pub(crate) fn from_call(rc: i32) -> Result<Fd> {
         check(rc).map(Fd)
     }
@@ -62,7 +62,7 @@ pub(crate) fn stat(fd: RawFd) -> Result<libc::stat> {
     Ok(stat)
 }
 
-/// fstatat of a name below a directory; of a link itself, not its target.
+/// fstatat of a name below a directory, without following a link.
 pub(crate) fn stat_at(dir: RawFd, name: &core::ffi::CStr) -> Result<libc::stat> {
     // SAFETY: zeroes are a valid stat, and it lives through the call.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
@@ -86,7 +86,7 @@ pub(crate) fn pidfd_open(pid: libc::pid_t) -> Option<Fd> {
     Fd::from_call(i32::try_from(fd).ok()?).ok()
 }
 
-/// Whether one of these descriptors has one of the events, or was hung up. Does not wait.
+/// Whether one of these descriptors has one of the events, or a hangup. Does not wait.
 pub(crate) fn any_ready<const N: usize>(fds: [(RawFd, i16); N]) -> bool {
     let mut asked = fds.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
     // SAFETY: the array has N entries and lives through the call.
@@ -111,7 +111,7 @@ pub(crate) fn set_option<T: Copy>(fd: RawFd, level: i32, name: i32, value: T) ->
 /// Attaches a classic BPF program; `name` is one of the options that do so. The kernel copies the
 /// instructions.
 pub(crate) fn set_filter(fd: RawFd, name: i32, code: &[libc::sock_filter]) -> Result<()> {
-    /// [`libc::sock_fprog`] without padding: the kernel is handed no byte that was never written.
+    /// [`libc::sock_fprog`] without padding: the kernel gets no uninitialised byte.
     #[repr(C)]
     #[derive(Clone, Copy)]
     struct Program {

@@ -7,7 +7,7 @@
 //! step with the sends. [`errors`](self) assigns them, so that an error of one peer never costs
 //! another peer a packet.
 //!
-//! A peer of this host that small bursts go to, one at a time, gets a second, connected socket
+//! A peer of this host that receives small bursts, one at a time, gets a second, connected socket
 //! (`connected`).
 //!
 //! [`crate::port`] has the order of calls. One thread at a time.
@@ -33,15 +33,15 @@ use crate::sys::Fd;
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
 
-/// Most bytes of one burst. A GSO packet of 64 KiB or more with its link, IP and UDP headers is
+/// Most bytes of one burst. A GSO packet of 64 KiB or more, with its link, IP and UDP headers, is
 /// segmented in software before it reaches the device (gso_max_size), and the receiver then gets it
-/// in pieces; this leaves the headers room.
+/// in parts. This leaves the headers room.
 pub const MAX_BURST: usize = (64 << 10) - 128;
 /// Most segments of one GSO send (UDP_MAX_SEGMENTS of kernels before 6.9).
 pub const MAX_SEGMENTS: u16 = 64;
 
-/// Datagrams up to this length may be sent by a port's socket past the port: they leave whole,
-/// whatever segment size the socket has.
+/// Datagrams up to this length may be sent by a port's socket outside of the port: they leave
+/// whole, whatever segment size the socket has.
 pub const SMALL: usize = 32;
 
 /// Capacity and socket options of a port. Fields of 0 take the value of [`UdpConfig::DEFAULT`],
@@ -72,12 +72,12 @@ pub mod udp_flags {
     pub const NO_GSO: u32 = 1;
     /// Never use UDP_GRO.
     pub const NO_GRO: u32 = 2;
-    /// Share the port with other sockets that ask for it (SO_REUSEPORT).
+    /// Share the port with other sockets that set this (SO_REUSEPORT).
     pub const REUSE_PORT: u32 = 4;
 }
 
 impl UdpConfig {
-    /// What a zero field means.
+    /// The values of zero fields.
     pub const DEFAULT: UdpConfig = UdpConfig {
         tx_batch: 32,
         tx_bytes: 256 << 10,
@@ -132,13 +132,13 @@ pub struct UdpPort {
     connected: Option<connected::ConnectedSocket>,
     /// A destination that cannot have one.
     not_connectable: Option<Endpoint>,
-    /// Bursts in a row that left alone for the last destination, and could have left by a connected
-    /// socket.
+    /// Consecutive bursts that left alone for the last destination, and could have left by a
+    /// connected socket.
     lone_bursts: u8,
     counters: PortCounters,
 }
 
-// SAFETY: the raw pointers inside lead only into memory that `open` was given for this port alone.
+// SAFETY: the raw pointers inside lead only into memory that `open` got for this port alone.
 unsafe impl Send for UdpPort {}
 // SAFETY: by shared reference the port only reads; whatever writes takes `&mut self`.
 unsafe impl Sync for UdpPort {}
@@ -159,7 +159,7 @@ impl UdpPort {
     /// here), other errors of the system.
     ///
     /// # Safety
-    /// `mem` is `len` writable bytes that nobody else uses while the port lives.
+    /// `mem` is `len` writable bytes that nothing else uses while the port lives.
     pub unsafe fn open(ep: &Endpoint, cfg: &UdpConfig, mem: *mut u8, len: usize) -> Result<Self> {
         if mem.is_null() || len < Self::memsize(cfg) {
             return Err(Error::NoMemory);
@@ -168,7 +168,7 @@ impl UdpPort {
         unsafe { UdpPort::over(UdpSocket::open(ep, cfg)?, cfg, mem, len) }
     }
 
-    /// The same over a socket that is open already.
+    /// As [`UdpPort::open`], over a socket that is open already.
     ///
     /// # Errors
     /// `NoMemory`: `len` is too small.
@@ -186,7 +186,7 @@ impl UdpPort {
         }
         let cfg = cfg.resolved();
         let mut carve = Carve { next: mem, left: len };
-        // SAFETY: the caller's promise about `mem` is the one that both ask for; the carver hands
+        // SAFETY: the caller's contract for `mem` is the one that both require; the carver hands
         // out each byte once.
         let (tx, rx) =
             unsafe { (tx::Tx::carve(&cfg, &mut carve)?, rx::Rx::carve(&cfg, &mut carve)?) };
@@ -220,8 +220,8 @@ impl UdpPort {
         &self.local
     }
 
-    /// Allows later sockets of this user to bind the same port, if they ask for it
-    /// ([`udp_flags::REUSE_PORT`]).
+    /// Allows later sockets of this user to bind the same port, if they set
+    /// [`udp_flags::REUSE_PORT`].
     ///
     /// # Errors
     /// Those of setsockopt(2).
@@ -230,7 +230,7 @@ impl UdpPort {
     }
 
     /// MTU of the interface that owned the address when the port was opened, in bytes of IP packet,
-    /// now; 1500 where there is none. Cost: two system calls.
+    /// now; 1500 if there is none. Cost: two system calls.
     pub fn link_mtu(&self) -> u32 {
         socket::link_mtu(self.interface, self.fd.raw())
     }
@@ -252,7 +252,7 @@ impl UdpPort {
     }
 }
 
-/// Cache line, and the alignment of every carved piece.
+/// Cache line, and the alignment of every carved part.
 const ALIGN: usize = 64;
 
 /// Rounds up to whole cache lines.

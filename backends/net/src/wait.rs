@@ -59,18 +59,18 @@ impl Waiter {
         self.io.raw()
     }
 
-    /// Puts a socket into the io set.
+    /// Adds a socket to the io set.
     ///
     /// # Errors
-    /// `Os(EEXIST)` when it is there already.
+    /// `Os(EEXIST)` if it is there already.
     pub fn add_socket(&self, fd: RawFd) -> Result<()> {
         control(self.io.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN)
     }
 
-    /// Takes a socket out of the io set.
+    /// Removes a socket from the io set.
     ///
     /// # Errors
-    /// `Os(ENOENT)` when it is not there.
+    /// `Os(ENOENT)` if it is not there.
     pub fn remove_socket(&self, fd: RawFd) -> Result<()> {
         control(self.io.raw(), libc::EPOLL_CTL_DEL, fd, 0)
     }
@@ -78,14 +78,13 @@ impl Waiter {
     /// Whether to wake also when the socket can be written (after a full send buffer).
     ///
     /// # Errors
-    /// `Os(ENOENT)` when the socket is not in the io set.
+    /// `Os(ENOENT)` if the socket is not in the io set.
     pub fn want_write(&self, fd: RawFd, on: bool) -> Result<()> {
         let events = if on { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN };
         control(self.io.raw(), libc::EPOLL_CTL_MOD, fd, events)
     }
 
-    /// Moves the io set into (`true`) or out of what the user descriptor watches. Twice the same is
-    /// no error.
+    /// Adds the io set to the user descriptor (`true`), or removes it. Repeating it is no error.
     ///
     /// # Errors
     /// `NoMemory`, or `Os(ENOSPC)` at the user's limit of watches.
@@ -107,7 +106,7 @@ impl Waiter {
 
     /// Wakes at `deadline_ns` of CLOCK_MONOTONIC, at once if that is past; `None` switches the
     /// timer off. One thread at a time (the one that holds the engine). Cost: one system call, none
-    /// when nothing changes.
+    /// if nothing changes.
     pub fn set_timer(&self, deadline_ns: Option<u64>) {
         let at = deadline_ns.map_or(OFF, |t| t.clamp(1, OFF - 1));
         if self.timer_ns.swap(at, Ordering::AcqRel) == at {
@@ -120,8 +119,8 @@ impl Waiter {
         };
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let spec = libc::itimerspec { it_interval: zero, it_value: value };
-        // SAFETY: `spec` lives through the call; a null old value is allowed. It fails only for bad
-        // arguments.
+        // SAFETY: `spec` lives through the call; a null old value is allowed. The call fails only
+        // for bad arguments.
         unsafe {
             libc::timerfd_settime(
                 self.timer.raw(),
@@ -160,8 +159,8 @@ impl Waiter {
         }
     }
 
-    /// Sleeps until the user descriptor is readable, and resets what made it so, as
-    /// [`Waiter::drain`] does. False: a signal came.
+    /// Sleeps until the user descriptor is readable, and resets the cause, as [`Waiter::drain`]
+    /// does. Returns false after a signal.
     pub fn sleep_and_drain(&self) -> bool {
         let mut ready = [0; 8];
         let n = wait_for(self.user.raw(), &mut ready, -1);
@@ -172,7 +171,7 @@ impl Waiter {
     }
 
     /// Sleeps until the user descriptor is readable, at most `timeout_ms` (negative: no limit).
-    /// False after the timeout or a signal.
+    /// Returns false after the timeout or a signal.
     pub fn sleep(&self, timeout_ms: i32) -> bool {
         self.sleep_or_signal(timeout_ms) == Ok(true)
     }
@@ -188,7 +187,7 @@ impl Waiter {
     }
 }
 
-/// Puts a descriptor into an epoll set: readable means ready.
+/// Adds a descriptor to an epoll set: readable means ready.
 ///
 /// # Errors
 /// As `epoll_ctl`.
@@ -196,7 +195,7 @@ pub(crate) fn watch(set: RawFd, fd: RawFd) -> Result<()> {
     control(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN)
 }
 
-/// Takes a descriptor out of an epoll set.
+/// Removes a descriptor from an epoll set.
 pub(crate) fn unwatch(set: RawFd, fd: RawFd) {
     let _ = control(set, libc::EPOLL_CTL_DEL, fd, 0);
 }
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_wake_whoever_attached_the_sockets() {
+    fn packets_wake_the_waiter_that_attached_the_sockets() {
         let user = Waiter::new().unwrap();
         let helper = Waiter::new().unwrap();
         let sock = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! The fault handlers beside other handlers: each case runs in a process of its own.
+//! Tests of the fault handlers beside other handlers. Each case runs in a process of its own.
 
 use gdrcore_net::fault;
 use std::os::unix::process::ExitStatusExt;
@@ -19,7 +19,7 @@ fn run(name: &str) -> ExitStatus {
 }
 
 fn is_subject() -> bool {
-    // No core files for deaths that are wanted.
+    // Intended crashes leave no core files.
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let subject = std::env::var_os(ROLE).is_some();
     if subject {
@@ -52,7 +52,7 @@ extern "C" fn earlier_plain(signal: i32) {
 
 fn set(signal: i32, function: usize, flags: i32) {
     // SAFETY: zeroes are valid for sigaction, and the function has the signature that the flags
-    // say.
+    // name.
     unsafe {
         let mut a: libc::sigaction = core::mem::zeroed();
         a.sa_sigaction = function;
@@ -61,7 +61,7 @@ fn set(signal: i32, function: usize, flags: i32) {
     }
 }
 
-/// Core's own fault, so that the handlers are known to work before the foreign one.
+/// A fault in core's own copy, so that the handlers are known to work before the foreign fault.
 fn own_fault() {
     let mut b = [0u8; 8];
     assert!(gdrcore_core::mem::host::fetch(8, &mut b).is_err());
@@ -139,8 +139,8 @@ fn an_ignored_signal_stays_ignored() {
     assert_eq!(status.code(), Some(7), "{status}");
 }
 
-/// A handler that the program installs after ours. It passes what is not its own on to what it
-/// replaced.
+/// A handler that the program installs after ours. It passes foreign signals on to the handler that
+/// it replaced.
 struct Later {
     calls: AtomicU32,
     saved: AtomicUsize,
@@ -183,37 +183,38 @@ fn installed() -> usize {
 
 type Action = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// What a program does: installs its handler, and keeps what it has replaced.
+/// As programs do: installs its handler, and keeps the replaced one.
 fn install_later(function: Action, later: &Later) {
     let old = installed();
     set(libc::SIGSEGV, function as *const () as usize, libc::SA_SIGINFO);
     later.saved.store(old, Ordering::Relaxed);
 }
 
-/// The subject's first handler, and ours in front of it.
+/// The program's first handler, and ours in front of it.
 fn begin() {
     set(libc::SIGSEGV, earlier as *const () as usize, libc::SA_SIGINFO);
     fault::install().unwrap();
 }
 
 #[test]
-fn ours_is_put_back_in_front_of_a_later_handler_which_gets_what_is_not_ours() {
+fn ours_is_put_back_in_front_of_a_later_handler_which_gets_foreign_faults() {
     if is_subject() {
         begin();
         install_later(p, &P);
         fault::install().unwrap();
         own_fault();
-        assert_eq!(P.calls.load(Ordering::Relaxed), 0, "what is ours does not come to it");
-        // To the newest, which passes it on, to ours, which passes it on to the oldest.
+        assert_eq!(P.calls.load(Ordering::Relaxed), 0, "the program's handler got a fault of ours");
+        // The signal goes to the newest handler, which passes it on to ours, which passes it on to
+        // the oldest.
         crash();
         return;
     }
-    let status = run("ours_is_put_back_in_front_of_a_later_handler_which_gets_what_is_not_ours");
+    let status = run("ours_is_put_back_in_front_of_a_later_handler_which_gets_foreign_faults");
     assert_eq!(status.code(), Some(42), "{status}");
 }
 
 #[test]
-fn a_later_handler_that_passes_nothing_on_gets_what_is_not_ours() {
+fn a_later_handler_that_passes_nothing_on_gets_foreign_faults() {
     if is_subject() {
         begin();
         set(libc::SIGSEGV, earlier_plain as *const () as usize, 0);
@@ -222,16 +223,16 @@ fn a_later_handler_that_passes_nothing_on_gets_what_is_not_ours() {
         crash();
         return;
     }
-    let status = run("a_later_handler_that_passes_nothing_on_gets_what_is_not_ours");
+    let status = run("a_later_handler_that_passes_nothing_on_gets_foreign_faults");
     assert_eq!(status.code(), Some(40 + libc::SIGSEGV), "{status}");
 }
 
 #[test]
-fn a_handler_that_takes_ours_for_its_predecessor_twice_ends() {
+fn a_handler_that_replaces_ours_twice_ends() {
     if is_subject() {
         begin();
         for _ in 0..100 {
-            // From the second time on what it has replaced is ours in front of itself.
+            // From the second time on, the handler that it replaced is ours in front of itself.
             install_later(p, &P);
             fault::install().unwrap();
             own_fault();
@@ -239,12 +240,12 @@ fn a_handler_that_takes_ours_for_its_predecessor_twice_ends() {
         crash();
         return;
     }
-    let status = run("a_handler_that_takes_ours_for_its_predecessor_twice_ends");
+    let status = run("a_handler_that_replaces_ours_twice_ends");
     assert_eq!(status.code(), Some(42), "{status}");
 }
 
 #[test]
-fn a_program_that_goes_back_to_what_it_had_gets_that() {
+fn a_program_that_restores_its_old_handler_gets_that() {
     if is_subject() {
         begin();
         let before = installed();
@@ -257,12 +258,12 @@ fn a_program_that_goes_back_to_what_it_had_gets_that() {
         crash();
         return;
     }
-    let status = run("a_program_that_goes_back_to_what_it_had_gets_that");
+    let status = run("a_program_that_restores_its_old_handler_gets_that");
     assert_eq!(status.code(), Some(42), "{status}");
 }
 
 #[test]
-fn more_handlers_than_there_are_places_lose_nothing_but_ours() {
+fn handlers_beyond_the_table_stay_in_front_of_ours() {
     if is_subject() {
         begin();
         for flags in 0..40 {
@@ -284,11 +285,11 @@ fn more_handlers_than_there_are_places_lose_nothing_but_ours() {
         crash();
         return;
     }
-    let status = run("more_handlers_than_there_are_places_lose_nothing_but_ours");
+    let status = run("handlers_beyond_the_table_stay_in_front_of_ours");
     assert_eq!(status.code(), Some(42), "{status}");
 }
 
-/// Installs a handler again and again, whatever stands there.
+/// Installs a handler repeatedly, whatever handler is there.
 fn churn(function: Action) {
     for _ in 0..3000 {
         set(libc::SIGSEGV, function as *const () as usize, libc::SA_SIGINFO);
@@ -303,7 +304,7 @@ fn threads_that_install_handlers_at_once_lose_none() {
     if is_subject() {
         begin();
         std::thread::scope(|s| {
-            // One after the other for the first time: what each has replaced is not itself.
+            // The first time one after the other, so that none replaces itself.
             install_later(p, &P);
             install_later(q, &Q);
             s.spawn(|| churn(p));

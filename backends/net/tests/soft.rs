@@ -1,4 +1,4 @@
-//! Two soft devices in one process, over real sockets and over loopback.
+//! Tests of two soft devices in one process, over real sockets and over loopback.
 
 use gdrcore_core::device::{Device, MrReg};
 use gdrcore_core::verbs::types::*;
@@ -183,7 +183,7 @@ fn write_read_send_over_udp() {
 
 #[test]
 fn write_read_send_over_udp_ipv6() {
-    // There is one address of IPv6 on loopback: the process's number tells the ports apart.
+    // Loopback has a single IPv6 address, so the process's number tells the ports apart.
     let port = 5000 + 2 * u16::from(place::number());
     let mut a = open(&format!("soft:[::1]:{port}"), 1 << 20);
     let mut b = open(&format!("soft:[::1]:{}", port + 1), 1 << 20);
@@ -191,7 +191,7 @@ fn write_read_send_over_udp_ipv6() {
     traffic(&mut a, &mut b);
 }
 
-/// Who takes a message and leaves at once, by whichever call, has said that it came.
+/// A receiver that takes a message and leaves at once, by any call, has acknowledged it.
 #[test]
 fn the_last_message_is_acknowledged_before_its_receiver_leaves() {
     let leave: [fn(&Side); 4] = [
@@ -241,7 +241,7 @@ fn the_last_message_is_acknowledged_before_its_receiver_leaves() {
         while a.dev.poll_cq(a.cq, &mut wc).unwrap() == 0 {
             assert!(Instant::now() < end, "neither success nor failure");
         }
-        assert_eq!(wc[0].status, wc_status::SUCCESS, "left in way {i}");
+        assert_eq!(wc[0].status, wc_status::SUCCESS, "way {i} to leave");
         // SAFETY: nobody uses the devices any more.
         unsafe {
             a.dev.close();
@@ -283,9 +283,8 @@ fn a_doorbell_that_meets_a_control_call_is_rung_by_it() {
             // SAFETY: the request and its piece live through the call.
             unsafe { a.dev.post_send(a.qp, &wr, &mut bad) }.unwrap();
             let end = deadline(60);
-            // Nobody polls: only the doorbell moves it.
-            // SAFETY: the buffer lives, is aligned to 8 as all of its kind are, and is written by
-            // atomic stores.
+            // No thread polls: only the doorbell moves it. SAFETY: the buffer lives, is aligned to
+            // 8 as all buffers of its kind are, and is written by atomic stores.
             while unsafe { word.read_volatile() } != k {
                 if Instant::now() > end {
                     stop.store(true, std::sync::atomic::Ordering::Relaxed);

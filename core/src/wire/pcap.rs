@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn emitted_messages_are_read_back() {
         let file = file();
         let records = Records::of(&file).unwrap();
         assert_eq!(*records.header(), FileHeader::ethernet());

@@ -84,7 +84,8 @@ fn socket_addresses_convert_both_ways() {
         assert_eq!(Endpoint::from_sockaddr(&sa), Some(e));
     }
     assert_eq!(Endpoint::from_sockaddr(&SockAddr::zeroed()), None);
-    // The kernel may report a zone with a global address; it must not make two peers of one.
+    // The kernel may report a zone with a global address. The zone must not make two peers of one
+    // address.
     assert_eq!(
         Endpoint::new(Ipv6Addr::LOCALHOST.octets(), 1, 5),
         Endpoint::new(Ipv6Addr::LOCALHOST.octets(), 0, 5)

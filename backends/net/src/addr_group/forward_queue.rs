@@ -1,8 +1,8 @@
-//! Packets that wait for room in the socket of their block's owner.
+//! Queue of packets that wait for room in the socket of their block's owner.
 //!
 //! Such a socket holds ten messages. A process that has just started, or does not run at the
-//! moment, may be sent more before the kernel steers its packets to it. What does not fit waits
-//! here for a while, in order for each owner.
+//! moment, may be sent more before the kernel steers its packets to it. Packets that do not fit
+//! wait here for a while, in order for each owner.
 
 use super::group_msg::{Delivery, Packets};
 use crate::addr::Endpoint;
@@ -10,9 +10,10 @@ use gdrcore_core::arena::RawSlice;
 
 /// Bytes of a forward queue.
 pub const FORWARD_QUEUE_BYTES: usize = 256 << 10;
-/// A packet that has waited for so long is dropped: its owner is stopped.
+/// A packet that has waited for this long is dropped, because its owner is stopped.
 const MAX_WAIT_NS: u64 = 1_000_000_000;
-/// Owners without room that one delivery remembers; entries behind them wait for the next.
+/// Owners without room that one delivery remembers. Packets for further owners wait for the next
+/// delivery.
 const OWNERS: usize = 16;
 /// Bytes of an entry's head.
 const HEAD: usize = 48;
@@ -67,7 +68,7 @@ impl Entry {
     }
 }
 
-/// What a delivery did.
+/// Result of one delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
     /// Packets that their owner has.
@@ -76,7 +77,7 @@ pub struct Delivered {
     pub dropped: u64,
 }
 
-/// Entries one behind the other, in memory of the caller.
+/// Queue entries, stored back to back in memory of the caller.
 #[derive(Default)]
 pub struct ForwardQueue {
     bytes: RawSlice<u8>,
@@ -110,7 +111,8 @@ impl ForwardQueue {
         bytes
     }
 
-    /// Appends packets. False: there is no room, or their owner has half of it.
+    /// Appends packets. Returns false if there is no room, or if packets for the same owner take
+    /// half of it.
     pub fn push(&mut self, now: u64, block: u16, p: &Packets<'_>) -> bool {
         let e = Entry {
             len: p.data.len() as u32,
@@ -136,8 +138,8 @@ impl ForwardQueue {
         true
     }
 
-    /// Closes the gaps that delivered packets have left, so that one owner without room does not
-    /// cost the others theirs.
+    /// Closes the gaps that delivered packets have left, so that an owner without room does not
+    /// take the other owners' room.
     fn compact(&mut self) {
         let (mut from, mut to) = (self.head, 0);
         while let Some(e) = self.entry(from) {
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_gets_his_own_in_order_and_nobody_waits_for_another() {
+    fn each_owner_gets_its_packets_in_order_and_waits_for_no_other() {
         let (mut b, _memory) = forward_queue(64 << 10);
         let mut got: HashMap<u16, Vec<u8>> = HashMap::new();
         let mut kept: HashMap<u16, Vec<u8>> = HashMap::new();
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_nothing_for_long_loses_it() {
+    fn packets_of_an_owner_that_reads_nothing_are_dropped_in_time() {
         let (mut b, _memory) = forward_queue(4096);
         assert!(b.push(5, 7, &packets(&[1; 250])));
         assert!(!b.push(5, 7, &packets(&[1; 4096])), "more than half");

@@ -87,7 +87,7 @@ pub enum Received<'a> {
     Packets(Packets<'a>),
 }
 
-/// What became of a message.
+/// Result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// It is in the receiver's queue.
@@ -128,7 +128,7 @@ pub fn parse(bytes: &[u8]) -> Option<(u16, Received<'_>)> {
     Some((u16::from_le_bytes([head[6], head[7]]), received))
 }
 
-/// The bytes of an address: 16, zone 4, port 2.
+/// Reads an endpoint: address 16, zone 4, port 2.
 fn endpoint(b: &[u8; 22]) -> Endpoint {
     let mut ip = [0; 16];
     ip.copy_from_slice(&b[..16]);
@@ -238,8 +238,8 @@ impl GroupSocket {
         self.fd.raw()
     }
 
-    /// Receives one message into `buf` and returns its length; 0: it was another user's or too
-    /// long, and is dropped. `None`: none waits.
+    /// Receives one message into `buf` and returns its length. 0: the message was another user's or
+    /// too long, and was dropped. `None`: no message waits.
     pub fn receive(&self, buf: &mut [u8]) -> Option<usize> {
         receive(self.fd(), buf)
     }
@@ -295,8 +295,8 @@ fn is_from_trusted(msg: &libc::msghdr) -> bool {
     trusted
 }
 
-/// Takes the locks of `count` blocks in a row, the first a multiple of `count`: the first free ones
-/// from `first` on, round `1..=max`.
+/// Takes the locks of `count` blocks in a row, the first block a multiple of `count`. Searches
+/// upwards from `first` and wraps around within `1..=max`.
 ///
 /// # Errors
 /// [`Error::AddressInUse`]: none is free; [`Error::Os`].
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn mail_arrives_as_it_was_sent() {
+    fn group_messages_arrive_as_sent() {
         let at = at(1);
         let (a, b) = (group_socket(&at, 1), group_socket(&at, 2));
         let to = name(&at, 2);
@@ -393,7 +393,7 @@ mod tests {
         assert!(matches!(parse(&buf[..n]), Some((1, Received::PeerError(d, 111))) if d == dst));
         assert_eq!(b.receive(&mut buf), None);
         assert_eq!(send_to(a.fd(), 1, &name(&at, 3), &GroupMsg::TableRequest), Delivery::NoOwner);
-        // A queue that is not read: what does not fit is lost, and nothing waits.
+        // Nobody reads this queue: messages that do not fit are lost, and no send waits.
         let lost = (0..100_000)
             .any(|_| send_to(a.fd(), 1, &to, &GroupMsg::TableRequest) == Delivery::NoRoom);
         assert!(lost);

@@ -1,4 +1,4 @@
-//! One device among those that share an address: its blocks, its place in the group of sockets, its
+//! One device of an address that several share: its blocks, its place in the group of sockets, its
 //! messages.
 
 use super::forward_queue::ForwardQueue;
@@ -30,10 +30,10 @@ pub(crate) use own_index::request_renewal;
 const FORMER: usize = 8;
 /// Messages that one poll takes of each socket.
 const MSG_BATCH: usize = 32;
-/// For so long after a message, every round polls for messages.
+/// After a message, every round polls for messages for this long.
 const MSG_HOT_NS: u64 = 200_000;
-/// Longest wait of a device that ends for the owners of packets that it still has, and the time to
-/// the next such wait after one in vain.
+/// Longest time that a device waits, before it ends, for the owners of packets that it still holds.
+/// Also the pause after such a wait that failed.
 const LAST_NS: u64 = 50_000_000;
 const LAST_AGAIN_NS: u64 = 1_000_000_000;
 /// Interval of deliveries while packets wait for room.
@@ -41,17 +41,17 @@ const DELIVER_NS: u64 = 50_000;
 /// Services that a device can offer.
 pub const SERVICES: usize = 256;
 
-/// What the member finds out at the moment.
+/// What the member is measuring at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing.
     Idle,
     /// Whether another member has a table.
     Asking,
-    /// Its own index: packets were sent to the indexes below `range`.
+    /// The own index: packets were sent to the indexes below `range`.
     Probing { range: u16, lowest: Option<u16>, received: u16 },
-    /// Whether packets for its blocks arrive here. `hashed`: a packet for no socket arrived as
-    /// well, so the others may have arrived by chance.
+    /// Whether packets for the own blocks arrive here. `hashed`: a packet that addresses no socket
+    /// arrived too, so the others may have arrived by chance.
     Checking { hashed: bool, index: bool, block: bool },
 }
 
@@ -118,17 +118,18 @@ pub struct Member {
     program: RawSlice<Insn>,
     /// The epoll set of all sockets.
     set: Fd,
-    /// A listening socket; its connections end with this process, which tells the processes at
+    /// A listening socket. Its connections end with this process, which notifies the processes at
     /// their other ends.
     liveness: Option<Fd>,
     /// Whether a connection to it wakes this process.
     accepts_watchers: bool,
-    /// When it is watched again, after there was no descriptor for a connection.
+    /// When it is polled again, after a connection for which no descriptor was free.
     watch_again_ns: u64,
-    /// Those connections: mostly one, more while the members' tables differ.
+    /// Connections of members that watch this one: mostly one, more while the members' tables
+    /// differ.
     watchers: [Option<Fd>; 8],
     /// The block whose owner this member watches, and the connection that ends with it. Each member
-    /// watches the next lower known block, the lowest the highest.
+    /// watches the next lower known block; the member of the lowest block watches the highest.
     watched: Option<(u16, Fd)>,
     /// Blocks known to have an owner: the receivers of table updates.
     known: [u64; ENTRIES.div_ceil(64)],
@@ -141,7 +142,7 @@ pub struct Member {
     phase: Phase,
     until_ns: u64,
     tries: u32,
-    /// The program is attached anew whatever the own index turns out to be.
+    /// The program must be attached again, whatever the own index turns out to be.
     must_attach: bool,
     /// When the next version of the table is sent.
     publish_ns: Option<u64>,
@@ -156,7 +157,7 @@ pub struct Member {
     /// Packets whose owner has no room, and the time of the next delivery.
     forward_queue: ForwardQueue,
     deliver_ns: u64,
-    /// No wait for owners without room until then.
+    /// Until this time the device does not wait for owners without room.
     no_wait_until_ns: u64,
     counters: GroupCounters,
     /// Services that members have withdrawn: block, port, and until when they count.
@@ -332,7 +333,7 @@ impl Member {
         self.names_lost
     }
 
-    /// Takes the own names anew. A name that cannot be had keeps its old socket until the next
+    /// Takes the own names again. A name that cannot be taken keeps its old socket until the next
     /// request.
     ///
     /// # Errors
@@ -345,7 +346,7 @@ impl Member {
             let renewed =
                 GroupSocket::open(&socket_dir, &self.local, Holder::Block(self.block + k as u16))?;
             watch(self.set.raw(), renewed.fd())?;
-            // Closing takes the old one out of the set.
+            // Closing the old socket removes it from the set.
             *group_socket = Some(renewed);
         }
         for service in self.services.iter_mut().flatten() {
@@ -373,7 +374,7 @@ impl Member {
     /// Whether other members are known.
     #[inline]
     pub fn has_others(&self) -> bool {
-        // One fold without a branch per word, since this runs for each datagram.
+        // One fold without a branch per word, because this runs for each datagram.
         self.known.iter().fold(0, |all, w| all | w) != 0
     }
 }
@@ -381,10 +382,10 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.forward_pending();
-        // The socket is closed by now; the socket that takes its place in the kernel's list learns
-        // of it at once.
+        // The own socket is closed by now. The member whose socket takes its place in the kernel's
+        // list learns of it at once.
         self.send_to_all(&GroupMsg::OwnerGone(self.block));
-        // The slices never run destructors: the names are given back here.
+        // The slices never run destructors, so the names are released here.
         self.sockets.fill_with(|| None);
         self.services.fill_with(|| None);
     }

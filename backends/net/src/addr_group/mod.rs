@@ -8,12 +8,12 @@
 //! The program names a socket by its index in a list of the kernel that no process can read: a new
 //! socket comes last, and the last one takes the place of one that closes. So each device learns
 //! its own index from packets that it sends to itself, one for each possible index, and the devices
-//! exchange a [table](mod@table) of indexes. That is only for speed. A device that receives a
-//! packet of another's block forwards it by a [message](mod@group_msg) to the name of the block. So
-//! packets arrive while a table is old, where the kernel refuses the program, and where GRO puts
+//! exchange a [table](mod@table) of indexes. The table only improves speed. A device that receives
+//! a packet of another's block forwards it by a [message](mod@group_msg) to the name of the block.
+//! So packets arrive while a table is old, where the kernel refuses the program, and where GRO puts
 //! segments of several devices into one packet.
 //!
-//! No process has to live for this to work, and none has to be told when another ends.
+//! No single process has to live for this to work, and no process has to announce its end.
 
 mod forward_queue;
 pub mod group_msg;

@@ -54,10 +54,10 @@ const fn insn(code: u16, jt: u8, jf: u8, k: u32) -> Insn {
     Insn { code, jt, jf, k }
 }
 
-/// The kernel's hash decides, as without a program.
+/// The kernel's hash decides, as if no program were attached.
 pub const BY_HASH: Insn = insn(RETURN, 0, 0, u32::MAX);
 
-/// Room for any program: 32 KB, too much for the stack of a program's thread.
+/// Allocates room for the largest program: 32 KB, too much for a thread's stack.
 ///
 /// # Errors
 /// [`gdrcore_core::error::Error::NoMemory`].
@@ -72,9 +72,9 @@ pub struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// The program of a table. A packet for a block without an entry goes where the next lower
-    /// block goes, a request for an unknown service where the hash says. Its receiver forwards or
-    /// drops it.
+    /// Builds the program of a table. A packet for a block without an entry goes to the socket of
+    /// the next lower block; a request for an unknown service goes by the kernel's hash. Its
+    /// receiver forwards or drops it.
     ///
     /// `code`: [`room`] for it.
     pub fn new(code: &'a mut [Insn], table: &Table) -> Program<'a> {
@@ -90,8 +90,8 @@ impl<'a> Program<'a> {
         p.push(insn(JUMP_IF_EQUAL, 2, 0, GSI_QPN));
         p.push(insn(SHIFT_RIGHT, 0, 0, QPN_UNIT.ilog2()));
         let data = p.jump();
-        // A message to QP1: a request goes by its service, an answer by the request's id, any other
-        // by the receiver's id.
+        // A message to QP1: a request is steered by its service, an answer by the request's id, any
+        // other message by the receiver's id.
         p.push(insn(LOAD_HALF, 0, 0, ATTRIBUTE_AT));
         p.push(insn(JUMP_IF_EQUAL, 6, 0, u32::from(attribute::REQ)));
         p.push(insn(JUMP_IF_EQUAL, 5, 0, u32::from(attribute::SIDR_REQ)));
@@ -119,9 +119,9 @@ impl<'a> Program<'a> {
         p
     }
 
-    /// The program of a group in which one process has all sockets: for each packet the index that
-    /// the entry of its block says, or that of the next lower one. `entries`: (block, index), in
-    /// ascending order of blocks; the first is block 0, whose QP1 is all processes'.
+    /// Builds the program of a group in which one process has all sockets. It returns the index in
+    /// the entry of the packet's block, or of the next lower one. `entries`: (block, index), in
+    /// ascending order of blocks; the first is block 0, whose QP1 all processes share.
     ///
     /// `code`: [`room`] for it.
     pub fn by_block(code: &'a mut [Insn], entries: &[(u16, u16)]) -> Program<'a> {
@@ -134,7 +134,7 @@ impl<'a> Program<'a> {
         p
     }
 
-    /// A jump to where [`Program::land`] will be called with the result.
+    /// Emits a jump whose target [`Program::land`] sets later.
     fn jump(&mut self) -> usize {
         self.push(insn(JUMP, 0, 0, 0));
         self.len - 1
@@ -173,8 +173,8 @@ impl<'a> Program<'a> {
     /// Attaches it to the group of a bound socket.
     ///
     /// # Errors
-    /// What the kernel said: `Os(EPERM)` in a sandbox, [`gdrcore_core::error::Error::NoMemory`]
-    /// beyond its `optmem_max`.
+    /// The errno of setsockopt(2): `Os(EPERM)` in a sandbox,
+    /// [`gdrcore_core::error::Error::NoMemory`] beyond the kernel's `optmem_max`.
     pub fn attach(&self, socket: RawFd) -> Result<()> {
         set_filter(socket, libc::SO_ATTACH_REUSEPORT_CBPF, self.code())
     }
@@ -191,7 +191,7 @@ mod tests {
         vec![BY_HASH; INSTRUCTIONS]
     }
 
-    /// What the kernel's machine does with it.
+    /// Interprets the program as the kernel's machine does.
     fn run(p: &Program<'_>, packet: &[u8]) -> u32 {
         let (mut pc, mut a) = (0usize, 0u32);
         loop {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_to_qp1_finds_whom_it_names() {
+    fn a_message_to_qp1_goes_to_the_block_it_names() {
         let mut t = table(&[(7, 3), (300, 1), (1000, 2)]);
         let service = |ps: u32, port: u32| u64::from(ps << 16 | port);
         t.set_services(300, [0x0106_1234].into_iter());
@@ -307,7 +307,7 @@ mod tests {
             let mad: &mut [u8; MAD_LEN] = packet[20..].first_chunk_mut().unwrap();
             Mad { tid: 1, message }.emit(mad);
             assert_eq!(run(&p, &packet), index, "{message:?}");
-            // The reader that passes on what went astray says the same.
+            // The reader that forwards misdirected messages agrees.
             let block = match Addressee::of(&packet[20..20 + MAD_LEN]) {
                 Addressee::Block(b) => Some(b),
                 Addressee::Service { port_space, port } => {
@@ -322,13 +322,13 @@ mod tests {
                 "{message:?}"
             );
         }
-        // A packet too short for what the program reads: the kernel's machine answers 0, and the
-        // first socket looks.
+        // A packet too short for the program's loads: the kernel's machine returns 0, and the first
+        // socket receives it.
         assert_eq!(run(&p, &to(GSI_QPN)[..24]), 0);
     }
 
     #[test]
-    fn one_process_with_all_sockets_says_where_each_block_goes() {
+    fn a_program_of_one_process_steers_each_block_by_its_entry() {
         let entries = [(0, 0), (3, 2), (5, 0), (9, 1), (10, 3), (12, 0)];
         let mut code = room();
         let p = Program::by_block(&mut code, &entries);

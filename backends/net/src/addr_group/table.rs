@@ -1,11 +1,11 @@
 //! The table behind the steering program: the owner's index in the kernel's list for each block,
 //! and the listeners.
 //!
-//! Each member has one. The newest counts: the higher version, and of two with one version the one
-//! whose author has the higher block. A member that learns something (its own index, the end of
-//! another) writes the next version, attaches its program and sends it to all others. Of two that
-//! write at once one loses; its author finds itself missing and writes again. Packets arrive
-//! without all this, by a detour.
+//! Each member has a table, and the newest counts: the higher version, and of two with one version
+//! the one whose author has the higher block. A member that learns something (its own index, the
+//! end of another) writes the next version, attaches its program and sends it to all others. If two
+//! write at once, one loses; its author finds that its entries are missing and writes again.
+//! Packets arrive without the table too, by a detour.
 //!
 //! Plain data and bytes; no system calls.
 
@@ -82,8 +82,8 @@ impl Table {
         self.author = author;
     }
 
-    /// Gives a block an index. Other blocks lose that index, but for the `count` blocks `from` on,
-    /// which one process has together.
+    /// Gives a block an index. Other blocks lose that index, except for the `count` blocks from
+    /// `from` on, which one process owns together.
     pub fn set(&mut self, block: u16, index: u16, from: u16, count: u16) {
         self.retain(|b, i| b != block && (i != index || b.wrapping_sub(from) < count));
         let at = self.entries().partition_point(|e| e.0 < block);
@@ -166,8 +166,8 @@ impl Table {
         HEAD + 4 * self.entries().len() + 6 * self.services().len()
     }
 
-    /// Reads what [`Table::emit`] wrote; `None`: other bytes. A version without room for later ones
-    /// is refused, since nothing could ever replace it.
+    /// Reads the bytes of [`Table::emit`]; `None`: other bytes. The highest version number is
+    /// refused, because no later one could replace it.
     pub fn parse(bytes: &[u8]) -> Option<Table> {
         let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
         let u16_at = |b: &[u8], i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_listens_no_more() {
+    fn a_member_that_has_ended_is_no_listener() {
         let mut t = table(&[(5, 0), (3, 1)]);
         t.set_services(5, 100..300);
         assert_eq!(t.services().len(), SERVICES, "as many as there is room for");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_nothing_else() {
+    fn emitted_tables_are_read_and_other_bytes_refused() {
         let mut t = table(&[(1, 1), (2, 0), (1015, 77)]);
         t.set_services(2, [5, 6].into_iter());
         let mut b = [0; BYTES];

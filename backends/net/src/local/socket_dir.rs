@@ -53,7 +53,7 @@ impl core::fmt::Debug for SocketDir {
 }
 
 impl SocketDir {
-    /// The directory of this process, made if there is none.
+    /// Opens or makes the directory of this process.
     ///
     /// # Errors
     /// [`Error::Access`]: users cannot be compared here (the process runs as the overflow uid), or
@@ -63,8 +63,8 @@ impl SocketDir {
         SocketDir::nth(0)
     }
 
-    /// As [`SocketDir::open`]. Two processes may each have made a directory at the same instant:
-    /// the `n`th of this user's, counted round.
+    /// As [`SocketDir::open`], but returns the `n`th of this user's directories, modulo their
+    /// number. Two processes may each have made one at the same instant.
     pub(crate) fn nth(n: usize) -> Result<SocketDir> {
         if !has_unique_uid() {
             return Err(Error::Access);
@@ -109,7 +109,7 @@ impl SocketDir {
         &self.path[..self.len]
     }
 
-    /// The path of the user's directory, which has those of all network namespaces.
+    /// The path of the user's directory, which holds the directories of all network namespaces.
     ///
     /// # Errors
     /// [`Error::Invalid`]: there is none above this one.
@@ -123,10 +123,10 @@ impl SocketDir {
         Ok(p)
     }
 
-    /// The path of a name below.
+    /// The path of a name below it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`]: it is too long for a socket.
+    /// [`Error::Unsupported`]: the path is too long for a socket.
     pub(super) fn c_path(&self, parts: &[&[u8]]) -> Result<Path> {
         let mut p = Path { bytes: [0; PATH_MAX] };
         let mut left = &mut p.bytes[..PATH_MAX - 1];
@@ -182,8 +182,8 @@ impl FileName {
     }
 }
 
-/// The `n`th of this user's directories, counted round in the order of their names; made if there
-/// is none.
+/// The `n`th of this user's directories in the order of their names, modulo their number; made if
+/// there is none.
 fn own_directory(base: &Fd, n: usize) -> Result<FileName> {
     let mut usual = FileName::NONE;
     let _ = write!(&mut usual.bytes[..NAME_MAX - 1], "gdrcore-{}", own_uid());
@@ -204,8 +204,8 @@ fn own_directory(base: &Fd, n: usize) -> Result<FileName> {
     Err(Error::Access)
 }
 
-/// The `n`th name, in their order and counted round, of the directories here that are this user's
-/// alone.
+/// The `n`th name, in order and modulo their number, among the directories here that belong to this
+/// user alone.
 fn nth_own(base: RawFd, n: usize) -> Option<FileName> {
     let is_own = |name: &FileName| {
         stat_at(base, name.c_str()).is_ok_and(|s| {
@@ -214,7 +214,7 @@ fn nth_own(base: RawFd, n: usize) -> Option<FileName> {
                 && s.st_uid == own_uid()
         })
     };
-    // The smallest name above the last one, again and again, so that no list is kept.
+    // Searches again and again for the smallest name above the last one, so that no list is kept.
     let next = |above: FileName| {
         let mut best: Option<FileName> = None;
         entries(base, |name| {
@@ -293,7 +293,7 @@ pub(super) fn open_dir(at: RawFd, path: &CStr) -> Result<Fd> {
     Fd::from_call(unsafe { libc::openat(at, path.as_ptr(), flags) })
 }
 
-/// Gives the names in a directory to `each`, but for `.` and `..`. Changes the descriptor's
+/// Passes the names in a directory to `each`, except `.` and `..`. Changes the descriptor's
 /// position.
 pub(super) fn entries(dir: RawFd, mut each: impl FnMut(&CStr)) {
     // SAFETY: no pointers.

@@ -1,12 +1,12 @@
-//! Removes what killed processes have left in the user's directory, of any address and network
-//! namespace, when a device is opened.
+//! Removes the files that killed processes have left in the user's directory, of any address and
+//! network namespace. Runs when a device is opened.
 
 use super::socket_dir::{entries, open_dir, SocketDir};
 use super::{empty, lock};
 use core::ffi::CStr;
 use std::os::fd::RawFd;
 
-/// Holders that one sweep checks: two system calls each.
+/// Most holders that one sweep checks, with two system calls each.
 const HOLDERS: usize = 512;
 
 /// Removes the directories of holders without a lock, and directories that are empty then.
@@ -17,8 +17,8 @@ pub(crate) fn sweep(socket_dir: &SocketDir) {
     below(user.raw(), |network_name, network| {
         below(network, |address_name, address| {
             below(address, |holder, dir| {
-                // A free lock has no living owner. A process that wants it waits until it is free
-                // again.
+                // A free lock has no living owner. A process that takes this lock next waits until
+                // the sweep has released it.
                 if lock(dir) == Ok(true) {
                     empty(dir);
                     remove(address, holder);
@@ -34,7 +34,7 @@ pub(crate) fn sweep(socket_dir: &SocketDir) {
     });
 }
 
-/// Gives each directory in one to `each`, by name and open, until `each` returns false.
+/// Passes each directory in one to `each`, by name and open, until `each` returns false.
 fn below(dir: RawFd, mut each: impl FnMut(&CStr, RawFd) -> bool) {
     let mut go_on = true;
     entries(dir, |name| {

@@ -13,7 +13,7 @@ fn text(name: &Name) -> String {
 }
 
 #[test]
-fn names_tell_addresses_and_holders_apart() {
+fn names_differ_by_address_and_holder() {
     let socket_dir = SocketDir::open().unwrap();
     let below = |name: Name| {
         let text = text(&name);
@@ -69,20 +69,21 @@ fn a_holder_is_one_process_and_its_names_go_with_it() {
 }
 
 #[test]
-fn what_a_dead_process_left_is_in_nobodys_way() {
+fn files_of_a_dead_process_do_not_hinder_others() {
     let _kept = keep();
     let (socket_dir, at) = (SocketDir::open().unwrap(), at(2));
     let lock = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
     let mail = lock.bind(Role::Messages, libc::SOCK_DGRAM).unwrap();
     let name = lock.name(Role::Messages);
-    // As after a kill: the descriptors are closed, the files stay.
-    // SAFETY: the descriptor is the lock's own, which is forgotten.
+    // As after a kill: the descriptors are closed, the files stay. SAFETY: the descriptor is the
+    // lock's own, which is forgotten.
     unsafe { libc::close(lock.dir.raw()) };
     std::mem::forget(lock);
     drop(mail);
     assert!(std::path::Path::new(&text(&name)).exists());
     assert_eq!(connect(&name).unwrap_err(), Error::NoDevice);
-    // The next one removes it, or any process that opens a device does, but nothing of the living.
+    // The next holder removes the files, and so does any process that opens a device; files of
+    // living processes stay.
     let alive = Lock::take(&socket_dir, &at, Holder::Block(2)).unwrap();
     sweep(&socket_dir);
     assert!(!std::path::Path::new(&text(&name)).parent().unwrap().exists() && alive.is_there());
@@ -124,11 +125,11 @@ fn a_removed_directory_is_noticed() {
     let again = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
     assert!(again.is_there());
     drop(lock);
-    assert!(again.is_there(), "what the old lock leaves is its own");
+    assert!(again.is_there(), "the old lock removed only its own names");
 }
 
 #[test]
-fn only_a_map_of_everybody_tells_the_overflow_uid_apart() {
+fn only_a_map_of_all_uids_tells_the_overflow_uid_apart() {
     assert!(maps_all_uids(b"         0          0 4294967295\n"));
     for map in [
         &b""[..],

@@ -46,7 +46,7 @@ fn packets(from: &Endpoint, to: &Endpoint, n: usize, seg: usize) -> Vec<u8> {
     let flow = Flow::from_gids(&from.ip, &to.ip, from.port, to.port);
     let mut data = vec![0u8; n * seg];
     for (k, p) in data.chunks_mut(seg).enumerate() {
-        // UD SEND ONLY, so that a reader knows what follows.
+        // UD SEND ONLY, a valid opcode for the reader.
         p[0] = 0x64;
         p[1] = 0x40;
         p[2..4].fill(0xff);
@@ -108,8 +108,8 @@ fn a_burst_is_in_the_file_when_it_leaves() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// Threads and processes that write one file at once: what each wrote is there, whole and in its
-/// own order.
+/// Threads and processes write one file at once. The frames of each are there, whole and in the
+/// writer's order.
 #[test]
 fn captures_share_a_file() {
     let file = path("shared");
@@ -129,7 +129,7 @@ fn captures_share_a_file() {
     let mut first = open(&file, MEM_MIN).unwrap();
     first.pcap.burst(0, &a, &b, 0, 60, &packets(&a, &b, 1, 60));
     let _fork = fork();
-    // SAFETY: the child calls `write`, which is files and memory of its own, and leaves by _exit.
+    // SAFETY: the child calls `write`, which uses its own files and memory, and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let n = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write(9))).unwrap_or(0);
@@ -159,7 +159,7 @@ fn captures_share_a_file() {
 }
 
 #[test]
-fn only_what_nobody_writes_and_this_process_did_not_begin_is_replaced() {
+fn only_captures_without_writers_and_not_begun_here_are_replaced() {
     let file = path("earlier");
     let (a, b) = (Endpoint::v4([10, 1, 0, 1], 4791), Endpoint::v4([10, 1, 0, 2], 4791));
     let one = |r: &mut Rig| r.pcap.burst(0, &a, &b, 0, 60, &packets(&a, &b, 1, 60));
@@ -201,8 +201,8 @@ fn only_what_nobody_writes_and_this_process_did_not_begin_is_replaced() {
         assert_eq!(counted(&other), 0, "replaced, in round {n}");
         std::fs::remove_file(&other).unwrap();
     }
-    // What is no capture is not written behind, but may be replaced; nobody waits for a stranger's
-    // lock for ever.
+    // A foreign file is not appended to, but may be replaced. A lock that another process keeps is
+    // not waited for without end.
     let foreign = path("foreign");
     std::fs::write(&foreign, b"something else, and long enough").unwrap();
     assert!(matches!(open_as(&foreign, Earlier::Keep, MEM_MIN), Err(Error::Invalid)));
@@ -212,8 +212,8 @@ fn only_what_nobody_writes_and_this_process_did_not_begin_is_replaced() {
     assert!(matches!(open(&foreign, MEM_MIN), Err(Error::Busy)));
     assert_eq!(std::fs::read(&foreign).unwrap(), b"something else, and long enough");
     drop(stranger);
-    // A child that another test forked just now has the stranger's description, and so its lock,
-    // until it runs.
+    // A child that another test has just forked holds the file's description, and so its lock,
+    // until it execs.
     let end = deadline(60);
     let mut r = loop {
         match open(&foreign, MEM_MIN) {
@@ -234,7 +234,7 @@ fn a_full_disk_stops_the_tee_and_is_counted() {
     assert!(matches!(open("/dev/full".as_ref(), MEM_MIN), Err(Error::Os(libc::ENOSPC))));
     let mut r = open("/dev/null".as_ref(), MEM_MIN).unwrap();
     let (a, b) = (Endpoint::v4([10, 1, 0, 1], 4791), Endpoint::v4([10, 1, 0, 2], 4791));
-    // Let the same descriptor lead to /dev/full, as a disk that fills up does.
+    // The same descriptor now leads to /dev/full, as when a disk fills up.
     let full = CString::new("/dev/full").unwrap();
     // SAFETY: opens and duplicates descriptors of this test only.
     unsafe {

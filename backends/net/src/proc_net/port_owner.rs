@@ -3,13 +3,13 @@
 use super::udp_list::{each, Socket, V4, V6};
 use crate::addr::Endpoint;
 
-/// The user whose socket is bound to an address and port of this network namespace, or to the port
-/// of all addresses. `None`: there is none, or procfs does not say.
+/// The user whose socket is bound to an address and port of this network namespace, or to that port
+/// of all addresses. `None`: there is none, or procfs is not readable.
 ///
 /// Cost: reads the kernel's list of IPv4 or IPv6 sockets, or both. No allocation.
 pub fn port_owner(at: &Endpoint) -> Option<u32> {
     let mut user = None;
-    // A socket of all IPv6 addresses has the port of all IPv4 ones as well.
+    // A socket of all IPv6 addresses occupies the port of all IPv4 addresses as well.
     let files: &[_] = if at.is_v4() { &[V4, V6] } else { &[V6] };
     for file in files {
         each(file, |s: &Socket| {
@@ -34,7 +34,7 @@ mod tests {
         let (own, beside) = (loopback(8, 4), loopback(8, 5));
         // SAFETY: no precondition.
         let me = unsafe { libc::geteuid() };
-        // Many others, so that lines cross the buffer's end.
+        // Many other sockets, so that lines cross the buffer's end.
         let _others: Vec<UdpSocket> =
             (0..100).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let v4 = UdpSocket::bind((std::net::Ipv4Addr::from(own), 0)).unwrap();

@@ -11,8 +11,8 @@ pub(super) const V6: &CStr = c"/proc/thread-self/net/udp6";
 
 /// Longest line that is looked at; the kernel's have 128 bytes for IPv4 and some 170 for IPv6.
 const LINE: usize = 512;
-/// Most bytes that are read, so that a host with a hundred thousand sockets costs milliseconds and
-/// not seconds.
+/// Most bytes that are read, so that a host with a hundred thousand sockets costs milliseconds, not
+/// seconds.
 const MOST: usize = 16 << 20;
 
 /// A socket of the list.
@@ -37,7 +37,7 @@ impl Socket {
     }
 }
 
-/// Gives each socket of a list to `f`; none where procfs does not say. No allocation.
+/// Passes each socket of a list to `f`; none if procfs is not readable. No allocation.
 pub(super) fn each(list: &CStr, mut f: impl FnMut(&Socket)) {
     // SAFETY: a C string; no other pointers.
     let Ok(fd) =
@@ -77,7 +77,7 @@ fn socket(line: &str) -> Option<Socket> {
     Some(Socket { ip, port, connected: address(remote)?.1 != 0, unread, user })
 }
 
-/// An address as the list has it: words of 32 bits in the machine's byte order, then the port.
+/// Reads an address of the list: words of 32 bits in the machine's byte order, then the port.
 fn address(text: &str) -> Option<([u8; 16], u16)> {
     let (ip, port) = text.split_once(':')?;
     let word = |at: usize| Some(u32::from_str_radix(ip.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_lines_are_passed_over() {
+    fn other_lines_are_skipped() {
         for line in [
             "",
             "  sl  local_address rem_address   st",

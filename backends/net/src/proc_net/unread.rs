@@ -1,7 +1,7 @@
 //! Unread packets in the UDP sockets of this host.
 //!
-//! A silent peer may be of this host. Then its socket tells whether its process is there at all,
-//! and whether it receives.
+//! A silent peer may be of this host. Then its socket shows whether its process still exists, and
+//! whether it receives.
 
 use super::udp_list::{each, V4, V6};
 use crate::addr::Endpoint;
@@ -17,9 +17,9 @@ pub enum Unread {
     Taken,
 }
 
-/// Reads the state of the sockets bound to an address and port of this host, without connected
-/// ones. Cost: a read of the kernel's list, some 0.1 ms, so for peers that have been silent for
-/// long. Allocates nothing.
+/// Reads the state of the unconnected sockets bound to an address and port of this host. Cost: a
+/// read of the kernel's list, some 0.1 ms, so only for peers that have been silent for long.
+/// Allocates nothing.
 pub fn unread(at: &Endpoint) -> Unread {
     let (mut waiting, mut empty) = (0u32, 0u32);
     each(if at.is_v4() { V4 } else { V6 }, |s| {
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_tells_whether_somebody_reads_it() {
+    fn a_sockets_unread_packets_show_whether_it_is_read() {
         for (own, everywhere) in [("127.0.0.1:0", "0.0.0.0:0"), ("[::1]:0", "[::]:0")] {
             for bound in [own, everywhere] {
                 let reader = UdpSocket::bind(bound).unwrap();

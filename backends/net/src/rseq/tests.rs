@@ -5,15 +5,15 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gdrcore_testkit::descriptors::fork;
 
-/// What the two processes share.
+/// Memory that the two processes share.
 #[repr(C)]
 struct Shared {
     grant: Serial,
-    /// What the child writes in its parent's memory, by its address.
+    /// The cell that the child writes in its parent, by its address.
     cell: AtomicU64,
 }
 
-/// What a child ends with.
+/// Exit codes of a child.
 const WRITTEN: i32 = 0;
 const CANCELED: i32 = 1;
 const OTHER: i32 = 2;
@@ -39,7 +39,7 @@ impl Child {
         assert!(libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == signal, "{status:#x}");
     }
 
-    /// A ptrace(2) request with an address and a value.
+    /// Makes a ptrace(2) request with an address and a value.
     fn ask(&self, request: libc::c_uint, at: *mut u8, data: u64) -> u64 {
         // SAFETY: requests about a child that is stopped; what is written there is its own.
         let answer = unsafe { libc::ptrace(request, self.pid, at, data) };
@@ -83,7 +83,7 @@ fn write_once(parent: libc::pid_t, shared: &Shared) -> i32 {
     let vec = |at: *const u64| libc::iovec { iov_base: at.cast_mut().cast(), iov_len: 8 };
     let (local, remote) = ([vec(&raw const value)], [vec(shared.cell.as_ptr())]);
     let call = WriteCall { pid: parent, local: &local, remote: &remote };
-    // SAFETY: the cell lies at the same address in the parent, which reads it only as an atomic.
+    // SAFETY: the cell has the same address in the parent, which reads it only as an atomic.
     match unsafe { write_while_active(&call, &shared.grant, 1) } {
         Ok(8) => WRITTEN,
         Err(libc::ECANCELED) => CANCELED,
@@ -100,8 +100,8 @@ fn syscall_instruction() -> *mut u8 {
     code.wrapping_add(at)
 }
 
-/// A child that is stopped right before its system call, by a breakpoint, and goes on after
-/// `meanwhile`: what it ends with.
+/// Stops a child right before its system call, by a breakpoint, runs `meanwhile`, continues the
+/// child and returns its exit code.
 fn stopped_before_the_call(shared: &Shared, meanwhile: impl FnOnce()) -> i32 {
     let parent = std::process::id() as libc::pid_t;
     // SAFETY: the child makes system calls alone; it does not allocate and takes no lock.
@@ -133,7 +133,7 @@ fn stopped_before_the_call(shared: &Shared, meanwhile: impl FnOnce()) -> i32 {
 }
 
 #[test]
-fn who_is_stopped_right_before_the_call_compares_again() {
+fn a_thread_stopped_right_before_the_call_compares_again() {
     if area::of_thread().is_none() {
         println!("skipped: the C library has registered no area for restartable sequences");
         return;
@@ -144,7 +144,7 @@ fn who_is_stopped_right_before_the_call_compares_again() {
     assert_eq!(unsafe { libc::ftruncate(file.raw(), 4096) }, 0);
     let map = Map::shared(file.raw(), 0, 4096, true).expect("a map");
     // SAFETY: zeroed memory of the map, which outlives all uses, is a `Shared`; both processes
-    // change it as atomics alone.
+    // access it only as atomics.
     let shared = unsafe { &*map.as_ptr().cast::<Shared>() };
     let _fork = fork();
     shared.grant.activate(1);

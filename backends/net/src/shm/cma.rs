@@ -1,14 +1,14 @@
-//! Writing another process's memory by its addresses: `process_vm_writev`, a copy by the kernel
-//! from one process into another.
+//! Writes another process's memory by its addresses: `process_vm_writev`, a copy by the kernel from
+//! one process into another.
 //!
 //! The kernel allows the call to a process of the same user that may also trace the other. It
 //! refuses it for a process that is not dumpable, across user namespaces, and to all but ancestors
 //! where Yama restricts ptrace(2). After one refusal the link uses its ring alone.
 //!
 //! The call names its target by pid, and pids are used again. A pidfd, opened when the link is
-//! made, tells whether the process has ended. The link's socket, which execve(2) closes, tells
-//! whether it runs another program. Both are checked before each call. The time between the check
-//! and the call remains. The grant is looked at in the very moment of the call ([`crate::rseq`]).
+//! made, shows whether the process has ended. The link's socket, which execve(2) closes, shows
+//! whether it runs another program. Both are checked before each call; a short time between check
+//! and call remains. The grant is checked at the very moment of the call ([`crate::rseq`]).
 
 use crate::local::{is_own_user, peer_of};
 use crate::rseq::write_process;
@@ -31,7 +31,7 @@ pub(super) struct PeerProcess {
 pub(super) enum CmaError {
     /// An address is not mapped, in the target or here, or only in part.
     Fault,
-    /// The call is not allowed, or the process has ended: every later call would fail as well.
+    /// The call is not allowed, or the process has ended: every later call would fail too.
     Never,
 }
 
@@ -39,14 +39,14 @@ impl PeerProcess {
     /// The process at the other end of a socket that was connected just now. `None`: it is another
     /// user's, or this system lacks the call.
     pub(super) fn of(socket: RawFd) -> Option<PeerProcess> {
-        // Only on x86-64 is the order known in which a copy's bytes become visible.
+        // The order in which a copy's bytes become visible is known only on x86-64.
         if !cfg!(target_arch = "x86_64") {
             return None;
         }
         let peer = peer_of(socket).filter(|peer| is_own_user(peer.uid) && peer.pid > 0)?;
         let pidfd = pidfd_open(peer.pid)?;
-        // The pid may have had another owner by now; but a process closes its sockets before its
-        // pid is free.
+        // The pid may belong to another process by now. A process closes its sockets before its pid
+        // is free, so an open socket rules that out.
         Some(PeerProcess { pid: peer.pid, pidfd, socket }).filter(|process| !process.has_ended())
     }
 
@@ -55,7 +55,7 @@ impl PeerProcess {
         any_ready([(self.pidfd.raw(), libc::POLLIN), (self.socket, 0)])
     }
 
-    /// Copies pieces of this process, in order, to an address of the other one; the last aligned
+    /// Copies ranges of this process, in order, to an address of the other one; the last aligned
     /// word is written after all others. Nothing is copied once the grant with this serial has been
     /// revoked, even if this process was stopped in between.
     pub(super) fn write(
@@ -67,15 +67,15 @@ impl PeerProcess {
         if self.has_ended() {
             return Err(CmaError::Never);
         }
-        // The owner waits for a pin only so long, and may have its memory back by now.
+        // The owner waits only a bounded time for a pin, and may have taken its memory back by now.
         let len: u64 = pieces.iter().map(|p| p.len).sum();
         outcome(write_process(self.pid, pieces, ranges(to, len), grant), len)
     }
 }
 
 /// `len` bytes at `to`, the last aligned word (up to 8 bytes) as a range of its own. The kernel
-/// copies ranges in order, and the processor keeps the order of two string copies, but not that
-/// within one.
+/// copies ranges in order, and the processor keeps the order of two string copies, but not the
+/// order within one.
 fn ranges(to: u64, len: u64) -> [(u64, u64); 2] {
     let last = (to.wrapping_add(len).wrapping_sub(1) & 7).wrapping_add(1).min(len);
     let first = len - last;

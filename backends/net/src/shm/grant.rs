@@ -3,12 +3,11 @@
 //!
 //! ```text
 //! writer (writes the ring)                            owner (reads the ring)
-//!                                     control page: "offers"  <- there is memory to grant
-//! a WRITE with an unknown key   -- request: QPs, key -->  may its WRITEs? (`Transport::mappable`)
-//! maps the descriptor           <-- grant: number, serial, range, descriptor --
-//! "pinned" = number, fence, serial still in the page? copy, "pinned" = 0
-//!                                    revokes: serial = 0, fence,
-//!                                    waits while "pinned" is the number
+//!   control page: "offers"  <- there is memory to grant
+//!   a WRITE with an unknown key   -- request: QPs, key -->  may it WRITE? (`Transport::mappable`)
+//!   maps the descriptor           <-- grant: number, serial, range, descriptor --
+//!   "pinned" = number, fence, serial still in the page? copy, "pinned" = 0
+//!                                    revokes: serial = 0, fence, waits while "pinned" is the number
 //! ```
 //!
 //! The two words are a Dekker pair ([`gdrcore_core::lease`]): either the writer sees that the grant
@@ -18,8 +17,8 @@
 //! processes that the link trusts.
 //!
 //! A grant *by address* (`cma`) has no descriptor: the writer copies to the address in the owner's
-//! process, by a system call. All else is the same. Both ends opt in; the owner grants by address
-//! only if requested so.
+//! process, by a system call. All else is the same. Both ends must enable it; the owner grants by
+//! address only what was requested by address.
 
 use super::cma::{CmaError, PeerProcess};
 use super::listener::LinkSocket;
@@ -38,10 +37,10 @@ use std::os::fd::RawFd;
 const OFFERS_SHARED: u32 = 1;
 /// Bit of the word "offers": all other regions are granted by address.
 const OFFERS_BY_ADDRESS: u32 = 2;
-/// Time until a request without an answer is repeated: the owner may have shared the region since.
+/// Time until an unanswered request is repeated: the owner may have shared the region since.
 const REQUEST_AGAIN_NS: u64 = 50_000_000;
-/// Time that the owner waits for a pinned grant that it revokes. A writer that is stopped longer
-/// while it copies loses its link.
+/// Time that the owner waits for a pinned grant that it revokes. A writer that keeps it pinned
+/// longer, because it was stopped while it copied, loses its link.
 const UNPIN_NS: u64 = 100_000_000;
 
 /// Grants of the other end.
@@ -51,7 +50,7 @@ pub struct PeerGrants {
     last: usize,
     /// Grants by address, of regions that are not shared.
     by_address: [Option<Entry<Grant>>; GRANTS],
-    /// The other end's process, if grants by address are wanted and the kernel allows them.
+    /// The other end's process, if grants by address are enabled and the kernel allows them.
     process: Option<PeerProcess>,
     /// Number and serial of the grant by address that was pinned last.
     pinned: (u32, u32),
@@ -77,7 +76,7 @@ struct MappedGrant {
     _map: Map,
 }
 
-/// The index of a key's entry, if it has a grant. An unknown key is entered, to be requested.
+/// The index of a key's entry, if it has a grant. An unknown key gets an entry, to be requested.
 fn find<T>(list: &mut [Option<Entry<T>>], request: GrantRequest) -> Option<usize> {
     let at = list.iter().position(|e| e.as_ref().is_some_and(|e| e.request == request));
     if let Some(i) = at {
@@ -93,8 +92,8 @@ fn find<T>(list: &mut [Option<Entry<T>>], request: GrantRequest) -> Option<usize
     None
 }
 
-/// Drops grants that were revoked, and gives `request` what is to be requested. `name`: the number
-/// and serial of a grant.
+/// Drops grants that were revoked, and calls `request` for each entry that is to be requested.
+/// `name`: the number and serial of a grant.
 fn maintain<T>(
     list: &mut [Option<Entry<T>>],
     place: &Place,
@@ -124,7 +123,7 @@ fn try_pin(place: &Place, number: u32, serial: u32) -> bool {
     place.pinned().pin(place.grant(number), number, serial)
 }
 
-/// The offset in a region of `len` bytes at `addr`; `None`: they are not all inside.
+/// The offset of a range in a region of `len` bytes at `addr`; `None`: it is not all inside.
 #[inline(always)]
 fn within(iova: u64, length: u64, addr: u64, len: u64) -> Option<u64> {
     let offset = addr.wrapping_sub(iova);
@@ -195,8 +194,8 @@ impl PeerGrants {
         }
     }
 
-    /// Takes a grant, by address where there is no descriptor. One that was not requested, or
-    /// cannot be mapped, is dropped.
+    /// Takes a grant, by address if it has no descriptor. A grant that was not requested, or cannot
+    /// be mapped, is dropped.
     pub(super) fn take(&mut self, grant: &Grant, fd: Option<&Fd>) {
         if !grant.is_sound() || grant.by_address != fd.is_none() {
             return;
@@ -306,8 +305,8 @@ impl OwnGrants {
     }
 
     /// Grants a region: `offset` bytes into the memory of a descriptor, or by its address. A grant
-    /// that cannot be sent is not made. False: the other end keeps an earlier grant of the same key
-    /// pinned; the link is to be closed.
+    /// that cannot be sent is not made. Returns false if the other end keeps an earlier grant of
+    /// the same key pinned; the link is then to be closed.
     pub(super) fn export(
         &mut self,
         request: &GrantRequest,
@@ -342,7 +341,7 @@ impl OwnGrants {
     }
 
     /// Revokes every grant for which `is_valid` is false; its last argument: the grant is by
-    /// address. False: the other end keeps one pinned; the link is to be closed.
+    /// address. Returns false if the other end keeps one pinned; the link is then to be closed.
     pub(super) fn check(
         &mut self,
         place: &Place,
@@ -371,7 +370,7 @@ impl OwnGrants {
         }
     }
 
-    /// Revokes a grant. False: the writer did not unpin it in time.
+    /// Revokes a grant. Returns false if the writer did not unpin it in time.
     fn revoke(&mut self, i: usize, place: &Place) -> bool {
         place.grant(i as u32).revoke();
         let inside = || place.pinned().is_pinned(i as u32);

@@ -1,4 +1,4 @@
-//! How a segment gets from one process to another: a Unix socket named after the address
+//! Passes a segment from one process to another, over a Unix socket named after the address
 //! ([`crate::local`]).
 //!
 //! The sender connects, checks which user listens, and sends one hello with the memory. The socket
@@ -15,8 +15,8 @@ use std::os::fd::{IntoRawFd, RawFd};
 
 /// First bytes of a hello: name and version.
 const HELLO: [u8; 8] = *b"gdrshm\x02\0";
-/// First bytes of a hello on a socket that a router made. The router names the sender; the rest of
-/// the hello does not.
+/// First bytes of a hello on a socket that a router made. The router names the sender, so the
+/// address in the hello is ignored.
 const HELLO_BROKERED: [u8; 8] = *b"gdrshm\x03\0";
 /// Most messages of one link's socket that one call handles.
 const EVENTS_MAX: usize = 64;
@@ -58,10 +58,10 @@ impl Listener {
     }
 }
 
-/// What waited at a listener.
+/// Result of an accept at a listener.
 #[derive(Debug)]
 pub(super) enum Incoming {
-    /// A connection whose segment has come or will.
+    /// A connection whose segment has arrived or will arrive.
     Link(LinkSocket),
     /// Nothing more for now.
     Nothing,
@@ -80,7 +80,7 @@ pub(super) enum LinkEvent {
     Request(GrantRequest, bool),
     /// The other end grants memory: the descriptor's, or by address.
     Grant(Grant, Option<Fd>),
-    /// The other end has closed the socket, or has sent a message that is none of ours.
+    /// The other end has closed the socket, or has sent an unknown message.
     Closed,
 }
 
@@ -91,7 +91,7 @@ pub struct LinkSocket {
 }
 
 impl LinkSocket {
-    /// The end of a socket that a router made.
+    /// One end of a socket that a router made.
     pub(super) fn brokered(fd: Fd) -> LinkSocket {
         LinkSocket { fd }
     }
@@ -101,7 +101,7 @@ impl LinkSocket {
         self.fd.raw()
     }
 
-    /// Wakes the other end. A full socket already wakes it, so a send that fails loses nothing.
+    /// Wakes the other end. A full socket already wakes it, so a failed send loses nothing.
     pub fn wake(&self) {
         self.send(&[1], None);
     }
@@ -141,9 +141,9 @@ impl LinkSocket {
         }
     }
 
-    /// Gives `take` every event but wake-ups; `take` returns false for one that is not expected.
-    /// Returns true if the socket is closed or such an event came. Bounded: a peer that sends
-    /// without end is read [`EVENTS_MAX`] times per call.
+    /// Passes every event but wake-ups to `take`, which returns false for an unexpected one.
+    /// Returns true if the socket is closed or such an event came. Bounded: at most [`EVENTS_MAX`]
+    /// messages are read per call.
     pub(super) fn for_each_event(&self, mut take: impl FnMut(LinkEvent) -> bool) -> bool {
         for _ in 0..EVENTS_MAX {
             match self.next_event() {
@@ -160,16 +160,16 @@ impl LinkSocket {
         false
     }
 
-    /// Receives the hello of a connection. `Ok(None)`: it has not come yet.
+    /// Receives the hello of a connection. `Ok(None)`: it has not arrived yet.
     ///
     /// # Errors
-    /// [`Error::Access`]: it is no hello, or its memory is not as it must be; the socket is to be
-    /// closed. [`Error::NoMemory`].
+    /// [`Error::Access`]: the message is no hello, or its memory has not the required form; the
+    /// socket is to be closed. [`Error::NoMemory`].
     pub fn receive(&self) -> Result<Option<(Endpoint, Segment)>> {
         self.receive_hello(HELLO)
     }
 
-    /// As [`LinkSocket::receive`], on a socket that a router made: only the memory counts.
+    /// As [`LinkSocket::receive`], on a socket that a router made: only the memory is used.
     ///
     /// # Errors
     /// As [`LinkSocket::receive`].
@@ -225,7 +225,7 @@ fn receive(from: RawFd, bytes: &mut [u8]) -> Option<Message> {
     Some(message)
 }
 
-/// Connects to the process that listens under a name and hands it a new segment of `size` bytes.
+/// Connects to the process that listens under a name and sends it a new segment of `size` bytes.
 ///
 /// # Errors
 /// As [`connect`].
@@ -251,7 +251,7 @@ fn send_hello(
     from: &Endpoint,
     size: usize,
 ) -> Result<(LinkSocket, Segment)> {
-    // The hello must leave at once; the buffer needs room for it and for a few wake-ups.
+    // The hello must leave at once, so the buffer needs room for it and for a few wake-ups.
     set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_SNDBUF, 4096i32)?;
     let (segment, memory) = Segment::create(size)?;
     let mut bytes = [0u8; HELLO_LEN];

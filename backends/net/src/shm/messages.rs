@@ -1,11 +1,11 @@
-//! The bytes of requests for memory and of grants, between the two ends of a link.
+//! Layout of the requests for memory and of the grants, between the two ends of a link.
 
 use super::ring::GRANTS;
 
 /// First bytes of the messages: name and version.
 pub(super) const REQUEST: [u8; 8] = *b"gdrask\x01\0";
 pub(super) const GRANT: [u8; 8] = *b"gdrlon\x01\0";
-/// First bytes where access is by address; sent only to ends that offer it.
+/// First bytes if access is by address; sent only to ends that offer it.
 pub(super) const REQUEST_BY_ADDRESS: [u8; 8] = *b"gdrakf\x01\0";
 const GRANT_BY_ADDRESS: [u8; 8] = *b"gdrlnf\x01\0";
 /// Bytes of the messages.
@@ -60,7 +60,7 @@ impl GrantRequest {
         GrantRequest { from_qpn: word(bytes, 8), qpn: word(bytes, 12), rkey: word(bytes, 16) }
     }
 
-    /// A request, and whether it is by address. `None`: other bytes.
+    /// Reads a request, and whether it is by address. `None`: other bytes.
     pub(super) fn parse(bytes: &[u8]) -> Option<(GrantRequest, bool)> {
         let (head, _) = bytes.split_first_chunk()?;
         let known = bytes.len() == REQUEST_LEN && [REQUEST, REQUEST_BY_ADDRESS].contains(head);
@@ -84,7 +84,7 @@ impl Grant {
         bytes
     }
 
-    /// A grant with a descriptor, or `by_address` without. `None`: other bytes.
+    /// Reads a grant with a descriptor, or `by_address` without. `None`: other bytes.
     pub(super) fn parse(bytes: &[u8], by_address: bool) -> Option<Grant> {
         let head = if by_address { GRANT_BY_ADDRESS } else { GRANT };
         (bytes.len() == GRANT_LEN && bytes[..8] == head).then(|| Grant {

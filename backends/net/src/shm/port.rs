@@ -1,4 +1,4 @@
-//! The links of one device: those it writes, those it reads, and the listeners for new ones.
+//! The links of one device: outbound links, inbound links, and the listeners for new ones.
 
 use super::grant::{OwnGrants, PeerGrants, PeerRequest, SharedRegion};
 use super::listener::{LinkSocket, Listener};
@@ -29,7 +29,7 @@ pub const SHARED: usize = 256;
 /// A link that we write.
 struct Outbound {
     to: Endpoint,
-    /// The QPN block whose owner reads it; `None`: the holder of the address's own name does.
+    /// The QPN block whose owner reads it; `None`: the holder of the address's own name reads it.
     block: Option<u16>,
     socket: LinkSocket,
     writer: Writer,
@@ -65,7 +65,7 @@ struct Inbound {
     brokered: Option<Brokered>,
 }
 
-/// What shm counted since it was opened.
+/// Counters of shm since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShmCounters {
     /// Frames written.
@@ -87,7 +87,7 @@ pub struct ShmPort {
     listeners: RawSlice<Option<Listener>>,
     /// The lock of the address's own name.
     address: Option<Lock>,
-    /// A connection waits for which there is no descriptor; until then no listener is watched.
+    /// A connection waits for a free descriptor; until then no listener is watched.
     paused_until: Option<u64>,
     out: RawSlice<Option<Outbound>>,
     inbound: RawSlice<Option<Inbound>>,
@@ -99,9 +99,9 @@ pub struct ShmPort {
     any_lost: bool,
     /// Regions of which the program shares the memory.
     shared: RawSlice<Option<SharedRegion>>,
-    /// Requests for grants that were not yet looked at.
+    /// Requests for grants that were not processed yet.
     requested: RawSlice<Option<PeerRequest>>,
-    /// The program wants grants by address, of its regions and of its peers'.
+    /// The program enables grants by address, of its regions and of its peers'.
     by_address: bool,
     counters: ShmCounters,
 }
@@ -150,7 +150,7 @@ impl ShmPort {
     /// [`Error::NoMemory`]: fewer than [`ShmPort::memsize`] bytes; [`Error::Os`].
     ///
     /// # Safety
-    /// The memory is used by nobody else and outlives the port.
+    /// Nothing else uses the memory, and it outlives the port.
     pub(crate) unsafe fn open<'l>(
         socket_dir: &SocketDir,
         local: &Endpoint,
@@ -164,7 +164,7 @@ impl ShmPort {
         let mut port = unsafe {
             ShmPort::carve(local, blocks.clone().count() as u16, by_address, memory, bytes)?
         };
-        // From here on a drop gives the names back.
+        // From here on a drop releases the names.
         port.socket_dir = Some(*socket_dir);
         port.open_listeners(blocks, waiter)?;
         Ok(port)
@@ -203,7 +203,7 @@ impl ShmPort {
         })
     }
 
-    /// Opens all listeners, anew where some were open.
+    /// Opens all listeners, and reopens those that were open.
     pub(crate) fn open_listeners<'l>(
         &mut self,
         blocks: impl Iterator<Item = &'l Lock>,
@@ -230,7 +230,7 @@ impl ShmPort {
         blocks.into_iter().try_for_each(open)
     }
 
-    /// Opens the listeners anew in another directory.
+    /// Reopens the listeners in another directory.
     ///
     /// # Errors
     /// As [`ShmPort::open`].
@@ -264,9 +264,9 @@ impl ShmPort {
 
 impl Drop for ShmPort {
     fn drop(&mut self) {
-        // Once its context is closed, the memory is the program's alone again.
+        // Once its context is closed, the program alone uses its memory again.
         self.check_grants(|_, _, _| false);
-        // The slices never run destructors: sockets and mappings are given back here.
+        // The slices never run destructors, so sockets and mappings are released here.
         self.listeners.fill_with(|| None);
         self.address = None;
         self.shared.fill_with(|| None);

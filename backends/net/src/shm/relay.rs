@@ -1,18 +1,18 @@
-//! The rings between a session and its router, for what needs more than the two ends of a link:
-//! datagrams, messages of the connection manager, and whatever else leaves as packets.
+//! The rings between a session and its router, for traffic that involves more than the two ends of
+//! a link: datagrams, messages of the connection manager, and all else that is sent as packets.
 //!
-//! Two segments, one each way, which the router makes, and a socket of bells. A frame is one
+//! The router makes two segments, one for each direction, and a socket for wake-ups. A frame is one
 //! packet:
 //!
 //! ```text
-//!  0  address (16 bytes): towards the router that of the receiver, from there that of the sender
+//! 0  address (16 bytes): towards the router that of the receiver, from there that of the sender
 //! 16  flags (2 bytes): bit 0: the receiver's ring is half full or more, or its rate is near
 //! 18  zero (6)
 //! 24  the packet, from its BTH to its ICRC
 //! ```
 //!
-//! Whoever reads believes nothing: a frame is copied out first. What the two ends do to each
-//! other's words costs themselves their rings.
+//! A reader trusts nothing: a frame is copied before it is checked. An end that overwrites the
+//! other's words loses its own rings, nothing else.
 
 use super::listener::LinkSocket;
 use super::ring::{Broken, Reader, Writer};
@@ -30,13 +30,13 @@ pub const HEAD: usize = 24;
 pub const PACKET_MAX: usize = 4096 + 128;
 /// Most bytes of a frame.
 pub const FRAME_MAX: usize = HEAD + PACKET_MAX;
-/// Bytes of the ring towards the router, and of that from it. The first only lets a session wait,
-/// the second is what its peers may have under way.
+/// Bytes of the ring towards the router, and of the ring from it. The first only lets a session
+/// wait; the second limits what its peers may have in flight.
 pub const RINGS: (u32, u32) = (64 << 10, 256 << 10);
-/// Flag of a frame: its receiver does not keep up.
+/// Flag of a frame: its receiver is too slow.
 const CONGESTED: u16 = 1;
 
-/// What a session is given of its rings, in the order of the message.
+/// The parts of its rings that a session gets, in the order of the message.
 #[derive(Debug)]
 pub struct Ends {
     /// The ring towards the router.
@@ -52,13 +52,13 @@ pub struct Ends {
 pub struct Frame<'b> {
     /// The address in its head.
     pub address: [u8; 16],
-    /// The receiver's ring is half full, or more is sent to it than its rate lets through.
+    /// The receiver's ring is half full, or more is sent to it than its rate allows.
     pub congested: bool,
     /// The packet.
     pub packet: &'b [u8],
 }
 
-/// What became of a frame.
+/// Result of sending a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     /// It is in the ring.
@@ -77,8 +77,8 @@ pub struct Relay {
     _segments: [Segment; 2],
 }
 
-// SAFETY: what its rings lead to are mappings of the process, which it holds; no thread owns them,
-// and all that is done with them takes `&mut self` or reads atomics.
+// SAFETY: its rings lead to mappings that it holds; they belong to the process, not to a thread.
+// Every access takes `&mut self` or reads atomics.
 unsafe impl Send for Relay {}
 
 fn pair() -> Result<[OwnedFd; 2]> {
@@ -90,14 +90,14 @@ fn pair() -> Result<[OwnedFd; 2]> {
     Ok(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// The same descriptor in the other type: its owner closes it no more.
+/// The same descriptor as an `OwnedFd`, which closes it.
 fn owned(fd: Fd) -> OwnedFd {
     // SAFETY: `fd` is open and gives up what it owns.
     unsafe { OwnedFd::from_raw_fd(core::mem::ManuallyDrop::new(fd).raw()) }
 }
 
 impl Relay {
-    /// The router's end of new rings, and what the session gets. Some ten system calls.
+    /// The router's end of new rings, and the session's parts. Some ten system calls.
     ///
     /// # Errors
     /// [`Error::NoMemory`], [`Error::Os`]: no memory or descriptors are left.
@@ -113,7 +113,7 @@ impl Relay {
     /// The session's end. `sizes`: bytes of either ring, as [`RINGS`].
     ///
     /// # Errors
-    /// [`Error::Access`]: the memory is not what it must be; as [`Relay::create`].
+    /// [`Error::Access`]: the memory has not the required form; as [`Relay::create`].
     pub fn open(ends: Ends, sizes: (u32, u32)) -> Result<Relay> {
         let raw = |fd: OwnedFd| Fd::from_call(fd.into_raw_fd());
         let up = Segment::open(raw(ends.up)?.raw(), sizes.0 as usize)?;
@@ -130,14 +130,14 @@ impl Relay {
         })
     }
 
-    /// Readable when the other end rings, or is gone.
+    /// Readable when the other end sends a wake-up, or has ended.
     pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the socket is open for as long as it is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.socket.fd()) }
     }
 
-    /// Whether frames of `bytes` bytes in all, with their heads and gaps, find room. Where not, a
-    /// socket says when there is some.
+    /// Whether there is room for frames of `bytes` bytes in all, with their heads and gaps. If not,
+    /// the socket is readable when there is some.
     ///
     /// # Errors
     /// [`Broken`].
@@ -145,14 +145,15 @@ impl Relay {
         if self.writer.room(bytes, bytes)?.is_some() {
             return Ok(true);
         }
-        // Pairs with the reader's fence in `settle`: it sees the word, or we see its tail.
+        // Pairs with the reader's fence in `settle`: either it sees the word, or this end sees its
+        // tail.
         self.writer.place().wants_room().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         Ok(self.writer.room(bytes, bytes)?.is_some())
     }
 
-    /// Writes a frame; rings if the other end sleeps. A packet longer than [`PACKET_MAX`] is none,
-    /// and finds no room.
+    /// Writes a frame, and wakes the other end if it sleeps. A packet longer than [`PACKET_MAX`] is
+    /// never valid, and finds no room.
     ///
     /// # Errors
     /// [`Broken`].
@@ -160,7 +161,7 @@ impl Relay {
         self.put_marked(address, packet, false)
     }
 
-    /// The same; `marked`: the receiver gets too much, even where its ring is not half full.
+    /// As [`Relay::put`]. `marked`: the receiver gets too much, even if its ring is not half full.
     ///
     /// # Errors
     /// [`Broken`].
@@ -174,7 +175,7 @@ impl Relay {
         if len > FRAME_MAX {
             return Ok(Put::Full);
         }
-        // The other half of the ring tells whether it is half full.
+        // Whether the other half of the ring is in use shows whether it is half full.
         let half = self.writer.half();
         let (room, congested) = match self.writer.room(len, half.max(len))? {
             Some((room, free)) => (room, marked || free < half),
@@ -184,7 +185,7 @@ impl Relay {
         head[..16].copy_from_slice(address);
         head[16..18].copy_from_slice(&if congested { CONGESTED } else { 0 }.to_le_bytes());
         let at = room.as_ptr() as u64;
-        // Both are mapped; memory that vanished all the same is the end of the ring.
+        // Both are mapped. If the memory vanished all the same, the ring ends.
         host::place(at, &head).map_err(|_| Broken)?;
         host::place(at + HEAD as u64, packet).map_err(|_| Broken)?;
         self.writer.publish(len);
@@ -203,7 +204,7 @@ impl Relay {
     /// Takes the next frame, copied into `to`; `None`: there is none.
     ///
     /// # Errors
-    /// [`Broken`]: a length, or a head, that no writer of ours gives.
+    /// [`Broken`]: a length or a head that no writer of ours writes.
     pub fn take<'b>(
         &mut self,
         to: &'b mut [u8; FRAME_MAX],
@@ -225,7 +226,7 @@ impl Relay {
         Ok(Some(Frame { address, congested: flags & CONGESTED != 0, packet }))
     }
 
-    /// Gives the writer its room back, and wakes it if it waits for that.
+    /// Returns the room to the writer, and wakes it if it waits for room.
     pub fn settle(&mut self) {
         self.reader.settle();
         // Pairs with the writer's fence in `has_room`.
@@ -237,24 +238,24 @@ impl Relay {
         }
     }
 
-    /// Says that this end is about to sleep. True: a frame is there after all.
+    /// Announces that this end is about to sleep. Returns true if a frame is there after all.
     pub fn announce_sleep(&mut self) -> bool {
         self.settle();
         self.reader.place().asleep().announce(sleep::ANY);
         self.has_input()
     }
 
-    /// Takes the bells. True: the other end is gone, or says what no process of ours says.
+    /// Takes the wake-ups. Returns true if the other end has ended, or has sent an invalid message.
     pub fn hear(&self) -> bool {
         self.socket.for_each_event(|_| false)
     }
 }
 
 impl Ends {
-    /// Of the descriptors of a message, in its order.
+    /// Makes them of a message's descriptors, in its order.
     ///
     /// # Errors
-    /// [`Error::Os`]`(EMFILE)`: some did not come, as this process may open no more.
+    /// [`Error::Os`]`(EMFILE)`: some did not arrive, because this process may open no more.
     pub fn of(fds: [Option<OwnedFd>; 3]) -> Result<Ends> {
         let [Some(up), Some(down), Some(socket)] = fds else {
             return Err(Error::Os(libc::EMFILE));

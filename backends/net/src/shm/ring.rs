@@ -31,7 +31,7 @@ use std::ptr::NonNull;
 pub const CONTROL: usize = 4096;
 /// Bytes before a frame.
 pub const FRAME_HEAD: usize = 8;
-/// Frames begin at multiples of this: a cache line, so that a small one lies in one.
+/// Frames begin at multiples of this: a cache line, so that a small frame is in one.
 pub const FRAME_ALIGN: usize = 64;
 /// Bytes of data that a ring may have: a power of two between a page and this.
 pub const DATA_MAX: usize = 1 << 20;
@@ -85,8 +85,8 @@ impl Place {
     }
 
     fn control(&self) -> &Control {
-        // SAFETY: the page is mapped (see `new`), aligned, and all in it is atomics, for which any
-        // bits are fine.
+        // SAFETY: the page is mapped (see `new`) and aligned, and it holds atomics only, for which
+        // any bits are valid.
         unsafe { self.base.cast::<Control>().as_ref() }
     }
 
@@ -144,7 +144,7 @@ impl Place {
         unsafe { self.base.as_ptr().add(off) }
     }
 
-    /// Stores a length that no writer stores, at the first frame.
+    /// Stores an invalid length at the first frame.
     #[cfg(test)]
     pub(super) fn lie(&self, length: u32) {
         self.length(0).scribble(length);
@@ -177,7 +177,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// The writing end of a ring without frames.
+    /// Makes the writing end of a ring without frames.
     pub fn new(place: Place) -> Writer {
         Writer { place, head: 0, tail: 0, zeroed: 0 }
     }
@@ -232,7 +232,7 @@ impl Writer {
         (self.place.size - used.min(self.place.size)).saturating_sub(FRAME_HEAD + FRAME_ALIGN)
     }
 
-    /// Hands the frame of `len` bytes, not 0 and at most what `room` gave, to the reader.
+    /// Publishes the frame to the reader: `len` bytes, not 0 and at most the room of `room`.
     #[inline(always)]
     pub fn publish(&mut self, len: usize) {
         debug_assert!(len > 0 && len <= self.free());
@@ -246,9 +246,9 @@ impl Writer {
         self.head = next;
     }
 
-    /// Zeroes the length behind a next frame of the least size; to be called after a publish. That
-    /// cache line is the reader's: [`Writer::publish`] would wait for it while the reader waits for
-    /// the frame.
+    /// Zeroes the length behind a next frame of the least size; to be called after a publish. The
+    /// reader holds that cache line: [`Writer::publish`] would wait for it while the reader waits
+    /// for the frame.
     #[inline(always)]
     pub fn prepare(&mut self) {
         let next = self.head.wrapping_add(FRAME_ALIGN as u64);
@@ -274,7 +274,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The reading end of a ring that was not read yet.
+    /// Makes the reading end of a ring that was not read yet.
     pub fn new(place: Place) -> Reader {
         Reader { place, pos: 0, told: 0 }
     }
@@ -291,7 +291,7 @@ impl Reader {
         self.place.length(self.pos).looks_empty()
     }
 
-    /// The next frame: where it begins, and its bytes. The writer may change them at any time:
+    /// The next frame: its first byte, and its length. The writer may change the bytes at any time:
     /// copy, then check.
     ///
     /// # Errors
@@ -321,7 +321,7 @@ impl Reader {
         }
     }
 
-    /// Publishes everything that was released. True: there was something.
+    /// Publishes everything that was released. Returns true if there was something.
     #[inline]
     pub fn settle(&mut self) -> bool {
         if self.told == self.pos {

@@ -7,8 +7,8 @@ use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
-/// Seals without which a segment is refused: no process can take pages away under a reader, nor the
-/// seals.
+/// Seals without which a segment is refused: no process can remove pages under a reader, nor remove
+/// the seals.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// A mapped ring. Unmapped when dropped; nothing made from [`Segment::place`] may be used
@@ -19,20 +19,20 @@ pub struct Segment {
     size: usize,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; what lies in it is reached through
-// atomics and raw copies.
+// SAFETY: a mapping belongs to the process, not to a thread; its memory is accessed by atomics and
+// raw copies.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// A new segment with `size` bytes of data (a power of two, 4096 to [`DATA_MAX`]), and the
-    /// descriptor to hand out. Its pages are taken now: one that turned out missing later would be
-    /// a SIGBUS.
+    /// Makes a segment with `size` bytes of data (a power of two, 4096 to [`DATA_MAX`]), and
+    /// returns the descriptor to pass on. Its pages are allocated now: a page that turned out
+    /// missing later would be a SIGBUS.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: the size. [`Error::NoMemory`], [`Error::Os`]: what memfd_create,
-    /// fallocate, fcntl or mmap said.
+    /// [`Error::Invalid`]: the size. [`Error::NoMemory`], [`Error::Os`]: the error of memfd_create,
+    /// fallocate, fcntl or mmap.
     pub(super) fn create(size: usize) -> Result<(Segment, Fd)> {
         check_size(size)?;
         // SAFETY: the name is a C string; the call keeps nothing of it.
@@ -53,7 +53,7 @@ impl Segment {
         Ok((segment, fd))
     }
 
-    /// Maps a segment that another process made; `size` is what it says.
+    /// Maps a segment that another process made; `size` is the size it claims.
     ///
     /// # Errors
     /// [`Error::Access`]: the descriptor is no memory with the seals, of exactly that size and of
@@ -86,11 +86,11 @@ impl Segment {
             return Err(last_error());
         }
         let base = NonNull::new(p.cast::<u8>()).ok_or(Error::NoMemory)?;
-        // From here on a drop unmaps all of it.
+        // From here on a drop unmaps the whole range.
         let segment = Segment { base, size };
         for (at, len, offset) in [(0, CONTROL + size, 0), (CONTROL + size, size, CONTROL)] {
-            // SAFETY: the range lies in the reservation that we made just now and that nobody else
-            // knows.
+            // SAFETY: the range lies in the reservation that was made just now and that no other
+            // code knows.
             let p = unsafe {
                 libc::mmap(
                     base.as_ptr().add(at).cast(),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_sealed_segment_of_ours_is_refused() {
+    fn descriptors_other_than_sealed_segments_of_ours_are_refused() {
         let (_a, fd) = Segment::create(8192).unwrap();
         assert_eq!(Segment::open(fd.raw(), 4096).unwrap_err(), Error::Access);
         assert_eq!(Segment::open(fd.raw(), 5000).unwrap_err(), Error::Invalid);
@@ -157,8 +157,7 @@ mod tests {
         let null = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(Segment::open(null.as_raw_fd(), 8192).unwrap_err(), Error::Access);
         assert_eq!(Segment::open(-1, 8192).unwrap_err(), Error::Access);
-        // Of the right size, but its owner could still shrink it.
-        // SAFETY: the name is a C string.
+        // Of the right size, but its owner could still shrink it. SAFETY: the name is a C string.
         let plain =
             Fd::from_call(unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_ALLOW_SEALING) })
                 .unwrap();
@@ -181,7 +180,7 @@ mod tests {
             .unwrap();
             // SAFETY: no pointers.
             check(unsafe { libc::ftruncate(fd.raw(), (CONTROL + 8192) as libc::off_t) }).unwrap();
-            // Right in all else: size and first line.
+            // Right in all other respects: size and first line.
             Segment::map(fd.raw(), 8192).unwrap().place().stamp();
             // SAFETY: no pointers.
             check(unsafe { libc::fcntl(fd.raw(), libc::F_ADD_SEALS, SEALS & !missing) }).unwrap();

@@ -1,4 +1,4 @@
-//! How much work one round of the engine does, and how often it polls what brings nothing.
+//! How much work one round of the engine does, and how often it polls idle sources.
 
 /// Bursts that one round sends; more follow in the next.
 pub(super) const BURSTS: usize = 32;

@@ -25,7 +25,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub(super) const FREE: u32 = 0;
 /// The helper thread does.
 pub(super) const HELPER: u32 = 1;
-/// A thread of the program does that waits for an event of its channel.
+/// A thread of the program runs it, which waits for an event of its channel.
 const PROGRAM: u32 = 2;
 
 /// Marks the handle of a channel, beside generation and index.
@@ -75,8 +75,9 @@ impl DriverRole {
         self.offer();
     }
 
-    /// Pairs with the announcement in [`SoftDevice::sleep_beside`]: either that thread sees that
-    /// the role is free, or this one sees that thread.
+    /// Offers the role to a sleeping thread. Pairs with the announcement in
+    /// [`SoftDevice::sleep_beside`]: either that thread sees that the role is free, or this one
+    /// sees that thread.
     fn offer(&self) {
         if self.holder.load(Ordering::SeqCst) == FREE && self.others.load(Ordering::SeqCst) > 0 {
             if let Some(offer) = self.offer.get() {
@@ -138,7 +139,7 @@ fn raise(fd: RawFd) {
     unsafe { libc::write(fd, (&raw const one).cast(), 8) };
 }
 
-/// Takes back what [`raise`] has written, or one token.
+/// Takes back the value that [`raise`] has written, or one token.
 fn lower(fd: RawFd) {
     let mut n = 0u64;
     // SAFETY: room for eight bytes; the descriptor is non-blocking.
@@ -150,7 +151,8 @@ fn eventfd(flags: i32) -> Result<Fd> {
     Fd::from_call(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK | flags) })
 }
 
-/// Waits until one of two descriptors is readable, or the time is over. True: the second one is.
+/// Waits until one of two descriptors is readable, or the time is over. Returns true if the second
+/// one is.
 ///
 /// # Errors
 /// `Os(EINTR)`: a signal came.
@@ -168,13 +170,13 @@ fn wait_for_either(fds: [RawFd; 2], end_ns: u64) -> Result<bool> {
 }
 
 impl SoftDevice {
-    /// A new channel.
+    /// Makes a channel.
     ///
     /// # Errors
-    /// [`Error::NoMemory`]: [`CHANNELS`] live; [`Error::Os`]: no descriptor.
+    /// [`Error::NoMemory`]: [`CHANNELS`] exist; [`Error::Os`]: no descriptor.
     pub(super) fn channel_new(&self) -> Result<Handle> {
         if self.channels.driver.offer.get().is_none() {
-            // A second thread may have made it meanwhile; one is enough.
+            // A second thread may have made it meanwhile: one is enough.
             let _ = self.channels.driver.offer.set(eventfd(libc::EFD_SEMAPHORE)?);
         }
         let fd = eventfd(0)?;
@@ -187,7 +189,7 @@ impl SoftDevice {
         Ok(self.channels.handle(i))
     }
 
-    /// Ends a channel.
+    /// Destroys a channel.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`].
@@ -214,7 +216,7 @@ impl SoftDevice {
         self.channels.index(channel).map(|i| self.channels.slots[i].fd.load(Ordering::Relaxed))
     }
 
-    /// A CQ whose events go to a channel.
+    /// Creates a CQ whose events go to a channel.
     ///
     /// # Errors
     /// As [`Guard::cq_create`]; [`Error::StaleHandle`].
@@ -328,7 +330,7 @@ impl SoftDevice {
     fn sleep_beside(&self, fd: RawFd, end: u64) -> Result<()> {
         let driver = &self.channels.driver;
         let Some(offer) = driver.offer.get() else { return Ok(()) };
-        // The driver sends what was posted and could not leave.
+        // The driver sends requests that were posted and could not leave.
         if self.engine.shared().active.any() {
             self.run(Round::Send);
         }

@@ -108,7 +108,7 @@ impl CmDevice for SoftDevice {
 
     fn event(&self) -> Result<Option<CmEvent>> {
         self.fork.check()?;
-        // A program that waits for nothing else runs the engine here.
+        // A program that only waits for CM events runs the engine here.
         if !self.lock()?.has_cm_events() {
             self.run(Round::Full);
         }

@@ -28,7 +28,7 @@ use gdrcore_core::verbs::types::{
 
 /// The hot calls of [`Device`], for callers that have checked that this process opened the device.
 impl SoftDevice {
-    /// [`Device::post_send`].
+    /// As [`Device::post_send`].
     ///
     /// # Errors
     /// As there.
@@ -48,7 +48,7 @@ impl SoftDevice {
         unsafe { self.post_send_to(qi, q, wr, bad) }
     }
 
-    /// [`Device::post_send`] to the QP at an index, which was looked up.
+    /// As [`Device::post_send`], to the QP at an index, which was looked up.
     ///
     /// # Safety
     /// As there.
@@ -69,7 +69,7 @@ impl SoftDevice {
         Ok(())
     }
 
-    /// [`Device::post_recv`].
+    /// As [`Device::post_recv`].
     ///
     /// # Errors
     /// As there.
@@ -97,7 +97,7 @@ impl SoftDevice {
         self.poll_found(index, cq, wc)
     }
 
-    /// [`Device::poll_cq`] of the CQ at an index, which was looked up.
+    /// As [`Device::poll_cq`], of the CQ at an index, which was looked up.
     #[inline(always)]
     pub(super) fn poll_found(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
         // Completions that wait are taken without a round. Most polls find none, and run one.
@@ -115,7 +115,7 @@ impl SoftDevice {
 }
 
 impl SoftDevice {
-    /// A post of more than one plain request.
+    /// Posts more than one plain request.
     ///
     /// # Safety
     /// That of [`Device::post_send`].
@@ -210,8 +210,8 @@ fn take(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
     Engine::take_completions(cq, wc)
 }
 
-/// Checks that the program's memory is there, and that later faults will be caught. Without the
-/// lock: populating gigabytes takes a while.
+/// Checks that the program's memory is mapped, and installs the fault handlers. Without the lock:
+/// populating gigabytes takes a while.
 fn probe(reg: &MrReg) -> Result<()> {
     fault::install()?;
     if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
@@ -434,8 +434,8 @@ impl Device for SoftDevice {
         if mask & qp_attr_mask::STATE != 0
             && matches!(attr.qp_state, qp_state::ERR | qp_state::RESET)
         {
-            // As in `qp_destroy`: a program that disconnects (rdma_disconnect) has taken the last
-            // message, whose sender waits for the ACK.
+            // As in `qp_destroy`: a program that disconnects (rdma_disconnect) has received the
+            // last message, whose sender waits for the ACK.
             self.drain_and_ack();
         }
         let dest_qpn = (mask & qp_attr_mask::DEST_QPN != 0).then_some(attr.dest_qp_num);

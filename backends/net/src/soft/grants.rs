@@ -1,5 +1,5 @@
-//! Regions that are granted to peers of this host: those whose memory the program shares, and,
-//! where it wants that, all others by address.
+//! Regions that are granted to peers of this host: those whose memory the program shares and, if it
+//! enables that, all others by address.
 
 use super::grant_checks::check_grants;
 use super::lock::EngineLock;
@@ -25,7 +25,7 @@ impl SoftDevice {
             ));
         }
         let mut held = self.lock_engine();
-        // The region may have ended meanwhile, or have another range.
+        // The region may have been destroyed meanwhile, or have another range.
         if held.guard.mr_query(mr)? != region || region.provider != 0 {
             return Err(refuse!(Invalid, "mr: not host memory, or it has changed during the call"));
         }
@@ -42,7 +42,8 @@ impl SoftDevice {
         Ok(())
     }
 
-    /// Ends the sharing of a region that has ended or changed. No peer writes into it afterwards.
+    /// Ends the sharing of a region that was destroyed or changed. No peer writes into it
+    /// afterwards.
     pub(super) fn unshare_region(held: &mut EngineLock<'_>, rkey: u32) {
         let (g, port) = held.parts();
         if let Some(shm) = &mut port.shm {
@@ -51,8 +52,8 @@ impl SoftDevice {
         check_grants(g, port);
     }
 
-    /// Writes what a QP was just posted into mapped memory of its peer. False: not all of it, or
-    /// nothing.
+    /// Writes the requests that a QP was just posted into mapped memory of its peer. Returns false
+    /// if some or all are left.
     #[inline(always)]
     pub(super) fn write_peer(&self, held: &mut EngineLock<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
@@ -70,7 +71,8 @@ impl SoftDevice {
     }
 }
 
-/// Grants what peers have requested, as far as all possible WRITEs would be allowed.
+/// Grants the regions that peers have requested, if every WRITE to the whole region would be
+/// allowed.
 pub(super) fn export_requested(g: &Guard<'_>, shm: &mut ShmPort) {
     while let Some(asked) = shm.take_request() {
         let GrantRequest { from_qpn, qpn, rkey } = asked.request;

@@ -1,5 +1,5 @@
-//! Packets and messages among the devices of one address: opening the shared socket, and giving
-//! each received packet to its owner ([`crate::addr_group`]).
+//! Packets and messages among the devices of one address: opens the shared socket, and passes each
+//! received packet to its owner ([`crate::addr_group`]).
 
 use super::layout::Layout;
 use super::lock::EngineLock;
@@ -41,7 +41,7 @@ pub(super) struct Opened {
 /// have owners.
 ///
 /// # Safety
-/// The memory of the layout is the device's alone.
+/// The memory of the layout is used by the device alone.
 pub(super) unsafe fn open(
     memory: *mut u8,
     layout: &Layout,
@@ -52,13 +52,12 @@ pub(super) unsafe fn open(
     let cfg = config.udp();
     let socket = |at: &Endpoint, cfg: &UdpConfig| {
         // SAFETY: the walk gave `udp..member` to the socket alone, and a port that failed to open
-        // uses it no more.
+        // no longer uses it.
         unsafe { UdpPort::open(at, cfg, memory.add(layout.udp), layout.member - layout.udp) }
     };
     let wanted = config.wanted()?;
     let claim = |socket_dir: &SocketDir, at: &Endpoint| {
-        // SAFETY: the walk gave `share..shm` to the claim alone; one that was dropped uses it no
-        // more.
+        // SAFETY: the walk gave `share..shm` to the claim alone; a dropped claim no longer uses it.
         unsafe {
             Claim::take(
                 socket_dir,
@@ -140,8 +139,8 @@ fn warn_alone(e: Error) {
     }
 }
 
-/// Hands received packets of this device to the engine and forwards the others. `late`: the time of
-/// an earlier round. Returns the packets handled.
+/// Passes received packets of this device to the engine and forwards the others. `late`: the time
+/// of an earlier round. Returns the packets handled.
 #[inline]
 pub(super) fn receive_shared(
     g: &mut Guard<'_>,
@@ -152,7 +151,7 @@ pub(super) fn receive_shared(
 ) -> usize {
     let seg = usize::from(r.seg).max(1);
     // A member that knows of no other may not have read yet that one has joined. Data packets that
-    // are lost by that are sent again; a connection request for the other member would be refused.
+    // are lost by that are sent again. A connection request for the other member would be refused.
     let lone = !member.has_others() && member.is_settled();
     if lone && !matches!(member.owner_of(r.data), Owner::Probe | Owner::Block(0))
         || r.data.chunks(seg).all(|p| member.owner_of(p) == Owner::Local)
@@ -163,8 +162,8 @@ pub(super) fn receive_shared(
     split_by_owner(g, member, now(), r)
 }
 
-/// Handles each run of consecutive packets with one owner. Forwarded packets count as handled: a
-/// device that is about to end must not leave them in its socket.
+/// Handles each run of consecutive packets with one owner. Forwarded packets count as handled,
+/// because a device that is about to end must not leave them in its socket.
 #[cold]
 fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket<'_>) -> usize {
     let seg = usize::from(r.seg).max(1);
@@ -174,7 +173,7 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
         let rest = &r.data[at..];
         let owner = member.owner_of(&rest[..seg.min(rest.len())]);
         let same = rest.chunks(seg).take_while(|p| member.owner_of(p) == owner).count();
-        // Each message of the connection manager has its own owner.
+        // Each message of the connection manager may have another owner.
         let n = if owner == Owner::Block(0) { 1 } else { same };
         let data = &rest[..(n * seg).min(rest.len())];
         let p = Packets { src: r.src, seg: r.seg, first: (at / seg) as u16, ecn: r.ecn, data };
@@ -219,8 +218,8 @@ fn route_mad(g: &mut Guard<'_>, member: &mut Member, now: u64, p: &Packets<'_>) 
         _ if g.cm().is_mine(to) => false,
         Addressee::Block(block) => member.forward(block, p),
         Addressee::Service { port_space, port } => {
-            // A service that was withdrawn a moment ago: not refused, so that the sender asks
-            // again.
+            // A service that was withdrawn a moment ago: not refused, so that the sender repeats
+            // its request.
             member.forward_to_service(port_space, port, p) || member.is_former(now, port)
         }
         Addressee::Anyone => false,
@@ -233,7 +232,7 @@ fn route_mad(g: &mut Guard<'_>, member: &mut Member, now: u64, p: &Packets<'_>) 
 }
 
 impl EngineLock<'_> {
-    /// Listens at an id's port: one listener a port among all devices of the address.
+    /// Listens at an id's port: one listener for each port among all devices of the address.
     pub(super) fn listen(&mut self, id: Handle, backlog: u32) -> Result<()> {
         let (port_space, port) = self.guard.cm().bound(id)?;
         if let Some(member) = &mut self.port().member {
@@ -243,7 +242,7 @@ impl EngineLock<'_> {
     }
 
     /// Takes the name of an id's port before it listens, so that requests for it come to this
-    /// device and no other refuses them.
+    /// device and no other device refuses them.
     pub(super) fn announce(&mut self, id: Handle, soon: bool) -> Result<()> {
         let (port_space, port) = self.guard.cm().bound(id)?;
         if let Some(member) = &mut self.port().member {
@@ -256,7 +255,7 @@ impl EngineLock<'_> {
         self.guard.cm().announce(id, soon)
     }
 
-    /// Withdraws what an id offers, since the id has ended.
+    /// Withdraws the service of an id that has ended.
     pub(super) fn withdraw(&mut self, id: Handle) {
         if let Some(member) = &mut self.port().member {
             member.withdraw(id);
@@ -265,8 +264,7 @@ impl EngineLock<'_> {
 }
 
 impl PortState {
-    /// Receives messages of the group and does what membership requires. Returns the packets
-    /// handled.
+    /// Receives messages of the group and maintains the membership. Returns the packets handled.
     pub(super) fn maintain_group(&mut self, g: &mut Guard<'_>, now: u64) -> usize {
         let Some(member) = &mut self.member else { return 0 };
         let waits = member.has_others() && g.next_timeout(now).is_some();
@@ -281,7 +279,8 @@ impl PortState {
                     return 0;
                 }
             };
-            // Packets are forwarded once: those of a block that is not ours any more are dropped.
+            // Packets are forwarded once: those of a block that another device owns by now are
+            // dropped.
             let seg = usize::from(p.seg).max(1);
             let ours = p
                 .data
@@ -303,7 +302,7 @@ impl PortState {
         })
     }
 
-    /// Takes the device's names anew after their directory was removed.
+    /// Takes the device's names again after their directory was removed.
     #[cold]
     pub(super) fn renew_names(&mut self, waiter: &Waiter) {
         let Some(member) = &mut self.member else { return };
@@ -314,7 +313,7 @@ impl PortState {
         }
     }
 
-    /// The next time that the group or the links need a round.
+    /// The next time at which the group or the links need a round.
     pub(super) fn deadline(&self) -> Option<u64> {
         let member = self.member.as_ref().and_then(Member::deadline);
         let shm = self.shm.as_ref().and_then(ShmPort::deadline);
@@ -322,8 +321,8 @@ impl PortState {
     }
 }
 
-/// Forwards a datagram of a link to the address, for another device there, as the packet that it
-/// would have been.
+/// Forwards a datagram of a link to the address, for another device there, as the packet that the
+/// network would have carried.
 #[cold]
 pub(super) fn forward_run(
     member: &mut Option<Member>,
@@ -342,7 +341,7 @@ pub(super) fn forward_run(
     }
     let packet = &mut packet[..len];
     run.emit_headers(opcode, run.psn, false, pad as u8, &mut packet[..head]);
-    // The writer may change the payload at any time: it is copied as program memory is.
+    // The writer may change the payload at any time, so it is copied like program memory.
     if host::fetch(payload.as_ptr() as u64, &mut packet[head..head + payload.len()]).is_err() {
         return member.count_dropped(1);
     }

@@ -29,11 +29,11 @@ const TAKE_OVER_NS: u64 = 100_000;
 /// Longest interval of its looks while the program polls. Each look costs the program some 16 µs of
 /// a core that both share.
 const LOOK_MAX_NS: u64 = 800_000;
-/// After so many take-overs that found work, polls that find none no longer count.
+/// After this many take-overs that found work, polls that find none no longer count.
 const STICKY: u32 = 2;
 /// Time that it looks for more work before it sleeps.
 const LINGER_NS: u64 = 20_000;
-/// For so long after work, each sleep is at most so long.
+/// For this long after work, each sleep is at most this long.
 const NAP_NS: u64 = 10_000_000;
 /// Time until its next attempt at a lock whose holder does not run.
 const LOCKED_NS: u64 = 20_000;
@@ -60,7 +60,7 @@ const AWAKE: u64 = 0;
 
 /// Why the helper does not sleep.
 enum Awake {
-    /// There is work that could not be done in one round.
+    /// More work is left than one round does.
     Work,
     /// Input came meanwhile.
     Input,
@@ -86,8 +86,9 @@ impl Helper {
     }
 }
 
-/// Threads made during its lifetime start with the signal mask of a helper. The program's signals
-/// are for the program's threads. Faults stay unblocked, since vanished memory raises them.
+/// Threads made during its lifetime start with the signal mask of a helper: the program's signals
+/// are left to the program's threads. Fault signals stay unblocked, because vanished memory raises
+/// them.
 pub struct HelperSignals {
     before: libc::sigset_t,
 }
@@ -152,7 +153,7 @@ impl SoftDevice {
         self.waiter.attach_io(false)
     }
 
-    /// Stops the helper and waits for its end. Stopping none is no error.
+    /// Stops the helper and waits for its end. Without a helper it does nothing.
     pub(super) fn helper_stop(&self) {
         let mut slot = self.helper.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(thread) = slot.take() else { return };
@@ -164,8 +165,8 @@ impl SoftDevice {
         self.channels.driver.release();
     }
 
-    /// The last checks before the helper sleeps on everything. Returns when it must wake, `at_most`
-    /// or earlier.
+    /// The last checks before the helper sleeps on everything. Returns the time at which it must
+    /// wake, `at_most` or earlier.
     fn fall_asleep(&self, at_most: u64) -> Result<u64, Awake> {
         let Some(mut held) = self.lock_soon() else { return Err(Awake::Locked) };
         let blocked = held.port().is_blocked();
@@ -179,7 +180,7 @@ impl SoftDevice {
         // From now on a round of the program wakes it if it must act.
         self.helper.asleep_until.store(next, Ordering::Relaxed);
         drop(held);
-        // A post that found the lock taken left a mark, and goes first.
+        // A post that found the lock taken left a mark, which is served first.
         if self.engine.shared().active.any() {
             self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
             return Err(Awake::Input);
@@ -187,14 +188,14 @@ impl SoftDevice {
         Ok(next)
     }
 
-    /// Whether a thread sleeps on the sockets, or may. Under the lock, under which a sleep is
+    /// Whether a thread sleeps on the sockets, or may sleep. Under the lock, under which a sleep is
     /// announced.
     pub(super) fn may_sleep(&self) -> bool {
         self.sleeping.is_asleep(sleep::ANY)
             || self.helper.asleep_until.load(Ordering::Relaxed) != AWAKE
     }
 
-    /// Whether no helper sleeps that a round would have to wake.
+    /// Whether there is no sleeping helper that a round would have to wake.
     #[inline(always)]
     pub(super) fn is_helper_awake(&self) -> bool {
         self.helper.asleep_until.load(Ordering::Relaxed) == AWAKE
@@ -322,7 +323,7 @@ impl SoftDevice {
             if own {
                 linger.wasted();
             }
-            // While work comes it wakes now and then, so that rounds need not wake it for the usual
+            // While work comes it wakes at intervals, so that rounds need not wake it for the usual
             // timers.
             match self.fall_asleep(if rested < NAP_NS { end.min(now + NAP_NS) } else { end }) {
                 Ok(next) => w.set_timer_by(next),

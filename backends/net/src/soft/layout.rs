@@ -1,4 +1,4 @@
-//! The parts of a device's memory, and the configurations that their sizes follow from.
+//! The parts of a device's memory, and the configurations that determine their sizes.
 
 use super::{soft_flags, PathChoice, SoftConfig, SoftDevice};
 use crate::addr::DeviceName;

@@ -1,26 +1,26 @@
-//! Whether the helper looks on after work, or sleeps at once: learned from what earlier looks
-//! found.
+//! Decides whether the helper polls on after work or sleeps at once, by the results of earlier
+//! polls.
 
 /// If a yield takes longer, another thread computes on this core.
 const AWAY_NS: u64 = 200_000;
-/// Looks in vain after which it sleeps at once.
+/// Polls in vain after which it sleeps at once.
 const CREDIT: u32 = 16;
 /// Sleeps before lingering is tried again: initial and maximum back-off.
 const AGAIN: (u32, u32) = (1 << 8, 1 << 16);
-/// The shortest time slice that a scheduler gives.
+/// The shortest time slice of a scheduler.
 const SLICE_NS: u64 = 100_000;
 
-/// Whether the helper should look on after work. It pays between two bursts of a stream, and where
-/// messages come one by one, as a sleep and a wake-up cost both sides more. It does not pay where
-/// the program spins on its memory on this very core: it yields only at the end of a time slice,
-/// and answers nothing while the helper looks.
+/// State of the decision. Polling on pays between two bursts of a stream, and where messages come
+/// one by one, because a sleep and a wake-up cost both sides more. It does not pay where the
+/// program spins on its memory on this very core: the program yields only at the end of a time
+/// slice, and answers nothing while the helper polls.
 pub(super) struct Linger {
-    /// Balance of looks that found work and looks in vain.
+    /// Balance of polls that found work and polls in vain.
     credit: u32,
-    /// Rests without a look until the next attempt, and the number of the next time.
+    /// Rests without polling until the next attempt, and their number the next time.
     without: u32,
     again: u32,
-    /// An attempt is under way.
+    /// An attempt is in progress.
     trying: bool,
     /// It sleeps at once, with short time slices.
     short_turns: bool,
@@ -31,7 +31,7 @@ impl Linger {
         Linger { credit: CREDIT, without: 0, again: AGAIN.0, trying: false, short_turns: false }
     }
 
-    /// Whether to look on: work has just ended.
+    /// Whether to poll on: work has just ended.
     pub(super) fn pays(&mut self) -> bool {
         if !self.trying {
             self.trying = self.credit > 0 || self.without == 0;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_on_in_vain_ends_and_is_tried_again_ever_more_rarely() {
+    fn polling_in_vain_ends_and_is_retried_ever_more_rarely() {
         let mut linger = Linger::new();
         assert!((0..CREDIT).all(|_| in_vain(&mut linger)));
         for without in [AGAIN.0, 2 * AGAIN.0, 4 * AGAIN.0] {
@@ -120,14 +120,14 @@ mod tests {
             );
             assert!(linger.short_turns);
         }
-        // Work came at once: it looks on again, and remembers its back-off.
+        // Work came at once: it polls on again, and keeps its back-off.
         while !linger.pays() {
             linger.wasted();
         }
         linger.paid(1_000);
         assert!(!linger.short_turns && linger.again == AGAIN.0);
         assert!(in_vain(&mut linger));
-        // Work that came while another thread had the core was no gain.
+        // Work that came while another thread ran on the core was no gain.
         let mut linger = Linger::new();
         for _ in 0..CREDIT {
             assert!(linger.pays());

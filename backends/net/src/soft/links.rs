@@ -1,4 +1,4 @@
-//! Links to other processes of this host: reading what they wrote, writing what the engine has for
+//! Links to other processes of this host: reads their frames, and writes the engine's frames for
 //! them.
 
 use core::sync::atomic::Ordering;
@@ -13,23 +13,23 @@ use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
 
 /// Interval of maintenance while a thread polls: it bounds the delay of a new peer, and of noticing
-/// an end. It costs a system call per link, which delays a message that comes meanwhile. So the
-/// interval doubles, from the first value to the second, while no peer connects or ends.
+/// an end. Maintenance costs a system call per link, which delays a message that comes meanwhile.
+/// So the interval doubles, from the first value to the second, while no peer connects or ends.
 const MAINTAIN_NS: (u64, u64) = (100_000, 1_600_000);
 
 impl SoftDevice {
-    /// Writes the single message that a QP was just posted into the ring of its link, if nothing is
-    /// in its way.
+    /// Writes the single message that a QP was just posted into the ring of its link, if nothing
+    /// precedes it.
     #[inline(always)]
     pub(super) fn send_single(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
         let Some(shm) = port.shm.as_mut() else { return false };
-        // A sleeping helper must know until when it may sleep: then the clock is read, once the
+        // A sleeping helper must know until when it may sleep. Then the clock is read, once the
         // peer has the message.
         g.send_single(qi, shm, !self.is_helper_awake(), now_ns)
     }
 
-    /// Writes what a QP was just posted into the ring of its link. Returns the time; `None`: it
-    /// takes another path.
+    /// Writes the requests that a QP was just posted into the ring of its link. Returns the time;
+    /// `None`: they take another path.
     #[inline]
     pub(super) fn send_to_link(
         &self,
@@ -48,7 +48,8 @@ impl SoftDevice {
         Some(now)
     }
 
-    /// Maintains the links now and then. `handled`: what this round has read from them.
+    /// Maintains the links at intervals. `handled`: number of frames that this round has read from
+    /// them.
     #[inline]
     pub(super) fn maintain_if_due(
         &self,
@@ -62,14 +63,14 @@ impl SoftDevice {
         }
     }
 
-    /// Reads what other processes wrote into our rings.
+    /// Reads the frames that other processes wrote into our rings.
     #[inline(always)]
     pub(super) fn read_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
         let PortState { shm, member, stale, .. } = port;
         let Some(shm) = shm else { return 0 };
         shm.poll_with(
             &mut (g, member),
-            // The time of an earlier round will do here: it only makes an ACK leave a little
+            // The time of an earlier round is enough here: it only makes an ACK leave a little
             // earlier.
             |(g, _), from, head, rest| g.take_record(now, &from.ip, head, rest),
             |(g, member), from, run| match run {
@@ -83,8 +84,8 @@ impl SoftDevice {
         )
     }
 
-    /// Reads what processes that have ended have written before. Bounded, since others may go on
-    /// writing.
+    /// Reads the frames that ended processes have written before. Bounded, because others may
+    /// continue to write.
     #[inline(never)]
     pub(super) fn drain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         for _ in 0..DRAIN_ROUNDS {
@@ -100,7 +101,7 @@ impl SoftDevice {
         relayed::maintain(port);
         self.poll_router(g, port, now);
         let Some(shm) = &mut port.shm else {
-            // A device of nothing but a socket is asked again as rarely as one at rest.
+            // A device with a socket alone is maintained as rarely as one at rest.
             port.maintain_at = if port.relay.is_none() { now + MAINTAIN_NS.1 } else { 0 };
             return;
         };
@@ -122,9 +123,9 @@ impl SoftDevice {
         }
     }
 
-    /// Tells the engine of links that were lost. A link of datagrams led to an address, which may
-    /// have other owners: its datagrams go through the network from now on, unless only shared
-    /// memory is wanted.
+    /// Reports lost links to the engine. A link of datagrams led to an address, which may have
+    /// other owners: its datagrams go through the network from now on, unless the device uses only
+    /// shared memory.
     fn lose_links(&self, g: &mut Guard<'_>, shm: &mut ShmPort, now: u64) {
         while let Some((link, of_address)) = shm.take_lost() {
             if of_address && self.path == PathChoice::Auto {
@@ -135,7 +136,7 @@ impl SoftDevice {
         }
     }
 
-    /// Writes what the engine has for other processes into their rings.
+    /// Writes the engine's frames for other processes into their rings.
     #[inline]
     pub(super) fn send_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let Some(shm) = &mut port.shm else { return };
@@ -155,7 +156,7 @@ impl SoftDevice {
                 shm.commit(link, len);
                 continue;
             }
-            // No room, or nothing after all: the other links go on.
+            // No room, or nothing to send after all: the other links continue.
             full[n_full] = link;
             n_full += 1;
             if n_full == full.len() {

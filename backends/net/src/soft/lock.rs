@@ -23,7 +23,7 @@ impl EngineLock<'_> {
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut Guard<'_>, &mut PortState) {
         // SAFETY: the port belongs to the holder of the engine's lock, and `&mut self` is the only
-        // way to it. The guard's own lifetime is only shortened.
+        // access to it. The guard's own lifetime is only shortened.
         let (guard, port) = unsafe {
             let g: *mut Guard<'_> = (&raw mut self.guard).cast();
             (&mut *g, &mut *self.device.port.get())
@@ -35,7 +35,7 @@ impl EngineLock<'_> {
         self.parts().1
     }
 
-    /// The next time for a round; `None`: only after an event.
+    /// The time of the next round; `None`: only after an event.
     pub(super) fn next_timeout(&mut self, now: u64) -> Option<u64> {
         let (g, port) = self.parts();
         match (g.next_timeout(now), port.deadline()) {
@@ -75,8 +75,8 @@ impl<'d> DerefMut for ControlGuard<'d> {
 impl Drop for ControlGuard<'_> {
     fn drop(&mut self) {
         let g = &mut *self.guard;
-        // SAFETY: the port belongs to the holder of the engine's lock, which is `guard`, and nobody
-        // else has borrowed it.
+        // SAFETY: the port belongs to the holder of the engine's lock, which is `guard`, and no
+        // other borrow of it exists.
         check_grants_if_changed(g, unsafe { &mut *self.device.port.get() });
         // Events of the call itself (flushed completions, a QP in error) wait for no round.
         self.device.notify(&mut self.guard);

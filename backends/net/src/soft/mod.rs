@@ -7,7 +7,7 @@
 //!   that they may write, `grant_checks` for how long. `paths`: how each peer is reached.
 //! * `helper`: the thread that runs the engine while the program does not; `linger`: for how long.
 //!   `channels`: threads that sleep on events of their own CQs.
-//! * `routed`: peers by way of a router, in place of the socket and of `paths`.
+//! * `routed`: peers over a router, in place of the socket and of `paths`.
 //! * `peer_ports`: UDP ports that peers may send from. `cm`: the connection manager. `multicast`:
 //!   groups.
 //! * `group_rx`: packets of the other devices of an address. `witness`: why a peer is silent.
@@ -96,7 +96,7 @@ pub enum PathChoice {
     Auto,
 }
 
-/// Takes events as they happen, in place of a program that polls for them
+/// Receives events as they happen, for a program that does not poll for them
 /// ([`SoftDevice::deliver_to`]).
 ///
 /// Called by the thread that runs the engine, with its lock held: it must not call the device, and
@@ -104,9 +104,9 @@ pub enum PathChoice {
 pub trait EventSink: Sync {
     /// A completion met the arming of a CQ.
     fn cq_event(&self, cq: Handle);
-    /// An event of a QP, an SRQ, a CQ or the device.
+    /// A QP, an SRQ, a CQ or the device has an event.
     fn async_event(&self, event: AsyncEvent);
-    /// The connection manager has events, to be taken by [`gdrcore_core::device::CmDevice::event`].
+    /// The connection manager has events; [`gdrcore_core::device::CmDevice::event`] takes them.
     fn cm_event(&self) {}
 }
 
@@ -116,7 +116,7 @@ pub mod soft_flags {
     pub const NO_GSO: u32 = 1;
     /// Start the helper thread at once.
     pub const HELPER: u32 = 2;
-    /// Let processes of this user that want it too write regions by their addresses, and write
+    /// Let processes of this user that also set this write regions by their addresses, and write
     /// theirs (`process_vm_writev`).
     pub const CMA: u32 = 4;
     /// Append to the capture file.
@@ -125,7 +125,7 @@ pub mod soft_flags {
 
 /// The ports of a device, and the state of its rounds. Protected by the engine's lock.
 struct PortState<P = UdpPort> {
-    /// Carries packets; `None`: loopback, or a device by way of a router.
+    /// Carries packets; `None`: loopback, or a device over a router.
     net: Option<P>,
     /// Field order matters: dropped after `net`, so that its end tells others that the socket is
     /// closed.
@@ -135,7 +135,7 @@ struct PortState<P = UdpPort> {
     relay: Option<Relay>,
     /// Listeners that the router knows of.
     services: services::Services,
-    /// Sessions of the router that are over and whose links are still to be ended.
+    /// Sessions of the router that have ended and whose links are still to be closed.
     revoked: routed::Revoked,
     pcap: Option<Pcap>,
     /// The port's descriptor is in the epoll set.
@@ -177,9 +177,9 @@ struct PortState<P = UdpPort> {
 
 /// A RoCEv2 NIC in software.
 pub struct SoftDevice {
-    /// The router by way of which peers are reached. A thread that waits for its lock must not hold
-    /// the engine's. Dropped before the port: the router hears of the device's end before it could
-    /// take its rings for broken.
+    /// The router over which peers are reached. A thread that waits for its lock must not hold the
+    /// engine's. Dropped before the port, so that the router learns of the device's end before it
+    /// could take its rings for broken.
     via: Option<Session>,
     engine: Engine,
     port: UnsafeCell<PortState>,
@@ -198,19 +198,19 @@ pub struct SoftDevice {
     helper_on: AtomicBool,
     helper: helper::Helper,
     channels: channels::Channels,
-    /// Receiver of events; without one, programs poll for them.
+    /// Receiver of events; without one, programs poll for events.
     sink: OnceLock<&'static dyn EventSink>,
     mtu: u32,
     path: PathChoice,
 }
 
-// SAFETY: `port` is reached only by the holder of the engine's lock; everything else is `Sync`.
+// SAFETY: `port` is accessed only by the holder of the engine's lock; everything else is `Sync`.
 unsafe impl Sync for SoftDevice {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for SoftDevice {}
 
-/// The largest path MTU whose packets an IP MTU carries. rxe's rule: the headers and the ICRC take
-/// at most 80 bytes of it.
+/// The largest path MTU whose packets fit an IP MTU. rxe's rule: the headers and the ICRC take at
+/// most 80 bytes of it.
 pub fn carried_by(mtu: u32) -> u32 {
     [4096, 2048, 1024, 512].into_iter().find(|&m| m <= mtu.saturating_sub(80)).unwrap_or(256)
 }

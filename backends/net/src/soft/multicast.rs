@@ -15,7 +15,7 @@ impl SoftDevice {
             Some(net) => net.group_join(gid),
             None => Err(refuse!(
                 Unsupported,
-                "device: loopback and devices by way of a router have no multicast"
+                "device: loopback and devices over a router have no multicast"
             )),
         };
         let watched = joined.and_then(|fd| fd.map_or(Ok(()), |fd| self.waiter.add_socket(fd)));

@@ -25,8 +25,8 @@ use gdrcore_core::refuse;
 use gdrcore_core::sleep::Asleep;
 use std::sync::OnceLock;
 
-/// Where a device gets its address and its block of QPNs from: a socket of its own, which other
-/// processes may share, or a router; a loopback device has neither.
+/// The source of a device's address and block of QPNs: a socket of its own, which other processes
+/// may share, or a router; a loopback device has neither.
 struct Origin {
     local: Endpoint,
     udp: Option<UdpPort>,
@@ -35,10 +35,10 @@ struct Origin {
     relay: Option<Relay>,
 }
 
-/// Opens what `name` says, and completes `core`'s block of QPNs.
+/// Opens the origin that `name` describes, and completes `core`'s block of QPNs.
 ///
 /// # Safety
-/// The walk of the layout over `memory` gave `udp..shm` to nobody else.
+/// The walk of the layout over `memory` gave `udp..shm` to this call alone.
 unsafe fn open_origin(
     memory: *mut u8,
     layout: &Layout,
@@ -73,12 +73,12 @@ unsafe fn open_origin(
     Ok(Origin { local: *udp.local(), udp: Some(udp), member, via: None, relay: None })
 }
 
-/// The links of a device to processes of its host; `None`: it has none. `brokered`: a router makes
-/// them.
+/// Opens the links of a device to processes of its host; `None`: it has none. `brokered`: a router
+/// makes them.
 ///
 /// # Safety
-/// The walk of the layout over `memory` gave `shm..pcap` to nobody else.
-#[allow(clippy::too_many_arguments)] // what the device is made of so far
+/// The walk of the layout over `memory` gave `shm..pcap` to this call alone.
+#[allow(clippy::too_many_arguments)] // each is a part of the device that is open by now
 unsafe fn open_links(
     memory: *mut u8,
     layout: &Layout,
@@ -118,10 +118,10 @@ unsafe fn open_links(
     Ok(links)
 }
 
-/// The capture of a device, if it is configured.
+/// Opens the capture of a device, if it is configured.
 ///
 /// # Safety
-/// The walk of the layout over `memory` gave `pcap..end` to nobody else.
+/// The walk of the layout over `memory` gave `pcap..end` to this call alone.
 unsafe fn open_tee(
     memory: *mut u8,
     layout: &Layout,
@@ -152,7 +152,7 @@ impl SoftDevice {
     /// [`Error::NoMemory`]: fewer than [`SoftDevice::memsize`] bytes. [`Error::Os`].
     ///
     /// # Safety
-    /// The memory is page-aligned, used by nobody else and lives until `close` has returned.
+    /// The memory is page-aligned, nothing else uses it, and it lives until `close` has returned.
     pub unsafe fn init(
         memory: *mut u8,
         bytes: usize,

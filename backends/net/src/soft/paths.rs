@@ -1,4 +1,4 @@
-//! How a peer is reached: chosen when a control call names it. With a router, [`super::routed`]
+//! Chooses the path to a peer when a control call names it. With a router, [`super::routed`]
 //! chooses.
 
 use super::budget::Round;
@@ -77,7 +77,7 @@ impl SoftDevice {
             return self.choose_router_path(g, port, &to, dest_qpn, way);
         }
         if to == self.local {
-            // The path of a datagram is chosen per datagram.
+            // The path of a datagram is chosen for each datagram.
             if port.member.is_none() || dest_qpn.is_none_or(|qpn| g.owns(qpn)) {
                 return Ok(());
             }

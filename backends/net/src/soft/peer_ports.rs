@@ -1,11 +1,10 @@
-//! The UDP ports that a soft device as peer may send from.
+//! The UDP ports from which a soft device as peer may send.
 //!
 //! A soft device sends from its own port, from which no other process of its host can send. To
 //! peers of its own host it may also send from the port of a connected socket ([`crate::udp`]). The
-//! engine refuses other ports of peers that are known to be soft devices, and reports the port that
-//! it refused. Such a port is allowed if the kernel says that its user also has the peer's own
-//! port. That is known of peers of this host and network namespace only; every other port stays
-//! refused.
+//! engine refuses other ports of peers that are known to be soft devices, and reports the refused
+//! port. Such a port is allowed if its user, by the kernel's list, also has the peer's own port.
+//! The list covers this host and network namespace only; every other port stays refused.
 
 use super::endpoint;
 use crate::clock::now_ns;
@@ -13,7 +12,7 @@ use crate::proc_net::port_owner;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 
-/// Least time between two questions to the kernel, so that packets from wrong ports do not keep
+/// Least time between two reads of the kernel's list, so that packets from wrong ports do not keep
 /// this process busy.
 const ASK_NS: u64 = 10_000_000;
 /// Allowed ports are checked again this often: a port may have another user by now.
@@ -30,8 +29,8 @@ pub(super) struct PeerPorts {
     again_at: u64,
 }
 
-/// Whether a port of the peer's address belongs to the user of the peer's own port. Asked twice:
-/// the kernel's list is read in pieces, and a line may be missing while sockets come and go.
+/// Whether a port of the peer's address belongs to the user of the peer's own port. Reads twice:
+/// the kernel returns its list in parts, and a line may be missing while sockets open and close.
 fn is_peers(peer: &PeerAddr, port: u16) -> bool {
     let own = endpoint(peer);
     let asked = || {
@@ -42,7 +41,7 @@ fn is_peers(peer: &PeerAddr, port: u16) -> bool {
 }
 
 impl PeerPorts {
-    /// After packets came: checks the allowed ports again now and then.
+    /// After packets came: checks the allowed ports again at intervals.
     #[inline]
     pub(super) fn review(&mut self, g: &mut Guard<'_>, now: u64) {
         if self.any && now >= self.again_at {
@@ -62,7 +61,8 @@ impl PeerPorts {
         self.any = self.allowed.iter().any(Option::is_some);
     }
 
-    /// Checks the port that the engine refused. True: it is the peer's, and is allowed from now on.
+    /// Checks the port that the engine refused. Returns true if it is the peer's; it is allowed
+    /// from now on.
     ///
     /// Cost: that of [`port_owner`], at most once in [`ASK_NS`].
     #[cold]

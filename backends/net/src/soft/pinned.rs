@@ -1,6 +1,6 @@
 //! A QP or CQ that was looked up once, for posts and polls without a lookup.
 //!
-//! The object is pinned for as long, so its table entry stays its own.
+//! The object is pinned meanwhile, so its table entry stays its own.
 
 use super::SoftDevice;
 use gdrcore_core::error::Result;
@@ -44,7 +44,7 @@ impl SoftDevice {
 }
 
 impl PinnedQp {
-    /// [`gdrcore_core::device::Device::post_send`].
+    /// As [`gdrcore_core::device::Device::post_send`].
     ///
     /// # Errors
     /// As there.
@@ -58,7 +58,7 @@ impl PinnedQp {
         unsafe { self.device.post_send_to(self.index, self.qp, wr, bad) }
     }
 
-    /// [`gdrcore_core::device::Device::post_recv`].
+    /// As [`gdrcore_core::device::Device::post_recv`].
     ///
     /// # Errors
     /// As there.
@@ -74,7 +74,7 @@ impl PinnedQp {
 }
 
 impl PinnedCq {
-    /// [`gdrcore_core::device::Device::poll_cq`].
+    /// As [`gdrcore_core::device::Device::poll_cq`].
     ///
     /// # Errors
     /// As there.

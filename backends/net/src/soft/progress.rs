@@ -28,30 +28,30 @@ const LOOPBACK_ROUNDS: usize = 64;
 /// Granularity of timers in rounds that find nothing.
 const IDLE_TICK_NS: u64 = 4096;
 
-/// Rounds in a row that may use the time of an earlier one. The timers of a program that polls
+/// Consecutive rounds that may use the time of an earlier one. The timers of a program that polls
 /// rarely are late by as many polls.
 const STALE_ROUNDS: u8 = 3;
 
-/// Empty polls in a row after which a spinning program yields: some 20 µs with a socket, 2 µs with
-/// links.
+/// Consecutive empty polls after which a spinning program yields: some 20 µs with a socket, 2 µs
+/// with links.
 const IDLE_POLLS: u32 = 64;
 
-/// Empty polls after which it yields once where peers are processes of this host, which may wait
+/// Empty polls after which it yields once if some peers are processes of this host, which may wait
 /// for this core: some 0.7 µs. An answer from another core takes half of that. It yields no more
-/// often, since a thread that yields may get little of a busy machine.
+/// often, because a thread that yields may get little time on a busy machine.
 const IDLE_POLLS_LOCAL: u32 = 32;
 
 impl<P: Port> PortState<P> {
-    /// Whether work may wait for an event that wakes.
+    /// Whether work may wait for an event that wakes a thread.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked || self.rings_full
     }
 
-    /// The time of a round: `read`, or the clock. While links are used and no ACK is owed, the
-    /// clock is not read for each round in vain, since that is half of such a round's cost. With
-    /// the socket alone it is not read before the socket was polled, since a packet that is there
-    /// would wait. [`PortState::stale`] counts such rounds; a caller that needs the exact time
-    /// reads it then.
+    /// The time of a round: `read`, or the clock. While links are used and no ACK is due, the clock
+    /// is not read for each round in vain, because that is half of such a round's cost. With the
+    /// socket alone it is not read before the socket was polled, because a waiting packet would be
+    /// delayed. [`PortState::stale`] counts such rounds; a caller that needs the exact time reads
+    /// it then.
     #[inline]
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_skip = round == Round::Full && self.stale < STALE_ROUNDS && read.is_none();
@@ -197,14 +197,14 @@ impl SoftDevice {
         }
         drop(held);
         self.wake_helper_if_due();
-        // Every holder of the lock looks at the marks afterwards.
+        // Every holder of the lock checks the marks afterwards.
         if self.engine.shared().active.any() {
             self.run_marked(Round::Send);
         }
     }
 
-    /// Leaves a mark for the lock's holder, which looks at the marks after its release; else runs
-    /// the round here.
+    /// Leaves a mark for the lock's holder, which checks the marks after its release; else runs the
+    /// round here.
     #[inline(never)]
     fn leave_mark(&self, qi: usize) {
         self.engine.shared().active.set(qi);
@@ -213,7 +213,7 @@ impl SoftDevice {
         }
     }
 
-    /// Goes on after a post whose request was not all there is to do.
+    /// Continues after a post whose request was not the only work.
     #[inline(never)]
     fn send_with_others(&self, mut held: EngineLock<'_>, qi: usize) {
         if held.guard.wake(qi) {
@@ -224,7 +224,8 @@ impl SoftDevice {
         }
     }
 
-    /// Sends what a QP was just posted, and looks for no other. False: there is more to do.
+    /// Sends the requests that a QP was just posted, and looks for no other work. Returns false if
+    /// there is more to do.
     #[inline(always)]
     fn send_at_once(&self, held: &mut EngineLock<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
@@ -269,8 +270,8 @@ impl SoftDevice {
         }
     }
 
-    /// Receives and acknowledges what has come so far, as a NIC would have, before a queue pair
-    /// ends. Bounded, since peers may go on sending.
+    /// Receives and acknowledges everything that has arrived, as a NIC would have, before a queue
+    /// pair ends. Bounded, because peers may continue to send.
     pub(super) fn drain_and_ack(&self) {
         let mut held = self.lock_engine();
         for _ in 0..DRAIN_ROUNDS {
@@ -297,7 +298,7 @@ impl SoftDevice {
         let mut handled = 0;
         if round == Round::Full {
             handled = self.read_links(g, port, now);
-            // Most rounds have nothing else to do; those in vain not before the next tick.
+            // Most rounds have nothing else to do; those in vain have not before the next tick.
             if now < port.full_round_at && self.is_quiet(g, port, now) {
                 if handled > 0 {
                     port.empty = 0;
@@ -315,7 +316,7 @@ impl SoftDevice {
         self.rest_of_round(held, now, round, handled)
     }
 
-    /// Whether no work, no event and no check of grants is due, but for timers.
+    /// Whether no work, no event and no check of grants is due, except timers.
     #[inline(always)]
     fn is_quiet(&self, g: &mut Guard<'_>, port: &PortState, now: u64) -> bool {
         !(port.is_blocked() | g.waits(now) | g.shared().notify.load(Ordering::Relaxed))
@@ -323,7 +324,7 @@ impl SoftDevice {
             && g.changes() == port.changes
     }
 
-    /// The rest of a round whose links were read; `handled`: what that brought.
+    /// The rest of a round whose links were read; `handled`: the frames read.
     #[inline(never)]
     fn rest_of_round(
         &self,
@@ -365,7 +366,7 @@ impl SoftDevice {
         }
         if round == Round::Full && !port.is_blocked() && !g.waits(now) {
             // Nothing is to be sent: most input is an ACK, or a message that causes no packet now.
-            // If nothing came, timers and owed ACKs are looked at once per tick.
+            // If nothing came, timers and due ACKs are checked once per tick.
             let tick = (now / IDLE_TICK_NS, socket_polled);
             let done = tick == port.idle_tick || tick == (port.idle_tick.0, false);
             if handled > 0 || done {
@@ -381,8 +382,8 @@ impl SoftDevice {
         handled += g.run_loopback(now, LOOPBACK_ROUNDS);
         if round == Round::Full {
             if handled == 0 {
-                // Nothing came: timers run, and owed ACKs leave. Timers run only after a poll of
-                // the socket, so that a process that was stopped reads its peers' packets before it
+                // Nothing came: timers run, and due ACKs leave. Timers run only after a poll of the
+                // socket, so that a process that was stopped reads its peers' packets before it
                 // declares the peers silent.
                 if socket_polled {
                     g.handle_timeout(now);
@@ -451,8 +452,8 @@ impl SoftDevice {
         }
     }
 
-    /// Before a thread sleeps: accepts links, and announces the sleep on all rings. True: input has
-    /// come meanwhile.
+    /// Before a thread sleeps: accepts links, and announces the sleep on all rings. Returns true if
+    /// input has come meanwhile.
     pub(super) fn announce(&self, held: &mut EngineLock<'_>) -> bool {
         let (g, port) = held.parts();
         if let Some(member) = &mut port.member {
@@ -470,8 +471,8 @@ impl SoftDevice {
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep) || relayed
     }
 
-    /// As [`SoftDevice::announce`], for a thread of the program. True also after a post that found
-    /// the lock taken here.
+    /// As [`SoftDevice::announce`], for a thread of the program. Returns true also after a post
+    /// that found the lock taken here.
     pub(super) fn announce_sleep(&self) -> bool {
         let mut held = self.lock_engine();
         let input = self.announce(&mut held);

@@ -1,5 +1,5 @@
-//! What goes by way of the router's rings ([`crate::shm::relay`]): datagrams, messages of the
-//! connection manager, and queue pairs that have no link.
+//! Traffic over the router's rings ([`crate::shm::relay`]): datagrams, messages of the connection
+//! manager, and queue pairs that have no link.
 
 use super::budget::BURSTS;
 use super::{peer_addr, PortState, SoftDevice};
@@ -10,16 +10,16 @@ use gdrcore_core::engine::Guard;
 
 /// Frames that one round takes.
 const BATCH: usize = 32;
-/// Bytes that the engine is given for a burst: a packet of the largest MTU, or several short ones.
+/// Bytes that the engine gets for a burst: a packet of the largest MTU, or several short ones.
 const SPACE: usize = PACKET_MAX;
 /// The shortest packet: a BTH and an ICRC.
 const PACKET_MIN: usize = 16;
-/// Room in the ring for whatever a burst is cut into.
+/// Room in the ring for all packets of one burst.
 const ROOM: usize =
     SPACE / PACKET_MIN * (HEAD + FRAME_HEAD + PACKET_MIN).next_multiple_of(FRAME_ALIGN);
 const _: () = assert!(ROOM <= crate::shm::relay::RINGS.0 as usize / 2);
 
-/// Takes what the rings have brought. Returns the packets.
+/// Passes the rings' packets to the engine. Returns their number.
 #[inline]
 pub(super) fn receive(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
     match &port.relay {
@@ -36,7 +36,7 @@ fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
         match relay.take(&mut space) {
             Ok(None) => break,
             Ok(Some(frame)) => {
-                // Who it is from is the router's word.
+                // The sender's address is set by the router.
                 let from = peer_addr(&Endpoint::new(frame.address, 0, ROCE_PORT));
                 let (len, packet) = (frame.packet.len(), frame.packet);
                 handled += g.handle_packets(now, &from, len, packet, frame.congested);
@@ -53,7 +53,7 @@ fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
     handled
 }
 
-/// Writes what the engine has for others than links.
+/// Writes the engine's packets for peers without a link.
 pub(super) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
     let Some(relay) = &mut port.relay else { return };
     match write_all(g, relay, now) {
@@ -62,7 +62,7 @@ pub(super) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
     }
 }
 
-/// True: the ring is full; a bell says when it no longer is.
+/// Returns true if the ring is full; its socket is readable when there is room.
 fn write_all(g: &mut Guard<'_>, relay: &mut Relay, now: u64) -> Result<bool, Broken> {
     let mut space = [0; SPACE];
     for _ in 0..BURSTS {
@@ -79,14 +79,14 @@ fn write_all(g: &mut Guard<'_>, relay: &mut Relay, now: u64) -> Result<bool, Bro
     Ok(false)
 }
 
-/// Takes the bells; notices that the router is gone.
+/// Takes the wake-ups, and notices the router's end.
 pub(super) fn maintain(port: &mut PortState) {
     if port.relay.as_ref().is_some_and(Relay::hear) {
         lose(port);
     }
 }
 
-/// Datagrams go nowhere from here on; queue pairs without a link find out by their timers.
+/// Datagrams are dropped from here on; queue pairs without a link fail by their timers.
 #[cold]
 fn lose(port: &mut PortState) {
     port.relay = None;
@@ -94,7 +94,7 @@ fn lose(port: &mut PortState) {
 }
 
 impl SoftDevice {
-    /// Whether there are rings by which others are reached.
+    /// Whether there are rings over which other devices are reached.
     pub(super) fn relays(&self) -> bool {
         self.via.is_some() && self.lock_engine().port().relay.is_some()
     }

@@ -1,8 +1,9 @@
-//! Peers by way of a router ([`crate::via`]): in place of a socket and of names in the file system,
-//! a session gives the address, the queue pair numbers and, when a queue pair is connected, a link
-//! to the process at the other end.
+//! Peers over a router ([`crate::via`]): in place of a socket and of names in the file system, a
+//! session gives the address, the queue pair numbers and, when a queue pair is connected, a link to
+//! the process at the other end.
 //!
-//! The router is asked without the engine's lock; the holder of that lock never waits for it.
+//! Requests to the router are made without the engine's lock, whose holder never waits for the
+//! router.
 
 use super::budget::Round;
 use super::{PortState, SoftDevice};
@@ -21,18 +22,18 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
 use std::os::fd::AsRawFd;
 
-/// Numbers of sessions that are over. One more than it holds is ended at once.
+/// Numbers of ended sessions. One more than it holds is closed at once.
 pub(super) type Revoked = heapless::Vec<u32, 32>;
 
-/// The router's answer: a link, where it has made one, that is not adopted yet. While it lives no
-/// other thread can ask, so that two threads do not make two.
+/// The router's answer: a link, if it has made one, that is not adopted yet. While it lives no
+/// other thread can make a request, so that two threads do not make two links.
 pub(super) struct RouterLink<'s> {
-    /// `None`: the peer is reached by the router's rings.
+    /// `None`: the peer is reached over the router's rings.
     direct: Option<Direct>,
     _asker: Asker<'s>,
 }
 
-/// Opens a session, and sets what the engine takes from it; its rings, if it has any.
+/// Opens a session, and sets the engine's values of it; returns its rings too, if it has any.
 ///
 /// # Errors
 /// As [`Session::open`]; [`Error::Invalid`]: the program names queue pair numbers of its own.
@@ -59,7 +60,7 @@ pub(super) fn open(
 }
 
 /// Drops packets that would leave by a socket, which this device lacks: queue pairs whose link is
-/// lost fail by their timers, as behind a wire.
+/// lost fail by their timers, as over a network that loses all packets.
 #[cold]
 pub(super) fn discard(g: &mut Guard<'_>, now: u64) {
     let mut space = [0; 4608];
@@ -80,8 +81,8 @@ impl SoftDevice {
         }
     }
 
-    /// Before a control call takes the lock: asks the router for a link to the peer of an address
-    /// vector and a queue pair number, unless there is one or none is needed.
+    /// Before a control call takes the lock: requests a link from the router, to the peer of an
+    /// address vector and a queue pair number, unless there is one or none is needed.
     ///
     /// # Errors
     /// As [`Asker::route`].
@@ -106,15 +107,15 @@ impl SoftDevice {
         Ok(Some(RouterLink { direct: answer?, _asker: asker }))
     }
 
-    /// Asks the router, without the engine's lock.
+    /// Makes a request to the router, without the engine's lock.
     pub(super) fn ask<R>(
         &self,
         asker: &mut Asker<'_>,
         question: impl FnOnce(&mut Asker<'_>) -> R,
     ) -> R {
         let answer = question(asker);
-        // A thread that was woken by other arrivals found this one asking, so they are handled
-        // here.
+        // A thread that other arrivals woke found a request of this thread open, so they are
+        // handled here.
         let mut held = self.lock_engine();
         let (port, mut came) = (held.port(), false);
         if let PortState { shm: Some(shm), revoked, .. } = port {
@@ -133,8 +134,8 @@ impl SoftDevice {
         answer
     }
 
-    /// Sets a peer's path in the engine: within it, over a link that exists, over the one that the
-    /// router has just made, or by its rings.
+    /// Sets a peer's path in the engine: within it, over an existing link, over the link that the
+    /// router has just made, or over its rings.
     pub(super) fn choose_router_path(
         &self,
         g: &mut Guard<'_>,
@@ -154,13 +155,13 @@ impl SoftDevice {
         let Some(shm) = &mut port.shm else { return Err(Error::NoDevice) };
         let link = match way {
             Some(RouterLink { direct: Some(direct), .. }) => {
-                let (session, may_grant) = (direct.routed.peer, direct.loans());
+                let (session, may_grant) = (direct.routed.peer, direct.may_grant());
                 let peer = Peer { at: *to, session, may_grant };
                 let link = shm.adopt(&peer, block_of(qpn), direct.fd, &self.waiter);
-                Some(link.map_err(|e| hung_up(e, qpn))?)
+                Some(link.map_err(|e| closed_link(e, qpn))?)
             }
             Some(RouterLink { direct: None, .. }) => None,
-            // A call that cannot ask, or a link that has ended since.
+            // A call that cannot make requests, or a link that has ended since.
             None => shm.find_link(to, block_of(qpn)),
         };
         if link.is_none() && !relays {
@@ -174,7 +175,7 @@ impl SoftDevice {
         Ok(())
     }
 
-    /// Handles what the router has sent: links of others, and revoked ones.
+    /// Handles the router's messages: links of other sessions, and revoked ones.
     pub(super) fn poll_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let Some(via) = &self.via else { return };
         let PortState { shm: Some(shm), revoked, .. } = port else { return };
@@ -188,8 +189,8 @@ impl SoftDevice {
         }
     }
 
-    /// Ends the links of sessions that are over. What they had written before is taken: it may be
-    /// the ACK of a process that has ended, since the router can hear of that first.
+    /// Closes the links of ended sessions. Frames that they had written before are read: one may be
+    /// the ACK of a process that has ended, because the router may learn of the end first.
     #[cold]
     fn end_revoked(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         self.drain_links(g, port, now);
@@ -200,17 +201,18 @@ impl SoftDevice {
 }
 
 impl SoftDevice {
-    /// Takes a link. A session that is over is noted for [`SoftDevice::end_revoked`].
+    /// Takes a link. A session that has ended is noted for [`SoftDevice::end_revoked`].
     fn on_arrival(&self, shm: &mut ShmPort, revoked: &mut Revoked, now: u64, arrival: Arrival) {
         match arrival {
-            Arrival::Link { gid, peer, loans, fd } => {
-                // In order: it is not one of those that end.
+            Arrival::Link { gid, peer, may_grant, fd } => {
+                // Messages come in order: this link is newer than the revocation, which ends the
+                // older ones now.
                 if revoked.contains(&peer) {
                     revoked.retain(|&over| over != peer);
                     shm.close_session(peer, true);
                 }
                 let at = Endpoint::new(gid, 0, self.local.port);
-                shm.admit(now, &Peer { at, session: peer, may_grant: loans }, fd, &self.waiter);
+                shm.admit(now, &Peer { at, session: peer, may_grant }, fd, &self.waiter);
             }
             Arrival::Revoked { peer } => {
                 if revoked.push(peer).is_err() {
@@ -227,12 +229,12 @@ fn block_of(qpn: u32) -> u16 {
 
 /// The other end may have closed the link's socket before the hello.
 #[cold]
-fn hung_up(e: Error, qpn: u32) -> Error {
+fn closed_link(e: Error, qpn: u32) -> Error {
     match e {
         Error::Os(libc::EPIPE | libc::ECONNRESET) => refuse!(
             Os(libc::EHOSTUNREACH),
-            "the process of queue pair {qpn:#x} has hung up on the \
-             link: it is gone, or has no descriptor left for it"
+            "the process of queue pair {qpn:#x} has closed the \
+             link: it has ended, or has no descriptor left for it"
         ),
         e => e,
     }
@@ -242,7 +244,7 @@ fn hung_up(e: Error, qpn: u32) -> Error {
 fn no_datagrams() -> Error {
     refuse!(
         Unsupported,
-        "peer: datagrams (UD), and with them rdma_cm, reach other processes through a router that \
-         relays, and this device has none, or it is gone"
+        "peer: datagrams (UD), and with them rdma_cm, reach other processes only through a router \
+         that relays, and this device has none, or it has ended"
     )
 }

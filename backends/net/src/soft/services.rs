@@ -1,5 +1,5 @@
-//! What the router knows of our listeners, so that requests for them come here: one listener a port
-//! among all sessions of an address.
+//! Registers the device's listeners with the router, so that requests for them come here: one
+//! listener for each port among all sessions of an address.
 
 use super::SoftDevice;
 use crate::via::proto::Service;
@@ -7,7 +7,7 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::verbs::types::Handle;
 use heapless::LinearMap;
 
-/// Listeners of a device at a time; a policy's default allows as many.
+/// Most listeners of a device at a time; a policy's default allows as many.
 const SERVICES: usize = 256;
 
 /// The ids that listen, and where.
@@ -15,7 +15,7 @@ const SERVICES: usize = 256;
 pub(super) struct Services(LinearMap<Handle, Service, SERVICES>);
 
 impl Services {
-    /// Notes an id's port. False: it is noted already.
+    /// Notes an id's port. Returns false if it is noted already.
     fn note(&mut self, id: Handle, at: Service) -> Result<bool> {
         if self.0.contains_key(&id) {
             return Ok(false);
@@ -29,7 +29,7 @@ impl Services {
 }
 
 impl SoftDevice {
-    /// Tells the router that an id will listen at its port. Nothing where there is none.
+    /// Announces to the router that an id will listen at its port. No effect without a router.
     ///
     /// # Errors
     /// As [`crate::via::session::Asker::listen`]; [`Error::NoMemory`]: too many listen. As
@@ -52,12 +52,12 @@ impl SoftDevice {
         told
     }
 
-    /// An id is gone, or listens no more.
+    /// Withdraws the service of an id that has ended, or no longer listens.
     pub(super) fn withdraw_service(&self, id: Handle) {
         let Some(via) = &self.via else { return };
         let Some(at) = self.lock_engine().port().services.forget(id) else { return };
         let mut asker = via.asker();
-        // A router that is gone knows of no listener.
+        // A router that has ended needs no message.
         let _ = self.ask(&mut asker, |asker| asker.listen(at, false));
     }
 }

@@ -1,5 +1,5 @@
-//! The packets of a device: received ones to the engine, its bursts to the port, and the port's
-//! errors of single destinations to the engine.
+//! The packets of a device: passes received ones to the engine, its bursts to the port, and the
+//! port's errors of single destinations to the engine.
 //!
 //! Written against [`crate::port::Port`]; nothing here depends on a UDP socket. The tests run it
 //! over a port in memory.
@@ -15,7 +15,7 @@ use crate::LONG;
 use gdrcore_core::engine::{self, Guard};
 use std::os::fd::RawFd;
 
-/// After this many rounds in a row that received something, with no thread about to sleep, the
+/// After this many consecutive rounds that received something, with no thread about to sleep, the
 /// port's descriptor leaves the epoll set.
 const BUSY_ROUNDS: u32 = 64;
 
@@ -48,7 +48,7 @@ impl Host for SoftDevice {
     }
 }
 
-/// What became of a burst.
+/// Result of batching one burst.
 enum Batched {
     /// There was none.
     Nothing,
@@ -59,8 +59,8 @@ enum Batched {
 }
 
 impl<P: Port> PortState<P> {
-    /// Sends what the QP at an index was just posted, by itself. Returns the time; `None`: it takes
-    /// another path, or has to wait for others.
+    /// Sends the request that the QP at an index was just posted, by itself. Returns the time;
+    /// `None`: it takes another path, or has to wait behind others.
     #[inline]
     pub(super) fn send_posted(
         &mut self,
@@ -68,7 +68,7 @@ impl<P: Port> PortState<P> {
         g: &mut Guard<'_>,
         qi: usize,
     ) -> Option<u64> {
-        // Without a socket the round sends it, to wherever that leads.
+        // Without a socket the round sends it, over any other path.
         if self.blocked || self.net.is_none() || !g.may_send_alone(qi) {
             return None;
         }
@@ -84,7 +84,7 @@ impl<P: Port> PortState<P> {
         Some(now)
     }
 
-    /// Sends the single message that the QP at an index was just posted, if nothing is in its way.
+    /// Sends the single message that the QP at an index was just posted, if nothing precedes it.
     /// Returns the time.
     #[inline]
     pub(super) fn send_single_packet(
@@ -112,7 +112,7 @@ impl<P: Port> PortState<P> {
             net.tx_commit(b);
             self.flush(host);
         }
-        // The peer has the packet while the clock is read here.
+        // The peer already has the packet while the clock is read here.
         let now = now_ns();
         self.set_time(now);
         g.commit_send(now, prepared);
@@ -165,8 +165,8 @@ impl<P: Port> PortState<P> {
             };
             handled += each(g);
             if g.has_refused_port() && ports.vet(g) {
-                // The port is the peer's second socket. The packet that was refused is handled
-                // now, since the peer may never send it again.
+                // The refused port is the peer's second socket. The refused packet is handled now,
+                // because the peer may never send it again.
                 each(g);
             }
             if r.data.len() >= LONG && i + 1 < n {
@@ -187,8 +187,8 @@ impl<P: Port> PortState<P> {
             }
         }
         // `rx_poll` reads an ICMP error that the kernel reports instead of data. Records of errors
-        // that a send has reported already only keep the descriptor readable, so they are looked
-        // for now and then.
+        // that a send has reported already only keep the descriptor readable, so they are drained
+        // at intervals.
         if *empty % 64 == 32 {
             net.drain_errors();
         }
@@ -208,7 +208,7 @@ impl<P: Port> PortState<P> {
         }
     }
 
-    /// Sends what the engine has, in batches of bursts.
+    /// Sends the engine's bursts, in batches.
     pub(super) fn send(&mut self, host: &impl Host, g: &mut Guard<'_>, now: u64) {
         if self.blocked {
             if !self.flush(host) {
@@ -267,7 +267,7 @@ impl<P: Port> PortState<P> {
         Batched::Burst(burst.len)
     }
 
-    /// Sends the batch. False: there is no room; the descriptor wakes when there is.
+    /// Sends the batch. Returns false if there is no room; the descriptor wakes when there is.
     #[inline]
     fn flush(&mut self, host: &impl Host) -> bool {
         let Some(net) = &mut self.net else { return true };
@@ -283,7 +283,7 @@ impl<P: Port> PortState<P> {
         true
     }
 
-    /// Receives what came to groups. Returns the packets.
+    /// Receives the packets of groups. Returns their number.
     #[inline]
     pub(super) fn receive_groups(&mut self, g: &mut Guard<'_>, now: u64) -> usize {
         match &self.net {
@@ -342,8 +342,8 @@ impl<P: Port> PortState<P> {
     }
 }
 
-/// Takes a descriptor out of the epoll set, unless a thread may sleep on it. A wake-up of no thread
-/// costs the sender some 400 ns for each burst, in two epoll sets.
+/// Removes a descriptor from the epoll set, unless a thread may sleep on it. A wake-up that reaches
+/// no thread costs the sender some 400 ns for each burst, in two epoll sets.
 #[cold]
 fn unwatch(host: &impl Host, fd: RawFd, watched: &mut bool) {
     if host.may_sleep() {

@@ -1,9 +1,9 @@
-//! Causes of silent peers that are of this host.
+//! Causes of silence of peers of this host.
 //!
 //! The engine knows only that a peer is silent. Of a peer behind a link, this host knows that its
 //! process lives, and whether it reads its ring. Of a peer whose socket is of this host, it knows
-//! whether the process reads that. So a program learns that its peer does not poll, or has no such
-//! queue pair, instead of that it may be dead.
+//! whether the process reads the socket. So the error of a failed request can say that the peer
+//! does not poll, or has no such queue pair, instead of that it may be dead.
 //!
 //! With `GDRC_VERBOSE=1` in the environment, failed connections are also printed, at both ends.
 
@@ -19,7 +19,7 @@ use gdrcore_core::verbs::cause::{rejection, Cause, CauseCode};
 use gdrcore_core::verbs::types::{qp_type, AhAttr};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Testifies for peers that are about to be given up. Cost: one comparison where there are none.
+/// Adds the causes of peers that are about to be given up. Cost: one comparison if there are none.
 #[inline]
 pub(super) fn testify(g: &mut Guard<'_>, port: &PortState, now: u64) {
     if g.has_suspects() {
@@ -64,8 +64,8 @@ fn ip(gid: &[u8; 16]) -> IpAddr {
     Ipv6Addr::from(*gid).to_canonical()
 }
 
-/// What is printed of failed connections. Collected under the engine's lock, printed without it:
-/// standard error may be a pipe that no process reads.
+/// The lines to be printed of failed connections. Collected under the engine's lock, printed
+/// without it: standard error may be a pipe that no process reads.
 #[derive(Default)]
 pub(super) struct News {
     refusals: [Refusal; REFUSALS],
@@ -86,7 +86,7 @@ pub(super) fn gather(g: &mut Guard<'_>) -> News {
     news
 }
 
-/// Prints them, where the environment asks for it.
+/// Prints them if the environment enables it.
 pub(super) fn print(news: &News, event: Option<&CmEvent>) {
     let refused = event.filter(|e| matches!(e.event, cm_event::REJECTED | cm_event::UNREACHABLE));
     if news.len == 0 && refused.is_none() || !is_verbose() {
@@ -95,7 +95,7 @@ pub(super) fn print(news: &News, event: Option<&CmEvent>) {
     for r in news.refusals.iter().take(news.len) {
         let words = rejection(r.reason.into(), r.datagram);
         let (peer, port, reason) = (ip(&r.peer), r.port, r.reason);
-        say(format_args!("rejected {peer}, which asked for port {port}: reason {reason}: {words}"));
+        say(format_args!("rejected {peer}, which requested port {port}: reason {reason}: {words}"));
     }
     let Some(e) = refused else { return };
     let (peer, port) = (ip(&e.peer.dgid), e.remote_port);

@@ -1,4 +1,4 @@
-//! [`UdpPort`] as a [`Port`]: each call is the inherent one.
+//! Implements [`Port`] for [`UdpPort`]: each call is the inherent one.
 
 use super::UdpPort;
 use crate::addr::Endpoint;

@@ -2,25 +2,25 @@
 //!
 //! An unconnected socket looks its route up for each send: 0.35 us of 2.9 on Zen 5. A connected
 //! socket keeps the route, but numbers its packets (IPv4's identification), and the ICRC covers the
-//! number. The number goes up by one with each send, whatever its length, and starts anywhere. So
-//! the socket first sends a few packets to a probe socket. No socket shows the number, but a filter
-//! sees it, and truncates the packet to as many bytes as one byte of the number says. If the
-//! numbers do not go up as they should, there is no connected socket. A send that is refused ends
-//! it, since it may have taken a number.
+//! number. The number rises by one with each send, whatever its length, and starts at any value. So
+//! the socket first sends a few packets to a probe socket. No system call returns the number, but a
+//! socket filter sees it: the filter truncates the packet to a length that equals one byte of the
+//! number. If the numbers do not rise as expected, there is no connected socket. A refused send
+//! ends it, because it may have taken a number.
 //!
 //! The socket has a port of its own, to which no packet is sent: RoCEv2 leaves the source port to
 //! the sender, and answers go to the address that the QP names.
 //!
-//! Only for peers of this host. There the packets of two sockets stay in order, as they take one
-//! queue, and the receiver is a socket or an rxe of the same kernel. A NIC that segments a burst
-//! itself may number the packets in its own way.
+//! Only for peers of this host. There the packets of two sockets stay in order, because they pass
+//! one queue, and the receiver is a socket or an rxe of the same kernel. A NIC that segments a
+//! burst itself may number the packets in its own way.
 
 use super::unconnected;
 use crate::addr::{Endpoint, SockAddr};
 use crate::sys::{check, set_filter, set_option, Fd};
 use gdrcore_core::wire::icrc::Flow;
 
-/// Single bursts in a row to one peer after which it gets a connected socket.
+/// Consecutive single bursts to one peer after which it gets a connected socket.
 pub(super) const CONNECT_AFTER: u8 = 64;
 /// Bytes of a probe packet: more than one byte of a number can name.
 const PROBE: usize = 300;
@@ -50,8 +50,8 @@ fn name(fd: &Fd) -> Option<Endpoint> {
     Endpoint::from_sockaddr(&sa)
 }
 
-/// Attaches a filter that truncates each packet to as many bytes as eight bits of its
-/// identification say.
+/// Attaches a filter that truncates each packet to a length given by eight bits of its
+/// identification.
 fn truncate_to_ident_byte(probe_socket: &Fd, shift: u32) -> Option<()> {
     let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let code = [
@@ -66,7 +66,7 @@ fn truncate_to_ident_byte(probe_socket: &Fd, shift: u32) -> Option<()> {
 }
 
 impl ConnectedSocket {
-    /// A connected socket to a peer of this host.
+    /// Makes a connected socket to a peer of this host.
     #[cold]
     pub(super) fn open(local: &Endpoint, dst: &Endpoint, class: u8) -> Option<ConnectedSocket> {
         // An address that can be bound is of this host.
@@ -95,7 +95,7 @@ impl ConnectedSocket {
         Some(connected)
     }
 
-    /// The number of the next send; `None`: numbers do not go up by one with each.
+    /// Finds the number of the next send; `None`: numbers do not rise by one with each send.
     fn learn_ident(&mut self, own: &Endpoint) -> Option<u16> {
         let probe_socket = unconnected(own).ok()?;
         let to = name(&probe_socket)?;
@@ -119,15 +119,15 @@ impl ConnectedSocket {
         Some(second.wrapping_add(PROBES - 1))
     }
 
-    /// Sends a packet, or a burst of two, to the probe socket; returns the byte of its number that
-    /// the probe socket truncates to.
+    /// Sends a packet, or a burst of two, to the probe socket. Returns the byte of its number to
+    /// which the probe socket truncates it.
     fn probe_ident_byte(&mut self, probe_socket: &Fd, to: &Endpoint, burst: bool) -> Option<u8> {
         let bytes = [0u8; 2 * PROBE];
         let packets = if burst { 2 } else { 1 };
         self.set_segment_size(if burst { PROBE as u16 } else { 0 })?;
         let (sa, len) = to.to_sockaddr();
-        // SAFETY: the bytes and the address live through the call, and their lengths stand beside
-        // them.
+        // SAFETY: the bytes and the address live through the call, and their lengths are passed
+        // with them.
         let sent = unsafe {
             let (p, sa) = (bytes.as_ptr().cast(), (&raw const sa).cast());
             libc::sendto(self.fd.raw(), p, packets * PROBE, libc::MSG_DONTWAIT, sa, len)
@@ -138,8 +138,8 @@ impl ConnectedSocket {
         let mut first = None;
         for _ in 0..packets {
             let mut packet = [0u8; PROBE];
-            // SAFETY: pointer and length are those of `packet`. Over loopback what was sent is
-            // there when the send returns.
+            // SAFETY: pointer and length are those of `packet`. Over loopback the packet is there
+            // when the send returns.
             let n = unsafe {
                 libc::recv(
                     probe_socket.raw(),
@@ -161,8 +161,8 @@ impl ConnectedSocket {
         Some(())
     }
 
-    /// Sends a burst of `seg` bytes a packet. False: it was not sent, and the socket is to be
-    /// closed.
+    /// Sends a burst of `seg` bytes a packet. Returns false if it was not sent, and the socket is
+    /// to be closed.
     #[inline]
     pub(super) fn send(&mut self, burst: &[u8], seg: u16) -> bool {
         let (len, size) = (burst.len(), usize::from(self.size));

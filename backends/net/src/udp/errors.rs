@@ -1,8 +1,8 @@
-//! The kernel's errors of single destinations.
+//! Assigns the kernel's errors to their destinations.
 //!
 //! An ICMP message queues a record on the socket that names the destination. It also leaves an
-//! errno that the next call of any kind reports, whatever that call was about. So an errno alone
-//! tells nothing of the destination of that call. The queue is drained, and only a send that fails
+//! errno that the next call of any kind reports, whatever destination that call had. So an errno
+//! alone does not identify the failed destination. The queue is drained, and only a send that fails
 //! again with an empty queue is itself at fault.
 
 use super::UdpPort;
@@ -42,7 +42,7 @@ impl Errors {
             let port = known.dst.port == e.dst.port || known.dst.port == 0 || e.dst.port == 0;
             if port && known.dst.same_host(&e.dst) && known.errno == e.errno {
                 known.dst.port = known.dst.port.max(e.dst.port);
-                // The network's refusal says more than the send error that it caused.
+                // The network's refusal is more exact than the send error that it caused.
                 if known.kind == ErrorKind::Send {
                     known.kind = e.kind;
                 }
@@ -76,8 +76,8 @@ impl UdpPort {
         self.errors.len > 0 || self.errors.more
     }
 
-    /// The next error of a destination, oldest first. Cost: none unless the kernel holds more than
-    /// was drained.
+    /// Takes the oldest error of a destination. Cost: none unless the kernel holds more than was
+    /// drained.
     ///
     /// Errors appear at the next send or receive after they happened. After EPOLLERR without an
     /// error, call [`UdpPort::drain_errors`].
@@ -89,7 +89,7 @@ impl UdpPort {
     }
 
     /// Takes the kernel's records, at most 64. Returns how many of them came from the network.
-    /// Cost: a system call each, and one.
+    /// Cost: one system call for each, and one more.
     pub fn drain_errors(&mut self) -> usize {
         self.errors.more = false;
         let mut icmp = 0;

@@ -82,7 +82,7 @@ impl UdpPort {
     ///
     /// # Errors
     /// [`Error::NoMemory`]: [`GROUPS`] are received; [`Error::NoDevice`], other errors of the
-    /// system: the interface has no multicast, or no more.
+    /// system: the interface has no multicast, or no room for more groups.
     pub fn group_join(&mut self, gid: &[u8; 16]) -> Result<Option<RawFd>> {
         if self.groups.iter().any(|g| g.gid == *gid) {
             return Ok(None);

@@ -6,7 +6,7 @@ use core::ops::{Deref, DerefMut};
 use gdrcore_core::error::Result;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// A port with memory of its own; both are given back when it is dropped.
+/// A port with memory of its own; both are released when it is dropped.
 pub struct MappedPort {
     port: UdpPort,
     /// After the port, which uses it.
@@ -14,7 +14,7 @@ pub struct MappedPort {
 }
 
 impl MappedPort {
-    /// Memory for a port of this configuration.
+    /// Maps memory for a port of this configuration.
     ///
     /// # Errors
     /// As [`Map::new`].
@@ -22,10 +22,10 @@ impl MappedPort {
         Map::new(UdpPort::memsize(cfg))
     }
 
-    /// A port over a socket and [`MappedPort::memory`].
+    /// Makes a port over a socket and [`MappedPort::memory`].
     ///
     /// # Errors
-    /// `NoMemory`: it is that of a smaller configuration.
+    /// `NoMemory`: the memory is that of a smaller configuration.
     pub fn new(socket: UdpSocket, cfg: &UdpConfig, memory: Map) -> Result<MappedPort> {
         // SAFETY: the memory is of this value alone, which keeps it for as long as the port.
         let port = unsafe { UdpPort::over(socket, cfg, memory.as_ptr(), memory.len()) }?;

@@ -1,6 +1,6 @@
 //! The MTU of the route to a peer, as it is configured. The kernel also learns MTUs from ICMP,
-//! which any host can forge. So the entry of the routing table is read, not what a socket would be
-//! told (IP_MTU).
+//! which any host can forge. So the entry of the routing table is read, not the MTU that the kernel
+//! reports for a socket (IP_MTU).
 
 use super::netlink::{attributes, half, word};
 use super::socket::interface_mtu;
@@ -17,7 +17,7 @@ const RTMSG: usize = 12;
 const HEADER: usize = 16;
 
 /// Bytes of IP packet that the route from an address to another carries; `None`: there is none, or
-/// the kernel does not say. `socket`: any of the network namespace. Cost: some six system calls.
+/// it is unknown. `socket`: any socket of the network namespace. Cost: some six system calls.
 pub(super) fn route_mtu(socket: RawFd, from: &Endpoint, to: &Endpoint) -> Option<u32> {
     let (v4_from, v4_to) = (from.to_v4(), to.to_v4());
     let (family, source, target): (i32, &[u8], &[u8]) = match (&v4_from, &v4_to) {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_of_what_a_route_and_its_interfaces_say_counts() {
+    fn the_least_mtu_of_a_route_and_its_interfaces_counts() {
         let mtu_of = |i: u32| {
             [(1, 65_536), (2, 9000), (3, 1500)].iter().find(|(k, _)| *k == i).map(|(_, m)| *m)
         };
@@ -127,7 +127,7 @@ mod tests {
         let both = attribute(libc::RTA_MULTIPATH, &[hop(2, &gateway), hop(3, &gateway)].concat());
         assert_eq!(read(&both, mtu_of), Some(1500));
         assert_eq!(read(&[], mtu_of), None);
-        // Cut anywhere, and lengths that lie.
+        // Cut anywhere, and with wrong lengths.
         let whole = [oif(2), metric(1400), both].concat();
         for n in 0..whole.len() {
             read(&whole[..n], mtu_of);

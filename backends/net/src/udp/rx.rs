@@ -1,4 +1,4 @@
-//! Receiving: one recvmmsg, then an iteration over what it brought.
+//! Receiving: one recvmmsg, then an iteration over the received datagrams.
 
 use super::{lines, Carve, UdpConfig, UdpPort};
 use crate::addr::{Endpoint, SockAddr};
@@ -30,13 +30,13 @@ pub(super) struct Rx {
     batch: usize,
     /// Datagrams of the last poll.
     filled: usize,
-    /// Datagrams to receive: as many as last time. To ask for more than wait costs a lookup (some
-    /// 150 ns), as much as an empty receive. A program that exchanges single messages would pay
-    /// that every time.
+    /// Datagrams to receive: as many as last time. A larger number than the waiting ones costs a
+    /// lookup (some 150 ns), as much as an empty receive. A program that exchanges single messages
+    /// would pay that every time.
     pub(super) want: usize,
-    /// Polls in a row that received all they asked for.
+    /// Consecutive polls that received the full number.
     full: u8,
-    /// So many of those are needed to ask for more; grows while no more come.
+    /// Number of such polls before `want` grows; grows while no more datagrams come.
     patience: u8,
 }
 
@@ -92,11 +92,11 @@ impl Rx {
         })
     }
 
-    /// Notes the number received, and sets the number to ask for next.
+    /// Notes the number received, and sets the number of the next receive.
     fn adapt(&mut self, n: usize) {
         self.filled = n;
         if n < self.want {
-            // To ask for more did not pay. An empty poll tells nothing about that.
+            // The larger number did not pay. An empty poll shows nothing about that.
             if n == 1 {
                 self.patience = (2 * self.patience).min(16);
             }
@@ -126,13 +126,12 @@ impl Rx {
 }
 
 impl UdpPort {
-    /// Receives what waits, up to the batch, and returns the number; the packets of the previous
-    /// poll are gone.
-    /// Cost: one system call; a few more after an ICMP message.
+    /// Receives the waiting datagrams, up to the batch, and returns their number; the packets of
+    /// the previous poll are gone. Cost: one system call; a few more after an ICMP message.
     pub fn rx_poll(&mut self) -> usize {
         self.rx.reset();
         // A pending socket error is reported once in place of data, and each ICMP message leaves
-        // one; so there are a few attempts.
+        // one, so there are a few attempts.
         for _ in 0..4 {
             self.counters.rx_calls += 1;
             if let Ok(n) = usize::try_from(self.receive()) {
@@ -150,7 +149,7 @@ impl UdpPort {
         0
     }
 
-    /// Receives up to `want` datagrams; their number, or negative with errno.
+    /// Receives up to `want` datagrams; returns their number, or the negative errno.
     #[inline]
     fn receive(&mut self) -> i32 {
         if self.rx.want > 1 {
@@ -163,7 +162,7 @@ impl UdpPort {
         self.receive_one(self.fd.raw())
     }
 
-    /// Receives one datagram of a socket; 1, or negative with errno.
+    /// Receives one datagram of a socket; returns 1, or the negative errno.
     #[inline]
     fn receive_one(&mut self, fd: RawFd) -> i32 {
         // SAFETY: the first of `batch` headers, `batch` being at least 1.
@@ -187,7 +186,7 @@ impl UdpPort {
         came
     }
 
-    /// The `i`-th packet of the last poll. An index beyond them gives an empty packet.
+    /// The `i`-th packet of the last poll; beyond the last one an empty packet.
     #[inline]
     pub fn rx_get(&self, i: usize) -> RxPacket<'_> {
         let nothing = RxPacket { src: Endpoint::default(), seg: 0, data: &[], ecn: 0 };
@@ -209,13 +208,13 @@ impl UdpPort {
         let control = unsafe { &*self.rx.controls.add(i) };
         let used = msg.msg_hdr.msg_controllen.min(CONTROL);
         let (seg, ecn) = parse_control(&control.0[..used]);
-        // The whole of a single datagram is its only segment; at most 65,507 bytes, so it fits.
+        // A single datagram is its only segment; at most 65,507 bytes, so it fits.
         let seg = if seg == 0 || usize::from(seg) > len { len as u16 } else { seg };
         RxPacket { src, seg, data, ecn }
     }
 }
 
-/// GRO size (0 if none) and ECN bits. It reads bytes instead of walking with the C macros, so that
+/// GRO size (0 if none) and ECN bits. Compares bytes instead of walking with the C macros, so that
 /// it cannot leave the slice.
 #[inline]
 fn parse_control(bytes: &[u8]) -> (u16, u8) {
@@ -237,7 +236,7 @@ fn parse_control(bytes: &[u8]) -> (u16, u8) {
     }
 }
 
-/// The head of one piece of ancillary data.
+/// The header of one ancillary message.
 const fn header(len: u64, level: i32, name: i32) -> [u8; 16] {
     let (len, level, name) = (len.to_ne_bytes(), level.to_ne_bytes(), name.to_ne_bytes());
     let mut head = [0; 16];

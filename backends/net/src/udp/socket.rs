@@ -1,4 +1,4 @@
-//! Opening the socket, and the MTU of the link under it.
+//! Opens the socket, and finds the MTU of its link.
 
 use super::netlink::{attributes, half, word};
 use super::{udp_flags, UdpConfig};
@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 /// IPv6.
 const UDP_NO_CHECK6_RX: i32 = 102;
 
-/// A UDP socket at an address, with a port of the kernel's choice.
+/// Opens a UDP socket at an address, with a port of the kernel's choice.
 ///
 /// # Errors
 /// As [`super::UdpPort::open`].
@@ -54,7 +54,7 @@ impl UdpSocket {
     /// Opens and binds it. Port 0 takes a free one.
     ///
     /// # Errors
-    /// As [`super::UdpPort::open`], which has no memory to miss here.
+    /// As [`super::UdpPort::open`], except those of its memory.
     pub fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<UdpSocket> {
         open(ep, &cfg.resolved())
     }
@@ -72,8 +72,8 @@ impl UdpSocket {
         link_mtu(self.interface, self.fd.raw())
     }
 
-    /// Receives nothing from here on: what is sent to its port costs no memory. What the network
-    /// says of its own packets still arrives.
+    /// Receives nothing from here on, so that packets to its port cost no memory. The network's
+    /// errors about its own packets still arrive.
     ///
     /// # Errors
     /// Those of setsockopt(2).
@@ -103,8 +103,7 @@ fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<UdpSocket> {
     let raw = fd.raw();
     forbid_fragments(raw, family == libc::AF_INET)?;
     if family == libc::AF_INET {
-        // The port needs this option to learn what the network refuses, so it is no option of the
-        // caller.
+        // The port needs this option to learn of refused packets, so the caller cannot switch it.
         set_option(raw, libc::IPPROTO_IP, libc::IP_RECVERR, 1i32)?;
         let _ = set_option(raw, libc::IPPROTO_IP, libc::IP_RECVTOS, 1i32);
     } else {
@@ -144,7 +143,7 @@ fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<UdpSocket> {
     let (sa, sa_len) = ep.to_sockaddr();
     // SAFETY: `sa` is a socket address of `sa_len` bytes.
     match check(unsafe { libc::bind(raw, (&raw const sa).cast(), sa_len) }) {
-        // A zone whose interface is gone, or that does not fit the address.
+        // The interface of the zone is gone, or does not fit the address.
         Err(Error::Invalid | Error::NoDevice) => return Err(Error::AddressNotLocal),
         other => other?,
     };
@@ -161,8 +160,8 @@ fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<UdpSocket> {
     Ok(UdpSocket { fd, local, interface, gso, gro })
 }
 
-/// Allows later sockets of this user to bind the same port, if they ask for it. The first of a
-/// group is bound without the option.
+/// Allows later sockets of this user to bind the same port, if they set the option too. The first
+/// of a group is bound without the option.
 pub(super) fn allow_reuse_port(socket: RawFd) -> Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1i32)
 }
@@ -187,8 +186,8 @@ pub(super) fn interface_mtu(socket: RawFd, index: u32) -> Option<u32> {
     u32::try_from(unsafe { req.ifr_ifru.ifru_mtu }).ok().filter(|&m| m > 0)
 }
 
-/// Index of the interface whose address is `local`, or whose network contains it most narrowly:
-/// 127.0.0.2 belongs to 127.0.0.1/8. Netlink is used since getifaddrs allocates.
+/// Index of the interface whose address is `local`, or the one with the narrowest network that
+/// contains it: 127.0.0.2 belongs to 127.0.0.1/8. Netlink is used because getifaddrs allocates.
 fn interface_of(local: &Endpoint) -> Option<u32> {
     if local.scope_id != 0 {
         return Some(local.scope_id);

@@ -173,7 +173,7 @@ fn a_batch_of_bursts_leaves_by_one_call() {
 }
 
 #[test]
-fn the_socket_takes_on_the_segment_size_of_what_is_sent_and_nothing_else_is_cut_by_it() {
+fn the_socket_adopts_the_segment_size_of_its_bursts_and_no_other_datagram_is_cut() {
     use crate::sys::get_option;
     let own = |p: &UdpPort| get_option(p.fd(), libc::SOL_UDP, libc::UDP_SEGMENT).unwrap();
     for (mut a, mut b, mut c) in [(v4(1), v4(2), v4(3)), (v6(), v6(), v6())] {
@@ -198,8 +198,8 @@ fn the_socket_takes_on_the_segment_size_of_what_is_sent_and_nothing_else_is_cut_
         exchange(&mut a, 100, 80, 40);
         assert_eq!(own(&a.port), 80);
         assert_eq!(a.port.counters().tx_calls, 40);
-        // What is longer leaves whole, or in pieces of its own size, and changes nothing until
-        // there is more of it.
+        // A longer burst leaves whole, or in segments of its own size, and changes the size only
+        // after several of them.
         for (len, seg) in [
             (60_000, 60_000),
             (20, 20),
@@ -214,7 +214,7 @@ fn the_socket_takes_on_the_segment_size_of_what_is_sent_and_nothing_else_is_cut_
         }
         exchange(&mut a, 81, 81, 20);
         assert_eq!(own(&a.port), 0);
-        // Neither very short segments, which others could exceed who send by this socket, nor long
+        // Neither very short segments, which others that send by this socket could exceed, nor long
         // ones.
         exchange(&mut a, 50, 30, 40);
         exchange(&mut a, 1200, 600, 40);
@@ -253,7 +253,7 @@ fn the_socket_takes_on_the_segment_size_of_what_is_sent_and_nothing_else_is_cut_
 }
 
 #[test]
-fn what_leaves_at_once_is_not_lost_to_the_error_of_another() {
+fn a_single_burst_is_not_lost_to_the_error_of_another_peer() {
     let (mut a, mut b) = (v4(1), v4(2));
     let (dst, closed) = (*b.port.local(), Endpoint::v4([127, 0, 0, 1], 9));
     let now = Burst { dst, len: 64, seg: 64 };
@@ -263,7 +263,7 @@ fn what_leaves_at_once_is_not_lost_to_the_error_of_another() {
         send(&mut a.port, closed, 64, 64);
         a.port.tx_flush();
         assert_eq!(receive(&mut b.port, &a.port, 64, 64), 1);
-        // The refusal waits in the socket, and the next call is told of it.
+        // The refusal waits in the socket, and the next call reports it.
         let flow = flow(&a.port, &dst);
         fill(a.port.tx_space().unwrap(), 64, 64, &flow);
         if !a.port.tx_now(&now) {
@@ -299,14 +299,14 @@ fn a_queue_of_messages_is_received_in_growing_batches_and_single_ones_singly() {
     }
     // 1, 2, 4, then the batch of 8.
     assert!(polls <= 9, "{polls} polls");
-    // An exchange of single messages asks for one most of the time.
+    // An exchange of single messages receives one at a time, mostly.
     let mut twos = 0;
     for _ in 0..200 {
         single(1);
         assert_eq!(poll(&mut b.port), 1);
         twos += usize::from(b.port.rx.want > 1);
     }
-    assert!(twos < 20, "asked {twos} times for more");
+    assert!(twos < 20, "{twos} receives of two");
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn a_full_batch_asks_for_a_flush() {
 
 #[test]
 fn a_full_send_buffer_keeps_the_rest_in_order() {
-    // Loopback queues straight into the receive buffer, and what lies there is charged to the
+    // Loopback queues straight into the receive buffer, and the bytes there are charged to the
     // sender.
     let small = UdpConfig { sndbuf: 4096, ..UdpConfig::DEFAULT };
     let mut a = open(Endpoint::v4([127, 0, 0, 1], 0), &small).unwrap();
@@ -413,8 +413,7 @@ fn a_refusal_does_not_hide_received_packets() {
 
 #[test]
 fn a_network_without_route_is_reported() {
-    // 2001:db8::/32 is for documentation. Where a default route swallows it there is nothing to
-    // see.
+    // 2001:db8::/32 is for documentation. If a default route takes it, there is nothing to see.
     let mut a = v6();
     let dst = Endpoint::new([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], 0, 4791);
     send(&mut a.port, dst, 200, 100);
@@ -502,11 +501,11 @@ fn without_gro_segments_arrive_alone() {
 }
 
 #[test]
-fn an_address_in_use_and_a_foreign_address_are_told_apart() {
+fn an_address_in_use_and_a_foreign_address_give_different_errors() {
     let a = v4(1);
     let again = open(*a.port.local(), &UdpConfig::DEFAULT);
     assert!(matches!(again, Err(Error::AddressInUse)));
-    // TEST-NET-3 belongs to nobody.
+    // No host has an address of TEST-NET-3.
     let foreign = open(Endpoint::v4([203, 0, 113, 7], 0), &UdpConfig::DEFAULT);
     assert!(matches!(foreign, Err(Error::AddressNotLocal)));
     let foreign = open(
@@ -590,7 +589,7 @@ fn loopback_mtu_is_found_for_addresses_that_only_a_network_covers() {
 }
 
 #[test]
-fn the_kernels_word_on_the_waiter_wakes_for_packets_and_errors() {
+fn the_waiter_wakes_for_packets_and_errors() {
     let (mut a, mut b) = (v4(1), v4(2));
     let w = crate::wait::Waiter::new().unwrap();
     w.add_socket(a.port.fd()).unwrap();
@@ -611,7 +610,7 @@ fn the_kernels_word_on_the_waiter_wakes_for_packets_and_errors() {
 }
 
 #[test]
-fn the_error_queue_merges_and_counts_what_it_cannot_hold() {
+fn the_error_queue_merges_errors_and_counts_lost_ones() {
     let mut a = v4(1);
     for n in 1..21 {
         a.port.report(PortError {

@@ -1,6 +1,6 @@
 //! Sending: bursts are collected in one buffer and leave by one sendmmsg, each as one GSO message.
 //!
-//! A single burst leaves by sendto where it can. That is 0.1 to 0.2 us shorter than sendmsg, since
+//! A single burst leaves by sendto if possible. That is 0.1 to 0.2 us shorter than sendmsg, because
 //! the kernel need not fetch a header, a vector and ancillary data one after the other. Its segment
 //! size then is the socket's own ([`DefaultSegment`]).
 
@@ -15,9 +15,10 @@ mod default_segment;
 mod refusal;
 mod single;
 
-/// Hosts remembered to refuse GSO. A further one replaces the oldest, which is found out again.
+/// Most hosts that are remembered to refuse GSO. A further one replaces the oldest, whose refusal
+/// is found again.
 const REFUSERS: usize = 16;
-/// Attempts at one message while the kernel reports other destinations' errors by it.
+/// Attempts at one message while the kernel reports errors of other destinations by it.
 const TRIES: u8 = 8;
 
 /// Ancillary data of one message: the segment size.
@@ -38,7 +39,7 @@ struct Slot {
     tries: u8,
     /// Send packet by packet.
     single: bool,
-    /// The kernel's headers are not written: it may leave by sendto.
+    /// The kernel's headers are not filled in: it may leave by sendto.
     plain: bool,
     /// GSO was tried and refused for this burst.
     refused: bool,
@@ -220,8 +221,8 @@ impl UdpPort {
         Some(unsafe { core::slice::from_raw_parts_mut(tx.buffer.add(tx.used), MAX_BURST) })
     }
 
-    /// Adds what was filled to the batch. A burst that cannot be sent at all (no bytes, more than
-    /// the room given, another address family) becomes an error of its destination.
+    /// Adds the filled burst to the batch. A burst that cannot be sent at all (no bytes, more than
+    /// the room, another address family) becomes an error of its destination.
     #[inline]
     pub fn tx_commit(&mut self, b: Burst) {
         let fits = b.len != 0
@@ -298,7 +299,7 @@ impl UdpPort {
                     self.tx.head += n.clamp(1, run);
                     if n < run {
                         // The next message failed and its errno is lost. If ICMP left the errno,
-                        // only the record tells; if the message itself is at fault, it will fail
+                        // only the record shows it; if the message itself is at fault, it will fail
                         // again.
                         self.drain_errors();
                     }
@@ -316,7 +317,7 @@ impl UdpPort {
         TxOutcome::Sent
     }
 
-    /// Sends `run` messages from `head` on; the number that left, or negative with errno.
+    /// Sends `run` messages from `head` on; returns the number that left, or the negative errno.
     #[inline]
     fn send_run(&mut self, head: usize, run: usize) -> i32 {
         // SAFETY: `head + run <= tail <= batch`, the length of the array.

@@ -1,16 +1,16 @@
-//! The tenant's half of the protocol: what each message of the router means. No system call.
+//! The tenant's half of the protocol: interprets the router's messages. No system call.
 
 use super::proto::{feature, link_flag, Envelope, Fault, Link, Message, RouteEvent};
 
 /// Descriptors of a WELCOME with rings.
 const RINGS: usize = 3;
 
-/// What a message asks of the process.
+/// What the process has to do for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-// It lives for a moment, where no byte may be allocated.
+// It lives for a moment, in which no byte may be allocated.
 #[allow(clippy::large_enum_variant)]
 pub enum Step {
-    /// The answer to what was asked last.
+    /// The answer to the last request.
     Answer(Envelope),
     /// Another session's link, to be answered; its socket came with the message.
     Link(u32, Link),
@@ -24,14 +24,14 @@ pub enum Step {
     End(i32),
 }
 
-/// Why the session cannot go on: the router has said what no router says.
+/// A message that no router sends, so that the session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// No message.
     Fault(Fault),
-    /// One that a router does not send, or not now.
+    /// A type that a router does not send, or not now.
     Unexpected(u16),
-    /// A message with descriptors that it does not have, or without.
+    /// A message with descriptors that its type does not have, or without those it has.
     Descriptors(u16),
 }
 
@@ -39,27 +39,27 @@ pub enum Broken {
 #[derive(Debug, Default)]
 pub struct Client {
     last: u32,
-    /// The message that is waited for: its number and type.
+    /// The awaited answer: number and type.
     waits: Option<(u32, u16)>,
 }
 
 impl Client {
-    /// Nothing was asked yet.
+    /// A client without requests so far.
     pub const fn new() -> Client {
         Client { last: 0, waits: None }
     }
 
-    /// A question. An answer to an earlier one counts no more.
+    /// Makes a request. An answer to an earlier one no longer counts.
     pub fn ask(&mut self, message: Message) -> Envelope {
         self.last = self.last.wrapping_add(1);
         self.waits = Some((self.last, answer_to(message.kind())));
         Envelope::new(self.last, message)
     }
 
-    /// What a datagram means that had `fds` descriptors.
+    /// Interprets a datagram that had `fds` descriptors.
     ///
     /// # Errors
-    /// [`Broken`]: hang up.
+    /// [`Broken`]: the connection is to be closed.
     pub fn take(&mut self, bytes: &[u8], fds: usize) -> Result<Step, Broken> {
         let e = Envelope::parse(bytes).map_err(Broken::Fault)?;
         let kind = e.message.kind();
@@ -73,7 +73,7 @@ impl Client {
             return Err(Broken::Descriptors(kind));
         }
         if e.answer {
-            // One that nobody waits for any more came too late.
+            // An answer to an earlier request came too late.
             let awaited = self.waits == Some((e.seq, kind));
             if awaited {
                 self.waits = None;
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_once_and_only_for_what_was_asked_last() {
+    fn an_answer_counts_once_and_only_for_the_last_request() {
         let mut c = Client::new();
         let route = Message::Route(Route { gid: [1; 16], sgid_index: 0, qpn: 5, traffic_class: 0 });
         let (first, second) = (c.ask(route), c.ask(route));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_router_says_ends_the_session() {
+    fn messages_that_no_router_sends_end_the_session() {
         let mut c = Client::new();
         let link = |flags| Message::Link(Link { gid: [1; 16], peer: 3, flags });
         let take = |c: &mut Client, m, fds| c.take(&bytes(&Envelope::new(9, m)), fds);

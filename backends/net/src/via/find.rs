@@ -1,19 +1,17 @@
-//! Which router a process is to use.
+//! Finds the router that a process is to use.
 //!
 //! | source | meaning |
 //! |---|---|
 //! | `GDRC_ROUTER=off` | none |
 //! | `GDRC_ROUTER=/path/name.gdrc` | this socket |
 //! | `GDRC_ROUTER=name` | `/freeflow/name.gdrc`, or `/run/gdrcore/name.gdrc` |
-//! | `FFR_NAME=name` | `/freeflow/name.gdrc`, where it is there |
-//! | `/run/gdrcore/tenant.gdrc` | where it is there |
+//! | `FFR_NAME=name` | `/freeflow/name.gdrc`, if it exists |
+//! | `/run/gdrcore/tenant.gdrc` | if it exists |
 //!
-//! FreeFlow's own router sees `FFR_NAME` too. The last is what an injected mount gives images that
-//! know nothing of routers.
-//!
-//! The first that is set counts. A value of `GDRC_ROUTER` that leads nowhere is an error, never a
-//! silent way around the router. A device name may name the socket too: `router:/path/name.gdrc`;
-//! `router:` alone is the table.
+//! The first one that is set counts. `FFR_NAME` is also the variable of FreeFlow's own router. The
+//! last source is the path of a mount that an injector adds to images without router settings. A
+//! value of `GDRC_ROUTER` without a socket is an error, never a silent bypass of the router. A
+//! device name may name the socket too: `router:/path/name.gdrc`; `router:` follows the table.
 
 use crate::sys::stat_at;
 use core::ffi::CStr;
@@ -21,15 +19,15 @@ use core::fmt;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 
-/// What `unix(7)` has room for, with the zero at the end.
+/// Bytes of a socket's path in unix(7), with the zero at the end.
 const PATH_MAX: usize = 108;
-/// Bytes of a variable that are looked at.
+/// Bytes of a variable that are read.
 const VALUE_MAX: usize = 256;
 /// Where FreeFlow's containers have their router's sockets.
 const FREEFLOW: &str = "/freeflow";
 /// Where ours do.
 const OWN: &str = "/run/gdrcore";
-/// The name that is looked for without being asked.
+/// The name that is tried without a setting.
 const TENANT: &str = "tenant";
 
 /// The path of a router's socket.
@@ -40,7 +38,7 @@ pub struct SocketPath {
 }
 
 impl SocketPath {
-    /// A path as it is.
+    /// A path as given.
     ///
     /// # Errors
     /// `Invalid`: it is empty, has a zero byte, or is longer than a socket's path may be (107
@@ -80,7 +78,7 @@ impl SocketPath {
     }
 
     fn is_there(&self) -> bool {
-        // The last byte is zero at the least, as `new` sees to.
+        // At least the last byte is zero (see `new`).
         CStr::from_bytes_until_nul(&self.bytes)
             .is_ok_and(|path| stat_at(libc::AT_FDCWD, path).is_ok())
     }
@@ -98,24 +96,23 @@ impl fmt::Debug for SocketPath {
     }
 }
 
-/// What the environment says of a router.
+/// The router setting of the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// There is to be none.
     Off,
-    /// Nothing is said, and none was found.
+    /// There is no setting, and no socket was found.
     Nothing,
     /// `GDRC_ROUTER` or `FFR_NAME` leads here.
     Named(SocketPath),
-    /// Nothing is said, but `/run/gdrcore/tenant.gdrc` is there.
+    /// There is no setting, but `/run/gdrcore/tenant.gdrc` exists.
     Mounted(SocketPath),
 }
 
 /// The router that the environment names, by the table of this module.
 ///
 /// # Errors
-/// `Invalid`: a name or path that cannot be one. `NoDevice`: a name of which there is no socket in
-/// either folder.
+/// `Invalid`: an impossible name or path. `NoDevice`: a name without a socket in either folder.
 pub fn from_environment() -> Result<Found> {
     let (mut router, mut name) = ([0; VALUE_MAX], [0; VALUE_MAX]);
     decide(variable(c"GDRC_ROUTER", &mut router), variable(c"FFR_NAME", &mut name), [FREEFLOW, OWN])
@@ -128,11 +125,11 @@ pub(super) fn ffr_id() -> i32 {
     value.and_then(|v| v.parse().ok()).filter(|&n| n >= 0).unwrap_or(-1)
 }
 
-/// A variable of the environment, copied: no allocation, as everywhere in an open. Of one that is
-/// longer as much as there is room for, which is longer than any path of a socket.
+/// Copies a variable of the environment: no allocation, as everywhere in an open. Of a longer value
+/// it copies `VALUE_MAX` bytes, which is more than any socket's path.
 fn variable<'b>(name: &CStr, to: &'b mut [u8; VALUE_MAX]) -> Option<&'b [u8]> {
-    // SAFETY: a C string. What it leads to stays until the program changes its environment, which
-    // it must not do meanwhile (getenv(3)).
+    // SAFETY: a C string. The value stays until the program changes its environment, which it must
+    // not do meanwhile (getenv(3)).
     let value = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
         return None;
@@ -147,16 +144,14 @@ fn variable<'b>(name: &CStr, to: &'b mut [u8; VALUE_MAX]) -> Option<&'b [u8]> {
 /// The router behind a device name, without its `router:`.
 ///
 /// # Errors
-/// As [`from_environment`]; `NoDevice` also where the environment knows of none.
+/// As [`from_environment`]; `NoDevice` also if the environment names none.
 pub fn of_device(at: &str) -> Result<SocketPath> {
     if !at.is_empty() {
         return named(at.as_bytes(), [FREEFLOW, OWN]);
     }
     match from_environment()? {
         Found::Named(path) | Found::Mounted(path) => Ok(path),
-        Found::Off => {
-            Err(refuse!(NoDevice, "device 'router:': GDRC_ROUTER=off says that there is none"))
-        }
+        Found::Off => Err(refuse!(NoDevice, "device 'router:': GDRC_ROUTER=off excludes one")),
         Found::Nothing => Err(refuse!(
             NoDevice,
             "device 'router:': GDRC_ROUTER is not set, and there \
@@ -180,7 +175,7 @@ fn decide(router: Option<&[u8]>, ffr_name: Option<&[u8]>, folders: [&str; 2]) ->
     Ok(mounted.map_or(Found::Nothing, Found::Mounted))
 }
 
-/// A path, or a name to be looked for.
+/// A path, or a name to be searched in the folders.
 fn named(value: &[u8], folders: [&str; 2]) -> Result<SocketPath> {
     if value.contains(&b'/') {
         return SocketPath::new(value);
@@ -238,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_is_set_counts() {
+    fn the_first_source_that_is_set_counts() {
         let [free, own] = folders("first");
         let both = [&free[..], &own[..]];
         assert_eq!(decide(None, None, both), Ok(Found::Nothing));
@@ -246,7 +241,7 @@ mod tests {
         let tenant = format!("{own}/tenant.gdrc");
         std::fs::write(&tenant, "").unwrap();
         assert_eq!(decide(None, None, both), Ok(Found::Mounted(path(&tenant))));
-        // FreeFlow's own router has the variable too, and no socket of ours.
+        // FreeFlow's own router uses the variable too, and has no socket of ours.
         assert_eq!(decide(None, os("router1"), both), Ok(Found::Mounted(path(&tenant))));
         let theirs = format!("{free}/router1.gdrc");
         std::fs::write(&theirs, "").unwrap();
@@ -262,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_leads_nowhere_is_an_error() {
+    fn a_value_without_a_socket_is_an_error() {
         let [free, own] = folders("nowhere");
         let both = [&free[..], &own[..]];
         assert_eq!(decide(os("nobody"), None, both), Err(Error::NoDevice));

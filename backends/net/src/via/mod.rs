@@ -1,15 +1,14 @@
-//! A device by way of a router: how a tenant, which may have no address and no network at all, gets
-//! queue pair numbers, a virtual address and links to others of its host from `gdrcore-routerd`
+//! A device over a router: a tenant, which may have no address and no network at all, gets queue
+//! pair numbers, a virtual address and links to other tenants of its host from `gdrcore-routerd`
 //! (docs/ROUTER.md).
 //!
-//! * [`proto`]: the messages, as bytes. Both ends import it.
-//! * [`wire`]: one message with its descriptors over a socket; both ends again.
-//! * [`find`]: which router a process is to use.
-//! * [`client`]: the tenant's half of the protocol, without a system call.
-//! * [`session`]: the tenant's connection.
+//! * [`proto`]: the messages, as bytes. Both ends import it. * [`wire`]: one message with its
+//!   descriptors over a socket; both ends again. * [`find`]: the choice of the router. *
+//!   [`client`]: the tenant's half of the protocol, without a system call. * [`session`]: the
+//!   tenant's connection.
 //!
-//! Everything about a session is control: it takes microseconds, when queue pairs are connected.
-//! Data goes over links ([`crate::shm`]).
+//! A session is for control alone: it takes microseconds, when queue pairs are connected. Data goes
+//! over links ([`crate::shm`]).
 
 pub mod client;
 pub mod find;

@@ -44,7 +44,7 @@ use bytes::{Reader, Writer};
 
 /// Most bytes of a message.
 pub const MESSAGE_MAX: usize = 4096;
-/// Most descriptors of a message; a sender of more is hung up on.
+/// Most descriptors of a message; a connection that sends more is closed.
 pub const FDS_MAX: usize = 4;
 /// Bytes before the body.
 pub const HEAD_LEN: usize = 16;
@@ -58,16 +58,16 @@ const ANSWER: u16 = 1;
 
 /// Bits of [`Hello::features`] and [`Welcome::features`].
 pub mod feature {
-    /// Links between tenants of one host, which the router makes and then has no part in.
+    /// Links between tenants of one host, which the router makes and then takes no part in.
     pub const DIRECT: u64 = 1;
-    /// Two rings between the session and its router, which passes on what other sessions are sent
-    /// there ([`crate::shm::relay`]).
+    /// Two rings between the session and its router, which forwards packets of other sessions over
+    /// them ([`crate::shm::relay`]).
     pub const RELAY: u64 = 2;
 }
 
 /// Values of [`Hello::mode`] and [`Welcome::mode`].
 pub mod mode {
-    /// Whatever the router offers.
+    /// Any mode that the router offers.
     pub const ANY: u32 = 0;
     /// The engine is the tenant's.
     pub const SWITCH: u32 = 1;
@@ -75,21 +75,21 @@ pub mod mode {
 
 /// Values of [`Routed::kind`].
 pub mod route_kind {
-    /// Over a link of the two processes' own.
+    /// Over a link between the two processes.
     pub const DIRECT: u32 = 1;
-    /// By way of the router's rings.
+    /// Over the router's rings.
     pub const RELAYED: u32 = 2;
 }
 
 /// Bits of [`Routed::flags`] and [`Link::flags`].
 pub mod link_flag {
-    /// No memory is lent over it: the ends are not of one tenant.
+    /// No memory is granted over it: the ends are not of one tenant.
     pub const NO_LOANS: u32 = 1;
 }
 
 /// Values of [`RouteEvent::event`].
 pub mod route_event {
-    /// The session at its other end is gone.
+    /// The session at its other end has ended.
     pub const DOWN: u32 = 1;
     /// Policy allows it no more.
     pub const REVOKED: u32 = 4;
@@ -98,7 +98,7 @@ pub mod route_event {
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Shorter than a head, longer than [`MESSAGE_MAX`], or not as long as it says.
+    /// Shorter than a head, longer than [`MESSAGE_MAX`], or not of the length that it claims.
     Length,
     /// A flag that is not known.
     Flags(u16),
@@ -106,12 +106,12 @@ pub enum Fault {
     Unknown(u16),
     /// Fields that this version does not know are not zero.
     TooBig,
-    /// A HELLO without [`MAGIC`], a text that is none, or a number that does not fit its field.
+    /// A HELLO without [`MAGIC`], an invalid text, or a number that does not fit its field.
     Value,
 }
 
 impl Fault {
-    /// The positive errno that a BYE over it has.
+    /// The positive errno of the BYE that reports it.
     pub const fn errno(self) -> i32 {
         match self {
             Fault::Length | Fault::Value | Fault::Flags(_) => 22, // EINVAL
@@ -135,7 +135,7 @@ impl core::fmt::Display for Fault {
 
 macro_rules! messages {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $body:ty;)+) => {
-        /// What a message says.
+        /// The body of a message.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(clippy::large_enum_variant)]
         pub enum Message {
@@ -168,9 +168,9 @@ macro_rules! messages {
 messages! {
     /// The first message of a session.
     Hello = 1, Hello;
-    /// Its answer: an identity, or why there is none.
+    /// Its answer: an identity, or the reason of a refusal.
     Welcome = 2, Welcome;
-    /// Asks for a way to a queue pair.
+    /// Requests a route to a queue pair.
     Route = 3, Route;
     /// Its answer.
     Routed = 4, Routed;
@@ -178,9 +178,9 @@ messages! {
     Unroute = 5, Unroute;
     /// Another session's link to this one.
     Link = 6, Link;
-    /// What became of a route.
+    /// A change of a route.
     RouteEvent = 7, RouteEvent;
-    /// A port of the connection manager is listened at.
+    /// Listens at a port of the connection manager.
     Listen = 8, Service;
     /// It is not any more.
     Unlisten = 9, Service;
@@ -197,11 +197,11 @@ messages! {
 pub struct Envelope {
     /// It answers the message of this number.
     pub answer: bool,
-    /// Its number, or that of what it answers.
+    /// Its number, or that of the message it answers.
     pub seq: u32,
     /// Of an answer: 0, or a negative errno.
     pub status: i32,
-    /// What it says.
+    /// Its body.
     pub message: Message,
 }
 

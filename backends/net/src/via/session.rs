@@ -1,9 +1,9 @@
 //! A tenant's connection to its router.
 //!
-//! Two kinds of threads use it: one that connects a queue pair asks and waits for the answer,
-//! without the engine's lock; whoever runs the engine looks now and then what the router has to say
-//! ([`Session::hear`]), and never waits. What comes while a question is open is put aside for the
-//! next look.
+//! Two kinds of threads use it. A thread that connects a queue pair sends a request and waits for
+//! the answer, without the engine's lock. The thread that runs the engine polls for the router's
+//! messages at intervals ([`Session::hear`]), and never waits. Messages that arrive while a request
+//! is open are set aside for its next poll.
 
 use super::client::{Client, Step};
 use super::find::{ffr_id, SocketPath};
@@ -24,14 +24,15 @@ use gdrcore_core::refuse;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// A router answers within this time, or counts as gone.
+/// A router that does not answer within this time counts as gone.
 const ANSWER_NS: u64 = 5_000_000_000;
-/// Links of others that are put aside; one more is refused, and its owner asks again.
+/// Most links of other sessions that are set aside; a further one is refused, and its session
+/// repeats the request.
 const ASIDE: usize = 32;
 /// Messages that one look takes.
 const LOOKS: usize = 64;
 
-/// What the router brings.
+/// A message of the router for the device.
 #[derive(Debug)]
 pub enum Arrival {
     /// The socket of another session's link to this one.
@@ -40,12 +41,12 @@ pub enum Arrival {
         gid: [u8; 16],
         /// The session's number.
         peer: u32,
-        /// Memory may be lent over it.
-        loans: bool,
+        /// Memory may be granted over it.
+        may_grant: bool,
         /// The socket.
         fd: OwnedFd,
     },
-    /// Nothing may come from, or go to, that session any more.
+    /// No frame may come from, or go to, that session any more.
     Revoked {
         /// The session's number.
         peer: u32,
@@ -55,20 +56,20 @@ pub enum Arrival {
 /// The descriptors of a message.
 type Fds = [Option<OwnedFd>; FDS_MAX];
 
-/// What a look at the socket found.
+/// Result of one read of the socket.
 #[allow(clippy::large_enum_variant)]
-enum Heard {
+enum Received {
     Nothing,
     /// A message, which was dealt with.
     Something,
-    /// The answer to the last question, and its descriptors.
+    /// The answer to the last request, and its descriptors.
     Answer(Envelope, Fds),
 }
 
 struct Inner {
     client: Client,
-    /// That the router is gone was told.
-    told: bool,
+    /// The end of the router was reported.
+    reported: bool,
     aside: heapless::Vec<Arrival, ASIDE>,
     buffer: Buffer,
 }
@@ -85,44 +86,44 @@ pub struct Session {
 /// A link that the router has made.
 #[derive(Debug)]
 pub struct Direct {
-    /// What the router said of it.
+    /// The router's answer.
     pub routed: Routed,
     /// Its socket.
     pub fd: OwnedFd,
 }
 
 impl Direct {
-    /// Memory may be lent over it.
-    pub fn loans(&self) -> bool {
+    /// Whether memory may be granted over it.
+    pub fn may_grant(&self) -> bool {
         self.routed.flags & link_flag::NO_LOANS == 0
     }
 }
 
-/// The right to ask, and to be answered: one thread at a time.
+/// The right to make requests: one thread at a time.
 pub struct Asker<'s> {
     session: &'s Session,
     inner: MutexGuard<'s, Inner>,
 }
 
 impl Session {
-    /// Connects to a router and tells it who asks. `qpns`: how many queue pair numbers are wanted,
-    /// a power of two from [`QPN_UNIT`] on; 0: only the addresses are. Waits for the router, five
-    /// seconds at most. The second: the session's rings, where there are numbers and the router
-    /// relays.
+    /// Connects to a router and identifies the process. `qpns`: number of queue pair numbers
+    /// wanted, a power of two from [`QPN_UNIT`] on; 0: only the addresses are wanted. Waits for the
+    /// router, five seconds at most. Returns the session's rings too, if there are queue pair
+    /// numbers and the router relays.
     ///
     /// # Errors
-    /// With words: [`Error::NoDevice`]: nobody listens there. [`Error::TimedOut`]: nobody answers.
-    /// [`Error::Access`]: the router knows no tenant that this process could be. Others as the
-    /// router said.
+    /// With a reason: [`Error::NoDevice`]: no router listens there. [`Error::TimedOut`]: no answer
+    /// came. [`Error::Access`]: the router knows no tenant that this process could be. Others as
+    /// the router answers.
     pub fn open(at: &SocketPath, qpns: u32) -> Result<(Session, Option<Relay>)> {
         let until = now_ns() + ANSWER_NS;
         let fd = connect(at, until)?;
-        // Room for the few messages that a process may owe; what it does not read must not fill the
-        // system's memory.
+        // Room for the few messages that a process may have in flight; unread messages must not
+        // fill the system's memory.
         set_option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 64i32 << 10)?;
         let inner = Inner {
             client: Client::new(),
-            told: false,
+            reported: false,
             aside: heapless::Vec::new(),
             buffer: [0; MESSAGE_MAX + 1],
         };
@@ -148,7 +149,7 @@ impl Session {
             return Err(session.broken(format_args!("no WELCOME")));
         };
         if e.status != 0 {
-            return Err(session.said(e.status, &welcome.cause));
+            return Err(session.refusal(e.status, &welcome.cause));
         }
         check(&welcome, qpns).map_err(|what| session.broken(format_args!("{what}")))?;
         session.welcome = welcome;
@@ -164,7 +165,7 @@ impl Session {
         self.welcome.mtu
     }
 
-    /// What the router said of the tenant.
+    /// The router's description of the tenant.
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
     }
@@ -174,23 +175,24 @@ impl Session {
         self.welcome.gids[0]
     }
 
-    /// Readable when the router says something, or is gone.
+    /// Readable when the router has sent a message, or has ended.
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 
-    /// Whether the router is gone, or has ended the session. Links that were made go on.
+    /// Whether the router has ended, or has ended the session. Links that were made stay.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Waits until no other thread asks.
+    /// Waits until no other thread has a request open.
     pub fn asker(&self) -> Asker<'_> {
         Asker { session: self, inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Gives `take` what has come. Never waits: where a thread asks, what comes is put aside for
-    /// the next look. True, once: the router is gone, and its socket would be readable for ever.
+    /// Passes the messages that have arrived to `take`. Never waits: while a thread has a request
+    /// open, messages are set aside for the next poll. Returns true once, when the router has ended
+    /// and its socket would be readable for ever.
     pub fn hear(&self, take: impl FnMut(Arrival)) -> bool {
         let mut inner = match self.inner.try_lock() {
             Ok(inner) => inner,
@@ -199,32 +201,37 @@ impl Session {
         };
         for _ in 0..LOOKS {
             if self.is_gone()
-                || !matches!(self.look(&mut inner), Ok(Heard::Something | Heard::Answer(..)))
+                || !matches!(self.look(&mut inner), Ok(Received::Something | Received::Answer(..)))
             {
                 break;
             }
         }
         core::mem::take(&mut inner.aside).into_iter().for_each(take);
-        self.is_gone() && !core::mem::replace(&mut inner.told, true)
+        self.is_gone() && !core::mem::replace(&mut inner.reported, true)
     }
 
-    /// Takes one message, if there is one, and does what it asks for but for answers, which are
-    /// returned with their descriptor.
-    fn look(&self, inner: &mut Inner) -> Result<Heard> {
+    /// Receives one message, if there is one, and handles it, except answers, which are returned
+    /// with their descriptor.
+    fn look(&self, inner: &mut Inner) -> Result<Received> {
         let mut came = match receive(self.fd.as_fd(), &mut inner.buffer) {
             Look::Message(came) => came,
-            Look::Nothing => return Ok(Heard::Nothing),
+            Look::Nothing => return Ok(Received::Nothing),
             Look::Gone => return Err(self.lost()),
         };
-        // One that this process had no room for was there all the same.
+        // A descriptor for which this process had no room counts as received.
         let fds = if came.cut { came.count.max(1) } else { came.count };
         let step = inner.client.take(&inner.buffer[..came.len], fds);
         match step.map_err(|e| self.broken(format_args!("{e:?}")))? {
-            Step::Answer(e) => return Ok(Heard::Answer(e, came.fds)),
+            Step::Answer(e) => return Ok(Received::Answer(e, came.fds)),
             Step::Link(seq, link) => {
-                let loans = link.flags & link_flag::NO_LOANS == 0;
+                let may_grant = link.flags & link_flag::NO_LOANS == 0;
                 let arrival = came.fds[0].take().map(|fd| {
-                    inner.aside.push(Arrival::Link { gid: link.gid, peer: link.peer, loans, fd })
+                    inner.aside.push(Arrival::Link {
+                        gid: link.gid,
+                        peer: link.peer,
+                        may_grant,
+                        fd,
+                    })
                 });
                 let status = match arrival {
                     Some(Ok(())) => 0,
@@ -235,23 +242,23 @@ impl Session {
                 self.answer(&Envelope::answer(seq, status, Message::Link(link)))?;
             }
             Step::Event(e) if e.event == route_event::REVOKED => {
-                // It must not get lost: a link of the same session that was not looked at is one of
-                // those that end.
+                // This must not get lost: an unprocessed link of the same session is among those
+                // that end.
                 let of_peer =
                     |a: &Arrival| matches!(a, Arrival::Link { peer, .. } if *peer == e.peer);
                 inner.aside.retain(|a| !of_peer(a));
                 if inner.aside.push(Arrival::Revoked { peer: e.peer }).is_err() {
-                    return Err(self.broken(format_args!("more news than there is room for")));
+                    return Err(self.broken(format_args!("too many revoked sessions")));
                 }
             }
             Step::Ping(seq) => self.answer(&Envelope::answer(seq, 0, Message::Ping(())))?,
             Step::Event(_) | Step::Nothing => {}
             Step::End(_) => return Err(self.lost()),
         }
-        Ok(Heard::Something)
+        Ok(Received::Something)
     }
 
-    /// A router that does not read is one that is about to be found dead.
+    /// A router whose socket is full does not read; it is about to be found dead.
     fn answer(&self, e: &Envelope) -> Result<()> {
         match send(self.fd.as_fd(), e, None) {
             Ok(()) | Err(Error::Again) => Ok(()),
@@ -264,8 +271,8 @@ impl Session {
         self.gone.store(true, Ordering::Relaxed);
         refuse!(
             Os(libc::ENOTCONN),
-            "the router at {} is gone, or has ended the session: \
-             links that stand go on, new ones are not made",
+            "the router at {} has ended, or has ended the session: \
+             existing links stay, new ones are not made",
             self.at
         )
     }
@@ -273,12 +280,12 @@ impl Session {
     #[cold]
     fn broken(&self, what: core::fmt::Arguments<'_>) -> Error {
         self.gone.store(true, Ordering::Relaxed);
-        refuse!(Os(libc::EPROTO), "the router at {} says what no router says: {what}", self.at)
+        refuse!(Os(libc::EPROTO), "the router at {} sent an invalid message: {what}", self.at)
     }
 
-    /// The error that the router answered with, in its words.
+    /// The error of the router's answer, with its reason.
     #[cold]
-    fn said(&self, status: i32, cause: &Text<256>) -> Error {
+    fn refusal(&self, status: i32, cause: &Text<256>) -> Error {
         refused(
             Error::from_errno(status.wrapping_neg()),
             format_args!("the router at {}: {cause}", self.at),
@@ -287,13 +294,12 @@ impl Session {
 }
 
 impl Asker<'_> {
-    /// Asks for a link to the owner of a queue pair. `None`: it is reached by way of the router's
-    /// rings.
+    /// Requests a link to the owner of a queue pair. `None`: it is reached over the router's rings.
     ///
     /// # Errors
-    /// With words: [`Error::Os`]`(EHOSTUNREACH)`: nobody has the address or the number.
+    /// With a reason: [`Error::Os`]`(EHOSTUNREACH)`: no session has the address or the number.
     /// [`Error::Access`]: policy forbids it. [`Error::Again`]: not now. [`Error::TimedOut`],
-    /// `Os(ENOTCONN)`: there is no router any more.
+    /// `Os(ENOTCONN)`: the router has ended.
     pub fn route(&mut self, route: Route) -> Result<Option<Direct>> {
         let s = self.session;
         let (e, [fd, ..]) = self.ask(Message::Route(route), now_ns() + ANSWER_NS)?;
@@ -301,7 +307,7 @@ impl Asker<'_> {
             return Err(s.broken(format_args!("no ROUTED")));
         };
         match fd {
-            _ if e.status != 0 => Err(s.said(e.status, &routed.cause)),
+            _ if e.status != 0 => Err(s.refusal(e.status, &routed.cause)),
             None if routed.kind == route_kind::RELAYED => Ok(None),
             Some(fd) => Ok(Some(Direct { routed, fd })),
             None => Err(refuse!(
@@ -312,11 +318,11 @@ impl Asker<'_> {
         }
     }
 
-    /// Says that a port of the connection manager is listened at, or (`on` false) is not any more.
+    /// Begins to listen at a port of the connection manager, or (`on` false) ends it.
     ///
     /// # Errors
-    /// With words: [`Error::AddressInUse`]: another session of the address listens there;
-    /// [`Error::Os`]`(EDQUOT)`: it listens at as many as it may. As [`Asker::route`].
+    /// With a reason: [`Error::AddressInUse`]: another session of the address listens there;
+    /// [`Error::Os`]`(EDQUOT)`: it listens at as many ports as it may. As [`Asker::route`].
     pub fn listen(&mut self, service: Service, on: bool) -> Result<()> {
         let s = self.session;
         let message = if on { Message::Listen(service) } else { Message::Unlisten(service) };
@@ -333,27 +339,28 @@ impl Asker<'_> {
                     if Error::from_errno(status.wrapping_neg()) == Error::AddressInUse {
                         "another process of this address listens there"
                     } else {
-                        "no listener more, or none there"
+                        "the session may have no further listener, or has none there"
                     }
                 ),
             )),
         }
     }
 
-    /// Gives `take` what has come while this thread asked: nobody is woken by it any more.
+    /// Passes the messages that arrived during the request to `take`: the socket wakes no thread
+    /// for them any more.
     pub fn arrivals(&mut self, take: impl FnMut(Arrival)) {
         core::mem::take(&mut self.inner.aside).into_iter().for_each(take);
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     fn ask(&mut self, message: Message, until: u64) -> Result<(Envelope, Fds)> {
         let Asker { session: s, inner } = self;
         if s.is_gone() {
             return Err(s.lost());
         }
-        let question = inner.client.ask(message);
+        let request = inner.client.ask(message);
         loop {
-            match send(s.fd.as_fd(), &question, None) {
+            match send(s.fd.as_fd(), &request, None) {
                 Ok(()) => break,
                 Err(Error::Again) => s.wait(libc::POLLOUT, until)?,
                 Err(_) => return Err(s.lost()),
@@ -361,9 +368,9 @@ impl Asker<'_> {
         }
         loop {
             match s.look(inner)? {
-                Heard::Answer(e, fds) => return Ok((e, fds)),
-                Heard::Something => {}
-                Heard::Nothing => s.wait(libc::POLLIN, until)?,
+                Received::Answer(e, fds) => return Ok((e, fds)),
+                Received::Something => {}
+                Received::Nothing => s.wait(libc::POLLIN, until)?,
             }
         }
     }
@@ -385,24 +392,24 @@ impl Drop for Session {
     fn drop(&mut self) {
         if !self.is_gone() {
             let bye = Message::Bye(Bye { errno: 0, text: Text::EMPTY });
-            // The router sees the end of the socket, too.
+            // The router sees the end of the socket too, so a failed send does no harm.
             let _ = send(self.fd.as_fd(), &Envelope::new(0, bye), None);
         }
     }
 }
 
-/// What a WELCOME must hold to be used.
+/// Checks a WELCOME for the fields that a session needs.
 fn check(w: &Welcome, qpns: u32) -> Result<(), &'static str> {
     let (base, count) = w.qpns;
     let unicast = crate::addr::Endpoint::new(w.gids[0], 0, 0).is_unicast();
     if w.version != VERSION || w.mode != mode::SWITCH || w.features & feature::DIRECT == 0 {
-        return Err("a version or mode that was not asked for");
+        return Err("a version or mode that was not requested");
     }
     if !unicast {
         return Err("no address");
     }
     if qpns > 0 && (count < qpns || base == 0 || base % QPN_UNIT != 0) {
-        return Err("other queue pair numbers than were asked for");
+        return Err("other queue pair numbers than were requested");
     }
     Ok(())
 }
@@ -423,12 +430,13 @@ fn connect(at: &SocketPath, until: u64) -> Result<OwnedFd> {
             return Ok(fd);
         }
         match errno() {
-            // Many connect at once: the socket of a listener cannot be waited for.
+            // Many processes connect at once. A full listener cannot be waited for, so this tries
+            // again.
             libc::EAGAIN | libc::EINTR if now_ns() < until => {
                 std::thread::sleep(core::time::Duration::from_millis(2))
             }
             libc::EAGAIN | libc::EINTR => {
-                return Err(refuse!(TimedOut, "router '{at}': nobody takes connections there"))
+                return Err(refuse!(TimedOut, "router '{at}': it accepts no connections"))
             }
             libc::EACCES | libc::EPERM => {
                 return Err(refuse!(
@@ -440,7 +448,7 @@ fn connect(at: &SocketPath, until: u64) -> Result<OwnedFd> {
             n => {
                 let words = match n {
                     libc::ENOENT => "there is no such socket",
-                    libc::ECONNREFUSED => "nobody listens there: the router is not running",
+                    libc::ECONNREFUSED => "no socket listens there: the router is not running",
                     libc::EPROTOTYPE => "the socket is another program's",
                     _ => "no socket of a router",
                 };
@@ -457,7 +465,7 @@ fn poll(fd: BorrowedFd<'_>, events: i16, ns: u64) {
     unsafe { libc::poll(&mut p, 1, ms) };
 }
 
-/// What this process is called.
+/// The name of this process.
 fn program() -> Text<64> {
     let mut name = [0u8; 16];
     // SAFETY: room for the 16 bytes that the call writes at most, the last of which is zero

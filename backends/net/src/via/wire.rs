@@ -1,4 +1,4 @@
-//! One datagram with its descriptors over a Unix socket. Nothing here waits.
+//! Sends and receives one datagram with its descriptors over a Unix socket. Nothing here waits.
 
 use super::proto::{Envelope, FDS_MAX, MESSAGE_MAX};
 use crate::rights;
@@ -6,21 +6,21 @@ use crate::sys::last_error;
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// A datagram that came. Descriptors that nobody takes out of it are closed with it.
+/// A received datagram. Its remaining descriptors are closed when it is dropped.
 #[derive(Debug)]
 pub struct Received {
-    /// Its bytes; a longer datagram than [`MESSAGE_MAX`] has one more.
+    /// Its length; [`MESSAGE_MAX`] + 1 for a longer datagram.
     pub len: usize,
     /// Its first descriptors.
     pub fds: [Option<OwnedFd>; FDS_MAX],
-    /// How many it had; the kernel may have kept more back.
+    /// How many descriptors arrived; the kernel may have withheld more.
     pub count: usize,
     /// It had more than there was room for: [`FDS_MAX`] descriptors, or as many as this process may
     /// open.
     pub cut: bool,
 }
 
-/// What a look at a socket found.
+/// Result of one read of a socket.
 #[derive(Debug)]
 pub enum Look {
     /// A datagram, in the buffer.
@@ -43,7 +43,7 @@ pub type Buffer = [u8; MESSAGE_MAX + 1];
 pub fn receive(from: BorrowedFd<'_>, bytes: &mut Buffer) -> Look {
     let mut message = Received { len: 0, fds: [const { None }; FDS_MAX], count: 0, cut: false };
     let arrived = rights::receive::<CONTROL>(from.as_raw_fd(), bytes, |i, fd| {
-        // Dropped, and so closed, where there is no place for it.
+        // Without a place for it, it is dropped and so closed.
         if let Some(place) = message.fds.get_mut(i) {
             *place = Some(fd);
         }
@@ -55,20 +55,19 @@ pub fn receive(from: BorrowedFd<'_>, bytes: &mut Buffer) -> Look {
         Err(libc::EAGAIN | libc::EINTR) => return Look::Nothing,
         Err(_) => return Look::Gone,
     }
-    // An empty datagram, which no message is, counts as an end too: the kernel says both the same
-    // way.
+    // An empty datagram, which no message is, counts as the end too: the kernel reports both the
+    // same way.
     if message.len == 0 {
         return Look::Gone;
     }
     Look::Message(message)
 }
 
-/// Sends a message with a descriptor or without. It goes whole or not at all. Any thread; one
-/// system call.
+/// Sends a message with a descriptor or without, whole or not at all. Any thread; one system call.
 ///
 /// # Errors
-/// [`Error::Again`]: the other end takes nothing now. Others as sendmsg(2): it is gone, or,
-/// `Os(ETOOMANYREFS)`, too many descriptors are under way.
+/// [`Error::Again`]: the other end's queue is full. Others as sendmsg(2): it has ended, or,
+/// `Os(ETOOMANYREFS)`, too many descriptors are in flight.
 pub fn send(to: BorrowedFd<'_>, e: &Envelope, fd: Option<BorrowedFd<'_>>) -> Result<()> {
     let mut bytes = [0; MESSAGE_MAX];
     let len = e.emit(&mut bytes);
@@ -89,7 +88,7 @@ pub fn send_with<const N: usize>(
     rights::send_all(to.as_raw_fd(), &bytes[..len], &fds.map(|fd| fd.as_raw_fd()))
 }
 
-/// [`send`] for any bytes.
+/// As [`send`], for any bytes.
 ///
 /// # Errors
 /// As [`send`].

@@ -32,8 +32,8 @@ impl WantedBlocks {
     /// The blocks of a range of QPNs; `base` 0: any block.
     ///
     /// # Errors
-    /// [`gdrcore_core::Error::Invalid`]: it reaches into the QPNs that the group of an address uses
-    /// itself.
+    /// [`gdrcore_core::Error::Invalid`]: the range reaches into the QPNs that the group of an
+    /// address uses itself.
     pub fn of(base: u32, qpns: u32) -> Result<WantedBlocks> {
         let first = base / QPN_UNIT;
         let last = (base + qpns.max(1) - 1) / QPN_UNIT;
@@ -104,14 +104,15 @@ impl Claim {
         w.offset()
     }
 
-    /// Takes the locks of the blocks. Where any will do, `seed` chooses where the search begins.
+    /// Takes the locks of the blocks. If any block will do, `seed` chooses where the search begins.
     ///
     /// # Errors
-    /// [`gdrcore_core::Error::AddressInUse`]: they have owners; [`gdrcore_core::Error::NoMemory`]:
-    /// fewer than [`Claim::memsize`] bytes; [`gdrcore_core::Error::Os`].
+    /// [`gdrcore_core::Error::AddressInUse`]: the blocks have owners;
+    /// [`gdrcore_core::Error::NoMemory`]: fewer than [`Claim::memsize`] bytes;
+    /// [`gdrcore_core::Error::Os`].
     ///
     /// # Safety
-    /// The memory is used by nobody else and outlives the member.
+    /// Nothing else uses the memory, and it outlives the member.
     pub(crate) unsafe fn take(
         socket_dir: &SocketDir,
         at: &Endpoint,
@@ -123,7 +124,7 @@ impl Claim {
         // SAFETY: the caller's promise.
         let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, wanted.count)?;
         let nonce = random_seed()?;
-        // From here on a drop gives the names back.
+        // From here on a drop releases the names.
         let mut c = Claim {
             socket_dir: *socket_dir,
             at: *at,
@@ -179,8 +180,8 @@ impl Claim {
         }
     }
 
-    /// The member, once its socket is bound. `alone`: the socket was bound without SO_REUSEPORT, so
-    /// it is the first of its group.
+    /// Makes the member, once its socket is bound. `alone`: the socket was bound without
+    /// SO_REUSEPORT, so it is the first of its group.
     ///
     /// # Errors
     /// [`gdrcore_core::Error::Os`].
@@ -258,7 +259,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // The slices never run destructors: the names are given back here.
+        // The slices never run destructors, so the names are released here.
         self.parts.sockets.fill_with(|| None);
     }
 }

@@ -1,4 +1,4 @@
-//! Which members have ended: each watches one other.
+//! Detection of members that have ended: each member watches one other.
 
 use super::super::group_msg::{Delivery, GroupMsg};
 use super::super::numbers::BLOCK_MAX;
@@ -49,14 +49,15 @@ impl Member {
         }
     }
 
-    /// Accepts members that watch this one. Connections without a place wait in the kernel, where
-    /// the end of this process reaches them too; they must not wake this process until a place is
-    /// free.
+    /// Accepts members that watch this one. Connections without a free slot wait in the kernel,
+    /// where the end of this process reaches them too; they must not wake this process until a slot
+    /// is free.
     #[cold]
     pub(super) fn accept_watchers(&mut self, now: u64) {
         let Some(liveness) = self.liveness.as_ref().map(Fd::raw) else { return };
         for w in &mut self.watchers {
-            // It sends nothing: its process watches another now, or has ended.
+            // A watcher sends nothing: readable means that its process has ended or watches another
+            // member now.
             *w = w.take().filter(|w| is_open(w.raw()));
         }
         while let Some(place) = self.watchers.iter_mut().find(|w| w.is_none()) {
@@ -86,7 +87,7 @@ impl Member {
         }
     }
 
-    /// Tells all others that the watched process has ended.
+    /// Notifies all other members that the watched process has ended.
     #[cold]
     pub(super) fn on_watched_end(&mut self, now: u64) {
         let Some((gone, _)) = self.watched.take() else { return };

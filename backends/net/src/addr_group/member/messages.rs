@@ -1,4 +1,4 @@
-//! Messages of the group: polling the member's sockets, and what each message changes.
+//! Messages of the group: polls the member's sockets and applies each message.
 
 use super::super::group_msg::{self, GroupMsg, Received};
 use super::super::numbers::BLOCK_MAX;
@@ -9,7 +9,7 @@ use crate::local::is_open;
 use crate::wait::poll_set;
 
 impl Member {
-    /// Whether the next round polls for messages: always shortly after one came, else every
+    /// Whether the next round polls for messages: always for a while after one came, else every
     /// `every_ns`.
     #[inline]
     pub fn is_poll_due(&self, now: u64, every_ns: u64) -> bool {
@@ -23,8 +23,8 @@ impl Member {
         self.polled_ns = 0;
     }
 
-    /// Tells the other members what the network refused: the kernel reports it to any socket of the
-    /// group.
+    /// Passes on an error of the network to the other members, because the kernel reports it to any
+    /// one socket of the group.
     pub fn send_peer_error(&mut self, dst: &Endpoint, errno: i32) {
         self.send_to_all(&GroupMsg::PeerError(*dst, errno));
     }
@@ -38,7 +38,7 @@ impl Member {
         }
     }
 
-    /// Receives messages; those for the engine go to `take`, which returns the packets it handled.
+    /// Receives messages. Those for the engine go to `take`, which returns the packets it handled.
     /// Returns their sum.
     pub fn poll(
         &mut self,
@@ -63,7 +63,8 @@ impl Member {
             if let Some(watcher) =
                 self.watchers.iter_mut().find(|w| w.as_ref().is_some_and(|w| w.raw() == fd))
             {
-                // It sends nothing: its process watches another now, or has ended.
+                // A watcher sends nothing: readable means that its process has ended or watches
+                // another member now.
                 *watcher = watcher.take().filter(|w| is_open(w.raw()));
                 self.resume_accepting(now);
                 continue;
@@ -126,7 +127,7 @@ impl Member {
             }
             return;
         }
-        // Two tables of one version: the program attached last may be of the one that lost.
+        // Two tables of one version: the program attached last may be that of the table that lost.
         let tie = self.attached.0 == table.age().0;
         self.note_former(now, table);
         self.table = *table;
@@ -143,7 +144,8 @@ impl Member {
             Phase::Idle if self.lists_own_blocks() && self.lists_own_services() => {
                 self.publish_ns = None
             }
-            // Of two versions written at once the other counts, and lacks this member's services.
+            // Of two versions written at once the other one counts, and it lacks this member's
+            // services.
             Phase::Idle if self.lists_own_blocks() => self.publish_soon(now),
             // The author does not know this member, or has another at its index.
             Phase::Idle => {

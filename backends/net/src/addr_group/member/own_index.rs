@@ -1,4 +1,4 @@
-//! The member's own index in the kernel's list, and whether its packets arrive here.
+//! Finds the member's own index in the kernel's list, and whether its packets arrive here.
 
 use super::super::group_msg::{Delivery, GroupMsg};
 use super::super::numbers::{BLOCK_MAX, CHECK, PROBE};
@@ -10,14 +10,15 @@ use crate::clock::now_ns;
 use gdrcore_core::wire::{Flow, ICRC_LEN};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Time for a packet to oneself to arrive: it is there before its send returns, but may stand
-/// behind others.
+/// Time for a packet to oneself to arrive. It is in the socket before its send returns, but may
+/// stand behind others.
 const PROBE_NS: u64 = 20_000_000;
 /// A member that waits for a peer and receives nothing checks this often whether packets reach it.
 const CHECK_NS: u64 = 100_000_000;
 /// A detour makes a member check at most this often.
 const HINT_NS: u64 = 50_000_000;
-/// Longest delay of an update: where many join at once, one table carries the news of several.
+/// Longest delay of an update. Where many members join at once, one table then carries the changes
+/// of several.
 const GATHER_NS: u64 = 4_000_000;
 /// An index of no socket.
 const NO_INDEX: u32 = 0xffff;
@@ -81,7 +82,8 @@ impl Member {
             .all(|b| self.index.is_some() && self.table.index_of(b) == self.index)
     }
 
-    /// Whether the table has exactly the own services for the own block, as far as it has room.
+    /// Whether the table has exactly the own services for the own block, as far as there is room in
+    /// it.
     pub(super) fn lists_own_services(&self) -> bool {
         let own = |name: u32| self.services.iter().flatten().any(|s| s.name == name);
         let listed = self.table.services().iter().filter(|s| s.1 == self.block);
@@ -90,7 +92,7 @@ impl Member {
             && (listed.count() == wanted || self.table.has_all_services())
     }
 
-    /// If exactly one owner and one index remain, enters them together: so a process that does not
+    /// If exactly one owner and one index remain, enters them together. So a process that does not
     /// answer has its packets steered to it as well.
     fn conclude_last(&mut self) {
         let mut missing = None;
@@ -141,8 +143,8 @@ impl Member {
         }
     }
 
-    /// Writes the next version, attaches its program and sends it to all members. Members that have
-    /// ended are removed on the way.
+    /// Writes the next version, attaches its program and sends it to all members. Removes members
+    /// that turn out to have ended.
     pub(super) fn publish(&mut self) {
         self.publish_ns = None;
         if !self.has_others() {
@@ -170,8 +172,8 @@ impl Member {
         }
     }
 
-    /// Publishes within [`GATHER_NS`], at a random time: of many members with news few then write a
-    /// version each.
+    /// Publishes within [`GATHER_NS`], at a random time, so that of many members with changes only
+    /// a few write a version each.
     pub(super) fn publish_soon(&mut self, now: u64) {
         let at = now + self.next_nonce() % GATHER_NS;
         self.publish_ns.get_or_insert(at);
@@ -183,7 +185,7 @@ impl Member {
         self.nonce >> 16
     }
 
-    /// Sends itself a packet for each index below `range`.
+    /// Sends this member a packet for each index below `range`.
     fn probe(&mut self, now: u64, range: u16) {
         if self.refused {
             self.phase = Phase::Idle;
@@ -200,7 +202,7 @@ impl Member {
         );
     }
 
-    /// More than the known sockets, with room for members that join meanwhile.
+    /// A range larger than the number of known sockets, with room for members that join meanwhile.
     fn first_range(&self) -> u16 {
         let others = self.known.iter().map(|w| w.count_ones()).sum::<u32>() as u16;
         self.table
@@ -211,7 +213,7 @@ impl Member {
             .min(INDEX_MAX)
     }
 
-    /// Sends itself one packet each for no socket, for its index and for its block.
+    /// Sends this member one packet for no socket, one for its index and one for its block.
     pub(super) fn check(&mut self, now: u64) {
         self.checked_ns = now;
         if self.refused {
@@ -239,8 +241,9 @@ impl Member {
         }
     }
 
-    /// Handles a packet that a member has sent itself. Any process could send such bytes, so only
-    /// those with the own number count. False: the length is another, so no member sent it.
+    /// Handles a packet that a member has sent to itself. Any process could send such bytes, so
+    /// only those with the own number count. Returns false if the length differs, so that no member
+    /// can have sent it.
     #[cold]
     pub fn take_probe(&mut self, packet: &[u8]) -> bool {
         if packet.len() != SELF_LEN {
@@ -283,7 +286,7 @@ impl Member {
         }
     }
 
-    /// The socket is empty: packets to oneself that have not come will not come.
+    /// The socket is empty: packets to oneself that have not arrived by now will not arrive.
     #[inline]
     pub fn note_socket_empty(&mut self, now: u64) {
         match self.phase {
@@ -294,8 +297,8 @@ impl Member {
         }
     }
 
-    /// Evaluates the probes. Packets for indexes of no socket come either all here or none, so the
-    /// lowest index counts. If all have come, or none, there is no program yet.
+    /// Evaluates the probes. Packets for indexes of no socket arrive either all here or not at all,
+    /// so the lowest index counts. If all have arrived, or none, there is no program yet.
     fn conclude_probe(&mut self, now: u64, range: u16, lowest: Option<u16>, received: u16) {
         self.phase = Phase::Idle;
         self.tries += 1;
@@ -325,7 +328,7 @@ impl Member {
             (true, true) if self.lists_own_services() => {}
             (true, true) => self.publish_soon(now),
             // The index is right but the program is not: another member has a table without this
-            // one. (This block may have had an owner before whose end became known late.)
+            // one. (The block may have had an owner whose end became known late.)
             (true, false) => self.publish_soon(now),
             // If packets for no socket arrive here, those for this block may have arrived by
             // chance.
@@ -333,18 +336,18 @@ impl Member {
         }
     }
 
-    /// Begins to learn the own index; `must_attach`: the attached program is wrong.
+    /// Begins to find the own index. `must_attach`: the attached program is wrong.
     pub(super) fn find_index(&mut self, now: u64, must_attach: bool) {
         self.tries = 0;
         self.must_attach |= must_attach;
         if self.table.entries().len() < 2 {
-            // The first member of a group has not needed a program before.
+            // The first member of a group did not need a program until now.
             self.attach();
         }
         self.probe(now, self.first_range());
     }
 
-    /// Notes a packet of this device that another member forwarded; now and then that leads to a
+    /// Notes a packet of this device that another member forwarded. At a bounded rate that starts a
     /// check.
     #[cold]
     pub fn note_detour(&mut self, now: u64) {
@@ -363,7 +366,7 @@ impl Member {
         self.checked_ns = now;
     }
 
-    /// Does what is due. `waits`: the device waits for answers of peers. Few system calls; most
+    /// Does what is due. `waits`: the device waits for answers of peers. Few system calls, most
     /// often none.
     pub fn maintain(&mut self, now: u64, waits: bool) {
         self.deliver(now);

@@ -9,7 +9,8 @@ use gdrcore_core::cm::LISTENER_GRACE_NS;
 use gdrcore_core::error::{Error, Result};
 
 impl Member {
-    /// Forwards a message of the connection manager to the member that listens. False: none does.
+    /// Forwards a message of the connection manager to the member that listens. Returns false if no
+    /// member listens.
     pub fn forward_to_service(
         &mut self,
         port_space: u16,
@@ -40,7 +41,7 @@ impl Member {
     }
 
     /// Whether a living member listened at a port a moment ago. A request for it may reach any
-    /// member, and only that member's engine knows to drop it, so that its sender asks again.
+    /// member. Only that member's engine knows to drop it, so that its sender repeats the request.
     pub fn is_former(&self, now: u64, port: u16) -> bool {
         let counts = |&(block, at, until): &(u16, u16, u64)| {
             at == port && now < until && self.table.index_of(block).is_some()
@@ -48,12 +49,12 @@ impl Member {
         self.former.iter().any(counts)
     }
 
-    /// Listens for a service among all devices of the address: the kernel brings its requests here.
-    /// No effect for an id that does already.
+    /// Listens for a service among all devices of the address: the kernel then steers its requests
+    /// here. No effect for an id that listens already.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`]: another device does; [`Error::NoMemory`]:
-    /// [`SERVICES`](super::SERVICES) of this device do; [`Error::Os`].
+    /// [`Error::AddressInUse`]: another device listens; [`Error::NoMemory`]: this device has
+    /// [`SERVICES`](super::SERVICES) listeners; [`Error::Os`].
     pub fn offer(&mut self, id: u64, port_space: u16, port: u16) -> Result<()> {
         if self.services.iter().flatten().any(|s| s.id == id) {
             return Ok(());
@@ -81,7 +82,8 @@ impl Member {
         }
     }
 
-    /// Sends the changed services; while the own index is unknown, they are sent with it.
+    /// Publishes the changed services. While the own index is unknown, they are published together
+    /// with it.
     fn publish_services(&mut self) {
         if self.lists_own_blocks() {
             self.publish();

@@ -58,8 +58,8 @@ fn one(at: &Endpoint, block: u16) -> One {
 }
 
 impl One {
-    /// One round: packets, mail, what is due. Returns the packets of this member: by the socket, by
-    /// mail.
+    /// One round: packets, messages, timers. Returns the packets of this member: by the socket, by
+    /// message.
     fn round(&mut self) -> (usize, usize) {
         let now = now_ns();
         let mut direct = 0;
@@ -86,8 +86,8 @@ impl One {
     }
 }
 
-/// Repeats `each` for so long. Time in which this thread was not running does not count: members
-/// wait for answers by the clock.
+/// Repeats `each` for `ns` of running time. Time in which this thread was not running does not
+/// count, because members wait for answers by the clock.
 fn run(ns: u64, mut each: impl FnMut()) {
     let (mut ran, mut last) = (0, now_ns());
     while ran < ns {
@@ -102,7 +102,8 @@ fn settle(members: &mut [One]) {
     run(100_000_000, || members.iter_mut().for_each(|m| _ = m.round()));
 }
 
-/// Sends a packet to a QPN at the address; who got it: (member, directly). `None`: it was dropped.
+/// Sends a packet to a QPN at the address and returns its receiver: (member, directly). `None`: it
+/// was dropped.
 fn send_to(members: &mut [One], qpn: u32) -> Option<(usize, bool)> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut packet = [0u8; 32];
@@ -127,7 +128,7 @@ fn send_to(members: &mut [One], qpn: u32) -> Option<(usize, bool)> {
 }
 
 #[test]
-fn each_learns_its_index_and_is_steered_to() {
+fn each_member_learns_its_index_and_is_steered_to() {
     let at = at(1);
     let mut members: Vec<One> = [40, 3, 700, 17].iter().map(|&b| one(&at, b)).collect();
     settle(&mut members);
@@ -142,16 +143,16 @@ fn each_learns_its_index_and_is_steered_to() {
     for (i, block) in [40u32, 3, 700, 17].into_iter().enumerate() {
         assert_eq!(send_to(&mut members, block * QPN_UNIT + 5), Some((i, true)));
     }
-    // The last one moves to the place of the first.
+    // The last socket takes the place of the first.
     drop(members.remove(0));
     settle(&mut members);
     assert_eq!(members[2].member.index, Some(0));
     assert_eq!(send_to(&mut members, 17 * QPN_UNIT), Some((2, true)));
-    assert_eq!(send_to(&mut members, 40 * QPN_UNIT), None, "nobody has it any more");
+    assert_eq!(send_to(&mut members, 40 * QPN_UNIT), None, "the block has no owner any more");
 }
 
 #[test]
-fn who_dies_without_a_word_is_noticed_by_whoever_watches_it() {
+fn a_killed_member_is_noticed_by_its_watcher() {
     let at = at(2);
     let mut members: Vec<One> = [40, 3, 700].iter().map(|&b| one(&at, b)).collect();
     settle(&mut members);
@@ -159,7 +160,7 @@ fn who_dies_without_a_word_is_noticed_by_whoever_watches_it() {
         println!("skipped: the kernel attaches no program to a group of sockets here");
         return;
     }
-    // As a killed process: its names go, its socket goes, nobody is told.
+    // As if the process was killed: its names and its socket close, and no message is sent.
     let mut dead = members.remove(0);
     dead.member.known = [0; 16];
     drop(dead);
@@ -169,7 +170,7 @@ fn who_dies_without_a_word_is_noticed_by_whoever_watches_it() {
 }
 
 #[test]
-fn who_is_not_reached_finds_out_by_itself() {
+fn a_member_that_is_not_reached_finds_out_by_itself() {
     let at = at(5);
     let mut members: Vec<One> = [40, 3, 700].iter().map(|&b| one(&at, b)).collect();
     settle(&mut members);
@@ -177,16 +178,16 @@ fn who_is_not_reached_finds_out_by_itself() {
         println!("skipped: the kernel attaches no program to a group of sockets here");
         return;
     }
-    // A program that knows nobody, from somebody who is not asked again.
+    // A program that knows no block, from an author that does not answer.
     for _ in 0..3 {
         let socket = members[0].udp.fd();
         Program::new(&mut members[0].member.program, &Table::EMPTY).attach(socket).unwrap();
-        let (who, _) = send_to(&mut members, 700 * QPN_UNIT).expect("it arrives, if by a detour");
-        assert_eq!(who, 2);
+        let (receiver, _) = send_to(&mut members, 700 * QPN_UNIT).expect("it arrives by a detour");
+        assert_eq!(receiver, 2);
         members[2].member.check(now_ns());
         settle(&mut members);
-        // By chance its own packets may have come to the right place: whoever hears of a detour
-        // looks again.
+        // By chance its own packets may have arrived at the right place. A member that learns of a
+        // detour checks again.
         let end = deadline(60);
         loop {
             match send_to(&mut members, 700 * QPN_UNIT).expect("it arrives") {
@@ -213,7 +214,7 @@ fn a_service_that_another_version_lacks_comes_back() {
     settle(&mut members);
     let listed = |m: &One| m.member.table.services().to_vec();
     assert_eq!(listed(&members[1]), [(0x106_0063, 40)]);
-    // Its author did not know of the service; and of one that is no more.
+    // Two tables: one whose author did not know the service, and one with a service that has ended.
     for wrong in [&[][..], &[0x106_0063, 0x106_0064]] {
         members[1].member.table.set_services(40, wrong.iter().copied());
         members[1].member.publish();
@@ -226,7 +227,7 @@ fn a_service_that_another_version_lacks_comes_back() {
 }
 
 #[test]
-fn a_member_that_never_runs_is_steered_to_and_delays_nobody() {
+fn a_member_that_never_runs_is_steered_to_and_delays_no_other() {
     let at = at(3);
     let mut members = vec![one(&at, 5), one(&at, 9)];
     // Only the second one runs.
@@ -241,7 +242,7 @@ fn a_member_that_never_runs_is_steered_to_and_delays_nobody() {
 }
 
 #[test]
-fn a_forged_packet_to_oneself_and_a_wrong_table_mislead_nobody_for_long() {
+fn members_recover_from_a_forged_packet_to_oneself_and_a_wrong_table() {
     let at = at(4);
     let mut members: Vec<One> = [5, 9].iter().map(|&b| one(&at, b)).collect();
     settle(&mut members);
@@ -256,8 +257,8 @@ fn a_forged_packet_to_oneself_and_a_wrong_table_mislead_nobody_for_long() {
     }
     settle(&mut members);
     assert_eq!(members[0].member.counters.attached, before);
-    // A table in which the two are exchanged, newer than any: both correct it, and the newest is
-    // right.
+    // A table with the two indexes exchanged, newer than any other. Both members correct it, and
+    // the newest table is right.
     let mut wrong = members[0].member.table;
     for _ in 0..100 {
         wrong.revise(BLOCK_MAX);
@@ -281,7 +282,7 @@ fn a_packet_to_oneself_counts_only_with_the_own_number() {
     let m = &mut one.member;
     let mut packet = [0u8; own_index::SELF_LEN];
     packet[4..8].copy_from_slice(&(PROBE + 1).to_be_bytes());
-    // Four indexes are probed; a stranger says that this is the second.
+    // Four indexes are probed; a forged packet claims that the second is the member's.
     m.begin(Phase::Probing { range: 4, lowest: None, received: 0 }, now_ns(), u64::MAX / 2);
     for number in [0, m.nonce ^ 1, !m.nonce] {
         packet[12..20].copy_from_slice(&number.to_le_bytes());
@@ -312,7 +313,7 @@ fn an_older_table_changes_nothing() {
         m.member.read(now_ns(), 77, &Received::TableUpdate(older));
         assert_eq!(m.member.table.entries(), current.entries());
     }
-    // The newer of two versions is the one that counts, in either order.
+    // The newer of two versions counts, in either order.
     let mut newer = current;
     newer.revise(BLOCK_MAX);
     members[0].member.read(now_ns(), 77, &Received::TableUpdate(newer));
@@ -329,7 +330,7 @@ fn blocks_beyond_those_for_programs_are_refused() {
 }
 
 #[test]
-fn where_the_kernel_refuses_everything_takes_detours() {
+fn where_the_kernel_refuses_the_program_all_packets_take_detours() {
     let at = at(6);
     let mut members: Vec<One> = [5, 9, 30].iter().map(|&b| one(&at, b)).collect();
     for m in &mut members {
@@ -346,10 +347,10 @@ fn where_the_kernel_refuses_everything_takes_detours() {
     assert!(forwarded > 10, "three sockets, and a hash that knows nothing: {forwarded}");
 }
 
-/// As a server that answers many requests at once, before the kernel steers what it sends to its
+/// As with a server that answers many requests at once, before the kernel steers its replies to the
 /// client.
 #[test]
-fn more_than_a_mailbox_holds_waits_for_its_owner() {
+fn more_packets_than_a_socket_holds_wait_for_their_owner() {
     let at = at(7);
     let mut members = vec![one(&at, 5), one(&at, 9)];
     settle(&mut members);

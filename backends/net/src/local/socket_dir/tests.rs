@@ -49,10 +49,11 @@ fn the_directory_is_made_once_and_is_this_users_alone() {
 }
 
 #[test]
-fn a_strangers_directory_of_the_usual_name_is_not_taken() {
+fn another_users_directory_of_the_usual_name_is_not_used() {
     let base = Base::new("strange");
     let usual = format!("gdrcore-{}", own_uid());
-    // One that others may enter is as bad as one of theirs; a file and a link are neither.
+    // A directory that others may enter is refused like one of theirs. A file and a link of that
+    // name are skipped.
     base.make(&usual, 0o755);
     std::fs::write(base.0.join("gdrcore-a"), "").unwrap();
     base.make("elsewhere", 0o700);
@@ -60,8 +61,8 @@ fn a_strangers_directory_of_the_usual_name_is_not_taken() {
     let first = base.name(0);
     assert!(first.starts_with("gdrcore-") && first.len() == "gdrcore-".len() + 6, "{first}");
     assert_eq!(base.name(0), first, "and it is found again");
-    // Two that came at the same instant: everybody takes the smaller one, and can look at the
-    // other.
+    // Two directories made at the same instant: every process takes the smaller one, and can look
+    // at the other.
     base.make("gdrcore-!", 0o700);
     assert_eq!(
         (base.name(0), base.name(1), base.name(2)),
@@ -75,8 +76,8 @@ fn a_directory_that_a_sweep_removes_at_once_is_made_again() {
     let dir = SocketDir::below(&base.c_path(), 0, 1).unwrap();
     let at = crate::addr::Endpoint::v4([192, 0, 2, 1], 4791);
     let path = std::path::Path::new(std::str::from_utf8(dir.path()).unwrap());
-    // A link that leads nowhere: it is there whenever it is made, and has gone whenever something
-    // is made in it, as a directory that is swept in between.
+    // A link to nothing: mkdir finds that the name exists, and a use of the directory finds that it
+    // does not, as with a directory that is swept in between.
     std::fs::remove_dir(path).unwrap();
     std::os::unix::fs::symlink("nowhere", path).unwrap();
     let taken = Lock::take(&dir, &at, Holder::Block(7));

@@ -5,7 +5,7 @@ use gdrcore_core::roce::peer_memory::PIECES;
 use gdrcore_testkit::descriptors::{fork, keep};
 use gdrcore_testkit::place::loopback;
 
-/// A grant that nobody has revoked.
+/// An active grant.
 fn active() -> Serial {
     let grant = Serial::default();
     grant.activate(1);
@@ -23,7 +23,7 @@ fn ends(n: u8) -> [Fd; 2] {
 }
 
 #[test]
-fn pieces_land_one_behind_the_other_at_any_alignment() {
+fn ranges_are_copied_one_behind_the_other_at_any_alignment() {
     let [ours, _theirs] = ends(1);
     let process = PeerProcess::of(ours.raw()).unwrap();
     let (from, to) = (Map::new(1 << 20).unwrap(), Map::new(1 << 20).unwrap());
@@ -66,7 +66,7 @@ fn pieces_land_one_behind_the_other_at_any_alignment() {
 }
 
 #[test]
-fn who_is_gone_is_not_written() {
+fn a_process_that_has_ended_is_not_written() {
     let kept = keep();
     let [ours, theirs] = ends(2);
     let process = PeerProcess::of(ours.raw()).unwrap();
@@ -78,7 +78,7 @@ fn who_is_gone_is_not_written() {
     drop(theirs);
     assert_eq!(process.write(&piece, addr, (&active(), 1)), Err(CmaError::Never));
     assert!(PeerProcess::of(ours.raw()).is_none());
-    // A process that has ended, or is none.
+    // A process that has ended, and a pid without a process.
     assert!(pidfd_open(i32::MAX).is_none());
     drop(kept);
     let _fork = fork();
@@ -91,7 +91,7 @@ fn who_is_gone_is_not_written() {
 }
 
 #[test]
-fn what_the_kernel_answers_decides_whether_it_is_tried_again() {
+fn the_kernels_errno_decides_about_a_retry() {
     assert_eq!(outcome(Ok(100), 100), Ok(()));
     for answer in [Ok(99), Ok(0), Ok(101), Err(libc::EFAULT), Err(libc::ENOMEM), Err(libc::EINVAL)]
     {
@@ -103,7 +103,7 @@ fn what_the_kernel_answers_decides_whether_it_is_tried_again() {
 }
 
 #[test]
-fn the_last_word_is_a_range_of_its_own_behind_the_others() {
+fn the_last_word_is_a_range_of_its_own_after_the_others() {
     for (to, len, first) in
         [(0, 1, 0), (0, 8, 0), (0, 9, 8), (3, 5, 0), (3, 6, 5), (3, 10, 5), (16, 65536, 65528)]
     {

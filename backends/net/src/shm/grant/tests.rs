@@ -10,7 +10,7 @@ use gdrcore_testkit::place::loopback;
 const BYTES: u64 = 3 << 12;
 const WANTED: GrantRequest = GrantRequest { from_qpn: 17, qpn: 18, rkey: 0x10033 };
 
-/// A link with a borrower and a lender at its ends.
+/// A link with a writer and an owner at its ends.
 struct Link {
     ours: LinkSocket,
     theirs: LinkSocket,
@@ -18,10 +18,10 @@ struct Link {
     grants: OwnGrants,
     place: Place,
     now: u64,
-    /// What is asked for may be lent by address.
+    /// Requested memory may be granted by address.
     by_address: bool,
     _segments: [Segment; 2],
-    /// Either end sees the end of the other.
+    /// Keeps both processes' ends open, so that either end sees the end of the other.
     _kept: Keep,
 }
 
@@ -30,7 +30,7 @@ fn link(n: u8) -> Link {
     let lock = Lock::take(&SocketDir::open().unwrap(), &from, Holder::Address).unwrap();
     let listener = Listener::open(&lock).unwrap();
     let (ours, segment) = connect_link(&lock.name(Role::Links), &from, 8192).unwrap();
-    let Incoming::Link(theirs) = listener.accept() else { panic!("nobody at the listener") };
+    let Incoming::Link(theirs) = listener.accept() else { panic!("no link at the listener") };
     let (_, mapped) = theirs.receive().unwrap().unwrap();
     let (peer_grants, place) =
         (PeerGrants::new(segment.place(), PeerProcess::of(ours.fd())), mapped.place());
@@ -80,8 +80,8 @@ impl Link {
         to
     }
 
-    /// Tends the borrower's end; what it asks for.
-    fn asks(&mut self) -> Vec<GrantRequest> {
+    /// Maintains the writer's end and returns its requests.
+    fn requests(&mut self) -> Vec<GrantRequest> {
         self.now += REQUEST_AGAIN_NS + 1;
         self.peer_grants.maintain(self.now, &self.ours);
         let mut all = Vec::new();
@@ -97,8 +97,8 @@ impl Link {
         }
     }
 
-    /// The borrower takes the grants that have come.
-    fn takes(&mut self) {
+    /// The writer takes the grants that have arrived.
+    fn take_grants(&mut self) {
         while let LinkEvent::Grant(grant, fd) = self.ours.next_event() {
             self.peer_grants.take(&grant, fd.as_ref());
         }
@@ -112,14 +112,14 @@ impl Link {
             &self.place,
             &self.theirs
         ));
-        self.takes();
+        self.take_grants();
     }
 
-    /// What was taken back is given up, wanted again, asked for and lent.
-    fn borrows(&mut self, fd: &Fd) {
-        self.asks();
+    /// Drops the revoked grant, misses it again, requests it and gets it.
+    fn regrant(&mut self, fd: &Fd) {
+        self.requests();
         self.pin(&WANTED, 0, 8);
-        self.asks();
+        self.requests();
         self.export(&WANTED, fd);
     }
 
@@ -129,18 +129,18 @@ impl Link {
 }
 
 #[test]
-fn what_is_lent_is_written_and_taken_back() {
+fn granted_memory_is_written_until_it_is_revoked() {
     let mut l = link(1);
     let (fd, map) = memory(libc::F_SEAL_SHRINK);
     assert!(l.pin(&WANTED, 0, 8).is_none());
-    assert_eq!(l.asks(), [WANTED]);
+    assert_eq!(l.requests(), [WANTED]);
     l.export(&WANTED, &fd);
     let to = l.pin(&WANTED, 8, 8).unwrap();
     gdrcore_core::mem::host::place(to, b"12345678").unwrap();
     // SAFETY: inside the map, 12,288 bytes.
     let seen = unsafe { core::slice::from_raw_parts(map.as_ptr().add(108), 8) };
     assert_eq!(seen, b"12345678");
-    // Its ends, and what lies beyond.
+    // The region's ends, and addresses beyond.
     assert!(l.pin(&WANTED, 4999, 1).is_some() && l.pin(&WANTED, 0, 5000).is_some());
     assert!(l.pin(&WANTED, 4999, 2).is_none() && l.pin(&WANTED, 1u64.wrapping_neg(), 1).is_none());
     assert!(
@@ -155,24 +155,24 @@ fn what_is_lent_is_written_and_taken_back() {
     }
     assert!(l.takes_back());
     assert!(l.pin(&WANTED, 0, 8).is_none());
-    // And it is asked for anew, later.
-    l.asks();
+    // And the region is requested again, later.
+    l.requests();
     assert!(l.pin(&WANTED, 0, 8).is_none());
-    assert!(l.asks().contains(&WANTED));
+    assert!(l.requests().contains(&WANTED));
     l.export(&WANTED, &fd);
     assert!(l.pin(&WANTED, 0, 8).is_some());
-    // Lent twice: the second counts.
+    // Granted twice: the second grant counts.
     l.export(&WANTED, &fd);
     assert!(l.pin(&WANTED, 0, 8).is_none());
-    l.asks();
+    l.requests();
     assert!(l.pin(&WANTED, 0, 8).is_none());
-    l.asks();
+    l.requests();
     l.export(&WANTED, &fd);
     assert!(l.pin(&WANTED, 0, 8).is_some());
 }
 
 #[test]
-fn an_owner_is_not_believed() {
+fn grants_of_an_owner_are_checked() {
     let mut l = link(2);
     let (fd, _map) = memory(libc::F_SEAL_SHRINK);
     let (loose, _loose_map) = memory(0);
@@ -191,10 +191,10 @@ fn an_owner_is_not_believed() {
         by_address: false,
     };
     l.place.grant(0).activate(1);
-    // Not asked for.
+    // A grant that was not requested.
     l.peer_grants.take(&sound, Some(&fd));
     assert!(l.pin(&WANTED, 0, 8).is_none());
-    l.asks();
+    l.requests();
     for (grant, fd) in [
         (sound, &loose),
         (sound, &null),
@@ -214,49 +214,51 @@ fn an_owner_is_not_believed() {
     // The serial in the page is another.
     l.peer_grants.take(&Grant { serial: 2, ..sound }, Some(&fd));
     assert!(l.pin(&WANTED, 0, 8).is_none());
-    l.asks();
+    l.requests();
     assert!(l.pin(&WANTED, 0, 8).is_none());
-    l.asks();
+    l.requests();
     l.peer_grants.take(&sound, Some(&fd));
     assert!(l.pin(&WANTED, 0, 8).is_some());
 }
 
 #[test]
-fn a_borrower_has_as_many_loans_as_there_is_room_for() {
+fn a_writer_holds_as_many_grants_as_it_has_entries() {
     let mut l = link(3);
     let (fd, _map) = memory(libc::F_SEAL_SHRINK);
     let request = |i: usize| GrantRequest { rkey: i as u32, ..WANTED };
     for i in 0..3 * GRANTS {
         assert!(l.pin(&request(i), 0, 8).is_none());
-        for requested in l.asks() {
+        for requested in l.requests() {
             l.export(&requested, &fd);
         }
     }
     let held = (0..3 * GRANTS).filter(|&i| l.pin(&request(i), 0, 8).is_some()).count();
     assert_eq!(held, GRANTS);
-    // Nothing to lend: nothing is asked for.
+    // Without memory to grant, nothing is requested.
     let mut l = link(4);
     l.place.offers().store(0, Ordering::Relaxed);
     assert!(
-        !l.peer_grants.offers_mappable() && l.pin(&WANTED, 0, 8).is_none() && l.asks().is_empty()
+        !l.peer_grants.offers_mappable()
+            && l.pin(&WANTED, 0, 8).is_none()
+            && l.requests().is_empty()
     );
 }
 
 #[test]
-fn who_is_inside_is_waited_for_but_not_for_ever() {
+fn a_pin_is_waited_for_but_not_for_ever() {
     let (fd, _map) = memory(libc::F_SEAL_SHRINK);
-    // It leaves after a while, which on a busy machine may be longer than the lender waits: then
-    // once more.
+    // The writer unpins after a while. On a busy machine that may be longer than the owner waits:
+    // then the test repeats.
     let waited = (0..100).find_map(|_| {
         let mut l = link(5);
         l.pin(&WANTED, 0, 8);
-        l.asks();
+        l.requests();
         l.export(&WANTED, &fd);
         assert!(l.peer_grants.pin(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
         let Link { grants, place, _segments: [segment, _], .. } = &mut l;
         let left = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Until the lender has ended the grant and waits.
+                // Until the owner has ended the grant and waits.
                 while !segment.place().grant(0).is(0) {
                     std::thread::yield_now();
                 }
@@ -266,21 +268,21 @@ fn who_is_inside_is_waited_for_but_not_for_ever() {
         });
         left.then_some(l)
     });
-    let mut l = waited.expect("nobody who is inside is waited for");
+    let mut l = waited.expect("the owner never waited for the pin");
     assert!(l.pin(&WANTED, 0, 8).is_none());
-    l.borrows(&fd);
+    l.regrant(&fd);
     // It has stopped there.
     assert!(l.peer_grants.pin(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
     assert!(!l.takes_back());
     l.peer_grants.unpin();
     assert!(l.pin(&WANTED, 0, 8).is_none());
-    // Nor does asking again from inside hold the lender up more than once.
-    l.borrows(&fd);
+    // A repeated request by a writer that keeps the pin delays the owner no more than once.
+    l.regrant(&fd);
     assert!(l.peer_grants.pin(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
     assert!(!l.grants.export(&WANTED, &region(), Some((fd.raw(), 100)), &l.place, &l.theirs));
 }
 
-/// A link whose lender lends what it has by address, and a region of it.
+/// A link whose owner grants its memory by address, and a region of it.
 fn by_address(n: u8) -> (Link, Map, MrAttr) {
     let mut l = link(n);
     l.place.offers().store(offers(&[], true), Ordering::Relaxed);
@@ -307,22 +309,22 @@ impl Link {
         to
     }
 
-    /// It is wanted, asked for and lent by address.
-    fn borrows_far(&mut self, region: &MrAttr) {
+    /// The region is missed, requested and granted by address.
+    fn grant_by_address(&mut self, region: &MrAttr) {
         assert!(self.pin_remote(0, 8).is_none());
-        assert_eq!(self.asks(), [WANTED]);
+        assert_eq!(self.requests(), [WANTED]);
         assert!(self.grants.export(&WANTED, region, None, &self.place, &self.theirs));
-        self.takes();
+        self.take_grants();
     }
 }
 
 #[test]
-fn what_is_lent_by_address_is_carried_there_and_taken_back() {
+fn memory_granted_by_address_is_copied_to_until_it_is_revoked() {
     let (mut l, map, region) = by_address(6);
-    // Short WRITEs do not ask for it.
+    // Short WRITEs do not request it.
     assert!(!l.peer_grants.offers_mappable() && l.peer_grants.offers_any());
-    assert!(l.pin(&WANTED, 0, 8).is_none() && l.asks().is_empty());
-    l.borrows_far(&region);
+    assert!(l.pin(&WANTED, 0, 8).is_none() && l.requests().is_empty());
+    l.grant_by_address(&region);
     assert!(l.pin(&WANTED, 0, 8).is_none(), "it is not mapped");
     let to = l.pin_remote(8, 13).unwrap();
     assert_eq!(to, region.addr + 8);
@@ -335,23 +337,23 @@ fn what_is_lent_by_address_is_carried_there_and_taken_back() {
     assert!(l.pin_remote(4999, 1).is_some() && l.pin_remote(0, 5000).is_some());
     assert!(l.pin_remote(4999, 2).is_none() && l.pin_remote(1u64.wrapping_neg(), 1).is_none());
     assert!(l.pin_remote(u64::MAX - (1 << 40), 1).is_none() && l.pin_remote(0, u64::MAX).is_none());
-    // What is not there is a fault, which does not end the way.
+    // An unmapped address is a fault, which does not end the use of the grant.
     assert!(
         !l.peer_grants.copy_remote(&[piece(&one, 9)], 8)
             && !l.peer_grants.copy_remote(&[Piece { addr: 8, len: 9 }], to)
     );
     assert!(l.pin_remote(0, 8).is_some());
     assert!(l.takes_back());
-    // An initiator that was stopped before its call finds out when it goes on.
+    // An initiator that was stopped before its call learns of the revocation when it continues.
     assert!(!l.peer_grants.copy_remote(&[piece(b"late", 4)], to));
     // SAFETY: inside the map.
     let seen = unsafe { core::slice::from_raw_parts(map.as_ptr().add(8), 24) };
     assert_eq!(seen, b"\0\0\0from one and \0\0\0\0\0\0\0\0");
     assert!(l.pin_remote(0, 8).is_none());
-    l.asks();
-    l.borrows_far(&region);
+    l.requests();
+    l.grant_by_address(&region);
     assert!(l.pin_remote(0, 8).is_some());
-    // Who is inside is waited for, as if it were mapped.
+    // A pin is waited for, as if the memory were mapped.
     assert!(l
         .peer_grants
         .pin_remote(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8)
@@ -360,7 +362,7 @@ fn what_is_lent_by_address_is_carried_there_and_taken_back() {
 }
 
 #[test]
-fn a_loan_by_address_comes_only_to_who_wants_it() {
+fn a_grant_by_address_is_taken_only_if_requested_and_enabled() {
     let (mut l, _map, region) = by_address(7);
     let sound = Grant {
         request: WANTED,
@@ -372,7 +374,7 @@ fn a_loan_by_address_comes_only_to_who_wants_it() {
         by_address: true,
     };
     l.place.grant(0).activate(1);
-    // Not asked for; asked for mapped.
+    // Not requested; requested as mapped.
     l.peer_grants.take(&sound, None);
     assert!(l.pin_remote(0, 8).is_none());
     l.peer_grants.by_address = [const { None }; GRANTS];
@@ -382,7 +384,7 @@ fn a_loan_by_address_comes_only_to_who_wants_it() {
     l.peer_grants.list = [const { None }; GRANTS];
     l.place.offers().store(offers(&[], true), Ordering::Relaxed);
     assert!(l.pin_remote(0, 8).is_none());
-    assert_eq!(l.asks(), [WANTED]);
+    assert_eq!(l.requests(), [WANTED]);
     for grant in [
         Grant { number: GRANTS as u32, ..sound },
         Grant { serial: 0, ..sound },
@@ -396,7 +398,7 @@ fn a_loan_by_address_comes_only_to_who_wants_it() {
     }
     l.peer_grants.take(&sound, None);
     assert!(l.pin_remote(0, 8).is_some());
-    // Nobody is at the other end any more: it is not tried again.
+    // The other end's process is gone: no further attempt.
     let Link { ours, mut peer_grants, theirs, place, .. } = l;
     drop(theirs);
     let own = *b"12345678";
@@ -407,7 +409,7 @@ fn a_loan_by_address_comes_only_to_who_wants_it() {
     assert!(peer_grants.process.is_none() && !peer_grants.offers_any());
     assert!(peer_grants.pin_remote(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_none());
     peer_grants.maintain(u64::MAX, &ours);
-    // Nor is it where the program does not want it.
+    // Nor is there one if the program does not enable it.
     let mut without = PeerGrants::new(place, None);
     assert!(!without.offers_any());
     assert!(without.pin_remote(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_none());
@@ -415,7 +417,7 @@ fn a_loan_by_address_comes_only_to_who_wants_it() {
 }
 
 #[test]
-fn messages_are_told_apart() {
+fn messages_differ_by_kind() {
     for by_address in [false, true] {
         let grant = Grant {
             request: WANTED,

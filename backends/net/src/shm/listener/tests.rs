@@ -4,13 +4,13 @@ use crate::local::{Holder, SocketDir};
 use gdrcore_testkit::descriptors::keep;
 use gdrcore_testkit::place::loopback;
 
-/// The right to the name of an address that no other test uses.
+/// Holds the name of an address that no other test uses.
 fn address(n: u8) -> Lock {
     let at = Endpoint::v4(loopback(4, n), 4791);
     Lock::take(&SocketDir::open().unwrap(), &at, Holder::Address).unwrap()
 }
 
-/// Takes a caller, who is there.
+/// Accepts the connection that waits.
 fn accept_links(listener: &Listener) -> LinkSocket {
     match listener.accept() {
         Incoming::Link(socket) => socket,
@@ -19,7 +19,7 @@ fn accept_links(listener: &Listener) -> LinkSocket {
 }
 
 #[test]
-fn a_segment_goes_through_the_door() {
+fn a_segment_is_passed_over_the_listener() {
     let _kept = keep();
     let (lock, from) = (address(1), Endpoint::new([0xfd; 16], 0, 7));
     let at = lock.name(Role::Links);
@@ -28,7 +28,7 @@ fn a_segment_goes_through_the_door() {
     assert!(Listener::open(&lock).is_err());
     assert!(matches!(listener.accept(), Incoming::Nothing));
     let (ours, segment) = connect_link(&at, &from, 8192).unwrap();
-    // Before anybody has opened: the ring is there.
+    // The ring exists before the receiver has mapped it.
     let mut w = Writer::new(segment.place());
     let (p, _) = w.room(3, 3).unwrap().unwrap();
     // SAFETY: three bytes of the writer's.
@@ -58,7 +58,7 @@ fn a_segment_goes_through_the_door() {
 }
 
 #[test]
-fn who_says_something_else_is_hung_up_on() {
+fn connections_with_another_hello_are_closed() {
     let _kept = keep();
     let lock = address(2);
     let at = lock.name(Role::Links);
@@ -105,8 +105,7 @@ fn who_says_something_else_is_hung_up_on() {
     let (fd, socket) = call();
     crate::rights::send(fd.raw(), &hello[..HELLO_LEN], memory.raw()).unwrap();
     assert!(socket.receive().unwrap().is_some());
-    // And then talks: no process of ours does.
-    // SAFETY: five bytes.
+    // And then sends bytes that no message begins with. SAFETY: five bytes.
     unsafe { libc::send(fd.raw(), b"hello".as_ptr().cast(), 5, 0) };
     assert!(matches!(socket.next_event(), LinkEvent::Closed));
 }

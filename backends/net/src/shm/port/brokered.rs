@@ -1,6 +1,6 @@
-//! Links that a router makes ([`crate::via`]): it hands each end of a socket to a process and has
-//! no further part in them. The router names the other end. Memory is never granted by address over
-//! such a link, and between tenants not at all.
+//! Links that a router makes ([`crate::via`]). The router hands each end of a socket to a process
+//! and takes no further part. It names the other end. Memory is never granted by address over such
+//! a link, and between tenants not at all.
 
 use super::super::grant::PeerGrants;
 use super::super::listener::{connect_brokered, LinkSocket};
@@ -13,7 +13,7 @@ use crate::wait::Waiter;
 use gdrcore_core::error::Result;
 use std::os::fd::{IntoRawFd, OwnedFd};
 
-/// What the router said of the other end.
+/// The other end, as the router names it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Brokered {
     /// Its address.
@@ -104,9 +104,9 @@ impl ShmPort {
         Ok(i as u16)
     }
 
-    /// Takes a socket over which another session will send its ring. A session has one: an earlier
-    /// one is closed, so that no session takes all places. Without a free place the socket is
-    /// dropped, which the other end takes as a lost link.
+    /// Takes a socket over which another session will send its ring. Each session has one: an
+    /// earlier one is closed, so that no session takes all places. Without a free place the socket
+    /// is dropped, which the other end takes as a lost link.
     pub(crate) fn admit(&mut self, now: u64, from: &Peer, fd: OwnedFd, waiter: &Waiter) {
         self.close_session(from.session, false);
         let Some(free) = self.inbound.iter().position(Option::is_none) else { return };

@@ -1,4 +1,4 @@
-//! Grants of the port's regions: which are shared, which are requested, which are revoked.
+//! Grants of the port's regions: marks shared regions, grants them on request, revokes them.
 
 use super::super::grant::{offers, shared_region, PeerRequest, SharedRegion};
 use super::super::messages::GrantRequest;
@@ -14,8 +14,8 @@ impl ShmPort {
     /// `fd`, which is duplicated.
     ///
     /// # Errors
-    /// [`Error::NoMemory`]: [`SHARED`](super::SHARED) regions are. [`Error::Os`]: no such
-    /// descriptor, or none left.
+    /// [`Error::NoMemory`]: [`SHARED`](super::SHARED) regions are shared already. [`Error::Os`]: no
+    /// such descriptor, or none left.
     pub fn share(&mut self, rkey: u32, fd: i32, offset: u64) -> Result<()> {
         let place = self.shared.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
         // SAFETY: no pointers.
@@ -59,7 +59,7 @@ impl ShmPort {
         self.requested.iter_mut().find_map(Option::take)
     }
 
-    /// Grants a region to the link that requested it, if its memory is shared, or may be written by
+    /// Grants a region to the link that requested it, if its memory is shared or may be written by
     /// address.
     pub fn export(&mut self, requested: &PeerRequest, region: &MrAttr) {
         let memory =
@@ -70,8 +70,8 @@ impl ShmPort {
             return;
         };
         let place = link.reader.place();
-        // A shared region is mapped, any other written by address; a request for the other kind is
-        // dropped.
+        // A shared region is mapped, any other is written by address. A request for the other kind
+        // is dropped.
         if link.from != requested.from
             || requested.by_address != memory.is_none()
             || requested.by_address && !link.by_address
@@ -85,8 +85,8 @@ impl ShmPort {
     }
 
     /// Revokes every grant for which `is_valid` is false; no peer writes there afterwards. Waits
-    /// for a peer that has it pinned, some microseconds; a peer that keeps it pinned loses its
-    /// link.
+    /// for a peer that has the grant pinned, some microseconds; a peer that keeps it pinned loses
+    /// its link.
     pub fn check_grants(
         &mut self,
         mut is_valid: impl FnMut(&Endpoint, &GrantRequest, &MrAttr) -> bool,
@@ -98,7 +98,7 @@ impl ShmPort {
             let shared = &self.shared;
             let from = link.from;
             let left = link.grants.check(link.reader.place(), |request, region, by_address| {
-                // A grant by address ends where one by descriptor is possible.
+                // A grant by address ends as soon as one by descriptor is possible.
                 shared_region(shared, region.rkey).is_some() != by_address
                     && is_valid(&from, request, region)
             });

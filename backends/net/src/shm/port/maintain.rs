@@ -1,4 +1,4 @@
-//! Everything about links that is not data: new connections, hellos, requests and grants, ends.
+//! Maintains links beside their data: new connections, hellos, requests and grants, ends.
 
 use super::super::grant::{offers, OwnGrants, PeerRequest, SharedRegion};
 use super::super::listener::{Incoming, LinkEvent};
@@ -15,15 +15,16 @@ use gdrcore_core::error::Result;
 const HELLO_NS: u64 = 1_000_000_000;
 
 impl ShmPort {
-    /// Handles connections, hellos, wake-ups, requests, grants and ends. True: a process connected
-    /// or ended. Some system calls for each link: now and then, and before sleeping.
+    /// Handles connections, hellos, wake-ups, requests, grants and ends. Returns true if a process
+    /// connected or ended. Some system calls for each link: called at intervals, and before
+    /// sleeping.
     pub fn maintain(&mut self, now: u64, waiter: &Waiter) -> bool {
-        // Ends first: what a process did before its end is then found below.
+        // Ends are noted first, so that frames sent before an end are found below.
         let mut changed = self.maintain_outbound(now);
         changed |= self.accept_links(now, waiter);
         changed |= self.maintain_inbound(now);
         for i in 0..LINKS {
-            // An ACK among what is unread may complete what this link carried.
+            // An unread ACK may complete a message that this link carried.
             if self.out[i].as_ref().is_some_and(|out| out.gone && !self.has_input_from(&out.to)) {
                 self.close_outbound(i);
             }
@@ -31,7 +32,8 @@ impl ShmPort {
         changed
     }
 
-    /// Takes grants, requests the memory that WRITEs missed, and notes ends. True: one has ended.
+    /// Takes grants, requests the memory that WRITEs missed, and notes ends. Returns true if a peer
+    /// has ended.
     fn maintain_outbound(&mut self, now: u64) -> bool {
         let mut changed = false;
         for out in self.out.iter_mut().flatten() {
@@ -52,8 +54,8 @@ impl ShmPort {
         changed
     }
 
-    /// Takes hellos and requests for grants, returns room, and closes links that have ended. True:
-    /// a process has connected or ended.
+    /// Takes hellos and requests for grants, returns room, and closes links that have ended.
+    /// Returns true if a process has connected or ended.
     fn maintain_inbound(&mut self, now: u64) -> bool {
         let mut changed = false;
         for i in 0..LINKS {
@@ -81,7 +83,7 @@ impl ShmPort {
             let may_grant = inbound.brokered.is_none_or(|b| b.may_grant);
             link.gone |= inbound.socket.for_each_event(|event| match event {
                 LinkEvent::Request(request, by_address) if may_grant => {
-                    // Without a free place it is dropped; the peer repeats it.
+                    // Without a free entry the request is dropped; the peer repeats it.
                     if let Some(free) = requested.iter_mut().find(|r| r.is_none()) {
                         let inbound = i as u16;
                         *free = Some(PeerRequest { inbound, from, request, by_address });
@@ -105,7 +107,7 @@ impl ShmPort {
         })
     }
 
-    /// Accepts connections at all listeners. True: there was one.
+    /// Accepts connections at all listeners. Returns true if there was one.
     fn accept_links(&mut self, now: u64, waiter: &Waiter) -> bool {
         if self.paused_until.is_some_and(|until| now < until) {
             return false;
@@ -131,7 +133,8 @@ impl ShmPort {
                 while free < LINKS && self.inbound[free].is_some() {
                     free += 1;
                 }
-                // Without a place it is closed, which the other end takes as a lost link.
+                // Without a free entry the connection is closed, which the other end takes as a
+                // lost link.
                 let Some(slot) = self.inbound.get_mut(free) else { return connected };
                 if waiter.add_socket(socket.fd()).is_ok() {
                     *slot = Some(Inbound { socket, since_ns: now, link: None, brokered: None });
@@ -141,8 +144,8 @@ impl ShmPort {
         connected
     }
 
-    /// A connection for which there is no descriptor would end every sleep at once, so the
-    /// listeners leave the epoll set for a while.
+    /// A connection that waits for a descriptor would end every sleep at once, so the listeners
+    /// leave the epoll set for a while.
     #[cold]
     fn pause_listeners(&mut self, now: u64, waiter: &Waiter) {
         for listener in self.listeners.iter().flatten() {
@@ -156,8 +159,8 @@ impl ShmPort {
         self.any_lost
     }
 
-    /// The next link that was lost, and whether it led to an address rather than to a block. Its
-    /// number may be used again afterwards.
+    /// Takes the next lost link: its number, and whether it led to an address rather than to a
+    /// block. The number may be used again afterwards.
     pub fn take_lost(&mut self) -> Option<(u16, bool)> {
         if !self.any_lost {
             return None;
@@ -173,7 +176,7 @@ impl ShmPort {
 
     /// Ends an outbound link; [`ShmPort::take_lost`] returns it.
     pub(super) fn close_outbound(&mut self, i: usize) {
-        // Dropping closes the socket, which takes it out of every epoll set.
+        // Dropping closes the socket, which removes it from every epoll set.
         self.lost[i] = self.out[i].take().map(|out| out.block.is_none());
         self.any_lost = true;
     }
@@ -192,10 +195,10 @@ impl ShmPort {
 }
 
 impl Inbound {
-    /// The link of its hello. `Ok(None)`: that has not come yet.
+    /// Makes the link of a hello. `Ok(None)`: the hello has not arrived yet.
     ///
     /// # Errors
-    /// It is no hello of ours; the socket is to be closed.
+    /// The message is no hello of ours; the socket is to be closed.
     fn receive_link(
         &self,
         shared: &[Option<SharedRegion>],

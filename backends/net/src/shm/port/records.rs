@@ -1,12 +1,12 @@
-//! The records of a frame, read out of memory that the other end may still write.
+//! Reads the records of a frame, in memory that the other end may still write.
 
 use core::ptr::NonNull;
 use gdrcore_core::roce::frame::record::{ack_behind, is_ack, ACK_BESIDE};
 use gdrcore_core::roce::run::{Run, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use gdrcore_core::wire::Malformed;
 
-/// Gives each record of a frame to `short` and, where that declines, to `take`. Returns how many
-/// there were.
+/// Passes each record of a frame to `short` and, if that declines, to `take`. Returns the number of
+/// records.
 ///
 /// # Safety
 /// `len` bytes at `frame`, which is aligned to 8, and HEAD_MAX bytes behind them are mapped during
@@ -32,8 +32,8 @@ pub(super) unsafe fn records<T>(
         // `mem::host` read through it, which are assembly and take each byte as it is.
         let rest = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), len - at) };
         let mut taken = 0;
-        // `short` takes an ACK among the words with the message. An ACK behind them, or one that
-        // `short` has left, comes before the message.
+        // `short` handles an ACK among the words together with the message. An ACK behind them, or
+        // one that `short` has left, is handled before the message.
         if rest.len() <= HEAD_MAX {
             taken = short(to, &words, rest);
             if !matches!(taken, 0 | ACK_BESIDE) {
@@ -99,14 +99,14 @@ unsafe fn ack_at_end(
     Some(unsafe { head(frame, at + ack) }).filter(is_ack)
 }
 
-/// The first words of the record at `at`, copied out before they are checked: the other end may
+/// The first words of the record at `at`, copied before they are checked, because the other end may
 /// still write there.
 ///
 /// # Safety
 /// `at` lies in the frame and is a multiple of 8, as for [`records`].
 #[inline(always)]
 unsafe fn head(frame: NonNull<u8>, at: usize) -> [u64; HEAD_MAX / 8] {
-    // SAFETY: at least HEAD_MAX bytes behind the last byte of a frame are mapped, since the data
+    // SAFETY: at least HEAD_MAX bytes behind the last byte of a frame are mapped, because the data
     // pages are mapped twice and no frame is as long as they are.
     unsafe { frame.as_ptr().add(at).cast::<[u64; HEAD_MAX / 8]>().read_volatile() }
         .map(u64::from_le)

@@ -1,4 +1,4 @@
-//! Inbound links: reading frames out of their rings, and announcing that this end sleeps.
+//! Inbound links: reads frames from their rings, and announces that this end sleeps.
 
 use super::super::listener::LinkSocket;
 use super::super::ring::Broken;
@@ -10,12 +10,13 @@ use gdrcore_core::roce::run::{Run, HEAD_MAX};
 use gdrcore_core::sleep;
 use gdrcore_core::wire::Malformed;
 
-/// Frames of one link that one poll takes, so that a fast peer does not keep others waiting.
+/// Most frames of one link that one poll takes, so that a fast peer does not delay others.
 pub(super) const BATCH: usize = 16;
 
 impl ShmPort {
-    /// Gives every run that has come to `take`: its sender, its head, its payload; an error for
-    /// bytes that are no run. The sender may change the payload at any time. Returns the number.
+    /// Passes every run that has arrived to `take`: its sender, its head, its payload; an error for
+    /// bytes that are no run. The sender may change the payload at any time. Returns the number of
+    /// runs.
     #[inline]
     pub fn poll(
         &mut self,
@@ -25,7 +26,7 @@ impl ShmPort {
     }
 
     /// As [`ShmPort::poll`], but each record goes to `short` first: the words of its head, and all
-    /// bytes of its frame from there on. `short` returns how many bytes it took, 0 to leave the
+    /// bytes of its frame from there on. `short` returns how many bytes it handled, 0 to leave the
     /// record to `take`. `to`: the state that both work on.
     #[inline(always)]
     pub fn poll_with<T>(
@@ -47,7 +48,7 @@ impl ShmPort {
                 Err(Broken) => {
                     self.counters.broken += 1;
                     self.close_inbound(usize::from(i));
-                    // The list has changed; the rest is looked at next time.
+                    // The list has changed; the rest is read by the next poll.
                     return handled.max(1);
                 }
             }
@@ -55,7 +56,7 @@ impl ShmPort {
         handled
     }
 
-    /// What [`ShmPort::poll_with`] does with the link of a caller.
+    /// [`ShmPort::poll_with`] for the link at one index.
     #[inline(always)]
     fn read_link<T>(
         &mut self,
@@ -83,7 +84,8 @@ impl ShmPort {
             link.reader.release(len);
             self.counters.rx_frames += 1;
             if len >= crate::LONG {
-                // Its ACK opens the sender's window, so it leaves before the next frame is read.
+                // The peer's ACK opens this sender's window, so it is sent before the next frame is
+                // read.
                 break;
             }
         }
@@ -102,7 +104,8 @@ impl ShmPort {
         })
     }
 
-    /// Announces on every ring that this end is about to sleep. True: a frame waits after all.
+    /// Announces on every ring that this end is about to sleep. Returns true if a frame waits after
+    /// all.
     pub fn announce_sleep(&mut self) -> bool {
         for k in 0..self.open_len {
             let i = usize::from(self.open[k]);
@@ -110,8 +113,8 @@ impl ShmPort {
             else {
                 continue;
             };
-            // The room of what was read is returned first: a writer that waits for it would wait
-            // for a sleeper.
+            // The room of frames that were read is returned first: a writer that waits for it would
+            // otherwise wait for a sleeper.
             if link.reader.settle() {
                 return_room(link, socket);
             }
@@ -121,7 +124,7 @@ impl ShmPort {
     }
 }
 
-/// Returns the room of what was read to the writer, and wakes it if it waits for room.
+/// Returns the room of frames that were read to the writer, and wakes it if it waits for room.
 pub(super) fn return_room(link: &mut InboundRing, socket: &LinkSocket) {
     link.reader.settle();
     // Pairs with the writer's fence in `ShmPort::room`.

@@ -57,7 +57,7 @@ impl End {
         self.port.commit(link, run.head_len() + payload);
         true
     }
-    /// Frames that have come: first byte and length.
+    /// The received frames: sender, first byte and length.
     fn poll(&mut self) -> Vec<(Endpoint, u8, usize)> {
         let mut out = Vec::new();
         self.port.poll(|from, run| {
@@ -75,7 +75,7 @@ fn frames_go_both_ways_over_two_links() {
     let ab = a.link(&b);
     assert_eq!(a.link(&b), ab, "one link to one address");
     assert!(a.send(ab, 7, 112));
-    assert!(b.poll().is_empty(), "nobody has looked at the listener");
+    assert!(b.poll().is_empty(), "a frame came before the listener was maintained");
     b.maintain();
     assert_eq!(b.poll(), [(a.at, 7, 112)]);
     let ba = b.link(&a);
@@ -86,7 +86,7 @@ fn frames_go_both_ways_over_two_links() {
 }
 
 #[test]
-fn an_address_has_one_name_and_each_block_a_door() {
+fn an_address_has_one_name_and_each_block_a_listener() {
     let first = end(15);
     let mut second = end_with(15, 7);
     let mut a = end(16);
@@ -102,9 +102,9 @@ fn an_address_has_one_name_and_each_block_a_door() {
     assert_eq!(a.port.take_lost(), Some((to_second, false)));
 }
 
-/// Nobody has tended the old one's link meanwhile.
+/// The old owner's link was not maintained meanwhile.
 #[test]
-fn who_takes_the_block_of_a_process_that_is_gone_gets_a_link_of_its_own() {
+fn the_next_owner_of_a_block_gets_a_link_of_its_own() {
     let mut a = end(28);
     let first = end_with(27, 7);
     let old = a.port.connect(&first.at, Some(7), &a.waiter).unwrap();
@@ -121,7 +121,7 @@ fn who_takes_the_block_of_a_process_that_is_gone_gets_a_link_of_its_own() {
 }
 
 #[test]
-fn a_full_ring_says_so_and_rings_when_there_is_room() {
+fn a_full_ring_refuses_frames_and_wakes_its_writer_when_there_is_room() {
     let (mut a, mut b) = (end(3), end(4));
     let ab = a.link(&b);
     let mut sent = 0;
@@ -163,7 +163,7 @@ fn a_sleeper_is_woken_by_a_frame_and_only_a_sleeper() {
 }
 
 #[test]
-fn who_is_gone_is_told_once_and_what_it_left_is_read() {
+fn a_lost_link_is_reported_once_after_its_last_frames() {
     let (mut a, mut b) = (end(7), end(8));
     let (ab, ba) = (a.link(&b), b.link(&a));
     a.maintain();
@@ -171,7 +171,7 @@ fn who_is_gone_is_told_once_and_what_it_left_is_read() {
     assert!(b.send(ba, 3, 112));
     drop(b);
     a.maintain();
-    assert_eq!(a.port.take_lost(), None, "an ACK may be among what it left");
+    assert_eq!(a.port.take_lost(), None, "an ACK may be among its unread frames");
     let got = a.poll();
     assert_eq!(got.len(), 1);
     a.maintain();
@@ -179,13 +179,13 @@ fn who_is_gone_is_told_once_and_what_it_left_is_read() {
     assert_eq!(a.port.take_lost(), None);
     assert!(!a.send(ab, 1, 112));
     assert_eq!(a.port.open_len, 0, "then the link is closed");
-    // Somebody else at the address: the number is free again.
+    // Another process at the address: the link's number is free again.
     let b = end(8);
     assert_eq!(a.link(&b), ab);
 }
 
 #[test]
-fn a_broken_ring_ends_the_link_of_whoever_broke_it() {
+fn a_broken_ring_ends_its_own_link_only() {
     let (mut a, mut b, mut c) = (end(9), end(10), end(11));
     let (ab, cb) = (a.link(&b), c.link(&b));
     b.maintain();
@@ -204,9 +204,9 @@ fn a_broken_ring_ends_the_link_of_whoever_broke_it() {
 }
 
 #[test]
-fn who_never_says_hello_is_hung_up_on_and_callers_are_bounded() {
+fn connections_without_hello_are_closed_in_time_and_bounded() {
     let mut b = end(12);
-    // The listener takes packets in sequence only; a stream cannot even connect.
+    // The listener accepts SOCK_SEQPACKET only, so a stream socket cannot connect.
     let [x, y, z, w] = loopback(5, 12);
     let path = format!("{:?}/{x}.{y}.{z}.{w}-4791/any/door", SocketDir::open().unwrap());
     assert!(std::path::Path::new(&path).exists());

@@ -1,4 +1,4 @@
-//! Outbound links: making them, finding them, and writing frames into their rings.
+//! Outbound links: makes them, finds them, and writes frames into their rings.
 
 use super::super::cma::PeerProcess;
 use super::super::grant::PeerGrants;
@@ -17,14 +17,14 @@ use gdrcore_core::sleep;
 /// Most bytes of one frame: four of them fill a ring, so that one is read while the next is
 /// written.
 const FRAME_MAX: usize = RING / 4 - 128;
-/// Least room worth asking the engine for: one packet of the largest MTU with its header.
+/// Least room worth a call of the engine: one packet of the largest MTU with its header.
 pub(super) const FRAME_MIN: usize = 4096 + 512;
 
 /// The place of a link in the table.
 pub(super) enum LinkSlot {
     /// The link is there.
     Linked(u16),
-    /// There is none yet; this place is free.
+    /// There is none yet; this entry is free.
     Free(usize),
 }
 
@@ -34,7 +34,7 @@ pub struct OpenFrame<'p> {
     counters: &'p mut ShmCounters,
 }
 
-/// Small frames. Where there is no room, the caller goes on with [`ShmPort::room`].
+/// Small frames. Without room for one, the caller continues with [`ShmPort::room`].
 impl Links for ShmPort {
     type Frame<'p> = OpenFrame<'p>;
 
@@ -68,8 +68,8 @@ impl ShmPort {
     /// address's own name; made if there is none. It can be written at once.
     ///
     /// # Errors
-    /// [`Error::NoDevice`]: no process of this host listens there; [`Error::Access`]: one of
-    /// another user does; [`Error::NoMemory`]: all links are in use; others of the system.
+    /// [`Error::NoDevice`]: no process of this host listens there; [`Error::Access`]: a process of
+    /// another user listens there; [`Error::NoMemory`]: all links are in use; others of the system.
     pub fn connect(&mut self, to: &Endpoint, block: Option<u16>, waiter: &Waiter) -> Result<u16> {
         let i = match self.place_for(to, block)? {
             LinkSlot::Linked(link) => return Ok(link),
@@ -97,7 +97,7 @@ impl ShmPort {
         Ok(i as u16)
     }
 
-    /// The link to the owner of a block at an address, or a free place for it.
+    /// The link to the owner of a block at an address, or a free entry for it.
     ///
     /// # Errors
     /// [`Error::NoMemory`]: all links are in use.
@@ -122,15 +122,16 @@ impl ShmPort {
         free.map(LinkSlot::Free).ok_or(Error::NoMemory)
     }
 
-    /// Room for the next frame of a link, and the other end's memory that is mapped here; `None`:
-    /// its ring is full (a socket will say when it no longer is), or the link is gone.
+    /// Room for the next frame of a link, and the other end's memory that is mapped here. `None`:
+    /// its ring is full, and its socket will be readable when there is room; or the link is gone.
     #[inline]
     pub fn room(&mut self, link: u16) -> Option<(&mut [u8], &mut dyn PeerMemory)> {
         let i = usize::from(link);
         let Some(Some(out)) = self.out.get_mut(i) else { return None };
         let mut room = out.writer.room(FRAME_MIN, FRAME_MAX);
         if room == Ok(None) {
-            // Pairs with the reader's fence in `return_room`: it sees the word, or we see its tail.
+            // Pairs with the reader's fence in `return_room`: either it sees the word, or this end
+            // sees its tail.
             out.writer.place().wants_room().store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             room = out.writer.room(FRAME_MIN, FRAME_MAX);
@@ -139,7 +140,7 @@ impl ShmPort {
             Ok(Some((p, len))) => {
                 let Some(Some(out)) = self.out.get_mut(i) else { return None };
                 // SAFETY: the bytes are the writer's until it publishes; the engine only writes
-                // them. A peer that writes there too spoils its own input, nothing of ours.
+                // them. A peer that writes there too damages only its own input.
                 let room = unsafe { core::slice::from_raw_parts_mut(p.as_ptr(), len) };
                 Some((room, &mut out.peer_grants))
             }
@@ -152,7 +153,7 @@ impl ShmPort {
         }
     }
 
-    /// Whether the other end of a link has taken everything; `None`: the link is gone.
+    /// Whether the other end of a link has read everything; `None`: the link is gone.
     pub fn is_drained(&self, link: u16) -> Option<bool> {
         match self.out.get(usize::from(link)) {
             Some(Some(out)) if !out.gone => Some(out.writer.is_drained()),
@@ -178,7 +179,8 @@ impl ShmPort {
         }
     }
 
-    /// Sends `len` bytes of what [`ShmPort::room`] gave; rings if the other end sleeps.
+    /// Sends `len` bytes of the room that [`ShmPort::room`] returned, and wakes the other end if it
+    /// sleeps.
     #[inline]
     pub fn commit(&mut self, link: u16, len: usize) {
         let Some(Some(out)) = self.out.get_mut(usize::from(link)) else { return };

@@ -12,7 +12,7 @@ fn rings(relay: &Relay) -> bool {
 }
 
 #[test]
-fn a_frame_arrives_as_it_was_with_the_address_of_its_head() {
+fn a_frame_arrives_unchanged_with_the_address_of_its_head() {
     let (mut router, mut session) = both();
     let mut space = [0; FRAME_MAX];
     for (n, len) in [1usize, 40, 63, 64, 65, 4096, PACKET_MAX].into_iter().enumerate() {
@@ -28,7 +28,7 @@ fn a_frame_arrives_as_it_was_with_the_address_of_its_head() {
 }
 
 #[test]
-fn a_full_ring_refuses_and_says_before_that_it_fills() {
+fn a_full_ring_refuses_frames_and_marks_them_before_it_is_full() {
     let (mut router, mut session) = both();
     let mut space = [0; FRAME_MAX];
     let mut sent = 0;
@@ -61,7 +61,7 @@ fn a_mark_arrives_whatever_room_there_is() {
 }
 
 #[test]
-fn bells_ring_for_sleepers_and_for_who_waits_for_room() {
+fn wake_ups_reach_sleepers_and_writers_that_wait_for_room() {
     let (mut router, mut session) = both();
     let mut space = [0; FRAME_MAX];
     session.put(&[1; 16], &[1]).unwrap();
@@ -80,11 +80,11 @@ fn bells_ring_for_sleepers_and_for_who_waits_for_room() {
 }
 
 #[test]
-fn who_is_gone_or_breaks_a_rule_is_found_out() {
+fn an_ended_or_misbehaving_end_is_noticed() {
     let (router, session) = both();
     assert!(!router.hear());
     drop(session);
-    assert!(router.hear(), "its end is closed");
+    assert!(router.hear(), "the closed end was not noticed");
     let (mut router, mut session) = both();
     let mut space = [0; FRAME_MAX];
     session.writer.place().lie(1 << 20);
@@ -108,7 +108,7 @@ fn who_is_gone_or_breaks_a_rule_is_found_out() {
 }
 
 #[test]
-fn memory_that_is_not_what_it_must_be_is_refused() {
+fn memory_of_another_form_is_refused() {
     let (_router, ends) = Relay::create().unwrap();
     assert_eq!(Relay::open(ends, (RINGS.1, RINGS.0)).unwrap_err(), Error::Access);
     let (_router, ends) = Relay::create().unwrap();

@@ -26,7 +26,7 @@ fn get(r: &mut Reader) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A small generator, so that a failure repeats.
+/// A small random number generator, so that a failure repeats.
 struct Seed(u64);
 
 impl Seed {
@@ -49,7 +49,7 @@ fn a_ring_is_a_queue_of_frames() {
         if seed.next(2) == 0 {
             let top = if seed.next(8) == 0 { 4096 - FRAME_HEAD - FRAME_ALIGN } else { 200 };
             let len = 1 + seed.next(top as u64) as usize;
-            // Bytes like those of lengths, at every place of the ring.
+            // Bytes that look like lengths, at every position of the ring.
             let bytes = vec![(i % 5) as u8; len];
             if seed.next(8) == 0 {
                 // A frame that is begun and left.
@@ -166,7 +166,7 @@ fn a_length_that_cannot_be_breaks_the_link_and_nothing_else() {
 
 #[test]
 fn any_image_of_a_ring_is_read_without_leaving_it() {
-    // Random words over the whole segment, read until the ring says that it is empty or broken.
+    // Random words over the whole segment, read until the ring is empty or broken.
     let mut seed = Seed(42);
     let (mut broken, mut empty) = (0, 0);
     for _ in 0..2_000 {

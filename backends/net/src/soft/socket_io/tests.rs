@@ -1,5 +1,5 @@
-//! The packet path over a port in memory that loses packets and runs out of room: what it does, it
-//! does without a UDP socket.
+//! Tests of the packet path over a port in memory that loses packets and runs out of room, without
+//! a UDP socket.
 
 use super::*;
 use crate::map::Map;
@@ -19,7 +19,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex};
 
-/// A packet under way: the sender and its bytes.
+/// Packets in flight: the sender of each and its bytes.
 type Packets = Arc<Mutex<VecDeque<(Endpoint, Vec<u8>)>>>;
 
 /// Bytes of one burst.
@@ -27,7 +27,7 @@ const SPACE: usize = 32 << 10;
 /// Bursts of one batch.
 const BATCH: usize = 3;
 
-/// A port whose packets lie in memory. Each packet that `loses` is true for is lost.
+/// A port whose packets lie in memory. A packet for which `loses` returns true is lost.
 struct MemoryPort {
     local: Endpoint,
     to: Packets,
@@ -136,7 +136,7 @@ impl Port for MemoryPort {
     }
 }
 
-/// A device that is nothing but an address and its epoll sets.
+/// A device of nothing but an address and its epoll sets.
 struct Bare {
     address: Endpoint,
     waiter: Waiter,
@@ -280,7 +280,8 @@ impl End {
         unsafe { self.engine.post_recv(self.qp, &wr, &mut bad).unwrap() };
     }
 
-    /// Posts a SEND. `single`: it is then sent as a doorbell does; true: that took the single path.
+    /// Posts a SEND. `single`: it is then sent as a doorbell sends it; returns true if that took
+    /// the single path.
     fn post_send(&mut self, id: u64, at: usize, len: usize, single: bool) -> bool {
         let sge = self.sge(at, len);
         let wr = SendWr {
@@ -312,7 +313,7 @@ impl End {
         sent
     }
 
-    /// A round as a poll makes it; the completions.
+    /// Runs a round as a poll does, and returns the completions.
     fn round(&mut self) -> Vec<Wc> {
         let mut g = self.engine.try_lock().unwrap();
         let now = now_ns();
@@ -333,7 +334,7 @@ impl End {
     }
 }
 
-/// Two connected ends; packets of the first for which `loses` is true are lost.
+/// Two connected ends; packets of the first for which `loses` returns true are lost.
 fn pair(loses: fn(u64) -> bool) -> (End, End) {
     let (there, back) = (Packets::default(), Packets::default());
     let mut a = end(1, &there, &back, loses);
@@ -345,7 +346,8 @@ fn pair(loses: fn(u64) -> bool) -> (End, End) {
     (a, b)
 }
 
-/// Moves `n` messages of `len` bytes from one end to the other; how many took the single path.
+/// Moves `n` messages of `len` bytes from one end to the other, and returns how many took the
+/// single path.
 fn exchange(a: &mut End, b: &mut End, n: usize, len: usize) -> usize {
     // SAFETY: the whole of a's own map; its engine only reads it.
     let sent = unsafe { core::slice::from_raw_parts_mut(a.bytes.as_ptr(), n * len) };
@@ -389,7 +391,7 @@ fn a_port_without_room_keeps_the_batch_and_wakes_when_there_is_some() {
     b.post_recv(0, 0, 9000);
     a.post_send(0, 0, 9000, true);
     assert!(a.port.blocked && a.port.watched && !a.net().batch.is_empty());
-    // The descriptor is watched for room now, and an idle socket has some.
+    // The descriptor is watched for room now, and an idle socket has room.
     assert!(a.host.waiter.attach_io(true).is_ok() && a.host.waiter.sleep(0));
     let end = now_ns() + limit_ms(60) as u64 * 1_000_000;
     let mut done = 0;
@@ -402,7 +404,7 @@ fn a_port_without_room_keeps_the_batch_and_wakes_when_there_is_some() {
 }
 
 #[test]
-fn a_busy_descriptor_wakes_nobody_until_a_thread_sleeps() {
+fn a_busy_descriptor_wakes_no_thread_until_one_sleeps() {
     let (mut a, mut b) = pair(|_| false);
     b.host.sleeps = true;
     let end = now_ns() + limit_ms(60) as u64 * 1_000_000;

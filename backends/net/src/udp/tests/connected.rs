@@ -1,13 +1,13 @@
-//! The socket of a peer of this host: whole packets with the right numbers, and nothing lost when
-//! it ends.
+//! Tests of the connected socket to a peer of this host: whole packets with the right numbers, and
+//! no loss when it ends.
 
 use super::*;
 use crate::sys::{check, Fd};
 use crate::udp::connected::CONNECT_AFTER;
 use gdrcore_core::wire::icrc::check_exact;
 
-/// Sends bursts of a request and an ACK until the peer has a connected.
-fn make_lane(a: &mut Rig, b: &mut Rig) {
+/// Sends bursts of a request and an ACK until the peer has a connected socket.
+fn make_connected(a: &mut Rig, b: &mut Rig) {
     let dst = *b.port.local();
     for _ in 0..100 + u32::from(CONNECT_AFTER) {
         if a.port.connected().is_some() {
@@ -25,8 +25,8 @@ fn make_lane(a: &mut Rig, b: &mut Rig) {
     panic!("no connected socket");
 }
 
-/// Writes a burst for the connected and sends it; whether it left, and what was written.
-fn by_lane(a: &mut Rig, len: usize, seg: usize) -> (bool, Vec<u8>) {
+/// Writes a burst for the connected socket and sends it; returns whether it left, and its bytes.
+fn send_connected(a: &mut Rig, len: usize, seg: usize) -> (bool, Vec<u8>) {
     let (dst, flow, ident) = a.port.connected().expect("a connected socket");
     let space = a.port.tx_space().unwrap();
     for (k, packet) in space[..len].chunks_mut(seg).enumerate() {
@@ -38,9 +38,9 @@ fn by_lane(a: &mut Rig, len: usize, seg: usize) -> (bool, Vec<u8>) {
 }
 
 #[test]
-fn a_lane_carries_bursts_of_any_kind() {
+fn a_connected_socket_carries_bursts_of_any_kind() {
     for (mut a, mut b) in [(v4(1), v4(2)), (v6(), v6())] {
-        make_lane(&mut a, &mut b);
+        make_connected(&mut a, &mut b);
         for (len, seg) in [
             (100, 80),
             (80, 80),
@@ -51,7 +51,7 @@ fn a_lane_carries_bursts_of_any_kind() {
             (60, 40),
             (60_000, 60_000),
         ] {
-            let (left, written) = by_lane(&mut a, len, seg);
+            let (left, written) = send_connected(&mut a, len, seg);
             assert!(left, "{len} bytes in packets of {seg}");
             assert_eq!(poll(&mut b.port), 1);
             let p = b.port.rx_get(0);
@@ -66,9 +66,8 @@ fn a_lane_carries_bursts_of_any_kind() {
 }
 
 #[test]
-fn the_numbers_of_a_lane_are_those_of_its_packets() {
-    // What the wire shows, for which one has to be root.
-    // SAFETY: socket takes no pointers.
+fn the_numbers_of_a_connected_socket_are_those_of_its_packets() {
+    // The packets as sent, for which the test must be root. SAFETY: socket takes no pointers.
     let tap = Fd::from_call(unsafe {
         libc::socket(
             libc::AF_PACKET,
@@ -81,7 +80,7 @@ fn the_numbers_of_a_lane_are_those_of_its_packets() {
         return;
     };
     let (mut a, mut b) = (v4(1), v4(2));
-    make_lane(&mut a, &mut b);
+    make_connected(&mut a, &mut b);
     let port = a.port.connected().map(|_| ()).and(Some(b.port.local().port)).unwrap();
     let mut packet = vec![0u8; 70_000];
     let mut read = || {
@@ -94,10 +93,11 @@ fn the_numbers_of_a_lane_are_those_of_its_packets() {
     while read().is_some() {}
     let (mut seen, mut numbers) = (0, Vec::new());
     for k in 0..300 {
-        // Single ones, whose IP packet shows all; the number of a burst is that of its first.
+        // Single packets, whose IP header shows all; the number of a burst is that of its first
+        // packet.
         let (len, seg) = if k % 3 == 2 { (100, 80) } else { (80, 80) };
         let (_, _, ident) = a.port.connected().unwrap();
-        assert!(by_lane(&mut a, len, seg).0);
+        assert!(send_connected(&mut a, len, seg).0);
         while let Some(ip) = read() {
             if ip.len() < 28 || ip[9] != 17 || ip[22..24] != port.to_be_bytes() {
                 continue;
@@ -115,17 +115,18 @@ fn the_numbers_of_a_lane_are_those_of_its_packets() {
 }
 
 #[test]
-fn a_lane_that_is_refused_ends_and_its_burst_leaves_by_the_port() {
+fn a_refused_connected_socket_ends_and_its_burst_leaves_by_the_port() {
     let (mut a, mut b) = (v4(1), v4(2));
-    make_lane(&mut a, &mut b);
+    make_connected(&mut a, &mut b);
     let dst = *b.port.local();
     drop(b);
-    // The first finds nobody, and the next is told, once the answer has come.
-    assert!(by_lane(&mut a, 100, 80).0);
+    // The first send finds no socket there; the next one reports that, once the ICMP answer has
+    // come.
+    assert!(send_connected(&mut a, 100, 80).0);
     until(
         60,
-        || "the connected socket goes on".into(),
-        || (!by_lane(&mut a, 100, 80).0).then_some(()),
+        || "the connected socket still sends".into(),
+        || (!send_connected(&mut a, 100, 80).0).then_some(()),
     );
     assert!(a.port.connected().is_none());
     // Signed for the port's own socket now.
@@ -137,13 +138,13 @@ fn a_lane_that_is_refused_ends_and_its_burst_leaves_by_the_port() {
     assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
     assert_eq!(receive(&mut b.port, &a.port, 100, 80), 1);
     // And it may have another one.
-    make_lane(&mut a, &mut b);
-    assert!(by_lane(&mut a, 100, 80).0);
+    make_connected(&mut a, &mut b);
+    assert!(send_connected(&mut a, 100, 80).0);
     assert_eq!(poll(&mut b.port), 1);
 }
 
 #[test]
-fn who_is_not_of_this_host_has_no_lane() {
+fn peers_of_other_hosts_have_no_connected_socket() {
     let a = v4(1);
     let far = Endpoint::v4([192, 0, 2, 1], 4791);
     assert!(crate::udp::connected::ConnectedSocket::open(a.port.local(), &far, 0).is_none());

@@ -1,6 +1,6 @@
-//! Ports in network namespaces of their own: links with small MTUs, links that hold packets,
-//! packets as they really leave. Threads have namespaces of their own, so no process is needed for
-//! them.
+//! Tests of ports in network namespaces of their own: links with small MTUs, links that delay
+//! packets, packets as they really leave. A thread can have a namespace of its own, so no process
+//! is needed for one.
 
 use super::*;
 use crate::sys::Fd;
@@ -12,7 +12,7 @@ use std::process::Command;
 struct Namespace(Fd);
 
 impl Namespace {
-    /// `None`, and a line that says so, where this process may not make one.
+    /// `None`, and a printed line, if this process may not make one.
     fn new() -> Option<Namespace> {
         std::thread::spawn(|| {
             // SAFETY: takes no pointers; changes this thread only, which ends.
@@ -63,7 +63,7 @@ fn ip(args: &str) {
     assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// Links `a` and `b` by a cable of the MTU with the addresses 10.`net`.0.1 and .2, fd00:`net`::1
+/// Links `a` and `b` by a cable of this MTU, with the addresses 10.`net`.0.1 and .2, fd00:`net`::1
 /// and ::2.
 fn link(a: &Namespace, b: &Namespace, net: u8, mtu: u32) {
     a.run(|| ip(&format!("link add v{net}a type veth peer name v{net}b netns {}", b.path())));
@@ -114,7 +114,7 @@ fn a_packet_larger_than_the_link_is_reported_with_the_links_mtu() {
             assert_eq!(e.mtu, 1500);
         }
     }
-    // What fits passes as ever, segmented, to the last byte.
+    // Smaller packets pass as before, segmented, to the last byte.
     let before = ra.port.counters().tx_calls;
     for seg in [1052, 1472] {
         send(&mut ra.port, dst, 20 * seg, seg);
@@ -153,19 +153,19 @@ fn a_narrow_link_on_the_way_is_reported_with_its_mtu() {
         send(&mut ra.port, dst, 2 * 1052, 1052);
         ra.port.tx_flush();
         receive(&mut rb.port, &ra.port, 2 * 1052, 1052);
-        // Fits the first link, not the second: the router's ICMP tells.
+        // Fits the first link, not the second: the router reports that by ICMP.
         send(&mut ra.port, dst, 4 * 1400, 1400);
         assert_eq!(ra.port.tx_flush(), TxOutcome::Sent);
         let e = error_of_kind(&mut ra.port, ErrorKind::Mtu);
         assert_eq!((e.dst, e.errno, e.mtu), (dst, libc::EMSGSIZE, 1300));
-        // What fits passes as ever.
+        // Smaller packets pass as before.
         send(&mut ra.port, dst, 4 * 1052, 1052);
         ra.port.tx_flush();
         receive(&mut rb.port, &ra.port, 4 * 1052, 1052);
     }
 }
 
-/// An IP packet with its checksum where it has one.
+/// An IP packet, with a header checksum for IPv4.
 fn ip_packet(from: &Endpoint, to: &Endpoint, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut p = if let (Some(from), Some(to)) = (from.to_v4(), to.to_v4()) {
         let mut p = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0];
@@ -197,7 +197,7 @@ fn checksum(bytes: &[u8], start: u32) -> u16 {
 }
 
 /// "Fragmentation needed" (ICMP), or "packet too big" (ICMPv6), for a datagram from `from` to `to`,
-/// as a stranger would forge it.
+/// as another host would forge it.
 fn too_big(from: &Endpoint, to: &Endpoint, mtu: u16) -> Vec<u8> {
     let udp: Vec<u8> = [from.port, to.port, 1408, 0].iter().flat_map(|x| x.to_be_bytes()).collect();
     let quoted = ip_packet(from, to, 17, &udp);
@@ -229,10 +229,10 @@ fn a_forged_path_mtu_stops_nothing() {
         let mut r = ns.run(|| open(Endpoint::parse(from).unwrap(), &UdpConfig::DEFAULT)).unwrap();
         let dst = Endpoint::parse(to).unwrap();
         let forged = too_big(r.port.local(), &dst, if dst.is_v4() { 600 } else { 1280 });
-        // The kernel takes the message for true; again where it drops one, as it does while the
-        // addresses of a link that has just come up have no route to themselves.
+        // The kernel believes the message. It is sent again if the kernel drops one, as it does
+        // while the addresses of a new link have no route to themselves.
         let forge = || {
-            // The kernel accepts a path MTU only for a destination that it has a route entry of.
+            // The kernel accepts a path MTU only for a destination with a route entry.
             send(&mut r.port, dst, 60, 60);
             assert_eq!(r.port.tx_flush(), TxOutcome::Sent);
             // SAFETY: pointer and length are those of `forged`.
@@ -247,7 +247,7 @@ fn a_forged_path_mtu_stops_nothing() {
         while r.port.take_error().is_some() {}
         while read_packet(&dev, &mut buf).is_some() {}
         // Bursts and single packets of the link's MTU leave as before: DF, no fragment,
-        // identification 0 and on.
+        // identification 0 and up.
         let mut seen = 0;
         for n in [3, 1] {
             send(&mut r.port, dst, n * 4124, 4124);
@@ -257,7 +257,7 @@ fn a_forged_path_mtu_stops_nothing() {
                 if buf[0] >> 4 == 6 && buf[6] != 17 {
                     continue;
                 }
-                check_exact(&buf[..n]).expect("ICRC of what a wire would carry");
+                check_exact(&buf[..n]).expect("ICRC of the packet as sent");
                 if buf[0] >> 4 == 4 {
                     assert_eq!(buf[6..8], [0x40, 0], "DF, no fragment");
                 }
@@ -282,7 +282,7 @@ fn no_route_and_a_dead_host_are_reported() {
     let e = error_of_kind(&mut ra.port, ErrorKind::Send);
     assert_eq!((e.dst, e.errno), (nowhere, libc::ENETUNREACH));
     assert_eq!(ra.port.counters().send_err, 1);
-    // Nobody answers ARP: after three seconds the kernel says so.
+    // Nothing answers ARP: after three seconds the kernel reports that.
     let e = error_of_kind(&mut ra.port, ErrorKind::Icmp);
     assert_eq!((e.dst, e.errno), (dead, libc::EHOSTUNREACH));
 }
@@ -310,7 +310,7 @@ fn a_link_local_address_works_in_its_zone() {
     assert_eq!(src, Endpoint { scope_id: rb.port.local().scope_id, ..*ra.port.local() });
 }
 
-/// A TUN device: what is sent into it can be read as the IP packets that a wire would carry.
+/// A TUN device: packets sent into it can be read as the IP packets that a wire would carry.
 fn tun(name: &[u8]) -> Option<Fd> {
     // SAFETY: the path is a C string.
     let fd = unsafe {
@@ -353,7 +353,7 @@ fn packets_leave_with_the_identifications_that_their_icrcs_cover() {
     for (from, to) in [("10.6.0.1", "10.6.0.2"), ("[fd00:6::1]", "[fd00:6::2]")] {
         let mut r = ns.run(|| open(Endpoint::parse(from).unwrap(), &UdpConfig::DEFAULT)).unwrap();
         let dst = Endpoint::parse(to).unwrap();
-        // Two bursts of one batch, then the same where the kernel refuses to segment.
+        // Two bursts of one batch, then the same when the kernel refuses to segment.
         for refused in [false, true] {
             if refused {
                 crate::sys::set_option(r.port.fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1i32)
@@ -368,13 +368,13 @@ fn packets_leave_with_the_identifications_that_their_icrcs_cover() {
             while let Some(n) = read_packet(&dev, &mut buf) {
                 let ours = match buf[0] >> 4 {
                     4 => buf[9] == 17 && buf[22..24] == 4791u16.to_be_bytes(),
-                    // Neighbour discovery and the like are not ours.
+                    // Neighbour discovery and the like are the kernel's own packets.
                     _ => buf[6] == 17 && buf[42..44] == 4791u16.to_be_bytes(),
                 };
                 if !ours {
                     continue;
                 }
-                check_exact(&buf[..n]).expect("ICRC of what a wire would carry");
+                check_exact(&buf[..n]).expect("ICRC of the packet as sent");
                 if buf[0] >> 4 == 4 {
                     idents.push(u16::from_be_bytes([buf[4], buf[5]]));
                     assert_eq!(buf[6..8], [0x40, 0], "DF, no fragment");
@@ -391,7 +391,7 @@ fn packets_leave_with_the_identifications_that_their_icrcs_cover() {
             assert_eq!(idents, expected);
         }
         if r.port.local().is_v4() {
-            // IPv6 sockets have their own switch for checksums, so GSO went on there.
+            // IPv6 sockets have their own switch for checksums, so GSO was used there.
             assert_eq!(r.port.counters().gso_refused, 2);
             assert_eq!(r.port.max_segments(&dst), 1, "and is remembered");
             assert_eq!(
@@ -415,7 +415,7 @@ fn packets_leave_with_the_identifications_that_their_icrcs_cover() {
 fn a_slow_link_fills_the_send_buffer_and_nothing_is_lost() {
     let (Some(a), Some(b)) = (Namespace::new(), Namespace::new()) else { return };
     link(&a, &b, 7, 9000);
-    // The queue holds more than a send buffer, and what it holds is charged to the sender.
+    // The queue holds more than a send buffer, and its bytes are charged to the sender.
     let shaped = a.run(|| {
         let _fork = fork();
         let args = "qdisc add dev v7a root tbf rate 60mbit burst 64kb limit 8mb";
@@ -429,7 +429,7 @@ fn a_slow_link_fills_the_send_buffer_and_nothing_is_lost() {
         let cfg = UdpConfig { flags, ..UdpConfig::DEFAULT };
         let mut ra = a.run(|| open(Endpoint::v4([10, 7, 0, 1], 4791), &cfg)).unwrap();
         let mut rb = b.run(|| v4_at([10, 7, 0, 2]));
-        // Room for everything, whenever this thread comes to run; the limit of ordinary users is
+        // Room for everything, whenever this thread runs next; the limit of ordinary users is
         // lower.
         crate::sys::set_option(rb.port.fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 8 << 20)
             .unwrap();
@@ -453,7 +453,7 @@ fn a_slow_link_fills_the_send_buffer_and_nothing_is_lost() {
             }
             let full = ra.port.tx_flush() == TxOutcome::Full;
             w.want_write(ra.port.fd(), full).unwrap();
-            // Takes what arrives until the sender may go on.
+            // Receives packets until the sender may continue.
             loop {
                 for i in 0..rb.port.rx_poll() {
                     let p = rb.port.rx_get(i);

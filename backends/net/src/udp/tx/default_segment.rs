@@ -23,9 +23,9 @@ pub(super) struct DefaultSegment {
 }
 
 impl DefaultSegment {
-    /// From the longest datagram that may be sent past the port, to what fits any link.
+    /// From the longest datagram that may be sent outside of the port to sizes that fit any link.
     const SIZES: core::ops::RangeInclusive<u16> = SMALL as u16..=500;
-    /// Bursts in a row that change the size.
+    /// Consecutive bursts after which the size changes.
     const TIMES: u8 = 16;
 
     /// Whether a burst is segmented right without ancillary data.
@@ -52,7 +52,7 @@ impl UdpPort {
         }
     }
 
-    /// Looks at a single burst that needs ancillary data: after some of one kind the socket's own
+    /// Notes a single burst that needs ancillary data: after several of one kind the socket's own
     /// segment size becomes theirs.
     pub(super) fn adapt_default_segment(&mut self, i: usize) {
         let s = *self.tx.slot(i);

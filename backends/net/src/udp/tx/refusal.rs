@@ -1,4 +1,4 @@
-//! Refused sends: retries, bursts without GSO, and errors of single destinations.
+//! Handles refused sends: retries, bursts without GSO, and errors of single destinations.
 
 use super::{UdpPort, TRIES};
 use crate::addr::Endpoint;
@@ -7,7 +7,8 @@ use crate::sys::errno;
 use gdrcore_core::wire::icrc::Flow;
 
 impl UdpPort {
-    /// Decides on message `i`, whose send failed with `e`. False: stop, the kernel has no room.
+    /// Decides on message `i`, whose send failed with `e`. Returns false to stop: the kernel has no
+    /// room.
     pub(super) fn on_refusal(&mut self, i: usize, e: i32) -> bool {
         match e {
             // ENOBUFS: the device's queue is full.
@@ -23,7 +24,7 @@ impl UdpPort {
         }
         let (dst, many) = (s.dst, s.len > u32::from(s.seg));
         if many && !s.single && matches!(e, libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) {
-            // The segmentation may be what is refused; the single packets will tell.
+            // The kernel may refuse the segmentation; the single packets will show it.
             s.single = true;
             s.refused = true;
             s.tries = 0;
@@ -43,7 +44,8 @@ impl UdpPort {
         true
     }
 
-    /// Sends burst `i` packet by packet. False: the kernel has no room; what left is remembered.
+    /// Sends burst `i` packet by packet. Returns false if the kernel has no room; the packets that
+    /// left are remembered.
     pub(super) fn send_singly(&mut self, i: usize) -> bool {
         if self.tx.default_segment.size != 0 {
             self.clear_default_segment();
@@ -106,8 +108,8 @@ impl UdpPort {
     }
 }
 
-/// Rewrites the ICRC of a packet that leaves alone: as the k-th of a GSO send it had identification
-/// k, alone it has 0.
+/// Rewrites the ICRC of a packet that leaves alone: as the k-th packet of a GSO send it had
+/// identification k, alone it has 0.
 fn rewrite_icrc(local: &Endpoint, dst: &Endpoint, packet: &mut [u8]) {
     if local.is_v4() {
         Flow::from_gids(&local.ip, &dst.ip, local.port, dst.port).append_icrc(0, packet);

@@ -1,4 +1,4 @@
-//! Single bursts that leave at once: by the connected socket, or by sendto without headers.
+//! Sends single bursts at once: by the connected socket, or by sendto without headers.
 
 use super::UdpPort;
 use crate::addr::Endpoint;
@@ -17,8 +17,8 @@ impl UdpPort {
         Some((connected.dst, connected.flow, connected.ident))
     }
 
-    /// Sends what was filled by the connected socket. False: it was not sent, and has the ICRC of
-    /// the port's own socket now: commit it and flush.
+    /// Sends the filled burst by the connected socket. Returns false if it was not sent, and has
+    /// the ICRC of the port's own socket now: commit it and flush.
     #[inline]
     pub fn tx_connected(&mut self, b: &Burst) -> bool {
         if let Some(connected) = &mut self.connected {
@@ -27,7 +27,7 @@ impl UdpPort {
                 && self.tx.used == 0
                 && connected.dst == b.dst;
             if fits {
-                // SAFETY: `len <= MAX_BURST <= capacity`, initialised at carve; nobody else uses
+                // SAFETY: `len <= MAX_BURST <= capacity`, initialised at carve; nothing else uses
                 // the buffer now.
                 let burst = unsafe { core::slice::from_raw_parts(self.tx.buffer, b.len) };
                 self.counters.tx_calls += 1;
@@ -40,8 +40,8 @@ impl UdpPort {
         false
     }
 
-    /// Closes the connected socket after a refusal; the port's own socket learns the same error
-    /// when it tries. Computes the ICRC of the burst anew.
+    /// Closes the connected socket after a refusal; the port's own socket gets the same error when
+    /// it tries. Recomputes the ICRC of the burst.
     #[cold]
     fn close_connected(&mut self, b: &Burst) {
         self.connected = None;
@@ -57,7 +57,7 @@ impl UdpPort {
         }
     }
 
-    /// Opens a connected socket to a peer, if that is of this host.
+    /// Opens a connected socket to a peer, if it is of this host.
     #[cold]
     fn open_connected(&mut self, dst: &Endpoint) {
         if self.not_connectable != Some(*dst) {
@@ -66,8 +66,8 @@ impl UdpPort {
         }
     }
 
-    /// Sends at once what was filled, where one call does it: to the destination of the last burst,
-    /// with the socket's own segment size, and nothing before it in the batch. False: nothing was
+    /// Sends the filled burst at once, if one call does it: to the destination of the last burst,
+    /// with the socket's own segment size, and with an empty batch. Returns false if nothing was
     /// sent; commit it and flush.
     #[inline]
     pub fn tx_now(&mut self, b: &Burst) -> bool {
@@ -94,13 +94,14 @@ impl UdpPort {
         true
     }
 
-    /// Sends the first bytes of the buffer to the first address. False: they were not sent.
+    /// Sends the first bytes of the buffer to the first address. Returns false if they were not
+    /// sent.
     #[inline]
     pub(super) fn send_first(&mut self, len: usize) -> bool {
         let Some((_, sa_len)) = self.tx.first else { return false };
         self.counters.tx_calls += 1;
-        // SAFETY: the callers have seen that `len` is within the buffer; the first address is
-        // initialised, and `sa_len` its length. The kernel writes to neither.
+        // SAFETY: the callers have checked that `len` is within the buffer; the first address is
+        // initialised, and `sa_len` is its length. The kernel writes to neither.
         let rc = unsafe {
             let (bytes, sa) = (self.tx.buffer.cast(), self.tx.addrs.cast());
             libc::sendto(self.fd.raw(), bytes, len, libc::MSG_DONTWAIT, sa, sa_len)
@@ -108,7 +109,7 @@ impl UdpPort {
         rc >= 0 || self.plain_refused(errno())
     }
 
-    /// Handles the error of a send without headers. False: it is to be tried with them.
+    /// Handles the error of a send without headers. Returns false if it is to be tried with them.
     #[cold]
     fn plain_refused(&mut self, e: i32) -> bool {
         if self.tx.default_segment.size != 0
@@ -116,7 +117,7 @@ impl UdpPort {
         {
             self.clear_default_segment();
         }
-        // Room and interruptions are tried once more. An error that another destination left is
+        // Lack of room and interruptions are retried. An error that another destination left is
         // reported by this call alone, so its record is taken here.
         if !matches!(e, libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) {
             self.drain_errors();

@@ -1,5 +1,5 @@
-//! The bodies of the messages. Each struct lists its fields in the order in which they lie there;
-//! text and byte fields as they are, numbers in 4 bytes unless said otherwise.
+//! The bodies of the messages. Each struct lists its fields in the order of the message; text and
+//! byte fields as they are, numbers in 4 bytes unless noted otherwise.
 
 use super::bytes::{Reader, Writer};
 use super::{Fault, Text, MAGIC};
@@ -25,17 +25,17 @@ impl Body for () {
 /// HELLO, behind [`MAGIC`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The oldest version that the tenant speaks, and the newest.
+    /// The oldest version that the tenant supports, and the newest.
     pub versions: (u32, u32),
     /// Bits of [`super::feature`] (8 bytes).
     pub features: u64,
     /// One of [`super::mode`].
     pub mode: u32,
-    /// Queue pair numbers wanted; 0: none, the tenant only asks who it is.
+    /// Queue pair numbers wanted; 0: none, the tenant only requests its identity.
     pub qpns: u32,
-    /// A number by which a tenant asks for one of the identities that it may have; -1: any.
+    /// The number of the identity that the tenant requests, among those it may have; -1: any.
     pub ffr_id: i32,
-    /// What the process calls itself.
+    /// The name of the process.
     pub program: Text<64>,
     /// Of an earlier session; zeroes: none.
     pub token: [u8; 64],
@@ -85,11 +85,11 @@ pub struct Welcome {
     pub features: u64,
     /// One of [`super::mode`].
     pub mode: u32,
-    /// The session's number, given once in the router's life.
+    /// The session's number, used once in the router's life.
     pub session: u32,
     /// The router's life (8 bytes).
     pub epoch: u64,
-    /// The name that policy has for the tenant.
+    /// The tenant's name in the policy.
     pub tenant: Text<64>,
     /// Its network.
     pub network: Text<64>,
@@ -105,7 +105,7 @@ pub struct Welcome {
     pub rings: (u32, u32),
     /// Routes that the session may have.
     pub max_routes: u32,
-    /// To come back with after the router has been started anew; zeroes: it takes nobody back.
+    /// Token for a reconnect after the router has restarted; zeroes: it does not support that.
     pub token: [u8; 64],
     /// Why the session was refused.
     pub cause: Text<256>,
@@ -182,7 +182,7 @@ pub struct Route {
     pub gid: [u8; 16],
     /// The index of the own address in the GID table.
     pub sgid_index: u32,
-    /// The queue pair there; 0: datagrams, to any.
+    /// The remote queue pair; 0: any, for datagrams.
     pub qpn: u32,
     /// As in the address vector.
     pub traffic_class: u32,
@@ -213,11 +213,11 @@ pub struct Routed {
     pub kind: u32,
     /// The route's number, of 24 bits.
     pub route: u32,
-    /// The number of the session that it leads to.
+    /// The number of the session at its other end.
     pub peer: u32,
     /// Bits of [`super::link_flag`].
     pub flags: u32,
-    /// The queue pair numbers that it leads to: first and how many.
+    /// The queue pair numbers at its other end: first and how many.
     pub qpns: (u32, u32),
     /// Bytes of payload of a packet.
     pub mtu: u32,
@@ -270,7 +270,7 @@ impl Body for Unroute {
 /// LINK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Whose it is: the address.
+    /// The address of the session at its other end.
     pub gid: [u8; 16],
     /// And the number of the session.
     pub peer: u32,
@@ -293,7 +293,7 @@ impl Body for Link {
 /// ROUTE_EVENT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteEvent {
-    /// The route's number; 0: the session has none, but was linked to.
+    /// The route's number; 0: the session has no route, but another session linked to it.
     pub route: u32,
     /// One of [`super::route_event`].
     pub event: u32,
@@ -363,7 +363,7 @@ impl Body for Drain {
 /// BYE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bye {
-    /// 0: by its own wish; else a positive errno.
+    /// 0: the sender ends the session in order; else a positive errno.
     pub errno: i32,
     /// Why.
     pub text: Text<256>,

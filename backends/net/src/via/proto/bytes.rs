@@ -1,9 +1,9 @@
-//! Fields one after the other, little-endian.
+//! Reads and writes consecutive fields, little-endian.
 
 use super::{Fault, MESSAGE_MAX};
 
-/// Writes fields into a message. What does not fit is not written; no message is that long (a test
-/// emits each).
+/// Writes fields into a message. Fields beyond its end are not written; no message is that long (a
+/// test emits each).
 pub(super) struct Writer<'a> {
     bytes: &'a mut [u8; MESSAGE_MAX],
     at: usize,
@@ -42,7 +42,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Reads fields; behind the end everything is zero.
+/// Reads fields; beyond the end every byte is zero.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
         u64::from_le_bytes(self.bytes())
     }
 
-    /// A word of which only `MAX` values or fewer mean something.
+    /// A word that must be below `max`.
     pub(super) fn below(&mut self, max: u32) -> Result<u32, Fault> {
         Some(self.u32()).filter(|&v| v < max).ok_or(Fault::Value)
     }

@@ -87,7 +87,7 @@ fn bytes(e: &Envelope) -> Vec<u8> {
     buffer[..n].to_vec()
 }
 
-/// The same message, `len` bytes long: cut, or with bytes behind it.
+/// The same message, `len` bytes long: cut, or with bytes appended.
 fn resized(message: &[u8], len: usize, with: u8) -> Vec<u8> {
     let mut m = message.to_vec();
     m.resize(len, with);
@@ -97,7 +97,7 @@ fn resized(message: &[u8], len: usize, with: u8) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(e in envelope()) {
+    fn emitted_messages_are_read_back(e in envelope()) {
         prop_assert_eq!(Envelope::parse(&bytes(&e)), Ok(e));
     }
 
@@ -116,14 +116,14 @@ proptest! {
         prop_assert_eq!(Fault::TooBig.errno(), libc::E2BIG);
     }
 
-    /// Every truncation is what the same message with zeroes at its end is.
+    /// Every truncation is read like the same message with zeroes at its end.
     #[test]
-    fn what_is_missing_counts_as_zero(e in envelope(), at in any::<prop::sample::Index>()) {
+    fn missing_bytes_count_as_zero(e in envelope(), at in any::<prop::sample::Index>()) {
         let message = bytes(&e);
         let short = resized(&message, HEAD_LEN + at.index(message.len() - HEAD_LEN + 1), 0);
         let filled = resized(&short, message.len(), 0);
         prop_assert_eq!(Envelope::parse(&short), Envelope::parse(&filled));
-        // A datagram that was cut on its way says that it is longer.
+        // A datagram that was cut on its way claims a larger length.
         if short.len() < message.len() {
             prop_assert_eq!(Envelope::parse(&message[..short.len()]), Err(Fault::Length));
         }

@@ -15,12 +15,12 @@ impl<const N: usize> Text<N> {
     /// As much of a text as fits, cut between characters and at a zero.
     pub fn new(text: &str) -> Self {
         let mut t = Text::EMPTY;
-        // It never fails: what does not fit is cut.
+        // It never fails: a long text is cut.
         let _ = Filler { text: &mut t, at: 0 }.write_str(text);
         t
     }
 
-    /// The same of what a format makes.
+    /// The same for format arguments.
     pub fn format(words: fmt::Arguments<'_>) -> Self {
         let mut t = Text::EMPTY;
         let _ = Filler { text: &mut t, at: 0 }.write_fmt(words);
@@ -37,7 +37,7 @@ impl<const N: usize> Text<N> {
         to.bytes(&self.0);
     }
 
-    /// Only what [`Text::new`] makes, so that equal texts are equal bytes.
+    /// Reads only the form that [`Text::new`] makes, so that equal texts are equal bytes.
     pub(super) fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
         let t = Text(from.bytes());
         let end = t.0.iter().position(|&b| b == 0).unwrap_or(N);
@@ -73,7 +73,7 @@ impl<const N: usize> Write for Filler<'_, N> {
             let mut utf8 = [0; 4];
             let c = c.encode_utf8(&mut utf8).as_bytes();
             let Some(place) = self.text.0.get_mut(self.at..self.at + c.len()) else {
-                // What follows a cut must not be appended.
+                // No text may be appended after a cut.
                 self.at = N;
                 return Err(fmt::Error);
             };

@@ -24,7 +24,7 @@ fn end() -> End {
     End { port, waiter: Waiter::new().unwrap(), _memory: memory, _kept: keep() }
 }
 
-/// What a router makes.
+/// A connected pair of sockets, as a router makes it.
 fn pair() -> (OwnedFd, OwnedFd) {
     let mut fds = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -43,7 +43,7 @@ impl End {
     fn maintain(&mut self) {
         self.port.maintain(now_ns(), &self.waiter);
     }
-    /// A link of a session to another, whose numbers are those of block 1.
+    /// Links a session to another, whose QPNs are those of block 1.
     fn link(&mut self, own: u32, to: &mut End, other: u32, may_grant: bool) -> u16 {
         let (ours, theirs) = pair();
         to.port.admit(now_ns(), &peer(own, may_grant), theirs, &to.waiter);
@@ -56,7 +56,7 @@ impl End {
         assert!(run.emit_head(room, 0));
         self.port.commit(link, run.head_len());
     }
-    /// Frames that have come: from whom, and their byte.
+    /// The received frames: the sender of each, and its byte.
     fn poll(&mut self) -> Vec<(Endpoint, u8)> {
         let mut out = Vec::new();
         self.port.poll(|from, run| out.push((*from, run.unwrap().0.imm as u8)));
@@ -68,7 +68,7 @@ impl End {
 }
 
 #[test]
-fn who_sends_is_what_the_router_said() {
+fn the_sender_of_a_frame_is_the_session_that_the_router_named() {
     let (mut a, mut b) = (end(), end());
     let ab = a.link(1, &mut b, 2, false);
     assert_eq!(a.port.find_link(&peer(2, false).at, 1), Some(ab));
@@ -79,7 +79,7 @@ fn who_sends_is_what_the_router_said() {
     a.send(ab, 7);
     b.maintain();
     assert_eq!(b.poll(), [(peer(1, false).at, 7)]);
-    // Another socket for the same: the link that stands is kept.
+    // Another socket for the same session: the existing link is kept.
     let (ours, theirs) = pair();
     assert_eq!(a.port.adopt(&peer(2, false), 1, ours, &a.waiter).unwrap(), ab);
     drop(theirs);
@@ -106,7 +106,7 @@ fn one_session_has_one_place() {
 }
 
 #[test]
-fn a_session_that_is_revoked_is_parted_with_both_ways() {
+fn a_revoked_session_loses_its_links_in_both_directions() {
     let (mut a, mut b) = (end(), end());
     let ab = a.link(1, &mut b, 2, false);
     let ba = b.link(2, &mut a, 1, false);
@@ -114,7 +114,7 @@ fn a_session_that_is_revoked_is_parted_with_both_ways() {
     b.maintain();
     a.send(ab, 1);
     b.port.close_session(1, true);
-    assert_eq!(b.poll(), [], "what it sent before counts no more");
+    assert_eq!(b.poll(), [], "a frame of a revoked session was received");
     assert_eq!(b.port.take_lost(), Some((ba, false)));
     a.maintain();
     assert_eq!(a.port.take_lost(), Some((ab, false)), "the other end sees that it was hung up on");
@@ -122,9 +122,9 @@ fn a_session_that_is_revoked_is_parted_with_both_ways() {
 }
 
 #[test]
-fn hellos_of_doors_and_of_routers_are_not_mistaken() {
+fn hellos_of_listeners_and_of_routers_are_not_confused() {
     let (mut a, b) = (end(), end());
-    // A hello as it goes through a listener, on a socket of the router.
+    // The hello of a listener, on a socket of the router.
     let (ours, theirs) = pair();
     a.port.admit(now_ns(), &peer(1, false), theirs, &a.waiter);
     let (_, memory) = crate::shm::segment::Segment::create(8192).unwrap();
@@ -134,7 +134,7 @@ fn hellos_of_doors_and_of_routers_are_not_mistaken() {
     crate::rights::send(std::os::fd::AsRawFd::as_raw_fd(&ours), &hello, memory.raw()).unwrap();
     a.maintain();
     assert_eq!((a.port.counters().broken, a.port.inbound.iter().flatten().count()), (1, 0));
-    // And the other way round.
+    // The hello of a router's socket, at a listener.
     let (ours, theirs) = pair();
     let _link = connect_brokered(own(ours).unwrap(), 8192).unwrap();
     assert!(LinkSocket::brokered(own(theirs).unwrap()).receive().is_err());
@@ -142,7 +142,7 @@ fn hellos_of_doors_and_of_routers_are_not_mistaken() {
 }
 
 #[test]
-fn who_asks_for_memory_where_none_is_lent_is_hung_up_on() {
+fn requests_for_memory_on_a_link_without_grants_close_it() {
     for may_grant in [true, false] {
         let (mut a, mut b) = (end(), end());
         let ab = a.link(1, &mut b, 2, may_grant);
