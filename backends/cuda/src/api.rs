@@ -1,15 +1,15 @@
-//! The functions of `libcuda.so.1` that are used here, and their numbers.
+//! Binds the functions of `libcuda.so.1` that are used here, and their numbers.
 //!
 //! The facts (names, numbers, layouts) are those of NVIDIA's `cuda.h`, CUDA 12.4; all of them are
-//! ABI since 11.7 or before. Bindings of our own, since the crates at hand end the process over a
-//! function that the driver lacks.
+//! ABI since 11.7 or before. Our own bindings are needed because the available crates end the
+//! process if the driver lacks a function.
 
 use core::ffi::{c_char, c_int, c_longlong, c_uint, c_void, CStr};
 use std::sync::OnceLock;
 
 use crate::failure::{Failure, Name};
 
-/// What the driver answers.
+/// Result code of the driver.
 pub type CuResult = c_int;
 /// An address of device memory.
 pub type DevicePtr = u64;
@@ -52,7 +52,7 @@ pub struct MemProp {
 /// `CUmemAccessDesc`.
 #[repr(C)]
 pub struct MemAccess {
-    /// Who.
+    /// The device or process that has access.
     pub location: MemLocation,
     /// [`MEM_ACCESS_READWRITE`].
     pub flags: c_int,
@@ -67,7 +67,7 @@ const _: () = assert!(
     size_of::<MemProp>() == 32 && size_of::<MemAccess>() == 12 && size_of::<IpcHandle>() == 64
 );
 
-/// Declares the table: functions without which nothing works, and functions that a driver may lack.
+/// Declares the table: required functions, and functions that a driver may lack.
 macro_rules! api {
     (
         needed { $($n:ident = $ns:literal ($($na:ty),*);)* }
@@ -113,7 +113,7 @@ macro_rules! api {
             }
         }
 
-        // What a failure calls each; not every one can fail in a way that is told.
+        // Name of each call for failures; not every failure of a call is reported.
         $(#[allow(dead_code)] pub(crate) mod $n { pub const NAME: &str = $ns; })*
         $(#[allow(dead_code)] pub(crate) mod $o { pub const NAME: &str = $os; })*
     };
@@ -181,12 +181,12 @@ static API: OnceLock<Api> = OnceLock::new();
 static NAMES: OnceLock<unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult> =
     OnceLock::new();
 
-/// The driver: loaded and initialised by the first call that can, and kept as long as the process
+/// The driver: loaded and initialised by the first successful call, and kept as long as the process
 /// lives.
 ///
 /// # Errors
-/// [`LIBRARY`] is missing or broken, or what `cuInit` says (no device, a driver without its kernel
-/// module).
+/// [`LIBRARY`] is missing or broken, or the error of `cuInit` (no device, a driver without its
+/// kernel module).
 pub fn driver() -> Result<&'static Api, Failure> {
     if let Some(api) = API.get() {
         return Ok(api);
@@ -202,8 +202,7 @@ pub fn driver() -> Result<&'static Api, Failure> {
             || unsafe { CStr::from_ptr(text) }.to_bytes().ends_with(b"No such file or directory");
         return Err(Failure::new(LIBRARY, if absent { Failure::MISSING } else { Failure::BROKEN }));
     }
-    // SAFETY: a live handle of the library that NVIDIA's name stands for; the handle is never
-    // closed.
+    // SAFETY: a live handle of the library with NVIDIA's name; the handle is never closed.
     let api = unsafe { Api::load(library) }?;
     NAMES.get_or_init(|| api.error_name);
     // SAFETY: no pointers.
@@ -211,7 +210,7 @@ pub fn driver() -> Result<&'static Api, Failure> {
     Ok(API.get_or_init(|| api))
 }
 
-/// An answer of the driver as a result.
+/// A result code of the driver as a `Result`.
 #[inline]
 pub(crate) fn check(call: &'static str, code: CuResult) -> Result<(), Failure> {
     if code == SUCCESS {

@@ -3,7 +3,7 @@
 
 use core::ffi::{c_int, c_uint};
 
-/// Stands for the library where a [`Failure`](crate::failure::Failure) names a call.
+/// Name of the library, used in a [`Failure`](crate::failure::Failure) in place of a call's name.
 pub const LIBRARY: &str = "libcuda.so.1";
 
 pub const SUCCESS: c_int = 0;

@@ -69,7 +69,7 @@ impl core::fmt::Display for Bdf {
     }
 }
 
-/// A context current in this thread; dropped, what was current before is so again.
+/// Makes a context current in this thread; dropping it restores the previous one.
 pub(crate) struct Current<'d> {
     device: &'d Device,
     /// The stack of contexts is the thread's own.
@@ -85,7 +85,7 @@ impl Drop for Current<'_> {
 }
 
 impl Device {
-    /// How many there are.
+    /// The number of GPUs.
     ///
     /// # Errors
     /// No driver.
@@ -111,7 +111,7 @@ impl Device {
         }
         let handle = handle(api, ordinal)?;
         let mut context = core::ptr::null_mut();
-        // SAFETY: a writable place. A second thread here retains it twice, which nobody minds: it
+        // SAFETY: a writable place. A second thread here retains it twice, which does no harm: it
         // is never released.
         check(api::context_retain::NAME, unsafe { (api.context_retain)(&mut context, handle) })?;
         Ok(slot.get_or_init(|| Device { api, ordinal, handle, context }))
@@ -120,8 +120,8 @@ impl Device {
     /// The GPU of a name: empty (the first), an ordinal, or a PCI address with or without domain.
     ///
     /// # Errors
-    /// As [`Device::get`]; `INVALID_DEVICE` for a name that no GPU has, `INVALID_VALUE` for none at
-    /// all.
+    /// As [`Device::get`]; `INVALID_DEVICE`: no GPU has that name; `INVALID_VALUE`: the name has no
+    /// valid form.
     pub fn find(name: &str) -> Result<&'static Device, Failure> {
         if name.is_empty() {
             return Device::get(0);
@@ -162,7 +162,7 @@ impl Device {
         unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned()
     }
 
-    /// Its memory in bytes, 0 where the driver does not say.
+    /// Its memory in bytes; 0 if the driver does not report it.
     pub fn bytes(&self) -> u64 {
         let mut bytes = 0;
         // SAFETY: a writable place.
@@ -174,8 +174,8 @@ impl Device {
         }
     }
 
-    /// Whether it has a feature ([`api::DEVICE_DMA_BUF`] and its kin). What the driver does not
-    /// know, it has not.
+    /// Whether it has a feature ([`api::DEVICE_DMA_BUF`] and others). A feature that the driver
+    /// does not know is absent.
     pub fn has(&self, attribute: i32) -> bool {
         let mut value = 0;
         // SAFETY: a writable place.

@@ -1,25 +1,25 @@
-//! Why a call of the driver failed.
+//! The failure of a driver call.
 
 use crate::codes;
 use core::ffi::CStr;
 use core::fmt;
 use gdrcore_core::Error;
 
-/// What failed, and the driver's number for the reason.
+/// The failed call, and the driver's number for the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The function, or what stands for one (`libcuda.so.1`).
+    /// The function, or the name that stands for one (`libcuda.so.1`).
     pub call: &'static str,
-    /// A `CUresult`; [`Failure::MISSING`] where there is no such function.
+    /// A `CUresult`; [`Failure::MISSING`] if there is no such function.
     pub code: i32,
-    /// The driver's own word for `code`, where it was the driver that said it.
+    /// The driver's own name of `code`, if the code is the driver's.
     pub name: Option<Name>,
 }
 
 impl Failure {
-    /// The library or the function is not there.
+    /// The library or the function does not exist.
     pub const MISSING: i32 = -1;
-    /// The library is there and cannot be used.
+    /// The library exists and cannot be used.
     pub const BROKEN: i32 = -2;
 
     pub(crate) const fn new(call: &'static str, code: i32) -> Failure {
@@ -29,7 +29,7 @@ impl Failure {
     /// The error that programs see.
     pub fn error(&self) -> Error {
         match self.code {
-            // No words here and below: whoever reports the failure writes it out whole.
+            // No reason text here and below: the code that reports the failure writes it in full.
             codes::INVALID_VALUE | codes::INVALID_CONTEXT | codes::INVALID_HANDLE => Error::Invalid,
             codes::OUT_OF_MEMORY => Error::NoMemory,
             codes::NO_DEVICE | codes::INVALID_DEVICE | Failure::MISSING | Failure::BROKEN => {
@@ -64,5 +64,5 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The driver's own word for a number.
+/// The driver's own name of a result code.
 pub type Name = &'static CStr;

@@ -2,21 +2,18 @@
 //! GPU.
 //!
 //! * [`api`]: `libcuda.so.1`, its functions and numbers; a function that an older driver lacks is a
-//!   failure of that function, never of the load.
-//! * [`device`]: GPUs by ordinal and by PCI address, and their primary contexts.
-//! * [`memory`]: allocation, export and import, copies.
-//! * [`span`]: what the driver knows of an address: which GPU, which allocation, whether it is
-//!   still the same one.
-//! * [`route`]: how a NIC reaches GPU memory: dma-buf, nvidia-peermem, or staging; and why not
-//!   otherwise.
-//! * [`staging`]: the soft device's way, a [`gdrcore_core::mem::Memory`] over pinned host memory
-//!   and asynchronous copies.
-//! * [`topology`]: which NIC is near which GPU, from sysfs. Needs no driver.
+//!   failure of that function, never of the load. * [`device`]: GPUs by ordinal and by PCI address,
+//!   and their primary contexts. * [`memory`]: allocation, export and import, copies. * [`span`]:
+//!   the driver's facts about an address: which GPU, which allocation, whether it is still the same
+//!   one. * [`route`]: the route of a NIC to GPU memory: dma-buf, nvidia-peermem, or staging; and
+//!   why not another. * [`staging`]: the soft device's route, a [`gdrcore_core::mem::Memory`] over
+//!   pinned host memory and asynchronous copies. * [`topology`]: the distance of NICs and GPUs,
+//!   from sysfs. Needs no driver.
 //!
 //! Contexts are the devices' primary ones, retained when first used and kept as long as the process
 //! lives, so programs that use CUDA's runtime share theirs with us. Every call makes its context
-//! current and puts back what was. The driver does not survive a fork: the child gets errors from
-//! every call here.
+//! current and restores the previous one. The driver does not survive a fork: the child gets errors
+//! from every call here.
 
 pub mod api;
 mod codes;

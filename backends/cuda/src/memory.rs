@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::failure::Failure;
 use crate::span::Span;
 
-/// How an allocation is made, which decides how other processes get it.
+/// The kind of an allocation, which decides how other processes can open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `cuMemAlloc`: passed on by CUDA IPC handle.
@@ -17,7 +17,7 @@ pub enum Kind {
     Shareable,
 }
 
-/// What [`free`] has to undo.
+/// The steps that [`free`] has to undo.
 #[derive(Clone, Copy)]
 enum Made {
     Plain,
@@ -26,14 +26,14 @@ enum Made {
 }
 
 struct Allocation {
-    /// What the program was given.
+    /// The address that the program got.
     given: DevicePtr,
     at: DevicePtr,
     device: &'static Device,
     made: Made,
 }
 
-/// What this process has allocated or imported here.
+/// The allocations and imports of this process.
 static ALLOCATIONS: Mutex<Vec<Allocation>> = Mutex::new(Vec::new());
 
 fn remember(at: DevicePtr, device: &'static Device, made: Made) -> DevicePtr {
@@ -90,7 +90,7 @@ fn prop(device: &Device) -> MemProp {
     }
 }
 
-/// `length` rounded up to what the device maps.
+/// `length` rounded up to the device's mapping granularity.
 fn granular(device: &Device, length: usize) -> Result<usize, Failure> {
     let call = api::vmm_granularity::NAME;
     let granularity = need(call, device.api.vmm_granularity)?;
@@ -117,7 +117,7 @@ fn alloc_shareable(device: &'static Device, length: usize) -> Result<DevicePtr, 
     map(device, size, handle)
 }
 
-/// Gives a piece of physical memory addresses; takes the handle, whatever happens.
+/// Maps physical memory at an address; takes the handle, also on failure.
 fn map(device: &'static Device, size: usize, handle: u64) -> Result<DevicePtr, Failure> {
     let api = device.api;
     let mapped = (|| {
@@ -176,10 +176,10 @@ fn release(api: &api::Api, handle: u64) {
     }
 }
 
-/// Frees or closes what [`alloc`] or [`import`] gave. Work under way on it is waited for.
+/// Frees or closes memory of [`alloc`] or [`import`]. Waits for work in progress on it.
 ///
 /// # Errors
-/// `INVALID_VALUE`: not given here, or freed already.
+/// `INVALID_VALUE`: not allocated here, or freed already.
 pub fn free(at: DevicePtr) -> Result<(), Failure> {
     let mut all = ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let i = all
@@ -244,7 +244,7 @@ pub fn export(at: DevicePtr, length: u64) -> Result<Shared, Failure> {
 /// address of the range, which [`free`] takes.
 ///
 /// # Errors
-/// The driver refuses: the exporter is gone, is another user's or in another namespace, or (by
+/// The driver refuses: the exporter has ended, is another user's or in another namespace, or (by
 /// handle) is this process.
 pub fn import(device: &'static Device, shared: Shared, length: u64) -> Result<DevicePtr, Failure> {
     let current = device.enter()?;
@@ -260,7 +260,7 @@ pub fn import(device: &'static Device, shared: Shared, length: u64) -> Result<De
         Shared::Descriptor { fd, offset, size } => {
             let call = api::vmm_import::NAME;
             let import = need(call, device.api.vmm_import)?;
-            // What is wrong with it the driver says.
+            // The driver reports errors of the size.
             let size = usize::try_from(size).map_err(|_| Failure::new(call, api::INVALID_VALUE))?;
             let mut handle = 0;
             // SAFETY: this kind of handle is a descriptor in place of a pointer; the driver checks
@@ -273,7 +273,7 @@ pub fn import(device: &'static Device, shared: Shared, length: u64) -> Result<De
         }
     };
     drop(current);
-    // The exporter's numbers are its word only: the range must lie in what was opened.
+    // The exporter's numbers are not trusted: the range must lie in the opened memory.
     let inside =
         at.checked_add(offset).ok_or(Failure::new(api::pointer_get::NAME, api::INVALID_VALUE));
     match inside.and_then(|begin| Span::of(begin, length)) {
@@ -296,8 +296,8 @@ fn owner(at: DevicePtr, length: usize) -> Result<&'static Device, Failure> {
     Span::of(at, length as u64).map(|s| s.device)
 }
 
-/// Waits for what calls without a stream have begun: a copy from pageable memory returns when the
-/// bytes are staged, a fill at once, and the streams of [`crate::staging`] do not wait for either.
+/// Waits for calls without a stream: a copy from pageable memory returns when the bytes are staged,
+/// a fill at once, and the streams of [`crate::staging`] wait for neither.
 fn settle(device: &Device) -> Result<(), Failure> {
     // SAFETY: null is the stream of those calls.
     check(api::stream_sync::NAME, unsafe { (device.api.stream_sync)(core::ptr::null_mut()) })

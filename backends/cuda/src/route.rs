@@ -1,8 +1,9 @@
-//! How a device reaches GPU memory: the first way that works, and why not those before it.
+//! Chooses the route from a device to GPU memory: the first one that works, and why not those
+//! before it.
 //!
 //! The order is that of cost. A **dma-buf** is a reference to the memory itself, so a NIC that has
 //! one needs nothing else, and memory that is freed under it stays until the registration ends; the
-//! program may bring one of its own. **nvidia-peermem** is a kernel module that lets a NIC's driver
+//! program may pass one of its own. **nvidia-peermem** is a kernel module that lets a NIC's driver
 //! pin a GPU's addresses as if they were the host's. **Staging** copies through pinned host memory,
 //! which the soft device does and a NIC cannot.
 
@@ -11,7 +12,7 @@ use crate::span::Span;
 use gdrcore_core::{Error, Result};
 use std::path::Path;
 
-/// How a region's bytes are reached. The numbers are those of the C header (`GDRC_ROUTE_`).
+/// The route to a region's bytes. The numbers are those of the C header (`GDRC_ROUTE_`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Route {
@@ -26,7 +27,7 @@ pub enum Route {
     Staged = 3,
 }
 
-/// Why a way was not taken. The numbers are those of the C header (`GDRC_NO_`).
+/// The reason why a route was not taken. The numbers are those of the C header (`GDRC_NO_`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Reason {
@@ -37,7 +38,7 @@ pub enum Reason {
     SoftDevice = 1,
     /// The driver, or the GPU, exports no dma-buf.
     NotExported = 2,
-    /// The NIC, its driver or the kernel takes no dma-buf.
+    /// The NIC, its driver or the kernel supports no dma-buf.
     NotTaken = 3,
     /// The kernel module nvidia_peermem is not loaded.
     NoPeermem = 4,
@@ -72,10 +73,10 @@ impl Reason {
     }
 }
 
-/// What was tried.
+/// The result of the choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// What was taken.
+    /// The chosen route.
     pub route: Route,
     /// Why not a dma-buf.
     pub no_dma_buf: Reason,
@@ -86,9 +87,10 @@ pub struct Record {
     pub code: i32,
 }
 
-/// A device as this choice sees it. Each way answers what it made, or why not.
+/// A device as this choice sees it. Each route returns the registration that it made, or the
+/// reason.
 pub trait Ways {
-    /// What a registration gives.
+    /// The result of a registration.
     type Made;
     /// A dma-buf: descriptor, which stays the caller's, and offset.
     fn dma_buf(&mut self, fd: i32, offset: u64) -> Result<Self::Made>;
@@ -115,12 +117,13 @@ pub fn has_peermem(sysfs: &Path) -> bool {
     ["nvidia_peermem", "nv_peer_mem"].iter().any(|m| sysfs.join("module").join(m).is_dir())
 }
 
-/// Registers by the first way that works. `own`: the program's dma-buf and offset, which is then
-/// the only one tried. Descriptors made here are closed before this returns: a registration that
-/// took one holds its own reference.
+/// Registers over the first route that works. `own`: the program's dma-buf and offset, which is
+/// then the only one tried. Descriptors made here are closed before this returns: a registration
+/// that took one holds its own reference.
 ///
 /// # Errors
-/// What the last way said; errors that no other way could mend (no memory, stale handles) at once.
+/// The error of the last route; an error that no other route could avoid (no memory, stale handles)
+/// at once.
 pub fn register<W: Ways>(
     span: &Span,
     own: Option<(i32, u64)>,
@@ -172,7 +175,7 @@ pub fn register<W: Ways>(
             record.route = Route::Staged;
             Ok((made, record))
         }
-        // A NIC: what it said of the ways that it has tells more.
+        // A NIC: its own refusals of the routes that it supports are more exact.
         Err(Error::Unsupported) => Err(last),
         Err(e) => Err(e),
     }

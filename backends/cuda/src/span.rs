@@ -1,4 +1,4 @@
-//! What the driver knows of an address.
+//! The driver's facts about an address.
 
 use core::ffi::c_void;
 
@@ -6,12 +6,12 @@ use crate::api::{self, check, DevicePtr};
 use crate::device::Device;
 use crate::failure::Failure;
 
-/// Device memory that a range lies in.
+/// Device memory that contains a range.
 #[derive(Clone, Copy)]
 pub struct Span {
     /// The GPU.
     pub device: &'static Device,
-    /// First byte of the range asked for.
+    /// First byte of the requested range.
     pub at: DevicePtr,
     /// Its bytes.
     pub length: u64,
@@ -19,9 +19,10 @@ pub struct Span {
     pub base: DevicePtr,
     /// Its bytes.
     pub size: u64,
-    /// Unique in the process among all allocations, living and gone; 0 where the driver gives none.
+    /// Unique in the process among all allocations, existing and freed; 0 if the driver gives none.
     pub buffer_id: u64,
-    /// Whether SYNC_MEMOPS could be set: synchronous copies then wait for what they write.
+    /// Whether SYNC_MEMOPS could be set: synchronous copies then wait until their bytes are
+    /// written.
     pub sync_memops: bool,
 }
 
@@ -38,8 +39,8 @@ unsafe fn attribute<T: Default>(api: &api::Api, which: i32, at: DevicePtr) -> Re
     Ok(value)
 }
 
-/// The unique id of the allocation at an address, if there is one. 0: there is one, of a kind that
-/// the driver gives no ids.
+/// The unique id of the allocation at an address, if there is one. 0: there is one, of a kind
+/// without ids.
 pub(crate) fn buffer_id(device: &Device, at: DevicePtr) -> Option<u64> {
     let _current = device.enter().ok()?;
     // SAFETY: unsigned long long.
@@ -49,9 +50,8 @@ pub(crate) fn buffer_id(device: &Device, at: DevicePtr) -> Option<u64> {
     id.ok().or_else(|| there().ok().map(|_| 0))
 }
 
-/// Which kind of memory, of which GPU. Most drivers answer whatever context is current, also where
-/// none is; a context on the first GPU, which may be somebody else's, is made only where one does
-/// not.
+/// The kind of memory, and its GPU. Most drivers answer with any context current, or none. Only if
+/// the driver does not answer, a context on the first GPU is made, which may be used by others.
 fn kind(api: &api::Api, at: DevicePtr) -> Result<(u32, i32), Failure> {
     let ask = || {
         // SAFETY: unsigned int.
@@ -70,7 +70,7 @@ fn kind(api: &api::Api, at: DevicePtr) -> Result<(u32, i32), Failure> {
 }
 
 impl Span {
-    /// Looks a range up. It must lie within one allocation of a GPU.
+    /// Looks up a range. It must lie within one allocation of a GPU.
     ///
     /// # Errors
     /// No driver; `INVALID_VALUE`: not device memory, or more than one allocation.
@@ -102,7 +102,7 @@ impl Span {
         Ok(Span { device, at, length, base, size, buffer_id, sync_memops: rc == api::SUCCESS })
     }
 
-    /// Whether the allocation is still the one that it was.
+    /// Whether the allocation is still the same one.
     pub fn is_same(&self) -> bool {
         buffer_id(self.device, self.base) == Some(self.buffer_id)
     }
@@ -111,7 +111,7 @@ impl Span {
     /// caller closes it.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED`; the driver is older than 11.7; what it says otherwise.
+    /// `NOT_SUPPORTED`; the driver is older than 11.7; other errors of the driver.
     pub fn dma_buf(&self) -> Result<(i32, u64), Failure> {
         let call = api::range_handle::NAME;
         let get = api::need(call, self.device.api.range_handle)?;
@@ -131,8 +131,8 @@ impl Span {
             get((&raw mut fd).cast(), begin, (end - begin) as usize, api::MEM_RANGE_DMA_BUF_FD, 0)
         };
         check(call, rc)?;
-        // The driver's descriptors survive exec, ours do not.
-        // SAFETY: a descriptor that is ours since now.
+        // The driver's descriptors survive exec, ours must not. SAFETY: a descriptor that is ours
+        // from now on.
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
         Ok((fd, self.at - begin))
     }

@@ -1,25 +1,26 @@
-//! GPU memory for the soft device: copies through pinned host memory, in chunks, beside the wire.
+//! GPU memory for the soft device: copies in chunks through pinned host memory, in parallel with
+//! the transfer.
 //!
 //! Two pools of pinned chunks and, for each GPU, two streams of its own:
 //!
 //! * **out** (`fetch`): the first packet of a message starts the copy of its chunk and of some
 //!   behind it; while one is sent, the next are copied. A chunk belongs to one message
-//!   ([`TransferId::id`]) and is read ahead only as far as that message goes, so bytes that the
-//!   program changes before its next request are read anew.
-//! * **in** (`place`): packets that lie in a row gather in a chunk; the copy starts when the chunk
-//!   is full, when something else comes, or when the engine asks whether the bytes have landed,
-//!   which it does before it acknowledges them.
+//!   ([`TransferId::id`]) and is read ahead only to the end of that message, so bytes that the
+//!   program changes before its next request are read again. * **in** (`place`): adjacent packets
+//!   gather in a chunk; the copy starts when the chunk is full, when another packet comes, or when
+//!   the engine polls whether the bytes have landed, which it does before it acknowledges them.
 //!
 //! A fetch waits, on the GPU, for the placements before it. Placements land in the order of the
-//! calls; where a message crosses GPUs, `poll` keeps to that order. A GPU program that polls the
-//! last byte of a WRITE sees it no earlier than the copy engine brings it: within one chunk the
-//! order is the copy engine's, so poll a flag that a later message brings.
+//! calls; if a message crosses GPUs, `poll` keeps that order. A GPU program that polls the last
+//! byte of a WRITE sees it no earlier than the copy engine writes it: within one chunk the order is
+//! the copy engine's, so poll a flag that a later message writes.
 //!
-//! 8-byte atomics are atomic among the operations of this device only: the copy engine has none.
+//! 8-byte atomics are atomic among the operations of this device only, because the copy engine has
+//! none.
 //!
 //! Before each copy the allocation's id is compared with that of the registration: memory that was
-//! freed, or freed and given again, is a fault of that operation. A context that is lost (an error
-//! that CUDA calls sticky) is one of every operation on that GPU, for good.
+//! freed, or freed and allocated again, is a fault of that operation. A lost context (an error that
+//! CUDA calls sticky) is a fault of every operation on that GPU, for good.
 
 mod atomics;
 mod lane;
@@ -40,13 +41,13 @@ use outward::Outward;
 pub const CHUNK: usize = 128 << 10;
 /// Chunks in each direction.
 pub const CHUNKS: usize = 32;
-/// Atomics under way.
+/// Most atomics in progress.
 const ATOMICS: usize = 16;
-/// Bytes apart, so that no two of them share a cache line.
+/// Distance in bytes, so that no two of them share a cache line.
 const ATOMIC_STRIDE: usize = 64;
-/// Where there is a mapped view, accesses up to this size use it.
+/// With a mapped view, accesses up to this size use it.
 const SMALL: usize = 4096;
-/// Placements that failed and may still be asked after.
+/// Failed placements that may still be polled.
 const FAILURES: usize = 64;
 
 /// Pinned bytes of one [`Staging`].
@@ -60,7 +61,7 @@ const KIND: u64 = 3 << 62;
 /// A registration.
 struct Region {
     generation: u32,
-    /// Whose streams copy; `None`: free.
+    /// The lane whose streams copy; `None`: free.
     lane: Option<u8>,
     /// Its memory is gone.
     dead: bool,
@@ -79,7 +80,7 @@ struct Whose {
     cookie: u64,
 }
 
-/// A chunk on its way in.
+/// A chunk that is copied into a GPU.
 #[derive(Clone, Copy)]
 struct Inward {
     cookie: u64,
@@ -91,7 +92,7 @@ struct Inward {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Placing {
-    /// Takes more bytes that follow in a row; only ever the newest.
+    /// Takes further adjacent bytes; only the newest chunk can be open.
     Open,
     Issued,
     Failed,
@@ -105,8 +106,8 @@ struct State {
     regions: Vec<Region>,
     out: Outward,
     inward: [Inward; CHUNKS],
-    /// Placements by number: before `head` all have ended, before `next` all have begun. The chunk
-    /// of a number is its remainder.
+    /// Placements by number: all before `head` have ended, all before `next` have begun. A
+    /// placement's chunk is its number modulo the number of chunks.
     head: u64,
     next: u64,
     failed: [u64; FAILURES],
@@ -121,11 +122,12 @@ unsafe impl Send for State {}
 /// The memory of a soft device's GPU regions. One for each device.
 ///
 /// # Thread-safety
-/// Any thread. The engine's calls come one at a time; registering waits for them, and they for it.
+/// Any thread. The engine's calls come one at a time; a registration waits for them, and they for
+/// it.
 ///
 /// # Cost
 /// [`PINNED`] bytes of pinned memory; 64 events and two streams for each GPU that is used. A call
-/// of the engine's allocates nothing and never waits for the GPU.
+/// of the engine allocates nothing and never waits for the GPU.
 pub struct Staging {
     state: Mutex<State>,
 }
@@ -154,7 +156,7 @@ impl Staging {
         Ok(Staging { state: Mutex::new(state) })
     }
 
-    /// Makes a range of GPU memory known. Returns the cookie for the engine's registration, whose
+    /// Adds a range of GPU memory. Returns the cookie for the engine's registration, whose
     /// addresses are the GPU's.
     ///
     /// # Errors
@@ -201,7 +203,7 @@ impl Staging {
         Ok(u64::from(generation) << 32 | i as u64)
     }
 
-    /// Forgets a range, after the engine has: copies under way are waited for. A stale cookie is
+    /// Removes a range, after the engine has. Waits for copies in progress. A stale cookie is
     /// ignored.
     pub fn release(&self, cookie: u64) {
         let mut s = self.lock();
@@ -306,7 +308,8 @@ impl State {
         })
     }
 
-    /// Whether a region's memory is still what was registered; if not, it is dead from here on.
+    /// Whether a region's memory is still the registered allocation; if not, the region is dead
+    /// from here on.
     fn is_alive(&mut self, i: usize) -> bool {
         let r = &mut self.regions[i];
         let Some(lane) = r.lane else { return false };
@@ -315,8 +318,8 @@ impl State {
         same
     }
 
-    /// An access by the CPU, where there is a view. The caller has seen that nothing is on its way
-    /// in.
+    /// An access by the CPU, if there is a view. The caller has checked that no copy into the range
+    /// is in progress.
     fn through_view(
         &mut self,
         whose: &Whose,
@@ -339,7 +342,7 @@ impl State {
         (seq % CHUNKS as u64) as usize
     }
 
-    /// The pinned bytes of a chunk on its way in.
+    /// The pinned bytes of a chunk that is copied in.
     fn inward_bytes(&self, seq: u64) -> *mut u8 {
         // SAFETY: within the pinned memory: the chunks in follow the chunks out.
         unsafe { self.pinned.add((CHUNKS + self.inward_at(seq)) * CHUNK) }
@@ -376,7 +379,7 @@ impl State {
             let n = (CHUNK - self.inward[i].len).min(src.len() - done);
             // SAFETY: `len + n` stays within the chunk.
             let to = unsafe { self.inward_bytes(seq).add(self.inward[i].len) };
-            // SAFETY: the chunk is ours (open, not handed to the GPU), and no caller's slice lies
+            // SAFETY: the chunk is ours (open, not passed to the GPU), and no caller's slice lies
             // in it.
             unsafe { core::ptr::copy_nonoverlapping(src[done..].as_ptr(), to, n) };
             self.inward[i].len += n;
@@ -415,7 +418,7 @@ impl State {
         self.inward[i].state = if issued { Placing::Issued } else { Placing::Failed };
     }
 
-    /// Ends placements whose copies have, in order.
+    /// Ends placements whose copies have ended, in order.
     fn reap(&mut self) {
         while self.head < self.next {
             let i = self.inward_at(self.head);
@@ -442,7 +445,7 @@ impl State {
 
     fn has_failed(&self, seq: u64) -> bool {
         let kept = self.failures.min(FAILURES as u64) as usize;
-        // More failures than are kept: what is older than all of them may be one.
+        // More failures than are kept: a placement older than all of them may be one.
         let forgotten = self.failures > FAILURES as u64 && self.failed.iter().all(|&f| f > seq);
         forgotten || self.failed[..kept].contains(&seq)
     }

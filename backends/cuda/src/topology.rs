@@ -1,15 +1,16 @@
-//! Which NIC is near which GPU: what PCIe they share, read from sysfs.
+//! The distance of NICs and GPUs: the parts of PCIe that they share, read from sysfs.
 //!
 //! The path of a PCI device below `/sys/devices` names every bridge between it and the processor,
-//! so two paths tell what two devices share. A transfer that stays below one switch never crosses
-//! the root complex.
+//! so two paths show the parts that two devices share. A transfer that stays below one switch never
+//! crosses the root complex.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::device::Bdf;
 
-/// What two devices share, the nearest last. The numbers are those of the C header (`GDRC_NEAR_`).
+/// The part of the system that two devices share, the nearest last. The numbers are those of the C
+/// header (`GDRC_NEAR_`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Near {
@@ -32,7 +33,7 @@ pub enum Near {
 pub struct Nic {
     /// Its RDMA device, else its network interface.
     pub name: String,
-    /// Its first network interface; empty where it has none.
+    /// Its first network interface; empty if it has none.
     pub netdev: String,
     /// Where it is.
     pub place: Place,
@@ -58,7 +59,7 @@ pub struct Gpu {
 pub struct Place {
     /// PCI address.
     pub bdf: Bdf,
-    /// NUMA node, −1 where the machine has none or does not say.
+    /// NUMA node; −1 if the machine has none or does not report it.
     pub numa_node: i32,
     /// Root complex.
     root: String,
@@ -67,13 +68,13 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of a device's folder below `/sys`, symbolic links followed. `None`: it is not on
-    /// PCI.
+    /// The place of a device's folder below `/sys`, with symbolic links followed. `None`: it is not
+    /// on PCI.
     fn of(folder: &Path) -> Option<Place> {
         let path = fs::canonicalize(folder).ok()?;
         let parts: Vec<&str> = path.iter().filter_map(|p| p.to_str()).collect();
         let at = parts.iter().rposition(|p| p.starts_with("pci") && p.contains(':'))?;
-        // Below the PCI function there may be more (virtio).
+        // Below the PCI function there may be further folders (virtio).
         let mut bridges: Vec<Bdf> = parts[at + 1..].iter().map_while(|p| Bdf::parse(p)).collect();
         let bdf = bridges.pop()?;
         let folder: PathBuf = parts[..at + 2 + bridges.len()].iter().collect();
@@ -81,7 +82,7 @@ impl Place {
         Some(Place { bdf, numa_node, root: parts[at].to_string(), bridges })
     }
 
-    /// What it shares with another.
+    /// The part that it shares with another device.
     pub fn near(&self, other: &Place) -> Near {
         if self.root != other.root {
             let same = self.numa_node >= 0 && self.numa_node == other.numa_node;
@@ -101,7 +102,7 @@ fn text(folder: &Path, file: &str) -> Option<String> {
     fs::read_to_string(folder.join(file)).ok().map(|t| t.trim().to_string())
 }
 
-/// A hexadecimal number with 0x, as sysfs writes them.
+/// Reads a hexadecimal number with 0x, as sysfs writes them.
 fn hex(folder: &Path, file: &str) -> Option<u32> {
     u32::from_str_radix(text(folder, file)?.strip_prefix("0x")?, 16).ok()
 }
@@ -114,7 +115,8 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The NICs below a sysfs root: RDMA devices first, then network interfaces that none of them has.
+/// The NICs below a sysfs root: RDMA devices first, then network interfaces that belong to none of
+/// them.
 pub fn nics(sysfs: &Path) -> Vec<Nic> {
     let mut found: Vec<Nic> = Vec::new();
     let rdma = sysfs.join("class/infiniband");
@@ -170,7 +172,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A sysfs of our own, gone when dropped.
+    /// A sysfs tree of the test, removed when dropped.
     struct Tree(PathBuf);
 
     impl Drop for Tree {
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_nearness_is_told() {
+    fn every_kind_of_nearness_is_found() {
         let t = Tree::new("kinds");
         let switch = "pci0000:b0/0000:b0:02.0/0000:b1:00.0";
         let nic = t.device(&format!("{switch}/0000:b2:04.0/0000:b5:00.0"), "0x020000", 1);
@@ -240,7 +242,7 @@ mod tests {
         for (path, numa, _) in &gpus {
             t.device(path, "0x030200", *numa);
         }
-        // An NVMe drive is no GPU, a bridge is none either.
+        // An NVMe drive is no GPU, and neither is a bridge.
         t.device("pci0000:10/0000:10:05.0/0000:13:00.0", "0x010802", 0);
         let found = pairs(&t.0);
         assert_eq!(found.len(), gpus.len());
@@ -262,7 +264,7 @@ mod tests {
     fn a_plain_interface_counts_and_a_machine_with_nothing_has_nothing() {
         let t = Tree::new("plain");
         let nic = t.device("pci0000:00/0000:00:03.0", "0x020000", -1);
-        // As virtio has it: the interface hangs below a device of its own.
+        // As with virtio: the interface is in the folder of a device of its own.
         let virtio = nic.join("virtio0");
         fs::create_dir_all(virtio.join("net/eth0")).unwrap();
         symlink(&virtio, virtio.join("net/eth0/device")).unwrap();

@@ -1,7 +1,7 @@
-//! A view of GPU memory that the CPU may use, where the driver lets a dma-buf be mapped.
+//! A view of GPU memory for the CPU, where the driver lets a dma-buf be mapped.
 //!
 //! NVIDIA's driver does so only on coherent machines; elsewhere `mmap` fails and everything is
-//! staged. Small transfers and 8-byte atomics then cost no copy engine.
+//! staged. With a view, small transfers and 8-byte atomics need no copy engine.
 
 use crate::span::Span;
 use gdrcore_core::mem::host;
@@ -17,9 +17,9 @@ pub(crate) struct View {
     fd: i32,
     map: *mut libc::c_void,
     bytes: usize,
-    /// Where the registration's first byte lies in the mapping.
+    /// Offset of the registration's first byte in the mapping.
     offset: u64,
-    /// The kernel wants to know of accesses: not every exporter does.
+    /// The kernel must be notified of accesses: not every exporter supports that.
     syncs: bool,
 }
 
@@ -30,7 +30,7 @@ impl View {
     /// Maps the span, if the driver offers it.
     pub(crate) fn of(span: &Span) -> Option<View> {
         let (fd, offset) = span.dma_buf().ok()?;
-        // What an allocation holds fits an address.
+        // The bytes of an allocation fit an address.
         let bytes = (offset + span.length) as usize;
         let both = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -51,7 +51,8 @@ impl View {
         unsafe { libc::ioctl(self.fd, SYNC, &raw const flags) == 0 }
     }
 
-    /// Runs `access` between the kernel's two marks. `at`: bytes from the registration's start.
+    /// Runs `access` between the kernel's two notifications. `at`: bytes from the registration's
+    /// start.
     fn access<T>(&self, at: u64, flags: u64, access: impl FnOnce(u64) -> T) -> T {
         let addr = self.map as u64 + self.offset + at;
         if !self.syncs {

@@ -1,13 +1,13 @@
 //! The table between libgdrcore and its module `libgdrcore_verbs.so`.
 //!
 //! The module is a file of its own because it is linked to libibverbs, which many machines do not
-//! have. It is thin: it turns the arguments here into libibverbs' structs and back, and keeps no
+//! have. It is thin: it converts the arguments here into libibverbs' structs and back, and keeps no
 //! state of its own. Everything else (names of objects, checks, causes, waiting) is on this side,
 //! where it is tested without a NIC.
 //!
-//! Both files come from one build, but may be installed apart: so the table is C, with a version,
-//! and is refused when either differs. Every function returns 0 or a positive errno and writes its
-//! results only on success; objects are libibverbs' own pointers.
+//! Both files come from one build, but may be installed separately. So the table is C, with a
+//! version, and is refused if either differs. Every function returns 0 or a positive errno and
+//! writes its results only on success; objects are libibverbs' own pointers.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt;
@@ -37,8 +37,8 @@ pub type PollCq = unsafe extern "C" fn(Object, c_int, *mut Wc) -> c_int;
 /// `ibv_req_notify_cq` of one provider.
 pub type ReqNotifyCq = unsafe extern "C" fn(Object, c_int) -> c_int;
 
-/// The provider's own data path, called without the module in between. All are there on a device
-/// that opened.
+/// The provider's own data path, called without the module in between. An opened device has all of
+/// these functions.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs)]
@@ -62,7 +62,7 @@ pub mod caps {
     pub const MW_2: u32 = 8;
 }
 
-/// What the other end of the wire speaks.
+/// Link layers.
 pub mod link {
     /// RoCE.
     pub const ETHERNET: u32 = 0;
@@ -114,8 +114,7 @@ pub struct Opened {
     pub max_rd_atomic: u32,
 }
 
-// SAFETY: libibverbs' objects may be used by any thread; whoever calls with them sees to their
-// life.
+// SAFETY: libibverbs' objects may be used by any thread; the caller ensures that they exist.
 unsafe impl Send for Opened {}
 // SAFETY: as above; the struct itself is plain data.
 unsafe impl Sync for Opened {}
@@ -146,7 +145,7 @@ pub struct GidEntry {
     pub index: u32,
     /// 1: RoCE v2, 0: anything else.
     pub roce_v2: u32,
-    /// Network interface that it belongs to, 0 if none.
+    /// Index of its network interface, 0 if none.
     pub interface: u32,
 }
 
@@ -158,7 +157,7 @@ pub struct Memory {
     pub addr: u64,
     /// Bytes.
     pub length: u64,
-    /// The address that work requests use for the first byte.
+    /// The address of the first byte in work requests.
     pub iova: u64,
     /// Access flags as libibverbs has them.
     pub access: u32,
@@ -166,7 +165,7 @@ pub struct Memory {
     pub dmabuf: c_int,
 }
 
-/// A QP to make; the objects are libibverbs'.
+/// Attributes of a new QP; the objects are libibverbs'.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct QpMake {
@@ -184,7 +183,7 @@ pub struct QpMake {
     pub qp_type: u32,
     /// 1: every send request is signalled.
     pub sq_sig_all: u32,
-    /// Asked, and at return what was given.
+    /// The requested bounds; at return the granted ones.
     pub cap: QpCap,
 }
 
@@ -200,7 +199,7 @@ pub struct QpMade {
     pub cap: QpCap,
 }
 
-/// By which of its GIDs a device sends.
+/// The GID by which a device sends.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Source {
@@ -216,13 +215,13 @@ pub struct Source {
 pub struct Event {
     /// As `ibv_event_type`.
     pub kind: u32,
-    /// 1: `cookie` is that of a QP, CQ or SRQ; 0: it is a port's number or nothing.
+    /// 1: `cookie` is that of a QP, CQ or SRQ; 0: it is a port's number or 0.
     pub object: u32,
     /// Which.
     pub cookie: u64,
 }
 
-/// Why an open failed, in words. Cut at its length.
+/// The reason of a failed open. Cut at its length.
 #[repr(C)]
 pub struct Text {
     used: u32,
@@ -235,7 +234,7 @@ impl Text {
         Text { used: 0, bytes: [0; 380] }
     }
 
-    /// What was written.
+    /// The text written so far.
     pub fn as_str(&self) -> &str {
         let written = self.bytes.get(..self.used as usize).unwrap_or_default();
         match core::str::from_utf8(written) {
@@ -273,7 +272,7 @@ impl fmt::Write for Text {
 /// success only.
 ///
 /// # Thread-safety
-/// As libibverbs': any thread, but nobody uses an object while it is destroyed.
+/// As libibverbs': any thread, but no thread uses an object while it is destroyed.
 #[repr(C)]
 #[allow(missing_docs)]
 pub struct Module {
@@ -296,8 +295,8 @@ pub struct Module {
     /// Closes channel and device.
     pub close: unsafe extern "C" fn(context: Object, channel: Object) -> c_int,
     pub port: unsafe extern "C" fn(context: Object, port: u32, out: *mut Port) -> c_int,
-    /// Writes the GIDs of a port that are in use, at most `room` of them, by rising index; returns
-    /// 0 and how many.
+    /// Writes the used GIDs of a port, at most `room` of them, by rising index; returns 0 and their
+    /// number.
     pub gids: unsafe extern "C" fn(
         context: Object,
         port: u32,
@@ -325,7 +324,7 @@ pub struct Module {
         out: *mut Object,
     ) -> c_int,
     pub ah_destroy: unsafe extern "C" fn(ah: Object) -> c_int,
-    /// `cqe`: asked, and at return what was given.
+    /// `cqe`: the requested size; at return the granted one.
     pub cq_create: unsafe extern "C" fn(
         context: Object,
         channel: Object,
@@ -353,7 +352,7 @@ pub struct Module {
     ) -> c_int,
     pub qp_query: unsafe extern "C" fn(qp: Object, out: *mut QpAttr) -> c_int,
     pub qp_destroy: unsafe extern "C" fn(qp: Object) -> c_int,
-    /// A channel for the events of CQs, non-blocking, and its descriptor.
+    /// Makes a non-blocking channel for the events of CQs, and returns its descriptor.
     pub channel_create:
         unsafe extern "C" fn(context: Object, out: *mut Object, fd: *mut c_int) -> c_int,
     pub channel_destroy: unsafe extern "C" fn(channel: Object) -> c_int,
@@ -364,7 +363,7 @@ pub struct Module {
 }
 
 impl Module {
-    /// Whether a table is one that this library understands.
+    /// Whether this library understands the table.
     pub fn is_ours(&self) -> bool {
         self.magic == MAGIC && self.version == VERSION && self.size as usize == size_of::<Module>()
     }

@@ -1,4 +1,4 @@
-//! Why an operation failed: from a completion's status, or an event, to a cause.
+//! Finds the cause of a failed operation, from a completion's status or an event.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +10,7 @@ use gdrcore_core::counters::Counters;
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
 use gdrcore_core::verbs::types::{wc_status, Wc};
 
-/// The cause that a completion status stands for.
+/// The cause of a completion status.
 fn code(status: u32) -> CauseCode {
     match status {
         wc_status::SUCCESS => CauseCode::None,
@@ -30,13 +30,13 @@ fn code(status: u32) -> CauseCode {
     }
 }
 
-/// Index of a counter by its name, 0 where it has none.
+/// Index of a counter by its name, 0 if there is none.
 fn counter(name: &str) -> u32 {
     Counters::NAMES.iter().position(|n| *n == name).map_or(0, |i| i as u32)
 }
 
 impl VerbsDevice {
-    /// Explains those of `n` completions that failed, and takes markers of a reset out. Returns how
+    /// Explains those of `n` completions that failed, and removes markers of a reset. Returns how
     /// many are left.
     #[cold]
     #[inline(never)]
@@ -58,12 +58,12 @@ impl VerbsDevice {
         kept
     }
 
-    /// Records why a completion failed, and puts the cause's number where the NIC had its own.
+    /// Records why a completion failed, and writes the cause's number over the NIC's own.
     fn explain(&self, qp: Option<&Qp>, wc: &mut Wc) {
         let code = code(wc.status);
         let vendor = wc.vendor_err;
         wc.vendor_err = code as u32;
-        // What was flushed says nothing of why; the operation that failed has said so.
+        // A flushed request does not show the reason; the failed operation has recorded it.
         if code == CauseCode::Flushed {
             return;
         }
@@ -76,7 +76,7 @@ impl VerbsDevice {
             }
             CauseCode::RnrRetryExceeded => (u64::from(facts.rnr_retry), 0),
             CauseCode::DeviceError => (u64::from(wc.status), u64::from(vendor)),
-            // libibverbs does not say which key, address or length it was.
+            // libibverbs does not report the key, address or length.
             _ => (0, 0),
         };
         self.note(qp, code, wc.status, args);
@@ -109,7 +109,7 @@ impl VerbsDevice {
         *lock(&self.last) = cause;
     }
 
-    /// Records a cause that is no QP's own.
+    /// Records a cause that belongs to no QP.
     pub(crate) fn note_device(&self, code: CauseCode, arg0: u64) {
         *lock(&self.last) =
             Cause { code: code as u32, arg0, time_ns: now_ns(), ..Cause::default() };

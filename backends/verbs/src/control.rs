@@ -1,4 +1,4 @@
-//! The [`Device`] trait: the objects, each checked here and made by libibverbs.
+//! Implements the [`Device`] trait: checks each object here and makes it by libibverbs.
 
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
@@ -22,7 +22,7 @@ use gdrcore_core::verbs::types::{
     RecvWr, SendWr, Wc, ACCESS_ALL, ACCESS_REMOTE_CHANGE,
 };
 
-/// Refuses access flags that are unknown or may not go together.
+/// Refuses unknown access flags and forbidden combinations.
 fn check_access(flags: u32) -> Result<()> {
     let needs_local_write = flags & ACCESS_REMOTE_CHANGE != 0;
     if flags & !ACCESS_ALL != 0 {
@@ -50,7 +50,7 @@ impl Device for VerbsDevice {
             max_cq: c.max_cq.min(o.max_cq),
             max_qp: c.max_qp.min(o.max_qp),
             max_srq: c.max_srq.min(o.max_srq),
-            // Many providers keep address handles to themselves and report no bound.
+            // Many providers manage address handles themselves and report no bound.
             max_ah: if o.max_ah == 0 { c.max_ah } else { c.max_ah.min(o.max_ah) },
             max_qp_wr: o.max_qp_wr,
             max_cqe: o.max_cqe,
@@ -233,7 +233,7 @@ impl Device for VerbsDevice {
     }
 
     fn channel_wait(&self, channel: Handle, timeout_ms: i32) -> Result<Option<Handle>> {
-        // In use for as long as it sleeps: nobody destroys it.
+        // In use for as long as it sleeps, so that no thread destroys it.
         let held = self.channels.enter(channel)?;
         self.wait_for_event_of(held.object(), held.more().fd.load(Relaxed), timeout_ms)
     }
@@ -243,7 +243,7 @@ impl Device for VerbsDevice {
         if cqe == 0 || cqe > self.opened.max_cqe {
             return Err(refuse!(
                 Invalid,
-                "cqe {cqe}: 1 to {}, what the NIC has",
+                "cqe {cqe}: 1 to {}, the NIC's limit",
                 self.opened.max_cqe
             ));
         }
@@ -417,10 +417,10 @@ impl Device for VerbsDevice {
         // SAFETY: a live QP, a writable result.
         errno(unsafe { (self.module.qp_query)(held.object(), &mut attr) })?;
         let m = held.more();
-        // The port is ours to choose: programs know one, number 1.
+        // The port is chosen by the device: programs know one port, number 1.
         attr.port_num = 1;
         if attr.qp_state == qp_state::RESET {
-            // Not every driver says which PSN the former life ended with.
+            // Not every driver keeps the PSN of the former connection.
             attr.sq_psn = 0;
         }
         let init = QpInit {
@@ -464,7 +464,8 @@ impl Device for VerbsDevice {
     }
 
     fn qp_unpin(&self, qp: Handle) -> Result<()> {
-        // Not looked up: while somebody tries to destroy it, for a moment it is not there.
+        // Not looked up: while another thread tries to destroy it, the handle is stale for a
+        // moment.
         self.qps.disown(qp);
         Ok(())
     }
@@ -475,7 +476,8 @@ impl Device for VerbsDevice {
     }
 
     fn cq_unpin(&self, cq: Handle) -> Result<()> {
-        // Not looked up: while somebody tries to destroy it, for a moment it is not there.
+        // Not looked up: while another thread tries to destroy it, the handle is stale for a
+        // moment.
         self.cqs.disown(cq);
         Ok(())
     }
@@ -536,7 +538,7 @@ impl Device for VerbsDevice {
         Ok(self.take_async_event())
     }
 
-    /// A NIC needs no engine to be run; looks whether it is still there.
+    /// A NIC needs no progress by the program; this checks whether it still exists.
     fn progress(&self) -> Result<usize> {
         self.look();
         if self.gone.load(Relaxed) {
@@ -562,9 +564,9 @@ impl Device for VerbsDevice {
         Ok(())
     }
 
-    /// The tables are as large as the configuration says; what objects hold is libibverbs' own.
+    /// The tables have the sizes of the configuration; libibverbs owns the memory of its objects.
     unsafe fn arena_add(&self, _: *mut u8, _: usize) -> Result<()> {
-        Err(refuse!(Unsupported, "ctx: a NIC's tables are as large as gdrc_config said"))
+        Err(refuse!(Unsupported, "ctx: a NIC's tables are as large as gdrc_config set them"))
     }
 
     fn leaks(&self) -> Result<Leaks> {
@@ -573,13 +575,13 @@ impl Device for VerbsDevice {
 }
 
 impl VerbsDevice {
-    /// Registers a dma-buf, or a part of it: memory of a device, that the NIC reaches without the
-    /// host's.
+    /// Registers a dma-buf, or a part of it: memory of a device that the NIC reaches without the
+    /// host's memory.
     ///
-    /// `reg.addr` is the offset in it, `reg.provider` what kind of memory it is.
+    /// `reg.addr` is the offset in it, `reg.provider` the kind of memory.
     ///
     /// # Errors
-    /// As for `mr_reg`; [`Error::Unsupported`]: the NIC or its driver has no dma-buf.
+    /// As for `mr_reg`; [`Error::Unsupported`]: the NIC or its driver supports no dma-buf.
     pub fn mr_reg_dmabuf(&self, reg: &MrReg, fd: i32) -> Result<(Handle, MrAttr)> {
         check_access(reg.access)?;
         if reg.length == 0 || fd < 0 || reg.addr.checked_add(reg.length).is_none() {
@@ -621,7 +623,7 @@ impl VerbsDevice {
                 && memory.dmabuf < 0
                 && !is_mapped(memory.addr, memory.length)
             {
-                // Some drivers say so of memory that is not there.
+                // Some drivers return this for unmapped memory.
                 return Err(Error::Fault);
             }
             made?;

@@ -1,9 +1,9 @@
-//! The data path: the handle looked up, the list checked, the provider called.
+//! The data path: looks up the handle, checks the list, calls the provider.
 //!
-//! A list that is plain goes to the provider as it is. One that is not is copied in chunks: what
-//! names objects (address handles of UD, windows and regions of BIND_MW) holds our handles where
-//! libibverbs wants pointers, and a list that is longer than the queue, or has a bad request in it,
-//! must stop at the right one.
+//! A plain list goes to the provider unchanged. Any other list is copied in chunks: requests that
+//! name objects (address handles of UD, windows and regions of BIND_MW) hold our handles where
+//! libibverbs expects pointers, and a list that is longer than the queue, or has a bad request in
+//! it, must stop at the right request.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -21,10 +21,10 @@ use gdrcore_core::{reason, refuse};
 
 /// Requests that are copied at a time.
 const CHUNK: usize = 8;
-/// Empty polls of a CQ after which the kernel is asked whether the device is still there.
+/// Consecutive empty polls of a CQ after which the kernel is asked whether the device still exists.
 const LOOK_EVERY: u32 = 1 << 14;
 
-/// Opcodes that a QP of this type takes, as bits.
+/// Opcodes that a QP of this type supports, as bits.
 pub fn opcodes(kind: u32) -> u32 {
     let both = 1 << wr_opcode::SEND | 1 << wr_opcode::SEND_WITH_IMM;
     let local = 1 << wr_opcode::LOCAL_INV | 1 << wr_opcode::BIND_MW;
@@ -37,10 +37,10 @@ pub fn opcodes(kind: u32) -> u32 {
     }
 }
 
-/// What an opcode of [`Qp::plain`] may not be: its request holds handles.
+/// The opcode that [`Qp::plain`] excludes: its request holds handles.
 const NAMES_OBJECTS: u32 = 1 << wr_opcode::BIND_MW;
 
-/// Opcodes whose requests the provider can have as they are.
+/// Opcodes whose requests go to the provider unchanged.
 pub fn plain_opcodes(kind: u32) -> u32 {
     match kind {
         qp_type::RC | qp_type::UC => opcodes(kind) & !NAMES_OBJECTS,
@@ -48,19 +48,19 @@ pub fn plain_opcodes(kind: u32) -> u32 {
     }
 }
 
-/// Bytes of the pieces of a request.
+/// Bytes of a request's entries.
 ///
 /// # Safety
-/// `sg_list` has `n` readable pieces.
+/// `sg_list` has `n` readable entries.
 unsafe fn total(sg_list: *const Sge, n: usize) -> u64 {
     // SAFETY: i < n, readable as promised.
     (0..n).map(|i| u64::from(unsafe { (*sg_list.add(i)).length })).sum()
 }
 
-/// What is wrong with one request for this QP, but for the objects that it names.
+/// Checks one request for this QP, except the objects that it names.
 ///
 /// # Safety
-/// `w.sg_list` is null or has `num_sge` readable pieces.
+/// `w.sg_list` is null or has `num_sge` readable entries.
 unsafe fn check_send(qp: &Qp, opcodes: u32, w: &SendWr) -> Result<(), Wrong> {
     if w.opcode > 31 || opcodes >> w.opcode & 1 == 0 {
         return Err(Wrong::Opcode);
@@ -81,8 +81,8 @@ unsafe fn check_send(qp: &Qp, opcodes: u32, w: &SendWr) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// What is wrong with a request. Words are made only where it is refused: those that the provider
-/// cannot have as they are, because they name objects, are told apart by the same check.
+/// The fault of a request. A reason is written only if it is refused: requests that name objects
+/// are found by the same check.
 enum Wrong {
     Opcode,
     List,
@@ -111,14 +111,14 @@ impl Wrong {
     }
 }
 
-/// Whether the provider can have a list as it is: no longer than the queue (so one without end is
-/// not), and every request good and naming no objects.
+/// Whether a list can go to the provider unchanged: no longer than the queue (so not without end),
+/// and every request valid and without objects.
 ///
 /// # Safety
-/// The list and its pieces are readable.
+/// The list and its entries are readable.
 unsafe fn is_plain(qp: &Qp, mut wr: *const SendWr) -> bool {
     let plain = qp.plain.load(Relaxed);
-    // Once more than there are requests: the last round sees the end.
+    // One round more than there are requests: the last round finds the end.
     for _ in 0..=qp.send_depth.load(Relaxed) {
         // SAFETY: the caller's promise: null or readable.
         let Some(w) = (unsafe { wr.as_ref() }) else { return true };
@@ -139,7 +139,8 @@ fn check_recv(sge_max: u32, w: &RecvWr) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// The error of a provider's post. Providers say ENOMEM for a full queue, some a negative number.
+/// The error of a provider's post. Providers return ENOMEM for a full queue, some a negative
+/// number.
 #[cold]
 pub fn refused(rc: i32) -> Error {
     match rc.saturating_abs() {
@@ -153,10 +154,10 @@ pub fn refused(rc: i32) -> Error {
 }
 
 /// Posts a list of receives to `object`, whose queue holds `depth` requests of at most `sge_max`
-/// pieces.
+/// entries.
 ///
 /// # Safety
-/// `post` and `object` belong together and live; the list is readable.
+/// `post` and `object` belong together and exist; the list is readable.
 #[inline(always)]
 unsafe fn post_receives(
     post: crate::abi::PostRecv,
@@ -184,8 +185,8 @@ unsafe fn post_receives(
     unsafe { copy_receives(post, object, sge_max, depth, wr, bad) }
 }
 
-/// As [`post_receives`], request by request out of copies, and no more of them than the queue
-/// holds: a NIC that takes them as fast as they come would follow a list without end for ever.
+/// As [`post_receives`], request by request from copies, and no more of them than the queue holds:
+/// with a NIC that takes them as fast as they come, a list without end would never stop.
 ///
 /// # Safety
 /// As for [`post_receives`].
@@ -263,10 +264,10 @@ impl VerbsDevice {
         outcome
     }
 
-    /// Posts a list, whatever is in it.
+    /// Posts any list.
     ///
     /// # Safety
-    /// `object` is the live QP of `qp`; the list is readable.
+    /// `object` is the existing QP of `qp`; the list is readable.
     pub(crate) unsafe fn send_list(
         &self,
         object: Object,
@@ -287,12 +288,12 @@ impl VerbsDevice {
         }
     }
 
-    /// Posts out of copies that hold libibverbs' pointers in place of our handles, a chunk at a
-    /// time, and no more of them than the queue holds: a NIC that takes them as fast as they come
-    /// would follow a list without end for ever.
+    /// Posts from copies that hold libibverbs' pointers in place of our handles, a chunk at a time,
+    /// and no more of them than the queue holds: with a NIC that takes them as fast as they come, a
+    /// list without end would never stop.
     ///
     /// # Safety
-    /// `object` is the live QP of `qp`; the list is readable.
+    /// `object` is the existing QP of `qp`; the list is readable.
     #[inline(never)]
     unsafe fn copy_list(
         &self,
@@ -421,10 +422,10 @@ impl VerbsDevice {
         outcome
     }
 
-    /// Posts a list of receives, whatever is in it.
+    /// Posts any list of receives.
     ///
     /// # Safety
-    /// `object` is the live QP of `qp`; the list is readable.
+    /// `object` is the existing QP of `qp`; the list is readable.
     #[inline(always)]
     pub(crate) unsafe fn receive_list(
         &self,
@@ -478,22 +479,22 @@ impl VerbsDevice {
             Polled::Nothing(cq, n) => self.polled_nothing(cq, n),
             Polled::Declined => {
                 let slot = self.cqs.slot(h)?;
-                // Another handle's object, or none; or a thread that is inside.
+                // Another handle's object, or none; or another thread uses it.
                 Err(if slot.is(h) { Error::Busy } else { stale(h) })
             }
         }
     }
 
-    /// The rest of a poll that brought nothing, or the provider's error `n`. A program that only
-    /// polls must learn, too, that the device is gone and nothing will ever come.
+    /// The rest of a poll without completions, or with the provider's error `n`. A program that
+    /// only polls must also learn that the device is gone and no completion will come.
     ///
     /// # Errors
-    /// [`Error::NoDevice`]: it is gone; else what the provider says.
+    /// [`Error::NoDevice`]: it is gone; else the provider's error.
     #[inline(never)]
     pub fn polled_nothing(&self, cq: Empty<'_>, n: i32) -> Result<usize> {
         let empty = &cq.0.more.empty;
-        // One thread polls a CQ at a time, so a load and a store make no mistake; through a pin,
-        // several may, and miss a few.
+        // One thread polls a CQ at a time, so a load and a store are exact; with a pinned CQ
+        // several may poll, and miss a few counts.
         let polls = empty.load(Relaxed).wrapping_add(1);
         empty.store(polls, Relaxed);
         if polls.is_multiple_of(LOOK_EVERY) {

@@ -1,4 +1,4 @@
-//! [`VerbsDevice`]: opened, closed, and how an object is made and ended.
+//! [`VerbsDevice`]: opens and closes it, and makes and destroys its objects.
 
 use core::mem::{size_of, MaybeUninit};
 use core::ptr::null_mut;
@@ -26,13 +26,12 @@ pub const ROCE_PORT: u16 = 4791;
 
 /// A NIC that libibverbs drives.
 ///
-/// Handles, bounds and causes are ours, in memory that is given at [`VerbsDevice::init`]; transport
-/// is the NIC's.
+/// Handles, bounds and causes are ours, in the memory that [`VerbsDevice::init`] gets; transport is
+/// the NIC's.
 ///
 /// # Thread-safety
-/// Any thread may call anything; two at once on one side of a QP, one CQ's polls or one SRQ get
-/// [`Error::Busy`]. It does not look whether it is in a forked child: who composes devices does
-/// (the C API).
+/// Any thread may call any function; two calls at once on one side of a QP, on one CQ's polls or on
+/// one SRQ get [`Error::Busy`]. The device does not check for a forked child; the C API does.
 pub struct VerbsDevice {
     pub(crate) opened: Opened,
     pub(crate) qps: Slots<Qp>,
@@ -49,11 +48,11 @@ pub struct VerbsDevice {
     pub(crate) gid: [u8; 16],
     pub(crate) scope_id: u32,
     pub(crate) config: Config,
-    /// Bytes of inline data that a QP can have.
+    /// Most bytes of inline data of a QP.
     pub(crate) inline: u32,
     /// Name in sysfs.
     pub(crate) name: open::DeviceName,
-    /// Which handles are in use. Held for the tables' sake only, never during a call of libibverbs.
+    /// Protects the tables of handles. Never held during a call of libibverbs.
     control: Mutex<()>,
     pub(crate) events: Events,
     /// The device went away.
@@ -62,7 +61,7 @@ pub struct VerbsDevice {
     pub(crate) last: Mutex<Cause>,
 }
 
-/// What the memory holds.
+/// The layout of the device's memory.
 fn layout(
     walk: &mut Walk,
     config: &Config,
@@ -96,10 +95,10 @@ impl VerbsDevice {
     /// The name or a bound: [`Error::Invalid`]. No module, no such NIC, or its port is down:
     /// [`Error::NoDevice`]. No GID fits: [`Error::AddressNotLocal`]. Not RoCE, or libibverbs is
     /// gdrcore's own drop-in: [`Error::Unsupported`]. [`Error::NoMemory`]: fewer than
-    /// [`VerbsDevice::memsize`] bytes. `why` has the words.
+    /// [`VerbsDevice::memsize`] bytes. `why` gets the reason.
     ///
     /// # Safety
-    /// The memory is used by nobody else and lives until `close` has returned.
+    /// Nothing else uses the memory, and it lives until `close` has returned.
     pub unsafe fn init(
         memory: *mut u8,
         bytes: usize,
@@ -167,13 +166,14 @@ impl VerbsDevice {
         Ok(unsafe { &*place })
     }
 
-    /// Destroys what the program left, closes the NIC, says what was left.
+    /// Destroys the objects that the program left, closes the NIC, and returns what was left.
     ///
     /// # Safety
     /// No thread is inside a call on the device, and none makes one afterwards.
     pub unsafe fn close(&self) -> Leaks {
         let leaks = self.left();
-        // Users before what they use. Errors are of no interest: the context's end takes the rest.
+        // Objects are destroyed before those that they use. Errors are ignored: closing the context
+        // destroys the rest.
         for (h, _) in self.qps.iter() {
             let _ = self.qp_destroy(h);
         }
@@ -218,7 +218,7 @@ impl VerbsDevice {
         }
     }
 
-    /// Makes an object: reserves its handle, calls `make`, brings the handle to life.
+    /// Makes an object: reserves its handle, calls `make`, publishes the handle.
     pub(crate) fn add<T>(
         &self,
         slots: &Slots<T>,
@@ -241,7 +241,7 @@ impl VerbsDevice {
         }
     }
 
-    /// Ends an object: makes its handle stale, calls `destroy`, gives the handle back.
+    /// Destroys an object: makes its handle stale, calls `destroy`, releases the handle.
     pub(crate) fn end<T>(
         &self,
         slots: &Slots<T>,
@@ -251,7 +251,7 @@ impl VerbsDevice {
         let object = slots.take_out(handle)?;
         // SAFETY: an object of this kind that nobody uses, nor will, as its handle is stale.
         let outcome = errno(unsafe { destroy(object) });
-        // What a device that is gone says no longer matters: its objects are gone, too.
+        // An error of a device that is gone no longer matters: its objects are gone, too.
         if outcome.is_err() && !self.gone.load(Relaxed) && outcome != Err(Error::NoDevice) {
             slots.put_back(handle);
             return outcome;
@@ -274,8 +274,8 @@ impl VerbsDevice {
     }
 }
 
-/// Bytes of inline data that a QP of this NIC can have, at most `wanted`: found out by making one,
-/// as verbs has no query.
+/// Most bytes of inline data of a QP of this NIC, at most `wanted`: found by making one, because
+/// verbs has no query.
 fn inline(module: &Module, opened: &Opened, wanted: u32) -> u32 {
     let (mut pd, mut cq, mut cqe) = (null_mut(), null_mut(), 1);
     // SAFETY: an open context and writable results.

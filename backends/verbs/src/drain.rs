@@ -1,4 +1,4 @@
-//! How far the reset of a QP is.
+//! The progress of a QP's reset.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -9,7 +9,7 @@ pub(crate) const RECV_POSTED: u32 = 2;
 pub(crate) const SEND_SEEN: u32 = 4;
 pub(crate) const RECV_SEEN: u32 = 8;
 
-/// How far a reset is; 0 while there is none.
+/// The progress of a reset; 0 while there is none.
 #[derive(Default)]
 pub struct Drain(AtomicU32);
 

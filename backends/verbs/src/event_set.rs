@@ -1,4 +1,4 @@
-//! What a program sleeps on: a set of descriptors, and the events that were taken already.
+//! The descriptors that a program sleeps on, and the events that were taken already.
 
 use std::sync::Mutex;
 
@@ -6,7 +6,7 @@ use crate::sys::Fd;
 use gdrcore_core::device::AsyncEvent;
 use gdrcore_core::error::Result;
 
-/// Events that wait for the program; the oldest go when there are more.
+/// Most events that wait for the program; a further one replaces the oldest.
 const KEPT: usize = 64;
 
 /// A ring of events.
@@ -37,7 +37,7 @@ impl Ring {
     }
 }
 
-/// What a program sleeps on.
+/// The descriptor that a program sleeps on, and its waiting events.
 pub struct Events {
     set: Fd,
     pub(crate) taken: Fd,
@@ -45,7 +45,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// A set that watches nothing of a device yet.
+    /// A set that watches no descriptor of a device yet.
     pub fn new() -> Result<Events> {
         let set = Fd::epoll()?;
         let taken = Fd::event()?;
@@ -64,7 +64,7 @@ impl Events {
         self.set.raw()
     }
 
-    /// Sleeps until there is an event, at most so long. True: there is.
+    /// Sleeps until there is an event, at most `timeout_ms`. Returns true if there is one.
     pub fn sleep(&self, timeout_ms: i32) -> Result<bool> {
         self.set.sleep(timeout_ms)
     }

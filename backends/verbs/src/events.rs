@@ -1,8 +1,7 @@
-//! Waiting, events of CQs, and what the kernel reports of QPs, ports and the device.
+//! Waiting, events of CQs, and the kernel's events of QPs, ports and the device.
 //!
 //! The program's descriptor is an epoll set of three: the completion channel, the kernel's
-//! asynchronous events, and an eventfd for those events that were taken already, by a look whether
-//! the device is still there.
+//! asynchronous events, and an eventfd for events that a check for the device has taken already.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -28,7 +27,7 @@ impl VerbsDevice {
         if cqe == 0 || cqe > self.opened.max_cqe {
             return Err(refuse!(
                 Invalid,
-                "cqe {cqe}: 1 to {}, what the NIC has",
+                "cqe {cqe}: 1 to {}, the NIC's limit",
                 self.opened.max_cqe
             ));
         }
@@ -51,8 +50,8 @@ impl VerbsDevice {
         self.take_event_of(self.opened.channel)
     }
 
-    /// Takes the event of one armed CQ of a channel. Those of CQs that were destroyed meanwhile are
-    /// passed over.
+    /// Takes the event of one armed CQ of a channel. Events of CQs that were destroyed meanwhile
+    /// are skipped.
     pub(crate) fn take_event_of(&self, channel: Object) -> Result<Option<Handle>> {
         loop {
             let mut cq = 0;
@@ -72,8 +71,8 @@ impl VerbsDevice {
         }
     }
 
-    /// Sleeps until a channel has an event, and takes it. What the kernel reports of the device
-    /// meanwhile is kept for the program.
+    /// Sleeps until a channel has an event, and takes it. The kernel's events of the device that
+    /// come meanwhile are kept for the program.
     pub(crate) fn wait_for_event_of(
         &self,
         channel: Object,
@@ -115,9 +114,8 @@ impl VerbsDevice {
         event
     }
 
-    /// Takes what the kernel reports, so that causes are recorded and a device that went away is
-    /// known, whether or not the program asks for events. Cost: one system call where there is
-    /// nothing.
+    /// Takes the kernel's events, so that causes are recorded and a removed device is noticed,
+    /// whether or not the program takes events. Cost: one system call if there is none.
     pub(crate) fn look(&self) {
         loop {
             let mut event = Event::default();
@@ -134,12 +132,12 @@ impl VerbsDevice {
                 }
                 return;
             }
-            self.heard(&event);
+            self.note_event(&event);
         }
     }
 
     /// Records an event of the kernel, and keeps it for the program.
-    pub(crate) fn heard(&self, event: &Event) {
+    pub(crate) fn note_event(&self, event: &Event) {
         match event.kind {
             async_event::QP_FATAL | async_event::QP_REQ_ERR | async_event::QP_ACCESS_ERR => {
                 if let Ok(qp) = self.qps.enter(event.cookie) {

@@ -1,9 +1,9 @@
-//! What is remembered of a QP for the day on which one of its operations fails.
+//! Facts about a QP that explain a failure of one of its operations.
 
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{qp_attr_mask as mask, QpAttr};
 
-/// What is known of a QP when one of its operations fails.
+/// Facts about a QP, recorded when they change.
 #[derive(Clone, Copy, Default)]
 pub struct Facts {
     /// The last cause.
@@ -21,7 +21,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Remembers what a modify set.
+    /// Records the attributes of a modify.
     pub fn modified(&mut self, attr: &QpAttr, set: u32) {
         if set & mask::AV != 0 {
             self.peer = attr.ah.dgid;

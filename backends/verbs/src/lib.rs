@@ -1,17 +1,15 @@
 //! The verbs device: a NIC, driven through libibverbs.
 //!
-//! * [`name`]: what its names mean.
-//! * [`load`], [`abi`]: the module `libgdrcore_verbs.so`, which alone is linked to libibverbs, and
-//!   the table between us.
-//! * [`open`]: device, port and GID, chosen or refused with a reason.
-//! * [`slots`]: handles; [`control`]: objects; [`recover`]: a QP back to RESET; [`data`]: post and
-//!   poll; [`pinned`]: the same without looking up; [`events`]: waiting, and what the kernel
-//!   reports; [`cause`]: why an operation failed; [`stats`]: counters. Data that these share lies
-//!   below them: `objects`, `facts`, `plain`, `drain`, `event_set`.
+//! * [`name`]: its device names. * [`load`], [`abi`]: the module `libgdrcore_verbs.so`, which alone
+//!   is linked to libibverbs, and the table between the two. * [`open`]: device, port and GID,
+//!   chosen or refused with a reason. * [`slots`]: handles; [`control`]: objects; [`recover`]: a QP
+//!   back to RESET; [`data`]: post and poll; [`pinned`]: the same without a lookup; [`events`]:
+//!   waiting, and the kernel's events; [`cause`]: why an operation failed; [`stats`]: counters.
+//!   Data that these share is in `objects`, `facts`, `plain`, `drain`, `event_set`.
 //!
-//! The hot structs have libibverbs' layout, so a post or a poll is: the handle looked up, the list
-//! checked, the provider's function called with the program's own structs. Nothing here allocates
-//! after the module is loaded; what libibverbs allocates when objects are made is its own.
+//! The structs of the data path have libibverbs' layout, so a post or a poll is: look up the
+//! handle, check the list, call the provider's function with the program's own structs. Nothing
+//! here allocates after the module is loaded; allocations for new objects are libibverbs' own.
 
 pub mod abi;
 mod cause;
@@ -48,7 +46,7 @@ use gdrcore_core::reason;
 fn errno(rc: core::ffi::c_int) -> Result<()> {
     match rc {
         0 => Ok(()),
-        // A device that went away answers every command with EIO.
+        // A removed device answers every command with EIO.
         libc::EIO => Err(Error::NoDevice),
         e => Err(reason::refused(
             Error::from_errno(e),

@@ -1,4 +1,4 @@
-//! Finding and loading `libgdrcore_verbs.so`.
+//! Finds and loads `libgdrcore_verbs.so`.
 
 use core::ffi::{c_void, CStr};
 use core::fmt::Write;
@@ -13,19 +13,20 @@ const FILE: &CStr = c"libgdrcore_verbs.so";
 
 static LOADED: AtomicPtr<Module> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The module: loaded by the first call that finds it, and kept as long as the process lives. It is
-/// looked for beside the file that this code is in, then where the system looks for libraries.
+/// The module: loaded by the first call that finds it, and kept as long as the process lives.
+/// Searched in the folder of the file that contains this code, then in the system's library
+/// folders.
 ///
 /// # Errors
-/// [`Error::NoDevice`]: it is not there, or needs what is not there; [`Error::Unsupported`]: it is
-/// of another version. `why` has the words.
+/// [`Error::NoDevice`]: it is missing, or a library that it needs is; [`Error::Unsupported`]: it is
+/// of another version. `why` gets the reason.
 pub fn module(why: &mut Text) -> Result<&'static Module> {
     let known = LOADED.load(Ordering::Acquire);
     // SAFETY: set below, from a table that lives as long as the process.
     if let Some(module) = unsafe { known.as_ref() } {
         return Ok(module);
     }
-    // What lies beside us is ours: if it cannot be loaded, its reason is the one that helps.
+    // A module beside this file is ours: if it cannot be loaded, its error is the helpful one.
     let library = match beside_us() {
         Some(path) => open(path.as_c_str()),
         None => open(FILE),
@@ -94,7 +95,7 @@ impl Path {
         Path { used: 0, bytes: [0; libc::PATH_MAX as usize] }
     }
 
-    /// What was written.
+    /// The text written so far.
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
@@ -111,8 +112,8 @@ impl Write for Path {
     }
 }
 
-/// Where the module lies if it lies in the folder of the library or program that holds this
-/// function.
+/// The path of the module in the folder of the library or program that contains this function, if
+/// it exists there.
 fn beside_us() -> Option<Path> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     let here: *const c_void = (beside_us as fn() -> Option<Path>) as *const c_void;
@@ -125,7 +126,7 @@ fn beside_us() -> Option<Path> {
     if info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: dladdr's strings live as long as the object that they name, which this code is in.
+    // SAFETY: dladdr's strings live as long as their object, which contains this code.
     let file = unsafe { CStr::from_ptr(info.dli_fname) }.to_str().ok()?;
     let folder = file.rsplit_once('/').map_or(".", |(folder, _)| folder);
     let mut path = Path::new();

@@ -6,7 +6,7 @@ use gdrcore_core::refuse;
 
 use crate::abi::NAME_MAX;
 
-/// What device names of this kind begin with.
+/// Prefix of the names of verbs devices.
 pub const PREFIX: &str = "verbs:";
 
 /// Which NIC.
@@ -14,7 +14,7 @@ pub const PREFIX: &str = "verbs:";
 pub enum Which<'a> {
     /// By the name that `ibv_devices` prints: `rxe0`, `mlx5_0`.
     Name(&'a str),
-    /// Whichever has this address as a RoCE v2 GID (IPv4 as `::ffff:a.b.c.d`).
+    /// The device that has this address as a RoCE v2 GID (IPv4 as `::ffff:a.b.c.d`).
     Address([u8; 16]),
 }
 
@@ -23,9 +23,9 @@ pub enum Which<'a> {
 pub struct Name<'a> {
     /// Which NIC.
     pub which: Which<'a>,
-    /// Which of its ports; `None`: the first one that is up and has a GID that fits.
+    /// The port; `None`: the first one that is up and has a suitable GID.
     pub port: Option<u32>,
-    /// Which GID of the port; `None`: the best RoCE v2 one.
+    /// The index of the port's GID; `None`: the best RoCE v2 one.
     pub gid_index: Option<u32>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Name<'a> {
             Some(Err(port)) => (Some(number(port)?), None),
             Some(Ok((port, gid))) => (Some(number(port)?), Some(number(gid)?)),
         };
-        // Port numbers of InfiniBand are 8 bits, GID indexes of an address vector, too.
+        // Port numbers of InfiniBand have 8 bits, and so have GID indexes of an address vector.
         if let Some(port) = port.filter(|p| !(1..=255).contains(p)) {
             return Err(refuse!(Invalid, "port {port}: 1 to 255"));
         }

@@ -1,4 +1,4 @@
-//! What each kind of object is besides its handle, and the tables of them.
+//! The state of each kind of object, and the tables of objects.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
@@ -41,7 +41,7 @@ pub(crate) struct Cq {
     pub(crate) poll: Busy,
     /// Polls that found nothing.
     pub(crate) empty: AtomicU32,
-    /// Where its events go, if not to the device's own channel.
+    /// The channel of its events, if not the device's own.
     pub(crate) channel: AtomicU64,
 }
 
@@ -65,9 +65,9 @@ pub(crate) struct Qp {
     pub(crate) send: Busy,
     /// A thread posts receives.
     pub(crate) recv: Busy,
-    /// What the short way tells plain requests by.
+    /// The filter by which the short path recognises plain requests.
     pub(crate) usual: Plain,
-    /// Opcodes whose requests go to the provider as they are.
+    /// Opcodes whose requests go to the provider unchanged.
     pub(crate) plain: AtomicU32,
     pub(crate) send_sge: AtomicU32,
     pub(crate) send_depth: AtomicU32,
@@ -82,7 +82,7 @@ pub(crate) struct Qp {
     pub(crate) send_cq: AtomicU64,
     pub(crate) recv_cq: AtomicU64,
     pub(crate) srq: AtomicU64,
-    /// A reset that goes on.
+    /// A reset in progress.
     pub(crate) drain: Drain,
     /// For causes.
     pub(crate) facts: Mutex<Facts>,
@@ -130,7 +130,7 @@ impl Qp {
     }
 }
 
-/// A lock whose holder cannot leave things half done.
+/// Locks a mutex; a holder that panicked cannot have left its data half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -151,7 +151,7 @@ pub(crate) struct Tables {
 const CHANNELS: u32 = 64;
 
 impl Tables {
-    /// The one walk over the device's memory, of the size query and of the opening.
+    /// The one walk over the device's memory, for the size query and for the opening.
     pub(crate) fn carve(walk: &mut Walk, c: &Config) -> Result<Tables> {
         let none = || AtomicU64::new(0);
         let zero = || AtomicU32::new(0);

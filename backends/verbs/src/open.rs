@@ -1,4 +1,4 @@
-//! Opening: which device, which port, which GID, and why not.
+//! Opens a NIC: chooses device, port and GID, or refuses with a reason.
 
 use core::ffi::c_char;
 
@@ -7,12 +7,12 @@ use crate::errno;
 use crate::name::{address, Name, Which};
 use gdrcore_core::error::{Error, Result};
 
-/// GIDs of a port that are looked at: an address vector has 8 bits for the index.
+/// Most GIDs of a port that are read: an address vector has 8 bits for the index.
 const GIDS_MAX: usize = 256;
-/// Most devices that are looked at for an address.
+/// Most devices that are searched for an address.
 const DEVICES_MAX: u32 = 256;
 
-/// A device, opened, and by which of its GIDs it sends.
+/// An opened device, and the GID by which it sends.
 pub struct Chosen {
     /// The device.
     pub opened: Opened,
@@ -29,11 +29,11 @@ pub struct Chosen {
 /// A device's name as C has it.
 pub type DeviceName = [c_char; NAME_MAX];
 
-/// Opens what `name` says. `why` gets the reason where nothing fits.
+/// Opens the device that `name` describes. `why` gets the reason if none fits.
 ///
 /// # Errors
 /// [`Error::NoDevice`]: no such device or port; [`Error::AddressNotLocal`]: no NIC has the address,
-/// or the port has no GID that fits; [`Error::Unsupported`]: not RoCE; else what libibverbs said.
+/// or the port has no suitable GID; [`Error::Unsupported`]: not RoCE; else libibverbs' error.
 pub fn open(module: &Module, name: &Name<'_>, why: &mut Text) -> Result<Chosen> {
     match name.which {
         Which::Name(device) => {
@@ -100,7 +100,7 @@ fn open_named(
     Err(last)
 }
 
-/// The port, if it can be used, and its GID.
+/// Checks whether the port is usable, and chooses its GID.
 fn port(
     module: &Module,
     opened: &Opened,
@@ -188,8 +188,8 @@ fn explain(no: No, shown: &str, port: u32, active: bool, why: &mut Text) {
     }
 }
 
-/// The GID to send by: the one asked for, else the first IPv4 one, else the first global IPv6 one,
-/// else the first.
+/// Chooses the GID to send by: the requested one, else the first IPv4 one, else the first global
+/// IPv6 one, else the first.
 fn choose(
     table: &[GidEntry],
     index: Option<u32>,
@@ -239,7 +239,7 @@ fn rank(gid: &[u8; 16]) -> u32 {
     }
 }
 
-/// Whether an address means something only together with an interface.
+/// Whether an address is valid only together with an interface.
 pub fn is_link_local(gid: &[u8; 16]) -> bool {
     gid[0] == 0xFE && gid[1] & 0xC0 == 0x80
 }
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_fits_for_a_reason() {
+    fn a_refusal_has_its_reason() {
         assert_eq!(chosen(&[], None, None), Err(No::Nothing));
         assert_eq!(chosen(&[(LOCAL, 0), (V4, 0)], None, None), Err(No::NoV2(2)));
         assert_eq!(chosen(&[(LOCAL, 1)], None, Some(V4)), Err(No::Unknown));

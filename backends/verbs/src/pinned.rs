@@ -1,7 +1,7 @@
-//! A pinned QP or CQ: what of it calls need that look nothing up, and the rest of such calls.
+//! A pinned QP or CQ: the fields that calls without a lookup need, and the rest of such calls.
 //!
-//! Who pinned it promises that it lives, so nothing here asks whether it does, and no flag keeps a
-//! second thread out: providers have locks of their own.
+//! The caller that pinned it keeps it from being destroyed, so nothing here checks whether it
+//! exists, and no flag keeps a second thread out: providers have locks of their own.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::Relaxed;
@@ -13,7 +13,7 @@ use crate::quick::Empty;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::types::{send_flags, Handle, RecvWr, SendWr};
 
-/// What posts to a pinned QP need.
+/// The fields that posts to a pinned QP need.
 #[derive(Clone, Copy)]
 pub struct PinnedQp {
     /// The provider's post, for usual requests.
@@ -22,15 +22,16 @@ pub struct PinnedQp {
     pub post_recv: PostRecv,
     /// Its QP.
     pub object: Object,
-    /// Bits that `opcode << 32 | num_sge` of a usual request does not have. `None`: none is usual.
+    /// Bits that `opcode << 32 | num_sge` of a common request does not have. `None`: no request is
+    /// common.
     pub unusual: Option<u64>,
-    /// Bits that `num_sge` of a usual receive request does not have. `None`: none is usual.
+    /// Bits that `num_sge` of a common receive request does not have. `None`: no request is common.
     pub recv_unusual: Option<u64>,
     /// Requests that fit into the send queue.
     pub depth: u32,
 }
 
-/// What polls of a pinned CQ need.
+/// The fields that polls of a pinned CQ need.
 #[derive(Clone, Copy)]
 pub struct PinnedCq {
     /// The provider's poll.
@@ -46,7 +47,7 @@ unsafe impl Sync for PinnedQp {}
 unsafe impl Sync for PinnedCq {}
 
 impl VerbsDevice {
-    /// What posts to a QP need that is pinned.
+    /// The fields for posts to a pinned QP.
     ///
     /// # Errors
     /// [`gdrcore_core::error::Error::StaleHandle`].
@@ -64,7 +65,7 @@ impl VerbsDevice {
         })
     }
 
-    /// What polls of a CQ need that is pinned.
+    /// The fields for polls of a pinned CQ.
     ///
     /// # Errors
     /// [`gdrcore_core::error::Error::StaleHandle`].
@@ -108,7 +109,7 @@ impl VerbsDevice {
         unsafe { self.receive_list(slot.object(), &slot.more, wr, bad) }
     }
 
-    /// The rest of a poll of a pinned CQ that brought nothing, or the provider's error `n`.
+    /// The rest of a poll of a pinned CQ without completions, or with the provider's error `n`.
     ///
     /// # Errors
     /// As for [`VerbsDevice::polled_nothing`].
@@ -117,8 +118,8 @@ impl VerbsDevice {
     }
 }
 
-/// Whether a list is one of usual requests, at least one and at most twice `pairs`. Looked at in
-/// twos, with one question for all of them, since it is answered yes.
+/// Whether a list consists of common requests, at least one and at most twice `pairs`. Checks them
+/// in pairs, with one branch for all, because the result is mostly true.
 ///
 /// # Safety
 /// The list is readable.
@@ -162,7 +163,7 @@ mod tests {
     use crate::data::EMPTY;
     use gdrcore_core::verbs::types::{wr_opcode, Sge};
 
-    /// What opcodes up to 7 and up to 3 pieces do not have.
+    /// Bits that opcodes up to 7 and up to 3 entries do not have.
     const UNUSUAL: u64 = !(7 << 32 | 3);
 
     fn judged(wr: &mut [SendWr], pairs: u64) -> bool {

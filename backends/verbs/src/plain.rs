@@ -1,14 +1,14 @@
-//! Which requests a provider takes as they are, as bits to compare with.
+//! A filter for requests that a provider takes unchanged, as bits to compare with.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// What tells a request that a QP's provider takes as it is, in as few comparisons as there can be.
+/// Recognises a request that a QP's provider takes unchanged, in as few comparisons as possible.
 pub struct Plain {
     /// Bits that `opcode << 32 | num_sge` of such a request does not have.
     pub(crate) unusual: AtomicU64,
-    /// Its `sg_list` is above this: above null, or above everything where no request of this QP is
-    /// plain.
+    /// The least `sg_list` of such a request, less one: 0 (not null), or the highest address if no
+    /// request of this QP is plain.
     pub(crate) nowhere: AtomicU64,
 }
 
@@ -18,12 +18,12 @@ impl Plain {
         Plain { unusual: AtomicU64::new(u64::MAX), nowhere: AtomicU64::new(u64::MAX) }
     }
 
-    /// For a QP whose provider takes requests of these `opcodes` (as bits) as they are, with
-    /// `sge_max` pieces.
+    /// Sets the filter of a QP whose provider takes requests of these `opcodes` (as bits)
+    /// unchanged, with `sge_max` entries.
     ///
-    /// What passes is what bits can tell: opcodes below the largest power of two below which all
-    /// are plain, and numbers of pieces that need no more bits than `sge_max`. One that is still
-    /// too large is the provider's to refuse, as each does.
+    /// The filter compares bits only: it passes opcodes below the largest power of two below which
+    /// all are plain, and numbers of entries that need no more bits than `sge_max`. A number that
+    /// is still too large is refused by the provider, as every provider does.
     pub fn prepare(&self, opcodes: u32, sge_max: u32) {
         let low = opcodes.trailing_ones().checked_ilog2();
         let usual = (1u64 << low.unwrap_or(0)) - 1;
@@ -31,7 +31,7 @@ impl Plain {
         self.nowhere.store(if low.is_some() { 0 } else { u64::MAX }, Relaxed);
     }
 
-    /// The bits; `None` where no request of this QP is plain.
+    /// The bits; `None` if no request of this QP is plain.
     pub fn bits(&self) -> Option<u64> {
         (self.nowhere.load(Relaxed) == 0).then(|| self.unusual.load(Relaxed))
     }

@@ -1,10 +1,9 @@
-//! The short way of a post and a poll: what is left when nothing is unusual, written to be inlined
-//! into the C call.
+//! The short path of a post and a poll, for the common case, written to be inlined into the C call.
 //!
-//! It takes no decision of its own. Where anything is not as usual (a handle that is none, another
-//! thread inside, a list that is not plain) it has done nothing and says so, and the caller takes
-//! the long way, which tells why. Its parts are ordered and kept few so that the compiler holds all
-//! of them in registers: it is counted in instructions (docs/records/PERFORMANCE.md, "The verbs
+//! It makes no decision of its own. In any other case (a wrong handle, another thread inside, a
+//! list that is not plain) it has done nothing and says so, and the caller takes the full path,
+//! which finds the reason. Its parts are ordered and kept few so that the compiler holds all of
+//! them in registers: it is counted in instructions (docs/records/PERFORMANCE.md, "The verbs
 //! device").
 
 use core::ffi::c_int;
@@ -15,20 +14,20 @@ use crate::objects::{Cq, Qp};
 use crate::slots::Slot;
 use gdrcore_core::verbs::types::{send_flags, Handle, SendWr, Wc};
 
-/// What became of a post by the short way.
+/// Result of a post by the short path.
 #[derive(Clone, Copy, Debug)]
 pub enum Posted {
     /// All of it is posted.
     Done,
-    /// Nothing was done: take the long way.
+    /// Nothing was done: take the full path.
     Declined,
     /// The provider did not take all of it and returned this: for [`crate::data::refused`].
     Refused(c_int),
 }
 
 impl VerbsDevice {
-    /// As [`gdrcore_core::device::Device::post_send`]; where it fails, `*bad` is the first request
-    /// that was not posted.
+    /// As [`gdrcore_core::device::Device::post_send`]; on failure `*bad` is the first request that
+    /// was not posted.
     ///
     /// # Safety
     /// The list is readable; `bad` is writable.
@@ -49,8 +48,7 @@ impl VerbsDevice {
             qp.send.leave();
             return Posted::Declined;
         }
-        // For providers that refuse all of it without a word.
-        // SAFETY: our contract.
+        // For providers that refuse the whole list without setting `bad`. SAFETY: our contract.
         unsafe { bad.write_unaligned(wr) };
         // SAFETY: inside the send flag a QP whose handle lives is not destroyed; the list is
         // checked.
@@ -96,23 +94,23 @@ impl VerbsDevice {
 #[derive(Clone, Copy)]
 pub struct Empty<'d>(pub(crate) &'d Slot<Cq>);
 
-/// What a poll by the short way brought.
+/// Result of a poll by the short path.
 #[derive(Clone, Copy)]
 pub enum Polled<'d> {
-    /// So many completions, all of operations that succeeded.
+    /// This many completions, all of operations that succeeded.
     Done(c_int),
-    /// So many, of which some failed: for [`VerbsDevice::explain_all`].
+    /// This many completions, of which some failed: for [`VerbsDevice::explain_all`].
     Failed(c_int),
     /// None, or the provider's error: for [`VerbsDevice::polled_nothing`].
     Nothing(Empty<'d>, c_int),
-    /// Nothing was done: take the long way.
+    /// Nothing was done: take the full path.
     Declined,
 }
 
 /// Whether none of `n` completions, at least one, failed.
 ///
 /// # Safety
-/// They lie at `wc`.
+/// `wc` has `n` readable entries.
 #[inline(always)]
 pub unsafe fn all_succeeded(wc: *const Wc, n: c_int) -> bool {
     // SAFETY: one is there.
@@ -120,8 +118,8 @@ pub unsafe fn all_succeeded(wc: *const Wc, n: c_int) -> bool {
     if n == 1 {
         return first == 0;
     }
-    // Four at a time, and one question for all: it is answered yes.
-    // SAFETY: each is below n.
+    // Four at a time, with one branch for all, because the result is mostly true. SAFETY: each is
+    // below n.
     let status = |i: usize| unsafe { (*wc.add(i)).status };
     let (mut all, mut i, n) = (first, 0, n as usize);
     while i < n % 4 {
@@ -129,16 +127,17 @@ pub unsafe fn all_succeeded(wc: *const Wc, n: c_int) -> bool {
         i += 1;
     }
     while i < n {
-        // What is left is a multiple of 4.
+        // The number left is a multiple of 4.
         all |= status(i) | status(i + 1) | status(i + 2) | status(i + 3);
         i += 4;
     }
     all == 0
 }
 
-/// Whether the provider can have a list as it is: no longer than the queue (so one without end is
-/// not), and every request as most are. May say no to one that could; calls nothing, so that its
-/// caller keeps nothing in memory. The first request stands apart, since it is mostly the only one.
+/// Whether a list can go to the provider unchanged: no longer than the queue (so not without end),
+/// and every request of the common form. May return false for other lists that could; calls
+/// nothing, so that its caller keeps nothing in memory. The first request is checked apart, because
+/// it is mostly the only one.
 ///
 /// # Safety
 /// The list is readable.
@@ -164,8 +163,8 @@ unsafe fn is_plain(qp: &Qp, wr: *const SendWr) -> bool {
     true
 }
 
-/// Whether a request is as most are. Reads it without forming a reference, so that one that is not
-/// aligned is the provider's own matter.
+/// Whether a request has the common form. Reads it without a reference, so that an unaligned one is
+/// left to the provider.
 ///
 /// # Safety
 /// It is readable.
@@ -193,7 +192,7 @@ mod tests {
     use gdrcore_core::verbs::types::{qp_type, wr_opcode, Sge};
 
     #[test]
-    fn only_what_names_no_objects_is_usual() {
+    fn only_requests_without_objects_are_usual() {
         let piece = Sge { addr: 0, length: 8, lkey: 0 };
         for kind in [qp_type::RC, qp_type::UC, qp_type::UD] {
             for sge_max in [1, 3, 4, 30] {
@@ -215,7 +214,8 @@ mod tests {
                                 opcode < 32 && plain_opcodes(kind) >> opcode & 1 == 1,
                                 "{kind} {opcode}"
                             );
-                            // Fewer than two times as many: the rest is the provider's.
+                            // Less than a factor of two above the bound: the rest is left to the
+                            // provider.
                             assert!(
                                 num_sge >= 0 && num_sge as u32 <= 2 * sge_max,
                                 "{sge_max} {num_sge}"

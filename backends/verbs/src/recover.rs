@@ -1,12 +1,12 @@
 //! [`qp_reset`](gdrcore_core::device::Device::qp_reset) on a NIC: every request gets its completion
 //! before RESET.
 //!
-//! RESET forgets what is outstanding, ERR completes it, but nothing says when ERR is done. So the
-//! last request of each queue is a marker of ours: once its completion was polled, all before it
-//! were. Markers never reach the program.
+//! RESET drops outstanding requests and ERR completes them, but nothing reports when ERR has done
+//! so. So the last request of each queue is a marker of ours: once its completion was polled, all
+//! before it were. Markers never reach the program.
 //!
-//! The receive marker goes before ERR, as it harms nobody there and some devices look at receives
-//! only at the transition; the send marker goes after it, so that it is never sent.
+//! The receive marker is posted before ERR, because it does no harm there and some devices look at
+//! receives only at the transition; the send marker is posted after it, so that it is never sent.
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Acquire;
@@ -23,13 +23,13 @@ use gdrcore_core::verbs::types::{
     UdWr, Wc, WrOp,
 };
 
-/// `wr_id` of a QP's markers: no program of ours has addresses of this device's tables.
+/// `wr_id` of a QP's markers: no program uses addresses of this device's tables.
 fn marker(qp: &Qp, send: bool) -> u64 {
     let at: *const Qp = qp;
     !(at.addr() as u64) ^ u64::from(send)
 }
 
-/// Whether a completion is a marker of this QP; it is then seen.
+/// Whether a completion is a marker of this QP, which is then noted as seen.
 pub fn is_marker(qp: &Qp, wc: &Wc) -> bool {
     let posted = if wc.wr_id == marker(qp, true) {
         (SEND_POSTED, SEND_SEEN)
@@ -46,7 +46,7 @@ pub fn is_marker(qp: &Qp, wc: &Wc) -> bool {
 }
 
 impl VerbsDevice {
-    /// An address handle of ourselves: providers look at that of a datagram's request, whatever the
+    /// An address handle of this device: providers read that of a datagram's request, whatever the
     /// QP's state.
     fn own_ah(&self, qp: &Use<'_, Qp>) -> Result<Object> {
         let pd = self.pds.enter(qp.more().pd())?;

@@ -1,10 +1,10 @@
-//! A NIC that is taken away while it is used: whoever posts, polls, polls in vain or sleeps hears
-//! of it, and everything ends.
+//! Tests of a NIC that is removed while it is used: threads that post, poll, poll in vain or sleep
+//! notice it, and everything ends.
 //!
 //! Linux's rxe cannot show it: its removal waits until the last program has closed the device. So
-//! the module here is the test's own, and does what the kernel does with a NIC that supports
-//! removal: the asynchronous descriptor becomes readable, says DEVICE_FATAL once or nothing at all,
-//! and then, as every command, EIO; posts are refused, or go to a page that nobody reads.
+//! the module here is the test's own, and behaves as the kernel does with a NIC that supports
+//! removal: the asynchronous descriptor becomes readable, returns DEVICE_FATAL once or nothing at
+//! all, and then, as every command, EIO; posts are refused, or go to a page that nothing reads.
 
 use core::ffi::{c_char, c_int};
 use core::mem::size_of;
@@ -22,16 +22,16 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
 use gdrcore_testkit::patience::deadline;
 
-/// How the NIC behaves once it is gone.
+/// The behaviour of the NIC once it is gone.
 #[derive(Clone, Copy, Debug)]
 struct Way {
-    /// The kernel says so before it says EIO.
+    /// The kernel reports the event before it returns EIO.
     event: bool,
-    /// Posts are refused; else they are taken, and nothing comes of them.
+    /// Posts are refused; else they are taken and never complete.
     refuses: bool,
 }
 
-/// 0: it is there; 1: it is gone, and an event says so; 2: it is gone.
+/// 0: the NIC exists; 1: it is gone, and an event waits; 2: it is gone.
 static STATE: AtomicU32 = AtomicU32::new(0);
 static REFUSES: AtomicU32 = AtomicU32::new(0);
 /// WRITEs that are done and not polled yet.
@@ -53,8 +53,7 @@ fn command() -> c_int {
     }
 }
 
-/// Any object: never looked at but for its number, which says whether it is the CQ that WRITEs
-/// complete into (the first).
+/// An object: only its number is used, which shows whether it is the CQ of the WRITEs (the first).
 fn object() -> Object {
     core::ptr::without_provenance_mut(OBJECTS.fetch_add(1, SeqCst) as usize * 16 + 16)
 }
@@ -287,7 +286,7 @@ static MODULE: Module = Module {
     async_event,
 };
 
-/// What a thread heard in the end.
+/// The last error of a thread that posts and polls.
 fn posts_and_polls(device: &VerbsDevice, qp: Handle, cq: Handle) -> Error {
     let piece = Sge { addr: 0, length: 8, lkey: 1 };
     let wr = SendWr {
@@ -300,7 +299,7 @@ fn posts_and_polls(device: &VerbsDevice, qp: Handle, cq: Handle) -> Error {
         let mut bad = core::ptr::null();
         // SAFETY: a list of one that lives through the call.
         if let Err(e) = unsafe { device.post_send(qp, &wr, &mut bad) } {
-            assert_eq!(bad, &raw const wr, "the provider says which, and this one does not");
+            assert_eq!(bad, &raw const wr, "the provider sets it, and this one does not");
             return e;
         }
         let mut wc = [Wc::default()];
@@ -382,15 +381,15 @@ fn take_away(way: Way) {
             s.spawn(move || sleeps(device)),
         ];
         std::thread::sleep(Duration::from_millis(50));
-        assert!(threads.iter().all(|t| !t.is_finished()), "{way:?}: somebody heard too early");
+        assert!(threads.iter().all(|t| !t.is_finished()), "{way:?}: a thread ended too early");
         STATE.store(if way.event { 1 } else { 2 }, SeqCst);
         async_fd.raise();
         let limit = deadline(60);
         while !threads.iter().all(|t| t.is_finished()) {
             if Instant::now() > limit {
-                let heard: Vec<bool> = threads.iter().map(|t| t.is_finished()).collect();
-                // A thread that hangs would hold the test for ever.
-                eprintln!("{way:?}: who posts, who polls, who sleeps heard: {heard:?}");
+                let finished: Vec<bool> = threads.iter().map(|t| t.is_finished()).collect();
+                // A thread that hangs would stop the test for ever.
+                eprintln!("{way:?}: results of posting, polling and sleeping: {finished:?}");
                 std::process::abort();
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -403,16 +402,16 @@ fn take_away(way: Way) {
     assert_eq!(device.progress(), Err(Error::NoDevice));
     assert_eq!(device.cq_event(), Err(Error::NoDevice));
     assert_eq!(device.pd_alloc(), Err(Error::NoDevice));
-    assert_eq!(device.async_event(), Ok(None), "it is said once");
+    assert_eq!(device.async_event(), Ok(None), "the event is reported once");
     // The kernel's event, which a thread has taken and not recorded while another found the device
     // gone.
-    device.heard(&Event { kind: event::DEVICE_FATAL, object: 0, cookie: 0 });
-    assert_eq!(device.async_event(), Ok(None), "it is said once");
+    device.note_event(&Event { kind: event::DEVICE_FATAL, object: 0, cookie: 0 });
+    assert_eq!(device.async_event(), Ok(None), "the event is reported once");
     device.cq_pin(idle).unwrap();
     assert_eq!(device.pinned_polled_nothing(idle, 0), Err(Error::NoDevice));
     assert_eq!(device.cq_destroy(idle), Err(Error::Busy), "{way:?}: pinned");
     device.cq_unpin(idle).unwrap();
-    // Objects end as others do, though the kernel knows them no more, and so does the device.
+    // Objects are destroyed as usual, though the kernel and the device no longer know them.
     assert_eq!(device.qp_destroy(qp), Ok(()));
     assert_eq!(device.cq_destroy(idle), Ok(()));
     assert_eq!(device.qp_destroy(qp), Err(Error::StaleHandle));
@@ -422,7 +421,7 @@ fn take_away(way: Way) {
 }
 
 #[test]
-fn a_nic_that_is_taken_away_is_heard_of_and_nothing_hangs() {
+fn a_removed_nic_is_noticed_by_every_thread_and_nothing_hangs() {
     for event in [true, false] {
         for refuses in [true, false] {
             take_away(Way { event, refuses });

@@ -1,9 +1,9 @@
-//! Handles and what they stand for: libibverbs' pointers behind index and generation.
+//! Handles and their objects: libibverbs' pointers behind index and generation.
 //!
-//! A C program may give any bits as a handle, destroy an object while another thread uses it, or
+//! A C program may pass any bits as a handle, destroy an object while another thread uses it, or
 //! use it afterwards; libibverbs would follow a dangling pointer. So an object is used only between
-//! [`Slot::enter`] (or one of the busy flags) and its end, and destroyed only while nobody is
-//! there.
+//! [`Slot::enter`] (or one of the busy flags) and its end, and destroyed only while no thread uses
+//! it.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use gdrcore_core::pool::Pool;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
 
-/// An object of one kind; `T` is what that kind needs besides.
+/// An object of one kind; `T` is the other state of that kind.
 pub struct Slot<T> {
     /// The live handle, [`vacant`] while there is none. Stored with release after the rest.
     handle: AtomicU64,
@@ -23,7 +23,7 @@ pub struct Slot<T> {
     object: AtomicPtr<c_void>,
     /// Threads that use it now.
     users: AtomicU32,
-    /// Objects that were made on it and live.
+    /// Existing objects that were made on it.
     children: AtomicU32,
     /// The rest.
     pub more: T,
@@ -38,7 +38,7 @@ impl<T> Use<'_, T> {
         self.0.object.load(Ordering::Relaxed)
     }
 
-    /// What its kind needs besides.
+    /// The other state of its kind.
     pub fn more(&self) -> &T {
         &self.0.more
     }
@@ -66,13 +66,14 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Whether this is the object's handle. What made it live is seen by whom it answers yes.
+    /// Whether this is the object's handle. A thread that gets true sees all writes made before it
+    /// was published.
     #[inline(always)]
     pub fn is(&self, handle: Handle) -> bool {
         self.handle.load(Ordering::Acquire) == handle
     }
 
-    /// libibverbs' object; of use only to whom holds it.
+    /// libibverbs' object; valid only for the holder of a use or a busy flag.
     #[inline(always)]
     pub fn object(&self) -> Object {
         self.object.load(Ordering::Relaxed)
@@ -108,8 +109,8 @@ pub struct Slots<T> {
 /// Bits of a handle that hold the index (see [`Pool`]).
 const INDEX: u64 = (1 << 24) - 1;
 
-/// What stands in place of a handle while slot `index` has none: a word that is looked for in
-/// another slot, so that no handle, 0 included, ever meets it in its own.
+/// The word in place of a handle while slot `index` has none. As a handle it would belong to
+/// another slot, so no handle, 0 included, ever equals it in its own slot.
 const fn vacant(index: usize) -> u64 {
     if index == 0 {
         1
@@ -122,7 +123,7 @@ impl<T> Slots<T> {
     /// Room for `bound` objects whose handles carry `tag`.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] where it does not fit.
+    /// [`Error::NoMemory`] if it does not fit.
     pub fn carve(walk: &mut Walk, tag: u8, bound: u32, more: impl Fn() -> T) -> Result<Self> {
         let bound = bound as usize;
         let pool = Pool::carve(walk, tag, bound, bound)?;
@@ -133,17 +134,17 @@ impl<T> Slots<T> {
         Ok(Slots { pool, slots, mask, bound })
     }
 
-    /// The slot whose index is the low bits of a word: the handle's own, if it is one of ours.
-    /// Never asked of the empty slots of a size query, which end with it.
+    /// The slot whose index is the low bits of a word: the handle's own slot, if it is one of ours.
+    /// Never called on the empty slots of a size query, which end with it.
     #[inline(always)]
     pub(crate) fn near(&self, handle: Handle) -> &Slot<T> {
         debug_assert!(self.slots.len() == self.mask.wrapping_add(1) && !self.slots.is_empty());
-        // SAFETY: `mask` is the length less one, and the length a power of two, so whatever is
-        // masked is below it.
+        // SAFETY: `mask` is the length less one, and the length a power of two, so every masked
+        // index is below it.
         unsafe { self.slots.get_unchecked(handle as usize & self.mask) }
     }
 
-    /// The slot that a handle names, whatever the handle.
+    /// The slot that a handle names, for any word.
     #[inline(always)]
     pub fn slot(&self, handle: Handle) -> Result<&Slot<T>> {
         self.slots.get((handle & INDEX) as usize).ok_or_else(|| stale(handle))
@@ -183,7 +184,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Gives a handle back: one that was reserved and not published, or taken out and destroyed.
+    /// Releases a handle that was reserved and not published, or taken out and destroyed.
     pub fn release(&self, handle: Handle) {
         self.pool.free((handle & INDEX) as usize);
     }
@@ -210,14 +211,14 @@ impl<T> Slots<T> {
         Ok(slot.object())
     }
 
-    /// Undoes [`Slots::take_out`]: the object could not be destroyed.
+    /// Undoes [`Slots::take_out`] when the object could not be destroyed.
     pub fn put_back(&self, handle: Handle) {
         if let Ok(slot) = self.slot(handle) {
             slot.handle.store(handle, Ordering::SeqCst);
         }
     }
 
-    /// An object that was made on this one is gone.
+    /// Notes that an object that was made on this one is gone.
     pub fn disown(&self, parent: Handle) {
         if parent != 0 {
             if let Ok(slot) = self.slot(parent) {
@@ -246,16 +247,16 @@ pub(crate) fn stale(handle: Handle) -> Error {
     refuse!(StaleHandle, "handle {handle:#x}: stale, of another type, or of another context")
 }
 
-/// One thread at a time: a flag that is tried, never waited for.
+/// A flag for one thread at a time: tried, never waited for.
 pub struct Busy(AtomicU32);
 
 impl Busy {
-    /// Nobody is in.
+    /// A free flag.
     pub const fn new() -> Self {
         Busy(AtomicU32::new(0))
     }
 
-    /// Goes in, if nobody is there.
+    /// Takes the flag, if it is free.
     #[inline(always)]
     pub fn enter(&self) -> Result<()> {
         if self.0.swap(1, Ordering::Acquire) == 0 {
@@ -310,7 +311,7 @@ mod tests {
         for bad in [0, 1, u64::MAX, h, h ^ 1 << 24, h ^ 1 << 33] {
             assert_eq!(s.enter(bad).err(), Some(Error::StaleHandle), "{bad:#x}");
         }
-        // Nor does any word meet what a vacant slot holds.
+        // Nor does any word equal that of a vacant slot.
         for bad in
             (0..64).chain((0..64).map(|bit| 1 << bit)).chain((0..64).map(|bit| u64::MAX << bit))
         {

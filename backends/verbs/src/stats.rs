@@ -1,4 +1,4 @@
-//! The kernel's counters of a port, under the names that the soft device has for the same things.
+//! The kernel's counters of a port, under the names of the soft device's counters.
 
 use core::ffi::{c_char, CStr};
 use core::fmt::Write;
@@ -7,8 +7,8 @@ use crate::abi::NAME_MAX;
 use crate::sys::Fd;
 use gdrcore_core::counters::Counters;
 
-/// A field, and the files below a port's folder that count it, by driver; the first one that is
-/// there counts.
+/// A field, and the files below a port's folder that count it, by driver; the first existing one
+/// counts.
 struct Line {
     field: fn(&mut Counters) -> &mut u64,
     files: &'static [&'static str],

@@ -1,4 +1,4 @@
-//! Descriptors: an epoll set, an eventfd, the clock.
+//! System calls: an epoll set, an eventfd, the clock.
 
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
@@ -44,22 +44,22 @@ impl Fd {
         check(unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }).map(Fd)
     }
 
-    /// Reads what comes, at most `to`.
+    /// Reads at most `to` bytes.
     pub fn read(&self, to: &mut [u8]) -> Result<usize> {
         // SAFETY: `to` is writable for its length.
         let n = unsafe { libc::read(self.0, to.as_mut_ptr().cast(), to.len()) };
         usize::try_from(n).map_err(|_| last_error())
     }
 
-    /// Adds a descriptor to an epoll set; it counts while it can be read.
+    /// Adds a descriptor to an epoll set; readable means ready.
     pub fn watch(&self, fd: RawFd) -> Result<()> {
         let mut ev = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
         // SAFETY: `ev` lives through the call.
         check(unsafe { libc::epoll_ctl(self.0, libc::EPOLL_CTL_ADD, fd, &mut ev) }).map(drop)
     }
 
-    /// Sleeps on an epoll set, at most `timeout_ms` (negative: for ever). True: a descriptor of it
-    /// can be read.
+    /// Sleeps on an epoll set, at most `timeout_ms` (negative: for ever). Returns true if one of
+    /// its descriptors is readable.
     ///
     /// # Errors
     /// `Os(EINTR)`: a signal came.
@@ -84,8 +84,8 @@ impl Fd {
     }
 }
 
-/// Sleeps until one of two descriptors can be read, at most `timeout_ms` (negative: for ever).
-/// True: the second one can.
+/// Sleeps until one of two descriptors is readable, at most `timeout_ms` (negative: for ever).
+/// Returns true if the second one is.
 ///
 /// # Errors
 /// `Os(EINTR)`: a signal came.

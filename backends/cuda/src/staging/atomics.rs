@@ -4,7 +4,7 @@ use super::lane::Asked;
 use super::{State, Whose, ATOMIC, ATOMICS, ATOMIC_STRIDE, CHUNK, CHUNKS};
 use gdrcore_core::mem::{Access, AtomicOp, Token};
 
-/// An atomic under way.
+/// An atomic in progress.
 #[derive(Clone, Copy)]
 pub(super) struct Atomic {
     serial: u32,
@@ -37,7 +37,7 @@ impl Atomic {
 }
 
 impl State {
-    /// One step of an atomic: asked for, loaded, stored, told.
+    /// One step of an atomic: requested, loaded, stored, reported.
     pub(super) fn atomic(
         &mut self,
         whose: &Whose,
@@ -96,8 +96,8 @@ impl State {
 
     fn begin_atomic(&mut self, whose: &Whose, addr: u64, op: AtomicOp, of: u64) -> Access {
         let &Whose { region, lane, cookie } = whose;
-        // One after the other at each address. Whoever asked and never came back has lost its
-        // connection: its result goes when the place is needed.
+        // One after the other at each address. An atomic whose requester no longer polls belongs to
+        // a lost connection; its result is dropped when the entry is needed.
         let busy = |a: &Atomic| {
             matches!(a.phase, Phase::Loading | Phase::Storing(_))
                 && (a.cookie, a.addr) == (cookie, addr)
@@ -127,7 +127,7 @@ impl State {
         Access::Pending(Token(ATOMIC | u64::from(serial) << 8 | i as u64))
     }
 
-    /// Brings another's atomic forward, so that one whose asker is gone holds nobody up.
+    /// Advances another atomic, so that one whose requester no longer polls blocks no other.
     fn finish_atomic(&mut self, i: usize) -> Access {
         let a = self.atomics[i];
         if let Some(whose) = self.usable(a.cookie, a.addr, 8) {

@@ -1,4 +1,4 @@
-//! One GPU's streams and events, and pinned memory.
+//! The streams and events of one GPU, and its pinned memory.
 
 use core::ffi::c_void;
 
@@ -7,7 +7,7 @@ use crate::api::{self, check, Object};
 use crate::device::{Current, Device};
 use crate::failure::Failure;
 
-/// What an event said.
+/// The state of an event.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Asked {
     NotYet,
@@ -19,7 +19,7 @@ pub(super) enum Asked {
 /// The streams of one GPU.
 pub(super) struct Lane {
     pub(super) device: &'static Device,
-    /// The context is lost: nothing will ever be copied again.
+    /// The context is lost: no further copy will succeed.
     pub(super) lost: bool,
     /// Number of the latest placement.
     pub(super) last_in: u64,
@@ -82,8 +82,8 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Runs calls with the context current. An error that is sticky, or that the context cannot
-    /// even be entered: it is lost.
+    /// Runs calls with the context current. After a sticky error, or if the context cannot be made
+    /// current, it is lost.
     fn run(
         &mut self,
         calls: impl FnOnce(&Lane, &Current<'_>) -> Result<(), Failure>,
@@ -91,7 +91,7 @@ impl Lane {
         let device = self.device;
         let done = device.enter().and_then(|current| calls(self, &current));
         if let Err(e) = done {
-            // What a freed address or a shortage gives is no reason to give the GPU up.
+            // A freed address or a lack of memory is no reason to give the GPU up.
             self.lost |=
                 !matches!(e.code, api::INVALID_VALUE | api::OUT_OF_MEMORY | api::NOT_SUPPORTED);
         }
@@ -121,8 +121,7 @@ impl Lane {
         })
     }
 
-    /// Copies out, behind the placements that are under way; `head` is the number of the oldest of
-    /// them.
+    /// Copies out, behind the placements in progress; `head` is the number of the oldest of them.
     fn copy_out(
         &mut self,
         event: usize,
@@ -197,7 +196,7 @@ impl Lane {
         self.asked(ATOMIC + i)
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until no copy is in progress.
     pub(super) fn settle(&self) {
         let Ok(_current) = self.device.enter() else { return };
         for stream in [self.inward, self.outward] {

@@ -1,16 +1,16 @@
-//! Chunks on their way out of a GPU: what messages will send next.
+//! Chunks that are copied out of a GPU: the bytes that messages send next.
 
 use super::lane::Asked;
 use super::{State, Whose, CHUNK, CHUNKS, OUT};
 use gdrcore_core::mem::{Access, Token, TransferId};
 
-/// Bytes under way that nobody waits for yet, at most: more would only stand before what somebody
-/// waits for.
+/// Most bytes that are read ahead at a time: more would only delay the copies that a packet waits
+/// for.
 const READ_AHEAD: usize = 4 * CHUNK;
-/// A chunk that nobody came for is given away after so long: its queue pair waits for a window, or
-/// is gone.
+/// A chunk that no packet used is reused after this time: its queue pair waits for a window, or has
+/// ended.
 const IDLE_NS: u64 = 10_000_000;
-/// Nothing older is ever sent: names of messages may come again.
+/// No older copy is ever sent, because a message's id may be used again.
 const STALE_NS: u64 = 500_000_000;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -18,7 +18,7 @@ enum Holds {
     Nothing,
     Loading,
     Loaded,
-    /// All of it was sent. It stays for a retransmission until the place is needed.
+    /// All of it was sent. It stays for a retransmission until the entry is needed.
     Sent,
 }
 
@@ -31,7 +31,7 @@ struct Chunk {
     lane: u8,
     addr: u64,
     len: usize,
-    /// When its copy was started, and when it was last looked at.
+    /// Start of its copy, and time of the last poll.
     since_ns: u64,
     used_ns: u64,
 }
@@ -71,10 +71,10 @@ impl Outward {
         Outward { chunks: [nothing; CHUNKS], hint: 0 }
     }
 
-    /// Nothing that was read of a region may be sent any more. Copies under way end unused.
+    /// Drops all copies of a region. Copies in progress end unused.
     pub(super) fn forget(&mut self, cookie: u64) {
         for c in self.chunks.iter_mut().filter(|c| c.cookie == cookie) {
-            // A place whose copy is under way may not be given away before its end.
+            // An entry whose copy is in progress may not be reused before its end.
             if c.holds != Holds::Loading {
                 c.holds = Holds::Nothing;
             }
@@ -82,7 +82,7 @@ impl Outward {
         }
     }
 
-    /// Bytes under way.
+    /// Bytes in progress.
     fn loading(&self) -> usize {
         self.chunks.iter().filter(|c| c.holds == Holds::Loading).map(|c| c.len).sum()
     }
@@ -102,7 +102,7 @@ impl Outward {
         Some(self.hint)
     }
 
-    /// A place for another chunk; `urgent`: somebody waits for it, else it is read ahead.
+    /// An entry for another chunk; `urgent`: a packet waits for it, else it is read ahead.
     fn place_for(&self, now: u64, urgent: bool) -> Option<usize> {
         let oldest = |holds: Holds| {
             (0..CHUNKS)
@@ -136,7 +136,7 @@ impl State {
         asked
     }
 
-    /// Starts the copy of up to a chunk of what a message sends from `at` on.
+    /// Starts the copy of up to a chunk of a message's bytes from `at` on.
     fn load(
         &mut self,
         whose: &Whose,
@@ -149,7 +149,7 @@ impl State {
         let r = &self.regions[region];
         let left = (r.at + r.length - at).min(u64::from(of.left)).min(CHUNK as u64) as usize;
         let Some(i) = self.out.place_for(now, urgent) else {
-            // Copies that nobody waits for any more.
+            // Copies that no packet waits for any more.
             for i in 0..CHUNKS {
                 self.settle_out(i);
             }
@@ -178,7 +178,7 @@ impl State {
         Ok(i)
     }
 
-    /// Copies what is there into `dst`, or starts what is missing.
+    /// Copies the bytes that are here into `dst`, or starts the copy of those that are missing.
     pub(super) fn fetch(
         &mut self,
         whose: &Whose,
@@ -188,7 +188,7 @@ impl State {
     ) -> Access {
         let cookie = whose.cookie;
         let now = now_ns();
-        // What was placed before this must be seen by it.
+        // The fetch must see the bytes of earlier placements.
         self.flush();
         let (mut done, mut wait, mut last, mut begins) = (0, None, addr, false);
         while done < dst.len() {
@@ -198,7 +198,7 @@ impl State {
                 Some(i) => i,
                 None => match self.load(whose, at, rest, now, true) {
                     Ok(i) => i,
-                    // What is under way already will make room when it was sent.
+                    // Copies in progress will make room when they were sent.
                     Err(Access::Busy) if wait.is_some() => break,
                     Err(other) => return other,
                 },
@@ -225,7 +225,7 @@ impl State {
             done += n;
             last = self.out.chunks[i].end();
         }
-        // With each chunk that begins, those behind it.
+        // The first packet of each chunk starts the copies of the chunks behind it.
         if begins {
             self.read_ahead(
                 whose,
@@ -242,7 +242,7 @@ impl State {
         }
     }
 
-    /// Starts the next chunks of a message, as many as may be under way.
+    /// Starts the next chunks of a message, as many as may be in progress.
     fn read_ahead(&mut self, whose: &Whose, mut at: u64, mut of: TransferId, now: u64) {
         for i in 0..CHUNKS {
             self.settle_out(i);
@@ -251,7 +251,7 @@ impl State {
         while of.left > 0 && room > 0 {
             let end = match self.out.find(of.id, whose.cookie, at, now) {
                 Some(i) => self.out.chunks[i].end(),
-                // What goes wrong here goes wrong again when somebody waits for it.
+                // An error here appears again when a packet waits for these bytes.
                 None if self.usable(whose.cookie, at, 1).is_none() => return,
                 None => match self.load(whose, at, of, now, false) {
                     Ok(i) => {
@@ -266,7 +266,7 @@ impl State {
         }
     }
 
-    /// Starts what will be asked for soon.
+    /// Starts the copies that will be needed soon.
     pub(super) fn ahead(&mut self, whose: &Whose, addr: u64, of: TransferId) {
         self.flush();
         self.read_ahead(whose, addr, of, now_ns());
@@ -274,7 +274,7 @@ impl State {
 
     pub(super) fn poll_out(&mut self, serial: u32, i: usize, token: Token) -> Access {
         if self.out.chunks.get(i).is_none_or(|c| c.serial != serial) {
-            // It was given away: the next fetch starts again.
+            // The entry was reused: the next fetch starts again.
             return Access::Ready;
         }
         match self.settle_out(i) {

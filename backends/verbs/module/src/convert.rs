@@ -1,4 +1,4 @@
-//! Attributes between the table's form and libibverbs'.
+//! Converts attributes between the table's form and libibverbs'.
 
 use core::mem::zeroed;
 use gdrcore_core::verbs::types::{qp_attr_mask as mask, AhAttr, QpAttr, QpCap};
@@ -6,7 +6,7 @@ use gdrcore_core::{copy_qp_attr, copy_qp_cap};
 use gdrcore_verbs::abi::Source;
 use rdma_sys::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_cap};
 
-/// Hop limit where the program names none: what the kernel gives unicast packets.
+/// Hop limit if the program sets none: the kernel's default of unicast packets.
 const HOP_LIMIT: u8 = 64;
 
 /// An address vector.

@@ -1,4 +1,4 @@
-//! Devices, ports and GIDs.
+//! The module's functions for devices, ports and GIDs.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::{transmute, zeroed, MaybeUninit};
@@ -11,12 +11,12 @@ use gdrcore_verbs::abi::{
 };
 use rdma_sys::*;
 
-/// The symbol by which gdrcore's own libibverbs says that it is no NIC's.
+/// The symbol by which gdrcore's own libibverbs is recognised.
 const DROPIN: &CStr = c"gdrcore_dropin_version";
 /// libibverbs' query of all GIDs with their types; verbs.h calls it by an inline function.
-/// rdma-core has had it since 32.
+/// rdma-core has it since version 32.
 const QUERY_GID_TABLE: &CStr = c"_ibv_query_gid_table";
-/// GIDs of all ports that are asked for at once.
+/// Most GIDs of all ports that are requested at once.
 const TABLE_MAX: usize = 1024;
 /// IBV_LINK_LAYER_ETHERNET.
 const LAYER_ETHERNET: u32 = 2;
@@ -46,7 +46,7 @@ fn symbol(name: &CStr) -> *mut c_void {
     found
 }
 
-/// Whether libibverbs is gdrcore's own, whose devices would lead back here.
+/// Whether libibverbs is gdrcore's own, whose devices would lead back to this library.
 fn is_dropin() -> bool {
     !symbol(DROPIN).is_null()
 }
@@ -102,7 +102,7 @@ impl Drop for List {
 }
 
 /// # Safety
-/// Here and below: as the table says (`gdrcore_verbs::abi::Module`).
+/// Here and below: as documented for the table (`gdrcore_verbs::abi::Module`).
 pub unsafe extern "C" fn device_name(
     index: u32,
     name: *mut [c_char; NAME_MAX],
@@ -152,9 +152,8 @@ pub unsafe extern "C" fn open(
         return libc::ENODEV;
     };
     // Keeps the memory of a parent that forks: on kernels before 5.12 a registered page would move
-    // to the child. A program that has begun with verbs before us has chosen already; its answer is
-    // an error of no interest.
-    // SAFETY: no precondition.
+    // to the child. A program that used verbs before us has decided already, so an error here does
+    // not matter. SAFETY: no precondition.
     unsafe { ibv_fork_init() };
     // SAFETY: a device of the list.
     let context = unsafe { ibv_open_device(device) };
@@ -181,7 +180,7 @@ pub unsafe extern "C" fn open(
     }
 }
 
-/// A completion channel that never sleeps.
+/// Makes a non-blocking completion channel.
 ///
 /// # Safety
 /// `context` is open.
@@ -261,7 +260,7 @@ unsafe fn prepare(context: *mut ibv_context, device: *mut ibv_device) -> Result<
     else {
         return Err(libc::EOPNOTSUPP);
     };
-    // SAFETY: the same functions with pointers to structs of one layout in place of libibverbs'
+    // SAFETY: the same functions, with pointers to structs of one layout in place of libibverbs'
     // (asserted in lib.rs; ffi's C test compares every field), and void pointers to its objects.
     let data = unsafe {
         DataPath {
@@ -287,8 +286,8 @@ unsafe fn prepare(context: *mut ibv_context, device: *mut ibv_device) -> Result<
     let window_2 = ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0
         | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
     if a.max_mw > 0 {
-        // A driver that has windows has those of type 1 unless it is rxe, which refuses none; the
-        // allocation tells.
+        // A driver with windows has those of type 1, unless it is rxe, which does not refuse them
+        // here; the allocation shows it.
         bits |= caps::MW_1;
         if cap_flags & window_2 != 0 {
             bits |= caps::MW_2;
@@ -384,7 +383,7 @@ pub unsafe extern "C" fn gids(
 ) -> c_int {
     let query = symbol(QUERY_GID_TABLE);
     if query.is_null() {
-        // Without it there is no way to tell RoCE v1 from v2.
+        // Without it RoCE v1 and v2 cannot be distinguished.
         return libc::ENOSYS;
     }
     // SAFETY: the symbol of this name has had this form since it exists.

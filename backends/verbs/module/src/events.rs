@@ -1,5 +1,5 @@
-//! What the kernel reports. Every event is acknowledged at once: who destroys an object waits for
-//! nobody.
+//! Takes the kernel's events. Every event is acknowledged at once, so that the destruction of an
+//! object waits for no other thread.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;

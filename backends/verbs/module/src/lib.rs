@@ -1,11 +1,10 @@
 //! `libgdrcore_verbs.so`: libibverbs behind the table of [`gdrcore_verbs::abi`].
 //!
-//! * `convert`: attributes, to and fro.
-//! * `device`: list, open, ports, GIDs. * `objects`: everything that is made on an open device.
-//! * `events`: what the kernel reports.
+//! * `convert`: attributes in either direction. * `device`: list, open, ports, GIDs. * `objects`:
+//!   all objects of an open device. * `events`: the kernel's events.
 //!
-//! No state: objects are libibverbs' own pointers, and the other side of the table sees to their
-//! life.
+//! No state: objects are libibverbs' own pointers, and the other side of the table manages their
+//! lifetime.
 
 #![cfg(feature = "ibverbs")]
 
@@ -19,7 +18,7 @@ use core::mem::size_of;
 use gdrcore_core::verbs::types::{RecvWr, SendWr, Sge, Wc};
 use gdrcore_verbs::abi::{Module, MAGIC, VERSION};
 
-// The hot structs go to libibverbs as they are.
+// The structs of the data path go to libibverbs unchanged.
 const _: () = {
     assert!(size_of::<SendWr>() == size_of::<rdma_sys::ibv_send_wr>());
     assert!(size_of::<RecvWr>() == size_of::<rdma_sys::ibv_recv_wr>());

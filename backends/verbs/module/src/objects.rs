@@ -1,4 +1,4 @@
-//! What is made on an open device: libibverbs' calls, one each.
+//! The module's functions for objects of an open device: one call of libibverbs each.
 
 use core::ffi::c_int;
 use core::mem::zeroed;
@@ -11,7 +11,7 @@ use gdrcore_core::verbs::types::{AhAttr, QpAttr};
 use gdrcore_verbs::abi::{Memory, Object, QpMade, QpMake, Source};
 use rdma_sys::*;
 
-/// Writes a new object, or says why there is none.
+/// Writes a new object, or returns the errno.
 ///
 /// # Safety
 /// `out` is writable.
@@ -25,7 +25,7 @@ unsafe fn made<T>(object: *mut T, out: *mut Object) -> c_int {
 }
 
 /// # Safety
-/// Here and below: as the table says (`gdrcore_verbs::abi::Module`).
+/// Here and below: as documented for the table (`gdrcore_verbs::abi::Module`).
 pub unsafe extern "C" fn pd_alloc(context: Object, out: *mut Object) -> c_int {
     // SAFETY: the table's contract.
     unsafe { made(ibv_alloc_pd(context.cast()), out) }
@@ -271,8 +271,8 @@ pub unsafe extern "C" fn qp_modify(
 pub unsafe extern "C" fn qp_query(qp: Object, out: *mut QpAttr) -> c_int {
     // SAFETY: plain data, all-zero is valid.
     let (mut attr, mut init): (ibv_qp_attr, ibv_qp_init_attr) = unsafe { (zeroed(), zeroed()) };
-    // Everything that a query can say of an RC QP; what does not apply to the type is left out of
-    // the answer.
+    // All attributes that a query can return for an RC QP; those that do not apply to the type are
+    // missing in the result.
     let all = ((1 << 21) - 1) as c_int;
     // SAFETY: a live QP, our own structs.
     let rc = code(unsafe { ibv_query_qp(qp.cast(), &mut attr, all, &mut init) });
