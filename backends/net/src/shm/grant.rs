@@ -7,7 +7,7 @@
 //!   a WRITE with an unknown key   -- request: QPs, key -->  may it WRITE? (`Transport::mappable`)
 //!   maps the descriptor           <-- grant: number, serial, range, descriptor --
 //!   "pinned" = number, fence, serial still in the page? copy, "pinned" = 0
-//!                                    revokes: serial = 0, fence, waits while "pinned" is the number
+//!                                   revokes: serial = 0, fence, waits while "pinned" is the number
 //! ```
 //!
 //! The two words are a Dekker pair ([`gdrcore_core::lease`]): either the writer sees that the grant
