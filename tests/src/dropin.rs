@@ -35,7 +35,7 @@ pub fn free_port() -> u16 {
 
 /// Whether somebody listens at a TCP port of a process's network. Connecting would take the tool's
 /// only accept.
-fn is_listened_at(port: u16, process: u32) -> bool {
+pub fn is_listened_at(port: u16, process: u32) -> bool {
     let wanted = format!(":{port:04X} ");
     ["tcp", "tcp6"].iter().any(|f| {
         let text = std::fs::read_to_string(format!("/proc/{process}/net/{f}")).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! What the tests of the whole repository share.
 
 pub mod cm;
+pub mod containers;
 pub mod cuda;
 pub mod dropin;
 pub mod ends;
