@@ -176,16 +176,17 @@ listens() {
 	    grep -qi ":$(printf %04x "$2") [0-9A-F]*:0000 0A "
 }
 
-# perftest TEST SERVER CLIENT [OPTION...]: starts both sides; sets `serving` and `last`.
+# perftest TEST SERVER CLIENT [OPTION...]: starts both sides; sets `serving` and `last`. A packet
+# counts as lost after 4 seconds (-u 20): this machine may be busy.
 perftest() {
 	test=$1 server=$2 client=$3
 	shift 3
 	start "$test-server" inside "$server" env LD_LIBRARY_PATH="$DROPIN" timeout "$LIMIT" \
-	    "$test" -F -x 0 "$@"
+	    "$test" -F -x 0 -u 20 "$@"
 	serving=$last
 	until_true listens "$server" 18515 || give_up "$test does not listen in $server"
 	start "$test" inside "$client" env LD_LIBRARY_PATH="$DROPIN" timeout "$LIMIT" \
-	    "$test" -F -x 0 "$@" "$(address_of "$server")"
+	    "$test" -F -x 0 -u 20 "$@" "$(address_of "$server")"
 }
 
 # figures TEST: its lines of figures.

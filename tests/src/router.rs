@@ -2,7 +2,7 @@
 
 use crate::lab::Lab;
 use crate::library;
-use crate::tools::{run, Done, Running};
+use crate::tools::{favoured, run, Done, Running};
 use gdrcore_net::shm::relay::Ends;
 use gdrcore_net::via::proto::{
     feature, mode, Envelope, Hello, Message, Text, Welcome, MESSAGE_MAX,
@@ -52,7 +52,7 @@ impl Router {
     /// names and what they say.
     pub fn start_on(lab: &Lab, host: usize, policy: &str, files: &[(&str, &str)]) -> Router {
         let mut router = Router::prepare(&[], &[]);
-        let on = lab.in_network(host);
+        let on = favoured(&lab.in_network(host));
         router.by =
             std::iter::once(on.get_program()).chain(on.get_args()).map(Into::into).collect();
         for (name, text) in files {

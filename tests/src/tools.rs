@@ -164,6 +164,20 @@ pub fn run(command: &mut Command, seconds: u64) -> Done {
     Running::start(command).finish(Duration::from_secs(seconds))
 }
 
+/// The same command, before what else the machine does where this user may ask for that: for
+/// programs whose own timers count on a machine that is theirs.
+pub fn favoured(command: &Command) -> Command {
+    let mut c = Command::new("nice");
+    c.args(["-n", "-10"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => c.env(name, value),
+            None => c.env_remove(name),
+        };
+    }
+    c
+}
+
 /// Where a program is, if it is installed and this user may run it.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

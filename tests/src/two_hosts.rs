@@ -8,7 +8,7 @@ use crate::lab::Lab;
 use crate::patience;
 use crate::rdmacm;
 use crate::router::{number, Router};
-use crate::tools::{find, Done, Running};
+use crate::tools::{favoured, find, Done, Running};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::shm::relay::Relay;
 use gdrcore_net::via::find::SocketPath;
@@ -48,12 +48,14 @@ fn network(name: &str) -> &'static str {
     }
 }
 
-/// All pairs of containers, in rounds of two pairs that have none in common: within the hosts, and
-/// across. The first of a pair serves.
-pub const ROUNDS: [[[&str; 2]; 2]; 3] = [
-    [["blue", "red"], ["gold", "green"]],
-    [["green", "blue"], ["red", "gold"]],
-    [["blue", "gold"], ["green", "red"]],
+/// All pairs of containers, within the hosts and across. The first of a pair serves.
+pub const PAIRS: [[&str; 2]; 6] = [
+    ["blue", "red"],
+    ["gold", "green"],
+    ["green", "blue"],
+    ["red", "gold"],
+    ["blue", "gold"],
+    ["green", "red"],
 ];
 
 /// What may differ.
@@ -175,8 +177,10 @@ impl TwoHosts {
         folders: &[&Path],
     ) -> Command {
         let (place, socket) = (FIRST + TwoHosts::number(tenant), self.socket(tenant));
+        // What it says of a device that fails is the test's reason.
+        let environment = &[&[("GDRC_VERBOSE", "1")], environment].concat();
         let inside = Inside { place, socket: &socket, words, environment, folders };
-        self.containers.command(&self.lab, &inside)
+        favoured(&self.containers.command(&self.lab, &inside))
     }
 
     /// A program that is installed, with its arguments, in a tenant's container; `None`: it is not.
@@ -273,17 +277,6 @@ fn join(lab: &Lab) -> Result<(), String> {
 /// A path of text.
 fn text(path: &Path) -> String {
     path.to_str().expect("a path of text").into()
-}
-
-/// Does something with all pairs of containers, two pairs at a time.
-pub fn all_pairs(each: impl Fn([&str; 2]) + Sync) {
-    for round in ROUNDS {
-        std::thread::scope(|scope| {
-            let one = scope.spawn(|| each(round[0]));
-            each(round[1]);
-            one.join().unwrap_or_else(|what| std::panic::resume_unwind(what));
-        });
-    }
 }
 
 /// Makes sure that both sides ended well.

@@ -5,7 +5,7 @@ use gdrcore_tests::containers::Maker;
 use gdrcore_tests::ends::pattern;
 use gdrcore_tests::rdmacm::launcher;
 use gdrcore_tests::tools::{compile, find, run, scratch, Done, Running};
-use gdrcore_tests::two_hosts::{all_pairs, succeeded, Setup, TwoHosts, ROUNDS};
+use gdrcore_tests::two_hosts::{succeeded, Setup, TwoHosts, PAIRS};
 use gdrcore_tests::{library, patience, skip};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,18 +16,18 @@ use std::time::Duration;
 /// UCX may use our device, and a process's own memory for what it sends to itself.
 const UCX: [(&str, &str); 1] = [("UCX_NET_DEVICES", "gdrc0:1")];
 
-/// Programs whose sides find each other by TCP. Those with -c look at the bytes; of the others the
+/// Programs whose sides find each other by TCP; `-u 20`: packets count as lost after seconds alone. Those with -c look at the bytes; of the others the
 /// ICRC of each packet is looked at by router and receiver.
 const BY_TCP: &[&str] = &[
     "ibv_rc_pingpong -g 0 -c -p {P}",
     "ibv_uc_pingpong -g 0 -c -p {P}",
     "ibv_ud_pingpong -g 0 -c -p {P}",
     "ibv_srq_pingpong -g 0 -c -p {P}",
-    "ib_send_bw -F -n 100 -x 0 -p {P}",
-    "ib_send_lat -F -n 100 -x 0 -p {P}",
-    "ib_write_bw -F -n 100 -x 0 -p {P}",
-    "ib_read_lat -F -n 100 -x 0 -p {P}",
-    "ib_atomic_bw -F -n 100 -x 0 -p {P}",
+    "ib_send_bw -F -u 20 -n 100 -x 0 -p {P}",
+    "ib_send_lat -F -u 20 -n 100 -x 0 -p {P}",
+    "ib_write_bw -F -u 20 -n 100 -x 0 -p {P}",
+    "ib_read_lat -F -u 20 -n 100 -x 0 -p {P}",
+    "ib_atomic_bw -F -u 20 -n 100 -x 0 -p {P}",
 ];
 
 /// Two sides of a program of librdmacm. Those with -V look at the bytes.
@@ -35,11 +35,11 @@ const BY_CM: &[[&str; 2]] = &[
     ["rping -s -C 10 -V -S 4000", "rping -c -a {S} -C 10 -V -S 4000"],
     ["ucmatose", "ucmatose -s {S}"],
     ["udaddy", "udaddy -s {S}"],
-    ["ib_send_bw -R -F -n 100", "ib_send_bw -R -F -n 100 {S}"],
-    ["ib_send_lat -R -F -n 100", "ib_send_lat -R -F -n 100 {S}"],
-    ["ib_write_bw -R -F -n 100", "ib_write_bw -R -F -n 100 {S}"],
-    ["ib_read_lat -R -F -n 100", "ib_read_lat -R -F -n 100 {S}"],
-    ["ib_atomic_bw -R -F -n 100", "ib_atomic_bw -R -F -n 100 {S}"],
+    ["ib_send_bw -R -F -u 20 -n 100", "ib_send_bw -R -F -u 20 -n 100 {S}"],
+    ["ib_send_lat -R -F -u 20 -n 100", "ib_send_lat -R -F -u 20 -n 100 {S}"],
+    ["ib_write_bw -R -F -u 20 -n 100", "ib_write_bw -R -F -u 20 -n 100 {S}"],
+    ["ib_read_lat -R -F -u 20 -n 100", "ib_read_lat -R -F -u 20 -n 100 {S}"],
+    ["ib_atomic_bw -R -F -u 20 -n 100", "ib_atomic_bw -R -F -u 20 -n 100 {S}"],
 ];
 
 macro_rules! world {
@@ -116,19 +116,21 @@ fn all_pairs_with_a_network_for_their_tcp() {
     let world = world!(Setup { more: &[], network: true, maker: Maker::Namespaces });
     let dir = scratch("router-programs");
     open_to_all(&dir);
-    all_pairs(|tenants| {
+    for tenants in PAIRS {
         BY_TCP.iter().for_each(|words| by_tcp(&world, words, tenants));
         ucx(&world, "rc_v,self", "tag_bw", tenants);
         ucx(&world, "ud_v,self", "tag_lat", tenants);
         file(&world, &dir, tenants);
-    });
+    }
     wire_is_clean(&world);
 }
 
 #[test]
 fn all_pairs_without_any_network() {
     let world = world!(Setup { more: &[], network: false, maker: Maker::Namespaces });
-    all_pairs(|tenants| BY_CM.iter().for_each(|sides| by_cm(&world, sides, tenants)));
+    for tenants in PAIRS {
+        BY_CM.iter().for_each(|sides| by_cm(&world, sides, tenants));
+    }
     wire_is_clean(&world);
 }
 
@@ -147,8 +149,7 @@ fn in_a_runtime(maker: Maker, name: &str) {
     let dir = scratch(name);
     open_to_all(&dir);
     sees_what_it_should(&world);
-    let pairs = ROUNDS.concat();
-    let pair = |k: usize| pairs[k % pairs.len()];
+    let pair = |k: usize| PAIRS[k % PAIRS.len()];
     BY_TCP.iter().enumerate().for_each(|(k, words)| by_tcp(&world, words, pair(k)));
     BY_CM.iter().enumerate().for_each(|(k, sides)| by_cm(&world, sides, pair(k + 3)));
     ucx(&world, "rc_v,self", "tag_bw", pair(2));
