@@ -31,7 +31,7 @@ FILL = sed -e 's|@PREFIX_FROM_PC@|$(call SEEN_FROM,pkgconfig,$(PREFIX))|g' \
 # Under its name at once and whole: another make may do the same, and a program may run the file.
 PUT = install -m 755 "$(1)" "$(2).$$$$" && mv -f "$(2).$$$$" "$(2)"
 
-.PHONY: all lib dropin router verbs header examples demo test compare compare-vm compare-gpu install uninstall clean help
+.PHONY: all lib dropin router verbs header examples demo demo-router test compare compare-vm compare-gpu install uninstall clean help
 
 all: lib dropin router examples ## Build the library, the libibverbs drop-in, the router and the C examples.
 
@@ -66,6 +66,11 @@ demo: ## Build, then run the main job: router, client and peer, and a 1 GiB file
 	@scripts/deps.sh demo
 	@$(MAKE) --no-print-directory all
 	BIN="$(BIN)" c-examples/demo.sh
+
+demo-router: ## Build, then run containers on two hosts by way of a router each, with perftest and a limit.
+	@scripts/deps.sh demo-router
+	@$(MAKE) --no-print-directory all
+	BIN="$(BIN)" DROPIN="$(DROPIN)" c-examples/demo_router.sh
 
 test: ## Install (as root) or name what the tests need, then run all of them.
 	@scripts/deps.sh test

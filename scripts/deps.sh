@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Usage: deps.sh demo|test|compare. Checks the tools that the build and the tests need. As root on a
-# system with apt it installs missing ones; otherwise it names them. A missing tool of the tests is
-# no error: its tests are skipped and name it.
+# Usage: deps.sh demo|demo-router|test|compare. Checks the tools that the build and the tests need.
+# As root on a system with apt it installs missing ones; otherwise it names them. A missing tool of
+# the tests is no error: its tests are skipped and name it.
 set -u
 what=${1:-test}
 
@@ -16,19 +16,23 @@ if [ ${#missing_hard[@]} -gt 0 ]; then
     printf '  %s\n' "${missing_hard[@]}" >&2
     exit 1
 fi
-case $what in test | compare) ;; *) exit 0 ;; esac
+case $what in test | compare | demo-router) ;; *) exit 0 ;; esac
 
 # Each line: check | Debian package | purpose.
 needs() {
-    [ "$what" = test ] || { needs_compare; return; }
+    case $what in
+    compare) needs_compare; return ;;
+    demo-router) needs_containers; return ;;
+    esac
+    needs_containers
     cat <<'EOF'
 command -v tshark|tshark|tshark and dumpcap read and record captures
 command -v tcpdump|tcpdump|the lab's captures
 /usr/bin/python3 -c 'import scapy.contrib.roce'|python3-scapy|an independent ICRC
-command -v ip|iproute2|network namespaces with links
 command -v nft|nftables|firewalls that drop and reject
 command -v ethtool|ethtool|links without segmentation offload
-command -v unshare|util-linux|namespaces without capabilities
+command -v bwrap|bubblewrap|containers of the router's tests
+command -v runc|runc|containers of the router's tests
 command -v g++|g++|the header as C++17, the README's program as C++20
 command -v pkg-config|pkg-config|the installed gdrcore.pc
 command -v cmake|cmake|the installed CMake package
@@ -38,7 +42,6 @@ test -e /usr/include/infiniband/verbs.h|libibverbs-dev|libibverbs' layouts, rxe,
 test -e /usr/include/rdma/rdma_cma.h|librdmacm-dev|rdma-sys, which the verbs device is built with
 ls /usr/lib/llvm-*/lib/libclang[.-][s0-9]*|libclang-dev|rdma-sys
 command -v ibv_rc_pingpong|ibverbs-utils|the libibverbs drop-in
-command -v ib_write_lat|perftest|the libibverbs drop-in
 command -v rping|rdmacm-utils|librdmacm on the drop-in
 /usr/bin/python3 -c 'import pyverbs'|python3-pyverbs|rdma-core's own suite on the drop-in
 command -v fi_pingpong|libfabric-bin|libfabric on the drop-in
@@ -48,6 +51,15 @@ command -v mpicc.openmpi|libopenmpi-dev|Open MPI on the drop-in
 command -v busybox|busybox|TCP programs over rsockets
 command -v iperf|iperf|TCP programs over rsockets
 command -v valgrind|valgrind|instructions, where the clock says nothing, and errors of memory
+EOF
+}
+
+# Containers made of namespaces, and the programs that run in them.
+needs_containers() {
+    cat <<'EOF'
+command -v ip|iproute2|network namespaces with links
+command -v unshare|util-linux|namespaces without capabilities
+command -v ib_write_lat|perftest|the libibverbs drop-in
 EOF
 }
 

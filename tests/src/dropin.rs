@@ -36,7 +36,7 @@ pub fn free_port() -> u16 {
 
 /// Whether a TCP port has a listener in a process's network namespace. Reads procfs: a connection
 /// would use up the tool's only accept.
-fn is_listened_at(port: u16, process: u32) -> bool {
+pub fn is_listened_at(port: u16, process: u32) -> bool {
     let wanted = format!(":{port:04X} ");
     ["tcp", "tcp6"].iter().any(|f| {
         let text = std::fs::read_to_string(format!("/proc/{process}/net/{f}")).unwrap_or_default();

@@ -96,6 +96,11 @@ impl Lab {
         format!("/proc/{}/ns/net", self.hosts[host].init)
     }
 
+    /// A host's first process, as seen from here.
+    pub fn first_process(&self, host: usize) -> u32 {
+        self.hosts[host].init
+    }
+
     /// Links two hosts. `a` and `b`: host, name of its interface, its addresses with prefix length.
     pub fn link(&self, a: (usize, &str, &[&str]), b: (usize, &str, &[&str])) -> Result<(), String> {
         let init = |host: usize| self.hosts[host].init.to_string();

@@ -1,6 +1,7 @@
 //! Harnesses and tools that the integration tests share.
 
 pub mod cm;
+pub mod containers;
 pub mod cuda;
 pub mod dropin;
 pub mod ends;

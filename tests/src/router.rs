@@ -2,7 +2,7 @@
 
 use crate::lab::Lab;
 use crate::library;
-use crate::tools::{run, Done, Running};
+use crate::tools::{favoured, run, Done, Running};
 use gdrcore_net::shm::relay::Ends;
 use gdrcore_net::via::proto::{
     feature, mode, Envelope, Hello, Message, Text, Welcome, MESSAGE_MAX,
@@ -52,7 +52,7 @@ impl Router {
     /// names and what they say.
     pub fn start_on(lab: &Lab, host: usize, policy: &str, files: &[(&str, &str)]) -> Router {
         let mut router = Router::prepare(&[], &[]);
-        let on = lab.in_network(host);
+        let on = favoured(&lab.in_network(host));
         router.by =
             std::iter::once(on.get_program()).chain(on.get_args()).map(Into::into).collect();
         for (name, text) in files {
@@ -296,14 +296,19 @@ const VARIABLES: [&str; 7] = [
 /// A program of a container on the drop-in, by way of a router's socket or of what it finds itself.
 pub fn contained(lab: &Lab, host: usize, program: &Path, router: Option<&Path>) -> Command {
     let mut c = lab.command(host, program);
-    c.env("LD_LIBRARY_PATH", library::dropin());
-    for name in VARIABLES {
-        c.env_remove(name);
-    }
+    on_the_drop_in(&mut c);
     if let Some(router) = router {
         c.env("GDRC_ROUTER", router);
     }
     c
+}
+
+/// Has a program load the drop-in, and none of what may find it another device.
+pub fn on_the_drop_in(c: &mut Command) {
+    c.env("LD_LIBRARY_PATH", library::dropin());
+    for name in VARIABLES {
+        c.env_remove(name);
+    }
 }
 
 /// The first number of a name in what `gdrcore-routerctl` says; `None`: the name is not there, or

@@ -164,6 +164,20 @@ pub fn run(command: &mut Command, seconds: u64) -> Done {
     Running::start(command).finish(Duration::from_secs(seconds))
 }
 
+/// The same command at a higher priority, where this user may raise it: for programs with timers of
+/// their own that assume an idle machine.
+pub fn favoured(command: &Command) -> Command {
+    let mut c = Command::new("nice");
+    c.args(["-n", "-10"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => c.env(name, value),
+            None => c.env_remove(name),
+        };
+    }
+    c
+}
+
 /// The path of a program, if it is installed and this user may run it.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,17 +1,19 @@
-//! Two hosts with a router each, linked by an Ethernet, and four containers without a network: two
-//! tenants on each host.
+//! Two hosts with a router each, linked by an Ethernet, and four containers, two tenants on each
+//! host. The containers have no network, or one of their own for the programs' TCP handshakes.
 
+use crate::containers::{Containers, Inside, Maker};
+use crate::dropin::{free_port, is_listened_at};
 use crate::lab::Lab;
 use crate::patience;
 use crate::rdmacm;
-use crate::router::{contained, number, Router};
-use crate::tools::{find, Done, Running};
+use crate::router::{number, Router};
+use crate::tools::{favoured, find, Done, Running};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::shm::relay::Relay;
 use gdrcore_net::via::find::SocketPath;
 use gdrcore_net::via::session::Session;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -45,8 +47,30 @@ fn network(name: &str) -> &'static str {
     }
 }
 
+/// All pairs of containers, within the hosts and across. The first of a pair is the server.
+pub const PAIRS: [[&str; 2]; 6] = [
+    ["blue", "red"],
+    ["gold", "green"],
+    ["green", "blue"],
+    ["red", "gold"],
+    ["blue", "gold"],
+    ["green", "red"],
+];
+
+/// Options of the set-up.
+pub struct Setup<'a> {
+    /// Further lines of the tenants' policies, by name.
+    pub more: &'a [(&'a str, &'a str)],
+    /// Containers have a network of their own, in which they have the addresses of the map.
+    pub network: bool,
+    /// The program that makes them.
+    pub maker: Maker,
+}
+
 /// The whole set-up; dropping it ends everything.
 pub struct TwoHosts {
+    /// Dropped before the namespaces that it enters.
+    containers: Containers,
     /// The routers; dropped before the namespaces.
     pub routers: [Router; 2],
     /// Hosts 0 and 1, then the containers.
@@ -75,7 +99,8 @@ pub fn policy(host: usize, more: &[(&str, &str)]) -> String {
         format!("[host]\nid = \"h{host}\"\naddress = \"{address}\"\nmap = \"DIR/map\"\n");
     text += "[network.other]\n";
     for (name, ..) in TENANTS.iter().filter(|t| t.1 == host) {
-        text += &format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\n{}", network(name));
+        text +=
+            &format!("[tenant.{name}]\nlisten = \"DIR/t/{name}/tenant.gdrc\"\n{}", network(name));
         let of = more.iter().filter(|(whose, _)| whose == name);
         of.for_each(|(_, line)| text += &format!("{line}\n"));
     }
@@ -86,13 +111,26 @@ impl TwoHosts {
     /// Makes the set-up; `more` adds lines to tenants, by name. The error names what this machine
     /// lacks.
     pub fn new(more: &[(&str, &str)]) -> Result<TwoHosts, String> {
-        let lab = Lab::new(FIRST + CONTAINERS)?;
+        TwoHosts::with(&Setup { more, network: false, maker: Maker::Namespaces })
+    }
+
+    /// The same, as it is wanted.
+    pub fn with(setup: &Setup) -> Result<TwoHosts, String> {
+        if let Some(lacks) = setup.maker.lacks() {
+            return Err(lacks);
+        }
+        let lab = Lab::new(FIRST + CONTAINERS + usize::from(setup.network))?;
         let with = |host: usize| format!("{}/24", HOSTS[host]);
         let stranger = format!("{STRANGER}/24");
         lab.link((0, "w0", &[&with(0), &stranger]), (1, "w1", &[&with(1)]))?;
-        let start = |host| Router::start_on(&lab, host, &policy(host, more), &[("map", &map())]);
+        if setup.network {
+            join(&lab)?;
+        }
+        let start =
+            |host| Router::start_on(&lab, host, &policy(host, setup.more), &[("map", &map())]);
         let routers = [start(0), start(1)];
-        Ok(TwoHosts { routers, lab })
+        let containers = Containers::new(setup.maker, routers[0].dir().join("containers"));
+        Ok(TwoHosts { containers, routers, lab })
     }
 
     /// The index of the tenant of this name.
@@ -113,7 +151,7 @@ impl TwoHosts {
 
     /// A session with a tenant's router, held by this process.
     pub fn session(&self, name: &str) -> (Session, Relay) {
-        let at = self.router_of(name).socket(name);
+        let at = self.socket(name);
         let at = SocketPath::new(at.as_os_str().as_bytes()).expect("a path");
         let (session, relay) = Session::open(&at, QPN_UNIT).expect("a session");
         (session, relay.expect("rings"))
@@ -124,19 +162,47 @@ impl TwoHosts {
         &self.routers[TENANTS[TwoHosts::number(name)].1]
     }
 
-    /// A program in a tenant's container, on the drop-in.
-    pub fn command(&self, tenant: &str, program: &Path) -> Command {
-        let socket = self.router_of(tenant).socket(tenant);
-        contained(&self.lab, FIRST + TwoHosts::number(tenant), program, Some(&socket))
+    /// The socket of a tenant.
+    fn socket(&self, name: &str) -> PathBuf {
+        self.router_of(name).socket(&format!("t/{name}/tenant.gdrc"))
+    }
+
+    /// A program in a tenant's container, on the drop-in, and what more it finds in its environment
+    /// and sees of the file system.
+    pub fn command(
+        &self,
+        tenant: &str,
+        words: &[String],
+        environment: &[(&str, &str)],
+        folders: &[&Path],
+    ) -> Command {
+        let (place, socket) = (FIRST + TwoHosts::number(tenant), self.socket(tenant));
+        // What it says of a device that fails is the test's reason.
+        let environment = &[&[("GDRC_VERBOSE", "1")], environment].concat();
+        let inside = Inside { place, socket: &socket, words, environment, folders };
+        favoured(&self.containers.command(&self.lab, &inside))
+    }
+
+    /// A program that is installed, with its arguments, in a tenant's container; `None`: it is not.
+    pub fn tool(
+        &self,
+        tenant: &str,
+        words: &str,
+        environment: &[(&str, &str)],
+        folders: &[&Path],
+    ) -> Option<Command> {
+        let mut all: Vec<String> = words.split_whitespace().map(str::to_string).collect();
+        if !all.first()?.starts_with('/') {
+            all[0] = text(&find(&all[0])?);
+        }
+        Some(self.command(tenant, &all, environment, folders))
     }
 
     /// A program of librdmacm in a tenant's container; `None`: it is not installed.
     pub fn cm(&self, tenant: &str, words: &str) -> Option<Command> {
-        let mut words = words.split_whitespace();
-        let program = find(words.next()?)?;
-        let mut c = self.command(tenant, &rdmacm::launcher());
-        c.arg(program).args(words);
-        Some(c)
+        let (name, rest) = words.split_once(' ').unwrap_or((words, ""));
+        let words = format!("{} {} {rest}", rdmacm::launcher().display(), find(name)?.display());
+        self.tool(tenant, &words, &[], &[])
     }
 
     /// Runs both sides of a program of librdmacm until they have ended; `{S}` stands for the
@@ -149,6 +215,32 @@ impl TwoHosts {
         let client = Running::start(&mut self.cm(tenants[1], &words[1])?).finish(LIMIT);
         let server = server.finish(LIMIT);
         println!("{tenants:?}: {}: {:?}", words[1], began.elapsed());
+        Some([server, client])
+    }
+
+    /// The same of a program whose sides find each other by TCP at a port (`{P}`).
+    pub fn run_by_tcp(
+        &self,
+        sides: [&str; 2],
+        tenants: [&str; 2],
+        environment: &[(&str, &str)],
+        folders: &[&Path],
+    ) -> Option<[Done; 2]> {
+        let began = std::time::Instant::now();
+        let port = free_port();
+        let side = |of: usize| {
+            let words = sides[of].replace("{S}", TwoHosts::vip(tenants[0]));
+            let words = words.replace("{P}", &port.to_string());
+            self.tool(tenants[of], &words, environment, folders)
+        };
+        let mut server = Running::start(&mut side(0)?);
+        let first = self.lab.first_process(FIRST + TwoHosts::number(tenants[0]));
+        patience::wait_for(60, "the server does not listen", || {
+            is_listened_at(port, first) || !server.is_running()
+        });
+        let client = Running::start(&mut side(1)?).finish(LIMIT);
+        let server = server.finish(LIMIT);
+        println!("{tenants:?}: {}: {:?}", sides[1], began.elapsed());
         Some([server, client])
     }
 
@@ -168,6 +260,23 @@ impl TwoHosts {
         let (_, wire) = done.output.split_once("\"wire\":").expect("a router with hosts");
         number(wire, name).unwrap_or_else(|| panic!("{name}: {wire}"))
     }
+}
+
+/// Joins the containers by a network of their own.
+fn join(lab: &Lab) -> Result<(), String> {
+    let switch = FIRST + CONTAINERS;
+    lab.admin(switch, &["link", "add", "br0", "type", "bridge"])?;
+    lab.admin(switch, &["link", "set", "br0", "up"])?;
+    for (k, (name, _, vip, _)) in TENANTS.iter().take(CONTAINERS).enumerate() {
+        lab.link((switch, name, &[]), (FIRST + k, "eth0", &[&format!("{vip}/24")]))?;
+        lab.admin(switch, &["link", "set", name, "master", "br0"])?;
+    }
+    Ok(())
+}
+
+/// A path of text.
+fn text(path: &Path) -> String {
+    path.to_str().expect("a path of text").into()
 }
 
 /// Checks that both sides succeeded.

@@ -27,40 +27,6 @@ macro_rules! world {
     };
 }
 
-/// Two sides of a program of librdmacm; `{S}` is the server's address. Those with -V look at the
-/// bytes.
-const TOOLS: &[[&str; 2]] = &[
-    ["rping -s -C 10 -V -S 4000", "rping -c -a {S} -C 10 -V -S 4000"],
-    ["ib_send_bw -R -F -n 500", "ib_send_bw -R -F -n 500 {S}"],
-    ["ib_write_lat -R -F -n 50", "ib_write_lat -R -F -n 50 {S}"],
-    ["ib_read_bw -R -F -n 500", "ib_read_bw -R -F -n 500 {S}"],
-    ["ucmatose", "ucmatose -s {S}"],
-    ["udaddy", "udaddy -s {S}"],
-];
-
-#[test]
-fn containers_of_two_hosts_talk_by_unmodified_programs() {
-    let world = world!(&[]);
-    // Each across the hosts, and one within a host beside them.
-    let pairs = [["blue", "green"], ["gold", "red"], ["green", "red"], ["blue", "gold"]];
-    for (k, sides) in TOOLS.iter().enumerate() {
-        let tenants = pairs[k % pairs.len()];
-        match world.run(*sides, tenants) {
-            Some(done) => succeeded(sides[1], &done, &world),
-            None => println!("{} is not installed", sides[0]),
-        }
-    }
-    if let Some(done) = world.run(TOOLS[0], ["blue", "red"]) {
-        succeeded("within a host", &done, &world);
-    }
-    for host in [0, 1] {
-        assert!(world.wire(host, "tx_packets") > 100 && world.wire(host, "rx_packets") > 100);
-        for name in ["bad_host", "bad_block", "bad_icrc", "bad_source", "policy", "unsteered"] {
-            assert_eq!(world.wire(host, name), 0, "{name} of host {host}");
-        }
-    }
-}
-
 #[test]
 fn a_limit_counts_on_the_way_to_another_host() {
     let world = world!(&[("blue", "tx_rate = \"4MB\"")]);
