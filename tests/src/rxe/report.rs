@@ -184,13 +184,13 @@ impl Report {
 const HEAD: &str = "# Interoperation with Linux's rxe
 
 Written by the test `interop` (`GDRC_BLESS=1 cargo test -p gdrcore-tests --test interop`): do not
-edit. Our soft device at one end, the kernel's rdma_rxe at the other, in a machine that
-`tests/vm/vm.sh` boots under QEMU; between them a tap device and a wire of ours, which can lose and
-damage packets. Every byte of every message is compared, and some behind it. A column is the
-direction of the requests: in \"ours → rxe\" our device is the requester and the kernel the
-responder; of the tools' two sides, ours is the client there. NAKs, MSNs, credits and timers are
-read from the wire, which also forges what neither stack would send. Captures named here are in
-tests/vm/evidence.
+edit. One end is our soft device, the other the kernel's rdma_rxe in a machine that
+`tests/vm/vm.sh` boots under QEMU; between them are a tap device and a wire of ours, which can
+lose and damage packets. Every byte of every message is compared, and some bytes behind it. A
+column is the direction of the requests: in \"ours → rxe\" our device is the requester and the
+kernel the responder; of the tools' two sides, ours is the client there. NAKs, MSNs, credits and
+timers are read from the wire, which also forges packets that neither stack would send. The
+captures named here are in tests/vm/evidence.
 
 ";
 
