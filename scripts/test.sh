@@ -105,8 +105,8 @@ main() {
         stage loom 900 env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom" \
             CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
             CARGO_PROFILE_RELEASE_DEBUG=0 \
-            "$CARGO" test -p gdrcore-core --release --test loom_ring --test loom_sleep --test \
-            loom_shared -- --show-output
+            "$CARGO" test -p gdrcore-core --release --test loom_ring --test loom_sleep \
+            --test loom_shared --test loom_turns -- --show-output
     fi
     stage build 900 make --no-print-directory all
     stage verbs 900 scripts/verbs.sh

@@ -3,8 +3,8 @@
 //! Layer by layer, low to high; each imports only those above it in this list:
 //!
 //! 1. [`error`], [`reason`], [`config`], [`counters`]: plain data, and why a call was refused.
-//! 2. `arena`, `random`, `pool`, `ring`, `sleep`, `lease`, `frame`, `bitmap`, `wheel`, `bucket`,
-//!    `dcqcn`: memory, threads and time, fixed at init.
+//! 2. `arena`, `random`, `pool`, `ring`, `sleep`, `turns`, `lease`, `frame`, `bitmap`, `wheel`,
+//!    `bucket`, `dcqcn`: memory, threads and time, fixed at init.
 //! 3. [`wire`]: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs.
 //! 4. `mem`: memory regions, windows, keys, and how bytes get in and out of them.
 //! 5. [`verbs`]: the objects of the API.
@@ -46,6 +46,7 @@ pub mod sleep;
 mod sync;
 #[cfg(test)]
 mod testing;
+pub mod turns;
 pub mod verbs;
 pub mod wheel;
 pub mod wire;

@@ -21,7 +21,7 @@ const CORE: &[&[&str]] = &[
     &["device"],
     &["arena"],
     &["random"],
-    &["pool", "ring", "sleep", "lease", "frame", "bitmap", "wheel", "bucket"],
+    &["pool", "ring", "sleep", "turns", "lease", "frame", "bitmap", "wheel", "bucket"],
     &["dcqcn"],
     &["wire"],
     &["mem"],

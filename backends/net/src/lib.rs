@@ -31,6 +31,7 @@ mod rseq;
 pub mod shm;
 pub mod soft;
 mod sys;
+mod thread_token;
 pub mod udp;
 pub mod via;
 pub mod wait;

@@ -1,7 +1,6 @@
 //! The layout of an engine in its memory: one walk, for the size query and for the carving.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::AtomicBool;
 
 use super::{qpn::Qpns, Engine, Inner};
 use crate::arena::{Heap, RawSlice, Region, Table, Walk};
@@ -16,8 +15,8 @@ use crate::roce::multicast::Members;
 use crate::roce::peer::{Path, Peer, PeerAddr};
 use crate::roce::rules::ack::AckQueue;
 use crate::roce::txbuf::Handed;
-
 use crate::roce::{Common, Transport};
+use crate::turns::TurnLock;
 use crate::verbs::cause::Cause;
 use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq};
 use crate::verbs::shared::{tag, EngineKey, Shared};
@@ -160,5 +159,5 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         elsewhere: false,
         shared: false,
     };
-    Ok(Engine { shared: p.shared, locked: AtomicBool::new(false), inner: UnsafeCell::new(inner) })
+    Ok(Engine { shared: p.shared, lock: TurnLock::default(), inner: UnsafeCell::new(inner) })
 }

@@ -22,7 +22,7 @@ mod tx;
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
 use crate::arena::{Heap, RawSlice, Walk};
 use crate::cm::Cm;
@@ -33,6 +33,7 @@ use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
 use crate::roce::txbuf::Handed;
 use crate::roce::Transport;
+use crate::turns::TurnLock;
 use crate::verbs::post;
 use crate::verbs::shared::tag;
 use crate::verbs::shared::{CqShared, QpShared, Shared};
@@ -80,11 +81,11 @@ pub struct Inner {
 /// A soft device without its port. `Sync`: any thread may call anything.
 pub struct Engine {
     shared: Shared,
-    locked: AtomicBool,
+    lock: TurnLock,
     inner: UnsafeCell<Inner>,
 }
 
-// SAFETY: `inner` is reached only through `Guard`, which exists once at a time (`locked`); `shared`
+// SAFETY: `inner` is reached only through `Guard`, which exists once at a time (`lock`); `shared`
 // is atomics.
 unsafe impl Sync for Engine {}
 // SAFETY: nothing in it belongs to a thread.
@@ -135,31 +136,23 @@ impl Engine {
         &self.shared
     }
 
-    /// Takes the lock if it is free.
-    #[inline]
-    pub fn try_lock(&self) -> Option<Guard<'_>> {
-        if self.locked.load(Ordering::Relaxed) || self.locked.swap(true, Ordering::Acquire) {
-            None
-        } else {
-            Some(Guard { engine: self })
-        }
+    /// The lock's words, for the turns of threads.
+    #[inline(always)]
+    pub fn turns(&self) -> &TurnLock {
+        &self.lock
     }
 
-    /// Takes the lock if it is free, for a thread that failed to, has left a mark in
-    /// [`Shared::active`] and must know that somebody will see it: `None` is a promise that the
-    /// holder, if it looks at the marks after unlocking, finds it.
-    ///
-    /// The pair: here the mark, then the swap of the lock; there (`Drop` of [`Guard`]) the swap
-    /// that unlocks, then the look at the marks. Both swaps are of one word, so one comes first. If
-    /// it is this one, the holder's reads what it wrote, and so the mark is visible to the holder's
-    /// look; if it is the holder's, this one finds the lock free.
+    /// Takes the lock if it is free.
+    #[inline(always)]
+    pub fn try_lock(&self) -> Option<Guard<'_>> {
+        self.lock.try_lock().then(|| Guard { engine: self })
+    }
+
+    /// Takes the lock if it is free, for a thread that failed to and has left a mark in
+    /// [`Shared::active`]. `None`: its holder sees the mark ([`TurnLock::try_lock_marked`]).
     #[inline]
     pub fn try_lock_marked(&self) -> Option<Guard<'_>> {
-        if self.locked.swap(true, Ordering::AcqRel) {
-            None
-        } else {
-            Some(Guard { engine: self })
-        }
+        self.lock.try_lock_marked().then(|| Guard { engine: self })
     }
 
     /// Posts a list of send requests. The doorbell is the caller's: take the lock and send.
@@ -366,7 +359,7 @@ impl Guard<'_> {
     /// Both halves at once.
     #[inline]
     pub(crate) fn split(&mut self) -> (&mut Inner, &Shared) {
-        // SAFETY: this guard is the only one (`locked`), and `&mut self` excludes a second borrow
+        // SAFETY: this guard is the only one (`lock`), and `&mut self` excludes a second borrow
         // through it.
         (unsafe { &mut *self.engine.inner.get() }, &self.engine.shared)
     }
@@ -391,8 +384,7 @@ impl DerefMut for Guard<'_> {
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        // A read-modify-write where a store would do for a lock: see `try_lock_marked`.
-        self.engine.locked.swap(false, Ordering::AcqRel);
+        self.engine.lock.unlock();
     }
 }
 

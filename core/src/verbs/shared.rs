@@ -6,6 +6,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use crossbeam_utils::CachePadded;
+
 use crate::arena::{Region, Table, Walk};
 use crate::bitmap::AtomicBitmap;
 use crate::config::Config;
@@ -98,6 +100,26 @@ pub const CHANNELS: usize = u64::BITS as usize;
 pub struct CqShared {
     /// Completions.
     pub ring: SlotRing<Wc>,
+    /// For polls while another thread runs the engine.
+    pub vain: CachePadded<VainPolls>,
+}
+
+/// What polls of a CQ note that find nothing while another thread runs the engine. Relaxed: two
+/// threads that poll one CQ disturb each other's notes, no more.
+#[derive(Default)]
+pub struct VainPolls {
+    /// Epoch of the lock at the last look ([`crate::turns::TurnLock::epoch`]).
+    pub epoch: AtomicU32,
+    /// Rounds of the engine at the last look.
+    pub rounds: AtomicU32,
+    /// When the next look is due.
+    pub look_at_ns: AtomicU64,
+    /// The interval of looks.
+    pub wait_ns: AtomicU64,
+    /// When these polls need a full round.
+    pub round_at_ns: AtomicU64,
+    /// They have asked the runner for it.
+    pub asked: AtomicBool,
 }
 
 impl CqShared {

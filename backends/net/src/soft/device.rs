@@ -10,6 +10,7 @@ use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::fault;
 use crate::port::Port;
+use crate::thread_token::token;
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{
@@ -137,7 +138,7 @@ impl SoftDevice {
 
     /// A round for the program. With a helper, its time is noted for that.
     #[inline(always)]
-    fn program_runs(&self) -> usize {
+    pub(super) fn program_runs(&self) -> usize {
         if self.helper_on.load(Ordering::Relaxed) {
             return self.program_runs_with_helper();
         }
@@ -154,17 +155,23 @@ impl SoftDevice {
     #[inline(never)]
     fn program_runs_with_helper(&self) -> usize {
         let now = now_ns();
-        self.last_poll_ns.store(now, Ordering::Relaxed);
+        self.polls.last_poll_ns.store(now, Ordering::Relaxed);
         let handled = self.run_at(Round::Full, Some(now));
         self.note_poll(handled > 0);
         handled
     }
 
-    /// A poll that found nothing: a round of the engine, then a second look.
+    /// A poll that found nothing: a round of the engine, then a second look. In another thread's
+    /// turn that round may be left to it.
     #[inline(always)]
     fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+        let token = token();
+        if !self.may_run_for(token, cq) {
+            return take(cq, wc);
+        }
         if self.helper_on.load(Ordering::Relaxed) {
-            self.program_runs_with_helper();
+            let handled = self.program_runs_with_helper();
+            self.after_turn(token, handled == 0);
             return take(cq, wc);
         }
         let (mut handled, mut n) = (0, 0);
@@ -179,6 +186,7 @@ impl SoftDevice {
             handled += self.after_round(Round::Full);
         }
         self.note_poll(handled > 0);
+        self.after_turn(token, handled == 0);
         if cq.ring.is_empty() || n == wc.len() {
             return Ok(n);
         }
@@ -198,7 +206,7 @@ impl SoftDevice {
     /// Wakes the helper, which runs the engine from now on: the program is about to sleep.
     pub(super) fn hand_to_helper(&self) {
         if self.helper_on.load(Ordering::Relaxed) {
-            self.last_poll_ns.store(0, Ordering::Relaxed);
+            self.polls.last_poll_ns.store(0, Ordering::Relaxed);
             self.helper.wake();
         }
     }

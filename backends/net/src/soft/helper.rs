@@ -241,7 +241,7 @@ impl SoftDevice {
             return Err(e);
         }
         // The program sleeps: there is no wait for more polls.
-        self.last_poll_ns.store(0, Ordering::Relaxed);
+        self.polls.last_poll_ns.store(0, Ordering::Relaxed);
         self.helper_on.store(true, Ordering::SeqCst);
         let _ = self.waiter.attach_io(false);
         Ok(())
@@ -281,7 +281,7 @@ impl SoftDevice {
             if now >= end {
                 break;
             }
-            let last = self.last_poll_ns.load(Ordering::Relaxed);
+            let last = self.polls.last_poll_ns.load(Ordering::Relaxed);
             let polled = now.saturating_sub(last) < TAKE_OVER_NS;
             if polled && !self.helper.sticky.load(Ordering::Relaxed) {
                 if watching {

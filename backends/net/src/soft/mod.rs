@@ -2,7 +2,7 @@
 //!
 //! * `open`: opening and closing; `layout`: the parts of the device's memory.
 //! * `progress`: one bounded round of the engine, and when it runs. `budget`: its bounds. `lock`:
-//!   the engine's lock.
+//!   the engine's lock. `turns`: the threads that share it.
 //! * `socket_io`: packets through a port. `links`: other processes of this host. `grants`: memory
 //!   that they may write, `grant_checks` for how long. `paths`: how each peer is reached.
 //! * `helper`: the thread that runs the engine while the program does not; `linger`: for how long.
@@ -39,6 +39,7 @@ mod relayed;
 mod routed;
 mod services;
 mod socket_io;
+mod turns;
 mod witness;
 
 pub use helper::HelperSignals;
@@ -46,7 +47,7 @@ pub use pinned::{PinnedCq, PinnedQp};
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicBool;
 use std::sync::OnceLock;
 
 use crate::addr::Endpoint;
@@ -186,12 +187,9 @@ pub struct SoftDevice {
     local: Endpoint,
     waiter: Waiter,
     fork: ForkGuard,
-    /// Polls in a row that found nothing.
-    idle: AtomicU32,
     /// Some peers are processes of this host, as of the last maintenance of the links.
     has_local_peers: AtomicBool,
-    /// When a thread of the program last ran the engine; the helper leaves it alone for a while.
-    last_poll_ns: AtomicU64,
+    polls: turns::PollNotes,
     /// A thread has armed the descriptor and may sleep on it.
     sleeping: Asleep,
     /// The helper thread runs.

@@ -16,7 +16,7 @@ use crate::udp::UdpPort;
 use crate::via::session::Session;
 use crate::wait::Waiter;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicBool;
 use gdrcore_core::config::Config;
 use gdrcore_core::device::Leaks;
 use gdrcore_core::engine::Engine;
@@ -219,8 +219,7 @@ impl SoftDevice {
             local,
             waiter,
             fork,
-            last_poll_ns: AtomicU64::new(0),
-            idle: AtomicU32::new(0),
+            polls: Default::default(),
             has_local_peers: AtomicBool::new(false),
             sleeping: Asleep::new(),
             helper_on: AtomicBool::new(false),

@@ -148,6 +148,9 @@ impl SoftDevice {
         round: Round,
         now: Option<u64>,
     ) -> usize {
+        if round == Round::Full {
+            self.engine.turns().note_round();
+        }
         let (g, port) = held.parts();
         let time = port.time(g, round, now);
         self.round(held, time, round)
@@ -187,7 +190,16 @@ impl SoftDevice {
             self.engine.shared().active.set(qi);
             return;
         }
-        let Some(mut held) = self.try_lock() else { return self.leave_mark(qi) };
+        let token = self.before_turn();
+        match self.try_lock() {
+            Some(held) => self.send_in_turn(held, qi, posted),
+            None => self.leave_mark(qi),
+        }
+        self.after_turn(token, false);
+    }
+
+    #[inline(always)]
+    fn send_in_turn<'d>(&'d self, mut held: EngineLock<'d>, qi: usize, posted: Posted) {
         let sent = posted.write
             && (held.guard.try_local_write(qi) || self.write_peer(&mut held, qi))
             || self.send_at_once(&mut held, qi);
@@ -255,14 +267,14 @@ impl SoftDevice {
     #[inline(always)]
     pub(super) fn note_poll(&self, worked: bool) {
         if worked {
-            self.idle.store(0, Ordering::Relaxed);
+            self.polls.idle.store(0, Ordering::Relaxed);
             if self.helper_on.load(Ordering::Relaxed) {
                 self.helper.sticky.store(false, Ordering::Relaxed);
             }
             return;
         }
-        let idle = self.idle.load(Ordering::Relaxed).wrapping_add(1);
-        self.idle.store(idle, Ordering::Relaxed);
+        let idle = self.polls.idle.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.idle.store(idle, Ordering::Relaxed);
         if idle.is_multiple_of(IDLE_POLLS)
             || idle == IDLE_POLLS_LOCAL && self.has_local_peers.load(Ordering::Relaxed)
         {

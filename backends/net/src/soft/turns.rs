@@ -1,0 +1,329 @@
+//! Turns of the threads that share a device ([`gdrcore_core::turns`]): how long they are, how long
+//! a thread waits for one, and when a poll that finds nothing leaves the engine to the thread that
+//! works.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::SoftDevice;
+use crate::clock::now_ns;
+use crate::thread_token::token;
+use gdrcore_core::turns::TurnLock;
+use gdrcore_core::verbs::shared::{CqShared, VainPolls};
+
+/// A turn ends after this time, if another thread wants it. Ten cache lines that move to another
+/// core cost some microsecond, an eighth of it.
+const TURN_NS: u64 = 8_000;
+/// A thread waits so long for its turn, then it takes the lock without one.
+const WAIT_NS: u64 = 2 * TURN_NS;
+/// After so long, a thread that waits looks whether the runner still works.
+const LOOK_NS: u64 = 500;
+/// A turn that was handed over begins within this time, or it goes back.
+const BEGIN_NS: u64 = 1_000;
+/// A clock is read for one in so many operations of a turn that another thread wants.
+const CLOCK_EVERY: u32 = 8;
+
+/// Interval of looks at the runner by a poll that stands back: at first, and at most. Each look
+/// takes the lock's line from the runner.
+const STAND_BACK_NS: (u64, u64) = (256, 2_000);
+/// After so long without a full round, such polls ask the runner for one.
+const ROUND_NS: u64 = 6_000;
+/// After so long without an answer they run it themselves.
+const ANSWER_NS: u64 = 4_000;
+
+/// What polls write, on lines of their own: posts read the device's other fields.
+#[repr(align(128))]
+#[derive(Default)]
+pub(super) struct PollNotes {
+    /// Polls in a row that found nothing.
+    pub(super) idle: AtomicU32,
+    /// When a thread of the program last ran the engine; the helper leaves it alone for a while.
+    pub(super) last_poll_ns: AtomicU64,
+    /// When the turn ends, since another thread wants it.
+    turn_end_ns: AtomicU64,
+}
+
+/// Waits for less than a microsecond.
+fn pause() {
+    for _ in 0..8 {
+        core::hint::spin_loop();
+    }
+}
+
+/// Spins until `done`, at most until `end_ns`. Whether it was done.
+fn spin_until(end_ns: u64, done: impl Fn() -> bool) -> bool {
+    loop {
+        if done() {
+            return true;
+        }
+        if now_ns() >= end_ns {
+            return false;
+        }
+        pause();
+    }
+}
+
+/// Waits for the turn of a thread at a lock.
+///
+/// Bounded: by [`LOOK_NS`] where the runner does not work, else by [`WAIT_NS`].
+#[cold]
+fn await_turn(turns: &TurnLock, token: usize) {
+    let began = now_ns();
+    if turns.is_handed_over() && !spin_until(began + BEGIN_NS, || !turns.is_handed_over()) {
+        // The thread that waited has gone.
+        return;
+    }
+    let epoch = turns.epoch();
+    let asked = spin_until(began + WAIT_NS, || turns.want(token));
+    if !asked || spin_until(began + LOOK_NS, || !turns.waits(token)) {
+        return;
+    }
+    if turns.epoch() == epoch || !spin_until(began + WAIT_NS, || !turns.waits(token)) {
+        turns.withdraw(token);
+    }
+}
+
+/// What a poll does that finds nothing, in another thread's turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Vain {
+    /// Leaves the engine to that thread.
+    StandBack,
+    /// Asks that thread, which works but runs no full rounds, for one.
+    Ask,
+    /// Runs a round itself: that thread was asked, and has not run one.
+    Round,
+    /// Takes the turn: that thread does not work.
+    Turn,
+}
+
+/// What a poll of a CQ does. Cost of standing back: a clock, and at intervals the lock's line.
+fn judge(turns: &TurnLock, vain: &VainPolls, now: u64) -> Vain {
+    if now < vain.look_at_ns.load(Ordering::Relaxed) {
+        return Vain::StandBack;
+    }
+    let (epoch, rounds) = (turns.epoch(), turns.rounds());
+    let works = vain.epoch.swap(epoch, Ordering::Relaxed) != epoch;
+    let serves = vain.rounds.swap(rounds, Ordering::Relaxed) != rounds;
+    let (least, most) = STAND_BACK_NS;
+    if !works {
+        vain.wait_ns.store(least, Ordering::Relaxed);
+        return Vain::Turn;
+    }
+    let wait = vain.wait_ns.load(Ordering::Relaxed).clamp(least, most);
+    vain.look_at_ns.store(now + wait, Ordering::Relaxed);
+    vain.wait_ns.store(2 * wait, Ordering::Relaxed);
+    let round_at = &vain.round_at_ns;
+    if serves {
+        vain.asked.store(false, Ordering::Relaxed);
+        round_at.store(now + ROUND_NS, Ordering::Relaxed);
+        return Vain::StandBack;
+    }
+    if now < round_at.load(Ordering::Relaxed) {
+        return Vain::StandBack;
+    }
+    let asked = vain.asked.fetch_xor(true, Ordering::Relaxed);
+    round_at.store(now + if asked { ROUND_NS } else { ANSWER_NS }, Ordering::Relaxed);
+    match asked {
+        true => Vain::Round,
+        false => Vain::Ask,
+    }
+}
+
+impl SoftDevice {
+    /// Before an operation takes the lock: begins the thread's turn, which it waits for where it is
+    /// another thread's. The thread's token, for [`SoftDevice::after_turn`].
+    #[inline(always)]
+    pub(super) fn before_turn(&self) -> usize {
+        let token = token();
+        if !self.engine.turns().is_turn_of(token) {
+            self.take_turn(token);
+        }
+        token
+    }
+
+    #[cold]
+    fn take_turn(&self, token: usize) {
+        let turns = self.engine.turns();
+        if turns.is_others_turn(token) {
+            await_turn(turns, token);
+        }
+        turns.begin_turn(token);
+    }
+
+    /// After an operation, with the lock free. `vain`: it found nothing to do.
+    #[inline(always)]
+    pub(super) fn after_turn(&self, token: usize, vain: bool) {
+        if self.engine.turns().is_wanted() {
+            self.end_turn_if_due(token, vain);
+        }
+    }
+
+    #[cold]
+    fn end_turn_if_due(&self, token: usize, vain: bool) {
+        let turns = self.engine.turns();
+        if turns.is_others_turn(token) {
+            return;
+        }
+        if turns.take_round() {
+            self.program_runs();
+            if !turns.is_wanted() {
+                return;
+            }
+        }
+        let n = turns.count_wanted();
+        // Operations may be long: the first ones are timed each.
+        if !vain && n > 2 && !n.is_multiple_of(CLOCK_EVERY) {
+            return;
+        }
+        let (now, end) = (now_ns(), &self.polls.turn_end_ns);
+        if n == 1 {
+            end.store(now + TURN_NS, Ordering::Relaxed);
+        }
+        if vain || n > 1 && now >= end.load(Ordering::Relaxed) {
+            turns.hand_over();
+        }
+    }
+
+    /// Whether it is this thread's turn to run a round for a poll of a CQ that finds nothing. It
+    /// takes the turn where no other thread works. Else it has run a round, or left that to the
+    /// other thread.
+    #[inline(always)]
+    pub(super) fn may_run_for(&self, token: usize, cq: &CqShared) -> bool {
+        self.engine.turns().is_turn_of(token) || self.takes_turn(token, cq)
+    }
+
+    #[cold]
+    fn takes_turn(&self, token: usize, cq: &CqShared) -> bool {
+        let turns = self.engine.turns();
+        let way = match turns.is_others_turn(token) {
+            true => judge(turns, &cq.vain, now_ns()),
+            false => Vain::Turn,
+        };
+        match way {
+            Vain::Turn => {
+                turns.begin_turn(token);
+                return true;
+            }
+            Vain::StandBack => pause(),
+            Vain::Ask => turns.want_round(),
+            Vain::Round => {
+                self.program_runs();
+                // The next look is at what the other thread does.
+                cq.vain.epoch.store(turns.epoch(), Ordering::Relaxed);
+                cq.vain.rounds.store(turns.rounds(), Ordering::Relaxed);
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operate(turns: &TurnLock, full: bool) {
+        assert!(turns.try_lock());
+        if full {
+            turns.note_round();
+        }
+        turns.unlock();
+    }
+
+    #[test]
+    fn polls_in_vain_stand_back_while_the_runner_works_and_serves() {
+        let (turns, vain) = (TurnLock::default(), VainPolls::default());
+        let mut now = 1_000_000;
+        operate(&turns, true);
+        assert_eq!(judge(&turns, &vain, now), Vain::StandBack);
+        // Not looked at before its time.
+        assert_eq!(judge(&turns, &vain, now + STAND_BACK_NS.0 - 1), Vain::StandBack);
+        let mut looks = 0;
+        for _ in 0..1000 {
+            now += 100;
+            operate(&turns, true);
+            let before = vain.epoch.load(Ordering::Relaxed);
+            assert_eq!(judge(&turns, &vain, now), Vain::StandBack);
+            looks += u32::from(vain.epoch.load(Ordering::Relaxed) != before);
+        }
+        assert!((45..60).contains(&looks), "{looks} looks in 100 us, 2 us apart");
+    }
+
+    #[test]
+    fn a_runner_that_stops_loses_its_turn_to_a_poll() {
+        let (turns, vain) = (TurnLock::default(), VainPolls::default());
+        operate(&turns, true);
+        assert_eq!(judge(&turns, &vain, 0), Vain::StandBack);
+        assert_eq!(judge(&turns, &vain, STAND_BACK_NS.0), Vain::Turn);
+    }
+
+    /// What polls do in a millisecond beside a runner that works, and runs a full round when it is
+    /// asked for one and `answers`: rounds asked for, and run by the polls.
+    fn beside_posts(answers: bool) -> [u32; 2] {
+        let (turns, vain) = (TurnLock::default(), VainPolls::default());
+        let (mut counts, mut last) = ([0; 2], 0);
+        for now in (0..1_000_000).step_by(50) {
+            operate(&turns, answers && turns.take_round());
+            let kind = match judge(&turns, &vain, now) {
+                Vain::StandBack => continue,
+                Vain::Ask => 0,
+                Vain::Round => 1,
+                Vain::Turn => panic!("at {now}: the runner works"),
+            };
+            let due = ROUND_NS + ANSWER_NS + 2 * STAND_BACK_NS.1;
+            assert!(counts == [0; 2] || now - last <= due, "{} ns without a round", now - last);
+            (last, counts[kind]) = (now, counts[kind] + 1);
+            if kind == 0 {
+                turns.want_round();
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn beside_a_runner_without_full_rounds_polls_ask_for_them() {
+        let [asked, run] = beside_posts(true);
+        assert!((100..=170).contains(&asked) && run == 0, "{asked} {run}");
+    }
+
+    #[test]
+    fn polls_run_the_rounds_that_the_runner_does_not() {
+        let [asked, run] = beside_posts(false);
+        assert!((60..=100).contains(&run) && asked.abs_diff(run) <= 1, "{asked} {run}");
+    }
+
+    #[test]
+    fn a_thread_waits_for_a_turn_no_longer_than_it_must() {
+        let turns = TurnLock::default();
+        // A runner that does not work.
+        assert!(turns.try_lock());
+        turns.begin_turn(2);
+        turns.unlock();
+        await_turn(&turns, 4);
+        assert!(!turns.is_wanted());
+        // A turn that was handed over and is not begun.
+        assert!(turns.want(6));
+        turns.hand_over();
+        await_turn(&turns, 4);
+        assert!(!turns.is_wanted() && turns.is_others_turn(4));
+        // A runner that works, and never hands over.
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    if turns.try_lock() {
+                        turns.unlock();
+                    }
+                }
+            });
+            turns.begin_turn(2);
+            await_turn(&turns, 4);
+            assert!(!turns.is_wanted());
+            // One that hands over.
+            let asks = scope.spawn(|| await_turn(&turns, 4));
+            while !asks.is_finished() {
+                turns.hand_over();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(!turns.is_wanted());
+    }
+}

@@ -1,0 +1,274 @@
+//! The lock of an engine, and the turns of the threads that share it.
+//!
+//! The lock alone would do for correctness. But a thread that takes it right after another one
+//! moves some ten cache lines to its core, which costs more than the operation itself: two threads
+//! that alternate by operation do less than half of what one does alone. So the thread that ran the
+//! engine last, the **runner**, keeps it for a turn of some microseconds, and a thread that wants
+//! it meanwhile waits for the end of the turn.
+//!
+//! Turns are advice. A thread that has waited long enough takes the lock as if there were none, so
+//! no thread waits for one that has stopped. The words of turns are relaxed: a thread that reads an
+//! old value waits a little too long or not at all.
+//!
+//! A thread is known by a **token**, an address that no other thread has; its lowest bit is clear.
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+
+/// Nobody's token.
+const NOBODY: usize = 0;
+/// Bit of [`Line::runner`]: the turn was handed over, and its new owner has not begun it.
+const HANDED_OVER: usize = 1;
+/// Bit of [`TurnLock::wanted`]: a thread asks the runner for a full round.
+const ROUND: usize = 1;
+/// Bit of [`Line::word`]: the lock is held. The others count releases.
+const HELD: u32 = 1;
+
+/// The line that each holder of the lock writes.
+struct Line {
+    word: AtomicU32,
+    /// Full rounds of the engine.
+    rounds: AtomicU32,
+    /// Token of the thread whose turn it is.
+    runner: AtomicUsize,
+    /// Operations of this turn since another thread wants it.
+    counted: AtomicU32,
+}
+
+/// The lock of an engine.
+pub struct TurnLock {
+    line: CachePadded<Line>,
+    /// Token of the thread that waits for its turn, and [`ROUND`]. On a line of its own: the runner
+    /// reads it for each operation, and a waiting thread spins on it.
+    wanted: CachePadded<AtomicUsize>,
+}
+
+impl Default for TurnLock {
+    fn default() -> Self {
+        TurnLock {
+            line: CachePadded::new(Line {
+                word: AtomicU32::new(0),
+                rounds: AtomicU32::new(0),
+                runner: AtomicUsize::new(NOBODY),
+                counted: AtomicU32::new(0),
+            }),
+            wanted: CachePadded::new(AtomicUsize::new(NOBODY)),
+        }
+    }
+}
+
+impl TurnLock {
+    /// Takes the lock if it is free.
+    #[inline(always)]
+    pub fn try_lock(&self) -> bool {
+        let word = &self.line.word;
+        word.load(Ordering::Relaxed) & HELD == 0
+            && word.fetch_or(HELD, Ordering::Acquire) & HELD == 0
+    }
+
+    /// Takes the lock if it is free, for a thread that failed to, has left a mark and must know
+    /// that the holder will see it: `false` is a promise that the holder, if it looks at the marks
+    /// after [`TurnLock::unlock`], finds it.
+    ///
+    /// The pair: here the mark, then the read-modify-write of the word; there the one that unlocks,
+    /// then the look at the marks. Both are of one word, so one comes first. If it is this one, the
+    /// holder's reads what it wrote, and so the mark is visible to the holder's look; if it is the
+    /// holder's, this one finds the lock free.
+    #[inline]
+    pub fn try_lock_marked(&self) -> bool {
+        self.line.word.fetch_or(HELD, Ordering::AcqRel) & HELD == 0
+    }
+
+    /// Releases the lock. Only its holder.
+    #[inline(always)]
+    pub fn unlock(&self) {
+        // A read-modify-write where a store would do for a lock: see `try_lock_marked`. The carry
+        // out of HELD counts the release.
+        self.line.word.fetch_add(HELD, Ordering::AcqRel);
+    }
+
+    /// A number that moves with each release of the lock, and while it is held is another one than
+    /// while it is free.
+    #[inline]
+    pub fn epoch(&self) -> u32 {
+        self.line.word.load(Ordering::Relaxed)
+    }
+
+    /// Number of full rounds so far.
+    #[inline]
+    pub fn rounds(&self) -> u32 {
+        self.line.rounds.load(Ordering::Relaxed)
+    }
+
+    /// Notes a full round. Only the lock's holder.
+    #[inline(always)]
+    pub fn note_round(&self) {
+        let rounds = &self.line.rounds;
+        rounds.store(rounds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Whether it is this thread's turn, and it has begun.
+    #[inline(always)]
+    pub fn is_turn_of(&self, token: usize) -> bool {
+        self.line.runner.load(Ordering::Relaxed) == token
+    }
+
+    /// Whether it is another thread's turn.
+    #[inline]
+    pub fn is_others_turn(&self, token: usize) -> bool {
+        let runner = self.line.runner.load(Ordering::Relaxed);
+        runner & !HANDED_OVER != token && runner != NOBODY
+    }
+
+    /// Whether a turn was handed over that has not begun.
+    #[inline]
+    pub fn is_handed_over(&self) -> bool {
+        self.line.runner.load(Ordering::Relaxed) & HANDED_OVER != 0
+    }
+
+    /// Begins the turn of a thread.
+    pub fn begin_turn(&self, token: usize) {
+        self.line.runner.store(token, Ordering::Relaxed);
+        self.line.counted.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether a thread wants its turn, or a round. One load of a line that is seldom written.
+    #[inline(always)]
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) != NOBODY
+    }
+
+    /// Operations of this turn for which a thread has waited, this one included.
+    #[inline]
+    pub fn count_wanted(&self) -> u32 {
+        let counted = self.line.counted.load(Ordering::Relaxed).wrapping_add(1);
+        self.line.counted.store(counted, Ordering::Relaxed);
+        counted
+    }
+
+    /// Ends this thread's turn: it is that of the thread that waits, if one does.
+    pub fn hand_over(&self) {
+        let wanted = self.wanted.load(Ordering::Relaxed);
+        let next = wanted & !ROUND;
+        if next != NOBODY {
+            self.line.runner.store(next | HANDED_OVER, Ordering::Relaxed);
+            // If that thread has given up meanwhile, and another one has come, the latter goes on
+            // waiting for its own time.
+            self.change_wanted(wanted, wanted & ROUND);
+        }
+    }
+
+    /// Asks for the turn. False: another thread waits for it already.
+    #[inline]
+    pub fn want(&self, token: usize) -> bool {
+        let wanted = self.wanted.load(Ordering::Relaxed);
+        wanted & !ROUND == NOBODY && self.change_wanted(wanted, wanted | token)
+    }
+
+    /// Whether this thread still waits: it has asked, and the turn was not handed over.
+    #[inline]
+    pub fn waits(&self, token: usize) -> bool {
+        self.wanted.load(Ordering::Relaxed) & !ROUND == token
+    }
+
+    /// Waits no longer.
+    pub fn withdraw(&self, token: usize) {
+        loop {
+            let wanted = self.wanted.load(Ordering::Relaxed);
+            if wanted & !ROUND != token || self.change_wanted(wanted, wanted & ROUND) {
+                return;
+            }
+        }
+    }
+
+    /// Asks the runner for a full round.
+    pub fn want_round(&self) {
+        self.wanted.fetch_or(ROUND, Ordering::Relaxed);
+    }
+
+    /// Whether a full round was asked for since the last look.
+    pub fn take_round(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) & ROUND != 0
+            && self.wanted.fetch_and(!ROUND, Ordering::Relaxed) & ROUND != 0
+    }
+
+    fn change_wanted(&self, from: usize, to: usize) -> bool {
+        self.wanted.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_holder_at_a_time_and_each_release_counts() {
+        let lock = TurnLock::default();
+        let free = lock.epoch();
+        assert!(lock.try_lock());
+        let held = lock.epoch();
+        assert!(!lock.try_lock() && !lock.try_lock_marked() && held != free);
+        lock.unlock();
+        assert!(![free, held].contains(&lock.epoch()));
+        assert!(lock.try_lock_marked() && !lock.try_lock());
+        lock.unlock();
+        // A word that has counted all it can is still a lock.
+        lock.line.word.store(u32::MAX, Ordering::Relaxed);
+        assert!(!lock.try_lock());
+        lock.unlock();
+        assert!(lock.epoch() == 0 && lock.try_lock());
+    }
+
+    #[test]
+    fn a_turn_goes_to_the_thread_that_waits() {
+        let (lock, [a, b, c]) = (TurnLock::default(), [2, 4, 6]);
+        assert!(!lock.is_others_turn(a) && !lock.is_wanted());
+        lock.begin_turn(a);
+        assert!(!lock.is_others_turn(a) && lock.is_others_turn(b));
+        lock.hand_over();
+        assert!(!lock.is_others_turn(a), "no thread waits for it");
+        assert!(lock.want(b) && !lock.want(c) && lock.is_wanted());
+        assert!(lock.waits(b) && !lock.waits(c));
+        assert_eq!((lock.count_wanted(), lock.count_wanted()), (1, 2));
+        lock.hand_over();
+        assert!(lock.is_others_turn(a) && !lock.is_others_turn(b) && lock.is_handed_over());
+        assert!(!lock.waits(b) && !lock.is_wanted());
+        lock.begin_turn(b);
+        assert!(!lock.is_handed_over() && lock.is_others_turn(a) && !lock.is_others_turn(b));
+        assert_eq!(lock.count_wanted(), 1, "of the new turn");
+    }
+
+    #[test]
+    fn a_thread_that_gives_up_is_not_waited_for() {
+        let (lock, [a, b, c]) = (TurnLock::default(), [2, 4, 6]);
+        lock.begin_turn(a);
+        assert!(lock.want(b));
+        lock.withdraw(c);
+        assert!(lock.waits(b), "another thread's word");
+        lock.withdraw(b);
+        assert!(!lock.is_wanted());
+        lock.hand_over();
+        assert!(!lock.is_others_turn(a) && lock.want(c));
+    }
+
+    #[test]
+    fn a_round_is_asked_for_beside_a_turn() {
+        let (lock, [a, b]) = (TurnLock::default(), [2, 4]);
+        lock.begin_turn(a);
+        assert!(!lock.take_round());
+        lock.want_round();
+        lock.want_round();
+        assert!(lock.is_wanted() && !lock.waits(b));
+        lock.hand_over();
+        assert!(!lock.is_others_turn(a), "no thread waits for it");
+        assert!(lock.want(b) && lock.waits(b));
+        lock.hand_over();
+        assert!(lock.is_others_turn(a) && lock.is_wanted());
+        assert!(lock.take_round() && !lock.take_round() && !lock.is_wanted());
+        lock.want_round();
+        assert!(lock.want(a));
+        lock.withdraw(a);
+        assert!(!lock.waits(a) && lock.take_round());
+    }
+}

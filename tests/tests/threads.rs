@@ -1,0 +1,156 @@
+//! Threads that share a device, each with a queue pair and a completion queue of its own: they take
+//! turns at its engine, and each finishes, whatever the others do.
+
+use gdrcore_core::verbs::types::{wc_opcode, wc_status};
+use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
+use gdrcore_tests::ends::{connected, pattern, End, Op, Shape};
+use gdrcore_tests::patience::deadline;
+use gdrcore_tests::soft::{address, Soft};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Instant;
+
+const ROUNDS: u64 = 20_000;
+/// Bytes of a message.
+const LEN: u32 = 64;
+
+fn shape() -> Shape {
+    Shape { buffer: 8192, depth: 8, cqe: 32, ..Shape::default() }
+}
+
+/// Polls until a completion of `opcode` comes. Others are dropped: they must be successful.
+fn await_one(end: &mut End, opcode: u32) {
+    let limit = deadline(60);
+    loop {
+        end.poll();
+        let done = std::mem::take(&mut end.done);
+        assert!(done.iter().all(|wc| wc.status == wc_status::SUCCESS), "{done:?}");
+        if done.iter().any(|wc| wc.opcode == opcode) {
+            return;
+        }
+        assert!(Instant::now() < limit, "no completion {opcode}; {:?}", end.dev.qp_cause(end.qp));
+    }
+}
+
+/// WRITEs by one thread, checked by it.
+fn write(a: &mut End, b: &End, seed: u64, rounds: u64) {
+    for round in 0..rounds {
+        let data = pattern(seed + round, LEN as usize);
+        a.buffer.write(0, &data);
+        a.post(round, Op::Write(4096, None), 0, LEN).expect("post_send");
+        await_one(a, wc_opcode::RDMA_WRITE);
+        assert_eq!(b.buffer.read(4096, LEN as usize), data, "round {round}");
+    }
+}
+
+/// Messages to and fro between two threads.
+fn exchange(end: &mut End, seed: u64, first: bool, rounds: u64) {
+    end.post_recv(0, 4096, LEN).expect("post_recv");
+    for round in 0..rounds {
+        let data = pattern(seed + round, LEN as usize);
+        let send = |end: &mut End| {
+            end.buffer.write(0, &data);
+            end.post(round, Op::Send(None), 0, LEN).expect("post_send");
+        };
+        if first {
+            send(end);
+        }
+        await_one(end, wc_opcode::RECV);
+        assert_eq!(end.buffer.read(4096, LEN as usize), data, "round {round}");
+        end.post_recv(0, 4096, LEN).expect("post_recv");
+        if !first {
+            send(end);
+        }
+    }
+}
+
+/// Devices for a path: one for both ends, or one each.
+fn devices(path: &str) -> Vec<Soft> {
+    let config = |path| SoftConfig { path, flags: soft_flags::HELPER, ..SoftConfig::default() };
+    let two = |path| [1, 2].map(|n| Soft::open(&address(n), &config(path)).expect("open")).into();
+    match path {
+        "loopback" => vec![Soft::open("loopback", &SoftConfig::default()).expect("open")],
+        "loopback, helper" => vec![Soft::open("loopback", &config(PathChoice::Udp)).expect("open")],
+        "shm" => two(PathChoice::Shm),
+        _ => two(PathChoice::Udp),
+    }
+}
+
+const PATHS: [&str; 4] = ["loopback", "loopback, helper", "shm", "udp"];
+
+#[test]
+fn threads_with_own_queues_finish_beside_each_other() {
+    for path in PATHS {
+        let devices = devices(path);
+        let (x, y) = (devices[0].dev(), devices[devices.len() - 1].dev());
+        let rounds = if path.starts_with("loopback") { ROUNDS } else { ROUNDS / 10 };
+        std::thread::scope(|scope| {
+            for n in 0..4 {
+                let (mut a, mut b) = connected(x, y, shape()).expect("connected ends");
+                if n == 0 {
+                    scope.spawn(move || write(&mut a, &b, 1 << 40, rounds));
+                } else {
+                    let seed = n << 32;
+                    scope.spawn(move || exchange(&mut a, seed, true, rounds / 4));
+                    scope.spawn(move || exchange(&mut b, seed, false, rounds / 4));
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_poller_of_an_empty_queue_and_a_worker_both_go_on() {
+    for path in PATHS {
+        let devices = devices(path);
+        let (x, y) = (devices[0].dev(), devices[devices.len() - 1].dev());
+        let (mut a, b) = connected(x, y, shape()).expect("connected ends");
+        let (mut idle, mut sender) = connected(x, y, shape()).expect("connected ends");
+        let over = AtomicBool::new(false);
+        let came = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Its only message comes while the other thread works, or after it.
+                idle.post_recv(0, 4096, LEN).expect("post_recv");
+                await_one(&mut idle, wc_opcode::RECV);
+                came.fetch_add(1, Ordering::Relaxed);
+                while !over.load(Ordering::Relaxed) {
+                    idle.poll();
+                }
+            });
+            write(&mut a, &b, 0, ROUNDS / 20);
+            sender.post(1, Op::Send(None), 0, LEN).expect("post_send");
+            // WRITEs go on until the idle thread has its message, which the worker may never look
+            // for.
+            let limit = deadline(60);
+            for seed in 1 << 32.. {
+                write(&mut a, &b, seed, 1);
+                sender.poll();
+                if came.load(Ordering::Relaxed) == 1 {
+                    break;
+                }
+                assert!(Instant::now() < limit, "{path}: the message waits behind the worker");
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+#[test]
+fn a_thread_that_stops_in_its_turn_stops_no_other() {
+    let devices = devices("loopback");
+    let dev = devices[0].dev();
+    let (mut a, b) = connected(dev, dev, shape()).expect("connected ends");
+    std::thread::scope(|scope| {
+        for n in 0..8 {
+            // Each has the turn when it ends or sleeps.
+            let (mut c, d) = connected(dev, dev, shape()).expect("connected ends");
+            scope.spawn(move || {
+                for round in 0..20 {
+                    write(&mut c, &d, n << 32 | round << 16, 50);
+                    std::thread::sleep(std::time::Duration::from_millis(n));
+                }
+            });
+        }
+        write(&mut a, &b, 1 << 48, ROUNDS);
+    });
+}
