@@ -6,6 +6,7 @@ use gdrcore_core::device::{Device, MrAttr, MrReg};
 use gdrcore_core::verbs::types::*;
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::{SoftConfig, SoftDevice};
+use gdrcore_testkit::connection::Connection;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A device with one PD, one CQ, one buffer and any number of RC QPs.
@@ -109,46 +110,20 @@ impl End {
 
     /// Takes QPs of `x` to RTS, each connected to one of `y`.
     fn link(x: &End, y: &End, pairs: &[(usize, usize)]) {
-        use qp_attr_mask as m;
-        {
-            let peer = y.dev.query().expect("query");
-            for (mine, theirs) in pairs.iter().map(|&(i, j)| (x.qps[i], y.qps[j])) {
-                let mut attr = QpAttr {
-                    qp_state: qp_state::INIT,
-                    port_num: 1,
-                    qp_access_flags: ALL,
-                    path_mtu: peer.active_mtu,
-                    dest_qp_num: theirs.1,
-                    max_dest_rd_atomic: 16,
-                    min_rnr_timer: 1,
-                    timeout: 14,
-                    retry_cnt: 7,
-                    rnr_retry: 7,
-                    max_rd_atomic: 16,
-                    ..Default::default()
-                };
-                attr.ah.dgid = peer.gid;
-                attr.ah.udp_port = peer.udp_port as u16;
-                let steps = [
-                    (qp_state::INIT, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
-                    (
-                        qp_state::RTR,
-                        m::AV
-                            | m::PATH_MTU
-                            | m::DEST_QPN
-                            | m::RQ_PSN
-                            | m::MAX_DEST_RD_ATOMIC
-                            | m::MIN_RNR_TIMER,
-                    ),
-                    (
-                        qp_state::RTS,
-                        m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC,
-                    ),
-                ];
-                for (state, mask) in steps {
-                    attr.qp_state = state;
-                    x.dev.qp_modify(mine.0, &attr, mask | m::STATE).expect("modify");
-                }
+        let peer = y.dev.query().expect("query");
+        let ah = AhAttr { dgid: peer.gid, udp_port: peer.udp_port as u16, ..AhAttr::default() };
+        for (mine, theirs) in pairs.iter().map(|&(i, j)| (x.qps[i], y.qps[j])) {
+            let connection = Connection {
+                access: ALL,
+                mtu: peer.active_mtu,
+                ah,
+                dest_qpn: theirs.1,
+                rd_atomic: 16,
+                min_rnr_timer: 1,
+                ..Connection::default()
+            };
+            for (attr, mask) in connection.steps() {
+                x.dev.qp_modify(mine.0, &attr, mask).expect("modify");
             }
         }
     }

@@ -3,10 +3,11 @@
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::MrReg;
-use gdrcore_core::engine::{Engine, Guard};
+use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::*;
-use std::alloc::{alloc_zeroed, dealloc, Layout};
+use gdrcore_testkit::connection::Connection;
+use gdrcore_testkit::engine::OwnedEngine;
 
 /// Bytes that peers may access.
 const BUFFER: usize = 16 << 10;
@@ -21,9 +22,7 @@ const QKEY: u32 = 0x1111;
 /// An engine and its objects.
 pub(crate) struct Host {
     pub(crate) addr: PeerAddr,
-    engine: Option<Engine>,
-    memory: *mut u8,
-    layout: Layout,
+    engine: OwnedEngine,
     buffer: Box<[u8]>,
     pd: Handle,
     cq: Handle,
@@ -56,15 +55,10 @@ impl Host {
             ..Config::default()
         };
         let addr = PeerAddr { gid: gid(n), port: 4791, ..PeerAddr::default() };
-        let bytes = Engine::memsize(&config).expect("config");
-        let layout = Layout::from_size_align(bytes, 4096).expect("layout");
-        // SAFETY: the size is not zero.
-        let memory = unsafe { alloc_zeroed(layout) };
-        // SAFETY: fresh memory of that size, freed after the engine in `drop`.
-        let engine = unsafe { Engine::init(memory, bytes, &config, addr).expect("engine") };
+        let engine = OwnedEngine::new(&config, addr);
         let buffer = vec![FILL; BUFFER + 2 * GUARD].into_boxed_slice();
         let (pd, cq, mr) = {
-            let mut g = engine.try_lock().expect("only user");
+            let mut g = engine.lock();
             let pd = g.pd_alloc().expect("pd");
             let (cq, _) = g.cq_create(16).expect("cq");
             let at = buffer.as_ptr() as u64 + GUARD as u64;
@@ -80,33 +74,17 @@ impl Host {
             (pd, cq, g.mr_reg(&reg).expect("mr").1)
         };
         let tx = vec![0; 65_536];
-        Host {
-            addr,
-            engine: Some(engine),
-            memory,
-            layout,
-            buffer,
-            pd,
-            cq,
-            lkey: mr.lkey,
-            rkey: mr.rkey,
-            tx,
-        }
-    }
-
-    fn engine(&self) -> &Engine {
-        self.engine.as_ref().expect("lives until drop")
+        Host { addr, engine, buffer, pd, cq, lkey: mr.lkey, rkey: mr.rkey, tx }
     }
 
     /// The engine's lock, for calls without a method here.
     pub(crate) fn guard(&self) -> Guard<'_> {
-        self.engine().try_lock().expect("only user")
+        self.engine.lock()
     }
 
     /// The packets that leave at this time, without timers.
     pub(crate) fn sent_now(&mut self, now: u64) -> Vec<Vec<u8>> {
-        let engine = self.engine.as_ref().expect("lives until drop");
-        let mut g = engine.try_lock().expect("only user");
+        let mut g = self.engine.lock();
         let mut out = Vec::new();
         while let Some(b) = g.poll_transmit(now, &mut self.tx) {
             out.extend(self.tx[..b.len].chunks(b.seg).map(<[u8]>::to_vec));
@@ -129,8 +107,7 @@ impl Host {
         };
         let (pd, cq) = (self.pd, self.cq);
         let init = QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: kind, cap, ..QpInit::default() };
-        let (qp, qpn, _) =
-            self.engine().try_lock().expect("only user").qp_create(0, &init).expect("qp");
+        let (qp, qpn, _) = self.engine.lock().qp_create(0, &init).expect("qp");
         if state == qp_state::RESET {
             return (qp, qpn);
         }
@@ -149,59 +126,43 @@ impl Host {
     }
 
     pub(crate) fn connect(&mut self, qp: (Handle, u32), _peer: &Host, dest: u32) {
-        let kind =
-            self.engine().try_lock().expect("only user").qp_query(qp.0).expect("query").1.qp_type;
+        let kind = self.engine.lock().qp_query(qp.0).expect("query").1.qp_type;
         self.step(qp.0, kind, qp_state::RTR, dest);
         self.step(qp.0, kind, qp_state::RTS, dest);
     }
 
+    /// Moves a QP one state on, to a state of the path from INIT to RTS, or to SQD or ERR.
     fn step(&mut self, qp: Handle, kind: u32, to: u32, dest: u32) {
-        use qp_attr_mask as m;
-        let mut attr = QpAttr {
-            qp_state: to,
-            port_num: 1,
-            qp_access_flags: ALL,
+        let dgid = if self.addr.gid == gid(1) { gid(2) } else { gid(1) };
+        let connection = Connection {
+            qp_type: kind,
+            access: ALL,
             qkey: QKEY,
-            path_mtu: mtu::MTU_1024,
-            dest_qp_num: dest,
-            rq_psn: PSN,
-            sq_psn: PSN,
-            max_rd_atomic: 4,
-            max_dest_rd_atomic: 4,
+            ah: AhAttr { dgid, ..AhAttr::default() },
+            dest_qpn: dest,
+            psn: (PSN, PSN),
+            rd_atomic: 4,
             min_rnr_timer: 1,
             timeout: 10,
             retry_cnt: 2,
             rnr_retry: 2,
-            ..QpAttr::default()
+            ..Connection::default()
         };
-        attr.ah.dgid = if self.addr.gid == gid(1) { gid(2) } else { gid(1) };
-        let mask = match (to, kind) {
-            (qp_state::INIT, qp_type::UD) => m::PKEY_INDEX | m::PORT | m::QKEY,
-            (qp_state::INIT, _) => m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS,
-            (qp_state::RTR, qp_type::RC) => {
-                m::AV
-                    | m::PATH_MTU
-                    | m::DEST_QPN
-                    | m::RQ_PSN
-                    | m::MAX_DEST_RD_ATOMIC
-                    | m::MIN_RNR_TIMER
-            }
-            (qp_state::RTR, qp_type::UC) => m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN,
-            (qp_state::RTS, qp_type::RC) => {
-                m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC
-            }
-            (qp_state::RTS, _) => m::SQ_PSN,
-            _ => 0,
+        let (attr, mask) = match to {
+            qp_state::INIT => connection.to_init(),
+            qp_state::RTR => connection.to_rtr(),
+            qp_state::RTS => connection.to_rts(),
+            _ => (QpAttr { qp_state: to, ..QpAttr::default() }, qp_attr_mask::STATE),
         };
-        let mut g = self.engine().try_lock().expect("only user");
-        g.qp_modify(0, qp, &attr, mask | m::STATE).expect("a transition of the standard");
+        let mut g = self.engine.lock();
+        g.qp_modify(0, qp, &attr, mask).expect("a transition of the standard");
     }
 
     /// A modify call, valid or not.
     pub(crate) fn modify_any(&mut self, qp: Handle, arg: u8) {
         let attr = QpAttr { qp_state: u32::from(arg & 7), ..QpAttr::default() };
         let mask = qp_attr_mask::STATE | if arg & 0x80 != 0 { u32::from(arg) << 4 } else { 0 };
-        let _ = self.engine().try_lock().expect("only user").qp_modify(0, qp, &attr, mask);
+        let _ = self.engine.lock().qp_modify(0, qp, &attr, mask);
     }
 
     pub(crate) fn post_some(&mut self, qp: Handle) {
@@ -225,7 +186,7 @@ impl Host {
         let wr = RecvWr { wr_id: 1, next: core::ptr::null(), sg_list: &sge, num_sge: 1 };
         let mut bad = core::ptr::null();
         // SAFETY: request and list live through the call.
-        let _ = unsafe { self.engine().post_recv(qp, &wr, &mut bad) };
+        let _ = unsafe { self.engine.post_recv(qp, &wr, &mut bad) };
     }
 
     pub(crate) fn post_send(&mut self, qp: Handle, op: u32, len: u32, peer: &Host) {
@@ -256,15 +217,15 @@ impl Host {
         }
         let mut bad = core::ptr::null();
         // SAFETY: request and list live through the call.
-        let posted = unsafe { self.engine().post_send(qp, &wr, &mut bad) };
+        let posted = unsafe { self.engine.post_send(qp, &wr, &mut bad) };
         if posted.is_ok() && len & 1 == 0 {
-            self.engine().try_lock().expect("only user").try_local_write((qp & 0xff_ffff) as usize);
+            self.engine.lock().try_local_write((qp & 0xff_ffff) as usize);
         }
     }
 
     /// The PSN that a QP expects as responder, or with which it began as requester.
     pub(crate) fn expected_psn(&self, qp: Handle, requester: bool) -> u32 {
-        let g = self.engine().try_lock().expect("only user");
+        let g = self.engine.lock();
         match g.qp_query(qp) {
             Ok(_) if requester => PSN,
             Ok((attr, _)) => attr.rq_psn,
@@ -273,19 +234,12 @@ impl Host {
     }
 
     pub(crate) fn receive(&mut self, now: u64, from: &PeerAddr, packet: &[u8]) {
-        self.engine().try_lock().expect("only user").handle_packets(
-            now,
-            from,
-            packet.len(),
-            packet,
-            false,
-        );
+        self.engine.lock().handle_packets(now, from, packet.len(), packet, false);
     }
 
     /// Runs timers; returns the packets that leave.
     pub(crate) fn round(&mut self, now: u64) -> Vec<Vec<u8>> {
-        let engine = self.engine.as_ref().expect("lives until drop");
-        let mut g = engine.try_lock().expect("only user");
+        let mut g = self.engine.lock();
         g.run_loopback(now, 64);
         g.handle_timeout(now);
         g.flush_acks();
@@ -303,7 +257,7 @@ impl Host {
         let guards = self.buffer[..GUARD].iter().chain(&self.buffer[GUARD + BUFFER..]);
         assert!(guards.into_iter().all(|&b| b == FILL), "a byte outside the memory region changed");
         let mut wc = [Wc::default(); 16];
-        let n = self.engine().poll_cq(self.cq, &mut wc).expect("poll");
+        let n = self.engine.poll_cq(self.cq, &mut wc).expect("poll");
         for w in &wc[..n] {
             assert!(w.wr_id == 1 || w.wr_id == 2, "a completion without a request: {w:?}");
             assert!(w.status <= 22);
@@ -317,17 +271,9 @@ impl Host {
             self.round(now);
             self.check();
         }
-        let g = self.engine().try_lock().expect("only user");
+        let g = self.engine.lock();
         let left = g.leaks();
         assert!(left.qp > 0 && left.cq == 1);
         g.counters()
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.engine = None;
-        // SAFETY: allocated with this layout; the engine is gone.
-        unsafe { dealloc(self.memory, self.layout) };
     }
 }

@@ -4,28 +4,20 @@
 use gdrcore_core::cm::cm_event;
 use gdrcore_core::counters::Counters;
 use gdrcore_fuzz::{Mailed, Managed, Reached, Relayed, Routed, Seen};
+use gdrcore_testkit::rng::Rng;
 
 /// Whether only one string was requested.
 fn single() -> bool {
     std::env::var("GDRC_FUZZ_SEED").is_ok()
 }
 
-/// SplitMix64, so that a seed repeats a string on every machine.
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 fn string(seed: u64, max: usize) -> Vec<u8> {
-    let mut s = seed;
-    let len = next(&mut s) as usize % max;
-    let sparse = next(&mut s).is_multiple_of(2);
+    let mut rng = Rng::new(seed);
+    let len = rng.next() as usize % max;
+    let sparse = rng.next().is_multiple_of(2);
     (0..len)
         .map(|_| {
-            let r = next(&mut s);
+            let r = rng.next();
             // Half of the strings are mostly small numbers, which reach deeper.
             if sparse && r & 0x300 != 0 {
                 (r % 16) as u8

@@ -13,12 +13,14 @@ use std::collections::{BinaryHeap, VecDeque};
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{MrAttr, MrReg};
-use gdrcore_core::engine::Engine;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::*;
+use gdrcore_testkit::rng::Rng;
+
+use gdrcore_testkit::connection::Connection;
+use gdrcore_testkit::engine::OwnedEngine;
 
 use crate::buf::Buf;
-use crate::rng::Rng;
 
 /// Flows, each from a host of its own.
 pub const FLOWS: usize = 8;
@@ -67,9 +69,7 @@ pub struct Report {
 
 /// A sender, or the receiver.
 struct Node {
-    engine: Engine,
-    _memory: Buf,
-    addr: PeerAddr,
+    engine: OwnedEngine,
     /// When the host's own link has finished sending.
     link_free: u64,
     /// When it runs next; `u64::MAX`: only when a packet arrives.
@@ -132,16 +132,13 @@ fn node(seed: u64, n: usize, flags: u32) -> Node {
         max_peer: 16,
         ..Config::default()
     };
-    let memory = Buf::new(Engine::memsize(&config).expect("a legal configuration"));
-    // SAFETY: fresh memory, kept beside the engine and dropped after it.
-    let engine = unsafe { Engine::init(memory.ptr(), memory.len(), &config, addr) }.expect("room");
-    Node { engine, _memory: memory, addr, link_free: 0, wake_at: u64::MAX }
+    Node { engine: OwnedEngine::in_used_memory(&config, addr), link_free: 0, wake_at: u64::MAX }
 }
 
 impl Node {
     /// A QP in RESET with a CQ and a registered buffer.
     fn qp(&self) -> (Handle, u32, Handle, MrAttr, Buf) {
-        let mut g = self.engine.try_lock().expect("one thread");
+        let mut g = self.engine.lock();
         let pd = g.pd_alloc().expect("room");
         let (cq, _) = g.cq_create(16).expect("room");
         let cap = QpCap {
@@ -176,33 +173,16 @@ impl Node {
     }
 
     fn connect(&self, qp: Handle, to: &PeerAddr, qpn: u32) {
-        use qp_attr_mask as m;
-        let attr = QpAttr {
-            qp_access_flags: access::REMOTE_WRITE,
-            port_num: 1,
-            path_mtu: mtu::MTU_4096,
-            dest_qp_num: qpn,
+        let connection = Connection {
+            access: access::REMOTE_WRITE,
+            mtu: mtu::MTU_4096,
             ah: AhAttr { dgid: to.gid, ..AhAttr::default() },
-            max_dest_rd_atomic: 1,
-            max_rd_atomic: 1,
-            min_rnr_timer: 12,
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            ..QpAttr::default()
+            dest_qpn: qpn,
+            rd_atomic: 1,
+            ..Connection::default()
         };
-        let rtr = m::AV
-            | m::PATH_MTU
-            | m::DEST_QPN
-            | m::RQ_PSN
-            | m::MAX_DEST_RD_ATOMIC
-            | m::MIN_RNR_TIMER;
-        let rts = m::SQ_PSN | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
-        let init = m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS;
-        for (state, mask) in [(qp_state::INIT, init), (qp_state::RTR, rtr), (qp_state::RTS, rts)] {
-            let mut g = self.engine.try_lock().expect("one thread");
-            g.qp_modify(0, qp, &QpAttr { qp_state: state, ..attr }, m::STATE | mask)
-                .expect("a legal transition");
+        for (attr, mask) in connection.steps() {
+            self.engine.lock().qp_modify(0, qp, &attr, mask).expect("a legal transition");
         }
     }
 }
@@ -216,8 +196,8 @@ impl World {
         let flows = nodes[..FLOWS].iter().map(|sender| {
             let (qp, qpn, cq, mr, buf) = sender.qp();
             let (their_qp, their_qpn, _, target, their_buf) = sink.qp();
-            sender.connect(qp, &sink.addr, their_qpn);
-            sink.connect(their_qp, &sender.addr, qpn);
+            sender.connect(qp, &sink.engine.addr, their_qpn);
+            sink.connect(their_qp, &sender.engine.addr, qpn);
             Flow { qp, cq, mr, target, done: 0, _bufs: [buf, their_buf] }
         });
         let flows = flows.collect();
@@ -332,7 +312,7 @@ impl World {
     }
 
     fn receive(&mut self, from: usize, to: usize, bytes: &[u8], mark: bool) -> Result<(), String> {
-        let src = self.nodes[from].addr;
+        let src = self.nodes[from].engine.addr;
         let mut g = self.nodes[to].engine.try_lock().ok_or("one thread")?;
         g.handle_packets(self.now, &src, bytes.len(), bytes, mark);
         drop(g);
@@ -368,7 +348,7 @@ impl World {
             let to = self
                 .nodes
                 .iter()
-                .position(|x| x.addr.gid == burst.dst.gid)
+                .position(|x| x.engine.addr.gid == burst.dst.gid)
                 .ok_or("sent to nobody")?;
             let mut left = now;
             for packet in scratch[..burst.len].chunks(burst.seg) {

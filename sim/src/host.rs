@@ -3,12 +3,13 @@
 
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
-use gdrcore_core::engine::{Engine, Guard};
+use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::{access, Handle, RecvWr, SendWr, Sge};
+use gdrcore_testkit::engine::OwnedEngine;
+use gdrcore_testkit::rng::Rng;
 
 use crate::buf::Buf;
-use crate::rng::Rng;
 use crate::scenario::{feature, Scenario};
 use crate::slow::Slow;
 use crate::trap::armed;
@@ -49,9 +50,8 @@ pub struct SharedRecv {
 
 /// A host.
 pub struct Host {
-    /// The engine. Declared before its memory and providers, so dropped first.
-    pub engine: Engine,
-    _memory: Buf,
+    /// The engine. Declared before its providers, so dropped first.
+    pub engine: OwnedEngine,
     /// Its address.
     pub addr: PeerAddr,
     /// Its slow memory, provider 1.
@@ -100,17 +100,14 @@ impl Host {
             seed: rng.next(),
             ..Config::default()
         };
-        let memory = Buf::new(Engine::memsize(&config).expect("a legal configuration"));
-        // SAFETY: fresh memory, kept beside the engine and dropped after it.
-        let engine =
-            unsafe { Engine::init(memory.ptr(), memory.len(), &config, addr) }.expect("room");
+        let engine = OwnedEngine::in_used_memory(&config, addr);
         let busy = if rng.coin() { 0 } else { 20_000 };
         let delay =
             if scenario.has(feature::SLOW) { rng.pick(&[1, 5_000, 100_000, 1_000_000]) } else { 0 };
         let slow = Box::new(Slow::new(rng.next(), delay, busy));
         let provider: *const Slow = &*slow;
         let (pd, free_at_first) = {
-            let mut g = engine.try_lock().expect("one thread");
+            let mut g = engine.lock();
             let free = g.free_bytes();
             // SAFETY: the box lives as long as the host, and the engine, declared first, is dropped
             // first.
@@ -119,7 +116,6 @@ impl Host {
         };
         let mut host = Host {
             engine,
-            _memory: memory,
             addr,
             slow,
             pd,
@@ -162,7 +158,7 @@ impl Host {
 
     /// The engine's lock.
     pub fn lock(&self) -> Guard<'_> {
-        self.engine.try_lock().expect("one thread")
+        self.engine.lock()
     }
 
     /// Registers fresh memory.

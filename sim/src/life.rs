@@ -1,11 +1,12 @@
 //! The life of a link: its QPs are made, fail, drain, are checked and made anew.
 
 use gdrcore_core::verbs::types::*;
+use gdrcore_testkit::connection::Connection;
+use gdrcore_testkit::rng::Rng;
 
 use crate::host::Host;
 use crate::link::{index, Drain, Link, GAP, GRH};
 use crate::numbers::Numbers;
-use crate::rng::Rng;
 
 impl Link {
     /// Makes both QPs and takes them to RTS. False: all QPNs of a host rest; try again later.
@@ -68,44 +69,31 @@ impl Link {
     }
 
     fn rise(&mut self, hosts: &[Host], i: usize, psn: [u32; 2], now: u64) {
-        use qp_attr_mask as m;
-        let (kind, plan) = (self.plan.kind, self.plan);
-        let (rc, ud) = (kind == qp_type::RC, kind == qp_type::UD);
+        let plan = self.plan;
         let to = &hosts[self.ends[1 - i].host];
-        let mut attr = QpAttr {
-            qp_state: qp_state::INIT,
-            port_num: 1,
+        let connection = Connection {
+            qp_type: plan.kind,
+            access: crate::host::ALL,
             qkey: 0x2222,
-            qp_access_flags: crate::host::ALL,
-            path_mtu: plan.mtu,
-            dest_qp_num: self.ends[1 - i].qpn,
-            rq_psn: psn[1 - i],
-            sq_psn: psn[i],
-            max_dest_rd_atomic: plan.rd_atomic,
-            max_rd_atomic: plan.rd_atomic,
+            mtu: plan.mtu,
+            ah: AhAttr { dgid: to.addr.gid, ..AhAttr::default() },
+            dest_qpn: self.ends[1 - i].qpn,
+            psn: (psn[i], psn[1 - i]),
+            rd_atomic: plan.rd_atomic,
             min_rnr_timer: 1,
             timeout: plan.timeout,
             retry_cnt: plan.retry,
             rnr_retry: plan.rnr,
-            ah: AhAttr { dgid: to.addr.gid, ..AhAttr::default() },
-            ..QpAttr::default()
+            kin: false,
         };
         let e = &mut self.ends[i];
         let h = &hosts[e.host];
         let mut g = h.lock();
-        let own = if ud { m::QKEY } else { m::ACCESS_FLAGS };
-        let mut step = |g: &mut gdrcore_core::engine::Guard<'_>, state, mask| {
-            attr.qp_state = state;
-            g.qp_modify(h.time(now), e.qp, &attr, m::STATE | mask).expect("a legal transition");
-        };
-        step(&mut g, qp_state::INIT, m::PKEY_INDEX | m::PORT | own);
-        let connected = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
-        let reliable = m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
-        step(&mut g, qp_state::RTR, if ud { 0 } else { connected } | if rc { reliable } else { 0 });
-        let reliable = m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
-        step(&mut g, qp_state::RTS, m::SQ_PSN | if rc { reliable } else { 0 });
-        if ud && e.ah == 0 {
-            e.ah = g.ah_create(h.pd, &attr.ah).expect("room for an AH");
+        for (attr, mask) in connection.steps() {
+            g.qp_modify(h.time(now), e.qp, &attr, mask).expect("a legal transition");
+        }
+        if plan.kind == qp_type::UD && e.ah == 0 {
+            e.ah = g.ah_create(h.pd, &connection.ah).expect("room for an AH");
         }
     }
 

@@ -11,9 +11,9 @@ mod request;
 use std::collections::VecDeque;
 
 use gdrcore_core::verbs::types::*;
+use gdrcore_testkit::rng::Rng;
 
 use crate::host::{split, Area, Host};
-use crate::rng::Rng;
 use crate::scenario::{feature, Scenario};
 
 /// Bytes behind every slot that must stay unwritten.

@@ -9,7 +9,6 @@ mod link;
 mod net;
 mod numbers;
 mod oracle;
-mod rng;
 mod scenario;
 mod slow;
 mod swarm;

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::rng::Rng;
+use gdrcore_testkit::rng::Rng;
 
 /// The faults of a network. Probabilities are in a million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,8 +4,9 @@
 //! together hide each other. [`Limits`] remove features and reduce the size without another seed,
 //! which is how a failing world is shrunk.
 
+use gdrcore_testkit::rng::Rng;
+
 use crate::net::Faults;
-use crate::rng::Rng;
 
 /// The features of a world, as bits of a set.
 pub mod feature {

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId};
 
-use crate::rng::Rng;
+use gdrcore_testkit::rng::Rng;
 
 /// Most accesses under way.
 const PLACES: usize = 32;

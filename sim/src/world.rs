@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use gdrcore_core::counters::Counters;
 use gdrcore_core::verbs::types::*;
+use gdrcore_testkit::rng::Rng;
 
 use crate::host::Host;
 use crate::link::{index, Drain, Link, Plan};
 use crate::net::{Done, Network};
 use crate::numbers::Numbers;
 use crate::oracle::{is_recv, Verdict};
-use crate::rng::Rng;
 use crate::scenario::{feature, Limits, Scenario};
 use crate::trap::armed;
 

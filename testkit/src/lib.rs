@@ -1,9 +1,20 @@
-//! What the tests of every crate share: limits of time, addresses that no other test process uses,
-//! CPU time, forks.
+//! What the tests of every crate share: time limits, addresses that no other test process uses, CPU
+//! time, forks, random numbers, memory; and two connected ends over any device.
 //!
-//! It depends on no crate of this repository, so each of them may use it in its tests.
+//! By itself it depends on no crate of this repository, so `core` may use it in its tests. Features
+//! add the harnesses that need one: `device` (core) and `soft` (the soft device).
 
+#[cfg(feature = "device")]
+pub mod connection;
 pub mod cpu;
 pub mod descriptors;
+#[cfg(feature = "device")]
+pub mod ends;
+#[cfg(feature = "device")]
+pub mod engine;
+pub mod memory;
 pub mod patience;
 pub mod place;
+pub mod rng;
+#[cfg(feature = "soft")]
+pub mod soft;

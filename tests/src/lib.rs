@@ -4,7 +4,6 @@ pub mod cm;
 pub mod containers;
 pub mod cuda;
 pub mod dropin;
-pub mod ends;
 pub mod far_end;
 pub mod forge;
 pub mod lab;
@@ -21,7 +20,7 @@ pub mod tools;
 pub mod traffic;
 pub mod two_hosts;
 
-pub use gdrcore_testkit::{cpu, patience, place};
+pub use gdrcore_testkit::{cpu, ends, patience, place, rng};
 
 /// Ends the test as skipped: prints the reason in the format that `scripts/test.sh` counts, and
 /// returns.

@@ -1,50 +1,10 @@
 //! Opens soft devices for tests, and runs a test over each of their paths.
 
-use crate::ends::Buffer;
 use crate::place;
 use gdrcore_core::device::Device;
-use gdrcore_core::Result;
-use gdrcore_net::soft::{PathChoice, SoftConfig, SoftDevice};
+use gdrcore_net::soft::{PathChoice, SoftConfig};
+pub use gdrcore_testkit::soft::Soft;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
-/// A soft device in memory of its own; closed when dropped.
-pub struct Soft {
-    dev: &'static SoftDevice,
-    _memory: Buffer,
-}
-
-impl Soft {
-    /// Opens a device by name.
-    pub fn open(name: &str, config: &SoftConfig) -> Result<Soft> {
-        let bytes = SoftDevice::memsize(name, config)?;
-        let memory = Buffer::new(bytes);
-        // SAFETY: the memory is fresh, page-aligned, and lives in `_memory` until after `close`.
-        let dev = unsafe { SoftDevice::init(memory.as_ptr(), bytes, name, config)? };
-        Ok(Soft { dev, _memory: memory })
-    }
-
-    /// Opens a device with the default configuration.
-    pub fn new(name: &str) -> Soft {
-        Soft::open(name, &SoftConfig::default()).unwrap_or_else(|e| panic!("{name}: {e}"))
-    }
-
-    /// The device.
-    pub fn dev(&self) -> &dyn Device {
-        self.dev
-    }
-
-    /// The device as what it is.
-    pub fn soft(&self) -> &SoftDevice {
-        self.dev
-    }
-}
-
-impl Drop for Soft {
-    fn drop(&mut self) {
-        // SAFETY: every reference that `dev` gave out ended with the borrow of self.
-        unsafe { self.dev.close() };
-    }
-}
 
 /// A device name on loopback that no other test process uses.
 pub fn address(last: u8) -> String {

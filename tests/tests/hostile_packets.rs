@@ -7,22 +7,11 @@ use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, qp_type, QpAttr};
 use gdrcore_tests::ends::{connected, pattern, succeed, Address, End, Op, Shape};
 use gdrcore_tests::forge::{bth, octets, plain, send_valid, still_works};
 use gdrcore_tests::patience::deadline;
+use gdrcore_tests::rng::Rng;
 use gdrcore_tests::soft::{address, Soft};
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-/// A generator of small numbers, from a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % below.max(1)
-    }
-}
 
 fn counters(dev: &dyn Device) -> Counters {
     dev.counters().expect("counters")
@@ -133,34 +122,34 @@ fn packets_for_qps_that_are_gone_or_not_ready_are_dropped() {
 
 /// A packet that a hostile peer may send: a known or unknown opcode, header fields near the
 /// expected ones, lengths that fit or not.
-fn forged(dice: &mut Dice, to: &End, psn: u32) -> Vec<u8> {
+fn forged(dice: &mut Rng, to: &End, psn: u32) -> Vec<u8> {
     let class = match to.shape.qp_type {
         qp_type::RC => 0x00,
         qp_type::UC => 0x20,
         _ => 0x60,
     };
     let opcode =
-        if dice.roll(8) == 0 { dice.roll(256) as u8 } else { class | dice.roll(0x18) as u8 };
-    let near = psn.wrapping_add(dice.roll(7) as u32).wrapping_sub(3) & 0xFF_FFFF;
-    let flags = [0x40, 0xC0, 0x00, 0x50, 0x70, 0x41][dice.roll(6) as usize];
-    let mut p = bth(opcode, flags, to.own.qpn, dice.roll(2) == 0, near);
+        if dice.below(8) == 0 { dice.below(256) as u8 } else { class | dice.below(0x18) as u8 };
+    let near = psn.wrapping_add(dice.below(7) as u32).wrapping_sub(3) & 0xFF_FFFF;
+    let flags = [0x40, 0xC0, 0x00, 0x50, 0x70, 0x41][dice.below(6) as usize];
+    let mut p = bth(opcode, flags, to.own.qpn, dice.below(2) == 0, near);
     let (guard, key) = (to.own.addr + 4096, to.own.rkey);
     // RETH or AtomicETH, AETH, DETH, immediate data: one of the words is plausible for any opcode.
-    for _ in 0..dice.roll(4) {
-        match dice.roll(5) {
+    for _ in 0..dice.below(4) {
+        match dice.below(5) {
             0 => {
-                p.extend_from_slice(&(guard + dice.roll(64)).to_be_bytes());
+                p.extend_from_slice(&(guard + dice.below(64)).to_be_bytes());
                 p.extend_from_slice(
-                    &[key, key ^ 1, 0, u32::MAX][dice.roll(4) as usize].to_be_bytes(),
+                    &[key, key ^ 1, 0, u32::MAX][dice.below(4) as usize].to_be_bytes(),
                 );
                 p.extend_from_slice(
-                    &[0, 1, 64, 1024, 4096, u32::MAX][dice.roll(6) as usize].to_be_bytes(),
+                    &[0, 1, 64, 1024, 4096, u32::MAX][dice.below(6) as usize].to_be_bytes(),
                 );
             }
-            1 => p.extend_from_slice(&(dice.roll(1 << 32) as u32).to_be_bytes()),
+            1 => p.extend_from_slice(&(dice.below(1 << 32) as u32).to_be_bytes()),
             2 => p.extend_from_slice(&[0; 16]),
-            3 => p.extend_from_slice(&pattern(dice.0, dice.roll(70) as usize)),
-            _ => p.extend_from_slice(&pattern(dice.0, 1024)),
+            3 => p.extend_from_slice(&pattern(dice.next(), dice.below(70) as usize)),
+            _ => p.extend_from_slice(&pattern(dice.next(), 1024)),
         }
     }
     p
@@ -173,7 +162,7 @@ fn a_peer_that_forges_its_own_packets_harms_its_own_connection_only() {
     let (mut c, mut d) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
     let forger = UdpSocket::bind((plain(&y).ip(), 0)).expect("a socket at the peer's address");
     let target = plain(&x);
-    let mut dice = Dice(0x1BAD_5EED_0BAD_CAFE);
+    let mut dice = Rng::new(0x1BAD_5EED_0BAD_CAFE);
     for round in 0..240u64 {
         let qp_type = [qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD][(round % 4) as usize];
         let shape = Shape {
@@ -247,7 +236,7 @@ fn a_peer_with_random_answers_ends_operations_and_writes_no_other_memory() {
     let at = plain(&address(2));
     let liar = UdpSocket::bind(at).expect("a socket");
     liar.set_nonblocking(true).expect("nonblocking");
-    let mut dice = Dice(42);
+    let mut dice = Rng::new(42);
     for round in 0..60u64 {
         let shape =
             Shape { buffer: 64 << 10, retry_cnt: 2, timeout: 8, rnr_retry: 2, ..Shape::default() };
@@ -274,15 +263,20 @@ fn a_peer_with_random_answers_ends_operations_and_writes_no_other_memory() {
                 }
                 // Fields of an answer, each wrong now and then.
                 let psn =
-                    u32::from_be_bytes([0, heard[9], heard[10], heard[11]]) + dice.roll(4) as u32;
-                let opcode = [0x0D, 0x0E, 0x0F, 0x10, 0x11, 0x12][dice.roll(6) as usize];
+                    u32::from_be_bytes([0, heard[9], heard[10], heard[11]]) + dice.below(4) as u32;
+                let opcode = [0x0D, 0x0E, 0x0F, 0x10, 0x11, 0x12][dice.below(6) as usize];
                 let mut p = bth(opcode, 0x40, a.own.qpn, false, psn & 0xFF_FFFF);
                 let syndrome = [0x00, 0x1F, 0x20, 0x2C, 0x60, 0x61, 0x62, 0x63, 0x64, 0x80, 0xFF]
-                    [dice.roll(11) as usize];
+                    [dice.below(11) as usize];
                 if opcode != 0x0E {
-                    p.extend_from_slice(&[if dice.roll(3) > 0 { 0x1F } else { syndrome }, 0, 0, 1]);
+                    p.extend_from_slice(&[
+                        if dice.below(3) > 0 { 0x1F } else { syndrome },
+                        0,
+                        0,
+                        1,
+                    ]);
                 }
-                let body = [0, 8, 1024, 1024, 784, 512, 1200][dice.roll(7) as usize];
+                let body = [0, 8, 1024, 1024, 784, 512, 1200][dice.below(7) as usize];
                 p.extend_from_slice(&vec![0xEE; body]);
                 send_valid(&liar, plain(&x), &mut p);
             }

@@ -11,6 +11,7 @@ use gdrcore_tests::ends::Address;
 use gdrcore_tests::far_end::{print_address, Far};
 use gdrcore_tests::forge;
 use gdrcore_tests::patience::wait_for;
+use gdrcore_tests::rng::Rng;
 use gdrcore_tests::router::{hello, number, Raw, Router};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
@@ -87,26 +88,17 @@ impl Scene {
     }
 }
 
-/// SplitMix64.
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 #[test]
 fn random_bytes_before_and_after_hello() {
     let scene = Scene::new();
-    let mut seed = 1;
+    let mut rng = Rng::new(1);
     for round in 0..400 {
         let mut raw = scene.evil();
         if round % 2 == 1 {
             raw.greet();
         }
-        let len = 1 + next(&mut seed) as usize % if round % 8 == 0 { 8000 } else { 200 };
-        let mut bytes: Vec<u8> = (0..len).map(|_| next(&mut seed) as u8).collect();
+        let len = 1 + rng.next() as usize % if round % 8 == 0 { 8000 } else { 200 };
+        let mut bytes: Vec<u8> = (0..len).map(|_| rng.next() as u8).collect();
         if round % 4 > 1 && len >= 16 {
             // Behind a valid head.
             bytes[..4].copy_from_slice(&[1 + (round / 4 % 15) as u8, 0, 0, 0]);
@@ -150,24 +142,24 @@ fn relayed(scene: &Scene, tenant: &str, name: &str) -> u64 {
 fn rings_full_of_anything() {
     let scene = Scene::new();
     let before = descriptors(&scene);
-    let mut seed = 3;
+    let mut rng = Rng::new(3);
     let mut ended = 0;
     for round in 0..60 {
         let mut raw = scene.evil();
         let (welcome, ends) = raw.greet_with_rings();
         let up = std::fs::File::from(ends.up);
         let down = std::fs::File::from(ends.down);
-        let mut bytes: Vec<u8> = (0..welcome.rings.0).map(|_| next(&mut seed) as u8).collect();
+        let mut bytes: Vec<u8> = (0..welcome.rings.0).map(|_| rng.next() as u8).collect();
         if round % 3 > 0 {
             // Valid frame lengths in every place where a frame may begin.
             for at in (0..bytes.len()).step_by(64) {
-                let len = if round % 3 == 1 { 24 + next(&mut seed) % 4300 } else { 40 };
+                let len = if round % 3 == 1 { 24 + rng.next() % 4300 } else { 40 };
                 bytes[at..at + 8].copy_from_slice(&len.to_le_bytes());
             }
         }
         if round % 4 == 0 {
             // Random words in the control page as well, in both rings.
-            let line: Vec<u8> = (0..CONTROL).map(|_| next(&mut seed) as u8).collect();
+            let line: Vec<u8> = (0..CONTROL).map(|_| rng.next() as u8).collect();
             up.write_all_at(&line, 0).expect("write");
             down.write_all_at(&line, 0).expect("write");
         }
@@ -213,14 +205,14 @@ fn packets_with_forged_sources() {
     let mut put = |to: &[u8; 16], packet: &[u8]| {
         wait_for(60, "the router reads no more", || relay.put(to, packet) == Ok(Put::Done));
     };
-    let mut seed = 11;
+    let mut rng = Rng::new(11);
     for n in 0..500 {
         // Source of another tenant; to a missing number; to another tenant's number by a wrong
         // address; an unknown kind.
         put(&gid, &forge::datagram(scene.target.qpn, scene.target.qpn, n));
         put(&gid, &forge::datagram(own, own, n));
-        put(&[next(&mut seed) as u8; 16], &forge::datagram(own, scene.target.qpn, n));
-        let junk: Vec<u8> = (0..1 + n).map(|_| next(&mut seed) as u8).collect();
+        put(&[rng.next() as u8; 16], &forge::datagram(own, scene.target.qpn, n));
+        let junk: Vec<u8> = (0..1 + n).map(|_| rng.next() as u8).collect();
         put(&gid, &junk);
         // To the stream's own queue pair: a WRITE, an ACK, a CNP.
         for opcode in [0x0a, 0x11, 0x81] {
@@ -441,7 +433,7 @@ impl CloneAs for Text<8> {
 fn links_with_invalid_rings() {
     let scene = Scene::new();
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
-    let mut seed = 7;
+    let mut rng = Rng::new(7);
     let mut raw = scene.evil();
     raw.greet();
     let mut refused = 0;
@@ -456,7 +448,7 @@ fn links_with_invalid_rings() {
         let say = |bytes: &[u8], fd| {
             gdrcore_net::via::wire::send_bytes(socket.as_fd(), bytes, fd).is_ok()
         };
-        let memory = segment_of_junk(8192, next(&mut seed));
+        let memory = segment_of_junk(8192, &mut rng);
         match round % 6 {
             0 => say(&hello, Some(null.as_fd())),
             1 => say(&hello, None),
@@ -464,7 +456,7 @@ fn links_with_invalid_rings() {
             3 => say(&hello, Some(memory.as_fd())),
             4 => {
                 // A ring of the right size and seals, with random contents.
-                let memory = segment_that_fits(8192, &mut seed);
+                let memory = segment_that_fits(8192, &mut rng);
                 say(&hello, Some(memory.as_fd()))
                     && say(&[1], None)
                     && say(&[9; 56], Some(null.as_fd()))
@@ -482,17 +474,15 @@ fn links_with_invalid_rings() {
 }
 
 /// A memfd of a ring's size with random contents, without seals.
-fn segment_of_junk(data: usize, seed: u64) -> std::fs::File {
+fn segment_of_junk(data: usize, rng: &mut Rng) -> std::fs::File {
     let file = memfd();
-    let mut state = seed;
-    let bytes: Vec<u8> = (0..CONTROL + data).map(|_| next(&mut state) as u8).collect();
-    file.write_all_at(&bytes, 0).expect("write");
+    file.write_all_at(&rng.bytes(CONTROL + data), 0).expect("write");
     file
 }
 
 /// As [`segment_of_junk`], with the seals and the first line of a ring.
-fn segment_that_fits(data: usize, seed: &mut u64) -> std::fs::File {
-    let file = segment_of_junk(data, next(seed));
+fn segment_that_fits(data: usize, rng: &mut Rng) -> std::fs::File {
+    let file = segment_of_junk(data, rng);
     let mut line = MAGIC.to_le_bytes().to_vec();
     line.extend_from_slice(&VERSION.to_le_bytes());
     file.write_all_at(&line, 0).expect("write");

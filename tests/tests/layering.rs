@@ -40,9 +40,9 @@ const REEXPORTS: &[(&str, &str)] =
 
 /// Which workspace crates a crate may import outside of its tests.
 const CRATES: &[(&str, &[&str])] = &[
-    ("gdrcore-testkit", &[]),
     ("gdrcore-core", &[]),
     ("gdrcore-net", &["gdrcore-core"]),
+    ("gdrcore-testkit", &["gdrcore-core", "gdrcore-net"]),
     ("gdrcore-verbs", &["gdrcore-core"]),
     ("gdrcore-verbs-module", &["gdrcore-core", "gdrcore-verbs"]),
     ("gdrcore-cuda", &["gdrcore-core"]),
@@ -55,9 +55,12 @@ const CRATES: &[(&str, &[&str])] = &[
         "gdrcore-dropin",
         &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore-ucma"],
     ),
-    ("sim", &["gdrcore-core"]),
-    ("gdrcore-fuzz", &["gdrcore-core", "gdrcore-net", "gdrcore-router", "gdrcore"]),
-    ("bench", &["gdrcore-core", "gdrcore-net", "gdrcore"]),
+    ("sim", &["gdrcore-core", "gdrcore-testkit"]),
+    (
+        "gdrcore-fuzz",
+        &["gdrcore-core", "gdrcore-net", "gdrcore-router", "gdrcore", "gdrcore-testkit"],
+    ),
+    ("bench", &["gdrcore-core", "gdrcore-net", "gdrcore", "gdrcore-testkit"]),
     (
         "gdrcore-tests",
         &[

@@ -7,6 +7,7 @@ use gdrcore_core::Error;
 use gdrcore_tests::ends::{Address, End, Op, Shape};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::place;
+use gdrcore_tests::rng::Rng;
 use gdrcore_tests::soft::{address, Soft};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -168,15 +169,9 @@ fn strangers_packets_to_a_group_are_dropped() {
     };
     assert_eq!(rc, 0);
     let to = (Ipv4Addr::from(<[u8; 4]>::try_from(&ours[12..]).unwrap()), d.udp_port as u16);
-    let mut x = 1u32;
+    let mut rng = Rng::new(1);
     for len in 0..200usize {
-        let bytes: Vec<u8> = (0..len)
-            .map(|_| {
-                x = x.wrapping_mul(1664525).wrapping_add(1013904223);
-                (x >> 24) as u8
-            })
-            .collect();
-        stranger.send_to(&bytes, to).expect("send");
+        stranger.send_to(&rng.bytes(len), to).expect("send");
     }
     let until = deadline(60);
     let refused = || {

@@ -1,6 +1,7 @@
 //! Debian's librdmacm and its tools, unmodified, on the drop-in's implementation of the kernel
 //! interface.
 
+use gdrcore_tests::ends::pattern;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::place;
 use gdrcore_tests::rdmacm::{command, counted, launcher, wait_until_it_listens, Pair};
@@ -148,22 +149,10 @@ fn streams_over_rsockets_check_their_data() {
     );
 }
 
-/// Bytes that do not repeat, so that no wrong copy equals them.
-fn noise(len: usize) -> Vec<u8> {
-    let mut x = 88172645463325252u64;
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        (x >> 32) as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
-
 #[test]
 fn a_file_copied_over_rsockets() {
     let dir = scratch("rcopy");
-    let bytes = noise(5_000_001);
+    let bytes = pattern(1, 5_000_001);
     std::fs::write(dir.join("from"), &bytes).expect("a file");
     for options in [&[][..], &["--path", "udp"]] {
         let _ = std::fs::remove_file(dir.join("to"));
@@ -230,7 +219,7 @@ fn a_file_comes_by_netcat_over_rdma() {
         skip!("no busybox");
     }
     let dir = scratch("netcat");
-    let bytes = noise(3_000_001);
+    let bytes = pattern(1, 3_000_001);
     std::fs::write(dir.join("from"), &bytes).expect("a file");
     std::fs::write(dir.join("server"), "exec busybox nc -l -p 7004 <from\n").expect("a script");
     std::fs::write(

@@ -29,7 +29,7 @@ impl Failure {
     /// The error that programs see.
     pub fn error(&self) -> Error {
         match self.code {
-            // No words here and below: the code that reports the failure writes it in full.
+            // No words here and below: the code that reports the failure writes the reason.
             codes::INVALID_VALUE | codes::INVALID_CONTEXT | codes::INVALID_HANDLE => Error::Invalid,
             codes::OUT_OF_MEMORY => Error::NoMemory,
             codes::NO_DEVICE | codes::INVALID_DEVICE | Failure::MISSING | Failure::BROKEN => {

@@ -1,10 +1,10 @@
 //! Random requests of an end: drawn part by part, recorded and posted.
 
 use gdrcore_core::verbs::types::*;
+use gdrcore_testkit::rng::Rng;
 
 use super::{End, Link, Message, Op};
 use crate::host::{split, Host};
-use crate::rng::Rng;
 
 /// UC and UD messages whose lengths are remembered: more than can be under way.
 const REMEMBERED: usize = 1 << 14;

@@ -22,6 +22,7 @@
 use gdrcore_core::wire::Flow;
 use gdrcore_tests::forge::{bth, octets};
 use gdrcore_tests::patience::{deadline, limit};
+use gdrcore_tests::rng::Rng;
 use std::ffi::CString;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -343,12 +344,11 @@ fn forge(from: &str, to: &str, qpn: u32) -> ! {
     set(socket.as_raw_fd(), 17, 103, LEN as i32);
     let own = socket.local_addr().expect("bound");
     let flow = Flow::v4(octets(own), octets(to), own.port(), to.port());
-    let (mut seed, mut sent) = (1u64, 0u64);
+    let (mut rng, mut sent) = (Rng::new(1), 0u64);
     loop {
         let mut train = Vec::with_capacity(LEN * TRAIN);
         for ident in 0..TRAIN {
-            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            let mut p = bth(0x11, 0, qpn, false, (seed >> 40) as u32);
+            let mut p = bth(0x11, 0, qpn, false, rng.below(1 << 24) as u32);
             // NAK, remote access error.
             p.extend_from_slice(&[0x62, 0, 0, 0, 0, 0, 0, 0]);
             flow.append_icrc(ident as u16, &mut p);

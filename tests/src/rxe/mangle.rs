@@ -7,6 +7,7 @@
 use super::packets::{bth, mark, roce, set_icrc, write_pcap, Moment, Seen};
 use super::side::Side;
 use super::Outcome;
+use crate::rng::Rng;
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::fs::File;
@@ -289,24 +290,21 @@ struct Lane<'s> {
     shared: &'s Shared,
     from: Side,
     seed: u64,
-    state: u64,
+    rng: Rng,
     waiting: Vec<(Instant, Vec<u8>)>,
 }
 
 impl<'s> Lane<'s> {
     fn new(shared: &'s Shared, from: Side) -> Lane<'s> {
-        Lane { shared, from, seed: 0, state: 1, waiting: Vec::new() }
+        Lane { shared, from, seed: 0, rng: Rng::new(0), waiting: Vec::new() }
     }
 
     fn random(&mut self, below: u64) -> u64 {
         let seed = self.shared.seed.load(Relaxed);
         if seed != self.seed {
-            (self.seed, self.state) = (seed, seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+            (self.seed, self.rng) = (seed, Rng::new(seed));
         }
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 20) % below
+        self.rng.below(below)
     }
 
     fn hits(&mut self, fault: Fault) -> bool {

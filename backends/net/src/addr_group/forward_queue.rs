@@ -204,6 +204,7 @@ mod tests {
     use super::*;
     use crate::map::Map;
     use gdrcore_core::arena::Walk;
+    use gdrcore_testkit::rng::Rng;
     use std::collections::HashMap;
 
     fn packets(data: &[u8]) -> Packets<'_> {
@@ -222,11 +223,9 @@ mod tests {
         let (mut b, _memory) = forward_queue(64 << 10);
         let mut got: HashMap<u16, Vec<u8>> = HashMap::new();
         let mut kept: HashMap<u16, Vec<u8>> = HashMap::new();
-        let mut seed = 1u64;
+        let mut rng = Rng::new(1);
         for step in 0..20_000u64 {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
+            let seed = rng.next();
             let block = (seed % 5) as u16;
             let data = vec![step as u8; 1 + (seed >> 8) as usize % 900];
             if b.push(step, block, &packets(&data)) {

@@ -203,6 +203,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gdrcore_testkit::rng::Rng;
 
     fn table(entries: &[(u16, u16)]) -> Table {
         let mut t = Table::EMPTY;
@@ -266,16 +267,14 @@ mod tests {
 
     #[test]
     fn any_bytes_are_refused_or_read() {
-        let mut x = 1u64;
+        let mut rng = Rng::new(1);
         let mut b = [0; 64];
         for _ in 0..100_000 {
             for byte in b.iter_mut() {
-                x ^= x << 13;
-                x ^= x >> 7;
-                x ^= x << 17;
+                let x = rng.next();
                 *byte = if x & 7 == 0 { (x >> 32) as u8 } else { (x >> 32) as u8 & 3 };
             }
-            let n = (x >> 8) as usize % 65;
+            let n = rng.below(65) as usize;
             if let Some(t) = Table::parse(&b[..n]) {
                 let mut out = [0; BYTES];
                 let len = t.emit(&mut out);

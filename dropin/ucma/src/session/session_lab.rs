@@ -6,37 +6,24 @@ use gdrcore_core::cm::types::ConnParam;
 use gdrcore_core::device::{CmDevice, Device, Leaks};
 use gdrcore_core::verbs::types::{AhAttr, Handle};
 use gdrcore_core::{Error, Result};
-use gdrcore_net::map::Map;
-use gdrcore_net::soft::{SoftConfig, SoftDevice};
+use gdrcore_testkit::soft::Soft;
 
 use super::{DeviceInfo, Devices, Manage, Manager};
-
-struct Opened {
-    device: &'static SoftDevice,
-    _map: Map,
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        // SAFETY: the last reference to it goes.
-        unsafe { self.device.close() };
-    }
-}
 
 /// Devices of a test: the first is real, a second cannot be opened.
 pub(crate) struct Lab {
     list: Vec<DeviceInfo>,
-    opened: Arc<Opened>,
+    opened: Arc<Soft>,
 }
 
 /// The device, while a reference exists.
-struct HeldDevice(Arc<Opened>);
+struct HeldDevice(Arc<Soft>);
 
 macro_rules! held {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
         impl CmDevice for HeldDevice {
             $(fn $name(&self, $($arg: $ty),*) -> Result<$ret> {
-                self.0.device.cm()?.$name($($arg),*)
+                self.0.soft().cm()?.$name($($arg),*)
             })*
         }
     };
@@ -60,7 +47,7 @@ held! {
 
 impl Manage for HeldDevice {
     fn path_mtu(&self, to: &AhAttr) -> u8 {
-        self.0.device.path_mtu(to).unwrap_or(0) as u8
+        self.0.soft().path_mtu(to).unwrap_or(0) as u8
     }
 }
 
@@ -79,21 +66,18 @@ impl Devices for Lab {
 
 /// Opens them.
 pub(crate) fn open() -> Lab {
-    let config = SoftConfig::default();
-    let map = Map::new(SoftDevice::memsize("loopback", &config).unwrap()).unwrap();
-    // SAFETY: the map is fresh and lives until the device is closed.
-    let device = unsafe { SoftDevice::init(map.as_ptr(), map.len(), "loopback", &config).unwrap() };
-    let attr = device.query().unwrap();
+    let device = Soft::new("loopback");
+    let attr = device.dev().query().unwrap();
     let real = DeviceInfo { node_guid: 1, index: 3, gid: attr.gid, gid_index: 1, scope_id: 0 };
     let mut gid = [0; 16];
     gid[0] = 0xfd;
     let dead = DeviceInfo { node_guid: 2, index: 4, gid, ..real };
-    Lab { list: vec![real, dead], opened: Arc::new(Opened { device, _map: map }) }
+    Lab { list: vec![real, dead], opened: Arc::new(device) }
 }
 
 impl Lab {
     /// The ids that are left on the device.
     pub(crate) fn leaks(&self) -> Leaks {
-        self.opened.device.leaks().unwrap()
+        self.opened.soft().leaks().unwrap()
     }
 }

@@ -7,6 +7,7 @@ use crate::proto::number as cmd;
 use gdrcore_core::cm::types::cm_event;
 use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state};
 use gdrcore_testkit::patience::until;
+use gdrcore_testkit::rng::Rng;
 
 /// A session with one channel, and calls as a library would make them.
 struct Program {
@@ -604,11 +605,8 @@ fn groups() {
 /// Any bytes, in any order, on ids that exist: no panic, no leak.
 #[test]
 fn any_bytes_in_any_order() {
-    let mut x = 7u64;
-    let mut random = move || {
-        x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (x >> 33) as u32
-    };
+    let mut rng = Rng::new(7);
+    let mut random = move || rng.next() as u32;
     let mut p = Program::new();
     for uid in 1..6 {
         p.create(uid, [port_space::TCP, port_space::UDP, port_space::IB][uid as usize % 3]);

@@ -20,6 +20,7 @@
 mod member;
 
 use gdrcore_tests::patience;
+use gdrcore_tests::rng::Rng;
 use gdrcore_tests::soft::names_of;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -131,13 +132,8 @@ fn main() {
     let (mut killed, mut left, mut stopped, mut wrong, mut exchanged) =
         (0u64, 0u64, 0u64, 0u64, (0u64, 0u64));
     let end = patience::deadline(seconds);
-    let mut random = 0x2545_f491_4f6c_dd1du64;
-    let mut draw = |below: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % below
-    };
+    let mut rng = Rng::new(0);
+    let mut draw = |below: u64| rng.below(below);
     let mut count = |done: Option<(u64, u64)>| match done {
         Some((connections, rounds)) => {
             exchanged.0 += connections;

@@ -1,5 +1,6 @@
 use super::super::segment::Segment;
 use super::*;
+use gdrcore_testkit::rng::Rng;
 use std::collections::VecDeque;
 
 /// Two mappings of one ring, as two processes have them.
@@ -26,32 +27,20 @@ fn get(r: &mut Reader) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A small random number generator, so that a failure repeats.
-struct Seed(u64);
-
-impl Seed {
-    fn next(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
-
 #[test]
 fn a_ring_is_a_queue_of_frames() {
     let (a, b) = pair(4096);
     let (mut w, mut r) = (Writer::new(a.place()), Reader::new(b.place()));
     let mut model = VecDeque::new();
-    let mut seed = Seed(0x9e37_79b9_7f4a_7c15);
+    let mut rng = Rng::new(1);
     let (mut refused, mut passed) = (0, 0);
     for i in 0..200_000u32 {
-        if seed.next(2) == 0 {
-            let top = if seed.next(8) == 0 { 4096 - FRAME_HEAD - FRAME_ALIGN } else { 200 };
-            let len = 1 + seed.next(top as u64) as usize;
+        if rng.below(2) == 0 {
+            let top = if rng.below(8) == 0 { 4096 - FRAME_HEAD - FRAME_ALIGN } else { 200 };
+            let len = 1 + rng.below(top as u64) as usize;
             // Bytes that look like lengths, at every position of the ring.
             let bytes = vec![(i % 5) as u8; len];
-            if seed.next(8) == 0 {
+            if rng.below(8) == 0 {
                 // A frame that is begun and left.
                 if let Some((p, room)) = w.room(1, 300).unwrap() {
                     // SAFETY: as in `put`.
@@ -59,7 +48,7 @@ fn a_ring_is_a_queue_of_frames() {
                 }
             }
             if put(&mut w, &bytes) {
-                if seed.next(4) != 0 {
+                if rng.below(4) != 0 {
                     w.prepare();
                 }
                 model.push_back(bytes);
@@ -167,12 +156,12 @@ fn a_length_that_cannot_be_breaks_the_link_and_nothing_else() {
 #[test]
 fn any_image_of_a_ring_is_read_without_leaving_it() {
     // Random words over the whole segment, read until the ring is empty or broken.
-    let mut seed = Seed(42);
+    let mut rng = Rng::new(42);
     let (mut broken, mut empty) = (0, 0);
     for _ in 0..2_000 {
         let (a, b) = pair(4096);
         for i in 0..4096 / 64 {
-            let len = if seed.next(8) == 0 { seed.next(1 << 32) } else { seed.next(500) };
+            let len = if rng.below(8) == 0 { rng.below(1 << 32) } else { rng.below(500) };
             a.place().length(i * 64).scribble(len as u32);
         }
         let mut r = Reader::new(b.place());

@@ -6,13 +6,14 @@ use crate::map::Map;
 use crate::port::{PortCounters, PortError, RxPacket};
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{MrAttr, MrReg};
-use gdrcore_core::engine::Engine;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
 use gdrcore_core::verbs::types::{
-    access, mtu, qp_attr_mask as m, qp_state, qp_type, send_flags, wc_status, wr_opcode, AhAttr,
-    BindMwWr, Handle, QpAttr, QpCap, QpInit, RdmaWr, RecvWr, SendWr, Sge, Wc, WrOp,
+    access, qp_type, send_flags, wc_status, wr_opcode, AhAttr, BindMwWr, Handle, QpCap, QpInit,
+    RdmaWr, RecvWr, SendWr, Sge, Wc, WrOp,
 };
+use gdrcore_testkit::connection::Connection;
+use gdrcore_testkit::engine::OwnedEngine;
 use gdrcore_testkit::patience::limit_ms;
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
@@ -159,13 +160,12 @@ impl Host for Bare {
 struct End {
     port: PortState<MemoryPort>,
     host: Bare,
-    engine: Engine,
+    engine: OwnedEngine,
     cq: Handle,
     qp: Handle,
     qpn: u32,
     mr: MrAttr,
     bytes: Map,
-    _arena: Map,
 }
 
 /// Bytes of each end's region.
@@ -194,12 +194,9 @@ fn end(n: u8, to: &Packets, from: &Packets, loses: fn(u64) -> bool) -> End {
         socket,
     };
     let config = Config { max_qp: 4, seed: n.into(), ..Config::default() };
-    let arena = Map::new(Engine::memsize(&config).unwrap()).unwrap();
-    // SAFETY: fresh memory, kept beside the engine.
-    let engine =
-        unsafe { Engine::init(arena.as_ptr(), arena.len(), &config, peer_addr(&address)).unwrap() };
+    let engine = OwnedEngine::new(&config, peer_addr(&address));
     let bytes = Map::new(REGION).unwrap();
-    let mut g = engine.try_lock().unwrap();
+    let mut g = engine.lock();
     let pd = g.pd_alloc().unwrap();
     let (cq, _) = g.cq_create(256).unwrap();
     let at = bytes.as_ptr() as u64;
@@ -235,36 +232,20 @@ fn end(n: u8, to: &Packets, from: &Packets, loses: fn(u64) -> bool) -> End {
         qpn,
         mr,
         bytes,
-        _arena: arena,
     }
 }
 
 impl End {
     fn connect(&mut self, to: &End) {
-        let mut g = self.engine.try_lock().unwrap();
-        let mut attr = QpAttr {
-            qp_state: qp_state::INIT,
-            port_num: 1,
-            qp_access_flags: access::REMOTE_WRITE,
-            path_mtu: mtu::MTU_1024,
-            dest_qp_num: to.qpn,
-            min_rnr_timer: 1,
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
+        let connection = Connection {
+            access: access::REMOTE_WRITE,
             ah: AhAttr { dgid: to.host.address.ip, ..AhAttr::default() },
-            ..QpAttr::default()
+            dest_qpn: to.qpn,
+            min_rnr_timer: 1,
+            ..Connection::default()
         };
-        let init = m::STATE | m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS;
-        let rtr = m::STATE | m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
-        let rts = m::STATE | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::SQ_PSN;
-        for (state, mask) in [
-            (qp_state::INIT, init),
-            (qp_state::RTR, rtr | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER),
-            (qp_state::RTS, rts | m::MAX_QP_RD_ATOMIC),
-        ] {
-            attr.qp_state = state;
-            g.qp_modify(now_ns(), self.qp, &attr, mask).unwrap();
+        for (attr, mask) in connection.steps() {
+            self.engine.lock().qp_modify(now_ns(), self.qp, &attr, mask).unwrap();
         }
     }
 
@@ -300,7 +281,7 @@ impl End {
         // SAFETY: the request and its list live through the call.
         unsafe { self.engine.post_send(self.qp, &wr, &mut bad).unwrap() };
         let (qi, _) = self.engine.qp(self.qp).unwrap();
-        let mut g = self.engine.try_lock().unwrap();
+        let mut g = self.engine.lock();
         if !single {
             self.engine.shared().active.set(qi);
             return false;
@@ -315,7 +296,7 @@ impl End {
 
     /// Runs a round as a poll does, and returns the completions.
     fn round(&mut self) -> Vec<Wc> {
-        let mut g = self.engine.try_lock().unwrap();
+        let mut g = self.engine.lock();
         let now = now_ns();
         self.port.set_time(now);
         if self.port.receive(&self.host, &mut g, now) == 0 {
@@ -423,7 +404,7 @@ fn a_busy_descriptor_wakes_no_thread_until_one_sleeps() {
 fn an_error_of_a_destination_is_the_cause_of_its_queue_pair() {
     let (mut a, b) = pair(|_| true);
     assert!(a.post_send(0, 0, 64, true) && a.net().lost == 1);
-    let cause = |a: &End| a.engine.try_lock().unwrap().qp_cause(a.qp).unwrap().code;
+    let cause = |a: &End| a.engine.lock().qp_cause(a.qp).unwrap().code;
     assert_eq!(cause(&a), Cause::default().code);
     let (dst, errno) = (b.host.address, libc::ECONNREFUSED);
     a.net().errors.push_back(PortError { dst, errno, kind: ErrorKind::Icmp, mtu: 0 });

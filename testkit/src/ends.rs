@@ -3,14 +3,16 @@
 //! An [`End`] is one QP with its PD, CQ and one registered buffer. [`Shape`] says how it is made;
 //! every field has a default that suits most tests, so a test names only what it is about.
 
+use crate::connection::Connection;
+pub use crate::memory::Buffer;
 use crate::patience;
+use crate::rng::Rng;
 use gdrcore_core::device::{Device, MrAttr, MrReg};
 use gdrcore_core::verbs::types::{
-    access, mtu, qp_attr_mask as mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, AhAttr,
-    AtomicWr, Handle, QpAttr, QpCap, QpInit, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
+    access, mtu, qp_type, send_flags, wc_status, wr_opcode, AhAttr, AtomicWr, Handle, QpCap,
+    QpInit, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
 };
 use gdrcore_core::Result;
-use std::alloc::{alloc_zeroed, dealloc, Layout};
 use std::time::{Duration, Instant};
 
 /// Q_Key of all UD ends.
@@ -66,62 +68,6 @@ impl Default for Shape {
         }
     }
 }
-
-/// Page-aligned memory that a device reads and writes at any time, so it is accessed by copies
-/// only, never by reference.
-pub struct Buffer {
-    at: *mut u8,
-    layout: Layout,
-}
-
-impl Buffer {
-    /// Zeroed memory of `len` bytes.
-    pub fn new(len: usize) -> Buffer {
-        let layout = Layout::from_size_align(len.max(1), 4096).expect("a layout of whole pages");
-        // SAFETY: the layout is not of size zero.
-        let at = unsafe { alloc_zeroed(layout) };
-        assert!(!at.is_null(), "out of memory");
-        Buffer { at, layout }
-    }
-
-    /// The address of its first byte.
-    pub fn addr(&self) -> u64 {
-        self.at as u64
-    }
-
-    /// Its first byte.
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.at
-    }
-
-    /// Copies bytes in.
-    pub fn write(&self, offset: usize, bytes: &[u8]) {
-        assert!(offset + bytes.len() <= self.layout.size());
-        // SAFETY: the range lies inside the allocation, and `bytes`, being a reference, does not.
-        unsafe { self.at.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
-    }
-
-    /// Copies bytes out.
-    pub fn read(&self, offset: usize, len: usize) -> Vec<u8> {
-        assert!(offset + len <= self.layout.size());
-        let mut out = vec![0; len];
-        // SAFETY: the range lies inside the allocation, and `out` is fresh.
-        unsafe { self.at.add(offset).copy_to_nonoverlapping(out.as_mut_ptr(), len) };
-        out
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout.
-        unsafe { dealloc(self.at, self.layout) }
-    }
-}
-
-// SAFETY: the memory is owned and every access goes through copies of whatever bytes are there.
-unsafe impl Send for Buffer {}
-// SAFETY: as for Send; racing copies may see mixed bytes, which tests of racing memory want.
-unsafe impl Sync for Buffer {}
 
 /// The attributes that one end needs of the other.
 #[derive(Clone, Copy, Debug, Default)]
@@ -290,42 +236,38 @@ impl<'d> End<'d> {
         self.to_rts()
     }
 
+    /// Its connection to `peer`.
+    fn connection(&self) -> Connection {
+        let Shape {
+            qp_type, access, mtu, timeout, retry_cnt, rnr_retry, min_rnr_timer, kin, ..
+        } = self.shape;
+        Connection {
+            qp_type,
+            access: access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC),
+            qkey: self.qkey,
+            mtu,
+            ah: self.peer.ah,
+            dest_qpn: self.peer.qpn,
+            psn: (self.own.psn, self.peer.psn),
+            rd_atomic: 8,
+            min_rnr_timer,
+            timeout,
+            retry_cnt,
+            rnr_retry,
+            kin,
+        }
+    }
+
     /// RESET to INIT.
     pub fn to_init(&mut self) -> Result<()> {
-        let mut attr =
-            QpAttr { qp_state: qp_state::INIT, port_num: 1, qkey: self.qkey, ..QpAttr::default() };
-        let mut set = mask::STATE | mask::PKEY_INDEX | mask::PORT;
-        if self.shape.qp_type == qp_type::UD {
-            set |= mask::QKEY;
-        } else {
-            set |= mask::ACCESS_FLAGS;
-            attr.qp_access_flags = self.shape.access
-                & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC);
-        }
+        let (attr, set) = self.connection().to_init();
         self.dev.qp_modify(self.qp, &attr, set)
     }
 
     /// INIT to RTR towards `peer`.
     pub fn to_rtr(&mut self, peer: Address) -> Result<()> {
         self.peer = peer;
-        let attr = QpAttr {
-            qp_state: qp_state::RTR,
-            path_mtu: self.shape.mtu,
-            dest_qp_num: peer.qpn,
-            rq_psn: peer.psn,
-            ah: peer.ah,
-            max_dest_rd_atomic: 8,
-            min_rnr_timer: self.shape.min_rnr_timer,
-            kin: self.shape.kin.into(),
-            ..QpAttr::default()
-        };
-        let connected = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
-        let set = mask::STATE
-            | match self.shape.qp_type {
-                qp_type::RC => connected | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER,
-                qp_type::UC => connected,
-                _ => 0,
-            };
+        let (attr, set) = self.connection().to_rtr();
         self.dev.qp_modify(self.qp, &attr, set)?;
         if self.shape.qp_type == qp_type::UD {
             self.ah = self.dev.ah_create(self.pd, &peer.ah)?;
@@ -335,19 +277,7 @@ impl<'d> End<'d> {
 
     /// RTR to RTS.
     pub fn to_rts(&mut self) -> Result<()> {
-        let attr = QpAttr {
-            qp_state: qp_state::RTS,
-            sq_psn: self.own.psn,
-            timeout: self.shape.timeout,
-            retry_cnt: self.shape.retry_cnt,
-            rnr_retry: self.shape.rnr_retry,
-            max_rd_atomic: 8,
-            ..QpAttr::default()
-        };
-        let reliable = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
-        let set = mask::STATE
-            | mask::SQ_PSN
-            | if self.shape.qp_type == qp_type::RC { reliable } else { 0 };
+        let (attr, set) = self.connection().to_rts();
         self.dev.qp_modify(self.qp, &attr, set)
     }
 
@@ -506,13 +436,5 @@ pub fn succeed(a: &mut End, b: &mut End, wr_id: u64) -> Wc {
 
 /// Bytes that differ by seed and place.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u8
-        })
-        .collect()
+    Rng::new(seed).bytes(len)
 }

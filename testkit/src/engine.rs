@@ -1,0 +1,58 @@
+//! An engine in memory of its own, for harnesses that run engines without a device.
+
+use crate::memory::Buffer;
+use gdrcore_core::config::Config;
+use gdrcore_core::engine::{Engine, Guard};
+use gdrcore_core::roce::peer::PeerAddr;
+
+/// An engine, its memory and its address. The engine is dropped before the memory.
+pub struct OwnedEngine {
+    engine: Engine,
+    _memory: Buffer,
+    /// The address that peers send to.
+    pub addr: PeerAddr,
+}
+
+impl OwnedEngine {
+    /// Makes an engine in zeroed memory.
+    ///
+    /// # Panics
+    /// If the configuration is refused.
+    pub fn new(config: &Config, addr: PeerAddr) -> OwnedEngine {
+        OwnedEngine::over(config, addr, |_, _| {})
+    }
+
+    /// Makes an engine in memory that has been used: no byte of it is 0.
+    ///
+    /// # Panics
+    /// If the configuration is refused.
+    pub fn in_used_memory(config: &Config, addr: PeerAddr) -> OwnedEngine {
+        // SAFETY: the memory has that length.
+        OwnedEngine::over(config, addr, |at, bytes| unsafe { at.write_bytes(0xaa, bytes) })
+    }
+
+    fn over(config: &Config, addr: PeerAddr, prepare: impl FnOnce(*mut u8, usize)) -> OwnedEngine {
+        let bytes = Engine::memsize(config).expect("a legal configuration");
+        let memory = Buffer::new(bytes);
+        prepare(memory.as_ptr(), bytes);
+        // SAFETY: fresh memory of that size, kept beside the engine and dropped after it.
+        let engine = unsafe { Engine::init(memory.as_ptr(), bytes, config, addr) }.expect("room");
+        OwnedEngine { engine, _memory: memory, addr }
+    }
+
+    /// Its lock.
+    ///
+    /// # Panics
+    /// If another thread holds it.
+    pub fn lock(&self) -> Guard<'_> {
+        self.engine.try_lock().expect("one thread")
+    }
+}
+
+impl std::ops::Deref for OwnedEngine {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
