@@ -13,6 +13,7 @@ export CARGO_TARGET_DIR
 RELEASE  := $(CARGO_TARGET_DIR)/release
 BIN      := $(CURDIR)/build/bin
 DROPIN   := $(CURDIR)/build/dropin
+MEMPOOL  := $(CURDIR)/build/mempool
 # libgdrcore.a as it is installed.
 STATIC   := $(CURDIR)/build/lib/libgdrcore.a
 VERSION  := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -47,9 +48,10 @@ dropin: ## Build libibverbs.so.1 and gdrcore-run, which runs programs of libibve
 	@$(call PUT,$(RELEASE)/libgdrcore_preload.so,$(DROPIN)/libgdrcore_preload.so)
 	@$(call PUT,$(RELEASE)/gdrcore-run,$(BIN)/gdrcore-run)
 
-router: ## Build gdrcore-routerd, by way of which containers reach each other, and gdrcore-routerctl.
-	$(CARGO) build --release -p gdrcore-router
-	@mkdir -p "$(BIN)"
+router: ## Build gdrcore-routerd, by way of which containers reach each other, gdrcore-routerctl and libmempool.so.
+	$(CARGO) build --release -p gdrcore-router -p gdrcore-mempool
+	@mkdir -p "$(BIN)" "$(MEMPOOL)"
+	@$(call PUT,$(RELEASE)/libmempool.so,$(MEMPOOL)/libmempool.so)
 	@$(call PUT,$(RELEASE)/gdrcore-routerd,$(BIN)/gdrcore-routerd)
 	@$(call PUT,$(RELEASE)/gdrcore-routerctl,$(BIN)/gdrcore-routerctl)
 
@@ -100,6 +102,7 @@ install: lib dropin router ## Install library, header, router, gdrcore.pc and CM
 	ln -sf libibverbs.so.1 "$(DESTDIR)$(LIBDIR)/gdrcore/libibverbs.so"
 	install -m 755 "$(DROPIN)/libgdrcore_preload.so" "$(DESTDIR)$(LIBDIR)/gdrcore/libgdrcore_preload.so"
 	install -D -m 755 "$(BIN)/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin/gdrcore-run"
+	install -D -m 755 "$(MEMPOOL)/libmempool.so" "$(DESTDIR)$(LIBDIR)/gdrcore/mempool/libmempool.so"
 	install -m 755 "$(BIN)/gdrcore-routerd" "$(BIN)/gdrcore-routerctl" "$(DESTDIR)$(PREFIX)/bin"
 	install -m 644 "$(STATIC)" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
 	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"

@@ -15,6 +15,7 @@ import os, re, signal, subprocess, sys, tempfile, time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
+import faults_flow
 import faults_hosts
 import faults_qos
 
@@ -51,6 +52,10 @@ USERS = ("users", USERS_TEST + ["--no-run"], USERS_TEST)
 # Shows faults of the router.
 ROUTER_TEST = ["cargo", "test", "-q", "-p", "gdrcore-router"]
 ROUTER = ("router", ROUTER_TEST + ["--no-run"], ROUTER_TEST)
+
+# What those of libmempool.so show.
+MEMPOOL_TEST = ["cargo", "test", "-q", "-p", "gdrcore-mempool"]
+MEMPOOL = ("mempool", MEMPOOL_TEST + ["--no-run"], MEMPOOL_TEST)
 
 # Stages by name, for faults that one of them shows.
 UNIT, _, ENGINE, _ = STAGES
@@ -704,6 +709,10 @@ FAULTS += [
      ENGINE),
     ("the last packet of a message requests no ACK", R + "requester.rs", "ack_req: rc && last,",
      "ack_req: false,", ENGINE),
+]
+FAULTS += [
+    fault[:4] + ({"router": ROUTER, "mempool": MEMPOOL}[fault[4]],)
+    for fault in faults_flow.FAULTS
 ]
 
 

@@ -48,6 +48,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("gdrcore-cuda", &["gdrcore-core"]),
     ("gdrcore", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda"]),
     ("gdrcore-router", &["gdrcore-core", "gdrcore-net"]),
+    ("gdrcore-mempool", &[]),
     ("gdrcore-ucma", &["gdrcore-core"]),
     ("gdrcore-preload", &[]),
     ("gdrcore-run", &[]),

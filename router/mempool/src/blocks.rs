@@ -1,0 +1,38 @@
+//! Blocks of 32 bytes, of which each has a number.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a block.
+pub(crate) const BLOCK: usize = 32;
+
+/// Atomics, since the caller writes to what it was given whenever it likes, and may do so to a
+/// block that it has deleted.
+#[repr(C, align(32))]
+struct Block([AtomicU64; BLOCK / 8]);
+
+/// A fixed number of them.
+pub(crate) struct Blocks {
+    all: Box<[Block]>,
+}
+
+impl Blocks {
+    /// `None`: no memory.
+    pub(crate) fn new(n: u32) -> Option<Blocks> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(n as usize).ok()?;
+        all.resize_with(n as usize, || Block([const { AtomicU64::new(0) }; BLOCK / 8]));
+        Some(Blocks { all: all.into_boxed_slice() })
+    }
+
+    /// Where a block is, for its caller.
+    pub(crate) fn at(&self, n: u32) -> *mut c_void {
+        self.all[n as usize].0.as_ptr().cast_mut().cast()
+    }
+
+    /// The same, of zeroes.
+    pub(crate) fn fresh(&self, n: u32) -> *mut c_void {
+        self.all[n as usize].0.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.at(n)
+    }
+}

@@ -1,0 +1,111 @@
+//! `libmempool.so`: blocks of 32 bytes, by a key or in a queue, under the names that FreeFlow's
+//! client libraries call. They keep what they know of memory regions, by lkey, and of work requests
+//! under way in them.
+//!
+//! What differs from FreeFlow's own library: a pool and a queue hold a fixed number of blocks,
+//! which the calls that create them allocate ([`ENTRIES`], or as many as the variable
+//! `GDRC_MEMPOOL_ENTRIES` says); no other call allocates. A handle is a number, not an address, so
+//! that a call with any handle, one that was destroyed among them, does nothing. All calls may be
+//! made by any threads at a time; those on one pool wait for each other.
+//!
+//! A block stays where it is until it is deleted. Its bytes are the caller's, who must not use them
+//! after that: they may be another block's then. After `_destroy` they are no memory.
+
+mod blocks;
+mod handles;
+mod pool;
+mod queue;
+
+use core::ffi::c_void;
+use handles::Handles;
+use pool::Pool;
+use queue::Queue;
+
+/// Blocks of a pool or queue where the environment says nothing.
+pub const ENTRIES: u32 = 10_240;
+/// The most that the environment may ask for.
+pub const ENTRIES_MAX: u32 = 1 << 20;
+/// Pools that live at a time, and as many queues.
+pub const HANDLES: usize = 256;
+
+static POOLS: Handles<Pool> = Handles::new(1);
+static QUEUES: Handles<Queue> = Handles::new(2);
+
+/// How many blocks a new pool or queue has.
+fn entries() -> u32 {
+    let wanted = std::env::var("GDRC_MEMPOOL_ENTRIES").ok().and_then(|n| n.parse().ok());
+    wanted.filter(|n| (1..=ENTRIES_MAX).contains(n)).unwrap_or(ENTRIES)
+}
+
+/// Makes a pool: blocks that are found by a key of 32 bits. NULL: no memory, or [`HANDLES`] of them
+/// are there. Costs an allocation of 32 bytes for each block and 16 to 32 for its key.
+#[no_mangle]
+pub extern "C" fn mempool_create() -> *mut c_void {
+    POOLS.insert(|| Pool::new(entries()))
+}
+
+/// A block for a key. Where the key has one, that one with its bytes as they are; else a new one of
+/// zeroes. NULL: the pool is full, or there is no such pool. Constant time as a rule; at worst as
+/// many steps as there are keys.
+#[no_mangle]
+pub extern "C" fn mempool_insert(pool: *mut c_void, key: u32) -> *mut c_void {
+    POOLS.with(pool, |p| p.insert(key))
+}
+
+/// The block of a key. NULL: it has none, or there is no such pool. Costs as [`mempool_insert`].
+#[no_mangle]
+pub extern "C" fn mempool_get(pool: *mut c_void, key: u32) -> *mut c_void {
+    POOLS.with(pool, |p| p.get(key))
+}
+
+/// Takes the block of a key away. Without such a key or pool it does nothing.
+#[no_mangle]
+pub extern "C" fn mempool_del(pool: *mut c_void, key: u32) {
+    POOLS.with(pool, |p| {
+        p.delete(key);
+        core::ptr::null_mut()
+    });
+}
+
+/// Frees a pool with all its blocks. Without such a pool it does nothing.
+#[no_mangle]
+pub extern "C" fn mempool_destroy(pool: *mut c_void) {
+    POOLS.remove(pool);
+}
+
+/// Makes a queue: blocks that leave in the order in which they came. NULL as [`mempool_create`].
+#[no_mangle]
+pub extern "C" fn memqueue_create() -> *mut c_void {
+    QUEUES.insert(|| Queue::new(entries()))
+}
+
+/// A new block of zeroes behind all others. NULL: the queue is full, or there is no such queue.
+/// Constant time, as all calls on queues.
+#[no_mangle]
+pub extern "C" fn memqueue_get_new_head(queue: *mut c_void) -> *mut c_void {
+    QUEUES.with(queue, Queue::push)
+}
+
+/// The oldest block. NULL: the queue is empty, or there is no such queue.
+#[no_mangle]
+pub extern "C" fn memqueue_get_tail(queue: *mut c_void) -> *mut c_void {
+    QUEUES.with(queue, |q| q.first())
+}
+
+/// Takes the oldest block away. Where there is none it does nothing.
+#[no_mangle]
+pub extern "C" fn memqueue_del_tail(queue: *mut c_void) {
+    QUEUES.with(queue, |q| {
+        q.pop();
+        core::ptr::null_mut()
+    });
+}
+
+/// Frees a queue with all its blocks. Without such a queue it does nothing.
+#[no_mangle]
+pub extern "C" fn memqueue_destroy(queue: *mut c_void) {
+    QUEUES.remove(queue);
+}
+
+#[cfg(test)]
+mod tests;
