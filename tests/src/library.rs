@@ -52,17 +52,13 @@ pub fn router() -> PathBuf {
     root().join("build/bin")
 }
 
-<<<<<<< HEAD
-/// Sets the variables by which cargo and rustc are found for a command that gets another HOME.
-=======
 /// Builds libmempool.so; returns its folder.
 pub fn mempool() -> PathBuf {
     router();
     root().join("build/mempool")
 }
 
-/// Keeps cargo and rustc working for a command that gets another HOME.
->>>>>>> d3ae3fc (libmempool.so with FreeFlow's C ABI; FreeFlow's own router and clients on the drop-in, by a script)
+/// Sets the variables by which cargo and rustc are found for a command that gets another HOME.
 pub fn keep_toolchain(command: &mut Command) -> &mut Command {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
     for (name, folder) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {

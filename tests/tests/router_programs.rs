@@ -16,14 +16,8 @@ use std::time::Duration;
 /// UCX may use our device, and a process's own memory for what it sends to itself.
 const UCX: [(&str, &str); 1] = [("UCX_NET_DEVICES", "gdrc0:1")];
 
-<<<<<<< HEAD
 /// Programs with a TCP handshake. `-u 20`: a timeout of seconds. With `-c` they compare the bytes;
 /// for the others router and receiver check the ICRC of each packet.
-=======
-/// Programs whose sides find each other by TCP. Those with -c look at the bytes; of the others the
-/// ICRC of each packet is looked at by router and receiver. `-u 20`: packets count as lost after
-/// seconds only.
->>>>>>> d3ae3fc (libmempool.so with FreeFlow's C ABI; FreeFlow's own router and clients on the drop-in, by a script)
 const BY_TCP: &[&str] = &[
     "ibv_rc_pingpong -g 0 -c -p {P}",
     "ibv_uc_pingpong -g 0 -c -p {P}",
