@@ -36,11 +36,6 @@ impl Buf {
         self.ptr as u64
     }
 
-    /// Its pointer.
-    pub fn ptr(&self) -> *mut u8 {
-        self.ptr
-    }
-
     /// Its length.
     pub fn len(&self) -> usize {
         self.len
