@@ -1,4 +1,5 @@
-//! Random numbers from a seed: the same on every machine and in every version, so a failure repeats.
+//! Random numbers from a seed, the same on every machine and in every version, so that a failure
+//! repeats.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
