@@ -414,7 +414,7 @@ fn both_ends_print_a_rejection_with_its_reason() {
     );
     assert!(!client.ok() && client.output.contains(&heard), "{}", client.output);
     server.wait_for_output(&format!(
-        "gdrcore: rejected {other}, which asked for port 7202: reason 8: nobody listens"
+        "gdrcore: rejected {other}, which requested port 7202: reason 8: nobody listens"
     ));
     server.kill();
 }

@@ -20,9 +20,9 @@ pub(crate) use sweep::sweep;
 
 use crate::addr::Endpoint;
 use crate::sys::{check, errno, set_option, stat, Fd};
+use core::fmt::Write;
 use gdrcore_core::error::{Error, Result};
 use socket_dir::{make_dir, open_dir, Path};
-use std::io::Write;
 use std::os::fd::RawFd;
 
 /// Attempts to make a directory while other processes remove it.
@@ -68,19 +68,14 @@ impl Role {
 }
 
 /// Text of an address or a holder, as a directory is named.
-struct Part {
-    bytes: [u8; 48],
-    len: usize,
-}
+struct Part(heapless::String<48>);
 
 impl Part {
     fn of(text: core::fmt::Arguments<'_>) -> Part {
-        let mut bytes = [0; 48];
-        let mut left = &mut bytes[..];
+        let mut part = heapless::String::new();
         // The longest text, an IPv6 address with zone and port, has 47 bytes, so this cannot fail.
-        let _ = left.write_fmt(text);
-        let left = left.len();
-        Part { bytes, len: 48 - left }
+        let _ = part.write_fmt(text);
+        Part(part)
     }
 
     fn of_address(at: &Endpoint) -> Part {
@@ -105,7 +100,7 @@ impl Part {
     }
 
     fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        self.0.as_bytes()
     }
 }
 
@@ -128,10 +123,10 @@ impl Name {
         // The lock of its directory refuses a path that is too long, so no process can have bound
         // it.
         let Ok(path) = path else { return Name { addr, len: start as libc::socklen_t } };
-        for (to, &from) in addr.sun_path.iter_mut().zip(path.with_nul()) {
+        for (to, &from) in addr.sun_path.iter_mut().zip(path.as_bytes_with_nul()) {
             *to = from as libc::c_char;
         }
-        Name { addr, len: (start + path.with_nul().len()) as libc::socklen_t }
+        Name { addr, len: (start + path.as_bytes_with_nul().len()) as libc::socklen_t }
     }
 
     /// For `bind`, `connect` and `sendto`.

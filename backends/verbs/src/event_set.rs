@@ -2,46 +2,20 @@
 
 use std::sync::Mutex;
 
+use crate::objects::lock;
 use crate::sys::Fd;
 use gdrcore_core::device::AsyncEvent;
 use gdrcore_core::error::Result;
+use heapless::Deque;
 
 /// Most events that wait for the program; a further one replaces the oldest.
 const KEPT: usize = 64;
 
-/// A ring of events.
-pub(crate) struct Ring {
-    events: [AsyncEvent; KEPT],
-    first: usize,
-    pub(crate) used: usize,
-}
-
-impl Ring {
-    pub(crate) fn push(&mut self, e: AsyncEvent) {
-        if self.used == KEPT {
-            self.first = (self.first + 1) % KEPT;
-            self.used -= 1;
-        }
-        self.events[(self.first + self.used) % KEPT] = e;
-        self.used += 1;
-    }
-
-    pub(crate) fn pop(&mut self) -> Option<AsyncEvent> {
-        if self.used == 0 {
-            return None;
-        }
-        let e = self.events[self.first];
-        self.first = (self.first + 1) % KEPT;
-        self.used -= 1;
-        Some(e)
-    }
-}
-
 /// The descriptor that a program sleeps on, and its waiting events.
 pub struct Events {
     set: Fd,
-    pub(crate) taken: Fd,
-    pub(crate) ring: Mutex<Ring>,
+    taken: Fd,
+    kept: Mutex<Deque<AsyncEvent, KEPT>>,
 }
 
 impl Events {
@@ -50,8 +24,28 @@ impl Events {
         let set = Fd::epoll()?;
         let taken = Fd::event()?;
         set.watch(taken.raw())?;
-        let events = [AsyncEvent { event: 0, reserved: 0, handle: 0 }; KEPT];
-        Ok(Events { set, taken, ring: Mutex::new(Ring { events, first: 0, used: 0 }) })
+        Ok(Events { set, taken, kept: Mutex::new(Deque::new()) })
+    }
+
+    /// Keeps an event for the program.
+    pub(crate) fn keep(&self, event: AsyncEvent) {
+        let mut kept = lock(&self.kept);
+        if kept.is_full() {
+            kept.pop_front();
+        }
+        let _ = kept.push_back(event);
+        drop(kept);
+        self.taken.raise();
+    }
+
+    /// Takes the oldest kept event.
+    pub(crate) fn take(&self) -> Option<AsyncEvent> {
+        let mut kept = lock(&self.kept);
+        let event = kept.pop_front();
+        if kept.is_empty() {
+            self.taken.lower();
+        }
+        event
     }
 
     /// Watches a descriptor of the device.

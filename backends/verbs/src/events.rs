@@ -8,7 +8,6 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::abi::{Event, Object};
 use crate::device::VerbsDevice;
 use crate::errno;
-use crate::objects::lock;
 use crate::sys::{now_ns, sleep_on};
 use gdrcore_core::device::{async_event, AsyncEvent};
 use gdrcore_core::error::{Error, Result};
@@ -106,12 +105,7 @@ impl VerbsDevice {
     /// Takes one asynchronous event.
     pub(crate) fn take_async_event(&self) -> Option<AsyncEvent> {
         self.look();
-        let mut ring = lock(&self.events.ring);
-        let event = ring.pop();
-        if ring.used == 0 {
-            self.events.taken.lower();
-        }
-        event
+        self.events.take()
     }
 
     /// Takes the kernel's events, so that causes are recorded and a removed device is noticed,
@@ -124,7 +118,7 @@ impl VerbsDevice {
             if rc != 0 {
                 if rc != libc::EAGAIN && rc != libc::EINTR && !self.gone.swap(true, Relaxed) {
                     self.note_device(CauseCode::DeviceGone, rc.unsigned_abs().into());
-                    self.keep(AsyncEvent {
+                    self.events.keep(AsyncEvent {
                         event: async_event::DEVICE_FATAL,
                         reserved: 0,
                         handle: 0,
@@ -161,11 +155,6 @@ impl VerbsDevice {
             _ => {}
         }
         let handle = if event.object != 0 { event.cookie } else { 0 };
-        self.keep(AsyncEvent { event: event.kind, reserved: 0, handle });
-    }
-
-    fn keep(&self, event: AsyncEvent) {
-        lock(&self.events.ring).push(event);
-        self.events.taken.raise();
+        self.events.keep(AsyncEvent { event: event.kind, reserved: 0, handle });
     }
 }

@@ -1,12 +1,12 @@
 //! Finds and loads `libgdrcore_verbs.so`.
 
 use core::ffi::{c_void, CStr};
-use core::fmt::Write;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::{Entry, Module, Text, ENTRY, VERSION};
 use gdrcore_core::error::{Error, Result};
+use heapless::CString;
 
 /// File name of the module.
 const FILE: &CStr = c"libgdrcore_verbs.so";
@@ -83,40 +83,11 @@ fn error() -> &'static str {
     unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("libgdrcore_verbs.so cannot be loaded")
 }
 
-/// A path on the stack.
-pub struct Path {
-    used: usize,
-    bytes: [u8; libc::PATH_MAX as usize],
-}
-
-impl Path {
-    /// No path yet.
-    pub const fn new() -> Path {
-        Path { used: 0, bytes: [0; libc::PATH_MAX as usize] }
-    }
-
-    /// The text written so far.
-    pub fn as_c_str(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
-    }
-}
-
-impl Write for Path {
-    fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        // One byte stays for the NUL.
-        let end = self.used + s.len();
-        let room = self.bytes.get_mut(self.used..end).filter(|_| end < libc::PATH_MAX as usize);
-        room.ok_or(core::fmt::Error)?.copy_from_slice(s.as_bytes());
-        self.used = end;
-        Ok(())
-    }
-}
-
 /// The path of the module in the folder of the library or program that contains this function, if
 /// it exists there.
-fn beside_us() -> Option<Path> {
+fn beside_us() -> Option<CString<{ libc::PATH_MAX as usize }>> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    let here: *const c_void = (beside_us as fn() -> Option<Path>) as *const c_void;
+    let here: *const c_void = (beside_us as fn() -> _) as *const c_void;
     // SAFETY: any address may be asked about; `info` is writable.
     if unsafe { libc::dladdr(here, info.as_mut_ptr()) } == 0 {
         return None;
@@ -127,10 +98,13 @@ fn beside_us() -> Option<Path> {
         return None;
     }
     // SAFETY: dladdr's strings live as long as their object, which contains this code.
-    let file = unsafe { CStr::from_ptr(info.dli_fname) }.to_str().ok()?;
-    let folder = file.rsplit_once('/').map_or(".", |(folder, _)| folder);
-    let mut path = Path::new();
-    write!(path, "{folder}/{}", FILE.to_str().ok()?).ok()?;
+    let file = unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes();
+    let slash = file.iter().rposition(|&b| b == b'/');
+    let folder = slash.map_or(&b"."[..], |at| &file[..at]);
+    let mut path = CString::new();
+    for part in [folder, b"/", FILE.to_bytes()] {
+        path.extend_from_bytes(part).ok()?;
+    }
     // SAFETY: a terminated path.
     let there = unsafe { libc::access(path.as_c_str().as_ptr(), libc::F_OK) } == 0;
     there.then_some(path)

@@ -76,9 +76,10 @@ pub fn counters(name: &[c_char; NAME_MAX], port: u32) -> Counters {
 
 /// The number in one file.
 fn number(name: &str, port: u32, file: &str) -> Option<u64> {
-    let mut path = crate::load::Path::new();
-    write!(path, "/sys/class/infiniband/{name}/ports/{port}/{file}").ok()?;
+    let mut path = heapless::String::<256>::new();
+    write!(path, "/sys/class/infiniband/{name}/ports/{port}/{file}\0").ok()?;
+    let path = CStr::from_bytes_with_nul(path.as_bytes()).ok()?;
     let mut text = [0; 32];
-    let n = Fd::file(path.as_c_str()).ok()?.read(&mut text).ok()?;
+    let n = Fd::file(path).ok()?.read(&mut text).ok()?;
     core::str::from_utf8(text.get(..n)?).ok()?.trim().parse().ok()
 }

@@ -15,6 +15,7 @@ use gdrcore_core::arena::RawSlice;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Result;
 use gdrcore_core::wire::Flow;
+use heapless::HistoryBuf;
 use std::os::fd::RawFd;
 
 mod claim;
@@ -161,8 +162,7 @@ pub struct Member {
     no_wait_until_ns: u64,
     counters: GroupCounters,
     /// Services that members have withdrawn: block, port, and until when they count.
-    former: [(u16, u16, u64); FORMER],
-    former_next: usize,
+    former: HistoryBuf<(u16, u16, u64), FORMER>,
 }
 
 impl Member {

@@ -118,9 +118,8 @@ impl SocketDir {
         let end = end.ok_or_else(|| {
             refuse!(Invalid, "the directory of this address's sockets has no parent")
         })?;
-        let mut p = Path { bytes: [0; PATH_MAX] };
-        p.bytes[..end].copy_from_slice(&self.path()[..end]);
-        Ok(p)
+        let mut p = Path::new();
+        p.extend_from_bytes(&self.path()[..end]).map(|()| p).map_err(|_| too_long())
     }
 
     /// The path of a name below it.
@@ -128,12 +127,10 @@ impl SocketDir {
     /// # Errors
     /// [`Error::Unsupported`]: the path is too long for a socket.
     pub(super) fn c_path(&self, parts: &[&[u8]]) -> Result<Path> {
-        let mut p = Path { bytes: [0; PATH_MAX] };
-        let mut left = &mut p.bytes[..PATH_MAX - 1];
-        let fits = left.write_all(self.path()).is_ok()
-            && parts
-                .iter()
-                .all(|part| left.write_all(b"/").is_ok() && left.write_all(part).is_ok());
+        let mut p = Path::new();
+        let parts = parts.iter().flat_map(|part| [&b"/"[..], part]);
+        let mut parts = core::iter::once(self.path()).chain(parts);
+        let fits = parts.all(|part| p.extend_from_bytes(part).is_ok());
         fits.then_some(p).ok_or_else(too_long)
     }
 }
@@ -142,20 +139,7 @@ impl SocketDir {
 pub(super) const PATH_MAX: usize = 108;
 
 /// A path with a zero at its end.
-pub(super) struct Path {
-    bytes: [u8; PATH_MAX],
-}
-
-impl Path {
-    pub(super) fn as_c_str(&self) -> &CStr {
-        // The last byte is never written.
-        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
-    }
-
-    pub(super) fn with_nul(&self) -> &[u8] {
-        self.as_c_str().to_bytes_with_nul()
-    }
-}
+pub(super) type Path = heapless::CString<PATH_MAX>;
 
 /// A short file name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

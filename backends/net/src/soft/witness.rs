@@ -68,8 +68,7 @@ fn ip(gid: &[u8; 16]) -> IpAddr {
 /// without it: standard error may be a pipe that no process reads.
 #[derive(Default)]
 pub(super) struct News {
-    refusals: [Refusal; REFUSALS],
-    len: usize,
+    refusals: heapless::Vec<Refusal, REFUSALS>,
     cause: Cause,
 }
 
@@ -77,10 +76,8 @@ pub(super) struct News {
 pub(super) fn gather(g: &mut Guard<'_>) -> News {
     let mut news = News::default();
     while let Some(r) = g.cm().take_refusal() {
-        if let Some(place) = news.refusals.get_mut(news.len) {
-            *place = r;
-            news.len += 1;
-        }
+        // Further refusals are counted, but not printed.
+        let _ = news.refusals.push(r);
     }
     news.cause = g.last_cause();
     news
@@ -89,10 +86,10 @@ pub(super) fn gather(g: &mut Guard<'_>) -> News {
 /// Prints them if the environment enables it.
 pub(super) fn print(news: &News, event: Option<&CmEvent>) {
     let refused = event.filter(|e| matches!(e.event, cm_event::REJECTED | cm_event::UNREACHABLE));
-    if news.len == 0 && refused.is_none() || !is_verbose() {
+    if news.refusals.is_empty() && refused.is_none() || !is_verbose() {
         return;
     }
-    for r in news.refusals.iter().take(news.len) {
+    for r in &news.refusals {
         let words = rejection(r.reason.into(), r.datagram);
         let (peer, port, reason) = (ip(&r.peer), r.port, r.reason);
         say(format_args!("rejected {peer}, which requested port {port}: reason {reason}: {words}"));

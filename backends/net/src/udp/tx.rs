@@ -10,6 +10,7 @@ use crate::port::{Burst, TxOutcome};
 use crate::sys::errno;
 use default_segment::DefaultSegment;
 use gdrcore_core::error::Result;
+use heapless::HistoryBuf;
 
 mod default_segment;
 mod refusal;
@@ -63,9 +64,7 @@ pub(super) struct Tx {
     /// Slots `head..tail` wait for the kernel.
     head: usize,
     tail: usize,
-    refusers: [Endpoint; REFUSERS],
-    refusers_len: usize,
-    refusers_next: usize,
+    refusers: HistoryBuf<Endpoint, REFUSERS>,
 }
 
 impl Tx {
@@ -135,9 +134,7 @@ impl Tx {
             batch: n,
             head: 0,
             tail: 0,
-            refusers: [Endpoint::default(); REFUSERS],
-            refusers_len: 0,
-            refusers_next: 0,
+            refusers: HistoryBuf::new(),
         })
     }
 
@@ -148,14 +145,12 @@ impl Tx {
     }
 
     fn refuses(&self, dst: &Endpoint) -> bool {
-        self.refusers[..self.refusers_len].iter().any(|r| r.same_host(dst))
+        self.refusers.iter().any(|r| r.same_host(dst))
     }
 
     fn remember_refusal(&mut self, dst: &Endpoint) {
         if !self.refuses(dst) {
-            self.refusers[self.refusers_next] = *dst;
-            self.refusers_next = (self.refusers_next + 1) % REFUSERS;
-            self.refusers_len = (self.refusers_len + 1).min(REFUSERS);
+            self.refusers.write(*dst);
         }
     }
 
@@ -346,7 +341,7 @@ impl UdpPort {
     /// Most packets of one burst to `dst`: 1 where segmentation was refused, else 64.
     #[inline]
     pub fn max_segments(&self, dst: &Endpoint) -> u16 {
-        if self.gso && (self.tx.refusers_len == 0 || !self.tx.refuses(dst)) {
+        if self.gso && (self.tx.refusers.is_empty() || !self.tx.refuses(dst)) {
             MAX_SEGMENTS
         } else {
             1

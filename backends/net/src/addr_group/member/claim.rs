@@ -5,7 +5,7 @@ use super::super::group_msg::{self, claim, claim_any, Delivery, GroupMsg, GroupS
 use super::super::numbers::BLOCK_MAX;
 use super::super::steer::{self, Insn};
 use super::super::table::{Table, ENTRIES};
-use super::{GroupCounters, Member, Phase, Service, FORMER, SERVICES};
+use super::{GroupCounters, Member, Phase, Service, SERVICES};
 use crate::addr::Endpoint;
 use crate::clock::random_seed;
 use crate::local::{Holder, Name, Role, SocketDir};
@@ -241,8 +241,7 @@ impl Claim {
             forward_queue,
             deliver_ns: u64::MAX,
             no_wait_until_ns: 0,
-            former: [(0, 0, 0); FORMER],
-            former_next: 0,
+            former: heapless::HistoryBuf::new(),
             polled_ns: 0,
             counters: GroupCounters::default(),
         };

@@ -2,7 +2,7 @@
 
 use super::super::group_msg::{self, GroupMsg, GroupSocket, Packets};
 use super::super::table::Table;
-use super::{Member, Service, FORMER};
+use super::{Member, Service};
 use crate::local::{Holder, Name, Role};
 use crate::wait::watch;
 use gdrcore_core::cm::LISTENER_GRACE_NS;
@@ -33,9 +33,7 @@ impl Member {
         for &(name, block) in self.table.services() {
             if newer.index_of(block).is_some() && !newer.services().iter().any(|s| s.0 == name) {
                 let port = name as u16;
-                self.former[self.former_next % FORMER] =
-                    (block, port, now.saturating_add(LISTENER_GRACE_NS));
-                self.former_next = self.former_next.wrapping_add(1);
+                self.former.write((block, port, now.saturating_add(LISTENER_GRACE_NS)));
             }
         }
     }

@@ -75,7 +75,7 @@ impl UdpPort {
         let known = matches!(&tx.first, Some((dst, _)) if *dst == b.dst);
         let fits =
             b.len.wrapping_sub(1) < MAX_BURST.min(usize::from(b.seg) * usize::from(MAX_SEGMENTS));
-        let calm = tx.tail == 0 && tx.used == 0 && tx.refusers_len == 0;
+        let calm = tx.tail == 0 && tx.used == 0 && tx.refusers.is_empty();
         if !(known
             && fits
             && calm
