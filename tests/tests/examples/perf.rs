@@ -1,0 +1,179 @@
+//! perf: targets that only watch, ends at signals, numbers of messages.
+
+use super::*;
+
+/// A target that only watches its memory: it calls the library only to answer, and its helper
+/// thread runs the engine, over either path.
+#[test]
+fn perf_measures_a_target_that_only_watches_its_memory() {
+    let perf = library::examples().join("perf/perf");
+    for (path, port) in [("shm", "19944"), ("udp", "19945")] {
+        let device = |last| format!("soft:{},path={path}", loopback(41, last));
+        let server = Running::start(Command::new(&perf).args(["-d", &device(61), "-p", port]));
+        let mut client = Command::new(&perf);
+        client.args([
+            "-d",
+            &device(62),
+            "-p",
+            port,
+            "write",
+            "lat",
+            "--no-progress",
+            "-s",
+            "8",
+            "-n",
+            "100",
+        ]);
+        let done = run(client.args(["--json", &loopback(41, 61)]), 60);
+        assert!(done.ok(), "{path}: {:?}: {}", done.status, done.output);
+        for said in ["\"no_progress\":true", "\"iterations\":100,"] {
+            assert!(done.output.contains(said), "{path}: no {said} in {}", done.output);
+        }
+        let served = server.finish(LIMIT);
+        assert!(served.ok(), "{path}: {:?}: {}", served.status, served.output);
+    }
+    for wrong in
+        [["send", "lat", "127.0.0.1"], ["write", "bw", "127.0.0.1"], ["write", "lat", "-dloopback"]]
+    {
+        let refused = run(Command::new(&perf).args(wrong).arg("--no-progress"), 10);
+        assert!(
+            refused.code() == Some(2) && refused.output.contains("--no-progress"),
+            "{wrong:?}: {}",
+            refused.output
+        );
+    }
+}
+
+#[test]
+fn perf_ends_at_a_signal_and_reports_what_it_measured() {
+    let perf = library::examples().join("perf/perf");
+    let tests: [&[&str]; 4] = [
+        &["send", "lat"],
+        &["write", "bw", "-q", "2", "--json"],
+        &["send", "bw", "-b", "-c", "UD", "-s", "1024"],
+        &["write", "bw", "-b", "-e"],
+    ];
+    for (k, signal) in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().enumerate() {
+        for (i, test) in tests.iter().enumerate() {
+            let (port, last) = (19_950 + 4 * k + i, 70 + 2 * (4 * k + i) as u32);
+            let port = port.to_string();
+            let device = |last| format!("soft:{}", loopback(41, last));
+            let server =
+                Running::start(Command::new(&perf).args(["-d", &device(last), "-p", &port]));
+            let mut client = Command::new(&perf);
+            client.args(["-d", &device(last + 1), "-p", &port]).args(*test).arg(loopback(41, last));
+            let mut client = Running::start(client.args(["-n", "1000000000"]));
+            client.wait_for_output(if test.contains(&"--json") { "\"results\"" } else { "#bytes" });
+            client.signal(signal);
+            let done = client.finish(LIMIT);
+            assert_eq!(done.code(), Some(128 + signal), "{test:?}: {}", done.output);
+            assert!(done.output.contains("perf: interrupted"), "{test:?}: {}", done.output);
+            if test.contains(&"--json") {
+                assert!(
+                    done.output.contains("],\"interrupted\":true}\n"),
+                    "{test:?}: {}",
+                    done.output
+                );
+            }
+            // Both ends agreed on the end of the run.
+            let served = server.finish(LIMIT);
+            assert!(served.ok(), "{test:?}: {}: {}", served.output, done.output);
+        }
+    }
+}
+
+#[test]
+fn perf_on_loopback_and_its_server_end_at_a_signal() {
+    let perf = library::examples().join("perf/perf");
+    for test in [["send", "lat"], ["read", "bw"]] {
+        let mut alone = Running::start(
+            Command::new(&perf).args(["-d", "loopback", "-n", "1000000000"]).args(test),
+        );
+        alone.wait_for_output("#bytes");
+        // The test has begun when it takes CPU time; on a busy machine its next turn may be a while
+        // away.
+        let used = || cpu::of(alone.pid()).expect("perf runs");
+        let before = used();
+        wait_for(60, "perf does not measure", || used() - before > Duration::from_millis(50));
+        alone.interrupt();
+        let done = alone.finish(LIMIT);
+        assert_eq!(done.code(), Some(130), "{test:?}: {}", done.output);
+        assert_eq!(
+            done.output.lines().filter(|l| l.starts_with("  ")).count(),
+            2,
+            "head and row: {}",
+            done.output
+        );
+    }
+    // A server in the middle of a test notifies its client, which keeps the measurements.
+    let (address, port) = (loopback(41, 101), "19980");
+    let server = Running::start(Command::new(&perf).args([
+        "-k",
+        "-d",
+        &format!("soft:{address}"),
+        "-p",
+        port,
+    ]));
+    let mut client = Command::new(&perf);
+    client.args([
+        "-d",
+        &format!("soft:{}", loopback(41, 102)),
+        "-p",
+        port,
+        "write",
+        "bw",
+        "--json",
+    ]);
+    let mut client = Running::start(client.args(["-n", "1000000000", &address]));
+    client.wait_for_output("\"results\"");
+    server.signal(libc::SIGTERM);
+    let (served, done) = (server.finish(LIMIT), client.finish(LIMIT));
+    assert_eq!(served.code(), Some(143), "{}", served.output);
+    assert_eq!(done.code(), Some(1), "{}", done.output);
+    assert!(
+        done.output.contains("it was interrupted") && done.output.contains("]}\n"),
+        "{}",
+        done.output
+    );
+    // A server that waits for its next client ends at once.
+    let mut idle = Running::start(Command::new(&perf).args([
+        "-k",
+        "-d",
+        &format!("soft:{address}"),
+        "-p",
+        port,
+    ]));
+    idle.wait_for_output("waiting on");
+    idle.signal(libc::SIGTERM);
+    let idle = idle.finish(LIMIT);
+    assert!(idle.ok(), "{:?}: {}", idle.status, idle.output);
+}
+
+#[test]
+fn perf_sends_the_requested_number_of_messages() {
+    let perf = library::examples().join("perf/perf");
+    for (test, count) in [
+        (["send", "lat"], "\"iterations\":10,"),
+        (["write", "bw"], "\"messages\":10,"),
+        (["read", "lat"], "\"iterations\":10,"),
+    ] {
+        let done =
+            run(Command::new(&perf).args(["-d", "loopback", "-n", "10", "--json"]).args(test), 30);
+        assert!(done.ok() && done.output.contains(count), "{test:?}: {}", done.output);
+    }
+    // A count that, times the largest size, exceeds 64 bits: -a bounds the count by a division.
+    let mut all = Command::new(&perf);
+    let mut all = Running::start(all.args([
+        "-d",
+        "loopback",
+        "write",
+        "lat",
+        "-a",
+        "-n",
+        "1099511627776",
+        "--json",
+    ]));
+    all.wait_for_output("\"results\"");
+    all.interrupt();
+    assert_eq!(all.finish(LIMIT).code(), Some(130));
+}
