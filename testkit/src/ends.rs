@@ -60,7 +60,7 @@ impl Default for Shape {
             cqe: 256,
             sge: 4,
             mtu: mtu::MTU_1024,
-            timeout: 14,
+            timeout: patience::ack_timeout(14),
             retry_cnt: 7,
             rnr_retry: 7,
             min_rnr_timer: 12,

@@ -53,6 +53,23 @@ pub fn limit(seconds: u64) -> Duration {
     Duration::from_secs(seconds) * factor()
 }
 
+/// An ACK timeout code (4.096 us x 2^code): `code` of an idle machine with two CPUs, raised until the
+/// time is at least [`factor`] times as long.
+///
+/// A process that gets no CPU for half a second is no fault of the device, but looks like a silent
+/// peer.
+pub fn ack_timeout(code: u8) -> u8 {
+    raised(code, factor())
+}
+
+/// 0 (no timeout) stays, and 31 is the largest code.
+fn raised(code: u8, factor: u32) -> u8 {
+    match code {
+        0 => 0,
+        _ => (code + factor.next_power_of_two().ilog2() as u8).min(31),
+    }
+}
+
 /// As [`limit`], in milliseconds.
 pub fn limit_ms(seconds: u64) -> i32 {
     i32::try_from(limit(seconds).as_millis()).expect("less than three weeks")
@@ -137,6 +154,14 @@ mod tests {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
         assert_eq!(limit(3), Duration::from_secs(3) * factor());
+    }
+
+    #[test]
+    fn an_ack_timeout_is_at_least_the_factor_times_as_long() {
+        for (code, factor, is) in [(14, 1, 14), (14, 2, 15), (14, 3, 16), (14, 10, 18)] {
+            assert_eq!(raised(code, factor), is, "{code} at {factor}");
+        }
+        assert_eq!((raised(0, 10), raised(30, 10)), (0, 31));
     }
 
     #[test]

@@ -25,9 +25,9 @@ pub fn offer(data: &[u8]) -> ConnParam<'_> {
         initiator_depth: u8::MAX,
         retry_count: 7,
         rnr_retry: 7,
-        ack_timeout: 14,
-        // Requests are repeated after 67 ms.
-        response_timeout: 14,
+        ack_timeout: patience::ack_timeout(14),
+        // Requests are repeated after 67 ms on an idle machine.
+        response_timeout: patience::ack_timeout(14),
         private_data: data,
         ..ConnParam::default()
     }

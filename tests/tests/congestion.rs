@@ -7,7 +7,7 @@ use gdrcore_core::verbs::types::wc_status;
 use gdrcore_net::soft::SoftConfig;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::forge::{bth, plain, send_valid};
-use gdrcore_tests::patience::deadline;
+use gdrcore_tests::patience::{deadline, limit};
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{find, run, scratch};
@@ -63,7 +63,7 @@ fn time_of(a: &mut End, b: &mut End, beside: &mut dyn FnMut()) -> Duration {
         assert!(a.done.iter().all(|wc| wc.status == wc_status::SUCCESS), "{:?}", a.done);
         done += a.done.len();
         a.done.clear();
-        assert!(began.elapsed() < Duration::from_secs(60), "{done} of {WRITES}");
+        assert!(began.elapsed() < limit(60), "{done} of {WRITES}");
     }
     began.elapsed()
 }
@@ -100,10 +100,10 @@ fn marks_become_notifications_and_those_a_lower_rate() {
     for _ in 0..20 {
         send_valid(&stranger, target, &mut packet());
     }
-    let limit = deadline(60);
+    let end = deadline(60);
     while counts(dy.dev())[0] < 20 {
         b.dev.progress().expect("progress");
-        assert!(Instant::now() < limit, "the kernel passes no mark on");
+        assert!(Instant::now() < end, "the kernel passes no mark on");
     }
     assert_eq!(counts(dy.dev())[1], 0, "marks on a stranger's packets caused notifications");
     // The same WRITEs in turn without and with congestion, until the marks have had their effect. A
@@ -122,15 +122,14 @@ fn marks_become_notifications_and_those_a_lower_rate() {
             break;
         }
         assert!(
-            began.elapsed() < Duration::from_secs(60),
+            began.elapsed() < limit(60),
             "{marked} marks, {cnps} notifications, {handled} followed; \
              {free:?} without, {congested:?} with congestion"
         );
         free = free.min(time_of(&mut a, &mut b, &mut || {}));
     }
-    let limit = deadline(60);
-    while counts(dx.dev())[2] + counts(dx.dev())[3] < counts(dy.dev())[1] && Instant::now() < limit
-    {
+    let end = deadline(60);
+    while counts(dx.dev())[2] + counts(dx.dev())[3] < counts(dy.dev())[1] && Instant::now() < end {
         b.dev.progress().expect("progress");
         a.dev.progress().expect("progress");
     }

@@ -4,7 +4,8 @@
 //! `far_end DEVICE [key=value]...`:
 //!
 //! - `buffer`: bytes of each end's buffer
-//! - `timeout`, `retry`, `mtu`: attributes of its QPs (`mtu`: the code)
+//! - `timeout`, `retry`, `mtu`: attributes of its QPs (`mtu`: the code; `timeout`: that of an idle
+//!   machine, see [`patience`])
 //! - `recv`: bytes of each receive request (0: none are posted)
 //! - `path`: udp, shm or auto
 //! - `stream`: write, read or send; `piece`: bytes of each streamed request
@@ -33,6 +34,7 @@ use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
 use gdrcore_tests::cm;
 use gdrcore_tests::ends::{End, Op, Shape};
 use gdrcore_tests::far_end::{parse_address, print_address};
+use gdrcore_tests::patience;
 use gdrcore_tests::soft::Soft;
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -60,7 +62,7 @@ fn main() {
     };
     let shape = Shape {
         buffer: number("buffer", 1 << 20) as usize,
-        timeout: number("timeout", 14) as u8,
+        timeout: patience::ack_timeout(number("timeout", 14) as u8),
         retry_cnt: number("retry", 7) as u8,
         kin: number("kin", 0) == 1,
         mtu: number("mtu", mtu::MTU_1024.into()) as u32,
