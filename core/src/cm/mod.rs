@@ -197,7 +197,7 @@ pub struct CmCounters {
     pub evicted: u64,
 }
 
-/// A request that this side has refused, for who wants to know.
+/// A request that this side has refused, for the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
     /// Address of the peer whose request it was.
@@ -210,7 +210,7 @@ pub struct Refusal {
     pub datagram: bool,
 }
 
-/// Refusals that wait for who wants to know; further ones are only counted.
+/// Refusals that are kept until they are taken; further ones are only counted.
 pub const REFUSALS: usize = 8;
 
 /// An answer that no id stands behind.
@@ -271,8 +271,7 @@ pub struct Cm {
     former_next: usize,
     /// Requests that came before their listeners.
     early: RawSlice<Early>,
-    refusals: [Refusal; REFUSALS],
-    refusals_len: usize,
+    refusals: heapless::Vec<Refusal, REFUSALS>,
     /// An event was raised since somebody looked.
     raised: bool,
     counters: CmCounters,
@@ -323,8 +322,7 @@ impl Cm {
             former: [(0, 0); FORMER],
             former_next: 0,
             early: w.slice(EARLY, Early::none())?,
-            refusals: [Refusal::default(); REFUSALS],
-            refusals_len: 0,
+            refusals: heapless::Vec::new(),
             raised: false,
             counters: CmCounters::default(),
         })
@@ -404,23 +402,18 @@ impl Cm {
 
     /// Whether [`Cm::take_refusal`] has something.
     pub fn has_refusals(&self) -> bool {
-        self.refusals_len > 0
+        !self.refusals.is_empty()
     }
 
-    /// Takes a refusal of this side's, the newest first.
+    /// Takes one of this side's refusals, the newest first.
     pub fn take_refusal(&mut self) -> Option<Refusal> {
-        self.refusals_len = self.refusals_len.checked_sub(1)?;
-        self.refusals.get(self.refusals_len).copied()
+        self.refusals.pop()
     }
 
-    /// Counts a refusal and keeps it for who wants to know.
+    /// Counts a refusal, and keeps it if there is room.
     fn note_refusal(&mut self, refusal: Refusal) {
         self.counters.rejected += 1;
-        if let Some(place) = self.refusals.get_mut(self.refusals_len) {
-            *place = refusal;
-            self.refusals_len += 1;
-            self.raised = true;
-        }
+        self.raised |= self.refusals.push(refusal).is_ok();
     }
 
     fn random(&mut self) -> u64 {

@@ -29,6 +29,8 @@ pub(crate) use own_index::request_renewal;
 
 /// Former services of other members that a member remembers.
 const FORMER: usize = 8;
+/// Connections of watchers that are held at a time.
+const WATCHERS: usize = 8;
 /// Messages that one poll takes of each socket.
 const MSG_BATCH: usize = 32;
 /// After a message, every round polls for messages for this long.
@@ -128,7 +130,7 @@ pub struct Member {
     watch_again_ns: u64,
     /// Connections of members that watch this one: mostly one, more while the members' tables
     /// differ.
-    watchers: [Option<Fd>; 8],
+    watchers: heapless::Vec<Fd, WATCHERS>,
     /// The block whose owner this member watches, and the connection that ends with it. Each member
     /// watches the next lower known block; the member of the lowest block watches the highest.
     watched: Option<(u16, Fd)>,

@@ -220,7 +220,7 @@ impl Claim {
             liveness: self.liveness.take(),
             accepts_watchers: true,
             watch_again_ns: u64::MAX,
-            watchers: [const { None }; 8],
+            watchers: heapless::Vec::new(),
             watched: None,
             known: self.known,
             table: Table::EMPTY,

@@ -55,17 +55,15 @@ impl Member {
     #[cold]
     pub(super) fn accept_watchers(&mut self, now: u64) {
         let Some(liveness) = self.liveness.as_ref().map(Fd::raw) else { return };
-        for w in &mut self.watchers {
-            // A watcher sends nothing: readable means that its process has ended or watches another
-            // member now.
-            *w = w.take().filter(|w| is_open(w.raw()));
-        }
-        while let Some(place) = self.watchers.iter_mut().find(|w| w.is_none()) {
+        self.close_ended_watchers();
+        while !self.watchers.is_full() {
             match accept(liveness) {
-                Accepted::Peer(watcher) if watch(self.set.raw(), watcher.raw()).is_ok() => {
-                    *place = Some(watcher)
+                Accepted::Peer(watcher) => {
+                    if watch(self.set.raw(), watcher.raw()).is_ok() {
+                        let _ = self.watchers.push(watcher);
+                    }
                 }
-                Accepted::Peer(_) | Accepted::OtherUser => {}
+                Accepted::OtherUser => {}
                 Accepted::Nothing => return,
                 Accepted::NoDescriptor => {
                     self.watch_again_ns = now + ACCEPT_AGAIN_NS;
@@ -75,6 +73,12 @@ impl Member {
         }
         unwatch(self.set.raw(), liveness);
         self.accepts_watchers = false;
+    }
+
+    /// Closes connections whose other end has closed. A watcher sends nothing: readable means that its
+    /// process has ended or watches another member now.
+    pub(super) fn close_ended_watchers(&mut self) {
+        self.watchers.retain(|w| is_open(w.raw()));
     }
 
     /// Accepts again: a watcher has closed, or descriptors may be free.

@@ -5,7 +5,6 @@ use super::super::numbers::BLOCK_MAX;
 use super::super::table::Table;
 use super::{ForEngine, Member, Phase, MSG_BATCH, MSG_HOT_NS};
 use crate::addr::Endpoint;
-use crate::local::is_open;
 use crate::wait::poll_set;
 
 impl Member {
@@ -60,12 +59,8 @@ impl Member {
                 self.accept_watchers(now);
                 continue;
             }
-            if let Some(watcher) =
-                self.watchers.iter_mut().find(|w| w.as_ref().is_some_and(|w| w.raw() == fd))
-            {
-                // A watcher sends nothing: readable means that its process has ended or watches
-                // another member now.
-                *watcher = watcher.take().filter(|w| is_open(w.raw()));
+            if self.watchers.iter().any(|w| w.raw() == fd) {
+                self.close_ended_watchers();
                 self.resume_accepting(now);
                 continue;
             }
