@@ -3,7 +3,9 @@
 //! namespaces. Hosts of several users need root, and also have an ipc namespace each.
 
 use crate::patience::deadline;
+use crate::source::root;
 use crate::tools::{find, run, Running};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -59,6 +61,13 @@ impl Lab {
         // SAFETY: no precondition.
         if unsafe { libc::geteuid() } != 0 {
             return Err("only root can be several users".to_string());
+        }
+        let may_pass = |dir: &Path| dir.metadata().is_ok_and(|m| m.mode() & 1 == 1);
+        if let Some(closed) = root().ancestors().find(|dir| !may_pass(dir)) {
+            return Err(format!(
+                "other users may not enter {}, so they cannot run what was built below it",
+                closed.display()
+            ));
         }
         for tool in ["unshare", "nsenter", "setpriv", "ip", "sleep"] {
             if find(tool).is_none() {

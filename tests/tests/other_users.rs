@@ -352,6 +352,9 @@ fn taken_names_keep_no_process_out() {
 
 #[test]
 fn without_a_directory_for_names_a_device_has_its_address_alone() {
+    if ["/tmp", "/dev/shm"].iter().any(|hidden| FAR.starts_with(hidden)) {
+        skip!("the programs were built below a folder that this test hides: {FAR}");
+    }
     let (x, y) = (address(1), address(2));
     // In a mount namespace of its own, in which nothing can be written.
     let sealed = |device: &str, options: &[&str]| {
