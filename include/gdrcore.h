@@ -2438,6 +2438,8 @@ enum gdrc_cause_code {
     GDRC_CAUSE_NO_ANSWER = 32,
     /** The peer rejected a connection request. */
     GDRC_CAUSE_REJECTED = 33,
+    /** The router that carried the packets is gone, or has ended the session. */
+    GDRC_CAUSE_ROUTER_LOST = 34,
     GDRC_CAUSE_DEVICE_ERROR = 40,
     GDRC_CAUSE_DEVICE_GONE = 41,
     GDRC_CAUSE_PORT_DOWN = 42,

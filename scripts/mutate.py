@@ -17,6 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 import faults_flow
 import faults_hosts
+import faults_life
 import faults_qos
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -713,6 +714,10 @@ FAULTS += [
 FAULTS += [
     fault[:4] + ({"router": ROUTER, "mempool": MEMPOOL}[fault[4]],)
     for fault in faults_flow.FAULTS
+]
+FAULTS += [
+    fault[:4] + ({"router": ROUTER, "net": NET, "engine": ENGINE}[fault[4]],)
+    for fault in faults_life.FAULTS
 ]
 
 

@@ -306,6 +306,8 @@ pub const GDRC_CAUSE_UNANSWERED: u32 = 31;
 pub const GDRC_CAUSE_NO_ANSWER: u32 = 32;
 /// The peer rejected a connection request.
 pub const GDRC_CAUSE_REJECTED: u32 = 33;
+/// The router that carried the packets is gone, or has ended the session.
+pub const GDRC_CAUSE_ROUTER_LOST: u32 = 34;
 pub const GDRC_CAUSE_DEVICE_ERROR: u32 = 40;
 pub const GDRC_CAUSE_DEVICE_GONE: u32 = 41;
 pub const GDRC_CAUSE_PORT_DOWN: u32 = 42;
@@ -474,6 +476,7 @@ const _: () = {
         GDRC_CAUSE_UNANSWERED == CauseCode::Unanswered as u32;
         GDRC_CAUSE_NO_ANSWER == CauseCode::NoAnswer as u32;
         GDRC_CAUSE_REJECTED == CauseCode::Rejected as u32;
+        GDRC_CAUSE_ROUTER_LOST == CauseCode::RouterLost as u32;
         GDRC_CAUSE_DEVICE_ERROR == CauseCode::DeviceError as u32;
         GDRC_CAUSE_DEVICE_GONE == CauseCode::DeviceGone as u32;
         GDRC_CAUSE_PORT_DOWN == CauseCode::PortDown as u32;

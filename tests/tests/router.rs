@@ -258,7 +258,10 @@ fn the_connection_manager_goes_by_way_of_the_router() {
 #[test]
 fn a_router_that_isolates_carries_all_of_it() {
     let mut router = Router::start_with(TWO, &["--isolated"]);
-    let (a, b) = (open(&router, "a"), open(&router, "b"));
+    // They do not wait for another router for long.
+    let mut config = SoftConfig::default();
+    config.core.deadline_ns = 500_000_000;
+    let [a, b] = ["a", "b"].map(|n| Soft::open(&router.device(n), &config).expect("a device"));
     for _ in 0..3 {
         for (x, y) in [(&a, &b), (&b, &a), (&a, &a)] {
             exchange(x.dev(), y.dev(), qp_type::RC, 300_001);
@@ -282,7 +285,8 @@ fn a_router_that_isolates_carries_all_of_it() {
     x.post(1, Op::Write(0, None), 0, 100).expect("post_send");
     succeed(&mut x, &mut y, 1);
     router.kill();
-    assert_eq!(failure(&mut x, &mut y).0, wc_status::RETRY_EXC_ERR);
+    let lost = (wc_status::RETRY_EXC_ERR, CauseCode::RouterLost as u32);
+    assert_eq!(failure(&mut x, &mut y), lost);
 }
 
 #[test]

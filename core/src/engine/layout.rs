@@ -118,6 +118,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         by_qpn: p.by_qpn,
         qpn_base: config.qpn_base,
         mixed_paths: false,
+        port_excused: 0,
         ready,
         acks: AckQueue::new(ack_pending),
         mem_wait,

@@ -14,6 +14,7 @@
 pub mod cm;
 mod control;
 mod layout;
+mod outage;
 mod qp;
 mod qpn;
 mod report;

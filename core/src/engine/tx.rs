@@ -370,7 +370,7 @@ impl Guard<'_> {
             let qp = &t.qps[qi];
             if qp.live && qp.conn.peer != NONE && t.peers[qp.conn.peer as usize].path == Path::Lost
             {
-                t.conn(s, qi).fail_path(now);
+                t.conn(s, qi).fail_path(now, CauseCode::PathLost, 0);
             }
             t.common.ready.set(qi);
         }

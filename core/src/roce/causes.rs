@@ -40,6 +40,7 @@ impl Conn<'_> {
                 | CauseCode::NoRoute
                 | CauseCode::NotPolled
                 | CauseCode::Unanswered
+                | CauseCode::RouterLost
         );
         (explains && cause.time_ns >= since).then_some((known, cause.arg0, cause.arg1))
     }
@@ -52,7 +53,8 @@ fn counter_of(code: CauseCode) -> u32 {
         | CauseCode::Deadline
         | CauseCode::PeerUnreachable
         | CauseCode::NotPolled
-        | CauseCode::Unanswered => "retry_exceeded_err",
+        | CauseCode::Unanswered
+        | CauseCode::RouterLost => "retry_exceeded_err",
         CauseCode::Keepalive => "keepalives",
         CauseCode::RnrRetryExceeded => "retry_rnr_exceeded_err",
         CauseCode::RemoteAccess | CauseCode::RemoteInvalidRequest | CauseCode::RemoteOperation => {

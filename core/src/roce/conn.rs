@@ -1,7 +1,7 @@
 //! One queue pair with all that its rules need, looked up once: the borrow that the transport's
 //! functions pass along.
 
-use super::peer::Peer;
+use super::peer::{Path, Peer};
 use super::{Common, Transport};
 use crate::counters::Counters;
 use crate::verbs::objects::Qp;
@@ -29,6 +29,12 @@ pub(crate) struct Conn<'t> {
 }
 
 impl Conn<'_> {
+    /// Whether the silence of the peer says nothing about it: the port carries nothing, or did not
+    /// until lately.
+    pub(super) fn is_excused(&self, now: u64) -> bool {
+        now < self.common.port_excused && self.peer.path == Path::Port
+    }
+
     /// Counts something once, for the queue pair and for the device.
     #[inline(always)]
     pub(super) fn count(&mut self, field: impl Fn(&mut Counters) -> &mut u64) {

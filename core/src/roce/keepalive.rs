@@ -51,6 +51,10 @@ impl Conn<'_> {
             };
             return;
         }
+        if self.is_excused(now) {
+            self.qp.conn.keep.tries = 0;
+        }
+        let qp = &mut *self.qp;
         if qp.conn.keep.tries > u32::from(qp.attr.retry_cnt) {
             let (since, tries) = (qp.conn.keep.since, u64::from(qp.conn.keep.tries));
             qp.conn.keep = Keep::default();

@@ -125,6 +125,9 @@ pub struct Common {
     pub qpn_base: u32,
     /// Peers may answer through the port what they hear over a link, and the other way round.
     pub mixed_paths: bool,
+    /// Until then an ACK timeout of a peer behind the port costs no retry
+    /// ([`crate::engine::Guard::port_away`]).
+    pub port_excused: u64,
     /// QPs with something to send.
     pub ready: Bitmap,
     /// QPs that owe an ACK.

@@ -71,7 +71,7 @@ impl Conn<'_> {
             }
             if to != NONE {
                 // A QP whose path is lost fails, now or when it has something to send.
-                self.fail_path(now);
+                self.fail_path(now, CauseCode::PathLost, 0);
             }
             return Sent::Idle;
         }
@@ -538,14 +538,14 @@ impl Conn<'_> {
     /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the
     /// queue pair does.
     #[inline(never)]
-    pub(crate) fn fail_path(&mut self, now: u64) {
+    pub(crate) fn fail_path(&mut self, now: u64, cause: CauseCode, arg0: u64) {
         if !self.qp.can_receive() || self.qp.conn.req.is(tx_block::FAILED) {
             return;
         }
         let sq = self.q.engine_sq(&self.common.key);
         let waiting = (self.qp.conn.req.next != sq.end()).then_some(self.qp.conn.req.next);
         let request = self.oldest_open().or(waiting);
-        self.note(now, CauseCode::PathLost, wc_status::RETRY_EXC_ERR, 0, 0);
+        self.note(now, cause, wc_status::RETRY_EXC_ERR, arg0, 0);
         match request {
             Some(index) if self.qp.can_send() => {
                 self.fail_wqe(now, index, wc_status::RETRY_EXC_ERR)
@@ -563,6 +563,10 @@ impl Conn<'_> {
             return;
         }
         let Some(index) = self.oldest_open() else { return };
+        if self.is_excused(now) {
+            self.qp.conn.req.retry_left = self.qp.attr.retry_cnt;
+            return self.send_again(now);
+        }
         if self.common.has_witness && self.ask_witness(now) {
             return;
         }
@@ -591,7 +595,12 @@ impl Conn<'_> {
             qp.conn.req.mute_since = qp.conn.req.silent_since;
         }
         qp.conn.req.retry_left -= 1;
-        let (psn, peer) = (qp.conn.req.una_psn, qp.conn.peer);
+        self.send_again(now);
+    }
+
+    /// Sends everything from the oldest unacknowledged PSN on again.
+    fn send_again(&mut self, now: u64) {
+        let (psn, peer) = (self.qp.conn.req.una_psn, self.qp.conn.peer);
         if peer != NONE {
             self.peer.tx.on_timeout(now);
             self.peer.rx.on_timeout(now);

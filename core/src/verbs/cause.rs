@@ -102,6 +102,8 @@ causes! {
                     wrong address, or packets dropped on the way";
     /// arg0 = reason (`cm::types::reject`; UD: `sidr_status`), arg1 = 1 for UD.
     Rejected = 33, "peer rejected the connection";
+    /// arg0 = how long a router was waited for, in ns; 0: it ended the session.
+    RouterLost = 34, "the router that carried this connection is gone, or has ended the session";
     /// A NIC's own error; arg0 = completion status, arg1 = its vendor's number.
     DeviceError = 40, "the device failed";
     /// arg0 = errno, if there was one.
@@ -202,6 +204,7 @@ impl fmt::Display for Cause {
                 write!(f, " ({} asked after {} ms)", self.arg1, self.arg0 / 1_000_000)?
             }
             CauseCode::RnrRetryExceeded => write!(f, " ({} retries)", self.arg0)?,
+            CauseCode::RouterLost => write!(f, " (waited {} ms for it)", self.arg0 / 1_000_000)?,
             CauseCode::Deadline => write!(f, " ({} ms)", self.arg0 / 1_000_000)?,
             CauseCode::PeerUnreachable
             | CauseCode::Socket

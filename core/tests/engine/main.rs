@@ -11,6 +11,7 @@ mod keepalive;
 mod links;
 mod local_equivalence;
 mod operations;
+mod outages;
 mod packet_loss;
 mod peer_write;
 mod posting;

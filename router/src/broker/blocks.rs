@@ -29,9 +29,7 @@ impl Blocks {
         within: Range<u32>,
         kept: impl Iterator<Item = Range<u32>>,
     ) -> Option<Range<u32>> {
-        while self.resting.front().is_some_and(|&(_, until)| now >= until) {
-            self.resting.pop_front();
-        }
+        self.wake(now);
         let mut first = within.start;
         let mut taken: Vec<(u32, u32)> = self.given.iter().map(|(&at, &(n, _))| (at, n)).collect();
         taken.extend(self.resting.iter().map(|&(at, _)| (at, 1)));
@@ -48,6 +46,28 @@ impl Blocks {
             self.given.insert(first, (count, session));
             first..first + count
         })
+    }
+
+    /// Gives a session the blocks that it had in a former life of the router. False: in this life
+    /// another session has one of them, or had it and it rests.
+    pub fn claim(&mut self, now: u64, blocks: &Range<u32>, session: u32) -> bool {
+        self.wake(now);
+        let valid = blocks.start >= BLOCKS.start && blocks.end <= BLOCKS.end && !blocks.is_empty();
+        let meets =
+            |(&first, &(n, _)): (&u32, &(u32, u32))| first < blocks.end && blocks.start < first + n;
+        let free = !self.given.iter().any(meets)
+            && !self.resting.iter().any(|(block, _)| blocks.contains(block));
+        if valid && free {
+            self.given.insert(blocks.start, (blocks.len() as u32, session));
+        }
+        valid && free
+    }
+
+    /// Ends the rest of those that have rested.
+    fn wake(&mut self, now: u64) {
+        while self.resting.front().is_some_and(|&(_, until)| now >= until) {
+            self.resting.pop_front();
+        }
     }
 
     /// Takes a session's blocks back.
@@ -110,6 +130,23 @@ mod tests {
         assert_eq!((b.owner(QPN_UNIT), b.given()), (None, 2));
         assert_eq!(take(&mut b, 1000 + REST_NS - 1, 1, 12), Some(4..5), "it rests");
         assert_eq!(take(&mut b, 1000 + REST_NS, 1, 13), Some(1..2));
+    }
+
+    #[test]
+    fn a_session_has_its_blocks_back_unless_they_were_used_since() {
+        let mut b = Blocks::default();
+        assert!(b.claim(0, &(10..12), 1) && b.claim(0, &(12..13), 2));
+        for taken in [10..12, 9..11, 11..12, 11..14, 5..20, 12..13] {
+            assert!(!b.claim(0, &taken, 3), "{taken:?}");
+        }
+        for wrong in [0..1, 5..5, 1015..1017, 2000..2001] {
+            assert!(!b.claim(0, &wrong, 3), "{wrong:?}");
+        }
+        assert_eq!((b.owner(11 * QPN_UNIT), b.owner(12 * QPN_UNIT)), (Some(1), Some(2)));
+        assert_eq!(take(&mut b, 0, 10, 4), Some(13..23), "new ones go round them");
+        b.put(5, 10..12);
+        assert!(!b.claim(5, &(10..12), 1), "what has ended in this life is used up");
+        assert!(!b.claim(REST_NS + 4, &(11..12), 1));
     }
 
     #[test]

@@ -4,19 +4,24 @@
 //!
 //! ```text
 //! connect -> New --HELLO--> Up --BYE, a fault, the end of the process--> gone
+//!             |    |soon after the router's start: Waits, then as after HELLO
 //!             |no HELLO within a second, or no such tenant: gone
 //! ```
 
 mod blocks;
 mod hosts;
 mod reload;
+mod resume;
 mod route;
 mod session;
+mod token;
 mod vips;
 mod welcome;
 
 pub use hosts::MapEvent;
+pub use resume::{Keys, LEARN_NS};
 pub use session::{Session, SessionId, State, To, Up};
+pub use token::KEY;
 
 use crate::identity::{Seen, World};
 use crate::policy::Policy;
@@ -65,6 +70,7 @@ pub enum Action {
 pub struct Broker {
     policy: Policy,
     epoch: u64,
+    keys: Option<Keys>,
     sessions: BTreeMap<SessionId, Session>,
     last: SessionId,
     blocks: Blocks,
@@ -86,6 +92,7 @@ mod errno {
     pub const VERSION: i32 = 93; // EPROTONOSUPPORT
     pub const UNSUPPORTED: i32 = 95;
     pub const IN_USE: i32 = 98;
+    pub const STALE: i32 = 116;
     pub const UNREACHABLE: i32 = 113;
     pub const QUOTA: i32 = 122;
     pub const PROTOCOL: i32 = 71;
@@ -105,6 +112,7 @@ impl Broker {
         let mut broker = Broker {
             policy,
             epoch,
+            keys: None,
             sessions: BTreeMap::new(),
             last: 0,
             blocks: Blocks::default(),
@@ -153,7 +161,9 @@ impl Broker {
         // One in 2^32, and never one that lives.
         loop {
             self.last = self.last.wrapping_add(1);
-            if self.last != 0 && !self.sessions.contains_key(&self.last) {
+            let last = self.last;
+            let is_taken = self.all_up().any(|(_, up)| up.number == last);
+            if last != 0 && !is_taken && !self.sessions.contains_key(&last) {
                 break;
             }
         }
@@ -173,6 +183,7 @@ impl Broker {
     ) {
         let Some(session) = self.sessions.get(&id) else { return };
         let is_up = matches!(session.state, State::Up(_));
+        let is_new = matches!(session.state, State::New(_));
         let e = match Envelope::parse(bytes) {
             Ok(e) => e,
             Err(fault) => return self.end(now, id, because!(fault.errno(), "{fault}"), out),
@@ -187,7 +198,11 @@ impl Broker {
             );
         }
         match (is_up, e.answer, e.message) {
-            (false, false, Message::Hello(hello)) => self.hello(now, id, e.seq, &hello, world, out),
+            (false, false, Message::Hello(hello)) if is_new => {
+                if !self.answer_later(id, e.seq, &hello, world, out) {
+                    self.hello(now, id, e.seq, &hello, world, out);
+                }
+            }
             (_, false, Message::Bye(_)) => self.leave(now, id, out),
             (true, false, Message::Route(route)) => self.route(now, id, e.seq, &route, out),
             (true, false, Message::Unroute(unroute)) => {
@@ -273,9 +288,9 @@ impl Broker {
     pub fn deadline(&self) -> Option<u64> {
         let of = |s: &Session| match s.state {
             State::New(since) => Some(since + HELLO_NS),
-            State::Up(_) => None,
+            State::Waits(_) | State::Up(_) => None,
         };
-        self.sessions.values().filter_map(of).min()
+        self.sessions.values().filter_map(of).chain(self.learns_until()).min()
     }
 
     /// A session that is up, and those with rings that it may reach: of its network, where both
@@ -294,14 +309,14 @@ impl Broker {
     fn up(&self, id: SessionId) -> Option<&Up> {
         match &self.sessions.get(&id)?.state {
             State::Up(up) => Some(up),
-            State::New(_) => None,
+            State::New(_) | State::Waits(_) => None,
         }
     }
 
     fn up_mut(&mut self, id: SessionId) -> Option<&mut Up> {
         match &mut self.sessions.get_mut(&id)?.state {
             State::Up(up) => Some(up),
-            State::New(_) => None,
+            State::New(_) | State::Waits(_) => None,
         }
     }
 
@@ -309,7 +324,7 @@ impl Broker {
     fn all_up(&self) -> impl Iterator<Item = (SessionId, &Up)> {
         self.sessions.iter().filter_map(|(&id, s)| match &s.state {
             State::Up(up) => Some((id, &**up)),
-            State::New(_) => None,
+            State::New(_) | State::Waits(_) => None,
         })
     }
 
@@ -360,11 +375,11 @@ impl Broker {
         let Some(session) = self.sessions.remove(&id) else { return };
         let State::Up(up) = session.state else { return };
         self.blocks.put(now, up.blocks.clone());
-        let linked = |p: &SessionId, o: &Up| o.linked_by.contains(&id) || up.linked_by.contains(p);
+        let linked = |p: SessionId, o: &Up| o.may_link_to(id, &up) || up.may_link_to(p, o);
         let to: Vec<SessionId> =
-            self.all_up().filter(|(p, o)| linked(p, o)).map(|(p, _)| p).collect();
+            self.all_up().filter(|(p, o)| linked(*p, o)).map(|(p, _)| p).collect();
         for peer in to {
-            self.tell(peer, id, event, cause, out);
+            self.tell(peer, (id, up.number), event, cause, out);
         }
         for session in self.sessions.values_mut() {
             if let State::Up(other) = &mut session.state {
@@ -377,7 +392,7 @@ impl Broker {
     fn tell(
         &mut self,
         id: SessionId,
-        peer: SessionId,
+        (peer, number): (SessionId, u32),
         event: u32,
         cause: &str,
         out: &mut Vec<Action>,
@@ -385,6 +400,7 @@ impl Broker {
         let Some(up) = self.up_mut(id) else { return };
         let route = up.routes.remove(&To::Session(peer)).unwrap_or(0);
         up.linked_by.remove(&peer);
+        let peer = number;
         let news = RouteEvent { route, event, peer, final_ms: 0, cause: Text::new(cause) };
         out.push(Action::Send(id, Envelope::new(up.next_seq(), Message::RouteEvent(news))));
     }

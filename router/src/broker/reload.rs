@@ -61,7 +61,8 @@ impl Broker {
     fn end_links(&mut self, out: &mut Vec<Action>) {
         for (a, b, cause) in self.forbidden() {
             for (one, other) in [(a, b), (b, a)] {
-                self.tell(one, other, route_event::REVOKED, cause, out);
+                let Some(number) = self.up(other).map(|up| up.number) else { continue };
+                self.tell(one, (other, number), route_event::REVOKED, cause, out);
             }
         }
     }
@@ -80,7 +81,7 @@ impl Broker {
     }
 
     /// Whether blocks are a tenant's by the policy in force: other hosts believe that they are.
-    fn may_have(&self, tenant: &Tenant, blocks: &Range<u32>) -> bool {
+    pub(super) fn may_have(&self, tenant: &Tenant, blocks: &Range<u32>) -> bool {
         let within = |own: &Range<u32>| own.start <= blocks.start && blocks.end <= own.end;
         let meet = |own: &Range<u32>| own.start < blocks.end && blocks.start < own.end;
         match &tenant.place {
@@ -93,8 +94,12 @@ impl Broker {
     fn forbidden(&self) -> Vec<(SessionId, SessionId, &'static str)> {
         let mut pairs = Vec::new();
         for (id, up) in self.all_up() {
-            for &peer in &up.linked_by {
-                let Some(other) = self.up(peer) else { continue };
+            for (peer, other) in self.all_up() {
+                // Of two that came back it is enough to look at one.
+                let both = up.resumed && other.resumed && !up.linked_by.contains(&peer);
+                if peer == id || !up.may_link_to(peer, other) || both && peer < id {
+                    continue;
+                }
                 if may_talk(up, other).is_err() {
                     pairs.push((id, peer, "policy allows it no more"));
                 } else if self.policy.relays(&up.tenant, &other.tenant) {

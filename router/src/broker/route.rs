@@ -67,6 +67,7 @@ impl Broker {
         let loans = up.tenant.name == other.tenant.name;
         let flags = if loans { 0 } else { link_flag::NO_LOANS };
         let (gid, blocks) = (up.gid, other.blocks.clone());
+        let (number_of_peer, own_number) = (other.number, up.number);
         if self.isolated || self.policy.relays(&up.tenant, &other.tenant) {
             return self.relayed(id, owner);
         }
@@ -104,13 +105,13 @@ impl Broker {
         let routed = Routed {
             kind: route_kind::DIRECT,
             route: number,
-            peer: owner,
+            peer: number_of_peer,
             flags,
             qpns: (blocks.start * QPN_UNIT, blocks.len() as u32 * QPN_UNIT),
             mtu: self.mtu,
             cause: Text::EMPTY,
         };
-        let link = Envelope::new(link_seq, Message::Link(Link { gid, peer: id, flags }));
+        let link = Envelope::new(link_seq, Message::Link(Link { gid, peer: own_number, flags }));
         Ok((routed, Some((owner, link))))
     }
 
@@ -129,7 +130,7 @@ impl Broker {
                 "policy has no direct links here, and one end has no rings"
             ));
         }
-        let blocks = other.blocks.clone();
+        let (blocks, peer) = (other.blocks.clone(), other.number);
         let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
         let Some(route) = up.route_to(To::Session(owner)) else {
             return Err(because!(
@@ -141,7 +142,7 @@ impl Broker {
         let routed = Routed {
             kind: route_kind::RELAYED,
             route,
-            peer: owner,
+            peer,
             flags: link_flag::NO_LOANS,
             qpns: (blocks.start * QPN_UNIT, blocks.len() as u32 * QPN_UNIT),
             mtu: self.mtu,

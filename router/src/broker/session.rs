@@ -1,5 +1,6 @@
 //! One process's session: what it is, what it has, and how much it may ask.
 
+use super::resume::Waiting;
 use crate::identity::Seen;
 use crate::policy::Tenant;
 use crate::rate::Rate;
@@ -34,6 +35,8 @@ pub type SessionId = u32;
 pub enum State {
     /// Connected; its HELLO has not come. Since when.
     New(u64),
+    /// Its HELLO waits until new numbers are given.
+    Waits(Box<Waiting>),
     /// It has an identity.
     Up(Box<Up>),
 }
@@ -41,6 +44,12 @@ pub enum State {
 /// A session that is up.
 #[derive(Debug)]
 pub struct Up {
+    /// The number by which processes know it: that of the connection, or for a session that came
+    /// back the one that it had.
+    pub number: u32,
+    /// It came back from a former life of the router. Which links it has is not known: perhaps with
+    /// all others that came back.
+    pub resumed: bool,
     /// What policy said of it when it came.
     pub tenant: Tenant,
     /// Its address.
@@ -104,6 +113,11 @@ impl Up {
                 return Some(self.last_route);
             }
         }
+    }
+
+    /// Whether another session, of this number, has a link to this one, or may have.
+    pub fn may_link_to(&self, id: SessionId, other: &Up) -> bool {
+        self.linked_by.contains(&id) || self.resumed && other.resumed
     }
 
     /// Whether it listens at a port.

@@ -584,3 +584,4 @@ fn a_port_is_listened_at_in_each_network_by_itself() {
 
 mod hosts;
 mod limits;
+mod resume;

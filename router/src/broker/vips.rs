@@ -59,6 +59,33 @@ impl Vips {
         Some(vip)
     }
 
+    /// Gives a tenant the address that it had in a former life of the router. False: by the policy
+    /// it has another one, or another tenant has this one.
+    pub fn keep(
+        &mut self,
+        policy: &Policy,
+        tenant: &Tenant,
+        gid: [u8; 16],
+        mut far: impl Iterator<Item = [u8; 16]>,
+    ) -> bool {
+        if let Some(vip) = tenant.vip {
+            return vip == gid;
+        }
+        let Some(network) = policy.network(&tenant.network) else { return false };
+        let own = (tenant.network.clone(), tenant.name.clone());
+        let of_network = policy.tenants.iter().filter(|t| t.network == tenant.network);
+        let is_named = of_network.filter_map(|t| t.vip).any(|vip| vip == gid);
+        let mut others = self.by_tenant.iter().filter(|(key, _)| **key != own);
+        let is_anothers = others.any(|(key, vip)| key.0 == own.0 && *vip == gid);
+        let has_another = self.by_tenant.get(&own).is_some_and(|vip| *vip != gid);
+        let may = network.pool.contains(&gid)
+            && !(is_named || is_anothers || has_another || far.any(|vip| vip == gid));
+        if may {
+            self.by_tenant.insert(own, gid);
+        }
+        may
+    }
+
     fn free(&self, pool: Cidr, named: &BTreeSet<[u8; 16]>, network: &str) -> Option<[u8; 16]> {
         let of_network = self.by_tenant.iter().filter(|(key, _)| key.0 == network);
         let taken: BTreeSet<[u8; 16]> = of_network.map(|(_, vip)| *vip).collect();
@@ -98,6 +125,26 @@ mod tests {
             v.of(&p, &tenant_of_uid(12), none(), |name| name != "uid-9").map(|g| show(&g));
         assert_eq!(one_is_gone.as_deref(), Some("10.0.0.4"));
         assert_eq!(show(&v.of(&p, &p.tenants[0], none(), |_| true).unwrap()), "10.0.0.2");
+    }
+
+    #[test]
+    fn a_tenant_of_a_former_life_has_its_address_back_if_nobody_else_has_it() {
+        let p = policy("10.0.0.0/24", "[tenant.a]\nlisten = \"/a\"\nvip = \"10.0.0.9\"\n");
+        let gid = |text: &str| Cidr::parse(text).unwrap().hosts().next().unwrap();
+        let mut v = Vips::default();
+        let mut keep = |uid, text: &str, far: &[[u8; 16]]| {
+            v.keep(&p, &tenant_of_uid(uid), gid(text), far.iter().copied())
+        };
+        assert!(keep(7, "10.0.0.5", &[]) && keep(7, "10.0.0.5", &[]));
+        assert!(!keep(7, "10.0.0.6", &[]), "it has one");
+        assert!(!keep(8, "10.0.0.5", &[]), "another tenant's");
+        assert!(!keep(8, "10.0.0.9", &[]), "another tenant's by name");
+        assert!(!keep(8, "10.0.1.1", &[]), "not of the pool");
+        assert!(!keep(8, "10.0.0.8", &[gid("10.0.0.8")]), "another host's");
+        assert!(v.keep(&p, &p.tenants[0], gid("10.0.0.9"), none()));
+        assert!(!v.keep(&p, &p.tenants[0], gid("10.0.0.5"), none()));
+        let next = v.of(&p, &tenant_of_uid(9), none(), |_| true).map(|g| show(&g));
+        assert_eq!(next.as_deref(), Some("10.0.0.1"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! HELLO and WELCOME: who a session is, and what it gets.
 
+use super::resume::Kept;
 use super::{because, errno, Action, Broker, Refusal, SessionId, State, Up};
 use crate::identity::{tenant_of, World};
 use crate::policy::{Tenant, BLOCKS};
@@ -34,19 +35,22 @@ impl Broker {
                 let e = Envelope::answer(seq, 0, Message::Welcome(welcome));
                 out.push(if relays { Action::Join(id, e) } else { Action::Send(id, e) });
             }
-            Err((errno, cause)) => {
-                out.push(Action::Send(
-                    id,
-                    Envelope::answer(
-                        seq,
-                        -errno,
-                        Message::Welcome(Welcome::refused(Text::new(&cause))),
-                    ),
-                ));
-                self.sessions.remove(&id);
-                out.push(Action::End(id, cause));
-            }
+            Err(refusal) => self.refuse(id, seq, refusal, out),
         }
+    }
+
+    /// Answers a HELLO with a refusal, which ends the session.
+    pub(super) fn refuse(
+        &mut self,
+        id: SessionId,
+        seq: u32,
+        (errno, cause): Refusal,
+        out: &mut Vec<Action>,
+    ) {
+        let refused = Message::Welcome(Welcome::refused(Text::new(&cause)));
+        out.push(Action::Send(id, Envelope::answer(seq, -errno, refused)));
+        self.sessions.remove(&id);
+        out.push(Action::End(id, cause));
     }
 
     /// The tenant that says hello, if it may have one session more, and as many numbers.
@@ -130,25 +134,14 @@ impl Broker {
     ) -> Result<(Up, Welcome), Refusal> {
         let tenant = self.identified(id, h, world)?;
         let quotas = tenant.quotas;
-        let lives = |other: &str| {
-            self.sessions
-                .values()
-                .any(|s| matches!(&s.state, State::Up(up) if up.tenant.name == other))
+        let kept = self.claimed(now, id, h, &tenant)?;
+        let resumed = kept.is_some();
+        let kept = match kept {
+            Some(kept) => kept,
+            None => self.given(now, id, h, &tenant)?,
         };
-        let Some(gid) =
-            self.vips.of(&self.policy, &tenant, self.far.addresses(&tenant.network), lives)
-        else {
-            return Err(because!(
-                errno::NO_SPACE,
-                "no address is left for tenant {} in network {}",
-                tenant.name,
-                tenant.network
-            ));
-        };
-        let blocks = match h.qpns.div_ceil(QPN_UNIT) {
-            0 => 0..0,
-            n => self.numbers(now, n, id, &tenant)?,
-        };
+        let token = self.token_of(&kept, &tenant);
+        let Kept { number, gid, blocks } = kept;
         let relays = h.features & feature::RELAY != 0 && !blocks.is_empty();
         let mut gids = [[0; 16]; GIDS];
         gids[0] = gid;
@@ -156,7 +149,7 @@ impl Broker {
             version: VERSION,
             features: feature::DIRECT | if relays { feature::RELAY } else { 0 },
             mode: mode::SWITCH,
-            session: id,
+            session: number,
             epoch: self.epoch,
             tenant: Text::new(&tenant.name),
             network: Text::new(&tenant.network),
@@ -166,10 +159,12 @@ impl Broker {
             line_rate: 0,
             rings: if relays { RINGS } else { (0, 0) },
             max_routes: quotas.routes,
-            token: [0; 64],
+            token,
             cause: Text::EMPTY,
         };
         let up = Up {
+            number,
+            resumed,
             gid,
             blocks,
             program: h.program.as_str().into(),
@@ -186,5 +181,35 @@ impl Broker {
             tenant,
         };
         Ok((up, welcome))
+    }
+
+    /// What a new session gets.
+    fn given(
+        &mut self,
+        now: u64,
+        id: SessionId,
+        h: &Hello,
+        tenant: &Tenant,
+    ) -> Result<Kept, Refusal> {
+        let lives = |other: &str| {
+            self.sessions
+                .values()
+                .any(|s| matches!(&s.state, State::Up(up) if up.tenant.name == other))
+        };
+        let Some(gid) =
+            self.vips.of(&self.policy, tenant, self.far.addresses(&tenant.network), lives)
+        else {
+            return Err(because!(
+                errno::NO_SPACE,
+                "no address is left for tenant {} in network {}",
+                tenant.name,
+                tenant.network
+            ));
+        };
+        let blocks = match h.qpns.div_ceil(QPN_UNIT) {
+            0 => 0..0,
+            n => self.numbers(now, n, id, tenant)?,
+        };
+        Ok(Kept { number: id, gid, blocks })
     }
 }

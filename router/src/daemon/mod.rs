@@ -5,6 +5,7 @@
 mod admin;
 mod answers;
 mod connection;
+mod keyfile;
 mod lanes;
 mod listener;
 mod look;
@@ -20,7 +21,7 @@ mod worker;
 pub use admin::{parse as parse_request, Request};
 pub use options::{default_policy, read_policy, Options};
 
-use crate::broker::{Broker, SessionId};
+use crate::broker::{Broker, Keys, SessionId};
 use crate::policy::Policy;
 use admin::Admin;
 use connection::Connection;
@@ -28,6 +29,7 @@ use gdrcore_net::addr::Endpoint;
 use gdrcore_net::clock::{now_ns, random_seed};
 use gdrcore_net::via::proto::MESSAGE_MAX;
 use gdrcore_net::via::wire::Buffer;
+use keyfile::KeyFile;
 use listener::Listener;
 use look::Host;
 use metrics::Metrics;
@@ -65,6 +67,8 @@ pub struct Daemon {
     file: Option<PathBuf>,
     rate_limits: Vec<(i32, Option<u64>)>,
     broker: Broker,
+    /// `None`: sessions are not resumed by the next life.
+    keys: Option<KeyFile>,
     epoll: Epoll,
     signals: OwnedFd,
     /// By their tokens.
@@ -110,13 +114,18 @@ impl Daemon {
             .metrics
             .map(|at| Metrics::open(at, now_ns(), &epoll, METRICS_LISTENER))
             .transpose()?;
-        let epoch = random_seed().map_err(|e| format!("random numbers: {e}"))?;
+        let keys = key_file(&policy, options);
+        let epoch = match &keys {
+            Some((file, _)) => file.life(),
+            None => random_seed().map_err(|e| format!("random numbers: {e}"))?,
+        };
         let each = PER_SESSION + if relaying.mtu().is_some() { TO_HOSTS } else { 0 };
         let most = sys::raise_descriptors().saturating_sub(SPARE) / each;
         let mut daemon = Daemon {
             file: options.file.clone(),
             rate_limits: options.rate_limits.clone(),
             broker: Broker::new(policy, epoch),
+            keys: None,
             epoll,
             signals,
             listeners: BTreeMap::new(),
@@ -133,6 +142,10 @@ impl Daemon {
         };
         if options.isolated {
             daemon.broker.isolate();
+        }
+        if let Some((file, keys)) = keys {
+            daemon.broker.resume_by(keys);
+            daemon.keys = Some(file);
         }
         if let Some(mtu) = daemon.relaying.mtu() {
             daemon.broker.set_mtu(mtu);
@@ -156,6 +169,7 @@ impl Daemon {
                     while let Some(signal) = sys::next_signal(self.signals.as_fd()) {
                         if signal != libc::SIGHUP {
                             self.say(format_args!("ends by signal {signal}"));
+                            self.retire();
                             return Ok(());
                         }
                         if let Err(what) = self.reload() {
@@ -168,6 +182,10 @@ impl Daemon {
             }
             let mut actions = Vec::new();
             self.broker.tick(now_ns(), &mut actions);
+            if self.broker.has_learned(now_ns()) {
+                self.keys.iter_mut().for_each(KeyFile::settle);
+                self.broker.serve_waiting(now_ns(), &Host, &mut actions);
+            }
             self.perform(actions);
             if let Some(metrics) = &mut self.metrics {
                 metrics.tick(now_ns());
@@ -175,6 +193,13 @@ impl Daemon {
             if !self.relaying.lives() {
                 return Err("the relay's worker has failed".into());
             }
+        }
+    }
+
+    /// Before an end in order: the next life need not wait for sessions if there are none.
+    fn retire(&mut self) {
+        if self.broker.blocks_given() == 0 && !self.broker.learns() {
+            self.keys.iter_mut().for_each(KeyFile::retire);
         }
     }
 
@@ -237,6 +262,9 @@ impl Daemon {
         if policy.admin.is_some() && policy.admin.as_deref() != admin {
             return Err("`admin` can't change while the router runs".into());
         }
+        if policy.key != self.broker.policy().key {
+            return Err("`key` can't change while the router runs".into());
+        }
         if policy.metrics != self.metrics.as_ref().map(Metrics::at) {
             return Err("`metrics` can't change while the router runs".into());
         }
@@ -261,6 +289,19 @@ impl Daemon {
             note(words);
         }
     }
+}
+
+/// The key of tokens. A router without one works, and its sessions end with it.
+fn key_file(policy: &Policy, options: &Options) -> Option<(KeyFile, Keys)> {
+    let path = policy.key.clone().or_else(|| {
+        let beside = policy.admin.as_ref().or(options.listen.as_ref())?;
+        let mut path = beside.as_os_str().to_owned();
+        path.push(".key");
+        Some(path.into())
+    })?;
+    KeyFile::open(&path, now_ns())
+        .map_err(|what| note(format_args!("{what}: sessions will not be resumed")))
+        .ok()
 }
 
 /// What of `[host]` stays.

@@ -96,6 +96,10 @@ pub(super) fn sessions<'r>(
             State::New(_) => {
                 json!({"session": id, "state": "new", "pid": seen.pid, "uid": seen.uid}).to_string()
             }
+            State::Waits(_) => {
+                json!({"session": id, "state": "waits", "pid": seen.pid, "uid": seen.uid})
+                    .to_string()
+            }
             State::Up(up) => json!({
                 "session": id,
                 "state": "up",

@@ -34,6 +34,7 @@ struct File {
 struct Router {
     listen: Option<Spanned<String>>,
     admin: Option<Spanned<String>>,
+    key: Option<Spanned<String>>,
     pool: Option<Spanned<String>>,
     unmatched: Option<Spanned<String>>,
     local: Option<Spanned<String>>,
@@ -121,7 +122,8 @@ fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
         return Err(Wrong(at.map_or(0, |name| name.span().start), what.into()));
     }
     let admin = path(file.router.admin.as_ref(), true)?;
-    let sockets = [&listen, &admin];
+    let key = path(file.router.key.as_ref(), false)?;
+    let sockets = [&listen, &admin, &key];
     let taken = |path: &Option<PathBuf>| path.is_some() && sockets.contains(&path);
     if let Some(at) = file
         .tenant
@@ -149,7 +151,11 @@ fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
         .map(|at| rate("line_rate", &at.get_ref().0).or_else(|what| wrong(at, what)));
     let line_rate = line_rate.transpose()?;
     let metrics = file.router.metrics.as_ref().map(metrics).transpose()?;
-    Ok(Policy { listen, admin, unmatched, local, line_rate, metrics, host, map, networks, tenants })
+    #[rustfmt::skip]
+    let policy = Policy {
+        listen, admin, key, unmatched, local, line_rate, metrics, host, map, networks, tenants,
+    };
+    Ok(policy)
 }
 
 /// This host's place on the wire, and the map, where there are others.

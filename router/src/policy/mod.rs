@@ -160,6 +160,8 @@ pub struct Policy {
     pub listen: Option<PathBuf>,
     /// The socket of `gdrcore-routerctl`.
     pub admin: Option<PathBuf>,
+    /// The file of the router's key; `None`: beside the socket of `gdrcore-routerctl`.
+    pub key: Option<PathBuf>,
     /// What becomes of the others.
     pub unmatched: Unmatched,
     /// Which way connected queue pairs go.

@@ -317,7 +317,7 @@ impl PortState {
     pub(super) fn deadline(&self) -> Option<u64> {
         let member = self.member.as_ref().and_then(Member::deadline);
         let shm = self.shm.as_ref().and_then(ShmPort::deadline);
-        member.into_iter().chain(shm).min()
+        member.into_iter().chain(shm).chain(self.outage.deadline()).min()
     }
 }
 

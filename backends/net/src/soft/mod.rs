@@ -7,7 +7,8 @@
 //!   that they may write, `grant_checks` for how long. `paths`: how each peer is reached.
 //! * `helper`: the thread that runs the engine while the program does not; `linger`: for how long.
 //!   `channels`: threads that sleep on events of their own CQs.
-//! * `routed`: peers over a router, in place of the socket and of `paths`.
+//! * `routed`: peers over a router, in place of the socket and of `paths`. `outage`: a router that
+//!   is away.
 //! * `peer_ports`: UDP ports that peers may send from. `cm`: the connection manager. `multicast`:
 //!   groups.
 //! * `group_rx`: packets of the other devices of an address. `witness`: why a peer is silent.
@@ -31,6 +32,7 @@ mod links;
 mod lock;
 mod multicast;
 mod open;
+mod outage;
 mod paths;
 mod peer_ports;
 mod pinned;
@@ -136,6 +138,8 @@ struct PortState<P = UdpPort> {
     relay: Option<Relay>,
     /// Listeners that the router knows of.
     services: services::Services,
+    /// A router that is away.
+    outage: outage::Outage,
     /// Sessions of the router that have ended and whose links are still to be closed.
     revoked: routed::Revoked,
     pcap: Option<Pcap>,
@@ -200,6 +204,8 @@ pub struct SoftDevice {
     sink: OnceLock<&'static dyn EventSink>,
     mtu: u32,
     path: PathChoice,
+    /// How long a router may be away.
+    grace_ns: u64,
 }
 
 // SAFETY: `port` is accessed only by the holder of the engine's lock; everything else is `Sync`.
@@ -238,6 +244,7 @@ impl<P> PortState<P> {
             shm,
             relay,
             services: services::Services::default(),
+            outage: outage::Outage::default(),
             revoked: heapless::Vec::new(),
             pcap,
             watched: true,

@@ -228,6 +228,7 @@ impl SoftDevice {
             sink: OnceLock::new(),
             mtu: core.max_mtu,
             path: config.path,
+            grace_ns: core.resolve()?.deadline_ns,
             via,
         };
         let place = memory.cast::<SoftDevice>();

@@ -480,7 +480,8 @@ impl SoftDevice {
         port.poll_socket_at = 0;
         port.full_round_at = 0;
         let relayed = port.relay.as_mut().is_some_and(Relay::announce_sleep);
-        port.shm.as_mut().is_some_and(ShmPort::announce_sleep) || relayed
+        let changed = port.outage.take_change();
+        port.shm.as_mut().is_some_and(ShmPort::announce_sleep) || relayed || changed
     }
 
     /// As [`SoftDevice::announce`], for a thread of the program. Returns true also after a post

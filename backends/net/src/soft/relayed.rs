@@ -86,16 +86,24 @@ pub(super) fn maintain(port: &mut PortState) {
     }
 }
 
-/// Datagrams are dropped from here on; queue pairs without a link fail by their timers.
+/// Packets are dropped from here on, until a router gives new rings ([`super::outage`]).
 #[cold]
 fn lose(port: &mut PortState) {
     port.relay = None;
     port.discards = true;
+    port.outage.relay_lost = true;
 }
 
 impl SoftDevice {
-    /// Whether there are rings over which other devices are reached.
+    /// Whether there are rings over which other devices are reached, or may be again.
     pub(super) fn relays(&self) -> bool {
-        self.via.is_some() && self.lock_engine().port().relay.is_some()
+        self.via.is_some() && self.lock_engine().port().relays()
+    }
+}
+
+impl PortState {
+    /// Whether there are rings, or a router that is away may give some.
+    pub(super) fn relays(&self) -> bool {
+        self.relay.is_some() || self.outage.is_away()
     }
 }

@@ -145,7 +145,7 @@ impl SoftDevice {
         way: Option<RouterLink<'_>>,
     ) -> Result<()> {
         let own = *to == self.local;
-        let relays = port.relay.is_some();
+        let relays = port.relays();
         let Some(qpn) = dest_qpn else {
             return if own || relays { Ok(()) } else { Err(no_datagrams()) };
         };
@@ -187,6 +187,7 @@ impl SoftDevice {
         if !port.revoked.is_empty() {
             self.end_revoked(g, port, now);
         }
+        self.follow_router(g, port, now);
     }
 
     /// Closes the links of ended sessions. Frames that they had written before are read: one may be

@@ -10,9 +10,9 @@ use heapless::LinearMap;
 /// Most listeners of a device at a time; a policy's default allows as many.
 const SERVICES: usize = 256;
 
-/// The ids that listen, and where.
+/// The ids that listen, where, and whether the router knows.
 #[derive(Default)]
-pub(super) struct Services(LinearMap<Handle, Service, SERVICES>);
+pub(super) struct Services(LinearMap<Handle, (Service, bool), SERVICES>);
 
 impl Services {
     /// Notes an id's port. Returns false if it is noted already.
@@ -20,11 +20,28 @@ impl Services {
         if self.0.contains_key(&id) {
             return Ok(false);
         }
-        self.0.insert(id, at).map(|_| true).map_err(|_| Error::NoMemory)
+        self.0.insert(id, (at, true)).map(|_| true).map_err(|_| Error::NoMemory)
     }
 
     fn forget(&mut self, id: Handle) -> Option<Service> {
-        self.0.remove(&id)
+        self.0.remove(&id).map(|(at, _)| at)
+    }
+
+    /// Another router knows none of them.
+    pub(super) fn tell_again(&mut self) {
+        self.0.values_mut().for_each(|(_, known)| *known = false);
+    }
+
+    /// Announces at most so many that the router does not know by `tell`, which returns false if it
+    /// cannot. Returns true if some are left.
+    pub(super) fn tell(&mut self, most: usize, mut tell: impl FnMut(Service) -> bool) -> bool {
+        for (at, known) in self.0.values_mut().filter(|(_, known)| !known).take(most) {
+            *known = tell(*at);
+            if !*known {
+                break;
+            }
+        }
+        self.0.values().any(|(_, known)| !known)
     }
 }
 
@@ -73,6 +90,19 @@ mod tests {
         assert_eq!(s.note(1, at(7)), Ok(true));
         assert_eq!(s.note(1, at(7)), Ok(false));
         assert_eq!((s.forget(2), s.forget(1), s.forget(1)), (None, Some(at(7)), None));
+        for id in 0..3 {
+            assert_eq!(s.note(id, at(id as u16)), Ok(true));
+        }
+        assert!(!s.tell(8, |_| panic!("the router knows them")));
+        s.tell_again();
+        let mut told = Vec::new();
+        let mut note = |at: Service| {
+            told.push(at.port);
+            true
+        };
+        assert!(s.tell(8, |_| false) && s.tell(2, &mut note) && !s.tell(2, &mut note));
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!((0..3).all(|id| s.forget(id).is_some()));
         for id in 0..SERVICES as u64 {
             assert_eq!(s.note(id, at(1)), Ok(true));
         }

@@ -56,6 +56,12 @@ impl Client {
         Envelope::new(self.last, message)
     }
 
+    /// Makes a request whose answer does not count.
+    pub fn tell(&mut self, message: Message) -> Envelope {
+        self.last = self.last.wrapping_add(1);
+        Envelope::new(self.last, message)
+    }
+
     /// Interprets a datagram that had `fds` descriptors.
     ///
     /// # Errors

@@ -2,16 +2,21 @@
 //! pair numbers, a virtual address and links to other tenants of its host from `gdrcore-routerd`
 //! (docs/ROUTER.md).
 //!
-//! * [`proto`]: the messages, as bytes. Both ends import it. * [`wire`]: one message with its
-//!   descriptors over a socket; both ends again. * [`find`]: the choice of the router. *
-//!   [`client`]: the tenant's half of the protocol, without a system call. * [`session`]: the
-//!   tenant's connection.
+//! * [`proto`]: the messages, as bytes. Both ends import it.
+//! * [`wire`]: one message with its descriptors over a socket; both ends again.
+//! * [`find`]: the choice of the router. `connect`: the way to its socket.
+//! * [`client`]: the tenant's half of the protocol, without a system call.
+//! * [`session`]: the tenant's connection.
+//! * [`resume`]: its way back to a router that was started anew; `absence`: what it keeps for that.
 //!
 //! A session is for control alone: it takes microseconds, when queue pairs are connected. Data goes
 //! over links ([`crate::shm`]).
 
+mod absence;
 pub mod client;
+mod connect;
 pub mod find;
 pub mod proto;
+pub mod resume;
 pub mod session;
 pub mod wire;

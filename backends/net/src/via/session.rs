@@ -3,9 +3,12 @@
 //! Two kinds of threads use it. A thread that connects a queue pair sends a request and waits for
 //! the answer, without the engine's lock. The thread that runs the engine polls for the router's
 //! messages at intervals ([`Session::hear`]), and never waits. Messages that arrive while a request
-//! is open are set aside for its next poll.
+//! is open are set aside for its next poll. When the router has ended, the same thread looks for
+//! the next one (`super::resume`).
 
+use super::absence::Absence;
 use super::client::{Client, Step};
+use super::connect::{connect, poll};
 use super::find::{ffr_id, SocketPath};
 use super::proto::{feature, MESSAGE_MAX};
 use super::proto::{
@@ -15,13 +18,12 @@ use super::proto::{
 use super::wire::{receive, send, Buffer, Look};
 use crate::clock::now_ns;
 use crate::shm::relay::{Ends, Relay};
-use crate::sys::{errno, last_error, set_option};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::reason::refused;
 use gdrcore_core::refuse;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A router that does not answer within this time counts as gone.
@@ -66,21 +68,26 @@ enum Received {
     Answer(Envelope, Fds),
 }
 
-struct Inner {
-    client: Client,
+pub(super) struct Inner {
+    pub(super) client: Client,
+    /// For the way back to the router.
+    pub(super) absence: Absence,
     /// The end of the router was reported.
     reported: bool,
     aside: heapless::Vec<Arrival, ASIDE>,
-    buffer: Buffer,
+    pub(super) buffer: Buffer,
 }
 
 /// A session, as its process has it.
 pub struct Session {
-    fd: OwnedFd,
-    at: SocketPath,
-    welcome: Welcome,
+    /// Its number stays when the router is another one.
+    pub(super) fd: OwnedFd,
+    pub(super) at: SocketPath,
+    pub(super) welcome: Welcome,
     gone: AtomicBool,
-    inner: Mutex<Inner>,
+    /// The session has ended for good.
+    over: AtomicBool,
+    pub(super) inner: Mutex<Inner>,
 }
 
 /// A link that the router has made.
@@ -118,11 +125,9 @@ impl Session {
     pub fn open(at: &SocketPath, qpns: u32) -> Result<(Session, Option<Relay>)> {
         let until = now_ns() + ANSWER_NS;
         let fd = connect(at, until)?;
-        // Room for the few messages that a process may have in flight; unread messages must not
-        // fill the system's memory.
-        set_option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 64i32 << 10)?;
         let inner = Inner {
             client: Client::new(),
+            absence: Absence::new([0; 64]),
             reported: false,
             aside: heapless::Vec::new(),
             buffer: [0; MESSAGE_MAX + 1],
@@ -133,18 +138,11 @@ impl Session {
             at: *at,
             welcome,
             gone: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             inner: Mutex::new(inner),
         };
-        let hello = Hello {
-            versions: (VERSION, VERSION),
-            features: if qpns > 0 { feature::DIRECT | feature::RELAY } else { feature::DIRECT },
-            mode: mode::SWITCH,
-            qpns,
-            ffr_id: ffr_id(),
-            program: program(),
-            token: [0; 64],
-        };
-        let (e, [up, down, bell, _]) = session.asker().ask(Message::Hello(hello), until)?;
+        let hello = Message::Hello(hello(qpns, [0; 64]));
+        let (e, [up, down, bell, _]) = session.asker().ask(hello, until)?;
         let Message::Welcome(welcome) = e.message else {
             return Err(session.broken(format_args!("no WELCOME")));
         };
@@ -153,10 +151,10 @@ impl Session {
         }
         check(&welcome, qpns).map_err(|what| session.broken(format_args!("{what}")))?;
         session.welcome = welcome;
-        let relay = match welcome.features & feature::RELAY {
-            0 => None,
-            _ => Some(Relay::open(Ends::of([up, down, bell])?, welcome.rings)?),
-        };
+        if let Ok(inner) = session.inner.get_mut() {
+            inner.absence.token = welcome.token;
+        }
+        let relay = rings_of(&welcome, [up, down, bell])?;
         Ok((session, relay))
     }
 
@@ -183,6 +181,33 @@ impl Session {
     /// Whether the router has ended, or has ended the session. Links that were made stay.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Whether the session has ended for good.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// The session has ended for good.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// There is a router again, which has taken the session.
+    pub(super) fn come_back(&self, inner: &mut Inner) {
+        inner.reported = false;
+        self.gone.store(false, Ordering::Relaxed);
+    }
+
+    /// Sends a request whose answer does not count. Never waits.
+    ///
+    /// # Errors
+    /// [`Error::Again`]: not now.
+    pub fn tell(&self, message: Message) -> Result<()> {
+        let Ok(mut inner) = self.inner.try_lock() else { return Err(Error::Again) };
+        let e = inner.client.tell(message);
+        send(self.fd.as_fd(), &e, None)
     }
 
     /// Waits until no other thread has a request open.
@@ -253,7 +278,10 @@ impl Session {
             }
             Step::Ping(seq) => self.answer(&Envelope::answer(seq, 0, Message::Ping(())))?,
             Step::Event(_) | Step::Nothing => {}
-            Step::End(_) => return Err(self.lost()),
+            Step::End(_) => {
+                self.end();
+                return Err(self.lost());
+            }
         }
         Ok(Received::Something)
     }
@@ -279,7 +307,7 @@ impl Session {
 
     #[cold]
     fn broken(&self, what: core::fmt::Arguments<'_>) -> Error {
-        self.gone.store(true, Ordering::Relaxed);
+        self.end();
         refuse!(Os(libc::EPROTO), "the router at {} sent an invalid message: {what}", self.at)
     }
 
@@ -398,8 +426,29 @@ impl Drop for Session {
     }
 }
 
+/// The HELLO of this process. `token`: of the session that it resumes; zeroes: of none.
+pub(super) fn hello(qpns: u32, token: [u8; 64]) -> Hello {
+    Hello {
+        versions: (VERSION, VERSION),
+        features: if qpns > 0 { feature::DIRECT | feature::RELAY } else { feature::DIRECT },
+        mode: mode::SWITCH,
+        qpns,
+        ffr_id: ffr_id(),
+        program: program(),
+        token,
+    }
+}
+
+/// The rings of a WELCOME.
+pub(super) fn rings_of(w: &Welcome, fds: [Option<OwnedFd>; 3]) -> Result<Option<Relay>> {
+    match w.features & feature::RELAY {
+        0 => Ok(None),
+        _ => Relay::open(Ends::of(fds)?, w.rings).map(Some),
+    }
+}
+
 /// Checks a WELCOME for the fields that a session needs.
-fn check(w: &Welcome, qpns: u32) -> Result<(), &'static str> {
+pub(super) fn check(w: &Welcome, qpns: u32) -> Result<(), &'static str> {
     let (base, count) = w.qpns;
     let unicast = crate::addr::Endpoint::new(w.gids[0], 0, 0).is_unicast();
     if w.version != VERSION || w.mode != mode::SWITCH || w.features & feature::DIRECT == 0 {
@@ -412,57 +461,6 @@ fn check(w: &Welcome, qpns: u32) -> Result<(), &'static str> {
         return Err("other queue pair numbers than were requested");
     }
     Ok(())
-}
-
-fn connect(at: &SocketPath, until: u64) -> Result<OwnedFd> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no pointers.
-    let raw = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    if raw < 0 {
-        return Err(last_error());
-    }
-    // SAFETY: new, and nobody else's.
-    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-    let (addr, len) = at.to_sockaddr();
-    loop {
-        // SAFETY: `len` bytes of the address are initialised and live through the call.
-        if unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) } == 0 {
-            return Ok(fd);
-        }
-        match errno() {
-            // Many processes connect at once. A full listener cannot be waited for, so this tries
-            // again.
-            libc::EAGAIN | libc::EINTR if now_ns() < until => {
-                std::thread::sleep(core::time::Duration::from_millis(2))
-            }
-            libc::EAGAIN | libc::EINTR => {
-                return Err(refuse!(TimedOut, "router '{at}': it accepts no connections"))
-            }
-            libc::EACCES | libc::EPERM => {
-                return Err(refuse!(
-                    Access,
-                    "router '{at}': this user may not connect \
-                     to the socket, or not look into its folder"
-                ))
-            }
-            n => {
-                let words = match n {
-                    libc::ENOENT => "there is no such socket",
-                    libc::ECONNREFUSED => "no socket listens there: the router is not running",
-                    libc::EPROTOTYPE => "the socket is another program's",
-                    _ => "no socket of a router",
-                };
-                return Err(refuse!(NoDevice, "router '{at}': {words} (errno {n})"));
-            }
-        }
-    }
-}
-
-fn poll(fd: BorrowedFd<'_>, events: i16, ns: u64) {
-    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-    let ms = i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX);
-    // SAFETY: one live entry. What it returns is found out by whoever looks next.
-    unsafe { libc::poll(&mut p, 1, ms) };
 }
 
 /// The name of this process.

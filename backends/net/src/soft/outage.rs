@@ -1,0 +1,131 @@
+//! A device whose router is away: queue pairs behind it wait, until a router takes the session
+//! again ([`crate::via::resume`]) or the device's deadline is over. Links take no part in this.
+//!
+//! The thread that runs the engine does all of it, in the maintenance of the links.
+
+use super::{PortState, SoftDevice};
+use crate::shm::relay::Relay;
+use crate::via::proto::Message;
+use crate::via::resume::Standing;
+use gdrcore_core::engine::Guard;
+use std::os::fd::AsRawFd;
+
+/// After the router's return the silence of a peer costs it nothing for this long: its process may
+/// come back later than this one.
+const SETTLE_NS: u64 = 2_000_000_000;
+/// What is still unacknowledged is sent again so long after the return, once each.
+const AGAIN_NS: [u64; 5] = [10_000_000, 50_000_000, 250_000_000, 1_000_000_000, SETTLE_NS];
+/// Interval of looks at a session whose rings are lost while its socket is not.
+const LOOK_NS: u64 = 10_000_000;
+/// Listeners that one round announces again.
+const LISTENS: usize = 8;
+
+/// The state of a device whose router is away, or was until lately.
+#[derive(Default)]
+pub(super) struct Outage {
+    /// The rings are lost.
+    pub(super) relay_lost: bool,
+    /// Since when the router is away.
+    since: Option<u64>,
+    /// When something is to be done; `None`: nothing is.
+    at: Option<u64>,
+    /// When the router came back, and how often packets were sent again since.
+    back: Option<(u64, usize)>,
+    /// The session is over, and the engine knows.
+    over: bool,
+    /// The engine has something to send or to report.
+    changed: bool,
+}
+
+impl Outage {
+    /// Whether the router is away and may come back.
+    pub(super) fn is_away(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// When something is to be done.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        self.at
+    }
+
+    /// Whether the engine has something to send or to report since the last call.
+    pub(super) fn take_change(&mut self) -> bool {
+        core::mem::take(&mut self.changed)
+    }
+}
+
+impl SoftDevice {
+    /// Notices the router's end, looks for the next one, and resumes with it.
+    pub(super) fn follow_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+        let Some(via) = &self.via else { return };
+        let outage = &mut port.outage;
+        if outage.over {
+            return;
+        }
+        if outage.since.is_none() && (outage.relay_lost || via.is_gone()) {
+            (outage.since, outage.at, outage.back) = (Some(now), Some(now), None);
+            g.port_away();
+        }
+        if outage.at.is_none_or(|at| now < at) {
+            return;
+        }
+        let Some(since) = outage.since else { return self.catch_up(g, port, now) };
+        match via.resume(now) {
+            Standing::Over => return self.lose_router(g, port, now, 0),
+            Standing::Back(relay) => return self.take_back(g, port, now, relay),
+            Standing::Away(at) => outage.at = Some(at),
+            Standing::Up => outage.at = Some(now + LOOK_NS),
+        }
+        let waited = now.saturating_sub(since);
+        if waited >= self.grace_ns {
+            via.give_up();
+            self.lose_router(g, port, now, waited);
+        }
+    }
+
+    /// A router has taken the session.
+    #[cold]
+    fn take_back(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, relay: Option<Relay>) {
+        let Some(via) = &self.via else { return };
+        // Without a watched socket its news wait for the next maintenance.
+        let _ = self.waiter.add_socket(via.fd());
+        if let Some(relay) = &relay {
+            let _ = self.waiter.add_socket(relay.fd().as_raw_fd());
+        }
+        port.relay = relay;
+        port.services.tell_again();
+        port.outage = Outage { at: Some(now), back: Some((now, 0)), ..Outage::default() };
+        port.outage.changed = true;
+        g.port_back(now, now + SETTLE_NS);
+    }
+
+    /// After the router's return: announces listeners again, and sends what peers did not get.
+    fn catch_up(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+        let Some(via) = &self.via else { return };
+        let outage = &mut port.outage;
+        let Some((since, done)) = outage.back else {
+            outage.at = None;
+            return;
+        };
+        let untold =
+            port.services.tell(LISTENS, |service| via.tell(Message::Listen(service)).is_ok());
+        let due = AGAIN_NS.iter().take_while(|&&after| now >= since + after).count();
+        if due > done {
+            outage.changed = true;
+            g.port_back(now, since + SETTLE_NS);
+        }
+        outage.back = (due < AGAIN_NS.len() || untold).then_some((since, due));
+        let next = AGAIN_NS.get(due).map(|after| since + after);
+        outage.at = if untold { Some(now + LOOK_NS) } else { next };
+    }
+
+    /// No router takes the session any more.
+    #[cold]
+    fn lose_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, waited: u64) {
+        port.relay = None;
+        port.discards = true;
+        port.outage = Outage { over: true, changed: true, ..Outage::default() };
+        g.port_lost(now, waited);
+        self.notify(g);
+    }
+}

@@ -1,0 +1,78 @@
+//! Reaches a router's socket.
+
+use super::find::SocketPath;
+use crate::clock::now_ns;
+use crate::sys::{errno, last_error, set_option};
+use gdrcore_core::error::Result;
+use gdrcore_core::refuse;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A socket for a router, with room for the few messages that a process may have in flight; unread
+/// messages must not fill the system's memory.
+pub(super) fn socket() -> Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no pointers.
+    let raw = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    if raw < 0 {
+        return Err(last_error());
+    }
+    // SAFETY: new, and nobody else's.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    set_option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 64i32 << 10)?;
+    Ok(fd)
+}
+
+/// Connects at once, or not: the errno.
+pub(super) fn try_connect(fd: BorrowedFd<'_>, at: &SocketPath) -> Result<(), i32> {
+    let (addr, len) = at.to_sockaddr();
+    // SAFETY: `len` bytes of the address are initialised and live through the call.
+    match unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) } {
+        0 => Ok(()),
+        _ => Err(errno()),
+    }
+}
+
+/// Connects until a time.
+///
+/// # Errors
+/// With a reason: no router listens there, or it takes no connection in time.
+pub(super) fn connect(at: &SocketPath, until: u64) -> Result<OwnedFd> {
+    let fd = socket()?;
+    loop {
+        let Err(n) = try_connect(fd.as_fd(), at) else { return Ok(fd) };
+        match n {
+            // Many processes connect at once. A full listener cannot be waited for, so this tries
+            // again.
+            libc::EAGAIN | libc::EINTR if now_ns() < until => {
+                std::thread::sleep(core::time::Duration::from_millis(2))
+            }
+            libc::EAGAIN | libc::EINTR => {
+                return Err(refuse!(TimedOut, "router '{at}': it accepts no connections"))
+            }
+            libc::EACCES | libc::EPERM => {
+                return Err(refuse!(
+                    Access,
+                    "router '{at}': this user may not connect \
+                     to the socket, or not look into its folder"
+                ))
+            }
+            n => {
+                let words = match n {
+                    libc::ENOENT => "there is no such socket",
+                    libc::ECONNREFUSED => "no socket listens there: the router is not running",
+                    libc::EPROTOTYPE => "the socket is another program's",
+                    _ => "no socket of a router",
+                };
+                return Err(refuse!(NoDevice, "router '{at}': {words} (errno {n})"));
+            }
+        }
+    }
+}
+
+/// Sleeps until a descriptor is ready, for so long.
+pub(super) fn poll(fd: BorrowedFd<'_>, events: i16, ns: u64) {
+    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    let ms = i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX);
+    // SAFETY: one live entry. What it returns is found out by whoever looks next.
+    unsafe { libc::poll(&mut p, 1, ms) };
+}

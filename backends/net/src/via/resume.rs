@@ -1,0 +1,153 @@
+//! The way back to a router that was started anew.
+//!
+//! WELCOME carries a token. When the control socket closes without a BYE, the thread that runs the
+//! engine connects again, at growing intervals, and sends HELLO with the token. A router of the
+//! same key gives the session its numbers and its address back, and new rings. Links to other
+//! processes take no part in this.
+//!
+//! Nothing here waits: an attempt is a connect and a send, and a look at the answer is a receive.
+
+use super::absence::Absence;
+use super::client::{Client, Step};
+use super::connect::{socket, try_connect};
+use super::proto::{Message, Welcome};
+use super::session::{check, hello, rings_of, Inner, Session};
+use super::wire::{receive, send, Look};
+use crate::shm::relay::Relay;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// The first interval between attempts, and the longest; each is twice the one before.
+const WAIT_NS: (u64, u64) = (10_000_000, 1_000_000_000);
+/// Interval of looks at an answer that has not come.
+const LOOK_NS: u64 = 1_000_000;
+/// An answer that takes longer is not waited for: another attempt is made.
+const ANSWER_NS: u64 = 5_000_000_000;
+
+/// Where a session stands.
+#[derive(Debug)]
+pub enum Standing {
+    /// The router is there.
+    Up,
+    /// The router is away; when to look again.
+    Away(u64),
+    /// A router has taken the session, and has given it these rings.
+    Back(Option<Relay>),
+    /// The session has ended for good.
+    Over,
+}
+
+/// Result of one attempt. It lives for a moment, in which no byte may be allocated.
+#[allow(clippy::large_enum_variant)]
+enum Attempt {
+    /// Nothing yet: look again then.
+    Wait(u64),
+    /// It failed, and the next one may succeed.
+    Failed,
+    /// The router refuses for good, or is none of ours.
+    Refused,
+    /// The session is taken.
+    Taken(OwnedFd, Client, Welcome, Option<Relay>),
+}
+
+impl Session {
+    /// Continues the way back to the router, if it is away. Never waits. Cost: a few system calls
+    /// per attempt, and one per look.
+    pub fn resume(&self, now: u64) -> Standing {
+        if self.is_over() {
+            return Standing::Over;
+        }
+        if !self.is_gone() {
+            return Standing::Up;
+        }
+        let Ok(mut inner) = self.inner.try_lock() else { return Standing::Away(now + LOOK_NS) };
+        if inner.absence.token == [0; 64] {
+            self.end();
+            return Standing::Over;
+        }
+        if inner.absence.greeting.is_none() && now < inner.absence.next {
+            return Standing::Away(inner.absence.next);
+        }
+        match self.attempt(&mut inner, now) {
+            Attempt::Wait(at) => Standing::Away(at),
+            Attempt::Failed => {
+                let absence = &mut inner.absence;
+                absence.wait = (2 * absence.wait).clamp(WAIT_NS.0, WAIT_NS.1);
+                absence.next = now + absence.wait;
+                Standing::Away(absence.next)
+            }
+            Attempt::Refused => {
+                self.end();
+                Standing::Over
+            }
+            Attempt::Taken(fd, client, welcome, relay) => {
+                // The number of the descriptor stays: other threads have it.
+                // SAFETY: both are open; no pointers.
+                let rc =
+                    unsafe { libc::dup3(fd.as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) };
+                if rc < 0 {
+                    return Standing::Away(now + WAIT_NS.0);
+                }
+                inner.client = client;
+                inner.absence = Absence::new(welcome.token);
+                self.come_back(&mut inner);
+                Standing::Back(relay)
+            }
+        }
+    }
+
+    /// Makes no further attempt.
+    pub fn give_up(&self) {
+        self.end();
+    }
+
+    fn attempt(&self, inner: &mut Inner, now: u64) -> Attempt {
+        let Some((fd, mut client, until)) = inner.absence.greeting.take() else {
+            let Ok(fd) = socket() else { return Attempt::Failed };
+            if try_connect(fd.as_fd(), &self.at).is_err() {
+                return Attempt::Failed;
+            }
+            let mut client = Client::new();
+            let hello = hello(self.welcome.qpns.1, inner.absence.token);
+            let e = client.ask(Message::Hello(hello));
+            if send(fd.as_fd(), &e, None).is_err() {
+                return Attempt::Failed;
+            }
+            inner.absence.greeting = Some((fd, client, now + ANSWER_NS));
+            return Attempt::Wait(now + LOOK_NS);
+        };
+        let came = match receive(fd.as_fd(), &mut inner.buffer) {
+            Look::Message(came) => came,
+            Look::Nothing if now < until => {
+                inner.absence.greeting = Some((fd, client, until));
+                return Attempt::Wait(now + LOOK_NS);
+            }
+            Look::Nothing | Look::Gone => return Attempt::Failed,
+        };
+        let fds = if came.cut { came.count.max(1) } else { came.count };
+        let e = match client.take(&inner.buffer[..came.len], fds) {
+            Ok(Step::Answer(e)) => e,
+            _ => return Attempt::Refused,
+        };
+        match e.message {
+            // It is about to end, or has too much to do: the next one may take the session.
+            _ if matches!(e.status.wrapping_neg(), libc::EAGAIN | libc::ESHUTDOWN) => {
+                Attempt::Failed
+            }
+            Message::Welcome(w) if e.status == 0 && self.is_same(&w) => {
+                let [up, down, bell, _] = came.fds;
+                match rings_of(&w, [up, down, bell]) {
+                    Ok(relay) => Attempt::Taken(fd, client, w, relay),
+                    // This process has no descriptor or memory left at the moment.
+                    Err(_) => Attempt::Failed,
+                }
+            }
+            _ => Attempt::Refused,
+        }
+    }
+
+    /// Whether a WELCOME continues this session: the engine has its address and its numbers.
+    fn is_same(&self, w: &Welcome) -> bool {
+        let before = &self.welcome;
+        check(w, before.qpns.1).is_ok() && w.gids[0] == before.gids[0] && w.qpns == before.qpns
+    }
+}

@@ -1,0 +1,201 @@
+//! Sessions of the router's former life, which come back with their tokens.
+//!
+//! A router that starts anew knows nobody. For [`LEARN_NS`] it gives no new numbers, so that
+//! sessions that are there have theirs back: a HELLO without a token waits for so long. Later a
+//! session still comes back if nobody has its numbers.
+//!
+//! A token counts if it is of a life since the last one that gave new numbers, the floor. All
+//! tokens of those lives name different numbers or the same session. What was used in this life,
+//! and has ended in it, is used up.
+
+use super::token::{tenant_hash, Claim, Token, KEY, NONE};
+use super::{because, errno, Action, Broker, Refusal, SessionId, State};
+use crate::identity::{tenant_of, World};
+use crate::policy::Tenant;
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_net::via::proto::Hello;
+use std::ops::Range;
+
+/// How long a new life waits for sessions of the former one before it gives new numbers.
+pub const LEARN_NS: u64 = 2_000_000_000;
+
+/// By what a router knows its own tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    /// The key.
+    pub key: [u8; KEY],
+    /// The oldest life whose tokens count.
+    pub floor: u64,
+    /// Until when new numbers are kept back; `None`: they are not.
+    pub learn_until: Option<u64>,
+}
+
+/// A HELLO that waits.
+#[derive(Debug)]
+pub struct Waiting {
+    seq: u32,
+    hello: Hello,
+    /// The tenant that it was when it came.
+    tenant: String,
+}
+
+/// What a session has back.
+pub(super) struct Kept {
+    pub number: u32,
+    pub gid: [u8; 16],
+    pub blocks: Range<u32>,
+}
+
+impl Broker {
+    /// From here on sessions get tokens, and come back with those of former lives.
+    pub fn resume_by(&mut self, keys: Keys) {
+        // Numbers of sessions of former lives are others.
+        self.last = (self.epoch as u32) << 16;
+        self.keys = Some(keys);
+    }
+
+    /// Whether the time in which no new numbers are given is over; true once. The caller then makes
+    /// sure that the next life knows, before it calls [`Broker::serve_waiting`].
+    pub fn has_learned(&mut self, now: u64) -> bool {
+        let Some(keys) = &mut self.keys else { return false };
+        let over = keys.learn_until.is_some_and(|until| now >= until);
+        if over {
+            keys.learn_until = None;
+        }
+        over
+    }
+
+    /// Whether new numbers are kept back.
+    pub fn learns(&self) -> bool {
+        self.learns_until().is_some()
+    }
+
+    /// Until when new numbers are kept back.
+    pub(super) fn learns_until(&self) -> Option<u64> {
+        self.keys.and_then(|keys| keys.learn_until)
+    }
+
+    /// Answers those that have waited for new numbers.
+    pub fn serve_waiting(&mut self, now: u64, world: &dyn World, out: &mut Vec<Action>) {
+        let waits = |s: &super::Session| matches!(s.state, State::Waits(_));
+        let all: Vec<SessionId> =
+            self.sessions.iter().filter(|(_, s)| waits(s)).map(|(&id, _)| id).collect();
+        for id in all {
+            let Some(session) = self.sessions.get_mut(&id) else { continue };
+            if let State::Waits(w) = std::mem::replace(&mut session.state, State::New(now)) {
+                self.hello(now, id, w.seq, &w.hello, world, out);
+            }
+        }
+    }
+
+    /// Has a HELLO wait, if new numbers are kept back and it shows no token. False: it need not.
+    pub(super) fn waits(
+        &mut self,
+        id: SessionId,
+        seq: u32,
+        hello: &Hello,
+        world: &dyn World,
+    ) -> Result<bool, Refusal> {
+        if hello.token != NONE || self.learns_until().is_none() {
+            return Ok(false);
+        }
+        let Some(session) = self.sessions.get(&id) else { return Ok(false) };
+        let Some(tenant) = tenant_of(&self.policy, &session.seen, hello.ffr_id, world) else {
+            // Refused in the usual words.
+            return Ok(false);
+        };
+        let same = |s: &super::Session| match &s.state {
+            State::Waits(w) => w.tenant == tenant.name,
+            _ => false,
+        };
+        let waiting = self.sessions.values().filter(|s| same(s)).count();
+        if waiting >= tenant.quotas.sessions as usize {
+            return Err(because!(
+                errno::QUOTA,
+                "tenant {} has {waiting} sessions that wait for the router's start, its most",
+                tenant.name
+            ));
+        }
+        let waiting = Waiting { seq, hello: *hello, tenant: tenant.name };
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.state = State::Waits(Box::new(waiting));
+        }
+        Ok(true)
+    }
+
+    /// What the session of a token has back, which is its from now on.
+    pub(super) fn claimed(
+        &mut self,
+        now: u64,
+        id: SessionId,
+        hello: &Hello,
+        tenant: &Tenant,
+    ) -> Result<Option<Kept>, Refusal> {
+        if hello.token == NONE {
+            return Ok(None);
+        }
+        let stale = |why: &str| because!(errno::STALE, "the session cannot be resumed: {why}");
+        let Some(keys) = self.keys else { return Err(stale("this router has no key")) };
+        let Some(claim) = Claim::open(&keys.key, &hello.token) else {
+            return Err(stale("its token is not of this router's key"));
+        };
+        if claim.epoch >= self.epoch {
+            return Err(stale("it has ended in this life of the router"));
+        }
+        if claim.epoch < keys.floor {
+            return Err(stale("its numbers may have been given to others since"));
+        }
+        if claim.tenant != tenant_hash(&keys.key, &tenant.name, &tenant.network) {
+            return Err(stale("this process is another tenant now"));
+        }
+        let number = claim.session;
+        if self.sessions.contains_key(&number) || self.all_up().any(|(_, up)| up.number == number) {
+            return Err(stale("it was resumed already"));
+        }
+        if hello.qpns.div_ceil(QPN_UNIT) != claim.blocks.len() as u32 {
+            return Err(stale("it asks for other numbers than it had"));
+        }
+        if !self.may_have(tenant, &claim.blocks) {
+            return Err(stale("the policy has given its numbers to another tenant"));
+        }
+        let far = self.far.addresses(&tenant.network);
+        if !self.vips.keep(&self.policy, tenant, claim.gid, far) {
+            return Err(stale("the policy has another address for this tenant"));
+        }
+        if !self.blocks.claim(now, &claim.blocks, id) {
+            return Err(stale("its numbers are in use, or were in this life of the router"));
+        }
+        Ok(Some(Kept { number, gid: claim.gid, blocks: claim.blocks }))
+    }
+
+    /// The token of a session; zeroes: there is no key, or it has no numbers.
+    pub(super) fn token_of(&self, kept: &Kept, tenant: &Tenant) -> Token {
+        let Some(keys) = self.keys.filter(|_| !kept.blocks.is_empty()) else { return NONE };
+        let claim = Claim {
+            session: kept.number,
+            epoch: self.epoch,
+            blocks: kept.blocks.clone(),
+            gid: kept.gid,
+            tenant: tenant_hash(&keys.key, &tenant.name, &tenant.network),
+        };
+        claim.seal(&keys.key)
+    }
+
+    /// Whether a HELLO waits: its answer comes later.
+    pub(super) fn answer_later(
+        &mut self,
+        id: SessionId,
+        seq: u32,
+        hello: &Hello,
+        world: &dyn World,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        match self.waits(id, seq, hello, world) {
+            Ok(waits) => waits,
+            Err(refusal) => {
+                self.refuse(id, seq, refusal, out);
+                true
+            }
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! A router that is killed, or started anew, while its tenants go on.
+
+use gdrcore_core::cm::types::port_space;
+use gdrcore_core::verbs::cause::CauseCode;
+use gdrcore_core::verbs::types::{qp_type, wc_status};
+use gdrcore_net::soft::{soft_flags, SoftConfig};
+use gdrcore_net::via::proto::{Hello, Message};
+use gdrcore_tests::cm::{self, cm};
+use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::far_end::Far;
+use gdrcore_tests::patience::{deadline, wait_for};
+use gdrcore_tests::router::{hello, number, Raw, Router};
+use gdrcore_tests::soft::Soft;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+const FAR: &str = env!("CARGO_BIN_EXE_far_end");
+const LIMIT: Duration = Duration::from_secs(60);
+/// errno of a session that is not resumed.
+const STALE: i32 = libc::ESTALE;
+
+/// Two tenants by links, and two by the relay; each takes its address from the pool.
+const POLICY: &str = r#"
+[tenant.a]
+listen = "DIR/a"
+[tenant.b]
+listen = "DIR/b"
+[tenant.c]
+listen = "DIR/c"
+metered = true
+[tenant.d]
+listen = "DIR/d"
+metered = true
+"#;
+
+fn kills() -> u32 {
+    std::env::var("GDRC_ROUTER_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
+}
+
+fn open(router: &Router, name: &str) -> Soft {
+    Soft::new(&router.device(name))
+}
+
+/// A device that waits for its router for so long.
+fn patient_for(router: &Router, name: &str, grace: Duration) -> Soft {
+    let mut config = SoftConfig::default();
+    config.core.deadline_ns = grace.as_nanos() as u64;
+    Soft::open(&router.device(name), &config).expect("a device")
+}
+
+/// Bytes there by WRITE and SEND, and back by READ, all compared.
+fn exchange(x: &mut End, y: &mut End, seed: u64) {
+    const BYTES: usize = 60_000;
+    let data = pattern(seed, BYTES);
+    x.buffer.write(0, &data);
+    y.post_recv(9, 500_000, BYTES as u32).expect("post_recv");
+    x.post(1, Op::Write(0, None), 0, BYTES as u32).expect("post_send");
+    x.post(2, Op::Send(None), 0, BYTES as u32).expect("post_send");
+    x.post(3, Op::Read(0), 500_000, BYTES as u32).expect("post_send");
+    for id in 1..4 {
+        succeed(x, y, id);
+    }
+    succeed(y, x, 9);
+    assert!(y.buffer.read(0, BYTES) == data && y.buffer.read(500_000, BYTES) == data);
+    assert!(x.buffer.read(500_000, BYTES) == data);
+}
+
+/// A stream between two far ends.
+fn stream(router: &Router, from: &str, to: &str) -> (Far, Far) {
+    let options = ["stream=write", "piece=65536", "timeout=14"];
+    let mut from = Far::start(FAR, &router.device(from), &options);
+    let mut to = Far::start(FAR, &router.device(to), &[]);
+    from.connect_far(&mut to);
+    from.say("go");
+    (from, to)
+}
+
+/// Waits until a stream has moved `times` from now on.
+fn moves(from: &Far, times: u32) {
+    while let Some(line) = from.said() {
+        assert!(line.starts_with("moved "), "{line}");
+    }
+    for _ in 0..times {
+        from.answer("moved ");
+    }
+}
+
+#[test]
+fn processes_go_on_when_the_router_is_killed_and_started_again() {
+    let mut router = Router::start(POLICY);
+    let (direct, _other) = stream(&router, "a", "b");
+    let (relayed, _fourth) = stream(&router, "c", "d");
+    moves(&direct, 3);
+    moves(&relayed, 3);
+    let numbers = |router: &Router| {
+        let sessions = router.sessions();
+        let of = |line: &String| {
+            let (_, name) = line.split_once("\"tenant\":\"").expect("a tenant");
+            (name[..1].to_string(), number(line, "qpn_first"), line.contains("\"linked_by\":["))
+        };
+        let mut all: Vec<_> = sessions.iter().map(of).collect();
+        all.sort();
+        all
+    };
+    let before = numbers(&router);
+    assert_eq!(before.len(), 4);
+    let mut slowest = Duration::ZERO;
+    for kill in 0..kills() {
+        router.kill();
+        let killed = Instant::now();
+        // Links take no part in it.
+        moves(&direct, 5);
+        router.restart();
+        moves(&relayed, 1);
+        slowest = slowest.max(killed.elapsed());
+        moves(&direct, 2);
+        moves(&relayed, 5);
+        wait_for(60, "sessions stay away", || router.sessions().len() == 4);
+        assert_eq!(numbers(&router), before, "kill {kill}");
+    }
+    println!("from kill to relayed traffic, with what the test did meanwhile: {slowest:?}");
+    for far in [&direct, &relayed] {
+        assert!(far.said().is_none_or(|line| line.starts_with("moved ")));
+    }
+}
+
+#[test]
+fn what_is_under_way_arrives_once_and_whole() {
+    let mut router = Router::start(POLICY);
+    let (c, d) = (open(&router, "c"), open(&router, "d"));
+    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    for round in 0..u64::from(kills()) {
+        exchange(&mut x, &mut y, round);
+        // Requests of a killed router's last moment, more than its rings hold.
+        for n in 0..20 {
+            y.post_recv(100 + n, 0, 50_000).expect("post_recv");
+        }
+        let data = pattern(1000 + round, 50_000);
+        x.buffer.write(0, &data);
+        for n in 0..20 {
+            x.post(200 + n, Op::Send(None), 0, 50_000).expect("post_send");
+        }
+        router.kill();
+        for _ in 0..1000 {
+            x.poll();
+            y.poll();
+        }
+        router.restart();
+        for n in 0..20 {
+            succeed(&mut x, &mut y, 200 + n);
+            assert_eq!(succeed(&mut y, &mut x, 100 + n).byte_len, 50_000);
+        }
+        assert!(y.buffer.read(0, 50_000) == data);
+    }
+    exchange(&mut y, &mut x, 77);
+    let counters = c.dev().counters().expect("counters");
+    assert_eq!((counters.rcvd_malformed, counters.rcvd_icrc_err), (0, 0));
+}
+
+#[test]
+fn a_device_that_sleeps_and_one_of_a_helper_come_back_too() {
+    let mut router = Router::start(POLICY);
+    let config = SoftConfig { flags: soft_flags::HELPER, ..SoftConfig::default() };
+    let with_helper = |name: &str| Soft::open(&router.device(name), &config).expect("a device");
+    let (c, d) = (with_helper("c"), with_helper("d"));
+    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    exchange(&mut x, &mut y, 1);
+    router.kill();
+    // No thread of the program touches the devices.
+    router.restart();
+    wait_for(60, "the helpers look for no router", || router.sessions().len() == 2);
+    exchange(&mut x, &mut y, 2);
+}
+
+#[test]
+fn datagrams_and_listeners_come_back() {
+    let mut router = Router::start(POLICY);
+    let (a, b) = (open(&router, "a"), open(&router, "b"));
+    let (listener, port) = cm::listen(b.dev(), port_space::TCP, 1);
+    let shape = Shape { qp_type: qp_type::UD, ..Shape::default() };
+    let (mut x, mut y) = connected(a.dev(), b.dev(), shape).expect("ends");
+    router.kill();
+    // A datagram of that time is lost, as on any network, and completes.
+    x.post(1, Op::Send(None), 0, 100).expect("post_send");
+    succeed(&mut x, &mut y, 1);
+    // Ends that are made meanwhile count on the router's return.
+    let (mut v, mut w) = connected(a.dev(), b.dev(), shape).expect("ends");
+    router.restart();
+    wait_for(60, "the listener is not announced", || {
+        x.poll();
+        y.poll();
+        let sessions = router.sessions();
+        sessions.len() == 2 && sessions.iter().any(|s| s.contains("\"listens\":1"))
+    });
+    for (from, to) in [(&mut x, &mut y), (&mut v, &mut w)] {
+        let data = pattern(5, 1000);
+        from.buffer.write(0, &data);
+        to.post_recv(9, 500_000, 1040).expect("post_recv");
+        from.post(2, Op::Send(None), 0, 1000).expect("post_send");
+        succeed(from, to, 2);
+        succeed(to, from, 9);
+        assert!(to.buffer.read(500_040, 1000) == data);
+    }
+    // One listener a port of an address, as before.
+    let other = open(&router, "b");
+    let id = cm(other.dev()).create(port_space::TCP, 0).expect("create");
+    cm(other.dev()).bind(id, port).expect("bind");
+    assert!(cm(other.dev()).listen(id, 1).is_err());
+    cm(b.dev()).destroy(listener).expect("destroy");
+    cm(other.dev()).listen(id, 1).expect("the port is free");
+}
+
+/// The status and cause of the next request of a queue pair that fails.
+fn failure(x: &mut End, y: &mut End) -> (u32, u32, String) {
+    let end = deadline(60);
+    for n in 1000.. {
+        x.post(n, Op::Write(0, None), 0, 100).expect("post_send");
+        let wc = complete(x, y, n, LIMIT);
+        if wc.status != wc_status::SUCCESS {
+            let cause = x.dev.qp_cause(x.qp).expect("qp_cause");
+            return (wc.status, cause.code, cause.to_string());
+        }
+        assert!(Instant::now() < end, "it goes on");
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_router_that_stays_away_ends_what_it_carried_and_no_links() {
+    let mut router = Router::start(POLICY);
+    let grace = Duration::from_millis(700);
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| patient_for(&router, name, grace));
+    let (mut v, mut w) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    exchange(&mut v, &mut w, 1);
+    exchange(&mut x, &mut y, 2);
+    router.kill();
+    let killed = Instant::now();
+    let (status, cause, words) = failure(&mut x, &mut y);
+    assert!(killed.elapsed() >= grace, "{:?}", killed.elapsed());
+    assert_eq!((status, cause), (wc_status::RETRY_EXC_ERR, CauseCode::RouterLost as u32));
+    assert!(words.contains("router"), "{words}");
+    exchange(&mut v, &mut w, 3);
+    // Too late.
+    router.restart();
+    exchange(&mut v, &mut w, 4);
+    assert!(router.sessions().iter().all(|s| !s.contains("\"tenant\":\"c\"")));
+}
+
+#[test]
+fn a_session_that_the_router_ends_is_not_resumed() {
+    let router = Router::start(POLICY);
+    let (c, d) = (open(&router, "c"), open(&router, "d"));
+    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    exchange(&mut x, &mut y, 1);
+    let sessions = router.sessions();
+    let own = sessions.iter().find(|s| s.contains("\"tenant\":\"c\"")).expect("a session");
+    let id = number(own, "session").expect("a number").to_string();
+    let done = gdrcore_tests::tools::run(&mut router.asks(&["drop", &id]), 60);
+    assert!(done.ok(), "{}", done.output);
+    assert_eq!(failure(&mut x, &mut y).1, CauseCode::RouterLost as u32);
+    assert_eq!(router.sessions().len(), 1);
+}
+
+#[test]
+fn without_the_key_nobody_is_resumed_and_new_sessions_work() {
+    let mut router = Router::start(POLICY);
+    let key = router.socket("admin.key");
+    let mode = std::fs::metadata(&key).expect("a key").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let (c, d) = (open(&router, "c"), open(&router, "d"));
+    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    exchange(&mut x, &mut y, 1);
+    router.kill();
+    std::fs::remove_file(&key).expect("the key");
+    router.restart();
+    assert_eq!(failure(&mut x, &mut y).1, CauseCode::RouterLost as u32);
+    let (c, d) = (open(&router, "c"), open(&router, "d"));
+    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    exchange(&mut x, &mut y, 1);
+}
+
+#[test]
+fn a_policy_that_changed_meanwhile_counts_for_who_comes_back() {
+    let mut router = Router::start(POLICY);
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| open(&router, name));
+    let (mut v, mut w) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    exchange(&mut v, &mut w, 1);
+    exchange(&mut x, &mut y, 2);
+    router.kill();
+    // The tenant c is of another network, and so another tenant.
+    let moved = POLICY.replace("listen = \"DIR/c\"", "listen = \"DIR/c\"\nnetwork = \"far\"");
+    router.write(&format!("[network.far]\n{moved}"));
+    router.restart();
+    assert_eq!(failure(&mut x, &mut y).1, CauseCode::RouterLost as u32);
+    exchange(&mut v, &mut w, 3);
+    wait_for(60, "the others stay away", || {
+        w.poll();
+        v.poll();
+        y.poll();
+        router.sessions().len() == 3
+    });
+    // A link of the former life ends with the policy that allowed it.
+    router.write(&POLICY.replace("listen = \"DIR/a\"", "listen = \"DIR/a\"\nallow = []"));
+    assert_eq!(router.reload(), Ok(()));
+    assert_eq!(failure(&mut v, &mut w).1, CauseCode::PathLost as u32);
+}
+
+/// Says HELLO with a token; the errno of the refusal.
+fn refused(router: &Router, name: &str, token: [u8; 64]) -> i32 {
+    let mut raw = Raw::connect(&router.socket(name)).expect("a connection");
+    raw.say(1, Message::Hello(Hello { token, ..hello() }));
+    let Some((e, _)) = raw.hear() else { panic!("no answer") };
+    -e.status
+}
+
+#[test]
+fn forged_replayed_foreign_and_cut_tokens_are_refused() {
+    let mut router = Router::start(POLICY);
+    let greet = |name: &str| {
+        let mut raw = Raw::connect(&router.socket(name)).expect("a connection");
+        let token = raw.greet().token;
+        (raw, token)
+    };
+    let ((own, token), (others, foreign)) = (greet("a"), greet("b"));
+    assert!(token != [0; 64] && foreign != token);
+    assert_eq!(refused(&router, "a", token), STALE, "its session is there");
+    router.kill();
+    drop((own, others));
+    router.restart();
+    for at in [0, 5, 17, 30, 47, 48, 63] {
+        let mut forged = token;
+        forged[at] ^= 0x10;
+        assert_eq!(refused(&router, "a", forged), STALE, "byte {at}");
+        let mut cut = token;
+        cut[at.max(1)..].fill(0);
+        assert_eq!(refused(&router, "a", cut), STALE, "{at} bytes");
+    }
+    assert_eq!(refused(&router, "a", foreign), STALE, "another tenant's");
+    assert_eq!(refused(&router, "a", [0xff; 64]), STALE);
+    let mut back = Raw::connect(&router.socket("a")).expect("a connection");
+    back.say(1, Message::Hello(Hello { token, ..hello() }));
+    let (e, _) = back.hear().expect("an answer");
+    let Message::Welcome(w) = e.message else { panic!("{e:?}") };
+    assert_eq!(e.status, 0, "{}", w.cause);
+    assert_eq!(refused(&router, "a", token), STALE, "replayed");
+    assert_eq!(refused(&router, "a", w.token), STALE, "the newer one, too");
+    drop(back);
+    wait_for(60, "the session stays", || router.sessions().is_empty());
+    assert_eq!(refused(&router, "a", token), STALE, "its numbers rest");
+}
