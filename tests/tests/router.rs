@@ -502,7 +502,7 @@ fn a_router_without_a_file_makes_every_user_a_tenant() {
     // SAFETY: no precondition.
     let uid = unsafe { libc::geteuid() };
     assert!(router.sessions().iter().all(|s| s.contains(&format!("\"tenant\":\"uid-{uid}\""))));
-    router.running().signal(libc::SIGTERM);
+    router.running().signal(libc::SIGINT);
     wait_for(60, "it does not end", || !router.running().is_running());
     assert!(!router.socket("any").exists(), "its sockets go with it");
 }

@@ -9,6 +9,7 @@
 //! ```
 
 mod blocks;
+mod drain;
 mod hosts;
 mod reload;
 mod resume;
@@ -71,6 +72,8 @@ pub struct Broker {
     policy: Policy,
     epoch: u64,
     keys: Option<Keys>,
+    /// When the router ends; `None`: it does not drain.
+    drains_until: Option<u64>,
     sessions: BTreeMap<SessionId, Session>,
     last: SessionId,
     blocks: Blocks,
@@ -92,6 +95,7 @@ mod errno {
     pub const VERSION: i32 = 93; // EPROTONOSUPPORT
     pub const UNSUPPORTED: i32 = 95;
     pub const IN_USE: i32 = 98;
+    pub const SHUTDOWN: i32 = 108;
     pub const STALE: i32 = 116;
     pub const UNREACHABLE: i32 = 113;
     pub const QUOTA: i32 = 122;
@@ -113,6 +117,7 @@ impl Broker {
             policy,
             epoch,
             keys: None,
+            drains_until: None,
             sessions: BTreeMap::new(),
             last: 0,
             blocks: Blocks::default(),
@@ -290,7 +295,8 @@ impl Broker {
             State::New(since) => Some(since + HELLO_NS),
             State::Waits(_) | State::Up(_) => None,
         };
-        self.sessions.values().filter_map(of).chain(self.learns_until()).min()
+        let others = self.learns_until().into_iter().chain(self.drains_until);
+        self.sessions.values().filter_map(of).chain(others).min()
     }
 
     /// A session that is up, and those with rings that it may reach: of its network, where both

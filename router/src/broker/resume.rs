@@ -96,7 +96,7 @@ impl Broker {
         hello: &Hello,
         world: &dyn World,
     ) -> Result<bool, Refusal> {
-        if hello.token != NONE || self.learns_until().is_none() {
+        if self.may_begin().is_err() || hello.token != NONE || self.learns_until().is_none() {
             return Ok(false);
         }
         let Some(session) = self.sessions.get(&id) else { return Ok(false) };

@@ -38,6 +38,7 @@ impl Broker {
         id: SessionId,
         route: &Route,
     ) -> Result<(Routed, Option<(SessionId, Envelope)>), Refusal> {
+        self.may_begin()?;
         let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
         if !up.rate.take(now) {
             let n = up.tenant.quotas.route_rate;

@@ -582,6 +582,7 @@ fn a_port_is_listened_at_in_each_network_by_itself() {
     }
 }
 
+mod drain;
 mod hosts;
 mod limits;
 mod resume;

@@ -8,7 +8,7 @@ use crate::rate::Rate;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::shm::relay::RINGS;
 use gdrcore_net::via::proto::{
-    feature, mode, Envelope, Hello, Message, Text, Welcome, GIDS, VERSION,
+    common_version, feature, mode, Envelope, Hello, Message, Text, Welcome, GIDS, VERSIONS,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -55,11 +55,16 @@ impl Broker {
 
     /// The tenant that says hello, if it may have one session more, and as many numbers.
     fn identified(&self, id: SessionId, h: &Hello, world: &dyn World) -> Result<Tenant, Refusal> {
-        let (least, most) = h.versions;
-        if !(least..=most).contains(&VERSION) {
+        self.may_begin()?;
+        if common_version(h.versions, VERSIONS).is_none() {
+            let (own, its) = (VERSIONS, h.versions);
             return Err(because!(
                 errno::VERSION,
-                "this router speaks version {VERSION}, the program {least} to {most}"
+                "this router speaks versions {} to {} of its protocol, the program {} to {}",
+                own.0,
+                own.1,
+                its.0,
+                its.1
             ));
         }
         if !matches!(h.mode, mode::ANY | mode::SWITCH) || h.features & feature::DIRECT == 0 {
@@ -146,7 +151,7 @@ impl Broker {
         let mut gids = [[0; 16]; GIDS];
         gids[0] = gid;
         let welcome = Welcome {
-            version: VERSION,
+            version: common_version(h.versions, VERSIONS).unwrap_or(VERSIONS.0),
             features: feature::DIRECT | if relays { feature::RELAY } else { 0 },
             mode: mode::SWITCH,
             session: number,

@@ -8,6 +8,7 @@
 //! | `{"do":"reload"}` | nothing, or what is wrong with the file |
 //! | `{"do":"set","tenant":"blue","limits":{"tx_rate":"1Gbit"}}` | nothing, or what is wrong |
 //! | `{"do":"drop","session":7}` | nothing, or that there is none |
+//! | `{"do":"drain","for_ms":60000}` | nothing |
 //!
 //! Each answer ends with a line `{"done":true}` or `{"error":"..."}`.
 
@@ -39,6 +40,8 @@ pub enum Request {
     Set(String, Vec<(String, String)>),
     /// To end a session.
     Drop(SessionId),
+    /// To begin nothing new, and to end after so many milliseconds, or when all have gone.
+    Drain(u32),
 }
 
 /// Reads a line. Any bytes are a request, or words that say why not.
@@ -54,8 +57,17 @@ pub fn parse(line: &[u8]) -> Result<Request, String> {
         tenant: Option<String>,
         limits: Option<BTreeMap<String, String>>,
         session: Option<SessionId>,
+        for_ms: Option<u32>,
     }
     let line: Line = serde_json::from_slice(line).map_err(|e| format!("no request: {e}"))?;
+    if let ("drain", None, None, None, Some(ms)) =
+        (line.what.as_str(), &line.tenant, &line.limits, line.session, line.for_ms)
+    {
+        return Ok(Request::Drain(ms));
+    }
+    if line.for_ms.is_some() {
+        return Err(format!("no such request: {}, with these members", line.what));
+    }
     match (line.what.as_str(), line.tenant, line.limits, line.session) {
         ("status", None, None, None) => Ok(Request::Status),
         ("sessions", None, None, None) => Ok(Request::Sessions),
@@ -146,6 +158,7 @@ mod tests {
         let change = ("weight".to_string(), "3".to_string());
         assert_eq!(parse(set), Ok(Request::Set("a".into(), vec![change])));
         assert_eq!(parse(b"{\"do\":\"drop\",\"session\":7}"), Ok(Request::Drop(7)));
+        assert_eq!(parse(b"{\"do\":\"drain\",\"for_ms\":5}"), Ok(Request::Drain(5)));
         for bad in [
             &b""[..],
             b"{",
@@ -156,6 +169,10 @@ mod tests {
             b"{\"do\":\"status\",\"session\":1}",
             b"{\"do\":\"set\",\"tenant\":\"a\"}",
             b"{\"do\":\"set\",\"tenant\":\"a\",\"limits\":{\"weight\":3}}",
+            b"{\"do\":\"drain\"}",
+            b"{\"do\":\"drain\",\"for_ms\":-1}",
+            b"{\"do\":\"drain\",\"for_ms\":1,\"session\":1}",
+            b"{\"do\":\"status\",\"for_ms\":1}",
             b"{\"do\":\"drop\"}",
             b"{\"do\":\"drop\",\"session\":-1}",
             b"{\"do\":\"drop\",\"session\":4294967296}",

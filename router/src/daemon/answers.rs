@@ -62,6 +62,10 @@ impl Daemon {
             Request::Reload => self.reload(),
             Request::Set(tenant, changes) => self.set(&tenant, &changes),
             Request::Drop(session) => self.drop_session(session),
+            Request::Drain(ms) => {
+                self.drain(u64::from(ms) * 1_000_000);
+                Ok(())
+            }
         });
         line(admin::last(outcome));
     }

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 pub(super) struct Listener {
     fd: OwnedFd,
     path: PathBuf,
-    /// Of the file, so that another's is not removed.
-    inode: (u64, u64),
+    /// Of the file, so that another's is not removed; `None`: a supervisor has made it.
+    inode: Option<(u64, u64)>,
 }
 
 impl Listener {
@@ -64,7 +64,16 @@ impl Listener {
             let _ = fs::remove_file(&own);
             return Err(said("cannot be put there", e));
         }
-        Ok(Listener { fd, path: path.into(), inode })
+        Ok(Listener { fd, path: path.into(), inode: Some(inode) })
+    }
+
+    /// Takes a listener that a supervisor holds, whose file is left alone.
+    ///
+    /// # Errors
+    /// In words.
+    pub(super) fn adopt(path: &Path, fd: OwnedFd) -> Result<Listener, String> {
+        let fd = sys::adopt(fd).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(Listener { fd, path: path.into(), inode: None })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -91,7 +100,8 @@ fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.inode) {
+        let is_own = |m: fs::Metadata| Some((m.dev(), m.ino())) == self.inode;
+        if fs::symlink_metadata(&self.path).is_ok_and(is_own) {
             let _ = fs::remove_file(&self.path);
         }
     }

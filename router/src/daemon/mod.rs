@@ -2,6 +2,7 @@
 //! [`Action`](crate::broker::Action)s. One thread, which never waits but for all of them; beside it
 //! the worker of the relay.
 
+mod activation;
 mod admin;
 mod answers;
 mod connection;
@@ -14,6 +15,7 @@ mod options;
 mod relaying;
 mod report;
 mod sessions;
+mod supervised;
 mod sys;
 mod wire;
 mod worker;
@@ -23,6 +25,7 @@ pub use options::{default_policy, read_policy, Options};
 
 use crate::broker::{Broker, Keys, SessionId};
 use crate::policy::Policy;
+use activation::Activation;
 use admin::Admin;
 use connection::Connection;
 use gdrcore_net::addr::Endpoint;
@@ -38,6 +41,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use supervised::Supervised;
 use sys::{Epoll, Kind, Ready};
 
 /// Connections of `gdrcore-routerctl`.
@@ -49,6 +53,9 @@ const SPARE: usize = 64;
 const PER_SESSION: usize = 3;
 /// Descriptors of a session towards other hosts.
 const TO_HOSTS: usize = 2;
+
+/// How long SIGTERM lets sessions go on.
+const DRAIN_NS: u64 = 60_000_000_000;
 
 /// What a token stands for: the upper half says which kind, the lower which one.
 const SIGNALS: u64 = 1 << 32;
@@ -69,6 +76,7 @@ pub struct Daemon {
     broker: Broker,
     /// `None`: sessions are not resumed by the next life.
     keys: Option<KeyFile>,
+    supervised: Supervised,
     epoll: Epoll,
     signals: OwnedFd,
     /// By their tokens.
@@ -93,6 +101,8 @@ impl Daemon {
     /// # Errors
     /// In words.
     pub fn open(options: &Options) -> Result<Daemon, String> {
+        // Before anything is opened: these descriptors have fixed numbers.
+        let mut given = Activation::from_environment();
         let policy = options.policy()?;
         options.check_firewall(&policy)?;
         let said = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
@@ -103,12 +113,16 @@ impl Daemon {
         let admin = policy
             .admin
             .as_deref()
-            .map(|path| Listener::open(path, Kind::Stream, 0o600, false))
+            .map(|path| match given.listener(path, Kind::Stream) {
+                Some(fd) => Listener::adopt(path, fd),
+                None => Listener::open(path, Kind::Stream, 0o600, false),
+            })
             .transpose()?;
         if let Some(admin) = &admin {
             epoll.add(admin.fd(), ADMIN_LISTENER).map_err(said("epoll"))?;
         }
-        let relaying = Relaying::start(policy.host.as_ref().map(|host| &host.at))?;
+        let at = policy.host.as_ref().map(|host| &host.at);
+        let relaying = Relaying::start(at, at.and_then(|at| given.udp(at)))?;
         epoll.add(relaying.fd(), RELAY).map_err(said("epoll"))?;
         let metrics = policy
             .metrics
@@ -126,6 +140,7 @@ impl Daemon {
             rate_limits: options.rate_limits.clone(),
             broker: Broker::new(policy, epoch),
             keys: None,
+            supervised: Supervised::from_environment(),
             epoll,
             signals,
             listeners: BTreeMap::new(),
@@ -152,21 +167,29 @@ impl Daemon {
         }
         daemon.relaying.review(&daemon.broker);
         let policy = daemon.broker.policy().clone();
-        daemon.listen(&policy)?;
+        daemon.listen(&policy, &mut given)?;
+        given.complain();
         Ok(daemon)
     }
 
-    /// Serves until a signal ends it (SIGTERM, SIGINT); SIGHUP reads the policy anew.
+    /// Serves until it has drained (SIGTERM, or asked to) or a signal ends it at once (SIGINT, a
+    /// second SIGTERM); SIGHUP reads the policy anew.
     ///
     /// # Errors
     /// The relay's worker has failed. Else it ends by a signal alone.
     pub fn run(&mut self) -> Result<(), String> {
         let mut ready: Vec<Ready> = Vec::new();
+        self.supervised.ready();
         loop {
             self.epoll.wait(self.patience(), &mut ready);
             for r in &ready {
                 if r.token == SIGNALS {
                     while let Some(signal) = sys::next_signal(self.signals.as_fd()) {
+                        let begins = signal == libc::SIGTERM && !self.is_draining();
+                        if begins {
+                            self.drain(DRAIN_NS);
+                            continue;
+                        }
                         if signal != libc::SIGHUP {
                             self.say(format_args!("ends by signal {signal}"));
                             self.retire();
@@ -187,6 +210,12 @@ impl Daemon {
                 self.broker.serve_waiting(now_ns(), &Host, &mut actions);
             }
             self.perform(actions);
+            if self.broker.is_drained(now_ns()) {
+                self.say(format_args!("has drained"));
+                self.retire();
+                return Ok(());
+            }
+            self.supervised.tick(now_ns());
             if let Some(metrics) = &mut self.metrics {
                 metrics.tick(now_ns());
             }
@@ -194,6 +223,19 @@ impl Daemon {
                 return Err("the relay's worker has failed".into());
             }
         }
+    }
+
+    /// Begins nothing new, and ends after so many nanoseconds, or when all have gone.
+    fn drain(&mut self, ns: u64) {
+        let (now, mut actions) = (now_ns(), Vec::new());
+        self.broker.drain(now, now.saturating_add(ns), &mut actions);
+        self.perform(actions);
+        self.supervised.stopping();
+        self.say(format_args!("drains for {} ms at most", ns / 1_000_000));
+    }
+
+    fn is_draining(&self) -> bool {
+        self.broker.drains_until().is_some()
     }
 
     /// Before an end in order: the next life need not wait for sessions if there are none.
@@ -206,7 +248,8 @@ impl Daemon {
     /// Milliseconds until something is to be done without being asked for.
     fn patience(&self) -> i32 {
         let metrics = self.metrics.as_ref().and_then(Metrics::deadline);
-        let first = self.broker.deadline().into_iter().chain(metrics).min();
+        let others = metrics.into_iter().chain(self.supervised.deadline());
+        let first = self.broker.deadline().into_iter().chain(others).min();
         let left = first.map(|at| at.saturating_sub(now_ns()).div_ceil(1_000_000));
         left.map_or(-1, |ms| i32::try_from(ms).unwrap_or(i32::MAX))
     }
@@ -228,7 +271,7 @@ impl Daemon {
 
     /// Listens at the sockets of a policy, and at no others. Where one can't be had, nothing has
     /// changed.
-    fn listen(&mut self, policy: &Policy) -> Result<(), String> {
+    fn listen(&mut self, policy: &Policy, given: &mut Activation) -> Result<(), String> {
         let wanted: Vec<&PathBuf> = policy
             .listen
             .iter()
@@ -238,7 +281,10 @@ impl Daemon {
         for path in &wanted {
             if !self.listeners.values().any(|l| l.path() == *path) {
                 let is_tenants = policy.listen.as_ref() != Some(*path);
-                let listener = Listener::open(path, Kind::Packets, 0o666, is_tenants)?;
+                let listener = match given.listener(path, Kind::Packets) {
+                    Some(fd) => Listener::adopt(path, fd)?,
+                    None => Listener::open(path, Kind::Packets, 0o666, is_tenants)?,
+                };
                 self.last_token += 1;
                 let token = LISTENER | self.last_token;
                 self.epoll.add(listener.fd(), token).map_err(|e| format!("epoll: {e}"))?;
@@ -275,7 +321,7 @@ impl Daemon {
                     .into(),
             );
         }
-        self.listen(&policy)?;
+        self.listen(&policy, &mut Activation::default())?;
         let mut actions = Vec::new();
         self.broker.reload(now_ns(), policy, &Host, &mut actions);
         self.perform(actions);

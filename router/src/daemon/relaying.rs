@@ -63,12 +63,14 @@ pub(super) struct Relaying {
 }
 
 impl Relaying {
-    /// Starts the worker. `at`: this host's address, where there are others.
+    /// Starts the worker. `at`: this host's address, where there are others; `given`: the socket
+    /// there, if a supervisor holds it.
     ///
     /// # Errors
     /// In words: the address can't be had; no descriptor, or no thread.
-    pub(super) fn start(at: Option<&Endpoint>) -> Result<Relaying, String> {
-        let common = at.map(|at| Common::open(at).map_err(|e| no_address(at, e))).transpose()?;
+    pub(super) fn start(at: Option<&Endpoint>, given: Option<OwnedFd>) -> Result<Relaying, String> {
+        let open = |at| Common::open(at, given).map_err(|e| no_address(at, e));
+        let common = at.map(open).transpose()?;
         let hosts = at.zip(common.as_ref()).map(|(at, common)| Hosts {
             at: *at,
             mtu: carried_by(common.link_mtu()),

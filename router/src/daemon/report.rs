@@ -26,6 +26,7 @@ pub(super) fn status(broker: &Broker, relaying: &Relaying, file: Option<&Path>) 
         "sessions": up,
         "without_hello": broker.sessions().count() - up,
         "blocks": broker.blocks_given(),
+        "drains": broker.drains_until().is_some(),
         "host": policy.host.as_ref().map(|host| &host.id),
         "address": policy.host.as_ref().map(|host| host.at.to_string()),
         "firewall": policy.host.as_ref().map(|_| rule(&policy.map.ports(), own_uid())),

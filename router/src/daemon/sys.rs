@@ -1,10 +1,13 @@
 //! System calls that the standard library has not.
 
+use gdrcore_net::addr::Endpoint;
 use std::ffi::CString;
 use std::io;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 
 /// asm-generic/socket.h, since Linux 6.5: a descriptor of the process at the other end.
 const SO_PEERPIDFD: i32 = 77;
@@ -129,6 +132,70 @@ pub(super) fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
     // SAFETY: `len` bytes of the address are initialised and live through the call.
     check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
     Ok(fd)
+}
+
+/// A socket that listens already, for use as [`listen`]'s.
+pub(super) fn adopt(fd: OwnedFd) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }).map(|_| fd)
+}
+
+/// What a socket that another program has opened is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// A listener.
+    Path(PathBuf, Kind),
+    Udp(Endpoint),
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Bound::Path(path, kind) => write!(f, "{kind:?} at {}", path.display()),
+            Bound::Udp(at) => write!(f, "UDP at {at}"),
+        }
+    }
+}
+
+/// A descriptor that this process was started with. It becomes this process's alone: programs that
+/// it starts do not get it. `None`: it is not open. To be called once for each, before this process
+/// opens any of its own.
+pub(super) fn given(raw: RawFd) -> Option<OwnedFd> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(raw, libc::F_SETFD, libc::FD_CLOEXEC) }).ok()?;
+    // SAFETY: it is open, and as this process has opened nothing so far, nobody else's.
+    Some(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+fn option(fd: BorrowedFd<'_>, name: i32) -> Option<i32> {
+    let (mut value, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
+    let to = (&raw mut value).cast();
+    // SAFETY: the pointers describe `value` and its length, both live through the call.
+    let rc = unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, to, &mut len) };
+    (rc == 0).then_some(value)
+}
+
+/// What a socket is bound to; `None`: it is none that a router has.
+pub(super) fn bound(fd: &OwnedFd) -> Option<Bound> {
+    let of = |name| option(fd.as_fd(), name);
+    let (domain, kind) = (of(libc::SO_DOMAIN)?, of(libc::SO_TYPE)?);
+    match (domain, kind) {
+        (libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_STREAM) => {
+            let kind = if kind == libc::SOCK_STREAM { Kind::Stream } else { Kind::Packets };
+            let socket = UnixListener::from(fd.try_clone().ok()?);
+            let at = socket.local_addr().ok()?;
+            let path = at.as_pathname()?.to_path_buf();
+            (of(libc::SO_ACCEPTCONN)? != 0).then_some(Bound::Path(path, kind))
+        }
+        (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM) => {
+            let at = UdpSocket::from(fd.try_clone().ok()?).local_addr().ok()?;
+            Some(Bound::Udp(match at {
+                SocketAddr::V4(at) => Endpoint::v4(at.ip().octets(), at.port()),
+                SocketAddr::V6(at) => Endpoint::new(at.ip().octets(), at.scope_id(), at.port()),
+            }))
+        }
+        _ => None,
+    }
 }
 
 /// Takes the next connection.

@@ -23,7 +23,7 @@ use gdrcore_net::shm::relay::PACKET_MAX;
 use gdrcore_net::udp::{udp_flags, MappedPort, UdpConfig, UdpSocket};
 use sockets::Sockets;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -94,9 +94,13 @@ pub(super) struct Common {
 }
 
 impl Common {
-    /// Takes the router's address and port, which nobody else may have.
-    pub(super) fn open(at: &Endpoint) -> gdrcore_core::Result<Common> {
-        let socket = UdpSocket::open(at, &RECEIVES)?;
+    /// Takes the router's address and port, which nobody else may have, or the socket there that a
+    /// supervisor has `given`.
+    pub(super) fn open(at: &Endpoint, given: Option<OwnedFd>) -> gdrcore_core::Result<Common> {
+        let socket = match given {
+            Some(fd) => UdpSocket::adopt(fd, at, &RECEIVES)?,
+            None => UdpSocket::open(at, &RECEIVES)?,
+        };
         socket.allow_reuse_port()?;
         Ok(Common { socket, memory: MappedPort::memory(&RECEIVES)?, at: *at })
     }

@@ -6,7 +6,7 @@ use crate::addr::{Endpoint, SockAddr};
 use crate::sys::{check, set_filter, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
-use std::os::fd::RawFd;
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 
 /// UDP_NO_CHECK6_RX of linux/udp.h: accept the zero checksums that RoCE NICs and rxe send over
 /// IPv6.
@@ -59,6 +59,23 @@ impl UdpSocket {
         open(ep, &cfg.resolved())
     }
 
+    /// Takes a socket that another program has opened and bound, such as a supervisor that holds
+    /// it while this program is restarted. Its options become those of [`UdpSocket::open`].
+    ///
+    /// # Errors
+    /// `Error::Invalid`: it is bound to another address. Those of setsockopt(2).
+    pub fn adopt(fd: OwnedFd, ep: &Endpoint, cfg: &UdpConfig) -> Result<UdpSocket> {
+        let fd = Fd::from_call(fd.into_raw_fd())?;
+        let flags = libc::O_NONBLOCK;
+        // SAFETY: F_SETFL takes no pointers.
+        check(unsafe { libc::fcntl(fd.raw(), libc::F_SETFL, flags) })?;
+        let socket = configure(fd, ep, &cfg.resolved(), true)?;
+        if socket.local != *ep {
+            return Err(refuse!(Invalid, "socket: it is bound to {}, not to {ep}", socket.local));
+        }
+        Ok(socket)
+    }
+
     /// See [`super::UdpPort::allow_reuse_port`].
     ///
     /// # Errors
@@ -100,14 +117,22 @@ fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<UdpSocket> {
         }
         other => other?,
     };
+    configure(fd, ep, cfg, false)
+}
+
+/// Sets the options of a socket, and binds it unless it `is_bound`.
+fn configure(fd: Fd, ep: &Endpoint, cfg: &UdpConfig, is_bound: bool) -> Result<UdpSocket> {
     let raw = fd.raw();
+    let family = if ep.is_v4() { libc::AF_INET } else { libc::AF_INET6 };
     forbid_fragments(raw, family == libc::AF_INET)?;
     if family == libc::AF_INET {
         // The port needs this option to learn of refused packets, so the caller cannot switch it.
         set_option(raw, libc::IPPROTO_IP, libc::IP_RECVERR, 1i32)?;
         let _ = set_option(raw, libc::IPPROTO_IP, libc::IP_RECVTOS, 1i32);
     } else {
-        set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1i32)?;
+        if !is_bound {
+            set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1i32)?;
+        }
         set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1i32)?;
         let _ = set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1i32);
         let _ = set_option(raw, libc::SOL_UDP, UDP_NO_CHECK6_RX, 1i32);
@@ -140,13 +165,9 @@ fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<UdpSocket> {
     let gro = cfg.flags & udp_flags::NO_GRO == 0
         && set_option(raw, libc::SOL_UDP, libc::UDP_GRO, 1i32).is_ok();
 
-    let (sa, sa_len) = ep.to_sockaddr();
-    // SAFETY: `sa` is a socket address of `sa_len` bytes.
-    match check(unsafe { libc::bind(raw, (&raw const sa).cast(), sa_len) }) {
-        // The interface of the zone is gone, or does not fit the address.
-        Err(Error::Invalid | Error::NoDevice) => return Err(Error::AddressNotLocal),
-        other => other?,
-    };
+    if !is_bound {
+        bind(raw, ep)?;
+    }
     let mut bound = SockAddr::zeroed();
     let mut bound_len = SockAddr::LEN;
     // SAFETY: `bound` has room for `bound_len` bytes, and both live through the call.
@@ -158,6 +179,16 @@ fn open(ep: &Endpoint, cfg: &UdpConfig) -> Result<UdpSocket> {
     let interface = interface_of(&local).unwrap_or(0);
     super::groups::set_multicast_interface(raw, &local, interface);
     Ok(UdpSocket { fd, local, interface, gso, gro })
+}
+
+fn bind(socket: RawFd, ep: &Endpoint) -> Result<()> {
+    let (sa, sa_len) = ep.to_sockaddr();
+    // SAFETY: `sa` is a socket address of `sa_len` bytes.
+    match check(unsafe { libc::bind(socket, (&raw const sa).cast(), sa_len) }) {
+        // The interface of the zone is gone, or does not fit the address.
+        Err(Error::Invalid | Error::NoDevice) => Err(Error::AddressNotLocal),
+        other => other.map(drop),
+    }
 }
 
 /// Allows later sockets of this user to bind the same port, if they set the option too. The first

@@ -48,13 +48,19 @@ pub const MESSAGE_MAX: usize = 4096;
 pub const FDS_MAX: usize = 4;
 /// Bytes before the body.
 pub const HEAD_LEN: usize = 16;
-/// The one version of the protocol so far.
-pub const VERSION: u32 = 1;
+/// The oldest version of the protocol that this library speaks, and the newest.
+pub const VERSIONS: (u32, u32) = (1, 1);
 /// First bytes of a HELLO's body.
 pub const MAGIC: [u8; 8] = *b"gdrcrtr\0";
 
 /// In the head's flags: an answer.
 const ANSWER: u16 = 1;
+
+/// The version in which two ends talk, the newest that both speak: `None`: there is none.
+pub fn common_version(a: (u32, u32), b: (u32, u32)) -> Option<u32> {
+    let newest = a.1.min(b.1);
+    (newest >= a.0.max(b.0)).then_some(newest)
+}
 
 /// Bits of [`Hello::features`] and [`Welcome::features`].
 pub mod feature {

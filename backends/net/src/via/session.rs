@@ -13,7 +13,7 @@ use super::find::{ffr_id, SocketPath};
 use super::proto::{feature, MESSAGE_MAX};
 use super::proto::{
     link_flag, mode, route_event, route_kind, Bye, Envelope, Hello, Message, Route, Routed,
-    Service, Text, Welcome, FDS_MAX, VERSION,
+    Service, Text, Welcome, FDS_MAX, VERSIONS,
 };
 use super::wire::{receive, send, Buffer, Look};
 use crate::clock::now_ns;
@@ -429,7 +429,7 @@ impl Drop for Session {
 /// The HELLO of this process. `token`: of the session that it resumes; zeroes: of none.
 pub(super) fn hello(qpns: u32, token: [u8; 64]) -> Hello {
     Hello {
-        versions: (VERSION, VERSION),
+        versions: VERSIONS,
         features: if qpns > 0 { feature::DIRECT | feature::RELAY } else { feature::DIRECT },
         mode: mode::SWITCH,
         qpns,
@@ -451,7 +451,10 @@ pub(super) fn rings_of(w: &Welcome, fds: [Option<OwnedFd>; 3]) -> Result<Option<
 pub(super) fn check(w: &Welcome, qpns: u32) -> Result<(), &'static str> {
     let (base, count) = w.qpns;
     let unicast = crate::addr::Endpoint::new(w.gids[0], 0, 0).is_unicast();
-    if w.version != VERSION || w.mode != mode::SWITCH || w.features & feature::DIRECT == 0 {
+    if !(VERSIONS.0..=VERSIONS.1).contains(&w.version)
+        || w.mode != mode::SWITCH
+        || w.features & feature::DIRECT == 0
+    {
         return Err("a version or mode that was not requested");
     }
     if !unicast {

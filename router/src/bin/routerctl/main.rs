@@ -13,6 +13,9 @@ const SOCKET: &str = "/run/gdrcore/admin.sock";
 /// A router answers at once, or is stopped.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long a router drains where nothing else is said.
+const DRAIN_MS: u32 = 60_000;
+
 const HELP: &str = "\
 usage: gdrcore-routerctl [--socket PATH] COMMAND
 Asks the router whose admin socket is at PATH (/run/gdrcore/admin.sock). Answers are JSON objects,
@@ -29,6 +32,7 @@ one a line.
                         until the next reload: tx_rate, rx_rate, tx_pps, burst, weight, metered, as
                         in the file; off takes a limit away
   drop SESSION          end a session
+  drain [--for TIME]    begin nothing new; end when all have gone, or after TIME (60s, 5m, 500ms)
 ";
 
 /// Asks, and hands on each line of the answer.
@@ -76,6 +80,18 @@ enum Wish {
     Firewall,
 }
 
+/// A time such as `60s`, in milliseconds.
+fn milliseconds(text: &str) -> Option<u32> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        _ => return None,
+    };
+    digits.parse::<u32>().ok()?.checked_mul(unit)
+}
+
 /// `None`: nothing that there is.
 fn parse(words: &[&str]) -> Option<Wish> {
     Some(match words {
@@ -86,6 +102,10 @@ fn parse(words: &[&str]) -> Option<Wish> {
         ["firewall"] => Wish::Firewall,
         ["drop", session] => {
             Wish::Ask(json!({"do": "drop", "session": session.parse::<u32>().ok()?}))
+        }
+        ["drain"] => Wish::Ask(json!({"do": "drain", "for_ms": DRAIN_MS})),
+        ["drain", "--for", time] => {
+            Wish::Ask(json!({"do": "drain", "for_ms": milliseconds(time)?}))
         }
         ["set", tenant, changes @ ..] if !changes.is_empty() => {
             let mut limits = Map::new();
@@ -155,6 +175,8 @@ mod tests {
         };
         assert_eq!(ask(&["tenants"]), "{\"do\":\"tenants\"}");
         assert_eq!(ask(&["drop", "7"]), "{\"do\":\"drop\",\"session\":7}");
+        assert_eq!(ask(&["drain"]), "{\"do\":\"drain\",\"for_ms\":60000}");
+        assert_eq!(ask(&["drain", "--for", "2m"]), "{\"do\":\"drain\",\"for_ms\":120000}");
         let set = ask(&["set", "blue", "tx_rate=1Gbit", "weight=3"]);
         let request: Value = serde_json::from_str(&set).unwrap();
         assert_eq!(request["limits"], json!({"tx_rate": "1Gbit", "weight": "3"}));
@@ -167,6 +189,11 @@ mod tests {
             &["set", "blue"],
             &["set", "blue", "weight"],
             &["top", "--fast"],
+            &["drain", "--for"],
+            &["drain", "--for", "5"],
+            &["drain", "--for", "s"],
+            &["drain", "--for", "5h"],
+            &["drain", "--for", "99999999999s"],
         ] {
             assert_eq!(parse(bad), None, "{bad:?}");
         }

@@ -39,7 +39,7 @@ fn leave(relaying: &mut Relaying, broker: &mut Broker, now: u64, id: SessionId) 
 fn a_tenant_keeps_its_number_until_there_are_too_many() {
     let policy = Policy::parse("[router]\nlisten = \"/s\"\nunmatched = \"uid\"").unwrap();
     let mut broker = Broker::new(policy, 7);
-    let mut relaying = Relaying::start(None).unwrap();
+    let mut relaying = Relaying::start(None, None).unwrap();
     let (stays, kept) = join(&mut relaying, &mut broker, 0, 1);
     let mut numbers = vec![kept];
     // Numbers of queue pairs that have rested.

@@ -218,3 +218,17 @@ fn texts_are_cut_between_characters_and_are_read_only_as_they_are_written() {
         assert_eq!(Text::<8>::parse(&mut Reader::new(&bytes)), Err(Fault::Value), "{bytes:?}");
     }
 }
+
+#[test]
+fn two_ends_talk_in_the_newest_version_that_both_speak() {
+    for (a, b, common) in [
+        ((1, 1), (1, 1), Some(1)),
+        ((1, 3), (2, 9), Some(3)),
+        ((2, 9), (1, 3), Some(3)),
+        ((1, 1), (2, 3), None),
+        ((4, 2), (1, 9), None),
+        ((0, u32::MAX), (1, 1), Some(1)),
+    ] {
+        assert_eq!(common_version(a, b), common, "{a:?} {b:?}");
+    }
+}

@@ -1,0 +1,50 @@
+//! A router that is about to end: nothing new is made, and what there is may end in order.
+
+use super::{because, errno, Action, Broker, Refusal, State};
+use gdrcore_net::via::proto::{Drain, Envelope, Message, Text};
+
+impl Broker {
+    /// From here on there are no new sessions and no new routes, and at `until` the router ends.
+    /// All sessions are told. A later call changes the time.
+    pub fn drain(&mut self, now: u64, until: u64, out: &mut Vec<Action>) {
+        self.drains_until = Some(until);
+        let left = until.saturating_sub(now) / 1_000_000;
+        let news = Drain {
+            deadline_ms: u32::try_from(left).unwrap_or(u32::MAX),
+            text: Text::new("the router is about to end"),
+        };
+        for (&id, session) in &mut self.sessions {
+            if let State::Up(up) = &mut session.state {
+                let e = Envelope::new(up.next_seq(), Message::Drain(news));
+                out.push(Action::Send(id, e));
+            }
+        }
+        let waits = |(_, s): &(_, &super::Session)| matches!(s.state, State::Waits(_));
+        for id in self.sessions().filter(waits).map(|(id, _)| id).collect::<Vec<_>>() {
+            self.end(now, id, draining(), out);
+        }
+    }
+
+    /// Whether a router that drains may end: nobody is there, or its time is over.
+    pub fn is_drained(&self, now: u64) -> bool {
+        let anybody = self.all_up().next().is_some();
+        self.drains_until.is_some_and(|until| !anybody || now >= until)
+    }
+
+    /// When a router that drains ends; `None`: it does not drain.
+    pub fn drains_until(&self) -> Option<u64> {
+        self.drains_until
+    }
+
+    /// Refuses what is new while the router drains.
+    pub(super) fn may_begin(&self) -> Result<(), Refusal> {
+        match self.drains_until {
+            Some(_) => Err(draining()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn draining() -> Refusal {
+    because!(errno::SHUTDOWN, "the router is about to end and begins nothing new")
+}

@@ -1,0 +1,73 @@
+//! Sockets that a supervisor has opened and holds, by the protocol of sd_listen_fds(3): LISTEN_FDS
+//! descriptors from 3 on, for the process LISTEN_PID. While the router is started anew, those who
+//! connect wait in the listener, and hosts that send get no ICMP error.
+//!
+//! A socket is taken for the path or address that it is bound to; its name in LISTEN_FDNAMES is for
+//! messages alone.
+
+use super::note;
+use super::sys::{self, Bound};
+use gdrcore_net::addr::Endpoint;
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::Path;
+
+/// The first descriptor.
+const FIRST: RawFd = 3;
+/// More than any unit has.
+const MOST: RawFd = 4096;
+
+/// The sockets that are left.
+#[derive(Default)]
+pub(super) struct Activation(Vec<(Bound, OwnedFd, String)>);
+
+impl Activation {
+    /// Takes the sockets of the environment. To be called once, before this process opens any
+    /// descriptor of its own.
+    pub(super) fn from_environment() -> Activation {
+        let of = |name: &str| std::env::var(name).ok()?.parse::<RawFd>().ok();
+        let own = of("LISTEN_PID") == i32::try_from(std::process::id()).ok();
+        let count = of("LISTEN_FDS").filter(|n| own && (1..=MOST).contains(n)).unwrap_or(0);
+        let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+        let mut names = names.split(':');
+        let mut all = Vec::new();
+        for raw in FIRST..FIRST + count {
+            let name = names.next().unwrap_or_default().to_string();
+            let Some(fd) = sys::given(raw) else {
+                note(format_args!("LISTEN_FDS={count}: descriptor {raw} is not open"));
+                continue;
+            };
+            match sys::bound(&fd) {
+                Some(bound) => all.push((bound, fd, name)),
+                None => note(format_args!(
+                    "the socket {name} (descriptor {raw}) is neither a listener of SEQPACKET or \
+                     STREAM with a path, nor a UDP socket with an address: it is not used"
+                )),
+            }
+        }
+        Activation(all)
+    }
+
+    fn take(&mut self, is: impl Fn(&Bound) -> bool) -> Option<OwnedFd> {
+        let at = self.0.iter().position(|(bound, ..)| is(bound))?;
+        Some(self.0.swap_remove(at).1)
+    }
+
+    /// The listener at a path.
+    pub(super) fn listener(&mut self, path: &Path, kind: sys::Kind) -> Option<OwnedFd> {
+        self.take(|bound| matches!(bound, Bound::Path(p, k) if p == path && *k == kind))
+    }
+
+    /// The UDP socket at an address.
+    pub(super) fn udp(&mut self, at: &Endpoint) -> Option<OwnedFd> {
+        self.take(|bound| matches!(bound, Bound::Udp(e) if e == at))
+    }
+
+    /// Says which sockets the policy does not name.
+    pub(super) fn complain(&self) {
+        for (bound, _, name) in &self.0 {
+            note(format_args!(
+                "the socket {name} ({bound}) is none of the policy's: it is not used"
+            ));
+        }
+    }
+}
