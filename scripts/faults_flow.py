@@ -2,6 +2,7 @@
 
 What is wrong then | file | text | what stands there instead | the one stage that can see it."""
 
+H = "router/src/broker/"
 M = "router/mempool/src/"
 FAULTS = [
     ("a key behind one that was deleted is not found", M + "pool.rs",
@@ -32,4 +33,40 @@ FAULTS = [
      "free.try_reserve_exact(count as usize).ok()?;",
      "free.try_reserve_exact(1).ok()?;",
      "mempool"),
+    ("a route to whom nobody knows yet is refused at once", H + "hosts/waiting.rs",
+     "(may_come && !is_here).then(|| network.clone())",
+     "(may_come && !is_here && false).then(|| network.clone())",
+     "router"),
+    ("routes of one session fill all places of those that wait", H + "hosts/waiting.rs",
+     "self.waiting.0.len() >= ALL_MAX || own >= EACH_MAX",
+     "self.waiting.0.len() >= ALL_MAX || own >= ALL_MAX",
+     "router"),
+    ("a tenant that is cut off is forgotten at once", H + "hosts/known.rs",
+     "let until = now.saturating_add(STALE_NS);",
+     "let until = now;",
+     "router"),
+    ("a tenant that came back is forgotten all the same", H + "hosts/known.rs",
+     "if entry.is_some_and(|entry| entry.until == Some(until)) {",
+     "if entry.is_some() {",
+     "router"),
+    ("two tenants of a host have one block", H + "hosts/known.rs",
+     "let mut lost = self.take_blocks(&placed);",
+     "let mut lost = Vec::new();",
+     "router"),
+    ("a tenant whose address another host has keeps its sessions", H + "hosts.rs",
+     "        self.far.deny(network, gid, holder);\n",
+     "        self.far.deny(network, gid, holder);\n        if true { return; }\n",
+     "router"),
+    ("a tenant whose address another host has gets new sessions", H + "welcome.rs",
+     "        self.not_denied(&tenant)?;\n",
+     "",
+     "router"),
+    ("an adapter may name this host's address", H + "hosts.rs",
+     "if own.is_some_and(|own| own.at.same_host(&placed.at)) {",
+     "if false {",
+     "router"),
+    ("a new policy forgets what an adapter has brought", H + "hosts.rs",
+     "if self.policy.host.as_ref().is_some_and(|host| host.feed().is_some()) {",
+     "if false {",
+     "router"),
 ]

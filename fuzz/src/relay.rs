@@ -89,14 +89,14 @@ pub fn relay(data: &[u8]) -> Relayed {
                 here.remove(&slot);
             }
             4 => slots.allow(slot, u16::from(input.u8()) % SESSIONS, input.u8() % 4 > 0),
-            5 => far.allow(slot, u16::from(input.u8() % 2), input.u8() % 4 > 0),
+            5 => far.allow(slot, u32::from(input.u8() % 2), input.u8() % 4 > 0),
             6 => {
                 let service = Service { space: 0x106, port: u16::from(input.u8() % 4) };
                 switch.listen(slot, service, input.u8() % 4 > 0);
             }
             7 => now += u64::from(input.u16()) << 16,
             8 => {
-                let peer = u16::from(input.u8() % 3);
+                let peer = u32::from(input.u8() % 3);
                 let known = far.peer(peer).map(|p| (p.network, p.gid, p.blocks.clone()));
                 let packet = packet(&mut input, known.as_ref());
                 match switch.judge_far(peer, &packet) {

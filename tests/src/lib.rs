@@ -5,6 +5,7 @@ pub mod containers;
 pub mod cuda;
 pub mod dropin;
 pub mod far_end;
+pub mod feed;
 pub mod forge;
 pub mod lab;
 pub mod library;

@@ -1,59 +1,112 @@
 //! Tenants of other hosts: who they are, and whether a session may talk to them.
 //!
-//! Where they are comes from outside, as [`MapEvent`]s: from the policy's map now, and from
-//! whatever else knows it later. Nothing here waits for that.
+//! Where they are comes from outside, as [`MapEvent`]s: from the policy's map, or from an adapter.
+//! Nothing here waits for that: a route to an address that is not known yet is kept for a while, if
+//! the adapter has not told of all.
+
+mod known;
+mod waiting;
+
+pub(super) use known::Known;
+pub(super) use waiting::Waiting;
 
 use super::route::may_talk_to;
 use super::session::To;
-use super::{because, errno, Broker, Refusal, Routed, SessionId, State, Up};
-use crate::policy::{show, Placed};
+use super::{because, errno, Action, Broker, Refusal, Routed, SessionId, State, Up};
+use crate::policy::{show, wants, Placed, Tenant};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{link_flag, route_kind, Route, Text};
+use known::Gid;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What has become known of other hosts' tenants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MapEvent {
+    /// These are there, and no others, in any network.
+    Snapshot(Vec<Placed>),
+    /// All of a network follow, up to `End`.
+    Begin(String),
     /// A tenant is there, or has moved.
     Put(Placed),
-    /// Nobody of a network has an address any more.
-    Gone(String, [u8; 16]),
-    /// These are there, and no others.
-    Snapshot(Vec<Placed>),
-}
-
-/// Who is known, by network and address.
-#[derive(Debug, Default)]
-pub(super) struct Hosts {
-    tenants: BTreeMap<(String, [u8; 16]), Placed>,
-    /// Hosts that say that nobody listens there.
-    silent: BTreeSet<String>,
-}
-
-impl Hosts {
-    /// The addresses of a network.
-    pub(super) fn addresses<'h>(&'h self, network: &'h str) -> impl Iterator<Item = [u8; 16]> + 'h {
-        self.tenants.keys().filter(move |(n, _)| n == network).map(|(_, gid)| *gid)
-    }
-
-    fn find(&self, network: &str, gid: &[u8; 16]) -> Option<&Placed> {
-        self.tenants.get(&(network.into(), *gid))
-    }
+    /// Nobody of a network has an address any more; or, where it is `stale`, the tenant's host has
+    /// not said so, and may come back.
+    Gone {
+        /// The network.
+        network: String,
+        /// The address.
+        gid: [u8; 16],
+        /// See above.
+        stale: bool,
+    },
+    /// Those since `Begin` are all of a network.
+    End(String),
+    /// Whether the store of a network answers.
+    Store(String, bool),
+    /// Another host, whose id is told, has the address of a tenant of this one.
+    Denied {
+        /// The network.
+        network: String,
+        /// The address.
+        gid: [u8; 16],
+        /// The id of the host.
+        holder: String,
+    },
+    /// No other host has it.
+    Claimed(String, [u8; 16]),
+    /// Whoever brings the events is gone.
+    Lost,
 }
 
 impl Broker {
     /// Takes in what has become known. Routes to tenants that are gone are forgotten; queue pairs
     /// that had them find out by their timers, as behind a wire.
-    pub fn map(&mut self, event: MapEvent) {
-        let key = |p: Placed| ((p.network.clone(), p.gid), p);
+    ///
+    /// # Errors
+    /// In words: a tenant that cannot be where it is said to be. Nothing has changed then.
+    pub fn map(&mut self, now: u64, event: MapEvent, out: &mut Vec<Action>) -> Result<(), String> {
         match event {
-            MapEvent::Put(placed) => {
-                let (key, placed) = key(placed);
-                self.far.tenants.insert(key, placed);
+            MapEvent::Snapshot(all) => self.replace(all),
+            MapEvent::Begin(network) => self.far.begin(&network),
+            MapEvent::Put(placed) => return self.put(now, placed, out),
+            MapEvent::Gone { network, gid, stale: true } => self.far.age(now, &network, &gid),
+            MapEvent::Gone { network, gid, stale: false } => {
+                if self.far.remove(&network, &gid).is_some() {
+                    self.forget_routes(&network, &gid);
+                }
             }
-            MapEvent::Gone(network, gid) => drop(self.far.tenants.remove(&(network, gid))),
-            MapEvent::Snapshot(all) => self.far.tenants = all.into_iter().map(key).collect(),
+            MapEvent::End(network) => {
+                self.far.end(now, &network);
+                self.route_again(now, &network, None, out);
+            }
+            MapEvent::Store(network, up) => {
+                self.far.set_up(&network, up);
+                if up {
+                    self.route_again(now, &network, None, out);
+                }
+            }
+            MapEvent::Denied { network, gid, holder } => {
+                self.deny(now, &network, gid, &holder, out);
+            }
+            MapEvent::Claimed(network, gid) => self.far.accept(&network, &gid),
+            MapEvent::Lost => self.far.lose(),
         }
+        Ok(())
+    }
+
+    /// Those of the policy's map, and no others.
+    fn replace(&mut self, all: Vec<Placed>) {
+        if self.far.len() == all.len() {
+            let same = |p: &Placed| self.far.find(&p.network, &p.gid).is_some_and(|o| **o == *p);
+            if all.iter().all(same) {
+                return;
+            }
+        }
+        let (silent, changes) = (std::mem::take(&mut self.far.silent), self.far.changes + 1);
+        self.far = Known::default();
+        (self.far.silent, self.far.changes) = (silent, changes);
+        // A file has fewer than there may be.
+        all.into_iter().for_each(|placed| drop(self.far.put(placed)));
         for session in self.sessions.values_mut() {
             let State::Up(up) = &mut session.state else { continue };
             let network = &up.tenant.network;
@@ -65,21 +118,162 @@ impl Broker {
         }
     }
 
+    fn put(&mut self, now: u64, placed: Placed, out: &mut Vec<Action>) -> Result<(), String> {
+        let own = self.policy.host.as_ref();
+        if own.is_some_and(|own| *own.id == *placed.host) {
+            return Err(format!("host {} is this one", placed.host));
+        }
+        if own.is_some_and(|own| own.at.same_host(&placed.at)) {
+            return Err(format!("address {} is this host's", placed.at));
+        }
+        let (network, gid, host) = (placed.network.clone(), placed.gid, placed.host.clone());
+        if self.own_placed(&network, &gid).is_some() {
+            self.deny(now, &network, gid, &host, out);
+        }
+        let is_new = self.far.find(&network, &gid).is_none();
+        for lost in self.far.put(placed)? {
+            if (lost.gid, &lost.network) != (gid, &network) {
+                self.forget_routes(&lost.network, &lost.gid);
+            }
+        }
+        if is_new {
+            let here = |up: &Up| *up.tenant.network == *network && up.gid == gid;
+            let ids = self.all_up().filter(|(_, up)| here(up)).map(|(id, _)| id);
+            for id in ids.collect::<Vec<_>>() {
+                let vip = show(&gid);
+                let why = because!(errno::IN_USE, "address {vip} is a tenant's of host {host} now");
+                self.end(now, id, why, out);
+            }
+            self.route_again(now, &network, Some(&gid), out);
+        }
+        Ok(())
+    }
+
+    /// The tenant of this host with an address that other hosts may know.
+    fn own_placed(&self, network: &str, gid: &Gid) -> Option<&Tenant> {
+        let is = |t: &&Tenant| t.place.is_some() && t.vip == Some(*gid) && t.network == network;
+        self.policy.tenants.iter().find(is)
+    }
+
+    /// Ends the sessions of a tenant whose address another host has.
+    fn deny(&mut self, now: u64, network: &str, gid: Gid, holder: &str, out: &mut Vec<Action>) {
+        let Some(tenant) = self.own_placed(network, &gid) else { return };
+        let why = held(&tenant.name, &gid, holder);
+        self.far.deny(network, gid, holder);
+        let here = |up: &Up| up.tenant.network == network && up.gid == gid;
+        for id in self.all_up().filter(|(_, up)| here(up)).map(|(id, _)| id).collect::<Vec<_>>() {
+            self.end(now, id, because!(errno::IN_USE, "{why}"), out);
+        }
+    }
+
+    /// Whether a tenant may have sessions: no other host has its address.
+    ///
+    /// # Errors
+    /// The one that has it.
+    pub(super) fn not_denied(&self, tenant: &Tenant) -> Result<(), Refusal> {
+        let vip = tenant.vip.filter(|_| tenant.place.is_some());
+        let Some(gid) = vip else { return Ok(()) };
+        match self.far.holder(&tenant.network, &gid) {
+            Some(holder) => Err((errno::IN_USE, held(&tenant.name, &gid, holder))),
+            None => Ok(()),
+        }
+    }
+
+    fn forget_routes(&mut self, network: &str, gid: &Gid) {
+        for session in self.sessions.values_mut() {
+            let State::Up(up) = &mut session.state else { continue };
+            if up.tenant.network == network {
+                up.routes.remove(&To::Far(*gid));
+            }
+        }
+    }
+
+    /// Another policy is in force: its map, where it has one.
+    pub(super) fn map_again(&mut self) {
+        if self.policy.host.as_ref().is_some_and(|host| host.feed().is_some()) {
+            let tenants = &self.policy.tenants;
+            let own = |network: &str, gid: &Gid| {
+                let is = |t: &Tenant| t.vip == Some(*gid) && t.network == network;
+                tenants.iter().any(|t| t.place.is_some() && is(t))
+            };
+            self.far.keep_denied(own);
+        } else {
+            self.replace(self.far_of_policy());
+        }
+    }
+
+    /// What time brings: tenants that no host has renewed for ten minutes are forgotten, and routes
+    /// that have waited long enough are refused.
+    pub(super) fn tick_far(&mut self, now: u64, out: &mut Vec<Action>) {
+        for gone in self.far.expire(now) {
+            self.forget_routes(&gone.network, &gone.gid);
+        }
+        self.refuse_late(now, out);
+    }
+
+    /// When that is wanted.
+    pub(super) fn far_deadline(&self) -> Option<u64> {
+        self.far.deadline().into_iter().chain(self.waiting.deadline()).min()
+    }
+
+    /// How often what is known of other hosts' tenants has changed.
+    pub fn far_changes(&self) -> u64 {
+        self.far.changes
+    }
+
+    /// How many are known, and how many of them their hosts do not renew.
+    pub fn far_count(&self) -> (usize, usize) {
+        (self.far.len(), self.far.stale())
+    }
+
+    /// The networks of which an adapter has told, and whether who is not known is not there.
+    pub fn far_networks(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.far.networks()
+    }
+
+    /// Own tenants' addresses that other hosts have: network, address, and host.
+    pub fn denied(&self) -> impl Iterator<Item = (&str, &[u8; 16], &str)> {
+        self.far.denied()
+    }
+
     /// Says which hosts do not answer; no new routes are made to them.
     pub fn set_silent(&mut self, hosts: BTreeSet<String>) {
         self.far.silent = hosts;
     }
 
     /// The tenants of other hosts, in the order of networks and addresses.
-    pub fn far_tenants(&self) -> impl Iterator<Item = &Placed> {
-        self.far.tenants.values()
+    pub fn far_tenants(&self) -> impl Iterator<Item = &Arc<Placed>> {
+        self.far.all()
+    }
+
+    /// Of so many tenants of other hosts, whether a session may talk to each, as
+    /// [`Broker::may_reach`] says. Cost: that of a tenant depends on the session's `allow` alone.
+    pub fn reach<'b>(
+        &'b self,
+        up: &'b Up,
+        all: &'b [Arc<Placed>],
+    ) -> impl Iterator<Item = bool> + 'b {
+        let (name, network) = (&up.tenant.name, up.tenant.network.as_str());
+        let of_network = self.policy.tenants.iter().filter(move |t| t.network == network);
+        let here: BTreeMap<&str, &Tenant> = of_network.map(|t| (t.name.as_str(), t)).collect();
+        let is_there = up.relays && up.tenant.place.is_some();
+        let wanted = move |far: &Placed| match here.get(far.tenant.as_str()) {
+            Some(other) => wants(other, name, &up.gid),
+            None => true,
+        };
+        all.iter().map(move |far| {
+            is_there
+                && *far.network == *network
+                && wants(&up.tenant, &far.tenant, &far.gid)
+                && wanted(far)
+        })
     }
 
     /// Whether a session and a tenant of another host may talk: both of one network, the session
     /// with an identity on the wire and rings, and policy lets them. What this policy says of the
     /// other counts as well; its own host's counts there.
     pub fn may_reach(&self, up: &Up, far: &Placed) -> bool {
-        up.relays && up.tenant.network == far.network && self.allowed(up, far).is_ok()
+        up.relays && *up.tenant.network == *far.network && self.allowed(up, far).is_ok()
     }
 
     fn allowed(&self, up: &Up, far: &Placed) -> Result<(), Refusal> {
@@ -93,7 +287,7 @@ impl Broker {
             ));
         }
         may_talk_to(&up.tenant, &far.tenant, &far.gid)?;
-        match self.policy.tenant(&far.tenant).filter(|t| t.network == far.network) {
+        match self.policy.tenant(&far.tenant).filter(|t| *t.network == *far.network) {
             Some(other) => may_talk_to(&other, name, &up.gid),
             None => Ok(()),
         }
@@ -102,7 +296,7 @@ impl Broker {
     /// The tenants of other hosts that the policy's map has.
     pub(super) fn far_of_policy(&self) -> Vec<Placed> {
         let own = self.policy.host.as_ref().map(|host| host.id.as_str());
-        self.policy.map.tenants.iter().filter(|p| Some(p.host.as_str()) != own).cloned().collect()
+        self.policy.map.tenants.iter().filter(|p| Some(&*p.host) != own).cloned().collect()
     }
 
     /// A way to another host by the rings and the wire; `None`: the address is none of another
@@ -124,7 +318,7 @@ impl Broker {
                 "{gid} on host {host} can't have a queue pair {qpn:#x}: the number is wrong"
             ));
         }
-        if self.far.silent.contains(host) {
+        if self.far.silent.contains(&**host) {
             return Err(because!(
                 errno::UNREACHABLE,
                 "{gid} is on host {host}, at {}, where no router listens",
@@ -147,4 +341,9 @@ impl Broker {
             cause: Text::EMPTY,
         }))
     }
+}
+
+/// Why a tenant has no sessions.
+fn held(tenant: &str, gid: &Gid, holder: &str) -> String {
+    format!("address {} of tenant {tenant} is held by host {holder}", show(gid))
 }

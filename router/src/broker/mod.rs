@@ -30,7 +30,7 @@ use blocks::Blocks;
 use gdrcore_net::via::proto::{
     route_event, Bye, Envelope, Link, Message, RouteEvent, Routed, Service, Text,
 };
-use hosts::Hosts;
+use hosts::{Known, Waiting};
 use session::HELLO_NS;
 use std::collections::{BTreeMap, BTreeSet};
 use vips::Vips;
@@ -78,7 +78,8 @@ pub struct Broker {
     last: SessionId,
     blocks: Blocks,
     vips: Vips,
-    far: Hosts,
+    far: Known,
+    waiting: Waiting,
     mtu: u32,
     isolated: bool,
 }
@@ -122,11 +123,12 @@ impl Broker {
             last: 0,
             blocks: Blocks::default(),
             vips: Vips::default(),
-            far: Hosts::default(),
+            far: Known::default(),
+            waiting: Waiting::default(),
             mtu: MTU,
             isolated: false,
         };
-        broker.map(MapEvent::Snapshot(broker.far_of_policy()));
+        broker.map_again();
         broker
     }
 
@@ -139,6 +141,11 @@ impl Broker {
     /// From here on no direct links are made: all goes by the rings.
     pub fn isolate(&mut self) {
         self.isolated = true;
+    }
+
+    /// The number that tells this life of the router from others.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// The policy in force.
@@ -287,6 +294,7 @@ impl Broker {
         for id in late {
             self.end(now, id, because!(errno::PROTOCOL, "no HELLO within a second"), out);
         }
+        self.tick_far(now, out);
     }
 
     /// When [`Broker::tick`] is wanted.
@@ -296,6 +304,7 @@ impl Broker {
             State::Waits(_) | State::Up(_) => None,
         };
         let others = self.learns_until().into_iter().chain(self.drains_until);
+        let others = others.chain(self.far_deadline());
         self.sessions.values().filter_map(of).chain(others).min()
     }
 
@@ -312,7 +321,8 @@ impl Broker {
         Some((up, self.all_up().filter_map(of).collect()))
     }
 
-    fn up(&self, id: SessionId) -> Option<&Up> {
+    /// A session that is up.
+    pub fn up(&self, id: SessionId) -> Option<&Up> {
         match &self.sessions.get(&id)?.state {
             State::Up(up) => Some(up),
             State::New(_) | State::Waits(_) => None,
@@ -380,6 +390,7 @@ impl Broker {
     fn remove(&mut self, now: u64, id: SessionId, event: u32, cause: &str, out: &mut Vec<Action>) {
         let Some(session) = self.sessions.remove(&id) else { return };
         let State::Up(up) = session.state else { return };
+        self.waiting.forget(id);
         self.blocks.put(now, up.blocks.clone());
         let linked = |p: SessionId, o: &Up| o.may_link_to(id, &up) || up.may_link_to(p, o);
         let to: Vec<SessionId> =

@@ -1,7 +1,7 @@
 //! Another policy, while sessions are there.
 
 use super::route::may_talk;
-use super::{because, errno, route_event, Action, Broker, MapEvent, SessionId, State};
+use super::{because, errno, route_event, Action, Broker, SessionId, State};
 use crate::identity::{tenant_of, World};
 use crate::policy::{Policy, Tenant};
 use std::ops::Range;
@@ -12,7 +12,7 @@ impl Broker {
     /// keeps.
     pub fn reload(&mut self, now: u64, policy: Policy, world: &dyn World, out: &mut Vec<Action>) {
         self.policy = policy;
-        self.map(MapEvent::Snapshot(self.far_of_policy()));
+        self.map_again();
         for id in self.all_up().map(|(id, _)| id).collect::<Vec<_>>() {
             match self.judged_anew(id, world) {
                 Some(tenant) => {
@@ -74,8 +74,8 @@ impl Broker {
         let (gid, before) = (up.gid, (up.tenant.name.clone(), up.tenant.network.clone()));
         let blocks = up.blocks.clone();
         let tenant = tenant_of(&self.policy, &session.seen, up.ffr_id, world)?;
-        let vip =
-            self.vips.of(&self.policy, &tenant, self.far.addresses(&tenant.network), |_| true)?;
+        let far = |vip: &[u8; 16]| self.far.find(&tenant.network, vip).is_some();
+        let vip = self.vips.of(&self.policy, &tenant, far, |_| true)?;
         let same = before == (tenant.name.clone(), tenant.network.clone()) && vip == gid;
         (same && self.may_have(&tenant, &blocks)).then_some(tenant)
     }

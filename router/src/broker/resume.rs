@@ -158,7 +158,7 @@ impl Broker {
         if !self.may_have(tenant, &claim.blocks) {
             return Err(stale("the policy has given its numbers to another tenant"));
         }
-        let far = self.far.addresses(&tenant.network);
+        let far = |vip: &[u8; 16]| self.far.find(&tenant.network, vip).is_some();
         if !self.vips.keep(&self.policy, tenant, claim.gid, far) {
             return Err(stale("the policy has another address for this tenant"));
         }

@@ -24,7 +24,8 @@ impl Broker {
                     None => Action::Send(id, routed),
                 });
             }
-            Err((errno, cause)) => {
+            Err(refusal) => {
+                let Err((errno, cause)) = self.keep(now, id, seq, route, refusal) else { return };
                 let refused = Message::Routed(Routed::refused(Text::new(&cause)));
                 out.push(Action::Send(id, Envelope::answer(seq, -errno, refused)));
             }

@@ -583,6 +583,7 @@ fn a_port_is_listened_at_in_each_network_by_itself() {
 }
 
 mod drain;
+mod feed;
 mod hosts;
 mod limits;
 mod resume;

@@ -14,14 +14,14 @@ pub struct Vips {
 
 impl Vips {
     /// The address of a tenant: the policy's, or the lowest of its network's pool that is free.
-    /// `far`: addresses of the network that other hosts' tenants have. `lives`: whether a tenant of
-    /// the network has a session; where all are taken, one of a tenant without is given away.
-    /// `None`: none is left.
+    /// `far`: whether a tenant of another host has an address of the network. `lives`: whether a
+    /// tenant of the network has a session; where all are taken, one of a tenant without is given
+    /// away. `None`: none is left.
     pub fn of(
         &mut self,
         policy: &Policy,
         tenant: &Tenant,
-        far: impl Iterator<Item = [u8; 16]>,
+        far: impl Fn(&[u8; 16]) -> bool,
         lives: impl Fn(&str) -> bool,
     ) -> Option<[u8; 16]> {
         if let Some(vip) = tenant.vip {
@@ -35,18 +35,15 @@ impl Vips {
             .iter()
             .filter(|t| t.network == tenant.network)
             .filter_map(|t| t.vip)
-            // Nor one of another host's.
-            .chain(far)
             .collect();
-        if let Some(&vip) =
-            self.by_tenant.get(&own).filter(|v| pool.contains(v) && !named.contains(*v))
-        {
+        let is_taken = |vip: &[u8; 16]| named.contains(vip) || far(vip);
+        if let Some(&vip) = self.by_tenant.get(&own).filter(|v| pool.contains(v) && !is_taken(v)) {
             return Some(vip);
         }
         self.by_tenant.remove(&own);
-        let vip = self.free(pool, &named, &tenant.network).or_else(|| {
+        let vip = self.free(pool, is_taken, &tenant.network).or_else(|| {
             let idle = |key: &Key, vip: &[u8; 16]| {
-                key.0 == tenant.network && pool.contains(vip) && !lives(&key.1)
+                key.0 == tenant.network && pool.contains(vip) && !is_taken(vip) && !lives(&key.1)
             };
             let key = self
                 .by_tenant
@@ -66,7 +63,7 @@ impl Vips {
         policy: &Policy,
         tenant: &Tenant,
         gid: [u8; 16],
-        mut far: impl Iterator<Item = [u8; 16]>,
+        far: impl Fn(&[u8; 16]) -> bool,
     ) -> bool {
         if let Some(vip) = tenant.vip {
             return vip == gid;
@@ -78,19 +75,24 @@ impl Vips {
         let mut others = self.by_tenant.iter().filter(|(key, _)| **key != own);
         let is_anothers = others.any(|(key, vip)| key.0 == own.0 && *vip == gid);
         let has_another = self.by_tenant.get(&own).is_some_and(|vip| *vip != gid);
-        let may = network.pool.contains(&gid)
-            && !(is_named || is_anothers || has_another || far.any(|vip| vip == gid));
+        let may =
+            network.pool.contains(&gid) && !(is_named || is_anothers || has_another || far(&gid));
         if may {
             self.by_tenant.insert(own, gid);
         }
         may
     }
 
-    fn free(&self, pool: Cidr, named: &BTreeSet<[u8; 16]>, network: &str) -> Option<[u8; 16]> {
+    fn free(
+        &self,
+        pool: Cidr,
+        is_taken: impl Fn(&[u8; 16]) -> bool,
+        network: &str,
+    ) -> Option<[u8; 16]> {
         let of_network = self.by_tenant.iter().filter(|(key, _)| key.0 == network);
         let taken: BTreeSet<[u8; 16]> = of_network.map(|(_, vip)| *vip).collect();
         // As many are looked at as are taken, and one more.
-        pool.hosts().find(|vip| !taken.contains(vip) && !named.contains(vip))
+        pool.hosts().find(|vip| !taken.contains(vip) && !is_taken(vip))
     }
 }
 
@@ -99,8 +101,8 @@ mod tests {
     use super::*;
     use crate::policy::{show, tenant_of_uid};
 
-    fn none() -> std::iter::Empty<[u8; 16]> {
-        std::iter::empty()
+    fn none(_: &[u8; 16]) -> bool {
+        false
     }
 
     fn policy(pool: &str, more: &str) -> Policy {
@@ -114,7 +116,7 @@ mod tests {
     fn the_lowest_that_nobody_has_is_given_and_kept() {
         let p = policy("10.0.0.0/29", "[tenant.a]\nlisten = \"/a\"\nvip = \"10.0.0.2\"\n");
         let mut v = Vips::default();
-        let mut of = |uid| v.of(&p, &tenant_of_uid(uid), none(), |_| true).map(|g| show(&g));
+        let mut of = |uid| v.of(&p, &tenant_of_uid(uid), none, |_| true).map(|g| show(&g));
         assert_eq!(of(7).as_deref(), Some("10.0.0.1"));
         assert_eq!(of(8).as_deref(), Some("10.0.0.3"), "the second is a's by name");
         assert_eq!(of(7).as_deref(), Some("10.0.0.1"));
@@ -122,9 +124,9 @@ mod tests {
         assert_eq!(rest, ["10.0.0.4", "10.0.0.5", "10.0.0.6"].map(|t| Some(t.to_string())));
         assert_eq!(of(12), None, "all live");
         let one_is_gone =
-            v.of(&p, &tenant_of_uid(12), none(), |name| name != "uid-9").map(|g| show(&g));
+            v.of(&p, &tenant_of_uid(12), none, |name| name != "uid-9").map(|g| show(&g));
         assert_eq!(one_is_gone.as_deref(), Some("10.0.0.4"));
-        assert_eq!(show(&v.of(&p, &p.tenants[0], none(), |_| true).unwrap()), "10.0.0.2");
+        assert_eq!(show(&v.of(&p, &p.tenants[0], none, |_| true).unwrap()), "10.0.0.2");
     }
 
     #[test]
@@ -133,7 +135,7 @@ mod tests {
         let gid = |text: &str| Cidr::parse(text).unwrap().hosts().next().unwrap();
         let mut v = Vips::default();
         let mut keep = |uid, text: &str, far: &[[u8; 16]]| {
-            v.keep(&p, &tenant_of_uid(uid), gid(text), far.iter().copied())
+            v.keep(&p, &tenant_of_uid(uid), gid(text), |vip| far.contains(vip))
         };
         assert!(keep(7, "10.0.0.5", &[]) && keep(7, "10.0.0.5", &[]));
         assert!(!keep(7, "10.0.0.6", &[]), "it has one");
@@ -141,9 +143,9 @@ mod tests {
         assert!(!keep(8, "10.0.0.9", &[]), "another tenant's by name");
         assert!(!keep(8, "10.0.1.1", &[]), "not of the pool");
         assert!(!keep(8, "10.0.0.8", &[gid("10.0.0.8")]), "another host's");
-        assert!(v.keep(&p, &p.tenants[0], gid("10.0.0.9"), none()));
-        assert!(!v.keep(&p, &p.tenants[0], gid("10.0.0.5"), none()));
-        let next = v.of(&p, &tenant_of_uid(9), none(), |_| true).map(|g| show(&g));
+        assert!(v.keep(&p, &p.tenants[0], gid("10.0.0.9"), none));
+        assert!(!v.keep(&p, &p.tenants[0], gid("10.0.0.5"), none));
+        let next = v.of(&p, &tenant_of_uid(9), none, |_| true).map(|g| show(&g));
         assert_eq!(next.as_deref(), Some("10.0.0.1"));
     }
 
@@ -152,16 +154,16 @@ mod tests {
         let mut v = Vips::default();
         let uid = tenant_of_uid(7);
         assert_eq!(
-            show(&v.of(&policy("10.0.0.0/24", ""), &uid, none(), |_| true).unwrap()),
+            show(&v.of(&policy("10.0.0.0/24", ""), &uid, none, |_| true).unwrap()),
             "10.0.0.1"
         );
         let named = policy("10.0.0.0/24", "[tenant.a]\nlisten = \"/a\"\nvip = \"10.0.0.1\"\n");
-        assert_eq!(show(&v.of(&named, &uid, none(), |_| true).unwrap()), "10.0.0.2");
+        assert_eq!(show(&v.of(&named, &uid, none, |_| true).unwrap()), "10.0.0.2");
         assert_eq!(
-            show(&v.of(&policy("10.1.0.0/24", ""), &uid, none(), |_| true).unwrap()),
+            show(&v.of(&policy("10.1.0.0/24", ""), &uid, none, |_| true).unwrap()),
             "10.1.0.1"
         );
-        let far = [Cidr::parse("10.1.0.1").unwrap().hosts().next().unwrap()].into_iter();
+        let far = |vip: &[u8; 16]| show(vip) == "10.1.0.1";
         let moved = v.of(&policy("10.1.0.0/24", ""), &uid, far, |_| true).unwrap();
         assert_eq!(show(&moved), "10.1.0.2", "another host's tenant has the first");
     }

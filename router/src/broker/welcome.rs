@@ -79,6 +79,7 @@ impl Broker {
         let Some(tenant) = tenant_of(&self.policy, &session.seen, h.ffr_id, world) else {
             return Err(because!(errno::ACCESS, "no tenant of the policy is {}", session.seen));
         };
+        self.not_denied(&tenant)?;
         let name = &tenant.name;
         let own = || self.all_up().filter(|(_, up)| up.tenant.name == *name);
         let quotas = tenant.quotas;
@@ -201,9 +202,8 @@ impl Broker {
                 .values()
                 .any(|s| matches!(&s.state, State::Up(up) if up.tenant.name == other))
         };
-        let Some(gid) =
-            self.vips.of(&self.policy, tenant, self.far.addresses(&tenant.network), lives)
-        else {
+        let far = |vip: &[u8; 16]| self.far.find(&tenant.network, vip).is_some();
+        let Some(gid) = self.vips.of(&self.policy, tenant, far, lives) else {
             return Err(because!(
                 errno::NO_SPACE,
                 "no address is left for tenant {} in network {}",

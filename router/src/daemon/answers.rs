@@ -44,7 +44,8 @@ impl Daemon {
         };
         let outcome = request.and_then(|request| match request {
             Request::Status => {
-                line(report::status(&self.broker, &self.relaying, self.file.as_deref()));
+                let file = self.file.as_deref();
+                line(report::status(&self.broker, &self.relaying, self.feed.as_ref(), file));
                 Ok(())
             }
             Request::Sessions => {

@@ -6,6 +6,7 @@ mod activation;
 mod admin;
 mod answers;
 mod connection;
+mod feed;
 mod keyfile;
 mod lanes;
 mod listener;
@@ -28,6 +29,7 @@ use crate::policy::Policy;
 use activation::Activation;
 use admin::Admin;
 use connection::Connection;
+use feed::Feed;
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::clock::{now_ns, random_seed};
 use gdrcore_net::via::proto::MESSAGE_MAX;
@@ -40,7 +42,7 @@ use relaying::Relaying;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use supervised::Supervised;
 use sys::{Epoll, Kind, Ready};
 
@@ -67,6 +69,8 @@ const ADMIN: u64 = 6 << 32;
 const RELAY: u64 = 7 << 32;
 const METRICS_LISTENER: u64 = 8 << 32;
 const METRICS: u64 = 9 << 32;
+const FEED_LISTENER: u64 = 14 << 32;
+const FEED: u64 = 15 << 32;
 const KIND: u64 = !0 << 32;
 
 /// A router.
@@ -86,6 +90,8 @@ pub struct Daemon {
     connections: BTreeMap<SessionId, Connection>,
     relaying: Relaying,
     metrics: Option<Metrics>,
+    /// `None`: the map is a file, or there are no other hosts.
+    feed: Option<Feed>,
     /// Given up for a moment where there is no other descriptor, so that who waits can be sent
     /// away.
     reserve: Option<OwnedFd>,
@@ -128,6 +134,7 @@ impl Daemon {
             .metrics
             .map(|at| Metrics::open(at, now_ns(), &epoll, METRICS_LISTENER))
             .transpose()?;
+        let feed = Feed::open(&policy, &epoll)?;
         let keys = key_file(&policy, options);
         let epoch = match &keys {
             Some((file, _)) => file.life(),
@@ -149,6 +156,7 @@ impl Daemon {
             connections: BTreeMap::new(),
             relaying,
             metrics,
+            feed,
             reserve: reserve(),
             most,
             last_token: 0,
@@ -210,6 +218,7 @@ impl Daemon {
                 self.broker.serve_waiting(now_ns(), &Host, &mut actions);
             }
             self.perform(actions);
+            self.relaying.catch_up(&self.broker, now_ns());
             if self.broker.is_drained(now_ns()) {
                 self.say(format_args!("has drained"));
                 self.retire();
@@ -249,6 +258,7 @@ impl Daemon {
     fn patience(&self) -> i32 {
         let metrics = self.metrics.as_ref().and_then(Metrics::deadline);
         let others = metrics.into_iter().chain(self.supervised.deadline());
+        let others = others.chain(self.relaying.behind(&self.broker));
         let first = self.broker.deadline().into_iter().chain(others).min();
         let left = first.map(|at| at.saturating_sub(now_ns()).div_ceil(1_000_000));
         left.map_or(-1, |ms| i32::try_from(ms).unwrap_or(i32::MAX))
@@ -265,6 +275,8 @@ impl Daemon {
             RELAY => self.throw_out(),
             METRICS_LISTENER => self.let_readers_in(),
             METRICS => self.serve_reader(r),
+            FEED_LISTENER => self.let_adapter_in(),
+            FEED => self.serve_adapter(r),
             _ => {}
         }
     }
@@ -316,7 +328,7 @@ impl Daemon {
         }
         if policy.host.as_ref().map(place) != self.broker.policy().host.as_ref().map(place) {
             return Err(
-                "`id`, `address` and `port` of [host] can't change while the router runs; \
+                "`id`, `address`, `port` and `feed` of [host] can't change while the router runs; \
                         its map may"
                     .into(),
             );
@@ -326,6 +338,7 @@ impl Daemon {
         self.broker.reload(now_ns(), policy, &Host, &mut actions);
         self.perform(actions);
         self.relaying.review(&self.broker);
+        self.publish();
         self.say(format_args!("has read the policy anew"));
         Ok(())
     }
@@ -351,8 +364,8 @@ fn key_file(policy: &Policy, options: &Options) -> Option<(KeyFile, Keys)> {
 }
 
 /// What of `[host]` stays.
-fn place(host: &crate::policy::Host) -> (&str, Endpoint) {
-    (&host.id, host.at)
+fn place(host: &crate::policy::Host) -> (&str, Endpoint, Option<&Path>) {
+    (&host.id, host.at, host.feed())
 }
 
 /// A line on standard error, which may have been closed.

@@ -10,6 +10,7 @@ use crate::relay::far::source_port;
 use crate::relay::{Counters, Far, FarPeer, Place, Slots, State, TENANTS};
 use gdrcore_core::Error;
 use gdrcore_net::addr::Endpoint;
+use gdrcore_net::clock::now_ns;
 use gdrcore_net::shm::relay::{Ends, Relay};
 use gdrcore_net::soft::carried_by;
 use gdrcore_net::via::proto::Service;
@@ -41,8 +42,13 @@ struct Hosts {
     counters: Arc<wire::Counters>,
     /// The tables that the worker has, or had: it frees none.
     tables: Vec<Arc<Far>>,
-    /// What the last of them was made of.
-    known: Vec<Placed>,
+    /// What the last of them was made of, and the number of each there.
+    known: Vec<Arc<Placed>>,
+    numbers: Vec<u32>,
+    /// The changes that it has ([`Broker::far_changes`]); `None`: there is none yet.
+    changes: Option<u64>,
+    /// No other is made before then.
+    next: u64,
 }
 
 pub(super) struct Relaying {
@@ -77,6 +83,9 @@ impl Relaying {
             counters: Arc::default(),
             tables: Vec::new(),
             known: Vec::new(),
+            numbers: Vec::new(),
+            changes: None,
+            next: 0,
         });
         Relaying::begin(common, hosts).map_err(|e| format!("relay: {e}"))
     }
@@ -145,41 +154,71 @@ impl Relaying {
 
     /// Those of other hosts that a slot may reach, and no others.
     fn allow_far(&self, broker: &Broker, slot: u16, up: &Up) {
-        let Some(Hosts { tables, known, .. }) = &self.hosts else { return };
+        self.allow_far_all(broker, [(slot, up)].into_iter());
+    }
+
+    /// The same for many. What is found for a tenant counts for all of its sessions.
+    fn allow_far_all<'u>(&self, broker: &Broker, all: impl Iterator<Item = (u16, &'u Up)>) {
+        let Some(Hosts { tables, known, numbers, .. }) = &self.hosts else { return };
         let Some(far) = tables.last() else { return };
-        for placed in known {
-            let network = self.networks.get(&placed.network).copied();
-            if let Some(peer) = network.and_then(|network| far.find(network, &placed.gid)) {
-                far.allow(slot, peer, broker.may_reach(up, placed));
+        let mut found: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
+        for (slot, up) in all {
+            if up.tenant.place.is_none() {
+                far.forbid_all(slot);
+                continue;
+            }
+            let reached = found.entry(&up.tenant.name);
+            let reached = reached.or_insert_with(|| broker.reach(up, known).collect());
+            for (&peer, &may) in numbers.iter().zip(&*reached) {
+                far.allow(slot, peer, may);
             }
         }
     }
 
-    /// Makes a new table of other hosts' tenants, where they have changed.
-    fn review_far(&mut self, broker: &Broker) {
-        let Some(hosts) = &self.hosts else { return };
-        if !hosts.tables.is_empty() && broker.far_tenants().eq(&hosts.known) {
-            return;
-        }
-        let known: Vec<Placed> = broker.far_tenants().cloned().collect();
-        let peer = |p: &Placed| FarPeer {
-            network: self.network(&p.network),
+    /// Makes a new table of other hosts' tenants, where they have changed. The worker is told of it
+    /// when it says who may reach whom.
+    fn renew_far(&mut self, broker: &Broker) -> Option<Arc<Far>> {
+        let changes = Some(broker.far_changes());
+        self.hosts.as_ref().filter(|hosts| hosts.changes != changes)?;
+        let known: Vec<Arc<Placed>> = broker.far_tenants().cloned().collect();
+        let networks: Vec<u32> = known.iter().map(|p| self.network(&p.network)).collect();
+        let peer = |(p, &network): (&Arc<Placed>, &u32)| FarPeer {
+            network,
             gid: p.gid,
             blocks: p.blocks.clone(),
             at: p.at,
         };
-        let far = Arc::new(Far::new(known.iter().map(peer).collect()));
-        let Some(hosts) = &mut self.hosts else { return };
+        let far = Arc::new(Far::new(known.iter().zip(&networks).map(peer).collect()));
+        let number = |(p, &network): (&Arc<Placed>, &u32)| far.find(network, &p.gid).unwrap_or(0);
+        let numbers = known.iter().zip(&networks).map(number).collect();
+        let hosts = self.hosts.as_mut()?;
         // Those that the worker has let go of.
         hosts.tables.retain(|table| Arc::strong_count(table) > 1);
         hosts.tables.push(far.clone());
-        hosts.known = known;
-        for (&id, &slot) in &self.given {
-            if let Some((up, _)) = broker.peers(id) {
-                self.allow_far(broker, slot, up);
-            }
+        (hosts.known, hosts.numbers, hosts.changes) = (known, numbers, changes);
+        Some(far)
+    }
+
+    /// Has the worker know of other hosts' tenants what the broker knows, if it is time.
+    pub(super) fn catch_up(&mut self, broker: &Broker, now: u64) {
+        if self.behind(broker).is_none_or(|at| now < at) {
+            return;
         }
+        let Some(far) = self.renew_far(broker) else { return };
+        let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.up(id)?)));
+        self.allow_far_all(broker, here);
         self.tell(Command::Far(far));
+        if let Some(hosts) = &mut self.hosts {
+            // No more than a fifth of the thread's time, whatever an adapter brings.
+            let took = now_ns().saturating_sub(now);
+            hosts.next = now.saturating_add(took.saturating_mul(5));
+        }
+    }
+
+    /// When [`Relaying::catch_up`] is wanted; `None`: the worker knows all.
+    pub(super) fn behind(&self, broker: &Broker) -> Option<u64> {
+        let hosts = self.hosts.as_ref()?;
+        (hosts.changes != Some(broker.far_changes())).then_some(hosts.next)
     }
 
     /// Hosts whose addresses nobody listens at.
@@ -187,7 +226,7 @@ impl Relaying {
         let Some(Hosts { tables, known, .. }) = &self.hosts else { return BTreeSet::new() };
         let silent = tables.last().into_iter().flat_map(|far| far.silent(now));
         let named = silent.filter_map(|at| known.iter().find(|p| p.at == *at));
-        named.map(|p| p.host.clone()).collect()
+        named.map(|p| p.host.to_string()).collect()
     }
 
     /// Bytes of payload of a packet to another host; `None`: there is none.
@@ -251,7 +290,7 @@ impl Relaying {
 
     /// Another policy is in force.
     pub(super) fn review(&mut self, broker: &Broker) {
-        self.review_far(broker);
+        let fresh = self.renew_far(broker);
         let line_rate = broker.policy().line_rate.unwrap_or(0);
         if line_rate != self.line_rate {
             self.line_rate = line_rate;
@@ -265,9 +304,11 @@ impl Relaying {
         for (&id, &slot) in &self.given {
             let peers = broker.peers(id).map(|(_, peers)| peers).unwrap_or_default();
             self.allow(slot, &peers);
-            if let Some((up, _)) = broker.peers(id) {
-                self.allow_far(broker, slot, up);
-            }
+        }
+        let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.up(id)?)));
+        self.allow_far_all(broker, here);
+        if let Some(far) = fresh {
+            self.tell(Command::Far(far));
         }
     }
 

@@ -1,5 +1,6 @@
 //! What `gdrcore-routerctl` is told, as JSON objects of one line.
 
+use super::feed::Feed;
 use super::relaying::Relaying;
 use super::sys::own_uid;
 use super::wire;
@@ -10,12 +11,17 @@ use crate::relay::{Counters, Refused};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::clock::now_ns;
 use serde_json::{json, Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The router.
-pub(super) fn status(broker: &Broker, relaying: &Relaying, file: Option<&Path>) -> String {
+pub(super) fn status(
+    broker: &Broker,
+    relaying: &Relaying,
+    feed: Option<&Feed>,
+    file: Option<&Path>,
+) -> String {
     let up = broker.sessions().filter(|(_, s)| matches!(s.state, State::Up(_))).count();
     let policy = broker.policy();
     json!({
@@ -29,10 +35,38 @@ pub(super) fn status(broker: &Broker, relaying: &Relaying, file: Option<&Path>) 
         "drains": broker.drains_until().is_some(),
         "host": policy.host.as_ref().map(|host| &host.id),
         "address": policy.host.as_ref().map(|host| host.at.to_string()),
-        "firewall": policy.host.as_ref().map(|_| rule(&policy.map.ports(), own_uid())),
+        "firewall": policy.host.as_ref().map(|_| rule(&ports(broker), own_uid())),
         "wire": relaying.wire().map(wired),
+        "feed": feed.map(|feed| fed(broker, feed)),
     })
     .to_string()
+}
+
+/// What an adapter has brought.
+fn fed(broker: &Broker, feed: &Feed) -> Value {
+    let (tenants, stale) = broker.far_count();
+    let c = feed.counted();
+    let networks = broker.far_networks().map(|(name, known)| (name.to_string(), known.into()));
+    let denied = broker.denied().map(
+        |(network, gid, holder)| json!({"network": network, "address": show(gid), "host": holder}),
+    );
+    json!({
+        "adapter": feed.is_fed(),
+        "networks": networks.collect::<Map<String, Value>>(),
+        "tenants": tenants,
+        "stale": stale,
+        "denied": denied.collect::<Vec<_>>(),
+        "adapters": c.adapters,
+        "faults": c.faults,
+        "lines": c.lines,
+        "refused": c.refused,
+    })
+}
+
+/// The UDP ports of all hosts that are known.
+fn ports(broker: &Broker) -> BTreeSet<u16> {
+    let far = broker.far_tenants().map(|p| p.at.port);
+    broker.policy().map.ports().into_iter().chain(far).collect()
 }
 
 /// The other hosts, one after the other.

@@ -3,7 +3,7 @@
 use super::connection::{Connection, Sent, Tokens};
 use super::look::{look, Host};
 use super::sys::{self, Ready};
-use super::{reserve, Daemon, ADMIN_LISTENER, METRICS_LISTENER, PROCESS, SOCKET};
+use super::{reserve, Daemon, ADMIN_LISTENER, FEED_LISTENER, METRICS_LISTENER, PROCESS, SOCKET};
 use crate::broker::{Action, SessionId, State};
 use crate::identity::Seen;
 use gdrcore_net::clock::now_ns;
@@ -46,6 +46,7 @@ impl Daemon {
     pub(super) fn accept(&mut self, token: u64) -> Option<OwnedFd> {
         let fd = match token {
             ADMIN_LISTENER => self.admin.as_ref()?.fd(),
+            FEED_LISTENER => self.feed.as_ref()?.fd(),
             METRICS_LISTENER => self.metrics.as_ref()?.fd(),
             _ => self.listeners.get(&token)?.fd(),
         };

@@ -26,12 +26,16 @@ pub(super) fn fault(text: &str, at: usize, what: String) -> Fault {
 
 /// A name of a tenant, a network or a host.
 pub(super) fn check_name(name: &Spanned<String>) -> Checked<()> {
-    let text = name.get_ref();
+    check_name_text(name.get_ref()).or_else(|what| wrong(name, what))
+}
+
+/// The same of a text that is in no file; an error in words.
+pub(super) fn check_name_text(text: &str) -> Result<(), String> {
     let fits = !text.is_empty() && text.len() <= NAME_MAX;
     if fits && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {
         return Ok(());
     }
-    wrong(name, format!("name '{text}': up to {NAME_MAX} letters, digits, '-', '_' and '.'"))
+    Err(format!("name '{text}': up to {NAME_MAX} letters, digits, '-', '_' and '.'"))
 }
 
 pub(super) fn number(

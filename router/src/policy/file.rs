@@ -102,7 +102,11 @@ fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
         tenants.push(tenant);
     }
     let (host, map) = host(file, read, &mut tenants)?;
-    allow_lists(file, &tenants, &map)?;
+    let feed = host.as_ref().and_then(hosts::Host::feed).map(PathBuf::from);
+    // Of other hosts' tenants nothing is known yet where an adapter brings them.
+    if feed.is_none() {
+        allow_lists(file, &tenants, &map)?;
+    }
     let unmatched = match file.router.unmatched.as_ref().map(|u| (u, u.get_ref().as_str())) {
         None | Some((_, "refuse")) => Unmatched::Refuse,
         Some((_, "uid")) => Unmatched::Uid,
@@ -123,7 +127,7 @@ fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
     }
     let admin = path(file.router.admin.as_ref(), true)?;
     let key = path(file.router.key.as_ref(), false)?;
-    let sockets = [&listen, &admin, &key];
+    let sockets = [&listen, &admin, &key, &feed];
     let taken = |path: &Option<PathBuf>| path.is_some() && sockets.contains(&path);
     if let Some(at) = file
         .tenant
@@ -135,6 +139,12 @@ fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
     }
     if let (Some(at), true) = (&file.router.admin, listen == admin) {
         return wrong(at, format!("admin '{}': `listen` is the same", at.get_ref()));
+    }
+    if let (Some(at), true) = (
+        file.host.as_ref().and_then(|host| host.feed.as_ref()),
+        feed.is_some() && (feed == listen || feed == admin),
+    ) {
+        return wrong(at, format!("feed '{}': [router] has it", at.get_ref()));
     }
     let local = match file.router.local.as_ref().map(|l| (l, l.get_ref().as_str())) {
         None | Some((_, "auto")) => Local::Auto,
@@ -166,6 +176,11 @@ fn host(
 ) -> Checked<(Option<hosts::Host>, Map)> {
     let Some(table) = &file.host else { return Ok((None, Map::default())) };
     let at = &table.map;
+    if at.get_ref() == "feed" {
+        let (host, map) = hosts::fed(table, path(table.feed.as_ref(), true)?)?;
+        hosts::place(at, &host.id, &map, tenants)?;
+        return Ok((Some(host), map));
+    }
     let Some(file) = path(Some(at), false)? else { return Ok((None, Map::default())) };
     let map = read(&file).or_else(|what| wrong(at, format!("map {what}")))?;
     let host = hosts::host(table, &map, file)?;

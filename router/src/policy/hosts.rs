@@ -22,17 +22,32 @@
 //! blocks = [1, 64]
 //! ```
 //!
+//! With `map = "feed"` an adapter brings the map ([`crate::daemon`]), and this host's own tenants
+//! stand in the policy:
+//!
+//! ```toml
+//! [host]
+//! id = "a"
+//! address = "192.0.2.1"
+//! map = "feed"
+//! feed = "/run/gdrcore/feed.sock"
+//! [host.tenant.blue]
+//! vip = "10.99.0.1"
+//! blocks = [1, 64]
+//! ```
+//!
 //! Blocks of queue pair numbers are a host's own: a packet names its sender by the host's address
 //! and one of the sender's blocks, so who may be reached from other hosts has fixed ones.
 
-use super::checks::{check_name, fault, number, wrong, Checked, Wrong};
+use super::checks::{check_name, check_name_text, fault, number, wrong, Checked, Wrong};
 use super::{address, show, Fault, Tenant, DEFAULT_NETWORK};
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use toml::Spanned;
 
 /// The blocks of queue pair numbers that a host has: 0 has the reserved ones, and those above are
@@ -49,21 +64,40 @@ pub struct Host {
     pub id: String,
     /// Its address and UDP port.
     pub at: Endpoint,
-    /// The file of the map.
-    pub map: PathBuf,
+    /// Where the map comes from.
+    pub map: Source,
+}
+
+/// Where a map comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A file.
+    File(PathBuf),
+    /// An adapter, by this socket of the router.
+    Feed(PathBuf),
+}
+
+impl Host {
+    /// The socket by which an adapter brings the map; `None`: the map is a file.
+    pub fn feed(&self) -> Option<&Path> {
+        match &self.map {
+            Source::File(_) => None,
+            Source::Feed(socket) => Some(socket),
+        }
+    }
 }
 
 /// A tenant of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// Its host.
-    pub host: String,
+    pub host: Arc<str>,
     /// The address and UDP port of that.
     pub at: Endpoint,
     /// Its name there.
     pub tenant: String,
     /// Its network.
-    pub network: String,
+    pub network: Arc<str>,
     /// Its address.
     pub gid: [u8; 16],
     /// Its blocks.
@@ -86,6 +120,9 @@ pub(super) struct HostTable {
     address: Spanned<String>,
     port: Option<Spanned<i64>>,
     pub(super) map: Spanned<String>,
+    pub(super) feed: Option<Spanned<String>>,
+    #[serde(default)]
+    tenant: BTreeMap<Spanned<String>, TenantTable>,
 }
 
 #[derive(Deserialize)]
@@ -107,21 +144,32 @@ struct TenantTable {
 
 fn endpoint(address: &Spanned<String>, port: Option<&Spanned<i64>>) -> Checked<Endpoint> {
     let port = number(port, "port", 1, 0xffff)?.map_or(ROCE_PORT, |n| n as u16);
-    let ip = match address.get_ref().parse() {
+    endpoint_of(address.get_ref(), port).map_or_else(
+        || wrong(address, format!("address '{}': one that an interface has", address.get_ref())),
+        Ok,
+    )
+}
+
+/// The address of a host, as a text, and its port; `None`: it is none that a host can have.
+fn endpoint_of(address: &str, port: u16) -> Option<Endpoint> {
+    let ip = match address.parse() {
         Ok(IpAddr::V4(ip)) => Some(ip.to_ipv6_mapped()),
         Ok(IpAddr::V6(ip)) => Some(ip).filter(|ip| ip.to_ipv4_mapped().is_none()),
         Err(_) => None,
     };
     let link_local = |at: &Endpoint| at.ip[0] == 0xfe && at.ip[1] & 0xc0 == 0x80;
     let at = ip.map(|ip| Endpoint::new(ip.octets(), 0, port));
-    at.filter(|at| at.is_unicast() && !link_local(at)).map_or_else(
-        || wrong(address, format!("address '{}': one that an interface has", address.get_ref())),
-        Ok,
-    )
+    at.filter(|at| at.port != 0 && at.is_unicast() && !link_local(at))
 }
 
 /// Reads `[host]`, which is to be in the map with the same address.
 pub(super) fn host(table: &HostTable, map: &Map, path: PathBuf) -> Checked<Host> {
+    if let Some(at) = &table.feed {
+        return wrong(at, "feed: with `map = \"feed\"` alone");
+    }
+    if let Some(name) = table.tenant.keys().min_by_key(|name| name.span().start) {
+        return wrong(name, "[host.tenant]: with `map = \"feed\"` alone; else the map has them");
+    }
     check_name(&table.id)?;
     let at = endpoint(&table.address, table.port.as_ref())?;
     let id = table.id.get_ref().clone();
@@ -130,20 +178,32 @@ pub(super) fn host(table: &HostTable, map: &Map, path: PathBuf) -> Checked<Host>
         Some(other) if *other != at => {
             wrong(&table.address, format!("address {at}: the map has {other} for this host"))
         }
-        Some(_) => Ok(Host { id, at, map: path }),
+        Some(_) => Ok(Host { id, at, map: Source::File(path) }),
     }
+}
+
+/// Reads `[host]` where an adapter brings the map, by `socket`; the map has this host alone.
+pub(super) fn fed(table: &HostTable, socket: Option<PathBuf>) -> Checked<(Host, Map)> {
+    let Some(socket) = socket else {
+        return wrong(&table.map, "map \"feed\": `feed` names no socket");
+    };
+    let mut map = Map::default();
+    map.add(&table.id, &table.address, table.port.as_ref(), &table.tenant)?;
+    let id = table.id.get_ref().clone();
+    let at = map.hosts.get(&id).copied().unwrap_or_default();
+    Ok((Host { id, at, map: Source::Feed(socket) }, map))
 }
 
 /// Gives this host's tenants their places in the map: whoever is in it has its address and blocks
 /// from there. The address of another host's tenant is nobody's here.
 pub(super) fn place(at: &Spanned<String>, id: &str, map: &Map, all: &mut [Tenant]) -> Checked<()> {
-    let (own, others): (Vec<_>, Vec<_>) = map.tenants.iter().partition(|p| p.host == id);
+    let (own, others): (Vec<_>, Vec<_>) = map.tenants.iter().partition(|p| *p.host == *id);
     for p in own {
         let name = &p.tenant;
         let Some(tenant) = all.iter_mut().find(|t| t.name == *name) else {
             return wrong(at, format!("map: tenant '{name}' of host '{id}' is not in this file"));
         };
-        if tenant.network != p.network {
+        if *tenant.network != *p.network {
             let (here, there) = (&tenant.network, &p.network);
             return wrong(
                 at,
@@ -157,7 +217,7 @@ pub(super) fn place(at: &Spanned<String>, id: &str, map: &Map, all: &mut [Tenant
         (tenant.vip, tenant.place) = (Some(p.gid), Some(p.blocks.clone()));
     }
     let taken = |t: &Tenant| {
-        others.iter().find(|p| p.network == t.network && t.vip == Some(p.gid)).copied()
+        others.iter().find(|p| *p.network == *t.network && t.vip == Some(p.gid)).copied()
     };
     match all.iter().find_map(|t| taken(t).map(|p| (t, p))) {
         Some((t, p)) => {
@@ -184,7 +244,7 @@ impl Map {
         hosts.sort_by_key(|(id, _)| id.span().start);
         hosts
             .into_iter()
-            .try_for_each(|(id, table)| map.add(id, table))
+            .try_for_each(|(id, t)| map.add(id, &t.address, t.port.as_ref(), &t.tenant))
             .map_err(|Wrong(at, what)| fault(text, at, what))?;
         Ok(map)
     }
@@ -194,17 +254,23 @@ impl Map {
         self.hosts.values().map(|at| at.port).collect()
     }
 
-    fn add(&mut self, id: &Spanned<String>, table: &PlaceTable) -> Checked<()> {
+    fn add(
+        &mut self,
+        id: &Spanned<String>,
+        address: &Spanned<String>,
+        port: Option<&Spanned<i64>>,
+        tenants: &BTreeMap<Spanned<String>, TenantTable>,
+    ) -> Checked<()> {
         check_name(id)?;
-        let at = endpoint(&table.address, table.port.as_ref())?;
+        let at = endpoint(address, port)?;
         if let Some((other, _)) = self.hosts.iter().find(|(_, e)| e.same_host(&at)) {
-            return wrong(&table.address, format!("address {at}: host '{other}' has it"));
+            return wrong(address, format!("address {at}: host '{other}' has it"));
         }
         if self.hosts.len() == HOSTS_MAX {
             return wrong(id, format!("more than {HOSTS_MAX} hosts"));
         }
         self.hosts.insert(id.get_ref().clone(), at);
-        let mut tenants: Vec<_> = table.tenant.iter().collect();
+        let mut tenants: Vec<_> = tenants.iter().collect();
         tenants.sort_by_key(|(name, _)| name.span().start);
         for (name, tenant) in tenants {
             let placed = placed(id.get_ref(), at, name, tenant)?;
@@ -261,18 +327,11 @@ fn placed(
         let what = format!("vip '{}': an address that a host can have", table.vip.get_ref());
         return wrong(&table.vip, what);
     };
-    let own = i64::from(BLOCKS.start)..=i64::from(BLOCKS.end - 1);
-    let fits = |first: i64, n: i64| n > 0 && own.contains(&first) && n <= own.end() - first + 1;
     let blocks = match table.blocks.get_ref()[..] {
-        [first, n] if fits(first, n) => first as u32..(first + n) as u32,
-        _ => {
-            let (first, last) = (own.start(), own.end());
-            return wrong(
-                &table.blocks,
-                format!("blocks: [first, count], within {first} to {last}"),
-            );
-        }
+        [first, n] => blocks_of(first, n),
+        _ => None,
     };
+    let Some(blocks) = blocks else { return wrong(&table.blocks, NO_BLOCKS) };
     Ok(Placed {
         host: host.into(),
         at,
@@ -281,6 +340,44 @@ fn placed(
         gid,
         blocks,
     })
+}
+
+/// So many blocks from the first on, where a host can have them.
+fn blocks_of(first: i64, n: i64) -> Option<Range<u32>> {
+    let own = i64::from(BLOCKS.start)..i64::from(BLOCKS.end);
+    let fits = n > 0 && own.contains(&first) && n <= own.end - first;
+    fits.then(|| first as u32..(first + n) as u32)
+}
+
+const NO_BLOCKS: &str = "blocks: [first, count], within 1 to 1015";
+
+impl Placed {
+    /// A tenant as an adapter tells of it: texts, and blocks as the first and how many.
+    ///
+    /// # Errors
+    /// In words: what of it can't be.
+    pub fn checked(
+        (host, address, port): (&str, &str, u16),
+        tenant: &str,
+        network: &str,
+        vip: &str,
+        blocks: (u32, u32),
+    ) -> Result<Placed, String> {
+        [host, tenant, network].into_iter().try_for_each(check_name_text)?;
+        let at = endpoint_of(address, port)
+            .ok_or_else(|| format!("address '{address}', port {port}: what an interface has"))?;
+        let gid =
+            address::parse(vip).ok_or_else(|| format!("vip '{vip}': an address of a tenant"))?;
+        let blocks = blocks_of(blocks.0.into(), blocks.1.into()).ok_or(NO_BLOCKS)?;
+        Ok(Placed {
+            host: host.into(),
+            at,
+            tenant: tenant.into(),
+            network: network.into(),
+            gid,
+            blocks,
+        })
+    }
 }
 
 #[cfg(test)]

@@ -38,8 +38,8 @@ mod hosts;
 mod limits;
 mod pattern;
 
-pub use address::{show, Cidr};
-pub use hosts::{Host, Map, Placed, BLOCKS};
+pub use address::{parse as parse_address, show, Cidr};
+pub use hosts::{Host, Map, Placed, Source, BLOCKS};
 pub use limits::{burst_of, rate_limits, Limits};
 pub use pattern::Pattern;
 

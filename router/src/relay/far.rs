@@ -68,7 +68,7 @@ pub struct Far {
     /// In the order of networks and addresses.
     peers: Vec<FarPeer>,
     /// Blocks, and whose they are; in the order of hosts and blocks.
-    sources: Vec<(u16, Range<u32>, u16)>,
+    sources: Vec<(u32, Range<u32>, u32)>,
     allowed: Grid,
 }
 
@@ -78,9 +78,11 @@ impl Far {
         peers.sort_by_key(|p| (p.network, p.gid));
         let mut at: Vec<Endpoint> = peers.iter().map(|p| p.at).collect();
         at.sort_unstable();
-        at.dedup();
-        let host_of = |p: &FarPeer| at.binary_search(&p.at).unwrap_or(0) as u16;
-        let source = |(n, p): (usize, &FarPeer)| (host_of(p), p.blocks.clone(), n as u16);
+        // A host is its address: one that has changed its port may be there with both for a moment.
+        at.dedup_by_key(|at| (at.ip, at.scope_id));
+        let key = |at: &Endpoint| (at.ip, at.scope_id);
+        let host_of = |p: &FarPeer| at.binary_search_by_key(&key(&p.at), key).unwrap_or(0) as u32;
+        let source = |(n, p): (usize, &FarPeer)| (host_of(p), p.blocks.clone(), n as u32);
         let mut sources: Vec<_> = peers.iter().enumerate().map(source).collect();
         sources.sort_by_key(|(host, blocks, _)| (*host, blocks.start));
         let hosts = at.into_iter().map(|at| Host { at, silent: Default::default() }).collect();
@@ -93,14 +95,14 @@ impl Far {
     }
 
     /// The tenant of a number.
-    pub fn peer(&self, peer: u16) -> Option<&FarPeer> {
-        self.peers.get(usize::from(peer))
+    pub fn peer(&self, peer: u32) -> Option<&FarPeer> {
+        self.peers.get(peer as usize)
     }
 
     /// Who has an address of a network.
-    pub fn find(&self, network: u32, gid: &[u8; 16]) -> Option<u16> {
+    pub fn find(&self, network: u32, gid: &[u8; 16]) -> Option<u32> {
         let of = |p: &FarPeer| (p.network, p.gid);
-        self.peers.binary_search_by_key(&(network, *gid), of).ok().map(|at| at as u16)
+        self.peers.binary_search_by_key(&(network, *gid), of).ok().map(|at| at as u32)
     }
 
     fn host(&self, at: &Endpoint) -> Option<usize> {
@@ -112,31 +114,31 @@ impl Far {
     ///
     /// # Errors
     /// [`Stranger`]: nobody's.
-    pub fn sender(&self, from: &Endpoint) -> Result<u16, Stranger> {
+    pub fn sender(&self, from: &Endpoint) -> Result<u32, Stranger> {
         let host = self.host(from).ok_or(Stranger::Host)?;
         let block = block_of(from.port).ok_or(Stranger::Block)?;
         let behind = self
             .sources
-            .partition_point(|(h, blocks, _)| (usize::from(*h), blocks.start) <= (host, block));
+            .partition_point(|(h, blocks, _)| (*h as usize, blocks.start) <= (host, block));
         let (h, blocks, peer) =
             behind.checked_sub(1).map(|at| &self.sources[at]).ok_or(Stranger::Block)?;
-        let is = usize::from(*h) == host && blocks.contains(&block);
+        let is = *h as usize == host && blocks.contains(&block);
         is.then_some(*peer).ok_or(Stranger::Block)
     }
 
     /// Whether the session of a slot and a tenant may talk.
-    pub fn may(&self, slot: u16, peer: u16) -> bool {
+    pub fn may(&self, slot: u16, peer: u32) -> bool {
         self.allowed.get(slot, peer)
     }
 
     /// Says so. It counts from the next packet on.
-    pub fn allow(&self, slot: u16, peer: u16, may: bool) {
+    pub fn allow(&self, slot: u16, peer: u32, may: bool) {
         self.allowed.set(slot, peer, may);
     }
 
     /// A slot reaches nobody any more, and nobody it.
     pub fn forbid_all(&self, slot: u16) {
-        (0..self.peers.len() as u16).for_each(|peer| self.allow(slot, peer, false));
+        self.allowed.clear(slot);
     }
 
     /// The network says that nobody listens at a host's address.
@@ -217,9 +219,8 @@ mod tests {
         let far = far();
         let of =
             |host: u8, block: u32| far.sender(&Endpoint { port: source_port(block), ..at(host) });
-        let gid = |peer: u16| {
-            (far.peers()[usize::from(peer)].network, far.peers()[usize::from(peer)].gid[0])
-        };
+        let gid =
+            |peer: u32| (far.peers()[peer as usize].network, far.peers()[peer as usize].gid[0]);
         for (host, block, who) in
             [(8, 1, (1, 9)), (8, 2, (1, 9)), (8, 3, (0, 9)), (5, 1, (0, 7)), (5, 1015, (0, 8))]
         {

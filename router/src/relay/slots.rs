@@ -3,6 +3,7 @@
 
 use super::refused::Refused;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::OnceLock;
 
 /// Sessions with rings at a time: more than there are blocks of queue pair numbers.
 pub const SLOTS: usize = 1024;
@@ -57,41 +58,49 @@ impl Counters {
     }
 }
 
-/// Bits for pairs, in rows.
+/// Bits for pairs, in rows. A row takes memory from its first bit on.
 #[derive(Debug, Default)]
 pub struct Grid {
-    bits: Vec<AtomicU64>,
+    rows: Vec<OnceLock<Vec<AtomicU64>>>,
     /// Words of a row.
-    row: usize,
+    words: usize,
 }
 
 impl Grid {
     /// None is set.
     pub fn new(rows: usize, columns: usize) -> Grid {
-        let row = columns.div_ceil(64);
-        Grid { bits: (0..rows * row).map(|_| AtomicU64::new(0)).collect(), row }
-    }
-
-    fn word(&self, row: u16, column: u16) -> (Option<&AtomicU64>, u64) {
-        let at = usize::from(column) / 64;
-        let word = (at < self.row).then(|| usize::from(row) * self.row + at);
-        (word.and_then(|word| self.bits.get(word)), 1 << (column % 64))
+        Grid { rows: (0..rows).map(|_| OnceLock::new()).collect(), words: columns.div_ceil(64) }
     }
 
     /// Whether one is set. None is where there is no row or column.
-    pub fn get(&self, row: u16, column: u16) -> bool {
-        let (word, bit) = self.word(row, column);
-        word.is_some_and(|word| word.load(Ordering::Acquire) & bit != 0)
+    pub fn get(&self, row: u16, column: u32) -> bool {
+        let bits = self.rows.get(usize::from(row)).and_then(OnceLock::get);
+        let word = bits.and_then(|bits| bits.get(column as usize / 64));
+        word.is_some_and(|word| word.load(Ordering::Acquire) & 1 << (column % 64) != 0)
     }
 
-    /// Sets one, or takes it away.
-    pub fn set(&self, row: u16, column: u16, on: bool) {
-        let (word, bit) = self.word(row, column);
-        let Some(word) = word else { return };
+    /// Sets one, which may take memory, or takes it away, which never does.
+    pub fn set(&self, row: u16, column: u32, on: bool) {
+        let Some(row) = self.rows.get(usize::from(row)) else { return };
+        let bits = match on {
+            true => row.get_or_init(|| (0..self.words).map(|_| AtomicU64::new(0)).collect()),
+            false => match row.get() {
+                Some(bits) => bits,
+                None => return,
+            },
+        };
+        let Some(word) = bits.get(column as usize / 64) else { return };
+        let bit = 1 << (column % 64);
         match on {
             true => word.fetch_or(bit, Ordering::AcqRel),
             false => word.fetch_and(!bit, Ordering::AcqRel),
         };
+    }
+
+    /// Takes away those of a row.
+    pub fn clear(&self, row: u16) {
+        let bits = self.rows.get(usize::from(row)).and_then(OnceLock::get);
+        bits.into_iter().flatten().for_each(|word| word.store(0, Ordering::Release));
     }
 }
 
@@ -156,13 +165,13 @@ impl Slots {
 
     /// Whether the session of one slot may reach that of another.
     pub fn may(&self, from: u16, to: u16) -> bool {
-        self.allowed.get(from, to)
+        self.allowed.get(from, to.into())
     }
 
     /// Says so, both ways. It counts from the next packet on.
     pub fn allow(&self, a: u16, b: u16, may: bool) {
-        self.allowed.set(a, b, may);
-        self.allowed.set(b, a, may);
+        self.allowed.set(a, b.into(), may);
+        self.allowed.set(b, a.into(), may);
     }
 
     /// A slot reaches nobody any more, and nobody it.

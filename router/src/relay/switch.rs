@@ -49,7 +49,7 @@ pub enum Goal {
     /// To the session of a slot.
     Slot(u16),
     /// To a tenant of another host.
-    Far(u16),
+    Far(u32),
 }
 
 /// Who is where. All its memory is taken when it is made.
@@ -157,7 +157,7 @@ impl Switch {
     ///
     /// # Errors
     /// [`Refused`]: to nobody.
-    pub fn judge_far(&self, peer: u16, packet: &[u8]) -> Result<u16, Refused> {
+    pub fn judge_far(&self, peer: u32, packet: &[u8]) -> Result<u16, Refused> {
         let sender = self.far.peer(peer).ok_or(Refused::Source)?;
         let (qpn, mad) = looked_at(packet, &sender.blocks)?;
         let slot = match mad {
@@ -194,7 +194,7 @@ impl Switch {
         block: Option<u32>,
     ) -> Result<Goal, Refused> {
         let peer = self.far.find(network, to);
-        let of = |peer: &u16| {
+        let of = |peer: &u32| {
             self.far.peer(*peer).is_some_and(|p| block.is_none_or(|b| p.blocks.contains(&b)))
         };
         let peer = peer.filter(of).ok_or(Refused::Qpn)?;

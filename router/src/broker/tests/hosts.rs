@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::policy::{Map, Placed};
+use std::sync::Arc;
 
 const MAP: &str = r#"
 [here]
@@ -113,9 +114,10 @@ fn policy_counts_towards_other_hosts_and_from_them() {
             matches!(b.route(id, gid(7), GOLD)[..], [Action::Send(_, Envelope { status: 0, .. })]);
         assert_eq!(is_ok, may, "{more} {blue}");
         let (up, _) = b.broker.peers(id).unwrap();
-        let far: Vec<&Placed> = b.broker.far_tenants().collect();
+        let far: Vec<Arc<Placed>> = b.broker.far_tenants().cloned().collect();
         let reached: Vec<bool> = far.iter().map(|p| b.broker.may_reach(up, p)).collect();
         assert_eq!(reached, [may, false], "gold, and iron of another network");
+        assert!(b.broker.reach(up, &far).eq(reached), "all at once");
     }
 }
 
@@ -124,11 +126,13 @@ fn who_is_gone_is_not_found_and_who_has_other_blocks_now_ends() {
     let mut b = bench();
     let (blue, _) = b.with_rings(1);
     let r = routed(&mut b, blue, GOLD);
-    let gold = b.broker.far_tenants().find(|p| p.tenant == "gold").unwrap().clone();
-    b.broker.map(MapEvent::Gone("default".into(), gid(7)));
+    let gold = b.broker.far_tenants().find(|p| p.tenant == "gold").unwrap();
+    let gold = Placed::clone(gold);
+    let gone = MapEvent::Gone { network: "default".into(), gid: gid(7), stale: false };
+    b.broker.map(0, gone, &mut Vec::new()).unwrap();
     let no = b.refused(blue, gid(7), GOLD);
     assert_eq!((no.0, no.1.contains("nobody in network default has the address")), (113, true));
-    b.broker.map(MapEvent::Put(Placed { blocks: 9..10, ..gold }));
+    b.broker.map(0, MapEvent::Put(Placed { blocks: 9..10, ..gold }), &mut Vec::new()).unwrap();
     assert_eq!(b.refused(blue, gid(7), GOLD).0, errno::UNREACHABLE);
     assert_ne!(routed(&mut b, blue, 9 * QPN_UNIT).route, r.route);
     // The map is read anew.

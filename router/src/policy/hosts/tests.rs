@@ -129,3 +129,55 @@ fn a_policy_and_its_map_agree() {
     let fault = Policy::parse(POLICY).unwrap_err();
     assert!(fault.what.contains("map '/map': not read here"), "{fault}");
 }
+
+const FED: &str = r#"
+[host]
+id = "a"
+address = "192.0.2.1"
+map = "feed"
+feed = "/feed"
+[host.tenant.blue]
+vip = "10.99.0.1"
+blocks = [748, 100]
+[tenant.blue]
+listen = "/blue"
+allow = ["red", "10.99.0.0/24"]
+[tenant.local]
+listen = "/local"
+"#;
+
+#[test]
+fn with_a_feed_the_policy_has_this_hosts_tenants() {
+    let p = policy(FED, "").unwrap();
+    let host = p.host.as_ref().unwrap();
+    assert_eq!(
+        (host.feed(), host.at.to_string()),
+        (Some(Path::new("/feed")), "192.0.2.1:4791".into())
+    );
+    assert_eq!((p.map.hosts.len(), p.map.tenants.len()), (1, 1));
+    let blue = p.tenant("blue").unwrap();
+    assert_eq!(
+        (blue.vip.map(|v| show(&v)).as_deref(), blue.place),
+        (Some("10.99.0.1"), Some(748..848))
+    );
+    assert_eq!(p.tenant("local").unwrap().place, None);
+    for (from, to, wanted) in [
+        ("feed = \"/feed\"", "", "line 5, column 7: map \"feed\": `feed` names no socket"),
+        ("\"/feed\"", "\"feed\"", "line 6, column 8: path 'feed'"),
+        ("\"/feed\"", "\"/blue\"", "line 11, column 10: listen '/blue': [router] has it"),
+        ("map = \"feed\"", "map = \"/map\"", "line 6, column 8: feed: with"),
+        ("map = \"feed\"\nfeed = \"/feed\"", "map = \"/map\"", "line 6, column 14: [host.tenant]"),
+        ("[host.tenant.blue]", "[host.tenant.bleu]", "line 5, column 7: map: tenant 'bleu' of"),
+        ("[748, 100]", "[748, 1000]", "line 9, column 10: blocks"),
+        (
+            "[host]",
+            "[router]\nadmin = \"/feed\"\n[host]",
+            "line 8, column 8: feed '/feed': [router]",
+        ),
+    ] {
+        let bad = FED.replacen(from, to, 1);
+        assert_ne!(bad, FED);
+        let fault = policy(&bad, "[a]\naddress = \"192.0.2.1\"").unwrap_err();
+        assert!(fault.starts_with(wanted), "{fault}\n{wanted}");
+    }
+}

@@ -1,0 +1,120 @@
+//! Routes to addresses that are not known, while the adapter has not told of all: they are kept for
+//! a moment, in which the address may become known.
+
+use super::{because, errno, Broker, Gid, Refusal, SessionId};
+use crate::broker::Action;
+use crate::policy::show;
+use gdrcore_net::via::proto::{Envelope, Message, Route, Routed, Text};
+
+/// How long a route is kept. A program waits 5 seconds for an answer.
+const WAIT_NS: u64 = 2_000_000_000;
+/// Routes of all sessions, and of one, that are kept.
+const ALL_MAX: usize = 1024;
+const EACH_MAX: usize = 64;
+
+/// A session's request.
+#[derive(Debug)]
+struct Held {
+    id: SessionId,
+    seq: u32,
+    route: Route,
+    until: u64,
+}
+
+/// Those that are kept, the oldest first.
+#[derive(Debug, Default)]
+pub(in crate::broker) struct Waiting(Vec<Held>);
+
+impl Waiting {
+    /// A session is gone.
+    pub(in crate::broker) fn forget(&mut self, id: SessionId) {
+        self.0.retain(|held| held.id != id);
+    }
+
+    pub(super) fn deadline(&self) -> Option<u64> {
+        self.0.first().map(|held| held.until)
+    }
+}
+
+impl Broker {
+    /// Keeps a route to an address that nobody is known to have, where that may be for want of
+    /// knowledge.
+    ///
+    /// # Errors
+    /// Why the route is refused at once: as it would be, or since too many are kept.
+    pub(in crate::broker) fn keep(
+        &mut self,
+        now: u64,
+        id: SessionId,
+        seq: u32,
+        route: &Route,
+        refusal: Refusal,
+    ) -> Result<(), Refusal> {
+        let Some(network) = self.unknown(id, &route.gid) else { return Err(refusal) };
+        let own = self.waiting.0.iter().filter(|held| held.id == id).count();
+        if self.waiting.0.len() >= ALL_MAX || own >= EACH_MAX {
+            return Err(store_down(&network, &route.gid));
+        }
+        let until = now.saturating_add(WAIT_NS);
+        self.waiting.0.push(Held { id, seq, route: *route, until });
+        Ok(())
+    }
+
+    /// The network of a session, where an address of it may be another host's and nobody knows.
+    fn unknown(&self, id: SessionId, gid: &Gid) -> Option<String> {
+        let up = self.up(id)?;
+        let network = &up.tenant.network;
+        let is_fed = self.policy.host.as_ref().is_some_and(|host| host.feed().is_some());
+        let may_come = is_fed && up.tenant.place.is_some() && !self.far.is_known(network);
+        let here = |other: &super::Up| other.tenant.network == *network && other.gid == *gid;
+        let is_here = self.far.find(network, gid).is_some()
+            || self.own_placed(network, gid).is_some()
+            || self.all_up().any(|(_, other)| here(other));
+        (may_come && !is_here).then(|| network.clone())
+    }
+
+    /// More is known of a network, or of one address of it.
+    pub(super) fn route_again(
+        &mut self,
+        now: u64,
+        network: &str,
+        gid: Option<&Gid>,
+        out: &mut Vec<Action>,
+    ) {
+        if self.waiting.0.is_empty() {
+            return;
+        }
+        let all = std::mem::take(&mut self.waiting.0);
+        let concerns = |held: &Held| {
+            let same = self.up(held.id).is_some_and(|up| up.tenant.network == network);
+            same && gid.is_none_or(|gid| held.route.gid == *gid)
+        };
+        let (again, others): (Vec<_>, Vec<_>) = all.into_iter().partition(concerns);
+        self.waiting.0 = others;
+        for held in again {
+            self.route(now, held.id, held.seq, &held.route, out);
+        }
+    }
+
+    /// Refuses routes that have waited long enough.
+    pub(super) fn refuse_late(&mut self, now: u64, out: &mut Vec<Action>) {
+        let late = self.waiting.0.iter().take_while(|held| held.until <= now).count();
+        for held in self.waiting.0.drain(..late).collect::<Vec<_>>() {
+            let Some(network) = self.up(held.id).map(|up| up.tenant.network.clone()) else {
+                continue;
+            };
+            let (errno, cause) = store_down(&network, &held.route.gid);
+            let refused = Message::Routed(Routed::refused(Text::new(&cause)));
+            out.push(Action::Send(held.id, Envelope::answer(held.seq, -errno, refused)));
+        }
+    }
+}
+
+fn store_down(network: &str, gid: &Gid) -> Refusal {
+    because!(
+        errno::AGAIN,
+        "store down: {} of network {network} is not known here, and the store of hosts can't be \
+         asked",
+        show(gid)
+    )
+}

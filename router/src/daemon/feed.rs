@@ -1,0 +1,269 @@
+//! The feed: an adapter, a process of its own, brings the map of hosts from a store and takes there
+//! what other hosts may know of this one ([`gdrcore_router_feed`]). One adapter at a time, of root
+//! or the router's own user. The router never waits for it.
+
+mod lines;
+
+use super::listener::Listener;
+use super::sys::{self, Epoll, Kind, Ready};
+use super::{note, Daemon, FEED, FEED_LISTENER};
+use crate::broker::MapEvent;
+use crate::policy::{show, Host, Policy};
+use gdrcore_net::clock::now_ns;
+use gdrcore_router_feed::{write, Entry, Key, Wish, LINE_MAX, VERSION};
+use lines::{entry, event, Fault};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes that one round takes.
+const ROUND: usize = 1 << 16;
+/// An adapter that leaves so much unread is let go of.
+const UNREAD_MAX: usize = 4 << 20;
+/// Answers to refused lines are left out from so much unread on.
+const REFUSALS_MAX: usize = 1 << 16;
+
+/// A line, and the address that it is of.
+type Line = Result<(Key, MapEvent), Fault>;
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    /// Adapters that came, and that were let go of for what they sent.
+    pub(super) adapters: u64,
+    pub(super) faults: u64,
+    /// Lines, and those of them that were refused.
+    pub(super) lines: u64,
+    pub(super) refused: u64,
+}
+
+/// The socket, and the adapter that is there.
+pub(super) struct Feed {
+    listener: Listener,
+    adapter: Option<Adapter>,
+    counted: Counted,
+}
+
+struct Adapter {
+    fd: OwnedFd,
+    token: u64,
+    /// What has come of a line that has no end yet.
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// What it was told to publish, by network and address.
+    published: BTreeMap<(String, [u8; 16]), Entry>,
+}
+
+impl Feed {
+    /// Listens, where the policy's map comes from an adapter.
+    ///
+    /// # Errors
+    /// In words.
+    pub(super) fn open(policy: &Policy, epoll: &Epoll) -> Result<Option<Feed>, String> {
+        let Some(path) = policy.host.as_ref().and_then(Host::feed) else { return Ok(None) };
+        let listener = Listener::open(path, Kind::Stream, 0o600, false)?;
+        epoll.add(listener.fd(), FEED_LISTENER).map_err(|e| format!("epoll: {e}"))?;
+        Ok(Some(Feed { listener, adapter: None, counted: Counted::default() }))
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.listener.fd()
+    }
+
+    /// Whether an adapter is there.
+    pub(super) fn is_fed(&self) -> bool {
+        self.adapter.is_some()
+    }
+
+    pub(super) fn counted(&self) -> &Counted {
+        &self.counted
+    }
+}
+
+impl Adapter {
+    /// Reads once: what the whole lines that have come say.
+    ///
+    /// # Errors
+    /// The connection is over; why, if that is the adapter's fault.
+    fn take(&mut self) -> Result<Vec<Line>, Option<String>> {
+        let have = self.input.len();
+        self.input.resize(have + ROUND, 0);
+        let read = sys::read(&self.fd, &mut self.input[have..]);
+        self.input.truncate(have + *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(1..) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            _ => return Err(None),
+        }
+        let mut events = Vec::new();
+        let mut from = 0;
+        while let Some(len) = self.input[from..].iter().position(|&b| b == b'\n') {
+            if len >= LINE_MAX {
+                return Err(Some(format!("a line of more than {LINE_MAX} bytes")));
+            }
+            let line = event(&self.input[from..from + len]);
+            from += len + 1;
+            let is_last = matches!(line, Err(Fault::Nonsense(_)));
+            events.push(line);
+            if is_last {
+                break;
+            }
+        }
+        self.input.drain(..from);
+        let is_too_long = self.input.len() >= LINE_MAX && !self.input.contains(&b'\n');
+        if is_too_long {
+            return Err(Some(format!("a line of more than {LINE_MAX} bytes")));
+        }
+        Ok(events)
+    }
+
+    /// Tells what of the policy's tenants is new to it, or not there any more.
+    fn publish(&mut self, policy: &Policy) {
+        let Some(host) = &policy.host else { return };
+        let own = policy.map.tenants.iter().filter(|p| *p.host == *host.id);
+        let own: BTreeMap<_, _> = own.map(|p| ((p.network.to_string(), p.gid), entry(p))).collect();
+        for (key, gone) in &self.published {
+            if !own.contains_key(key) {
+                write(&Wish::Withdraw(gone.key()), &mut self.output);
+            }
+        }
+        for (key, entry) in &own {
+            if self.published.get(key) != Some(entry) {
+                write(&Wish::Publish(entry.clone()), &mut self.output);
+            }
+        }
+        self.published = own;
+    }
+
+    /// Writes what goes. False: it is over.
+    fn flush(&mut self, epoll: &Epoll) -> bool {
+        let mut from = 0;
+        while from < self.output.len() {
+            match sys::write(&self.fd, &self.output[from..]) {
+                Ok(n) => from += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => return false,
+            }
+        }
+        self.output.drain(..from);
+        let waits = !self.output.is_empty();
+        self.output.len() <= UNREAD_MAX
+            && epoll.want_write(self.fd.as_fd(), self.token, waits).is_ok()
+    }
+}
+
+impl Daemon {
+    /// Takes the next adapter in; a second one, and one of another user, is sent away.
+    pub(super) fn let_adapter_in(&mut self) {
+        let Some(fd) = self.accept(FEED_LISTENER) else { return };
+        let Some(feed) = &mut self.feed else { return };
+        let may = sys::credentials(fd.as_fd())
+            .is_ok_and(|cred| cred.uid == 0 || cred.uid == sys::own_uid());
+        let why = match (may, feed.is_fed()) {
+            (true, false) => None,
+            (true, true) => Some("there is an adapter already"),
+            (false, _) => Some("only root and the router's own user may be the adapter"),
+        };
+        if let Some(why) = why {
+            let mut line = Vec::new();
+            write(&Wish::Error { why: why.into() }, &mut line);
+            let _ = sys::write(&fd, &line);
+            return;
+        }
+        self.last_token += 1;
+        let token = FEED | self.last_token;
+        let policy = self.broker.policy();
+        let Some(host) = &policy.host else { return };
+        if self.epoll.add(fd.as_fd(), token).is_err() {
+            return;
+        }
+        let mut adapter = Adapter {
+            fd,
+            token,
+            input: Vec::new(),
+            output: Vec::new(),
+            published: BTreeMap::new(),
+        };
+        let hello = Wish::Hello {
+            version: VERSION,
+            host: host.id.clone(),
+            address: show(&host.at.ip),
+            port: host.at.port,
+            epoch: self.broker.epoch(),
+        };
+        write(&hello, &mut adapter.output);
+        adapter.publish(policy);
+        write(&Wish::Ready {}, &mut adapter.output);
+        feed.counted.adapters += 1;
+        let lives = adapter.flush(&self.epoll);
+        feed.adapter = Some(adapter);
+        self.say(format_args!("an adapter brings the map"));
+        if !lives {
+            self.lose_adapter(None);
+        }
+    }
+
+    /// Takes in what the adapter has sent.
+    pub(super) fn serve_adapter(&mut self, r: &Ready) {
+        let Some(feed) = &mut self.feed else { return };
+        let Some(adapter) = feed.adapter.as_mut().filter(|a| a.token == r.token) else { return };
+        let events = match if r.read { adapter.take() } else { Ok(Vec::new()) } {
+            Ok(events) => events,
+            Err(why) => return self.lose_adapter(why),
+        };
+        let (now, mut actions, mut fault) = (now_ns(), Vec::new(), None);
+        for event in events {
+            feed.counted.lines += 1;
+            let (network, vip, why) = match event {
+                Ok((key, event)) => match self.broker.map(now, event, &mut actions) {
+                    Ok(()) => continue,
+                    Err(why) => (key.network, key.vip, why),
+                },
+                Err(Fault::Refused(key, why)) => (key.network, key.vip, why),
+                Err(Fault::Nonsense(why)) => {
+                    fault = Some(why);
+                    break;
+                }
+            };
+            feed.counted.refused += 1;
+            if adapter.output.len() < REFUSALS_MAX {
+                write(&Wish::Refused { network, vip, why }, &mut adapter.output);
+            }
+        }
+        let lives = adapter.flush(&self.epoll);
+        // Before anybody is told of a way: its first packet finds it.
+        self.relaying.catch_up(&self.broker, now);
+        self.perform(actions);
+        if fault.is_some() || !lives {
+            self.lose_adapter(fault);
+        }
+    }
+
+    /// The adapter is gone, or is to go: what is known stays known.
+    fn lose_adapter(&mut self, fault: Option<String>) {
+        let Some(feed) = &mut self.feed else { return };
+        let Some(mut adapter) = feed.adapter.take() else { return };
+        if let Some(why) = fault {
+            feed.counted.faults += 1;
+            note(format_args!("the adapter is sent away: {why}"));
+            write(&Wish::Error { why }, &mut adapter.output);
+            adapter.flush(&self.epoll);
+        }
+        let mut actions = Vec::new();
+        // Nothing of this can be refused.
+        let _ = self.broker.map(now_ns(), MapEvent::Lost, &mut actions);
+        self.perform(actions);
+        self.say(format_args!("no adapter brings the map any more"));
+    }
+
+    /// Another policy is in force.
+    pub(super) fn publish(&mut self) {
+        let Some(adapter) = self.feed.as_mut().and_then(|feed| feed.adapter.as_mut()) else {
+            return;
+        };
+        adapter.publish(self.broker.policy());
+        if !adapter.flush(&self.epoll) {
+            self.lose_adapter(None);
+        }
+    }
+}
