@@ -32,7 +32,7 @@ FILL = sed -e 's|@PREFIX_FROM_PC@|$(call SEEN_FROM,pkgconfig,$(PREFIX))|g' \
 # Under its name at once and whole: another make may do the same, and a program may run the file.
 PUT = install -m 755 "$(1)" "$(2).$$$$" && mv -f "$(2).$$$$" "$(2)"
 
-.PHONY: all lib dropin router verbs header examples demo demo-router test compare compare-vm compare-gpu install uninstall clean help
+.PHONY: all lib dropin router router-etcd verbs header examples demo demo-router test compare compare-vm compare-gpu install uninstall clean help
 
 all: lib dropin router examples ## Build the library, the libibverbs drop-in, the router and the C examples.
 
@@ -54,6 +54,11 @@ router: ## Build gdrcore-routerd, by way of which containers reach each other, g
 	@$(call PUT,$(RELEASE)/libmempool.so,$(MEMPOOL)/libmempool.so)
 	@$(call PUT,$(RELEASE)/gdrcore-routerd,$(BIN)/gdrcore-routerd)
 	@$(call PUT,$(RELEASE)/gdrcore-routerctl,$(BIN)/gdrcore-routerctl)
+
+router-etcd: ## Build gdrcore-router-etcd, which brings a router the map of hosts from etcd.
+	$(CARGO) build --release -p gdrcore-router-etcd
+	@mkdir -p "$(BIN)"
+	@$(call PUT,$(RELEASE)/gdrcore-router-etcd,$(BIN)/gdrcore-router-etcd)
 
 verbs: lib ## Build libgdrcore_verbs.so, the module of the verbs device; needs libibverbs' headers.
 	@scripts/verbs.sh
@@ -104,6 +109,7 @@ install: lib dropin router ## Install library, header, router, gdrcore.pc and CM
 	install -D -m 755 "$(BIN)/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin/gdrcore-run"
 	install -D -m 755 "$(MEMPOOL)/libmempool.so" "$(DESTDIR)$(LIBDIR)/gdrcore/mempool/libmempool.so"
 	install -m 755 "$(BIN)/gdrcore-routerd" "$(BIN)/gdrcore-routerctl" "$(DESTDIR)$(PREFIX)/bin"
+	[ ! -e "$(BIN)/gdrcore-router-etcd" ] || install -m 755 "$(BIN)/gdrcore-router-etcd" "$(DESTDIR)$(PREFIX)/bin"
 	install -m 644 "$(STATIC)" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
 	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
 	$(FILL) ffi/pkg/gdrcore.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc"
@@ -114,7 +120,7 @@ install: lib dropin router ## Install library, header, router, gdrcore.pc and CM
 uninstall: ## Remove what install put there.
 	rm -f "$(DESTDIR)$(LIBDIR)"/libgdrcore.so* "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.a" \
 	      "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
-	rm -f "$(DESTDIR)$(PREFIX)/bin/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerd "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerctl
+	rm -f "$(DESTDIR)$(PREFIX)/bin/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerd "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerctl "$(DESTDIR)$(PREFIX)/bin"/gdrcore-router-etcd
 	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(LIBDIR)/gdrcore"
 
 clean: ## Remove all build output.

@@ -33,6 +33,8 @@ command -v nft|nftables|firewalls that drop and reject
 command -v ethtool|ethtool|links without segmentation offload
 command -v bwrap|bubblewrap|containers of the router's tests
 command -v runc|runc|containers of the router's tests
+command -v etcd|etcd-server|the routers' map of hosts; the tests start members of their own
+command -v etcdctl|etcd-client|the routers' map of hosts
 command -v g++|g++|the header as C++17, the README's program as C++20
 command -v pkg-config|pkg-config|the installed gdrcore.pc
 command -v cmake|cmake|the installed CMake package

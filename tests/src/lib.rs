@@ -4,6 +4,7 @@ pub mod cm;
 pub mod containers;
 pub mod cuda;
 pub mod dropin;
+pub mod etcd;
 pub mod far_end;
 pub mod feed;
 pub mod forge;

@@ -52,6 +52,13 @@ pub fn router() -> PathBuf {
     root().join("build/bin")
 }
 
+/// Builds the adapter of etcd; returns its path.
+pub fn router_etcd() -> PathBuf {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    make("router-etcd", &ONCE);
+    root().join("build/bin/gdrcore-router-etcd")
+}
+
 /// Builds libmempool.so; returns its folder.
 pub fn mempool() -> PathBuf {
     router();

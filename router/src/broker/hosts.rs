@@ -88,7 +88,13 @@ impl Broker {
             MapEvent::Denied { network, gid, holder } => {
                 self.deny(now, &network, gid, &holder, out);
             }
-            MapEvent::Claimed(network, gid) => self.far.accept(&network, &gid),
+            MapEvent::Claimed(network, gid) => {
+                self.far.accept(&network, &gid);
+                // Who had it before has it no more.
+                if self.far.remove(&network, &gid).is_some() {
+                    self.forget_routes(&network, &gid);
+                }
+            }
             MapEvent::Lost => self.far.lose(),
         }
         Ok(())

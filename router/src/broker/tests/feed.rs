@@ -199,8 +199,9 @@ fn a_tenant_whose_address_another_host_has_ends_with_the_holders_name() {
         // Others are not concerned.
         b.up(2);
         // Until the store says that it is this host's.
-        b.map(gone(1, false));
+        b.map(gone(1, true));
         b.map(MapEvent::Claimed("default".into(), gid(1)));
+        assert_eq!(b.broker.far_count(), (0, 0));
         b.up(1);
         // A denial that a new reading does not repeat is over, too.
         b.map(MapEvent::Denied { network: "default".into(), gid: gid(1), holder: "x".into() });

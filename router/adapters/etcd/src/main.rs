@@ -1,0 +1,215 @@
+//! `gdrcore-router-etcd`: brings a router the map of hosts from etcd, and puts this host's tenants
+//! there (docs/ROUTER.md, "Many hosts on etcd").
+//!
+//! It connects to the socket `feed` of the router, and begins anew whenever that is gone. One
+//! thread for what the router says, one for this host's keys ([`claims`]), and one for each network
+//! that is watched ([`watch`]).
+
+mod claims;
+mod etcd;
+mod keys;
+mod watch;
+
+use claims::{Claims, Order};
+use etcd::Etcd;
+use gdrcore_router_feed::{read, write, Event, Wish, LINE_MAX, VERSION};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use watch::Watch;
+
+const HELP: &str = "\
+usage: gdrcore-router-etcd [OPTION]...
+Brings the router whose policy has map = \"feed\" the map of hosts from etcd, and puts this host's
+tenants there.
+
+  --feed PATH       the router's socket (/run/gdrcore/feed.sock)
+  --endpoints LIST  http://HOST:PORT of each member, with commas between them
+                    (http://127.0.0.1:2379)
+  --ttl SECONDS     after so long without the router others know that it is gone (15)
+  --help, --version
+
+It never ends by itself: where router or etcd are not there, it tries again.
+";
+
+/// How long until a router that is not there is looked for again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// A line on standard error, which may have been closed.
+pub(crate) fn note(words: std::fmt::Arguments<'_>) {
+    let _ = std::io::stderr().write_all(format!("gdrcore-router-etcd: {words}\n").as_bytes());
+}
+
+/// The router, for all threads to talk to.
+pub(crate) struct Router {
+    to: Mutex<UnixStream>,
+    lives: AtomicBool,
+}
+
+impl Router {
+    /// Sends an event. False: the router is gone.
+    pub(crate) fn say(&self, event: &Event) -> bool {
+        let mut line = Vec::new();
+        write(event, &mut line);
+        // Longer ones are of no host: names and addresses are short.
+        if line.len() > LINE_MAX {
+            return self.lives();
+        }
+        let Ok(mut to) = self.to.lock() else { return false };
+        if self.lives() && to.write_all(&line).is_err() {
+            self.end();
+        }
+        self.lives()
+    }
+
+    pub(crate) fn lives(&self) -> bool {
+        self.lives.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        self.lives.store(false, Ordering::Relaxed);
+    }
+}
+
+struct Options {
+    feed: String,
+    endpoints: Vec<String>,
+    ttl: u64,
+}
+
+/// What the words of the command line want; `Err`: what is to be said, and whether it is a fault.
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Options, (String, bool)> {
+    let mut options = Options {
+        feed: "/run/gdrcore/feed.sock".into(),
+        endpoints: vec!["http://127.0.0.1:2379".into()],
+        ttl: 15,
+    };
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or((format!("{word} needs a value"), true));
+        match word.as_str() {
+            "--feed" => options.feed = value()?,
+            "--endpoints" => {
+                let list = value()?;
+                let each = list.split(',').map(|e| e.trim_end_matches('/').to_string());
+                options.endpoints = each.collect();
+                if let Some(bad) = options.endpoints.iter().find(|e| !e.starts_with("http://")) {
+                    return Err((format!("endpoint '{bad}': http://HOST:PORT"), true));
+                }
+            }
+            "--ttl" => {
+                let text = value()?;
+                let seconds = text.parse().ok().filter(|n| (3..=3600).contains(n));
+                options.ttl = seconds.ok_or((format!("ttl '{text}': 3 to 3600 seconds"), true))?;
+            }
+            "-h" | "--help" => return Err((HELP.into(), false)),
+            "-V" | "--version" => {
+                return Err((format!("gdrcore-router-etcd {}\n", env!("CARGO_PKG_VERSION")), false))
+            }
+            _ => return Err((format!("no such option: {word}"), true)),
+        }
+    }
+    Ok(options)
+}
+
+/// The next line of the router; `None`: it is gone, or is none.
+fn hear(from: &mut BufReader<UnixStream>) -> Option<Wish> {
+    let mut line = Vec::new();
+    from.read_until(b'\n', &mut line).ok()?;
+    if line.pop() != Some(b'\n') {
+        return None;
+    }
+    read(&line).map_err(|why| note(format_args!("the router: {why}"))).ok()
+}
+
+/// Starts to watch a network.
+fn watch(etcd: Arc<Etcd>, router: Arc<Router>, own: String, network: String, to: Sender<Order>) {
+    std::thread::spawn(move || {
+        let freed = |key| drop(to.send(Order::Freed(key)));
+        let (own, network) = (own.as_str(), network.as_str());
+        Watch { etcd: &etcd, router: &router, own, network, freed: &freed }.run();
+    });
+}
+
+/// Serves one life of the router, or one connection to it.
+fn serve(options: &Options, etcd: &Arc<Etcd>, stream: UnixStream) -> std::io::Result<()> {
+    let mut from = BufReader::new(stream.try_clone()?);
+    let (id, host) = match hear(&mut from) {
+        Some(Wish::Hello { version: VERSION, host: id, address, port, epoch }) => {
+            let version = env!("CARGO_PKG_VERSION").into();
+            (id, keys::Host { address, port, epoch, version })
+        }
+        Some(Wish::Hello { version, .. }) => {
+            note(format_args!("the router speaks version {version}, and this adapter {VERSION}"));
+            return Ok(());
+        }
+        Some(Wish::Error { why }) => {
+            note(format_args!("the router sends this adapter away: {why}"));
+            return Ok(());
+        }
+        _ => return Ok(()),
+    };
+    note(format_args!("serves host {id}"));
+    let router = Arc::new(Router { to: Mutex::new(stream), lives: AtomicBool::new(true) });
+    let (orders, queue) = channel();
+    // Threads of a router that is gone end by themselves, at the next answer of the store.
+    let claims = (etcd.clone(), router.clone(), id.clone(), options.ttl);
+    std::thread::spawn(move || {
+        let (etcd, router, id, ttl) = claims;
+        Claims::new(&etcd, &router, &id, host, ttl).run(&queue);
+    });
+    let mut watched = BTreeSet::new();
+    while let Some(wish) = hear(&mut from) {
+        match wish {
+            Wish::Publish(entry) => {
+                if watched.insert(entry.network.clone()) {
+                    let network = entry.network.clone();
+                    watch(etcd.clone(), router.clone(), id.clone(), network, orders.clone());
+                }
+                let _ = orders.send(Order::Publish(entry));
+            }
+            Wish::Withdraw(key) => drop(orders.send(Order::Withdraw(key))),
+            Wish::Refused { network, vip, why } => {
+                note(format_args!("the router refuses {vip} of network {network}: {why}"));
+            }
+            Wish::Error { why } => note(format_args!("the router sends it away: {why}")),
+            Wish::Hello { .. } | Wish::Ready {} => {}
+        }
+    }
+    router.end();
+    note(format_args!("the router is gone"));
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let options = match parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err((what, false)) => {
+            let _ = std::io::stdout().write_all(what.as_bytes());
+            return ExitCode::SUCCESS;
+        }
+        Err((what, true)) => {
+            note(format_args!("{what}\n{HELP}"));
+            return ExitCode::from(2);
+        }
+    };
+    let etcd = Arc::new(Etcd::new(options.endpoints.clone()));
+    let mut is_missing = false;
+    loop {
+        let served =
+            UnixStream::connect(&options.feed).and_then(|stream| serve(&options, &etcd, stream));
+        match served {
+            Ok(()) => is_missing = false,
+            Err(e) if !is_missing => {
+                note(format_args!("{}: {e}; it is tried again", options.feed));
+                is_missing = true;
+            }
+            Err(_) => {}
+        }
+        std::thread::sleep(AGAIN);
+    }
+}

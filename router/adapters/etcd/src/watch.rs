@@ -1,0 +1,138 @@
+//! What others have in the store: all of a network as of a revision, and each change from then on.
+//! A thread for each network in which this host has tenants.
+
+use crate::etcd::{Change, Error, Etcd};
+use crate::keys::{self, Place};
+use crate::{note, Router};
+use gdrcore_router_feed::{Entry, Event, Key};
+use std::time::{Duration, Instant};
+
+/// After a failure the store is asked again so much later.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What a value says of an address.
+enum Said {
+    Here(Entry),
+    /// It is this host's.
+    Own(Key),
+    Withdrawn(Key),
+    /// It is nothing of ours: perhaps somebody wrote it by hand.
+    Nothing,
+}
+
+fn said(network: &str, own: &str, key: &str, value: &[u8]) -> Said {
+    let Some(key) = keys::parse(network, key) else { return Said::Nothing };
+    match serde_json::from_slice::<Place>(value) {
+        Ok(place) if place.withdrawn => Said::Withdrawn(key),
+        Ok(place) if place.host == own => Said::Own(key),
+        Ok(place) => Said::Here(place.entry(key)),
+        Err(_) => Said::Nothing,
+    }
+}
+
+/// A network as it is told to the router.
+pub struct Watch<'s> {
+    pub etcd: &'s Etcd,
+    pub router: &'s Router,
+    /// The id of this host.
+    pub own: &'s str,
+    pub network: &'s str,
+    /// Is told of addresses that may be free.
+    pub freed: &'s dyn Fn(Key),
+}
+
+impl Watch<'_> {
+    /// Tells all, then what changes, until nobody is there to be told.
+    pub fn run(&self) {
+        let mut is_up = true;
+        while self.router.lives() {
+            let Err(why) = self.read().and_then(|from| self.follow(from, &mut is_up)) else {
+                continue;
+            };
+            // A new reading follows at once.
+            if why == Error::Compacted {
+                note(format_args!("network {}: {why}; it is read again", self.network));
+                continue;
+            }
+            self.set_up(&mut is_up, Some(&why));
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    fn set_up(&self, is_up: &mut bool, fault: Option<&Error>) {
+        let up = fault.is_none();
+        if up != *is_up {
+            match fault {
+                Some(why) => note(format_args!("network {}: {why}", self.network)),
+                None => note(format_args!("network {}: etcd answers again", self.network)),
+            }
+            self.router.say(&Event::Store { network: self.network.into(), up });
+        }
+        *is_up = up;
+    }
+
+    /// Tells all; the revision from which on changes are new.
+    fn read(&self) -> Result<i64, Error> {
+        self.router.say(&Event::Begin { network: self.network.into() });
+        let revision = self.etcd.range(&keys::network(self.network), |pair| {
+            if let Said::Here(entry) = said(self.network, self.own, &pair.key, &pair.value) {
+                self.router.say(&Event::Put(entry));
+            }
+        })?;
+        self.router.say(&Event::End { network: self.network.into() });
+        Ok(revision + 1)
+    }
+
+    /// Tells what changes, by one watch after the other.
+    fn follow(&self, mut from: i64, is_up: &mut bool) -> Result<(), Error> {
+        let prefix = keys::network(self.network);
+        while self.router.lives() {
+            let began = Instant::now();
+            // Whoever answers this has a majority.
+            let next = self.etcd.probe(&prefix).and_then(|()| {
+                self.set_up(is_up, None);
+                self.etcd.watch(&prefix, from, |change| {
+                    self.tell(change);
+                    self.router.lives()
+                })
+            });
+            match next {
+                Ok(next) => {
+                    // A member that ends watches at once is not asked all the time.
+                    if next == from && began.elapsed() < AGAIN {
+                        self.etcd.turn_away();
+                        std::thread::sleep(AGAIN);
+                    }
+                    from = next;
+                }
+                Err(Error::Compacted) => return Err(Error::Compacted),
+                Err(why) => {
+                    self.set_up(is_up, Some(&why));
+                    self.etcd.turn_away();
+                    std::thread::sleep(AGAIN);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, change: Change) {
+        let gone = |key: Key, stale| {
+            self.router.say(&Event::Gone { network: key.network, vip: key.vip, stale });
+        };
+        match change {
+            Change::Put(pair) => match said(self.network, self.own, &pair.key, &pair.value) {
+                Said::Here(entry) => drop(self.router.say(&Event::Put(entry))),
+                Said::Withdrawn(key) | Said::Own(key) => gone(key, false),
+                Said::Nothing => {}
+            },
+            // Withdrawn before, or the lease of its host has ended.
+            Change::Delete(key) => {
+                if let Some(key) = keys::parse(self.network, &key) {
+                    gone(key.clone(), true);
+                    (self.freed)(key);
+                }
+            }
+        }
+    }
+}
