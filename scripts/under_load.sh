@@ -2,8 +2,8 @@
 # Runs tests that wait for times or counts again and again beside busy loops, one per CPU.
 #
 # under_load.sh RUNS [PROGRAM...]: runs each test program of tests/tests RUNS times (default: those
-# of `waiting` below), JOBS of them at a time (1 if it is not set), and prints for each how many runs
-# passed and failed. The last line is 'N passed, N failed'. Logs of failed runs:
+# of `waiting` below), JOBS of them at a time (1 if it is not set), and prints for each how many
+# runs passed. The last line is 'N passed, N failed'. Logs of failed runs:
 # $CARGO_TARGET_DIR/test-logs/under-load.
 set -u
 cd "$(dirname "$0")/.."

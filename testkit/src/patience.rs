@@ -53,8 +53,8 @@ pub fn limit(seconds: u64) -> Duration {
     Duration::from_secs(seconds) * factor()
 }
 
-/// An ACK timeout code (4.096 us x 2^code): `code` of an idle machine with two CPUs, raised until the
-/// time is at least [`factor`] times as long.
+/// An ACK timeout code (4.096 us x 2^code): `code` of an idle machine with two CPUs, raised until
+/// the time is at least [`factor`] times as long.
 ///
 /// A process that gets no CPU for half a second is no fault of the device, but looks like a silent
 /// peer.

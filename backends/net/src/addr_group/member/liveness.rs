@@ -75,8 +75,8 @@ impl Member {
         self.accepts_watchers = false;
     }
 
-    /// Closes connections whose other end has closed. A watcher sends nothing: readable means that its
-    /// process has ended or watches another member now.
+    /// Closes connections whose other end has closed. A watcher sends nothing: readable means that
+    /// its process has ended or watches another member now.
     pub(super) fn close_ended_watchers(&mut self) {
         self.watchers.retain(|w| is_open(w.raw()));
     }
