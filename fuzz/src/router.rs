@@ -114,13 +114,13 @@ fn message(input: &mut Bytes<'_>, broker: &Broker, id: SessionId) -> (Vec<u8>, u
         .sessions()
         .filter_map(|(_, s)| match &s.state {
             State::Up(up) => Some((up.gid, up.blocks.start * QPN_UNIT, up.unanswered.clone())),
-            State::New(_) => None,
+            State::New(_) | State::Waits(_) => None,
         })
         .collect();
     let waiting =
         broker.sessions().find(|(other, _)| *other == id).and_then(|(_, s)| match &s.state {
             State::Up(up) => up.unanswered.first().copied(),
-            State::New(_) => None,
+            State::New(_) | State::Waits(_) => None,
         });
     let (gid, qpn) = match peers.len() {
         0 => ([0; 16], 0),
@@ -232,7 +232,7 @@ fn check(
                 broker.sessions().find(|(other, _)| *other == id).and_then(|(_, s)| {
                     match &s.state {
                         State::Up(up) => Some(up),
-                        State::New(_) => None,
+                        State::New(_) | State::Waits(_) => None,
                     }
                 })
             };
