@@ -2,6 +2,7 @@
 
 What is wrong then | file | text | what stands there instead | the one stage that can see it."""
 
+E = "router/adapters/etcd/src/"
 H = "router/src/broker/"
 M = "router/mempool/src/"
 FAULTS = [
@@ -69,4 +70,32 @@ FAULTS = [
      "if self.policy.host.as_ref().is_some_and(|host| host.feed().is_some()) {",
      "if false {",
      "router"),
+    ("a member that does not answer is asked for ever", E + "etcd.rs",
+     "let n = (first + k) % self.members.len();",
+     "let n = first % self.members.len();",
+     "etcd"),
+    ("pages of a range are of different revisions", E + "etcd.rs",
+     '"revision": revision.to_string(),',
+     '"revision": "0",',
+     "etcd"),
+    ("a watch begins again where it began", E + "etcd.rs",
+     "next = next.max(number(&event[\"kv\"][\"mod_revision\"]) + 1);",
+     "",
+     "etcd"),
+    ("a compacted watch is taken for a quiet one", E + "etcd.rs",
+     "if number(&result[\"compact_revision\"]) > 0 {",
+     "if false {",
+     "etcd"),
+    ("a lease that has ended counts as renewed", E + "etcd.rs",
+     "Ok(number(&answer[\"result\"][\"TTL\"]) > 0)",
+     "Ok(number(&answer[\"result\"][\"TTL\"]) >= 0)",
+     "etcd"),
+    ("a claim of another host is taken over", E + "claims.rs",
+     "place(pair).is_none_or(|p| p.host == *host);",
+     "place(pair).is_none_or(|p| p.host == *host || true);",
+     "etcd"),
+    ("a tenant that is withdrawn looks like one that is cut off", E + "watch.rs",
+     "Said::Withdrawn(key) | Said::Own(key) => gone(key, false),",
+     "Said::Withdrawn(key) | Said::Own(key) => gone(key, true),",
+     "etcd"),
 ]

@@ -58,6 +58,10 @@ ROUTER = ("router", ROUTER_TEST + ["--no-run"], ROUTER_TEST)
 MEMPOOL_TEST = ["cargo", "test", "-q", "-p", "gdrcore-mempool"]
 MEMPOOL = ("mempool", MEMPOOL_TEST + ["--no-run"], MEMPOOL_TEST)
 
+# And those of the adapter of etcd.
+ETCD_TEST = ["cargo", "test", "-q", "-p", "gdrcore-router-etcd"]
+ETCD = ("etcd", ETCD_TEST + ["--no-run"], ETCD_TEST)
+
 # Stages by name, for faults that one of them shows.
 UNIT, _, ENGINE, _ = STAGES
 
@@ -712,7 +716,7 @@ FAULTS += [
      "ack_req: false,", ENGINE),
 ]
 FAULTS += [
-    fault[:4] + ({"router": ROUTER, "mempool": MEMPOOL}[fault[4]],)
+    fault[:4] + ({"router": ROUTER, "mempool": MEMPOOL, "etcd": ETCD}[fault[4]],)
     for fault in faults_flow.FAULTS
 ]
 FAULTS += [

@@ -144,7 +144,8 @@ fn main() {
     println!("| changes in a second | {:.0} |", f64::from(CHANGES) / took.as_secs_f64());
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     println!(
-        "| one new tenant, until a route to it is answered: median, longest of {SINGLE} | {:.1} ms, {:.1} ms |",
+        "| a new one, until a route to it is answered: median, longest of {SINGLE} \
+         | {:.1} ms, {:.1} ms |",
         ms(singles[singles.len() / 2]),
         ms(singles[singles.len() - 1]),
     );

@@ -266,3 +266,6 @@ fn deny(router: &Router, want: &mut Want, holder: &str) {
         want.denied = Some(holder.into());
     }
 }
+
+#[cfg(test)]
+mod tests;

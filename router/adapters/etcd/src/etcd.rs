@@ -101,7 +101,7 @@ fn behind(prefix: &str) -> Vec<u8> {
 
 /// A pair of an answer; `None`: its key is none of ours.
 fn pair(kv: &Value) -> Option<Pair> {
-    let key = String::from_utf8(bytes(&kv["key"])).ok()?;
+    let key = String::from_utf8(bytes(&kv["key"])).ok().filter(|key| !key.is_empty())?;
     Some(Pair { key, value: bytes(&kv["value"]), revision: number(&kv["mod_revision"]) })
 }
 
@@ -185,13 +185,20 @@ impl Etcd {
             })?;
             if revision == 0 {
                 revision = number(&answer["header"]["revision"]);
+                if revision <= 0 {
+                    return Err(Error::Down("an answer without a revision".into()));
+                }
             }
             let none = Vec::new();
             let kvs = answer["kvs"].as_array().unwrap_or(&none);
             kvs.iter().filter_map(pair).for_each(&mut each);
             match kvs.last() {
                 Some(last) if answer["more"] == true => {
-                    from = bytes(&last["key"]);
+                    let last = bytes(&last["key"]);
+                    if last < from {
+                        return Err(Error::Refused("a page of what was told before".into()));
+                    }
+                    from = last;
                     from.push(0);
                 }
                 _ => return Ok(revision),
@@ -282,7 +289,8 @@ impl Etcd {
                 .map_err(|e| Error::Down(e.to_string()))
         })?;
         let mut next = from;
-        for line in BufReader::new(answer.into_body().into_reader()).split(b'\n') {
+        let body = answer.into_body().into_with_config().limit(ANSWER_MAX).reader();
+        for line in BufReader::new(body).split(b'\n') {
             // Time is up, or the member is gone: the caller looks which.
             let Ok(line) = line else { break };
             let Ok(value) = serde_json::from_slice::<Value>(&line) else { break };
@@ -318,3 +326,6 @@ impl Etcd {
         self.at.fetch_add(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,8 @@
 
 mod claims;
 mod etcd;
+#[cfg(test)]
+mod fake;
 mod keys;
 mod watch;
 
@@ -52,6 +54,10 @@ pub(crate) struct Router {
 }
 
 impl Router {
+    pub(crate) fn new(to: UnixStream) -> Router {
+        Router { to: Mutex::new(to), lives: AtomicBool::new(true) }
+    }
+
     /// Sends an event. False: the router is gone.
     pub(crate) fn say(&self, event: &Event) -> bool {
         let mut line = Vec::new();
@@ -154,7 +160,7 @@ fn serve(options: &Options, etcd: &Arc<Etcd>, stream: UnixStream) -> std::io::Re
         _ => return Ok(()),
     };
     note(format_args!("serves host {id}"));
-    let router = Arc::new(Router { to: Mutex::new(stream), lives: AtomicBool::new(true) });
+    let router = Arc::new(Router::new(stream));
     let (orders, queue) = channel();
     // Threads of a router that is gone end by themselves, at the next answer of the store.
     let claims = (etcd.clone(), router.clone(), id.clone(), options.ttl);

@@ -136,3 +136,6 @@ impl Watch<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+use super::*;
+use crate::fake::member;
+use base64::prelude::{Engine, BASE64_STANDARD};
+use gdrcore_router_feed::read;
+use serde_json::{json, Value};
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+
+type Store = Arc<Mutex<BTreeMap<String, (String, u64, String)>>>;
+
+/// A store with keys, values, revisions and leases, which knows the transactions of claims.
+fn store() -> (Store, Etcd) {
+    let store = Store::default();
+    let own = store.clone();
+    let endpoint = member(move |path, request| {
+        let mut keys = own.lock().unwrap();
+        let answer = match path {
+            "lease/grant" => json!({"ID": "7", "TTL": "15"}),
+            "lease/keepalive" => json!({"result": {"TTL": "15"}}),
+            "kv/txn" => txn(&mut keys, request),
+            other => panic!("{other}"),
+        };
+        (200, answer.to_string())
+    });
+    (store, Etcd::new(vec![endpoint]))
+}
+
+fn plain(v: &Value) -> String {
+    String::from_utf8(BASE64_STANDARD.decode(v.as_str().unwrap()).unwrap()).unwrap()
+}
+
+fn txn(keys: &mut BTreeMap<String, (String, u64, String)>, request: &Value) -> Value {
+    let compare = &request["compare"][0];
+    let key = plain(&compare["key"]);
+    let there = keys.get(&key).cloned();
+    let holds = match compare["target"].as_str().unwrap() {
+        "CREATE" => there.is_none(),
+        "MOD" => there.as_ref().is_some_and(|t| compare["mod_revision"] == json!(t.1.to_string())),
+        "VALUE" => there.as_ref().is_some_and(|t| plain(&compare["value"]) == t.0),
+        other => panic!("{other}"),
+    };
+    if !holds {
+        let kvs = there.map(|(value, revision, _)| {
+            json!({"key": BASE64_STANDARD.encode(&key), "value": BASE64_STANDARD.encode(value),
+                "mod_revision": revision.to_string()})
+        });
+        return json!({"responses": [{"response_range": {"kvs": Vec::from_iter(kvs)}}]});
+    }
+    let put = &request["success"][0]["request_put"];
+    if put.is_null() {
+        keys.remove(&key);
+    } else {
+        let lease = put["lease"].as_str().unwrap().to_string();
+        let revision = keys.values().map(|t| t.1).max().unwrap_or(0) + 1;
+        keys.insert(key, (plain(&put["value"]), revision, lease));
+    }
+    json!({"succeeded": true})
+}
+
+fn entry(host: &str, vip: &str) -> Entry {
+    Entry {
+        network: "default".into(),
+        vip: vip.into(),
+        tenant: "blue".into(),
+        blocks: (1, 2),
+        host: host.into(),
+        address: format!("192.0.2.{}", host.len()),
+        port: 4791,
+    }
+}
+
+fn host(address: &str) -> Host {
+    Host { address: address.into(), port: 4791, epoch: 1, version: "x".into() }
+}
+
+/// Does what is due, and what the router is told of it.
+fn step(
+    claims: &mut Claims<'_>,
+    heard: &mut BufReader<UnixStream>,
+) -> (Result<(), Error>, Vec<Event>) {
+    let outcome = claims.step();
+    // A line of the test's own ends what has come.
+    claims.router.say(&Event::Begin { network: "end".into() });
+    let mut events = Vec::new();
+    loop {
+        let mut line = String::new();
+        heard.read_line(&mut line).unwrap();
+        match read(line.trim().as_bytes()).unwrap() {
+            Event::Begin { .. } => return (outcome, events),
+            event => events.push(event),
+        }
+    }
+}
+
+#[test]
+fn the_first_has_an_address_until_it_gives_it_up() {
+    let (store, etcd) = store();
+    let side = || {
+        let (to, from) = UnixStream::pair().unwrap();
+        (Router::new(to), BufReader::new(from))
+    };
+    let (a, mut heard_a) = side();
+    let (b, mut heard_b) = side();
+    let mut first = Claims::new(&etcd, &a, "a", host("192.0.2.1"), 15);
+    let mut second = Claims::new(&etcd, &b, "bb", host("192.0.2.2"), 15);
+    let vip = || Key { network: "default".into(), vip: "10.0.0.1".into() };
+    first.obey(Order::Publish(entry("a", "10.0.0.1")));
+    assert_eq!(step(&mut first, &mut heard_a), (Ok(()), vec![Event::Claimed(vip())]));
+    assert_eq!(store.lock().unwrap().len(), 2, "the host and its tenant");
+    assert!(store.lock().unwrap().values().all(|(_, _, lease)| lease == "7"));
+    second.obey(Order::Publish(entry("bb", "10.0.0.1")));
+    let Key { network, vip: address } = vip();
+    let denied = Event::Denied { network, vip: address, holder: "a".into() };
+    assert_eq!(step(&mut second, &mut heard_b), (Ok(()), vec![denied]));
+    second.obey(Order::Freed(vip()));
+    assert_eq!(step(&mut second, &mut heard_b), (Ok(()), vec![]), "it is told once");
+    // A new lease, and what was its own is its own.
+    first.lease = None;
+    assert_eq!(step(&mut first, &mut heard_a), (Ok(()), vec![Event::Claimed(vip())]));
+    first.obey(Order::Withdraw(vip()));
+    assert_eq!(step(&mut first, &mut heard_a), (Ok(()), vec![]));
+    assert!(!store.lock().unwrap().contains_key(&keys::vip(&vip())));
+    second.obey(Order::Freed(vip()));
+    assert_eq!(step(&mut second, &mut heard_b), (Ok(()), vec![Event::Claimed(vip())]));
+    // What somebody wrote there by hand is overwritten.
+    store.lock().unwrap().get_mut(&keys::vip(&vip())).unwrap().0 = "rubbish".into();
+    first.obey(Order::Publish(entry("a", "10.0.0.1")));
+    assert_eq!(step(&mut first, &mut heard_a).1, [Event::Claimed(vip())]);
+}
+
+#[test]
+fn two_routers_of_one_name_are_not_one_host() {
+    let (store, etcd) = store();
+    let (to, from) = UnixStream::pair().unwrap();
+    let (router, mut heard) = (Router::new(to), BufReader::new(from));
+    let mut first = Claims::new(&etcd, &router, "a", host("192.0.2.1"), 15);
+    assert_eq!(step(&mut first, &mut heard).0, Ok(()));
+    let mut other = Claims::new(&etcd, &router, "a", host("192.0.2.9"), 15);
+    other.obey(Order::Publish(entry("a", "10.0.0.1")));
+    let (outcome, events) = step(&mut other, &mut heard);
+    assert!(matches!(outcome, Err(Error::Refused(_))), "{outcome:?}");
+    assert!(
+        matches!(&events[..], [Event::Denied { holder, .. }] if holder == "a at 192.0.2.1"),
+        "{events:?}"
+    );
+    assert_eq!(store.lock().unwrap().len(), 1);
+}
