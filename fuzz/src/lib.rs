@@ -6,6 +6,7 @@
 //! * [`mod@pcap`]: the reader of capture files.
 //! * [`mod@mail`]: messages between the processes of one address.
 //! * [`mod@router`]: the router's broker, with messages of any processes.
+//! * [`mod@feed`]: the map of hosts as an adapter brings it, with any events.
 //! * [`mod@relay`]: the router's relay, with frames of any content.
 //! * [`mod@cm`]: two connection managers, their programs, the network between them and a stranger.
 //! * [`mod@capi`]: the C calls in any order, with arguments that no correct program passes.
@@ -16,6 +17,7 @@
 mod bytes;
 mod capi;
 mod cm;
+mod feed;
 mod host;
 mod mail;
 mod pcap;
@@ -31,6 +33,7 @@ use host::Host;
 
 pub use capi::{capi, Reached};
 pub use cm::{cm, Managed};
+pub use feed::{feed, Fed};
 pub use mail::{mail, Mailed};
 pub use pcap::{pcap, Seen};
 pub use relay::{relay, Relayed};

@@ -3,7 +3,7 @@
 
 use gdrcore_core::cm::cm_event;
 use gdrcore_core::counters::Counters;
-use gdrcore_fuzz::{Mailed, Managed, Reached, Relayed, Routed, Seen};
+use gdrcore_fuzz::{Fed, Mailed, Managed, Reached, Relayed, Routed, Seen};
 use gdrcore_testkit::rng::Rng;
 
 /// Whether only one string was requested.
@@ -153,6 +153,15 @@ fn any_processes_at_a_router() {
     run("router", 3000, 2048, gdrcore_fuzz::router, |r| sum.add(&r));
     let Routed { welcomed, links, refused, expelled, revoked, listens, policies } = sum;
     let reached = [welcomed, links, refused, expelled, revoked, listens, policies];
+    assert!(single() || reached.iter().all(|&n| n > 0), "{sum:?}");
+}
+
+#[test]
+fn any_events_of_an_adapter() {
+    let mut sum = Fed::default();
+    run("feed", 3000, 2048, gdrcore_fuzz::feed, |r| sum.add(&r));
+    let Fed { taken, refused, made, failed, waited, ended } = sum;
+    let reached = [taken, refused, made, failed, waited, ended];
     assert!(single() || reached.iter().all(|&n| n > 0), "{sum:?}");
 }
 

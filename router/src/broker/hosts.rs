@@ -177,9 +177,9 @@ impl Broker {
     /// # Errors
     /// The one that has it.
     pub(super) fn not_denied(&self, tenant: &Tenant) -> Result<(), Refusal> {
-        let vip = tenant.vip.filter(|_| tenant.place.is_some());
-        let Some(gid) = vip else { return Ok(()) };
-        match self.far.holder(&tenant.network, &gid) {
+        let Some(gid) = tenant.vip else { return Ok(()) };
+        let known = || self.far.find(&tenant.network, &gid).map(|p| &*p.host);
+        match self.far.holder(&tenant.network, &gid).or_else(known) {
             Some(holder) => Err((errno::IN_USE, held(&tenant.name, &gid, holder))),
             None => Ok(()),
         }

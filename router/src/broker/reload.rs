@@ -74,6 +74,7 @@ impl Broker {
         let (gid, before) = (up.gid, (up.tenant.name.clone(), up.tenant.network.clone()));
         let blocks = up.blocks.clone();
         let tenant = tenant_of(&self.policy, &session.seen, up.ffr_id, world)?;
+        self.not_denied(&tenant).ok()?;
         let far = |vip: &[u8; 16]| self.far.find(&tenant.network, vip).is_some();
         let vip = self.vips.of(&self.policy, &tenant, far, |_| true)?;
         let same = before == (tenant.name.clone(), tenant.network.clone()) && vip == gid;

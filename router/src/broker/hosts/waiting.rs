@@ -81,7 +81,9 @@ impl Broker {
         gid: Option<&Gid>,
         out: &mut Vec<Action>,
     ) {
-        if self.waiting.0.is_empty() {
+        // Who still does not know would keep them once more, and longer than a program waits.
+        let settles = gid.is_some() || self.far.is_known(network);
+        if self.waiting.0.is_empty() || !settles {
             return;
         }
         let all = std::mem::take(&mut self.waiting.0);

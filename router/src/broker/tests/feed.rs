@@ -105,8 +105,11 @@ fn a_route_to_whom_nobody_knows_yet_waits_two_seconds() {
     b.map(MapEvent::Lost);
     assert_eq!(status(&b.route(blue, gid(7), GOLD)), 0, "what is known is known");
     assert_eq!(b.route(blue, gid(8), GOLD), []);
-    b.map(MapEvent::Store("default".into(), true));
-    assert_eq!(b.later(SECOND), [], "a store that answers has not told of all");
+    assert_eq!(b.later(SECOND), []);
+    let out = b.map(MapEvent::Store("default".into(), true));
+    assert_eq!(out, [], "a store that answers has not told of all");
+    assert_eq!(status(&b.later(SECOND)), -errno::AGAIN, "and nobody waits longer for that");
+    assert_eq!(b.route(blue, gid(8), GOLD), []);
     // A session that ends asks no more.
     b.broker.gone(b.now, blue, &mut Vec::new());
     assert_eq!(b.later(SECOND), []);
@@ -221,9 +224,18 @@ fn denials_of_what_is_nobodys_here_change_nothing() {
         b.map(MapEvent::Denied { network: "default".into(), gid, holder: "there".into() });
     }
     assert_eq!((b.broker.denied().count(), b.broker.sessions().count()), (0, 1));
-    // A tenant that other hosts do not know gives its address to who is in the store.
+    // A tenant that other hosts do not know gives its address to who is in the store, and does not
+    // get it back while that is merely cut off.
     let out = b.map(MapEvent::Put(at("there", 2, (9, 1))));
     assert!(end_of(&out, red).1.contains("10.0.0.2 is a tenant's of host there"), "{out:?}");
+    b.map(gone(2, true));
+    let again = b.connect(2);
+    match &b.hello(again, hello())[..] {
+        [Action::Send(_, Envelope { status, .. }), ..] => assert_eq!(*status, -errno::IN_USE),
+        other => panic!("{other:?}"),
+    }
+    b.map(gone(2, false));
+    b.up(2);
 }
 
 #[test]
