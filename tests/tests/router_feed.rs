@@ -5,9 +5,11 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::Message;
 use gdrcore_router_feed::{Event, Key, Wish, LINE_MAX};
 use gdrcore_tests::feed::{address, ask, entry, policy, routed, start, status, wait_for, Adapter};
-use gdrcore_tests::patience;
 use gdrcore_tests::rng::Rng;
 use gdrcore_tests::router::{Raw, Router};
+use gdrcore_tests::{patience, skip};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 const EAGAIN: i32 = 11;
 
@@ -193,4 +195,31 @@ fn nothing_that_an_adapter_sends_harms() {
     assert!(router.running().is_running());
     assert!(raw.say(99, ask(7, QPN_UNIT)));
     assert_eq!(routed(&raw.hear().unwrap().0).0, 0);
+}
+
+#[test]
+fn another_user_is_no_adapter() {
+    // SAFETY: no precondition.
+    if unsafe { libc::geteuid() } != 0 {
+        skip!("needs root");
+    }
+    let router = router(5);
+    let socket = router.socket("feed");
+    let mode = |path: &Path| std::fs::metadata(path).expect("a socket").permissions().mode();
+    assert_eq!(mode(&socket) & 0o777, 0o600);
+    // Even if somebody has opened it to all.
+    std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o666)).expect("a socket");
+    let said = std::thread::spawn(move || {
+        // SAFETY: takes numbers alone. Of this thread, and not of the process, as the library's
+        // call would.
+        let rc = unsafe { libc::syscall(libc::SYS_setresuid, -1, 30_002, -1) };
+        assert_eq!(rc, 0);
+        let mut stranger = Adapter::connect(&socket);
+        (stranger.hear(), stranger.has_ended())
+    });
+    match said.join().expect("a stranger") {
+        (Some(Wish::Error { why }), true) => assert!(why.contains("only root"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(status(&router, "adapters"), "0");
 }

@@ -2,8 +2,8 @@
 //! there (docs/ROUTER.md, "Many hosts on etcd").
 //!
 //! It connects to the socket `feed` of the router, and begins anew whenever that is gone. One
-//! thread for what the router says, one for this host's keys ([`claims`]), and one for each network
-//! that is watched ([`watch`]).
+//! thread for what the router says, one for this host's keys ([`mod@claims`]), and one for each
+//! network that is watched ([`mod@watch`]).
 
 mod claims;
 mod etcd;
