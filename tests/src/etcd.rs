@@ -9,9 +9,6 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Seconds after which others are told that a host is gone.
-pub const TTL: u64 = 3;
-
 /// A cluster.
 pub struct Cluster {
     dir: Scratch,
@@ -21,6 +18,9 @@ pub struct Cluster {
     by: Vec<Vec<OsString>>,
     quota: u64,
     members: Vec<Option<Running>>,
+    /// Seconds after which others are told that a host is gone: for the adapters that are started
+    /// from then on. On a busy machine a lease of so few may end although its adapter lives.
+    pub ttl: u64,
 }
 
 impl Cluster {
@@ -47,7 +47,8 @@ impl Cluster {
         let count = members.len();
         let (addresses, by) = members.into_iter().unzip();
         let members = (0..count).map(|_| None).collect();
-        let mut cluster = Cluster { dir: scratch(name), program, addresses, by, quota, members };
+        let mut cluster =
+            Cluster { dir: scratch(name), program, addresses, by, quota, members, ttl: 3 };
         (0..count).for_each(|k| cluster.start_member(k));
         cluster.wait();
         Some(cluster)
@@ -157,6 +158,6 @@ pub fn adapter_on(lab: &Lab, host: usize, cluster: &Cluster, router: &Router) ->
 
 fn adapter_by(mut c: Command, cluster: &Cluster, router: &Router) -> Running {
     c.arg("--feed").arg(router.socket("feed"));
-    c.args(["--endpoints", &cluster.endpoints(), "--ttl", &TTL.to_string()]);
+    c.args(["--endpoints", &cluster.endpoints(), "--ttl", &cluster.ttl.to_string()]);
     Running::start(&mut c)
 }

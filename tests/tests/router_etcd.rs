@@ -129,7 +129,9 @@ fn two_hosts_know_each_other_whatever_fails() {
 
 #[test]
 fn of_two_hosts_that_want_one_address_one_has_it() {
-    let cluster = cluster!(2, 1, PLENTY);
+    let mut cluster = cluster!(2, 1, PLENTY);
+    // That of the one that lives is not to end.
+    cluster.ttl *= u64::from(patience::factor().min(4));
     let a = Host::start(&cluster, "a", 21, &[5]);
     let b = Host::start(&cluster, "b", 22, &[5]);
     let denied = |host: &Host| host.router.ask("status").output.contains("\"denied\":[{");
@@ -183,6 +185,8 @@ fn refusal(raw: &mut Raw) -> String {
 #[test]
 fn three_members_lose_one_after_the_other() {
     let mut cluster = cluster!(3, 3, 4 << 20);
+    // No lease is to end here.
+    cluster.ttl = 15 * u64::from(patience::factor());
     let a = Host::start(&cluster, "a", 31, &[1]);
     let mut b = Host::start(&cluster, "b", 32, &[2]);
     a.knows(1);
