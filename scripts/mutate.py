@@ -207,7 +207,7 @@ FAULTS = [
     ("a small message may be longer than its receive buffer", R + "rules/accept.rs",
      "if len as u64 > u64::from(sge.length) {", "if false {"),
     ("a small message is not held by a closed window", R + "frame/record.rs",
-     "if self.peer.tx.available(0) == 0 {", "if false {"),
+     "if self.peer.tx.available() == 0 {", "if false {"),
     ("an ACK ends a small request that it does not acknowledge", R + "rules/single.rs",
      "ws.npkts != 1 || ws.psn != psn ||", "ws.npkts != 1 ||"),
     ("a request takes a reserved completion", R + "rules/cq.rs",

@@ -6,7 +6,7 @@ use super::queues::responder_event;
 use super::run::Run;
 use super::txbuf::TxBuf;
 use super::{Sent, AHEAD};
-use crate::mem::{Access, TransferId};
+use crate::mem::{Access, Target, TransferId};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::resp::{rx_block, Resource, Resp};
 use crate::verbs::types::{access, qp_state};
@@ -44,36 +44,29 @@ impl Conn<'_> {
             let offset = job.sent.wrapping_mul(qp.conn.mtu);
             let Some((run, bytes)) = self.answer_run(&job, offset, now) else { return Sent::Idle };
             let qp = &mut *self.qp;
-            let mut stop = None;
-            let mut target = None;
-            if bytes > 0 {
-                // rxe rxe_resp.c rxe_recheck_mr: The key of a READ is looked up again for each part
-                // of its answer.
-                // Looked up anew: the key may have gone since the request came.
-                let va = job.va.wrapping_add(u64::from(offset));
-                let memory = &self.common.memory;
-                match qp.remote_target(memory, job.rkey, va, bytes, access::REMOTE_READ) {
-                    Ok(t) => target = Some(t),
-                    Err(_) => stop = Some(Access::Fault),
-                }
-            }
-            let mut packets = 0;
-            if stop.is_none() {
-                let (providers, qpn) = (&self.common.memory.providers, qp.qpn);
-                let done = tx.emit(&run, qp.conn.mtu, bytes, false, |off, dst| match &target {
-                    Some(t) => {
+            // rxe rxe_resp.c rxe_recheck_mr: The key of a READ is looked up again for each part of
+            // its answer.
+            let va = job.va.wrapping_add(u64::from(offset));
+            let memory = &self.common.memory;
+            let target = match bytes {
+                0 => Ok(Target::default()),
+                _ => qp.remote_target(memory, job.rkey, va, bytes, access::REMOTE_READ),
+            };
+            let (packets, stop) = match &target {
+                Ok(target) => {
+                    let qpn = qp.qpn;
+                    let done = tx.emit(&run, qp.conn.mtu, bytes, false, |off, dst| {
                         let left = job.len.saturating_sub(offset.saturating_add(off));
                         let of = TransferId::answer(qpn, job.psn.get(), left);
-                        providers.fetch(t, off, dst, of)
-                    }
-                    None => Access::Fault,
-                });
-                packets = done.packets;
-                if done.memory != Access::Ready {
-                    stop = Some(done.memory);
+                        match memory.providers.fetch(target, off, dst, of) {
+                            Access::Ready => Ok(()),
+                            stop => Err(stop),
+                        }
+                    });
+                    (done.packets, done.stop)
                 }
-            }
-            let qp = &mut *self.qp;
+                Err(_) => (0, Some(Access::Fault)),
+            };
             if let Some(job) = qp.conn.resp.first_job() {
                 job.sent += packets;
             }
@@ -106,7 +99,7 @@ impl Conn<'_> {
                 Some(_) if job.again => self.qp.conn.resp.pop_job(),
                 Some(_) => {
                     let psn = job.psn.add(job.sent + packets);
-                    self.refuse_answer(&job, psn, target.is_some(), now);
+                    self.refuse_answer(&job, psn, target.is_ok(), now);
                     return Sent::Idle;
                 }
             }
@@ -186,7 +179,6 @@ impl Conn<'_> {
     }
 
     /// Sends the ACK or NAK that is owed, unless answers must go first. False: it did not fit.
-    #[inline]
     pub(crate) fn transmit_ack(&mut self, tx: &mut TxBuf<'_>) -> bool {
         let qp = &mut *self.qp;
         let resp = &mut qp.conn.resp;
@@ -246,7 +238,6 @@ impl Conn<'_> {
 
     /// The ACK that a QP owes to another of this engine, as it would be sent; `None` where an
     /// answer or a NAK must go first, and the QP has to be asked in its turn.
-    #[inline]
     pub(crate) fn take_local_ack(&mut self) -> Option<Run> {
         let qp = &mut *self.qp;
         let resp = &mut qp.conn.resp;

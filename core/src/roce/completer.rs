@@ -1,7 +1,6 @@
 //! The completer: ACKs, NAKs and answers to what the requester sent.
 
 use super::conn::Conn;
-use super::peer::FlowControl;
 use super::requester::window_cost;
 use super::rules::ack::progress;
 use super::rules::sge::CopyError;
@@ -45,7 +44,6 @@ impl Conn<'_> {
 
     /// Takes an ACK, NAK, READ response or atomic answer, from a UDP port where it came through the
     /// port.
-    #[inline]
     pub(crate) fn handle_answer(&mut self, now: u64, port: u16, run: &Run, payload: &[u8]) {
         debug_assert!(!self.qp.can_send() || self.req_is_sound(), "{:?} {run:?}", self.qp.conn.req);
         let qp = &mut *self.qp;
@@ -344,8 +342,7 @@ impl Conn<'_> {
             let ws = *qp.wqe(index);
             qp.conn.req.next_psn = qp.conn.req.una_psn;
             if ws.done {
-                qp.conn.req.next = index.wrapping_add(1);
-                qp.conn.req.cur_pkt = 0;
+                qp.conn.req.go_behind(index);
             } else {
                 qp.conn.req.cur_pkt = ws.done_pkts;
             }

@@ -7,7 +7,7 @@ use super::run::Run;
 use super::txbuf::TxBuf;
 use super::Common;
 use super::{Origin, Sent, Transport};
-use crate::mem::{Access, TransferId};
+use crate::mem::TransferId;
 use crate::ring::SlotRef;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Ah;
@@ -73,7 +73,6 @@ impl Transport {
 
 impl Common {
     /// The peer record for a datagram to a QPN at the address of a handle.
-    #[inline]
     fn datagram_peer(&self, ah: &Ah, dest_qpn: u32) -> u32 {
         if ah.others != NONE && !self.owns(dest_qpn) {
             ah.others
@@ -149,34 +148,21 @@ impl Conn<'_> {
         run.src_qpn = qp.qpn;
         // IBTA 10.2.5: A Q_Key with its top bit set stands for that of the sending queue pair.
         run.qkey = if wqe.b as u32 & 1 << 31 != 0 { qp.attr.qkey } else { wqe.b as u32 };
-        let mut stop = None;
-        let (memory, pd) = (&common.memory, qp.pd);
-        let of = TransferId::request(qp.qpn, index, 0);
-        let fill = |off, dst: &mut [u8]| match memory.gather(pd, slot, u64::from(off), dst, of) {
-            Ok(()) => Access::Ready,
-            Err(e) => {
-                stop = Some(e);
-                Access::Busy
-            }
-        };
-        let mtu = common.config.max_mtu;
-        let packets =
-            if lost { 1 } else { tx.emit(&run, mtu, wqe.length as u32, false, fill).packets };
-        match stop {
-            None if packets == 1 => {}
-            None => return Some(Sent::Full),
-            Some(CopyError::Pending(provider, token)) => {
-                self.hold_for_memory(provider, token);
-                return Some(Sent::Idle);
-            }
-            Some(CopyError::Busy) => {
-                qp.conn.req.set_send_block(SendBlock::Rate(now + 10_000));
-                self.arm();
-                return Some(Sent::Idle);
-            }
-            Some(CopyError::Refused(code, lkey, addr)) => {
-                self.fail_request(now, index, wc_status::LOC_PROT_ERR, code, lkey.into(), addr);
-                return Some(Sent::Idle);
+        if !lost {
+            let (memory, pd) = (&common.memory, qp.pd);
+            let of = TransferId::request(qp.qpn, index, 0);
+            let (mtu, len) = (common.config.max_mtu, wqe.length as u32);
+            let done = tx.emit(&run, mtu, len, false, |off, dst| {
+                memory.gather(pd, slot, off.into(), dst, of)
+            });
+            match done.stop {
+                None if done.packets == 1 => {}
+                None => return Some(Sent::Full),
+                Some(stop) => {
+                    self.memory_stops(index, stop, now);
+                    self.arm();
+                    return Some(Sent::Idle);
+                }
             }
         }
         let wire_bytes = run.wire_bytes(1, wqe.length as u32);

@@ -10,7 +10,6 @@ use super::conn::Conn;
 use super::run::Run;
 use super::txbuf::TxBuf;
 use crate::device::async_event;
-use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::connection::Keep;
 use crate::verbs::req::tx_block;
@@ -80,15 +79,9 @@ impl Conn<'_> {
     pub(crate) fn transmit_keepalive(&mut self, tx: &mut TxBuf<'_>) -> bool {
         let qp = &mut *self.qp;
         qp.conn.keep.ask = false;
-        let run = Run {
-            first: true,
-            last: true,
-            ack_req: true,
-            n: 1,
-            ..Run::new(Class::Rc, Kind::Write, qp.attr.dest_qp_num, qp.conn.req.next_psn.prev())
-        };
-        let done = tx.emit(&run, qp.conn.mtu, 0, true, |_, _| Access::Ready);
-        if done.packets == 0 {
+        let (to, psn) = (qp.attr.dest_qp_num, qp.conn.req.next_psn.prev());
+        let run = Run { ack_req: true, ..Run::new(Class::Rc, Kind::Write, to, psn) };
+        if !tx.emit_bare(&run) {
             qp.conn.keep.ask = true;
             return false;
         }

@@ -49,7 +49,6 @@ const WORTH_WAITING: (u64, u32) = (16 << 10, 4);
 const FILLS_A_RING: u64 = 256 << 10;
 
 /// Whether a request of `len` bytes waits for so many before it.
-#[inline]
 fn is_worth_waiting(len: u64, before: u32) -> bool {
     len >= WORTH_WAITING.0 && before >= WORTH_WAITING.1
         || len >= COPY_REMOTE_MIN && len.saturating_mul(before.into()) >= FILLS_A_RING
@@ -79,7 +78,6 @@ enum Stretch {
 }
 
 impl Stretch {
-    #[inline]
     fn of(place: bool, placed: bool, n: u64, by_call: bool) -> Stretch {
         match (place, placed) {
             (false, _) => Stretch::There,
@@ -91,7 +89,6 @@ impl Stretch {
 
 impl Qp {
     /// Whether all that was sent has been acknowledged, and nothing keeps the next request back.
-    #[inline]
     fn is_quiet(&self) -> bool {
         let r = &self.conn.req;
         r.acked == r.next && r.una_psn == r.max_psn && r.next_psn == r.max_psn
@@ -194,7 +191,6 @@ impl Transport {
 
 impl Common {
     /// Something that [`Transport::mappable`] asks is another now.
-    #[inline]
     pub(crate) fn note_change(&mut self) {
         self.changes = self.changes.wrapping_add(1);
     }
@@ -204,7 +200,6 @@ impl Conn<'_> {
     /// Places what a doorbell has brought, as long as it is WRITEs into mapped memory. True: that
     /// was all there is to send. It takes no time stamp, because nothing stays outstanding and
     /// nothing was before.
-    #[inline]
     pub(crate) fn write_peer(&mut self, memory: &mut dyn PeerMemory) -> bool {
         let qp = &*self.qp;
         if !qp.may_send_new() || !qp.conn.req.nothing_in_flight() {
@@ -276,19 +271,12 @@ impl Conn<'_> {
         if self.complete_single(index) {
             return Mapped::Whole;
         }
-        let qp = &mut *self.qp;
-        let psn = qp.conn.req.next_psn;
-        let ws = qp.wqe(index);
-        (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 0, true);
-        qp.conn.req.next = index.wrapping_add(1);
-        self.skip_done();
-        self.complete(now);
+        self.end_here(now, index);
         Mapped::Whole
     }
 
     /// Places the next bytes of a request, `left` at most, or (`place` false) only sees whether it
     /// could.
-    #[inline]
     fn place_stretch(
         &self,
         qp: &Qp,

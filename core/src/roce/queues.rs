@@ -3,7 +3,6 @@
 use core::sync::atomic::Ordering;
 
 use super::conn::Conn;
-use super::peer::FlowControl;
 use super::rules::complete::Left;
 use super::rules::cq::CqSide;
 use super::{Common, Transport};
@@ -94,7 +93,6 @@ impl Transport {
 
 impl Common {
     /// Pushes a completion for which there is room.
-    #[inline]
     pub(super) fn push_cqe(&mut self, s: &Shared, cq: u32, wc: Wc, solicited: bool) {
         if let Some(mut side) = CqSide::of(s, &self.key, &mut self.cqs, cq) {
             side.push(s, wc, solicited);
@@ -146,7 +144,6 @@ impl Conn<'_> {
     }
 
     /// Completes, in order, what has ended. True: something waits for slow memory.
-    #[inline]
     pub(crate) fn complete(&mut self, now: u64) -> bool {
         let mut sq = self.q.engine_sq(&self.common.key);
         loop {
@@ -208,7 +205,6 @@ impl Conn<'_> {
 
     /// Ends the WQE at a ring index well, if nothing before it is left and its completion, where it
     /// has one, finds room. False: nothing has changed; it takes its turn.
-    #[inline]
     pub(crate) fn complete_single(&mut self, index: u32) -> bool {
         let mut sq = self.q.engine_sq(&self.common.key);
         if self.qp.conn.req.una != index || self.qp.conn.req.is(tx_block::DRAIN_EVENT) {
@@ -241,8 +237,7 @@ impl Conn<'_> {
         ws.status = status as u8;
         if qp.conn.req.next == index {
             // It counts as sent, so that completion reaches it; the hold keeps the rest back.
-            qp.conn.req.next = index.wrapping_add(1);
-            qp.conn.req.cur_pkt = 0;
+            qp.conn.req.go_behind(index);
         }
         qp.conn.req.set(tx_block::FAILED, true);
         self.skip_done();
@@ -257,8 +252,7 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         while qp.conn.req.acked != tail && qp.wqe(qp.conn.req.acked).done {
             if qp.conn.req.acked == qp.conn.req.next {
-                qp.conn.req.next = qp.conn.req.next.wrapping_add(1);
-                qp.conn.req.cur_pkt = 0;
+                qp.conn.req.go_behind(qp.conn.req.next);
             }
             qp.conn.req.acked = qp.conn.req.acked.wrapping_add(1);
         }

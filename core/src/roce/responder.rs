@@ -65,7 +65,6 @@ fn room_for_answer(resp: &Resp, run: &Run) -> Result<(), Refusal> {
 
 impl Conn<'_> {
     /// Takes a request of an RC peer.
-    #[inline]
     pub(crate) fn handle_request(&mut self, now: u64, run: &Run, payload: &[u8]) {
         // rxe rxe_resp.c check_psn, expected: A request is executed at the expected PSN only.
         let ahead = run.psn.diff(self.qp.conn.resp.epsn);
@@ -332,7 +331,6 @@ impl Conn<'_> {
         Ok(())
     }
 
-    #[inline]
     fn place_send(&mut self, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
         // Inside a message the receive is there; its CQE is needed again only at the end.
         let under_way = self.qp.conn.resp.recv.taken && !run.last;

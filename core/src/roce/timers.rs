@@ -2,7 +2,7 @@
 
 use super::conn::Conn;
 use super::Transport;
-use crate::mem::{Access, Token};
+use crate::mem::Access;
 use crate::verbs::req::{tx_block, SendBlock};
 use crate::verbs::shared::Shared;
 use crate::verbs::NONE;
@@ -125,12 +125,5 @@ impl Conn<'_> {
             req.armed_at = at;
             self.common.wheel.arm(self.qi, at);
         }
-    }
-
-    /// Marks a QP that waits for slow memory.
-    #[cold]
-    pub(crate) fn hold_for_memory(&mut self, provider: u32, token: Token) {
-        self.qp.conn.req.set_send_block(SendBlock::Memory(provider as u8, token));
-        self.common.mem_wait.set(self.qi);
     }
 }

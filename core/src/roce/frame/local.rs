@@ -35,7 +35,6 @@ impl Transport {
     /// has changed.
     ///
     /// `scratch`: room for one packet.
-    #[inline]
     pub(crate) fn try_local_write(&mut self, s: &Shared, qi: usize, scratch: &mut [u8]) -> bool {
         let (Some(q), Some(qp)) = (s.qps.get(qi), self.qps.get_mut(qi)) else { return false };
         if !is_local(qp) || !qp.conn.req.nothing_in_flight() {

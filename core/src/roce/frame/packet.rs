@@ -7,7 +7,7 @@
 
 use crate::mem::TransferId;
 use crate::roce::conn::Conn;
-use crate::roce::peer::{FlowControl, Path, PeerAddr};
+use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::requester::DEEP;
 use crate::roce::rules::accept::RequestHeader;
 use crate::roce::rules::send::{Eligible, PreparedSend};
@@ -40,7 +40,6 @@ impl Transport {
     /// nothing is in its way. `way` is as [`crate::engine::Guard::prepare_packet`] has it. Returns
     /// the peer's index and the bytes of the request besides; [`Transport::commit_send`] is next.
     /// `None`: nothing has changed.
-    #[inline]
     pub(crate) fn prepare_packet(
         &mut self,
         s: &Shared,
@@ -50,7 +49,7 @@ impl Transport {
     ) -> Option<(PreparedSend, usize, usize)> {
         let Conn { qp, peer, q, common, .. } = self.connected(s, qi)?;
         let to = qp.conn.peer as usize;
-        if peer.path != Path::Port || peer.tx.available(0) == 0 {
+        if peer.path != Path::Port || peer.tx.available() == 0 {
             return None;
         }
         let sq = q.engine_sq(&common.key);
@@ -97,7 +96,6 @@ impl Transport {
     }
 
     /// What [`Transport::prepare_packet`] wrote has left.
-    #[inline]
     pub(crate) fn commit_send(&mut self, s: &Shared, now: u64, prepared: PreparedSend) {
         let Some(mut c) = self.connected(s, prepared.qi) else { return };
         c.single_left(&prepared);
@@ -108,7 +106,6 @@ impl Transport {
     /// Takes a packet, whose ICRC is right, that came through the port from somebody, if it is a
     /// message of one packet in order, or an ACK that ends the only request under way, and nothing
     /// is in its way. False: nothing has changed.
-    #[inline]
     pub(crate) fn take_packet(
         &mut self,
         s: &Shared,

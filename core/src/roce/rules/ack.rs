@@ -2,7 +2,7 @@
 //! requester.
 
 use crate::bitmap::{Bitmap, Few};
-use crate::roce::peer::{FlowControl, Peer, PROBE_NS};
+use crate::roce::peer::{Peer, PROBE_NS};
 use crate::roce::{ACK_DELAY_NS, ACK_PACKETS};
 use crate::verbs::objects::Qp;
 use crate::verbs::req::Ready;

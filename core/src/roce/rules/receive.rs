@@ -8,7 +8,6 @@ use crate::verbs::types::qp_state;
 use crate::wire::{Class, Kind, NakCode, Psn, Syndrome};
 
 /// Whether a run answers a request.
-#[inline]
 fn is_answer(run: &Run) -> bool {
     matches!(run.kind, Kind::Ack | Kind::ReadResponse | Kind::AtomicAck)
 }
@@ -39,7 +38,6 @@ impl Conn<'_> {
     }
 
     /// Takes one run that names this QP.
-    #[inline]
     pub(in crate::roce) fn handle_run(
         &mut self,
         now: u64,

@@ -47,7 +47,6 @@ pub(in crate::roce) fn next_receive<'a>(
 impl Conn<'_> {
     /// Takes a receive request and reserves its CQE, unless one is taken already. False: there is
     /// none.
-    #[inline]
     pub(crate) fn take_recv(&mut self) -> bool {
         let qp = &mut *self.qp;
         if qp.conn.resp.recv.taken && qp.conn.resp.recv.reserved {

@@ -2,7 +2,7 @@
 
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::roce::conn::Conn;
-use crate::roce::peer::{FlowControl, PROBE_NS};
+use crate::roce::peer::PROBE_NS;
 use crate::verbs::objects::Qp;
 use crate::verbs::types::wr_opcode;
 use crate::verbs::wqe::SendWqe;
@@ -135,11 +135,11 @@ impl Conn<'_> {
                 if !S::SINGLE {
                     req.unasked = if asked { 0 } else { req.unasked.saturating_add(bytes) };
                 }
-                peer.tx.on_sent(0, bytes);
+                peer.tx.on_sent(bytes);
             }
             Charge::ReadWindow(bytes) => {
                 req.read_inflight = req.read_inflight.saturating_add(bytes);
-                peer.rx.on_sent(0, bytes);
+                peer.rx.on_sent(bytes);
             }
         }
         for c in [&mut self.qp.counters, &mut self.common.counters] {

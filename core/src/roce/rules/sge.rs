@@ -40,7 +40,6 @@ impl RegisteredMemory {
 
     /// Copies `src` to byte `offset` of a list. `Some`: the bytes are taken, and have landed when
     /// the provider says so of the token.
-    #[inline]
     pub(in crate::roce) fn scatter(
         &self,
         pd: u32,
@@ -72,7 +71,6 @@ impl RegisteredMemory {
     }
 
     /// Copies bytes `offset..` of a send request, inline or in pieces, into `dst`.
-    #[inline]
     pub(in crate::roce) fn gather(
         &self,
         pd: u32,
