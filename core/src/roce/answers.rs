@@ -2,7 +2,6 @@
 //! requests.
 
 use super::conn::Conn;
-use super::queues::responder_event;
 use super::run::Run;
 use super::txbuf::TxBuf;
 use super::{Sent, AHEAD};
@@ -117,8 +116,7 @@ impl Conn<'_> {
             (NakCode::RemoteAccess, CauseCode::PeerUsedBadKey)
         };
         self.note(now, cause, 0, u64::from(job.rkey), job.va);
-        self.owe_fatal_nak(code, psn);
-        self.enter_error(Some(responder_event(code)));
+        self.end_by_nak(code, psn, true);
     }
 
     /// The run that the rest of an answer is, from byte `offset` on, and the bytes that it carries,

@@ -103,10 +103,7 @@ impl Transport {
     #[cold]
     pub(crate) fn transmit_cnps(&mut self, tx: &mut TxBuf<'_>) {
         let mut from = 0;
-        while let Some(qi) = self.common.cnp_owed.next_from(from) {
-            if qi < from {
-                break;
-            }
+        while let Some(qi) = self.common.cnp_owed.at_or_after(from) {
             from = qi + 1;
             let qp = &mut self.qps[qi];
             let peer = self

@@ -228,10 +228,9 @@ impl Conn<'_> {
         });
         match outcome {
             Ok(pending) => {
-                let flags = wc_flags::GRH | if run.has_imm { wc_flags::WITH_IMM } else { 0 };
-                let mut wc = self.recv_wc(wc_status::SUCCESS, bytes as u32, run.imm, flags);
+                let mut wc = self.end_recv(run, bytes as u32);
+                wc.wc_flags |= wc_flags::GRH;
                 wc.src_qp = run.src_qpn;
-                self.count(|c| &mut c.rdma_recvs);
                 match pending {
                     None if self.qp.conn.resp.fence_len() == 0 => {
                         self.push_reserved(wc, run.solicited)

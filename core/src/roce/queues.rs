@@ -12,7 +12,7 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::req::{tx_block, Ready, SendBlock};
 use crate::verbs::resp::{Fence, Incoming};
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_state, wc_opcode, wc_status, Wc};
+use crate::verbs::types::{qp_state, wc_status, Wc};
 use crate::verbs::NONE;
 use crate::wire::{NakCode, Syndrome};
 
@@ -41,7 +41,7 @@ impl Transport {
     #[cold]
     fn reclaim_reservations(&mut self, s: &Shared) {
         let mut at = 0;
-        while let Some(cq) = self.common.full_cqs.next_from(at).filter(|&cq| cq >= at) {
+        while let Some(cq) = self.common.full_cqs.at_or_after(at) {
             let free = s.cq(cq, &self.common.key).free();
             if free > 0 && free <= self.common.cqs[cq].reserved {
                 self.reclaim_reservation(s, cq as u32);
@@ -73,10 +73,7 @@ impl Transport {
     /// Goes on with what waited for room in a CQ.
     pub(crate) fn retry_full(&mut self, s: &Shared, now: u64) {
         let mut from = 0;
-        while let Some(qi) = self.common.cq_wait.next_from(from) {
-            if qi < from {
-                break;
-            }
+        while let Some(qi) = self.common.cq_wait.at_or_after(from) {
             from = qi + 1;
             self.common.cq_wait.clear(qi);
             match self.qps[qi].state {
@@ -92,13 +89,6 @@ impl Transport {
 }
 
 impl Common {
-    /// Pushes a completion for which there is room.
-    pub(super) fn push_cqe(&mut self, s: &Shared, cq: u32, wc: Wc, solicited: bool) {
-        if let Some(mut side) = CqSide::of(s, &self.key, &mut self.cqs, cq) {
-            side.push(s, wc, solicited);
-        }
-    }
-
     /// Whether a CQ has room that it did not have when a QP began to wait for it.
     fn has_room_again(&self, s: &Shared, cq: usize) -> bool {
         let free = s.cq(cq, &self.key).free();
@@ -108,7 +98,7 @@ impl Common {
     /// The first CQ at or after an index that QPs wait for and that has room again.
     pub(crate) fn next_with_room(&self, s: &Shared, from: usize) -> Option<usize> {
         let mut at = from;
-        while let Some(cq) = self.full_cqs.next_from(at).filter(|&cq| cq >= at) {
+        while let Some(cq) = self.full_cqs.at_or_after(at) {
             if self.has_room_again(s, cq) {
                 return Some(cq);
             }
@@ -366,19 +356,16 @@ impl Conn<'_> {
     }
 
     fn flush_rq(&mut self) {
+        let rcq = self.qp.rcq;
         self.flush_fences();
         if self.qp.conn.resp.recv.taken {
             if !self.take_recv() {
-                let rcq = self.qp.rcq;
-                self.wait_for_cq_room(rcq);
-                return;
+                return self.wait_for_cq_room(rcq);
             }
             let failed = self.qp.conn.resp.recv.failed;
             self.fail_recv(if failed == 0 { wc_status::WR_FLUSH_ERR } else { failed });
         }
-        let qp = &*self.qp;
-        let (rcq, qpn, srq) = (qp.rcq, qp.qpn, qp.srq);
-        if srq != NONE {
+        if self.qp.srq != NONE {
             if !core::mem::replace(&mut self.qp.conn.resp.last_wqe, true) {
                 self.raise_qp(async_event::QP_LAST_WQE_REACHED);
             }
@@ -389,23 +376,12 @@ impl Conn<'_> {
             if rq.is_empty() {
                 return;
             }
-            let Some(mut cq) = CqSide::of(self.s, &self.common.key, &mut self.common.cqs, rcq)
-            else {
-                return;
-            };
-            if !cq.has_room() {
-                drop(cq);
+            let (key, cqs) = (&self.common.key, &mut self.common.cqs);
+            let Some(mut cq) = CqSide::of(self.s, key, cqs, rcq).filter(CqSide::has_room) else {
                 return self.wait_for_cq_room(rcq);
-            }
-            let Some(wqe) = rq.pop() else { return };
-            let wc = Wc {
-                wr_id: wqe.wr_id,
-                status: wc_status::WR_FLUSH_ERR,
-                opcode: wc_opcode::RECV,
-                vendor_err: CauseCode::Flushed as u32,
-                qp_num: qpn,
-                ..Wc::default()
             };
+            let Some(wqe) = rq.pop() else { return };
+            let wc = self.qp.recv_failure(wqe.wr_id, wc_status::WR_FLUSH_ERR);
             cq.push(self.s, wc, false);
         }
     }
@@ -414,11 +390,15 @@ impl Conn<'_> {
     /// are reported as flushed. Their CQEs are reserved.
     pub(super) fn flush_fences(&mut self) {
         while let Some(fence) = self.qp.conn.resp.pop_fence() {
-            if let Some(mut wc) = fence.wc {
-                wc.status = wc_status::WR_FLUSH_ERR;
-                wc.vendor_err = CauseCode::Flushed as u32;
-                self.push_reserved(wc, false);
-            }
+            self.fail_fence(&fence, wc_status::WR_FLUSH_ERR);
+        }
+    }
+
+    /// The receive of a message that was over ends with an error.
+    fn fail_fence(&mut self, fence: &Fence, status: u32) {
+        if let Some(wc) = fence.wc {
+            let vendor_err = self.qp.vendor_err(status);
+            self.push_reserved(Wc { status, vendor_err, ..wc }, false);
         }
     }
 
@@ -449,15 +429,9 @@ impl Conn<'_> {
                     // them.
                     self.note(now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
                     self.qp.conn.resp.pop_fence();
-                    let event = fence.wc.is_none().then_some(async_event::QP_FATAL);
-                    if let Some(mut wc) = fence.wc {
-                        wc.status = wc_status::LOC_PROT_ERR;
-                        wc.vendor_err = CauseCode::LocalMemoryGone as u32;
-                        self.push_reserved(wc, false);
-                    }
+                    self.fail_fence(&fence, wc_status::LOC_PROT_ERR);
                     let psn = self.qp.conn.resp.epsn;
-                    self.owe_fatal_nak(NakCode::RemoteOperation, psn);
-                    self.enter_error(event);
+                    self.end_by_nak(NakCode::RemoteOperation, psn, fence.wc.is_none());
                     return false;
                 }
             }
@@ -483,15 +457,5 @@ impl Conn<'_> {
             self.qp.attr.sq_draining = 0;
             self.raise_qp(async_event::SQ_DRAINED);
         }
-    }
-}
-
-/// The event of an error for which a responder has sent a fatal NAK and has no receive to complete:
-/// the peer left its rights, or the protocol, or it is this side that failed.
-pub(crate) fn responder_event(code: NakCode) -> u32 {
-    match code {
-        NakCode::RemoteAccess => async_event::QP_ACCESS_ERR,
-        NakCode::InvalidRequest => async_event::QP_REQ_ERR,
-        _ => async_event::QP_FATAL,
     }
 }

@@ -105,6 +105,7 @@ const EXTENDED: [[u8; 3]; Kind::Cnp as usize + 1] = {
 
 impl Run {
     /// An empty run of one packet; the caller fills what its kind needs.
+    #[inline(always)]
     pub const fn new(class: Class, kind: Kind, dest_qpn: u32, psn: Psn) -> Self {
         Run {
             class,

@@ -36,10 +36,7 @@ impl Transport {
     /// Asks slow memory whether what QPs wait for has come. O(waiting QPs).
     pub fn poll_memory(&mut self, s: &Shared, now: u64) {
         let mut from = 0;
-        while let Some(qi) = self.common.mem_wait.next_from(from) {
-            if qi < from {
-                break;
-            }
+        while let Some(qi) = self.common.mem_wait.at_or_after(from) {
             from = qi + 1;
             if !self.conn(s, qi).poll_memory(now) {
                 self.common.mem_wait.clear(qi);

@@ -10,7 +10,6 @@
 
 use crate::mem::TransferId;
 use crate::roce::answers::ACK_BYTES;
-use crate::roce::rules::accept::RequestHeader;
 use crate::roce::rules::ack::refill_retries;
 use crate::roce::rules::complete::{prepare, Left};
 use crate::roce::rules::send::{Charge, Departed, Eligible, Single};
@@ -42,13 +41,13 @@ impl Transport {
         }
         let common = &mut self.common;
         let mut sq = q.engine_sq(&common.key);
-        let Some(Eligible { slot, op: Opcode::RC_WRITE_ONLY, .. }) = qp.next_single(&sq) else {
+        let Some(Eligible { index, slot, op: Opcode::RC_WRITE_ONLY, run }) = qp.next_single(&sq)
+        else {
             return false;
         };
         let wqe = slot.header();
         let len = wqe.length as u32;
-        let (index, psn, mtu) = (qp.conn.req.next, qp.conn.req.next_psn, qp.conn.mtu);
-        let (from, to) = (qp.qpn, qp.attr.dest_qp_num);
+        let (from, mtu, psn) = (qp.qpn, qp.conn.mtu, run.psn);
         let payload: &[u8] = if wqe.inline != 0 {
             let Some(bytes) = slot.tail().get(..len as usize) else { return false };
             bytes
@@ -61,41 +60,24 @@ impl Transport {
             }
             bytes
         };
-        let bytes = packet_bytes(Opcode::RC_WRITE_ONLY, len as usize) as u32;
-        let header = RequestHeader {
-            psn,
-            writes: true,
-            has_imm: false,
-            solicited: false,
-            ack_req: true,
-            imm: 0,
-            bytes,
-            va: wqe.remote_addr,
-            rkey: wqe.rkey,
-            dma_len: len,
-        };
+        let bytes = packet_bytes(Opcode::RC_WRITE_ONLY, len as usize);
 
-        let Some(mut b) = self.common.qp_of(to).and_then(|bi| self.within(s, bi)) else {
+        let Some(mut b) = self.common.qp_of(run.dest_qpn).and_then(|bi| self.within(s, bi)) else {
             return false;
         };
         let connected = b.qp.attr.dest_qp_num == from
             && b.qp.conn.mtu == mtu
             && b.qp.can_receive()
             && is_local(b.qp);
-        if !connected || !b.accept_single(&header, payload) {
+        if !connected || !b.accept_single(&run, bytes, payload) {
             return false;
         }
         b.qp.conn.resp.pkts_since_ack = 0;
         b.count_sent(1, ACK_BYTES);
 
         let Some(mut a) = self.within(s, qi) else { return false };
-        a.note_sent::<Single>(&Departed {
-            psn,
-            psns: 1,
-            packets: 1,
-            bytes: bytes.into(),
-            charge: Charge::Free,
-        });
+        let (bytes, charge) = (bytes as u64, Charge::Free);
+        a.note_sent::<Single>(&Departed { psn, psns: 1, packets: 1, bytes, charge });
         a.count_received(1, ACK_BYTES);
         a.qp.conn.req.una_psn = a.qp.conn.req.max_psn;
         refill_retries(a.qp);

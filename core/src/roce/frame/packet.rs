@@ -9,30 +9,14 @@ use crate::mem::TransferId;
 use crate::roce::conn::Conn;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::requester::DEEP;
-use crate::roce::rules::accept::RequestHeader;
 use crate::roce::rules::send::{Eligible, PreparedSend};
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
 use crate::verbs::shared::Shared;
-use crate::verbs::wqe::SendWqe;
-use crate::wire::{packet_bytes, pad_len, Bth, Class, Flow, Kind, Opcode, Psn, Syndrome, ICRC_LEN};
+use crate::wire::{packet_bytes, pad_len, Bth, Flow, Kind, Opcode, Syndrome, ICRC_LEN};
 
 /// Bytes of an ACK.
 const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
-
-/// The run that a request of one packet is.
-#[inline(always)]
-fn single_run(wqe: &SendWqe, is_write: bool, dest: u32, psn: Psn) -> Run {
-    Run {
-        solicited: wqe.is_solicited(),
-        ack_req: true,
-        va: wqe.remote_addr,
-        rkey: wqe.rkey,
-        dma_len: wqe.length as u32,
-        imm: wqe.imm,
-        ..Run::new(Class::Rc, if is_write { Kind::Write } else { Kind::Send }, dest, psn)
-    }
-}
 
 impl Transport {
     /// Writes the only request that waits in the send queue of the QP at an index into `buf`, and
@@ -53,9 +37,8 @@ impl Transport {
             return None;
         }
         let sq = q.engine_sq(&common.key);
-        let Eligible { slot, op, is_write } = qp.next_single(&sq)?;
+        let Eligible { index, slot, op, run } = qp.next_single(&sq)?;
         let wqe = slot.header();
-        let (index, psn) = (qp.conn.req.next, qp.conn.req.next_psn);
         // With so many under way it waits for others.
         if index.wrapping_sub(qp.conn.req.acked) >= DEEP {
             return None;
@@ -69,8 +52,7 @@ impl Transport {
         }
         let (packet, behind) = buf.get_mut(..size + ACK_LEN)?.split_at_mut(size);
         let (head, rest) = packet.split_at_mut_checked(op.header_len())?;
-        let dest = qp.attr.dest_qp_num;
-        single_run(wqe, is_write, dest, psn).emit_headers(op, psn, true, pad as u8, head);
+        run.emit_headers(op, run.psn, true, pad as u8, head);
         let (body, tail) = rest.split_at_mut_checked(len)?;
         if len > 0 {
             // Slow memory that begins to fetch goes on with it for the general path.
@@ -81,7 +63,7 @@ impl Transport {
         let (flow, ident) = way(&peer.addr).unwrap_or((peer.flow, 0));
         flow.append_icrc(ident, packet);
         if acks {
-            let ack = qp.conn.resp.ack(dest);
+            let ack = qp.conn.resp.ack(run.dest_qpn);
             ack.emit_headers(Opcode::RC_ACK, ack.psn, false, 0, &mut behind[..ACK_LEN - ICRC_LEN]);
             flow.append_icrc(ident.wrapping_add(1), behind);
         }
@@ -145,11 +127,7 @@ impl Transport {
             }
             ended
         } else {
-            c.take_single(
-                now,
-                &RequestHeader::of(&run, packet_bytes(bth.opcode, payload.len())),
-                payload,
-            )
+            c.take_single(now, &run, packet_bytes(bth.opcode, payload.len()), payload)
         };
         if taken {
             c.qp.learn_port(from.port);

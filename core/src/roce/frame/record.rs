@@ -10,13 +10,13 @@ use crate::mem::TransferId;
 use crate::roce::answers::ACK_UNLIMITED;
 use crate::roce::conn::Conn;
 use crate::roce::peer::Path;
-use crate::roce::rules::accept::RequestHeader;
 use crate::roce::rules::send::{Eligible, PreparedSend};
-use crate::roce::run::{head_flags, memory_of_head, Head, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
+use crate::roce::run::{head_flags, memory_of_head, Head, Run};
+use crate::roce::run::{HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use crate::roce::Transport;
 use crate::verbs::shared::Shared;
 use crate::verbs::NONE;
-use crate::wire::{packet_bytes, Opcode, Psn, Syndrome};
+use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
 const HEAD_MEMORY: usize = HEAD_MIN + 16;
@@ -129,19 +129,19 @@ impl Transport {
                 return 0;
             }
             let (va, rkey, dma_len) = Head::memory(w);
-            let r = RequestHeader {
-                psn: h.psn,
-                writes: is_write,
+            let kind = if is_write { Kind::Write } else { Kind::Send };
+            let run = Run {
                 has_imm: op.0 & 1 != 0,
                 solicited: flags & head_flags::SOLICITED != 0,
                 ack_req: flags & head_flags::ACK_REQ != 0,
                 imm: h.extra,
-                bytes: packet_bytes(op, len) as u32,
                 va,
                 rkey,
                 dma_len,
+                ..Run::new(Class::Rc, kind, h.dest_qpn, h.psn)
             };
-            if c.take_single(now, &r, &rest[head..head + len]) {
+            let bytes = packet_bytes(op, len);
+            if c.take_single(now, &run, bytes, &rest[head..head + len]) {
                 taken = end;
             } else if !acked {
                 return 0;
@@ -168,10 +168,10 @@ impl Conn<'_> {
     ) -> Option<(PreparedSend, L::Frame<'p>)> {
         let qp = &mut *self.qp;
         let sq = self.q.engine_sq(&self.common.key);
-        let Eligible { slot, op, is_write } = qp.next_single(&sq)?;
+        let Eligible { index, slot, op, run } = qp.next_single(&sq)?;
         let wqe = slot.header();
+        let is_write = run.kind == Kind::Write;
         let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
-        let (index, psn) = (qp.conn.req.next, qp.conn.req.next_psn);
         let Path::Link(link) = self.peer.path else { return None };
         if self.peer.tx.available() == 0 {
             return None;
@@ -196,7 +196,7 @@ impl Conn<'_> {
         let flags = WHOLE
             | head_flags::ACK_REQ
             | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
-        let dest_qpn = qp.attr.dest_qp_num;
+        let Run { dest_qpn, psn, .. } = run;
         let h = Head { payload, op, flags, syndrome: 0, dest_qpn, psn, n: 1, extra: wqe.imm };
         record[..HEAD_MIN].copy_from_slice(h.bytes().as_flattened());
         if is_write {

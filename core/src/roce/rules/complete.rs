@@ -5,7 +5,6 @@ use crate::arena::Table;
 use crate::counters::Counters;
 use crate::ring::EngineConsumer;
 use crate::roce::conn::Conn;
-use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Cq, Qp};
 use crate::verbs::shared::{EngineKey, Shared};
 use crate::verbs::types::{wc_opcode, wc_status, wr_opcode, Wc};
@@ -138,11 +137,7 @@ impl Ending<'_> {
             wr_id: self.wr_id,
             status: self.status,
             opcode: code,
-            vendor_err: match self.status {
-                wc_status::SUCCESS => 0,
-                wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
-                _ => qp.cause.code,
-            },
+            vendor_err: qp.vendor_err(self.status),
             byte_len: if carries { self.length as u32 } else { 0 },
             qp_num: qp.qpn,
             ..Wc::default()

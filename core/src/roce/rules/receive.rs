@@ -1,5 +1,6 @@
 //! Receiving: what is taken from whom.
 
+use crate::device::async_event;
 use crate::roce::conn::Conn;
 use crate::roce::peer::Path;
 use crate::roce::run::Run;
@@ -119,15 +120,23 @@ impl Conn<'_> {
         true
     }
 
-    /// Owes the peer a NAK that ends the connection at a PSN.
+    /// Ends the QP by a NAK at a PSN, which the peer is owed. `reports`: by an event as well,
+    /// because no completion tells the program.
     #[cold]
-    pub(crate) fn owe_fatal_nak(&mut self, code: NakCode, psn: Psn) {
+    pub(crate) fn end_by_nak(&mut self, code: NakCode, psn: Psn, reports: bool) {
         let syndrome = Syndrome::Nak(code).byte();
         let resp = &mut self.qp.conn.resp;
         resp.set_nak(Some(syndrome));
         resp.fatal_nak = Some(syndrome);
         resp.fatal_psn = psn;
         self.common.ready.set(self.qi);
+        // The peer left its rights, or the protocol, or it is this side that failed.
+        let event = match code {
+            NakCode::RemoteAccess => async_event::QP_ACCESS_ERR,
+            NakCode::InvalidRequest => async_event::QP_REQ_ERR,
+            _ => async_event::QP_FATAL,
+        };
+        self.enter_error(reports.then_some(event));
     }
 
     #[cold]

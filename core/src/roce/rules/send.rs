@@ -3,10 +3,11 @@
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::roce::conn::Conn;
 use crate::roce::peer::PROBE_NS;
+use crate::roce::run::Run;
 use crate::verbs::objects::Qp;
 use crate::verbs::types::wr_opcode;
 use crate::verbs::wqe::SendWqe;
-use crate::wire::{Opcode, Psn};
+use crate::wire::{Class, Kind, Opcode, Psn};
 
 /// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
 pub(in crate::roce) const PSN_WINDOW: u32 = (1 << 23) - 1;
@@ -33,9 +34,11 @@ impl Shape for Single {
 
 /// A request of [`Single`] shape that may leave.
 pub(in crate::roce) struct Eligible<'q> {
+    pub(in crate::roce) index: u32,
     pub(in crate::roce) slot: SlotRef<'q, SendWqe>,
     pub(in crate::roce) op: Opcode,
-    pub(in crate::roce) is_write: bool,
+    /// Its packet.
+    pub(in crate::roce) run: Run,
 }
 
 /// A single request that is written, with the ACK that its QP owes. Nothing in the engine knows of
@@ -103,7 +106,22 @@ impl Qp {
             if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0
                 + (opcode & 1) as u8,
         );
-        Some(Eligible { slot, op, is_write })
+        let run = Run {
+            solicited: wqe.is_solicited(),
+            ack_req: true,
+            has_imm: op.has_imm(),
+            va: wqe.remote_addr,
+            rkey: wqe.rkey,
+            dma_len: wqe.length as u32,
+            imm: wqe.imm,
+            ..Run::new(
+                Class::Rc,
+                if is_write { Kind::Write } else { Kind::Send },
+                self.attr.dest_qp_num,
+                self.conn.req.next_psn,
+            )
+        };
+        Some(Eligible { index, slot, op, run })
     }
 
     /// The request at an index begins, and takes `npkts` PSNs from the next one on.
