@@ -37,9 +37,8 @@ impl Conn<'_> {
     pub(crate) fn oldest_open(&mut self) -> Option<u32> {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.end();
-        let qp = &mut *self.qp;
-        let index = qp.conn.req.acked;
-        let ws = qp.wqe(index);
+        let index = self.qp.conn.req.acked;
+        let ws = self.qp.wqe(index);
         (index != tail && ws.started && !ws.done).then_some(index)
     }
 
@@ -47,12 +46,11 @@ impl Conn<'_> {
     /// port.
     pub(crate) fn handle_answer(&mut self, now: u64, port: u16, run: &Run, payload: &[u8]) {
         debug_assert!(!self.qp.can_send() || self.req_is_sound(), "{:?} {run:?}", self.qp.conn.req);
-        let qp = &mut *self.qp;
-        if !qp.can_send() {
+        if !self.qp.can_send() {
             return;
         }
         // PSNs that were never sent, or that are long done, say nothing.
-        let off = qp.off_by(run.psn, run.n);
+        let off = self.qp.off_by(run.psn, run.n);
         if off != 0 {
             return self.stray(now, off);
         }
@@ -154,8 +152,7 @@ impl Conn<'_> {
     /// An answer of a READ or atomic is missing: ask again, once until there is progress.
     #[inline(never)]
     fn answer_lost(&mut self, now: u64, psn: Psn) {
-        let qp = &mut *self.qp;
-        if qp.conn.req.rewound == Some(psn) || !qp.conn.req.may_repeat() {
+        if self.qp.conn.req.rewound == Some(psn) || !self.qp.conn.req.may_repeat() {
             return;
         }
         self.peer.rx.on_loss(now);
@@ -183,13 +180,12 @@ impl Conn<'_> {
         freed: u32,
         read_freed: u32,
     ) {
-        let qp = &mut *self.qp;
-        progress(qp, &mut *self.peer, now, freed, read_freed);
+        progress(self.qp, &mut *self.peer, now, freed, read_freed);
         // Where all is sent, the QP need not be looked at again.
-        if qp.conn.req.next != sq.end() {
+        if self.qp.conn.req.next != sq.end() {
             self.common.ready.set(self.qi);
         }
-        if qp.conn.req.is(tx_block::DRAIN_EVENT) {
+        if self.qp.conn.req.is(tx_block::DRAIN_EVENT) {
             self.check_drained();
         }
         self.common.wake_windows();
@@ -207,12 +203,13 @@ impl Conn<'_> {
     /// Takes a NAK for `psn` that came from a UDP port; `None`: silence has followed it.
     #[inline(never)]
     pub(crate) fn handle_nak(&mut self, now: u64, psn: Psn, code: NakCode, port: Option<u16>) {
-        let qp = &mut *self.qp;
-        let besieged = qp.is_besieged(now);
-        if code != NakCode::Psn && port.is_some_and(|port| !qp.believes_end(now, psn, code, port)) {
+        let besieged = self.qp.is_besieged(now);
+        if code != NakCode::Psn
+            && port.is_some_and(|port| !self.qp.believes_end(now, psn, code, port))
+        {
             // A peer that is alive acknowledges the newest packet when it comes again, and the NAK
             // is forged; one that has failed says so again, or nothing more.
-            qp.conn.req.set(tx_block::PROBE, true);
+            self.qp.conn.req.set(tx_block::PROBE, true);
             self.common.ready.set(self.qi);
             return;
         }

@@ -15,7 +15,7 @@ use core::convert::Infallible;
 use super::conn::Conn;
 use super::peer::Path;
 use super::run::Run;
-use super::txbuf::TxBuf;
+use super::txbuf::{Emission, TxBuf};
 use super::{Origin, Transport};
 use crate::config::config_flags;
 use crate::dcqcn::Dcqcn;
@@ -123,7 +123,9 @@ impl Transport {
             let mut run = Run::new(Class::Cnp, Kind::Cnp, qp.attr.dest_qp_num, Psn::new(0));
             run.becn = true;
             let zeroes = |_, to: &mut [u8]| Ok::<(), Infallible>(to.fill(0));
-            if tx.emit(&run, qp.conn.mtu, CNP_BYTES, false, zeroes).packets == 0 {
+            let (run, mtu, payload) = (&run, qp.conn.mtu, CNP_BYTES);
+            let what = Emission { run, mtu, payload, ack_each_burst: false };
+            if tx.emit(what, zeroes).packets == 0 {
                 return;
             }
             self.common.cnp_owed.clear(qi);

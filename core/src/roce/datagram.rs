@@ -4,7 +4,7 @@ use super::conn::Conn;
 use super::peer::Path;
 use super::rules::sge::CopyError;
 use super::run::Run;
-use super::txbuf::TxBuf;
+use super::txbuf::{Emission, TxBuf};
 use super::Common;
 use super::{Origin, Sent, Transport};
 use crate::mem::TransferId;
@@ -151,10 +151,9 @@ impl Conn<'_> {
         if !lost {
             let (memory, pd) = (&common.memory, qp.pd);
             let of = TransferId::request(qp.qpn, index, 0);
-            let (mtu, len) = (common.config.max_mtu, wqe.length as u32);
-            let done = tx.emit(&run, mtu, len, false, |off, dst| {
-                memory.gather(pd, slot, off.into(), dst, of)
-            });
+            let (mtu, payload) = (common.config.max_mtu, wqe.length as u32);
+            let what = Emission { run: &run, mtu, payload, ack_each_burst: false };
+            let done = tx.emit(what, |off, dst| memory.gather(pd, slot, off.into(), dst, of));
             match done.stop {
                 None if done.packets == 1 => {}
                 None => return Some(Sent::Full),
@@ -170,11 +169,11 @@ impl Conn<'_> {
         self.count_sent(1, wire_bytes);
         let qp = &mut *self.qp;
         let psn = qp.conn.req.next_psn;
-        let ws = qp.wqe(index);
-        (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 1, true);
+        qp.begin_request(index, 1);
+        qp.wqe(index).done = true;
         let next = psn.next();
         (qp.conn.req.next_psn, qp.conn.req.max_psn, qp.conn.req.una_psn) = (next, next, next);
-        qp.conn.req.next = index.wrapping_add(1);
+        qp.conn.req.go_behind(index);
         qp.conn.req.acked = qp.conn.req.next;
         self.complete(now);
         None
@@ -196,19 +195,15 @@ impl Conn<'_> {
         if run.kind != Kind::Send || run.qkey != qp.attr.qkey || run.n != 1 {
             return self.count(|c| &mut c.rcvd_refused);
         }
-        if payload.len() > self.common.config.max_mtu as usize || !qp.conn.resp.has_fence_room() {
-            return self.drop_message();
-        }
+        let too_long = payload.len() > self.common.config.max_mtu as usize;
         // rxe rxe_resp.c check_resource, UD: A datagram without a receive request is dropped.
-        if !self.take_recv() {
+        if too_long || !qp.conn.resp.has_fence_room() || !self.take_recv() {
             return self.drop_message();
         }
-        let qp = &mut *self.qp;
         let bytes = GRH_LEN + payload.len();
-        if bytes as u64 > u64::from(qp.conn.resp.recv.length) {
+        if bytes as u64 > u64::from(self.qp.conn.resp.recv.length) {
             // rxe rxe_resp.c send_data_in, UD: A datagram longer than its receive request is
             // dropped, and the request serves the next one.
-            // Too long for the buffer: dropped; the buffer serves the next datagram.
             return self.drop_message();
         }
         // IBTA A17.4.5.2: A datagram is preceded by 40 bytes: the IPv6 header, or the IPv4 header
@@ -220,10 +215,10 @@ impl Conn<'_> {
             (Some(src), Some(dst)) => ip::V4::udp(src, dst, udp_len).emit_grh(&mut grh),
             _ => ip::V6::udp(from.gid, *to, udp_len).emit(&mut grh),
         }
-        let sges = &qp.conn.resp.recv.sges;
+        let sges = &self.qp.conn.resp.recv.sges;
         let memory = &self.common.memory;
-        let outcome = memory.scatter(qp.pd, sges, 0, &grh).and_then(|header| {
-            let body = memory.scatter(qp.pd, sges, GRH_LEN as u64, payload)?;
+        let outcome = memory.scatter(self.qp.pd, sges, 0, &grh).and_then(|header| {
+            let body = memory.scatter(self.qp.pd, sges, GRH_LEN as u64, payload)?;
             Ok(body.or(header))
         });
         match outcome {

@@ -67,26 +67,6 @@ pub(crate) enum Mapped {
     Whole,
 }
 
-/// Result of placing the next bytes of a request.
-enum Stretch {
-    /// They go the general path, and all before them.
-    No,
-    /// They could be placed.
-    There,
-    /// So many were placed; true: by a call.
-    Placed(u64, bool),
-}
-
-impl Stretch {
-    fn of(place: bool, placed: bool, n: u64, by_call: bool) -> Stretch {
-        match (place, placed) {
-            (false, _) => Stretch::There,
-            (true, true) => Stretch::Placed(n, by_call),
-            (true, false) => Stretch::No,
-        }
-    }
-}
-
 impl Qp {
     /// Whether all that was sent has been acknowledged, and nothing keeps the next request back.
     fn is_quiet(&self) -> bool {
@@ -201,8 +181,7 @@ impl Conn<'_> {
     /// was all there is to send. It takes no time stamp, because nothing stays outstanding and
     /// nothing was before.
     pub(crate) fn write_peer(&mut self, memory: &mut dyn PeerMemory) -> bool {
-        let qp = &*self.qp;
-        if !qp.may_send_new() || !qp.conn.req.nothing_in_flight() {
+        if !self.qp.may_send_new() || !self.qp.conn.req.nothing_in_flight() {
             return false;
         }
         let mut turn = TURN;
@@ -251,22 +230,21 @@ impl Conn<'_> {
         let mut placed = true;
         while at < end && placed {
             match self.place_stretch(qp, &slot, at, end - at, quiet, memory) {
-                Stretch::There => return Mapped::Later,
-                Stretch::Placed(n, by_call) => (at, carried) = (at + n, by_call),
+                Some(_) if !quiet => return Mapped::Later,
+                Some((n, by_call)) => (at, carried) = (at + n, by_call),
                 // Also where it was taken back half way: the general path begins anew and writes
                 // the same bytes once more.
-                Stretch::No => placed = false,
+                None => placed = false,
             }
         }
-        let qp = &mut *self.qp;
-        qp.conn.req.placed = if placed { at } else { 0 };
+        self.qp.conn.req.placed = if placed { at } else { 0 };
         if !placed {
             return Mapped::No;
         }
         if at < wqe.length {
             return Mapped::Part;
         }
-        qp.conn.req.placed = 0;
+        self.qp.conn.req.placed = 0;
         self.count(|c| if carried { &mut c.carried_writes } else { &mut c.mapped_writes });
         if self.complete_single(index) {
             return Mapped::Whole;
@@ -276,7 +254,8 @@ impl Conn<'_> {
     }
 
     /// Places the next bytes of a request, `left` at most, or (`place` false) only sees whether it
-    /// could.
+    /// could: how many, and whether by a call. `None`: they go the general path, and all before
+    /// them.
     fn place_stretch(
         &self,
         qp: &Qp,
@@ -285,28 +264,28 @@ impl Conn<'_> {
         left: u64,
         place: bool,
         memory: &mut dyn PeerMemory,
-    ) -> Stretch {
+    ) -> Option<(u64, bool)> {
         let wqe = slot.header();
         let to = wqe.remote_addr.wrapping_add(at);
         let (own, theirs) = (qp.qpn, qp.attr.dest_qp_num);
         let n = left.min(STRETCH);
         if let Some(to) = memory.pin(own, theirs, wqe.rkey, to, n) {
-            let placed = place && self.common.memory.transfer(qp.pd, slot, at, to, n);
+            let placed = !place || self.common.memory.transfer(qp.pd, slot, at, to, n);
             memory.unpin();
-            return Stretch::of(place, placed, n, false);
+            return placed.then_some((n, false));
         }
         if wqe.length < COPY_REMOTE_MIN || wqe.inline != 0 {
-            return Stretch::No;
+            return None;
         }
         let mut pieces = [Piece::default(); PIECES];
         let most = left.min(CALL);
         let (count, n) = self.common.memory.host_pieces(qp.pd, slot, at, most, &mut pieces);
         if n == 0 {
-            return Stretch::No;
+            return None;
         }
-        let Some(to) = memory.pin_remote(own, theirs, wqe.rkey, to, n) else { return Stretch::No };
-        let placed = place && memory.copy_remote(&pieces[..count], to);
+        let to = memory.pin_remote(own, theirs, wqe.rkey, to, n)?;
+        let placed = !place || memory.copy_remote(&pieces[..count], to);
         memory.unpin();
-        Stretch::of(place, placed, n, true)
+        placed.then_some((n, true))
     }
 }

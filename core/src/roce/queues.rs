@@ -42,31 +42,22 @@ impl Transport {
     fn reclaim_reservations(&mut self, s: &Shared) {
         let mut at = 0;
         while let Some(cq) = self.common.full_cqs.at_or_after(at) {
-            let free = s.cq(cq, &self.common.key).free();
-            if free > 0 && free <= self.common.cqs[cq].reserved {
-                self.reclaim_reservation(s, cq as u32);
-            }
             at = cq + 1;
-        }
-    }
-
-    fn reclaim_reservation(&mut self, s: &Shared, cq: u32) {
-        let holds = |t: &Self, qi: usize| {
-            t.qps.get(qi).is_some_and(|q| {
-                q.live
-                    && q.rcq == cq
-                    && q.conn.resp.recv.reserved
-                    && q.conn.resp.incoming() == Incoming::Send
-            })
-        };
-        let holder = self.common.cqs[cq as usize].holder as usize;
-        let found = if holds(self, holder) {
-            Some(holder)
-        } else {
-            (0..self.qps.len()).find(|&qi| holds(self, qi))
-        };
-        if let Some(qi) = found {
-            self.conn(s, qi).release_cqe();
+            let free = s.cq(cq, &self.common.key).free();
+            if free == 0 || free > self.common.cqs[cq].reserved {
+                continue;
+            }
+            let holds = |qi: &usize| {
+                self.qps.get(*qi).is_some_and(|q| {
+                    let resp = &q.conn.resp;
+                    let begun = resp.recv.reserved && resp.incoming() == Incoming::Send;
+                    q.live && q.rcq == cq as u32 && begun
+                })
+            };
+            let last = self.common.cqs[cq].holder as usize;
+            if let Some(qi) = Some(last).filter(holds).or_else(|| (0..self.qps.len()).find(holds)) {
+                self.conn(s, qi).release_cqe();
+            }
         }
     }
 
@@ -89,22 +80,13 @@ impl Transport {
 }
 
 impl Common {
-    /// Whether a CQ has room that it did not have when a QP began to wait for it.
-    fn has_room_again(&self, s: &Shared, cq: usize) -> bool {
-        let free = s.cq(cq, &self.key).free();
-        free > self.cqs[cq].reserved || free > self.cqs[cq].seen_free
-    }
-
-    /// The first CQ at or after an index that QPs wait for and that has room again.
+    /// The first CQ at or after an index that QPs wait for, and that has room again: more than when
+    /// they began to wait.
     pub(crate) fn next_with_room(&self, s: &Shared, from: usize) -> Option<usize> {
-        let mut at = from;
-        while let Some(cq) = self.full_cqs.at_or_after(at) {
-            if self.has_room_again(s, cq) {
-                return Some(cq);
-            }
-            at = cq + 1;
-        }
-        None
+        self.full_cqs.iter().filter(|&cq| cq >= from).find(|&cq| {
+            let free = s.cq(cq, &self.key).free();
+            free > self.cqs[cq].reserved || free > self.cqs[cq].seen_free
+        })
     }
 
     /// Whether [`Transport::look_for_room`] may find something to do.
@@ -203,7 +185,9 @@ impl Conn<'_> {
         self.end_request(&mut sq, wc_status::SUCCESS, Left::NothingUnsent)
     }
 
-    /// [`Conn::fail_wqe`], and says why: a cause and its two numbers.
+    /// Ends the WQE at a ring index with an error, in its turn, and says why: a cause and its two
+    /// numbers. Nothing after it is sent.
+    #[inline(never)]
     pub(crate) fn fail_request(
         &mut self,
         now: u64,
@@ -214,22 +198,15 @@ impl Conn<'_> {
         b: u64,
     ) {
         self.note(now, cause, status, a, b);
-        self.fail_wqe(now, index, status);
-    }
-
-    /// Ends the WQE at a ring index with an error, in its turn. Nothing after it is sent.
-    #[inline(never)]
-    pub(crate) fn fail_wqe(&mut self, now: u64, index: u32, status: u32) {
-        let qp = &mut *self.qp;
-        let ws = qp.wqe(index);
+        let ws = self.qp.wqe(index);
         ws.done = true;
         ws.placing = false;
         ws.status = status as u8;
-        if qp.conn.req.next == index {
+        if self.qp.conn.req.next == index {
             // It counts as sent, so that completion reaches it; the hold keeps the rest back.
-            qp.conn.req.go_behind(index);
+            self.qp.conn.req.go_behind(index);
         }
-        qp.conn.req.set(tx_block::FAILED, true);
+        self.qp.conn.req.set(tx_block::FAILED, true);
         self.skip_done();
         self.complete(now);
     }
@@ -256,15 +233,12 @@ impl Conn<'_> {
     /// The requester's part of the window is given back: nothing of it is on its way any more.
     pub(crate) fn forget_inflight(&mut self) {
         let qp = &mut *self.qp;
-        let (tx, rx) = (qp.conn.req.inflight, qp.conn.req.read_inflight);
-        qp.conn.req.inflight = 0;
-        qp.conn.req.read_inflight = 0;
+        let tx = core::mem::take(&mut qp.conn.req.inflight);
+        let rx = core::mem::take(&mut qp.conn.req.read_inflight);
         qp.conn.req.rd_out = 0;
-        let peer = qp.conn.peer;
-        if peer != NONE && tx | rx != 0 {
-            let p = &mut *self.peer;
-            p.tx.on_forgotten(tx);
-            p.rx.on_forgotten(rx);
+        if qp.conn.peer != NONE && tx | rx != 0 {
+            self.peer.tx.on_forgotten(tx);
+            self.peer.rx.on_forgotten(rx);
             self.common.wake_windows();
         }
     }
@@ -338,12 +312,11 @@ impl Conn<'_> {
     pub(crate) fn flush_sq(&mut self) {
         let mut sq = self.q.engine_sq(&self.common.key);
         while !sq.is_empty() {
-            let qp = &mut *self.qp;
-            let una = qp.conn.req.una;
-            let ws = *qp.wqe(una);
+            let una = self.qp.conn.req.una;
+            let ws = *self.qp.wqe(una);
             // IBTA C10-96: In ERR all requests end as flushed, in order, those posted later too.
             // Behind a failure nothing has ended well, not even what was done already.
-            let ended = ws.done && !ws.placing && !qp.conn.req.is(tx_block::BROKEN);
+            let ended = ws.done && !ws.placing && !self.qp.conn.req.is(tx_block::BROKEN);
             let status = if ended { u32::from(ws.status) } else { wc_status::WR_FLUSH_ERR };
             if !self.end_request(&mut sq, status, Left::Nothing) {
                 return self.wait_for_cq_room(self.qp.scq);

@@ -3,10 +3,10 @@
 use super::conn::Conn;
 use super::peer::{Path, Window, PACKET_COST};
 use super::peer_write::Mapped;
-use super::rules::send::{Charge, Departed, General, PSN_WINDOW};
+use super::rules::send::{Charge, Departed, PSN_WINDOW};
 use super::rules::sge::CopyError;
 use super::run::Run;
-use super::txbuf::{Emitted, TxBuf, MAX_BURST};
+use super::txbuf::{Emission, Emitted, TxBuf, MAX_BURST};
 use super::{Sent, Transport, AHEAD, READ_PIECE};
 use crate::device::async_event;
 use crate::mem::TransferId;
@@ -150,7 +150,7 @@ impl Conn<'_> {
             qp.conn.req.rd_out += u32::from(!carries);
             qp.conn.req.cur_pkt += psns;
             let (psn, packets) = (part.psn, done.packets);
-            self.note_sent::<General>(&Departed { psn, psns, packets, bytes: wire, charge });
+            self.note_sent::<false>(&Departed { psn, psns, packets, bytes: wire, charge });
             if rc {
                 self.start_timers(now);
             }
@@ -191,7 +191,9 @@ impl Conn<'_> {
     ) -> Emitted<CopyError> {
         let (memory, qp) = (&self.common.memory, &*self.qp);
         let of = TransferId::request(qp.qpn, index, 0);
-        tx.emit(&part.run, qp.conn.mtu, part.payload, asks, |off, dst| {
+        let Part { run, payload, .. } = part;
+        let (mtu, payload) = (qp.conn.mtu, *payload);
+        tx.emit(Emission { run, mtu, payload, ack_each_burst: asks }, |off, dst| {
             memory.gather(qp.pd, slot, part.offset + u64::from(off), dst, of)
         })
     }
@@ -270,15 +272,14 @@ impl Conn<'_> {
                 Mapped::Whole => return Err(Step::Sent),
             }
         }
-        let qp = &mut *self.qp;
-        let mtu = u64::from(qp.conn.mtu);
+        let mtu = u64::from(self.qp.conn.mtu);
         // rxe rxe_req.c update_wqe_psn: A READ takes as many PSNs as its answer has packets, at
         // least one; other requests take one for each packet.
-        qp.begin_request(
+        self.qp.begin_request(
             index,
             if wqe.length <= mtu { 1 } else { wqe.length.div_ceil(mtu) as u32 },
         );
-        qp.conn.req.cur_pkt = 0;
+        self.qp.conn.req.cur_pkt = 0;
         Ok(index)
     }
 
@@ -504,21 +505,23 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let waiting = (self.qp.conn.req.next != sq.end()).then_some(self.qp.conn.req.next);
         let request = self.oldest_open().or(waiting);
-        self.note(now, cause, wc_status::RETRY_EXC_ERR, arg0, 0);
+        let status = wc_status::RETRY_EXC_ERR;
         match request {
             Some(index) if self.qp.can_send() => {
-                self.fail_wqe(now, index, wc_status::RETRY_EXC_ERR)
+                self.fail_request(now, index, status, cause, arg0, 0)
             }
             // Nothing is left that a completion could report it by.
-            _ => self.enter_error(Some(async_event::QP_FATAL)),
+            _ => {
+                self.note(now, cause, status, arg0, 0);
+                self.enter_error(Some(async_event::QP_FATAL));
+            }
         }
     }
 
     /// The peer has been silent for the ACK timeout.
     pub(crate) fn on_ack_timeout(&mut self, now: u64) {
-        let qp = &mut *self.qp;
-        qp.conn.req.ack_deadline = 0;
-        if !qp.can_send() || qp.conn.req.una_psn == qp.conn.req.max_psn {
+        self.qp.conn.req.ack_deadline = 0;
+        if !self.qp.can_send() || self.qp.conn.req.una_psn == self.qp.conn.req.max_psn {
             return;
         }
         let Some(index) = self.oldest_open() else { return };
@@ -614,30 +617,21 @@ impl Qp {
 /// count: after a loss an answer may come for a request that was sent twice.
 #[cold]
 fn waits_at_fence(qp: &mut Qp, sq: &EngineConsumer<'_, SendWqe>, index: u32) -> bool {
-    let mut i = qp.conn.req.acked;
-    while i != index {
-        if !qp.wqe(i).done && sq.at(i).header().is_read_or_atomic() {
-            return true;
-        }
-        i = i.wrapping_add(1);
-    }
-    false
+    let first = qp.conn.req.acked;
+    (0..index.wrapping_sub(first))
+        .map(|k| first.wrapping_add(k))
+        .any(|i| !qp.wqe(i).done && sq.at(i).header().is_read_or_atomic())
 }
 
 /// Whether a request has failed that comes before the WQE at `index`, or is it. What comes before
 /// may still be sent again: it must end before the failure is told.
 #[cold]
 fn behind_failed(qp: &mut Qp, index: u32) -> bool {
-    let mut i = qp.conn.req.una;
-    loop {
-        if qp.wqe(i).done && qp.wqe(i).status != 0 {
-            return true;
-        }
-        if i == index {
-            return !qp.wqe(i).started;
-        }
-        i = i.wrapping_add(1);
-    }
+    let first = qp.conn.req.una;
+    let failed = (0..=index.wrapping_sub(first))
+        .map(|k| *qp.wqe(first.wrapping_add(k)))
+        .any(|ws| ws.done && ws.status != 0);
+    failed || !qp.wqe(index).started
 }
 
 /// Packets of a request.

@@ -10,6 +10,7 @@ use super::run::Run;
 use super::siege::NEAR;
 use crate::mem::{Access, AtomicOp, KeyError, Target, Token, TransferId};
 use crate::verbs::cause::CauseCode as Cause;
+use crate::verbs::objects::Qp;
 use crate::verbs::resp::{rx_block, Fence, Incoming, Resource, Resp, MAX_FENCES};
 use crate::verbs::types::wc_status::{self, SUCCESS};
 use crate::verbs::types::{access, qp_state, Wc};
@@ -74,14 +75,15 @@ fn rest_of<'p>(run: &Run, k: u32, mtu: u32, payload: &'p [u8]) -> Option<(Run, &
 }
 
 /// Whether one more READ or atomic can be answered.
-fn room_for_answer(resp: &Resp, run: &Run) -> Result<(), Refusal> {
-    let depth = resp.resources.len();
+fn room_for_answer(qp: &Qp, run: &Run) -> Result<(), Refusal> {
+    let resp = &qp.conn.resp;
+    let depth = resp.resources.len().min(qp.attr.max_dest_rd_atomic.into());
     if (resp.job_len() as usize) < depth {
         return Ok(());
     }
     if depth == 0 || resp.queued_jobs().filter(|job| !job.again).count() >= depth {
-        // rxe rxe_resp.c check_resource, depth: READs and atomics beyond those that the device
-        // serves at once are invalid requests.
+        // rxe rxe_resp.c check_resource, depth: READs and atomics beyond those that the queue pair
+        // (max_dest_rd_atomic) and the device serve at once are invalid requests.
         return Err(bad_request(run));
     }
     if resp.jobs_are_full() {
@@ -109,8 +111,7 @@ impl Conn<'_> {
     /// Takes a run that begins with what has come already, `run.psn` being before the expected one.
     #[inline(never)]
     fn handle_old(&mut self, now: u64, run: &Run, payload: &[u8]) {
-        let qp = &mut *self.qp;
-        let behind = run.psn.diff(qp.conn.resp.epsn).unsigned_abs();
+        let behind = run.psn.diff(self.qp.conn.resp.epsn).unsigned_abs();
         if behind >= run.n || run.kind == Kind::ReadRequest {
             if behind > NEAR as u32 && matches!(run.kind, Kind::Send | Kind::Write) {
                 self.note_odd(now);
@@ -118,7 +119,7 @@ impl Conn<'_> {
             return self.handle_duplicate(run);
         }
         // The rest of it is new.
-        let Some((rest, payload)) = rest_of(run, behind, qp.conn.mtu, payload) else { return };
+        let Some((rest, payload)) = rest_of(run, behind, self.qp.conn.mtu, payload) else { return };
         self.handle_request(now, &rest, payload);
     }
 
@@ -199,18 +200,17 @@ impl Conn<'_> {
     #[inline(never)]
     fn handle_duplicate(&mut self, run: &Run) {
         self.count(|c| &mut c.duplicate_request);
-        let qp = &mut *self.qp;
-        let resp = &mut qp.conn.resp;
+        let resp = &mut self.qp.conn.resp;
         match run.kind {
             Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd => {
-                let npkts = answer_packets(run, qp.conn.mtu);
+                let npkts = answer_packets(run, self.qp.conn.mtu);
                 let atomic = run.kind != Kind::ReadRequest;
                 // rxe rxe_resp.c duplicate_request, READ: A READ that comes again is answered again
                 // if it is the same one, or a part of it under the same key; otherwise it is
                 // dropped.
                 let found = resp.resources.iter().find(|r| {
                     let into = run.psn.diff(r.psn);
-                    let bytes = (into.max(0) as u64) * u64::from(qp.conn.mtu);
+                    let bytes = (into.max(0) as u64) * u64::from(self.qp.conn.mtu);
                     r.valid
                         && r.atomic == atomic
                         && into >= 0
@@ -286,15 +286,14 @@ impl Conn<'_> {
     /// Whether FIRST, MIDDLE and LAST come in order and with the lengths that they must have.
     #[inline(always)]
     fn check_sequence(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
-        let qp = &mut *self.qp;
-        let resp = &mut qp.conn.resp;
+        let resp = &mut self.qp.conn.resp;
         // rxe rxe_resp.c check_op_seq, RC: Inside a message only its own MIDDLE and LAST packets
         // may follow; anything else is an invalid request.
         let in_order =
             resp.incoming() == if run.first { Incoming::Idle } else { Incoming::of(run.kind) };
         let len = payload.len() as u64;
-        let full = u64::from(run.n) * u64::from(qp.conn.mtu);
-        let before_last = full - u64::from(qp.conn.mtu);
+        let full = u64::from(run.n) * u64::from(self.qp.conn.mtu);
+        let before_last = full - u64::from(self.qp.conn.mtu);
         // IBTA C9-92: FIRST and MIDDLE packets carry as many bytes as the path MTU, LAST one to as
         // many, ONLY none to as many.
         let length_fits = if run.last {
@@ -414,8 +413,7 @@ impl Conn<'_> {
         let completes = run.last && (run.kind == Kind::Send || run.has_imm);
         let wc = completes.then(|| self.end_recv(run, bytes));
         self.end_part(run, wc);
-        let (common, asked) = (&mut *self.common, run.ack_req);
-        common.acks.owe(self.qp, &mut common.ready, self.qi, now, run.n, asked);
+        self.owe_ack(now, run.n, run.ack_req);
     }
 
     /// Lets the acknowledgeable PSN advance, at once or behind slow memory.
@@ -470,7 +468,7 @@ impl Conn<'_> {
         {
             return Err(bad_request(run));
         }
-        room_for_answer(resp, run)?;
+        room_for_answer(self.qp, run)?;
         let (psn, npkts) = (run.psn, answer_packets(run, self.qp.conn.mtu));
         let Run { va, rkey, .. } = *run;
         let mut job = Resource { valid: true, psn, npkts, va, rkey, ..Resource::default() };
@@ -525,18 +523,17 @@ impl Conn<'_> {
     /// Takes a packet of a UC peer. What does not fit is dropped, and so is the rest of its
     /// message.
     pub(crate) fn handle_uc(&mut self, now: u64, run: &Run, payload: &[u8]) {
-        let qp = &mut *self.qp;
-        let gap = run.psn != qp.conn.resp.epsn;
-        qp.conn.resp.epsn = run.psn.add(run.n);
+        let gap = run.psn != self.qp.conn.resp.epsn;
+        self.qp.conn.resp.epsn = run.psn.add(run.n);
         if !matches!(run.kind, Kind::Send | Kind::Write) {
             return self.drop_message();
         }
         // rxe rxe_resp.c check_psn, UC: A gap drops the message of UC in which it lies, up to the
         // next that begins.
-        if gap && qp.conn.resp.incoming() != Incoming::Idle {
+        if gap && self.qp.conn.resp.incoming() != Incoming::Idle {
             // The message under way has lost a packet. A receive that it had taken serves the next
             // one.
-            qp.conn.resp.set_incoming(Incoming::Skip);
+            self.qp.conn.resp.set_incoming(Incoming::Skip);
             self.drop_message();
         }
         let qp = &mut *self.qp;

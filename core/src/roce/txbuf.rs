@@ -32,6 +32,19 @@ impl Handed {
     }
 }
 
+/// A run that is to be emitted.
+pub struct Emission<'r> {
+    /// Its headers.
+    pub run: &'r Run,
+    /// Bytes of every packet but the last.
+    pub mtu: u32,
+    /// Bytes that all its packets carry together.
+    pub payload: u32,
+    /// Where the buffer ends before the run, its last packet asks for an ACK, so that a window can
+    /// open again.
+    pub ack_each_burst: bool,
+}
+
 /// Result of an emission.
 pub struct Emitted<E> {
     /// Packets that are in the buffer now.
@@ -151,22 +164,17 @@ impl<'b> TxBuf<'b> {
             && self.len + size <= self.buf.len().min(MAX_BURST)
     }
 
-    /// Emits as many packets of `run` as fit. `payload` is what all its packets carry together;
-    /// `fill` copies a piece of it. Where the buffer ends before the run, the last packet asks for
-    /// an ACK if `ack_each_burst`, so that a window can open again.
+    /// Emits as many packets of a run as fit; `fill` copies a piece of their payload.
     #[inline(always)]
     pub fn emit<E>(
         &mut self,
-        run: &Run,
-        mtu: u32,
-        payload: u32,
-        ack_each_burst: bool,
+        what: Emission<'_>,
         fill: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
     ) -> Emitted<E> {
         match self.path {
-            Path::Port => self.emit_packets(run, mtu, payload, ack_each_burst, fill),
-            Path::Loopback => self.emit_whole::<E, false>(run, mtu, payload, ack_each_burst, fill),
-            _ => self.emit_record(run, mtu, payload, ack_each_burst, fill),
+            Path::Port => self.emit_packets(what, fill),
+            Path::Loopback => self.emit_whole::<E, false>(what, fill),
+            _ => self.emit_record(what, fill),
         }
     }
 
@@ -175,12 +183,10 @@ impl<'b> TxBuf<'b> {
     #[inline(never)]
     fn emit_packets<E>(
         &mut self,
-        run: &Run,
-        mtu: u32,
-        payload: u32,
-        ack_each_burst: bool,
+        what: Emission<'_>,
         mut fill: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
     ) -> Emitted<E> {
+        let Emission { run, mtu, payload, ack_each_burst } = what;
         let mut k = 0;
         let mut last_size = 0;
         while k < run.n {
@@ -229,25 +235,20 @@ impl<'b> TxBuf<'b> {
     #[inline(never)]
     fn emit_record<E>(
         &mut self,
-        run: &Run,
-        mtu: u32,
-        payload: u32,
-        ack_each_burst: bool,
+        what: Emission<'_>,
         fill: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
     ) -> Emitted<E> {
-        self.emit_whole::<E, true>(run, mtu, payload, ack_each_burst, fill)
+        self.emit_whole::<E, true>(what, fill)
     }
 
     /// Emits as much of a run as fits, as one record, or as one run.
     #[inline(always)]
     fn emit_whole<E, const RECORD: bool>(
         &mut self,
-        run: &Run,
-        mtu: u32,
-        payload: u32,
-        ack_each_burst: bool,
+        what: Emission<'_>,
         mut fill: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
     ) -> Emitted<E> {
+        let Emission { run, mtu, payload, ack_each_burst } = what;
         let full = Emitted { packets: 0, stop: None };
         let handed = self.runs.get_mut(usize::from(self.nseg));
         if !RECORD && handed.is_none() {
@@ -306,6 +307,7 @@ impl<'b> TxBuf<'b> {
 
     /// Emits a single packet without payload.
     pub fn emit_bare(&mut self, run: &Run) -> bool {
-        self.emit(run, 256, 0, false, |_, _| Ok::<(), Infallible>(())).packets == 1
+        let what = Emission { run, mtu: 256, payload: 0, ack_each_burst: false };
+        self.emit(what, |_, _| Ok::<(), Infallible>(())).packets == 1
     }
 }

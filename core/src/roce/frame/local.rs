@@ -1,7 +1,7 @@
 //! A WRITE of one packet between two queue pairs of one engine with nothing in its way, in one
 //! step.
 //!
-//! The initiator's half is that of [`Single`] requests, the target's half that of messages of one
+//! The initiator's half is that of single requests, the target's half that of messages of one
 //! packet (`Conn::accept_single`); between them lies no frame. The WRITE is acknowledged when it
 //! has been accepted, so nothing stays outstanding, and no time is taken. Where anything is in the
 //! way, nothing has happened, and the request takes the general path.
@@ -12,12 +12,13 @@ use crate::mem::TransferId;
 use crate::roce::answers::ACK_BYTES;
 use crate::roce::rules::ack::refill_retries;
 use crate::roce::rules::complete::{prepare, Left};
-use crate::roce::rules::send::{Charge, Departed, Eligible, Single};
+use crate::roce::rules::send::{Charge, Departed, Eligible};
+use crate::roce::run::Run;
 use crate::roce::Transport;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::wc_status;
-use crate::wire::{packet_bytes, Opcode};
+use crate::wire::{packet_bytes, Kind, Opcode};
 
 /// Whether a QP and its peer are of this engine and connected, and its responder is idle.
 #[inline(always)]
@@ -47,6 +48,8 @@ impl Transport {
         };
         let wqe = slot.header();
         let len = wqe.length as u32;
+        // Said once more for the compiler, which then leaves out the receive request.
+        let run = Run { kind: Kind::Write, has_imm: false, ..run };
         let (from, mtu, psn) = (qp.qpn, qp.conn.mtu, run.psn);
         let payload: &[u8] = if wqe.inline != 0 {
             let Some(bytes) = slot.tail().get(..len as usize) else { return false };
@@ -77,7 +80,7 @@ impl Transport {
 
         let Some(mut a) = self.within(s, qi) else { return false };
         let (bytes, charge) = (bytes as u64, Charge::Free);
-        a.note_sent::<Single>(&Departed { psn, psns: 1, packets: 1, bytes, charge });
+        a.note_sent::<true>(&Departed { psn, psns: 1, packets: 1, bytes, charge });
         a.count_received(1, ACK_BYTES);
         a.qp.conn.req.una_psn = a.qp.conn.req.max_psn;
         refill_retries(a.qp);

@@ -112,7 +112,7 @@ impl Conn<'_> {
     ) -> bool {
         let taken = self.accept_single(run, bytes, payload);
         if taken {
-            self.common.acks.owe(self.qp, &mut self.common.ready, self.qi, now, 1, run.ack_req);
+            self.owe_ack(now, 1, run.ack_req);
         }
         taken
     }

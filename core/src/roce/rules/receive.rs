@@ -46,17 +46,16 @@ impl Conn<'_> {
         run: &Run,
         payload: &[u8],
     ) {
-        let qp = &mut *self.qp;
         // rxe rxe_recv.c check_type_state, state: A queue pair that is not in a state to receive
         // takes no packet.
-        if !qp.can_receive() {
+        if !self.qp.can_receive() {
             if !self.repeat_nak(from, run) {
                 self.common.counters.rcvd_no_qp += 1;
             }
             return;
         }
-        let class = qp.kind.class();
-        if run.class == Class::Cnp && qp.kind.is_connected() {
+        let class = self.qp.kind.class();
+        if run.class == Class::Cnp && self.qp.kind.is_connected() {
             return self.handle_cnp(now, from);
         }
         // rxe rxe_recv.c check_type_state, service: A packet of another service than the queue
@@ -103,12 +102,11 @@ impl Conn<'_> {
     #[cold]
     fn repeat_nak(&mut self, from: &Origin, run: &Run) -> bool {
         let ours = self.is_from_peer(from) && run.pkey & 0x7fff == 0x7fff;
-        let qp = &mut *self.qp;
-        let Some(syndrome) = qp.conn.resp.fatal_nak else { return false };
-        if qp.state != qp_state::ERR || run.class != Class::Rc || is_answer(run) || !ours {
+        let Some(syndrome) = self.qp.conn.resp.fatal_nak else { return false };
+        if self.qp.state != qp_state::ERR || run.class != Class::Rc || is_answer(run) || !ours {
             return false;
         }
-        let resp = &mut qp.conn.resp;
+        let resp = &mut self.qp.conn.resp;
         resp.set_nak(Some(syndrome));
         // The answer that failed may have been one that the peer no longer waits for; a NAK behind
         // what it asks for now would mean nothing to it. Everything before the expected PSN was
