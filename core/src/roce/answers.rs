@@ -30,8 +30,7 @@ impl Resp {
 impl Conn<'_> {
     /// Sends queued answers. `Full`: there is more than fits.
     pub(crate) fn transmit_answers(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
-        loop {
-            let Some(&mut job) = self.qp.conn.resp.first_job() else { break };
+        while let Some(&mut job) = self.qp.conn.resp.first_job() {
             // An answer acknowledges all before it, so what is before it must have landed.
             if self.qp.conn.resp.is_before_fence(&job) {
                 self.common.mem_wait.set(self.qi);

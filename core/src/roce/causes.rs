@@ -31,11 +31,17 @@ impl Conn<'_> {
         let cause = &self.qp.cause;
         let known = CauseCode::from_u32(cause.code).unwrap_or_default();
         use CauseCode::*;
-        let explains = match known {
-            PeerUnreachable | MtuExceeded | Socket | Firewall | NoRoute => true,
-            NotPolled | Unanswered | RouterLost => true,
-            _ => false,
-        };
+        let explains = matches!(
+            known,
+            PeerUnreachable
+                | MtuExceeded
+                | Socket
+                | Firewall
+                | NoRoute
+                | NotPolled
+                | Unanswered
+                | RouterLost
+        );
         (explains && cause.time_ns >= since).then_some((known, cause.arg0, cause.arg1))
     }
 }

@@ -122,7 +122,10 @@ impl Transport {
             // the marked packet.
             let mut run = Run::new(Class::Cnp, Kind::Cnp, qp.attr.dest_qp_num, Psn::new(0));
             run.becn = true;
-            let zeroes = |_, to: &mut [u8]| Ok::<(), Infallible>(to.fill(0));
+            let zeroes = |_, to: &mut [u8]| {
+                to.fill(0);
+                Ok::<(), Infallible>(())
+            };
             let (run, mtu, payload) = (&run, qp.conn.mtu, CNP_BYTES);
             let what = Emission { run, mtu, payload, ack_each_burst: false };
             if tx.emit(what, zeroes).packets == 0 {

@@ -275,10 +275,8 @@ impl Conn<'_> {
         let mtu = u64::from(self.qp.conn.mtu);
         // rxe rxe_req.c update_wqe_psn: A READ takes as many PSNs as its answer has packets, at
         // least one; other requests take one for each packet.
-        self.qp.begin_request(
-            index,
-            if wqe.length <= mtu { 1 } else { wqe.length.div_ceil(mtu) as u32 },
-        );
+        let npkts = if wqe.length <= mtu { 1 } else { wqe.length.div_ceil(mtu) as u32 };
+        self.qp.begin_request(index, npkts);
         self.qp.conn.req.cur_pkt = 0;
         Ok(index)
     }

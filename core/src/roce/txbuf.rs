@@ -73,8 +73,8 @@ pub struct TxBuf<'b> {
 }
 
 impl<'b> TxBuf<'b> {
-    /// An empty burst in `buf` that will travel by `path`: through the port as RoCEv2 packets of one
-    /// size (the last may be shorter), each with its ICRC; over a link as records
+    /// An empty burst in `buf` that will travel by `path`: through the port as RoCEv2 packets of
+    /// one size (the last may be shorter), each with its ICRC; over a link as records
     /// ([`crate::roce::run`]); within the engine as runs beside a buffer with their payload.
     pub fn new(buf: &'b mut [u8], path: Path, flow: Flow) -> Self {
         TxBuf {

@@ -17,7 +17,7 @@ use crate::roce::run::Run;
 use crate::roce::Transport;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::wc_status;
+use crate::verbs::types::wc_status::SUCCESS;
 use crate::wire::{packet_bytes, Kind, Opcode};
 
 /// Whether a QP and its peer are of this engine and connected, and its responder is idle.
@@ -65,9 +65,8 @@ impl Transport {
         };
         let bytes = packet_bytes(Opcode::RC_WRITE_ONLY, len as usize);
 
-        let Some(mut b) = self.common.qp_of(run.dest_qpn).and_then(|bi| self.within(s, bi)) else {
-            return false;
-        };
+        let bi = self.common.qp_of(run.dest_qpn);
+        let Some(mut b) = bi.and_then(|bi| self.within(s, bi)) else { return false };
         let connected = b.qp.attr.dest_qp_num == from
             && b.qp.conn.mtu == mtu
             && b.qp.can_receive()
@@ -85,9 +84,7 @@ impl Transport {
         a.qp.conn.req.una_psn = a.qp.conn.req.max_psn;
         refill_retries(a.qp);
         let common = &mut *a.common;
-        if let Some(ending) =
-            prepare(s, &common.key, &mut common.cqs, a.qp, wqe, wc_status::SUCCESS)
-        {
+        if let Some(ending) = prepare(s, &common.key, &mut common.cqs, a.qp, wqe, SUCCESS) {
             ending.finish(s, a.qp, &mut common.counters, &mut sq, Left::NothingUnsent, None);
             return true;
         }

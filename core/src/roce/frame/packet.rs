@@ -67,13 +67,9 @@ impl Transport {
             ack.emit_headers(Opcode::RC_ACK, ack.psn, false, 0, &mut behind[..ACK_LEN - ICRC_LEN]);
             flow.append_icrc(ident.wrapping_add(1), behind);
         }
-        let prepared = PreparedSend {
-            len: size + if acks { ACK_LEN } else { 0 },
-            qi,
-            payload: len as u32,
-            bytes: size as u32,
-            acks,
-        };
+        let (payload, bytes) = (len as u32, size as u32);
+        let len = size + if acks { ACK_LEN } else { 0 };
+        let prepared = PreparedSend { len, qi, payload, bytes, acks };
         Some((prepared, to, size))
     }
 
@@ -109,10 +105,8 @@ impl Transport {
         if !single || bth.fecn || bth.becn || bth.pkey & 0x7fff != 0x7fff {
             return false;
         }
-        let Some(mut c) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.connected(s, qi))
-        else {
-            return false;
-        };
+        let qi = self.common.qp_of(bth.dest_qp.get());
+        let Some(mut c) = qi.and_then(|qi| self.connected(s, qi)) else { return false };
         if !c.qp.is_rc_in_rts() || !c.is_from_peer(from) {
             return false;
         }

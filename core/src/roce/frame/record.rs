@@ -102,8 +102,8 @@ impl Transport {
     ) -> usize {
         let h = Head::of(w);
         let (op, flags, len) = (h.op, h.flags, h.payload as usize);
-        let Some(qi) = self.common.qp_of(h.dest_qpn) else { return 0 };
-        let Some(mut c) = self.connected(s, qi) else { return 0 };
+        let qi = self.common.qp_of(h.dest_qpn);
+        let Some(mut c) = qi.and_then(|qi| self.connected(s, qi)) else { return 0 };
         let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && h.n == 1;
         if !c.qp.is_rc_in_rts() || !whole || !c.has_address_of_peer(gid, Path::Link(0)) {
             return 0;
@@ -211,16 +211,8 @@ impl Conn<'_> {
             record[behind..].copy_from_slice(ack.bytes().as_flattened());
         }
         let (bytes, qi) = (packet_bytes(op, len) as u32, self.qi);
-        Some((
-            PreparedSend {
-                len: behind + if acks { HEAD_MIN } else { 0 },
-                qi,
-                payload,
-                bytes,
-                acks,
-            },
-            frame,
-        ))
+        let len = behind + if acks { HEAD_MIN } else { 0 };
+        Some((PreparedSend { len, qi, payload, bytes, acks }, frame))
     }
 }
 

@@ -100,8 +100,7 @@ impl Conn<'_> {
     }
 
     /// Takes a message of one packet, a SEND or WRITE that the queue pair's own peer has sent, and
-    /// owes its ACK, if it is in order and nothing is in its
-    /// way. False: nothing has changed.
+    /// owes its ACK, if it is in order and nothing is in its way. False: nothing has changed.
     #[inline(always)]
     pub(in crate::roce) fn take_single(
         &mut self,

@@ -40,10 +40,10 @@ impl RegisteredMemory {
         self.regions.local(sge.lkey, pd, sge.addr, len, writes)
     }
 
-    /// Copies `len` bytes from byte `offset` of a list on, piece by piece: `copy` gets the memory of
-    /// a piece, which of the bytes lie there, and how many the piece has from there on. `writes`:
-    /// to the list; then `Some` means that the bytes are taken, and have landed when the provider
-    /// says so of the token.
+    /// Copies `len` bytes from byte `offset` of a list on, piece by piece: `copy` gets the memory
+    /// of a piece, which of the bytes lie there, and how many the piece has from there on.
+    /// `writes`: to the list; then `Some` means that the bytes are taken, and have landed when the
+    /// provider says so of the token.
     #[inline(always)]
     fn copy_pieces(
         &self,
@@ -76,7 +76,7 @@ impl RegisteredMemory {
         }
     }
 
-    /// Copies `src` to byte `offset` of a list. `Some`: as [`RegisteredMemory::copy_pieces`] has it.
+    /// Copies `src` to byte `offset` of a list. `Some`: see [`RegisteredMemory::copy_pieces`].
     pub(in crate::roce) fn scatter(
         &self,
         pd: u32,

@@ -59,14 +59,8 @@ impl Conn<'_> {
         }
         qp.conn.req.una_psn = qp.conn.req.max_psn;
         progress(qp, self.peer, now, 0, 0);
-        ending.finish(
-            self.s,
-            qp,
-            &mut common.counters,
-            &mut sq,
-            Left::Nothing,
-            Some(&mut common.handoff),
-        );
+        let handoff = Some(&mut common.handoff);
+        ending.finish(self.s, qp, &mut common.counters, &mut sq, Left::Nothing, handoff);
         true
     }
 
