@@ -11,7 +11,7 @@ FAULTS = [
      "if flow.check(came.ident, came.packet).is_err() {",
      "if false {"),
     ("a packet into a ring keeps the ICRC of the network", D + "lanes.rs",
-     "flow_of(&sender, &gid).append_icrc(0, packet);",
+     "flow_of(sender, &gid).append_icrc(0, packet);",
      ""),
     ("a packet to the network keeps the ICRC of its ring", D + "wire/sockets.rs",
      "open.flow.append_icrc(open.packets, room);",

@@ -727,7 +727,7 @@ FAULTS += [
     for fault in faults_flow.FAULTS
 ]
 FAULTS += [
-    fault[:4] + ({"router": ROUTER, "net": NET, "engine": ENGINE}[fault[4]],)
+    fault[:4] + ({"router": ROUTER, "net": NET, "engine": ENGINE, "unit": UNIT}[fault[4]],)
     for fault in faults_life.FAULTS
 ]
 

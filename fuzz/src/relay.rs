@@ -123,6 +123,7 @@ pub fn relay(data: &[u8]) -> Relayed {
                         seen.managed +=
                             u32::from(check(&here, &slots, (slot, reached), &to, &packet));
                     }
+                    Ok(Goal::Outside) => panic!("no tenant may talk to plain endpoints"),
                     Err(why) => seen.refused[why as usize] += 1,
                 }
             }

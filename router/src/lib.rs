@@ -7,6 +7,7 @@
 //!   actions out, no system call.
 //! * [`relay`]: which packet that a session puts into its ring goes to whom. No system call either.
 //! * [`firewall`]: the rule that lets nobody else of a host send as its router.
+//! * [`nic`]: RoCE devices of the host that would take the router's packets.
 //! * [`daemon`]: sockets, processes, the admin socket. Everything that knows Linux.
 //!
 //! Two tenants that policy allows to talk get either end of a socket each, and over it a ring of
@@ -17,6 +18,7 @@ pub mod broker;
 pub mod daemon;
 pub mod firewall;
 pub mod identity;
+pub mod nic;
 pub mod policy;
 pub mod rate;
 pub mod relay;

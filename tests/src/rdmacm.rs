@@ -49,12 +49,21 @@ pub fn counted(output: &str, name: &str) -> u64 {
 /// Waits until a program listens on an address. Each service that a process offers is the name of a
 /// socket, which the processes of an address look up.
 pub fn wait_until_it_listens(server: &mut Running, address: &str) {
+    wait_for_name("/proc/net/unix", server, address);
+}
+
+/// The same in the network namespace of a process.
+pub fn wait_until_it_listens_in(process: u32, server: &mut Running, address: &str) {
+    wait_for_name(&format!("/proc/{process}/net/unix"), server, address);
+}
+
+fn wait_for_name(file: &str, server: &mut Running, address: &str) {
     let is = |l: &str| {
         l.rsplit(' ')
             .next()
             .is_some_and(|n| n.contains(&format!("/{address}-")) && n.contains("/c"))
     };
-    wait_for("/proc/net/unix", is, server);
+    wait_for(file, is, server);
 }
 
 /// Waits until a program is a member of a multicast group.

@@ -46,12 +46,22 @@ listen = "DIR/sink"
 weight = 100
 "#;
 
-/// A tenant of `routerctl tenants`.
-fn tenant(router: &Router, name: &str) -> String {
+/// What `routerctl tenants` says.
+fn tenants(router: &Router) -> String {
     let done = router.ask("tenants");
     assert!(done.ok(), "{}", done.output);
+    done.output
+}
+
+/// A tenant's line of it.
+fn of<'t>(tenants: &'t str, name: &str) -> &'t str {
     let is = |line: &&str| line.contains(&format!("\"tenant\":\"{name}\""));
-    done.output.lines().find(is).unwrap_or_else(|| panic!("{}", done.output)).to_string()
+    tenants.lines().find(is).unwrap_or_else(|| panic!("{tenants}"))
+}
+
+/// The line of one tenant, asked for alone.
+fn tenant(router: &Router, name: &str) -> String {
+    of(&tenants(router), name).to_string()
 }
 
 /// A number of it.
@@ -192,8 +202,10 @@ impl Full {
     /// What each tenant is charged while all of them together are charged at least `bytes`, in a
     /// stretch of time in which no ring ran dry.
     fn charged(&self, router: &Router, bytes: u64) -> Vec<u64> {
+        // All of one answer: between two of them the rings go on.
         let charged = || -> Vec<u64> {
-            let frames = |name| number(&tenant(router, name), "bad_frame");
+            let all = tenants(router);
+            let frames = |name| number(of(&all, name), "bad_frame");
             self.names.iter().map(|name| frames(name) * (JUNK.len() as u64 + OVERHEAD)).collect()
         };
         let mut from: Option<Vec<u64>> = None;

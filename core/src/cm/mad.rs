@@ -25,6 +25,14 @@ pub const REQUEST_ID_AT: u32 = HEADER as u32;
 /// Where REQ and SIDR_REQ have the service id, 8 bytes.
 pub const SERVICE_AT: u32 = HEADER as u32 + 8;
 
+/// Where REQ has GIDs: of the primary path those of its sender and its receiver, then those of the
+/// alternate path.
+pub const GIDS_OF_REQ: [usize; 4] = [HEADER + 56, HEADER + 72, HEADER + 100, HEADER + 116];
+/// Where rdma_cm's header begins in REQ.
+pub const HEADER_OF_REQ: usize = HEADER + private_at::REQ;
+/// Where it begins in SIDR_REQ.
+pub const HEADER_OF_SIDR_REQ: usize = HEADER + private_at::SIDR_REQ;
+
 /// Attribute ids, which say what message it is (IBTA 12.6).
 #[allow(missing_docs)]
 pub mod attribute {
@@ -624,6 +632,27 @@ impl IpHeader {
             _ => return None,
         };
         Some(IpHeader { src_port: u16::from_be_bytes([b[2], b[3]]), src, dst })
+    }
+
+    /// Replaces an address of the same family in a header, if the bytes are one; all else stays.
+    pub fn replace(b: &mut [u8; IP_HEADER_LEN], from: &[u8; 16], to: &[u8; 16]) {
+        use crate::wire::ip::v4_of_gid;
+        let v4 = match (b[0], b[1] >> 4) {
+            (0, 4) => true,
+            (0, 6) => false,
+            _ => return,
+        };
+        for at in [4, 20] {
+            match (v4, v4_of_gid(from), v4_of_gid(to)) {
+                (true, Some(from), Some(to)) if b[at + 12..at + 16] == from => {
+                    b[at + 12..at + 16].copy_from_slice(&to);
+                }
+                (false, None, None) if b[at..at + 16] == *from => {
+                    b[at..at + 16].copy_from_slice(to);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Writes the header: IPv4 where both are v4-mapped, else IPv6.

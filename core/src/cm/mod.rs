@@ -178,6 +178,28 @@ pub fn asked_address(mad: &[u8]) -> Option<[u8; 16]> {
     }
 }
 
+/// Replaces an address in a request as it travels, in its paths and in rdma_cm's header: for a
+/// device that peers know by another address. Other messages name none. Anything is legal input.
+pub fn readdress(mad: &mut [u8], from: &[u8; 16], to: &[u8; 16]) {
+    use mad::{Mad, Message, GIDS_OF_REQ, HEADER_OF_REQ, HEADER_OF_SIDR_REQ};
+    let header = match Mad::parse(mad).map(|mad| mad.message) {
+        Ok(Message::Req(_)) => {
+            for at in GIDS_OF_REQ {
+                if let Some(gid) = mad.get_mut(at..at + 16).filter(|gid| *gid == from) {
+                    gid.copy_from_slice(to);
+                }
+            }
+            HEADER_OF_REQ
+        }
+        Ok(Message::SidrReq(_)) => HEADER_OF_SIDR_REQ,
+        _ => return,
+    };
+    let place = mad.get_mut(header..).and_then(|rest| rest.first_chunk_mut());
+    if let Some(place) = place {
+        mad::IpHeader::replace(place, from, to);
+    }
+}
+
 /// Counters of a connection manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CmCounters {

@@ -827,3 +827,52 @@ fn parameters_are_checked() {
 fn an_id_stays_small() {
     assert!(size_of::<Id>() <= 600, "{}", size_of::<Id>());
 }
+
+#[test]
+fn addresses_of_requests_are_replaced_and_nothing_else() {
+    use super::mad::{IpHeader, Mad, Message, Rep, Req, SidrReq, IP_HEADER_LEN, MAD_LEN};
+    use crate::wire::ip::gid_of_v4;
+    let [inside, host, peer] = [1, 2, 3].map(|n| gid_of_v4([10, 0, 0, n]));
+    let mut header = [0; IP_HEADER_LEN];
+    IpHeader { src_port: 7, src: inside, dst: peer }.emit(&mut header);
+    let emitted = |message| {
+        let mut mad = [0; MAD_LEN];
+        Mad { tid: 9, message }.emit(&mut mad);
+        mad
+    };
+    let request = |gid, header| {
+        emitted(Message::Req(Req {
+            service_id: 5,
+            local_gid: gid,
+            remote_gid: peer,
+            private_data: header,
+            ..Req::default()
+        }))
+    };
+    let mut mad = request(inside, &header);
+    super::readdress(&mut mad, &inside, &host);
+    let mut replaced = header;
+    replaced[16..20].copy_from_slice(&[10, 0, 0, 2]);
+    assert_eq!(mad, request(host, &replaced));
+    super::readdress(&mut mad, &host, &inside);
+    assert_eq!(mad, request(inside, &header), "and back");
+    let mut mad =
+        emitted(Message::SidrReq(SidrReq { private_data: &header, ..Default::default() }));
+    super::readdress(&mut mad, &inside, &host);
+    let data = &replaced;
+    assert_eq!(
+        mad,
+        emitted(Message::SidrReq(SidrReq { private_data: data, ..Default::default() }))
+    );
+    // Other messages, and bytes that are none, stay as they are.
+    let mut rep = emitted(Message::Rep(Rep { private_data: &header, ..Rep::default() }));
+    let before = rep;
+    super::readdress(&mut rep, &inside, &host);
+    assert_eq!(rep, before);
+    for len in 0..MAD_LEN {
+        let mut cut = request(inside, &header)[..len].to_vec();
+        let before = cut.clone();
+        super::readdress(&mut cut, &inside, &host);
+        assert_eq!(cut, before);
+    }
+}

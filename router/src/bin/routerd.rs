@@ -2,6 +2,7 @@
 
 use gdrcore_router::daemon::{note, read_policy, Daemon, Options};
 use gdrcore_router::firewall::Firewall;
+use gdrcore_router::nic;
 use gdrcore_router::policy::rate_limits;
 use std::io::Write;
 use std::path::PathBuf;
@@ -76,7 +77,7 @@ fn run(wish: Wish) -> Result<(), String> {
         Wish::Say(text) => std::io::stdout()
             .write_all(text.as_bytes())
             .map_err(|e| format!("standard output: {e}")),
-        Wish::Check(file) => read_policy(&file).map(drop),
+        Wish::Check(file) => read_policy(&file)?.host.map_or(Ok(()), |host| nic::check(&host.at)),
         Wish::Run(mut options) => {
             // What is no text is no number either.
             let text = |word: std::ffi::OsString| word.to_string_lossy().into_owned();

@@ -153,6 +153,11 @@ impl Broker {
         &self.policy
     }
 
+    /// The address that a tenant without one by name has got.
+    pub fn vip_of(&self, tenant: &crate::policy::Tenant) -> Option<[u8; 16]> {
+        self.vips.given(tenant)
+    }
+
     /// Tenants that have sessions.
     pub fn tenants_here(&self) -> BTreeSet<&str> {
         self.all_up().map(|(_, up)| up.tenant.name.as_str()).collect()

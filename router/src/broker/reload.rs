@@ -15,8 +15,10 @@ impl Broker {
         self.map_again();
         for id in self.all_up().map(|(id, _)| id).collect::<Vec<_>>() {
             match self.judged_anew(id, world) {
-                Some(tenant) => {
+                Some(mut tenant) => {
                     if let Some(up) = self.up_mut(id) {
+                        // A session that is there has no socket for it.
+                        tenant.outside &= up.tenant.outside;
                         up.tenant = tenant;
                     }
                 }

@@ -45,11 +45,12 @@ impl Broker {
             let n = up.tenant.quotas.route_rate;
             return Err(because!(errno::AGAIN, "more than {n} routes in a second: ask again"));
         }
-        if route.sgid_index != 0 {
+        if route.sgid_index > u32::from(up.tenant.outside) {
             return Err(because!(
                 errno::INVALID,
-                "sgid_index {}: the session has one address, 0",
-                route.sgid_index
+                "sgid_index {}: the session has {} addresses",
+                route.sgid_index,
+                1 + u32::from(up.tenant.outside)
             ));
         }
         if route.qpn == 0 {
@@ -59,6 +60,9 @@ impl Broker {
             ));
         }
         if let Some(routed) = self.far(id, route)? {
+            return Ok((routed, None));
+        }
+        if let Some(routed) = self.outside(id, route)? {
             return Ok((routed, None));
         }
         let owner = self.owner_of(id, route)?;
@@ -153,6 +157,32 @@ impl Broker {
         Ok((routed, None))
     }
 
+    /// A way to a plain endpoint; `None`: the address is none, or the tenant may not talk to it.
+    fn outside(&mut self, id: SessionId, route: &Route) -> Result<Option<Routed>, Refusal> {
+        let Some(up) = self.up(id) else { return Err(because!(errno::INVALID, "no session")) };
+        let rules = self.policy.outside_of(&up.tenant);
+        if !rules.is_some_and(|rules| rules.may(&route.gid)) {
+            return Ok(None);
+        }
+        if !up.relays {
+            return Err(because!(errno::UNSUPPORTED, "the session has no rings"));
+        }
+        let (mtu, most) = (self.mtu, up.tenant.quotas.routes);
+        let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
+        let Some(number) = up.route_to(To::Far(route.gid)) else {
+            return Err(because!(errno::QUOTA, "the session has {most} routes, its most"));
+        };
+        Ok(Some(Routed {
+            kind: route_kind::RELAYED,
+            route: number,
+            peer: 0,
+            flags: link_flag::NO_LOANS,
+            qpns: (0, 0),
+            mtu,
+            cause: Text::EMPTY,
+        }))
+    }
+
     /// The session that has the queue pair. Of other networks nothing is known here, not even that
     /// they are there.
     fn owner_of(&self, id: SessionId, route: &Route) -> Result<SessionId, Refusal> {
@@ -174,10 +204,17 @@ impl Broker {
                     "{gid} has no queue pair {qpn:#x}: its process is gone, or the number is wrong"
                 ))
             }
-            None => Err(because!(
-                errno::UNREACHABLE,
-                "nobody in network {network} has the address {gid} at the moment"
-            )),
+            None => {
+                let outside = match (&self.policy.host, up.tenant.outside) {
+                    (None, _) => "",
+                    (_, false) => ", and by the policy this tenant may not talk to others",
+                    (_, true) => ", and by the policy it is no address outside for this tenant",
+                };
+                Err(because!(
+                    errno::UNREACHABLE,
+                    "nobody in network {network} has the address {gid} at the moment{outside}"
+                ))
+            }
         }
     }
 }

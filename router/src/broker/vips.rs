@@ -83,6 +83,11 @@ impl Vips {
         may
     }
 
+    /// The address that a tenant without one by name has got.
+    pub fn given(&self, tenant: &Tenant) -> Option<[u8; 16]> {
+        self.by_tenant.get(&(tenant.network.clone(), tenant.name.clone())).copied()
+    }
+
     fn free(
         &self,
         pool: Cidr,

@@ -151,6 +151,9 @@ impl Broker {
         let relays = h.features & feature::RELAY != 0 && !blocks.is_empty();
         let mut gids = [[0; 16]; GIDS];
         gids[0] = gid;
+        if let Some(outside) = self.policy.outside_of(&tenant) {
+            gids[1] = outside.own;
+        }
         let welcome = Welcome {
             version: common_version(h.versions, VERSIONS).unwrap_or(VERSIONS.0),
             features: feature::DIRECT | if relays { feature::RELAY } else { 0 },

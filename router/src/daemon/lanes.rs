@@ -4,8 +4,10 @@ use super::wire::{self, add, flow_of, Came, Wire};
 use crate::relay::{
     Counters, Goal, Ingress, Place, Refused, Slots, Stranger, Switch, Turns, SLOTS,
 };
-use gdrcore_core::wire::Flow;
-use gdrcore_net::addr::Endpoint;
+use gdrcore_core::cm::mad::MAD_LEN;
+use gdrcore_core::cm::readdress;
+use gdrcore_core::wire::{Flow, ICRC_LEN};
+use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX, PACKET_MAX};
 use gdrcore_net::shm::ring::Broken;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,7 +75,8 @@ impl Lanes {
         ends: bool,
         wire: Option<&mut Wire>,
     ) -> Result<bool, u16> {
-        let Lanes { switch, turns, rings, tenants, frame, slots, sending, blocked, .. } = self;
+        let Lanes { switch, turns, rings, tenants, frame, packet, slots, sending, blocked, .. } =
+            self;
         let Some(address) = switch.gid(from) else { return Ok(false) };
         let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
         let Some(ring) = &mut rings[usize::from(from)] else { return Ok(false) };
@@ -88,16 +91,24 @@ impl Lanes {
         // Whatever becomes of it: it is work.
         turns.charge(now, from, bytes);
         let goal = switch.judge(now, from, &came.address, came.packet);
-        let to = match goal.and_then(|goal| abroad(switch, &address, goal, came.packet)) {
+        let to = came.address;
+        let leaves = goal.and_then(|goal| abroad(switch, &address, &to, goal, came.packet));
+        let to = match leaves {
             Ok((Goal::Slot(to), _)) => to,
-            Ok((Goal::Far(_), at)) => {
+            Ok((goal, at)) => {
                 count(of(from), |c| &c.tx.0, 1);
                 count(of(from), |c| &c.tx.1, bytes as u64);
                 if sending.last() != Some(&from) && sending.len() < sending.capacity() {
                     sending.push(from);
                 }
                 if let Some((wire, at)) = wire.zip(at) {
-                    wire.send(from, &at, came.packet);
+                    let mut leaving = came.packet;
+                    if let Some(room) = packet.get_mut(..bytes).filter(|_| goal == Goal::Outside) {
+                        room.copy_from_slice(came.packet);
+                        replace_address(room, &address, &wire.at().ip);
+                        leaving = room;
+                    }
+                    wire.send(from, &at, leaving);
                     blocked[usize::from(from)] = wire.waits(from);
                 }
                 return Ok(true);
@@ -138,13 +149,13 @@ impl Lanes {
         counted: &wire::Counters,
         came: Came<'_>,
     ) {
-        let Lanes { switch, turns, rings, tenants, packet, slots, broken, .. } = self;
+        let Lanes { switch, packet, .. } = self;
         let refuse = |why: Refused| add(&counted.refused[why as usize], 1);
         let bytes = came.packet.len();
         let Some(packet) = packet.get_mut(..bytes) else { return refuse(Refused::Frame) };
         let peer = match switch.far().sender(&came.from) {
             Ok(peer) => peer,
-            Err(Stranger::Host) => return add(&counted.bad_host, 1),
+            Err(Stranger::Host) => return self.welcome(now, own, counted, came),
             Err(Stranger::Block) => return add(&counted.bad_block, 1),
         };
         let flow = Flow::from_gids(&came.from.ip, &own.ip, came.from.port, own.port);
@@ -156,18 +167,56 @@ impl Lanes {
             Ok(to) => to,
             Err(why) => return refuse(why),
         };
+        let Some(sender) = switch.far().peer(peer).map(|p| p.gid) else { return };
+        packet.copy_from_slice(came.packet);
+        self.deliver(now, counted, (&sender, to), bytes, came.marked);
+    }
+
+    /// Gives a packet of a plain endpoint to whom it is for.
+    fn welcome(&mut self, now: u64, own: &Endpoint, counted: &wire::Counters, came: Came<'_>) {
+        let Lanes { switch, packet, .. } = self;
+        let refuse = |why: Refused| add(&counted.refused[why as usize], 1);
+        if !switch.talks_outside() {
+            return add(&counted.bad_host, 1);
+        }
+        let bytes = came.packet.len();
+        let Some(packet) = packet.get_mut(..bytes) else { return refuse(Refused::Frame) };
+        let flow = Flow::from_gids(&came.from.ip, &own.ip, came.from.port, own.port);
+        if flow.check(came.ident, came.packet).is_err() {
+            return add(&counted.bad_icrc, 1);
+        }
+        let guest = match switch.judge_outside(&came.from.ip, came.packet) {
+            Ok(guest) => guest,
+            Err(why) => return refuse(why),
+        };
+        packet.copy_from_slice(came.packet);
+        if let Some(gid) = switch.gid(guest.slot).filter(|_| guest.is_mad) {
+            replace_address(packet, &own.ip, &gid);
+        }
+        self.deliver(now, counted, (&came.from.ip, guest.slot), bytes, came.marked);
+    }
+
+    /// Puts the packet of another host, which is in its place, into a ring.
+    fn deliver(
+        &mut self,
+        now: u64,
+        counted: &wire::Counters,
+        (sender, to): (&[u8; 16], u16),
+        bytes: usize,
+        was_marked: bool,
+    ) {
+        let Lanes { switch, turns, rings, tenants, packet, slots, broken, .. } = self;
+        let Some(packet) = packet.get_mut(..bytes) else { return };
         let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
         let (Some(ring), Some(gid)) = (&mut rings[usize::from(to)], switch.gid(to)) else { return };
-        let Some(sender) = switch.far().peer(peer).map(|p| p.gid) else { return };
         let ingress = turns.receive(now, to, bytes);
         if ingress == Ingress::Drop {
             add(&counted.over_rate, 1);
             return count(of(to), |c| &c.over_rate, 1);
         }
         let marked = ingress == Ingress::Mark;
-        packet.copy_from_slice(came.packet);
-        flow_of(&sender, &gid).append_icrc(0, packet);
-        match ring.put_marked(&sender, packet, marked || came.marked) {
+        flow_of(sender, &gid).append_icrc(0, packet);
+        match ring.put_marked(sender, packet, marked || was_marked) {
             Ok(Put::Done) => {
                 add(&counted.rx.0, 1);
                 add(&counted.rx.1, bytes as u64);
@@ -225,11 +274,26 @@ impl Lanes {
 fn abroad(
     switch: &Switch,
     from: &[u8; 16],
+    to: &[u8; 16],
     goal: Goal,
     packet: &[u8],
 ) -> Result<(Goal, Option<Endpoint>), Refused> {
-    let Goal::Far(peer) = goal else { return Ok((goal, None)) };
-    let peer = switch.far().peer(peer).ok_or(Refused::Address)?;
-    flow_of(from, &peer.gid).check(0, packet).map_err(|_| Refused::Frame)?;
-    Ok((goal, Some(peer.at)))
+    let at = match goal {
+        Goal::Slot(_) => return Ok((goal, None)),
+        Goal::Far(peer) => switch.far().peer(peer).ok_or(Refused::Address)?.at,
+        Goal::Outside => Endpoint::new(*to, 0, ROCE_PORT),
+    };
+    flow_of(from, to).check(0, packet).map_err(|_| Refused::Frame)?;
+    Ok((goal, Some(at)))
 }
+
+/// In a message of the connection manager, replaces an address by that which the other end knows.
+/// Its ICRC is computed anew afterwards.
+fn replace_address(packet: &mut [u8], from: &[u8; 16], to: &[u8; 16]) {
+    if packet.len() == MAD_AT + MAD_LEN + ICRC_LEN && packet[5..8] == [0, 0, 1] {
+        readdress(&mut packet[MAD_AT..MAD_AT + MAD_LEN], from, to);
+    }
+}
+
+/// Where a packet of a datagram has its payload: behind BTH and DETH.
+const MAD_AT: usize = 12 + 8;

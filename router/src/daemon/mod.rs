@@ -25,6 +25,7 @@ pub use admin::{parse as parse_request, Request};
 pub use options::{default_policy, read_policy, Options};
 
 use crate::broker::{Broker, Keys, SessionId};
+use crate::nic;
 use crate::policy::Policy;
 use activation::Activation;
 use admin::Admin;
@@ -111,6 +112,7 @@ impl Daemon {
         let mut given = Activation::from_environment();
         let policy = options.policy()?;
         options.check_firewall(&policy)?;
+        policy.host.as_ref().map_or(Ok(()), |host| nic::check(&host.at))?;
         let said = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
         let epoll = Epoll::new().map_err(said("epoll"))?;
         let signals =

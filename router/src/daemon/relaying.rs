@@ -5,7 +5,7 @@ use super::sys;
 use super::wire::{self, Common};
 use super::worker::{Command, Worker};
 use crate::broker::{Broker, SessionId, Up, LISTENS};
-use crate::policy::{Limits, Placed, Tenant};
+use crate::policy::{Limits, Outside, Placed, Published, Tenant};
 use crate::relay::far::source_port;
 use crate::relay::{Counters, Far, FarPeer, Place, Slots, State, TENANTS};
 use gdrcore_core::Error;
@@ -65,6 +65,9 @@ pub(super) struct Relaying {
     line_rate: u64,
     networks: BTreeMap<String, u32>,
     hosts: Option<Hosts>,
+    /// Rules and tables that the worker has, or had: it frees none.
+    outside: Vec<Arc<Outside>>,
+    published: Vec<Arc<Published>>,
     worker: Option<JoinHandle<()>>,
 }
 
@@ -110,6 +113,8 @@ impl Relaying {
             line_rate: 0,
             networks: BTreeMap::new(),
             hosts,
+            outside: Vec::new(),
+            published: Vec::new(),
             worker: Some(worker),
         })
     }
@@ -132,7 +137,8 @@ impl Relaying {
         let (up, peers) = broker.peers(id).ok_or("there is no such session")?;
         let (ring, ends) = Relay::create()
             .map_err(|_| "the router has no descriptor or memory left for rings".to_string())?;
-        let wire = self.hosts.as_ref().filter(|_| up.tenant.place.is_some());
+        let leaves = up.tenant.place.is_some() || up.tenant.outside;
+        let wire = self.hosts.as_ref().filter(|_| leaves);
         let wire = wire.map(|hosts| wire::Ends::open(&hosts.at, &up.blocks)).transpose();
         let wire = wire.map_err(|e| no_port(e, source_port(up.blocks.start)))?;
         let slot = self.slots.take().ok_or("the router has no rings left")?;
@@ -143,7 +149,45 @@ impl Relaying {
         let place = Place { network, gid: up.gid, blocks: up.blocks.clone() };
         let number = self.number(broker, &up.tenant);
         self.tell(Command::Join(slot, number, place, ring, wire));
+        self.review_outside(broker, slot, up);
+        if !up.tenant.publish.is_empty() {
+            self.review_published(broker);
+        }
         Ok(ends)
+    }
+
+    /// Tells the worker which plain endpoints a slot may talk to.
+    fn review_outside(&mut self, broker: &Broker, slot: u16, up: &Up) {
+        // The worker frees none: what it has let go of is freed here.
+        self.outside.retain(|rules| Arc::strong_count(rules) > 1);
+        let rules = broker.policy().outside_of(&up.tenant).map(|rules| {
+            let known = self.outside.iter().find(|known| ***known == rules).cloned();
+            known.unwrap_or_else(|| {
+                self.outside.push(Arc::new(rules));
+                self.outside[self.outside.len() - 1].clone()
+            })
+        });
+        if rules.is_some() || up.tenant.outside || !self.outside.is_empty() {
+            self.tell(Command::Outside(slot, rules));
+        }
+    }
+
+    /// Tells the worker which tenants answer at the host's address.
+    fn review_published(&mut self, broker: &Broker) {
+        let mut all = Vec::new();
+        for tenant in &broker.policy().tenants {
+            let gid = tenant.vip.or_else(|| broker.vip_of(tenant));
+            let Some(gid) = gid.filter(|_| !tenant.publish.is_empty()) else { continue };
+            let network = self.network(&tenant.network);
+            all.extend(tenant.publish.iter().map(|&service| (service, network, gid)));
+        }
+        let all = Published::new(all.into_iter());
+        if self.published.last().is_none_or(|known| **known != all) {
+            self.published.retain(|table| Arc::strong_count(table) > 1);
+            let all = Arc::new(all);
+            self.published.push(all.clone());
+            self.tell(Command::Published(all));
+        }
     }
 
     /// The number of a network.
@@ -291,6 +335,12 @@ impl Relaying {
     /// Another policy is in force.
     pub(super) fn review(&mut self, broker: &Broker) {
         let fresh = self.renew_far(broker);
+        self.review_published(broker);
+        for (id, slot) in self.given.clone() {
+            if let Some((up, _)) = broker.peers(id) {
+                self.review_outside(broker, slot, up);
+            }
+        }
         let line_rate = broker.policy().line_rate.unwrap_or(0);
         if line_rate != self.line_rate {
             self.line_rate = line_rate;

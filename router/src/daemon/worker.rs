@@ -4,7 +4,7 @@
 use super::lanes::Lanes;
 use super::sys::{self, Epoll, Ready};
 use super::wire::{self, Wire};
-use crate::policy::Limits;
+use crate::policy::{Limits, Outside, Published};
 use crate::relay::{Far, Place, Slots, State, SLOTS};
 use gdrcore_net::clock::now_ns;
 use gdrcore_net::shm::relay::{Relay, RINGS};
@@ -36,6 +36,11 @@ pub(super) enum Command {
     Join(u16, u16, Place, Relay, Option<wire::Ends>),
     /// Other hosts' tenants are these. The first thread keeps each table for as long as it is used.
     Far(Arc<Far>),
+    /// A session may talk to these plain endpoints, or to none. As with the table, the first thread
+    /// keeps the rules.
+    Outside(u16, Option<Arc<Outside>>),
+    /// These tenants answer at the host's address.
+    Published(Arc<Published>),
     /// It is gone: what it has sent before goes where policy lets it, then its slot is free.
     Leave(u16),
     /// It listens at a port, or no more.
@@ -205,6 +210,10 @@ impl Worker {
                     }
                 }
                 Ok(Command::Far(far)) => drop(self.lanes.switch.set_far(far)),
+                Ok(Command::Outside(slot, rules)) => {
+                    drop(self.lanes.switch.set_outside(slot, rules))
+                }
+                Ok(Command::Published(all)) => drop(self.lanes.switch.set_published(all)),
                 Ok(Command::Leave(slot)) => {
                     self.empty(slot);
                     self.close(slot);

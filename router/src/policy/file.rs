@@ -5,8 +5,8 @@ use super::checks::{check_name, fault, number, wrong, Checked, Wrong};
 use super::hosts::{self, HostTable};
 use super::limits::{rate, Amount};
 use super::{
-    Allow, Fault, Limits, Local, Map, Network, Pattern, Policy, Quotas, Rules, Tenant, Unmatched,
-    DEFAULT_NETWORK,
+    outside, Allow, Fault, Limits, Local, Map, Network, Pattern, Policy, Quotas, Rules, Tenant,
+    Unmatched, DEFAULT_NETWORK,
 };
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,6 +69,14 @@ struct TenantTable {
     burst: Option<Spanned<Amount>>,
     weight: Option<Spanned<Amount>>,
     metered: Option<bool>,
+    outside: Option<Spanned<bool>>,
+    publish: Option<Vec<outside::PublishTable>>,
+}
+
+impl TenantTable {
+    fn published(&self) -> &[outside::PublishTable] {
+        self.publish.as_deref().unwrap_or_default()
+    }
 }
 
 #[derive(Deserialize)]
@@ -102,6 +110,8 @@ fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
         tenants.push(tenant);
     }
     let (host, map) = host(file, read, &mut tenants)?;
+    let tables = file.tenant.values().map(|t| (t.outside.as_ref(), t.published()));
+    outside::check(tables, host.as_ref())?;
     let feed = host.as_ref().and_then(hosts::Host::feed).map(PathBuf::from);
     // Of other hosts' tenants nothing is known yet where an adapter brings them.
     if feed.is_none() {
@@ -285,6 +295,8 @@ fn tenant(name: &Spanned<String>, table: &TenantTable, networks: &[Network]) -> 
             route_rate: quota(&table.route_rate, "route_rate", d.route_rate, 1_000_000)?,
         },
         limits: limits(table)?,
+        outside: table.outside.as_ref().is_some_and(|at| *at.get_ref()),
+        publish: outside::published(table.published())?,
         place: None,
     })
 }

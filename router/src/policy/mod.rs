@@ -36,13 +36,16 @@ mod checks;
 mod file;
 mod hosts;
 mod limits;
+mod outside;
 mod pattern;
 
 pub use address::{parse as parse_address, show, Cidr};
 pub use hosts::{Host, Map, Placed, Source, BLOCKS};
 pub use limits::{burst_of, rate_limits, Limits};
+pub use outside::{Outside, Published};
 pub use pattern::Pattern;
 
+use gdrcore_net::via::proto::Service;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -120,6 +123,10 @@ pub struct Tenant {
     pub quotas: Quotas,
     /// How fast it may be.
     pub limits: Limits,
+    /// It may talk to plain endpoints, at which it has the host's address.
+    pub outside: bool,
+    /// Ports of the connection manager at which it answers there.
+    pub publish: Vec<Service>,
     /// Its blocks of queue pair numbers, where other hosts know it by them; `None`: any others.
     pub place: Option<Range<u32>>,
 }
@@ -277,6 +284,8 @@ pub fn tenant_of_uid(uid: u32) -> Tenant {
         allow: None,
         quotas: Quotas::DEFAULT,
         limits: Limits::NONE,
+        outside: false,
+        publish: Vec::new(),
         place: None,
     }
 }

@@ -187,3 +187,44 @@ fn a_slip_in_a_rate_is_said_where_it_is() {
     let p = Policy::parse("[router]\nmetrics = \"[::1]:9000\"").unwrap();
     assert_eq!(p.metrics.map(|a| a.port()), Some(9000));
 }
+
+#[test]
+fn outside_needs_a_host_and_a_port_is_published_once() {
+    let map = |_: &Path| {
+        Map::parse("[h]\naddress = \"192.0.2.1\"\n[i]\naddress = \"192.0.2.2\"\n")
+            .map_err(|f| f.to_string())
+    };
+    let with = |text: &str, host: &str| {
+        Policy::parse_with(&format!("{host}\n[tenant.a]\nlisten = \"/a\"\n{text}"), &map)
+    };
+    let host = "[host]\nid = \"h\"\naddress = \"192.0.2.1\"\nmap = \"/m\"";
+    let p = with("outside = true\npublish = [{ port = 9 }, { port = 9, space = \"udp\" }]", host);
+    let p = p.unwrap();
+    let ports: Vec<(u16, u16)> = p.tenants[0].publish.iter().map(|s| (s.space, s.port)).collect();
+    assert_eq!(ports, [(0x106, 9), (0x111, 9)]);
+    let rules = p.outside_of(&p.tenants[0]).unwrap();
+    let gid = |last: u8| std::net::Ipv4Addr::new(192, 0, 2, last).to_ipv6_mapped().octets();
+    assert!(rules.may(&gid(9)) && !rules.may(&gid(1)) && !rules.may(&gid(2)));
+    assert_eq!(with("outside = false", "").unwrap().tenants[0].publish, []);
+    for (text, host, why) in [
+        ("outside = true", "", "there is no [host]"),
+        ("publish = [{ port = 9 }]", host, "has no `outside = true`"),
+        ("outside = true\npublish = [{ port = 9 }, { port = 9 }]", host, "published twice"),
+        ("outside = true\npublish = [{ port = 0 }]", host, "port"),
+        ("outside = true\npublish = [{ port = 9, space = \"x\" }]", host, "space 'x'"),
+        ("outside = true\npublish = [{ port = 9, tenant = \"a\" }]", host, "unknown field"),
+    ] {
+        let fault = with(text, host).unwrap_err();
+        assert!(fault.what.contains(why), "{fault}");
+    }
+    let other = |_: &Path| {
+        Map::parse("[h]\naddress = \"192.0.2.1\"\nport = 4793\n").map_err(|f| f.to_string())
+    };
+    let text = format!("{host}\nport = 4793\n[tenant.a]\nlisten = \"/a\"\noutside = true");
+    let fault = Policy::parse_with(&text, &other).unwrap_err();
+    assert!(fault.what.contains("UDP port 4791 alone"), "{fault}");
+    // A list of those that the tenant wants to talk to counts outside, too.
+    let some = with("outside = true\nallow = [\"192.0.2.8/30\"]", host).unwrap();
+    let rules = some.outside_of(&some.tenants[0]).unwrap();
+    assert!(rules.may(&gid(9)) && !rules.may(&gid(20)));
+}

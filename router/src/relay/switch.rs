@@ -7,6 +7,7 @@
 use super::far::Far;
 use super::refused::Refused;
 use super::slots::{Slots, SLOTS};
+use crate::policy::{Outside, Published};
 use crate::rate::Rate;
 use gdrcore_core::cm::{asked_address, Addressee};
 use gdrcore_core::config::QPN_UNIT;
@@ -38,6 +39,8 @@ pub struct Place {
 struct Member {
     place: Place,
     mads: Rate,
+    /// The plain endpoints that it may talk to.
+    outside: Option<Arc<Outside>>,
 }
 
 /// A port that a session listens at; by network, address, port space and port.
@@ -50,6 +53,17 @@ pub enum Goal {
     Slot(u16),
     /// To a tenant of another host.
     Far(u32),
+    /// To the plain endpoint of the address.
+    Outside,
+}
+
+/// A packet of a plain endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guest {
+    /// The slot that it is for.
+    pub slot: u16,
+    /// It is for the connection manager, and may name the host's address.
+    pub is_mad: bool,
 }
 
 /// Who is where. All its memory is taken when it is made.
@@ -61,6 +75,7 @@ pub struct Switch {
     listens: Vec<Listen>,
     slots: Arc<Slots>,
     far: Arc<Far>,
+    published: Arc<Published>,
 }
 
 impl Switch {
@@ -72,6 +87,7 @@ impl Switch {
             listens: Vec::with_capacity(listens),
             slots,
             far: Arc::default(),
+            published: Arc::default(),
         }
     }
 
@@ -86,6 +102,26 @@ impl Switch {
         &self.far
     }
 
+    /// Whether a slot may talk to plain endpoints, and to which, from now on. The caller drops the
+    /// former rules.
+    pub fn set_outside(
+        &mut self,
+        slot: u16,
+        outside: Option<Arc<Outside>>,
+    ) -> Option<Arc<Outside>> {
+        let member = self.members.get_mut(usize::from(slot)).and_then(Option::as_mut);
+        match member {
+            Some(member) => std::mem::replace(&mut member.outside, outside),
+            None => outside,
+        }
+    }
+
+    /// These tenants answer at the host's address from now on. The caller drops the former table.
+    #[must_use]
+    pub fn set_published(&mut self, published: Arc<Published>) -> Arc<Published> {
+        std::mem::replace(&mut self.published, published)
+    }
+
     /// A session has come. Who had the slot has left.
     pub fn join(&mut self, now: u64, slot: u16, place: Place) {
         for block in place.blocks.clone() {
@@ -94,7 +130,7 @@ impl Switch {
             }
         }
         if let Some(member) = self.members.get_mut(usize::from(slot)) {
-            *member = Some(Member { place, mads: Rate::new(now, MADS_PER_SECOND) });
+            *member = Some(Member { place, mads: Rate::new(now, MADS_PER_SECOND), outside: None });
         }
     }
 
@@ -148,6 +184,7 @@ impl Switch {
             Some(mad) => self.manager(now, from, network, to, mad),
             None => match self.owner(network, to, qpn / QPN_UNIT) {
                 Some(slot) => self.allowed(from, slot),
+                None if self.is_outside(from, to) && qpn > GSI_QPN => Ok(Goal::Outside),
                 None => self.abroad(from, network, to, Some(qpn / QPN_UNIT)),
             },
         }
@@ -169,6 +206,45 @@ impl Switch {
         } else {
             Err(Refused::Policy)
         }
+    }
+
+    /// What a packet of a plain endpoint is for.
+    ///
+    /// # Errors
+    /// [`Refused`]: for nobody. [`Refused::Policy`]: for a tenant that does not talk to it.
+    pub fn judge_outside(&self, from: &[u8; 16], packet: &[u8]) -> Result<Guest, Refused> {
+        // The numbers there are the endpoint's own.
+        let (qpn, mad) = looked_at(packet, &(0..BLOCKS as u32))?;
+        let slot = match mad.map(Addressee::of) {
+            None => self.of_block(qpn / QPN_UNIT).ok_or(Refused::Qpn)?,
+            Some(Addressee::Block(block)) => self.of_block(block.into()).ok_or(Refused::Qpn)?,
+            Some(Addressee::Service { port_space, port }) => {
+                let (network, gid) =
+                    self.published.find(port_space, port).ok_or(Refused::Address)?;
+                self.server(network, &gid, port_space, port).ok_or(Refused::Address)?
+            }
+            Some(Addressee::Anyone) => return Err(Refused::Address),
+        };
+        match self.is_outside(slot, from) {
+            true => Ok(Guest { slot, is_mad: mad.is_some() }),
+            false => Err(Refused::Policy),
+        }
+    }
+
+    /// Whether any session may talk to plain endpoints.
+    pub fn talks_outside(&self) -> bool {
+        self.members.iter().flatten().any(|m| m.outside.is_some())
+    }
+
+    /// Whether an address is a plain endpoint's, and a slot may talk to it.
+    fn is_outside(&self, slot: u16, gid: &[u8; 16]) -> bool {
+        let member = self.members.get(usize::from(slot)).and_then(Option::as_ref);
+        member.and_then(|m| m.outside.as_ref()).is_some_and(|outside| outside.may(gid))
+    }
+
+    /// Who has a block, of any network.
+    fn of_block(&self, block: u32) -> Option<u16> {
+        self.blocks.get(block as usize).copied().filter(|slot| *slot != NOBODY)
     }
 
     /// Whoever of a network a message of another host's connection manager is for. It is between
@@ -256,6 +332,9 @@ impl Switch {
             return Err(Refused::Rate);
         }
         let addressee = Addressee::of(mad);
+        if self.is_outside(from, to) {
+            return Ok(Goal::Outside);
+        }
         if self.far.find(network, to).is_some() {
             let block = match addressee {
                 Addressee::Block(block) => Some(block.into()),

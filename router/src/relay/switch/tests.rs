@@ -32,6 +32,7 @@ impl Switch {
         self.judge(now, from, to, packet).map(|goal| match goal {
             Goal::Slot(slot) => slot,
             Goal::Far(peer) => panic!("to another host's {peer}"),
+            Goal::Outside => panic!("to a plain endpoint"),
         })
     }
 }
@@ -308,3 +309,5 @@ fn a_message_of_another_host_says_whom_it_means() {
         Err(Refused::Source)
     );
 }
+
+mod outside;
