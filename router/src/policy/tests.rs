@@ -206,6 +206,10 @@ fn outside_needs_a_host_and_a_port_is_published_once() {
     let gid = |last: u8| std::net::Ipv4Addr::new(192, 0, 2, last).to_ipv6_mapped().octets();
     assert!(rules.may(&gid(9)) && !rules.may(&gid(1)) && !rules.may(&gid(2)));
     assert_eq!(with("outside = false", "").unwrap().tenants[0].publish, []);
+    for text in ["", "outside = false"] {
+        let p = with(text, host).unwrap();
+        assert_eq!(p.outside_of(&p.tenants[0]), None);
+    }
     for (text, host, why) in [
         ("outside = true", "", "there is no [host]"),
         ("publish = [{ port = 9 }]", host, "has no `outside = true`"),
