@@ -201,7 +201,7 @@ fn hostile_packets_from_outside_reach_nobody() {
         wait_for(60, name, || world.wire(name) >= n);
         assert_eq!(world.wire(name), n, "{name}");
     };
-    let block_of_red = 0xc000 | (others.own.qpn / QPN_UNIT) as u16 * 16;
+    let block_of_red = 0xc000 | ((others.own.qpn / QPN_UNIT) as u16 * 16);
     // To a tenant without `outside`, from any port, a block's among them.
     forge(OUT, 9000, others.own.qpn, 3, &[]);
     forge(OUT, block_of_red, others.own.qpn, 4, &[]);
