@@ -19,6 +19,12 @@ pub fn launcher() -> std::path::PathBuf {
     root().join("build/bin/gdrcore-run")
 }
 
+/// Whether the server of a tool ended as expected. rping's server ends by the event of its client's
+/// disconnection, with any exit code, by a race of its own.
+pub fn has_served(tool: &str, done: &Done) -> bool {
+    done.ok() || tool == "rping" && done.output.contains("DISCONNECT EVENT")
+}
+
 /// A program under the launcher, on an address (none: on all).
 pub fn command(
     address: Option<&str>,

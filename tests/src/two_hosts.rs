@@ -279,11 +279,12 @@ fn text(path: &Path) -> String {
     path.to_str().expect("a path of text").into()
 }
 
-/// Checks that both sides succeeded.
+/// Checks that both sides of a command succeeded.
 pub fn succeeded(what: &str, sides: &[Done; 2], world: &TwoHosts) {
     let [server, client] = sides;
+    let tool = what.split(' ').next().unwrap_or_default();
     assert!(
-        server.ok() && client.ok(),
+        rdmacm::has_served(tool, server) && client.ok(),
         "{what}\nserver {:?}:\n{}\nclient {:?}:\n{}\n{:?}\n{:?}\n{}\n{}",
         server.status,
         server.output,

@@ -132,8 +132,9 @@ fn cm_tool(lab: &Lab, router: &Router, sides: [&str; 2], address: &str) {
     let client = Running::start(&mut client).finish(LIMIT);
     let server = server.finish(LIMIT);
     println!("{sides:?}: {:?}", began.elapsed());
+    let tool = sides[0].split(' ').next().unwrap_or_default();
     assert!(
-        server.ok() && client.ok(),
+        rdmacm::has_served(tool, &server) && client.ok(),
         "{sides:?}\nserver {:?}:\n{}\nclient {:?}:\n{}\n{:?}",
         server.status,
         server.output,

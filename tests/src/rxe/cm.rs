@@ -15,6 +15,7 @@ use super::Outcome;
 use crate::cm::{cm, offer};
 use crate::ends::{Address, End, Op, Shape};
 use crate::patience::deadline;
+use crate::rdmacm::has_served;
 use crate::soft::Soft;
 use gdrcore_core::cm::types::{cm_event, port_space, reject, CmEvent, ConnParam};
 use gdrcore_core::verbs::types::{
@@ -369,10 +370,7 @@ fn run_case(lab: &Lab, c: Case) -> Outcome<usize> {
         cm(soft.dev()).destroy(listener).map_err(|e| e.to_string())?;
     }
     let n = outcome.map_err(|e| format!("{e}; the tool: {}", done.output.trim()))?;
-    // rping's server ends by the event of its client's disconnection; its exit code is 1 or 0, by a
-    // race of its own.
-    if done.ok() || c.tool == "rping" && !c.ours_serves && done.output.contains("DISCONNECT EVENT")
-    {
+    if done.ok() || !c.ours_serves && has_served(c.tool, &done) {
         return Ok(n);
     }
     Err(format!("{command}: {:?}: {}", done.code(), done.output.trim()))

@@ -8,7 +8,7 @@ use super::side::Side;
 use super::Outcome;
 use crate::dropin::wait_until_listened_at;
 use crate::library;
-use crate::rdmacm::{command, wait_until_it_listens};
+use crate::rdmacm::{command, has_served, wait_until_it_listens};
 use crate::tools::{find, Done, Running};
 use std::process::Command;
 use std::time::Duration;
@@ -68,10 +68,9 @@ const TOOLS: [Tool; 7] = [
     },
 ];
 
-/// Whether a side ended as expected. rping's server ends by the event of its client's
-/// disconnection, with exit code 1 or 0, by a race of its own.
+/// Whether a side ended as expected.
 fn has_ended_well(tool: &Tool, serves: bool, done: &Done) -> bool {
-    done.ok() || tool.name == "rping" && serves && done.output.contains("DISCONNECT EVENT")
+    done.ok() || serves && has_served(tool.name, done)
 }
 
 /// Runs both sides until they have ended, ours as server or as client, on our address `near` and
