@@ -195,8 +195,13 @@ fn main() -> ExitCode {
     let options = match parse(std::env::args().skip(1)) {
         Ok(options) => options,
         Err((what, false)) => {
-            let _ = std::io::stdout().write_all(what.as_bytes());
-            return ExitCode::SUCCESS;
+            return match std::io::stdout().write_all(what.as_bytes()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(e) => {
+                    note(format_args!("standard output: {e}"));
+                    ExitCode::FAILURE
+                }
+            };
         }
         Err((what, true)) => {
             note(format_args!("{what}\n{HELP}"));
