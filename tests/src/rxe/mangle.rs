@@ -4,7 +4,7 @@
 //! generator, marked as a congested switch would, changed by a test's script, and recorded. All
 //! other frames pass unchanged.
 
-use super::packets::{bth, mark, roce, set_icrc, write_pcap, Moment, Seen};
+use super::packets::{bth, mark, passes_without_ident, roce, set_icrc, write_pcap, Moment, Seen};
 use super::side::Side;
 use super::Outcome;
 use crate::rng::Rng;
@@ -346,11 +346,7 @@ impl<'s> Lane<'s> {
             return;
         }
         if self.hits(Fault::Corrupt) {
-            let at = from + self.random((frame.len() - from) as u64) as usize;
-            // No checksum covers the fifth byte of the BTH, which switches may change; its
-            // neighbour is corrupted instead.
-            let at = if at == from + 4 { at + 1 } else { at };
-            frame[at] ^= 1 << self.random(8);
+            self.corrupt(&mut frame, from);
         }
         if self.hits(Fault::Duplicate) {
             let late = self.random(1500);
@@ -365,6 +361,24 @@ impl<'s> Lane<'s> {
             return self.keep_back(late, frame);
         }
         send(&frame);
+    }
+
+    /// Flips one bit from byte `from` on. Not one of those, about one in 2^15, whose flip looks to a
+    /// receiver that does not see the IPv4 identification like another identification: no such
+    /// receiver can find that damage.
+    fn corrupt(&mut self, frame: &mut [u8], from: usize) {
+        loop {
+            let at = from + self.random((frame.len() - from) as u64) as usize;
+            // No checksum covers the fifth byte of the BTH, which switches may change; its
+            // neighbour is corrupted instead.
+            let at = if at == from + 4 { at + 1 } else { at };
+            let bit = 1 << self.random(8);
+            frame[at] ^= bit;
+            if !passes_without_ident(frame) {
+                return;
+            }
+            frame[at] ^= bit;
+        }
     }
 
     fn keep_back(&mut self, late_us: u64, frame: Vec<u8>) {
@@ -492,6 +506,38 @@ fn inward(shared: &Shared, mut far: Far, mut tap: File) {
         let Some(frames) = far.take(&mut bytes, &mut held) else { return };
         for frame in frames {
             lane.frame(frame, &mut send);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_never_looks_like_another_identification() {
+        let mut frame = vec![0u8; 14 + 20 + 8 + 12 + 4096 + 4];
+        let udp_len = (frame.len() - 34) as u16;
+        frame[12..14].copy_from_slice(&[8, 0]);
+        frame[14] = 0x45;
+        frame[23] = 17;
+        frame[36..38].copy_from_slice(&4791u16.to_be_bytes());
+        frame[38..40].copy_from_slice(&udp_len.to_be_bytes());
+        set_icrc(&mut frame);
+        assert!(passes_without_ident(&frame));
+        let mut hidden = 0;
+        for bit in 42 * 8..frame.len() * 8 {
+            frame[bit / 8] ^= 1 << (bit % 8);
+            hidden += u32::from(bit / 8 != 46 && passes_without_ident(&frame));
+            frame[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert!(hidden > 0, "no flip of this packet looks so: another length is needed");
+        let shared = Shared::default();
+        let mut lane = Lane::new(&shared, Side::Rxe);
+        for _ in 0..200_000 {
+            let mut damaged = frame.clone();
+            lane.corrupt(&mut damaged, 42);
+            assert!(!passes_without_ident(&damaged));
         }
     }
 }

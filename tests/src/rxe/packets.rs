@@ -112,20 +112,32 @@ pub fn ecn(frame: &[u8]) -> Option<u8> {
     Some(if v6 { frame[ETHERNET + 1] >> 4 & 3 } else { frame[ETHERNET + 1] & 3 })
 }
 
-/// Computes the packet's ICRC anew, and clears its UDP checksum.
-pub fn set_icrc(frame: &mut [u8]) {
-    let (Some((udp, v6)), Some(range)) = (udp(frame), roce(frame)) else { return };
+/// The flow of a RoCEv2 frame, and its IPv4 identification (0: IPv6).
+fn flow(frame: &[u8]) -> Option<(Flow, u16)> {
+    let (udp, v6) = udp(frame)?;
     let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let (source, target, ident) = (port(udp), port(udp + 2), port(18));
     let four = |at: usize| [0, 1, 2, 3].map(|i| frame[at + i]);
     let sixteen = |at: usize| std::array::from_fn(|i| frame[at + i]);
-    let flow = if v6 {
-        Flow::v6(sixteen(22), sixteen(38), source, target)
+    Some(if v6 {
+        (Flow::v6(sixteen(22), sixteen(38), source, target), 0)
     } else {
-        Flow::v4(four(26), four(30), source, target)
-    };
-    frame[udp + 6..udp + 8].fill(0);
-    flow.append_icrc(if v6 { 0 } else { ident }, &mut frame[range.start..range.end + ICRC]);
+        (Flow::v4(four(26), four(30), source, target), ident)
+    })
+}
+
+/// Computes the packet's ICRC anew, and clears its UDP checksum.
+pub fn set_icrc(frame: &mut [u8]) {
+    let (Some((flow, ident)), Some(range)) = (flow(frame), roce(frame)) else { return };
+    frame[range.start - 2..range.start].fill(0);
+    flow.append_icrc(ident, &mut frame[range.start..range.end + ICRC]);
+}
+
+/// Whether a receiver that does not see the identification takes the packet: its ICRC is right, or
+/// would be with another identification.
+pub fn passes_without_ident(frame: &[u8]) -> bool {
+    let (Some((flow, ident)), Some(range)) = (flow(frame), roce(frame)) else { return false };
+    flow.check(ident, &frame[range.start..range.end + ICRC]).is_ok()
 }
 
 /// Writes the delivered packets as a classic capture with nanoseconds; times count from the first
