@@ -3,8 +3,8 @@
 #
 # A check that cannot run here prints a line 'skipped: REASON' and counts as skipped, not as passed.
 # Logs: $CARGO_TARGET_DIR/test-logs. TEST_ONLY="name name" runs only those stages. Time limits, of
-# the stages and inside the tests, grow with the load of the machine, which scripts/patience.sh
-# measures once.
+# the stages and inside the tests, grow with the load of the machine: scripts/patience.sh measures
+# it at the start, and what comes later is seen by the load average.
 set -u
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
@@ -51,20 +51,53 @@ causes() {
         left > 0 && NF { print substr($0, 1, 400); left-- }' "$1"
 }
 
+# spent SECONDS: prints how many thousandths of a second of an idle machine so many seconds are
+# now, by the load average.
+spent() {
+    awk -v ms=$(($1 * 1000)) -v cpus="$(nproc)" -v least="$GDRC_TEST_PATIENCE" '{
+        share = $1 / cpus
+        if (share > 10) share = 10
+        if (share < least) share = least
+        printf "%d\n", ms / share
+    }' /proc/loadavg
+}
+
+# limited SECONDS COMMAND...: runs a command, and ends it and its children after so many seconds of
+# an idle machine with two CPUs. Exits as the command does, or with 124.
+limited() {
+    local left=$(($1 * 1000)) step=5 pid
+    shift
+    setsid "$@" </dev/null &
+    pid=$!
+    trap 'kill -TERM -- "-$pid" 2>/dev/null; exit 130' INT TERM
+    while [ "$left" -gt 0 ] && kill -0 "$pid" 2>/dev/null; do
+        timeout "$step" tail --pid="$pid" -s 0.2 -f /dev/null
+        left=$((left - $(spent "$step")))
+    done
+    if kill -0 "$pid" 2>/dev/null; then
+        kill -TERM -- "-$pid"
+        timeout 10 tail --pid="$pid" -s 0.2 -f /dev/null || kill -KILL -- "-$pid"
+        wait "$pid" 2>/dev/null
+        return 124
+    fi
+    wait "$pid"
+}
+
 # stage NAME SECONDS COMMAND...: runs a stage until it ends, whatever its result, and prints its
 # closing line. SECONDS are for an idle machine with two CPUs.
 stage() {
-    local name=$1 limit=$(($2 * GDRC_TEST_PATIENCE)) log=$logs/$1.log start=$SECONDS rc p f s
+    local name=$1 limit=$2 log=$logs/$1.log start=$SECONDS rc p f s
     shift 2
     if [ -n "${TEST_ONLY:-}" ] && [[ " $TEST_ONLY " != *" $name "* ]]; then return; fi
     printf '== %s: %s\n' "$name" "$*"
-    timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null
+    limited "$limit" "$@" >"$log" 2>&1
     rc=$?
     read -r p f s < <(count "$log" "$rc")
     if [ "$rc" != 0 ]; then
         causes "$log" | head -n 200
         tail -n 40 "$log"
-        [ "$rc" = 124 ] && printf '%s: over its limit of %s s\n' "$name" "$limit"
+        [ "$rc" = 124 ] &&
+            printf '%s: over its limit of %s s of an idle machine\n' "$name" "$limit"
         failures+=("$name (exit $rc, $log)")
     fi
     # The runners' own closing lines, without those of empty test binaries.

@@ -1,16 +1,16 @@
 //! Time limits of tests.
 //!
 //! A test waits for the event that it needs. The limits here only end a test that hangs: no test
-//! passes or fails by its speed. They grow with [`factor`], which `scripts/test.sh` measures once
-//! at its start and passes on as `GDRC_TEST_PATIENCE`. Without that variable the load average gives
-//! the factor.
+//! passes or fails by its speed. They grow with [`factor`]: `scripts/test.sh` measures one at its
+//! start and passes it on as `GDRC_TEST_PATIENCE`; a test program that begins under more load than
+//! that takes the factor of the load average.
 
 use std::process::Command;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The name of the environment variable that holds the factor.
+/// The name of the environment variable that holds the least factor.
 pub const VARIABLE: &str = "GDRC_TEST_PATIENCE";
 
 /// The largest factor that is estimated.
@@ -19,13 +19,13 @@ const MOST: u32 = 10;
 /// How many times slower this machine may be than an idle one with two CPUs.
 pub fn factor() -> u32 {
     static FACTOR: OnceLock<u32> = OnceLock::new();
-    *FACTOR.get_or_init(|| match std::env::var(VARIABLE) {
-        Ok(text) => parse(&text)
-            .unwrap_or_else(|| panic!("{VARIABLE}={text}: must be a whole number from 1")),
-        Err(_) => {
-            let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-            guess(&std::fs::read_to_string("/proc/loadavg").unwrap_or_default(), cpus)
-        }
+    *FACTOR.get_or_init(|| {
+        let least = std::env::var(VARIABLE).map_or(1, |text| {
+            parse(&text)
+                .unwrap_or_else(|| panic!("{VARIABLE}={text}: must be a whole number from 1"))
+        });
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        least.max(guess(&std::fs::read_to_string("/proc/loadavg").unwrap_or_default(), cpus))
     })
 }
 
