@@ -211,10 +211,16 @@ impl Bitmap {
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         let mut at = 0;
         core::iter::from_fn(move || {
-            let i = self.next_from(at).filter(|&i| i >= at)?;
+            let i = self.at_or_after(at)?;
             at = i + 1;
             Some(i)
         })
+    }
+
+    /// The first element at or after an index.
+    #[inline]
+    pub fn at_or_after(&self, start: usize) -> Option<usize> {
+        self.next_from(start).filter(|&i| i >= start)
     }
 
     /// The first set bit at or after `start`, else the first of all; `None` only where no bit is

@@ -284,7 +284,7 @@ impl Cm {
     /// RTU, which may be lost. `sends` answers for a QPN of this device.
     pub fn confirm(&mut self, now: u64, sends: impl Fn(u32) -> bool) {
         let mut at = 0;
-        while let Some(i) = self.half_open.next_from(at).filter(|&i| i >= at) {
+        while let Some(i) = self.half_open.at_or_after(at) {
             at = i + 1;
             // Linux cm.c cm_establish: Data in order on the queue pair establishes the connection
             // as an RTU does.

@@ -134,7 +134,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         refused_port: None,
         counters: Counters::default(),
         cause: Cause::default(),
-        members: Members::new(),
+        members: Members::default(),
         timer_deferred: NONE,
         handoff: Default::default(),
         event_qps,

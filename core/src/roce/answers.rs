@@ -2,11 +2,10 @@
 //! requests.
 
 use super::conn::Conn;
-use super::queues::responder_event;
 use super::run::Run;
-use super::txbuf::TxBuf;
+use super::txbuf::{Emission, TxBuf};
 use super::{Sent, AHEAD};
-use crate::mem::{Access, TransferId};
+use crate::mem::{Access, Target, TransferId};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::resp::{rx_block, Resource, Resp};
 use crate::verbs::types::{access, qp_state};
@@ -23,57 +22,48 @@ impl Resp {
     /// The ACK for everything that may be acknowledged.
     #[inline(always)]
     pub(super) fn ack(&self, dest_qpn: u32) -> Run {
-        let mut run = Run::new(Class::Rc, Kind::Ack, dest_qpn, self.ack_psn);
-        run.syndrome = ACK_UNLIMITED;
-        run.msn = self.ack_msn;
-        run
+        let run = Run::new(Class::Rc, Kind::Ack, dest_qpn, self.ack_psn);
+        Run { syndrome: ACK_UNLIMITED, msn: self.ack_msn, ..run }
     }
 }
 
 impl Conn<'_> {
     /// Sends queued answers. `Full`: there is more than fits.
     pub(crate) fn transmit_answers(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
-        loop {
-            let qp = &mut *self.qp;
-            let Some(&mut job) = qp.conn.resp.first_job() else { break };
+        while let Some(&mut job) = self.qp.conn.resp.first_job() {
             // An answer acknowledges all before it, so what is before it must have landed.
-            if qp.conn.resp.is_before_fence(&job) {
+            if self.qp.conn.resp.is_before_fence(&job) {
                 self.common.mem_wait.set(self.qi);
                 return Sent::Idle;
             }
-            let offset = job.sent.wrapping_mul(qp.conn.mtu);
+            let offset = job.sent.wrapping_mul(self.qp.conn.mtu);
             let Some((run, bytes)) = self.answer_run(&job, offset, now) else { return Sent::Idle };
             let qp = &mut *self.qp;
-            let mut stop = None;
-            let mut target = None;
-            if bytes > 0 {
-                // rxe rxe_resp.c rxe_recheck_mr: The key of a READ is looked up again for each part
-                // of its answer.
-                // Looked up anew: the key may have gone since the request came.
-                let va = job.va.wrapping_add(u64::from(offset));
-                let memory = &self.common.memory;
-                match qp.remote_target(memory, job.rkey, va, bytes, access::REMOTE_READ) {
-                    Ok(t) => target = Some(t),
-                    Err(_) => stop = Some(Access::Fault),
-                }
-            }
-            let mut packets = 0;
-            if stop.is_none() {
-                let (providers, qpn) = (&self.common.memory.providers, qp.qpn);
-                let done = tx.emit(&run, qp.conn.mtu, bytes, false, |off, dst| match &target {
-                    Some(t) => {
+            // rxe rxe_resp.c rxe_recheck_mr: The key of a READ is looked up again for each part of
+            // its answer.
+            let va = job.va.wrapping_add(u64::from(offset));
+            let memory = &self.common.memory;
+            let target = match bytes {
+                0 => Ok(Target::default()),
+                _ => qp.remote_target(memory, job.rkey, va, bytes, access::REMOTE_READ),
+            };
+            let (packets, stop) = match &target {
+                Ok(target) => {
+                    let qpn = qp.qpn;
+                    let (mtu, payload) = (qp.conn.mtu, bytes);
+                    let what = Emission { run: &run, mtu, payload, ack_each_burst: false };
+                    let done = tx.emit(what, |off, dst| {
                         let left = job.len.saturating_sub(offset.saturating_add(off));
                         let of = TransferId::answer(qpn, job.psn.get(), left);
-                        providers.fetch(t, off, dst, of)
-                    }
-                    None => Access::Fault,
-                });
-                packets = done.packets;
-                if done.memory != Access::Ready {
-                    stop = Some(done.memory);
+                        match memory.providers.fetch(target, off, dst, of) {
+                            Access::Ready => Ok(()),
+                            stop => Err(stop),
+                        }
+                    });
+                    (done.packets, done.stop)
                 }
-            }
-            let qp = &mut *self.qp;
+                Err(_) => (0, Some(Access::Fault)),
+            };
             if let Some(job) = qp.conn.resp.first_job() {
                 job.sent += packets;
             }
@@ -89,7 +79,7 @@ impl Conn<'_> {
                 let resp = &mut self.qp.conn.resp;
                 if resp.job_len() == 0 && resp.ack_psn.diff(job.psn.add(job.npkts - 1)) <= 0 {
                     // The answer has acknowledged everything.
-                    self.common.acks.left(resp, self.qi);
+                    self.ack_left();
                 }
                 continue;
             }
@@ -106,7 +96,7 @@ impl Conn<'_> {
                 Some(_) if job.again => self.qp.conn.resp.pop_job(),
                 Some(_) => {
                     let psn = job.psn.add(job.sent + packets);
-                    self.refuse_answer(&job, psn, target.is_some(), now);
+                    self.refuse_answer(&job, psn, target.is_ok(), now);
                     return Sent::Idle;
                 }
             }
@@ -124,17 +114,19 @@ impl Conn<'_> {
             (NakCode::RemoteAccess, CauseCode::PeerUsedBadKey)
         };
         self.note(now, cause, 0, u64::from(job.rkey), job.va);
-        self.owe_fatal_nak(code, psn);
-        self.enter_error(Some(responder_event(code)));
+        self.end_by_nak(code, psn, true);
     }
 
     /// The run that the rest of an answer is, from byte `offset` on, and the bytes that it carries,
     /// as far as the rate allows. `None`: nothing may leave now.
     #[inline(always)]
     fn answer_run(&mut self, job: &Resource, offset: u32, now: u64) -> Option<(Run, u32)> {
-        let qp = &mut *self.qp;
-        let mut run =
-            Run::new(Class::Rc, Kind::ReadResponse, qp.attr.dest_qp_num, job.psn.add(job.sent));
+        let mut run = Run::new(
+            Class::Rc,
+            Kind::ReadResponse,
+            self.qp.attr.dest_qp_num,
+            job.psn.add(job.sent),
+        );
         run.syndrome = ACK_UNLIMITED;
         run.msn = job.msn;
         if job.atomic {
@@ -147,12 +139,12 @@ impl Conn<'_> {
         run.first = job.sent == 0;
         run.n = job.npkts - job.sent;
         let mut bytes = job.len - offset.min(job.len);
-        if qp.is_paced() {
-            match qp.pace_congestion(now) {
+        if self.qp.is_paced() {
+            match self.qp.pace_congestion(now) {
                 Ok(most) if most < run.n => {
                     run.n = most;
                     run.last = false;
-                    bytes = most * qp.conn.mtu;
+                    bytes = most * self.qp.conn.mtu;
                 }
                 Ok(_) => {}
                 Err(at) => {
@@ -168,25 +160,23 @@ impl Conn<'_> {
     /// see a WRITE that has not landed yet.
     #[cold]
     fn answers_ahead(&self) {
-        let qp = &*self.qp;
         let memory = &self.common.memory;
-        for job in qp.conn.resp.queued_jobs().skip(1).take(AHEAD as usize) {
-            if qp.conn.resp.is_before_fence(job) {
+        for job in self.qp.conn.resp.queued_jobs().skip(1).take(AHEAD as usize) {
+            if self.qp.conn.resp.is_before_fence(job) {
                 return;
             }
             if job.atomic || job.len == 0 {
                 continue;
             }
             let right = access::REMOTE_READ;
-            if let Ok(target) = qp.remote_target(memory, job.rkey, job.va, job.len, right) {
-                let of = TransferId::answer(qp.qpn, job.psn.get(), job.len);
+            if let Ok(target) = self.qp.remote_target(memory, job.rkey, job.va, job.len, right) {
+                let of = TransferId::answer(self.qp.qpn, job.psn.get(), job.len);
                 memory.providers.ahead(&target, of);
             }
         }
     }
 
     /// Sends the ACK or NAK that is owed, unless answers must go first. False: it did not fit.
-    #[inline]
     pub(crate) fn transmit_ack(&mut self, tx: &mut TxBuf<'_>) -> bool {
         let qp = &mut *self.qp;
         let resp = &mut qp.conn.resp;
@@ -211,16 +201,14 @@ impl Conn<'_> {
                 resp.pkts_since_ack = 0;
                 self.count_sent(1, ACK_BYTES);
             }
-            let qp = &mut *self.qp;
-            let resp = &mut qp.conn.resp;
+            let resp = &mut self.qp.conn.resp;
             let mut psn = if resp.fatal_nak.is_some() { resp.fatal_psn } else { resp.epsn };
-            if qp.state == qp_state::ERR && resp.ack_psn.next().diff(psn) < 0 {
+            if self.qp.state == qp_state::ERR && resp.ack_psn.next().diff(psn) < 0 {
                 // Bytes that had not landed in slow memory when the QP failed are not acknowledged.
                 psn = resp.ack_psn.next();
             }
-            let mut run = Run::new(Class::Rc, Kind::Ack, qp.attr.dest_qp_num, psn);
-            run.syndrome = syndrome;
-            run.msn = resp.msn;
+            let (to, msn) = (self.qp.attr.dest_qp_num, resp.msn);
+            let run = Run { syndrome, msn, ..Run::new(Class::Rc, Kind::Ack, to, psn) };
             if !tx.emit_bare(&run) {
                 return false;
             }
@@ -239,22 +227,21 @@ impl Conn<'_> {
         } else {
             return true;
         }
-        self.common.acks.left(&mut self.qp.conn.resp, self.qi);
+        self.ack_left();
         self.count_sent(1, ACK_BYTES);
         true
     }
 
     /// The ACK that a QP owes to another of this engine, as it would be sent; `None` where an
     /// answer or a NAK must go first, and the QP has to be asked in its turn.
-    #[inline]
     pub(crate) fn take_local_ack(&mut self) -> Option<Run> {
-        let qp = &mut *self.qp;
-        let resp = &mut qp.conn.resp;
-        if !resp.ack_owed || resp.job_len() > 0 || resp.owes_nak() || qp.state == qp_state::ERR {
+        let resp = &mut self.qp.conn.resp;
+        if !resp.ack_owed || resp.job_len() > 0 || resp.owes_nak() || self.qp.state == qp_state::ERR
+        {
             return None;
         }
-        let run = resp.ack(qp.attr.dest_qp_num);
-        self.common.acks.left(resp, self.qi);
+        let run = resp.ack(self.qp.attr.dest_qp_num);
+        self.ack_left();
         self.count_sent(1, ACK_BYTES);
         Some(run)
     }

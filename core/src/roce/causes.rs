@@ -9,21 +9,20 @@ impl Conn<'_> {
     /// Notes a cause on the QP and on the device.
     #[cold]
     pub(crate) fn note(&mut self, now: u64, code: CauseCode, status: u32, arg0: u64, arg1: u64) {
-        let qp = &mut *self.qp;
         let cause = Cause {
             code: code as u32,
             wc_status: status,
             peer: self.peer.addr.gid,
-            qpn: qp.qpn,
-            remote_qpn: qp.attr.dest_qp_num,
-            psn: qp.conn.req.una_psn.get(),
+            qpn: self.qp.qpn,
+            remote_qpn: self.qp.attr.dest_qp_num,
+            psn: self.qp.conn.req.una_psn.get(),
             counter: counter_of(code),
             arg0,
             arg1,
             time_ns: now,
         };
         self.common.cause = cause;
-        qp.cause = cause;
+        self.qp.cause = cause;
     }
 
     /// What the network has said of the peer since then: it explains more than the peer's silence
@@ -31,16 +30,17 @@ impl Conn<'_> {
     pub(crate) fn explanation(&self, since: u64) -> Option<(CauseCode, u64, u64)> {
         let cause = &self.qp.cause;
         let known = CauseCode::from_u32(cause.code).unwrap_or_default();
+        use CauseCode::*;
         let explains = matches!(
             known,
-            CauseCode::PeerUnreachable
-                | CauseCode::MtuExceeded
-                | CauseCode::Socket
-                | CauseCode::Firewall
-                | CauseCode::NoRoute
-                | CauseCode::NotPolled
-                | CauseCode::Unanswered
-                | CauseCode::RouterLost
+            PeerUnreachable
+                | MtuExceeded
+                | Socket
+                | Firewall
+                | NoRoute
+                | NotPolled
+                | Unanswered
+                | RouterLost
         );
         (explains && cause.time_ns >= since).then_some((known, cause.arg0, cause.arg1))
     }
@@ -48,27 +48,17 @@ impl Conn<'_> {
 
 /// The counter (by index) that goes with a cause.
 fn counter_of(code: CauseCode) -> u32 {
+    use CauseCode::*;
     let name = match code {
-        CauseCode::RetryExceeded
-        | CauseCode::Deadline
-        | CauseCode::PeerUnreachable
-        | CauseCode::NotPolled
-        | CauseCode::Unanswered
-        | CauseCode::RouterLost => "retry_exceeded_err",
-        CauseCode::Keepalive => "keepalives",
-        CauseCode::RnrRetryExceeded => "retry_rnr_exceeded_err",
-        CauseCode::RemoteAccess | CauseCode::RemoteInvalidRequest | CauseCode::RemoteOperation => {
-            "rcvd_nak_err"
+        RetryExceeded | Deadline | PeerUnreachable | NotPolled | Unanswered | RouterLost => {
+            "retry_exceeded_err"
         }
-        CauseCode::PeerUsedBadKey
-        | CauseCode::PeerLeftRange
-        | CauseCode::PeerLacksAccess
-        | CauseCode::PeerBadRequest
-        | CauseCode::MessageTooLong
-        | CauseCode::MisalignedAtomic => "send_nak_err",
-        CauseCode::Socket | CauseCode::Firewall | CauseCode::NoRoute | CauseCode::MtuExceeded => {
-            "send_err"
-        }
+        Keepalive => "keepalives",
+        RnrRetryExceeded => "retry_rnr_exceeded_err",
+        RemoteAccess | RemoteInvalidRequest | RemoteOperation => "rcvd_nak_err",
+        PeerUsedBadKey | PeerLeftRange | PeerLacksAccess | PeerBadRequest | MessageTooLong
+        | MisalignedAtomic => "send_nak_err",
+        Socket | Firewall | NoRoute | MtuExceeded => "send_err",
         _ => return u32::MAX,
     };
     Counters::NAMES.iter().position(|n| *n == name).map_or(u32::MAX, |i| i as u32)

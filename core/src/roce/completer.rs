@@ -1,7 +1,7 @@
 //! The completer: ACKs, NAKs and answers to what the requester sent.
 
 use super::conn::Conn;
-use super::peer::FlowControl;
+use super::peer::PACKET_COST;
 use super::requester::window_cost;
 use super::rules::ack::progress;
 use super::rules::sge::CopyError;
@@ -9,7 +9,7 @@ use super::run::Run;
 use super::READ_PIECE;
 use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::req::{tx_block, SendBlock, WqeState};
+use crate::verbs::req::{tx_block, SendBlock};
 use crate::verbs::types::wc_status;
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
@@ -37,23 +37,20 @@ impl Conn<'_> {
     pub(crate) fn oldest_open(&mut self) -> Option<u32> {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.end();
-        let qp = &mut *self.qp;
-        let index = qp.conn.req.acked;
-        let ws = qp.wqe(index);
+        let index = self.qp.conn.req.acked;
+        let ws = self.qp.wqe(index);
         (index != tail && ws.started && !ws.done).then_some(index)
     }
 
     /// Takes an ACK, NAK, READ response or atomic answer, from a UDP port where it came through the
     /// port.
-    #[inline]
     pub(crate) fn handle_answer(&mut self, now: u64, port: u16, run: &Run, payload: &[u8]) {
         debug_assert!(!self.qp.can_send() || self.req_is_sound(), "{:?} {run:?}", self.qp.conn.req);
-        let qp = &mut *self.qp;
-        if !qp.can_send() {
+        if !self.qp.can_send() {
             return;
         }
         // PSNs that were never sent, or that are long done, say nothing.
-        let off = qp.off_by(run.psn, run.n);
+        let off = self.qp.off_by(run.psn, run.n);
         if off != 0 {
             return self.stray(now, off);
         }
@@ -73,8 +70,7 @@ impl Conn<'_> {
                 Syndrome::Nak(code) => self.handle_nak(now, run.psn, code, Some(port)),
                 _ => {}
             },
-            Kind::ReadResponse => self.handle_read_response(now, run, payload),
-            _ => self.handle_atomic_ack(now, run),
+            _ => self.handle_data(now, run, payload),
         }
         debug_assert!(self.req_is_sound(), "{:?} {run:?}", self.qp.conn.req);
     }
@@ -100,8 +96,7 @@ impl Conn<'_> {
                 }
                 qp.conn.req.acked = i.wrapping_add(1);
                 if i == qp.conn.req.next {
-                    qp.conn.req.next = qp.conn.req.acked;
-                    qp.conn.req.cur_pkt = 0;
+                    qp.conn.req.go_behind(i);
                 }
                 continue;
             }
@@ -113,7 +108,6 @@ impl Conn<'_> {
             if wqe.is_read_or_atomic() && !ws.done {
                 // rxe rxe_comp.c check_psn, READ: An ACK that passes a READ or atomic whose answer
                 // has not come means that the answer was lost.
-                // An ACK that passes an unfinished READ or atomic means that its answer was lost.
                 implied = Some(ws.psn.add(ws.done_pkts));
                 break;
             }
@@ -131,8 +125,7 @@ impl Conn<'_> {
             qp.conn.req.acked = i.wrapping_add(1);
             if i == qp.conn.req.next {
                 // It had been rewound, and yet it arrived.
-                qp.conn.req.next = qp.conn.req.acked;
-                qp.conn.req.cur_pkt = 0;
+                qp.conn.req.go_behind(i);
                 qp.conn.req.next_psn = qp.conn.req.una_psn;
             }
             if qp.conn.req.acked == sq.end() {
@@ -140,10 +133,9 @@ impl Conn<'_> {
             }
         }
         // A rewound WQE of which more has arrived than was sent again.
-        if qp.conn.req.next_psn.diff(qp.conn.req.una_psn) < 0 {
-            let una = qp.conn.req.una_psn;
-            let next = qp.conn.req.next;
-            let ws = *qp.wqe(next);
+        let una = qp.conn.req.una_psn;
+        if qp.conn.req.next_psn.diff(una) < 0 {
+            let ws = *qp.wqe(qp.conn.req.next);
             if ws.started {
                 qp.conn.req.cur_pkt = una.diff(ws.psn).max(0) as u32;
                 qp.conn.req.next_psn = una;
@@ -160,12 +152,10 @@ impl Conn<'_> {
     /// An answer of a READ or atomic is missing: ask again, once until there is progress.
     #[inline(never)]
     fn answer_lost(&mut self, now: u64, psn: Psn) {
-        let qp = &mut *self.qp;
-        if qp.conn.req.rewound == Some(psn) || !qp.conn.req.may_repeat() {
+        if self.qp.conn.req.rewound == Some(psn) || !self.qp.conn.req.may_repeat() {
             return;
         }
-        let peer = &mut *self.peer;
-        peer.rx.on_loss(now);
+        self.peer.rx.on_loss(now);
         self.rewind(psn);
     }
 
@@ -190,13 +180,12 @@ impl Conn<'_> {
         freed: u32,
         read_freed: u32,
     ) {
-        let qp = &mut *self.qp;
-        progress(qp, &mut *self.peer, now, freed, read_freed);
+        progress(self.qp, &mut *self.peer, now, freed, read_freed);
         // Where all is sent, the QP need not be looked at again.
-        if qp.conn.req.next != sq.end() {
+        if self.qp.conn.req.next != sq.end() {
             self.common.ready.set(self.qi);
         }
-        if qp.conn.req.is(tx_block::DRAIN_EVENT) {
+        if self.qp.conn.req.is(tx_block::DRAIN_EVENT) {
             self.check_drained();
         }
         self.common.wake_windows();
@@ -214,12 +203,13 @@ impl Conn<'_> {
     /// Takes a NAK for `psn` that came from a UDP port; `None`: silence has followed it.
     #[inline(never)]
     pub(crate) fn handle_nak(&mut self, now: u64, psn: Psn, code: NakCode, port: Option<u16>) {
-        let qp = &mut *self.qp;
-        let besieged = qp.is_besieged(now);
-        if code != NakCode::Psn && port.is_some_and(|port| !qp.believes_end(now, psn, code, port)) {
+        let besieged = self.qp.is_besieged(now);
+        if code != NakCode::Psn
+            && port.is_some_and(|port| !self.qp.believes_end(now, psn, code, port))
+        {
             // A peer that is alive acknowledges the newest packet when it comes again, and the NAK
             // is forged; one that has failed says so again, or nothing more.
-            qp.conn.req.set(tx_block::PROBE, true);
+            self.qp.conn.req.set(tx_block::PROBE, true);
             self.common.ready.set(self.qi);
             return;
         }
@@ -271,54 +261,62 @@ impl Conn<'_> {
         self.fail_request(now, index, status, cause, wqe.rkey.into(), wqe.remote_addr);
     }
 
-    /// The request that an answer with a PSN is for: its index, how far it is, and what it asks
-    /// for. `None`: the answer is for none of this kind, or is not the next one; what is missing
-    /// then is asked for again.
-    fn answered(
-        &mut self,
-        now: u64,
-        psn: Psn,
-        is_kind: impl FnOnce(&SendWqe) -> bool,
-    ) -> Option<(u32, WqeState, SendWqe)> {
-        self.ack_before(now, psn);
-        let index = self.oldest_open()?;
-        let ws = *self.qp.wqe(index);
-        let wqe = *self.q.engine_sq(&self.common.key).at(index).header();
-        if ws.npkts == 0 || !is_kind(&wqe) {
-            return None;
-        }
-        let expected = ws.psn.add(ws.done_pkts);
-        let ahead = psn.diff(expected);
-        if ahead > 0 {
-            self.answer_lost(now, expected);
-        }
-        (ahead == 0).then_some((index, ws, wqe))
-    }
-
+    /// Takes packets of a READ's answer, or an atomic's, if they are the next of it. Those that are
+    /// missing before them are asked for again.
     #[inline(never)]
-    fn handle_read_response(&mut self, now: u64, run: &Run, payload: &[u8]) {
-        let Some((index, ws, wqe)) = self.answered(now, run.psn, SendWqe::is_read) else { return };
+    fn handle_data(&mut self, now: u64, run: &Run, payload: &[u8]) {
+        self.ack_before(now, run.psn);
+        let Some(index) = self.oldest_open() else { return };
         let sq = self.q.engine_sq(&self.common.key);
+        let slot = sq.at(index);
+        let wqe = slot.header();
         let qp = &mut *self.qp;
+        let (mtu, ws) = (qp.conn.mtu, *qp.wqe(index));
+        let is_read = run.kind == Kind::ReadResponse;
+        if ws.npkts == 0 || !(if is_read { wqe.is_read() } else { wqe.is_atomic() }) {
+            return;
+        }
         let expected = ws.psn.add(ws.done_pkts);
-        let mtu = u64::from(qp.conn.mtu);
-        let offset = u64::from(ws.done_pkts) * mtu;
-        let want = (wqe.length - offset).min(u64::from(run.n) * mtu);
+        let ahead = run.psn.diff(expected);
+        if ahead != 0 {
+            if ahead > 0 {
+                self.answer_lost(now, expected);
+            }
+            return;
+        }
+        // rxe rxe_comp.c do_atomic: The value that an atomic's answer brings is written to the
+        // memory of the request.
+        let value = run.a.to_ne_bytes();
+        let (bytes, offset) = match is_read {
+            true => (payload, u64::from(ws.done_pkts) * u64::from(mtu)),
+            false => (&value[..], 0),
+        };
+        let want = (wqe.length - offset).min(u64::from(run.n) * u64::from(mtu));
         // rxe rxe_comp.c do_read: A packet of a READ's answer with another length than its place
         // requires is a bad response.
-        if payload.len() as u64 != want || run.n > ws.npkts - ws.done_pkts {
+        if is_read && (payload.len() as u64 != want || run.n > ws.npkts - ws.done_pkts) {
             if qp.is_besieged(now) {
                 return self.answer_lost(now, expected);
             }
             let status = wc_status::BAD_RESP_ERR;
             return self.fail_request(now, index, status, CauseCode::BadResponse, 0, 0);
         }
-        if !self.place_answer(now, index, offset, payload, expected) {
-            return;
+        let sges = slot.sges(usize::from(wqe.num_sge));
+        match self.common.memory.scatter(qp.pd, sges, offset, bytes) {
+            Ok(None) => {}
+            Ok(Some((provider, token))) => {
+                let ws = qp.wqe(index);
+                (ws.placing, ws.provider, ws.token) = (true, provider, token);
+            }
+            // Lost, as if on the way: the request is sent again.
+            Err(CopyError::Busy | CopyError::Pending(..)) => return self.ask_again(now, expected),
+            Err(CopyError::Refused(code, lkey, addr)) => {
+                let status = wc_status::LOC_PROT_ERR;
+                return self.fail_request(now, index, status, code, lkey.into(), addr);
+            }
         }
-        let qp = &mut *self.qp;
-        let piece = (READ_PIECE / qp.conn.mtu).max(1);
-        let done = ws.done_pkts + run.n;
+        let piece = (READ_PIECE / mtu).max(1);
+        let done = ws.done_pkts + if is_read { run.n } else { 1 };
         let finished = done == ws.npkts;
         // Requests end at multiples of the piece, and at the end.
         let ended = done / piece - ws.done_pkts / piece + u32::from(finished && done % piece != 0);
@@ -330,7 +328,9 @@ impl Conn<'_> {
             qp.conn.req.acked = index.wrapping_add(1);
         }
         self.catch_up(index);
-        self.on_progress(&sq, now, 0, payload.len() as u32);
+        let (freed, read_freed) =
+            if is_read { (0, payload.len() as u32) } else { (PACKET_COST, 0) };
+        self.on_progress(&sq, now, freed, read_freed);
         if finished {
             self.skip_done();
             self.complete(now);
@@ -344,59 +344,10 @@ impl Conn<'_> {
             let ws = *qp.wqe(index);
             qp.conn.req.next_psn = qp.conn.req.una_psn;
             if ws.done {
-                qp.conn.req.next = index.wrapping_add(1);
-                qp.conn.req.cur_pkt = 0;
+                qp.conn.req.go_behind(index);
             } else {
                 qp.conn.req.cur_pkt = ws.done_pkts;
             }
         }
-    }
-
-    /// Copies an answer into the buffer of the WQE at `index`. False: it was not taken; what is to
-    /// be done about it (asking again from `psn`, or failing the request) is done.
-    #[allow(clippy::too_many_arguments)] // what is copied, where to, and what to do otherwise
-    fn place_answer(&mut self, now: u64, index: u32, offset: u64, bytes: &[u8], psn: Psn) -> bool {
-        let sq = self.q.engine_sq(&self.common.key);
-        let slot = sq.at(index);
-        let qp = &mut *self.qp;
-        let sges = slot.sges(usize::from(slot.header().num_sge));
-        match self.common.memory.scatter(qp.pd, sges, offset, bytes) {
-            Ok(None) => true,
-            Ok(Some((provider, token))) => {
-                let ws = qp.wqe(index);
-                (ws.placing, ws.provider, ws.token) = (true, provider, token);
-                true
-            }
-            // Lost, as if on the way: the request is sent again.
-            Err(CopyError::Busy | CopyError::Pending(..)) => {
-                self.ask_again(now, psn);
-                false
-            }
-            Err(CopyError::Refused(code, lkey, addr)) => {
-                self.fail_request(now, index, wc_status::LOC_PROT_ERR, code, lkey.into(), addr);
-                false
-            }
-        }
-    }
-
-    #[inline(never)]
-    fn handle_atomic_ack(&mut self, now: u64, run: &Run) {
-        let Some((index, ws, _)) = self.answered(now, run.psn, SendWqe::is_atomic) else { return };
-        // rxe rxe_comp.c do_atomic: The value that an atomic's answer brings is written to the
-        // memory of the request.
-        if !self.place_answer(now, index, 0, &run.a.to_ne_bytes(), ws.psn) {
-            return;
-        }
-        let qp = &mut *self.qp;
-        qp.conn.req.rd_out = qp.conn.req.rd_out.saturating_sub(1);
-        qp.wqe(index).done = true;
-        qp.wqe(index).done_pkts = 1;
-        qp.conn.req.una_psn = ws.psn.next();
-        qp.conn.req.acked = index.wrapping_add(1);
-        self.catch_up(index);
-        let sq = self.q.engine_sq(&self.common.key);
-        self.on_progress(&sq, now, super::peer::PACKET_COST, 0);
-        self.skip_done();
-        self.complete(now);
     }
 }

@@ -10,14 +10,15 @@
 //! Nothing of this is on the way of a packet that is not marked and whose queue pair was never told
 //! of congestion.
 
+use core::convert::Infallible;
+
 use super::conn::Conn;
-use super::peer::{FlowControl, Path};
+use super::peer::Path;
 use super::run::Run;
-use super::txbuf::TxBuf;
+use super::txbuf::{Emission, TxBuf};
 use super::{Origin, Transport};
 use crate::config::config_flags;
 use crate::dcqcn::Dcqcn;
-use crate::mem::Access;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
 use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn};
@@ -30,23 +31,6 @@ const CNP_CREDIT: u64 = 1024;
 const CNP_DEAF_NS: u64 = 200_000_000;
 /// Reserved bytes behind the BTH of a CNP (IBTA A17.9.3).
 const CNP_BYTES: u32 = 16;
-
-impl FlowControl for Dcqcn {
-    fn available(&mut self, now_ns: u64) -> u32 {
-        Dcqcn::available(self, now_ns)
-    }
-    fn on_sent(&mut self, now_ns: u64, bytes: u32) {
-        Dcqcn::on_sent(self, now_ns, bytes);
-    }
-    // A rate counts what leaves, not what arrives; losses are the window's business.
-    fn on_acked(&mut self, _bytes: u32) {}
-    fn on_forgotten(&mut self, _bytes: u32) {}
-    fn on_loss(&mut self, _now_ns: u64) {}
-    fn on_timeout(&mut self, _now_ns: u64) {}
-    fn on_congestion(&mut self, now_ns: u64, line_bps: u64) -> bool {
-        self.on_notification(now_ns, line_bps)
-    }
-}
 
 impl Qp {
     /// How many packets of the path MTU may leave now under the limits of rate. Err: none; when to
@@ -63,7 +47,7 @@ impl Qp {
     /// The same for what the program's own limit does not cover: answers.
     #[cold]
     pub(crate) fn pace_congestion(&mut self, now: u64) -> Result<u32, u64> {
-        let have = FlowControl::available(&mut self.conn.congestion, now);
+        let have = self.conn.congestion.available(now);
         // The limit may just have ended.
         self.set_paced(self.bucket.rate_bps() != 0 || self.conn.congestion.is_limiting());
         if have == 0 {
@@ -119,10 +103,7 @@ impl Transport {
     #[cold]
     pub(crate) fn transmit_cnps(&mut self, tx: &mut TxBuf<'_>) {
         let mut from = 0;
-        while let Some(qi) = self.common.cnp_owed.next_from(from) {
-            if qi < from {
-                break;
-            }
+        while let Some(qi) = self.common.cnp_owed.at_or_after(from) {
             from = qi + 1;
             let qp = &mut self.qps[qi];
             let peer = self
@@ -143,9 +124,11 @@ impl Transport {
             run.becn = true;
             let zeroes = |_, to: &mut [u8]| {
                 to.fill(0);
-                Access::Ready
+                Ok::<(), Infallible>(())
             };
-            if tx.emit(&run, qp.conn.mtu, CNP_BYTES, false, zeroes).packets == 0 {
+            let (run, mtu, payload) = (&run, qp.conn.mtu, CNP_BYTES);
+            let what = Emission { run, mtu, payload, ack_each_burst: false };
+            if tx.emit(what, zeroes).packets == 0 {
                 return;
             }
             self.common.cnp_owed.clear(qi);
@@ -170,10 +153,8 @@ impl Conn<'_> {
         let capable = self.common.config.flags & config_flags::DCQCN != 0;
         let qp = &mut *self.qp;
         let handled = ours && capable && qp.credits_notification(now) && {
-            let handled = FlowControl::on_congestion(&mut qp.conn.congestion, now, line);
-            if handled {
-                qp.set_paced(true);
-            }
+            let handled = qp.conn.congestion.on_notification(now, line);
+            qp.set_paced(qp.is_paced() || handled);
             handled
         };
         for c in [&mut qp.counters, &mut self.common.counters] {

@@ -64,7 +64,6 @@ impl Transport {
     }
 
     /// The QP at an index of the engine's own: of a table, a bitmap, a timer.
-    #[inline]
     pub(crate) fn conn<'t>(&'t mut self, s: &'t Shared, qi: usize) -> Conn<'t> {
         let Transport { qps, peers, nobody, common } = self;
         let (qp, q) = (&mut qps[qi], &s.qps[qi]);

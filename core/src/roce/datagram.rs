@@ -4,10 +4,10 @@ use super::conn::Conn;
 use super::peer::Path;
 use super::rules::sge::CopyError;
 use super::run::Run;
-use super::txbuf::TxBuf;
+use super::txbuf::{Emission, TxBuf};
 use super::Common;
 use super::{Origin, Sent, Transport};
-use crate::mem::{Access, TransferId};
+use crate::mem::TransferId;
 use crate::ring::SlotRef;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Ah;
@@ -73,7 +73,6 @@ impl Transport {
 
 impl Common {
     /// The peer record for a datagram to a QPN at the address of a handle.
-    #[inline]
     fn datagram_peer(&self, ah: &Ah, dest_qpn: u32) -> u32 {
         if ah.others != NONE && !self.owns(dest_qpn) {
             ah.others
@@ -149,34 +148,20 @@ impl Conn<'_> {
         run.src_qpn = qp.qpn;
         // IBTA 10.2.5: A Q_Key with its top bit set stands for that of the sending queue pair.
         run.qkey = if wqe.b as u32 & 1 << 31 != 0 { qp.attr.qkey } else { wqe.b as u32 };
-        let mut stop = None;
-        let (memory, pd) = (&common.memory, qp.pd);
-        let of = TransferId::request(qp.qpn, index, 0);
-        let fill = |off, dst: &mut [u8]| match memory.gather(pd, slot, u64::from(off), dst, of) {
-            Ok(()) => Access::Ready,
-            Err(e) => {
-                stop = Some(e);
-                Access::Busy
-            }
-        };
-        let mtu = common.config.max_mtu;
-        let packets =
-            if lost { 1 } else { tx.emit(&run, mtu, wqe.length as u32, false, fill).packets };
-        match stop {
-            None if packets == 1 => {}
-            None => return Some(Sent::Full),
-            Some(CopyError::Pending(provider, token)) => {
-                self.hold_for_memory(provider, token);
-                return Some(Sent::Idle);
-            }
-            Some(CopyError::Busy) => {
-                qp.conn.req.set_send_block(SendBlock::Rate(now + 10_000));
-                self.arm();
-                return Some(Sent::Idle);
-            }
-            Some(CopyError::Refused(code, lkey, addr)) => {
-                self.fail_request(now, index, wc_status::LOC_PROT_ERR, code, lkey.into(), addr);
-                return Some(Sent::Idle);
+        if !lost {
+            let (memory, pd) = (&common.memory, qp.pd);
+            let of = TransferId::request(qp.qpn, index, 0);
+            let (mtu, payload) = (common.config.max_mtu, wqe.length as u32);
+            let what = Emission { run: &run, mtu, payload, ack_each_burst: false };
+            let done = tx.emit(what, |off, dst| memory.gather(pd, slot, off.into(), dst, of));
+            match done.stop {
+                None if done.packets == 1 => {}
+                None => return Some(Sent::Full),
+                Some(stop) => {
+                    self.memory_stops(index, stop, now);
+                    self.arm();
+                    return Some(Sent::Idle);
+                }
             }
         }
         let wire_bytes = run.wire_bytes(1, wqe.length as u32);
@@ -184,11 +169,11 @@ impl Conn<'_> {
         self.count_sent(1, wire_bytes);
         let qp = &mut *self.qp;
         let psn = qp.conn.req.next_psn;
-        let ws = qp.wqe(index);
-        (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 1, true);
+        qp.begin_request(index, 1);
+        qp.wqe(index).done = true;
         let next = psn.next();
         (qp.conn.req.next_psn, qp.conn.req.max_psn, qp.conn.req.una_psn) = (next, next, next);
-        qp.conn.req.next = index.wrapping_add(1);
+        qp.conn.req.go_behind(index);
         qp.conn.req.acked = qp.conn.req.next;
         self.complete(now);
         None
@@ -210,19 +195,15 @@ impl Conn<'_> {
         if run.kind != Kind::Send || run.qkey != qp.attr.qkey || run.n != 1 {
             return self.count(|c| &mut c.rcvd_refused);
         }
-        if payload.len() > self.common.config.max_mtu as usize || !qp.conn.resp.has_fence_room() {
-            return self.drop_message();
-        }
+        let too_long = payload.len() > self.common.config.max_mtu as usize;
         // rxe rxe_resp.c check_resource, UD: A datagram without a receive request is dropped.
-        if !self.take_recv() {
+        if too_long || !qp.conn.resp.has_fence_room() || !self.take_recv() {
             return self.drop_message();
         }
-        let qp = &mut *self.qp;
         let bytes = GRH_LEN + payload.len();
-        if bytes as u64 > u64::from(qp.conn.resp.recv.length) {
+        if bytes as u64 > u64::from(self.qp.conn.resp.recv.length) {
             // rxe rxe_resp.c send_data_in, UD: A datagram longer than its receive request is
             // dropped, and the request serves the next one.
-            // Too long for the buffer: dropped; the buffer serves the next datagram.
             return self.drop_message();
         }
         // IBTA A17.4.5.2: A datagram is preceded by 40 bytes: the IPv6 header, or the IPv4 header
@@ -234,18 +215,17 @@ impl Conn<'_> {
             (Some(src), Some(dst)) => ip::V4::udp(src, dst, udp_len).emit_grh(&mut grh),
             _ => ip::V6::udp(from.gid, *to, udp_len).emit(&mut grh),
         }
-        let sges = &qp.conn.resp.recv.sges;
+        let sges = &self.qp.conn.resp.recv.sges;
         let memory = &self.common.memory;
-        let outcome = memory.scatter(qp.pd, sges, 0, &grh).and_then(|header| {
-            let body = memory.scatter(qp.pd, sges, GRH_LEN as u64, payload)?;
+        let outcome = memory.scatter(self.qp.pd, sges, 0, &grh).and_then(|header| {
+            let body = memory.scatter(self.qp.pd, sges, GRH_LEN as u64, payload)?;
             Ok(body.or(header))
         });
         match outcome {
             Ok(pending) => {
-                let flags = wc_flags::GRH | if run.has_imm { wc_flags::WITH_IMM } else { 0 };
-                let mut wc = self.recv_wc(wc_status::SUCCESS, bytes as u32, run.imm, flags);
+                let mut wc = self.end_recv(run, bytes as u32);
+                wc.wc_flags |= wc_flags::GRH;
                 wc.src_qp = run.src_qpn;
-                self.count(|c| &mut c.rdma_recvs);
                 match pending {
                     None if self.qp.conn.resp.fence_len() == 0 => {
                         self.push_reserved(wc, run.solicited)

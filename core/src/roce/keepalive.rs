@@ -10,7 +10,6 @@ use super::conn::Conn;
 use super::run::Run;
 use super::txbuf::TxBuf;
 use crate::device::async_event;
-use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::connection::Keep;
 use crate::verbs::req::tx_block;
@@ -23,13 +22,17 @@ impl Conn<'_> {
     /// peer in this engine needs none.
     pub(crate) fn begin_keepalive(&mut self, now: u64) {
         let every = self.common.config.keepalive_ns;
-        let qp = &mut *self.qp;
-        if every == 0 || !qp.kind.is_reliable() || qp.conn.loopback || qp.conn.peer == NONE {
-            return;
+        let qp = &*self.qp;
+        if every != 0 && qp.kind.is_reliable() && !qp.conn.loopback && qp.conn.peer != NONE {
+            self.keep_watch(now.saturating_add(every));
+            self.wake_at(self.qp.conn.keep.at);
         }
-        let at = now.saturating_add(every);
-        qp.conn.keep = Keep { at, seen: qp.counters.rcvd_pkts, ..Keep::default() };
-        self.wake_at(at);
+    }
+
+    /// The next look is at this time, and the peer has been heard of.
+    fn keep_watch(&mut self, at: u64) {
+        let seen = self.qp.counters.rcvd_pkts;
+        self.qp.conn.keep = Keep { at, seen, ..Keep::default() };
     }
 
     /// The time of `Keep::at` has come.
@@ -44,12 +47,7 @@ impl Conn<'_> {
         let heard = qp.counters.rcvd_pkts != qp.conn.keep.seen;
         // While something is unacknowledged the ACK timer judges the peer.
         if heard || qp.conn.req.una_psn != qp.conn.req.max_psn {
-            qp.conn.keep = Keep {
-                at: now.saturating_add(every),
-                seen: qp.counters.rcvd_pkts,
-                ..Keep::default()
-            };
-            return;
+            return self.keep_watch(now.saturating_add(every));
         }
         if self.is_excused(now) {
             self.qp.conn.keep.tries = 0;
@@ -78,18 +76,11 @@ impl Conn<'_> {
     /// Sends the question. False: there was no room.
     #[cold]
     pub(crate) fn transmit_keepalive(&mut self, tx: &mut TxBuf<'_>) -> bool {
-        let qp = &mut *self.qp;
-        qp.conn.keep.ask = false;
-        let run = Run {
-            first: true,
-            last: true,
-            ack_req: true,
-            n: 1,
-            ..Run::new(Class::Rc, Kind::Write, qp.attr.dest_qp_num, qp.conn.req.next_psn.prev())
-        };
-        let done = tx.emit(&run, qp.conn.mtu, 0, true, |_, _| Access::Ready);
-        if done.packets == 0 {
-            qp.conn.keep.ask = true;
+        self.qp.conn.keep.ask = false;
+        let (to, psn) = (self.qp.attr.dest_qp_num, self.qp.conn.req.next_psn.prev());
+        let run = Run { ack_req: true, ..Run::new(Class::Rc, Kind::Write, to, psn) };
+        if !tx.emit_bare(&run) {
+            self.qp.conn.keep.ask = true;
             return false;
         }
         self.count_sent(1, run.wire_bytes(1, 0));

@@ -184,7 +184,6 @@ impl Transport {
     }
 
     /// Takes one run from a peer. Anything a peer can send is legal input here.
-    #[inline]
     pub fn handle_run(&mut self, s: &Shared, now: u64, from: &Origin, run: &Run, payload: &[u8]) {
         match self.common.qp_of(run.dest_qpn) {
             Some(qi) => self.conn(s, qi).handle_run(now, from, run, payload),
@@ -195,7 +194,6 @@ impl Transport {
     }
 
     /// How what a QP sends next will travel.
-    #[inline]
     pub(crate) fn next_path(&self, s: &Shared, qi: usize) -> Option<Path> {
         let qp = &self.qps[qi];
         if !qp.kind.is_connected() {
@@ -207,7 +205,6 @@ impl Transport {
 
 impl Common {
     /// The QP of a QPN.
-    #[inline]
     pub fn qp_of(&self, qpn: u32) -> Option<usize> {
         let i = qpn.wrapping_sub(self.qpn_base) as usize;
         match self.by_qpn.get(i) {
@@ -217,7 +214,6 @@ impl Common {
     }
 
     /// Whether a QPN is of this engine's block.
-    #[inline]
     pub fn owns(&self, qpn: u32) -> bool {
         (qpn.wrapping_sub(self.qpn_base) as usize) < self.by_qpn.len()
     }

@@ -3,6 +3,8 @@
 //! A group is a multicast GID. Its packets name no QP but [`Qpn::MULTICAST`]; each member gets a
 //! copy, if its Q_Key is theirs. The sender is no receiver of its own, as on a NIC.
 
+use heapless::Vec;
+
 use super::{Origin, Transport};
 use crate::error::Result;
 use crate::reason::refuse;
@@ -13,36 +15,14 @@ use crate::wire::{Class, Qpn};
 /// Memberships of all queue pairs of an engine together.
 pub const MEMBERS: usize = 64;
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Member {
-    gid: [u8; 16],
-    qi: u32,
-}
-
-/// Members of multicast groups.
-#[derive(Clone, Debug)]
-pub struct Members {
-    list: [Member; MEMBERS],
-    len: usize,
-}
+/// Members of multicast groups: the group's GID, and the index of a QP.
+#[derive(Clone, Debug, Default)]
+pub struct Members(Vec<([u8; 16], usize), MEMBERS>);
 
 impl Members {
-    /// No members.
-    pub const fn new() -> Self {
-        Members { list: [Member { gid: [0; 16], qi: 0 }; MEMBERS], len: 0 }
-    }
-
-    fn all(&self) -> &[Member] {
-        self.list.get(..self.len).unwrap_or(&[])
-    }
-
-    fn position(&self, qi: usize, gid: &[u8; 16]) -> Option<usize> {
-        self.all().iter().position(|m| m.qi == qi as u32 && m.gid == *gid)
-    }
-
     /// Whether a group has members.
     pub fn has(&self, gid: &[u8; 16]) -> bool {
-        self.all().iter().any(|m| m.gid == *gid)
+        self.0.iter().any(|m| m.0 == *gid)
     }
 
     /// Makes a QP a member. Twice is no error, and counts once.
@@ -50,15 +30,12 @@ impl Members {
     /// # Errors
     /// [`crate::Error::NoMemory`]: [`MEMBERS`] are in use.
     pub fn join(&mut self, qi: usize, gid: &[u8; 16]) -> Result<()> {
-        if self.position(qi, gid).is_some() {
+        if self.0.contains(&(*gid, qi)) {
             return Ok(());
         }
-        let full = || {
+        self.0.push((*gid, qi)).map_err(|_| {
             refuse!(NoMemory, "gid: the device has {} memberships, the most it can have", MEMBERS)
-        };
-        *self.list.get_mut(self.len).ok_or_else(full)? = Member { gid: *gid, qi: qi as u32 };
-        self.len += 1;
-        Ok(())
+        })
     }
 
     /// Ends a membership.
@@ -66,25 +43,15 @@ impl Members {
     /// # Errors
     /// [`crate::Error::Invalid`]: not a member.
     pub fn leave(&mut self, qi: usize, gid: &[u8; 16]) -> Result<()> {
-        let at = self
-            .position(qi, gid)
-            .ok_or_else(|| refuse!(Invalid, "gid: the QP is no member of this group"))?;
-        self.len -= 1;
-        self.list.swap(at, self.len);
+        let at = self.0.iter().position(|m| *m == (*gid, qi));
+        let none = || refuse!(Invalid, "gid: the QP is no member of this group");
+        self.0.swap_remove(at.ok_or_else(none)?);
         Ok(())
     }
 
     /// Ends all memberships of a QP.
     pub fn leave_all(&mut self, qi: usize) {
-        while let Some(gid) = self.all().iter().find(|m| m.qi == qi as u32).map(|m| m.gid) {
-            let _ = self.leave(qi, &gid);
-        }
-    }
-}
-
-impl Default for Members {
-    fn default() -> Self {
-        Self::new()
+        self.0.retain(|m| m.1 != qi);
     }
 }
 
@@ -109,12 +76,11 @@ impl Transport {
         // rxe rxe_recv.c rxe_rcv_mcast_pkt: Each member of a group takes a datagram for QPN
         // 0xFFFFFF, under its own Q_Key.
         let mut taken = false;
-        for i in 0..self.common.members.len {
-            let m = self.common.members.list[i];
-            let qi = m.qi as usize;
-            let qp = &mut self.qps[qi];
+        for i in 0..self.common.members.0.len() {
+            let (gid, qi) = self.common.members.0[i];
+            let qp = &self.qps[qi];
             let own = run.src_qpn == qp.qpn && from.gid == self.common.gid;
-            if m.gid != *group || own || qp.kind.is_connected() || !qp.can_receive() {
+            if gid != *group || own || qp.kind.is_connected() || !qp.can_receive() {
                 continue;
             }
             taken = true;
@@ -136,18 +102,18 @@ mod tests {
 
     #[test]
     fn memberships_come_and_go() {
-        let mut m = Members::new();
+        let mut m = Members::default();
         let (a, b) = ([1; 16], [2; 16]);
         assert_eq!(m.join(1, &a), Ok(()));
         assert_eq!(m.join(1, &a), Ok(()));
-        assert_eq!(m.len, 1);
+        assert_eq!(m.0.len(), 1);
         m.join(2, &a).unwrap();
         m.join(1, &b).unwrap();
         assert_eq!(m.leave(3, &a), Err(Error::Invalid));
         m.leave(2, &a).unwrap();
         assert!(m.has(&a) && m.has(&b));
         m.leave_all(1);
-        assert!(!m.has(&a) && !m.has(&b) && m.len == 0);
+        assert!(!m.has(&a) && !m.has(&b) && m.0.is_empty());
         for qi in 0..MEMBERS {
             m.join(qi, &a).unwrap();
         }

@@ -55,7 +55,6 @@ impl Path {
     /// way each, so their numbers say nothing; the sender's address was checked when the link was
     /// made. `mixed`: each side chooses its way by itself, and one of them may have found no link
     /// at that moment.
-    #[inline]
     pub fn answers(self, arrived: Path, mixed: bool) -> bool {
         match (self, arrived) {
             (Path::Link(_), Path::Link(_)) => true,
@@ -69,30 +68,9 @@ impl Path {
 /// bookkeeping of a small datagram.
 pub const PACKET_COST: u32 = 256;
 
-/// A law of congestion control: how many bytes may leave, or be unacknowledged.
-///
-/// Two laws stand one behind the other: a [`Window`] that all QPs to one address share, and a rate
-/// for each QP that was told of congestion ([`crate::dcqcn`]). The engine asks before it sends, and
-/// tells what happened.
-pub trait FlowControl {
-    /// Bytes that may be sent now; 0 = closed.
-    fn available(&mut self, now_ns: u64) -> u32;
-    /// These bytes left.
-    fn on_sent(&mut self, now_ns: u64, bytes: u32);
-    /// These bytes were acknowledged.
-    fn on_acked(&mut self, bytes: u32);
-    /// These bytes no longer count: they will be sent again, or their QP ended.
-    fn on_forgotten(&mut self, bytes: u32);
-    /// Packets were lost on the way (a sequence NAK, or a gap in READ responses).
-    fn on_loss(&mut self, now_ns: u64);
-    /// Nothing came back in time.
-    fn on_timeout(&mut self, now_ns: u64);
-    /// The peer reports congestion marks (CNP); the link carries `line_bps` bytes per second.
-    /// False: an echo of a report that was answered already.
-    fn on_congestion(&mut self, now_ns: u64, line_bps: u64) -> bool;
-}
-
-/// Additive increase, multiplicative decrease, in bytes.
+/// Bytes that may be unacknowledged: additive increase, multiplicative decrease. All QPs to one
+/// address share it; behind it stands a rate for each QP that was told of congestion
+/// ([`crate::dcqcn`]).
 ///
 /// The size of a peer's socket buffer is unknown. [`WINDOW_SURE`] fits the receive buffer that
 /// Debian grants to anybody; what a window may have beyond that is tried by and by, and the first
@@ -150,9 +128,9 @@ impl Window {
             }
         }
     }
-    fn cut(&mut self, now_ns: u64, to: u32) -> bool {
+    fn cut(&mut self, now_ns: u64, to: u32) {
         if now_ns.saturating_sub(self.cut_ns) < CUT_INTERVAL_NS && self.cut_ns != 0 {
-            return false;
+            return;
         }
         self.cut_ns = now_ns.max(1);
         if self.size > WINDOW_SURE {
@@ -161,44 +139,48 @@ impl Window {
         self.threshold = (self.size / 2).max(WINDOW_MIN);
         self.size = to.max(WINDOW_MIN);
         self.growth = 0;
-        true
     }
-}
 
-impl FlowControl for Window {
+    /// Bytes that may be sent now; 0 = closed.
     #[inline(always)]
-    fn available(&mut self, _now_ns: u64) -> u32 {
+    pub fn available(&self) -> u32 {
         // One packet may always be on its way: a window never locks up.
         if self.inflight == 0 {
             return self.size.max(1);
         }
         self.size.saturating_sub(self.inflight)
     }
+
+    /// These bytes left.
     #[inline(always)]
-    fn on_sent(&mut self, _now_ns: u64, bytes: u32) {
+    pub fn on_sent(&mut self, bytes: u32) {
         self.inflight = self.inflight.saturating_add(bytes);
     }
+
+    /// These bytes were acknowledged.
     #[inline(always)]
-    fn on_acked(&mut self, bytes: u32) {
+    pub fn on_acked(&mut self, bytes: u32) {
         let was_full = self.inflight.saturating_mul(2) >= self.size;
-        self.inflight = self.inflight.saturating_sub(bytes);
+        self.on_forgotten(bytes);
         if was_full && self.size < self.max {
             self.grow(bytes);
         }
     }
-    #[inline]
-    fn on_forgotten(&mut self, bytes: u32) {
+
+    /// These bytes no longer count: they will be sent again, or their QP ended.
+    #[inline(always)]
+    pub fn on_forgotten(&mut self, bytes: u32) {
         self.inflight = self.inflight.saturating_sub(bytes);
     }
-    fn on_loss(&mut self, now_ns: u64) {
+
+    /// Packets were lost on the way (a sequence NAK, or a gap in READ responses).
+    pub fn on_loss(&mut self, now_ns: u64) {
         self.cut(now_ns, self.size / 2);
     }
-    fn on_timeout(&mut self, now_ns: u64) {
+
+    /// Nothing came back in time.
+    pub fn on_timeout(&mut self, now_ns: u64) {
         self.cut(now_ns, WINDOW_MIN);
-    }
-    // Marks are the rate's business.
-    fn on_congestion(&mut self, _now_ns: u64, _line_bps: u64) -> bool {
-        false
     }
 }
 
@@ -229,7 +211,6 @@ pub struct Peer {
 impl Peer {
     /// Whether a packet that says that it is the peer's may come from a UDP port, where the peer is
     /// known to be of this kind.
-    #[inline]
     pub(crate) fn sends_from(&self, port: u16) -> bool {
         port == self.addr.port || port != 0 && self.lanes.contains(&port)
     }
@@ -237,7 +218,6 @@ impl Peer {
     /// When what leaves now is sent once more if nothing is heard of it by then; 0: never, because
     /// nothing is lost on this path. There a peer that does not answer has not had its turn yet, or
     /// is gone, of which the link tells.
-    #[inline]
     pub(crate) fn probe_at(&self, now: u64) -> u64 {
         if matches!(self.path, Path::Port) {
             now + PROBE_NS
@@ -270,9 +250,9 @@ mod tests {
         let mut w = Window::new(128 << 10);
         for step in 0..10_000u64 {
             match step % 7 {
-                0..=3 if w.available(0) > 0 => {
-                    let room = w.available(0);
-                    w.on_sent(0, room.min(4352));
+                0..=3 if w.available() > 0 => {
+                    let room = w.available();
+                    w.on_sent(room.min(4352));
                 }
                 4 => w.on_acked(4352),
                 5 if step % 35 == 5 => w.on_loss(step * 60_000),
@@ -281,7 +261,7 @@ mod tests {
             }
             assert!(w.size() >= WINDOW_MIN && w.size() <= 128 << 10);
             if w.inflight() == 0 {
-                assert!(w.available(0) > 0);
+                assert!(w.available() > 0);
             }
         }
     }
@@ -290,19 +270,19 @@ mod tests {
     fn a_full_window_is_closed_until_something_is_acknowledged() {
         let mut w = Window::new(128 << 10);
         let size = w.size();
-        w.on_sent(0, size - 100);
-        assert_eq!(w.available(0), 100);
-        w.on_sent(0, 100);
-        assert_eq!(w.available(0), 0);
+        w.on_sent(size - 100);
+        assert_eq!(w.available(), 100);
+        w.on_sent(100);
+        assert_eq!(w.available(), 0);
         w.on_acked(4352);
-        assert!(w.available(0) >= 4352);
+        assert!(w.available() >= 4352);
     }
 
     /// Fills a window and has all of it acknowledged, packet by packet.
     fn pass_one(w: &mut Window) {
         let mut sent = 0;
-        while w.available(0) > 0 {
-            w.on_sent(0, 4352);
+        while w.available() > 0 {
+            w.on_sent(4352);
             sent += 1;
         }
         (0..sent).for_each(|_| w.on_acked(4352));

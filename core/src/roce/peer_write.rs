@@ -49,7 +49,6 @@ const WORTH_WAITING: (u64, u32) = (16 << 10, 4);
 const FILLS_A_RING: u64 = 256 << 10;
 
 /// Whether a request of `len` bytes waits for so many before it.
-#[inline]
 fn is_worth_waiting(len: u64, before: u32) -> bool {
     len >= WORTH_WAITING.0 && before >= WORTH_WAITING.1
         || len >= COPY_REMOTE_MIN && len.saturating_mul(before.into()) >= FILLS_A_RING
@@ -68,30 +67,8 @@ pub(crate) enum Mapped {
     Whole,
 }
 
-/// Result of placing the next bytes of a request.
-enum Stretch {
-    /// They go the general path, and all before them.
-    No,
-    /// They could be placed.
-    There,
-    /// So many were placed; true: by a call.
-    Placed(u64, bool),
-}
-
-impl Stretch {
-    #[inline]
-    fn of(place: bool, placed: bool, n: u64, by_call: bool) -> Stretch {
-        match (place, placed) {
-            (false, _) => Stretch::There,
-            (true, true) => Stretch::Placed(n, by_call),
-            (true, false) => Stretch::No,
-        }
-    }
-}
-
 impl Qp {
     /// Whether all that was sent has been acknowledged, and nothing keeps the next request back.
-    #[inline]
     fn is_quiet(&self) -> bool {
         let r = &self.conn.req;
         r.acked == r.next && r.una_psn == r.max_psn && r.next_psn == r.max_psn
@@ -194,7 +171,6 @@ impl Transport {
 
 impl Common {
     /// Something that [`Transport::mappable`] asks is another now.
-    #[inline]
     pub(crate) fn note_change(&mut self) {
         self.changes = self.changes.wrapping_add(1);
     }
@@ -204,10 +180,8 @@ impl Conn<'_> {
     /// Places what a doorbell has brought, as long as it is WRITEs into mapped memory. True: that
     /// was all there is to send. It takes no time stamp, because nothing stays outstanding and
     /// nothing was before.
-    #[inline]
     pub(crate) fn write_peer(&mut self, memory: &mut dyn PeerMemory) -> bool {
-        let qp = &*self.qp;
-        if !qp.may_send_new() || !qp.conn.req.nothing_in_flight() {
+        if !self.qp.may_send_new() || !self.qp.conn.req.nothing_in_flight() {
             return false;
         }
         let mut turn = TURN;
@@ -256,39 +230,32 @@ impl Conn<'_> {
         let mut placed = true;
         while at < end && placed {
             match self.place_stretch(qp, &slot, at, end - at, quiet, memory) {
-                Stretch::There => return Mapped::Later,
-                Stretch::Placed(n, by_call) => (at, carried) = (at + n, by_call),
+                Some(_) if !quiet => return Mapped::Later,
+                Some((n, by_call)) => (at, carried) = (at + n, by_call),
                 // Also where it was taken back half way: the general path begins anew and writes
                 // the same bytes once more.
-                Stretch::No => placed = false,
+                None => placed = false,
             }
         }
-        let qp = &mut *self.qp;
-        qp.conn.req.placed = if placed { at } else { 0 };
+        self.qp.conn.req.placed = if placed { at } else { 0 };
         if !placed {
             return Mapped::No;
         }
         if at < wqe.length {
             return Mapped::Part;
         }
-        qp.conn.req.placed = 0;
+        self.qp.conn.req.placed = 0;
         self.count(|c| if carried { &mut c.carried_writes } else { &mut c.mapped_writes });
         if self.complete_single(index) {
             return Mapped::Whole;
         }
-        let qp = &mut *self.qp;
-        let psn = qp.conn.req.next_psn;
-        let ws = qp.wqe(index);
-        (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 0, true);
-        qp.conn.req.next = index.wrapping_add(1);
-        self.skip_done();
-        self.complete(now);
+        self.end_here(now, index);
         Mapped::Whole
     }
 
     /// Places the next bytes of a request, `left` at most, or (`place` false) only sees whether it
-    /// could.
-    #[inline]
+    /// could: how many, and whether by a call. `None`: they go the general path, and all before
+    /// them.
     fn place_stretch(
         &self,
         qp: &Qp,
@@ -297,28 +264,28 @@ impl Conn<'_> {
         left: u64,
         place: bool,
         memory: &mut dyn PeerMemory,
-    ) -> Stretch {
+    ) -> Option<(u64, bool)> {
         let wqe = slot.header();
         let to = wqe.remote_addr.wrapping_add(at);
         let (own, theirs) = (qp.qpn, qp.attr.dest_qp_num);
         let n = left.min(STRETCH);
         if let Some(to) = memory.pin(own, theirs, wqe.rkey, to, n) {
-            let placed = place && self.common.memory.transfer(qp.pd, slot, at, to, n);
+            let placed = !place || self.common.memory.transfer(qp.pd, slot, at, to, n);
             memory.unpin();
-            return Stretch::of(place, placed, n, false);
+            return placed.then_some((n, false));
         }
         if wqe.length < COPY_REMOTE_MIN || wqe.inline != 0 {
-            return Stretch::No;
+            return None;
         }
         let mut pieces = [Piece::default(); PIECES];
         let most = left.min(CALL);
         let (count, n) = self.common.memory.host_pieces(qp.pd, slot, at, most, &mut pieces);
         if n == 0 {
-            return Stretch::No;
+            return None;
         }
-        let Some(to) = memory.pin_remote(own, theirs, wqe.rkey, to, n) else { return Stretch::No };
-        let placed = place && memory.copy_remote(&pieces[..count], to);
+        let to = memory.pin_remote(own, theirs, wqe.rkey, to, n)?;
+        let placed = !place || memory.copy_remote(&pieces[..count], to);
         memory.unpin();
-        Stretch::of(place, placed, n, true)
+        placed.then_some((n, true))
     }
 }

@@ -3,7 +3,6 @@
 use core::sync::atomic::Ordering;
 
 use super::conn::Conn;
-use super::peer::FlowControl;
 use super::rules::complete::Left;
 use super::rules::cq::CqSide;
 use super::{Common, Transport};
@@ -13,7 +12,7 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::req::{tx_block, Ready, SendBlock};
 use crate::verbs::resp::{Fence, Incoming};
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_state, wc_opcode, wc_status, Wc};
+use crate::verbs::types::{qp_state, wc_status, Wc};
 use crate::verbs::NONE;
 use crate::wire::{NakCode, Syndrome};
 
@@ -42,42 +41,30 @@ impl Transport {
     #[cold]
     fn reclaim_reservations(&mut self, s: &Shared) {
         let mut at = 0;
-        while let Some(cq) = self.common.full_cqs.next_from(at).filter(|&cq| cq >= at) {
-            let free = s.cq(cq, &self.common.key).free();
-            if free > 0 && free <= self.common.cqs[cq].reserved {
-                self.reclaim_reservation(s, cq as u32);
-            }
+        while let Some(cq) = self.common.full_cqs.at_or_after(at) {
             at = cq + 1;
-        }
-    }
-
-    fn reclaim_reservation(&mut self, s: &Shared, cq: u32) {
-        let holds = |t: &Self, qi: usize| {
-            t.qps.get(qi).is_some_and(|q| {
-                q.live
-                    && q.rcq == cq
-                    && q.conn.resp.recv.reserved
-                    && q.conn.resp.incoming() == Incoming::Send
-            })
-        };
-        let holder = self.common.cqs[cq as usize].holder as usize;
-        let found = if holds(self, holder) {
-            Some(holder)
-        } else {
-            (0..self.qps.len()).find(|&qi| holds(self, qi))
-        };
-        if let Some(qi) = found {
-            self.conn(s, qi).release_cqe();
+            let free = s.cq(cq, &self.common.key).free();
+            if free == 0 || free > self.common.cqs[cq].reserved {
+                continue;
+            }
+            let holds = |qi: &usize| {
+                self.qps.get(*qi).is_some_and(|q| {
+                    let resp = &q.conn.resp;
+                    let begun = resp.recv.reserved && resp.incoming() == Incoming::Send;
+                    q.live && q.rcq == cq as u32 && begun
+                })
+            };
+            let last = self.common.cqs[cq].holder as usize;
+            if let Some(qi) = Some(last).filter(holds).or_else(|| (0..self.qps.len()).find(holds)) {
+                self.conn(s, qi).release_cqe();
+            }
         }
     }
 
     /// Goes on with what waited for room in a CQ.
     pub(crate) fn retry_full(&mut self, s: &Shared, now: u64) {
         let mut from = 0;
-        while let Some(qi) = self.common.cq_wait.next_from(from) {
-            if qi < from {
-                break;
-            }
+        while let Some(qi) = self.common.cq_wait.at_or_after(from) {
             from = qi + 1;
             self.common.cq_wait.clear(qi);
             match self.qps[qi].state {
@@ -93,30 +80,13 @@ impl Transport {
 }
 
 impl Common {
-    /// Pushes a completion for which there is room.
-    #[inline]
-    pub(super) fn push_cqe(&mut self, s: &Shared, cq: u32, wc: Wc, solicited: bool) {
-        if let Some(mut side) = CqSide::of(s, &self.key, &mut self.cqs, cq) {
-            side.push(s, wc, solicited);
-        }
-    }
-
-    /// Whether a CQ has room that it did not have when a QP began to wait for it.
-    fn has_room_again(&self, s: &Shared, cq: usize) -> bool {
-        let free = s.cq(cq, &self.key).free();
-        free > self.cqs[cq].reserved || free > self.cqs[cq].seen_free
-    }
-
-    /// The first CQ at or after an index that QPs wait for and that has room again.
+    /// The first CQ at or after an index that QPs wait for, and that has room again: more than when
+    /// they began to wait.
     pub(crate) fn next_with_room(&self, s: &Shared, from: usize) -> Option<usize> {
-        let mut at = from;
-        while let Some(cq) = self.full_cqs.next_from(at).filter(|&cq| cq >= at) {
-            if self.has_room_again(s, cq) {
-                return Some(cq);
-            }
-            at = cq + 1;
-        }
-        None
+        self.full_cqs.iter().filter(|&cq| cq >= from).find(|&cq| {
+            let free = s.cq(cq, &self.key).free();
+            free > self.cqs[cq].reserved || free > self.cqs[cq].seen_free
+        })
     }
 
     /// Whether [`Transport::look_for_room`] may find something to do.
@@ -146,7 +116,6 @@ impl Conn<'_> {
     }
 
     /// Completes, in order, what has ended. True: something waits for slow memory.
-    #[inline]
     pub(crate) fn complete(&mut self, now: u64) -> bool {
         let mut sq = self.q.engine_sq(&self.common.key);
         loop {
@@ -208,7 +177,6 @@ impl Conn<'_> {
 
     /// Ends the WQE at a ring index well, if nothing before it is left and its completion, where it
     /// has one, finds room. False: nothing has changed; it takes its turn.
-    #[inline]
     pub(crate) fn complete_single(&mut self, index: u32) -> bool {
         let mut sq = self.q.engine_sq(&self.common.key);
         if self.qp.conn.req.una != index || self.qp.conn.req.is(tx_block::DRAIN_EVENT) {
@@ -217,7 +185,9 @@ impl Conn<'_> {
         self.end_request(&mut sq, wc_status::SUCCESS, Left::NothingUnsent)
     }
 
-    /// [`Conn::fail_wqe`], and says why: a cause and its two numbers.
+    /// Ends the WQE at a ring index with an error, in its turn, and says why: a cause and its two
+    /// numbers. Nothing after it is sent.
+    #[inline(never)]
     pub(crate) fn fail_request(
         &mut self,
         now: u64,
@@ -228,23 +198,15 @@ impl Conn<'_> {
         b: u64,
     ) {
         self.note(now, cause, status, a, b);
-        self.fail_wqe(now, index, status);
-    }
-
-    /// Ends the WQE at a ring index with an error, in its turn. Nothing after it is sent.
-    #[inline(never)]
-    pub(crate) fn fail_wqe(&mut self, now: u64, index: u32, status: u32) {
-        let qp = &mut *self.qp;
-        let ws = qp.wqe(index);
+        let ws = self.qp.wqe(index);
         ws.done = true;
         ws.placing = false;
         ws.status = status as u8;
-        if qp.conn.req.next == index {
+        if self.qp.conn.req.next == index {
             // It counts as sent, so that completion reaches it; the hold keeps the rest back.
-            qp.conn.req.next = index.wrapping_add(1);
-            qp.conn.req.cur_pkt = 0;
+            self.qp.conn.req.go_behind(index);
         }
-        qp.conn.req.set(tx_block::FAILED, true);
+        self.qp.conn.req.set(tx_block::FAILED, true);
         self.skip_done();
         self.complete(now);
     }
@@ -257,8 +219,7 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         while qp.conn.req.acked != tail && qp.wqe(qp.conn.req.acked).done {
             if qp.conn.req.acked == qp.conn.req.next {
-                qp.conn.req.next = qp.conn.req.next.wrapping_add(1);
-                qp.conn.req.cur_pkt = 0;
+                qp.conn.req.go_behind(qp.conn.req.next);
             }
             qp.conn.req.acked = qp.conn.req.acked.wrapping_add(1);
         }
@@ -272,15 +233,12 @@ impl Conn<'_> {
     /// The requester's part of the window is given back: nothing of it is on its way any more.
     pub(crate) fn forget_inflight(&mut self) {
         let qp = &mut *self.qp;
-        let (tx, rx) = (qp.conn.req.inflight, qp.conn.req.read_inflight);
-        qp.conn.req.inflight = 0;
-        qp.conn.req.read_inflight = 0;
+        let tx = core::mem::take(&mut qp.conn.req.inflight);
+        let rx = core::mem::take(&mut qp.conn.req.read_inflight);
         qp.conn.req.rd_out = 0;
-        let peer = qp.conn.peer;
-        if peer != NONE && tx | rx != 0 {
-            let p = &mut *self.peer;
-            p.tx.on_forgotten(tx);
-            p.rx.on_forgotten(rx);
+        if qp.conn.peer != NONE && tx | rx != 0 {
+            self.peer.tx.on_forgotten(tx);
+            self.peer.rx.on_forgotten(rx);
             self.common.wake_windows();
         }
     }
@@ -354,12 +312,11 @@ impl Conn<'_> {
     pub(crate) fn flush_sq(&mut self) {
         let mut sq = self.q.engine_sq(&self.common.key);
         while !sq.is_empty() {
-            let qp = &mut *self.qp;
-            let una = qp.conn.req.una;
-            let ws = *qp.wqe(una);
+            let una = self.qp.conn.req.una;
+            let ws = *self.qp.wqe(una);
             // IBTA C10-96: In ERR all requests end as flushed, in order, those posted later too.
             // Behind a failure nothing has ended well, not even what was done already.
-            let ended = ws.done && !ws.placing && !qp.conn.req.is(tx_block::BROKEN);
+            let ended = ws.done && !ws.placing && !self.qp.conn.req.is(tx_block::BROKEN);
             let status = if ended { u32::from(ws.status) } else { wc_status::WR_FLUSH_ERR };
             if !self.end_request(&mut sq, status, Left::Nothing) {
                 return self.wait_for_cq_room(self.qp.scq);
@@ -372,19 +329,16 @@ impl Conn<'_> {
     }
 
     fn flush_rq(&mut self) {
+        let rcq = self.qp.rcq;
         self.flush_fences();
         if self.qp.conn.resp.recv.taken {
             if !self.take_recv() {
-                let rcq = self.qp.rcq;
-                self.wait_for_cq_room(rcq);
-                return;
+                return self.wait_for_cq_room(rcq);
             }
             let failed = self.qp.conn.resp.recv.failed;
             self.fail_recv(if failed == 0 { wc_status::WR_FLUSH_ERR } else { failed });
         }
-        let qp = &*self.qp;
-        let (rcq, qpn, srq) = (qp.rcq, qp.qpn, qp.srq);
-        if srq != NONE {
+        if self.qp.srq != NONE {
             if !core::mem::replace(&mut self.qp.conn.resp.last_wqe, true) {
                 self.raise_qp(async_event::QP_LAST_WQE_REACHED);
             }
@@ -395,23 +349,12 @@ impl Conn<'_> {
             if rq.is_empty() {
                 return;
             }
-            let Some(mut cq) = CqSide::of(self.s, &self.common.key, &mut self.common.cqs, rcq)
-            else {
-                return;
-            };
-            if !cq.has_room() {
-                drop(cq);
+            let (key, cqs) = (&self.common.key, &mut self.common.cqs);
+            let Some(mut cq) = CqSide::of(self.s, key, cqs, rcq).filter(CqSide::has_room) else {
                 return self.wait_for_cq_room(rcq);
-            }
-            let Some(wqe) = rq.pop() else { return };
-            let wc = Wc {
-                wr_id: wqe.wr_id,
-                status: wc_status::WR_FLUSH_ERR,
-                opcode: wc_opcode::RECV,
-                vendor_err: CauseCode::Flushed as u32,
-                qp_num: qpn,
-                ..Wc::default()
             };
+            let Some(wqe) = rq.pop() else { return };
+            let wc = self.qp.recv_failure(wqe.wr_id, wc_status::WR_FLUSH_ERR);
             cq.push(self.s, wc, false);
         }
     }
@@ -420,11 +363,15 @@ impl Conn<'_> {
     /// are reported as flushed. Their CQEs are reserved.
     pub(super) fn flush_fences(&mut self) {
         while let Some(fence) = self.qp.conn.resp.pop_fence() {
-            if let Some(mut wc) = fence.wc {
-                wc.status = wc_status::WR_FLUSH_ERR;
-                wc.vendor_err = CauseCode::Flushed as u32;
-                self.push_reserved(wc, false);
-            }
+            self.fail_fence(&fence, wc_status::WR_FLUSH_ERR);
+        }
+    }
+
+    /// The receive of a message that was over ends with an error.
+    fn fail_fence(&mut self, fence: &Fence, status: u32) {
+        if let Some(wc) = fence.wc {
+            let vendor_err = self.qp.vendor_err(status);
+            self.push_reserved(Wc { status, vendor_err, ..wc }, false);
         }
     }
 
@@ -455,15 +402,9 @@ impl Conn<'_> {
                     // them.
                     self.note(now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
                     self.qp.conn.resp.pop_fence();
-                    let event = fence.wc.is_none().then_some(async_event::QP_FATAL);
-                    if let Some(mut wc) = fence.wc {
-                        wc.status = wc_status::LOC_PROT_ERR;
-                        wc.vendor_err = CauseCode::LocalMemoryGone as u32;
-                        self.push_reserved(wc, false);
-                    }
+                    self.fail_fence(&fence, wc_status::LOC_PROT_ERR);
                     let psn = self.qp.conn.resp.epsn;
-                    self.owe_fatal_nak(NakCode::RemoteOperation, psn);
-                    self.enter_error(event);
+                    self.end_by_nak(NakCode::RemoteOperation, psn, fence.wc.is_none());
                     return false;
                 }
             }
@@ -489,15 +430,5 @@ impl Conn<'_> {
             self.qp.attr.sq_draining = 0;
             self.raise_qp(async_event::SQ_DRAINED);
         }
-    }
-}
-
-/// The event of an error for which a responder has sent a fatal NAK and has no receive to complete:
-/// the peer left its rights, or the protocol, or it is this side that failed.
-pub(crate) fn responder_event(code: NakCode) -> u32 {
-    match code {
-        NakCode::RemoteAccess => async_event::QP_ACCESS_ERR,
-        NakCode::InvalidRequest => async_event::QP_REQ_ERR,
-        _ => async_event::QP_FATAL,
     }
 }

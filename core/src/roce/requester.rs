@@ -1,16 +1,16 @@
 //! The requester: send queue to packets, and again after a loss.
 
 use super::conn::Conn;
-use super::peer::{FlowControl, Path, Window, PACKET_COST};
+use super::peer::{Path, Window, PACKET_COST};
 use super::peer_write::Mapped;
-use super::rules::send::{Charge, Departed, General, PSN_WINDOW};
+use super::rules::send::{Charge, Departed, PSN_WINDOW};
 use super::rules::sge::CopyError;
 use super::run::Run;
-use super::txbuf::{TxBuf, MAX_BURST};
+use super::txbuf::{Emission, Emitted, TxBuf, MAX_BURST};
 use super::{Sent, Transport, AHEAD, READ_PIECE};
 use crate::device::async_event;
-use crate::mem::{Access, TransferId};
-use crate::ring::EngineConsumer;
+use crate::mem::TransferId;
+use crate::ring::{EngineConsumer, SlotRef};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Qp;
 use crate::verbs::req::{tx_block, Ready, SendBlock, WqeState};
@@ -18,7 +18,7 @@ use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 use crate::verbs::NONE;
-use crate::wire::{Class, Kind, Psn};
+use crate::wire::{Kind, Psn};
 
 /// Requests of one QP under way from which on further ones may wait for company: a datagram costs a
 /// microsecond, whatever it holds, and with so much under way nobody waits for the next one alone.
@@ -31,7 +31,6 @@ impl Transport {
     /// Whether what was just posted may wait for the next post or poll, so that several requests
     /// leave as one burst: enough is under way, whose ACKs bring the program or the helper back
     /// here, and not much waits already.
-    #[inline]
     pub(crate) fn may_gather(&self, s: &Shared, qi: usize) -> bool {
         let qp = &self.qps[qi];
         if qp.conn.req.next.wrapping_sub(qp.conn.req.acked) < DEEP
@@ -46,7 +45,6 @@ impl Transport {
     }
 
     /// Puts what a QP has to send into `tx`: answers first, then requests, an owed ACK last.
-    #[inline]
     pub fn transmit(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) -> Sent {
         let qp = &self.qps[qi];
         if !qp.may_transmit() {
@@ -61,7 +59,6 @@ impl Transport {
 
 impl Conn<'_> {
     /// [`Transport::transmit`] for RC and UC.
-    #[inline]
     fn transmit(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
         let to = self.qp.conn.peer;
         let peer = &*self.peer;
@@ -109,7 +106,6 @@ impl Conn<'_> {
     }
 
     /// Sends the next piece of the send queue, or says why not.
-    #[inline]
     fn transmit_request(
         &mut self,
         sq: &EngineConsumer<'_, SendWqe>,
@@ -125,69 +121,45 @@ impl Conn<'_> {
         let ws = *self.qp.wqe(index);
         let Some((n, ends)) = self.packets_allowed(wqe, &ws, now) else { return Step::Idle };
 
-        let qp = &mut *self.qp;
-        let (first_pkt, mtu) = (qp.conn.req.cur_pkt, qp.conn.mtu);
-        let psn = ws.psn.add(first_pkt);
-        let offset = u64::from(first_pkt) * u64::from(mtu);
-        let rest = wqe.length - offset.min(wqe.length);
-        let bytes = rest.min(u64::from(n) * u64::from(mtu)) as u32;
-        let run = request_run(qp, wqe, &ws, first_pkt, n, bytes);
+        let qp = &*self.qp;
+        let part = part_of_request(qp, wqe, &ws, qp.conn.req.cur_pkt, n);
+        let Part { run, bytes, payload, .. } = part;
+        let (is_read, rc) = (run.kind == Kind::ReadRequest, qp.kind.is_reliable());
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
-        let payload = if carries { bytes } else { 0 };
-        let rc = qp.kind.is_reliable();
-        let asks =
-            rc && (!carries || qp.asks_for_ack(&self.peer.tx, bytes + n * PACKET_COST, psn, ends));
-        let mut stop = None;
-        let (memory, pd) = (&self.common.memory, qp.pd);
-        let of = TransferId::request(qp.qpn, index, 0);
-        let done = tx.emit(&run, mtu, payload, asks, |off, dst| {
-            match memory.gather(pd, &slot, offset + u64::from(off), dst, of) {
-                Ok(()) => Access::Ready,
-                Err(e) => {
-                    stop = Some(e);
-                    Access::Busy
-                }
-            }
-        });
+        let cost = bytes + n * PACKET_COST;
+        let asks = rc && (!carries || qp.asks_for_ack(&self.peer.tx, cost, part.psn, ends));
+        let done = self.emit_part(tx, &slot, index, &part, asks);
 
         // Packets that left count, whatever stopped the rest.
         if done.packets > 0 {
-            let is_read = run.kind == Kind::ReadRequest;
+            let qp = &mut *self.qp;
             let psns = if is_read { n } else { done.packets };
-            let sent_bytes = if is_read { bytes } else { bytes.min(done.packets * mtu) };
-            let payload = if carries { sent_bytes } else { 0 };
+            let payload = payload.min(done.packets * qp.conn.mtu);
             let asked = asks || run.ack_req && done.packets == n;
             let charge = match () {
-                () if is_read => Charge::ReadWindow(sent_bytes),
+                () if is_read => Charge::ReadWindow(bytes),
                 () if rc => Charge::Window { bytes: PACKET_COST * done.packets + payload, asked },
                 () => Charge::Free,
             };
             let wire = run.wire_bytes(done.packets, payload);
             if qp.is_paced() {
-                qp.bucket
-                    .take(now, (wire as u32).saturating_add(if is_read { sent_bytes } else { 0 }));
+                let answer = if is_read { bytes } else { 0 };
+                qp.bucket.take(now, (wire as u32).saturating_add(answer));
                 qp.conn.congestion.on_sent(now, wire as u32);
             }
             qp.conn.req.rd_out += u32::from(!carries);
-            qp.conn.req.cur_pkt = first_pkt + psns;
-            self.note_sent::<General>(&Departed {
-                psn,
-                psns,
-                packets: done.packets,
-                bytes: wire,
-                charge,
-            });
+            qp.conn.req.cur_pkt += psns;
+            let (psn, packets) = (part.psn, done.packets);
+            self.note_sent::<false>(&Departed { psn, psns, packets, bytes: wire, charge });
             if rc {
                 self.start_timers(now);
             }
             let qp = &mut *self.qp;
             if qp.conn.req.cur_pkt == ws.npkts {
-                qp.conn.req.next = index.wrapping_add(1);
-                qp.conn.req.cur_pkt = 0;
+                qp.conn.req.go_behind(index);
                 if !rc {
                     // rxe rxe_req.c rxe_requester, UC: A request of UC ends when its last packet
                     // has left.
-                    // Nothing will be heard of it: it ends when it has left.
                     qp.wqe(index).done = true;
                     qp.conn.req.acked = qp.conn.req.next;
                     qp.conn.req.una_psn = qp.conn.req.next_psn;
@@ -196,27 +168,44 @@ impl Conn<'_> {
                 }
             }
         }
-        match stop {
+        match done.stop {
             None if done.packets == run.n && self.qp.conn.req.next == sq.end() => Step::Last,
             None if done.packets == run.n => Step::Sent,
             None => Step::Full,
-            Some(stop) => self.memory_stops(sq, index, stop, now),
+            Some(stop) => {
+                self.memory_stops(index, stop, now);
+                Step::Idle
+            }
         }
+    }
+
+    /// Emits as many packets of a part of the request at an index as fit.
+    #[inline(always)]
+    fn emit_part(
+        &self,
+        tx: &mut TxBuf<'_>,
+        slot: &SlotRef<'_, SendWqe>,
+        index: u32,
+        part: &Part,
+        asks: bool,
+    ) -> Emitted<CopyError> {
+        let (memory, qp) = (&self.common.memory, &*self.qp);
+        let of = TransferId::request(qp.qpn, index, 0);
+        let Part { run, payload, .. } = part;
+        let (mtu, payload) = (qp.conn.mtu, *payload);
+        tx.emit(Emission { run, mtu, payload, ack_each_burst: asks }, |off, dst| {
+            memory.gather(qp.pd, slot, part.offset + u64::from(off), dst, of)
+        })
     }
 
     /// The local memory of the request at an index stops it.
     #[cold]
-    fn memory_stops(
-        &mut self,
-        sq: &EngineConsumer<'_, SendWqe>,
-        index: u32,
-        stop: CopyError,
-        now: u64,
-    ) -> Step {
+    pub(super) fn memory_stops(&mut self, index: u32, stop: CopyError, now: u64) {
         match stop {
             CopyError::Pending(provider, token) => {
-                self.fetch_ahead(sq, index);
-                self.hold_for_memory(provider, token);
+                self.fetch_ahead(index);
+                self.qp.conn.req.set_send_block(SendBlock::Memory(provider as u8, token));
+                self.common.mem_wait.set(self.qi);
             }
             // No staging room: try again soon.
             CopyError::Busy => self.qp.conn.req.set_send_block(SendBlock::Rate(now + 10_000)),
@@ -224,7 +213,6 @@ impl Conn<'_> {
                 self.fail_request(now, index, wc_status::LOC_PROT_ERR, code, lkey.into(), addr);
             }
         }
-        Step::Idle
     }
 
     /// The index of the request that is next, which has begun, and nothing of the queue pair's own
@@ -246,8 +234,7 @@ impl Conn<'_> {
         // Local operations between WQEs that a rewind sends again have been executed already.
         let mut ws = qp.wqe(qp.conn.req.next);
         while ws.done && ws.npkts == 0 && qp.conn.req.next != tail {
-            qp.conn.req.next = qp.conn.req.next.wrapping_add(1);
-            qp.conn.req.cur_pkt = 0;
+            qp.conn.req.go_behind(qp.conn.req.next);
             ws = qp.wqe(qp.conn.req.next);
         }
         let index = qp.conn.req.next;
@@ -285,15 +272,12 @@ impl Conn<'_> {
                 Mapped::Whole => return Err(Step::Sent),
             }
         }
-        let qp = &mut *self.qp;
-        let mtu = u64::from(qp.conn.mtu);
+        let mtu = u64::from(self.qp.conn.mtu);
         // rxe rxe_req.c update_wqe_psn: A READ takes as many PSNs as its answer has packets, at
         // least one; other requests take one for each packet.
-        qp.begin_request(
-            index,
-            if wqe.length <= mtu { 1 } else { wqe.length.div_ceil(mtu) as u32 },
-        );
-        qp.conn.req.cur_pkt = 0;
+        let npkts = if wqe.length <= mtu { 1 } else { wqe.length.div_ceil(mtu) as u32 };
+        self.qp.begin_request(index, npkts);
+        self.qp.conn.req.cur_pkt = 0;
         Ok(index)
     }
 
@@ -330,12 +314,12 @@ impl Conn<'_> {
         if wqe.is_read() {
             let piece = (READ_PIECE / mtu).max(1);
             n = n.min(piece - first_pkt % piece);
-            closed = peer.rx.available(now) == 0;
+            closed = peer.rx.available() == 0;
             if closed {
                 n = 1;
             }
         } else if rc {
-            let room = peer.tx.available(now);
+            let room = peer.tx.available();
             let fits = if n > 1 { room / (mtu + PACKET_COST) } else { u32::from(room > 0) };
             closed = room == 0 || fits < n && qp.waits_for_more(fits, &peer.tx);
             n = n.min(fits.max(1));
@@ -363,15 +347,16 @@ impl Conn<'_> {
     /// checked again when they are sent. Not beyond a fence: what is sent behind it may be what a
     /// READ before it brings.
     #[cold]
-    fn fetch_ahead(&self, sq: &EngineConsumer<'_, SendWqe>, index: u32) {
-        let qp = &*self.qp;
+    fn fetch_ahead(&self, index: u32) {
+        let (qp, memory) = (&*self.qp, &self.common.memory);
+        let sq = self.q.engine_sq(&self.common.key);
         for i in (1..=AHEAD).map(|k| index.wrapping_add(k)) {
             if i == sq.end() {
                 return;
             }
             let slot = sq.at(i);
             let wqe = slot.header();
-            if wqe.is_fenced() || wqe.is_local() {
+            if wqe.is_fenced() || wqe.is_local() || !qp.kind.is_connected() {
                 return;
             }
             if wqe.inline != 0 || wqe.is_read_or_atomic() {
@@ -381,13 +366,8 @@ impl Conn<'_> {
             else {
                 continue;
             };
-            if let Ok(target) =
-                self.common.memory.regions.local(sge.lkey, qp.pd, sge.addr, sge.length, false)
-            {
-                self.common
-                    .memory
-                    .providers
-                    .ahead(&target, TransferId::request(qp.qpn, i, sge.length));
+            if let Ok(target) = memory.regions.local(sge.lkey, qp.pd, sge.addr, sge.length, false) {
+                memory.providers.ahead(&target, TransferId::request(qp.qpn, i, sge.length));
             }
         }
     }
@@ -433,28 +413,16 @@ impl Conn<'_> {
             n = pkt + 1 - begin;
             pkt = begin;
         }
-        let offset = u64::from(pkt) * u64::from(qp.conn.mtu);
-        let bytes =
-            (wqe.length - offset.min(wqe.length)).min(u64::from(n) * u64::from(qp.conn.mtu)) as u32;
-        let mut run = request_run(qp, wqe, &ws, pkt, n, bytes);
-        run.ack_req = true;
-        let carries = matches!(run.kind, Kind::Send | Kind::Write);
-        let (memory, pd, mtu) = (&self.common.memory, qp.pd, qp.conn.mtu);
-        let of = TransferId::request(qp.qpn, index, 0);
-        let done = tx.emit(&run, mtu, if carries { bytes } else { 0 }, true, |off, dst| {
-            match memory.gather(pd, &slot, offset + u64::from(off), dst, of) {
-                Ok(()) => Access::Ready,
-                // Not worth waiting for: the ACK timeout is there as well.
-                Err(_) => Access::Busy,
-            }
-        });
-        if done.packets == 0 && done.memory == Access::Ready {
+        let mut part = part_of_request(qp, wqe, &ws, pkt, n);
+        part.run.ack_req = true;
+        let done = self.emit_part(tx, &slot, index, &part, true);
+        if done.packets == 0 && done.stop.is_none() {
             self.qp.conn.req.set(tx_block::PROBE, true);
             return false;
         }
-        let qp = &mut *self.qp;
-        let wire_bytes = run.wire_bytes(1, if carries { bytes } else { 0 });
-        for c in [&mut qp.counters, &mut self.common.counters] {
+        // Memory that is not ready is not worth waiting for: the ACK timeout is there as well.
+        let wire_bytes = part.run.wire_bytes(1, part.payload);
+        for c in [&mut self.qp.counters, &mut self.common.counters] {
             c.count_sent(done.packets, u64::from(done.packets) * wire_bytes);
             c.retransmitted_pkts += u64::from(done.packets);
         }
@@ -464,41 +432,31 @@ impl Conn<'_> {
     /// LOCAL_INV and BIND_MW: executed in their turn, without a packet.
     #[inline(never)]
     fn execute_local(&mut self, now: u64, index: u32, wqe: &SendWqe) -> Step {
-        let qp = &*self.qp;
-        let (pd, qpn) = (qp.pd, qp.qpn);
-        let outcome = if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV {
-            self.common.memory.regions.invalidate(wqe.imm, pd, qpn)
+        let (pd, qpn, regions) = (self.qp.pd, self.qp.qpn, &mut self.common.memory.regions);
+        let (key, outcome) = if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV {
+            (wqe.imm, regions.invalidate(wqe.imm, pd, qpn))
         } else {
-            self.common
-                .memory
-                .regions
-                .bind(
-                    wqe.a,
-                    Some(wqe.rkey),
-                    wqe.b,
-                    wqe.remote_addr,
-                    wqe.length,
-                    wqe.access,
-                    Some(qpn),
-                )
-                .map(|_| ())
+            let (key, va, len) = (Some(wqe.rkey), wqe.remote_addr, wqe.length);
+            let bound = regions.bind(wqe.a, key, wqe.b, va, len, wqe.access, Some(qpn));
+            (wqe.rkey, bound.map(|_| ()))
         };
         if outcome.is_err() {
-            let key =
-                if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV { wqe.imm } else { wqe.rkey };
             let status = wc_status::MW_BIND_ERR;
             self.fail_request(now, index, status, CauseCode::BadWindow, key.into(), 0);
             return Step::Idle;
         }
-        let qp = &mut *self.qp;
-        let psn = qp.conn.req.next_psn;
-        let ws = qp.wqe(index);
-        (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 0, true);
-        qp.conn.req.next = index.wrapping_add(1);
-        qp.conn.req.cur_pkt = 0;
+        self.end_here(now, index);
+        Step::Sent
+    }
+
+    /// The request that is next, at an index, has ended here, without a packet; its completion
+    /// takes its turn.
+    pub(super) fn end_here(&mut self, now: u64, index: u32) {
+        self.qp.begin_request(index, 0);
+        self.qp.wqe(index).done = true;
+        self.qp.conn.req.go_behind(index);
         self.skip_done();
         self.complete(now);
-        Step::Sent
     }
 
     /// Goes back to a PSN: everything from there on is sent again from the send queue.
@@ -545,21 +503,23 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let waiting = (self.qp.conn.req.next != sq.end()).then_some(self.qp.conn.req.next);
         let request = self.oldest_open().or(waiting);
-        self.note(now, cause, wc_status::RETRY_EXC_ERR, arg0, 0);
+        let status = wc_status::RETRY_EXC_ERR;
         match request {
             Some(index) if self.qp.can_send() => {
-                self.fail_wqe(now, index, wc_status::RETRY_EXC_ERR)
+                self.fail_request(now, index, status, cause, arg0, 0)
             }
             // Nothing is left that a completion could report it by.
-            _ => self.enter_error(Some(async_event::QP_FATAL)),
+            _ => {
+                self.note(now, cause, status, arg0, 0);
+                self.enter_error(Some(async_event::QP_FATAL));
+            }
         }
     }
 
     /// The peer has been silent for the ACK timeout.
     pub(crate) fn on_ack_timeout(&mut self, now: u64) {
-        let qp = &mut *self.qp;
-        qp.conn.req.ack_deadline = 0;
-        if !qp.can_send() || qp.conn.req.una_psn == qp.conn.req.max_psn {
+        self.qp.conn.req.ack_deadline = 0;
+        if !self.qp.can_send() || self.qp.conn.req.una_psn == self.qp.conn.req.max_psn {
             return;
         }
         let Some(index) = self.oldest_open() else { return };
@@ -570,7 +530,6 @@ impl Conn<'_> {
         if self.common.has_witness && self.ask_witness(now) {
             return;
         }
-        let _qp = &mut *self.qp;
         // IBTA 9.7.6.1.3: After an ACK timeout everything from the oldest unacknowledged PSN on is
         // sent again; after retry_cnt timeouts the next one fails the request.
         self.count(|c| &mut c.retry_timeouts);
@@ -633,7 +592,6 @@ impl Qp {
     /// an ACK that is to come is waited for: who leaves so little room asks for one. Not until
     /// there is room for a whole one, since what is left unused meanwhile is missing where the way
     /// is long.
-    #[inline]
     fn waits_for_more(&self, fits: u32, window: &Window) -> bool {
         let burst = (MAX_BURST as u32 / self.conn.mtu)
             .min(window.size() / 2 / (self.conn.mtu + PACKET_COST));
@@ -643,7 +601,6 @@ impl Qp {
     /// Whether a burst of `cost` bytes from `psn` on, which does not end its message, asks for an
     /// ACK. One ACK costs the peer nearly as much as a burst, so a quarter of the window may go
     /// without; but not what nothing can follow before an ACK has come, nor what is sent again.
-    #[inline]
     fn asks_for_ack(&self, window: &Window, cost: u32, psn: Psn, psns_end: bool) -> bool {
         let room = window.size().saturating_sub(window.inflight());
         self.conn.req.unasked.saturating_add(cost) >= window.size() / 4
@@ -658,36 +615,42 @@ impl Qp {
 /// count: after a loss an answer may come for a request that was sent twice.
 #[cold]
 fn waits_at_fence(qp: &mut Qp, sq: &EngineConsumer<'_, SendWqe>, index: u32) -> bool {
-    let mut i = qp.conn.req.acked;
-    while i != index {
-        if !qp.wqe(i).done && sq.at(i).header().is_read_or_atomic() {
-            return true;
-        }
-        i = i.wrapping_add(1);
-    }
-    false
+    let first = qp.conn.req.acked;
+    (0..index.wrapping_sub(first))
+        .map(|k| first.wrapping_add(k))
+        .any(|i| !qp.wqe(i).done && sq.at(i).header().is_read_or_atomic())
 }
 
 /// Whether a request has failed that comes before the WQE at `index`, or is it. What comes before
 /// may still be sent again: it must end before the failure is told.
 #[cold]
 fn behind_failed(qp: &mut Qp, index: u32) -> bool {
-    let mut i = qp.conn.req.una;
-    loop {
-        if qp.wqe(i).done && qp.wqe(i).status != 0 {
-            return true;
-        }
-        if i == index {
-            return !qp.wqe(i).started;
-        }
-        i = i.wrapping_add(1);
-    }
+    let first = qp.conn.req.una;
+    let failed = (0..=index.wrapping_sub(first))
+        .map(|k| *qp.wqe(first.wrapping_add(k)))
+        .any(|ws| ws.done && ws.status != 0);
+    failed || !qp.wqe(index).started
 }
 
-/// The headers of packets `first_pkt..first_pkt + n` of a WQE, which carry (or ask for) `bytes`.
-#[inline]
-fn request_run(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32, bytes: u32) -> Run {
-    let rc = qp.kind.is_reliable();
+/// Packets of a request.
+struct Part {
+    run: Run,
+    /// PSN of the first; of a READ that of its answer.
+    psn: Psn,
+    /// Bytes of the request before them.
+    offset: u64,
+    /// Bytes that they carry or ask for.
+    bytes: u32,
+    /// Bytes that they carry.
+    payload: u32,
+}
+
+/// Packets `first_pkt..first_pkt + n` of a WQE.
+fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32) -> Part {
+    let (rc, mtu) = (qp.kind.is_reliable(), u64::from(qp.conn.mtu));
+    let offset = u64::from(first_pkt) * mtu;
+    let bytes = (wqe.length - offset.min(wqe.length)).min(u64::from(n) * mtu) as u32;
+    let psn = ws.psn.add(first_pkt);
     let op = u32::from(wqe.opcode);
     let kind = match op {
         wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => Kind::Write,
@@ -699,8 +662,6 @@ fn request_run(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32, by
     let last = first_pkt + n == ws.npkts;
     // Fields that a kind of request lacks are zero in its WQE, and in no packet of it.
     let mut run = Run {
-        class: if rc { Class::Rc } else { Class::Uc },
-        kind,
         first: first_pkt == 0,
         last,
         solicited: wqe.is_solicited(),
@@ -715,15 +676,15 @@ fn request_run(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32, by
         a: wqe.a,
         b: wqe.b,
         imm: wqe.imm,
-        ..Run::new(Class::Rc, kind, qp.attr.dest_qp_num, ws.psn.add(first_pkt))
+        ..Run::new(qp.kind.class(), kind, qp.attr.dest_qp_num, psn)
     };
     if kind == Kind::ReadRequest {
         // One packet, whatever it asks for.
         (run.first, run.last, run.n, run.ack_req) = (true, true, 1, rc);
-        run.va = wqe.remote_addr.wrapping_add(u64::from(first_pkt) * u64::from(qp.conn.mtu));
-        run.dma_len = bytes;
+        (run.va, run.dma_len) = (wqe.remote_addr.wrapping_add(offset), bytes);
     }
-    run
+    let payload = if matches!(kind, Kind::Send | Kind::Write) { bytes } else { 0 };
+    Part { run, psn, offset, bytes, payload }
 }
 
 /// Result of one step of the requester.

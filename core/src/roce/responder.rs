@@ -5,14 +5,15 @@
 //! pass.
 
 use super::conn::Conn;
-use super::queues::responder_event;
 use super::rules::sge::CopyError;
 use super::run::Run;
 use super::siege::NEAR;
 use crate::mem::{Access, AtomicOp, KeyError, Target, Token, TransferId};
 use crate::verbs::cause::CauseCode as Cause;
+use crate::verbs::objects::Qp;
 use crate::verbs::resp::{rx_block, Fence, Incoming, Resource, Resp, MAX_FENCES};
-use crate::verbs::types::{access, qp_state, wc_flags, wc_opcode, wc_status};
+use crate::verbs::types::wc_status::{self, SUCCESS};
+use crate::verbs::types::{access, qp_state, Wc};
 use crate::wire::NakCode::{InvalidRequest, RemoteAccess, RemoteOperation};
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
 
@@ -23,38 +24,66 @@ const RNR_SOON: u8 = 1;
 enum Refusal {
     /// RNR NAK with this timer code.
     Rnr(u8),
-    /// NAK, with the cause and its two numbers; the QP fails.
-    Nak(NakCode, Cause, u64, u64),
+    /// NAK, with the cause and its two numbers; the QP fails. The receive request in use ends with
+    /// the status, unless that is SUCCESS.
+    Nak(NakCode, Cause, u32, u64, u64),
     /// No place to keep it now: as if it had been lost. The peer hears of it when there is a place
     /// again.
     Later,
-    /// The receive request ends with this status as well.
-    NakRecv(NakCode, Cause, u32, u64, u64),
 }
 
-use Refusal::{Later, Nak, NakRecv, Rnr};
+use Refusal::{Later, Nak, Rnr};
 
-fn remote_cause(e: KeyError) -> Cause {
-    match e {
+fn bad_request(run: &Run) -> Refusal {
+    Nak(InvalidRequest, Cause::PeerBadRequest, SUCCESS, run.opcode(true, true).0.into(), 0)
+}
+
+/// An operation that the queue pair does not take at all, whatever the key: no access error.
+fn not_allowed(rkey: u32, va: u64) -> Refusal {
+    // rxe rxe_resp.c check_op_valid: An operation that the queue pair does not allow its peer is an
+    // invalid request.
+    Nak(InvalidRequest, Cause::PeerLacksAccess, SUCCESS, rkey.into(), va)
+}
+
+/// A key that was refused.
+fn bad_key(e: KeyError, rkey: u32, va: u64) -> Refusal {
+    let cause = match e {
         KeyError::Range => Cause::PeerLeftRange,
         KeyError::Access => Cause::PeerLacksAccess,
         _ => Cause::PeerUsedBadKey,
+    };
+    Nak(RemoteAccess, cause, SUCCESS, rkey.into(), va)
+}
+
+/// Memory behind a good key that is not there any more: no fault of the peer's.
+fn memory_gone(rkey: u32, va: u64) -> Refusal {
+    Nak(RemoteOperation, Cause::LocalMemoryGone, SUCCESS, rkey.into(), va)
+}
+
+/// PSNs that the answer of a READ or atomic takes.
+fn answer_packets(run: &Run, mtu: u32) -> u32 {
+    match run.kind {
+        Kind::ReadRequest => run.dma_len.div_ceil(mtu).max(1),
+        _ => 1,
     }
 }
 
-fn bad_request(run: &Run) -> Refusal {
-    Nak(InvalidRequest, Cause::PeerBadRequest, u64::from(run.opcode(true, true).0), 0)
+/// The part of a run from its packet `k` on; what a run begins with stays with the packets before.
+fn rest_of<'p>(run: &Run, k: u32, mtu: u32, payload: &'p [u8]) -> Option<(Run, &'p [u8])> {
+    let rest = Run { psn: run.psn.add(k), n: run.n - k, first: false, ..*run };
+    Some((rest, payload.get(k as usize * mtu as usize..)?))
 }
 
 /// Whether one more READ or atomic can be answered.
-fn room_for_answer(resp: &Resp, run: &Run) -> Result<(), Refusal> {
-    let depth = resp.resources.len();
+fn room_for_answer(qp: &Qp, run: &Run) -> Result<(), Refusal> {
+    let resp = &qp.conn.resp;
+    let depth = resp.resources.len().min(qp.attr.max_dest_rd_atomic.into());
     if (resp.job_len() as usize) < depth {
         return Ok(());
     }
     if depth == 0 || resp.queued_jobs().filter(|job| !job.again).count() >= depth {
-        // rxe rxe_resp.c check_resource, depth: READs and atomics beyond those that the device
-        // serves at once are invalid requests.
+        // rxe rxe_resp.c check_resource, depth: READs and atomics beyond those that the queue pair
+        // (max_dest_rd_atomic) and the device serve at once are invalid requests.
         return Err(bad_request(run));
     }
     if resp.jobs_are_full() {
@@ -65,7 +94,6 @@ fn room_for_answer(resp: &Resp, run: &Run) -> Result<(), Refusal> {
 
 impl Conn<'_> {
     /// Takes a request of an RC peer.
-    #[inline]
     pub(crate) fn handle_request(&mut self, now: u64, run: &Run, payload: &[u8]) {
         // rxe rxe_resp.c check_psn, expected: A request is executed at the expected PSN only.
         let ahead = run.psn.diff(self.qp.conn.resp.epsn);
@@ -83,8 +111,7 @@ impl Conn<'_> {
     /// Takes a run that begins with what has come already, `run.psn` being before the expected one.
     #[inline(never)]
     fn handle_old(&mut self, now: u64, run: &Run, payload: &[u8]) {
-        let qp = &mut *self.qp;
-        let behind = run.psn.diff(qp.conn.resp.epsn).unsigned_abs();
+        let behind = run.psn.diff(self.qp.conn.resp.epsn).unsigned_abs();
         if behind >= run.n || run.kind == Kind::ReadRequest {
             if behind > NEAR as u32 && matches!(run.kind, Kind::Send | Kind::Write) {
                 self.note_odd(now);
@@ -92,9 +119,7 @@ impl Conn<'_> {
             return self.handle_duplicate(run);
         }
         // The rest of it is new.
-        let skip = behind as usize * qp.conn.mtu as usize;
-        let Some(payload) = payload.get(skip..) else { return };
-        let rest = Run { psn: run.psn.add(behind), n: run.n - behind, first: false, ..*run };
+        let Some((rest, payload)) = rest_of(run, behind, self.qp.conn.mtu, payload) else { return };
         self.handle_request(now, &rest, payload);
     }
 
@@ -105,22 +130,16 @@ impl Conn<'_> {
             // A receive request is missing for the last packet alone: those before it count, as if
             // they had come by themselves.
             Rnr(_) if run.n > 1 && run.last && run.has_imm && run.kind == Kind::Write => {
-                let upto = run.n - 1;
-                let split = upto as usize * self.qp.conn.mtu as usize;
-                let Some((before, last)) = payload.split_at_checked(split) else { return };
-                let (begin, end) =
-                    (Run { n: upto, last: false, ack_req: false, ..*run }, run.psn.add(upto));
-                self.handle_request(now, &begin, before);
-                if self.qp.conn.resp.epsn == end {
-                    self.handle_request(now, &Run { psn: end, n: 1, first: false, ..*run }, last);
+                let (n, mtu) = (run.n - 1, self.qp.conn.mtu);
+                let Some((rest, last)) = rest_of(run, n, mtu, payload) else { return };
+                let before = &payload[..payload.len() - last.len()];
+                self.handle_request(now, &Run { n, last: false, ack_req: false, ..*run }, before);
+                if self.qp.conn.resp.epsn == rest.psn {
+                    self.handle_request(now, &rest, last);
                 }
             }
             Rnr(timer) => {
-                let resp = &mut self.qp.conn.resp;
-                resp.set_nak(Some(Syndrome::Rnr { timer }.byte()));
-                resp.nak_sent = true;
-                resp.nak_high = run.psn;
-                self.common.ready.set(self.qi);
+                self.owe_nak(Syndrome::Rnr { timer }, run.psn);
                 if self.qp.conn.resp.incoming() != Incoming::Send {
                     // No message has begun: its CQE is free for others until the peer comes again.
                     self.release_cqe();
@@ -133,53 +152,40 @@ impl Conn<'_> {
                 resp.nak_high = run.psn;
                 resp.set_nak_later(true);
             }
-            Nak(code, cause, a, b) => self.nak_and_fail(now, code, false, cause, a, b),
-            NakRecv(code, cause, status, a, b) => {
+            Nak(code, cause, status, a, b) => {
                 self.note(now, cause, status, a, b);
-                let completes = self.qp.conn.resp.recv.taken;
+                let completes = status != SUCCESS && self.qp.conn.resp.recv.taken;
                 if completes {
                     self.fail_recv(status);
                 }
-                self.nak_and_fail(now, code, completes, cause, a, b);
+                // rxe rxe_resp.c do_class_ac_error: A request that may not be executed draws its
+                // NAK and moves the queue pair to ERR.
+                self.end_by_nak(code, self.qp.conn.resp.epsn, !completes);
             }
         }
     }
 
-    /// Ends the QP by a NAK. `completes`: the receive in use ends with an error, which reports it.
-    #[allow(clippy::too_many_arguments)] // the refusal's own parts
-    #[inline(never)]
-    fn nak_and_fail(
-        &mut self,
-        now: u64,
-        code: NakCode,
-        completes: bool,
-        cause: Cause,
-        a: u64,
-        b: u64,
-    ) {
-        self.note(now, cause, 0, a, b);
-        let psn = self.qp.conn.resp.epsn;
-        // rxe rxe_resp.c do_class_ac_error: A request that may not be executed draws its NAK and
-        // moves the queue pair to ERR.
-        self.owe_fatal_nak(code, psn);
-        self.enter_error((!completes).then_some(responder_event(code)));
+    /// Owes a NAK about the expected PSN. Nothing up to the PSN `high` is answered meanwhile.
+    fn owe_nak(&mut self, syndrome: Syndrome, high: Psn) {
+        let resp = &mut self.qp.conn.resp;
+        resp.set_nak(Some(syndrome.byte()));
+        (resp.nak_sent, resp.nak_high) = (true, high);
+        self.common.ready.set(self.qi);
     }
 
     /// A PSN ahead of the expected one: something was lost. One NAK for each round of the peer.
     #[inline(never)]
     fn out_of_sequence(&mut self, now: u64, psn: Psn) {
         self.count(|c| &mut c.out_of_seq_request);
-        let qp = &mut *self.qp;
-        let far = psn.diff(qp.conn.resp.epsn) > NEAR;
-        let believed = qp.believes_ahead(now, far);
+        let far = psn.diff(self.qp.conn.resp.epsn) > NEAR;
+        let believed = self.qp.believes_ahead(now, far);
         if far {
             self.note_odd(now);
         }
         if !believed {
             return;
         }
-        let qp = &mut *self.qp;
-        let resp = &mut qp.conn.resp;
+        let resp = &mut self.qp.conn.resp;
         // rxe rxe_resp.c check_psn, gap: A request ahead of the expected PSN draws one NAK with
         // that PSN, and no other until the gap is closed or the peer begins anew.
         // A PSN that does not go up means that the peer began anew, and lost the expected one
@@ -188,31 +194,23 @@ impl Conn<'_> {
             resp.nak_high = psn;
             return;
         }
-        resp.nak_sent = true;
-        resp.nak_high = psn;
-        resp.set_nak(Some(Syndrome::Nak(NakCode::Psn).byte()));
-        self.common.ready.set(self.qi);
+        self.owe_nak(Syndrome::Nak(NakCode::Psn), psn);
     }
 
     #[inline(never)]
     fn handle_duplicate(&mut self, run: &Run) {
         self.count(|c| &mut c.duplicate_request);
-        let qp = &mut *self.qp;
-        let resp = &mut qp.conn.resp;
+        let resp = &mut self.qp.conn.resp;
         match run.kind {
             Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd => {
-                let npkts = if run.kind == Kind::ReadRequest {
-                    run.dma_len.div_ceil(qp.conn.mtu).max(1)
-                } else {
-                    1
-                };
+                let npkts = answer_packets(run, self.qp.conn.mtu);
                 let atomic = run.kind != Kind::ReadRequest;
                 // rxe rxe_resp.c duplicate_request, READ: A READ that comes again is answered again
                 // if it is the same one, or a part of it under the same key; otherwise it is
                 // dropped.
                 let found = resp.resources.iter().find(|r| {
                     let into = run.psn.diff(r.psn);
-                    let bytes = (into.max(0) as u64) * u64::from(qp.conn.mtu);
+                    let bytes = (into.max(0) as u64) * u64::from(self.qp.conn.mtu);
                     r.valid
                         && r.atomic == atomic
                         && into >= 0
@@ -221,9 +219,9 @@ impl Conn<'_> {
                         && run.va == r.va.wrapping_add(bytes)
                         && (atomic || u64::from(run.dma_len) + bytes <= u64::from(r.len))
                 });
-                let Some(found) = found.copied() else { return };
                 // rxe rxe_resp.c duplicate_request, atomic: An atomic that comes again is answered
                 // with the value of its execution.
+                let Some(found) = found.copied() else { return };
                 // The same answer may be on its way out already.
                 let pending = resp
                     .queued_jobs()
@@ -231,7 +229,7 @@ impl Conn<'_> {
                 if pending || resp.jobs_are_full() {
                     return;
                 }
-                let job = Resource {
+                resp.push_job(Resource {
                     psn: run.psn,
                     npkts,
                     va: run.va,
@@ -241,66 +239,61 @@ impl Conn<'_> {
                     msn: resp.msn,
                     after_fence: resp.fences_pushed,
                     ..found
-                };
-                self.push_job(job);
+                });
             }
             _ => {
                 // IBTA C9-105: A SEND or WRITE that comes again is not executed again, but
-                // acknowledged again.
-                // Acknowledged again with the latest PSN.
-                resp.ack_owed = true;
-                resp.ack_now = true;
-                self.common.ready.set(self.qi);
+                // acknowledged again with the latest PSN.
+                (resp.ack_owed, resp.ack_now) = (true, true);
             }
         }
-    }
-
-    fn push_job(&mut self, job: Resource) {
-        self.qp.conn.resp.push_job(job);
         self.common.ready.set(self.qi);
     }
 
     /// Executes a run that begins with the expected PSN.
     #[inline(always)]
     fn execute(&mut self, now: u64, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
-        let qp = &mut *self.qp;
-        if !qp.conn.resp.has_fence_room() {
+        if !self.qp.conn.resp.has_fence_room() {
             return Err(Later);
         }
         match run.kind {
             Kind::Send | Kind::Write => {
-                self.check_sequence(run, payload)?;
-                let pending = if run.kind == Kind::Send {
-                    self.place_send(run, payload)?
-                } else {
-                    self.place_write(run, payload)?
-                };
-                self.invalidate(run)?;
-                if let Some(p) = pending {
-                    self.qp.conn.resp.set_placing(Some(p));
-                }
+                self.place(run, payload)?;
                 self.accept(now, run, payload);
                 Ok(())
             }
-            Kind::ReadRequest => self.execute_read(run),
-            Kind::CmpSwap | Kind::FetchAdd => self.execute_atomic(run),
+            Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd => self.execute_answered(run),
             _ => Err(bad_request(run)),
         }
+    }
+
+    /// Checks packets of a SEND or WRITE, and places their bytes.
+    #[inline(always)]
+    fn place(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
+        self.check_sequence(run, payload)?;
+        let pending = if run.kind == Kind::Send {
+            self.place_send(run, payload)?
+        } else {
+            self.place_write(run, payload)?
+        };
+        self.invalidate(run)?;
+        if pending.is_some() {
+            self.qp.conn.resp.set_placing(pending);
+        }
+        Ok(())
     }
 
     /// Whether FIRST, MIDDLE and LAST come in order and with the lengths that they must have.
     #[inline(always)]
     fn check_sequence(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
-        let qp = &mut *self.qp;
-        let resp = &mut qp.conn.resp;
-        let kind = if run.kind == Kind::Send { Incoming::Send } else { Incoming::Write };
+        let resp = &mut self.qp.conn.resp;
         // rxe rxe_resp.c check_op_seq, RC: Inside a message only its own MIDDLE and LAST packets
         // may follow; anything else is an invalid request.
         let in_order =
-            if run.first { resp.incoming() == Incoming::Idle } else { resp.incoming() == kind };
+            resp.incoming() == if run.first { Incoming::Idle } else { Incoming::of(run.kind) };
         let len = payload.len() as u64;
-        let full = u64::from(run.n) * u64::from(qp.conn.mtu);
-        let before_last = full - u64::from(qp.conn.mtu);
+        let full = u64::from(run.n) * u64::from(self.qp.conn.mtu);
+        let before_last = full - u64::from(self.qp.conn.mtu);
         // IBTA C9-92: FIRST and MIDDLE packets carry as many bytes as the path MTU, LAST one to as
         // many, ONLY none to as many.
         let length_fits = if run.last {
@@ -311,18 +304,18 @@ impl Conn<'_> {
         if !in_order || !length_fits {
             return Err(bad_request(run));
         }
+        if run.first {
+            resp.offset = 0;
+        }
         if run.kind == Kind::Write {
             if run.first {
-                resp.va = run.va;
-                resp.rkey = run.rkey;
-                resp.dma_len = run.dma_len;
+                (resp.va, resp.rkey, resp.dma_len) = (run.va, run.rkey, run.dma_len);
                 // IBTA C9-94: The DMA length of a READ or WRITE is at most 2^31 bytes.
                 if u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE {
                     return Err(bad_request(run));
                 }
             }
-            let offset = if run.first { 0 } else { resp.offset };
-            let end = offset + len;
+            let end = resp.offset + len;
             let total = u64::from(resp.dma_len);
             // rxe rxe_resp.c check_rkey, length: A WRITE carries as many bytes as its RETH says.
             if if run.last { end != total } else { end >= total } {
@@ -332,7 +325,6 @@ impl Conn<'_> {
         Ok(())
     }
 
-    #[inline]
     fn place_send(&mut self, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
         // Inside a message the receive is there; its CQE is needed again only at the end.
         let under_way = self.qp.conn.resp.recv.taken && !run.last;
@@ -341,73 +333,58 @@ impl Conn<'_> {
             // NAK with the timer of the queue pair.
             return Err(Rnr(self.qp.attr.min_rnr_timer));
         }
-        let qp = &mut *self.qp;
-        let offset = if run.first { 0 } else { qp.conn.resp.offset };
+        let (offset, recv) = (self.qp.conn.resp.offset, &self.qp.conn.resp.recv);
         let end = offset + payload.len() as u64;
-        let recv = &qp.conn.resp.recv;
         // rxe rxe_resp.c send_data_in, length: A message longer than its receive request is an
         // invalid request, and ends the receive with a length error.
         if end > u64::from(recv.length) {
-            return Err(NakRecv(
-                InvalidRequest,
-                Cause::MessageTooLong,
-                wc_status::LOC_LEN_ERR,
-                end,
-                u64::from(recv.length),
-            ));
+            let (cause, status) = (Cause::MessageTooLong, wc_status::LOC_LEN_ERR);
+            return Err(Nak(InvalidRequest, cause, status, end, recv.length.into()));
         }
         if payload.is_empty() {
             return Ok(None);
         }
-        let sges = &recv.sges;
-        match self.common.memory.scatter(qp.pd, sges, offset, payload) {
+        match self.common.memory.scatter(self.qp.pd, &recv.sges, offset, payload) {
             Ok(pending) => Ok(pending),
             Err(CopyError::Busy | CopyError::Pending(..)) => Err(Rnr(RNR_SOON)),
             // rxe rxe_resp.c send_data_in, buffer: A receive request whose own memory may not be
             // written is a remote operation error to the peer.
             Err(CopyError::Refused(cause, lkey, addr)) => {
-                Err(NakRecv(RemoteOperation, cause, wc_status::LOC_PROT_ERR, u64::from(lkey), addr))
+                Err(Nak(RemoteOperation, cause, wc_status::LOC_PROT_ERR, lkey.into(), addr))
             }
         }
     }
 
     #[inline(always)]
     fn place_write(&mut self, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
-        let qp = &mut *self.qp;
-        if !qp.takes_writes() {
-            // rxe rxe_resp.c check_op_valid: An operation that the queue pair does not allow its
-            // peer is an invalid request.
-            // An operation that the QP does not take at all, whatever the key: not an access error.
-            let (key, va) = (u64::from(qp.conn.resp.rkey), qp.conn.resp.va);
-            return Err(Nak(InvalidRequest, Cause::PeerLacksAccess, key, va));
+        let Resp { rkey, va, .. } = self.qp.conn.resp;
+        if !self.qp.takes_writes() {
+            return Err(not_allowed(rkey, va));
         }
         // rxe rxe_resp.c check_resource, immediate: A WRITE with immediate data takes a receive
         // request with its last packet.
         if run.has_imm && run.last && !self.take_recv() {
             return Err(Rnr(self.qp.attr.min_rnr_timer));
         }
-        let qp = &mut *self.qp;
+        let qp = &*self.qp;
         // IBTA C9-88: The key of an operation of no bytes is not looked at.
         if qp.conn.resp.dma_len == 0 {
-            // A WRITE of nothing touches no memory: its key is not looked at (IBTA C9-88).
             return Ok(None);
         }
-        let offset = if run.first { 0 } else { qp.conn.resp.offset };
-        let (rkey, va) = (qp.conn.resp.rkey, qp.conn.resp.va);
-        let refuse = |e: KeyError| Nak(RemoteAccess, remote_cause(e), u64::from(rkey), va);
+        let refuse = |e| bad_key(e, rkey, va);
         let (memory, right) = (&self.common.memory, access::REMOTE_WRITE);
         if run.first && !run.last {
             // The whole range at once, so that nothing is placed of a WRITE that would leave it.
             // (One that comes whole is looked at whole below.)
             qp.remote_target(memory, rkey, va, qp.conn.resp.dma_len, right).map_err(refuse)?;
         }
-        let (at, len) = (va.wrapping_add(offset), payload.len() as u32);
+        let (at, len) = (va.wrapping_add(qp.conn.resp.offset), payload.len() as u32);
         let target = qp.remote_target(memory, rkey, at, len, right).map_err(refuse)?;
         match memory.providers.place(&target, 0, payload) {
             Access::Ready => Ok(None),
             Access::Pending(t) => Ok(Some((target.provider as u8, t))),
             Access::Busy => Err(Rnr(RNR_SOON)),
-            Access::Fault => Err(Nak(RemoteOperation, Cause::LocalMemoryGone, u64::from(rkey), at)),
+            Access::Fault => Err(memory_gone(rkey, at)),
         }
     }
 
@@ -421,52 +398,27 @@ impl Conn<'_> {
         // rxe rxe_resp.c invalidate_rkey: The window that a SEND with invalidate names is closed
         // before the receive completes.
         let (key, qp) = (run.imm, &*self.qp);
-        let bad =
-            |_| NakRecv(RemoteAccess, Cause::BadWindow, wc_status::LOC_PROT_ERR, u64::from(key), 0);
+        let bad = |_| Nak(RemoteAccess, Cause::BadWindow, wc_status::LOC_PROT_ERR, key.into(), 0);
         self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad)
     }
 
     /// A run was placed: advance, and end the message with its last packet.
     #[inline(always)]
     fn accept(&mut self, now: u64, run: &Run, payload: &[u8]) {
-        let qp = &mut *self.qp;
-        let kind = if run.kind == Kind::Send { Incoming::Send } else { Incoming::Write };
-        let offset = if run.first { 0 } else { qp.conn.resp.offset } + payload.len() as u64;
-        qp.conn.resp.offset = offset;
-        qp.conn.resp.advance(run.n, run.last);
-        let psn = qp.conn.resp.epsn.prev();
-        let mut wc = None;
-        if run.last {
-            qp.conn.resp.set_incoming(Incoming::Idle);
-            if run.kind == Kind::Send || run.has_imm {
-                // rxe rxe_resp.c do_complete: A receive completes with the bytes of its message,
-                // and its immediate data or the key that was invalidated.
-                let flags = if run.has_imm { wc_flags::WITH_IMM } else { 0 }
-                    | if run.has_inv { wc_flags::WITH_INV } else { 0 };
-                let mut c = self.recv_wc(wc_status::SUCCESS, offset as u32, run.imm, flags);
-                if run.kind == Kind::Write {
-                    c.opcode = wc_opcode::RECV_RDMA_WITH_IMM;
-                }
-                self.count(|c| &mut c.rdma_recvs);
-                wc = Some(c);
-            }
-        } else {
-            qp.conn.resp.set_incoming(kind);
-        }
-        self.end_part(run, psn, wc);
-        self.common.acks.owe(
-            &mut *self.qp,
-            &mut self.common.ready,
-            self.qi,
-            now,
-            run.n,
-            run.ack_req,
-        );
+        let resp = &mut self.qp.conn.resp;
+        resp.offset += payload.len() as u64;
+        resp.advance(run.n, run.last);
+        resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::of(run.kind) });
+        let bytes = resp.offset as u32;
+        let completes = run.last && (run.kind == Kind::Send || run.has_imm);
+        let wc = completes.then(|| self.end_recv(run, bytes));
+        self.end_part(run, wc);
+        self.owe_ack(now, run.n, run.ack_req);
     }
 
     /// Lets the acknowledgeable PSN advance, at once or behind slow memory.
     #[inline(always)]
-    fn end_part(&mut self, run: &Run, psn: Psn, wc: Option<crate::verbs::types::Wc>) {
+    fn end_part(&mut self, run: &Run, wc: Option<Wc>) {
         let resp = &mut self.qp.conn.resp;
         let waits = resp.is(rx_block::PLACING | rx_block::FENCES);
         if !waits {
@@ -478,7 +430,7 @@ impl Conn<'_> {
             // The peer waits for an ACK inside the message: its window is not endless. Of those
             // fences the latest replaces the one before, so that places are left for ends of
             // messages.
-            let msn = resp.msn;
+            let (psn, msn) = (resp.epsn.prev(), resp.msn);
             // Ordered behind the earlier ones even when its own bytes have landed already.
             let (provider, token) = resp.last_placed();
             resp.set_placing(None);
@@ -494,53 +446,60 @@ impl Conn<'_> {
     /// The memory that a READ or atomic names: its QP takes such operations, and its key gives the
     /// right. Of no bytes the key is not looked at (IBTA C9-88).
     fn allowed_target(&self, run: &Run, len: u32, right: u32) -> Result<Target, Refusal> {
-        let key = u64::from(run.rkey);
+        let Run { rkey, va, .. } = *run;
         // rxe rxe_resp.c check_op_valid
         if self.qp.attr.qp_access_flags & right == 0 {
-            return Err(Nak(InvalidRequest, Cause::PeerLacksAccess, key, run.va));
+            return Err(not_allowed(rkey, va));
         }
         // IBTA C9-88
         if len == 0 {
             return Ok(Target::default());
         }
-        self.qp
-            .remote_target(&self.common.memory, run.rkey, run.va, len, right)
-            .map_err(|e| Nak(RemoteAccess, remote_cause(e), key, run.va))
+        let target = self.qp.remote_target(&self.common.memory, rkey, va, len, right);
+        target.map_err(|e| bad_key(e, rkey, va))
     }
 
-    fn execute_read(&mut self, run: &Run) -> Result<(), Refusal> {
-        let qp = &mut *self.qp;
+    /// Executes a READ or atomic: keeps it for duplicates, and queues its answer.
+    fn execute_answered(&mut self, run: &Run) -> Result<(), Refusal> {
+        let resp = &self.qp.conn.resp;
         // IBTA C9-94
-        if qp.conn.resp.incoming() != Incoming::Idle
+        if resp.incoming() != Incoming::Idle
             || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE
         {
             return Err(bad_request(run));
         }
-        self.allowed_target(run, run.dma_len, access::REMOTE_READ)?;
-        let qp = &mut *self.qp;
-        let npkts = run.dma_len.div_ceil(qp.conn.mtu).max(1);
-        let job = Resource {
-            valid: true,
-            psn: run.psn,
-            npkts,
-            va: run.va,
-            rkey: run.rkey,
-            len: run.dma_len,
-            ..Resource::default()
-        };
-        self.answer_later(run, job)
+        room_for_answer(self.qp, run)?;
+        let (psn, npkts) = (run.psn, answer_packets(run, self.qp.conn.mtu));
+        let Run { va, rkey, .. } = *run;
+        let mut job = Resource { valid: true, psn, npkts, va, rkey, ..Resource::default() };
+        if run.kind == Kind::ReadRequest {
+            self.allowed_target(run, run.dma_len, access::REMOTE_READ)?;
+            job.len = run.dma_len;
+        } else {
+            (job.atomic, job.value) = (true, self.execute_atomic(run)?);
+        }
+        let resp = &mut self.qp.conn.resp;
+        let depth = resp.resources.len() as u32;
+        resp.advance(job.npkts, true);
+        job.msn = resp.msn;
+        job.after_fence = resp.fences_pushed;
+        let at = (resp.res_next % depth) as usize;
+        resp.resources[at] = job;
+        resp.res_next = (resp.res_next + 1) % depth;
+        if !resp.is(rx_block::FENCES) {
+            resp.acknowledge_all();
+        }
+        resp.push_job(job);
+        self.common.ready.set(self.qi);
+        Ok(())
     }
 
+    /// Executes an atomic; returns the value before.
     #[inline(never)]
-    fn execute_atomic(&mut self, run: &Run) -> Result<(), Refusal> {
-        let qp = &mut *self.qp;
-        if qp.conn.resp.incoming() != Incoming::Idle {
-            return Err(bad_request(run));
-        }
-        room_for_answer(&qp.conn.resp, run)?;
+    fn execute_atomic(&mut self, run: &Run) -> Result<u64, Refusal> {
         // rxe rxe_resp.c atomic_reply, alignment: An atomic whose address is not a multiple of 8 is
         // an invalid request.
-        let misaligned = Nak(InvalidRequest, Cause::MisalignedAtomic, run.va, 0);
+        let misaligned = Nak(InvalidRequest, Cause::MisalignedAtomic, SUCCESS, run.va, 0);
         if run.va & 7 != 0 {
             return Err(misaligned);
         }
@@ -555,85 +514,40 @@ impl Conn<'_> {
             AtomicOp::FetchAdd(run.a)
         };
         let of = TransferId::answer(self.qp.qpn, run.psn.get(), 8);
-        let done = self.common.memory.providers.atomic(&target, op, of);
-        let value = done.map_err(|e| match e {
-            Access::Fault => Nak(RemoteOperation, Cause::LocalMemoryGone, run.rkey.into(), run.va),
+        self.common.memory.providers.atomic(&target, op, of).map_err(|e| match e {
+            Access::Fault => memory_gone(run.rkey, run.va),
             _ => Rnr(RNR_SOON),
-        })?;
-        let job = Resource {
-            valid: true,
-            atomic: true,
-            psn: run.psn,
-            npkts: 1,
-            va: run.va,
-            rkey: run.rkey,
-            len: 0,
-            value,
-            ..Resource::default()
-        };
-        self.answer_later(run, job)
-    }
-
-    /// Keeps a READ or atomic for duplicates and queues its answer.
-    fn answer_later(&mut self, run: &Run, mut job: Resource) -> Result<(), Refusal> {
-        let resp = &mut self.qp.conn.resp;
-        room_for_answer(resp, run)?;
-        let depth = resp.resources.len() as u32;
-        resp.advance(job.npkts, true);
-        job.msn = resp.msn;
-        job.after_fence = resp.fences_pushed;
-        let at = (resp.res_next % depth) as usize;
-        resp.resources[at] = job;
-        resp.res_next = (resp.res_next + 1) % depth;
-        if !resp.is(rx_block::FENCES) {
-            resp.acknowledge_all();
-        }
-        self.push_job(job);
-        Ok(())
+        })
     }
 
     /// Takes a packet of a UC peer. What does not fit is dropped, and so is the rest of its
     /// message.
     pub(crate) fn handle_uc(&mut self, now: u64, run: &Run, payload: &[u8]) {
-        let qp = &mut *self.qp;
-        let gap = run.psn != qp.conn.resp.epsn;
-        qp.conn.resp.epsn = run.psn.add(run.n);
+        let gap = run.psn != self.qp.conn.resp.epsn;
+        self.qp.conn.resp.epsn = run.psn.add(run.n);
         if !matches!(run.kind, Kind::Send | Kind::Write) {
             return self.drop_message();
         }
         // rxe rxe_resp.c check_psn, UC: A gap drops the message of UC in which it lies, up to the
         // next that begins.
-        if gap && qp.conn.resp.incoming() != Incoming::Idle {
+        if gap && self.qp.conn.resp.incoming() != Incoming::Idle {
             // The message under way has lost a packet. A receive that it had taken serves the next
             // one.
-            qp.conn.resp.set_incoming(Incoming::Skip);
+            self.qp.conn.resp.set_incoming(Incoming::Skip);
             self.drop_message();
         }
         let qp = &mut *self.qp;
         if run.first {
             qp.conn.resp.set_incoming(Incoming::Idle);
-        } else if gap
-            || qp.conn.resp.incoming() == Incoming::Skip
-            || qp.conn.resp.incoming() == Incoming::Idle
-        {
+        } else if gap || matches!(qp.conn.resp.incoming(), Incoming::Skip | Incoming::Idle) {
             qp.conn.resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::Skip });
             qp.counters.rcvd_dropped += 1;
             return;
         }
         let epsn = qp.conn.resp.epsn;
-        let outcome = self.check_sequence(run, payload).and_then(|()| {
-            if run.kind == Kind::Send {
-                self.place_send(run, payload)
-            } else {
-                self.place_write(run, payload)
-            }
-        });
-        match outcome {
-            Ok(pending) => {
+        match self.place(run, payload) {
+            Ok(()) => {
                 let resp = &mut self.qp.conn.resp;
-                if pending.is_some() {
-                    resp.set_placing(pending);
-                }
                 resp.epsn = run.psn;
                 if !resp.has_fence_room() {
                     resp.epsn = epsn;
@@ -645,11 +559,10 @@ impl Conn<'_> {
                     // meanwhile.
                     self.release_cqe();
                 }
-                let resp = &mut self.qp.conn.resp;
-                resp.ack_owed = false;
+                self.qp.conn.resp.ack_owed = false;
                 self.common.acks.forget(self.qi);
             }
-            Err(NakRecv(_, cause, status, a, b)) if status == wc_status::LOC_PROT_ERR => {
+            Err(Nak(_, cause, status, a, b)) if status == wc_status::LOC_PROT_ERR => {
                 // The program's own buffer is bad: that it must hear.
                 self.note(now, cause, status, a, b);
                 self.fail_recv(status);
@@ -657,10 +570,13 @@ impl Conn<'_> {
             }
             Err(_) => {
                 self.drop_message();
-                let qp = &mut *self.qp;
                 // rxe rxe_resp.c check_op_seq, UC: A packet of UC that may not be executed is
                 // dropped with the rest of its message, without an answer.
-                qp.conn.resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::Skip });
+                self.qp.conn.resp.set_incoming(if run.last {
+                    Incoming::Idle
+                } else {
+                    Incoming::Skip
+                });
             }
         }
         debug_assert!(self.qp.state == qp_state::ERR || self.qp.conn.resp.epsn == epsn);

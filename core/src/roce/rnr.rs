@@ -21,7 +21,6 @@ use crate::wire::{Psn, RNR_TIMER_NS};
 
 impl Qp {
     /// The condition that kept its requests back has ended.
-    #[inline]
     pub(super) fn go_on(&mut self) {
         self.conn.req.set_send_block(if self.conn.ready == Ready::Yes {
             SendBlock::None

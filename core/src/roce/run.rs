@@ -105,7 +105,7 @@ const EXTENDED: [[u8; 3]; Kind::Cnp as usize + 1] = {
 
 impl Run {
     /// An empty run of one packet; the caller fills what its kind needs.
-    #[inline]
+    #[inline(always)]
     pub const fn new(class: Class, kind: Kind, dest_qpn: u32, psn: Psn) -> Self {
         Run {
             class,
@@ -136,7 +136,6 @@ impl Run {
 
     /// Makes it end before its `n`-th packet, of which there are more: what belongs to the last
     /// packet of a message travels only with that.
-    #[inline]
     pub fn end_before(&mut self, n: u32) {
         self.n = n;
         self.last = false;
@@ -144,7 +143,6 @@ impl Run {
     }
 
     /// The opcode of a packet of this run at the given place in its message.
-    #[inline]
     pub fn opcode(&self, first: bool, last: bool) -> Opcode {
         // rxe rxe_req.c next_opcode_rc: A message is FIRST, MIDDLE and LAST packets, or one ONLY;
         // immediate data and keys to invalidate come with its last packet.
@@ -168,7 +166,6 @@ impl Run {
 
     /// Bytes from BTH to ICRC of its first `packets` packets, which carry `payload` bytes together:
     /// what they are on the wire, whatever carries the run.
-    #[inline]
     pub fn wire_bytes(&self, packets: u32, payload: u32) -> u64 {
         let ends = self.last && packets == self.n;
         let [only, first, last] = EXTENDED[self.kind as usize];
@@ -196,44 +193,29 @@ impl Run {
         let Some((head, mut rest)) = dst.split_first_chunk_mut::<{ Bth::LEN }>() else { return };
         bth.emit(head);
         macro_rules! ext {
-            ($t:ident, $v:expr) => {
-                if let Some((h, r)) =
-                    core::mem::take(&mut rest).split_first_chunk_mut::<{ $t::LEN }>()
-                {
-                    $v.emit(h);
+            ($has:expr, $header:expr) => {
+                if $has {
+                    let Some((h, r)) = rest.split_first_chunk_mut() else { return };
+                    $header.emit(h);
                     rest = r;
                 }
             };
         }
-        if opcode.has_deth() {
-            ext!(Deth, Deth { qkey: self.qkey, src_qp: Qpn::new(self.src_qpn) });
-        }
-        if opcode.has_reth() {
-            ext!(Reth, Reth { va: self.va, rkey: self.rkey, len: self.dma_len });
-        }
-        if opcode.has_atomic_eth() {
-            // CMP_SWAP: swap, then compare. FETCH_ADD: the addend stands in the swap field.
-            let (swap, compare) =
-                if self.kind == Kind::CmpSwap { (self.b, self.a) } else { (self.a, 0) };
-            ext!(AtomicEth, AtomicEth { va: self.va, rkey: self.rkey, swap_add: swap, compare });
-        }
-        if opcode.has_aeth() {
-            ext!(Aeth, Aeth { syndrome: self.syndrome, msn: self.msn & 0xff_ffff });
-        }
-        if opcode.has_atomic_ack() {
-            ext!(AtomicAckEth, AtomicAckEth { orig: self.a });
-        }
-        if opcode.has_imm() {
-            ext!(ImmDt, ImmDt { imm: self.imm });
-        }
-        if opcode.has_ieth() {
-            ext!(Ieth, Ieth { rkey: self.imm });
-        }
+        // CMP_SWAP: swap, then compare. FETCH_ADD: the addend stands in the swap field.
+        let (swap_add, compare) =
+            if self.kind == Kind::CmpSwap { (self.b, self.a) } else { (self.a, 0) };
+        let (va, rkey, imm) = (self.va, self.rkey, self.imm);
+        ext!(opcode.has_deth(), Deth { qkey: self.qkey, src_qp: Qpn::new(self.src_qpn) });
+        ext!(opcode.has_reth(), Reth { va, rkey, len: self.dma_len });
+        ext!(opcode.has_atomic_eth(), AtomicEth { va, rkey, swap_add, compare });
+        ext!(opcode.has_aeth(), Aeth { syndrome: self.syndrome, msn: self.msn & 0xff_ffff });
+        ext!(opcode.has_atomic_ack(), AtomicAckEth { orig: self.a });
+        ext!(opcode.has_imm(), ImmDt { imm });
+        ext!(opcode.has_ieth(), Ieth { rkey: imm });
         let _ = rest;
     }
 
     /// Reads one packet without its ICRC: the run of one and its payload.
-    #[inline]
     pub fn parse_packet(p: &[u8]) -> Result<(Run, &[u8]), Malformed> {
         let (head, rest) = p.split_first_chunk::<{ Bth::LEN }>().ok_or(Malformed::Length)?;
         Run::parse_behind(&Bth::parse(head), rest)
@@ -249,14 +231,18 @@ impl Run {
         if !op.is_known() {
             return Err(Malformed::UnknownOpcode(op));
         }
-        let mut run = Run::new(op.class(), op.kind(), bth.dest_qp.get(), bth.psn);
-        run.first = op.is_first();
-        run.last = op.is_last();
-        run.solicited = bth.solicited;
-        run.ack_req = bth.ack_req;
-        run.pkey = bth.pkey;
-        // IBTA CA17-29: FECN and BECN of a data packet have no effect.
-        run.becn = bth.becn;
+        let mut run = Run {
+            first: op.is_first(),
+            last: op.is_last(),
+            solicited: bth.solicited,
+            ack_req: bth.ack_req,
+            has_imm: op.has_imm(),
+            has_inv: op.has_ieth(),
+            // IBTA CA17-29: FECN and BECN of a data packet have no effect.
+            becn: bth.becn,
+            pkey: bth.pkey,
+            ..Run::new(op.class(), op.kind(), bth.dest_qp.get(), bth.psn)
+        };
         // rxe rxe_recv.c hdr_check: A packet of another transport version than 0 is dropped.
         if bth.tver != 0 {
             return Err(Malformed::Version);
@@ -270,41 +256,32 @@ impl Run {
         }
         if op.has_deth() {
             let d = ext!(Deth);
-            run.qkey = d.qkey;
-            run.src_qpn = d.src_qp.get();
+            (run.qkey, run.src_qpn) = (d.qkey, d.src_qp.get());
         }
         if op.has_feth() {
             // FLUSH: recognised, not offered; the responder refuses it.
             rest = rest.get(4..).ok_or(Malformed::Length)?;
         }
         if op.has_reth() {
-            let r = ext!(Reth);
-            run.va = r.va;
-            run.rkey = r.rkey;
-            run.dma_len = r.len;
+            Reth { va: run.va, rkey: run.rkey, len: run.dma_len } = ext!(Reth);
         }
         if op.has_atomic_eth() {
             let x = ext!(AtomicEth);
-            run.va = x.va;
-            run.rkey = x.rkey;
+            (run.va, run.rkey) = (x.va, x.rkey);
             (run.a, run.b) =
                 if run.kind == Kind::CmpSwap { (x.compare, x.swap_add) } else { (x.swap_add, 0) };
         }
         if op.has_aeth() {
-            let x = ext!(Aeth);
-            run.syndrome = x.syndrome;
-            run.msn = x.msn;
+            Aeth { syndrome: run.syndrome, msn: run.msn } = ext!(Aeth);
         }
         if op.has_atomic_ack() {
             run.a = ext!(AtomicAckEth).orig;
         }
         if op.has_imm() {
             run.imm = ext!(ImmDt).imm;
-            run.has_imm = true;
         }
         if op.has_ieth() {
             run.imm = ext!(Ieth).rkey;
-            run.has_inv = true;
         }
         // rxe rxe_recv.c rxe_rcv: A packet that is shorter than its headers and padding is dropped.
         let len = rest.len().checked_sub(usize::from(bth.pad)).ok_or(Malformed::Length)?;
@@ -312,53 +289,47 @@ impl Run {
     }
 
     /// Bytes of the head of its record.
-    #[inline]
     pub fn head_len(&self) -> usize {
-        Shape::of(self.opcode(true, true)).len()
+        head_len(self.opcode(true, true))
     }
 
     /// Writes the head of its record into the first [`Run::head_len`] bytes of `dst`. False: there
     /// are not so many.
-    #[inline]
     pub fn emit_head(&self, dst: &mut [u8], payload: u32) -> bool {
         let op = self.opcode(true, true);
-        let shape = Shape::of(op);
-        let Some(head) = dst.get_mut(..shape.len()) else { return false };
+        let Some(head) = dst.get_mut(..head_len(op)) else { return false };
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
-        let flags = flag(self.first, head_flags::FIRST)
-            | flag(self.last, head_flags::LAST)
-            | flag(self.solicited, head_flags::SOLICITED)
-            | flag(self.ack_req, head_flags::ACK_REQ)
-            | flag(self.becn, head_flags::BECN);
-        let Some((base, mut rest)) = head.split_first_chunk_mut::<HEAD_MIN>() else { return false };
-        let extra = if shape.has(Shape::MSN) { self.msn } else { self.imm };
-        *base =
-            base_of_head(payload, op, flags, self.syndrome, self.dest_qpn, self.psn, self.n, extra);
-        macro_rules! part {
-            ($has:expr, $n:literal, $($v:expr),*) => {
-                if $has {
-                    if let Some((p, r)) = core::mem::take(&mut rest).split_first_chunk_mut::<$n>() {
-                        let mut at = 0;
-                        $(
-                            let bytes = $v.to_le_bytes();
-                            p[at..at + bytes.len()].copy_from_slice(&bytes);
-                            at += bytes.len();
-                        )*
-                        debug_assert!(at == $n);
-                        rest = r;
-                    }
-                }
-            };
+        let base = Head {
+            payload,
+            op,
+            flags: flag(self.first, head_flags::FIRST)
+                | flag(self.last, head_flags::LAST)
+                | flag(self.solicited, head_flags::SOLICITED)
+                | flag(self.ack_req, head_flags::ACK_REQ)
+                | flag(self.becn, head_flags::BECN),
+            syndrome: self.syndrome,
+            dest_qpn: self.dest_qpn,
+            psn: self.psn,
+            n: self.n,
+            extra: if op.has_aeth() { self.msn } else { self.imm },
+        };
+        let (first, mut rest) = head.split_at_mut(HEAD_MIN);
+        first.copy_from_slice(base.bytes().as_flattened());
+        let mut put = |pair: [[u8; 8]; 2]| {
+            let (to, behind) = core::mem::take(&mut rest).split_at_mut(16);
+            to.copy_from_slice(pair.as_flattened());
+            rest = behind;
+        };
+        if names_memory(op) {
+            put(memory_of_head(self.va, self.rkey, self.dma_len));
         }
-        if shape.has(Shape::MEMORY) {
-            if let Some((p, r)) = core::mem::take(&mut rest).split_first_chunk_mut::<16>() {
-                *p = memory_of_head(self.va, self.rkey, self.dma_len);
-                rest = r;
-            }
+        if has_words(op) {
+            put([self.a, self.b].map(u64::to_le_bytes));
         }
-        part!(shape.has(Shape::WORDS), 16, self.a, self.b);
-        part!(shape.has(Shape::DATAGRAM), 8, self.qkey, self.src_qpn);
-        debug_assert!(rest.is_empty());
+        if op.has_deth() {
+            let pair = [self.qkey, self.src_qpn].map(u32::to_le_bytes);
+            rest.copy_from_slice(pair.as_flattened());
+        }
         true
     }
 
@@ -366,7 +337,6 @@ impl Run {
     ///
     /// # Errors
     /// As [`Run::parse_head`]; a length that leaves `b`.
-    #[inline]
     pub fn parse_record(b: &[u8]) -> Result<(Run, &[u8], &[u8]), Malformed> {
         let (run, payload, head) = Run::parse_head(&head_words(b))?;
         let body = b.get(head..).ok_or(Malformed::Length)?;
@@ -382,112 +352,97 @@ impl Run {
     ///
     /// # Errors
     /// An opcode that nobody knows, or a number of packets that no run has.
-    #[inline]
     pub fn parse_head(w: &[u64; HEAD_MAX / 8]) -> Result<(Run, usize, usize), Malformed> {
-        let head = Head(w);
-        let op = head.opcode();
-        let shape = Shape::of(op);
-        if !shape.has(Shape::KNOWN) {
+        let head = Head::of(w);
+        let Head { op, n, extra, .. } = head;
+        if !op.is_known() {
             return Err(Malformed::UnknownOpcode(op));
         }
-        let mut run = Run::new(op.class(), op.kind(), head.dest_qpn(), head.psn());
-        let flags = head.flags();
-        run.first = flags & head_flags::FIRST != 0;
-        run.last = flags & head_flags::LAST != 0;
-        run.solicited = flags & head_flags::SOLICITED != 0;
-        run.ack_req = flags & head_flags::ACK_REQ != 0;
-        run.becn = flags & head_flags::BECN != 0;
-        run.has_imm = shape.has(Shape::IMM);
-        run.has_inv = shape.has(Shape::INV);
-        run.syndrome = head.syndrome();
-        run.n = head.packets();
-        if shape.has(Shape::MSN) {
-            run.msn = head.extra();
-        } else {
-            run.imm = head.extra();
-        }
+        let has = |flag: u8| head.flags & flag != 0;
+        let mut run = Run {
+            first: has(head_flags::FIRST),
+            last: has(head_flags::LAST),
+            solicited: has(head_flags::SOLICITED),
+            ack_req: has(head_flags::ACK_REQ),
+            becn: has(head_flags::BECN),
+            has_imm: op.has_imm(),
+            has_inv: op.has_ieth(),
+            syndrome: head.syndrome,
+            n,
+            ..Run::new(op.class(), op.kind(), head.dest_qpn, head.psn)
+        };
+        *if op.has_aeth() { &mut run.msn } else { &mut run.imm } = extra;
         let mut at = HEAD_MIN / 8;
-        if shape.has(Shape::MEMORY) {
-            (run.va, run.rkey, run.dma_len) = head.memory();
+        if names_memory(op) {
+            (run.va, run.rkey, run.dma_len) = Head::memory(w);
             at += 2;
         }
-        if shape.has(Shape::WORDS) {
+        if has_words(op) {
             (run.a, run.b) = (w[at], w[at + 1]);
             at += 2;
         }
-        if shape.has(Shape::DATAGRAM) {
+        if op.has_deth() {
             (run.qkey, run.src_qpn) = (w[at] as u32, (w[at] >> 32) as u32 & 0xff_ffff);
             at += 1;
         }
-        if run.n == 0 || run.n > 1 << 16 {
+        if n == 0 || n > 1 << 16 {
             return Err(Malformed::Length);
         }
-        Ok((run, head.payload(), at * 8))
+        Ok((run, head.payload as usize, at * 8))
     }
 }
 
-/// The words of a record's head, field by field. Trusts nothing in it.
+/// The base of a head, which every record has.
 #[derive(Clone, Copy)]
-pub(super) struct Head<'w>(pub(super) &'w [u64; HEAD_MAX / 8]);
-
-impl Head<'_> {
-    #[inline(always)]
-    fn low(self, i: usize) -> u32 {
-        self.0[i] as u32
-    }
-
-    #[inline(always)]
-    fn high(self, i: usize) -> u32 {
-        (self.0[i] >> 32) as u32
-    }
-
+pub(super) struct Head {
     /// Bytes of the payload.
-    #[inline(always)]
-    pub(super) fn payload(self) -> usize {
-        self.low(0) as usize
-    }
-
-    #[inline(always)]
-    pub(super) fn opcode(self) -> Opcode {
-        Opcode(self.high(0).to_le_bytes()[0])
-    }
-
+    pub(super) payload: u32,
+    pub(super) op: Opcode,
     /// Bits of [`head_flags`].
-    #[inline(always)]
-    pub(super) fn flags(self) -> u8 {
-        self.high(0).to_le_bytes()[1]
-    }
-
-    #[inline(always)]
-    pub(super) fn syndrome(self) -> u8 {
-        self.high(0).to_le_bytes()[2]
-    }
-
-    #[inline(always)]
-    pub(super) fn dest_qpn(self) -> u32 {
-        self.low(1) & 0xff_ffff
-    }
-
-    #[inline(always)]
-    pub(super) fn psn(self) -> Psn {
-        Psn::new(self.high(1))
-    }
-
-    #[inline(always)]
-    pub(super) fn packets(self) -> u32 {
-        self.low(2)
-    }
-
+    pub(super) flags: u8,
+    pub(super) syndrome: u8,
+    pub(super) dest_qpn: u32,
+    pub(super) psn: Psn,
+    /// Packets.
+    pub(super) n: u32,
     /// Immediate data, a key to invalidate, or an MSN.
+    pub(super) extra: u32,
+}
+
+impl Head {
+    /// Reads it from the words of a head. Trusts nothing in it.
     #[inline(always)]
-    pub(super) fn extra(self) -> u32 {
-        self.high(2)
+    pub(super) fn of(&[a, b, c, ..]: &[u64; HEAD_MAX / 8]) -> Head {
+        let [op, flags, syndrome, _] = ((a >> 32) as u32).to_le_bytes();
+        Head {
+            payload: a as u32,
+            op: Opcode(op),
+            flags,
+            syndrome,
+            dest_qpn: b as u32 & 0xff_ffff,
+            psn: Psn::new((b >> 32) as u32),
+            n: c as u32,
+            extra: (c >> 32) as u32,
+        }
+    }
+
+    /// Writes it.
+    #[inline(always)]
+    pub(super) fn bytes(self) -> [[u8; 4]; HEAD_MIN / 4] {
+        [
+            self.payload.to_le_bytes(),
+            [self.op.0, self.flags, self.syndrome, 0],
+            self.dest_qpn.to_le_bytes(),
+            self.psn.get().to_le_bytes(),
+            self.n.to_le_bytes(),
+            self.extra.to_ne_bytes(),
+        ]
     }
 
     /// Address, key and length of the whole, of an opcode that names memory.
     #[inline(always)]
-    pub(super) fn memory(self) -> (u64, u32, u32) {
-        (self.0[3], self.low(4), self.high(4))
+    pub(super) fn memory(w: &[u64; HEAD_MAX / 8]) -> (u64, u32, u32) {
+        (w[3], w[4] as u32, (w[4] >> 32) as u32)
     }
 }
 
@@ -516,95 +471,28 @@ pub(super) mod head_flags {
     pub const BECN: u8 = 16;
 }
 
-/// The base of a head, which every record has. `extra`: immediate data, a key to invalidate or an
-/// MSN.
-#[allow(clippy::too_many_arguments)] // one for each part
-#[inline(always)]
-pub(super) fn base_of_head(
-    payload: u32,
-    op: Opcode,
-    flags: u8,
-    syndrome: u8,
-    dest_qpn: u32,
-    psn: Psn,
-    n: u32,
-    extra: u32,
-) -> [u8; HEAD_MIN] {
-    let mut base = [0; HEAD_MIN];
-    base[0..4].copy_from_slice(&payload.to_le_bytes());
-    base[4..8].copy_from_slice(&[op.0, flags, syndrome, 0]);
-    base[8..12].copy_from_slice(&dest_qpn.to_le_bytes());
-    base[12..16].copy_from_slice(&psn.get().to_le_bytes());
-    base[16..20].copy_from_slice(&n.to_le_bytes());
-    base[20..24].copy_from_slice(&extra.to_ne_bytes());
-    base
-}
-
 /// What a head has behind its base where it names memory.
 #[inline(always)]
-pub(super) fn memory_of_head(va: u64, rkey: u32, len: u32) -> [u8; 16] {
-    let mut memory = [0; 16];
-    memory[0..8].copy_from_slice(&va.to_le_bytes());
-    memory[8..12].copy_from_slice(&rkey.to_le_bytes());
-    memory[12..16].copy_from_slice(&len.to_le_bytes());
-    memory
+pub(super) fn memory_of_head(va: u64, rkey: u32, len: u32) -> [[u8; 8]; 2] {
+    [va, u64::from(len) << 32 | u64::from(rkey)].map(u64::to_le_bytes)
 }
 
-/// What the head of a record has beside its base.
-#[derive(Clone, Copy)]
-struct Shape(u8);
+/// Whether address, key and length stand behind the base of a head.
+fn names_memory(op: Opcode) -> bool {
+    op.has_reth() || op.has_atomic_eth()
+}
 
-impl Shape {
-    const KNOWN: u8 = 1;
-    const MEMORY: u8 = 2;
-    const WORDS: u8 = 4;
-    const DATAGRAM: u8 = 8;
-    const MSN: u8 = 16;
-    const IMM: u8 = 32;
-    const INV: u8 = 64;
+/// Whether the operands of an atomic, or its result, stand in a head.
+fn has_words(op: Opcode) -> bool {
+    op.has_atomic_eth() || op.has_atomic_ack()
+}
 
-    /// That of every opcode, so that a small message looks its own up once.
-    const ALL: [Shape; 256] = {
-        let mut all = [Shape(0); 256];
-        let mut i = 0;
-        while i < 256 {
-            let op = Opcode(i as u8);
-            if op.is_known() {
-                all[i].0 = Shape::KNOWN
-                    | if op.has_reth() || op.has_atomic_eth() { Shape::MEMORY } else { 0 }
-                    | if op.has_atomic_eth() || op.has_atomic_ack() { Shape::WORDS } else { 0 }
-                    | if op.has_deth() { Shape::DATAGRAM } else { 0 }
-                    | if op.has_aeth() { Shape::MSN } else { 0 }
-                    | if op.has_imm() { Shape::IMM } else { 0 }
-                    | if op.has_ieth() { Shape::INV } else { 0 };
-            }
-            i += 1;
-        }
-        all
-    };
-
-    #[inline(always)]
-    fn of(op: Opcode) -> Shape {
-        Shape::ALL[usize::from(op.0)]
-    }
-
-    #[inline(always)]
-    fn has(self, part: u8) -> bool {
-        self.0 & part != 0
-    }
-
-    /// Bytes of the head.
-    #[inline(always)]
-    fn len(self) -> usize {
-        // Most heads are the base alone.
-        if !self.has(Shape::MEMORY | Shape::WORDS | Shape::DATAGRAM) {
-            return HEAD_MIN;
-        }
-        HEAD_MIN
-            + 16 * usize::from(self.has(Shape::MEMORY))
-            + 16 * usize::from(self.has(Shape::WORDS))
-            + 8 * usize::from(self.has(Shape::DATAGRAM))
-    }
+/// Bytes of the head of a record.
+fn head_len(op: Opcode) -> usize {
+    HEAD_MIN
+        + 16 * usize::from(names_memory(op))
+        + 16 * usize::from(has_words(op))
+        + 8 * usize::from(op.has_deth())
 }
 
 #[cfg(test)]
@@ -638,11 +526,10 @@ mod tests {
             } else if run.has_imm || run.has_inv {
                 run.imm = 0x1122_3344;
             }
-            let shape = Shape::of(whole);
-            if shape.has(Shape::MEMORY) {
+            if names_memory(whole) {
                 (run.va, run.rkey, run.dma_len) = (0x0123_4567_89ab_cdef, 0xdead_beef, 0x7654_3210);
             }
-            if shape.has(Shape::WORDS) {
+            if has_words(whole) {
                 (run.a, run.b) = (u64::MAX - 1, 3);
             }
             if whole.has_deth() {
@@ -707,6 +594,6 @@ mod tests {
         let send = Run::new(Class::Rc, Kind::Send, 1, Psn::new(1));
         let ack = Run::new(Class::Rc, Kind::Ack, 1, Psn::new(1));
         assert_eq!(8 + send.head_len() + 8 + ack.head_len(), 64);
-        assert!(Shape::ALL.iter().all(|shape| shape.len() <= HEAD_MAX));
+        assert!((0..=255).all(|op| head_len(Opcode(op)) <= HEAD_MAX));
     }
 }

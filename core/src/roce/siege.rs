@@ -46,7 +46,6 @@ pub(crate) const RNR_NS: u64 = 1_000_000;
 
 impl Qp {
     /// Whether so much is forged in its peer's name that single packets are not believed.
-    #[inline]
     pub(crate) fn is_besieged(&self, now: u64) -> bool {
         now < self.conn.siege.until
     }
@@ -92,7 +91,6 @@ impl Qp {
 
     /// Whether a UDP port is one of the last two from which the connection has moved on, or nothing
     /// is known of its ports; 0: it came by another path.
-    #[inline]
     pub(crate) fn knows_port(&self, port: u16) -> bool {
         port == 0 || self.conn.siege.ports[0] == 0 || self.conn.siege.ports.contains(&port)
     }

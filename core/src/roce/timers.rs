@@ -2,7 +2,7 @@
 
 use super::conn::Conn;
 use super::Transport;
-use crate::mem::{Access, Token};
+use crate::mem::Access;
 use crate::verbs::req::{tx_block, SendBlock};
 use crate::verbs::shared::Shared;
 use crate::verbs::NONE;
@@ -36,10 +36,7 @@ impl Transport {
     /// Asks slow memory whether what QPs wait for has come. O(waiting QPs).
     pub fn poll_memory(&mut self, s: &Shared, now: u64) {
         let mut from = 0;
-        while let Some(qi) = self.common.mem_wait.next_from(from) {
-            if qi < from {
-                break;
-            }
+        while let Some(qi) = self.common.mem_wait.at_or_after(from) {
             from = qi + 1;
             if !self.conn(s, qi).poll_memory(now) {
                 self.common.mem_wait.clear(qi);
@@ -125,12 +122,5 @@ impl Conn<'_> {
             req.armed_at = at;
             self.common.wheel.arm(self.qi, at);
         }
-    }
-
-    /// Marks a QP that waits for slow memory.
-    #[cold]
-    pub(crate) fn hold_for_memory(&mut self, provider: u32, token: Token) {
-        self.qp.conn.req.set_send_block(SendBlock::Memory(provider as u8, token));
-        self.common.mem_wait.set(self.qi);
     }
 }

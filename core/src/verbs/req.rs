@@ -173,6 +173,13 @@ impl Req {
         self.blocks.set(bits, on);
     }
 
+    /// The request behind the one at an index is next.
+    #[inline(always)]
+    pub fn go_behind(&mut self, index: u32) {
+        self.next = index.wrapping_add(1);
+        self.cur_pkt = 0;
+    }
+
     /// Whether a request is half sent, or requests are sent again.
     #[inline(always)]
     pub fn sends_again(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::arena::RawSlice;
 use crate::mem::Token;
 use crate::verbs::blocks::Blocks;
 use crate::verbs::types::{Sge, Wc};
-use crate::wire::Psn;
+use crate::wire::{Kind, Psn};
 
 /// Conditions that keep requests of the peer, or our own, off the single path.
 pub mod rx_block {
@@ -47,6 +47,18 @@ pub enum Incoming {
     Write,
     /// UC: the rest of a message with a gap; dropped.
     Skip,
+}
+
+impl Incoming {
+    /// A message of a SEND or WRITE.
+    #[inline(always)]
+    pub fn of(kind: Kind) -> Incoming {
+        if kind == Kind::Send {
+            Incoming::Send
+        } else {
+            Incoming::Write
+        }
+    }
 }
 
 /// The receive request that a message is using.

@@ -195,6 +195,43 @@ fn more_reads_and_atomics_than_the_device_serves_are_invalid_requests() {
     }
 }
 
+// rxe rxe_resp.c check_resource, depth
+#[test]
+fn a_queue_pair_serves_no_more_reads_and_atomics_at_once_than_its_attribute_says() {
+    for depth in [0, 1, 3] {
+        for op in [Opcode::RC_READ_REQUEST, Opcode::RC_FETCH_ADD] {
+            let o = Opts { rd_atomic: depth, ..Opts::default() };
+            let (mut net, b) = ready(o);
+            let all: Vec<_> = (0..depth.into()).map(|ahead| packet(&b, op, ahead)).collect();
+            assert_eq!(answers(&mut net, &all).len(), depth.into(), "{op:?}: so many it serves");
+            assert_eq!(net.state(&b), qp_state::RTS);
+            let (mut net, b) = ready(o);
+            let all: Vec<_> = (0..=depth.into()).map(|ahead| packet(&b, op, ahead)).collect();
+            let refused = (Opcode::RC_ACK, depth.into(), Some(NAK_INVALID));
+            assert_eq!(answers(&mut net, &all).last(), Some(&refused), "{op:?}, {depth}");
+            assert_eq!(net.state(&b), qp_state::ERR);
+        }
+    }
+}
+
+// rxe rxe_resp.c invalidate_rkey
+#[test]
+fn a_send_that_invalidates_a_key_that_is_no_windows_draws_an_access_nak() {
+    for stranger in [0x1234_5678u32, 0] {
+        let (mut net, b) = ready(Opts::default());
+        let window = net.window(&b, 4096, access::REMOTE_WRITE);
+        // Its low byte is part of the key.
+        let key = if stranger == 0 { window ^ 1 } else { stranger };
+        let op = Opcode::RC_SEND_ONLY_INV;
+        let send = Raw::new(op, &b, 0).asks().bytes(&key.to_be_bytes()).payload(8);
+        assert_eq!(answers(&mut net, &[send]), [(Opcode::RC_ACK, 0, Some(NAK_ACCESS))]);
+        assert_eq!(net.state(&b), qp_state::ERR);
+        let ended = net.poll(1, b.rcq);
+        assert_eq!(ended.len(), 1, "the receive reports it");
+        assert_eq!((ended[0].status, ended[0].wc_flags), (wc_status::LOC_PROT_ERR, 0));
+    }
+}
+
 // rxe rxe_recv.c check_type_state, service
 #[test]
 fn packets_of_another_service_are_refused() {

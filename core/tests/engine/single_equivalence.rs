@@ -3,7 +3,7 @@
 //! and everything compared after each step, the bytes in between as well.
 
 use gdrcore_core::roce::frame::record::{self, Links, ACK_BESIDE};
-use gdrcore_core::roce::peer::{FlowControl, PeerAddr};
+use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::roce::run::{head_words, Run};
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{Flow, Kind, Opcode};

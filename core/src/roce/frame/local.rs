@@ -1,7 +1,7 @@
 //! A WRITE of one packet between two queue pairs of one engine with nothing in its way, in one
 //! step.
 //!
-//! The initiator's half is that of [`Single`] requests, the target's half that of messages of one
+//! The initiator's half is that of single requests, the target's half that of messages of one
 //! packet (`Conn::accept_single`); between them lies no frame. The WRITE is acknowledged when it
 //! has been accepted, so nothing stays outstanding, and no time is taken. Where anything is in the
 //! way, nothing has happened, and the request takes the general path.
@@ -10,15 +10,15 @@
 
 use crate::mem::TransferId;
 use crate::roce::answers::ACK_BYTES;
-use crate::roce::rules::accept::RequestHeader;
 use crate::roce::rules::ack::refill_retries;
 use crate::roce::rules::complete::{prepare, Left};
-use crate::roce::rules::send::{Charge, Departed, Eligible, Single};
+use crate::roce::rules::send::{Charge, Departed, Eligible};
+use crate::roce::run::Run;
 use crate::roce::Transport;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::wc_status;
-use crate::wire::{packet_bytes, Opcode};
+use crate::verbs::types::wc_status::SUCCESS;
+use crate::wire::{packet_bytes, Kind, Opcode};
 
 /// Whether a QP and its peer are of this engine and connected, and its responder is idle.
 #[inline(always)]
@@ -35,7 +35,6 @@ impl Transport {
     /// has changed.
     ///
     /// `scratch`: room for one packet.
-    #[inline]
     pub(crate) fn try_local_write(&mut self, s: &Shared, qi: usize, scratch: &mut [u8]) -> bool {
         let (Some(q), Some(qp)) = (s.qps.get(qi), self.qps.get_mut(qi)) else { return false };
         if !is_local(qp) || !qp.conn.req.nothing_in_flight() {
@@ -43,13 +42,15 @@ impl Transport {
         }
         let common = &mut self.common;
         let mut sq = q.engine_sq(&common.key);
-        let Some(Eligible { slot, op: Opcode::RC_WRITE_ONLY, .. }) = qp.next_single(&sq) else {
+        let Some(Eligible { index, slot, op: Opcode::RC_WRITE_ONLY, run }) = qp.next_single(&sq)
+        else {
             return false;
         };
         let wqe = slot.header();
         let len = wqe.length as u32;
-        let (index, psn, mtu) = (qp.conn.req.next, qp.conn.req.next_psn, qp.conn.mtu);
-        let (from, to) = (qp.qpn, qp.attr.dest_qp_num);
+        // Said once more for the compiler, which then leaves out the receive request.
+        let run = Run { kind: Kind::Write, has_imm: false, ..run };
+        let (from, mtu, psn) = (qp.qpn, qp.conn.mtu, run.psn);
         let payload: &[u8] = if wqe.inline != 0 {
             let Some(bytes) = slot.tail().get(..len as usize) else { return false };
             bytes
@@ -62,48 +63,28 @@ impl Transport {
             }
             bytes
         };
-        let bytes = packet_bytes(Opcode::RC_WRITE_ONLY, len as usize) as u32;
-        let header = RequestHeader {
-            psn,
-            writes: true,
-            has_imm: false,
-            solicited: false,
-            ack_req: true,
-            imm: 0,
-            bytes,
-            va: wqe.remote_addr,
-            rkey: wqe.rkey,
-            dma_len: len,
-        };
+        let bytes = packet_bytes(Opcode::RC_WRITE_ONLY, len as usize);
 
-        let Some(mut b) = self.common.qp_of(to).and_then(|bi| self.within(s, bi)) else {
-            return false;
-        };
+        let bi = self.common.qp_of(run.dest_qpn);
+        let Some(mut b) = bi.and_then(|bi| self.within(s, bi)) else { return false };
         let connected = b.qp.attr.dest_qp_num == from
             && b.qp.conn.mtu == mtu
             && b.qp.can_receive()
             && is_local(b.qp);
-        if !connected || !b.accept_single(&header, payload) {
+        if !connected || !b.accept_single(&run, bytes, payload) {
             return false;
         }
         b.qp.conn.resp.pkts_since_ack = 0;
         b.count_sent(1, ACK_BYTES);
 
         let Some(mut a) = self.within(s, qi) else { return false };
-        a.note_sent::<Single>(&Departed {
-            psn,
-            psns: 1,
-            packets: 1,
-            bytes: bytes.into(),
-            charge: Charge::Free,
-        });
+        let (bytes, charge) = (bytes as u64, Charge::Free);
+        a.note_sent::<true>(&Departed { psn, psns: 1, packets: 1, bytes, charge });
         a.count_received(1, ACK_BYTES);
         a.qp.conn.req.una_psn = a.qp.conn.req.max_psn;
         refill_retries(a.qp);
         let common = &mut *a.common;
-        if let Some(ending) =
-            prepare(s, &common.key, &mut common.cqs, a.qp, wqe, wc_status::SUCCESS)
-        {
+        if let Some(ending) = prepare(s, &common.key, &mut common.cqs, a.qp, wqe, SUCCESS) {
             ending.finish(s, a.qp, &mut common.counters, &mut sq, Left::NothingUnsent, None);
             return true;
         }

@@ -7,32 +7,16 @@
 
 use crate::mem::TransferId;
 use crate::roce::conn::Conn;
-use crate::roce::peer::{FlowControl, Path, PeerAddr};
+use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::requester::DEEP;
-use crate::roce::rules::accept::RequestHeader;
 use crate::roce::rules::send::{Eligible, PreparedSend};
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
 use crate::verbs::shared::Shared;
-use crate::verbs::wqe::SendWqe;
-use crate::wire::{packet_bytes, pad_len, Bth, Class, Flow, Kind, Opcode, Psn, Syndrome, ICRC_LEN};
+use crate::wire::{packet_bytes, pad_len, Bth, Flow, Kind, Opcode, Syndrome, ICRC_LEN};
 
 /// Bytes of an ACK.
 const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
-
-/// The run that a request of one packet is.
-#[inline(always)]
-fn single_run(wqe: &SendWqe, is_write: bool, dest: u32, psn: Psn) -> Run {
-    Run {
-        solicited: wqe.is_solicited(),
-        ack_req: true,
-        va: wqe.remote_addr,
-        rkey: wqe.rkey,
-        dma_len: wqe.length as u32,
-        imm: wqe.imm,
-        ..Run::new(Class::Rc, if is_write { Kind::Write } else { Kind::Send }, dest, psn)
-    }
-}
 
 impl Transport {
     /// Writes the only request that waits in the send queue of the QP at an index into `buf`, and
@@ -40,7 +24,6 @@ impl Transport {
     /// nothing is in its way. `way` is as [`crate::engine::Guard::prepare_packet`] has it. Returns
     /// the peer's index and the bytes of the request besides; [`Transport::commit_send`] is next.
     /// `None`: nothing has changed.
-    #[inline]
     pub(crate) fn prepare_packet(
         &mut self,
         s: &Shared,
@@ -50,13 +33,12 @@ impl Transport {
     ) -> Option<(PreparedSend, usize, usize)> {
         let Conn { qp, peer, q, common, .. } = self.connected(s, qi)?;
         let to = qp.conn.peer as usize;
-        if peer.path != Path::Port || peer.tx.available(0) == 0 {
+        if peer.path != Path::Port || peer.tx.available() == 0 {
             return None;
         }
         let sq = q.engine_sq(&common.key);
-        let Eligible { slot, op, is_write } = qp.next_single(&sq)?;
+        let Eligible { index, slot, op, run } = qp.next_single(&sq)?;
         let wqe = slot.header();
-        let (index, psn) = (qp.conn.req.next, qp.conn.req.next_psn);
         // With so many under way it waits for others.
         if index.wrapping_sub(qp.conn.req.acked) >= DEEP {
             return None;
@@ -70,8 +52,7 @@ impl Transport {
         }
         let (packet, behind) = buf.get_mut(..size + ACK_LEN)?.split_at_mut(size);
         let (head, rest) = packet.split_at_mut_checked(op.header_len())?;
-        let dest = qp.attr.dest_qp_num;
-        single_run(wqe, is_write, dest, psn).emit_headers(op, psn, true, pad as u8, head);
+        run.emit_headers(op, run.psn, true, pad as u8, head);
         let (body, tail) = rest.split_at_mut_checked(len)?;
         if len > 0 {
             // Slow memory that begins to fetch goes on with it for the general path.
@@ -82,22 +63,17 @@ impl Transport {
         let (flow, ident) = way(&peer.addr).unwrap_or((peer.flow, 0));
         flow.append_icrc(ident, packet);
         if acks {
-            let ack = qp.conn.resp.ack(dest);
+            let ack = qp.conn.resp.ack(run.dest_qpn);
             ack.emit_headers(Opcode::RC_ACK, ack.psn, false, 0, &mut behind[..ACK_LEN - ICRC_LEN]);
             flow.append_icrc(ident.wrapping_add(1), behind);
         }
-        let prepared = PreparedSend {
-            len: size + if acks { ACK_LEN } else { 0 },
-            qi,
-            payload: len as u32,
-            bytes: size as u32,
-            acks,
-        };
+        let (payload, bytes) = (len as u32, size as u32);
+        let len = size + if acks { ACK_LEN } else { 0 };
+        let prepared = PreparedSend { len, qi, payload, bytes, acks };
         Some((prepared, to, size))
     }
 
     /// What [`Transport::prepare_packet`] wrote has left.
-    #[inline]
     pub(crate) fn commit_send(&mut self, s: &Shared, now: u64, prepared: PreparedSend) {
         let Some(mut c) = self.connected(s, prepared.qi) else { return };
         c.single_left(&prepared);
@@ -108,7 +84,6 @@ impl Transport {
     /// Takes a packet, whose ICRC is right, that came through the port from somebody, if it is a
     /// message of one packet in order, or an ACK that ends the only request under way, and nothing
     /// is in its way. False: nothing has changed.
-    #[inline]
     pub(crate) fn take_packet(
         &mut self,
         s: &Shared,
@@ -130,10 +105,8 @@ impl Transport {
         if !single || bth.fecn || bth.becn || bth.pkey & 0x7fff != 0x7fff {
             return false;
         }
-        let Some(mut c) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.connected(s, qi))
-        else {
-            return false;
-        };
+        let qi = self.common.qp_of(bth.dest_qp.get());
+        let Some(mut c) = qi.and_then(|qi| self.connected(s, qi)) else { return false };
         if !c.qp.is_rc_in_rts() || !c.is_from_peer(from) {
             return false;
         }
@@ -148,11 +121,7 @@ impl Transport {
             }
             ended
         } else {
-            c.take_single(
-                now,
-                &RequestHeader::of(&run, packet_bytes(bth.opcode, payload.len())),
-                payload,
-            )
+            c.take_single(now, &run, packet_bytes(bth.opcode, payload.len()), payload)
         };
         if taken {
             c.qp.learn_port(from.port);

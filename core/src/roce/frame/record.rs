@@ -7,17 +7,16 @@
 //! it.
 
 use crate::mem::TransferId;
+use crate::roce::answers::ACK_UNLIMITED;
 use crate::roce::conn::Conn;
-use crate::roce::peer::{FlowControl, Path};
-use crate::roce::rules::accept::RequestHeader;
+use crate::roce::peer::Path;
 use crate::roce::rules::send::{Eligible, PreparedSend};
-use crate::roce::run::{
-    base_of_head, head_flags, memory_of_head, Head, HEAD_MAX, HEAD_MIN, RECORD_ALIGN,
-};
+use crate::roce::run::{head_flags, memory_of_head, Head, Run};
+use crate::roce::run::{HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use crate::roce::Transport;
 use crate::verbs::shared::Shared;
 use crate::verbs::NONE;
-use crate::wire::{packet_bytes, Opcode, Psn, Syndrome};
+use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
 const HEAD_MEMORY: usize = HEAD_MIN + 16;
@@ -101,11 +100,11 @@ impl Transport {
         w: &[u64; HEAD_MAX / 8],
         rest: &[u8],
     ) -> usize {
-        let h = Head(w);
-        let (op, flags, len) = (h.opcode(), h.flags(), h.payload());
-        let Some(qi) = self.common.qp_of(h.dest_qpn()) else { return 0 };
-        let Some(mut c) = self.connected(s, qi) else { return 0 };
-        let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && h.packets() == 1;
+        let h = Head::of(w);
+        let (op, flags, len) = (h.op, h.flags, h.payload as usize);
+        let qi = self.common.qp_of(h.dest_qpn);
+        let Some(mut c) = qi.and_then(|qi| self.connected(s, qi)) else { return 0 };
+        let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && h.n == 1;
         if !c.qp.is_rc_in_rts() || !whole || !c.has_address_of_peer(gid, Path::Link(0)) {
             return 0;
         }
@@ -121,7 +120,7 @@ impl Transport {
         // The ACK beside a message first: the peer had received before it sent, so a program that
         // shares a CQ between its queues sees its own request complete before the peer's reply, as
         // it does on a NIC. That of a short message lies in the words that were copied out.
-        let psn = if is_ack { acked(w) } else { beside(w, end, rest.len()) };
+        let psn = if is_ack { acked(h) } else { beside(w, end, rest.len()) };
         let acked = psn.is_some_and(|psn| c.end_single(now, psn));
         let mut taken = 0;
         if !is_ack {
@@ -129,20 +128,20 @@ impl Transport {
                 // The general path takes the ACK, and it comes first all the same.
                 return 0;
             }
-            let (va, rkey, dma_len) = h.memory();
-            let r = RequestHeader {
-                psn: h.psn(),
-                writes: is_write,
+            let (va, rkey, dma_len) = Head::memory(w);
+            let kind = if is_write { Kind::Write } else { Kind::Send };
+            let run = Run {
                 has_imm: op.0 & 1 != 0,
                 solicited: flags & head_flags::SOLICITED != 0,
                 ack_req: flags & head_flags::ACK_REQ != 0,
-                imm: h.extra(),
-                bytes: packet_bytes(op, len) as u32,
+                imm: h.extra,
                 va,
                 rkey,
                 dma_len,
+                ..Run::new(Class::Rc, kind, h.dest_qpn, h.psn)
             };
-            if c.take_single(now, &r, &rest[head..head + len]) {
+            let bytes = packet_bytes(op, len);
+            if c.take_single(now, &run, bytes, &rest[head..head + len]) {
                 taken = end;
             } else if !acked {
                 return 0;
@@ -169,12 +168,12 @@ impl Conn<'_> {
     ) -> Option<(PreparedSend, L::Frame<'p>)> {
         let qp = &mut *self.qp;
         let sq = self.q.engine_sq(&self.common.key);
-        let Eligible { slot, op, is_write } = qp.next_single(&sq)?;
+        let Eligible { index, slot, op, run } = qp.next_single(&sq)?;
         let wqe = slot.header();
+        let is_write = run.kind == Kind::Write;
         let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
-        let (index, psn) = (qp.conn.req.next, qp.conn.req.next_psn);
         let Path::Link(link) = self.peer.path else { return None };
-        if self.peer.tx.available(0) == 0 {
+        if self.peer.tx.available() == 0 {
             return None;
         }
         let payload = wqe.length as u32;
@@ -197,39 +196,23 @@ impl Conn<'_> {
         let flags = WHOLE
             | head_flags::ACK_REQ
             | if wqe.is_solicited() { head_flags::SOLICITED } else { 0 };
-        let dest = qp.attr.dest_qp_num;
-        record[..HEAD_MIN]
-            .copy_from_slice(&base_of_head(payload, op, flags, 0, dest, psn, 1, wqe.imm));
+        let Run { dest_qpn, psn, .. } = run;
+        let h = Head { payload, op, flags, syndrome: 0, dest_qpn, psn, n: 1, extra: wqe.imm };
+        record[..HEAD_MIN].copy_from_slice(h.bytes().as_flattened());
         if is_write {
             let memory = memory_of_head(wqe.remote_addr, wqe.rkey, payload);
-            record[HEAD_MIN..HEAD_MEMORY].copy_from_slice(&memory);
+            record[HEAD_MIN..HEAD_MEMORY].copy_from_slice(memory.as_flattened());
         }
         let acks = qp.conn.resp.ack_owed;
         if acks {
-            let (psn, msn) = (qp.conn.resp.ack_psn, qp.conn.resp.ack_msn);
-            let ack = base_of_head(
-                0,
-                Opcode::RC_ACK,
-                WHOLE,
-                crate::roce::answers::ACK_UNLIMITED,
-                dest,
-                psn,
-                1,
-                msn,
-            );
-            record[behind..].copy_from_slice(&ack);
+            let (psn, extra) = (qp.conn.resp.ack_psn, qp.conn.resp.ack_msn);
+            let (op, flags, syndrome) = (Opcode::RC_ACK, WHOLE, ACK_UNLIMITED);
+            let ack = Head { payload: 0, op, flags, syndrome, dest_qpn, psn, n: 1, extra };
+            record[behind..].copy_from_slice(ack.bytes().as_flattened());
         }
         let (bytes, qi) = (packet_bytes(op, len) as u32, self.qi);
-        Some((
-            PreparedSend {
-                len: behind + if acks { HEAD_MIN } else { 0 },
-                qi,
-                payload,
-                bytes,
-                acks,
-            },
-            frame,
-        ))
+        let len = behind + if acks { HEAD_MIN } else { 0 };
+        Some((PreparedSend { len, qi, payload, bytes, acks }, frame))
     }
 }
 
@@ -239,21 +222,21 @@ impl Conn<'_> {
 /// words.
 #[inline(always)]
 pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {
-    let h = Head(w);
-    let head = match h.opcode() {
+    let h = Head::of(w);
+    let head = match h.op {
         Opcode::RC_SEND_ONLY | Opcode::RC_SEND_ONLY_IMM => HEAD_MIN,
         Opcode::RC_WRITE_ONLY_IMM => HEAD_MEMORY,
         // A WRITE completes nothing at its target, so the order says nothing.
         _ => return None,
     };
-    let end = head + padded(h.payload());
+    let end = head + padded(h.payload as usize);
     (end.checked_add(HEAD_MIN) == Some(len)).then_some(end)
 }
 
 /// Whether a record is a plain ACK, by its first words.
 #[inline(always)]
 pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
-    acked(w).is_some()
+    acked(Head::of(w)).is_some()
 }
 
 /// The PSN of the plain ACK for the same queue pair that lies at `at`, behind a message, if it is
@@ -262,21 +245,13 @@ pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
 fn beside(w: &[u64; HEAD_MAX / 8], at: usize, len: usize) -> Option<Psn> {
     let &[a, b, c] = w.get(at / 8..)?.first_chunk()?;
     let same = b as u32 == w[1] as u32 && len - at >= HEAD_MIN;
-    same.then(|| acked_by([a, b, c])).flatten()
+    same.then(|| acked(Head::of(&[a, b, c, 0, 0, 0, 0, 0]))).flatten()
 }
 
-/// The PSN of the plain ACK that a record is, by its first words.
+/// The PSN of the plain ACK that a record is, by its head; `None`: it is something else.
 #[inline(always)]
-fn acked(w: &[u64; HEAD_MAX / 8]) -> Option<Psn> {
-    acked_by([w[0], w[1], w[2]])
-}
-
-/// The PSN of a plain ACK; `None`: a record begins with something else.
-#[inline(always)]
-fn acked_by([a, b, c]: [u64; 3]) -> Option<Psn> {
-    let [op, flags, syndrome, _] = ((a >> 32) as u32).to_le_bytes();
-    let plain = Opcode(op) == Opcode::RC_ACK && flags == WHOLE && a as u32 == 0 && c as u32 == 1;
+fn acked(h: Head) -> Option<Psn> {
+    let plain = h.op == Opcode::RC_ACK && h.flags == WHOLE && h.payload == 0 && h.n == 1;
     // IBTA 9.7.7.2, taken
-    (plain && matches!(Syndrome::parse(syndrome), Syndrome::Ack { .. }))
-        .then(|| Psn::new((b >> 32) as u32))
+    (plain && matches!(Syndrome::parse(h.syndrome), Syndrome::Ack { .. })).then_some(h.psn)
 }

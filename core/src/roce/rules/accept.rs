@@ -1,51 +1,16 @@
 //! Accepting a request: what it moves on at the responder, and the whole of it for a message of one
 //! packet.
 
-use super::recv::next_receive;
+use super::cq::CqSide;
 use crate::mem::{Access, KeyError, RegisteredMemory, Target};
 use crate::roce::conn::Conn;
 use crate::roce::run::Run;
+use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Qp;
 use crate::verbs::resp::{rx_block, Resp};
 use crate::verbs::types::{access, wc_flags, wc_opcode, wc_status, Wc};
 use crate::verbs::NONE;
-use crate::wire::{Kind, Psn};
-
-/// A SEND or WRITE of one packet that the queue pair's own peer has sent, by whatever framing.
-#[derive(Clone, Copy)]
-pub(in crate::roce) struct RequestHeader {
-    pub(in crate::roce) psn: Psn,
-    pub(in crate::roce) writes: bool,
-    pub(in crate::roce) has_imm: bool,
-    pub(in crate::roce) solicited: bool,
-    pub(in crate::roce) ack_req: bool,
-    pub(in crate::roce) imm: u32,
-    /// Bytes from BTH to ICRC.
-    pub(in crate::roce) bytes: u32,
-    /// Of a WRITE, as its RETH says.
-    pub(in crate::roce) va: u64,
-    pub(in crate::roce) rkey: u32,
-    pub(in crate::roce) dma_len: u32,
-}
-
-impl RequestHeader {
-    /// That of a run of one packet, a whole SEND or WRITE, which is `bytes` long from BTH to ICRC.
-    #[inline(always)]
-    pub(in crate::roce) fn of(run: &Run, bytes: usize) -> RequestHeader {
-        RequestHeader {
-            psn: run.psn,
-            writes: run.kind == Kind::Write,
-            has_imm: run.has_imm,
-            solicited: run.solicited,
-            ack_req: run.ack_req,
-            imm: run.imm,
-            bytes: bytes as u32,
-            va: run.va,
-            rkey: run.rkey,
-            dma_len: run.dma_len,
-        }
-    }
-}
+use crate::wire::Kind;
 
 impl Resp {
     /// The next `psns` PSNs were accepted; a message `ends` with them. NAKs about the expected one
@@ -90,25 +55,37 @@ impl Qp {
         memory.regions.remote(rkey, self.pd, self.qpn, va, len, right)
     }
 
-    /// The completion of a receive request.
+    /// The completion of a receive request, whose message of `bytes` bytes ends with `run`.
     #[inline(always)]
-    pub(in crate::roce) fn recv_completion(
-        &self,
-        wr_id: u64,
-        writes: bool,
-        bytes: u32,
-        imm: u32,
-        flags: u32,
-    ) -> Wc {
+    pub(in crate::roce) fn recv_completion(&self, wr_id: u64, run: &Run, bytes: u32) -> Wc {
+        // rxe rxe_resp.c do_complete: A receive completes with the bytes of its message, and its
+        // immediate data or the key that was invalidated.
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        let writes = run.kind == Kind::Write;
         Wc {
             wr_id,
-            status: wc_status::SUCCESS,
             opcode: if writes { wc_opcode::RECV_RDMA_WITH_IMM } else { wc_opcode::RECV },
             byte_len: bytes,
-            imm_data: imm,
+            imm_data: run.imm,
             qp_num: self.qpn,
-            wc_flags: flags,
+            wc_flags: flag(run.has_imm, wc_flags::WITH_IMM) | flag(run.has_inv, wc_flags::WITH_INV),
             ..Wc::default()
+        }
+    }
+
+    /// The completion of a receive request that fails or is flushed.
+    pub(in crate::roce) fn recv_failure(&self, wr_id: u64, status: u32) -> Wc {
+        let (opcode, vendor_err) = (wc_opcode::RECV, self.vendor_err(status));
+        Wc { wr_id, status, opcode, vendor_err, qp_num: self.qpn, ..Wc::default() }
+    }
+
+    /// The cause that goes with the status of a completion.
+    #[inline(always)]
+    pub(in crate::roce) fn vendor_err(&self, status: u32) -> u32 {
+        match status {
+            wc_status::SUCCESS => 0,
+            wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
+            _ => self.cause.code,
         }
     }
 }
@@ -122,28 +99,35 @@ impl Conn<'_> {
         }
     }
 
-    /// Takes a message of one packet, and owes its ACK, if it is in order and nothing is in its
-    /// way. False: nothing has changed.
+    /// Takes a message of one packet, a SEND or WRITE that the queue pair's own peer has sent, and
+    /// owes its ACK, if it is in order and nothing is in its way. False: nothing has changed.
     #[inline(always)]
     pub(in crate::roce) fn take_single(
         &mut self,
         now: u64,
-        r: &RequestHeader,
+        run: &Run,
+        bytes: usize,
         payload: &[u8],
     ) -> bool {
-        let taken = self.accept_single(r, payload);
+        let taken = self.accept_single(run, bytes, payload);
         if taken {
-            self.common.acks.owe(self.qp, &mut self.common.ready, self.qi, now, 1, r.ack_req);
+            self.owe_ack(now, 1, run.ack_req);
         }
         taken
     }
 
     /// Places a message of one packet and completes it, if it is in order and nothing is in its
-    /// way. False: nothing has changed. The ACK is still to be owed.
+    /// way. False: nothing has changed. The ACK is still to be owed. `bytes`: from BTH to ICRC.
     #[inline(always)]
-    pub(in crate::roce) fn accept_single(&mut self, r: &RequestHeader, payload: &[u8]) -> bool {
+    pub(in crate::roce) fn accept_single(
+        &mut self,
+        run: &Run,
+        bytes: usize,
+        payload: &[u8],
+    ) -> bool {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
-        let RequestHeader { psn, writes, has_imm, .. } = *r;
+        let Run { psn, has_imm, .. } = *run;
+        let writes = run.kind == Kind::Write;
         let len = payload.len();
         if psn != qp.conn.resp.epsn
             || qp.conn.resp.is(rx_block::BEFORE_MESSAGES)
@@ -153,11 +137,11 @@ impl Conn<'_> {
         }
         let mut to = None;
         if writes {
-            if !qp.takes_writes() || len == 0 || len != r.dma_len as usize {
+            if !qp.takes_writes() || len == 0 || len != run.dma_len as usize {
                 return false;
             }
             let right = access::REMOTE_WRITE;
-            match qp.remote_target(&common.memory, r.rkey, r.va, len as u32, right) {
+            match qp.remote_target(&common.memory, run.rkey, run.va, len as u32, right) {
                 Ok(t) if t.provider == 0 => to = Some(t.addr),
                 _ => return false,
             }
@@ -167,8 +151,12 @@ impl Conn<'_> {
             if qp.srq != NONE || qp.conn.resp.recv.taken {
                 return false;
             }
-            let next = next_receive(self.s, self.q, &common.key, &mut common.cqs, qp);
-            let Ok((mut rq, mut cq)) = next else { return false };
+            let cq = CqSide::to_reserve(self.s, &common.key, &mut common.cqs, qp.rcq);
+            let Some(mut cq) = cq else { return false };
+            let mut rq = self.q.engine_rq(&common.key);
+            if rq.end() == rq.head() {
+                return false;
+            }
             let slot = rq.peek(0);
             let wqe = slot.header();
             if !writes && len > 0 {
@@ -190,13 +178,12 @@ impl Conn<'_> {
                 return false;
             }
             rq.release(1);
-            let flags = if has_imm { wc_flags::WITH_IMM } else { 0 };
-            let wc = qp.recv_completion(wr_id, writes, len as u32, r.imm, flags);
-            cq.hand_over(self.s, &mut common.handoff, wc, r.solicited);
+            let wc = qp.recv_completion(wr_id, run, len as u32);
+            cq.hand_over(self.s, &mut common.handoff, wc, run.solicited);
         } else if to.is_some_and(|to| common.memory.providers.put(to, payload) != Access::Ready) {
             return false;
         }
-        self.count_received(1, r.bytes.into());
+        self.count_received(1, bytes as u64);
         for c in [&mut self.qp.counters, &mut self.common.counters] {
             c.rdma_recvs += u64::from(receives);
         }

@@ -2,11 +2,12 @@
 //! requester.
 
 use crate::bitmap::{Bitmap, Few};
-use crate::roce::peer::{FlowControl, Peer, PROBE_NS};
-use crate::roce::{ACK_DELAY_NS, ACK_PACKETS};
+use crate::roce::conn::Conn;
+use crate::roce::peer::{Peer, PROBE_NS};
+use crate::roce::{Common, ACK_DELAY_NS, ACK_PACKETS};
 use crate::verbs::objects::Qp;
 use crate::verbs::req::Ready;
-use crate::verbs::resp::{rx_block, Resp};
+use crate::verbs::resp::rx_block;
 
 /// QPs of an engine that owe an ACK, and when the ACKs leave.
 #[derive(Debug)]
@@ -38,52 +39,6 @@ impl AckQueue {
         self.pending.get(qi)
     }
 
-    /// A responder has accepted `packets` packets of its peer; `asked`: the last of them asks for
-    /// an ACK. The ACK leaves after [`ACK_DELAY_NS`] or [`ACK_PACKETS`] packets. Within the engine
-    /// it leaves at once: it is no packet, and company would save nothing.
-    #[inline(always)]
-    pub(in crate::roce) fn owe(
-        &mut self,
-        qp: &mut Qp,
-        ready: &mut Bitmap,
-        qi: usize,
-        now: u64,
-        packets: u32,
-        asked: bool,
-    ) {
-        let resp = &mut qp.conn.resp;
-        resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(packets);
-        if !asked {
-            return;
-        }
-        // rxe rxe_resp.c acknowledge: A packet that asks for an ACK is acknowledged, after 8
-        // packets or 20 us at the latest.
-        resp.ack_owed = true;
-        if qp.conn.loopback {
-            resp.ack_now = true;
-            match self.local.replace(qi) {
-                Some(earlier) if earlier != qi => ready.set(earlier),
-                _ => {}
-            }
-        } else if resp.pkts_since_ack >= ACK_PACKETS {
-            resp.ack_now = true;
-            ready.set(qi);
-        } else {
-            self.pending.set(qi);
-            self.flush_at = self.flush_at.min(now + ACK_DELAY_NS);
-        }
-    }
-
-    /// An ACK, or an answer that acknowledges as much, has left. What still waits for slow memory
-    /// is acknowledged when it has landed.
-    #[inline(always)]
-    pub(in crate::roce) fn left(&mut self, resp: &mut Resp, qi: usize) {
-        resp.ack_owed = resp.is(rx_block::FENCES);
-        resp.ack_now = false;
-        resp.pkts_since_ack = 0;
-        self.forget(qi);
-    }
-
     /// A QP owes no ACK any more. With the last of them the time to send them ends: left standing,
     /// it would send the next ACK at once, ahead of the program's reply.
     #[inline(always)]
@@ -107,6 +62,47 @@ impl AckQueue {
     #[inline(always)]
     pub(crate) fn take_local(&mut self) -> Option<usize> {
         self.local.take()
+    }
+}
+
+impl Conn<'_> {
+    /// The responder has accepted `packets` packets of its peer; `asked`: the last of them asks for
+    /// an ACK. The ACK leaves after [`ACK_DELAY_NS`] or [`ACK_PACKETS`] packets. Within the engine
+    /// it leaves at once: it is no packet, and company would save nothing.
+    #[inline(always)]
+    pub(in crate::roce) fn owe_ack(&mut self, now: u64, packets: u32, asked: bool) {
+        let (resp, qi) = (&mut self.qp.conn.resp, self.qi);
+        let Common { acks, ready, .. } = &mut *self.common;
+        resp.pkts_since_ack = resp.pkts_since_ack.saturating_add(packets);
+        if !asked {
+            return;
+        }
+        // rxe rxe_resp.c acknowledge: A packet that asks for an ACK is acknowledged, after 8
+        // packets or 20 us at the latest.
+        resp.ack_owed = true;
+        if self.qp.conn.loopback {
+            resp.ack_now = true;
+            match acks.local.replace(qi) {
+                Some(earlier) if earlier != qi => ready.set(earlier),
+                _ => {}
+            }
+        } else if resp.pkts_since_ack >= ACK_PACKETS {
+            resp.ack_now = true;
+            ready.set(qi);
+        } else {
+            acks.pending.set(qi);
+            acks.flush_at = acks.flush_at.min(now + ACK_DELAY_NS);
+        }
+    }
+
+    /// An ACK, or an answer that acknowledges as much, has left. What still waits for slow memory
+    /// is acknowledged when it has landed.
+    #[inline(always)]
+    pub(in crate::roce) fn ack_left(&mut self) {
+        let resp = &mut self.qp.conn.resp;
+        resp.ack_owed = resp.is(rx_block::FENCES);
+        (resp.ack_now, resp.pkts_since_ack) = (false, 0);
+        self.common.acks.forget(self.qi);
     }
 }
 

@@ -5,7 +5,6 @@ use crate::arena::Table;
 use crate::counters::Counters;
 use crate::ring::EngineConsumer;
 use crate::roce::conn::Conn;
-use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::{Cq, Qp};
 use crate::verbs::shared::{EngineKey, Shared};
 use crate::verbs::types::{wc_opcode, wc_status, wr_opcode, Wc};
@@ -27,17 +26,15 @@ fn wc_opcode_of(opcode: u16) -> u32 {
 
 /// Counts a request that has ended with success.
 #[inline(always)]
-fn count([a, b]: [&mut Counters; 2], code: u32, length: u64) {
-    let (x, y) = match code {
-        wc_opcode::SEND => (&mut a.rdma_sends, &mut b.rdma_sends),
-        wc_opcode::RDMA_WRITE => (&mut a.rdma_writes, &mut b.rdma_writes),
-        wc_opcode::RDMA_READ => (&mut a.rdma_reads, &mut b.rdma_reads),
-        wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD => (&mut a.rdma_atomics, &mut b.rdma_atomics),
-        _ => return,
-    };
-    *x += 1;
-    *y += 1;
-    for c in [a, b] {
+fn count(both: [&mut Counters; 2], code: u32, length: u64) {
+    for c in both {
+        *match code {
+            wc_opcode::SEND => &mut c.rdma_sends,
+            wc_opcode::RDMA_WRITE => &mut c.rdma_writes,
+            wc_opcode::RDMA_READ => &mut c.rdma_reads,
+            wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD => &mut c.rdma_atomics,
+            _ => return,
+        } += 1;
         c.request_bytes = c.request_bytes.wrapping_add(length);
     }
 }
@@ -138,11 +135,7 @@ impl Ending<'_> {
             wr_id: self.wr_id,
             status: self.status,
             opcode: code,
-            vendor_err: match self.status {
-                wc_status::SUCCESS => 0,
-                wc_status::WR_FLUSH_ERR => CauseCode::Flushed as u32,
-                _ => qp.cause.code,
-            },
+            vendor_err: qp.vendor_err(self.status),
             byte_len: if carries { self.length as u32 } else { 0 },
             qp_num: qp.qpn,
             ..Wc::default()

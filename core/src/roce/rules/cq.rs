@@ -33,14 +33,21 @@ impl<'a> CqSide<'a> {
         self.ring.free() > self.cq.reserved
     }
 
-    /// Whether a receive may reserve an entry.
+    /// The CQ at an index, if a receive may reserve an entry of it.
     #[inline(always)]
-    pub(in crate::roce) fn can_reserve(&self) -> bool {
-        self.has_room() && self.cq.reserved < self.cq.reservable(self.ring.capacity())
+    pub(in crate::roce) fn to_reserve(
+        s: &'a Shared,
+        key: &EngineKey,
+        cqs: &'a mut Table<Cq>,
+        index: u32,
+    ) -> Option<Self> {
+        let side = Self::of(s, key, cqs, index)?;
+        let most = side.cq.reservable(side.ring.capacity());
+        (side.has_room() && side.cq.reserved < most).then_some(side)
     }
 
-    /// Reserves an entry for the receive in use of the QP at `qi`. The caller has asked
-    /// [`CqSide::can_reserve`].
+    /// Reserves an entry for the receive in use of the QP at `qi`, of a CQ by
+    /// [`CqSide::to_reserve`].
     #[inline(always)]
     pub(in crate::roce) fn reserve(&mut self, qi: usize) {
         self.cq.reserved += 1;

@@ -1,5 +1,6 @@
 //! Receiving: what is taken from whom.
 
+use crate::device::async_event;
 use crate::roce::conn::Conn;
 use crate::roce::peer::Path;
 use crate::roce::run::Run;
@@ -8,7 +9,6 @@ use crate::verbs::types::qp_state;
 use crate::wire::{Class, Kind, NakCode, Psn, Syndrome};
 
 /// Whether a run answers a request.
-#[inline]
 fn is_answer(run: &Run) -> bool {
     matches!(run.kind, Kind::Ack | Kind::ReadResponse | Kind::AtomicAck)
 }
@@ -39,7 +39,6 @@ impl Conn<'_> {
     }
 
     /// Takes one run that names this QP.
-    #[inline]
     pub(in crate::roce) fn handle_run(
         &mut self,
         now: u64,
@@ -47,17 +46,16 @@ impl Conn<'_> {
         run: &Run,
         payload: &[u8],
     ) {
-        let qp = &mut *self.qp;
         // rxe rxe_recv.c check_type_state, state: A queue pair that is not in a state to receive
         // takes no packet.
-        if !qp.can_receive() {
+        if !self.qp.can_receive() {
             if !self.repeat_nak(from, run) {
                 self.common.counters.rcvd_no_qp += 1;
             }
             return;
         }
-        let class = qp.kind.class();
-        if run.class == Class::Cnp && qp.kind.is_connected() {
+        let class = self.qp.kind.class();
+        if run.class == Class::Cnp && self.qp.kind.is_connected() {
             return self.handle_cnp(now, from);
         }
         // rxe rxe_recv.c check_type_state, service: A packet of another service than the queue
@@ -104,12 +102,11 @@ impl Conn<'_> {
     #[cold]
     fn repeat_nak(&mut self, from: &Origin, run: &Run) -> bool {
         let ours = self.is_from_peer(from) && run.pkey & 0x7fff == 0x7fff;
-        let qp = &mut *self.qp;
-        let Some(syndrome) = qp.conn.resp.fatal_nak else { return false };
-        if qp.state != qp_state::ERR || run.class != Class::Rc || is_answer(run) || !ours {
+        let Some(syndrome) = self.qp.conn.resp.fatal_nak else { return false };
+        if self.qp.state != qp_state::ERR || run.class != Class::Rc || is_answer(run) || !ours {
             return false;
         }
-        let resp = &mut qp.conn.resp;
+        let resp = &mut self.qp.conn.resp;
         resp.set_nak(Some(syndrome));
         // The answer that failed may have been one that the peer no longer waits for; a NAK behind
         // what it asks for now would mean nothing to it. Everything before the expected PSN was
@@ -121,15 +118,23 @@ impl Conn<'_> {
         true
     }
 
-    /// Owes the peer a NAK that ends the connection at a PSN.
+    /// Ends the QP by a NAK at a PSN, which the peer is owed. `reports`: by an event as well,
+    /// because no completion tells the program.
     #[cold]
-    pub(crate) fn owe_fatal_nak(&mut self, code: NakCode, psn: Psn) {
+    pub(crate) fn end_by_nak(&mut self, code: NakCode, psn: Psn, reports: bool) {
         let syndrome = Syndrome::Nak(code).byte();
         let resp = &mut self.qp.conn.resp;
         resp.set_nak(Some(syndrome));
         resp.fatal_nak = Some(syndrome);
         resp.fatal_psn = psn;
         self.common.ready.set(self.qi);
+        // The peer left its rights, or the protocol, or it is this side that failed.
+        let event = match code {
+            NakCode::RemoteAccess => async_event::QP_ACCESS_ERR,
+            NakCode::InvalidRequest => async_event::QP_REQ_ERR,
+            _ => async_event::QP_FATAL,
+        };
+        self.enter_error(reports.then_some(event));
     }
 
     #[cold]

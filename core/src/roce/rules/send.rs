@@ -2,40 +2,24 @@
 
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::roce::conn::Conn;
-use crate::roce::peer::{FlowControl, PROBE_NS};
+use crate::roce::peer::PROBE_NS;
+use crate::roce::run::Run;
 use crate::verbs::objects::Qp;
 use crate::verbs::types::wr_opcode;
 use crate::verbs::wqe::SendWqe;
-use crate::wire::{Opcode, Psn};
+use crate::wire::{Class, Kind, Opcode, Psn};
 
 /// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
 pub(in crate::roce) const PSN_WINDOW: u32 = (1 << 23) - 1;
 
-/// How much a request or a message may ask for. The rules are written once, for every shape; what a
-/// shape cannot have is compiled out of its copy.
-pub(in crate::roce) trait Shape {
-    /// It is one packet of a SEND or a WRITE, and nothing of its queue pair is in its way.
-    const SINGLE: bool;
-}
-
-/// Anything.
-pub(in crate::roce) struct General;
-/// See [`Shape::SINGLE`].
-pub(in crate::roce) struct Single;
-
-impl Shape for General {
-    const SINGLE: bool = false;
-}
-
-impl Shape for Single {
-    const SINGLE: bool = true;
-}
-
-/// A request of [`Single`] shape that may leave.
+/// A single request that may leave: one packet of a SEND or a WRITE, with nothing of its queue pair
+/// in its way.
 pub(in crate::roce) struct Eligible<'q> {
+    pub(in crate::roce) index: u32,
     pub(in crate::roce) slot: SlotRef<'q, SendWqe>,
     pub(in crate::roce) op: Opcode,
-    pub(in crate::roce) is_write: bool,
+    /// Its packet.
+    pub(in crate::roce) run: Run,
 }
 
 /// A single request that is written, with the ACK that its QP owes. Nothing in the engine knows of
@@ -75,8 +59,8 @@ pub(in crate::roce) enum Charge {
 }
 
 impl Qp {
-    /// The only request that waits in the send queue, if it is of [`Single`] shape. The peer's
-    /// window is still to be asked.
+    /// The only request that waits in the send queue, if it is single. The peer's window is
+    /// still to be asked.
     #[inline(always)]
     pub(in crate::roce) fn next_single<'q>(
         &mut self,
@@ -103,7 +87,22 @@ impl Qp {
             if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0
                 + (opcode & 1) as u8,
         );
-        Some(Eligible { slot, op, is_write })
+        let run = Run {
+            solicited: wqe.is_solicited(),
+            ack_req: true,
+            has_imm: op.has_imm(),
+            va: wqe.remote_addr,
+            rkey: wqe.rkey,
+            dma_len: wqe.length as u32,
+            imm: wqe.imm,
+            ..Run::new(
+                Class::Rc,
+                if is_write { Kind::Write } else { Kind::Send },
+                self.attr.dest_qp_num,
+                self.conn.req.next_psn,
+            )
+        };
+        Some(Eligible { index, slot, op, run })
     }
 
     /// The request at an index begins, and takes `npkts` PSNs from the next one on.
@@ -118,33 +117,33 @@ impl Qp {
 
 impl Conn<'_> {
     /// Packets of the request that is next have left: PSNs, windows and counters. Timers are
-    /// [`Conn::start_timers`].
+    /// [`Conn::start_timers`]. What a `SINGLE` request cannot have is compiled out of its copy.
     #[inline(always)]
-    pub(in crate::roce) fn note_sent<S: Shape>(&mut self, sent: &Departed) {
+    pub(in crate::roce) fn note_sent<const SINGLE: bool>(&mut self, sent: &Departed) {
         let (req, peer) = (&mut self.qp.conn.req, &mut *self.peer);
         let next = sent.psn.add(sent.psns);
-        let again = if S::SINGLE { 0 } else { req.max_psn.diff(sent.psn).max(0) as u32 };
+        let again = if SINGLE { 0 } else { req.max_psn.diff(sent.psn).max(0) as u32 };
         req.next_psn = next;
-        if S::SINGLE || next.diff(req.max_psn) > 0 {
+        if SINGLE || next.diff(req.max_psn) > 0 {
             req.max_psn = next;
         }
         match sent.charge {
             Charge::Free => {}
             Charge::Window { bytes, asked } => {
                 req.inflight = req.inflight.saturating_add(bytes);
-                if !S::SINGLE {
+                if !SINGLE {
                     req.unasked = if asked { 0 } else { req.unasked.saturating_add(bytes) };
                 }
-                peer.tx.on_sent(0, bytes);
+                peer.tx.on_sent(bytes);
             }
             Charge::ReadWindow(bytes) => {
                 req.read_inflight = req.read_inflight.saturating_add(bytes);
-                peer.rx.on_sent(0, bytes);
+                peer.rx.on_sent(bytes);
             }
         }
         for c in [&mut self.qp.counters, &mut self.common.counters] {
             c.count_sent(sent.packets, sent.bytes);
-            if !S::SINGLE && again > 0 {
+            if !SINGLE && again > 0 {
                 c.retransmitted_pkts += u64::from(again.min(sent.packets));
             }
         }

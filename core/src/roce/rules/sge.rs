@@ -2,6 +2,8 @@
 //!
 //! Keys are checked piece by piece and anew for every packet, since a region may end on the way.
 
+use core::ops::Range;
+
 use crate::mem::{Access, KeyError, RegisteredMemory, Target, Token, TransferId};
 use crate::ring::SlotRef;
 use crate::roce::peer_memory::{Piece, PIECES};
@@ -38,41 +40,56 @@ impl RegisteredMemory {
         self.regions.local(sge.lkey, pd, sge.addr, len, writes)
     }
 
-    /// Copies `src` to byte `offset` of a list. `Some`: the bytes are taken, and have landed when
-    /// the provider says so of the token.
-    #[inline]
-    pub(in crate::roce) fn scatter(
+    /// Copies `len` bytes from byte `offset` of a list on, piece by piece: `copy` gets the memory
+    /// of a piece, which of the bytes lie there, and how many the piece has from there on.
+    /// `writes`: to the list; then `Some` means that the bytes are taken, and have landed when the
+    /// provider says so of the token.
+    #[inline(always)]
+    fn copy_pieces(
         &self,
-        pd: u32,
-        sges: &[Sge],
-        offset: u64,
-        mut src: &[u8],
+        (pd, sges, offset): (u32, &[Sge], u64),
+        len: usize,
+        writes: bool,
+        mut copy: impl FnMut(&Target, Range<usize>, u32) -> Access,
     ) -> Result<Option<(u8, Token)>, CopyError> {
-        let mut pending = None;
+        let (mut done, mut pending) = (0, None);
         for sge in from_byte(sges, offset) {
-            if src.is_empty() {
+            if done == len {
                 break;
             }
-            let (bytes, rest) = src.split_at(src.len().min(sge.length as usize));
+            let end = done + (len - done).min(sge.length as usize);
             let target =
-                self.piece(pd, &sge, bytes.len() as u32, true).map_err(|e| refused(e, &sge))?;
-            match self.providers.place(&target, 0, bytes) {
+                self.piece(pd, &sge, (end - done) as u32, writes).map_err(|e| refused(e, &sge))?;
+            match copy(&target, done..end, sge.length) {
                 Access::Ready => {}
-                Access::Pending(token) => pending = Some((target.provider as u8, token)),
+                Access::Pending(token) if writes => pending = Some((target.provider as u8, token)),
+                Access::Pending(token) => return Err(CopyError::Pending(target.provider, token)),
                 Access::Busy => return Err(CopyError::Busy),
                 Access::Fault => return Err(gone(&sge)),
             }
-            src = rest;
+            done = end;
         }
-        if src.is_empty() {
+        if done == len {
             Ok(pending)
         } else {
             Err(too_short())
         }
     }
 
+    /// Copies `src` to byte `offset` of a list. `Some`: see [`RegisteredMemory::copy_pieces`].
+    pub(in crate::roce) fn scatter(
+        &self,
+        pd: u32,
+        sges: &[Sge],
+        offset: u64,
+        src: &[u8],
+    ) -> Result<Option<(u8, Token)>, CopyError> {
+        self.copy_pieces((pd, sges, offset), src.len(), true, |target, part, _| {
+            self.providers.place(target, 0, &src[part])
+        })
+    }
+
     /// Copies bytes `offset..` of a send request, inline or in pieces, into `dst`.
-    #[inline]
     pub(in crate::roce) fn gather(
         &self,
         pd: u32,
@@ -99,29 +116,13 @@ impl RegisteredMemory {
         pd: u32,
         sges: &[Sge],
         offset: u64,
-        mut dst: &mut [u8],
+        dst: &mut [u8],
         of: TransferId,
     ) -> Result<(), CopyError> {
-        for sge in from_byte(sges, offset) {
-            if dst.is_empty() {
-                break;
-            }
-            let n = dst.len().min(sge.length as usize);
-            let (bytes, rest) = core::mem::take(&mut dst).split_at_mut(n);
-            let target = self.piece(pd, &sge, n as u32, false).map_err(|e| refused(e, &sge))?;
-            match self.providers.fetch(&target, 0, bytes, TransferId { left: sge.length, ..of }) {
-                Access::Ready => {}
-                Access::Pending(token) => return Err(CopyError::Pending(target.provider, token)),
-                Access::Busy => return Err(CopyError::Busy),
-                Access::Fault => return Err(gone(&sge)),
-            }
-            dst = rest;
-        }
-        if dst.is_empty() {
-            Ok(())
-        } else {
-            Err(too_short())
-        }
+        self.copy_pieces((pd, sges, offset), dst.len(), false, |target, part, left| {
+            self.providers.fetch(target, 0, &mut dst[part], TransferId { left, ..of })
+        })
+        .map(|_| ())
     }
 
     /// Copies `len` bytes of a send request, from byte `at` on, to an address of this process.
@@ -131,26 +132,19 @@ impl RegisteredMemory {
         pd: u32,
         slot: &SlotRef<'_, SendWqe>,
         at: u64,
-        mut to: u64,
-        mut len: u64,
+        to: u64,
+        len: u64,
     ) -> bool {
         let wqe = slot.header();
         if wqe.inline != 0 {
             let bytes = slot.tail().get(at as usize..).and_then(|b| b.get(..len as usize));
             return bytes.is_some_and(|b| self.providers.put(to, b) == Access::Ready);
         }
-        for sge in from_byte(slot.sges(usize::from(wqe.num_sge)), at) {
-            let n = u64::from(sge.length).min(len);
-            let Ok(source) = self.piece(pd, &sge, n as u32, false) else { return false };
-            if self.providers.transfer(&source, 0, to, n as usize) != Access::Ready {
-                return false;
-            }
-            (to, len) = (to.wrapping_add(n), len - n);
-            if len == 0 {
-                return true;
-            }
-        }
-        false
+        let list = (pd, slot.sges(usize::from(wqe.num_sge)), at);
+        self.copy_pieces(list, len as usize, false, |source, part, _| {
+            self.providers.transfer(source, 0, to.wrapping_add(part.start as u64), part.len())
+        })
+        .is_ok()
     }
 
     /// Where bytes `at..` of a send request lie in host memory: the pieces, and how many bytes they

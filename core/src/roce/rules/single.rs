@@ -2,7 +2,7 @@
 
 use super::ack::progress;
 use super::complete::{prepare, Left};
-use super::send::{Charge, Departed, PreparedSend, Single};
+use super::send::{Charge, Departed, PreparedSend};
 use crate::roce::answers::ACK_BYTES;
 use crate::roce::conn::Conn;
 use crate::roce::peer::PACKET_COST;
@@ -24,9 +24,9 @@ impl Conn<'_> {
         if acks {
             sent.packets += 1;
             sent.bytes += ACK_BYTES;
-            self.common.acks.left(&mut self.qp.conn.resp, self.qi);
+            self.ack_left();
         }
-        self.note_sent::<Single>(&sent);
+        self.note_sent::<true>(&sent);
     }
 
     /// Ends the only request that the QP has under way, if the ACK of `psn` ends it and nothing is
@@ -59,14 +59,8 @@ impl Conn<'_> {
         }
         qp.conn.req.una_psn = qp.conn.req.max_psn;
         progress(qp, self.peer, now, 0, 0);
-        ending.finish(
-            self.s,
-            qp,
-            &mut common.counters,
-            &mut sq,
-            Left::Nothing,
-            Some(&mut common.handoff),
-        );
+        let handoff = Some(&mut common.handoff);
+        ending.finish(self.s, qp, &mut common.counters, &mut sq, Left::Nothing, handoff);
         true
     }
 
