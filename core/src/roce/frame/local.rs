@@ -5,7 +5,7 @@
 //! packet (`Conn::accept_single`); between them lies no frame. The WRITE is acknowledged when it
 //! has been accepted, so nothing stays outstanding, and no time is taken. Where anything is in the
 //! way, nothing has happened, and the request takes the general path.
-//! `core/tests/engine/local_equivalence.rs` runs both over the same requests and compares all that
+//! `core/tests/engine/shapes/local.rs` runs both over the same requests and compares all that
 //! they leave.
 
 use crate::mem::TransferId;

@@ -3,7 +3,7 @@
 //! A packet is prepared in the port's buffer, handed over, and then noted
 //! ([`Transport::commit_send`]): the peer begins meanwhile. The ACK that a QP owes goes behind its
 //! request as the shorter last segment of the same burst.
-//! `core/tests/engine/single_equivalence.rs` compares this with the general path, burst by burst.
+//! `core/tests/engine/shapes/single.rs` compares this with the general path, burst by burst.
 
 use crate::mem::TransferId;
 use crate::roce::conn::Conn;

@@ -3,7 +3,7 @@
 //! A message is written, handed over and noted in one step, and taken in one step, where nothing is
 //! in its way; the general path takes everything else. What goes well leaves the state, the
 //! counters and the bytes that the general path would have left:
-//! `core/tests/engine/single_equivalence.rs` runs both over the same requests and compares all of
+//! `core/tests/engine/shapes/single.rs` runs both over the same requests and compares all of
 //! it.
 
 use crate::mem::TransferId;

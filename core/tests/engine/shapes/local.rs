@@ -1,0 +1,139 @@
+//! WRITEs between two queue pairs of one engine, in one step.
+
+use gdrcore_core::verbs::types::*;
+
+use super::{same, same_completions, worlds, Plan, World};
+use crate::util::*;
+
+impl World {
+    /// The doorbell of an end: it is offered the single step.
+    fn offer(&mut self, end: usize) {
+        if !self.single {
+            return;
+        }
+        let e = &self.ends[end];
+        let passed = self.net.lock(e).try_local_write(index(e.qp));
+        *if passed { &mut self.ways.sent } else { &mut self.ways.not_sent } += 1;
+    }
+}
+
+fn any_options(rng: &mut Rng) -> Opts {
+    Opts {
+        way: Way::Loopback,
+        bytes: 16 << 10,
+        mtu: 1 + rng.below(5) as u32,
+        cqe: 4 + rng.below(8) as u32,
+        sig_all: rng.below(4) == 0,
+        access: if rng.below(8) == 0 { ALL & !access::REMOTE_WRITE } else { ALL },
+        rnr: 2,
+        ..Opts::default()
+    }
+}
+
+/// A request, most often a WRITE.
+fn plan(rng: &mut Rng) -> Plan {
+    let p = Plan {
+        from: rng.below(2) as usize,
+        opcode: match rng.below(12) {
+            0 => wr_opcode::SEND,
+            1 => wr_opcode::RDMA_READ,
+            2 => wr_opcode::RDMA_WRITE_WITH_IMM,
+            3 => wr_opcode::ATOMIC_FETCH_AND_ADD,
+            _ => wr_opcode::RDMA_WRITE,
+        },
+        flags: [0, send_flags::SIGNALED, send_flags::FENCE | send_flags::SIGNALED]
+            [rng.below(3) as usize],
+        len: [8, 0, 1, 7, 64, 300, 4096, 5000][rng.below(8) as usize],
+        pieces: 1,
+        src: rng.below(4096) as usize,
+        dst: 8 * rng.below(512) as usize,
+        wrong: if rng.below(40) == 0 { 1 + rng.below(3) } else { 0 },
+    };
+    let may_be_inline = matches!(p.opcode, wr_opcode::RDMA_WRITE | wr_opcode::SEND);
+    let inline = may_be_inline && p.len <= 64 && rng.below(2) == 0;
+    let len = if p.opcode == wr_opcode::ATOMIC_FETCH_AND_ADD { 8 } else { p.len };
+    Plan { flags: p.flags | if inline { send_flags::INLINE } else { 0 }, len, ..p }
+}
+
+/// What happens around one request, the same in both worlds.
+#[derive(Clone, Copy, Debug)]
+struct Around {
+    /// Its peer posts a receive, an end arms its CQ, the send queue is drained meanwhile.
+    receives: bool,
+    arms: bool,
+    drains: bool,
+    /// A second request at once, before the engine has run.
+    more: bool,
+    /// The end that polls nothing afterwards.
+    polls_nothing: u64,
+    wait: u64,
+}
+
+fn around(rng: &mut Rng) -> Around {
+    Around {
+        receives: rng.below(3) == 0,
+        more: rng.below(5) == 0,
+        polls_nothing: rng.below(3),
+        arms: rng.below(6) == 0,
+        drains: rng.below(30) == 0,
+        wait: rng.below(4) * 700_000,
+    }
+}
+
+/// Returns how often the single step was taken, and how often it was offered in vain.
+fn compare(seed: u64) -> (u64, u64) {
+    let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut worlds = worlds(any_options(&mut rng));
+    let mut after_failure = 0;
+    for step in 0..60 {
+        // A connection that has failed shows a few more requests how it ends them.
+        after_failure += u32::from(worlds[0].has_failed());
+        if after_failure > 4 {
+            break;
+        }
+        let (p, a) = (plan(&mut rng), around(&mut rng));
+        let what = (seed, step, p, a);
+        for w in &mut worlds {
+            if a.receives {
+                // Full is full in both worlds.
+                let _ = w.net.try_recv(&w.ends[1 - p.from], step, &[(8192, 6000)]);
+            }
+            if a.arms {
+                let e = &w.ends[p.from];
+                w.net.lock(e).arm_cq(e.scq, false).unwrap();
+            }
+            if a.drains {
+                let _ = w.net.to_state(&w.ends[p.from], qp_state::SQD);
+            }
+        }
+        let [x, y] = worlds.each_mut().map(|w| w.post(1000 + step, &p));
+        assert_eq!(x, y, "{what:?}");
+        for w in &mut worlds {
+            if a.more {
+                let _ = w.post(2000 + step, &Plan { wrong: 0, ..p });
+            }
+            w.offer(p.from);
+            w.net.settle();
+            w.net.run(a.wait);
+            if a.drains {
+                let _ = w.net.to_state(&w.ends[p.from], qp_state::RTS);
+                w.net.settle();
+            }
+        }
+        same(&worlds, &what);
+        same_completions(&worlds, a.polls_nothing, &what);
+    }
+    (worlds[0].ways.sent, worlds[0].ways.not_sent)
+}
+
+#[test]
+fn within_an_engine_the_single_step_leaves_what_the_general_path_leaves() {
+    let (mut passed, mut general) = (0, 0);
+    for seed in 1..600 {
+        let (p, g) = compare(seed);
+        passed += p;
+        general += g;
+    }
+    // Both paths were taken, often.
+    assert!(passed > 2000 && general > 2000, "{passed} passed, {general} did not");
+}
