@@ -472,6 +472,12 @@ impl Guard<'_> {
         Ok(self.transport.qps[qi].qpn)
     }
 
+    /// Whether a QP owes its peer an ACK or a NAK; false of a handle that is stale.
+    pub fn qp_owes_answer(&self, qp: Handle) -> bool {
+        let qi = self.shared().qp_pool.check(qp);
+        qi.is_ok_and(|qi| self.transport.qps[qi].conn.resp.owes_answer())
+    }
+
     /// Keeps a QP from being destroyed until [`Guard::qp_unpin`] was called as often.
     ///
     /// # Errors

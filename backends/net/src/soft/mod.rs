@@ -151,6 +151,8 @@ struct PortState<P = UdpPort> {
     blocked: bool,
     /// A ring to another process was full.
     rings_full: bool,
+    /// Room for a last ACK was waited for in vain, and there has been none since.
+    gave_up_room: bool,
     /// A device without a socket has lost a link: packets that would leave by the port are dropped.
     discards: bool,
     /// Empty rounds since something was handled.
@@ -251,6 +253,7 @@ impl<P> PortState<P> {
             busy_rounds: 0,
             blocked: false,
             rings_full: false,
+            gave_up_room: false,
             discards: false,
             empty: 0,
             idle_tick: (0, false),

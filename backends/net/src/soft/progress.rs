@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::budget::{Round, DRAIN_ROUNDS, GROUP_POLL_NS, MAINTAIN_MAX_NS};
+use super::budget::{Round, DRAIN_ROUNDS, GROUP_POLL_NS, LAST_ACK_NS, MAINTAIN_MAX_NS, ROOM_POLL};
 use super::grant_checks::check_grants_if_changed;
 use super::lock::EngineLock;
 use super::relayed;
@@ -18,6 +18,7 @@ use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
 use gdrcore_core::sleep;
 use gdrcore_core::verbs::post::Posted;
+use gdrcore_core::verbs::types::Handle;
 
 /// The socket counts as hot for this long after a packet.
 const UDP_HOT_NS: u64 = 50_000;
@@ -283,18 +284,34 @@ impl SoftDevice {
     }
 
     /// Receives and acknowledges everything that has arrived, as a NIC would have, before a queue
-    /// pair ends. Bounded, because peers may continue to send.
-    pub(super) fn drain_and_ack(&self) {
+    /// pair ends. Bounded, because peers may continue to send, and a ring without room may stay so.
+    pub(super) fn drain_and_ack(&self, qp: Handle) {
         let mut held = self.lock_engine();
-        for _ in 0..DRAIN_ROUNDS {
+        let mut rounds = DRAIN_ROUNDS;
+        let mut end = None;
+        while rounds > 0 {
             let now = now_ns();
             held.guard.flush_acks();
             // The socket too, even beside links: packets of other devices in it must not be lost.
             let port = held.port();
             (port.poll_socket_at, port.full_round_at) = (0, 0);
-            if self.round_apart(&mut held, Round::Full, Some(now)) == 0 {
+            let handled = self.round_apart(&mut held, Round::Full, Some(now));
+            let port = held.port();
+            port.gave_up_room &= port.is_blocked();
+            if handled > 0 {
+                rounds -= 1;
+                continue;
+            }
+            if !port.is_blocked() || port.gave_up_room || !held.guard.qp_owes_answer(qp) {
                 break;
             }
+            if now > *end.get_or_insert(now + LAST_ACK_NS) {
+                held.port().gave_up_room = true;
+                break;
+            }
+            drop(held);
+            std::thread::sleep(ROOM_POLL);
+            held = self.lock_engine();
         }
         if let Some(member) = &mut held.port().member {
             member.forward_pending();
