@@ -48,6 +48,7 @@ class Router:
         ]
         self.process = Process(command, self.core)
         until("the router", lambda: "ready" in self.process.said(), self.process)
+        until("the router's worker", lambda: self.worker() is not None, self.process)
 
     @property
     def pid(self):
@@ -68,13 +69,15 @@ class Router:
         """Frames that its relay has taken from all tenants."""
         return sum((t["relay"] or {}).get("tx_packets", 0) for t in self.ask("tenants"))
 
+    def worker(self):
+        """The folder of the relay's thread in /proc; None: there is none yet."""
+        tasks = f"/proc/{self.pid}/task/"
+        is_worker = lambda task: open(tasks + task + "/comm").read().strip() == "relay"
+        return next((tasks + task for task in os.listdir(tasks) if is_worker(task)), None)
+
     def worker_ns(self):
         """Nanoseconds that the relay's thread has run."""
-        tasks = f"/proc/{self.pid}/task/"
-        for task in os.listdir(tasks):
-            if open(tasks + task + "/comm").read().strip() == "relay":
-                return int(open(tasks + task + "/schedstat").read().split()[0])
-        raise Failed("the router has no worker")
+        return int(open(self.worker() + "/schedstat").read().split()[0])
 
     def kill(self):
         os.kill(self.pid, signal.SIGKILL)
