@@ -88,6 +88,7 @@ command -v ip|iproute2|two hosts with a link
 command -v unshare|util-linux|namespaces of the hosts
 command -v ucx_perftest|ucx-utils|UCX
 command -v iperf3|iperf3|a TCP stream
+command -v ibv_uc_pingpong|ibverbs-utils|the program beside FreeFlow's
 EOF
 }
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 
+import freeflow
 import proc
 import router_places
 import router_report
@@ -52,6 +53,7 @@ def measure(run, args, bare):
         "one host",
     )
     run.until(0.40).alternate([("worker", rows.worker_entries(host, load), "")], "worker", 3)
+    veth = None
     try:
         veth = rows.Veth(args.bin, bare, args.scale, router_places.TwoHosts())
         run.until(0.75).alternate(
@@ -65,6 +67,8 @@ def measure(run, args, bare):
         run.results.skip(f"no two hosts: {error}")
     run.until(0.90).alternate([("qos", rows.qos_entries(load), "")], "rates and turns", 3)
     run.until(1).alternate([("life", rows.life_entries(load), "")], "idle tenants, restart", 3)
+    if veth:
+        freeflow.FreeFlow(veth).add_to(run.results)
 
 
 def favour(nice):

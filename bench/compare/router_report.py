@@ -3,7 +3,7 @@
 
 import re
 
-from report import GOALS, Results, goal_row, number, table, wrapped
+from report import GOALS, Results, goal_row, number, over, table, wrapped
 
 TITLE = "# Results of the router"
 HEADING = "## The router beside others"
@@ -62,7 +62,21 @@ class RouterResults(Results):
              self.get("life", "first of many", "median_us"), 100, False, digits=0)
         goal("a relayed pair: kill -9 of the router to traffic, the worst, ms",
              self.worst("life", "outlive", "relayed_ms"), 500, False, digits=0)
+        for where, words in (("one", "one host"), ("two", "two hosts")):
+            ours = self.get("freeflow", f"ours {where}", "median_us")
+            theirs = self.get("freeflow", f"theirs {where}", "median_us")
+            if theirs:
+                goal(f"round trip of 4 KiB, {words} / FreeFlow", over(ours, theirs), 0.5, False)
+                goal(f"bandwidth of those, {words} / FreeFlow", over(theirs, ours), 2, True)
         return table(GOALS, rows)
+
+    def freeflow_table(self):
+        keys = sorted(self.keys("freeflow"))
+        cells = [
+            [self.labels["freeflow", key], number(self.get("freeflow", key, "median_us"))]
+            for key in keys
+        ]
+        return table(["ibv_uc_pingpong, 4 KiB, there and back, us", "median"], cells)
 
     def worker_table(self):
         rows = [
@@ -172,6 +186,17 @@ class RouterResults(Results):
             self.life_table(),
             "",
         ]
+        if self.keys("freeflow"):
+            parts += [
+                "### FreeFlow",
+                "",
+                self.freeflow_table(),
+                "",
+                "FreeFlow's router and its own client libraries, both on gdrcore's drop-in and "
+                "libmempool.so, and unmodified programs by way of gdrcore's router; one after the "
+                "other. Nothing of FreeFlow's that tells a rate of messages runs on it.",
+                "",
+            ]
         if self.skipped:
             parts += ["### Left out", "", "\n".join("- " + what for what in self.skipped), ""]
         return wrapped("\n".join(parts))
