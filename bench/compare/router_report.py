@@ -66,7 +66,8 @@ class RouterResults(Results):
             ours = self.get("freeflow", f"ours {where}", "median_us")
             theirs = self.get("freeflow", f"theirs {where}", "median_us")
             if theirs:
-                goal(f"round trip of 4 KiB, {words} / FreeFlow", over(ours, theirs), 0.5, False)
+                trip = over(ours, theirs)
+                goal(f"round trip of 4 KiB, {words} / FreeFlow", trip, 0.5, False, digits=4)
                 goal(f"bandwidth of those, {words} / FreeFlow", over(theirs, ours), 2, True)
         return table(GOALS, rows)
 

@@ -277,10 +277,15 @@ impl Lanes {
     pub(super) fn look(&mut self, most: usize) {
         for _ in 0..most.min(self.open.len()) {
             self.cursor = if self.cursor + 1 < self.open.len() { self.cursor + 1 } else { 0 };
-            let slot = self.open[self.cursor];
-            if self.turns.is_idle(slot) && self.has_input(slot) {
-                self.turns.ready(slot);
-            }
+            self.look_at(self.open[self.cursor]);
+        }
+    }
+
+    /// Looks at the ring of a session, if that had nothing.
+    #[inline]
+    pub(super) fn look_at(&mut self, slot: u16) {
+        if self.turns.is_idle(slot) && self.has_input(slot) {
+            self.turns.ready(slot);
         }
     }
 

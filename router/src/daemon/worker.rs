@@ -115,10 +115,13 @@ impl Worker {
         let mut last = None;
         for _ in 0..ROUND {
             self.lanes.look_in_time(LOOK);
-            let next = self.lanes.turns.next(now).or_else(|| {
+            let mut next = self.lanes.turns.next(now);
+            if next.is_none() {
+                // A look at all of them takes long where they are many.
+                self.flush();
                 self.lanes.look(SLOTS);
-                self.lanes.turns.next(now)
-            });
+                next = self.lanes.turns.next(now);
+            }
             let Some(slot) = next else { break };
             last = next;
             let passed = self.lanes.pass(now, slot, false, self.wire.as_mut());
@@ -281,6 +284,7 @@ impl Worker {
                         self.empty(slot);
                         self.give_up(slot);
                     }
+                    self.lanes.look_at(slot);
                 }
             }
         }
