@@ -32,7 +32,7 @@ FILL = sed -e 's|@PREFIX_FROM_PC@|$(call SEEN_FROM,pkgconfig,$(PREFIX))|g' \
 # Under its name at once and whole: another make may do the same, and a program may run the file.
 PUT = install -m 755 "$(1)" "$(2).$$$$" && mv -f "$(2).$$$$" "$(2)"
 
-.PHONY: all lib dropin router router-etcd verbs header examples demo demo-router test compare compare-vm compare-gpu install uninstall clean help
+.PHONY: all lib dropin router router-etcd verbs header examples demo demo-router test compare compare-router compare-vm compare-gpu install uninstall clean help
 
 all: lib dropin router examples ## Build the library, the libibverbs drop-in, the router and the C examples.
 
@@ -87,6 +87,12 @@ compare: ## Measure against bare sockets, UCX, libfabric, iperf3, rsync and nc; 
 	@scripts/deps.sh compare
 	@$(MAKE) --no-print-directory all
 	python3 -B bench/compare --bin "$(BIN)" $(COMPARE_ARGS)
+
+compare-router: ## Measure a router beside plain processes, UCX and bare sockets; write bench/RESULTS-ROUTER.md. FREEFLOW_SRC=path adds FreeFlow's.
+	@scripts/deps.sh compare-router
+	@$(MAKE) --no-print-directory all
+	$(CARGO) build --release -p bench --bin router_load
+	python3 -B bench/compare/router.py --bin "$(BIN)" --load "$(RELEASE)/router_load" $(COMPARE_ARGS)
 
 compare-vm: ## Measure beside Linux's rxe in an emulated machine; write bench/RESULTS-VM.md.
 	@scripts/deps.sh test

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Usage: deps.sh demo|demo-router|test|compare. Checks the tools that the build and the tests need.
-# As root on a system with apt it installs missing ones; otherwise it names them. A missing tool of
-# the tests is no error: its tests are skipped and name it.
+# Usage: deps.sh demo|demo-router|test|compare|compare-router. Checks the tools that the build and
+# the tests need. As root on a system with apt it installs missing ones; otherwise it names them. A
+# missing tool of the tests is no error: its tests are skipped and name it.
 set -u
 what=${1:-test}
 
@@ -16,12 +16,13 @@ if [ ${#missing_hard[@]} -gt 0 ]; then
     printf '  %s\n' "${missing_hard[@]}" >&2
     exit 1
 fi
-case $what in test | compare | demo-router) ;; *) exit 0 ;; esac
+case $what in test | compare | compare-router | demo-router) ;; *) exit 0 ;; esac
 
 # Each line: check | Debian package | purpose.
 needs() {
     case $what in
     compare) needs_compare; return ;;
+    compare-router) needs_compare_router; return ;;
     demo-router) needs_containers; return ;;
     esac
     needs_containers
@@ -76,6 +77,18 @@ command -v rsync|rsync|file copy
 command -v nc|netcat-openbsd|file copy
 command -v strace|strace|system calls of the file copies
 command -v ib_send_lat|perftest|the drop-in
+EOF
+}
+
+# The programs of `make compare-router`.
+needs_compare_router() {
+    cat <<'EOF'
+command -v python3|python3|runs the comparison
+command -v ip|iproute2|two hosts with a link
+command -v unshare|util-linux|namespaces of the hosts
+command -v ucx_perftest|ucx-utils|UCX
+command -v iperf3|iperf3|a TCP stream
+command -v ibv_uc_pingpong|ibverbs-utils|the program beside FreeFlow's
 EOF
 }
 

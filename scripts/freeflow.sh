@@ -3,6 +3,8 @@
 # drop-in and on libmempool.so: two hosts made of namespaces, a router on each, clients on both.
 #
 #   FREEFLOW_SRC   its sources (github.com/microsoft/Freeflow); without it there is nothing to do
+#   MEASURE        so many rounds of ibv_uc_pingpong with 4 KiB, for `make compare-router`, in place
+#                  of all programs; its lines begin with "measured:"
 #
 # Everything is built into a folder below TMPDIR, which goes at the end. Needs root: FreeFlow locks
 # its shared memory. docs/using/FREEFLOW.md says what was seen.
@@ -181,7 +183,8 @@ client() {
     local n=$1 id=$2 program=$3
     shift 3
     on "$n" env FFR_NAME="router$n" FFR_ID="$id" SYSFS_PATH="$work/sys$n" \
-        LD_LIBRARY_PATH="$work/client:$build/mempool" timeout 100 "$work/client/$program" "$@"
+        LD_LIBRARY_PATH="$work/client:$build/mempool" timeout 100 \
+        stdbuf -oL "$work/client/$program" "$@"
 }
 
 passed=0 failed=0
@@ -233,6 +236,28 @@ for n in 0 1; do
     (on $n ip link set "ff$n" up)
     fake_sysfs $n
 done
+
+# measure ROUNDS: the time of a round trip, between clients of one router and of two. Not of less
+# than a page: FreeFlow's library maps its own over what lies beside the buffer.
+measure() {
+    local round where a b us
+    for round in $(seq "$1"); do
+        for where in "0 0 one" "0 1 two"; do
+            read -r a b where <<<"$where"
+            both "ibv_uc_pingpong" "$a" "$b" "ibv_uc_pingpong -g 0 -n 200" \
+                "ibv_uc_pingpong -g 0 -n 200 ${addresses[0]}" || continue
+            us=$(sed -n 's|.* = \([0-9.]*\) usec/iter|\1|p' "$work/client.log")
+            echo "measured: $where $us"
+            [ -n "$us" ] || cat "$work/client.log"
+        done
+    done
+}
+
+if [ -n "${MEASURE:-}" ]; then
+    measure "$MEASURE"
+    [ "$failed" = 0 ]
+    exit
+fi
 
 # FreeFlow's table says that 10.47.0.4 is on the first host and 10.44.0.3 on the second.
 for places in "0 0 on one host" "0 1 between two hosts"; do

@@ -4,150 +4,22 @@
 import argparse
 import datetime
 import os
-import platform
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import contestants
 import draw
 import files
 import proc
 import report
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-def shell(*command):
-    try:
-        return subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=10
-        ).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+from machine import ROOT, busy, facts_of
+from run import Run
 
 
-def first_line(path, field):
-    try:
-        return next(line.split(":", 1)[1].strip() for line in open(path) if line.startswith(field))
-    except (OSError, StopIteration):
-        return "unknown"
-
-
-def busy(seconds=1.0):
-    """The share of the CPUs that other programs take while this one is idle."""
-    def ticks():
-        values = [int(v) for v in open("/proc/stat").readline().split()[1:9]]
-        return sum(values), values[3] + values[4]
-
-    total, idle = ticks()
-    time.sleep(seconds)
-    total_after, idle_after = ticks()
-    return 1 - (idle_after - idle) / max(1, total_after - total)
-
-
-def facts_of(args, load_before, busy_before, began):
-    commit = shell("git", "rev-parse", "--short=12", "HEAD") or "unknown"
-    changed = [
-        line
-        for line in shell("git", "status", "--porcelain", "--untracked-files=no").splitlines()
-        if not line[2:]
-        .strip()
-        .startswith(("bench/RESULTS.md", "bench/latency.svg", "bench/bandwidth.svg"))
-    ]
-    load = lambda values: " ".join(f"{v:.2f}" for v in values)
-    versions = [
-        f"{name} {text}"
-        for name, text in (
-            ("UCX", " ".join(next(iter(shell("ucx_info", "-v").splitlines()), "").split()[-1:])),
-            (
-                "libfabric",
-                next(
-                    (
-                        l.split(":")[1].strip()
-                        for l in shell("fi_info", "--version").splitlines()
-                        if "libfabric:" in l
-                    ),
-                    "",
-                ),
-            ),
-            ("iperf3", " ".join(shell("iperf3", "--version").split()[1:2])),
-            ("rsync", " ".join(shell("rsync", "--version").split()[2:3])),
-        )
-        if text
-    ]
-    busy_after = busy()
-    quiet = "" if max(busy_before, busy_after) < 0.1 else ": take the figures with care"
-    return [
-        ("date", began.strftime("%Y-%m-%d %H:%M UTC")),
-        ("commit", commit + (" with local changes" if changed else "")),
-        (
-            "machine",
-            f"{first_line('/proc/cpuinfo', 'model name')}, {os.cpu_count()} CPUs, "
-            f"{int(first_line('/proc/meminfo', 'MemTotal').split()[0]) // 1048576} GiB",
-        ),
-        ("kernel", f"{platform.system()} {platform.release()} {platform.machine()}"),
-        (
-            "socket buffers",
-            "default " + open("/proc/sys/net/core/rmem_default").read().strip() + " bytes",
-        ),
-        ("cores", "server %d, client %d" % proc.cores()),
-        ("load average before", load(load_before)),
-        ("load average after", load(os.getloadavg())),
-        (
-            "CPUs busy with other programs",
-            f"{busy_before:.0%} before, {busy_after:.0%} after{quiet}",
-        ),
-        ("rounds", f"{args.rounds}, counts x {args.scale:g}"),
-        ("peers", ", ".join(versions) or "none installed"),
-    ]
-
-
-class Run:
-    """The phases, within one time budget."""
-
-    def __init__(self, args):
-        self.args, self.results = args, report.Results()
-        self.begun = self.end = time.monotonic()
-        self.failures = 0
-
-    def take(self, phase, entry, name="", turn=0):
-        key, label, program, measure = entry
-        if contestants.missing(program):
-            self.results.skip(f"{program} is not installed: {label}")
-            return
-        if time.monotonic() > self.end:
-            self.results.skip(
-                f"no time left within {self.args.budget} s for every round of {label} "
-                f"({phase if isinstance(phase, str) else phase[0]})"
-            )
-            return
-        try:
-            self.results.add(phase, key, label, measure(), turn)
-        except (proc.Failed, ValueError, KeyError, IndexError, OSError) as error:
-            self.failures += program is None
-            self.results.skip(f"{label}{name} failed once: {error}")
-            print(f"  failed: {label}{name}: {error}", flush=True)
-
-    def until(self, share):
-        """Budgets a phase: a slow one takes no time from earlier ones, and leaves some to later
-        ones."""
-        self.end = self.begun + share * self.args.budget
-        return self
-
-    def alternate(self, phases, title, rounds=None):
-        """One round of all entries in order; every second round is reversed."""
-        rounds = min(rounds or self.args.rounds, self.args.rounds)
-        for turn in range(rounds):
-            print(f"{title}, round {turn + 1} of {rounds}", flush=True)
-            for phase, entries, name in phases:
-                # The first round goes forward, which sets the order of the tables.
-                for entry in entries if turn % 2 == 0 else entries[::-1]:
-                    self.take(phase, entry, name, turn)
-
+class Compare(Run):
     def copies(self, bin_dir, bare):
         work, mib = files.place(self.args.file_mib)
         if not work:
@@ -218,7 +90,7 @@ def main():
     try:
         subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-o", bare,
                         os.path.join(ROOT, "bench/compare/bare.c"), "-lm"], check=True)
-        bench, run = contestants.Bench(args.bin, bare, args.scale), Run(args)
+        bench, run = contestants.Bench(args.bin, bare, args.scale), Compare(args)
         run.until(0.20).alternate([("lat", contestants.latencies(bench), "")], "latency")
         run.until(0.38).alternate([("bw", contestants.bandwidths(bench), "")], "bandwidth")
         run.until(0.56).alternate(

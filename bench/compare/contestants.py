@@ -14,15 +14,30 @@ PERF_PORT, BARE_PORT, UCX_PORT, FI_PORT, IPERF_PORT, TOOL_PORT = (
 )
 MIB = 1 << 20
 UCX_TCP = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+
+
+class Ends:
+    """Where server and client are: their addresses, the interface between them, and what a command
+    begins with to run there."""
+
+    def __init__(self, server=SERVER, client=CLIENT, interface="lo", into=((), ())):
+        self.server, self.client, self.interface, self.into = server, client, interface, into
+
+
 UCX_SHM = {"UCX_TLS": "posix,cma,self", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
 
 class Bench:
-    """Programs, and the scale of all message counts."""
+    """Programs, the scale of all message counts, and where the ends are."""
 
-    def __init__(self, bin_dir, bare, scale):
+    def __init__(self, bin_dir, bare, scale, ends=None):
+        self.ends = ends or Ends()
         self.perf, self.bare, self.scale = os.path.join(bin_dir, "perf/perf"), bare, scale
         self.launcher = os.path.join(bin_dir, "gdrcore-run")
+
+    def pair(self, server, client, port, **how):
+        at_server, at_client = self.ends.into
+        return pair([*at_server, *server], [*at_client, *client], port, **how)
 
     def times(self, n, least=64):
         return max(least, int(n * self.scale))
@@ -31,20 +46,24 @@ class Bench:
 
     def _perf(
         self, verb, mode, size, n, loopback=False, path="udp", one_core=False, mem="host",
-        no_progress=False,
+        no_progress=False, devices=None, more=(),
     ):
+        """`devices`: those of server and client, in place of soft ones at their addresses."""
         test = [verb, mode, "-s", str(size), "-n", str(n), "--json"] + (
             ["-H"] if mode == "lat" else []
         )
         test += ["--no-progress"] if no_progress else []
+        test += more
         if loopback:
             done = Process([self.perf, "-d", "loopback"] + test, cores()[1]).wait(15)
         else:
-            end = lambda at: [
-                self.perf, "-d", f"soft:{at},path={path}", "-p", str(PERF_PORT), "--mem", mem,
+            at = self.ends.server, self.ends.client
+            devices = devices or [f"soft:{address},path={path}" for address in at]
+            server, client = [
+                [self.perf, "-d", device, "-p", str(PERF_PORT), "--mem", mem] for device in devices
             ]
-            done = pair(end(SERVER), end(CLIENT) + test + [SERVER], PERF_PORT,
-                        one_core=one_core, helper=no_progress)
+            done = self.pair(server, client + test + [self.ends.server], PERF_PORT,
+                             one_core=one_core, helper=no_progress)
         return json.loads(done.text())["results"][0]
 
     def gdrcore_latency(self, verb, size, n, **how):
@@ -62,7 +81,8 @@ class Bench:
             str(n), *more,
         ]
         run = lambda address: [self.launcher, "--address", address, "--path", "shm"] + test
-        done = pair(run(SERVER), run(CLIENT) + [SERVER], TOOL_PORT)
+        server, client = self.ends.server, self.ends.client
+        done = self.pair(run(server), run(client) + [server], TOOL_PORT)
         return [
             float(cell)
             for line in done.text().splitlines()
@@ -81,11 +101,11 @@ class Bench:
     # ---- sockets alone --------------------------------------------------------------------------
 
     def _bare(self, mode, flags, size, n):
-        done = pair(
-            [self.bare, "-p", str(BARE_PORT), "echo", SERVER],
+        done = self.pair(
+            [self.bare, "-p", str(BARE_PORT), "echo", self.ends.server],
             [self.bare, "-p", str(BARE_PORT), "-s", str(size), "-n", str(n)]
             + flags
-            + [mode, CLIENT, SERVER],
+            + [mode, self.ends.client, self.ends.server],
             BARE_PORT,
             kind="udp",
         )
@@ -109,15 +129,16 @@ class Bench:
     def _ucx(self, env, test, size, n, rank):
         common = ["ucx_perftest", "-p", str(UCX_PORT)]
         warm = max(4, min(n // 10, 5000))
-        done = pair(
+        done = self.pair(
             common,
             common
             + [
-                SERVER, "-t", test, "-s", str(size), "-n", str(n), "-w", str(warm), "-R", str(rank),
-                "-f", "-v",
+                self.ends.server, "-t", test, "-s", str(size), "-n", str(n), "-w", str(warm), "-R",
+                str(rank), "-f", "-v",
             ],
             UCX_PORT,
-            env=env,
+            env=env if "UCX_NET_DEVICES" not in env else
+            {**env, "UCX_NET_DEVICES": self.ends.interface},
         )
         row = done.text().strip().splitlines()[-1].split(",")
         if len(row) < 8:
@@ -140,7 +161,8 @@ class Bench:
     def _fi(self, provider, endpoint, size, n):
         # The server needs the same size option, or it waits for sizes that never come.
         common = ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", str(n), "-S", str(size)]
-        done = pair(common + ["-B", str(FI_PORT)], common + ["-P", str(FI_PORT), SERVER], FI_PORT)
+        client = common + ["-P", str(FI_PORT), self.ends.server]
+        done = self.pair(common + ["-B", str(FI_PORT)], client, FI_PORT)
         return done.text().strip().splitlines()[-1].split()
 
     def fi_latency(self, provider, endpoint, size, n):
@@ -154,8 +176,9 @@ class Bench:
 
     def iperf_bandwidth(self, n):
         common = ["iperf3", "-p", str(IPERF_PORT)]
-        done = pair(common + ["-s", "-1", "-B", SERVER],
-                    common + ["-c", SERVER, "-n", str(self.times(n) * MIB), "-J"], IPERF_PORT)
+        server = self.ends.server
+        done = self.pair(common + ["-s", "-1", "-B", server],
+                         common + ["-c", server, "-n", str(self.times(n) * MIB), "-J"], IPERF_PORT)
         return {"MB_per_s": json.loads(done.text())["end"]["sum_received"]["bits_per_second"] / 8e6}
 
 

@@ -2,6 +2,7 @@
 """Processes of the comparison: pinned to a core, limited in time, with their CPU time, and killed
 by their own pid only."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -9,14 +10,17 @@ import tempfile
 import time
 
 _live = []
+_nice = 0
+_libc = ctypes.CDLL(None, use_errno=True)
+PR_SET_PDEATHSIG = 1
 
 
 class Failed(Exception):
     """A program failed in its measurement; the text is the reason."""
 
 
-def cores():
-    """A core for the server and one for the client; the same one if there is no second."""
+def _distinct_cores():
+    """One CPU of each core, and all CPUs."""
     mine = sorted(os.sched_getaffinity(0))
     seen, distinct = set(), []
     for cpu in mine:
@@ -29,12 +33,39 @@ def cores():
         if place not in seen:
             seen.add(place)
             distinct.append(cpu)
+    return distinct, mine
+
+
+def cores():
+    """A core for the server and one for the client; the same one if there is no second."""
+    distinct, mine = _distinct_cores()
     best = distinct if len(distinct) > 1 else mine
     return best[0], best[1 % len(best)]
 
 
+def third_core():
+    """A core besides those of `cores`; None: there is none."""
+    distinct, _ = _distinct_cores()
+    return distinct[2] if len(distinct) > 2 else None
+
+
+def set_nice(nice):
+    """All programs that begin from now on have this priority; root may choose one below 0."""
+    global _nice
+    _nice = nice
+
+
+def _prepare(core):
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if _nice:
+        os.setpriority(os.PRIO_PROCESS, 0, _nice)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+
+
 class Process:
-    """A running program; its output goes to files, so that nothing has to read it meanwhile."""
+    """A running program; its output goes to files, so that nothing has to read it meanwhile. It
+    ends with this one, even if this one is killed. Without a core it runs on any."""
 
     def __init__(self, command, core, env=None, stdin=None, stdout=None):
         self.name = os.path.basename(command[0])
@@ -42,7 +73,7 @@ class Process:
         self.begun = time.monotonic()
         self.popen = subprocess.Popen(
             command, stdin=stdin or subprocess.DEVNULL, stdout=self.out, stderr=self.err,
-            env=dict(os.environ, **(env or {})), preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+            env=dict(os.environ, **(env or {})), preexec_fn=lambda: _prepare(core))
         self.user = self.sys = self.wall = 0.0
         self.rc = None
         _live.append(self)
@@ -61,10 +92,15 @@ class Process:
         self.out.seek(0)
         return self.out.read().decode(errors="replace")
 
+    def said(self):
+        """What it has printed so far, on both outputs; it may go on."""
+        return "".join(os.pread(f.fileno(), 1 << 20, 0).decode(errors="replace")
+                       for f in (self.out, self.err))
+
     def complaint(self):
         self.err.seek(0)
         lines = (self.err.read().decode(errors="replace") + "\n").strip().splitlines()
-        return lines[-1][:200] if lines else "no message"
+        return " ".join(line.strip() for line in lines[-2:])[:300] if lines else "no message"
 
     def wait(self, seconds):
         """Waits for a successful end; otherwise raises Failed."""
@@ -78,9 +114,9 @@ class Process:
             raise Failed(f"{self.name} exited with {self.rc}: {self.complaint()}")
         return self
 
-    def stop(self):
-        """Ends it: SIGTERM first, then SIGKILL."""
-        for sig, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
+    def stop(self, first=signal.SIGTERM):
+        """Ends it: by a friendly signal first, then by SIGKILL."""
+        for sig, seconds in ((first, 2.0), (signal.SIGKILL, 5.0)):
             if self.done():
                 return
             os.kill(self.popen.pid, sig)
@@ -96,10 +132,10 @@ def stop_all():
 
 def await_port(kind, port, process, seconds=8.0):
     """Waits until a port has a listener, without a connection, since some servers accept one client
-    only."""
+    only. It looks into the network that the process is in."""
     wanted, end = f":{port:04X}", time.monotonic() + seconds
     while time.monotonic() < end:
-        for table in (f"/proc/net/{kind}", f"/proc/net/{kind}6"):
+        for table in (f"/proc/{process.popen.pid}/net/{name}" for name in (kind, kind + "6")):
             try:
                 rows = [line.split() for line in open(table)][1:]
             except OSError:
@@ -143,7 +179,11 @@ def pair(
         second = Process(client, client_core, env)
         if helper:
             place_helper(first, second, server_core, client_core)
-        second.wait(seconds)
+        try:
+            second.wait(seconds)
+        except Failed as failed:
+            first.stop()
+            raise Failed(f"{failed}; {first.name}: {first.complaint()}") from None
         if server_ends:
             first.wait(5.0)
         return second

@@ -58,6 +58,18 @@ def table(head, rows):
     return "\n".join([line(head), rule] + [line(row) for row in rows])
 
 
+GOALS = ["goal", "is", "wanted", "reached"]
+
+
+def goal_row(what, value, bound, at_least, digits=2):
+    """A row of the table of goals."""
+    good = None if value is None else value >= bound if at_least else value <= bound
+    return [
+        what, number(value, digits), ("at least " if at_least else "at most ") + f"{bound:g}",
+        "not measured" if good is None else "yes" if good else "no",
+    ]
+
+
 class Results:
     """Rounds by phase and contestant."""
 
@@ -97,8 +109,9 @@ class Results:
         both = [a[turn] / b[turn] for turn in a if turn in b]
         return statistics.median(both) if both else None
 
-    def latency_table(self, phase="lat", what="half round trip, us"):
-        send, rows = self.typical("send", phase), []
+    def latency_table(self, phase="lat", what="half round trip, us", base="send"):
+        """`base`: the row that all are compared with."""
+        send, rows = self.typical(base, phase), []
         for key in self.keys(phase):
             mean = self.get(phase, key, "mean_us")
             rows.append(
@@ -109,10 +122,12 @@ class Results:
                     number(over(self.typical(key, phase), send)),
                 ]
             )
-        return table([what, "min", "median", "p99", "p99.9", "/ gdrcore SEND"], rows)
+        beside = f"/ {self.labels.get((phase, base), base)}" if base != "send" else "/ gdrcore SEND"
+        return table([what, "min", "median", "p99", "p99.9", beside], rows)
 
-    def bandwidth_table(self, phase="bw", what="1 MiB messages, MB/s"):
-        write, rows = self.get(phase, "write", "MB_per_s"), []
+    def bandwidth_table(self, phase="bw", what="1 MiB messages, MB/s", base="write"):
+        """`base`: the row that is compared with all."""
+        write, rows = self.get(phase, base, "MB_per_s"), []
         for key in self.keys(phase):
             values = [r["MB_per_s"] for r in self.rounds[phase, key]]
             lost = sum(r.get("lost", 0) for r in self.rounds[phase, key])
@@ -123,7 +138,8 @@ class Results:
                     number(over(write, statistics.median(values))),
                 ]
             )
-        return table([what, "median", "least", "most", "gdrcore WRITE /"], rows)
+        beside = self.labels.get((phase, base), base) if base != "write" else "gdrcore WRITE"
+        return table([what, "median", "least", "most", beside + " /"], rows)
 
     def curve(self, key):
         return {size: self.get(("curve", size), key, "MB_per_s") for size in
@@ -165,16 +181,7 @@ class Results:
     def goals(self):
         """The goals of docs and issues against the measured values."""
         rows = []
-
-        def goal(what, value, bound, at_least):
-            good = None if value is None else value >= bound if at_least else value <= bound
-            rows.append(
-                [
-                    what, number(value), ("at least " if at_least else "at most ") + f"{bound:g}",
-                    "not measured" if good is None else "yes" if good else "no",
-                ]
-            )
-
+        goal = lambda *what: rows.append(goal_row(*what))
         lat = lambda ours, theirs, phase="lat": self.ratio(
             phase, ours, theirs, "median_us", "mean_us"
         )
@@ -244,7 +251,7 @@ class Results:
                     goal(
                         f"{words} / {key}, {field}", self.ratio("file", ours, key, field), 1, False
                     )
-        return table(["goal", "is", "wanted", "reached"], rows)
+        return table(GOALS, rows)
 
     def page(self, facts, mib):
         parts = [

@@ -1,6 +1,7 @@
 //! The rings of sessions, and what is done with one packet: of a session, or of another host.
 
 use super::wire::{self, add, flow_of, Came, Wire};
+use crate::relay::turns::OVERHEAD;
 use crate::relay::{
     Counters, Goal, Ingress, Place, Refused, Slots, Stranger, Switch, Turns, SLOTS,
 };
@@ -13,6 +14,10 @@ use gdrcore_net::shm::ring::Broken;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+/// Bytes of packets, as they are charged, after which sessions are looked at that had nothing: a
+/// large packet, or several small ones, which take no longer.
+const LOOK_BYTES: usize = 1024;
+
 /// The rings, and who is where.
 pub(super) struct Lanes {
     pub(super) switch: Switch,
@@ -24,12 +29,18 @@ pub(super) struct Lanes {
     pub(super) open: Vec<u16>,
     /// The last of them that was looked at.
     cursor: usize,
+    /// Bytes that were passed on since then, as they are charged.
+    passed: usize,
     /// The packet that is passed on.
     frame: Box<[u8; FRAME_MAX]>,
     /// The same, of another host.
     packet: Box<[u8; PACKET_MAX]>,
     /// Slots whose packets have gone to other hosts in this round.
     pub(super) sending: Vec<u16>,
+    /// Slots that have got packets in this round, and whether a slot is among them: who of them
+    /// sleeps is woken at its end.
+    told: Vec<u16>,
+    is_told: Vec<bool>,
     /// Slots whose sockets have no room: their rings are left alone until they have.
     pub(super) blocked: Vec<bool>,
     /// Slots whose rings another host's packet found broken.
@@ -46,6 +57,14 @@ fn count(of: [&Counters; 2], which: impl Fn(&Counters) -> &AtomicU64, n: u64) {
     }
 }
 
+/// Notes that a slot has got a packet.
+#[inline]
+fn tell(told: &mut Vec<u16>, is_told: &mut [bool], slot: u16) {
+    if !std::mem::replace(&mut is_told[usize::from(slot)], true) {
+        told.push(slot);
+    }
+}
+
 impl Lanes {
     /// Nobody is there. `listens`: how many ports may be listened at, `round`: how many packets one
     /// round takes.
@@ -57,9 +76,12 @@ impl Lanes {
             tenants: vec![0; SLOTS],
             open: Vec::with_capacity(SLOTS),
             cursor: 0,
+            passed: 0,
             frame: Box::new([0; FRAME_MAX]),
             packet: Box::new([0; PACKET_MAX]),
             sending: Vec::with_capacity(round),
+            told: Vec::with_capacity(SLOTS),
+            is_told: vec![false; SLOTS],
             blocked: vec![false; SLOTS],
             broken: Vec::with_capacity(SLOTS),
             slots,
@@ -77,6 +99,7 @@ impl Lanes {
     ) -> Result<bool, u16> {
         let Lanes { switch, turns, rings, tenants, frame, packet, slots, sending, blocked, .. } =
             self;
+        let (told, is_told) = (&mut self.told, &mut self.is_told);
         let Some(address) = switch.gid(from) else { return Ok(false) };
         let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
         let Some(ring) = &mut rings[usize::from(from)] else { return Ok(false) };
@@ -84,6 +107,7 @@ impl Lanes {
             return Ok(false);
         };
         let bytes = came.packet.len();
+        self.passed += bytes + OVERHEAD as usize;
         if ends && !turns.may_finish(now, from) {
             count(of(from), |c| &c.unpaid, 1);
             return Ok(true);
@@ -125,15 +149,17 @@ impl Lanes {
             return Ok(true);
         }
         let marked = ingress == Ingress::Mark;
-        match ring.put_marked(&address, came.packet, marked).map_err(|Broken| to)? {
+        match ring.put_quietly(&address, came.packet, marked).map_err(|Broken| to)? {
             Put::Done => {
-                count(of(from), |c| &c.tx.0, 1);
-                count(of(from), |c| &c.tx.1, bytes as u64);
-                count(of(to), |c| &c.rx.0, 1);
-                count(of(to), |c| &c.rx.1, bytes as u64);
+                let (sender, receiver) = (of(from), of(to));
+                count(sender, |c| &c.tx.0, 1);
+                count(sender, |c| &c.tx.1, bytes as u64);
+                count(receiver, |c| &c.rx.0, 1);
+                count(receiver, |c| &c.rx.1, bytes as u64);
                 if marked {
-                    count(of(to), |c| &c.marked, 1);
+                    count(receiver, |c| &c.marked, 1);
                 }
+                tell(told, is_told, to);
             }
             // Never waited for: the sender's other peers would wait with it.
             Put::Full => count(of(to), |c| &c.full, 1),
@@ -206,6 +232,7 @@ impl Lanes {
         was_marked: bool,
     ) {
         let Lanes { switch, turns, rings, tenants, packet, slots, broken, .. } = self;
+        let (told, is_told) = (&mut self.told, &mut self.is_told);
         let Some(packet) = packet.get_mut(..bytes) else { return };
         let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
         let (Some(ring), Some(gid)) = (&mut rings[usize::from(to)], switch.gid(to)) else { return };
@@ -216,8 +243,9 @@ impl Lanes {
         }
         let marked = ingress == Ingress::Mark;
         flow_of(sender, &gid).append_icrc(0, packet);
-        match ring.put_marked(sender, packet, marked || was_marked) {
+        match ring.put_quietly(sender, packet, marked || was_marked) {
             Ok(Put::Done) => {
+                tell(told, is_told, to);
                 add(&counted.rx.0, 1);
                 add(&counted.rx.1, bytes as u64);
                 count(of(to), |c| &c.rx.0, 1);
@@ -235,14 +263,39 @@ impl Lanes {
         }
     }
 
+    /// Wakes the receivers of this round that sleep.
+    pub(super) fn wake(&mut self) {
+        for slot in self.told.drain(..).map(usize::from) {
+            self.is_told[slot] = false;
+            if let Some(ring) = &mut self.rings[slot] {
+                ring.wake();
+            }
+        }
+    }
+
     /// Looks at the next so many rings of sessions that had nothing.
     pub(super) fn look(&mut self, most: usize) {
         for _ in 0..most.min(self.open.len()) {
             self.cursor = if self.cursor + 1 < self.open.len() { self.cursor + 1 } else { 0 };
-            let slot = self.open[self.cursor];
-            if self.turns.is_idle(slot) && self.has_input(slot) {
-                self.turns.ready(slot);
-            }
+            self.look_at(self.open[self.cursor]);
+        }
+    }
+
+    /// Looks at the ring of a session, if that had nothing.
+    #[inline]
+    pub(super) fn look_at(&mut self, slot: u16) {
+        if self.turns.is_idle(slot) && self.has_input(slot) {
+            self.turns.ready(slot);
+        }
+    }
+
+    /// As [`Lanes::look`], if there was enough work since the last time: a look costs as much as a
+    /// small packet.
+    #[inline]
+    pub(super) fn look_in_time(&mut self, most: usize) {
+        if self.passed >= LOOK_BYTES {
+            self.passed = 0;
+            self.look(most);
         }
     }
 

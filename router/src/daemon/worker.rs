@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 /// Packets that one round takes.
 const ROUND: usize = 64;
-/// Rings of sessions that had nothing that are looked at before each packet.
+/// Rings of sessions that had nothing that are looked at before each large packet, or before
+/// several small ones.
 const LOOK: usize = 16;
 /// Packets that a ring may hold.
 const RINGFUL: usize = RINGS.0 as usize / FRAME_ALIGN;
@@ -113,11 +114,14 @@ impl Worker {
     fn round(&mut self, now: u64) -> Option<u16> {
         let mut last = None;
         for _ in 0..ROUND {
-            self.lanes.look(LOOK);
-            let next = self.lanes.turns.next(now).or_else(|| {
+            self.lanes.look_in_time(LOOK);
+            let mut next = self.lanes.turns.next(now);
+            if next.is_none() {
+                // A look at all of them takes long where they are many.
+                self.flush();
                 self.lanes.look(SLOTS);
-                self.lanes.turns.next(now)
-            });
+                next = self.lanes.turns.next(now);
+            }
             let Some(slot) = next else { break };
             last = next;
             let passed = self.lanes.pass(now, slot, false, self.wire.as_mut());
@@ -131,8 +135,9 @@ impl Worker {
         last
     }
 
-    /// Sends what goes to other hosts.
+    /// Sends what goes to other hosts, and wakes who has got something.
     fn flush(&mut self) {
+        self.lanes.wake();
         while let Some(slot) = self.lanes.sending.pop() {
             self.flush_one(slot, false);
         }
@@ -158,6 +163,7 @@ impl Worker {
         let Worker { wire: Some(wire), lanes, .. } = self else { return false };
         let (own, counted) = (*wire.at(), wire.counters().clone());
         let heard = wire.hear(now, |came| lanes.arrive(now, &own, &counted, came));
+        lanes.wake();
         while let Some(slot) = self.lanes.broken.pop() {
             self.give_up(slot);
         }
@@ -278,6 +284,7 @@ impl Worker {
                         self.empty(slot);
                         self.give_up(slot);
                     }
+                    self.lanes.look_at(slot);
                 }
             }
         }

@@ -1,5 +1,5 @@
 //! How long a router takes for a map of 100,000 tenants by its feed, how much memory, and how many
-//! changes a second it takes in. Prints a section of bench/RESULTS-ROUTER.md:
+//! changes a second it takes in. Prints its section of bench/RESULTS-ROUTER.md, and puts it there:
 //! `cargo run -p gdrcore-tests --bin feed_load [TENANTS]`. The router is the release build.
 
 use gdrcore_core::config::QPN_UNIT;
@@ -7,7 +7,9 @@ use gdrcore_net::via::proto::{Message, Route};
 use gdrcore_router_feed::{write, Entry, Event};
 use gdrcore_tests::feed::{address, policy, routed, start, status, wait_for, Adapter};
 use gdrcore_tests::router::Raw;
+use gdrcore_tests::source::root;
 use gdrcore_tests::tools::run;
+use std::fmt::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -70,6 +72,19 @@ fn said(program: &str, words: &[&str]) -> String {
     run(Command::new(program).args(words), 10).output.trim().to_string()
 }
 
+/// First line of the section.
+const HEADING: &str = "## A map by the feed";
+
+/// Puts the section in place of the former one; others stay as they are.
+fn put_down(section: &str) {
+    let path = root().join("bench/RESULTS-ROUTER.md");
+    let page = std::fs::read_to_string(&path).expect("the page");
+    let (before, rest) = page.split_once(HEADING).unwrap_or((&page, ""));
+    let after = rest.find("\n## ").map_or("", |at| &rest[at..]);
+    let page = format!("{}\n\n{section}{after}", before.trim_end());
+    std::fs::write(path, page).expect("the page");
+}
+
 fn main() {
     let count: u32 = std::env::args().nth(1).map_or(100_000, |n| n.parse().expect("a number"));
     let mut router = start(&policy("a", &address(1), &[("blue", 1, (1010, 4))]));
@@ -120,33 +135,39 @@ fn main() {
     singles.sort_unstable();
     assert_eq!(status(&router, "tenants"), (count + 1 + SINGLE).to_string());
     let load_average = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("## A map by the feed\n");
-    println!("Written by `cargo run -p gdrcore-tests --bin feed_load`; one run on one machine.\n");
-    println!("- date: {}", said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]));
-    println!("- commit: {}", said("git", &["rev-parse", "--short=12", "HEAD"]));
-    println!("- CPUs: {}", std::thread::available_parallelism().map_or(1, usize::from));
-    println!(
+    let mut page = String::new();
+    macro_rules! out {
+        ($($what:tt)*) => { writeln!(page, $($what)*).expect("a text") };
+    }
+    out!("{HEADING}\n");
+    out!("Written by `cargo run -p gdrcore-tests --bin feed_load`; one run on one machine.\n");
+    out!("- date: {}", said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]));
+    out!("- commit: {}", said("git", &["rev-parse", "--short=12", "HEAD"]));
+    out!("- CPUs: {}", std::thread::available_parallelism().map_or(1, usize::from));
+    out!(
         "- load average at the end: {}",
         load_average.split(' ').take(3).collect::<Vec<_>>().join(" ")
     );
-    println!(
+    out!(
         "- one session of one tenant is there; each line has {} bytes\n",
         loading / count as usize
     );
-    println!("| what | figure |\n|---|---:|");
-    println!(
+    out!("| what | figure |\n|---|---:|");
+    out!(
         "| {count} tenants, until a route to the last one is answered | {:.2} s |",
         loaded.as_secs_f64()
     );
-    println!("| resident memory, a tenant | {} B |", (after - before) * 1024 / u64::from(count));
-    println!("| resident memory in all, all of them there | {} MiB |", after / 1024);
-    println!("| resident memory after the changes | {} MiB |", memory(pid) / 1024);
-    println!("| changes in a second | {:.0} |", f64::from(CHANGES) / took.as_secs_f64());
+    out!("| resident memory, a tenant | {} B |", (after - before) * 1024 / u64::from(count));
+    out!("| resident memory in all, all of them there | {} MiB |", after / 1024);
+    out!("| resident memory after the changes | {} MiB |", memory(pid) / 1024);
+    out!("| changes in a second | {:.0} |", f64::from(CHANGES) / took.as_secs_f64());
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
-    println!(
+    out!(
         "| a new one, until a route to it is answered: median, longest of {SINGLE} \
          | {:.1} ms, {:.1} ms |",
         ms(singles[singles.len() / 2]),
         ms(singles[singles.len() - 1]),
     );
+    print!("{page}");
+    put_down(&page);
 }

@@ -158,14 +158,28 @@ impl Relay {
     /// # Errors
     /// [`Broken`].
     pub fn put(&mut self, address: &[u8; 16], packet: &[u8]) -> core::result::Result<Put, Broken> {
-        self.put_marked(address, packet, false)
+        let put = self.put_quietly(address, packet, false)?;
+        if put == Put::Done {
+            self.wake();
+        }
+        Ok(put)
     }
 
-    /// As [`Relay::put`]. `marked`: the receiver gets too much, even if its ring is not half full.
+    /// Wakes the other end if it sleeps: after [`Relay::put_quietly`].
+    #[inline]
+    pub fn wake(&mut self) {
+        if self.writer.place().asleep().must_wake(sleep::ANY) {
+            self.socket.wake();
+        }
+    }
+
+    /// As [`Relay::put`], but wakes nobody: [`Relay::wake`] must follow soon, once for several
+    /// frames, because its fence waits until all bytes have left this core. `marked`: the receiver
+    /// gets too much, even if its ring is not half full.
     ///
     /// # Errors
     /// [`Broken`].
-    pub fn put_marked(
+    pub fn put_quietly(
         &mut self,
         address: &[u8; 16],
         packet: &[u8],
@@ -189,9 +203,6 @@ impl Relay {
         host::place(at, &head).map_err(|_| Broken)?;
         host::place(at + HEAD as u64, packet).map_err(|_| Broken)?;
         self.writer.publish(len);
-        if self.writer.place().asleep().must_wake(sleep::ANY) {
-            self.socket.wake();
-        }
         Ok(Put::Done)
     }
 

@@ -120,6 +120,8 @@ impl SoftDevice {
             port.discards |= self.via.is_some() && shm.has_lost();
             self.lose_links(g, shm, now);
             self.has_local_peers.store(shm.has_links(), Ordering::Relaxed);
+            let is_relayed = port.relay.is_some() && !shm.has_links();
+            self.is_relayed.store(is_relayed, Ordering::Relaxed);
         }
     }
 

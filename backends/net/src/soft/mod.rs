@@ -195,6 +195,8 @@ pub struct SoftDevice {
     fork: ForkGuard,
     /// Some peers are processes of this host, as of the last maintenance of the links.
     has_local_peers: AtomicBool,
+    /// All peers are reached by way of a router, as of the same time.
+    is_relayed: AtomicBool,
     polls: turns::PollNotes,
     /// A thread has armed the descriptor and may sleep on it.
     sleeping: Asleep,

@@ -221,6 +221,7 @@ impl SoftDevice {
             fork,
             polls: Default::default(),
             has_local_peers: AtomicBool::new(false),
+            is_relayed: AtomicBool::new(false),
             sleeping: Asleep::new(),
             helper_on: AtomicBool::new(false),
             helper: helper::Helper::new()?,

@@ -42,6 +42,11 @@ const IDLE_POLLS: u32 = 64;
 /// often, because a thread that yields may get little time on a busy machine.
 const IDLE_POLLS_LOCAL: u32 = 32;
 
+/// Empty polls after which it yields, again and again, if its peers are reached by way of a router
+/// alone: some 0.5 µs. The router's worker has to run before anything can come, and where cores are
+/// few it waits for this one.
+const IDLE_POLLS_RELAYED: u32 = 4;
+
 impl<P: Port> PortState<P> {
     /// Whether work may wait for an event that wakes a thread.
     pub(super) fn is_blocked(&self) -> bool {
@@ -278,6 +283,7 @@ impl SoftDevice {
         self.polls.idle.store(idle, Ordering::Relaxed);
         if idle.is_multiple_of(IDLE_POLLS)
             || idle == IDLE_POLLS_LOCAL && self.has_local_peers.load(Ordering::Relaxed)
+            || idle.is_multiple_of(IDLE_POLLS_RELAYED) && self.is_relayed.load(Ordering::Relaxed)
         {
             std::thread::yield_now();
         }

@@ -56,14 +56,25 @@ fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
 /// Writes the engine's packets for peers without a link.
 pub(super) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
     let Some(relay) = &mut port.relay else { return };
-    match write_all(g, relay, now) {
+    let mut written = false;
+    let result = write_all(g, relay, now, &mut written);
+    if written {
+        relay.wake();
+    }
+    match result {
         Ok(full) => port.rings_full |= full,
         Err(Broken) => lose(port),
     }
 }
 
-/// Returns true if the ring is full; its socket is readable when there is room.
-fn write_all(g: &mut Guard<'_>, relay: &mut Relay, now: u64) -> Result<bool, Broken> {
+/// Returns true if the ring is full; its socket is readable when there is room. `written`: it has
+/// got something, of which the router does not know if it sleeps.
+fn write_all(
+    g: &mut Guard<'_>,
+    relay: &mut Relay,
+    now: u64,
+    written: &mut bool,
+) -> Result<bool, Broken> {
     let mut space = [0; SPACE];
     for _ in 0..BURSTS {
         if !relay.has_room(ROOM)? {
@@ -71,9 +82,10 @@ fn write_all(g: &mut Guard<'_>, relay: &mut Relay, now: u64) -> Result<bool, Bro
         }
         let Some(burst) = g.poll_transmit(now, &mut space) else { break };
         for packet in space[..burst.len].chunks(burst.seg.max(PACKET_MIN)) {
-            if relay.put(&burst.dst.gid, packet)? == Put::Full {
+            if relay.put_quietly(&burst.dst.gid, packet, false)? == Put::Full {
                 return Ok(true);
             }
+            *written = true;
         }
     }
     Ok(false)

@@ -54,7 +54,7 @@ fn a_mark_arrives_whatever_room_there_is() {
     let (mut router, mut session) = both();
     let mut space = [0; FRAME_MAX];
     for marked in [true, false, true] {
-        assert_eq!(router.put_marked(&[1; 16], &[5; 100], marked), Ok(Put::Done));
+        assert_eq!(router.put_quietly(&[1; 16], &[5; 100], marked), Ok(Put::Done));
         let got = session.take(&mut space).unwrap().unwrap();
         assert_eq!((got.congested, got.packet), (marked, &[5; 100][..]));
     }

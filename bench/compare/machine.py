@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What a page of results says of the machine, its load and the programs."""
+
+import os
+import platform
+import subprocess
+import time
+
+import proc
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def shell(*command):
+    try:
+        return subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=10
+        ).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def first_line(path, field):
+    try:
+        return next(line.split(":", 1)[1].strip() for line in open(path) if line.startswith(field))
+    except (OSError, StopIteration):
+        return "unknown"
+
+
+def busy(seconds=1.0):
+    """The share of the CPUs that other programs take while this one is idle."""
+    def ticks():
+        values = [int(v) for v in open("/proc/stat").readline().split()[1:9]]
+        return sum(values), values[3] + values[4]
+
+    total, idle = ticks()
+    time.sleep(seconds)
+    total_after, idle_after = ticks()
+    return 1 - (idle_after - idle) / max(1, total_after - total)
+
+
+def versions_of(peers):
+    """Of the peers that are installed."""
+    libfabric = (
+        line.split(":")[1].strip()
+        for line in shell("fi_info", "--version").splitlines()
+        if "libfabric:" in line
+    )
+    known = {
+        "UCX": " ".join(next(iter(shell("ucx_info", "-v").splitlines()), "").split()[-1:]),
+        "libfabric": next(libfabric, ""),
+        "iperf3": " ".join(shell("iperf3", "--version").split()[1:2]),
+        "rsync": " ".join(shell("rsync", "--version").split()[2:3]),
+    }
+    return [f"{name} {known[name]}" for name in peers if known[name]]
+
+
+def facts_of(
+    args, load_before, busy_before, began, peers=("UCX", "libfabric", "iperf3", "rsync")
+):
+    commit = shell("git", "rev-parse", "--short=12", "HEAD") or "unknown"
+    changed = [
+        line
+        for line in shell("git", "status", "--porcelain", "--untracked-files=no").splitlines()
+        if not line[2:]
+        .strip()
+        .startswith(("bench/RESULTS", "bench/latency.svg", "bench/bandwidth.svg"))
+    ]
+    load = lambda values: " ".join(f"{v:.2f}" for v in values)
+    busy_after = busy()
+    quiet = "" if max(busy_before, busy_after) < 0.1 else ": take the figures with care"
+    return [
+        ("date", began.strftime("%Y-%m-%d %H:%M UTC")),
+        ("commit", commit + (" with local changes" if changed else "")),
+        (
+            "machine",
+            f"{first_line('/proc/cpuinfo', 'model name')}, {os.cpu_count()} CPUs, "
+            f"{int(first_line('/proc/meminfo', 'MemTotal').split()[0]) // 1048576} GiB",
+        ),
+        ("kernel", f"{platform.system()} {platform.release()} {platform.machine()}"),
+        (
+            "socket buffers",
+            "default " + open("/proc/sys/net/core/rmem_default").read().strip() + " bytes",
+        ),
+        ("cores", "server %d, client %d" % proc.cores()),
+        ("load average before", load(load_before)),
+        ("load average after", load(os.getloadavg())),
+        (
+            "CPUs busy with other programs",
+            f"{busy_before:.0%} before, {busy_after:.0%} after{quiet}",
+        ),
+        ("rounds", f"{args.rounds}, counts x {args.scale:g}"),
+        ("peers", ", ".join(versions_of(peers)) or "none installed"),
+    ]
