@@ -20,6 +20,7 @@ pub mod rxe;
 pub mod soft;
 pub mod source;
 pub mod suite;
+pub mod supervisor;
 pub mod tools;
 pub mod traffic;
 pub mod two_hosts;
