@@ -19,6 +19,7 @@ import faults_flow
 import faults_hosts
 import faults_life
 import faults_qos
+import faults_tenants
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TREE = os.path.join(ROOT, "build", "mutants")
@@ -53,6 +54,12 @@ USERS = ("users", USERS_TEST + ["--no-run"], USERS_TEST)
 # Shows faults of the router.
 ROUTER_TEST = ["cargo", "test", "-q", "-p", "gdrcore-router"]
 ROUTER = ("router", ROUTER_TEST + ["--no-run"], ROUTER_TEST)
+
+def whole(test):
+    """The stage of a test of whole routers, which it builds itself: first all of it is built."""
+    run = ["cargo", "test", "-q", "-p", "gdrcore-tests", "--test", test]
+    return ("test " + test, run + ["--no-run"], run)
+
 
 # What those of libmempool.so show.
 MEMPOOL_TEST = ["cargo", "test", "-q", "-p", "gdrcore-mempool"]
@@ -730,6 +737,10 @@ FAULTS += [
     fault[:4] + ({"router": ROUTER, "net": NET, "engine": ENGINE, "unit": UNIT}[fault[4]],)
     for fault in faults_life.FAULTS
 ]
+FAULTS += [
+    fault[:4] + ({"router": ROUTER, "net": NET}.get(fault[4]) or whole(fault[4]),)
+    for fault in faults_tenants.FAULTS
+]
 
 
 def sh(args, timeout):
@@ -858,7 +869,8 @@ def main():
         for fault in (FAULTS if only is None else [FAULTS[i - 1] for i in only])
         if len(fault) > 4
     }
-    for stage, build, command in STAGES + [s for s in (LOOM, NET, USERS, ROUTER) if s[0] in own]:
+    more = {fault[4][0]: fault[4] for fault in FAULTS if len(fault) > 4 and fault[4][0] in own}
+    for stage, build, command in STAGES + [s for s in more.values() if s not in STAGES]:
         if sh(build, BUILD_LIMIT).returncode or sh(command, BUILD_LIMIT).returncode != 0:
             print(f"{stage} fails without any fault; nothing can be learnt")
             return 1

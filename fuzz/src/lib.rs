@@ -6,6 +6,7 @@
 //! * [`mod@pcap`]: the reader of capture files.
 //! * [`mod@mail`]: messages between the processes of one address.
 //! * [`mod@router`]: the router's broker, with messages of any processes.
+//! * [`mod@policy`]: what a router reads of its operator: policies, maps of hosts, requests.
 //! * [`mod@feed`]: the map of hosts as an adapter brings it, with any events.
 //! * [`mod@relay`]: the router's relay, with frames of any content.
 //! * [`mod@cm`]: two connection managers, their programs, the network between them and a stranger.
@@ -21,6 +22,7 @@ mod feed;
 mod host;
 mod mail;
 mod pcap;
+mod policy;
 mod relay;
 mod router;
 
@@ -36,6 +38,7 @@ pub use cm::{cm, Managed};
 pub use feed::{feed, Fed};
 pub use mail::{mail, Mailed};
 pub use pcap::{pcap, Seen};
+pub use policy::{policy, Ruled};
 pub use relay::{relay, Relayed};
 pub use router::{router, Routed};
 

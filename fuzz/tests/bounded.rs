@@ -3,7 +3,7 @@
 
 use gdrcore_core::cm::cm_event;
 use gdrcore_core::counters::Counters;
-use gdrcore_fuzz::{Fed, Mailed, Managed, Reached, Relayed, Routed, Seen};
+use gdrcore_fuzz::{Fed, Mailed, Managed, Reached, Relayed, Routed, Ruled, Seen};
 use gdrcore_testkit::rng::Rng;
 
 /// Whether only one string was requested.
@@ -154,6 +154,15 @@ fn any_processes_at_a_router() {
     let Routed { welcomed, links, refused, expelled, revoked, listens, policies } = sum;
     let reached = [welcomed, links, refused, expelled, revoked, listens, policies];
     assert!(single() || reached.iter().all(|&n| n > 0), "{sum:?}");
+}
+
+#[test]
+fn any_policies_maps_and_requests() {
+    let mut sum = Ruled::default();
+    run("policy", 5000, 600, gdrcore_fuzz::policy, |r| sum.add(&r));
+    let Ruled { policies, tenants, with_map, maps, requests, refused } = sum;
+    let reached = [policies, tenants, with_map, maps, requests, refused];
+    assert!(single() || reached.iter().all(|&n| n > 20), "{sum:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub mod cm;
 pub mod containers;
+pub mod crowd;
 pub mod cuda;
 pub mod dropin;
 pub mod etcd;
@@ -11,6 +12,7 @@ pub mod forge;
 pub mod lab;
 pub mod library;
 pub mod map;
+pub mod process;
 pub mod rdmacm;
 pub mod router;
 pub mod router_round;
@@ -18,6 +20,7 @@ pub mod rxe;
 pub mod soft;
 pub mod source;
 pub mod suite;
+pub mod supervisor;
 pub mod tools;
 pub mod traffic;
 pub mod two_hosts;

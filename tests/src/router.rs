@@ -42,10 +42,7 @@ impl Router {
 
     /// The same, with more in its environment.
     pub fn start_in(policy: &str, options: &[&str], environment: &[(&str, &str)]) -> Router {
-        let mut router = Router::prepare(options, environment);
-        router.write(policy);
-        router.restart();
-        router
+        Router::prepare(options, environment).begin(policy, &[])
     }
 
     /// Starts one on a host of a lab, in whose network it then is, with files beside its policy:
@@ -55,12 +52,28 @@ impl Router {
         let on = favoured(&lab.in_network(host));
         router.by =
             std::iter::once(on.get_program()).chain(on.get_args()).map(Into::into).collect();
+        router.begin(policy, files)
+    }
+
+    /// Starts one with options and with files beside its policy: names and what they say.
+    pub fn start_beside(policy: &str, options: &[&str], files: &[(&str, &str)]) -> Router {
+        Router::prepare(options, &[]).begin(policy, files)
+    }
+
+    /// Starts one that may have so many descriptors.
+    pub fn start_with_descriptors(policy: &str, most: usize) -> Router {
+        let mut router = Router::prepare(&[], &[]);
+        router.by = vec!["prlimit".into(), format!("--nofile={most}:{most}").into()];
+        router.begin(policy, &[])
+    }
+
+    fn begin(mut self, policy: &str, files: &[(&str, &str)]) -> Router {
         for (name, text) in files {
-            std::fs::write(router.dir.join(name), text).expect("a file");
+            std::fs::write(self.dir.join(name), text).expect("a file");
         }
-        router.write(policy);
-        router.restart();
-        router
+        self.write(policy);
+        self.restart();
+        self
     }
 
     /// Its folder.

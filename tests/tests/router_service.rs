@@ -8,11 +8,10 @@ use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{hello, Raw, Router};
 use gdrcore_tests::soft::Soft;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch, Running};
+use gdrcore_tests::supervisor::{folder, listener, supervised};
+use gdrcore_tests::tools::{find, run, scratch};
 use gdrcore_tests::{library, skip};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -128,64 +127,6 @@ fn a_program_of_another_version_is_told_both_ranges() {
     assert_eq!(bye.errno, libc::E2BIG, "fields that it cannot do without");
 }
 
-/// A folder whose path is short enough for sockets.
-fn folder(name: &str) -> PathBuf {
-    let dir = std::env::temp_dir().join(format!("gdrc-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&dir).expect("a folder");
-    dir
-}
-
-/// A listener of packets at a path.
-fn listener(path: &Path) -> OwnedFd {
-    // SAFETY: no pointers.
-    let raw = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0) };
-    assert!(raw >= 0);
-    // SAFETY: new, and nobody else's.
-    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-    // SAFETY: zeroes are a valid address.
-    let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let text = path.to_str().expect("a path of text");
-    for (to, from) in addr.sun_path.iter_mut().zip(text.bytes()) {
-        *to = from as libc::c_char;
-    }
-    // SAFETY: the address is whole and lives through the call.
-    let rc = unsafe {
-        libc::bind(raw, (&raw const addr).cast(), size_of_val(&addr) as u32) | libc::listen(raw, 16)
-    };
-    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
-    fd
-}
-
-/// A router that is started with sockets, as a supervisor starts it.
-fn supervised(bash: &Path, sockets: &[&dyn AsRawFd], policy: &Path) -> Running {
-    let mut script = String::new();
-    for (k, socket) in sockets.iter().enumerate() {
-        let raw = socket.as_raw_fd();
-        // SAFETY: no pointers. Programs that this process starts get the descriptor.
-        assert_eq!(unsafe { libc::fcntl(raw, libc::F_SETFD, 0) }, 0);
-        // First to numbers that nothing else has.
-        script += &format!("exec {}<&{raw}; ", 200 + k);
-    }
-    for k in 0..sockets.len() {
-        script += &format!("exec {}<&{}; ", 3 + k, 200 + k);
-    }
-    script += "LISTEN_PID=$$ exec \"$@\"";
-    let routerd = library::router().join("gdrcore-routerd");
-    let mut running = Running::start(
-        Command::new(bash)
-            .args(["-c", &script, "bash"])
-            .arg(routerd)
-            .args(["-v", "--firewall", "off"])
-            .arg(policy)
-            .env("LISTEN_FDS", sockets.len().to_string())
-            .env("LISTEN_FDNAMES", "tenant:wire:stray"),
-    );
-    running.wait_for_output("ready");
-    running
-}
-
 #[test]
 fn sockets_of_a_supervisor_outlive_the_router() {
     let Some(bash) = find("bash") else { skip!("bash is not installed") };
@@ -205,7 +146,12 @@ fn sockets_of_a_supervisor_outlive_the_router() {
     std::fs::write(&policy, text).expect("the policy");
     let (tenant, stray) = (listener(&a), listener(&dir.join("stray")));
     let wire = std::net::UdpSocket::bind((address.as_str(), 14791)).expect("a socket");
-    let mut first = supervised(&bash, &[&tenant, &wire, &stray], &policy);
+    let start = || {
+        let mut running = supervised(&bash, &[&tenant, &wire, &stray], &policy);
+        running.wait_for_output("ready");
+        running
+    };
+    let mut first = start();
     assert!(first.output().contains("the socket stray"), "{}", first.output());
     let mut raw = Raw::connect(&a).expect("a connection");
     let (before, _rings) = raw.greet_with_rings();
@@ -215,7 +161,7 @@ fn sockets_of_a_supervisor_outlive_the_router() {
     let mut raw = Raw::connect(&a).expect("a connection");
     raw.say(1, Message::Hello(Hello { token: before.token, ..hello() }));
     assert!(std::net::UdpSocket::bind((address.as_str(), 14791)).is_err());
-    let second = supervised(&bash, &[&tenant, &wire, &stray], &policy);
+    let second = start();
     let Some((Envelope { status: 0, message: Message::Welcome(again), .. }, _)) = raw.hear() else {
         panic!("no WELCOME: {}", second.output())
     };

@@ -6,6 +6,7 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{Message, Route};
 use gdrcore_router_feed::{write, Entry, Event};
 use gdrcore_tests::feed::{address, policy, routed, start, status, wait_for, Adapter};
+use gdrcore_tests::process::kib;
 use gdrcore_tests::router::Raw;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::run;
@@ -61,11 +62,8 @@ fn answered(raw: &mut Raw) {
     assert_eq!(routed(&e).0, 0, "{e:?}");
 }
 
-/// KiB of a process, by a line of its status.
 fn memory(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
-    let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("a figure");
-    line.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number")
+    kib(pid, "status", "VmRSS:")
 }
 
 fn said(program: &str, words: &[&str]) -> String {

@@ -240,6 +240,21 @@ pub fn large(report: &mut Report, link: &Link, mtu: u32) {
     }
 }
 
+/// The operations of a tenant by way of a router: features for SEND, WRITE, READ and datagrams.
+pub fn outside(report: &mut Report, link: &Link, [s, w, r, ud]: [&str; 4]) {
+    let (mtu, what) = (3, format!("{}, MTU {}", link.name, 128 << 3));
+    let lengths = lengths(mtu);
+    let of = |kind| shape(kind, mtu, lengths[lengths.len() - 1]);
+    let rc = of(qp_type::RC);
+    report.both(s, &what, |side| over(link, rc, &lengths, |p, l| send(p, side, l, None)));
+    report.both(w, &what, |side| over(link, rc, &lengths, |p, l| write(p, side, l, None)));
+    report.both(r, &what, |side| over(link, rc, &lengths, |p, l| read(p, side, l)));
+    let one_packet: Vec<usize> = lengths.iter().copied().filter(|&l| l <= 128 << mtu).collect();
+    report.both(ud, &what, |side| {
+        over(link, of(qp_type::UD), &one_packet, |p, l| send(p, side, l, IMM))
+    });
+}
+
 /// UC's operations.
 pub fn unreliable(report: &mut Report, link: &Link, mtu: u32, lengths: &[usize]) {
     let longest = lengths.iter().copied().max().unwrap_or(0);

@@ -293,16 +293,16 @@ impl<'d> Talk<'d> {
 
 /// A case: the tool, our role, the addresses.
 #[derive(Clone, Copy)]
-struct Case {
-    tool: &'static str,
+struct Case<'a> {
+    tool: &'a str,
     port: u16,
     ours_serves: bool,
-    device: &'static str,
-    near: &'static str,
-    far: &'static str,
+    device: &'a str,
+    near: &'a str,
+    far: &'a str,
 }
 
-fn run_case(lab: &Lab, c: Case) -> Outcome<usize> {
+fn run_case(lab: &Lab, c: Case<'_>) -> Outcome<usize> {
     let soft = Soft::open(c.device, &Default::default()).map_err(|e| e.to_string())?;
     let kind = if c.tool == "udaddy" { qp_type::UD } else { qp_type::RC };
     let mut talk = Talk::new(&soft, kind)?;
@@ -391,5 +391,15 @@ pub fn tools(report: &mut Report, lab: &Lab) {
                 report.case(&feature, side, what, || run_case(lab, case));
             }
         }
+    }
+}
+
+/// Runs a tool whose port is 7174 with either role ours. `places`: our device, the address by which
+/// the far end knows it, and the far end's.
+pub(super) fn by(report: &mut Report, lab: &Lab, feature: &str, tool: &str, places: [&str; 3]) {
+    let [device, near, far] = places;
+    for (side, ours_serves) in [(Side::Ours, false), (Side::Rxe, true)] {
+        let case = Case { tool, port: 7174, ours_serves, device, near, far };
+        report.case(feature, side, "IPv4", || run_case(lab, case));
     }
 }

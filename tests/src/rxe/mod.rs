@@ -16,6 +16,7 @@ pub mod lab;
 pub mod long;
 pub mod lossy;
 pub mod mangle;
+pub mod outside;
 pub mod packets;
 pub mod pair;
 pub mod perftest;

@@ -6,8 +6,8 @@ use super::report::Report;
 use super::side::Side;
 use super::vm::Vm;
 use super::{
-    cases, cm, deep_queues, faults, forged, headers, lossy, perftest, pingpong, same_tool, timers,
-    Guest, Link, Outcome,
+    cases, cm, deep_queues, faults, forged, headers, lossy, outside, perftest, pingpong, same_tool,
+    timers, Guest, Link, Outcome,
 };
 use crate::soft::Soft;
 use std::cell::RefCell;
@@ -139,6 +139,7 @@ pub fn everything(report: &mut Report, share: &Path) -> Outcome<()> {
     pingpong::all(report, &lab);
     perftest::all(report, &lab);
     cm::tools(report, &lab);
+    outside::all(report, &lab, &guest)?;
     same_tool::all(report, &lab);
     let port = PEER_PORT + 1;
     let kill =

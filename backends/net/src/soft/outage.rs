@@ -13,8 +13,19 @@ use std::os::fd::AsRawFd;
 /// After the router's return the silence of a peer costs it nothing for this long: its process may
 /// come back later than this one.
 const SETTLE_NS: u64 = 2_000_000_000;
-/// What is still unacknowledged is sent again so long after the return, once each.
-const AGAIN_NS: [u64; 5] = [10_000_000, 50_000_000, 250_000_000, 1_000_000_000, SETTLE_NS];
+/// What is still unacknowledged is sent again so long after the return, once each: at most twice as
+/// late as the peer's process came back.
+const AGAIN_NS: [u64; 9] = [
+    10_000_000,
+    20_000_000,
+    40_000_000,
+    80_000_000,
+    160_000_000,
+    320_000_000,
+    640_000_000,
+    1_280_000_000,
+    SETTLE_NS,
+];
 /// Interval of looks at a session whose rings are lost while its socket is not.
 const LOOK_NS: u64 = 10_000_000;
 /// Listeners that one round announces again.
@@ -35,6 +46,12 @@ pub(super) struct Outage {
     over: bool,
     /// The engine has something to send or to report.
     changed: bool,
+}
+
+/// When a device whose router is away does something again: at the next attempt, but no later than
+/// its deadline.
+fn look_at(attempt: u64, since: u64, grace_ns: u64) -> u64 {
+    attempt.min(since.saturating_add(grace_ns))
 }
 
 impl Outage {
@@ -73,7 +90,7 @@ impl SoftDevice {
         match via.resume(now) {
             Standing::Over => return self.lose_router(g, port, now, 0),
             Standing::Back(relay) => return self.take_back(g, port, now, relay),
-            Standing::Away(at) => outage.at = Some(at),
+            Standing::Away(at) => outage.at = Some(look_at(at, since, self.grace_ns)),
             Standing::Up => outage.at = Some(now + LOOK_NS),
         }
         let waited = now.saturating_sub(since);
@@ -127,5 +144,23 @@ impl SoftDevice {
         port.outage = Outage { over: true, changed: true, ..Outage::default() };
         g.port_lost(now, waited);
         self.notify(g);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_between_attempts_does_not_move_the_deadline() {
+        // The router has been away since 5.
+        assert_eq!((look_at(8, 5, 10), look_at(15, 5, 10), look_at(900, 5, 10)), (8, 15, 15));
+        assert_eq!(look_at(900, 5, u64::MAX), 900);
+    }
+
+    #[test]
+    fn what_is_unacknowledged_waits_no_longer_than_its_peer_was_late() {
+        assert!(AGAIN_NS.windows(2).all(|w| w[0] < w[1] && w[1] <= 2 * w[0]));
+        assert_eq!(AGAIN_NS.last(), Some(&SETTLE_NS));
     }
 }

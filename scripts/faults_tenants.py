@@ -1,0 +1,58 @@
+"""Deliberate faults of a router's checks of hostile tenants and endpoints, for mutate.py.
+
+What is wrong then | file | text | what stands there instead | the one stage that can see
+it, or the test of gdrcore-tests."""
+
+D = "router/src/daemon/"
+W = "router/src/relay/"
+N = "backends/net/src/"
+FAULTS = [
+    ("a message to QP1 may be of any kind", W + "switch.rs",
+     "if run.class != Class::Ud || run.kind != Kind::Send {",
+     "if false {",
+     "router"),
+    ("any host is taken for one of the map", W + "far.rs",
+     "let host = self.host(from).ok_or(Stranger::Host)?;",
+     "let host = self.host(from).unwrap_or(0);",
+     "router"),
+    ("a packet of a plain endpoint is accepted with any ICRC", D + "lanes.rs",
+     "            return add(&counted.bad_icrc, 1);\n        }\n        let guest",
+     "        }\n        let guest",
+     "router_outside"),
+    ("packets of endpoints are taken though no session talks outside", D + "lanes.rs",
+     "if !switch.talks_outside() {",
+     "if false {",
+     "router_two_hosts"),
+    ("what finds a tenant's ring full is not counted", D + "lanes.rs",
+     "Put::Full => count(of(to), |c| &c.full, 1),",
+     "Put::Full => {}",
+     "hostile_tenants"),
+    ("a session whose rings are broken stays", D + "worker.rs",
+     "self.slots.set(slot, State::Broken);",
+     "self.slots.set(slot, State::Taken);",
+     "hostile_tenants"),
+    ("any number of connections may be without an identity", D + "sessions.rs",
+     "if strangers.len() < STRANGERS {",
+     "if true {",
+     "router_limits"),
+    ("sessions take descriptors without bound", D + "sessions.rs",
+     "if self.connections.len() >= self.most {",
+     "if false {",
+     "router_limits"),
+    ("who reads no answers stays", D + "connection.rs",
+     "if self.kept.is_some() {\n            return Sent::Full;\n        }\n        match",
+     "match",
+     "hostile_tenants"),
+    ("any user may ask the admin socket", D + "admin.rs",
+     "if uid != 0 && uid != sys::own_uid() {",
+     "if false {",
+     "router_limits"),
+    ("an interval between attempts moves a device's deadline", N + "soft/outage.rs",
+     "attempt.min(since.saturating_add(grace_ns))",
+     "attempt",
+     "net"),
+    ("what a late peer missed is sent again late", N + "soft/outage.rs",
+     "    320_000_000,\n",
+     "",
+     "net"),
+]
