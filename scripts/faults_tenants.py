@@ -55,4 +55,8 @@ FAULTS = [
      "    320_000_000,\n",
      "",
      "net"),
+    ("a queue pair ends although its last ACK has found no room", N + "soft/progress.rs",
+     "if !port.is_blocked() || port.gave_up_room",
+     "if true || port.gave_up_room",
+     "router_full_ring"),
 ]
