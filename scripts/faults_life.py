@@ -171,8 +171,4 @@ FAULTS = [
      "*known = tell(*at);\n            if !*known {",
      "if !tell(*at) {",
      "net"),
-    ("a receiver that sleeps is not woken at the end of a round", D + "worker.rs",
-     "    fn flush(&mut self) {\n        self.lanes.wake();\n",
-     "    fn flush(&mut self) {\n",
-     "router"),
 ]

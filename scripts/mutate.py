@@ -56,9 +56,9 @@ ROUTER_TEST = ["cargo", "test", "-q", "-p", "gdrcore-router"]
 ROUTER = ("router", ROUTER_TEST + ["--no-run"], ROUTER_TEST)
 
 def whole(test):
-    """The stage of a test of whole routers, which it builds itself: first all of it is built."""
+    """The stage of a test that builds whole routers itself."""
     run = ["cargo", "test", "-q", "-p", "gdrcore-tests", "--test", test]
-    return ("test " + test, run + ["--no-run"], run)
+    return (test, run + ["--no-run"], run)
 
 
 # What those of libmempool.so show.
@@ -697,12 +697,6 @@ FAULTS += [
     ("more READs are accepted than are served", R + "responder.rs",
      "if depth == 0 || resp.queued_jobs().filter(|job| !job.again).count() >= depth {",
      "if depth == 0 {", ENGINE),
-    ("a SEND that invalidates any key is accepted", R + "responder.rs",
-     "self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad)",
-     "self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad).or(Ok(()))", ENGINE),
-    ("a queue pair serves as many READs as the device does", R + "responder.rs",
-     "resp.resources.len().min(qp.attr.max_dest_rd_atomic.into());", "resp.resources.len();",
-     ENGINE),
     ("the key of a READ of 0 bytes is checked", R + "responder.rs",
      "        if len == 0 {\n            return Ok(Target::default());",
      "        if len == u32::MAX {\n            return Ok(Target::default());", ENGINE),
@@ -737,9 +731,15 @@ FAULTS += [
     fault[:4] + ({"router": ROUTER, "net": NET, "engine": ENGINE, "unit": UNIT}[fault[4]],)
     for fault in faults_life.FAULTS
 ]
+SHORT = {"router": ROUTER, "net": NET}
+FAULTS += [f[:4] + (SHORT.get(f[4]) or whole(f[4]),) for f in faults_tenants.FAULTS]
 FAULTS += [
-    fault[:4] + ({"router": ROUTER, "net": NET}.get(fault[4]) or whole(fault[4]),)
-    for fault in faults_tenants.FAULTS
+    ("a SEND that invalidates any key is accepted", R + "responder.rs",
+     "self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad)",
+     "self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad).or(Ok(()))", ENGINE),
+    ("a queue pair serves as many READs as the device does", R + "responder.rs",
+     "resp.resources.len().min(qp.attr.max_dest_rd_atomic.into());", "resp.resources.len();",
+     ENGINE),
 ]
 
 

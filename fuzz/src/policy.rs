@@ -124,7 +124,7 @@ const GOOD: [(&str, &[&str]); 5] = [
     ("[router]", &["listen = \"/run/any\"", "unmatched = \"uid\"", "line_rate = \"10Gbit\""]),
     ("[tenant.a]", &["listen = \"/run/a\"", "vip = \"10.99.0.1\"", "weight = 3"]),
     ("[tenant.b]", &["match = { uid = 7 }", "allow = [\"a\"]", "tx_rate = \"1MiB\""]),
-    ("[host]", &["id = \"a\"\naddress = \"192.0.2.1\"\nmap = \"hosts.toml\""]),
+    ("[host]", &["id = \"a\"\naddress = \"192.0.2.1\"\nmap = \"/etc/hosts.toml\""]),
     ("[tenant.c]", &["listen = \"/run/c\"", "outside = true", "publish = [{ port = 4420 }]"]),
 ];
 const MAPS: [&str; 7] = [

@@ -223,7 +223,7 @@ fn main() {
         load_average.split(' ').take(3).collect::<Vec<_>>().join(" ")
     );
     println!(
-        "- each tenant is a session of its own, and has queue pairs with eight others; before \
+        "- each tenant is a session of its own, and has queue pairs with eight others; before\n  \
          anything is measured, all have exchanged {} KiB each way by WRITE, SEND and READ\n",
         REQUESTS * PIECE as u64 / 1024
     );
