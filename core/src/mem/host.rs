@@ -48,7 +48,7 @@ pub fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     imp::fetch(addr, dst)
 }
 
-/// As [`fetch`], and returns the state of the CRC-32 ([`crate::wire::icrc::crc32`]) that was `state`
+/// As [`fetch`], and returns the state of the CRC ([`crate::wire::icrc::crc32`]) that was `state`
 /// before the bytes and has gone on over them as `dst` holds them. Bulk in one pass, where the
 /// machine has carry-less multiplication.
 ///
