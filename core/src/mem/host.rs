@@ -20,6 +20,8 @@ mod imp;
 #[path = "host/portable.rs"]
 mod imp;
 
+use crate::wire::icrc::Impl;
+
 /// The memory could not be read or written; some of its bytes may have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
@@ -46,6 +48,26 @@ pub fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     imp::fetch(addr, dst)
 }
 
+/// As [`fetch`], and returns the state of the CRC ([`crate::wire::icrc::crc32`]) that was `state`
+/// before the bytes and has gone on over them as `dst` holds them. Bulk in one pass, where the
+/// machine has carry-less multiplication.
+///
+/// # Errors
+/// [`Fault`]; `dst` then holds a mixture.
+#[inline]
+pub fn fetch_crc(addr: u64, dst: &mut [u8], state: u32) -> Result<u32, Fault> {
+    imp::fetch_crc(Impl::best(), addr, dst, state)
+}
+
+/// [`fetch_crc`] by the implementation named, or the best that the machine has if it lacks that
+/// one.
+///
+/// # Errors
+/// As [`fetch_crc`].
+pub fn fetch_crc_with(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> Result<u32, Fault> {
+    imp::fetch_crc(which.min(Impl::best()), addr, dst, state)
+}
+
 /// Copies `src` to `addr`.
 ///
 /// A program that polls memory sees this order: bytes in ascending address (in units of up to 32
@@ -64,6 +86,26 @@ pub fn place(addr: u64, src: &[u8]) -> Result<(), Fault> {
         return Ok(());
     }
     imp::place(addr, src, last_word(addr, src.len()))
+}
+
+/// Copies `src` to `addr` and returns the state of the CRC-32 after it, as [`fetch_crc`]. Bytes are
+/// stored in ascending order and once, but no word of them comes last: for what is not the end of
+/// a message.
+///
+/// # Errors
+/// [`Fault`]; some bytes may be written then.
+#[inline]
+pub fn place_crc(addr: u64, src: &[u8], state: u32) -> Result<u32, Fault> {
+    imp::place_crc(Impl::best(), addr, src, state)
+}
+
+/// [`place_crc`] by the implementation named, or the best that the machine has if it lacks that
+/// one.
+///
+/// # Errors
+/// As [`place_crc`].
+pub fn place_crc_with(which: Impl, addr: u64, src: &[u8], state: u32) -> Result<u32, Fault> {
+    imp::place_crc(which.min(Impl::best()), addr, src, state)
 }
 
 /// Copies `len` bytes from one address to another, both of them memory that belongs to programs, in

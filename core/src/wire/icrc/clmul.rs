@@ -1,4 +1,4 @@
-//! CRC-32 by carry-less multiplication: 128 bits at a time, or 512 where the machine can.
+//! CRC-32 by carry-less multiplication: 128 bits at a time, or 256 or 512 where the machine can.
 //!
 //! Registers hold polynomials bit-reflected, as the CRC wants them: bit `i` of 128 is the
 //! coefficient of x^(127−i). A carry-less product of two 64-bit halves comes out multiplied by x,
@@ -12,6 +12,10 @@
 use core::arch::x86_64::*;
 
 use super::table::{times_x, POLY};
+
+pub(super) mod features;
+pub(super) mod wide_256;
+pub(super) mod wide_512;
 
 /// x^n modulo the polynomial, as the upper half of 64 bits.
 const fn power(n: u32) -> u64 {
@@ -193,21 +197,40 @@ fn go_on(block: __m128i, data: &[u8]) -> (__m128i, &[[u8; 16]]) {
     (step(later(block, 16 - odd), next), blocks)
 }
 
+/// What folds a chain over a round: four registers of so many lanes. For the earlier and for the
+/// later half of a block.
+pub(crate) const fn over_round(lanes: u32) -> (u64, u64) {
+    (fold_low(512 * lanes), fold_high(512 * lanes))
+}
+
+/// Four chains as one block.
+#[inline]
+#[target_feature(enable = "pclmulqdq")]
+fn join([a, b, c, d]: [__m128i; 4]) -> __m128i {
+    step(step(step(a, b), c), d)
+}
+
+/// The state after rounds of four blocks, each chain folded by [`over_round`].
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+pub(crate) fn end_rounds(chains: [__m128i; 4]) -> u32 {
+    reduce(join(chains))
+}
+
 /// [`step`] over all blocks, four chains at a time.
 #[inline]
 #[target_feature(enable = "pclmulqdq,sse4.1")]
 fn blocks_128(mut block: __m128i, blocks: &[[u8; 16]]) -> __m128i {
     let (fours, rest) = blocks.as_chunks::<4>();
     if let Some(([a, b, c, d], fours)) = fours.split_first() {
-        let by = pair(const { fold_low(512) }, const { fold_high(512) });
+        let (low, high) = const { over_round(1) };
+        let by = pair(low, high);
         let mut chains = [step(block, load(a)), load(b), load(c), load(d)];
         for four in fours {
             for (chain, bytes) in chains.iter_mut().zip(four) {
                 *chain = _mm_xor_si128(fold(*chain, by), load(bytes));
             }
         }
-        let [a, b, c, d] = chains;
-        block = step(step(step(a, b), c), d);
+        block = join(chains);
     }
     for bytes in rest {
         block = step(block, load(bytes));
@@ -258,166 +281,5 @@ fn head_block(varying: u64, fold: u64, begin: u64, end: u64) -> __m128i {
     _mm_xor_si128(varying, pair(begin, end))
 }
 
-/// From here on 512-bit registers are worth their entry and exit.
+/// From so many blocks on wider registers are worth their entry and exit.
 const WIDE_BLOCKS: usize = 12;
-
-/// The state after `data`, by 512-bit registers where there is enough of it.
-#[target_feature(enable = "avx512f,avx512vl,vpclmulqdq,pclmulqdq,sse4.1,ssse3")]
-pub(super) fn update_512(state: u32, data: &[u8]) -> u32 {
-    let Some(first) = data.first_chunk() else { return update_short(state, data) };
-    let (block, blocks) = begin(state, first, data);
-    reduce(if blocks.len() < WIDE_BLOCKS {
-        blocks_128(block, blocks)
-    } else {
-        blocks_512(block, blocks)
-    })
-}
-
-/// [`icrc_128`] by 512-bit registers where there is enough of it.
-#[target_feature(enable = "avx512f,avx512vl,vpclmulqdq,pclmulqdq,sse4.1,ssse3")]
-pub(super) fn icrc_512(varying: u64, fold: u64, begin: u64, end: u64, rest: &[u8]) -> u32 {
-    let (block, blocks) = go_on(head_block(varying, fold, begin, end), rest);
-    reduce(if blocks.len() < WIDE_BLOCKS {
-        blocks_128(block, blocks)
-    } else {
-        blocks_512(block, blocks)
-    })
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn load_512(bytes: &[[u8; 16]; 4]) -> __m512i {
-    // SAFETY: the reference covers the 64 bytes that are read, and the load asks for no alignment.
-    unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
-}
-
-/// Zeros, `block`, and up to three blocks, right-aligned in one register.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn first_512(block: __m128i, blocks: &[[u8; 16]]) -> __m512i {
-    let taken = blocks.len().min(3);
-    // Two mask bits for each lane that is read; the lane before them takes `block`.
-    let read = (0xFF00_u16 >> (2 * taken)) as u8;
-    let lane = 0b1100_0000_u8 >> (2 * taken);
-    let begin = blocks.as_ptr().cast::<i64>().wrapping_sub(8 - 2 * taken);
-    // SAFETY: lanes whose mask bits are clear are not read, and the others are the last `taken` of
-    // the four, which begin at the start of `blocks` and end where it ends or before. With none
-    // taken the mask is clear.
-    let loaded = unsafe { _mm512_maskz_loadu_epi64(read, begin) };
-    _mm512_mask_blend_epi64(lane, loaded, _mm512_broadcast_i32x4(block))
-}
-
-/// Constants that fold all four lanes over the same distance.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn lanes(low: u64, high: u64) -> __m512i {
-    _mm512_broadcast_i32x4(pair(low, high))
-}
-
-/// Every lane folded by its constants, with `next` added.
-#[inline]
-#[target_feature(enable = "avx512f,vpclmulqdq")]
-fn step_512(wide: __m512i, by: __m512i, next: __m512i) -> __m512i {
-    let low = _mm512_clmulepi64_epi128(wide, by, 0x00);
-    let high = _mm512_clmulepi64_epi128(wide, by, 0x11);
-    // 0x96 is the truth table of a three-way xor.
-    _mm512_ternarylogic_epi64(low, high, next, 0x96)
-}
-
-/// [`step`] over all blocks, four chains of four lanes at a time.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vl,vpclmulqdq,pclmulqdq")]
-fn blocks_512(block: __m128i, blocks: &[[u8; 16]]) -> __m128i {
-    // The block so far and the first few of `blocks` fill the first register, right-aligned, so
-    // that the rest is a whole number of registers.
-    let taken = blocks.len() % 4;
-    let (first, rest) = blocks.split_at(taken);
-    let mut wide = first_512(block, first);
-
-    let (registers, _) = rest.as_chunks::<4>();
-    let over_1 = lanes(const { fold_low(512) }, const { fold_high(512) });
-    let (fours, registers) = registers.as_chunks::<4>();
-    if let Some(([a, b, c, d], fours)) = fours.split_first() {
-        let over_4 = lanes(const { fold_low(2048) }, const { fold_high(2048) });
-        let mut chain_a = step_512(wide, over_1, load_512(a));
-        let mut chain_b = load_512(b);
-        let mut chain_c = load_512(c);
-        let mut chain_d = load_512(d);
-        for [a, b, c, d] in fours {
-            chain_a = step_512(chain_a, over_4, load_512(a));
-            chain_b = step_512(chain_b, over_4, load_512(b));
-            chain_c = step_512(chain_c, over_4, load_512(c));
-            chain_d = step_512(chain_d, over_4, load_512(d));
-        }
-        let over_3 = lanes(const { fold_low(1536) }, const { fold_high(1536) });
-        let over_2 = lanes(const { fold_low(1024) }, const { fold_high(1024) });
-        let late = step_512(chain_c, over_1, chain_d);
-        wide = step_512(chain_a, over_3, step_512(chain_b, over_2, late));
-    }
-    for bytes in registers {
-        wide = step_512(wide, over_1, load_512(bytes));
-    }
-
-    // Each lane goes over those after it; the last one stays.
-    let by = _mm512_set_epi64(
-        0,
-        0,
-        const { fold_high(128) } as i64,
-        const { fold_low(128) } as i64,
-        const { fold_high(256) } as i64,
-        const { fold_low(256) } as i64,
-        const { fold_high(384) } as i64,
-        const { fold_low(384) } as i64,
-    );
-    let last = _mm512_maskz_mov_epi64(0b1100_0000, wide);
-    let sum = step_512(wide, by, last);
-    let half = _mm256_xor_si256(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
-    _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1))
-}
-
-/// The processor's description of itself, sub-leaf 0.
-// Newer compilers hold the instruction for safe.
-#[allow(unused_unsafe)]
-fn cpuid(leaf: u32) -> CpuidResult {
-    // SAFETY: every x86-64 processor has the instruction.
-    unsafe { __cpuid_count(leaf, 0) }
-}
-
-/// Whether the machine and its operating system have what the 128-bit functions need.
-pub(super) fn has_128() -> bool {
-    const SSSE3: u32 = 1 << 9;
-    const NEEDED: u32 = SSSE3 | PCLMULQDQ | SSE41;
-    const PCLMULQDQ: u32 = 1 << 1;
-    const SSE41: u32 = 1 << 19;
-    cpuid(0).eax >= 1 && cpuid(1).ecx & NEEDED == NEEDED
-}
-
-/// Whether the machine and its operating system have what the 512-bit functions need.
-pub(super) fn has_512() -> bool {
-    const OSXSAVE: u32 = 1 << 27;
-    const AVX: u32 = 1 << 28;
-    if !has_128() || cpuid(0).eax < 7 || cpuid(1).ecx & (OSXSAVE | AVX) != OSXSAVE | AVX {
-        return false;
-    }
-    // SAFETY: OSXSAVE says that the instruction exists and that the system has enabled it.
-    let saved = unsafe { xgetbv() };
-    // SSE, AVX, and the three parts of AVX-512's registers are kept across context switches.
-    const STATE: u64 = 0b1110_0110;
-    const AVX2: u32 = 1 << 5;
-    const AVX512F: u32 = 1 << 16;
-    const AVX512VL: u32 = 1 << 31;
-    const VPCLMULQDQ: u32 = 1 << 10;
-    const EBX: u32 = AVX2 | AVX512F | AVX512VL;
-    let leaf = cpuid(7);
-    saved & STATE == STATE && leaf.ebx & EBX == EBX && leaf.ecx & VPCLMULQDQ != 0
-}
-
-/// Extended control register 0: which registers the system saves.
-///
-/// # Safety
-/// The machine has OSXSAVE set.
-#[target_feature(enable = "xsave")]
-unsafe fn xgetbv() -> u64 {
-    // SAFETY: the caller's promise.
-    unsafe { _xgetbv(0) }
-}

@@ -14,8 +14,10 @@ pub enum Impl {
     Table = 1,
     /// Carry-less multiplication of 128 bits: PCLMULQDQ and SSE4.1.
     Clmul = 2,
+    /// Carry-less multiplication of 256 bits: VPCLMULQDQ and AVX2.
+    Vpclmul256 = 3,
     /// Carry-less multiplication of 512 bits: VPCLMULQDQ and AVX-512.
-    Vpclmul = 3,
+    Vpclmul512 = 4,
 }
 
 /// The best implementation as a number, 0 before it was looked for.
@@ -23,7 +25,8 @@ static BEST: AtomicU8 = AtomicU8::new(0);
 
 impl Impl {
     /// Every implementation, slowest first.
-    pub const ALL: &'static [Impl] = &[Impl::Table, Impl::Clmul, Impl::Vpclmul];
+    pub const ALL: &'static [Impl] =
+        &[Impl::Table, Impl::Clmul, Impl::Vpclmul256, Impl::Vpclmul512];
 
     /// Whether this machine can run it.
     pub fn is_available(self) -> bool {
@@ -37,7 +40,8 @@ impl Impl {
         match BEST.load(Ordering::Relaxed) {
             1 => Impl::Table,
             2 => Impl::Clmul,
-            3 => Impl::Vpclmul,
+            3 => Impl::Vpclmul256,
+            4 => Impl::Vpclmul512,
             _ => find_best(),
         }
     }
@@ -77,7 +81,10 @@ impl Runnable {
             Impl::Clmul => unsafe { clmul::update_128(state, data) },
             // SAFETY: as above.
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Impl::Vpclmul => unsafe { clmul::update_512(state, data) },
+            Impl::Vpclmul256 => unsafe { clmul::wide_256::update_256(state, data) },
+            // SAFETY: as above.
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Impl::Vpclmul512 => unsafe { clmul::wide_512::update_512(state, data) },
             #[cfg(not(all(target_arch = "x86_64", not(miri))))]
             _ => table::update(state, data),
         }
@@ -97,7 +104,14 @@ impl Runnable {
             Impl::Clmul => unsafe { clmul::icrc_128(varying, fold, begin, end, rest) },
             // SAFETY: as in `update`.
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Impl::Vpclmul => unsafe { clmul::icrc_512(varying, fold, begin, end, rest) },
+            Impl::Vpclmul256 => unsafe {
+                clmul::wide_256::icrc_256(varying, fold, begin, end, rest)
+            },
+            // SAFETY: as in `update`.
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Impl::Vpclmul512 => unsafe {
+                clmul::wide_512::icrc_512(varying, fold, begin, end, rest)
+            },
             #[cfg(not(all(target_arch = "x86_64", not(miri))))]
             _ => icrc_table(varying, v6, begin, end, rest),
         }
@@ -117,9 +131,11 @@ fn icrc_table(varying: u64, v6: bool, begin: u64, end: u64, rest: &[u8]) -> u32 
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn detect() -> Impl {
-    if clmul::has_512() {
-        Impl::Vpclmul
-    } else if clmul::has_128() {
+    if clmul::features::has_512() {
+        Impl::Vpclmul512
+    } else if clmul::features::has_256() {
+        Impl::Vpclmul256
+    } else if clmul::features::has_128() {
         Impl::Clmul
     } else {
         Impl::Table
