@@ -30,11 +30,6 @@ pub(super) fn fetch_crc(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> R
     Ok(crc32_with(which, state, dst))
 }
 
-pub(super) fn place_crc(which: Impl, addr: u64, src: &[u8], state: u32) -> Result<u32, Fault> {
-    super::place(addr, src)?;
-    Ok(crc32_with(which, state, src))
-}
-
 pub(super) fn place(addr: u64, src: &[u8], last: usize) -> Result<(), Fault> {
     let (body, last) = src.split_at(src.len() - last);
     put(addr, body)?;

@@ -335,22 +335,17 @@ macro_rules! finish {
 
 /// [`fetch`], and the CRC state after the bytes.
 pub(super) fn fetch_crc(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> Result<u32, Fault> {
-    let to = dst.as_mut_ptr().expose_provenance() as u64;
-    let Some((begin, end)) = copy_crc::rounds(which, to, dst.len()) else {
+    let Some(whole) = copy_crc::rounds(which, dst.len()) else {
         super::fetch(addr, dst)?;
         return Ok(crc32_with(which, state, dst));
     };
-    let at = |off: usize| addr.wrapping_add(off as u64);
-    let (head, rest) = dst.split_at_mut(begin);
-    super::fetch(addr, head)?;
-    let state = crc32_with(which, state, head);
-    let (body, tail) = rest.split_at_mut(end - begin);
+    let (body, tail) = dst.split_at_mut(whole);
     // SAFETY: this machine can run what `rounds` takes; `body` is ours.
     let state = unsafe {
         let to = body.as_mut_ptr().expose_provenance() as u64;
-        copy_crc::copy_rounds(which, at(begin), to, body.len(), state)?
+        copy_crc::copy_rounds(which, addr, to, whole, state)?
     };
-    super::fetch(at(end), tail)?;
+    super::fetch(addr.wrapping_add(whole as u64), tail)?;
     Ok(crc32_with(which, state, tail))
 }
 
@@ -452,26 +447,6 @@ pub(super) fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
         );
     }
     result(fault, ())
-}
-
-/// The CRC state after `src`, which is copied to an address in ascending order, every byte once.
-pub(super) fn place_crc(which: Impl, addr: u64, src: &[u8], state: u32) -> Result<u32, Fault> {
-    let Some((begin, end)) = copy_crc::rounds(which, addr, src.len()) else {
-        super::place(addr, src)?;
-        return Ok(crc32_with(which, state, src));
-    };
-    let at = |off: usize| addr.wrapping_add(off as u64);
-    let (head, rest) = src.split_at(begin);
-    super::place(addr, head)?;
-    let state = crc32_with(which, state, head);
-    let (body, tail) = rest.split_at(end - begin);
-    // SAFETY: this machine can run what `rounds` takes; `body` is ours.
-    let state = unsafe {
-        let from = body.as_ptr().expose_provenance() as u64;
-        copy_crc::copy_rounds(which, from, at(begin), body.len(), state)?
-    };
-    super::place(at(end), tail)?;
-    Ok(crc32_with(which, state, tail))
 }
 
 #[inline]
