@@ -1,8 +1,8 @@
 //! Copies that compute the CRC of the bytes in the same pass, by the instructions that
 //! [`crate::wire::icrc`] uses: each byte is loaded once, stored, and folded.
 //!
-//! The loops copy whole rounds, which are four registers. What is behind them is copied and summed in
-//! two passes. Machines with 512-bit registers take the 256-bit loop.
+//! The loops copy whole rounds, which are four registers. What is behind them is copied and summed
+//! in two passes. Machines with 512-bit registers take the 256-bit loop.
 
 use super::{result, Fault};
 use crate::wire::icrc::{end_rounds, end_rounds_256, over_round, Impl};
