@@ -67,8 +67,11 @@ spent() {
 limited() {
     local left=$(($1 * 1000)) step=5 pid
     shift
-    setsid "$@" </dev/null &
+    # With job control, so that it is a process group and ignores no signals.
+    set -m
+    "$@" </dev/null &
     pid=$!
+    set +m
     trap 'kill -TERM -- "-$pid" 2>/dev/null; exit 130' INT TERM
     while [ "$left" -gt 0 ] && kill -0 "$pid" 2>/dev/null; do
         timeout "$step" tail --pid="$pid" -s 0.2 -f /dev/null
