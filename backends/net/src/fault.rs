@@ -396,9 +396,6 @@ fn touch(_: u64, _: u64, _: u64, _: bool) -> Result<()> {
 }
 
 #[cfg(test)]
-mod crc_tests;
-
-#[cfg(test)]
 mod tests {
     use super::*;
     use crate::map::Map;

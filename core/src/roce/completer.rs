@@ -4,9 +4,9 @@ use super::conn::Conn;
 use super::peer::PACKET_COST;
 use super::requester::window_cost;
 use super::rules::ack::progress;
-use super::rules::read;
 use super::rules::sge::CopyError;
 use super::run::Run;
+use super::READ_PIECE;
 use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::req::{tx_block, SendBlock};
@@ -315,9 +315,11 @@ impl Conn<'_> {
                 return self.fail_request(now, index, status, code, lkey.into(), addr);
             }
         }
+        let piece = (READ_PIECE / mtu).max(1);
         let done = ws.done_pkts + if is_read { run.n } else { 1 };
         let finished = done == ws.npkts;
-        let ended = if is_read { read::ended(mtu, ws.done_pkts, done, ws.npkts) } else { 1 };
+        // Requests end at multiples of the piece, and at the end.
+        let ended = done / piece - ws.done_pkts / piece + u32::from(finished && done % piece != 0);
         qp.conn.req.rd_out = qp.conn.req.rd_out.saturating_sub(ended);
         qp.wqe(index).done_pkts = done;
         qp.conn.req.una_psn = ws.psn.add(done);

@@ -59,6 +59,9 @@ pub const ACK_DELAY_NS: u64 = 20_000;
 pub const ACK_PACKETS: u32 = 8;
 /// While one message waits for slow memory, so many behind it may set out there as well.
 pub(crate) const AHEAD: u32 = 8;
+/// READs are asked for in pieces of this many bytes.
+pub const READ_PIECE: u32 = 64 << 10;
+
 /// State of a QP after `transmit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {

@@ -3,12 +3,11 @@
 use super::conn::Conn;
 use super::peer::{Path, Window, PACKET_COST};
 use super::peer_write::Mapped;
-use super::rules::read;
 use super::rules::send::{Charge, Departed, PSN_WINDOW};
 use super::rules::sge::CopyError;
 use super::run::Run;
 use super::txbuf::{Emission, Emitted, TxBuf, MAX_BURST};
-use super::{Sent, Transport, AHEAD};
+use super::{Sent, Transport, AHEAD, READ_PIECE};
 use crate::device::async_event;
 use crate::mem::TransferId;
 use crate::ring::{EngineConsumer, SlotRef};
@@ -127,10 +126,7 @@ impl Conn<'_> {
         let Part { run, bytes, payload, .. } = part;
         let (is_read, rc) = (run.kind == Kind::ReadRequest, qp.kind.is_reliable());
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
-        // What this burst takes, not all that the window would let go.
-        let burst = if n > 1 { n.min(tx.packets_of(qp.conn.mtu).max(1)) } else { n };
-        let cost = bytes.min(burst.saturating_mul(qp.conn.mtu)) + burst * PACKET_COST;
-        let ends = ends && burst == n;
+        let cost = bytes + n * PACKET_COST;
         let asks = rc && (!carries || qp.asks_for_ack(&self.peer.tx, cost, part.psn, ends));
         let done = self.emit_part(tx, &slot, index, &part, asks);
 
@@ -151,11 +147,7 @@ impl Conn<'_> {
                 qp.bucket.take(now, (wire as u32).saturating_add(answer));
                 qp.conn.congestion.on_sent(now, wire as u32);
             }
-            if is_read {
-                qp.conn.req.rd_out += read::cells(qp.conn.mtu, qp.conn.req.cur_pkt, n);
-            } else {
-                qp.conn.req.rd_out += u32::from(!carries);
-            }
+            qp.conn.req.rd_out += u32::from(!carries);
             qp.conn.req.cur_pkt += psns;
             let (psn, packets) = (part.psn, done.packets);
             self.note_sent::<false>(&Departed { psn, psns, packets, bytes: wire, charge });
@@ -201,12 +193,8 @@ impl Conn<'_> {
         let of = TransferId::request(qp.qpn, index, 0);
         let Part { run, payload, .. } = part;
         let (mtu, payload) = (qp.conn.mtu, *payload);
-        tx.emit(Emission { run, mtu, payload, ack_each_burst: asks }, |off, dst, state| {
-            let offset = part.offset + u64::from(off);
-            match state {
-                None => memory.gather(qp.pd, slot, offset, dst, of).map(|()| 0),
-                Some(state) => memory.gather_crc(qp.pd, slot, offset, dst, of, state),
-            }
+        tx.emit(Emission { run, mtu, payload, ack_each_burst: asks }, |off, dst| {
+            memory.gather(qp.pd, slot, part.offset + u64::from(off), dst, of)
         })
     }
 
@@ -324,9 +312,12 @@ impl Conn<'_> {
         let mut n = left.min(psn_room);
         let closed;
         if wqe.is_read() {
-            let piece = read::piece(mtu, first_pkt, left, &peer.rx);
-            closed = piece.is_none();
-            n = n.min(piece.unwrap_or(1));
+            let piece = (READ_PIECE / mtu).max(1);
+            n = n.min(piece - first_pkt % piece);
+            closed = peer.rx.available() == 0;
+            if closed {
+                n = 1;
+            }
         } else if rc {
             let room = peer.tx.available();
             let fits = if n > 1 { room / (mtu + PACKET_COST) } else { u32::from(room > 0) };
@@ -416,9 +407,9 @@ impl Conn<'_> {
         let mut pkt = into as u32;
         let mut n = 1;
         if wqe.is_read() {
-            // The last cell that the newest request asked for.
-            let cell = read::cell(qp.conn.mtu);
-            let begin = (pkt / cell * cell).max(ws.done_pkts);
+            // The piece that the newest request asked for.
+            let piece = (READ_PIECE / qp.conn.mtu).max(1);
+            let begin = (pkt / piece * piece).max(ws.done_pkts);
             n = pkt + 1 - begin;
             pkt = begin;
         }

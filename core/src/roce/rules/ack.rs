@@ -140,7 +140,7 @@ pub(in crate::roce) fn progress(
     if req.una_psn == req.max_psn {
         req.ack_deadline = 0;
         req.probe_at = 0;
-        // Requests that a limit of the rate has cut end elsewhere than at a cell's end, and were
+        // Requests that a limit of the rate has cut end elsewhere than at a piece's end, and were
         // not counted off.
         req.rd_out = 0;
         // Packets that were not sent again after a rewind count no longer.

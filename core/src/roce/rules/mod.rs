@@ -7,7 +7,6 @@ pub(super) mod accept;
 pub(crate) mod ack;
 pub(super) mod complete;
 pub(super) mod cq;
-pub(super) mod read;
 pub(super) mod receive;
 pub(super) mod recv;
 pub(crate) mod send;
