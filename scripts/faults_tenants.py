@@ -1,4 +1,5 @@
-"""Deliberate faults of a router's checks of hostile tenants and endpoints, for mutate.py.
+"""Deliberate faults of a router's checks of hostile tenants and endpoints, and the newest of all
+others, for mutate.py.
 
 What is wrong then | file | text | what stands there instead | the one stage that can see
 it, or the test of gdrcore-tests."""
@@ -6,6 +7,7 @@ it, or the test of gdrcore-tests."""
 D = "router/src/daemon/"
 W = "router/src/relay/"
 N = "backends/net/src/"
+R = "core/src/roce/"
 FAULTS = [
     ("a message to QP1 may be of any kind", W + "switch.rs",
      "if run.class != Class::Ud || run.kind != Kind::Send {",
@@ -63,4 +65,12 @@ FAULTS = [
      "if !port.is_blocked() || port.gave_up_room",
      "if true || port.gave_up_room",
      "router_full_ring"),
+    ("a SEND that invalidates any key is accepted", R + "responder.rs",
+     "self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad)",
+     "self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad).or(Ok(()))",
+     "engine"),
+    ("a queue pair serves as many READs as the device does", R + "responder.rs",
+     "resp.resources.len().min(qp.attr.max_dest_rd_atomic.into());",
+     "resp.resources.len();",
+     "engine"),
 ]

@@ -731,16 +731,8 @@ FAULTS += [
     fault[:4] + ({"router": ROUTER, "net": NET, "engine": ENGINE, "unit": UNIT}[fault[4]],)
     for fault in faults_life.FAULTS
 ]
-SHORT = {"router": ROUTER, "net": NET}
+SHORT = {"router": ROUTER, "net": NET, "engine": ENGINE}
 FAULTS += [f[:4] + (SHORT.get(f[4]) or whole(f[4]),) for f in faults_tenants.FAULTS]
-FAULTS += [
-    ("a SEND that invalidates any key is accepted", R + "responder.rs",
-     "self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad)",
-     "self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad).or(Ok(()))", ENGINE),
-    ("a queue pair serves as many READs as the device does", R + "responder.rs",
-     "resp.resources.len().min(qp.attr.max_dest_rd_atomic.into());", "resp.resources.len();",
-     ENGINE),
-]
 
 
 def sh(args, timeout):

@@ -363,8 +363,8 @@ impl<'s> Lane<'s> {
         send(&frame);
     }
 
-    /// Flips one bit from byte `from` on. Not one of those, about one in 2^15, whose flip looks to a
-    /// receiver that does not see the IPv4 identification like another identification: no such
+    /// Flips one bit from byte `from` on. Not one of those, about one in 2^15, whose flip looks to
+    /// a receiver that does not see the IPv4 identification like another identification: no such
     /// receiver can find that damage.
     fn corrupt(&mut self, frame: &mut [u8], from: usize) {
         loop {

@@ -1,5 +1,5 @@
-//! Single messages leave what the general path leaves: the same requests in two worlds, of which one
-//! is offered the single path, and everything compared after each step. Within an engine
+//! Single messages leave what the general path leaves: the same requests in two worlds, of which
+//! one is offered the single path, and everything compared after each step. Within an engine
 //! ([`local`]); over a link and as packets ([`single`], with the frames in between, [`framed`]).
 
 mod ack_order;
