@@ -2,11 +2,9 @@
 """`make compare`: gdrcore against bare sockets and its peers, alternating, in one bounded run."""
 
 import argparse
-import datetime
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 
@@ -15,7 +13,7 @@ import draw
 import files
 import proc
 import report
-from machine import ROOT, busy, facts_of
+from machine import ROOT, Before, compile_bare, facts_of
 from run import Run
 
 
@@ -78,18 +76,10 @@ def main():
     args = parser.parse_args()
     # Ends the servers too if the run is killed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    load_before, began = os.getloadavg(), datetime.datetime.now(datetime.timezone.utc)
-    busy_before = busy()
-    print(
-        f"load average {load_before[0]:.2f}, {busy_before:.0%} of the CPUs busy; cores "
-        f"{proc.cores()}",
-        flush=True,
-    )
+    before = Before()
     temporary = tempfile.mkdtemp(prefix="gdrcore-bare-")
-    bare = os.path.join(temporary, "bare")
     try:
-        subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-o", bare,
-                        os.path.join(ROOT, "bench/compare/bare.c"), "-lm"], check=True)
+        bare = compile_bare(temporary)
         bench, run = contestants.Bench(args.bin, bare, args.scale), Compare(args)
         run.until(0.20).alternate([("lat", contestants.latencies(bench), "")], "latency")
         run.until(0.38).alternate([("bw", contestants.bandwidths(bench), "")], "bandwidth")
@@ -113,8 +103,8 @@ def main():
     finally:
         proc.stop_all()
         shutil.rmtree(temporary, ignore_errors=True)
-    results, facts = run.results, facts_of(args, load_before, busy_before, began)
-    when = f"{began:%Y-%m-%d}, {dict(facts)['commit']}"
+    results, facts = run.results, facts_of(args, before)
+    when = f"{before.began:%Y-%m-%d}, {dict(facts)['commit']}"
     os.makedirs(args.out, exist_ok=True)
     histograms = [
         (results.labels["lat", key], report.merged(results.rounds["lat", key]))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """What a page of results says of the machine, its load and the programs."""
 
+import datetime
 import os
 import platform
 import subprocess
@@ -39,6 +40,27 @@ def busy(seconds=1.0):
     return 1 - (idle_after - idle) / max(1, total_after - total)
 
 
+class Before:
+    """The machine before the first measurement, which is printed."""
+
+    def __init__(self):
+        self.load, self.began = os.getloadavg(), datetime.datetime.now(datetime.timezone.utc)
+        self.busy = busy()
+        print(
+            f"load average {self.load[0]:.2f}, {self.busy:.0%} of the CPUs busy; cores "
+            f"{proc.cores()}",
+            flush=True,
+        )
+
+
+def compile_bare(folder):
+    """Compiles the program of bare sockets into a folder; returns its path."""
+    bare = os.path.join(folder, "bare")
+    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-o", bare,
+                    os.path.join(ROOT, "bench/compare/bare.c"), "-lm"], check=True)
+    return bare
+
+
 def versions_of(peers):
     """Of the peers that are installed."""
     libfabric = (
@@ -55,9 +77,7 @@ def versions_of(peers):
     return [f"{name} {known[name]}" for name in peers if known[name]]
 
 
-def facts_of(
-    args, load_before, busy_before, began, peers=("UCX", "libfabric", "iperf3", "rsync")
-):
+def facts_of(args, before, peers=("UCX", "libfabric", "iperf3", "rsync")):
     commit = shell("git", "rev-parse", "--short=12", "HEAD") or "unknown"
     changed = [
         line
@@ -68,9 +88,9 @@ def facts_of(
     ]
     load = lambda values: " ".join(f"{v:.2f}" for v in values)
     busy_after = busy()
-    quiet = "" if max(busy_before, busy_after) < 0.1 else ": take the figures with care"
+    quiet = "" if max(before.busy, busy_after) < 0.1 else ": take the figures with care"
     return [
-        ("date", began.strftime("%Y-%m-%d %H:%M UTC")),
+        ("date", before.began.strftime("%Y-%m-%d %H:%M UTC")),
         ("commit", commit + (" with local changes" if changed else "")),
         (
             "machine",
@@ -83,11 +103,11 @@ def facts_of(
             "default " + open("/proc/sys/net/core/rmem_default").read().strip() + " bytes",
         ),
         ("cores", "server %d, client %d" % proc.cores()),
-        ("load average before", load(load_before)),
+        ("load average before", load(before.load)),
         ("load average after", load(os.getloadavg())),
         (
             "CPUs busy with other programs",
-            f"{busy_before:.0%} before, {busy_after:.0%} after{quiet}",
+            f"{before.busy:.0%} before, {busy_after:.0%} after{quiet}",
         ),
         ("rounds", f"{args.rounds}, counts x {args.scale:g}"),
         ("peers", ", ".join(versions_of(peers)) or "none installed"),

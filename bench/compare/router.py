@@ -3,11 +3,9 @@
 alternating, in one bounded run."""
 
 import argparse
-import datetime
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 
@@ -16,7 +14,7 @@ import proc
 import router_places
 import router_report
 import router_rows as rows
-from machine import ROOT, busy, facts_of
+from machine import ROOT, Before, compile_bare, facts_of
 from proc import Failed
 from run import Run
 
@@ -89,20 +87,12 @@ def main():
     # Ends all programs too if the run is killed.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))
-    load_before, began = os.getloadavg(), datetime.datetime.now(datetime.timezone.utc)
-    busy_before = busy()
-    print(
-        f"load average {load_before[0]:.2f}, {busy_before:.0%} of the CPUs busy; cores "
-        f"{proc.cores()}",
-        flush=True,
-    )
+    before = Before()
     temporary = tempfile.mkdtemp(prefix="gdrcore-bare-")
-    bare = os.path.join(temporary, "bare")
     run = Run(args, router_report.RouterResults())
     autogroup = favour(args.nice) if args.nice else None
     try:
-        subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-o", bare,
-                        os.path.join(ROOT, "bench/compare/bare.c"), "-lm"], check=True)
+        bare = compile_bare(temporary)
         measure(run, args, bare)
     finally:
         proc.stop_all()
@@ -111,7 +101,7 @@ def main():
         if autogroup is not None:
             with open("/proc/self/autogroup", "w") as file:
                 file.write(autogroup)
-    facts = facts_of(args, load_before, busy_before, began, ("UCX", "iperf3"))
+    facts = facts_of(args, before, ("UCX", "iperf3"))
     if args.nice:
         facts.append(("priority of all contestants", f"nice {args.nice}"))
     section = run.results.router_section(facts, os.cpu_count() or 1)

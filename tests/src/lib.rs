@@ -14,6 +14,7 @@ pub mod library;
 pub mod map;
 pub mod process;
 pub mod rdmacm;
+pub mod results;
 pub mod router;
 pub mod router_round;
 pub mod rxe;

@@ -16,12 +16,11 @@ use gdrcore_tests::ends::{pattern, End, Op};
 use gdrcore_tests::far_end::{parse_address, print_address};
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::process::kib;
+use gdrcore_tests::results::Section;
 use gdrcore_tests::router::Router;
 use gdrcore_tests::soft::Soft;
-use gdrcore_tests::tools::run;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::mpsc::{channel, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -143,10 +142,6 @@ fn member(dir: &Path, first: u32, count: u32) {
     }
 }
 
-fn said(program: &str, words: &[&str]) -> String {
-    run(Command::new(program).args(words), 10).output.trim().to_string()
-}
-
 fn mib(kib: u64) -> String {
     format!("{:.1} MiB", kib as f64 / 1024.0)
 }
@@ -209,26 +204,14 @@ fn main() {
     let program = std::env::current_exe().expect("the path of this program");
     let relayed = measure(&program, &["--isolated"], count);
     let linked = measure(&program, &[], 0);
-    let load_average = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("## {TENANTS} tenants with {} queue pairs\n", TENANTS * QPS);
-    println!(
-        "Written by `cargo run -p gdrcore-tests --bin crowd {count}`; one run on one \
-         machine.\n"
-    );
-    println!("- date: {}", said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]));
-    println!("- commit: {}", said("git", &["rev-parse", "--short=12", "HEAD"]));
-    println!("- CPUs: {}", std::thread::available_parallelism().map_or(1, usize::from));
-    println!(
-        "- load average at the end: {}",
-        load_average.split(' ').take(3).collect::<Vec<_>>().join(" ")
-    );
-    println!(
-        "- each tenant is a session of its own, and has queue pairs with eight others; before\n  \
-         anything is measured, all have exchanged {} KiB each way by WRITE, SEND and READ\n",
+    let more = format!(
+        "each tenant is a session of its own, and has queue pairs with eight others; before\n  \
+         anything is measured, all have exchanged {} KiB each way by WRITE, SEND and READ",
         REQUESTS * PIECE as u64 / 1024
     );
-    println!("| all relayed | figure |\n|---|---:|");
-    relayed.iter().for_each(|(what, figure)| println!("| {what} | {figure} |"));
-    println!("\n| all by links | figure |\n|---|---:|");
-    linked.iter().for_each(|(what, figure)| println!("| {what} | {figure} |"));
+    let title = format!("{TENANTS} tenants with {} queue pairs", TENANTS * QPS);
+    let mut section = Section::new(&title, &format!("crowd {count}"), &more);
+    section.table("all relayed", &relayed);
+    section.table("all by links", &linked);
+    section.write();
 }

@@ -7,11 +7,8 @@ use gdrcore_net::via::proto::{Message, Route};
 use gdrcore_router_feed::{write, Entry, Event};
 use gdrcore_tests::feed::{address, policy, routed, start, status, wait_for, Adapter};
 use gdrcore_tests::process::kib;
+use gdrcore_tests::results::Section;
 use gdrcore_tests::router::Raw;
-use gdrcore_tests::source::root;
-use gdrcore_tests::tools::run;
-use std::fmt::Write;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Tenants of a host, each with so many blocks.
@@ -66,23 +63,6 @@ fn memory(pid: u32) -> u64 {
     kib(pid, "status", "VmRSS:")
 }
 
-fn said(program: &str, words: &[&str]) -> String {
-    run(Command::new(program).args(words), 10).output.trim().to_string()
-}
-
-/// First line of the section.
-const HEADING: &str = "## A map by the feed";
-
-/// Puts the section in place of the former one; others stay as they are.
-fn put_down(section: &str) {
-    let path = root().join("bench/RESULTS-ROUTER.md");
-    let page = std::fs::read_to_string(&path).expect("the page");
-    let (before, rest) = page.split_once(HEADING).unwrap_or((&page, ""));
-    let after = rest.find("\n## ").map_or("", |at| &rest[at..]);
-    let page = format!("{}\n\n{section}{after}", before.trim_end());
-    std::fs::write(path, page).expect("the page");
-}
-
 fn main() {
     let count: u32 = std::env::args().nth(1).map_or(100_000, |n| n.parse().expect("a number"));
     let mut router = start(&policy("a", &address(1), &[("blue", 1, (1010, 4))]));
@@ -132,40 +112,36 @@ fn main() {
         .collect();
     singles.sort_unstable();
     assert_eq!(status(&router, "tenants"), (count + 1 + SINGLE).to_string());
-    let load_average = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let mut page = String::new();
-    macro_rules! out {
-        ($($what:tt)*) => { writeln!(page, $($what)*).expect("a text") };
-    }
-    out!("{HEADING}\n");
-    out!("Written by `cargo run -p gdrcore-tests --bin feed_load`; one run on one machine.\n");
-    out!("- date: {}", said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]));
-    out!("- commit: {}", said("git", &["rev-parse", "--short=12", "HEAD"]));
-    out!("- CPUs: {}", std::thread::available_parallelism().map_or(1, usize::from));
-    out!(
-        "- load average at the end: {}",
-        load_average.split(' ').take(3).collect::<Vec<_>>().join(" ")
-    );
-    out!(
-        "- one session of one tenant is there; each line has {} bytes\n",
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    let row = |what: &str, figure: String| (what.to_string(), figure);
+    let more = format!(
+        "one session of one tenant is there; each line has {} bytes",
         loading / count as usize
     );
-    out!("| what | figure |\n|---|---:|");
-    out!(
-        "| {count} tenants, until a route to the last one is answered | {:.2} s |",
-        loaded.as_secs_f64()
+    let mut section = Section::new("A map by the feed", "feed_load", &more);
+    section.table(
+        "what",
+        &[
+            row(
+                &format!("{count} tenants, until a route to the last one is answered"),
+                format!("{:.2} s", loaded.as_secs_f64()),
+            ),
+            row(
+                "resident memory, a tenant",
+                format!("{} B", (after - before) * 1024 / u64::from(count)),
+            ),
+            row("resident memory in all, all of them there", format!("{} MiB", after / 1024)),
+            row("resident memory after the changes", format!("{} MiB", memory(pid) / 1024)),
+            row("changes in a second", format!("{:.0}", f64::from(CHANGES) / took.as_secs_f64())),
+            row(
+                &format!("a new one, until a route to it is answered: median, longest of {SINGLE}"),
+                format!(
+                    "{:.1} ms, {:.1} ms",
+                    ms(singles[singles.len() / 2]),
+                    ms(singles[singles.len() - 1])
+                ),
+            ),
+        ],
     );
-    out!("| resident memory, a tenant | {} B |", (after - before) * 1024 / u64::from(count));
-    out!("| resident memory in all, all of them there | {} MiB |", after / 1024);
-    out!("| resident memory after the changes | {} MiB |", memory(pid) / 1024);
-    out!("| changes in a second | {:.0} |", f64::from(CHANGES) / took.as_secs_f64());
-    let ms = |d: Duration| d.as_secs_f64() * 1e3;
-    out!(
-        "| a new one, until a route to it is answered: median, longest of {SINGLE} \
-         | {:.1} ms, {:.1} ms |",
-        ms(singles[singles.len() / 2]),
-        ms(singles[singles.len() - 1]),
-    );
-    print!("{page}");
-    put_down(&page);
+    section.write();
 }

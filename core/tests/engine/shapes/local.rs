@@ -50,9 +50,7 @@ fn plan(rng: &mut Rng) -> Plan {
         wrong: if rng.below(40) == 0 { 1 + rng.below(3) } else { 0 },
     };
     let may_be_inline = matches!(p.opcode, wr_opcode::RDMA_WRITE | wr_opcode::SEND);
-    let inline = may_be_inline && p.len <= 64 && rng.below(2) == 0;
-    let len = if p.opcode == wr_opcode::ATOMIC_FETCH_AND_ADD { 8 } else { p.len };
-    Plan { flags: p.flags | if inline { send_flags::INLINE } else { 0 }, len, ..p }
+    p.posted(rng, may_be_inline)
 }
 
 /// What happens around one request, the same in both worlds.

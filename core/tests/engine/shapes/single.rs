@@ -60,10 +60,7 @@ fn plan(rng: &mut Rng, kind: u32) -> Plan {
         wrong: if rng.below(60) == 0 { 1 + rng.below(3) } else { 0 },
     };
     let comes_back = matches!(p.opcode, wr_opcode::RDMA_READ | wr_opcode::ATOMIC_FETCH_AND_ADD);
-    let inline = !comes_back && p.len <= 64 && rng.below(2) == 0;
-    let atomic = p.opcode == wr_opcode::ATOMIC_FETCH_AND_ADD;
-    let (len, pieces) = if atomic { (8, 1) } else { (p.len, p.pieces) };
-    Plan { flags: p.flags | if inline { send_flags::INLINE } else { 0 }, len, pieces, ..p }
+    p.posted(rng, !comes_back)
 }
 
 /// What is done to a frame, where something is.
