@@ -20,6 +20,7 @@ import faults_hosts
 import faults_life
 import faults_qos
 import faults_tenants
+import faults_transport
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TREE = os.path.join(ROOT, "build", "mutants")
@@ -681,58 +682,24 @@ FAULTS = [
      '"mov eax, {number}", "syscall", "jmp 3b",',
      NET),
 ]
-FAULTS += [fault[:4] + ({"router": ROUTER, "net": NET}[fault[4]],) for fault in faults_qos.FAULTS]
+NAMED = {
+    "unit": UNIT, "engine": ENGINE, "net": NET, "router": ROUTER, "mempool": MEMPOOL, "etcd": ETCD
+}
+
+
+def staged(faults):
+    """Their stages by name; another name is a test that builds whole routers itself."""
+    return [fault[:4] + (NAMED.get(fault[4]) or whole(fault[4]),) for fault in faults]
+
+
+# Their numbers are those of docs/records/PROOF.md: new ones come last.
+FAULTS += staged(faults_qos.FAULTS)
 FAULTS += [fault + (ROUTER,) for fault in faults_hosts.FAULTS]
-FAULTS += [
-    ("a READ of more than 2^31 bytes is answered", R + "responder.rs",
-     "            || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE\n", "", ENGINE),
-    ("a packet other than the last may be short", R + "responder.rs", "            len == full\n",
-     "            len <= full\n", ENGINE),
-    ("a message may begin inside another", R + "responder.rs",
-     "resp.incoming() == if run.first { Incoming::Idle } else {",
-     "run.first || resp.incoming() == if run.first { Incoming::Idle } else {", ENGINE),
-    ("a READ may come inside a message", R + "responder.rs",
-     "        if resp.incoming() != Incoming::Idle\n            ||",
-     "        if false\n            ||", ENGINE),
-    ("more READs are accepted than are served", R + "responder.rs",
-     "if depth == 0 || resp.queued_jobs().filter(|job| !job.again).count() >= depth {",
-     "if depth == 0 {", ENGINE),
-    ("the key of a READ of 0 bytes is checked", R + "responder.rs",
-     "        if len == 0 {\n            return Ok(Target::default());",
-     "        if len == u32::MAX {\n            return Ok(Target::default());", ENGINE),
-    ("a queue pair accepts packets of any service", R + "rules/receive.rs",
-     "if run.class != class || run.pkey", "if run.pkey", ENGINE),
-    ("any transport version is accepted", R + "run.rs",
-     "        if bth.tver != 0 {\n            return Err(Malformed::Version);\n        }\n", "",
-     ENGINE),
-    ("a Q_Key with its top bit set is sent unchanged", R + "datagram.rs",
-     "if wqe.b as u32 & 1 << 31 != 0 { qp.attr.qkey }", "if false { qp.attr.qkey }", ENGINE),
-    ("QP1 accepts any Q_Key", "core/src/engine/cm.rs", "\n        && run.qkey == QP1_QKEY;", ";",
-     ENGINE),
-    ("every request ahead draws a NAK", R + "responder.rs",
-     "if resp.nak_sent && psn.diff(resp.nak_high) > 0 {", "if false {", ENGINE),
-    ("an ACK with credits is ignored", R + "completer.rs", "Syndrome::Ack { .. } => {",
-     "Syndrome::Ack { credits: 0x1f } => {", ENGINE),
-    ("a sequence NAK acknowledges nothing", R + "completer.rs",
-     "if code != NakCode::Psn || !besieged {", "if code != NakCode::Psn {", ENGINE),
-    ("receives are accepted in RESET", "core/src/engine/mod.rs",
-     "if state == qp_state::RESET || q.rq.capacity() == 0 {", "if q.rq.capacity() == 0 {", ENGINE),
-    ("a CQ ends under its queue pairs", "core/src/engine/control.rs",
-     "        let users = inner.transport.common.cqs[i].users;\n", "        let users = 0u32;\n",
-     ENGINE),
-    ("the last packet of a message requests no ACK", R + "requester.rs", "ack_req: rc && last,",
-     "ack_req: false,", ENGINE),
-]
-FAULTS += [
-    fault[:4] + ({"router": ROUTER, "mempool": MEMPOOL, "etcd": ETCD}[fault[4]],)
-    for fault in faults_flow.FAULTS
-]
-FAULTS += [
-    fault[:4] + ({"router": ROUTER, "net": NET, "engine": ENGINE, "unit": UNIT}[fault[4]],)
-    for fault in faults_life.FAULTS
-]
-SHORT = {"router": ROUTER, "net": NET, "engine": ENGINE}
-FAULTS += [f[:4] + (SHORT.get(f[4]) or whole(f[4]),) for f in faults_tenants.FAULTS]
+FAULTS += staged(faults_transport.REFUSALS)
+FAULTS += staged(faults_flow.FAULTS)
+FAULTS += staged(faults_life.FAULTS)
+FAULTS += staged(faults_tenants.FAULTS)
+FAULTS += staged(faults_transport.BULK)
 
 
 def sh(args, timeout):

@@ -1,10 +1,13 @@
-//! ICRC and its CRC, by implementation and size. `cargo bench -p bench --bench icrc`.
+//! ICRC, its CRC, and copies that compute it, by implementation and size.
+//!
+//! `cargo bench -p bench --bench icrc`.
 #![allow(missing_docs)] // criterion's macros write undocumented functions
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Throughput};
+use gdrcore_core::mem::host;
 use gdrcore_core::wire::icrc::{crc32_with, Impl};
 use gdrcore_core::wire::{Bth, Flow, Opcode, Psn, Qpn};
 
@@ -57,6 +60,31 @@ fn icrc(c: &mut Criterion) {
     group.finish();
 }
 
+/// The payload of a packet out of program memory: copied and summed, in two passes and in one.
+fn copy(c: &mut Criterion) {
+    let mut group = c.benchmark_group("copy");
+    // As in a packet: behind a BTH.
+    let mut packet = vec![0; 12 + 4096];
+    for size in [1024, 4096] {
+        let memory = vec![0xA5u8; size];
+        let addr = memory.as_ptr().expose_provenance() as u64;
+        let room = &mut packet[12..12 + size];
+        group.throughput(Throughput::Bytes(size as u64));
+        for which in implementations() {
+            group.bench_function(BenchmarkId::new(format!("{which:?}/two passes"), size), |b| {
+                b.iter(|| {
+                    host::fetch(black_box(addr), room).expect("it is there");
+                    crc32_with(which, !0, room)
+                })
+            });
+            group.bench_function(BenchmarkId::new(format!("{which:?}/one pass"), size), |b| {
+                b.iter(|| host::fetch_crc_with(which, black_box(addr), room, !0))
+            });
+        }
+    }
+    group.finish();
+}
+
 fn check(c: &mut Criterion) {
     let flow = Flow::v4([10, 0, 0, 1], [10, 0, 0, 2], 0xC123, 4791);
     let mut group = c.benchmark_group("check");
@@ -82,6 +110,6 @@ criterion_group! {
     config = Criterion::default()
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_millis(600));
-    targets = crc, icrc, check
+    targets = crc, icrc, copy, check
 }
 criterion_main!(benches);

@@ -396,6 +396,9 @@ fn touch(_: u64, _: u64, _: u64, _: bool) -> Result<()> {
 }
 
 #[cfg(test)]
+mod crc_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::map::Map;

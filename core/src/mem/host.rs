@@ -20,6 +20,8 @@ mod imp;
 #[path = "host/portable.rs"]
 mod imp;
 
+use crate::wire::icrc::Impl;
+
 /// The memory could not be read or written; some of its bytes may have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
@@ -44,6 +46,26 @@ pub fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
         return Ok(());
     }
     imp::fetch(addr, dst)
+}
+
+/// As [`fetch`], and returns the state of the CRC ([`crate::wire::icrc::crc32`]) that was `state`
+/// before the bytes and has gone on over them as `dst` holds them. Bulk in one pass, where the
+/// machine has carry-less multiplication.
+///
+/// # Errors
+/// [`Fault`]; `dst` then holds a mixture.
+#[inline]
+pub fn fetch_crc(addr: u64, dst: &mut [u8], state: u32) -> Result<u32, Fault> {
+    imp::fetch_crc(Impl::best(), addr, dst, state)
+}
+
+/// [`fetch_crc`] by the implementation named, or the best that the machine has if it lacks that
+/// one.
+///
+/// # Errors
+/// As [`fetch_crc`].
+pub fn fetch_crc_with(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> Result<u32, Fault> {
+    imp::fetch_crc(which.min(Impl::best()), addr, dst, state)
 }
 
 /// Copies `src` to `addr`.

@@ -9,6 +9,7 @@
 pub mod host;
 pub mod region;
 
+use crate::wire::icrc::crc32;
 pub use region::{KeyError, Regions};
 
 /// Result of an access to memory.
@@ -182,6 +183,33 @@ impl Providers {
         match self.other(target.provider) {
             Some(memory) => memory.fetch(target.cookie, addr, dst, of),
             None => Access::Fault,
+        }
+    }
+
+    /// As [`Providers::fetch`]; once `Ready`, the CRC `state` has gone on over `dst` as it is now.
+    #[inline]
+    pub fn fetch_crc(
+        &self,
+        target: &Target,
+        off: u32,
+        dst: &mut [u8],
+        of: TransferId,
+        state: &mut u32,
+    ) -> Access {
+        if target.provider != 0 {
+            let access = self.fetch(target, off, dst, of);
+            if access == Access::Ready {
+                *state = crc32(*state, dst);
+            }
+            return access;
+        }
+        let Some(addr) = piece(target, off, dst.len()) else { return Access::Fault };
+        match host::fetch_crc(addr, dst, *state) {
+            Ok(behind) => {
+                *state = behind;
+                Access::Ready
+            }
+            Err(host::Fault) => Access::Fault,
         }
     }
 

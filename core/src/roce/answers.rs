@@ -52,11 +52,17 @@ impl Conn<'_> {
                     let qpn = qp.qpn;
                     let (mtu, payload) = (qp.conn.mtu, bytes);
                     let what = Emission { run: &run, mtu, payload, ack_each_burst: false };
-                    let done = tx.emit(what, |off, dst| {
+                    let done = tx.emit(what, |off, dst, state| {
                         let left = job.len.saturating_sub(offset.saturating_add(off));
                         let of = TransferId::answer(qpn, job.psn.get(), left);
-                        match memory.providers.fetch(target, off, dst, of) {
-                            Access::Ready => Ok(()),
+                        let providers = &memory.providers;
+                        let mut sum = state.unwrap_or(0);
+                        let access = match state {
+                            None => providers.fetch(target, off, dst, of),
+                            Some(_) => providers.fetch_crc(target, off, dst, of, &mut sum),
+                        };
+                        match access {
+                            Access::Ready => Ok(sum),
                             stop => Err(stop),
                         }
                     });

@@ -21,6 +21,7 @@ use crate::config::config_flags;
 use crate::dcqcn::Dcqcn;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
+use crate::wire::icrc::crc32;
 use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn};
 
 /// Time between two notifications about one queue pair.
@@ -122,9 +123,9 @@ impl Transport {
             // the marked packet.
             let mut run = Run::new(Class::Cnp, Kind::Cnp, qp.attr.dest_qp_num, Psn::new(0));
             run.becn = true;
-            let zeroes = |_, to: &mut [u8]| {
+            let zeroes = |_, to: &mut [u8], state: Option<u32>| {
                 to.fill(0);
-                Ok::<(), Infallible>(())
+                Ok::<u32, Infallible>(state.map_or(0, |state| crc32(state, to)))
             };
             let (run, mtu, payload) = (&run, qp.conn.mtu, CNP_BYTES);
             let what = Emission { run, mtu, payload, ack_each_burst: false };

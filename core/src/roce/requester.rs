@@ -126,7 +126,10 @@ impl Conn<'_> {
         let Part { run, bytes, payload, .. } = part;
         let (is_read, rc) = (run.kind == Kind::ReadRequest, qp.kind.is_reliable());
         let carries = matches!(run.kind, Kind::Send | Kind::Write);
-        let cost = bytes + n * PACKET_COST;
+        // What this burst takes, not all that the window would let go.
+        let burst = if n > 1 { n.min(tx.packets_of(qp.conn.mtu).max(1)) } else { n };
+        let cost = bytes.min(burst.saturating_mul(qp.conn.mtu)) + burst * PACKET_COST;
+        let ends = ends && burst == n;
         let asks = rc && (!carries || qp.asks_for_ack(&self.peer.tx, cost, part.psn, ends));
         let done = self.emit_part(tx, &slot, index, &part, asks);
 
@@ -193,8 +196,12 @@ impl Conn<'_> {
         let of = TransferId::request(qp.qpn, index, 0);
         let Part { run, payload, .. } = part;
         let (mtu, payload) = (qp.conn.mtu, *payload);
-        tx.emit(Emission { run, mtu, payload, ack_each_burst: asks }, |off, dst| {
-            memory.gather(qp.pd, slot, part.offset + u64::from(off), dst, of)
+        tx.emit(Emission { run, mtu, payload, ack_each_burst: asks }, |off, dst, state| {
+            let offset = part.offset + u64::from(off);
+            match state {
+                None => memory.gather(qp.pd, slot, offset, dst, of).map(|()| 0),
+                Some(state) => memory.gather_crc(qp.pd, slot, offset, dst, of, state),
+            }
         })
     }
 

@@ -6,11 +6,15 @@ use crate::roce::peer::Path;
 use crate::roce::peer_memory::{PeerMemory, TURN};
 use crate::roce::run::{Run, RECORD_ALIGN};
 use crate::verbs::NONE;
-use crate::wire::{packet_bytes, pad_len, Class, Flow, Kind, Psn};
+use crate::wire::icrc::crc32;
+use crate::wire::{packet_bytes, pad_len, Class, Flow, Kind, Psn, ICRC_LEN};
 
 /// Largest UDP payload of one send, all segments together (65,535 less the largest IP and UDP
 /// headers).
 pub const MAX_BURST: usize = 65_000;
+
+/// Payloads from so many bytes on are copied and summed in one pass.
+const BULK: usize = 512;
 
 /// A run on its way between two queue pairs of one engine.
 #[derive(Clone, Copy)]
@@ -164,12 +168,23 @@ impl<'b> TxBuf<'b> {
             && self.len + size <= self.buf.len().min(MAX_BURST)
     }
 
-    /// Emits as many packets of a run as fit; `fill` copies a piece of their payload.
+    /// How many packets of the largest size the burst has room for, at most.
+    #[inline]
+    pub fn packets_of(&self, mtu: u32) -> u32 {
+        let room = |most: usize| (self.buf.len().min(most).saturating_sub(self.len)) as u32 / mtu;
+        match self.path {
+            Path::Port => room(MAX_BURST).min(u32::from(self.max_seg.saturating_sub(self.nseg))),
+            _ => room(usize::MAX),
+        }
+    }
+
+    /// Emits as many packets of a run as fit; `fill` copies a piece of their payload. If it
+    /// gets a CRC state, that has to go on over the piece, and is returned.
     #[inline(always)]
     pub fn emit<E>(
         &mut self,
         what: Emission<'_>,
-        fill: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
+        fill: impl FnMut(u32, &mut [u8], Option<u32>) -> Result<u32, E>,
     ) -> Emitted<E> {
         match self.path {
             Path::Port => self.emit_packets(what, fill),
@@ -184,7 +199,7 @@ impl<'b> TxBuf<'b> {
     fn emit_packets<E>(
         &mut self,
         what: Emission<'_>,
-        mut fill: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
+        mut fill: impl FnMut(u32, &mut [u8], Option<u32>) -> Result<u32, E>,
     ) -> Emitted<E> {
         let Emission { run, mtu, payload, ack_each_burst } = what;
         let mut k = 0;
@@ -208,18 +223,35 @@ impl<'b> TxBuf<'b> {
             let Some(packet) = self.buf.get_mut(at..at + size) else { break };
             let (head, body) = packet.split_at_mut(headers);
             let (data, tail) = body.split_at_mut(len);
-            let filled = if len > 0 { fill(off, data) } else { Ok(()) };
-            if let Err(stop) = filled {
-                if k > 0 && ack_each_burst {
-                    self.ask_for_ack(at, last_size);
-                }
-                return Emitted { packets: k, stop: Some(stop) };
-            }
-            last_size = size;
             let pad = pad_len(len);
-            tail[..pad].fill(0);
-            run.emit_headers(opcode, run.psn.add(k), ack, pad as u8, head);
-            self.flow.append_icrc(self.nseg, packet);
+            let psn = run.psn.add(k);
+            // The sum of bulk goes on where the copy of its bytes does.
+            let begun = if len >= BULK {
+                run.emit_headers(opcode, psn, ack, pad as u8, head);
+                Some(self.flow.icrc_of_headers(self.nseg, head, size - ICRC_LEN))
+            } else {
+                None
+            };
+            let filled = if len > 0 { fill(off, data, begun) } else { Ok(0) };
+            let state = match filled {
+                Ok(state) => state,
+                Err(stop) => {
+                    if k > 0 && ack_each_burst {
+                        self.ask_for_ack(at, last_size);
+                    }
+                    return Emitted { packets: k, stop: Some(stop) };
+                }
+            };
+            last_size = size;
+            let (padding, icrc) = tail.split_at_mut(pad);
+            padding.fill(0);
+            if begun.is_some() {
+                let state = if pad > 0 { crc32(state, padding) } else { state };
+                icrc.copy_from_slice(&(!state).to_le_bytes());
+            } else {
+                run.emit_headers(opcode, psn, ack, pad as u8, head);
+                self.flow.append_icrc(self.nseg, packet);
+            }
             if self.nseg == 0 {
                 self.seg = size;
             } else if size < self.seg {
@@ -236,7 +268,7 @@ impl<'b> TxBuf<'b> {
     fn emit_record<E>(
         &mut self,
         what: Emission<'_>,
-        fill: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
+        fill: impl FnMut(u32, &mut [u8], Option<u32>) -> Result<u32, E>,
     ) -> Emitted<E> {
         self.emit_whole::<E, true>(what, fill)
     }
@@ -246,7 +278,7 @@ impl<'b> TxBuf<'b> {
     fn emit_whole<E, const RECORD: bool>(
         &mut self,
         what: Emission<'_>,
-        mut fill: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
+        mut fill: impl FnMut(u32, &mut [u8], Option<u32>) -> Result<u32, E>,
     ) -> Emitted<E> {
         let Emission { run, mtu, payload, ack_each_burst } = what;
         let full = Emitted { packets: 0, stop: None };
@@ -273,7 +305,7 @@ impl<'b> TxBuf<'b> {
         part.ack_req |= ack_each_burst;
         let to = &mut self.buf[self.len..];
         if let Some(body) = to.get_mut(head..head + bytes as usize).filter(|_| bytes > 0) {
-            if let Err(stop) = fill(0, body) {
+            if let Err(stop) = fill(0, body, None) {
                 return Emitted { packets: 0, stop: Some(stop) };
             }
         }
@@ -308,6 +340,6 @@ impl<'b> TxBuf<'b> {
     /// Emits a single packet without payload.
     pub fn emit_bare(&mut self, run: &Run) -> bool {
         let what = Emission { run, mtu: 256, payload: 0, ack_each_burst: false };
-        self.emit(what, |_, _| Ok::<(), Infallible>(())).packets == 1
+        self.emit(what, |_, _, _| Ok::<u32, Infallible>(0)).packets == 1
     }
 }

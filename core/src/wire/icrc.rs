@@ -12,6 +12,9 @@ mod cpu;
 mod field;
 mod table;
 
+// For copies that sum in the same pass.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) use clmul::{end_rounds, over_round, wide_256::end_rounds_256};
 pub use cpu::Impl;
 
 use super::headers::Bth;
@@ -164,6 +167,15 @@ impl Flow {
     pub fn icrc_with(&self, which: Impl, ident: u16, packet: &[u8]) -> u32 {
         let Some((bth, rest)) = packet.split_first_chunk() else { return 0 };
         !Runnable::at_most(which).icrc(self.head(ident, bth, packet.len()), rest)
+    }
+
+    /// The CRC state behind the headers of a packet (BTH and what follows it) that has `packet_len`
+    /// bytes up to its pad. When [`crc32`] has gone on over payload and pad, the inverted state is
+    /// what [`Flow::icrc`] gives. 0 for headers shorter than a BTH.
+    #[inline]
+    pub fn icrc_of_headers(&self, ident: u16, headers: &[u8], packet_len: usize) -> u32 {
+        let Some((bth, rest)) = headers.split_first_chunk() else { return 0 };
+        Runnable::best().icrc(self.head(ident, bth, packet_len), rest)
     }
 
     /// Computes the ICRC of all but the last four bytes of `buf` and stores it there.

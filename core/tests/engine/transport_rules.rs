@@ -151,7 +151,7 @@ fn as_many_reads_are_under_way_as_the_peer_serves() {
 // rxe rxe_req.c check_init_depth
 #[test]
 fn a_read_that_has_ended_makes_room_for_one() {
-    // Each is as long as a piece in which READs are asked for, 64 packets.
+    // Each is one request, for 64 packets.
     let (mut net, a, b) = Net::pair(Opts { rd_atomic: 2, ..Opts::default() });
     let read = |a: &End, b: &End| Wr::new(wr_opcode::RDMA_READ).local(a, 0, 1 << 16).remote(b, 0);
     // The window grows until it does not limit READs any more.
@@ -556,11 +556,11 @@ fn a_long_message_leaves_in_long_bursts_and_waits_for_no_timer() {
     assert_eq!((net.now, net.poll(a.host, a.scq).len()), (begun, 1));
     let log = log.borrow();
     let packets = log.iter().filter(|(from, _)| *from == a.host).count();
-    let bursts = log.iter().filter(|(from, p)| *from == a.host && p[8] & 0x80 != 0).count();
-    // 256 packets, at most 15 in a burst, and the first burst ends after the second packet, which
-    // is shorter. Each asks for an ACK.
+    let asked = log.iter().filter(|(from, p)| *from == a.host && p[8] & 0x80 != 0).count();
+    // 256 packets, at most 15 in a burst: some 19 bursts. One asks for an ACK after each quarter of
+    // the window, not each.
     assert_eq!(packets, 256);
-    assert!((18..=20).contains(&bursts), "{bursts} bursts");
+    assert!((4..=13).contains(&asked), "{asked} packets ask for an ACK");
 }
 
 #[test]

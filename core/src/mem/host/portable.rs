@@ -1,6 +1,7 @@
 //! Volatile copies for targets without the assembly. A fault ends the process.
 
 use super::Fault;
+use crate::wire::icrc::{crc32_with, Impl};
 use core::sync::atomic::{fence, AtomicU64, Ordering};
 
 // The casts from integer to pointer below are what program memory is: an address that came over the
@@ -22,6 +23,11 @@ pub(super) fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+pub(super) fn fetch_crc(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> Result<u32, Fault> {
+    fetch(addr, dst)?;
+    Ok(crc32_with(which, state, dst))
 }
 
 pub(super) fn place(addr: u64, src: &[u8], last: usize) -> Result<(), Fault> {

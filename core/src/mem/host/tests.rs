@@ -1,4 +1,5 @@
 use super::*;
+use crate::wire::icrc::crc32_with;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::vec::Vec;
 use std::{thread, vec};
@@ -212,4 +213,44 @@ fn fixup_knows_no_other_code() {
     assert_eq!(fixup(0), None);
     assert_eq!(fixup(usize::MAX), None);
     assert_eq!(fixup(fixup_knows_no_other_code as *const () as usize), None);
+}
+
+/// The implementations of the CRC that this machine has.
+fn implementations() -> impl Iterator<Item = Impl> {
+    Impl::ALL.iter().copied().filter(|which| {
+        if !which.is_available() {
+            std::println!("skipped: {which:?}: this machine lacks its instructions");
+        }
+        which.is_available()
+    })
+}
+
+/// Lengths at which the copies that sum change their way, for rounds of 64 to 256 bytes.
+fn crc_lengths() -> impl Iterator<Item = usize> {
+    let seams = (1..=20).flat_map(|k| [64 * k - 1, 64 * k, 64 * k + 1]);
+    let far = [1500, 2048, 4095, 4096, 4097, 9000];
+    (0..70).chain(seams).chain(far).filter(|n| !cfg!(miri) || *n < 70)
+}
+
+#[test]
+fn a_fetch_that_sums_copies_and_sums() {
+    let all = pattern(9000 + 64, 3);
+    let mem = Mem::new(all.len());
+    place(mem.addr(), &all).unwrap();
+    for which in implementations() {
+        for n in crc_lengths() {
+            for (at, skew) in [(0, 0), (0, 12), (8, 28), (1, 5), (33, 63), (40, 1), (63, 44)] {
+                let mut dst = vec![0u8; n + 128];
+                let skew = dst.as_ptr().align_offset(64) + skew;
+                let room = &mut dst[skew..];
+                let Some((copied, behind)) = room.split_at_mut_checked(n) else { continue };
+                let sum = fetch_crc_with(which, mem.addr() + at as u64, copied, 0x1234_5678);
+                assert_eq!(copied, &all[at..at + n], "{which:?} n {n} at {at}");
+                let right = crc32_with(Impl::Table, 0x1234_5678, copied);
+                assert_eq!(sum, Ok(right), "{which:?} n {n} at {at} to {skew}");
+                assert!(behind.iter().all(|b| *b == 0), "{which:?} n {n} at {at}: behind");
+                assert!(dst[..skew].iter().all(|b| *b == 0), "{which:?} n {n} at {at}: before");
+            }
+        }
+    }
 }

@@ -8,6 +8,7 @@
 //! order), so it is not used.
 
 use super::Fault;
+use crate::wire::icrc::{crc32_with, Impl};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -73,6 +74,8 @@ pub(super) fn fixup(pc: usize) -> Option<usize> {
     }
     None
 }
+
+mod copy_crc;
 
 #[inline]
 fn result<T>(fault: u32, value: T) -> Result<T, Fault> {
@@ -328,6 +331,22 @@ macro_rules! finish {
         5:
         "
     };
+}
+
+/// [`fetch`], and the CRC state after the bytes.
+pub(super) fn fetch_crc(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> Result<u32, Fault> {
+    let Some(whole) = copy_crc::rounds(which, dst.len()) else {
+        super::fetch(addr, dst)?;
+        return Ok(crc32_with(which, state, dst));
+    };
+    let (body, tail) = dst.split_at_mut(whole);
+    // SAFETY: this machine can run what `rounds` takes; `body` is ours.
+    let state = unsafe {
+        let to = body.as_mut_ptr().expose_provenance() as u64;
+        copy_crc::copy_rounds(which, addr, to, whole, state)?
+    };
+    super::fetch(addr.wrapping_add(whole as u64), tail)?;
+    Ok(crc32_with(which, state, tail))
 }
 
 #[inline(never)]

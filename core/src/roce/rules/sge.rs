@@ -10,6 +10,7 @@ use crate::roce::peer_memory::{Piece, PIECES};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::types::Sge;
 use crate::verbs::wqe::{from_byte, SendWqe};
+use crate::wire::icrc::crc32;
 
 /// Failure of a copy between packets and the program's memory.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +108,30 @@ impl RegisteredMemory {
         let src = slot.tail().get(at..at + dst.len()).ok_or_else(too_short)?;
         dst.copy_from_slice(src);
         Ok(())
+    }
+
+    /// [`RegisteredMemory::gather`] of bulk; returns the CRC state that was `state` before `dst`
+    /// and has gone on over it, as it is sent.
+    #[inline(never)]
+    pub(in crate::roce) fn gather_crc(
+        &self,
+        pd: u32,
+        slot: &SlotRef<'_, SendWqe>,
+        offset: u64,
+        dst: &mut [u8],
+        of: TransferId,
+        mut state: u32,
+    ) -> Result<u32, CopyError> {
+        if slot.header().inline != 0 {
+            self.gather(pd, slot, offset, dst, of)?;
+            return Ok(crc32(state, dst));
+        }
+        let list = (pd, slot.sges(usize::from(slot.header().num_sge)), offset);
+        self.copy_pieces(list, dst.len(), false, |target, part, left| {
+            let of = TransferId { left, ..of };
+            self.providers.fetch_crc(target, 0, &mut dst[part], of, &mut state)
+        })?;
+        Ok(state)
     }
 
     /// Not inline, so that inline data does not pay for the registers of this.

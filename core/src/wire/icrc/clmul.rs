@@ -199,7 +199,7 @@ fn go_on(block: __m128i, data: &[u8]) -> (__m128i, &[[u8; 16]]) {
 
 /// What folds a chain over a round: four registers of so many lanes. For the earlier and for the
 /// later half of a block.
-const fn over_round(lanes: u32) -> (u64, u64) {
+pub(crate) const fn over_round(lanes: u32) -> (u64, u64) {
     (fold_low(512 * lanes), fold_high(512 * lanes))
 }
 
@@ -208,6 +208,12 @@ const fn over_round(lanes: u32) -> (u64, u64) {
 #[target_feature(enable = "pclmulqdq")]
 fn join([a, b, c, d]: [__m128i; 4]) -> __m128i {
     step(step(step(a, b), c), d)
+}
+
+/// The state after rounds of four blocks, each chain folded by [`over_round`].
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+pub(crate) fn end_rounds(chains: [__m128i; 4]) -> u32 {
+    reduce(join(chains))
 }
 
 /// [`step`] over all blocks, four chains at a time.

@@ -111,6 +111,20 @@ fn icrcs_of_every_implementation_are_the_tables() {
     }
 }
 
+#[test]
+fn an_icrc_goes_on_behind_the_headers() {
+    let v4 = Flow::v4([10, 1, 2, 3], [10, 3, 2, 1], 0xC0DE, 4791);
+    let v6 = Flow::v6([0xA5; 16], [0x5A; 16], 0xC0DE, 4791);
+    let packet = noise(1000);
+    for flow in [v4, v6] {
+        for headers in [12, 16, 28, 40, 999, 1000] {
+            let (head, rest) = packet.split_at(headers);
+            let state = flow.icrc_of_headers(77, head, packet.len());
+            assert_eq!(!crc32(state, rest), flow.icrc(77, &packet), "{headers}");
+        }
+    }
+}
+
 /// A CNP that a ConnectX-4 Lx sent, from the IP header on (scapy's tests have it).
 const CNP: &[u8] = &[
     0x45, 0xC2, 0x00, 0x3C, 0x71, 0x8C, 0x40, 0x00, 0x40, 0x11, 0x91, 0x61, // IP

@@ -110,3 +110,9 @@ fn join([a, b, c, d]: [__m256i; 4]) -> __m256i {
 fn last(wide: __m256i) -> __m128i {
     step(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1))
 }
+
+/// [`super::end_rounds`] of 256-bit registers.
+#[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.1")]
+pub(crate) fn end_rounds_256(chains: [__m256i; 4]) -> u32 {
+    reduce(last(join(chains)))
+}
