@@ -7,15 +7,15 @@ D = "router/src/daemon/"
 P = "router/src/policy/"
 W = "router/src/relay/"
 FAULTS = [
-    ("a packet of another host is accepted with any ICRC", D + "lanes.rs",
-     "if flow.check(came.ident, came.packet).is_err() {",
-     "if false {"),
+    ("a damaged packet of another host gets a right ICRC", D + "lanes.rs",
+     "flow.icrc_after(0, (&was, came.ident), came.packet)",
+     "flow.icrc(0, body)"),
     ("a packet into a ring keeps the ICRC of the network", D + "lanes.rs",
-     "flow_of(sender, &gid).append_icrc(0, packet);",
-     ""),
-    ("a packet to the network keeps the ICRC of its ring", D + "wire/sockets.rs",
-     "open.flow.append_icrc(open.packets, room);",
-     ""),
+     "flow.icrc_after(0, (&was, came.ident), came.packet)",
+     "u32::from_le_bytes(*came.packet.last_chunk().unwrap())"),
+    ("a damaged packet to the network gets a right ICRC", D + "wire/sockets.rs",
+     "match (was, room.split_last_chunk_mut()) {",
+     "match (was.filter(|_| false), room.split_last_chunk_mut()) {"),
     ("the source port names no block", W + "far.rs",
      "SOURCE_PORTS | ((block as u16) << FLOW_BITS)",
      "SOURCE_PORTS | (block as u16)"),

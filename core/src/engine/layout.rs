@@ -159,6 +159,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         next_link: None,
         elsewhere: false,
         shared: false,
+        unnumbered: false,
     };
     Ok(Engine { shared: p.shared, lock: TurnLock::default(), inner: UnsafeCell::new(inner) })
 }

@@ -77,6 +77,8 @@ pub struct Inner {
     /// Other engines may have this address too: what is for none of this one's leaves through the
     /// port.
     shared: bool,
+    /// Packets for the port all have the identification 0.
+    unnumbered: bool,
 }
 
 /// A soft device without its port. `Sync`: any thread may call anything.

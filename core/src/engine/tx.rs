@@ -135,7 +135,8 @@ impl Guard<'_> {
         if inner.transport.common.ready.is_empty() {
             return None;
         }
-        let mut tx = TxBuf::new(buf, Path::Port, inner.rx_flow.1);
+        let tx = TxBuf::new(buf, Path::Port, inner.rx_flow.1);
+        let mut tx = tx.unnumbered(inner.unnumbered);
         if !inner.transport.common.cnp_owed.is_empty() {
             inner.transport.transmit_cnps(&mut tx);
         }
@@ -345,6 +346,12 @@ impl Guard<'_> {
     /// connection manager for them, leave through the port.
     pub fn set_shared(&mut self, shared: bool) {
         self.split().0.shared = shared;
+    }
+
+    /// The port carries packets one by one, whatever bursts they are sent in: all have the IPv4
+    /// identification 0. Without this those of a burst count from 0 on.
+    pub fn set_unnumbered(&mut self) {
+        self.split().0.unnumbered = true;
     }
 
     /// Whether a QPN is of this engine's block.

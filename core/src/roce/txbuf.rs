@@ -71,6 +71,8 @@ pub struct TxBuf<'b> {
     seg: usize,
     nseg: u16,
     max_seg: u16,
+    /// From one packet's IPv4 identification to the next one's.
+    ident_step: u16,
     closed: bool,
     peer: u32,
     flow: Flow,
@@ -91,10 +93,16 @@ impl<'b> TxBuf<'b> {
             seg: 0,
             nseg: 0,
             max_seg: u16::MAX,
+            ident_step: 1,
             closed: false,
             peer: NONE,
             flow,
         }
+    }
+
+    /// The same burst for a port whose packets travel one by one: each has the identification 0.
+    pub fn unnumbered(self, unnumbered: bool) -> Self {
+        TxBuf { ident_step: u16::from(!unnumbered), ..self }
     }
 
     /// An empty list of runs for other QPs of this engine, whose payload goes to `buf`.
@@ -228,7 +236,8 @@ impl<'b> TxBuf<'b> {
             // The sum of bulk goes on where the copy of its bytes does.
             let begun = if len >= BULK {
                 run.emit_headers(opcode, psn, ack, pad as u8, head);
-                Some(self.flow.icrc_of_headers(self.nseg, head, size - ICRC_LEN))
+                let ident = self.nseg * self.ident_step;
+                Some(self.flow.icrc_of_headers(ident, head, size - ICRC_LEN))
             } else {
                 None
             };
@@ -250,7 +259,7 @@ impl<'b> TxBuf<'b> {
                 icrc.copy_from_slice(&(!state).to_le_bytes());
             } else {
                 run.emit_headers(opcode, psn, ack, pad as u8, head);
-                self.flow.append_icrc(self.nseg, packet);
+                self.flow.append_icrc(self.nseg * self.ident_step, packet);
             }
             if self.nseg == 0 {
                 self.seg = size;
@@ -334,7 +343,7 @@ impl<'b> TxBuf<'b> {
         let Some(packet) = self.buf.get_mut(end - size..end) else { return };
         // The ACK request is the top bit above the PSN.
         packet[8] |= 0x80;
-        self.flow.append_icrc(self.nseg - 1, packet);
+        self.flow.append_icrc((self.nseg - 1) * self.ident_step, packet);
     }
 
     /// Emits a single packet without payload.

@@ -20,7 +20,7 @@ pub use cpu::Impl;
 use super::headers::Bth;
 use super::{ip, ICRC_LEN};
 use cpu::Runnable;
-use field::unshift;
+use field::{shift, unshift};
 
 /// The state after `data`: reflected CRC-32 of zlib, without its inversions at both ends. Any
 /// thread.
@@ -189,6 +189,19 @@ impl Flow {
         if let Some((packet, icrc)) = buf.split_last_chunk_mut::<ICRC_LEN>() {
             *icrc = self.icrc(ident, packet).to_le_bytes();
         }
+    }
+
+    /// The ICRC of a packet that comes from the flow `was` and goes on in this one, each with its
+    /// identification, made of the ICRC that the packet ends with: right here if that one was right
+    /// there, and otherwise as wrong. So the receiver finds whatever happened to the packet on its
+    /// way. The payload is not read: about 100 ns. 0 for packets shorter than a BTH and an ICRC.
+    pub fn icrc_after(&self, ident: u16, was: (&Flow, u16), packet: &[u8]) -> u32 {
+        let Some((body, icrc)) = packet.split_last_chunk::<ICRC_LEN>() else { return 0 };
+        let Some((bth, rest)) = body.split_first_chunk() else { return 0 };
+        // The CRC is linear: what differs is what the headers change, and all behind is the same.
+        let behind = |flow: &Flow, id| Runnable::best().icrc(flow.head(id, bth, body.len()), &[]);
+        let change = behind(self, ident) ^ behind(was.0, was.1);
+        u32::from_le_bytes(*icrc) ^ shift(change, rest.len() as u16)
     }
 
     /// Checks the ICRC at the end of a received packet.

@@ -482,7 +482,7 @@ impl Bench {
         let features = feature::DIRECT | feature::RELAY;
         match &self.hello(id, Hello { features, ..hello() })[..] {
             [Action::Join(to, Envelope { status: 0, message: Message::Welcome(w), .. })] => {
-                assert_eq!((*to, w.features, w.rings), (id, features, (64 << 10, 256 << 10)));
+                assert_eq!((*to, w.features, w.rings), (id, features, (128 << 10, 256 << 10)));
                 (id, *w)
             }
             other => panic!("{other:?}"),

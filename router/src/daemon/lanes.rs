@@ -33,8 +33,6 @@ pub(super) struct Lanes {
     passed: usize,
     /// The packet that is passed on.
     frame: Box<[u8; FRAME_MAX]>,
-    /// The same, of another host.
-    packet: Box<[u8; PACKET_MAX]>,
     /// Slots whose packets have gone to other hosts in this round.
     pub(super) sending: Vec<u16>,
     /// Slots that have got packets in this round, and whether a slot is among them: who of them
@@ -78,7 +76,6 @@ impl Lanes {
             cursor: 0,
             passed: 0,
             frame: Box::new([0; FRAME_MAX]),
-            packet: Box::new([0; PACKET_MAX]),
             sending: Vec::with_capacity(round),
             told: Vec::with_capacity(SLOTS),
             is_told: vec![false; SLOTS],
@@ -97,8 +94,7 @@ impl Lanes {
         ends: bool,
         wire: Option<&mut Wire>,
     ) -> Result<bool, u16> {
-        let Lanes { switch, turns, rings, tenants, frame, packet, slots, sending, blocked, .. } =
-            self;
+        let Lanes { switch, turns, rings, tenants, frame, slots, sending, blocked, .. } = self;
         let (told, is_told) = (&mut self.told, &mut self.is_told);
         let Some(address) = switch.gid(from) else { return Ok(false) };
         let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
@@ -126,13 +122,15 @@ impl Lanes {
                     sending.push(from);
                 }
                 if let Some((wire, at)) = wire.zip(at) {
-                    let mut leaving = came.packet;
-                    if let Some(room) = packet.get_mut(..bytes).filter(|_| goal == Goal::Outside) {
-                        room.copy_from_slice(came.packet);
-                        replace_address(room, &address, &wire.at().ip);
-                        leaving = room;
+                    let mut changed = [0; MAD_AT + MAD_LEN + ICRC_LEN];
+                    if goal == Goal::Outside && is_mad(came.packet) {
+                        changed.copy_from_slice(came.packet);
+                        let mad = &mut changed[MAD_AT..MAD_AT + MAD_LEN];
+                        readdress(mad, &address, &wire.at().ip);
+                        wire.send(from, &at, &changed, None);
+                    } else {
+                        wire.send(from, &at, came.packet, Some(flow_of(&address, &to)));
                     }
-                    wire.send(from, &at, leaving);
                     blocked[usize::from(from)] = wire.waits(from);
                 }
                 return Ok(true);
@@ -175,75 +173,87 @@ impl Lanes {
         counted: &wire::Counters,
         came: Came<'_>,
     ) {
-        let Lanes { switch, packet, .. } = self;
+        let Lanes { switch, .. } = self;
         let refuse = |why: Refused| add(&counted.refused[why as usize], 1);
-        let bytes = came.packet.len();
-        let Some(packet) = packet.get_mut(..bytes) else { return refuse(Refused::Frame) };
+        if !(PACKET_MIN..=PACKET_MAX).contains(&came.packet.len()) {
+            return refuse(Refused::Frame);
+        }
         let peer = match switch.far().sender(&came.from) {
             Ok(peer) => peer,
             Err(Stranger::Host) => return self.welcome(now, own, counted, came),
             Err(Stranger::Block) => return add(&counted.bad_block, 1),
         };
-        let flow = Flow::from_gids(&came.from.ip, &own.ip, came.from.port, own.port);
-        if flow.check(came.ident, came.packet).is_err() {
-            return add(&counted.bad_icrc, 1);
-        }
         switch.far().note_life(&came.from);
         let to = match switch.judge_far(peer, came.packet) {
             Ok(to) => to,
             Err(why) => return refuse(why),
         };
         let Some(sender) = switch.far().peer(peer).map(|p| p.gid) else { return };
-        packet.copy_from_slice(came.packet);
-        self.deliver(now, counted, (&sender, to), bytes, came.marked);
+        let Some(gid) = switch.gid(to) else { return };
+        let (was, flow) = (arrived_by(own, &came), flow_of(&sender, &gid));
+        let Some((body, _)) = came.packet.split_last_chunk::<ICRC_LEN>() else { return };
+        let icrc = if was.is_v6() || !flow.is_v6() {
+            // The sender's, all the way, for the receiver to check.
+            flow.icrc_after(0, (&was, came.ident), came.packet)
+        } else if was.check(came.ident, came.packet).is_ok() {
+            // The receiver could not tell an identification that is not the expected one, because
+            // IPv6 has none.
+            flow.icrc(0, body)
+        } else {
+            return add(&counted.bad_icrc, 1);
+        };
+        self.deliver(now, counted, (&sender, to), (body, icrc), came.marked);
     }
 
     /// Gives a packet of a plain endpoint to whom it is for.
     fn welcome(&mut self, now: u64, own: &Endpoint, counted: &wire::Counters, came: Came<'_>) {
-        let Lanes { switch, packet, .. } = self;
+        let Lanes { switch, .. } = self;
         let refuse = |why: Refused| add(&counted.refused[why as usize], 1);
         if !switch.talks_outside() {
             return add(&counted.bad_host, 1);
         }
-        let bytes = came.packet.len();
-        let Some(packet) = packet.get_mut(..bytes) else { return refuse(Refused::Frame) };
-        let flow = Flow::from_gids(&came.from.ip, &own.ip, came.from.port, own.port);
-        if flow.check(came.ident, came.packet).is_err() {
+        let Some((body, _)) = came.packet.split_last_chunk::<ICRC_LEN>() else { return };
+        if arrived_by(own, &came).check(came.ident, came.packet).is_err() {
             return add(&counted.bad_icrc, 1);
         }
         let guest = match switch.judge_outside(&came.from.ip, came.packet) {
             Ok(guest) => guest,
             Err(why) => return refuse(why),
         };
-        packet.copy_from_slice(came.packet);
-        if let Some(gid) = switch.gid(guest.slot).filter(|_| guest.is_mad) {
-            replace_address(packet, &own.ip, &gid);
-        }
-        self.deliver(now, counted, (&came.from.ip, guest.slot), bytes, came.marked);
+        let Some(gid) = switch.gid(guest.slot) else { return };
+        let mut changed = [0; MAD_AT + MAD_LEN];
+        let body = if guest.is_mad && is_mad(came.packet) {
+            changed.copy_from_slice(body);
+            readdress(&mut changed[MAD_AT..], &own.ip, &gid);
+            &changed
+        } else {
+            body
+        };
+        let icrc = flow_of(&came.from.ip, &gid).icrc(0, body);
+        self.deliver(now, counted, (&came.from.ip, guest.slot), (body, icrc), came.marked);
     }
 
-    /// Puts the packet of another host, which is in its place, into a ring.
+    /// Puts the packet of another host into a ring. `body` and `icrc`: the packet for its receiver.
     fn deliver(
         &mut self,
         now: u64,
         counted: &wire::Counters,
         (sender, to): (&[u8; 16], u16),
-        bytes: usize,
+        (body, icrc): (&[u8], u32),
         was_marked: bool,
     ) {
-        let Lanes { switch, turns, rings, tenants, packet, slots, broken, .. } = self;
+        let Lanes { turns, rings, tenants, slots, broken, .. } = self;
         let (told, is_told) = (&mut self.told, &mut self.is_told);
-        let Some(packet) = packet.get_mut(..bytes) else { return };
+        let bytes = body.len() + ICRC_LEN;
         let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
-        let (Some(ring), Some(gid)) = (&mut rings[usize::from(to)], switch.gid(to)) else { return };
+        let Some(ring) = &mut rings[usize::from(to)] else { return };
         let ingress = turns.receive(now, to, bytes);
         if ingress == Ingress::Drop {
             add(&counted.over_rate, 1);
             return count(of(to), |c| &c.over_rate, 1);
         }
         let marked = ingress == Ingress::Mark;
-        flow_of(sender, &gid).append_icrc(0, packet);
-        match ring.put_quietly(sender, packet, marked || was_marked) {
+        match ring.put_with_icrc(sender, body, &icrc.to_le_bytes(), marked || was_marked) {
             Ok(Put::Done) => {
                 tell(told, is_told, to);
                 add(&counted.rx.0, 1);
@@ -322,8 +332,8 @@ impl Lanes {
     }
 }
 
-/// Where a packet goes to another host, its address; its ICRC, which does not get there, must be
-/// right.
+/// Where a packet goes to another host, its address. The ICRC of one that will be changed must be
+/// right, because it gets another one, which would be right in any case.
 fn abroad(
     switch: &Switch,
     from: &[u8; 16],
@@ -336,17 +346,23 @@ fn abroad(
         Goal::Far(peer) => switch.far().peer(peer).ok_or(Refused::Address)?.at,
         Goal::Outside => Endpoint::new(*to, 0, ROCE_PORT),
     };
-    flow_of(from, to).check(0, packet).map_err(|_| Refused::Frame)?;
+    if goal == Goal::Outside && is_mad(packet) {
+        flow_of(from, to).check(0, packet).map_err(|_| Refused::Frame)?;
+    }
     Ok((goal, Some(at)))
 }
 
-/// In a message of the connection manager, replaces an address by that which the other end knows.
-/// Its ICRC is computed anew afterwards.
-fn replace_address(packet: &mut [u8], from: &[u8; 16], to: &[u8; 16]) {
-    if packet.len() == MAD_AT + MAD_LEN + ICRC_LEN && packet[5..8] == [0, 0, 1] {
-        readdress(&mut packet[MAD_AT..MAD_AT + MAD_LEN], from, to);
-    }
+/// The flow between hosts by which a packet came.
+fn arrived_by(own: &Endpoint, came: &Came<'_>) -> Flow {
+    Flow::from_gids(&came.from.ip, &own.ip, came.from.port, own.port)
 }
 
+/// Whether it is a message of the connection manager.
+fn is_mad(packet: &[u8]) -> bool {
+    packet.len() == MAD_AT + MAD_LEN + ICRC_LEN && packet[5..8] == [0, 0, 1]
+}
+
+/// The shortest packet: a BTH and an ICRC.
+const PACKET_MIN: usize = 16;
 /// Where a packet of a datagram has its payload: behind BTH and DETH.
 const MAD_AT: usize = 12 + 8;

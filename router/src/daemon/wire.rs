@@ -21,7 +21,7 @@ use gdrcore_net::map::Map;
 use gdrcore_net::port::ErrorKind;
 use gdrcore_net::shm::relay::PACKET_MAX;
 use gdrcore_net::udp::{udp_flags, MappedPort, UdpConfig, UdpSocket};
-use sockets::Sockets;
+use sockets::{Held, Sockets};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -244,11 +244,12 @@ impl Wire {
     }
 
     /// Sends a packet of a session to another host, at the end of the round at the latest. Its last
-    /// four bytes become the ICRC of this way.
-    pub(super) fn send(&mut self, slot: u16, to: &Endpoint, packet: &[u8]) {
+    /// four bytes become the ICRC of this way: that of the flow `was`, as right as it is, or, if
+    /// the packet was changed, a new one.
+    pub(super) fn send(&mut self, slot: u16, to: &Endpoint, packet: &[u8], was: Option<Flow>) {
         let at = self.at;
         let Some(s) = self.of(slot) else { return };
-        if s.append(&at, to, packet) {
+        if s.append(&at, to, packet, was) {
             add(&self.counters.tx.0, 1);
             add(&self.counters.tx.1, packet.len() as u64);
             return;
@@ -257,7 +258,7 @@ impl Wire {
         if !fits {
             return add(&self.counters.not_sent, 1);
         }
-        s.held = Some((*to, packet.len()));
+        s.held = Some(Held { to: *to, len: packet.len(), was });
         s.waits = true;
         self.rooms[usize::from(slot)][..packet.len()].copy_from_slice(packet);
         add(&self.counters.tx.0, 1);

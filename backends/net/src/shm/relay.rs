@@ -32,7 +32,7 @@ pub const PACKET_MAX: usize = 4096 + 128;
 pub const FRAME_MAX: usize = HEAD + PACKET_MAX;
 /// Bytes of the ring towards the router, and of the ring from it. The first only lets a session
 /// wait; the second limits what its peers may have in flight.
-pub const RINGS: (u32, u32) = (64 << 10, 256 << 10);
+pub const RINGS: (u32, u32) = (128 << 10, 256 << 10);
 /// Flag of a frame: its receiver is too slow.
 const CONGESTED: u16 = 1;
 
@@ -185,7 +185,21 @@ impl Relay {
         packet: &[u8],
         marked: bool,
     ) -> core::result::Result<Put, Broken> {
-        let len = HEAD + packet.len();
+        self.put_with_icrc(address, packet, &[], marked)
+    }
+
+    /// As [`Relay::put_quietly`], with the packet's ICRC, its last bytes, apart.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn put_with_icrc(
+        &mut self,
+        address: &[u8; 16],
+        packet: &[u8],
+        icrc: &[u8],
+        marked: bool,
+    ) -> core::result::Result<Put, Broken> {
+        let len = HEAD + packet.len() + icrc.len();
         if len > FRAME_MAX {
             return Ok(Put::Full);
         }
@@ -201,7 +215,9 @@ impl Relay {
         let at = room.as_ptr() as u64;
         // Both are mapped. If the memory vanished all the same, the ring ends.
         host::place(at, &head).map_err(|_| Broken)?;
-        host::place(at + HEAD as u64, packet).map_err(|_| Broken)?;
+        let body = at + HEAD as u64;
+        host::place(body, packet).map_err(|_| Broken)?;
+        host::place(body + packet.len() as u64, icrc).map_err(|_| Broken)?;
         self.writer.publish(len);
         Ok(Put::Done)
     }

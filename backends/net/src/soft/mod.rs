@@ -136,6 +136,8 @@ struct PortState<P = UdpPort> {
     shm: Option<ShmPort>,
     /// The rings to and from a router.
     relay: Option<Relay>,
+    /// Memory beside them; `None`: not a device over a router.
+    relay_room: Option<Box<relayed::Room>>,
     /// Listeners that the router knows of.
     services: services::Services,
     /// A router that is away.
@@ -247,6 +249,7 @@ impl<P> PortState<P> {
             member,
             shm,
             relay,
+            relay_room: None,
             services: services::Services::default(),
             outage: outage::Outage::default(),
             revoked: heapless::Vec::new(),

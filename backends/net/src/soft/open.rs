@@ -209,13 +209,18 @@ impl SoftDevice {
             g.set_shared(udp.is_some() || relay.is_some());
             g.check_ports(udp.is_some());
             g.set_witness();
+            if via.is_some() {
+                g.set_unnumbered();
+            }
             if config.path == PathChoice::Auto && via.is_none() || relay.is_some() {
                 g.set_mixed_paths();
             }
         }
+        let relay_room = via.is_some().then(Box::default);
+        let port = PortState { relay_room, ..PortState::new(udp, member, shm, relay, pcap) };
         let device = SoftDevice {
             engine,
-            port: UnsafeCell::new(PortState::new(udp, member, shm, relay, pcap)),
+            port: UnsafeCell::new(port),
             local,
             waiter,
             fork,

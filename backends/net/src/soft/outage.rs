@@ -139,8 +139,7 @@ impl SoftDevice {
     /// No router takes the session any more.
     #[cold]
     fn lose_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, waited: u64) {
-        port.relay = None;
-        port.discards = true;
+        port.end_relay();
         port.outage = Outage { over: true, changed: true, ..Outage::default() };
         g.port_lost(now, waited);
         self.notify(g);

@@ -4,20 +4,35 @@
 use super::budget::BURSTS;
 use super::{peer_addr, PortState, SoftDevice};
 use crate::addr::{Endpoint, ROCE_PORT};
-use crate::shm::relay::{Put, Relay, FRAME_MAX, HEAD, PACKET_MAX};
+use crate::shm::relay::{Put, Relay, FRAME_MAX, PACKET_MAX};
 use crate::shm::ring::{Broken, FRAME_ALIGN, FRAME_HEAD};
 use gdrcore_core::engine::Guard;
 
 /// Frames that one round takes.
 const BATCH: usize = 32;
-/// Bytes that the engine gets for a burst: a packet of the largest MTU, or several short ones.
-const SPACE: usize = PACKET_MAX;
-/// The shortest packet: a BTH and an ICRC.
-const PACKET_MIN: usize = 16;
-/// Room in the ring for all packets of one burst.
-const ROOM: usize =
-    SPACE / PACKET_MIN * (HEAD + FRAME_HEAD + PACKET_MIN).next_multiple_of(FRAME_ALIGN);
-const _: () = assert!(ROOM <= crate::shm::relay::RINGS.0 as usize / 2);
+/// Bytes that the engine gets for a burst: seven packets of the largest MTU.
+const BURST: usize = 32 << 10;
+/// Room in a ring for any frame.
+const FRAME_ROOM: usize = (FRAME_HEAD + FRAME_MAX).next_multiple_of(FRAME_ALIGN);
+
+/// Memory beside the rings.
+pub(super) struct Room {
+    /// The engine's last burst, of which packets from `at` on have found no room in the ring.
+    burst: [u8; BURST],
+    at: usize,
+    len: usize,
+    /// Bytes of each packet but the last.
+    seg: usize,
+    to: [u8; 16],
+    /// The frame that was taken.
+    frame: [u8; FRAME_MAX],
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Room { burst: [0; BURST], at: 0, len: 0, seg: 0, to: [0; 16], frame: [0; FRAME_MAX] }
+    }
+}
 
 /// Passes the rings' packets to the engine. Returns their number.
 #[inline]
@@ -29,11 +44,10 @@ pub(super) fn receive(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usiz
 }
 
 fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
-    let Some(relay) = &mut port.relay else { return 0 };
-    let mut space = [0; FRAME_MAX];
+    let (Some(relay), Some(room)) = (&mut port.relay, &mut port.relay_room) else { return 0 };
     let mut handled = 0;
     for _ in 0..BATCH {
-        match relay.take(&mut space) {
+        match relay.take(&mut room.frame) {
             Ok(None) => break,
             Ok(Some(frame)) => {
                 // The sender's address is set by the router.
@@ -55,9 +69,9 @@ fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
 
 /// Writes the engine's packets for peers without a link.
 pub(super) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
-    let Some(relay) = &mut port.relay else { return };
+    let (Some(relay), Some(room)) = (&mut port.relay, &mut port.relay_room) else { return };
     let mut written = false;
-    let result = write_all(g, relay, now, &mut written);
+    let result = write_all(g, relay, room, now, &mut written);
     if written {
         relay.wake();
     }
@@ -72,20 +86,28 @@ pub(super) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
 fn write_all(
     g: &mut Guard<'_>,
     relay: &mut Relay,
+    room: &mut Room,
     now: u64,
     written: &mut bool,
 ) -> Result<bool, Broken> {
-    let mut space = [0; SPACE];
     for _ in 0..BURSTS {
-        if !relay.has_room(ROOM)? {
+        // Bursts begin with room for a packet, so that requests gather while there is none.
+        if !relay.has_room(FRAME_ROOM)? {
             return Ok(true);
         }
-        let Some(burst) = g.poll_transmit(now, &mut space) else { break };
-        for packet in space[..burst.len].chunks(burst.seg.max(PACKET_MIN)) {
-            if relay.put_quietly(&burst.dst.gid, packet, false)? == Put::Full {
+        if room.at == room.len {
+            let Some(burst) = g.poll_transmit(now, &mut room.burst) else { break };
+            (room.at, room.len, room.seg) = (0, burst.len, burst.seg.max(1));
+            room.to = burst.dst.gid;
+        }
+        while let Some(packet) = room.burst[room.at..room.len].chunks(room.seg).next() {
+            if relay.put_quietly(&room.to, packet, false)? == Put::Done {
+                room.at += packet.len();
+                *written = true;
+            } else if packet.len() > PACKET_MAX || !relay.has_room(FRAME_ROOM)? {
+                // The rest leaves first when there is room.
                 return Ok(true);
             }
-            *written = true;
         }
     }
     Ok(false)
@@ -101,8 +123,7 @@ pub(super) fn maintain(port: &mut PortState) {
 /// Packets are dropped from here on, until a router gives new rings ([`super::outage`]).
 #[cold]
 fn lose(port: &mut PortState) {
-    port.relay = None;
-    port.discards = true;
+    port.end_relay();
     port.outage.relay_lost = true;
 }
 
@@ -114,6 +135,16 @@ impl SoftDevice {
 }
 
 impl PortState {
+    /// Ends the rings. What has found no room in them is lost, as on a wire.
+    #[cold]
+    pub(super) fn end_relay(&mut self) {
+        self.relay = None;
+        self.discards = true;
+        if let Some(room) = &mut self.relay_room {
+            room.at = room.len;
+        }
+    }
+
     /// Whether there are rings, or a router that is away may give some.
     pub(super) fn relays(&self) -> bool {
         self.relay.is_some() || self.outage.is_away()

@@ -1,4 +1,5 @@
-//! Arithmetic modulo the CRC's polynomial: what takes a CRC back over bytes that came later.
+//! Arithmetic modulo the CRC's polynomial: what takes the difference of two CRCs on over bytes that
+//! both have, or back over them.
 
 use super::table::{times_x, POLY};
 
@@ -8,8 +9,8 @@ const fn over_x(state: u32) -> u32 {
     ((state ^ if carry != 0 { POLY } else { 0 }) << 1) | carry
 }
 
-/// The product of two residues. Bitwise, about 30 ns: it is needed once or twice for a foreign
-/// packet.
+/// The product of two residues. Bitwise, about 30 ns: it is needed once or twice for a packet that is
+/// foreign, or leaves its flow for another.
 const fn product(a: u32, b: u32) -> u32 {
     let mut b = b;
     let mut sum = 0;
@@ -24,15 +25,15 @@ const fn product(a: u32, b: u32) -> u32 {
     sum
 }
 
-/// `x^(-8 · step · i)` for i = 0..256.
-const fn powers(step: u32) -> [u32; 256] {
+/// `x^(8 · step · i)` for i = 0..256; with `back`, `x^(-8 · step · i)`.
+const fn powers(step: u32, back: bool) -> [u32; 256] {
     let mut table = [0; 256];
     let mut power = 1 << 31;
     let mut i = 0;
     let mut factor = 1 << 31;
     let mut bits = 0;
     while bits < 8 * step {
-        factor = over_x(factor);
+        factor = if back { over_x(factor) } else { times_x(factor) };
         bits += 1;
     }
     while i < 256 {
@@ -43,13 +44,22 @@ const fn powers(step: u32) -> [u32; 256] {
     table
 }
 
-static BACK_1: [u32; 256] = powers(1);
-static BACK_256: [u32; 256] = powers(256);
+static BACK_1: [u32; 256] = powers(1, true);
+static BACK_256: [u32; 256] = powers(256, true);
+static ON_1: [u32; 256] = powers(1, false);
+static ON_256: [u32; 256] = powers(256, false);
 
 /// What `state` was before `bytes` zero bytes (at most 65535, a datagram is shorter).
 pub(super) fn unshift(state: u32, bytes: u16) -> u32 {
     let [high, low] = bytes.to_be_bytes();
     product(product(state, BACK_1[low as usize]), BACK_256[high as usize])
+}
+
+/// What `state` is after `bytes` zero bytes, which is what a difference of two states is after any
+/// bytes that both have.
+pub(super) fn shift(state: u32, bytes: u16) -> u32 {
+    let [high, low] = bytes.to_be_bytes();
+    product(product(state, ON_1[low as usize]), ON_256[high as usize])
 }
 
 #[cfg(test)]
@@ -68,10 +78,11 @@ mod tests {
     }
 
     #[test]
-    fn unshift_undoes_zero_bytes() {
+    fn zero_bytes_are_shifts_and_undone() {
         let zeros = [0; 70_000];
         for n in [0, 1, 2, 255, 256, 257, 4096, 4240, 65_535] {
             let state = table::update(0x1234_5678, &zeros[..n as usize]);
+            assert_eq!(shift(0x1234_5678, n), state, "{n}");
             assert_eq!(unshift(state, n), 0x1234_5678, "{n}");
         }
     }

@@ -125,6 +125,31 @@ fn an_icrc_goes_on_behind_the_headers() {
     }
 }
 
+#[test]
+fn an_icrc_goes_from_flow_to_flow_as_right_as_it_was() {
+    let flows = [
+        Flow::v4([10, 1, 2, 3], [10, 3, 2, 1], 0xC0DE, 4791),
+        Flow::v4([10, 1, 2, 3], [10, 99, 0, 1], 4791, 4791),
+        Flow::v6([0xA5; 16], [0x5A; 16], 0xC0DE, 4791),
+    ];
+    for len in [12, 16, 17, 60, 300, 1036, 4140, 9000] {
+        let mut packet = noise(len + ICRC_LEN);
+        for (was, flow) in flows.iter().flat_map(|was| flows.iter().map(move |flow| (was, flow))) {
+            for (from, to) in [(0, 0), (0, 14), (7, 0xFFFF)] {
+                was.append_icrc(from, &mut packet);
+                let after = flow.icrc_after(to, (was, from), &packet);
+                assert_eq!(after, flow.icrc(to, &packet[..len]), "{len} {was:?} {flow:?}");
+                // What was damaged before stays so.
+                packet[len - 1] ^= 4;
+                let after = flow.icrc_after(to, (was, from), &packet);
+                assert_ne!(after, flow.icrc(to, &packet[..len]), "{len} {was:?} {flow:?}");
+                packet[len - 1] ^= 4;
+            }
+        }
+    }
+    assert_eq!(flows[0].icrc_after(0, (&flows[1], 0), &[0; 15]), 0);
+}
+
 /// A CNP that a ConnectX-4 Lx sent, from the IP header on (scapy's tests have it).
 const CNP: &[u8] = &[
     0x45, 0xC2, 0x00, 0x3C, 0x71, 0x8C, 0x40, 0x00, 0x40, 0x11, 0x91, 0x61, // IP

@@ -18,6 +18,16 @@ pub(super) struct Open {
     packets: u16,
 }
 
+/// A packet in [`super::Wire`]'s room for its slot.
+#[derive(Clone, Copy)]
+pub(super) struct Held {
+    /// Its receiver's host.
+    pub(super) to: Endpoint,
+    pub(super) len: usize,
+    /// The flow of its ICRC, unless that is to be computed.
+    pub(super) was: Option<Flow>,
+}
+
 /// The sockets of a session.
 pub(super) struct Sockets {
     pub(super) slot: u16,
@@ -25,9 +35,8 @@ pub(super) struct Sockets {
     pub(super) rx: MappedPort,
     pub(super) blocks: Range<u32>,
     pub(super) open: Option<Open>,
-    /// A packet that found no room, in [`super::Wire`]'s room for its slot: its receiver's host and
-    /// its length.
-    pub(super) held: Option<(Endpoint, usize)>,
+    /// A packet that found no room.
+    pub(super) held: Option<Held>,
     /// The kernel had no room: nothing more is taken from its session before it has.
     pub(super) waits: bool,
     /// It is one of those that are looked at each round.
@@ -35,8 +44,15 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Adds a packet to what is sent next, with the ICRC of this way. False: there is no room.
-    pub(super) fn append(&mut self, from: &Endpoint, to: &Endpoint, packet: &[u8]) -> bool {
+    /// Adds a packet to what is sent next, with the ICRC of this way ([`super::Wire::send`]).
+    /// False: there is no room.
+    pub(super) fn append(
+        &mut self,
+        from: &Endpoint,
+        to: &Endpoint,
+        packet: &[u8],
+        was: Option<Flow>,
+    ) -> bool {
         let len = packet.len();
         let most = self.tx.max_segments(to);
         let fits = |o: &Open| {
@@ -58,7 +74,12 @@ impl Sockets {
         let Some(room) = space.get_mut(open.len..open.len + len) else { return false };
         room.copy_from_slice(packet);
         // The kernel numbers the packets of a burst from 0 on.
-        open.flow.append_icrc(open.packets, room);
+        match (was, room.split_last_chunk_mut()) {
+            (Some(was), Some((_, icrc))) => {
+                *icrc = open.flow.icrc_after(open.packets, (&was, 0), packet).to_le_bytes();
+            }
+            _ => open.flow.append_icrc(open.packets, room),
+        }
         open.len += len;
         open.packets += 1;
         true
@@ -76,9 +97,9 @@ impl Sockets {
         if self.tx.tx_flush() == TxOutcome::Full {
             return false;
         }
-        let Some((to, len)) = self.held.take() else { return true };
+        let Some(Held { to, len, was }) = self.held.take() else { return true };
         // The batch is empty.
-        self.append(from, &to, &room[..len]);
+        self.append(from, &to, &room[..len], was);
         self.commit();
         self.tx.tx_flush() == TxOutcome::Sent
     }
