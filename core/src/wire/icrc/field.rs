@@ -9,8 +9,8 @@ const fn over_x(state: u32) -> u32 {
     ((state ^ if carry != 0 { POLY } else { 0 }) << 1) | carry
 }
 
-/// The product of two residues. Bitwise, about 30 ns: it is needed once or twice for a packet that is
-/// foreign, or leaves its flow for another.
+/// The product of two residues. Bitwise, about 30 ns: it is needed once or twice for a foreign
+/// packet, or for one that changes its flow.
 const fn product(a: u32, b: u32) -> u32 {
     let mut b = b;
     let mut sum = 0;
