@@ -173,6 +173,10 @@ impl Inner {
         {
             return Err(refuse!(Invalid, "dgid: the peer of a connected QP stays the same"));
         }
+        if q.state == qp_state::SQD {
+            // Nor does what is known of it.
+            return Ok(());
+        }
         let peer = self.peer_get(addr)?;
         let kin = attr.kin != 0
             || m & mask::DEST_QPN != 0

@@ -198,6 +198,9 @@ impl Conn<'_> {
         b: u64,
     ) {
         self.note(now, cause, status, a, b);
+        if status == wc_status::RETRY_EXC_ERR {
+            self.count(|c| &mut c.retry_exceeded_err);
+        }
         let ws = self.qp.wqe(index);
         ws.done = true;
         ws.placing = false;

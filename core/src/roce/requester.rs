@@ -541,7 +541,7 @@ impl Conn<'_> {
         // sent again; after retry_cnt timeouts the next one fails the request.
         self.count(|c| &mut c.retry_timeouts);
         let qp = &mut *self.qp;
-        if let Some((psn, code)) = qp.conn.req.doubted.filter(|(psn, _)| qp.off_by(*psn, 1) == 0) {
+        if let Some((psn, code)) = qp.doubts() {
             // It was said that the peer refuses this, and it has said nothing since.
             return self.handle_nak(now, psn, code, None);
         }
@@ -549,7 +549,6 @@ impl Conn<'_> {
         if no_timer || qp.conn.req.retry_left == 0 {
             let (timeout, retries) = (qp.conn.timeout_ns, u64::from(qp.attr.retry_cnt));
             let since = qp.mute_since();
-            self.count(|c| &mut c.retry_exceeded_err);
             let (cause, a, b) = match self.explanation(since) {
                 Some(known) => known,
                 None if no_timer => (CauseCode::Deadline, timeout, 0),

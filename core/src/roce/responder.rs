@@ -530,7 +530,8 @@ impl Conn<'_> {
         }
         // rxe rxe_resp.c check_psn, UC: A gap drops the message of UC in which it lies, up to the
         // next that begins.
-        if gap && self.qp.conn.resp.incoming() != Incoming::Idle {
+        let begun = !matches!(self.qp.conn.resp.incoming(), Incoming::Idle | Incoming::Skip);
+        if gap && begun {
             // The message under way has lost a packet. A receive that it had taken serves the next
             // one.
             self.qp.conn.resp.set_incoming(Incoming::Skip);
@@ -540,8 +541,12 @@ impl Conn<'_> {
         if run.first {
             qp.conn.resp.set_incoming(Incoming::Idle);
         } else if gap || matches!(qp.conn.resp.incoming(), Incoming::Skip | Incoming::Idle) {
+            let is_new = qp.conn.resp.incoming() == Incoming::Idle;
             qp.conn.resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::Skip });
-            qp.counters.rcvd_dropped += 1;
+            if is_new {
+                // Its beginning was lost. One that is skipped has been counted.
+                self.count(|c| &mut c.rcvd_dropped);
+            }
             return;
         }
         let epsn = qp.conn.resp.epsn;

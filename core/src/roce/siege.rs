@@ -105,6 +105,11 @@ impl Qp {
         }
         self.conn.req.doubted.replace((psn, code)) == Some((psn, code)) && known
     }
+
+    /// The NAK that was not believed, if it is about what is outstanding now.
+    pub(crate) fn doubts(&self) -> Option<(Psn, NakCode)> {
+        self.conn.req.doubted.filter(|(psn, _)| self.off_by(*psn, 1) == 0)
+    }
 }
 
 impl Transport {

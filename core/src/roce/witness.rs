@@ -59,7 +59,7 @@ impl Conn<'_> {
         let since = req.silent_since;
         let is_new = req.asked != since;
         if !last
-            || req.doubted.is_some()
+            || self.qp.doubts().is_some()
             || is_new && self.explanation(self.qp.mute_since()).is_some()
         {
             return false;

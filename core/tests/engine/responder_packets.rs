@@ -336,8 +336,9 @@ fn a_packet_of_another_version_or_opcode_or_padding_is_malformed() {
 #[test]
 fn uc_drops_what_may_not_be_and_takes_the_next_message() {
     use Opcode as O;
-    let bad: [(&str, &[Opcode]); 5] = [
+    let bad: [(&str, &[Opcode]); 6] = [
         ("a message without its beginning", &[O::UC_SEND_MIDDLE, O::UC_SEND_LAST]),
+        ("a long message without it", &[O::UC_SEND_MIDDLE, O::UC_SEND_MIDDLE, O::UC_SEND_LAST]),
         ("a WRITE without its beginning", &[O::UC_WRITE_LAST]),
         ("two messages in each other", &[O::UC_SEND_FIRST, O::UC_WRITE_MIDDLE, O::UC_SEND_LAST]),
         ("a message that never ends", &[O::UC_SEND_FIRST, O::UC_SEND_MIDDLE]),
@@ -349,6 +350,10 @@ fn uc_drops_what_may_not_be_and_takes_the_next_message() {
             packets.iter().zip(0..).map(|(op, ahead)| packet(&b, *op, ahead)).collect();
         assert_eq!(answers(&mut net, &all), [], "{what}");
         assert!(net.poll(1, b.rcq).is_empty(), "{what}");
+        // It is one message, whatever its packets; one that does not end goes with the beginning of
+        // the next.
+        let is_dropped = !["a message that never ends", "a READ"].contains(&what);
+        assert_eq!(net.lock(&b).counters().rcvd_dropped, u64::from(is_dropped), "{what}");
         let next = sized(&b, O::UC_SEND_ONLY, packets.len() as u32, 16);
         assert_eq!(answers(&mut net, &[next]), [], "{what}");
         let wc = net.poll(1, b.rcq);

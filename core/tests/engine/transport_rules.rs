@@ -116,6 +116,7 @@ fn a_peer_that_only_asks_again_ends_the_request() {
     let wc = net.poll(a.host, a.scq);
     assert_eq!((wc.len(), wc[0].status), (1, wc_status::RETRY_EXC_ERR));
     assert_eq!(net.state(&a), qp_state::ERR);
+    assert_eq!(net.lock(&a).counters().retry_exceeded_err, 1);
 }
 
 // rxe rxe_req.c check_init_depth
