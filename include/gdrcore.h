@@ -1004,12 +1004,34 @@ int gdrc_srq_create(struct gdrc_context *ctx,
 int gdrc_srq_modify(struct gdrc_context *ctx, struct gdrc_srq srq, uint32_t limit);
 
 /**
+ * Gives an SRQ another size; what is posted stays in its order. `granted` receives the new size,
+ * and may be NULL.
+ *
+ * Errors: -ENOMEM: ring_bytes are in use; -EINVAL: fewer than are posted or than the limit, max_wr
+ * is 0 or over the device's, stale handle; -EBUSY: another thread posts to it; in all cases the
+ * SRQ keeps its size; -EOPNOTSUPP: the device cannot. Threads: one at a time per SRQ. Cost: copies
+ * what is posted. Source: IBTA verb Modify Shared Receive Queue; ibv_modify_srq(3).
+ */
+int gdrc_srq_resize(struct gdrc_context *ctx,
+                    struct gdrc_srq srq,
+                    uint32_t max_wr,
+                    uint32_t *granted);
+
+/**
  * Fills `attr` (struct_size set) with the SRQ's sizes and its limit, 0 once the limit was reached.
  *
  * Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none.
  * Source: IBTA verb Query Shared Receive Queue; ibv_query_srq(3).
  */
 int gdrc_srq_query(struct gdrc_context *ctx, struct gdrc_srq srq, struct gdrc_srq_attr *attr);
+
+/**
+ * Writes the SRQ's number, 24 bits. It is unique among the QPs and SRQs of the device's address.
+ *
+ * Errors: -EINVAL: stale handle, a NULL pointer; -EOPNOTSUPP: the device has none. Threads: any.
+ * Cost: none. Source: ibv_get_srq_num(3).
+ */
+int gdrc_srq_number(struct gdrc_context *ctx, struct gdrc_srq srq, uint32_t *number);
 
 /**
  * Destroys an SRQ; requests in it end without completion.

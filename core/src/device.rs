@@ -208,7 +208,16 @@ pub trait Device: Sync {
     fn cq_destroy(&self, cq: Handle) -> Result<()>;
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)>;
     fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()>;
+    /// Gives an SRQ another size, and with `limit` another limit in the same step; what is posted
+    /// stays in its order. Returns the size given.
+    fn srq_resize(&self, _srq: Handle, _max_wr: u32, _limit: Option<u32>) -> Result<u32> {
+        Err(lacks("resizing an SRQ"))
+    }
     fn srq_query(&self, srq: Handle) -> Result<SrqAttr>;
+    /// The SRQ's number.
+    fn srq_number(&self, _srq: Handle) -> Result<u32> {
+        Err(lacks("numbers of SRQs"))
+    }
     fn srq_destroy(&self, srq: Handle) -> Result<()>;
     /// Returns the handle, the QPN and the sizes given.
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)>;

@@ -67,7 +67,7 @@ pub fn verbs(adapter: &'static Adapter, cmd_fd: c_int, async_fd: c_int) -> verbs
         placeholder1: NONE,
         open_qp: NONE,
         create_qp_ex: Some(qp_ex_verbs::create_qp_ex),
-        get_srq_num: NONE,
+        get_srq_num: Some(srq_verbs::get_srq_num),
         create_srq_ex: Some(srq_verbs::create_srq_ex),
         open_xrcd: NONE,
         close_xrcd: Some(close_xrcd),

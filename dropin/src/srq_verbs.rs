@@ -66,6 +66,11 @@ impl EventTarget for Srq {
     }
 }
 
+/// Approximate size of an SRQ's ring, for growing the device's memory.
+fn ring_bytes(max_wr: u32, max_sge: u32) -> usize {
+    max_wr as usize * (32 + max_sge.min(32) as usize * 16)
+}
+
 /// `ibv_create_srq`.
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: the program's pointers.
@@ -78,7 +83,7 @@ unsafe fn make(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv
     // SAFETY: the program's pointers.
     let (p, init) = unsafe { (Pd::of(pd)?, out(init)?) };
     let wanted = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, srq_limit: 0 };
-    let bytes = wanted.max_wr as usize * (32 + wanted.max_sge.min(32) as usize * 16);
+    let bytes = ring_bytes(wanted.max_wr, wanted.max_sge);
     let (handle, given) = p.hca.make(bytes, |d| d.srq_create(p.handle, &wanted))?;
     let domain = p.hold();
     let srq = Box::into_raw(Box::new(Srq {
@@ -132,7 +137,7 @@ pub unsafe extern "C" fn create_srq_ex(
     })())
 }
 
-/// `ibv_modify_srq`: sets the limit; queues keep their size.
+/// `ibv_modify_srq`: sets the size, the limit, or both in one step.
 pub unsafe extern "C" fn modify_srq(
     srq: *mut ibv_srq,
     attr: *mut ibv_srq_attr,
@@ -141,21 +146,30 @@ pub unsafe extern "C" fn modify_srq(
     Verb("ibv_modify_srq").code((|| {
         // SAFETY: the program's pointers.
         let (s, attr) = unsafe { (Srq::of(srq)?, object(attr)?) };
-        if mask & MAX_WR != 0 {
-            return Err(refuse!(
-                Unsupported,
-                "srq_attr_mask: IBV_SRQ_MAX_WR, and an SRQ keeps its size"
-            ));
-        }
-        if mask & !LIMIT != 0 {
+        if mask & !(MAX_WR | LIMIT) != 0 {
             return Err(refuse!(
                 Invalid,
-                "srq_attr_mask {mask:#x}: only IBV_SRQ_LIMIT ({LIMIT}) is known"
+                "srq_attr_mask {mask:#x}: IBV_SRQ_MAX_WR ({MAX_WR}) and IBV_SRQ_LIMIT ({LIMIT})"
             ));
         }
-        if mask & LIMIT != 0 {
-            s.device.srq_modify(s.handle, attr.srq_limit)?;
+        let limit = (mask & LIMIT != 0).then_some(attr.srq_limit);
+        if mask & MAX_WR != 0 {
+            let max_wr = attr.max_wr;
+            let bytes = ring_bytes(max_wr, s.device.srq_query(s.handle)?.max_sge);
+            s.hca.make(bytes, |d| retry_while_busy(|| d.srq_resize(s.handle, max_wr, limit)))?;
+        } else if let Some(limit) = limit {
+            s.device.srq_modify(s.handle, limit)?;
         }
+        Ok(())
+    })())
+}
+
+/// The operation behind `ibv_get_srq_num`, of any SRQ: perftest asks for it of basic ones too.
+pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    Verb("ibv_get_srq_num").code((|| {
+        // SAFETY: the program's pointers.
+        let (s, number) = unsafe { (Srq::of(srq)?, out(number)?) };
+        *number = s.device.srq_number(s.handle)?;
         Ok(())
     })())
 }

@@ -183,6 +183,14 @@ impl Device for Fake {
     fn srq_modify(&self, srq: Handle, _: u32) -> Result<()> {
         self.good(srq)
     }
+    fn srq_resize(&self, srq: Handle, max_wr: u32, _: Option<u32>) -> Result<u32> {
+        self.good(srq)?;
+        Ok(max_wr)
+    }
+    fn srq_number(&self, srq: Handle) -> Result<u32> {
+        self.good(srq)?;
+        Ok(0x12_3456)
+    }
     fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
         self.good(srq)?;
         Ok(SrqAttr { max_wr: 5, max_sge: 6, srq_limit: 7 })

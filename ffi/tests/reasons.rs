@@ -227,6 +227,9 @@ fn completion_queues_shared_receive_queues_and_channels() {
         EINVAL "max_sge 99": gdrc_srq_create(x, pd, &mut srq_attr(4, 99), &mut srq);
         EINVAL "inout": gdrc_srq_create(x, pd, null_mut(), &mut srq);
         EINVAL "srq {0}": gdrc_srq_modify(x, gdrc_srq { handle: 0 }, 1);
+        EINVAL "srq {0}": gdrc_srq_resize(x, gdrc_srq { handle: 0 }, 8, null_mut());
+        EINVAL "srq {0}": gdrc_srq_number(x, gdrc_srq { handle: 0 }, &mut 0);
+        EINVAL "number": gdrc_srq_number(x, srq, null_mut());
         EINVAL "srq {0}": gdrc_srq_query(x, gdrc_srq { handle: 0 }, &mut sized());
         EINVAL "srq {0}": gdrc_srq_destroy(x, gdrc_srq { handle: 0 });
         EINVAL "wr": gdrc_post_srq_recv(x, srq, null(), null_mut());
@@ -244,6 +247,8 @@ fn completion_queues_shared_receive_queues_and_channels() {
     assert_eq!(c!(gdrc_cq_create_on(x, 4, channel, &mut c2, null_mut())), 0);
     refused! {
         EINVAL "limit 9": gdrc_srq_modify(x, srq, 9);
+        EINVAL "max_wr 0": gdrc_srq_resize(x, srq, 0, null_mut());
+        EINVAL "max_wr 4294967295": gdrc_srq_resize(x, srq, u32::MAX, null_mut());
         EBUSY "channel": gdrc_channel_destroy(x, channel);
     }
     assert_eq!(c!(gdrc_cq_destroy(x, c2)), 0);

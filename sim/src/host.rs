@@ -138,7 +138,7 @@ impl Host {
             let slots = rng.range(2, 24) as usize;
             let stride = 20_000 + 128;
             let attr = SrqAttr { max_wr: slots as u32, max_sge: 4, srq_limit: 0 };
-            let srq = host.lock().srq_create(pd, &attr).expect("room").0;
+            let srq = host.lock().srq_create(0, pd, &attr).expect("room").0;
             let area = host.area(slots * stride, scenario.has(feature::SLOW) && rng.coin());
             host.shared = Some(SharedRecv {
                 srq,

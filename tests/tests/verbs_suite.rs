@@ -49,7 +49,6 @@ const WHY: &[(&str, &str)] = &[
     ("ODP is unavailable", "the device has no FLUSH and no ATOMIC WRITE"),
     ("DM dmabuf export", "device memory has no dma-buf"),
     ("No PHC", "needs a NIC's clock (PTP)"),
-    ("SRQ resize", "the device cannot resize an SRQ"),
 ];
 
 /// One test of the suite.

@@ -224,6 +224,8 @@ pub struct Srq {
     pub mem: Option<Region>,
     /// Its PD.
     pub pd: u32,
+    /// Its number, out of the QPNs of the engine.
+    pub number: u32,
     /// QPs that use it.
     pub users: u32,
     /// Raise the limit event below this; 0 = off.

@@ -228,12 +228,13 @@ impl Net {
 
     /// An end in RESET.
     pub fn end(&mut self, host: usize, o: &Opts) -> End {
+        let now = self.now;
         let mut g = self.hosts[host].lock();
         let pd = g.pd_alloc().unwrap();
         let (scq, _) = g.cq_create(o.cqe).unwrap();
         let rcq = if o.one_cq { scq } else { g.cq_create(o.cqe).unwrap().0 };
         let srq_attr = SrqAttr { max_wr: o.rq, max_sge: o.sge, srq_limit: 0 };
-        let srq = if o.srq { g.srq_create(pd, &srq_attr).unwrap().0 } else { 0 };
+        let srq = if o.srq { g.srq_create(now, pd, &srq_attr).unwrap().0 } else { 0 };
         let cap = QpCap {
             max_send_wr: o.sq,
             max_recv_wr: o.rq,

@@ -191,6 +191,8 @@ impl Walk<'_> {
             6 => {
                 let srq = gdrc_srq { handle: input.pick(&made.srq) };
                 call!(self, gdrc_srq_modify(self.ctx, srq, input.word()));
+                call!(self, gdrc_srq_resize(self.ctx, srq, input.word(), null_mut()));
+                call!(self, gdrc_srq_number(self.ctx, srq, &mut 0));
             }
             7 => {
                 let cq = gdrc_cq { handle: input.pick(&made.cq) };
