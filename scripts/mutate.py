@@ -20,6 +20,7 @@ import faults_hosts
 import faults_life
 import faults_qos
 import faults_tenants
+import faults_xrc
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TREE = os.path.join(ROOT, "build", "mutants")
@@ -727,12 +728,11 @@ FAULTS += [
     fault[:4] + ({"router": ROUTER, "mempool": MEMPOOL, "etcd": ETCD}[fault[4]],)
     for fault in faults_flow.FAULTS
 ]
+SHORT = {"router": ROUTER, "net": NET, "engine": ENGINE, "unit": UNIT}
 FAULTS += [
-    fault[:4] + ({"router": ROUTER, "net": NET, "engine": ENGINE, "unit": UNIT}[fault[4]],)
-    for fault in faults_life.FAULTS
+    f[:4] + (SHORT.get(f[4]) or whole(f[4]),)
+    for f in faults_life.FAULTS + faults_tenants.FAULTS + faults_xrc.FAULTS
 ]
-SHORT = {"router": ROUTER, "net": NET, "engine": ENGINE}
-FAULTS += [f[:4] + (SHORT.get(f[4]) or whole(f[4]),) for f in faults_tenants.FAULTS]
 
 
 def sh(args, timeout):

@@ -165,6 +165,7 @@ pub unsafe fn make(
         send_cq: send_cq.handle,
         recv_cq: recv_cq.handle,
         srq,
+        xrcd: 0,
         qp_type: init.qp_type,
         sq_sig_all: u32::from(init.sq_sig_all != 0),
         cap: init.cap,

@@ -54,6 +54,7 @@ fn qp_create(
         send_cq: init.send_cq.handle,
         recv_cq: init.recv_cq.handle,
         srq: init.srq.handle,
+        xrcd: 0,
         qp_type: init.qp_type,
         sq_sig_all: init.sq_sig_all,
         cap: init.cap.into(),

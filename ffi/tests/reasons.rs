@@ -280,7 +280,7 @@ fn queue_pairs() {
     refused! {
         EINVAL "inout": gdrc_qp_create(x, null_mut(), &mut q2, null_mut());
         EINVAL "out": gdrc_qp_create(x, &mut init(&|_| ()), null_mut(), null_mut());
-        EINVAL "qp_type 9": gdrc_qp_create(x, &mut init(&|i| i.qp_type = 9), &mut q2, null_mut());
+        EINVAL "qp_type 8": gdrc_qp_create(x, &mut init(&|i| i.qp_type = 8), &mut q2, null_mut());
         EINVAL "max_send_wr":
             gdrc_qp_create(x, &mut init(&|i| i.cap.max_send_wr = 1 << 30), &mut q2, null_mut());
         EINVAL "max_recv_sge 99":

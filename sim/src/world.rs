@@ -529,6 +529,9 @@ impl World {
                     return Err(format!("host {i}: bytes outside the SRQ's memory were written"));
                 }
                 g.srq_destroy(0, shared.srq).map_err(|e| format!("srq_destroy: {e:?}"))?;
+                if let Some((xrcd, ..)) = shared.xrc {
+                    g.xrcd_dealloc(xrcd).map_err(|e| format!("xrcd_dealloc: {e:?}"))?;
+                }
                 g.mr_dereg(shared.area.handle).map_err(|e| format!("mr_dereg: {e:?}"))?;
             }
             for &cq in &h.cqs {

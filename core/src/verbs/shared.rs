@@ -44,6 +44,7 @@ pub mod tag {
     pub const SRQ: u8 = 6;
     pub const AH: u8 = 7;
     pub const CM_ID: u8 = 8;
+    pub const XRCD: u8 = 9;
 }
 
 /// The shared half of a QP.

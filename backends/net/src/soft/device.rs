@@ -315,6 +315,14 @@ impl Device for SoftDevice {
         self.lock()?.pd_dealloc(pd)
     }
 
+    fn xrcd_alloc(&self) -> Result<Handle> {
+        self.lock()?.xrcd_alloc()
+    }
+
+    fn xrcd_dealloc(&self, xrcd: Handle) -> Result<()> {
+        self.lock()?.xrcd_dealloc(xrcd)
+    }
+
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
         self.fork.check()?;
         probe(reg)?;
@@ -419,6 +427,10 @@ impl Device for SoftDevice {
 
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
         self.lock()?.srq_create(now_ns(), pd, attr)
+    }
+
+    fn srq_create_xrc(&self, of: [Handle; 3], attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        self.lock()?.srq_create_xrc(now_ns(), of, attr)
     }
 
     fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()> {
