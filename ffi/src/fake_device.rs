@@ -180,6 +180,18 @@ impl Device for Fake {
         self.good(pd)?;
         Ok((GOOD, SrqAttr { max_wr: attr.max_wr.saturating_add(1), ..*attr }))
     }
+    fn srq_create_xrc(&self, of: [Handle; 3], attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        for handle in of {
+            self.good(handle)?;
+        }
+        self.srq_create(GOOD, attr)
+    }
+    fn xrcd_alloc(&self) -> Result<Handle> {
+        Ok(GOOD)
+    }
+    fn xrcd_dealloc(&self, xrcd: Handle) -> Result<()> {
+        self.good(xrcd)
+    }
     fn srq_modify(&self, srq: Handle, _: u32) -> Result<()> {
         self.good(srq)
     }

@@ -8,8 +8,14 @@ use core::ffi::c_int;
 use gdrcore_core::device::SrqAttr;
 use gdrcore_core::Result;
 
-fn srq_attr(a: &SrqAttr) -> gdrc_srq_attr {
+/// Attributes as C has them.
+pub(crate) fn srq_attr(a: &SrqAttr) -> gdrc_srq_attr {
     gdrc_srq_attr { max_wr: a.max_wr, max_sge: a.max_sge, srq_limit: a.srq_limit, ..zeroed() }
+}
+
+/// Attributes as the device has them.
+pub(crate) fn srq_attr_in(a: &gdrc_srq_attr) -> SrqAttr {
+    SrqAttr { max_wr: a.max_wr, max_sge: a.max_sge, srq_limit: a.srq_limit }
 }
 
 /// Creates a shared receive queue of the size in `inout` (struct_size set), which at return holds
@@ -35,10 +41,8 @@ fn srq_create(
     out: *mut gdrc_srq,
 ) -> Result<c_int> {
     let out = out!(out);
-    let asked = sized_in!(inout.cast_const());
+    let asked = srq_attr_in(&sized_in!(inout.cast_const()));
     let given = sized_out!(inout);
-    let asked =
-        SrqAttr { max_wr: asked.max_wr, max_sge: asked.max_sge, srq_limit: asked.srq_limit };
     let (handle, a) = device(ctx)?.srq_create(pd.handle, &asked)?;
     out.write(gdrc_srq { handle });
     given.write(&srq_attr(&a));
