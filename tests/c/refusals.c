@@ -120,7 +120,8 @@ static void objects(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_cq *c
 
 static void queue_pairs(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_cq *cq) {
     struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RAW_PACKET};
-    POINTER("ibv_create_qp: qp_type 8: the device has RC (2), UC (3) and UD (4): EOPNOTSUPP",
+    POINTER("ibv_create_qp: qp_type 8: the device has RC (2), UC (3), UD (4) and XRC (9 and 10): "
+            "EOPNOTSUPP",
             ibv_create_qp(pd, &init), EOPNOTSUPP);
     init.qp_type = IBV_QPT_RC;
     init.cap.max_send_wr = 1000000;
