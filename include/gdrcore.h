@@ -86,6 +86,12 @@ typedef struct gdrc_srq {
     uint64_t handle;
 } gdrc_srq;
 
+/** XRC domain. */
+typedef struct gdrc_xrcd {
+    /** Opaque. */
+    uint64_t handle;
+} gdrc_xrcd;
+
 /** Queue pair. */
 typedef struct gdrc_qp {
     /** Opaque. */
@@ -1004,6 +1010,20 @@ int gdrc_srq_create(struct gdrc_context *ctx,
 int gdrc_srq_modify(struct gdrc_context *ctx, struct gdrc_srq srq, uint32_t limit);
 
 /**
+ * Gives an SRQ another size; what is posted stays in its order. `granted` receives the new size,
+ * and may be NULL.
+ *
+ * Errors: -ENOMEM: ring_bytes are in use; -EINVAL: fewer than are posted or than the limit, max_wr
+ * is 0 or over the device's, stale handle; -EBUSY: another thread posts to it; in all cases the
+ * SRQ keeps its size; -EOPNOTSUPP: the device cannot. Threads: one at a time per SRQ. Cost: copies
+ * what is posted. Source: IBTA verb Modify Shared Receive Queue; ibv_modify_srq(3).
+ */
+int gdrc_srq_resize(struct gdrc_context *ctx,
+                    struct gdrc_srq srq,
+                    uint32_t max_wr,
+                    uint32_t *granted);
+
+/**
  * Fills `attr` (struct_size set) with the SRQ's sizes and its limit, 0 once the limit was reached.
  *
  * Errors: -EINVAL: stale handle, attr is NULL or its struct_size 0. Threads: any. Cost: none.
@@ -1012,12 +1032,61 @@ int gdrc_srq_modify(struct gdrc_context *ctx, struct gdrc_srq srq, uint32_t limi
 int gdrc_srq_query(struct gdrc_context *ctx, struct gdrc_srq srq, struct gdrc_srq_attr *attr);
 
 /**
+ * Writes the SRQ's number, 24 bits. It is unique among the QPs and SRQs of the device's address.
+ *
+ * Errors: -EINVAL: stale handle, a NULL pointer; -EOPNOTSUPP: the device has none. Threads: any.
+ * Cost: none. Source: ibv_get_srq_num(3).
+ */
+int gdrc_srq_number(struct gdrc_context *ctx, struct gdrc_srq srq, uint32_t *number);
+
+/**
  * Destroys an SRQ; requests in it end without completion.
  *
  * Errors: -EBUSY: a QP uses it; -EINVAL: stale handle.
  * Threads: any. Cost: none. Source: IBTA verb Destroy Shared Receive Queue; ibv_destroy_srq(3).
  */
 int gdrc_srq_destroy(struct gdrc_context *ctx, struct gdrc_srq srq);
+
+/** @} */
+
+/**
+ * @defgroup gdrc_xrc XRC domains
+ * @{
+ */
+
+/**
+ * Allocates an XRC domain: its SRQs serve the GDRC_QPT_XRC_RECV queue pairs that are created with
+ * it. A domain is of one context.
+ *
+ * Errors: -ENOMEM: as many as max_pd are in use; -EINVAL: not an open context, or out is NULL;
+ * -EOPNOTSUPP: the device has no XRC. Threads: any. Cost: no allocation, no system call. Source:
+ * IBTA annex A14; ibv_open_xrcd(3).
+ */
+int gdrc_xrcd_alloc(struct gdrc_context *ctx, struct gdrc_xrcd *out);
+
+/**
+ * Deallocates an XRC domain.
+ *
+ * Errors: -EBUSY: an SRQ or a QP is still in it; -EINVAL: stale handle. Threads: any. Cost: none.
+ * Source: IBTA annex A14; ibv_close_xrcd(3).
+ */
+int gdrc_xrcd_dealloc(struct gdrc_context *ctx, struct gdrc_xrcd xrcd);
+
+/**
+ * As gdrc_srq_create, for an SRQ of an XRC domain. A request of a peer's GDRC_QPT_XRC_SEND names
+ * it by its number (gdrc_srq_number). Receives complete in `cq`, with the number of the
+ * GDRC_QPT_XRC_RECV that received; the keys of any request for the SRQ count in `pd`.
+ *
+ * Errors: as gdrc_srq_create; -EINVAL: stale xrcd or cq, with GDRC_CONFIG_STRICT_CQ a CQ that is
+ * too small; -EOPNOTSUPP: the device has no XRC. Threads: any. Cost: no system call. Source: IBTA
+ * annex A14; ibv_create_srq_ex(3).
+ */
+int gdrc_srq_create_xrc(struct gdrc_context *ctx,
+                        struct gdrc_pd pd,
+                        struct gdrc_xrcd xrcd,
+                        struct gdrc_cq cq,
+                        struct gdrc_srq_attr *inout,
+                        struct gdrc_srq *out);
 
 /** @} */
 
@@ -1031,6 +1100,10 @@ enum gdrc_qp_type {
     GDRC_QPT_RC = 2,
     GDRC_QPT_UC = 3,
     GDRC_QPT_UD = 4,
+    /** XRC initiator: sends, each request to an SRQ of the peer that remote_srqn names. */
+    GDRC_QPT_XRC_SEND = 9,
+    /** XRC target: receives for the SRQs of an XRC domain. */
+    GDRC_QPT_XRC_RECV = 10,
 };
 
 /** QP states (ibv_qp_state). */
@@ -1097,11 +1170,11 @@ typedef struct gdrc_qp_init {
     uint32_t struct_size;
     /** GDRC_QPT_. */
     uint32_t qp_type;
-    /** Protection domain. */
+    /** Protection domain; of GDRC_QPT_XRC_RECV ignored, as are both CQs, the SRQ and the sizes. */
     struct gdrc_pd pd;
     /** CQ of the send queue. */
     struct gdrc_cq send_cq;
-    /** CQ of the receive queue; may be the same. */
+    /** CQ of the receive queue; may be the same. GDRC_QPT_XRC_SEND has none. */
     struct gdrc_cq recv_cq;
     /** Shared receive queue, or {0}. */
     struct gdrc_srq srq;
@@ -1109,6 +1182,8 @@ typedef struct gdrc_qp_init {
     uint32_t sq_sig_all;
     /** The requested sizes; at return the granted ones (at least as large). */
     struct gdrc_qp_cap cap;
+    /** GDRC_QPT_XRC_RECV: its XRC domain; else ignored. */
+    struct gdrc_xrcd xrcd;
 } gdrc_qp_init;
 
 /** QP attributes of modify and query. */
@@ -1875,7 +1950,9 @@ typedef struct gdrc_send_wr {
     uint32_t imm_data;
     /** By opcode. */
     union gdrc_wr_op wr;
-    /** Not used (XRC). */
+    /**
+     * GDRC_QPT_XRC_SEND: the number of the peer's SRQ that the request is for (gdrc_srq_number).
+     */
     uint32_t remote_srqn;
     /** For BIND_MW. */
     struct gdrc_bind_mw_wr bind_mw;

@@ -21,6 +21,7 @@ import faults_life
 import faults_qos
 import faults_tenants
 import faults_transport
+import faults_xrc
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TREE = os.path.join(ROOT, "build", "mutants")
@@ -699,6 +700,7 @@ FAULTS += staged(faults_transport.REFUSALS)
 FAULTS += staged(faults_flow.FAULTS)
 FAULTS += staged(faults_life.FAULTS)
 FAULTS += staged(faults_tenants.FAULTS)
+FAULTS += staged(faults_xrc.FAULTS)
 FAULTS += staged(faults_transport.BULK)
 
 

@@ -169,6 +169,13 @@ pub trait Device: Sync {
 
     fn pd_alloc(&self) -> Result<Handle>;
     fn pd_dealloc(&self, pd: Handle) -> Result<()>;
+    /// An XRC domain: its SRQs serve its XRC_RECV queue pairs.
+    fn xrcd_alloc(&self) -> Result<Handle> {
+        Err(lacks("XRC"))
+    }
+    fn xrcd_dealloc(&self, _xrcd: Handle) -> Result<()> {
+        Err(lacks("XRC"))
+    }
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)>;
     /// Registers a region anew, under the same handle and keys.
     fn mr_rereg(&self, _mr: Handle, _reg: &MrReg) -> Result<MrAttr> {
@@ -207,8 +214,22 @@ pub trait Device: Sync {
     }
     fn cq_destroy(&self, cq: Handle) -> Result<()>;
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)>;
+    /// An SRQ of an XRC domain, whose receives complete in a CQ of its own: of a PD, an XRC domain
+    /// and a CQ.
+    fn srq_create_xrc(&self, _of: [Handle; 3], _attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        Err(lacks("XRC"))
+    }
     fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()>;
+    /// Gives an SRQ another size, and with `limit` another limit in the same step; what is posted
+    /// stays in its order. Returns the size given.
+    fn srq_resize(&self, _srq: Handle, _max_wr: u32, _limit: Option<u32>) -> Result<u32> {
+        Err(lacks("resizing an SRQ"))
+    }
     fn srq_query(&self, srq: Handle) -> Result<SrqAttr>;
+    /// The SRQ's number.
+    fn srq_number(&self, _srq: Handle) -> Result<u32> {
+        Err(lacks("numbers of SRQs"))
+    }
     fn srq_destroy(&self, srq: Handle) -> Result<()>;
     /// Returns the handle, the QPN and the sizes given.
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)>;

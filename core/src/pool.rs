@@ -202,6 +202,7 @@ pub(crate) const fn names_of(tag: u8) -> (&'static str, &'static str) {
         6 => ("srq", "max_srq"),
         7 => ("ah", "max_ah"),
         8 => ("id", "max_cm_ids"),
+        9 => ("xrcd", "max_pd"),
         _ => ("handle", "the bound"),
     }
 }

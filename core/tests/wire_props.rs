@@ -4,7 +4,7 @@
 use gdrcore_core::wire::icrc::{crc32, crc32_with, Impl};
 use gdrcore_core::wire::{
     Accepted, Aeth, AtomicAckEth, AtomicEth, BadIcrc, Bth, Deth, Feth, Flow, Ieth, ImmDt, Opcode,
-    Packet, Psn, Qpn, Reth, Syndrome, View,
+    Packet, Psn, Qpn, Reth, Syndrome, View, XrcEth,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -49,12 +49,16 @@ fn likely_packet() -> impl Strategy<Value = Vec<u8>> {
                 if opcode.has_deth() {
                     bytes[16] = 0;
                 }
+                let xrc = if opcode.has_xrceth() { 4 } else { 0 };
+                if xrc > 0 {
+                    bytes[12] = 0;
+                }
                 if opcode.has_feth() {
-                    bytes[12..15].fill(0);
-                    bytes[15] &= 0x3F;
+                    bytes[12 + xrc..15 + xrc].fill(0);
+                    bytes[15 + xrc] &= 0x3F;
                 }
                 if opcode.has_reth() && !huge {
-                    let at = if opcode.has_feth() { 28 } else { 24 };
+                    let at = xrc + if opcode.has_feth() { 28 } else { 24 };
                     let more = if opcode.is_last() { 0 } else { 1 + noise as u32 % 100_000 };
                     bytes[at..at + 4].copy_from_slice(&(body as u32 + more).to_be_bytes());
                 }
@@ -90,6 +94,7 @@ proptest! {
         }
         comes_back!(Bth, bth);
         comes_back!(Deth, Deth { qkey: d, src_qp: Qpn::new(a as u32) });
+        comes_back!(XrcEth, XrcEth { srqn: Qpn::new(d) });
         comes_back!(Reth, Reth { va: a, rkey: d, len: b as u32 });
         comes_back!(AtomicEth, AtomicEth { va: a, rkey: d, swap_add: b, compare: c });
         comes_back!(Aeth, Aeth { syndrome: a as u8, msn: d & 0xFF_FFFF });
@@ -109,6 +114,7 @@ proptest! {
                 view.atomic_eth(),
                 view.aeth(),
                 view.atomic_ack(),
+                view.xrceth(),
             );
             let _ = (view.imm(), view.ieth(), view.feth());
             prop_assert_eq!(
@@ -205,7 +211,7 @@ fn likely_packets_are_likely() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut legal = std::collections::BTreeSet::new();
     let mut count = 0;
-    for _ in 0..4000 {
+    for _ in 0..8000 {
         let bytes = likely_packet().new_tree(&mut runner).unwrap().current();
         if View::parse(&bytes).and_then(Packet::try_from).is_ok() {
             legal.insert(bytes[0]);

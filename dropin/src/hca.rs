@@ -50,6 +50,15 @@ pub struct OpenContext {
     pub events: *const EventQueue<ibv_async_event>,
 }
 
+/// A file by its device and inode, and the XRC domain of it.
+pub type File = (u64, u64);
+
+/// The XRC domain of a file, and how many handles of it programs have.
+pub struct XrcFile {
+    pub handle: Handle,
+    pub opens: usize,
+}
+
 /// The objects of a device.
 #[derive(Default)]
 pub struct Objects {
@@ -58,6 +67,10 @@ pub struct Objects {
     pub domains: HashMap<u32, *mut ibv_pd>,
     pub regions: HashMap<u32, *mut ibv_mr>,
     pub dms: HashMap<u32, *mut ibv_dm>,
+    /// Further handles of XRC targets that are in `by_handle`, by `ibv_open_qp`.
+    pub opened: HashMap<Handle, Vec<*const dyn EventTarget>>,
+    /// XRC domains that programs named by a file.
+    pub xrc_files: HashMap<File, XrcFile>,
     pub contexts: Vec<OpenContext>,
 }
 
@@ -65,6 +78,24 @@ pub struct Objects {
 unsafe impl Send for Objects {}
 
 impl Objects {
+    /// Removes one handle of an object. False: others are left, and the object lives.
+    pub fn remove_handle(&mut self, handle: Handle, target: *const dyn EventTarget) -> bool {
+        let Some(others) = self.opened.get_mut(&handle) else {
+            self.by_handle.remove(&handle);
+            return true;
+        };
+        let first = self.by_handle.get(&handle).is_some_and(|t| core::ptr::addr_eq(*t, target));
+        if !first {
+            others.retain(|t| !core::ptr::addr_eq(*t, target));
+        } else if let Some(next) = others.pop() {
+            self.by_handle.insert(handle, next);
+        }
+        if others.is_empty() {
+            self.opened.remove(&handle);
+        }
+        false
+    }
+
     /// The queue of a context's asynchronous events.
     fn events_of(&self, context: *mut ibv_context) -> Option<&EventQueue<ibv_async_event>> {
         let found = self.contexts.iter().find(|c| c.ibv == context)?;
@@ -165,7 +196,21 @@ impl Hca {
     /// would have no context. Other objects end with the device.
     pub fn end_queues_of(&self, context: *mut ibv_context) {
         let mut left: Vec<(Handle, EventKind)> = Vec::new();
-        self.objects().by_handle.retain(|handle, target| {
+        let mut objects = self.objects();
+        // What has a handle of another context lives on with that.
+        let Objects { opened, by_handle, .. } = &mut *objects;
+        opened.retain(|handle, others| {
+            // SAFETY: what is in the table lives.
+            let of_theirs = |t: &*const dyn EventTarget| unsafe { &**t }.context() == context;
+            others.retain(|t| !of_theirs(t));
+            if by_handle.get(handle).is_some_and(of_theirs) {
+                if let Some(next) = others.pop() {
+                    by_handle.insert(*handle, next);
+                }
+            }
+            !others.is_empty()
+        });
+        by_handle.retain(|handle, target| {
             // SAFETY: what is in the table lives.
             let target = unsafe { &**target };
             let theirs = target.context() == context;
@@ -174,6 +219,7 @@ impl Hca {
             }
             !theirs
         });
+        drop(objects);
         // Queue pairs first, since they use the others. A queue that a QP of another context uses
         // cannot be destroyed, and ends with the device.
         left.sort_by_key(|(_, kind)| !matches!(kind, EventKind::Qp));
@@ -237,11 +283,14 @@ impl EventSink for Hca {
         let event_type = e.event;
         debug_assert!(event_type <= async_event::GID_CHANGE);
         match objects.by_handle.get(&e.handle) {
-            Some(target) => {
-                // SAFETY: what is in the table, which is locked, lives.
-                let target = unsafe { &**target };
-                if let Some(events) = objects.events_of(target.context()) {
-                    events.push(ibv_async_event { element: target.element(), event_type });
+            Some(first) => {
+                let others = objects.opened.get(&e.handle).map_or(&[][..], |all| all);
+                for target in others.iter().chain([first]) {
+                    // SAFETY: what is in the table, which is locked, lives.
+                    let target = unsafe { &**target };
+                    if let Some(events) = objects.events_of(target.context()) {
+                        events.push(ibv_async_event { element: target.element(), event_type });
+                    }
                 }
             }
             None if e.handle == 0 => {

@@ -3,8 +3,8 @@
 use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::{
-    cq_ex_verbs, cq_verbs, dm_verbs, mr_verbs, pd_verbs, post_verbs, qp_ex_verbs, qp_verbs,
-    query_verbs, srq_verbs,
+    cq_ex_verbs, cq_verbs, dm_verbs, mr_verbs, open_qp_verbs, pd_verbs, post_verbs, qp_ex_verbs,
+    qp_verbs, query_verbs, srq_verbs, xrcd_verbs,
 };
 use core::ffi::{c_int, c_void};
 
@@ -65,12 +65,12 @@ pub fn verbs(adapter: &'static Adapter, cmd_fd: c_int, async_fd: c_int) -> verbs
         placeholder2: NONE,
         create_flow: NONE,
         placeholder1: NONE,
-        open_qp: NONE,
+        open_qp: Some(open_qp_verbs::open_qp),
         create_qp_ex: Some(qp_ex_verbs::create_qp_ex),
-        get_srq_num: NONE,
+        get_srq_num: Some(srq_verbs::get_srq_num),
         create_srq_ex: Some(srq_verbs::create_srq_ex),
-        open_xrcd: NONE,
-        close_xrcd: Some(close_xrcd),
+        open_xrcd: Some(xrcd_verbs::open_xrcd),
+        close_xrcd: Some(xrcd_verbs::close_xrcd),
         placeholder3: 0,
         sz: size_of::<verbs_context>(),
         context: ibv_context {
@@ -84,9 +84,4 @@ pub fn verbs(adapter: &'static Adapter, cmd_fd: c_int, async_fd: c_int) -> verbs
             abi_compat: usize::MAX as *mut c_void,
         },
     }
-}
-
-/// The one operation that the inline verbs call without checking for null.
-unsafe extern "C" fn close_xrcd(_xrcd: *mut c_void) -> c_int {
-    libc::EOPNOTSUPP
 }

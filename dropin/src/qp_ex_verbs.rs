@@ -8,9 +8,10 @@
 use crate::abi::*;
 use crate::open_context::Context;
 use crate::post_verbs;
-use crate::qp_verbs::{destroy_qp, make, publish, Qp};
+use crate::qp_verbs::{destroy_qp, make, make_target, publish, Qp};
 use crate::send_batch::SendBatch;
 use crate::verb_result::{out, Verb};
+use crate::xrcd_verbs::Xrcd;
 use core::ffi::{c_int, c_void};
 use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode};
 use gdrcore_core::{refuse, Error, Result};
@@ -22,6 +23,7 @@ const RC_OPS: u64 = UC_OPS | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9;
 
 /// `ibv_qp_init_attr_mask`.
 const INIT_PD: u32 = 1;
+const INIT_XRCD: u32 = 2;
 const INIT_CREATE_FLAGS: u32 = 4;
 const INIT_SEND_OPS: u32 = 64;
 
@@ -33,7 +35,7 @@ pub unsafe extern "C" fn create_qp_ex(
     Verb("ibv_create_qp_ex").pointer((|| {
         // SAFETY: the program's pointers.
         let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
-        let known = INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS;
+        let known = INIT_PD | INIT_XRCD | INIT_CREATE_FLAGS | INIT_SEND_OPS;
         if i.comp_mask & !known != 0 {
             return Err(refuse!(
                 Unsupported,
@@ -41,10 +43,12 @@ pub unsafe extern "C" fn create_qp_ex(
                 i.comp_mask
             ));
         }
-        if i.comp_mask & INIT_PD == 0 {
+        let target = i.qp_type == qp_type::XRC_RECV;
+        let (bit, word) = if target { (INIT_XRCD, "XRCD") } else { (INIT_PD, "PD") };
+        if i.comp_mask & bit == 0 {
             return Err(refuse!(
                 Invalid,
-                "comp_mask {:#x}: it lacks IBV_QP_INIT_ATTR_PD",
+                "comp_mask {:#x}: it lacks IBV_QP_INIT_ATTR_{word}",
                 i.comp_mask
             ));
         }
@@ -54,6 +58,16 @@ pub unsafe extern "C" fn create_qp_ex(
                 "create_flags {:#x}: the device has none",
                 i.create_flags
             ));
+        }
+        if target {
+            if i.comp_mask & INIT_SEND_OPS != 0 && i.send_ops_flags != 0 {
+                let ops = i.send_ops_flags;
+                return Err(refuse!(Unsupported, "send_ops_flags {ops:#x}: XRC_RECV has none"));
+            }
+            // SAFETY: as above.
+            let xrcd = unsafe { Xrcd::of(i.xrcd)? }.handle;
+            // SAFETY: as above.
+            return unsafe { make_target(context, xrcd, i.qp_context, None) }.map(publish);
         }
         let plain = ibv_qp_init_attr {
             qp_context: i.qp_context,
@@ -84,7 +98,7 @@ pub unsafe extern "C" fn create_qp_ex(
 /// [`Error::Unsupported`]: the device or the transport lacks one.
 fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
     let supported = match qp.ex.qp_base.qp_type {
-        qp_type::RC => RC_OPS,
+        qp_type::RC | qp_type::XRC_SEND => RC_OPS,
         qp_type::UC => UC_OPS,
         _ => UD_OPS,
     };
@@ -110,6 +124,9 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
     }
     if ex.qp_base.qp_type == qp_type::UD {
         ex.wr_set_ud_addr = Some(wr_set_ud_addr);
+    }
+    if ex.qp_base.qp_type == qp_type::XRC_SEND {
+        ex.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     }
     ex.wr_set_inline_data = Some(wr_set_inline_data);
     ex.wr_set_inline_data_list = Some(wr_set_inline_data_list);
@@ -306,6 +323,13 @@ unsafe extern "C" fn wr_set_ud_addr(
         wr.wr.ud.ah = ah as u64;
         wr.wr.ud.remote_qpn = remote_qpn;
         wr.wr.ud.remote_qkey = remote_qkey;
+    }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: between start and complete.
+    if let Some(wr) = unsafe { batch(qp) }.and_then(SendBatch::last) {
+        wr.remote_srqn = remote_srqn;
     }
 }
 

@@ -31,8 +31,10 @@ pub struct Qp {
     pub hca: &'static Hca,
     pub handle: Handle,
     pub cap: ibv_qp_cap,
-    /// The domain that counts it.
-    domain: &'static Pd,
+    /// The domain that counts it; an XRC target has none.
+    domain: Option<&'static Pd>,
+    /// XRC target: its XRC domain, else 0.
+    pub xrcd: Handle,
     sq_sig_all: bool,
     async_taken: AtomicU32,
     /// [`ah_verbs::VectorExtras`] of the latest address vector of the program.
@@ -145,16 +147,28 @@ pub unsafe fn make(
     init: &ibv_qp_init_attr,
     cap: &mut ibv_qp_cap,
 ) -> Result<*mut Qp> {
-    // SAFETY: the caller's promise.
-    let (p, send_cq, recv_cq) =
-        unsafe { (Pd::of(pd)?, Cq::of(init.send_cq)?, Cq::of(init.recv_cq)?) };
-    if !matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) {
-        return Err(refuse!(
-            Unsupported,
-            "qp_type {}: the device has RC (2), UC (3) and UD (4)",
-            init.qp_type
-        ));
+    if !matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD | qp_type::XRC_SEND) {
+        let word = "an XRC_RECV is created by ibv_create_qp_ex with IBV_QP_INIT_ATTR_XRCD";
+        return Err(match init.qp_type {
+            qp_type::XRC_RECV => refuse!(Invalid, "qp_type 10: {word}"),
+            other => refuse!(
+                Unsupported,
+                "qp_type {other}: the device has RC (2), UC (3), UD (4) and XRC (9 and 10)"
+            ),
+        });
     }
+    // SAFETY: the caller's promise.
+    let (p, send_cq) = unsafe { (Pd::of(pd)?, Cq::of(init.send_cq)?) };
+    let mut init = *init;
+    if init.qp_type == qp_type::XRC_SEND {
+        // It receives nothing, and drivers ignore both.
+        (init.recv_cq, init.srq) = (core::ptr::null_mut(), core::ptr::null_mut());
+    }
+    let recv_cq = match init.qp_type {
+        qp_type::XRC_SEND => 0,
+        // SAFETY: the caller's promise.
+        _ => unsafe { Cq::of(init.recv_cq)? }.handle,
+    };
     let srq = match init.srq.is_null() {
         true => 0,
         // SAFETY: the caller's promise.
@@ -163,21 +177,76 @@ pub unsafe fn make(
     let wanted = QpInit {
         pd: p.handle,
         send_cq: send_cq.handle,
-        recv_cq: recv_cq.handle,
+        recv_cq,
         srq,
+        xrcd: 0,
         qp_type: init.qp_type,
         sq_sig_all: u32::from(init.sq_sig_all != 0),
         cap: init.cap,
     };
-    let (handle, qp_num, given) = p.hca.make(ring_bytes(&init.cap), |d| d.qp_create(&wanted))?;
+    let made = p.hca.make(ring_bytes(&init.cap), |d| d.qp_create(&wanted))?;
     let domain = p.hold();
-    send_cq.users.fetch_add(1, Ordering::Relaxed);
-    recv_cq.users.fetch_add(1, Ordering::Relaxed);
-    *cap = given;
-    Ok(Box::into_raw(Box::new(Qp {
+    for cq in [init.send_cq, init.recv_cq] {
+        // SAFETY: the caller's promise.
+        if let Ok(cq) = unsafe { Cq::of(cq) } {
+            cq.users.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    *cap = made.2;
+    // SAFETY: checked above.
+    let context = unsafe { (*pd).context };
+    Ok(boxed(Place { context, hca: p.hca, pd, domain: Some(domain), xrcd: 0 }, &init, made))
+}
+
+/// An XRC target that is in no table yet; or (`made`) one more handle of one that is.
+///
+/// # Safety
+/// As for [`make`].
+pub unsafe fn make_target(
+    context: *mut ibv_context,
+    xrcd: Handle,
+    qp_context: *mut c_void,
+    made: Option<(Handle, u32, ibv_qp_cap)>,
+) -> Result<*mut Qp> {
+    // SAFETY: the caller's promise.
+    let hca = unsafe { Context::of(context)? }.hca;
+    let wanted = QpInit { xrcd, qp_type: qp_type::XRC_RECV, ..QpInit::default() };
+    let made = match made {
+        Some(made) => made,
+        None => hca.make(ring_bytes(&ibv_qp_cap::default()), |d| d.qp_create(&wanted))?,
+    };
+    let init = ibv_qp_init_attr {
+        qp_context,
+        send_cq: core::ptr::null_mut(),
+        recv_cq: core::ptr::null_mut(),
+        srq: core::ptr::null_mut(),
+        cap: made.2,
+        qp_type: qp_type::XRC_RECV,
+        sq_sig_all: 0,
+    };
+    let place = Place { context, hca, pd: core::ptr::null_mut(), domain: None, xrcd };
+    Ok(boxed(place, &init, made))
+}
+
+/// Where a QP is made.
+struct Place {
+    context: *mut ibv_context,
+    hca: &'static Hca,
+    pd: *mut ibv_pd,
+    domain: Option<&'static Pd>,
+    xrcd: Handle,
+}
+
+/// The object of a QP: its handle, its number and its sizes.
+fn boxed(
+    place: Place,
+    init: &ibv_qp_init_attr,
+    (handle, qp_num, cap): (Handle, u32, ibv_qp_cap),
+) -> *mut Qp {
+    let Place { context, hca, pd, domain, xrcd } = place;
+    Box::into_raw(Box::new(Qp {
         ex: ibv_qp_ex::plain(ibv_qp {
-            // SAFETY: checked above.
-            context: unsafe { (*pd).context },
+            context,
             qp_context: init.qp_context,
             pd,
             send_cq: init.send_cq,
@@ -191,17 +260,18 @@ pub unsafe fn make(
             cond: libc::PTHREAD_COND_INITIALIZER,
             events_completed: 0,
         }),
-        device: p.hca.device,
-        hca: p.hca,
+        device: hca.device,
+        hca,
         handle,
-        cap: given,
+        cap,
         domain,
+        xrcd,
         sq_sig_all: init.sq_sig_all != 0,
         async_taken: AtomicU32::new(0),
         extras: AtomicU32::new(0),
         lock: ThreadLock::default(),
         batch: None,
-    })))
+    }))
 }
 
 /// Adds the QP to its device's table, so that events reach it.
@@ -320,15 +390,22 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     Verb("ibv_destroy_qp").code((|| {
         // SAFETY: the program's pointer.
         let q = unsafe { Qp::of(qp)? };
-        retry_while_busy(|| q.device.qp_destroy(q.handle))?;
-        q.forget_completions();
-        q.hca.objects().by_handle.remove(&q.handle);
+        if !q.hca.objects().opened.contains_key(&q.handle) {
+            retry_while_busy(|| q.device.qp_destroy(q.handle))?;
+            q.forget_completions();
+        }
+        q.hca.objects().remove_handle(q.handle, q);
         let base = &q.ex.qp_base;
         // SAFETY: domain, CQs and context outlive their QPs; events of it are of its type.
         unsafe {
-            q.domain.release();
-            Cq::of(base.send_cq)?.users.fetch_sub(1, Ordering::Relaxed);
-            Cq::of(base.recv_cq)?.users.fetch_sub(1, Ordering::Relaxed);
+            if let Some(domain) = q.domain {
+                domain.release();
+            }
+            for cq in [base.send_cq, base.recv_cq] {
+                if let Ok(cq) = Cq::of(cq) {
+                    cq.users.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
             if let Ok(c) = Context::of(base.context) {
                 c.events.remove(|e| {
                     matches!(event_kind(e.event_type), EventKind::Qp) && e.element.qp == qp

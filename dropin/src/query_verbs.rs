@@ -34,8 +34,9 @@ const SPEED_FDR10: u8 = 8;
 
 /// `ibv_device_cap_flags`: CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN,
 /// N_NOTIFY_CQ... of which ours are the RNR NAKs, the extensions of memory management (LOCAL_INV,
-/// SEND_WITH_INV), windows of both types.
-const CAPS: u32 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
+/// SEND_WITH_INV), windows of both types, SRQs that can be resized, XRC.
+const CAPS: u32 =
+    1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
 /// `IBV_ATOMIC_GLOB`: atomics are the CPU's.
 const ATOMIC_GLOB: u32 = 2;
 
@@ -158,7 +159,7 @@ pub unsafe extern "C" fn query_device_ex(
             cq_mod_caps: [u16::MAX; 2],
             max_dm_size: crate::dm_verbs::MAX,
             pci_atomic_caps: [0; 3],
-            xrc_odp_caps: 0,
+            xrc_odp_caps: rc,
             phys_port_cnt_ex: 1,
         };
         // SAFETY: `size` bytes are the program's.

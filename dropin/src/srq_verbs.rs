@@ -1,6 +1,7 @@
 //! Verbs of shared receive queues.
 
 use crate::abi::*;
+use crate::cq_verbs::Cq;
 use crate::event_acks::{event_kind, AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::HcaDevice;
@@ -8,6 +9,7 @@ use crate::open_context::Context;
 use crate::pd_verbs::{small, Pd};
 use crate::thread_lock::retry_while_busy;
 use crate::verb_result::{object, out, Verb};
+use crate::xrcd_verbs::Xrcd;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::device::SrqAttr;
@@ -22,6 +24,8 @@ pub struct Srq {
     hca: &'static Hca,
     pub handle: Handle,
     domain: &'static Pd,
+    /// Of an XRC SRQ: its CQ.
+    cq: *mut ibv_cq,
     async_taken: AtomicU32,
 }
 
@@ -31,7 +35,10 @@ const LIMIT: c_int = 2;
 /// `ibv_srq_init_attr_mask` and `ibv_srq_type`.
 const INIT_TYPE: u32 = 1;
 const INIT_PD: u32 = 2;
+const INIT_XRCD: u32 = 4;
+const INIT_CQ: u32 = 8;
 const BASIC: u32 = 0;
+const XRC: u32 = 1;
 
 impl Srq {
     /// The SRQ that a program's pointer belongs to.
@@ -66,20 +73,39 @@ impl EventTarget for Srq {
     }
 }
 
+/// Approximate size of an SRQ's ring, for growing the device's memory.
+fn ring_bytes(max_wr: u32, max_sge: u32) -> usize {
+    max_wr as usize * (32 + max_sge.min(32) as usize * 16)
+}
+
 /// `ibv_create_srq`.
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: the program's pointers.
-    Verb("ibv_create_srq").pointer(unsafe { make(pd, init) })
+    Verb("ibv_create_srq").pointer(unsafe { make(pd, init, None) })
 }
 
 /// # Safety
 /// The program's pointers.
-unsafe fn make(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv_srq> {
+unsafe fn make(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+    xrc: Option<(*mut ibv_xrcd, *mut ibv_cq)>,
+) -> Result<*mut ibv_srq> {
     // SAFETY: the program's pointers.
     let (p, init) = unsafe { (Pd::of(pd)?, out(init)?) };
     let wanted = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, srq_limit: 0 };
-    let bytes = wanted.max_wr as usize * (32 + wanted.max_sge.min(32) as usize * 16);
-    let (handle, given) = p.hca.make(bytes, |d| d.srq_create(p.handle, &wanted))?;
+    let bytes = ring_bytes(wanted.max_wr, wanted.max_sge);
+    let (handle, given) = match xrc {
+        None => p.hca.make(bytes, |d| d.srq_create(p.handle, &wanted))?,
+        Some((xrcd, cq)) => {
+            // SAFETY: the caller's promise.
+            let (xrcd, cq) = unsafe { (Xrcd::of(xrcd)?, Cq::of(cq)?) };
+            let of = [p.handle, xrcd.handle, cq.handle];
+            let made = p.hca.make(bytes, |d| d.srq_create_xrc(of, &wanted))?;
+            cq.users.fetch_add(1, Ordering::Relaxed);
+            made
+        }
+    };
     let domain = p.hold();
     let srq = Box::into_raw(Box::new(Srq {
         ibv: ibv_srq {
@@ -96,6 +122,7 @@ unsafe fn make(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv
         hca: p.hca,
         handle,
         domain,
+        cq: xrc.map_or(core::ptr::null_mut(), |(_, cq)| cq),
         async_taken: AtomicU32::new(0),
     }));
     p.hca.objects().by_handle.insert(handle, srq);
@@ -104,7 +131,7 @@ unsafe fn make(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv
     Ok(srq.cast())
 }
 
-/// The operation behind `ibv_create_srq_ex`: basic SRQs only, without XRC and tag matching.
+/// The operation behind `ibv_create_srq_ex`: basic SRQs and those of XRC, without tag matching.
 pub unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
@@ -112,27 +139,34 @@ pub unsafe extern "C" fn create_srq_ex(
     Verb("ibv_create_srq_ex").pointer((|| {
         // SAFETY: the program's pointers.
         let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
-        let srq_type = if i.comp_mask & INIT_TYPE != 0 { i.srq_type } else { BASIC };
-        if i.comp_mask & !(INIT_TYPE | INIT_PD) != 0 || srq_type != BASIC {
-            let mask = i.comp_mask;
-            return Err(refuse!(
-                Unsupported,
-                "comp_mask {mask:#x}, srq_type {srq_type}: the device has basic SRQs only"
-            ));
+        let (mask, srq_type) =
+            (i.comp_mask, if i.comp_mask & INIT_TYPE != 0 { i.srq_type } else { BASIC });
+        let needed = match srq_type {
+            BASIC => INIT_PD,
+            XRC => INIT_PD | INIT_XRCD | INIT_CQ,
+            _ => {
+                return Err(refuse!(
+                    Unsupported,
+                    "srq_type {srq_type}: the device has basic and XRC SRQs only"
+                ))
+            }
+        };
+        if mask & !(INIT_TYPE | INIT_PD | INIT_XRCD | INIT_CQ) != 0 {
+            return Err(refuse!(Unsupported, "comp_mask {mask:#x}: the device knows 0xf"));
         }
-        if i.comp_mask & INIT_PD == 0 {
+        if mask & needed != needed {
             return Err(refuse!(
                 Invalid,
-                "comp_mask {:#x}: it lacks IBV_SRQ_INIT_ATTR_PD",
-                i.comp_mask
+                "comp_mask {mask:#x}: an SRQ of type {srq_type} needs {needed:#x}"
             ));
         }
+        let xrc = (srq_type == XRC).then_some((i.xrcd, i.cq));
         // SAFETY: the extended struct begins as the plain one.
-        unsafe { make(i.pd, init.cast()) }
+        unsafe { make(i.pd, init.cast(), xrc) }
     })())
 }
 
-/// `ibv_modify_srq`: sets the limit; queues keep their size.
+/// `ibv_modify_srq`: sets the size, the limit, or both in one step.
 pub unsafe extern "C" fn modify_srq(
     srq: *mut ibv_srq,
     attr: *mut ibv_srq_attr,
@@ -141,21 +175,30 @@ pub unsafe extern "C" fn modify_srq(
     Verb("ibv_modify_srq").code((|| {
         // SAFETY: the program's pointers.
         let (s, attr) = unsafe { (Srq::of(srq)?, object(attr)?) };
-        if mask & MAX_WR != 0 {
-            return Err(refuse!(
-                Unsupported,
-                "srq_attr_mask: IBV_SRQ_MAX_WR, and an SRQ keeps its size"
-            ));
-        }
-        if mask & !LIMIT != 0 {
+        if mask & !(MAX_WR | LIMIT) != 0 {
             return Err(refuse!(
                 Invalid,
-                "srq_attr_mask {mask:#x}: only IBV_SRQ_LIMIT ({LIMIT}) is known"
+                "srq_attr_mask {mask:#x}: IBV_SRQ_MAX_WR ({MAX_WR}) and IBV_SRQ_LIMIT ({LIMIT})"
             ));
         }
-        if mask & LIMIT != 0 {
-            s.device.srq_modify(s.handle, attr.srq_limit)?;
+        let limit = (mask & LIMIT != 0).then_some(attr.srq_limit);
+        if mask & MAX_WR != 0 {
+            let max_wr = attr.max_wr;
+            let bytes = ring_bytes(max_wr, s.device.srq_query(s.handle)?.max_sge);
+            s.hca.make(bytes, |d| retry_while_busy(|| d.srq_resize(s.handle, max_wr, limit)))?;
+        } else if let Some(limit) = limit {
+            s.device.srq_modify(s.handle, limit)?;
         }
+        Ok(())
+    })())
+}
+
+/// The operation behind `ibv_get_srq_num`, of any SRQ: perftest asks for it of basic ones too.
+pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    Verb("ibv_get_srq_num").code((|| {
+        // SAFETY: the program's pointers.
+        let (s, number) = unsafe { (Srq::of(srq)?, out(number)?) };
+        *number = s.device.srq_number(s.handle)?;
         Ok(())
     })())
 }
@@ -182,6 +225,9 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         // SAFETY: domain and context outlive their objects; events of it are of its type.
         unsafe {
             s.domain.release();
+            if let Ok(cq) = Cq::of(s.cq) {
+                cq.users.fetch_sub(1, Ordering::Relaxed);
+            }
             if let Ok(c) = Context::of(s.ibv.context) {
                 c.events.remove(|e| {
                     matches!(event_kind(e.event_type), EventKind::Srq) && e.element.srq == srq

@@ -155,6 +155,10 @@ pub const GDRC_NEAR_BRIDGE: u32 = 5;
 pub const GDRC_QPT_RC: u32 = 2;
 pub const GDRC_QPT_UC: u32 = 3;
 pub const GDRC_QPT_UD: u32 = 4;
+/// XRC initiator: sends, each request to an SRQ of the peer that remote_srqn names.
+pub const GDRC_QPT_XRC_SEND: u32 = 9;
+/// XRC target: receives for the SRQs of an XRC domain.
+pub const GDRC_QPT_XRC_RECV: u32 = 10;
 
 // enum gdrc_qp_state
 /// QP states (ibv_qp_state).
@@ -397,6 +401,8 @@ const _: () = {
         GDRC_QPT_RC == types::qp_type::RC;
         GDRC_QPT_UC == types::qp_type::UC;
         GDRC_QPT_UD == types::qp_type::UD;
+        GDRC_QPT_XRC_SEND == types::qp_type::XRC_SEND;
+        GDRC_QPT_XRC_RECV == types::qp_type::XRC_RECV;
         GDRC_QPS_RESET == types::qp_state::RESET;
         GDRC_QPS_INIT == types::qp_state::INIT;
         GDRC_QPS_RTR == types::qp_state::RTR;

@@ -48,6 +48,14 @@ pub struct gdrc_srq {
     pub handle: u64,
 }
 
+/// XRC domain.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct gdrc_xrcd {
+    /// Opaque.
+    pub handle: u64,
+}
+
 /// Queue pair.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

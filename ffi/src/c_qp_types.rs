@@ -56,11 +56,11 @@ pub struct gdrc_qp_init {
     pub struct_size: u32,
     /// GDRC_QPT_.
     pub qp_type: u32,
-    /// Protection domain.
+    /// Protection domain; of GDRC_QPT_XRC_RECV ignored, as are both CQs, the SRQ and the sizes.
     pub pd: gdrc_pd,
     /// CQ of the send queue.
     pub send_cq: gdrc_cq,
-    /// CQ of the receive queue; may be the same.
+    /// CQ of the receive queue; may be the same. GDRC_QPT_XRC_SEND has none.
     pub recv_cq: gdrc_cq,
     /// Shared receive queue, or {0}.
     pub srq: gdrc_srq,
@@ -68,6 +68,8 @@ pub struct gdrc_qp_init {
     pub sq_sig_all: u32,
     /// The requested sizes; at return the granted ones (at least as large).
     pub cap: gdrc_qp_cap,
+    /// GDRC_QPT_XRC_RECV: its XRC domain; else ignored.
+    pub xrcd: gdrc_xrcd,
 }
 
 /// QP attributes of modify and query.

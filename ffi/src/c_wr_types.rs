@@ -112,7 +112,7 @@ pub struct gdrc_send_wr {
     pub imm_data: u32,
     /// By opcode.
     pub wr: gdrc_wr_op,
-    /// Not used (XRC).
+    /// GDRC_QPT_XRC_SEND: the number of the peer's SRQ that the request is for (gdrc_srq_number).
     pub remote_srqn: u32,
     /// For BIND_MW.
     pub bind_mw: gdrc_bind_mw_wr,

@@ -180,8 +180,28 @@ impl Device for Fake {
         self.good(pd)?;
         Ok((GOOD, SrqAttr { max_wr: attr.max_wr.saturating_add(1), ..*attr }))
     }
+    fn srq_create_xrc(&self, of: [Handle; 3], attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        for handle in of {
+            self.good(handle)?;
+        }
+        self.srq_create(GOOD, attr)
+    }
+    fn xrcd_alloc(&self) -> Result<Handle> {
+        Ok(GOOD)
+    }
+    fn xrcd_dealloc(&self, xrcd: Handle) -> Result<()> {
+        self.good(xrcd)
+    }
     fn srq_modify(&self, srq: Handle, _: u32) -> Result<()> {
         self.good(srq)
+    }
+    fn srq_resize(&self, srq: Handle, max_wr: u32, _: Option<u32>) -> Result<u32> {
+        self.good(srq)?;
+        Ok(max_wr)
+    }
+    fn srq_number(&self, srq: Handle) -> Result<u32> {
+        self.good(srq)?;
+        Ok(0x12_3456)
     }
     fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
         self.good(srq)?;

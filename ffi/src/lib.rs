@@ -62,6 +62,7 @@ mod string_calls;
 #[cfg(test)]
 mod tests;
 mod topology_calls;
+mod xrc_calls;
 
 pub use ah_calls::*;
 pub use c_cm_types::*;
@@ -85,3 +86,4 @@ pub use srq_calls::*;
 pub use stats_calls::*;
 pub use string_calls::*;
 pub use topology_calls::*;
+pub use xrc_calls::*;

@@ -54,6 +54,7 @@ fn qp_create(
         send_cq: init.send_cq.handle,
         recv_cq: init.recv_cq.handle,
         srq: init.srq.handle,
+        xrcd: init.xrcd.handle,
         qp_type: init.qp_type,
         sq_sig_all: init.sq_sig_all,
         cap: init.cap.into(),
@@ -137,6 +138,7 @@ fn qp_query(
             send_cq: gdrc_cq { handle: i.send_cq },
             recv_cq: gdrc_cq { handle: i.recv_cq },
             srq: gdrc_srq { handle: i.srq },
+            xrcd: gdrc_xrcd { handle: i.xrcd },
             sq_sig_all: i.sq_sig_all,
             cap: i.cap.into(),
             ..zeroed()

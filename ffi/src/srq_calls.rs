@@ -3,13 +3,19 @@
 use crate::c_result::ret;
 use crate::c_types::*;
 use crate::context_slots::device;
-use crate::ptr::{out, sized_in, sized_out, zeroed};
+use crate::ptr::{out, out_optional, sized_in, sized_out, zeroed};
 use core::ffi::c_int;
 use gdrcore_core::device::SrqAttr;
 use gdrcore_core::Result;
 
-fn srq_attr(a: &SrqAttr) -> gdrc_srq_attr {
+/// Attributes as C has them.
+pub(crate) fn srq_attr(a: &SrqAttr) -> gdrc_srq_attr {
     gdrc_srq_attr { max_wr: a.max_wr, max_sge: a.max_sge, srq_limit: a.srq_limit, ..zeroed() }
+}
+
+/// Attributes as the device has them.
+pub(crate) fn srq_attr_in(a: &gdrc_srq_attr) -> SrqAttr {
+    SrqAttr { max_wr: a.max_wr, max_sge: a.max_sge, srq_limit: a.srq_limit }
 }
 
 /// Creates a shared receive queue of the size in `inout` (struct_size set), which at return holds
@@ -35,10 +41,8 @@ fn srq_create(
     out: *mut gdrc_srq,
 ) -> Result<c_int> {
     let out = out!(out);
-    let asked = sized_in!(inout.cast_const());
+    let asked = srq_attr_in(&sized_in!(inout.cast_const()));
     let given = sized_out!(inout);
-    let asked =
-        SrqAttr { max_wr: asked.max_wr, max_sge: asked.max_sge, srq_limit: asked.srq_limit };
     let (handle, a) = device(ctx)?.srq_create(pd.handle, &asked)?;
     out.write(gdrc_srq { handle });
     given.write(&srq_attr(&a));
@@ -57,6 +61,56 @@ pub unsafe extern "C" fn gdrc_srq_modify(
     limit: u32,
 ) -> c_int {
     ret(device(ctx).and_then(|d| d.srq_modify(srq.handle, limit)).map(|()| 0))
+}
+
+/// Gives an SRQ another size; what is posted stays in its order. `granted` receives the new size,
+/// and may be NULL.
+///
+/// Errors: -ENOMEM: ring_bytes are in use; -EINVAL: fewer than are posted or than the limit, max_wr
+/// is 0 or over the device's, stale handle; -EBUSY: another thread posts to it; in all cases the
+/// SRQ keeps its size; -EOPNOTSUPP: the device cannot. Threads: one at a time per SRQ. Cost: copies
+/// what is posted. Source: IBTA verb Modify Shared Receive Queue; ibv_modify_srq(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_srq_resize(
+    ctx: *mut gdrc_context,
+    srq: gdrc_srq,
+    max_wr: u32,
+    granted: *mut u32,
+) -> c_int {
+    ret(srq_resize(ctx, srq, max_wr, granted))
+}
+
+fn srq_resize(
+    ctx: *mut gdrc_context,
+    srq: gdrc_srq,
+    max_wr: u32,
+    granted: *mut u32,
+) -> Result<c_int> {
+    let granted = out_optional!(granted);
+    let room = device(ctx)?.srq_resize(srq.handle, max_wr, None)?;
+    if let Some(granted) = granted {
+        granted.write(room);
+    }
+    Ok(0)
+}
+
+/// Writes the SRQ's number, 24 bits. It is unique among the QPs and SRQs of the device's address.
+///
+/// Errors: -EINVAL: stale handle, a NULL pointer; -EOPNOTSUPP: the device has none. Threads: any.
+/// Cost: none. Source: ibv_get_srq_num(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_srq_number(
+    ctx: *mut gdrc_context,
+    srq: gdrc_srq,
+    number: *mut u32,
+) -> c_int {
+    ret(srq_number(ctx, srq, number))
+}
+
+fn srq_number(ctx: *mut gdrc_context, srq: gdrc_srq, number: *mut u32) -> Result<c_int> {
+    let out = out!(number);
+    out.write(device(ctx)?.srq_number(srq.handle)?);
+    Ok(0)
 }
 
 /// Fills `attr` (struct_size set) with the SRQ's sizes and its limit, 0 once the limit was reached.

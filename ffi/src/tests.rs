@@ -179,7 +179,10 @@ fn stale_and_garbage_handles_reach_the_device_and_come_back_as_einval() {
         assert_eq!(c!(gdrc_cq_destroy(ctx, gdrc_cq { handle })), EINVAL);
         assert_eq!(c!(gdrc_cq_arm(ctx, gdrc_cq { handle }, 0)), EINVAL);
         assert_eq!(c!(gdrc_srq_modify(ctx, gdrc_srq { handle }, 4)), EINVAL);
+        assert_eq!(c!(gdrc_srq_resize(ctx, gdrc_srq { handle }, 4, null_mut())), EINVAL);
+        assert_eq!(c!(gdrc_srq_number(ctx, gdrc_srq { handle }, &mut 0)), EINVAL);
         assert_eq!(c!(gdrc_srq_destroy(ctx, gdrc_srq { handle })), EINVAL);
+        assert_eq!(c!(gdrc_xrcd_dealloc(ctx, gdrc_xrcd { handle })), EINVAL);
         assert_eq!(c!(gdrc_qp_destroy(ctx, gdrc_qp { handle })), EINVAL);
         assert_eq!(c!(gdrc_qp_reset(ctx, gdrc_qp { handle })), EINVAL);
         let wr = send_wr(0);

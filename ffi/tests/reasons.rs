@@ -227,6 +227,14 @@ fn completion_queues_shared_receive_queues_and_channels() {
         EINVAL "max_sge 99": gdrc_srq_create(x, pd, &mut srq_attr(4, 99), &mut srq);
         EINVAL "inout": gdrc_srq_create(x, pd, null_mut(), &mut srq);
         EINVAL "srq {0}": gdrc_srq_modify(x, gdrc_srq { handle: 0 }, 1);
+        EINVAL "out": gdrc_xrcd_alloc(x, null_mut());
+        EINVAL "xrcd {0}": gdrc_xrcd_dealloc(x, gdrc_xrcd { handle: 0 });
+        EINVAL "xrcd {0}":
+            gdrc_srq_create_xrc(x, pd, zeroed(), cq, &mut srq_attr(4, 1), &mut srq);
+        EINVAL "inout": gdrc_srq_create_xrc(x, pd, zeroed(), cq, null_mut(), &mut srq);
+        EINVAL "srq {0}": gdrc_srq_resize(x, gdrc_srq { handle: 0 }, 8, null_mut());
+        EINVAL "srq {0}": gdrc_srq_number(x, gdrc_srq { handle: 0 }, &mut 0);
+        EINVAL "number": gdrc_srq_number(x, srq, null_mut());
         EINVAL "srq {0}": gdrc_srq_query(x, gdrc_srq { handle: 0 }, &mut sized());
         EINVAL "srq {0}": gdrc_srq_destroy(x, gdrc_srq { handle: 0 });
         EINVAL "wr": gdrc_post_srq_recv(x, srq, null(), null_mut());
@@ -244,6 +252,8 @@ fn completion_queues_shared_receive_queues_and_channels() {
     assert_eq!(c!(gdrc_cq_create_on(x, 4, channel, &mut c2, null_mut())), 0);
     refused! {
         EINVAL "limit 9": gdrc_srq_modify(x, srq, 9);
+        EINVAL "max_wr 0": gdrc_srq_resize(x, srq, 0, null_mut());
+        EINVAL "max_wr 4294967295": gdrc_srq_resize(x, srq, u32::MAX, null_mut());
         EBUSY "channel": gdrc_channel_destroy(x, channel);
     }
     assert_eq!(c!(gdrc_cq_destroy(x, c2)), 0);
@@ -275,7 +285,8 @@ fn queue_pairs() {
     refused! {
         EINVAL "inout": gdrc_qp_create(x, null_mut(), &mut q2, null_mut());
         EINVAL "out": gdrc_qp_create(x, &mut init(&|_| ()), null_mut(), null_mut());
-        EINVAL "qp_type 9": gdrc_qp_create(x, &mut init(&|i| i.qp_type = 9), &mut q2, null_mut());
+        EINVAL "qp_type 8": gdrc_qp_create(x, &mut init(&|i| i.qp_type = 8), &mut q2, null_mut());
+        EINVAL "xrcd {0}": gdrc_qp_create(x, &mut init(&|i| i.qp_type = 10), &mut q2, null_mut());
         EINVAL "max_send_wr":
             gdrc_qp_create(x, &mut init(&|i| i.cap.max_send_wr = 1 << 30), &mut q2, null_mut());
         EINVAL "max_recv_sge 99":

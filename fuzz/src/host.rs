@@ -2,7 +2,7 @@
 
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::MrReg;
+use gdrcore_core::device::{MrReg, SrqAttr};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::*;
@@ -123,6 +123,35 @@ impl Host {
             self.step(qp, kind, s, 0x55);
         }
         (qp, qpn)
+    }
+
+    /// An XRC target in a given state, and the number of an SRQ of its domain, in which some
+    /// requests are posted.
+    pub(crate) fn xrc_target(&mut self, state: u32) -> ((Handle, u32), u32) {
+        let (addr, _) = self.target();
+        let sge = Sge { addr, length: BUFFER as u32, lkey: self.lkey };
+        let wr = RecvWr { wr_id: 1, next: core::ptr::null(), sg_list: &sge, num_sge: 1 };
+        let (qp, number, srq) = {
+            let mut g = self.engine.lock();
+            let xrcd = g.xrcd_alloc().expect("xrcd");
+            let attr = SrqAttr { max_wr: 8, max_sge: 2, srq_limit: 0 };
+            let srq = g.srq_create_xrc(0, [self.pd, xrcd, self.cq], &attr).expect("srq").0;
+            let number = g.srq_number(srq).expect("number");
+            let init = QpInit { xrcd, qp_type: qp_type::XRC_RECV, ..QpInit::default() };
+            let (qp, qpn, _) = g.qp_create(0, &init).expect("qp");
+            ((qp, qpn), number, srq)
+        };
+        for _ in 0..4 {
+            let mut bad = core::ptr::null();
+            // SAFETY: request and list live through the call.
+            unsafe { self.engine.post_srq_recv(srq, &wr, &mut bad) }.expect("room");
+        }
+        for to in [qp_state::INIT, qp_state::RTR, qp_state::RTS] {
+            if to <= state {
+                self.step(qp.0, qp_type::XRC_RECV, to, 0x55);
+            }
+        }
+        (qp, number)
     }
 
     pub(crate) fn connect(&mut self, qp: (Handle, u32), _peer: &Host, dest: u32) {

@@ -30,7 +30,7 @@ use bytes::Bytes;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::verbs::types::{qp_state, qp_type, wr_opcode};
-use gdrcore_core::wire::{Flow, Opcode, Packet, View, ICRC_LEN};
+use gdrcore_core::wire::{Class, Flow, Opcode, Packet, View, ICRC_LEN};
 use host::Host;
 
 pub use capi::{capi, Reached};
@@ -84,6 +84,8 @@ pub fn packets(data: &[u8]) -> Counters {
     for &(qp, _) in &qps {
         host.post_some(qp);
     }
+    let (target, srqn) = host.xrc_target(qp_state::RTR);
+    qps.push(target);
     let (local, peer) = (host.addr, Host::peer_addr(1));
     let flow = Flow::from_gids(&peer.gid, &local.gid, peer.port, local.port);
     let mut now = 1_000_000u64;
@@ -100,16 +102,20 @@ pub fn packets(data: &[u8]) -> Counters {
             n @ 128.. => COMMON[n % COMMON.len()],
             n => Opcode::ALL[n % Opcode::ALL.len()],
         };
+        // To the XRC target mostly its own packets.
+        let of_xrc = chosen == qps.len() - 1 && known.class() == Class::Rc;
+        let known = if of_xrc { known.of_xrc() } else { known };
         let mut packet = vec![0u8; 12];
         packet[0] = if plan & 0x10 == 0 { known.0 } else { opcode };
         packet[1] = input.u8() & if plan & 0x20 == 0 { 0x80 } else { 0xf0 };
         packet[2..4].copy_from_slice(&[0xff, 0xff]);
+        let at_memory = if known.has_xrceth() { 16 } else { 12 };
         // The extended headers come from the string; the payload mostly has a legal length.
         let headers = known.header_len() - 12;
         let form = input.u8();
         let more = usize::from(form & 7);
         // Only one queue pair has outstanding requests that answers may match.
-        let answers = form & 0x40 == 0 && known.has_aeth();
+        let answers = form & 0x40 == 0 && known.has_aeth() && !of_xrc;
         if answers {
             chosen = RTS;
         }
@@ -134,12 +140,11 @@ pub fn packets(data: &[u8]) -> Counters {
             // Most syndromes are reserved, so a valid one is chosen.
             packet[12] = SYNDROMES[usize::from(packet[12]) % SYNDROMES.len()];
         }
-        if plan & 4 == 0 && packet.len() >= 28 {
-            // A valid address and key, so that the later checks are reached.
-            let (va, rkey) = host.target();
-            packet[12..20].copy_from_slice(&(va + u64::from(input.u8())).to_be_bytes());
-            packet[20..24].copy_from_slice(&rkey.to_be_bytes());
-            packet[24..28].copy_from_slice(&u32::from(input.u16() & 0x7ff).to_be_bytes());
+        if at_memory > 12 && plan & 6 != 6 && packet.len() >= at_memory {
+            packet[12..16].copy_from_slice(&srqn.to_be_bytes());
+        }
+        if plan & 4 == 0 {
+            name_memory(&mut packet, at_memory, host.target(), &mut input);
         }
         packet.extend_from_slice(&[0; ICRC_LEN]);
         if plan & 8 == 0 {
@@ -155,6 +160,15 @@ pub fn packets(data: &[u8]) -> Counters {
         host.check();
     }
     host.finish(now)
+}
+
+/// Gives a packet a valid address and key where its RETH stands, so that the later checks are
+/// reached.
+fn name_memory(packet: &mut [u8], at: usize, (va, rkey): (u64, u32), input: &mut Bytes<'_>) {
+    let Some(reth) = packet.get_mut(at..at + 16) else { return };
+    reth[..8].copy_from_slice(&(va + u64::from(input.u8())).to_be_bytes());
+    reth[8..12].copy_from_slice(&rkey.to_be_bytes());
+    reth[12..].copy_from_slice(&u32::from(input.u16() & 0x7ff).to_be_bytes());
 }
 
 /// Two engines fed by one byte string. Returns the counters of both.

@@ -157,7 +157,7 @@ fn ends(sender: &Known, receiver: &Known, packet: &[u8]) -> bool {
     }
     assert!(receiver.2.contains(&(run.dest_qpn / QPN_UNIT)), "a queue pair of another session");
     assert!(run.class != Class::Ud || sender.2.contains(&(run.src_qpn / QPN_UNIT)), "its source");
-    assert!(matches!(run.class, Class::Ud | Class::Rc | Class::Uc | Class::Cnp));
+    assert!(matches!(run.class, Class::Ud | Class::Rc | Class::Uc | Class::Xrc | Class::Cnp));
     false
 }
 
@@ -165,7 +165,7 @@ fn ends(sender: &Known, receiver: &Known, packet: &[u8]) -> bool {
 fn packet(input: &mut Bytes<'_>, sender: Option<&Known>) -> Vec<u8> {
     let qpn = |n: u8| u32::from(n % 16) * QPN_UNIT + 3;
     let own = sender.map_or(0, |known| known.2.start * QPN_UNIT + 3);
-    let class = [Class::Rc, Class::Uc, Class::Ud, Class::Ud][usize::from(input.u8() % 4)];
+    let class = [Class::Rc, Class::Uc, Class::Ud, Class::Xrc][usize::from(input.u8() % 4)];
     let mut run = Run::new(class, Kind::Send, qpn(input.u8()), Psn::new(1));
     run.src_qpn = if input.u8() < 200 { own } else { qpn(input.u8()) };
     let mut payload = vec![7; usize::from(input.u8())];

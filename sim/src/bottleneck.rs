@@ -149,6 +149,7 @@ impl Node {
             max_inline_data: 0,
         };
         let init = QpInit {
+            xrcd: 0,
             pd,
             send_cq: cq,
             recv_cq: cq,

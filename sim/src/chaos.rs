@@ -146,4 +146,19 @@ impl World {
             _ => Ok(()),
         }
     }
+
+    /// Resizes a host's SRQ, if it has one: to less than it may hold, which is refused if more is
+    /// posted, and then to enough.
+    pub fn resize_srq(&mut self, i: usize) -> Result<(), String> {
+        let more = self.rng.pick(&[1, 2, 5]);
+        let Some(shared) = &self.hosts[i].shared else { return Ok(()) };
+        let (srq, slots) = (shared.srq, (shared.free.len() + shared.posted.len()) as u32);
+        let mut g = self.hosts[i].lock();
+        match g.srq_resize(srq, 1, None) {
+            Err(e) if e != Error::Invalid => return Err(format!("srq_resize: {e:?}")),
+            _ => {}
+        }
+        g.srq_resize(srq, slots * more, None).map_err(|e| format!("srq_resize: {e:?}"))?;
+        Ok(())
+    }
 }

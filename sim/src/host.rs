@@ -38,6 +38,8 @@ pub struct Area {
 pub struct SharedRecv {
     /// The SRQ.
     pub srq: Handle,
+    /// XRC: its domain, the index of its CQ, and its number.
+    pub xrc: Option<(Handle, usize, u32)>,
     /// The memory of its slots.
     pub area: Area,
     /// Bytes of a slot.
@@ -138,10 +140,21 @@ impl Host {
             let slots = rng.range(2, 24) as usize;
             let stride = 20_000 + 128;
             let attr = SrqAttr { max_wr: slots as u32, max_sge: 4, srq_limit: 0 };
-            let srq = host.lock().srq_create(pd, &attr).expect("room").0;
+            // Those of every second host are of XRC, also after a restart.
+            let (srq, xrc) = if n % 2 == 0 {
+                (host.lock().srq_create(0, pd, &attr).expect("room").0, None)
+            } else {
+                let cq = rng.below(host.cqs.len() as u64) as usize;
+                let mut g = host.lock();
+                let xrcd = g.xrcd_alloc().expect("room");
+                let of = [pd, xrcd, host.cqs[cq]];
+                let srq = g.srq_create_xrc(0, of, &attr).expect("room").0;
+                (srq, Some((xrcd, cq, g.srq_number(srq).expect("an SRQ"))))
+            };
             let area = host.area(slots * stride, scenario.has(feature::SLOW) && rng.coin());
             host.shared = Some(SharedRecv {
                 srq,
+                xrc,
                 area,
                 stride,
                 free: (0..slots).collect(),

@@ -35,8 +35,9 @@ impl Link {
                 pd: h.pd,
                 send_cq,
                 recv_cq,
-                srq,
-                qp_type: self.plan.kind,
+                srq: if self.plan.xrc { 0 } else { srq },
+                xrcd: h.shared.as_ref().and_then(|s| s.xrc).map_or(0, |(xrcd, ..)| xrcd),
+                qp_type: self.plan.qp_type(i),
                 sq_sig_all: 0,
                 cap,
             };
@@ -72,7 +73,7 @@ impl Link {
         let plan = self.plan;
         let to = &hosts[self.ends[1 - i].host];
         let connection = Connection {
-            qp_type: plan.kind,
+            qp_type: plan.qp_type(i),
             access: crate::host::ALL,
             qkey: 0x2222,
             mtu: plan.mtu,
@@ -193,12 +194,11 @@ impl Link {
         }
         let e = &mut self.ends[i];
         let h = &hosts[e.host];
-        let cqs = h.cqs.len() as u64;
         for area in [&mut e.src, &mut e.win, &mut e.rcv] {
             let slow = area.mr.provider != 0;
             *area = h.area(area.buf.len(), slow);
         }
-        e.cqs = [rng.below(cqs) as usize, rng.below(cqs) as usize];
+        e.cqs = self.plan.draw_cqs(i, h, rng);
         e.ended[1] += e.ops.len() as u64;
         e.ops.clear();
         e.posted.clear();

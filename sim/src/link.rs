@@ -52,6 +52,8 @@ pub struct Plan {
     pub windows: bool,
     /// Which ends receive from their host's SRQ.
     pub srq: [bool; 2],
+    /// XRC, of which the first end is the initiator and the second the target; `kind` is RC.
+    pub xrc: bool,
     /// One request in how many is signalled.
     pub signal_every: u64,
 }
@@ -76,8 +78,13 @@ impl Plan {
         let most = rng.pick(&[300, 5_000, 5_000, 20_000, 20_000, 150_000]);
         let mut most = if dense { rng.pick(&[2_000, 8_000, 19_000]) } else { most };
         let mut srq = [false; 2];
-        for i in 0..2 {
-            srq[i] = hosts[ends[i]].shared.is_some() && rng.coin();
+        let of_xrc = |i: usize| hosts[ends[i]].shared.as_ref().map(|s| s.xrc.is_some());
+        for (i, srq) in srq.iter_mut().enumerate() {
+            *srq = of_xrc(i) == Some(false) && rng.coin();
+        }
+        let xrc = kind == qp_type::RC && of_xrc(1) == Some(true) && rng.coin();
+        if xrc {
+            srq = [false, true];
         }
         if kind == qp_type::UD {
             most = most.min(4096);
@@ -104,8 +111,31 @@ impl Plan {
             sge: rng.pick(&[1, 3, 8]),
             todo: todo.min(scenario.ops),
             srq,
-            windows: scenario.has(feature::WINDOW),
+            xrc,
+            windows: scenario.has(feature::WINDOW) && !xrc,
             signal_every: rng.pick(&[1, 2, 8]),
+        }
+    }
+}
+
+impl Plan {
+    /// `qp_type` of an end.
+    pub fn qp_type(&self, i: usize) -> u32 {
+        match (self.xrc, i) {
+            (false, _) => self.kind,
+            (true, 0) => qp_type::XRC_SEND,
+            (true, _) => qp_type::XRC_RECV,
+        }
+    }
+
+    /// The CQs of an end, by index: of its send queue, and of its receives.
+    pub fn draw_cqs(&self, i: usize, h: &Host, rng: &mut Rng) -> [usize; 2] {
+        let n = h.cqs.len() as u64;
+        let [scq, rcq] = [rng.below(n) as usize, rng.below(n) as usize];
+        match h.shared.as_ref().and_then(|s| s.xrc) {
+            Some((_, cq, _)) if self.xrc && i == 1 => [cq, cq],
+            _ if self.xrc => [scq, scq],
+            _ => [scq, rcq],
         }
     }
 }
@@ -248,13 +278,12 @@ impl Link {
         let mut end = |i: usize| {
             let h = &hosts[plan.hosts[i]];
             let slow = |rng: &mut Rng| h.slow.delay_ns() > 0 && rng.below(3) == 0;
-            let n = h.cqs.len() as u64;
             let slots = plan.recvs;
             End {
                 host: plan.hosts[i],
                 qp: 0,
                 qpn: 0,
-                cqs: [rng.below(n) as usize, rng.below(n) as usize],
+                cqs: plan.draw_cqs(i, h, rng),
                 src: h.area(plan.depth * stride, slow(rng)),
                 win: h.area(plan.depth * stride + 8, slow(rng)),
                 rcv: h.area(slots * stride, slow(rng)),
@@ -276,7 +305,7 @@ impl Link {
                 failed: false,
                 broken: false,
                 last_wqe: false,
-                todo: plan.todo,
+                todo: if plan.xrc && i == 1 { 0 } else { plan.todo },
                 ended: [0; 2],
             }
         };
@@ -337,7 +366,7 @@ impl Link {
             if self.ending || self.down || self.is_orphan() {
                 break;
             }
-            if !self.plan.srq[i] && rng.below(3) == 0 {
+            if !self.plan.srq[i] && !self.plan.xrc && rng.below(3) == 0 {
                 for _ in 0..rng.range(1, 4) {
                     let Some(slot) = self.ends[i].free.pop() else { break };
                     moved = true;

@@ -210,6 +210,7 @@ impl World {
             for c in 0..self.hosts[i].cqs.len() {
                 if self.rng.chance(self.resizes) {
                     self.resize(i, c)?;
+                    self.resize_srq(i)?;
                 }
                 if self.scenario.has(feature::ARM) {
                     moved |= self.poll_sleeping(i, c)?;
@@ -527,7 +528,10 @@ impl World {
                 if !shared.area.buf.is_guarded() {
                     return Err(format!("host {i}: bytes outside the SRQ's memory were written"));
                 }
-                g.srq_destroy(shared.srq).map_err(|e| format!("srq_destroy: {e:?}"))?;
+                g.srq_destroy(0, shared.srq).map_err(|e| format!("srq_destroy: {e:?}"))?;
+                if let Some((xrcd, ..)) = shared.xrc {
+                    g.xrcd_dealloc(xrcd).map_err(|e| format!("xrcd_dealloc: {e:?}"))?;
+                }
                 g.mr_dereg(shared.area.handle).map_err(|e| format!("mr_dereg: {e:?}"))?;
             }
             for &cq in &h.cqs {

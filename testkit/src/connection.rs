@@ -10,7 +10,7 @@ use gdrcore_core::verbs::types::{
 pub struct Connection {
     /// One of `qp_type`.
     pub qp_type: u32,
-    /// Rights of the peer (RC, UC).
+    /// Rights of the peer (all but UD).
     pub access: u32,
     /// Q_Key (UD).
     pub qkey: u32,
@@ -90,8 +90,10 @@ impl Connection {
     pub fn to_rtr(&self) -> (QpAttr, u32) {
         let connected = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
         let set = match self.qp_type {
-            qp_type::RC => connected | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER,
-            qp_type::UC => connected,
+            qp_type::RC | qp_type::XRC_RECV => {
+                connected | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER
+            }
+            qp_type::UC | qp_type::XRC_SEND => connected,
             _ => 0,
         };
         (self.attr(qp_state::RTR), mask::STATE | set)
@@ -100,7 +102,11 @@ impl Connection {
     /// Arguments of the modify call from RTR to RTS.
     pub fn to_rts(&self) -> (QpAttr, u32) {
         let reliable = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
-        let set = if self.qp_type == qp_type::RC { reliable } else { 0 };
+        let set = match self.qp_type {
+            qp_type::RC | qp_type::XRC_SEND => reliable,
+            qp_type::XRC_RECV => mask::TIMEOUT,
+            _ => 0,
+        };
         (self.attr(qp_state::RTS), mask::STATE | mask::SQ_PSN | set)
     }
 

@@ -171,6 +171,7 @@ impl<'d> End<'d> {
             max_inline_data: 64,
         };
         let init = QpInit {
+            xrcd: 0,
             pd,
             send_cq: cq,
             recv_cq: cq,

@@ -33,6 +33,8 @@ SIZE(struct gdrc_channel, 8, 8);
 AT(struct gdrc_channel, handle, 0);
 SIZE(struct gdrc_srq, 8, 8);
 AT(struct gdrc_srq, handle, 0);
+SIZE(struct gdrc_xrcd, 8, 8);
+AT(struct gdrc_xrcd, handle, 0);
 
 SIZE(struct gdrc_qp, 8, 8);
 AT(struct gdrc_qp, handle, 0);
@@ -230,7 +232,7 @@ AT(struct gdrc_qp_cap, max_send_sge, 8);
 AT(struct gdrc_qp_cap, max_recv_sge, 12);
 AT(struct gdrc_qp_cap, max_inline_data, 16);
 
-SIZE(struct gdrc_qp_init, 64, 8);
+SIZE(struct gdrc_qp_init, 72, 8);
 AT(struct gdrc_qp_init, struct_size, 0);
 AT(struct gdrc_qp_init, qp_type, 4);
 AT(struct gdrc_qp_init, pd, 8);
@@ -239,6 +241,7 @@ AT(struct gdrc_qp_init, recv_cq, 24);
 AT(struct gdrc_qp_init, srq, 32);
 AT(struct gdrc_qp_init, sq_sig_all, 40);
 AT(struct gdrc_qp_init, cap, 44);
+AT(struct gdrc_qp_init, xrcd, 64);
 
 SIZE(struct gdrc_qp_attr, 104, 8);
 AT(struct gdrc_qp_attr, struct_size, 0);

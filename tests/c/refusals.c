@@ -89,8 +89,13 @@ static void objects(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_cq *c
     struct ibv_srq_attr limit = {.srq_limit = 99};
     NUMBER("ibv_modify_srq: limit 99: the SRQ holds 4 requests: EINVAL",
            ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), EINVAL);
-    NUMBER("ibv_modify_srq: srq_attr_mask: IBV_SRQ_MAX_WR, and an SRQ keeps its size: EOPNOTSUPP",
-           ibv_modify_srq(srq, &limit, IBV_SRQ_MAX_WR), EOPNOTSUPP);
+    NUMBER("ibv_modify_srq: max_wr 0: 1 to 65536: EINVAL",
+           ibv_modify_srq(srq, &limit, IBV_SRQ_MAX_WR), EINVAL);
+    NUMBER("ibv_modify_srq: srq_attr_mask 0x4: IBV_SRQ_MAX_WR (1) and IBV_SRQ_LIMIT (2): EINVAL",
+           ibv_modify_srq(srq, &limit, 4), EINVAL);
+    limit.max_wr = 64;
+    NUMBER("ibv_modify_srq: max_wr 64: less than the limit, which is 99: EINVAL",
+           ibv_modify_srq(srq, &limit, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT), EINVAL);
     NUMBER("ibv_dealloc_pd: pd: 1 objects are in it: EBUSY", ibv_dealloc_pd(pd), EBUSY);
     MUST(ibv_destroy_srq(srq) == 0);
     union ibv_gid gid;
@@ -115,7 +120,8 @@ static void objects(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_cq *c
 
 static void queue_pairs(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_cq *cq) {
     struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RAW_PACKET};
-    POINTER("ibv_create_qp: qp_type 8: the device has RC (2), UC (3) and UD (4): EOPNOTSUPP",
+    POINTER("ibv_create_qp: qp_type 8: the device has RC (2), UC (3), UD (4) and XRC (9 and 10): "
+            "EOPNOTSUPP",
             ibv_create_qp(pd, &init), EOPNOTSUPP);
     init.qp_type = IBV_QPT_RC;
     init.cap.max_send_wr = 1000000;

@@ -29,7 +29,6 @@ const TIMES: usize = 3;
 
 /// The suite's reasons for skipping, and the reason in our words.
 const WHY: &[(&str, &str)] = &[
-    ("Create XRCD", "the device has no XRC"),
     ("Create QP type 8", "raw Ethernet packets: the device is in user space, above UDP"),
     ("Raw Packet QP", "raw Ethernet packets: the device is in user space, above UDP"),
     ("RAW Packet QP", "raw Ethernet packets: the device is in user space, above UDP"),
@@ -49,7 +48,6 @@ const WHY: &[(&str, &str)] = &[
     ("ODP is unavailable", "the device has no FLUSH and no ATOMIC WRITE"),
     ("DM dmabuf export", "device memory has no dma-buf"),
     ("No PHC", "needs a NIC's clock (PTP)"),
-    ("SRQ resize", "the device cannot resize an SRQ"),
 ];
 
 /// One test of the suite.

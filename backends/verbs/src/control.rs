@@ -322,6 +322,10 @@ impl Device for VerbsDevice {
     }
 
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
+        if matches!(init.qp_type, qp_type::XRC_SEND | qp_type::XRC_RECV) {
+            let kind = qp_type::name(init.qp_type);
+            return Err(refuse!(Unsupported, "qp_type {kind}: the verbs device has no XRC"));
+        }
         if !matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) {
             return Err(refuse!(Invalid, "qp_type {}: RC (2), UC (3) or UD (4)", init.qp_type));
         }
@@ -424,6 +428,7 @@ impl Device for VerbsDevice {
             attr.sq_psn = 0;
         }
         let init = QpInit {
+            xrcd: 0,
             pd: m.pd.load(Relaxed),
             send_cq: m.send_cq.load(Relaxed),
             recv_cq: m.recv_cq.load(Relaxed),

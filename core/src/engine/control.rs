@@ -1,20 +1,19 @@
-//! The control plane of everything but queue pairs: create, query, destroy. May fail, is checked
-//! hard, never touches the OS.
+//! The control plane of everything but queue pairs and SRQs: create, query, destroy. May fail, is
+//! checked hard, never touches the OS.
 
 use core::sync::atomic::Ordering;
 
 use super::{Guard, Inner};
 use crate::arena::{Region, Table};
-use crate::device::{MrAttr, MrReg, SrqAttr};
+use crate::device::{MrAttr, MrReg};
 use crate::error::{Error, Result};
 use crate::mem::Memory;
 use crate::reason::refuse;
 use crate::roce::peer::{Path, Peer, PeerAddr, Window, LANES, WINDOW_SURE};
-use crate::verbs::objects::{Ah, Armed, Cq, Pd, Srq};
-use crate::verbs::shared::{CqShared, Shared, SrqShared};
+use crate::verbs::objects::{Ah, Armed, Cq, Pd};
+use crate::verbs::shared::{CqShared, Shared};
 use crate::verbs::transition::{self, Limits};
 use crate::verbs::types::{mtu, AhAttr, Handle, Wc};
-use crate::verbs::wqe::{recv_stride, RecvWqe};
 use crate::verbs::NONE;
 use crate::wire::{mtu_code, Flow};
 
@@ -108,7 +107,7 @@ impl Inner {
         }
     }
 
-    fn pd(&self, pd: Handle) -> Result<usize> {
+    pub(super) fn pd(&self, pd: Handle) -> Result<usize> {
         self.transport.common.pd_pool.check(pd)
     }
 
@@ -536,101 +535,6 @@ impl Guard<'_> {
         }
         inner.transport.common.cqs[i] = Cq::default();
         inner.transport.common.full_cqs.clear(i);
-        Ok(())
-    }
-
-    /// A shared receive queue; returns the sizes given.
-    ///
-    /// # Errors
-    /// [`Error::StaleHandle`], [`Error::Invalid`], [`Error::NoMemory`].
-    pub fn srq_create(&mut self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
-        let pd = self.pd(pd)?;
-        let (inner, s) = self.split();
-        let max_sge = attr.max_sge.max(1);
-        if attr.max_wr == 0 || attr.max_wr > MAX_DEPTH {
-            return Err(refuse!(Invalid, "max_wr {}: 1 to {MAX_DEPTH}", attr.max_wr));
-        }
-        let most = inner.transport.common.config.max_sge;
-        if max_sge > most {
-            return Err(refuse!(Invalid, "max_sge {max_sge}: at most {most}"));
-        }
-        let capacity = attr.max_wr.next_power_of_two();
-        let stride = recv_stride(max_sge);
-        let mem = inner.ring::<RecvWqe>(capacity, stride)?;
-        let made = (|| {
-            let have = s.srq_pool.capacity();
-            if s.srq_pool.live() == have {
-                s.srqs.grow_past(have, &mut inner.heap, |_| SrqShared::default())?;
-                inner.transport.common.srqs.grow_past(have, &mut inner.heap, |_| Srq::default())?;
-                s.srq_pool.grow(&mut inner.heap)?;
-            }
-            s.srq_pool.alloc()
-        })();
-        let (h, i) = match made {
-            Ok(x) => x,
-            Err(e) => {
-                inner.heap.free(mem);
-                return Err(e);
-            }
-        };
-        s.install_srq(i, mem, capacity, stride, &inner.transport.common.key);
-        s.srqs[i].max_sge.store(max_sge, Ordering::Relaxed);
-        inner.transport.common.srqs[i] = Srq {
-            live: true,
-            mem: Some(mem),
-            pd: pd as u32,
-            limit: attr.srq_limit,
-            max_sge,
-            ..Srq::default()
-        };
-        inner.transport.common.pds[pd].users += 1;
-        Ok((h, SrqAttr { max_wr: capacity, max_sge, srq_limit: attr.srq_limit }))
-    }
-
-    /// Sets the limit below which SRQ_LIMIT_REACHED is raised once; 0 turns it off.
-    ///
-    /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Invalid`]: more than the queue holds.
-    pub fn srq_modify(&mut self, srq: Handle, new_limit: u32) -> Result<()> {
-        let (inner, s) = self.split();
-        let i = s.srq_pool.check(srq)?;
-        let most = s.srqs[i].rq.capacity();
-        if new_limit > most {
-            return Err(refuse!(Invalid, "limit {new_limit}: the SRQ holds {most} requests"));
-        }
-        inner.transport.common.srqs[i].limit = new_limit;
-        Ok(())
-    }
-
-    /// # Errors
-    /// [`Error::StaleHandle`].
-    pub fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
-        let i = self.shared().srq_pool.check(srq)?;
-        let q = &self.transport.common.srqs[i];
-        Ok(SrqAttr {
-            max_wr: self.shared().srqs[i].rq.capacity(),
-            max_sge: q.max_sge,
-            srq_limit: q.limit,
-        })
-    }
-
-    /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Busy`]: QPs use it, or a thread posts to it.
-    pub fn srq_destroy(&mut self, srq: Handle) -> Result<()> {
-        let (inner, s) = self.split();
-        let i = s.srq_pool.check(srq)?;
-        let users = inner.transport.common.srqs[i].users;
-        if users > 0 {
-            return Err(refuse!(Busy, "srq: {users} QPs use it"));
-        }
-        s.remove_srq(i, &inner.transport.common.key)?;
-        s.srq_pool.free(i);
-        let q = core::mem::take(&mut inner.transport.common.srqs[i]);
-        if let Some(mem) = q.mem {
-            inner.heap.free(mem);
-        }
-        let pd = &mut inner.transport.common.pds[q.pd as usize];
-        pd.users = pd.users.saturating_sub(1);
         Ok(())
     }
 }

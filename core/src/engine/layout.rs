@@ -18,7 +18,7 @@ use crate::roce::txbuf::Handed;
 use crate::roce::{Common, Transport};
 use crate::turns::TurnLock;
 use crate::verbs::cause::Cause;
-use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq};
+use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq, Xrcd};
 use crate::verbs::shared::{tag, EngineKey, Shared};
 use crate::verbs::NONE;
 use crate::wheel::Wheel;
@@ -39,9 +39,12 @@ pub(super) struct Parts {
     ah_pool: Pool,
     pds: Table<Pd>,
     pd_pool: Pool,
+    xrcds: Table<Xrcd>,
+    xrcd_pool: Pool,
     peers: Table<Peer>,
     regions: Regions,
     by_qpn: RawSlice<u32>,
+    by_srqn: RawSlice<u32>,
     qpns: Qpns,
     cm: Cm,
     bitmaps: [Bitmap; 8],
@@ -70,9 +73,12 @@ pub(super) fn walk(w: &mut Walk, c: &Config) -> Result<Parts> {
         ah_pool: Pool::carve(w, tag::AH, n(c.max_ah), limit(c.max_ah))?,
         pds: Table::carve(w, n(c.max_pd), limit(c.max_pd), |_| Pd::default())?,
         pd_pool: Pool::carve(w, tag::PD, n(c.max_pd), limit(c.max_pd))?,
+        xrcds: Table::carve(w, n(c.max_pd), limit(c.max_pd), |_| Xrcd::default())?,
+        xrcd_pool: Pool::carve(w, tag::XRCD, n(c.max_pd), limit(c.max_pd))?,
         peers: Table::carve(w, n(c.max_peer), limit(c.max_peer), |_| Peer::empty())?,
         regions: Regions::carve(w, n(c.max_mr), limit(c.max_mr).max(n(c.max_mr)), c.seed)?,
         by_qpn: w.slice(n(c.qpn_count), 0u32)?,
+        by_srqn: w.slice(n(c.qpn_count), 0u32)?,
         qpns: Qpns::carve(w, c)?,
         cm: Cm::carve(w, c)?,
         bitmaps: [
@@ -114,8 +120,11 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         ah_pool: p.ah_pool,
         pds: p.pds,
         pd_pool: p.pd_pool,
+        xrcds: p.xrcds,
+        xrcd_pool: p.xrcd_pool,
         memory: RegisteredMemory { regions: p.regions, providers: Providers::new() },
         by_qpn: p.by_qpn,
+        by_srqn: p.by_srqn,
         qpn_base: config.qpn_base,
         mixed_paths: false,
         port_excused: 0,

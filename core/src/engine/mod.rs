@@ -19,6 +19,7 @@ mod qp;
 mod qpn;
 mod report;
 mod rx;
+mod srq;
 mod tx;
 
 use core::cell::UnsafeCell;

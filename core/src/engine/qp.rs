@@ -34,13 +34,13 @@ impl Inner {
         t.common.ready.clear(qi);
         t.common.mem_wait.clear(qi);
         t.common.cq_wait.clear(qi);
-        let rcq = t.qps[qi].rcq as usize;
         // CQEs that were promised to receives which now end without one.
         let qp = &mut t.qps[qi];
-        let promised = u32::from(qp.conn.resp.recv.reserved)
-            + qp.conn.resp.fences().filter(|f| f.wc.is_some()).count() as u32;
-        t.common.unreserve(rcq as u32, promised);
-        let qp = &mut t.qps[qi];
+        let resp = &qp.conn.resp;
+        let waiting = resp.fences().filter(|f| f.wc.is_some()).map(|f| f.cq);
+        for cq in waiting.chain(resp.recv.reserved.then_some(qp.rcq)) {
+            t.common.unreserve(cq, 1);
+        }
         let mut sq = s.sq(qi, &t.common.key);
         let n = sq.len();
         sq.release(n);
@@ -114,7 +114,11 @@ impl Inner {
 fn check_init(init: &QpInit, config: crate::Config) -> Result<QpKind> {
     let cap = init.cap;
     let Some(kind) = QpKind::of(init.qp_type) else {
-        return Err(refuse!(Invalid, "qp_type {}: RC (2), UC (3) or UD (4)", init.qp_type));
+        return Err(refuse!(
+            Invalid,
+            "qp_type {}: RC (2), UC (3), UD (4), XRC_SEND (9) or XRC_RECV (10)",
+            init.qp_type
+        ));
     };
     let sizes = [
         ("max_send_wr", cap.max_send_wr, MAX_DEPTH),
@@ -127,6 +131,20 @@ fn check_init(init: &QpInit, config: crate::Config) -> Result<QpKind> {
         None => Ok(kind),
         Some((name, size, most)) => Err(refuse!(Invalid, "{name} {size}: at most {most}")),
     }
+}
+
+/// The objects that a queue pair uses, by index; [`NONE`] where its kind has none.
+#[derive(Clone, Copy)]
+struct Uses {
+    pd: u32,
+    scq: u32,
+    rcq: u32,
+    srq: u32,
+    xrcd: u32,
+}
+
+impl Uses {
+    const NOTHING: Uses = Uses { pd: NONE, scq: NONE, rcq: NONE, srq: NONE, xrcd: NONE };
 }
 
 /// The sizes that a queue pair gets, and the stride of its send ring. `own_rq`: it has a receive
@@ -147,9 +165,11 @@ fn sizes(cap: &QpCap, own_rq: bool, config: crate::Config) -> (QpCap, u32) {
 impl Inner {
     /// Strict mode: whether the CQs of a new queue pair hold all requests of all queues that
     /// complete into them.
-    fn check_cq_room(&self, s: &Shared, [scq, rcq]: [usize; 2], given: &QpCap) -> Result<()> {
-        let room = |i: usize, extra: u32| {
-            self.transport.common.cqs[i].depth_sum.saturating_add(extra) <= s.cqs[i].ring.capacity()
+    fn check_cq_room(&self, s: &Shared, [scq, rcq]: [u32; 2], given: &QpCap) -> Result<()> {
+        let room = |i: u32, extra: u32| {
+            let (cq, ring) = (self.transport.common.cqs.get(i as usize), s.cqs.get(i as usize));
+            let sum = cq.map_or(0, |cq| cq.depth_sum.saturating_add(extra));
+            ring.is_none_or(|cq| sum <= cq.ring.capacity())
         };
         let both = if scq == rcq { given.max_recv_wr } else { 0 };
         if !room(scq, given.max_send_wr + both) || !room(rcq, given.max_recv_wr) {
@@ -162,6 +182,60 @@ impl Inner {
             ));
         }
         Ok(())
+    }
+
+    /// What a queue pair of a kind is to use.
+    fn uses(&self, s: &Shared, kind: QpKind, init: &QpInit) -> Result<Uses> {
+        let common = &self.transport.common;
+        let pd = || common.pd_pool.check(init.pd).map(|i| i as u32);
+        let cq = |h: Handle| s.cq_pool.check(h).map(|i| i as u32);
+        match kind {
+            QpKind::Rc | QpKind::Uc | QpKind::Ud => {
+                let (pd, scq, rcq) = (pd()?, cq(init.send_cq)?, cq(init.recv_cq)?);
+                let srq = if init.srq == 0 { NONE } else { s.srq_pool.check(init.srq)? as u32 };
+                let Some(shared) = common.srqs.get(srq as usize) else {
+                    return Ok(Uses { pd, scq, rcq, ..Uses::NOTHING });
+                };
+                if shared.xrc.is_some() {
+                    return Err(refuse!(Invalid, "srq: of an XRC domain, which serves XRC_RECV"));
+                }
+                if shared.pd != pd {
+                    return Err(refuse!(Invalid, "srq: of another protection domain than the QP"));
+                }
+                Ok(Uses { pd, scq, rcq, srq, ..Uses::NOTHING })
+            }
+            QpKind::XrcIni => Ok(Uses { pd: pd()?, scq: cq(init.send_cq)?, ..Uses::NOTHING }),
+            QpKind::XrcTgt => {
+                let xrcd = common.xrcd_pool.check(init.xrcd)? as u32;
+                Ok(Uses { xrcd, ..Uses::NOTHING })
+            }
+        }
+    }
+
+    /// Counts a queue pair among the users of what it uses, or (`delta` −1) not any more.
+    fn count_user(&mut self, u: &Uses, cap: &QpCap, delta: i32) {
+        let common = &mut self.transport.common;
+        let add = |n: &mut u32, k: u32| {
+            *n = if delta > 0 { n.saturating_add(k) } else { n.saturating_sub(k) };
+        };
+        for (cq, depth) in [(u.scq, cap.max_send_wr), (u.rcq, cap.max_recv_wr)] {
+            if let Some(cq) = common.cqs.get_mut(cq as usize) {
+                add(&mut cq.users, 1);
+                add(&mut cq.depth_sum, depth);
+            }
+        }
+        if let Some(cq) = common.cqs.get_mut(u.scq as usize) {
+            add(&mut cq.senders, 1);
+        }
+        if let Some(pd) = common.pds.get_mut(u.pd as usize) {
+            add(&mut pd.users, 1);
+        }
+        if let Some(srq) = common.srqs.get_mut(u.srq as usize) {
+            add(&mut srq.users, 1);
+        }
+        if let Some(xrcd) = common.xrcds.get_mut(u.xrcd as usize) {
+            add(&mut xrcd.users, 1);
+        }
     }
 
     /// The peer of a connected QP is the one at an address from now on.
@@ -265,18 +339,14 @@ impl Guard<'_> {
     pub fn qp_create(&mut self, now: u64, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
         let (inner, s) = self.split();
         let config = inner.transport.common.config;
-        let pd = inner.transport.common.pd_pool.check(init.pd)?;
-        let scq = s.cq_pool.check(init.send_cq)?;
-        let rcq = s.cq_pool.check(init.recv_cq)?;
-        let srq = if init.srq == 0 { NONE } else { s.srq_pool.check(init.srq)? as u32 };
-        let cap = init.cap;
         let kind = check_init(init, config)?;
-        if srq != NONE && inner.transport.common.srqs[srq as usize].pd != pd as u32 {
-            return Err(refuse!(Invalid, "srq: of another protection domain than the QP"));
-        }
-        let (given, stride) = sizes(&cap, srq == NONE, config);
+        let u = inner.uses(s, kind, init)?;
+        // A target has no queues of the program's; what it is asked for is not looked at.
+        let cap = if kind.has_requester() { init.cap } else { QpCap::default() };
+        let own_rq = kind.has_receives() && u.srq == NONE;
+        let (given, stride) = sizes(&cap, own_rq, config);
         if config.flags & config_flags::STRICT_CQ != 0 {
-            inner.check_cq_room(s, [scq, rcq], &given)?;
+            inner.check_cq_room(s, [u.scq, u.rcq], &given)?;
         }
         let have = s.qp_pool.capacity();
         if s.qp_pool.live() == have {
@@ -287,17 +357,16 @@ impl Guard<'_> {
             s.qp_pool.grow(&mut inner.heap)?;
         }
         let depth = config.max_rd_atomic as usize;
-        let rc = kind.is_reliable();
         let sq_mem = inner.ring::<SendWqe>(given.max_send_wr, stride)?;
         let mut undo = Undo { sq: Some(sq_mem), ..Undo::default() };
         let made = (|| {
-            if srq == NONE {
+            if own_rq {
                 undo.rq = Some(
                     inner.ring::<RecvWqe>(given.max_recv_wr, recv_stride(given.max_recv_sge))?,
                 );
             }
             undo.wqes = Some(inner.heap.slice(given.max_send_wr as usize, WqeState::default())?);
-            if rc {
+            if kind.answers() {
                 undo.resources = Some(inner.heap.slice(depth, Resource::default())?);
                 undo.jobs = Some(inner.heap.slice(depth * 2, Resource::default())?);
             }
@@ -338,9 +407,9 @@ impl Guard<'_> {
         q.max_recv_sge.store(given.max_recv_sge, Ordering::Relaxed);
         q.max_inline.store(given.max_inline_data, Ordering::Relaxed);
         let t = &mut inner.transport;
+        let given = if kind.has_requester() { given } else { QpCap::default() };
         let mut qp = Qp::new(qpn, kind, QpInit { cap: given, ..*init });
-        qp.pd = pd as u32;
-        (qp.scq, qp.rcq, qp.srq) = (scq as u32, rcq as u32, srq);
+        (qp.pd, qp.scq, qp.rcq, qp.srq, qp.xrcd) = (u.pd, u.scq, u.rcq, u.srq, u.xrcd);
         (qp.conn.mtu, qp.conn.timeout_ns) = (config.max_mtu, config.deadline_ns);
         qp.wqes = undo.wqes.take().unwrap_or_default();
         (qp.sq_mem, qp.rq_mem) = (Some(sq_mem), undo.rq);
@@ -349,15 +418,7 @@ impl Guard<'_> {
         t.qps[qi] = qp;
         t.conn(s, qi).set_state(qp_state::RESET);
         t.common.by_qpn[(qpn - t.common.qpn_base) as usize] = qi as u32 + 1;
-        for (cq, n) in [(scq, given.max_send_wr), (rcq, given.max_recv_wr)] {
-            t.common.cqs[cq].users += 1;
-            t.common.cqs[cq].depth_sum += n;
-        }
-        t.common.cqs[scq].senders += 1;
-        t.common.pds[pd].users += 1;
-        if srq != NONE {
-            t.common.srqs[srq as usize].users += 1;
-        }
+        inner.count_user(&u, &given, 1);
         Ok((h, qpn, given))
     }
 
@@ -522,19 +583,12 @@ impl Guard<'_> {
         t.common.members.leave_all(qi);
         let mut q = core::mem::take(&mut t.qps[qi]);
         t.common.by_qpn[(q.qpn - t.common.qpn_base) as usize] = 0;
-        for (cq, n) in [(q.scq, q.init.cap.max_send_wr), (q.rcq, q.init.cap.max_recv_wr)] {
-            let c = &mut t.common.cqs[cq as usize];
-            c.users = c.users.saturating_sub(1);
-            c.depth_sum = c.depth_sum.saturating_sub(n);
-        }
-        let c = &mut t.common.cqs[q.scq as usize];
-        c.senders = c.senders.saturating_sub(1);
-        let pd = &mut t.common.pds[q.pd as usize];
-        pd.users = pd.users.saturating_sub(1);
-        if q.srq != NONE {
-            let srq = &mut t.common.srqs[q.srq as usize];
-            srq.users = srq.users.saturating_sub(1);
-        }
+        // What a target is bound to counts it not.
+        let bound = q.kind == QpKind::XrcTgt;
+        let own = |i: u32| if bound { NONE } else { i };
+        let (scq, xrcd) = (q.scq, q.xrcd);
+        let u = Uses { pd: own(q.pd), scq, rcq: own(q.rcq), srq: own(q.srq), xrcd };
+        inner.count_user(&u, &q.init.cap, -1);
         for mem in [q.sq_mem, q.rq_mem].into_iter().flatten() {
             inner.heap.free(mem);
         }

@@ -21,7 +21,7 @@ const REST_MIN_NS: u64 = 100_000_000;
 /// And at most this long: the largest timeout codes mean hours.
 const REST_MAX_NS: u64 = 300_000_000_000;
 /// Longest time that the network takes to deliver a packet.
-const LIFETIME_NS: u64 = 1_000_000_000;
+pub(super) const LIFETIME_NS: u64 = 1_000_000_000;
 /// Purpose of the order's key.
 const PURPOSE: u64 = 0x7170_6e73;
 /// Rests are rounded up to one of so many lengths: four for each doubling.

@@ -21,8 +21,8 @@ pub(super) const ACK_BYTES: u64 = packet_bytes(Opcode::RC_ACK, 0) as u64;
 impl Resp {
     /// The ACK for everything that may be acknowledged.
     #[inline(always)]
-    pub(super) fn ack(&self, dest_qpn: u32) -> Run {
-        let run = Run::new(Class::Rc, Kind::Ack, dest_qpn, self.ack_psn);
+    pub(super) fn ack(&self, class: Class, dest_qpn: u32) -> Run {
+        let run = Run::new(class, Kind::Ack, dest_qpn, self.ack_psn);
         Run { syndrome: ACK_UNLIMITED, msn: self.ack_msn, ..run }
     }
 }
@@ -45,7 +45,7 @@ impl Conn<'_> {
             let memory = &self.common.memory;
             let target = match bytes {
                 0 => Ok(Target::default()),
-                _ => qp.remote_target(memory, job.rkey, va, bytes, access::REMOTE_READ),
+                _ => qp.remote_target(memory, job.pd, job.rkey, va, bytes, access::REMOTE_READ),
             };
             let (packets, stop) = match &target {
                 Ok(target) => {
@@ -128,7 +128,7 @@ impl Conn<'_> {
     #[inline(always)]
     fn answer_run(&mut self, job: &Resource, offset: u32, now: u64) -> Option<(Run, u32)> {
         let mut run = Run::new(
-            Class::Rc,
+            self.qp.kind.class(),
             Kind::ReadResponse,
             self.qp.attr.dest_qp_num,
             job.psn.add(job.sent),
@@ -175,7 +175,8 @@ impl Conn<'_> {
                 continue;
             }
             let right = access::REMOTE_READ;
-            if let Ok(target) = self.qp.remote_target(memory, job.rkey, job.va, job.len, right) {
+            let Resource { pd, rkey, va, len, .. } = *job;
+            if let Ok(target) = self.qp.remote_target(memory, pd, rkey, va, len, right) {
                 let of = TransferId::answer(self.qp.qpn, job.psn.get(), job.len);
                 memory.providers.ahead(&target, of);
             }
@@ -201,7 +202,7 @@ impl Conn<'_> {
                 // What came since the last answer, by an ACK of its own: after a sequence NAK rxe
                 // ignores further ones, whatever they acknowledge, until it has seen an ACK, and
                 // would wait for its timer.
-                if !tx.emit_bare(&resp.ack(qp.attr.dest_qp_num)) {
+                if !tx.emit_bare(&resp.ack(qp.kind.class(), qp.attr.dest_qp_num)) {
                     return false;
                 }
                 resp.pkts_since_ack = 0;
@@ -214,7 +215,7 @@ impl Conn<'_> {
                 psn = resp.ack_psn.next();
             }
             let (to, msn) = (self.qp.attr.dest_qp_num, resp.msn);
-            let run = Run { syndrome, msn, ..Run::new(Class::Rc, Kind::Ack, to, psn) };
+            let run = Run { syndrome, msn, ..Run::new(self.qp.kind.class(), Kind::Ack, to, psn) };
             if !tx.emit_bare(&run) {
                 return false;
             }
@@ -227,7 +228,7 @@ impl Conn<'_> {
                 // company still.
                 return true;
             }
-            if !tx.emit_bare(&resp.ack(qp.attr.dest_qp_num)) {
+            if !tx.emit_bare(&resp.ack(qp.kind.class(), qp.attr.dest_qp_num)) {
                 return false;
             }
         } else {
@@ -246,7 +247,7 @@ impl Conn<'_> {
         {
             return None;
         }
-        let run = resp.ack(self.qp.attr.dest_qp_num);
+        let run = resp.ack(self.qp.kind.class(), self.qp.attr.dest_qp_num);
         self.ack_left();
         self.count_sent(1, ACK_BYTES);
         Some(run)

@@ -231,13 +231,14 @@ impl Conn<'_> {
                 wc.src_qp = run.src_qpn;
                 match pending {
                     None if self.qp.conn.resp.fence_len() == 0 => {
-                        self.push_reserved(wc, run.solicited)
+                        self.push_reserved(self.qp.rcq, wc, run.solicited)
                     }
                     _ => {
                         let (provider, token) = pending.unwrap_or(self.qp.conn.resp.last_placed());
                         let wc = Some(wc);
                         let (psn, msn, solicited) = (Psn::new(0), 0, run.solicited);
-                        self.push_fence(Fence { provider, token, psn, msn, wc, solicited });
+                        let cq = self.qp.rcq;
+                        self.push_fence(Fence { provider, token, psn, msn, wc, cq, solicited });
                     }
                 }
             }

@@ -15,7 +15,7 @@ use crate::verbs::connection::Keep;
 use crate::verbs::req::tx_block;
 use crate::verbs::types::wc_status;
 use crate::verbs::NONE;
-use crate::wire::{Class, Kind};
+use crate::wire::Kind;
 
 impl Conn<'_> {
     /// Begins to watch a queue pair that has come to RTS, where the configuration asks for it. A
@@ -23,7 +23,8 @@ impl Conn<'_> {
     pub(crate) fn begin_keepalive(&mut self, now: u64) {
         let every = self.common.config.keepalive_ns;
         let qp = &*self.qp;
-        if every != 0 && qp.kind.is_reliable() && !qp.conn.loopback && qp.conn.peer != NONE {
+        let asks = qp.kind.is_reliable() && qp.kind.has_requester();
+        if every != 0 && asks && !qp.conn.loopback && qp.conn.peer != NONE {
             self.keep_watch(now.saturating_add(every));
             self.wake_at(self.qp.conn.keep.at);
         }
@@ -78,7 +79,8 @@ impl Conn<'_> {
     pub(crate) fn transmit_keepalive(&mut self, tx: &mut TxBuf<'_>) -> bool {
         self.qp.conn.keep.ask = false;
         let (to, psn) = (self.qp.attr.dest_qp_num, self.qp.conn.req.next_psn.prev());
-        let run = Run { ack_req: true, ..Run::new(Class::Rc, Kind::Write, to, psn) };
+        let class = self.qp.kind.class();
+        let run = Run { ack_req: true, ..Run::new(class, Kind::Write, to, psn) };
         if !tx.emit_bare(&run) {
             self.qp.conn.keep.ask = true;
             return false;

@@ -48,7 +48,7 @@ use crate::counters::Counters;
 use crate::mem::RegisteredMemory;
 use crate::roce::peer::{Path, Peer, PeerAddr};
 use crate::verbs::cause::Cause;
-use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq};
+use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq, Xrcd};
 use crate::verbs::shared::{EngineKey, Shared};
 use crate::wheel::Wheel;
 use run::Run;
@@ -119,8 +119,14 @@ pub struct Common {
     pub pd_pool: crate::pool::Pool,
     /// Memory regions and windows, and the kinds of memory.
     pub memory: RegisteredMemory,
+    /// XRC domains.
+    pub xrcds: Table<Xrcd>,
+    /// Handles of XRC domains.
+    pub xrcd_pool: crate::pool::Pool,
     /// QP index + 1 by QPN, within the block.
     pub by_qpn: RawSlice<u32>,
+    /// SRQ index + 1 by SRQ number, within the block.
+    pub by_srqn: RawSlice<u32>,
     /// First QPN of the block.
     pub qpn_base: u32,
     /// Peers may answer through the port what they hear over a link, and the other way round.
@@ -211,6 +217,12 @@ impl Common {
             Some(&n) if n != 0 => Some(n as usize - 1),
             _ => None,
         }
+    }
+
+    /// The SRQ of a number.
+    pub(crate) fn srq_of(&self, number: u32) -> Option<usize> {
+        let i = number.wrapping_sub(self.qpn_base) as usize;
+        self.by_srqn.get(i).and_then(|n| n.checked_sub(1)).map(|i| i as usize)
     }
 
     /// Whether a QPN is of this engine's block.

@@ -153,7 +153,7 @@ impl Transport {
     ) -> Option<MrAttr> {
         let qp = &self.qps[self.common.qp_of(qpn)?];
         let peer = self.peers.get(qp.conn.peer as usize)?;
-        let connected = qp.kind.is_reliable()
+        let connected = qp.kind.has_single_path()
             && qp.can_receive()
             && qp.attr.dest_qp_num == from_qpn
             && peer.addr.gid == *gid
@@ -209,7 +209,10 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let qp = &*self.qp;
         let index = qp.conn.req.next;
-        if index == sq.end() || !qp.kind.is_reliable() || qp.is_paced() || qp.conn.req.cur_pkt != 0
+        if index == sq.end()
+            || !qp.kind.has_single_path()
+            || qp.is_paced()
+            || qp.conn.req.cur_pkt != 0
         {
             return Mapped::No;
         }

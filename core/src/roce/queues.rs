@@ -341,7 +341,7 @@ impl Conn<'_> {
             let failed = self.qp.conn.resp.recv.failed;
             self.fail_recv(if failed == 0 { wc_status::WR_FLUSH_ERR } else { failed });
         }
-        if self.qp.srq != NONE {
+        if self.qp.srq != NONE || self.qp.xrcd != NONE {
             if !core::mem::replace(&mut self.qp.conn.resp.last_wqe, true) {
                 self.raise_qp(async_event::QP_LAST_WQE_REACHED);
             }
@@ -374,7 +374,7 @@ impl Conn<'_> {
     fn fail_fence(&mut self, fence: &Fence, status: u32) {
         if let Some(wc) = fence.wc {
             let vendor_err = self.qp.vendor_err(status);
-            self.push_reserved(Wc { status, vendor_err, ..wc }, false);
+            self.push_reserved(fence.cq, Wc { status, vendor_err, ..wc }, false);
         }
     }
 
@@ -396,7 +396,7 @@ impl Conn<'_> {
                     resp.ack_psn = fence.psn;
                     resp.ack_msn = fence.msn;
                     if let Some(wc) = fence.wc {
-                        self.push_reserved(wc, fence.solicited);
+                        self.push_reserved(fence.cq, wc, fence.solicited);
                     }
                     self.common.ready.set(self.qi);
                 }

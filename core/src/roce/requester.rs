@@ -682,6 +682,7 @@ fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32
         a: wqe.a,
         b: wqe.b,
         imm: wqe.imm,
+        src_qpn: wqe.srqn,
         ..Run::new(qp.kind.class(), kind, qp.attr.dest_qp_num, psn)
     };
     if kind == Kind::ReadRequest {

@@ -14,6 +14,7 @@ use crate::verbs::objects::Qp;
 use crate::verbs::resp::{rx_block, Fence, Incoming, Resource, Resp, MAX_FENCES};
 use crate::verbs::types::wc_status::{self, SUCCESS};
 use crate::verbs::types::{access, qp_state, Wc};
+use crate::verbs::NONE;
 use crate::wire::NakCode::{InvalidRequest, RemoteAccess, RemoteOperation};
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
 
@@ -256,6 +257,9 @@ impl Conn<'_> {
         if !self.qp.conn.resp.has_fence_room() {
             return Err(Later);
         }
+        if self.qp.xrcd != NONE && !self.bind_srq(run) {
+            return Err(bad_request(run));
+        }
         match run.kind {
             Kind::Send | Kind::Write => {
                 self.place(run, payload)?;
@@ -376,10 +380,11 @@ impl Conn<'_> {
         if run.first && !run.last {
             // The whole range at once, so that nothing is placed of a WRITE that would leave it.
             // (One that comes whole is looked at whole below.)
-            qp.remote_target(memory, rkey, va, qp.conn.resp.dma_len, right).map_err(refuse)?;
+            qp.remote_target(memory, qp.pd, rkey, va, qp.conn.resp.dma_len, right)
+                .map_err(refuse)?;
         }
         let (at, len) = (va.wrapping_add(qp.conn.resp.offset), payload.len() as u32);
-        let target = qp.remote_target(memory, rkey, at, len, right).map_err(refuse)?;
+        let target = qp.remote_target(memory, qp.pd, rkey, at, len, right).map_err(refuse)?;
         match memory.providers.place(&target, 0, payload) {
             Access::Ready => Ok(None),
             Access::Pending(t) => Ok(Some((target.provider as u8, t))),
@@ -424,7 +429,7 @@ impl Conn<'_> {
         if !waits {
             resp.acknowledge_all();
             if let Some(wc) = wc {
-                self.push_reserved(wc, run.solicited);
+                self.push_reserved(self.qp.rcq, wc, run.solicited);
             }
         } else if run.last || run.ack_req {
             // The peer waits for an ACK inside the message: its window is not endless. Of those
@@ -434,7 +439,8 @@ impl Conn<'_> {
             // Ordered behind the earlier ones even when its own bytes have landed already.
             let (provider, token) = resp.last_placed();
             resp.set_placing(None);
-            let fence = Fence { provider, token, psn, msn, wc, solicited: run.solicited };
+            let (cq, solicited) = (self.qp.rcq, run.solicited);
+            let fence = Fence { provider, token, psn, msn, wc, cq, solicited };
             let crowded = !run.last && resp.fence_len() >= MAX_FENCES / 2;
             match resp.last_fence().filter(|last| crowded && last.wc.is_none()) {
                 Some(last) => *last = fence,
@@ -455,7 +461,8 @@ impl Conn<'_> {
         if len == 0 {
             return Ok(Target::default());
         }
-        let target = self.qp.remote_target(&self.common.memory, rkey, va, len, right);
+        let qp = &*self.qp;
+        let target = qp.remote_target(&self.common.memory, qp.pd, rkey, va, len, right);
         target.map_err(|e| bad_key(e, rkey, va))
     }
 
@@ -471,7 +478,8 @@ impl Conn<'_> {
         room_for_answer(self.qp, run)?;
         let (psn, npkts) = (run.psn, answer_packets(run, self.qp.conn.mtu));
         let Run { va, rkey, .. } = *run;
-        let mut job = Resource { valid: true, psn, npkts, va, rkey, ..Resource::default() };
+        let pd = self.qp.pd;
+        let mut job = Resource { valid: true, psn, npkts, va, rkey, pd, ..Resource::default() };
         if run.kind == Kind::ReadRequest {
             self.allowed_target(run, run.dma_len, access::REMOTE_READ)?;
             job.len = run.dma_len;

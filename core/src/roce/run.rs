@@ -13,6 +13,7 @@
 //! 24  address, 8 bytes; key; length of the whole        requests that name memory
 //! ..  operands of an atomic or its result, 16 bytes     atomics and their answers
 //! ..  Q_Key, source QPN                                 UD
+//! ..  zero, SRQ number                                  requests of XRC
 //! ```
 //!
 //! Numbers are little-endian, but for the immediate data, which is as on the wire. The P_Key is the
@@ -20,7 +21,7 @@
 
 use crate::wire::{
     pad_len, Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Ieth, ImmDt, Kind, Malformed, Opcode,
-    Psn, Qpn, Reth, ICRC_LEN,
+    Psn, Qpn, Reth, XrcEth, ICRC_LEN,
 };
 
 /// Bytes of the shortest head of a record.
@@ -77,18 +78,18 @@ pub struct Run {
     pub msn: u32,
     /// Q_Key.
     pub qkey: u32,
-    /// Source QPN (UD).
+    /// Source QPN (UD), or the number of the SRQ that a request is for (XRC, [`Run::srqn`]).
     pub src_qpn: u32,
 }
 
 /// Bytes of the extended headers of a message's only, first and last packet, by [`Kind`], but for
-/// immediate data, a key to invalidate, and the DETH.
+/// immediate data, a key to invalidate, the DETH and the XRCETH.
 const EXTENDED: [[u8; 3]; Kind::Cnp as usize + 1] = {
     let mut all = [[0; 3]; Kind::Cnp as usize + 1];
     let mut i = 0;
     while i < 256 {
         let op = Opcode(i as u8);
-        let plain = !op.has_imm() && !op.has_ieth() && !op.has_deth();
+        let plain = !op.has_imm() && !op.has_ieth() && !op.has_deth() && !op.has_xrceth();
         if op.is_known() && plain {
             let bytes = (op.header_len() - Bth::LEN) as u8;
             match (op.is_first(), op.is_last()) {
@@ -134,6 +135,12 @@ impl Run {
         }
     }
 
+    /// The number of the SRQ that a request of XRC is for.
+    #[inline(always)]
+    pub const fn srqn(&self) -> u32 {
+        self.src_qpn
+    }
+
     /// Makes it end before its `n`-th packet, of which there are more: what belongs to the last
     /// packet of a message travels only with that.
     pub fn end_before(&mut self, n: u32) {
@@ -146,7 +153,7 @@ impl Run {
     pub fn opcode(&self, first: bool, last: bool) -> Opcode {
         // rxe rxe_req.c next_opcode_rc: A message is FIRST, MIDDLE and LAST packets, or one ONLY;
         // immediate data and keys to invalidate come with its last packet.
-        match (self.class, self.kind) {
+        let op = match (self.class, self.kind) {
             (Class::Uc, Kind::Send) => Opcode::uc_send(first, last, self.has_imm && last),
             (Class::Uc, _) => Opcode::uc_write(first, last, self.has_imm && last),
             (Class::Ud, _) => Opcode::ud_send(self.has_imm),
@@ -161,6 +168,11 @@ impl Run {
             (_, Kind::CmpSwap) => Opcode::RC_CMP_SWAP,
             (_, Kind::FetchAdd) => Opcode::RC_FETCH_ADD,
             (_, _) => Opcode::CNP,
+        };
+        if self.class == Class::Xrc {
+            op.of_xrc()
+        } else {
+            op
         }
     }
 
@@ -174,7 +186,12 @@ impl Run {
             (begins, ends) => first * u8::from(begins) + last * u8::from(ends),
         };
         let tail = if ends && (self.has_imm || self.has_inv) { ImmDt::LEN } else { 0 };
-        let each = if self.class == Class::Ud { Deth::LEN } else { 0 } + Bth::LEN + ICRC_LEN;
+        let class = match self.class {
+            Class::Ud => Deth::LEN,
+            Class::Xrc if !self.kind.is_answer() => XrcEth::LEN,
+            _ => 0,
+        };
+        let each = class + Bth::LEN + ICRC_LEN;
         // All packets but the last carry whole words.
         let body = payload as usize + pad_len(payload as usize);
         (usize::from(at_ends) + tail + packets as usize * each + body) as u64
@@ -205,6 +222,7 @@ impl Run {
         let (swap_add, compare) =
             if self.kind == Kind::CmpSwap { (self.b, self.a) } else { (self.a, 0) };
         let (va, rkey, imm) = (self.va, self.rkey, self.imm);
+        ext!(opcode.has_xrceth(), XrcEth { srqn: Qpn::new(self.src_qpn) });
         ext!(opcode.has_deth(), Deth { qkey: self.qkey, src_qp: Qpn::new(self.src_qpn) });
         ext!(opcode.has_reth(), Reth { va, rkey, len: self.dma_len });
         ext!(opcode.has_atomic_eth(), AtomicEth { va, rkey, swap_add, compare });
@@ -253,6 +271,9 @@ impl Run {
                 rest = r;
                 $t::parse(h)
             }};
+        }
+        if op.has_xrceth() {
+            run.src_qpn = ext!(XrcEth).srqn.get();
         }
         if op.has_deth() {
             let d = ext!(Deth);
@@ -326,7 +347,7 @@ impl Run {
         if has_words(op) {
             put([self.a, self.b].map(u64::to_le_bytes));
         }
-        if op.has_deth() {
+        if has_pair(op) {
             let pair = [self.qkey, self.src_qpn].map(u32::to_le_bytes);
             rest.copy_from_slice(pair.as_flattened());
         }
@@ -381,7 +402,7 @@ impl Run {
             (run.a, run.b) = (w[at], w[at + 1]);
             at += 2;
         }
-        if op.has_deth() {
+        if has_pair(op) {
             (run.qkey, run.src_qpn) = (w[at] as u32, (w[at] >> 32) as u32 & 0xff_ffff);
             at += 1;
         }
@@ -487,12 +508,17 @@ fn has_words(op: Opcode) -> bool {
     op.has_atomic_eth() || op.has_atomic_ack()
 }
 
+/// Whether a Q_Key and a source QPN, or an SRQ number, stand in a head.
+fn has_pair(op: Opcode) -> bool {
+    op.has_deth() || op.has_xrceth()
+}
+
 /// Bytes of the head of a record.
 fn head_len(op: Opcode) -> usize {
     HEAD_MIN
         + 16 * usize::from(names_memory(op))
         + 16 * usize::from(has_words(op))
-        + 8 * usize::from(op.has_deth())
+        + 8 * usize::from(has_pair(op))
 }
 
 #[cfg(test)]
@@ -533,7 +559,10 @@ mod tests {
                 (run.a, run.b) = (u64::MAX - 1, 3);
             }
             if whole.has_deth() {
-                (run.qkey, run.src_qpn) = (0x8001_0000, 0x98_7654);
+                run.qkey = 0x8001_0000;
+            }
+            if has_pair(whole) {
+                run.src_qpn = 0x98_7654;
             }
             (run.has_imm, run.has_inv) = (whole.has_imm(), whole.has_ieth());
             out.push(run);

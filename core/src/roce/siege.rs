@@ -29,7 +29,7 @@
 use super::conn::Conn;
 use super::{Origin, Transport};
 use crate::verbs::objects::Qp;
-use crate::wire::{Bth, Class, Kind, NakCode, Psn};
+use crate::wire::{Bth, Kind, NakCode, Psn};
 
 /// PSNs of an honest peer are not farther from what is expected, but for those of READs.
 pub(crate) const NEAR: i32 = 1 << 16;
@@ -131,7 +131,7 @@ impl Transport {
         if !qp.knows_port(from.port) {
             return true;
         }
-        if bth.opcode.class() != Class::Rc {
+        if bth.opcode.class() != qp.kind.class() {
             return false;
         }
         match bth.opcode.kind() {

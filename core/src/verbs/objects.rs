@@ -10,13 +10,14 @@ use crate::verbs::kind::QpKind;
 use crate::verbs::req::WqeState;
 use crate::verbs::resp::rx_block;
 use crate::verbs::types::{qp_state, QpAttr, QpInit};
+use crate::verbs::NONE;
 use crate::wire::Psn;
 
 /// Conditions that keep all requests of a queue pair off the single path.
 pub mod qp_block {
     /// It is not in RTS.
     pub const NOT_RTS: u32 = 1;
-    /// It is not RC.
+    /// It is not RC: its kind has no single path.
     pub const NOT_RC: u32 = 2;
     /// A limit of its rate applies.
     pub const PACED: u32 = 4;
@@ -35,14 +36,17 @@ pub struct Qp {
     pub qpn: u32,
     /// It is not to be destroyed: how many times over.
     pub pins: u32,
-    /// Index of its PD.
+    /// Index of its PD. Of an XRC target this, `rcq` and `srq` are those of the SRQ that its latest
+    /// request named, [`NONE`] before.
     pub pd: u32,
-    /// Index of the send CQ.
+    /// Index of the send CQ, or [`NONE`].
     pub scq: u32,
-    /// Index of the receive CQ.
+    /// Index of the receive CQ, or [`NONE`].
     pub rcq: u32,
-    /// Index of the SRQ, or [`NONE`](crate::verbs::NONE).
+    /// Index of the SRQ, or [`NONE`].
     pub srq: u32,
+    /// XRC target: index of its domain. [`NONE`]: it is of another kind.
+    pub xrcd: u32,
     /// Its attributes at creation.
     pub init: QpInit,
     /// Attributes as they were set.
@@ -78,7 +82,7 @@ impl Qp {
     /// A new one, in RESET, without queues.
     pub fn new(qpn: u32, kind: QpKind, init: QpInit) -> Qp {
         let attr = QpAttr { cap: init.cap, port_num: 1, ..QpAttr::default() };
-        let mut qp = Qp { live: true, kind, qpn, init, attr, ..Qp::default() };
+        let mut qp = Qp { live: true, kind, qpn, init, attr, xrcd: NONE, ..Qp::default() };
         qp.set_state(qp_state::RESET);
         qp
     }
@@ -89,7 +93,7 @@ impl Qp {
         self.state = state;
         self.attr.qp_state = state;
         self.set(qp_block::NOT_RTS, state != qp_state::RTS);
-        self.set(qp_block::NOT_RC, !self.kind.is_reliable());
+        self.set(qp_block::NOT_RC, !self.kind.has_single_path());
     }
 
     /// Whether a limit of its rate applies now.
@@ -117,7 +121,7 @@ impl Qp {
 
     /// Whether the words say what the fields say that they stand for.
     pub fn blocks_are_true(&self) -> bool {
-        let (state, kind) = (self.state != qp_state::RTS, !self.kind.is_reliable());
+        let (state, kind) = (self.state != qp_state::RTS, !self.kind.has_single_path());
         let own = state == (self.blocks.is(qp_block::NOT_RTS))
             && kind == (self.blocks.is(qp_block::NOT_RC));
         own && self.conn.req.blocks_are_true() && self.conn.resp.blocks_are_true()
@@ -224,7 +228,11 @@ pub struct Srq {
     pub mem: Option<Region>,
     /// Its PD.
     pub pd: u32,
-    /// QPs that use it.
+    /// Its number, out of the QPNs of the engine.
+    pub number: u32,
+    /// XRC: its domain and its CQ, by index.
+    pub xrc: Option<(u32, u32)>,
+    /// QPs that use it; XRC targets do not count.
     pub users: u32,
     /// Raise the limit event below this; 0 = off.
     pub limit: u32,
@@ -246,6 +254,13 @@ pub struct Ah {
     /// The peer record for QPNs of other engines at the same address; NONE where the address is not
     /// shared.
     pub others: u32,
+}
+
+/// An XRC domain.
+#[derive(Clone, Copy, Default)]
+pub struct Xrcd {
+    /// SRQs and targets in it.
+    pub users: u32,
 }
 
 /// A protection domain.

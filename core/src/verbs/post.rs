@@ -12,7 +12,7 @@ use crate::reason::refuse;
 use crate::ring::Producer;
 use crate::verbs::kind::QpKind;
 use crate::verbs::shared::QpShared;
-use crate::verbs::types::{qp_state, send_flags, wr_opcode, RecvWr, SendWr, Sge};
+use crate::verbs::types::{qp_state, qp_type, send_flags, wr_opcode, RecvWr, SendWr, Sge};
 use crate::verbs::wqe::{RecvWqe, SendWqe};
 
 /// Largest message in bytes (IBTA: 2^31).
@@ -74,7 +74,8 @@ pub unsafe fn send_one(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
         && w.num_sge == 1
         && w.next.is_null()
         && !w.sg_list.is_null();
-    if !plain || qp.state.load(Relaxed) <= qp_state::RTR || !qp.kind().is_connected() {
+    let of_plain_kind = qp.kind.load(Relaxed) <= qp_type::UC;
+    if !plain || qp.state.load(Relaxed) <= qp_state::RTR || !of_plain_kind {
         return None;
     }
     // SAFETY: one readable element, as the caller promises.
@@ -118,6 +119,14 @@ pub unsafe fn send_one(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
     Some(Posted { count: 1, more, write: w.opcode == wr_opcode::RDMA_WRITE })
 }
 
+const _: () = assert!(
+    QpKind::Rc.sends_plainly()
+        && QpKind::Uc.sends_plainly()
+        && qp_type::RC <= qp_type::UC
+        && qp_type::UC < qp_type::UD
+        && qp_type::UC < qp_type::XRC_SEND
+        && qp_type::UC < qp_type::XRC_RECV
+);
 const _: () = assert!(
     wr_opcode::RDMA_WRITE == 0
         && wr_opcode::RDMA_WRITE_WITH_IMM == 1
@@ -237,6 +246,8 @@ unsafe fn write_send(
         QpKind::Rc => ALLOWED_RC,
         QpKind::Uc => ALLOWED_UC,
         QpKind::Ud => ALLOWED_UD,
+        QpKind::XrcIni => ALLOWED_RC,
+        QpKind::XrcTgt => 0,
     };
     if w.opcode > 31 || allowed & (1 << w.opcode) == 0 {
         return Err(bad_opcode(w.opcode, kind));
@@ -271,6 +282,10 @@ unsafe fn write_send(
     let length = unsafe { write_pieces(qp, slot.tail_mut(), w.sg_list, n, inline)? };
     let wqe = slot.header_mut();
     wqe.length = length;
+    if kind == QpKind::XrcIni {
+        // SAFETY: the caller's promise; a plain integer.
+        wqe.srqn = unsafe { (&raw const (*wr).remote_srqn).read_unaligned() } & 0xff_ffff;
+    }
     // SAFETY: the caller's promise.
     unsafe { write_operands(wqe, wr, w.opcode, kind, length) }
 }

@@ -93,8 +93,10 @@ pub struct Resource {
     pub npkts: u32,
     /// Remote (our) address.
     pub va: u64,
-    /// Key that the peer used.
+    /// Key that the peer used, and the PD in which it counts.
     pub rkey: u32,
+    /// See `rkey`.
+    pub pd: u32,
     /// Bytes.
     pub len: u32,
     /// Original value of an atomic.
@@ -123,6 +125,8 @@ pub struct Fence {
     pub msn: u32,
     /// The receive completion that is due.
     pub wc: Option<Wc>,
+    /// Index of its CQ.
+    pub cq: u32,
     /// It is a solicited one.
     pub solicited: bool,
 }

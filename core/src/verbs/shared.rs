@@ -44,6 +44,7 @@ pub mod tag {
     pub const SRQ: u8 = 6;
     pub const AH: u8 = 7;
     pub const CM_ID: u8 = 8;
+    pub const XRCD: u8 = 9;
 }
 
 /// The shared half of a QP.
@@ -306,6 +307,45 @@ impl Shared {
             to.push(wc)?;
         }
         // SAFETY: the consumer side is held (`side`), the producer side by the lock: nobody is
+        // inside `ring`, and `fresh` is local.
+        unsafe { ring.adopt(&fresh) };
+        Ok(())
+    }
+
+    /// Moves the requests of an SRQ, in their order, into a new ring for `max_wr` requests, and
+    /// swaps it in.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: a thread posts to the SRQ. [`Error::Invalid`]: more than `max_wr` are in
+    /// it.
+    #[allow(unsafe_code)]
+    pub fn swap_srq(
+        &self,
+        srq: usize,
+        mem: Region,
+        [max_wr, capacity]: [u32; 2],
+        key: &EngineKey,
+    ) -> Result<()> {
+        let ring = &self.srqs[srq].rq;
+        let _side =
+            ring.producer().ok_or_else(|| refuse!(Busy, "srq: another thread posts to it"))?;
+        let from = self.srq(srq, key);
+        let waiting = from.len();
+        if waiting > max_wr {
+            return Err(refuse!(Invalid, "max_wr {max_wr}: {waiting} requests wait in the SRQ"));
+        }
+        let fresh = SlotRing::<RecvWqe>::default();
+        // SAFETY: `fresh` is a local ring nobody else knows; the region was allocated for it.
+        unsafe { fresh.install(mem, capacity, ring.stride()) };
+        // SAFETY: the only producer of a local ring.
+        let mut to = unsafe { fresh.engine_producer() };
+        for k in 0..waiting {
+            let (slot, mut copy) = (from.peek(k), to.slot(k));
+            *copy.header_mut() = *slot.header();
+            copy.tail_mut().copy_from_slice(slot.tail());
+        }
+        to.publish(waiting);
+        // SAFETY: the producer side is held (`_side`), the consumer side by the lock: nobody is
         // inside `ring`, and `fresh` is local.
         unsafe { ring.adopt(&fresh) };
         Ok(())

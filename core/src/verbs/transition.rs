@@ -45,6 +45,10 @@ pub struct Transition {
     pub uc: Option<Need>,
     /// Those of UD.
     pub ud: Option<Need>,
+    /// Those of an XRC initiator.
+    pub ini: Option<Need>,
+    /// Those of an XRC target.
+    pub tgt: Option<Need>,
 }
 
 const fn need(required: u32, optional: u32) -> Option<Need> {
@@ -53,7 +57,8 @@ const fn need(required: u32, optional: u32) -> Option<Need> {
 
 /// A transition that carries no attribute, for every type.
 const fn bare(from: u32, to: u32) -> Transition {
-    Transition { from, to, rc: need(0, 0), uc: need(0, 0), ud: need(0, 0) }
+    let none = need(0, 0);
+    Transition { from, to, rc: none, uc: none, ud: none, ini: none, tgt: none }
 }
 
 /// Optional attributes of every transition to RTS.
@@ -62,6 +67,29 @@ const INTO_RTS: [u32; 3] = [
     m::CUR_STATE | m::ACCESS_FLAGS | m::RATE_LIMIT,
     m::CUR_STATE | m::QKEY | m::RATE_LIMIT,
 ];
+
+/// Attributes that every connected queue pair needs for RTR.
+const RTR: u32 = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
+/// Attributes that a queue pair needs for RTR which answers.
+const RC_RTR: u32 = RTR | OF_ANSWERS;
+/// Attributes of RTR that only matter to a queue pair which answers. An XRC initiator takes them
+/// without effect: perftest sets them.
+const OF_ANSWERS: u32 = m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
+/// The same of RTS, for a queue pair which waits for answers, and an XRC target.
+const OF_REQUESTS: u32 = m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
+/// Attributes that a queue pair needs for RTS which waits for answers.
+const RC_RTS: u32 = m::TIMEOUT | m::SQ_PSN | OF_REQUESTS;
+/// What may change in SQD of a queue pair that waits for answers, or gives some.
+const RC_SQD: u32 = m::PORT
+    | m::AV
+    | m::TIMEOUT
+    | m::RETRY_CNT
+    | m::RNR_RETRY
+    | m::MAX_QP_RD_ATOMIC
+    | m::MAX_DEST_RD_ATOMIC
+    | m::ACCESS_FLAGS
+    | m::PKEY_INDEX
+    | m::MIN_RNR_TIMER;
 
 /// Every legal transition by modify. The two ways that lead out of any state come first.
 /// RTS to SQE is not here: only the engine makes it.
@@ -72,14 +100,14 @@ pub const TABLE: &[Transition] = &[
     bare(s::RTR, s::RESET),
     bare(s::RTS, s::RESET),
     bare(s::SQD, s::RESET),
-    Transition { rc: None, ..bare(s::SQE, s::RESET) },
+    Transition { rc: None, ini: None, tgt: None, ..bare(s::SQE, s::RESET) },
     bare(s::ERR, s::RESET),
     bare(s::RESET, s::ERR),
     bare(s::INIT, s::ERR),
     bare(s::RTR, s::ERR),
     bare(s::RTS, s::ERR),
     bare(s::SQD, s::ERR),
-    Transition { rc: None, ..bare(s::SQE, s::ERR) },
+    Transition { rc: None, ini: None, tgt: None, ..bare(s::SQE, s::ERR) },
     bare(s::ERR, s::ERR),
     Transition {
         from: s::RESET,
@@ -87,6 +115,8 @@ pub const TABLE: &[Transition] = &[
         rc: need(m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS, 0),
         uc: need(m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS, 0),
         ud: need(m::PKEY_INDEX | m::PORT | m::QKEY, 0),
+        ini: need(m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS, 0),
+        tgt: need(m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS, 0),
     },
     Transition {
         from: s::INIT,
@@ -94,31 +124,26 @@ pub const TABLE: &[Transition] = &[
         rc: need(0, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
         uc: need(0, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
         ud: need(0, m::PKEY_INDEX | m::PORT | m::QKEY),
+        ini: need(0, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
+        tgt: need(0, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
     },
     Transition {
         from: s::INIT,
         to: s::RTR,
-        rc: need(
-            m::AV
-                | m::PATH_MTU
-                | m::DEST_QPN
-                | m::RQ_PSN
-                | m::MAX_DEST_RD_ATOMIC
-                | m::MIN_RNR_TIMER,
-            m::PKEY_INDEX | m::ACCESS_FLAGS,
-        ),
-        uc: need(m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN, m::PKEY_INDEX | m::ACCESS_FLAGS),
+        rc: need(RC_RTR, m::PKEY_INDEX | m::ACCESS_FLAGS),
+        uc: need(RTR, m::PKEY_INDEX | m::ACCESS_FLAGS),
         ud: need(0, m::PKEY_INDEX | m::QKEY),
+        ini: need(RTR, m::PKEY_INDEX | m::ACCESS_FLAGS | OF_ANSWERS),
+        tgt: need(RC_RTR, m::PKEY_INDEX | m::ACCESS_FLAGS),
     },
     Transition {
         from: s::RTR,
         to: s::RTS,
-        rc: need(
-            m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::SQ_PSN | m::MAX_QP_RD_ATOMIC,
-            INTO_RTS[0],
-        ),
+        rc: need(RC_RTS, INTO_RTS[0]),
         uc: need(m::SQ_PSN, INTO_RTS[1]),
         ud: need(m::SQ_PSN, INTO_RTS[2]),
+        ini: need(RC_RTS, INTO_RTS[0]),
+        tgt: need(m::TIMEOUT | m::SQ_PSN, INTO_RTS[0] | OF_REQUESTS),
     },
     Transition {
         from: s::RTS,
@@ -126,6 +151,8 @@ pub const TABLE: &[Transition] = &[
         rc: need(0, INTO_RTS[0]),
         uc: need(0, INTO_RTS[1]),
         ud: need(0, INTO_RTS[2]),
+        ini: need(0, INTO_RTS[0]),
+        tgt: need(0, INTO_RTS[0]),
     },
     Transition {
         from: s::RTS,
@@ -133,6 +160,8 @@ pub const TABLE: &[Transition] = &[
         rc: need(0, m::EN_SQD_ASYNC_NOTIFY),
         uc: need(0, m::EN_SQD_ASYNC_NOTIFY),
         ud: need(0, m::EN_SQD_ASYNC_NOTIFY),
+        ini: need(0, m::EN_SQD_ASYNC_NOTIFY),
+        tgt: need(0, m::EN_SQD_ASYNC_NOTIFY),
     },
     // The one state in which the path and the retry numbers of a connected QP may change. The
     // peer's address may not (a path never changes after RTR), so AV is taken only where it names
@@ -140,21 +169,11 @@ pub const TABLE: &[Transition] = &[
     Transition {
         from: s::SQD,
         to: s::SQD,
-        rc: need(
-            0,
-            m::PORT
-                | m::AV
-                | m::TIMEOUT
-                | m::RETRY_CNT
-                | m::RNR_RETRY
-                | m::MAX_QP_RD_ATOMIC
-                | m::MAX_DEST_RD_ATOMIC
-                | m::ACCESS_FLAGS
-                | m::PKEY_INDEX
-                | m::MIN_RNR_TIMER,
-        ),
+        rc: need(0, RC_SQD),
         uc: need(0, m::AV | m::ACCESS_FLAGS | m::PKEY_INDEX),
         ud: need(0, m::PKEY_INDEX | m::QKEY),
+        ini: need(0, RC_SQD),
+        tgt: need(0, RC_SQD),
     },
     Transition {
         from: s::SQD,
@@ -162,6 +181,8 @@ pub const TABLE: &[Transition] = &[
         rc: need(0, INTO_RTS[0]),
         uc: need(0, INTO_RTS[1]),
         ud: need(0, INTO_RTS[2]),
+        ini: need(0, INTO_RTS[0]),
+        tgt: need(0, INTO_RTS[0]),
     },
     Transition {
         from: s::SQE,
@@ -169,6 +190,8 @@ pub const TABLE: &[Transition] = &[
         rc: None,
         uc: need(0, INTO_RTS[1]),
         ud: need(0, INTO_RTS[2]),
+        ini: None,
+        tgt: None,
     },
 ];
 
@@ -179,6 +202,8 @@ pub fn lookup(kind: QpKind, from: u32, to: u32) -> Option<Need> {
         QpKind::Rc => line.rc,
         QpKind::Uc => line.uc,
         QpKind::Ud => line.ud,
+        QpKind::XrcIni => line.ini,
+        QpKind::XrcTgt => line.tgt,
     }
 }
 

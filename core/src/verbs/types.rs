@@ -115,7 +115,7 @@ pub struct SendWr {
     pub imm_data: u32,
     /// By opcode.
     pub wr: WrOp,
-    /// XRC: the remote SRQ number. Not used by this device.
+    /// XRC: number of the peer's SRQ that the request is for.
     pub remote_srqn: u32,
     /// For BIND_MW.
     pub bind_mw: BindMwWr,
@@ -254,7 +254,7 @@ pub const ACCESS_REMOTE_CHANGE: u32 = access::REMOTE_WRITE | access::REMOTE_ATOM
 consts! {
     /// QP types (numbers of `ibv_qp_type`).
     #[allow(missing_docs)]
-    qp_type: u32 { RC = 2, UC = 3, UD = 4 }
+    qp_type: u32 { RC = 2, UC = 3, UD = 4, XRC_SEND = 9, XRC_RECV = 10 }
 }
 consts! {
     /// QP states (numbers of `ibv_qp_state`).
@@ -336,6 +336,8 @@ pub struct QpInit {
     pub recv_cq: Handle,
     /// Shared receive queue, or 0.
     pub srq: Handle,
+    /// XRC domain of an XRC_RECV, which has nothing else; else 0.
+    pub xrcd: Handle,
     /// One of [`qp_type`].
     pub qp_type: u32,
     /// 1: every send request is signalled.

@@ -33,8 +33,8 @@ pub struct SendWqe {
     pub inline: u16,
     /// BIND_MW: access flags.
     pub access: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// XRC: number of the peer's SRQ.
+    pub srqn: u32,
 }
 
 impl SendWqe {

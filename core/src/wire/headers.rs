@@ -139,6 +139,30 @@ impl Deth {
     }
 }
 
+/// XRC extended header: requests of XRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XrcEth {
+    /// Number of the SRQ that the request is for, 24 bits.
+    pub srqn: Qpn,
+}
+
+impl XrcEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the header.
+    #[inline]
+    pub fn parse(b: &[u8; Self::LEN]) -> XrcEth {
+        XrcEth { srqn: Qpn::new(u32::from_be_bytes(*b)) }
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
+        *b = self.srqn.get().to_be_bytes();
+    }
+}
+
 /// RDMA extended header: WRITE, READ, FLUSH, ATOMIC WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {

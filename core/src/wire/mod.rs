@@ -17,7 +17,7 @@ pub mod timing;
 pub mod view;
 
 pub use headers::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, NakCode, Reth, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, NakCode, Reth, Syndrome, XrcEth,
 };
 pub use icrc::{Accepted, BadIcrc, Flow};
 pub use opcode::{Class, Kind, Opcode};

@@ -15,6 +15,8 @@ pub enum Class {
     Ud,
     /// Congestion notification.
     Cnp,
+    /// Extended reliable connection: the opcodes of RC, each request with an XRCETH.
+    Xrc,
     /// Everything else, the manufacturers' own opcodes among it.
     Other,
 }
@@ -49,6 +51,14 @@ pub enum Kind {
     Cnp,
 }
 
+impl Kind {
+    /// Whether a packet answers a request.
+    #[inline(always)]
+    pub const fn is_answer(self) -> bool {
+        matches!(self, Kind::Ack | Kind::ReadResponse | Kind::AtomicAck)
+    }
+}
+
 /// A BTH opcode; any byte is one, [`Opcode::is_known`] says whether it means something here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
@@ -67,6 +77,10 @@ const ATOMIC: u16 = 1 << 7;
 const ATOMIC_ACK: u16 = 1 << 8;
 const FETH: u16 = 1 << 9;
 const PAYLOAD: u16 = 1 << 10;
+const XRCETH: u16 = 1 << 11;
+
+/// What the opcodes of XRC are above those of RC.
+const XRC: u8 = 0xA0;
 
 #[derive(Clone, Copy)]
 struct Info {
@@ -87,6 +101,7 @@ const fn header_len(flags: u16) -> u8 {
         (ATOMIC, 28),
         (ATOMIC_ACK, 8),
         (FETH, 4),
+        (XRCETH, 4),
     ];
     let mut i = 0;
     while i < sizes.len() {
@@ -98,22 +113,42 @@ const fn header_len(flags: u16) -> u8 {
     len
 }
 
+/// Flags of an XRC opcode, by kind and flags of RC's.
+const fn xrc_flags(kind: Kind, flags: u16) -> u16 {
+    match kind.is_answer() {
+        true => flags,
+        false => flags | XRCETH,
+    }
+}
+
+const fn info(name: &'static str, kind: Kind, flags: u16) -> Info {
+    Info { name, flags, kind, header_len: header_len(flags) }
+}
+
+/// The table of all opcodes; those of XRC follow from those of RC.
 macro_rules! opcodes {
-    ($($(#[$m:meta])* $name:ident = $value:literal, $kind:ident, $flags:expr;)*) => {
+    (
+        rc { $($(#[$m:meta])* $rc:ident = $rc_value:literal, $rc_kind:ident, $rc_flags:expr;)* }
+        $($(#[$n:meta])* $name:ident = $value:literal, $kind:ident, $flags:expr;)*
+    ) => {
         impl Opcode {
-            $($(#[$m])* pub const $name: Opcode = Opcode($value);)*
+            $($(#[$m])* pub const $rc: Opcode = Opcode($rc_value);)*
+            $($(#[$n])* pub const $name: Opcode = Opcode($value);)*
             /// Every opcode that this library knows, in ascending order.
-            pub const ALL: &'static [Opcode] = &[$(Opcode::$name),*];
+            pub const ALL: &'static [Opcode] =
+                &[$(Opcode::$rc,)* $(Opcode::$name,)* $(Opcode::$rc.of_xrc(),)*];
         }
         static TABLE: [Info; 256] = {
-            let unknown = Info { name: "?", flags: 0, kind: Kind::Unknown, header_len: 12 };
-            let mut table = [unknown; 256];
-            $(table[$value] = Info {
-                name: stringify!($name),
-                flags: $flags,
-                kind: Kind::$kind,
-                header_len: header_len($flags),
-            };)*
+            let mut table = [info("?", Kind::Unknown, 0); 256];
+            $(
+                table[$rc_value] = info(stringify!($rc), Kind::$rc_kind, $rc_flags);
+                table[$rc_value | XRC as usize] = info(
+                    concat!("X", stringify!($rc)),
+                    Kind::$rc_kind,
+                    xrc_flags(Kind::$rc_kind, $rc_flags),
+                );
+            )*
+            $(table[$value] = info(stringify!($name), Kind::$kind, $flags);)*
             table
         };
     };
@@ -121,57 +156,61 @@ macro_rules! opcodes {
 
 // rxe rxe_opcode.c rxe_opcode: The opcode says which headers follow and where in its message the
 // packet stands.
+// Annex A14 of IBTA: XRC has the opcodes of RC plus A0 hex, and each request has an XRCETH behind
+// the BTH.
 opcodes! {
-    /// RC SEND, first packet.
-    RC_SEND_FIRST = 0x00, Send, FIRST | PAYLOAD;
-    /// RC SEND, middle packet.
-    RC_SEND_MIDDLE = 0x01, Send, MIDDLE | PAYLOAD;
-    /// RC SEND, last packet.
-    RC_SEND_LAST = 0x02, Send, LAST | PAYLOAD;
-    /// RC SEND, last packet with immediate.
-    RC_SEND_LAST_IMM = 0x03, Send, LAST | IMM | PAYLOAD;
-    /// RC SEND in one packet.
-    RC_SEND_ONLY = 0x04, Send, ONLY | PAYLOAD;
-    /// RC SEND in one packet with immediate.
-    RC_SEND_ONLY_IMM = 0x05, Send, ONLY | IMM | PAYLOAD;
-    /// RC RDMA WRITE, first packet.
-    RC_WRITE_FIRST = 0x06, Write, FIRST | RETH | PAYLOAD;
-    /// RC RDMA WRITE, middle packet.
-    RC_WRITE_MIDDLE = 0x07, Write, MIDDLE | PAYLOAD;
-    /// RC RDMA WRITE, last packet.
-    RC_WRITE_LAST = 0x08, Write, LAST | PAYLOAD;
-    /// RC RDMA WRITE, last packet with immediate.
-    RC_WRITE_LAST_IMM = 0x09, Write, LAST | IMM | PAYLOAD;
-    /// RC RDMA WRITE in one packet.
-    RC_WRITE_ONLY = 0x0A, Write, ONLY | RETH | PAYLOAD;
-    /// RC RDMA WRITE in one packet with immediate.
-    RC_WRITE_ONLY_IMM = 0x0B, Write, ONLY | RETH | IMM | PAYLOAD;
-    /// RC RDMA READ request.
-    RC_READ_REQUEST = 0x0C, ReadRequest, ONLY | RETH;
-    /// RC RDMA READ response, first packet.
-    RC_READ_RESPONSE_FIRST = 0x0D, ReadResponse, FIRST | AETH | PAYLOAD;
-    /// RC RDMA READ response, middle packet.
-    RC_READ_RESPONSE_MIDDLE = 0x0E, ReadResponse, MIDDLE | PAYLOAD;
-    /// RC RDMA READ response, last packet.
-    RC_READ_RESPONSE_LAST = 0x0F, ReadResponse, LAST | AETH | PAYLOAD;
-    /// RC RDMA READ response in one packet.
-    RC_READ_RESPONSE_ONLY = 0x10, ReadResponse, ONLY | AETH | PAYLOAD;
-    /// RC ACK or NAK.
-    RC_ACK = 0x11, Ack, ONLY | AETH;
-    /// RC answer to an atomic.
-    RC_ATOMIC_ACK = 0x12, AtomicAck, ONLY | AETH | ATOMIC_ACK;
-    /// RC compare and swap.
-    RC_CMP_SWAP = 0x13, CmpSwap, ONLY | ATOMIC;
-    /// RC fetch and add.
-    RC_FETCH_ADD = 0x14, FetchAdd, ONLY | ATOMIC;
-    /// RC SEND, last packet with an rkey to invalidate.
-    RC_SEND_LAST_INV = 0x16, Send, LAST | IETH | PAYLOAD;
-    /// RC SEND in one packet with an rkey to invalidate.
-    RC_SEND_ONLY_INV = 0x17, Send, ONLY | IETH | PAYLOAD;
-    /// RC FLUSH.
-    RC_FLUSH = 0x1C, Flush, ONLY | FETH | RETH;
-    /// RC ATOMIC WRITE of 8 bytes.
-    RC_ATOMIC_WRITE = 0x1D, AtomicWrite, ONLY | RETH | PAYLOAD;
+    rc {
+        /// RC SEND, first packet.
+        RC_SEND_FIRST = 0x00, Send, FIRST | PAYLOAD;
+        /// RC SEND, middle packet.
+        RC_SEND_MIDDLE = 0x01, Send, MIDDLE | PAYLOAD;
+        /// RC SEND, last packet.
+        RC_SEND_LAST = 0x02, Send, LAST | PAYLOAD;
+        /// RC SEND, last packet with immediate.
+        RC_SEND_LAST_IMM = 0x03, Send, LAST | IMM | PAYLOAD;
+        /// RC SEND in one packet.
+        RC_SEND_ONLY = 0x04, Send, ONLY | PAYLOAD;
+        /// RC SEND in one packet with immediate.
+        RC_SEND_ONLY_IMM = 0x05, Send, ONLY | IMM | PAYLOAD;
+        /// RC RDMA WRITE, first packet.
+        RC_WRITE_FIRST = 0x06, Write, FIRST | RETH | PAYLOAD;
+        /// RC RDMA WRITE, middle packet.
+        RC_WRITE_MIDDLE = 0x07, Write, MIDDLE | PAYLOAD;
+        /// RC RDMA WRITE, last packet.
+        RC_WRITE_LAST = 0x08, Write, LAST | PAYLOAD;
+        /// RC RDMA WRITE, last packet with immediate.
+        RC_WRITE_LAST_IMM = 0x09, Write, LAST | IMM | PAYLOAD;
+        /// RC RDMA WRITE in one packet.
+        RC_WRITE_ONLY = 0x0A, Write, ONLY | RETH | PAYLOAD;
+        /// RC RDMA WRITE in one packet with immediate.
+        RC_WRITE_ONLY_IMM = 0x0B, Write, ONLY | RETH | IMM | PAYLOAD;
+        /// RC RDMA READ request.
+        RC_READ_REQUEST = 0x0C, ReadRequest, ONLY | RETH;
+        /// RC RDMA READ response, first packet.
+        RC_READ_RESPONSE_FIRST = 0x0D, ReadResponse, FIRST | AETH | PAYLOAD;
+        /// RC RDMA READ response, middle packet.
+        RC_READ_RESPONSE_MIDDLE = 0x0E, ReadResponse, MIDDLE | PAYLOAD;
+        /// RC RDMA READ response, last packet.
+        RC_READ_RESPONSE_LAST = 0x0F, ReadResponse, LAST | AETH | PAYLOAD;
+        /// RC RDMA READ response in one packet.
+        RC_READ_RESPONSE_ONLY = 0x10, ReadResponse, ONLY | AETH | PAYLOAD;
+        /// RC ACK or NAK.
+        RC_ACK = 0x11, Ack, ONLY | AETH;
+        /// RC answer to an atomic.
+        RC_ATOMIC_ACK = 0x12, AtomicAck, ONLY | AETH | ATOMIC_ACK;
+        /// RC compare and swap.
+        RC_CMP_SWAP = 0x13, CmpSwap, ONLY | ATOMIC;
+        /// RC fetch and add.
+        RC_FETCH_ADD = 0x14, FetchAdd, ONLY | ATOMIC;
+        /// RC SEND, last packet with an rkey to invalidate.
+        RC_SEND_LAST_INV = 0x16, Send, LAST | IETH | PAYLOAD;
+        /// RC SEND in one packet with an rkey to invalidate.
+        RC_SEND_ONLY_INV = 0x17, Send, ONLY | IETH | PAYLOAD;
+        /// RC FLUSH.
+        RC_FLUSH = 0x1C, Flush, ONLY | FETH | RETH;
+        /// RC ATOMIC WRITE of 8 bytes.
+        RC_ATOMIC_WRITE = 0x1D, AtomicWrite, ONLY | RETH | PAYLOAD;
+    }
 
     /// UC SEND, first packet.
     UC_SEND_FIRST = 0x20, Send, FIRST | PAYLOAD;
@@ -227,6 +266,7 @@ impl Opcode {
             1 => Class::Uc,
             2 => Class::Rd,
             3 => Class::Ud,
+            5 => Class::Xrc,
             _ if self.0 == 0x81 => Class::Cnp,
             _ => Class::Other,
         }
@@ -302,6 +342,18 @@ impl Opcode {
     #[inline]
     pub const fn has_feth(self) -> bool {
         self.has(FETH)
+    }
+
+    /// Whether an XRCETH follows.
+    #[inline]
+    pub const fn has_xrceth(self) -> bool {
+        self.has(XRCETH)
+    }
+
+    /// The opcode of XRC for one of RC.
+    #[inline]
+    pub const fn of_xrc(self) -> Opcode {
+        Opcode(self.0 | XRC)
     }
 
     /// Whether bytes may follow the headers.
@@ -401,8 +453,8 @@ mod tests {
     // rxe rxe_opcode.c rxe_opcode
     #[test]
     fn lengths_and_places() {
-        assert_eq!(Opcode::ALL.len(), 40);
-        assert_eq!((0..=255).filter(|&b| Opcode(b).is_known()).count(), 40);
+        assert_eq!(Opcode::ALL.len(), 65);
+        assert_eq!((0..=255).filter(|&b| Opcode(b).is_known()).count(), 65);
         assert_eq!(Opcode::RC_ACK.header_len(), 16);
         assert_eq!(Opcode::RC_ATOMIC_ACK.header_len(), 24);
         assert_eq!(Opcode::RC_CMP_SWAP.header_len(), 40);
@@ -435,6 +487,23 @@ mod tests {
             }
             assert_eq!(Opcode::rc_send(first, last, imm, inv).has_ieth(), last && inv && !imm);
             assert_eq!(Opcode::ud_send(imm).has_imm(), imm);
+        }
+    }
+
+    #[test]
+    fn xrc_has_the_opcodes_of_rc_and_a_header_more_in_each_request() {
+        for rc in (0..0x20).map(Opcode) {
+            let xrc = rc.of_xrc();
+            assert_eq!((xrc.kind(), xrc.is_known()), (rc.kind(), rc.is_known()), "{xrc:?}");
+            assert_eq!((xrc.is_first(), xrc.is_last()), (rc.is_first(), rc.is_last()), "{xrc:?}");
+            assert_eq!((rc.class(), xrc.class()), (Class::Rc, Class::Xrc));
+            if !rc.is_known() {
+                continue;
+            }
+            let more = if rc.kind().is_answer() { 0 } else { 4 };
+            assert_eq!(xrc.header_len(), rc.header_len() + more, "{xrc:?}");
+            assert_eq!((rc.has_xrceth(), xrc.has_xrceth()), (false, more > 0), "{xrc:?}");
+            assert_eq!(xrc.name(), std::format!("X{}", rc.name()));
         }
     }
 

@@ -1,7 +1,7 @@
 //! A packet as a value, which holds only what is legal to send: whatever it was parsed from, it
 //! emits again.
 
-use super::headers::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Reth};
+use super::headers::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Reth, XrcEth};
 use super::opcode::{Kind, Opcode};
 use super::view::{Malformed, View};
 
@@ -11,7 +11,7 @@ pub const MAX_PAYLOAD: usize = 4096;
 /// The longest operation: 2^31 bytes.
 pub const MAX_MESSAGE: u32 = 1 << 31;
 
-/// The headers after the BTH, as the opcodes combine them.
+/// The headers after the BTH, and the XRCETH of XRC, as the opcodes combine them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ext {
     /// BTH alone: SEND, middle and last packets, CNP.
@@ -81,16 +81,27 @@ impl Ext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     bth: Bth,
+    xrceth: Option<XrcEth>,
     ext: Ext,
     payload: &'a [u8],
 }
 
 impl<'a> Packet<'a> {
-    /// Puts a packet together; `bth.pad` follows from the payload.
+    /// Puts a packet together that has no XRCETH; `bth.pad` follows from the payload.
     ///
     /// Errors: [`Malformed::UnknownOpcode`], [`Malformed::Version`], [`Malformed::NotLegal`] where
     /// headers, their lengths and the payload do not belong together.
     pub fn new(bth: Bth, ext: Ext, payload: &'a [u8]) -> Result<Packet<'a>, Malformed> {
+        Packet::with_xrceth(bth, None, ext, payload)
+    }
+
+    /// [`Packet::new`], with an XRCETH where the opcode brings one.
+    pub fn with_xrceth(
+        bth: Bth,
+        xrceth: Option<XrcEth>,
+        ext: Ext,
+        payload: &'a [u8],
+    ) -> Result<Packet<'a>, Malformed> {
         let op = bth.opcode;
         if !op.is_known() {
             return Err(Malformed::UnknownOpcode(op));
@@ -115,16 +126,22 @@ impl<'a> Packet<'a> {
                     _ => true,
                 }
         });
-        if !(ext.fits(op) && len_legal && reth_legal) {
+        let fits = ext.fits(op) && xrceth.is_some() == op.has_xrceth();
+        if !(fits && len_legal && reth_legal) {
             return Err(Malformed::NotLegal);
         }
         let pad = (len.wrapping_neg() & 3) as u8;
-        Ok(Packet { bth: Bth { pad, ..bth }, ext, payload })
+        Ok(Packet { bth: Bth { pad, ..bth }, xrceth, ext, payload })
     }
 
     /// The base transport header; its pad fits the payload.
     pub fn bth(&self) -> &Bth {
         &self.bth
+    }
+
+    /// The XRCETH of a request of XRC.
+    pub fn xrceth(&self) -> Option<XrcEth> {
+        self.xrceth
     }
 
     /// The other headers.
@@ -150,6 +167,9 @@ impl<'a> Packet<'a> {
         let buf = buf.get_mut(..len).ok_or(Malformed::NoRoom)?;
         let mut out = Cursor { rest: buf };
         out.put(|b| self.bth.emit(b))?;
+        if let Some(xrceth) = &self.xrceth {
+            out.put(|b| xrceth.emit(b))?;
+        }
         match &self.ext {
             Ext::None => {}
             Ext::Imm(imm) => out.put(|b| imm.emit(b))?,
@@ -219,7 +239,7 @@ impl<'a> TryFrom<View<'a>> for Packet<'a> {
                 .or_else(|| view.atomic_eth().map(Ext::Atomic))
                 .unwrap_or(Ext::None),
         };
-        let packet = Packet::new(view.bth(), ext, view.payload())?;
+        let packet = Packet::with_xrceth(view.bth(), view.xrceth(), ext, view.payload())?;
         if packet.bth.pad != view.bth().pad {
             return Err(Malformed::Length);
         }
@@ -235,10 +255,14 @@ fn reserved_bits(bytes: &[u8], op: Opcode) -> bool {
     let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
     let in_bth = byte(4) & 0x3F | byte(8) & 0x7F;
     let in_deth = if op.has_deth() { byte(Bth::LEN + 4) } else { 0 };
+    let (in_xrceth, feth) = match op.has_xrceth() {
+        true => (byte(Bth::LEN), Bth::LEN + XrcEth::LEN),
+        false => (0, Bth::LEN),
+    };
     let in_feth = if op.has_feth() {
-        byte(Bth::LEN) | byte(Bth::LEN + 1) | byte(Bth::LEN + 2) | byte(Bth::LEN + 3) & 0xC0
+        byte(feth) | byte(feth + 1) | byte(feth + 2) | byte(feth + 3) & 0xC0
     } else {
         0
     };
-    in_bth | in_deth | in_feth != 0
+    in_bth | in_deth | in_xrceth | in_feth != 0
 }

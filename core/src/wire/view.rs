@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-use super::headers::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Reth};
+use super::headers::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Reth, XrcEth};
 use super::opcode::Opcode;
 
 /// Why bytes are no packet.
@@ -93,6 +93,18 @@ impl<'a> View<'a> {
         self.bytes.get(at..)?.first_chunk()
     }
 
+    /// Where the headers behind BTH and XRCETH begin.
+    #[inline]
+    fn behind(&self) -> usize {
+        Bth::LEN + if self.opcode().has_xrceth() { XrcEth::LEN } else { 0 }
+    }
+
+    /// The XRCETH of requests of XRC.
+    #[inline]
+    pub fn xrceth(&self) -> Option<XrcEth> {
+        self.opcode().has_xrceth().then(|| self.header(Bth::LEN).map(XrcEth::parse))?
+    }
+
     /// The DETH of UD packets.
     #[inline]
     pub fn deth(&self) -> Option<Deth> {
@@ -102,14 +114,14 @@ impl<'a> View<'a> {
     /// The RETH of WRITE, READ, FLUSH and ATOMIC WRITE requests.
     #[inline]
     pub fn reth(&self) -> Option<Reth> {
-        let at = if self.opcode().has_feth() { Bth::LEN + Feth::LEN } else { Bth::LEN };
+        let at = self.behind() + if self.opcode().has_feth() { Feth::LEN } else { 0 };
         self.opcode().has_reth().then(|| self.header(at).map(Reth::parse))?
     }
 
     /// The AtomicETH of CMP_SWAP and FETCH_ADD.
     #[inline]
     pub fn atomic_eth(&self) -> Option<AtomicEth> {
-        self.opcode().has_atomic_eth().then(|| self.header(Bth::LEN).map(AtomicEth::parse))?
+        self.opcode().has_atomic_eth().then(|| self.header(self.behind()).map(AtomicEth::parse))?
     }
 
     /// The AETH of answers.
@@ -136,13 +148,13 @@ impl<'a> View<'a> {
     /// The key that the receiver shall invalidate.
     #[inline]
     pub fn ieth(&self) -> Option<Ieth> {
-        self.opcode().has_ieth().then(|| self.header(Bth::LEN).map(Ieth::parse))?
+        self.opcode().has_ieth().then(|| self.header(self.behind()).map(Ieth::parse))?
     }
 
     /// The FETH of FLUSH.
     #[inline]
     pub fn feth(&self) -> Option<Feth> {
-        self.opcode().has_feth().then(|| self.header(Bth::LEN).map(Feth::parse))?
+        self.opcode().has_feth().then(|| self.header(self.behind()).map(Feth::parse))?
     }
 
     /// The payload, without the pad.

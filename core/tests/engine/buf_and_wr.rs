@@ -130,6 +130,11 @@ impl Wr {
         self.raw.wr = WrOp { atomic: a };
         self
     }
+    /// XRC: the number of the peer's SRQ.
+    pub fn srqn(mut self, number: u32) -> Wr {
+        self.raw.remote_srqn = number;
+        self
+    }
     pub fn ud(mut self, ah: Handle, remote_qpn: u32, remote_qkey: u32) -> Wr {
         self.raw.wr = WrOp { ud: UdWr { ah, remote_qpn, remote_qkey } };
         self

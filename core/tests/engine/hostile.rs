@@ -229,7 +229,7 @@ fn stale_handles_are_errors_everywhere() {
     assert_eq!(err(g.qp_query(a.qp)), Error::StaleHandle);
     for h in [0, 1, u64::MAX, a.qp, a.pd, b.scq ^ (1 << 40)] {
         assert_eq!(err(g.cq_destroy(h)), Error::StaleHandle);
-        assert_eq!(err(g.srq_destroy(h)), Error::StaleHandle);
+        assert_eq!(err(g.srq_destroy(0, h)), Error::StaleHandle);
         assert_eq!(err(g.ah_destroy(h)), Error::StaleHandle);
         assert_eq!(err(g.mw_dealloc(h)), Error::StaleHandle);
     }

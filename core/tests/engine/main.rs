@@ -27,3 +27,5 @@ mod slow_memory;
 mod threads;
 mod transport_rules;
 mod util;
+mod xrc;
+mod xrc_objects;

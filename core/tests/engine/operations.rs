@@ -5,15 +5,16 @@ use gdrcore_core::wire::Flow;
 
 use crate::util::*;
 
-const MTUS: [u32; 5] = [mtu::MTU_256, mtu::MTU_512, mtu::MTU_1024, mtu::MTU_2048, mtu::MTU_4096];
+pub const MTUS: [u32; 5] =
+    [mtu::MTU_256, mtu::MTU_512, mtu::MTU_1024, mtu::MTU_2048, mtu::MTU_4096];
 
-fn sizes(mtu_code: u32) -> Vec<usize> {
+pub fn sizes(mtu_code: u32) -> Vec<usize> {
     let m = 128 << mtu_code as usize;
     vec![0, 1, 3, 8, m - 1, m, m + 1, 2 * m, 65_536 + 7, 200_000]
 }
 
 /// SEND, WRITE and READ of one size, both buffers checked whole.
-fn all_three(net: &mut Net, a: &End, b: &End, len: usize) {
+pub fn all_three(net: &mut Net, a: &End, b: &End, len: usize) {
     let (src, dst) = (64, 128);
     let data = pattern(len as u64, len);
     let clean = |e: &End| e.buf.put(0, &vec![0xaa; e.buf.len()]);

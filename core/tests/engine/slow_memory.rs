@@ -2,9 +2,10 @@
 
 use std::sync::Mutex;
 
-use gdrcore_core::device::MrReg;
+use gdrcore_core::device::{MrReg, SrqAttr};
 use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId};
 use gdrcore_core::verbs::types::*;
+use gdrcore_core::Error;
 
 use crate::util::*;
 
@@ -66,7 +67,11 @@ impl Memory for Manual {
 
 /// A pair whose second end has a slow region over its buffer.
 fn pair() -> (Net, End, End, MrReg, &'static Manual, (u64, u32)) {
-    let (net, a, b) = Net::pair(Opts { timeout: 14, ..Opts::default() });
+    pair_of(qp_type::RC)
+}
+
+fn pair_of(kind: u32) -> (Net, End, End, MrReg, &'static Manual, (u64, u32)) {
+    let (net, a, b) = Net::pair(Opts { timeout: 14, kind, ..Opts::default() });
     let memory: &'static Manual = Box::leak(Box::default());
     let (addr, length) = (b.buf.addr(), b.buf.len() as u64);
     let reg = MrReg { pd: b.pd, addr, length, iova: addr, access: ALL, provider: 1, cookie: 0 };
@@ -112,6 +117,41 @@ fn receives_and_reads_behind_it_keep_their_order() {
     assert_eq!(ids, [1, 2, 3]);
     assert_eq!(net.poll(1, b.rcq)[0].wr_id, 7);
     assert!(a.buf.get(10_000, 1000) == pattern(2, 1000), "a READ sees the WRITE before it");
+}
+
+#[test]
+fn receives_of_two_xrc_srqs_behind_it_complete_each_in_its_own_cq() {
+    let (mut net, a, b, _, memory, (addr, key)) = pair_of(qp_type::XRC_SEND);
+    let (cq, srq, number) = {
+        let mut g = net.lock(&b);
+        let cq = g.cq_create(2).unwrap().0;
+        let attr = SrqAttr { max_wr: 1, max_sge: 1, srq_limit: 0 };
+        let srq = g.srq_create_xrc(net.now, [b.pd, b.xrcd, cq], &attr).unwrap().0;
+        (cq, srq, g.srq_number(srq).unwrap())
+    };
+    net.recv(&b, 7, &[(100_000, 100)]);
+    net.try_recv_of(&b, srq, 8, (200_000, 100)).unwrap();
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(1).local(&a, 0, 1000).key(addr, key));
+    net.post(&a, Wr::new(wr_opcode::SEND).id(2).srqn(number).local(&a, 0, 100));
+    net.post(&a, Wr::new(wr_opcode::SEND).id(3).local(&a, 0, 100));
+    net.run(5_000_000);
+    assert!(net.poll(0, a.scq).is_empty() && net.poll(1, b.rcq).is_empty());
+    assert!(net.poll(1, cq).is_empty());
+    assert_eq!(net.lock(&b).srq_destroy(0, srq), Err(Error::Busy), "a receive of it waits");
+    memory.land(9);
+    net.run(5_000_000);
+    assert_eq!(net.poll(0, a.scq).len(), 3);
+    let ended = |cq| {
+        let wc = net.poll(1, cq);
+        wc.iter().map(|w| (w.wr_id, w.status, w.qp_num)).collect::<Vec<_>>()
+    };
+    assert_eq!(ended(cq), [(8, 0, b.qpn)]);
+    assert_eq!(ended(b.rcq), [(7, 0, b.qpn)]);
+    // Nothing stays promised in either.
+    let mut g = net.lock(&b);
+    assert_eq!(g.cq_resize(b.rcq, 1), Ok(2));
+    g.srq_destroy(0, srq).unwrap();
+    g.cq_destroy(cq).unwrap();
 }
 
 #[test]

@@ -4,9 +4,10 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use gdrcore_core::device::async_event;
+use gdrcore_core::device::{async_event, SrqAttr};
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{Bth, Opcode};
+use gdrcore_core::Error;
 
 use crate::util::*;
 
@@ -365,6 +366,76 @@ fn an_srq_limit_is_told_at_its_value_and_once() {
         assert_eq!(told, left == 2, "{left} left");
     }
     assert_eq!(net.lock(&b).srq_query(b.srq).unwrap().srq_limit, 0, "it is off after it was told");
+}
+
+// rxe rxe_srq.c rxe_srq_chk_attr
+#[test]
+fn a_resized_srq_keeps_what_is_posted_in_its_order() {
+    let (mut net, a, b) = Net::pair(Opts { srq: true, rq: 8, sge: 3, ..Opts::default() });
+    let post = |net: &Net, id: u64| {
+        // Three pieces: the list behind a request moves with it.
+        let at = |k: usize| (id as usize * 300 + k * 100, 100);
+        net.try_recv(&b, id, &[at(0), at(2), at(1)])
+    };
+    let mut id = 0..;
+    let mut next = 0;
+    let mut waiting = 0u32;
+    for (max_wr, granted) in [(64, Ok(64)), (5, Ok(8)), (3, Err(Error::Invalid)), (100, Ok(128))] {
+        // Part of it is consumed, so that the ring's ends stand somewhere inside.
+        while waiting < 5 {
+            post(&net, id.next().unwrap()).unwrap();
+            waiting += 1;
+        }
+        assert_eq!(net.lock(&b).srq_resize(b.srq, max_wr, None), granted, "{max_wr}");
+        for _ in 0..3 {
+            let bytes: Vec<u8> = (0..300).map(|k| (next as usize * 7 + k) as u8).collect();
+            a.buf.put(0, &bytes);
+            net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 300));
+            let wc = net.wait(b.host, b.rcq, 1);
+            assert_eq!((wc[0].wr_id, wc[0].status, wc[0].byte_len), (next, 0, 300));
+            let from = next as usize * 300;
+            assert_eq!(b.buf.get(from, 100), bytes[..100]);
+            assert_eq!(b.buf.get(from + 200, 100), bytes[100..200]);
+            assert_eq!(b.buf.get(from + 100, 100), bytes[200..]);
+            next += 1;
+            waiting -= 1;
+        }
+    }
+    // As many as it has room for now, and no more.
+    assert_eq!(net.lock(&b).srq_resize(b.srq, 4, None), Ok(4));
+    while waiting < 4 {
+        post(&net, id.next().unwrap()).unwrap();
+        waiting += 1;
+    }
+    assert_eq!(post(&net, 99), Err(Error::Again));
+    // Never below its limit, old or new; and neither is changed by a call that is refused.
+    net.lock(&b).srq_modify(b.srq, 3).unwrap();
+    assert_eq!(net.lock(&b).srq_resize(b.srq, 2, None), Err(Error::Invalid));
+    assert_eq!(net.lock(&b).srq_resize(b.srq, 8, Some(9)), Err(Error::Invalid));
+    assert_eq!(net.lock(&b).srq_resize(b.srq, 2, Some(1)), Err(Error::Invalid), "four wait");
+    let attr = net.lock(&b).srq_query(b.srq).unwrap();
+    assert_eq!((attr.max_wr, attr.srq_limit, attr.max_sge), (4, 3, 3));
+    assert_eq!(net.lock(&b).srq_resize(b.srq, 8, Some(6)), Ok(8));
+    assert_eq!(net.lock(&b).srq_query(b.srq).unwrap().srq_limit, 6);
+    for size in [0, (1 << 16) + 1] {
+        assert_eq!(net.lock(&b).srq_resize(b.srq, size, None), Err(Error::Invalid), "{size}");
+    }
+}
+
+#[test]
+fn no_two_srqs_and_queue_pairs_have_one_number() {
+    let (net, a, b) = Net::pair(Opts { srq: true, ..Opts::default() });
+    let mut g = net.lock(&b);
+    let mut numbers = vec![b.qpn, g.srq_number(b.srq).unwrap()];
+    for _ in 0..3 {
+        let attr = SrqAttr { max_wr: 1, max_sge: 1, srq_limit: 0 };
+        let srq = g.srq_create(0, b.pd, &attr).unwrap().0;
+        numbers.push(g.srq_number(srq).unwrap());
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 5);
+    assert_eq!(err(g.srq_number(a.qp)), Error::StaleHandle);
 }
 
 // rxe rxe_resp.c check_psn, UC

@@ -71,6 +71,8 @@ pub struct Net {
     held: Vec<VecDeque<(usize, Vec<u8>)>>,
     /// Peers that are named from now on are reached over links: the number of a link is its host's.
     pub links: bool,
+    /// The SRQ that requests of XRC name which name none.
+    pub srqn: u32,
     /// Memory of the peer that host 0 has mapped.
     pub memory: Option<Box<dyn PeerMemory>>,
     buf: Vec<u8>,
@@ -108,6 +110,7 @@ pub const WAYS: [Way; 3] = [Way::Wire, Way::Loopback, Way::Link];
 /// How a test wants its pair.
 #[derive(Clone, Copy)]
 pub struct Opts {
+    /// XRC_SEND: the other end is an XRC_RECV with one SRQ.
     pub kind: u32,
     pub v6: bool,
     /// MTU code.
@@ -159,10 +162,21 @@ impl Default for Opts {
     }
 }
 
+/// The kind of the end that an end of a kind is connected to.
+fn other_end(kind: u32) -> u32 {
+    if kind == qp_type::XRC_SEND {
+        qp_type::XRC_RECV
+    } else {
+        kind
+    }
+}
+
 /// One QP with a CQ for each queue and a buffer that is one MR.
 pub struct End {
     pub host: usize,
+    pub kind: u32,
     pub pd: Handle,
+    pub xrcd: Handle,
     pub scq: Handle,
     pub rcq: Handle,
     pub srq: Handle,
@@ -187,6 +201,7 @@ impl Net {
             marks: None,
             held: vec![VecDeque::new(); n],
             links: o.way == Way::Link,
+            srqn: 0,
             memory: None,
             buf: vec![0; 65_536],
         }
@@ -196,10 +211,20 @@ impl Net {
     pub fn pair(o: Opts) -> (Net, End, End) {
         let mut net = Net::new(if o.way == Way::Loopback { 1 } else { 2 }, &o);
         let a = net.end(0, &o);
-        let b = net.end(if o.way == Way::Loopback { 0 } else { 1 }, &o);
+        let other = Opts { kind: other_end(o.kind), ..o };
+        let b = net.end(if o.way == Way::Loopback { 0 } else { 1 }, &other);
+        net.srqn = net.srqn_of(&b);
         net.connect(&a, &b, &o);
         net.connect(&b, &a, &o);
         (net, a, b)
+    }
+
+    /// The number of an end's SRQ; 0: it has none.
+    pub fn srqn_of(&self, e: &End) -> u32 {
+        if e.srq == 0 {
+            return 0;
+        }
+        self.lock(e).srq_number(e.srq).unwrap()
     }
 
     /// One more host.
@@ -228,12 +253,19 @@ impl Net {
 
     /// An end in RESET.
     pub fn end(&mut self, host: usize, o: &Opts) -> End {
+        let now = self.now;
         let mut g = self.hosts[host].lock();
         let pd = g.pd_alloc().unwrap();
         let (scq, _) = g.cq_create(o.cqe).unwrap();
         let rcq = if o.one_cq { scq } else { g.cq_create(o.cqe).unwrap().0 };
         let srq_attr = SrqAttr { max_wr: o.rq, max_sge: o.sge, srq_limit: 0 };
-        let srq = if o.srq { g.srq_create(pd, &srq_attr).unwrap().0 } else { 0 };
+        let xrc = o.kind == qp_type::XRC_RECV;
+        let xrcd = if xrc { g.xrcd_alloc().unwrap() } else { 0 };
+        let srq = match () {
+            () if xrc => g.srq_create_xrc(now, [pd, xrcd, rcq], &srq_attr).unwrap().0,
+            () if o.srq => g.srq_create(now, pd, &srq_attr).unwrap().0,
+            () => 0,
+        };
         let cap = QpCap {
             max_send_wr: o.sq,
             max_recv_wr: o.rq,
@@ -242,10 +274,11 @@ impl Net {
             max_inline_data: o.inline,
         };
         let init = QpInit {
+            xrcd,
             pd,
             send_cq: scq,
             recv_cq: rcq,
-            srq,
+            srq: if xrc { 0 } else { srq },
             qp_type: o.kind,
             sq_sig_all: o.sig_all.into(),
             cap,
@@ -262,7 +295,7 @@ impl Net {
             cookie: 0,
         };
         let (mr_handle, mr) = g.mr_reg(&reg).unwrap();
-        End { host, pd, scq, rcq, srq, qp, qpn, mr_handle, mr, buf }
+        End { host, kind: o.kind, pd, xrcd, scq, rcq, srq, qp, qpn, mr_handle, mr, buf }
     }
 
     pub fn modify(&self, e: &End, attr: &QpAttr, mask: u32) -> Result<()> {
@@ -295,8 +328,8 @@ impl Net {
             qp_access_flags: o.access,
             ..QpAttr::default()
         };
-        let ud = o.kind == qp_type::UD;
-        let rc = o.kind == qp_type::RC;
+        let ud = a.kind == qp_type::UD;
+        let answers = matches!(a.kind, qp_type::RC | qp_type::XRC_RECV);
         let own = if ud { m::QKEY } else { m::ACCESS_FLAGS };
         self.modify(a, &attr, m::STATE | m::PKEY_INDEX | m::PORT | own).unwrap();
         attr.qp_state = qp_state::RTR;
@@ -308,7 +341,7 @@ impl Net {
         attr.ah = AhAttr { dgid: to.gid, ..AhAttr::default() };
         let connected = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
         let reliable = m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
-        let mask = if ud { 0 } else { connected } | if rc { reliable } else { 0 };
+        let mask = if ud { 0 } else { connected } | if answers { reliable } else { 0 };
         self.name(a.host, b.host);
         self.modify(a, &attr, m::STATE | mask).unwrap();
         attr.qp_state = qp_state::RTS;
@@ -318,7 +351,12 @@ impl Net {
         attr.rnr_retry = o.rnr;
         attr.max_rd_atomic = o.rd_atomic;
         let reliable = m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
-        self.modify(a, &attr, m::STATE | m::SQ_PSN | if rc { reliable } else { 0 }).unwrap();
+        let own = match a.kind {
+            qp_type::RC | qp_type::XRC_SEND => reliable,
+            qp_type::XRC_RECV => m::TIMEOUT,
+            _ => 0,
+        };
+        self.modify(a, &attr, m::STATE | m::SQ_PSN | own).unwrap();
     }
 
     /// Binds a type 2 window with these rights to the first bytes of an end's region. Returns its
@@ -341,6 +379,9 @@ impl Net {
     pub fn try_post(&self, e: &End, mut w: Wr) -> Result<()> {
         w.raw.sg_list = w.sges.as_ptr();
         w.raw.num_sge = w.sges.len() as i32;
+        if w.raw.remote_srqn == 0 {
+            w.raw.remote_srqn = self.srqn;
+        }
         let mut bad = std::ptr::null();
         // SAFETY: the request and its list live through the call.
         unsafe { self.hosts[e.host].engine.post_send(e.qp, &w.raw, &mut bad).map(|_| ()) }
@@ -378,6 +419,20 @@ impl Net {
                 engine.post_recv(e.qp, &wr, &mut bad)
             }
         }
+    }
+
+    /// Posts a receive of a piece of the end's buffer to an SRQ.
+    pub fn try_recv_of(&self, e: &End, srq: Handle, id: u64, piece: (usize, usize)) -> Result<()> {
+        let (addr, length) = (e.mr.iova + piece.0 as u64, piece.1 as u32);
+        self.try_recv_sge(e.host, srq, id, Sge { addr, length, lkey: e.mr.lkey })
+    }
+
+    /// Posts a receive of one piece to an SRQ.
+    pub fn try_recv_sge(&self, host: usize, srq: Handle, id: u64, sge: Sge) -> Result<()> {
+        let wr = RecvWr { wr_id: id, next: std::ptr::null(), sg_list: &sge, num_sge: 1 };
+        let mut bad = std::ptr::null();
+        // SAFETY: the request and its list live through the call.
+        unsafe { self.hosts[host].engine.post_srq_recv(srq, &wr, &mut bad) }
     }
 
     pub fn recv(&self, e: &End, id: u64, pieces: &[(usize, usize)]) {

@@ -1,6 +1,6 @@
 //! Attribute structs, which programs fill in and read.
 
-use super::{ibv_cq, ibv_pd, ibv_qp, ibv_srq, ibv_td};
+use super::{ibv_cq, ibv_pd, ibv_qp, ibv_srq, ibv_td, ibv_xrcd};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// A GID: 16 bytes in network order.
@@ -193,9 +193,29 @@ pub struct ibv_srq_init_attr_ex {
     pub comp_mask: u32,
     pub srq_type: u32,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub cq: *mut ibv_cq,
     pub tm_cap: [u32; 2],
+}
+
+/// Attributes of an XRC domain.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_xrcd_init_attr {
+    pub comp_mask: u32,
+    pub fd: c_int,
+    pub oflags: c_int,
+}
+
+/// What `ibv_open_qp` looks for.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_qp_open_attr {
+    pub comp_mask: u32,
+    pub qp_num: u32,
+    pub xrcd: *mut ibv_xrcd,
+    pub qp_context: *mut c_void,
+    pub qp_type: u32,
 }
 
 /// Queue sizes.
@@ -227,7 +247,7 @@ pub struct ibv_qp_init_attr_ex {
     pub sq_sig_all: c_int,
     pub comp_mask: u32,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub create_flags: u32,
     pub max_tso_header: u16,
     pub rwq_ind_tbl: *mut c_void,

@@ -109,14 +109,16 @@ pub struct verbs_context {
     pub placeholder2: Unused,
     pub create_flow: Unused,
     pub placeholder1: Unused,
-    pub open_qp: Unused,
+    pub open_qp:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,
     pub create_qp_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
-    pub get_srq_num: Unused,
+    pub get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
     pub create_srq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
-    pub open_xrcd: Unused,
-    pub close_xrcd: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+    pub open_xrcd:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd>,
+    pub close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>,
     pub placeholder3: u64,
     pub sz: usize,
     pub context: ibv_context,

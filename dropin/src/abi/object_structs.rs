@@ -132,6 +132,12 @@ pub struct ibv_cq_ex {
     pub read_completion_wallclock_ns: Read<u64>,
 }
 
+/// An XRC domain.
+#[repr(C)]
+pub struct ibv_xrcd {
+    pub context: *mut ibv_context,
+}
+
 /// A shared receive queue.
 #[repr(C)]
 pub struct ibv_srq {

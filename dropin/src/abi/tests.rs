@@ -51,6 +51,7 @@ fn objects(c: &mut String) {
 }
 
 fn queues(c: &mut String) {
+    same!(c, "struct ibv_xrcd", ibv_xrcd, [context]);
     same! { c, "struct ibv_srq", ibv_srq, [
         context, srq_context, pd, handle, mutex, cond, events_completed,
     ] }
@@ -113,6 +114,10 @@ fn queue_attributes(c: &mut String) {
     same!(c, "struct ibv_srq_init_attr", ibv_srq_init_attr, [srq_context, attr]);
     same! { c, "struct ibv_srq_init_attr_ex", ibv_srq_init_attr_ex, [
         srq_context, attr, comp_mask, srq_type, pd, xrcd, cq, tm_cap,
+    ] }
+    same!(c, "struct ibv_xrcd_init_attr", ibv_xrcd_init_attr, [comp_mask, fd, oflags]);
+    same! { c, "struct ibv_qp_open_attr", ibv_qp_open_attr, [
+        comp_mask, qp_num, xrcd, qp_context, qp_type,
     ] }
     same! { c, "struct ibv_qp_cap", ibv_qp_cap, [
         max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data,

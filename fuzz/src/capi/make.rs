@@ -37,7 +37,13 @@ impl Walk<'_> {
                 (a.max_sge, a.srq_limit) = (self.input.below(6) as u32, self.input.below(4) as u32);
                 let mut o = gdrc_srq::default();
                 let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
-                call!(self, gdrc_srq_create(self.ctx(), pd, &mut a, &mut o));
+                if self.input.one_in(3) {
+                    let xrcd = self.xrcd();
+                    let cq = gdrc_cq { handle: self.input.pick(&self.made.cq) };
+                    call!(self, gdrc_srq_create_xrc(self.ctx(), pd, xrcd, cq, &mut a, &mut o));
+                } else {
+                    call!(self, gdrc_srq_create(self.ctx(), pd, &mut a, &mut o));
+                }
                 self.made.srq.push(o.handle);
             }
             8 => {
@@ -62,6 +68,16 @@ impl Walk<'_> {
                 self.made.ah.push(o.handle);
             }
         }
+    }
+
+    /// An XRC domain, new or old.
+    fn xrcd(&mut self) -> gdrc_xrcd {
+        if self.input.one_in(2) {
+            let mut o = gdrc_xrcd::default();
+            call!(self, gdrc_xrcd_alloc(self.ctx(), &mut o));
+            self.made.xrcd.push(o.handle);
+        }
+        gdrc_xrcd { handle: self.input.pick(&self.made.xrcd) }
     }
 
     fn create_mr(&mut self) {
@@ -100,7 +116,13 @@ impl Walk<'_> {
         (init.send_cq.handle, init.recv_cq.handle) =
             (input.pick(&self.made.cq), input.pick(&self.made.cq));
         init.srq.handle = if input.one_in(3) { input.pick(&self.made.srq) } else { 0 };
-        init.qp_type = if input.one_in(8) { input.word() } else { 2 + input.below(3) as u32 };
+        init.qp_type = match input.below(12) {
+            0 => input.word(),
+            1 => GDRC_QPT_XRC_SEND,
+            2 => GDRC_QPT_XRC_RECV,
+            _ => 2 + input.below(3) as u32,
+        };
+        init.xrcd.handle = input.pick(&self.made.xrcd);
         init.sq_sig_all = input.below(2) as u32;
         let mut depth = || if input.one_in(12) { input.word() } else { 1 + input.below(20) as u32 };
         (init.cap.max_send_wr, init.cap.max_recv_wr) = (depth(), depth());
@@ -191,6 +213,10 @@ impl Walk<'_> {
             6 => {
                 let srq = gdrc_srq { handle: input.pick(&made.srq) };
                 call!(self, gdrc_srq_modify(self.ctx, srq, input.word()));
+                call!(self, gdrc_srq_resize(self.ctx, srq, input.word(), null_mut()));
+                call!(self, gdrc_srq_number(self.ctx, srq, &mut 0));
+                let xrcd = gdrc_xrcd { handle: input.pick(&made.xrcd) };
+                call!(self, gdrc_xrcd_dealloc(self.ctx, xrcd));
             }
             7 => {
                 let cq = gdrc_cq { handle: input.pick(&made.cq) };
@@ -209,11 +235,14 @@ impl Walk<'_> {
         for handle in made.qp {
             call!(self, gdrc_qp_destroy(x, gdrc_qp { handle }));
         }
+        for handle in made.srq {
+            call!(self, gdrc_srq_destroy(x, gdrc_srq { handle }));
+        }
         for handle in made.cq {
             call!(self, gdrc_cq_destroy(x, gdrc_cq { handle }));
         }
-        for handle in made.srq {
-            call!(self, gdrc_srq_destroy(x, gdrc_srq { handle }));
+        for handle in made.xrcd {
+            call!(self, gdrc_xrcd_dealloc(x, gdrc_xrcd { handle }));
         }
         for handle in made.mw {
             call!(self, gdrc_mw_dealloc(x, gdrc_mw { handle }));

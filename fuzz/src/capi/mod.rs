@@ -138,6 +138,7 @@ struct Made {
     mw: Vec<u64>,
     qp: Vec<u64>,
     srq: Vec<u64>,
+    xrcd: Vec<u64>,
     ah: Vec<u64>,
     keys: Vec<u64>,
     ends: Vec<gdrc_endpoint>,

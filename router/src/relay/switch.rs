@@ -369,7 +369,7 @@ fn looked_at<'p>(packet: &'p [u8], own: &Range<u32>) -> Result<(u32, Option<&'p 
     }
     match run.class {
         Class::Ud if !own.contains(&(run.src_qpn / QPN_UNIT)) => Err(Refused::Source),
-        Class::Rc | Class::Uc | Class::Ud => Ok((run.dest_qpn, None)),
+        Class::Rc | Class::Uc | Class::Ud | Class::Xrc => Ok((run.dest_qpn, None)),
         Class::Cnp if payload.len() <= CNP_PAYLOAD => Ok((run.dest_qpn, None)),
         _ => Err(Refused::Frame),
     }

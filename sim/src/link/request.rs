@@ -189,6 +189,10 @@ impl Link {
         draft.op.posted_at = hosts[e.host].time(now);
         self.note(i, &mut draft);
         let Draft { op, mut wr, sges, .. } = draft;
+        if self.plan.xrc {
+            let shared = hosts[self.ends[1].host].shared.as_ref();
+            wr.remote_srqn = shared.and_then(|s| s.xrc).map_or(0, |(.., number)| number);
+        }
         let at = self.at(op.slot);
         let e = &mut self.ends[i];
         e.ops.push_back(op);

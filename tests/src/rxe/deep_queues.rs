@@ -262,6 +262,7 @@ fn srq_of_ours(link: &Link, shape: Shape) -> Outcome<usize> {
         max_inline_data: 0,
     };
     let init = QpInit {
+        xrcd: 0,
         pd: first.pd,
         send_cq: first.cq,
         recv_cq: first.cq,

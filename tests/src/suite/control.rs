@@ -102,6 +102,7 @@ fn dependents(t: Bench<'_>) -> Outcome {
         max_inline_data: 0,
     };
     let init = QpInit {
+        xrcd: 0,
         pd: e.pd,
         send_cq: e.cq,
         recv_cq: e.cq,
@@ -236,6 +237,7 @@ fn bounds(t: Bench<'_>) -> Outcome {
         max_inline_data: 0,
     };
     let init = |qp_type, n| QpInit {
+        xrcd: 0,
         pd,
         send_cq: cq,
         recv_cq: cq,

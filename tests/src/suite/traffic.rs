@@ -223,6 +223,7 @@ fn shared_receives(t: Bench<'_>) -> Outcome {
     for b in [&mut b1, &mut b2] {
         t.b.qp_destroy(b.qp).unwrap();
         let init = QpInit {
+            xrcd: 0,
             pd,
             send_cq: b.cq,
             recv_cq: b.cq,

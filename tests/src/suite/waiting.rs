@@ -121,6 +121,7 @@ fn srq_limit(t: Bench<'_>) -> Outcome {
         max_inline_data: 0,
     };
     let init = QpInit {
+        xrcd: 0,
         pd: b.pd,
         send_cq: b.cq,
         recv_cq: b.cq,

@@ -315,6 +315,14 @@ impl Device for SoftDevice {
         self.lock()?.pd_dealloc(pd)
     }
 
+    fn xrcd_alloc(&self) -> Result<Handle> {
+        self.lock()?.xrcd_alloc()
+    }
+
+    fn xrcd_dealloc(&self, xrcd: Handle) -> Result<()> {
+        self.lock()?.xrcd_dealloc(xrcd)
+    }
+
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
         self.fork.check()?;
         probe(reg)?;
@@ -418,11 +426,23 @@ impl Device for SoftDevice {
     }
 
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
-        self.lock()?.srq_create(pd, attr)
+        self.lock()?.srq_create(now_ns(), pd, attr)
+    }
+
+    fn srq_create_xrc(&self, of: [Handle; 3], attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        self.lock()?.srq_create_xrc(now_ns(), of, attr)
     }
 
     fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()> {
         self.lock()?.srq_modify(srq, limit)
+    }
+
+    fn srq_resize(&self, srq: Handle, max_wr: u32, limit: Option<u32>) -> Result<u32> {
+        self.lock()?.srq_resize(srq, max_wr, limit)
+    }
+
+    fn srq_number(&self, srq: Handle) -> Result<u32> {
+        self.lock()?.srq_number(srq)
     }
 
     fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
@@ -430,7 +450,7 @@ impl Device for SoftDevice {
     }
 
     fn srq_destroy(&self, srq: Handle) -> Result<()> {
-        self.lock()?.srq_destroy(srq)
+        self.lock()?.srq_destroy(now_ns(), srq)
     }
 
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {

@@ -24,7 +24,7 @@ use crate::wire::{packet_bytes, Kind, Opcode};
 #[inline(always)]
 fn is_local(qp: &Qp) -> bool {
     qp.conn.loopback
-        && qp.kind.is_reliable()
+        && qp.kind.has_single_path()
         && qp.conn.resp.blocks() == 0
         && !qp.conn.resp.ack_owed
 }

@@ -13,7 +13,7 @@ use crate::roce::rules::send::{Eligible, PreparedSend};
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
 use crate::verbs::shared::Shared;
-use crate::wire::{packet_bytes, pad_len, Bth, Flow, Kind, Opcode, Syndrome, ICRC_LEN};
+use crate::wire::{packet_bytes, pad_len, Bth, Class, Flow, Kind, Opcode, Syndrome, ICRC_LEN};
 
 /// Bytes of an ACK.
 const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
@@ -63,7 +63,7 @@ impl Transport {
         let (flow, ident) = way(&peer.addr).unwrap_or((peer.flow, 0));
         flow.append_icrc(ident, packet);
         if acks {
-            let ack = qp.conn.resp.ack(run.dest_qpn);
+            let ack = qp.conn.resp.ack(Class::Rc, run.dest_qpn);
             ack.emit_headers(Opcode::RC_ACK, ack.psn, false, 0, &mut behind[..ACK_LEN - ICRC_LEN]);
             flow.append_icrc(ident.wrapping_add(1), behind);
         }

@@ -39,12 +39,14 @@ impl Qp {
         self.attr.qp_access_flags & access::REMOTE_WRITE != 0
     }
 
-    /// The memory that the peer names, where its key gives a right (`access`) to it. The key is
-    /// looked up for every packet: it may end on the way.
+    /// The memory that the peer names, where its key gives a right (`access`) to it in a PD. The
+    /// key is looked up for every packet: it may end on the way.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments)] // the parts of a RETH, and who asks
     pub(in crate::roce) fn remote_target(
         &self,
         memory: &RegisteredMemory,
+        pd: u32,
         rkey: u32,
         va: u64,
         len: u32,
@@ -52,7 +54,7 @@ impl Qp {
     ) -> Result<Target, KeyError> {
         // rxe rxe_resp.c check_rkey, key: A key that is unknown, of another protection domain or
         // without the right, or a range outside of it, is a remote access error.
-        memory.regions.remote(rkey, self.pd, self.qpn, va, len, right)
+        memory.regions.remote(rkey, pd, self.qpn, va, len, right)
     }
 
     /// The completion of a receive request, whose message of `bytes` bytes ends with `run`.
@@ -141,7 +143,7 @@ impl Conn<'_> {
                 return false;
             }
             let right = access::REMOTE_WRITE;
-            match qp.remote_target(&common.memory, run.rkey, run.va, len as u32, right) {
+            match qp.remote_target(&common.memory, qp.pd, run.rkey, run.va, len as u32, right) {
                 Ok(t) if t.provider == 0 => to = Some(t.addr),
                 _ => return false,
             }

@@ -1,7 +1,8 @@
 //! Rules of the transport, each written once.
 //!
 //! The state machines and the fast paths look up a queue pair, its peer and its CQs, and pass them
-//! to these functions; nothing here looks up anything by an index but a CQ.
+//! to these functions; nothing here looks up anything by an index but a CQ
+//! and, by its number, an XRC SRQ.
 
 pub(super) mod accept;
 pub(crate) mod ack;
@@ -12,3 +13,4 @@ pub(super) mod recv;
 pub(crate) mod send;
 pub(super) mod sge;
 mod single;
+mod xrc;

@@ -6,12 +6,7 @@ use crate::roce::peer::Path;
 use crate::roce::run::Run;
 use crate::roce::Origin;
 use crate::verbs::types::qp_state;
-use crate::wire::{Class, Kind, NakCode, Psn, Syndrome};
-
-/// Whether a run answers a request.
-fn is_answer(run: &Run) -> bool {
-    matches!(run.kind, Kind::Ack | Kind::ReadResponse | Kind::AtomicAck)
-}
+use crate::wire::{Class, NakCode, Psn, Syndrome};
 
 impl Conn<'_> {
     /// Whether what came is from the peer of a connected QP: from its address, by a path that it
@@ -78,9 +73,11 @@ impl Conn<'_> {
         let bytes = run.wire_bytes(run.n, payload.len() as u32);
         self.count_received(run.n, bytes);
         match class {
-            Class::Rc => {
+            // An initiator takes answers alone, a target requests alone.
+            Class::Xrc if run.kind.is_answer() == self.qp.kind.answers() => self.refuse(now),
+            Class::Rc | Class::Xrc => {
                 let stood = (self.qp.conn.resp.epsn, self.qp.conn.req.una_psn);
-                if is_answer(run) {
+                if run.kind.is_answer() {
                     self.handle_answer(now, from.port, run, payload);
                 } else {
                     self.handle_request(now, run, payload);
@@ -103,7 +100,9 @@ impl Conn<'_> {
     fn repeat_nak(&mut self, from: &Origin, run: &Run) -> bool {
         let ours = self.is_from_peer(from) && run.pkey & 0x7fff == 0x7fff;
         let Some(syndrome) = self.qp.conn.resp.fatal_nak else { return false };
-        if self.qp.state != qp_state::ERR || run.class != Class::Rc || is_answer(run) || !ours {
+        let kind = self.qp.kind;
+        let asks = kind.answers() && run.class == kind.class() && !run.kind.is_answer();
+        if self.qp.state != qp_state::ERR || !asks || !ours {
             return false;
         }
         let resp = &mut self.qp.conn.resp;

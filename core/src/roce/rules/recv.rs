@@ -66,11 +66,10 @@ impl Conn<'_> {
         }
     }
 
-    /// Pushes a completion into the entry that `take_recv` reserved.
-    pub(crate) fn push_reserved(&mut self, wc: Wc, solicited: bool) {
-        let rcq = self.qp.rcq;
-        self.common.unreserve(rcq, 1);
-        let cq = CqSide::of(self.s, &self.common.key, &mut self.common.cqs, rcq);
+    /// Pushes a completion into the entry of a CQ that `take_recv` reserved.
+    pub(crate) fn push_reserved(&mut self, cq: u32, wc: Wc, solicited: bool) {
+        self.common.unreserve(cq, 1);
+        let cq = CqSide::of(self.s, &self.common.key, &mut self.common.cqs, cq);
         if let Some(mut cq) = cq {
             cq.push(self.s, wc, solicited);
         }
@@ -96,6 +95,6 @@ impl Conn<'_> {
         let recv = &mut self.qp.conn.resp.recv;
         (recv.taken, recv.reserved) = (false, false);
         let wc = self.qp.recv_failure(self.qp.conn.resp.recv.wr_id, status);
-        self.push_reserved(wc, false);
+        self.push_reserved(self.qp.rcq, wc, false);
     }
 }

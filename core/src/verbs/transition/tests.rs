@@ -12,7 +12,13 @@ const STATES: [(u32, &str); 7] = [
     (s::SQE, "SQE"),
     (s::ERR, "ERR"),
 ];
-const TYPES: [(QpKind, &str); 3] = [(QpKind::Rc, "RC"), (QpKind::Uc, "UC"), (QpKind::Ud, "UD")];
+const TYPES: [(QpKind, &str); 5] = [
+    (QpKind::Rc, "RC"),
+    (QpKind::Uc, "UC"),
+    (QpKind::Ud, "UD"),
+    (QpKind::XrcIni, "XRC_SEND"),
+    (QpKind::XrcTgt, "XRC_RECV"),
+];
 const BITS: [(u32, &str); 18] = [
     (m::CUR_STATE, "CUR_STATE"),
     (m::EN_SQD_ASYNC_NOTIFY, "EN_SQD_ASYNC_NOTIFY"),
@@ -54,7 +60,7 @@ fn dot() -> String {
     out.push_str("// On an edge: types, required attributes, then optional ones in brackets.\n");
     out.push_str("digraph qp_states {\n  rankdir=LR;\n  node [shape=box];\n");
     for t in TABLE {
-        for ((_, ty), need) in TYPES.iter().zip([t.rc, t.uc, t.ud]) {
+        for ((_, ty), need) in TYPES.iter().zip([t.rc, t.uc, t.ud, t.ini, t.tgt]) {
             let Some(need) = need else { continue };
             let (req, opt) = (names(need.required), names(need.optional));
             write!(out, "  {} -> {} [label=\"{ty}", name(t.from), name(t.to)).unwrap();
@@ -97,7 +103,7 @@ fn table_has_each_transition_once() {
             name(a.from),
             name(a.to)
         );
-        for need in [a.rc, a.uc, a.ud].into_iter().flatten() {
+        for need in [a.rc, a.uc, a.ud, a.ini, a.tgt].into_iter().flatten() {
             assert_eq!(need.required & need.optional, 0);
         }
     }
@@ -108,7 +114,7 @@ fn table_has_each_transition_once() {
 fn every_state_leads_to_reset_and_err() {
     for (ty, _) in TYPES {
         for (from, _) in STATES {
-            let exists = !(ty == QpKind::Rc && from == s::SQE);
+            let exists = !(ty.is_reliable() && from == s::SQE);
             assert_eq!(check(ty, from, s::RESET, m::STATE).is_ok(), exists);
             assert_eq!(check(ty, from, s::ERR, m::STATE).is_ok(), exists);
             assert!(check(ty, from, s::ERR, m::STATE | m::QKEY).is_err());
@@ -143,6 +149,14 @@ fn usual_bring_up_is_accepted() {
     assert_eq!(check(QpKind::Rc, s::RTS, s::SQD, m::STATE | m::EN_SQD_ASYNC_NOTIFY), Ok(()));
     assert_eq!(check(QpKind::Rc, s::SQD, s::RTS, m::STATE), Ok(()));
     assert_eq!(check(QpKind::Uc, s::SQE, s::RTS, m::STATE), Ok(()));
+    // ibv_xsrq_pingpong.
+    assert_eq!(check(QpKind::XrcIni, s::RESET, s::INIT, init), Ok(()));
+    assert_eq!(check(QpKind::XrcIni, s::INIT, s::RTR, uc_rtr), Ok(()));
+    assert_eq!(check(QpKind::XrcIni, s::RTR, s::RTS, rts), Ok(()));
+    assert_eq!(check(QpKind::XrcTgt, s::RESET, s::INIT, init), Ok(()));
+    assert_eq!(check(QpKind::XrcTgt, s::INIT, s::RTR, rtr), Ok(()));
+    let tgt_rts = m::STATE | m::TIMEOUT | m::SQ_PSN;
+    assert_eq!(check(QpKind::XrcTgt, s::RTR, s::RTS, tgt_rts), Ok(()));
 }
 
 /// Each required bit is missed, each bit that is neither required nor optional is refused.
@@ -150,7 +164,7 @@ fn usual_bring_up_is_accepted() {
 #[test]
 fn each_attribute_counts() {
     for t in TABLE {
-        for ((ty, _), need) in TYPES.iter().zip([t.rc, t.uc, t.ud]) {
+        for ((ty, _), need) in TYPES.iter().zip([t.rc, t.uc, t.ud, t.ini, t.tgt]) {
             let Some(need) = need else {
                 assert!(check(*ty, t.from, t.to, m::STATE).is_err());
                 continue;
@@ -170,7 +184,7 @@ fn each_attribute_counts() {
 
 #[test]
 fn no_other_type() {
-    assert!([0, 1, 5, 8, 9, 0xff, u32::MAX].iter().all(|ty| QpKind::of(*ty).is_none()));
+    assert!([0, 1, 5, 8, 11, 0xff, u32::MAX].iter().all(|ty| QpKind::of(*ty).is_none()));
 }
 
 // IBTA 10.3.1

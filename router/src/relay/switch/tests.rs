@@ -75,7 +75,7 @@ fn service(port: u16) -> Service {
 #[test]
 fn a_packet_goes_to_the_owner_of_its_queue_pair_and_to_nobody_else() {
     let mut s = switch();
-    for class in [Class::Rc, Class::Uc, Class::Ud] {
+    for class in [Class::Rc, Class::Uc, Class::Ud, Class::Xrc] {
         let mut to = |from: u16, gid: &[u8; 16], block: u32| {
             s.here(0, from, gid, &sent(class, qpn(from.into()) + QPN_UNIT, qpn(block), b"hello"))
         };

@@ -219,8 +219,16 @@ fn end(n: u8, to: &Packets, from: &Packets, loses: fn(u64) -> bool) -> End {
         max_recv_sge: 1,
         max_inline_data: 0,
     };
-    let init =
-        QpInit { pd, send_cq: cq, recv_cq: cq, srq: 0, qp_type: qp_type::RC, sq_sig_all: 1, cap };
+    let init = QpInit {
+        xrcd: 0,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: 0,
+        qp_type: qp_type::RC,
+        sq_sig_all: 1,
+        cap,
+    };
     let (qp, qpn, _) = g.qp_create(now_ns(), &init).unwrap();
     drop(g);
     End {

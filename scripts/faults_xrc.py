@@ -1,0 +1,63 @@
+"""Deliberate faults of SRQ resize and of XRC, for mutate.py.
+
+What is wrong then | file | text | what stands there instead | the one stage that can see it."""
+
+R = "core/src/roce/"
+E = "core/src/engine/"
+V = "core/src/verbs/"
+FAULTS = [
+    ("a request that moves into a new ring leaves its pieces behind", V + "shared.rs",
+     "copy.tail_mut().copy_from_slice(slot.tail());",
+     "",
+     "engine"),
+    ("an SRQ is made smaller than what is posted", V + "shared.rs",
+     "if waiting > max_wr {",
+     "if waiting > capacity {",
+     "engine"),
+    ("an SRQ is made smaller than its limit", E + "srq.rs",
+     "if limit > max_wr {",
+     "if limit > capacity {",
+     "engine"),
+    ("keys of a request of XRC count in the PD of the first SRQ", R + "rules/xrc.rs",
+     "(qp.srq, qp.rcq, qp.pd) = (srq, cq, pd);",
+     "(qp.srq, qp.rcq) = (srq, cq);\n        if qp.pd == u32::MAX {\n"
+     "            qp.pd = pd;\n        }",
+     "engine"),
+    ("an SRQ of another XRC domain is taken", R + "rules/xrc.rs",
+     "srq.xrc.filter(|(xrcd, _)| *xrcd == domain)?",
+     "srq.xrc.filter(|_| domain != u32::MAX)?",
+     "engine"),
+    ("a message of XRC goes on in another SRQ", R + "rules/xrc.rs",
+     "qp.conn.resp.incoming() != Incoming::Idle || qp.conn.resp.recv.taken",
+     "qp.conn.resp.incoming() == Incoming::Skip",
+     "engine"),
+    ("a receive of XRC names no queue pair", R + "rules/accept.rs",
+     "            imm_data: run.imm,\n            qp_num: self.qpn,",
+     "            imm_data: run.imm,\n"
+     "            qp_num: if self.xrcd == u32::MAX { self.qpn } else { 0 },",
+     "engine"),
+    ("a completion behind slow memory goes to the CQ of the latest SRQ", R + "queues.rs",
+     "self.push_reserved(fence.cq, wc, fence.solicited);",
+     "self.push_reserved(self.qp.rcq, wc, fence.solicited);",
+     "engine"),
+    ("a READ is answered in the PD of the latest request", R + "answers.rs",
+     "qp.remote_target(memory, job.pd, job.rkey, va, bytes, access::REMOTE_READ)",
+     "qp.remote_target(memory, qp.pd, job.rkey, va, bytes, access::REMOTE_READ)",
+     "engine"),
+    ("only the first packet of a message names its SRQ", "core/src/wire/opcode.rs",
+     "        false => flags | XRCETH,",
+     "        false => flags | if flags & FIRST != 0 { XRCETH } else { 0 },",
+     "unit"),
+    ("the answers of XRC are those of RC", R + "answers.rs",
+     "..Run::new(self.qp.kind.class(), Kind::Ack, to, psn) };",
+     "..Run::new(Class::Rc, Kind::Ack, to, psn) };",
+     "engine"),
+    ("an SRQ that ends keeps the entry of a receive in use", E + "srq.rs",
+     "if promised {",
+     "if promised && rcq == u32::MAX {",
+     "engine"),
+    ("an initiator of XRC takes requests", R + "rules/receive.rs",
+     "Class::Xrc if run.kind.is_answer() == self.qp.kind.answers() => self.refuse(now),",
+     "Class::Xrc if run.kind.is_answer() && self.qp.kind.answers() => self.refuse(now),",
+     "engine"),
+]
