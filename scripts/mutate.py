@@ -15,11 +15,7 @@ import os, re, signal, subprocess, sys, tempfile, time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
-import faults_flow
-import faults_hosts
-import faults_life
-import faults_qos
-import faults_tenants
+import faults_flow, faults_hosts, faults_life, faults_qos, faults_tenants, faults_words
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TREE = os.path.join(ROOT, "build", "mutants")
@@ -181,7 +177,7 @@ FAULTS = [
     ("a gap in a UC message is not noticed", R + "responder.rs",
      "let gap = run.psn != self.qp.conn.resp.epsn;", "let gap = false;"),
     ("READs in flight are not bounded", R + "requester.rs",
-     "wqe.is_read_or_atomic() && qp.conn.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1)",
+     "wqe.is_answered() && qp.conn.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1)",
      "false"),
     ("PSNs do not wrap", "core/src/wire/psn.rs",
      "(self.0.wrapping_sub(other.0) << 8) as i32 >> 8", "self.0 as i32 - other.0 as i32"),
@@ -733,6 +729,7 @@ FAULTS += [
 ]
 SHORT = {"router": ROUTER, "net": NET, "engine": ENGINE}
 FAULTS += [f[:4] + (SHORT.get(f[4]) or whole(f[4]),) for f in faults_tenants.FAULTS]
+FAULTS += [f[:4] + ({"engine": ENGINE, "unit": UNIT}[f[4]],) for f in faults_words.FAULTS]
 
 
 def sh(args, timeout):

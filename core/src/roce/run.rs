@@ -104,6 +104,19 @@ const EXTENDED: [[u8; 3]; Kind::Cnp as usize + 1] = {
     all
 };
 
+/// The opcode of a kind that is always one packet of RC, or a CNP.
+const WHOLE: [Opcode; Kind::Cnp as usize + 1] = {
+    let mut all = [Opcode::CNP; Kind::Cnp as usize + 1];
+    all[Kind::ReadRequest as usize] = Opcode::RC_READ_REQUEST;
+    all[Kind::Ack as usize] = Opcode::RC_ACK;
+    all[Kind::AtomicAck as usize] = Opcode::RC_ATOMIC_ACK;
+    all[Kind::CmpSwap as usize] = Opcode::RC_CMP_SWAP;
+    all[Kind::FetchAdd as usize] = Opcode::RC_FETCH_ADD;
+    all[Kind::AtomicWrite as usize] = Opcode::RC_ATOMIC_WRITE;
+    all[Kind::Flush as usize] = Opcode::RC_FLUSH;
+    all
+};
+
 impl Run {
     /// An empty run of one packet; the caller fills what its kind needs.
     #[inline(always)]
@@ -155,15 +168,8 @@ impl Run {
                 Opcode::rc_send(first, last, self.has_imm && last, self.has_inv && last)
             }
             (_, Kind::Write) => Opcode::rc_write(first, last, self.has_imm && last),
-            (_, Kind::ReadRequest) => Opcode::RC_READ_REQUEST,
             (_, Kind::ReadResponse) => Opcode::read_response(first, last),
-            (_, Kind::Ack) => Opcode::RC_ACK,
-            (_, Kind::AtomicAck) => Opcode::RC_ATOMIC_ACK,
-            (_, Kind::CmpSwap) => Opcode::RC_CMP_SWAP,
-            (_, Kind::FetchAdd) => Opcode::RC_FETCH_ADD,
-            (_, Kind::AtomicWrite) => Opcode::RC_ATOMIC_WRITE,
-            (_, Kind::Flush) => Opcode::RC_FLUSH,
-            (_, _) => Opcode::CNP,
+            (_, kind) => WHOLE[kind as usize],
         }
     }
 
