@@ -738,6 +738,7 @@ enum gdrc_wc_opcode {
     GDRC_WC_OP_FETCH_ADD = 4,
     GDRC_WC_OP_BIND_MW = 5,
     GDRC_WC_OP_LOCAL_INV = 6,
+    GDRC_WC_OP_ATOMIC_WRITE = 9,
     /** Bit 7 is set in every receive opcode. */
     GDRC_WC_OP_RECV = 128,
     GDRC_WC_OP_RECV_RDMA_WITH_IMM = 129,
@@ -1834,11 +1835,17 @@ enum gdrc_wr_opcode {
     GDRC_WR_LOCAL_INV = 7,
     GDRC_WR_BIND_MW = 8,
     GDRC_WR_SEND_WITH_INV = 9,
+    /**
+     * RC: the peer stores the 8 bytes of sg_list in one piece at wr.rdma.remote_addr, a multiple
+     * of 8, behind all that was sent before; it needs GDRC_ACCESS_REMOTE_WRITE. The bytes are
+     * copied during the post, as with GDRC_SEND_INLINE, whatever max_inline_data is.
+     */
+    GDRC_WR_ATOMIC_WRITE = 15,
 };
 
 /**
- * Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs and atomics have
- * ended.
+ * Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs, atomics and
+ * ATOMIC WRITEs have ended.
  */
 enum gdrc_send_flags {
     GDRC_SEND_FENCE = 0x1,
@@ -1863,7 +1870,7 @@ typedef struct gdrc_sge {
     uint32_t lkey;
 } gdrc_sge;
 
-/** Remote side of WRITE and READ. */
+/** Remote side of WRITE, READ and ATOMIC WRITE. */
 typedef struct gdrc_rdma_wr {
     /** Remote address. */
     uint64_t remote_addr;
@@ -1895,7 +1902,7 @@ typedef struct gdrc_ud_wr {
 
 /** The transport-specific part of gdrc_send_wr; the opcode chooses. */
 typedef union gdrc_wr_op {
-    /** WRITE and READ. */
+    /** WRITE, READ and ATOMIC WRITE. */
     struct gdrc_rdma_wr rdma;
     /** CMP_SWAP and FETCH_ADD. */
     struct gdrc_atomic_wr atomic;

@@ -21,6 +21,7 @@ import faults_life
 import faults_qos
 import faults_tenants
 import faults_transport
+import faults_words
 import faults_xrc
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -183,7 +184,7 @@ FAULTS = [
     ("a gap in a UC message is not noticed", R + "responder.rs",
      "let gap = run.psn != self.qp.conn.resp.epsn;", "let gap = false;"),
     ("READs in flight are not bounded", R + "requester.rs",
-     "wqe.is_read_or_atomic() && qp.conn.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1)",
+     "wqe.is_answered() && qp.conn.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1)",
      "false"),
     ("PSNs do not wrap", "core/src/wire/psn.rs",
      "(self.0.wrapping_sub(other.0) << 8) as i32 >> 8", "self.0 as i32 - other.0 as i32"),
@@ -700,6 +701,7 @@ FAULTS += staged(faults_transport.REFUSALS)
 FAULTS += staged(faults_flow.FAULTS)
 FAULTS += staged(faults_life.FAULTS)
 FAULTS += staged(faults_tenants.FAULTS)
+FAULTS += staged(faults_words.FAULTS)
 FAULTS += staged(faults_xrc.FAULTS)
 FAULTS += staged(faults_transport.BULK)
 

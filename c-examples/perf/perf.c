@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * perf: latency and bandwidth of SEND, WRITE, READ and atomics.
+ * perf: latency and bandwidth of SEND, WRITE, READ, atomics and ATOMIC WRITE.
  *
  *   perf -d soft:127.0.0.1                          serves the runs that a client requests
  *   perf -d soft:127.0.0.2 write bw -a 127.0.0.1    measures all sizes against it
@@ -42,15 +42,16 @@ static void usage(FILE *to)
         "serve for ever)\n"
         "       perf [-d DEVICE] TEST lat|bw [OPTIONS] HOST  measure against it\n"
         "       perf -d loopback TEST lat|bw [OPTIONS]       both ends in this process\n"
-        "TEST is send, write, read or atomic.\n\n"
+        "TEST is send, write, read, atomic or atomic_write.\n\n"
         "  -d, --device DEVICE      soft:ADDRESS[:PORT], an address of this machine, a network "
         "interface, or loopback\n"
         "  -x, --gid-index N        which of the interface's addresses\n"
         "  -p, --port PORT          TCP port for the introduction (default %d)\n"
         "  -k, --keep               (server) serve one client after another\n"
-        "  -c, --connection TYPE    RC (default), UC or UD; READ and atomics: RC, WRITE: RC or UC\n"
-        "  -s, --size BYTES         message size (lat 2, bw 64k, atomic 8, UD at most the path "
-        "MTU)\n"
+        "  -c, --connection TYPE    RC (default), UC or UD; WRITE: RC or UC; READ, atomics and "
+        "ATOMIC WRITE: RC\n"
+        "  -s, --size BYTES         message size (lat 2, bw 64k, atomics and ATOMIC WRITE 8, UD at "
+        "most the path MTU)\n"
         "  -a, --all                sizes from 2 bytes to 8 MiB\n"
         "  -n, --iters N            messages per queue pair (lat 1000, bw 5000; with -a fewer of "
         "the large ones)\n"
@@ -62,7 +63,8 @@ static void usage(FILE *to)
         "  -Q, --cq-mod N           one completion for so many requests (bw up to 16, lat up to "
         "8)\n"
         "  -l, --post_list N        requests of one post call (1, at most 64)\n"
-        "  -o, --outs N             READs or atomics outstanding (what the peer serves)\n"
+        "  -o, --outs N             READs, atomics or ATOMIC WRITEs outstanding (what the peer "
+        "serves)\n"
         "      --mem KIND           our own buffer: host (default), shared (a peer on this host "
         "writes it by\n"
         "                           itself), or cuda[:BDF]; each end chooses\n"
@@ -82,8 +84,8 @@ static void usage(FILE *to)
         "not WRITE latency)\n"
         "      --json               one JSON object instead of a table\n"
         "  -h, --help               this text\n\n"
-        "Latency is half of the time there and back, and for READ and atomics the whole of it. MB "
-        "are 10^6 bytes.\n",
+        "Latency is half of the time there and back, and for READ, atomics and ATOMIC WRITE the "
+        "whole of it. MB are 10^6 bytes.\n",
         PORT);
 }
 
@@ -163,12 +165,13 @@ static int option(struct options *o, int c, const char *text)
 
 static int arguments(struct options *o, int argc, char **argv)
 {
-    static const char *const verbs[] = { "send", "write", "read", "atomic" };
+    static const char *const verbs[VERBS] = { "send", "write", "read", "atomic",
+                                              "atomic_write" };
     static const char *const modes[] = { "lat", "bw" };
     int left = argc - optind;
     if (left >= 2) {
         o->has_test = true;
-        if (find_word(argv[optind], "the test", verbs, 4, &o->plan.verb) ||
+        if (find_word(argv[optind], "the test", verbs, VERBS, &o->plan.verb) ||
             find_word(argv[optind + 1], "the test", modes, 2, &o->plan.mode))
             return -EINVAL;
         optind += 2, left -= 2;
@@ -181,15 +184,21 @@ static int arguments(struct options *o, int argc, char **argv)
     return 0;
 }
 
+/* Whether every message is a word of 8 bytes. */
+static bool is_word(const struct plan *p)
+{
+    return p->verb == VERB_ATOMIC || p->verb == VERB_ATOMIC_WRITE;
+}
+
 /* Fills in defaults, and refuses combinations that do not exist. */
 static int complete(struct options *o)
 {
     struct plan *p = &o->plan;
-    bool lat = p->mode == MODE_LAT, out = p->verb <= VERB_WRITE;
+    bool lat = p->mode == MODE_LAT, out = p->verb <= VERB_WRITE, word = is_word(p);
     const char *hint = NULL;
     p->qp_type = p->qp_type ? p->qp_type : GDRC_QPT_RC;
-    if ((p->verb == VERB_READ || p->verb == VERB_ATOMIC) && p->qp_type != GDRC_QPT_RC)
-        hint = "READ and atomics exist on RC only.";
+    if (!out && p->qp_type != GDRC_QPT_RC)
+        hint = "READ, atomics and ATOMIC WRITE exist on RC only.";
     else if (p->verb == VERB_WRITE && p->qp_type == GDRC_QPT_UD)
         hint = "WRITE exists on RC and UC.";
     else if (lat && (p->bidir || p->qps > 1 || p->list > 1))
@@ -200,8 +209,8 @@ static int complete(struct options *o)
     else if (p->no_progress && !(lat && p->verb == VERB_WRITE))
         hint = "Only the target of 'write lat' has something to watch in its memory: leave out "
                "--no-progress.";
-    else if (p->verb == VERB_ATOMIC && ((o->size && o->size != 8) || o->all))
-        hint = "Atomics have 8 bytes.";
+    else if (word && ((o->size && o->size != 8) || o->all))
+        hint = "Atomics and ATOMIC WRITEs have 8 bytes.";
     if (hint) {
         gx_error(hint, "%s %s over %s: these options do not go together", verb_name(p->verb),
                  lat ? "lat" : "bw", type_name(p->qp_type));
@@ -226,7 +235,7 @@ static int complete(struct options *o)
         p->cq_mod = p->tx_depth;
     if (p->inline_max == UINT32_MAX)
         p->inline_max = lat && out ? 220 : 0;
-    o->size = p->verb == VERB_ATOMIC              ? 8
+    o->size = word                                ? 8
               : o->size                           ? o->size
               : p->qp_type == GDRC_QPT_UD && !lat ? 4096
               : lat                               ? 2
@@ -266,12 +275,12 @@ static int plan_unpack(struct plan *p, const uint8_t *at)
     for (unsigned i = 0; i < PLAN_WORDS; i++)
         *words[i] = gx_get32(at + 4 * i);
     p->max_size = gx_get64(at + 4 * PLAN_WORDS);
-    bool good = p->verb <= VERB_ATOMIC && p->mode <= MODE_BW && p->qp_type >= GDRC_QPT_RC &&
+    bool good = p->verb < VERBS && p->mode <= MODE_BW && p->qp_type >= GDRC_QPT_RC &&
                 p->qp_type <= GDRC_QPT_UD && p->atomic <= 1 && p->qps - 1 < MAX_QPS &&
                 p->tx_depth - 1 < MAX_DEPTH && p->rx_depth - 1 < MAX_DEPTH &&
                 p->cq_mod - 1 < p->tx_depth && p->inline_max <= 4096 && p->mtu <= GDRC_MTU_4096 &&
-                p->outs <= 128 && p->list - 1 < 64 && p->list <= p->tx_depth && p->timeout <= 31 &&
-                p->retries <= 7 && p->max_size - 1 < MAX_SIZE &&
+                p->outs <= 128 && p->list - 1 < MAX_LIST && p->list <= p->tx_depth &&
+                p->timeout <= 31 && p->retries <= 7 && p->max_size - 1 < MAX_SIZE &&
                 (!p->no_progress || (p->mode == MODE_LAT && p->verb == VERB_WRITE));
     return good ? 0 : -EPROTO;
 }

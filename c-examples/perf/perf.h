@@ -15,10 +15,12 @@
 
 #include "../common/gx.h"
 
-enum verb { VERB_SEND, VERB_WRITE, VERB_READ, VERB_ATOMIC };
+/* From VERB_READ on an answer ends a request. */
+enum verb { VERB_SEND, VERB_WRITE, VERB_READ, VERB_ATOMIC, VERB_ATOMIC_WRITE, VERBS };
 enum mode { MODE_LAT, MODE_BW };
 enum atomic { ATOMIC_FETCH_ADD, ATOMIC_CMP_SWAP };
 
+#define MAX_LIST 64u
 #define MAX_QPS 1024u
 #define MAX_DEPTH 8192u
 #define MAX_SIZE (1ull << 30)
@@ -65,6 +67,7 @@ struct side {
     struct gdrc_mr_attr mr_attr;
     struct gx_mem mem;
     uint8_t *scratch;     /* a message, where the buffer is a GPU's */
+    uint64_t words[MAX_LIST]; /* what ATOMIC WRITEs of one post call store */
     struct lane *lanes;
     uint32_t ready_lanes; /* lanes whose QP exists */
     uint32_t tx_slots, rx_slots;

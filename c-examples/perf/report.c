@@ -10,8 +10,8 @@ static bool first_row;
 
 const char *verb_name(uint32_t verb)
 {
-    static const char *const names[] = { "SEND", "WRITE", "READ", "ATOMIC" };
-    return verb < 4 ? names[verb] : "?";
+    static const char *const names[] = { "SEND", "WRITE", "READ", "ATOMIC", "ATOMIC_WRITE" };
+    return verb < VERBS ? names[verb] : "?";
 }
 
 const char *type_name(uint32_t qp_type)
@@ -25,10 +25,10 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The divisor of a round trip: READ and atomics are reported whole, other operations halved. */
+/* The divisor of a round trip: what an answer ends is reported whole, the rest halved. */
 static double hops(const struct plan *plan)
 {
-    return plan->verb == VERB_READ || plan->verb == VERB_ATOMIC ? 1.0 : 2.0;
+    return plan->verb >= VERB_READ ? 1.0 : 2.0;
 }
 
 void report_head(const struct plan *plan, enum format format, const char *device, const char *peer)

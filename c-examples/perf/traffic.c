@@ -7,7 +7,6 @@
 #include <string.h>
 
 #define POLL 16
-#define LIST_MAX 64u
 #define SILENCE_NS 10000000000u
 /* After a signal the run ends when nothing completes for this long, or after this long in all. */
 #define STOP_SILENCE_NS 1000000000u
@@ -142,6 +141,8 @@ static uint32_t opcode(const struct plan *plan)
         return GDRC_WR_RDMA_WRITE;
     case VERB_READ:
         return GDRC_WR_RDMA_READ;
+    case VERB_ATOMIC_WRITE:
+        return GDRC_WR_ATOMIC_WRITE;
     default:
         return plan->atomic == ATOMIC_CMP_SWAP ? GDRC_WR_ATOMIC_CMP_AND_SWP
                                                : GDRC_WR_ATOMIC_FETCH_AND_ADD;
@@ -176,6 +177,12 @@ static void build(struct side *side, uint32_t index, uint64_t number, gdrc_send_
     bool put_inline = out && !side->mem.gpu && side->size <= plan->inline_max;
     if (put_inline)
         sge->addr = (uint64_t)(uintptr_t)(lane->tx + from);
+    if (plan->verb == VERB_ATOMIC_WRITE) {
+        /* So are the bytes of an ATOMIC WRITE. */
+        uint64_t *word = &side->words[wrap(number, MAX_LIST)];
+        *word = word_at(number, index, 0);
+        sge->addr = (uint64_t)(uintptr_t)word;
+    }
     sge->length = (uint32_t)side->size;
     sge->lkey = side->mr_attr.lkey;
     wr->next = NULL;
@@ -217,8 +224,8 @@ static int explain(struct side *side, int err)
 /* Posts up to `count` more. Returns the number. */
 static int post(struct side *side, uint32_t index, uint64_t count)
 {
-    gdrc_send_wr wr[LIST_MAX];
-    gdrc_sge sge[LIST_MAX];
+    gdrc_send_wr wr[MAX_LIST];
+    gdrc_sge sge[MAX_LIST];
     const gdrc_send_wr *bad = NULL;
     struct lane *lane = &side->lanes[index];
     int n = (int)(count < side->plan->list ? count : side->plan->list);
@@ -415,8 +422,7 @@ static int step_latency(struct side *side)
     const struct plan *plan = side->plan;
     struct lane *lane = &side->lanes[0];
     bool memory = plan->verb == VERB_WRITE, answered;
-    uint64_t *back =
-        plan->verb == VERB_READ || plan->verb == VERB_ATOMIC ? &lane->done : &lane->received;
+    uint64_t *back = plan->verb >= VERB_READ ? &lane->done : &lane->received;
     if (memory && byte_is(side, (uint8_t)(lane->received + 1)) &&
         lane->received < lane->posted + !side->active)
         lane->received++;
@@ -572,9 +578,9 @@ void traffic_end(struct side *side, uint64_t start_ns, uint64_t end_ns, struct o
         const struct lane *lane = &side->lanes[i];
         out->messages += lane->done;
         out->received += lane->received;
-        for (uint32_t slot = 0; plan->verb == VERB_WRITE && plan->mode == MODE_BW && checks(side) &&
-                                slot < side->rx_slots;
-             slot++)
+        bool placed = (plan->verb == VERB_WRITE && plan->mode == MODE_BW) ||
+                      plan->verb == VERB_ATOMIC_WRITE;
+        for (uint32_t slot = 0; placed && checks(side) && slot < side->rx_slots; slot++)
             side->bad += !slot_is_whole(side, i, slot);
     }
     out->bytes = out->messages * side->size;

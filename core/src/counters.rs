@@ -59,7 +59,7 @@ counters! {
     rdma_writes,
     /// READ messages completed as requester.
     rdma_reads,
-    /// Atomic operations completed as requester.
+    /// Atomics and ATOMIC WRITEs completed as requester.
     rdma_atomics,
     /// Payload bytes of completed requests.
     request_bytes,

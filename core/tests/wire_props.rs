@@ -101,7 +101,7 @@ proptest! {
         comes_back!(AtomicAckEth, AtomicAckEth { orig: a });
         comes_back!(ImmDt, ImmDt { imm: d });
         comes_back!(Ieth, Ieth { rkey: d });
-        comes_back!(Feth, Feth { placement: a as u8 & 15, selectivity: b as u8 & 3 });
+        comes_back!(Feth, Feth::of_word(d));
     }
 
     #[test]

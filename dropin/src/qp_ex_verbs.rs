@@ -16,10 +16,13 @@ use core::ffi::{c_int, c_void};
 use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode};
 use gdrcore_core::{refuse, Error, Result};
 
-/// `ibv_qp_create_send_ops_flags` of each transport: bit n is operation n of `ibv_wr_opcode`.
+/// `ibv_qp_create_send_ops_flags` of each transport: up to 9, bit n is operation n of
+/// `ibv_wr_opcode`.
 const UD_OPS: u64 = 1 << 2 | 1 << 3;
 const UC_OPS: u64 = UD_OPS | 1 | 1 << 1 | 1 << 7 | 1 << 8;
-const RC_OPS: u64 = UC_OPS | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9;
+const RC_OPS: u64 = UC_OPS | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9 | EX_ATOMIC_WRITE;
+/// `IBV_QP_EX_WITH_ATOMIC_WRITE`, whose bit is not its opcode's number.
+const EX_ATOMIC_WRITE: u64 = 1 << 12;
 
 /// `ibv_qp_init_attr_mask`.
 const INIT_PD: u32 = 1;
@@ -121,6 +124,9 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
         SEND_WITH_IMM => wr_send_imm, RDMA_READ => wr_rdma_read,
         ATOMIC_CMP_AND_SWP => wr_atomic_cmp_swp, ATOMIC_FETCH_AND_ADD => wr_atomic_fetch_add,
         LOCAL_INV => wr_local_inv, BIND_MW => wr_bind_mw, SEND_WITH_INV => wr_send_inv,
+    }
+    if ops & EX_ATOMIC_WRITE != 0 {
+        ex.wr_atomic_write = Some(wr_atomic_write);
     }
     if ex.qp_base.qp_type == qp_type::UD {
         ex.wr_set_ud_addr = Some(wr_set_ud_addr);
@@ -288,6 +294,24 @@ unsafe extern "C" fn wr_atomic_fetch_add(
             (w.wr.atomic.remote_addr, w.wr.atomic.rkey) = (remote_addr, rkey);
             w.wr.atomic.compare_add = add;
         });
+    }
+}
+
+/// The 8 bytes are the program's until the call returns.
+unsafe extern "C" fn wr_atomic_write(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    bytes: *const c_void,
+) {
+    // SAFETY: between start and complete.
+    unsafe {
+        begin(qp, wr_opcode::ATOMIC_WRITE, |w| {
+            (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey)
+        });
+        if let Some(b) = batch(qp) {
+            b.set_word(bytes);
+        }
     }
 }
 

@@ -37,6 +37,8 @@ const SPEED_FDR10: u8 = 8;
 /// SEND_WITH_INV), windows of both types, SRQs that can be resized, XRC.
 const CAPS: u32 =
     1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
+/// `IB_UVERBS_DEVICE_ATOMIC_WRITE` of `device_cap_flags_ex`.
+const CAPS_EX: u64 = 1 << 40;
 /// `IBV_ATOMIC_GLOB`: atomics are the CPU's.
 const ATOMIC_GLOB: u32 = 2;
 
@@ -149,7 +151,7 @@ pub unsafe extern "C" fn query_device_ex(
             ud_odp_caps: ODP_SEND | ODP_RECV | ODP_SRQ_RECV,
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK_KHZ,
-            device_cap_flags_ex: u64::from(CAPS),
+            device_cap_flags_ex: u64::from(CAPS) | CAPS_EX,
             tso_caps: [0; 2],
             rss_caps: [0; 4],
             max_wq_type_rq: 0,

@@ -1,17 +1,20 @@
 //! A batch of send requests that a program builds between `ibv_wr_start` and `ibv_wr_complete`.
 
 use crate::abi::*;
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::send_flags;
 use gdrcore_core::{refuse, Error};
+
+/// Bytes of an ATOMIC WRITE.
+const WORD: usize = 8;
 
 /// The requests between `ibv_wr_start` and `ibv_wr_complete`.
 pub struct SendBatch {
     pub wrs: Vec<ibv_send_wr>,
     /// `max_sge` for each request.
     sges: Vec<ibv_sge>,
-    /// `max_inline` bytes for each request.
+    /// `max_inline` bytes for each request, and a word for an ATOMIC WRITE at least.
     inline: Vec<u8>,
     pub max_sge: usize,
     max_inline: usize,
@@ -30,10 +33,11 @@ impl SendBatch {
             cap.max_send_sge.max(1) as usize,
             cap.max_inline_data as usize,
         );
+        let bytes = max_inline.max(WORD);
         SendBatch {
             wrs: Vec::with_capacity(limit),
             sges: Vec::with_capacity(limit * max_sge),
-            inline: Vec::with_capacity(limit * max_inline),
+            inline: Vec::with_capacity(limit * bytes),
             max_sge,
             max_inline,
             limit,
@@ -87,6 +91,21 @@ impl SendBatch {
         }
     }
 
+    /// Gives the request that was begun last, an ATOMIC WRITE, the 8 bytes at an address; memory
+    /// that cannot be read is an error.
+    pub fn set_word(&mut self, bytes: *const c_void) {
+        let at = self.inline.len();
+        if self.last().is_none() || at + WORD > self.inline.capacity() {
+            return self.fail(Error::NoMemory);
+        }
+        self.inline.resize(at + WORD, 0);
+        if host::fetch(bytes as u64, &mut self.inline[at..]).is_err() {
+            return self.fail(Error::Fault);
+        }
+        let addr = self.inline[at..].as_ptr() as u64;
+        self.set_sges(&[ibv_sge { addr, length: WORD as u32, lkey: 0 }]);
+    }
+
     /// # Safety
     /// The program's entries; memory that cannot be read is an error.
     pub unsafe fn set_inline(&mut self, pieces: &[ibv_data_buf]) {
@@ -96,7 +115,7 @@ impl SendBatch {
         let at = self.inline.len();
         let total = pieces.iter().try_fold(0usize, |sum, p| sum.checked_add(p.length));
         match total {
-            Some(n) if n <= self.max_inline && at + n <= self.limit * self.max_inline => {}
+            Some(n) if n <= self.max_inline && at + n <= self.inline.capacity() => {}
             _ => {
                 return self.fail(refuse!(
                     Invalid,
@@ -118,5 +137,36 @@ impl SendBatch {
         if let Some(wr) = self.last() {
             wr.send_flags |= send_flags::INLINE;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_atomic_writes_find_room_without_inline_data() {
+        let cap = ibv_qp_cap { max_send_wr: 2, max_send_sge: 1, ..ibv_qp_cap::default() };
+        let mut batch = SendBatch::new(&cap);
+        // SAFETY: zeroes are a valid request.
+        let request = || unsafe { core::mem::zeroed::<ibv_send_wr>() };
+        for round in 0..3u64 {
+            batch.clear();
+            for k in 0..2 {
+                batch.wrs.push(request());
+                let word = 10 * round + k;
+                batch.set_word((&raw const word).cast());
+            }
+            assert_eq!(batch.error, None);
+            for (wr, k) in batch.wrs.iter().zip(0u64..) {
+                assert_eq!(wr.num_sge, 1);
+                // SAFETY: its one piece, of the batch.
+                let (sge, word) = unsafe { (*wr.sg_list, *((*wr.sg_list).addr as *const [u8; 8])) };
+                assert_eq!((sge.length, u64::from_ne_bytes(word)), (8, 10 * round + k));
+            }
+        }
+        batch.clear();
+        batch.set_word((&raw const cap).cast());
+        assert_eq!(batch.error, Some(Error::Invalid), "no request");
     }
 }

@@ -18,10 +18,14 @@ pub const GDRC_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
 pub const GDRC_WR_LOCAL_INV: u32 = 7;
 pub const GDRC_WR_BIND_MW: u32 = 8;
 pub const GDRC_WR_SEND_WITH_INV: u32 = 9;
+/// RC: the peer stores the 8 bytes of sg_list in one piece at wr.rdma.remote_addr, a multiple of 8,
+/// behind all that was sent before; it needs GDRC_ACCESS_REMOTE_WRITE. The bytes are copied during
+/// the post, as with GDRC_SEND_INLINE, whatever max_inline_data is.
+pub const GDRC_WR_ATOMIC_WRITE: u32 = 15;
 
 // flags gdrc_send_flags
-/// Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs and atomics have
-/// ended.
+/// Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs, atomics and
+/// ATOMIC WRITEs have ended.
 pub const GDRC_SEND_FENCE: u32 = 1;
 /// Generate a completion.
 pub const GDRC_SEND_SIGNALED: u32 = 2;
@@ -61,6 +65,7 @@ pub const GDRC_WC_OP_COMP_SWAP: u32 = 3;
 pub const GDRC_WC_OP_FETCH_ADD: u32 = 4;
 pub const GDRC_WC_OP_BIND_MW: u32 = 5;
 pub const GDRC_WC_OP_LOCAL_INV: u32 = 6;
+pub const GDRC_WC_OP_ATOMIC_WRITE: u32 = 9;
 /// Bit 7 is set in every receive opcode.
 pub const GDRC_WC_OP_RECV: u32 = 128;
 pub const GDRC_WC_OP_RECV_RDMA_WITH_IMM: u32 = 129;
@@ -354,6 +359,7 @@ const _: () = {
         GDRC_WR_LOCAL_INV == types::wr_opcode::LOCAL_INV;
         GDRC_WR_BIND_MW == types::wr_opcode::BIND_MW;
         GDRC_WR_SEND_WITH_INV == types::wr_opcode::SEND_WITH_INV;
+        GDRC_WR_ATOMIC_WRITE == types::wr_opcode::ATOMIC_WRITE;
         GDRC_SEND_FENCE == types::send_flags::FENCE;
         GDRC_SEND_SIGNALED == types::send_flags::SIGNALED;
         GDRC_SEND_SOLICITED == types::send_flags::SOLICITED;
@@ -383,6 +389,7 @@ const _: () = {
         GDRC_WC_OP_FETCH_ADD == types::wc_opcode::FETCH_ADD;
         GDRC_WC_OP_BIND_MW == types::wc_opcode::BIND_MW;
         GDRC_WC_OP_LOCAL_INV == types::wc_opcode::LOCAL_INV;
+        GDRC_WC_OP_ATOMIC_WRITE == types::wc_opcode::ATOMIC_WRITE;
         GDRC_WC_OP_RECV == types::wc_opcode::RECV;
         GDRC_WC_OP_RECV_RDMA_WITH_IMM == types::wc_opcode::RECV_RDMA_WITH_IMM;
         GDRC_WC_FLAG_GRH == types::wc_flags::GRH;

@@ -15,7 +15,7 @@ pub struct gdrc_sge {
     pub lkey: u32,
 }
 
-/// Remote side of WRITE and READ.
+/// Remote side of WRITE, READ and ATOMIC WRITE.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_rdma_wr {
@@ -55,7 +55,7 @@ pub struct gdrc_ud_wr {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union gdrc_wr_op {
-    /// WRITE and READ.
+    /// WRITE, READ and ATOMIC WRITE.
     pub rdma: gdrc_rdma_wr,
     /// CMP_SWAP and FETCH_ADD.
     pub atomic: gdrc_atomic_wr,

@@ -404,6 +404,8 @@ fn posted_requests() {
         EINVAL "wr->sg_list": gdrc_post_send(x, qp, &send(&|w| w.num_sge = 1), null_mut());
         EINVAL "wr->sg_list: 0 bytes":
             gdrc_post_send(x, qp, &send(&|w| w.opcode = GDRC_WR_ATOMIC_FETCH_AND_ADD), null_mut());
+        EINVAL "wr->sg_list: 0 bytes, and ATOMIC_WRITE":
+            gdrc_post_send(x, qp, &send(&|w| w.opcode = GDRC_WR_ATOMIC_WRITE), null_mut());
         EINVAL "wr->send_flags INLINE": gdrc_post_send(x, qp, &inline_read, null_mut());
         EFAULT "wr->sg_list: 8 bytes at 0x8": gdrc_post_send(x, qp, &inline_nowhere, null_mut());
         EINVAL "wr->num_sge -1": gdrc_post_recv(x, qp, &less_than_nothing, null_mut());

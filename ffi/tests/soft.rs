@@ -63,6 +63,16 @@ fn exchange(a: &mut Side, b: &mut Side) {
     assert_eq!(a.buf[64..72], 41u64.to_ne_bytes());
     assert_eq!(b.buf[8..16], 42u64.to_ne_bytes());
 
+    // The bytes of an ATOMIC WRITE are taken at the post, whatever its flags and its lkey.
+    a.buf[64..72].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    let word = gdrc_sge { addr: a.buf[64..].as_ptr() as u64, length: 8, lkey: 0x5a5a };
+    let to = (b.local.addr + 16, b.local.rkey);
+    assert_eq!(a.post_send(GDRC_WR_ATOMIC_WRITE, GDRC_SEND_SIGNALED, &mut [word], to), 0);
+    a.buf[64..72].fill(0);
+    let wc = a.poll(Some(b)).expect("the atomic write ends");
+    assert_eq!((wc.status, wc.opcode), (GDRC_WC_SUCCESS, GDRC_WC_OP_ATOMIC_WRITE));
+    assert_eq!(b.buf[16..24], [1, 2, 3, 4, 5, 6, 7, 8]);
+
     // A key that never existed: an error completion with a cause.
     let bad = (b.local.addr, b.local.rkey ^ 0x5a00);
     assert_eq!(a.post_send(GDRC_WR_RDMA_WRITE, 0, &mut [a.sge(0, 8)], bad), 0);

@@ -226,7 +226,8 @@ impl Host {
     fn send(&mut self, qp: Handle, op: u32, len: u32, va: u64, rkey: u32) {
         let atomic = matches!(op, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
         let (addr, _) = self.target();
-        let length = if atomic { 8 } else { len.min(BUFFER as u32) };
+        let word = atomic || op == wr_opcode::ATOMIC_WRITE;
+        let length = if word { 8 } else { len.min(BUFFER as u32) };
         let sge = Sge { addr, length, lkey: self.lkey };
         let wr = SendWr {
             wr_id: 2,

@@ -30,7 +30,7 @@ use bytes::Bytes;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::verbs::types::{qp_state, qp_type, wr_opcode};
-use gdrcore_core::wire::{Class, Flow, Opcode, Packet, View, ICRC_LEN};
+use gdrcore_core::wire::{Class, Feth, Flow, Kind, Opcode, Packet, View, ICRC_LEN};
 use host::Host;
 
 pub use capi::{capi, Reached};
@@ -43,17 +43,22 @@ pub use relay::{relay, Relayed};
 pub use router::{router, Routed};
 
 /// Opcodes of most packets; the rest have any opcode.
-const COMMON: [Opcode; 6] = [
+const COMMON: [Opcode; 8] = [
     Opcode::RC_ACK,
     Opcode::RC_SEND_ONLY,
     Opcode::RC_WRITE_ONLY,
     Opcode::RC_READ_REQUEST,
     Opcode::RC_READ_RESPONSE_ONLY,
     Opcode::RC_FETCH_ADD,
+    Opcode::RC_ATOMIC_WRITE,
+    Opcode::RC_FLUSH,
 ];
 
 /// Valid syndromes of an AETH: ACK, RNR NAK, and the four NAKs of RC.
 const SYNDROMES: [u8; 6] = [0x1f, 0x2c, 0x60, 0x61, 0x62, 0x63];
+
+/// Placement types and levels of a FETH, the last two of which do not exist.
+const FETHS: [u8; 8] = [0x01, 0x11, 0x02, 0x12, 0x03, 0x13, 0x00, 0x21];
 
 /// Index of the RC queue pair that sends, among those of [`packets`].
 const RTS: usize = 3;
@@ -122,7 +127,12 @@ pub fn packets(data: &[u8]) -> Counters {
         let (qp, qpn) = qps[chosen];
         packet.extend_from_slice(input.take(headers + more));
         if known.has_payload() && plan & 0x40 == 0 {
-            let bytes = if known.is_last() { usize::from(input.u8()) & !3 } else { 1024 };
+            let bytes = match known.is_last() {
+                // Most ATOMIC WRITEs have the length that they must have.
+                true if known == Opcode::RC_ATOMIC_WRITE && form & 0x80 == 0 => 8,
+                true => usize::from(input.u8()) & !3,
+                false => 1024,
+            };
             packet.resize(12 + headers + bytes, 0x5a);
         }
         while packet.len() % 4 != 0 {
@@ -143,9 +153,7 @@ pub fn packets(data: &[u8]) -> Counters {
         if at_memory > 12 && plan & 6 != 6 && packet.len() >= at_memory {
             packet[12..16].copy_from_slice(&srqn.to_be_bytes());
         }
-        if plan & 4 == 0 {
-            name_memory(&mut packet, at_memory, host.target(), &mut input);
-        }
+        name_memory(&mut packet, (known, at_memory), (plan, form), &mut input, &host);
         packet.extend_from_slice(&[0; ICRC_LEN]);
         if plan & 8 == 0 {
             flow.append_icrc(0, &mut packet);
@@ -162,13 +170,30 @@ pub fn packets(data: &[u8]) -> Counters {
     host.finish(now)
 }
 
-/// Gives a packet a valid address and key where its RETH stands, so that the later checks are
-/// reached.
-fn name_memory(packet: &mut [u8], at: usize, (va, rkey): (u64, u32), input: &mut Bytes<'_>) {
-    let Some(reth) = packet.get_mut(at..at + 16) else { return };
-    reth[..8].copy_from_slice(&(va + u64::from(input.u8())).to_be_bytes());
-    reth[8..12].copy_from_slice(&rkey.to_be_bytes());
-    reth[12..].copy_from_slice(&u32::from(input.u16() & 0x7ff).to_be_bytes());
+/// Gives most packets of requests that name memory a valid address and key, so that the later
+/// checks are reached.
+fn name_memory(
+    packet: &mut [u8],
+    (known, at): (Opcode, usize),
+    (plan, form): (u8, u8),
+    input: &mut Bytes<'_>,
+    host: &Host,
+) {
+    let legal = form & 0x80 == 0;
+    // A FETH comes before the address.
+    let reth = at + if known.has_feth() { Feth::LEN } else { 0 };
+    if let Some(feth) = packet.get_mut(at..reth).filter(|feth| legal && !feth.is_empty()) {
+        feth.copy_from_slice(&[0, 0, 0, FETHS[usize::from(form & 7)]]);
+    }
+    let Some(named) = packet.get_mut(reth..reth + 16).filter(|_| plan & 4 == 0) else { return };
+    let (va, rkey) = host.target();
+    let len = match known.kind() {
+        Kind::AtomicWrite if legal => 8,
+        _ => u32::from(input.u16() & 0x7ff),
+    };
+    named[..8].copy_from_slice(&(va + u64::from(input.u8())).to_be_bytes());
+    named[8..12].copy_from_slice(&rkey.to_be_bytes());
+    named[12..].copy_from_slice(&len.to_be_bytes());
 }
 
 /// Two engines fed by one byte string. Returns the counters of both.
@@ -211,6 +236,7 @@ pub fn pair(data: &[u8]) -> Counters {
                     a.post_recv(qa.0, u32::from(arg) * 41)
                 }
             }
+            11 if to_b => a.post_send(qa.0, wr_opcode::ATOMIC_WRITE, 8, &b),
             6 => now += u64::from(arg) * 1_000_000,
             7 if !wire.is_empty() => {
                 let i = usize::from(arg) % wire.len();
@@ -260,6 +286,7 @@ pub fn wire(data: &[u8]) {
     if let Ok(view) = View::parse(data) {
         let _ =
             (view.bth(), view.reth(), view.aeth(), view.deth(), view.atomic_eth(), view.payload());
+        let _ = view.feth().map(|feth| (feth.is_legal(), feth.word()));
         if let Ok(packet) = Packet::try_from(view) {
             let mut out = vec![0u8; packet.emitted_len()];
             let n = packet.emit(&mut out).expect("a legal packet can be written");

@@ -153,7 +153,7 @@ pub struct Op {
     pub slot: usize,
     /// Whether it is signalled.
     pub signaled: bool,
-    /// CMP_SWAP: compare; FETCH_ADD: add.
+    /// CMP_SWAP: compare; FETCH_ADD: add; ATOMIC WRITE: the word.
     pub a: u64,
     /// CMP_SWAP: swap.
     pub b: u64,
@@ -422,9 +422,15 @@ pub fn index(h: Handle) -> usize {
 }
 
 impl Op {
-    /// CMP_SWAP or FETCH_ADD.
+    /// CMP_SWAP, FETCH_ADD or ATOMIC WRITE: an operation on the peer's word.
     pub fn is_atomic(&self) -> bool {
         matches!(self.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD)
+            || self.is_atomic_write()
+    }
+
+    /// ATOMIC WRITE.
+    pub fn is_atomic_write(&self) -> bool {
+        self.opcode == wr_opcode::ATOMIC_WRITE
     }
 
     /// The word after this operation.
@@ -432,6 +438,7 @@ impl Op {
         match self.opcode {
             wr_opcode::ATOMIC_FETCH_AND_ADD => word.wrapping_add(self.a),
             wr_opcode::ATOMIC_CMP_AND_SWP if word == self.a => self.b,
+            wr_opcode::ATOMIC_WRITE => self.a,
             _ => word,
         }
     }

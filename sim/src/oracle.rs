@@ -94,6 +94,7 @@ impl Link {
             wr_opcode::RDMA_READ => wc_opcode::RDMA_READ,
             wr_opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
             wr_opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
+            wr_opcode::ATOMIC_WRITE => wc_opcode::ATOMIC_WRITE,
             wr_opcode::BIND_MW => wc_opcode::BIND_MW,
             _ => wc_opcode::LOCAL_INV,
         };
@@ -148,9 +149,10 @@ impl Link {
                 }
             }
             wr_opcode::BIND_MW => e.mw_key = Some(e.mw.1),
-            wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
+            _ if op.is_atomic() => {
                 let old = src.get_u64(at);
-                ensure!(old == e.word, "{op:?}: returned {old:#x}, the word was {:#x}", e.word);
+                let was = op.is_atomic_write() || old == e.word;
+                ensure!(was, "{op:?}: returned {old:#x}, the word was {:#x}", e.word);
                 e.word = op.apply(e.word);
                 let more = |op: &Op| op.is_atomic();
                 if rc && !e.ops.iter().any(more) {

@@ -149,6 +149,7 @@ impl State {
                         AtomicOp::CmpSwap { compare, swap } if old == compare => swap,
                         AtomicOp::CmpSwap { .. } => old,
                         AtomicOp::FetchAdd(add) => old.wrapping_add(add),
+                        AtomicOp::Store(value) => value,
                     };
                     // SAFETY: as above.
                     unsafe { p.write(new) };

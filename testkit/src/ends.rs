@@ -99,6 +99,8 @@ pub enum Op {
     CmpSwap(u64, u64, u64),
     /// FETCH_ADD at a remote offset.
     FetchAdd(u64, u64),
+    /// ATOMIC WRITE to a remote offset.
+    AtomicWrite(u64),
 }
 
 /// One QP and what it needs.
@@ -312,6 +314,7 @@ impl<'d> End<'d> {
                 (wr_opcode::ATOMIC_CMP_AND_SWP, None, atomic(at, compare, swap))
             }
             Op::FetchAdd(at, add) => (wr_opcode::ATOMIC_FETCH_AND_ADD, None, atomic(at, add, 0)),
+            Op::AtomicWrite(to) => (wr_opcode::ATOMIC_WRITE, None, rdma(to)),
         };
         SendWr {
             wr_id,

@@ -82,6 +82,7 @@ fn an_access_that_was_not_granted_is_refused() {
         (Op::Write(0, None), access::LOCAL_WRITE | access::REMOTE_READ),
         (Op::Read(0), access::LOCAL_WRITE | access::REMOTE_WRITE),
         (Op::FetchAdd(0, 1), access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ),
+        (Op::AtomicWrite(0), access::LOCAL_WRITE | access::REMOTE_ATOMIC | access::REMOTE_READ),
     ];
     for (op, access) in grants {
         beside_others(Shape { access, ..Shape::default() }, |a, b| {
@@ -110,7 +111,7 @@ fn a_key_of_another_protection_domain_is_refused() {
 
 #[test]
 fn a_misaligned_atomic_is_refused() {
-    for op in [Op::FetchAdd(4, 1), Op::CmpSwap(1, 0, 1)] {
+    for op in [Op::FetchAdd(4, 1), Op::CmpSwap(1, 0, 1), Op::AtomicWrite(4)] {
         beside_others(Shape::default(), |a, b| {
             fails(a, b, op, 8, &[wc_status::REM_INV_REQ_ERR, wc_status::REM_ACCESS_ERR]);
         });

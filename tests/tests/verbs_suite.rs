@@ -36,7 +36,6 @@ const WHY: &[(&str, &str)] = &[
     ("huge pages", "this machine had no huge pages set aside"),
     ("net interface", "needs librdmacm's kernel interface (libgdrcore_preload.so)"),
     ("Extended CQ is not supported", "the device has no tag matching"),
-    ("Extended QP is not supported", "the device has no ATOMIC WRITE"),
     ("ibv_alloc_buf", "the device allocates no buffers (ibv_alloc_buf)"),
     ("CC PD", "the device has no protection domains of confidential computing"),
     ("CC_DMA_BOUNCE", "the device does not bounce DMA for confidential computing"),

@@ -93,6 +93,13 @@ impl Wrong {
     #[cold]
     fn refused(self, opcode: u32, n: i32, sge_max: u32, inline: u32) -> Error {
         match self {
+            Wrong::Opcode if opcode == wr_opcode::ATOMIC_WRITE => {
+                refuse!(
+                    Unsupported,
+                    "wr->opcode ATOMIC_WRITE: libibverbs does not post it by ibv_post_send; soft \
+                     devices have it"
+                )
+            }
             Wrong::Opcode => {
                 refuse!(
                     Invalid,

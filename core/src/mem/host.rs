@@ -138,6 +138,18 @@ pub fn cmp_swap(addr: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
     imp::cmp_swap(addr, compare, swap)
 }
 
+/// Stores 8 bytes at `addr` by one access of the CPU, behind all that was placed before (release).
+///
+/// # Errors
+/// As for [`fetch_add`].
+#[inline]
+pub fn store(addr: u64, value: u64) -> Result<(), Fault> {
+    if addr & 7 != 0 {
+        return Err(Fault);
+    }
+    imp::store8(addr, value)
+}
+
 /// Where to continue after a fault at program counter `pc`, if that lies in one of our copies.
 ///
 /// # Thread-safety

@@ -41,6 +41,8 @@ pub enum AtomicOp {
     },
     /// Adds, wrapping around at 2^64.
     FetchAdd(u64),
+    /// Stores in one piece, whatever the memory holds; the value before is of no interest.
+    Store(u64),
 }
 
 /// Which message an access serves, and how much of it follows.
@@ -256,6 +258,7 @@ impl Providers {
             let old = match op {
                 AtomicOp::CmpSwap { compare, swap } => host::cmp_swap(addr, compare, swap),
                 AtomicOp::FetchAdd(add) => host::fetch_add(addr, add),
+                AtomicOp::Store(value) => host::store(addr, value).map(|()| 0),
             };
             return old.map_err(|host::Fault| Access::Fault);
         }

@@ -45,7 +45,9 @@ fn host_target_is_read_and_written_within_its_bounds() {
     assert_eq!(p.fetch(&t, 17, &mut b, ANY), Access::Fault);
     assert_eq!(p.atomic(&t, AtomicOp::FetchAdd(3), ANY), Ok(0));
     assert_eq!(p.atomic(&t, AtomicOp::CmpSwap { compare: 3, swap: 4 }, ANY), Ok(3));
-    assert_eq!(words[0].load(Ordering::Relaxed), 4);
+    assert_eq!(p.atomic(&t, AtomicOp::Store(9), ANY), Ok(0));
+    assert_eq!(p.atomic(&t, AtomicOp::FetchAdd(1), ANY), Ok(9));
+    assert_eq!(words[0].load(Ordering::Relaxed), 10);
     assert_eq!(p.atomic(&Target { len: 7, ..t }, AtomicOp::FetchAdd(3), ANY), Err(Access::Fault));
     assert_eq!(p.poll(0, Token(0)), Access::Fault);
 }

@@ -1,5 +1,5 @@
-//! What the responder sends: READ responses, atomic answers, ACKs and NAKs, in the order of the
-//! requests.
+//! What the responder sends: READ responses (one of no bytes answers an ATOMIC WRITE), atomic
+//! answers, ACKs and NAKs, in the order of the requests.
 
 use super::conn::Conn;
 use super::run::Run;
@@ -135,7 +135,7 @@ impl Conn<'_> {
         );
         run.syndrome = ACK_UNLIMITED;
         run.msn = job.msn;
-        if job.atomic {
+        if matches!(job.kind, Kind::CmpSwap | Kind::FetchAdd) {
             run.kind = Kind::AtomicAck;
             run.a = job.value;
             return Some((run, 0));
@@ -171,7 +171,7 @@ impl Conn<'_> {
             if self.qp.conn.resp.is_before_fence(job) {
                 return;
             }
-            if job.atomic || job.len == 0 {
+            if job.len == 0 {
                 continue;
             }
             let right = access::REMOTE_READ;

@@ -105,7 +105,7 @@ impl Conn<'_> {
                 break;
             }
             let wqe = sq.at(i).header();
-            if wqe.is_read_or_atomic() && !ws.done {
+            if wqe.is_answered() && !ws.done {
                 // rxe rxe_comp.c check_psn, READ: An ACK that passes a READ or atomic whose answer
                 // has not come means that the answer was lost.
                 implied = Some(ws.psn.add(ws.done_pkts));
@@ -272,8 +272,11 @@ impl Conn<'_> {
         let wqe = slot.header();
         let qp = &mut *self.qp;
         let (mtu, ws) = (qp.conn.mtu, *qp.wqe(index));
+        // rxe rxe_comp.c check_ack, ATOMIC WRITE: An ATOMIC WRITE is answered as a READ of no
+        // bytes.
         let is_read = run.kind == Kind::ReadResponse;
-        if ws.npkts == 0 || !(if is_read { wqe.is_read() } else { wqe.is_atomic() }) {
+        let ours = if is_read { wqe.is_read() || wqe.is_atomic_write() } else { wqe.is_atomic() };
+        if ws.npkts == 0 || !ours {
             return;
         }
         let expected = ws.psn.add(ws.done_pkts);

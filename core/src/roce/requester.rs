@@ -124,13 +124,15 @@ impl Conn<'_> {
         let qp = &*self.qp;
         let part = part_of_request(qp, wqe, &ws, qp.conn.req.cur_pkt, n);
         let Part { run, bytes, payload, .. } = part;
-        let (is_read, rc) = (run.kind == Kind::ReadRequest, qp.kind.is_reliable());
-        let carries = matches!(run.kind, Kind::Send | Kind::Write);
+        // A READ response ends it: only what that brings counts against a window.
+        let is_read = matches!(run.kind, Kind::ReadRequest | Kind::AtomicWrite);
+        let rc = qp.kind.is_reliable();
+        let answered = !matches!(run.kind, Kind::Send | Kind::Write);
         // What this burst takes, not all that the window would let go.
         let burst = if n > 1 { n.min(tx.packets_of(qp.conn.mtu).max(1)) } else { n };
         let cost = bytes.min(burst.saturating_mul(qp.conn.mtu)) + burst * PACKET_COST;
         let ends = ends && burst == n;
-        let asks = rc && (!carries || qp.asks_for_ack(&self.peer.tx, cost, part.psn, ends));
+        let asks = rc && (answered || qp.asks_for_ack(&self.peer.tx, cost, part.psn, ends));
         let done = self.emit_part(tx, &slot, index, &part, asks);
 
         // Packets that left count, whatever stopped the rest.
@@ -150,7 +152,7 @@ impl Conn<'_> {
                 qp.bucket.take(now, (wire as u32).saturating_add(answer));
                 qp.conn.congestion.on_sent(now, wire as u32);
             }
-            qp.conn.req.rd_out += u32::from(!carries);
+            qp.conn.req.rd_out += u32::from(answered);
             qp.conn.req.cur_pkt += psns;
             let (psn, packets) = (part.psn, done.packets);
             self.note_sent::<false>(&Departed { psn, psns, packets, bytes: wire, charge });
@@ -260,8 +262,8 @@ impl Conn<'_> {
         if qp.conn.ready == Ready::Doubtful {
             qp.doubt_ends(wqe);
         }
-        // rxe rxe_req.c rxe_wqe_is_fenced: A fenced request waits until all READs and atomics
-        // before it have ended.
+        // rxe rxe_req.c rxe_wqe_is_fenced: A fenced request waits until all READs, atomics and
+        // ATOMIC WRITEs before it have ended.
         if wqe.is_fenced() && waits_at_fence(qp, sq, index) {
             return Err(Step::Idle);
         }
@@ -303,10 +305,10 @@ impl Conn<'_> {
         if qp.conn.ready != Ready::Yes {
             psn_room = qp.room_of_unready(wqe, ws, psn, psn_room);
         }
-        // rxe rxe_req.c check_init_depth: At most max_rd_atomic READs and atomics are under way.
+        // rxe rxe_req.c check_init_depth: At most max_rd_atomic READs, atomics and ATOMIC WRITEs
+        // are under way.
         if psn_room == 0
-            || wqe.is_read_or_atomic()
-                && qp.conn.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1)
+            || wqe.is_answered() && qp.conn.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1)
         {
             return None;
         }
@@ -366,7 +368,7 @@ impl Conn<'_> {
             if wqe.is_fenced() || wqe.is_local() || !qp.kind.is_connected() {
                 return;
             }
-            if wqe.inline != 0 || wqe.is_read_or_atomic() {
+            if wqe.inline != 0 || wqe.is_answered() {
                 continue;
             }
             let Some(sge) = slot.sges(usize::from(wqe.num_sge)).first().filter(|s| s.length > 0)
@@ -624,7 +626,7 @@ fn waits_at_fence(qp: &mut Qp, sq: &EngineConsumer<'_, SendWqe>, index: u32) -> 
     let first = qp.conn.req.acked;
     (0..index.wrapping_sub(first))
         .map(|k| first.wrapping_add(k))
-        .any(|i| !qp.wqe(i).done && sq.at(i).header().is_read_or_atomic())
+        .any(|i| !qp.wqe(i).done && sq.at(i).header().is_answered())
 }
 
 /// Whether a request has failed that comes before the WQE at `index`, or is it. What comes before
@@ -651,6 +653,18 @@ struct Part {
     payload: u32,
 }
 
+/// The operation of a send opcode.
+const KINDS: [Kind; 16] = {
+    let mut kinds = [Kind::Send; 16];
+    kinds[wr_opcode::RDMA_WRITE as usize] = Kind::Write;
+    kinds[wr_opcode::RDMA_WRITE_WITH_IMM as usize] = Kind::Write;
+    kinds[wr_opcode::RDMA_READ as usize] = Kind::ReadRequest;
+    kinds[wr_opcode::ATOMIC_CMP_AND_SWP as usize] = Kind::CmpSwap;
+    kinds[wr_opcode::ATOMIC_FETCH_AND_ADD as usize] = Kind::FetchAdd;
+    kinds[wr_opcode::ATOMIC_WRITE as usize] = Kind::AtomicWrite;
+    kinds
+};
+
 /// Packets `first_pkt..first_pkt + n` of a WQE.
 fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32) -> Part {
     let (rc, mtu) = (qp.kind.is_reliable(), u64::from(qp.conn.mtu));
@@ -658,13 +672,7 @@ fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32
     let bytes = (wqe.length - offset.min(wqe.length)).min(u64::from(n) * mtu) as u32;
     let psn = ws.psn.add(first_pkt);
     let op = u32::from(wqe.opcode);
-    let kind = match op {
-        wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => Kind::Write,
-        wr_opcode::RDMA_READ => Kind::ReadRequest,
-        wr_opcode::ATOMIC_CMP_AND_SWP => Kind::CmpSwap,
-        wr_opcode::ATOMIC_FETCH_AND_ADD => Kind::FetchAdd,
-        _ => Kind::Send,
-    };
+    let kind = KINDS[usize::from(wqe.opcode & 15)];
     let last = first_pkt + n == ws.npkts;
     // Fields that a kind of request lacks are zero in its WQE, and in no packet of it.
     let mut run = Run {
@@ -690,7 +698,10 @@ fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32
         (run.first, run.last, run.n, run.ack_req) = (true, true, 1, rc);
         (run.va, run.dma_len) = (wqe.remote_addr.wrapping_add(offset), bytes);
     }
-    let payload = if matches!(kind, Kind::Send | Kind::Write) { bytes } else { 0 };
+    let mut payload = if matches!(kind, Kind::Send | Kind::Write) { bytes } else { 0 };
+    if kind == Kind::AtomicWrite {
+        (run.dma_len, payload) = (8, 8);
+    }
     Part { run, psn, offset, bytes, payload }
 }
 

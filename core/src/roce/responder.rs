@@ -61,7 +61,7 @@ fn memory_gone(rkey: u32, va: u64) -> Refusal {
     Nak(RemoteOperation, Cause::LocalMemoryGone, SUCCESS, rkey.into(), va)
 }
 
-/// PSNs that the answer of a READ or atomic takes.
+/// PSNs that an answer takes.
 fn answer_packets(run: &Run, mtu: u32) -> u32 {
     match run.kind {
         Kind::ReadRequest => run.dma_len.div_ceil(mtu).max(1),
@@ -75,7 +75,7 @@ fn rest_of<'p>(run: &Run, k: u32, mtu: u32, payload: &'p [u8]) -> Option<(Run, &
     Some((rest, payload.get(k as usize * mtu as usize..)?))
 }
 
-/// Whether one more READ or atomic can be answered.
+/// Whether one more request that has an answer can be served.
 fn room_for_answer(qp: &Qp, run: &Run) -> Result<(), Refusal> {
     let resp = &qp.conn.resp;
     let depth = resp.resources.len().min(qp.attr.max_dest_rd_atomic.into());
@@ -83,8 +83,8 @@ fn room_for_answer(qp: &Qp, run: &Run) -> Result<(), Refusal> {
         return Ok(());
     }
     if depth == 0 || resp.queued_jobs().filter(|job| !job.again).count() >= depth {
-        // rxe rxe_resp.c check_resource, depth: READs and atomics beyond those that the queue pair
-        // (max_dest_rd_atomic) and the device serve at once are invalid requests.
+        // rxe rxe_resp.c check_resource, depth: READs, atomics and ATOMIC WRITEs beyond those that
+        // the queue pair (max_dest_rd_atomic) and the device serve at once are invalid requests.
         return Err(bad_request(run));
     }
     if resp.jobs_are_full() {
@@ -203,9 +203,9 @@ impl Conn<'_> {
         self.count(|c| &mut c.duplicate_request);
         let resp = &mut self.qp.conn.resp;
         match run.kind {
-            Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd => {
+            Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd | Kind::AtomicWrite => {
                 let npkts = answer_packets(run, self.qp.conn.mtu);
-                let atomic = run.kind != Kind::ReadRequest;
+                let len = if run.kind == Kind::ReadRequest { run.dma_len } else { 0 };
                 // rxe rxe_resp.c duplicate_request, READ: A READ that comes again is answered again
                 // if it is the same one, or a part of it under the same key; otherwise it is
                 // dropped.
@@ -213,20 +213,20 @@ impl Conn<'_> {
                     let into = run.psn.diff(r.psn);
                     let bytes = (into.max(0) as u64) * u64::from(self.qp.conn.mtu);
                     r.valid
-                        && r.atomic == atomic
+                        && r.kind == run.kind
                         && into >= 0
                         && into as u32 + npkts <= r.npkts
                         && r.rkey == run.rkey
                         && run.va == r.va.wrapping_add(bytes)
-                        && (atomic || u64::from(run.dma_len) + bytes <= u64::from(r.len))
+                        && u64::from(len) + bytes <= u64::from(r.len)
                 });
-                // rxe rxe_resp.c duplicate_request, atomic: An atomic that comes again is answered
-                // with the value of its execution.
+                // rxe rxe_resp.c duplicate_request, atomic: An atomic or an ATOMIC WRITE that comes
+                // again is answered with the value of its execution, and not executed again.
                 let Some(found) = found.copied() else { return };
                 // The same answer may be on its way out already.
                 let pending = resp
                     .queued_jobs()
-                    .any(|job| job.psn == run.psn && job.atomic == atomic && job.sent == 0);
+                    .any(|job| job.psn == run.psn && job.kind == run.kind && job.sent == 0);
                 if pending || resp.jobs_are_full() {
                     return;
                 }
@@ -234,7 +234,7 @@ impl Conn<'_> {
                     psn: run.psn,
                     npkts,
                     va: run.va,
-                    len: run.dma_len,
+                    len,
                     sent: 0,
                     again: true,
                     msn: resp.msn,
@@ -266,7 +266,9 @@ impl Conn<'_> {
                 self.accept(now, run, payload);
                 Ok(())
             }
-            Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd => self.execute_answered(run),
+            Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd | Kind::AtomicWrite => {
+                self.execute_answered(run, payload)
+            }
             _ => Err(bad_request(run)),
         }
     }
@@ -449,8 +451,8 @@ impl Conn<'_> {
         }
     }
 
-    /// The memory that a READ or atomic names: its QP takes such operations, and its key gives the
-    /// right. Of no bytes the key is not looked at (IBTA C9-88).
+    /// The memory that a request with an answer names: its QP takes such operations, and its key
+    /// gives the right. Of no bytes the key is not looked at (IBTA C9-88).
     fn allowed_target(&self, run: &Run, len: u32, right: u32) -> Result<Target, Refusal> {
         let Run { rkey, va, .. } = *run;
         // rxe rxe_resp.c check_op_valid
@@ -466,8 +468,9 @@ impl Conn<'_> {
         target.map_err(|e| bad_key(e, rkey, va))
     }
 
-    /// Executes a READ or atomic: keeps it for duplicates, and queues its answer.
-    fn execute_answered(&mut self, run: &Run) -> Result<(), Refusal> {
+    /// Executes a READ, an atomic or an ATOMIC WRITE: keeps it for duplicates, and queues its
+    /// answer.
+    fn execute_answered(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
         let resp = &self.qp.conn.resp;
         // IBTA C9-94
         if resp.incoming() != Incoming::Idle
@@ -478,13 +481,14 @@ impl Conn<'_> {
         room_for_answer(self.qp, run)?;
         let (psn, npkts) = (run.psn, answer_packets(run, self.qp.conn.mtu));
         let Run { va, rkey, .. } = *run;
-        let pd = self.qp.pd;
-        let mut job = Resource { valid: true, psn, npkts, va, rkey, pd, ..Resource::default() };
-        if run.kind == Kind::ReadRequest {
+        let (kind, pd) = (run.kind, self.qp.pd);
+        let of = Resource { kind, pd, ..Resource::default() };
+        let mut job = Resource { valid: true, psn, npkts, va, rkey, ..of };
+        if kind == Kind::ReadRequest {
             self.allowed_target(run, run.dma_len, access::REMOTE_READ)?;
             job.len = run.dma_len;
         } else {
-            (job.atomic, job.value) = (true, self.execute_atomic(run)?);
+            job.value = self.execute_atomic(run, payload)?;
         }
         let resp = &mut self.qp.conn.resp;
         let depth = resp.resources.len() as u32;
@@ -502,25 +506,42 @@ impl Conn<'_> {
         Ok(())
     }
 
-    /// Executes an atomic; returns the value before.
+    /// Executes an atomic or an ATOMIC WRITE; returns what an atomic is answered with.
     #[inline(never)]
-    fn execute_atomic(&mut self, run: &Run) -> Result<u64, Refusal> {
+    fn execute_atomic(&mut self, run: &Run, payload: &[u8]) -> Result<u64, Refusal> {
+        let op = match (run.kind, <[u8; 8]>::try_from(payload)) {
+            (Kind::CmpSwap, _) => AtomicOp::CmpSwap { compare: run.a, swap: run.b },
+            (Kind::FetchAdd, _) => AtomicOp::FetchAdd(run.a),
+            // rxe rxe_resp.c atomic_write_reply: An ATOMIC WRITE stores its 8 bytes in one piece,
+            // behind all that came before it.
+            (_, Ok(word)) if run.dma_len == 8 => AtomicOp::Store(u64::from_ne_bytes(word)),
+            // IBTA A19.4.2, length: An ATOMIC WRITE of another length than 8 bytes is an invalid
+            // request.
+            _ => return Err(bad_request(run)),
+        };
         // rxe rxe_resp.c atomic_reply, alignment: An atomic whose address is not a multiple of 8 is
         // an invalid request.
+        // IBTA A19.4.2, alignment: An ATOMIC WRITE whose address is not a multiple of 8 is an
+        // invalid request.
         let misaligned = Nak(InvalidRequest, Cause::MisalignedAtomic, SUCCESS, run.va, 0);
         if run.va & 7 != 0 {
             return Err(misaligned);
         }
-        let target = self.allowed_target(run, 8, access::REMOTE_ATOMIC)?;
+        let right = match op {
+            AtomicOp::Store(_) => access::REMOTE_WRITE,
+            _ => access::REMOTE_ATOMIC,
+        };
+        let target = self.allowed_target(run, 8, right)?;
         if target.addr & 7 != 0 {
             return Err(misaligned);
         }
+        // An ATOMIC WRITE tells a program that what came before it is there. Within one kind of
+        // memory that is the order of the calls; bytes on their way into another kind land first.
+        let elsewhere = |fence: &Fence| u32::from(fence.provider) != target.provider;
+        if matches!(op, AtomicOp::Store(_)) && self.qp.conn.resp.fences().any(elsewhere) {
+            return Err(Later);
+        }
         // rxe rxe_resp.c atomic_reply, value: An atomic is answered with the value before it.
-        let op = if run.kind == Kind::CmpSwap {
-            AtomicOp::CmpSwap { compare: run.a, swap: run.b }
-        } else {
-            AtomicOp::FetchAdd(run.a)
-        };
         let of = TransferId::answer(self.qp.qpn, run.psn.get(), 8);
         self.common.memory.providers.atomic(&target, op, of).map_err(|e| match e {
             Access::Fault => memory_gone(run.rkey, run.va),

@@ -9,7 +9,7 @@
 //! ```text
 //!  0  payload bytes      4  opcode (that of ONLY), flags, AETH syndrome, zero
 //!  8  destination QPN   12  PSN
-//! 16  packets           20  immediate data or key to invalidate; with an AETH its MSN
+//! 16  packets           20  immediate data, key to invalidate or FETH; with an AETH its MSN
 //! 24  address, 8 bytes; key; length of the whole        requests that name memory
 //! ..  operands of an atomic or its result, 16 bytes     atomics and their answers
 //! ..  Q_Key, source QPN                                 UD
@@ -20,8 +20,8 @@
 //! default one.
 
 use crate::wire::{
-    pad_len, Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Ieth, ImmDt, Kind, Malformed, Opcode,
-    Psn, Qpn, Reth, XrcEth, ICRC_LEN,
+    pad_len, Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Feth, Ieth, ImmDt, Kind, Malformed,
+    Opcode, Psn, Qpn, Reth, XrcEth, ICRC_LEN,
 };
 
 /// Bytes of the shortest head of a record.
@@ -72,7 +72,8 @@ pub struct Run {
     pub a: u64,
     /// Atomics: swap.
     pub b: u64,
-    /// Immediate data in network order, or the key to invalidate.
+    /// Immediate data in network order, the key to invalidate, or the word of a FETH
+    /// ([`Feth::word`]).
     pub imm: u32,
     /// AETH MSN.
     pub msn: u32,
@@ -101,6 +102,19 @@ const EXTENDED: [[u8; 3]; Kind::Cnp as usize + 1] = {
         }
         i += 1;
     }
+    all
+};
+
+/// The opcode of a kind that is always one packet of RC, or a CNP.
+const WHOLE: [Opcode; Kind::Cnp as usize + 1] = {
+    let mut all = [Opcode::CNP; Kind::Cnp as usize + 1];
+    all[Kind::ReadRequest as usize] = Opcode::RC_READ_REQUEST;
+    all[Kind::Ack as usize] = Opcode::RC_ACK;
+    all[Kind::AtomicAck as usize] = Opcode::RC_ATOMIC_ACK;
+    all[Kind::CmpSwap as usize] = Opcode::RC_CMP_SWAP;
+    all[Kind::FetchAdd as usize] = Opcode::RC_FETCH_ADD;
+    all[Kind::AtomicWrite as usize] = Opcode::RC_ATOMIC_WRITE;
+    all[Kind::Flush as usize] = Opcode::RC_FLUSH;
     all
 };
 
@@ -161,13 +175,8 @@ impl Run {
                 Opcode::rc_send(first, last, self.has_imm && last, self.has_inv && last)
             }
             (_, Kind::Write) => Opcode::rc_write(first, last, self.has_imm && last),
-            (_, Kind::ReadRequest) => Opcode::RC_READ_REQUEST,
             (_, Kind::ReadResponse) => Opcode::read_response(first, last),
-            (_, Kind::Ack) => Opcode::RC_ACK,
-            (_, Kind::AtomicAck) => Opcode::RC_ATOMIC_ACK,
-            (_, Kind::CmpSwap) => Opcode::RC_CMP_SWAP,
-            (_, Kind::FetchAdd) => Opcode::RC_FETCH_ADD,
-            (_, _) => Opcode::CNP,
+            (_, kind) => WHOLE[kind as usize],
         };
         if self.class == Class::Xrc {
             op.of_xrc()
@@ -224,6 +233,7 @@ impl Run {
         let (va, rkey, imm) = (self.va, self.rkey, self.imm);
         ext!(opcode.has_xrceth(), XrcEth { srqn: Qpn::new(self.src_qpn) });
         ext!(opcode.has_deth(), Deth { qkey: self.qkey, src_qp: Qpn::new(self.src_qpn) });
+        ext!(opcode.has_feth(), Feth::of_word(imm));
         ext!(opcode.has_reth(), Reth { va, rkey, len: self.dma_len });
         ext!(opcode.has_atomic_eth(), AtomicEth { va, rkey, swap_add, compare });
         ext!(opcode.has_aeth(), Aeth { syndrome: self.syndrome, msn: self.msn & 0xff_ffff });
@@ -280,8 +290,8 @@ impl Run {
             (run.qkey, run.src_qpn) = (d.qkey, d.src_qp.get());
         }
         if op.has_feth() {
-            // FLUSH: recognised, not offered; the responder refuses it.
-            rest = rest.get(4..).ok_or(Malformed::Length)?;
+            // Also what may not be in it: the responder refuses that.
+            run.imm = ext!(Feth).word();
         }
         if op.has_reth() {
             Reth { va: run.va, rkey: run.rkey, len: run.dma_len } = ext!(Reth);
@@ -532,7 +542,7 @@ mod tests {
         let mut out = Vec::new();
         for byte in 0..=255u8 {
             let op = Opcode(byte);
-            if !op.is_known() || op.has_feth() {
+            if !op.is_known() {
                 continue;
             }
             let mut run = Run::new(op.class(), op.kind(), 0x12_3456, Psn::new(0xab_cdef));
@@ -549,7 +559,7 @@ mod tests {
                 (byte & 1 != 0, byte & 2 != 0, byte & 4 != 0, 7);
             if whole.has_aeth() {
                 (run.syndrome, run.msn) = (0x1f, 0x65_4321);
-            } else if run.has_imm || run.has_inv {
+            } else if run.has_imm || run.has_inv || whole.has_feth() {
                 run.imm = 0x1122_3344;
             }
             if names_memory(whole) {
@@ -573,7 +583,7 @@ mod tests {
     #[test]
     fn records_say_all_that_their_opcode_has() {
         let all = runs();
-        assert!(all.len() > 30, "{}", all.len());
+        assert!(all.len() > 32, "{}", all.len());
         for run in all {
             let payload = [1, 2, 3, 4, 5];
             let mut record = vec![0xee; run.head_len() + 8 + HEAD_MAX];
@@ -616,6 +626,38 @@ mod tests {
                 }
             }
         }
+    }
+
+    // rxe rxe_opcode.c rxe_opcode
+    #[test]
+    fn a_flush_is_feth_and_reth_and_an_atomic_write_is_reth_and_eight_bytes() {
+        let bth = |op| vec![op, 0, 0xff, 0xff, 0, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef];
+        let reth = |len| [0, 0, 0x7f, 1, 2, 3, 4, 8, 0xde, 0xad, 0xbe, 0xef, 0, 0, 1, len];
+        let base = Run {
+            ack_req: true,
+            va: 0x7f01_0203_0408,
+            rkey: 0xdead_beef,
+            ..Run::new(Class::Rc, Kind::Flush, 0x12_3456, Psn::new(0xab_cdef))
+        };
+        // Level 1, both types; and bits that are reserved, which are the responder's to refuse.
+        for word in [[0, 0, 0, 0x13], [0x80, 1, 0, 0xff]] {
+            let bytes = [bth(0x1c), word.to_vec(), reth(2).to_vec()].concat();
+            let run = Run { imm: u32::from_be_bytes(word), dma_len: 0x102, ..base };
+            assert_eq!(Run::parse_packet(&bytes), Ok((run, &[][..])));
+            let mut back = vec![0; bytes.len()];
+            run.emit_headers(Opcode::RC_FLUSH, run.psn, true, 0, &mut back);
+            assert_eq!(back, bytes);
+            for n in 12..bytes.len() {
+                assert!(Run::parse_packet(&bytes[..n]).is_err(), "{n} bytes");
+            }
+        }
+        let data = [1, 2, 3, 4, 5, 6, 7, 8];
+        let bytes = [bth(0x1d), reth(8).to_vec(), data.to_vec()].concat();
+        let run = Run { kind: Kind::AtomicWrite, dma_len: 0x108, ..base };
+        assert_eq!(Run::parse_packet(&bytes), Ok((run, &data[..])));
+        let mut back = vec![0; 28];
+        run.emit_headers(Opcode::RC_ATOMIC_WRITE, run.psn, true, 0, &mut back);
+        assert_eq!(back, bytes[..28]);
     }
 
     #[test]

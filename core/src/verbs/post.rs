@@ -18,7 +18,7 @@ use crate::verbs::wqe::{RecvWqe, SendWqe};
 /// Largest message in bytes (IBTA: 2^31).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
-const ALLOWED_RC: u32 = 0x3ff;
+const ALLOWED_RC: u32 = 0x3ff | 1 << wr_opcode::ATOMIC_WRITE;
 const ALLOWED_UC: u32 = 1 << wr_opcode::RDMA_WRITE
     | 1 << wr_opcode::RDMA_WRITE_WITH_IMM
     | 1 << wr_opcode::SEND
@@ -260,7 +260,9 @@ unsafe fn write_send(
     let n = n as usize;
     let atomic =
         matches!(w.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
-    let inline = w.flags & send_flags::INLINE != 0 && !local;
+    // The bytes of an ATOMIC WRITE are always taken here: one word, which the slot has room for.
+    let word = w.opcode == wr_opcode::ATOMIC_WRITE;
+    let inline = (w.flags & send_flags::INLINE != 0 || word) && !local;
     if inline && (atomic || w.opcode == wr_opcode::RDMA_READ) {
         return Err(inline_result(w.opcode));
     }
@@ -278,8 +280,13 @@ unsafe fn write_send(
         inline: inline.into(),
         ..SendWqe::default()
     };
+    let most_inline = match () {
+        () if word => Some(8),
+        () if inline => Some(qp.max_inline.load(Relaxed) as usize),
+        () => None,
+    };
     // SAFETY: the caller's promise.
-    let length = unsafe { write_pieces(qp, slot.tail_mut(), w.sg_list, n, inline)? };
+    let length = unsafe { write_pieces(qp, slot.tail_mut(), w.sg_list, n, most_inline)? };
     let wqe = slot.header_mut();
     wqe.length = length;
     if kind == QpKind::XrcIni {
@@ -290,8 +297,8 @@ unsafe fn write_send(
     unsafe { write_operands(wqe, wr, w.opcode, kind, length) }
 }
 
-/// Writes the pieces of a request into the rest of its slot, or their bytes. Returns how many bytes
-/// they have together.
+/// Writes the pieces of a request into the rest of its slot, or their bytes, of which there may be
+/// `most_inline`. Returns how many bytes they have together.
 ///
 /// # Safety
 /// `list` holds `n` readable, initialised pieces.
@@ -301,18 +308,16 @@ unsafe fn write_pieces(
     tail: &mut [u8],
     list: *const Sge,
     n: usize,
-    inline: bool,
+    most_inline: Option<usize>,
 ) -> Result<u64> {
     let mut length = 0u64;
-    let max_inline = qp.max_inline.load(Relaxed) as usize;
     for i in 0..n {
         // SAFETY: the list has more than `i` readable elements, as the caller promises.
         let sge: Sge = unsafe { core::ptr::read_unaligned(list.add(i)) };
-        if inline {
+        if let Some(most) = most_inline {
             let at = length as usize;
-            let end = at.checked_add(sge.length as usize).filter(|end| *end <= max_inline);
-            let dst =
-                end.and_then(|end| tail.get_mut(at..end)).ok_or_else(|| not_inline(max_inline))?;
+            let end = at.checked_add(sge.length as usize).filter(|end| *end <= most);
+            let dst = end.and_then(|end| tail.get_mut(at..end)).ok_or_else(|| not_inline(most))?;
             host::fetch(sge.addr, dst).map_err(|_| unreadable(sge.addr, sge.length))?;
         } else {
             let dst = tail.get_mut(i * 16..i * 16 + 16);
@@ -353,6 +358,15 @@ unsafe fn write_operands(
             let r = part!(wr.rdma);
             wqe.remote_addr = r.remote_addr;
             wqe.rkey = r.rkey;
+        }
+        wr_opcode::ATOMIC_WRITE => {
+            if length != 8 {
+                return Err(not_a_word(opcode, length));
+            }
+            let r = part!(wr.rdma);
+            wqe.remote_addr = r.remote_addr;
+            wqe.rkey = r.rkey;
+            wqe.length = 0;
         }
         wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
             if length != 8 {

@@ -79,14 +79,14 @@ pub struct TakenRecv {
     pub sges: Vec<Sge, MAX_SGE>,
 }
 
-/// A READ or an atomic that was answered, kept for duplicates, and its answer while it is being
-/// sent.
+/// A READ, an atomic or an ATOMIC WRITE that was answered, kept for duplicates, and its answer
+/// while it is being sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resource {
     /// In use.
     pub valid: bool,
-    /// Atomic (then `value` is the answer), else READ.
-    pub atomic: bool,
+    /// Of the request.
+    pub kind: Kind,
     /// First PSN.
     pub psn: Psn,
     /// PSNs.
@@ -97,7 +97,7 @@ pub struct Resource {
     pub rkey: u32,
     /// See `rkey`.
     pub pd: u32,
-    /// Bytes.
+    /// Bytes that the answer brings from there.
     pub len: u32,
     /// Original value of an atomic.
     pub value: u64,
@@ -178,7 +178,7 @@ pub struct Resp {
     /// The expected PSN when something ahead of it came that is not believed at once, and when that
     /// was.
     pub ahead: Option<(Psn, u64)>,
-    /// Answered READs and atomics, a ring.
+    /// Answered READs, atomics and ATOMIC WRITEs, a ring.
     pub resources: RawSlice<Resource>,
     /// Where the next one goes.
     pub res_next: u32,

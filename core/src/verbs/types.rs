@@ -21,7 +21,7 @@ pub struct Sge {
 /// A handle of the API: index, object type and generation in 64 bits; 0 is never valid.
 pub type Handle = u64;
 
-/// Remote address and key of WRITE and READ.
+/// Remote address and key of WRITE, READ and ATOMIC WRITE.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RdmaWr {
@@ -61,7 +61,7 @@ pub struct UdWr {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union WrOp {
-    /// WRITE and READ.
+    /// WRITE, READ and ATOMIC WRITE.
     pub rdma: RdmaWr,
     /// CMP_SWAP and FETCH_ADD.
     pub atomic: AtomicWr,
@@ -190,7 +190,7 @@ consts! {
     wr_opcode: u32 {
         RDMA_WRITE = 0, RDMA_WRITE_WITH_IMM = 1, SEND = 2, SEND_WITH_IMM = 3, RDMA_READ = 4,
         ATOMIC_CMP_AND_SWP = 5, ATOMIC_FETCH_AND_ADD = 6, LOCAL_INV = 7, BIND_MW = 8,
-        SEND_WITH_INV = 9,
+        SEND_WITH_INV = 9, ATOMIC_WRITE = 15,
     }
 }
 consts! {
@@ -217,7 +217,7 @@ consts! {
     #[allow(missing_docs)]
     wc_opcode: u32 {
         SEND = 0, RDMA_WRITE = 1, RDMA_READ = 2, COMP_SWAP = 3, FETCH_ADD = 4, BIND_MW = 5,
-        LOCAL_INV = 6, RECV = 128, RECV_RDMA_WITH_IMM = 129,
+        LOCAL_INV = 6, ATOMIC_WRITE = 9, RECV = 128, RECV_RDMA_WITH_IMM = 129,
     }
 }
 consts! {

@@ -11,15 +11,16 @@ use crate::verbs::types::{send_flags, wr_opcode, Sge};
 pub struct SendWqe {
     /// Of the work request.
     pub wr_id: u64,
-    /// WRITE, READ, atomics: remote address. BIND_MW: first byte of the window.
+    /// WRITE, READ, ATOMIC WRITE, atomics: remote address. BIND_MW: first byte of the window.
     pub remote_addr: u64,
     /// Atomics: compare or add. UD: the address handle. BIND_MW: the window.
     pub a: u64,
     /// Atomics: swap. UD: remote QPN (high half) and Q_Key. BIND_MW: the MR.
     pub b: u64,
-    /// Bytes of the message (or of the window).
+    /// Bytes of the message (or of the window); of an ATOMIC WRITE, whose word is inline, those
+    /// that its answer brings: none.
     pub length: u64,
-    /// WRITE, READ, atomics: remote key. BIND_MW: the new key.
+    /// WRITE, READ, ATOMIC WRITE, atomics: remote key. BIND_MW: the new key.
     pub rkey: u32,
     /// Immediate data as it stands on the wire (network order), or the key to invalidate.
     pub imm: u32,
@@ -36,6 +37,12 @@ pub struct SendWqe {
     /// XRC: number of the peer's SRQ.
     pub srqn: u32,
 }
+
+/// Opcodes of requests that have answers, as bits.
+const ANSWERED: u32 = 1 << wr_opcode::RDMA_READ
+    | 1 << wr_opcode::ATOMIC_CMP_AND_SWP
+    | 1 << wr_opcode::ATOMIC_FETCH_AND_ADD
+    | 1 << wr_opcode::ATOMIC_WRITE;
 
 impl SendWqe {
     /// Whether its completion is to be reported even on success.
@@ -64,10 +71,15 @@ impl SendWqe {
         let op = u32::from(self.opcode);
         matches!(op, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD)
     }
-    /// READ, or an atomic: something that comes back.
+    /// An ATOMIC WRITE.
     #[inline]
-    pub fn is_read_or_atomic(&self) -> bool {
-        self.is_read() || self.is_atomic()
+    pub fn is_atomic_write(&self) -> bool {
+        u32::from(self.opcode) == wr_opcode::ATOMIC_WRITE
+    }
+    /// What an answer of its own ends, not an ACK: READ, atomics, ATOMIC WRITE.
+    #[inline]
+    pub fn is_answered(&self) -> bool {
+        ANSWERED >> (self.opcode & 31) & 1 != 0
     }
     /// SEND, or WRITE with immediate data: something that uses up a receive request of the peer.
     #[inline]

@@ -424,25 +424,80 @@ impl Ieth {
 /// FLUSH extended header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth {
-    /// Placement type, 4 bits: 1 = global visibility, 2 = persistence.
+    /// Placement types, 4 bits: 1 = global visibility, 2 = persistence; both may be set.
     pub placement: u8,
     /// Selectivity level, 2 bits: 0 = range, 1 = whole MR.
     pub selectivity: u8,
+    /// The other 26 bits, which the standard reserves, in their places.
+    pub reserved: u32,
 }
 
 impl Feth {
     /// Bytes on the wire.
     pub const LEN: usize = 4;
+    /// Placement type: the bytes are visible to all who may access the memory.
+    pub const GLOBAL: u8 = 1;
+    /// Placement type: the bytes survive a loss of power.
+    pub const PERSISTENT: u8 = 2;
+    /// Selectivity level: the range that the RETH names.
+    pub const RANGE: u8 = 0;
+    /// Selectivity level: the whole region of the key.
+    pub const MR: u8 = 1;
+
+    /// The fields of a header as one number.
+    #[inline]
+    pub const fn of_word(word: u32) -> Feth {
+        // rxe rxe_hdr.h feth_init: A FETH has the placement types in its low four bits, and the
+        // selectivity level in the two above them.
+        Feth {
+            placement: word as u8 & 0xF,
+            selectivity: word as u8 >> 4 & 3,
+            reserved: word & !0x3F,
+        }
+    }
+
+    /// The header as one number.
+    #[inline]
+    pub const fn word(self) -> u32 {
+        self.reserved & !0x3F | (self.selectivity as u32 & 3) << 4 | self.placement as u32 & 0xF
+    }
+
+    /// Whether it asks for something that there is: one placement type at least and none that is
+    /// reserved, and one of the two levels.
+    #[inline]
+    pub const fn is_legal(self) -> bool {
+        self.reserved == 0 && matches!(self.placement, 1..=3) && self.selectivity <= Self::MR
+    }
 
     /// Reads the header.
     #[inline]
     pub fn parse(b: &[u8; Self::LEN]) -> Feth {
-        Feth { placement: b[3] & 0xF, selectivity: b[3] >> 4 & 3 }
+        Feth::of_word(u32::from_be_bytes(*b))
     }
 
     /// Writes the header.
     #[inline]
     pub fn emit(&self, b: &mut [u8; Self::LEN]) {
-        *b = [0, 0, 0, (self.selectivity & 3) << 4 | self.placement & 0xF];
+        *b = self.word().to_be_bytes();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // rxe rxe_hdr.h feth_init
+    #[test]
+    fn a_feth_asks_for_types_and_a_level_that_there_are() {
+        let legal = |b: [u8; 4]| Feth::parse(&b).is_legal();
+        assert_eq!(
+            Feth::parse(&[0, 0, 0, 0x13]),
+            Feth { placement: Feth::GLOBAL | Feth::PERSISTENT, selectivity: Feth::MR, reserved: 0 }
+        );
+        let all = (0..=255).filter(|&b| legal([0, 0, 0, b]));
+        assert!(all.eq([1, 2, 3, 0x11, 0x12, 0x13]));
+        for bit in 6..32 {
+            assert!(!legal((1u32 | 1 << bit).to_be_bytes()), "bit {bit} is reserved");
+        }
     }
 }

@@ -22,10 +22,11 @@ pub enum Class {
 }
 
 /// Operation of a packet, whatever its place in the message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
     /// Not an opcode that this library knows.
+    #[default]
     Unknown = 0,
     /// SEND, with or without immediate or invalidate.
     Send,

@@ -11,7 +11,7 @@ use gdrcore_core::Error;
 use crate::util::*;
 
 /// A request that the peer must refuse: its status here, the cause there, and nothing written.
-fn refused(o: Opts, w: impl Fn(&Net, &End, &End) -> Wr, status: u32, cause: CauseCode) {
+pub fn refused(o: Opts, w: impl Fn(&Net, &End, &End) -> Wr, status: u32, cause: CauseCode) {
     let (mut net, a, b) = Net::pair(o);
     b.buf.put(0, &[0xaa; 8192]);
     a.buf.put(0, &[0x11; 4096]);
@@ -31,7 +31,7 @@ fn refused(o: Opts, w: impl Fn(&Net, &End, &End) -> Wr, status: u32, cause: Caus
     net.only_events(&[(&a, None), (&b, Some(event))]);
 }
 
-const ACCESS: u32 = wc_status::REM_ACCESS_ERR;
+pub const ACCESS: u32 = wc_status::REM_ACCESS_ERR;
 
 // rxe rxe_resp.c check_op_valid
 // rxe rxe_resp.c check_rkey, key

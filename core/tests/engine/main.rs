@@ -1,6 +1,7 @@
 //! The engine's behaviour: engines that talk over a wire made of function calls, under a virtual
 //! clock.
 
+mod atomic_write;
 mod buf_and_wr;
 mod byte_counters;
 mod congestion;

@@ -73,7 +73,7 @@ fn one_packet_in_three_seven_and_thirty_one_lost() {
 }
 
 /// Loses one packet in `n`, in no pattern that could fall into step with the retries.
-fn one_in(n: u32) -> impl FnMut(usize, &mut Vec<u8>) -> Fate {
+pub fn one_in(n: u32) -> impl FnMut(usize, &mut Vec<u8>) -> Fate {
     let mut x = n;
     move |_, _| {
         x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

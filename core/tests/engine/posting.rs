@@ -75,7 +75,7 @@ fn a_request_alone_is_posted_as_in_a_list() {
                 lkey: 0x1234 + i as u32,
             });
             let inline = if rng.below(2) == 0 { send_flags::INLINE } else { 0 };
-            let opcode = [2, 2, 0, 0, 3, 1, 4, 5, 6, 8, 9, 40][rng.below(12) as usize];
+            let opcode = [2, 2, 0, 0, 3, 1, 4, 5, 6, 8, 9, 15, 40][rng.below(13) as usize];
             let mut wr = Wr::new(opcode).id(step).imm(0x0a0b_0c0d).raw;
             wr.num_sge = [1, 1, 1, 1, 1, 0, 2, -1, 99][rng.below(9) as usize];
             wr.sg_list = if rng.below(16) == 0 { core::ptr::null() } else { sges.as_ptr() };

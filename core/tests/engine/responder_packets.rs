@@ -80,7 +80,7 @@ fn opcodes_out_of_sequence_are_invalid_requests() {
         (&[O::RC_WRITE_FIRST], O::RC_WRITE_ONLY),
         (&[O::RC_WRITE_FIRST], O::RC_CMP_SWAP),
         (&[], O::RC_FLUSH),
-        (&[], O::RC_ATOMIC_WRITE),
+        (&[O::RC_WRITE_FIRST], O::RC_ATOMIC_WRITE),
     ];
     for (before, then) in wrong {
         let (mut net, b) = ready(Opts::default());
@@ -177,8 +177,9 @@ fn an_operation_of_no_bytes_needs_no_key() {
 fn more_reads_and_atomics_than_the_device_serves_are_invalid_requests() {
     let read = |b: &End, ahead| packet(b, Opcode::RC_READ_REQUEST, ahead);
     let add = |b: &End, ahead| packet(b, Opcode::RC_FETCH_ADD, ahead);
+    let store = |b: &End, ahead| packet(b, Opcode::RC_ATOMIC_WRITE, ahead);
     for depth in [1, 2] {
-        for first in [read, add] {
+        for first in [read, add, store] {
             let config = Config { max_rd_atomic: depth, ..Opts::default().config };
             let o = Opts { rd_atomic: depth as u8, config, ..Opts::default() };
             let (mut net, b) = ready(o);
@@ -199,7 +200,7 @@ fn more_reads_and_atomics_than_the_device_serves_are_invalid_requests() {
 #[test]
 fn a_queue_pair_serves_no_more_reads_and_atomics_at_once_than_its_attribute_says() {
     for depth in [0, 1, 3] {
-        for op in [Opcode::RC_READ_REQUEST, Opcode::RC_FETCH_ADD] {
+        for op in [Opcode::RC_READ_REQUEST, Opcode::RC_FETCH_ADD, Opcode::RC_ATOMIC_WRITE] {
             let o = Opts { rd_atomic: depth, ..Opts::default() };
             let (mut net, b) = ready(o);
             let all: Vec<_> = (0..depth.into()).map(|ahead| packet(&b, op, ahead)).collect();

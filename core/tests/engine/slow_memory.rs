@@ -119,6 +119,25 @@ fn receives_and_reads_behind_it_keep_their_order() {
     assert!(a.buf.get(10_000, 1000) == pattern(2, 1000), "a READ sees the WRITE before it");
 }
 
+// rxe rxe_resp.c atomic_write_reply
+#[test]
+fn an_atomic_write_is_not_seen_before_what_came_before_it() {
+    let (mut net, a, b, _, memory, (addr, key)) = pair();
+    a.buf.put(0, &pattern(2, 1000));
+    a.buf.put_u64(2000, 77);
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(1).local(&a, 0, 1000).key(addr, key));
+    // Ordinary memory, which could be written at once.
+    net.post(&a, Wr::new(wr_opcode::ATOMIC_WRITE).id(2).local(&a, 2000, 8).remote(&b, 100_000));
+    net.run(5_000_000);
+    assert!(net.poll(0, a.scq).is_empty());
+    assert_eq!((memory.waiting(), b.buf.get_u64(100_000)), (1, 0), "the word is behind the bytes");
+    memory.land(1);
+    net.run(5_000_000);
+    let ids: Vec<u64> = net.poll(0, a.scq).iter().map(|w| w.wr_id).collect();
+    assert_eq!((ids, b.buf.get_u64(100_000)), (vec![1, 2], 77));
+    assert!(b.buf.get(0, 1000) == pattern(2, 1000));
+}
+
 #[test]
 fn receives_of_two_xrc_srqs_behind_it_complete_each_in_its_own_cq() {
     let (mut net, a, b, _, memory, (addr, key)) = pair_of(qp_type::XRC_SEND);

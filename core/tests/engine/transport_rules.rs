@@ -188,6 +188,10 @@ fn a_lost_end_costs_a_probe_and_not_the_timeout() {
     let add = |a: &End, b: &End| {
         Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(a, 0, 8).atomic(b, 0, 1, 0)
     };
+    let store = |a: &End, b: &End| {
+        a.buf.put_u64(0, 1);
+        Wr::new(wr_opcode::ATOMIC_WRITE).local(a, 0, 8).remote(b, 0)
+    };
     let lost = [
         Opcode::RC_WRITE_LAST,
         Opcode::RC_ACK,
@@ -195,6 +199,8 @@ fn a_lost_end_costs_a_probe_and_not_the_timeout() {
         Opcode::RC_READ_RESPONSE_LAST,
         Opcode::RC_FETCH_ADD,
         Opcode::RC_ATOMIC_ACK,
+        Opcode::RC_ATOMIC_WRITE,
+        Opcode::RC_READ_RESPONSE_ONLY,
     ];
     // A probe after 1 ms, and the next after 2 ms more.
     for (lost, times) in lost.into_iter().flat_map(|op| [(op, 1), (op, 2)]) {
@@ -215,9 +221,11 @@ fn a_lost_end_costs_a_probe_and_not_the_timeout() {
         let request = match lost {
             Opcode::RC_WRITE_LAST | Opcode::RC_ACK => write(&a, &b),
             Opcode::RC_READ_REQUEST | Opcode::RC_READ_RESPONSE_LAST => read(&a, &b),
+            Opcode::RC_ATOMIC_WRITE | Opcode::RC_READ_RESPONSE_ONLY => store(&a, &b),
             _ => add(&a, &b),
         };
-        let is_atomic = request.raw.opcode == wr_opcode::ATOMIC_FETCH_AND_ADD;
+        let is_atomic =
+            matches!(request.raw.opcode, wr_opcode::ATOMIC_FETCH_AND_ADD | wr_opcode::ATOMIC_WRITE);
         net.ok(&a, request);
         let took = net.now - before;
         let probes = if times == 1 { 1_000_000..2_000_000 } else { 3_000_000..4_000_000 };
@@ -500,14 +508,15 @@ fn a_receive_of_an_srq_whose_uc_message_was_lost_serves_the_next_one() {
 
 // rxe rxe_req.c check_init_depth
 #[test]
-fn reads_and_atomics_under_way_stay_below_their_bound() {
+fn requests_with_an_answer_under_way_stay_below_their_bound() {
     let (mut net, a, b) = Net::pair(Opts { rd_atomic: 2, ..Opts::default() });
     let open = Rc::new(RefCell::new((0i32, 0i32)));
     let count = open.clone();
     net.tap = Some(Box::new(move |from, p| {
         let (now, most) = &mut *count.borrow_mut();
         let op = Opcode(p[0]);
-        if from == 0 && [Opcode::RC_READ_REQUEST, Opcode::RC_FETCH_ADD].contains(&op) {
+        let first = [Opcode::RC_READ_REQUEST, Opcode::RC_FETCH_ADD, Opcode::RC_ATOMIC_WRITE];
+        if from == 0 && first.contains(&op) {
             *now += 1;
             *most = (*most).max(*now);
         }
@@ -521,6 +530,7 @@ fn reads_and_atomics_under_way_stay_below_their_bound() {
     for i in 0..12u64 {
         let w = match i % 3 {
             0 => Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 0, 8).atomic(&b, 0, 1, 0),
+            1 => Wr::new(wr_opcode::ATOMIC_WRITE).local(&a, 0, 8).remote(&b, 0),
             _ => Wr::new(wr_opcode::RDMA_READ).local(&a, 4096, 3000).remote(&b, 4096),
         };
         net.post(&a, w.id(i));

@@ -4,6 +4,21 @@ use gdrcore::*;
 
 use super::*;
 
+/// Opcodes of most send requests.
+const OPCODES: [u32; 11] = [
+    GDRC_WR_RDMA_WRITE,
+    GDRC_WR_RDMA_WRITE_WITH_IMM,
+    GDRC_WR_SEND,
+    GDRC_WR_SEND_WITH_IMM,
+    GDRC_WR_RDMA_READ,
+    GDRC_WR_ATOMIC_CMP_AND_SWP,
+    GDRC_WR_ATOMIC_FETCH_AND_ADD,
+    GDRC_WR_LOCAL_INV,
+    GDRC_WR_BIND_MW,
+    GDRC_WR_SEND_WITH_INV,
+    GDRC_WR_ATOMIC_WRITE,
+];
+
 /// Scatter/gather entries that really exist.
 const PIECES: usize = 6;
 
@@ -79,7 +94,7 @@ impl Walk<'_> {
         let mut wr: gdrc_send_wr = zeroed();
         (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), self.pieces());
         wr.opcode =
-            if self.input.one_in(20) { self.input.word() } else { self.input.below(10) as u32 };
+            if self.input.one_in(20) { self.input.word() } else { OPCODES[self.input.below(11)] };
         wr.send_flags =
             if self.input.one_in(8) { self.input.u32() } else { u32::from(self.input.u8()) & 0x1f };
         if wr.send_flags & GDRC_SEND_INLINE != 0 && !self.input.one_in(8) {

@@ -86,8 +86,12 @@ impl Draft {
         e.mw.2 = true;
     }
 
-    /// The operands of an atomic.
+    /// The operands of an atomic, or the word of an ATOMIC WRITE.
     fn draw_operands(&mut self, e: &End, rng: &mut Rng) {
+        if self.op.is_atomic_write() {
+            self.op.a = self.op.id << 8 | 2;
+            return;
+        }
         let adds = self.op.opcode == wr_opcode::ATOMIC_FETCH_AND_ADD;
         self.op.a = if adds { self.op.id << 8 | 1 } else { rng.next() };
         self.op.b = self.op.id << 8;
@@ -116,8 +120,8 @@ impl Draft {
 impl Link {
     fn choose(&self, rng: &mut Rng) -> u32 {
         let (all, plenty) = match self.plan.kind {
-            qp_type::RC if self.plan.windows => (10, 8),
-            qp_type::RC => (8, 8),
+            qp_type::RC if self.plan.windows => (11, 9),
+            qp_type::RC => (9, 9),
             qp_type::UC => (4, 4),
             _ => (2, 2),
         };
@@ -130,6 +134,7 @@ impl Link {
             4 | 5 => wr_opcode::RDMA_READ,
             6 => wr_opcode::ATOMIC_CMP_AND_SWP,
             7 => wr_opcode::ATOMIC_FETCH_AND_ADD,
+            8 => wr_opcode::ATOMIC_WRITE,
             // Bound and invalidated in turn.
             _ => wr_opcode::BIND_MW,
         }
@@ -197,7 +202,8 @@ impl Link {
         let e = &mut self.ends[i];
         e.ops.push_back(op);
         hosts[e.host].post_send(e.qp, &mut wr, &sges)?;
-        if wr.send_flags & send_flags::INLINE != 0 && !self.doomed {
+        let copied = wr.send_flags & send_flags::INLINE != 0 || op.is_atomic_write();
+        if copied && !self.doomed {
             // The data has been copied.
             e.src.buf.fill(at, op.len, 0x55);
         }
@@ -242,6 +248,15 @@ impl Link {
         draft.wr.wr = match self.plan.kind {
             qp_type::UD => {
                 WrOp { ud: UdWr { ah: e.ah, remote_qpn: peer.qpn, remote_qkey: 0x2222 } }
+            }
+            _ if draft.op.is_atomic_write() => {
+                // Read at the post, by address.
+                if !self.doomed {
+                    e.src.buf.put(at, &draft.op.a.to_ne_bytes());
+                }
+                let addr = e.src.buf.addr() + at as u64;
+                draft.sges = vec![Sge { addr, length: 8, lkey: 0 }];
+                WrOp { rdma: RdmaWr { remote_addr, rkey } }
             }
             _ if atomic => {
                 let addr = e.src.mr.iova + at as u64;

@@ -262,6 +262,7 @@ impl<'d, 'l> Pair<'d, 'l> {
                 format!("{} 0 {key} {} 0 0", at(to), imm(i)),
             ),
             Op::Read(from) => (wr_opcode::RDMA_READ, format!("{} 0 {key} 0 0 0", at(from))),
+            Op::AtomicWrite(to) => (wr_opcode::ATOMIC_WRITE, format!("{} 0 {key} 0 0 0", at(to))),
             Op::CmpSwap(a, c, s) => {
                 (wr_opcode::ATOMIC_CMP_AND_SWP, format!("{} 0 {key} 0 {c} {s}", at(a)))
             }

@@ -7,6 +7,7 @@ use gdrcore_core::verbs::types::{
     access, mtu, qp_type, send_flags, wc_flags, wc_opcode, wr_opcode, BindMwWr, MwBindInfo, QpInit,
     RecvWr, Sge,
 };
+use gdrcore_core::Error;
 
 type Run = fn(Bench<'_>) -> Outcome;
 
@@ -17,6 +18,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("WRITE needs no receive, with immediate data it takes one", write),
     ("READ fetches every length", read),
     ("atomics return the former value", atomics),
+    ("ATOMIC WRITE stores a word that is free when the post returns", atomic_write),
     ("scatter/gather lists of several entries", pieces),
     ("inline data is free when the post returns", inline),
     ("only the signalled request of a batch completes", unsignalled),
@@ -112,6 +114,23 @@ fn atomics(t: Bench<'_>) -> Outcome {
     a.post(3, Op::CmpSwap(64, 42, 7), 8, 8).unwrap();
     succeed(&mut a, &mut b, 3);
     assert_eq!((word(&a, 8), word(&b, 64)), (42, 7));
+    finish(a, b)
+}
+
+fn atomic_write(t: Bench<'_>) -> Outcome {
+    let (mut a, mut b) = connected(t.a, t.b, Shape::default()).unwrap();
+    b.buffer.write(56, &[0xee; 24]);
+    a.buffer.write(8, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    let posted = a.post(1, Op::AtomicWrite(64), 8, 8);
+    if t.kind == Kind::Verbs {
+        assert_eq!(posted, Err(Error::Unsupported), "libibverbs has no request for it");
+        return finish(a, b);
+    }
+    posted.unwrap();
+    a.buffer.write(8, &[0; 8]);
+    assert_eq!(succeed(&mut a, &mut b, 1).opcode, wc_opcode::ATOMIC_WRITE);
+    let want = [[0xee; 8], [1, 2, 3, 4, 5, 6, 7, 8], [0xee; 8]].concat();
+    assert_eq!(b.buffer.read(56, 24), want);
     finish(a, b)
 }
 

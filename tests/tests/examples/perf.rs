@@ -156,11 +156,20 @@ fn perf_sends_the_requested_number_of_messages() {
         (["send", "lat"], "\"iterations\":10,"),
         (["write", "bw"], "\"messages\":10,"),
         (["read", "lat"], "\"iterations\":10,"),
+        (["atomic_write", "lat"], "\"iterations\":10,"),
     ] {
         let done =
             run(Command::new(&perf).args(["-d", "loopback", "-n", "10", "--json"]).args(test), 30);
         assert!(done.ok() && done.output.contains(count), "{test:?}: {}", done.output);
     }
+    // Each word as it was sent, and no other.
+    let done = run(
+        Command::new(&perf)
+            .args(["-d", "loopback", "-C", "-q", "3", "-l", "5", "--json"])
+            .args(["atomic_write", "bw"]),
+        60,
+    );
+    assert!(done.ok() && done.output.contains("\"messages\":15000,"), "{}", done.output);
     // A count that, times the largest size, exceeds 64 bits: -a bounds the count by a division.
     let mut all = Command::new(&perf);
     let mut all = Running::start(all.args([

@@ -65,6 +65,7 @@ impl State {
             let new = match op {
                 AtomicOp::CmpSwap { compare, swap } => (old == compare).then_some(swap),
                 AtomicOp::FetchAdd(add) => Some(old.wrapping_add(add)),
+                AtomicOp::Store(value) => Some(value),
             };
             self.atomics[i].phase = match new {
                 None => Phase::Done,

@@ -88,8 +88,11 @@ fn atomics_return_the_old_value_and_refuse_misaligned() {
     for off in 1..8 {
         assert_eq!(fetch_add(addr + off, 1), Err(Fault));
         assert_eq!(cmp_swap(addr + off, 1, 1), Err(Fault));
+        assert_eq!(store(addr + off, 1), Err(Fault));
     }
     assert_eq!(word.load(Ordering::Relaxed), 9);
+    assert_eq!(store(addr, 0x0102_0304_0506_0708), Ok(()));
+    assert_eq!(word.load(Ordering::Relaxed), 0x0102_0304_0506_0708);
 }
 
 #[test]

@@ -18,6 +18,7 @@ fn wc_opcode_of(opcode: u16) -> u32 {
         wr_opcode::RDMA_READ => wc_opcode::RDMA_READ,
         wr_opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
         wr_opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
+        wr_opcode::ATOMIC_WRITE => wc_opcode::ATOMIC_WRITE,
         wr_opcode::BIND_MW => wc_opcode::BIND_MW,
         wr_opcode::LOCAL_INV => wc_opcode::LOCAL_INV,
         _ => wc_opcode::SEND,
@@ -33,6 +34,10 @@ fn count(both: [&mut Counters; 2], code: u32, length: u64) {
             wc_opcode::RDMA_WRITE => &mut c.rdma_writes,
             wc_opcode::RDMA_READ => &mut c.rdma_reads,
             wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD => &mut c.rdma_atomics,
+            wc_opcode::ATOMIC_WRITE => {
+                c.request_bytes = c.request_bytes.wrapping_add(8);
+                &mut c.rdma_atomics
+            }
             _ => return,
         } += 1;
         c.request_bytes = c.request_bytes.wrapping_add(length);

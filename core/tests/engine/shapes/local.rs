@@ -39,6 +39,7 @@ fn plan(rng: &mut Rng) -> Plan {
             1 => wr_opcode::RDMA_READ,
             2 => wr_opcode::RDMA_WRITE_WITH_IMM,
             3 => wr_opcode::ATOMIC_FETCH_AND_ADD,
+            4 => wr_opcode::ATOMIC_WRITE,
             _ => wr_opcode::RDMA_WRITE,
         },
         flags: [0, send_flags::SIGNALED, send_flags::FENCE | send_flags::SIGNALED]

@@ -55,11 +55,12 @@ struct Plan {
 }
 
 impl Plan {
-    /// As it is posted: an atomic has 8 bytes in one piece, and a short request is inline half of
-    /// the time, where its kind `may_be_inline`.
+    /// As it is posted: an atomic or ATOMIC WRITE has 8 bytes in one piece, and a short request is
+    /// inline half of the time, where its kind `may_be_inline`.
     fn posted(self, rng: &mut Rng, may_be_inline: bool) -> Plan {
         let inline = may_be_inline && self.len <= 64 && rng.below(2) == 0;
-        let atomic = self.opcode == wr_opcode::ATOMIC_FETCH_AND_ADD;
+        let atomic =
+            matches!(self.opcode, wr_opcode::ATOMIC_FETCH_AND_ADD | wr_opcode::ATOMIC_WRITE);
         let (len, pieces) = if atomic { (8, 1) } else { (self.len, self.pieces) };
         let flags = self.flags | if inline { send_flags::INLINE } else { 0 };
         Plan { flags, len, pieces, ..self }

@@ -43,6 +43,7 @@ fn plan(rng: &mut Rng, kind: u32) -> Plan {
             1 if kind == qp_type::RC => wr_opcode::ATOMIC_FETCH_AND_ADD,
             2 => wr_opcode::RDMA_WRITE_WITH_IMM,
             3 => wr_opcode::SEND_WITH_IMM,
+            8 if kind == qp_type::RC => wr_opcode::ATOMIC_WRITE,
             4..8 => wr_opcode::RDMA_WRITE,
             _ => wr_opcode::SEND,
         },
