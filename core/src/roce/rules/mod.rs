@@ -1,7 +1,7 @@
 //! Rules of the transport, each written once.
 //!
-//! The state machines and the fast paths look up a queue pair, its peer and its CQs, and pass them
-//! to these functions; nothing here looks up anything by an index but a CQ.
+//! The state machines and the fast paths look up a queue pair and its peer, and pass them to these
+//! functions, which look up nothing by an index but CQs and an SRQ.
 
 pub(super) mod accept;
 pub(crate) mod ack;
