@@ -1,4 +1,4 @@
-//! Arithmetic modulo the CRC's polynomial: what takes a CRC back over bytes that came later.
+//! Arithmetic modulo the CRC's polynomial, to take a CRC back over later bytes.
 
 use super::table::{times_x, POLY};
 
