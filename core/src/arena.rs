@@ -1,14 +1,14 @@
-//! The arena: the one piece of memory that an engine is given, and how it is dealt out.
+//! The arena: the one block of memory that an engine gets, and its allocators.
 //!
-//! Three dealers, for three lifetimes:
+//! Three allocators, for three lifetimes:
 //!
-//! - [`Walk`] carves what lives as long as the engine. The same walk, run without memory, is the
-//!   size query, so the two cannot drift apart.
-//! - [`Heap`] is a buddy heap for what comes and goes with an object: rings, and growth of tables.
+//! - [`Walk`] carves memory that lives as long as the engine. The same walk, run without memory, is
+//!   the size query, so the two cannot drift apart.
+//! - [`Heap`] is a buddy heap for memory that lives as long as an object: rings, and growth of
+//!   tables.
 //! - [`Table`] is a chunked array over both: it grows and its elements never move.
 //!
-//! Nothing here ever runs a destructor: the memory is the caller's, and it goes when the caller
-//! takes it.
+//! No destructor ever runs: the memory is the caller's, and ends when the caller takes it back.
 
 use core::fmt;
 use core::marker::PhantomData;

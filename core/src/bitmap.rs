@@ -1,8 +1,8 @@
-//! Bitmaps: which of thousands of objects have something to do, without looking at each.
+//! Bitmaps that find the few active ones among thousands of objects.
 //!
-//! Above the leaf words, one bit per object, lies a summary, so that "nothing to do" is one load
-//! however many objects there are, and finding the one that is busy costs no more beside 4096 idle
-//! ones than beside none.
+//! A summary lies above the leaf words, one bit per object. So "none is active" is one load however
+//! many objects there are, and finding an active one costs the same beside 4096 idle ones as beside
+//! none.
 
 use core::fmt;
 
@@ -32,9 +32,9 @@ fn bits(mut word: u64) -> impl Iterator<Item = usize> {
 /// A bit of the summary stands for a group of leaves: those whose number modulo 64 it is. So up to
 /// 4096 objects in use it stands for one leaf, whatever the bitmap could hold.
 ///
-/// Invariant: a bit that is set in a leaf has its summary bit set, or the setter that found it
-/// clear is about to set that, or a drain that has cleared the summary bit is about to look at the
-/// leaf. So no bit is lost.
+/// Invariant: if a bit of a leaf is set, then its summary bit is set, or the setter that found the
+/// leaf bit clear is about to set it, or a drain that has cleared it is about to read the leaf. So
+/// no bit is lost.
 pub struct AtomicBitmap {
     leaves: RawSlice<AtomicU64>,
     top: CachePadded<Top>,
@@ -60,7 +60,7 @@ impl AtomicBitmap {
 
     /// Sets bit `i`. Any thread, wait-free. Panics out of range.
     ///
-    /// What this thread wrote before is seen by whoever drains the bit.
+    /// The thread that drains the bit sees what this thread wrote before.
     #[inline]
     pub fn set(&self, i: usize) {
         let leaf = i / WORD;
@@ -69,29 +69,29 @@ impl AtomicBitmap {
             self.top.used.fetch_max(leaf + 1, Ordering::Relaxed);
         }
         let bit = 1 << (i % WORD);
-        // Release: a drain that takes the bit sees our writes, also where an earlier setter has set
-        // it.
+        // Release: a drain that takes the bit sees our writes, even if an earlier setter set the
+        // bit.
         if self.leaves[leaf].fetch_or(bit, Ordering::Release) & bit == 0 {
-            // Without a look before, which might see what a drain is clearing: either that drain
-            // sees our leaf, or this stays set for the next.
+            // Without a load first, which might see a bit that a drain is clearing: either that
+            // drain sees our leaf, or the bit stays set for the next one.
             self.top.summary.fetch_or(1 << (leaf % WORD), Ordering::Release);
         }
     }
 
-    /// Whether a bit is set: one load. Before sleeping on "no", fence between arming the wake-up
-    /// and this.
+    /// Whether a bit is set: one load. A thread that sleeps on "no" needs a fence between arming
+    /// its wake-up and this.
     #[inline]
     pub fn any(&self) -> bool {
         self.top.summary.load(Ordering::Acquire) != 0
     }
 
-    /// The leaves of a bit of the summary that may have bits. After that bit was cleared.
+    /// The leaves of a summary bit that may have bits. To be called after that bit was cleared.
     #[inline]
     fn group(&self, bit: usize) -> impl Iterator<Item = usize> {
         (bit..self.top.used.load(Ordering::Relaxed)).step_by(WORD)
     }
 
-    /// Takes one bit, if any is set. One thread at a time, and none that drains.
+    /// Takes one bit, if any is set. One thread at a time, and not during a drain.
     pub fn take_one(&self) -> Option<usize> {
         while let Some(g) = bits(self.top.summary.load(Ordering::Acquire)).next() {
             // Summary before leaf, as in `drain`; set again below while the group has more.
@@ -240,7 +240,7 @@ impl Bitmap {
         Some(found.unwrap_or_else(|| self.first(self.top.trailing_zeros() as usize)))
     }
 
-    /// The first set bit below a summary word that has one: as quick wherever it lies.
+    /// The first set bit below a summary word that has one.
     #[inline]
     fn first(&self, word: usize) -> usize {
         let leaf = word * WORD + self.summary[word].trailing_zeros() as usize;
@@ -264,15 +264,15 @@ impl Bitmap {
     }
 }
 
-/// A bitmap in which there is mostly one bit at a time: that one is kept apart, in a word.
+/// A bitmap that mostly has one bit set, which it keeps in a word.
 pub struct Few {
-    /// The bit apart plus 1; 0: there is none.
+    /// That bit plus 1; 0: none.
     one: usize,
     others: Bitmap,
 }
 
 impl Few {
-    /// Those of a bitmap.
+    /// Takes over an empty bitmap, or one with bits.
     pub fn new(bits: Bitmap) -> Few {
         Few { one: 0, others: bits }
     }

@@ -1,13 +1,13 @@
-//! A token bucket: the rate of a QP, and the hook for QoS.
+//! A token bucket: the rate of a QP.
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// Tokens are bytes. They come at `rate_bps` up to `burst`; taking more than there are leaves a
+/// Tokens are bytes. They arrive at `rate_bps`, up to `burst`; taking more than there are leaves a
 /// debt.
 ///
-/// What a refill leaves of a byte is kept as a fraction, so that no rate drifts, however often it
-/// is asked. Time must not run backwards; where it does, nothing happens until it has caught up.
+/// The remainder of a byte is kept as a fraction, so that no rate drifts, however often the bucket
+/// is refilled. Time must not run backwards; if it does, nothing happens until it has caught up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokenBucket {
     /// Bytes per second; 0: off, everything passes.
@@ -88,7 +88,7 @@ impl TokenBucket {
         self.last_ns.saturating_add(wait).max(now_ns)
     }
 
-    /// Adds what the time since the last refill brought.
+    /// Adds the tokens since the last refill.
     fn refill(&mut self, now_ns: u64) {
         if now_ns <= self.last_ns {
             return;

@@ -42,23 +42,21 @@ pub struct Config {
     pub qpn_count: u32,
     /// Largest path MTU in bytes that the port carries: 256 to 4096.
     pub max_mtu: u32,
-    /// After this silence of the peer an operation without an ACK timeout of its own ends, in
-    /// nanoseconds.
+    /// Silence of the peer, in nanoseconds, after which a request fails on a QP without an ACK
+    /// timeout.
     pub deadline_ns: u64,
     /// Largest window of unacknowledged bytes to one peer address. 192 KiB are used at once;
-    /// beyond, it grows by and by, and goes back for good where packets are lost.
+    /// beyond, it grows slowly, and a loss lowers its limit for good.
     pub window_max: u32,
     /// Ids of the connection manager: listeners and connections together. Rounded up to a multiple
-    /// of 64. Requests of peers that have not shown that they receive have places of their own
-    /// (`cm::admit`).
+    /// of 64. Peers that have not shown that they receive have further ids (`cm::admit`).
     pub max_cm_ids: u32,
     /// Seed of keys and start PSNs. The caller takes it from the system's random source.
     pub seed: u64,
-    /// What the link carries, in bytes per second: where a rate under congestion control begins and
-    /// ends.
+    /// Rate of the link in bytes per second: initial and largest rate under congestion control.
     pub line_rate_bytes_per_s: u64,
-    /// After so long without a packet of the peer an RC QP with nothing under way asks whether it
-    /// is there, in nanoseconds; 0: never.
+    /// Silence, in nanoseconds, after which an RC QP with nothing in flight checks its peer; 0:
+    /// never.
     pub keepalive_ns: u64,
     /// Behaviour switches: [`config_flags`].
     pub flags: u32,
@@ -66,13 +64,12 @@ pub struct Config {
 
 /// Flags of [`Config::flags`].
 pub mod config_flags {
-    /// A CQ that the sums of queue depths could overflow is refused at QP creation.
+    /// QP creation fails if the depths of all queues of a CQ could overflow it.
     pub const STRICT_CQ: u32 = 1;
-    /// Congestion notifications set a rate for each QP (DCQCN). Without it they shrink the window
-    /// to the peer.
+    /// CNPs set a rate for each QP (DCQCN). Without it they are only counted.
     pub const DCQCN: u32 = 32;
-    /// A lost link ([`crate::engine::Guard::link_lost`]) is as silent as a cut wire: what it
-    /// carried goes through the port from then on, and ends by its timers where nobody answers.
+    /// A lost link ([`crate::engine::Guard::link_lost`]) is silent, as a cut wire: its traffic goes
+    /// through the port from then on, and requests end by their timers if no process answers there.
     /// Without it the link's queue pairs fail at once, idle ones too.
     pub const SILENT_LOSS: u32 = 64;
 }
@@ -105,7 +102,7 @@ impl Config {
             self.qpn_count = least.max(QPN_UNIT);
         }
         if self.qpn_base == 0 {
-            // Some block above the reserved numbers; which one is the seed's choice.
+            // A block above the reserved numbers, chosen by the seed.
             let blocks = (1u32 << 24) / self.qpn_count.max(1);
             if blocks > 2 {
                 self.qpn_base = (1 + (self.seed >> 17) as u32 % (blocks - 2)) * self.qpn_count;

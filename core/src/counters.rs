@@ -31,7 +31,7 @@ counters! {
     sent_bytes,
     /// Bytes received, from BTH to ICRC.
     rcvd_bytes,
-    /// Requests that were received before (as responder).
+    /// Requests that were received again (as responder).
     duplicate_request,
     /// Requests ahead of the expected PSN (as responder).
     out_of_seq_request,
@@ -75,13 +75,13 @@ counters! {
     rcvd_malformed,
     /// Packets with another P_Key, Q_Key or source address than the QP's.
     rcvd_refused,
-    /// UC and UD messages dropped for want of a receive request or room in the CQ.
+    /// UC and UD messages dropped because no receive request or no room in the CQ was left.
     rcvd_dropped,
     /// Times a QP waited because the window to its peer was closed.
     window_closed,
     /// Times a completion waited for room in its CQ.
     cq_full,
-    /// Congestion notifications (CNP) received and followed.
+    /// Congestion notifications (CNP) received that changed a rate.
     rp_cnp_handled,
     /// Congestion notifications sent.
     np_cnp_sent,
@@ -101,24 +101,24 @@ counters! {
     cm_rcvd,
     /// Connection manager: messages sent.
     cm_sent,
-    /// Connection manager: messages sent again for want of an answer.
+    /// Connection manager: messages sent again because no answer came.
     cm_retries,
     /// Connection manager: requests refused.
     cm_rejected,
-    /// Connection manager: messages that could not be read, belonged to nobody, or found no room.
+    /// Connection manager: messages that could not be read, belonged to no id, or found no room.
     cm_dropped,
-    /// Congestion notifications received from others than the peer, or too soon after the one
-    /// before.
+    /// Congestion notifications received without effect: not of the peer, too soon, more than
+    /// packets were sent, or DCQCN is off.
     rp_cnp_ignored,
     /// Packets for other devices of the same address that came here and were passed on.
     share_passed,
-    /// Packets for other devices of the same address that came here and were dropped: nobody owns
-    /// their QPN, or no room.
+    /// Packets for other devices of the same address that came here and were dropped: their QPN has
+    /// no owner, or there was no room.
     share_dropped,
     /// Packets of this device that came to another device of the address, which passed them on.
     share_by_detour,
-    /// Times the kernel refused to steer packets to the devices of the address; they take detours
-    /// then.
+    /// Times the kernel refused to steer packets to the devices of the address, which then forward
+    /// them.
     share_refused,
     /// WRITE messages that were placed into memory of the peer that this process has mapped,
     /// without a packet.
@@ -130,30 +130,28 @@ counters! {
     capture_frames,
     /// Packets that are not in it: its disk was full or failed, which ends a capture.
     capture_lost,
-    /// Keepalive questions sent.
+    /// Keepalives sent.
     keepalives,
-    /// QP numbers that were used again before their rest was over, since no other was left.
+    /// QPNs that were used again before their rest was over, because no other was left.
     qpn_reused_early,
-    /// Connection manager: requests, and accepted connections that their peers had not confirmed,
-    /// that were given up so that others found room.
+    /// Connection manager: requests and unconfirmed connections that were given up for others.
     cm_evicted,
-    /// Answers to nothing that is outstanding.
+    /// Answers for a PSN that is not outstanding.
     rcvd_stray,
-    /// Packets for a queue pair that much is forged for, dropped before anything but their headers
-    /// was looked at.
+    /// Packets for a besieged queue pair that were dropped after a check of their headers alone.
     rcvd_throttled,
     /// Connection manager: refusals received.
     cm_rejects_rcvd,
 }
 impl Counters {
-    /// Packets have left. `bytes`: from BTH to ICRC, of all of them.
+    /// Counts packets that have left, of `bytes` from BTH to ICRC together.
     #[inline(always)]
     pub fn count_sent(&mut self, packets: u32, bytes: u64) {
         self.sent_pkts += u64::from(packets);
         self.sent_bytes += bytes;
     }
 
-    /// Packets were taken. `bytes`: as in [`Counters::count_sent`].
+    /// Counts packets that were accepted. `bytes`: as in [`Counters::count_sent`].
     #[inline(always)]
     pub fn count_received(&mut self, packets: u32, bytes: u64) {
         self.rcvd_pkts += u64::from(packets);

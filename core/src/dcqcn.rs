@@ -1,14 +1,13 @@
 //! DCQCN: the rate of a queue pair whose path is congested.
 //!
 //! The law of Zhu et al., "Congestion Control for Large-Scale RDMA Deployments" (SIGCOMM 2015),
-//! section 4, at its reaction point. A congestion notification (CNP) halves the rate by as much as
-//! `alpha` says, the share of the recent past that was congested. Without notifications the rate
-//! comes back: half-way to where it was, five times; then the goal itself goes up, slowly first.
-//! Steps are counted by a timer and by a counter of bytes, so that neither slow nor fast flows wait
-//! for ever.
+//! section 4, at its reaction point. A congestion notification (CNP) cuts the rate by the part
+//! `alpha` / 2; `alpha` estimates how much of the recent past was congested. Without CNPs the rate
+//! recovers: five times half-way to its target, which then rises itself, slowly first. A timer and
+//! a counter of bytes count the steps, so that neither slow nor fast flows wait for ever.
 //!
-//! Nothing here runs by itself: the timers are caught up with when somebody asks. A queue pair that
-//! was never told of congestion has no rate, and costs nothing.
+//! Timers catch up when the rate is used; none runs by itself. A queue pair that never received a
+//! CNP has no rate, and costs nothing.
 
 use crate::bucket::TokenBucket;
 
@@ -23,19 +22,19 @@ const PERIOD_NS: u64 = 55_000;
 const STEP_BYTES: u32 = 10 << 20;
 /// Steps of fast recovery, F.
 const FAST: u8 = 5;
-/// Notifications closer than this are one: the peer sends at most one in 50 µs, whatever it sends
-/// more is not the standard practice, and half of that leaves room for jitter.
+/// Notifications closer than this are one. A peer that follows the standard sends at most one in 50
+/// µs; half of that leaves room for jitter.
 const CUT_INTERVAL_NS: u64 = 25_000;
-/// No notification makes a rate less than this: 10 Mb/s. A peer that sends nothing else slows a
-/// queue pair down, never stops it.
+/// Notifications lower a rate to this at least: 10 Mb/s. A peer that sends nothing else slows a
+/// queue pair down, but never stops it.
 pub const RATE_MIN: u64 = 1_250_000;
-/// What may leave at once: this much time at the rate, within bounds.
+/// Largest burst: this much time at the rate, within bounds.
 const BURST_NS: u64 = 32_000;
 /// Two packets of the largest MTU with their headers.
 const BURST_MIN: u32 = 2 * 4200;
 /// As much as one burst of the port.
 const BURST_MAX: u32 = 64 << 10;
-/// Periods that are stepped through one by one after a pause; 32 halvings leave nothing of a
+/// Periods after a pause that are stepped through one by one; 32 halvings leave nothing of a
 /// distance.
 const CATCH_UP: u64 = 32;
 /// Periods after which `alpha` has decayed to nothing: (255/256)^4096 is 10^-7.
@@ -80,8 +79,8 @@ impl Dcqcn {
         self.rate
     }
 
-    /// A notification came. `line_bps`: the rate to begin from where there was no limit, and the
-    /// most that there will be. False: it belongs to one that was answered already.
+    /// A notification came. `line_bps`: initial and largest rate. False: it is one with an earlier
+    /// one.
     pub fn on_notification(&mut self, now_ns: u64, line_bps: u64) -> bool {
         if self.rate == 0 {
             let line = line_bps.max(RATE_MIN);
@@ -129,8 +128,8 @@ impl Dcqcn {
         self.raise(now_ns);
     }
 
-    /// When to look again after [`Dcqcn::available`] said 0: when one packet of `bytes` may leave,
-    /// or when the rate goes up.
+    /// When to look again after [`Dcqcn::available`] was 0: when a packet of `bytes` may leave, or
+    /// the rate rises.
     pub fn ready_at(&self, now_ns: u64, bytes: u32) -> u64 {
         self.bucket.ready_at(now_ns, bytes).min(self.timer_at).max(now_ns.saturating_add(1))
     }
@@ -189,8 +188,7 @@ impl Dcqcn {
         self.recover(now_ns, self.rate / 2 + self.target / 2 + (self.rate & self.target & 1));
     }
 
-    /// Takes a higher rate; none at all where it is the whole link again, until the next
-    /// notification.
+    /// Takes a higher rate; no limit if it is the whole link again, until the next notification.
     fn recover(&mut self, now_ns: u64, rate: u64) {
         if self.target >= self.line && rate >= self.line - self.additive() {
             *self = Dcqcn::default();

@@ -1,4 +1,4 @@
-//! The device: what has queue pairs. Three kinds answer to one trait: soft, verbs, remote.
+//! The device, which has queue pairs: one trait for soft devices and NICs.
 
 use crate::cm::types::{CmEvent, ConnParam};
 use crate::counters::Counters;
@@ -14,9 +14,8 @@ pub struct DeviceAttr {
     pub max_msg_size: u64,
     /// Node GUID in host order.
     pub node_guid: u64,
-    /// Bounds of this device alone, whatever other processes have on its address: so many there can
-    /// be once [`Device::arena_add`] has brought memory for them. At first there is room for what
-    /// the configuration says.
+    /// Bounds of this device alone, independent of other processes on its address. They hold once
+    /// [`Device::arena_add`] has brought memory; at first there is room for the configured numbers.
     pub max_pd: u32,
     /// Memory regions and windows.
     pub max_mr: u32,
@@ -49,11 +48,11 @@ pub struct DeviceAttr {
     /// IPv6 zone of the GID, else 0.
     pub scope_id: u32,
     /// 1: a soft device, all of whose packets leave from `udp_port`, or from a port that a peer on
-    /// the same host can check. 0: from any.
+    /// the same host can check. 0: they leave from any port.
     pub own_port: u32,
 }
 
-/// What an MR is.
+/// Attributes of an MR.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MrAttr {
@@ -115,7 +114,7 @@ pub struct SrqAttr {
     pub srq_limit: u32,
 }
 
-/// What a program left behind when it closed a device.
+/// Objects that a program had not destroyed when it closed a device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -148,8 +147,8 @@ pub struct MrReg {
     pub cookie: u64,
 }
 
-/// A thing with queue pairs. Control calls may be slow and are checked hard; data calls
-/// (`post_*`, `poll_cq`, `progress`, `cq_arm`) are bounded and allocate nothing.
+/// A device with queue pairs. Control calls may be slow and check everything; data calls (`post_*`,
+/// `poll_cq`, `progress`, `cq_arm`) are bounded and allocate nothing.
 ///
 /// # Thread-safety
 /// Any thread may call anything. Two threads at once on the same side of a QP, or the same CQ or
@@ -157,7 +156,7 @@ pub struct MrReg {
 #[allow(missing_docs)]
 pub trait Device: Sync {
     fn query(&self) -> Result<DeviceAttr>;
-    /// Path MTU code that the way to a peer carries, as far as this side can tell.
+    /// Code of the largest path MTU to a peer, as far as this side can tell.
     fn path_mtu(&self, to: &AhAttr) -> Result<u32> {
         let _ = to;
         Ok(self.query()?.active_mtu)
@@ -181,10 +180,10 @@ pub trait Device: Sync {
     fn mr_rereg(&self, _mr: Handle, _reg: &MrReg) -> Result<MrAttr> {
         Err(lacks("registering a region anew"))
     }
-    /// Lets peers of this host write the region's memory by themselves where its keys let them: it
-    /// begins `offset` bytes into what `fd`, which stays the caller's, stands for. Ends with the
-    /// region. [`crate::Error::Invalid`]: it is not that memory. A device that needs no such help
-    /// has nothing to do.
+    /// Lets peers of this host write the region's memory by themselves, as far as its keys permit.
+    /// The region begins `offset` bytes into the memory of `fd`, which stays the caller's. Ends
+    /// with the region. [`crate::Error::Invalid`]: `fd` is not that memory. The default does
+    /// nothing.
     fn mr_share(&self, mr: Handle, _fd: i32, _offset: u64) -> Result<()> {
         self.mr_query(mr).map(|_| ())
     }
@@ -207,8 +206,8 @@ pub trait Device: Sync {
 
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)>;
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32>;
-    /// Takes the completions of a QP, by its number, out of a CQ: what drivers do when a QP is
-    /// reset or destroyed.
+    /// Removes the completions of a QP, by its number, from a CQ, as drivers do when a QP is reset
+    /// or destroyed.
     fn cq_purge(&self, _cq: Handle, _qpn: u32) -> Result<()> {
         Err(lacks("taking completions out of a CQ"))
     }
@@ -235,10 +234,10 @@ pub trait Device: Sync {
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)>;
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()>;
     fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)>;
-    /// Back to RESET from any state, after every request that was posted has its completion.
+    /// Back to RESET from any state, after every posted request has its completion.
     /// [`crate::Error::Again`]: not yet; poll the QP's CQs and call again. Handle, QPN and sizes
     /// stay. [`Device::qp_query`] then has in `sq_psn` one past the last PSN that the QP sent, or 0
-    /// where the device does not know it.
+    /// if the device does not know it.
     fn qp_reset(&self, qp: Handle) -> Result<()>;
     fn qp_destroy(&self, qp: Handle) -> Result<()>;
     /// Keeps a QP from being destroyed ([`crate::Error::Busy`]) until [`Device::qp_unpin`] was
@@ -289,7 +288,7 @@ pub trait Device: Sync {
         wr: *const RecvWr,
         bad: &mut *const RecvWr,
     ) -> Result<()>;
-    /// Takes completions, running the engine if there are none yet. Returns how many.
+    /// Takes completions; runs the engine if there are none yet. Returns their number.
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize>;
     /// The next completion (or the next solicited one) makes the descriptor readable. Arming twice
     /// is harmless.
@@ -343,7 +342,7 @@ pub trait Device: Sync {
     /// # Safety
     /// The memory is used by nobody else and outlives the device.
     unsafe fn arena_add(&self, memory: *mut u8, bytes: usize) -> Result<()>;
-    /// What is still allocated.
+    /// Objects that are not destroyed.
     fn leaks(&self) -> Result<Leaks>;
 
     /// The device's connection manager.
@@ -364,14 +363,14 @@ pub trait CmDevice {
     fn set_context(&self, id: Handle, context: u64) -> Result<()>;
     /// Gives an id a port (0: some free one); returns it.
     fn bind(&self, id: Handle, port: u16) -> Result<u16>;
-    /// The program will listen at the id's port soon, or will not after all: requests for the port
-    /// wait for it meanwhile.
+    /// The program will soon listen at the id's port (`soon`), or will not. Requests for the port
+    /// are kept meanwhile.
     fn announce(&self, _id: Handle, _soon: bool) -> Result<()> {
         Ok(())
     }
     /// Listens at the id's port.
     fn listen(&self, id: Handle, backlog: u32) -> Result<()>;
-    /// Asks `to` for a connection of `qp` to what listens at `port` there; `qp` 0: the program
+    /// Sends `to` a request for a connection of `qp` to the listener at `port`; `qp` 0: the program
     /// moves its QP by itself.
     fn connect(
         &self,
@@ -383,21 +382,21 @@ pub trait CmDevice {
     ) -> Result<()>;
     /// Accepts a request with `qp`, which is brought into RTS first.
     fn accept(&self, id: Handle, qp: Handle, param: &ConnParam<'_>) -> Result<()>;
-    /// The program's own QP is in RTS: the accepted connection may begin.
+    /// The program's own QP is in RTS: the accepted connection may be established.
     fn establish(&self, id: Handle) -> Result<()>;
     /// Rejects a request, or an answer.
     fn reject(&self, id: Handle, private_data: &[u8]) -> Result<()>;
     /// Ends a connection.
     fn disconnect(&self, id: Handle) -> Result<()>;
-    /// Lets an id go, whatever its state.
+    /// Destroys an id, whatever its state.
     fn destroy(&self, id: Handle) -> Result<()>;
     /// Attributes and mask that bring the id's QP into INIT, RTR or RTS.
     fn qp_attr(&self, id: Handle, state: u32) -> Result<(QpAttr, u32)>;
-    /// Takes an event, if any, and does to the id's QP what it calls for.
+    /// Takes an event, if any, and moves the id's QP to the state that it requires.
     fn event(&self) -> Result<Option<CmEvent>>;
 }
 
-/// What a device answers to a call that it does not have.
+/// The error of a call that a device does not implement.
 #[cold]
 fn lacks(what: &str) -> crate::Error {
     crate::reason::refuse!(Unsupported, "this device has not got {what}")

@@ -1,15 +1,15 @@
 //! The length word of a frame in a ring of frames that has no head index: a frame is there when its
 //! length is not zero.
 //!
-//! What an earlier lap has left in the ring must never be taken for a length. So before the writer
-//! publishes a frame it writes zero where the next frame's length will be; the reader, who has come
-//! so far because it saw this frame's length, sees that zero, or the next length.
+//! The remains of an earlier lap must never be taken for a length. So before the writer publishes a
+//! frame, it writes zero where the next frame's length will be; the reader, which has come so far
+//! because it saw this frame's length, sees that zero, or the next length.
 //! `tests/loom_shared.rs` runs every interleaving.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// A length, in memory that is shared with another process, whose other end may write anything: the
-/// reader checks it.
+/// A length in memory that is shared with another process, which may write anything: the reader
+/// checks it.
 ///
 /// # Layout
 /// A u32; zeroed memory is "nothing yet".
@@ -21,7 +21,7 @@ use crate::sync::{AtomicU32, Ordering};
 pub struct Length(AtomicU32);
 
 impl Length {
-    /// Nothing is here yet.
+    /// No frame is here yet.
     #[inline(always)]
     pub fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
@@ -38,7 +38,7 @@ impl Length {
         self.0.store(len, Ordering::Release);
     }
 
-    /// Whether no frame is here. A look that brings nothing else with it.
+    /// Whether no frame is here. Relaxed: says nothing about other memory.
     #[inline(always)]
     pub fn looks_empty(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
@@ -51,7 +51,7 @@ impl Length {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Writes what an earlier lap, or a dishonest writer, may have left.
+    /// For tests: writes what an earlier lap, or a dishonest writer, may have left.
     pub fn scribble(&self, value: u32) {
         self.0.store(value, Ordering::Relaxed);
     }

@@ -3,15 +3,15 @@
 //! Layer by layer, low to high; each imports only those above it in this list:
 //!
 //! 1. [`error`], [`reason`], [`config`], [`counters`]: plain data, and why a call was refused.
-//! 2. `arena`, `random`, `pool`, `ring`, `sleep`, `turns`, `lease`, `frame`, `bitmap`, `wheel`,
+//! 2. The plain data of [`verbs`] and [`cm`], and [`device`], the trait of soft devices and NICs.
+//! 3. `arena`, `random`, `pool`, `ring`, `sleep`, `turns`, `lease`, `frame`, `bitmap`, `wheel`,
 //!    `bucket`, `dcqcn`: memory, threads and time, fixed at init.
-//! 3. [`wire`]: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs.
-//! 4. `mem`: memory regions, windows, keys, and how bytes get in and out of them.
-//! 5. [`verbs`]: the objects of the API.
-//! 6. `roce`: requester, completer, responder.
-//! 7. [`cm`]: the connection manager, messages and connections without QPs.
-//! 8. `engine`: the state machine that is a soft device.
-//! 9. [`device`]: the trait that soft, verbs and remote devices answer to.
+//! 4. [`wire`]: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs.
+//! 5. `mem`: memory regions, windows, keys, and how bytes get in and out of them.
+//! 6. The objects of [`verbs`].
+//! 7. `roce`: requester, completer, responder.
+//! 8. [`cm`]: the connection manager, messages and connections without QPs.
+//! 9. `engine`: the state machine of a soft device.
 
 #![no_std]
 #![deny(unsafe_code)]

@@ -1,8 +1,8 @@
-//! Index and generation allocator: the names of objects in the API.
+//! Index and generation allocator: the handles of objects in the API.
 //!
 //! A handle is `generation << 32 | tag << 24 | index`. A generation is odd while its object lives
-//! and even while the index is free, and moves on by one each way: a handle of a destroyed object,
-//! of another type or out of thin air is told at once, and a live one is never 0.
+//! and even while the index is free, and advances by one each way. So a handle that is stale,
+//! invented or of another type is recognised at once, and a live one is never 0.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -108,7 +108,7 @@ impl Pool {
     pub fn alloc(&self) -> Result<(Handle, usize)> {
         let head = self.head.load(Ordering::Relaxed);
         if head == NIL {
-            // No words: whoever allocates grows the pool next, and that has them if it fails.
+            // Without a reason text: the caller grows the pool next, which gives one if it fails.
             return Err(Error::NoMemory);
         }
         let index = head as usize;
@@ -134,7 +134,7 @@ impl Pool {
         self.append(index as u32);
     }
 
-    /// Moves the generation on. Release: a thread whose `check` passes sees what was written
+    /// Advances the generation. Release: a thread whose `check` passes sees what was written
     /// before.
     fn step(&self, index: usize) {
         let g = &self.generations[index];

@@ -6,7 +6,7 @@
 //! handful of outputs. Each use has a `purpose` of its own, so that the numbers of one say nothing
 //! about those of another.
 
-/// Bytes of a QPN block's order at most: all 24 bits.
+/// Most bits of a [`Shuffle`]: those of a QPN.
 const BITS_MAX: u32 = 24;
 /// Rounds of [`Shuffle`].
 const ROUNDS: u64 = 4;
@@ -33,7 +33,7 @@ impl Random {
         self.of(&[self.count])
     }
 
-    /// The number of some words: always the same, and unpredictable without the seed.
+    /// A keyed hash of some words: the same each time, and unpredictable without the seed.
     pub fn of(&self, words: &[u64]) -> u64 {
         // The initial values are those of the SipHash paper.
         let mut v = [
@@ -70,8 +70,8 @@ fn round(v: &mut [u64; 4]) {
     *c = c.rotate_left(32);
 }
 
-/// A secret order of the numbers below a power of two: a Feistel network. Needs no memory, and goes
-/// both ways.
+/// A secret permutation of the numbers below a power of two, in both directions: a Feistel network,
+/// which needs no memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Shuffle {
     key: Random,
@@ -102,8 +102,8 @@ impl Shuffle {
         left << self.half | right
     }
 
-    /// Follows the network until it comes back below the end: with an odd number of bits every
-    /// second number lies above.
+    /// Repeats the network until the number is below the end: with an odd number of bits every
+    /// second number lies above it.
     fn walk(&self, number: u32, back: bool) -> u32 {
         let mut at = number & (self.end - 1);
         loop {
@@ -114,7 +114,7 @@ impl Shuffle {
         }
     }
 
-    /// The number at a place of the order.
+    /// The number at a place of the permutation.
     pub fn at(&self, place: u32) -> u32 {
         self.walk(place, false)
     }

@@ -27,7 +27,7 @@ pub fn install(sink: Sink) {
     SINK.store(Some(sink));
 }
 
-/// `e`, whose words are `words`. Out of line: callers are often short and always successful.
+/// Passes the words of `e` to the sink, and returns `e`. Out of line: most calls succeed.
 #[cold]
 #[inline(never)]
 pub fn refused(e: Error, words: fmt::Arguments<'_>) -> Error {

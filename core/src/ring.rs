@@ -3,9 +3,8 @@
 //! One producer, one consumer, each wait-free. Indexes are u32, run freely and are masked at
 //! access. A slot is a header `H` and a tail of `stride - size_of::<H>()` bytes (scatter/gather
 //! list or inline data).
-//!
 //! One end of each ring is the program's, the other the engine's. The program's end takes a busy
-//! flag, so that two threads on one queue are told [`crate::Error::Busy`] and not left to race; the
+//! flag, so that the second of two threads gets [`crate::Error::Busy`] instead of a race; the
 //! engine's end relies on the engine's lock.
 //!
 //! The two pairs that carry the data: `tail` is stored with release by [`Producer::publish`] and
@@ -159,7 +158,7 @@ impl<H: Copy> SlotRing<H> {
         self.consuming.cursor.store(0, Ordering::Relaxed);
     }
 
-    /// Becomes what `other` is: its memory, its entries. `other` is not used any more.
+    /// Takes over the memory and the entries of `other`, which is not used any more.
     ///
     /// # Safety
     /// As [`SlotRing::install`], for both.
@@ -298,8 +297,8 @@ const SHADOWS: usize = 4;
 #[derive(Default)]
 struct Shadow([loom::cell::UnsafeCell<()>; SHADOWS]);
 
-/// Where the slots are. Read when a slot is: an end that kept a copy would have these words at hand
-/// throughout.
+/// Where the slots are. Read anew for each slot, so that an end need not keep these words in
+/// registers.
 #[derive(Clone, Copy)]
 struct Geometry {
     base: *mut u8,

@@ -1,9 +1,7 @@
-//! The word by which a sleeper announces itself and a producer finds it: a Dekker pair that loses
-//! no wake-up.
+//! The word by which a sleeper announces itself to producers: a Dekker pair that loses no wake-up.
 //!
-//! A wake-up costs a system call, so it is only made for a side that has declared itself asleep.
-//! Then two threads each write one word and read the other's, and at least one must see the other's
-//! write:
+//! A wake-up costs a system call, so only an announced sleeper gets one. Two threads each write one
+//! word and read the other's, and at least one must see the other's write:
 //!
 //! ```text
 //! sleeper                                producer
@@ -19,9 +17,9 @@
 
 use crate::sync::{fence, AtomicU32, Ordering};
 
-/// A sleeper that only what is urgent shall wake; also the urgency that wakes every sleeper.
+/// Level of a sleeper that only urgent work wakes; also the urgency that wakes every sleeper.
 pub const URGENT: u32 = 1;
-/// A sleeper that anything shall wake; also the urgency of what is not urgent.
+/// Level of a sleeper that any work wakes; also the urgency of work that is not urgent.
 pub const ANY: u32 = 2;
 
 const AWAKE: u32 = 0;
@@ -44,9 +42,9 @@ impl Asleep {
         Self::default()
     }
 
-    /// Says that this side is about to sleep, for whom [`URGENT`] or [`ANY`] shall wake; an
-    /// earlier, lighter sleep is not made deeper. The caller must look for work once more after
-    /// this, and only sleep if there is none.
+    /// Announces a sleep that work of this level ([`URGENT`] or [`ANY`]) ends; an earlier
+    /// announcement of [`ANY`] stays. The caller must look for work once more after this, and only
+    /// sleep if there is none.
     /// Cost: an atomic read-modify-write and a fence.
     #[inline]
     pub fn announce(&self, level: u32) {
@@ -56,14 +54,14 @@ impl Asleep {
         fence(Ordering::SeqCst);
     }
 
-    /// Awake again without having been woken. A wake-up may be under way all the same.
+    /// Awake again without a wake-up, although one may be on its way.
     #[inline]
     pub fn withdraw(&self) {
         self.0.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// To be asked after something was published: whether somebody sleeps whom it must wake. True
-    /// for one of several producers, and the word is [`AWAKE`](Self::withdraw) again. `urgency`:
+    /// To be called after something was published: whether the caller must wake a sleeper. True for
+    /// one of several producers, and the word is [`AWAKE`](Self::withdraw) again. `urgency`:
     /// [`URGENT`] or [`ANY`].
     /// Cost: a fence and a load of a line that only a sleeper writes; a swap where somebody sleeps.
     #[inline]
@@ -75,9 +73,9 @@ impl Asleep {
         self.is_asleep(urgency) && self.0.swap(AWAKE, Ordering::Relaxed) >= urgency
     }
 
-    /// Whether somebody announced a sleep that `urgency` ends. A look without the fence of
-    /// [`Asleep::must_wake`]: for those who know by other means, such as a lock, that they are
-    /// ordered with the sleeper.
+    /// Whether a sleep was announced that `urgency` ends. Without the fence of
+    /// [`Asleep::must_wake`]: for callers that are ordered with the sleeper by other means, such as
+    /// a lock.
     #[inline]
     pub fn is_asleep(&self, urgency: u32) -> bool {
         self.0.load(Ordering::Relaxed) >= urgency

@@ -1,16 +1,16 @@
 //! The lock of an engine, and the turns of the threads that share it.
 //!
-//! The lock alone would do for correctness. But a thread that takes it right after another one
-//! moves some ten cache lines to its core, which costs more than the operation itself: two threads
-//! that alternate by operation do less than half of what one does alone. So the thread that ran the
-//! engine last, the **runner**, keeps it for a turn of some microseconds, and a thread that wants
-//! it meanwhile waits for the end of the turn.
+//! The lock alone is correct. But a thread that takes it right after another one moves some ten
+//! cache lines to its core, which costs more than the operation itself: two threads that alternate
+//! by operation do less than half of what one does alone. So the thread that ran the engine last,
+//! the **runner**, keeps it for a turn of some microseconds, and other threads wait for the end of
+//! the turn.
 //!
-//! Turns are advice. A thread that has waited long enough takes the lock as if there were none, so
-//! no thread waits for one that has stopped. The words of turns are relaxed: a thread that reads an
-//! old value waits a little too long or not at all.
+//! Turns are advice. A thread that has waited long enough takes the lock anyway, so no thread waits
+//! for one that has stopped. The words of turns are relaxed: a thread that reads an old value waits
+//! a little too long or not at all.
 //!
-//! A thread is known by a **token**, an address that no other thread has; its lowest bit is clear.
+//! A **token** identifies a thread: an address that no other thread has, with its lowest bit clear.
 
 use crossbeam_utils::CachePadded;
 
@@ -32,7 +32,7 @@ struct Line {
     rounds: AtomicU32,
     /// Token of the thread whose turn it is.
     runner: AtomicUsize,
-    /// Operations of this turn since another thread wants it.
+    /// Operations of this turn while another thread waited.
     counted: AtomicU32,
 }
 
@@ -40,7 +40,7 @@ struct Line {
 pub struct TurnLock {
     line: CachePadded<Line>,
     /// Token of the thread that waits for its turn, and [`ROUND`]. On a line of its own: the runner
-    /// reads it for each operation, and a waiting thread spins on it.
+    /// reads it for each operation, and the waiting thread spins on it.
     wanted: CachePadded<AtomicUsize>,
 }
 
@@ -67,14 +67,13 @@ impl TurnLock {
             && word.fetch_or(HELD, Ordering::Acquire) & HELD == 0
     }
 
-    /// Takes the lock if it is free, for a thread that failed to, has left a mark and must know
-    /// that the holder will see it: `false` is a promise that the holder, if it looks at the marks
-    /// after [`TurnLock::unlock`], finds it.
+    /// Takes the lock if it is free, for a thread that failed to and has left a mark for the
+    /// holder. False: the holder sees the mark, if it reads the marks after [`TurnLock::unlock`].
     ///
-    /// The pair: here the mark, then the read-modify-write of the word; there the one that unlocks,
-    /// then the look at the marks. Both are of one word, so one comes first. If it is this one, the
-    /// holder's reads what it wrote, and so the mark is visible to the holder's look; if it is the
-    /// holder's, this one finds the lock free.
+    /// The pair: here the mark is written before a read-modify-write of the word; the holder reads
+    /// the marks after its own, which unlocks. One of the two comes first. If it is this one, the
+    /// holder's reads what it wrote, so the holder sees the mark; otherwise this one finds the lock
+    /// free.
     #[inline]
     pub fn try_lock_marked(&self) -> bool {
         self.line.word.fetch_or(HELD, Ordering::AcqRel) & HELD == 0
@@ -88,8 +87,7 @@ impl TurnLock {
         self.line.word.fetch_add(HELD, Ordering::AcqRel);
     }
 
-    /// A number that moves with each release of the lock, and while it is held is another one than
-    /// while it is free.
+    /// Counts the releases of the lock; the lowest bit is set while it is held.
     #[inline]
     pub fn epoch(&self) -> u32 {
         self.line.word.load(Ordering::Relaxed)
@@ -133,7 +131,8 @@ impl TurnLock {
         self.line.counted.store(0, Ordering::Relaxed);
     }
 
-    /// Whether a thread wants its turn, or a round. One load of a line that is seldom written.
+    /// Whether a thread waits for its turn, or for a round. One load of a line that is seldom
+    /// written.
     #[inline(always)]
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) != NOBODY
@@ -147,7 +146,7 @@ impl TurnLock {
         counted
     }
 
-    /// Ends this thread's turn: it is that of the thread that waits, if one does.
+    /// Ends this thread's turn, and hands it over to the thread that waits, if any.
     pub fn hand_over(&self) {
         let wanted = self.wanted.load(Ordering::Relaxed);
         let next = wanted & !ROUND;
@@ -159,7 +158,7 @@ impl TurnLock {
         }
     }
 
-    /// Asks for the turn. False: another thread waits for it already.
+    /// Begins to wait for the turn. False: another thread waits for it already.
     #[inline]
     pub fn want(&self, token: usize) -> bool {
         let wanted = self.wanted.load(Ordering::Relaxed);
@@ -187,7 +186,7 @@ impl TurnLock {
         self.wanted.fetch_or(ROUND, Ordering::Relaxed);
     }
 
-    /// Whether a full round was asked for since the last look.
+    /// Whether a full round was asked for since the last call.
     pub fn take_round(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) & ROUND != 0
             && self.wanted.fetch_and(!ROUND, Ordering::Relaxed) & ROUND != 0

@@ -14,7 +14,7 @@ use crate::world::World;
 const RESTARTS_MAX: u64 = 6;
 /// Longest stop of a process, and largest jump of a clock.
 const STOP_MAX_NS: u64 = 20_000_000;
-/// Packets that a world must still have to send before another engine is killed.
+/// Chance in a million, per host and round, that its engine is killed.
 const DEATH_EVERY: u32 = 300;
 
 impl World {

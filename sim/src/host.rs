@@ -14,7 +14,7 @@ use crate::scenario::{feature, Scenario};
 use crate::slow::Slow;
 use crate::trap::armed;
 
-/// All remote access rights.
+/// Local write, and all remote access rights.
 pub const ALL: u32 =
     access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 

@@ -111,7 +111,7 @@ impl Link {
         Ok(())
     }
 
-    /// When everything has flushed: checks what is left, and destroys both QPs. True: it did.
+    /// Once everything has flushed: checks what is left and destroys both QPs. False before that.
     pub fn finish_end(
         &mut self,
         hosts: &[Host],

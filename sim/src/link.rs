@@ -326,7 +326,7 @@ impl Link {
         link
     }
 
-    /// Address of the word for the peer's atomics.
+    /// Offset of the word for the peer's atomics.
     pub fn word_at(&self) -> usize {
         self.slots * self.stride
     }

@@ -1,4 +1,4 @@
-//! Two ends of a connection, over any device: what tests of traffic are written with.
+//! Two connected QPs over any device, for tests that exchange messages.
 //!
 //! An [`End`] is one QP with its PD, CQ and one registered buffer. [`Shape`] says how it is made;
 //! every field has a default that suits most tests, so a test names only what it is about.

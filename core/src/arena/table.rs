@@ -69,7 +69,8 @@ impl<T> Table<T> {
         let entry = self.directory.get(len as usize / CHUNK).ok_or(Error::NoMemory)?;
         // Pairs with the acquire in `get`.
         entry.store(chunk.ptr.as_ptr(), Ordering::Release);
-        // Pairs with the acquire in `len`: who sees the length sees the pointer and the elements.
+        // Pairs with the acquire in `len`: a reader of the length sees the pointer and the
+        // elements.
         self.len.store(len + CHUNK as u32, Ordering::Release);
         Ok(())
     }
@@ -126,7 +127,7 @@ impl<T> Table<T> {
         self.directory.len() * CHUNK
     }
 
-    /// Where element `i` lies, if it exists. One question: what is below the length has a chunk.
+    /// Where element `i` lies, if it exists. One check: each index below the length has a chunk.
     #[inline(always)]
     fn at(&self, i: usize) -> Option<*mut T> {
         if i >= self.len() {

@@ -1,26 +1,26 @@
 //! Bounds on what strangers may occupy.
 //!
-//! A REQ shows nothing but that somebody has sent it: its source address may be forged. Only a
-//! message that names our communication id shows that the peer receives: an RTU, an MRA, a REJ, a
-//! DREQ; or a packet in order on the QP that our REP told it of. Until then an id is a *guest*.
-//! Guests have slots of their own ([`Bounds`]), so the program's `max_cm_ids` are for itself and
-//! for peers that have shown that they receive.
+//! A REQ shows nothing of its sender: its source address may be forged. Only a message that names
+//! our communication id (RTU, MRA, REJ, DREQ), or a packet in order on the QP that our REP named,
+//! shows that the peer receives. Until then an id is a *guest*. Guests have slots of their own
+//! ([`Bounds`]), so the program's `max_cm_ids` are for itself and for peers that have shown that
+//! they receive.
 //!
 //! Of the guests, requests and unconfirmed connections are *half-open*, like connections in the SYN
-//! queue of TCP. They are bounded for each listener, as are those of one source. When a bound is
-//! reached, a new request takes the place of a half-open one, by rules that a flood gains least by:
+//! queue of TCP. They are bounded for each listener, and for each source. When a bound is reached,
+//! a new request replaces a half-open one, by rules that favour a flood least:
 //!
 //! - A source beyond its own bound, half of a listener's, replaces its own only.
-//! - Among requests that the program has not heard of, the source with most of them gives one up to
-//!   a source with fewer.
+//! - Among requests whose events the program has not taken, the source with most of them loses one
+//!   to a source with fewer.
 //! - An accepted connection is left alone for [`FAIR_NS`], in which an honest peer confirms it;
 //!   then the oldest goes.
-//! - A source that is *known*, since it has confirmed a connection lately, takes the place of one
-//!   that is not, at once.
+//! - A *known* source, which has confirmed a connection lately, replaces one that is not known, at
+//!   once.
 //!
-//! So a flood from forged addresses, each new, keeps no known peer out, and delays others; one from
-//! a real address keeps to its share. Where no place is found, the request is dropped, and its
-//! sender asks again.
+//! So a flood from forged addresses, each new, keeps no known peer out and only delays others; one
+//! from a real address keeps to its share. If no place is found, the request is dropped, and its
+//! sender repeats it.
 
 use super::conn::{Id, State};
 use super::types::cm_event;
@@ -30,9 +30,9 @@ use crate::config::Config;
 use crate::roce::peer::PeerAddr;
 use crate::verbs::NONE;
 
-/// An accepted connection is not given up for another before this time.
+/// An accepted connection is not replaced before this time.
 pub const FAIR_NS: u64 = 100_000_000;
-/// An address that has shown that it receives is known for this long.
+/// How long an address is known.
 const KNOWN_NS: u64 = 600_000_000_000;
 /// Addresses that are known at a time.
 pub(super) const KNOWN: usize = 256;
@@ -44,16 +44,16 @@ pub(super) type Load = u16;
 /// Fewest and most half-open ids that a listener may have.
 const HALF_OPEN: core::ops::RangeInclusive<u32> = 16..=2048;
 
-/// How many ids there are, of which kind.
+/// Numbers of ids, by kind.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// Of the program, and of peers that have shown that they receive.
     pub(super) own: u32,
-    /// Guests: twice what is half-open, since the program lets go later what was given up for
+    /// Guests: twice the half-open ones, since the program destroys later what was given up for
     /// others.
     pub(super) guests: u32,
-    /// Half-open ids of one listener. As many QPs may have been made for them, so it follows from
-    /// `max_qp` too.
+    /// Half-open ids of one listener. It follows from `max_qp` too, because each of them may have a
+    /// QP.
     pub(super) half_open: u32,
 }
 
@@ -93,7 +93,7 @@ fn is_half_open(state: State) -> bool {
 }
 
 impl Cm {
-    /// A number of an address that others cannot choose a second address for.
+    /// A keyed hash of an address: an attacker cannot choose another address with the same one.
     fn source_of(&self, gid: &[u8; 16]) -> u64 {
         let half = |b: &[u8]| b.iter().fold(0u64, |w, &x| w << 8 | u64::from(x));
         let (high, low) = gid.split_at(8);
@@ -110,7 +110,7 @@ impl Cm {
         known.gid == *gid && now < known.until
     }
 
-    /// Puts an id into a state, and counts it where that is to be counted.
+    /// Puts an id into a state, and updates the counts of half-open and waiting ids.
     pub(super) fn move_to(&mut self, i: usize, state: State) {
         let id = &mut self.ids[i];
         let (was, waited) = (id.state, id.is_waiting());
@@ -134,14 +134,14 @@ impl Cm {
         }
     }
 
-    /// An id counts against the strangers' share no more.
+    /// An id is no guest any more.
     pub(super) fn release_guest(&mut self, i: usize) {
         if core::mem::take(&mut self.ids[i].guest) {
             self.guests -= 1;
         }
     }
 
-    /// A message has named this id, from its peer's address: the peer has seen what was sent to it.
+    /// A message has named this id, from its peer's address: the peer receives what is sent to it.
     pub(super) fn prove(&mut self, now: u64, i: usize) {
         self.release_guest(i);
         let gid = self.ids[i].peer.gid;
@@ -149,8 +149,7 @@ impl Cm {
         self.known[at] = Known { gid, until: now.saturating_add(KNOWN_NS) };
     }
 
-    /// Whether one more id of the program's fits. One whose exchange could be finished without
-    /// makes room.
+    /// Whether there is room for one more id of the program. Frees an orphan if there is none.
     pub(super) fn has_room(&mut self) -> bool {
         let own = |cm: &Cm| cm.pool.live() as u32 - cm.guests;
         if own(self) >= self.bounds.own {
@@ -159,7 +158,7 @@ impl Cm {
         own(self) < self.bounds.own
     }
 
-    /// Frees an id that the program has let go, and that is only there to finish its exchange.
+    /// Frees an id that the program has destroyed, and that is only there to finish its exchange.
     fn take_orphan(&mut self, guest: bool) {
         let spare =
             |&i: &usize| self.ids[i].orphan && self.ids[i].owes == 0 && self.ids[i].guest == guest;
@@ -175,8 +174,8 @@ impl Cm {
         all.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, i)| i)
     }
 
-    /// The half-open id whose place a new request of a source takes; None: no bound is reached.
-    /// Err: it is dropped.
+    /// The half-open id that a new request of a source replaces; None: no bound is reached. Err:
+    /// none may be replaced, and the request is dropped.
     fn in_the_way(&self, now: u64, l: usize, from: &[u8; 16]) -> Result<Option<usize>, ()> {
         let listener = &self.ids[l];
         let mine = self.load_of(from);
@@ -209,7 +208,8 @@ impl Cm {
         Ok(None)
     }
 
-    /// Gives a request a place. Err: whether there is none at all, not even for a known peer.
+    /// Gives a request a place. Err: the request is dropped; true: not even a known peer finds
+    /// room.
     pub(super) fn admit(
         &mut self,
         now: u64,
@@ -221,7 +221,7 @@ impl Cm {
             return Err(true);
         }
         let victim = self.in_the_way(now, l, &from.gid).map_err(|()| false)?;
-        // Only what the program has not heard of leaves its slot at once.
+        // Only a request whose event was not taken leaves its slot at once.
         let leaves = victim.is_some_and(|i| self.ids[i].is_unheard());
         if self.guests >= self.bounds.guests && !leaves {
             self.take_orphan(true);
@@ -252,8 +252,8 @@ impl Cm {
         Ok(i)
     }
 
-    /// Gives a half-open id up for another. The program hears of it where it has heard of the
-    /// request.
+    /// Gives a half-open id up for another. The program is told if it has taken the request's
+    /// event.
     fn evict(&mut self, i: usize) {
         self.counters.evicted += 1;
         if self.ids[i].is_unheard() {
@@ -262,15 +262,15 @@ impl Cm {
         self.lose(i);
     }
 
-    /// An accepted connection was not confirmed: its program is told, and its peer.
+    /// An accepted connection was not confirmed: tells its program and its peer.
     pub(super) fn lose(&mut self, i: usize) {
         self.ids[i].status = self.ids[i].silence();
         self.raise(i, cm_event::UNREACHABLE);
         self.give_up(i);
     }
 
-    /// Whether requests have to make room for others, so that [`Cm::confirm`] is due: not more
-    /// often than there is new to know.
+    /// Whether a listener is full, so that [`Cm::confirm`] is due. True at most once in a tenth of
+    /// [`FAIR_NS`].
     pub fn is_crowded(&mut self, now: u64) -> bool {
         let full = |l: usize| self.ids[l].half_open >= self.bounds.half_open;
         let due = now >= self.confirm_at && self.listening.iter().any(full);
@@ -281,7 +281,7 @@ impl Cm {
     }
 
     /// Confirms accepted connections whose peers have sent in order on their QPs: as good as the
-    /// RTU, which may be lost. `sends` answers for a QPN of this device.
+    /// RTU, which may be lost. `sends`: whether the peer of a QPN of this device has.
     pub fn confirm(&mut self, now: u64, sends: impl Fn(u32) -> bool) {
         let mut at = 0;
         while let Some(i) = self.half_open.at_or_after(at) {
@@ -304,20 +304,19 @@ impl Cm {
     }
 
     fn find_of(&self, gid: &[u8; 16], number: u32) -> u32 {
-        // 0 is nobody's.
+        // 0 stands for a free slot.
         self.random.of(&[self.source_of(gid), number.into()]) as u32 | 1
     }
 
-    /// What a message can find an id by has become known: its peer's communication id, and its
-    /// peer's QPN.
+    /// The peer's communication id and QPN are known now: stores their hashes for [`Cm::find`].
     pub(super) fn note_peer(&mut self, i: usize) {
         let id = &self.ids[i];
         self.finds[i] =
             [self.find_of(&id.peer.gid, id.remote_id), self.find_of(&id.peer.gid, id.remote_qpn)];
     }
 
-    /// The id of a peer with this communication id, or with this QPN, that `is` says yes to.
-    /// Compares hashes, so that a flood of requests does not walk through the whole of a large
+    /// The id of a peer with this communication id, or with this QPN, for which `is` holds.
+    /// Compares hashes, because a flood of requests would otherwise walk through a whole large
     /// table each time.
     pub(super) fn find(
         &self,

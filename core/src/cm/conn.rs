@@ -1,4 +1,4 @@
-//! One id: a listener, or one end of a connection, and where it stands.
+//! One id: a listener, or one end of a connection, and its state.
 
 use super::types::{cm_event, CmEvent, DATA_MAX};
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use crate::verbs::types::{
 };
 use crate::verbs::NONE;
 
-/// Where an id stands.
+/// State of an id.
 ///
 /// ```text
 /// active:   Idle --REQ--> ReqSent --[REP]--> RepRcvd --RTU--> Established
@@ -92,13 +92,13 @@ impl Data {
     }
 }
 
-/// An id. Fields of "this side" are what it told the peer, or will.
+/// An id. Fields of "this side" are those that its own messages carry.
 #[derive(Clone, Copy)]
 pub(super) struct Id {
     pub(super) state: State,
     /// The program has destroyed it; it lives on only to finish its exchange.
     pub(super) orphan: bool,
-    /// The peer began.
+    /// The peer sent the first message.
     pub(super) passive: bool,
     /// Port space.
     pub(super) ps: u16,
@@ -106,7 +106,7 @@ pub(super) struct Id {
     pub(super) port: u16,
     /// The peer's port.
     pub(super) remote_port: u16,
-    /// The program's word.
+    /// The program's context of the id.
     pub(super) context: Handle,
     /// The program's QP, 0 = it moves the QP by itself.
     pub(super) qp: Handle,
@@ -116,24 +116,23 @@ pub(super) struct Id {
     pub(super) announced: bool,
     /// Listener: requests that may wait for the program at once.
     pub(super) backlog: u32,
-    /// Listener: requests that do.
+    /// Listener: requests that wait for it.
     pub(super) pending: u32,
-    /// Listener: those, and connections that were accepted and not confirmed.
+    /// Listener: those, and accepted connections that are not confirmed.
     pub(super) half_open: u32,
-    /// It counts against the strangers' share of the table: its peer has not shown that it
-    /// receives.
+    /// It is a guest: its peer has not shown that it receives.
     pub(super) guest: bool,
-    /// It is not known whether the peer still has this connection; it was asked.
+    /// The peer may have lost this connection, and was asked.
     pub(super) doubted: bool,
-    /// When it came into its state (requests, unconfirmed connections); before when it is not
-    /// doubted again (connections); until when requests are kept for it, 0: none came yet
-    /// (announced).
+    /// Requests, unconfirmed connections: when it came into its state. Connections: before this
+    /// time they are not doubted again. Announced: until when requests are kept for it; 0: none
+    /// came yet.
     pub(super) since: u64,
     /// The communication id that this place of the table had before.
     pub(super) former_id: u32,
     /// The peer's address.
     pub(super) peer: PeerAddr,
-    /// Number of the exchange.
+    /// Transaction id.
     pub(super) tid: u64,
     /// Communication id of this side; for UD the request id.
     pub(super) local_id: u32,
@@ -173,11 +172,10 @@ pub(super) struct Id {
     pub(super) reason: u16,
     /// Events that the program has not taken: bit n is event n.
     pub(super) events: u32,
-    /// What the network has said of the peer since it was asked: errno, 0 = nothing. Anybody can
-    /// say it, so it ends nothing; it is the status in place of ETIMEDOUT when the peer has not
-    /// answered.
+    /// Errno of a network error about the peer since it was asked, 0 = none. Such an error may be
+    /// forged, so it ends nothing; it replaces ETIMEDOUT as the status if the peer does not answer.
     pub(super) hint: i32,
-    /// The kernel has refused to send: the status says why.
+    /// The kernel has refused to send; the status has its errno.
     pub(super) refused: bool,
     /// Status of the event that has one.
     pub(super) status: i32,
@@ -187,7 +185,7 @@ pub(super) struct Id {
     pub(super) inbox: Data,
 }
 
-/// The attributes, and which of them count, that bring a QP into INIT.
+/// The attributes that bring a QP into INIT, and their mask.
 pub(super) fn init_attr(kind: u32, qkey: u32) -> (QpAttr, u32) {
     let all = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
     let mut attr = QpAttr { qp_state: qp_state::INIT, port_num: 1, ..QpAttr::default() };
@@ -279,12 +277,12 @@ impl Id {
         matches!(self.state, State::ReqRcvd | State::SidrRcvd)
     }
 
-    /// Whether a request waits that the program has not been told of.
+    /// Whether a request waits whose event the program has not taken.
     pub(super) fn is_unheard(&self) -> bool {
         self.is_waiting() && self.events & 1 << cm_event::CONNECT_REQUEST != 0
     }
 
-    /// The status of an event that tells that the peer has not answered.
+    /// The status of an event that reports that the peer has not answered.
     pub(super) fn silence(&self) -> i32 {
         if self.hint != 0 {
             -self.hint
@@ -293,7 +291,7 @@ impl Id {
         }
     }
 
-    /// Where the QP sends to.
+    /// Address vector of the QP.
     fn ah(&self) -> AhAttr {
         AhAttr {
             dgid: self.peer.gid,
@@ -303,7 +301,7 @@ impl Id {
         }
     }
 
-    /// The event of a number, as it stands.
+    /// The event with a number, from the present state.
     pub(super) fn event(&self, event: u32, id: Handle, listener: Handle) -> CmEvent {
         let with_data = matches!(
             event,
@@ -337,7 +335,7 @@ impl Id {
         }
     }
 
-    /// The attributes, and which of them count, that bring a QP of this connection into `state`.
+    /// The attributes that bring a QP of this connection into `state`, and their mask.
     ///
     /// # Errors
     /// [`crate::Error::Invalid`]: a state that is not on the way up, or one for which too little is

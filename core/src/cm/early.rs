@@ -1,13 +1,13 @@
 //! Requests that come before their listener does.
 //!
-//! A server tells its port to a client over another channel, and listens a moment later: qperf
-//! sends the port between rdma_bind_addr and rdma_listen. perftest ends one listener and begins the
-//! next, and its client does not wait either. A NIC's way to the wire takes longer than that
-//! moment; here it may be shorter. So a request is not refused where its listener is about to come:
-//! at a port that a program has announced ([`Cm::announce`]), or whose listener has just gone. It
-//! is kept for a while, and the listener finds it when it comes.
+//! A server may tell its port to a client over another channel before it listens: qperf sends the
+//! port between rdma_bind_addr and rdma_listen. perftest ends one listener and begins the next, and
+//! its client does not wait either. With a NIC the request takes longer than that moment; here it
+//! may not. So a request is kept for a while, not refused, if its port was announced
+//! ([`Cm::announce`]), or has just lost its listener. The next listener gets it.
 //!
-//! Strangers can fill the few places. What they push out is dropped, and its sender asks again.
+//! Strangers can fill the few places. A request that is pushed out is dropped, and its sender
+//! repeats it.
 
 use super::mad::{Message, MAD_LEN};
 use super::{input, Cm, State, LISTENER_GRACE_NS};
@@ -17,7 +17,7 @@ use crate::verbs::types::Handle;
 
 /// Requests that are kept.
 pub(super) const EARLY: usize = 8;
-/// A request is kept for this long: about as long as its sender waits before it asks again.
+/// A request is kept for this long, about as long as its sender waits before it repeats it.
 const KEPT_NS: u64 = 1_000_000_000;
 
 /// A request, as it came.
@@ -68,7 +68,7 @@ impl Cm {
         self.listener(ps, port).is_some() || self.announced(ps, port).is_some()
     }
 
-    /// Keeps a message that is a request whose listener is about to come. False: it is none.
+    /// Keeps a request whose listener is about to come. False: the message is no such request.
     pub(super) fn keep_early(
         &mut self,
         now: u64,
@@ -82,7 +82,7 @@ impl Cm {
             _ => return false,
         };
         let Some((ps, port)) = input::asked(service_id, datagram) else { return false };
-        // What was asked before is answered by the id that it came to.
+        // A repeated request is answered by the id of the first one.
         if self.listener(ps, port).is_some()
             || self.by_remote_id(remote_id, from, datagram).is_some()
         {
@@ -109,7 +109,7 @@ impl Cm {
         true
     }
 
-    /// A listener has come: it finds what was kept for it.
+    /// Passes the requests that were kept for a port to its new listener.
     pub(super) fn take_early(&mut self, now: u64, ps: u16, port: u16) {
         for k in 0..self.early.len() {
             let e = self.early[k];

@@ -28,17 +28,17 @@ pub(super) fn asked(service_id: u64, datagram: bool) -> Option<(u16, u16)> {
     service(service_id).filter(|&(ps, _)| (ps == port_space::UDP) == datagram)
 }
 
-/// A peer that is said to have restarted is asked so often at most, and so long after that was
-/// said.
+/// A peer that may have restarted is asked at most this often, and this long after the message that
+/// says so.
 const DOUBT_NS: u64 = 1_000_000_000;
 const DOUBT_DELAY_NS: u64 = 10_000_000;
-/// Shortest time in which a REP's answer is waited for, by its code: 17 ms.
+/// Shortest time, by its code, in which a REP is to be answered: 17 ms.
 const RESPONSE_TIMEOUT_MIN: u8 = 12;
-/// Shortest time a late packet of a connection is waited for.
+/// Shortest time-wait.
 const TIME_WAIT_MIN_NS: u64 = 100_000_000;
 
 impl Cm {
-    /// Takes a message that came from `from`, whose port is where answers go.
+    /// Takes a message from `from`, whose port is where answers go.
     pub fn handle_mad(&mut self, now: u64, from: &PeerAddr, bytes: &[u8]) {
         self.counters.rcvd += 1;
         self.dispatch(now, from, bytes);
@@ -68,12 +68,12 @@ impl Cm {
         }
     }
 
-    /// The conversation that both ids and the source address name.
+    /// The conversation with both ids and the source address.
     fn named(&self, local_id: u32, remote_id: u32, from: &PeerAddr) -> Option<usize> {
         self.by_local_id(local_id).filter(|&i| self.ids[i].is_named(local_id, remote_id, from))
     }
 
-    /// A passive conversation by what the peer calls it.
+    /// A passive conversation, by the peer's communication id.
     pub(super) fn by_remote_id(
         &self,
         remote_id: u32,
@@ -90,7 +90,7 @@ impl Cm {
         self.listening.iter().find(|&i| self.ids[i].ps == ps && self.ids[i].port == port)
     }
 
-    /// Whether a port had a listener a moment ago. In whatever port space: the next one may be for
+    /// Whether a port had a listener a moment ago, in any port space: the next one may be for
     /// datagrams.
     pub(super) fn is_former(&self, now: u64, port: u16) -> bool {
         self.former.iter().any(|&(p, until)| p == port && now < until)
@@ -146,8 +146,8 @@ impl Cm {
             refuse(self, reject::INVALID_SERVICE_ID, None);
             return Some(());
         };
-        // The path that it names must be the one that it came by: a connection to a third party is
-        // nobody's to ask for.
+        // The REQ must name the path by which it came: it must not ask for a connection to a third
+        // party.
         if m.local_gid != from.gid || header.src != from.gid || m.remote_gid != self.local.gid {
             refuse(self, reject::INVALID_GID, None);
             return Some(());
@@ -184,14 +184,14 @@ impl Cm {
         id.path_mtu = path_mtu;
         // Linux cm.c cm_req_handler: One side serves as many READs and atomics as the other may
         // have outstanding.
-        // What it serves is what this side may have outstanding, and the other way round.
+        // The peer's responder resources are this side's initiator depth, and the other way round.
         id.initiator_depth = m.responder_resources.min(self.local.max_rd_atomic);
         id.responder_resources = m.initiator_depth.min(self.local.max_rd_atomic);
         id.retry_count = m.retry_count;
         id.rnr_retry = m.rnr_retry_count;
         id.peer_srq = m.srq;
         id.ack_timeout = m.local_ack_timeout.clamp(1, TIMEOUT_MAX);
-        // A copy sooner than it asks for is taken for the duplicate that it is.
+        // A peer that repeats its REQ sooner than this only sends a duplicate.
         id.response_timeout =
             m.local_cm_response_timeout.clamp(RESPONSE_TIMEOUT_MIN, RESPONSE_TIMEOUT + 1);
         id.retries = m.max_cm_retries;
@@ -208,7 +208,7 @@ impl Cm {
         }
     }
 
-    /// A connection to the very QP that a new request comes from.
+    /// A connection to the QP that a new request comes from.
     fn stale(&self, from: &PeerAddr, m: &Req<'_>) -> Option<usize> {
         self.find(from, Find::RemoteQpn(m.local_qpn), |id| {
             let connected = matches!(
@@ -223,10 +223,10 @@ impl Cm {
         })
     }
 
-    /// The peer's QP asks for a new connection while it is in one of ours: the peer has restarted,
-    /// or somebody pretends so. Who has the connection answers a copy of our REP by an RTU; who has
-    /// not refuses it, or says nothing. From this side no message asks a peer that had accepted:
-    /// there the program finds out, as its requests fail.
+    /// The peer's QP is in one of our connections and asks for a new one: the peer has restarted,
+    /// or the REQ is forged. A copy of our REP asks the peer: if it has the connection, it answers
+    /// by an RTU; otherwise it refuses the REP or stays silent. The active side has no such
+    /// message: its program learns from failing requests.
     fn on_stale(&mut self, now: u64, i: usize) {
         let id = &mut self.ids[i];
         if id.is_unheard() {
@@ -241,7 +241,7 @@ impl Cm {
             id.doubted = true;
             id.since = now.saturating_add(DOUBT_NS);
             id.retries = REP_RETRIES;
-            // Not at once: a message is answered by one.
+            // Not at once: one message draws at most one answer.
             self.wheel.arm(i, now.saturating_add(DOUBT_DELAY_NS));
         }
     }
@@ -326,7 +326,7 @@ impl Cm {
         }
         // Linux cm.c cm_mra_handler: An MRA makes its receiver wait as long as it says, up to a
         // bound.
-        // The peer is there: it may take its time, but not for ever.
+        // The peer lives: it may take its time, but not for ever.
         id.hint = 0;
         id.mras -= 1;
         id.retries = id.retries.max(1);
@@ -339,7 +339,7 @@ impl Cm {
 
     fn on_rej(&mut self, now: u64, from: &PeerAddr, m: &Rej<'_>) -> Option<()> {
         let i = if m.remote_comm_id != 0 {
-            // A peer that refuses a REQ may have no id of its own.
+            // A peer that refuses a REQ may have no communication id of its own.
             let i = self.by_local_id(m.remote_comm_id)?;
             let id = &self.ids[i];
             let ours = id.peer.gid == from.gid
@@ -347,7 +347,7 @@ impl Cm {
             self.prove(now, ours.then_some(i)?);
             i
         } else {
-            // A peer that gave up before it knew our id.
+            // A peer may give up before it knows our id.
             let begins = |i: &usize| matches!(self.ids[*i].state, State::ReqRcvd | State::RepSent);
             self.by_remote_id(m.local_comm_id, from, false)
                 .filter(begins)
@@ -364,7 +364,7 @@ impl Cm {
                 // data.
                 id.status = i32::from(m.reason);
                 id.inbox.set(m.private_data);
-                // What was accepted and not yet told is overtaken.
+                // Events of an accepted connection that the program has not taken are void.
                 id.events = 0;
                 self.counters.rejects_rcvd += 1;
                 self.raise(i, cm_event::REJECTED);
@@ -381,8 +381,8 @@ impl Cm {
         let Some(i) = self.named(m.remote_comm_id, m.local_comm_id, from) else {
             // Linux cm.c cm_issue_drep: A DREQ for a connection that is over or unknown is answered
             // by a DREP.
-            // Over for this side already: let the peer be done as well. No state, no more bytes out
-            // than in.
+            // Over for this side already: the DREP lets the peer finish. It needs no state, and is
+            // no larger than the DREQ.
             self.reply(
                 from,
                 tid,
@@ -424,7 +424,7 @@ impl Cm {
         Some(())
     }
 
-    /// A connection is over: the program hears so, and late packets get their time to die.
+    /// Ends a connection: raises the event, and waits for late packets.
     pub(super) fn end(&mut self, now: u64, i: usize) {
         self.raise(i, cm_event::DISCONNECTED);
         // Linux cm.c cm_enter_timewait: After its end a connection stays in time-wait for twice the
@@ -437,7 +437,7 @@ impl Cm {
     fn on_sidr_req(&mut self, now: u64, from: &PeerAddr, tid: u64, m: &SidrReq<'_>) -> Option<()> {
         if let Some(i) = self.by_remote_id(m.request_id, from, true) {
             match self.ids[i].state {
-                // There is no MRA for these; the peer asks on.
+                // SIDR has no MRA; the peer repeats its request.
                 State::SidrRcvd => {}
                 State::SidrDone | State::Rejecting => self.owe(i, owe::SIDR_REP),
                 _ => return None,

@@ -1,8 +1,8 @@
 //! The messages of the connection manager as they travel: MADs of 256 bytes.
 //!
 //! Layouts are those of IBTA volume 1, chapter 12 (Linux's `ibta_vol1_c12.h` has them as offsets);
-//! all fields are big-endian. A [`Mad`] borrows its private data. What a message reserves is not
-//! looked at and written as zero.
+//! all fields are big-endian. A [`Mad`] borrows its private data. Reserved fields are ignored when
+//! read and written as zero.
 
 use core::fmt;
 
@@ -17,20 +17,19 @@ const CLASS_VERSION: u8 = 2;
 /// Method Send.
 const METHOD_SEND: u8 = 0x03;
 
-/// Where the receiver's communication id stands in a MAD of all messages but those of the next two
-/// places.
+/// Offset of the receiver's communication id in a MAD, except in the messages of the next two
+/// offsets.
 pub const REMOTE_ID_AT: u32 = HEADER as u32 + 4;
-/// Where SIDR_REP has the number of the question.
+/// Offset of the request id in SIDR_REP.
 pub const REQUEST_ID_AT: u32 = HEADER as u32;
-/// Where REQ and SIDR_REQ have the service id, 8 bytes.
+/// Offset of the service id, 8 bytes, in REQ and SIDR_REQ.
 pub const SERVICE_AT: u32 = HEADER as u32 + 8;
 
-/// Where REQ has GIDs: of the primary path those of its sender and its receiver, then those of the
-/// alternate path.
+/// Offsets of the GIDs in REQ: sender and receiver of the primary path, then of the alternate path.
 pub const GIDS_OF_REQ: [usize; 4] = [HEADER + 56, HEADER + 72, HEADER + 100, HEADER + 116];
-/// Where rdma_cm's header begins in REQ.
+/// Offset of rdma_cm's header in REQ.
 pub const HEADER_OF_REQ: usize = HEADER + private_at::REQ;
-/// Where it begins in SIDR_REQ.
+/// Offset of rdma_cm's header in SIDR_REQ.
 pub const HEADER_OF_SIDR_REQ: usize = HEADER + private_at::SIDR_REQ;
 
 /// Attribute ids, which say what message it is (IBTA 12.6).
@@ -80,7 +79,7 @@ pub mod private_len {
 /// Bytes of additional information in a REJ.
 pub const REJ_ARI_LEN: usize = 72;
 
-/// Why bytes are not a message of the connection manager.
+/// Why bytes are no message of the connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadMad {
     /// Not 256 bytes.
@@ -291,7 +290,7 @@ pub enum Message<'a> {
 /// A message and its transaction id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mad<'a> {
-    /// The asker's number of the exchange; answers repeat it.
+    /// Transaction id, chosen by the sender of the first message; answers repeat it.
     pub tid: u64,
     /// Its content.
     pub message: Message<'a>,
@@ -299,7 +298,7 @@ pub struct Mad<'a> {
 
 type Body = [u8; MAD_LEN - HEADER];
 
-/// Fields of a body; every offset is a constant inside of it.
+/// Fields of a body; every offset is a constant within it.
 struct Fields<'a>(&'a Body);
 
 impl<'a> Fields<'a> {
@@ -435,7 +434,8 @@ impl<'a> Mad<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Writes all but private data; returns the attribute id, and private data and where it goes.
+    /// Writes all but private data. Returns the attribute id, and the offset and bytes of private
+    /// data.
     fn emit_body(&self, w: &mut Writer<'_>) -> (u16, (usize, &'a [u8])) {
         let mut ids = |local: u32, remote: u32| {
             w.u32(0, local);
@@ -496,7 +496,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The LID that says "look at the GIDs".
+/// The LID for "see the GIDs".
 const LID_PERMISSIVE: u16 = 0xffff;
 
 impl<'a> Req<'a> {
@@ -634,7 +634,7 @@ impl IpHeader {
         Some(IpHeader { src_port: u16::from_be_bytes([b[2], b[3]]), src, dst })
     }
 
-    /// Replaces an address of the same family in a header, if the bytes are one; all else stays.
+    /// Replaces an address of the same family in a header, if it stands there; all else stays.
     pub fn replace(b: &mut [u8; IP_HEADER_LEN], from: &[u8; 16], to: &[u8; 16]) {
         use crate::wire::ip::v4_of_gid;
         let v4 = match (b[0], b[1] >> 4) {

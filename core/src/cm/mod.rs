@@ -1,25 +1,24 @@
-//! The connection manager: how two programs that know only an address and a port get their QPs
-//! connected.
+//! The connection manager: connects the QPs of two programs that know only an address and a port.
 //!
 //! Its messages (REQ, REP, RTU, REJ, DREQ, DREP, MRA; SIDR_REQ and SIDR_REP for UD) travel as MADs
 //! from QP1 to QP1, and its service ids and private data are those of rdma_cm, so the other end may
 //! be a Linux kernel (IBTA volume 1, chapter 12 and annex A11).
 //!
-//! Sans-IO and without QPs: it is told messages ([`Cm::handle_mad`]), asked for messages
-//! ([`Cm::poll_transmit`]) and for its next deadline, and keeps a fixed table of ids. A program
-//! drives it by [`Cm::listen`], [`Cm::connect`], [`Cm::accept`] and so on, and hears what happened
-//! from [`Cm::take_event`]. Moving the QPs is the caller's: [`Cm::qp_attr`] says how.
+//! Sans-IO and without QPs: it takes messages ([`Cm::handle_mad`]), gives messages
+//! ([`Cm::poll_transmit`]) and its next deadline, and keeps a fixed table of ids. A program drives
+//! it by [`Cm::listen`], [`Cm::connect`], [`Cm::accept`] and so on, and takes events
+//! ([`Cm::take_event`]). The caller moves the QPs, with the attributes of [`Cm::qp_attr`].
 //!
-//! Files: `mad` is bytes, `types` what programs see, `conn` one id and its states, `program` what
-//! programs ask, `input` messages in, `admit` what strangers may occupy, `early` requests that come
-//! before their listener, `output` messages out and time.
+//! Files: `mad` (bytes), `types` (arguments and events), `conn` (one id and its states), `program`
+//! (calls of programs), `input` (messages in), `admit` (bounds on strangers), `early` (requests
+//! that come before their listener), `output` (messages out and timers).
 //!
-//! Hostile peers: every table is bounded and what finds no room is dropped and counted, or refused
-//! with NO_RESOURCES; a message counts for a connection only if both communication ids and the
-//! source address are right, and whoever does not see our messages must guess 22 bits of ours; each
-//! message in causes at most one message out at once, and what has not shown that it receives is
-//! sent at most [`REP_RETRIES`] copies more; timeouts that a peer dictates are bounded by
-//! [`TIMEOUT_MAX`] and [`SERVICE_TIMEOUT`].
+//! Hostile peers. Every table is bounded; what finds no room is dropped and counted, or refused
+//! with NO_RESOURCES. A message counts for a connection only if both communication ids and the
+//! source address are right; an attacker that sees none of our messages must guess 22 bits of ours.
+//! Each message in causes at most one message out at once, and a peer that has not shown that it
+//! receives is sent at most [`REP_RETRIES`] further copies. Timeouts that a peer dictates are
+//! bounded by [`TIMEOUT_MAX`] and [`SERVICE_TIMEOUT`].
 
 mod admit;
 mod conn;
@@ -62,7 +61,7 @@ const _: () = {
     assert!(UD_ACCEPT_DATA_MAX == private_len::SIDR_REP);
 };
 
-/// Timeout code within which a peer shall answer, where the program names none: 0.54 s.
+/// Timeout code for the answer of a peer, if the program names none: 0.54 s.
 pub const RESPONSE_TIMEOUT: u8 = 17;
 /// Largest timeout code that a peer may dictate: 4.3 s.
 pub const TIMEOUT_MAX: u8 = 20;
@@ -72,19 +71,18 @@ pub const SERVICE_TIMEOUT: u8 = 24;
 pub const MAX_RETRIES: u8 = 15;
 /// How often a REP is sent again to a peer that has not shown that it receives.
 pub const REP_RETRIES: u8 = 4;
-/// A request for a port whose listener has gone, or is announced, is not refused for this long, but
-/// kept: programs that end a listener to begin another (perftest does between two connections, a
-/// second and more apart), or that tell their port before they listen (qperf), are not overtaken by
-/// their peers.
+/// How long requests are kept, not refused, for a port that is announced or whose listener has
+/// gone. Programs that end a listener to begin another (perftest does between two connections, a
+/// second and more apart), or that tell their port before they listen (qperf), need that.
 pub const LISTENER_GRACE_NS: u64 = 4_000_000_000;
-/// Listeners that are remembered so.
+/// Former listeners that are remembered.
 const FORMER: usize = 8;
-/// Answers to nobody in particular that may wait to be sent.
+/// Answers without an id that may wait to be sent.
 const REPLIES: usize = 64;
 /// Purpose of the manager's random numbers.
 const PURPOSE: u64 = 0x636d_5f69_6473;
 
-/// This device, as its peers know it.
+/// Properties of this device that its messages carry.
 #[derive(Clone, Copy, Debug)]
 pub struct Local {
     /// GID.
@@ -95,7 +93,7 @@ pub struct Local {
     pub path_mtu: u32,
     /// READs and atomics that a QP can have in either direction.
     pub max_rd_atomic: u8,
-    /// Whether a node GUID is that of a device of this kind at an address.
+    /// Whether a node GUID is that of a soft device at an address.
     pub is_kin: fn(u64, &PeerAddr) -> bool,
     /// Number of the device's QPN block, [`crate::config::QPN_UNIT`] QPNs each: the upper bits of
     /// its communication ids.
@@ -115,12 +113,12 @@ impl Default for Local {
     }
 }
 
-/// Bits of a communication id, the upper ones, that name the block of whoever made it.
+/// The upper bits of a communication id, which name the block of the device that made it.
 pub const BLOCK_BITS: u32 = (1u32 << 24).ilog2() - crate::config::QPN_UNIT.ilog2();
 /// The bits below them.
 const ID_MASK: u32 = u32::MAX >> BLOCK_BITS;
 
-/// For whom a message is, of several devices with one address.
+/// Receiver of a message, of several devices with one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressee {
     /// The device whose block has this number: the message names an id of its.
@@ -132,7 +130,7 @@ pub enum Addressee {
         /// Port.
         port: u16,
     },
-    /// It does not say.
+    /// The message does not say.
     Anyone,
 }
 
@@ -145,7 +143,7 @@ impl Addressee {
         }
     }
 
-    /// Reads it from a message as it travels. Anything is legal input.
+    /// Reads it from the bytes of a message. Anything is legal input.
     pub fn of(mad: &[u8]) -> Addressee {
         use mad::{Mad, Message};
         let Ok(mad) = Mad::parse(mad) else { return Addressee::Anyone };
@@ -167,8 +165,8 @@ impl Addressee {
     }
 }
 
-/// The address that a request is made to, where it says one: by its path, or by rdma_cm's header in
-/// its private data. Other messages name a connection. Anything is legal input.
+/// The address to which a request is made, if it has one: in its path, or in rdma_cm's header in
+/// its private data. Other messages have none. Anything is legal input.
 pub fn asked_address(mad: &[u8]) -> Option<[u8; 16]> {
     use mad::{IpHeader, Mad, Message};
     match Mad::parse(mad).ok()?.message {
@@ -178,8 +176,8 @@ pub fn asked_address(mad: &[u8]) -> Option<[u8; 16]> {
     }
 }
 
-/// Replaces an address in a request as it travels, in its paths and in rdma_cm's header: for a
-/// device that peers know by another address. Other messages name none. Anything is legal input.
+/// Replaces an address in the bytes of a request, in its paths and in rdma_cm's header, for a
+/// device that peers know by another address. Other messages have none. Anything is legal input.
 pub fn readdress(mad: &mut [u8], from: &[u8; 16], to: &[u8; 16]) {
     use mad::{Mad, Message, GIDS_OF_REQ, HEADER_OF_REQ, HEADER_OF_SIDR_REQ};
     let header = match Mad::parse(mad).map(|mad| mad.message) {
@@ -207,13 +205,13 @@ pub struct CmCounters {
     pub rcvd: u64,
     /// Messages sent.
     pub sent: u64,
-    /// Messages sent again for want of an answer.
+    /// Messages sent again because no answer came.
     pub retries: u64,
     /// REJs, and SIDR_REPs that refuse, sent.
     pub rejected: u64,
-    /// REJs, and SIDR_REPs that refuse, received by who had asked or accepted.
+    /// REJs, and SIDR_REPs that refuse, received for a request or an acceptance.
     pub rejects_rcvd: u64,
-    /// Messages that could not be read, belonged to nobody, or found no room.
+    /// Messages that could not be read, belonged to no id, or found no room.
     pub dropped: u64,
     /// Requests and unconfirmed connections that were given up so that others find room.
     pub evicted: u64,
@@ -224,7 +222,7 @@ pub struct CmCounters {
 pub struct Refusal {
     /// Address of the peer whose request it was.
     pub peer: [u8; 16],
-    /// The port that was asked for; 0: not one of rdma_cm's, or it was an answer that was refused.
+    /// The port that was asked for; 0: not one of rdma_cm's, or an answer was refused.
     pub port: u16,
     /// Why: `reject`, for a datagram service `sidr_status`.
     pub reason: u16,
@@ -235,7 +233,7 @@ pub struct Refusal {
 /// Refusals that are kept until they are taken; further ones are only counted.
 pub const REFUSALS: usize = 8;
 
-/// An answer that no id stands behind.
+/// An answer without an id.
 #[derive(Clone, Copy)]
 struct Reply {
     to: PeerAddr,
@@ -247,7 +245,7 @@ struct Reply {
 enum ReplyKind {
     /// REJ of message `about` from the comm id given; one byte of information for INVALID_MTU.
     Rej { local_id: u32, remote_id: u32, about: u8, reason: u16, info: Option<u8> },
-    /// DREP to a DREQ that belongs to no connection (any more).
+    /// DREP to a DREQ for a connection that is over or unknown.
     Drep { local_id: u32, remote_id: u32 },
     /// SIDR_REP that refuses.
     Sidr { request_id: u32, status: u8, service_id: u64 },
@@ -257,7 +255,7 @@ enum ReplyKind {
 pub struct Cm {
     ids: RawSlice<Id>,
     pool: Pool,
-    /// By id: keyed hashes of what a peer's message would find it by ([`Cm::find`]).
+    /// By id: keyed hashes by which a peer's message finds it ([`Cm::find`]).
     finds: RawSlice<[u32; 2]>,
     /// Ids that listen.
     listening: Bitmap,
@@ -268,9 +266,9 @@ pub struct Cm {
     load: RawSlice<Load>,
     /// Addresses that have shown that they receive.
     known: RawSlice<Known>,
-    /// Ids that count against the strangers' share of the table.
+    /// Number of guests.
     guests: u32,
-    /// When unconfirmed connections are looked through again.
+    /// When unconfirmed connections are checked again.
     confirm_at: u64,
     /// Ids with messages to send.
     tx: Bitmap,
@@ -285,16 +283,16 @@ pub struct Cm {
     event_cursor: usize,
     tx_cursor: usize,
     random: Random,
-    /// Which communication id an index has.
+    /// Places of communication ids in their secret order.
     order: Shuffle,
     local: Local,
-    /// Ports whose listeners have gone, and until when that counts.
+    /// Ports whose listeners have gone, and until when requests for them are kept.
     former: [(u16, u64); FORMER],
     former_next: usize,
     /// Requests that came before their listeners.
     early: RawSlice<Early>,
     refusals: heapless::Vec<Refusal, REFUSALS>,
-    /// An event was raised since somebody looked.
+    /// An event was raised since [`Cm::take_raised`].
     raised: bool,
     counters: CmCounters,
 }
@@ -305,7 +303,7 @@ fn timeout_ns(code: u8) -> u64 {
 
 impl Cm {
     /// Lays out a connection manager of `config.max_cm_ids` ids, rounded up to a multiple of 64,
-    /// and of more for strangers.
+    /// and of further ones for guests.
     ///
     /// # Errors
     /// [`crate::Error::NoMemory`] where it does not fit.
@@ -350,7 +348,7 @@ impl Cm {
         })
     }
 
-    /// Says what this device is. Before the first message.
+    /// Sets the properties of this device, before the first message.
     pub fn set_local(&mut self, local: Local) {
         self.local = local;
     }
@@ -370,12 +368,12 @@ impl Cm {
         !self.events.is_empty()
     }
 
-    /// Whether an event was raised since the last call: a sleeper is to be woken.
+    /// Whether an event was raised since the last call, so that a sleeper must be woken.
     pub fn take_raised(&mut self) -> bool {
         core::mem::take(&mut self.raised)
     }
 
-    /// Where an id stands.
+    /// The state of an id.
     ///
     /// # Errors
     /// [`crate::Error::StaleHandle`].
@@ -383,8 +381,8 @@ impl Cm {
         Ok(self.ids[self.check(id)?].state)
     }
 
-    /// Whether these QPNs, of this device and of a peer, are those of a conversation with a device
-    /// of this kind.
+    /// Whether these QPNs, of this device and of a peer, belong to a conversation with a soft
+    /// device.
     pub fn is_kin(&self, qpn: u32, remote_qpn: u32) -> bool {
         let is = |i: usize| {
             let id = &self.ids[i];
@@ -451,15 +449,14 @@ impl Cm {
         Ok(i)
     }
 
-    /// The conversation that a communication id of ours names.
+    /// The conversation with a communication id of ours.
     fn by_local_id(&self, local_id: u32) -> Option<usize> {
         let i = (self.order.place_of(local_id & ID_MASK) & self.index_mask()) as usize;
         let id = self.ids.get(i)?;
         (self.pool.is_live(i) && id.is_conversation() && id.local_id == local_id).then_some(i)
     }
 
-    /// A new id of the program's; where `max_cm_ids` are in use, one whose exchange could be
-    /// finished without is taken.
+    /// A new id of the program. If `max_cm_ids` are in use, an orphan is freed for it.
     fn alloc(&mut self, fresh: Id) -> Result<usize> {
         if !self.has_room() {
             let n = self.bounds.own;
@@ -470,7 +467,7 @@ impl Cm {
         Ok(i)
     }
 
-    /// Gives an id back.
+    /// Frees an id.
     fn free(&mut self, i: usize) {
         self.move_to(i, State::Dead);
         self.release_guest(i);
@@ -483,22 +480,21 @@ impl Cm {
         self.pool.free(i);
     }
 
-    /// The bits of a communication id's place in the order that are its index: as many as the table
+    /// Mask of the index within a communication id's place in the order: as many bits as the table
     /// needs, at most 17.
     fn index_mask(&self) -> u32 {
         (self.ids.len().next_power_of_two() - 1) as u32
     }
 
-    /// A communication id, never 0: the device's block (10 bits), then the number (22 bits) that a
-    /// secret order has at the place whose low bits are the index and whose upper bits are drawn.
-    /// So an index is found without a search, and neither it nor the ids before tell anybody the
-    /// next one.
+    /// A communication id, never 0: the device's block (10 bits), then a number (22 bits) of a
+    /// secret order. The low bits of the number's place are the index, the upper ones are random.
+    /// So an index is found without a search, and ids do not reveal the next one.
     fn fresh_comm_id(&mut self, i: usize) -> u32 {
         let mask = self.index_mask();
         loop {
             let place = self.random() as u32 & ID_MASK & !mask | i as u32;
             let id = u32::from(self.local.block) << (32 - BLOCK_BITS) | self.order.at(place);
-            // Not the one that the index has had last: late messages name it.
+            // Not the index's last communication id, which late messages name.
             if id != 0 && id != self.ids[i].former_id {
                 self.ids[i].former_id = id;
                 return id;
@@ -515,19 +511,19 @@ impl Cm {
         }
     }
 
-    /// Owes a message of an id.
+    /// Marks a message of an id to be sent.
     fn owe(&mut self, i: usize, what: u16) {
         self.ids[i].owes |= what;
         self.tx.set(i);
     }
 
-    /// What an id still owed is overtaken by events.
+    /// Drops the messages that an id has yet to send.
     fn cancel(&mut self, i: usize) {
         self.ids[i].owes = 0;
         self.tx.clear(i);
     }
 
-    /// Raises an event, unless nobody is there to take it.
+    /// Raises an event, unless the program has destroyed the id.
     fn raise(&mut self, i: usize, event: u32) {
         let id = &mut self.ids[i];
         if id.orphan {
@@ -538,7 +534,7 @@ impl Cm {
         self.raised = true;
     }
 
-    /// Moves an id on. What waited for an answer waits no more.
+    /// Moves an id to a state, and ends its timer.
     fn enter(&mut self, i: usize, state: State) {
         self.move_to(i, state);
         self.wheel.cancel(i);
@@ -547,7 +543,7 @@ impl Cm {
         }
     }
 
-    /// Queues an answer that no id stands behind.
+    /// Queues an answer without an id.
     fn reply(&mut self, to: &PeerAddr, tid: u64, what: ReplyKind) {
         let n = self.replies.len();
         if self.reply_len >= n {

@@ -1,4 +1,4 @@
-//! Messages out, and time.
+//! Messages out, and timers.
 
 use super::conn::{owe, Id, State};
 use super::mad::{
@@ -14,7 +14,7 @@ use crate::wire::DEFAULT_PKEY;
 
 /// Timeout code of this device's ACK delay: 0.13 s, as processes on few cores need.
 const ACK_DELAY: u8 = 15;
-/// Packet rate code "10 Gbit/s": the field must hold one, nobody acts on it here.
+/// Packet rate code "10 Gbit/s": the field must have a value, which has no effect here.
 const RATE: u8 = 3;
 /// Hop limit of a path; more than 1 means that the GIDs count, not the LIDs.
 const HOP_LIMIT: u8 = 64;
@@ -49,7 +49,7 @@ impl Cm {
         self.reply_len > 0 || !self.tx.is_empty()
     }
 
-    /// Where the next message goes, without taking it.
+    /// Destination of the next message, without taking it.
     pub fn next_destination(&self) -> Option<PeerAddr> {
         if self.reply_len > 0 {
             return self.replies.get(self.reply_head).map(|r| r.to);
@@ -57,8 +57,8 @@ impl Cm {
         Some(self.ids[self.next_tx()?].peer)
     }
 
-    /// Whether the next message, if it goes to this device's own address, is for this connection
-    /// manager.
+    /// Whether the next message, if its destination is this device's own address, is for this
+    /// connection manager.
     pub fn next_is_own(&self) -> bool {
         let to = if self.reply_len > 0 {
             let id = match self.replies[self.reply_head].what {
@@ -82,7 +82,7 @@ impl Cm {
         self.tx.next_from(self.tx_cursor).or_else(|| self.tx.next_from(0))
     }
 
-    /// Writes the next message and says where it goes: a datagram from QP1 to QP1 there.
+    /// Writes the next message, a datagram from QP1 to QP1, and returns its destination.
     pub fn poll_transmit(&mut self, mad: &mut [u8; MAD_LEN]) -> Option<PeerAddr> {
         if self.reply_len > 0 {
             let r = self.replies[self.reply_head];
@@ -110,22 +110,21 @@ impl Cm {
         Some(to)
     }
 
-    /// When `handle_timeout` is wanted next.
+    /// When `handle_timeout` must run next.
     pub fn next_timeout(&self) -> Option<u64> {
         self.wheel.next_deadline()
     }
 
-    /// Sends again what was not answered, gives up where that has been done often enough, ends
-    /// time-waits.
+    /// Sends again what was not answered, gives up after the last retry, and ends time-waits.
     pub fn handle_timeout(&mut self, now: u64) {
         while let Some(i) = self.wheel.pop_expired(now) {
             self.on_timer(now, i);
         }
     }
 
-    /// Messages to an address do not arrive: `errno` says why. `local`: the kernel has refused to
-    /// send them, which ends what is being asked for there. Otherwise it comes from the network,
-    /// where anybody can say it: it is remembered for when nobody answers.
+    /// Messages to an address do not arrive, with this `errno`. `local`: the kernel has refused to
+    /// send, which ends connection attempts there. Otherwise it is a network error, which may be
+    /// forged: it becomes the status if no answer comes.
     pub fn refused(&mut self, dst: &PeerAddr, errno: i32, local: bool) {
         for i in 0..self.ids.len() {
             let id = &mut self.ids[i];
@@ -165,7 +164,7 @@ impl Cm {
         // agreed; then the peer is unreachable.
         if id.retries > 0 {
             id.retries -= 1;
-            // A REP may have been drawn by a forged REQ: copies of it come ever later.
+            // A forged REQ may have drawn this REP, so its copies come ever later.
             let longer =
                 if what == owe::REP { REP_RETRIES.saturating_sub(id.retries).min(2) } else { 0 };
             let wait = timeout_ns(id.response_timeout) << longer;
@@ -175,12 +174,12 @@ impl Cm {
             return;
         }
         match what {
-            // The peer is gone, and so is the connection.
+            // The peer is gone: the connection ends without its DREP.
             owe::DREQ => {
                 self.cancel(i);
                 self.end(now, i);
             }
-            // The peer that had the connection has it no more.
+            // A doubted peer has not confirmed the connection: it ends.
             _ if id.state == State::Established => {
                 self.cancel(i);
                 self.end(now, i);
@@ -301,7 +300,7 @@ fn emit(id: &Id, what: u16, local: &Local, mad: &mut [u8; MAD_LEN]) {
             remote_comm_id,
             message: id.about,
             reason: id.reason,
-            // A peer that does not know our id knows the REQ by the GUID.
+            // A peer that does not know our id finds its REQ by the GUID.
             info: if id.reason == reject::TIMEOUT { &guid } else { &[] },
             private_data: id.out.get(),
         }),

@@ -15,9 +15,9 @@ use crate::roce::peer::PeerAddr;
 use crate::verbs::types::{qp_type, Handle, QpAttr};
 use crate::verbs::NONE;
 
-/// Ports that are given to ids that ask for none.
+/// Ports for ids that ask for none.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 0xb000..=0xefff;
-/// A refused request is answered the same for this long.
+/// How long a repeat of a refused request gets the same answer.
 pub(super) const LINGER_NS: u64 = 5_000_000_000;
 const BITS_24: u32 = 0xff_ffff;
 
@@ -87,7 +87,7 @@ impl Cm {
         Ok(self.pool.handle(i))
     }
 
-    /// Gives an id another word of the program's.
+    /// Changes the program's context of an id.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -118,8 +118,7 @@ impl Cm {
         Ok(port)
     }
 
-    /// Whether an id of the program's own has this port; connections that came to a listener share
-    /// its.
+    /// Whether an id has this port, other than connections of a listener, which share its port.
     fn is_bound(&self, ps: u16, port: u16) -> bool {
         self.pool.iter_live().any(|i| {
             let id = &self.ids[i];
@@ -138,7 +137,7 @@ impl Cm {
             .ok_or(Error::AddressInUse)
     }
 
-    /// Port space and port of an id that could listen.
+    /// Port space and port of an id that may listen.
     ///
     /// # Errors
     /// As [`Cm::listen`].
@@ -152,10 +151,9 @@ impl Cm {
     }
 
     /// Listens at the id's port; requests come as events. At most `backlog` wait for the program at
-    /// once (0: a quarter of all ids), and never more than a quarter of the QPs that there may be;
-    /// what comes beyond is dropped, and its sender asks again. Accepted connections whose peer has
-    /// not confirmed them are bounded as well (`admit`). Requests that were kept for the port come
-    /// at once (`early`).
+    /// once (0: a quarter of `max_cm_ids`), and never more than half of the half-open ids of a
+    /// listener (`admit`, which also bounds unconfirmed connections). Further requests are dropped,
+    /// and their senders repeat them. Requests that were kept for the port come at once (`early`).
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: no port, or not an idle id.
@@ -174,7 +172,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Asks `to` for a connection to what listens at `port` there.
+    /// Asks `to` for a connection to the listener at `port` there.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: not an idle id, or a parameter is out of range;
@@ -242,8 +240,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Says which QP will serve a request, so that [`Cm::qp_attr`] knows all it needs; nothing is
-    /// sent. [`Cm::accept`] with the same parameters follows.
+    /// Chooses the QP for a request, so that [`Cm::qp_attr`] knows its attributes; sends nothing.
+    /// [`Cm::accept`] with the same parameters follows.
     ///
     /// # Errors
     /// As [`Cm::accept`].
@@ -275,7 +273,7 @@ impl Cm {
             id.sq_psn = psn;
         }
         id.qkey = p.qkey;
-        // Never more than what the peer offered.
+        // Never more than the peer offered.
         id.responder_resources =
             p.responder_resources.min(id.responder_resources).min(local.max_rd_atomic);
         id.initiator_depth = p.initiator_depth.min(id.initiator_depth).min(local.max_rd_atomic);
@@ -293,7 +291,7 @@ impl Cm {
     /// [`Error::MessageSize`]: too much private data.
     pub fn accept(&mut self, now: u64, id: Handle, qp: Handle, p: &ConnParam<'_>) -> Result<()> {
         let i = self.check(id)?;
-        // A PSN that was drawn by prepare_accept is what the QP has by now.
+        // The QP has the PSN that prepare_accept drew.
         let keep =
             (self.ids[i].qp == qp && self.ids[i].local_qpn == p.qpn).then_some(self.ids[i].rq_psn);
         self.prepare_accept(id, qp, &ConnParam { psn: p.psn.or(keep), ..*p })?;
@@ -303,7 +301,7 @@ impl Cm {
         x.since = now;
         if x.ps == port_space::UDP {
             x.reason = u16::from(sidr_status::SUCCESS);
-            // Nothing will confirm it. The program keeps it, or lets it go, as it likes.
+            // No message will confirm it, so it is no guest any more.
             self.release_guest(i);
             self.enter(i, State::SidrDone);
             self.owe(i, owe::SIDR_REP);
@@ -316,7 +314,7 @@ impl Cm {
         Ok(())
     }
 
-    /// The answer to CONNECT_RESPONSE: the QP is in RTS, the peer may know.
+    /// The answer to CONNECT_RESPONSE: the QP is in RTS, and an RTU tells the peer.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: no accepted connection that waits for it.
@@ -331,8 +329,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Rejects a request, or an answer that a CONNECT_RESPONSE told of: the peer hears
-    /// [`reject::CONSUMER`] and the data. The id remains the program's to destroy.
+    /// Rejects a request, or the answer of a CONNECT_RESPONSE, with [`reject::CONSUMER`] and the
+    /// data. The program must still destroy the id.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: nothing to reject; [`Error::MessageSize`]: too
@@ -383,8 +381,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Ends a connection. DISCONNECTED follows once the peer has answered or its time is over. The
-    /// QP should be in ERR.
+    /// Ends a connection. DISCONNECTED follows once the peer has answered or the timeout is over.
+    /// The QP should be in ERR.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: not connected (any more).
@@ -403,7 +401,7 @@ impl Cm {
         let tid = self.random() & u64::from(u32::MAX);
         let id = &mut self.ids[i];
         id.tid = tid;
-        // An RTU that has not left must leave first: the peer would not know the connection else.
+        // A pending RTU must leave first: otherwise the peer does not know the connection.
         id.owes &= owe::RTU;
         id.retries = if id.guest { REP_RETRIES } else { MAX_RETRIES };
         let wait = timeout_ns(id.response_timeout);
@@ -411,8 +409,8 @@ impl Cm {
         self.wheel.arm(i, now.saturating_add(wait));
     }
 
-    /// Lets an id go. What it has under way is refused, given up or disconnected as its state asks;
-    /// the peer is told, and the program hears nothing of it any more.
+    /// Destroys an id. By its state, an exchange in progress is refused, given up or disconnected:
+    /// the peer is told, and the program gets no further events.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -449,7 +447,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Tells the peer that this side waits no longer.
+    /// Tells the peer that this side gives up.
     pub(super) fn give_up(&mut self, i: usize) {
         self.cancel(i);
         let id = &mut self.ids[i];
@@ -462,8 +460,7 @@ impl Cm {
         self.enter(i, State::Dead);
     }
 
-    /// A listener goes: requests that the program has not heard of go with it, the others are its
-    /// own.
+    /// A listener ends: requests whose events were not taken are refused; the others continue.
     fn orphan_requests(&mut self, now: u64, listener: usize) {
         for i in 0..self.ids.len() {
             let id = &mut self.ids[i];
@@ -480,14 +477,13 @@ impl Cm {
         }
     }
 
-    /// The attributes that bring a QP of this type into INIT, open to all remote operations that it
-    /// has, and their mask.
+    /// The attributes that bring a QP of this type into INIT, with all remote operations enabled,
+    /// and their mask.
     pub fn init_attr(kind: u32, qkey: u32) -> (QpAttr, u32) {
         init_attr(kind, qkey)
     }
 
-    /// The attributes that bring the id's QP into INIT, RTR or RTS, and the mask that says which of
-    /// them count.
+    /// The attributes that bring the id's QP into INIT, RTR or RTS, and their mask.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: another state, or too little is known yet.

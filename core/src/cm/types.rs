@@ -24,7 +24,7 @@ pub mod port_space {
 
 /// The event (numbers of `rdma_cm_event_type`).
 pub mod cm_event {
-    /// A peer asks a listener.
+    /// A peer sends a request to a listener.
     pub const CONNECT_REQUEST: u32 = 4;
     /// The peer has accepted; the connection waits for `establish`.
     pub const CONNECT_RESPONSE: u32 = 5;
@@ -117,11 +117,11 @@ pub struct CmEvent {
     /// One of [`cm_event`].
     pub event: u32,
     /// REJECTED: the reason ([`reject`], [`sidr_status`] for UD). Otherwise a negative errno, or 0.
-    /// UNREACHABLE: `ETIMEDOUT` where nobody has said anything; what the network says of the peer
-    /// (`ECONNREFUSED`, `EHOSTUNREACH`, ...), after as long a time; why the kernel refuses to send
-    /// (`EPERM`, `ENETUNREACH`, ...), at once.
+    /// UNREACHABLE: `ETIMEDOUT`; or, after the same time, a network error about the peer
+    /// (`ECONNREFUSED`, `EHOSTUNREACH`, ...); or, at once, the kernel's reason for refusing to send
+    /// (`EPERM`, `ENETUNREACH`, ...).
     pub status: i32,
-    /// UNREACHABLE: the kernel has refused to send; nobody else has a say in that.
+    /// UNREACHABLE: the kernel has refused to send, which no other host can cause.
     pub local: bool,
     /// The id concerned; with CONNECT_REQUEST a new one.
     pub id: Handle,
@@ -129,7 +129,7 @@ pub struct CmEvent {
     pub listener: Handle,
     /// The QP that the id was given, or 0.
     pub qp: Handle,
-    /// The program's own word for the id.
+    /// The program's context of the id.
     pub context: u64,
     /// The peer.
     pub peer: AhAttr,

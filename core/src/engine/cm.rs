@@ -21,12 +21,11 @@ use crate::wire::{mtu_code, packet_bytes, Class, Flow, Kind, Psn, DEFAULT_PKEY, 
 pub const GSI_QPN: u32 = 1;
 /// Q_Key of UD QPs that programs leave to the connection manager (Linux `RDMA_UDP_QKEY`).
 pub const UDP_QKEY: u32 = 0x0123_4567;
-/// UDP source ports from here on are entropy for the network's hashes, not a place to answer to.
+/// UDP source ports from here on are entropy for the network's hashes, not addresses for answers.
 const FLOW_PORTS: u16 = 0xc000;
 
-/// Says how a peer will be reached (by [`Guard::set_link`], [`Guard::set_elsewhere`]), before a QP
-/// is moved to RTR with this address vector and this QPN at the other end. An error ends the
-/// attempt.
+/// Chooses the path to a peer (by [`Guard::set_link`], [`Guard::set_elsewhere`]), before a QP is
+/// moved to RTR with this address vector and this QPN at the other end. An error ends the attempt.
 pub type ChoosePath<'c> = &'c mut dyn FnMut(&mut Guard<'_>, &AhAttr, u32) -> Result<()>;
 
 /// A node GUID that follows from the address: an EUI-64-like number with the "local" bit.
@@ -36,8 +35,7 @@ pub fn node_guid(local: &PeerAddr) -> u64 {
     (word(low) ^ word(high).rotate_left(21) ^ u64::from(local.port)) | 0x0200_0000_0000_0000
 }
 
-/// Whether a node GUID is that of a device of this kind at an address: nobody else's follows from
-/// it.
+/// Whether a node GUID is that of a soft device at an address: only theirs follows from it.
 pub(crate) fn is_kin(guid: u64, at: &PeerAddr) -> bool {
     guid == node_guid(at)
 }
@@ -175,20 +173,20 @@ impl Inner {
 }
 
 impl Guard<'_> {
-    /// The connection manager, for whoever moves QPs by himself.
+    /// The connection manager, for callers that move QPs by themselves.
     pub fn cm(&mut self) -> &mut Cm {
         &mut self.split().0.cm
     }
 
-    /// [`Cm::refused`]; who sleeps on the descriptor hears of what it ends.
+    /// [`Cm::refused`]; events that it raises wake threads that sleep on the descriptor.
     pub(super) fn cm_refused(&mut self, dst: &PeerAddr, errno: i32, local: bool) {
         let (inner, s) = self.split();
         inner.cm.refused(dst, errno, local);
         wake(&mut inner.cm, s);
     }
 
-    /// Why a connection that was asked for does not stand, where the connection manager's own view
-    /// is not all there is to say: the cause of the event's QP, and the device's last one.
+    /// Notes why a connection failed, where the caller knows more than the connection manager: as
+    /// the cause of the event's QP, and as the device's last one.
     pub fn cm_explain(&mut self, now: u64, e: &CmEvent, code: CauseCode) {
         self.cm_note(now, e, code, 0, 0);
     }
@@ -215,7 +213,7 @@ impl Guard<'_> {
         }
     }
 
-    /// The cause that goes with an event that tells of no connection.
+    /// Notes the cause of an event that reports a failed attempt.
     fn cm_note_event(&mut self, now: u64, e: &CmEvent) {
         if e.event == cm_event::REJECTED {
             let datagram = u64::from(e.qp_type == qp_type::UD);
@@ -237,7 +235,7 @@ impl Guard<'_> {
         }
     }
 
-    /// [`Cm::listen`]; who sleeps on the descriptor hears of requests that have waited for it.
+    /// [`Cm::listen`]; requests that were kept for it wake threads that sleep on the descriptor.
     ///
     /// # Errors
     /// As [`Cm::listen`].
@@ -253,7 +251,8 @@ impl Guard<'_> {
         self.cm().has_events()
     }
 
-    /// Brings a QP as far as `target` on the way RESET, INIT, RTR, RTS, by what the id knows.
+    /// Moves a QP along RESET, INIT, RTR, RTS up to `target`, with the attributes that the id
+    /// knows.
     fn cm_raise_qp(
         &mut self,
         now: u64,
@@ -283,8 +282,8 @@ impl Guard<'_> {
         let _ = self.qp_modify(now, qp, &attr, mask::STATE);
     }
 
-    /// Completes what a program offers by what its QP is. Only a QP that is not connected yet will
-    /// do.
+    /// Fills in what the QP determines of a program's parameters. Refuses a QP that is connected
+    /// already.
     fn cm_offer<'p>(&self, qp: Handle, p: &ConnParam<'p>) -> Result<ConnParam<'p>> {
         if qp == 0 {
             return Ok(*p);
@@ -343,7 +342,7 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// [`Cm::accept`], after the QP (0: the program's own affair) was brought into RTS.
+    /// [`Cm::accept`], after the QP (0: the program moves it by itself) was brought into RTS.
     ///
     /// # Errors
     /// As [`Cm::accept`]; [`crate::Error::StaleHandle`], [`crate::Error::Invalid`]: the QP, or its
@@ -406,7 +405,7 @@ impl Guard<'_> {
             cm_event::DISCONNECTED => self.cm_fail_qp(now, e.qp),
             cm_event::REJECTED | cm_event::UNREACHABLE => {
                 self.cm_fail_qp(now, e.qp);
-                // In place of that it was flushed, which its completions say.
+                // Replaces the cause FLUSHED, which its completions report anyway.
                 self.cm_note_event(now, &e);
             }
             _ => {}

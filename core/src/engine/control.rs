@@ -21,7 +21,7 @@ use crate::wire::{mtu_code, Flow};
 pub const MAX_DEPTH: u32 = 1 << 16;
 /// Largest CQ.
 pub const MAX_CQE: u32 = 1 << 22;
-/// Smallest CQ: an entry that receives may be promised, and one that they may not.
+/// Smallest CQ: one entry that a receive may reserve, and one that it may not.
 const MIN_CQE: u32 = 2;
 /// Bytes of one CQ entry in its ring.
 const CQE_STRIDE: u32 = 64;
@@ -64,8 +64,8 @@ impl Inner {
                 i
             }
         };
-        // A link loses nothing, and more under way than its ring holds would only lie in it, out of
-        // the reader's cache.
+        // A link loses nothing, and a larger window would only fill its ring beyond the reader's
+        // cache.
         let most = if matches!(path, Path::Link(_)) { WINDOW_SURE } else { u32::MAX };
         let window = t.common.config.window_max.min(most);
         t.peers[i] = Peer {
@@ -81,9 +81,8 @@ impl Inner {
         Ok(i as u32)
     }
 
-    /// The peer record of datagrams to an address, and the one of those to other engines there: an
-    /// address handle says nothing of QPNs, so where the address is this engine's and shared, each
-    /// datagram decides.
+    /// The peer record of datagrams to an address, and that of datagrams to other engines there. An
+    /// address handle names no QPN, so at a shared address each datagram chooses by its own.
     fn datagram_peers(&mut self, addr: PeerAddr) -> Result<(u32, u32)> {
         let peer = self.peer_get(addr)?;
         if !self.shared || self.transport.peers[peer as usize].path != Path::Loopback {
@@ -141,7 +140,7 @@ impl Inner {
         self.any_address(ah)
     }
 
-    /// As [`Inner::address`], for datagrams: a group's too.
+    /// As [`Inner::address`], for datagrams: permits a group's address too.
     fn any_address(&self, ah: &AhAttr) -> Result<PeerAddr> {
         if !transition::is_unicast(&ah.dgid) && !transition::is_multicast(&ah.dgid) {
             return Err(unusable(&ah.dgid, "neither a host's address nor a group's"));
@@ -188,7 +187,7 @@ impl Guard<'_> {
         unsafe { inner.heap.add(memory, bytes) }
     }
 
-    /// Makes a kind of memory known under a number from 1 on.
+    /// Registers a kind of memory under a number from 1 on.
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::Busy`]: no such number, or taken.
@@ -387,7 +386,7 @@ impl Guard<'_> {
         inner.transport.common.members.join(qi, gid)
     }
 
-    /// Ends a membership. The last one of a QP that is destroyed ends with it.
+    /// Ends a membership. A QP's memberships also end when it is destroyed.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: not a member.
@@ -477,11 +476,11 @@ impl Guard<'_> {
     }
 
     /// Arms a CQ: its next completion (`solicited_only`: its next solicited or failed one) raises
-    /// an event; an arming for any completion stays one. True: completions are there already, which
-    /// raise none.
+    /// an event. An arming for any completion is not narrowed. True: completions are there already,
+    /// which raise none.
     ///
-    /// Under the lock, so that completions come before it or after it, and pushing one needs no
-    /// fence: a program that only polls pays nothing for those that sleep.
+    /// It takes the lock, so that each completion comes before or after it, and pushing one needs
+    /// no fence: a program that only polls pays nothing for those that sleep.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].

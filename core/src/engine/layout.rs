@@ -24,7 +24,7 @@ use crate::verbs::NONE;
 use crate::wheel::Wheel;
 use crate::wire::Flow;
 
-/// Payload of the runs that one QP hands to others of its engine at a time: stays in the cache.
+/// Bytes of the runs that one QP hands to others of its engine at a time: they stay in the cache.
 const SCRATCH: usize = 64 << 10;
 /// How many such runs.
 const HANDED: usize = 32;

@@ -1,15 +1,15 @@
-//! The engine: a NIC in software. What programs share with it are rings; this module owns the rest.
+//! The engine: a NIC in software. Programs share only rings with it; this module owns the rest.
 //!
 //! Sans-IO. The caller brings packets ([`Guard::handle_packets`]), takes bursts
-//! ([`Guard::poll_transmit`]), tells the time, and asks when it is wanted again
+//! ([`Guard::poll_transmit`]), passes the time, and asks for the time of the next call
 //! ([`Guard::next_timeout`]). Time is in nanoseconds and never goes back; no call reads a clock,
 //! draws a random number or makes a system call.
 //!
 //! Order of a round: everything that arrived, then [`Guard::run_loopback`], then `poll_transmit`
 //! until it gives nothing, then, only when nothing arrived, [`Guard::handle_timeout`].
 //!
-//! Data-plane calls that need no lock are methods of [`Engine`] (post, poll, arm); everything else
-//! is a method of [`Guard`], which is the engine's lock.
+//! Data-plane calls that need no lock are methods of [`Engine`] (post, poll); everything else is a
+//! method of [`Guard`], which is the engine's lock.
 
 pub mod cm;
 mod control;
@@ -60,23 +60,21 @@ pub struct Inner {
     heap: Heap,
     qpns: qpn::Qpns,
     local: PeerAddr,
-    /// Payload of what one QP hands to others of this engine.
+    /// Payload of the runs that one QP hands to others of this engine.
     scratch: RawSlice<u8>,
-    /// The runs that carry it.
+    /// Headers of those runs.
     handed: RawSlice<Handed>,
-    /// For the ICRC of what arrives: the last sender, and its flow.
+    /// For the ICRC of arriving packets: the last sender, and its flow.
     rx_flow: (PeerAddr, Flow),
-    /// The IPv4 identification that its next burst is expected to begin with, 0 where none of its
-    /// packets had another: one that counts goes on counting.
+    /// The IPv4 identification with which its next burst should begin; 0 while all began with 0.
     rx_ident: u16,
     /// Where the next round of sending begins.
     cursor: usize,
-    /// The link of peers that are named from now on.
+    /// The link to peers that control calls name from now on.
     next_link: Option<u16>,
     /// Peers at the engine's own address that are named from now on are other engines.
     elsewhere: bool,
-    /// Other engines may have this address too: what is for none of this one's leaves through the
-    /// port.
+    /// Other engines may have this address too: packets for their QPNs leave through the port.
     shared: bool,
     /// Packets for the port all have the identification 0.
     unnumbered: bool,
@@ -184,13 +182,13 @@ impl Engine {
         outcome.map(|()| posted)
     }
 
-    /// As [`Engine::post_send`], and leaves it to the caller to tell the engine: by [`Guard::wake`]
-    /// where it gets the lock, which costs no atomic operation, else by a mark in
-    /// [`Shared::active`]. Returns the QP's index as well.
+    /// As [`Engine::post_send`], but the caller tells the engine: by [`Guard::wake`] if it gets the
+    /// lock, which costs no atomic operation, else by a mark in [`Shared::active`]. Returns the
+    /// QP's index as well.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; the others of [`Engine::post_send`] inside, beside what was posted
-    /// before.
+    /// [`Error::StaleHandle`]; the other errors of [`Engine::post_send`] are inside, beside what
+    /// was posted.
     ///
     /// # Safety
     /// As [`Engine::post_send`].
@@ -208,7 +206,7 @@ impl Engine {
         Ok((qi, posted, outcome))
     }
 
-    /// What posts to a QP need of it: its index, and its shared half.
+    /// A QP for posting: its index, and its shared half.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -300,7 +298,7 @@ impl Engine {
         Self::take_completions(self.cq(cq)?.1, wc)
     }
 
-    /// What polls of a CQ need of it: its index, and its shared half.
+    /// A CQ for polling: its index, and its shared half.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -317,7 +315,7 @@ impl Engine {
     #[inline(always)]
     pub fn take_completions(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
         let ring = &cq.ring;
-        // Most looks find nothing: they need no exclusive end, whose flag takes a locked
+        // Most polls find nothing. They need no exclusive end, whose flag takes a locked
         // instruction.
         if ring.is_empty() {
             return Ok(0);
@@ -327,7 +325,7 @@ impl Engine {
         for (k, w) in wc.iter_mut().enumerate().take(n) {
             *w = *side.peek(k as u32).header();
         }
-        // An engine that waits for the room looks for itself, in its next round.
+        // An engine that waits for room looks for it in its next round.
         side.release(n as u32);
         Ok(n)
     }
@@ -340,9 +338,9 @@ impl Guard<'_> {
         &self.engine.shared
     }
 
-    /// The doorbell: the QP at this index may have something to send. False: that may wait for the
-    /// next doorbell or poll, since much of the QP is under way and little waits; several requests
-    /// then leave as one burst.
+    /// The doorbell: the QP at this index may have something to send. False: it may wait for the
+    /// next doorbell or poll, because much is in flight and little waits; several requests then
+    /// leave as one burst.
     #[inline]
     pub fn wake(&mut self, qi: usize) -> bool {
         let (inner, s) = self.split();
@@ -350,9 +348,9 @@ impl Guard<'_> {
         !inner.transport.may_gather(s, qi)
     }
 
-    /// Executes what the QP at this index has just been posted, if it is a WRITE to a QP of this
-    /// engine that can be done in one step, without a time stamp. False: nothing has changed, and
-    /// [`Guard::wake`] is next.
+    /// Executes what was just posted to the QP at this index, if it is a WRITE to a QP of this
+    /// engine that can be done in one step. False: nothing has changed, and [`Guard::wake`] is
+    /// next.
     #[inline(always)]
     pub fn try_local_write(&mut self, qi: usize) -> bool {
         let (inner, s) = self.split();

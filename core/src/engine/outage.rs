@@ -1,8 +1,8 @@
 //! A port that carries nothing for a while, such as one whose router is being restarted.
 //!
-//! Packets that leave meanwhile are lost. The silence of peers behind the port says nothing about
-//! them, so it costs no retry, and after the outage everything is sent again. Peers over links, and
-//! within this engine, are not concerned.
+//! Packets that leave meanwhile are lost. The silence of peers behind the port is then no sign of a
+//! failure: it costs no retry, and after the outage everything is sent again. Links, and queue
+//! pairs within this engine, are not concerned.
 
 use super::Guard;
 use crate::config::config_flags;

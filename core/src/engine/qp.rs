@@ -68,7 +68,7 @@ impl Inner {
         self.transport.common.memory.regions.unbind_qp(qpn);
     }
 
-    /// To RESET: nothing of the former life is left but the PSN behind it.
+    /// To RESET: only the PSN after the last one sent remains of the connection.
     fn enter_reset(&mut self, s: &Shared, qi: usize) {
         // rxe rxe_qp.c rxe_qp_reset: RESET discards queued requests without completions.
         self.reset_qp(s, qi);
@@ -82,8 +82,7 @@ impl Inner {
         self.transport.conn(s, qi).set_state(qp_state::RESET);
     }
 
-    /// To ERR because the program wants it: no event tells of it, and no cause of its own hides why
-    /// the QP had failed.
+    /// To ERR on the program's request: raises no event, and keeps the cause of an earlier failure.
     fn enter_error_on_request(&mut self, s: &Shared, qi: usize, now: u64) {
         let t = &mut self.transport;
         let from = t.qps[qi].state;
@@ -474,15 +473,15 @@ impl Guard<'_> {
     }
 
     /// Takes a QP back to RESET, whatever state it is in, so that it can be connected anew. Every
-    /// request that was posted gets its completion first: those under way and those that wait are
-    /// flushed, as by a transition to ERR. The QP keeps its handle, QPN, queues and counters.
-    /// `qp_query` then says in `sq_psn` where its PSNs had ended.
+    /// posted request gets its completion first: those in flight and those that wait are flushed,
+    /// as by a transition to ERR. The QP keeps its handle, QPN, queues and counters. `qp_query`
+    /// then has in `sq_psn` where its PSNs ended.
     ///
-    /// A QP that is reset keeps its number, without the time-wait that the number of a destroyed
-    /// one has. Packets of the former life may still be on their way, and only their PSNs tell them
-    /// from new ones. So the next life must begin a little ahead of where the last one ended: all
-    /// that is old is then behind what both ends expect, which the responder takes for a duplicate
-    /// and the requester for nothing, for as long as PSNs last, 2^23.
+    /// The QP keeps its number, without the rest that the number of a destroyed QP has. Packets of
+    /// the old connection may still be in flight, and only their PSNs distinguish them. So the next
+    /// connection must begin a little ahead of where the last one ended. Old packets are then
+    /// behind what both ends expect: the responder takes them for duplicates and the requester
+    /// drops them, for 2^23 PSNs.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread posts to it right now; [`Error::Again`]: a
@@ -490,7 +489,7 @@ impl Guard<'_> {
     pub fn qp_reset(&mut self, now: u64, qp: Handle) -> Result<()> {
         let (inner, s) = self.split();
         let qi = s.qp_pool.check(qp)?;
-        // A post that had seen the old state would otherwise vanish between the flush and RESET.
+        // Otherwise a post that had seen the old state would vanish between the flush and RESET.
         let _posts = s.hold_posts(qi)?;
         match inner.transport.qps[qi].state {
             qp_state::RESET => return Ok(()),

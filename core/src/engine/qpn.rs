@@ -1,12 +1,12 @@
 //! QP numbers: the engine's block of the 24 bits, in a secret order, with a rest before reuse.
 //!
 //! A packet finds its QP by the number alone, so a number rests after its QP until no late packet
-//! for it can be under way. How long that takes is the QP's own affair ([`rest_ns`]): the number of
-//! a QP that never had a peer rests not at all. Numbers that were never used come first, in an
-//! order that follows from the seed: whoever knows the block must still guess the number. Then come
-//! those that have rested, oldest first. Where all that are left still rest, the one that has
-//! rested longest is used early, which is counted, rather than none: whatever makes and ends queue
-//! pairs faster than numbers come back, it must not keep others from having any.
+//! for it can be in flight. The length of the rest follows from the QP ([`rest_ns`]); the number of
+//! a QP that never had a peer does not rest. Numbers that were never used come first, in an order
+//! that follows from the seed, so that an attacker that knows the block must still guess the
+//! number. Then come those that have rested, oldest first. If all others still rest, the one that
+//! has rested longest is used early, which is counted: a program that makes and ends queue pairs
+//! faster than numbers come back must not keep others from having any.
 
 use crate::arena::{RawSlice, Walk};
 use crate::config::Config;
@@ -18,15 +18,15 @@ use crate::verbs::NONE;
 
 /// A number whose QP had a peer rests at least this long.
 const REST_MIN_NS: u64 = 100_000_000;
-/// And at most this long: the largest timeout codes mean hours.
+/// And at most this long: the largest timeout codes would mean hours.
 const REST_MAX_NS: u64 = 300_000_000_000;
 /// Longest time that the network takes to deliver a packet.
 pub(super) const LIFETIME_NS: u64 = 1_000_000_000;
 /// Purpose of the order's key.
 const PURPOSE: u64 = 0x7170_6e73;
-/// Rests are rounded up to one of so many lengths: four for each doubling.
+/// Rests are rounded up to one of this many lengths: four for each doubling.
 const CLASSES: usize = 47;
-/// After so long without a look, every rest is over. Ages are told apart up to twice as long.
+/// After this time without a check every rest is over. Ages are exact up to twice this.
 const FORGOTTEN_MS: u64 = 1 << 30;
 
 /// The rest of a class, in milliseconds: 100, 125, 150, 175, 200, 250, ...
@@ -39,11 +39,10 @@ const _: () = assert!(rest_of(CLASSES - 1) as u64 * 1_000_000 >= REST_MAX_NS);
 
 /// How long the number of a QP rests once the QP is gone.
 ///
-/// A QP that never reached RTR has no peer, and nobody was told to send to it; what a peer of the
-/// same engine sends is never under way. A QP that has neither sent nor received is hardly sent to
-/// any more. A datagram, or a packet of UC, is sent once and lives as long as the network keeps it.
-/// What RC sends is sent again, for as long as the timeouts say: both ends use the same ones as a
-/// rule.
+/// A QP that never reached RTR has no peer, and no sender knows its number; between QPs of one
+/// engine no packet is ever in flight. A QP that neither sent nor received is unlikely to get
+/// packets. A packet of UD or UC is sent once, and lives as long as the network keeps it. RC
+/// retransmits for as long as its timeouts say, which both ends usually share.
 pub(super) fn rest_ns(qp: &Qp) -> u64 {
     if !qp.met {
         0
@@ -74,7 +73,7 @@ struct Slot {
 impl Slot {
     /// For how long it has rested.
     fn rested_ms(&self, now_ms: u64) -> u32 {
-        // Released in this very millisecond, its time is rounded up to the next one.
+        // 0 within the millisecond of its release, whose time is rounded up.
         (now_ms as u32).wrapping_sub(self.released_ms).cast_signed().max(0).cast_unsigned()
     }
 }
@@ -182,11 +181,11 @@ impl Qpns {
         Some(at)
     }
 
-    /// A number that no packet of an earlier QP can still be meant for. True: it has not rested as
-    /// long as it should, since there is no other.
+    /// A number for which no late packet is in flight. True: its rest was cut short, because no
+    /// other is left.
     ///
     /// # Errors
-    /// [`crate::Error::NoMemory`]: none is left that has rested at all.
+    /// [`crate::Error::NoMemory`]: none is left that has rested for 0.1 s.
     pub(super) fn alloc(&mut self, now_ns: u64) -> Result<(u32, bool)> {
         if self.used < self.count {
             self.used += 1;
@@ -207,12 +206,12 @@ impl Qpns {
         self.wake_early(now_ms).map(|at| (self.base + at, true)).ok_or_else(all_rest)
     }
 
-    /// Gives a number back. It is used again after this rest; 0: at once. What is left of a rest
-    /// that was cut short counts as well.
+    /// Gives a number back, for use after this rest; 0: at once. The remainder of a rest that was
+    /// cut short counts as well.
     pub(super) fn free(&mut self, qpn: u32, now_ns: u64, rest_ns: u64) {
         let at = qpn - self.base;
         self.wake(now_ns / 1_000_000);
-        // Rounded up, so that what is left of a millisecond is not missing.
+        // Rounded up, so that no fraction of a millisecond is missing from the rest.
         let now_ms = now_ns.div_ceil(1_000_000);
         let slot = self.slots[at as usize];
         let rest_ms = rest_ns.div_ceil(1_000_000);

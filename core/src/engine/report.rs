@@ -49,7 +49,7 @@ impl Guard<'_> {
         Ok(self.transport.qps[qi].cause)
     }
 
-    /// Takes a CQ whose arming was met.
+    /// Takes an armed CQ that has an event.
     pub fn take_cq_event(&mut self) -> Option<Handle> {
         let (_, s) = self.split();
         while let Some(i) = s.cq_events.take_one() {
@@ -70,7 +70,7 @@ impl Guard<'_> {
         self.shared().channel_events.get(channel).is_some_and(|c| c.load(Ordering::Relaxed) != 0)
     }
 
-    /// Takes a CQ of a channel whose arming was met, the latest first.
+    /// Takes an armed CQ of a channel that has an event, the latest first.
     pub fn take_channel_event(&mut self, channel: usize) -> Option<Handle> {
         let (inner, s) = self.split();
         let first = s.channel_events.get(channel)?;

@@ -1,4 +1,4 @@
-//! Packets in.
+//! Packets and records in; UDP ports that peers may use; the witness.
 
 use super::{cm, Guard};
 use crate::counters::Counters;
@@ -10,8 +10,8 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::types::Wc;
 use crate::wire::{Flow, Opcode, ICRC_LEN};
 
-/// The identification of a packet that is what its sender sent, likely `ident`; what is wrong with
-/// it is counted.
+/// Checks the ICRC of a packet, whose IPv4 identification is likely `ident`. Returns the
+/// identification, or counts the error.
 #[inline(always)]
 fn whole(flow: &Flow, ident: u16, packet: &[u8], counters: &mut Counters) -> Option<u16> {
     if packet.len() < 16 {
@@ -29,7 +29,7 @@ fn whole(flow: &Flow, ident: u16, packet: &[u8], counters: &mut Counters) -> Opt
     }
 }
 
-/// Reads a packet that is whole.
+/// Reads a packet whose ICRC is right.
 #[inline(always)]
 fn read<'p>(packet: &'p [u8], counters: &mut Counters) -> Option<(Run, &'p [u8])> {
     let read = Run::parse_packet(&packet[..packet.len() - ICRC_LEN]);
@@ -37,8 +37,8 @@ fn read<'p>(packet: &'p [u8], counters: &mut Counters) -> Option<(Run, &'p [u8])
     read.ok()
 }
 
-/// Whether a burst is a message of one packet that takes a receive request, and an ACK.
-/// [`crate::roce`] puts the ACK behind it, since a burst's last packet may be the shorter one.
+/// Whether a burst is a single message that takes a receive request, and an ACK behind it:
+/// [`crate::roce`] writes the ACK last, since a burst's last packet may be the shorter one.
 #[inline(always)]
 fn ack_is_behind(seg: usize, data: &[u8]) -> bool {
     let Some([ack, ..]) = data.get(seg..).filter(|rest| rest.len() <= seg) else { return false };
@@ -79,9 +79,8 @@ impl Guard<'_> {
         self.take_segments(now, || now, src, first, seg, data, ce)
     }
 
-    /// As [`Guard::handle_packets`], with the time as of a moment ago, which will do for small
-    /// messages with nothing in their way: an owed ACK leaves so much earlier. `now` is asked where
-    /// the time must be right.
+    /// As [`Guard::handle_packets`], with the time as it was a moment ago (`late`), which is enough
+    /// for single messages: an owed ACK leaves that much earlier. All others call `now`.
     #[inline]
     pub fn handle_packets_of_late(
         &mut self,
@@ -156,8 +155,8 @@ impl Guard<'_> {
         n
     }
 
-    /// What [`Guard::handle_packets`] does first for a packet that is whole and not marked: takes
-    /// it if it is a small message or an ACK with nothing in its way. False: nothing has changed.
+    /// The first step of [`Guard::handle_packets`] for a packet whose ICRC is right and that is not
+    /// marked: takes it if it is a single message or its ACK. False: nothing has changed.
     #[inline]
     pub fn take_packet(&mut self, now: u64, src: &PeerAddr, packet: &[u8]) -> bool {
         let (inner, s) = self.split();
@@ -192,8 +191,7 @@ impl Guard<'_> {
         n
     }
 
-    /// Takes one run that another process of this host wrote: what a record says, checked by nobody
-    /// yet.
+    /// Takes one run of another process of this host, from a record that was not checked yet.
     #[inline]
     pub fn handle_run(&mut self, now: u64, src: &PeerAddr, run: &Run, payload: &[u8]) {
         let (inner, s) = self.split();
@@ -201,9 +199,9 @@ impl Guard<'_> {
         inner.transport.handle_run(s, now, &from, run, payload);
     }
 
-    /// Takes the first record of `rest`, as [`Guard::handle_run`] would, if it is a small message
-    /// or an ACK with nothing in its way. `head`: its first words, copied out of `rest`. Returns
-    /// the bytes that it took; 0: nothing has changed.
+    /// Takes the first record of `rest`, as [`Guard::handle_run`] would, if it is a single message
+    /// or its ACK. `head`: its first words, copied out of `rest`. Returns the bytes that it took;
+    /// 0: nothing has changed; [`ACK_BESIDE`]: it took only the ACK beside the message.
     #[inline]
     pub fn take_record(
         &mut self,
@@ -216,31 +214,30 @@ impl Guard<'_> {
         inner.transport.take_record(s, now, gid, head, rest)
     }
 
-    /// This thread polls the CQ at an index, which is empty: the first thing that completes there
-    /// until [`Guard::finish_handoff`], which must follow under the same lock, is its own, where it
-    /// can be handed over.
+    /// This thread polls the CQ at an index, which is empty. The first completion there may bypass
+    /// its ring, until [`Guard::finish_handoff`], which must follow under the same lock.
     #[inline(always)]
     pub fn begin_handoff(&mut self, cq: u32) {
         self.split().0.transport.common.handoff.begin(cq);
     }
 
-    /// What was handed over. It completed before anything that the CQ holds now.
+    /// The completion that bypassed the ring. It is older than all that the CQ holds now.
     #[inline(always)]
     pub fn finish_handoff(&mut self) -> Option<&Wc> {
         self.split().0.transport.common.handoff.finish()
     }
 
-    /// From now on, queue pairs that are connected to devices of this kind
-    /// ([`QpAttr::kin`](crate::verbs::types::QpAttr), or a connection that both connection managers
-    /// made) refuse packets that come from another UDP port than the peer's own, or one that was
-    /// allowed for it. Whoever else is on the peer's host can send from its address, but not from a
-    /// port that is taken. Peers of other kinds may send from any port.
+    /// From now on, queue pairs whose peer is known to be a soft device
+    /// ([`QpAttr::kin`](crate::verbs::types::QpAttr), or a connection of both connection managers)
+    /// refuse packets from UDP ports other than the peer's own and those that were allowed for it.
+    /// Another user of the peer's host can send from its address, but not from a port that is
+    /// taken. Other peers may send from any port.
     pub fn check_ports(&mut self, on: bool) {
         self.transport.common.check_ports = on;
     }
 
-    /// From now on, before a peer is given up that has said nothing, [`Guard::next_suspect`] names
-    /// it at each look, and the caller says by [`Guard::testify`] what is known of it.
+    /// From now on, before a request fails because its peer is silent, [`Guard::next_suspect`]
+    /// names the peer at each check, and the caller answers by [`Guard::testify`].
     pub fn set_witness(&mut self) {
         self.transport.common.has_witness = true;
     }
@@ -251,14 +248,13 @@ impl Guard<'_> {
         !self.transport.common.suspects.is_empty()
     }
 
-    /// The index of a QP whose peer is about to be given up, the peer, and how it is reached. Takes
-    /// it.
+    /// Takes the index of a QP whose request is about to fail, its peer, and the path to it.
     pub fn next_suspect(&mut self) -> Option<(usize, PeerAddr, Path)> {
         self.transport.next_suspect()
     }
 
-    /// What the silence of a suspect's peer means; `None`: nobody knows. Its request fails with
-    /// that cause; with [`CauseCode::NotPolled`] when ten looks, 50 ms apart, have said so.
+    /// Answers why a suspect's peer is silent; `None`: unknown. Its request fails with that cause;
+    /// with [`CauseCode::NotPolled`] when ten checks, 50 ms apart, have said so.
     pub fn testify(&mut self, now: u64, qi: usize, code: Option<CauseCode>) {
         let (inner, s) = self.split();
         inner.transport.testify(s, qi, now, code);
@@ -270,14 +266,14 @@ impl Guard<'_> {
         self.transport.common.refused_port.is_some()
     }
 
-    /// A port that was refused so since the last call, and the peer in whose name: the caller may
-    /// find out whose it is.
+    /// Takes the latest refused port, and the peer in whose name it sent: the caller may find out
+    /// its owner.
     pub fn refused_port(&mut self) -> Option<(PeerAddr, u16)> {
         self.transport.common.refused_port.take()
     }
 
-    /// Packets of a peer may also come from this UDP port; the oldest of four is forgotten for it.
-    /// False: nobody is connected to that peer.
+    /// Packets of a peer may also come from this UDP port, which replaces the oldest of four.
+    /// False: no QP is connected to that peer.
     pub fn allow_port(&mut self, peer: &PeerAddr, port: u16) -> bool {
         let mut found = false;
         let t = &mut self.split().0.transport;
@@ -298,7 +294,7 @@ impl Guard<'_> {
         found
     }
 
-    /// Undoes [`Guard::allow_port`]: the port may be another's by now.
+    /// Undoes [`Guard::allow_port`]: another process may have the port by now.
     pub fn forbid_port(&mut self, peer: &PeerAddr, port: u16) {
         let t = &mut self.split().0.transport;
         for i in 0..t.peers.len() {
@@ -309,7 +305,7 @@ impl Guard<'_> {
         }
     }
 
-    /// Something came that was no packet and no run.
+    /// Counts something that was no packet and no run.
     pub fn count_malformed(&mut self) {
         self.split().0.transport.common.counters.rcvd_malformed += 1;
     }

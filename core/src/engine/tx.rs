@@ -1,4 +1,4 @@
-//! Packets out, loopback, and time.
+//! Packets out, paths and links, loopback, timers, and errors of the port.
 
 use super::cm::local_refusal;
 use super::{Guard, Inner};
@@ -37,7 +37,7 @@ fn flush_if_failed(t: &mut Transport, s: &Shared, qi: usize) {
     }
 }
 
-/// Lets one QP send, whoever else is ready.
+/// Lets one QP send, regardless of others that are ready.
 #[inline]
 fn transmit_alone(t: &mut Transport, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) {
     match t.transmit(s, qi, tx, now) {
@@ -119,7 +119,7 @@ impl Guard<'_> {
     /// Writes the next burst into `buf`: headers, payload (copied once) and ICRC. `None`: nothing
     /// to send now.
     ///
-    /// `buf` must hold one packet of the largest MTU (4,160 bytes); 65,000 bytes is as much as is
+    /// `buf` must hold one packet of the largest MTU (4,160 bytes); more than 65,000 bytes are not
     /// used.
     pub fn poll_transmit(&mut self, now: u64, buf: &mut [u8]) -> Option<Burst> {
         let (inner, s) = self.split();
@@ -146,8 +146,7 @@ impl Guard<'_> {
         inner.burst(&tx)
     }
 
-    /// The link that a QP with something to send uses, but for those that `skip` names; `None`:
-    /// there is none.
+    /// The link of a QP with something to send, except for those that `skip` names; `None`: none.
     pub fn next_link(&mut self, now: u64, mut skip: impl FnMut(u16) -> bool) -> Option<u16> {
         let (inner, s) = self.split();
         inner.absorb(s, now);
@@ -170,8 +169,8 @@ impl Guard<'_> {
         None
     }
 
-    /// Writes what QPs have for a link into `buf`, as runs without ICRC; the bytes, 0 where there
-    /// is nothing now. As [`Guard::poll_transmit`] otherwise.
+    /// As [`Guard::poll_transmit`], for a link: writes records without ICRC into `buf`. Returns
+    /// their bytes; 0: nothing to send now.
     pub fn poll_transmit_link(
         &mut self,
         now: u64,
@@ -189,8 +188,8 @@ impl Guard<'_> {
         tx.len()
     }
 
-    /// How the peer of the QP at this index is reached; `None`: it has none, or names one with each
-    /// request.
+    /// The path to the peer of the QP at this index; `None`: it has no peer, or each request names
+    /// one.
     #[inline]
     pub fn path_of(&mut self, qi: usize) -> Option<Path> {
         let t = &self.split().0.transport;
@@ -220,8 +219,8 @@ impl Guard<'_> {
         inner.burst(&tx)
     }
 
-    /// As [`Guard::poll_transmit_link`], for the one QP whose doorbell was rung: nobody looks for
-    /// who has work. What does not fit leaves with the next round.
+    /// As [`Guard::poll_transmit_link`], for the one QP whose doorbell was rung, without a search
+    /// for others. What does not fit leaves with the next round.
     #[inline]
     pub fn transmit_to_link(
         &mut self,
@@ -237,18 +236,16 @@ impl Guard<'_> {
         tx.len()
     }
 
-    /// Places what the QP at this index was just posted into memory of its peer, as long as it is
-    /// WRITEs to what is mapped. True: that was all there is to send, and nothing else was to be
-    /// done.
+    /// Places what was just posted to the QP at this index into memory of its peer, as long as it
+    /// is WRITEs to mapped memory. True: nothing else is to be sent or done.
     #[inline]
     pub fn write_peer(&mut self, qi: usize, memory: &mut dyn PeerMemory) -> bool {
         let (inner, s) = self.split();
         inner.transport.conn(s, qi).write_peer(memory)
     }
 
-    /// As [`Guard::write_peer`], in one step: if that is one short WRITE with nothing in its way.
-    /// `memory`: what is mapped of the peer that is reached over a link. False: nothing has
-    /// changed, and [`Guard::write_peer`] may be next.
+    /// As [`Guard::write_peer`], in one step, for one short WRITE. `memory`: the memory that is
+    /// mapped of the peer behind a link. False: [`Guard::write_peer`] may be next.
     #[inline(always)]
     pub fn write_peer_single<'m, M: PeerMemory + ?Sized + 'm>(
         &mut self,
@@ -259,24 +256,23 @@ impl Guard<'_> {
         inner.transport.write_peer_single(s, qi, memory)
     }
 
-    /// The region that the peer at `gid` may write by itself ([`PeerMemory`]), with a key of it,
-    /// through its QP `from_qpn` that is connected to `qpn` here over a link. `None`: its WRITEs
-    /// would not all be allowed. Ask again when [`Guard::changes`] has moved.
+    /// The region that the peer at `gid` may write by itself ([`PeerMemory`]) with a key of it,
+    /// through its QP `from_qpn`, connected to `qpn` here over a link. `None`: not all of its
+    /// WRITEs would be allowed. To be asked again when [`Guard::changes`] has moved.
     pub fn mappable(&self, qpn: u32, from_qpn: u32, gid: &[u8; 16], rkey: u32) -> Option<MrAttr> {
         self.transport.mappable(qpn, from_qpn, gid, rkey)
     }
 
-    /// Moves with every change of what [`Guard::mappable`] has answered.
+    /// A counter that every change of an answer of [`Guard::mappable`] advances.
     #[inline]
     pub fn changes(&self) -> u32 {
         self.transport.common.changes
     }
 
-    /// Writes what the QP whose doorbell was rung has for its link, as [`Guard::transmit_to_link`]
-    /// would, and hands it over, if it is one small message with nothing in its way. The clock is
-    /// only read where a date is `wanted` at once, or another request waits for one;
-    /// [`Guard::arm_deferred_timer`] follows otherwise, before anybody asks for deadlines. False:
-    /// nothing has changed.
+    /// As [`Guard::transmit_to_link`], with the handing over, for the QP whose doorbell was rung,
+    /// if it has one single message. The clock is read only if a timer is `wanted` at once, or
+    /// another request waits for one; otherwise [`Guard::arm_deferred_timer`] must follow, before
+    /// deadlines are asked for. False: nothing has changed.
     #[inline(always)]
     pub fn send_single<L: Links>(
         &mut self,
@@ -289,17 +285,17 @@ impl Guard<'_> {
         inner.transport.send_single(s, qi, links, wanted, clock)
     }
 
-    /// The time was read: what left without a date counts from now on.
+    /// Starts the timer of the request that was sent without a read of the clock.
     #[inline(always)]
     pub fn arm_deferred_timer(&mut self, now: u64) {
         let (inner, s) = self.split();
         inner.transport.arm_deferred_timer(s, now);
     }
 
-    /// As [`Guard::send_single`], through the port, and still to be handed over: the burst that is
-    /// in `buf`, as [`Guard::transmit_to_port`] would have made it. Not where others wait to send.
-    /// `way`: the flow to an address and the identification of the first packet, where they are
-    /// others than those of the port's socket.
+    /// As [`Guard::send_single`], through the port: writes the burst of [`Guard::transmit_to_port`]
+    /// into `buf`, which the caller hands over. `None` also where others wait to send. `way`: the
+    /// flow to an address and the identification of the first packet, if they differ from those of
+    /// the port's socket.
     #[inline]
     pub fn prepare_packet(
         &mut self,
@@ -323,15 +319,13 @@ impl Guard<'_> {
         inner.transport.commit_send(s, now, prepared);
     }
 
-    /// From here on a peer may answer through the port what it hears over a link, and the other way
-    /// round: links are used where they can be had, and either side may fail to have one at that
-    /// moment.
+    /// From here on a peer may answer through the port what it received over a link, and the other
+    /// way round: either side may fail to get a link at that moment.
     pub fn set_mixed_paths(&mut self) {
         self.split().0.transport.common.mixed_paths = true;
     }
 
-    /// Peers that control calls under this lock name from here on are reached over `link`; `None`:
-    /// through the port.
+    /// The link to peers that control calls under this lock name from here on; `None`: the port.
     pub fn set_link(&mut self, link: Option<u16>) {
         self.split().0.next_link = link;
     }
@@ -383,7 +377,7 @@ impl Guard<'_> {
         }
     }
 
-    /// A link is gone, and what it carried goes through the port from now on. Where nobody answers
+    /// A link is gone, and its traffic goes through the port from now on. If no process answers
     /// there, requests end by their timers. The number may be used again.
     pub fn link_ended(&mut self, link: u16) {
         let t = &mut self.split().0.transport;
@@ -440,7 +434,7 @@ impl Guard<'_> {
         handled
     }
 
-    /// Lets every owed ACK leave with the next bursts: the caller found nothing else to do.
+    /// Lets every owed ACK leave with the next bursts, for a caller that has nothing else to do.
     pub fn flush_acks(&mut self) {
         self.split().0.flush_acks();
     }
@@ -450,7 +444,7 @@ impl Guard<'_> {
     pub fn has_work(&mut self) -> bool {
         let (inner, s) = self.split();
         let t = &inner.transport;
-        // Asked together: mostly all is empty.
+        // Without branches: mostly all are empty.
         let idle = t.common.ready.is_empty() & t.common.full_cqs.is_empty() & !inner.cm.is_ready();
         !idle && (!t.common.ready.is_empty() || inner.cm.is_ready() || t.common.may_go_on(s))
             || s.active.any()
@@ -462,7 +456,7 @@ impl Guard<'_> {
     pub fn waits(&mut self, now: u64) -> bool {
         let (inner, s) = self.split();
         let t = &inner.transport;
-        // Asked together: mostly all is empty.
+        // Without branches: mostly all are empty.
         let idle = t.common.ready.is_empty()
             & t.common.full_cqs.is_empty()
             & t.common.mem_wait.is_empty()
@@ -470,14 +464,14 @@ impl Guard<'_> {
         !(idle & !inner.cm.is_ready()) || s.active.any() || now >= t.common.acks.flush_at()
     }
 
-    /// Whether no ACK waits for its time.
+    /// Whether no owed ACK is delayed.
     #[inline]
     pub fn owes_nothing(&mut self) -> bool {
         self.split().0.transport.common.acks.flush_at() == u64::MAX
     }
 
-    /// Runs the timers that are due. Call it only when nothing is waiting to be received: a process
-    /// that was stopped must hear its peers before it declares them silent.
+    /// Runs the timers that are due. To be called only when nothing is left to receive: a process
+    /// that was stopped must read its packets before it takes its peers for silent.
     pub fn handle_timeout(&mut self, now: u64) {
         let (inner, s) = self.split();
         inner.transport.arm_deferred_timer(s, now);
@@ -493,7 +487,7 @@ impl Guard<'_> {
         inner.cm_timeout(s, now);
     }
 
-    /// Asks slow memory after what QPs wait for.
+    /// Asks slow memory whether the accesses that QPs wait for have ended.
     pub fn poll_memory(&mut self, now: u64) {
         let (inner, s) = self.split();
         if !inner.transport.common.mem_wait.is_empty() {
@@ -501,7 +495,7 @@ impl Guard<'_> {
         }
     }
 
-    /// When `handle_timeout` is wanted next; `None`: only after something else has happened.
+    /// When `handle_timeout` must run next; `None`: not before something else happens.
     pub fn next_timeout(&mut self, now: u64) -> Option<u64> {
         let (inner, s) = self.split();
         inner.transport.arm_deferred_timer(s, now);
@@ -516,16 +510,17 @@ impl Guard<'_> {
         (at != u64::MAX).then_some(at)
     }
 
-    /// The port could not reach an address: its QPs with requests under way fail with the cause.
-    /// `errno` as the system gave it. Only for refusals that last (nothing listens, no route).
+    /// The port could not reach an address: notes the cause on its QPs with requests in flight,
+    /// whose retry counters end them. `errno` is the system's. Only for refusals that last (no
+    /// socket there, no route).
     pub fn peer_unreachable(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
         self.note_peer_error(now, dst, CauseCode::PeerUnreachable, errno as u64, 0);
         self.cm_refused(dst, errno, false);
     }
 
-    /// The port could not send to an address at all: the kernel refused, whatever the network may
-    /// say. Noted as the last cause, the retry counters do the rest; a connection that is being
-    /// asked for there ends at once, where the refusal is one that lasts.
+    /// The kernel refused to send to an address, whatever the network may say. Notes the cause as
+    /// [`Guard::peer_unreachable`] does; a connection attempt to it ends at once, if the refusal
+    /// lasts.
     pub fn port_error(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
         let code = local_refusal(errno);
         self.note_peer_error(now, dst, code, errno as u64, 0);
@@ -534,7 +529,7 @@ impl Guard<'_> {
         }
     }
 
-    /// Whether an armed CQ has an event or an asynchronous event waits.
+    /// Whether an armed CQ without a channel, the connection manager, a QP or an SRQ has an event.
     pub fn has_events(&mut self) -> bool {
         let (inner, s) = self.split();
         let t = &inner.transport;
@@ -562,8 +557,8 @@ impl Guard<'_> {
             if addr.gid != dst.gid || addr.port != dst.port || !waits {
                 continue;
             }
-            // A hint, not a verdict: the peer may be starting. The retry counter ends the
-            // operation; this says why.
+            // A hint only: the peer may be starting. The retry counter ends the operation; this
+            // says why.
             let arg0 = if code == CauseCode::MtuExceeded { u64::from(qp.conn.mtu) } else { arg0 };
             t.conn(s, qi).note(now, code, wc_status::RETRY_EXC_ERR, arg0, arg1);
         }

@@ -51,7 +51,7 @@ pub enum AtomicOp {
 /// that a program changes before it posts the next one must be read anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferId {
-    /// Its name among the messages of one engine. The same when it is sent again; never that of
+    /// Its number among the messages of one engine: the same when it is sent again, never that of
     /// another message within a second.
     pub id: u64,
     /// Bytes of it, from this access on, that lie in a row.
@@ -59,14 +59,14 @@ pub struct TransferId {
 }
 
 impl TransferId {
-    /// The send request at a ring index of a queue pair. QPNs rest before they are used again,
-    /// indexes go on at RESET.
+    /// The send request at a ring index of a queue pair. QPNs rest before they are used again, and
+    /// indexes are not reset at RESET.
     #[inline]
     pub const fn request(qpn: u32, index: u32, left: u32) -> TransferId {
         TransferId { id: (qpn as u64) << 32 | index as u64, left }
     }
 
-    /// What a queue pair answers to the READ or atomic at a PSN. PSNs come again after 16 million
+    /// The answer of a queue pair to the READ or atomic at a PSN. PSNs repeat after 16 million
     /// packets.
     #[inline]
     pub const fn answer(qpn: u32, psn: u32, left: u32) -> TransferId {
@@ -83,8 +83,7 @@ pub trait Memory: Sync {
     /// Copies from memory into `dst`. `Ready`: copied now. `Pending(t)`: nothing is copied yet;
     /// once `poll(t)` is `Ready`, the same call again is `Ready`.
     fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8], of: TransferId) -> Access;
-    /// A fetch from here on will come soon: memory that is staged may begin. Nothing is owed, and
-    /// nothing answered.
+    /// Announces a fetch from here on: memory that is staged may begin. The call has no result.
     fn ahead(&self, _cookie: u64, _addr: u64, _of: TransferId) {}
     /// Takes bytes for the memory. `Ready`: placed. `Pending(t)`: taken, `src` may be reused,
     /// visible once `poll(t)` is `Ready`. Placements of one provider become visible in the order of
@@ -229,9 +228,9 @@ impl Providers {
         }
     }
 
-    /// Copies `len` bytes at `off` of the target to `to`, memory that is not of this table: what a
-    /// peer let this process map. Only from host memory; from another kind it is a fault. The order
-    /// in which the bytes are seen: as [`Providers::place`].
+    /// Copies `len` bytes at `off` of the target to `to`, memory outside this table that a peer let
+    /// this process map. Only from host memory; from another kind it is a fault. The bytes are seen
+    /// in the order of [`Providers::place`].
     #[inline]
     pub fn transfer(&self, target: &Target, off: u32, to: u64, len: usize) -> Access {
         match piece(target, off, len) {
@@ -265,7 +264,7 @@ impl Providers {
         self.other(target.provider).ok_or(Access::Fault)?.atomic(target.cookie, addr, op, of)
     }
 
-    /// Tells slow memory what will be fetched soon.
+    /// Announces a fetch to slow memory.
     pub fn ahead(&self, target: &Target, of: TransferId) {
         if let Some(memory) = self.other(target.provider) {
             memory.ahead(target.cookie, target.addr, of);

@@ -40,7 +40,7 @@ const MW_ACCESS: u32 = ACCESS_REMOTE | access::ZERO_BASED;
 pub enum KeyError {
     /// No such key was ever given, or it is of a kind that is not allowed here.
     Unknown,
-    /// The key was valid once: its region or window is gone or has a new key.
+    /// The key's region or window is gone or has a new key, as far as its slot can tell.
     Expired,
     /// Of another protection domain, or (a type 2 window) of another QP.
     ForeignPd,
@@ -250,7 +250,7 @@ impl Regions {
         self.slots.iter().filter(|s| s.kind != Kind::Free && s.pd == pd).count() as u32
     }
 
-    /// What a registration becomes, but for its key: checked.
+    /// Checks a registration. Returns its slot, without a key.
     fn checked(reg: &MrReg, pd: u32) -> Result<Slot> {
         let zero_based = reg.access & access::ZERO_BASED != 0;
         let iova = if zero_based { 0 } else { reg.iova };
@@ -525,7 +525,7 @@ impl Regions {
         // rxe rxe_mw.c rxe_check_invalidate_mw: A window of type 2 is closed by its present key,
         // and only for the queue pair to which it is bound.
         let bound = |s: &&Slot| s.key == rkey && s.kind == Kind::Mw2 && s.bound;
-        // No words: any packet can ask for it. What follows has a cause instead.
+        // Without a reason text: any packet can cause this, and the caller notes a cause.
         let s = self.slots.get(index).filter(bound).ok_or(Error::Invalid)?;
         if s.pd != pd || s.qp != qp {
             return Err(Error::Access);
@@ -576,8 +576,8 @@ impl Regions {
         Ok(s.target(offset, len))
     }
 
-    /// Where what a local key names lies, if it is memory of the host that may be written: as
-    /// [`Regions::local`], for those who have no use for the reason if not.
+    /// The address that a local key names, if it is host memory that may be written:
+    /// [`Regions::local`] without the reason of a refusal.
     ///
     /// # Cost
     /// One cache line.
@@ -665,7 +665,7 @@ impl Regions {
     /// A free slot, live and with a fresh key; the caller fills in the rest.
     fn take(&mut self) -> Result<usize> {
         if self.free_head == NIL {
-            // No words: see `grow`.
+            // Without a reason text: `grow` gives it.
             return Err(Error::NoMemory);
         }
         let index = self.free_head as usize;
@@ -717,13 +717,12 @@ impl Regions {
     }
 }
 
-/// A key that finds no live object of the right kind in its slot: one that was, or one that never
-/// was.
+/// Why a key finds no live object of the right kind in its slot: it is expired, or was never given.
 #[cold]
 fn stranger(s: &Slot, key: u32) -> KeyError {
     let was_live = s.generation > 0;
-    // The last key of a free slot, or a key of a slot that has had others. Which others, nobody
-    // remembers.
+    // The last key of a free slot, or another key of a slot that has had several, which are not
+    // recorded.
     if (s.key == key && s.kind == Kind::Free && was_live) || (s.key != key && s.aged) {
         KeyError::Expired
     } else {

@@ -96,9 +96,8 @@ impl Conn<'_> {
                     self.common.mem_wait.set(self.qi);
                     return Sent::Idle;
                 }
-                // A duplicate may be as old as the network makes it, and the key have closed since
-                // its answer was taken. A peer that still waits asks again, and ends by its
-                // retries.
+                // The network may delay a duplicate until its key was invalidated: no error of the
+                // peer. A peer that still waits repeats the request until its retries end.
                 Some(_) if job.again => self.qp.conn.resp.pop_job(),
                 Some(_) => {
                     let psn = job.psn.add(job.sent + packets);
@@ -110,10 +109,10 @@ impl Conn<'_> {
         Sent::Idle
     }
 
-    /// Ends the connection in place of an answer whose memory cannot be read, by a NAK at `psn`.
+    /// Ends the connection by a NAK at `psn`, because the memory of an answer cannot be read.
     #[cold]
     fn refuse_answer(&mut self, job: &Resource, psn: Psn, has_key: bool, now: u64) {
-        // A key that is good and memory that is not: as for a WRITE, no fault of the peer's.
+        // With a valid key the memory itself is gone: no fault of the peer, as for a WRITE.
         let (code, cause) = if has_key {
             (NakCode::RemoteOperation, CauseCode::LocalMemoryGone)
         } else {
@@ -123,8 +122,8 @@ impl Conn<'_> {
         self.end_by_nak(code, psn, true);
     }
 
-    /// The run that the rest of an answer is, from byte `offset` on, and the bytes that it carries,
-    /// as far as the rate allows. `None`: nothing may leave now.
+    /// Headers of the rest of an answer, from byte `offset` on, and its payload bytes, as far as
+    /// the rate allows. `None`: nothing may leave now.
     #[inline(always)]
     fn answer_run(&mut self, job: &Resource, offset: u32, now: u64) -> Option<(Run, u32)> {
         let mut run = Run::new(
@@ -162,8 +161,8 @@ impl Conn<'_> {
         Some((run, bytes))
     }
 
-    /// The answers behind the first, which waits for slow memory, are next; but for those that must
-    /// see a WRITE that has not landed yet.
+    /// Announces the next answers to slow memory while the first waits for it. Those behind a fence
+    /// are left out: they must see a WRITE that has not landed yet.
     #[cold]
     fn answers_ahead(&self) {
         let memory = &self.common.memory;
@@ -224,8 +223,8 @@ impl Conn<'_> {
             self.count(|c| if not_ready { &mut c.send_rnr_err } else { &mut c.send_nak_err });
         } else if resp.ack_owed && qp.state != qp_state::ERR {
             if !resp.ack_now && tx.is_empty() && self.common.acks.is_pending(self.qi) {
-                // Whatever made the QP ready (an ACK of the peer, a window), this one may wait for
-                // company still.
+                // Something else made the QP ready (an ACK of the peer, a window): its own ACK may
+                // still wait for a packet to leave with.
                 return true;
             }
             if !tx.emit_bare(&resp.ack(qp.kind.class(), qp.attr.dest_qp_num)) {
@@ -239,8 +238,8 @@ impl Conn<'_> {
         true
     }
 
-    /// The ACK that a QP owes to another of this engine, as it would be sent; `None` where an
-    /// answer or a NAK must go first, and the QP has to be asked in its turn.
+    /// The ACK that a QP owes to another QP of this engine. `None`: an answer or a NAK must go
+    /// first, and leaves in the QP's turn.
     pub(crate) fn take_local_ack(&mut self) -> Option<Run> {
         let resp = &mut self.qp.conn.resp;
         if !resp.ack_owed || resp.job_len() > 0 || resp.owes_nak() || self.qp.state == qp_state::ERR

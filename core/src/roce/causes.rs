@@ -1,5 +1,5 @@
-//! The last cause of a queue pair and of its device: why something failed, and what the network has
-//! said since.
+//! The last cause of a queue pair and of its device: why a request failed, or what explains the
+//! silence of a peer.
 
 use super::conn::Conn;
 use crate::counters::Counters;
@@ -25,8 +25,8 @@ impl Conn<'_> {
         self.qp.cause = cause;
     }
 
-    /// What the network has said of the peer since then: it explains more than the peer's silence
-    /// does.
+    /// The cause noted since then, if it explains the peer's silence: an ICMP error, a refusal of
+    /// the kernel, a lost router, or the witness's answer.
     pub(crate) fn explanation(&self, since: u64) -> Option<(CauseCode, u64, u64)> {
         let cause = &self.qp.cause;
         let known = CauseCode::from_u32(cause.code).unwrap_or_default();

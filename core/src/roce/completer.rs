@@ -14,8 +14,8 @@ use crate::verbs::types::wc_status;
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
 
-/// Sequence NAKs without progress that end an operation: a NAK is a sign of life, but a peer that
-/// sends nothing else would hold the queue for ever.
+/// Sequence NAKs without progress after which a request fails: a NAK shows that the peer lives, but
+/// a peer that sends only NAKs would block the queue for ever.
 const NAK_MAX: u8 = 200;
 
 /// How long a READ waits when its answer found no staging room.
@@ -32,8 +32,8 @@ impl Conn<'_> {
             && behind(req.next) <= sq.len()
     }
 
-    /// The oldest WQE that a NAK or a timeout can be about; none where all that was sent has ended,
-    /// whether or not that has been told yet.
+    /// The oldest WQE that a NAK or a timeout can be about; none if all that was sent has ended,
+    /// whether its completion was delivered or not.
     pub(crate) fn oldest_open(&mut self) -> Option<u32> {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.end();
@@ -42,8 +42,8 @@ impl Conn<'_> {
         (index != tail && ws.started && !ws.done).then_some(index)
     }
 
-    /// Takes an ACK, NAK, READ response or atomic answer, from a UDP port where it came through the
-    /// port.
+    /// Takes an ACK, NAK, READ response or atomic answer. `port`: the sender's UDP port; 0: it came
+    /// by another path.
     pub(crate) fn handle_answer(&mut self, now: u64, port: u16, run: &Run, payload: &[u8]) {
         debug_assert!(!self.qp.can_send() || self.req_is_sound(), "{:?} {run:?}", self.qp.conn.req);
         if !self.qp.can_send() {
@@ -85,7 +85,8 @@ impl Conn<'_> {
         loop {
             let i = qp.conn.req.acked;
             let ws = *qp.wqe(i);
-            // Behind the last request of a full queue lies the first, which is not released yet.
+            // In a full queue the slot behind the last request is that of the first, not released
+            // yet.
             if !ws.started || i == sq.end() {
                 break;
             }
@@ -124,7 +125,7 @@ impl Conn<'_> {
             qp.wqe(i).done = true;
             qp.conn.req.acked = i.wrapping_add(1);
             if i == qp.conn.req.next {
-                // It had been rewound, and yet it arrived.
+                // It was rewound, and its ACK came nevertheless.
                 qp.conn.req.go_behind(i);
                 qp.conn.req.next_psn = qp.conn.req.una_psn;
             }
@@ -159,8 +160,8 @@ impl Conn<'_> {
         self.rewind(psn);
     }
 
-    /// An answer came and there was no room for its bytes: ask for it again soon. The peer lives,
-    /// so this is no retry.
+    /// A response found no staging room: requests it again soon. This is no retry, because the peer
+    /// lives.
     fn ask_again(&mut self, now: u64, psn: Psn) {
         self.rewind(psn);
         let qp = &mut *self.qp;
@@ -200,15 +201,15 @@ impl Conn<'_> {
         }
     }
 
-    /// Takes a NAK for `psn` that came from a UDP port; `None`: silence has followed it.
+    /// Handles a NAK for `psn`. `port`: its UDP port; `None`: it was doubted, and silence followed.
     #[inline(never)]
     pub(crate) fn handle_nak(&mut self, now: u64, psn: Psn, code: NakCode, port: Option<u16>) {
         let besieged = self.qp.is_besieged(now);
         if code != NakCode::Psn
             && port.is_some_and(|port| !self.qp.believes_end(now, psn, code, port))
         {
-            // A peer that is alive acknowledges the newest packet when it comes again, and the NAK
-            // is forged; one that has failed says so again, or nothing more.
+            // The newest packet is sent once more. A peer that acknowledges it did not send the
+            // NAK; one whose QP has failed repeats the NAK or stays silent.
             self.qp.conn.req.set(tx_block::PROBE, true);
             self.common.ready.set(self.qi);
             return;
@@ -227,8 +228,8 @@ impl Conn<'_> {
                 // its PSN; the rest is sent again.
                 self.count(|c| &mut c.rcvd_seq_err);
                 let qp = &mut *self.qp;
-                // Besieged, it acknowledges nothing, and what comes before it is sent again as
-                // well.
+                // While besieged, a NAK acknowledges nothing: all unacknowledged packets are sent
+                // again.
                 let psn = if besieged { qp.conn.req.una_psn } else { psn };
                 if psn != qp.conn.req.una_psn
                     || matches!(qp.conn.req.send_block(), SendBlock::Rnr(_))
@@ -261,8 +262,8 @@ impl Conn<'_> {
         self.fail_request(now, index, status, cause, wqe.rkey.into(), wqe.remote_addr);
     }
 
-    /// Takes packets of a READ's answer, or an atomic's, if they are the next of it. Those that are
-    /// missing before them are asked for again.
+    /// Takes packets of a READ response, or an atomic's answer, if they are the next ones. Requests
+    /// again those that are missing before them.
     #[inline(never)]
     fn handle_data(&mut self, now: u64, run: &Run, payload: &[u8]) {
         self.ack_before(now, run.psn);
@@ -321,7 +322,7 @@ impl Conn<'_> {
         let piece = (READ_PIECE / mtu).max(1);
         let done = ws.done_pkts + if is_read { run.n } else { 1 };
         let finished = done == ws.npkts;
-        // Requests end at multiples of the piece, and at the end.
+        // READ requests that end here: at multiples of the piece, and at the end.
         let ended = done / piece - ws.done_pkts / piece + u32::from(finished && done % piece != 0);
         qp.conn.req.rd_out = qp.conn.req.rd_out.saturating_sub(ended);
         qp.wqe(index).done_pkts = done;
@@ -340,7 +341,7 @@ impl Conn<'_> {
         }
     }
 
-    /// An answer came for something that had been rewound: go on behind it.
+    /// Continues behind a response that arrived although its request had been rewound.
     fn catch_up(&mut self, index: u32) {
         let qp = &mut *self.qp;
         if qp.conn.req.next == index && qp.conn.req.next_psn.diff(qp.conn.req.una_psn) < 0 {

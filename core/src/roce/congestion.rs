@@ -1,14 +1,13 @@
 //! Congestion: what the network's marks become.
 //!
 //! Three roles, as in IBTA Annex A17.9 and DCQCN. The *congestion point* is a switch, which marks
-//! packets that wait in a long queue (ECN 3, "congestion experienced"). The *notification point* is
-//! whoever receives them: it tells the sender by a CNP, at most one in [`CNP_INTERVAL_NS`] per
-//! queue pair, as NICs do. The *reaction point* is the sender: with [`config_flags::DCQCN`] its
-//! packets say that they may be marked, and each queue pair has a rate ([`Dcqcn`]); without, no
-//! packet can have been marked, and notifications are counted only.
+//! packets that wait in a long queue (ECN 3, "congestion experienced"). The *notification point*
+//! receives them: it sends a CNP to the sender, at most one in [`CNP_INTERVAL_NS`] per queue pair,
+//! as NICs do. The *reaction point* is the sender: with [`config_flags::DCQCN`] its packets are
+//! ECN-capable, and each queue pair has a rate ([`Dcqcn`]). Without it no packet can be marked, and
+//! CNPs are only counted.
 //!
-//! Nothing of this is on the way of a packet that is not marked and whose queue pair was never told
-//! of congestion.
+//! A packet that is not marked, of a queue pair that never received a CNP, costs nothing here.
 
 use core::convert::Infallible;
 
@@ -24,17 +23,17 @@ use crate::verbs::shared::Shared;
 use crate::wire::icrc::crc32;
 use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn};
 
-/// Time between two notifications about one queue pair.
+/// Least time between two CNPs of one queue pair.
 pub const CNP_INTERVAL_NS: u64 = 50_000;
-/// Packets that were sent and not notified of count up to so many.
+/// Most packets sent without a CNP that count as credit for later CNPs.
 const CNP_CREDIT: u64 = 1024;
-/// More notifications than packets: none is heeded for this long.
+/// How long CNPs are ignored after more of them came than packets were sent.
 const CNP_DEAF_NS: u64 = 200_000_000;
 /// Reserved bytes behind the BTH of a CNP (IBTA A17.9.3).
 const CNP_BYTES: u32 = 16;
 
 impl Qp {
-    /// How many packets of the path MTU may leave now under the limits of rate. Err: none; when to
+    /// Packets of the path MTU that may leave now under the QP's rate limits. Err: none; when to
     /// look again.
     #[cold]
     pub(crate) fn pace(&mut self, now: u64) -> Result<u32, u64> {
@@ -45,7 +44,7 @@ impl Qp {
         Ok((have / mtu).max(1).min(self.pace_congestion(now)?))
     }
 
-    /// The same for what the program's own limit does not cover: answers.
+    /// The same under the congestion rate alone: the program's own limit does not cover answers.
     #[cold]
     pub(crate) fn pace_congestion(&mut self, now: u64) -> Result<u32, u64> {
         let have = self.conn.congestion.available(now);
@@ -57,15 +56,14 @@ impl Qp {
         Ok((have / self.conn.mtu).max(1))
     }
 
-    /// Whether a congestion notification may be about a packet that was sent. False: it is not
-    /// heeded.
+    /// Whether a CNP may be about a packet that was sent. False: it is ignored.
     fn credits_notification(&mut self, now: u64) -> bool {
         let sent = self.counters.sent_pkts.wrapping_sub(self.conn.cnp_sent);
         self.conn.cnp_sent = self.counters.sent_pkts;
         let credit = u64::from(self.conn.cnp_credit).saturating_add(sent).min(CNP_CREDIT) as u32;
         self.conn.cnp_credit = credit.saturating_sub(1);
         if credit == 0 && now >= self.conn.cnp_deaf {
-            // What the forged ones have done is undone.
+            // Undoes the effect of forged CNPs.
             self.conn.cnp_deaf = now.saturating_add(CNP_DEAF_NS);
             self.conn.congestion = Dcqcn::default();
             self.set_paced(self.bucket.rate_bps() != 0);
@@ -75,15 +73,14 @@ impl Qp {
 }
 
 impl Transport {
-    /// A packet for a QP arrived with a mark of congestion. Its sender hears of it.
+    /// A packet for a QP arrived with a congestion mark: the QP owes its peer a CNP.
     #[cold]
     pub(crate) fn on_mark(&mut self, s: &Shared, now: u64, from: &Origin, run: &Run) {
         self.common.counters.np_ecn_marked += 1;
         let Some(c) = self.common.qp_of(run.dest_qpn).and_then(|qi| self.connected(s, qi)) else {
             return;
         };
-        // A marked notification is not answered by another. UD has no rate that a notification
-        // could be about.
+        // A marked CNP is not answered by another. UD has no rate that a CNP could lower.
         if !c.is_from_peer(from) || run.class == Class::Cnp || !c.qp.kind.is_connected() {
             return;
         }
@@ -144,9 +141,8 @@ impl Transport {
 impl Conn<'_> {
     /// A CNP arrived for a connected QP.
     ///
-    /// Only where packets leave with the mark that says that they may be marked, can there be one:
-    /// without the option none is heeded. With it, a peer sends at most one for each packet that it
-    /// was sent: more of them are forged, and none is heeded for a while.
+    /// Without the option packets are not ECN-capable, so a CNP is ignored. With it a peer sends at
+    /// most one for each packet that it received. More are forged, and are ignored for a while.
     #[cold]
     pub(crate) fn handle_cnp(&mut self, now: u64, from: &Origin) {
         let line = self.common.config.line_rate_bytes_per_s;

@@ -29,8 +29,8 @@ pub(crate) struct Conn<'t> {
 }
 
 impl Conn<'_> {
-    /// Whether the silence of the peer says nothing about it: the port carries nothing, or did not
-    /// until lately.
+    /// Whether the peer's silence is no sign of a failure: the port carries nothing, or did not
+    /// until recently.
     pub(super) fn is_excused(&self, now: u64) -> bool {
         now < self.common.port_excused && self.peer.path == Path::Port
     }
@@ -55,7 +55,7 @@ impl Transport {
         Some(Conn { qi, qp, q, peer, s, common })
     }
 
-    /// The QP at an index, whose peer is a QP of this engine: no window stands between them.
+    /// The QP at an index, whose peer is a QP of this engine. No window applies between them.
     #[inline(always)]
     pub(super) fn within<'t>(&'t mut self, s: &'t Shared, qi: usize) -> Option<Conn<'t>> {
         let Transport { qps, nobody: peer, common, .. } = self;

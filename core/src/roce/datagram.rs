@@ -42,7 +42,7 @@ impl Transport {
             let slot = sq.at(index);
             let to = self.common.datagram_peer(&ah, dest_qpn(slot.header()));
             let peer = &self.peers[to as usize];
-            // A datagram to nobody is lost like any other.
+            // The link is gone: the datagram is lost, and its request completes with success.
             let lost = peer.path == Path::Lost;
             if peer.path != tx.path() && !lost {
                 return Sent::OtherPath;
@@ -83,8 +83,8 @@ impl Common {
 }
 
 impl Conn<'_> {
-    /// The index of the datagram that may leave next, and its address handle. `None`: none may now;
-    /// one that never can has failed.
+    /// The index of the next datagram that may leave, and its address handle. `None`: none may now.
+    /// A datagram that can never leave fails here.
     fn next_datagram(&mut self, now: u64) -> Option<(u32, Ah)> {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.end();
@@ -122,8 +122,8 @@ impl Conn<'_> {
         None
     }
 
-    /// Sends the datagram at an index, or loses it; with its packet in the burst it is done.
-    /// `None`: the next may follow.
+    /// Sends the datagram at an index, or (`lost`) drops it; its request ends with that. `None`:
+    /// the next may follow.
     fn send_datagram(
         &mut self,
         index: u32,

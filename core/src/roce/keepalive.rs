@@ -4,7 +4,7 @@
 //! The question is a WRITE of no bytes with the PSN before the next one. Every receiver of the
 //! standard takes it for a duplicate, executes nothing and acknowledges again (IBTA C9-105), so
 //! neither side's PSNs, queues or memory take part. Anything that comes from the peer is an answer.
-//! Nothing of this is on the way of other packets: a timer compares a counter.
+//! Other packets pay nothing: a timer compares a counter.
 
 use super::conn::Conn;
 use super::run::Run;
@@ -30,13 +30,13 @@ impl Conn<'_> {
         }
     }
 
-    /// The next look is at this time, and the peer has been heard of.
+    /// The peer is alive: sets the time of the next check.
     fn keep_watch(&mut self, at: u64) {
         let seen = self.qp.counters.rcvd_pkts;
         self.qp.conn.keep = Keep { at, seen, ..Keep::default() };
     }
 
-    /// The time of `Keep::at` has come.
+    /// The time `Keep::at` has come.
     #[cold]
     pub(crate) fn keep_alive(&mut self, now: u64) {
         let every = self.common.config.keepalive_ns;

@@ -53,11 +53,11 @@ use crate::verbs::shared::{EngineKey, Shared};
 use crate::wheel::Wheel;
 use run::Run;
 
-/// An owed ACK waits at most this long for company.
+/// An owed ACK waits at most this long for a packet to leave with.
 pub const ACK_DELAY_NS: u64 = 20_000;
 /// An owed ACK does not wait once this many packets have come.
 pub const ACK_PACKETS: u32 = 8;
-/// While one message waits for slow memory, so many behind it may set out there as well.
+/// Messages announced to slow memory behind one that waits for it, at most.
 pub(crate) const AHEAD: u32 = 8;
 /// READs are asked for in pieces of this many bytes.
 pub const READ_PIECE: u32 = 64 << 10;
@@ -129,7 +129,7 @@ pub struct Common {
     pub by_srqn: RawSlice<u32>,
     /// First QPN of the block.
     pub qpn_base: u32,
-    /// Peers may answer through the port what they hear over a link, and the other way round.
+    /// A peer may answer through the port what it received over a link, and the other way round.
     pub mixed_paths: bool,
     /// Until then an ACK timeout of a peer behind the port costs no retry
     /// ([`crate::engine::Guard::port_away`]).
@@ -152,14 +152,13 @@ pub struct Common {
     pub wheel: Wheel,
     /// Until then some QP may be besieged.
     pub siege_until: u64,
-    /// QPs whose peers are of this kind refuse packets from other UDP ports than those that were
-    /// allowed.
+    /// QPs whose peers are soft devices refuse packets from UDP ports that were not allowed.
     pub check_ports: bool,
-    /// The caller of the engine may know why a peer is silent, and is asked before it is given up.
+    /// The caller of the engine is asked why a peer is silent, before a request fails for it.
     pub has_witness: bool,
-    /// QPs whose peers are about to be given up.
+    /// QPs whose requests are about to fail because the peer is silent.
     pub suspects: Bitmap,
-    /// A port that was refused so, and its peer: the caller may look who that is.
+    /// The latest port refused so, and the peer: the caller may find out the port's owner.
     pub refused_port: Option<(PeerAddr, u16)>,
     /// Events of the whole device.
     pub counters: Counters,
@@ -167,14 +166,14 @@ pub struct Common {
     pub cause: Cause,
     /// Members of multicast groups.
     pub members: multicast::Members,
-    /// The QP whose only request left without a date ([`Transport::arm_deferred_timer`]), or
-    /// [`NONE`](crate::verbs::NONE).
+    /// The QP whose ACK timer is armed at the next read of the clock
+    /// ([`Transport::arm_deferred_timer`]), or [`NONE`](crate::verbs::NONE).
     pub timer_deferred: u32,
     /// CQ polled by the thread that runs this round.
     pub handoff: rules::cq::CompletionHandoff,
     /// QPs and SRQs with asynchronous events: QPs by index.
     pub event_qps: Bitmap,
-    /// Moves with everything that [`Transport::mappable`] asks: states and attributes of QPs,
+    /// Counts changes of what [`Transport::mappable`] depends on: states and attributes of QPs,
     /// regions that end.
     pub changes: u32,
     /// A QP waits for room in a CQ whose free entries are all reserved: one is to be taken back.
@@ -182,8 +181,8 @@ pub struct Common {
 }
 
 impl Transport {
-    /// Whether the peer of an RC QP has sent something in order since it was connected: who does
-    /// not see our messages would have to guess the PSN.
+    /// Whether the peer of an RC QP has sent a request in order since it was connected: a sender
+    /// that sees none of our messages would have to guess the PSN.
     pub(crate) fn has_heard(&self, qpn: u32) -> bool {
         let Some(qp) = self.common.qp_of(qpn).and_then(|qi| self.qps.get(qi)) else { return false };
         qp.kind.is_reliable() && qp.can_receive() && qp.conn.resp.epsn.get() != qp.attr.rq_psn

@@ -51,10 +51,10 @@ pub enum Path {
 }
 
 impl Path {
-    /// Whether what came by `arrived` may be from a peer that is reached by this path. Links go one
-    /// way each, so their numbers say nothing; the sender's address was checked when the link was
-    /// made. `mixed`: each side chooses its way by itself, and one of them may have found no link
-    /// at that moment.
+    /// Whether a packet that arrived by `arrived` may come from a peer that is reached by this
+    /// path. A link has one direction, so link numbers are not compared; the sender's address was
+    /// checked when the link was made. `mixed`: each side chooses its path by itself, and one of
+    /// them may have found no link.
     pub fn answers(self, arrived: Path, mixed: bool) -> bool {
         match (self, arrived) {
             (Path::Link(_), Path::Link(_)) => true,
@@ -69,16 +69,15 @@ impl Path {
 pub const PACKET_COST: u32 = 256;
 
 /// Bytes that may be unacknowledged: additive increase, multiplicative decrease. All QPs to one
-/// address share it; behind it stands a rate for each QP that was told of congestion
-/// ([`crate::dcqcn`]).
+/// address share it; a QP that received CNPs has a rate besides ([`crate::dcqcn`]).
 ///
 /// The size of a peer's socket buffer is unknown. [`WINDOW_SURE`] fits the receive buffer that
-/// Debian grants to anybody; what a window may have beyond that is tried by and by, and the first
-/// loss there takes it back for good, to where there was none.
+/// Debian grants to any socket. Beyond it the window grows slowly, and the first loss there lowers
+/// its limit for good.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     size: u32,
-    /// What it may grow to; falls to three quarters of where a loss was, never below what is sure.
+    /// Limit of its size. A loss beyond [`WINDOW_SURE`] lowers it to three quarters of the size.
     max: u32,
     threshold: u32,
     inflight: u32,
@@ -92,7 +91,7 @@ const WINDOW_START: u32 = 64 << 10;
 const WINDOW_MIN: u32 = 2 * (4096 + PACKET_COST);
 /// Up to this size a window grows as fast as bytes are acknowledged.
 pub(crate) const WINDOW_SURE: u32 = 192 << 10;
-/// Beyond, it grows by this part of what is acknowledged while there has been no loss.
+/// Beyond, until the first loss, it grows by the acknowledged bytes divided by this.
 const TRIAL_PART: u32 = 8;
 /// Losses within this time are one event.
 const CUT_INTERVAL_NS: u64 = 100_000;
@@ -112,7 +111,7 @@ impl Window {
     pub fn size(&self) -> u32 {
         self.size
     }
-    /// These bytes of a window in full use were acknowledged.
+    /// Grows by acknowledged bytes; at least half of the window was in use.
     #[inline(never)]
     fn grow(&mut self, bytes: u32) {
         if self.size < self.threshold {
@@ -209,15 +208,14 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Whether a packet that says that it is the peer's may come from a UDP port, where the peer is
-    /// known to be of this kind.
+    /// Whether a peer that is known to be a soft device may send from a UDP port.
     pub(crate) fn sends_from(&self, port: u16) -> bool {
         port == self.addr.port || port != 0 && self.lanes.contains(&port)
     }
 
-    /// When what leaves now is sent once more if nothing is heard of it by then; 0: never, because
-    /// nothing is lost on this path. There a peer that does not answer has not had its turn yet, or
-    /// is gone, of which the link tells.
+    /// When the newest packet is sent once more if no answer comes; 0: never, because this path
+    /// loses nothing. A peer there that does not answer was not scheduled yet, or the link reports
+    /// its end.
     pub(crate) fn probe_at(&self, now: u64) -> u64 {
         if matches!(self.path, Path::Port) {
             now + PROBE_NS

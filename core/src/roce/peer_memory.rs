@@ -1,15 +1,13 @@
-//! Memory of a peer that this process writes by itself: what the transport asks of whoever maps or
-//! reaches it.
+//! Memory of a peer that this process writes by itself: the interface to the code that maps it.
 
-/// A shorter WRITE is not worth the call: through a ring it takes as long, and the other core
-/// shares the work.
+/// Shorter WRITEs go through the ring: they take as long there, and the peer's core shares the
+/// work.
 pub const COPY_REMOTE_MIN: u64 = 64 << 10;
 
 /// Pieces of a request that one call takes; more of them take more calls.
 pub const PIECES: usize = 16;
 
-/// Bytes that are copied before others have their turn with the engine: some 25 us, or 100 by
-/// calls.
+/// Bytes that are copied before the engine turns to other work: some 25 us, or 100 us by calls.
 pub(crate) const TURN: u64 = 1 << 20;
 
 /// Memory of this process, on its way into a peer's.
@@ -23,14 +21,15 @@ pub struct Piece {
 
 /// Memory of one peer that this process writes by itself.
 pub trait PeerMemory {
-    /// Where `len` bytes at `addr` of what the peer's key `rkey` opens for WRITEs of our QP
-    /// `from_qpn` to its QP `qpn` lie in this process; `None`: nowhere (yet). The peer does not
-    /// take them back before [`PeerMemory::unpin`], which follows at once.
+    /// Address in this process of `len` bytes at `addr` of the peer's memory, if `rkey` permits
+    /// WRITEs there by our QP `from_qpn` to its QP `qpn`; `None`: not mapped (yet). The peer does
+    /// not revoke them before [`PeerMemory::unpin`], which follows at once.
     fn pin(&mut self, from_qpn: u32, qpn: u32, rkey: u32, addr: u64, len: u64) -> Option<u64>;
     /// The bytes have been used.
     fn unpin(&mut self);
-    /// As [`PeerMemory::pin`], of memory that is not mapped here: an address of the peer's, for
-    /// [`PeerMemory::copy_remote`] alone. Asked for WRITEs of [`COPY_REMOTE_MIN`] bytes and more.
+    /// As [`PeerMemory::pin`], for memory that is not mapped here: an address of the peer's
+    /// process, for [`PeerMemory::copy_remote`] alone. Called for WRITEs of [`COPY_REMOTE_MIN`]
+    /// bytes and more.
     fn pin_remote(
         &mut self,
         _from_qpn: u32,
@@ -49,7 +48,7 @@ pub trait PeerMemory {
     }
 }
 
-/// None.
+/// No memory.
 impl PeerMemory for () {
     fn pin(&mut self, _: u32, _: u32, _: u32, _: u64, _: u64) -> Option<u64> {
         None

@@ -3,18 +3,17 @@
 //!
 //! A NIC writes into another machine's memory without that machine's help. Two processes of one
 //! host can have the same, where the target shares the memory of a region and the initiator has
-//! mapped it: then a WRITE is one copy. It takes no PSN, since nothing travels; everything before
+//! mapped it: then a WRITE is one copy. It takes no PSN, since nothing travels. Everything before
 //! it on its queue pair has been acknowledged, and everything after it leaves behind its last
-//! store, so the order that RC promises holds. Whoever shares the memory says for which of its
-//! queue pairs and keys that is so and takes it back when one of them ends; both ask the same
-//! questions as the responder would ([`Transport::mappable`]).
+//! store, so RC's order holds. The owner of the memory permits this by queue pair and key, and
+//! revokes it when one of them ends, by the responder's own checks ([`Transport::mappable`]).
 //!
 //! Memory is reached in one of two ways ([`PeerMemory`]): mapped, so that a WRITE is a copy of the
 //! CPU's; or, for long WRITEs, by a call of the system that copies from one process into another,
 //! which needs no more than an address.
 //!
 //! What cannot be done so (another opcode, a key that opens nothing here, a local key that is
-//! refused, memory that is gone) takes the general path, which alone knows what is to be done then.
+//! refused, memory that is gone) takes the general path, which reports the error.
 
 use super::conn::Conn;
 use super::peer::Path;
@@ -30,22 +29,21 @@ use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 
-/// Bytes that are copied in one go: a peer that takes its memory back waits so long.
+/// Bytes copied under one pin: an owner that revokes its memory waits for them.
 const STRETCH: u64 = 64 << 10;
 
-/// The same of one call of [`PeerMemory::copy_remote`], which costs two microseconds beside its
+/// The same for one call of [`PeerMemory::copy_remote`], which costs two microseconds besides its
 /// bytes.
 const CALL: u64 = 256 << 10;
 
-/// A request as long as this, with so many before it that have not been acknowledged, waits until
-/// they are: then those behind it need not be sent either. Any other is sent behind them. Not with
-/// few before it, since a program that posts and then looks at its memory alone might bring nobody
-/// to take the ACKs; one with many under way polls.
+/// A WRITE of at least this length, behind at least this many unacknowledged requests, waits for
+/// their ACKs: then it and those behind it need no packets. Behind fewer it is sent, since a
+/// program that posts and then only watches its memory might run nothing that takes the ACKs.
 const WORTH_WAITING: (u64, u32) = (16 << 10, 4);
 
-/// So does one that has this many bytes under way, a request as long as this one for each, since
-/// they do not leave in one go: else a stream of long requests that has begun with packets, of
-/// which few are under way at a time, would stay with them.
+/// So does a WRITE of [`COPY_REMOTE_MIN`] bytes or more, if its length times the requests before it
+/// reaches this. Few of those are in flight at a time, so without this rule a stream of them that
+/// has begun with packets would stay with packets.
 const FILLS_A_RING: u64 = 256 << 10;
 
 /// Whether a request of `len` bytes waits for so many before it.
@@ -68,7 +66,7 @@ pub(crate) enum Mapped {
 }
 
 impl Qp {
-    /// Whether all that was sent has been acknowledged, and nothing keeps the next request back.
+    /// Whether all that was sent has been acknowledged, and nothing is to be sent again.
     fn is_quiet(&self) -> bool {
         let r = &self.conn.req;
         r.acked == r.next && r.una_psn == r.max_psn && r.next_psn == r.max_psn
@@ -76,10 +74,9 @@ impl Qp {
 }
 
 impl Transport {
-    /// `Conn::write_peer` of one short WRITE of one piece behind which nothing waits, in one step:
-    /// all questions are asked before anything is changed, as for single messages. False: nothing
-    /// has changed, but bytes that are written again. `memory`: what is mapped of who is reached
-    /// over a link.
+    /// `Conn::write_peer` for the only waiting request, a short WRITE of one piece, in one step.
+    /// False: the general path takes it, and may write the same bytes once more. `memory`: the
+    /// memory that is mapped of the peer behind a link.
     #[inline(always)]
     pub(crate) fn write_peer_single<'m, M: PeerMemory + ?Sized + 'm>(
         &mut self,
@@ -132,7 +129,7 @@ impl Transport {
         if placed != Access::Ready {
             return false;
         }
-        // Not before: what it has found would have to be kept over the copy.
+        // After the copy, because its result would have to be kept across it.
         let Some(ending) = prepare(s, key, cqs, qp, wqe, wc_status::SUCCESS) else { return false };
         for c in [&mut *counters, &mut qp.counters] {
             c.mapped_writes += 1;
@@ -170,16 +167,15 @@ impl Transport {
 }
 
 impl Common {
-    /// Something that [`Transport::mappable`] asks is another now.
+    /// Notes a change of what [`Transport::mappable`] depends on.
     pub(crate) fn note_change(&mut self) {
         self.changes = self.changes.wrapping_add(1);
     }
 }
 
 impl Conn<'_> {
-    /// Places what a doorbell has brought, as long as it is WRITEs into mapped memory. True: that
-    /// was all there is to send. It takes no time stamp, because nothing stays outstanding and
-    /// nothing was before.
+    /// Places the WRITEs that a doorbell brought, as long as they go into mapped memory. True:
+    /// nothing else is to be sent. No time is needed, because nothing stays outstanding.
     pub(crate) fn write_peer(&mut self, memory: &mut dyn PeerMemory) -> bool {
         if !self.qp.may_send_new() || !self.qp.conn.req.nothing_in_flight() {
             return false;
@@ -198,8 +194,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Places the request that is next, if it is a WRITE into mapped memory, as far as this turn
-    /// goes. The caller has seen that the queue pair may begin something new.
+    /// Places the next request, if it is a WRITE into mapped memory, as far as `turn` allows. The
+    /// caller has checked that the queue pair may begin a request.
     pub(crate) fn place_in_peer(
         &mut self,
         memory: &mut dyn PeerMemory,
@@ -235,8 +231,7 @@ impl Conn<'_> {
             match self.place_stretch(qp, &slot, at, end - at, quiet, memory) {
                 Some(_) if !quiet => return Mapped::Later,
                 Some((n, by_call)) => (at, carried) = (at + n, by_call),
-                // Also where it was taken back half way: the general path begins anew and writes
-                // the same bytes once more.
+                // Also if the memory was revoked half way: the general path writes all bytes again.
                 None => placed = false,
             }
         }
@@ -256,9 +251,9 @@ impl Conn<'_> {
         Mapped::Whole
     }
 
-    /// Places the next bytes of a request, `left` at most, or (`place` false) only sees whether it
-    /// could: how many, and whether by a call. `None`: they go the general path, and all before
-    /// them.
+    /// Places the next bytes of a request, at most `left`, or (`place` false) only checks that it
+    /// could. Returns how many, and whether a call copied them. `None`: the whole request takes the
+    /// general path.
     fn place_stretch(
         &self,
         qp: &Qp,

@@ -17,9 +17,9 @@ use crate::verbs::NONE;
 use crate::wire::{NakCode, Syndrome};
 
 impl Transport {
-    /// Goes on with what waited for room in CQs that the program has polled since. The engine
-    /// looks, every round and only where somebody waits, so that a poll has nothing to tell: it
-    /// would take a fence each time.
+    /// Resumes what waited for room in CQs that the program has polled since. The engine checks
+    /// this in each round in which a QP waits, so that a poll notifies nobody: that would take a
+    /// fence each time.
     pub(crate) fn look_for_room(&mut self, s: &Shared, now: u64) {
         if core::mem::take(&mut self.common.reclaim) {
             self.reclaim_reservations(s);
@@ -61,7 +61,7 @@ impl Transport {
         }
     }
 
-    /// Goes on with what waited for room in a CQ.
+    /// Resumes the QPs that wait for room in a CQ.
     pub(crate) fn retry_full(&mut self, s: &Shared, now: u64) {
         let mut from = 0;
         while let Some(qi) = self.common.cq_wait.at_or_after(from) {
@@ -80,8 +80,8 @@ impl Transport {
 }
 
 impl Common {
-    /// The first CQ at or after an index that QPs wait for, and that has room again: more than when
-    /// they began to wait.
+    /// The first CQ at or after an index that QPs wait for, and that has an unreserved entry, or
+    /// more free entries than when they began to wait.
     pub(crate) fn next_with_room(&self, s: &Shared, from: usize) -> Option<usize> {
         self.full_cqs.iter().filter(|&cq| cq >= from).find(|&cq| {
             let free = s.cq(cq, &self.key).free();
@@ -94,7 +94,7 @@ impl Common {
         self.reclaim || self.next_with_room(s, 0).is_some()
     }
 
-    /// Entries of a CQ that were reserved will not be used; QPs that wait for room may look again.
+    /// Gives back reserved entries of a CQ; [`Transport::look_for_room`] finds the room.
     pub(crate) fn unreserve(&mut self, cq: u32, n: u32) {
         let c = &mut self.cqs[cq as usize];
         c.reserved = c.reserved.saturating_sub(n);
@@ -115,15 +115,14 @@ impl Conn<'_> {
         }
     }
 
-    /// Completes, in order, what has ended. True: something waits for slow memory.
+    /// Completes, in order, the requests that have ended. True: one waits for slow memory.
     pub(crate) fn complete(&mut self, now: u64) -> bool {
         let mut sq = self.q.engine_sq(&self.common.key);
         loop {
             let qp = &mut *self.qp;
             let una = qp.conn.req.una;
             // rxe rxe_comp.c do_complete: Requests of a queue complete in their order.
-            // Behind the last request of the queue nothing is done: what was there before it was
-            // released.
+            // The WQE state behind the last request is cleared: that slot was released.
             let ws = *qp.wqe(una);
             if !ws.done || matches!(qp.state, qp_state::ERR | qp_state::SQE) {
                 // In those states all requests that are left flush.
@@ -175,8 +174,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Ends the WQE at a ring index well, if nothing before it is left and its completion, where it
-    /// has one, finds room. False: nothing has changed; it takes its turn.
+    /// Completes the WQE at a ring index with success, if it is the oldest and its completion, if
+    /// any, finds room. False: nothing has changed, and it completes in its turn.
     pub(crate) fn complete_single(&mut self, index: u32) -> bool {
         let mut sq = self.q.engine_sq(&self.common.key);
         if self.qp.conn.req.una != index || self.qp.conn.req.is(tx_block::DRAIN_EVENT) {
@@ -206,7 +205,7 @@ impl Conn<'_> {
         ws.placing = false;
         ws.status = status as u8;
         if self.qp.conn.req.next == index {
-            // It counts as sent, so that completion reaches it; the hold keeps the rest back.
+            // It counts as sent, so that completion reaches it; FAILED holds the rest back.
             self.qp.conn.req.go_behind(index);
         }
         self.qp.conn.req.set(tx_block::FAILED, true);
@@ -233,7 +232,7 @@ impl Conn<'_> {
         }
     }
 
-    /// The requester's part of the window is given back: nothing of it is on its way any more.
+    /// Gives back the requester's part of the window: nothing of it is in flight any more.
     pub(crate) fn forget_inflight(&mut self) {
         let qp = &mut *self.qp;
         let tx = core::mem::take(&mut qp.conn.req.inflight);
@@ -284,7 +283,7 @@ impl Conn<'_> {
         qp.conn.resp.set_incoming(Incoming::Idle);
         qp.conn.resp.clear_jobs();
         qp.conn.resp.set_nak_later(false);
-        // A failure is still told to the peer; that something should be sent again is not.
+        // A fatal NAK is still sent to the peer; a sequence or RNR NAK is not.
         let fatal =
             |n: &u8| matches!(Syndrome::parse(*n), Syndrome::Nak(code) if code != NakCode::Psn);
         qp.conn.resp.set_nak(qp.conn.resp.nak_owed().filter(fatal));
@@ -318,7 +317,7 @@ impl Conn<'_> {
             let una = self.qp.conn.req.una;
             let ws = *self.qp.wqe(una);
             // IBTA C10-96: In ERR all requests end as flushed, in order, those posted later too.
-            // Behind a failure nothing has ended well, not even what was done already.
+            // Behind a failure every request flushes, even one that was done already.
             let ended = ws.done && !ws.placing && !self.qp.conn.req.is(tx_block::BROKEN);
             let status = if ended { u32::from(ws.status) } else { wc_status::WR_FLUSH_ERR };
             if !self.end_request(&mut sq, status, Left::Nothing) {
@@ -362,8 +361,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Ends messages that were over but wait for slow memory: their bytes may still land, so they
-    /// are reported as flushed. Their CQEs are reserved.
+    /// Ends messages that arrived whole but wait for slow memory. Their bytes may still land, so
+    /// they are reported as flushed. Their CQEs are reserved.
     pub(super) fn flush_fences(&mut self) {
         while let Some(fence) = self.qp.conn.resp.pop_fence() {
             self.fail_fence(&fence, wc_status::WR_FLUSH_ERR);
@@ -385,7 +384,7 @@ impl Conn<'_> {
         self.common.mem_wait.set(self.qi);
     }
 
-    /// Passes message ends whose bytes have landed. True: some still wait.
+    /// Passes the fences whose bytes have landed. True: some remain.
     pub(crate) fn pass_fences(&mut self, now: u64) -> bool {
         while let Some(fence) = self.qp.conn.resp.first_fence() {
             match self.common.memory.providers.poll(u32::from(fence.provider), fence.token) {

@@ -20,17 +20,17 @@ use crate::verbs::wqe::SendWqe;
 use crate::verbs::NONE;
 use crate::wire::{Kind, Psn};
 
-/// Requests of one QP under way from which on further ones may wait for company: a datagram costs a
-/// microsecond, whatever it holds, and with so much under way nobody waits for the next one alone.
+/// With this many requests of a QP in flight, new ones may be batched: a datagram costs a
+/// microsecond, whatever it holds.
 pub(super) const DEEP: u32 = 8;
 
-/// Requests that wait for company at most; two such groups fill a send queue of the usual size.
+/// Requests in a batch at most; two batches fill a send queue of the usual size.
 const GROUP: u32 = 16;
 
 impl Transport {
     /// Whether what was just posted may wait for the next post or poll, so that several requests
-    /// leave as one burst: enough is under way, whose ACKs bring the program or the helper back
-    /// here, and not much waits already.
+    /// leave as one burst: enough are in flight, whose ACKs bring the program or the helper back
+    /// here, and few wait.
     pub(crate) fn may_gather(&self, s: &Shared, qi: usize) -> bool {
         let qp = &self.qps[qi];
         if qp.conn.req.next.wrapping_sub(qp.conn.req.acked) < DEEP
@@ -105,7 +105,7 @@ impl Conn<'_> {
         }
     }
 
-    /// Sends the next piece of the send queue, or says why not.
+    /// Sends the next part of the send queue, or says why not.
     fn transmit_request(
         &mut self,
         sq: &EngineConsumer<'_, SendWqe>,
@@ -207,7 +207,7 @@ impl Conn<'_> {
         })
     }
 
-    /// The local memory of the request at an index stops it.
+    /// A request stops at its local memory, which is not ready or refuses.
     #[cold]
     pub(super) fn memory_stops(&mut self, index: u32, stop: CopyError, now: u64) {
         match stop {
@@ -224,8 +224,8 @@ impl Conn<'_> {
         }
     }
 
-    /// The index of the request that is next, which has begun, and nothing of the queue pair's own
-    /// is in its way. Err: something is; or it was executed here, without a packet.
+    /// The index of the next request, begun and ready to be sent. Err: the queue pair's own state
+    /// holds it back, or it was executed here, without a packet.
     #[inline(always)]
     fn next_request(
         &mut self,
@@ -290,8 +290,9 @@ impl Conn<'_> {
         Ok(index)
     }
 
-    /// How many packets (of a READ: of its answer) of a request that has begun may leave now, and
-    /// whether the PSNs end with them. `None`: none may; whatever brings the next chance is noted.
+    /// Packets of a request that has begun (of a READ: of its response) that may leave now, and
+    /// whether they use up the PSNs. `None`: none may, until an answer, a window or the rate allows
+    /// it.
     #[inline(always)]
     fn packets_allowed(&mut self, wqe: &SendWqe, ws: &WqeState, now: u64) -> Option<(u32, bool)> {
         let (qp, peer) = (&mut *self.qp, &mut *self.peer);
@@ -312,8 +313,8 @@ impl Conn<'_> {
         {
             return None;
         }
-        // A retry is due whatever the window says: other queue pairs that wait longer for a peer
-        // that is gone would keep it shut, and so delay the end of this one.
+        // A due retry ignores the window: other queue pairs that wait longer for a dead peer would
+        // keep it closed, and so delay the end of this one.
         let due = qp.conn.req.retry_left < qp.attr.retry_cnt
             && qp.conn.req.una_psn != qp.conn.req.max_psn
             && qp.conn.req.inflight == 0
@@ -352,9 +353,9 @@ impl Conn<'_> {
         Some((n, n == psn_room))
     }
 
-    /// The requests behind the one at `index`, which waits for slow memory, are next. Keys are
-    /// checked again when they are sent. Not beyond a fence: what is sent behind it may be what a
-    /// READ before it brings.
+    /// Announces to slow memory the requests behind the one at `index`, which waits for it. Keys
+    /// are checked again when they are sent. A fence ends this: a READ before it may bring those
+    /// bytes.
     #[cold]
     fn fetch_ahead(&self, index: u32) {
         let (qp, memory) = (&*self.qp, &self.common.memory);
@@ -381,10 +382,9 @@ impl Conn<'_> {
         }
     }
 
-    /// Sends the newest packet once more, with a request for an ACK. A receiver that has everything
-    /// acknowledges it again; one that misses something before it says what, by a NAK. So a loss at
-    /// the end of what was sent costs a round trip, not the ACK timeout. Nothing of the QP's state
-    /// changes.
+    /// Sends the probe: the newest packet once more, with a request for an ACK. A receiver that has
+    /// everything acknowledges it again; one that misses an earlier packet sends a NAK. So a loss
+    /// at the end costs a round trip, not the ACK timeout. The QP's state does not change.
     #[inline(never)]
     fn transmit_probe(&mut self, tx: &mut TxBuf<'_>) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
@@ -429,7 +429,7 @@ impl Conn<'_> {
             self.qp.conn.req.set(tx_block::PROBE, true);
             return false;
         }
-        // Memory that is not ready is not worth waiting for: the ACK timeout is there as well.
+        // A probe does not wait for slow memory: the ACK timeout remains.
         let wire_bytes = part.run.wire_bytes(1, part.payload);
         for c in [&mut self.qp.counters, &mut self.common.counters] {
             c.count_sent(done.packets, u64::from(done.packets) * wire_bytes);
@@ -458,8 +458,7 @@ impl Conn<'_> {
         Step::Sent
     }
 
-    /// The request that is next, at an index, has ended here, without a packet; its completion
-    /// takes its turn.
+    /// Ends the next request, at an index, without a packet; its completion takes its turn.
     pub(super) fn end_here(&mut self, now: u64, index: u32) {
         self.qp.begin_request(index, 0);
         self.qp.wqe(index).done = true;
@@ -502,8 +501,8 @@ impl Conn<'_> {
         self.common.ready.set(self.qi);
     }
 
-    /// Nothing will reach the peer any more: the oldest request fails, or, where there is none, the
-    /// queue pair does.
+    /// The path to the peer is lost: the oldest request fails, or, where there is none, the queue
+    /// pair does.
     #[inline(never)]
     pub(crate) fn fail_path(&mut self, now: u64, cause: CauseCode, arg0: u64) {
         if !self.qp.can_receive() || self.qp.conn.req.is(tx_block::FAILED) {
@@ -517,7 +516,7 @@ impl Conn<'_> {
             Some(index) if self.qp.can_send() => {
                 self.fail_request(now, index, status, cause, arg0, 0)
             }
-            // Nothing is left that a completion could report it by.
+            // No request is left whose completion could report it.
             _ => {
                 self.note(now, cause, status, arg0, 0);
                 self.enter_error(Some(async_event::QP_FATAL));
@@ -572,8 +571,8 @@ impl Conn<'_> {
             self.peer.tx.on_timeout(now);
             self.peer.rx.on_timeout(now);
         }
-        // The clock starts again when something leaves: a queue that waits for its share of the
-        // window has sent nothing that the peer could be silent about.
+        // The timer starts again when something leaves: a queue that waits for its share of the
+        // window has sent nothing that could be left unanswered.
         self.rewind(psn);
     }
 }
@@ -585,8 +584,8 @@ pub(crate) fn window_cost(qp: &Qp, length: u64, from: u32, to: u32) -> u32 {
 }
 
 impl Qp {
-    /// Since when the peer has said nothing, however often it was asked. A router that says why may
-    /// say it once.
+    /// When the peer's silence began, over all retries: an ICMP error that explains it may come
+    /// only once.
     pub(super) fn mute_since(&self) -> u64 {
         if self.conn.req.retry_left < self.attr.retry_cnt {
             self.conn.req.mute_since
@@ -595,11 +594,10 @@ impl Qp {
         }
     }
 
-    /// Whether room for `fits` packets is not worth a burst. A short one costs nearly what a long
-    /// one costs, and divides the window into ever smaller pieces (as with TCP's silly window), so
-    /// an ACK that is to come is waited for: who leaves so little room asks for one. Not until
-    /// there is room for a whole one, since what is left unused meanwhile is missing where the way
-    /// is long.
+    /// Whether room for `fits` packets is too little for a burst. A short burst costs nearly as
+    /// much as a long one, and would divide the window into ever smaller pieces (TCP's silly
+    /// window), so it waits for the ACK that the last burst requested. It does not wait for room
+    /// for a whole burst, which would leave a long path idle.
     fn waits_for_more(&self, fits: u32, window: &Window) -> bool {
         let burst = (MAX_BURST as u32 / self.conn.mtu)
             .min(window.size() / 2 / (self.conn.mtu + PACKET_COST));
@@ -607,8 +605,8 @@ impl Qp {
     }
 
     /// Whether a burst of `cost` bytes from `psn` on, which does not end its message, asks for an
-    /// ACK. One ACK costs the peer nearly as much as a burst, so a quarter of the window may go
-    /// without; but not what nothing can follow before an ACK has come, nor what is sent again.
+    /// ACK. An ACK costs the peer nearly as much as a burst, so a quarter of the window may go
+    /// without. A burst that leaves no room for another, or that is sent again, asks for one.
     fn asks_for_ack(&self, window: &Window, cost: u32, psn: Psn, psns_end: bool) -> bool {
         let room = window.size().saturating_sub(window.inflight());
         self.conn.req.unasked.saturating_add(cost) >= window.size() / 4
@@ -619,8 +617,8 @@ impl Qp {
     }
 }
 
-/// Whether a READ or atomic before the fenced request at an index has not ended. Exact, not by
-/// count: after a loss an answer may come for a request that was sent twice.
+/// Whether a READ or atomic before the fenced request at an index has not ended. `rd_out` is
+/// inexact after a loss, when an answer may come for a request that was sent twice.
 #[cold]
 fn waits_at_fence(qp: &mut Qp, sq: &EngineConsumer<'_, SendWqe>, index: u32) -> bool {
     let first = qp.conn.req.acked;
@@ -629,8 +627,8 @@ fn waits_at_fence(qp: &mut Qp, sq: &EngineConsumer<'_, SendWqe>, index: u32) -> 
         .any(|i| !qp.wqe(i).done && sq.at(i).header().is_answered())
 }
 
-/// Whether a request has failed that comes before the WQE at `index`, or is it. What comes before
-/// may still be sent again: it must end before the failure is told.
+/// Whether the WQE at `index` must not be sent after a failure: the failed one, those behind it,
+/// and those that have not begun. WQEs before it may be sent again, and must end first.
 #[cold]
 fn behind_failed(qp: &mut Qp, index: u32) -> bool {
     let first = qp.conn.req.una;
@@ -709,7 +707,7 @@ fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Sent,
-    /// Sent, and it was all.
+    /// Sent, and the send queue is empty.
     Last,
     Idle,
     Full,

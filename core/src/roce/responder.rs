@@ -1,8 +1,8 @@
 //! The responder: requests of RC and UC.
 //!
-//! Checks in the order of the standard, each either going on or naming the NAK: PSN, then sequence
-//! of opcodes, then length, then resources (RNR), then keys. Nothing changes before all of them
-//! pass.
+//! Checks in the order of the standard; the first that fails names the NAK: PSN, then sequence of
+//! opcodes, then length, then resources (RNR), then keys. PSNs and messages advance only after all
+//! of them.
 
 use super::conn::Conn;
 use super::rules::sge::CopyError;
@@ -18,7 +18,7 @@ use crate::verbs::NONE;
 use crate::wire::NakCode::{InvalidRequest, RemoteAccess, RemoteOperation};
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
 
-/// RNR timer code sent when it is not receive requests that are missing but staging room: 10 µs.
+/// RNR timer code when staging room is missing, not a receive request: 10 µs.
 const RNR_SOON: u8 = 1;
 
 /// Why a request is not executed.
@@ -28,8 +28,7 @@ enum Refusal {
     /// NAK, with the cause and its two numbers; the QP fails. The receive request in use ends with
     /// the status, unless that is SUCCESS.
     Nak(NakCode, Cause, u32, u64, u64),
-    /// No place to keep it now: as if it had been lost. The peer hears of it when there is a place
-    /// again.
+    /// No place to keep it now: treated as lost. A sequence NAK follows once there is a place.
     Later,
 }
 
@@ -56,7 +55,7 @@ fn bad_key(e: KeyError, rkey: u32, va: u64) -> Refusal {
     Nak(RemoteAccess, cause, SUCCESS, rkey.into(), va)
 }
 
-/// Memory behind a good key that is not there any more: no fault of the peer's.
+/// Memory behind a valid key is gone: no fault of the peer.
 fn memory_gone(rkey: u32, va: u64) -> Refusal {
     Nak(RemoteOperation, Cause::LocalMemoryGone, SUCCESS, rkey.into(), va)
 }
@@ -69,7 +68,7 @@ fn answer_packets(run: &Run, mtu: u32) -> u32 {
     }
 }
 
-/// The part of a run from its packet `k` on; what a run begins with stays with the packets before.
+/// The part of a run from its packet `k` on. FIRST stays with the packets before.
 fn rest_of<'p>(run: &Run, k: u32, mtu: u32, payload: &'p [u8]) -> Option<(Run, &'p [u8])> {
     let rest = Run { psn: run.psn.add(k), n: run.n - k, first: false, ..*run };
     Some((rest, payload.get(k as usize * mtu as usize..)?))
@@ -109,7 +108,7 @@ impl Conn<'_> {
         }
     }
 
-    /// Takes a run that begins with what has come already, `run.psn` being before the expected one.
+    /// Takes a run that begins before the expected PSN.
     #[inline(never)]
     fn handle_old(&mut self, now: u64, run: &Run, payload: &[u8]) {
         let behind = run.psn.diff(self.qp.conn.resp.epsn).unsigned_abs();
@@ -124,12 +123,12 @@ impl Conn<'_> {
         self.handle_request(now, &rest, payload);
     }
 
-    /// Owes the peer what a request that is not executed asks for.
+    /// Refuses a request: owes its NAK, or a later one, or executes all but its last packet.
     #[inline(never)]
     fn refuse_request(&mut self, now: u64, run: &Run, payload: &[u8], refusal: Refusal) {
         match refusal {
-            // A receive request is missing for the last packet alone: those before it count, as if
-            // they had come by themselves.
+            // Only the last packet lacks a receive request: those before it count, as if they had
+            // come one by one.
             Rnr(_) if run.n > 1 && run.last && run.has_imm && run.kind == Kind::Write => {
                 let (n, mtu) = (run.n - 1, self.qp.conn.mtu);
                 let Some((rest, last)) = rest_of(run, n, mtu, payload) else { return };
@@ -147,7 +146,7 @@ impl Conn<'_> {
                 }
             }
             Later => {
-                // Packets that follow are ahead of the expected PSN and not answered either.
+                // Packets that follow are ahead of the expected PSN, and draw no NAK either.
                 let resp = &mut self.qp.conn.resp;
                 resp.nak_sent = true;
                 resp.nak_high = run.psn;
@@ -166,7 +165,7 @@ impl Conn<'_> {
         }
     }
 
-    /// Owes a NAK about the expected PSN. Nothing up to the PSN `high` is answered meanwhile.
+    /// Owes a NAK about the expected PSN. PSNs beyond `high` draw none until the gap is closed.
     fn owe_nak(&mut self, syndrome: Syndrome, high: Psn) {
         let resp = &mut self.qp.conn.resp;
         resp.set_nak(Some(syndrome.byte()));
@@ -174,7 +173,7 @@ impl Conn<'_> {
         self.common.ready.set(self.qi);
     }
 
-    /// A PSN ahead of the expected one: something was lost. One NAK for each round of the peer.
+    /// A request ahead of the expected PSN: a packet was lost. One NAK for each round of the peer.
     #[inline(never)]
     fn out_of_sequence(&mut self, now: u64, psn: Psn) {
         self.count(|c| &mut c.out_of_seq_request);
@@ -332,7 +331,7 @@ impl Conn<'_> {
     }
 
     fn place_send(&mut self, run: &Run, payload: &[u8]) -> Result<Option<(u8, Token)>, Refusal> {
-        // Inside a message the receive is there; its CQE is needed again only at the end.
+        // Inside a message the receive is taken already; its CQE is needed again only at the end.
         let under_way = self.qp.conn.resp.recv.taken && !run.last;
         if !under_way && !self.take_recv() {
             // rxe rxe_resp.c check_resource, RNR: A message without a receive request draws an RNR
@@ -395,8 +394,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Ends the window or region that the last packet of a SEND with invalidate names. It was
-    /// placed by then: a key that cannot be ended fails the receive as well.
+    /// Closes the window that the last packet of a SEND with invalidate names. The bytes are placed
+    /// by then: a key that cannot be invalidated fails the receive as well.
     #[inline(always)]
     fn invalidate(&mut self, run: &Run) -> Result<(), Refusal> {
         if !run.has_inv || !run.last {
@@ -434,7 +433,7 @@ impl Conn<'_> {
                 self.push_reserved(self.qp.rcq, wc, run.solicited);
             }
         } else if run.last || run.ack_req {
-            // The peer waits for an ACK inside the message: its window is not endless. Of those
+            // The peer waits for an ACK inside the message, because its window is limited. Of such
             // fences the latest replaces the one before, so that places are left for ends of
             // messages.
             let (psn, msn) = (resp.epsn.prev(), resp.msn);
@@ -589,15 +588,14 @@ impl Conn<'_> {
                 }
                 self.accept(now, run, payload);
                 if !run.last {
-                    // The rest may never come, and nobody would tell: the CQE stays free for others
-                    // meanwhile.
+                    // The rest may never come: until then the CQE is free for others.
                     self.release_cqe();
                 }
                 self.qp.conn.resp.ack_owed = false;
                 self.common.acks.forget(self.qi);
             }
             Err(Nak(_, cause, status, a, b)) if status == wc_status::LOC_PROT_ERR => {
-                // The program's own buffer is bad: that it must hear.
+                // The program's own buffer is invalid, which only a completion can report.
                 self.note(now, cause, status, a, b);
                 self.fail_recv(status);
                 self.enter_error(None);

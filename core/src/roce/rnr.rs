@@ -7,8 +7,7 @@
 //! mostly late for the next one, so behind it one more packet is tried: the one that takes the next
 //! receive request. When that is accepted at once, the window is open again as for any other peer.
 //!
-//! Requests that take no receive request are kept back by a refused one only, since all arrive in
-//! order.
+//! Requests that take no receive request wait only behind a refused one, since all arrive in order.
 
 use super::conn::Conn;
 use super::siege::RNR_NS;
@@ -20,7 +19,7 @@ use crate::verbs::wqe::SendWqe;
 use crate::wire::{Psn, RNR_TIMER_NS};
 
 impl Qp {
-    /// The condition that kept its requests back has ended.
+    /// Lets requests leave again, as far as the peer is ready for them.
     pub(super) fn go_on(&mut self) {
         self.conn.req.set_send_block(if self.conn.ready == Ready::Yes {
             SendBlock::None
@@ -29,9 +28,9 @@ impl Qp {
         });
     }
 
-    /// How many of the `room` PSNs from `psn` on, which are of the request `wqe`, may leave to a
-    /// peer that was not ready. A request for a READ is not cut short: its PSNs are those of the
-    /// answer, and the request is one packet.
+    /// Of the `room` PSNs from `psn` on, of the request `wqe`, those that may leave to a peer that
+    /// was not ready. A READ is not cut short: its PSNs are those of the answer, and its request is
+    /// one packet.
     #[cold]
     pub(super) fn room_of_unready(
         &mut self,
@@ -51,16 +50,16 @@ impl Qp {
         if self.conn.ready == Ready::Doubtful {
             return room;
         }
-        // Not of the next PSN: a message may take half of all PSNs.
+        // 1 is added to the difference, not to the PSN: a message may take half of all PSNs.
         match (self.conn.ready_psn.diff(psn) + 1).max(0) as u32 {
             upto if upto == 0 || !wqe.is_read() => room.min(upto),
             _ => room,
         }
     }
 
-    /// A request begins while it is doubtful whether the peer is ready. Where all before it has
-    /// ended and it takes no receive request, the doubt ends: it would cost every such request more
-    /// than it saves the next one that takes one.
+    /// A request begins while the peer's readiness is in doubt. If all before it has ended and it
+    /// takes no receive request, the doubt ends: it would cost each such request more than it
+    /// saves.
     #[cold]
     pub(super) fn doubt_ends(&mut self, wqe: &SendWqe) {
         if self.conn.req.una_psn == self.conn.req.max_psn && !wqe.takes_receive() {

@@ -1,5 +1,4 @@
-//! A run: n packets of one message with consecutive PSNs. What the engine thinks in, whatever
-//! carries it.
+//! A run: n packets of one message with consecutive PSNs, the engine's unit of work on every path.
 //!
 //! On the wire a run is n packets ([`Run::parse_packet`] gives n = 1). Between two processes of one
 //! host it travels whole, as a record: a head, and the payload behind it. The head is short, so
@@ -26,7 +25,7 @@ use crate::wire::{
 
 /// Bytes of the shortest head of a record.
 pub const HEAD_MIN: usize = 24;
-/// Bytes of the longest head of a record, and some: a reader may take so many in any case.
+/// Room for the longest head of a record. Readers take this many bytes, padded with zeroes.
 pub const HEAD_MAX: usize = 64;
 /// Heads and payloads begin at multiples of this from the beginning of a burst.
 pub const RECORD_ALIGN: usize = 8;
@@ -376,13 +375,12 @@ impl Run {
         Ok((run, &body[..payload], next))
     }
 
-    /// Reads the head of a record, given as little-endian words (those behind its end are not
-    /// looked at): the run, the bytes of its payload, which takes a multiple of [`RECORD_ALIGN`],
-    /// and the bytes of the head before it. Trusts nothing in it; whether so many bytes are there
-    /// is the caller's to see.
+    /// Reads the head of a record, given as little-endian words; those behind its end are ignored.
+    /// Returns the run, the bytes of its payload, which takes a multiple of [`RECORD_ALIGN`], and
+    /// the bytes of the head. Trusts nothing in it; the caller checks that so many bytes are there.
     ///
     /// # Errors
-    /// An opcode that nobody knows, or a number of packets that no run has.
+    /// An unknown opcode, or a number of packets that no run has.
     pub fn parse_head(w: &[u64; HEAD_MAX / 8]) -> Result<(Run, usize, usize), Malformed> {
         let head = Head::of(w);
         let Head { op, n, extra, .. } = head;

@@ -1,45 +1,41 @@
-//! Strangers who send in a peer's name: what they may do with a packet whose PSN they have to
-//! guess.
+//! Packets that are forged in a peer's name, by senders that have to guess their PSNs.
 //!
 //! A stranger that knows the addresses and the QPN of a connection, and sees none of its packets,
 //! must guess 24 bits of PSN. Answers count only for what is outstanding, and requests only at the
 //! expected PSN. What remains are packets whose effect does not ask for the right PSN, or whose
 //! right PSN is one of many:
 //!
-//! - A request ahead of the expected PSN draws a NAK, by which the peer sends again what is under
-//!   way. Far ahead, as half of all PSNs are, it is believed only while nothing comes in order: a
-//!   loss stops what is in order, a forgery does not.
-//! - A NAK among what is outstanding ends the connection, an RNR NAK holds it up, either
-//!   acknowledges what is before it. From a UDP port that has never moved the connection on, a NAK
-//!   ends it only when silence follows, besieged or not.
+//! - A request ahead of the expected PSN draws a NAK, and the peer retransmits. Far ahead, as half
+//!   of all PSNs are, it is believed only while no request comes in order: a loss stops those, a
+//!   forgery does not.
+//! - A NAK for an outstanding PSN ends the connection, an RNR NAK delays it, and both acknowledge
+//!   what is before them. From a UDP port that has never advanced the connection, a NAK ends it
+//!   only if silence follows, besieged or not.
 //!
-//! Most guesses are far off, which packets of an honest peer never are. While many such come, the
-//! queue pair is *besieged*, for [`SIEGE_NS`] after the last of them: then a NAK that ends the
-//! connection must be said twice, or be followed by silence; an RNR NAK holds for [`RNR_NS`] at
-//! most and is not counted; NAKs acknowledge nothing; and any request ahead is believed only while
-//! nothing comes in order. Packets far off are dropped before their ICRC is computed, and so are
-//! those from another UDP port than the last two from which the connection has moved on: a sender
-//! keeps its port for a connection (IBTA A17.3.2.1), and another user of its host cannot send from
-//! that one.
+//! Most guesses are far off; packets of an honest peer never are. While many such packets come, and
+//! for [`SIEGE_NS`] after the last of them, the queue pair is *besieged*. Then a NAK that ends the
+//! connection must be repeated, or be followed by silence; an RNR NAK holds for [`RNR_NS`] at most
+//! and is not counted; NAKs acknowledge nothing; any request ahead is believed only while none
+//! comes in order. Packets far off are dropped before their ICRC is computed. So are packets from
+//! other UDP ports than the last two that advanced the connection: a sender keeps its port for a
+//! connection (IBTA A17.3.2.1), and another user of its host cannot send from it.
 //!
-//! What is left: below the rate that besieges a queue pair (640 guesses a second, seven hours for
-//! all PSNs), and by a stranger who can send from the peer's port, a forged ACK or SEND at the
-//! right PSN is taken.
+//! What is left: a forged ACK or SEND at the right PSN is taken, from a stranger below the rate
+//! that besieges (640 guesses a second, seven hours for all PSNs), or on the peer's own port.
 
 use super::conn::Conn;
 use super::{Origin, Transport};
 use crate::verbs::objects::Qp;
 use crate::wire::{Bth, Kind, NakCode, Psn};
 
-/// PSNs of an honest peer are not farther from what is expected, but for those of READs.
+/// Packets of an honest peer, but for READs, are not farther from the expected PSN than this.
 pub(crate) const NEAR: i32 = 1 << 16;
-/// So many packets that no honest peer sends, within this time, besiege a queue pair.
+/// This many packets that no honest peer sends, within this time, besiege a queue pair.
 const ODD_MAX: u32 = 64;
 const ODD_NS: u64 = 100_000_000;
-/// For how long after the last of them.
+/// How long a siege lasts after the last of them.
 pub(crate) const SIEGE_NS: u64 = 100_000_000;
-/// What comes in order comes again within this time, where a request ahead of it is not a sign of a
-/// loss.
+/// A request ahead is believed if none has come in order for this long.
 const SETTLE_NS: u64 = 50_000;
 /// The longest time for which an RNR NAK holds a besieged queue pair.
 pub(crate) const RNR_NS: u64 = 1_000_000;
@@ -50,7 +46,7 @@ impl Qp {
         now < self.conn.siege.until
     }
 
-    /// A packet from this UDP port has moved the connection on.
+    /// A packet from this UDP port has advanced the connection.
     #[inline(always)]
     pub(crate) fn learn_port(&mut self, port: u16) {
         if self.conn.siege.ports[0] != port {
@@ -58,7 +54,7 @@ impl Qp {
         }
     }
 
-    /// Whether an answer is about what is outstanding, and how far off it is otherwise.
+    /// How far an answer is from the outstanding PSNs; 0: it is among them.
     #[inline(always)]
     pub(crate) fn off_by(&self, psn: Psn, n: u32) -> i32 {
         // rxe rxe_comp.c check_psn, old: An answer for a PSN that is not outstanding changes
@@ -89,15 +85,15 @@ impl Qp {
         }
     }
 
-    /// Whether a UDP port is one of the last two from which the connection has moved on, or nothing
-    /// is known of its ports; 0: it came by another path.
+    /// Whether a UDP port is one of the last two that advanced the connection, or none is known
+    /// yet; 0: the packet came by another path.
     pub(crate) fn knows_port(&self, port: u16) -> bool {
         port == 0 || self.conn.siege.ports[0] == 0 || self.conn.siege.ports.contains(&port)
     }
 
-    /// Whether a NAK that ends the connection is believed: at once, or, while the queue pair is
-    /// besieged, when it is said again. One from a port that has never moved the connection on is
-    /// believed only when silence follows.
+    /// Whether a NAK that ends the connection is believed: at once, or, while besieged, when it is
+    /// repeated. From a port that has never advanced the connection it is believed only after
+    /// silence.
     pub(crate) fn believes_end(&mut self, now: u64, psn: Psn, code: NakCode, port: u16) -> bool {
         let known = self.knows_port(port);
         if known && !self.is_besieged(now) {
@@ -136,7 +132,7 @@ impl Transport {
         }
         match bth.opcode.kind() {
             Kind::Ack | Kind::ReadResponse | Kind::AtomicAck => qp.off_by(bth.psn, 1).abs() > NEAR,
-            // One that was asked before may be as old as the READ is long.
+            // A repeated READ request may be as old as the READ is long.
             Kind::ReadRequest => false,
             _ => bth.psn.diff(qp.conn.resp.epsn).abs() > NEAR,
         }

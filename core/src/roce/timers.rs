@@ -8,7 +8,7 @@ use crate::verbs::shared::Shared;
 use crate::verbs::NONE;
 
 impl Transport {
-    /// Gives the request that left without a date the time of now.
+    /// Starts the timers of the request that left without a read of the clock.
     #[inline(always)]
     pub(crate) fn arm_deferred_timer(&mut self, s: &Shared, now: u64) {
         if self.common.timer_deferred != NONE {

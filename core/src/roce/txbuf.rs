@@ -44,8 +44,8 @@ pub struct Emission<'r> {
     pub mtu: u32,
     /// Bytes that all its packets carry together.
     pub payload: u32,
-    /// Where the buffer ends before the run, its last packet asks for an ACK, so that a window can
-    /// open again.
+    /// If the buffer ends before the run, the last packet in it asks for an ACK, so that a window
+    /// can open again.
     pub ack_each_burst: bool,
 }
 
@@ -201,8 +201,8 @@ impl<'b> TxBuf<'b> {
         }
     }
 
-    /// Each framing by itself, so that the short one does not pay for what the long ones keep in
-    /// registers.
+    /// One function for each framing, so that the short one does not pay for the registers of the
+    /// long ones.
     #[inline(never)]
     fn emit_packets<E>(
         &mut self,
@@ -318,8 +318,8 @@ impl<'b> TxBuf<'b> {
                 return Emitted { packets: 0, stop: Some(stop) };
             }
         }
-        // What follows the message's own head (immediate data, a key) makes the opcode of a shorter
-        // part another one, but no head shorter or longer: none of it is in the optional parts.
+        // A shorter part has another opcode (no immediate data, no key), but a head of the same
+        // length: both are in the base of a head.
         if RECORD && !part.emit_head(to, bytes) {
             return full;
         }
@@ -335,9 +335,8 @@ impl<'b> TxBuf<'b> {
         Emitted { packets, stop: None }
     }
 
-    /// Memory ended the burst where nothing foretold it: its last packet, of `size` bytes, asks for
-    /// an ACK after all. Otherwise a peer of slow memory would hear of no progress for as long as
-    /// one message takes.
+    /// Memory ended the burst unexpectedly: its last packet, of `size` bytes, asks for an ACK after
+    /// all. Otherwise none would come before the end of the message.
     #[cold]
     fn ask_for_ack(&mut self, end: usize, size: usize) {
         let Some(packet) = self.buf.get_mut(end - size..end) else { return };

@@ -1,6 +1,6 @@
-//! Why a peer is silent. The transport knows that nothing has come; whoever runs the engine may
-//! know more, such as that the peer's process is of the same host, lives, and does not poll. So it
-//! is asked before a request fails for want of an answer.
+//! Why a peer is silent. The transport knows only that nothing has come; the caller of the engine
+//! may know more, such as that the peer's process is of the same host, lives, and does not poll. So
+//! it is asked before a request fails for want of an answer.
 
 use super::conn::Conn;
 use super::peer::{Path, PeerAddr};
@@ -9,20 +9,20 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::wc_status;
 
-/// The witness is asked so often, and so long apart. What lies unread at one moment may be read at
-/// the next: a process has no CPU for a while on a busy machine, and a reader of shared memory says
-/// with some delay how far it is.
+/// How often the witness is asked, and how far apart. What lies unread now may be read soon: on a
+/// busy machine a process may have no CPU for a while, and a reader of shared memory reports its
+/// position late.
 const LOOKS: u8 = 10;
 const LOOK_NS: u64 = 50_000_000;
 
 impl Transport {
-    /// The next QP whose peer is about to be given up, its peer, and how that is reached.
+    /// The next QP whose request is about to fail, its peer, and the path to it.
     pub(crate) fn next_suspect(&mut self) -> Option<(usize, PeerAddr, Path)> {
         loop {
             let qi = self.common.suspects.next_from(0)?;
             self.common.suspects.clear(qi);
             let qp = &self.qps[qi];
-            // Meanwhile it may have been heard of, or have another peer.
+            // Meanwhile an answer may have come, or the QP may have another peer.
             let stands = qp.live
                 && qp.can_send()
                 && qp.conn.req.asked == qp.conn.req.silent_since
@@ -33,8 +33,8 @@ impl Transport {
         }
     }
 
-    /// The answer about a suspect: what its silence means, if that is known. It is given up; with
-    /// [`CauseCode::NotPolled`] not before the last look says so, too.
+    /// Takes the answer about a suspect: what its silence means, if that is known. The request
+    /// fails now; with [`CauseCode::NotPolled`] only after the last check.
     pub(crate) fn testify(&mut self, s: &Shared, qi: usize, now: u64, code: Option<CauseCode>) {
         if let Some(code) = code {
             let qp = &self.qps[qi];
@@ -49,9 +49,8 @@ impl Transport {
 }
 
 impl Conn<'_> {
-    /// A peer is about to be given up, and nothing but its silence speaks against it: whoever runs
-    /// the engine is asked, and says why it is silent by [`Transport::testify`]. False: it is given
-    /// up now.
+    /// A request is about to fail, and only the peer's silence speaks for that: asks the caller of
+    /// the engine, which answers by [`Transport::testify`]. False: not asked, the timeout goes on.
     #[cold]
     pub(super) fn ask_witness(&mut self, now: u64) -> bool {
         let req = &self.qp.conn.req;

@@ -1,4 +1,4 @@
-//! A word of bits, each of which keeps a queue pair off its shortest path.
+//! A word of bits, each of which keeps a queue pair off the single path.
 
 /// Bits of [`qp_block`](super::objects::qp_block), [`tx_block`](super::req::tx_block) or
 /// [`rx_block`](super::resp::rx_block).

@@ -80,7 +80,7 @@ causes! {
     Socket = 24, "socket error";
     /// arg0 = address.
     MisalignedAtomic = 25, "atomic address is not aligned to 8 bytes";
-    /// The peer shared memory with us.
+    /// The peer was reached over a link.
     PathLost = 26, "the process at the other end of the shared memory is gone or broke its ring";
     /// Nothing was under way; arg0 = keepalive interval in ns, arg1 = questions without an answer.
     Keepalive = 27, "peer silent: it answers no keepalive (dead, stopped, \
@@ -143,7 +143,7 @@ pub struct Cause {
 
 const _: () = assert!(core::mem::size_of::<Cause>() == 64);
 
-/// What an errno means in a cause, where it means more than that the cause is there.
+/// What an errno adds to the text of a cause.
 fn means(code: CauseCode, errno: u64) -> &'static str {
     match (code, errno) {
         (CauseCode::PeerUnreachable, 111) => ": its host says that no process has that UDP port",

@@ -1,5 +1,5 @@
-//! A connection: what a queue pair and one peer have agreed on and told each other. Another peer
-//! means another connection; the queues stay.
+//! A connection: the state that a queue pair shares with one peer. Another peer means another
+//! connection; the queues stay.
 
 use super::req::{Ready, Req};
 use super::resp::Resp;
@@ -7,31 +7,31 @@ use super::NONE;
 use crate::dcqcn::Dcqcn;
 use crate::wire::Psn;
 
-/// The watch over a connection on which nothing happens.
+/// Keepalive state of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Keep {
-    /// When to look next; 0: it is not watched.
+    /// Time of the next check; 0: it is not watched.
     pub at: u64,
-    /// `rcvd_pkts` at the last look.
+    /// `rcvd_pkts` at the last check.
     pub seen: u64,
-    /// Questions asked since something came, and when the first was.
+    /// Keepalives sent since the last packet came, and the time of the first.
     pub tries: u32,
     /// See `tries`.
     pub since: u64,
-    /// A question is to be sent.
+    /// A keepalive is to be sent.
     pub ask: bool,
 }
 
-/// How many packets came for a queue pair of late that no honest peer sends, and what follows.
+/// Packets that no honest peer sends: how many came lately, and the siege that follows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Siege {
     /// When the count began.
     pub since: u64,
     /// How many since then.
     pub count: u32,
-    /// Until then what may be forged is believed only when it is said twice; 0: always at once.
+    /// End of the siege; 0: there was none.
     pub until: u64,
-    /// UDP ports from which packets came that moved the connection on, the last first; 0: none yet.
+    /// UDP ports of packets that advanced the connection, the latest first; 0: none yet.
     pub ports: [u16; 2],
 }
 
@@ -49,21 +49,20 @@ pub struct Connection {
     pub loopback: bool,
     /// ACK timeout in nanoseconds; the configured deadline when the attribute is 0.
     pub timeout_ns: u64,
-    /// Rate of what is sent while the path is congested.
+    /// Send rate while the path is congested.
     pub congestion: Dcqcn,
     /// When the next congestion notification may leave.
     pub cnp_at: u64,
-    /// Packets sent when the last congestion notification came, and how many notifications they and
-    /// those before may still draw.
+    /// Packets sent when the last CNP came, and CNPs that packets up to then may still cause.
     pub cnp_sent: u64,
     /// See `cnp_sent`.
     pub cnp_credit: u32,
-    /// Congestion notifications are not heeded until then.
+    /// CNPs are ignored until then.
     pub cnp_deaf: u64,
     /// Packets that no honest peer sends.
     pub siege: Siege,
-    /// Its peer sends from its own UDP port, and from ports that were allowed for its address:
-    /// others are refused.
+    /// The peer is known to be a soft device: packets from UDP ports that are neither its own nor
+    /// allowed for its address are refused.
     pub own_port: bool,
     /// Requester.
     pub req: Req,
@@ -102,12 +101,11 @@ impl Default for Connection {
 }
 
 impl Connection {
-    /// Ends it: what follows begins with nothing but its memory, and the path MTU and ACK timeout
-    /// that hold until attributes name others (UD's never do). Returns the index of the peer's
-    /// address, or [`NONE`].
+    /// Ends it. Its memory stays, as do the path MTU and the ACK timeout, until attributes name
+    /// others (UD's never do). Returns the index of the peer's address, or [`NONE`].
     ///
-    /// `at`: position in the send ring of what is posted next. `sent_pkts`: packets that the queue
-    /// pair has sent, about which no later notification can be.
+    /// `at`: position in the send ring of the next post. `sent_pkts`: packets that the queue pair
+    /// has sent; no later CNP is about them.
     pub fn end(&mut self, at: u32, sent_pkts: u64) -> u32 {
         let mut ended = core::mem::take(self);
         ended.resp.reset();

@@ -3,8 +3,8 @@
 use crate::verbs::types::qp_type;
 use crate::wire::Class;
 
-/// The transport service of a queue pair. What it may do is asked of it by name, and each answer
-/// lists all kinds, so that a new kind finds every place that has to know of it.
+/// The transport service of a queue pair. Each property is a function that lists all kinds, so that
+/// the compiler shows where a new kind matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum QpKind {
     /// Reliable connection.
@@ -23,7 +23,7 @@ pub enum QpKind {
 }
 
 impl QpKind {
-    /// That of a number of [`qp_type`]; `None`: this device has no such kind.
+    /// The kind of a number of [`qp_type`]; `None`: this device has no such kind.
     #[inline(always)]
     pub const fn of(number: u32) -> Option<QpKind> {
         match number {

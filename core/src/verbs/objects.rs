@@ -34,7 +34,7 @@ pub struct Qp {
     pub state: u32,
     /// QP number.
     pub qpn: u32,
-    /// It is not to be destroyed: how many times over.
+    /// Calls that keep it from being destroyed.
     pub pins: u32,
     /// Index of its PD. Of an XRC target this, `rcq` and `srq` are those of the SRQ that its latest
     /// request named, [`NONE`] before.
@@ -51,10 +51,10 @@ pub struct Qp {
     pub init: QpInit,
     /// Attributes as they were set.
     pub attr: QpAttr,
-    /// It has been in RTR with a peer that is not of this engine, or with any (UD): somebody
-    /// elsewhere may know its number.
+    /// It was in RTR with a peer outside of this engine, or as UD: another device may know its
+    /// number.
     pub met: bool,
-    /// The longest that a peer could be silent in one of its lives before the last RESET.
+    /// The longest silence of a peer that its connections before the last RESET allowed.
     pub longest_ns: u64,
     /// Send rate.
     pub bucket: TokenBucket,
@@ -102,7 +102,7 @@ impl Qp {
         self.blocks.is(qp_block::PACED)
     }
 
-    /// Says so.
+    /// Sets that.
     #[inline]
     pub fn set_paced(&mut self, on: bool) {
         self.set(qp_block::PACED, on);
@@ -119,7 +119,7 @@ impl Qp {
         self.blocks.all()
     }
 
-    /// Whether the words say what the fields say that they stand for.
+    /// Whether the bits of the three words agree with the fields that they stand for.
     pub fn blocks_are_true(&self) -> bool {
         let (state, kind) = (self.state != qp_state::RTS, !self.kind.has_single_path());
         let own = state == (self.blocks.is(qp_block::NOT_RTS))
@@ -133,9 +133,8 @@ impl Qp {
         !self.blocks.is(qp_block::NOT_RTS | qp_block::NOT_RC)
     }
 
-    /// Whether what is posted next may leave by the shortest path: nothing is sent again, and
-    /// nothing keeps it back or leaves before it. The peer's window, and what the request itself
-    /// asks for, are still to be looked at.
+    /// Whether the next request may take the single path: nothing is sent again, and no condition
+    /// holds it back or goes before it. The caller checks the peer's window and the request.
     #[inline(always)]
     pub fn may_send_new(&self) -> bool {
         (self.blocks.all()
@@ -150,7 +149,7 @@ impl Qp {
     pub fn may_transmit(&self) -> bool {
         self.live && self.state != qp_state::RESET && self.state != qp_state::INIT
     }
-    /// Whether packets from the peer are looked at.
+    /// Whether packets from the peer are taken.
     #[inline]
     pub fn can_receive(&self) -> bool {
         matches!(self.state, qp_state::RTR | qp_state::RTS | qp_state::SQD | qp_state::SQE)
@@ -187,13 +186,13 @@ pub struct Cq {
     pub live: bool,
     /// Ring memory, for the heap.
     pub mem: Option<Region>,
-    /// Entries that receives which have begun have reserved.
+    /// Entries reserved for receives that have begun.
     pub reserved: u32,
     /// Completions that raise its next event.
     pub armed: Armed,
     /// Free entries when a QP last began to wait for one.
     pub seen_free: u32,
-    /// The QP that an entry was promised to last.
+    /// The QP for which an entry was last reserved.
     pub holder: u32,
     /// QPs that use it, counted once per queue, and pins.
     pub users: u32,
@@ -210,9 +209,9 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// Most entries of a CQ of `capacity` that receives which have begun may reserve. A message
-    /// whose sender is gone keeps its reservation for ever, so one entry is left to the send
-    /// queues.
+    /// Most entries of a CQ of `capacity` that may be reserved for receives that have begun. A
+    /// message whose sender is gone keeps its reservation for ever, so one entry is left to the
+    /// send queues.
     #[inline]
     pub fn reservable(&self, capacity: u32) -> u32 {
         capacity.saturating_sub(u32::from(self.senders > 0))

@@ -27,14 +27,14 @@ const ALLOWED_UC: u32 = 1 << wr_opcode::RDMA_WRITE
     | 1 << wr_opcode::BIND_MW;
 const ALLOWED_UD: u32 = 1 << wr_opcode::SEND | 1 << wr_opcode::SEND_WITH_IMM;
 
-/// What a post left to do; also where it stopped at a bad request.
+/// Result of a post, also of one that stopped at a bad request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Posted {
     /// Requests that were posted.
     pub count: u32,
-    /// The last one asked to leave the doorbell alone.
+    /// The last one has the flag MORE: the doorbell waits.
     pub more: bool,
-    /// The last one was a WRITE, which may pass in one step where it is alone.
+    /// The last one was a WRITE, which may pass in one step if nothing else waits.
     pub write: bool,
 }
 
@@ -57,8 +57,8 @@ pub unsafe fn send(
     unsafe { send_list(qp, wr, bad) }
 }
 
-/// Posts what most posts are: one SEND or WRITE of one piece on a connected QP, with nothing wrong
-/// about it. `None`: it is something else, and nothing was posted.
+/// Fast path: one SEND or WRITE of one piece on a connected QP, with valid arguments. `None`:
+/// nothing was posted, and [`send_list`] is next.
 ///
 /// # Safety
 /// As for [`send`].
@@ -69,7 +69,7 @@ pub unsafe fn send_one(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
     }
     // SAFETY: the caller promises that `wr` is readable.
     let w = unsafe { Head::read(wr) };
-    // The opcodes of WRITE and SEND, with immediate data and without, are those below.
+    // WRITE and SEND, with immediate data and without, are the lowest opcodes.
     let plain = w.opcode <= wr_opcode::SEND_WITH_IMM
         && w.num_sge == 1
         && w.next.is_null()
@@ -177,7 +177,7 @@ pub unsafe fn send_list(
         posted.more = head.flags & send_flags::MORE != 0;
         posted.write = head.opcode == wr_opcode::RDMA_WRITE;
         if posted.count == free {
-            // The engine may have released slots since; ask once more before giving up.
+            // The engine may have released slots since: counts once more.
             free = side.free();
         }
         wr = head.next;
@@ -192,9 +192,8 @@ pub unsafe fn send_list(
     (posted, outcome)
 }
 
-/// What every send request has. The rest of it is read where the opcodes that have it are handled.
-/// Whatever another thread does to the caller's memory meanwhile, each field is read once, so that
-/// what is checked is what is used.
+/// Fields that every send request has. The others are read where their opcodes are handled. Each
+/// field is read once, so that the value that was checked is used, whatever another thread writes.
 struct Head {
     wr_id: u64,
     next: *const SendWr,
@@ -228,8 +227,7 @@ impl Head {
     }
 }
 
-/// Checks a request and writes it into the `k`-th free slot, where nobody looks before it is
-/// published.
+/// Checks a request and writes it into the `k`-th free slot, which is not published yet.
 ///
 /// # Safety
 /// `wr` points to a readable, initialised struct, and so does every piece of its list.
@@ -334,7 +332,7 @@ unsafe fn write_pieces(
     Ok(length)
 }
 
-/// Writes what an opcode has beside its pieces.
+/// Writes the operands of an opcode.
 ///
 /// # Safety
 /// `wr` points to a readable, initialised struct.
@@ -418,8 +416,7 @@ pub unsafe fn recv(
     unsafe { recv_list(ring, max_sge, wr, bad) }
 }
 
-/// Posts what most posts are: one request of one piece. `None`: it is something else, and nothing
-/// was posted.
+/// Fast path: one request of one piece. `None`: nothing was posted, and [`recv_list`] is next.
 ///
 /// # Safety
 /// As for [`send`].

@@ -5,9 +5,8 @@ use crate::mem::Token;
 use crate::verbs::blocks::Blocks;
 use crate::wire::{NakCode, Psn};
 
-/// What must be looked at before the next request of a queue pair leaves. Where no bit is set, and
-/// nothing is sent again ([`Req::cur_pkt`], [`Req::max_psn`]), the request leaves by the shortest
-/// path.
+/// Conditions that hold back the next request of a queue pair. If no bit is set, and nothing is
+/// sent again ([`Req::cur_pkt`], [`Req::max_psn`]), the request may take the single path.
 pub mod tx_block {
     /// [`Req::send_block`](super::Req::send_block) is not `None`.
     pub const HOLD: u32 = 1;
@@ -104,39 +103,39 @@ pub struct Req {
     pub max_psn: Psn,
     /// Bytes that count against the peer's window.
     pub inflight: u32,
-    /// Of those, what was sent since an ACK was asked for last.
+    /// Of those, bytes sent since the last request for an ACK.
     pub unasked: u32,
     /// Bytes asked for by READs and not yet received.
     pub read_inflight: u32,
     /// READ requests and atomics outstanding.
     pub rd_out: u32,
-    /// Timeouts and sequence NAKs that may still follow without progress.
+    /// Timeouts that may still follow without progress.
     pub retry_left: u8,
     /// RNR NAKs that may still follow.
     pub rnr_left: u8,
     /// Why it waits; [`tx_block::HOLD`] says whether it does.
     block: SendBlock,
-    /// What must be looked at before the next request leaves: bits of [`tx_block`].
+    /// Conditions that hold back the next request: bits of [`tx_block`].
     blocks: Blocks,
-    /// When the peer counts as silent; 0 = nothing outstanding.
+    /// When the ACK timeout expires; 0 = nothing outstanding.
     pub ack_deadline: u64,
-    /// When the peer was last heard of, or asked anew.
+    /// When the peer's silence began: with its last answer, or when the timer was restarted.
     pub silent_since: u64,
-    /// When the silence began in which the first of several timeouts was.
+    /// `silent_since` at the first of several timeouts in a row.
     pub mute_since: u64,
-    /// The silence, by when it began, of which a witness was asked.
+    /// `silent_since` of the silence that the witness was asked about.
     pub asked: u64,
-    /// How often.
+    /// How often it was asked.
     pub looks: u8,
-    /// When to send the newest packet once more; 0 = nothing outstanding.
+    /// When the probe is sent; 0 = no probe.
     pub probe_at: u64,
-    /// How long the next such wait is.
+    /// Length of the next wait for a probe.
     pub probe_wait: u64,
-    /// When the wheel will fire; 0 = not armed.
+    /// When the armed timer expires; 0 = not armed.
     pub armed_at: u64,
     /// Sequence NAKs since the last progress.
     pub naks: u8,
-    /// PSN at which the last rewind happened; a second NAK for it before progress is an echo.
+    /// PSN of the last rewind; a second report of its loss before progress is an echo.
     pub rewound: Option<Psn>,
     /// PSN and code of a NAK that would end the connection and was not believed at once.
     pub doubted: Option<(Psn, NakCode)>,
@@ -173,7 +172,7 @@ impl Req {
         self.blocks.set(bits, on);
     }
 
-    /// The request behind the one at an index is next.
+    /// Makes the request behind the one at an index the next.
     #[inline(always)]
     pub fn go_behind(&mut self, index: u32) {
         self.next = index.wrapping_add(1);
@@ -192,7 +191,7 @@ impl Req {
         self.una == self.next && self.una_psn == self.max_psn
     }
 
-    /// Whether the word says what the fields say that it stands for.
+    /// Whether the bits agree with the fields that they stand for.
     pub fn blocks_are_true(&self) -> bool {
         self.is(tx_block::HOLD) == (self.block != SendBlock::None)
     }
@@ -203,8 +202,7 @@ impl Req {
         self.blocks.all()
     }
 
-    /// The earliest time at which something must be done if nothing comes; `u64::MAX`: there is
-    /// none.
+    /// The earliest deadline of the QP's timers; `u64::MAX`: none.
     #[inline]
     pub fn next_deadline(&self) -> u64 {
         let mut at = u64::MAX;
@@ -220,8 +218,7 @@ impl Req {
         at
     }
 
-    /// Whether what was sent last may be repeated, or asked for again: it is not kept back
-    /// altogether.
+    /// Whether the newest packet may be sent again: no RNR NAK, rate or slow memory holds it.
     #[inline]
     pub fn may_repeat(&self) -> bool {
         matches!(self.block, SendBlock::None | SendBlock::Unready)

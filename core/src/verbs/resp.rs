@@ -66,8 +66,8 @@ impl Incoming {
 pub struct TakenRecv {
     /// One is taken.
     pub taken: bool,
-    /// Its CQE is reserved. Not so while it waits for another message because its own was dropped
-    /// (UC, UD).
+    /// Its CQE is reserved. Not while it waits for another message, or after its CQE was given to
+    /// others.
     pub reserved: bool,
     /// Status of its failure, while its CQ has no room for the completion; 0: it has not failed.
     pub failed: u32,
@@ -156,27 +156,25 @@ pub struct Resp {
     pub recv: TakenRecv,
     /// An ACK is owed.
     pub ack_owed: bool,
-    /// The owed ACK must not wait for company.
+    /// The owed ACK does not wait for a packet to leave with.
     pub ack_now: bool,
     /// Packets since the last ACK left.
     pub pkts_since_ack: u32,
     /// A NAK (AETH syndrome) is owed.
     nak_owed: Option<u8>,
-    /// The NAK that ended the connection, to be said again when the peer did not hear it.
+    /// The NAK that ended the connection, repeated for a peer that missed it.
     pub fatal_nak: Option<u8>,
     /// Its PSN.
     pub fatal_psn: Psn,
     /// A sequence or RNR NAK was sent; nothing ahead is answered until the expected PSN comes.
     pub nak_sent: bool,
-    /// What must be looked at before a request is taken or sent by the shortest path: bits of
-    /// [`rx_block`].
+    /// Conditions that keep requests and messages off the single path: bits of [`rx_block`].
     blocks: Blocks,
     /// QP_LAST_WQE_REACHED was raised.
     pub last_wqe: bool,
     /// Highest PSN seen since that NAK.
     pub nak_high: Psn,
-    /// The expected PSN when something ahead of it came that is not believed at once, and when that
-    /// was.
+    /// The expected PSN when a request ahead of it was first not believed, and the time of that.
     pub ahead: Option<(Psn, u64)>,
     /// Answered READs, atomics and ATOMIC WRITEs, a ring.
     pub resources: RawSlice<Resource>,
@@ -190,7 +188,7 @@ pub struct Resp {
     job_len: u32,
     /// Message ends that wait for slow memory.
     fences: Deque<Fence, MAX_FENCES>,
-    /// Fences pushed since the QP began.
+    /// Fences pushed since RESET.
     pub fences_pushed: u32,
     /// Fences passed.
     pub fences_passed: u32,
@@ -290,7 +288,7 @@ impl Resp {
         self.blocks.set(bits, on);
     }
 
-    /// Whether the word says what the fields say that it stands for.
+    /// Whether the bits agree with the fields that they stand for.
     pub fn blocks_are_true(&self) -> bool {
         self.is(rx_block::JOBS) == (self.job_len != 0)
             && self.is(rx_block::FENCES) != self.fences.is_empty()
@@ -343,7 +341,7 @@ impl Resp {
         self.job_len
     }
 
-    /// So many are.
+    /// Sets their number.
     #[inline(always)]
     fn set_job_len(&mut self, n: u32) {
         self.job_len = n;
@@ -412,8 +410,8 @@ impl Resp {
         self.fences.front().copied()
     }
 
-    /// Whether one more message end finds a place, and one is left for the end of a message that
-    /// has begun.
+    /// Whether there is a place for one more message end, and one for that of a message that has
+    /// begun.
     #[inline(always)]
     pub fn has_fence_room(&self) -> bool {
         self.fences.len() < MAX_FENCES - 1
@@ -433,8 +431,7 @@ impl Resp {
         self.fences.back_mut()
     }
 
-    /// The latest placement that is not known to have landed: what comes behind it waits for the
-    /// same.
+    /// The latest placement that may not have landed: later message ends wait for it too.
     #[inline]
     pub fn last_placed(&mut self) -> (u8, Token) {
         let last = self.fences.back();
@@ -461,14 +458,14 @@ impl Resp {
         self.placing
     }
 
-    /// That is this one, or there is none.
+    /// Sets that.
     #[inline(always)]
     pub fn set_placing(&mut self, placing: Option<(u8, Token)>) {
         self.placing = placing;
         self.set(rx_block::PLACING, placing.is_some());
     }
 
-    /// Takes it.
+    /// Takes that.
     #[inline]
     pub fn take_placing(&mut self) -> Option<(u8, Token)> {
         let placing = self.placing;
@@ -488,7 +485,7 @@ impl Resp {
         self.is(rx_block::NAK | rx_block::NAK_LATER)
     }
 
-    /// The expected PSN has come: NAKs about it have no object any more.
+    /// The expected PSN has come: NAKs about it are void.
     #[inline]
     pub fn forget_naks(&mut self) {
         self.nak_sent = false;

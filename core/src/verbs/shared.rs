@@ -1,8 +1,8 @@
 //! Rings and flags that program threads and the engine share. Everything here is atomic.
 //!
 //! A program thread reaches a ring through its guarded side (`producer()`, `consumer()`: one thread
-//! at a time, a second one is told so); the engine through [`EngineKey`], which exists once per
-//! engine and lives behind its lock.
+//! at a time, a second one gets [`Error::Busy`]); the engine through [`EngineKey`], which exists
+//! once per engine and lives behind its lock.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -105,8 +105,8 @@ pub struct CqShared {
     pub vain: CachePadded<VainPolls>,
 }
 
-/// What polls of a CQ note that find nothing while another thread runs the engine. Relaxed: two
-/// threads that poll one CQ disturb each other's notes, no more.
+/// Notes of polls that find nothing while another thread runs the engine. Relaxed: two threads that
+/// poll one CQ disturb only each other's notes.
 #[derive(Default)]
 pub struct VainPolls {
     /// Epoch of the lock at the last look ([`crate::turns::TurnLock::epoch`]).
@@ -158,12 +158,12 @@ pub struct Shared {
     pub srq_pool: Pool,
     /// QPs with new work.
     pub active: AtomicBitmap,
-    /// CQs without a channel whose arming was met, not yet taken by the program.
+    /// Armed CQs without a channel that have an event, not yet taken by the program.
     pub cq_events: AtomicBitmap,
-    /// By channel: the last CQ of it whose arming was met, plus one; those before it are linked.
-    /// Only under the engine's lock.
+    /// By channel: its latest CQ with an event, plus one; the others are linked behind it. Only
+    /// under the engine's lock.
     pub channel_events: [AtomicU32; CHANNELS],
-    /// Channels that got an event which the port has not told yet, a bit each. Only under the
+    /// Channels with an event that their descriptors do not show yet, a bit each. Only under the
     /// engine's lock.
     pub channels_due: AtomicU64,
     /// Something for the program's descriptor: an armed CQ or an asynchronous event.
@@ -232,7 +232,7 @@ impl Shared {
         before
     }
 
-    /// Gives a QP that nobody knows yet its send ring.
+    /// Gives an unpublished QP its send ring.
     #[allow(unsafe_code)]
     pub fn install_qp(&self, qp: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) {
         // SAFETY: the caller holds the engine's lock and its index is free: no handle to it is
@@ -240,14 +240,14 @@ impl Shared {
         unsafe { self.qps[qp].sq.install(mem, capacity, stride) }
     }
 
-    /// Gives a QP that nobody knows yet its receive ring.
+    /// Gives an unpublished QP its receive ring.
     #[allow(unsafe_code)]
     pub fn install_rq(&self, qp: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) {
         // SAFETY: as for `install_qp`.
         unsafe { self.qps[qp].rq.install(mem, capacity, stride) }
     }
 
-    /// A QP that nobody knows yet has no receive ring.
+    /// Takes the receive ring of an unpublished QP away.
     #[allow(unsafe_code)]
     pub fn remove_rq(&self, qp: usize, _key: &EngineKey) {
         // SAFETY: as for `install_qp`.

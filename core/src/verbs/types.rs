@@ -245,7 +245,7 @@ pub const ACCESS_ALL: u32 = access::LOCAL_WRITE
     | access::HUGETLB
     | access::RELAXED_ORDERING;
 
-/// What a peer may be allowed.
+/// Accesses that a peer may be given.
 pub const ACCESS_REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
 /// Accesses of a peer that write, for which a region needs LOCAL_WRITE besides (IBTA 10.6.3.1).
@@ -406,8 +406,8 @@ pub struct QpAttr {
     pub retry_cnt: u8,
     /// Retries after an RNR NAK, 0 to 7; 7 = for ever.
     pub rnr_retry: u8,
-    /// Not 0: the peer is a device of this kind, whose packets leave from its own UDP port. With
-    /// the address vector.
+    /// Not 0: the peer is a soft device, whose packets leave from its own UDP port. With the
+    /// address vector.
     pub kin: u8,
     /// Send rate in bytes per second, 0 = unlimited.
     pub rate_limit_bytes_per_s: u64,

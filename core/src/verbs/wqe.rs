@@ -127,9 +127,8 @@ pub const fn recv_stride(max_sge: u32) -> u32 {
     (16 + max_sge * 16 + 31) & !31
 }
 
-/// What a scatter/gather list holds from byte `offset` on: what is left of the piece that the byte
-/// lies in, and those behind it; none is empty. An address that wraps is outside of every region,
-/// which is for whoever looks the key up.
+/// The pieces of a list from byte `offset` on; none is empty. An address that wraps is outside of
+/// every region, which the check of its key finds.
 #[inline(always)]
 pub(crate) fn from_byte(sges: &[Sge], mut offset: u64) -> impl Iterator<Item = Sge> + '_ {
     sges.iter().filter_map(move |sge| {

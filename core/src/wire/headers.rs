@@ -28,7 +28,7 @@ pub struct Bth {
     pub opcode: Opcode,
     /// Solicited event: the receiver's completion raises an event.
     pub solicited: bool,
-    /// Migration state; rxe and NICs differ in what they send, receivers ignore it.
+    /// Migration state. rxe and NICs send different values, and receivers ignore it.
     pub mig_req: bool,
     /// Zero bytes after the payload, 0 to 3.
     pub pad: u8,
@@ -267,7 +267,7 @@ impl Aeth {
     }
 }
 
-/// Why a request was refused for good.
+/// Reason of a NAK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NakCode {
     /// PSN sequence error: send again from the PSN that the NAK carries.

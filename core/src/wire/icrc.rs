@@ -37,7 +37,7 @@ pub fn crc32_with(which: Impl, state: u32, data: &[u8]) -> u32 {
 /// The state after the eight masked bytes that stand for the link's header.
 const AFTER_LRH: u32 = 0xDEBB_20E3;
 
-/// A received packet is not what its sender sent, or not from where it says.
+/// The packet was changed on its way, or it does not belong to this flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadIcrc;
 
@@ -47,7 +47,7 @@ impl core::fmt::Display for BadIcrc {
     }
 }
 
-/// How a received packet's ICRC was found right.
+/// Result of checking the ICRC of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// The IPv4 identification; 0 on IPv6.
@@ -74,8 +74,7 @@ pub struct Flow {
 /// A packet's bytes up to the end of its BTH, as the implementations take them.
 #[derive(Clone, Copy)]
 struct Head {
-    /// Eight bytes of the IP header, of which only those count that vary; as a little-endian
-    /// number.
+    /// Eight bytes of the IP header, zero but for the fields that vary; as a little-endian number.
     varying: u64,
     /// Whether they come from an IPv6 header, and so lie farther from `last`.
     v6: bool,

@@ -1,8 +1,8 @@
 //! Bytes of RoCEv2: headers, opcodes, packets, the ICRC, and files of captured frames.
 //!
 //! Two layers: [`View`] borrows a received packet and promises only not to panic; [`Packet`] holds
-//! only what is legal, so that `emit(parse(x)) == x`. Nothing here knows of QPs, and nothing
-//! allocates.
+//! only what is legal, so that `emit(parse(x)) == x`. This module knows no QPs and allocates
+//! nothing.
 
 pub mod grh;
 pub mod headers;

@@ -1,4 +1,4 @@
-//! BTH opcodes: what they are called, which headers they bring, where in a message they stand.
+//! BTH opcodes: their names, their headers, and their place in a message.
 
 use core::fmt;
 

@@ -1,5 +1,5 @@
-//! A packet as a value, which holds only what is legal to send: whatever it was parsed from, it
-//! emits again.
+//! A packet as a value. It holds only what is legal to send, so every parsed packet can be emitted
+//! again.
 
 use super::headers::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Reth, XrcEth};
 use super::opcode::{Kind, Opcode};

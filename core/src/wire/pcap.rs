@@ -10,7 +10,7 @@ use super::Flow;
 /// Link type of frames that begin with an Ethernet header.
 pub const LINKTYPE_ETHERNET: u32 = 1;
 
-/// No reader of the format takes a longer record.
+/// Longest record that readers of the format accept.
 const RECORD_MAX: u32 = 256 << 10;
 
 /// Times in microseconds, and in nanoseconds.
@@ -138,7 +138,7 @@ pub struct Record<'a> {
     pub wire_len: u32,
 }
 
-/// A file ends inside a record, or a record is longer than any may be.
+/// The file ends inside a record, or a record is longer than `RECORD_MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut;
 

@@ -4,8 +4,8 @@ use super::Fault;
 use crate::wire::icrc::{crc32_with, Impl};
 use core::sync::atomic::{fence, AtomicU64, Ordering};
 
-// The casts from integer to pointer below are what program memory is: an address that came over the
-// API. Null is answered here, since Rust must not even try it.
+// Program memory is an address that came over the API, hence the casts from integer to pointer
+// below. Null is refused here, since Rust must not even try it.
 
 pub(super) fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     let mut off = 0;

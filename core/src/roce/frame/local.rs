@@ -1,12 +1,10 @@
-//! A WRITE of one packet between two queue pairs of one engine with nothing in its way, in one
-//! step.
+//! Fast path: a WRITE of one packet between two queue pairs of one engine, in one step.
 //!
-//! The initiator's half is that of single requests, the target's half that of messages of one
-//! packet (`Conn::accept_single`); between them lies no frame. The WRITE is acknowledged when it
-//! has been accepted, so nothing stays outstanding, and no time is taken. Where anything is in the
-//! way, nothing has happened, and the request takes the general path.
-//! `core/tests/engine/shapes/local.rs` runs both over the same requests and compares all that
-//! they leave.
+//! The initiator follows the rules of single requests, the target those of single messages
+//! (`Conn::accept_single`); no frame is written. Accepting the WRITE acknowledges it, so nothing
+//! stays outstanding, and no clock is read. If a check fails, nothing has changed, and the request
+//! takes the general path. `core/tests/engine/shapes/local.rs` runs both over the same requests and
+//! compares the results.
 
 use crate::mem::TransferId;
 use crate::roce::answers::ACK_BYTES;
@@ -31,8 +29,8 @@ fn is_local(qp: &Qp) -> bool {
 
 impl Transport {
     /// Executes the only request in the send queue of the QP at an index, if it can be done in one
-    /// step: then it has been acknowledged and, where that was asked for, completed. False: nothing
-    /// has changed.
+    /// step. The request is then acknowledged and, if signaled, completed. False: nothing has
+    /// changed.
     ///
     /// `scratch`: room for one packet.
     pub(crate) fn try_local_write(&mut self, s: &Shared, qi: usize, scratch: &mut [u8]) -> bool {
@@ -48,7 +46,7 @@ impl Transport {
         };
         let wqe = slot.header();
         let len = wqe.length as u32;
-        // Said once more for the compiler, which then leaves out the receive request.
+        // Constants once more, so that the compiler drops the code for receive requests.
         let run = Run { kind: Kind::Write, has_imm: false, ..run };
         let (from, mtu, psn) = (qp.qpn, qp.conn.mtu, run.psn);
         let payload: &[u8] = if wqe.inline != 0 {
@@ -56,7 +54,7 @@ impl Transport {
             bytes
         } else {
             let Some(bytes) = scratch.get_mut(..len as usize) else { return false };
-            // Slow memory that begins to fetch goes on with it for the general path.
+            // A fetch that slow memory begins here continues for the general path.
             let of = TransferId::request(from, index, 0);
             if common.memory.gather(qp.pd, &slot, 0, bytes, of).is_err() {
                 return false;
@@ -88,7 +86,7 @@ impl Transport {
             ending.finish(s, a.qp, &mut common.counters, &mut sq, Left::NothingUnsent, None);
             return true;
         }
-        // It has ended, and waits for room in its CQ like any other.
+        // It has ended, and waits for room in its CQ as any other request.
         let ws = a.qp.wqe(index);
         (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 1, true);
         let next = index.wrapping_add(1);

@@ -1,8 +1,8 @@
 //! Single requests and messages as RoCEv2 packets.
 //!
-//! A packet is prepared in the port's buffer, handed over, and then noted
-//! ([`Transport::commit_send`]): the peer begins meanwhile. The ACK that a QP owes goes behind its
-//! request as the shorter last segment of the same burst.
+//! A packet is prepared in the port's buffer, handed over, and then recorded in the QP's state
+//! ([`Transport::commit_send`]), while the peer already handles it. The ACK that a QP owes goes
+//! behind its request as the shorter last segment of the same burst.
 //! `core/tests/engine/shapes/single.rs` compares this with the general path, burst by burst.
 
 use crate::mem::TransferId;
@@ -19,11 +19,10 @@ use crate::wire::{packet_bytes, pad_len, Bth, Class, Flow, Kind, Opcode, Syndrom
 const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
 
 impl Transport {
-    /// Writes the only request that waits in the send queue of the QP at an index into `buf`, and
-    /// the ACK that the QP owes behind it, if the request is one packet through the port and
-    /// nothing is in its way. `way` is as [`crate::engine::Guard::prepare_packet`] has it. Returns
-    /// the peer's index and the bytes of the request besides; [`Transport::commit_send`] is next.
-    /// `None`: nothing has changed.
+    /// Writes the only waiting request of the QP at an index into `buf`, and behind it the ACK that
+    /// the QP owes, if the request is single and goes through the port. `way`: see
+    /// [`crate::engine::Guard::prepare_packet`]. Also returns the peer's index and the bytes of the
+    /// request's packet. [`Transport::commit_send`] follows. `None`: nothing has changed.
     pub(crate) fn prepare_packet(
         &mut self,
         s: &Shared,
@@ -39,7 +38,7 @@ impl Transport {
         let sq = q.engine_sq(&common.key);
         let Eligible { index, slot, op, run } = qp.next_single(&sq)?;
         let wqe = slot.header();
-        // With so many under way it waits for others.
+        // With this many requests in flight it is batched with later ones.
         if index.wrapping_sub(qp.conn.req.acked) >= DEEP {
             return None;
         }
@@ -55,7 +54,7 @@ impl Transport {
         run.emit_headers(op, run.psn, true, pad as u8, head);
         let (body, tail) = rest.split_at_mut_checked(len)?;
         if len > 0 {
-            // Slow memory that begins to fetch goes on with it for the general path.
+            // A fetch that slow memory begins here continues for the general path.
             let of = TransferId::request(qp.qpn, index, 0);
             common.memory.gather(qp.pd, &slot, 0, body, of).ok()?;
         }
@@ -73,7 +72,7 @@ impl Transport {
         Some((prepared, to, size))
     }
 
-    /// What [`Transport::prepare_packet`] wrote has left.
+    /// Records that what [`Transport::prepare_packet`] wrote has left.
     pub(crate) fn commit_send(&mut self, s: &Shared, now: u64, prepared: PreparedSend) {
         let Some(mut c) = self.connected(s, prepared.qi) else { return };
         c.single_left(&prepared);
@@ -81,9 +80,8 @@ impl Transport {
         c.arm();
     }
 
-    /// Takes a packet, whose ICRC is right, that came through the port from somebody, if it is a
-    /// message of one packet in order, or an ACK that ends the only request under way, and nothing
-    /// is in its way. False: nothing has changed.
+    /// Takes a packet from the port, its ICRC checked, if it is a single message in order, or the
+    /// ACK of the only request in flight. False: nothing has changed.
     pub(crate) fn take_packet(
         &mut self,
         s: &Shared,

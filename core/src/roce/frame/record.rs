@@ -1,10 +1,9 @@
 //! Single requests and messages as records of a link, and the ACK beside them.
 //!
-//! A message is written, handed over and noted in one step, and taken in one step, where nothing is
-//! in its way; the general path takes everything else. What goes well leaves the state, the
-//! counters and the bytes that the general path would have left:
-//! `core/tests/engine/shapes/single.rs` runs both over the same requests and compares all of
-//! it.
+//! A single message is written, handed over and recorded in one step, and accepted in one step; the
+//! general path takes everything else. State, counters and bytes are those that the general path
+//! would leave: `core/tests/engine/shapes/single.rs` runs both over the same requests and compares
+//! them.
 
 use crate::mem::TransferId;
 use crate::roce::answers::ACK_UNLIMITED;
@@ -20,15 +19,13 @@ use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
 const HEAD_MEMORY: usize = HEAD_MIN + 16;
-/// What the opcodes of a WRITE of one packet have, and those of a SEND have not.
+/// Opcode bit that a WRITE of one packet has, and a SEND of one packet has not.
 const WRITES: u8 = Opcode::RC_WRITE_ONLY.0 & !Opcode::RC_SEND_ONLY.0 & 8;
 const _: () = assert!(WRITES == 8);
-/// What the flags of a record say of a message of one packet; whether it is solicited and asks for
-/// an ACK stands beside it.
+/// Flags of the record of a single message, besides SOLICITED and ACK_REQ.
 const WHOLE: u8 = head_flags::FIRST | head_flags::LAST;
 
-/// What [`Transport::take_record`] returns that has taken the ACK beside a message, and left the
-/// message.
+/// Result of [`Transport::take_record`]: it took the ACK beside a message, and left the message.
 pub const ACK_BESIDE: usize = usize::MAX;
 
 /// The links of a port, as far as small messages need them.
@@ -37,8 +34,8 @@ pub trait Links {
     type Frame<'p>: Frame
     where
         Self: 'p;
-    /// Room for a frame to a link, and the frame; `None`: there is none now. What is not committed
-    /// has not been.
+    /// Room for a frame to a link, and the frame; `None`: no room now. A frame that is not
+    /// committed is discarded.
     fn begin(&mut self, link: u16) -> Option<(&mut [u8], Self::Frame<'_>)>;
 }
 
@@ -54,12 +51,11 @@ fn padded(len: usize) -> usize {
 }
 
 impl Transport {
-    /// Writes the only request that waits in the send queue of the QP at an index into room of its
-    /// link, and the ACK that the QP owes behind it, if the request is one packet over a link and
-    /// nothing is in its way; hands it over and notes it, without a clock: the request is dated
-    /// ([`Transport::arm_deferred_timer`]) when the time is read next, since mostly it has been
-    /// acknowledged by then. Only one can wait for that: `clock` is read where there is another, or
-    /// a date is `wanted`. False: nothing has changed.
+    /// Sends the only waiting request of the QP at an index over its link, and behind it the ACK
+    /// that the QP owes, if the request is single. The ACK timer is armed at the next read of the
+    /// clock ([`Transport::arm_deferred_timer`]), because mostly the ACK comes before. At most one
+    /// QP is deferred: `clock` is read at once if another one is, or if the timer is `wanted` now.
+    /// False: nothing has changed.
     #[inline(always)]
     pub(crate) fn send_single<L: Links>(
         &mut self,
@@ -75,7 +71,7 @@ impl Transport {
         c.single_left(&prepared);
         let timer_deferred = c.common.timer_deferred;
         if c.qp.conn.req.ack_deadline != 0 {
-            // An earlier one's answer is waited for: only its timer may be due anew.
+            // The ACK timer runs already, for an earlier request.
             c.arm();
         } else if !wanted && (timer_deferred == NONE || timer_deferred == qi as u32) {
             c.common.timer_deferred = qi as u32;
@@ -86,11 +82,10 @@ impl Transport {
         true
     }
 
-    /// Takes the first record of `rest`, which came over a link from `gid`, if it is a message of
-    /// one packet in order, or an ACK that ends the only request under way, and nothing is in its
-    /// way; the ACK beside a message as well. `w`: its head, copied out, and what follows it.
-    /// Returns the bytes that it took; 0: nothing has changed; [`ACK_BESIDE`]: only the ACK was
-    /// taken that lies beside the message.
+    /// Takes the first record of `rest`, which came over a link from `gid`, if it is a single
+    /// message in order, or the ACK of the only request in flight; also the ACK beside a message.
+    /// `w`: the first words of `rest`, copied out. Returns the bytes taken; 0: nothing has changed;
+    /// [`ACK_BESIDE`]: only the ACK beside the message was taken.
     #[inline(never)]
     pub(crate) fn take_record(
         &mut self,
@@ -117,15 +112,15 @@ impl Transport {
         if !is_ack && (!message || end > rest.len()) {
             return 0;
         }
-        // The ACK beside a message first: the peer had received before it sent, so a program that
-        // shares a CQ between its queues sees its own request complete before the peer's reply, as
-        // it does on a NIC. That of a short message lies in the words that were copied out.
+        // The ACK beside a message comes first: the peer received before it sent. So a program with
+        // one CQ for both queues sees its own request complete before the peer's reply, as with a
+        // NIC. Beside a short message the ACK lies among the words that were copied out.
         let psn = if is_ack { acked(h) } else { beside(w, end, rest.len()) };
         let acked = psn.is_some_and(|psn| c.end_single(now, psn));
         let mut taken = 0;
         if !is_ack {
             if !acked && psn.is_some() && (!is_write || op.0 & 1 != 0) {
-                // The general path takes the ACK, and it comes first all the same.
+                // The general path takes both, the ACK first as well.
                 return 0;
             }
             let (va, rkey, dma_len) = Head::memory(w);
@@ -159,8 +154,8 @@ impl Transport {
 }
 
 impl Conn<'_> {
-    /// Writes the only request that waits, and the ACK that is owed, into room of its link. Nothing
-    /// else has changed.
+    /// Writes the only waiting request, and the owed ACK, into room of its link. Changes nothing
+    /// else.
     #[inline(always)]
     fn write_single<'p, L: Links>(
         &mut self,
@@ -184,9 +179,9 @@ impl Conn<'_> {
         if len > 0 {
             let body = &mut record[head..head + len];
             match <&mut [u8; 8]>::try_from(&mut *body) {
-                // What most small messages are needs no call.
+                // Most small messages are 8 inline bytes, which need no call.
                 Ok(word) if wqe.inline != 0 => *word = *slot.tail().first_chunk()?,
-                // Slow memory that begins to fetch goes on with it for the general path.
+                // A fetch that slow memory begins here continues for the general path.
                 _ => {
                     let of = TransferId::request(qp.qpn, index, 0);
                     self.common.memory.gather(qp.pd, &slot, 0, body, of).ok()?;
@@ -216,17 +211,16 @@ impl Conn<'_> {
     }
 }
 
-/// Where the ACK lies in a frame that holds one message of one packet, which takes a receive
-/// request, and that ACK. `w`: the first words of the frame, `len`: its bytes. The reader of the
-/// frame takes the ACK first, as [`Transport::take_record`] does with one that lies among the
-/// words.
+/// Offset of the ACK in a frame that holds one single message, which takes a receive request, and
+/// that ACK. `w`: the first words of the frame; `len`: its bytes. The reader takes that ACK first,
+/// as [`Transport::take_record`] takes one that lies among the words.
 #[inline(always)]
 pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {
     let h = Head::of(w);
     let head = match h.op {
         Opcode::RC_SEND_ONLY | Opcode::RC_SEND_ONLY_IMM => HEAD_MIN,
         Opcode::RC_WRITE_ONLY_IMM => HEAD_MEMORY,
-        // A WRITE completes nothing at its target, so the order says nothing.
+        // A WRITE completes nothing at its target, so the order does not matter.
         _ => return None,
     };
     let end = head + padded(h.payload as usize);
@@ -239,8 +233,8 @@ pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
     acked(Head::of(w)).is_some()
 }
 
-/// The PSN of the plain ACK for the same queue pair that lies at `at`, behind a message, if it is
-/// all that follows there.
+/// The PSN of the plain ACK for the same queue pair in the record at `at`, behind a message;
+/// `None`: it is another record, or lies beyond the words.
 #[inline(always)]
 fn beside(w: &[u64; HEAD_MAX / 8], at: usize, len: usize) -> Option<Psn> {
     let &[a, b, c] = w.get(at / 8..)?.first_chunk()?;
@@ -248,7 +242,7 @@ fn beside(w: &[u64; HEAD_MAX / 8], at: usize, len: usize) -> Option<Psn> {
     same.then(|| acked(Head::of(&[a, b, c, 0, 0, 0, 0, 0]))).flatten()
 }
 
-/// The PSN of the plain ACK that a record is, by its head; `None`: it is something else.
+/// The PSN of a plain ACK, by the head of its record; `None`: another record.
 #[inline(always)]
 fn acked(h: Head) -> Option<Psn> {
     let plain = h.op == Opcode::RC_ACK && h.flags == WHOLE && h.payload == 0 && h.n == 1;

@@ -1,5 +1,5 @@
-//! Accepting a request: what it moves on at the responder, and the whole of it for a message of one
-//! packet.
+//! Accepting a request: PSNs, counters and completions of the responder, and all of it for a single
+//! message.
 
 use super::cq::CqSide;
 use crate::mem::{Access, KeyError, RegisteredMemory, Target};
@@ -13,8 +13,7 @@ use crate::verbs::NONE;
 use crate::wire::Kind;
 
 impl Resp {
-    /// The next `psns` PSNs were accepted; a message `ends` with them. NAKs about the expected one
-    /// have no object any more.
+    /// The next `psns` PSNs were accepted; a message `ends` with them. NAKs about them are void.
     #[inline(always)]
     pub(in crate::roce) fn advance(&mut self, psns: u32, ends: bool) {
         self.epsn = self.epsn.add(psns);
@@ -93,7 +92,7 @@ impl Qp {
 }
 
 impl Conn<'_> {
-    /// Packets of the QP's peer were taken.
+    /// Counts packets that were accepted from the QP's peer.
     #[inline(always)]
     pub(in crate::roce) fn count_received(&mut self, packets: u32, bytes: u64) {
         for c in [&mut self.qp.counters, &mut self.common.counters] {
@@ -101,8 +100,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Takes a message of one packet, a SEND or WRITE that the queue pair's own peer has sent, and
-    /// owes its ACK, if it is in order and nothing is in its way. False: nothing has changed.
+    /// Takes a single message, a SEND or WRITE of the queue pair's own peer, and owes its ACK, if
+    /// it is in order and nothing blocks it. False: nothing has changed.
     #[inline(always)]
     pub(in crate::roce) fn take_single(
         &mut self,
@@ -118,8 +117,8 @@ impl Conn<'_> {
         taken
     }
 
-    /// Places a message of one packet and completes it, if it is in order and nothing is in its
-    /// way. False: nothing has changed. The ACK is still to be owed. `bytes`: from BTH to ICRC.
+    /// Places a single message and completes it, if it is in order and nothing blocks it. False:
+    /// nothing has changed. The caller owes the ACK. `bytes`: from BTH to ICRC.
     #[inline(always)]
     pub(in crate::roce) fn accept_single(
         &mut self,
@@ -174,8 +173,7 @@ impl Conn<'_> {
                 }
             }
             let wr_id = wqe.wr_id;
-            // Should it fail half way, the general path writes the same bytes again before it says
-            // so.
+            // If this copy fails half way, the general path repeats it and reports the failure.
             if to.is_some_and(|to| common.memory.providers.put(to, payload) != Access::Ready) {
                 return false;
             }

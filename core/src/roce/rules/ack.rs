@@ -12,7 +12,7 @@ use crate::verbs::resp::rx_block;
 /// QPs of an engine that owe an ACK, and when the ACKs leave.
 #[derive(Debug)]
 pub struct AckQueue {
-    /// QPs whose ACK may wait for company.
+    /// QPs whose ACK may wait for a packet to leave with.
     pending: Few,
     /// When the first of them must leave, ns; `u64::MAX`: none is pending.
     flush_at: u64,
@@ -33,14 +33,14 @@ impl AckQueue {
         self.flush_at
     }
 
-    /// Whether the ACK of a QP may still wait for company.
+    /// Whether the ACK of a QP may still wait for a packet to leave with.
     #[inline(always)]
     pub(in crate::roce) fn is_pending(&self, qi: usize) -> bool {
         self.pending.get(qi)
     }
 
-    /// A QP owes no ACK any more. With the last of them the time to send them ends: left standing,
-    /// it would send the next ACK at once, ahead of the program's reply.
+    /// A QP owes no ACK any more. With the last of them `flush_at` ends: else it would send the
+    /// next ACK at once, ahead of the program's reply.
     #[inline(always)]
     pub(in crate::roce) fn forget(&mut self, qi: usize) {
         self.pending.clear(qi);
@@ -68,7 +68,7 @@ impl AckQueue {
 impl Conn<'_> {
     /// The responder has accepted `packets` packets of its peer; `asked`: the last of them asks for
     /// an ACK. The ACK leaves after [`ACK_DELAY_NS`] or [`ACK_PACKETS`] packets. Within the engine
-    /// it leaves at once: it is no packet, and company would save nothing.
+    /// it leaves at once: it is no packet, so waiting saves nothing.
     #[inline(always)]
     pub(in crate::roce) fn owe_ack(&mut self, now: u64, packets: u32, asked: bool) {
         let (resp, qi) = (&mut self.qp.conn.resp, self.qi);
@@ -106,8 +106,8 @@ impl Conn<'_> {
     }
 }
 
-/// The oldest unacknowledged PSN of a requester has moved: the budgets of retries are full again,
-/// and NAKs and rewinds before it count no more.
+/// The oldest unacknowledged PSN of a requester has moved: refills the retry counters, and forgets
+/// NAKs and rewinds before it.
 #[inline(always)]
 pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
     // rxe rxe_comp.c reset_retry_counters: Progress refills the counters of retries.
@@ -120,9 +120,9 @@ pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
     }
 }
 
-/// [`refill_retries`]; the timers begin again, or end where nothing is under way; `freed` bytes of
-/// requests and `read_freed` bytes of READ responses leave the windows. The caller wakes QPs that
-/// wait for a window.
+/// [`refill_retries`], and restarts the timers, or stops them if nothing is in flight. `freed`
+/// bytes of requests and `read_freed` bytes of READ responses leave the windows. The caller wakes
+/// QPs that wait for a window.
 #[inline(always)]
 pub(in crate::roce) fn progress(
     qp: &mut Qp,
@@ -135,13 +135,12 @@ pub(in crate::roce) fn progress(
     let req = &mut qp.conn.req;
     req.silent_since = now;
     req.probe_wait = PROBE_NS;
-    // Either case releases its windows by itself: one release behind both costs a hop 7
-    // instructions.
+    // Each case releases its windows by itself: one common release costs a hop 7 instructions.
     if req.una_psn == req.max_psn {
         req.ack_deadline = 0;
         req.probe_at = 0;
-        // Requests that a limit of the rate has cut end elsewhere than at a piece's end, and were
-        // not counted off.
+        // Requests that the rate limit has cut do not end at a piece's end, and were not
+        // subtracted.
         req.rd_out = 0;
         // Packets that were not sent again after a rewind count no longer.
         peer.tx.on_acked(core::mem::take(&mut req.inflight));

@@ -54,8 +54,8 @@ pub(in crate::roce) struct Ending<'a> {
     status: u32,
 }
 
-/// Looks for room for the completion of a request, which it has where it is signaled or has failed.
-/// `None`: there is none now.
+/// Finds room for the completion of a request, if it has one: it is signaled or has failed. `None`:
+/// there is no room now.
 #[inline(always)]
 pub(in crate::roce) fn prepare<'a>(
     s: &'a Shared,

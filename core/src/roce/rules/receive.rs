@@ -1,4 +1,4 @@
-//! Receiving: what is taken from whom.
+//! Receiving: which packets a queue pair accepts from whom.
 
 use crate::device::async_event;
 use crate::roce::conn::Conn;
@@ -9,15 +9,15 @@ use crate::verbs::types::qp_state;
 use crate::wire::{Class, NakCode, Psn, Syndrome};
 
 impl Conn<'_> {
-    /// Whether what came is from the peer of a connected QP: from its address, by a path that it
-    /// may use, and, where its UDP ports are known, from one of them.
+    /// Whether a packet is from the peer of a connected QP: from its address, by a path that it may
+    /// use, and from one of its UDP ports, if these are known.
     #[inline(always)]
     pub(in crate::roce) fn is_from_peer(&self, from: &Origin) -> bool {
         self.has_address_of_peer(&from.gid, from.path) && !self.has_other_port(from)
     }
 
-    /// Whether an address is that of the QP's peer, and a path one that it may use. What comes from
-    /// this engine itself names no address that could be another's.
+    /// Whether an address is that of the QP's peer, and a path one that it may use. Loopback needs
+    /// no address.
     #[inline(always)]
     pub(in crate::roce) fn has_address_of_peer(&self, gid: &[u8; 16], path: Path) -> bool {
         // IBTA A17.4.4.2: A packet for a connected queue pair is dropped unless its source address
@@ -94,8 +94,8 @@ impl Conn<'_> {
         }
     }
 
-    /// A QP that has failed its peer says so again when the peer asks again: the NAK may have been
-    /// lost. False: it is no such QP, or nobody that it answers.
+    /// Repeats the fatal NAK of a QP whose peer sends another request: the NAK may have been lost.
+    /// False: the QP has none, or the packet draws no answer.
     #[cold]
     fn repeat_nak(&mut self, from: &Origin, run: &Run) -> bool {
         let ours = self.is_from_peer(from) && run.pkey & 0x7fff == 0x7fff;
@@ -107,9 +107,8 @@ impl Conn<'_> {
         }
         let resp = &mut self.qp.conn.resp;
         resp.set_nak(Some(syndrome));
-        // The answer that failed may have been one that the peer no longer waits for; a NAK behind
-        // what it asks for now would mean nothing to it. Everything before the expected PSN was
-        // executed.
+        // The peer may no longer wait for the answer that failed, and would ignore a NAK before its
+        // present request. Everything before the expected PSN was executed.
         if run.psn.diff(resp.fatal_psn) > 0 {
             resp.fatal_psn = if run.psn.diff(resp.epsn) < 0 { run.psn } else { resp.epsn };
         }
@@ -117,8 +116,8 @@ impl Conn<'_> {
         true
     }
 
-    /// Ends the QP by a NAK at a PSN, which the peer is owed. `reports`: by an event as well,
-    /// because no completion tells the program.
+    /// Ends the QP by a NAK at a PSN, which it owes its peer. `reports`: raises an event as well,
+    /// because no completion reports the end.
     #[cold]
     pub(crate) fn end_by_nak(&mut self, code: NakCode, psn: Psn, reports: bool) {
         let syndrome = Syndrome::Nak(code).byte();
@@ -127,7 +126,7 @@ impl Conn<'_> {
         resp.fatal_nak = Some(syndrome);
         resp.fatal_psn = psn;
         self.common.ready.set(self.qi);
-        // The peer left its rights, or the protocol, or it is this side that failed.
+        // The fault: the peer's access, the peer's request, or this side.
         let event = match code {
             NakCode::RemoteAccess => async_event::QP_ACCESS_ERR,
             NakCode::InvalidRequest => async_event::QP_REQ_ERR,

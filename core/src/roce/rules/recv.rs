@@ -10,8 +10,8 @@ use crate::verbs::types::Wc;
 use crate::verbs::NONE;
 
 impl Conn<'_> {
-    /// Takes a receive request and reserves its CQE, unless one is taken already. False: there is
-    /// none.
+    /// Takes a receive request and reserves its CQE, unless that was done already. False: there is
+    /// no request, or no room in the CQ.
     pub(crate) fn take_recv(&mut self) -> bool {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
         let recv = &mut qp.conn.resp.recv;
@@ -26,7 +26,7 @@ impl Conn<'_> {
             }
             return false;
         };
-        // Inside a message only the entry was given back.
+        // Inside a message only the CQE may have been given back.
         if !recv.taken {
             let mut queue = match qp.srq {
                 NONE => self.q.engine_rq(&common.key),
@@ -86,8 +86,8 @@ impl Conn<'_> {
     }
 
     /// Ends the receive in use with an error, behind those that came before it. The caller ends the
-    /// QP. Inside a message its entry of the CQ may be reserved for others by then: then
-    /// the flush that follows says so when there is room.
+    /// QP. Inside a message its CQE may be reserved for others by now: then the flush that follows
+    /// reports the error when there is room.
     pub(crate) fn fail_recv(&mut self, status: u32) {
         self.flush_fences();
         if !self.take_recv() {

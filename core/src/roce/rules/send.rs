@@ -12,8 +12,8 @@ use crate::wire::{Class, Kind, Opcode, Psn};
 /// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
 pub(in crate::roce) const PSN_WINDOW: u32 = (1 << 23) - 1;
 
-/// A single request that may leave: one packet of a SEND or a WRITE, with nothing of its queue pair
-/// in its way.
+/// A single request that may leave: one packet of a SEND or a WRITE, which nothing of its queue
+/// pair blocks.
 pub(in crate::roce) struct Eligible<'q> {
     pub(in crate::roce) index: u32,
     pub(in crate::roce) slot: SlotRef<'q, SendWqe>,
@@ -22,8 +22,8 @@ pub(in crate::roce) struct Eligible<'q> {
     pub(in crate::roce) run: Run,
 }
 
-/// A single request that is written, with the ACK that its QP owes. Nothing in the engine knows of
-/// it yet.
+/// A single request that is written, with the ACK that its QP owes. The engine's state does not
+/// contain it yet.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "what was handed over must be noted"]
 pub struct PreparedSend {
@@ -50,17 +50,17 @@ pub(in crate::roce) struct Departed {
 
 /// Window that packets count against.
 pub(in crate::roce) enum Charge {
-    /// Nothing: nothing will be heard of them (UC).
+    /// None: no ACK will come (UC), or it is there already (within the engine).
     Free,
-    /// So many bytes of the window to the peer; `asked`: the last packet asks for an ACK.
+    /// Bytes of the window to the peer; `asked`: the last packet asks for an ACK.
     Window { bytes: u32, asked: bool },
-    /// So many bytes of the window of READ responses.
+    /// Bytes of the window of READ responses.
     ReadWindow(u32),
 }
 
 impl Qp {
-    /// The only request that waits in the send queue, if it is single. The peer's window is
-    /// still to be asked.
+    /// The only waiting request of the send queue, if it is single. The caller checks the peer's
+    /// window.
     #[inline(always)]
     pub(in crate::roce) fn next_single<'q>(
         &mut self,
@@ -116,8 +116,8 @@ impl Qp {
 }
 
 impl Conn<'_> {
-    /// Packets of the request that is next have left: PSNs, windows and counters. Timers are
-    /// [`Conn::start_timers`]. What a `SINGLE` request cannot have is compiled out of its copy.
+    /// Records that packets of the next request have left: PSNs, windows and counters, without
+    /// [`Conn::start_timers`]. `SINGLE` compiles out what a single request cannot have.
     #[inline(always)]
     pub(in crate::roce) fn note_sent<const SINGLE: bool>(&mut self, sent: &Departed) {
         let (req, peer) = (&mut self.qp.conn.req, &mut *self.peer);
@@ -149,7 +149,7 @@ impl Conn<'_> {
         }
     }
 
-    /// Packets that are no request have left.
+    /// Counts packets that left beside [`Conn::note_sent`]: answers, ACKs, datagrams.
     #[inline(always)]
     pub(in crate::roce) fn count_sent(&mut self, packets: u32, bytes: u64) {
         for c in [&mut self.qp.counters, &mut self.common.counters] {
@@ -157,8 +157,7 @@ impl Conn<'_> {
         }
     }
 
-    /// A request has left whose answer is waited for. The time counts from it, unless an earlier
-    /// one's is waited for.
+    /// Starts the timers for a request that has left, unless they run for an earlier one.
     #[inline(always)]
     pub(in crate::roce) fn start_timers(&mut self, now: u64) {
         let req = &mut self.qp.conn.req;

@@ -1,6 +1,6 @@
 //! The scatter/gather lists of work requests: bytes between them and packets, or the peer's memory.
 //!
-//! Keys are checked piece by piece and anew for every packet, since a region may end on the way.
+//! Keys are checked piece by piece and anew for every packet, since a region may be deregistered.
 
 use core::ops::Range;
 
@@ -19,7 +19,7 @@ pub(crate) enum CopyError {
     Pending(u32, Token),
     /// No staging room.
     Busy,
-    /// Never: the reason, lkey, address.
+    /// Refused for good: the cause, lkey, address.
     Refused(CauseCode, u32, u64),
 }
 
@@ -41,10 +41,10 @@ impl RegisteredMemory {
         self.regions.local(sge.lkey, pd, sge.addr, len, writes)
     }
 
-    /// Copies `len` bytes from byte `offset` of a list on, piece by piece: `copy` gets the memory
-    /// of a piece, which of the bytes lie there, and how many the piece has from there on.
-    /// `writes`: to the list; then `Some` means that the bytes are taken, and have landed when the
-    /// provider says so of the token.
+    /// Copies `len` bytes from byte `offset` of a list on, piece by piece. `copy` gets the memory
+    /// of a piece, the range of the bytes there, and the bytes of the piece from there on.
+    /// `writes`: the list is the target. Then `Some` means that the bytes are taken, and will have
+    /// landed when the provider says so of the token.
     #[inline(always)]
     fn copy_pieces(
         &self,
@@ -172,8 +172,8 @@ impl RegisteredMemory {
         .is_ok()
     }
 
-    /// Where bytes `at..` of a send request lie in host memory: the pieces, and how many bytes they
-    /// have, `most` at most. None where a key is refused, or the memory is not the host's.
+    /// Where bytes `at..` of a send request lie in host memory: number of pieces, and their bytes,
+    /// at most `most`. (0, 0): a key is refused, or the memory is not the host's.
     pub(in crate::roce) fn host_pieces(
         &self,
         pd: u32,

@@ -11,8 +11,8 @@ use crate::verbs::NONE;
 use crate::wire::Psn;
 
 impl Conn<'_> {
-    /// The request that waits has left, and the owed ACK with it: all that changes by that but the
-    /// time.
+    /// Records that the waiting request has left, and the owed ACK with it. The caller starts the
+    /// timers.
     #[inline(always)]
     pub(in crate::roce) fn single_left(&mut self, prepared: &PreparedSend) {
         let PreparedSend { payload, bytes, acks, .. } = *prepared;
@@ -29,8 +29,8 @@ impl Conn<'_> {
         self.note_sent::<true>(&sent);
     }
 
-    /// Ends the only request that the QP has under way, if the ACK of `psn` ends it and nothing is
-    /// in its way. False: nothing has changed. [`Conn::single_ended`] is next.
+    /// Ends the only request in flight, if the ACK of `psn` ends it and nothing blocks that. False:
+    /// nothing has changed. [`Conn::single_ended`] is next.
     #[inline(always)]
     pub(in crate::roce) fn end_single(&mut self, now: u64, psn: Psn) -> bool {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
@@ -64,7 +64,7 @@ impl Conn<'_> {
         true
     }
 
-    /// The only request that the QP had under way has ended.
+    /// After [`Conn::end_single`]: drops the deferred timer, and wakes QPs that wait for a window.
     #[inline(always)]
     pub(in crate::roce) fn single_ended(&mut self) {
         if self.common.timer_deferred == self.qi as u32 {

@@ -28,12 +28,12 @@ const fn power(n: u32) -> u64 {
     (residue as u64) << 32
 }
 
-/// What folds the later half of a block (bytes 8 to 15) over `bits`.
+/// The constant that folds the later half of a block (bytes 8 to 15) over `bits`.
 pub(super) const fn fold_high(bits: u32) -> u64 {
     power(bits - 1)
 }
 
-/// What folds the earlier half of a block (bytes 0 to 7) over `bits`.
+/// The constant that folds the earlier half of a block (bytes 0 to 7) over `bits`.
 const fn fold_low(bits: u32) -> u64 {
     power(bits + 63)
 }
@@ -244,7 +244,7 @@ fn blocks_128(mut block: __m128i, blocks: &[[u8; 16]]) -> __m128i {
 fn update_short(state: u32, data: &[u8]) -> u32 {
     let len = data.len();
     let block = _mm_xor_si128(load_some(data), _mm_cvtsi32_si128(state as i32));
-    // What the data is too short to meet of the state only moves.
+    // The bytes of the state that lie beyond the data are only shifted.
     let left = if len < 4 { state >> (8 * len) } else { 0 };
     if len == 0 {
         return state;
@@ -260,9 +260,9 @@ pub(super) fn update_128(state: u32, data: &[u8]) -> u32 {
     reduce(blocks_128(block, blocks))
 }
 
-/// The state after a packet, by 128-bit registers: eight bytes that vary, the constant that folds
-/// them over what comes up to the end of the BTH, the two numbers of [`super::Head::last`], and
-/// what follows the BTH.
+/// The state after a packet, by 128-bit registers. The arguments: the eight bytes that vary, the
+/// constant that folds them up to the end of the BTH, the two numbers of [`super::Head::last`], and
+/// the bytes after the BTH.
 #[target_feature(enable = "pclmulqdq,sse4.1,ssse3")]
 pub(super) fn icrc_128(varying: u64, fold: u64, begin: u64, end: u64, rest: &[u8]) -> u32 {
     let (block, blocks) = go_on(head_block(varying, fold, begin, end), rest);
@@ -281,5 +281,5 @@ fn head_block(varying: u64, fold: u64, begin: u64, end: u64) -> __m128i {
     _mm_xor_si128(varying, pair(begin, end))
 }
 
-/// From so many blocks on wider registers are worth their entry and exit.
+/// Fewest blocks for which wider registers pay.
 const WIDE_BLOCKS: usize = 12;

@@ -36,7 +36,7 @@ impl Impl {
     /// The fastest that this machine can run. Cost: one load, but for the first call.
     #[inline]
     pub fn best() -> Impl {
-        // Relaxed: the number stands for itself, and everybody who looks finds the same.
+        // Relaxed: the number guards no other memory, and every thread finds the same one.
         match BEST.load(Ordering::Relaxed) {
             1 => Impl::Table,
             2 => Impl::Clmul,
@@ -54,7 +54,7 @@ fn find_best() -> Impl {
     best
 }
 
-/// Leave to run an implementation: only this module makes one, and only for what the machine has.
+/// Proof that an implementation can run here. Only this module makes one.
 #[derive(Clone, Copy)]
 pub(super) struct Runnable(Impl);
 
