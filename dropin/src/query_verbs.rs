@@ -33,8 +33,7 @@ const WIDTH_1X: u8 = 1;
 const SPEED_FDR10: u8 = 8;
 
 /// `ibv_device_cap_flags`: CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN,
-/// N_NOTIFY_CQ... of which ours are the RNR NAKs, the extensions of memory management (LOCAL_INV,
-/// SEND_WITH_INV), windows of both types.
+/// MEM_WINDOW, MEM_MGT_EXTENSIONS (LOCAL_INV, SEND_WITH_INV), MEM_WINDOW_TYPE_2B.
 const CAPS: u32 = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
 /// `IBV_ATOMIC_GLOB`: atomics are the CPU's.
 const ATOMIC_GLOB: u32 = 2;
