@@ -42,7 +42,7 @@ pub fn address() -> Option<Endpoint> {
 }
 
 /// The router through which peers are reached, if there is one, and the address that it assigns to
-/// this process. It is asked once.
+/// this process. The first router that answers is asked once.
 ///
 /// # Errors
 /// It cannot be reached, or refuses; the reason was printed to standard error.

@@ -116,7 +116,7 @@ pub struct Hca {
     objects: Mutex<Objects>,
 }
 
-/// The initial limits of a device. Tables grow up to sixteen times of it inside create calls.
+/// The initial limits of a device. Create calls grow the tables up to sixteen times these limits.
 const CONFIG: Config = Config {
     max_pd: 64,
     max_mr: 4096,
@@ -135,7 +135,7 @@ const CONFIG: Config = Config {
     ..Config::DEFAULT
 };
 
-/// First growth. Each is twice the one before, so 14 of them exhaust what a process can use.
+/// First growth. Each is twice the one before, so 14 of them add 128 GiB.
 const GROWTH: usize = 8 << 20;
 
 impl Hca {

@@ -21,7 +21,8 @@ pub(crate) fn errno(e: Error) -> c_int {
     reason::returned(e);
     match e.errno() {
         n @ 1..=4095 => -n,
-        // An `Os` error without an errno is a bug below. The result must be negative all the same.
+        // An `Os` error without an errno is a bug of a lower layer. The result must be negative
+        // even so.
         _ => -libc::EIO,
     }
 }

@@ -9,7 +9,7 @@ use gdrcore_verbs::VerbsDevice;
 
 /// A device that a context owns.
 pub(crate) trait ContextDevice: Device {
-    /// Registers a kind of memory under a number from 1 on. It outlives the device.
+    /// Registers a kind of memory, which outlives the device, under a number from 1 on.
     fn memory_add(&self, _provider: u32, _memory: &'static dyn Memory) -> Result<()> {
         Err(refuse!(Unsupported, "this device has one kind of memory, the host's"))
     }

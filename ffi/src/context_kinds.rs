@@ -21,7 +21,7 @@ use gdrcore_verbs::VerbsDevice;
 enum NameForm {
     /// They begin with this word and a colon.
     Prefix(&'static str),
-    /// There is this one.
+    /// The only name.
     Word(&'static str),
 }
 

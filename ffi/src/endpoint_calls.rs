@@ -31,14 +31,14 @@ const AT_RESERVED: usize = 76;
 
 const BITS_24: u32 = 0xff_ffff;
 
-/// Distance of the PSNs of a QP's next life from those of its last one: more than a window holds,
-/// so that packets still under way are behind them, and so little that many lives pass before PSNs
-/// wrap (2^23).
+/// Distance between the PSNs of a QP's last connection and those of the next one. It exceeds a
+/// window, so that late packets are behind the new PSNs, and is so small that many connections
+/// follow before PSNs wrap (2^23).
 const PSN_GAP: u32 = 1 << 16;
 /// The random part of that distance.
 const PSN_SPREAD: u32 = 1 << 18;
 
-/// The first PSN of a QP whose former life ended at `former`; 0: it had none.
+/// The first PSN of a connection of a QP whose last one ended at `former`; 0: it had none.
 fn start_psn(former: u32, random: u32) -> u32 {
     let ahead =
         if former == 0 { random } else { former.wrapping_add(PSN_GAP + random % PSN_SPREAD) };

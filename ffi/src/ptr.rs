@@ -128,8 +128,9 @@ pub(crate) fn zeroed<T: Versioned>() -> T {
 
 /// Copies a struct of the caller's version into one of ours: a missing tail is zero, which means
 /// default; a longer tail must be zero, since otherwise the caller sets options that this library
-/// does not know. # Safety `p` is null, misaligned, or readable for 4 bytes and for the
-/// `struct_size` that they hold.
+/// does not know.
+/// # Safety
+/// `p` is null, misaligned, or readable for 4 bytes and for the `struct_size` that they hold.
 pub(crate) unsafe fn read<T: Versioned>(p: *const T, name: &str) -> Result<T> {
     // SAFETY: our contract covers the 4 bytes.
     let n = unsafe { struct_size(p, name) }?;
@@ -237,8 +238,9 @@ pub(crate) unsafe fn cstr<'a>(p: *const c_char, max: usize, name: &str) -> Resul
 }
 
 /// Formats into a caller's buffer like snprintf: NUL-terminated, truncated if it does not fit;
-/// returns the length of the whole without the NUL. # Safety `buf` is null or writable for `len`
-/// bytes.
+/// returns the length of the whole without the NUL.
+/// # Safety
+/// `buf` is null or writable for `len` bytes.
 pub(crate) unsafe fn format(
     buf: *mut c_char,
     len: usize,
@@ -352,8 +354,9 @@ pub(crate) unsafe fn read_plain<T: Copy>(p: *const T, name: &str) -> Result<T> {
     Ok(unsafe { p.read() })
 }
 
-/// The caller's array of `n` completions. # Safety `p` is null, misaligned, or writable for `n`
-/// structs, and not used by others during `'a`.
+/// The caller's array of `n` completions.
+/// # Safety
+/// `p` is null, misaligned, or writable for `n` structs, and not used by others during `'a`.
 #[inline(always)]
 pub(crate) unsafe fn wc_slice<'a>(
     p: *mut gdrc_wc,

@@ -1,8 +1,8 @@
-//! The firewall's rule that lets nobody but the router send as the router.
+//! The firewall's rule by which only the router sends packets as the router.
 //!
-//! On the wire a tenant is a UDP source port of its host's address, so whoever else can send from
-//! that address to routers' ports can be any tenant of the host. The rule is nftables': to these
-//! ports only what the router's user sends leaves the host, and nothing that was forwarded.
+//! On the wire a tenant is a UDP source port of its host's address, so another process that sends
+//! from that address to routers' ports can pose as any tenant of the host. The nftables rule drops
+//! packets to these ports, unless the router's user sends them, and all that are forwarded.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -16,9 +16,9 @@ const FORWARD: &str = "forward";
 /// What a router does about the rule when it starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Firewall {
-    /// It does not look.
+    /// It does not check.
     Off,
-    /// It looks, and says what it has found wrong, or that it may not look.
+    /// It checks, and logs what is wrong, or that it may not read the rules.
     #[default]
     Check,
     /// It starts only where the rule is in force.
@@ -26,7 +26,7 @@ pub enum Firewall {
 }
 
 impl Firewall {
-    /// Of a word.
+    /// Parses the word of an option.
     pub fn parse(word: &str) -> Option<Firewall> {
         match word {
             "off" => Some(Firewall::Off),
@@ -37,8 +37,8 @@ impl Firewall {
     }
 }
 
-/// The rule, as `nft -f` reads it: for routers' ports, and the user of this one. It replaces what
-/// it has said before.
+/// The rule, as `nft -f` reads it. `ports`: routers' ports; `uid`: this router's user. It replaces
+/// an earlier one.
 pub fn rule(ports: &BTreeSet<u16>, uid: u32) -> String {
     let chain = |name: &str, rules: &dyn Fn(u16) -> String| {
         let rules: String = ports.iter().map(|&port| format!("    {}\n", rules(port))).collect();
@@ -46,13 +46,13 @@ pub fn rule(ports: &BTreeSet<u16>, uid: u32) -> String {
     };
     let output = chain(OUTPUT, &|port| format!("udp dport {port} meta skuid != {uid} drop"));
     let forward = chain(FORWARD, &|port| format!("udp dport {port} drop"));
-    // The first line is for the second to find something.
+    // The first line makes the table if there is none, so that the second can delete it.
     let table = format!("table inet {TABLE}");
     format!("{table}\ndelete {table}\n{table} {{\n{output}{forward}}}\n")
 }
 
-/// Whether the rule is in force, by what `nft -j list ruleset` says. Another rule that does the
-/// same is not known as such.
+/// Checks that the rule is in force. `ruleset`: the output of `nft -j list ruleset`. Another rule
+/// with the same effect is not recognised.
 ///
 /// # Errors
 /// In words: what is missing.
@@ -90,7 +90,7 @@ fn drop_it() -> Value {
     serde_json::json!({ "drop": null })
 }
 
-/// A rule as nft tells of it.
+/// The rule of a chain, in nft's JSON.
 fn expected(chain: &str, port: u16, uid: u32) -> Value {
     let dport = serde_json::json!({"match": {"op": "==", "left":
         {"payload": {"protocol": "udp", "field": "dport"}}, "right": port}});
@@ -105,7 +105,7 @@ fn expected(chain: &str, port: u16, uid: u32) -> Value {
 /// Asks nft whether the rule is in force.
 ///
 /// # Errors
-/// In words: what is missing, or that nft may not look, which takes CAP_NET_ADMIN.
+/// In words: what is missing, or that nft lacks CAP_NET_ADMIN.
 pub fn look(ports: &BTreeSet<u16>, uid: u32) -> Result<(), String> {
     let asked = Command::new("nft").args(["-j", "list", "ruleset"]).output();
     let asked = asked.map_err(|e| format!("it can't be told: nft: {e}"))?;

@@ -1,7 +1,7 @@
-//! What the kernel says of a process, and which tenant that makes it.
+//! The kernel's facts about a process, and the tenant that follows from them.
 //!
-//! Nothing that a process sends counts but its wish among several tenants that it is anyhow
-//! (`FFR_ID`).
+//! A process's own messages do not count, with one exception: if several tenants fit, `FFR_ID`
+//! selects one of them.
 
 use crate::policy::{tenant_of_uid, Policy, Rules, Tenant, Unmatched};
 use std::fmt;
@@ -10,25 +10,24 @@ use std::path::{Path, PathBuf};
 /// A namespace: device and inode of its file.
 pub type Namespace = (u64, u64);
 
-/// What the kernel says of whoever has connected.
+/// The kernel's facts about the peer of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// The socket that was connected to.
     pub socket: PathBuf,
-    /// Its process, as the router numbers it; 0: of a namespace that the router does not see.
+    /// Its pid in the router's pid namespace; 0: it has none there.
     pub pid: i32,
-    /// Its user, as the router numbers it; `None`: one that has no number in the router's user
-    /// namespace.
+    /// Its uid in the router's user namespace; `None`: it has none there.
     pub uid: Option<u32>,
     /// The paths of `/proc/<pid>/cgroup`; empty: they can't be read.
     pub cgroups: Vec<String>,
-    /// Its network namespace; `None`: the router has not the right to know.
+    /// Its network namespace; `None`: the router has no right to read it.
     pub netns: Option<Namespace>,
 }
 
-/// What the policy's words mean on this host.
+/// The host's objects that a policy names.
 pub trait World {
-    /// The network namespace that a file stands for.
+    /// The network namespace of a file.
     fn netns(&self, path: &Path) -> Option<Namespace>;
 }
 
@@ -50,7 +49,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Whether a process is what rules say.
+/// Whether a process fits all rules.
 fn fits(rules: &Rules, seen: &Seen, world: &dyn World) -> bool {
     let uid = rules.uid.is_none_or(|uid| Some(uid) == seen.uid);
     let cgroup =
@@ -62,15 +61,15 @@ fn fits(rules: &Rules, seen: &Seen, world: &dyn World) -> bool {
     uid && cgroup && netns
 }
 
-/// The tenant that a process is: at a tenant's own socket that one, if its rules fit, too; at the
-/// common one the first whose rules fit, or of these the one with its `FFR_ID`.
+/// The tenant of a process. At a tenant's own socket: that tenant, if its rules fit too. At the
+/// common socket: of the tenants whose rules fit, the one with its `FFR_ID`, or the first.
 pub fn tenant_of(policy: &Policy, seen: &Seen, ffr_id: i32, world: &dyn World) -> Option<Tenant> {
     let is_own = |t: &&Tenant| t.listen.as_ref() == Some(&seen.socket);
     if let Some(own) = policy.tenants.iter().find(is_own) {
         return Some(own).filter(|t| fits(&t.rules, seen, world)).cloned();
     }
     if policy.listen.as_ref() != Some(&seen.socket) {
-        // A socket that the policy has no more.
+        // The policy no longer has the socket.
         return None;
     }
     let fitting =

@@ -1,18 +1,19 @@
-//! The router: how containers, which have no RDMA NIC, no device node and perhaps no network, reach
-//! each other through the soft device (docs/ROUTER.md).
+//! The router: connects containers through the soft device (docs/ROUTER.md). They need no RDMA NIC,
+//! no device node and no network.
 //!
-//! * [`policy`]: who there may be, and who may talk to whom; the TOML file.
-//! * [`identity`]: what the kernel says of a process, and which tenant that makes it.
+//! * [`policy`]: tenants, their limits, and which may talk to which; the TOML file.
+//! * [`identity`]: the kernel's facts about a process, and the tenant that follows.
 //! * [`broker`]: sessions, addresses, queue pair numbers, links. A state machine: messages in,
 //!   actions out, no system call.
-//! * [`relay`]: which packet that a session puts into its ring goes to whom. No system call either.
-//! * [`firewall`]: the rule that lets nobody else of a host send as its router.
+//! * [`relay`]: the destination and the turn of each packet in a session's ring. No system call
+//!   either.
+//! * [`firewall`]: the rule by which only the router sends packets as the router.
 //! * [`nic`]: RoCE devices of the host that would take the router's packets.
-//! * [`daemon`]: sockets, processes, the admin socket. Everything that knows Linux.
+//! * [`daemon`]: sockets, processes, the admin socket. Everything that depends on Linux.
 //!
-//! Two tenants that policy allows to talk get either end of a socket each, and over it a ring of
-//! their own, in which the router has no further part. Datagrams and messages of the connection
-//! manager, and where it is told so everything, go by rings to and from the router.
+//! Two sessions that policy allows to talk get an end of a socket each, and over it a direct ring,
+//! without the router. Datagrams, messages of the connection manager, and what the policy says, go
+//! by rings to and from the router.
 
 pub mod broker;
 pub mod daemon;

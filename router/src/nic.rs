@@ -1,5 +1,5 @@
-//! RoCE devices of the host that have the router's address: a NIC, and rxe, take UDP 4791 of their
-//! own addresses before any socket, so a router there would get nothing.
+//! RoCE devices of the host that have the router's address. A NIC, or rxe, takes UDP 4791 of its
+//! own addresses before any socket, so a router there would receive nothing.
 
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 use std::fs;

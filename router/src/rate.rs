@@ -1,23 +1,23 @@
-//! How often something may be done.
+//! A limit of events per second.
 
 use gdrcore_core::bucket::TokenBucket;
 
-/// A number of things in a second, and as many at once.
+/// So many events a second, of which all may come at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// One of its bytes is one thing. `None`: there is never any.
+    /// One byte is one event. `None`: the rate is 0.
     bucket: Option<TokenBucket>,
 }
 
 impl Rate {
-    /// Full.
+    /// With a full bucket.
     pub fn new(now: u64, per_second: u32) -> Rate {
         let mut bucket = TokenBucket::default();
         bucket.set_rate(now, per_second.into(), per_second);
         Rate { bucket: (per_second != 0).then_some(bucket) }
     }
 
-    /// One of them, if there is one.
+    /// Takes one event. False: the rate is exceeded.
     pub fn take(&mut self, now: u64) -> bool {
         let Some(bucket) = &mut self.bucket else { return false };
         let may = bucket.available(now) > 0;

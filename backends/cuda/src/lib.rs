@@ -2,13 +2,16 @@
 //! GPU.
 //!
 //! * [`api`]: `libcuda.so.1`, its functions and numbers; a function that an older driver lacks is a
-//!   failure of that function, never of the load. * [`device`]: GPUs by ordinal and by PCI address,
-//!   and their primary contexts. * [`memory`]: allocation, export and import, copies. * [`span`]:
-//!   the driver's facts about an address: which GPU, which allocation, whether it is still the same
-//!   one. * [`route`]: the route of a NIC to GPU memory: dma-buf, nvidia-peermem, or staging; and
-//!   why not another. * [`staging`]: the soft device's route, a [`gdrcore_core::mem::Memory`] over
-//!   pinned host memory and asynchronous copies. * [`topology`]: the distance of NICs and GPUs,
-//!   from sysfs. Needs no driver.
+//!   failure of that function, never of the load.
+//! * [`device`]: GPUs by ordinal and by PCI address, and their primary contexts.
+//! * [`memory`]: allocation, export and import, copies.
+//! * [`span`]: the driver's facts about an address: its GPU, its allocation, and whether that is
+//!   still the same one.
+//! * [`route`]: the route of a NIC to GPU memory (dma-buf, nvidia-peermem, or staging), and why not
+//!   another.
+//! * [`staging`]: the soft device's route, a [`gdrcore_core::mem::Memory`] over pinned host memory
+//!   and asynchronous copies.
+//! * [`topology`]: the distance of NICs and GPUs, from sysfs. Needs no driver.
 //!
 //! Contexts are the devices' primary ones, retained when first used and kept as long as the process
 //! lives, so programs that use CUDA's runtime share theirs with us. Every call makes its context

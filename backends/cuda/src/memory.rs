@@ -46,7 +46,7 @@ fn remember(at: DevicePtr, device: &'static Device, made: Made) -> DevicePtr {
     at
 }
 
-/// How another process gets memory.
+/// A reference to memory, for another process.
 #[derive(Clone, Copy)]
 pub enum Shared {
     /// By a handle, with the offset of the range in its allocation.

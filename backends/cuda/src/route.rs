@@ -87,8 +87,8 @@ pub struct Record {
     pub code: i32,
 }
 
-/// A device as this choice sees it. Each route returns the registration that it made, or the
-/// reason.
+/// The registrations that a device offers, one function for each route. Each returns the
+/// registration that it made, or the error.
 pub trait Ways {
     /// The result of a registration.
     type Made;

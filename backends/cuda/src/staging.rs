@@ -6,9 +6,10 @@
 //! * **out** (`fetch`): the first packet of a message starts the copy of its chunk and of some
 //!   behind it; while one is sent, the next are copied. A chunk belongs to one message
 //!   ([`TransferId::id`]) and is read ahead only to the end of that message, so bytes that the
-//!   program changes before its next request are read again. * **in** (`place`): adjacent packets
-//!   gather in a chunk; the copy starts when the chunk is full, when another packet comes, or when
-//!   the engine polls whether the bytes have landed, which it does before it acknowledges them.
+//!   program changes before its next request are read again.
+//! * **in** (`place`): adjacent packets gather in a chunk; the copy starts when the chunk is full,
+//!   when another packet comes, or when the engine polls whether the bytes have landed, which it
+//!   does before it acknowledges them.
 //!
 //! A fetch waits, on the GPU, for the placements before it. Placements land in the order of the
 //! calls; if a message crosses GPUs, `poll` keeps that order. A GPU program that polls the last
@@ -126,7 +127,7 @@ unsafe impl Send for State {}
 /// it.
 ///
 /// # Cost
-/// [`PINNED`] bytes of pinned memory; 64 events and two streams for each GPU that is used. A call
+/// [`PINNED`] bytes of pinned memory; 80 events and two streams for each GPU that is used. A call
 /// of the engine allocates nothing and never waits for the GPU.
 pub struct Staging {
     state: Mutex<State>,
@@ -348,7 +349,7 @@ impl State {
         unsafe { self.pinned.add((CHUNKS + self.inward_at(seq)) * CHUNK) }
     }
 
-    /// Takes bytes for the GPU.
+    /// Copies bytes into chunks for the GPU.
     fn place(&mut self, whose: &Whose, addr: u64, src: &[u8]) -> Access {
         let &Whose { lane, cookie, .. } = whose;
         let free = CHUNKS - (self.next - self.head) as usize;

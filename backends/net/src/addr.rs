@@ -138,14 +138,14 @@ impl Endpoint {
             None => 0,
         };
         let ep = Endpoint { ip: ip.octets(), scope_id, port };
-        // A zone elsewhere would be dropped silently, and without one the kernel cannot know the
-        // link.
         if !ep.is_unicast() {
             return Err(refuse!(
                 Invalid,
                 "address '{host}': one that an interface has, not one of a group, of all or of none"
             ));
         }
+        // Without a zone the kernel cannot know the link of a link-local address. With any other
+        // address a zone would be ignored silently.
         match (ep.is_link_local_v6(), scope_id != 0) {
             (true, false) => Err(refuse!(
                 Invalid,

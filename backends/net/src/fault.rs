@@ -31,7 +31,7 @@ const HANDLERS: usize = 16;
 /// A handler with siginfo, as the kernel calls it.
 type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// Our handlers, one in front of each of them.
+/// Our handlers, one for each action that ours can replace.
 static ENTRIES: [Handler; HANDLERS] = [
     handler::<0>,
     handler::<1>,
@@ -94,7 +94,7 @@ impl Replaced {
 
 static REPLACED: [Replaced; 2] = [const { Replaced::new() }; 2];
 
-/// A thread changes actions.
+/// Held by the thread that changes the actions of signals.
 static CHANGING: AtomicBool = AtomicBool::new(false);
 
 fn is_same(a: &libc::sigaction, b: &libc::sigaction) -> bool {

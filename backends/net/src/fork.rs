@@ -4,7 +4,7 @@
 //! kernel wipes the page in every child (MADV_WIPEONFORK), so the word of a guard made before the
 //! fork differs from it. A child that opens contexts of its own writes a new word, later than any
 //! of its ancestors'. A child that shares its parent's memory (vfork, threads) shares the page too
-//! and stays an owner, rightly.
+//! and stays an owner.
 
 use gdrcore_core::error::{Error, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ static PAGE: Page = Page(AtomicU64::new(0), [const { AtomicU64::new(0) }; 511]);
 /// Whether fork() runs [`wipe`].
 static HANDLER: AtomicBool = AtomicBool::new(false);
 
-/// Complemented words that guards hold are never this.
+/// A word of no process: [`here`] never returns it.
 pub const NOWHERE: u64 = 0;
 
 /// Every word of [`here`] has this bit. With the bit flipped it is no process's word and may carry
@@ -89,8 +89,9 @@ fn see_to_wiping() {
 /// Bytes that memory must be aligned to, and a multiple of, to be wiped by [`wipe_in_children`].
 pub const PAGE_BYTES: usize = 4096;
 
-/// Wipes memory in children: by the kernel, or else by `by_hand`, once `handler` has become true.
-/// Harmless when repeated, so that no thread waits for another, which a fork may have left behind.
+/// Has memory wiped in each child of a fork: by the kernel, or else by `by_hand`, which libc calls.
+/// `handler` records that libc has been told. May be repeated: it needs no once-lock, for which the
+/// child of a fork could wait for ever.
 ///
 /// # Safety
 /// `bytes` at `at`, both multiples of [`PAGE_BYTES`], are private memory of no file, used by the

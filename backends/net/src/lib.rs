@@ -4,10 +4,10 @@
 //! * [`port`]: the trait of a port that carries packets. [`udp`]: bursts over an unprivileged UDP
 //!   socket. [`shm`]: links to other processes of this host.
 //! * [`pcap`]: captures of a port's packets as frames.
-//! * [`proc_net`]: what the kernel's list says of UDP sockets.
+//! * [`proc_net`]: the kernel's list of UDP sockets: users of ports, unread packets.
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and
 //!   randomness, memory, the fork check, faults on memory that vanished.
-//! * [`reason`]: the words of a thread's last refused call.
+//! * [`reason`]: the reason text of a thread's last refused call.
 //! * [`addr_group`]: many processes on one address; `local`: the sockets by which processes of one
 //!   host find each other.
 //! * [`soft`]: the soft device: engine, ports, progress.
@@ -36,6 +36,6 @@ pub mod udp;
 pub mod via;
 pub mod wait;
 
-/// Bytes of a burst or frame, sent or received, whose handling takes microseconds, much more than
-/// batching saves. The peer should not wait for the bursts behind it.
+/// A burst or frame of this many bytes takes microseconds to handle, more than batching saves. So
+/// the peer does not wait for the bursts behind it.
 const LONG: usize = 16 << 10;

@@ -7,10 +7,11 @@
 //!
 //! Directories, their sockets and their holders:
 //!
-//! * `<address>-<port>/any`: `door`. The first device of the address; links of datagrams. *
-//!   `<address>-<port>/<block>`: `door`, `mail`, `life`. The owner of the QPN block; links,
-//!   messages of the group, and connections that end with the owner. * `<address>-<port>/c<port
-//!   space>-<port>`: `mail`. The listener of the connection manager at that port.
+//! * `<address>-<port>/any`: `door`. The first device of the address; links of datagrams.
+//! * `<address>-<port>/<block>`: `door`, `mail`, `life`. The owner of the QPN block; links,
+//!   messages of the group, and connections that end with the owner.
+//! * `<address>-<port>/c<port space>-<port>`: `mail`. The listener of the connection manager at
+//!   that port.
 
 mod socket_dir;
 mod sweep;
@@ -379,7 +380,8 @@ pub(crate) fn own_uid() -> libc::uid_t {
 /// user may: each end trusts the other's memory, and a process of root would have to trust a
 /// user's.
 ///
-/// Equal uids are equal users: elsewhere no socket is made ([`SocketDir::open`]).
+/// Comparing uids suffices: where one uid may stand for several users, no socket is made
+/// ([`SocketDir::open`]).
 pub(crate) fn is_own_user(uid: libc::uid_t) -> bool {
     uid == own_uid()
 }

@@ -217,7 +217,7 @@ impl Pcap {
         let open =
             |access| Fd::from_call(unsafe { libc::open(path.as_ptr(), append | access, 0o644) });
         let fd = match open(libc::O_RDWR) {
-            // A pipe without reader.
+            // With O_RDWR: a socket, or a device without a driver.
             Err(Error::Os(libc::ENXIO)) => {
                 return Err(refuse!(Unsupported, "pcap_path: this pipe has no reader"))
             }

@@ -49,7 +49,7 @@ impl Write for Text {
 }
 
 struct Record {
-    /// The error that the words are of.
+    /// The error that the text explains.
     error: Option<Error>,
     /// Whether the call has returned the error.
     returned: bool,
@@ -82,8 +82,8 @@ pub fn set(e: Error, words: fmt::Arguments<'_>) {
     });
 }
 
-/// Puts text before the reason of `e`, if it has one: the part of a larger argument that was
-/// refused.
+/// Puts `words`, such as the name of the refused part of an argument, before the reason of `e`, or
+/// before its own text if it has no reason.
 pub fn before(e: Error, words: fmt::Arguments<'_>) {
     let mut old = Text::EMPTY;
     let known = read(|said, text| said == Some(e) && old.write_str(text).is_ok());

@@ -130,7 +130,7 @@ pub struct UdpPort {
     groups: groups::Groups,
     class: u8,
     connected: Option<connected::ConnectedSocket>,
-    /// A destination that cannot have one.
+    /// The last peer for which no connected socket could be made.
     not_connectable: Option<Endpoint>,
     /// Consecutive bursts that left alone for the last destination, and could have left by a
     /// connected socket.
@@ -147,7 +147,7 @@ impl UdpPort {
     /// Bytes of memory that [`UdpPort::open`] needs.
     pub const fn memsize(cfg: &UdpConfig) -> usize {
         let cfg = cfg.resolved();
-        // The walk aligns its start itself.
+        // `Carve` may skip bytes to align its start.
         tx::Tx::memsize(&cfg) + rx::Rx::memsize(&cfg) + 2 * ALIGN
     }
 
@@ -229,8 +229,8 @@ impl UdpPort {
         socket::allow_reuse_port(self.fd.raw())
     }
 
-    /// MTU of the interface that owned the address when the port was opened, in bytes of IP packet,
-    /// now; 1500 if there is none. Cost: two system calls.
+    /// Current MTU, in bytes of IP packet, of the interface that owned the address at open; 1500 if
+    /// none did. Cost: two system calls.
     pub fn link_mtu(&self) -> u32 {
         socket::link_mtu(self.interface, self.fd.raw())
     }

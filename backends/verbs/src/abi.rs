@@ -84,7 +84,7 @@ pub struct Opened {
     pub async_fd: c_int,
     /// Readable when an armed CQ has an event.
     pub channel_fd: c_int,
-    /// How requests are posted.
+    /// The provider's data path.
     pub data: DataPath,
     /// [`caps`].
     pub caps: u32,
@@ -92,11 +92,11 @@ pub struct Opened {
     pub ports: u32,
     /// Node GUID in host order.
     pub node_guid: u64,
-    /// The device's own bounds.
+    /// The device's own bounds; this one: queue pairs.
     pub max_qp: u32,
     /// Requests in a queue.
     pub max_qp_wr: u32,
-    /// Pieces of a request.
+    /// Scatter/gather entries of a request.
     pub max_sge: u32,
     /// Completion queues.
     pub max_cq: u32,
@@ -183,7 +183,7 @@ pub struct QpMake {
     pub qp_type: u32,
     /// 1: every send request is signalled.
     pub sq_sig_all: u32,
-    /// The requested bounds; at return the granted ones.
+    /// The requested bounds; [`QpMade`] has the granted ones.
     pub cap: QpCap,
 }
 
@@ -217,7 +217,7 @@ pub struct Event {
     pub kind: u32,
     /// 1: `cookie` is that of a QP, CQ or SRQ; 0: it is a port's number or 0.
     pub object: u32,
-    /// Which.
+    /// The cookie of the object, or the number of the port.
     pub cookie: u64,
 }
 
@@ -229,7 +229,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// No words.
+    /// An empty text.
     pub const fn new() -> Text {
         Text { used: 0, bytes: [0; 380] }
     }
@@ -239,7 +239,7 @@ impl Text {
         let written = self.bytes.get(..self.used as usize).unwrap_or_default();
         match core::str::from_utf8(written) {
             Ok(text) => text,
-            // Cut within a character.
+            // The text was cut within a character.
             Err(e) => core::str::from_utf8(&written[..e.valid_up_to()]).unwrap_or_default(),
         }
     }

@@ -233,7 +233,7 @@ impl Device for VerbsDevice {
     }
 
     fn channel_wait(&self, channel: Handle, timeout_ms: i32) -> Result<Option<Handle>> {
-        // In use for as long as it sleeps, so that no thread destroys it.
+        // The channel stays in use during the sleep, so that no thread destroys it.
         let held = self.channels.enter(channel)?;
         self.wait_for_event_of(held.object(), held.more().fd.load(Relaxed), timeout_ms)
     }

@@ -21,7 +21,7 @@ use gdrcore_core::{reason, refuse};
 
 /// Requests that are copied at a time.
 const CHUNK: usize = 8;
-/// Consecutive empty polls of a CQ after which the kernel is asked whether the device still exists.
+/// After this many empty polls of a CQ, the kernel is asked whether the device still exists.
 const LOOK_EVERY: u32 = 1 << 14;
 
 /// Opcodes that a QP of this type supports, as bits.
@@ -526,7 +526,7 @@ impl VerbsDevice {
     }
 }
 
-/// A request of nothing.
+/// A request with all fields zero.
 pub const EMPTY: SendWr = SendWr {
     wr_id: 0,
     next: core::ptr::null(),

@@ -55,7 +55,7 @@ pub struct VerbsDevice {
     /// Protects the tables of handles. Never held during a call of libibverbs.
     control: Mutex<()>,
     pub(crate) events: Events,
-    /// The device went away.
+    /// The device is gone.
     pub(crate) gone: AtomicBool,
     /// The last cause of any QP, or of none.
     pub(crate) last: Mutex<Cause>,
@@ -72,7 +72,7 @@ fn layout(
     Ok((device, config, tables))
 }
 
-/// A library with the functions that [`VerbsDevice`] needs, so that tests bring their own.
+/// Loads the table of functions that [`VerbsDevice`] needs; tests pass their own.
 pub(crate) type Loader = fn(&mut Text) -> Result<&'static Module>;
 
 impl VerbsDevice {
@@ -261,7 +261,7 @@ impl VerbsDevice {
         Ok(())
     }
 
-    /// The address vector, if a NIC can send there.
+    /// Refuses an address vector to which a NIC cannot send.
     pub(crate) fn reachable(&self, ah: &AhAttr) -> Result<()> {
         if ah.udp_port != 0 && ah.udp_port != ROCE_PORT {
             return Err(refuse!(

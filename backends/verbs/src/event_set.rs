@@ -1,4 +1,5 @@
-//! The descriptors that a program sleeps on, and the events that were taken already.
+//! The descriptor that a program sleeps on, and the events that were taken from the kernel and wait
+//! for the program.
 
 use std::sync::Mutex;
 

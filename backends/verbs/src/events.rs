@@ -1,7 +1,8 @@
 //! Waiting, events of CQs, and the kernel's events of QPs, ports and the device.
 //!
 //! The program's descriptor is an epoll set of three: the completion channel, the kernel's
-//! asynchronous events, and an eventfd for events that a check for the device has taken already.
+//! asynchronous events, and an eventfd that is readable while events wait that
+//! [`VerbsDevice::look`] has taken.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -1,11 +1,14 @@
 //! The verbs device: a NIC, driven through libibverbs.
 //!
-//! * [`name`]: its device names. * [`load`], [`abi`]: the module `libgdrcore_verbs.so`, which alone
-//!   is linked to libibverbs, and the table between the two. * [`open`]: device, port and GID,
-//!   chosen or refused with a reason. * [`slots`]: handles; [`control`]: objects; [`recover`]: a QP
-//!   back to RESET; [`data`]: post and poll; [`pinned`]: the same without a lookup; [`events`]:
-//!   waiting, and the kernel's events; [`cause`]: why an operation failed; [`stats`]: counters.
-//!   Data that these share is in `objects`, `facts`, `plain`, `drain`, `event_set`.
+//! * [`name`]: its device names.
+//! * [`load`], [`abi`]: the module `libgdrcore_verbs.so`, which alone is linked to libibverbs, and
+//!   the table between the two.
+//! * [`open`]: device, port and GID, chosen or refused with a reason.
+//! * [`slots`]: handles; [`control`]: objects; [`recover`]: a QP back to RESET.
+//! * [`data`]: post and poll; [`pinned`]: the same without a lookup.
+//! * [`events`]: waiting, and the kernel's events.
+//! * [`cause`]: why an operation failed; [`stats`]: counters.
+//! * Data that these share is in `objects`, `facts`, `plain`, `drain`, `event_set`.
 //!
 //! The structs of the data path have libibverbs' layout, so a post or a poll is: look up the
 //! handle, check the list, call the provider's function with the program's own structs. Nothing

@@ -98,7 +98,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// A GID as people write it.
+/// A GID as an IP address; IPv4 if it is mapped.
 pub fn address(gid: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(gid).to_canonical()
 }

@@ -84,7 +84,7 @@ pub(crate) struct Qp {
     pub(crate) srq: AtomicU64,
     /// A reset in progress.
     pub(crate) drain: Drain,
-    /// For causes.
+    /// Attributes that a cause reports.
     pub(crate) facts: Mutex<Facts>,
 }
 

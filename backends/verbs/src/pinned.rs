@@ -1,4 +1,5 @@
-//! A pinned QP or CQ: the fields that calls without a lookup need, and the rest of such calls.
+//! A pinned QP or CQ: the fields that calls without a lookup need, and the slow paths of such
+//! calls.
 //!
 //! The caller that pinned it keeps it from being destroyed, so nothing here checks whether it
 //! exists, and no flag keeps a second thread out: providers have locks of their own.
@@ -16,9 +17,9 @@ use gdrcore_core::verbs::types::{send_flags, Handle, RecvWr, SendWr};
 /// The fields that posts to a pinned QP need.
 #[derive(Clone, Copy)]
 pub struct PinnedQp {
-    /// The provider's post, for usual requests.
+    /// The provider's post, for common requests.
     pub post_send: PostSend,
-    /// Its other one.
+    /// The provider's post of receives.
     pub post_recv: PostRecv,
     /// Its QP.
     pub object: Object,

@@ -21,9 +21,9 @@ impl Plain {
     /// Sets the filter of a QP whose provider takes requests of these `opcodes` (as bits)
     /// unchanged, with `sge_max` entries.
     ///
-    /// The filter compares bits only: it passes opcodes below the largest power of two below which
-    /// all are plain, and numbers of entries that need no more bits than `sge_max`. A number that
-    /// is still too large is refused by the provider, as every provider does.
+    /// The filter compares bits only. It passes opcodes below 2^k, with the largest k for which all
+    /// of them are plain, and numbers of entries that need no more bits than `sge_max`. Every
+    /// provider refuses a number that is still too large.
     pub fn prepare(&self, opcodes: u32, sge_max: u32) {
         let low = opcodes.trailing_ones().checked_ilog2();
         let usual = (1u64 << low.unwrap_or(0)) - 1;

@@ -23,7 +23,8 @@ use gdrcore_core::verbs::types::{
     UdWr, Wc, WrOp,
 };
 
-/// `wr_id` of a QP's markers: no program uses addresses of this device's tables.
+/// `wr_id` of a QP's markers: the complement of an address in this device's tables, which no
+/// program uses.
 fn marker(qp: &Qp, send: bool) -> u64 {
     let at: *const Qp = qp;
     !(at.addr() as u64) ^ u64::from(send)

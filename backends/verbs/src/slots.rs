@@ -25,7 +25,7 @@ pub struct Slot<T> {
     users: AtomicU32,
     /// Existing objects that were made on it.
     children: AtomicU32,
-    /// The rest.
+    /// The other state of its kind.
     pub more: T,
 }
 
@@ -43,7 +43,7 @@ impl<T> Use<'_, T> {
         &self.0.more
     }
 
-    /// One more object lives on it.
+    /// Counts one more object that was made on this one.
     pub fn adopt(&self) {
         self.0.children.fetch_add(1, Ordering::SeqCst);
     }
@@ -135,7 +135,7 @@ impl<T> Slots<T> {
     }
 
     /// The slot whose index is the low bits of a word: the handle's own slot, if it is one of ours.
-    /// Never called on the empty slots of a size query, which end with it.
+    /// Never called during a size query, whose slots are empty.
     #[inline(always)]
     pub(crate) fn near(&self, handle: Handle) -> &Slot<T> {
         debug_assert!(self.slots.len() == self.mask.wrapping_add(1) && !self.slots.is_empty());
@@ -175,7 +175,7 @@ impl<T> Slots<T> {
         Ok((handle, slot))
     }
 
-    /// Brings a reserved handle to life.
+    /// Makes a reserved handle valid: it names `object` from now on.
     pub fn publish(&self, handle: Handle, object: Object) {
         if let Ok(slot) = self.slot(handle) {
             slot.children.store(0, Ordering::Relaxed);
@@ -266,7 +266,7 @@ impl Busy {
         }
     }
 
-    /// Goes out.
+    /// Clears the flag.
     #[inline(always)]
     pub fn leave(&self) {
         self.0.store(0, Ordering::Release);

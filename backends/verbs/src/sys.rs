@@ -76,7 +76,7 @@ impl Fd {
         unsafe { libc::write(self.0, (&raw const one).cast(), 8) };
     }
 
-    /// Takes that back.
+    /// Makes an eventfd unreadable.
     pub fn lower(&self) {
         let mut n = 0u64;
         // SAFETY: room for eight bytes; the descriptor is non-blocking.

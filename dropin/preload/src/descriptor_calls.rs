@@ -159,11 +159,13 @@ unsafe fn stream(kind: c_int, seen: &PathInfo, mode: *const c_char) -> *mut libc
     }
 }
 
-/// A descriptor is about to be closed: tells the drop-in, if it is the device file.
+/// Removes a descriptor that is about to be closed from the sets, and notifies the drop-in if it is
+/// the device file.
 fn forget(fd: c_int) {
     FOLDERS.remove(fd);
     if FILES.has(fd) {
-        // It stays in the set until then: another thread may use it meanwhile.
+        // It stays in the set until the drop-in has closed it, since another thread may use it
+        // meanwhile.
         if let Some(t) = UCMA.get() {
             // SAFETY: the table's function; it ignores what is closed already.
             unsafe { (t.close)(fd) };
@@ -172,8 +174,8 @@ fn forget(fd: c_int) {
     }
 }
 
-/// A descriptor was copied: the copy of a folder of the drop-in is one, too. (The connection
-/// manager's file is one descriptor only.)
+/// Records a copied descriptor: the copy of a folder of the drop-in is one too. A copy of the
+/// connection manager's file is not intercepted.
 fn copied(from: c_int, to: c_int) -> c_int {
     if to >= 0 && FOLDERS.has(from) {
         FOLDERS.add(to);

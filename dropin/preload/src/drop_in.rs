@@ -4,12 +4,12 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Its name in the process.
+/// The drop-in's name in the process.
 const LIBRARY: &CStr = c"libibverbs.so.1";
 /// Longest path with its NUL.
 pub const PATH_MAX: usize = 4096;
 
-/// Under the name `gdrc_ucma_1`: librdmacm's device file. Errors are negative errno.
+/// The table `gdrc_ucma_1`: calls on librdmacm's device file. Errors are negative errno.
 #[repr(C)]
 pub struct Ucma {
     /// Opens the device file; the flags are those of open(2).
@@ -20,7 +20,8 @@ pub struct Ucma {
     pub close: unsafe extern "C" fn(c_int),
 }
 
-/// Under the name `gdrc_names_2`: the files of its devices. Errors are negative errno.
+/// The table `gdrc_names_2`: calls on the files of the drop-in's devices. Errors are negative
+/// errno.
 #[repr(C)]
 pub struct Names {
     /// The kind of an absolute path: 0, no name of the drop-in, or one of [`kind`]. Follows a link

@@ -147,7 +147,7 @@ fn place(folder: Folder) -> *mut libc::DIR {
     core::ptr::null_mut()
 }
 
-/// Opens a folder of the drop-in with a descriptor, which it takes over.
+/// Makes a `DIR` of a folder of the drop-in, and takes over its descriptor.
 fn open_over(fd: c_int, seen: &PathInfo) -> *mut libc::DIR {
     let Some(names) = names_in(seen) else {
         // SAFETY: the descriptor is ours by now.

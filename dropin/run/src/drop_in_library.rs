@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// The drop-in.
 pub const VERBS: &str = "libibverbs.so.1";
-/// The library that connects librdmacm with it.
+/// The library that passes librdmacm's calls to the drop-in.
 pub const PRELOAD: &str = "libgdrcore_preload.so";
 /// The places that are searched, in words.
 pub const WHERE: &str = "it is looked for in $GDRC_LIBRARIES, in gdrcore/ beside this \

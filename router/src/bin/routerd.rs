@@ -79,12 +79,12 @@ fn run(wish: Wish) -> Result<(), String> {
             .map_err(|e| format!("standard output: {e}")),
         Wish::Check(file) => read_policy(&file)?.host.map_or(Ok(()), |host| nic::check(&host.at)),
         Wish::Run(mut options) => {
-            // What is no text is no number either.
+            // A variable that is not UTF-8 is not a number.
             let text = |word: std::ffi::OsString| word.to_string_lossy().into_owned();
             let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
             options.rate_limits = rate_limits(environment)?;
             let mut daemon = Daemon::open(&options)?;
-            // Whoever started it may wait for this line.
+            // The parent process may wait for this line.
             note(format_args!("ready"));
             daemon.run()
         }

@@ -1,26 +1,26 @@
-//! Blocks of queue pair numbers: given to sessions, and rested before they are given again, so that
-//! packets of a dead session find nobody.
+//! Blocks of queue pair numbers. A block rests between two sessions, so that late packets for the
+//! first do not reach the second.
 
 use crate::policy::BLOCKS;
 use gdrcore_core::config::QPN_UNIT;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-/// How long a block rests.
+/// The time for which a block rests.
 const REST_NS: u64 = 60_000_000_000;
 
-/// Who has which block of the host.
+/// The blocks of the host and the sessions that have them.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    /// By their first block: how many, and whose.
+    /// Runs of blocks, by their first one: their number and session.
     given: BTreeMap<u32, (u32, u32)>,
-    /// Those that rest, and until when, the oldest first.
+    /// Resting blocks and the end of their rest, earliest first.
     resting: VecDeque<(u32, u64)>,
 }
 
 impl Blocks {
-    /// Gives a session so many blocks of `within` that stand together, none of which is kept for
-    /// others (`kept`); `None`: there are not so many, or they rest.
+    /// Gives a session `count` consecutive blocks of `within`, none of them of `kept`, which are
+    /// other tenants'. `None`: no such run is free; blocks that rest are not free.
     pub fn take(
         &mut self,
         now: u64,
@@ -48,8 +48,8 @@ impl Blocks {
         })
     }
 
-    /// Gives a session the blocks that it had in a former life of the router. False: in this life
-    /// another session has one of them, or had it and it rests.
+    /// Gives a session the blocks that it had in a former life of the router. False: another
+    /// session has one of them, or one rests.
     pub fn claim(&mut self, now: u64, blocks: &Range<u32>, session: u32) -> bool {
         self.wake(now);
         let valid = blocks.start >= BLOCKS.start && blocks.end <= BLOCKS.end && !blocks.is_empty();
@@ -63,7 +63,7 @@ impl Blocks {
         valid && free
     }
 
-    /// Ends the rest of those that have rested.
+    /// Ends the rest of blocks that have rested long enough.
     fn wake(&mut self, now: u64) {
         while self.resting.front().is_some_and(|&(_, until)| now >= until) {
             self.resting.pop_front();
@@ -84,7 +84,7 @@ impl Blocks {
         (block < first + count).then_some(session)
     }
 
-    /// How many are given.
+    /// The number of blocks that sessions have.
     pub fn given(&self) -> u32 {
         self.given.values().map(|(count, _)| count).sum()
     }

@@ -1,4 +1,5 @@
-//! A router that is about to end: nothing new is made, and what there is may end in order.
+//! Draining, before the router ends: it refuses new sessions and routes, and present sessions may
+//! end in order.
 
 use super::{because, errno, Action, Broker, Refusal, State};
 use gdrcore_net::via::proto::{Drain, Envelope, Message, Text};
@@ -25,18 +26,18 @@ impl Broker {
         }
     }
 
-    /// Whether a router that drains may end: nobody is there, or its time is over.
+    /// Whether a draining router may end: it has no session, or its time is over.
     pub fn is_drained(&self, now: u64) -> bool {
         let anybody = self.all_up().next().is_some();
         self.drains_until.is_some_and(|until| !anybody || now >= until)
     }
 
-    /// When a router that drains ends; `None`: it does not drain.
+    /// The time at which a draining router ends. `None`: it does not drain.
     pub fn drains_until(&self) -> Option<u64> {
         self.drains_until
     }
 
-    /// Refuses what is new while the router drains.
+    /// Refuses new sessions and routes while the router drains.
     pub(super) fn may_begin(&self) -> Result<(), Refusal> {
         match self.drains_until {
             Some(_) => Err(draining()),

@@ -1,8 +1,8 @@
-//! Tenants of other hosts: who they are, and whether a session may talk to them.
+//! Tenants of other hosts, and whether a session may talk to them.
 //!
-//! Where they are comes from outside, as [`MapEvent`]s: from the policy's map, or from an adapter.
-//! Nothing here waits for that: a route to an address that is not known yet is kept for a while, if
-//! the adapter has not told of all.
+//! The policy's map or an adapter says where they are, as [`MapEvent`]s. Nothing here blocks for
+//! that. While an adapter has not listed all tenants, a route to an unknown address is kept for a
+//! while.
 
 mod known;
 mod waiting;
@@ -20,30 +20,30 @@ use known::Gid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What has become known of other hosts' tenants.
+/// A change of the map of other hosts' tenants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MapEvent {
-    /// These are there, and no others, in any network.
+    /// These are all tenants, in all networks.
     Snapshot(Vec<Placed>),
-    /// All of a network follow, up to `End`.
+    /// All tenants of a network follow, up to `End`.
     Begin(String),
-    /// A tenant is there, or has moved.
+    /// A tenant is new, or has moved.
     Put(Placed),
-    /// Nobody of a network has an address any more; or, where it is `stale`, the tenant's host has
-    /// not said so, and may come back.
+    /// No tenant of a network has an address any more. `stale`: the tenant's host has only stopped
+    /// renewing it, and may come back.
     Gone {
         /// The network.
         network: String,
         /// The address.
         gid: [u8; 16],
-        /// See above.
+        /// The tenant may come back.
         stale: bool,
     },
-    /// Those since `Begin` are all of a network.
+    /// The tenants since `Begin` are all of a network.
     End(String),
     /// Whether the store of a network answers.
     Store(String, bool),
-    /// Another host, whose id is told, has the address of a tenant of this one.
+    /// Another host has the address of a tenant of this one.
     Denied {
         /// The network.
         network: String,
@@ -54,16 +54,16 @@ pub enum MapEvent {
     },
     /// No other host has it.
     Claimed(String, [u8; 16]),
-    /// Whoever brings the events is gone.
+    /// The adapter has disconnected.
     Lost,
 }
 
 impl Broker {
-    /// Takes in what has become known. Routes to tenants that are gone are forgotten; queue pairs
-    /// that had them find out by their timers, as behind a wire.
+    /// Applies a change of the map, and forgets the routes to tenants that it removes. Their queue
+    /// pairs fail by their retry timers, as with a cable that is cut.
     ///
     /// # Errors
-    /// In words: a tenant that cannot be where it is said to be. Nothing has changed then.
+    /// In words: a tenant whose place is not valid. Nothing has changed then.
     pub fn map(&mut self, now: u64, event: MapEvent, out: &mut Vec<Action>) -> Result<(), String> {
         match event {
             MapEvent::Snapshot(all) => self.replace(all),
@@ -90,7 +90,7 @@ impl Broker {
             }
             MapEvent::Claimed(network, gid) => {
                 self.far.accept(&network, &gid);
-                // Who had it before has it no more.
+                // The tenant that had the address here loses it.
                 if self.far.remove(&network, &gid).is_some() {
                     self.forget_routes(&network, &gid);
                 }
@@ -100,7 +100,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Those of the policy's map, and no others.
+    /// Replaces all tenants by those of the policy's map.
     fn replace(&mut self, all: Vec<Placed>) {
         if self.far.len() == all.len() {
             let same = |p: &Placed| self.far.find(&p.network, &p.gid).is_some_and(|o| **o == *p);
@@ -111,7 +111,7 @@ impl Broker {
         let (silent, changes) = (std::mem::take(&mut self.far.silent), self.far.changes + 1);
         self.far = Known::default();
         (self.far.silent, self.far.changes) = (silent, changes);
-        // A file has fewer than there may be.
+        // Does not fail: a file has fewer tenants than the limit.
         all.into_iter().for_each(|placed| drop(self.far.put(placed)));
         for session in self.sessions.values_mut() {
             let State::Up(up) = &mut session.state else { continue };
@@ -194,7 +194,7 @@ impl Broker {
         }
     }
 
-    /// Another policy is in force: its map, where it has one.
+    /// Applies the map of a new policy, if it has one.
     pub(super) fn map_again(&mut self) {
         if self.policy.host.as_ref().is_some_and(|host| host.feed().is_some()) {
             let tenants = &self.policy.tenants;
@@ -208,8 +208,8 @@ impl Broker {
         }
     }
 
-    /// What time brings: tenants that no host has renewed for ten minutes are forgotten, and routes
-    /// that have waited long enough are refused.
+    /// Forgets tenants that no host has renewed for ten minutes, and refuses routes that have
+    /// waited long enough.
     pub(super) fn tick_far(&mut self, now: u64, out: &mut Vec<Action>) {
         for gone in self.far.expire(now) {
             self.forget_routes(&gone.network, &gone.gid);
@@ -217,22 +217,22 @@ impl Broker {
         self.refuse_late(now, out);
     }
 
-    /// When that is wanted.
+    /// The time of the next [`Broker::tick_far`].
     pub(super) fn far_deadline(&self) -> Option<u64> {
         self.far.deadline().into_iter().chain(self.waiting.deadline()).min()
     }
 
-    /// How often what is known of other hosts' tenants has changed.
+    /// The number of changes of other hosts' tenants.
     pub fn far_changes(&self) -> u64 {
         self.far.changes
     }
 
-    /// How many are known, and how many of them their hosts do not renew.
+    /// The number of known tenants, and how many of them are stale.
     pub fn far_count(&self) -> (usize, usize) {
         (self.far.len(), self.far.stale())
     }
 
-    /// The networks of which an adapter has told, and whether who is not known is not there.
+    /// The networks that an adapter has named, and whether all their tenants are known.
     pub fn far_networks(&self) -> impl Iterator<Item = (&str, bool)> {
         self.far.networks()
     }
@@ -242,7 +242,7 @@ impl Broker {
         self.far.denied()
     }
 
-    /// Says which hosts do not answer; no new routes are made to them.
+    /// Sets the hosts that do not answer. No new routes are made to them.
     pub fn set_silent(&mut self, hosts: BTreeSet<String>) {
         self.far.silent = hosts;
     }
@@ -305,8 +305,8 @@ impl Broker {
         self.policy.map.tenants.iter().filter(|p| Some(&*p.host) != own).cloned().collect()
     }
 
-    /// A way to another host by the rings and the wire; `None`: the address is none of another
-    /// host's.
+    /// A route to a tenant of another host, by the rings and the wire. `None`: no tenant of another
+    /// host has the address.
     pub(super) fn far(&mut self, id: SessionId, route: &Route) -> Result<Option<Routed>, Refusal> {
         let Some(up) = self.up(id) else { return Err(because!(errno::INVALID, "no session")) };
         let Some(far) = self.far.find(&up.tenant.network, &route.gid) else { return Ok(None) };

@@ -1,6 +1,5 @@
-//! Sessions, addresses, queue pair numbers and links, as a state machine: a message of a process
-//! in, what is to be done out. It makes no system call, knows no time but what it is told, and
-//! believes nothing.
+//! Sessions, addresses, queue pair numbers and links, as a state machine: messages of processes in,
+//! [`Action`]s out. It makes no system call, gets the time as an argument, and trusts no message.
 //!
 //! ```text
 //! connect -> New --HELLO--> Up --BYE, a fault, the end of the process--> gone
@@ -35,29 +34,29 @@ use session::HELLO_NS;
 use std::collections::{BTreeMap, BTreeSet};
 use vips::Vips;
 
-/// Bytes of payload of a packet, where no other host's link says less.
+/// Bytes of payload of a packet, unless the link to other hosts carries fewer.
 const MTU: u32 = 4096;
 
-/// What is to be done.
+/// What the daemon is to do.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant)]
 pub enum Action {
     /// A message to a session.
     Send(SessionId, Envelope),
-    /// Two ends of a new socket: one with `link` to `owner`, and if that went the other with
-    /// `routed` to `caller`; if it did not, see [`Broker::link_failed`].
+    /// Make a socket pair. Send one end with `link` to `owner`, then the other with `routed` to
+    /// `caller`. If the first cannot be sent, call [`Broker::link_failed`].
     Connect {
-        /// Who asked.
+        /// The session that asked for the route.
         caller: SessionId,
-        /// Its answer.
+        /// The answer to `caller`.
         routed: Envelope,
-        /// Whose queue pair was named.
+        /// The session that has the queue pair.
         owner: SessionId,
-        /// What it is told.
+        /// The message to `owner`.
         link: Envelope,
     },
-    /// A WELCOME, with rings to be made for the session: [`Broker::peers`] says whom it may reach
-    /// by them. Where none can be made, it is to be expelled.
+    /// Make rings for the session, with which it may reach [`Broker::peers`], and send them with
+    /// this WELCOME. If they cannot be made, expel the session.
     Join(SessionId, Envelope),
     /// A session listens at a port of the connection manager, or (false) no more.
     Listen(SessionId, Service, bool),
@@ -112,7 +111,7 @@ macro_rules! because {
 use because;
 
 impl Broker {
-    /// Nobody is there yet. `epoch`: a number that tells this life of the router from others.
+    /// A broker without sessions. `epoch`: the number of this run of the router.
     pub fn new(policy: Policy, epoch: u64) -> Broker {
         let mut broker = Broker {
             policy,
@@ -138,12 +137,12 @@ impl Broker {
         self.mtu = mtu.min(MTU);
     }
 
-    /// From here on no direct links are made: all goes by the rings.
+    /// Makes no direct links from here on: all packets go by the rings.
     pub fn isolate(&mut self) {
         self.isolated = true;
     }
 
-    /// The number that tells this life of the router from others.
+    /// The number of this run of the router.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -153,7 +152,7 @@ impl Broker {
         &self.policy
     }
 
-    /// The address that a tenant without one by name has got.
+    /// The address that was given to a tenant for which the policy names none.
     pub fn vip_of(&self, tenant: &crate::policy::Tenant) -> Option<[u8; 16]> {
         self.vips.given(tenant)
     }
@@ -173,9 +172,9 @@ impl Broker {
         self.blocks.given()
     }
 
-    /// Somebody has connected.
+    /// Adds a connection, whose peer the kernel has identified as `seen`.
     pub fn connect(&mut self, now: u64, seen: Seen) -> SessionId {
-        // One in 2^32, and never one that lives.
+        // Numbers wrap; 0 and those of present sessions are skipped.
         loop {
             self.last = self.last.wrapping_add(1);
             let last = self.last;
@@ -233,7 +232,8 @@ impl Broker {
             }
             (true, false, Message::Listen(service)) => {
                 let status = self.listen(id, &service).map_or_else(|n| -n, |()| 0);
-                // Before the answer: whoever is told of the port by the program finds it.
+                // Before the answer: the program announces the port only after it, so peers find
+                // the listener.
                 if status == 0 && self.up(id).is_some_and(|up| up.relays) {
                     out.push(Action::Listen(id, service, true));
                 }
@@ -288,7 +288,8 @@ impl Broker {
         }
     }
 
-    /// What time brings: connections that say nothing end.
+    /// Ends connections whose HELLO is late, forgets stale tenants of other hosts, and refuses late
+    /// routes.
     pub fn tick(&mut self, now: u64, out: &mut Vec<Action>) {
         let late = |s: &Session| match s.state {
             State::New(since) => now.saturating_sub(since) >= HELLO_NS,
@@ -302,7 +303,7 @@ impl Broker {
         self.tick_far(now, out);
     }
 
-    /// When [`Broker::tick`] is wanted.
+    /// The time of the next [`Broker::tick`].
     pub fn deadline(&self) -> Option<u64> {
         let of = |s: &Session| match s.state {
             State::New(since) => Some(since + HELLO_NS),
@@ -371,12 +372,12 @@ impl Broker {
         out.push(Action::End(id, String::new()));
     }
 
-    /// A session ends because of what it did, or must end.
+    /// Ends a session by a fault of its own, or by the router's decision.
     fn end(&mut self, now: u64, id: SessionId, (errno, why): Refusal, out: &mut Vec<Action>) {
         if !self.sessions.contains_key(&id) {
             return;
         }
-        // Its process may live on, and so may its links.
+        // Its process may go on, and its direct links with it.
         self.remove(
             now,
             id,
@@ -391,7 +392,7 @@ impl Broker {
         out.push(Action::End(id, why));
     }
 
-    /// Takes a session out of everything, and tells those who have links with it.
+    /// Removes a session, and notifies the sessions that have links with it.
     fn remove(&mut self, now: u64, id: SessionId, event: u32, cause: &str, out: &mut Vec<Action>) {
         let Some(session) = self.sessions.remove(&id) else { return };
         let State::Up(up) = session.state else { return };
@@ -410,7 +411,7 @@ impl Broker {
         }
     }
 
-    /// Tells a session what has become of its links with another, and forgets its route there.
+    /// Notifies a session that its links with another ended, and forgets its route there.
     fn tell(
         &mut self,
         id: SessionId,

@@ -1,4 +1,4 @@
-//! Another policy, while sessions are there.
+//! A change of the policy while there are sessions.
 
 use super::route::may_talk;
 use super::{because, errno, route_event, Action, Broker, SessionId, State};
@@ -7,9 +7,8 @@ use crate::policy::{Policy, Tenant};
 use std::ops::Range;
 
 impl Broker {
-    /// Puts another policy in force: sessions that would have another name, network or address by
-    /// it end, and so do links that it does not allow. What a session has beyond a new quota it
-    /// keeps.
+    /// Puts a new policy in force. Sessions end that would have another name, network or address by
+    /// it, and links that it does not allow. A session keeps what it has beyond a new quota.
     pub fn reload(&mut self, now: u64, policy: Policy, world: &dyn World, out: &mut Vec<Action>) {
         self.policy = policy;
         self.map_again();
@@ -32,10 +31,10 @@ impl Broker {
         self.end_links(out);
     }
 
-    /// Changes how fast a tenant of the policy may be, until the policy is read anew.
+    /// Changes the limits of a tenant of the policy, until the policy is read again.
     ///
     /// # Errors
-    /// In words: there is no such tenant, or a change is none; then nothing has changed.
+    /// In words: there is no such tenant, or a change is not valid. Nothing has changed then.
     pub fn set(
         &mut self,
         name: &str,
@@ -59,7 +58,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Ends the links that policy allows no more, or wants to go by the relay.
+    /// Ends the links that policy no longer allows, or that have to go by the relay.
     fn end_links(&mut self, out: &mut Vec<Action>) {
         for (a, b, cause) in self.forbidden() {
             for (one, other) in [(a, b), (b, a)] {
@@ -69,7 +68,7 @@ impl Broker {
         }
     }
 
-    /// What a session is by the policy in force, if it is the same tenant with the same address.
+    /// The tenant of a session by the new policy, if name, network and address stay the same.
     fn judged_anew(&mut self, id: SessionId, world: &dyn World) -> Option<Tenant> {
         let session = self.sessions.get(&id)?;
         let State::Up(up) = &session.state else { return None };
@@ -83,7 +82,7 @@ impl Broker {
         (same && self.may_have(&tenant, &blocks)).then_some(tenant)
     }
 
-    /// Whether blocks are a tenant's by the policy in force: other hosts believe that they are.
+    /// Whether the policy in force gives the blocks to the tenant, as other hosts assume.
     pub(super) fn may_have(&self, tenant: &Tenant, blocks: &Range<u32>) -> bool {
         let within = |own: &Range<u32>| own.start <= blocks.start && blocks.end <= own.end;
         let meet = |own: &Range<u32>| own.start < blocks.end && blocks.start < own.end;
@@ -93,7 +92,7 @@ impl Broker {
         }
     }
 
-    /// Sessions that are linked and may not be, and why.
+    /// Pairs of sessions whose link policy forbids, and why.
     fn forbidden(&self) -> Vec<(SessionId, SessionId, &'static str)> {
         let mut pairs = Vec::new();
         for (id, up) in self.all_up() {

@@ -1,12 +1,13 @@
-//! Sessions of the router's former life, which come back with their tokens.
+//! Resumption: sessions of a former life of the router come back with their tokens. A life is one
+//! run of its process.
 //!
-//! A router that starts anew knows nobody. For [`LEARN_NS`] it gives no new numbers, so that
-//! sessions that are there have theirs back: a HELLO without a token waits for so long. Later a
-//! session still comes back if nobody has its numbers.
+//! A router that restarts knows no session. For [`LEARN_NS`] it gives no new numbers, so that
+//! sessions get theirs back; a HELLO without a token waits for so long. After that a session still
+//! comes back if no other has its numbers.
 //!
-//! A token counts if it is of a life since the last one that gave new numbers, the floor. All
-//! tokens of those lives name different numbers or the same session. What was used in this life,
-//! and has ended in it, is used up.
+//! A token is valid if it is of the last life that gave new numbers, the floor, or of a later one.
+//! All tokens of those lives name different numbers or the same session. The token of a session
+//! that has ended in this life is not valid any more.
 
 use super::token::{tenant_hash, Claim, Token, KEY, NONE};
 use super::{because, errno, Action, Broker, Refusal, SessionId, State};
@@ -19,14 +20,14 @@ use std::ops::Range;
 /// How long a new life waits for sessions of the former one before it gives new numbers.
 pub const LEARN_NS: u64 = 2_000_000_000;
 
-/// By what a router knows its own tokens.
+/// The key of a router's tokens, and the lives whose tokens are valid.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys {
     /// The key.
     pub key: [u8; KEY],
-    /// The oldest life whose tokens count.
+    /// The oldest life whose tokens are valid.
     pub floor: u64,
-    /// Until when new numbers are kept back; `None`: they are not.
+    /// The time until which no new numbers are given; `None`: they are.
     pub learn_until: Option<u64>,
 }
 
@@ -35,11 +36,11 @@ pub struct Keys {
 pub struct Waiting {
     seq: u32,
     hello: Hello,
-    /// The tenant that it was when it came.
+    /// The tenant of its process when it came.
     tenant: String,
 }
 
-/// What a session has back.
+/// What a resumed session keeps.
 pub(super) struct Kept {
     pub number: u32,
     pub gid: [u8; 16],
@@ -47,15 +48,15 @@ pub(super) struct Kept {
 }
 
 impl Broker {
-    /// From here on sessions get tokens, and come back with those of former lives.
+    /// Gives sessions tokens from here on, and resumes those with tokens of former lives.
     pub fn resume_by(&mut self, keys: Keys) {
-        // Numbers of sessions of former lives are others.
+        // So that new numbers differ from those of sessions of former lives.
         self.last = (self.epoch as u32) << 16;
         self.keys = Some(keys);
     }
 
-    /// Whether the time in which no new numbers are given is over; true once. The caller then makes
-    /// sure that the next life knows, before it calls [`Broker::serve_waiting`].
+    /// Whether the time in which no new numbers are given is over; true once. The caller then
+    /// stores that for the next life, before it calls [`Broker::serve_waiting`].
     pub fn has_learned(&mut self, now: u64) -> bool {
         let Some(keys) = &mut self.keys else { return false };
         let over = keys.learn_until.is_some_and(|until| now >= until);
@@ -75,7 +76,7 @@ impl Broker {
         self.keys.and_then(|keys| keys.learn_until)
     }
 
-    /// Answers those that have waited for new numbers.
+    /// Answers the HELLOs that have waited for new numbers.
     pub fn serve_waiting(&mut self, now: u64, world: &dyn World, out: &mut Vec<Action>) {
         let waits = |s: &super::Session| matches!(s.state, State::Waits(_));
         let all: Vec<SessionId> =
@@ -101,7 +102,7 @@ impl Broker {
         }
         let Some(session) = self.sessions.get(&id) else { return Ok(false) };
         let Some(tenant) = tenant_of(&self.policy, &session.seen, hello.ffr_id, world) else {
-            // Refused in the usual words.
+            // The usual path refuses it.
             return Ok(false);
         };
         let same = |s: &super::Session| match &s.state {
@@ -123,7 +124,7 @@ impl Broker {
         Ok(true)
     }
 
-    /// What the session of a token has back, which is its from now on.
+    /// Reserves what the session of a token had, and returns it.
     pub(super) fn claimed(
         &mut self,
         now: u64,

@@ -1,4 +1,4 @@
-//! Links between sessions: who asks for one, whether policy allows it, and what both are told.
+//! Routes and the links between sessions: whether policy allows one, and the messages to both ends.
 
 use super::session::{To, LINKS_PER_SECOND, UNANSWERED};
 use super::{because, errno, Action, Broker, Link, Message, Refusal, Routed, SessionId, Up};
@@ -32,7 +32,7 @@ impl Broker {
         }
     }
 
-    /// What both ends of a new link are told; without one, the end that asks.
+    /// The answer to the session that asks, and for a new link the message to the other end.
     fn connected(
         &mut self,
         now: u64,
@@ -77,8 +77,7 @@ impl Broker {
         if self.isolated || self.policy.relays(&up.tenant, &other.tenant) {
             return self.relayed(id, owner);
         }
-        // A process that does not run, or does not want to, must not make the router keep
-        // descriptors for it.
+        // The router does not keep descriptors for a process that is stopped or does not read.
         let waits = other.unanswered.len() >= UNANSWERED;
         if waits {
             return Err(because!(
@@ -121,7 +120,7 @@ impl Broker {
         Ok((routed, Some((owner, link))))
     }
 
-    /// A way by the rings of both.
+    /// A route by the rings of both sessions.
     fn relayed(
         &mut self,
         id: SessionId,
@@ -157,7 +156,8 @@ impl Broker {
         Ok((routed, None))
     }
 
-    /// A way to a plain endpoint; `None`: the address is none, or the tenant may not talk to it.
+    /// A route to a plain endpoint. `None`: the address is not one's, or the tenant may not talk to
+    /// it.
     fn outside(&mut self, id: SessionId, route: &Route) -> Result<Option<Routed>, Refusal> {
         let Some(up) = self.up(id) else { return Err(because!(errno::INVALID, "no session")) };
         let rules = self.policy.outside_of(&up.tenant);
@@ -183,8 +183,8 @@ impl Broker {
         }))
     }
 
-    /// The session that has the queue pair. Of other networks nothing is known here, not even that
-    /// they are there.
+    /// The session that has the queue pair. An error does not reveal whether another network has
+    /// it.
     fn owner_of(&self, id: SessionId, route: &Route) -> Result<SessionId, Refusal> {
         let Some(up) = self.up(id) else { return Err(because!(errno::INVALID, "no session")) };
         let here = |other: &Up| other.tenant.network == up.tenant.network && other.gid == route.gid;
@@ -222,7 +222,7 @@ impl Broker {
 /// Whether both want to talk to each other.
 ///
 /// # Errors
-/// Who does not.
+/// The one that does not.
 pub(super) fn may_talk(a: &Up, b: &Up) -> Result<(), Refusal> {
     may_talk_to(&a.tenant, &b.tenant.name, &b.gid)?;
     may_talk_to(&b.tenant, &a.tenant.name, &a.gid)

@@ -1,4 +1,4 @@
-//! One process's session: what it is, what it has, and how much it may ask.
+//! The session of one process: its identity, its numbers and routes, and its rates.
 
 use super::resume::Waiting;
 use crate::identity::Seen;
@@ -8,14 +8,13 @@ use gdrcore_net::via::proto::Service;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// How long a connection may say nothing before its HELLO.
+/// The time limit of a connection's HELLO.
 pub const HELLO_NS: u64 = 1_000_000_000;
-/// Links of others that a session has been sent and has not answered; it gets no more until it
-/// does.
+/// Limit of LINK messages that a session has not answered. It gets no more until it does.
 pub const UNANSWERED: usize = 16;
 
-/// Links in a second that one session may have made to the same other. Each costs that other a ring
-/// to map: who is allowed to talk to a process must not keep it busy with nothing but new links.
+/// Links in a second that one session may have made to the same other. Each costs the other a ring
+/// to map, and a peer must not keep it busy with new links alone.
 pub const LINKS_PER_SECOND: u32 = 32;
 
 /// Where a route leads.
@@ -30,12 +29,13 @@ pub enum To {
 /// The number of a session, given once in the router's life.
 pub type SessionId = u32;
 
-/// Where a session stands. What ends is gone at once, and has no state.
+/// The state of a session. A session that ends is removed at once, so that there is no state for
+/// it.
 #[derive(Debug)]
 pub enum State {
     /// Connected; its HELLO has not come. Since when.
     New(u64),
-    /// Its HELLO waits until new numbers are given.
+    /// Its HELLO waits: the router gives no new numbers yet.
     Waits(Box<Waiting>),
     /// It has an identity.
     Up(Box<Up>),
@@ -47,23 +47,22 @@ pub struct Up {
     /// The number by which processes know it: that of the connection, or for a session that came
     /// back the one that it had.
     pub number: u32,
-    /// It came back from a former life of the router. Which links it has is not known: perhaps with
-    /// all others that came back.
+    /// It was resumed. Its direct links are not known: it may have one with every other resumed
+    /// session.
     pub resumed: bool,
-    /// What policy said of it when it came.
+    /// Its tenant, as the policy was at its HELLO.
     pub tenant: Tenant,
     /// Its address.
     pub gid: [u8; 16],
-    /// Its blocks of queue pair numbers; empty: it only wanted to know who it is.
+    /// Its blocks of queue pair numbers; empty: it asked for its identity only.
     pub blocks: Range<u32>,
     /// What the process calls itself.
     pub program: String,
     /// The number by which it asked for an identity.
     pub ffr_id: i32,
-    /// Where it has routes to, and their numbers.
+    /// Its routes' numbers, by destination.
     pub routes: BTreeMap<To, u32>,
-    /// The sessions that have links to this one. What a session says of its routes changes nothing
-    /// here.
+    /// The sessions that have links to this one. Messages of this session do not change the set.
     pub linked_by: BTreeSet<SessionId>,
     /// It has rings to and from the router.
     pub relays: bool,
@@ -71,9 +70,9 @@ pub struct Up {
     pub listens: BTreeSet<(u16, u16)>,
     /// Numbers of LINKs that wait for an answer.
     pub unanswered: BTreeSet<u32>,
-    /// What it may still ask for.
+    /// The rate of its route requests.
     pub rate: Rate,
-    /// And of whom. Stays when a route is given back.
+    /// The rates of its links to each session. They stay when a route is given back.
     pub rates: BTreeMap<SessionId, Rate>,
     /// The number of the router's last message to it.
     pub last_seq: u32,
@@ -86,18 +85,18 @@ pub struct Up {
 pub struct Session {
     /// What the kernel says of it.
     pub seen: Seen,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
 }
 
 impl Up {
-    /// The next number of the router's.
+    /// The number of the router's next message to it.
     pub fn next_seq(&mut self) -> u32 {
         self.last_seq = self.last_seq.wrapping_add(1);
         self.last_seq
     }
 
-    /// A route: the one that there is, or a new number; `None`: it has too many.
+    /// The number of its route to `peer`, a new one if it has none. `None`: it has too many routes.
     pub fn route_to(&mut self, peer: To) -> Option<u32> {
         if let Some(&number) = self.routes.get(&peer) {
             return Some(number);
@@ -105,7 +104,7 @@ impl Up {
         if self.routes.len() >= self.tenant.quotas.routes as usize {
             return None;
         }
-        // Numbers of 24 bits, from 1 on; those in use are few.
+        // Numbers have 24 bits, and few are in use, so the loop is short.
         loop {
             self.last_route = self.last_route % ((1 << 24) - 1) + 1;
             if !self.routes.values().any(|&n| n == self.last_route) {
@@ -115,7 +114,7 @@ impl Up {
         }
     }
 
-    /// Whether another session, of this number, has a link to this one, or may have.
+    /// Whether another session, with this id, has a link to this one, or may have.
     pub fn may_link_to(&self, id: SessionId, other: &Up) -> bool {
         self.linked_by.contains(&id) || self.resumed && other.resumed
     }

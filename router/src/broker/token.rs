@@ -1,5 +1,4 @@
-//! Tokens: what a session shows to the next life of the router, to have its numbers and its address
-//! back.
+//! Tokens, by which a session gets its numbers and its address back after a restart of the router.
 //!
 //! ```text
 //!  0  "gdt1"          4  u32 session    8  u64 epoch of the router that gave it
@@ -8,8 +7,8 @@
 //! 48  SipHash-2-4-128 of all before, under the router's key
 //! ```
 //!
-//! Who has the key can make tokens; who has a token can be the session, if the kernel says that it
-//! is the tenant.
+//! The key is secret: with it anyone can make tokens. With a token a process can resume the
+//! session, if the kernel identifies it as the session's tenant.
 
 use siphasher::sip::SipHasher24;
 use siphasher::sip128::{Hasher128, SipHasher24 as SipHasher24x128};
@@ -18,7 +17,7 @@ use std::ops::Range;
 
 /// A token.
 pub type Token = [u8; 64];
-/// What says that there is none.
+/// No token.
 pub const NONE: Token = [0; 64];
 /// Bytes of the router's key.
 pub const KEY: usize = 16;
@@ -77,7 +76,7 @@ impl Claim {
     /// What a token says; `None`: the key did not make it.
     pub fn open(key: &[u8; KEY], token: &Token) -> Option<Claim> {
         let expected = mac(key, &token[..MAC]);
-        // All bytes are compared, so that the time says nothing of how many are right.
+        // Compares all bytes, so that the time does not reveal how many are right.
         let differ = expected.iter().zip(&token[MAC..]).fold(0, |all, (a, b)| all | (a ^ b));
         if differ != 0 || token[..4] != MAGIC {
             return None;

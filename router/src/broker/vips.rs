@@ -3,10 +3,10 @@
 use crate::policy::{Cidr, Policy, Tenant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A tenant's name and network.
+/// A tenant's network and name.
 type Key = (String, String);
 
-/// Which tenant has which address. A tenant that comes back has the one that it had.
+/// The address of each tenant. A tenant that comes back gets the same one.
 #[derive(Debug, Default)]
 pub struct Vips {
     by_tenant: BTreeMap<Key, [u8; 16]>,
@@ -15,8 +15,8 @@ pub struct Vips {
 impl Vips {
     /// The address of a tenant: the policy's, or the lowest of its network's pool that is free.
     /// `far`: whether a tenant of another host has an address of the network. `lives`: whether a
-    /// tenant of the network has a session; where all are taken, one of a tenant without is given
-    /// away. `None`: none is left.
+    /// tenant of the network has a session; if all addresses are taken, one of a tenant without a
+    /// session is reused. `None`: none is left.
     pub fn of(
         &mut self,
         policy: &Policy,
@@ -29,7 +29,7 @@ impl Vips {
         }
         let pool = policy.network(&tenant.network)?.pool;
         let own = (tenant.network.clone(), tenant.name.clone());
-        // Of another policy's pool, perhaps, or now somebody's by name.
+        // A new policy may have another pool, or name the address for another tenant.
         let named: BTreeSet<[u8; 16]> = policy
             .tenants
             .iter()
@@ -83,7 +83,7 @@ impl Vips {
         may
     }
 
-    /// The address that a tenant without one by name has got.
+    /// The address that was given to a tenant for which the policy names none.
     pub fn given(&self, tenant: &Tenant) -> Option<[u8; 16]> {
         self.by_tenant.get(&(tenant.network.clone(), tenant.name.clone())).copied()
     }
@@ -96,7 +96,7 @@ impl Vips {
     ) -> Option<[u8; 16]> {
         let of_network = self.by_tenant.iter().filter(|(key, _)| key.0 == network);
         let taken: BTreeSet<[u8; 16]> = of_network.map(|(_, vip)| *vip).collect();
-        // As many are looked at as are taken, and one more.
+        // This looks at no more addresses than are taken, and one.
         pool.hosts().find(|vip| !taken.contains(vip) && !is_taken(vip))
     }
 }

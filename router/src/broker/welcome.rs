@@ -1,4 +1,4 @@
-//! HELLO and WELCOME: who a session is, and what it gets.
+//! HELLO and WELCOME: the tenant of a session, and its numbers and address.
 
 use super::resume::Kept;
 use super::{because, errno, Action, Broker, Refusal, SessionId, State, Up};
@@ -13,7 +13,7 @@ use gdrcore_net::via::proto::{
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most blocks that one session may have.
+/// Limit of the blocks of one session.
 const BLOCKS_MAX: u32 = 16;
 
 impl Broker {
@@ -53,7 +53,7 @@ impl Broker {
         out.push(Action::End(id, cause));
     }
 
-    /// The tenant that says hello, if it may have one session more, and as many numbers.
+    /// The tenant of a HELLO, if its quotas allow one more session with so many blocks.
     fn identified(&self, id: SessionId, h: &Hello, world: &dyn World) -> Result<Tenant, Refusal> {
         self.may_begin()?;
         if common_version(h.versions, VERSIONS).is_none() {
@@ -102,7 +102,7 @@ impl Broker {
         Ok(tenant)
     }
 
-    /// Blocks for a session of a tenant: of its own, where other hosts know it by them, else of
+    /// Blocks for a session: of its tenant's fixed ones, if other hosts know it by them; else of
     /// those that no tenant has.
     fn numbers(
         &mut self,

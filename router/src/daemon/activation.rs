@@ -1,9 +1,9 @@
 //! Sockets that a supervisor has opened and holds, by the protocol of sd_listen_fds(3): LISTEN_FDS
-//! descriptors from 3 on, for the process LISTEN_PID. While the router is started anew, those who
-//! connect wait in the listener, and hosts that send get no ICMP error.
+//! descriptors from 3 on, for the process LISTEN_PID. While the router restarts, connections wait
+//! in the listener's backlog, and packets of other hosts cause no ICMP error.
 //!
-//! A socket is taken for the path or address that it is bound to; its name in LISTEN_FDNAMES is for
-//! messages alone.
+//! A socket is identified by the path or address to which it is bound. Its name in LISTEN_FDNAMES
+//! is only for messages.
 
 use super::note;
 use super::sys::{self, Bound};
@@ -13,10 +13,10 @@ use std::path::Path;
 
 /// The first descriptor.
 const FIRST: RawFd = 3;
-/// More than any unit has.
+/// More descriptors than any unit has.
 const MOST: RawFd = 4096;
 
-/// The sockets that are left.
+/// The sockets that are not taken yet.
 #[derive(Default)]
 pub(super) struct Activation(Vec<(Bound, OwnedFd, String)>);
 
@@ -62,7 +62,7 @@ impl Activation {
         self.take(|bound| matches!(bound, Bound::Udp(e) if e == at))
     }
 
-    /// Says which sockets the policy does not name.
+    /// Logs the sockets that the policy does not name.
     pub(super) fn complain(&self) {
         for (bound, _, name) in &self.0 {
             note(format_args!(

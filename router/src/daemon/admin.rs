@@ -20,31 +20,31 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Longest request.
 const LINE_MAX: usize = 4096;
-/// An answer of which so much is unread ends its connection.
+/// Unread bytes of answers that end the connection.
 const UNREAD_MAX: usize = 4 << 20;
 
-/// What somebody asks.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Of the router.
+    /// The state of the router.
     Status,
-    /// Of its sessions.
+    /// Its sessions.
     Sessions,
-    /// Of its tenants.
+    /// Its tenants.
     Tenants,
-    /// Of other hosts.
+    /// The other hosts.
     Hosts,
-    /// To read its policy anew.
+    /// Read the policy again.
     Reload,
-    /// To change how fast a tenant may be: its name, keys and values.
+    /// Change the limits of a tenant: its name, keys and values.
     Set(String, Vec<(String, String)>),
-    /// To end a session.
+    /// End a session.
     Drop(SessionId),
-    /// To begin nothing new, and to end after so many milliseconds, or when all have gone.
+    /// Refuse new sessions and routes, and end after so many milliseconds, or without sessions.
     Drain(u32),
 }
 
-/// Reads a line. Any bytes are a request, or words that say why not.
+/// Parses a line, which may have any bytes.
 ///
 /// # Errors
 /// The words.
@@ -90,7 +90,7 @@ pub(super) fn last(outcome: Result<(), String>) -> String {
     }
 }
 
-/// Somebody who asks.
+/// A connection at the admin socket.
 pub(super) struct Admin {
     fd: OwnedFd,
     token: u64,
@@ -99,7 +99,7 @@ pub(super) struct Admin {
 }
 
 impl Admin {
-    /// `None`: this user may not ask.
+    /// `None`: this user is not allowed.
     pub(super) fn new(fd: OwnedFd, token: u64, epoll: &Epoll) -> io::Result<Option<Admin>> {
         let uid = sys::credentials(fd.as_fd())?.uid;
         if uid != 0 && uid != sys::own_uid() {
@@ -109,7 +109,8 @@ impl Admin {
         Ok(Some(Admin { fd, token, input: Vec::new(), output: Vec::new() }))
     }
 
-    /// Reads once: what is asked by the whole lines that have come, and whether there may be more.
+    /// Reads once. Returns the requests of the complete lines, and whether there may be more to
+    /// read.
     pub(super) fn take(&mut self) -> (Vec<Result<Request, String>>, bool) {
         let mut bytes = [0; LINE_MAX];
         match sys::read(&self.fd, &mut bytes) {
@@ -125,12 +126,12 @@ impl Admin {
         (requests, self.input.len() < LINE_MAX)
     }
 
-    /// Where answers go.
+    /// The buffer for answers.
     pub(super) fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
 
-    /// Writes what goes. False: it is over.
+    /// Writes without blocking. False: the connection is over.
     pub(super) fn flush(&mut self, epoll: &Epoll) -> bool {
         while !self.output.is_empty() {
             match sys::write(&self.fd, &self.output) {
@@ -140,7 +141,7 @@ impl Admin {
             }
         }
         let waits = !self.output.is_empty();
-        // An answer to one who does not read is not kept for ever.
+        // A client that does not read must not make the router keep its answers.
         self.output.len() <= UNREAD_MAX
             && epoll.want_write(self.fd.as_fd(), self.token, waits).is_ok()
     }

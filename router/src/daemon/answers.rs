@@ -1,4 +1,4 @@
-//! Whoever asks at the admin socket, or reads the counters, and what is answered.
+//! Connections at the admin socket and at the metrics socket, and the answers to them.
 
 use super::admin::{self, Admin, Request};
 use super::sessions::ACCEPTS;
@@ -71,7 +71,7 @@ impl Daemon {
         line(admin::last(outcome));
     }
 
-    /// Changes how fast a tenant may be, until the policy is read anew.
+    /// Changes the limits of a tenant, until the policy is read again.
     fn set(&mut self, tenant: &str, changes: &[(String, String)]) -> Result<(), String> {
         let mut actions = Vec::new();
         self.broker.set(tenant, changes, &mut actions)?;

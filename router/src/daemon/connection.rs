@@ -1,4 +1,4 @@
-//! The connection of one session. Nothing on it ever waits.
+//! The connection of one session. No call on it blocks.
 
 use super::sys::Epoll;
 use gdrcore_core::Error;
@@ -8,14 +8,14 @@ use gdrcore_net::via::wire::{receive, send, send_with, Buffer, Look};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What a connection is known by in the set of descriptors: its own, and that of its process.
+/// The epoll tokens of a connection: its socket's and its process's.
 #[derive(Clone, Copy)]
 pub(super) struct Tokens {
     pub(super) socket: u64,
     pub(super) process: u64,
 }
 
-/// A session's socket, its process, and an answer that did not go yet.
+/// A session's socket, its process, and a message that is not sent yet.
 pub(super) struct Connection {
     fd: OwnedFd,
     _process: Option<OwnedFd>,
@@ -23,21 +23,21 @@ pub(super) struct Connection {
     kept: Option<(Envelope, Option<OwnedFd>)>,
 }
 
-/// What became of a message.
+/// The result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// It went, or will when the other end reads.
+    /// It is sent, or will be when the other end reads.
     Gone,
-    /// One is kept already: the other end does not read.
+    /// Another message is kept already: the other end does not read.
     Full,
-    /// There is no other end any more.
+    /// The other end is closed.
     Lost,
 }
 
 fn became(sent: gdrcore_core::Result<()>) -> Sent {
     match sent {
         Ok(()) => Sent::Gone,
-        // ENOBUFS and ETOOMANYREFS: the system's limit of what is under way.
+        // ENOBUFS and ETOOMANYREFS: the system's limits of messages and descriptors in flight.
         Err(Error::Again | Error::NoMemory | Error::Os(libc::ETOOMANYREFS)) => Sent::Full,
         Err(_) => Sent::Lost,
     }
@@ -77,7 +77,7 @@ impl Connection {
         }
     }
 
-    /// Sends a message if it goes at once.
+    /// Sends a message if that does not block.
     pub(super) fn send_now(&self, e: &Envelope, fd: Option<&OwnedFd>) -> Sent {
         if self.kept.is_some() {
             return Sent::Full;
@@ -91,7 +91,7 @@ impl Connection {
         became(send_with(self.fd.as_fd(), e, fds))
     }
 
-    /// It can be written again.
+    /// Sends what is kept: the socket is writable again.
     pub(super) fn flush(&mut self, epoll: &Epoll) -> Sent {
         let Some((e, fd)) = self.kept.take() else { return Sent::Gone };
         match self.send_now(&e, fd.as_ref()) {

@@ -1,6 +1,6 @@
-//! The feed: an adapter, a process of its own, brings the map of hosts from a store and takes there
-//! what other hosts may know of this one ([`gdrcore_router_feed`]). One adapter at a time, of root
-//! or the router's own user. The router never waits for it.
+//! The feed. An adapter is a process that reads the map of hosts from a store, and publishes there
+//! this host's tenants ([`gdrcore_router_feed`]). One adapter at a time, of root or the router's
+//! own user. The router never waits for it.
 
 mod lines;
 
@@ -18,18 +18,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes that one round takes.
 const ROUND: usize = 1 << 16;
-/// An adapter that leaves so much unread is let go of.
+/// Unread bytes that end an adapter's connection.
 const UNREAD_MAX: usize = 4 << 20;
-/// Answers to refused lines are left out from so much unread on.
+/// Unread bytes from which refused lines get no answer.
 const REFUSALS_MAX: usize = 1 << 16;
 
-/// A line, and the address that it is of.
+/// The event of a line, and the address that it is for.
 type Line = Result<(Key, MapEvent), Fault>;
 
-/// What was counted.
+/// Counters of the feed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
-    /// Adapters that came, and that were let go of for what they sent.
+    /// Adapters that connected, and those disconnected for what they sent.
     pub(super) adapters: u64,
     pub(super) faults: u64,
     /// Lines, and those of them that were refused.
@@ -37,7 +37,7 @@ pub(super) struct Counted {
     pub(super) refused: u64,
 }
 
-/// The socket, and the adapter that is there.
+/// The socket, and the connected adapter.
 pub(super) struct Feed {
     listener: Listener,
     adapter: Option<Adapter>,
@@ -47,10 +47,10 @@ pub(super) struct Feed {
 struct Adapter {
     fd: OwnedFd,
     token: u64,
-    /// What has come of a line that has no end yet.
+    /// The received part of an incomplete line.
     input: Vec<u8>,
     output: Vec<u8>,
-    /// What it was told to publish, by network and address.
+    /// The entries that it has to publish, by network and address.
     published: BTreeMap<(String, [u8; 16]), Entry>,
 }
 
@@ -70,7 +70,7 @@ impl Feed {
         self.listener.fd()
     }
 
-    /// Whether an adapter is there.
+    /// Whether an adapter is connected.
     pub(super) fn is_fed(&self) -> bool {
         self.adapter.is_some()
     }
@@ -81,7 +81,7 @@ impl Feed {
 }
 
 impl Adapter {
-    /// Reads once: what the whole lines that have come say.
+    /// Reads once. Returns the events of the complete lines.
     ///
     /// # Errors
     /// The connection is over; why, if that is the adapter's fault.
@@ -117,7 +117,7 @@ impl Adapter {
         Ok(events)
     }
 
-    /// Tells what of the policy's tenants is new to it, or not there any more.
+    /// Sends the changes of the policy's tenants since the last call.
     fn publish(&mut self, policy: &Policy) {
         let Some(host) = &policy.host else { return };
         let own = policy.map.tenants.iter().filter(|p| *p.host == *host.id);
@@ -135,7 +135,7 @@ impl Adapter {
         self.published = own;
     }
 
-    /// Writes what goes. False: it is over.
+    /// Writes without blocking. False: the connection is over.
     fn flush(&mut self, epoll: &Epoll) -> bool {
         let mut from = 0;
         while from < self.output.len() {
@@ -203,7 +203,7 @@ impl Daemon {
         }
     }
 
-    /// Takes in what the adapter has sent.
+    /// Applies what the adapter has sent.
     pub(super) fn serve_adapter(&mut self, r: &Ready) {
         let Some(feed) = &mut self.feed else { return };
         let Some(adapter) = feed.adapter.as_mut().filter(|a| a.token == r.token) else { return };
@@ -231,7 +231,8 @@ impl Daemon {
             }
         }
         let lives = adapter.flush(&self.epoll);
-        // Before anybody is told of a way: its first packet finds it.
+        // Before the answers leave, so that the worker knows the tenant when the first packet
+        // comes.
         self.relaying.catch_up(&self.broker, now);
         self.perform(actions);
         if fault.is_some() || !lives {
@@ -239,7 +240,7 @@ impl Daemon {
         }
     }
 
-    /// The adapter is gone, or is to go: what is known stays known.
+    /// Ends the adapter's connection. What it has brought stays known.
     fn lose_adapter(&mut self, fault: Option<String>) {
         let Some(feed) = &mut self.feed else { return };
         let Some(mut adapter) = feed.adapter.take() else { return };
@@ -250,7 +251,7 @@ impl Daemon {
             adapter.flush(&self.epoll);
         }
         let mut actions = Vec::new();
-        // Nothing of this can be refused.
+        // `Lost` cannot be refused.
         let _ = self.broker.map(now_ns(), MapEvent::Lost, &mut actions);
         self.perform(actions);
         self.say(format_args!("no adapter brings the map any more"));

@@ -5,8 +5,8 @@
 //! 0  "gdrckey1"  8  key (16 bytes)  24  u64 life  32  u64 floor
 //! ```
 //!
-//! Whoever reads it can take numbers of other tenants. So it is written with mode 0600, and one
-//! that others may read, or own, is replaced.
+//! The key is secret: with it a process could take the numbers of other tenants. So the file has
+//! mode 0600, and one that others can read or own is replaced.
 
 use super::note;
 use crate::broker::{Keys, KEY, LEARN_NS};
@@ -27,7 +27,8 @@ pub(super) struct KeyFile {
     floor: u64,
 }
 
-/// What a file says: key, life and floor. `None`: it is none of ours, or not ours alone.
+/// What a file says: key, life and floor. `None`: it is not such a file, or not private to this
+/// user.
 fn read(path: &Path) -> io::Result<Option<([u8; KEY], u64, u64)>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let mut file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
@@ -49,8 +50,7 @@ fn read(path: &Path) -> io::Result<Option<([u8; KEY], u64, u64)>> {
 }
 
 impl KeyFile {
-    /// Reads the file, or makes one, and begins a new life. Returns what the broker is to know;
-    /// `now`: the time.
+    /// Reads the file, or makes one, and begins a new life. The keys are for the broker.
     ///
     /// # Errors
     /// In words: it cannot be read or written.
@@ -75,7 +75,8 @@ impl KeyFile {
             }
         };
         let life = last.checked_add(1).ok_or_else(|| format!("{}: no life", path.display()))?;
-        // The former life gave numbers, or may have sessions of one before it that did.
+        // There may be sessions of a former life: the last one gave numbers, or could have resumed
+        // those of one that did.
         let learns = floor <= last;
         let mut file = KeyFile { path: path.into(), key, life, floor };
         if !learns {
@@ -91,7 +92,8 @@ impl KeyFile {
         self.life
     }
 
-    /// New numbers are given from now on. Where that cannot be written, no later life resumes.
+    /// New numbers are given from now on. If that cannot be written, the file is removed, and no
+    /// later life resumes sessions.
     pub(super) fn settle(&mut self) {
         self.set_floor(self.life);
     }
@@ -109,7 +111,8 @@ impl KeyFile {
         }
     }
 
-    /// Under another name first: a router that is killed leaves the old file, or the new one.
+    /// Writes under another name and renames, so that a router that is killed leaves the old file
+    /// or the new one.
     fn write(&self) -> io::Result<()> {
         let mut own = self.path.as_os_str().to_owned();
         own.push(format!(".{}", std::process::id()));

@@ -1,7 +1,8 @@
-//! Sockets that the router listens at: they appear at their paths whole, and go with the router.
+//! Sockets that the router listens at: they appear at their paths ready for connections, and the
+//! router removes them.
 //!
-//! Whoever can reach a tenant's own socket is that tenant. A container has its folder alone; users
-//! of the host are kept out by the folder above it, which nobody else may enter.
+//! A process that can reach a tenant's own socket is that tenant. A container sees only the
+//! socket's folder. The folder above it keeps out other users of the host.
 
 use super::sys::{self, Kind};
 use std::fs;
@@ -14,17 +15,18 @@ use std::path::{Path, PathBuf};
 pub(super) struct Listener {
     fd: OwnedFd,
     path: PathBuf,
-    /// Of the file, so that another's is not removed; `None`: a supervisor has made it.
+    /// Device and inode of the file, so that a later file at the path is not removed. `None`: a
+    /// supervisor has made the file.
     inode: Option<(u64, u64)>,
 }
 
 impl Listener {
-    /// Listens at a path. Folders that are missing are made, for all to enter; above the folder of
-    /// a socket that `identifies` who connects, one for this user alone. A socket that a dead
-    /// router left there is replaced.
+    /// Listens at a path. Missing folders are made with access for all. If the socket `identifies`
+    /// a tenant, the folder above the socket's is for this user alone. A socket that a dead router
+    /// left there is replaced.
     ///
     /// # Errors
-    /// In words: somebody listens there; the system's reasons.
+    /// In words: another socket listens there, or the system's reason.
     pub(super) fn open(
         path: &Path,
         kind: Kind,
@@ -50,8 +52,7 @@ impl Listener {
             }
             _ => {}
         }
-        // Under a name of its own first, so that nobody finds one that does not listen yet, or may
-        // not be connected to.
+        // Under a temporary name first, so that at its path the socket listens and has its mode.
         let mut own = path.as_os_str().to_owned();
         own.push(format!(".{}", std::process::id()));
         let own = PathBuf::from(own);
@@ -129,10 +130,10 @@ mod tests {
         assert!(second.contains("another router"), "{second}");
         drop(first);
         assert!(!path.exists());
-        // A socket that nobody listens at any more.
+        // The socket of a dead process.
         drop(sys::listen(&path, Kind::Packets, 0o600).unwrap());
         let third = Listener::open(&path, Kind::Packets, 0o666, true).unwrap();
-        // The file of another is left alone.
+        // A file that is not its own is left alone.
         fs::remove_file(&path).unwrap();
         fs::write(&path, "x").unwrap();
         drop(third);

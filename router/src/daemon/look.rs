@@ -1,4 +1,4 @@
-//! Who has connected: what the kernel says of the process at the other end of a socket.
+//! What the kernel says of the process at the other end of a socket.
 
 use super::sys;
 use crate::identity::{Namespace, Seen, World};
@@ -20,12 +20,12 @@ fn namespace(path: &Path) -> Option<Namespace> {
     fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
 
-/// What is seen of whoever has connected to `socket`, and a descriptor of the process, which tells
-/// of its end; `None` in place of that: it is of a pid namespace that the router does not see, and
-/// ends with its connection.
+/// The peer of a connection at `socket`, and a pidfd, which reports the end of the process. No
+/// pidfd: the process is of a pid namespace that the router does not see, so its session ends with
+/// the connection.
 ///
-/// A process's number may be another's by the time its files are read: so that it lives is asked
-/// afterwards, by the descriptor. `None`: it has ended.
+/// The pid may be reused while its files are read, so afterwards the pidfd says whether the process
+/// still runs. `None`: it has ended.
 pub(super) fn look(socket: &Path, fd: BorrowedFd<'_>) -> Option<(Seen, Option<OwnedFd>)> {
     let cred = sys::credentials(fd).ok()?;
     let uid = is_told_apart(cred.uid).then_some(cred.uid);
@@ -45,8 +45,8 @@ fn cgroups(text: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).map(str::to_string).collect()
 }
 
-/// Whether a user's number is that user's alone: in a user namespace all who have none there appear
-/// as the overflow uid.
+/// Whether a uid identifies one user. In a user namespace all users without a mapping appear as the
+/// overflow uid.
 fn is_told_apart(uid: u32) -> bool {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let overflow = read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(65534);

@@ -1,8 +1,8 @@
 //! The counters over HTTP, in the text format of Prometheus (version 0.0.4): one answer a
-//! connection, which is not waited for.
+//! connection. No call blocks.
 //!
-//! Who connects costs itself only: there are a few connections, of which the oldest goes for a new
-//! one; each has a few seconds and a small request; answers in a second are bounded.
+//! Clients cannot disturb the router: connections are few, and a new one ends the oldest; each has
+//! a few seconds and a small request; answers a second are limited.
 
 use super::sys::{self, Epoll, Ready};
 use crate::policy::Tenant;
@@ -24,17 +24,17 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 /// Answers in a second.
 const ANSWERS: u32 = 50;
 
-/// Somebody who reads.
+/// A connection.
 struct Client {
     fd: OwnedFd,
     since: u64,
     request: Vec<u8>,
-    /// Empty until the request is whole.
+    /// Empty until the request is complete.
     answer: Vec<u8>,
     sent: usize,
 }
 
-/// The socket and who is there, by their tokens.
+/// The socket, and the connections by their tokens.
 pub(super) struct Metrics {
     listener: OwnedFd,
     at: SocketAddr,
@@ -42,15 +42,15 @@ pub(super) struct Metrics {
     rate: Rate,
 }
 
-/// What a request asks for.
+/// The meaning of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
-    /// Its end has not come.
+    /// It is incomplete.
     More,
     Counters,
     /// Another path.
     Unknown,
-    /// Something else than to read.
+    /// Another method than GET, or a malformed request.
     Other,
 }
 
@@ -107,7 +107,7 @@ impl Metrics {
         self.listener.as_fd()
     }
 
-    /// Somebody has connected. Tokens grow: the first is the oldest's.
+    /// Adds a connection. Tokens grow, so the first is the oldest's.
     pub(super) fn let_in(&mut self, fd: OwnedFd, now: u64, token: u64, epoll: &Epoll) {
         if self.clients.len() >= CLIENTS {
             self.clients.pop_first();
@@ -118,10 +118,10 @@ impl Metrics {
         }
     }
 
-    /// Reads and writes what goes. `text`: the counters.
+    /// Reads and writes without blocking. `text` makes the body.
     pub(super) fn serve(&mut self, r: &Ready, now: u64, epoll: &Epoll, text: impl Fn() -> String) {
         let Some(mut client) = self.clients.remove(&r.token) else { return };
-        // Also behind the request: what is not read would be told of without end.
+        // Read also what follows the request: epoll would report it again and again.
         if r.read && !client.read() {
             return;
         }
@@ -140,12 +140,12 @@ impl Metrics {
         }
     }
 
-    /// When somebody has taken too long.
+    /// The time at which the next connection has taken too long.
     pub(super) fn deadline(&self) -> Option<u64> {
         self.clients.values().map(|c| c.since.saturating_add(PATIENCE_NS)).min()
     }
 
-    /// Who has taken too long goes.
+    /// Ends connections that have taken too long.
     pub(super) fn tick(&mut self, now: u64) {
         self.clients.retain(|_, c| now.saturating_sub(c.since) < PATIENCE_NS);
     }
@@ -190,8 +190,8 @@ const SHOWN: [Shown; 8] = [
     ("unpaid", "Packets dropped at a session's end, without credit.", |c| &c.unpaid),
 ];
 
-/// The text: of each tenant its sessions, its limits and what was counted. Names of tenants and
-/// networks have no character that would end a label.
+/// The text: sessions, limits and counters of each tenant. Names of tenants and networks have no
+/// character that would end a label.
 pub(super) fn text(all: &[(Tenant, usize, Option<&Counters>)]) -> String {
     let mut out = String::new();
     let mut family = |name: &str, kind: &str, help: &str, rows: Vec<(String, u64)>| {
@@ -268,7 +268,7 @@ mod tests {
         ] {
             assert_eq!(text.lines().filter(|l| *l == line).count(), 1, "{line}\n{text}");
         }
-        // Of who never had a session nothing was counted.
+        // A tenant that never had a session has no counters.
         assert!(!text.contains("tx_bytes_total{tenant=\"uid-8\""));
         for line in text.lines() {
             let number = || line.rsplit(' ').next().is_some_and(|n| n.parse::<u64>().is_ok());

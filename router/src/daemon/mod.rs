@@ -1,6 +1,5 @@
-//! The router as a process: its sockets, and what becomes of the broker's
-//! [`Action`](crate::broker::Action)s. One thread, which never waits but for all of them; beside it
-//! the worker of the relay.
+//! The router as a process: its sockets, and the broker's [`Action`](crate::broker::Action)s. The
+//! first thread waits for all its descriptors in one epoll set. The second is the relay's worker.
 
 mod activation;
 mod admin;
@@ -47,20 +46,20 @@ use std::path::{Path, PathBuf};
 use supervised::Supervised;
 use sys::{Epoll, Kind, Ready};
 
-/// Connections of `gdrcore-routerctl`.
+/// Connections at the admin socket.
 const ADMINS: usize = 8;
-/// Descriptors that are not sessions'.
+/// Descriptors for everything but sessions.
 const SPARE: usize = 64;
-/// Descriptors of a session: its socket, its process and its bell. Links are under way for a
-/// moment.
+/// Descriptors of a session: its socket, its process and its bell. Ends of links exist only until
+/// they are sent.
 const PER_SESSION: usize = 3;
 /// Descriptors of a session towards other hosts.
 const TO_HOSTS: usize = 2;
 
-/// How long SIGTERM lets sessions go on.
+/// The time of a drain by SIGTERM.
 const DRAIN_NS: u64 = 60_000_000_000;
 
-/// What a token stands for: the upper half says which kind, the lower which one.
+/// Epoll tokens: the upper half is the kind of descriptor, the lower one its number.
 const SIGNALS: u64 = 1 << 32;
 const LISTENER: u64 = 2 << 32;
 const SOCKET: u64 = 3 << 32;
@@ -79,7 +78,7 @@ pub struct Daemon {
     file: Option<PathBuf>,
     rate_limits: Vec<(i32, Option<u64>)>,
     broker: Broker,
-    /// `None`: sessions are not resumed by the next life.
+    /// `None`: sessions cannot be resumed.
     keys: Option<KeyFile>,
     supervised: Supervised,
     epoll: Epoll,
@@ -93,8 +92,8 @@ pub struct Daemon {
     metrics: Option<Metrics>,
     /// `None`: the map is a file, or there are no other hosts.
     feed: Option<Feed>,
-    /// Given up for a moment where there is no other descriptor, so that who waits can be sent
-    /// away.
+    /// A spare descriptor. If no other is free, it is closed for a moment, to accept and close a
+    /// waiting connection.
     reserve: Option<OwnedFd>,
     most: usize,
     last_token: u64,
@@ -108,7 +107,7 @@ impl Daemon {
     /// # Errors
     /// In words.
     pub fn open(options: &Options) -> Result<Daemon, String> {
-        // Before anything is opened: these descriptors have fixed numbers.
+        // Before any descriptor is opened, since these have fixed numbers.
         let mut given = Activation::from_environment();
         let policy = options.policy()?;
         options.check_firewall(&policy)?;
@@ -182,11 +181,11 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Serves until it has drained (SIGTERM, or asked to) or a signal ends it at once (SIGINT, a
-    /// second SIGTERM); SIGHUP reads the policy anew.
+    /// Serves until a drain ends (SIGTERM, or a request) or a signal ends it at once (SIGINT, a
+    /// second SIGTERM). SIGHUP reads the policy again.
     ///
     /// # Errors
-    /// The relay's worker has failed. Else it ends by a signal alone.
+    /// The relay's worker has failed.
     pub fn run(&mut self) -> Result<(), String> {
         let mut ready: Vec<Ready> = Vec::new();
         self.supervised.ready();
@@ -236,7 +235,7 @@ impl Daemon {
         }
     }
 
-    /// Begins nothing new, and ends after so many nanoseconds, or when all have gone.
+    /// Refuses new sessions and routes, and ends after so many nanoseconds, or without sessions.
     fn drain(&mut self, ns: u64) {
         let (now, mut actions) = (now_ns(), Vec::new());
         self.broker.drain(now, now.saturating_add(ns), &mut actions);
@@ -249,14 +248,14 @@ impl Daemon {
         self.broker.drains_until().is_some()
     }
 
-    /// Before an end in order: the next life need not wait for sessions if there are none.
+    /// Prepares the end: if there are no sessions, the next life need not wait for any.
     fn retire(&mut self) {
         if self.broker.blocks_given() == 0 && !self.broker.learns() {
             self.keys.iter_mut().for_each(KeyFile::retire);
         }
     }
 
-    /// Milliseconds until something is to be done without being asked for.
+    /// Milliseconds until the next deadline; -1: there is none.
     fn patience(&self) -> i32 {
         let metrics = self.metrics.as_ref().and_then(Metrics::deadline);
         let others = metrics.into_iter().chain(self.supervised.deadline());
@@ -283,8 +282,7 @@ impl Daemon {
         }
     }
 
-    /// Listens at the sockets of a policy, and at no others. Where one can't be had, nothing has
-    /// changed.
+    /// Listens at the sockets of a policy, and at no others. If one fails, nothing changes.
     fn listen(&mut self, policy: &Policy, given: &mut Activation) -> Result<(), String> {
         let wanted: Vec<&PathBuf> = policy
             .listen
@@ -313,7 +311,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Reads the policy anew. All or nothing: what is wrong changes nothing.
+    /// Reads the policy again. A policy with a fault changes nothing.
     fn reload(&mut self) -> Result<(), String> {
         let Some(file) = &self.file else { return Err("there is no policy file".into()) };
         let mut policy = read_policy(file)?;
@@ -352,7 +350,7 @@ impl Daemon {
     }
 }
 
-/// The key of tokens. A router without one works, and its sessions end with it.
+/// The key of tokens. Without one the router works, but its sessions end with it.
 fn key_file(policy: &Policy, options: &Options) -> Option<(KeyFile, Keys)> {
     let path = policy.key.clone().or_else(|| {
         let beside = policy.admin.as_ref().or(options.listen.as_ref())?;
@@ -365,7 +363,7 @@ fn key_file(policy: &Policy, options: &Options) -> Option<(KeyFile, Keys)> {
         .ok()
 }
 
-/// What of `[host]` stays.
+/// The keys of `[host]` that a reload must not change.
 fn place(host: &crate::policy::Host) -> (&str, Endpoint, Option<&Path>) {
     (&host.id, host.at, host.feed())
 }
@@ -375,7 +373,7 @@ pub fn note(words: std::fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(format!("gdrcore-routerd: {words}\n").as_bytes());
 }
 
-/// A descriptor to give up.
+/// The spare descriptor.
 fn reserve() -> Option<OwnedFd> {
     std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
 }

@@ -1,11 +1,11 @@
-//! How a router is started, and its policy.
+//! Options of the router, and its policy.
 
 use super::{note, sys};
 use crate::firewall::{look, Firewall};
 use crate::policy::{Map, Policy, Unmatched};
 use std::path::{Path, PathBuf};
 
-/// How a router is started.
+/// Options of the router.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The policy's file; `None`: every user is a tenant of its own, at [`Options::listen`].
@@ -14,11 +14,11 @@ pub struct Options {
     pub listen: Option<PathBuf>,
     /// The admin socket where there is no file, or none in it.
     pub admin: Option<PathBuf>,
-    /// Say on standard error who comes and goes.
+    /// Log sessions as they come and go, on standard error.
     pub verbose: bool,
-    /// Make no direct links: all goes by way of the router.
+    /// Make no direct links: all packets go by the router.
     pub isolated: bool,
-    /// What is done about the firewall's rule, where there are other hosts.
+    /// Handling of the firewall's rule, if there are other hosts.
     pub firewall: Firewall,
     /// Rates of tenants by their `ffr_id`, see [`crate::policy::rate_limits`].
     pub rate_limits: Vec<(i32, Option<u64>)>,
@@ -62,7 +62,7 @@ impl Options {
         Ok(policy)
     }
 
-    /// Looks at the firewall, where others of this host could send as the router.
+    /// Checks the firewall, if there are other hosts: other processes could send as the router.
     pub(super) fn check_firewall(&self, policy: &Policy) -> Result<(), String> {
         if policy.host.is_none() || self.firewall == Firewall::Off {
             return Ok(());

@@ -1,5 +1,5 @@
-//! The first thread's half of the relay: it makes rings, says who may reach whom, and looks what
-//! the worker has counted.
+//! The first thread's half of the relay: makes rings, sets which sessions may reach each other, and
+//! reads the worker's counters.
 
 use super::sys;
 use super::wire::{self, Common};
@@ -22,37 +22,37 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Commands under way.
+/// Capacity of the queue of commands.
 const COMMANDS: usize = 256;
-/// How long a full queue of commands is left to the worker.
+/// The pause before another try at a full queue of commands.
 const FULL: Duration = Duration::from_micros(100);
 
-/// A tenant at the worker: its number, and how fast it may be.
+/// A tenant at the worker: its number and its limits.
 struct Known {
     number: u16,
     limits: Limits,
-    /// When it had its last session; the least was so longest ago.
+    /// [`Relaying::joined`] at its last session: the least is the least recently used.
     used: u64,
 }
 
-/// Other hosts, and the way to them.
+/// Other hosts, and the relay's state for them.
 struct Hosts {
     at: Endpoint,
     mtu: u32,
     counters: Arc<wire::Counters>,
-    /// The tables that the worker has, or had: it frees none.
+    /// Tables given to the worker, which frees none.
     tables: Vec<Arc<Far>>,
-    /// What the last of them was made of, and the number of each there.
+    /// The tenants of the last table, and their numbers in it.
     known: Vec<Arc<Placed>>,
     numbers: Vec<u32>,
-    /// The changes that it has ([`Broker::far_changes`]); `None`: there is none yet.
+    /// [`Broker::far_changes`] of the last table; `None`: there is no table yet.
     changes: Option<u64>,
-    /// No other is made before then.
+    /// The earliest time of the next table.
     next: u64,
 }
 
 pub(super) struct Relaying {
-    /// `None`: it ends.
+    /// `None`: it is being dropped.
     commands: Option<SyncSender<Command>>,
     call: OwnedFd,
     news: OwnedFd,
@@ -65,7 +65,7 @@ pub(super) struct Relaying {
     line_rate: u64,
     networks: BTreeMap<String, u32>,
     hosts: Option<Hosts>,
-    /// Rules and tables that the worker has, or had: it frees none.
+    /// Rules and tables given to the worker, which frees none.
     outside: Vec<Arc<Outside>>,
     published: Vec<Arc<Published>>,
     worker: Option<JoinHandle<()>>,
@@ -129,7 +129,7 @@ impl Relaying {
         self.worker.as_ref().is_some_and(|w| !w.is_finished())
     }
 
-    /// Makes a session's rings and takes it in; what it is to be sent.
+    /// Makes a session's rings and adds it to the relay. Returns the session's ends.
     ///
     /// # Errors
     /// In words.
@@ -158,7 +158,7 @@ impl Relaying {
 
     /// Tells the worker which plain endpoints a slot may talk to.
     fn review_outside(&mut self, broker: &Broker, slot: u16, up: &Up) {
-        // The worker frees none: what it has let go of is freed here.
+        // The worker frees no rules: free those that it has dropped.
         self.outside.retain(|rules| Arc::strong_count(rules) > 1);
         let rules = broker.policy().outside_of(&up.tenant).map(|rules| {
             let known = self.outside.iter().find(|known| ***known == rules).cloned();
@@ -196,12 +196,12 @@ impl Relaying {
         *self.networks.entry(name.into()).or_insert(next)
     }
 
-    /// Those of other hosts that a slot may reach, and no others.
+    /// Sets which tenants of other hosts a slot may reach.
     fn allow_far(&self, broker: &Broker, slot: u16, up: &Up) {
         self.allow_far_all(broker, [(slot, up)].into_iter());
     }
 
-    /// The same for many. What is found for a tenant counts for all of its sessions.
+    /// The same for many slots. All sessions of a tenant reach the same.
     fn allow_far_all<'u>(&self, broker: &Broker, all: impl Iterator<Item = (u16, &'u Up)>) {
         let Some(Hosts { tables, known, numbers, .. }) = &self.hosts else { return };
         let Some(far) = tables.last() else { return };
@@ -219,8 +219,8 @@ impl Relaying {
         }
     }
 
-    /// Makes a new table of other hosts' tenants, where they have changed. The worker is told of it
-    /// when it says who may reach whom.
+    /// Makes a new table of other hosts' tenants, if they have changed. The caller fills in which
+    /// slots may reach them before it gives the table to the worker.
     fn renew_far(&mut self, broker: &Broker) -> Option<Arc<Far>> {
         let changes = Some(broker.far_changes());
         self.hosts.as_ref().filter(|hosts| hosts.changes != changes)?;
@@ -236,14 +236,14 @@ impl Relaying {
         let number = |(p, &network): (&Arc<Placed>, &u32)| far.find(network, &p.gid).unwrap_or(0);
         let numbers = known.iter().zip(&networks).map(number).collect();
         let hosts = self.hosts.as_mut()?;
-        // Those that the worker has let go of.
+        // Free the tables that the worker has dropped.
         hosts.tables.retain(|table| Arc::strong_count(table) > 1);
         hosts.tables.push(far.clone());
         (hosts.known, hosts.numbers, hosts.changes) = (known, numbers, changes);
         Some(far)
     }
 
-    /// Has the worker know of other hosts' tenants what the broker knows, if it is time.
+    /// Gives the worker a table of what the broker knows of other hosts' tenants, if one is due.
     pub(super) fn catch_up(&mut self, broker: &Broker, now: u64) {
         if self.behind(broker).is_none_or(|at| now < at) {
             return;
@@ -253,19 +253,20 @@ impl Relaying {
         self.allow_far_all(broker, here);
         self.tell(Command::Far(far));
         if let Some(hosts) = &mut self.hosts {
-            // No more than a fifth of the thread's time, whatever an adapter brings.
+            // So that tables take at most a fifth of this thread's time, however fast an adapter
+            // is.
             let took = now_ns().saturating_sub(now);
             hosts.next = now.saturating_add(took.saturating_mul(5));
         }
     }
 
-    /// When [`Relaying::catch_up`] is wanted; `None`: the worker knows all.
+    /// The time of the next [`Relaying::catch_up`]; `None`: the worker's table is current.
     pub(super) fn behind(&self, broker: &Broker) -> Option<u64> {
         let hosts = self.hosts.as_ref()?;
         (hosts.changes != Some(broker.far_changes())).then_some(hosts.next)
     }
 
-    /// Hosts whose addresses nobody listens at.
+    /// Hosts at whose addresses no router listens.
     pub(super) fn silent(&self, now: u64) -> BTreeSet<String> {
         let Some(Hosts { tables, known, .. }) = &self.hosts else { return BTreeSet::new() };
         let silent = tables.last().into_iter().flat_map(|far| far.silent(now));
@@ -278,13 +279,13 @@ impl Relaying {
         self.hosts.as_ref().map(|hosts| hosts.mtu)
     }
 
-    /// What was counted of the way to other hosts.
+    /// Counters of the traffic with other hosts.
     pub(super) fn wire(&self) -> Option<&wire::Counters> {
         self.hosts.as_ref().map(|hosts| &*hosts.counters)
     }
 
-    /// The number of a tenant that has a session, which it keeps beyond that: what it owes is not
-    /// forgotten. Where there are too many, the one that had none for longest loses its.
+    /// The number of a tenant. It stays the tenant's after its last session, so that its buckets
+    /// keep their debts. If all numbers are in use, the least recently used one is taken back.
     fn number(&mut self, broker: &Broker, tenant: &Tenant) -> u16 {
         self.joined += 1;
         if !self.tenants.contains_key(&tenant.name) {
@@ -308,14 +309,14 @@ impl Relaying {
         let here = broker.tenants_here();
         let idle = self.tenants.iter().filter(|(name, _)| !here.contains(name.as_str()));
         let oldest = idle.min_by_key(|(_, known)| known.used).map(|(name, _)| name.clone());
-        // There are more numbers than slots.
+        // There is an idle one: numbers are more than slots.
         let number = oldest.and_then(|name| self.tenants.remove(&name)).map_or(0, |k| k.number);
         self.tell(Command::Forget(number));
         self.slots.clear_tenant(number);
         number
     }
 
-    /// Tells the worker how fast a tenant may be, if that has changed.
+    /// Sends a tenant's limits to the worker, if they have changed.
     fn limit(&mut self, name: &str, limits: &Limits) {
         let Some(known) = self.tenants.get_mut(name).filter(|k| k.limits != *limits) else {
             return;
@@ -325,14 +326,14 @@ impl Relaying {
         self.tell(Command::Limit(number, *limits));
     }
 
-    /// Those that a slot may reach, and no others.
+    /// Sets which sessions a slot may reach.
     fn allow(&self, slot: u16, peers: &[SessionId]) {
         for (id, &other) in &self.given {
             self.slots.allow(slot, other, peers.contains(id));
         }
     }
 
-    /// Another policy is in force.
+    /// Applies a new policy.
     pub(super) fn review(&mut self, broker: &Broker) {
         let fresh = self.renew_far(broker);
         self.review_published(broker);
@@ -362,7 +363,7 @@ impl Relaying {
         }
     }
 
-    /// A session is gone; where it was thrown out (`at_once`), nothing of its goes anywhere from
+    /// Removes a session. `at_once`: it was expelled, so its packets to tenants are refused from
     /// now on.
     pub(super) fn leave(&mut self, id: SessionId, at_once: bool) {
         if let Some(slot) = self.given.remove(&id) {
@@ -375,7 +376,7 @@ impl Relaying {
         }
     }
 
-    /// A session listens at a port, or no more.
+    /// A session begins (`on`) or ends to listen at a port.
     pub(super) fn listen(&mut self, id: SessionId, service: Service, on: bool) {
         if let Some(&slot) = self.given.get(&id) {
             self.tell(Command::Listen(slot, service, on));
@@ -389,17 +390,18 @@ impl Relaying {
         self.given.iter().filter(|(_, &slot)| is_broken(slot)).map(|(&id, _)| id).collect()
     }
 
-    /// What was counted of a session.
+    /// A session's counters.
     pub(super) fn counters(&self, id: SessionId) -> Option<&Counters> {
         self.given.get(&id).map(|&slot| self.slots.counters(slot))
     }
 
-    /// What was counted of a tenant; `None`: it had no session.
+    /// A tenant's counters; `None`: it had no session.
     pub(super) fn tenant(&self, name: &str) -> Option<&Counters> {
         self.tenants.get(name).map(|known| self.slots.tenant(known.number))
     }
 
-    /// Waits for room among the commands, which the worker makes at once: it waits for nobody.
+    /// Sends a command. Waits while the queue is full: the worker never blocks, so it makes room at
+    /// once.
     fn tell(&mut self, command: Command) {
         let mut command = command;
         let Some(commands) = &self.commands else { return };
@@ -407,7 +409,7 @@ impl Relaying {
             match commands.try_send(command) {
                 Ok(()) => break,
                 Err(TrySendError::Full(back)) => command = back,
-                // The router ends when it sees that.
+                // The worker has ended, and the router ends when it sees that.
                 Err(TrySendError::Disconnected(_)) => return,
             }
             self.ring();
@@ -417,7 +419,7 @@ impl Relaying {
     }
 
     fn ring(&self) {
-        // A bell that is full has not been heard yet.
+        // If the bell is full, the worker has not read it and will wake anyway.
         let _ = sys::write(&self.call, &[1]);
     }
 }
@@ -432,7 +434,7 @@ fn no_address(at: &Endpoint, e: Error) -> String {
     format!("[host] {at}: {why}")
 }
 
-/// A block whose port can't be had would be a tenant that other hosts take for another one.
+/// A block needs its own UDP source port, by which other hosts identify the tenant.
 #[cold]
 fn no_port(e: Error, port: u16) -> String {
     match e {

@@ -1,4 +1,4 @@
-//! What `gdrcore-routerctl` is told, as JSON objects of one line.
+//! The answers for `gdrcore-routerctl`, as JSON objects of one line.
 
 use super::feed::Feed;
 use super::relaying::Relaying;
@@ -42,7 +42,7 @@ pub(super) fn status(
     .to_string()
 }
 
-/// What an adapter has brought.
+/// The state of the feed.
 fn fed(broker: &Broker, feed: &Feed) -> Value {
     let (tenants, stale) = broker.far_count();
     let c = feed.counted();
@@ -69,7 +69,7 @@ fn ports(broker: &Broker) -> BTreeSet<u16> {
     broker.policy().map.ports().into_iter().chain(far).collect()
 }
 
-/// The other hosts, one after the other.
+/// The other hosts, a line each.
 pub(super) fn hosts<'r>(
     broker: &'r Broker,
     relaying: &Relaying,
@@ -90,7 +90,7 @@ pub(super) fn hosts<'r>(
     })
 }
 
-/// What was counted of the way to other hosts.
+/// Counters of the traffic with other hosts.
 fn wired(c: &wire::Counters) -> Value {
     json!({
         "tx_packets": count(&c.tx.0),
@@ -114,13 +114,13 @@ fn count(n: &AtomicU64) -> Value {
     Value::from(n.load(Ordering::Relaxed))
 }
 
-/// Packets that were refused, by why.
+/// Refused packets, by reason.
 fn refused(all: &[AtomicU64; Refused::ALL.len()]) -> Value {
     let one = |&why: &Refused| (why.name().to_string(), count(&all[why as usize]));
     Refused::ALL.iter().map(one).collect::<Map<String, Value>>().into()
 }
 
-/// The sessions, one after the other.
+/// The sessions, a line each.
 pub(super) fn sessions<'r>(
     broker: &'r Broker,
     relaying: &'r Relaying,
@@ -157,8 +157,7 @@ pub(super) fn sessions<'r>(
     })
 }
 
-/// The tenants of the policy, and those that have sessions and are none of its: with how many
-/// sessions.
+/// The policy's tenants, and others that have sessions; each with its number of sessions.
 pub(super) fn known(broker: &Broker) -> Vec<(Tenant, usize)> {
     let mut here: BTreeMap<&str, (&Tenant, usize)> = BTreeMap::new();
     for (_, s) in broker.sessions() {
@@ -176,7 +175,7 @@ pub(super) fn known(broker: &Broker) -> Vec<(Tenant, usize)> {
     all
 }
 
-/// The tenants, one after the other.
+/// The tenants, a line each.
 pub(super) fn tenants<'r>(
     broker: &Broker,
     relaying: &'r Relaying,
@@ -199,7 +198,7 @@ pub(super) fn tenants<'r>(
     })
 }
 
-/// What the relay has counted of a session or a tenant.
+/// The relay's counters of a session or a tenant.
 fn relay(c: &Counters) -> Value {
     json!({
         "tx_packets": count(&c.tx.0),

@@ -1,4 +1,5 @@
-//! Sessions' connections: who comes, what they say, and what the broker wants them to be told.
+//! Sessions' connections: accepts them, passes their messages to the broker, and performs its
+//! actions.
 
 use super::connection::{Connection, Sent, Tokens};
 use super::look::{look, Host};
@@ -12,9 +13,9 @@ use gdrcore_net::via::wire::Look;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Messages of one session that one round takes.
+/// Messages of one session in one round.
 const BATCH: usize = 64;
-/// Connections of one socket that one round takes.
+/// Connections accepted at one socket in one round.
 pub(super) const ACCEPTS: usize = 16;
 /// Connections without an identity. One more ends the oldest.
 const STRANGERS: usize = 64;
@@ -26,7 +27,7 @@ impl Daemon {
             let path = listener.path().to_path_buf();
             let Some(fd) = self.accept(token) else { return };
             if self.connections.len() >= self.most {
-                // Sent away: whoever is there keeps its place.
+                // Closed at once: present sessions keep their places.
                 continue;
             }
             let Some((seen, process)) = look(&path, fd.as_fd()) else { continue };
@@ -41,8 +42,8 @@ impl Daemon {
         }
     }
 
-    /// Takes the next connection. Where there is no descriptor for it, it is sent away with one
-    /// that is kept for that: it would be told of again at once.
+    /// Takes the next connection. If there is no descriptor for it, accepts it with the spare one
+    /// and closes it: epoll would report it again and again.
     pub(super) fn accept(&mut self, token: u64) -> Option<OwnedFd> {
         let fd = match token {
             ADMIN_LISTENER => self.admin.as_ref()?.fd(),
@@ -62,7 +63,8 @@ impl Daemon {
         None
     }
 
-    /// Of too many without an identity the oldest goes: of the newcomer's user, if that has any.
+    /// If too many connections have no identity, ends the oldest: of the newcomer's user, if it has
+    /// one.
     fn make_room(&mut self, newcomer: &Seen) {
         let strangers: Vec<(SessionId, Option<u32>)> = self
             .broker
@@ -87,7 +89,7 @@ impl Daemon {
         }
     }
 
-    /// Takes what a session has sent, and sends what it could not take before.
+    /// Receives what a session has sent, and sends what was kept for it.
     pub(super) fn converse(&mut self, id: SessionId, r: &Ready) {
         if r.write {
             let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -129,7 +131,7 @@ impl Daemon {
         self.perform(actions);
     }
 
-    /// Ends sessions that have broken their rings.
+    /// Expels sessions whose rings the worker has given up.
     pub(super) fn throw_out(&mut self) {
         for id in self.relaying.broken() {
             let mut actions = Vec::new();
@@ -139,7 +141,7 @@ impl Daemon {
         }
     }
 
-    /// Does what the broker wants, and what follows from that.
+    /// Performs the broker's actions, and those that follow from them.
     pub(super) fn perform(&mut self, actions: Vec<Action>) {
         let mut queue = VecDeque::from(actions);
         while let Some(action) = queue.pop_front() {
@@ -170,7 +172,7 @@ impl Daemon {
         }
     }
 
-    /// Sends one end of a new socket; the other end.
+    /// Makes a socket pair, sends one end to `owner`, and returns the other.
     fn link(&mut self, owner: SessionId, link: &Envelope) -> Result<OwnedFd, &'static str> {
         let Some(connection) = self.connections.get(&owner) else {
             return Err("the process there is gone");

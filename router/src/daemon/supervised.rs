@@ -1,5 +1,5 @@
-//! What a supervisor such as systemd is told, by the protocol of sd_notify(3): that the router is
-//! ready, that it lives, that it ends. A datagram of text to the socket that NOTIFY_SOCKET names.
+//! Notifies a supervisor such as systemd by the protocol of sd_notify(3): ready, watchdog,
+//! stopping. Each is a datagram of text to the socket that NOTIFY_SOCKET names.
 
 use gdrcore_net::clock::now_ns;
 use std::os::linux::net::SocketAddrExt;
@@ -9,12 +9,12 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// The supervisor, if there is one.
 pub(super) struct Supervised {
     socket: Option<(UnixDatagram, SocketAddr)>,
-    /// Interval of signs of life, and the next; 0: none are wanted.
+    /// Interval of watchdog messages, and the time of the next; 0: none are wanted.
     every: u64,
     next: u64,
 }
 
-/// The socket of a name: a path, or after '@' an abstract name.
+/// The address of a name: a path, or after '@' an abstract name.
 fn address(name: &[u8]) -> Option<SocketAddr> {
     match name.strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name).ok(),
@@ -36,7 +36,7 @@ impl Supervised {
     fn new(name: Option<&[u8]>, us: u64) -> Supervised {
         let to = name.filter(|name| !name.is_empty()).and_then(address);
         let socket = UnixDatagram::unbound().ok().zip(to).filter(|(socket, _)| {
-            // A supervisor that does not read is not waited for.
+            // Does not wait for a supervisor that does not read.
             socket.set_nonblocking(true).is_ok()
         });
         let every = if socket.is_some() { us.saturating_mul(1000) / 2 } else { 0 };
@@ -60,7 +60,7 @@ impl Supervised {
         self.say("STOPPING=1");
     }
 
-    /// Gives a sign of life, if it is due.
+    /// Sends a watchdog message, if it is due.
     pub(super) fn tick(&mut self, now: u64) {
         if self.every > 0 && now >= self.next {
             self.next = now.saturating_add(self.every);
@@ -68,7 +68,7 @@ impl Supervised {
         }
     }
 
-    /// When [`Supervised::tick`] is wanted.
+    /// The time of the next [`Supervised::tick`].
     pub(super) fn deadline(&self) -> Option<u64> {
         (self.every > 0).then_some(self.next)
     }

@@ -1,4 +1,4 @@
-//! System calls that the standard library has not.
+//! System calls that the standard library lacks.
 
 use gdrcore_net::addr::Endpoint;
 use std::ffi::CString;
@@ -28,8 +28,7 @@ fn own(rc: i32) -> io::Result<OwnedFd> {
 /// A set of descriptors to wait for.
 pub(super) struct Epoll(OwnedFd);
 
-/// What is ready: the number that it was added with, and whether it can be read (or is at its end),
-/// and written.
+/// A ready descriptor: its token, and whether it is readable (or at its end) and writable.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready {
     pub(super) token: u64,
@@ -51,17 +50,17 @@ impl Epoll {
             .map(drop)
     }
 
-    /// Waits for it to be read from here on. Closing the last copy of a descriptor takes it out.
+    /// Adds a descriptor, waiting for it to be readable. Closing its last copy removes it.
     pub(super) fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, token, false)
     }
 
-    /// Whether to wait for it to be written as well.
+    /// Sets whether to wait for it to be writable as well.
     pub(super) fn want_write(&self, fd: BorrowedFd<'_>, token: u64, on: bool) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, token, on)
     }
 
-    /// What is ready, at most 64 of them; waits for so many milliseconds, -1: as long as it takes.
+    /// Waits for ready descriptors, of which it returns up to 64. `ms`: the time limit; -1: none.
     pub(super) fn wait(&self, ms: i32, ready: &mut Vec<Ready>) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: room for as many events as it is told.
@@ -77,7 +76,7 @@ impl Epoll {
     }
 }
 
-/// Which datagrams or bytes a Unix socket carries.
+/// The kind of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Packets,
@@ -124,7 +123,7 @@ pub(super) fn listen(path: &Path, kind: Kind, mode: u32) -> io::Result<OwnedFd> 
     Ok(fd)
 }
 
-/// Connects to a path; the socket does not wait.
+/// Connects to a path, with a non-blocking socket.
 pub(super) fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
     let (addr, len) = name(path)?;
     // SAFETY: no pointers.
@@ -157,9 +156,8 @@ impl std::fmt::Display for Bound {
     }
 }
 
-/// A descriptor that this process was started with. It becomes this process's alone: programs that
-/// it starts do not get it. `None`: it is not open. To be called once for each, before this process
-/// opens any of its own.
+/// A descriptor that this process was started with. It is made close-on-exec. `None`: it is not
+/// open. Call this once for each, before this process opens any of its own.
 pub(super) fn given(raw: RawFd) -> Option<OwnedFd> {
     // SAFETY: no pointers.
     check(unsafe { libc::fcntl(raw, libc::F_SETFD, libc::FD_CLOEXEC) }).ok()?;
@@ -175,7 +173,7 @@ fn option(fd: BorrowedFd<'_>, name: i32) -> Option<i32> {
     (rc == 0).then_some(value)
 }
 
-/// What a socket is bound to; `None`: it is none that a router has.
+/// The kind and address of a socket; `None`: it is of a kind that the router does not use.
 pub(super) fn bound(fd: &OwnedFd) -> Option<Bound> {
     let of = |name| option(fd.as_fd(), name);
     let (domain, kind) = (of(libc::SO_DOMAIN)?, of(libc::SO_TYPE)?);
@@ -216,7 +214,7 @@ pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
-/// Process and user of whoever has connected, as the kernel noted them then.
+/// Process and user of the peer, as the kernel recorded them at connect.
 pub(super) fn credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -228,8 +226,8 @@ pub(super) fn credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     Ok(cred)
 }
 
-/// A descriptor of the process that has connected: the kernel's own where it gives one, else by its
-/// number, which another process may have by now.
+/// A pidfd of the peer: from SO_PEERPIDFD, or on an older kernel by its pid, which may have been
+/// reused.
 pub(super) fn process(fd: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
     let mut raw: RawFd = -1;
     let mut len = size_of::<RawFd>() as libc::socklen_t;
@@ -262,8 +260,7 @@ pub(super) fn is_ready(fd: BorrowedFd<'_>, events: i16) -> bool {
     unsafe { libc::poll(&mut p, 1, 0) > 0 }
 }
 
-/// A descriptor that tells of signals, which are blocked from here on for this thread and those
-/// that it makes.
+/// A signalfd. Its signals are blocked from here on for this thread and those that it makes.
 pub(super) fn signals(which: &[i32]) -> io::Result<OwnedFd> {
     // SAFETY: zeroes are a valid set, which lives through all the calls; they take nothing else but
     // numbers.
@@ -278,7 +275,7 @@ pub(super) fn signals(which: &[i32]) -> io::Result<OwnedFd> {
     }
 }
 
-/// The next signal that has come.
+/// The next pending signal.
 pub(super) fn next_signal(fd: BorrowedFd<'_>) -> Option<i32> {
     // SAFETY: zeroes are a valid record.
     let mut info: libc::signalfd_siginfo = unsafe { core::mem::zeroed() };
@@ -288,7 +285,7 @@ pub(super) fn next_signal(fd: BorrowedFd<'_>) -> Option<i32> {
     (n == len as isize).then_some(info.ssi_signo as i32)
 }
 
-/// Allows as many descriptors as the system lets this process; how many that are.
+/// Raises the limit of descriptors as far as allowed, and returns it.
 pub(super) fn raise_descriptors() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     // SAFETY: the record lives through both calls.
@@ -304,7 +301,7 @@ pub(super) fn raise_descriptors() -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
-/// Reads or writes what goes without waiting.
+/// Reads without waiting.
 pub(super) fn read(fd: &impl AsFd, to: &mut [u8]) -> io::Result<usize> {
     // SAFETY: pointer and length are those of `to`.
     let n = unsafe {
@@ -313,7 +310,7 @@ pub(super) fn read(fd: &impl AsFd, to: &mut [u8]) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// The same the other way.
+/// Writes without waiting.
 pub(super) fn write(fd: &impl AsFd, from: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: pointer and length are those of `from`.

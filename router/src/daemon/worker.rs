@@ -1,5 +1,5 @@
-//! The thread that passes on what sessions put into their rings. It waits for nobody: a ring
-//! without room costs its own session the packet. After its start it allocates nothing.
+//! The relay's worker: the thread that forwards what sessions put into their rings. It never waits
+//! for a session: a packet for a full ring is dropped. After its start it allocates nothing.
 
 use super::lanes::Lanes;
 use super::sys::{self, Epoll, Ready};
@@ -14,43 +14,43 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::Arc;
 
-/// Packets that one round takes.
+/// Packets in one round.
 const ROUND: usize = 64;
-/// Rings of sessions that had nothing that are looked at before each large packet, or before
-/// several small ones.
+/// Idle rings that the worker checks before each large packet, or before several small ones.
 const LOOK: usize = 16;
 /// Packets that a ring may hold.
 const RINGFUL: usize = RINGS.0 as usize / FRAME_ALIGN;
-/// Commands that one round takes.
+/// Commands in one round.
 const COMMANDS: usize = 64;
-/// After its last packet the worker looks for so long before it sleeps.
+/// The time for which an idle worker polls before it sleeps.
 const SPIN_NS: u64 = 50_000;
-/// Rounds of a busy worker after which it asks the kernel for sockets that it does not look at.
+/// Rounds of a busy worker between two calls of epoll, for the sockets that it does not poll.
 const ASK: u32 = 16;
-/// The token of the first thread's bell; others are slots, with [`wire::RX`] or [`wire::TX`] where
-/// they are not rings' bells.
+/// The token of the first thread's bell. Other tokens are slots: of a ring's bell, or with
+/// [`wire::RX`] or [`wire::TX`] of a socket.
 const CALL: u64 = u64::MAX;
 
-/// What the first thread wants.
+/// A command of the first thread.
 pub(super) enum Command {
-    /// A session of a tenant has come; with sockets, where other hosts know it.
+    /// Adds a session: slot, tenant, place and rings; and its sockets, if it may talk to other
+    /// hosts.
     Join(u16, u16, Place, Relay, Option<wire::Ends>),
-    /// Other hosts' tenants are these. The first thread keeps each table for as long as it is used.
+    /// A new table of other hosts' tenants. The first thread frees the old one.
     Far(Arc<Far>),
-    /// A session may talk to these plain endpoints, or to none. As with the table, the first thread
-    /// keeps the rules.
+    /// The plain endpoints to which a session may talk; `None`: to none. The first thread frees the
+    /// old rules.
     Outside(u16, Option<Arc<Outside>>),
-    /// These tenants answer at the host's address.
+    /// The tenants that answer at the host's address.
     Published(Arc<Published>),
-    /// It is gone: what it has sent before goes where policy lets it, then its slot is free.
+    /// Removes a session: forwards what its ring still holds, then frees its slot.
     Leave(u16),
-    /// It listens at a port, or no more.
+    /// A session begins or ends to listen at a port.
     Listen(u16, Service, bool),
-    /// How fast a tenant may be.
+    /// The limits of a tenant.
     Limit(u16, Limits),
-    /// A number becomes another tenant's.
+    /// Clears a tenant's number for another tenant.
     Forget(u16),
-    /// Bytes a second of all; 0: no limit.
+    /// Bytes a second of all tenants together; 0: no limit.
     Line(u64),
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// `wire`: the socket of the way to other hosts, and what is counted there.
+    /// `wire`: the socket for other hosts, and its counters.
     pub(super) fn new(
         commands: Receiver<Command>,
         call: OwnedFd,
@@ -88,14 +88,14 @@ impl Worker {
         Ok(Worker { commands, call, news, epoll, ready, slots, lanes, wire, rounds: 0 })
     }
 
-    /// Works until the first thread is gone.
+    /// Works until the first thread drops the queue of commands.
     pub(super) fn run(mut self) {
         let mut busy = now_ns();
         while self.obey() {
             let now = now_ns();
             let heard = self.hear(now);
             match self.round(now) {
-                // Who has used up its credit is not looked for before it has some.
+                // The last session waits for credit: do not poll on its account.
                 Some(last) if !heard && self.lanes.turns.waits(last) => {}
                 Some(_) => busy = now,
                 None if heard => busy = now,
@@ -110,14 +110,14 @@ impl Worker {
         }
     }
 
-    /// Passes on what has its turn. The slot that was served last; `None`: nothing may go.
+    /// Forwards packets in turn. Returns the slot that was served last; `None`: no packet may go.
     fn round(&mut self, now: u64) -> Option<u16> {
         let mut last = None;
         for _ in 0..ROUND {
             self.lanes.look_in_time(LOOK);
             let mut next = self.lanes.turns.next(now);
             if next.is_none() {
-                // A look at all of them takes long where they are many.
+                // Before a look at all rings, which takes long if they are many.
                 self.flush();
                 self.lanes.look(SLOTS);
                 next = self.lanes.turns.next(now);
@@ -135,7 +135,7 @@ impl Worker {
         last
     }
 
-    /// Sends what goes to other hosts, and wakes who has got something.
+    /// Sends the packets for other hosts, and wakes the sessions that got packets.
     fn flush(&mut self) {
         self.lanes.wake();
         while let Some(slot) = self.lanes.sending.pop() {
@@ -151,7 +151,7 @@ impl Worker {
         lanes.blocked[usize::from(slot)] = wire.waits(slot);
     }
 
-    /// Takes in what other hosts have sent. True: something has come.
+    /// Receives packets of other hosts. True: there were some.
     fn hear(&mut self, now: u64) -> bool {
         if self.wire.is_none() {
             return false;
@@ -170,8 +170,8 @@ impl Worker {
         heard
     }
 
-    /// Passes on what a session has sent before its end, as a network would, as far as its tenant
-    /// has credit. No more than its ring holds: another process may have it, too, and go on.
+    /// Forwards what a session had sent before its end, as a network would, as far as its tenant
+    /// has credit. At most a full ring: another process may have the ring too and go on writing.
     #[cold]
     fn empty(&mut self, slot: u16) {
         let now = now_ns();
@@ -185,7 +185,7 @@ impl Worker {
         self.flush();
     }
 
-    /// A session whose rings are of no use is the first thread's to throw out.
+    /// Closes a session with broken rings; the first thread then expels it.
     #[cold]
     fn give_up(&mut self, slot: u16) {
         if self.close(slot) {
@@ -201,7 +201,7 @@ impl Worker {
         self.lanes.close(slot)
     }
 
-    /// Does what the first thread wants. False: it is gone.
+    /// Executes the first thread's commands. False: it has dropped the queue.
     fn obey(&mut self) -> bool {
         for _ in 0..COMMANDS {
             match self.commands.try_recv() {
@@ -241,8 +241,8 @@ impl Worker {
         true
     }
 
-    /// True: something has come after all. Rings of which something waits for its turn or for
-    /// credit need no bell: that time comes by itself.
+    /// Has the sessions ring a bell for their next packet. True: a packet has come after all. A
+    /// ring whose packet waits for its turn or for credit needs no bell.
     fn announce_sleep(&mut self) -> bool {
         let Lanes { open, rings, turns, blocked, .. } = &mut self.lanes;
         let mut came = false;
@@ -253,7 +253,7 @@ impl Worker {
         came
     }
 
-    /// Sleeps until a bell rings (true), or somebody has credit again.
+    /// Sleeps until a descriptor is ready (true), or a tenant has credit again.
     fn sleep(&mut self, now: u64) -> bool {
         let ms = self.lanes.turns.wake_at().map_or(-1, |at| {
             i32::try_from(at.saturating_sub(now).div_ceil(1_000_000)).unwrap_or(i32::MAX)
@@ -261,8 +261,7 @@ impl Worker {
         self.take_ready(now, ms)
     }
 
-    /// Deals with the descriptors that the kernel tells of, for which it waits so many
-    /// milliseconds. True: there were some.
+    /// Waits up to `ms` milliseconds for ready descriptors and handles them. True: there were some.
     fn take_ready(&mut self, now: u64, ms: i32) -> bool {
         self.epoll.wait(ms, &mut self.ready);
         for k in 0..self.ready.len() {

@@ -12,14 +12,14 @@ pub struct Cidr {
     is_v4: bool,
 }
 
-/// The address of a text; `None`: it is none that a tenant can have.
+/// Parses an address; `None`: it is not one that a tenant can have.
 pub fn parse(text: &str) -> Option<[u8; 16]> {
     let ip: IpAddr = text.parse().ok()?;
     let usable = match ip {
         IpAddr::V4(a) => {
             !(a.is_unspecified() || a.is_multicast() || a.is_broadcast() || a.is_loopback())
         }
-        // A mapped address would be another text for the same one.
+        // A mapped address would be a second text for an IPv4 one.
         IpAddr::V6(a) => {
             let link_local = a.segments()[0] & 0xffc0 == 0xfe80;
             !(a.is_unspecified()
@@ -36,7 +36,7 @@ pub fn parse(text: &str) -> Option<[u8; 16]> {
     usable.then(|| gid.octets())
 }
 
-/// A GID as an address is written.
+/// A GID in the notation of addresses.
 pub fn show(gid: &[u8; 16]) -> String {
     Ipv6Addr::from(*gid).to_canonical().to_string()
 }
@@ -61,7 +61,7 @@ impl Cidr {
         (inside == 0).then_some(Cidr { base, len, is_v4 })
     }
 
-    /// Whether an address is one of them.
+    /// Whether the range has an address.
     pub fn contains(&self, gid: &[u8; 16]) -> bool {
         u128::from_be_bytes(*gid) & mask(self.len) == self.base
     }

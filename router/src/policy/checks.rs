@@ -1,4 +1,4 @@
-//! What is wrong with a file, and where; and what many of its values have in common.
+//! Faults of a file with their places, and checks of values.
 
 use super::Fault;
 use toml::Spanned;
@@ -6,7 +6,7 @@ use toml::Spanned;
 /// Longest name of a tenant or a network; the protocol has 64 bytes for each.
 const NAME_MAX: usize = 63;
 
-/// Where in the text something stands, and what is wrong with it.
+/// A fault: its byte offset in the text, and what is wrong.
 pub(super) struct Wrong(pub(super) usize, pub(super) String);
 
 pub(super) type Checked<T> = Result<T, Wrong>;
@@ -17,7 +17,7 @@ pub(super) fn wrong<T, V>(at: &Spanned<T>, what: impl Into<String>) -> Checked<V
 
 /// A fault at a place in a text.
 pub(super) fn fault(text: &str, at: usize, what: String) -> Fault {
-    // An error at the end stands behind the last byte.
+    // The offset of an error at the end is behind the last byte.
     let before = text.get(..at).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
     let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
@@ -29,7 +29,7 @@ pub(super) fn check_name(name: &Spanned<String>) -> Checked<()> {
     check_name_text(name.get_ref()).or_else(|what| wrong(name, what))
 }
 
-/// The same of a text that is in no file; an error in words.
+/// The same for a text that is not of a file; the error is in words.
 pub(super) fn check_name_text(text: &str) -> Result<(), String> {
     let fits = !text.is_empty() && text.len() <= NAME_MAX;
     if fits && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {

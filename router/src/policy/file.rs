@@ -1,4 +1,4 @@
-//! The TOML file: what it may say, and what is checked.
+//! The TOML file: its tables, and their checks.
 
 use super::address::{self, Cidr};
 use super::checks::{check_name, fault, number, wrong, Checked, Wrong};
@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// Addresses where the file names none.
+/// The pool of addresses if the file names none.
 const POOL: &str = "10.99.0.0/16";
 
 #[derive(Deserialize, Default)]
@@ -87,7 +87,7 @@ struct RulesTable {
     netns: Option<Spanned<String>>,
 }
 
-/// Where the text of a map comes from; an error in words.
+/// Reads the map of hosts; an error is in words.
 pub(super) type ReadMap<'r> = &'r dyn Fn(&Path) -> Result<Map, String>;
 
 /// Reads the file. See [`Policy::parse`].
@@ -113,7 +113,7 @@ fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
     let tables = file.tenant.values().map(|t| (t.outside.as_ref(), t.published()));
     outside::check(tables, host.as_ref())?;
     let feed = host.as_ref().and_then(hosts::Host::feed).map(PathBuf::from);
-    // Of other hosts' tenants nothing is known yet where an adapter brings them.
+    // If an adapter brings the map, other hosts' tenants are not known yet.
     if feed.is_none() {
         allow_lists(file, &tenants, &map)?;
     }
@@ -178,7 +178,7 @@ fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
     Ok(policy)
 }
 
-/// This host's place on the wire, and the map, where there are others.
+/// `[host]` and the map, if there are other hosts.
 fn host(
     file: &File,
     read: ReadMap<'_>,
@@ -198,7 +198,7 @@ fn host(
     Ok((Some(host), map))
 }
 
-/// A port of this host's own: who may read is who is here.
+/// The address of the metrics: a loopback one, so that only processes of this host can read.
 fn metrics(at: &Spanned<String>) -> Checked<SocketAddr> {
     let text = at.get_ref();
     let address = text.parse().ok().filter(|a: &SocketAddr| a.ip().is_loopback() && a.port() > 0);
@@ -320,7 +320,7 @@ fn allow(text: &str) -> Allow {
     Cidr::parse(text).map_or_else(|| Allow::Tenant(text.into()), Allow::Range)
 }
 
-/// Whoever is named in a list of allowed ones is there: a slip of the pen would silently forbid.
+/// Every tenant in an `allow` list must exist: a misspelt name would silently forbid.
 fn allow_lists(file: &File, tenants: &[Tenant], map: &Map) -> Checked<()> {
     let here = tenants.iter().map(|t| t.name.as_str());
     let names: BTreeSet<&str> = here.chain(map.tenants.iter().map(|p| p.tenant.as_str())).collect();

@@ -1,4 +1,4 @@
-//! Other hosts: this one's place on the wire, and the map of who is where.
+//! Other hosts: `[host]`, this host's address on the wire, and the map of hosts and their tenants.
 //!
 //! ```toml
 //! [host]                       # in the policy: who this host is
@@ -22,8 +22,8 @@
 //! blocks = [1, 64]
 //! ```
 //!
-//! With `map = "feed"` an adapter brings the map ([`crate::daemon`]), and this host's own tenants
-//! stand in the policy:
+//! With `map = "feed"` an adapter brings the map ([`crate::daemon`]), and the policy names this
+//! host's own tenants:
 //!
 //! ```toml
 //! [host]
@@ -36,8 +36,8 @@
 //! blocks = [1, 64]
 //! ```
 //!
-//! Blocks of queue pair numbers are a host's own: a packet names its sender by the host's address
-//! and one of the sender's blocks, so who may be reached from other hosts has fixed ones.
+//! Each host has its own blocks of queue pair numbers. A packet identifies its sender by the host's
+//! address and one of the sender's blocks, so tenants that other hosts can reach have fixed blocks.
 
 use super::checks::{check_name, check_name_text, fault, number, wrong, Checked, Wrong};
 use super::{address, show, Fault, Tenant, DEFAULT_NETWORK};
@@ -50,14 +50,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::Spanned;
 
-/// The blocks of queue pair numbers that a host has: 0 has the reserved ones, and those above are
-/// not given, as without a router.
+/// The blocks of queue pair numbers that a host has: 0 has the reserved numbers, and those above
+/// are not given, as without a router.
 pub const BLOCKS: Range<u32> = 1..1016;
-/// Hosts and tenants that a map may have: what a router takes memory for at once.
+/// Limits of the hosts and tenants of a map.
 const HOSTS_MAX: usize = 1024;
 const TENANTS_MAX: usize = 1 << 14;
 
-/// Who this host is.
+/// This host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     /// Its name in the map.
@@ -104,7 +104,7 @@ pub struct Placed {
     pub blocks: Range<u32>,
 }
 
-/// Who is where.
+/// The map of hosts and tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Map {
     /// The hosts, by name.
@@ -150,7 +150,7 @@ fn endpoint(address: &Spanned<String>, port: Option<&Spanned<i64>>) -> Checked<E
     )
 }
 
-/// The address of a host, as a text, and its port; `None`: it is none that a host can have.
+/// The endpoint of a text and a port; `None`: it is not one that a host can have.
 fn endpoint_of(address: &str, port: u16) -> Option<Endpoint> {
     let ip = match address.parse() {
         Ok(IpAddr::V4(ip)) => Some(ip.to_ipv6_mapped()),
@@ -162,7 +162,7 @@ fn endpoint_of(address: &str, port: u16) -> Option<Endpoint> {
     at.filter(|at| at.port != 0 && at.is_unicast() && !link_local(at))
 }
 
-/// Reads `[host]`, which is to be in the map with the same address.
+/// Reads `[host]`. The map must have the host with the same address.
 pub(super) fn host(table: &HostTable, map: &Map, path: PathBuf) -> Checked<Host> {
     if let Some(at) = &table.feed {
         return wrong(at, "feed: with `map = \"feed\"` alone");
@@ -194,8 +194,8 @@ pub(super) fn fed(table: &HostTable, socket: Option<PathBuf>) -> Checked<(Host, 
     Ok((Host { id, at, map: Source::Feed(socket) }, map))
 }
 
-/// Gives this host's tenants their places in the map: whoever is in it has its address and blocks
-/// from there. The address of another host's tenant is nobody's here.
+/// Gives this host's tenants their addresses and blocks from the map. No tenant here may have the
+/// address of another host's.
 pub(super) fn place(at: &Spanned<String>, id: &str, map: &Map, all: &mut [Tenant]) -> Checked<()> {
     let (own, others): (Vec<_>, Vec<_>) = map.tenants.iter().partition(|p| *p.host == *id);
     for p in own {
@@ -342,7 +342,7 @@ fn placed(
     })
 }
 
-/// So many blocks from the first on, where a host can have them.
+/// The range of `n` blocks from `first` on, if a host can have them.
 fn blocks_of(first: i64, n: i64) -> Option<Range<u32>> {
     let own = i64::from(BLOCKS.start)..i64::from(BLOCKS.end);
     let fits = n > 0 && own.contains(&first) && n <= own.end - first;
@@ -352,10 +352,10 @@ fn blocks_of(first: i64, n: i64) -> Option<Range<u32>> {
 const NO_BLOCKS: &str = "blocks: [first, count], within 1 to 1015";
 
 impl Placed {
-    /// A tenant as an adapter tells of it: texts, and blocks as the first and how many.
+    /// Checks a tenant of an adapter: texts, and blocks as the first and their number.
     ///
     /// # Errors
-    /// In words: what of it can't be.
+    /// In words: which value is not valid.
     pub fn checked(
         (host, address, port): (&str, &str, u16),
         tenant: &str,

@@ -1,37 +1,37 @@
-//! How fast a tenant may be, and how that is written.
+//! Limits of a tenant, and their notation.
 
 use serde::de::{Deserializer, Error, Visitor};
 use serde::Deserialize;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Bytes a second that a rate may be.
+/// Valid rates, in bytes a second.
 const RATES: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
-/// Packets a second.
+/// Valid rates, in packets a second.
 const PPS: RangeInclusive<u64> = 1..=1_000_000_000;
-/// Bytes of a burst: a packet of any size fits in.
+/// Valid bursts, in bytes: a packet of any size fits.
 const BURSTS: RangeInclusive<u64> = 8 << 10..=4_000_000_000;
-/// Shares.
+/// Valid weights.
 const WEIGHTS: RangeInclusive<u64> = 1..=1000;
 /// The least burst where none is named.
 const BURST: u64 = 256 << 10;
-/// Of a rate, what 2 ms of it are: longer than the worker oversleeps.
+/// The part of a rate that is 2 ms of it: longer than the worker oversleeps.
 const BURST_OF_RATE: u64 = 500;
 
-/// How fast a tenant may be by way of the relay. All its sessions share it.
+/// Limits of a tenant's traffic by the relay. All its sessions share them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes a second that it may send; `None`: any.
     pub tx_rate: Option<u64>,
-    /// Bytes a second that it may be sent; `None`: any.
+    /// Bytes a second that it may receive; `None`: any.
     pub rx_rate: Option<u64>,
     /// Packets a second that it may send; `None`: any.
     pub tx_pps: Option<u32>,
     /// Bytes that may come at once after a pause; `None`: see [`burst_of`].
     pub burst: Option<u32>,
-    /// Its share of what all have, beside the weights of others.
+    /// Its weight among the tenants.
     pub weight: u32,
-    /// No direct links, so that all is counted, even without a limit.
+    /// No direct links, so that all traffic is counted, even without a limit.
     pub metered: bool,
 }
 
@@ -41,7 +41,7 @@ pub fn burst_of(rate: u64) -> u32 {
 }
 
 impl Limits {
-    /// What counts where the file says nothing.
+    /// The limits of a tenant for which the file sets none.
     pub const NONE: Limits = Limits {
         tx_rate: None,
         rx_rate: None,
@@ -51,7 +51,7 @@ impl Limits {
         metered: false,
     };
 
-    /// Whether its data has to go by way of the relay for this to hold.
+    /// Whether the limits need the tenant's traffic to go by the relay.
     pub fn need_relay(&self) -> bool {
         self.metered || self.tx_rate.is_some() || self.rx_rate.is_some() || self.tx_pps.is_some()
     }
@@ -59,7 +59,7 @@ impl Limits {
     /// Changes one of them by its key, as in the file; `off` takes a limit away.
     ///
     /// # Errors
-    /// In words: there is no such key, or the value is none of its.
+    /// In words: there is no such key, or the value is not valid.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let is_off = value == "off";
         let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
@@ -113,8 +113,8 @@ fn burst(key: &str, text: &str) -> Result<u64, String> {
 }
 
 /// Bytes of a text: a number, perhaps with a fraction, and a unit, `bit` or `B` (or none: bytes)
-/// behind `k`, `M`, `G`, `T`, `Ki`, `Mi`, `Gi`, `Ti` or nothing. What is less than a byte is left
-/// off.
+/// behind `k`, `M`, `G`, `T`, `Ki`, `Mi`, `Gi`, `Ti` or nothing. The result is rounded down to
+/// whole bytes.
 fn bytes(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = (&text[..end], text[end..].trim_start());
@@ -136,7 +136,7 @@ fn bytes(text: &str) -> Option<u64> {
         _ => return None,
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    // So that all of it fits with room to spare.
+    // So that the product does not overflow.
     if whole.len() > 18 || fraction.len() > 9 {
         return None;
     }
@@ -160,7 +160,7 @@ impl<'de> Deserialize<'de> for Amount {
                 Ok(Amount(n.to_string()))
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Amount, E> {
-                // A word of `set` alone.
+                // Only `set` knows this word.
                 if text == "off" {
                     return Err(E::custom("off: leave the key out"));
                 }
@@ -175,7 +175,7 @@ impl<'de> Deserialize<'de> for Amount {
 /// bytes a second. 0: none.
 ///
 /// # Errors
-/// In words: a variable of that name says something else.
+/// In words: a variable of that name is not valid.
 pub fn rate_limits(
     environment: impl Iterator<Item = (String, String)>,
 ) -> Result<Vec<(i32, Option<u64>)>, String> {

@@ -1,4 +1,4 @@
-//! Who there may be, and who may talk to whom.
+//! The policy: networks, tenants, how the router identifies them, and which may talk to which.
 //!
 //! ```toml
 //! [router]
@@ -27,9 +27,8 @@
 //!
 //! With `[host]` there are other hosts: see `hosts`.
 //!
-//! Tables of tenants stand in the order of the file: the first that matches wins. Nothing is
-//! ignored: an unknown key is an error with its line and column, as is anything that cannot be
-//! meant.
+//! The order of the tenants' tables counts: the first that matches wins. Unknown keys and invalid
+//! values are errors, with line and column.
 
 mod address;
 mod checks;
@@ -51,7 +50,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The network of who names none.
+/// The network of tenants that name none.
 pub const DEFAULT_NETWORK: &str = "default";
 
 /// What a tenant may have.
@@ -65,7 +64,7 @@ pub struct Quotas {
     pub routes: u32,
     /// Ports of the connection manager that a session listens at.
     pub listens: u32,
-    /// Routes that a session may ask for in a second.
+    /// Route requests in a second, of a session.
     pub route_rate: u32,
 }
 
@@ -75,7 +74,7 @@ impl Quotas {
         Quotas { sessions: 16, blocks: 16, routes: 1024, listens: 256, route_rate: 1000 };
 }
 
-/// Whom a tenant wants to talk to.
+/// An entry of an `allow` list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allow {
     /// A tenant of this name.
@@ -84,7 +83,7 @@ pub enum Allow {
     Range(Cidr),
 }
 
-/// How a process is known for a tenant's. What is `None` is not looked at.
+/// How the router identifies a tenant's processes. `None`: the fact is not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Its user, as the router sees it.
@@ -96,7 +95,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Whether there is none.
+    /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
         *self == Rules::default()
     }
@@ -109,21 +108,21 @@ pub struct Tenant {
     pub name: String,
     /// A socket of its own.
     pub listen: Option<PathBuf>,
-    /// Who is it.
+    /// The rules that identify its processes.
     pub rules: Rules,
-    /// The number that FreeFlow's programs have for it.
+    /// The number by which FreeFlow's programs name it.
     pub ffr_id: Option<i32>,
     /// Its address; `None`: one of its network's pool.
     pub vip: Option<[u8; 16]>,
     /// Its network.
     pub network: String,
-    /// Whom it wants to talk to; `None`: everybody of its network.
+    /// The tenants to which it wants to talk; `None`: all of its network.
     pub allow: Option<Vec<Allow>>,
     /// What it may have.
     pub quotas: Quotas,
-    /// How fast it may be.
+    /// Its limits.
     pub limits: Limits,
-    /// It may talk to plain endpoints, at which it has the host's address.
+    /// It may talk to plain endpoints, which see it at the host's address.
     pub outside: bool,
     /// Ports of the connection manager at which it answers there.
     pub publish: Vec<Service>,
@@ -140,7 +139,7 @@ pub struct Network {
     pub pool: Cidr,
 }
 
-/// What becomes of a process that is no tenant's.
+/// The treatment of a process that fits no tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmatched {
     /// It is refused.
@@ -149,12 +148,12 @@ pub enum Unmatched {
     Uid,
 }
 
-/// Which way connected queue pairs of one host go.
+/// The path of connected queue pairs within a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Local {
-    /// By direct links, but where a tenant's limits need the relay.
+    /// By direct links, unless a tenant's limits need the relay.
     Auto,
-    /// By direct links, which no limit reaches.
+    /// By direct links, to which no limit applies.
     Direct,
     /// By the relay.
     Relay,
@@ -169,17 +168,17 @@ pub struct Policy {
     pub admin: Option<PathBuf>,
     /// The file of the router's key; `None`: beside the socket of `gdrcore-routerctl`.
     pub key: Option<PathBuf>,
-    /// What becomes of the others.
+    /// The treatment of processes that fit no tenant.
     pub unmatched: Unmatched,
-    /// Which way connected queue pairs go.
+    /// The path of connected queue pairs.
     pub local: Local,
-    /// Bytes a second that the relay carries; `None`: what it can.
+    /// Limit of the relay in bytes a second; `None`: none.
     pub line_rate: Option<u64>,
-    /// Where the counters are read over HTTP; `None`: nowhere.
+    /// The address of the metrics over HTTP; `None`: there are none.
     pub metrics: Option<SocketAddr>,
-    /// Who this host is; `None`: there are no others.
+    /// This host; `None`: there are no others.
     pub host: Option<Host>,
-    /// Who is on which host, this one among them.
+    /// The map of hosts and tenants, this host among them.
     pub map: Map,
     /// The networks, the default one among them.
     pub networks: Vec<Network>,
@@ -210,7 +209,7 @@ impl Policy {
     /// Reads a file that names no other.
     ///
     /// # Errors
-    /// The first thing that is wrong with it, and where; a `map` among it.
+    /// The first fault, and its place; a `map` is a fault here.
     pub fn parse(text: &str) -> Result<Policy, Fault> {
         Policy::parse_with(text, &|file| Err(format!("'{}': not read here", file.display())))
     }
@@ -218,8 +217,8 @@ impl Policy {
     /// Reads a file; `map` reads the map of hosts that it names.
     ///
     /// # Errors
-    /// The first thing that is wrong with it, and where; what is wrong with the map stands where
-    /// that is named.
+    /// The first fault, and its place. A fault in the map has the place where the file names the
+    /// map.
     pub fn parse_with(
         text: &str,
         map: &dyn Fn(&Path) -> Result<Map, String>,
@@ -227,7 +226,7 @@ impl Policy {
         file::parse(text, map)
     }
 
-    /// The tenant of a name. With `unmatched = "uid"` also one that a user's number makes.
+    /// The tenant of a name. With `unmatched = "uid"` also that of a uid.
     pub fn tenant(&self, name: &str) -> Option<Tenant> {
         let by_uid = || {
             let uid = name.strip_prefix("uid-")?.parse().ok()?;
@@ -246,7 +245,7 @@ impl Policy {
     }
 
     /// Gives tenants the rates of FreeFlow's environment ([`rate_limits`]); a `tx_rate` of the file
-    /// counts more.
+    /// has precedence.
     ///
     /// # Errors
     /// In words: no tenant has the number.
@@ -261,18 +260,18 @@ impl Policy {
         Ok(())
     }
 
-    /// The network of a name; each that a tenant has is there.
+    /// The network of a name. Every tenant's network exists.
     pub fn network(&self, name: &str) -> Option<&Network> {
         self.networks.iter().find(|n| n.name == name)
     }
 }
 
-/// The name of the tenant that a user is where no other matches.
+/// The name of the tenant of a user that fits no other.
 pub fn uid_name(uid: u32) -> String {
     format!("uid-{uid}")
 }
 
-/// The tenant that a user is where no other matches.
+/// The tenant of a user that fits no other.
 pub fn tenant_of_uid(uid: u32) -> Tenant {
     Tenant {
         name: uid_name(uid),
@@ -290,7 +289,7 @@ pub fn tenant_of_uid(uid: u32) -> Tenant {
     }
 }
 
-/// Whether one tenant wants to talk to another: the same one always.
+/// Whether a tenant wants to talk to another. It always wants to talk to itself.
 pub fn wants(tenant: &Tenant, other: &str, gid: &[u8; 16]) -> bool {
     let named = |a: &Allow| match a {
         Allow::Tenant(name) => name == other,

@@ -6,9 +6,9 @@
 //! publish = [{ port = 4420 }, { port = 9000, space = "udp" }]
 //! ```
 //!
-//! There a tenant has the host's address. Inside a host each queue pair number has one owner, so
-//! numbers stay as they are; only messages of the connection manager name addresses, and those are
-//! replaced on the way.
+//! Endpoints see a tenant at the host's address. Within a host each queue pair number has one
+//! owner, so numbers stay as they are. Only messages of the connection manager name addresses,
+//! which the router replaces.
 
 use super::checks::{number, wrong, Checked};
 use super::{Allow, Cidr, Host, Policy, Tenant};
@@ -41,7 +41,7 @@ pub(super) fn published(table: &[PublishTable]) -> Checked<Vec<Service>> {
     table.iter().map(one).collect()
 }
 
-/// Checks what the tenants' tables say together: `outside` and `publish` of each.
+/// Checks `outside` and `publish` of all tenants against each other.
 pub(super) fn check<'t>(
     tables: impl Iterator<Item = (Option<&'t Spanned<bool>>, &'t [PublishTable])>,
     host: Option<&Host>,
@@ -71,10 +71,10 @@ pub(super) fn check<'t>(
     Ok(())
 }
 
-/// Which endpoints a tenant may talk to.
+/// The endpoints to which a tenant may talk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outside {
-    /// The host's address, which the tenant has there.
+    /// The host's address, at which endpoints see the tenant.
     pub own: [u8; 16],
     /// What the tenant's policy allows; `None`: everything.
     pub allow: Option<Vec<Cidr>>,
@@ -84,8 +84,8 @@ pub struct Outside {
     pub inside: Vec<[u8; 16]>,
 }
 
-/// Whether an endpoint of the network can have an address: none that stays within a host or a link,
-/// and none of a group.
+/// Whether an endpoint can have an address: not an unspecified, loopback, link-local, multicast or
+/// reserved one.
 fn is_routed(gid: &[u8; 16]) -> bool {
     let ip = std::net::Ipv6Addr::from(*gid);
     match ip.to_ipv4_mapped() {
@@ -130,7 +130,7 @@ impl Published {
         Published(table)
     }
 
-    /// Who answers at a port.
+    /// The tenant that answers at a port.
     pub fn find(&self, space: u16, port: u16) -> Option<(u32, [u8; 16])> {
         let at = self.0.binary_search_by_key(&(space, port), |(key, _)| *key).ok()?;
         Some(self.0[at].1)

@@ -1,10 +1,10 @@
-//! Tenants of other hosts: who they are on the wire, and who may reach them.
+//! Tenants of other hosts: their identity on the wire, and which slots may reach them.
 //!
-//! On the wire there are packets between hosts' addresses. A packet says whose it is by its source:
-//! the host's address and the UDP source port, which names one of the sender's blocks.
+//! Packets on the wire go between hosts' addresses. The source identifies the sender: the host's
+//! address, and the UDP source port, which names one of the sender's blocks.
 //!
-//! A table is made by the router's first thread and never changes but for who may reach whom and
-//! what the worker notes, which are atomics.
+//! The router's first thread makes a table. After that only the permissions and the worker's notes
+//! change, which are atomics.
 
 use super::slots::{Grid, SLOTS};
 use gdrcore_net::addr::Endpoint;
@@ -47,11 +47,11 @@ pub struct FarPeer {
 #[derive(Debug)]
 struct Host {
     at: Endpoint,
-    /// Since when nobody listens there, and when that was last heard; 0: somebody does.
+    /// The times of the first and the last ICMP error of a silence; 0: there is none.
     silent: (AtomicU64, AtomicU64),
 }
 
-/// Where a packet came from that nobody known has sent.
+/// Why the sender of a packet is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stranger {
     /// No router has the address.
@@ -60,25 +60,26 @@ pub enum Stranger {
     Block,
 }
 
-/// All of them.
+/// The table of other hosts' tenants.
 #[derive(Debug, Default)]
 pub struct Far {
     /// In the order of addresses.
     hosts: Vec<Host>,
     /// In the order of networks and addresses.
     peers: Vec<FarPeer>,
-    /// Blocks, and whose they are; in the order of hosts and blocks.
+    /// Host, blocks and tenant, in the order of hosts and blocks.
     sources: Vec<(u32, Range<u32>, u32)>,
     allowed: Grid,
 }
 
 impl Far {
-    /// A table of these, each with an address of its own in its network.
+    /// A table of these tenants. No two of a network have the same address.
     pub fn new(mut peers: Vec<FarPeer>) -> Far {
         peers.sort_by_key(|p| (p.network, p.gid));
         let mut at: Vec<Endpoint> = peers.iter().map(|p| p.at).collect();
         at.sort_unstable();
-        // A host is its address: one that has changed its port may be there with both for a moment.
+        // A host is identified by its address. After a change of its port the tenants may have both
+        // for a moment.
         at.dedup_by_key(|at| (at.ip, at.scope_id));
         let key = |at: &Endpoint| (at.ip, at.scope_id);
         let host_of = |p: &FarPeer| at.binary_search_by_key(&key(&p.at), key).unwrap_or(0) as u32;
@@ -99,7 +100,7 @@ impl Far {
         self.peers.get(peer as usize)
     }
 
-    /// Who has an address of a network.
+    /// The tenant with an address of a network.
     pub fn find(&self, network: u32, gid: &[u8; 16]) -> Option<u32> {
         let of = |p: &FarPeer| (p.network, p.gid);
         self.peers.binary_search_by_key(&(network, *gid), of).ok().map(|at| at as u32)
@@ -110,10 +111,10 @@ impl Far {
         self.hosts.binary_search_by_key(&(at.ip, at.scope_id), of).ok()
     }
 
-    /// Whose packets come from an address and UDP port.
+    /// The tenant that sends from an address and UDP port.
     ///
     /// # Errors
-    /// [`Stranger`]: nobody's.
+    /// [`Stranger`]: none.
     pub fn sender(&self, from: &Endpoint) -> Result<u32, Stranger> {
         let host = self.host(from).ok_or(Stranger::Host)?;
         let block = block_of(from.port).ok_or(Stranger::Block)?;
@@ -131,21 +132,21 @@ impl Far {
         self.allowed.get(slot, peer)
     }
 
-    /// Says so. It counts from the next packet on.
+    /// Sets that, from the next packet on.
     pub fn allow(&self, slot: u16, peer: u32, may: bool) {
         self.allowed.set(slot, peer, may);
     }
 
-    /// A slot reaches nobody any more, and nobody it.
+    /// Forbids a slot all tenants.
     pub fn forbid_all(&self, slot: u16) {
         self.allowed.clear(slot);
     }
 
-    /// The network says that nobody listens at a host's address.
+    /// Notes an ICMP error: no router listens at a host's address.
     pub fn note_silence(&self, now: u64, at: &Endpoint) {
         let Some(host) = self.host(at).map(|host| &self.hosts[host]) else { return };
         let (since, last) = (&host.silent.0, &host.silent.1);
-        // What was long ago is another silence.
+        // An error long after the last one begins another silence.
         let old = now.saturating_sub(last.load(Ordering::Relaxed)) >= SILENCE_NS;
         if since.load(Ordering::Relaxed) == 0 || old {
             since.store(now, Ordering::Relaxed);
@@ -161,8 +162,7 @@ impl Far {
         }
     }
 
-    /// The hosts at which nobody has listened for [`SILENCE_NS`], as far as is known: that was last
-    /// heard no longer ago.
+    /// The hosts whose errors span [`SILENCE_NS`], the last of them within that time.
     pub fn silent(&self, now: u64) -> impl Iterator<Item = &Endpoint> {
         let is = move |host: &&Host| {
             let since = host.silent.0.load(Ordering::Relaxed);
@@ -175,8 +175,8 @@ impl Far {
     }
 }
 
-/// How long nobody may listen at a host before anybody is told: a router that starts anew must not
-/// cost its peers more than that takes.
+/// The silence after which a host counts as silent. It is longer than a restart of a router, which
+/// must not fail its peers' requests.
 pub const SILENCE_NS: u64 = 5_000_000_000;
 
 #[cfg(test)]

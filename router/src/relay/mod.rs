@@ -1,11 +1,11 @@
-//! What sessions put into their rings, and who gets it.
+//! The rules of the relay, which forwards what sessions put into their rings.
 //!
-//! * [`switch`]: the rules, packet by packet. Nothing in a packet is believed that the sender's
-//!   ring does not bear out.
-//! * [`refused`]: why a packet goes to nobody.
-//! * [`turns`]: whose packet is next: rates, weights and turns of tenants.
+//! * [`switch`]: the destination of each packet. A packet's source must agree with the sender's
+//!   ring.
+//! * [`refused`]: why a packet is refused.
+//! * [`turns`]: the order of packets: rates, weights and turns of tenants.
 //! * [`far`]: tenants of other hosts.
-//! * [`slots`]: what the worker, which applies them, shares with the rest of the router.
+//! * [`slots`]: what the worker shares with the rest of the router.
 
 pub mod far;
 pub mod refused;

@@ -1,15 +1,15 @@
-//! What may be wrong with a packet that a session has put into its ring.
+//! Why the relay refuses a packet.
 
-/// Why a packet goes nowhere.
+/// A reason to refuse a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It is none, or of a kind that no program sends.
+    /// It is malformed, or of a kind that no program sends.
     Frame,
     /// A datagram whose source is not the sender's.
     Source,
-    /// Nobody of the network has the address.
+    /// No tenant of the network has the address.
     Address,
-    /// The address does not have the queue pair, or nobody the connection.
+    /// The address does not have the queue pair, or no session the connection.
     Qpn,
     /// Policy forbids it.
     Policy,

@@ -1,42 +1,42 @@
-//! The places of sessions in the relay: who may reach whom, and what was counted. Written by the
-//! router's first thread, read by the worker, and the other way round; all of it is atomics.
+//! Slots: the places of sessions in the relay, which may reach which, and their counters. The
+//! router's first thread and the worker share them, so all are atomics.
 
 use super::refused::Refused;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use std::sync::OnceLock;
 
-/// Sessions with rings at a time: more than there are blocks of queue pair numbers.
+/// Limit of sessions with rings: more than there are blocks of queue pair numbers.
 pub const SLOTS: usize = 1024;
-/// Tenants that are kept: those of all sessions, and as many that had some before. A tenant's
-/// buckets outlive its sessions, or a new session would be a full bucket.
+/// Limit of tenants: those of all sessions, and as many without. A tenant's buckets outlive its
+/// sessions, or each new session would bring a full bucket.
 pub const TENANTS: usize = 2 * SLOTS;
 
 /// Where a slot stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It may be given.
+    /// It is free.
     Free,
     /// A session has it.
     Taken,
-    /// The worker has given up the session's rings: it is to be thrown out.
+    /// The worker has given up the session's rings. The first thread is to expel it.
     Broken,
 }
 
-/// What was counted of a session, or of a tenant.
+/// Counters of a session, or of a tenant.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Counters {
-    /// Packets that it sent and that were passed on, and their bytes.
+    /// Packets that it sent and that were forwarded, and their bytes.
     pub tx: (AtomicU64, AtomicU64),
-    /// Packets that it was given, and their bytes.
+    /// Packets that it received, and their bytes.
     pub rx: (AtomicU64, AtomicU64),
     /// Packets for it that found its ring full.
     pub full: AtomicU64,
-    /// Packets for it beyond the rate at which it may be sent some.
+    /// Packets for it that exceeded its receive rate.
     pub over_rate: AtomicU64,
-    /// Packets for it that were marked as that rate was near.
+    /// Packets for it that were marked (ECN) near that rate.
     pub marked: AtomicU64,
-    /// Packets of its that were left when it ended, and had no credit.
+    /// Packets left in its ring at its end that were dropped for want of credit.
     pub unpaid: AtomicU64,
     /// Packets of its that were refused, by [`Refused`].
     pub refused: [AtomicU64; Refused::ALL.len()],
@@ -58,7 +58,7 @@ impl Counters {
     }
 }
 
-/// Bits for pairs, in rows. A row takes memory from its first bit on.
+/// A matrix of bits. A row is allocated when its first bit is set.
 #[derive(Debug, Default)]
 pub struct Grid {
     rows: Vec<OnceLock<Vec<AtomicU64>>>,
@@ -67,19 +67,19 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// None is set.
+    /// A matrix without a set bit.
     pub fn new(rows: usize, columns: usize) -> Grid {
         Grid { rows: (0..rows).map(|_| OnceLock::new()).collect(), words: columns.div_ceil(64) }
     }
 
-    /// Whether one is set. None is where there is no row or column.
+    /// Whether a bit is set. False outside the matrix.
     pub fn get(&self, row: u16, column: u32) -> bool {
         let bits = self.rows.get(usize::from(row)).and_then(OnceLock::get);
         let word = bits.and_then(|bits| bits.get(column as usize / 64));
         word.is_some_and(|word| word.load(Ordering::Acquire) & 1 << (column % 64) != 0)
     }
 
-    /// Sets one, which may take memory, or takes it away, which never does.
+    /// Sets or clears a bit. Clearing never allocates.
     pub fn set(&self, row: u16, column: u32, on: bool) {
         let Some(row) = self.rows.get(usize::from(row)) else { return };
         let bits = match on {
@@ -97,7 +97,7 @@ impl Grid {
         };
     }
 
-    /// Takes away those of a row.
+    /// Clears a row.
     pub fn clear(&self, row: u16) {
         let bits = self.rows.get(usize::from(row)).and_then(OnceLock::get);
         bits.into_iter().flatten().for_each(|word| word.store(0, Ordering::Release));
@@ -135,12 +135,12 @@ impl Slots {
         }
     }
 
-    /// Says where it stands.
+    /// Sets the state of a slot.
     pub fn set(&self, slot: u16, state: State) {
         self.states[usize::from(slot)].store(state as u8, Ordering::Release);
     }
 
-    /// A free slot, which is taken from now on; nobody may reach it, and it reaches nobody.
+    /// Takes a free slot, which may reach no other.
     pub fn take(&self) -> Option<u16> {
         let slot = (0..SLOTS as u16).find(|&slot| self.state(slot) == State::Free)?;
         self.counters[usize::from(slot)].clear();
@@ -148,17 +148,17 @@ impl Slots {
         Some(slot)
     }
 
-    /// What was counted of the session that has a slot.
+    /// The counters of a slot's session.
     pub fn counters(&self, slot: u16) -> &Counters {
         &self.counters[usize::from(slot)]
     }
 
-    /// What was counted of a tenant, of all its sessions.
+    /// The counters of a tenant, over all its sessions.
     pub fn tenant(&self, tenant: u16) -> &Counters {
         &self.tenants[usize::from(tenant)]
     }
 
-    /// A number becomes another tenant's.
+    /// Clears the counters of a tenant's number, for another tenant.
     pub fn clear_tenant(&self, tenant: u16) {
         self.tenants[usize::from(tenant)].clear();
     }
@@ -168,13 +168,13 @@ impl Slots {
         self.allowed.get(from, to.into())
     }
 
-    /// Says so, both ways. It counts from the next packet on.
+    /// Sets that both ways, from the next packet on.
     pub fn allow(&self, a: u16, b: u16, may: bool) {
         self.allowed.set(a, b.into(), may);
         self.allowed.set(b, a.into(), may);
     }
 
-    /// A slot reaches nobody any more, and nobody it.
+    /// Forbids a slot all others, both ways.
     pub fn forbid_all(&self, slot: u16) {
         (0..SLOTS as u16).for_each(|other| self.allow(slot, other, false));
     }

@@ -1,8 +1,8 @@
-//! Which packet goes where.
+//! The destination of each packet.
 //!
-//! The address of the sender is its ring's, so no session can name another's. What else a packet
-//! says is looked at here: that it is one, that a datagram's source is the sender's own, that the
-//! queue pair it names belongs to the address it names, and that policy lets the two talk.
+//! The sender's address is that of its ring, so a session cannot forge it. The rest is checked
+//! here: the packet is well formed, a datagram's source is one of the sender's queue pairs, the
+//! destination queue pair belongs to the address, and policy lets the two talk.
 
 use super::far::Far;
 use super::refused::Refused;
@@ -22,10 +22,10 @@ use std::sync::Arc;
 const BLOCKS: usize = (1 << 24) / QPN_UNIT as usize;
 /// No slot.
 const NOBODY: u16 = u16::MAX;
-/// Messages of the connection manager that a session may send in a second.
+/// Limit of a session's messages of the connection manager a second.
 const MADS_PER_SECOND: u32 = 1000;
 
-/// What the relay knows of a session.
+/// The network, address and blocks of a session.
 #[derive(Debug)]
 pub struct Place {
     /// Its network's number.
@@ -46,7 +46,7 @@ struct Member {
 /// A port that a session listens at; by network, address, port space and port.
 type Listen = ((u32, [u8; 16], u16, u16), u16);
 
-/// Where a packet goes.
+/// The destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// To the session of a slot.
@@ -57,7 +57,7 @@ pub enum Goal {
     Outside,
 }
 
-/// A packet of a plain endpoint.
+/// The destination of a packet of a plain endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guest {
     /// The slot that it is for.
@@ -66,7 +66,7 @@ pub struct Guest {
     pub is_mad: bool,
 }
 
-/// Who is where. All its memory is taken when it is made.
+/// The table of sessions. It allocates only when it is made.
 pub struct Switch {
     members: Vec<Option<Member>>,
     /// Slots by block.
@@ -79,7 +79,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Nobody is there. `listens`: how many ports may be listened at.
+    /// A table without sessions. `listens`: limit of the ports at which they listen.
     pub fn new(slots: Arc<Slots>, listens: usize) -> Switch {
         Switch {
             members: (0..SLOTS).map(|_| None).collect(),
@@ -91,7 +91,7 @@ impl Switch {
         }
     }
 
-    /// Other hosts' tenants are these from now on. The caller drops the former ones.
+    /// Replaces the table of other hosts' tenants, and returns the old one.
     #[must_use]
     pub fn set_far(&mut self, far: Arc<Far>) -> Arc<Far> {
         std::mem::replace(&mut self.far, far)
@@ -102,8 +102,7 @@ impl Switch {
         &self.far
     }
 
-    /// Whether a slot may talk to plain endpoints, and to which, from now on. The caller drops the
-    /// former rules.
+    /// Replaces the plain endpoints to which a slot may talk, and returns the old ones.
     pub fn set_outside(
         &mut self,
         slot: u16,
@@ -116,13 +115,13 @@ impl Switch {
         }
     }
 
-    /// These tenants answer at the host's address from now on. The caller drops the former table.
+    /// Replaces the tenants that answer at the host's address, and returns the old ones.
     #[must_use]
     pub fn set_published(&mut self, published: Arc<Published>) -> Arc<Published> {
         std::mem::replace(&mut self.published, published)
     }
 
-    /// A session has come. Who had the slot has left.
+    /// Adds a session. The slot must be free.
     pub fn join(&mut self, now: u64, slot: u16, place: Place) {
         for block in place.blocks.clone() {
             if let Some(entry) = self.blocks.get_mut(block as usize) {
@@ -134,7 +133,7 @@ impl Switch {
         }
     }
 
-    /// It is gone.
+    /// Removes a session.
     pub fn leave(&mut self, slot: u16) {
         if self.members.get_mut(usize::from(slot)).is_some_and(|m| m.take().is_some()) {
             self.blocks.iter_mut().filter(|b| **b == slot).for_each(|b| *b = NOBODY);
@@ -142,7 +141,7 @@ impl Switch {
         }
     }
 
-    /// It listens at a port, or no more. One listener a port and address.
+    /// A session begins or ends to listen at a port. A port of an address has one listener.
     pub fn listen(&mut self, slot: u16, service: Service, on: bool) {
         let Some(key) = self.place(slot).map(|p| (p.network, p.gid, service.space, service.port))
         else {
@@ -166,10 +165,10 @@ impl Switch {
         self.place(slot).map(|p| p.gid)
     }
 
-    /// Where a packet of the session in `from` goes, to whoever has the address `to`.
+    /// The destination of a packet from the session in `from` to the address `to`.
     ///
     /// # Errors
-    /// [`Refused`]: to nobody.
+    /// [`Refused`]: it has none.
     pub fn judge(
         &mut self,
         now: u64,
@@ -190,10 +189,11 @@ impl Switch {
         }
     }
 
-    /// The slot that a packet of another host's tenant goes to. `peer`: its number.
+    /// The slot that is the destination of a packet of another host's tenant. `peer`: the tenant's
+    /// number.
     ///
     /// # Errors
-    /// [`Refused`]: to nobody.
+    /// [`Refused`]: it has none.
     pub fn judge_far(&self, peer: u32, packet: &[u8]) -> Result<u16, Refused> {
         let sender = self.far.peer(peer).ok_or(Refused::Source)?;
         let (qpn, mad) = looked_at(packet, &sender.blocks)?;
@@ -208,12 +208,12 @@ impl Switch {
         }
     }
 
-    /// What a packet of a plain endpoint is for.
+    /// The destination of a packet of a plain endpoint.
     ///
     /// # Errors
-    /// [`Refused`]: for nobody. [`Refused::Policy`]: for a tenant that does not talk to it.
+    /// [`Refused`]: it has none. [`Refused::Policy`]: the tenant does not talk to the endpoint.
     pub fn judge_outside(&self, from: &[u8; 16], packet: &[u8]) -> Result<Guest, Refused> {
-        // The numbers there are the endpoint's own.
+        // An endpoint may use any queue pair number as its source.
         let (qpn, mad) = looked_at(packet, &(0..BLOCKS as u32))?;
         let slot = match mad.map(Addressee::of) {
             None => self.of_block(qpn / QPN_UNIT).ok_or(Refused::Qpn)?,
@@ -242,14 +242,14 @@ impl Switch {
         member.and_then(|m| m.outside.as_ref()).is_some_and(|outside| outside.may(gid))
     }
 
-    /// Who has a block, of any network.
+    /// The slot that has a block, in any network.
     fn of_block(&self, block: u32) -> Option<u16> {
         self.blocks.get(block as usize).copied().filter(|slot| *slot != NOBODY)
     }
 
-    /// Whoever of a network a message of another host's connection manager is for. It is between
-    /// hosts' addresses, so it says itself whom of this host it means: by the number of a
-    /// connection, or by the address that is asked.
+    /// The slot that is the destination of a message of another host's connection manager. The
+    /// packet goes between hosts' addresses, so the message itself names the destination: by the
+    /// number of a connection, or by the address in a request.
     fn asked(&self, network: u32, mad: &[u8]) -> Result<u16, Refused> {
         match Addressee::of(mad) {
             Addressee::Block(block) => self.of_network(network, block.into()).ok_or(Refused::Qpn),
@@ -261,7 +261,7 @@ impl Switch {
         }
     }
 
-    /// A tenant of another host, if it has the address, and the block where one is named.
+    /// The tenant of another host that has the address, and the block if one is given.
     fn abroad(
         &self,
         from: u16,
@@ -289,26 +289,26 @@ impl Switch {
         }
     }
 
-    /// Who has a block, if the address is theirs.
+    /// The slot that has a block, if it has the address too.
     fn owner(&self, network: u32, gid: &[u8; 16], block: u32) -> Option<u16> {
         let slot = self.of_network(network, block)?;
         (self.place(slot)?.gid == *gid).then_some(slot)
     }
 
-    /// Who of a network has a block.
+    /// The slot of a network that has a block.
     fn of_network(&self, network: u32, block: u32) -> Option<u16> {
         let slot = *self.blocks.get(block as usize)?;
         (self.place(slot)?.network == network).then_some(slot)
     }
 
-    /// Who listens at a port of an address, or where nobody does one of its sessions.
+    /// The slot that listens at a port of an address; without a listener, any slot of the address.
     fn server(&self, network: u32, gid: &[u8; 16], space: u16, port: u16) -> Option<u16> {
         let key = (network, *gid, space, port);
         let listens = self.listens.binary_search_by_key(&key, |(key, _)| *key).ok();
         listens.map(|at| self.listens[at].1).or_else(|| self.anyone(network, gid))
     }
 
-    /// One of the sessions of an address.
+    /// Any slot of an address.
     fn anyone(&self, network: u32, gid: &[u8; 16]) -> Option<u16> {
         let there = |m: &Option<Member>| {
             m.as_ref().is_some_and(|m| m.place.network == network && m.place.gid == *gid)
@@ -316,9 +316,9 @@ impl Switch {
         self.members.iter().position(there).map(|slot| slot as u16)
     }
 
-    /// Whoever a message of the connection manager is for. All sessions of an address share QP1:
-    /// the message says whose connection or which port it means, and where it does not, or nobody
-    /// listens there, one of them answers as a device that is alone would.
+    /// The destination of a message of the connection manager. All sessions of an address share
+    /// QP1. The message names a connection or a port. If it does not, or no session listens there,
+    /// any of them answers, as a single device would.
     fn manager(
         &mut self,
         now: u64,
@@ -353,8 +353,8 @@ impl Switch {
     }
 }
 
-/// What a packet says of itself, and its sender with these blocks may say: the queue pair that it
-/// is for, and where that is QP1 the message.
+/// Checks a packet of a sender with the blocks `own`. Returns the destination queue pair, and if
+/// that is QP1 the message.
 fn looked_at<'p>(packet: &'p [u8], own: &Range<u32>) -> Result<(u32, Option<&'p [u8]>), Refused> {
     let (body, _) = packet.split_last_chunk::<ICRC_LEN>().ok_or(Refused::Frame)?;
     let (run, payload) = Run::parse_packet(body).map_err(|_| Refused::Frame)?;

@@ -1,14 +1,14 @@
-//! Whose packet is next.
+//! The order in which the relay serves tenants and sessions.
 //!
-//! Tenants take turns by deficit round robin: each turn brings a tenant 4 KiB for each of its
-//! weight, and packets are paid from that. A tenant that had nothing to send goes once to the
-//! front, so a small message waits for one packet of a bulk stream, and not for a round (M.
-//! Shreedhar and G. Varghese 1995; the two lists are those of RFC 8290). Within a tenant its
-//! sessions take turns, a packet each: more processes buy nothing.
+//! Tenants take turns by deficit round robin: each turn brings a tenant 4 KiB times its weight,
+//! from which its packets are paid. A tenant that had nothing to send goes once to the front, so a
+//! small message waits for one packet of a bulk stream, and not for a round (M. Shreedhar and G.
+//! Varghese 1995; the two lists are those of RFC 8290). Within a tenant its sessions take turns, a
+//! packet each, so more processes bring no larger share.
 //!
-//! A tenant without credit in one of its buckets is left out until there is some. What it has sent
-//! stays in its rings, which fill up, and it waits: nothing is lost. A bucket may be overdrawn by
-//! one packet, which the next ones wait for, so rates are exact in the long run.
+//! A tenant without credit in one of its buckets is skipped until there is some. Its packets stay
+//! in its rings, which fill up, so nothing is lost. One packet may overdraw a bucket, and later
+//! ones wait for the debt, so rates are exact in the long run.
 //!
 //! Nothing here allocates after [`Turns::new`].
 
@@ -17,29 +17,29 @@ use crate::policy::{burst_of, Limits};
 use gdrcore_core::bucket::TokenBucket;
 use std::collections::VecDeque;
 
-/// Bytes that a turn brings for each of a weight.
+/// Bytes that a turn brings, for weight 1.
 const QUANTUM: i64 = 4 << 10;
-/// What a packet costs besides its own bytes, for its heads in the rings and the work that it
-/// makes, whatever its size.
+/// Cost of a packet besides its bytes, for headers in the rings and for work that does not depend
+/// on its size.
 pub const OVERHEAD: u32 = 48;
-/// The least packets that may come at once.
+/// The least burst in packets.
 const PACKETS: u32 = 64;
 /// No slot.
 const NONE: u16 = u16::MAX;
 const SECOND: u64 = 1_000_000_000;
 
-/// What becomes of a packet at its receiver's bucket.
+/// The verdict of the receiver's bucket on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ingress {
     /// It arrives.
     Pass,
-    /// It arrives, and says that there is too much of it.
+    /// It arrives with a congestion mark (ECN).
     Mark,
-    /// There was too much of it.
+    /// It is dropped: the rate is exceeded.
     Drop,
 }
 
-/// Where a tenant stands.
+/// The state of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stand {
     /// It has nothing to send.
@@ -55,28 +55,28 @@ struct Tenant {
     tx: TokenBucket,
     pps: TokenBucket,
     rx: TokenBucket,
-    /// From here down what it is sent is marked.
+    /// Packets for it are marked if its bucket has less than this.
     rx_half: u32,
-    /// How long its buckets take to fill.
+    /// The time in which its empty send buckets fill.
     fill_ns: u64,
     quantum: i64,
     deficit: i64,
     stand: Stand,
-    /// Its sessions that have something, in turn.
+    /// The queue of its sessions that have packets.
     first: u16,
     last: u16,
 }
 
-/// Where a session stands.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// There is none.
     Absent,
-    /// It had nothing when it was looked at.
+    /// Its ring was empty at the last look.
     Idle,
     /// It is in its tenant's queue.
     Queued,
-    /// Its packet is on its way.
+    /// Its packet is being forwarded.
     Served,
 }
 
@@ -87,21 +87,21 @@ struct Session {
     next: u16,
 }
 
-/// Who waits for what. All its memory is taken when it is made.
+/// The queues of tenants and sessions. It allocates only when it is made.
 #[derive(Debug)]
 pub struct Turns {
     tenants: Vec<Tenant>,
     sessions: Vec<Session>,
-    /// Tenants that had nothing, and those that have had a turn.
+    /// Listed tenants: those that had nothing to send before, and those that have had a turn.
     fresh: VecDeque<u16>,
     old: VecDeque<u16>,
     /// Tenants without credit.
     waiting: VecDeque<u16>,
-    /// When the first of them has some.
+    /// The earliest time at which one of them has some.
     earliest: u64,
-    /// What all may send.
+    /// The bucket of all tenants together.
     line: TokenBucket,
-    /// Nobody may send until then.
+    /// `line` has no credit until then.
     line_until: Option<u64>,
 }
 
@@ -122,7 +122,7 @@ impl Tenant {
         }
     }
 
-    /// When it has credit; `None`: now.
+    /// The time at which it has credit; `None`: now.
     fn until(&mut self, now: u64) -> Option<u64> {
         if self.tx.available(now) > 0 && self.pps.available(now) > 0 {
             return None;
@@ -132,7 +132,7 @@ impl Tenant {
 }
 
 impl Turns {
-    /// Nobody is there, and nobody has a limit.
+    /// Queues without sessions, and without limits.
     pub fn new() -> Turns {
         Turns {
             tenants: (0..TENANTS).map(|_| Tenant::new()).collect(),
@@ -146,7 +146,7 @@ impl Turns {
         }
     }
 
-    /// Says how fast a tenant may be from now on. What it owes it owes.
+    /// Sets the limits of a tenant. Its debt stays.
     pub fn limit(&mut self, now: u64, tenant: u16, limits: &Limits) {
         let Some(t) = self.tenants.get_mut(usize::from(tenant)) else { return };
         let bucket = |bucket: &mut TokenBucket, rate: Option<u64>, burst: u32| {
@@ -161,14 +161,14 @@ impl Turns {
         t.rx_half = burst(limits.rx_rate) / 2;
         t.fill_ns = tx.max(pps);
         t.quantum = i64::from(limits.weight) * QUANTUM;
-        // It is asked again whether it has to wait.
+        // Check again whether it has to wait.
         if matches!(t.stand, Stand::Waits(_)) {
             t.stand = Stand::Waits(now);
             self.earliest = now;
         }
     }
 
-    /// Forgets what a number's tenant was and owed: it becomes another's, who has no session yet.
+    /// Clears a number for another tenant, which has no session yet.
     pub fn forget(&mut self, tenant: u16) {
         let Some(t) = self.tenants.get_mut(usize::from(tenant)) else { return };
         let stand = match t.stand {
@@ -181,12 +181,12 @@ impl Turns {
         *t = Tenant { stand, ..Tenant::new() };
     }
 
-    /// Says how much all may send together; 0: as much as goes.
+    /// Sets the rate of all tenants together; 0: no limit.
     pub fn limit_line(&mut self, now: u64, rate: u64) {
         self.line.set_rate(now, rate, burst_of(rate));
     }
 
-    /// A session of a tenant has come.
+    /// Adds a session of a tenant.
     pub fn join(&mut self, slot: u16, tenant: u16) {
         self.leave(slot);
         if let Some(s) = self.sessions.get_mut(usize::from(slot)) {
@@ -194,7 +194,7 @@ impl Turns {
         }
     }
 
-    /// It is gone.
+    /// Removes a session.
     pub fn leave(&mut self, slot: u16) {
         let Some(&s) = self.sessions.get(usize::from(slot)) else { return };
         if s.place == Place::Queued {
@@ -214,19 +214,19 @@ impl Turns {
         self.sessions[usize::from(slot)].place = Place::Absent;
     }
 
-    /// Whether a session has to be looked at: it had nothing.
+    /// Whether a session is idle, so that its ring has to be polled.
     pub fn is_idle(&self, slot: u16) -> bool {
         self.sessions.get(usize::from(slot)).is_some_and(|s| s.place == Place::Idle)
     }
 
-    /// Whether a session's tenant waits for credit, or all do.
+    /// Whether a session's tenant waits for credit, or all tenants do.
     pub fn waits(&self, slot: u16) -> bool {
         let waits =
             |s: &Session| matches!(self.tenants[usize::from(s.tenant)].stand, Stand::Waits(_));
         self.line_until.is_some() || self.sessions.get(usize::from(slot)).is_some_and(waits)
     }
 
-    /// An idle session has something.
+    /// Queues an idle session: its ring has a packet.
     pub fn ready(&mut self, slot: u16) {
         if !self.is_idle(slot) {
             return;
@@ -235,7 +235,7 @@ impl Turns {
         let t = &mut self.tenants[usize::from(tenant)];
         if t.stand == Stand::Idle {
             t.stand = Stand::Listed;
-            // Whatever its weight: others that had nothing wait behind it.
+            // One quantum whatever its weight, since other fresh tenants wait behind it.
             t.deficit = QUANTUM;
             self.fresh.push_back(tenant);
         }
@@ -255,8 +255,8 @@ impl Turns {
         tenant
     }
 
-    /// The session whose packet is next; it is out of its queue until [`Turns::served`]. `None`:
-    /// nobody has anything, or who has must wait, see [`Turns::wake_at`].
+    /// The session whose packet is next; it is out of its queue until [`Turns::served`]. `None`: no
+    /// session has a packet, or all that have wait for credit, see [`Turns::wake_at`].
     pub fn next(&mut self, now: u64) -> Option<u16> {
         self.wake(now);
         self.line_until = None;
@@ -267,7 +267,7 @@ impl Turns {
             let t = &mut self.tenants[usize::from(tenant)];
             if t.first == NONE {
                 list.pop_front();
-                // Not a newcomer again before the others had their turn.
+                // It must not become fresh again before the others had their turn.
                 if is_fresh && !self.old.is_empty() {
                     self.old.push_back(tenant);
                 } else {
@@ -298,7 +298,7 @@ impl Turns {
         }
     }
 
-    /// A packet of a session costs its tenant so many bytes, and [`OVERHEAD`].
+    /// Charges a packet of a session to its tenant: its bytes, and [`OVERHEAD`].
     pub fn charge(&mut self, now: u64, slot: u16, bytes: usize) {
         let Some(s) = self.sessions.get(usize::from(slot)) else { return };
         let cost = cost(bytes);
@@ -309,18 +309,18 @@ impl Turns {
         self.line.take(now, cost);
     }
 
-    /// A session has been served; whether it has more.
+    /// Ends the service of a session. `more`: it has another packet.
     pub fn served(&mut self, slot: u16, more: bool) {
         match self.sessions.get_mut(usize::from(slot)) {
             Some(s) if s.place == Place::Served && !more => s.place = Place::Idle,
-            // Its tenant is in a list still: nobody takes it out while it is served.
+            // Its tenant is still listed: it leaves its list only in `next`.
             Some(s) if s.place == Place::Served => drop(self.queue(slot)),
             _ => {}
         }
     }
 
-    /// A packet arrives at a session: its tenant's bucket pays for it, or it does not arrive. Not
-    /// left where it is: the sender's packets for others would wait with it.
+    /// Charges a packet for a session to its tenant's receive bucket. Without credit the packet is
+    /// dropped. It cannot wait in the sender's ring: packets for others would wait behind it.
     pub fn receive(&mut self, now: u64, slot: u16, bytes: usize) -> Ingress {
         let Some(s) = self.sessions.get(usize::from(slot)) else { return Ingress::Pass };
         let t = &mut self.tenants[usize::from(s.tenant)];
@@ -336,8 +336,8 @@ impl Turns {
         }
     }
 
-    /// Whether what a session has left in its ring may go at once: its tenant owes no more than a
-    /// burst. Else who comes and goes would not be limited.
+    /// Whether the packets that a session leaves in its ring may go at once: its tenant's debt is
+    /// at most a burst. Without this limit, sessions that come and go would evade the rate.
     pub fn may_finish(&mut self, now: u64, slot: u16) -> bool {
         let Some(s) = self.sessions.get(usize::from(slot)) else { return false };
         let t = &mut self.tenants[usize::from(s.tenant)];
@@ -345,13 +345,13 @@ impl Turns {
         t.until(now).is_none_or(|until| until <= spare)
     }
 
-    /// When somebody has credit who has none now; `None`: nobody waits for credit.
+    /// The time at which a waiting tenant, or `line`, has credit; `None`: none waits.
     pub fn wake_at(&self) -> Option<u64> {
         let tenants = (!self.waiting.is_empty()).then_some(self.earliest);
         tenants.into_iter().chain(self.line_until).min()
     }
 
-    /// Tenants that have waited long enough are in the round again.
+    /// Lists tenants again that have waited long enough.
     fn wake(&mut self, now: u64) {
         if now < self.earliest {
             return;

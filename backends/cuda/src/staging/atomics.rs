@@ -133,7 +133,7 @@ impl State {
         let a = self.atomics[i];
         if let Some(whose) = self.usable(a.cookie, a.addr, 8) {
             if let Ok(old) = self.atomic(&whose, a.addr, a.op, a.of) {
-                // Its asker may still come.
+                // Its requester may still poll for the result.
                 self.atomics[i].phase = Phase::Done;
                 self.atomics[i].old = old;
             }
@@ -159,7 +159,7 @@ impl State {
         }
     }
 
-    /// The region of these is gone.
+    /// Ends the atomics of a region that is gone.
     pub(super) fn forget_atomics(&mut self, cookie: u64) {
         for a in self.atomics.iter_mut().filter(|a| a.cookie == cookie) {
             a.phase = Phase::Free;

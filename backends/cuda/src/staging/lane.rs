@@ -46,7 +46,7 @@ pub(super) fn pin(device: &'static Device, bytes: usize) -> Result<*mut u8, Fail
 }
 
 pub(super) fn unpin(device: &'static Device, at: *mut u8) {
-    // A context that is lost keeps it.
+    // If the context is lost, the memory stays pinned.
     if let Ok(_current) = device.enter() {
         // SAFETY: pinned by us, and nobody uses it any more.
         unsafe { (device.api.host_free)(at.cast()) };

@@ -31,7 +31,7 @@ struct Chunk {
     lane: u8,
     addr: u64,
     len: usize,
-    /// Start of its copy, and time of the last poll.
+    /// Start of its copy, and its last use by a packet.
     since_ns: u64,
     used_ns: u64,
 }
@@ -122,7 +122,7 @@ impl State {
         unsafe { self.pinned.add(i * CHUNK) }
     }
 
-    /// Looks whether a chunk's copy has ended.
+    /// Checks whether a chunk's copy has ended.
     fn settle_out(&mut self, i: usize) -> Asked {
         let c = self.out.chunks[i];
         if c.holds != Holds::Loading {
@@ -149,7 +149,7 @@ impl State {
         let r = &self.regions[region];
         let left = (r.at + r.length - at).min(u64::from(of.left)).min(CHUNK as u64) as usize;
         let Some(i) = self.out.place_for(now, urgent) else {
-            // Copies that no packet waits for any more.
+            // Notes the end of copies that no packet waits for any more.
             for i in 0..CHUNKS {
                 self.settle_out(i);
             }
@@ -198,7 +198,7 @@ impl State {
                 Some(i) => i,
                 None => match self.load(whose, at, rest, now, true) {
                     Ok(i) => i,
-                    // Copies in progress will make room when they were sent.
+                    // The copies in progress make room once they are sent.
                     Err(Access::Busy) if wait.is_some() => break,
                     Err(other) => return other,
                 },

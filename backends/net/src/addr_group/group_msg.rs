@@ -66,7 +66,7 @@ pub enum GroupMsg<'a> {
     TableUpdate(&'a Table),
     /// The owner of a block has closed its socket, or has ended.
     OwnerGone(u16),
-    /// The network refused a packet of a member (ICMP); the kernel does not say of which.
+    /// The network refused a packet (ICMP); the kernel does not say which member had sent it.
     PeerError(Endpoint, i32),
     /// Packets for the receiver.
     Packets(Packets<'a>),
@@ -295,8 +295,8 @@ fn is_from_trusted(msg: &libc::msghdr) -> bool {
     trusted
 }
 
-/// Takes the locks of `count` blocks in a row, the first block a multiple of `count`. Searches
-/// upwards from `first` and wraps around within `1..=max`.
+/// Takes the locks of `count` blocks in a row, the first block a multiple of `count`. Tries the
+/// block `first * count` first, then upwards, and wraps around below `max`.
 ///
 /// # Errors
 /// [`Error::AddressInUse`]: none is free; [`Error::Os`].

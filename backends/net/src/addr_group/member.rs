@@ -35,8 +35,8 @@ const WATCHERS: usize = 8;
 const MSG_BATCH: usize = 32;
 /// After a message, every round polls for messages for this long.
 const MSG_HOT_NS: u64 = 200_000;
-/// Longest time that a device waits, before it ends, for the owners of packets that it still holds.
-/// Also the pause after such a wait that failed.
+/// Longest time that a device that ends waits for the owners of packets that it holds; and the time
+/// after a failed wait in which it does not wait again.
 const LAST_NS: u64 = 50_000_000;
 const LAST_AGAIN_NS: u64 = 1_000_000_000;
 /// Interval of deliveries while packets wait for room.
@@ -88,7 +88,7 @@ pub enum ForEngine<'a> {
 pub enum Owner {
     /// This device.
     Local,
-    /// The member that sent it to itself.
+    /// None: a member sent the packet to itself, as a probe.
     Probe,
     /// The owner of a block.
     Block(u16),
@@ -198,7 +198,7 @@ impl Member {
         self.counters
     }
 
-    /// Whether nothing is being found out.
+    /// Whether no probe or check is in progress.
     #[inline]
     pub fn is_settled(&self) -> bool {
         self.phase == Phase::Idle
@@ -280,8 +280,8 @@ impl Member {
         self.forward_queue = forward_queue;
     }
 
-    /// Before a queue pair or the device ends: waits until the owners of packets that wait here
-    /// have them, since the program may exit next. Bounded, for owners that do not run.
+    /// Before a queue pair or the device ends: waits until the queued packets are delivered,
+    /// because the program may exit next. Bounded, because their owners may be stopped.
     pub fn forward_pending(&mut self) {
         let begun = now_ns();
         let mut now = begun;

@@ -166,8 +166,8 @@ impl Table {
         HEAD + 4 * self.entries().len() + 6 * self.services().len()
     }
 
-    /// Reads the bytes of [`Table::emit`]; `None`: other bytes. The highest version number is
-    /// refused, because no later one could replace it.
+    /// Reads the bytes of [`Table::emit`]; `None`: other bytes. Versions in the upper half of the
+    /// range are refused: no later one could replace the highest.
     pub fn parse(bytes: &[u8]) -> Option<Table> {
         let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
         let u16_at = |b: &[u8], i: usize| u16::from_le_bytes([b[i], b[i + 1]]);

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Abstract socket names would need no directory, but any user of the network namespace can bind,
-//! connect and send to them. One that passes descriptors whose close(2) blocks would stop the
-//! receiver. One that takes the name of a process that has ended would get its messages. One that
-//! takes all names would keep all others out. Credentials identify another user only after the
-//! fact. The kernel checks a directory of mode 0700 first, in every version.
+//! connect and send to them. A hostile user could pass descriptors whose close(2) blocks, take the
+//! name of a process that has ended and get its messages, or take all names. Credentials reveal
+//! such a user only afterwards. A directory of mode 0700 keeps other users out before that, on
+//! every kernel.
 //!
 //! Another user may have made a directory of the expected name before, so the name is only a
 //! default. All processes of a user take the smallest name whose owner is that user.
@@ -28,7 +28,7 @@ use std::os::fd::RawFd;
 /// Places of the directory, in this order. Containers that share the network of their host or pod
 /// share the first place as well if they share its IPC namespace.
 const BASES: [&CStr; 2] = [c"/dev/shm", c"/tmp"];
-/// Begin of the directory's name.
+/// First part of the directory's name.
 const PREFIX: &[u8] = b"gdrcore-";
 /// Longest path: `/dev/shm/gdrcore-4294967295/` and 16 hexadecimal digits.
 pub(super) const SOCKET_DIR_MAX: usize = 48;
@@ -83,8 +83,8 @@ impl SocketDir {
     fn below(base: &CStr, n: usize, net: u64) -> Result<SocketDir> {
         let dir = open_dir(libc::AT_FDCWD, base)?;
         let mode = stat(dir.raw())?.st_mode;
-        // Where every user may write and rename without the sticky bit, other users could replace
-        // it.
+        // In a directory that every user may write and that has no sticky bit, other users could
+        // replace it.
         if mode & 0o1002 == 0o0002 {
             return Err(Error::Access);
         }

@@ -9,7 +9,8 @@ use std::os::fd::RawFd;
 /// Most holders that one sweep checks, with two system calls each.
 const HOLDERS: usize = 512;
 
-/// Removes the directories of holders without a lock, and directories that are empty then.
+/// Removes the holder directories that no process has locked, and then the directories that are
+/// empty.
 pub(crate) fn sweep(socket_dir: &SocketDir) {
     let Ok(path) = socket_dir.above() else { return };
     let Ok(user) = open_dir(libc::AT_FDCWD, path.as_c_str()) else { return };
@@ -34,7 +35,8 @@ pub(crate) fn sweep(socket_dir: &SocketDir) {
     });
 }
 
-/// Passes each directory in one to `each`, by name and open, until `each` returns false.
+/// Opens each subdirectory and passes its name and descriptor to `each`, until `each` returns
+/// false.
 fn below(dir: RawFd, mut each: impl FnMut(&CStr, RawFd) -> bool) {
     let mut go_on = true;
     entries(dir, |name| {

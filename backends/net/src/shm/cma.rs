@@ -67,7 +67,8 @@ impl PeerProcess {
         if self.has_ended() {
             return Err(CmaError::Never);
         }
-        // The owner waits only a bounded time for a pin, and may have taken its memory back by now.
+        // The call checks the grant: its owner waits only a bounded time for a pin, and may have
+        // revoked the grant although it is pinned.
         let len: u64 = pieces.iter().map(|p| p.len).sum();
         outcome(write_process(self.pid, pieces, ranges(to, len), grant), len)
     }

@@ -38,7 +38,7 @@ pub const DATA_MAX: usize = 1 << 20;
 
 /// First bytes of a control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrcring");
-/// Layout of this file.
+/// Version of the layout that is described above.
 pub const VERSION: u32 = 3;
 /// Grants that may be active at a time.
 pub const GRANTS: usize = 16;
@@ -136,7 +136,7 @@ impl Place {
         &self.control().grants.0[number as usize % GRANTS]
     }
 
-    /// Address of a position in the data; `CONTROL + size` and more bytes behind it are mapped.
+    /// Address of a position in the data. More than `size` bytes from there on are mapped.
     #[inline(always)]
     fn at(&self, pos: u64) -> *mut u8 {
         let off = CONTROL + (pos as usize & (self.size - 1));

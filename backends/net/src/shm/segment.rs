@@ -7,8 +7,8 @@ use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
-/// Seals without which a segment is refused: no process can remove pages under a reader, nor remove
-/// the seals.
+/// Seals that a segment must have: its size is fixed, so no page can vanish under a reader, and no
+/// further seal can be added.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// A mapped ring. Unmapped when dropped; nothing made from [`Segment::place`] may be used

@@ -7,11 +7,11 @@ pub(super) const BURSTS: usize = 32;
 /// takes.
 pub(super) const DRAIN_ROUNDS: usize = 256;
 
-/// So long a queue pair that ends waits for room for its last ACK: the reader of a full ring may be
-/// without a CPU for some tens of milliseconds.
+/// Longest wait of a queue pair that ends for room for its last ACK: the reader of a full ring may
+/// be without a CPU for some tens of milliseconds.
 pub(super) const LAST_ACK_NS: u64 = 300_000_000;
 
-/// How often it looks for that room.
+/// Interval of the checks for that room.
 pub(super) const ROOM_POLL: core::time::Duration = core::time::Duration::from_micros(100);
 
 /// Links are maintained in a round that received nothing, and after this time in any round, since a

@@ -93,7 +93,7 @@ struct Slot {
     generation: AtomicU32,
     /// Its eventfd, for the holder of the engine's lock; -1: none.
     fd: AtomicI32,
-    /// Its CQs, and the threads that sleep on it.
+    /// Number of its CQs and of the threads that sleep on it.
     users: AtomicU32,
 }
 
@@ -309,7 +309,7 @@ impl SoftDevice {
             }
         };
         slot.users.fetch_sub(1, Ordering::SeqCst);
-        // A token may have woken this thread, which does not take the role any more.
+        // This thread may have consumed a token without taking the role.
         self.channels.driver.offer();
         outcome
     }

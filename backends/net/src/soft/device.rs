@@ -136,7 +136,7 @@ impl SoftDevice {
         outcome
     }
 
-    /// A round for the program. With a helper, its time is noted for that.
+    /// A round for the program. Its time is noted for the helper, if there is one.
     #[inline(always)]
     pub(super) fn program_runs(&self) -> usize {
         if self.helper_on.load(Ordering::Relaxed) {
@@ -242,7 +242,7 @@ impl Device for SoftDevice {
             max_pd: grown(c.max_pd),
             max_mr: grown(c.max_mr),
             max_cq: grown(c.max_cq),
-            // Each takes a number of the block.
+            // Each QP takes a number of the block.
             max_qp: grown(c.max_qp).min(c.qpn_count),
             max_srq: grown(c.max_srq),
             max_ah: grown(c.max_ah),

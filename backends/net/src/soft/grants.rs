@@ -52,8 +52,8 @@ impl SoftDevice {
         check_grants(g, port);
     }
 
-    /// Writes the requests that a QP was just posted into mapped memory of its peer. Returns false
-    /// if some or all are left.
+    /// Executes the WRITEs that were just posted to a QP as copies into memory of its peer. Returns
+    /// false if some or all are left.
     #[inline(always)]
     pub(super) fn write_peer(&self, held: &mut EngineLock<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();

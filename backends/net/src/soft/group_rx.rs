@@ -51,13 +51,14 @@ pub(super) unsafe fn open(
 ) -> Result<Opened> {
     let cfg = config.udp();
     let socket = |at: &Endpoint, cfg: &UdpConfig| {
-        // SAFETY: the walk gave `udp..member` to the socket alone, and a port that failed to open
-        // no longer uses it.
+        // SAFETY: the layout gives `udp..member` to the socket alone, and a port that failed to
+        // open no longer uses it.
         unsafe { UdpPort::open(at, cfg, memory.add(layout.udp), layout.member - layout.udp) }
     };
     let wanted = config.wanted()?;
     let claim = |socket_dir: &SocketDir, at: &Endpoint| {
-        // SAFETY: the walk gave `share..shm` to the claim alone; a dropped claim no longer uses it.
+        // SAFETY: the layout gives `member..shm` to the claim alone; a dropped claim no longer uses
+        // it.
         unsafe {
             Claim::take(
                 socket_dir,
@@ -182,7 +183,7 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
             Owner::Probe => {
                 for (i, packet) in data.chunks(seg).enumerate() {
                     if !member.take_probe(packet) {
-                        // Without an owner, the engine counts it by its fault.
+                        // No probe: the engine counts the packet by its fault.
                         handled += to_engine(
                             g,
                             now,

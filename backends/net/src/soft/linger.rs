@@ -17,7 +17,7 @@ const SLICE_NS: u64 = 100_000;
 pub(super) struct Linger {
     /// Balance of polls that found work and polls in vain.
     credit: u32,
-    /// Rests without polling until the next attempt, and their number the next time.
+    /// Sleeps left until the next attempt, and their number after the next failed one.
     without: u32,
     again: u32,
     /// An attempt is in progress.

@@ -18,7 +18,7 @@ use gdrcore_core::engine::Guard;
 const MAINTAIN_NS: (u64, u64) = (100_000, 1_600_000);
 
 impl SoftDevice {
-    /// Writes the single message that a QP was just posted into the ring of its link, if nothing
+    /// Writes the single message that was just posted to a QP into the ring of its link, if nothing
     /// precedes it.
     #[inline(always)]
     pub(super) fn send_single(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
@@ -28,8 +28,8 @@ impl SoftDevice {
         g.send_single(qi, shm, !self.is_helper_awake(), now_ns)
     }
 
-    /// Writes the requests that a QP was just posted into the ring of its link. Returns the time;
-    /// `None`: they take another path.
+    /// Writes the requests that were just posted to a QP into the ring of its link. Returns the
+    /// time; `None`: they take another path.
     #[inline]
     pub(super) fn send_to_link(
         &self,

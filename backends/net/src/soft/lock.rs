@@ -45,8 +45,8 @@ impl EngineLock<'_> {
     }
 }
 
-/// The engine during a control call. A post meanwhile found the lock taken and left a mark. The end
-/// of the call rings its doorbell, as its program may never poll.
+/// The engine during a control call. A post that finds the lock taken meanwhile leaves a mark. The
+/// end of the call runs a round for it, because the program may never poll.
 pub(super) struct ControlGuard<'d> {
     guard: ManuallyDrop<Guard<'d>>,
     device: &'d SoftDevice,

@@ -48,7 +48,7 @@ const IDLE_POLLS_LOCAL: u32 = 32;
 const IDLE_POLLS_RELAYED: u32 = 4;
 
 impl<P: Port> PortState<P> {
-    /// Whether work may wait for an event that wakes a thread.
+    /// Whether the socket or a ring had no room: the work that is left waits for an event.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked || self.rings_full
     }
@@ -85,7 +85,7 @@ impl<P: Port> PortState<P> {
         self.shm.as_ref().is_some_and(ShmPort::has_links)
     }
 
-    /// The time of this round, read now unless it was.
+    /// The time of this round; reads the clock unless the round has done so.
     #[inline]
     pub(super) fn refresh(&mut self, now: u64) -> u64 {
         if self.stale == 0 {
@@ -146,7 +146,7 @@ impl SoftDevice {
         self.one_round(held, round, now)
     }
 
-    /// A round, with its time.
+    /// Runs one round, at the time `now` if it is given.
     #[inline(always)]
     pub(super) fn one_round(
         &self,
@@ -221,8 +221,8 @@ impl SoftDevice {
         }
     }
 
-    /// Leaves a mark for the lock's holder, which checks the marks after its release; else runs the
-    /// round here.
+    /// Leaves a mark for the lock's holder, which checks the marks after its release. If the lock
+    /// is free by now, runs the round here.
     #[inline(never)]
     fn leave_mark(&self, qi: usize) {
         self.engine.shared().active.set(qi);
@@ -242,8 +242,8 @@ impl SoftDevice {
         }
     }
 
-    /// Sends the requests that a QP was just posted, and looks for no other work. Returns false if
-    /// there is more to do.
+    /// Sends the requests that were just posted to a QP, and looks for no other work. Returns false
+    /// if there is more to do.
     #[inline(always)]
     fn send_at_once(&self, held: &mut EngineLock<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
@@ -333,7 +333,8 @@ impl SoftDevice {
         let mut handled = 0;
         if round == Round::Full {
             handled = self.read_links(g, port, now);
-            // Most rounds have nothing else to do; those in vain have not before the next tick.
+            // Most rounds that read frames have nothing else to do. A round in vain has nothing to
+            // do before the next tick.
             if now < port.full_round_at && self.is_quiet(g, port, now) {
                 if handled > 0 {
                     port.empty = 0;

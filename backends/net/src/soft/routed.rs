@@ -22,7 +22,8 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
 use std::os::fd::AsRawFd;
 
-/// Numbers of ended sessions. One more than it holds is closed at once.
+/// Sessions that have ended and whose links are still open. Without room here, the links of a
+/// session are closed at once.
 pub(super) type Revoked = heapless::Vec<u32, 32>;
 
 /// The router's answer: a link, if it has made one, that is not adopted yet. While it lives no
@@ -33,7 +34,8 @@ pub(super) struct RouterLink<'s> {
     _asker: Asker<'s>,
 }
 
-/// Opens a session, and sets the engine's values of it; returns its rings too, if it has any.
+/// Opens a session, and puts its queue pair numbers into the engine's configuration. Returns its
+/// rings too, if it has any.
 ///
 /// # Errors
 /// As [`Session::open`]; [`Error::Invalid`]: the program names queue pair numbers of its own.
@@ -114,8 +116,8 @@ impl SoftDevice {
         question: impl FnOnce(&mut Asker<'_>) -> R,
     ) -> R {
         let answer = question(asker);
-        // A thread that other arrivals woke found a request of this thread open, so they are
-        // handled here.
+        // A thread that was woken by other messages found this request open and left them, so they
+        // are handled here.
         let mut held = self.lock_engine();
         let (port, mut came) = (held.port(), false);
         if let PortState { shm: Some(shm), revoked, .. } = port {

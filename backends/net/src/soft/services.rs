@@ -27,13 +27,13 @@ impl Services {
         self.0.remove(&id).map(|(at, _)| at)
     }
 
-    /// Another router knows none of them.
+    /// Marks all services as unknown to the router, after a reconnect.
     pub(super) fn tell_again(&mut self) {
         self.0.values_mut().for_each(|(_, known)| *known = false);
     }
 
-    /// Announces at most so many that the router does not know by `tell`, which returns false if it
-    /// cannot. Returns true if some are left.
+    /// Announces at most `most` services that the router does not know. `tell` returns false if it
+    /// cannot send. Returns true if some are left.
     pub(super) fn tell(&mut self, most: usize, mut tell: impl FnMut(Service) -> bool) -> bool {
         for (at, known) in self.0.values_mut().filter(|(_, known)| !known).take(most) {
             *known = tell(*at);

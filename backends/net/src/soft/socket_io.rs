@@ -22,7 +22,7 @@ const BUSY_ROUNDS: u32 = 64;
 /// Datagrams that one round takes of each group.
 const GROUP_BATCH: usize = 8;
 
-/// The device around a port, as far as its packets need it.
+/// The parts of the device that the packet path of its port uses.
 pub(super) trait Host {
     /// The device's address.
     fn address(&self) -> &Endpoint;
@@ -59,7 +59,7 @@ enum Batched {
 }
 
 impl<P: Port> PortState<P> {
-    /// Sends the request that the QP at an index was just posted, by itself. Returns the time;
+    /// Sends the request that was just posted to the QP at an index, alone. Returns the time;
     /// `None`: it takes another path, or has to wait behind others.
     #[inline]
     pub(super) fn send_posted(
@@ -84,7 +84,7 @@ impl<P: Port> PortState<P> {
         Some(now)
     }
 
-    /// Sends the single message that the QP at an index was just posted, if nothing precedes it.
+    /// Sends the single message that was just posted to the QP at an index, if nothing precedes it.
     /// Returns the time.
     #[inline]
     pub(super) fn send_single_packet(
@@ -170,7 +170,8 @@ impl<P: Port> PortState<P> {
                 each(g);
             }
             if r.data.len() >= LONG && i + 1 < n {
-                // Its ACK opens the sender's window while the rest is handled here.
+                // The ACK of a long burst leaves now: it opens the sender's window while the rest
+                // is handled here.
                 let now = self.refresh(now);
                 self.send(host, g, now);
             }

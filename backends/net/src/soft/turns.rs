@@ -13,24 +13,24 @@ use gdrcore_core::verbs::shared::{CqShared, VainPolls};
 /// A turn ends after this time, if another thread wants it. Ten cache lines that move to another
 /// core cost some microsecond, an eighth of it.
 const TURN_NS: u64 = 8_000;
-/// A thread waits so long for its turn, then it takes the lock without one.
+/// Longest wait of a thread for its turn; then it takes the lock without one.
 const WAIT_NS: u64 = 2 * TURN_NS;
-/// After so long, a thread that waits looks whether the runner still works.
+/// After this time a waiting thread checks whether the runner still works.
 const LOOK_NS: u64 = 500;
 /// A turn that was handed over begins within this time, or it goes back.
 const BEGIN_NS: u64 = 1_000;
-/// A clock is read for one in so many operations of a turn that another thread wants.
+/// In a turn that another thread wants, the clock is read once in this many operations.
 const CLOCK_EVERY: u32 = 8;
 
-/// Interval of looks at the runner by a poll that stands back: at first, and at most. Each look
-/// takes the lock's line from the runner.
+/// Interval at which a poll that stands back checks the runner: initial and maximum. Each check
+/// takes the lock's cache line from the runner.
 const STAND_BACK_NS: (u64, u64) = (256, 2_000);
-/// After so long without a full round, such polls ask the runner for one.
+/// After this time without a full round, polls that stand back ask the runner for one.
 const ROUND_NS: u64 = 6_000;
-/// After so long without an answer they run it themselves.
+/// After this time without that round, they run one themselves.
 const ANSWER_NS: u64 = 4_000;
 
-/// What polls write, on lines of their own: posts read the device's other fields.
+/// Fields that polls write, on cache lines of their own: posts read the device's other fields.
 #[repr(align(128))]
 #[derive(Default)]
 pub(super) struct PollNotes {
@@ -49,7 +49,7 @@ fn pause() {
     }
 }
 
-/// Spins until `done`, at most until `end_ns`. Whether it was done.
+/// Spins until `done`, at most until `end_ns`. Returns whether it was.
 fn spin_until(end_ns: u64, done: impl Fn() -> bool) -> bool {
     loop {
         if done() {
@@ -69,7 +69,7 @@ fn spin_until(end_ns: u64, done: impl Fn() -> bool) -> bool {
 fn await_turn(turns: &TurnLock, token: usize) {
     let began = now_ns();
     if turns.is_handed_over() && !spin_until(began + BEGIN_NS, || !turns.is_handed_over()) {
-        // The thread that waited has gone.
+        // The thread to which the turn was handed over has gone.
         return;
     }
     let epoch = turns.epoch();
@@ -82,7 +82,7 @@ fn await_turn(turns: &TurnLock, token: usize) {
     }
 }
 
-/// What a poll does that finds nothing, in another thread's turn.
+/// Action of a poll that finds nothing in another thread's turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Vain {
     /// Leaves the engine to that thread.
@@ -95,7 +95,8 @@ enum Vain {
     Turn,
 }
 
-/// What a poll of a CQ does. Cost of standing back: a clock, and at intervals the lock's line.
+/// Decides that action. Cost of standing back: a read of the clock, and at intervals the lock's
+/// cache line.
 fn judge(turns: &TurnLock, vain: &VainPolls, now: u64) -> Vain {
     if now < vain.look_at_ns.load(Ordering::Relaxed) {
         return Vain::StandBack;
@@ -129,8 +130,8 @@ fn judge(turns: &TurnLock, vain: &VainPolls, now: u64) -> Vain {
 }
 
 impl SoftDevice {
-    /// Before an operation takes the lock: begins the thread's turn, which it waits for where it is
-    /// another thread's. The thread's token, for [`SoftDevice::after_turn`].
+    /// Before an operation takes the lock: begins this thread's turn, after a wait if another
+    /// thread has the turn. Returns this thread's token, for [`SoftDevice::after_turn`].
     #[inline(always)]
     pub(super) fn before_turn(&self) -> usize {
         let token = token();
@@ -170,7 +171,7 @@ impl SoftDevice {
             }
         }
         let n = turns.count_wanted();
-        // Operations may be long: the first ones are timed each.
+        // The first two operations are timed one by one, because they may be long.
         if !vain && n > 2 && !n.is_multiple_of(CLOCK_EVERY) {
             return;
         }
@@ -183,9 +184,8 @@ impl SoftDevice {
         }
     }
 
-    /// Whether it is this thread's turn to run a round for a poll of a CQ that finds nothing. It
-    /// takes the turn where no other thread works. Else it has run a round, or left that to the
-    /// other thread.
+    /// Whether this thread is to run a round for a poll of a CQ that finds nothing. Takes the turn
+    /// if no other thread works. False: it has run a round, or leaves that to the other thread.
     #[inline(always)]
     pub(super) fn may_run_for(&self, token: usize, cq: &CqShared) -> bool {
         self.engine.turns().is_turn_of(token) || self.takes_turn(token, cq)
@@ -207,7 +207,7 @@ impl SoftDevice {
             Vain::Ask => turns.want_round(),
             Vain::Round => {
                 self.program_runs();
-                // The next look is at what the other thread does.
+                // The next check shows the work of the other thread alone.
                 cq.vain.epoch.store(turns.epoch(), Ordering::Relaxed);
                 cq.vain.rounds.store(turns.rounds(), Ordering::Relaxed);
             }

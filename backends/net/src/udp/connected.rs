@@ -22,7 +22,7 @@ use gdrcore_core::wire::icrc::Flow;
 
 /// Consecutive single bursts to one peer after which it gets a connected socket.
 pub(super) const CONNECT_AFTER: u8 = 64;
-/// Bytes of a probe packet: more than one byte of a number can name.
+/// Bytes of a probe packet: longer than any length to which the filter truncates it.
 const PROBE: usize = 300;
 /// Probe packets.
 const PROBES: u16 = 6;

@@ -40,7 +40,7 @@ struct Slot {
     tries: u8,
     /// Send packet by packet.
     single: bool,
-    /// The kernel's headers are not filled in: it may leave by sendto.
+    /// The slot's msghdr is not filled in: the burst may leave by sendto.
     plain: bool,
     /// GSO was tried and refused for this burst.
     refused: bool,
@@ -163,12 +163,13 @@ impl Tx {
         self.first = Some((*dst, sa_len));
     }
 
-    /// Writes the kernel's headers of a slot.
+    /// Fills in the msghdr of a slot.
     fn write_headers(&mut self, i: usize) {
         self.slot(i).plain = false;
         let s = *self.slot(i);
         let many = s.len > u32::from(s.seg) && !s.single;
-        // Ancillary data, unless the socket has no segment size of its own. 0: no segmentation.
+        // Ancillary data for a burst to be segmented, or to override the socket's own segment size.
+        // 0: no segmentation.
         let size = if many { s.seg } else { 0 };
         let gso = many || self.default_segment.size != 0;
         let (sa, sa_len) = s.dst.to_sockaddr();

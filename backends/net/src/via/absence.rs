@@ -1,17 +1,17 @@
-//! What a session keeps for its way back to the router ([`super::resume`]).
+//! State for reconnecting a session to its router ([`super::resume`]).
 
 use super::client::Client;
 use std::os::fd::OwnedFd;
 
 /// The state of a session whose router is away.
 pub(super) struct Absence {
-    /// Of the last WELCOME; zeroes: the router supports no resumption.
+    /// Token of the last WELCOME; zeroes: the router supports no resumption.
     pub(super) token: [u8; 64],
-    /// The next attempt.
+    /// Time of the next attempt.
     pub(super) next: u64,
-    /// The interval after it; 0: there was no attempt yet.
+    /// Interval before that attempt; 0: none has failed yet.
     pub(super) wait: u64,
-    /// A connection whose answer has not come, its numbers, and until when it may come.
+    /// A connection that waits for its WELCOME, with its request numbers and its deadline.
     pub(super) greeting: Option<(OwnedFd, Client, u64)>,
 }
 

@@ -5,9 +5,9 @@ use super::proto::{feature, link_flag, Envelope, Fault, Link, Message, RouteEven
 /// Descriptors of a WELCOME with rings.
 const RINGS: usize = 3;
 
-/// What the process has to do for a message.
+/// The action that a message requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-// It lives for a moment, in which no byte may be allocated.
+// Not boxed: nothing may be allocated here.
 #[allow(clippy::large_enum_variant)]
 pub enum Step {
     /// The answer to the last request.
@@ -16,7 +16,7 @@ pub enum Step {
     Link(u32, Link),
     /// News of a route.
     Event(RouteEvent),
-    /// To be answered.
+    /// A PING, to be answered.
     Ping(u32),
     /// Nothing.
     Nothing,
@@ -27,7 +27,7 @@ pub enum Step {
 /// A message that no router sends, so that the session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// No message.
+    /// The bytes are no message.
     Fault(Fault),
     /// A type that a router does not send, or not now.
     Unexpected(u16),
@@ -35,7 +35,7 @@ pub enum Broken {
     Descriptors(u16),
 }
 
-/// A session's numbers.
+/// The numbers of a session's requests.
 #[derive(Debug, Default)]
 pub struct Client {
     last: u32,

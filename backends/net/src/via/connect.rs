@@ -22,7 +22,7 @@ pub(super) fn socket() -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Connects at once, or not: the errno.
+/// Connects without waiting, or returns the errno.
 pub(super) fn try_connect(fd: BorrowedFd<'_>, at: &SocketPath) -> Result<(), i32> {
     let (addr, len) = at.to_sockaddr();
     // SAFETY: `len` bytes of the address are initialised and live through the call.
@@ -41,8 +41,8 @@ pub(super) fn connect(at: &SocketPath, until: u64) -> Result<OwnedFd> {
     loop {
         let Err(n) = try_connect(fd.as_fd(), at) else { return Ok(fd) };
         match n {
-            // Many processes connect at once. A full listener cannot be waited for, so this tries
-            // again.
+            // The backlog is full, because many processes connect at once. No event reports room in
+            // it.
             libc::EAGAIN | libc::EINTR if now_ns() < until => {
                 std::thread::sleep(core::time::Duration::from_millis(2))
             }
@@ -73,6 +73,6 @@ pub(super) fn connect(at: &SocketPath, until: u64) -> Result<OwnedFd> {
 pub(super) fn poll(fd: BorrowedFd<'_>, events: i16, ns: u64) {
     let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     let ms = i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX);
-    // SAFETY: one live entry. What it returns is found out by whoever looks next.
+    // SAFETY: one live entry. The caller's next call finds out the result.
     unsafe { libc::poll(&mut p, 1, ms) };
 }

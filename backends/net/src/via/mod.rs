@@ -7,10 +7,10 @@
 //! * [`find`]: the choice of the router. `connect`: the way to its socket.
 //! * [`client`]: the tenant's half of the protocol, without a system call.
 //! * [`session`]: the tenant's connection.
-//! * [`resume`]: its way back to a router that was started anew; `absence`: what it keeps for that.
+//! * [`resume`]: reconnects to a router that was restarted; `absence`: the state for that.
 //!
-//! A session is for control alone: it takes microseconds, when queue pairs are connected. Data goes
-//! over links ([`crate::shm`]).
+//! A session carries control messages alone, when queue pairs are connected. Data goes over links
+//! ([`crate::shm`]).
 
 mod absence;
 pub mod client;

@@ -188,7 +188,7 @@ messages! {
     RouteEvent = 7, RouteEvent;
     /// Listens at a port of the connection manager.
     Listen = 8, Service;
-    /// It is not any more.
+    /// Ends that.
     Unlisten = 9, Service;
     /// Whether the other end is there.
     Ping = 12, ();

@@ -1,4 +1,4 @@
-//! The way back to a router that was started anew.
+//! Reconnects a session to a router that was restarted.
 //!
 //! WELCOME carries a token. When the control socket closes without a BYE, the thread that runs the
 //! engine connects again, at growing intervals, and sends HELLO with the token. A router of the
@@ -23,7 +23,7 @@ const LOOK_NS: u64 = 1_000_000;
 /// An answer that takes longer is not waited for: another attempt is made.
 const ANSWER_NS: u64 = 5_000_000_000;
 
-/// Where a session stands.
+/// State of a session's connection to its router.
 #[derive(Debug)]
 pub enum Standing {
     /// The router is there.
@@ -36,10 +36,10 @@ pub enum Standing {
     Over,
 }
 
-/// Result of one attempt. It lives for a moment, in which no byte may be allocated.
+/// Result of one attempt. Not boxed: nothing may be allocated here.
 #[allow(clippy::large_enum_variant)]
 enum Attempt {
-    /// Nothing yet: look again then.
+    /// No answer yet; the time to look again.
     Wait(u64),
     /// It failed, and the next one may succeed.
     Failed,
@@ -129,7 +129,7 @@ impl Session {
             _ => return Attempt::Refused,
         };
         match e.message {
-            // It is about to end, or has too much to do: the next one may take the session.
+            // This router is about to end, or overloaded; a later attempt may succeed.
             _ if matches!(e.status.wrapping_neg(), libc::EAGAIN | libc::ESHUTDOWN) => {
                 Attempt::Failed
             }

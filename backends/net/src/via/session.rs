@@ -31,7 +31,7 @@ const ANSWER_NS: u64 = 5_000_000_000;
 /// Most links of other sessions that are set aside; a further one is refused, and its session
 /// repeats the request.
 const ASIDE: usize = 32;
-/// Messages that one look takes.
+/// Messages that one call of [`Session::hear`] takes.
 const LOOKS: usize = 64;
 
 /// A message of the router for the device.
@@ -62,7 +62,7 @@ type Fds = [Option<OwnedFd>; FDS_MAX];
 #[allow(clippy::large_enum_variant)]
 enum Received {
     Nothing,
-    /// A message, which was dealt with.
+    /// A message, which was handled.
     Something,
     /// The answer to the last request, and its descriptors.
     Answer(Envelope, Fds),
@@ -70,7 +70,7 @@ enum Received {
 
 pub(super) struct Inner {
     pub(super) client: Client,
-    /// For the way back to the router.
+    /// State for reconnecting to the router.
     pub(super) absence: Absence,
     /// The end of the router was reported.
     reported: bool,
@@ -78,9 +78,9 @@ pub(super) struct Inner {
     pub(super) buffer: Buffer,
 }
 
-/// A session, as its process has it.
+/// The tenant's end of a session.
 pub struct Session {
-    /// Its number stays when the router is another one.
+    /// The socket. The descriptor's number stays the same after a reconnect.
     pub(super) fd: OwnedFd,
     pub(super) at: SocketPath,
     pub(super) welcome: Welcome,
@@ -267,8 +267,8 @@ impl Session {
                 self.answer(&Envelope::answer(seq, status, Message::Link(link)))?;
             }
             Step::Event(e) if e.event == route_event::REVOKED => {
-                // This must not get lost: an unprocessed link of the same session is among those
-                // that end.
+                // A revocation must not get lost. Links of that session that are still set aside
+                // end too.
                 let of_peer =
                     |a: &Arrival| matches!(a, Arrival::Link { peer, .. } if *peer == e.peer);
                 inner.aside.retain(|a| !of_peer(a));
@@ -286,7 +286,7 @@ impl Session {
         Ok(Received::Something)
     }
 
-    /// A router whose socket is full does not read; it is about to be found dead.
+    /// Sends an answer. A full socket is no error: a router that does not read is soon found dead.
     fn answer(&self, e: &Envelope) -> Result<()> {
         match send(self.fd.as_fd(), e, None) {
             Ok(()) | Err(Error::Again) => Ok(()),

@@ -53,7 +53,7 @@ impl<D: Devices> Session<D> {
         }
         let mut taken = 0;
         for (device, manager) in managers {
-            // An error is the child of a fork, which has no events.
+            // An error means the child of a fork, which has no events.
             while let Ok(Some(e)) = manager.event() {
                 taken += 1;
                 self.on_event(device, &manager, e);

@@ -8,12 +8,12 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Where routers have their admin socket unless they are told otherwise.
+/// The default path of the admin socket.
 const SOCKET: &str = "/run/gdrcore/admin.sock";
-/// A router answers at once, or is stopped.
+/// Time limit of an answer. A running router answers at once.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a router drains where nothing else is said.
+/// The default time of a drain.
 const DRAIN_MS: u32 = 60_000;
 
 const HELP: &str = "\
@@ -35,7 +35,7 @@ one a line.
   drain [--for TIME]    begin nothing new; end when all have gone, or after TIME (60s, 5m, 500ms)
 ";
 
-/// Asks, and hands on each line of the answer.
+/// Sends a request and passes on each line of the answer.
 fn ask(
     socket: &str,
     request: &Value,
@@ -71,7 +71,7 @@ fn complain(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// What is wanted.
+/// What the command line asks for.
 #[derive(Debug, PartialEq)]
 enum Wish {
     Help,
@@ -92,7 +92,7 @@ fn milliseconds(text: &str) -> Option<u32> {
     digits.parse::<u32>().ok()?.checked_mul(unit)
 }
 
-/// `None`: nothing that there is.
+/// `None`: the words are no command.
 fn parse(words: &[&str]) -> Option<Wish> {
     Some(match words {
         ["-h" | "--help"] => Wish::Help,

@@ -1,4 +1,4 @@
-//! What each tenant sends and gets in a second, from two reads of the router's counters.
+//! The rates of each tenant, from two reads of the router's counters.
 
 use super::{ask, print};
 use serde_json::{json, Value};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Between two reads.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How it is shown.
+/// The form of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Form {
     /// A JSON object a line.
@@ -18,7 +18,7 @@ pub(super) struct Form {
     pub(super) once: bool,
 }
 
-/// Shows it until it is ended, or once.
+/// Prints the rates once, or every second until a signal ends the program.
 pub(super) fn run(socket: &str, form: Form) -> Result<(), String> {
     let read = || {
         let mut tenants = Vec::new();
@@ -59,7 +59,7 @@ fn row(before: &Value, after: &Value, seconds: f64) -> Value {
             })
             .sum()
     };
-    // Another router's counters begin anew.
+    // After a restart of the router the counters begin at 0.
     let rate = |keys: &[&str]| {
         let n = sum(after, keys).saturating_sub(sum(before, keys));
         (n as f64 / seconds).round() as u64
@@ -82,7 +82,7 @@ fn lines(rows: &[Value]) -> String {
     rows.iter().map(|row| format!("{row}\n")).collect()
 }
 
-/// A table, which on a terminal takes the place of the last one.
+/// A table. On a terminal it replaces the previous one.
 fn table(rows: &[Value]) -> String {
     let mut out = String::new();
     if std::io::stdout().is_terminal() {
@@ -162,7 +162,7 @@ mod tests {
             assert!(text.split_whitespace().any(|w| w == word), "{word} {text}");
         }
         assert_eq!(lines(&[r.clone(), r]).lines().count(), 2);
-        // One that had no session, and counters that begin anew.
+        // A tenant without a session before, and counters that begin at 0 again.
         let none = json!({"tenant": "blue", "sessions": 0, "relay": null});
         assert_eq!(row(&Value::Null, &none, 1.0)["tx_bytes_per_s"], 0);
         assert_eq!(row(&tenant(5000, 0, 0), &tenant(0, 0, 0), 1.0)["tx_bytes_per_s"], 0);

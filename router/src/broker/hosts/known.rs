@@ -1,5 +1,5 @@
-//! What is known of other hosts' tenants: who they are, since when their host is not heard of, and
-//! which addresses of this host's own tenants others have.
+//! The known tenants of other hosts, the stale ones of them, and the addresses of this host's own
+//! tenants that other hosts have.
 
 use crate::policy::Placed;
 use gdrcore_net::addr::Endpoint;
@@ -12,17 +12,17 @@ pub(in crate::broker) type Gid = [u8; 16];
 /// Tenants that an adapter may bring.
 pub(super) const TENANTS_MAX: usize = 1 << 17;
 
-/// A tenant whose host does not renew it is known for so long: 10 minutes. Perhaps that host is
-/// merely cut off from the store.
+/// A stale tenant, which its host does not renew, stays known for 10 minutes: that host may merely
+/// be cut off from the store.
 pub(in crate::broker) const STALE_NS: u64 = 600_000_000_000;
 
 /// A tenant of another host.
 #[derive(Debug)]
 struct Entry {
     placed: Arc<Placed>,
-    /// The reading of its network that it was last seen in.
+    /// The round of its network in which it was last listed.
     round: u32,
-    /// Its host does not renew it: until when it is known.
+    /// If it is stale: the time at which it is forgotten.
     until: Option<u64>,
 }
 
@@ -30,18 +30,18 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Network {
     tenants: BTreeMap<Gid, Entry>,
-    /// Counts the times that all of it was told of.
+    /// The number of the last listing of all its tenants.
     round: u32,
-    /// All of it was told of, by the adapter that is there.
+    /// The present adapter has listed all its tenants.
     complete: bool,
     /// The store answers.
     up: bool,
-    /// Own tenants' addresses that others have: the host, and the reading.
+    /// Own tenants' addresses that other hosts have: the host, and the round that said so.
     denied: BTreeMap<Gid, (String, u32)>,
 }
 
 impl Network {
-    /// Whether who is not known is not there.
+    /// Whether all its tenants are known, so that an unknown address has none.
     fn is_known(&self) -> bool {
         self.complete && self.up
     }
@@ -51,14 +51,14 @@ impl Network {
 #[derive(Debug, Default)]
 pub(in crate::broker) struct Known {
     networks: BTreeMap<Arc<str>, Network>,
-    /// By the hosts' addresses and first blocks: on the wire a tenant is known by them.
+    /// By host address, then first block: these identify a tenant on the wire.
     sources: BTreeMap<([u8; 16], u32), BTreeMap<u32, Arc<Placed>>>,
-    /// Those that are to be forgotten, the first one first.
+    /// Stale tenants with the time at which each is forgotten, earliest first.
     stale: VecDeque<(u64, Arc<str>, Gid)>,
     len: usize,
     /// Counts the changes.
     pub(super) changes: u64,
-    /// Hosts at whose addresses nobody listens.
+    /// Hosts at whose addresses no router listens.
     pub(super) silent: BTreeSet<String>,
 }
 
@@ -75,18 +75,18 @@ impl Known {
         Some(&self.networks.get(network)?.tenants.get(gid)?.placed)
     }
 
-    /// All, in the order of networks and addresses.
+    /// All tenants, in the order of networks and addresses.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Placed>> {
         self.networks.values().flat_map(|n| n.tenants.values()).map(|entry| &entry.placed)
     }
 
-    /// Those whose hosts do not renew them.
+    /// The number of stale tenants.
     pub(super) fn stale(&self) -> usize {
         let entries = self.networks.values().flat_map(|n| n.tenants.values());
         entries.filter(|entry| entry.until.is_some()).count()
     }
 
-    /// Whether an adapter has told of all of a network, and the store still answers.
+    /// Whether an adapter has listed all tenants of a network, and the store still answers.
     pub(super) fn is_known(&self, network: &str) -> bool {
         self.networks.get(network).is_some_and(Network::is_known)
     }
@@ -96,7 +96,7 @@ impl Known {
         self.networks.iter().map(|(name, n)| (&**name, n.is_known()))
     }
 
-    /// The addresses that others have: network, address, holder.
+    /// Own tenants' addresses that other hosts have: network, address, host.
     pub(super) fn denied(&self) -> impl Iterator<Item = (&str, &Gid, &str)> {
         let of = |(name, n)| {
             let (name, n): (&'_ Arc<str>, &'_ Network) = (name, n);
@@ -105,7 +105,7 @@ impl Known {
         self.networks.iter().flat_map(of)
     }
 
-    /// Who has the address of an own tenant.
+    /// The other host that has the address of an own tenant.
     pub(in crate::broker) fn holder(&self, network: &str, gid: &Gid) -> Option<&str> {
         self.networks.get(network)?.denied.get(gid).map(|(holder, _)| holder.as_str())
     }
@@ -120,8 +120,8 @@ impl Known {
         }
     }
 
-    /// Takes a tenant in; the blocks that it has are nobody else's of its host any more. Whom that
-    /// and itself replace.
+    /// Adds or moves a tenant. Returns the tenants that this removes: its own former entry, and
+    /// those of its host that had one of its blocks.
     ///
     /// # Errors
     /// There are too many.
@@ -131,7 +131,7 @@ impl Known {
             return Err(format!("more than {TENANTS_MAX} tenants"));
         }
         let mut lost = self.take_blocks(&placed);
-        // Names that many have are there once.
+        // Tenants of one host share its name's allocation.
         let there = self.sources.get(&host_of(&placed.at)).and_then(|s| s.first_key_value());
         if let Some((_, other)) = there.filter(|(_, other)| other.host == placed.host) {
             placed.host = other.host.clone();
@@ -156,11 +156,11 @@ impl Known {
         Ok(lost)
     }
 
-    /// Takes from others what blocks a tenant has.
+    /// Removes other tenants of the host that have one of the tenant's blocks.
     fn take_blocks(&mut self, placed: &Placed) -> Vec<Arc<Placed>> {
         let Some(source) = self.sources.get(&host_of(&placed.at)) else { return Vec::new() };
         let before = source.range(..placed.blocks.end).rev();
-        // None overlap each other, so those that reach into the blocks stand side by side.
+        // The ranges are disjoint, so those that meet the tenant's are adjacent in the map.
         let meet = before.take_while(|(_, other)| other.blocks.end > placed.blocks.start);
         let same = |o: &Placed| o.gid == placed.gid && o.network == placed.network;
         let others: Vec<_> = meet.map(|(_, o)| o.clone()).filter(|o| !same(o)).collect();
@@ -183,7 +183,7 @@ impl Known {
         Some(placed)
     }
 
-    /// A tenant's host does not renew it.
+    /// Marks a tenant as stale.
     pub(super) fn age(&mut self, now: u64, network: &str, gid: &Gid) {
         let (name, network) = self.network(network);
         let Some(entry) = network.tenants.get_mut(gid).filter(|e| e.until.is_none()) else {
@@ -192,7 +192,7 @@ impl Known {
         let until = now.saturating_add(STALE_NS);
         entry.until = Some(until);
         self.stale.push_back((until, name, *gid));
-        // Who comes and goes all the time is there once.
+        // A tenant that became stale and was renewed has left old entries behind: drop them.
         if self.stale.len() > 2 * self.len + 1024 {
             let networks = &self.networks;
             self.stale.retain(|(until, name, gid)| {
@@ -202,15 +202,15 @@ impl Known {
         }
     }
 
-    /// All of a network will be told of.
+    /// Begins a listing of all tenants of a network.
     pub(super) fn begin(&mut self, network: &str) {
         let (_, network) = self.network(network);
         network.round = network.round.wrapping_add(1);
         network.complete = false;
     }
 
-    /// All of it has been told of: the others are not renewed any more, and no other claim of an
-    /// own tenant was denied.
+    /// Ends the listing. Tenants that it did not have are stale now, and addresses that it did not
+    /// deny are accepted.
     pub(super) fn end(&mut self, now: u64, name: &str) {
         let (_, network) = self.network(name);
         let round = network.round;
@@ -227,7 +227,7 @@ impl Known {
         self.network(network).1.up = up;
     }
 
-    /// The adapter is gone.
+    /// The adapter has disconnected: no network is complete.
     pub(super) fn lose(&mut self) {
         self.networks.values_mut().for_each(|n| n.complete = false);
     }
@@ -243,14 +243,14 @@ impl Known {
         self.network(network).1.denied.remove(gid);
     }
 
-    /// Addresses that no own tenant has are nobody's to be denied.
+    /// Drops the denied addresses that no own tenant has any more.
     pub(super) fn keep_denied(&mut self, is_own: impl Fn(&str, &Gid) -> bool) {
         for (name, network) in &mut self.networks {
             network.denied.retain(|gid, _| is_own(name, gid));
         }
     }
 
-    /// Forgets whom no host has renewed for long enough.
+    /// Forgets stale tenants whose time is over, and returns them.
     pub(super) fn expire(&mut self, now: u64) -> Vec<Arc<Placed>> {
         let mut gone = Vec::new();
         while let Some((until, ..)) = self.stale.front().filter(|(until, ..)| *until <= now) {
@@ -264,7 +264,7 @@ impl Known {
         gone
     }
 
-    /// When [`Known::expire`] is wanted.
+    /// The time of the next [`Known::expire`].
     pub(super) fn deadline(&self) -> Option<u64> {
         self.stale.front().map(|(until, ..)| *until)
     }

@@ -1,14 +1,14 @@
-//! Routes to addresses that are not known, while the adapter has not told of all: they are kept for
-//! a moment, in which the address may become known.
+//! Routes to unknown addresses, kept for a moment while the adapter has not listed all tenants: the
+//! address may become known.
 
 use super::{because, errno, Broker, Gid, Refusal, SessionId};
 use crate::broker::Action;
 use crate::policy::show;
 use gdrcore_net::via::proto::{Envelope, Message, Route, Routed, Text};
 
-/// How long a route is kept. A program waits 5 seconds for an answer.
+/// The time for which a route is kept. A program waits 5 seconds for an answer.
 const WAIT_NS: u64 = 2_000_000_000;
-/// Routes of all sessions, and of one, that are kept.
+/// Limits of kept routes, of all sessions and of one.
 const ALL_MAX: usize = 1024;
 const EACH_MAX: usize = 64;
 
@@ -21,7 +21,7 @@ struct Held {
     until: u64,
 }
 
-/// Those that are kept, the oldest first.
+/// The kept routes, oldest first.
 #[derive(Debug, Default)]
 pub(in crate::broker) struct Waiting(Vec<Held>);
 
@@ -37,11 +37,10 @@ impl Waiting {
 }
 
 impl Broker {
-    /// Keeps a route to an address that nobody is known to have, where that may be for want of
-    /// knowledge.
+    /// Keeps a route to an unknown address, if that may be a tenant's that is not listed yet.
     ///
     /// # Errors
-    /// Why the route is refused at once: as it would be, or since too many are kept.
+    /// `refusal`, if the address has no tenant for certain; or that too many routes are kept.
     pub(in crate::broker) fn keep(
         &mut self,
         now: u64,
@@ -60,7 +59,7 @@ impl Broker {
         Ok(())
     }
 
-    /// The network of a session, where an address of it may be another host's and nobody knows.
+    /// The network of a session, if an address in it may be that of a tenant not listed yet.
     fn unknown(&self, id: SessionId, gid: &Gid) -> Option<String> {
         let up = self.up(id)?;
         let network = &up.tenant.network;
@@ -73,7 +72,7 @@ impl Broker {
         (may_come && !is_here).then(|| network.clone())
     }
 
-    /// More is known of a network, or of one address of it.
+    /// Routes again what was kept for a network, or for one address of it, of which more is known.
     pub(super) fn route_again(
         &mut self,
         now: u64,
@@ -81,7 +80,7 @@ impl Broker {
         gid: Option<&Gid>,
         out: &mut Vec<Action>,
     ) {
-        // Who still does not know would keep them once more, and longer than a program waits.
+        // Otherwise the routes would be kept again, for longer than a program waits.
         let settles = gid.is_some() || self.far.is_known(network);
         if self.waiting.0.is_empty() || !settles {
             return;

@@ -1,19 +1,19 @@
-//! What the lines of an adapter say, as events of the broker.
+//! Lines of an adapter, as events of the broker.
 
 use crate::broker::MapEvent;
 use crate::policy::{parse_address, show, Placed};
 use gdrcore_router_feed::{read, Entry, Event, Key};
 
-/// A line that is not taken.
+/// Why a line is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It is none of the protocol: whoever sends it is no adapter.
+    /// It is not of the protocol, so its sender is not an adapter.
     Nonsense(String),
-    /// It names what can't be; the store may have anything.
+    /// Its values are not valid. That is no fault of the adapter: the store may hold anything.
     Refused(Key, String),
 }
 
-/// Reads a line; with the address that it is of, where it is of one.
+/// Parses a line. The key is the address that it is for, if it is for one.
 pub(super) fn event(line: &[u8]) -> Result<(Key, MapEvent), Fault> {
     let event = read::<Event>(line).map_err(Fault::Nonsense)?;
     let of = |network: &str, vip: &str| Key { network: network.into(), vip: vip.into() };

@@ -44,9 +44,9 @@ fn packet(flow: &Flow, qpn: u32, number: u64) -> [u8; SELF_LEN] {
     packet
 }
 
-/// Requests the processes that have an address, from another socket of it, to check their names. A
-/// session manager may have removed the directory of a user who has logged out (logind.conf(5),
-/// RemoveIPC). One packet each goes to as many sockets as there may well be.
+/// Asks the processes of an address to check their names, by packets from a further socket of that
+/// address. A session manager may have removed the directory of a user who has logged out
+/// (logind.conf(5), RemoveIPC). One packet goes to each of the first 64 indexes.
 pub(crate) fn request_renewal(at: &Endpoint) {
     let Ok(from) = crate::udp::unconnected(at) else { return };
     let flow = Flow::from_gids(&at.ip, &at.ip, at.port, at.port);
@@ -366,8 +366,8 @@ impl Member {
         self.checked_ns = now;
     }
 
-    /// Does what is due. `waits`: the device waits for answers of peers. Few system calls, most
-    /// often none.
+    /// Runs the step that is due: a delivery, an accept, an update, the end of a probe or check.
+    /// `waits`: the device waits for answers of peers. Few system calls, most often none.
     pub fn maintain(&mut self, now: u64, waits: bool) {
         self.deliver(now);
         if now >= self.watch_again_ns {

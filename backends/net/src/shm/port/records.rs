@@ -51,7 +51,7 @@ pub(super) unsafe fn records<T>(
                         Err(e) => take(to, Err(e)),
                     }
                 }
-                // The message is next, and the last.
+                // Only the message is left.
                 len = end;
                 continue;
             }

@@ -84,8 +84,8 @@ impl ShmPort {
             link.reader.release(len);
             self.counters.rx_frames += 1;
             if len >= crate::LONG {
-                // The peer's ACK opens this sender's window, so it is sent before the next frame is
-                // read.
+                // The ACK of a long frame opens its sender's window, so it is sent before the next
+                // frame is read.
                 break;
             }
         }

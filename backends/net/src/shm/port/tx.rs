@@ -102,8 +102,8 @@ impl ShmPort {
     /// # Errors
     /// [`Error::NoMemory`]: all links are in use.
     pub(super) fn place_for(&mut self, to: &Endpoint, block: Option<u16>) -> Result<LinkSlot> {
-        // The block may have another owner by now: a link to a process that has ended counts as
-        // lost only when it is maintained.
+        // A link whose process has ended is closed only by the next `maintain`. The block may have
+        // a new owner before that.
         let same = |l: &Outbound| l.to == *to && l.block == block;
         let stale = |l: &Outbound| same(l) && has_hung_up(l.socket.fd());
         if let Some(i) = self.out.iter().position(|l| l.as_ref().is_some_and(stale)) {

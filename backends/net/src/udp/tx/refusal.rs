@@ -24,7 +24,7 @@ impl UdpPort {
         }
         let (dst, many) = (s.dst, s.len > u32::from(s.seg));
         if many && !s.single && matches!(e, libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) {
-            // The kernel may refuse the segmentation; the single packets will show it.
+            // GSO may be what is refused: sent one by one, the packets show it.
             s.single = true;
             s.refused = true;
             s.tries = 0;

@@ -1,4 +1,4 @@
-//! Sends single bursts at once: by the connected socket, or by sendto without headers.
+//! Sends single bursts at once: by the connected socket, or by sendto, without a msghdr.
 
 use super::UdpPort;
 use crate::addr::Endpoint;
@@ -109,7 +109,8 @@ impl UdpPort {
         rc >= 0 || self.plain_refused(errno())
     }
 
-    /// Handles the error of a send without headers. Returns false if it is to be tried with them.
+    /// Handles the error of a send without a msghdr. Always returns false: the burst is tried again
+    /// with one.
     #[cold]
     fn plain_refused(&mut self, e: i32) -> bool {
         if self.tx.default_segment.size != 0

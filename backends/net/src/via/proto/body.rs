@@ -1,5 +1,5 @@
-//! The bodies of the messages. Each struct lists its fields in the order of the message; text and
-//! byte fields as they are, numbers in 4 bytes unless noted otherwise.
+//! The bodies of the messages. `emit` shows the order of the fields in the message. Text and byte
+//! fields are written as they are, numbers in the width of their type.
 
 use super::bytes::{Reader, Writer};
 use super::{Fault, Text, MAGIC};
@@ -85,9 +85,9 @@ pub struct Welcome {
     pub features: u64,
     /// One of [`super::mode`].
     pub mode: u32,
-    /// The session's number, used once in the router's life.
+    /// The session's number, unique within the run of the router.
     pub session: u32,
-    /// The router's life (8 bytes).
+    /// Identifies this run of the router (8 bytes).
     pub epoch: u64,
     /// The tenant's name in the policy.
     pub tenant: Text<64>,
@@ -272,7 +272,7 @@ impl Body for Unroute {
 pub struct Link {
     /// The address of the session at its other end.
     pub gid: [u8; 16],
-    /// And the number of the session.
+    /// The number of that session.
     pub peer: u32,
     /// Bits of [`super::link_flag`].
     pub flags: u32,
@@ -345,7 +345,7 @@ impl Body for Service {
 pub struct Drain {
     /// Milliseconds until the router ends.
     pub deadline_ms: u32,
-    /// For people.
+    /// Text for an operator.
     pub text: Text<256>,
 }
 

@@ -15,7 +15,7 @@ impl<const N: usize> Text<N> {
     /// As much of a text as fits, cut between characters and at a zero.
     pub fn new(text: &str) -> Self {
         let mut t = Text::EMPTY;
-        // It never fails: a long text is cut.
+        // An error means that the text was cut.
         let _ = Filler { text: &mut t, at: 0 }.write_str(text);
         t
     }
