@@ -332,7 +332,8 @@ int gdrc_config_default(struct gdrc_config *cfg);
  *
  * Errors: -EINVAL: not a device name, struct_size is 0, a limit is out of range, or a pointer is
  * NULL; -E2BIG: cfg is from a newer header and sets fields that this library does not know;
- * gdrc_error_detail has the reason. Threads: any. Cost: no allocation, no system call.
+ * gdrc_error_detail has the reason. Threads: any. Cost: no allocation; no system call, but for an
+ * IPv6 address with a zone.
  */
 int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t *bytes);
 
@@ -1420,7 +1421,7 @@ typedef struct gdrc_qp_connect_opts {
     uint32_t pkey_index;
     /** Send rate in bytes per second; 0 = unlimited. */
     uint64_t rate_limit_bytes_per_s;
-    /** GDRC_CONNECT_ flags. */
+    /** GDRC_QP_CONNECT_ flags. */
     uint32_t flags;
     /** Zero. */
     uint32_t reserved;
@@ -1576,7 +1577,7 @@ enum gdrc_cm_conn_flags {
 typedef struct gdrc_cm_conn_param {
     /** sizeof(struct gdrc_cm_conn_param), set by the caller. */
     uint32_t struct_size;
-    /** GDRC_CONN_ flags. */
+    /** GDRC_CM_CONN_ flags. */
     uint32_t flags;
     /** QPN, if the call has no QP; else ignored. */
     uint32_t qpn;

@@ -117,7 +117,7 @@ pub struct gdrc_cm_id {
 pub struct gdrc_cm_conn_param {
     /// sizeof(struct gdrc_cm_conn_param), set by the caller.
     pub struct_size: u32,
-    /// GDRC_CONN_ flags.
+    /// GDRC_CM_CONN_ flags.
     pub flags: u32,
     /// QPN, if the call has no QP; else ignored.
     pub qpn: u32,

@@ -253,7 +253,7 @@ pub struct gdrc_qp_connect_opts {
     pub pkey_index: u32,
     /// Send rate in bytes per second; 0 = unlimited.
     pub rate_limit_bytes_per_s: u64,
-    /// GDRC_CONNECT_ flags.
+    /// GDRC_QP_CONNECT_ flags.
     pub flags: u32,
     /// Zero.
     pub reserved: u32,

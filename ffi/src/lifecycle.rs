@@ -44,7 +44,8 @@ fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request
 ///
 /// Errors: -EINVAL: not a device name, struct_size is 0, a limit is out of range, or a pointer is
 /// NULL; -E2BIG: cfg is from a newer header and sets fields that this library does not know;
-/// gdrc_error_detail has the reason. Threads: any. Cost: no allocation, no system call.
+/// gdrc_error_detail has the reason. Threads: any. Cost: no allocation; no system call, but for an
+/// IPv6 address with a zone.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_context_size(
     device: *const c_char,

@@ -257,13 +257,19 @@ pub unsafe extern "C" fn dup(from: c_int) -> c_int {
     copied(from, unsafe { (REAL.dup())(from) })
 }
 
+/// Whether a descriptor is open; otherwise a copy of it fails and closes nothing.
+fn is_open(fd: c_int) -> bool {
+    // SAFETY: reads a flag of a descriptor, of any number.
+    unsafe { (REAL.fcntl())(fd, libc::F_GETFD, 0) >= 0 }
+}
+
 /// dup2(2), which closes `to`.
 ///
 /// # Safety
 /// As dup2(2).
 #[no_mangle]
 pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
-    if from != to {
+    if from != to && is_open(from) {
         forget(to);
     }
     // SAFETY: the program's own arguments.
@@ -276,7 +282,7 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
 /// As dup3(2).
 #[no_mangle]
 pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    if from != to {
+    if from != to && is_open(from) && flags & !libc::O_CLOEXEC == 0 {
         forget(to);
     }
     // SAFETY: the program's own arguments.

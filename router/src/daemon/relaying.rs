@@ -363,12 +363,11 @@ impl Relaying {
         }
     }
 
-    /// Removes a session. `at_once`: it was expelled, so its packets to tenants are refused from
-    /// now on.
+    /// Removes a session. `at_once`: it was expelled, so its packets are refused from now on.
     pub(super) fn leave(&mut self, id: SessionId, at_once: bool) {
         if let Some(slot) = self.given.remove(&id) {
             if at_once {
-                self.slots.forbid_all(slot);
+                self.slots.expel(slot);
                 let tables = self.hosts.iter().flat_map(|hosts| &hosts.tables);
                 tables.for_each(|far| far.forbid_all(slot));
             }

@@ -2,7 +2,7 @@
 //! router's first thread and the worker share them, so all are atomics.
 
 use super::refused::Refused;
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::OnceLock;
 
 /// Limit of sessions with rings: more than there are blocks of queue pair numbers.
@@ -108,6 +108,7 @@ impl Grid {
 #[derive(Debug)]
 pub struct Slots {
     states: Vec<AtomicU8>,
+    expelled: Vec<AtomicBool>,
     /// A row for each sender.
     allowed: Grid,
     counters: Vec<Counters>,
@@ -118,6 +119,7 @@ impl Default for Slots {
     fn default() -> Slots {
         Slots {
             states: (0..SLOTS).map(|_| AtomicU8::new(0)).collect(),
+            expelled: (0..SLOTS).map(|_| AtomicBool::new(false)).collect(),
             allowed: Grid::new(SLOTS, SLOTS),
             counters: (0..SLOTS).map(|_| Counters::default()).collect(),
             tenants: (0..TENANTS).map(|_| Counters::default()).collect(),
@@ -144,6 +146,7 @@ impl Slots {
     pub fn take(&self) -> Option<u16> {
         let slot = (0..SLOTS as u16).find(|&slot| self.state(slot) == State::Free)?;
         self.counters[usize::from(slot)].clear();
+        self.expelled[usize::from(slot)].store(false, Ordering::Relaxed);
         self.set(slot, State::Taken);
         Some(slot)
     }
@@ -177,6 +180,18 @@ impl Slots {
     /// Forbids a slot all others, both ways.
     pub fn forbid_all(&self, slot: u16) {
         (0..SLOTS as u16).for_each(|other| self.allow(slot, other, false));
+    }
+
+    /// Ends what a slot's session may do, from the next packet on: it reaches no other slot and no
+    /// plain endpoint.
+    pub fn expel(&self, slot: u16) {
+        self.expelled[usize::from(slot)].store(true, Ordering::Relaxed);
+        self.forbid_all(slot);
+    }
+
+    /// Whether a slot's session was expelled.
+    pub fn is_expelled(&self, slot: u16) -> bool {
+        self.expelled[usize::from(slot)].load(Ordering::Relaxed)
     }
 }
 

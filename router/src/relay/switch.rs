@@ -239,7 +239,8 @@ impl Switch {
     /// Whether an address is a plain endpoint's, and a slot may talk to it.
     fn is_outside(&self, slot: u16, gid: &[u8; 16]) -> bool {
         let member = self.members.get(usize::from(slot)).and_then(Option::as_ref);
-        member.and_then(|m| m.outside.as_ref()).is_some_and(|outside| outside.may(gid))
+        let outside = member.and_then(|m| m.outside.as_ref());
+        outside.is_some_and(|outside| outside.may(gid)) && !self.slots.is_expelled(slot)
     }
 
     /// The slot that has a block, in any network.

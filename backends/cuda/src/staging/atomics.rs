@@ -57,7 +57,10 @@ impl State {
         if self.atomics[i].phase == Phase::Loading {
             match self.lanes[lane as usize].asked_atomic(i) {
                 Asked::NotYet => return Err(Access::Pending(token)),
-                Asked::Lost => return Err(Access::Fault),
+                Asked::Lost => {
+                    self.atomics[i].phase = Phase::Free;
+                    return Err(Access::Fault);
+                }
                 Asked::Done => {}
             }
             // SAFETY: within the pinned memory, aligned to 64, and the copy into it has ended.

@@ -15,6 +15,7 @@ use super::session::{check, hello, rings_of, Inner, Session};
 use super::wire::{receive, send, Look};
 use crate::shm::relay::Relay;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::TryLockError;
 
 /// The first interval between attempts, and the longest; each is twice the one before.
 const WAIT_NS: (u64, u64) = (10_000_000, 1_000_000_000);
@@ -59,7 +60,12 @@ impl Session {
         if !self.is_gone() {
             return Standing::Up;
         }
-        let Ok(mut inner) = self.inner.try_lock() else { return Standing::Away(now + LOOK_NS) };
+        let mut inner = match self.inner.try_lock() {
+            Ok(inner) => inner,
+            // A thread that panicked there has left nothing half done that an attempt would need.
+            Err(TryLockError::Poisoned(inner)) => inner.into_inner(),
+            Err(TryLockError::WouldBlock) => return Standing::Away(now + LOOK_NS),
+        };
         if inner.absence.token == [0; 64] {
             self.end();
             return Standing::Over;

@@ -44,6 +44,12 @@ fn a_tenant_with_outside_talks_to_endpoints_and_no_other_does() {
     }
     let forged = sent(Class::Ud, qpn(2), 7, b"x");
     assert_eq!(s.judge(0, 0, &OUT, &forged), Err(Refused::Source));
+    // So does a session that was expelled, and whose last packets are still in its ring.
+    s.slots.expel(0);
+    assert_eq!(s.judge(0, 0, &OUT, &sent(Class::Rc, qpn(1), 7, b"x")), Err(Refused::Qpn));
+    s.slots.set(0, State::Free);
+    assert_eq!(s.slots.take(), Some(0));
+    assert_eq!(s.judge(0, 0, &OUT, &sent(Class::Rc, qpn(1), 7, b"x")), Ok(Goal::Outside));
     // The rules go, and so does the way.
     assert!(s.set_outside(0, None).is_some());
     assert_eq!(s.judge(0, 0, &OUT, &sent(Class::Rc, qpn(1), 7, b"x")), Err(Refused::Qpn));
