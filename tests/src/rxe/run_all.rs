@@ -118,6 +118,7 @@ pub fn everything(report: &mut Report, share: &Path) -> Outcome<()> {
     report.note(
         "RC ATOMIC WRITE and FLUSH: skipped, rxe has them from Linux 6.2 on and drops them before",
     );
+    report.note("XRC: skipped, rxe has no XRC");
     report.note("rxe sets IBV_WC_GRH for receives on connected QPs too, whose buffers hold no GRH");
     let (_program, guest) = lab.peer(PEER_PORT)?;
     for (i, name) in DEVICES.iter().enumerate() {
