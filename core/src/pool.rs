@@ -108,7 +108,7 @@ impl Pool {
     pub fn alloc(&self) -> Result<(Handle, usize)> {
         let head = self.head.load(Ordering::Relaxed);
         if head == NIL {
-            // Without a reason text: the caller grows the pool next, which gives one if it fails.
+            // No words: the caller grows the pool next, which gives one if it fails.
             return Err(Error::NoMemory);
         }
         let index = head as usize;

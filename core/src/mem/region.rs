@@ -525,7 +525,7 @@ impl Regions {
         // rxe rxe_mw.c rxe_check_invalidate_mw: A window of type 2 is closed by its present key,
         // and only for the queue pair to which it is bound.
         let bound = |s: &&Slot| s.key == rkey && s.kind == Kind::Mw2 && s.bound;
-        // Without a reason text: any packet can cause this, and the caller notes a cause.
+        // No words: any packet can cause this, and the caller notes a cause.
         let s = self.slots.get(index).filter(bound).ok_or(Error::Invalid)?;
         if s.pd != pd || s.qp != qp {
             return Err(Error::Access);
@@ -665,7 +665,7 @@ impl Regions {
     /// A free slot, live and with a fresh key; the caller fills in the rest.
     fn take(&mut self) -> Result<usize> {
         if self.free_head == NIL {
-            // Without a reason text: `grow` gives it.
+            // No words: `grow` gives it.
             return Err(Error::NoMemory);
         }
         let index = self.free_head as usize;
