@@ -1468,7 +1468,7 @@ int gdrc_endpoint_unpack(const uint8_t *wire, struct gdrc_endpoint *out);
  * path MTU is the smaller of both endpoints'.
  *
  * On failure a QP that was in RESET is in RESET again. Errors: -EINVAL: the QP is in another
- * state, the endpoints' types differ from the QP's or their fields are out of range, local is
+ * state, the endpoints' types do not fit the QP's or their fields are out of range, local is
  * another QP's, an option is out of range, a struct_size is 0; -ENOMEM: max_peer are in use;
  * -EBUSY: another thread uses the QP. Threads: one per QP. Cost: none. Source: IBTA verb Modify
  * Queue Pair; ibv_modify_qp(3).

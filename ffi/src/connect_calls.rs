@@ -18,7 +18,7 @@ use gdrcore_core::Result;
 /// path MTU is the smaller of both endpoints'.
 ///
 /// On failure a QP that was in RESET is in RESET again. Errors: -EINVAL: the QP is in another
-/// state, the endpoints' types differ from the QP's or their fields are out of range, local is
+/// state, the endpoints' types do not fit the QP's or their fields are out of range, local is
 /// another QP's, an option is out of range, a struct_size is 0; -ENOMEM: max_peer are in use;
 /// -EBUSY: another thread uses the QP. Threads: one per QP. Cost: none. Source: IBTA verb Modify
 /// Queue Pair; ibv_modify_qp(3).
@@ -143,6 +143,15 @@ impl<'a> Options<'a> {
     }
 }
 
+/// The type of the queue pair to which one of a type is connected.
+fn peer_type(qp_type: u32) -> u32 {
+    match qp_type {
+        GDRC_QPT_XRC_SEND => GDRC_QPT_XRC_RECV,
+        GDRC_QPT_XRC_RECV => GDRC_QPT_XRC_SEND,
+        same => same,
+    }
+}
+
 impl Plan {
     /// The steps to RTS for a QP of this type.
     ///
@@ -154,8 +163,9 @@ impl Plan {
         r: Option<&gdrc_endpoint>,
         o: &Options<'_>,
     ) -> Result<Plan> {
-        for (name, e) in [("local", Some(l)), ("remote", r)] {
-            if let Some(e) = e.filter(|e| e.qp_type != qp_type) {
+        let ends = [("local", Some(l), qp_type), ("remote", r, peer_type(qp_type))];
+        for (name, e, fits) in ends {
+            if let Some(e) = e.filter(|e| e.qp_type != fits) {
                 let (its, own) = (kind::name(e.qp_type), kind::name(qp_type));
                 return Err(refuse!(Invalid, "{name}->qp_type {its}: the QP is {own}"));
             }
@@ -185,7 +195,7 @@ impl Plan {
         let rtr = GDRC_QP_STATE | GDRC_QP_AV | GDRC_QP_PATH_MTU | GDRC_QP_DEST_QPN | GDRC_QP_RQ_PSN;
         let mut plan = Plan { attr, init: basic | GDRC_QP_ACCESS_FLAGS, rtr, rts };
         plan.connect(l, r)?;
-        let reliable = qp_type == GDRC_QPT_RC;
+        let reliable = qp_type != GDRC_QPT_UC;
         let all = if reliable { ACCESS_REMOTE } else { GDRC_ACCESS_REMOTE_WRITE };
         plan.attr.qp_access_flags = o.or(opts.access, all);
         // A program that went to INIT itself has chosen its access; options override it.

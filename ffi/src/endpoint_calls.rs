@@ -68,10 +68,10 @@ pub(crate) fn check(e: &gdrc_endpoint, name: &str) -> Result<()> {
             "a code from GDRC_MTU_256 (1) to GDRC_MTU_4096 (5)",
         ),
         (
-            [GDRC_QPT_RC, GDRC_QPT_UC, GDRC_QPT_UD].contains(&e.qp_type),
+            QP_TYPES.contains(&e.qp_type),
             "qp_type",
             e.qp_type.into(),
-            "GDRC_QPT_RC (2), GDRC_QPT_UC (3) or GDRC_QPT_UD (4)",
+            "GDRC_QPT_RC (2), _UC (3), _UD (4), _XRC_SEND (9) or _XRC_RECV (10)",
         ),
         (
             e.addr.checked_add(e.length).is_some(),
@@ -87,8 +87,10 @@ pub(crate) fn check(e: &gdrc_endpoint, name: &str) -> Result<()> {
         Some((_, field, value, rule)) => Err(refuse!(Invalid, "{name}->{field} {value}: {rule}")),
     }
 }
-const _: () =
-    assert!(GDRC_ENDPOINT_VERSION == 1 && GDRC_QPT_RC == 2 && GDRC_QPT_UC == 3 && GDRC_QPT_UD == 4);
+/// Types of queue pairs. The reason above names them.
+const QP_TYPES: [u32; 5] =
+    [GDRC_QPT_RC, GDRC_QPT_UC, GDRC_QPT_UD, GDRC_QPT_XRC_SEND, GDRC_QPT_XRC_RECV];
+const _: () = assert!(GDRC_ENDPOINT_VERSION == 1 && matches!(QP_TYPES, [2, 3, 4, 9, 10]));
 
 fn pack(e: &gdrc_endpoint) -> [u8; WIRE] {
     let mut w = [0; WIRE];

@@ -66,6 +66,23 @@ static gdrc_wc take(gdrc_cq cq)
     }
 }
 
+/* Takes both to RTS by their endpoints. */
+static void connect_by_endpoints(gdrc_qp ini, gdrc_qp tgt)
+{
+    struct gdrc_endpoint ends[2];
+    uint8_t wire[GDRC_ENDPOINT_WIRE_BYTES];
+    memset(ends, 0, sizeof ends);
+    for (int i = 0; i < 2; i++) {
+        ends[i].struct_size = sizeof ends[i];
+        MUST(gdrc_endpoint_local(ctx, i ? tgt : ini, NULL, &ends[i]) == 0);
+        MUST(gdrc_endpoint_pack(&ends[i], wire) == 0);
+        MUST(gdrc_endpoint_unpack(wire, &ends[i]) == 0);
+    }
+    MUST(gdrc_qp_connect(ctx, ini, &ends[0], &ends[0], NULL) == -EINVAL);
+    MUST(gdrc_qp_connect(ctx, ini, &ends[0], &ends[1], NULL) == 0);
+    MUST(gdrc_qp_connect(ctx, tgt, &ends[1], &ends[0], NULL) == 0);
+}
+
 /* Takes a queue pair to RTS, towards the other one of this device. */
 static void connect(gdrc_qp qp, uint32_t peer, int answers)
 {
@@ -146,6 +163,10 @@ int main(int argc, char **argv)
     MUST(gdrc_qp_create(ctx, &init, &tgt, &tgt_qpn) == -EINVAL);
     init.xrcd = xrcd;
     MUST(gdrc_qp_create(ctx, &init, &tgt, &tgt_qpn) == 0);
+    connect_by_endpoints(ini, tgt);
+    post(&to[0], 1);
+    MUST(send_to(ini, to[0].number) == GDRC_WC_SUCCESS && take(to[0].cq).wr_id == 1);
+    MUST(gdrc_qp_reset(ctx, ini) == 0 && gdrc_qp_reset(ctx, tgt) == 0);
     connect(ini, tgt_qpn, 0);
     connect(tgt, ini_qpn, 1);
     for (int i = 0; i < 8; i++) {
