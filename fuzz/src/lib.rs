@@ -150,9 +150,7 @@ pub fn packets(data: &[u8]) -> Counters {
             // Most syndromes are reserved, so a valid one is chosen.
             packet[12] = SYNDROMES[usize::from(packet[12]) % SYNDROMES.len()];
         }
-        if at_memory > 12 && plan & 6 != 6 && packet.len() >= at_memory {
-            packet[12..16].copy_from_slice(&srqn.to_be_bytes());
-        }
+        name_srq(&mut packet, known, plan, srqn);
         name_memory(&mut packet, (known, at_memory), (plan, form), &mut input, &host);
         packet.extend_from_slice(&[0; ICRC_LEN]);
         if plan & 8 == 0 {
@@ -168,6 +166,13 @@ pub fn packets(data: &[u8]) -> Counters {
         host.check();
     }
     host.finish(now)
+}
+
+/// Gives most requests of XRC the number of an SRQ.
+fn name_srq(packet: &mut [u8], known: Opcode, plan: u8, srqn: u32) {
+    if let Some(number) = packet.get_mut(12..16).filter(|_| known.has_xrceth() && plan & 6 != 6) {
+        number.copy_from_slice(&srqn.to_be_bytes());
+    }
 }
 
 /// Gives most packets of requests that name memory a valid address and key, so that the later
