@@ -153,10 +153,8 @@ impl Conn<'_> {
             let of = TransferId::request(qp.qpn, index, 0);
             let (mtu, payload) = (common.config.max_mtu, wqe.length as u32);
             let what = Emission { run: &run, mtu, payload, ack_each_burst: false };
-            let done = tx.emit(what, |off, dst, state| match state {
-                None => memory.gather(pd, slot, off.into(), dst, of).map(|()| 0),
-                Some(state) => memory.gather_crc(pd, slot, off.into(), dst, of, state),
-            });
+            let done =
+                tx.emit(what, |off, dst, state| memory.fill(pd, slot, off.into(), dst, of, state));
             match done.stop {
                 None if done.packets == 1 => {}
                 None => return Some(Sent::Full),

@@ -199,11 +199,7 @@ impl Conn<'_> {
         let Part { run, payload, .. } = part;
         let (mtu, payload) = (qp.conn.mtu, *payload);
         tx.emit(Emission { run, mtu, payload, ack_each_burst: asks }, |off, dst, state| {
-            let offset = part.offset + u64::from(off);
-            match state {
-                None => memory.gather(qp.pd, slot, offset, dst, of).map(|()| 0),
-                Some(state) => memory.gather_crc(qp.pd, slot, offset, dst, of, state),
-            }
+            memory.fill(qp.pd, slot, part.offset + u64::from(off), dst, of, state)
         })
     }
 

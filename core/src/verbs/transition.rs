@@ -80,16 +80,8 @@ const OF_REQUESTS: u32 = m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
 /// Attributes that a queue pair needs for RTS which waits for answers.
 const RC_RTS: u32 = m::TIMEOUT | m::SQ_PSN | OF_REQUESTS;
 /// What may change in SQD of a queue pair that waits for answers, or gives some.
-const RC_SQD: u32 = m::PORT
-    | m::AV
-    | m::TIMEOUT
-    | m::RETRY_CNT
-    | m::RNR_RETRY
-    | m::MAX_QP_RD_ATOMIC
-    | m::MAX_DEST_RD_ATOMIC
-    | m::ACCESS_FLAGS
-    | m::PKEY_INDEX
-    | m::MIN_RNR_TIMER;
+const RC_SQD: u32 =
+    m::PORT | m::AV | m::TIMEOUT | m::ACCESS_FLAGS | m::PKEY_INDEX | OF_REQUESTS | OF_ANSWERS;
 
 /// Every legal transition by modify. The two ways that lead out of any state come first.
 /// RTS to SQE is not here: only the engine makes it.

@@ -85,6 +85,32 @@ pub fn one_in(n: u32) -> impl FnMut(usize, &mut Vec<u8>) -> Fate {
     }
 }
 
+/// Loses the packet with that number, counted from 0.
+pub fn only(lost: u32) -> impl FnMut(usize, &mut Vec<u8>) -> Fate {
+    let mut n = 0;
+    move |_, _| {
+        n += 1;
+        if n == lost + 1 {
+            Fate::Drop
+        } else {
+            Fate::Deliver
+        }
+    }
+}
+
+/// Loses all packets of a host but its first.
+pub fn all_but_first_of(host: usize) -> impl FnMut(usize, &mut Vec<u8>) -> Fate {
+    let mut n = 0;
+    move |from, _| {
+        n += u32::from(from == host);
+        if from == host && n > 1 {
+            Fate::Drop
+        } else {
+            Fate::Deliver
+        }
+    }
+}
+
 // rxe rxe_resp.c check_psn, expected
 #[test]
 fn every_other_packet_late() {

@@ -9,6 +9,7 @@ use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{Bth, Opcode};
 use gdrcore_core::Error;
 
+use crate::packet_loss::only;
 use crate::util::*;
 
 /// Everything that a tap has seen: who sent it, and its bytes.
@@ -454,15 +455,7 @@ fn the_rest_of_a_uc_message_with_a_gap_is_not_placed() {
         let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UC, ..Opts::default() });
         a.buf.put(0, &[0x11; 5000]);
         b.buf.put(0, &[0xaa; 5000]);
-        let mut n = 0;
-        net.tap = Some(Box::new(move |_, _| {
-            n += 1;
-            if n == lost + 1 {
-                Fate::Drop
-            } else {
-                Fate::Deliver
-            }
-        }));
+        net.tap = Some(Box::new(only(lost)));
         net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 5000).remote(&b, 0));
         let placed = b.buf.get(0, 5000);
         let before = lost as usize * 1024;
@@ -484,15 +477,7 @@ fn a_receive_of_an_srq_whose_uc_message_was_lost_serves_the_next_one() {
         let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UC, srq: true, ..Opts::default() });
         net.recv(&b, 1, &[(10_000, 5000)]);
         net.recv(&b, 2, &[(20_000, 5000)]);
-        let mut n = 0;
-        net.tap = Some(Box::new(move |_, _| {
-            n += 1;
-            if n == lost + 1 {
-                Fate::Drop
-            } else {
-                Fate::Deliver
-            }
-        }));
+        net.tap = Some(Box::new(only(lost)));
         for fill in [0x11, 0x22, 0x33] {
             a.buf.put(0, &[fill; 5000]);
             net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 5000));

@@ -8,6 +8,7 @@ use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{Class, Opcode, View};
 
 use crate::operations::{all_three, sizes, MTUS};
+use crate::packet_loss::only;
 use crate::raw_packet::{answers, Raw};
 use crate::util::*;
 
@@ -276,15 +277,7 @@ fn every_request_packet_names_the_srq_and_no_answer_does() {
 fn whatever_packet_is_lost_all_arrives_once() {
     for lost in 0..24 {
         let (mut net, a, b) = Net::pair(xrc());
-        let mut n = 0;
-        net.tap = Some(Box::new(move |_, _| {
-            n += 1;
-            if n == lost + 1 {
-                Fate::Drop
-            } else {
-                Fate::Deliver
-            }
-        }));
+        net.tap = Some(Box::new(only(lost)));
         for round in 0..2 {
             all_three(&mut net, &a, &b, 3000 + round);
             b.buf.put(64, &5u64.to_ne_bytes());

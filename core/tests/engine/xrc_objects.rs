@@ -6,6 +6,7 @@ use gdrcore_core::device::SrqAttr;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::Error;
 
+use crate::packet_loss::all_but_first_of;
 use crate::util::*;
 
 fn xrc() -> Opts {
@@ -100,15 +101,7 @@ fn an_srq_ends_under_a_message_and_its_cq_has_all_its_entries_again() {
     net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 8));
     net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 8));
     // The rest of the message is lost, and comes when the SRQ is gone.
-    let mut n = 0;
-    net.tap = Some(Box::new(move |from, _| {
-        n += u32::from(from == 0);
-        if from == 0 && n > 1 {
-            Fate::Drop
-        } else {
-            Fate::Deliver
-        }
-    }));
+    net.tap = Some(Box::new(all_but_first_of(0)));
     net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 3000));
     net.settle();
     net.tap = None;
@@ -130,17 +123,7 @@ fn a_target_that_fails_flushes_the_receive_in_use() {
     let (mut net, a, b) = Net::pair(xrc());
     net.recv(&b, 7, &[(0, 4096)]);
     net.recv(&b, 8, &[(0, 4096)]);
-    net.tap = Some(Box::new({
-        let mut n = 0;
-        move |from, _| {
-            n += u32::from(from == 0);
-            if from == 0 && n > 1 {
-                Fate::Drop
-            } else {
-                Fate::Deliver
-            }
-        }
-    }));
+    net.tap = Some(Box::new(all_but_first_of(0)));
     net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 3000));
     net.settle();
     net.to_state(&b, qp_state::ERR).unwrap();

@@ -122,8 +122,8 @@ impl Lanes {
                     sending.push(from);
                 }
                 if let Some((wire, at)) = wire.zip(at) {
-                    let mut changed = [0; MAD_AT + MAD_LEN + ICRC_LEN];
                     if goal == Goal::Outside && is_mad(came.packet) {
+                        let mut changed = [0; MAD_AT + MAD_LEN + ICRC_LEN];
                         changed.copy_from_slice(came.packet);
                         let mad = &mut changed[MAD_AT..MAD_AT + MAD_LEN];
                         readdress(mad, &address, &wire.at().ip);
@@ -221,8 +221,9 @@ impl Lanes {
             Err(why) => return refuse(why),
         };
         let Some(gid) = switch.gid(guest.slot) else { return };
-        let mut changed = [0; MAD_AT + MAD_LEN];
+        let mut changed;
         let body = if guest.is_mad && is_mad(came.packet) {
+            changed = [0; MAD_AT + MAD_LEN];
             changed.copy_from_slice(body);
             readdress(&mut changed[MAD_AT..], &own.ip, &gid);
             &changed

@@ -110,10 +110,28 @@ impl RegisteredMemory {
         Ok(())
     }
 
+    /// [`RegisteredMemory::gather`], or, with a CRC state, [`RegisteredMemory::gather_crc`]; what
+    /// [`crate::roce::txbuf::TxBuf::emit`] asks of a payload.
+    #[inline(always)]
+    pub(in crate::roce) fn fill(
+        &self,
+        pd: u32,
+        slot: &SlotRef<'_, SendWqe>,
+        offset: u64,
+        dst: &mut [u8],
+        of: TransferId,
+        state: Option<u32>,
+    ) -> Result<u32, CopyError> {
+        match state {
+            None => self.gather(pd, slot, offset, dst, of).map(|()| 0),
+            Some(state) => self.gather_crc(pd, slot, offset, dst, of, state),
+        }
+    }
+
     /// [`RegisteredMemory::gather`] of bulk; returns the CRC state that was `state` before `dst`
     /// and has gone on over it, as it is sent.
     #[inline(never)]
-    pub(in crate::roce) fn gather_crc(
+    fn gather_crc(
         &self,
         pd: u32,
         slot: &SlotRef<'_, SendWqe>,
