@@ -78,12 +78,14 @@ pub struct Objects {
 unsafe impl Send for Objects {}
 
 impl Objects {
-    /// Removes one handle of an object. False: others are left, and the object lives.
-    pub fn remove_handle(&mut self, handle: Handle, target: *const dyn EventTarget) -> bool {
-        let Some(others) = self.opened.get_mut(&handle) else {
-            self.by_handle.remove(&handle);
-            return true;
-        };
+    /// Removes one of several handles of an object, which lives on. False: it is the only one, and
+    /// stays until the object has ended.
+    pub fn remove_one_of_several(
+        &mut self,
+        handle: Handle,
+        target: *const dyn EventTarget,
+    ) -> bool {
+        let Some(others) = self.opened.get_mut(&handle) else { return false };
         let first = self.by_handle.get(&handle).is_some_and(|t| core::ptr::addr_eq(*t, target));
         if !first {
             others.retain(|t| !core::ptr::addr_eq(*t, target));
@@ -93,7 +95,7 @@ impl Objects {
         if others.is_empty() {
             self.opened.remove(&handle);
         }
-        false
+        true
     }
 
     /// The queue of a context's asynchronous events.

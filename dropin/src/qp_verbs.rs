@@ -390,11 +390,11 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     Verb("ibv_destroy_qp").code((|| {
         // SAFETY: the program's pointer.
         let q = unsafe { Qp::of(qp)? };
-        if !q.hca.objects().opened.contains_key(&q.handle) {
+        if !q.hca.objects().remove_one_of_several(q.handle, q) {
             retry_while_busy(|| q.device.qp_destroy(q.handle))?;
             q.forget_completions();
+            q.hca.objects().by_handle.remove(&q.handle);
         }
-        q.hca.objects().remove_handle(q.handle, q);
         let base = &q.ex.qp_base;
         // SAFETY: domain, CQs and context outlive their QPs; events of it are of its type.
         unsafe {
