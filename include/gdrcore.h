@@ -242,8 +242,11 @@ typedef struct gdrc_config {
      * helper thread.
      */
     uint32_t keepalive_ms;
-    /** 0. */
-    uint32_t reserved;
+    /**
+     * Initiators that all DC targets together serve at a time (256), at most 4096. Memory for them
+     * is taken from ring_bytes with the first target: some 5 KiB each.
+     */
+    uint32_t max_dc_context;
 } gdrc_config;
 
 /** Objects that a program had not destroyed when it closed a context. */
@@ -1106,6 +1109,10 @@ enum gdrc_qp_type {
     GDRC_QPT_XRC_SEND = 9,
     /** XRC target: receives for the SRQs of an XRC domain. */
     GDRC_QPT_XRC_RECV = 10,
+    /** DC initiator: sends, each request to a DC target that ext.dc names. */
+    GDRC_QPT_DCI = 257,
+    /** DC target: receives into an SRQ, from any DC initiator that knows its access key. */
+    GDRC_QPT_DCT = 258,
 };
 
 /** QP states (ibv_qp_state). */
@@ -1174,11 +1181,11 @@ typedef struct gdrc_qp_init {
     uint32_t qp_type;
     /** Protection domain; of GDRC_QPT_XRC_RECV ignored, as are both CQs, the SRQ and the sizes. */
     struct gdrc_pd pd;
-    /** CQ of the send queue. */
+    /** CQ of the send queue. GDRC_QPT_DCT has none. */
     struct gdrc_cq send_cq;
-    /** CQ of the receive queue; may be the same. GDRC_QPT_XRC_SEND has none. */
+    /** CQ of the receive queue; may be the same. GDRC_QPT_XRC_SEND and GDRC_QPT_DCI have none. */
     struct gdrc_cq recv_cq;
-    /** Shared receive queue, or {0}. */
+    /** Shared receive queue, or {0}. GDRC_QPT_DCT must have one, GDRC_QPT_DCI has none. */
     struct gdrc_srq srq;
     /** 1: every send request is signalled. */
     uint32_t sq_sig_all;
@@ -1186,6 +1193,8 @@ typedef struct gdrc_qp_init {
     struct gdrc_qp_cap cap;
     /** GDRC_QPT_XRC_RECV: its XRC domain; else ignored. */
     struct gdrc_xrcd xrcd;
+    /** GDRC_QPT_DCT: its access key, which initiators must name; else ignored. */
+    uint64_t dc_key;
 } gdrc_qp_init;
 
 /** QP attributes of modify and query. */
@@ -1464,8 +1473,10 @@ int gdrc_endpoint_unpack(const uint8_t *wire, struct gdrc_endpoint *out);
 /**
  * Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is the endpoint that
  * gdrc_endpoint_local filled and that was sent to the peer: its PSN and, for UD, Q_Key are used.
- * For UD `remote` may be NULL, as every send names its peer. `opts` may be NULL: all defaults. The
- * path MTU is the smaller of both endpoints'.
+ * For UD `remote` may be NULL, as every send names its peer; for GDRC_QPT_DCI and GDRC_QPT_DCT it
+ * is not looked at, for the same reason, and a GDRC_QPT_DCT goes to RTR, which is where it serves.
+ * `opts` may be NULL: all defaults. The path MTU is the smaller of both endpoints'; of DC that of
+ * `local`, and a DC association has the smaller of both sides'.
  *
  * On failure a QP that was in RESET is in RESET again. Errors: -EINVAL: the QP is in another
  * state, the endpoints' types do not fit the QP's or their fields are out of range, local is
@@ -1933,6 +1944,24 @@ typedef struct gdrc_bind_mw_wr {
     struct gdrc_mw_bind_info bind_info;
 } gdrc_bind_mw_wr;
 
+/** Target of a request of a DCI. */
+typedef struct gdrc_dc_wr {
+    /** Address handle of the target's device. */
+    struct gdrc_ah ah;
+    /** Access key of the DCT. */
+    uint64_t dc_key;
+    /** Number of the DCT. */
+    uint32_t dctn;
+} gdrc_dc_wr;
+
+/** The last part of gdrc_send_wr; opcode and transport choose. */
+typedef union gdrc_wr_ext {
+    /** BIND_MW. */
+    struct gdrc_bind_mw_wr bind_mw;
+    /** All other requests of a DCI. */
+    struct gdrc_dc_wr dc;
+} gdrc_wr_ext;
+
 /**
  * A send work request: 128 bytes, layout of ibv_send_wr. Frozen. The struct and its sg_list may be
  * reused when gdrc_post_send returns; the memory of its entries belongs to the device until the
@@ -1962,8 +1991,8 @@ typedef struct gdrc_send_wr {
      * GDRC_QPT_XRC_SEND: the number of the peer's SRQ that the request is for (gdrc_srq_number).
      */
     uint32_t remote_srqn;
-    /** For BIND_MW. */
-    struct gdrc_bind_mw_wr bind_mw;
+    /** For BIND_MW, and for DCIs. */
+    union gdrc_wr_ext ext;
 } gdrc_send_wr;
 
 /** A receive work request: 32 bytes, layout of ibv_recv_wr. Frozen. */
@@ -2525,6 +2554,9 @@ enum gdrc_cause_code {
     GDRC_CAUSE_REJECTED = 33,
     /** The router that carried the packets is gone, or has ended the session. */
     GDRC_CAUSE_ROUTER_LOST = 34,
+    GDRC_CAUSE_DC_KEY = 35,
+    GDRC_CAUSE_DC_TARGET_GONE = 36,
+    GDRC_CAUSE_DC_NO_CONTEXT = 37,
     GDRC_CAUSE_DEVICE_ERROR = 40,
     GDRC_CAUSE_DEVICE_GONE = 41,
     GDRC_CAUSE_PORT_DOWN = 42,

@@ -32,9 +32,9 @@ FAULTS = [
      "qp.conn.resp.incoming() == Incoming::Skip",
      "engine"),
     ("a receive of XRC names no queue pair", R + "rules/accept.rs",
-     "            imm_data: run.imm,\n            qp_num: self.qpn,",
+     "            imm_data: run.imm,\n            qp_num: self.wc_qpn,",
      "            imm_data: run.imm,\n"
-     "            qp_num: if self.xrcd == u32::MAX { self.qpn } else { 0 },",
+     "            qp_num: if self.xrcd == u32::MAX { self.wc_qpn } else { 0 },",
      "engine"),
     ("a completion behind slow memory goes to the CQ of the latest SRQ", R + "queues.rs",
      "self.push_reserved(fence.cq, wc, fence.solicited);",
@@ -57,7 +57,7 @@ FAULTS = [
      "if promised && rcq == u32::MAX {",
      "engine"),
     ("an initiator of XRC takes requests", R + "rules/receive.rs",
-     "Class::Xrc if run.kind.is_answer() == self.qp.kind.answers() => self.refuse(now),",
-     "Class::Xrc if run.kind.is_answer() && self.qp.kind.answers() => self.refuse(now),",
+     "Class::Xrc | Class::Dc if run.kind.is_answer() == self.qp.kind.answers() => {",
+     "Class::Xrc | Class::Dc if run.kind.is_answer() && self.qp.kind.answers() => {",
      "engine"),
 ]

@@ -167,7 +167,7 @@ impl End {
                 WrOp { rdma: RdmaWr { remote_addr: peer.addr + offset, rkey: peer.rkey } }
             },
             remote_srqn: 0,
-            bind_mw: BindMwWr::default(),
+            ext: WrExt::default(),
         };
         let mut bad = core::ptr::null();
         // SAFETY: the request and its list live through the call.

@@ -35,6 +35,9 @@ pub struct Config {
     pub max_inline: u32,
     /// READ and atomic requests that a QP holds as responder, at most 128.
     pub max_rd_atomic: u32,
+    /// Responder contexts of all DC targets together: initiators that they serve at a time, at most
+    /// 4096. Made with the first DC target.
+    pub max_dc_context: u32,
     /// First QPN of this engine's block. 0: chosen at random by the caller of init.
     pub qpn_base: u32,
     /// Size of the block, a power of two and at least `4 * max_qp`; 0: [`QPN_UNIT`], or more where
@@ -91,6 +94,7 @@ impl Config {
         );
         default!(
             max_rd_atomic,
+            max_dc_context,
             max_mtu,
             deadline_ns,
             window_max,
@@ -124,7 +128,7 @@ impl Config {
         at_most! {
             max_pd: 1 << 16, max_cq: 1 << 16, max_qp: 1 << 16, max_srq: 1 << 16, max_ah: 1 << 16,
             max_peer: 1 << 16, max_cm_ids: 1 << 16, max_mr: 1 << 16, max_sge: 32, max_inline: 4096,
-            max_rd_atomic: 128,
+            max_rd_atomic: 128, max_dc_context: 4096,
         }
         if self.ring_bytes > 1 << 40 {
             return Err(refuse!(Invalid, "ring_bytes {}: at most {}", self.ring_bytes, 1u64 << 40));
@@ -162,6 +166,7 @@ impl Config {
         max_sge: 16,
         max_inline: 256,
         max_rd_atomic: 16,
+        max_dc_context: 256,
         qpn_base: 0,
         qpn_count: 0,
         max_mtu: 4096,

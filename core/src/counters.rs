@@ -142,6 +142,21 @@ counters! {
     rcvd_throttled,
     /// Connection manager: refusals received.
     cm_rejects_rcvd,
+    /// DC: associations that an initiator has made.
+    dc_opened,
+    /// DC: associations that an initiator has ended, because another target was next or the target
+    /// asked for it.
+    dc_closed,
+    /// DC: associations that a target has taken.
+    dc_accepted,
+    /// DC: associations that a target has refused for a wrong access key.
+    dc_refused_key,
+    /// DC: associations that a target has put off, because no responder context was free.
+    dc_busy,
+    /// DC: idle initiators that a target has asked to end their association.
+    dc_reclaimed,
+    /// DC: initiators that asked a target about an association which it no longer has.
+    dc_gone,
 }
 impl Counters {
     /// Counts packets that have left, of `bytes` from BTH to ICRC together.

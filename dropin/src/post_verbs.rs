@@ -144,11 +144,12 @@ unsafe fn translate(q: &Qp, w: &mut ibv_send_wr) -> Result<()> {
     if w.opcode == wr_opcode::BIND_MW {
         // SAFETY: the caller's promise.
         unsafe {
-            w.bind_mw.mw = object(w.bind_mw.mw as *const Mw)?.handle;
-            w.bind_mw.bind_info.mw_access_flags =
-                window_access(w.bind_mw.bind_info.mw_access_flags);
-            if w.bind_mw.bind_info.mr != 0 {
-                w.bind_mw.bind_info.mr = object(w.bind_mw.bind_info.mr as *const Mr)?.handle;
+            w.ext.bind_mw.mw = object(w.ext.bind_mw.mw as *const Mw)?.handle;
+            w.ext.bind_mw.bind_info.mw_access_flags =
+                window_access(w.ext.bind_mw.bind_info.mw_access_flags);
+            if w.ext.bind_mw.bind_info.mr != 0 {
+                w.ext.bind_mw.bind_info.mr =
+                    object(w.ext.bind_mw.bind_info.mr as *const Mr)?.handle;
             }
         }
     } else if q.ex.qp_base.qp_type == qp_type::UD {
@@ -224,16 +225,16 @@ pub unsafe extern "C" fn bind_mw(
         wr.wr_id = b.wr_id;
         wr.opcode = wr_opcode::BIND_MW;
         wr.send_flags = b.send_flags & (send_flags::SIGNALED | send_flags::FENCE);
-        wr.bind_mw.mw = w.handle;
-        wr.bind_mw.rkey = next;
-        wr.bind_mw.bind_info.mr = match info.mr.is_null() {
+        wr.ext.bind_mw.mw = w.handle;
+        wr.ext.bind_mw.rkey = next;
+        wr.ext.bind_mw.bind_info.mr = match info.mr.is_null() {
             true => 0,
             // SAFETY: the program's region.
             false => unsafe { object(info.mr.cast::<Mr>())? }.handle,
         };
-        wr.bind_mw.bind_info.addr = info.addr;
-        wr.bind_mw.bind_info.length = info.length;
-        wr.bind_mw.bind_info.mw_access_flags = window_access(info.mw_access_flags);
+        wr.ext.bind_mw.bind_info.addr = info.addr;
+        wr.ext.bind_mw.bind_info.length = info.length;
+        wr.ext.bind_mw.bind_info.mw_access_flags = window_access(info.mw_access_flags);
         let mut at: *const ibv_send_wr = &wr;
         let posted = retry_while_busy(|| {
             // SAFETY: one request of our own.

@@ -326,12 +326,12 @@ unsafe extern "C" fn wr_bind_mw(
     unsafe {
         let info = *info;
         begin(qp, wr_opcode::BIND_MW, |w| {
-            w.bind_mw.mw = mw as u64;
-            w.bind_mw.rkey = rkey;
-            w.bind_mw.bind_info.mr = info.mr as u64;
-            w.bind_mw.bind_info.addr = info.addr;
-            w.bind_mw.bind_info.length = info.length;
-            w.bind_mw.bind_info.mw_access_flags = info.mw_access_flags;
+            w.ext.bind_mw.mw = mw as u64;
+            w.ext.bind_mw.rkey = rkey;
+            w.ext.bind_mw.bind_info.mr = info.mr as u64;
+            w.ext.bind_mw.bind_info.addr = info.addr;
+            w.ext.bind_mw.bind_info.length = info.length;
+            w.ext.bind_mw.bind_info.mw_access_flags = info.mw_access_flags;
         });
     }
 }

@@ -180,6 +180,7 @@ pub unsafe fn make(
         recv_cq,
         srq,
         xrcd: 0,
+        dc_key: 0,
         qp_type: init.qp_type,
         sq_sig_all: u32::from(init.sq_sig_all != 0),
         cap: init.cap,

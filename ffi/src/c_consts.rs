@@ -164,6 +164,10 @@ pub const GDRC_QPT_UD: u32 = 4;
 pub const GDRC_QPT_XRC_SEND: u32 = 9;
 /// XRC target: receives for the SRQs of an XRC domain.
 pub const GDRC_QPT_XRC_RECV: u32 = 10;
+/// DC initiator: sends, each request to a DC target that ext.dc names.
+pub const GDRC_QPT_DCI: u32 = 0x101;
+/// DC target: receives into an SRQ, from any DC initiator that knows its access key.
+pub const GDRC_QPT_DCT: u32 = 0x102;
 
 // enum gdrc_qp_state
 /// QP states (ibv_qp_state).
@@ -317,6 +321,9 @@ pub const GDRC_CAUSE_NO_ANSWER: u32 = 32;
 pub const GDRC_CAUSE_REJECTED: u32 = 33;
 /// The router that carried the packets is gone, or has ended the session.
 pub const GDRC_CAUSE_ROUTER_LOST: u32 = 34;
+pub const GDRC_CAUSE_DC_KEY: u32 = 35;
+pub const GDRC_CAUSE_DC_TARGET_GONE: u32 = 36;
+pub const GDRC_CAUSE_DC_NO_CONTEXT: u32 = 37;
 pub const GDRC_CAUSE_DEVICE_ERROR: u32 = 40;
 pub const GDRC_CAUSE_DEVICE_GONE: u32 = 41;
 pub const GDRC_CAUSE_PORT_DOWN: u32 = 42;
@@ -410,6 +417,8 @@ const _: () = {
         GDRC_QPT_UD == types::qp_type::UD;
         GDRC_QPT_XRC_SEND == types::qp_type::XRC_SEND;
         GDRC_QPT_XRC_RECV == types::qp_type::XRC_RECV;
+        GDRC_QPT_DCI == types::qp_type::DCI;
+        GDRC_QPT_DCT == types::qp_type::DCT;
         GDRC_QPS_RESET == types::qp_state::RESET;
         GDRC_QPS_INIT == types::qp_state::INIT;
         GDRC_QPS_RTR == types::qp_state::RTR;
@@ -490,6 +499,9 @@ const _: () = {
         GDRC_CAUSE_NO_ANSWER == CauseCode::NoAnswer as u32;
         GDRC_CAUSE_REJECTED == CauseCode::Rejected as u32;
         GDRC_CAUSE_ROUTER_LOST == CauseCode::RouterLost as u32;
+        GDRC_CAUSE_DC_KEY == CauseCode::DcKey as u32;
+        GDRC_CAUSE_DC_TARGET_GONE == CauseCode::DcTargetGone as u32;
+        GDRC_CAUSE_DC_NO_CONTEXT == CauseCode::DcNoContext as u32;
         GDRC_CAUSE_DEVICE_ERROR == CauseCode::DeviceError as u32;
         GDRC_CAUSE_DEVICE_GONE == CauseCode::DeviceGone as u32;
         GDRC_CAUSE_PORT_DOWN == CauseCode::PortDown as u32;

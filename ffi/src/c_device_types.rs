@@ -70,8 +70,9 @@ pub struct gdrc_config {
     /// event QP_FATAL, its receives are flushed. The peer needs no option, but must poll or have a
     /// helper thread.
     pub keepalive_ms: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Initiators that all DC targets together serve at a time (256), at most 4096. Memory for them
+    /// is taken from ring_bytes with the first target: some 5 KiB each.
+    pub max_dc_context: u32,
 }
 
 /// Capabilities and bounds of a device.

@@ -21,13 +21,15 @@ macro_rules! same {
 same! {
     gdrc_sge = Sge { addr, length, lkey }
     gdrc_send_wr = SendWr {
-        wr_id, next, sg_list, num_sge, opcode, send_flags, imm_data, wr, remote_srqn, bind_mw,
+        wr_id, next, sg_list, num_sge, opcode, send_flags, imm_data, wr, remote_srqn, ext,
     }
     gdrc_rdma_wr = gdrcore_core::verbs::types::RdmaWr { remote_addr, rkey }
     gdrc_atomic_wr = gdrcore_core::verbs::types::AtomicWr { remote_addr, compare_add, swap, rkey }
     gdrc_ud_wr = gdrcore_core::verbs::types::UdWr { ah, remote_qpn, remote_qkey }
     gdrc_wr_op = gdrcore_core::verbs::types::WrOp { rdma, atomic, ud }
     gdrc_mw_bind_info = gdrcore_core::verbs::types::MwBindInfo { mr, addr, length, mw_access_flags }
+    gdrc_dc_wr = gdrcore_core::verbs::types::DcWr { ah, dc_key, dctn }
+    gdrc_wr_ext = gdrcore_core::verbs::types::WrExt { bind_mw, dc }
     gdrc_bind_mw_wr = gdrcore_core::verbs::types::BindMwWr { mw, rkey, bind_info }
     gdrc_recv_wr = RecvWr { wr_id, next, sg_list, num_sge }
     gdrc_wc = Wc {
@@ -76,7 +78,7 @@ const _: () = {
     assert!(size_of::<gdrc_topology_pair>() == 136);
     assert!(size_of::<gdrc_srq_attr>() == 16);
     // 64 in the first version.
-    assert!(size_of::<gdrc_qp_init>() == 72);
+    assert!(size_of::<gdrc_qp_init>() == 80);
     assert!(size_of::<gdrc_qp_attr>() == 104);
     assert!(size_of::<gdrc_leaks>() == 32);
     assert!(size_of::<gdrc_endpoint>() == 80);

@@ -58,11 +58,11 @@ pub struct gdrc_qp_init {
     pub qp_type: u32,
     /// Protection domain; of GDRC_QPT_XRC_RECV ignored, as are both CQs, the SRQ and the sizes.
     pub pd: gdrc_pd,
-    /// CQ of the send queue.
+    /// CQ of the send queue. GDRC_QPT_DCT has none.
     pub send_cq: gdrc_cq,
-    /// CQ of the receive queue; may be the same. GDRC_QPT_XRC_SEND has none.
+    /// CQ of the receive queue; may be the same. GDRC_QPT_XRC_SEND and GDRC_QPT_DCI have none.
     pub recv_cq: gdrc_cq,
-    /// Shared receive queue, or {0}.
+    /// Shared receive queue, or {0}. GDRC_QPT_DCT must have one, GDRC_QPT_DCI has none.
     pub srq: gdrc_srq,
     /// 1: every send request is signalled.
     pub sq_sig_all: u32,
@@ -70,6 +70,8 @@ pub struct gdrc_qp_init {
     pub cap: gdrc_qp_cap,
     /// GDRC_QPT_XRC_RECV: its XRC domain; else ignored.
     pub xrcd: gdrc_xrcd,
+    /// GDRC_QPT_DCT: its access key, which initiators must name; else ignored.
+    pub dc_key: u64,
 }
 
 /// QP attributes of modify and query.

@@ -89,6 +89,28 @@ pub struct gdrc_bind_mw_wr {
     pub bind_info: gdrc_mw_bind_info,
 }
 
+/// Target of a request of a DCI.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_dc_wr {
+    /// Address handle of the target's device.
+    pub ah: gdrc_ah,
+    /// Access key of the DCT.
+    pub dc_key: u64,
+    /// Number of the DCT.
+    pub dctn: u32,
+}
+
+/// The last part of gdrc_send_wr; opcode and transport choose.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union gdrc_wr_ext {
+    /// BIND_MW.
+    pub bind_mw: gdrc_bind_mw_wr,
+    /// All other requests of a DCI.
+    pub dc: gdrc_dc_wr,
+}
+
 /// A send work request: 128 bytes, layout of ibv_send_wr. Frozen. The struct and its sg_list may be
 /// reused when gdrc_post_send returns; the memory of its entries belongs to the device until the
 /// completion.
@@ -114,8 +136,8 @@ pub struct gdrc_send_wr {
     pub wr: gdrc_wr_op,
     /// GDRC_QPT_XRC_SEND: the number of the peer's SRQ that the request is for (gdrc_srq_number).
     pub remote_srqn: u32,
-    /// For BIND_MW.
-    pub bind_mw: gdrc_bind_mw_wr,
+    /// For BIND_MW, and for DCIs.
+    pub ext: gdrc_wr_ext,
 }
 
 /// A receive work request: 32 bytes, layout of ibv_recv_wr. Frozen.

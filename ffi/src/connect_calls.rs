@@ -14,8 +14,10 @@ use gdrcore_core::Result;
 
 /// Takes a QP from RESET, or from INIT, to RTS, connected to `remote`. `local` is the endpoint that
 /// gdrc_endpoint_local filled and that was sent to the peer: its PSN and, for UD, Q_Key are used.
-/// For UD `remote` may be NULL, as every send names its peer. `opts` may be NULL: all defaults. The
-/// path MTU is the smaller of both endpoints'.
+/// For UD `remote` may be NULL, as every send names its peer; for GDRC_QPT_DCI and GDRC_QPT_DCT it
+/// is not looked at, for the same reason, and a GDRC_QPT_DCT goes to RTR, which is where it serves.
+/// `opts` may be NULL: all defaults. The path MTU is the smaller of both endpoints'; of DC that of
+/// `local`, and a DC association has the smaller of both sides'.
 ///
 /// On failure a QP that was in RESET is in RESET again. Errors: -EINVAL: the QP is in another
 /// state, the endpoints' types do not fit the QP's or their fields are out of range, local is
@@ -42,10 +44,11 @@ fn qp_connect(
 ) -> Result<c_int> {
     let dev = device(ctx)?;
     let l = sized_in!(local);
-    let r = if remote.is_null() { None } else { Some(sized_in!(remote)) };
+    let (now, init) = dev.qp_query(qp.handle)?;
+    let dc = matches!(init.qp_type, GDRC_QPT_DCI | GDRC_QPT_DCT);
+    let r = if remote.is_null() || dc { None } else { Some(sized_in!(remote)) };
     let given = !opts.is_null();
     let o = sized_in_optional!(opts);
-    let (now, init) = dev.qp_query(qp.handle)?;
     endpoint_calls::check(&l, "local")?;
     if let Some(r) = &r {
         endpoint_calls::check(r, "remote")?;
@@ -101,6 +104,7 @@ struct Plan {
     attr: QpAttr,
     init: u32,
     rtr: u32,
+    /// 0: RTR is its last state.
     rts: u32,
 }
 
@@ -191,7 +195,10 @@ impl Plan {
         if qp_type == GDRC_QPT_UD {
             return Ok(Plan { attr, init: basic | GDRC_QP_QKEY, rtr: GDRC_QP_STATE, rts });
         }
-        let r = r.ok_or_else(|| refuse!(Invalid, "remote: NULL, which only UD allows"))?;
+        if matches!(qp_type, GDRC_QPT_DCI | GDRC_QPT_DCT) {
+            return Plan::of_dc(attr, qp_type == GDRC_QPT_DCT, l, o, rate);
+        }
+        let r = r.ok_or_else(|| refuse!(Invalid, "remote: NULL, which only UD and DC allow"))?;
         let rtr = GDRC_QP_STATE | GDRC_QP_AV | GDRC_QP_PATH_MTU | GDRC_QP_DEST_QPN | GDRC_QP_RQ_PSN;
         let mut plan = Plan { attr, init: basic | GDRC_QP_ACCESS_FLAGS, rtr, rts };
         plan.connect(l, r)?;
@@ -206,6 +213,29 @@ impl Plan {
             plan.make_reliable(l, r, o)?;
         }
         Ok(plan)
+    }
+
+    /// The steps of a DC target to RTR, of an initiator to RTS.
+    fn of_dc(
+        mut attr: QpAttr,
+        target: bool,
+        l: &gdrc_endpoint,
+        o: &Options<'_>,
+        rate: u32,
+    ) -> Result<Plan> {
+        let init = GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT;
+        let rtr = GDRC_QP_STATE | GDRC_QP_PATH_MTU;
+        attr.path_mtu = l.mtu;
+        if target {
+            attr.qp_access_flags = o.or(o.opts.access, ACCESS_REMOTE);
+            let init = init | GDRC_QP_ACCESS_FLAGS;
+            return Ok(Plan { attr, init, rtr: rtr | GDRC_QP_MIN_RNR_TIMER, rts: 0 });
+        }
+        let depth = o.or(o.opts.max_rd_atomic, l.max_rd_atomic).min(l.max_rd_atomic);
+        attr.max_rd_atomic = u8::try_from(depth).unwrap_or(u8::MAX);
+        let rts = GDRC_QP_STATE | GDRC_QP_SQ_PSN | GDRC_QP_TIMEOUT | GDRC_QP_RETRY_CNT | rate;
+        let rts = rts | GDRC_QP_RNR_RETRY | GDRC_QP_MAX_QP_RD_ATOMIC;
+        Ok(Plan { attr, init, rtr, rts })
     }
 
     /// The attributes that name the peer.
@@ -255,6 +285,9 @@ impl Plan {
             step(GDRC_QPS_INIT, self.init)?;
         }
         step(GDRC_QPS_RTR, self.rtr)?;
-        step(GDRC_QPS_RTS, self.rts)
+        match self.rts {
+            0 => Ok(()),
+            rts => step(GDRC_QPS_RTS, rts),
+        }
     }
 }

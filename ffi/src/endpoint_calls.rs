@@ -71,7 +71,8 @@ pub(crate) fn check(e: &gdrc_endpoint, name: &str) -> Result<()> {
             QP_TYPES.contains(&e.qp_type),
             "qp_type",
             e.qp_type.into(),
-            "GDRC_QPT_RC (2), _UC (3), _UD (4), _XRC_SEND (9) or _XRC_RECV (10)",
+            "GDRC_QPT_RC (2), _UC (3), _UD (4), _XRC_SEND (9), _XRC_RECV (10), _DCI (257) \
+             or _DCT (258)",
         ),
         (
             e.addr.checked_add(e.length).is_some(),
@@ -88,9 +89,16 @@ pub(crate) fn check(e: &gdrc_endpoint, name: &str) -> Result<()> {
     }
 }
 /// Types of queue pairs. The reason above names them.
-const QP_TYPES: [u32; 5] =
-    [GDRC_QPT_RC, GDRC_QPT_UC, GDRC_QPT_UD, GDRC_QPT_XRC_SEND, GDRC_QPT_XRC_RECV];
-const _: () = assert!(GDRC_ENDPOINT_VERSION == 1 && matches!(QP_TYPES, [2, 3, 4, 9, 10]));
+const QP_TYPES: [u32; 7] = [
+    GDRC_QPT_RC,
+    GDRC_QPT_UC,
+    GDRC_QPT_UD,
+    GDRC_QPT_XRC_SEND,
+    GDRC_QPT_XRC_RECV,
+    GDRC_QPT_DCI,
+    GDRC_QPT_DCT,
+];
+const _: () = assert!(GDRC_ENDPOINT_VERSION == 1 && matches!(QP_TYPES, [2, 3, 4, 9, 10, 257, 258]));
 
 fn pack(e: &gdrc_endpoint) -> [u8; WIRE] {
     let mut w = [0; WIRE];

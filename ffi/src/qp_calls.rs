@@ -55,6 +55,7 @@ fn qp_create(
         recv_cq: init.recv_cq.handle,
         srq: init.srq.handle,
         xrcd: init.xrcd.handle,
+        dc_key: init.dc_key,
         qp_type: init.qp_type,
         sq_sig_all: init.sq_sig_all,
         cap: init.cap.into(),

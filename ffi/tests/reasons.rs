@@ -65,8 +65,8 @@ fn contexts() {
             gdrc_context_size(name, &with(&|c| c.flags = 1 << 30), &mut need);
         EINVAL "'loopback': cfg->flags":
             gdrc_context_size(name, &with(&|c| c.flags = two_paths), &mut need);
-        EINVAL "'loopback': cfg->reserved 1":
-            gdrc_context_size(name, &with(&|c| c.reserved = 1), &mut need);
+        EINVAL "'loopback': max_dc_context 5000":
+            gdrc_context_size(name, &with(&|c| c.max_dc_context = 5000), &mut need);
         EINVAL "'loopback': max_qp 70000":
             gdrc_context_size(name, &with(&|c| c.max_qp = 70_000), &mut need);
         EINVAL "'loopback': max_mtu 1000":

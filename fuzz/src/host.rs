@@ -239,7 +239,7 @@ impl Host {
             imm_data: 0,
             wr: WrOp { atomic: AtomicWr { remote_addr: va, compare_add: 1, swap: 2, rkey } },
             remote_srqn: 0,
-            bind_mw: BindMwWr::default(),
+            ext: WrExt::default(),
         };
         let mut wr = wr;
         if !atomic {

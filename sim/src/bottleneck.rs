@@ -150,6 +150,7 @@ impl Node {
         };
         let init = QpInit {
             xrcd: 0,
+            dc_key: 0,
             pd,
             send_cq: cq,
             recv_cq: cq,
@@ -387,7 +388,7 @@ impl World {
             imm_data: 0,
             wr: WrOp { rdma: RdmaWr { remote_addr: flow.target.iova, rkey: flow.target.rkey } },
             remote_srqn: 0,
-            bind_mw: BindMwWr::default(),
+            ext: WrExt::default(),
         };
         let mut bad = std::ptr::null();
         // SAFETY: the request and its list live through the calls.

@@ -37,6 +37,7 @@ impl Link {
                 recv_cq,
                 srq: if self.plan.xrc { 0 } else { srq },
                 xrcd: h.shared.as_ref().and_then(|s| s.xrc).map_or(0, |(xrcd, ..)| xrcd),
+                dc_key: 0,
                 qp_type: self.plan.qp_type(i),
                 sq_sig_all: 0,
                 cap,

@@ -174,6 +174,7 @@ impl<'d> End<'d> {
         };
         let init = QpInit {
             xrcd: 0,
+            dc_key: 0,
             pd,
             send_cq: cq,
             recv_cq: cq,
@@ -326,7 +327,7 @@ impl<'d> End<'d> {
             imm_data: imm_data.unwrap_or(0),
             wr,
             remote_srqn: 0,
-            bind_mw: Default::default(),
+            ext: Default::default(),
         }
     }
 

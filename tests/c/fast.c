@@ -232,8 +232,8 @@ static void traffic(gdrc_qp a, gdrc_qp b)
      * device reports them in a completion.
      */
     wr.opcode = GDRC_WR_BIND_MW;
-    wr.bind_mw.mw.handle = 0x4141414141414141;
-    wr.bind_mw.bind_info.mr.handle = 0x4242424242424242;
+    wr.ext.bind_mw.mw.handle = 0x4141414141414141;
+    wr.ext.bind_mw.bind_info.mr.handle = 0x4242424242424242;
     for (int n = 0; is_nic && n < 2; n++) {
         wr.num_sge = n;
         MUST(gdrc_qp_fast_post_send(pa, &wr, &bad) == -EINVAL && bad == &wr);

@@ -73,6 +73,13 @@ AT(struct gdrc_mw_bind_info, addr, 8);
 AT(struct gdrc_mw_bind_info, length, 16);
 AT(struct gdrc_mw_bind_info, mw_access_flags, 24);
 
+SIZE(struct gdrc_dc_wr, 24, 8);
+AT(struct gdrc_dc_wr, ah, 0);
+AT(struct gdrc_dc_wr, dc_key, 8);
+AT(struct gdrc_dc_wr, dctn, 16);
+SIZE(union gdrc_wr_ext, 48, 8);
+AT(union gdrc_wr_ext, bind_mw, 0);
+AT(union gdrc_wr_ext, dc, 0);
 SIZE(struct gdrc_bind_mw_wr, 48, 8);
 AT(struct gdrc_bind_mw_wr, mw, 0);
 AT(struct gdrc_bind_mw_wr, rkey, 8);
@@ -88,7 +95,7 @@ AT(struct gdrc_send_wr, send_flags, 32);
 AT(struct gdrc_send_wr, imm_data, 36);
 AT(struct gdrc_send_wr, wr, 40);
 AT(struct gdrc_send_wr, remote_srqn, 72);
-AT(struct gdrc_send_wr, bind_mw, 80);
+AT(struct gdrc_send_wr, ext, 80);
 
 SIZE(struct gdrc_recv_wr, 32, 8);
 AT(struct gdrc_recv_wr, wr_id, 0);
@@ -135,7 +142,7 @@ AT(struct gdrc_config, pcap_path, 80);
 AT(struct gdrc_config, seed, 88);
 AT(struct gdrc_config, line_rate_bytes_per_s, 96);
 AT(struct gdrc_config, keepalive_ms, 104);
-AT(struct gdrc_config, reserved, 108);
+AT(struct gdrc_config, max_dc_context, 108);
 
 SIZE(struct gdrc_device_attr, 104, 8);
 AT(struct gdrc_device_attr, struct_size, 0);
@@ -232,7 +239,7 @@ AT(struct gdrc_qp_cap, max_send_sge, 8);
 AT(struct gdrc_qp_cap, max_recv_sge, 12);
 AT(struct gdrc_qp_cap, max_inline_data, 16);
 
-SIZE(struct gdrc_qp_init, 72, 8);
+SIZE(struct gdrc_qp_init, 80, 8);
 AT(struct gdrc_qp_init, struct_size, 0);
 AT(struct gdrc_qp_init, qp_type, 4);
 AT(struct gdrc_qp_init, pd, 8);
@@ -242,6 +249,7 @@ AT(struct gdrc_qp_init, srq, 32);
 AT(struct gdrc_qp_init, sq_sig_all, 40);
 AT(struct gdrc_qp_init, cap, 44);
 AT(struct gdrc_qp_init, xrcd, 64);
+AT(struct gdrc_qp_init, dc_key, 72);
 
 SIZE(struct gdrc_qp_attr, 104, 8);
 AT(struct gdrc_qp_attr, struct_size, 0);
@@ -421,12 +429,12 @@ SAME_AT(gdrc_send_wr, wr.ud.ah, ibv_send_wr, wr.ud.ah);
 SAME_AT(gdrc_send_wr, wr.ud.remote_qpn, ibv_send_wr, wr.ud.remote_qpn);
 SAME_AT(gdrc_send_wr, wr.ud.remote_qkey, ibv_send_wr, wr.ud.remote_qkey);
 SAME_AT(gdrc_send_wr, remote_srqn, ibv_send_wr, qp_type.xrc.remote_srqn);
-SAME_AT(gdrc_send_wr, bind_mw.mw, ibv_send_wr, bind_mw.mw);
-SAME_AT(gdrc_send_wr, bind_mw.rkey, ibv_send_wr, bind_mw.rkey);
-SAME_AT(gdrc_send_wr, bind_mw.bind_info.mr, ibv_send_wr, bind_mw.bind_info.mr);
-SAME_AT(gdrc_send_wr, bind_mw.bind_info.addr, ibv_send_wr, bind_mw.bind_info.addr);
-SAME_AT(gdrc_send_wr, bind_mw.bind_info.length, ibv_send_wr, bind_mw.bind_info.length);
-SAME_AT(gdrc_send_wr, bind_mw.bind_info.mw_access_flags, ibv_send_wr,
+SAME_AT(gdrc_send_wr, ext.bind_mw.mw, ibv_send_wr, bind_mw.mw);
+SAME_AT(gdrc_send_wr, ext.bind_mw.rkey, ibv_send_wr, bind_mw.rkey);
+SAME_AT(gdrc_send_wr, ext.bind_mw.bind_info.mr, ibv_send_wr, bind_mw.bind_info.mr);
+SAME_AT(gdrc_send_wr, ext.bind_mw.bind_info.addr, ibv_send_wr, bind_mw.bind_info.addr);
+SAME_AT(gdrc_send_wr, ext.bind_mw.bind_info.length, ibv_send_wr, bind_mw.bind_info.length);
+SAME_AT(gdrc_send_wr, ext.bind_mw.bind_info.mw_access_flags, ibv_send_wr,
         bind_mw.bind_info.mw_access_flags);
 
 SAME(gdrc_wc, ibv_wc);

@@ -429,6 +429,7 @@ impl Device for VerbsDevice {
         }
         let init = QpInit {
             xrcd: 0,
+            dc_key: 0,
             pd: m.pd.load(Relaxed),
             send_cq: m.send_cq.load(Relaxed),
             recv_cq: m.recv_cq.load(Relaxed),

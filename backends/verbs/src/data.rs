@@ -15,7 +15,7 @@ use crate::slots::{stale, Use};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::verbs::types::{
     qp_type, send_flags, wr_opcode, BindMwWr, Handle, MwBindInfo, RecvWr, SendWr, Sge, UdWr, Wc,
-    WrOp,
+    WrExt, WrOp,
 };
 use gdrcore_core::{reason, refuse};
 
@@ -388,14 +388,16 @@ impl VerbsDevice {
             named.ah[i] = Some(ah);
         }
         if w.opcode == wr_opcode::BIND_MW {
-            let mw = self.mws.enter(w.bind_mw.mw)?;
-            let info = w.bind_mw.bind_info;
+            // SAFETY: a union of integers only: every reading is a value.
+            let bind = unsafe { w.ext.bind_mw };
+            let mw = self.mws.enter(bind.mw)?;
+            let info = bind.bind_info;
             let mr = if info.mr == 0 { None } else { Some(self.mrs.enter(info.mr)?) };
             let mr_pointer = mr.as_ref().map_or(0, |mr| pointer(mr.object()));
-            w.bind_mw = BindMwWr {
+            w.ext.bind_mw = BindMwWr {
                 mw: pointer(mw.object()),
                 bind_info: MwBindInfo { mr: mr_pointer, ..info },
-                ..w.bind_mw
+                ..bind
             };
             named.mw[i] = Some(mw);
             named.mr[i] = mr;
@@ -537,10 +539,12 @@ pub const EMPTY: SendWr = SendWr {
     imm_data: 0,
     wr: WrOp { ud: UdWr { ah: 0, remote_qpn: 0, remote_qkey: 0 } },
     remote_srqn: 0,
-    bind_mw: BindMwWr {
-        mw: 0,
-        rkey: 0,
-        bind_info: MwBindInfo { mr: 0, addr: 0, length: 0, mw_access_flags: 0 },
+    ext: WrExt {
+        bind_mw: BindMwWr {
+            mw: 0,
+            rkey: 0,
+            bind_info: MwBindInfo { mr: 0, addr: 0, length: 0, mw_access_flags: 0 },
+        },
     },
 };
 

@@ -9,13 +9,13 @@ use crate::device::{MrAttr, MrReg};
 use crate::error::{Error, Result};
 use crate::mem::Memory;
 use crate::reason::refuse;
-use crate::roce::peer::{Path, Peer, PeerAddr, Window, LANES, WINDOW_SURE};
+use crate::roce::peer::{Path, Peer, PeerAddr};
 use crate::verbs::objects::{Ah, Armed, Cq, Pd};
 use crate::verbs::shared::{CqShared, Shared};
 use crate::verbs::transition::{self, Limits};
 use crate::verbs::types::{mtu, AhAttr, Handle, Wc};
 use crate::verbs::NONE;
-use crate::wire::{mtu_code, Flow};
+use crate::wire::mtu_code;
 
 /// Largest depth of a queue.
 pub const MAX_DEPTH: u32 = 1 << 16;
@@ -45,40 +45,11 @@ impl Inner {
             None => Path::Port,
         };
         let t = &mut self.transport;
-        let mut free = None;
-        for i in 0..t.peers.len() {
-            let p = &mut t.peers[i];
-            if p.refs > 0 && p.addr == addr && p.path == path {
-                p.refs += 1;
-                return Ok(i as u32);
-            }
-            if p.refs == 0 && free.is_none() {
-                free = Some(i);
-            }
+        if let Some(peer) = t.peer_join(addr, path) {
+            return Ok(peer);
         }
-        let i = match free {
-            Some(i) => i,
-            None => {
-                let i = t.peers.len();
-                t.peers.grow(&mut self.heap, |_| Peer::empty())?;
-                i
-            }
-        };
-        // A link loses nothing, and a larger window would only fill its ring beyond the reader's
-        // cache.
-        let most = if matches!(path, Path::Link(_)) { WINDOW_SURE } else { u32::MAX };
-        let window = t.common.config.window_max.min(most);
-        t.peers[i] = Peer {
-            refs: 1,
-            addr,
-            path,
-            max_seg: u16::MAX,
-            lanes: [0; LANES],
-            flow: Flow::from_gids(&self.local.gid, &addr.gid, self.local.port, addr.port),
-            tx: Window::new(window),
-            rx: Window::new(window),
-        };
-        Ok(i as u32)
+        t.peers.grow(&mut self.heap, |_| Peer::empty())?;
+        t.peer_join(addr, path).ok_or(Error::NoMemory)
     }
 
     /// The peer record of datagrams to an address, and that of datagrams to other engines there. An
@@ -101,9 +72,7 @@ impl Inner {
     }
 
     pub(super) fn peer_put(&mut self, peer: u32) {
-        if let Some(p) = self.transport.peers.get_mut(peer as usize) {
-            p.refs = p.refs.saturating_sub(1);
-        }
+        self.transport.peer_leave(peer);
     }
 
     pub(super) fn pd(&self, pd: Handle) -> Result<usize> {

@@ -11,6 +11,7 @@ use crate::counters::Counters;
 use crate::error::Result;
 use crate::mem::{Providers, Regions, RegisteredMemory};
 use crate::pool::Pool;
+use crate::roce::dc::contexts::Contexts;
 use crate::roce::multicast::Members;
 use crate::roce::peer::{Path, Peer, PeerAddr};
 use crate::roce::rules::ack::AckQueue;
@@ -113,7 +114,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         // SAFETY: one transport per engine, inside its lock.
         key: unsafe { EngineKey::new() },
         config: *config,
-        gid: local.gid,
+        local,
         cqs: p.cqs,
         srqs: p.srqs,
         ahs: p.ahs,
@@ -151,7 +152,8 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         reclaim: false,
     };
     let nobody = Peer { path: Path::Lost, ..Peer::empty() };
-    let transport = Transport { qps: p.qps, peers: p.peers, nobody, common };
+    let dc = Contexts::new(config.seed);
+    let transport = Transport { qps: p.qps, peers: p.peers, nobody, dc, common };
     let mut cm = p.cm;
     cm.set_local(super::cm::local(config, &local));
     let inner = Inner {

@@ -13,6 +13,7 @@
 
 pub mod cm;
 mod control;
+mod dc;
 mod layout;
 mod outage;
 mod qp;

@@ -9,14 +9,16 @@ use crate::bucket::TokenBucket;
 use crate::config::config_flags;
 use crate::device::async_event;
 use crate::error::{Error, Result};
+use crate::pool::stale;
 use crate::reason::refuse;
 use crate::roce::peer::Path;
+use crate::verbs::association::Association;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::req::{tx_block, WqeState};
 use crate::verbs::resp::Resource;
-use crate::verbs::shared::{QpShared, Shared};
+use crate::verbs::shared::{tag, QpShared, Shared};
 use crate::verbs::transition;
 use crate::verbs::types::{qp_attr_mask as mask, qp_state, Handle, QpAttr, QpCap, QpInit};
 use crate::verbs::wqe::{recv_stride, send_stride, RecvWqe, SendWqe};
@@ -27,6 +29,16 @@ use crate::wire::{ack_timeout_ns, mtu_bytes, Psn};
 const RATE_BURST: u32 = 64 << 10;
 
 impl Inner {
+    /// The index of a QP by its handle. The contexts of DC targets have handles too, which no
+    /// program was given.
+    fn qp_of_program(&self, s: &Shared, qp: Handle) -> Result<usize> {
+        let qi = s.qp_pool.check(qp)?;
+        match self.transport.qps[qi].kind {
+            QpKind::DcContext => Err(stale(tag::QP, qp)),
+            _ => Ok(qi),
+        }
+    }
+
     /// Puts the queues and PSNs of a QP back to where RESET has them.
     fn reset_qp(&mut self, s: &Shared, qi: usize) {
         let t = &mut self.transport;
@@ -69,9 +81,14 @@ impl Inner {
     }
 
     /// To RESET: only the PSN after the last one sent remains of the connection.
-    fn enter_reset(&mut self, s: &Shared, qi: usize) {
+    fn enter_reset(&mut self, s: &Shared, qi: usize, now: u64) {
         // rxe rxe_qp.c rxe_qp_reset: RESET discards queued requests without completions.
         self.reset_qp(s, qi);
+        match self.transport.qps[qi].kind {
+            QpKind::Dci => self.begin_life(qi),
+            QpKind::Dct => self.transport.free_contexts_of(s, qi, now, false),
+            _ => {}
+        }
         let q = &mut self.transport.qps[qi];
         q.attr = QpAttr {
             cap: q.init.cap,
@@ -94,6 +111,9 @@ impl Inner {
             }
             t.conn(s, qi).enter_error(None);
         }
+        if t.qps[qi].kind == QpKind::Dct {
+            t.free_contexts_of(s, qi, now, true);
+        }
     }
 
     /// Whether every request that was posted to a QP has its completion. What waits in an SRQ is
@@ -115,7 +135,8 @@ fn check_init(init: &QpInit, config: crate::Config) -> Result<QpKind> {
     let Some(kind) = QpKind::of(init.qp_type) else {
         return Err(refuse!(
             Invalid,
-            "qp_type {}: RC (2), UC (3), UD (4), XRC_SEND (9) or XRC_RECV (10)",
+            "qp_type {}: RC (2), UC (3), UD (4), XRC_SEND (9), XRC_RECV (10), DCI (257) \
+             or DCT (258)",
             init.qp_type
         ));
     };
@@ -134,7 +155,7 @@ fn check_init(init: &QpInit, config: crate::Config) -> Result<QpKind> {
 
 /// The objects that a queue pair uses, by index; [`NONE`] where its kind has none.
 #[derive(Clone, Copy)]
-struct Uses {
+pub(super) struct Uses {
     pd: u32,
     scq: u32,
     rcq: u32,
@@ -143,12 +164,12 @@ struct Uses {
 }
 
 impl Uses {
-    const NOTHING: Uses = Uses { pd: NONE, scq: NONE, rcq: NONE, srq: NONE, xrcd: NONE };
+    pub(super) const NOTHING: Uses = Uses { pd: NONE, scq: NONE, rcq: NONE, srq: NONE, xrcd: NONE };
 }
 
 /// The sizes that a queue pair gets, and the stride of its send ring. `own_rq`: it has a receive
-/// queue of its own.
-fn sizes(cap: &QpCap, own_rq: bool, config: crate::Config) -> (QpCap, u32) {
+/// queue of its own. `named`: each request names its target, at the end of its slot.
+fn sizes(cap: &QpCap, own_rq: bool, named: bool, config: crate::Config) -> (QpCap, u32) {
     let mut given = QpCap {
         max_send_wr: cap.max_send_wr.max(1).next_power_of_two(),
         max_recv_wr: if own_rq { cap.max_recv_wr.max(1).next_power_of_two() } else { 0 },
@@ -158,7 +179,7 @@ fn sizes(cap: &QpCap, own_rq: bool, config: crate::Config) -> (QpCap, u32) {
     };
     let stride = send_stride(given.max_send_sge, cap.max_inline_data);
     given.max_inline_data = (stride - 64).min(config.max_inline.max(cap.max_inline_data));
-    (given, stride)
+    (given, if named { stride + 64 } else { stride })
 }
 
 impl Inner {
@@ -203,7 +224,17 @@ impl Inner {
                 }
                 Ok(Uses { pd, scq, rcq, srq, ..Uses::NOTHING })
             }
-            QpKind::XrcIni => Ok(Uses { pd: pd()?, scq: cq(init.send_cq)?, ..Uses::NOTHING }),
+            QpKind::XrcIni | QpKind::Dci => {
+                Ok(Uses { pd: pd()?, scq: cq(init.send_cq)?, ..Uses::NOTHING })
+            }
+            QpKind::Dct if init.srq == 0 => {
+                Err(refuse!(Invalid, "srq: a DCT receives into an SRQ, and there is none"))
+            }
+            QpKind::Dct => {
+                let uses = self.uses(s, QpKind::Rc, &QpInit { send_cq: init.recv_cq, ..*init })?;
+                Ok(Uses { scq: NONE, ..uses })
+            }
+            QpKind::DcContext => Ok(Uses::NOTHING),
             QpKind::XrcTgt => {
                 let xrcd = common.xrcd_pool.check(init.xrcd)? as u32;
                 Ok(Uses { xrcd, ..Uses::NOTHING })
@@ -235,6 +266,105 @@ impl Inner {
         if let Some(xrcd) = common.xrcds.get_mut(u.xrcd as usize) {
             add(&mut xrcd.users, 1);
         }
+    }
+
+    /// Makes a queue pair of a kind, in RESET. Returns its index, its handle and the sizes given.
+    pub(super) fn make_qp(
+        &mut self,
+        s: &Shared,
+        now: u64,
+        kind: QpKind,
+        init: &QpInit,
+        u: &Uses,
+    ) -> Result<(usize, Handle, QpCap)> {
+        let inner = self;
+        let config = inner.transport.common.config;
+        // A target has no queues of the program's; what it is asked for is not looked at.
+        let cap = if kind.has_requester() { init.cap } else { QpCap::default() };
+        let own_rq = kind.has_receives() && u.srq == NONE;
+        let (given, stride) = sizes(&cap, own_rq, kind == QpKind::Dci, config);
+        if config.flags & config_flags::STRICT_CQ != 0 {
+            inner.check_cq_room(s, [u.scq, u.rcq], &given)?;
+        }
+        let have = s.qp_pool.capacity();
+        if s.qp_pool.live() == have {
+            let t = &mut inner.transport;
+            s.qps.grow_past(have, &mut inner.heap, |_| QpShared::default())?;
+            t.qps.grow_past(have, &mut inner.heap, |_| Qp::default())?;
+            t.common.wheel.grow_past(have, &mut inner.heap)?;
+            s.qp_pool.grow(&mut inner.heap)?;
+        }
+        let depth = config.max_rd_atomic as usize;
+        let sq_mem = inner.ring::<SendWqe>(given.max_send_wr, stride)?;
+        let mut undo = Undo { sq: Some(sq_mem), ..Undo::default() };
+        let made = (|| {
+            if own_rq {
+                undo.rq = Some(
+                    inner.ring::<RecvWqe>(given.max_recv_wr, recv_stride(given.max_recv_sge))?,
+                );
+            }
+            undo.wqes = Some(inner.heap.slice(given.max_send_wr as usize, WqeState::default())?);
+            if kind == QpKind::Dci {
+                undo.dci = Some(inner.heap.slice(1, Association::default())?);
+            }
+            if kind.answers() {
+                undo.resources = Some(inner.heap.slice(depth, Resource::default())?);
+                undo.jobs = Some(inner.heap.slice(depth * 2, Resource::default())?);
+            }
+            let (qpn, early) = inner.qpns.alloc(now)?;
+            match s.qp_pool.alloc() {
+                Ok((h, qi)) => {
+                    inner.transport.common.counters.qpn_reused_early += u64::from(early);
+                    Ok((h, qi, qpn))
+                }
+                Err(e) => {
+                    inner.qpns.free(qpn, now, 0);
+                    Err(e)
+                }
+            }
+        })();
+        let (h, qi, qpn) = match made {
+            Ok(x) => x,
+            Err(e) => {
+                undo.give_back(inner);
+                return Err(e);
+            }
+        };
+        let q = &s.qps[qi];
+        s.install_qp(qi, sq_mem, given.max_send_wr, stride, &inner.transport.common.key);
+        match undo.rq {
+            Some(mem) => s.install_rq(
+                qi,
+                mem,
+                given.max_recv_wr,
+                recv_stride(given.max_recv_sge),
+                &inner.transport.common.key,
+            ),
+            None => s.remove_rq(qi, &inner.transport.common.key),
+        }
+        q.kind.store(init.qp_type, Ordering::Relaxed);
+        q.sig_all.store(init.sq_sig_all, Ordering::Relaxed);
+        q.max_send_sge.store(given.max_send_sge, Ordering::Relaxed);
+        q.max_recv_sge.store(given.max_recv_sge, Ordering::Relaxed);
+        q.max_inline.store(given.max_inline_data, Ordering::Relaxed);
+        let t = &mut inner.transport;
+        let given = if kind.has_requester() { given } else { QpCap::default() };
+        let mut qp = Qp::new(qpn, kind, QpInit { cap: given, ..*init });
+        (qp.pd, qp.scq, qp.rcq, qp.srq, qp.xrcd) = (u.pd, u.scq, u.rcq, u.srq, u.xrcd);
+        (qp.conn.mtu, qp.conn.timeout_ns) = (config.max_mtu, config.deadline_ns);
+        qp.wqes = undo.wqes.take().unwrap_or_default();
+        (qp.sq_mem, qp.rq_mem) = (Some(sq_mem), undo.rq);
+        qp.conn.resp.resources = undo.resources.take().unwrap_or_default();
+        qp.conn.resp.jobs = undo.jobs.take().unwrap_or_default();
+        qp.dci = undo.dci.take().unwrap_or_default();
+        t.qps[qi] = qp;
+        t.conn(s, qi).set_state(qp_state::RESET);
+        t.common.by_qpn[(qpn - t.common.qpn_base) as usize] = qi as u32 + 1;
+        inner.count_user(u, &given, 1);
+        if kind == QpKind::Dci {
+            inner.begin_life(qi);
+        }
+        Ok((qi, h, given))
     }
 
     /// The peer of a connected QP is the one at an address from now on.
@@ -312,8 +442,15 @@ fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, deadline: u64) {
         q.conn.resp.epsn = Psn::new(attr.rq_psn);
         q.conn.resp.ack_psn = q.conn.resp.epsn.prev();
     }
+    if m & mask::MAX_QP_RD_ATOMIC != 0 && q.kind == QpKind::Dci {
+        q.association().max_rd_atomic = attr.max_rd_atomic;
+    }
     if m & mask::SQ_PSN != 0 {
         q.conn.req.next_psn = Psn::new(attr.sq_psn);
+        if q.kind == QpKind::Dci && q.former_psn != Psn::default() {
+            // Its targets change, its PSNs go on: a late answer of an earlier one is behind them.
+            q.conn.req.next_psn = q.former_psn;
+        }
         q.conn.req.una_psn = q.conn.req.next_psn;
         q.conn.req.max_psn = q.conn.req.next_psn;
     }
@@ -340,85 +477,11 @@ impl Guard<'_> {
         let config = inner.transport.common.config;
         let kind = check_init(init, config)?;
         let u = inner.uses(s, kind, init)?;
-        // A target has no queues of the program's; what it is asked for is not looked at.
-        let cap = if kind.has_requester() { init.cap } else { QpCap::default() };
-        let own_rq = kind.has_receives() && u.srq == NONE;
-        let (given, stride) = sizes(&cap, own_rq, config);
-        if config.flags & config_flags::STRICT_CQ != 0 {
-            inner.check_cq_room(s, [u.scq, u.rcq], &given)?;
+        if kind == QpKind::Dct {
+            inner.make_contexts(s, now)?;
         }
-        let have = s.qp_pool.capacity();
-        if s.qp_pool.live() == have {
-            let t = &mut inner.transport;
-            s.qps.grow_past(have, &mut inner.heap, |_| QpShared::default())?;
-            t.qps.grow_past(have, &mut inner.heap, |_| Qp::default())?;
-            t.common.wheel.grow_past(have, &mut inner.heap)?;
-            s.qp_pool.grow(&mut inner.heap)?;
-        }
-        let depth = config.max_rd_atomic as usize;
-        let sq_mem = inner.ring::<SendWqe>(given.max_send_wr, stride)?;
-        let mut undo = Undo { sq: Some(sq_mem), ..Undo::default() };
-        let made = (|| {
-            if own_rq {
-                undo.rq = Some(
-                    inner.ring::<RecvWqe>(given.max_recv_wr, recv_stride(given.max_recv_sge))?,
-                );
-            }
-            undo.wqes = Some(inner.heap.slice(given.max_send_wr as usize, WqeState::default())?);
-            if kind.answers() {
-                undo.resources = Some(inner.heap.slice(depth, Resource::default())?);
-                undo.jobs = Some(inner.heap.slice(depth * 2, Resource::default())?);
-            }
-            let (qpn, early) = inner.qpns.alloc(now)?;
-            match s.qp_pool.alloc() {
-                Ok((h, qi)) => {
-                    inner.transport.common.counters.qpn_reused_early += u64::from(early);
-                    Ok((h, qi, qpn))
-                }
-                Err(e) => {
-                    inner.qpns.free(qpn, now, 0);
-                    Err(e)
-                }
-            }
-        })();
-        let (h, qi, qpn) = match made {
-            Ok(x) => x,
-            Err(e) => {
-                undo.give_back(inner);
-                return Err(e);
-            }
-        };
-        let q = &s.qps[qi];
-        s.install_qp(qi, sq_mem, given.max_send_wr, stride, &inner.transport.common.key);
-        match undo.rq {
-            Some(mem) => s.install_rq(
-                qi,
-                mem,
-                given.max_recv_wr,
-                recv_stride(given.max_recv_sge),
-                &inner.transport.common.key,
-            ),
-            None => s.remove_rq(qi, &inner.transport.common.key),
-        }
-        q.kind.store(init.qp_type, Ordering::Relaxed);
-        q.sig_all.store(init.sq_sig_all, Ordering::Relaxed);
-        q.max_send_sge.store(given.max_send_sge, Ordering::Relaxed);
-        q.max_recv_sge.store(given.max_recv_sge, Ordering::Relaxed);
-        q.max_inline.store(given.max_inline_data, Ordering::Relaxed);
-        let t = &mut inner.transport;
-        let given = if kind.has_requester() { given } else { QpCap::default() };
-        let mut qp = Qp::new(qpn, kind, QpInit { cap: given, ..*init });
-        (qp.pd, qp.scq, qp.rcq, qp.srq, qp.xrcd) = (u.pd, u.scq, u.rcq, u.srq, u.xrcd);
-        (qp.conn.mtu, qp.conn.timeout_ns) = (config.max_mtu, config.deadline_ns);
-        qp.wqes = undo.wqes.take().unwrap_or_default();
-        (qp.sq_mem, qp.rq_mem) = (Some(sq_mem), undo.rq);
-        qp.conn.resp.resources = undo.resources.take().unwrap_or_default();
-        qp.conn.resp.jobs = undo.jobs.take().unwrap_or_default();
-        t.qps[qi] = qp;
-        t.conn(s, qi).set_state(qp_state::RESET);
-        t.common.by_qpn[(qpn - t.common.qpn_base) as usize] = qi as u32 + 1;
-        inner.count_user(&u, &given, 1);
-        Ok((h, qpn, given))
+        let (qi, h, given) = inner.make_qp(s, now, kind, init, &u)?;
+        Ok((h, inner.transport.qps[qi].qpn, given))
     }
 
     /// Changes attributes and state of a QP.
@@ -430,11 +493,11 @@ impl Guard<'_> {
     pub fn qp_modify(&mut self, now: u64, qp: Handle, attr: &QpAttr, m: u32) -> Result<()> {
         let limits = self.limits();
         let (inner, s) = self.split();
-        let qi = s.qp_pool.check(qp)?;
+        let qi = inner.qp_of_program(s, qp)?;
         let q = &inner.transport.qps[qi];
         let (from, kind) = (q.state, q.kind);
         let to = transition::modify(kind, from, attr, m, limits)?;
-        if m & mask::AV != 0 && kind.is_connected() {
+        if m & mask::AV != 0 && kind.has_fixed_peer() {
             inner.set_peer(s, qi, attr, m)?;
         }
         let deadline = inner.transport.common.config.deadline_ns;
@@ -446,7 +509,7 @@ impl Guard<'_> {
             return Ok(());
         }
         match to {
-            qp_state::RESET => inner.enter_reset(s, qi),
+            qp_state::RESET => inner.enter_reset(s, qi, now),
             qp_state::ERR => inner.enter_error_on_request(s, qi, now),
             qp_state::SQD => {
                 let tell = attr.en_sqd_async_notify != 0 && m & mask::EN_SQD_ASYNC_NOTIFY != 0;
@@ -488,7 +551,7 @@ impl Guard<'_> {
     /// CQ has no room for all completions yet: the QP is in ERR, poll the CQ and call again.
     pub fn qp_reset(&mut self, now: u64, qp: Handle) -> Result<()> {
         let (inner, s) = self.split();
-        let qi = s.qp_pool.check(qp)?;
+        let qi = inner.qp_of_program(s, qp)?;
         // Otherwise a post that had seen the old state would vanish between the flush and RESET.
         let _posts = s.hold_posts(qi)?;
         match inner.transport.qps[qi].state {
@@ -499,7 +562,7 @@ impl Guard<'_> {
         if !inner.is_flushed(s, qi) {
             return Err(Error::Again);
         }
-        inner.enter_reset(s, qi);
+        inner.enter_reset(s, qi, now);
         Ok(())
     }
 
@@ -508,7 +571,7 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::StaleHandle`].
     pub fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
-        let qi = self.shared().qp_pool.check(qp)?;
+        let qi = self.qp_of_program(self.shared(), qp)?;
         let q = &self.transport.qps[qi];
         let mut attr = q.attr;
         attr.qp_state = q.state;
@@ -532,7 +595,7 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::StaleHandle`].
     pub fn qp_number(&self, qp: Handle) -> Result<u32> {
-        let qi = self.shared().qp_pool.check(qp)?;
+        let qi = self.qp_of_program(self.shared(), qp)?;
         Ok(self.transport.qps[qi].qpn)
     }
 
@@ -570,14 +633,27 @@ impl Guard<'_> {
     /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread posts to it right now, or it is pinned.
     pub fn qp_destroy(&mut self, now: u64, qp: Handle) -> Result<()> {
         let (inner, s) = self.split();
-        let qi = s.qp_pool.check(qp)?;
+        let qi = inner.qp_of_program(s, qp)?;
         let pins = inner.transport.qps[qi].pins;
         if pins > 0 {
             return Err(refuse!(Busy, "qp: {pins} fast handles of it are in use"));
         }
-        s.close_qp(qi, || inner.reset_qp(s, qi))?;
+        inner.end_qp(s, now, qi)
+    }
+}
+
+impl Inner {
+    /// Ends the queue pair at an index.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: a thread posts to it right now; nothing has changed.
+    pub(super) fn end_qp(&mut self, s: &Shared, now: u64, qi: usize) -> Result<()> {
+        s.close_qp(qi, || self.reset_qp(s, qi))?;
+        if self.transport.qps[qi].kind == QpKind::Dct {
+            self.transport.free_contexts_of(s, qi, now, false);
+        }
         s.qp_pool.free(qi);
-        let t = &mut inner.transport;
+        let t = &mut self.transport;
         t.conn(s, qi).set_state(qp_state::RESET);
         t.common.members.leave_all(qi);
         let mut q = core::mem::take(&mut t.qps[qi]);
@@ -587,14 +663,15 @@ impl Guard<'_> {
         let own = |i: u32| if bound { NONE } else { i };
         let (scq, xrcd) = (q.scq, q.xrcd);
         let u = Uses { pd: own(q.pd), scq, rcq: own(q.rcq), srq: own(q.srq), xrcd };
-        inner.count_user(&u, &q.init.cap, -1);
+        self.count_user(&u, &q.init.cap, -1);
         for mem in [q.sq_mem, q.rq_mem].into_iter().flatten() {
-            inner.heap.free(mem);
+            self.heap.free(mem);
         }
-        inner.heap.free_slice(core::mem::take(&mut q.wqes));
-        inner.heap.free_slice(core::mem::take(&mut q.conn.resp.resources));
-        inner.heap.free_slice(core::mem::take(&mut q.conn.resp.jobs));
-        inner.qpns.free(q.qpn, now, qpn::rest_ns(&q));
+        self.heap.free_slice(core::mem::take(&mut q.dci));
+        self.heap.free_slice(core::mem::take(&mut q.wqes));
+        self.heap.free_slice(core::mem::take(&mut q.conn.resp.resources));
+        self.heap.free_slice(core::mem::take(&mut q.conn.resp.jobs));
+        self.qpns.free(q.qpn, now, qpn::rest_ns(&q));
         Ok(())
     }
 }
@@ -607,6 +684,7 @@ struct Undo {
     wqes: Option<RawSlice<WqeState>>,
     resources: Option<RawSlice<Resource>>,
     jobs: Option<RawSlice<Resource>>,
+    dci: Option<RawSlice<Association>>,
 }
 
 impl Undo {
@@ -615,6 +693,9 @@ impl Undo {
             inner.heap.free(mem);
         }
         if let Some(x) = self.wqes {
+            inner.heap.free_slice(x);
+        }
+        if let Some(x) = self.dci {
             inner.heap.free_slice(x);
         }
         for x in [self.resources, self.jobs].into_iter().flatten() {

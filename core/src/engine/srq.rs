@@ -237,6 +237,7 @@ impl Guard<'_> {
         if xrc.is_some() {
             inner.forget_srq(i as u32);
         }
+        inner.transport.forget_requests_of(i as u32);
         let common = &mut inner.transport.common;
         let q = core::mem::take(&mut common.srqs[i]);
         if let Some(mem) = q.mem {

@@ -54,6 +54,9 @@ fn counter_of(code: CauseCode) -> u32 {
             "retry_exceeded_err"
         }
         Keepalive => "keepalives",
+        DcTargetGone => "dc_gone",
+        DcNoContext => "dc_busy",
+        DcKey => "dc_refused_key",
         RnrRetryExceeded => "retry_rnr_exceeded_err",
         RemoteAccess | RemoteInvalidRequest | RemoteOperation => "rcvd_nak_err",
         PeerUsedBadKey | PeerLeftRange | PeerLacksAccess | PeerBadRequest | MessageTooLong

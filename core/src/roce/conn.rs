@@ -65,7 +65,7 @@ impl Transport {
 
     /// The QP at an index of the engine's own: of a table, a bitmap, a timer.
     pub(crate) fn conn<'t>(&'t mut self, s: &'t Shared, qi: usize) -> Conn<'t> {
-        let Transport { qps, peers, nobody, common } = self;
+        let Transport { qps, peers, nobody, common, .. } = self;
         let (qp, q) = (&mut qps[qi], &s.qps[qi]);
         let peer = peers.get_mut(qp.conn.peer as usize).unwrap_or(nobody);
         debug_assert!(qp.blocks_are_true() || !qp.live);

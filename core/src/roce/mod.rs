@@ -8,7 +8,8 @@
 //!
 //! - `requester` (requests out), `completer` (answers in), `responder` (requests in), `answers`
 //!   (answers out);
-//! - `datagram` (UD), `multicast` (groups), `peer_write` (WRITEs that need no packet);
+//! - `datagram` (UD), `multicast` (groups), `peer_write` (WRITEs that need no packet), `dc` (DC's
+//!   associations);
 //! - `rules`: what more than one of them applies, each rule once; `frame`: how single messages are
 //!   written and read;
 //! - `conn`: one queue pair looked up for all of them; `queues` (completions, flush, states),
@@ -24,6 +25,7 @@ mod completer;
 mod congestion;
 mod conn;
 mod datagram;
+pub mod dc;
 pub mod frame;
 mod keepalive;
 pub mod multicast;
@@ -51,6 +53,7 @@ use crate::verbs::cause::Cause;
 use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq, Xrcd};
 use crate::verbs::shared::{EngineKey, Shared};
 use crate::wheel::Wheel;
+use crate::wire::Kind;
 use run::Run;
 
 /// An owed ACK waits at most this long for a packet to leave with.
@@ -92,6 +95,8 @@ pub struct Transport {
     pub peers: Table<Peer>,
     /// The peer of queue pairs that have none.
     pub nobody: Peer,
+    /// Responder contexts of DC targets.
+    pub dc: dc::contexts::Contexts,
     /// State that the queue pairs share.
     pub common: Common,
 }
@@ -103,8 +108,8 @@ pub struct Common {
     pub key: EngineKey,
     /// The configuration, every zero replaced.
     pub config: Config,
-    /// This engine's GID.
-    pub gid: [u8; 16],
+    /// This engine's own address.
+    pub local: PeerAddr,
     /// Completion queues.
     pub cqs: Table<Cq>,
     /// Shared receive queues.
@@ -191,6 +196,9 @@ impl Transport {
     /// Takes one run from a peer. Anything a peer can send is legal input here.
     pub fn handle_run(&mut self, s: &Shared, now: u64, from: &Origin, run: &Run, payload: &[u8]) {
         match self.common.qp_of(run.dest_qpn) {
+            Some(qi) if run.kind == Kind::DcControl => {
+                self.handle_dc_control(s, qi, now, from, run, payload);
+            }
             Some(qi) => self.conn(s, qi).handle_run(now, from, run, payload),
             // IBTA CA17-33: Packets for QP0 are dropped without an answer, as are those for a
             // number that no queue pair has.
@@ -201,10 +209,10 @@ impl Transport {
     /// How what a QP sends next will travel.
     pub(crate) fn next_path(&self, s: &Shared, qi: usize) -> Option<Path> {
         let qp = &self.qps[qi];
-        if !qp.kind.is_connected() {
-            return self.next_datagram_path(s, qi);
+        if !qp.kind.has_fixed_peer() {
+            return self.next_unfixed_path(s, qi);
         }
-        self.peers.get(qp.conn.peer as usize).map(|p| p.path)
+        self.path_to_peer(qi)
     }
 }
 

@@ -79,7 +79,7 @@ impl Transport {
         for i in 0..self.common.members.0.len() {
             let (gid, qi) = self.common.members.0[i];
             let qp = &self.qps[qi];
-            let own = run.src_qpn == qp.qpn && from.gid == self.common.gid;
+            let own = run.src_qpn == qp.qpn && from.gid == self.common.local.gid;
             if gid != *group || own || qp.kind.is_connected() || !qp.can_receive() {
                 continue;
             }

@@ -1,5 +1,6 @@
 //! Peers: one record per address that QPs and AHs name, with the window that all its QPs share.
 
+use super::Transport;
 use crate::verbs::types::AhAttr;
 use crate::wire::Flow;
 
@@ -205,6 +206,47 @@ pub struct Peer {
     pub tx: Window,
     /// Bytes asked for by READs and not received.
     pub rx: Window,
+}
+
+impl Transport {
+    /// The peer record of an address that is reached by a path, made if there is none; counts one
+    /// more user. `None`: no record is free.
+    pub(crate) fn peer_join(&mut self, addr: PeerAddr, path: Path) -> Option<u32> {
+        let mut free = None;
+        for i in 0..self.peers.len() {
+            let p = &mut self.peers[i];
+            if p.refs > 0 && p.addr == addr && p.path == path {
+                p.refs += 1;
+                return Some(i as u32);
+            }
+            if p.refs == 0 && free.is_none() {
+                free = Some(i);
+            }
+        }
+        let i = free?;
+        // A link loses nothing, and a larger window would only fill its ring beyond the reader's
+        // cache.
+        let most = if matches!(path, Path::Link(_)) { WINDOW_SURE } else { u32::MAX };
+        let (window, local) = (self.common.config.window_max.min(most), &self.common.local);
+        self.peers[i] = Peer {
+            refs: 1,
+            addr,
+            path,
+            max_seg: u16::MAX,
+            lanes: [0; LANES],
+            flow: Flow::from_gids(&local.gid, &addr.gid, local.port, addr.port),
+            tx: Window::new(window),
+            rx: Window::new(window),
+        };
+        Some(i as u32)
+    }
+
+    /// A record has one user less.
+    pub(crate) fn peer_leave(&mut self, peer: u32) {
+        if let Some(p) = self.peers.get_mut(peer as usize) {
+            p.refs = p.refs.saturating_sub(1);
+        }
+    }
 }
 
 impl Peer {

@@ -9,6 +9,7 @@ use super::{Common, Transport};
 use crate::device::async_event;
 use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
+use crate::verbs::kind::QpKind;
 use crate::verbs::req::{tx_block, Ready, SendBlock};
 use crate::verbs::resp::{Fence, Incoming};
 use crate::verbs::shared::Shared;
@@ -290,6 +291,10 @@ impl Conn<'_> {
         qp.conn.resp.set_placing(None);
         qp.conn.req.armed_at = 0;
         qp.conn.keep = Default::default();
+        if qp.kind == QpKind::Dci {
+            qp.association().fail();
+            self.common.ready.set(self.qi);
+        }
         self.common.wheel.cancel(self.qi);
         self.common.win_wait.clear(self.qi);
         self.common.acks.forget(self.qi);
@@ -416,6 +421,10 @@ impl Conn<'_> {
 
     /// Notes an asynchronous event of a QP.
     pub(crate) fn raise_qp(&mut self, event: u32) {
+        if self.qp.kind == QpKind::DcContext {
+            // No program knows this queue pair; its initiator is told.
+            return;
+        }
         self.qp.events |= 1 << event;
         self.common.event_qps.set(self.qi);
         self.s.notify.store(true, Ordering::Release);

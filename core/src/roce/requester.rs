@@ -12,6 +12,7 @@ use crate::device::async_event;
 use crate::mem::TransferId;
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::verbs::cause::CauseCode;
+use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::req::{tx_block, Ready, SendBlock, WqeState};
 use crate::verbs::shared::Shared;
@@ -50,16 +51,16 @@ impl Transport {
         if !qp.may_transmit() {
             return Sent::Idle;
         }
-        if !qp.kind.is_connected() {
-            return self.transmit_ud(s, qi, tx, now);
+        if !qp.kind.has_fixed_peer() {
+            return self.transmit_unfixed(s, qi, tx, now);
         }
         self.conn(s, qi).transmit(tx, now)
     }
 }
 
 impl Conn<'_> {
-    /// [`Transport::transmit`] for RC and UC.
-    fn transmit(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
+    /// [`Transport::transmit`] for a queue pair that has a peer.
+    pub(super) fn transmit(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
         let to = self.qp.conn.peer;
         let peer = &*self.peer;
         if peer.path != tx.path() {
@@ -269,6 +270,9 @@ impl Conn<'_> {
             let wqe = *wqe;
             return Err(self.execute_local(now, index, &wqe));
         }
+        if self.qp.kind == QpKind::Dci && self.must_change(index) {
+            return Err(Step::Idle);
+        }
         if let Some((memory, turn)) = tx.memory() {
             match self.place_in_peer(memory, turn, now) {
                 Mapped::No => {}
@@ -436,7 +440,7 @@ impl Conn<'_> {
 
     /// LOCAL_INV and BIND_MW: executed in their turn, without a packet.
     #[inline(never)]
-    fn execute_local(&mut self, now: u64, index: u32, wqe: &SendWqe) -> Step {
+    pub(super) fn execute_local(&mut self, now: u64, index: u32, wqe: &SendWqe) -> Step {
         let (pd, qpn, regions) = (self.qp.pd, self.qp.qpn, &mut self.common.memory.regions);
         let (key, outcome) = if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV {
             (wqe.imm, regions.invalidate(wqe.imm, pd, qpn))
@@ -566,6 +570,10 @@ impl Conn<'_> {
         if peer != NONE {
             self.peer.tx.on_timeout(now);
             self.peer.rx.on_timeout(now);
+        }
+        if self.qp.kind == QpKind::Dci {
+            // Maybe it is the association that is gone.
+            self.qp.association().asks = true;
         }
         // The timer starts again when something leaves: a queue that waits for its share of the
         // window has sent nothing that could be left unanswered.
@@ -701,7 +709,7 @@ fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32
 
 /// Result of one step of the requester.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Sent,
     /// Sent, and the send queue is empty.
     Last,

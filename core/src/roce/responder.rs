@@ -10,6 +10,7 @@ use super::run::Run;
 use super::siege::NEAR;
 use crate::mem::{Access, AtomicOp, KeyError, Target, Token, TransferId};
 use crate::verbs::cause::CauseCode as Cause;
+use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::resp::{rx_block, Fence, Incoming, Resource, Resp, MAX_FENCES};
 use crate::verbs::types::wc_status::{self, SUCCESS};
@@ -417,7 +418,10 @@ impl Conn<'_> {
         resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::of(run.kind) });
         let bytes = resp.offset as u32;
         let completes = run.last && (run.kind == Kind::Send || run.has_imm);
-        let wc = completes.then(|| self.end_recv(run, bytes));
+        let mut wc = completes.then(|| self.end_recv(run, bytes));
+        if self.qp.kind == QpKind::DcContext {
+            wc.iter_mut().for_each(|wc| wc.src_qp = self.qp.attr.dest_qp_num);
+        }
         self.end_part(run, wc);
         self.owe_ack(now, run.n, run.ack_req);
     }

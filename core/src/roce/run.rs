@@ -82,10 +82,13 @@ pub struct Run {
     pub src_qpn: u32,
 }
 
+/// How many kinds there are.
+const KINDS: usize = Kind::DcControl as usize + 1;
+
 /// Bytes of the extended headers of a message's only, first and last packet, by [`Kind`], but for
 /// immediate data, a key to invalidate, the DETH and the XRCETH.
-const EXTENDED: [[u8; 3]; Kind::Cnp as usize + 1] = {
-    let mut all = [[0; 3]; Kind::Cnp as usize + 1];
+const EXTENDED: [[u8; 3]; KINDS] = {
+    let mut all = [[0; 3]; KINDS];
     let mut i = 0;
     while i < 256 {
         let op = Opcode(i as u8);
@@ -104,9 +107,9 @@ const EXTENDED: [[u8; 3]; Kind::Cnp as usize + 1] = {
     all
 };
 
-/// The opcode of a kind that is always one packet of RC, or a CNP.
-const WHOLE: [Opcode; Kind::Cnp as usize + 1] = {
-    let mut all = [Opcode::CNP; Kind::Cnp as usize + 1];
+/// The opcode of a kind that is always one packet of RC, a CNP or DC control.
+const WHOLE: [Opcode; KINDS] = {
+    let mut all = [Opcode::CNP; KINDS];
     all[Kind::ReadRequest as usize] = Opcode::RC_READ_REQUEST;
     all[Kind::Ack as usize] = Opcode::RC_ACK;
     all[Kind::AtomicAck as usize] = Opcode::RC_ATOMIC_ACK;
@@ -114,6 +117,7 @@ const WHOLE: [Opcode; Kind::Cnp as usize + 1] = {
     all[Kind::FetchAdd as usize] = Opcode::RC_FETCH_ADD;
     all[Kind::AtomicWrite as usize] = Opcode::RC_ATOMIC_WRITE;
     all[Kind::Flush as usize] = Opcode::RC_FLUSH;
+    all[Kind::DcControl as usize] = Opcode::DC_CONTROL;
     all
 };
 
@@ -177,10 +181,10 @@ impl Run {
             (_, Kind::ReadResponse) => Opcode::read_response(first, last),
             (_, kind) => WHOLE[kind as usize],
         };
-        if self.class == Class::Xrc {
-            op.of_xrc()
-        } else {
-            op
+        match self.class {
+            Class::Xrc => op.of_xrc(),
+            Class::Dc => op.of_dc(),
+            _ => op,
         }
     }
 

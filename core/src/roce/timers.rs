@@ -3,6 +3,7 @@
 use super::conn::Conn;
 use super::Transport;
 use crate::mem::Access;
+use crate::verbs::kind::QpKind;
 use crate::verbs::req::{tx_block, SendBlock};
 use crate::verbs::shared::Shared;
 use crate::verbs::NONE;
@@ -90,12 +91,19 @@ impl Conn<'_> {
             req.probe_at = now.saturating_add(req.probe_wait);
             req.set(tx_block::PROBE, true);
             self.common.ready.set(self.qi);
+            if self.qp.kind == QpKind::Dci {
+                // Maybe it is the association that is gone.
+                self.qp.association().asks = true;
+            }
         }
         let deadline = self.qp.conn.req.ack_deadline;
         if deadline != 0 && deadline <= now {
             self.on_ack_timeout(now);
         }
         self.arm();
+        if self.qp.kind == QpKind::Dci {
+            self.on_dc_timer(now);
+        }
         if self.qp.conn.keep.at != 0 {
             if self.qp.conn.keep.at <= now {
                 self.keep_alive(now);

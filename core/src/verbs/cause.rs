@@ -104,6 +104,13 @@ causes! {
     Rejected = 33, "peer rejected the connection";
     /// arg0 = how long a router was waited for, in ns; 0: it ended the session.
     RouterLost = 34, "the router that carried this connection is gone, or has ended the session";
+    /// The target's answer to a DC initiator; arg0 = number of the DCT.
+    DcKey = 35, "the DC target refused the access key";
+    /// arg0 = number of the DCT, arg1 = 1: its device was opened anew meanwhile.
+    DcTargetGone = 36, "the DC target ended, or forgot this initiator, \
+                        while requests were under way";
+    /// arg0 = number of the DCT.
+    DcNoContext = 37, "the DC target had no responder context free until the deadline";
     /// A NIC's own error; arg0 = completion status, arg1 = its vendor's number.
     DeviceError = 40, "the device failed";
     /// arg0 = errno, if there was one.

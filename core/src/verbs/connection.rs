@@ -1,7 +1,7 @@
 //! A connection: the state that a queue pair shares with one peer. Another peer means another
 //! connection; the queues stay.
 
-use super::req::{Ready, Req};
+use super::req::{Ready, Req, SendBlock};
 use super::resp::Resp;
 use super::NONE;
 use crate::dcqcn::Dcqcn;
@@ -101,6 +101,24 @@ impl Default for Connection {
 }
 
 impl Connection {
+    /// Leaves the peer for another: what belongs to the path and to the peer begins anew, the
+    /// requester goes on where it is. All that was sent has ended. Returns the index of the peer's
+    /// address, or [`NONE`].
+    pub fn leave_peer(&mut self) -> u32 {
+        let mut left = core::mem::take(self);
+        let peer = left.peer;
+        left.req.set_send_block(SendBlock::None);
+        *self = Connection {
+            mtu: left.mtu,
+            timeout_ns: left.timeout_ns,
+            cnp_sent: left.cnp_sent,
+            req: left.req,
+            resp: left.resp,
+            ..Connection::default()
+        };
+        peer
+    }
+
     /// Ends it. Its memory stays, as do the path MTU and the ACK timeout, until attributes name
     /// others (UD's never do). Returns the index of the peer's address, or [`NONE`].
     ///

@@ -20,6 +20,14 @@ pub enum QpKind {
     /// Extended reliable connection, the target: RC's responder alone, without PD and CQ of its
     /// own; those of the SRQ that a request names count.
     XrcTgt,
+    /// DC initiator: RC's requester alone, whose requests each name a DC target. It is associated
+    /// with one of them at a time (`roce::dc`).
+    Dci,
+    /// DC target: it takes associations, each of which gets a [`QpKind::DcContext`].
+    Dct,
+    /// Responder context of a DC target: RC's responder alone, of one association at a time. No
+    /// program creates or sees one.
+    DcContext,
 }
 
 impl QpKind {
@@ -32,6 +40,8 @@ impl QpKind {
             qp_type::UD => Some(QpKind::Ud),
             qp_type::XRC_SEND => Some(QpKind::XrcIni),
             qp_type::XRC_RECV => Some(QpKind::XrcTgt),
+            qp_type::DCI => Some(QpKind::Dci),
+            qp_type::DCT => Some(QpKind::Dct),
             _ => None,
         }
     }
@@ -45,6 +55,8 @@ impl QpKind {
             QpKind::Ud => qp_type::UD,
             QpKind::XrcIni => qp_type::XRC_SEND,
             QpKind::XrcTgt => qp_type::XRC_RECV,
+            QpKind::Dci => qp_type::DCI,
+            QpKind::Dct | QpKind::DcContext => qp_type::DCT,
         }
     }
 
@@ -56,15 +68,26 @@ impl QpKind {
             QpKind::Uc => Class::Uc,
             QpKind::Ud => Class::Ud,
             QpKind::XrcIni | QpKind::XrcTgt => Class::Xrc,
+            QpKind::Dci | QpKind::Dct | QpKind::DcContext => Class::Dc,
         }
     }
 
-    /// Whether it has one peer, for as long as it is in RTR or RTS.
+    /// Whether it has one peer at a time.
     #[inline(always)]
     pub const fn is_connected(self) -> bool {
         match self {
             QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => true,
-            QpKind::Ud => false,
+            QpKind::Dci | QpKind::DcContext => true,
+            QpKind::Ud | QpKind::Dct => false,
+        }
+    }
+
+    /// Whether the program names its peer, in the attributes of RTR.
+    #[inline(always)]
+    pub const fn has_fixed_peer(self) -> bool {
+        match self {
+            QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => true,
+            QpKind::Ud | QpKind::Dci | QpKind::Dct | QpKind::DcContext => false,
         }
     }
 
@@ -73,7 +96,8 @@ impl QpKind {
     pub const fn is_reliable(self) -> bool {
         match self {
             QpKind::Rc | QpKind::XrcIni | QpKind::XrcTgt => true,
-            QpKind::Uc | QpKind::Ud => false,
+            QpKind::Dci | QpKind::DcContext => true,
+            QpKind::Uc | QpKind::Ud | QpKind::Dct => false,
         }
     }
 
@@ -83,6 +107,7 @@ impl QpKind {
         match self {
             QpKind::Rc => true,
             QpKind::Uc | QpKind::Ud | QpKind::XrcIni | QpKind::XrcTgt => false,
+            QpKind::Dci | QpKind::Dct | QpKind::DcContext => false,
         }
     }
 
@@ -93,6 +118,7 @@ impl QpKind {
         match self {
             QpKind::Rc | QpKind::Uc => true,
             QpKind::Ud | QpKind::XrcIni | QpKind::XrcTgt => false,
+            QpKind::Dci | QpKind::Dct | QpKind::DcContext => false,
         }
     }
 
@@ -100,8 +126,8 @@ impl QpKind {
     #[inline(always)]
     pub const fn has_requester(self) -> bool {
         match self {
-            QpKind::Rc | QpKind::Uc | QpKind::Ud | QpKind::XrcIni => true,
-            QpKind::XrcTgt => false,
+            QpKind::Rc | QpKind::Uc | QpKind::Ud | QpKind::XrcIni | QpKind::Dci => true,
+            QpKind::XrcTgt | QpKind::Dct | QpKind::DcContext => false,
         }
     }
 
@@ -109,8 +135,19 @@ impl QpKind {
     #[inline(always)]
     pub const fn answers(self) -> bool {
         match self {
-            QpKind::Rc | QpKind::XrcTgt => true,
-            QpKind::Uc | QpKind::Ud | QpKind::XrcIni => false,
+            QpKind::Rc | QpKind::XrcTgt | QpKind::DcContext => true,
+            QpKind::Uc | QpKind::Ud | QpKind::XrcIni | QpKind::Dci | QpKind::Dct => false,
+        }
+    }
+
+    /// Whether its messages come into an SRQ that it has from its creation on, and can have nothing
+    /// else.
+    #[inline(always)]
+    pub const fn needs_srq(self) -> bool {
+        match self {
+            QpKind::Dct | QpKind::DcContext => true,
+            QpKind::Rc | QpKind::Uc | QpKind::Ud => false,
+            QpKind::XrcIni | QpKind::XrcTgt | QpKind::Dci => false,
         }
     }
 
@@ -120,6 +157,7 @@ impl QpKind {
         match self {
             QpKind::Rc | QpKind::Uc | QpKind::Ud => true,
             QpKind::XrcIni | QpKind::XrcTgt => false,
+            QpKind::Dci | QpKind::Dct | QpKind::DcContext => false,
         }
     }
 }

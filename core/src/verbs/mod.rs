@@ -1,5 +1,6 @@
 //! Verbs objects: their data, states and tables.
 
+pub mod association;
 pub mod blocks;
 pub mod cause;
 pub mod connection;

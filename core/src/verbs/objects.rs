@@ -3,6 +3,7 @@
 use crate::arena::{RawSlice, Region};
 use crate::bucket::TokenBucket;
 use crate::counters::Counters;
+use crate::verbs::association::Association;
 use crate::verbs::blocks::Blocks;
 use crate::verbs::cause::Cause;
 use crate::verbs::connection::Connection;
@@ -34,6 +35,8 @@ pub struct Qp {
     pub state: u32,
     /// QP number.
     pub qpn: u32,
+    /// The number that its completions have: of a context of a DC target the target's.
+    pub wc_qpn: u32,
     /// Calls that keep it from being destroyed.
     pub pins: u32,
     /// Index of its PD. Of an XRC target this, `rcq` and `srq` are those of the SRQ that its latest
@@ -47,6 +50,10 @@ pub struct Qp {
     pub srq: u32,
     /// XRC target: index of its domain. [`NONE`]: it is of another kind.
     pub xrcd: u32,
+    /// DC initiator: its association; else none.
+    pub dci: RawSlice<Association>,
+    /// Context of a DC target: its place in the table of contexts.
+    pub context: u32,
     /// Its attributes at creation.
     pub init: QpInit,
     /// Attributes as they were set.
@@ -82,7 +89,8 @@ impl Qp {
     /// A new one, in RESET, without queues.
     pub fn new(qpn: u32, kind: QpKind, init: QpInit) -> Qp {
         let attr = QpAttr { cap: init.cap, port_num: 1, ..QpAttr::default() };
-        let mut qp = Qp { live: true, kind, qpn, init, attr, xrcd: NONE, ..Qp::default() };
+        let base = Qp { live: true, kind, qpn, init, attr, ..Qp::default() };
+        let mut qp = Qp { wc_qpn: qpn, xrcd: NONE, context: NONE, ..base };
         qp.set_state(qp_state::RESET);
         qp
     }
@@ -158,6 +166,11 @@ impl Qp {
     #[inline]
     pub fn can_send(&self) -> bool {
         matches!(self.state, qp_state::RTS | qp_state::SQD)
+    }
+    /// The association of a DC initiator; no other kind has one.
+    #[inline]
+    pub fn association(&mut self) -> &mut Association {
+        &mut self.dci[0]
     }
     /// The state record of the WQE at a ring index.
     #[inline]

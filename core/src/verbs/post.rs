@@ -13,7 +13,7 @@ use crate::ring::Producer;
 use crate::verbs::kind::QpKind;
 use crate::verbs::shared::QpShared;
 use crate::verbs::types::{qp_state, qp_type, send_flags, wr_opcode, RecvWr, SendWr, Sge};
-use crate::verbs::wqe::{RecvWqe, SendWqe};
+use crate::verbs::wqe::{DcAddr, RecvWqe, SendWqe};
 
 /// Largest message in bytes (IBTA: 2^31).
 pub const MAX_MESSAGE: u64 = 1 << 31;
@@ -126,6 +126,8 @@ const _: () = assert!(
         && qp_type::UC < qp_type::UD
         && qp_type::UC < qp_type::XRC_SEND
         && qp_type::UC < qp_type::XRC_RECV
+        && qp_type::UC < qp_type::DCI
+        && qp_type::UC < qp_type::DCT
 );
 const _: () = assert!(
     wr_opcode::RDMA_WRITE == 0
@@ -244,8 +246,8 @@ unsafe fn write_send(
         QpKind::Rc => ALLOWED_RC,
         QpKind::Uc => ALLOWED_UC,
         QpKind::Ud => ALLOWED_UD,
-        QpKind::XrcIni => ALLOWED_RC,
-        QpKind::XrcTgt => 0,
+        QpKind::XrcIni | QpKind::Dci => ALLOWED_RC,
+        QpKind::XrcTgt | QpKind::Dct | QpKind::DcContext => 0,
     };
     if w.opcode > 31 || allowed & (1 << w.opcode) == 0 {
         return Err(bad_opcode(w.opcode, kind));
@@ -291,6 +293,13 @@ unsafe fn write_send(
         // SAFETY: the caller's promise; a plain integer.
         wqe.srqn = unsafe { (&raw const (*wr).remote_srqn).read_unaligned() } & 0xff_ffff;
     }
+    if kind == QpKind::Dci && !local {
+        // SAFETY: the caller's promise; plain integers, whatever part of the union was written.
+        let dc = unsafe { (&raw const (*wr).ext.dc).read_unaligned() };
+        let to = DcAddr { ah: dc.ah, key: dc.dc_key, dctn: dc.dctn & 0xff_ffff };
+        to.write(slot.tail_mut());
+    }
+    let wqe = slot.header_mut();
     // SAFETY: the caller's promise.
     unsafe { write_operands(wqe, wr, w.opcode, kind, length) }
 }
@@ -377,7 +386,7 @@ unsafe fn write_operands(
             wqe.b = r.swap;
         }
         wr_opcode::BIND_MW => {
-            let b = part!(bind_mw);
+            let b = part!(ext.bind_mw);
             wqe.a = b.mw;
             wqe.rkey = b.rkey;
             wqe.b = b.bind_info.mr;

@@ -22,6 +22,7 @@ use crate::verbs::kind::QpKind;
 use crate::verbs::types::{
     access, mtu, qp_attr_mask as m, qp_state as s, Flags, QpAttr, ACCESS_ALL,
 };
+use crate::wire::Class;
 
 /// Required and optional attributes of one transition, for one type of QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,10 @@ pub struct Transition {
     pub ini: Option<Need>,
     /// Those of an XRC target.
     pub tgt: Option<Need>,
+    /// Those of a DC initiator.
+    pub dci: Option<Need>,
+    /// Those of a DC target.
+    pub dct: Option<Need>,
 }
 
 const fn need(required: u32, optional: u32) -> Option<Need> {
@@ -58,7 +63,17 @@ const fn need(required: u32, optional: u32) -> Option<Need> {
 /// A transition that carries no attribute, for every type.
 const fn bare(from: u32, to: u32) -> Transition {
     let none = need(0, 0);
-    Transition { from, to, rc: none, uc: none, ud: none, ini: none, tgt: none }
+    Transition {
+        from,
+        to,
+        rc: none,
+        uc: none,
+        ud: none,
+        ini: none,
+        tgt: none,
+        dci: none,
+        dct: none,
+    }
 }
 
 /// Optional attributes of every transition to RTS.
@@ -90,16 +105,16 @@ pub const TABLE: &[Transition] = &[
     bare(s::RESET, s::RESET),
     bare(s::INIT, s::RESET),
     bare(s::RTR, s::RESET),
-    bare(s::RTS, s::RESET),
-    bare(s::SQD, s::RESET),
-    Transition { rc: None, ini: None, tgt: None, ..bare(s::SQE, s::RESET) },
+    Transition { dct: None, ..bare(s::RTS, s::RESET) },
+    Transition { dct: None, ..bare(s::SQD, s::RESET) },
+    Transition { rc: None, ini: None, tgt: None, dci: None, dct: None, ..bare(s::SQE, s::RESET) },
     bare(s::ERR, s::RESET),
     bare(s::RESET, s::ERR),
     bare(s::INIT, s::ERR),
     bare(s::RTR, s::ERR),
-    bare(s::RTS, s::ERR),
-    bare(s::SQD, s::ERR),
-    Transition { rc: None, ini: None, tgt: None, ..bare(s::SQE, s::ERR) },
+    Transition { dct: None, ..bare(s::RTS, s::ERR) },
+    Transition { dct: None, ..bare(s::SQD, s::ERR) },
+    Transition { rc: None, ini: None, tgt: None, dci: None, dct: None, ..bare(s::SQE, s::ERR) },
     bare(s::ERR, s::ERR),
     Transition {
         from: s::RESET,
@@ -109,6 +124,8 @@ pub const TABLE: &[Transition] = &[
         ud: need(m::PKEY_INDEX | m::PORT | m::QKEY, 0),
         ini: need(m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS, 0),
         tgt: need(m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS, 0),
+        dci: need(m::PKEY_INDEX | m::PORT, m::ACCESS_FLAGS),
+        dct: need(m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS, 0),
     },
     Transition {
         from: s::INIT,
@@ -118,6 +135,8 @@ pub const TABLE: &[Transition] = &[
         ud: need(0, m::PKEY_INDEX | m::PORT | m::QKEY),
         ini: need(0, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
         tgt: need(0, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
+        dci: need(0, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
+        dct: need(0, m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS),
     },
     Transition {
         from: s::INIT,
@@ -127,6 +146,8 @@ pub const TABLE: &[Transition] = &[
         ud: need(0, m::PKEY_INDEX | m::QKEY),
         ini: need(RTR, m::PKEY_INDEX | m::ACCESS_FLAGS | OF_ANSWERS),
         tgt: need(RC_RTR, m::PKEY_INDEX | m::ACCESS_FLAGS),
+        dci: need(m::PATH_MTU, m::AV | m::PKEY_INDEX | m::ACCESS_FLAGS),
+        dct: need(m::PATH_MTU | m::MIN_RNR_TIMER, m::AV | m::PKEY_INDEX | m::ACCESS_FLAGS),
     },
     Transition {
         from: s::RTR,
@@ -136,6 +157,8 @@ pub const TABLE: &[Transition] = &[
         ud: need(m::SQ_PSN, INTO_RTS[2]),
         ini: need(RC_RTS, INTO_RTS[0]),
         tgt: need(m::TIMEOUT | m::SQ_PSN, INTO_RTS[0] | OF_REQUESTS),
+        dci: need(RC_RTS, INTO_RTS[0]),
+        dct: None,
     },
     Transition {
         from: s::RTS,
@@ -145,6 +168,8 @@ pub const TABLE: &[Transition] = &[
         ud: need(0, INTO_RTS[2]),
         ini: need(0, INTO_RTS[0]),
         tgt: need(0, INTO_RTS[0]),
+        dci: need(0, INTO_RTS[0]),
+        dct: None,
     },
     Transition {
         from: s::RTS,
@@ -154,6 +179,8 @@ pub const TABLE: &[Transition] = &[
         ud: need(0, m::EN_SQD_ASYNC_NOTIFY),
         ini: need(0, m::EN_SQD_ASYNC_NOTIFY),
         tgt: need(0, m::EN_SQD_ASYNC_NOTIFY),
+        dci: need(0, m::EN_SQD_ASYNC_NOTIFY),
+        dct: None,
     },
     // The one state in which the path and the retry numbers of a connected QP may change. The
     // peer's address may not (a path never changes after RTR), so AV is taken only where it names
@@ -166,6 +193,8 @@ pub const TABLE: &[Transition] = &[
         ud: need(0, m::PKEY_INDEX | m::QKEY),
         ini: need(0, RC_SQD),
         tgt: need(0, RC_SQD),
+        dci: need(0, RC_SQD & !m::AV),
+        dct: None,
     },
     Transition {
         from: s::SQD,
@@ -175,6 +204,8 @@ pub const TABLE: &[Transition] = &[
         ud: need(0, INTO_RTS[2]),
         ini: need(0, INTO_RTS[0]),
         tgt: need(0, INTO_RTS[0]),
+        dci: need(0, INTO_RTS[0]),
+        dct: None,
     },
     Transition {
         from: s::SQE,
@@ -184,6 +215,8 @@ pub const TABLE: &[Transition] = &[
         ud: need(0, INTO_RTS[2]),
         ini: None,
         tgt: None,
+        dci: None,
+        dct: None,
     },
 ];
 
@@ -196,6 +229,10 @@ pub fn lookup(kind: QpKind, from: u32, to: u32) -> Option<Need> {
         QpKind::Ud => line.ud,
         QpKind::XrcIni => line.ini,
         QpKind::XrcTgt => line.tgt,
+        QpKind::Dci => line.dci,
+        QpKind::Dct => line.dct,
+        // The engine moves its contexts by itself.
+        QpKind::DcContext => None,
     }
 }
 
@@ -311,7 +348,8 @@ pub fn validate(kind: QpKind, attr: &QpAttr, mask: u32, limits: Limits) -> Resul
              {largest} ({bytes} bytes, what the port carries)"
         ));
     }
-    if has(m::AV) && !is_unicast(&attr.ah.dgid) {
+    // Of DC the address vector says how to send, not whereto: programs leave its GID empty.
+    if has(m::AV) && kind.class() != Class::Dc && !is_unicast(&attr.ah.dgid) {
         let to = core::net::Ipv6Addr::from(attr.ah.dgid);
         return Err(refuse!(Invalid, "dgid {to}: no address of one host"));
     }

@@ -95,6 +95,36 @@ pub struct BindMwWr {
     pub bind_info: MwBindInfo,
 }
 
+/// Target of a request of a DCI.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DcWr {
+    /// Address handle of the target's device.
+    pub ah: Handle,
+    /// Access key of the DCT.
+    pub dc_key: u64,
+    /// Number of the DCT.
+    pub dctn: u32,
+}
+
+/// The part of [`SendWr`] behind what `ibv_send_wr` and all transports share; opcode and transport
+/// choose.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union WrExt {
+    /// BIND_MW.
+    pub bind_mw: BindMwWr,
+    /// All other requests of a DCI.
+    pub dc: DcWr,
+}
+
+impl Default for WrExt {
+    /// Zero in each part.
+    fn default() -> WrExt {
+        WrExt { bind_mw: BindMwWr::default() }
+    }
+}
+
 /// A send work request: 128 bytes, layout of `ibv_send_wr`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -117,8 +147,8 @@ pub struct SendWr {
     pub wr: WrOp,
     /// XRC: number of the peer's SRQ that the request is for.
     pub remote_srqn: u32,
-    /// For BIND_MW.
-    pub bind_mw: BindMwWr,
+    /// For BIND_MW, and for DCIs.
+    pub ext: WrExt,
 }
 
 /// A receive work request: 32 bytes, layout of `ibv_recv_wr`.
@@ -252,9 +282,15 @@ pub const ACCESS_REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | acce
 pub const ACCESS_REMOTE_CHANGE: u32 = access::REMOTE_WRITE | access::REMOTE_ATOMIC;
 
 consts! {
-    /// QP types (numbers of `ibv_qp_type`).
+    /// QP types: numbers of `ibv_qp_type`, and two of ours for DC, which libibverbs has not.
     #[allow(missing_docs)]
-    qp_type: u32 { RC = 2, UC = 3, UD = 4, XRC_SEND = 9, XRC_RECV = 10 }
+    qp_type: u32 {
+        RC = 2, UC = 3, UD = 4, XRC_SEND = 9, XRC_RECV = 10,
+        /// DC initiator: it sends to any DC target.
+        DCI = 0x101,
+        /// DC target: it receives from any number of initiators.
+        DCT = 0x102,
+    }
 }
 consts! {
     /// QP states (numbers of `ibv_qp_state`).
@@ -338,6 +374,8 @@ pub struct QpInit {
     pub srq: Handle,
     /// XRC domain of an XRC_RECV, which has nothing else; else 0.
     pub xrcd: Handle,
+    /// Access key of a DCT, which an initiator must know; else 0.
+    pub dc_key: u64,
     /// One of [`qp_type`].
     pub qp_type: u32,
     /// 1: every send request is signalled.
@@ -459,7 +497,7 @@ const _: () = {
     assert!(offset_of!(SendWr, imm_data) == 36);
     assert!(offset_of!(SendWr, wr) == 40);
     assert!(offset_of!(SendWr, remote_srqn) == 72);
-    assert!(offset_of!(SendWr, bind_mw) == 80);
+    assert!(offset_of!(SendWr, ext) == 80);
     assert!(size_of::<RecvWr>() == 32);
     assert!(size_of::<Wc>() == 48);
     assert!(offset_of!(Wc, imm_data) == 24);

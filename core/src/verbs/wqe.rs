@@ -111,6 +111,45 @@ pub struct RecvWqe {
     pub length: u32,
 }
 
+/// Target of a request of a DCI: the last bytes of its slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DcAddr {
+    /// Address handle.
+    pub ah: u64,
+    /// Access key.
+    pub key: u64,
+    /// Number of the DCT.
+    pub dctn: u32,
+}
+
+impl DcAddr {
+    /// Bytes at the end of a slot.
+    pub const LEN: usize = 24;
+
+    /// Writes it behind the pieces or the inline data, to the end of a slot's `tail`.
+    #[inline]
+    pub fn write(&self, tail: &mut [u8]) {
+        if let Some(end) = tail.last_chunk_mut::<{ DcAddr::LEN }>() {
+            end[..8].copy_from_slice(&self.ah.to_ne_bytes());
+            end[8..16].copy_from_slice(&self.key.to_ne_bytes());
+            end[16..20].copy_from_slice(&self.dctn.to_ne_bytes());
+        }
+    }
+
+    /// Reads it from a slot's `tail`.
+    #[inline]
+    pub fn read(tail: &[u8]) -> DcAddr {
+        let Some(end) = tail.last_chunk::<{ DcAddr::LEN }>() else { return DcAddr::default() };
+        let word = |at: usize| end.get(at..at + 8).and_then(|b| b.try_into().ok());
+        let half = end.get(16..20).and_then(|b| b.try_into().ok());
+        DcAddr {
+            ah: word(0).map_or(0, u64::from_ne_bytes),
+            key: word(8).map_or(0, u64::from_ne_bytes),
+            dctn: half.map_or(0, u32::from_ne_bytes),
+        }
+    }
+}
+
 const _: () = {
     assert!(core::mem::size_of::<SendWqe>() == 64);
     assert!(core::mem::size_of::<RecvWqe>() == 16);
@@ -142,6 +181,16 @@ pub(crate) fn from_byte(sges: &[Sge], mut offset: u64) -> impl Iterator<Item = S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_target_of_a_dci_s_request_is_the_end_of_its_slot() {
+        let to = DcAddr { ah: 0x0102_0304_0506_0708, key: u64::MAX - 1, dctn: 0x12_3456 };
+        let mut tail = [0xee; 64];
+        to.write(&mut tail);
+        assert_eq!(DcAddr::read(&tail), to);
+        assert!(tail[..64 - DcAddr::LEN].iter().all(|b| *b == 0xee));
+        assert_eq!(DcAddr::read(&[1; DcAddr::LEN - 1]), DcAddr::default());
+    }
 
     #[test]
     fn a_list_is_read_from_any_byte() {

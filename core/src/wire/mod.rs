@@ -4,6 +4,7 @@
 //! only what is legal, so that `emit(parse(x)) == x`. This module knows no QPs and allocates
 //! nothing.
 
+pub mod dceth;
 pub mod grh;
 pub mod headers;
 pub mod icrc;

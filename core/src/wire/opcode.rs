@@ -17,7 +17,10 @@ pub enum Class {
     Cnp,
     /// Extended reliable connection: the opcodes of RC, each request with an XRCETH.
     Xrc,
-    /// Everything else, the manufacturers' own opcodes among it.
+    /// DC in the format of this library ([`crate::wire::dceth`]), in the range that is left to
+    /// manufacturers: the opcodes of RC, and one for packets that make and end associations.
+    Dc,
+    /// Everything else, the other opcodes of manufacturers among it.
     Other,
 }
 
@@ -50,6 +53,8 @@ pub enum Kind {
     AtomicWrite,
     /// Congestion notification packet.
     Cnp,
+    /// Packet of DC that makes, keeps or ends an association.
+    DcControl,
 }
 
 impl Kind {
@@ -82,6 +87,8 @@ const XRCETH: u16 = 1 << 11;
 
 /// What the opcodes of XRC are above those of RC.
 const XRC: u8 = 0xA0;
+/// What those of DC are above them.
+const DC: u8 = 0xC0;
 
 #[derive(Clone, Copy)]
 struct Info {
@@ -126,7 +133,7 @@ const fn info(name: &'static str, kind: Kind, flags: u16) -> Info {
     Info { name, flags, kind, header_len: header_len(flags) }
 }
 
-/// The table of all opcodes; those of XRC follow from those of RC.
+/// The table of all opcodes; those of XRC and DC follow from those of RC.
 macro_rules! opcodes {
     (
         rc { $($(#[$m:meta])* $rc:ident = $rc_value:literal, $rc_kind:ident, $rc_flags:expr;)* }
@@ -136,8 +143,13 @@ macro_rules! opcodes {
             $($(#[$m])* pub const $rc: Opcode = Opcode($rc_value);)*
             $($(#[$n])* pub const $name: Opcode = Opcode($value);)*
             /// Every opcode that this library knows, in ascending order.
-            pub const ALL: &'static [Opcode] =
-                &[$(Opcode::$rc,)* $(Opcode::$name,)* $(Opcode::$rc.of_xrc(),)*];
+            pub const ALL: &'static [Opcode] = &[
+                $(Opcode::$rc,)*
+                $(Opcode::$name,)*
+                $(Opcode::$rc.of_xrc(),)*
+                $(Opcode::$rc.of_dc(),)*
+                Opcode::DC_CONTROL,
+            ];
         }
         static TABLE: [Info; 256] = {
             let mut table = [info("?", Kind::Unknown, 0); 256];
@@ -148,8 +160,12 @@ macro_rules! opcodes {
                     Kind::$rc_kind,
                     xrc_flags(Kind::$rc_kind, $rc_flags),
                 );
+                table[$rc_value | DC as usize] =
+                    info(concat!("D", stringify!($rc)), Kind::$rc_kind, $rc_flags);
             )*
             $(table[$value] = info(stringify!($name), Kind::$kind, $flags);)*
+            table[Opcode::DC_CONTROL.0 as usize] =
+                info("DC_CONTROL", Kind::DcControl, ONLY | PAYLOAD);
             table
         };
     };
@@ -248,6 +264,10 @@ opcodes! {
 }
 
 impl Opcode {
+    /// DC: makes, keeps or ends an association; a [`DcEth`](crate::wire::dceth::DcEth) is its
+    /// payload.
+    pub const DC_CONTROL: Opcode = Opcode(DC | 0x1E);
+
     #[inline]
     const fn info(self) -> &'static Info {
         // 256 entries and a byte as index: the bound check folds away.
@@ -268,6 +288,7 @@ impl Opcode {
             2 => Class::Rd,
             3 => Class::Ud,
             5 => Class::Xrc,
+            6 => Class::Dc,
             _ if self.0 == 0x81 => Class::Cnp,
             _ => Class::Other,
         }
@@ -355,6 +376,12 @@ impl Opcode {
     #[inline]
     pub const fn of_xrc(self) -> Opcode {
         Opcode(self.0 | XRC)
+    }
+
+    /// The opcode of DC for one of RC.
+    #[inline]
+    pub const fn of_dc(self) -> Opcode {
+        Opcode(self.0 | DC)
     }
 
     /// Whether bytes may follow the headers.
@@ -454,8 +481,8 @@ mod tests {
     // rxe rxe_opcode.c rxe_opcode
     #[test]
     fn lengths_and_places() {
-        assert_eq!(Opcode::ALL.len(), 65);
-        assert_eq!((0..=255).filter(|&b| Opcode(b).is_known()).count(), 65);
+        assert_eq!(Opcode::ALL.len(), 91);
+        assert_eq!((0..=255).filter(|&b| Opcode(b).is_known()).count(), 91);
         assert_eq!(Opcode::RC_ACK.header_len(), 16);
         assert_eq!(Opcode::RC_ATOMIC_ACK.header_len(), 24);
         assert_eq!(Opcode::RC_CMP_SWAP.header_len(), 40);
@@ -508,12 +535,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn dc_has_the_opcodes_of_rc_with_the_same_headers() {
+        for rc in (0..0x1e).map(Opcode) {
+            let dc = rc.of_dc();
+            assert_eq!((dc.kind(), dc.is_known()), (rc.kind(), rc.is_known()), "{dc:?}");
+            assert_eq!((dc.is_first(), dc.is_last()), (rc.is_first(), rc.is_last()), "{dc:?}");
+            assert_eq!((dc.class(), dc.header_len()), (Class::Dc, rc.header_len()), "{dc:?}");
+            if rc.is_known() {
+                assert_eq!(dc.name(), std::format!("D{}", rc.name()));
+            }
+        }
+        let control = Opcode::DC_CONTROL;
+        assert_eq!((control.0, control.class(), control.header_len()), (0xDE, Class::Dc, 12));
+        assert!(!Opcode(0xDF).is_known());
+    }
+
     // rxe rxe_opcode.c rxe_opcode
     #[test]
     fn classes() {
         assert_eq!(Opcode::CNP.class(), Class::Cnp);
         assert_eq!(Opcode(0x44).class(), Class::Rd);
-        assert_eq!(Opcode(0xC0).class(), Class::Other);
+        assert_eq!(Opcode(0xE0).class(), Class::Other);
         assert_eq!(Opcode(0x80).class(), Class::Other);
         assert_eq!(Opcode(0x15).class(), Class::Rc);
         assert!(!Opcode(0x15).is_known());

@@ -87,7 +87,7 @@ impl Wr {
                 imm_data: 0,
                 wr: WrOp { rdma: RdmaWr { remote_addr: 0, rkey: 0 } },
                 remote_srqn: 0,
-                bind_mw: BindMwWr::default(),
+                ext: WrExt::default(),
             },
             sges: Vec::new(),
         }
@@ -135,12 +135,17 @@ impl Wr {
         self.raw.remote_srqn = number;
         self
     }
+    /// DC: the target.
+    pub fn dc(mut self, to: DcWr) -> Wr {
+        self.raw.ext.dc = to;
+        self
+    }
     pub fn ud(mut self, ah: Handle, remote_qpn: u32, remote_qkey: u32) -> Wr {
         self.raw.wr = WrOp { ud: UdWr { ah, remote_qpn, remote_qkey } };
         self
     }
     pub fn bind(mut self, mw: Handle, rkey: u32, bind_info: MwBindInfo) -> Wr {
-        self.raw.bind_mw = BindMwWr { mw, rkey, bind_info };
+        self.raw.ext.bind_mw = BindMwWr { mw, rkey, bind_info };
         self
     }
 }

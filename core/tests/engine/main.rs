@@ -6,6 +6,7 @@ mod buf_and_wr;
 mod byte_counters;
 mod congestion;
 mod connection_manager;
+mod dc;
 mod forged_packets;
 mod hostile;
 mod keepalive;

@@ -320,7 +320,7 @@ fn a_packet_of_another_version_or_opcode_or_padding_is_malformed() {
         assert_eq!(malformed(&mut net, raw), 1, "version {tver}");
     }
     // Reliable datagrams, reserved codes, those of manufacturers.
-    for op in [0x15, 0x18, 0x1f, 0x44, 0x66, 0x80, 0xc0, 0xff] {
+    for op in [0x15, 0x18, 0x1f, 0x44, 0x66, 0x80, 0xdf, 0xe0, 0xff] {
         let raw = Raw::new(Opcode(op), &b, 0).payload(8);
         assert_eq!(malformed(&mut net, raw), 1, "opcode {op:#x}");
     }

@@ -16,6 +16,8 @@ pub use crate::buf_and_wr::*;
 /// Everything a peer may do.
 pub const ALL: u32 =
     access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+/// Access key of every DCT.
+pub const DC_KEY: u64 = 0xffee_ddcc_0102_0304;
 /// First PSN of every QP, close to the wrap.
 pub const PSN: u32 = 0xff_fff0;
 
@@ -73,6 +75,8 @@ pub struct Net {
     pub links: bool,
     /// The SRQ that requests of XRC name which name none.
     pub srqn: u32,
+    /// The target that requests of DCIs name which name none.
+    pub dc: DcWr,
     /// Memory of the peer that host 0 has mapped.
     pub memory: Option<Box<dyn PeerMemory>>,
     buf: Vec<u8>,
@@ -110,7 +114,7 @@ pub const WAYS: [Way; 3] = [Way::Wire, Way::Loopback, Way::Link];
 /// How a test wants its pair.
 #[derive(Clone, Copy)]
 pub struct Opts {
-    /// XRC_SEND: the other end is an XRC_RECV with one SRQ.
+    /// XRC_SEND: the other end is an XRC_RECV with one SRQ. DCI: it is a DCT.
     pub kind: u32,
     pub v6: bool,
     /// MTU code.
@@ -164,10 +168,10 @@ impl Default for Opts {
 
 /// The kind of the end that an end of a kind is connected to.
 fn other_end(kind: u32) -> u32 {
-    if kind == qp_type::XRC_SEND {
-        qp_type::XRC_RECV
-    } else {
-        kind
+    match kind {
+        qp_type::XRC_SEND => qp_type::XRC_RECV,
+        qp_type::DCI => qp_type::DCT,
+        _ => kind,
     }
 }
 
@@ -202,6 +206,7 @@ impl Net {
             held: vec![VecDeque::new(); n],
             links: o.way == Way::Link,
             srqn: 0,
+            dc: DcWr::default(),
             memory: None,
             buf: vec![0; 65_536],
         }
@@ -213,6 +218,12 @@ impl Net {
         let a = net.end(0, &o);
         let other = Opts { kind: other_end(o.kind), ..o };
         let b = net.end(if o.way == Way::Loopback { 0 } else { 1 }, &other);
+        if o.kind == qp_type::DCI {
+            net.start_dc(&a, &o);
+            net.start_dc(&b, &o);
+            net.dc = net.target(&a, &b);
+            return (net, a, b);
+        }
         net.srqn = net.srqn_of(&b);
         net.connect(&a, &b, &o);
         net.connect(&b, &a, &o);
@@ -263,7 +274,7 @@ impl Net {
         let xrcd = if xrc { g.xrcd_alloc().unwrap() } else { 0 };
         let srq = match () {
             () if xrc => g.srq_create_xrc(now, [pd, xrcd, rcq], &srq_attr).unwrap().0,
-            () if o.srq => g.srq_create(now, pd, &srq_attr).unwrap().0,
+            () if o.srq || o.kind == qp_type::DCT => g.srq_create(now, pd, &srq_attr).unwrap().0,
             () => 0,
         };
         let cap = QpCap {
@@ -279,6 +290,7 @@ impl Net {
             send_cq: scq,
             recv_cq: rcq,
             srq: if xrc { 0 } else { srq },
+            dc_key: DC_KEY,
             qp_type: o.kind,
             sq_sig_all: o.sig_all.into(),
             cap,
@@ -359,6 +371,42 @@ impl Net {
         self.modify(a, &attr, m::STATE | m::SQ_PSN | own).unwrap();
     }
 
+    /// Takes a DCI to RTS, a DCT to RTR.
+    pub fn start_dc(&mut self, e: &End, o: &Opts) {
+        use qp_attr_mask as m;
+        let mut attr = QpAttr {
+            qp_state: qp_state::INIT,
+            port_num: 1,
+            qp_access_flags: o.access,
+            ..QpAttr::default()
+        };
+        let target = e.kind == qp_type::DCT;
+        let access = if target { m::ACCESS_FLAGS } else { 0 };
+        self.modify(e, &attr, m::STATE | m::PKEY_INDEX | m::PORT | access).unwrap();
+        attr.qp_state = qp_state::RTR;
+        attr.path_mtu = o.mtu;
+        attr.min_rnr_timer = o.rnr_timer;
+        let rnr = if target { m::MIN_RNR_TIMER } else { 0 };
+        // As programs have it: an address vector without an address.
+        self.modify(e, &attr, m::STATE | m::AV | m::PATH_MTU | rnr).unwrap();
+        if target {
+            return;
+        }
+        attr.qp_state = qp_state::RTS;
+        attr.sq_psn = PSN;
+        attr.timeout = o.timeout;
+        attr.retry_cnt = o.retry;
+        attr.rnr_retry = o.rnr;
+        attr.max_rd_atomic = o.rd_atomic;
+        let reliable = m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
+        self.modify(e, &attr, m::STATE | m::SQ_PSN | reliable).unwrap();
+    }
+
+    /// What requests of `a` name to reach the DCT `b`.
+    pub fn target(&self, a: &End, b: &End) -> DcWr {
+        DcWr { ah: self.ah(a, b), dc_key: DC_KEY, dctn: b.qpn }
+    }
+
     /// Binds a type 2 window with these rights to the first bytes of an end's region. Returns its
     /// key.
     pub fn window(&mut self, e: &End, length: u64, rights: u32) -> u32 {
@@ -381,6 +429,10 @@ impl Net {
         w.raw.num_sge = w.sges.len() as i32;
         if w.raw.remote_srqn == 0 {
             w.raw.remote_srqn = self.srqn;
+        }
+        // SAFETY: plain integers.
+        if e.kind == qp_type::DCI && unsafe { w.raw.ext.dc.ah } == 0 {
+            w.raw.ext.dc = self.dc;
         }
         let mut bad = std::ptr::null();
         // SAFETY: the request and its list live through the call.

@@ -123,16 +123,16 @@ impl Walk<'_> {
             _ => wr.wr.rdma = gdrc_rdma_wr { remote_addr, rkey },
         }
         if wr.opcode == GDRC_WR_BIND_MW {
-            wr.bind_mw.mw.handle = input.pick(&self.made.mw);
-            wr.bind_mw.rkey = if input.one_in(3) {
+            wr.ext.bind_mw.mw.handle = input.pick(&self.made.mw);
+            wr.ext.bind_mw.rkey = if input.one_in(3) {
                 rkey
             } else {
                 self.made.keys.last().map_or(0, |&k| k as u32 ^ 1)
             };
-            wr.bind_mw.bind_info.mr.handle = input.pick(&self.made.mr);
-            wr.bind_mw.bind_info.addr = remote_addr;
-            wr.bind_mw.bind_info.length = u64::from(input.word());
-            wr.bind_mw.bind_info.mw_access_flags = input.word();
+            wr.ext.bind_mw.bind_info.mr.handle = input.pick(&self.made.mr);
+            wr.ext.bind_mw.bind_info.addr = remote_addr;
+            wr.ext.bind_mw.bind_info.length = u64::from(input.word());
+            wr.ext.bind_mw.bind_info.mw_access_flags = input.word();
         }
         if input.one_in(40) {
             wr.next = &raw mut wr;

@@ -45,7 +45,7 @@ impl Draft {
             imm_data: id as u32,
             wr: WrOp { rdma: RdmaWr { remote_addr: 0, rkey: 0 } },
             remote_srqn: 0,
-            bind_mw: BindMwWr::default(),
+            ext: WrExt::default(),
         };
         Draft { op, wr, sges: Vec::new(), rkey: 0, inv: None }
     }
@@ -82,7 +82,7 @@ impl Draft {
         let (addr, length) = (e.win.mr.iova, e.win.buf.len() as u64);
         let mw_access_flags = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
         let bind_info = MwBindInfo { mr: e.win.handle, addr, length, mw_access_flags };
-        self.wr.bind_mw = BindMwWr { mw: e.mw.0, rkey: e.mw.1, bind_info };
+        self.wr.ext.bind_mw = BindMwWr { mw: e.mw.0, rkey: e.mw.1, bind_info };
         e.mw.2 = true;
     }
 

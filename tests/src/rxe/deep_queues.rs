@@ -263,6 +263,7 @@ fn srq_of_ours(link: &Link, shape: Shape) -> Outcome<usize> {
     };
     let init = QpInit {
         xrcd: 0,
+        dc_key: 0,
         pd: first.pd,
         send_cq: first.cq,
         recv_cq: first.cq,

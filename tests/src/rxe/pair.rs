@@ -356,9 +356,9 @@ impl<'d, 'l> Pair<'d, 'l> {
         let key = (key & !0xFF) | (key.wrapping_add(1) & 0xFF);
         let mut wr = self.our.request(id, Op::Send(None), &[]);
         wr.opcode = wr_opcode::BIND_MW;
-        wr.bind_mw.mw = mw;
-        wr.bind_mw.rkey = key;
-        wr.bind_mw.bind_info = MwBindInfo {
+        wr.ext.bind_mw.mw = mw;
+        wr.ext.bind_mw.rkey = key;
+        wr.ext.bind_mw.bind_info = MwBindInfo {
             mr: self.our.mr,
             addr: self.our.attr.iova,
             length: len,

@@ -103,6 +103,7 @@ fn dependents(t: Bench<'_>) -> Outcome {
     };
     let init = QpInit {
         xrcd: 0,
+        dc_key: 0,
         pd: e.pd,
         send_cq: e.cq,
         recv_cq: e.cq,
@@ -238,6 +239,7 @@ fn bounds(t: Bench<'_>) -> Outcome {
     };
     let init = |qp_type, n| QpInit {
         xrcd: 0,
+        dc_key: 0,
         pd,
         send_cq: cq,
         recv_cq: cq,

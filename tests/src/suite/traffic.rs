@@ -243,6 +243,7 @@ fn shared_receives(t: Bench<'_>) -> Outcome {
         t.b.qp_destroy(b.qp).unwrap();
         let init = QpInit {
             xrcd: 0,
+            dc_key: 0,
             pd,
             send_cq: b.cq,
             recv_cq: b.cq,
@@ -359,7 +360,7 @@ fn window(t: Bench<'_>) -> Outcome {
     let flags = access::REMOTE_WRITE | access::REMOTE_READ;
     let bind_info =
         MwBindInfo { mr: b.mr, addr: b.attr.iova + 4096, length: 4096, mw_access_flags: flags };
-    bind.bind_mw = BindMwWr { mw, rkey, bind_info };
+    bind.ext.bind_mw = BindMwWr { mw, rkey, bind_info };
     b.post_wr(&bind).unwrap();
     assert_eq!(succeed(&mut b, &mut a, 1).opcode, wc_opcode::BIND_MW);
     a.peer.rkey = rkey;
@@ -383,7 +384,7 @@ fn window(t: Bench<'_>) -> Outcome {
     let mut bad = b.request(4, Op::Send(None), &[]);
     bad.opcode = wr_opcode::BIND_MW;
     for (mw, mr) in [(mw, b.mr), (0, 0), (u64::MAX, b.mr), (b.mr, b.mr), (0x1000, 0x1000)] {
-        bad.bind_mw = BindMwWr { mw, rkey, bind_info: MwBindInfo { mr, ..bind_info } };
+        bad.ext.bind_mw = BindMwWr { mw, rkey, bind_info: MwBindInfo { mr, ..bind_info } };
         if b.post_wr(&bad).is_ok() {
             // A soft device may accept the request and fail it later.
             let wc = crate::ends::complete(&mut b, &mut a, 4, std::time::Duration::from_secs(60));

@@ -122,6 +122,7 @@ fn srq_limit(t: Bench<'_>) -> Outcome {
     };
     let init = QpInit {
         xrcd: 0,
+        dc_key: 0,
         pd: b.pd,
         send_cq: b.cq,
         recv_cq: b.cq,

@@ -7,9 +7,10 @@ use super::budget::{BURSTS, DRAIN_ROUNDS, MAINTAIN_MAX_NS};
 use super::grants::export_requested;
 use super::group_rx::forward_run;
 use super::relayed;
-use super::{peer_addr, PathChoice, PortState, SoftDevice};
+use super::{endpoint, peer_addr, PathChoice, PortState, SoftDevice};
 use crate::clock::now_ns;
 use crate::shm::ShmPort;
+use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 
 /// Interval of maintenance while a thread polls: it bounds the delay of a new peer, and of noticing
@@ -91,6 +92,19 @@ impl SoftDevice {
         for _ in 0..DRAIN_ROUNDS {
             if self.read_links(g, port, now) == 0 {
                 break;
+            }
+        }
+    }
+
+    /// Finds links back to the initiators of DC that have come over one. An initiator without one is
+    /// answered through the port. Some system calls for each.
+    #[cold]
+    pub(super) fn link_contexts(&self, g: &mut Guard<'_>, port: &mut PortState) {
+        while let Some((at, addr, qpn)) = g.next_unlinked() {
+            let Some(shm) = port.shm.as_mut().filter(|_| self.via.is_none()) else { continue };
+            let block = (qpn / QPN_UNIT) as u16;
+            if let Ok(link) = shm.connect(&endpoint(&addr), Some(block), &self.waiter) {
+                g.set_context_link(at, link);
             }
         }
     }

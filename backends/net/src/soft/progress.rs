@@ -370,6 +370,9 @@ impl SoftDevice {
         mut handled: usize,
     ) -> usize {
         let (g, port) = held.parts();
+        if g.wants_links() {
+            self.link_contexts(g, port);
+        }
         let mut socket_polled = false;
         if round == Round::Full {
             self.maintain_if_due(g, port, now, handled);

@@ -68,7 +68,7 @@ impl Qp {
             opcode: if writes { wc_opcode::RECV_RDMA_WITH_IMM } else { wc_opcode::RECV },
             byte_len: bytes,
             imm_data: run.imm,
-            qp_num: self.qpn,
+            qp_num: self.wc_qpn,
             wc_flags: flag(run.has_imm, wc_flags::WITH_IMM) | flag(run.has_inv, wc_flags::WITH_INV),
             ..Wc::default()
         }
@@ -77,7 +77,7 @@ impl Qp {
     /// The completion of a receive request that fails or is flushed.
     pub(in crate::roce) fn recv_failure(&self, wr_id: u64, status: u32) -> Wc {
         let (opcode, vendor_err) = (wc_opcode::RECV, self.vendor_err(status));
-        Wc { wr_id, status, opcode, vendor_err, qp_num: self.qpn, ..Wc::default() }
+        Wc { wr_id, status, opcode, vendor_err, qp_num: self.wc_qpn, ..Wc::default() }
     }
 
     /// The cause that goes with the status of a completion.

@@ -23,8 +23,10 @@ impl Conn<'_> {
         // IBTA A17.4.4.2: A packet for a connected queue pair is dropped unless its source address
         // is the peer's.
         let peer = &*self.peer;
+        // Each side of an association of DC chooses its path by itself.
+        let mixed = self.common.mixed_paths || !self.qp.kind.has_fixed_peer();
         self.qp.conn.loopback && path == Path::Loopback
-            || peer.addr.gid == *gid && peer.path.answers(path, self.common.mixed_paths)
+            || peer.addr.gid == *gid && peer.path.answers(path, mixed)
     }
 
     /// Whether a packet came from a UDP port from which the QP's peer does not send.
@@ -74,13 +76,19 @@ impl Conn<'_> {
         self.count_received(run.n, bytes);
         match class {
             // An initiator takes answers alone, a target requests alone.
-            Class::Xrc if run.kind.is_answer() == self.qp.kind.answers() => self.refuse(now),
-            Class::Rc | Class::Xrc => {
+            Class::Xrc | Class::Dc if run.kind.is_answer() == self.qp.kind.answers() => {
+                self.refuse(now);
+            }
+            Class::Rc | Class::Xrc | Class::Dc => {
                 let stood = (self.qp.conn.resp.epsn, self.qp.conn.req.una_psn);
                 if run.kind.is_answer() {
                     self.handle_answer(now, from.port, run, payload);
                 } else {
                     self.handle_request(now, run, payload);
+                }
+                if class == Class::Dc {
+                    // What has ended may let an initiator go on to its next target.
+                    self.common.ready.set(self.qi);
                 }
                 if stood != (self.qp.conn.resp.epsn, self.qp.conn.req.una_psn) {
                     self.qp.learn_port(from.port);
@@ -88,7 +96,7 @@ impl Conn<'_> {
             }
             Class::Uc => self.handle_uc(now, run, payload),
             _ => {
-                let own = self.common.gid;
+                let own = self.common.local.gid;
                 self.handle_ud(now, from, &own, run, payload);
             }
         }

@@ -12,12 +12,14 @@ const STATES: [(u32, &str); 7] = [
     (s::SQE, "SQE"),
     (s::ERR, "ERR"),
 ];
-const TYPES: [(QpKind, &str); 5] = [
+const TYPES: [(QpKind, &str); 7] = [
     (QpKind::Rc, "RC"),
     (QpKind::Uc, "UC"),
     (QpKind::Ud, "UD"),
     (QpKind::XrcIni, "XRC_SEND"),
     (QpKind::XrcTgt, "XRC_RECV"),
+    (QpKind::Dci, "DCI"),
+    (QpKind::Dct, "DCT"),
 ];
 const BITS: [(u32, &str); 18] = [
     (m::CUR_STATE, "CUR_STATE"),
@@ -60,7 +62,7 @@ fn dot() -> String {
     out.push_str("// On an edge: types, required attributes, then optional ones in brackets.\n");
     out.push_str("digraph qp_states {\n  rankdir=LR;\n  node [shape=box];\n");
     for t in TABLE {
-        for ((_, ty), need) in TYPES.iter().zip([t.rc, t.uc, t.ud, t.ini, t.tgt]) {
+        for ((_, ty), need) in TYPES.iter().zip([t.rc, t.uc, t.ud, t.ini, t.tgt, t.dci, t.dct]) {
             let Some(need) = need else { continue };
             let (req, opt) = (names(need.required), names(need.optional));
             write!(out, "  {} -> {} [label=\"{ty}", name(t.from), name(t.to)).unwrap();
@@ -164,7 +166,7 @@ fn usual_bring_up_is_accepted() {
 #[test]
 fn each_attribute_counts() {
     for t in TABLE {
-        for ((ty, _), need) in TYPES.iter().zip([t.rc, t.uc, t.ud, t.ini, t.tgt]) {
+        for ((ty, _), need) in TYPES.iter().zip([t.rc, t.uc, t.ud, t.ini, t.tgt, t.dci, t.dct]) {
             let Some(need) = need else {
                 assert!(check(*ty, t.from, t.to, m::STATE).is_err());
                 continue;

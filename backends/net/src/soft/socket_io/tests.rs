@@ -9,8 +9,8 @@ use gdrcore_core::device::{MrAttr, MrReg};
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
 use gdrcore_core::verbs::types::{
-    access, qp_type, send_flags, wc_status, wr_opcode, AhAttr, BindMwWr, Handle, QpCap, QpInit,
-    RdmaWr, RecvWr, SendWr, Sge, Wc, WrOp,
+    access, qp_type, send_flags, wc_status, wr_opcode, AhAttr, Handle, QpCap, QpInit, RdmaWr,
+    RecvWr, SendWr, Sge, Wc, WrExt, WrOp,
 };
 use gdrcore_testkit::connection::Connection;
 use gdrcore_testkit::engine::OwnedEngine;
@@ -221,6 +221,7 @@ fn end(n: u8, to: &Packets, from: &Packets, loses: fn(u64) -> bool) -> End {
     };
     let init = QpInit {
         xrcd: 0,
+        dc_key: 0,
         pd,
         send_cq: cq,
         recv_cq: cq,
@@ -283,7 +284,7 @@ impl End {
             imm_data: 0,
             wr: WrOp { rdma: RdmaWr { remote_addr: 0, rkey: 0 } },
             remote_srqn: 0,
-            bind_mw: BindMwWr::default(),
+            ext: WrExt::default(),
         };
         let mut bad = core::ptr::null();
         // SAFETY: the request and its list live through the call.

@@ -1,0 +1,259 @@
+//! The responder contexts of all DC targets of an engine: hidden queue pairs, each for one
+//! initiator at a time.
+//!
+//! A context gets another QPN with each association, out of some that it owns, so that late packets
+//! of an earlier one find no queue pair, or a later one whose PSNs they do not have. Contexts are
+//! used in turn, the one that has been free longest first.
+//!
+//! What an initiator has stopped half-way, or by mistake, ends by a lease: a context of which
+//! nothing was heard for that long may be given to another. Nothing is timed; the age of a context
+//! is looked at when one is wanted and none is free.
+
+use heapless::Vec;
+
+use crate::arena::RawSlice;
+use crate::random::Random;
+use crate::roce::run::Run;
+use crate::roce::Transport;
+use crate::verbs::kind::QpKind;
+use crate::verbs::objects::Qp;
+use crate::verbs::resp::Incoming;
+use crate::verbs::shared::Shared;
+use crate::verbs::types::{qp_state, wc_status};
+use crate::verbs::NONE;
+use crate::wire::dceth::{DcEth, DcMessage};
+
+/// QPNs that a context has at most.
+pub(crate) const NUMBERS: usize = 32;
+/// Answers that wait to leave, at most. An initiator whose answer finds no place asks again.
+const REPLIES: usize = 16;
+/// Refusals of wrong keys in [`KEY_INTERVAL_NS`] at most: beyond, they draw no answer, so that keys
+/// cannot be guessed.
+const KEY_REFUSALS: u32 = 10;
+const KEY_INTERVAL_NS: u64 = 100_000_000;
+/// Purpose of the random numbers.
+const PURPOSE: u64 = 0x6463_6374;
+
+/// A context: whose it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// Index of its queue pair.
+    pub qi: u32,
+    /// Index of the DCT that it belongs to; [`NONE`]: it is free.
+    pub dct: u32,
+    /// Association.
+    pub id: u64,
+    /// The initiator.
+    pub gid: [u8; 16],
+    /// Its QPN.
+    pub qpn: u32,
+    /// Packets received when it was last looked at, and since when they are so many. Of a free one:
+    /// since when it is free.
+    pub seen: u64,
+    /// See `seen`.
+    pub since: u64,
+    /// Silence after which it may be given to another.
+    pub lease_ns: u64,
+    /// Which of its QPNs it uses.
+    pub number: u32,
+    /// Control message that it owes its initiator.
+    pub owes: Option<DcMessage>,
+    /// When it may be asked again to close.
+    pub reclaim_at: u64,
+    /// Its initiator is reached over a link, if the caller of the engine finds one.
+    pub wants_link: bool,
+}
+
+impl Context {
+    /// A free one.
+    pub const FREE: Context = Context {
+        qi: NONE,
+        dct: NONE,
+        id: 0,
+        gid: [0; 16],
+        qpn: 0,
+        seen: 0,
+        since: 0,
+        lease_ns: 0,
+        number: 0,
+        owes: None,
+        reclaim_at: 0,
+        wants_link: false,
+    };
+
+    /// Whether it belongs to no association.
+    pub(super) fn is_free(&self) -> bool {
+        self.dct == NONE
+    }
+
+    /// For how long nothing has come, as far as it is known.
+    pub(super) fn silence(&mut self, qp: &Qp, now: u64) -> u64 {
+        let seen = qp.counters.rcvd_pkts;
+        if self.seen != seen {
+            (self.seen, self.since) = (seen, now);
+        }
+        now.saturating_sub(self.since)
+    }
+}
+
+/// An answer of a DCT that belongs to no context.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reply {
+    pub(super) dct: u32,
+    pub(super) peer: u32,
+    pub(super) run: Run,
+    pub(super) eth: DcEth,
+}
+
+/// All of them.
+pub struct Contexts {
+    /// The contexts; none before the first DCT.
+    pub(crate) list: RawSlice<Context>,
+    /// QPNs of each context, in a row.
+    pub(crate) numbers: RawSlice<u32>,
+    /// Answers that wait to leave.
+    pub(super) replies: Vec<Reply, REPLIES>,
+    /// Number of this engine's life.
+    pub(crate) incarnation: u64,
+    /// Numbers for the lives of initiators.
+    random: Random,
+    /// Wrong keys refused, and since when.
+    refused: (u64, u32),
+    /// A context may want a link.
+    pub(crate) want_links: bool,
+}
+
+impl Contexts {
+    /// None, for an engine with a seed.
+    pub fn new(seed: u64) -> Contexts {
+        let mut random = Random::new(seed, PURPOSE);
+        Contexts {
+            list: RawSlice::default(),
+            numbers: RawSlice::default(),
+            replies: Vec::new(),
+            incarnation: random.draw(),
+            random,
+            refused: (0, 0),
+            want_links: false,
+        }
+    }
+
+    /// The id before the first of an initiator's new life.
+    pub(crate) fn new_life(&mut self) -> u64 {
+        self.random.draw() & !0xffff_ffff
+    }
+
+    /// Contexts that belong to an association.
+    pub fn in_use(&self) -> usize {
+        self.list.iter().filter(|context| !context.is_free()).count()
+    }
+
+    /// Makes this another life of the engine, for a test: a new engine draws its own number.
+    pub fn set_incarnation(&mut self, incarnation: u64) {
+        self.incarnation = incarnation;
+    }
+
+    /// QPNs that each context has.
+    pub(super) fn numbers_each(&self) -> usize {
+        self.numbers.len() / self.list.len().max(1)
+    }
+
+    /// Whether a wrong key draws an answer now.
+    pub(super) fn may_refuse_key(&mut self, now: u64) -> bool {
+        let (since, count) = &mut self.refused;
+        if now.saturating_sub(*since) >= KEY_INTERVAL_NS {
+            (*since, *count) = (now, 0);
+        }
+        *count = count.saturating_add(1);
+        *count <= KEY_REFUSALS
+    }
+}
+
+impl Qp {
+    /// Whether nothing of its association is under way: a context that is idle may be given to
+    /// another once its initiator has agreed, or its lease is over.
+    pub(super) fn is_idle_context(&self) -> bool {
+        let resp = &self.conn.resp;
+        resp.incoming() == Incoming::Idle
+            && resp.job_len() == 0
+            && resp.fence_len() == 0
+            && !resp.owes_answer()
+            && self.state == qp_state::RTR
+    }
+}
+
+impl Transport {
+    /// Frees a context. What has come of a message is lost. The receive request that it has taken
+    /// serves the next message of this context into the same SRQ.
+    pub(crate) fn free_context(&mut self, s: &Shared, at: usize, now: u64) {
+        let context = self.dc.list[at];
+        if context.is_free() {
+            return;
+        }
+        let qi = context.qi as usize;
+        let mut c = self.conn(s, qi);
+        c.stop();
+        c.flush_fences();
+        c.release_cqe();
+        c.set_state(qp_state::RESET);
+        for set in [&mut c.common.ready, &mut c.common.mem_wait, &mut c.common.cq_wait] {
+            set.clear(qi);
+        }
+        let sent = c.qp.counters.sent_pkts;
+        let recv = core::mem::take(&mut c.qp.conn.resp.recv);
+        let peer = c.qp.conn.end(0, sent);
+        c.qp.conn.resp.recv = recv;
+        c.qp.set_paced(false);
+        let index = c.qp.qpn.wrapping_sub(c.common.qpn_base) as usize;
+        if let Some(entry) = c.common.by_qpn.get_mut(index) {
+            *entry = 0;
+        }
+        self.peer_leave(peer);
+        let seen = self.qps[qi].counters.rcvd_pkts;
+        let kept = Context { wants_link: false, ..self.dc.list[at] };
+        self.dc.list[at] =
+            Context { dct: NONE, id: 0, seen, since: now, owes: None, reclaim_at: 0, ..kept };
+    }
+
+    /// Frees all contexts of a DCT, which ends or begins anew, and drops its answers. `flushes`: the
+    /// receive requests that they have taken complete as flushed.
+    pub(crate) fn free_contexts_of(&mut self, s: &Shared, dct: usize, now: u64, flushes: bool) {
+        for at in 0..self.dc.list.len() {
+            let qi = self.dc.list[at].qi as usize;
+            if self.dc.list[at].dct != dct as u32 {
+                continue;
+            }
+            if flushes && self.qps[qi].conn.resp.recv.taken {
+                self.conn(s, qi).fail_recv(wc_status::WR_FLUSH_ERR);
+            }
+            self.free_context(s, at, now);
+            self.qps[qi].conn.resp.recv = Default::default();
+        }
+        let mut i = 0;
+        while i < self.dc.replies.len() {
+            if self.dc.replies[i].dct == dct as u32 {
+                let reply = self.dc.replies.remove(i);
+                self.peer_leave(reply.peer);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    /// Receive requests of an SRQ that free contexts hold are given up: the SRQ ends.
+    pub(crate) fn forget_requests_of(&mut self, srq: u32) {
+        for at in 0..self.dc.list.len() {
+            let qp = &mut self.qps[self.dc.list[at].qi as usize];
+            if qp.srq == srq && self.dc.list[at].is_free() {
+                qp.conn.resp.recv = Default::default();
+                qp.srq = NONE;
+            }
+        }
+    }
+
+    /// The context of a queue pair, by index in the table.
+    pub(super) fn context_of(&self, qi: usize) -> usize {
+        debug_assert!(self.qps[qi].kind == QpKind::DcContext);
+        self.qps[qi].context as usize
+    }
+}

@@ -1,0 +1,408 @@
+//! The initiator: chooses the target that the next request names, opens and ends associations.
+
+use super::{control, Sent, Transport};
+use crate::roce::conn::Conn;
+use crate::roce::peer::{Path, PROBE_NS};
+use crate::roce::txbuf::TxBuf;
+use crate::roce::Origin;
+use crate::verbs::association::{Association, DcPhase, DcTarget};
+use crate::verbs::cause::CauseCode;
+use crate::verbs::objects::Qp;
+use crate::verbs::req::tx_block;
+use crate::verbs::shared::Shared;
+use crate::verbs::transition::is_unicast;
+use crate::verbs::types::wc_status;
+use crate::verbs::wqe::DcAddr;
+use crate::wire::dceth::{refusal, DcEth, DcMessage};
+use crate::wire::mtu_bytes;
+
+/// Bounds of a lease. The target keeps a context for so long without hearing of its initiator; the
+/// initiator stops using it at half of that.
+const LEASE_MIN_NS: u64 = 1_000_000_000;
+const LEASE_MAX_NS: u64 = 60_000_000_000;
+/// Shortest and longest time between two OPENs to a target that has no context free.
+const BUSY_MIN_NS: u64 = 20_000;
+const BUSY_MAX_NS: u64 = 1_000_000;
+
+/// What the head of the send queue asks for.
+enum Head {
+    /// Nothing that may begin.
+    None,
+    /// A request without a target: it is executed here.
+    Local(u32),
+    /// A request to a target.
+    For(DcTarget),
+    /// A request, at an index, whose target there is not.
+    Bad(u32, u64),
+}
+
+impl Qp {
+    /// Whether every request that has begun has ended.
+    fn is_drained(&self) -> bool {
+        let req = &self.conn.req;
+        req.acked == req.next && req.cur_pkt == 0 && req.una_psn == req.max_psn
+    }
+
+    /// Time that a request may take until it fails without an answer.
+    fn patience_ns(&self) -> u64 {
+        let tries = if self.attr.timeout == 0 { 1 } else { u64::from(self.attr.retry_cnt) + 1 };
+        self.conn.timeout_ns.saturating_mul(tries)
+    }
+}
+
+impl Transport {
+    /// What the next request of a DCI is for.
+    fn head_of(&self, s: &Shared, qi: usize) -> Head {
+        let qp = &self.qps[qi];
+        let sq = s.sq(qi, &self.common.key);
+        let (req, index) = (&qp.conn.req, qp.conn.req.next);
+        let held = tx_block::DRAINING | tx_block::FAILED;
+        if !qp.can_send() || req.is(held) || req.cur_pkt != 0 || index == sq.end() {
+            return Head::None;
+        }
+        if qp.wqes[index as usize & (qp.wqes.len() - 1)].started {
+            return Head::None;
+        }
+        let slot = sq.at(index);
+        if slot.header().is_local() {
+            return Head::Local(index);
+        }
+        let addr = DcAddr::read(slot.tail());
+        match self.common.dc_target(qp, &addr) {
+            Some(target) if is_unicast(&self.peers[target.peer as usize].addr.gid) => {
+                Head::For(target)
+            }
+            _ => Head::Bad(index, addr.ah),
+        }
+    }
+
+    /// [`Transport::transmit`] for a DCI: first what its association owes, then the requests for the
+    /// present target.
+    pub(super) fn transmit_initiator(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        tx: &mut TxBuf<'_>,
+        now: u64,
+    ) -> Sent {
+        loop {
+            self.choose_target(s, qi, now);
+            if let Some(sent) = self.send_owed(s, qi, tx) {
+                return sent;
+            }
+            let phase = self.qps[qi].association().phase;
+            if matches!(phase, DcPhase::Closing | DcPhase::Leaving) {
+                self.leave(s, qi);
+                continue;
+            }
+            let before = self.qps[qi].conn.req.next_psn;
+            let sent = match phase {
+                DcPhase::Open => self.conn(s, qi).transmit(tx, now),
+                _ => Sent::Idle,
+            };
+            let qp = &mut self.qps[qi];
+            if qp.conn.req.next_psn != before {
+                qp.association().used_at = now;
+            }
+            let at = qp.association().next_deadline();
+            self.conn(s, qi).wake_at(at);
+            // The rest of the queue may be for another target, and nothing of this one under way.
+            let again = sent == Sent::Idle && self.may_change(s, qi);
+            if !again {
+                return sent;
+            }
+        }
+    }
+
+    /// Whether [`Transport::choose_target`] would do something.
+    fn may_change(&mut self, s: &Shared, qi: usize) -> bool {
+        let head = self.head_of(s, qi);
+        let drained = self.qps[qi].is_drained();
+        let association = self.qps[qi].association();
+        match (association.phase, head) {
+            (DcPhase::Closing | DcPhase::Leaving, _) => true,
+            (DcPhase::Apart, head) => !matches!(head, Head::None),
+            (DcPhase::Open, _) if drained && association.wanted => true,
+            (DcPhase::Open, Head::For(target)) => target != association.target && drained,
+            (DcPhase::Open, Head::Bad(..)) => drained,
+            (DcPhase::Open, Head::None | Head::Local(_)) | (DcPhase::Opening, _) => false,
+        }
+    }
+
+    /// Begins, or ends, an association as the next request asks for.
+    fn choose_target(&mut self, s: &Shared, qi: usize, now: u64) {
+        loop {
+            let head = self.head_of(s, qi);
+            let drained = self.qps[qi].is_drained();
+            let association = self.qps[qi].association();
+            match (association.phase, head) {
+                (DcPhase::Apart, Head::For(target)) => return self.begin_opening(qi, target, now),
+                (DcPhase::Apart, Head::Local(index)) => self.conn(s, qi).execute_next(now, index),
+                (DcPhase::Apart | DcPhase::Open, Head::Bad(index, ah)) if drained => {
+                    let (status, cause) = (wc_status::LOC_QP_OP_ERR, CauseCode::BadAddressHandle);
+                    return self.conn(s, qi).fail_request(now, index, status, cause, ah, 0);
+                }
+                (DcPhase::Open, _) if drained && association.wanted => {
+                    association.phase = DcPhase::Closing;
+                    return;
+                }
+                (DcPhase::Open, Head::For(target)) if drained => {
+                    if association.target != target {
+                        association.phase = DcPhase::Closing;
+                    } else if now.saturating_sub(association.used_at) > association.lease_ns / 2 {
+                        // The target may have given the context to another: begins anew.
+                        association.phase = DcPhase::Leaving;
+                    }
+                    return;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Asks a target for an association.
+    fn begin_opening(&mut self, qi: usize, target: DcTarget, now: u64) {
+        let qp = &mut self.qps[qi];
+        let peer = &mut self.peers[target.peer as usize];
+        peer.refs = peer.refs.saturating_add(1);
+        qp.conn.peer = target.peer;
+        qp.conn.loopback = peer.path == Path::Loopback;
+        qp.conn.mtu = mtu_bytes(qp.attr.path_mtu).unwrap_or(256);
+        qp.conn.req.retry_left = qp.attr.retry_cnt;
+        qp.conn.req.rnr_left = qp.attr.rnr_retry;
+        let patience = qp.patience_ns();
+        let again = PROBE_NS.min(qp.conn.timeout_ns);
+        let association = qp.association();
+        *association = Association {
+            phase: DcPhase::Opening,
+            target,
+            // The upper half is the life of the initiator.
+            id: association.id & !0xffff_ffff | u64::from((association.id as u32).wrapping_add(1)),
+            asks: true,
+            since: now,
+            again_at: now.saturating_add(again),
+            wait_ns: again,
+            deadline: now.saturating_add(patience),
+            lease_ns: patience.saturating_mul(2).clamp(LEASE_MIN_NS, LEASE_MAX_NS),
+            max_rd_atomic: association.max_rd_atomic,
+            ..Association::default()
+        };
+    }
+
+    /// Sends the OPEN or the CLOSE that is owed. `None`: nothing is owed any more.
+    fn send_owed(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>) -> Option<Sent> {
+        let qp = &mut self.qps[qi];
+        let (qpn, psn, mtu) = (qp.qpn, qp.conn.req.next_psn, qp.attr.path_mtu as u8);
+        let context = qp.attr.dest_qp_num;
+        let a = *qp.association();
+        if let Some((context, id)) = a.stray {
+            let eth = DcEth::new(DcMessage::Close, qpn, id);
+            if let Some(sent) = self.send_control(s, qi, tx, &control(context, psn), &eth) {
+                return Some(sent);
+            }
+            self.qps[qi].association().stray = None;
+        }
+        let (run, eth) = match a.phase {
+            DcPhase::Opening | DcPhase::Open if a.asks => {
+                let resumes = a.phase == DcPhase::Open;
+                let eth = DcEth {
+                    flags: if resumes { DcEth::RESUME } else { 0 },
+                    mtu,
+                    word: a.target.key,
+                    time: (a.lease_ns / 1_000_000) as u32,
+                    depth: a.max_rd_atomic,
+                    incarnation: a.incarnation,
+                    ..DcEth::new(DcMessage::Open, qpn, a.id)
+                };
+                (control(a.target.dctn, psn), eth)
+            }
+            DcPhase::Closing => (control(context, psn), DcEth::new(DcMessage::Close, qpn, a.id)),
+            _ => return None,
+        };
+        let sent = self.send_control(s, qi, tx, &run, &eth);
+        if sent.is_none() {
+            self.qps[qi].association().asks = false;
+            let closes = a.phase == DcPhase::Closing;
+            if closes {
+                self.conn(s, qi).count(|c| &mut c.dc_closed);
+            }
+        }
+        sent
+    }
+
+    /// The association is over on this side; the peer's record loses a user.
+    fn leave(&mut self, s: &Shared, qi: usize) {
+        self.conn(s, qi).forget_inflight();
+        let qp = &mut self.qps[qi];
+        let peer = qp.conn.leave_peer();
+        let limited = qp.attr.rate_limit_bytes_per_s != 0;
+        qp.set_paced(limited);
+        let association = qp.association();
+        association.phase = DcPhase::Apart;
+        association.target = DcTarget::NONE;
+        let most = association.max_rd_atomic;
+        qp.attr.max_rd_atomic = most;
+        qp.attr.dest_qp_num = 0;
+        self.peer_leave(peer);
+    }
+
+    /// How the next packet of a DCI will travel.
+    pub(super) fn next_initiator_path(&self, s: &Shared, qi: usize) -> Option<Path> {
+        self.path_to_peer(qi).or_else(|| match self.head_of(s, qi) {
+            Head::For(target) => Some(self.peers[target.peer as usize].path),
+            _ => None,
+        })
+    }
+
+    /// Takes an answer of a target. False: it is none for the present association.
+    pub(super) fn take_answer(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        now: u64,
+        from: &Origin,
+        eth: &DcEth,
+    ) -> bool {
+        let mut c = self.conn(s, qi);
+        let a = *c.qp.association();
+        if eth.version != DcEth::VERSION || !c.is_control_of_peer(from) {
+            return false;
+        }
+        if eth.id != a.id {
+            // A late OPEN has made the context that is wanted back.
+            let stray = eth.message == DcMessage::Reclaim && a.phase != DcPhase::Apart;
+            if stray {
+                c.qp.association().stray = Some((eth.qpn, eth.id));
+                self.common.ready.set(qi);
+            }
+            return stray;
+        }
+        match (eth.message, a.phase) {
+            (DcMessage::Accept, DcPhase::Opening) => c.opened(now, eth),
+            // It says that it is there.
+            (DcMessage::Accept, DcPhase::Open) => {}
+            (DcMessage::Refuse, DcPhase::Opening) => c.refused(now, eth),
+            (DcMessage::Reclaim, DcPhase::Open) => c.qp.association().wanted = true,
+            (DcMessage::Gone, DcPhase::Open) => c.target_is_gone(now, eth),
+            _ => return false,
+        }
+        self.common.ready.set(qi);
+        true
+    }
+}
+
+impl Conn<'_> {
+    /// Executes the request at the head of the queue, which has no target.
+    fn execute_next(&mut self, now: u64, index: u32) {
+        let sq = self.q.engine_sq(&self.common.key);
+        let wqe = *sq.at(index).header();
+        self.execute_local(now, index, &wqe);
+    }
+
+    /// Whether the next request must wait: it is for another target than the present one, or this
+    /// one wants its context back.
+    #[cold]
+    pub(in crate::roce) fn must_change(&mut self, index: u32) -> bool {
+        let sq = self.q.engine_sq(&self.common.key);
+        let addr = DcAddr::read(sq.at(index).tail());
+        let target = self.common.dc_target(self.qp, &addr);
+        let association = self.qp.association();
+        association.phase != DcPhase::Open
+            || association.wanted
+            || target != Some(association.target)
+    }
+
+    /// The target has a context for this initiator.
+    fn opened(&mut self, now: u64, eth: &DcEth) {
+        let qp = &mut *self.qp;
+        qp.attr.dest_qp_num = eth.qpn;
+        qp.attr.max_rd_atomic = qp.attr.max_rd_atomic.min(eth.depth);
+        if let Some(mtu) = mtu_bytes(u32::from(eth.mtu)) {
+            qp.conn.mtu = qp.conn.mtu.min(mtu);
+        }
+        let association = qp.association();
+        association.phase = DcPhase::Open;
+        association.incarnation = eth.word;
+        association.used_at = now;
+        association.busy = false;
+        association.asks = false;
+        self.count(|c| &mut c.dc_opened);
+    }
+
+    /// The target makes no association.
+    fn refused(&mut self, now: u64, eth: &DcEth) {
+        let index = self.qp.conn.req.next;
+        let association = self.qp.association();
+        let dctn = u64::from(association.target.dctn);
+        match eth.flags {
+            refusal::BUSY => {
+                let least =
+                    u64::from(eth.time).saturating_mul(1_000).clamp(BUSY_MIN_NS, BUSY_MAX_NS);
+                let wait = match association.busy {
+                    true => association.wait_ns.saturating_mul(2).clamp(least, BUSY_MAX_NS),
+                    false => least,
+                };
+                association.busy = true;
+                association.wait_ns = wait;
+                association.again_at = now.saturating_add(wait);
+                let at = association.next_deadline();
+                self.wake_at(at);
+            }
+            refusal::KEY => {
+                let (status, cause) = (wc_status::REM_ACCESS_ERR, CauseCode::DcKey);
+                self.fail_request(now, index, status, cause, dctn, 0);
+            }
+            _ => {
+                let (status, cause) = (wc_status::REM_INV_REQ_ERR, CauseCode::RemoteInvalidRequest);
+                self.fail_request(now, index, status, cause, dctn, 0);
+            }
+        }
+    }
+
+    /// The target no longer knows the association: requests under way may have been executed or
+    /// not.
+    fn target_is_gone(&mut self, now: u64, eth: &DcEth) {
+        self.qp.association().phase = DcPhase::Leaving;
+        let Some(index) = self.oldest_open() else { return };
+        let dctn = u64::from(self.qp.association().target.dctn);
+        let anew = u64::from(eth.flags & DcEth::RESTARTED);
+        let (status, cause) = (wc_status::RETRY_EXC_ERR, CauseCode::DcTargetGone);
+        self.fail_request(now, index, status, cause, dctn, anew);
+    }
+
+    /// The timer of a DCI: asks again, or gives up.
+    #[cold]
+    pub(in crate::roce) fn on_dc_timer(&mut self, now: u64) {
+        let association = self.qp.association();
+        if association.phase != DcPhase::Opening {
+            return;
+        }
+        if now >= association.deadline {
+            return self.give_up_opening(now);
+        }
+        if now >= association.again_at {
+            association.asks = true;
+            association.again_at = now.saturating_add(association.wait_ns);
+            if !association.busy {
+                association.wait_ns = association.wait_ns.saturating_mul(2);
+            }
+            self.common.ready.set(self.qi);
+        }
+        let at = self.qp.association().next_deadline();
+        self.wake_at(at);
+    }
+
+    /// No target has answered in time: the request at the head fails.
+    fn give_up_opening(&mut self, now: u64) {
+        let (timeout, retries) = (self.qp.conn.timeout_ns, u64::from(self.qp.attr.retry_cnt));
+        let a = *self.qp.association();
+        let (cause, x, y) = match self.explanation(a.since) {
+            _ if a.busy => (CauseCode::DcNoContext, a.target.dctn.into(), 0),
+            Some(known) => known,
+            None if self.qp.attr.timeout == 0 => (CauseCode::Deadline, timeout, 0),
+            None => (CauseCode::RetryExceeded, timeout, retries),
+        };
+        let index = self.qp.conn.req.next;
+        self.fail_request(now, index, wc_status::RETRY_EXC_ERR, cause, x, y);
+    }
+}

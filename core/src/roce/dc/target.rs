@@ -1,0 +1,339 @@
+//! The target: takes associations into its contexts, refuses others, and answers for those that it
+//! does not know.
+
+use super::contexts::{Context, Reply};
+use super::{control, emit_control, Sent, Transport};
+use crate::roce::peer::{Path, PeerAddr};
+use crate::roce::run::Run;
+use crate::roce::txbuf::TxBuf;
+use crate::roce::Origin;
+use crate::verbs::kind::QpKind;
+use crate::verbs::objects::Qp;
+use crate::verbs::shared::Shared;
+use crate::verbs::types::{qp_state, wc_status, QpAttr};
+use crate::verbs::NONE;
+use crate::wire::dceth::{refusal, DcEth, DcMessage};
+use crate::wire::{mtu_bytes, Psn};
+
+/// Contexts that one initiator may have: that of its present association, and one that a late
+/// OPEN has made.
+const CONTEXTS_EACH: usize = 2;
+/// An initiator is asked for its context at most once in this time.
+const RECLAIM_INTERVAL_NS: u64 = 1_000_000;
+/// How long an initiator that finds no context is told to wait, in microseconds: the round trip in
+/// which another gives up its own.
+const BUSY_US: u32 = 100;
+/// Bounds of the lease that an initiator may ask for.
+const LEASE_MIN_MS: u32 = 1_000;
+const LEASE_MAX_MS: u32 = 60_000;
+
+/// Whether two keys are equal, in a time that does not tell where they differ.
+fn is_same_key(a: u64, b: u64) -> bool {
+    core::hint::black_box(a ^ b) == 0
+}
+
+impl Transport {
+    /// Takes the OPEN of an initiator to a DCT. False: it is dropped.
+    pub(super) fn take_open(
+        &mut self,
+        s: &Shared,
+        dct: usize,
+        now: u64,
+        from: &Origin,
+        run: &Run,
+        eth: &DcEth,
+    ) -> bool {
+        let refuse = |flags, time| DcEth { flags, time, ..answer(DcMessage::Refuse, eth) };
+        if eth.version != DcEth::VERSION {
+            return self.reply(dct, from, run, refuse(refusal::VERSION, 0));
+        }
+        // Before the key is known to be right nothing is made or kept for the sender.
+        if !is_same_key(eth.word, self.qps[dct].init.dc_key) {
+            self.conn(s, dct).count(|c| &mut c.dc_refused_key);
+            return self.dc.may_refuse_key(now)
+                && self.reply(dct, from, run, refuse(refusal::KEY, 0));
+        }
+        let known = |c: &Context| {
+            c.dct == dct as u32 && c.id == eth.id && c.gid == from.gid && c.qpn == eth.qpn
+        };
+        if let Some(at) = self.dc.list.iter().position(known) {
+            // It asks again, or whether the association is still there.
+            let context = &mut self.dc.list[at];
+            context.owes = Some(DcMessage::Accept);
+            context.since = now;
+            let qi = context.qi as usize;
+            self.common.ready.set(qi);
+            return true;
+        }
+        if eth.flags & DcEth::RESUME != 0 {
+            self.conn(s, dct).count(|c| &mut c.dc_gone);
+            let incarnation = self.dc.incarnation;
+            let anew = eth.incarnation != incarnation;
+            let flags = if anew { DcEth::RESTARTED } else { 0 };
+            let gone = DcEth { flags, word: incarnation, ..answer(DcMessage::Gone, eth) };
+            return self.reply(dct, from, run, gone);
+        }
+        let made = self
+            .choose_context(s, dct, now, from, eth.qpn)
+            .and_then(|at| self.bind_context(s, at, dct, now, from, run, eth).then_some(()));
+        if made.is_none() {
+            self.conn(s, dct).count(|c| &mut c.dc_busy);
+            return self.reply(dct, from, run, refuse(refusal::BUSY, BUSY_US));
+        }
+        self.conn(s, dct).count(|c| &mut c.dc_accepted);
+        true
+    }
+
+    /// A context for one more initiator. `None`: none is free; one is asked for.
+    fn choose_context(
+        &mut self,
+        s: &Shared,
+        dct: usize,
+        now: u64,
+        from: &Origin,
+        qpn: u32,
+    ) -> Option<usize> {
+        let (mut free, mut wanted, mut over) = (None::<(bool, u64, usize)>, None, None);
+        let is_own = |c: &Context| !c.is_free() && c.gid == from.gid && c.qpn == qpn;
+        let crowded = self.dc.list.iter().filter(|c| is_own(c)).count() >= CONTEXTS_EACH;
+        let srq = self.qps[dct].srq;
+        for at in 0..self.dc.list.len() {
+            let context = &mut self.dc.list[at];
+            if crowded && !is_own(context) {
+                continue;
+            }
+            let qp = &self.qps[context.qi as usize];
+            if context.is_free() {
+                // One that holds a receive request of this SRQ comes first.
+                let holds = qp.conn.resp.recv.taken && qp.srq == srq;
+                let rank = (!holds, context.since, at);
+                free = Some(free.map_or(rank, |best| best.min(rank)));
+                continue;
+            }
+            let silence = context.silence(qp, now);
+            let is_idle = qp.is_idle_context();
+            // In the middle of a message an initiator has twice the time.
+            let lease = context.lease_ns.saturating_mul(if is_idle { 1 } else { 2 });
+            if silence > lease {
+                over = over.max(Some((silence, at)));
+            } else if qp.state == qp_state::RTR
+                && context.owes.is_none()
+                && now >= context.reclaim_at
+            {
+                // Rather one that is idle; another ends its requests first.
+                wanted = wanted.max(Some((is_idle, silence, at)));
+            }
+        }
+        if let Some((.., at)) = free {
+            return Some(at);
+        }
+        if let Some((_, at)) = over {
+            self.free_context(s, at, now);
+            return Some(at);
+        }
+        let (.., at) = wanted?;
+        let context = &mut self.dc.list[at];
+        context.owes = Some(DcMessage::Reclaim);
+        context.reclaim_at = now.saturating_add(RECLAIM_INTERVAL_NS);
+        let qi = context.qi as usize;
+        self.common.ready.set(qi);
+        self.conn(s, dct).count(|c| &mut c.dc_reclaimed);
+        None
+    }
+
+    /// Makes a free context that of an initiator. False: there is no record left for its address.
+    #[allow(clippy::too_many_arguments)] // who, for whom, and what it asked for
+    fn bind_context(
+        &mut self,
+        s: &Shared,
+        at: usize,
+        dct: usize,
+        now: u64,
+        from: &Origin,
+        run: &Run,
+        eth: &DcEth,
+    ) -> bool {
+        let Some((peer, loopback)) = self.peer_of_origin(dct, from) else { return false };
+        let each = self.dc.numbers_each();
+        let context = &mut self.dc.list[at];
+        context.number = (context.number + 1) % each.max(1) as u32;
+        let qpn = self.dc.numbers[at * each + context.number as usize];
+        let wants_link = matches!(from.path, Path::Link(_));
+        self.dc.want_links |= wants_link;
+        let context = &mut self.dc.list[at];
+        let lease_ms = eth.time.clamp(LEASE_MIN_MS, LEASE_MAX_MS);
+        let qi = context.qi as usize;
+        *context = Context {
+            dct: dct as u32,
+            id: eth.id,
+            gid: from.gid,
+            qpn: eth.qpn,
+            seen: self.qps[qi].counters.rcvd_pkts,
+            since: now,
+            lease_ns: u64::from(lease_ms) * 1_000_000,
+            owes: Some(DcMessage::Accept),
+            reclaim_at: 0,
+            wants_link,
+            ..*context
+        };
+        let t = &self.qps[dct];
+        let (pd, srq, rcq, shown) = (t.pd, t.srq, t.rcq, t.qpn);
+        let (access, rnr) = (t.attr.qp_access_flags, t.attr.min_rnr_timer);
+        let (mtu, most) = (t.attr.path_mtu, self.common.config.max_rd_atomic.min(255) as u8);
+        if self.qps[qi].srq != srq && self.qps[qi].conn.resp.recv.taken {
+            // A request of another SRQ, which this association cannot use.
+            self.conn(s, qi).fail_recv(wc_status::WR_FLUSH_ERR);
+            self.qps[qi].conn.resp.recv = Default::default();
+        }
+        let index = qpn.wrapping_sub(self.common.qpn_base) as usize;
+        self.common.by_qpn[index] = qi as u32 + 1;
+        let qp = &mut self.qps[qi];
+        (qp.pd, qp.srq, qp.rcq, qp.qpn, qp.wc_qpn) = (pd, srq, rcq, qpn, shown);
+        qp.attr = QpAttr {
+            path_mtu: mtu.min(u32::from(eth.mtu).max(1)),
+            dest_qp_num: eth.qpn,
+            qp_access_flags: access,
+            min_rnr_timer: rnr,
+            max_dest_rd_atomic: eth.depth.min(most),
+            port_num: 1,
+            ..QpAttr::default()
+        };
+        qp.conn.mtu = mtu_bytes(qp.attr.path_mtu).unwrap_or(256);
+        (qp.conn.peer, qp.conn.loopback) = (peer, loopback);
+        qp.conn.resp.epsn = run.psn;
+        qp.conn.resp.ack_psn = run.psn.prev();
+        self.conn(s, qi).set_state(qp_state::RTR);
+        self.common.ready.set(qi);
+        true
+    }
+
+    /// The record of the address that a control packet came from, with one more user. `None`: there
+    /// is no free one.
+    fn peer_of_origin(&mut self, dct: usize, from: &Origin) -> Option<(u32, bool)> {
+        let (local, ah) = (self.common.local, self.qps[dct].attr.ah);
+        let addr = PeerAddr {
+            gid: from.gid,
+            scope_id: if from.gid[..2] == [0xfe, 0x80] { local.scope_id } else { 0 },
+            port: local.port,
+            traffic_class: ah.traffic_class,
+            hop_limit: ah.hop_limit,
+        };
+        let path = match from.path {
+            Path::Loopback => Path::Loopback,
+            // The way back over a link is another link, which need not be there yet.
+            Path::Port | Path::Link(_) | Path::Lost => Path::Port,
+        };
+        let peer = self.peer_join(addr, path)?;
+        Some((peer, path == Path::Loopback))
+    }
+
+    /// The association ends. False: the context is of another.
+    pub(super) fn take_close(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        now: u64,
+        from: &Origin,
+        eth: &DcEth,
+    ) -> bool {
+        let at = self.context_of(qi);
+        let context = &self.dc.list[at];
+        let ours = context.id == eth.id && context.qpn == eth.qpn && !context.is_free();
+        if !ours || context.gid != from.gid {
+            return false;
+        }
+        self.free_context(s, at, now);
+        true
+    }
+
+    /// Queues an answer that belongs to no context. False: it finds no place.
+    fn reply(&mut self, dct: usize, from: &Origin, run: &Run, eth: DcEth) -> bool {
+        if self.dc.replies.is_full() {
+            return false;
+        }
+        let Some((peer, _)) = self.peer_of_origin(dct, from) else { return false };
+        let run = control(eth.qpn, run.psn);
+        let queued = self.dc.replies.push(Reply { dct: dct as u32, peer, run, eth });
+        debug_assert!(queued.is_ok(), "a place was checked");
+        self.common.ready.set(dct);
+        true
+    }
+
+    /// The next answer of a DCT, by its place.
+    fn next_reply(&self, dct: usize) -> Option<usize> {
+        self.dc.replies.iter().position(|reply| reply.dct == dct as u32)
+    }
+
+    /// Sends the answers of a DCT.
+    pub(super) fn transmit_replies(&mut self, dct: usize, tx: &mut TxBuf<'_>) -> Sent {
+        while let Some(at) = self.next_reply(dct) {
+            let Reply { peer: to, run, eth, .. } = self.dc.replies[at];
+            let peer = &self.peers[to as usize];
+            let lost = peer.path == Path::Lost;
+            if peer.path != tx.path() && !lost {
+                return Sent::OtherPath;
+            }
+            if !lost {
+                if !tx.aim(to, &peer.flow, peer.max_seg) || !emit_control(tx, &run, &eth) {
+                    return Sent::Full;
+                }
+                let bytes = run.wire_bytes(1, DcEth::LEN as u32);
+                for c in [&mut self.qps[dct].counters, &mut self.common.counters] {
+                    c.count_sent(1, bytes);
+                }
+            }
+            self.dc.replies.remove(at);
+            self.peer_leave(to);
+        }
+        Sent::Idle
+    }
+
+    /// How the next answer of a DCT will travel.
+    pub(super) fn next_reply_path(&self, dct: usize) -> Option<Path> {
+        let at = self.next_reply(dct)?;
+        self.peers.get(self.dc.replies[at].peer as usize).map(|p| p.path)
+    }
+
+    /// [`Transport::transmit`] for a context: the control message that it owes, then its answers.
+    pub(super) fn transmit_context(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        tx: &mut TxBuf<'_>,
+        now: u64,
+    ) -> Sent {
+        let at = self.context_of(qi);
+        let context = self.dc.list[at];
+        if let Some(message) = context.owes {
+            let (run, eth) = self.control_of(&self.qps[qi], &context, message);
+            if let Some(sent) = self.send_control(s, qi, tx, &run, &eth) {
+                return sent;
+            }
+            self.dc.list[at].owes = None;
+        }
+        self.conn(s, qi).transmit(tx, now)
+    }
+
+    /// The control message of a context, and its packet.
+    fn control_of(&self, qp: &Qp, context: &Context, message: DcMessage) -> (Run, DcEth) {
+        debug_assert!(qp.kind == QpKind::DcContext && context.dct != NONE);
+        let base = DcEth::new(message, qp.qpn, context.id);
+        let expected: Psn = qp.conn.resp.epsn;
+        let eth = match message {
+            DcMessage::Accept => DcEth {
+                mtu: qp.attr.path_mtu as u8,
+                word: self.dc.incarnation,
+                time: (context.lease_ns / 1_000_000) as u32,
+                depth: qp.attr.max_dest_rd_atomic,
+                ..base
+            },
+            _ => base,
+        };
+        (control(context.qpn, expected), eth)
+    }
+}
+
+/// An answer to an initiator's OPEN that names no context.
+fn answer(message: DcMessage, to: &DcEth) -> DcEth {
+    DcEth::new(message, to.qpn, to.id)
+}
