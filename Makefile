@@ -40,11 +40,13 @@ lib: ## Build libgdrcore.so and libgdrcore.a.
 	$(CARGO) build --release -p gdrcore
 	@scripts/static_lib.sh "$(RELEASE)" "$(STATIC)"
 
-dropin: ## Build libibverbs.so.1 and gdrcore-run, which runs programs of libibverbs and librdmacm on the soft device.
-	$(CARGO) build --release -p gdrcore-dropin -p gdrcore-preload -p gdrcore-run
+dropin: ## Build libibverbs.so.1, libmlx5.so.1 and gdrcore-run, which runs programs of libibverbs and librdmacm on the soft device.
+	$(CARGO) build --release -p gdrcore-dropin -p gdrcore-mlx5 -p gdrcore-preload -p gdrcore-run
 	@mkdir -p "$(DROPIN)" "$(BIN)"
 	@$(call PUT,$(RELEASE)/libgdrcore_dropin.so,$(DROPIN)/libibverbs.so.1)
 	@[ -e "$(DROPIN)/libibverbs.so" ] || ln -sf libibverbs.so.1 "$(DROPIN)/libibverbs.so"
+	@$(call PUT,$(RELEASE)/libgdrcore_mlx5.so,$(DROPIN)/libmlx5.so.1)
+	@[ -e "$(DROPIN)/libmlx5.so" ] || ln -sf libmlx5.so.1 "$(DROPIN)/libmlx5.so"
 	@$(call PUT,$(RELEASE)/libgdrcore_preload.so,$(DROPIN)/libgdrcore_preload.so)
 	@$(call PUT,$(RELEASE)/gdrcore-run,$(BIN)/gdrcore-run)
 
@@ -111,6 +113,8 @@ install: lib dropin router ## Install library, header, router, gdrcore.pc and CM
 		install -m 755 "$(RELEASE)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so"; fi
 	install -D -m 755 "$(DROPIN)/libibverbs.so.1" "$(DESTDIR)$(LIBDIR)/gdrcore/libibverbs.so.1"
 	ln -sf libibverbs.so.1 "$(DESTDIR)$(LIBDIR)/gdrcore/libibverbs.so"
+	install -m 755 "$(DROPIN)/libmlx5.so.1" "$(DESTDIR)$(LIBDIR)/gdrcore/libmlx5.so.1"
+	ln -sf libmlx5.so.1 "$(DESTDIR)$(LIBDIR)/gdrcore/libmlx5.so"
 	install -m 755 "$(DROPIN)/libgdrcore_preload.so" "$(DESTDIR)$(LIBDIR)/gdrcore/libgdrcore_preload.so"
 	install -D -m 755 "$(BIN)/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin/gdrcore-run"
 	install -D -m 755 "$(MEMPOOL)/libmempool.so" "$(DESTDIR)$(LIBDIR)/gdrcore/mempool/libmempool.so"

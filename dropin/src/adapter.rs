@@ -24,6 +24,9 @@ const TRANSPORT_IB: c_int = 0;
 pub struct Adapter {
     /// The part that programs see.
     pub ibv: ibv_device,
+    /// rdma-core's drivers have their table of operations behind each device. Debian's libmlx5
+    /// compares its first word with its own, and so refuses this device.
+    pub behind: [u64; 8],
     pub kind: &'static DeviceKind,
     /// Its address and UDP port.
     pub endpoint: Endpoint,
@@ -61,6 +64,7 @@ impl Adapter {
         let lid = if env::lid() { low_bits(&endpoint.ip) } else { 0 };
         Adapter {
             ibv,
+            behind: [0; 8],
             kind: &KINDS[usize::from(router.is_some())],
             endpoint,
             index,
@@ -120,7 +124,10 @@ impl Adapter {
     /// # Safety
     /// `device` came from `ibv_get_device_list`.
     pub unsafe fn of(device: *const ibv_device) -> &'static Adapter {
-        const { assert!(offset_of!(Adapter, ibv) == 0) };
+        const {
+            assert!(offset_of!(Adapter, ibv) == 0);
+            assert!(offset_of!(Adapter, behind) == size_of::<ibv_device>());
+        };
         // SAFETY: the caller's promise; entries live as long as the process.
         unsafe { &*device.cast::<Adapter>() }
     }

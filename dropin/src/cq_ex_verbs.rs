@@ -34,9 +34,14 @@ pub unsafe extern "C" fn create_cq_ex(
     Verb("ibv_create_cq_ex").pointer(unsafe { create(context, init) })
 }
 
+/// An extended CQ.
+///
+/// # Errors
+/// [`Error::Unsupported`](gdrcore_core::Error::Unsupported): a flag; those of [`Cq::make`].
+///
 /// # Safety
 /// The program's pointers.
-unsafe fn create(
+pub unsafe fn create(
     context: *mut ibv_context,
     init: *mut ibv_cq_init_attr_ex,
 ) -> Result<*mut ibv_cq_ex> {

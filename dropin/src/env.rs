@@ -13,6 +13,8 @@
 //!   are then reached by packets, too.
 //! * `GDRC_STATS`: `1`: print the counters of the process when it ends.
 //! * `GDRC_VERBOSE`: `1`: print to standard error why a verb or a connection is refused.
+//! * `GDRC_IDENTITY`: `mlx5`: vendor and part of the device are those of a ConnectX-5, for programs
+//!   that use DC only there; default `gdrcore`.
 //! * `GDRC_LID`: `1`: ports have a LID, and an address vector may name its peer by that alone.
 //!
 //! A value that cannot be parsed is reported once on standard error and counts as not set. If a
@@ -134,6 +136,27 @@ pub fn stats() -> bool {
 /// Whether `GDRC_LID` requests LIDs.
 pub fn lid() -> bool {
     is_on("GDRC_LID")
+}
+
+/// The NIC whose vendor and part the device reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// None of any vendor.
+    Own,
+    /// A ConnectX-5.
+    Mlx5,
+}
+
+/// The identity in `GDRC_IDENTITY`.
+pub fn identity() -> Identity {
+    match text("GDRC_IDENTITY").as_deref() {
+        None | Some("gdrcore") => Identity::Own,
+        Some("mlx5") => Identity::Mlx5,
+        Some(other) => {
+            complain("GDRC_IDENTITY", other, "gdrcore or mlx5");
+            Identity::Own
+        }
+    }
 }
 
 fn is_on(name: &str) -> bool {

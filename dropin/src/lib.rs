@@ -18,6 +18,7 @@
 //!   `open_verbs`: open and close.
 //! * `ucma_table`: the kernel's end of librdmacm. `uverbs_commands`: the kernel's end of commands
 //!   that programs write themselves. `sysfs`: files of devices that programs read.
+//! * `mlx5`: mlx5dv, which our `libmlx5.so.1` passes on.
 //! * Independent of a device: `gids`, `string_verbs`, `rate_verbs`, `kern_verbs`, `fork_verbs`.
 //!
 //! The exported names with their versions are the table `symbols/*.txt`, of which `build.rs` makes
@@ -48,6 +49,7 @@ mod hca_kinds;
 mod kern_verbs;
 mod list_verbs;
 mod mcast_verbs;
+mod mlx5;
 mod mr_verbs;
 mod null_memory;
 mod open_context;

@@ -3,6 +3,7 @@
 //! Entries are never freed, since programs keep pointers to them; an address keeps its entry and
 //! name.
 
+use crate::abi::ibv_device;
 use crate::adapter::{places, Adapter};
 use crate::fork_verbs::around_forks;
 use crate::hca::Hca;
@@ -89,6 +90,11 @@ pub fn present() -> Vec<&'static Adapter> {
         }
     }
     list
+}
+
+/// Whether a pointer of a program is that of an entry.
+pub fn is_listed(device: *const ibv_device) -> bool {
+    STATE.lock().adapters.iter().any(|a| core::ptr::eq(&a.ibv, device))
 }
 
 /// The open device of an entry, opened if it is not, for one more context. [`put`] releases it.

@@ -12,7 +12,7 @@ use crate::verb_result::{object, set_errno, Verb};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use gdrcore_core::verbs::types::{access, qp_type, send_flags, wr_opcode};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Error, Result};
 
 /// Most requests that are copied at once.
 const CHUNK: usize = 16;
@@ -39,13 +39,13 @@ pub unsafe extern "C" fn post_send(
     // SAFETY: the program's QP. Not checked for null: the inline verb has read it already.
     let q = unsafe { &*qp.cast::<Qp>() };
     let mut at: *const ibv_send_wr = wr;
-    // SAFETY: the program's list.
-    let done = unsafe {
-        if q.ex.qp_base.qp_type == qp_type::UD || binds(wr, q.cap.max_send_wr) {
-            post_translated(q, wr, &mut at)
-        } else {
-            retry_while_busy(|| q.device.post_send(q.handle, wr, &mut at))
-        }
+    let done = match q.kind {
+        qp_type::DCI => Err(refuse!(
+            Unsupported,
+            "a request of a DCI names its target: ibv_wr_ calls and mlx5dv_wr_set_dc_addr"
+        )),
+        // SAFETY: the program's list.
+        _ => unsafe { post(q, wr, &mut at) },
     };
     if done.is_ok() {
         return 0;
@@ -55,6 +55,34 @@ pub unsafe extern "C" fn post_send(
         unsafe { bad.write(at.cast_mut()) };
     }
     post_code(Verb("ibv_post_send"), done)
+}
+
+/// Posts the requests of a batch: a list of our own, which names address handles of datagrams, and
+/// windows and regions, by the program's pointers, and those of a DCI by the device's handles.
+///
+/// # Safety
+/// The list and its objects live.
+pub unsafe fn post_batch(q: &Qp, wr: *const ibv_send_wr) -> c_int {
+    let mut at = wr;
+    // SAFETY: the caller's promise.
+    match unsafe { post(q, wr, &mut at) } {
+        Ok(()) => 0,
+        failed => post_code(Verb("ibv_wr_complete"), failed),
+    }
+}
+
+/// # Safety
+/// The list and its objects live.
+#[inline]
+unsafe fn post(q: &Qp, wr: *const ibv_send_wr, at: &mut *const ibv_send_wr) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if q.kind == qp_type::UD || binds(wr, q.cap.max_send_wr) {
+            post_translated(q, wr, at)
+        } else {
+            retry_while_busy(|| q.device.post_send(q.handle, wr, at))
+        }
+    }
 }
 
 /// Whether one of the first `n` requests of a list binds a window; no more than that can be posted.
@@ -152,7 +180,7 @@ unsafe fn translate(q: &Qp, w: &mut ibv_send_wr) -> Result<()> {
                     object(w.ext.bind_mw.bind_info.mr as *const Mr)?.handle;
             }
         }
-    } else if q.ex.qp_base.qp_type == qp_type::UD {
+    } else if q.kind == qp_type::UD {
         // SAFETY: as above; of a UD request this is the part of the union that counts.
         unsafe { w.wr.ud.ah = object(w.wr.ud.ah as *const Ah)?.handle };
     }

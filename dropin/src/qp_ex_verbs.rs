@@ -6,9 +6,10 @@
 //! anything.
 
 use crate::abi::*;
+use crate::mlx5::requests;
 use crate::open_context::Context;
 use crate::post_verbs;
-use crate::qp_verbs::{destroy_qp, make, make_target, publish, Qp};
+use crate::qp_verbs::{destroy_qp, make, make_as, make_target, publish, Qp};
 use crate::send_batch::SendBatch;
 use crate::verb_result::{out, Verb};
 use crate::xrcd_verbs::Xrcd;
@@ -25,7 +26,7 @@ const RC_OPS: u64 = UC_OPS | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9 | EX_ATOMIC_WRITE
 const EX_ATOMIC_WRITE: u64 = 1 << 12;
 
 /// `ibv_qp_init_attr_mask`.
-const INIT_PD: u32 = 1;
+pub const INIT_PD: u32 = 1;
 const INIT_XRCD: u32 = 2;
 const INIT_CREATE_FLAGS: u32 = 4;
 const INIT_SEND_OPS: u32 = 64;
@@ -35,64 +36,80 @@ pub unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    Verb("ibv_create_qp_ex").pointer((|| {
-        // SAFETY: the program's pointers.
-        let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
-        let known = INIT_PD | INIT_XRCD | INIT_CREATE_FLAGS | INIT_SEND_OPS;
-        if i.comp_mask & !known != 0 {
-            return Err(refuse!(
-                Unsupported,
-                "comp_mask {:#x}: the device knows {known:#x}",
-                i.comp_mask
-            ));
-        }
-        let target = i.qp_type == qp_type::XRC_RECV;
-        let (bit, word) = if target { (INIT_XRCD, "XRCD") } else { (INIT_PD, "PD") };
-        if i.comp_mask & bit == 0 {
-            return Err(refuse!(
-                Invalid,
-                "comp_mask {:#x}: it lacks IBV_QP_INIT_ATTR_{word}",
-                i.comp_mask
-            ));
-        }
-        if i.comp_mask & INIT_CREATE_FLAGS != 0 && i.create_flags != 0 {
-            return Err(refuse!(
-                Unsupported,
-                "create_flags {:#x}: the device has none",
-                i.create_flags
-            ));
-        }
-        if target {
-            if i.comp_mask & INIT_SEND_OPS != 0 && i.send_ops_flags != 0 {
-                let ops = i.send_ops_flags;
-                return Err(refuse!(Unsupported, "send_ops_flags {ops:#x}: XRC_RECV has none"));
-            }
-            // SAFETY: as above.
-            let xrcd = unsafe { Xrcd::of(i.xrcd)? }.handle;
-            // SAFETY: as above.
-            return unsafe { make_target(context, xrcd, i.qp_context, None) }.map(publish);
-        }
-        let plain = ibv_qp_init_attr {
-            qp_context: i.qp_context,
-            send_cq: i.send_cq,
-            recv_cq: i.recv_cq,
-            srq: i.srq,
-            cap: i.cap,
-            qp_type: i.qp_type,
-            sq_sig_all: i.sq_sig_all,
-        };
+    // SAFETY: the program's pointers.
+    Verb("ibv_create_qp_ex").pointer(unsafe { create(context, init, None) })
+}
+
+/// Creates a QP: of the type in `init`, or (`dc`) of one of the device's types for DC, with the
+/// access key of a DCT.
+///
+/// # Errors
+/// [`Error::Unsupported`]: type, flag or operation; [`Error::Invalid`]; [`Error::NoMemory`].
+///
+/// # Safety
+/// The program's pointers.
+pub unsafe fn create(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+    dc: Option<(u32, u64)>,
+) -> Result<*mut ibv_qp> {
+    // SAFETY: the caller's promise.
+    let (_, i) = unsafe { (Context::of(context)?, out(init)?) };
+    let target = dc.is_none() && i.qp_type == qp_type::XRC_RECV;
+    check(i, target)?;
+    if target {
         // SAFETY: as above.
-        let qp = unsafe { make(i.pd, &plain, &mut i.cap)? };
-        if i.comp_mask & INIT_SEND_OPS != 0 {
-            // SAFETY: just made, and known to nobody.
-            if let Err(e) = extend(unsafe { &mut *qp }, i.send_ops_flags) {
-                // SAFETY: as above.
-                unsafe { destroy_qp(qp.cast()) };
-                return Err(e);
-            }
+        let xrcd = unsafe { Xrcd::of(i.xrcd)? }.handle;
+        // SAFETY: as above.
+        return unsafe { make_target(context, xrcd, i.qp_context, None) }.map(publish);
+    }
+    let plain = ibv_qp_init_attr {
+        qp_context: i.qp_context,
+        send_cq: i.send_cq,
+        recv_cq: i.recv_cq,
+        srq: i.srq,
+        cap: i.cap,
+        qp_type: i.qp_type,
+        sq_sig_all: i.sq_sig_all,
+    };
+    // SAFETY: as above.
+    let qp = unsafe {
+        match dc {
+            Some(dc) => make_as(dc, i.pd, &plain, &mut i.cap)?,
+            None => make(i.pd, &plain, &mut i.cap)?,
         }
-        Ok(publish(qp))
-    })())
+    };
+    if i.comp_mask & INIT_SEND_OPS != 0 {
+        // SAFETY: just made, and known to nobody.
+        if let Err(e) = extend(unsafe { &mut *qp }, i.send_ops_flags) {
+            // SAFETY: as above.
+            unsafe { destroy_qp(qp.cast()) };
+            return Err(e);
+        }
+    }
+    Ok(publish(qp))
+}
+
+/// The parts of the attributes that do not depend on sizes. `target`: of an XRC target.
+fn check(i: &ibv_qp_init_attr_ex, target: bool) -> Result<()> {
+    let known = INIT_PD | INIT_XRCD | INIT_CREATE_FLAGS | INIT_SEND_OPS;
+    let mask = i.comp_mask;
+    if mask & !known != 0 {
+        return Err(refuse!(Unsupported, "comp_mask {mask:#x}: the device knows {known:#x}"));
+    }
+    let (bit, word) = if target { (INIT_XRCD, "XRCD") } else { (INIT_PD, "PD") };
+    if mask & bit == 0 {
+        return Err(refuse!(Invalid, "comp_mask {mask:#x}: it lacks IBV_QP_INIT_ATTR_{word}"));
+    }
+    if mask & INIT_CREATE_FLAGS != 0 && i.create_flags != 0 {
+        let flags = i.create_flags;
+        return Err(refuse!(Unsupported, "create_flags {flags:#x}: the device has none"));
+    }
+    if target && mask & INIT_SEND_OPS != 0 && i.send_ops_flags != 0 {
+        let ops = i.send_ops_flags;
+        return Err(refuse!(Unsupported, "send_ops_flags {ops:#x}: XRC_RECV has none"));
+    }
+    Ok(())
 }
 
 /// Makes a QP extended, for the operations that the program requests.
@@ -100,13 +117,13 @@ pub unsafe extern "C" fn create_qp_ex(
 /// # Errors
 /// [`Error::Unsupported`]: the device or the transport lacks one.
 fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
-    let supported = match qp.ex.qp_base.qp_type {
-        qp_type::RC | qp_type::XRC_SEND => RC_OPS,
+    let supported = match qp.kind {
+        qp_type::RC | qp_type::XRC_SEND | qp_type::DCI => RC_OPS,
         qp_type::UC => UC_OPS,
         _ => UD_OPS,
     };
     if ops & !supported != 0 {
-        let kind = qp_type::name(qp.ex.qp_base.qp_type);
+        let kind = qp_type::name(qp.kind);
         return Err(refuse!(Unsupported, "send_ops_flags {ops:#x}: {kind} has {supported:#x}"));
     }
     qp.batch = Some(Box::new(SendBatch::new(&qp.cap)));
@@ -128,10 +145,10 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
     if ops & EX_ATOMIC_WRITE != 0 {
         ex.wr_atomic_write = Some(wr_atomic_write);
     }
-    if ex.qp_base.qp_type == qp_type::UD {
+    if qp.kind == qp_type::UD {
         ex.wr_set_ud_addr = Some(wr_set_ud_addr);
     }
-    if ex.qp_base.qp_type == qp_type::XRC_SEND {
+    if qp.kind == qp_type::XRC_SEND {
         ex.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     }
     ex.wr_set_inline_data = Some(wr_set_inline_data);
@@ -141,6 +158,7 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
     ex.wr_start = Some(wr_start);
     ex.wr_complete = Some(wr_complete);
     ex.wr_abort = Some(wr_abort);
+    qp.dv = requests::functions(qp.kind == qp_type::DCI);
     Ok(())
 }
 
@@ -150,7 +168,7 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
 /// The program's QP, and this thread is between its start and its complete or abort.
 unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut SendBatch> {
     // SAFETY: the caller's promise.
-    unsafe { (*qp.cast::<Qp>()).batch.as_deref_mut() }
+    unsafe { Qp::batch_of(qp.cast()) }
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
@@ -165,6 +183,11 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: this thread has the turn.
     let Some(b) = (unsafe { batch(qp) }) else { return libc::EINVAL };
+    // SAFETY: the program's QP.
+    let q = unsafe { &*qp.cast::<Qp>() };
+    if q.kind == qp_type::DCI {
+        requests::check(b);
+    }
     let rc = match b.error {
         Some(e) => Verb("ibv_wr_complete").code(Err(e)),
         None if b.wrs.is_empty() => 0,
@@ -173,14 +196,12 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
                 let next: *const ibv_send_wr = &b.wrs[i];
                 b.wrs[i - 1].next = next;
             }
-            let mut bad = core::ptr::null_mut();
             // SAFETY: a list of our own; objects in it are the program's.
-            unsafe { post_verbs::post_send(qp.cast(), b.wrs.as_mut_ptr(), &mut bad) }
+            unsafe { post_verbs::post_batch(q, b.wrs.as_ptr()) }
         }
     };
     b.clear();
-    // SAFETY: the program's QP.
-    unsafe { &(*qp.cast::<Qp>()).lock }.unlock();
+    q.lock.unlock();
     rc
 }
 

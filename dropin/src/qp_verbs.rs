@@ -9,7 +9,7 @@ use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::HcaDevice;
 use crate::open_context::Context;
 use crate::pd_verbs::{small, Pd};
-use crate::query_verbs::VENDOR;
+use crate::query_verbs::vendor;
 use crate::send_batch::SendBatch;
 use crate::srq_verbs::Srq;
 use crate::thread_lock::{retry_while_busy, ThreadLock};
@@ -27,9 +27,15 @@ use gdrcore_net::reason;
 pub struct Qp {
     /// The public part; for a QP that is not extended, its beginning.
     pub ex: ibv_qp_ex,
+    /// What mlx5dv adds to it.
+    pub dv: mlx5dv_qp_ex,
     pub device: &'static dyn HcaDevice,
     pub hca: &'static Hca,
     pub handle: Handle,
+    /// Its type for the device; to programs all of DC are `IBV_QPT_DRIVER`.
+    pub kind: u32,
+    /// Its number. Programs see that of a DCT only from RTR on.
+    pub number: u32,
     pub cap: ibv_qp_cap,
     /// The domain that counts it; an XRC target has none.
     domain: Option<&'static Pd>,
@@ -55,6 +61,8 @@ pub struct QpSnapshot {
     pub sq_sig_all: bool,
 }
 
+/// `IBV_QPT_DRIVER`: a type of the driver's own, which here is DC.
+pub const DRIVER: u32 = 0xff;
 /// Bits of a PSN.
 const MAX_24: u32 = 0x00ff_ffff;
 /// kb/s to bytes per second.
@@ -73,6 +81,15 @@ impl Qp {
         unsafe { object(p.cast::<Qp>()) }
     }
 
+    /// The requests between `ibv_wr_start` and `ibv_wr_complete`; `None`: it is not extended.
+    ///
+    /// # Safety
+    /// A live QP, and this thread is between its start and its complete or abort.
+    pub unsafe fn batch_of<'a>(qp: *mut Qp) -> Option<&'a mut SendBatch> {
+        // SAFETY: the caller's promise: no other thread uses the batch.
+        unsafe { (*qp).batch.as_deref_mut() }
+    }
+
     /// Removes the completions of a QP that is reset or destroyed from its CQs, as drivers do: the
     /// program may have forgotten the QP's number.
     fn forget_completions(&self) {
@@ -81,7 +98,7 @@ impl Qp {
             // SAFETY: CQs outlive their QPs.
             if let Ok(cq) = unsafe { Cq::of(cq) } {
                 // It fails only in the child of a fork, which has no completions.
-                let _ = retry_while_busy(|| self.device.cq_purge(cq.handle, base.qp_num));
+                let _ = retry_while_busy(|| self.device.cq_purge(cq.handle, self.number));
             }
         }
     }
@@ -138,7 +155,13 @@ fn ring_bytes(cap: &ibv_qp_cap) -> usize {
     (n(cap.max_send_wr) + 1) * send + (n(cap.max_recv_wr) + 1) * recv + (64 << 10)
 }
 
-/// A QP that is in no table yet. Writes the granted sizes to `cap`.
+/// Bytes of the responder contexts that a device makes with its first DCT.
+const DC_CONTEXTS: usize = 8 << 20;
+
+/// A QP of libibverbs' own types that is in no table yet. Writes the granted sizes to `cap`.
+///
+/// # Errors
+/// [`Error::Unsupported`]: no such type; [`Error::Invalid`]: XRC_RECV; those of [`make_as`].
 ///
 /// # Safety
 /// The program's pointers.
@@ -151,6 +174,11 @@ pub unsafe fn make(
         let word = "an XRC_RECV is created by ibv_create_qp_ex with IBV_QP_INIT_ATTR_XRCD";
         return Err(match init.qp_type {
             qp_type::XRC_RECV => refuse!(Invalid, "qp_type 10: {word}"),
+            DRIVER => refuse!(
+                Unsupported,
+                "qp_type 255: a DCI or DCT is created by mlx5dv_create_qp with \
+                 MLX5DV_QP_INIT_ATTR_MASK_DC"
+            ),
             other => refuse!(
                 Unsupported,
                 "qp_type {other}: the device has RC (2), UC (3), UD (4) and XRC (9 and 10)"
@@ -158,14 +186,43 @@ pub unsafe fn make(
         });
     }
     // SAFETY: the caller's promise.
-    let (p, send_cq) = unsafe { (Pd::of(pd)?, Cq::of(init.send_cq)?) };
+    unsafe { make_as((init.qp_type, 0), pd, init, cap) }
+}
+
+/// A QP of a type of the device, and of an access key where it is a DCT, that is in no table yet.
+/// Writes the granted sizes to `cap`.
+///
+/// # Errors
+/// [`Error::Invalid`]: an object that the type needs is missing, or a size is too large;
+/// [`Error::NoMemory`].
+///
+/// # Safety
+/// The program's pointers.
+pub unsafe fn make_as(
+    (kind, dc_key): (u32, u64),
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+    cap: &mut ibv_qp_cap,
+) -> Result<*mut Qp> {
+    // SAFETY: the caller's promise.
+    let p = unsafe { Pd::of(pd)? };
     let mut init = *init;
-    if init.qp_type == qp_type::XRC_SEND {
-        // It receives nothing, and drivers ignore both.
-        (init.recv_cq, init.srq) = (core::ptr::null_mut(), core::ptr::null_mut());
+    match kind {
+        // They receive nothing, and drivers ignore both.
+        qp_type::XRC_SEND | qp_type::DCI => {
+            (init.recv_cq, init.srq) = (core::ptr::null_mut(), core::ptr::null_mut());
+        }
+        // It sends nothing, and drivers ignore all sizes.
+        qp_type::DCT => (init.send_cq, init.cap) = (core::ptr::null_mut(), ibv_qp_cap::default()),
+        _ => {}
     }
-    let recv_cq = match init.qp_type {
-        qp_type::XRC_SEND => 0,
+    let send_cq = match kind {
+        qp_type::DCT => 0,
+        // SAFETY: the caller's promise.
+        _ => unsafe { Cq::of(init.send_cq)? }.handle,
+    };
+    let recv_cq = match kind {
+        qp_type::XRC_SEND | qp_type::DCI => 0,
         // SAFETY: the caller's promise.
         _ => unsafe { Cq::of(init.recv_cq)? }.handle,
     };
@@ -176,16 +233,17 @@ pub unsafe fn make(
     };
     let wanted = QpInit {
         pd: p.handle,
-        send_cq: send_cq.handle,
+        send_cq,
         recv_cq,
         srq,
         xrcd: 0,
-        dc_key: 0,
-        qp_type: init.qp_type,
+        dc_key,
+        qp_type: kind,
         sq_sig_all: u32::from(init.sq_sig_all != 0),
         cap: init.cap,
     };
-    let made = p.hca.make(ring_bytes(&init.cap), |d| d.qp_create(&wanted))?;
+    let contexts = if kind == qp_type::DCT { DC_CONTEXTS } else { 0 };
+    let made = p.hca.make(ring_bytes(&init.cap) + contexts, |d| d.qp_create(&wanted))?;
     let domain = p.hold();
     for cq in [init.send_cq, init.recv_cq] {
         // SAFETY: the caller's promise.
@@ -193,10 +251,12 @@ pub unsafe fn make(
             cq.users.fetch_add(1, Ordering::Relaxed);
         }
     }
-    *cap = made.2;
+    if kind != qp_type::DCT {
+        *cap = made.2;
+    }
     // SAFETY: checked above.
     let context = unsafe { (*pd).context };
-    Ok(boxed(Place { context, hca: p.hca, pd, domain: Some(domain), xrcd: 0 }, &init, made))
+    Ok(boxed(Place { context, hca: p.hca, pd, domain: Some(domain), xrcd: 0, kind }, &init, made))
 }
 
 /// An XRC target that is in no table yet; or (`made`) one more handle of one that is.
@@ -225,7 +285,8 @@ pub unsafe fn make_target(
         qp_type: qp_type::XRC_RECV,
         sq_sig_all: 0,
     };
-    let place = Place { context, hca, pd: core::ptr::null_mut(), domain: None, xrcd };
+    let kind = qp_type::XRC_RECV;
+    let place = Place { context, hca, pd: core::ptr::null_mut(), domain: None, xrcd, kind };
     Ok(boxed(place, &init, made))
 }
 
@@ -236,15 +297,17 @@ struct Place {
     pd: *mut ibv_pd,
     domain: Option<&'static Pd>,
     xrcd: Handle,
+    /// The QP's type for the device.
+    kind: u32,
 }
 
 /// The object of a QP: its handle, its number and its sizes.
 fn boxed(
     place: Place,
     init: &ibv_qp_init_attr,
-    (handle, qp_num, cap): (Handle, u32, ibv_qp_cap),
+    (handle, number, cap): (Handle, u32, ibv_qp_cap),
 ) -> *mut Qp {
-    let Place { context, hca, pd, domain, xrcd } = place;
+    let Place { context, hca, pd, domain, xrcd, kind } = place;
     Box::into_raw(Box::new(Qp {
         ex: ibv_qp_ex::plain(ibv_qp {
             context,
@@ -254,16 +317,20 @@ fn boxed(
             recv_cq: init.recv_cq,
             srq: init.srq,
             handle: small(handle),
-            qp_num,
+            // That of a DCT is of use from RTR on, and drivers know it from then on only.
+            qp_num: if kind == qp_type::DCT { 0 } else { number },
             state: 0,
             qp_type: init.qp_type,
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
             cond: libc::PTHREAD_COND_INITIALIZER,
             events_completed: 0,
         }),
+        dv: mlx5dv_qp_ex::NONE,
         device: hca.device,
         hca,
         handle,
+        kind,
+        number,
         cap,
         domain,
         xrcd,
@@ -337,6 +404,15 @@ pub unsafe extern "C" fn modify_qp(
             }
             // SAFETY: libibverbs' own copy of the state; programs read it only between their calls.
             unsafe { (*qp).state = attr.qp_state };
+            let number = match (q.kind, attr.qp_state) {
+                (qp_type::DCT, qp_state::RESET) => Some(0),
+                (qp_type::DCT, qp_state::RTR) => Some(q.number),
+                _ => None,
+            };
+            if let Some(number) = number {
+                // SAFETY: as above.
+                unsafe { (*qp).qp_num = number };
+            }
         }
         Ok(())
     })())
@@ -435,7 +511,7 @@ pub unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int 
         // SAFETY: the program's pointers.
         unsafe {
             Qp::of(qp)?;
-            *out(ece)? = ibv_ece { vendor_id: VENDOR, ..ibv_ece::default() };
+            *out(ece)? = ibv_ece { vendor_id: vendor(), ..ibv_ece::default() };
         }
         Ok(())
     })())

@@ -3,6 +3,7 @@
 
 use crate::abi::*;
 use crate::adapter::Adapter;
+use crate::env::{self, Identity};
 use crate::gids;
 use crate::hca::Hca;
 use crate::open_context::Context;
@@ -13,10 +14,24 @@ use gdrcore_core::verbs::types::mtu;
 use gdrcore_core::{refuse, Result};
 use gdrcore_net::port::GROUPS;
 
-/// A locally administered OUI (bit 1 of its first byte), which no vendor owns. Tools treat 0 as a
-/// broken device.
-pub const VENDOR: u32 = 0x02_47_44;
-const PART: u32 = 1;
+/// Vendor and part of the device: a locally administered OUI (bit 1 of its first byte), which no
+/// vendor owns, since tools treat 0 as a broken device; and 1.
+const OWN: (u32, u32) = (0x02_47_44, 1);
+/// Those of a ConnectX-5. Some programs choose their calls by the part: perftest uses mlx5dv, and
+/// so DC, only with parts that it knows.
+const MLX5: (u32, u32) = (0x02_c9, 4119);
+
+/// The device's vendor.
+pub fn vendor() -> u32 {
+    identity().0
+}
+
+fn identity() -> (u32, u32) {
+    match env::identity() {
+        Identity::Own => OWN,
+        Identity::Mlx5 => MLX5,
+    }
+}
 
 /// The only P_Key: the default one, full member.
 const PKEY: u16 = 0xffff;
@@ -46,6 +61,7 @@ const ATOMIC_GLOB: u32 = 2;
 /// before it is used.
 const ODP: u64 = 3;
 /// `ibv_odp_transport_cap_bits`.
+pub const ODP_RC: u32 = ODP_SEND | ODP_RECV | ODP_WRITE | ODP_READ | ODP_ATOMIC | ODP_SRQ_RECV;
 const ODP_SEND: u32 = 1;
 const ODP_RECV: u32 = 2;
 const ODP_WRITE: u32 = 4;
@@ -81,8 +97,8 @@ pub fn device_attr(hca: &Hca, adapter: &Adapter) -> ibv_device_attr {
         sys_image_guid: guid,
         max_mr_size: u64::MAX,
         page_size_cap: 0xffff_f000,
-        vendor_id: VENDOR,
-        vendor_part_id: PART,
+        vendor_id: vendor(),
+        vendor_part_id: identity().1,
         hw_ver: 0,
         max_qp: int(a.max_qp),
         max_qp_wr: int(a.max_qp_wr),
@@ -141,12 +157,11 @@ pub unsafe extern "C" fn query_device_ex(
 ) -> c_int {
     // SAFETY: the program's pointer.
     Verb("ibv_query_device_ex").code(unsafe { Context::of_anybody(context) }.and_then(|c| {
-        let rc = ODP_SEND | ODP_RECV | ODP_WRITE | ODP_READ | ODP_ATOMIC | ODP_SRQ_RECV;
         let full = ibv_device_attr_ex {
             orig_attr: device_attr(c.hca, c.adapter),
             comp_mask: 0,
             odp_general_caps: ODP,
-            rc_odp_caps: rc,
+            rc_odp_caps: ODP_RC,
             uc_odp_caps: ODP_SEND | ODP_RECV | ODP_WRITE,
             ud_odp_caps: ODP_SEND | ODP_RECV | ODP_SRQ_RECV,
             completion_timestamp_mask: u64::MAX,
@@ -161,7 +176,7 @@ pub unsafe extern "C" fn query_device_ex(
             cq_mod_caps: [u16::MAX; 2],
             max_dm_size: crate::dm_verbs::MAX,
             pci_atomic_caps: [0; 3],
-            xrc_odp_caps: rc,
+            xrc_odp_caps: ODP_RC,
             phys_port_cnt_ex: 1,
         };
         // SAFETY: `size` bytes are the program's.

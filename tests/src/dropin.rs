@@ -2,9 +2,11 @@
 //! tool.
 
 use crate::library;
-use crate::tools::{find, loopback, Done, Running};
+use crate::source::root;
+use crate::tools::{find, loopback, run, Done, Running};
 use crate::{patience, place};
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,7 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>, address: &str) -> Command {
         "GDRC_PCAP",
         "GDRC_STATS",
         "GDRC_LID",
+        "GDRC_IDENTITY",
         "GDRC_VERBOSE",
         "LD_PRELOAD",
     ] {
@@ -80,6 +83,7 @@ pub struct Pair {
     port: u16,
     path: &'static str,
     lid: bool,
+    mlx5: bool,
 }
 
 impl Pair {
@@ -92,6 +96,7 @@ impl Pair {
             port: free_port(),
             path: "auto",
             lid: false,
+            mlx5: false,
         })
     }
 
@@ -107,10 +112,19 @@ impl Pair {
         self
     }
 
+    /// Gives the devices the identity of a ConnectX-5, and prints their counters.
+    pub fn as_mlx5(mut self) -> Pair {
+        self.mlx5 = true;
+        self
+    }
+
     fn side(&self, i: usize) -> Command {
         let mut c = command(&self.tool, &self.addresses[i]);
         if self.lid {
             c.env("GDRC_LID", "1");
+        }
+        if self.mlx5 {
+            c.env("GDRC_IDENTITY", "mlx5").env("GDRC_STATS", "1");
         }
         c.env("GDRC_PATH", self.path).args(&self.arguments).args(["-p", &self.port.to_string()]);
         c
@@ -132,4 +146,30 @@ impl Pair {
         let client = self.client().finish(LIMIT);
         [server.finish(LIMIT), client]
     }
+}
+
+/// Names and versions that a library exports, as `name version`; `@@` marks a name's default
+/// version.
+pub fn exports(library: &Path) -> Option<BTreeSet<String>> {
+    let done = run(Command::new(find("readelf")?).args(["-W", "--dyn-syms"]).arg(library), 20);
+    let symbols = done.output.lines().filter_map(|l| {
+        let words: Vec<&str> = l.split_whitespace().collect();
+        let name = *words.get(7)?;
+        // Neither imports nor the versions themselves.
+        (name.contains("@") && words[6] != "UND" && words[6] != "ABS").then(|| name.to_string())
+    });
+    Some(symbols.collect())
+}
+
+/// The names and versions of a table of the drop-in's exports, as `name version`.
+pub fn table(file: &str) -> BTreeSet<String> {
+    let text =
+        std::fs::read_to_string(root().join("dropin/symbols").join(file)).expect("the table");
+    let names = text.lines().filter(|l| !l.starts_with('#'));
+    names.map(|l| l.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// Names as [`exports`] has them, in the form of [`table`].
+pub fn without_defaults(exported: &BTreeSet<String>) -> BTreeSet<String> {
+    exported.iter().map(|n| n.replacen("@@", "@", 1).replacen('@', " ", 1)).collect()
 }

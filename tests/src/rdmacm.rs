@@ -32,9 +32,15 @@ pub fn command(
     program: impl AsRef<std::ffi::OsStr>,
 ) -> Command {
     let mut c = Command::new(launcher());
-    for name in
-        ["GDRC_ADDRESS", "GDRC_DEVICE", "GDRC_PATH", "GDRC_PCAP", "GDRC_STATS", "LD_PRELOAD"]
-    {
+    for name in [
+        "GDRC_ADDRESS",
+        "GDRC_DEVICE",
+        "GDRC_PATH",
+        "GDRC_PCAP",
+        "GDRC_STATS",
+        "GDRC_IDENTITY",
+        "LD_PRELOAD",
+    ] {
         c.env_remove(name);
     }
     if let Some(a) = address {

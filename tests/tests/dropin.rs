@@ -1,7 +1,9 @@
 //! The libibverbs drop-in under programs as Debian packages them.
 
 use gdrcore_tests::cpu;
-use gdrcore_tests::dropin::{command, free_port, wait_until_listened_at, Pair};
+use gdrcore_tests::dropin::{
+    command, exports, free_port, table, wait_until_listened_at, without_defaults, Pair,
+};
 use gdrcore_tests::patience::{self, wait_for};
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Running};
@@ -36,37 +38,15 @@ fn all_pass(tool: &str, n: u32, variants: &[&str]) {
     }
 }
 
-/// Names and versions that a library exports, as `name version`; `@@` marks a name's default
-/// version.
-fn exports(library: &std::path::Path) -> Option<BTreeSet<String>> {
-    let done = run(Command::new(find("readelf")?).args(["-W", "--dyn-syms"]).arg(library), 20);
-    let symbols = done.output.lines().filter_map(|l| {
-        let words: Vec<&str> = l.split_whitespace().collect();
-        let name = *words.get(7)?;
-        // Neither imports nor the versions themselves.
-        (name.contains("@") && words[6] != "UND" && words[6] != "ABS").then(|| name.to_string())
-    });
-    Some(symbols.collect())
-}
-
 #[test]
 fn the_exports_are_those_of_debians_library() {
     let ours = library::dropin().join("libibverbs.so.1");
     let Some(ours) = exports(&ours) else { skip!("no readelf (binutils)") };
-    let table = |file: &str| -> BTreeSet<String> {
-        let text =
-            std::fs::read_to_string(root().join("dropin/symbols").join(file)).expect("the table");
-        let names = text.lines().filter(|l| !l.starts_with('#'));
-        names.map(|l| l.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect()
-    };
     let listed = table("debian-12.txt");
     let later: BTreeSet<String> = ["rdma-core-57-to-64.txt", "rdma-core-65.txt"]
         .iter()
         .flat_map(|file| table(file))
         .collect();
-    let split = |s: &BTreeSet<String>| -> BTreeSet<String> {
-        s.iter().map(|n| n.replacen("@@", "@", 1).replacen('@', " ", 1)).collect()
-    };
     assert!(listed.len() > 170 && later.len() > 350, "the tables have shrunk");
     // Drivers and tools of a release look for symbols with its private version: each number must be
     // exported.
@@ -74,13 +54,13 @@ fn the_exports_are_those_of_debians_library() {
         let name = format!("verbs_register_driver_{release} IBVERBS_PRIVATE_{release}");
         assert!(listed.contains(&name) || later.contains(&name), "{name}");
     }
-    let exported = split(&ours);
+    let exported = without_defaults(&ours);
     let missing: Vec<_> = listed.union(&later).filter(|n| !exported.contains(*n)).collect();
     assert!(missing.is_empty(), "not exported: {missing:?}");
     // On a machine with Debian's own library: its list and its defaults are in the table.
     let theirs = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0");
     if let Some(theirs) = theirs.exists().then(|| exports(theirs)).flatten() {
-        assert_eq!(split(&theirs), listed);
+        assert_eq!(without_defaults(&theirs), listed);
         let defaults: Vec<_> =
             theirs.iter().filter(|n| n.contains("@@") && !ours.contains(*n)).collect();
         assert!(defaults.is_empty(), "not the default version: {defaults:?}");

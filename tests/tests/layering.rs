@@ -53,6 +53,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("gdrcore-mempool", &[]),
     ("gdrcore-ucma", &["gdrcore-core"]),
     ("gdrcore-preload", &[]),
+    ("gdrcore-mlx5", &[]),
     ("gdrcore-run", &[]),
     (
         "gdrcore-dropin",

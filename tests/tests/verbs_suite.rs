@@ -24,6 +24,25 @@ const DEBIANS_TITLE: &str = "## Release 44";
 /// Prefixes of the modules that need one vendor's NICs or a GPU.
 const OTHERS: &[&str] = &["test_mlx5", "test_efa", "test_cuda", "test_irdma"];
 
+/// The tests of mlx5's modules that pass with the identity of a ConnectX-5.
+const OF_MLX5: &[&str] = &[
+    "DCTest.test_dc_rdma_write",
+    "DCTest.test_dc_send",
+    "DCTest.test_odp_dc_traffic",
+    "DvCqTest.test_dv_cq_cqe_size_128",
+    "DvCqTest.test_dv_cq_cqe_size_64",
+    "DvCqTest.test_dv_cq_traffic",
+    "DvCqTest.test_scatter_to_cqe_control_by_qp",
+    "TimeStampTest.test_timestamp_real_time_rc_traffic",
+];
+
+/// Those that fail, because they are about variables of NVIDIA's library, or ask for an SRQ without
+/// room for a request.
+const NOT_OF_MLX5: &[&str] = &[
+    "DvCqTest.test_dv_cq_cqe_size_with_bad_size",
+    "ResourcesOnHugePageTest.test_prefer_obj_on_huge",
+];
+
 /// How many times in a row another release has to pass.
 const TIMES: usize = 3;
 
@@ -79,7 +98,7 @@ struct Suite {
 impl Suite {
     /// Copies the suite, unpacked, into a folder of its own: beside its sources Python would import
     /// the sources' pyverbs.
-    fn copy(&self, to: &Path) -> String {
+    fn copy(&self, to: &Path) -> Vec<String> {
         let mut modules = Vec::new();
         for entry in std::fs::read_dir(&self.files).expect("the suite").flatten() {
             let (from, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
@@ -92,21 +111,33 @@ impl Suite {
                 std::fs::copy(&from, to.join(&name)).expect("a copy");
             }
             if let Some(module) = plain.strip_suffix(".py") {
-                if module.starts_with("test_") && !OTHERS.iter().any(|o| module.starts_with(o)) {
-                    modules.push(module.to_string());
-                }
+                modules.push(module.to_string());
             }
         }
         modules.sort();
-        modules.join(",")
+        modules
     }
 
+    /// Runs the tests of generic verbs.
     fn run(&self, name: &str, address: &str) -> Vec<Line> {
+        let generic = |m: &str| m.starts_with("test_") && !OTHERS.iter().any(|o| m.starts_with(o));
+        self.run_modules(name, address, &[], &generic)
+    }
+
+    /// Runs some modules, under `gdrcore-run` with some options.
+    fn run_modules(
+        &self,
+        name: &str,
+        address: &str,
+        options: &[&str],
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Vec<Line> {
         let dir = scratch(name);
         let tests = dir.join("tests");
         std::fs::create_dir_all(&tests).expect("a folder");
-        let modules = self.copy(&tests);
-        let mut suite = command(Some(address), &[], PYTHON);
+        let modules: Vec<_> = self.copy(&tests).into_iter().filter(|m| wanted(m)).collect();
+        let modules = modules.join(",");
+        let mut suite = command(Some(address), options, PYTHON);
         // The suite takes the first address of the device's interface, which is not the device's.
         suite.env("GDRC_ADDRESS", address).current_dir(&dir);
         if let Some(p) = &self.python_path {
@@ -194,6 +225,29 @@ fn rdma_cores_suite_passes_as_the_page_records() {
         skip!("another release of the suite: {} tests", lines.len());
     }
     assert!(passed(&lines) >= number(0), "{} pass, {} did", passed(&lines), number(0));
+}
+
+/// rdma-core's tests of mlx5dv, most of which need features of NVIDIA's NICs and skip themselves.
+#[test]
+fn tests_of_mlx5dv_pass_or_skip_with_its_identity() {
+    let needed = "import pyverbs.providers.mlx5.mlx5dv";
+    if !Path::new(DEBIANS).is_dir() || !run(Command::new(PYTHON).args(["-c", needed]), 20).ok() {
+        skip!("no {DEBIANS}, or no pyverbs (python3-pyverbs)");
+    }
+    let suite = Suite { files: DEBIANS.into(), python_path: None, gid: "0" };
+    let of_mlx5 = |m: &str| m.starts_with("test_mlx5");
+    let lines = suite.run_modules("suite-mlx5", &loopback(95, 3), &["--mlx5"], &of_mlx5);
+    let outcome = |test: &str| {
+        let found = lines.iter().find(|l| l.test.ends_with(test));
+        found.map_or("absent", |l| l.outcome.as_str())
+    };
+    for test in OF_MLX5 {
+        assert_eq!(outcome(test), "pass", "{test}");
+    }
+    let failed = lines.iter().filter(|l| l.outcome == "fail").map(|l| l.test.as_str());
+    let failed: Vec<_> =
+        failed.filter(|t| !NOT_OF_MLX5.iter().any(|known| t.ends_with(known))).collect();
+    assert!(failed.is_empty(), "{failed:?}");
 }
 
 #[test]

@@ -27,6 +27,8 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
   -v, --verbose       print the reasons of refused verbs to standard error (GDRC_VERBOSE)
   --lid               give ports a LID, the low 16 bits of the address, for programs that
                       identify peers by nothing else (GDRC_LID)
+  --mlx5              report vendor and part of a ConnectX-5 (GDRC_IDENTITY=mlx5), for programs
+                      that use DC only with parts which they know, such as perftest
   --help, --version
 
 The exit code and signals are the program's own; 125, 126 and 127 mean bad usage, a program that
@@ -67,6 +69,7 @@ const VALUED: &[(&str, &str)] = &[
 const PLAIN: &[(&str, &str, &str)] = &[
     ("--stats", "GDRC_STATS", "1"),
     ("--lid", "GDRC_LID", "1"),
+    ("--mlx5", "GDRC_IDENTITY", "mlx5"),
     ("--verbose", "GDRC_VERBOSE", "1"),
     ("-v", "GDRC_VERBOSE", "1"),
 ];
@@ -149,9 +152,8 @@ mod tests {
 
     #[test]
     fn options_become_variables() {
-        let a = run(
-            "--address 127.0.0.2 --device=gdrc0 --path shm --pcap /tmp/x --stats --lid rping -s -v",
-        );
+        let a = run("--address 127.0.0.2 --device=gdrc0 --path shm --pcap /tmp/x --stats --lid \
+             --mlx5 rping -s -v");
         let set: Vec<_> =
             a.environment.iter().map(|(n, v)| format!("{n}={}", v.to_string_lossy())).collect();
         let wanted = [
@@ -161,6 +163,7 @@ mod tests {
             "GDRC_PCAP=/tmp/x",
             "GDRC_STATS=1",
             "GDRC_LID=1",
+            "GDRC_IDENTITY=mlx5",
         ];
         assert_eq!(set, wanted);
         assert_eq!((a.program, a.rest), ("rping".into(), vec!["-s".into(), "-v".into()]));

@@ -3,17 +3,20 @@
 //! Names, order and types of the fields are those of `<infiniband/verbs.h>`; a test compiles every
 //! size and offset against that header. Later releases only append (`verbs_context` at its front,
 //! by `sz`), so programs built against them find the fields at the same places. Enumerations are
-//! integers: a C program can store any bits there.
+//! integers: a C program can store any bits there. The structs of mlx5dv are those of
+//! `<infiniband/mlx5dv.h>` of the same release.
 
 mod attr_structs;
 mod context_structs;
 mod kern_structs;
+mod mlx5_structs;
 mod object_structs;
 mod uverbs_structs;
 
 pub use attr_structs::*;
 pub use context_structs::*;
 pub use kern_structs::*;
+pub use mlx5_structs::*;
 pub use object_structs::*;
 pub use uverbs_structs::*;
 

@@ -241,6 +241,28 @@ fn qp_commands(c: &mut String) {
     ] }
 }
 
+fn mlx5(c: &mut String) {
+    same!(c, "struct mlx5dv_context_attr", mlx5dv_context_attr, [flags, comp_mask]);
+    same! { c, "struct mlx5dv_context", mlx5dv_context, [
+        version, flags, comp_mask, cqe_comp_caps, sw_parsing_caps, striding_rq_caps,
+        tunnel_offloads_caps, max_dynamic_bfregs, max_clock_info_update_nsec, flow_action_flags,
+        dc_odp_caps, hca_core_clock, num_lag_ports, sig_caps, dci_streams_caps,
+        max_wr_memcpy_length, crypto_caps,
+    ] }
+    same! { c, "struct mlx5dv_cq_init_attr", mlx5dv_cq_init_attr, [
+        comp_mask, cqe_comp_res_format, flags, cqe_size,
+    ] }
+    same!(c, "struct mlx5dv_dc_init_attr", mlx5dv_dc_init_attr, [dc_type, dct_access_key]);
+    same! { c, "struct mlx5dv_qp_init_attr", mlx5dv_qp_init_attr, [
+        comp_mask, create_flags, dc_init_attr, send_ops_flags,
+    ] }
+    same! { c, "struct mlx5dv_qp_ex", mlx5dv_qp_ex, [
+        comp_mask, wr_set_dc_addr, wr_mr_interleaved, wr_mr_list, wr_mkey_configure,
+        wr_set_mkey_access_flags, wr_set_mkey_layout_list, wr_set_mkey_layout_interleaved,
+        wr_set_mkey_sig_block, wr_raw_wqe, wr_set_dc_addr_stream, wr_memcpy, wr_set_mkey_crypto,
+    ] }
+}
+
 #[test]
 fn layouts_are_those_of_libibverbs() {
     let header = "/usr/include/infiniband/verbs.h";
@@ -250,7 +272,8 @@ fn layouts_are_those_of_libibverbs() {
     }
     let mut c = String::from(
         "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\n\
-         #include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n",
+         #include <infiniband/mlx5dv.h>\n#include <rdma/ib_user_verbs.h>\n\
+         #include <rdma/ib_user_sa.h>\n",
     );
     let before = c.lines().count();
     objects(&mut c);
@@ -264,6 +287,7 @@ fn layouts_are_those_of_libibverbs() {
     paths(&mut c);
     commands(&mut c);
     qp_commands(&mut c);
+    mlx5(&mut c);
     assert!(c.lines().count() > before + 300, "the list of fields is incomplete");
     let dir = std::env::temp_dir().join(format!("gdrc-abi-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();

@@ -467,7 +467,7 @@ impl Device for SoftDevice {
             self.drain_and_ack(qp);
         }
         let dest_qpn = (mask & qp_attr_mask::DEST_QPN != 0).then_some(attr.dest_qp_num);
-        let names_peer = mask & qp_attr_mask::AV != 0;
+        let names_peer = mask & qp_attr_mask::AV != 0 && self.has_fixed_peer(qp)?;
         let way = if names_peer { self.ask_router(&attr.ah, dest_qpn)? } else { None };
         let mut held = self.lock_engine();
         if names_peer {

@@ -13,7 +13,7 @@ use gdrcore_core::engine::cm::ChoosePath;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::roce::peer::PeerAddr;
-use gdrcore_core::verbs::types::AhAttr;
+use gdrcore_core::verbs::types::{qp_type, AhAttr, Handle};
 
 impl SoftDevice {
     /// Makes a call of the connection manager that may move QPs, and chooses the paths of the peers
@@ -49,6 +49,16 @@ impl SoftDevice {
     ) -> Result<()> {
         let (g, port) = held.parts();
         self.choose_path_of(g, port, ah, dest_qpn, way)
+    }
+
+    /// Whether the address vector of a queue pair names its peer. That of DC has no destination:
+    /// programs leave the GID empty, or name one peer of many.
+    ///
+    /// # Errors
+    /// `Error::StaleHandle`.
+    pub(super) fn has_fixed_peer(&self, qp: Handle) -> Result<bool> {
+        let (_, init) = self.lock()?.qp_query(qp)?;
+        Ok(!matches!(init.qp_type, qp_type::DCI | qp_type::DCT))
     }
 
     /// The endpoint that an address vector names.

@@ -8,7 +8,7 @@ use crate::roce::Origin;
 use crate::verbs::association::{Association, DcPhase, DcTarget};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Qp;
-use crate::verbs::req::tx_block;
+use crate::verbs::req::{tx_block, WqeState};
 use crate::verbs::shared::Shared;
 use crate::verbs::transition::is_unicast;
 use crate::verbs::types::wc_status;
@@ -233,7 +233,14 @@ impl Transport {
     /// The association is over on this side; the peer's record loses a user.
     fn leave(&mut self, s: &Shared, qi: usize) {
         self.conn(s, qi).forget_inflight();
+        let end = s.sq(qi, &self.common.key).end();
         let qp = &mut self.qps[qi];
+        let next = qp.conn.req.next;
+        if qp.can_send() && qp.conn.req.cur_pkt == 0 && next != end {
+            // The next request may have begun, and the window let nothing of it leave: it begins
+            // anew, with the path MTU of its association.
+            *qp.wqe(next) = WqeState::default();
+        }
         let peer = qp.conn.leave_peer();
         let limited = qp.attr.rate_limit_bytes_per_s != 0;
         qp.set_paced(limited);

@@ -1,0 +1,18 @@
+//! Makes the exported names of `libmlx5.so.1` from the table of Debian's library.
+
+#[path = "../symver.rs"]
+mod symver;
+
+const LIBRARY: symver::Library = symver::Library {
+    soname: "libmlx5.so.1",
+    tables: &["../symbols/mlx5-debian-12.txt"],
+    public: "MLX5_1.",
+    private: None,
+    local: "gdrc_mlx5",
+    own_homes: &[],
+};
+
+fn main() {
+    println!("cargo:rerun-if-changed=../symver.rs");
+    LIBRARY.make();
+}
