@@ -494,6 +494,13 @@ enum gdrc_access_flags {
     GDRC_ACCESS_ZERO_BASED = 0x20,
     GDRC_ACCESS_ON_DEMAND = 0x40,
     GDRC_ACCESS_HUGETLB = 0x80,
+    /** A peer may FLUSH (GDRC_FLUSH_GLOBAL). Not of windows. */
+    GDRC_ACCESS_FLUSH_GLOBAL = 0x100,
+    /**
+     * A peer may FLUSH for ever (GDRC_FLUSH_PERSISTENT). A QP may have it; regions may not, since
+     * no device here has persistent memory: -EINVAL.
+     */
+    GDRC_ACCESS_FLUSH_PERSISTENT = 0x200,
     GDRC_ACCESS_RELAXED_ORDERING = 0x100000,
 };
 
@@ -742,6 +749,7 @@ enum gdrc_wc_opcode {
     GDRC_WC_OP_FETCH_ADD = 4,
     GDRC_WC_OP_BIND_MW = 5,
     GDRC_WC_OP_LOCAL_INV = 6,
+    GDRC_WC_OP_FLUSH = 8,
     GDRC_WC_OP_ATOMIC_WRITE = 9,
     /** Bit 7 is set in every receive opcode. */
     GDRC_WC_OP_RECV = 128,
@@ -1215,7 +1223,7 @@ typedef struct gdrc_qp_attr {
     uint32_t sq_psn;
     /** The peer's QPN, 24 bits. */
     uint32_t dest_qp_num;
-    /** GDRC_ACCESS_REMOTE_ flags: what the peer may do. */
+    /** GDRC_ACCESS_REMOTE_ and _FLUSH_ flags: what the peer may do. */
     uint32_t qp_access_flags;
     /** Address vector. */
     struct gdrc_ah_attr ah;
@@ -1407,7 +1415,10 @@ enum gdrc_qp_connect_flags {
 typedef struct gdrc_qp_connect_opts {
     /** sizeof(struct gdrc_qp_connect_opts), set by the caller. */
     uint32_t struct_size;
-    /** GDRC_ACCESS_REMOTE_ flags: what the peer may do (READ, WRITE and, on RC, ATOMIC). */
+    /**
+     * GDRC_ACCESS_REMOTE_ and _FLUSH_ flags: what the peer may do (READ, WRITE and, on RC, ATOMIC;
+     * between soft devices FLUSH).
+     */
     uint32_t access;
     /** ACK timeout code (14: 67 ms). */
     uint32_t timeout;
@@ -1848,6 +1859,12 @@ enum gdrc_wr_opcode {
     GDRC_WR_BIND_MW = 8,
     GDRC_WR_SEND_WITH_INV = 9,
     /**
+     * RC: succeeds when all that was sent before on the queue pair has been placed, and is visible
+     * to who reads that memory. wr.flush names what it is about; sg_list is not looked at. The
+     * queue pair and the region of the peer need GDRC_ACCESS_FLUSH_ flags of each of its types.
+     */
+    GDRC_WR_FLUSH = 14,
+    /**
      * RC: the peer stores the 8 bytes of sg_list in one piece at wr.rdma.remote_addr, a multiple
      * of 8, behind all that was sent before; it needs GDRC_ACCESS_REMOTE_WRITE. The bytes are
      * copied during the post, as with GDRC_SEND_INLINE, whatever max_inline_data is.
@@ -1856,8 +1873,8 @@ enum gdrc_wr_opcode {
 };
 
 /**
- * Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs, atomics and
- * ATOMIC WRITEs have ended.
+ * Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs, atomics, ATOMIC
+ * WRITEs and FLUSHes have ended.
  */
 enum gdrc_send_flags {
     GDRC_SEND_FENCE = 0x1,
@@ -1870,6 +1887,23 @@ enum gdrc_send_flags {
     GDRC_SEND_IP_CSUM = 0x10,
     /** Not in libibverbs: the next post or gdrc_progress rings the doorbell, not this post. */
     GDRC_SEND_MORE = 0x40000000,
+};
+
+/**
+ * What a FLUSH brings about (ibv_placement_type). GLOBAL: who reads the memory sees what was sent
+ * before.
+ */
+enum gdrc_flush_type {
+    GDRC_FLUSH_GLOBAL = 0x1,
+    /** It survives a loss of power. */
+    GDRC_FLUSH_PERSISTENT = 0x2,
+};
+
+/** What a FLUSH is about (ibv_selectivity_level). RANGE: remote_addr and length. */
+enum gdrc_flush_level {
+    GDRC_FLUSH_RANGE = 0,
+    /** The whole region of rkey; remote_addr and length are not looked at. */
+    GDRC_FLUSH_MR = 1,
 };
 
 /** A scatter/gather element: 16 bytes, layout of ibv_sge. Frozen. */
@@ -1902,6 +1936,23 @@ typedef struct gdrc_atomic_wr {
     uint32_t rkey;
 } gdrc_atomic_wr;
 
+/** Remote side of FLUSH. remote_addr and rkey stand where gdrc_rdma_wr has them. */
+typedef struct gdrc_flush_wr {
+    /** First byte of the range; not looked at with GDRC_FLUSH_MR. */
+    uint64_t remote_addr;
+    /** Remote key. */
+    uint32_t rkey;
+    /** GDRC_FLUSH_GLOBAL, GDRC_FLUSH_PERSISTENT or both. */
+    uint32_t placement;
+    /**
+     * Length of the range in bytes, at most 2^31; 0 flushes nothing, and its key must be valid all
+     * the same. Not looked at with GDRC_FLUSH_MR.
+     */
+    uint64_t length;
+    /** GDRC_FLUSH_RANGE or GDRC_FLUSH_MR. */
+    uint32_t level;
+} gdrc_flush_wr;
+
 /** Destination of a UD SEND. */
 typedef struct gdrc_ud_wr {
     /** Address handle. */
@@ -1920,6 +1971,8 @@ typedef union gdrc_wr_op {
     struct gdrc_atomic_wr atomic;
     /** UD SEND. */
     struct gdrc_ud_wr ud;
+    /** FLUSH. */
+    struct gdrc_flush_wr flush;
 } gdrc_wr_op;
 
 /** The range that BIND_MW binds a window to. */

@@ -5,15 +5,15 @@ What is wrong then | file | text | what stands there instead | the one stage tha
 R = "core/src/roce/"
 REFUSALS = [
     ("a READ of more than 2^31 bytes is answered", R + "responder.rs",
-     "            || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE\n", "", "engine"),
+     "if resp.incoming() != Incoming::Idle || too_long {",
+     "if resp.incoming() != Incoming::Idle {", "engine"),
     ("a packet other than the last may be short", R + "responder.rs", "            len == full\n",
      "            len <= full\n", "engine"),
     ("a message may begin inside another", R + "responder.rs",
      "resp.incoming() == if run.first { Incoming::Idle } else {",
      "run.first || resp.incoming() == if run.first { Incoming::Idle } else {", "engine"),
     ("a READ may come inside a message", R + "responder.rs",
-     "        if resp.incoming() != Incoming::Idle\n            ||",
-     "        if false\n            ||", "engine"),
+     "if resp.incoming() != Incoming::Idle || too_long {", "if too_long {", "engine"),
     ("more READs are accepted than are served", R + "responder.rs",
      "if depth == 0 || resp.queued_jobs().filter(|job| !job.again).count() >= depth {",
      "if depth == 0 {", "engine"),

@@ -16,6 +16,7 @@ import os, re, signal, subprocess, sys, tempfile, time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 import faults_flow
+import faults_flush
 import faults_hosts
 import faults_life
 import faults_qos
@@ -704,6 +705,7 @@ FAULTS += staged(faults_tenants.FAULTS)
 FAULTS += staged(faults_words.FAULTS)
 FAULTS += staged(faults_xrc.FAULTS)
 FAULTS += staged(faults_transport.BULK)
+FAULTS += staged(faults_flush.FAULTS)
 
 
 def sh(args, timeout):

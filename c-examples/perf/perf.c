@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * perf: latency and bandwidth of SEND, WRITE, READ, atomics and ATOMIC WRITE.
+ * perf: latency and bandwidth of SEND, WRITE, READ, atomics, ATOMIC WRITE and FLUSH.
  *
  *   perf -d soft:127.0.0.1                          serves the runs that a client requests
  *   perf -d soft:127.0.0.2 write bw -a 127.0.0.1    measures all sizes against it
@@ -42,14 +42,14 @@ static void usage(FILE *to)
         "serve for ever)\n"
         "       perf [-d DEVICE] TEST lat|bw [OPTIONS] HOST  measure against it\n"
         "       perf -d loopback TEST lat|bw [OPTIONS]       both ends in this process\n"
-        "TEST is send, write, read, atomic or atomic_write.\n\n"
+        "TEST is send, write, read, atomic, atomic_write or flush.\n\n"
         "  -d, --device DEVICE      soft:ADDRESS[:PORT], an address of this machine, a network "
         "interface, or loopback\n"
         "  -x, --gid-index N        which of the interface's addresses\n"
         "  -p, --port PORT          TCP port for the introduction (default %d)\n"
         "  -k, --keep               (server) serve one client after another\n"
-        "  -c, --connection TYPE    RC (default), UC or UD; WRITE: RC or UC; READ, atomics and "
-        "ATOMIC WRITE: RC\n"
+        "  -c, --connection TYPE    RC (default), UC or UD; WRITE: RC or UC; READ, atomics, "
+        "ATOMIC WRITE and FLUSH: RC\n"
         "  -s, --size BYTES         message size (lat 2, bw 64k, atomics and ATOMIC WRITE 8, UD at "
         "most the path MTU)\n"
         "  -a, --all                sizes from 2 bytes to 8 MiB\n"
@@ -63,8 +63,8 @@ static void usage(FILE *to)
         "  -Q, --cq-mod N           one completion for so many requests (bw up to 16, lat up to "
         "8)\n"
         "  -l, --post_list N        requests of one post call (1, at most 64)\n"
-        "  -o, --outs N             READs, atomics or ATOMIC WRITEs outstanding (what the peer "
-        "serves)\n"
+        "  -o, --outs N             READs, atomics, ATOMIC WRITEs or FLUSHes outstanding (what the "
+        "peer serves)\n"
         "      --mem KIND           our own buffer: host (default), shared (a peer on this host "
         "writes it by\n"
         "                           itself), or cuda[:BDF]; each end chooses\n"
@@ -84,8 +84,9 @@ static void usage(FILE *to)
         "not WRITE latency)\n"
         "      --json               one JSON object instead of a table\n"
         "  -h, --help               this text\n\n"
-        "Latency is half of the time there and back, and for READ, atomics and ATOMIC WRITE the "
-        "whole of it. MB are 10^6 bytes.\n",
+        "Latency is half of the time there and back, and for READ, atomics, ATOMIC WRITE and "
+        "FLUSH the whole of it. MB are 10^6 bytes; those of a FLUSH are only flushed, none is "
+        "moved.\n",
         PORT);
 }
 
@@ -166,7 +167,7 @@ static int option(struct options *o, int c, const char *text)
 static int arguments(struct options *o, int argc, char **argv)
 {
     static const char *const verbs[VERBS] = { "send", "write", "read", "atomic",
-                                              "atomic_write" };
+                                              "atomic_write", "flush" };
     static const char *const modes[] = { "lat", "bw" };
     int left = argc - optind;
     if (left >= 2) {
@@ -198,7 +199,7 @@ static int complete(struct options *o)
     const char *hint = NULL;
     p->qp_type = p->qp_type ? p->qp_type : GDRC_QPT_RC;
     if (!out && p->qp_type != GDRC_QPT_RC)
-        hint = "READ, atomics and ATOMIC WRITE exist on RC only.";
+        hint = "READ, atomics, ATOMIC WRITE and FLUSH exist on RC only.";
     else if (p->verb == VERB_WRITE && p->qp_type == GDRC_QPT_UD)
         hint = "WRITE exists on RC and UC.";
     else if (lat && (p->bidir || p->qps > 1 || p->list > 1))

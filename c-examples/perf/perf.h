@@ -16,7 +16,7 @@
 #include "../common/gx.h"
 
 /* From VERB_READ on an answer ends a request. */
-enum verb { VERB_SEND, VERB_WRITE, VERB_READ, VERB_ATOMIC, VERB_ATOMIC_WRITE, VERBS };
+enum verb { VERB_SEND, VERB_WRITE, VERB_READ, VERB_ATOMIC, VERB_ATOMIC_WRITE, VERB_FLUSH, VERBS };
 enum mode { MODE_LAT, MODE_BW };
 enum atomic { ATOMIC_FETCH_ADD, ATOMIC_CMP_SWAP };
 

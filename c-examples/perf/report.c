@@ -10,7 +10,8 @@ static bool first_row;
 
 const char *verb_name(uint32_t verb)
 {
-    static const char *const names[] = { "SEND", "WRITE", "READ", "ATOMIC", "ATOMIC_WRITE" };
+    static const char *const names[] = { "SEND",   "WRITE",        "READ",
+                                         "ATOMIC", "ATOMIC_WRITE", "FLUSH" };
     return verb < VERBS ? names[verb] : "?";
 }
 

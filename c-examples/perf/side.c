@@ -101,6 +101,8 @@ int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan, co
         return gx_error("Take smaller messages.", "out of memory"), -ENOMEM;
     uint32_t access = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE | GDRC_ACCESS_REMOTE_READ |
                       GDRC_ACCESS_REMOTE_ATOMIC;
+    if (plan->verb == VERB_FLUSH)
+        access |= GDRC_ACCESS_FLUSH_GLOBAL;
     err = gx_mem_register(dev, &memory, access, &side->mr, &side->mr_attr);
     if (err)
         return err;
@@ -162,6 +164,8 @@ static int connect_lane(struct side *side, uint32_t index)
     opts.access = GDRC_ACCESS_REMOTE_WRITE;
     if (plan->qp_type == GDRC_QPT_RC)
         opts.access |= GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC;
+    if (plan->verb == VERB_FLUSH)
+        opts.access |= GDRC_ACCESS_FLUSH_GLOBAL;
     opts.timeout = plan->timeout;
     opts.retry_cnt = plan->retries;
     opts.rnr_retry = 7;

@@ -143,6 +143,8 @@ static uint32_t opcode(const struct plan *plan)
         return GDRC_WR_RDMA_READ;
     case VERB_ATOMIC_WRITE:
         return GDRC_WR_ATOMIC_WRITE;
+    case VERB_FLUSH:
+        return GDRC_WR_FLUSH;
     default:
         return plan->atomic == ATOMIC_CMP_SWAP ? GDRC_WR_ATOMIC_CMP_AND_SWP
                                                : GDRC_WR_ATOMIC_FETCH_AND_ADD;
@@ -198,6 +200,14 @@ static void build(struct side *side, uint32_t index, uint64_t number, gdrc_send_
             .rkey = lane->remote.rkey,
             .compare_add = plan->atomic == ATOMIC_CMP_SWAP ? number : 1,
             .swap = number + 1,
+        };
+    } else if (plan->verb == VERB_FLUSH) {
+        wr->wr.flush = (gdrc_flush_wr){
+            .remote_addr = lane->peer_rx_addr + to,
+            .rkey = lane->remote.rkey,
+            .placement = GDRC_FLUSH_GLOBAL,
+            .length = side->size,
+            .level = GDRC_FLUSH_RANGE,
         };
     } else if (plan->qp_type == GDRC_QPT_UD) {
         wr->wr.ud = (gdrc_ud_wr){

@@ -14,15 +14,17 @@ use crate::send_batch::SendBatch;
 use crate::verb_result::{out, Verb};
 use crate::xrcd_verbs::Xrcd;
 use core::ffi::{c_int, c_void};
-use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode};
+use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode, FlushWr};
 use gdrcore_core::{refuse, Error, Result};
 
 /// `ibv_qp_create_send_ops_flags` of each transport: up to 9, bit n is operation n of
 /// `ibv_wr_opcode`.
 const UD_OPS: u64 = 1 << 2 | 1 << 3;
 const UC_OPS: u64 = UD_OPS | 1 | 1 << 1 | 1 << 7 | 1 << 8;
-const RC_OPS: u64 = UC_OPS | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9 | EX_ATOMIC_WRITE;
-/// `IBV_QP_EX_WITH_ATOMIC_WRITE`, whose bit is not its opcode's number.
+const RC_OPS: u64 = UC_OPS | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9 | EX_FLUSH | EX_ATOMIC_WRITE;
+/// `IBV_QP_EX_WITH_FLUSH` and `_ATOMIC_WRITE`, whose bits are not their opcodes' numbers.
+const EX_FLUSH: u64 = 1 << 11;
+/// See [`EX_FLUSH`].
 const EX_ATOMIC_WRITE: u64 = 1 << 12;
 
 /// `ibv_qp_init_attr_mask`.
@@ -141,6 +143,9 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
         SEND_WITH_IMM => wr_send_imm, RDMA_READ => wr_rdma_read,
         ATOMIC_CMP_AND_SWP => wr_atomic_cmp_swp, ATOMIC_FETCH_AND_ADD => wr_atomic_fetch_add,
         LOCAL_INV => wr_local_inv, BIND_MW => wr_bind_mw, SEND_WITH_INV => wr_send_inv,
+    }
+    if ops & EX_FLUSH != 0 {
+        ex.wr_flush = Some(wr_flush);
     }
     if ops & EX_ATOMIC_WRITE != 0 {
         ex.wr_atomic_write = Some(wr_atomic_write);
@@ -333,6 +338,24 @@ unsafe extern "C" fn wr_atomic_write(
         if let Some(b) = batch(qp) {
             b.set_word(bytes);
         }
+    }
+}
+
+/// Pieces that the program may give it are not looked at.
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    length: usize,
+    placement: u8,
+    level: u8,
+) {
+    let (placement, level, length) = (placement.into(), level.into(), length as u64);
+    // SAFETY: between start and complete.
+    unsafe {
+        begin(qp, wr_opcode::FLUSH, |w| {
+            w.wr.flush = FlushWr { remote_addr, rkey, placement, length, level };
+        });
     }
 }
 

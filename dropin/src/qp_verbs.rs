@@ -373,8 +373,8 @@ fn attributes(a: &ibv_qp_attr, m: u32, own: &Adapter) -> Result<QpAttr> {
     attr.rq_psn &= MAX_24;
     attr.sq_psn &= MAX_24;
     attr.sq_draining = 0;
-    // Drivers check these bits alone, so programs set others, such as IBV_ACCESS_FLUSH_GLOBAL,
-    // whether the device has the feature or not; a memory region with such a bit is refused.
+    // Drivers check these bits alone, so programs set others, whether the device has the feature or
+    // not; a memory region with such a bit is refused.
     attr.qp_access_flags &= ACCESS_ALL;
     Ok(attr)
 }

@@ -52,8 +52,8 @@ const SPEED_FDR10: u8 = 8;
 /// SEND_WITH_INV), windows of both types, SRQs that can be resized, XRC.
 const CAPS: u32 =
     1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
-/// `IB_UVERBS_DEVICE_ATOMIC_WRITE` of `device_cap_flags_ex`.
-const CAPS_EX: u64 = 1 << 40;
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `_ATOMIC_WRITE` of `device_cap_flags_ex`.
+const CAPS_EX: u64 = 1 << 38 | 1 << 40;
 /// `IBV_ATOMIC_GLOB`: atomics are the CPU's.
 const ATOMIC_GLOB: u32 = 2;
 
@@ -61,13 +61,17 @@ const ATOMIC_GLOB: u32 = 2;
 /// before it is used.
 const ODP: u64 = 3;
 /// `ibv_odp_transport_cap_bits`.
-pub const ODP_RC: u32 = ODP_SEND | ODP_RECV | ODP_WRITE | ODP_READ | ODP_ATOMIC | ODP_SRQ_RECV;
+pub const ODP_RC: u32 = ODP_SEND | ODP_RECV | ODP_WRITE | ODP_READ | ODP_SRQ_RECV | ODP_WORDS;
+/// Operations that have an answer without data.
+const ODP_WORDS: u32 = ODP_ATOMIC | ODP_ATOMIC_WRITE | ODP_FLUSH;
 const ODP_SEND: u32 = 1;
 const ODP_RECV: u32 = 2;
 const ODP_WRITE: u32 = 4;
 const ODP_READ: u32 = 8;
 const ODP_ATOMIC: u32 = 16;
 const ODP_SRQ_RECV: u32 = 32;
+const ODP_FLUSH: u32 = 64;
+const ODP_ATOMIC_WRITE: u32 = 128;
 
 /// 1 GHz in kHz: the clock of completion timestamps counts nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;

@@ -18,14 +18,18 @@ pub const GDRC_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
 pub const GDRC_WR_LOCAL_INV: u32 = 7;
 pub const GDRC_WR_BIND_MW: u32 = 8;
 pub const GDRC_WR_SEND_WITH_INV: u32 = 9;
+/// RC: succeeds when all that was sent before on the queue pair has been placed, and is visible to
+/// who reads that memory. wr.flush names what it is about; sg_list is not looked at. The queue pair
+/// and the region of the peer need GDRC_ACCESS_FLUSH_ flags of each of its types.
+pub const GDRC_WR_FLUSH: u32 = 14;
 /// RC: the peer stores the 8 bytes of sg_list in one piece at wr.rdma.remote_addr, a multiple of 8,
 /// behind all that was sent before; it needs GDRC_ACCESS_REMOTE_WRITE. The bytes are copied during
 /// the post, as with GDRC_SEND_INLINE, whatever max_inline_data is.
 pub const GDRC_WR_ATOMIC_WRITE: u32 = 15;
 
 // flags gdrc_send_flags
-/// Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs, atomics and
-/// ATOMIC WRITEs have ended.
+/// Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs, atomics, ATOMIC
+/// WRITEs and FLUSHes have ended.
 pub const GDRC_SEND_FENCE: u32 = 1;
 /// Generate a completion.
 pub const GDRC_SEND_SIGNALED: u32 = 2;
@@ -65,6 +69,7 @@ pub const GDRC_WC_OP_COMP_SWAP: u32 = 3;
 pub const GDRC_WC_OP_FETCH_ADD: u32 = 4;
 pub const GDRC_WC_OP_BIND_MW: u32 = 5;
 pub const GDRC_WC_OP_LOCAL_INV: u32 = 6;
+pub const GDRC_WC_OP_FLUSH: u32 = 8;
 pub const GDRC_WC_OP_ATOMIC_WRITE: u32 = 9;
 /// Bit 7 is set in every receive opcode.
 pub const GDRC_WC_OP_RECV: u32 = 128;
@@ -88,7 +93,25 @@ pub const GDRC_ACCESS_MW_BIND: u32 = 16;
 pub const GDRC_ACCESS_ZERO_BASED: u32 = 32;
 pub const GDRC_ACCESS_ON_DEMAND: u32 = 64;
 pub const GDRC_ACCESS_HUGETLB: u32 = 128;
+/// A peer may FLUSH (GDRC_FLUSH_GLOBAL). Not of windows.
+pub const GDRC_ACCESS_FLUSH_GLOBAL: u32 = 0x100;
+/// A peer may FLUSH for ever (GDRC_FLUSH_PERSISTENT). A QP may have it; regions may not, since no
+/// device here has persistent memory: -EINVAL.
+pub const GDRC_ACCESS_FLUSH_PERSISTENT: u32 = 0x200;
 pub const GDRC_ACCESS_RELAXED_ORDERING: u32 = 0x10_0000;
+
+// flags gdrc_flush_type
+/// What a FLUSH brings about (ibv_placement_type). GLOBAL: who reads the memory sees what was sent
+/// before.
+pub const GDRC_FLUSH_GLOBAL: u32 = 1;
+/// It survives a loss of power.
+pub const GDRC_FLUSH_PERSISTENT: u32 = 2;
+
+// enum gdrc_flush_level
+/// What a FLUSH is about (ibv_selectivity_level). RANGE: remote_addr and length.
+pub const GDRC_FLUSH_RANGE: u32 = 0;
+/// The whole region of rkey; remote_addr and length are not looked at.
+pub const GDRC_FLUSH_MR: u32 = 1;
 
 // enum gdrc_memory_kind
 /// Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). HOST: memory that the CPU accesses by
@@ -366,6 +389,7 @@ const _: () = {
         GDRC_WR_LOCAL_INV == types::wr_opcode::LOCAL_INV;
         GDRC_WR_BIND_MW == types::wr_opcode::BIND_MW;
         GDRC_WR_SEND_WITH_INV == types::wr_opcode::SEND_WITH_INV;
+        GDRC_WR_FLUSH == types::wr_opcode::FLUSH;
         GDRC_WR_ATOMIC_WRITE == types::wr_opcode::ATOMIC_WRITE;
         GDRC_SEND_FENCE == types::send_flags::FENCE;
         GDRC_SEND_SIGNALED == types::send_flags::SIGNALED;
@@ -396,6 +420,7 @@ const _: () = {
         GDRC_WC_OP_FETCH_ADD == types::wc_opcode::FETCH_ADD;
         GDRC_WC_OP_BIND_MW == types::wc_opcode::BIND_MW;
         GDRC_WC_OP_LOCAL_INV == types::wc_opcode::LOCAL_INV;
+        GDRC_WC_OP_FLUSH == types::wc_opcode::FLUSH;
         GDRC_WC_OP_ATOMIC_WRITE == types::wc_opcode::ATOMIC_WRITE;
         GDRC_WC_OP_RECV == types::wc_opcode::RECV;
         GDRC_WC_OP_RECV_RDMA_WITH_IMM == types::wc_opcode::RECV_RDMA_WITH_IMM;
@@ -411,6 +436,12 @@ const _: () = {
         GDRC_ACCESS_ZERO_BASED == types::access::ZERO_BASED;
         GDRC_ACCESS_ON_DEMAND == types::access::ON_DEMAND;
         GDRC_ACCESS_HUGETLB == types::access::HUGETLB;
+        GDRC_ACCESS_FLUSH_GLOBAL == types::access::FLUSH_GLOBAL;
+        GDRC_ACCESS_FLUSH_PERSISTENT == types::access::FLUSH_PERSISTENT;
+        GDRC_FLUSH_GLOBAL == types::flush_type::GLOBAL;
+        GDRC_FLUSH_PERSISTENT == types::flush_type::PERSISTENT;
+        GDRC_FLUSH_RANGE == types::flush_level::RANGE;
+        GDRC_FLUSH_MR == types::flush_level::MR;
         GDRC_ACCESS_RELAXED_ORDERING == types::access::RELAXED_ORDERING;
         GDRC_QPT_RC == types::qp_type::RC;
         GDRC_QPT_UC == types::qp_type::UC;

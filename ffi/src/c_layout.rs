@@ -26,7 +26,10 @@ same! {
     gdrc_rdma_wr = gdrcore_core::verbs::types::RdmaWr { remote_addr, rkey }
     gdrc_atomic_wr = gdrcore_core::verbs::types::AtomicWr { remote_addr, compare_add, swap, rkey }
     gdrc_ud_wr = gdrcore_core::verbs::types::UdWr { ah, remote_qpn, remote_qkey }
-    gdrc_wr_op = gdrcore_core::verbs::types::WrOp { rdma, atomic, ud }
+    gdrc_flush_wr = gdrcore_core::verbs::types::FlushWr {
+        remote_addr, rkey, placement, length, level,
+    }
+    gdrc_wr_op = gdrcore_core::verbs::types::WrOp { rdma, atomic, ud, flush }
     gdrc_mw_bind_info = gdrcore_core::verbs::types::MwBindInfo { mr, addr, length, mw_access_flags }
     gdrc_dc_wr = gdrcore_core::verbs::types::DcWr { ah, dc_key, dctn }
     gdrc_wr_ext = gdrcore_core::verbs::types::WrExt { bind_mw, dc }

@@ -94,7 +94,7 @@ pub struct gdrc_qp_attr {
     pub sq_psn: u32,
     /// The peer's QPN, 24 bits.
     pub dest_qp_num: u32,
-    /// GDRC_ACCESS_REMOTE_ flags: what the peer may do.
+    /// GDRC_ACCESS_REMOTE_ and _FLUSH_ flags: what the peer may do.
     pub qp_access_flags: u32,
     /// Address vector.
     pub ah: gdrc_ah_attr,
@@ -234,7 +234,8 @@ pub struct gdrc_endpoint {
 pub struct gdrc_qp_connect_opts {
     /// sizeof(struct gdrc_qp_connect_opts), set by the caller.
     pub struct_size: u32,
-    /// GDRC_ACCESS_REMOTE_ flags: what the peer may do (READ, WRITE and, on RC, ATOMIC).
+    /// GDRC_ACCESS_REMOTE_ and _FLUSH_ flags: what the peer may do (READ, WRITE and, on RC, ATOMIC;
+    /// between soft devices FLUSH).
     pub access: u32,
     /// ACK timeout code (14: 67 ms).
     pub timeout: u32,

@@ -39,6 +39,23 @@ pub struct gdrc_atomic_wr {
     pub rkey: u32,
 }
 
+/// Remote side of FLUSH. remote_addr and rkey stand where gdrc_rdma_wr has them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gdrc_flush_wr {
+    /// First byte of the range; not looked at with GDRC_FLUSH_MR.
+    pub remote_addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+    /// GDRC_FLUSH_GLOBAL, GDRC_FLUSH_PERSISTENT or both.
+    pub placement: u32,
+    /// Length of the range in bytes, at most 2^31; 0 flushes nothing, and its key must be valid all
+    /// the same. Not looked at with GDRC_FLUSH_MR.
+    pub length: u64,
+    /// GDRC_FLUSH_RANGE or GDRC_FLUSH_MR.
+    pub level: u32,
+}
+
 /// Destination of a UD SEND.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -61,6 +78,8 @@ pub union gdrc_wr_op {
     pub atomic: gdrc_atomic_wr,
     /// UD SEND.
     pub ud: gdrc_ud_wr,
+    /// FLUSH.
+    pub flush: gdrc_flush_wr,
 }
 
 /// The range that BIND_MW binds a window to.

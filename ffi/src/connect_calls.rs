@@ -8,7 +8,9 @@ use crate::endpoint_calls;
 use crate::ptr::{plain_in, sized_in, sized_in_optional};
 use core::ffi::c_int;
 use gdrcore_core::device::Device;
-use gdrcore_core::verbs::types::{qp_state, qp_type as kind, AhAttr, QpAttr, ACCESS_REMOTE};
+use gdrcore_core::verbs::types::{
+    qp_state, qp_type as kind, AhAttr, QpAttr, ACCESS_FLUSH, ACCESS_REMOTE,
+};
 use gdrcore_core::wire::grh::is_link_local;
 use gdrcore_core::Result;
 
@@ -203,7 +205,7 @@ impl Plan {
         let mut plan = Plan { attr, init: basic | GDRC_QP_ACCESS_FLAGS, rtr, rts };
         plan.connect(l, r)?;
         let reliable = qp_type != GDRC_QPT_UC;
-        let all = if reliable { ACCESS_REMOTE } else { GDRC_ACCESS_REMOTE_WRITE };
+        let all = if reliable { ACCESS_REMOTE | ACCESS_FLUSH } else { GDRC_ACCESS_REMOTE_WRITE };
         plan.attr.qp_access_flags = o.or(opts.access, all);
         // A program that went to INIT itself has chosen its access; options override it.
         if o.given && (opts.access != 0 || o.exact) {

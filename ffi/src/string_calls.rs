@@ -110,6 +110,7 @@ pub extern "C" fn gdrc_wc_opcode_str(opcode: u32) -> *const c_char {
         GDRC_WC_OP_FETCH_ADD => c"FETCH_ADD",
         GDRC_WC_OP_BIND_MW => c"BIND_MW",
         GDRC_WC_OP_LOCAL_INV => c"LOCAL_INV",
+        GDRC_WC_OP_FLUSH => c"FLUSH",
         GDRC_WC_OP_ATOMIC_WRITE => c"ATOMIC_WRITE",
         GDRC_WC_OP_RECV => c"RECV",
         GDRC_WC_OP_RECV_RDMA_WITH_IMM => c"RECV_RDMA_WITH_IMM",

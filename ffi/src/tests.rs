@@ -431,7 +431,8 @@ fn connect_walks_rc_to_rts_with_the_defaults() {
         (a.max_rd_atomic, a.max_dest_rd_atomic, a.ah.udp_port, a.ah.scope_id),
         (4, 16, 4800, 0)
     );
-    assert_eq!(a.qp_access_flags, 14);
+    let flushes = GDRC_ACCESS_FLUSH_GLOBAL | GDRC_ACCESS_FLUSH_PERSISTENT;
+    assert_eq!(a.qp_access_flags, 14 | flushes);
     assert_ne!(m[1].1 & GDRC_QP_AV, 0);
     assert_eq!(m[0].1, GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT | GDRC_QP_ACCESS_FLAGS);
     drop(m);

@@ -155,7 +155,9 @@ fn regions_and_windows() {
             gdrc_mr_reg(x, pd, at, usize::MAX, 1, &mut mr, null_mut());
         EINVAL "access REMOTE_WRITE":
             gdrc_mr_reg(x, pd, at, 8, GDRC_ACCESS_REMOTE_WRITE, &mut mr, null_mut());
-        EINVAL "access 0x200": gdrc_mr_reg(x, pd, at, 8, 512, &mut mr, null_mut());
+        EINVAL "access 0x400": gdrc_mr_reg(x, pd, at, 8, 1024, &mut mr, null_mut());
+        EINVAL "access FLUSH_PERSISTENT":
+            gdrc_mr_reg(x, pd, at, 8, GDRC_ACCESS_FLUSH_PERSISTENT, &mut mr, null_mut());
         EINVAL "pd 0x7700000000":
             gdrc_mr_reg(x, gdrc_pd { handle: NOBODY }, at, 8, 1, &mut mr, null_mut());
         EINVAL "memory->iova 0x8":
@@ -394,6 +396,11 @@ fn posted_requests() {
     };
     let mut piece = gdrc_sge { addr: 8, length: 8, lkey: 0 };
     let inline_read = send(&|w| (w.opcode, w.send_flags) = (GDRC_WR_RDMA_READ, GDRC_SEND_INLINE));
+    let flush = |level, length| {
+        let (remote_addr, rkey, placement) = (0, 0, GDRC_FLUSH_GLOBAL);
+        let flush = gdrc_flush_wr { remote_addr, rkey, placement, length, level };
+        send(&|w| (w.opcode, w.wr.flush) = (GDRC_WR_FLUSH, flush))
+    };
     let mut inline_nowhere = send(&|w| (w.opcode, w.send_flags) = (GDRC_WR_SEND, GDRC_SEND_INLINE));
     (inline_nowhere.num_sge, inline_nowhere.sg_list) = (1, &raw mut piece);
     let mut less_than_nothing: gdrc_recv_wr = zeroed();
@@ -406,6 +413,11 @@ fn posted_requests() {
             gdrc_post_send(x, qp, &send(&|w| w.opcode = GDRC_WR_ATOMIC_FETCH_AND_ADD), null_mut());
         EINVAL "wr->sg_list: 0 bytes, and ATOMIC_WRITE":
             gdrc_post_send(x, qp, &send(&|w| w.opcode = GDRC_WR_ATOMIC_WRITE), null_mut());
+        EINVAL "wr->wr.flush.placement 0x0":
+            gdrc_post_send(x, qp, &send(&|w| w.opcode = GDRC_WR_FLUSH), null_mut());
+        EINVAL "wr->wr.flush.level 2": gdrc_post_send(x, qp, &flush(2, 0), null_mut());
+        EMSGSIZE "wr->wr.flush.length 2147483649":
+            gdrc_post_send(x, qp, &flush(0, (1 << 31) + 1), null_mut());
         EINVAL "wr->send_flags INLINE": gdrc_post_send(x, qp, &inline_read, null_mut());
         EFAULT "wr->sg_list: 8 bytes at 0x8": gdrc_post_send(x, qp, &inline_nowhere, null_mut());
         EINVAL "wr->num_sge -1": gdrc_post_recv(x, qp, &less_than_nothing, null_mut());

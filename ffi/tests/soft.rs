@@ -73,6 +73,18 @@ fn exchange(a: &mut Side, b: &mut Side) {
     assert_eq!((wc.status, wc.opcode), (GDRC_WC_SUCCESS, GDRC_WC_OP_ATOMIC_WRITE));
     assert_eq!(b.buf[16..24], [1, 2, 3, 4, 5, 6, 7, 8]);
 
+    // A FLUSH of the peer's region, which allows it, and of a range of none.
+    let (remote_addr, placement) = (b.local.addr, GDRC_FLUSH_GLOBAL);
+    wr = zeroed();
+    (wr.opcode, wr.send_flags) = (GDRC_WR_FLUSH, GDRC_SEND_SIGNALED);
+    for (level, length) in [(GDRC_FLUSH_MR, 0), (GDRC_FLUSH_RANGE, 24), (GDRC_FLUSH_RANGE, 0)] {
+        let rkey = b.local.rkey;
+        wr.wr.flush = gdrc_flush_wr { remote_addr, rkey, placement, length, level };
+        assert_eq!(c!(gdrc_post_send(a.ctx, a.qp, &wr, null_mut())), 0);
+        let wc = a.poll(Some(b)).expect("the flush ends");
+        assert_eq!((wc.status, wc.opcode), (GDRC_WC_SUCCESS, GDRC_WC_OP_FLUSH));
+    }
+
     // A key that never existed: an error completion with a cause.
     let bad = (b.local.addr, b.local.rkey ^ 0x5a00);
     assert_eq!(a.post_send(GDRC_WR_RDMA_WRITE, 0, &mut [a.sge(0, 8)], bad), 0);

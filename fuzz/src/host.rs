@@ -15,8 +15,11 @@ const BUFFER: usize = 16 << 10;
 const GUARD: usize = 4096;
 const FILL: u8 = 0xa5;
 const PSN: u32 = 0xff_fff0;
-const ALL: u32 =
-    access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+const ALL: u32 = access::LOCAL_WRITE
+    | access::REMOTE_WRITE
+    | access::REMOTE_READ
+    | access::REMOTE_ATOMIC
+    | access::FLUSH_GLOBAL;
 const QKEY: u32 = 0x1111;
 
 /// An engine and its objects.
@@ -242,7 +245,12 @@ impl Host {
             ext: WrExt::default(),
         };
         let mut wr = wr;
-        if !atomic {
+        if op == wr_opcode::FLUSH {
+            // The level is the range's, the region's, or none that there is.
+            let (placement, length, level) = (flush_type::GLOBAL, len.into(), len % 3);
+            let flush = FlushWr { remote_addr: va, rkey, placement, length, level };
+            wr.wr = WrOp { flush };
+        } else if !atomic {
             wr.wr = WrOp { rdma: RdmaWr { remote_addr: va, rkey } };
         }
         let mut bad = core::ptr::null();

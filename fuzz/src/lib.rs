@@ -242,6 +242,7 @@ pub fn pair(data: &[u8]) -> Counters {
                 }
             }
             11 if to_b => a.post_send(qa.0, wr_opcode::ATOMIC_WRITE, 8, &b),
+            11 => b.post_send(qb.0, wr_opcode::FLUSH, arg.into(), &a),
             6 => now += u64::from(arg) * 1_000_000,
             7 if !wire.is_empty() => {
                 let i = usize::from(arg) % wire.len();

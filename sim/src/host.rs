@@ -15,8 +15,11 @@ use crate::slow::Slow;
 use crate::trap::armed;
 
 /// Local write, and all remote access rights.
-pub const ALL: u32 =
-    access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+pub const ALL: u32 = access::LOCAL_WRITE
+    | access::REMOTE_WRITE
+    | access::REMOTE_READ
+    | access::REMOTE_ATOMIC
+    | access::FLUSH_GLOBAL;
 
 /// QPNs of an engine: few, so that they are reused.
 const QPNS: u32 = 128;

@@ -94,6 +94,7 @@ impl Link {
             wr_opcode::RDMA_READ => wc_opcode::RDMA_READ,
             wr_opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
             wr_opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
+            wr_opcode::FLUSH => wc_opcode::FLUSH,
             wr_opcode::ATOMIC_WRITE => wc_opcode::ATOMIC_WRITE,
             wr_opcode::BIND_MW => wc_opcode::BIND_MW,
             _ => wc_opcode::LOCAL_INV,
@@ -146,6 +147,13 @@ impl Link {
                 }
                 if rc {
                     win.fill(at, op.len, crate::buf::BACKGROUND);
+                }
+            }
+            wr_opcode::FLUSH => {
+                // What was to be placed before it was looked at in its turn.
+                let there = if rc { win.touched(at, op.len) } else { None };
+                if let Some(x) = src.touched(at, op.len).or(there) {
+                    return Err(format!("{op:?}: byte {x} was written"));
                 }
             }
             wr_opcode::BIND_MW => e.mw_key = Some(e.mw.1),

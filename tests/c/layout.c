@@ -62,10 +62,17 @@ AT(struct gdrc_ud_wr, ah, 0);
 AT(struct gdrc_ud_wr, remote_qpn, 8);
 AT(struct gdrc_ud_wr, remote_qkey, 12);
 
+SIZE(struct gdrc_flush_wr, 32, 8);
+AT(struct gdrc_flush_wr, remote_addr, 0);
+AT(struct gdrc_flush_wr, rkey, 8);
+AT(struct gdrc_flush_wr, placement, 12);
+AT(struct gdrc_flush_wr, length, 16);
+AT(struct gdrc_flush_wr, level, 24);
 SIZE(union gdrc_wr_op, 32, 8);
 AT(union gdrc_wr_op, rdma, 0);
 AT(union gdrc_wr_op, atomic, 0);
 AT(union gdrc_wr_op, ud, 0);
+AT(union gdrc_wr_op, flush, 0);
 
 SIZE(struct gdrc_mw_bind_info, 32, 8);
 AT(struct gdrc_mw_bind_info, mr, 0);

@@ -210,6 +210,8 @@ impl TwoHosts {
     pub fn run(&self, sides: [&str; 2], tenants: [&str; 2]) -> Option<[Done; 2]> {
         let began = std::time::Instant::now();
         let words = sides.map(|side| side.replace("{S}", TwoHosts::vip(tenants[0])));
+        // The session of a server that has just ended may still be there, with its listener.
+        patience::wait_for(60, "the server before listens still", || !self.listens(tenants[0]));
         let mut server = Running::start(&mut self.cm(tenants[0], &words[0])?);
         self.wait_for_listener(tenants[0], &mut server);
         let client = Running::start(&mut self.cm(tenants[1], &words[1])?).finish(LIMIT);
@@ -246,11 +248,16 @@ impl TwoHosts {
 
     /// Waits until a program of a tenant listens.
     pub fn wait_for_listener(&self, tenant: &str, server: &mut Running) {
+        patience::wait_for(60, "the server does not listen", || {
+            self.listens(tenant) || !server.is_running()
+        });
+    }
+
+    /// Whether a session of a tenant has a listener.
+    fn listens(&self, tenant: &str) -> bool {
         let own = format!("\"tenant\":\"{tenant}\"");
         let listens = |s: &String| s.contains(&own) && s.contains("\"listens\":1");
-        patience::wait_for(60, "the server does not listen", || {
-            self.router_of(tenant).sessions().iter().any(listens) || !server.is_running()
-        });
+        self.router_of(tenant).sessions().iter().any(listens)
     }
 
     /// A counter of a host's router for packets between hosts, by name.

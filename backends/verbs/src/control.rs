@@ -19,7 +19,7 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
 use gdrcore_core::verbs::types::{
     access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Flags, Handle, QpAttr, QpCap, QpInit,
-    RecvWr, SendWr, Wc, ACCESS_ALL, ACCESS_REMOTE_CHANGE,
+    RecvWr, SendWr, Wc, ACCESS_ALL, ACCESS_FLUSH, ACCESS_REMOTE_CHANGE,
 };
 
 /// Refuses unknown access flags and forbidden combinations.
@@ -28,6 +28,10 @@ fn check_access(flags: u32) -> Result<()> {
     if flags & !ACCESS_ALL != 0 {
         let unknown = Flags(flags & !ACCESS_ALL, access::name);
         return Err(refuse!(Invalid, "access {flags:#x}: a region takes no {unknown}"));
+    }
+    if flags & ACCESS_FLUSH != 0 {
+        let named = Flags(flags & ACCESS_FLUSH, access::name);
+        return Err(refuse!(Unsupported, "access {named}: soft devices alone have FLUSH"));
     }
     if needs_local_write && flags & access::LOCAL_WRITE == 0 {
         let named = Flags(flags, access::name);
@@ -402,6 +406,8 @@ impl Device for VerbsDevice {
             ));
         }
         let set = set & !mask::RATE_LIMIT;
+        // As in many drivers, rights that no peer can use are no error of a QP.
+        let attr = &QpAttr { qp_access_flags: attr.qp_access_flags & !ACCESS_FLUSH, ..*attr };
         // SAFETY: a live QP, readable attributes.
         errno(unsafe { (self.module.qp_modify)(held.object(), attr, set, &self.source) })?;
         lock(&held.more().facts).modified(attr, set);

@@ -93,11 +93,12 @@ impl Wrong {
     #[cold]
     fn refused(self, opcode: u32, n: i32, sge_max: u32, inline: u32) -> Error {
         match self {
-            Wrong::Opcode if opcode == wr_opcode::ATOMIC_WRITE => {
+            Wrong::Opcode if matches!(opcode, wr_opcode::ATOMIC_WRITE | wr_opcode::FLUSH) => {
                 refuse!(
                     Unsupported,
-                    "wr->opcode ATOMIC_WRITE: libibverbs does not post it by ibv_post_send; soft \
-                     devices have it"
+                    "wr->opcode {}: libibverbs does not post it by ibv_post_send; soft devices \
+                     have it",
+                    wr_opcode::name(opcode)
                 )
             }
             Wrong::Opcode => {

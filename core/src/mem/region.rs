@@ -259,6 +259,12 @@ impl Regions {
             let unknown = Flags(reg.access & !ACCESS_ALL, access::name);
             return Err(refuse!(Invalid, "access {named}: a region takes no {unknown}"));
         }
+        if reg.access & access::FLUSH_PERSISTENT != 0 {
+            return Err(refuse!(
+                Invalid,
+                "access {named}: FLUSH_PERSISTENT, and no persistent memory is offered"
+            ));
+        }
         // Linux ib_verbs.h ib_check_mr_access: A region that peers may change must allow local
         // writes.
         if reg.access & ACCESS_REMOTE_CHANGE != 0 && reg.access & access::LOCAL_WRITE == 0 {
@@ -299,8 +305,8 @@ impl Regions {
     ///
     /// # Errors
     /// [`Error::Invalid`]: range wraps around, unknown flags, REMOTE_WRITE or REMOTE_ATOMIC without
-    /// LOCAL_WRITE, no such provider number. [`Error::NoMemory`]: no free slot; [`Regions::grow`]
-    /// may help.
+    /// LOCAL_WRITE, FLUSH_PERSISTENT, no such provider number. [`Error::NoMemory`]: no free slot;
+    /// [`Regions::grow`] may help.
     pub fn reg(&mut self, reg: &MrReg, pd: u32) -> Result<(Handle, MrAttr)> {
         let fresh = Self::checked(reg, pd)?;
         let index = self.take()?;
@@ -613,6 +619,22 @@ impl Regions {
         len: u32,
         need: u32,
     ) -> Result<Target, KeyError> {
+        let s = self.keyed(rkey, pd, qp, need)?;
+        let offset = s.offset(addr, len).ok_or(KeyError::Range)?;
+        Ok(s.target(offset, len))
+    }
+
+    /// [`Regions::remote`] of a request that is about all of the region or window, without a range.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn remote_key(&self, rkey: u32, pd: u32, qp: u32, need: u32) -> Result<(), KeyError> {
+        self.keyed(rkey, pd, qp, need).map(|_| ())
+    }
+
+    /// The region or open window that a peer's key names, if it gives all the rights of `need`.
+    #[inline(always)]
+    fn keyed(&self, rkey: u32, pd: u32, qp: u32, need: u32) -> Result<&Slot, KeyError> {
         let s = self.slots.get((rkey >> 16) as usize).ok_or(KeyError::Unknown)?;
         if s.key != rkey || s.kind == Kind::Free {
             return Err(stranger(s, rkey));
@@ -633,8 +655,7 @@ impl Regions {
         if s.access & need != need {
             return Err(KeyError::Access);
         }
-        let offset = s.offset(addr, len).ok_or(KeyError::Range)?;
-        Ok(s.target(offset, len))
+        Ok(s)
     }
 
     /// The whole region of host memory that this key names, of this protection domain; `None`:

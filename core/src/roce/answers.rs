@@ -1,5 +1,5 @@
-//! What the responder sends: READ responses (one of no bytes answers an ATOMIC WRITE), atomic
-//! answers, ACKs and NAKs, in the order of the requests.
+//! What the responder sends: READ responses (one of no bytes answers an ATOMIC WRITE or a
+//! FLUSH), atomic answers, ACKs and NAKs, in the order of the requests.
 
 use super::conn::Conn;
 use super::run::Run;

@@ -273,10 +273,10 @@ impl Conn<'_> {
         let wqe = slot.header();
         let qp = &mut *self.qp;
         let (mtu, ws) = (qp.conn.mtu, *qp.wqe(index));
-        // rxe rxe_comp.c check_ack, ATOMIC WRITE: An ATOMIC WRITE is answered as a READ of no
-        // bytes.
+        // rxe rxe_comp.c check_ack, ATOMIC WRITE: An ATOMIC WRITE or a FLUSH is answered as a READ
+        // of no bytes.
         let is_read = run.kind == Kind::ReadResponse;
-        let ours = if is_read { wqe.is_read() || wqe.is_atomic_write() } else { wqe.is_atomic() };
+        let ours = if is_read { wqe.is_read() || wqe.has_empty_answer() } else { wqe.is_atomic() };
         if ws.npkts == 0 || !ours {
             return;
         }

@@ -126,7 +126,7 @@ impl Conn<'_> {
         let part = part_of_request(qp, wqe, &ws, qp.conn.req.cur_pkt, n);
         let Part { run, bytes, payload, .. } = part;
         // A READ response ends it: only what that brings counts against a window.
-        let is_read = matches!(run.kind, Kind::ReadRequest | Kind::AtomicWrite);
+        let is_read = matches!(run.kind, Kind::ReadRequest | Kind::AtomicWrite | Kind::Flush);
         let rc = qp.kind.is_reliable();
         let answered = !matches!(run.kind, Kind::Send | Kind::Write);
         // What this burst takes, not all that the window would let go.
@@ -259,8 +259,8 @@ impl Conn<'_> {
         if qp.conn.ready == Ready::Doubtful {
             qp.doubt_ends(wqe);
         }
-        // rxe rxe_req.c rxe_wqe_is_fenced: A fenced request waits until all READs, atomics and
-        // ATOMIC WRITEs before it have ended.
+        // rxe rxe_req.c rxe_wqe_is_fenced: A fenced request waits until all READs, atomics, ATOMIC
+        // WRITEs and FLUSHes before it have ended.
         if wqe.is_fenced() && waits_at_fence(qp, sq, index) {
             return Err(Step::Idle);
         }
@@ -306,8 +306,8 @@ impl Conn<'_> {
         if qp.conn.ready != Ready::Yes {
             psn_room = qp.room_of_unready(wqe, ws, psn, psn_room);
         }
-        // rxe rxe_req.c check_init_depth: At most max_rd_atomic READs, atomics and ATOMIC WRITEs
-        // are under way.
+        // rxe rxe_req.c check_init_depth: At most max_rd_atomic READs, atomics, ATOMIC WRITEs and
+        // FLUSHes are under way.
         if psn_room == 0
             || wqe.is_answered() && qp.conn.req.rd_out >= u32::from(qp.attr.max_rd_atomic).max(1)
         {
@@ -663,6 +663,7 @@ const KINDS: [Kind; 16] = {
     kinds[wr_opcode::RDMA_READ as usize] = Kind::ReadRequest;
     kinds[wr_opcode::ATOMIC_CMP_AND_SWP as usize] = Kind::CmpSwap;
     kinds[wr_opcode::ATOMIC_FETCH_AND_ADD as usize] = Kind::FetchAdd;
+    kinds[wr_opcode::FLUSH as usize] = Kind::Flush;
     kinds[wr_opcode::ATOMIC_WRITE as usize] = Kind::AtomicWrite;
     kinds
 };
@@ -703,6 +704,9 @@ fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32
     let mut payload = if matches!(kind, Kind::Send | Kind::Write) { bytes } else { 0 };
     if kind == Kind::AtomicWrite {
         (run.dma_len, payload) = (8, 8);
+    }
+    if kind == Kind::Flush {
+        (run.dma_len, run.a) = (wqe.a as u32, 0);
     }
     Part { run, psn, offset, bytes, payload }
 }

@@ -4,6 +4,8 @@
 //! opcodes, then length, then resources (RNR), then keys. PSNs and messages advance only after all
 //! of them.
 
+use core::sync::atomic::{fence, Ordering};
+
 use super::conn::Conn;
 use super::rules::sge::CopyError;
 use super::run::Run;
@@ -17,7 +19,7 @@ use crate::verbs::types::wc_status::{self, SUCCESS};
 use crate::verbs::types::{access, qp_state, Wc};
 use crate::verbs::NONE;
 use crate::wire::NakCode::{InvalidRequest, RemoteAccess, RemoteOperation};
-use crate::wire::{Kind, NakCode, Psn, Syndrome};
+use crate::wire::{Feth, Kind, NakCode, Psn, Syndrome};
 
 /// RNR timer code when staging room is missing, not a receive request: 10 µs.
 const RNR_SOON: u8 = 1;
@@ -61,6 +63,11 @@ fn memory_gone(rkey: u32, va: u64) -> Refusal {
     Nak(RemoteOperation, Cause::LocalMemoryGone, SUCCESS, rkey.into(), va)
 }
 
+/// Whether a request is a FLUSH of a whole region, whose range is not looked at.
+fn flushes_region(run: &Run) -> bool {
+    run.kind == Kind::Flush && Feth::of_word(run.imm).selectivity == Feth::MR
+}
+
 /// PSNs that an answer takes.
 fn answer_packets(run: &Run, mtu: u32) -> u32 {
     match run.kind {
@@ -83,8 +90,9 @@ fn room_for_answer(qp: &Qp, run: &Run) -> Result<(), Refusal> {
         return Ok(());
     }
     if depth == 0 || resp.queued_jobs().filter(|job| !job.again).count() >= depth {
-        // rxe rxe_resp.c check_resource, depth: READs, atomics and ATOMIC WRITEs beyond those that
-        // the queue pair (max_dest_rd_atomic) and the device serve at once are invalid requests.
+        // rxe rxe_resp.c check_resource, depth: READs, atomics, ATOMIC WRITEs and FLUSHes beyond
+        // those that the queue pair (max_dest_rd_atomic) and the device serve at once are invalid
+        // requests.
         return Err(bad_request(run));
     }
     if resp.jobs_are_full() {
@@ -203,7 +211,11 @@ impl Conn<'_> {
         self.count(|c| &mut c.duplicate_request);
         let resp = &mut self.qp.conn.resp;
         match run.kind {
-            Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd | Kind::AtomicWrite => {
+            Kind::ReadRequest
+            | Kind::CmpSwap
+            | Kind::FetchAdd
+            | Kind::AtomicWrite
+            | Kind::Flush => {
                 let npkts = answer_packets(run, self.qp.conn.mtu);
                 let len = if run.kind == Kind::ReadRequest { run.dma_len } else { 0 };
                 // rxe rxe_resp.c duplicate_request, READ: A READ that comes again is answered again
@@ -220,8 +232,9 @@ impl Conn<'_> {
                         && run.va == r.va.wrapping_add(bytes)
                         && u64::from(len) + bytes <= u64::from(r.len)
                 });
-                // rxe rxe_resp.c duplicate_request, atomic: An atomic or an ATOMIC WRITE that comes
-                // again is answered with the value of its execution, and not executed again.
+                // rxe rxe_resp.c duplicate_request, atomic: An atomic, an ATOMIC WRITE or a FLUSH
+                // that comes again is answered with the value of its execution, and not executed
+                // again.
                 let Some(found) = found.copied() else { return };
                 // The same answer may be on its way out already.
                 let pending = resp
@@ -266,9 +279,11 @@ impl Conn<'_> {
                 self.accept(now, run, payload);
                 Ok(())
             }
-            Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd | Kind::AtomicWrite => {
-                self.execute_answered(run, payload)
-            }
+            Kind::ReadRequest
+            | Kind::CmpSwap
+            | Kind::FetchAdd
+            | Kind::AtomicWrite
+            | Kind::Flush => self.execute_answered(run, payload),
             _ => Err(bad_request(run)),
         }
     }
@@ -471,14 +486,14 @@ impl Conn<'_> {
         target.map_err(|e| bad_key(e, rkey, va))
     }
 
-    /// Executes a READ, an atomic or an ATOMIC WRITE: keeps it for duplicates, and queues its
-    /// answer.
+    /// Executes a READ, an atomic, an ATOMIC WRITE or a FLUSH: keeps it for duplicates, and queues
+    /// its answer.
     fn execute_answered(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
         let resp = &self.qp.conn.resp;
         // IBTA C9-94
-        if resp.incoming() != Incoming::Idle
-            || u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE
-        {
+        let too_long =
+            u64::from(run.dma_len) > crate::verbs::post::MAX_MESSAGE && !flushes_region(run);
+        if resp.incoming() != Incoming::Idle || too_long {
             return Err(bad_request(run));
         }
         room_for_answer(self.qp, run)?;
@@ -487,11 +502,13 @@ impl Conn<'_> {
         let (kind, pd) = (run.kind, self.qp.pd);
         let of = Resource { kind, pd, ..Resource::default() };
         let mut job = Resource { valid: true, psn, npkts, va, rkey, ..of };
-        if kind == Kind::ReadRequest {
-            self.allowed_target(run, run.dma_len, access::REMOTE_READ)?;
-            job.len = run.dma_len;
-        } else {
-            job.value = self.execute_atomic(run, payload)?;
+        match kind {
+            Kind::ReadRequest => {
+                self.allowed_target(run, run.dma_len, access::REMOTE_READ)?;
+                job.len = run.dma_len;
+            }
+            Kind::Flush => self.execute_flush(run, payload)?,
+            _ => job.value = self.execute_atomic(run, payload)?,
         }
         let resp = &mut self.qp.conn.resp;
         let depth = resp.resources.len() as u32;
@@ -550,6 +567,46 @@ impl Conn<'_> {
             Access::Fault => memory_gone(run.rkey, run.va),
             _ => Rnr(RNR_SOON),
         })
+    }
+
+    /// Executes a FLUSH: all that came before it on its queue pair is placed, and visible to who
+    /// reads that memory.
+    #[inline(never)]
+    fn execute_flush(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
+        let feth = Feth::of_word(run.imm);
+        // rxe rxe_hdr.h feth_init, values: A FLUSH of no type, of another type or level than those
+        // that there are, or with data, is an invalid request.
+        if !feth.is_legal() || !payload.is_empty() {
+            return Err(bad_request(run));
+        }
+        let Run { rkey, va, .. } = *run;
+        let right = |of: u8, right: u32| if feth.placement & of != 0 { right } else { 0 };
+        let rights = right(Feth::GLOBAL, access::FLUSH_GLOBAL)
+            | right(Feth::PERSISTENT, access::FLUSH_PERSISTENT);
+        // rxe rxe_resp.c check_op_valid
+        if self.qp.attr.qp_access_flags & rights != rights {
+            return Err(not_allowed(rkey, va));
+        }
+        // rxe rxe_resp.c check_rkey, FLUSH: The key of a FLUSH must give the right of each of its
+        // types, whatever its length; its range must lie in the region, unless it is about the
+        // whole one.
+        let qp = &*self.qp;
+        let memory = &self.common.memory;
+        let opens = match flushes_region(run) {
+            true => memory.regions.remote_key(rkey, qp.pd, qp.qpn, rights),
+            false => qp.remote_target(memory, qp.pd, rkey, va, run.dma_len, rights).map(|_| ()),
+        };
+        opens.map_err(|e| bad_key(e, rkey, va))?;
+        // rxe rxe_resp.c process_flush: A FLUSH is executed when all that came before it on its
+        // queue pair has been placed.
+        if self.qp.conn.resp.fence_len() > 0 {
+            return Err(Later);
+        }
+        // CPUs and devices see one coherent memory: what the copies have left in this CPU's buffers
+        // is all that others do not see yet. Persistent memory is never registered, so there is
+        // none to write back to.
+        fence(Ordering::SeqCst);
+        Ok(())
     }
 
     /// Takes a packet of a UC peer. What does not fit is dropped, and so is the rest of its

@@ -12,13 +12,16 @@ use crate::reason::refuse;
 use crate::ring::Producer;
 use crate::verbs::kind::QpKind;
 use crate::verbs::shared::QpShared;
-use crate::verbs::types::{qp_state, qp_type, send_flags, wr_opcode, RecvWr, SendWr, Sge};
+use crate::verbs::types::{
+    flush_level, flush_type, qp_state, qp_type, send_flags, wr_opcode, FlushWr, RecvWr, SendWr, Sge,
+};
 use crate::verbs::wqe::{DcAddr, RecvWqe, SendWqe};
+use crate::wire::Feth;
 
 /// Largest message in bytes (IBTA: 2^31).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
-const ALLOWED_RC: u32 = 0x3ff | 1 << wr_opcode::ATOMIC_WRITE;
+const ALLOWED_RC: u32 = 0x3ff | 1 << wr_opcode::FLUSH | 1 << wr_opcode::ATOMIC_WRITE;
 const ALLOWED_UC: u32 = 1 << wr_opcode::RDMA_WRITE
     | 1 << wr_opcode::RDMA_WRITE_WITH_IMM
     | 1 << wr_opcode::SEND
@@ -128,6 +131,12 @@ const _: () = assert!(
         && qp_type::UC < qp_type::XRC_RECV
         && qp_type::UC < qp_type::DCI
         && qp_type::UC < qp_type::DCT
+);
+const _: () = assert!(
+    flush_type::GLOBAL == Feth::GLOBAL as u32
+        && flush_type::PERSISTENT == Feth::PERSISTENT as u32
+        && flush_level::RANGE == Feth::RANGE as u32
+        && flush_level::MR == Feth::MR as u32
 );
 const _: () = assert!(
     wr_opcode::RDMA_WRITE == 0
@@ -253,7 +262,9 @@ unsafe fn write_send(
         return Err(bad_opcode(w.opcode, kind));
     }
     let local = matches!(w.opcode, wr_opcode::LOCAL_INV | wr_opcode::BIND_MW);
-    let n = if local { 0 } else { w.num_sge };
+    // These have no data of the program's, and their lists are not looked at.
+    let bare = local || w.opcode == wr_opcode::FLUSH;
+    let n = if bare { 0 } else { w.num_sge };
     if n < 0 || n as u32 > qp.max_send_sge.load(Relaxed) || (n > 0 && w.sg_list.is_null()) {
         return Err(bad_list(n, qp.max_send_sge.load(Relaxed)));
     }
@@ -262,7 +273,7 @@ unsafe fn write_send(
         matches!(w.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
     // The bytes of an ATOMIC WRITE are always taken here: one word, which the slot has room for.
     let word = w.opcode == wr_opcode::ATOMIC_WRITE;
-    let inline = (w.flags & send_flags::INLINE != 0 || word) && !local;
+    let inline = (w.flags & send_flags::INLINE != 0 || word) && !bare;
     if inline && (atomic || w.opcode == wr_opcode::RDMA_READ) {
         return Err(inline_result(w.opcode));
     }
@@ -375,6 +386,7 @@ unsafe fn write_operands(
             wqe.rkey = r.rkey;
             wqe.length = 0;
         }
+        wr_opcode::FLUSH => write_flush(wqe, &part!(wr.flush))?,
         wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
             if length != 8 {
                 return Err(not_a_word(opcode, length));
@@ -400,6 +412,32 @@ unsafe fn write_operands(
             wqe.b = u64::from(u.remote_qpn) << 32 | u64::from(u.remote_qkey);
         }
         _ => {}
+    }
+    Ok(())
+}
+
+/// Writes the operands of a FLUSH.
+#[inline(never)]
+fn write_flush(wqe: &mut SendWqe, f: &FlushWr) -> Result<()> {
+    let FlushWr { remote_addr, rkey, placement, length, level } = *f;
+    let types = flush_type::GLOBAL | flush_type::PERSISTENT;
+    if placement == 0 || placement & !types != 0 {
+        let words = "GLOBAL (1), PERSISTENT (2) or both";
+        return Err(refuse!(Invalid, "wr->wr.flush.placement {placement:#x}: {words}"));
+    }
+    if level > flush_level::MR {
+        return Err(refuse!(Invalid, "wr->wr.flush.level {level}: RANGE (0) or MR (1)"));
+    }
+    wqe.rkey = rkey;
+    let feth = Feth { placement: placement as u8, selectivity: level as u8, reserved: 0 };
+    wqe.imm = feth.word();
+    // A FLUSH of a whole region names no range.
+    if level == flush_level::RANGE {
+        if length > MAX_MESSAGE {
+            let most = MAX_MESSAGE;
+            return Err(refuse!(MessageSize, "wr->wr.flush.length {length}: at most {most}"));
+        }
+        (wqe.remote_addr, wqe.a) = (remote_addr, length);
     }
     Ok(())
 }

@@ -79,8 +79,8 @@ pub struct TakenRecv {
     pub sges: Vec<Sge, MAX_SGE>,
 }
 
-/// A READ, an atomic or an ATOMIC WRITE that was answered, kept for duplicates, and its answer
-/// while it is being sent.
+/// A READ, an atomic, an ATOMIC WRITE or a FLUSH that was answered, kept for duplicates, and its
+/// answer while it is being sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resource {
     /// In use.
@@ -176,7 +176,7 @@ pub struct Resp {
     pub nak_high: Psn,
     /// The expected PSN when a request ahead of it was first not believed, and the time of that.
     pub ahead: Option<(Psn, u64)>,
-    /// Answered READs, atomics and ATOMIC WRITEs, a ring.
+    /// Answered READs, atomics, ATOMIC WRITEs and FLUSHes, a ring.
     pub resources: RawSlice<Resource>,
     /// Where the next one goes.
     pub res_next: u32,

@@ -45,6 +45,22 @@ pub struct AtomicWr {
     pub rkey: u32,
 }
 
+/// Range and kind of a FLUSH. Address and key stand where [`RdmaWr`] has them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlushWr {
+    /// Remote virtual address of the range; of no interest at the level MR.
+    pub remote_addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+    /// Placement types, bits of [`flush_type`]; at least one.
+    pub placement: u32,
+    /// Length of the range in bytes; of no interest at the level MR.
+    pub length: u64,
+    /// One of [`flush_level`].
+    pub level: u32,
+}
+
 /// Destination of a UD SEND.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +83,8 @@ pub union WrOp {
     pub atomic: AtomicWr,
     /// UD SEND.
     pub ud: UdWr,
+    /// FLUSH.
+    pub flush: FlushWr,
 }
 
 /// Range and rights of a BIND_MW: layout of `ibv_mw_bind_info`.
@@ -220,7 +238,7 @@ consts! {
     wr_opcode: u32 {
         RDMA_WRITE = 0, RDMA_WRITE_WITH_IMM = 1, SEND = 2, SEND_WITH_IMM = 3, RDMA_READ = 4,
         ATOMIC_CMP_AND_SWP = 5, ATOMIC_FETCH_AND_ADD = 6, LOCAL_INV = 7, BIND_MW = 8,
-        SEND_WITH_INV = 9, ATOMIC_WRITE = 15,
+        SEND_WITH_INV = 9, FLUSH = 14, ATOMIC_WRITE = 15,
     }
 }
 consts! {
@@ -247,7 +265,7 @@ consts! {
     #[allow(missing_docs)]
     wc_opcode: u32 {
         SEND = 0, RDMA_WRITE = 1, RDMA_READ = 2, COMP_SWAP = 3, FETCH_ADD = 4, BIND_MW = 5,
-        LOCAL_INV = 6, ATOMIC_WRITE = 9, RECV = 128, RECV_RDMA_WITH_IMM = 129,
+        LOCAL_INV = 6, FLUSH = 8, ATOMIC_WRITE = 9, RECV = 128, RECV_RDMA_WITH_IMM = 129,
     }
 }
 consts! {
@@ -256,11 +274,30 @@ consts! {
     wc_flags: u32 { GRH = 1, WITH_IMM = 2, IP_CSUM_OK = 4, WITH_INV = 8 }
 }
 consts! {
+    /// What a FLUSH brings about (numbers of `ibv_placement_type`, and of the FETH).
+    flush_type: u32 {
+        /// Who reads the memory sees what was written before.
+        GLOBAL = 1,
+        /// It survives a loss of power.
+        PERSISTENT = 2,
+    }
+}
+consts! {
+    /// What a FLUSH is about (numbers of `ibv_selectivity_level`, and of the FETH).
+    flush_level: u32 {
+        /// The range that it names.
+        RANGE = 0,
+        /// The whole region of its key.
+        MR = 1,
+    }
+}
+consts! {
     /// Access flags of MRs, windows and QPs (numbers of `ibv_access_flags`).
     #[allow(missing_docs)]
     access: u32 {
         LOCAL_WRITE = 1, REMOTE_WRITE = 2, REMOTE_READ = 4, REMOTE_ATOMIC = 8, MW_BIND = 16,
-        ZERO_BASED = 32, ON_DEMAND = 64, HUGETLB = 128, RELAXED_ORDERING = 1 << 20,
+        ZERO_BASED = 32, ON_DEMAND = 64, HUGETLB = 128, FLUSH_GLOBAL = 1 << 8,
+        FLUSH_PERSISTENT = 1 << 9, RELAXED_ORDERING = 1 << 20,
     }
 }
 
@@ -273,7 +310,11 @@ pub const ACCESS_ALL: u32 = access::LOCAL_WRITE
     | access::ZERO_BASED
     | access::ON_DEMAND
     | access::HUGETLB
+    | ACCESS_FLUSH
     | access::RELAXED_ORDERING;
+
+/// The rights to FLUSH, one for each placement type.
+pub const ACCESS_FLUSH: u32 = access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT;
 
 /// Accesses that a peer may be given.
 pub const ACCESS_REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
@@ -498,6 +539,8 @@ const _: () = {
     assert!(offset_of!(SendWr, wr) == 40);
     assert!(offset_of!(SendWr, remote_srqn) == 72);
     assert!(offset_of!(SendWr, ext) == 80);
+    assert!(size_of::<WrOp>() == 32);
+    assert!(offset_of!(FlushWr, rkey) == offset_of!(RdmaWr, rkey));
     assert!(size_of::<RecvWr>() == 32);
     assert!(size_of::<Wc>() == 48);
     assert!(offset_of!(Wc, imm_data) == 24);

@@ -11,18 +11,20 @@ use crate::verbs::types::{send_flags, wr_opcode, Sge};
 pub struct SendWqe {
     /// Of the work request.
     pub wr_id: u64,
-    /// WRITE, READ, ATOMIC WRITE, atomics: remote address. BIND_MW: first byte of the window.
+    /// WRITE, READ, ATOMIC WRITE, FLUSH, atomics: remote address. BIND_MW: first byte of the window.
     pub remote_addr: u64,
-    /// Atomics: compare or add. UD: the address handle. BIND_MW: the window.
+    /// Atomics: compare or add. FLUSH: length of the range. UD: the address handle. BIND_MW: the
+    /// window.
     pub a: u64,
     /// Atomics: swap. UD: remote QPN (high half) and Q_Key. BIND_MW: the MR.
     pub b: u64,
-    /// Bytes of the message (or of the window); of an ATOMIC WRITE, whose word is inline, those
-    /// that its answer brings: none.
+    /// Bytes of the message (or of the window); of a FLUSH and of an ATOMIC WRITE, whose word is
+    /// inline, those that its answer brings: none.
     pub length: u64,
-    /// WRITE, READ, ATOMIC WRITE, atomics: remote key. BIND_MW: the new key.
+    /// WRITE, READ, ATOMIC WRITE, FLUSH, atomics: remote key. BIND_MW: the new key.
     pub rkey: u32,
-    /// Immediate data as it stands on the wire (network order), or the key to invalidate.
+    /// Immediate data as it stands on the wire (network order), the key to invalidate, or the word
+    /// of a FETH.
     pub imm: u32,
     /// Opcode: one of [`wr_opcode`].
     pub opcode: u16,
@@ -42,6 +44,7 @@ pub struct SendWqe {
 const ANSWERED: u32 = 1 << wr_opcode::RDMA_READ
     | 1 << wr_opcode::ATOMIC_CMP_AND_SWP
     | 1 << wr_opcode::ATOMIC_FETCH_AND_ADD
+    | 1 << wr_opcode::FLUSH
     | 1 << wr_opcode::ATOMIC_WRITE;
 
 impl SendWqe {
@@ -71,12 +74,12 @@ impl SendWqe {
         let op = u32::from(self.opcode);
         matches!(op, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD)
     }
-    /// An ATOMIC WRITE.
+    /// What is answered as a READ of no bytes: ATOMIC WRITE, FLUSH.
     #[inline]
-    pub fn is_atomic_write(&self) -> bool {
-        u32::from(self.opcode) == wr_opcode::ATOMIC_WRITE
+    pub fn has_empty_answer(&self) -> bool {
+        matches!(u32::from(self.opcode), wr_opcode::ATOMIC_WRITE | wr_opcode::FLUSH)
     }
-    /// What an answer of its own ends, not an ACK: READ, atomics, ATOMIC WRITE.
+    /// What an answer of its own ends, not an ACK: READ, atomics, ATOMIC WRITE, FLUSH.
     #[inline]
     pub fn is_answered(&self) -> bool {
         ANSWERED >> (self.opcode & 31) & 1 != 0

@@ -7,6 +7,7 @@ mod byte_counters;
 mod congestion;
 mod connection_manager;
 mod dc;
+mod flush;
 mod forged_packets;
 mod hostile;
 mod keepalive;

@@ -9,6 +9,7 @@ use gdrcore_core::verbs::types::*;
 use std::cell::Cell;
 use std::rc::Rc;
 
+use crate::flush::flush;
 use crate::util::*;
 
 /// Memory that `b` lends to `a`. It lies at its owner's addresses, since both ends are in this
@@ -346,10 +347,11 @@ fn only_writes_without_immediate_data_of_a_connected_reliable_pair() {
     net.post(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 10).remote(&b, 0));
     net.post(&a, Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 0, 8).atomic(&b, 0, 1, 0));
     net.post(&a, Wr::new(wr_opcode::ATOMIC_WRITE).local(&a, 0, 8).remote(&b, 0));
+    net.post(&a, flush(&b, 0, 8));
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).remote(&b, 0));
     assert!(!ring(&mut net, &a));
     net.settle();
-    assert_eq!(net.poll(a.host, a.scq).len(), 5);
+    assert_eq!(net.poll(a.host, a.scq).len(), 6);
     assert_eq!(net.lock(&a).counters().mapped_writes, 0);
     // This way knows no limit of the rate, so with a limit it is not taken.
     let limit = QpAttr { rate_limit_bytes_per_s: 1 << 40, ..QpAttr::default() };

@@ -31,6 +31,7 @@ fn sized(b: &End, op: Opcode, ahead: u32, len: usize) -> Raw {
             eth.extend_from_slice(&[0; 16]);
             raw.bytes(&eth)
         }
+        _ if op.has_feth() => raw.bytes(&[0, 0, 0, 1]).reth(b.mr.iova, b.mr.rkey, whole),
         _ if op.has_reth() && op.has_payload() => {
             raw.reth(b.mr.iova, b.mr.rkey, whole).payload(len)
         }
@@ -79,7 +80,7 @@ fn opcodes_out_of_sequence_are_invalid_requests() {
         (&[O::RC_WRITE_FIRST], O::RC_SEND_LAST),
         (&[O::RC_WRITE_FIRST], O::RC_WRITE_ONLY),
         (&[O::RC_WRITE_FIRST], O::RC_CMP_SWAP),
-        (&[], O::RC_FLUSH),
+        (&[O::RC_WRITE_FIRST], O::RC_FLUSH),
         (&[O::RC_WRITE_FIRST], O::RC_ATOMIC_WRITE),
     ];
     for (before, then) in wrong {
@@ -89,11 +90,7 @@ fn opcodes_out_of_sequence_are_invalid_requests() {
         answers(&mut net, &good);
         assert_eq!(net.state(&b), qp_state::RTS, "{before:?}");
         let at = before.len() as u32;
-        let bad = match then {
-            O::RC_FLUSH => Raw::new(then, &b, at).bytes(&[0; 4]).reth(b.mr.iova, b.mr.rkey, 8),
-            _ => packet(&b, then, at),
-        };
-        let said = answers(&mut net, &[bad]);
+        let said = answers(&mut net, &[packet(&b, then, at)]);
         assert_eq!(said, [(O::RC_ACK, at, Some(NAK_INVALID))], "{then:?} after {before:?}");
         assert_eq!(net.state(&b), qp_state::ERR);
     }
@@ -178,8 +175,9 @@ fn more_reads_and_atomics_than_the_device_serves_are_invalid_requests() {
     let read = |b: &End, ahead| packet(b, Opcode::RC_READ_REQUEST, ahead);
     let add = |b: &End, ahead| packet(b, Opcode::RC_FETCH_ADD, ahead);
     let store = |b: &End, ahead| packet(b, Opcode::RC_ATOMIC_WRITE, ahead);
+    let flush = |b: &End, ahead| packet(b, Opcode::RC_FLUSH, ahead);
     for depth in [1, 2] {
-        for first in [read, add, store] {
+        for first in [read, add, store, flush] {
             let config = Config { max_rd_atomic: depth, ..Opts::default().config };
             let o = Opts { rd_atomic: depth as u8, config, ..Opts::default() };
             let (mut net, b) = ready(o);
@@ -200,7 +198,12 @@ fn more_reads_and_atomics_than_the_device_serves_are_invalid_requests() {
 #[test]
 fn a_queue_pair_serves_no_more_reads_and_atomics_at_once_than_its_attribute_says() {
     for depth in [0, 1, 3] {
-        for op in [Opcode::RC_READ_REQUEST, Opcode::RC_FETCH_ADD, Opcode::RC_ATOMIC_WRITE] {
+        for op in [
+            Opcode::RC_READ_REQUEST,
+            Opcode::RC_FETCH_ADD,
+            Opcode::RC_ATOMIC_WRITE,
+            Opcode::RC_FLUSH,
+        ] {
             let o = Opts { rd_atomic: depth, ..Opts::default() };
             let (mut net, b) = ready(o);
             let all: Vec<_> = (0..depth.into()).map(|ahead| packet(&b, op, ahead)).collect();

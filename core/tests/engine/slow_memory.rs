@@ -7,6 +7,7 @@ use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId};
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::Error;
 
+use crate::flush::flush;
 use crate::util::*;
 
 /// Memory whose placements land when the test says so.
@@ -136,6 +137,40 @@ fn an_atomic_write_is_not_seen_before_what_came_before_it() {
     let ids: Vec<u64> = net.poll(0, a.scq).iter().map(|w| w.wr_id).collect();
     assert_eq!((ids, b.buf.get_u64(100_000)), (vec![1, 2], 77));
     assert!(b.buf.get(0, 1000) == pattern(2, 1000));
+}
+
+// rxe rxe_resp.c process_flush
+#[test]
+fn a_flush_is_behind_all_that_lands() {
+    let (mut net, a, b, _, memory, (addr, key)) = pair();
+    a.buf.put(0, &pattern(2, 1000));
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(1).local(&a, 0, 1000).key(addr, key));
+    // A FLUSH of ordinary memory waits too: it is about the queue pair's requests.
+    net.post(&a, flush(&b, 200_000, 8).id(2));
+    // What follows it is placed when it has been executed.
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(3).local(&a, 0, 8).remote(&b, 100_000));
+    net.run(5_000_000);
+    assert!(net.poll(0, a.scq).is_empty());
+    assert_eq!((memory.waiting(), b.buf.get(100_000, 8)), (1, vec![0; 8]));
+    memory.land(1);
+    net.run(5_000_000);
+    let ids: Vec<u64> = net.poll(0, a.scq).iter().map(|w| w.wr_id).collect();
+    assert_eq!((ids, b.buf.get(100_000, 8)), (vec![1, 2, 3], pattern(2, 8)));
+    assert!(b.buf.get(0, 1000) == pattern(2, 1000));
+    // The end of a message that waits behind others, and its receive.
+    net.recv(&b, 7, &[(300_000, 100)]);
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(4).local(&a, 0, 3000).key(addr, key));
+    net.post(&a, Wr::new(wr_opcode::SEND).id(5).local(&a, 0, 100));
+    net.post(&a, flush(&b, 0, 3000).id(6));
+    for landed in 0..3 {
+        net.run(5_000_000);
+        assert!(net.poll(0, a.scq).is_empty(), "{landed} of 3 have landed");
+        memory.land(1);
+    }
+    net.run(5_000_000);
+    let ids: Vec<u64> = net.poll(0, a.scq).iter().map(|w| w.wr_id).collect();
+    assert_eq!(ids, [4, 5, 6]);
+    assert_eq!(net.poll(1, b.rcq).len(), 1);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{Bth, Opcode};
 use gdrcore_core::Error;
 
+use crate::flush::flush;
 use crate::packet_loss::only;
 use crate::util::*;
 
@@ -202,6 +203,7 @@ fn a_lost_end_costs_a_probe_and_not_the_timeout() {
         Opcode::RC_ATOMIC_ACK,
         Opcode::RC_ATOMIC_WRITE,
         Opcode::RC_READ_RESPONSE_ONLY,
+        Opcode::RC_FLUSH,
     ];
     // A probe after 1 ms, and the next after 2 ms more.
     for (lost, times) in lost.into_iter().flat_map(|op| [(op, 1), (op, 2)]) {
@@ -223,6 +225,7 @@ fn a_lost_end_costs_a_probe_and_not_the_timeout() {
             Opcode::RC_WRITE_LAST | Opcode::RC_ACK => write(&a, &b),
             Opcode::RC_READ_REQUEST | Opcode::RC_READ_RESPONSE_LAST => read(&a, &b),
             Opcode::RC_ATOMIC_WRITE | Opcode::RC_READ_RESPONSE_ONLY => store(&a, &b),
+            Opcode::RC_FLUSH => flush(&b, 0, 8),
             _ => add(&a, &b),
         };
         let is_atomic =
@@ -501,7 +504,12 @@ fn requests_with_an_answer_under_way_stay_below_their_bound() {
     net.tap = Some(Box::new(move |from, p| {
         let (now, most) = &mut *count.borrow_mut();
         let op = Opcode(p[0]);
-        let first = [Opcode::RC_READ_REQUEST, Opcode::RC_FETCH_ADD, Opcode::RC_ATOMIC_WRITE];
+        let first = [
+            Opcode::RC_READ_REQUEST,
+            Opcode::RC_FETCH_ADD,
+            Opcode::RC_ATOMIC_WRITE,
+            Opcode::RC_FLUSH,
+        ];
         if from == 0 && first.contains(&op) {
             *now += 1;
             *most = (*most).max(*now);
@@ -514,9 +522,10 @@ fn requests_with_an_answer_under_way_stay_below_their_bound() {
         Fate::Deliver
     }));
     for i in 0..12u64 {
-        let w = match i % 3 {
+        let w = match i % 4 {
             0 => Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 0, 8).atomic(&b, 0, 1, 0),
-            1 => Wr::new(wr_opcode::ATOMIC_WRITE).local(&a, 0, 8).remote(&b, 0),
+            1 => flush(&b, 0, 8),
+            2 => Wr::new(wr_opcode::ATOMIC_WRITE).local(&a, 0, 8).remote(&b, 0),
             _ => Wr::new(wr_opcode::RDMA_READ).local(&a, 4096, 3000).remote(&b, 4096),
         };
         net.post(&a, w.id(i));

@@ -157,7 +157,7 @@ impl Default for Opts {
             rnr: 7,
             rnr_timer: 1,
             rd_atomic: 16,
-            access: ALL,
+            access: ALL | ACCESS_FLUSH,
             sig_all: false,
             one_cq: false,
             bytes: 3 << 20,
@@ -302,7 +302,7 @@ impl Net {
             addr: buf.addr(),
             length: buf.len() as u64,
             iova: buf.addr(),
-            access: ALL | access::MW_BIND,
+            access: ALL | access::MW_BIND | access::FLUSH_GLOBAL,
             provider: 0,
             cookie: 0,
         };

@@ -311,9 +311,14 @@ fn an_initiator_takes_no_requests_and_a_target_no_answers() {
 }
 
 #[test]
-fn a_flush_is_refused() {
-    let (mut net, _, b) = Net::pair(xrc());
-    let raw = Raw::new(Opcode::RC_FLUSH.of_xrc(), &b, 0).asks().bytes(&net.srqn.to_be_bytes());
-    let said = answers(&mut net, &[raw.bytes(&[0, 0, 0, 1]).reth(b.mr.iova, b.mr.rkey, 8)]);
-    assert_eq!(said, [(Opcode::RC_ACK.of_xrc(), 0, Some(NAK_INVALID))]);
+fn a_flush_has_its_feth_behind_the_number_of_the_srq() {
+    for (types, want) in [
+        (1, (Opcode::RC_READ_RESPONSE_ONLY.of_xrc(), 0, Some(0x1f))),
+        (0, (Opcode::RC_ACK.of_xrc(), 0, Some(NAK_INVALID))),
+    ] {
+        let (mut net, _, b) = Net::pair(xrc());
+        let raw = Raw::new(Opcode::RC_FLUSH.of_xrc(), &b, 0).asks().bytes(&net.srqn.to_be_bytes());
+        let raw = raw.bytes(&[0, 0, 0, types]).reth(b.mr.iova, b.mr.rkey, 8);
+        assert_eq!(answers(&mut net, &[raw]), [want], "types {types}");
+    }
 }

@@ -206,6 +206,8 @@ pub struct ibv_qp_ex {
     pub wr_complete: Option<unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int>,
     pub wr_abort: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
     pub wr_atomic_write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const c_void)>,
+    /// Of rdma-core 45 and newer.
+    pub wr_flush: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8)>,
 }
 
 impl ibv_cq_ex {
@@ -267,6 +269,7 @@ impl ibv_qp_ex {
             wr_complete: None,
             wr_abort: None,
             wr_atomic_write: None,
+            wr_flush: None,
         }
     }
 }

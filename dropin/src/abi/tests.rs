@@ -12,8 +12,15 @@ macro_rules! same {
         $c:ident, $name:literal, $t:ty,
         [$($ours:ident $(. $ours2:ident)* $(= $theirs:literal)?),* $(,)?]
     ) => {
-        let (size, align) = (size_of::<$t>(), align_of::<$t>());
+        let size = size_of::<$t>();
         writeln!($c, "_Static_assert(sizeof({0}) == {size}, \"size of {0}\");", $name).unwrap();
+        same!(fields $c, $name, $t, [$($ours $(. $ours2)* $(= $theirs)?),*]);
+    };
+    (
+        fields $c:ident, $name:literal, $t:ty,
+        [$($ours:ident $(. $ours2:ident)* $(= $theirs:literal)?),* $(,)?]
+    ) => {
+        let align = align_of::<$t>();
         writeln!($c, "_Static_assert(_Alignof({0}) == {align}, \"alignment of {0}\");", $name)
             .unwrap();
         $(
@@ -60,13 +67,19 @@ fn queues(c: &mut String) {
         events_completed,
     ] }
     same!(c, "struct ibv_data_buf", ibv_data_buf, [addr, length]);
-    same! { c, "struct ibv_qp_ex", ibv_qp_ex, [
+    same! { fields c, "struct ibv_qp_ex", ibv_qp_ex, [
         qp_base, comp_mask, wr_id, wr_flags, wr_atomic_cmp_swp, wr_atomic_fetch_add, wr_bind_mw,
         wr_local_inv, wr_rdma_read, wr_rdma_write, wr_rdma_write_imm, wr_send, wr_send_imm,
         wr_send_inv, wr_send_tso, wr_set_ud_addr, wr_set_xrc_srqn, wr_set_inline_data,
         wr_set_inline_data_list, wr_set_sge, wr_set_sge_list, wr_start, wr_complete, wr_abort,
         wr_atomic_write,
     ] }
+    // From release 45 on it has one member more, behind those of Debian 12.
+    let (of_44, of_45) = (offset_of!(ibv_qp_ex, wr_flush), size_of::<ibv_qp_ex>());
+    let size = "sizeof(struct ibv_qp_ex)";
+    let either = format!("{size} == {of_44} || {size} == {of_45}");
+    writeln!(c, "_Static_assert({either}, \"size of struct ibv_qp_ex\");").unwrap();
+    assert_eq!((of_44, of_45), (352, 360));
 }
 
 fn attributes(c: &mut String) {

@@ -81,7 +81,8 @@ pub struct Side {
 pub const ALL_ACCESS: u32 = GDRC_ACCESS_LOCAL_WRITE
     | GDRC_ACCESS_REMOTE_WRITE
     | GDRC_ACCESS_REMOTE_READ
-    | GDRC_ACCESS_REMOTE_ATOMIC;
+    | GDRC_ACCESS_REMOTE_ATOMIC
+    | GDRC_ACCESS_FLUSH_GLOBAL;
 
 pub fn side(ctx: &Ctx, qp_type: u32, bytes: usize) -> Side {
     let ctx = ctx.0;

@@ -5,7 +5,7 @@ use gdrcore::*;
 use super::*;
 
 /// Opcodes of most send requests.
-const OPCODES: [u32; 11] = [
+const OPCODES: [u32; 12] = [
     GDRC_WR_RDMA_WRITE,
     GDRC_WR_RDMA_WRITE_WITH_IMM,
     GDRC_WR_SEND,
@@ -16,6 +16,7 @@ const OPCODES: [u32; 11] = [
     GDRC_WR_LOCAL_INV,
     GDRC_WR_BIND_MW,
     GDRC_WR_SEND_WITH_INV,
+    GDRC_WR_FLUSH,
     GDRC_WR_ATOMIC_WRITE,
 ];
 
@@ -93,8 +94,11 @@ impl Walk<'_> {
         let mut inline = [0u8; 16];
         let mut wr: gdrc_send_wr = zeroed();
         (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), self.pieces());
-        wr.opcode =
-            if self.input.one_in(20) { self.input.word() } else { OPCODES[self.input.below(11)] };
+        wr.opcode = if self.input.one_in(20) {
+            self.input.word()
+        } else {
+            OPCODES[self.input.below(OPCODES.len())]
+        };
         wr.send_flags =
             if self.input.one_in(8) { self.input.u32() } else { u32::from(self.input.u8()) & 0x1f };
         if wr.send_flags & GDRC_SEND_INLINE != 0 && !self.input.one_in(8) {
@@ -112,6 +116,15 @@ impl Walk<'_> {
                 let remote_addr = if input.one_in(8) { remote_addr } else { remote_addr & !7 };
                 let (compare_add, swap) = (input.u8().into(), input.u8().into());
                 wr.wr.atomic = gdrc_atomic_wr { remote_addr, compare_add, swap, rkey };
+            }
+            GDRC_WR_FLUSH => {
+                // Most are legal.
+                let (placement, level) = match input.one_in(8) {
+                    true => (input.u32(), input.u32()),
+                    false => (GDRC_FLUSH_GLOBAL, u32::from(input.u8() & 1)),
+                };
+                let length = input.word().into();
+                wr.wr.flush = gdrc_flush_wr { remote_addr, rkey, placement, length, level };
             }
             GDRC_WR_SEND | GDRC_WR_SEND_WITH_IMM => {
                 let ends = &self.made.ends;

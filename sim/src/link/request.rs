@@ -64,7 +64,8 @@ impl Draft {
                 self.wr.send_flags |= send_flags::FENCE;
                 self.inv = Some(key);
             }
-            wr_opcode::SEND | wr_opcode::SEND_WITH_IMM | wr_opcode::BIND_MW => {}
+            // A window gives no right to FLUSH.
+            wr_opcode::SEND | wr_opcode::SEND_WITH_IMM | wr_opcode::BIND_MW | wr_opcode::FLUSH => {}
             _ => (self.rkey, self.op.via) = (key, true),
         }
     }
@@ -103,7 +104,8 @@ impl Draft {
 
     /// Draws INLINE, FENCE and SOLICITED.
     fn draw_flags(&mut self, e: &End, rng: &mut Rng) {
-        let reads = self.op.opcode == wr_opcode::RDMA_READ || self.op.is_atomic();
+        let brings = matches!(self.op.opcode, wr_opcode::RDMA_READ | wr_opcode::FLUSH);
+        let reads = brings || self.op.is_atomic();
         let host_memory = e.src.mr.provider == 0;
         if !reads && self.op.len <= 100 && host_memory && rng.below(3) == 0 {
             self.wr.send_flags |= send_flags::INLINE;
@@ -120,8 +122,8 @@ impl Draft {
 impl Link {
     fn choose(&self, rng: &mut Rng) -> u32 {
         let (all, plenty) = match self.plan.kind {
-            qp_type::RC if self.plan.windows => (11, 9),
-            qp_type::RC => (9, 9),
+            qp_type::RC if self.plan.windows => (12, 10),
+            qp_type::RC => (10, 10),
             qp_type::UC => (4, 4),
             _ => (2, 2),
         };
@@ -135,6 +137,7 @@ impl Link {
             6 => wr_opcode::ATOMIC_CMP_AND_SWP,
             7 => wr_opcode::ATOMIC_FETCH_AND_ADD,
             8 => wr_opcode::ATOMIC_WRITE,
+            9 => wr_opcode::FLUSH,
             // Bound and invalidated in turn.
             _ => wr_opcode::BIND_MW,
         }
@@ -237,6 +240,8 @@ impl Link {
             draft.use_window(key, rng);
         }
         match draft.op.opcode {
+            // It carries nothing.
+            wr_opcode::FLUSH => draft.sges.clear(),
             opcode if self.doomed && !atomic && opcode != wr_opcode::BIND_MW => {}
             wr_opcode::RDMA_READ => peer.win.buf.put_pattern(at, len, id),
             wr_opcode::BIND_MW => draft.turn_window(e),
@@ -248,6 +253,11 @@ impl Link {
         draft.wr.wr = match self.plan.kind {
             qp_type::UD => {
                 WrOp { ud: UdWr { ah: e.ah, remote_qpn: peer.qpn, remote_qkey: 0x2222 } }
+            }
+            _ if draft.op.opcode == wr_opcode::FLUSH => {
+                let (level, length) = ((id & 1) as u32, len as u64);
+                let placement = flush_type::GLOBAL;
+                WrOp { flush: FlushWr { remote_addr, rkey, placement, length, level } }
             }
             _ if draft.op.is_atomic_write() => {
                 // Read at the post, by address.

@@ -157,6 +157,8 @@ fn perf_sends_the_requested_number_of_messages() {
         (["write", "bw"], "\"messages\":10,"),
         (["read", "lat"], "\"iterations\":10,"),
         (["atomic_write", "lat"], "\"iterations\":10,"),
+        (["flush", "lat"], "\"iterations\":10,"),
+        (["flush", "bw"], "\"messages\":10,"),
     ] {
         let done =
             run(Command::new(&perf).args(["-d", "loopback", "-n", "10", "--json"]).args(test), 30);

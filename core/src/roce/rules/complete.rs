@@ -18,6 +18,7 @@ fn wc_opcode_of(opcode: u16) -> u32 {
         wr_opcode::RDMA_READ => wc_opcode::RDMA_READ,
         wr_opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
         wr_opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
+        wr_opcode::FLUSH => wc_opcode::FLUSH,
         wr_opcode::ATOMIC_WRITE => wc_opcode::ATOMIC_WRITE,
         wr_opcode::BIND_MW => wc_opcode::BIND_MW,
         wr_opcode::LOCAL_INV => wc_opcode::LOCAL_INV,

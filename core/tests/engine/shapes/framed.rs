@@ -262,7 +262,9 @@ fn shown(frame: &Option<Frame>, wire: bool) -> Option<Frame> {
     for packet in bytes.chunks_mut(seg).filter(|_| wire) {
         if Opcode(packet[0]).has_reth() || Opcode(packet[0]).has_atomic_eth() {
             let icrc = packet.len() - 4;
-            packet[12..20].fill(0);
+            // Behind the FETH, where there is one.
+            let at = if Opcode(packet[0]).has_feth() { 16 } else { 12 };
+            packet[at..at + 8].fill(0);
             packet[icrc..].fill(0);
         }
     }

@@ -24,7 +24,7 @@ fn any_options(rng: &mut Rng) -> Opts {
         mtu: 1 + rng.below(5) as u32,
         cqe: 4 + rng.below(8) as u32,
         sig_all: rng.below(4) == 0,
-        access: if rng.below(8) == 0 { ALL & !access::REMOTE_WRITE } else { ALL },
+        access: ACCESS_FLUSH | if rng.below(8) == 0 { ALL & !access::REMOTE_WRITE } else { ALL },
         rnr: 2,
         ..Opts::default()
     }
@@ -34,12 +34,13 @@ fn any_options(rng: &mut Rng) -> Opts {
 fn plan(rng: &mut Rng) -> Plan {
     let p = Plan {
         from: rng.below(2) as usize,
-        opcode: match rng.below(12) {
+        opcode: match rng.below(14) {
             0 => wr_opcode::SEND,
             1 => wr_opcode::RDMA_READ,
             2 => wr_opcode::RDMA_WRITE_WITH_IMM,
             3 => wr_opcode::ATOMIC_FETCH_AND_ADD,
             4 => wr_opcode::ATOMIC_WRITE,
+            5 => wr_opcode::FLUSH,
             _ => wr_opcode::RDMA_WRITE,
         },
         flags: [0, send_flags::SIGNALED, send_flags::FENCE | send_flags::SIGNALED]

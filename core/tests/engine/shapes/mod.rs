@@ -12,6 +12,7 @@ use std::fmt::Debug;
 
 use gdrcore_core::verbs::types::*;
 
+use crate::flush::range;
 use crate::util::*;
 
 /// How often the single path was taken, and how often it was offered in vain.
@@ -100,6 +101,10 @@ impl World {
         let at = peer.mr.iova + if p.wrong == 2 { peer.buf.len() as u64 } else { p.dst as u64 };
         wr = match p.opcode {
             wr_opcode::ATOMIC_FETCH_AND_ADD => wr.atomic(peer, p.dst, 3, 0),
+            wr_opcode::FLUSH => {
+                wr.raw.wr = WrOp { flush: range(at, rkey, p.len as u64) };
+                wr
+            }
             _ => wr.key(at, rkey),
         };
         self.net.try_post(e, wr)

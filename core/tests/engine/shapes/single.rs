@@ -44,6 +44,7 @@ fn plan(rng: &mut Rng, kind: u32) -> Plan {
             2 => wr_opcode::RDMA_WRITE_WITH_IMM,
             3 => wr_opcode::SEND_WITH_IMM,
             8 if kind == qp_type::RC => wr_opcode::ATOMIC_WRITE,
+            9 if kind == qp_type::RC => wr_opcode::FLUSH,
             4..8 => wr_opcode::RDMA_WRITE,
             _ => wr_opcode::SEND,
         },
@@ -90,7 +91,7 @@ fn any_options(rng: &mut Rng, way: Way) -> Opts {
         cqe: 4 + rng.below(16) as u32,
         sig_all: rng.below(4) == 0,
         srq: rng.below(8) == 0,
-        access: if rng.below(8) == 0 { ALL & !access::REMOTE_WRITE } else { ALL },
+        access: ACCESS_FLUSH | if rng.below(8) == 0 { ALL & !access::REMOTE_WRITE } else { ALL },
         rnr: 2,
         ..Opts::default()
     }
