@@ -15,6 +15,7 @@ import os, re, signal, subprocess, sys, tempfile, time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
+import faults_dc
 import faults_flow
 import faults_flush
 import faults_hosts
@@ -224,7 +225,7 @@ FAULTS = [
     ("a request takes a reserved completion", R + "rules/cq.rs",
      "self.ring.free() > self.cq.reserved", "self.ring.free() > 0"),
     ("messages are accepted over a path that their peer does not use", R + "rules/receive.rs",
-     "&& peer.path.answers(path, mixed)", ""),
+     "&& peer.path.answers(path, mixed)", "&& (mixed || !mixed)"),
     ("a WRITE into mapped memory overtakes earlier requests", R + "peer_write.rs",
      "r.acked == r.next && r.una_psn == r.max_psn && r.next_psn == r.max_psn", "true"),
     ("memory that ends in the middle of a copy counts as written", R + "peer_write.rs",
@@ -306,7 +307,9 @@ FAULTS = [
     ("a number whose QP never had a peer rests", "core/src/engine/qpn.rs",
      "if !qp.met {", "if false {", ENGINE),
     ("a rest that was cut short is forgotten", "core/src/engine/qpn.rs",
-     "if u64::from(left) > rest_ms {", "if false {", UNIT),
+     "rest_ms = rest_ms.max(left.into());", "", UNIT),
+    ("a number that was used goes on with its former rest alone", "core/src/engine/qpn.rs",
+     "if rest_ms == 0 && left > 0 {", "if u64::from(left) > rest_ms {", UNIT),
     ("numbers come in the order of the block", "core/src/engine/qpn.rs",
      "self.order.at(self.used - 1)", "(self.used - 1)", UNIT),
     ("if all numbers rest no queue pair can be made", "core/src/engine/qpn.rs",
@@ -704,6 +707,7 @@ FAULTS += staged(faults_life.FAULTS)
 FAULTS += staged(faults_tenants.FAULTS)
 FAULTS += staged(faults_words.FAULTS)
 FAULTS += staged(faults_xrc.FAULTS)
+FAULTS += staged(faults_dc.FAULTS)
 FAULTS += staged(faults_transport.BULK)
 FAULTS += staged(faults_flush.FAULTS)
 

@@ -5,6 +5,8 @@ use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{MrReg, SrqAttr};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::verbs::kind::QpKind;
+use gdrcore_core::verbs::objects::Qp;
 use gdrcore_core::verbs::types::*;
 use gdrcore_testkit::connection::Connection;
 use gdrcore_testkit::engine::OwnedEngine;
@@ -21,6 +23,10 @@ const ALL: u32 = access::LOCAL_WRITE
     | access::REMOTE_ATOMIC
     | access::FLUSH_GLOBAL;
 const QKEY: u32 = 0x1111;
+/// Access key of DC targets.
+pub(crate) const DC_KEY: u64 = 0xffee_ddcc_0102_0304;
+/// Responder contexts: fewer than the initiators that ask for them.
+const CONTEXTS: u32 = 2;
 
 /// An engine and its objects.
 pub(crate) struct Host {
@@ -32,6 +38,8 @@ pub(crate) struct Host {
     lkey: u32,
     rkey: u32,
     tx: Vec<u8>,
+    /// The target that requests of DC initiators name.
+    dc: DcWr,
 }
 
 fn gid(n: u8) -> [u8; 16] {
@@ -48,9 +56,10 @@ impl Host {
             max_pd: 2,
             max_mr: 8,
             max_cq: 2,
-            max_qp: 16,
-            max_srq: 1,
-            max_ah: 4,
+            max_qp: 24,
+            max_dc_context: CONTEXTS,
+            max_srq: 2,
+            max_ah: 8,
             max_peer: 4,
             ring_bytes: 1 << 20,
             qpn_count: 256,
@@ -77,7 +86,7 @@ impl Host {
             (pd, cq, g.mr_reg(&reg).expect("mr").1)
         };
         let tx = vec![0; 65_536];
-        Host { addr, engine, buffer, pd, cq, lkey: mr.lkey, rkey: mr.rkey, tx }
+        Host { addr, engine, buffer, pd, cq, lkey: mr.lkey, rkey: mr.rkey, tx, dc: DcWr::default() }
     }
 
     /// The engine's lock, for calls without a method here.
@@ -155,6 +164,62 @@ impl Host {
             }
         }
         (qp, number)
+    }
+
+    /// A DC target in a given state, with an SRQ in which some requests are posted.
+    pub(crate) fn dc_target(&mut self, state: u32) -> (Handle, u32) {
+        let (addr, _) = self.target();
+        let sge = Sge { addr, length: BUFFER as u32, lkey: self.lkey };
+        let wr = RecvWr { wr_id: 1, next: core::ptr::null(), sg_list: &sge, num_sge: 1 };
+        let (qp, srq) = {
+            let mut g = self.engine.lock();
+            let attr = SrqAttr { max_wr: 8, max_sge: 2, srq_limit: 0 };
+            let srq = g.srq_create(0, self.pd, &attr).expect("srq").0;
+            let init = QpInit {
+                pd: self.pd,
+                send_cq: self.cq,
+                recv_cq: self.cq,
+                srq,
+                dc_key: DC_KEY,
+                qp_type: qp_type::DCT,
+                ..QpInit::default()
+            };
+            let (qp, qpn, _) = g.qp_create(0, &init).expect("qp");
+            ((qp, qpn), srq)
+        };
+        for _ in 0..8 {
+            let mut bad = core::ptr::null();
+            // SAFETY: request and list live through the call.
+            let _ = unsafe { self.engine.post_srq_recv(srq, &wr, &mut bad) };
+        }
+        for to in [qp_state::INIT, qp_state::RTR] {
+            if to <= state {
+                self.step(qp.0, qp_type::DCT, to, 0);
+            }
+        }
+        qp
+    }
+
+    /// Requests of DC initiators are from now on for this target of the other host.
+    pub(crate) fn aim(&mut self, dctn: u32) {
+        let dgid = if self.addr.gid == gid(1) { gid(2) } else { gid(1) };
+        let attr = AhAttr { dgid, ..AhAttr::default() };
+        let ah = self.engine.lock().ah_create(self.pd, &attr).expect("ah");
+        self.dc = DcWr { ah, dc_key: DC_KEY, dctn };
+    }
+
+    /// The association of a DC initiator: its id.
+    pub(crate) fn association(&self, qp: Handle) -> u64 {
+        let g = self.engine.lock();
+        g.transport.qps[(qp & 0xff_ffff) as usize].dci.first().map_or(0, |a| a.id)
+    }
+
+    /// QPNs of the contexts that are in use, and the PSNs that they expect.
+    pub(crate) fn contexts(&self) -> Vec<(u32, u32)> {
+        let g = self.engine.lock();
+        let qps = (0..g.transport.qps.len()).map(|i| &g.transport.qps[i]);
+        let used = |q: &&Qp| q.kind == QpKind::DcContext && q.state != qp_state::RESET;
+        qps.filter(used).map(|q| (q.qpn, q.conn.resp.epsn.get())).collect()
     }
 
     pub(crate) fn connect(&mut self, qp: (Handle, u32), _peer: &Host, dest: u32) {
@@ -245,6 +310,10 @@ impl Host {
             ext: WrExt::default(),
         };
         let mut wr = wr;
+        if self.dc.ah != 0 {
+            // Of other types it is not read.
+            wr.ext = WrExt { dc: self.dc };
+        }
         if op == wr_opcode::FLUSH {
             // The level is the range's, the region's, or none that there is.
             let (placement, length, level) = (flush_type::GLOBAL, len.into(), len % 3);
@@ -312,6 +381,9 @@ impl Host {
         let g = self.engine.lock();
         let left = g.leaks();
         assert!(left.qp > 0 && left.cq == 1);
+        for i in 0..g.transport.peers.len() {
+            assert!(g.transport.peers[i].refs < 100, "records of addresses leak");
+        }
         g.counters()
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! * [`packets`]: packets of any content into an engine with QPs of every type and state.
 //! * [`pair`]: two engines; the string selects the requests and the network's faults.
+//! * [`mod@dc`]: control and data packets of DC into targets and initiators in every state.
 //! * [`wire`]: the packet parsers.
 //! * [`mod@pcap`]: the reader of capture files.
 //! * [`mod@mail`]: messages between the processes of one address.
@@ -18,6 +19,7 @@
 mod bytes;
 mod capi;
 mod cm;
+mod dc;
 mod feed;
 mod host;
 mod mail;
@@ -30,11 +32,13 @@ use bytes::Bytes;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::verbs::types::{qp_state, qp_type, wr_opcode};
+use gdrcore_core::wire::dceth::DcEth;
 use gdrcore_core::wire::{Class, Feth, Flow, Kind, Opcode, Packet, View, ICRC_LEN};
 use host::Host;
 
 pub use capi::{capi, Reached};
 pub use cm::{cm, Managed};
+pub use dc::dc;
 pub use feed::{feed, Fed};
 pub use mail::{mail, Mailed};
 pub use pcap::{pcap, Seen};
@@ -204,11 +208,19 @@ fn name_memory(
 /// Two engines fed by one byte string. Returns the counters of both.
 pub fn pair(data: &[u8]) -> Counters {
     let mut input = Bytes::new(data);
-    let kind = [qp_type::RC, qp_type::UC, qp_type::UD][usize::from(input.u8() % 3)];
+    let kinds = [qp_type::RC, qp_type::UC, qp_type::UD, qp_type::DCI];
+    let kind = kinds[usize::from(input.u8() % 4)];
     let (mut a, mut b) = (Host::new(1), Host::new(2));
-    let (qa, qb) = (a.qp(kind, qp_state::INIT), b.qp(kind, qp_state::INIT));
-    a.connect(qa, &b, qb.1);
-    b.connect(qb, &a, qa.1);
+    let (qa, qb) = if kind == qp_type::DCI {
+        let (qa, qb) = (a.qp(kind, qp_state::RTS), b.dc_target(qp_state::RTR));
+        a.aim(qb.1);
+        (qa, qb)
+    } else {
+        let (qa, qb) = (a.qp(kind, qp_state::INIT), b.qp(kind, qp_state::INIT));
+        a.connect(qa, &b, qb.1);
+        b.connect(qb, &a, qa.1);
+        (qa, qb)
+    };
     let mut now = 1_000_000u64;
     let mut wire: Vec<(bool, Vec<u8>)> = Vec::new();
     for _ in 0..256 {
@@ -287,6 +299,9 @@ pub fn pair(data: &[u8]) -> Counters {
 
 /// The parsers: any bytes must not panic, and a parsed packet emits the same bytes.
 pub fn wire(data: &[u8]) {
+    if let Some(eth) = DcEth::parse(data) {
+        assert_eq!(DcEth::parse(&eth.bytes()), Some(eth), "parse(bytes(x)) == x");
+    }
     let _ = Run::parse_packet(data);
     let _ = Run::parse_record(data);
     if let Ok(view) = View::parse(data) {

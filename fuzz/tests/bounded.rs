@@ -91,6 +91,28 @@ fn two_engines_fed_by_one_string() {
 }
 
 #[test]
+fn packets_into_targets_and_initiators_of_dc() {
+    let c = counted("dc", 400, gdrcore_fuzz::dc);
+    let reached = [
+        c.rcvd_pkts,
+        c.rcvd_refused,
+        c.rcvd_no_qp,
+        c.dc_accepted,
+        c.dc_opened,
+        c.dc_closed,
+        c.dc_refused_key,
+        c.dc_busy,
+        c.dc_reclaimed,
+        c.dc_gone,
+        c.rdma_recvs,
+        c.duplicate_request,
+        c.send_nak_err,
+        c.retry_exceeded_err,
+    ];
+    assert!(single() || reached.iter().all(|&n| n > 0), "{c:#?}");
+}
+
+#[test]
 fn parsers_take_anything() {
     run("wire", 20_000, 2048, gdrcore_fuzz::wire, |()| {});
 }

@@ -14,6 +14,8 @@ use crate::world::World;
 const RESTARTS_MAX: u64 = 6;
 /// Longest stop of a process, and largest jump of a clock.
 const STOP_MAX_NS: u64 = 20_000_000;
+/// Longest stop where initiators of DC have leases.
+const STOP_OF_LEASES_NS: u64 = 4_000_000_000;
 /// Chance in a million, per host and round, that its engine is killed.
 const DEATH_EVERY: u32 = 300;
 
@@ -21,7 +23,10 @@ impl World {
     /// Faults of a host in this round.
     pub fn disturb(&mut self, i: usize) -> Result<(), String> {
         if self.scenario.has(feature::STOP) && self.rng.chance(20) {
-            self.stopped[i] = self.now + self.rng.below(STOP_MAX_NS);
+            // Sometimes longer than a lease of DC.
+            let long = self.scenario.has(feature::DC) && self.rng.below(8) == 0;
+            let most = if long { STOP_OF_LEASES_NS } else { STOP_MAX_NS };
+            self.stopped[i] = self.now + self.rng.below(most);
         }
         if self.scenario.has(feature::JUMP) && self.rng.chance(50) {
             // As after a suspended machine: packets have waited, and timers are overdue.
@@ -46,8 +51,12 @@ impl World {
         if self.scenario.has(feature::DEREG) && !l.doomed && self.rng.chance(300) {
             l.dereg(&self.hosts, &mut self.rng)?;
         }
+        if l.plan.targets > 0 && self.scenario.has(feature::STOP) && self.rng.chance(100) {
+            return l.abandon(&self.hosts, &mut self.rng, &mut self.numbers, self.now);
+        }
         if self.scenario.has(feature::DRAIN) {
-            let i = usize::from(self.rng.coin());
+            // A DC target has no send queue.
+            let i = usize::from(self.rng.coin() && l.plan.targets == 0);
             l.drain(&self.hosts, &mut self.rng, self.now, i)?;
         }
         Ok(())
@@ -96,7 +105,9 @@ impl World {
     pub fn events(&mut self, i: usize) -> Result<(), String> {
         while let Some(event) = self.hosts[i].lock().take_async_event() {
             let ends = self.links.iter_mut().flat_map(|l| l.ends.iter_mut());
-            let end = ends.filter(|e| e.host == i && !e.dead).find(|e| e.qp == event.handle);
+            let end = ends
+                .filter(|e| e.host == i && !e.dead)
+                .find(|e| e.qps().any(|(qp, _)| qp == event.handle));
             match event.event {
                 async_event::QP_LAST_WQE_REACHED => end.ok_or("LAST_WQE of no QP")?.last_wqe = true,
                 async_event::SQ_DRAINED => {

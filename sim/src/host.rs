@@ -1,11 +1,16 @@
 //! A host of the world: one engine with its completion queues, its slow memory and its shared
 //! receive queue.
 
+use std::cell::Cell;
+
 use gdrcore_core::config::Config;
-use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
+use gdrcore_core::device::{Leaks, MrAttr, MrReg, SrqAttr};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
-use gdrcore_core::verbs::types::{access, Handle, RecvWr, SendWr, Sge};
+use gdrcore_core::verbs::kind::QpKind;
+use gdrcore_core::verbs::objects::Qp;
+use gdrcore_core::verbs::types::{access, qp_type, Handle, QpCap, QpInit, RecvWr, SendWr, Sge};
+use gdrcore_core::verbs::NONE;
 use gdrcore_testkit::engine::OwnedEngine;
 use gdrcore_testkit::rng::Rng;
 
@@ -23,6 +28,8 @@ pub const ALL: u32 = access::LOCAL_WRITE
 
 /// QPNs of an engine: few, so that they are reused.
 const QPNS: u32 = 128;
+/// QPNs of an engine with DC targets, whose contexts have half of them.
+const QPNS_OF_TARGETS: u32 = 512;
 /// QPNs of an engine whose clock jumps. Its time-waits may end before the packets that they wait
 /// for, so there are enough that none is reused.
 const QPNS_OF_JUMPERS: u32 = 4096;
@@ -51,6 +58,9 @@ pub struct SharedRecv {
     pub free: Vec<usize>,
     /// Posted: request id, slot.
     pub posted: Vec<(u64, usize)>,
+    /// Whether a DC initiator has ended in the middle of a message: the request that the message
+    /// had taken serves another one, beside bytes of the first.
+    pub torn: Cell<bool>,
 }
 
 /// A host.
@@ -77,6 +87,10 @@ pub struct Host {
     pub armed: Vec<bool>,
     /// Bytes of the heap that were free before anything was created.
     pub free_at_first: usize,
+    /// What was there then: the contexts of DC targets.
+    pub there_at_first: Leaks,
+    /// Contexts of its DC targets; 0: it has no target.
+    pub contexts: u32,
 }
 
 impl Host {
@@ -90,12 +104,25 @@ impl Host {
         }
         gid[15] = n as u8 + 1;
         let addr = PeerAddr { gid, port: 4791, ..PeerAddr::default() };
-        let qpn_count = if scenario.has(feature::JUMP) { QPNS_OF_JUMPERS } else { QPNS };
+        // SRQs of every second host are of XRC, also after a restart, unless they are for DC alone.
+        let shares = scenario.has(feature::SRQ) || scenario.has(feature::DC);
+        let of_xrc = n % 2 == 1 && scenario.has(feature::SRQ);
+        let dc = scenario.has(feature::DC);
+        let contexts = match dc && !of_xrc {
+            true => rng.pick(&[1, 1, 2, 2, 3, 4, 16]),
+            false => 0,
+        };
+        let qpn_count = match () {
+            () if scenario.has(feature::JUMP) => QPNS_OF_JUMPERS,
+            () if dc => QPNS_OF_TARGETS,
+            () => QPNS,
+        };
         let config = Config {
             max_pd: 2,
             max_mr: 256,
             max_cq: 8,
-            max_qp: 32,
+            max_qp: if dc { 96 } else { 32 },
+            max_dc_context: contexts.max(1),
             max_srq: 2,
             max_ah: 32,
             max_peer: 8,
@@ -111,13 +138,16 @@ impl Host {
             if scenario.has(feature::SLOW) { rng.pick(&[1, 5_000, 100_000, 1_000_000]) } else { 0 };
         let slow = Box::new(Slow::new(rng.next(), delay, busy));
         let provider: *const Slow = &*slow;
-        let (pd, free_at_first) = {
+        if contexts > 0 {
+            make_contexts(&mut engine.lock());
+        }
+        let (pd, free_at_first, there_at_first) = {
             let mut g = engine.lock();
-            let free = g.free_bytes();
+            let (free, there) = (g.free_bytes(), g.leaks());
             // SAFETY: the box lives as long as the host, and the engine, declared first, is dropped
             // first.
             g.register_memory(1, unsafe { &*provider }).expect("a free number");
-            (g.pd_alloc().expect("room"), free)
+            (g.pd_alloc().expect("room"), free, there)
         };
         let mut host = Host {
             engine,
@@ -131,6 +161,8 @@ impl Host {
             jumped_at: 0,
             armed: Vec::new(),
             free_at_first,
+            there_at_first,
+            contexts,
         };
         for _ in 0..rng.range(1, 3) {
             let dense = scenario.has(feature::DENSE);
@@ -139,32 +171,53 @@ impl Host {
             host.cqs.push(cq);
             host.armed.push(false);
         }
-        if scenario.has(feature::SRQ) {
-            let slots = rng.range(2, 24) as usize;
-            let stride = 20_000 + 128;
-            let attr = SrqAttr { max_wr: slots as u32, max_sge: 4, srq_limit: 0 };
-            // Those of every second host are of XRC, also after a restart.
-            let (srq, xrc) = if n % 2 == 0 {
-                (host.lock().srq_create(0, pd, &attr).expect("room").0, None)
-            } else {
-                let cq = rng.below(host.cqs.len() as u64) as usize;
-                let mut g = host.lock();
-                let xrcd = g.xrcd_alloc().expect("room");
-                let of = [pd, xrcd, host.cqs[cq]];
-                let srq = g.srq_create_xrc(0, of, &attr).expect("room").0;
-                (srq, Some((xrcd, cq, g.srq_number(srq).expect("an SRQ"))))
-            };
-            let area = host.area(slots * stride, scenario.has(feature::SLOW) && rng.coin());
-            host.shared = Some(SharedRecv {
-                srq,
-                xrc,
-                area,
-                stride,
-                free: (0..slots).collect(),
-                posted: Vec::new(),
-            });
+        if shares {
+            host.shared = Some(host.share(rng, scenario, of_xrc));
         }
         host
+    }
+
+    /// Makes its SRQ: of XRC, or for queue pairs of all other types.
+    fn share(&self, rng: &mut Rng, scenario: &Scenario, of_xrc: bool) -> SharedRecv {
+        let slots = rng.range(2, 24) as usize;
+        let stride = 20_000 + 128;
+        let attr = SrqAttr { max_wr: slots as u32, max_sge: 4, srq_limit: 0 };
+        let (srq, xrc) = if !of_xrc {
+            (self.lock().srq_create(0, self.pd, &attr).expect("room").0, None)
+        } else {
+            let cq = rng.below(self.cqs.len() as u64) as usize;
+            let mut g = self.lock();
+            let xrcd = g.xrcd_alloc().expect("room");
+            let of = [self.pd, xrcd, self.cqs[cq]];
+            let srq = g.srq_create_xrc(0, of, &attr).expect("room").0;
+            (srq, Some((xrcd, cq, g.srq_number(srq).expect("an SRQ"))))
+        };
+        let area = self.area(slots * stride, scenario.has(feature::SLOW) && rng.coin());
+        SharedRecv {
+            srq,
+            xrc,
+            area,
+            stride,
+            free: (0..slots).collect(),
+            posted: Vec::new(),
+            torn: Cell::new(false),
+        }
+    }
+
+    /// Receive requests of SRQs that queue pairs hold in the middle of a message, or for their next
+    /// one; `contexts`: of DC targets alone.
+    pub fn held(g: &Guard<'_>, contexts: bool) -> usize {
+        let is_one = |qp: &Qp| match contexts {
+            true => qp.kind == QpKind::DcContext,
+            false => qp.live && qp.srq != NONE,
+        };
+        // Some wait for slow memory, complete.
+        let holds = |qp: &Qp| {
+            let resp = &qp.conn.resp;
+            usize::from(resp.recv.taken) + resp.fences().filter(|f| f.wc.is_some()).count()
+        };
+        let qps = (0..g.transport.qps.len()).map(|i| &g.transport.qps[i]);
+        qps.filter(|qp| is_one(qp)).map(holds).sum()
     }
 
     /// Its clock at a time of the world.
@@ -266,6 +319,28 @@ pub fn split(rng: &mut Rng, area: &Area, at: usize, len: usize, max: usize) -> V
         out.push(Sge { addr: area.mr.iova + at as u64, length: left as u32, lkey: area.mr.lkey });
     }
     out
+}
+
+/// Makes and ends a DC target: the contexts that come with the first one stay.
+fn make_contexts(g: &mut Guard<'_>) {
+    let pd = g.pd_alloc().expect("room");
+    let cq = g.cq_create(1).expect("room").0;
+    let attr = SrqAttr { max_wr: 1, max_sge: 1, srq_limit: 0 };
+    let srq = g.srq_create(0, pd, &attr).expect("room").0;
+    let init = QpInit {
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq,
+        qp_type: qp_type::DCT,
+        cap: QpCap::default(),
+        ..QpInit::default()
+    };
+    let qp = g.qp_create(0, &init).expect("room").0;
+    g.qp_destroy(0, qp).expect("unused");
+    g.srq_destroy(0, srq).expect("unused");
+    g.cq_destroy(cq).expect("unused");
+    g.pd_dealloc(pd).expect("unused");
 }
 
 /// A block of QPNs, other than that of the former engine of this address.

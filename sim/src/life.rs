@@ -5,49 +5,15 @@ use gdrcore_testkit::connection::Connection;
 use gdrcore_testkit::rng::Rng;
 
 use crate::host::Host;
-use crate::link::{index, Drain, Link, GAP, GRH};
+use crate::link::{dc_key, index, Drain, Link, GAP, GRH};
 use crate::numbers::Numbers;
 
 impl Link {
     /// Makes both QPs and takes them to RTS. False: all QPNs of a host rest; try again later.
     pub fn connect(&mut self, hosts: &[Host], rng: &mut Rng, now: u64) -> bool {
         for i in 0..2 {
-            let e = &mut self.ends[i];
-            if e.qpn != 0 {
-                // Made in an earlier call, in which the other end failed.
-                continue;
-            }
-            let h = &hosts[e.host];
-            let mut g = h.lock();
-            let cap = QpCap {
-                max_send_wr: self.plan.depth as u32,
-                max_recv_wr: self.plan.recvs as u32,
-                max_send_sge: self.plan.sge,
-                max_recv_sge: self.plan.sge,
-                max_inline_data: 128,
-            };
-            let srq = match &h.shared {
-                Some(shared) if self.plan.srq[i] => shared.srq,
-                _ => 0,
-            };
-            let (send_cq, recv_cq) = (h.cqs[e.cqs[0]], h.cqs[e.cqs[1]]);
-            let init = QpInit {
-                pd: h.pd,
-                send_cq,
-                recv_cq,
-                srq: if self.plan.xrc { 0 } else { srq },
-                xrcd: h.shared.as_ref().and_then(|s| s.xrc).map_or(0, |(xrcd, ..)| xrcd),
-                dc_key: 0,
-                qp_type: self.plan.qp_type(i),
-                sq_sig_all: 0,
-                cap,
-            };
-            match g.qp_create(h.time(now), &init) {
-                Ok((qp, qpn, _)) => (e.qp, e.qpn) = (qp, qpn),
-                Err(err) => {
-                    assert_eq!(err, gdrcore_core::Error::NoMemory, "qp_create");
-                    return false;
-                }
+            if !self.create(hosts, i, now) {
+                return false;
             }
         }
         for e in &mut self.ends {
@@ -60,12 +26,57 @@ impl Link {
         for i in 0..2 {
             self.rise(hosts, i, psn, now);
         }
+        self.initiator = self.ends[0].qpn;
         for e in &mut self.ends {
             e.word = 0;
         }
         for i in 0..2 {
             let at = self.word_at();
             self.ends[i].win.buf.put(at, &0u64.to_ne_bytes());
+        }
+        true
+    }
+
+    /// Makes the QPs of an end. False: all QPNs of its host rest.
+    fn create(&mut self, hosts: &[Host], i: usize, now: u64) -> bool {
+        let plan = self.plan;
+        let e = &mut self.ends[i];
+        let h = &hosts[e.host];
+        // Those that are there were made in an earlier call, in which another failed, or have only
+        // been reset.
+        for k in e.qps().count()..plan.qps(i) {
+            let mut g = h.lock();
+            let cap = QpCap {
+                max_send_wr: plan.depth as u32,
+                max_recv_wr: plan.recvs as u32,
+                max_send_sge: plan.sge,
+                max_recv_sge: plan.sge,
+                max_inline_data: 128,
+            };
+            let srq = match &h.shared {
+                Some(shared) if plan.srq[i] => shared.srq,
+                _ => 0,
+            };
+            let (send_cq, recv_cq) = (h.cqs[e.cqs[0]], h.cqs[e.cqs[1]]);
+            let init = QpInit {
+                pd: h.pd,
+                send_cq,
+                recv_cq,
+                srq: if plan.xrc { 0 } else { srq },
+                xrcd: h.shared.as_ref().and_then(|s| s.xrc).map_or(0, |(xrcd, ..)| xrcd),
+                dc_key: dc_key(k),
+                qp_type: plan.qp_type(i),
+                sq_sig_all: 0,
+                cap,
+            };
+            match g.qp_create(h.time(now), &init) {
+                Ok((qp, qpn, _)) if k == 0 => (e.qp, e.qpn) = (qp, qpn),
+                Ok((qp, qpn, _)) => e.more.push((qp, qpn)),
+                Err(err) => {
+                    assert_eq!(err, gdrcore_core::Error::NoMemory, "qp_create");
+                    return false;
+                }
+            }
         }
         true
     }
@@ -91,23 +102,35 @@ impl Link {
         let e = &mut self.ends[i];
         let h = &hosts[e.host];
         let mut g = h.lock();
-        for (attr, mask) in connection.steps() {
-            g.qp_modify(h.time(now), e.qp, &attr, mask).expect("a legal transition");
+        for (qp, _) in e.qps() {
+            for (attr, mask) in connection.steps() {
+                g.qp_modify(h.time(now), qp, &attr, mask).expect("a legal transition");
+            }
         }
-        if plan.kind == qp_type::UD && e.ah == 0 {
+        if (plan.kind == qp_type::UD || plan.targets > 0) && e.ah == 0 {
             e.ah = g.ah_create(h.pd, &connection.ah).expect("room for an AH");
+        }
+    }
+
+    /// The initiator of a DC link ends, maybe in the middle of a message.
+    fn tear(&self, hosts: &[Host]) {
+        if let (1.., Some(shared)) = (self.plan.targets, &hosts[self.ends[1].host].shared) {
+            shared.torn.set(true);
         }
     }
 
     /// Moves both QPs to ERR, so that outstanding requests flush.
     pub fn begin_end(&mut self, hosts: &[Host], now: u64) -> Result<(), String> {
         self.ending = true;
+        self.tear(hosts);
         for e in self.ends.iter_mut().filter(|e| !e.dead) {
             e.failed = true;
             let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
             let h = &hosts[e.host];
-            let done = h.lock().qp_modify(h.time(now), e.qp, &attr, qp_attr_mask::STATE);
-            done.map_err(|err| format!("to ERR: {err:?}"))?;
+            for (qp, _) in e.qps() {
+                let done = h.lock().qp_modify(h.time(now), qp, &attr, qp_attr_mask::STATE);
+                done.map_err(|err| format!("to ERR: {err:?}"))?;
+            }
         }
         Ok(())
     }
@@ -127,7 +150,9 @@ impl Link {
             let h = &hosts[e.host];
             let shared = h.engine.shared();
             let drained = |c: usize| shared.cqs[index(h.cqs[c])].ring.is_empty();
-            let received = if self.plan.srq[i] { e.last_wqe } else { e.posted.is_empty() };
+            // Contexts of DC targets keep the receives that they have taken.
+            let shares = self.plan.srq[i] && self.plan.targets == 0;
+            let received = if shares { e.last_wqe } else { e.posted.is_empty() };
             if !received
                 || !e.cqs.iter().all(|&c| drained(c))
                 || !shared.qps[index(e.qp)].sq.is_empty()
@@ -143,7 +168,7 @@ impl Link {
                 self.check_op(i, &op)?;
             }
         }
-        for i in 0..2 {
+        for i in (0..2).filter(|&i| !self.ends[i].dead) {
             numbers.release(self, i, &hosts[self.ends[i].host], now);
         }
         self.destroy(hosts, now)?;
@@ -181,7 +206,11 @@ impl Link {
         for e in self.ends.iter_mut().filter(|e| !e.dead && e.qpn != 0) {
             let h = &hosts[e.host];
             let mut g = h.lock();
-            g.qp_destroy(h.time(now), e.qp).map_err(|err| format!("qp_destroy: {err:?}"))?;
+            let qps: Vec<_> = e.qps().collect();
+            for (qp, _) in qps {
+                g.qp_destroy(h.time(now), qp).map_err(|err| format!("qp_destroy: {err:?}"))?;
+            }
+            e.more.clear();
             g.mw_dealloc(e.mw.0).map_err(|err| format!("mw_dealloc: {err:?}"))?;
             (e.qp, e.qpn) = (0, 0);
         }
@@ -205,8 +234,47 @@ impl Link {
         e.posted.clear();
         e.free = (0..self.plan.recvs).collect();
         (e.qp, e.qpn, e.ah, e.mw_key) = (0, 0, 0, None);
+        e.more.clear();
         // If the QPs are destroyed already, the next ones use the new engine.
         e.dead = !self.down;
+        self.tear(hosts);
+    }
+
+    /// The program of a DC initiator ends it under traffic, by destroying it or by RESET: nothing
+    /// says what has become of its requests.
+    pub fn abandon(
+        &mut self,
+        hosts: &[Host],
+        rng: &mut Rng,
+        numbers: &mut Numbers,
+        now: u64,
+    ) -> Result<(), String> {
+        let resets = rng.coin();
+        if !resets {
+            numbers.release(self, 0, &hosts[self.ends[0].host], now);
+        }
+        let e = &mut self.ends[0];
+        let h = &hosts[e.host];
+        let mut g = h.lock();
+        let done = if resets {
+            let attr = QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() };
+            g.qp_modify(h.time(now), e.qp, &attr, qp_attr_mask::STATE)
+        } else {
+            g.qp_destroy(h.time(now), e.qp)
+        };
+        done.map_err(|err| format!("abandon: {err:?}"))?;
+        g.mw_dealloc(e.mw.0).map_err(|err| format!("mw_dealloc: {err:?}"))?;
+        for c in e.cqs {
+            g.cq_purge(h.cqs[c], e.qpn).map_err(|err| format!("cq_purge: {err:?}"))?;
+        }
+        if !resets {
+            (e.qp, e.qpn) = (0, 0);
+        }
+        e.ended[1] += e.ops.len() as u64;
+        e.ops.clear();
+        e.dead = true;
+        self.tear(hosts);
+        Ok(())
     }
 
     /// Deregisters memory under traffic.

@@ -54,6 +54,10 @@ pub struct Plan {
     pub srq: [bool; 2],
     /// XRC, of which the first end is the initiator and the second the target; `kind` is RC.
     pub xrc: bool,
+    /// DC, of which the first end is an initiator, and the second has this many targets, which
+    /// share its memory; 0: another transport. `kind` is RC: an initiator ends its requests to one
+    /// target before it begins those to the next, so all of them are as one connection.
+    pub targets: usize,
     /// One request in how many is signalled.
     pub signal_every: u64,
 }
@@ -61,7 +65,7 @@ pub struct Plan {
 impl Plan {
     /// Draws the attributes of a link.
     pub fn draw(scenario: &Scenario, rng: &mut Rng, hosts: &[Host]) -> Plan {
-        let kind = rng.pick(&[
+        let mut kind = rng.pick(&[
             qp_type::RC,
             qp_type::RC,
             qp_type::RC,
@@ -70,6 +74,10 @@ impl Plan {
             qp_type::UD,
         ]);
         let mut ends = [0, 0].map(|_| rng.below(hosts.len() as u64) as usize);
+        if scenario.has(feature::DC) && rng.below(3) > 0 {
+            // Initiators that want the same contexts.
+            (kind, ends[1]) = (qp_type::RC, 0);
+        }
         let dense = scenario.has(feature::DENSE);
         if dense && ends[0] == ends[1] {
             // Traffic within one engine sends no packets.
@@ -83,7 +91,10 @@ impl Plan {
             *srq = of_xrc(i) == Some(false) && rng.coin();
         }
         let xrc = kind == qp_type::RC && of_xrc(1) == Some(true) && rng.coin();
-        if xrc {
+        let has_contexts = hosts[ends[1]].contexts > 0;
+        let dc = kind == qp_type::RC && has_contexts && !xrc && rng.below(4) > 0;
+        let targets = if dc { rng.pick(&[1, 1, 2, 3]) } else { 0 };
+        if xrc || dc {
             srq = [false, true];
         }
         if kind == qp_type::UD {
@@ -112,7 +123,8 @@ impl Plan {
             todo: todo.min(scenario.ops),
             srq,
             xrc,
-            windows: scenario.has(feature::WINDOW) && !xrc,
+            targets,
+            windows: scenario.has(feature::WINDOW) && !xrc && !dc,
             signal_every: rng.pick(&[1, 2, 8]),
         }
     }
@@ -122,9 +134,24 @@ impl Plan {
     /// `qp_type` of an end.
     pub fn qp_type(&self, i: usize) -> u32 {
         match (self.xrc, i) {
+            _ if self.targets > 0 => [qp_type::DCI, qp_type::DCT][i],
             (false, _) => self.kind,
             (true, 0) => qp_type::XRC_SEND,
             (true, _) => qp_type::XRC_RECV,
+        }
+    }
+
+    /// Whether only the first end sends.
+    pub fn is_one_way(&self) -> bool {
+        self.xrc || self.targets > 0
+    }
+
+    /// Queue pairs of an end.
+    pub fn qps(&self, i: usize) -> usize {
+        if i == 1 {
+            self.targets.max(1)
+        } else {
+            1
         }
     }
 
@@ -163,6 +190,8 @@ pub struct Op {
     pub via: bool,
     /// When it was posted, by the host's clock.
     pub posted_at: u64,
+    /// DC: the target that it is for, of those of the peer.
+    pub target: usize,
 }
 
 /// State of a send queue between RTS and SQD.
@@ -189,6 +218,8 @@ pub struct Message {
     pub imm: bool,
     /// The key that it invalidates at the receiver.
     pub inv: Option<u32>,
+    /// DC: the target that receives it, of those of its end.
+    pub target: usize,
 }
 
 /// One end of a link.
@@ -199,6 +230,8 @@ pub struct End {
     pub qp: Handle,
     /// Its QPN.
     pub qpn: u32,
+    /// Further DC targets: QP and QPN.
+    pub more: Vec<(Handle, u32)>,
     /// Indexes of its CQs.
     pub cqs: [usize; 2],
     /// Source and target of its own requests.
@@ -207,7 +240,7 @@ pub struct End {
     pub win: Area,
     /// Memory of its receives, unless it uses the SRQ.
     pub rcv: Area,
-    /// UD: address handle of the peer.
+    /// UD, DC: address handle of the peer.
     pub ah: Handle,
     /// Its type 2 window over all of `win`: handle, key, and whether it is bound or about to be.
     pub mw: (Handle, u32, bool),
@@ -263,6 +296,8 @@ pub struct Link {
     pub doomed: bool,
     /// Deregistered memory: end, area, and checksum at that time.
     pub gone: Option<(usize, usize, u64)>,
+    /// DC: QPN of the initiator.
+    pub initiator: u32,
     /// How many times the QPs were made anew.
     pub remade: u64,
     /// Slots of each area.
@@ -283,6 +318,7 @@ impl Link {
                 host: plan.hosts[i],
                 qp: 0,
                 qpn: 0,
+                more: Vec::new(),
                 cqs: plan.draw_cqs(i, h, rng),
                 src: h.area(plan.depth * stride, slow(rng)),
                 win: h.area(plan.depth * stride + 8, slow(rng)),
@@ -305,7 +341,7 @@ impl Link {
                 failed: false,
                 broken: false,
                 last_wqe: false,
-                todo: if plan.xrc && i == 1 { 0 } else { plan.todo },
+                todo: if plan.is_one_way() && i == 1 { 0 } else { plan.todo },
                 ended: [0; 2],
             }
         };
@@ -318,6 +354,7 @@ impl Link {
             down,
             doomed,
             gone,
+            initiator: 0,
             remade: 0,
             slots: plan.depth,
             stride,
@@ -366,7 +403,7 @@ impl Link {
             if self.ending || self.down || self.is_orphan() {
                 break;
             }
-            if !self.plan.srq[i] && !self.plan.xrc && rng.below(3) == 0 {
+            if !self.plan.srq[i] && !self.plan.is_one_way() && rng.below(3) == 0 {
                 for _ in 0..rng.range(1, 4) {
                     let Some(slot) = self.ends[i].free.pop() else { break };
                     moved = true;
@@ -402,6 +439,12 @@ impl End {
         [&self.src, &self.win, &self.rcv]
     }
 
+    /// Its queue pairs: handle and QPN.
+    pub fn qps(&self) -> impl Iterator<Item = (Handle, u32)> + '_ {
+        let first = (self.qpn != 0).then_some((self.qp, self.qpn));
+        first.into_iter().chain(self.more.iter().copied())
+    }
+
     /// UC, UD: the length of a message.
     pub fn len_of(&self, id: u64) -> Option<usize> {
         let i = self.lens.binary_search_by_key(&id, |m| m.0).ok()?;
@@ -414,6 +457,11 @@ impl End {
         let id = newest.wrapping_sub(u64::from((newest as u32).wrapping_sub(imm)));
         Some((id, self.len_of(id)?))
     }
+}
+
+/// Access key of a DC target, by its place among those of its end.
+pub fn dc_key(target: usize) -> u64 {
+    0xffee_ddcc + target as u64
 }
 
 /// The index in a handle.

@@ -150,6 +150,10 @@ fn report(out: &Outcome) {
         c.window_closed,
         s.time_ns as f64 / 1e9
     );
+    println!(
+        "DC: {} opened, {} closed, {} asked to close, {} found no context, {} were gone",
+        c.dc_opened, c.dc_closed, c.dc_reclaimed, c.dc_busy, c.dc_gone
+    );
     println!("{} passed, {} failed", s.worlds, out.failed.len());
 }
 

@@ -102,7 +102,7 @@ struct Path {
 }
 
 /// Longest time that a packet is under way: half the shortest time-wait of a QPN.
-const LIFETIME_NS: u64 = 50_000_000;
+pub const LIFETIME_NS: u64 = 50_000_000;
 /// Copies kept for a replay.
 const KEPT: usize = 128;
 

@@ -2,6 +2,7 @@
 
 use gdrcore_core::verbs::types::*;
 
+use crate::buf::Buf;
 use crate::host::{Host, SharedRecv};
 use crate::link::{End, Link, Message, Op, GAP, GRH};
 
@@ -224,7 +225,8 @@ impl Link {
             _ => return Err("no receive memory".into()),
         };
         if let (Some(m), false) = (message, self.doomed) {
-            self.check_message(e, buf, at, stride, &m, wc)?;
+            let torn = srq && shared.is_some_and(|s| s.torn.get());
+            self.check_message(e, (buf, at, stride), torn, &m, wc)?;
         }
         let closed = message.is_some_and(|m| m.inv.is_some());
         if let Some(x) = buf.touched(at + stride - GAP, GAP) {
@@ -251,15 +253,14 @@ impl Link {
         let known = if imm { self.ends[1 - i].by_imm(wc.imm_data) } else { Some((0, len)) };
         let (id, sent) = known.ok_or_else(|| format!("{wc:?}: no such message was sent"))?;
         ensure!(sent == len, "{wc:?}: sent with {sent} bytes");
-        Ok(Message { id, send, len, imm, inv: None })
+        Ok(Message { id, send, len, imm, inv: None, target: 0 })
     }
 
     fn check_message(
         &self,
         e: &End,
-        buf: &crate::buf::Buf,
-        at: usize,
-        stride: usize,
+        (buf, at, stride): (&Buf, usize, usize),
+        torn: bool,
         m: &Message,
         wc: &Wc,
     ) -> Result<(), String> {
@@ -275,7 +276,13 @@ impl Link {
         let same =
             wc.opcode == opcode && wc.byte_len as usize == m.len + head && wc.wc_flags == flags;
         ensure!(same && (!m.imm || wc.imm_data == m.id as u32), "{wc:?} for {m:?}");
-        ensure!(wc.qp_num == e.qpn, "{wc:?} for QP {:#x}", e.qpn);
+        let to = e.qps().nth(m.target).map_or(0, |(_, qpn)| qpn);
+        ensure!(wc.qp_num == to, "{wc:?} for QP {to:#x}");
+        if self.plan.targets > 0 {
+            // An initiator that was destroyed has no number any more.
+            let of = self.initiator;
+            ensure!(wc.src_qp == of, "{wc:?} of initiator {of:#x}");
+        }
         let placed = if m.send { m.len } else { 0 };
         let mut id = m.id;
         if placed >= 8 && self.plan.kind != qp_type::RC {
@@ -289,7 +296,7 @@ impl Link {
         }
         // A dropped attempt may have left bytes behind, where an unreliable message failed on the
         // way.
-        if self.plan.kind == qp_type::RC {
+        if self.plan.kind == qp_type::RC && !(torn && self.plan.targets > 0) {
             if let Some(x) = buf.touched(at + placed, stride - placed) {
                 return Err(format!("{wc:?} for {m:?}: byte {x} behind it was written"));
             }

@@ -57,6 +57,8 @@ pub mod feature {
         DEREG = 17, "dereg";
         /// Many small packets.
         DENSE = 18, "dense";
+        /// Links of DC, whose targets have few contexts.
+        DC = 19, "dc";
     }
 }
 
@@ -107,6 +109,8 @@ impl Scenario {
         for &(_, bit) in feature::NAMES {
             let take = match bit {
                 feature::DENSE => rng.coin(),
+                // Drawn apart, so that older seeds keep their other choices.
+                feature::DC => Rng::new(seed ^ 0xdc_0000).below(4) == 0,
                 _ => rng.below(if plenty { 2 } else { 6 }) == 0,
             };
             features |= u32::from(take) * bit;
@@ -135,6 +139,7 @@ impl Scenario {
         let hosts = (if rng.below(4) == 0 { rng.range(3, 8) } else { rng.range(1, 3) }) as usize;
         let links =
             (if dense { rng.range(1, 4) } else { rng.range(1, 4) + hosts as u64 / 2 }) as usize;
+        let links = links + if has(feature::DC) { 3 } else { 0 };
         let (hosts, links) = (hosts.min(limits.hosts), links.min(limits.links));
         let starved = rng.below(hosts as u64) as usize;
         Scenario {

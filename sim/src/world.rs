@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 
 use gdrcore_core::counters::Counters;
+use gdrcore_core::verbs::association::DcPhase;
+use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
 use gdrcore_testkit::rng::Rng;
 
 use crate::host::Host;
-use crate::link::{index, Drain, Link, Plan};
-use crate::net::{Done, Network};
+use crate::link::{index, Drain, End, Link, Plan};
+use crate::net::{Done, Network, LIFETIME_NS};
 use crate::numbers::Numbers;
 use crate::oracle::{is_recv, Verdict};
 use crate::scenario::{feature, Limits, Scenario};
@@ -105,7 +107,8 @@ impl World {
             | feature::ARM
             | feature::SRQ
             | feature::WINDOW
-            | feature::DENSE;
+            | feature::DENSE
+            | feature::DC;
         World {
             // Memory as slow as an ACK timeout makes peers seem silent.
             calm: scenario.faults.none()
@@ -244,7 +247,12 @@ impl World {
         let mut moved = false;
         while let Some(flight) = self.net.arrive(self.now) {
             if self.stopped[flight.to] > self.now {
-                late.push(flight);
+                // What comes in a long stop finds no room.
+                if self.stopped[flight.to] - self.now < LIFETIME_NS {
+                    late.push(flight);
+                } else {
+                    self.net.recycle(flight);
+                }
                 continue;
             }
             moved = true;
@@ -321,6 +329,7 @@ impl World {
                 }
                 let host = &self.hosts[e.host];
                 let now = host.time(self.now);
+                self.check_opening(k)?;
                 let heard = self.heard_at[e.host * self.hosts.len() + peer]
                     .max(self.stopped[e.host] + host.skew);
                 let since = op.posted_at.max(heard).max(e.ready_at).max(host.jumped_at);
@@ -352,6 +361,25 @@ impl World {
         Ok(())
     }
 
+    /// Checks that a DC initiator does not ask for an association for longer than its attributes
+    /// allow, whatever the target answers.
+    fn check_opening(&self, k: usize) -> Result<(), String> {
+        let (l, e) = (&self.links[k], &self.links[k].ends[0]);
+        if l.plan.targets == 0 || e.dead {
+            return Ok(());
+        }
+        let host = &self.hosts[e.host];
+        let g = host.lock();
+        let association = *g.transport.qps[index(e.qp)].dci.first().ok_or("no initiator")?;
+        let since = association.since.max(self.stopped[e.host] + host.skew).max(host.jumped_at);
+        let asked = host.time(self.now).saturating_sub(since);
+        let limit = (u64::from(l.plan.retry) + 1) * (4096u64 << l.plan.timeout) + SLACK_NS;
+        if association.phase == DcPhase::Opening && asked > limit {
+            return Err(format!("link {k}: asks for {asked} ns: {association:?}"));
+        }
+        Ok(())
+    }
+
     /// Polls a CQ once. Receives are checked at once, since the checks of sends may need them.
     pub(crate) fn poll(&mut self, i: usize, c: usize, most: usize) -> Result<bool, String> {
         let mut wc = [Wc::default(); 16];
@@ -373,7 +401,8 @@ impl World {
 
     fn judge(&mut self, i: usize, wc: &Wc) -> Result<Verdict, String> {
         let owner = self.links.iter().enumerate().find_map(|(k, l)| {
-            let end = l.ends.iter().position(|e| e.host == i && e.qpn == wc.qp_num && !e.dead)?;
+            let is_of = |e: &End| e.host == i && e.qps().any(|(_, qpn)| qpn == wc.qp_num);
+            let end = l.ends.iter().position(|e| is_of(e) && !e.dead)?;
             Some((k, end))
         });
         let (k, end) = owner.ok_or_else(|| format!("{wc:?} of no QP"))?;
@@ -387,10 +416,13 @@ impl World {
             format!("link {k}, end {end}: {e}\n  {why:?}")
         })?;
         if verdict == Verdict::Failed && !self.links[k].ending {
+            let e = &self.links[k].ends[end];
+            let cause = self.hosts[i].lock().qp_cause(e.qp);
+            // Contexts are few: those of others may be in use for as long as a request may take.
+            let crowded = cause.is_ok_and(|c| c.code == CauseCode::DcNoContext as u32);
             let expected = self.links[k].plan.rnr != 7 || !self.calm || self.links[k].doomed;
-            if !expected {
-                let e = &self.links[k].ends[end];
-                let cause = self.hosts[i].lock().qp_cause(e.qp).map(|c| c.to_string());
+            if !expected && !crowded {
+                let cause = cause.map(|c| c.to_string());
                 return Err(format!("link {k}, end {end}: {wc:?} in a calm world: {cause:?}"));
             }
             self.links[k].begin_end(&self.hosts, self.now)?;
@@ -469,6 +501,9 @@ impl World {
                 let (fences, jobs) =
                     (t.qps[qi].conn.resp.fence_len(), t.qps[qi].conn.resp.job_len());
                 out += &format!(" {:?}", t.qps[qi].conn.req);
+                if let Some(association) = t.qps[qi].dci.first() {
+                    out += &format!(" {association:?} ready {}", t.common.ready.get(qi));
+                }
                 out += &format!(
                     " taken {} reserved {} fences {fences} jobs {jobs}",
                     recv.taken, recv.reserved
@@ -490,6 +525,25 @@ impl World {
         out
     }
 
+    /// Checks that every receive that was posted to an SRQ has completed, waits, or is held by a
+    /// queue pair. Returns how many the contexts of DC targets hold, by host.
+    fn count_receives(&self) -> Result<Vec<usize>, String> {
+        let mut of_contexts = Vec::new();
+        for (i, h) in self.hosts.iter().enumerate() {
+            let g = h.lock();
+            of_contexts.push(Host::held(&g, true));
+            let Some(shared) = &h.shared else { continue };
+            let (posted, held) = (shared.posted.len(), Host::held(&g, false));
+            let waiting = h.engine.shared().srqs[index(shared.srq)].rq.len() as usize;
+            if posted != waiting + held {
+                return Err(format!(
+                    "host {i}: {posted} receives are posted, {waiting} wait, {held} are held"
+                ));
+            }
+        }
+        Ok(of_contexts)
+    }
+
     /// Destroys everything and checks that nothing is left.
     fn close(&mut self) -> Result<Stats, String> {
         let mut stats =
@@ -497,6 +551,7 @@ impl World {
         (stats.restarts, stats.counters) = (self.restarts, self.dead);
         self.poll_all()?;
         while self.judge_backlog()? {}
+        let held = self.count_receives()?;
         for l in &mut self.links {
             l.destroy(&self.hosts, self.now)?;
             stats.remade += l.remade;
@@ -525,6 +580,9 @@ impl World {
             let mut g = h.lock();
             stats.counters.add(&g.counters());
             if let Some(shared) = &h.shared {
+                if Host::held(&g, true) != held[i] {
+                    return Err(format!("host {i}: receives went with their target"));
+                }
                 if !shared.area.buf.is_guarded() {
                     return Err(format!("host {i}: bytes outside the SRQ's memory were written"));
                 }
@@ -538,7 +596,7 @@ impl World {
                 g.cq_destroy(cq).map_err(|e| format!("cq_destroy: {e:?}"))?;
             }
             g.pd_dealloc(h.pd).map_err(|e| format!("pd_dealloc: {e:?}"))?;
-            if g.leaks() != Default::default() {
+            if g.leaks() != h.there_at_first {
                 return Err(format!("host {i} leaks {:?}", g.leaks()));
             }
             if g.free_bytes() != h.free_at_first {

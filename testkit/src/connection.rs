@@ -82,7 +82,11 @@ impl Connection {
 
     /// Arguments of the modify call from RESET to INIT.
     pub fn to_init(&self) -> (QpAttr, u32) {
-        let own = if self.qp_type == qp_type::UD { mask::QKEY } else { mask::ACCESS_FLAGS };
+        let own = match self.qp_type {
+            qp_type::UD => mask::QKEY,
+            qp_type::DCI => 0,
+            _ => mask::ACCESS_FLAGS,
+        };
         (self.attr(qp_state::INIT), mask::STATE | mask::PKEY_INDEX | mask::PORT | own)
     }
 
@@ -94,6 +98,9 @@ impl Connection {
                 connected | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER
             }
             qp_type::UC | qp_type::XRC_SEND => connected,
+            // No address: that of a request's target comes with the request.
+            qp_type::DCI => mask::AV | mask::PATH_MTU,
+            qp_type::DCT => mask::AV | mask::PATH_MTU | mask::MIN_RNR_TIMER,
             _ => 0,
         };
         (self.attr(qp_state::RTR), mask::STATE | set)
@@ -103,15 +110,16 @@ impl Connection {
     pub fn to_rts(&self) -> (QpAttr, u32) {
         let reliable = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
         let set = match self.qp_type {
-            qp_type::RC | qp_type::XRC_SEND => reliable,
+            qp_type::RC | qp_type::XRC_SEND | qp_type::DCI => reliable,
             qp_type::XRC_RECV => mask::TIMEOUT,
             _ => 0,
         };
         (self.attr(qp_state::RTS), mask::STATE | mask::SQ_PSN | set)
     }
 
-    /// All three, in order.
-    pub fn steps(&self) -> [(QpAttr, u32); 3] {
-        [self.to_init(), self.to_rtr(), self.to_rts()]
+    /// All that the type has, in order: a DCT is ready in RTR.
+    pub fn steps(&self) -> impl Iterator<Item = (QpAttr, u32)> {
+        let n = if self.qp_type == qp_type::DCT { 2 } else { 3 };
+        [self.to_init(), self.to_rtr(), self.to_rts()].into_iter().take(n)
     }
 }

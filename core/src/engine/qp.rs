@@ -649,8 +649,10 @@ impl Inner {
     /// [`Error::Busy`]: a thread posts to it right now; nothing has changed.
     pub(super) fn end_qp(&mut self, s: &Shared, now: u64, qi: usize) -> Result<()> {
         s.close_qp(qi, || self.reset_qp(s, qi))?;
-        if self.transport.qps[qi].kind == QpKind::Dct {
-            self.transport.free_contexts_of(s, qi, now, false);
+        match self.transport.qps[qi].kind {
+            QpKind::Dct => self.transport.free_contexts_of(s, qi, now, false),
+            QpKind::Dci => self.transport.drop_replies_of(qi),
+            _ => {}
         }
         s.qp_pool.free(qi);
         let t = &mut self.transport;

@@ -214,13 +214,15 @@ impl Qpns {
         // Rounded up, so that no fraction of a millisecond is missing from the rest.
         let now_ms = now_ns.div_ceil(1_000_000);
         let slot = self.slots[at as usize];
-        let rest_ms = rest_ns.div_ceil(1_000_000);
+        let mut rest_ms = rest_ns.div_ceil(1_000_000);
         if let Some(list) = self.resting.get_mut(slot.next as usize) {
             let left = rest_of(slot.next as usize).saturating_sub(slot.rested_ms(now_ms));
-            if u64::from(left) > rest_ms {
+            if rest_ms == 0 && left > 0 {
                 // It was the first of its class, and those behind it were released later.
                 return list.push_first(&mut self.slots, at);
             }
+            // Its rest begins anew: one that was used is not used again at once.
+            rest_ms = rest_ms.max(left.into());
         }
         if rest_ms == 0 {
             return self.rested.push(&mut self.slots, at);
@@ -313,9 +315,21 @@ mod tests {
         assert_eq!(q.alloc(140 * MS), Ok((257, true)));
         q.free(257, 150 * MS, 100 * MS);
         assert_eq!(q.alloc(1_010 * MS), Ok((257, true)));
-        q.free(257, 1_010 * MS, 100 * MS);
-        assert_eq!(q.alloc(1_100 * MS), Err(Error::NoMemory), "the later rest is the longer one");
-        assert_eq!(q.alloc(1_110 * MS), Ok((257, false)));
+        q.free(257, 1_010 * MS, 300 * MS);
+        assert_eq!(q.alloc(1_100 * MS), Err(Error::NoMemory), "not even early");
+        assert_eq!(q.alloc(1_310 * MS), Ok((257, false)), "the later rest is the longer one");
+    }
+
+    #[test]
+    fn a_number_that_was_used_rests_also_while_its_former_rest_goes_on() {
+        let mut q = qpns(256, 4, 1);
+        all(&mut q);
+        q.free(258, 0, 10_000 * MS);
+        assert_eq!(q.alloc(100 * MS), Ok((258, true)));
+        q.free(258, 200 * MS, 150 * MS);
+        assert_eq!(q.alloc(200 * MS), Err(Error::NoMemory), "packets of this use may be under way");
+        assert_eq!(q.alloc(299 * MS), Err(Error::NoMemory));
+        assert_eq!(q.alloc(300 * MS), Ok((258, true)));
     }
 
     #[test]

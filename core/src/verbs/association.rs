@@ -59,9 +59,6 @@ pub struct Association {
     pub busy: bool,
     /// The target wants its context back: nothing begins any more, and it ends when all has ended.
     pub wanted: bool,
-    /// A context that the present target keeps for an earlier association of this initiator, by QPN
-    /// and id. The target is to be told that it is over.
-    pub stray: Option<(u32, u64)>,
     /// When a request last left, or the association was made.
     pub used_at: u64,
     /// How long the target keeps the association without hearing of it.
@@ -84,7 +81,6 @@ impl Default for Association {
             deadline: 0,
             busy: false,
             wanted: false,
-            stray: None,
             used_at: 0,
             lease_ns: 0,
             max_rd_atomic: 0,

@@ -11,17 +11,17 @@ use crate::operations::{all_three, sizes, MTUS};
 use crate::packet_loss::mixture;
 use crate::util::*;
 
-fn dc() -> Opts {
+pub fn dc() -> Opts {
     Opts { kind: qp_type::DCI, ..Opts::default() }
 }
 
-fn with_contexts(n: u32) -> Opts {
+pub fn with_contexts(n: u32) -> Opts {
     let o = dc();
     Opts { config: Config { max_dc_context: n, ..o.config }, ..o }
 }
 
 /// The control message that a packet holds.
-fn control_of(packet: &[u8]) -> Option<DcEth> {
+pub fn control_of(packet: &[u8]) -> Option<DcEth> {
     let view = View::parse(&packet[..packet.len() - 4]).ok()?;
     (view.opcode().kind() == Kind::DcControl).then(|| DcEth::parse(view.payload()))?
 }
@@ -32,14 +32,14 @@ fn cause(net: &Net, e: &End) -> (u32, u64, u64) {
 }
 
 /// Another initiator on the host of the first, and its way to a target.
-fn another(net: &mut Net, b: &End, o: &Opts) -> (End, DcWr) {
+pub fn another(net: &mut Net, b: &End, o: &Opts) -> (End, DcWr) {
     let c = net.end(0, o);
     net.start_dc(&c, o);
     let to = net.target(&c, b);
     (c, to)
 }
 
-fn write(a: &End, b: &End, at: usize, len: usize) -> Wr {
+pub fn write(a: &End, b: &End, at: usize, len: usize) -> Wr {
     Wr::new(wr_opcode::RDMA_WRITE).local(a, at, len).remote(b, at)
 }
 

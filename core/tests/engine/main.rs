@@ -7,6 +7,8 @@ mod byte_counters;
 mod congestion;
 mod connection_manager;
 mod dc;
+mod dc_contexts;
+mod dc_model;
 mod flush;
 mod forged_packets;
 mod hostile;

@@ -120,8 +120,14 @@ impl Walk<'_> {
             0 => input.word(),
             1 => GDRC_QPT_XRC_SEND,
             2 => GDRC_QPT_XRC_RECV,
+            3 => GDRC_QPT_DCI,
+            4 => GDRC_QPT_DCT,
             _ => 2 + input.below(3) as u32,
         };
+        if init.qp_type == GDRC_QPT_DCT {
+            init.srq.handle = input.pick(&self.made.srq);
+            init.dc_key = input.u64() & 3;
+        }
         init.xrcd.handle = input.pick(&self.made.xrcd);
         init.sq_sig_all = input.below(2) as u32;
         let mut depth = || if input.one_in(12) { input.word() } else { 1 + input.below(20) as u32 };

@@ -146,6 +146,9 @@ impl Walk<'_> {
             wr.ext.bind_mw.bind_info.addr = remote_addr;
             wr.ext.bind_mw.bind_info.length = u64::from(input.word());
             wr.ext.bind_mw.bind_info.mw_access_flags = input.word();
+        } else if let Some(end) = self.made.ends.last().filter(|_| input.one_in(2)) {
+            let ah = gdrc_ah { handle: input.pick(&self.made.ah) };
+            wr.ext.dc = gdrc_dc_wr { ah, dc_key: input.u64() & 3, dctn: end.qpn };
         }
         if input.one_in(40) {
             wr.next = &raw mut wr;

@@ -3,7 +3,7 @@
 use gdrcore_core::verbs::types::*;
 use gdrcore_testkit::rng::Rng;
 
-use super::{End, Link, Message, Op};
+use super::{dc_key, End, Link, Message, Op};
 use crate::host::{split, Host};
 
 /// UC and UD messages whose lengths are remembered: more than can be under way.
@@ -34,6 +34,7 @@ impl Draft {
             message: 0,
             via: false,
             posted_at: 0,
+            target: 0,
         };
         let wr = SendWr {
             wr_id: id,
@@ -201,6 +202,10 @@ impl Link {
             let shared = hosts[self.ends[1].host].shared.as_ref();
             wr.remote_srqn = shared.and_then(|s| s.xrc).map_or(0, |(.., number)| number);
         }
+        if self.plan.targets > 0 {
+            let (_, dctn) = self.ends[1].qps().nth(op.target).ok_or("no such target")?;
+            wr.ext.dc = DcWr { ah: self.ends[0].ah, dc_key: dc_key(op.target), dctn };
+        }
         let at = self.at(op.slot);
         let e = &mut self.ends[i];
         e.ops.push_back(op);
@@ -224,6 +229,12 @@ impl Link {
         let mut draft = Draft::new(id, opcode, slot, 8);
         if !draft.op.is_atomic() {
             draft.op.len = self.length(rng);
+        }
+        if self.plan.targets > 1 {
+            // Mostly some in a row for the same target.
+            let last = self.ends[i].ops.back().map_or(0, |op| op.target);
+            let any = rng.below(self.plan.targets as u64) as usize;
+            draft.op.target = if rng.below(3) > 0 { last } else { any };
         }
         draft
     }
@@ -291,7 +302,8 @@ impl Link {
         e.sent += 1;
         draft.op.message = e.sent;
         if self.plan.kind == qp_type::RC {
-            let m = Message { id, send, len, imm, inv: draft.inv };
+            let target = draft.op.target;
+            let m = Message { id, send, len, imm, inv: draft.inv, target };
             self.ends[1 - i].expected.push_back(m);
         } else {
             if e.lens.len() == REMEMBERED {

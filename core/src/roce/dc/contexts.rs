@@ -96,10 +96,10 @@ impl Context {
     }
 }
 
-/// An answer of a DCT that belongs to no context.
+/// An answer of a DCT, or of a DCI, that belongs to no association.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reply {
-    pub(super) dct: u32,
+    pub(super) of: u32,
     pub(super) peer: u32,
     pub(super) run: Run,
     pub(super) eth: DcEth,
@@ -215,23 +215,34 @@ impl Transport {
             Context { dct: NONE, id: 0, seen, since: now, owes: None, reclaim_at: 0, ..kept };
     }
 
-    /// Frees all contexts of a DCT, which ends or begins anew, and drops its answers. `flushes`: the
-    /// receive requests that they have taken complete as flushed.
+    /// Frees all contexts of a DCT, which ends or begins anew, and drops its answers. `flushes`:
+    /// its receive requests that are taken complete as flushed, as far as their CQ has room. The
+    /// others stay with their contexts: they are the SRQ's, which goes on.
     pub(crate) fn free_contexts_of(&mut self, s: &Shared, dct: usize, now: u64, flushes: bool) {
+        let number = self.qps[dct].qpn;
         for at in 0..self.dc.list.len() {
             let qi = self.dc.list[at].qi as usize;
-            if self.dc.list[at].dct != dct as u32 {
-                continue;
+            if self.dc.list[at].dct == dct as u32 {
+                if flushes && self.qps[qi].conn.resp.recv.taken {
+                    self.conn(s, qi).fail_recv(wc_status::WR_FLUSH_ERR);
+                }
+                self.free_context(s, at, now);
+                self.qps[qi].conn.resp.recv.failed = 0;
             }
-            if flushes && self.qps[qi].conn.resp.recv.taken {
-                self.conn(s, qi).fail_recv(wc_status::WR_FLUSH_ERR);
+            let qp = &mut self.qps[qi];
+            if self.dc.list[at].is_free() && qp.wc_qpn == number {
+                // The CQ may end with the DCT.
+                qp.rcq = NONE;
             }
-            self.free_context(s, at, now);
-            self.qps[qi].conn.resp.recv = Default::default();
         }
+        self.drop_replies_of(dct);
+    }
+
+    /// Drops the answers of a DCT or a DCI, which ends or begins anew.
+    pub(crate) fn drop_replies_of(&mut self, qi: usize) {
         let mut i = 0;
         while i < self.dc.replies.len() {
-            if self.dc.replies[i].dct == dct as u32 {
+            if self.dc.replies[i].of == qi as u32 {
                 let reply = self.dc.replies.remove(i);
                 self.peer_leave(reply.peer);
             } else {

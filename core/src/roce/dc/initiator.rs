@@ -37,10 +37,18 @@ enum Head {
 }
 
 impl Qp {
-    /// Whether every request that has begun has ended.
-    fn is_drained(&self) -> bool {
+    /// Whether every request that has begun has ended. `end`: of the send queue. The next request
+    /// may have begun without a packet, which a window or the number of READs holds: its PSNs are
+    /// those of this association.
+    fn is_drained(&self, end: u32) -> bool {
         let req = &self.conn.req;
-        req.acked == req.next && req.cur_pkt == 0 && req.una_psn == req.max_psn
+        let begun = req.next != end && self.has_begun(req.next);
+        req.acked == req.next && req.cur_pkt == 0 && req.una_psn == req.max_psn && !begun
+    }
+
+    /// Whether a request of the send queue has begun.
+    fn has_begun(&self, index: u32) -> bool {
+        self.wqes[index as usize & (self.wqes.len() - 1)].started
     }
 
     /// Time that a request may take until it fails without an answer.
@@ -51,6 +59,11 @@ impl Qp {
 }
 
 impl Transport {
+    /// [`Qp::is_drained`].
+    fn is_drained(&self, s: &Shared, qi: usize) -> bool {
+        self.qps[qi].is_drained(s.sq(qi, &self.common.key).end())
+    }
+
     /// What the next request of a DCI is for.
     fn head_of(&self, s: &Shared, qi: usize) -> Head {
         let qp = &self.qps[qi];
@@ -60,7 +73,7 @@ impl Transport {
         if !qp.can_send() || req.is(held) || req.cur_pkt != 0 || index == sq.end() {
             return Head::None;
         }
-        if qp.wqes[index as usize & (qp.wqes.len() - 1)].started {
+        if qp.has_begun(index) {
             return Head::None;
         }
         let slot = sq.at(index);
@@ -85,6 +98,10 @@ impl Transport {
         tx: &mut TxBuf<'_>,
         now: u64,
     ) -> Sent {
+        match self.transmit_replies(qi, tx) {
+            Sent::Idle => {}
+            sent => return sent,
+        }
         loop {
             self.choose_target(s, qi, now);
             if let Some(sent) = self.send_owed(s, qi, tx) {
@@ -117,7 +134,7 @@ impl Transport {
     /// Whether [`Transport::choose_target`] would do something.
     fn may_change(&mut self, s: &Shared, qi: usize) -> bool {
         let head = self.head_of(s, qi);
-        let drained = self.qps[qi].is_drained();
+        let drained = self.is_drained(s, qi);
         let association = self.qps[qi].association();
         match (association.phase, head) {
             (DcPhase::Closing | DcPhase::Leaving, _) => true,
@@ -133,7 +150,7 @@ impl Transport {
     fn choose_target(&mut self, s: &Shared, qi: usize, now: u64) {
         loop {
             let head = self.head_of(s, qi);
-            let drained = self.qps[qi].is_drained();
+            let drained = self.is_drained(s, qi);
             let association = self.qps[qi].association();
             match (association.phase, head) {
                 (DcPhase::Apart, Head::For(target)) => return self.begin_opening(qi, target, now),
@@ -195,13 +212,6 @@ impl Transport {
         let (qpn, psn, mtu) = (qp.qpn, qp.conn.req.next_psn, qp.attr.path_mtu as u8);
         let context = qp.attr.dest_qp_num;
         let a = *qp.association();
-        if let Some((context, id)) = a.stray {
-            let eth = DcEth::new(DcMessage::Close, qpn, id);
-            if let Some(sent) = self.send_control(s, qi, tx, &control(context, psn), &eth) {
-                return Some(sent);
-            }
-            self.qps[qi].association().stray = None;
-        }
         let (run, eth) = match a.phase {
             DcPhase::Opening | DcPhase::Open if a.asks => {
                 let resumes = a.phase == DcPhase::Open;
@@ -255,7 +265,8 @@ impl Transport {
 
     /// How the next packet of a DCI will travel.
     pub(super) fn next_initiator_path(&self, s: &Shared, qi: usize) -> Option<Path> {
-        self.path_to_peer(qi).or_else(|| match self.head_of(s, qi) {
+        let owed = self.next_reply_path(qi);
+        owed.or_else(|| self.path_to_peer(qi)).or_else(|| match self.head_of(s, qi) {
             Head::For(target) => Some(self.peers[target.peer as usize].path),
             _ => None,
         })
@@ -272,17 +283,15 @@ impl Transport {
     ) -> bool {
         let mut c = self.conn(s, qi);
         let a = *c.qp.association();
-        if eth.version != DcEth::VERSION || !c.is_control_of_peer(from) {
-            return false;
+        let is_over = eth.id != a.id || a.phase == DcPhase::Apart;
+        if eth.version == DcEth::VERSION && is_over && eth.message == DcMessage::Reclaim {
+            // The CLOSE of the association that is asked for was lost, or a late OPEN has made it.
+            let close = DcEth::new(DcMessage::Close, c.qp.qpn, eth.id);
+            let run = control(eth.qpn, c.qp.conn.req.next_psn);
+            return self.reply(qi, from, run, close);
         }
-        if eth.id != a.id {
-            // A late OPEN has made the context that is wanted back.
-            let stray = eth.message == DcMessage::Reclaim && a.phase != DcPhase::Apart;
-            if stray {
-                c.qp.association().stray = Some((eth.qpn, eth.id));
-                self.common.ready.set(qi);
-            }
-            return stray;
+        if eth.version != DcEth::VERSION || eth.id != a.id || !c.is_control_of_peer(from) {
+            return false;
         }
         match (eth.message, a.phase) {
             (DcMessage::Accept, DcPhase::Opening) => c.opened(now, eth),

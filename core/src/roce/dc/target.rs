@@ -43,15 +43,16 @@ impl Transport {
         run: &Run,
         eth: &DcEth,
     ) -> bool {
+        let back = control(eth.qpn, run.psn);
         let refuse = |flags, time| DcEth { flags, time, ..answer(DcMessage::Refuse, eth) };
         if eth.version != DcEth::VERSION {
-            return self.reply(dct, from, run, refuse(refusal::VERSION, 0));
+            return self.reply(dct, from, back, refuse(refusal::VERSION, 0));
         }
         // Before the key is known to be right nothing is made or kept for the sender.
         if !is_same_key(eth.word, self.qps[dct].init.dc_key) {
             self.conn(s, dct).count(|c| &mut c.dc_refused_key);
             return self.dc.may_refuse_key(now)
-                && self.reply(dct, from, run, refuse(refusal::KEY, 0));
+                && self.reply(dct, from, back, refuse(refusal::KEY, 0));
         }
         let known = |c: &Context| {
             c.dct == dct as u32 && c.id == eth.id && c.gid == from.gid && c.qpn == eth.qpn
@@ -71,14 +72,14 @@ impl Transport {
             let anew = eth.incarnation != incarnation;
             let flags = if anew { DcEth::RESTARTED } else { 0 };
             let gone = DcEth { flags, word: incarnation, ..answer(DcMessage::Gone, eth) };
-            return self.reply(dct, from, run, gone);
+            return self.reply(dct, from, back, gone);
         }
         let made = self
             .choose_context(s, dct, now, from, eth.qpn)
             .and_then(|at| self.bind_context(s, at, dct, now, from, run, eth).then_some(()));
         if made.is_none() {
             self.conn(s, dct).count(|c| &mut c.dc_busy);
-            return self.reply(dct, from, run, refuse(refusal::BUSY, BUSY_US));
+            return self.reply(dct, from, back, refuse(refusal::BUSY, BUSY_US));
         }
         self.conn(s, dct).count(|c| &mut c.dc_accepted);
         true
@@ -93,7 +94,7 @@ impl Transport {
         from: &Origin,
         qpn: u32,
     ) -> Option<usize> {
-        let (mut free, mut wanted, mut over) = (None::<(bool, u64, usize)>, None, None);
+        let (mut free, mut wanted, mut over) = (None::<(u8, u64, usize)>, None, None);
         let is_own = |c: &Context| !c.is_free() && c.gid == from.gid && c.qpn == qpn;
         let crowded = self.dc.list.iter().filter(|c| is_own(c)).count() >= CONTEXTS_EACH;
         let srq = self.qps[dct].srq;
@@ -104,9 +105,14 @@ impl Transport {
             }
             let qp = &self.qps[context.qi as usize];
             if context.is_free() {
-                // One that holds a receive request of this SRQ comes first.
-                let holds = qp.conn.resp.recv.taken && qp.srq == srq;
-                let rank = (!holds, context.since, at);
+                // One that holds a receive request of this SRQ comes first, one that holds a
+                // request of another last.
+                let holds = match qp.conn.resp.recv.taken {
+                    true if qp.srq == srq => 0,
+                    false => 1,
+                    true => 2,
+                };
+                let rank = (holds, context.since, at);
                 free = Some(free.map_or(rank, |best| best.min(rank)));
                 continue;
             }
@@ -141,7 +147,8 @@ impl Transport {
         None
     }
 
-    /// Makes a free context that of an initiator. False: there is no record left for its address.
+    /// Makes a free context that of an initiator. False: there is no record left for its address,
+    /// or the context cannot be had now.
     #[allow(clippy::too_many_arguments)] // who, for whom, and what it asked for
     fn bind_context(
         &mut self,
@@ -153,6 +160,10 @@ impl Transport {
         run: &Run,
         eth: &DcEth,
     ) -> bool {
+        let srq = self.qps[dct].srq;
+        if !self.hands_over(s, self.dc.list[at].qi as usize, srq) {
+            return false;
+        }
         let Some((peer, loopback)) = self.peer_of_origin(dct, from) else { return false };
         let each = self.dc.numbers_each();
         let context = &mut self.dc.list[at];
@@ -177,14 +188,9 @@ impl Transport {
             ..*context
         };
         let t = &self.qps[dct];
-        let (pd, srq, rcq, shown) = (t.pd, t.srq, t.rcq, t.qpn);
+        let (pd, rcq, shown) = (t.pd, t.rcq, t.qpn);
         let (access, rnr) = (t.attr.qp_access_flags, t.attr.min_rnr_timer);
         let (mtu, most) = (t.attr.path_mtu, self.common.config.max_rd_atomic.min(255) as u8);
-        if self.qps[qi].srq != srq && self.qps[qi].conn.resp.recv.taken {
-            // A request of another SRQ, which this association cannot use.
-            self.conn(s, qi).fail_recv(wc_status::WR_FLUSH_ERR);
-            self.qps[qi].conn.resp.recv = Default::default();
-        }
         let index = qpn.wrapping_sub(self.common.qpn_base) as usize;
         self.common.by_qpn[index] = qi as u32 + 1;
         let qp = &mut self.qps[qi];
@@ -204,6 +210,24 @@ impl Transport {
         qp.conn.resp.ack_psn = run.psn.prev();
         self.conn(s, qi).set_state(qp_state::RTR);
         self.common.ready.set(qi);
+        true
+    }
+
+    /// Ends the receive request that a free context holds, if it is of another SRQ than the one
+    /// that the context will serve. It completes as flushed, unless the DCT that took it has ended.
+    /// False: its CQ has no room.
+    fn hands_over(&mut self, s: &Shared, qi: usize, srq: u32) -> bool {
+        let qp = &self.qps[qi];
+        if !qp.conn.resp.recv.taken || qp.srq == srq {
+            return true;
+        }
+        if qp.rcq != NONE {
+            self.conn(s, qi).fail_recv(wc_status::WR_FLUSH_ERR);
+            if self.qps[qi].conn.resp.recv.taken {
+                return false;
+            }
+        }
+        self.qps[qi].conn.resp.recv = Default::default();
         true
     }
 
@@ -246,25 +270,25 @@ impl Transport {
         true
     }
 
-    /// Queues an answer that belongs to no context. False: it finds no place.
-    fn reply(&mut self, dct: usize, from: &Origin, run: &Run, eth: DcEth) -> bool {
+    /// Queues an answer of a DCT that belongs to no context, or of a DCI to a context that is not
+    /// that of its association. False: it finds no place.
+    pub(super) fn reply(&mut self, qi: usize, from: &Origin, run: Run, eth: DcEth) -> bool {
         if self.dc.replies.is_full() {
             return false;
         }
-        let Some((peer, _)) = self.peer_of_origin(dct, from) else { return false };
-        let run = control(eth.qpn, run.psn);
-        let queued = self.dc.replies.push(Reply { dct: dct as u32, peer, run, eth });
+        let Some((peer, _)) = self.peer_of_origin(qi, from) else { return false };
+        let queued = self.dc.replies.push(Reply { of: qi as u32, peer, run, eth });
         debug_assert!(queued.is_ok(), "a place was checked");
-        self.common.ready.set(dct);
+        self.common.ready.set(qi);
         true
     }
 
-    /// The next answer of a DCT, by its place.
-    fn next_reply(&self, dct: usize) -> Option<usize> {
-        self.dc.replies.iter().position(|reply| reply.dct == dct as u32)
+    /// The next such answer of a queue pair, by its place.
+    fn next_reply(&self, qi: usize) -> Option<usize> {
+        self.dc.replies.iter().position(|reply| reply.of == qi as u32)
     }
 
-    /// Sends the answers of a DCT.
+    /// Sends the answers that [`Transport::reply`] has queued.
     pub(super) fn transmit_replies(&mut self, dct: usize, tx: &mut TxBuf<'_>) -> Sent {
         while let Some(at) = self.next_reply(dct) {
             let Reply { peer: to, run, eth, .. } = self.dc.replies[at];
@@ -288,7 +312,7 @@ impl Transport {
         Sent::Idle
     }
 
-    /// How the next answer of a DCT will travel.
+    /// How the next of them will travel.
     pub(super) fn next_reply_path(&self, dct: usize) -> Option<Path> {
         let at = self.next_reply(dct)?;
         self.peers.get(self.dc.replies[at].peer as usize).map(|p| p.path)
