@@ -55,6 +55,8 @@ pair() {
 pair "$bin/gpu_direct/server -a $x -s 100000 -l 7" \
     "$bin/gpu_direct/client -t 0 -a $y -n 50 -s 100000"
 pair "$bin/gpu_direct/server -a $x -s 100000" "$bin/gpu_direct/client -t 1 -a $y -n 50 -s 100000"
+pair "$bin/gpu_direct/server -T rc -a $x -s 100000 -l 7 -D 8" \
+    "$bin/gpu_direct/client -T rc -t 0 -a $y -n 50 -s 100000"
 for type in rc uc ud; do
     pair "$bin/perf/pingpong $type -d soft:$x -n 300 -c" \
         "$bin/perf/pingpong $type -d soft:$y -n 300 -c"

@@ -2,7 +2,7 @@
 /*
  * gpu_direct client: registers a buffer (of the host or of a GPU), sends its description to the
  * server by TCP, and requests repeatedly that the server writes or reads it. The client itself
- * posts nothing.
+ * posts nothing; with DC its buffer is reached by a DC target, without a connection.
  */
 #include "gpu_direct_rdma_access.h"
 #include "task.h"
@@ -18,6 +18,7 @@ struct options {
     const char *server, *address, *bdf;
     uint64_t type, iterations, size, port, debug;
     bool check;
+    enum gda_transport transport;
 };
 
 struct session {
@@ -41,6 +42,10 @@ static void usage(FILE *to)
             "  -n, --iterations N      number of tasks (default 1000)\n"
             "  -s, --size BYTES        bytes of each task, up to 1G (default 64k)\n"
             "  -p, --port PORT         the server's TCP port (default %d)\n"
+            "  -T, --transport dc|rc   dc: the server's few DC initiators serve all clients, rc: a "
+            "queue pair\n"
+            "                          for each client, needed on a NIC; the same on both sides "
+            "(default dc)\n"
             "  -c, --check             check every byte of every task\n"
             "  -D, --debug MASK        1: each task, 2: counters at the end, 4: descriptions "
             "(default 0)\n"
@@ -48,7 +53,7 @@ static void usage(FILE *to)
             GD_PORT);
 }
 
-/* Sends the buffer's description to the server and connects to the server's. */
+/* Sends the buffer's description to the server and takes the server's; RC: connects to it. */
 static int introduce(struct session *s, const struct options *o)
 {
     char text[GDA_DESC_MAX + 1];
@@ -72,8 +77,8 @@ static int introduce(struct session *s, const struct options *o)
 }
 
 /*
- * One task: request it, wait for the result. -EAGAIN: it failed on the server, and both sides have
- * to connect again.
+ * One task: request it, wait for the result. -EAGAIN: it failed on the server. With RC both sides
+ * have to connect again, with DC it can be requested again at once.
  */
 static int run_task(struct session *s, const struct options *o, uint64_t number)
 {
@@ -121,6 +126,13 @@ static int run_task(struct session *s, const struct options *o, uint64_t number)
     return err;
 }
 
+static int reconnect(struct session *s, const struct options *o)
+{
+    gx_note("resetting the connection");
+    int err = gda_peer_reset(s->peer);
+    return err ? err : introduce(s, o);
+}
+
 static int run(struct session *s, const struct options *o)
 {
     char own[80], kind[32] = "host", rate[32];
@@ -139,7 +151,7 @@ static int run(struct session *s, const struct options *o)
         err = gx_conn_local_address(&s->conn, own, sizeof own);
     if (err)
         return err;
-    s->device = gda_open(o->address ? o->address : own);
+    s->device = gda_open(o->address ? o->address : own, o->transport);
     if (!s->device)
         return -ENODEV;
     s->conn.ctx = gda_context(s->device);
@@ -159,9 +171,7 @@ static int run(struct session *s, const struct options *o)
     for (unsigned resets = 0; done < o->iterations;) {
         err = run_task(s, o, done);
         if (err == -EAGAIN && resets++ < RESETS_MAX) {
-            gx_note("resetting the connection");
-            err = gda_peer_reset(s->peer);
-            err = err ? err : introduce(s, o);
+            err = o->transport == GDA_RC ? reconnect(s, o) : 0;
         } else if (!err) {
             done++;
             resets = 0;
@@ -195,6 +205,7 @@ int main(int argc, char **argv)
         { "iterations", required_argument, NULL, 'n' },
         { "size", required_argument, NULL, 's' },
         { "port", required_argument, NULL, 'p' },
+        { "transport", required_argument, NULL, 'T' },
         { "check", no_argument, NULL, 'c' },
         { "debug", required_argument, NULL, 'D' },
         { "help", no_argument, NULL, 'h' },
@@ -203,7 +214,7 @@ int main(int argc, char **argv)
     struct options o = { .iterations = 1000, .size = 65536, .port = GD_PORT };
     int bad = 0;
     gx_program = "client";
-    for (int c; (c = getopt_long(argc, argv, "t:a:u:n:s:p:cD:h", longs, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, "t:a:u:n:s:p:T:cD:h", longs, NULL)) != -1;) {
         switch (c) {
         case 't': bad |= gx_parse_number(optarg, "--type", 0, 1, &o.type); break;
         case 'a': o.address = optarg; break;
@@ -213,6 +224,7 @@ int main(int argc, char **argv)
             break;
         case 's': bad |= gx_parse_size(optarg, "--size", 1, GD_SIZE_MAX, &o.size); break;
         case 'p': bad |= gx_parse_number(optarg, "--port", 1, 65535, &o.port); break;
+        case 'T': bad |= gd_parse_transport(optarg, &o.transport); break;
         case 'c': o.check = true; break;
         case 'D': bad |= gx_parse_number(optarg, "--debug", 0, 15, &o.debug); break;
         case 'h': usage(stdout); return GX_EXIT_OK;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * gpu_direct server: writes and reads the buffers of many clients by RDMA, as they request by TCP.
- * One thread, one device, one poll loop; each client has a queue pair and a local buffer of its
- * own.
+ * One thread, one device, one poll loop; each client has a local buffer of its own. With DC a few
+ * initiators serve all clients, with RC each client has a queue pair of its own.
  */
 #include "gpu_direct_rdma_access.h"
 #include "task.h"
@@ -23,6 +23,7 @@ struct options {
     const char *address;
     uint64_t iterations, size, port, pieces, debug;
     bool persistent;
+    enum gda_transport transport;
 };
 
 struct client {
@@ -59,10 +60,14 @@ static void usage(FILE *to)
             "example b7:00.0\n"
             "  -p, --port PORT         TCP port on that address (default %d)\n"
             "  -l, --sg-list-len N     split the local buffer into N pieces, 1 to %d (default 1)\n"
+            "  -T, --transport dc|rc   dc: the server's few DC initiators serve all clients, rc: a "
+            "queue pair\n"
+            "                          for each client, needed on a NIC; the same on both sides "
+            "(default dc)\n"
             "  -P, --persistent        go on when all clients have left (default: exit then)\n"
             "  -D, --debug MASK        1: each task, 2: counters at the end, 4: descriptions,\n"
             "                          8: fail each client's first task on purpose, to see the "
-            "reset (default 0)\n"
+            "recovery (default 0)\n"
             "  -h, --help              this text\n",
             GD_PORT, GDA_PIECES_MAX);
 }
@@ -136,7 +141,13 @@ static int on_describe(struct server *s, struct client *c, char *text)
     if (!err)
         err = gda_peer_connect(c->peer, text);
     if (err) {
-        gx_conn_send_error(&c->conn, "cannot connect to this description: %s", gdrc_strerror(err));
+        if (err == -EPROTOTYPE)
+            gx_conn_send_error(&c->conn,
+                               "this server uses %s: give both sides the same --transport",
+                               gda_transport_name(s->o.transport));
+        else
+            gx_conn_send_error(&c->conn, "cannot connect to this description: %s",
+                               gdrc_strerror(err));
         return err;
     }
     c->connected = true;
@@ -252,6 +263,8 @@ static int on_readable(struct server *s, struct client *c, const char **why)
             err = -ESHUTDOWN;
         } else if (type == GX_MSG_ERROR)
             *why = "gave up";
+        if (err == -EPROTOTYPE)
+            *why = "uses the other transport";
         if (err)
             return err;
     }
@@ -319,6 +332,7 @@ int main(int argc, char **argv)
         { "size", required_argument, NULL, 's' },
         { "port", required_argument, NULL, 'p' },
         { "sg-list-len", required_argument, NULL, 'l' },
+        { "transport", required_argument, NULL, 'T' },
         { "persistent", no_argument, NULL, 'P' },
         { "debug", required_argument, NULL, 'D' },
         { "debug-mask", required_argument, NULL, 'D' },
@@ -332,7 +346,7 @@ int main(int argc, char **argv)
     s.o = (struct options){ .size = 65536, .port = GD_PORT, .pieces = 1 };
     gx_program = "server";
     strcpy(s.kind, "host");
-    for (int c; (c = getopt_long(argc, argv, "a:n:s:p:l:PD:u:h", longs, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, "a:n:s:p:l:T:PD:u:h", longs, NULL)) != -1;) {
         switch (c) {
         case 'a': s.o.address = optarg; break;
         case 'u':
@@ -350,6 +364,7 @@ int main(int argc, char **argv)
         case 'l':
             bad |= gx_parse_number(optarg, "--sg-list-len", 1, GDA_PIECES_MAX, &s.o.pieces);
             break;
+        case 'T': bad |= gd_parse_transport(optarg, &s.o.transport); break;
         case 'P': s.o.persistent = true; break;
         case 'D': bad |= gx_parse_number(optarg, "--debug", 0, 15, &s.o.debug); break;
         case 'h': usage(stdout); return GX_EXIT_OK;
@@ -363,13 +378,14 @@ int main(int argc, char **argv)
     if (bad)
         return GX_EXIT_USAGE;
     gx_catch_signals();
-    s.device = gda_open(s.o.address);
+    s.device = gda_open(s.o.address, s.o.transport);
     if (!s.device)
         return GX_EXIT_FAILED;
     s.listener = gx_tcp_listen(gda_address(s.device), (uint16_t)s.o.port);
     int err = s.listener;
     if (err >= 0) {
-        printf("serving on %s port %" PRIu64 "\n", gda_address(s.device), s.o.port);
+        printf("serving on %s port %" PRIu64 " by %s\n", gda_address(s.device), s.o.port,
+               gda_transport_name(s.o.transport));
         fflush(stdout);
         err = serve(&s);
         for (unsigned i = 0; i < CLIENTS_MAX; i++)

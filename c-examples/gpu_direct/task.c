@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* The pattern that checks the data of gpu_direct. */
+/* Options of both programs of gpu_direct, and the pattern that checks the data. */
 #include "task.h"
 
 #include <errno.h>
@@ -7,6 +7,16 @@
 #include <string.h>
 
 #define CHUNK_WORDS 8192u
+
+int gd_parse_transport(const char *text, enum gda_transport *out)
+{
+    if (strcmp(text, "dc") && strcmp(text, "rc")) {
+        gx_error("dc or rc, the same on both sides.", "--transport: '%s' is not known", text);
+        return -EINVAL;
+    }
+    *out = strcmp(text, "dc") ? GDA_RC : GDA_DC;
+    return 0;
+}
 
 static uint64_t word_at(uint64_t index, uint64_t seed)
 {

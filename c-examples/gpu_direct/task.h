@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Messages between server and client of gpu_direct, and the pattern that checks the data. */
+/* Shared by server and client of gpu_direct: messages, options, the pattern for checking data. */
 #ifndef TASK_H
 #define TASK_H
 
 #include "../common/gx.h"
+#include "gpu_direct_rdma_access.h"
 
 #define GD_PORT 18515
 #define GD_SIZE_MAX (1u << 30)
@@ -21,6 +22,8 @@ enum {
 /* Bits of -D. */
 enum { GD_DEBUG_TASKS = 1, GD_DEBUG_COUNTERS = 2, GD_DEBUG_DESCRIPTIONS = 4, GD_DEBUG_SPOIL = 8 };
 
+/* Parses the value of --transport: "dc" or "rc". Otherwise prints an error and returns -EINVAL. */
+int gd_parse_transport(const char *text, enum gda_transport *out);
 /*
  * Fills the first `length` bytes with a pattern that differs at every position and for every seed.
  */

@@ -136,7 +136,8 @@ impl Guard<'_> {
             mr: t.common.memory.regions.mr_live(),
             mw: t.common.memory.regions.mw_live(),
             cq: s.cq_pool.live() as u32,
-            qp: s.qp_pool.live() as u32,
+            // The contexts of DC targets are queue pairs that no program made.
+            qp: (s.qp_pool.live() - t.dc.list.len()) as u32,
             srq: s.srq_pool.live() as u32,
             ah: t.common.ah_pool.live() as u32,
         }

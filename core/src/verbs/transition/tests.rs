@@ -105,7 +105,7 @@ fn table_has_each_transition_once() {
             name(a.from),
             name(a.to)
         );
-        for need in [a.rc, a.uc, a.ud, a.ini, a.tgt].into_iter().flatten() {
+        for need in [a.rc, a.uc, a.ud, a.ini, a.tgt, a.dci, a.dct].into_iter().flatten() {
             assert_eq!(need.required & need.optional, 0);
         }
     }
@@ -116,12 +116,39 @@ fn table_has_each_transition_once() {
 fn every_state_leads_to_reset_and_err() {
     for (ty, _) in TYPES {
         for (from, _) in STATES {
-            let exists = !(ty.is_reliable() && from == s::SQE);
+            // A DC target does not get beyond RTR.
+            let beyond = ty == QpKind::Dct && matches!(from, s::RTS | s::SQD | s::SQE);
+            let exists = !(ty.is_reliable() && from == s::SQE || beyond);
             assert_eq!(check(ty, from, s::RESET, m::STATE).is_ok(), exists);
             assert_eq!(check(ty, from, s::ERR, m::STATE).is_ok(), exists);
             assert!(check(ty, from, s::ERR, m::STATE | m::QKEY).is_err());
         }
     }
+}
+
+/// The masks that programs of DC use: gpu_direct_rdma_access, perftest, UCX, pyverbs.
+#[test]
+fn bring_up_of_dc_is_accepted() {
+    let basic = m::STATE | m::PKEY_INDEX | m::PORT;
+    let rts = m::STATE | m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::SQ_PSN | m::MAX_QP_RD_ATOMIC;
+    let (dci, dct) = (QpKind::Dci, QpKind::Dct);
+    assert!(check(dci, s::RESET, s::INIT, basic).is_ok());
+    assert!(check(dci, s::INIT, s::RTR, m::STATE | m::PATH_MTU).is_ok());
+    assert!(check(dci, s::INIT, s::RTR, m::STATE | m::AV | m::PATH_MTU).is_ok());
+    assert!(check(dci, s::INIT, s::RTR, m::STATE | m::PATH_MTU | m::DEST_QPN).is_err());
+    assert!(check(dci, s::RTR, s::RTS, rts).is_ok());
+    assert!(check(dct, s::RESET, s::INIT, basic).is_err(), "what its initiators may do is missing");
+    assert!(check(dct, s::RESET, s::INIT, basic | m::ACCESS_FLAGS).is_ok());
+    let rtr = m::STATE | m::PATH_MTU | m::MIN_RNR_TIMER;
+    assert!(check(dct, s::INIT, s::RTR, rtr).is_ok());
+    assert!(check(dct, s::INIT, s::RTR, rtr | m::AV).is_ok());
+    assert!(check(dct, s::RTR, s::RTS, rts).is_err());
+    // The address vector names no peer.
+    let nobody = QpAttr { path_mtu: mtu::MTU_1024, ..QpAttr::default() };
+    for kind in [dci, dct] {
+        assert!(validate(kind, &nobody, m::AV | m::PATH_MTU, LIMITS).is_ok());
+    }
+    assert!(validate(QpKind::Rc, &nobody, m::AV | m::PATH_MTU, LIMITS).is_err());
 }
 
 /// The masks that the common programs (rping, perftest, UCX) use.
