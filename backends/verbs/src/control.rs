@@ -330,6 +330,10 @@ impl Device for VerbsDevice {
             let kind = qp_type::name(init.qp_type);
             return Err(refuse!(Unsupported, "qp_type {kind}: the verbs device has no XRC"));
         }
+        if matches!(init.qp_type, qp_type::DCI | qp_type::DCT) {
+            let kind = qp_type::name(init.qp_type);
+            return Err(refuse!(Unsupported, "qp_type {kind}: the verbs device has no DC"));
+        }
         if !matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) {
             return Err(refuse!(Invalid, "qp_type {}: RC (2), UC (3) or UD (4)", init.qp_type));
         }
